@@ -1,0 +1,141 @@
+# attnd - build, check, demonstrate. `make help` lists the targets.
+#
+#   BUILD=dir        where everything is built (default: build)
+#   CC=gcc|clang     compiler
+#   SANITIZE=list    e.g. address,undefined or thread
+#   WERROR=          empty: warnings are not errors
+
+BUILD ?= build
+CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
+PROTOC_C ?= protoc-c
+SANITIZE ?=
+WERROR ?= -Werror
+PREFIX ?= /usr/local
+VERSION := $(shell cat VERSION)
+ARCH := $(shell uname -m)
+
+WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+        -Wpointer-arith -Wvla $(WERROR)
+CPPFLAGS += -I. -I$(BUILD)/gen -D_GNU_SOURCE -DATTND_VERSION='"$(VERSION)"'
+CFLAGS ?= -O2 -g
+CFLAGS += -std=c11 -fno-strict-aliasing -fno-common -pthread -MMD -MP
+LDLIBS_PB := -lprotobuf-c
+LDLIBS_DAEMON := -luring
+LDFLAGS += -pthread
+ifneq ($(SANITIZE),)
+CFLAGS += -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
+LDFLAGS += -fsanitize=$(SANITIZE)
+endif
+
+# ---- what is built ----
+
+GEN := $(BUILD)/gen/schemas/attnd.pb-c.c
+SCHEMAS := $(wildcard schemas/*.c)
+IPC := $(wildcard ipc/*.c)
+# libattnd needs no event loop and no admission.
+IPC_CLIENT := $(filter-out ipc/loop%.c ipc/admit%.c,$(IPC))
+PERSISTENT := $(wildcard persistent/plan/*.c persistent/cpu/*.c) persistent/cuda/cuda_none.c
+ifneq ($(ARCH),x86_64)
+PERSISTENT := $(filter-out %_avx2.c %_avx512.c,$(PERSISTENT))
+endif
+PERSISTENT := $(wildcard $(PERSISTENT))
+CLIENT := $(wildcard client/*.c)
+SERVICE := $(filter-out $(wildcard service/main_*.c),$(wildcard service/*.c))
+SUPPORT := $(wildcard tests/support/*.c)
+REPLAY := $(wildcard bench/replay/*.c)
+
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+GENOBJ := $(BUILD)/obj/gen/attnd.pb-c.o
+
+LIBATTND := $(BUILD)/libattnd.a
+LIBCORE := $(BUILD)/libcore.a
+PROGRAMS := $(patsubst service/main_%.c,$(BUILD)/%,$(wildcard service/main_*.c))
+PROGRAMS := $(subst $(BUILD)/worker,$(BUILD)/attnd-worker,$(PROGRAMS))
+EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%,$(wildcard client/examples/*.c))
+UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/*.c))
+E2E := $(patsubst tests/e2e/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/*.c))
+LONG := $(patsubst tests/long/%.c,$(BUILD)/tests/long/%,$(wildcard tests/long/*.c))
+BENCH := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
+BENCH += $(if $(REPLAY),$(BUILD)/bench/attnd-replay)
+
+.PHONY: all programs tests help
+all: $(LIBATTND) $(PROGRAMS) $(EXAMPLES) $(BENCH) $(BUILD)/attnd.pc
+programs: $(PROGRAMS)
+tests: $(UNIT) $(E2E)
+
+help:
+	@echo 'make demo         build, start a private service, replay a trace, verify, summarise'
+	@echo 'make check        build, lint, run all tests (no GPU needed; under 15 minutes)'
+	@echo 'make check-long   a million random batches, 1,000 client deaths, long fuzzing'
+	@echo 'make all          build only; make install PREFIX=/usr/local'
+	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
+	@echo 'make figures      print every record of bench/results as one table'
+
+# ---- rules ----
+
+.SECONDARY:
+$(BUILD)/gen/schemas/attnd.pb-c.c $(BUILD)/gen/schemas/attnd.pb-c.h &: schemas/attnd.proto
+	@mkdir -p $(BUILD)/gen
+	$(PROTOC_C) --c_out=$(BUILD)/gen schemas/attnd.proto
+
+$(GENOBJ): $(GEN)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c $< -o $@
+
+FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
+FLAGS_avx2 := -mavx2 -mfma -mf16c
+isa_flags = $(if $(filter %_avx512.c,$<),$(FLAGS_avx512))$(if $(filter %_avx2.c,$<),$(FLAGS_avx2))
+# Inner loops are worth what the compiler can do.
+hot_flags = $(if $(filter persistent/cpu/kernel%,$<),-O3 -ffp-contract=fast)
+
+$(BUILD)/obj/%.o: %.c | $(GEN)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) $(hot_flags) $(isa_flags) -c $< -o $@
+
+$(LIBATTND): $(call obj,$(CLIENT) $(IPC_CLIENT) $(SCHEMAS)) $(GENOBJ)
+	@rm -f $@
+	ar rcs $@ $^
+
+# Everything but main(): programs and tests link from it.
+$(LIBCORE): $(call obj,$(CLIENT) $(IPC) $(PERSISTENT) $(SCHEMAS) $(SERVICE) $(SUPPORT)) $(GENOBJ)
+	@rm -f $@
+	ar rcs $@ $^
+
+LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o %.a,$^) -o $@
+$(BUILD)/attnd-worker: $(BUILD)/obj/service/main_worker.o $(LIBCORE)
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lm
+$(BUILD)/%: $(BUILD)/obj/service/main_%.o $(LIBCORE)
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lm
+$(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
+	@mkdir -p $(@D)
+	$(LINK) $(LDLIBS_PB) -lm
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBCORE)
+	@mkdir -p $(@D)
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lcmocka -lm
+$(BUILD)/bench/attnd-replay: $(call obj,$(REPLAY)) $(LIBCORE)
+	@mkdir -p $(@D)
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lm
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBCORE)
+	@mkdir -p $(@D)
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lm
+
+$(BUILD)/attnd.pc: VERSION Makefile
+	@mkdir -p $(@D)
+	@printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include/attnd' 'libdir=$${prefix}/lib' '' \
+	  'Name: attnd' 'Description: attention service, client library' 'Version: $(VERSION)' \
+	  'Requires.private: libprotobuf-c' 'Cflags: -I$${includedir}' \
+	  'Libs: -L$${libdir} -lattnd -lprotobuf-c -pthread' > $@
+
+.PHONY: install
+install: all
+	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin $(PROGRAMS) $(BUILD)/bench/attnd-replay
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib $(LIBATTND)
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
+
+.PHONY: clean
+clean:
+	rm -rf $(BUILD)
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -1,0 +1,377 @@
+/*
+ * attnd.h - the attention service, as an engine sees it.
+ *
+ * An engine opens a session, shares KV pools with the service, plans a batch once, and runs the
+ * plan layer after layer. Plans, advances, appends and runs are submitted over shared memory and
+ * complete asynchronously; everything else is a call that returns when it is done.
+ *
+ * Threads: in one session, one thread may submit (attnd_plan_set, attnd_plan_advance, attnd_append,
+ * attnd_run, attnd_cancel) while one other waits (attnd_wait). All other calls take a lock and may
+ * be made from any thread. Sessions are independent of each other. Fork: a session belongs to the
+ * process that opened it. In a child every call returns -ATTND_E_FORKED, attnd_close() only frees
+ * the child's copy, and the shared mappings are not there. Errors: 0 (or a count) on success,
+ * -ATTND_E_* otherwise; attnd_last_fault() tells field, index, value and limit of the calling
+ * thread's last failure, attnd_fault_string() makes it a sentence. Structs that begin with `size`:
+ * set it to sizeof; fields beyond an older size read as zero.
+ *
+ * Shapes follow FlashInfer's names: q and o are [rows, heads_q, head_dim], page tables are CSR,
+ * kv_len = page_size * (pages - 1) + last_page_len.
+ */
+#ifndef ATTND_H
+#define ATTND_H
+
+#include "schemas/errors.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct attnd_session;
+
+/* enum attnd_dtype of the ABI, for engines */
+#define ATTND_DTYPE_FP16 1u
+#define ATTND_DTYPE_BF16 2u
+
+#define ATTND_CAUSAL 0x1u /* query i of a request sees keys j <= kv_len - qo_len + i */
+#define ATTND_LSE_LN 0x2u /* lse in natural logarithm; base 2 otherwise */
+
+#define ATTND_SKIP_SUCCESS 0x1u /* an operation that succeeds posts no completion */
+
+/* ---- session ---- */
+
+struct attnd_open_args {
+    uint32_t size;
+    uint32_t ring_entries;   /* power of two, 8..4096; 0: 256 */
+    uint64_t arena_bytes;    /* for batches on their way; 0: 8 MiB */
+    const char *socket_path; /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock */
+    const char *name;        /* shown by attnctl status; may be NULL */
+};
+
+struct attnd_info {
+    uint32_t size;
+    uint32_t session;
+    char backend[16]; /* "cpu", "cuda" */
+    char isa[32];
+    char daemon_version[32];
+    uint32_t ring_entries;
+    uint64_t arena_bytes;
+};
+
+/**
+ * attnd_open() - connect to the service
+ * @args: may be NULL for the defaults; borrowed for the call
+ * Blocks for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
+ * -ATTND_E_DISCONNECTED (field socket, value errno), -ATTND_E_PERMISSION, -ATTND_E_VERSION,
+ * -ATTND_E_RANGE, -ATTND_E_NO_MEMORY, -ATTND_E_SYSTEM.
+ */
+int attnd_open(const struct attnd_open_args *args, struct attnd_session **session);
+
+/**
+ * attnd_close() - end the session and free everything of it, NULL included
+ * Operations in flight are drained by the service without being reported; mappings made by
+ * attnd_memory_create() and attnd_pool_create() become invalid here.
+ */
+void attnd_close(struct attnd_session *session);
+
+/** attnd_info() - what the session is connected to. Return: 0 or -ATTND_E_FORKED. */
+int attnd_info(struct attnd_session *session, struct attnd_info *info);
+
+/**
+ * attnd_fd() - a descriptor that is readable (POLLIN) when attnd_wait() has something to return
+ * For the engine's own event loop: call attnd_arm() before polling it, attnd_wait() after.
+ * Borrowed; owned by the session.
+ */
+int attnd_fd(const struct attnd_session *session);
+
+/**
+ * attnd_arm() - ask for a wake-up on attnd_fd() at the next completion
+ * Threads: the waiting one. Return: 1 completions are there already, do not sleep; 0 armed;
+ * -ATTND_E_DISCONNECTED.
+ */
+int attnd_arm(struct attnd_session *session);
+
+/** attnd_last_fault() - details of this thread's last failed call; code 0 if there was none. */
+void attnd_last_fault(struct attnd_fault *fault);
+
+/** attnd_version() - of this library, "major.minor.patch". */
+const char *attnd_version(void);
+
+/* ---- memory: buffers that runs name (q, o, lse, k, v) and pools lie in ---- */
+
+/**
+ * attnd_memory_create() - memory made by the service, zeroed, mapped here
+ * @size_bytes: rounded up to pages
+ * @address:    receives the mapping; may be NULL if it is not wanted
+ * Return: 0 and *memory (> 0, a handle of this session).
+ */
+int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory,
+                        void **address);
+
+/**
+ * attnd_memory_register() - memory of the engine: a memfd sealed with F_SEAL_SHRINK
+ * @fd: stays the caller's and may be closed after the call; not mapped by the library
+ */
+int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_bytes,
+                          uint32_t *memory);
+
+/** attnd_memory_address() - where it is mapped in this process, NULL if the library did not map
+ * it.*/
+void *attnd_memory_address(const struct attnd_session *session, uint32_t memory);
+
+/** attnd_memory_release() - -ATTND_E_BUSY while a pool lies in it or operations in flight name it.
+ */
+int attnd_memory_release(struct attnd_session *session, uint32_t memory);
+
+/* ---- pools ---- */
+
+/* One K or V plane of one layer: element [page, token, head, d] lies at
+ * offset_bytes + 2 * (page * stride_page + token * stride_token + head * stride_head + d). Strides
+ * in elements, >= 0: NHD, HND, 5-D, split K and V are all strides. */
+struct attnd_plane {
+    uint32_t memory;
+    uint64_t offset_bytes;
+    int64_t stride_page, stride_token, stride_head;
+};
+
+enum attnd_page_owner {
+    ATTND_PAGES_OF_SERVICE = 1, /* leased: attnd_pages_alloc() and its kin */
+    ATTND_PAGES_OF_ENGINE = 2   /* the engine hands out ids 0..pages-1 itself */
+};
+
+struct attnd_pool_desc {
+    uint32_t size;
+    uint32_t layers, pages, page_size; /* page_size: tokens, from 1 */
+    uint32_t heads_kv;
+    uint32_t dim_qk, dim_vo; /* 64, 128, 256; equal */
+    uint32_t dtype;
+    uint32_t page_owner;
+    const struct attnd_plane *k, *v; /* [layers] each, or both NULL: the service makes the memory,
+                                        NHD: [layer][K, V][page][token][head][dim] */
+};
+
+/**
+ * attnd_pool_create()
+ * @desc: borrowed for the call
+ * Return: 0 and *pool; -ATTND_E_RANGE (a plane that leaves its memory, a size that overflows),
+ * -ATTND_E_UNKNOWN, -ATTND_E_UNSUPPORTED, -ATTND_E_NO_MEMORY.
+ */
+int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_desc *desc,
+                      uint32_t *pool);
+
+/* What a session sees of a pool. The arrays belong to the session. */
+struct attnd_pool_info {
+    uint32_t size;
+    uint32_t memory; /* of a pool made by the service, as this session names it; 0 otherwise */
+    void *address;   /* its mapping here, or NULL */
+    uint64_t memory_bytes;
+    uint32_t writable;
+    struct attnd_pool_desc desc;
+};
+
+/** attnd_pool_info() - @info's desc.k and desc.v stay valid until the pool is released. */
+int attnd_pool_info(struct attnd_session *session, uint32_t pool, struct attnd_pool_info *info);
+
+#define ATTND_TOKEN_BYTES 16
+struct attnd_token {
+    uint8_t bytes[ATTND_TOKEN_BYTES];
+};
+
+/**
+ * attnd_pool_share() - a token with which another session can attach the pool
+ * @writable: 0 binds the operations of the other session to reading (append is refused); it does
+ * not bind its mapping
+ */
+int attnd_pool_share(struct attnd_session *session, uint32_t pool, int writable,
+                     struct attnd_token *token);
+
+/** attnd_pool_attach() - the pool lives until its creator and every attached session let it go. */
+int attnd_pool_attach(struct attnd_session *session, const struct attnd_token *token,
+                      uint32_t *pool);
+
+/** attnd_pool_release() - -ATTND_E_BUSY while a plan of this session uses it. Frees its leases. */
+int attnd_pool_release(struct attnd_session *session, uint32_t pool);
+
+/* ---- page leases (ATTND_PAGES_OF_SERVICE) ----
+ * A page is free when no lease of it is left. A page with more than one lease is shared and may not
+ * be appended to. Calls take effect for all of the pages or for none; at most ATTND_LEASE_PAGES_MAX
+ * pages a call. */
+#define ATTND_LEASE_PAGES_MAX 16384u
+
+/** attnd_pages_alloc() - @count free pages into @pages. -ATTND_E_NO_SPACE: limit says how many are
+ * free.
+ */
+int attnd_pages_alloc(struct attnd_session *session, uint32_t pool, uint32_t count, int32_t *pages);
+/** attnd_pages_share() - one more lease of each, for this session, which must hold one. */
+int attnd_pages_share(struct attnd_session *session, uint32_t pool, uint32_t count,
+                      const int32_t *pages);
+/** attnd_pages_free() - give one lease of each back. -ATTND_E_NOT_LEASED names the page. */
+int attnd_pages_free(struct attnd_session *session, uint32_t pool, uint32_t count,
+                     const int32_t *pages);
+/**
+ * attnd_pages_offer() - move one lease of each page to a ticket that another session can claim
+ * @expire_ms: 1..600000; what is not claimed by then is freed
+ * The giver may exit; the bytes stay.
+ */
+int attnd_pages_offer(struct attnd_session *session, uint32_t pool, uint32_t count,
+                      const int32_t *pages, uint32_t expire_ms, struct attnd_token *ticket);
+/**
+ * attnd_pages_claim() - take the leases of a ticket, once, in the order they were offered
+ * @pages_max: room in @pages. The session must have attached the pool.
+ * Return: the number of pages; -ATTND_E_EXPIRED; -ATTND_E_NO_SPACE (the ticket stays valid).
+ */
+int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *ticket,
+                      uint32_t *pool, int32_t *pages, uint32_t pages_max);
+
+/* ---- plans ---- */
+
+/* Capacities; what attnd_plan_set() is given must fit in them. */
+struct attnd_plan_args {
+    uint32_t size;
+    uint32_t pool;
+    uint32_t requests; /* entries of all levels together */
+    uint32_t rows;     /* query rows (tokens) */
+    uint32_t pages;    /* of all entries together, reserve_pages included */
+    uint32_t levels;   /* 1 without cascade; at most 8 */
+    uint32_t heads_q;  /* multiple of the pool's heads_kv */
+};
+
+int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_args *args,
+                      uint32_t *plan);
+/** attnd_plan_destroy() - -ATTND_E_BUSY while operations of it are in flight. */
+int attnd_plan_destroy(struct attnd_session *session, uint32_t plan);
+
+/* One cascade level: its requests partition the same query rows. int32 CSR arrays, borrowed for the
+ * call that submits them. */
+struct attnd_level {
+    uint32_t requests;
+    const int32_t *qo_indptr;  /* [requests + 1] */
+    const int32_t *kv_indptr;  /* [requests + 1] */
+    const int32_t *kv_indices; /* [kv_indptr[requests]] page ids */
+    const int32_t
+        *kv_last_page_len; /* [requests]; 1..page_size; ignored where there are no pages */
+};
+
+/* Elements; both 0: contiguous. */
+struct attnd_strides {
+    int64_t row, head;
+};
+
+struct attnd_batch {
+    uint32_t size;
+    uint32_t levels;        /* 0: 1 */
+    uint32_t heads_q;       /* 0: the plan's */
+    uint32_t dtype;         /* of q, o and appended k, v; 0: the pool's; must equal the pool's */
+    uint32_t flags;         /* ATTND_CAUSAL (last level only), ATTND_LSE_LN */
+    uint32_t reserve_pages; /* page slots of each request of the last level kept for advance */
+    float sm_scale;         /* 0: 1/sqrt(head_dim) */
+    const struct attnd_level *level; /* [levels], outermost (shared prefix) first */
+    struct attnd_strides q, o, lse, k, v;
+};
+
+/* What every submitted operation carries. Zero-initialise. */
+struct attnd_op {
+    uint64_t user_data;  /* comes back in the completion */
+    uint16_t lane;       /* 0..63: operations of a lane take effect in order; lanes are unordered */
+    uint16_t flags;      /* ATTND_SKIP_SUCCESS */
+    uint32_t timeout_us; /* append and run: completes with -ATTND_E_TIMEOUT after this; 0: never */
+};
+
+/**
+ * attnd_plan_set() - plan a batch
+ * @batch: copied before the call returns
+ * Completes when the tiles are where the worker reads them; a run of the same lane may be submitted
+ * at once behind it. Completes with -ATTND_E_BUSY if another lane's operation of this plan is in
+ * flight, and with -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_NOT_LEASED naming
+ * field, index, value and limit if the batch is malformed; the plan then is empty.
+ * Return: 0 submitted; -ATTND_E_FULL ring or arena have no room: wait for completions and repeat;
+ * -ATTND_E_NO_SPACE the batch can never fit in the arena; -ATTND_E_DISCONNECTED.
+ */
+int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct attnd_batch *batch,
+                   const struct attnd_op *op);
+
+/* New absolute lengths of all entries, level 0's first, and pages appended to their lists. */
+struct attnd_advance {
+    uint32_t size;
+    uint32_t entries;            /* of the batch, over all levels */
+    const int32_t *kv_len;       /* [entries] tokens, at most the planned pages hold */
+    const int32_t *page_indptr;  /* [entries + 1] or NULL: no new pages */
+    const int32_t *page_indices; /* [page_indptr[entries]] */
+};
+
+/** attnd_plan_advance() - a new generation of lengths; runs already submitted keep theirs. */
+int attnd_plan_advance(struct attnd_session *session, uint32_t plan,
+                       const struct attnd_advance *advance, const struct attnd_op *op);
+
+/* A place in registered memory. memory 0: absent. */
+struct attnd_tensor {
+    uint32_t memory;
+    uint64_t offset_bytes; /* 16-byte aligned (lse: 4) */
+};
+
+/* K and V rows of the batch's new tokens, [rows, heads_kv, head_dim] each: row i of request r (last
+ * level) is stored at position kv_len - qo_len + i of that request. */
+struct attnd_append_args {
+    uint32_t size;
+    uint32_t layer;
+    struct attnd_tensor k, v;
+};
+
+/** attnd_append() - store K and V rows in the pages of the plan. -ATTND_E_SHARED_PAGE if a page to
+ * be written has more than one lease; -ATTND_E_PERMISSION in a pool attached for reading. */
+int attnd_append(struct attnd_session *session, uint32_t plan, const struct attnd_append_args *args,
+                 const struct attnd_op *op);
+
+/* q and o: [rows, heads_q, head_dim], lse: float [rows, heads_q], strides as the batch says. */
+struct attnd_run_args {
+    uint32_t size;
+    uint32_t layer;
+    struct attnd_tensor q, o;
+    struct attnd_tensor lse; /* memory 0: not wanted */
+};
+
+/** attnd_run() - attention of the planned batch on one layer. The service reads q when the run is
+ * scheduled and writes o before it completes. Return: as attnd_plan_set(). */
+int attnd_run(struct attnd_session *session, uint32_t plan, const struct attnd_run_args *args,
+              const struct attnd_op *op);
+
+/**
+ * attnd_cancel() - stop every operation of this session submitted with @user_data, if it can be
+ * Those stopped complete with -ATTND_E_CANCELLED; o is then undefined. Posts nothing itself.
+ */
+int attnd_cancel(struct attnd_session *session, uint64_t user_data);
+
+enum attnd_operation {
+    ATTND_PLAN_SET = 1,
+    ATTND_PLAN_ADVANCE = 2,
+    ATTND_APPEND = 3,
+    ATTND_RUN = 4
+};
+
+struct attnd_completion {
+    uint64_t user_data;
+    struct attnd_fault fault; /* code 0: success */
+    uint32_t operation;       /* enum attnd_operation */
+    uint32_t lane;
+    uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC in the service: started, finished */
+};
+
+#define ATTND_FOREVER UINT64_MAX
+
+/**
+ * attnd_wait() - collect completions
+ * @completions: [count]
+ * @timeout_ns:  0: do not block; ATTND_FOREVER
+ * Spins for up to 20 us, then sleeps in ppoll.
+ * Return: 1..count completions; 0 timed out; -ATTND_E_DISCONNECTED when the service died and every
+ * completion it posted has been returned.
+ */
+int attnd_wait(struct attnd_session *session, struct attnd_completion *completions, uint32_t count,
+               uint64_t timeout_ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/*
+ * admit.h - bytes from shared memory -> a checked private copy, once.
+ *
+ * A client may change any byte of its arena at any time and lie in every field. So: copy the packed
+ * header to private memory, unpack it there with a bounded allocator, copy every array it names,
+ * and check only the copies, with arithmetic that cannot overflow. What comes out is safe to use.
+ */
+#ifndef ATTND_IPC_ADMIT_H
+#define ATTND_IPC_ADMIT_H
+
+#include "schemas/batch.h"
+#include "schemas/errors.h"
+
+#define ATTND_BATCH_HEADER_BYTES_MAX 4096u
+
+/* Private memory for one batch: grows, is kept, is reused. Zero-initialise. */
+struct attnd_staging {
+    int32_t *words;
+    uint64_t words_max;
+};
+
+void attnd_staging_free(struct attnd_staging *staging);
+
+/**
+ * attnd_admit_batch() - copy and check one batch
+ * @arena, @arena_bytes: the client's arena as mapped here
+ * @header_offset_bytes, @header_bytes: from the submission slot
+ * @limits:  pool and plan the batch is for
+ * @staging: receives the copies; @batch points into it until the next admission
+ *
+ * Threads: one a staging. Allocates only when the staging must grow.
+ * Return: 0; -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_PROTOCOL (header does
+ * not unpack, unknown fields), -ATTND_E_NO_MEMORY with field, index, value, limit in @fault.
+ */
+int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_offset_bytes,
+                      uint32_t header_bytes, const struct attnd_batch_limits *limits,
+                      struct attnd_staging *staging, struct attnd_batch_view *batch,
+                      struct attnd_fault *fault);
+
+/**
+ * attnd_admit_advance() - copy the arrays of an advance; values are checked by attnd_plan_advance()
+ * Checks: ranges inside the arena, counts against @limits, page_indptr monotonic from 0 to pages.
+ */
+int attnd_admit_advance(const void *arena, uint64_t arena_bytes,
+                        const struct attnd_sqe_advance *sqe,
+                        const struct attnd_batch_limits *limits, struct attnd_staging *staging,
+                        struct attnd_advance_view *advance, struct attnd_fault *fault);
+
+/**
+ * attnd_extent_bytes() - bytes from the first to past the last element of a strided block
+ * counts[i] steps of strides[i] elements (>= 0) over @rank dimensions, elements of element_bytes.
+ * Return: 0 and *bytes (0 when a count is 0); -ATTND_E_RANGE on overflow or a negative stride.
+ */
+int attnd_extent_bytes(const uint64_t *counts, const int64_t *strides, int rank,
+                       uint32_t element_bytes, uint64_t *bytes);
+
+#endif

@@ -1,0 +1,40 @@
+/*
+ * wake.h - how a producer wakes a consumer that sleeps: the F1/F2 pair of atomics.h, once.
+ */
+#ifndef ATTND_IPC_WAKE_H
+#define ATTND_IPC_WAKE_H
+
+#include <stdint.h>
+
+/* Where to knock: a futex word, or an eventfd when fd >= 0. */
+struct attnd_doorbell {
+    uint32_t *word; /* the ring's tail */
+    const uint32_t *need;
+    int fd;
+};
+
+/**
+ * attnd_doorbell_ring() - after publishing: F2, and a system call only if the peer sleeps
+ * Threads: the producer's. Return: 1 if a wake-up was sent, 0 if none was needed.
+ */
+int attnd_doorbell_ring(const struct attnd_doorbell *bell);
+
+/**
+ * attnd_wake_wait() - sleep on a futex word until it differs from @seen (F1 done by the caller's
+ * need word here: set, fence, look, wait, clear)
+ * @need: the word the peer looks at
+ * @timeout_ns: 0 returns at once, UINT64_MAX for ever
+ * Return: 1 the word differs; 0 timed out or interrupted.
+ */
+int attnd_wake_wait(uint32_t *word, uint32_t seen, uint32_t *need, uint64_t timeout_ns);
+
+/** attnd_wake_spin() - spin at most @spin_ns for the word to differ. Return: 1 if it does. */
+int attnd_wake_spin(const uint32_t *word, uint32_t seen, uint64_t spin_ns);
+
+/** attnd_clock_ns() - CLOCK_MONOTONIC. */
+uint64_t attnd_clock_ns(void);
+
+/** attnd_spin_budget_ns() - 20 us, or 0 when this process may use only one processor. */
+uint64_t attnd_spin_budget_ns(void);
+
+#endif

@@ -1,0 +1,70 @@
+/*
+ * backend.h - what the worker process asks of whoever executes tiles: threads or a megakernel.
+ *
+ * The backend reads the queue segment (commands name runs, runs name plans, plans name tiles) and
+ * maps memory by table index. It does not know the daemon: the worker lends it a port to fetch
+ * commands and to retire runs, so that persistent/ needs no ipc/.
+ */
+#ifndef ATTND_PERSISTENT_BACKEND_H
+#define ATTND_PERSISTENT_BACKEND_H
+
+#include "schemas/abi.h"
+#include "schemas/errors.h"
+
+/* The way to the daemon, lent by service/worker.c. The calls of one port are not concurrent with
+ * themselves: the backend serialises next() and wait() among its threads, and retire() likewise. */
+struct attnd_port {
+    void *context;
+    /* Takes one command. Return: 1, or 0 if there is none. Never blocks. */
+    int (*next)(void *context, struct attnd_command *command);
+    /* Sleeps until there is a command, the park word changed, kick() was called or timeout_ns
+     * passed. Spins first where that pays. */
+    void (*wait)(void *context, uint64_t timeout_ns);
+    /* Wakes a wait() from any thread. */
+    void (*kick)(void *context);
+    /* Reports a finished run. Blocks only while the daemon's ring is full. */
+    void (*retire)(void *context, const struct attnd_retire *retire);
+};
+
+struct attnd_backend_config {
+    struct attnd_queue_head *queue; /* the mapped queue segment; info and state are the backend's */
+    uint64_t queue_bytes;
+    const struct attnd_port *port; /* borrowed for life */
+    uint32_t threads;              /* tile workers; 0: one a processor it may run on */
+    uint64_t scratch_bytes;        /* budget for partials */
+    const char *isa;               /* NULL: the best there is; else "avx512", "avx2", "portable" */
+};
+
+struct attnd_backend;
+
+/* A backend. All functions are called from the worker's main thread only. */
+struct attnd_backend_ops {
+    const char *name;
+
+    /* Fills queue->info; takes no command yet. Return: 0, -ATTND_E_UNSUPPORTED (no such ISA or
+     * device), -ATTND_E_NO_MEMORY, -ATTND_E_SYSTEM. */
+    int (*create)(const struct attnd_backend_config *config, struct attnd_backend **out,
+                  struct attnd_fault *fault);
+
+    /* Begins to take commands; sets state RUNNING. */
+    int (*start)(struct attnd_backend *backend);
+
+    /* Puts a memory object at @index of the memory table, any time. The fd stays the caller's. */
+    int (*map)(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
+               struct attnd_fault *fault);
+
+    /* Takes it out. The daemon proves first that no run in flight names it. */
+    int (*unmap)(struct attnd_backend *backend, uint32_t index);
+
+    /* Finishes what was begun, takes nothing more, sets state PARKED; start() resumes. Runs not
+     * begun stay queued. Return: 0. Blocks for at most the longest tile. */
+    int (*park)(struct attnd_backend *backend);
+
+    /* After park(). */
+    void (*destroy)(struct attnd_backend *backend);
+};
+
+extern const struct attnd_backend_ops attnd_backend_cpu;
+extern const struct attnd_backend_ops attnd_backend_cuda; /* cuda_none.c where there is no nvcc */
+
+#endif

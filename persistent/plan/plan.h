@@ -1,0 +1,108 @@
+/*
+ * plan.h - page tables in, tiles out: the planner. Pure C, no I/O; refilling a plan allocates
+ * nothing.
+ *
+ * The planner writes a plan into heap memory that the worker reads (struct attnd_plan_head and its
+ * arrays, schemas/abi.h) and keeps what only the daemon needs (pages in use, scratch for ordering)
+ * in struct attnd_plan. A tile is work for every KV head: {entry, query rows, KV range}. Query rows
+ * are cut into blocks of about rows_per_tile packed rows (token x group); a block whose KV is long
+ * against the average load of a worker is split along KV. Rows that get several parts (splits, or
+ * one part a cascade level) are cut into merges: maximal runs of rows that the same tiles cover.
+ */
+#ifndef ATTND_PERSISTENT_PLAN_H
+#define ATTND_PERSISTENT_PLAN_H
+
+#include "schemas/batch.h"
+#include "schemas/errors.h"
+
+/* What the planner plans for: one backend's worker. From struct attnd_worker_info. */
+struct attnd_plan_target {
+    uint32_t tile_workers;
+    uint32_t rows_per_tile;
+    uint32_t kv_granule;
+};
+
+/* Capacities of a plan object, fixed when it is created. */
+struct attnd_plan_limits {
+    uint32_t requests; /* entries over all levels */
+    uint32_t rows;
+    uint32_t pages; /* over all levels, reserve included */
+    uint32_t levels;
+    uint32_t heads_q, heads_kv;
+    struct attnd_plan_target target;
+};
+
+struct attnd_plan; /* daemon-private half */
+
+/**
+ * attnd_plan_heap_bytes() - heap memory a plan of these capacities needs
+ * Return: bytes, a multiple of ATTND_CACHE_LINE; 0 if the capacities overflow or are out of range.
+ */
+uint64_t attnd_plan_heap_bytes(const struct attnd_plan_limits *limits);
+
+/**
+ * attnd_plan_new() - a plan object over caller-owned heap memory
+ * @limits:    copied
+ * @heap:      attnd_plan_heap_bytes() bytes, ATTND_CACHE_LINE aligned, zeroed; borrowed for life
+ * @pool:      the pool it will read, in the same segment; borrowed
+ * @pool_offset_bytes: where @pool lies in the segment
+ *
+ * Return: 0 and *out; -ATTND_E_RANGE, -ATTND_E_NO_MEMORY.
+ */
+int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
+                   const struct attnd_heap_pool *pool, uint64_t pool_offset_bytes,
+                   struct attnd_plan **out);
+
+/** attnd_plan_free() - release the private half; the heap memory stays the caller's. NULL is fine.
+ */
+void attnd_plan_free(struct attnd_plan *plan);
+
+/**
+ * attnd_plan_set() - fill the plan from an admitted batch, lengths into generation 0
+ * @batch: admitted (ipc/admit.h): the planner asserts, it does not check again
+ *
+ * No run of the plan may be in flight. Threads: one. Allocates nothing.
+ * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault (the plan is then
+ * empty: no rows, no tiles).
+ */
+int attnd_plan_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
+                   struct attnd_fault *fault);
+
+/**
+ * attnd_plan_advance() - write new lengths into generation @generation and append pages
+ * @advance:    the view of the client's arrays, private copy; this function checks them
+ * @generation: one that no run in flight uses
+ * @pool_pages: limit of page ids
+ *
+ * Lengths are absolute and may shrink or grow within the planned pages of the entry; an entry's
+ * page list only grows, up to its planned pages (pages of the batch + reserve). Pages beyond the
+ * current lists are not visible to older generations, whose lengths do not reach them. Return: 0;
+ * -ATTND_E_RANGE naming kv_len, kv_indptr or kv_indices with index, value and limit; nothing is
+ * changed on failure.
+ */
+int attnd_plan_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                       uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault);
+
+/** attnd_plan_head() - the shared half, for reading. Never NULL. */
+const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan);
+
+/** attnd_plan_scratch_bytes() - scratch one run of the plan as it is filled needs; 64-aligned. */
+uint64_t attnd_plan_scratch_bytes(const struct attnd_plan_head *head);
+
+/* ---- the layout of a run's scratch, for backends ----------------------------------------------
+ */
+
+/* Scratch of a run: arrival counters uint32 [merges * heads_kv]; then, each 64-byte aligned, float
+ * (m, l) [partial_rows * heads_q][2] and float O [partial_rows * heads_q][dim_vo]. m is in log2
+ * units, O unnormalised; the empty state is m = -inf, l = 0. Row p, query head h is index
+ * p * heads_q + h. */
+uint64_t attnd_scratch_state_offset(const struct attnd_plan_head *head);
+uint64_t attnd_scratch_output_offset(const struct attnd_plan_head *head);
+
+/* Query rows an append item stores; an append run has ceil(rows / this) items. */
+#define ATTND_APPEND_ROWS 64u
+
+/** attnd_plan_items() - queue items of a run of @kind (enum attnd_run_kind) of this plan. */
+uint32_t attnd_plan_items(const struct attnd_plan_head *head, uint32_t kind);
+
+#endif

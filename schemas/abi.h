@@ -1,0 +1,398 @@
+/*
+ * abi.h - every struct that crosses a process or the PCIe bus.
+ *
+ * Compiles alone as C11, C17, C++17 and CUDA. Fixed-width fields, offsets instead of pointers,
+ * explicit padding that writers set to zero, every size and offset asserted. Words that two sides
+ * touch are plain integers here; the host reaches them through atomics.h only.
+ *
+ * Three segments:
+ *   submission   client writes, daemon reads     attnd_submit_head, SQ slots, arena
+ *   completion   daemon writes, client reads     attnd_complete_head, CQ slots
+ *   queue        daemon and worker               attnd_queue_head, commands, retires, runs, heap
+ * The heap of the queue segment holds pools (planes) and plans (tiles): written by the daemon, read
+ * by the worker. A heap offset is in bytes from the start of the queue segment.
+ */
+#ifndef ATTND_SCHEMAS_ABI_H
+#define ATTND_SCHEMAS_ABI_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define ATTND_ASSERT_ABI(condition) static_assert(condition, #condition)
+#else
+#define ATTND_ASSERT_ABI(condition) _Static_assert(condition, #condition)
+#endif
+#define ATTND_ASSERT_SIZE(type, bytes) ATTND_ASSERT_ABI(sizeof(struct type) == (bytes))
+#define ATTND_ASSERT_AT(type, field, bytes)                                                        \
+    ATTND_ASSERT_ABI(offsetof(struct type, field) == (bytes))
+
+#define ATTND_PROTOCOL_VERSION 1u
+#define ATTND_SEGMENT_MAGIC 0x646e7461u /* "attnd" short of one letter, little-endian */
+#define ATTND_CACHE_LINE 64u
+#define ATTND_PAGE_BYTES 4096u
+
+#define ATTND_SLOT_BYTES 64u
+#define ATTND_RING_ENTRIES_MIN 8u
+#define ATTND_RING_ENTRIES_MAX 4096u
+#define ATTND_LANES_MAX 64u
+#define ATTND_LEVELS_MAX 8u
+#define ATTND_LAYERS_MAX 1024u
+#define ATTND_GENERATIONS                                                                          \
+    8u /* lengths kept by a plan: one being written, the rest by runs in flight */
+#define ATTND_HEADS_MAX 1024u
+#define ATTND_GROUP_MAX 128u
+#define ATTND_HEAD_DIM_MAX 256u
+#define ATTND_MEMORIES_MAX 4096u /* worker-side memory table */
+#define ATTND_NONE 0xffffffffu
+#define ATTND_KV_OPEN 0xffffffffu /* kv_end of a last split: up to the generation's length */
+
+enum attnd_dtype { ATTND_FP16 = 1, ATTND_BF16 = 2 };
+
+/* Flags of a batch. Unknown bits are refused. */
+#define ATTND_BATCH_CAUSAL 0x1u /* on the last level; earlier levels are fully visible */
+#define ATTND_BATCH_LSE_LN 0x2u /* natural logarithm; base 2 otherwise */
+#define ATTND_BATCH_FLAGS 0x3u
+
+/* ---- segment "submission" and "completion": client <-> daemon ----------------------------------
+ */
+
+enum attnd_opcode {
+    ATTND_OP_PLAN_SET = 1,
+    ATTND_OP_PLAN_ADVANCE = 2,
+    ATTND_OP_APPEND = 3,
+    ATTND_OP_RUN = 4,
+    ATTND_OP_CANCEL = 5 /* not lane-ordered; acts when the daemon reads it */
+};
+
+#define ATTND_OP_SKIP_SUCCESS 0x1u /* no completion unless it fails */
+#define ATTND_OP_FLAGS 0x1u
+
+/* A place in registered memory; memory 0 means none. */
+struct attnd_sqe_run {
+    uint32_t layer;
+    uint32_t timeout_us; /* from submission; 0: none */
+    uint32_t q_memory, o_memory;
+    uint64_t q_offset_bytes, o_offset_bytes, lse_offset_bytes;
+    uint32_t lse_memory;
+    uint32_t zero;
+};
+ATTND_ASSERT_SIZE(attnd_sqe_run, 48);
+ATTND_ASSERT_AT(attnd_sqe_run, q_offset_bytes, 16);
+ATTND_ASSERT_AT(attnd_sqe_run, lse_memory, 40);
+
+struct attnd_sqe_append {
+    uint32_t layer;
+    uint32_t timeout_us;
+    uint32_t k_memory, v_memory;
+    uint64_t k_offset_bytes, v_offset_bytes;
+    uint64_t zero[2];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_append, 48);
+ATTND_ASSERT_AT(attnd_sqe_append, k_offset_bytes, 16);
+
+/* A packed Attnd.Batch (attnd.proto) in the arena, which names its arrays by arena offset. */
+struct attnd_sqe_set {
+    uint64_t header_offset_bytes;
+    uint32_t header_bytes;
+    uint32_t zero0;
+    uint64_t zero[4];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_set, 48);
+ATTND_ASSERT_AT(attnd_sqe_set, zero, 16);
+
+/* In the arena: int32 kv_len[entries]; with pages > 0 also int32 page_indptr[entries + 1] and
+ * int32 page_indices[pages], the pages appended to each entry. Entries of all levels, level 0
+ * first. */
+struct attnd_sqe_advance {
+    uint64_t arrays_offset_bytes;
+    uint32_t entries;
+    uint32_t pages;
+    uint64_t zero[4];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_advance, 48);
+ATTND_ASSERT_AT(attnd_sqe_advance, zero, 16);
+
+struct attnd_sqe_cancel {
+    uint64_t target_user_data;
+    uint64_t zero[5];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_cancel, 48);
+
+/* One submission. Written whole by the client, copied once by the daemon. */
+struct attnd_sqe {
+    uint8_t opcode;
+    uint8_t flags;
+    uint16_t lane;
+    uint32_t plan;
+    uint64_t user_data;
+    union {
+        struct attnd_sqe_run run;
+        struct attnd_sqe_append append;
+        struct attnd_sqe_set set;
+        struct attnd_sqe_advance advance;
+        struct attnd_sqe_cancel cancel;
+    } u;
+};
+ATTND_ASSERT_SIZE(attnd_sqe, ATTND_SLOT_BYTES);
+ATTND_ASSERT_AT(attnd_sqe, user_data, 8);
+ATTND_ASSERT_AT(attnd_sqe, u, 16);
+
+/* One completion. code, field, index, value, limit as in struct attnd_fault. */
+struct attnd_cqe {
+    uint64_t user_data;
+    int32_t code;
+    uint8_t opcode;
+    uint8_t zero0;
+    uint16_t lane;
+    uint32_t field;
+    uint32_t zero1;
+    uint64_t index;
+    int64_t value, limit;
+    uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC: started and finished */
+};
+ATTND_ASSERT_SIZE(attnd_cqe, ATTND_SLOT_BYTES);
+ATTND_ASSERT_AT(attnd_cqe, index, 24);
+ATTND_ASSERT_AT(attnd_cqe, end_ns, 56);
+
+/* First page of the submission segment: the words the client writes, one cache line each. SQ slots
+ * follow at ATTND_PAGE_BYTES, then the arena at the next page boundary. */
+struct attnd_submit_head {
+    uint32_t magic, version;
+    uint32_t zero0[14];
+    uint32_t sq_tail; /* doorbell: the daemon may sleep on it */
+    uint32_t zero1[15];
+    uint32_t cq_head;
+    uint32_t zero2[15];
+    uint32_t cq_need; /* the client is about to sleep: write its notify eventfd */
+    uint32_t zero3[15];
+};
+ATTND_ASSERT_SIZE(attnd_submit_head, 256);
+ATTND_ASSERT_AT(attnd_submit_head, sq_tail, 64);
+ATTND_ASSERT_AT(attnd_submit_head, cq_head, 128);
+ATTND_ASSERT_AT(attnd_submit_head, cq_need, 192);
+
+/* First page of the completion segment, mapped read-only by the client (F_SEAL_FUTURE_WRITE). CQ
+ * slots follow at ATTND_PAGE_BYTES. */
+struct attnd_complete_head {
+    uint32_t magic, version;
+    uint32_t zero0[14];
+    uint32_t sq_head;
+    uint32_t zero1[15];
+    uint32_t sq_need; /* the daemon is about to sleep: ring the doorbell */
+    uint32_t zero2[15];
+    uint32_t cq_tail;
+    uint32_t zero3[15];
+};
+ATTND_ASSERT_SIZE(attnd_complete_head, 256);
+ATTND_ASSERT_AT(attnd_complete_head, sq_head, 64);
+ATTND_ASSERT_AT(attnd_complete_head, sq_need, 128);
+ATTND_ASSERT_AT(attnd_complete_head, cq_tail, 192);
+
+/* ---- segment "queue": daemon <-> worker --------------------------------------------------------
+ */
+
+enum attnd_worker_state {
+    ATTND_WORKER_STARTING = 0,
+    ATTND_WORKER_RUNNING = 1,
+    ATTND_WORKER_PARKED = 2 /* no tile is held and none will be taken until park is 0 again */
+};
+
+/* What the worker says of itself before it reports RUNNING. */
+struct attnd_worker_info {
+    char backend[16];       /* "cpu", "cuda" */
+    char isa[32];           /* "avx512", "sm_90a", ... */
+    uint32_t tile_workers;  /* threads or CTAs that pull tiles */
+    uint32_t rows_per_tile; /* packed query rows (tokens x group) of a compute-bound tile */
+    uint32_t kv_granule;    /* split boundaries are multiples of this many tokens */
+    uint32_t zero;
+    uint64_t scratch_bytes; /* for partials of all runs in flight */
+};
+ATTND_ASSERT_SIZE(attnd_worker_info, 72);
+
+/* First page of the queue segment. Ring words as in the session segments, one line each. */
+struct attnd_queue_head {
+    uint32_t magic, version;
+    uint64_t commands_offset_bytes; /* struct attnd_command[ring_entries] */
+    uint64_t retires_offset_bytes;  /* struct attnd_retire[ring_entries] */
+    uint64_t runs_offset_bytes;     /* struct attnd_run[runs] */
+    uint64_t heap_offset_bytes;
+    uint64_t heap_bytes;
+    uint32_t ring_entries;
+    uint32_t runs;
+    uint32_t zero0[2];
+
+    uint32_t command_tail; /* daemon; the worker may sleep on it */
+    uint32_t zero1[15];
+    uint32_t command_head; /* worker */
+    uint32_t zero2[15];
+    uint32_t command_need; /* worker is about to sleep */
+    uint32_t zero3[15];
+    uint32_t retire_tail; /* worker; the daemon may sleep on it */
+    uint32_t zero4[15];
+    uint32_t retire_head; /* daemon */
+    uint32_t zero5[15];
+    uint32_t retire_need; /* daemon is about to sleep */
+    uint32_t zero6[15];
+
+    uint32_t park;  /* daemon: 1 asks the worker to park */
+    uint32_t state; /* worker: enum attnd_worker_state */
+    uint32_t zero7[14];
+    struct attnd_worker_info info; /* worker */
+    uint32_t zero8[14];
+};
+ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
+ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);
+ATTND_ASSERT_AT(attnd_queue_head, command_need, 192);
+ATTND_ASSERT_AT(attnd_queue_head, retire_tail, 256);
+ATTND_ASSERT_AT(attnd_queue_head, retire_head, 320);
+ATTND_ASSERT_AT(attnd_queue_head, retire_need, 384);
+ATTND_ASSERT_AT(attnd_queue_head, park, 448);
+ATTND_ASSERT_AT(attnd_queue_head, info, 512);
+ATTND_ASSERT_SIZE(attnd_queue_head, 640);
+
+enum attnd_command_kind { ATTND_COMMAND_RUN = 1 };
+
+struct attnd_command {
+    uint32_t kind;
+    uint32_t run; /* index into the run table; the daemon keeps the slot until it is retired */
+    uint64_t zero[7];
+};
+ATTND_ASSERT_SIZE(attnd_command, ATTND_SLOT_BYTES);
+
+struct attnd_retire {
+    uint32_t run;
+    int32_t code;              /* 0, -ATTND_E_CANCELLED, -ATTND_E_UNSUPPORTED */
+    uint64_t begin_ns, end_ns; /* first tile taken, last tile done: CLOCK_MONOTONIC */
+    uint64_t busy_ns;          /* summed over tile workers */
+    uint64_t kv_bytes;         /* K and V read */
+    uint32_t tiles;
+    uint32_t zero0;
+    uint64_t zero[2];
+};
+ATTND_ASSERT_SIZE(attnd_retire, ATTND_SLOT_BYTES);
+ATTND_ASSERT_AT(attnd_retire, begin_ns, 8);
+ATTND_ASSERT_AT(attnd_retire, tiles, 40);
+
+/* A place in memory as the worker knows it: its memory table index; ATTND_NONE: absent. */
+struct attnd_place {
+    uint32_t memory;
+    uint32_t zero;
+    uint64_t offset_bytes;
+};
+ATTND_ASSERT_SIZE(attnd_place, 16);
+
+enum attnd_run_kind { ATTND_RUN_ATTEND = 1, ATTND_RUN_APPEND = 2 };
+
+/* One execution of a plan on one layer: what a planned tile leaves open. */
+struct attnd_run {
+    uint32_t kind;
+    uint32_t generation;        /* 0..ATTND_GENERATIONS-1: which lengths */
+    uint64_t plan_offset_bytes; /* heap: struct attnd_plan_head */
+    uint32_t layer;
+    uint32_t items;   /* queue items: tiles x heads_kv, or row blocks of an append */
+    uint32_t cancel;  /* daemon sets 1: items not begun are skipped */
+    uint32_t session; /* for accounting */
+    uint64_t
+        scratch_offset_bytes; /* in the worker's scratch; counters there are zero between runs */
+    struct attnd_place q, o, lse; /* ATTEND */
+    struct attnd_place k, v;      /* APPEND: rows to store */
+    uint64_t zero[9];
+};
+ATTND_ASSERT_SIZE(attnd_run, 192);
+ATTND_ASSERT_AT(attnd_run, plan_offset_bytes, 8);
+ATTND_ASSERT_AT(attnd_run, scratch_offset_bytes, 32);
+ATTND_ASSERT_AT(attnd_run, q, 40);
+ATTND_ASSERT_AT(attnd_run, v, 104);
+
+/* ---- heap: pools and plans --------------------------------------------------------------------
+ */
+
+/* One K or V plane of one layer. Element [page, token, head, d] lies at
+ * offset_bytes + 2 * (page * stride_page + token * stride_token + head * stride_head + d).
+ * Strides are in elements. */
+struct attnd_heap_plane {
+    uint32_t memory; /* worker memory table index */
+    uint32_t zero;
+    uint64_t offset_bytes;
+    int64_t stride_page, stride_token, stride_head;
+};
+ATTND_ASSERT_SIZE(attnd_heap_plane, 40);
+
+/* Followed by attnd_heap_plane k[layers], v[layers]. */
+struct attnd_heap_pool {
+    uint32_t layers, pages, page_size, heads_kv;
+    uint32_t dim_qk, dim_vo;
+    uint32_t dtype; /* enum attnd_dtype */
+    uint32_t zero;
+};
+ATTND_ASSERT_SIZE(attnd_heap_pool, 32);
+
+/* One request of one level: query rows that share one list of pages. */
+struct attnd_entry {
+    uint32_t row_begin, row_count;   /* query rows (tokens) */
+    uint32_t page_begin, page_count; /* in kv_pages; page_count includes the reserve */
+    uint32_t level;
+    uint32_t causal; /* 1: query i sees keys j <= kv_len - row_count + i */
+    uint32_t zero[2];
+};
+ATTND_ASSERT_SIZE(attnd_entry, 32);
+
+enum attnd_tile_class { ATTND_TILE_COMPUTE = 0, ATTND_TILE_MEMORY = 1 };
+
+/* Work for every KV head: query rows of one entry against a KV range. Queue item i of a run is tile
+ * i / heads_kv, head i % heads_kv. Whole tokens: row_count * group packed rows. */
+struct attnd_tile {
+    uint32_t entry;
+    uint32_t row_begin, row_count;     /* query rows; inside the entry */
+    uint32_t kv_begin, kv_end;         /* tokens; kv_end may be ATTND_KV_OPEN */
+    uint32_t partial;                  /* first partial row; ATTND_NONE: write o and lse directly */
+    uint32_t merge_begin, merge_count; /* merges that this tile arrives at */
+    uint32_t cost;                     /* planner's units; tiles are sorted by it, largest first */
+    uint32_t tile_class;               /* enum attnd_tile_class */
+    uint32_t zero[2];
+};
+ATTND_ASSERT_SIZE(attnd_tile, 48);
+ATTND_ASSERT_AT(attnd_tile, partial, 20);
+
+/* Query rows whose result has several parts. Each (merge, KV head) has an arrival counter; whoever
+ * arrives as number part_count merges: row row_begin + i of part p is partial row
+ * merge_parts[part_begin + p] + i. Parts are listed by level, then by kv_begin. */
+struct attnd_merge {
+    uint32_t row_begin, row_count;
+    uint32_t part_begin, part_count;
+};
+ATTND_ASSERT_SIZE(attnd_merge, 16);
+
+/* A plan in the heap. Offsets of its arrays are in bytes from this head. The arrays after kv_len
+ * are written by plan_set only, which is refused while a run of the plan is in flight; kv_pages
+ * beyond the used part and one generation of kv_len are written by advance. */
+struct attnd_plan_head {
+    uint64_t pool_offset_bytes; /* heap: struct attnd_heap_pool */
+    uint32_t rows, entries, levels;
+    uint32_t heads_q, heads_kv, group;
+    uint32_t dim_qk, dim_vo;
+    uint32_t dtype; /* of q and o */
+    uint32_t flags; /* ATTND_BATCH_* */
+    float sm_scale;
+    uint32_t tiles, merges, parts;
+    uint32_t partial_rows;
+    uint32_t entries_max; /* stride of kv_len between generations, elements */
+    uint64_t entries_offset_bytes, tiles_offset_bytes;
+    uint64_t merges_offset_bytes, merge_parts_offset_bytes;
+    uint64_t kv_pages_offset_bytes; /* int32 page ids */
+    uint64_t kv_len_offset_bytes;   /* int32 [ATTND_GENERATIONS][entries_max] */
+    /* strides in elements */
+    int64_t q_stride_row, q_stride_head;
+    int64_t o_stride_row, o_stride_head;
+    int64_t lse_stride_row, lse_stride_head;
+    int64_t k_stride_row, k_stride_head; /* rows to append */
+    int64_t v_stride_row, v_stride_head;
+    uint64_t zero[7];
+};
+ATTND_ASSERT_SIZE(attnd_plan_head, 256);
+ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);
+ATTND_ASSERT_AT(attnd_plan_head, q_stride_row, 120);
+
+#endif

@@ -1,0 +1,60 @@
+/*
+ * batch.h - a batch after admission: what ipc/admit produces and persistent/plan consumes.
+ *
+ * Every pointer is into private memory of the daemon, every array has been checked against the
+ * contract below, and nobody else can write it. Notation as in FlashInfer: request r of a level
+ * owns query rows qo_indptr[r]..qo_indptr[r+1] and pages kv_indices[kv_indptr[r]..kv_indptr[r+1]];
+ * kv_len = page_size * (pages - 1) + last_page_len, 0 for no pages.
+ */
+#ifndef ATTND_SCHEMAS_BATCH_H
+#define ATTND_SCHEMAS_BATCH_H
+
+#include "schemas/abi.h"
+
+/* One cascade level; one request of it is an "entry". */
+struct attnd_level_view {
+    uint32_t entries;
+    uint32_t pages;            /* kv_indptr[entries] */
+    const int32_t *qo_indptr;  /* [entries + 1], from 0, monotonic, last == rows */
+    const int32_t *kv_indptr;  /* [entries + 1], from 0, monotonic */
+    const int32_t *kv_indices; /* [pages], 0 <= id < pool pages */
+    const int32_t
+        *kv_last_page_len; /* [entries], 1..page_size; not read where there are no pages */
+};
+
+struct attnd_batch_view {
+    uint32_t rows;          /* query rows; every level covers 0..rows */
+    uint32_t levels;        /* 1..ATTND_LEVELS_MAX */
+    uint32_t entries;       /* over all levels */
+    uint32_t pages;         /* over all levels, without the reserve */
+    uint32_t reserve_pages; /* extra page slots of each entry of the last level, for advance */
+    uint32_t heads_q;       /* multiple of the pool's heads_kv */
+    uint32_t dtype;
+    uint32_t flags;                      /* ATTND_BATCH_* */
+    float sm_scale;                      /* finite; already defaulted to 1/sqrt(dim_qk) */
+    int64_t q_stride_row, q_stride_head; /* elements; already defaulted */
+    int64_t o_stride_row, o_stride_head;
+    int64_t lse_stride_row, lse_stride_head;
+    int64_t k_stride_row, k_stride_head;
+    int64_t v_stride_row, v_stride_head;
+    struct attnd_level_view level[ATTND_LEVELS_MAX];
+};
+
+/* Absolute lengths for every entry, and pages appended to the page list of some. */
+struct attnd_advance_view {
+    uint32_t entries;            /* equals the plan's */
+    uint32_t pages;              /* appended in all */
+    const int32_t *kv_len;       /* [entries], >= 0, <= planned pages x page_size */
+    const int32_t *page_indptr;  /* [entries + 1]; NULL when pages == 0 */
+    const int32_t *page_indices; /* [pages] */
+};
+
+/* What admission checks page ids, heads and capacities against: one pool and one plan. */
+struct attnd_batch_limits {
+    uint32_t pool_pages, page_size, heads_kv, dim_qk, dim_vo;
+    uint32_t pool_dtype;
+    uint32_t requests; /* capacity: entries over all levels */
+    uint32_t rows, pages, levels;
+};
+
+#endif

@@ -1,0 +1,87 @@
+/* errors.c - numbers to words. The tables come from the lists in errors.h, so they cannot drift. */
+#include "schemas/errors.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+int attnd_fault_set(struct attnd_fault *fault, int code, enum attnd_field field, uint64_t index,
+                    int64_t value, int64_t limit)
+{
+    if (fault) {
+        fault->code = code;
+        fault->field = (uint32_t)field;
+        fault->index = index;
+        fault->value = value;
+        fault->limit = limit;
+    }
+    return code;
+}
+
+const char *attnd_error_name(int code)
+{
+    switch (code < 0 ? -code : code) {
+    case ATTND_OK:
+        return "ATTND_OK";
+#define X(name, number, sentence)                                                                  \
+    case number:                                                                                   \
+        return "ATTND_E_" #name;
+        ATTND_ERRORS(X)
+#undef X
+    default:
+        return "ATTND_E_?";
+    }
+}
+
+const char *attnd_error_text(int code)
+{
+    switch (code < 0 ? -code : code) {
+    case ATTND_OK:
+        return "success";
+#define X(name, number, sentence)                                                                  \
+    case number:                                                                                   \
+        return sentence;
+        ATTND_ERRORS(X)
+#undef X
+    default:
+        return "unknown error";
+    }
+}
+
+const char *attnd_field_name(uint32_t field)
+{
+    switch (field) {
+#define X(name, number, spelling)                                                                  \
+    case number:                                                                                   \
+        return spelling;
+        ATTND_FIELDS(X)
+#undef X
+    default:
+        return "?";
+    }
+}
+
+static int field_is_array(uint32_t field)
+{
+    return field >= ATTND_F_QO_INDPTR && field <= ATTND_F_KV_LEN;
+}
+
+char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t text_bytes)
+{
+    const char *name = attnd_error_name(fault->code);
+    const char *why = attnd_error_text(fault->code);
+    const char *field = attnd_field_name(fault->field);
+
+    if (fault->code == -ATTND_E_SYSTEM)
+        snprintf(text, text_bytes, "%s: %s%s%s", name, field, field[0] ? ": " : "",
+                 strerror((int)fault->value));
+    else if (fault->field == ATTND_F_NONE)
+        snprintf(text, text_bytes, "%s: %s", name, why);
+    else if (field_is_array(fault->field) || fault->index)
+        snprintf(text, text_bytes, "%s: %s[%" PRIu64 "] is %" PRId64 ", limit %" PRId64 " (%s)",
+                 name, field, fault->index, fault->value, fault->limit, why);
+    else
+        snprintf(text, text_bytes, "%s: %s is %" PRId64 ", limit %" PRId64 " (%s)", name, field,
+                 fault->value, fault->limit, why);
+    return text;
+}

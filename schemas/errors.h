@@ -1,0 +1,151 @@
+/*
+ * errors.h - the one error convention of attnd.
+ *
+ * Functions return 0 (or a documented non-negative count) on success and -ATTND_E_* on failure. A
+ * completion carries the same code. Where a caller can be told more, a struct attnd_fault names the
+ * field, the index in it, the value found and the limit it broke, all as numbers;
+ * attnd_fault_string() makes the sentence. The numbers are part of the ABI: append, never renumber.
+ */
+#ifndef ATTND_SCHEMAS_ERRORS_H
+#define ATTND_SCHEMAS_ERRORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(NAME, number, sentence) */
+#define ATTND_ERRORS(X)                                                                            \
+    X(INVALID, 1, "a value is not allowed here")                                                   \
+    X(RANGE, 2, "a value is outside its limits")                                                   \
+    X(OVERLAP, 3, "an output overlaps an input")                                                   \
+    X(UNKNOWN, 4, "the object named does not exist in this session")                               \
+    X(BUSY, 5, "the object is in use by operations in flight")                                     \
+    X(FULL, 6, "the queue is full; wait for completions and repeat")                               \
+    X(NO_MEMORY, 7, "a memory budget is used up")                                                  \
+    X(NO_SPACE, 8, "a capacity given at creation is too small")                                    \
+    X(PERMISSION, 9, "the session has no right to do this")                                        \
+    X(UNSUPPORTED, 10, "the backend or this build does not have this")                             \
+    X(VERSION, 11, "the two sides speak different protocol versions")                              \
+    X(PROTOCOL, 12, "the peer broke the protocol")                                                 \
+    X(DISCONNECTED, 13, "the service is gone")                                                     \
+    X(WORKER_RESTARTED, 14, "the worker was restarted; run the operation again")                   \
+    X(CANCELLED, 15, "the operation was cancelled")                                                \
+    X(TIMEOUT, 16, "the deadline passed")                                                          \
+    X(SHARED_PAGE, 17, "the page is shared and may not be written")                                \
+    X(NOT_LEASED, 18, "the session holds no lease of the page")                                    \
+    X(EXPIRED, 19, "the ticket expired or was already claimed")                                    \
+    X(FORKED, 20, "the session belongs to the parent process")                                     \
+    X(SYSTEM, 21, "a system call failed; value is errno")
+
+/* X(NAME, number, the name as the public API or the batch spells it) */
+#define ATTND_FIELDS(X)                                                                            \
+    X(NONE, 0, "")                                                                                 \
+    X(SIZE, 1, "size")                                                                             \
+    X(REQUESTS, 2, "requests")                                                                     \
+    X(ROWS, 3, "rows")                                                                             \
+    X(LEVELS, 4, "levels")                                                                         \
+    X(PAGES, 5, "pages")                                                                           \
+    X(HEADS_Q, 6, "heads_q")                                                                       \
+    X(HEADS_KV, 7, "heads_kv")                                                                     \
+    X(HEAD_DIM, 8, "head_dim")                                                                     \
+    X(DTYPE, 9, "dtype")                                                                           \
+    X(FLAGS, 10, "flags")                                                                          \
+    X(PAGE_SIZE, 11, "page_size")                                                                  \
+    X(LAYER, 12, "layer")                                                                          \
+    X(LANE, 13, "lane")                                                                            \
+    X(PLAN, 14, "plan")                                                                            \
+    X(POOL, 15, "pool")                                                                            \
+    X(MEMORY, 16, "memory")                                                                        \
+    X(QO_INDPTR, 17, "qo_indptr")                                                                  \
+    X(KV_INDPTR, 18, "kv_indptr")                                                                  \
+    X(KV_INDICES, 19, "kv_indices")                                                                \
+    X(KV_LAST_PAGE_LEN, 20, "kv_last_page_len")                                                    \
+    X(KV_LEN, 21, "kv_len")                                                                        \
+    X(RESERVE_PAGES, 22, "reserve_pages")                                                          \
+    X(Q, 23, "q")                                                                                  \
+    X(O, 24, "o")                                                                                  \
+    X(LSE, 25, "lse")                                                                              \
+    X(K, 26, "k")                                                                                  \
+    X(V, 27, "v")                                                                                  \
+    X(OFFSET, 28, "offset_bytes")                                                                  \
+    X(STRIDE, 29, "stride")                                                                        \
+    X(SM_SCALE, 30, "sm_scale")                                                                    \
+    X(OPCODE, 31, "opcode")                                                                        \
+    X(ARENA, 32, "arena")                                                                          \
+    X(HEADER, 33, "header")                                                                        \
+    X(TOKEN, 34, "token")                                                                          \
+    X(TICKET, 35, "ticket")                                                                        \
+    X(COUNT, 36, "count")                                                                          \
+    X(PARTIALS, 37, "partials")                                                                    \
+    X(TIMEOUT, 38, "timeout_us")                                                                   \
+    X(RESERVED, 39, "reserved")                                                                    \
+    X(SESSIONS, 40, "sessions")                                                                    \
+    X(SOCKET, 41, "socket")                                                                        \
+    X(VERSION, 42, "version")                                                                      \
+    X(SEALS, 43, "seals")                                                                          \
+    X(RING_ENTRIES, 44, "ring_entries")                                                            \
+    X(LAYERS, 45, "layers")                                                                        \
+    X(GENERATION, 46, "generation")                                                                \
+    X(USER_DATA, 47, "user_data")
+
+enum attnd_error {
+    ATTND_OK = 0,
+#define X(name, number, sentence) ATTND_E_##name = number,
+    ATTND_ERRORS(X)
+#undef X
+};
+
+enum attnd_field {
+#define X(name, number, spelling) ATTND_F_##name = number,
+    ATTND_FIELDS(X)
+#undef X
+};
+
+/* What went wrong, in numbers. `code` is negative like a return value; index is the element of an
+ * array field (0 for scalars). Zero-initialise before passing it down. */
+struct attnd_fault {
+    int32_t code;
+    uint32_t field;
+    uint64_t index;
+    int64_t value;
+    int64_t limit;
+};
+
+/**
+ * attnd_fault_set() - fill a fault and hand back its code
+ * @fault: may be NULL
+ *
+ * Return: @code, so that a check reads `return attnd_fault_set(fault, -ATTND_E_RANGE, ...);`
+ */
+int attnd_fault_set(struct attnd_fault *fault, int code, enum attnd_field field, uint64_t index,
+                    int64_t value, int64_t limit);
+
+/**
+ * attnd_error_name() - the symbol of a code ("ATTND_E_RANGE"), "ATTND_OK", or "ATTND_E_?"
+ * @code: negative or positive; static storage, never NULL.
+ */
+const char *attnd_error_name(int code);
+
+/** attnd_error_text() - one English clause for a code; static storage, never NULL. */
+const char *attnd_error_text(int code);
+
+/** attnd_field_name() - the field as the API spells it; "" for NONE; static storage. */
+const char *attnd_field_name(uint32_t field);
+
+/**
+ * attnd_fault_string() - a sentence with field, index, value and limit
+ * @fault:    what to describe
+ * @text:     receives at most @text_bytes, always terminated when text_bytes > 0
+ *
+ * Return: @text. Threads: any. Example: "ATTND_E_RANGE: kv_indices[7] is 4096, limit 1024 (a value
+ * is outside its limits)".
+ */
+char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t text_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
