@@ -1,0 +1,243 @@
+/*
+ * service.h - the daemon's state, and who owns which part of it.
+ *
+ * One thread runs everything here (the loop's). Two halves share this header:
+ *   control plane   control, session, memory, pool, lease, status: messages on the socket
+ *   data plane      queue, sched, submit, planobj, supervise: rings, lanes, runs, the worker
+ * The control plane calls the data plane to map memory, make plans and drain sessions; the data
+ * plane looks up handles and leases. References are counted where objects outlive their session: a
+ * memory or a pool is freed when its last reference goes, and runs in flight hold references.
+ */
+#ifndef ATTND_SERVICE_SERVICE_H
+#define ATTND_SERVICE_SERVICE_H
+
+#include "ipc/admit.h"
+#include "ipc/loop.h"
+#include "ipc/ring.h"
+#include "ipc/shm.h"
+#include "ipc/wake.h"
+#include "persistent/plan/plan.h"
+#include "schemas/abi.h"
+#include "schemas/errors.h"
+
+#include <sys/types.h>
+
+#define ATTND_SESSIONS_MAX 64u
+#define ATTND_HANDLES_MAX 1024u /* per session and kind; handle h is slot h - 1 */
+#define ATTND_OPS_MAX 4096u     /* per session: bounded by its completion ring */
+
+struct attnd_service;
+
+/* ---- memory (memory.c): objects the worker maps; the daemon never does ---- */
+
+struct attnd_memory {
+    uint32_t index; /* in the worker's memory table */
+    uint32_t refs;  /* session handles, pools and runs in flight */
+    int fd;
+    uint64_t size_bytes;
+};
+
+/* ---- pools (pool.c) and leases (lease.c) ---- */
+
+struct attnd_pool {
+    uint32_t id;
+    uint32_t refs;                /* attachments and tickets */
+    uint32_t page_owner;          /* PageOwner of attnd.proto */
+    struct attnd_heap_pool *heap; /* in the queue segment, planes behind it */
+    uint64_t heap_offset_bytes;
+    uint64_t heap_bytes;
+    uint32_t memories_count;
+    struct attnd_memory **memories; /* referenced; distinct */
+    struct attnd_memory *own;       /* the one the daemon made for it, or NULL */
+    uint16_t *leases;               /* [pages] all leases of a page; NULL for OWNER_ENGINE */
+    int32_t *free_pages;            /* stack */
+    uint32_t free_count;
+    struct attnd_pool *next;
+};
+
+/* One session's hold on a pool. */
+struct attnd_attachment {
+    struct attnd_pool *pool;
+    int writable;
+    uint16_t *held; /* [pages] leases of this session; NULL for OWNER_ENGINE */
+    uint32_t plans; /* plan objects of this session that use it */
+};
+
+/* ---- plan objects (planobj.c) ---- */
+
+struct attnd_plan_object {
+    struct attnd_plan *plan;
+    struct attnd_attachment *attachment;
+    struct attnd_batch_limits limits;
+    uint64_t heap_offset_bytes, heap_bytes;
+    uint32_t generation;                         /* that a run submitted now would use */
+    uint32_t generation_runs[ATTND_GENERATIONS]; /* runs in flight that use each */
+    uint32_t in_flight;                          /* operations queued or dispatched */
+    uint32_t filled;                             /* a plan_set succeeded */
+};
+
+/* ---- sessions (session.c) and their operations (sched.c, submit.c) ---- */
+
+struct attnd_sched_op;      /* sched.h */
+struct attnd_session_lanes; /* sched.h */
+
+enum attnd_session_state {
+    ATTND_SESSION_HELLO,   /* connected, nothing known */
+    ATTND_SESSION_MAPPING, /* segments sent, not yet sealed */
+    ATTND_SESSION_OPEN,
+    ATTND_SESSION_DYING /* gone; its work is being drained */
+};
+
+struct attnd_session_stats {
+    uint64_t runs, appends, busy_ns, kv_bytes, tiles;
+};
+
+struct attnd_client {
+    struct attnd_service *service;
+    uint32_t id;
+    enum attnd_session_state state;
+    int socket;
+    int pidfd; /* -1 where the kernel has none */
+    pid_t pid;
+    char name[32];
+    struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch;
+
+    struct attnd_shm submission, completion;
+    int notify_fd;   /* eventfd the client polls */
+    int doorbell_fd; /* eventfd the client writes, -1 with futex doorbells */
+    uint32_t ring_entries;
+    uint64_t arena_offset_bytes, arena_bytes;
+    struct attnd_consumer sq;
+    struct attnd_producer cq;
+
+    struct attnd_memory *memories[ATTND_HANDLES_MAX];
+    struct attnd_attachment *attachments[ATTND_HANDLES_MAX];
+    struct attnd_plan_object *plans[ATTND_HANDLES_MAX];
+
+    struct attnd_session_lanes *lanes; /* data plane's */
+    uint32_t in_flight;                /* operations accepted and not completed */
+    struct attnd_staging staging;
+    struct attnd_session_stats stats;
+};
+
+/* ---- the daemon ---- */
+
+struct attnd_options {
+    const char *socket_path;
+    const char *backend;     /* "auto", "cpu", "cuda" */
+    const char *worker_path; /* NULL: attnd-worker beside the daemon, else on PATH */
+    const char *isa;         /* NULL: best */
+    enum attnd_loop_kind loop;
+    uint32_t threads;          /* of the worker; 0: all processors */
+    uint64_t heap_bytes;       /* pools' planes and plans */
+    uint64_t scratch_bytes;    /* partials */
+    uint64_t memory_max_bytes; /* made by the daemon for one session */
+    int verbose;
+};
+
+struct attnd_queue;      /* queue.h: the queue segment, heap, command and retire rings */
+struct attnd_supervisor; /* supervise.h: the worker process */
+struct attnd_scheduler;  /* sched.h */
+struct attnd_tickets;    /* lease.c */
+
+struct attnd_service {
+    struct attnd_options options;
+    struct attnd_loop *loop;
+    int listen_fd;
+    uint64_t start_ns;
+    struct attnd_client *clients[ATTND_SESSIONS_MAX];
+    uint32_t next_session_id;
+    struct attnd_memory *memories[ATTND_MEMORIES_MAX];
+    struct attnd_pool *pools;
+    uint32_t next_pool_id;
+    struct attnd_tickets *tickets;
+    struct attnd_queue *queue;
+    struct attnd_supervisor *supervisor;
+    struct attnd_scheduler *scheduler;
+    struct attnd_session_stats totals;
+    int stopping;
+};
+
+/* ---- control plane, for the data plane ---- */
+
+/** attnd_memory_ref()/unref() - count a use; the last unref unmaps it in the worker and closes it.
+ */
+void attnd_memory_ref(struct attnd_memory *memory);
+void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memory);
+
+/** attnd_client_memory() - the object behind a handle, or NULL. Borrowed. */
+struct attnd_memory *attnd_client_memory(const struct attnd_client *client, uint32_t handle);
+struct attnd_attachment *attnd_client_attachment(const struct attnd_client *client,
+                                                 uint32_t handle);
+struct attnd_plan_object *attnd_client_plan(const struct attnd_client *client, uint32_t handle);
+
+/**
+ * attnd_lease_check() - does the attachment hold a lease of each page?
+ * Pages of an engine-owned pool always pass. Return: 0, or -ATTND_E_NOT_LEASED (field kv_indices).
+ */
+int attnd_lease_check(const struct attnd_attachment *attachment, const int32_t *pages,
+                      uint32_t count, struct attnd_fault *fault);
+
+/** attnd_lease_shared() - 1 if the page has more than one lease and may not be written. */
+int attnd_lease_shared(const struct attnd_pool *pool, uint32_t page);
+
+/** attnd_client_drained() - the data plane's last word on a dying session: nothing of it is in
+ * flight; the control plane frees the session now. */
+void attnd_client_drained(struct attnd_client *client);
+
+/** attnd_client_kill() - end a session that broke the protocol (logged with @why). */
+void attnd_client_kill(struct attnd_client *client, const char *why);
+
+/* ---- data plane, for the control plane ---- */
+
+/* queue.c + supervise.c + sched.c */
+int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault);
+/** attnd_data_stop() - drain runs in flight, park the worker, reap it; bounded by @timeout_ns. */
+void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns);
+
+/** attnd_heap_alloc() - queue heap memory, 64-byte aligned, zeroed. Return: offset, 0 if full. */
+uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes);
+void attnd_heap_free(struct attnd_queue *queue, uint64_t offset_bytes, uint64_t bytes);
+void *attnd_heap_at(struct attnd_queue *queue, uint64_t offset_bytes);
+void attnd_heap_usage(const struct attnd_queue *queue, uint64_t *bytes, uint64_t *used_bytes);
+
+/** attnd_supervisor_map() - tell the worker of a memory object (kept for restarts). */
+int attnd_supervisor_map(struct attnd_supervisor *supervisor, const struct attnd_memory *memory);
+/** attnd_supervisor_unmap() - the worker drops it; its index may be reused when the worker has
+ * answered, which this call arranges (attnd_memory_unmapped()). Takes over @fd and closes it. */
+void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index);
+/** attnd_memory_unmapped() - the worker let go of an index (control plane frees the slot). */
+void attnd_memory_unmapped(struct attnd_service *service, uint32_t index);
+
+/** attnd_planobj_create() - heap memory and planner state for capacities. */
+int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
+                         const struct attnd_batch_limits *limits, uint32_t heads_q,
+                         struct attnd_plan_object **out, struct attnd_fault *fault);
+/** attnd_planobj_destroy() - only when in_flight is 0. */
+void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object);
+
+/** attnd_sched_open()/close() - a session's lanes. close: queued operations are dropped, dispatched
+ * ones cancelled and awaited, then attnd_client_drained() is called (possibly at once). */
+int attnd_sched_open(struct attnd_client *client);
+void attnd_sched_close(struct attnd_client *client);
+
+struct attnd_data_status {
+    const char *backend, *isa, *worker_state;
+    pid_t worker_pid;
+    uint32_t worker_restarts, tile_workers, queue_runs, queue_waiting;
+};
+void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status);
+
+/* ---- log (log.c): the only place of the daemon and worker that prints ---- */
+
+enum attnd_log_level {
+    ATTND_LOG_ERROR = 3,
+    ATTND_LOG_WARNING = 4,
+    ATTND_LOG_INFO = 6,
+    ATTND_LOG_DEBUG = 7
+};
+void attnd_log_level(enum attnd_log_level level);
+void attnd_log(enum attnd_log_level level, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif
