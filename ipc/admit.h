@@ -38,7 +38,7 @@ int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_o
                       struct attnd_fault *fault);
 
 /**
- * attnd_admit_advance() - copy the arrays of an advance; values are checked by attnd_plan_advance()
+ * attnd_admit_advance() - copy the arrays of an advance; attnd_planner_advance() checks the values
  * Checks: ranges inside the arena, counts against @limits, page_indptr monotonic from 0 to pages.
  */
 int attnd_admit_advance(const void *arena, uint64_t arena_bytes,

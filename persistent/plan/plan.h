@@ -8,6 +8,9 @@
  * are cut into blocks of about rows_per_tile packed rows (token x group); a block whose KV is long
  * against the average load of a worker is split along KV. Rows that get several parts (splits, or
  * one part a cascade level) are cut into merges: maximal runs of rows that the same tiles cover.
+ *
+ * attnd_planner_set() and attnd_planner_advance() are what attnd_plan_set() and
+ * attnd_plan_advance() of client/attnd.h come to; a test links both.
  */
 #ifndef ATTND_PERSISTENT_PLAN_H
 #define ATTND_PERSISTENT_PLAN_H
@@ -58,18 +61,18 @@ int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
 void attnd_plan_free(struct attnd_plan *plan);
 
 /**
- * attnd_plan_set() - fill the plan from an admitted batch, lengths into generation 0
+ * attnd_planner_set() - fill the plan from an admitted batch, lengths into generation 0
  * @batch: admitted (ipc/admit.h): the planner asserts, it does not check again
  *
  * No run of the plan may be in flight. Threads: one. Allocates nothing.
  * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault (the plan is then
  * empty: no rows, no tiles).
  */
-int attnd_plan_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
-                   struct attnd_fault *fault);
+int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
+                      struct attnd_fault *fault);
 
 /**
- * attnd_plan_advance() - write new lengths into generation @generation and append pages
+ * attnd_planner_advance() - write new lengths into generation @generation and append pages
  * @advance:    the view of the client's arrays, private copy; this function checks them
  * @generation: one that no run in flight uses
  * @pool_pages: limit of page ids
@@ -80,8 +83,8 @@ int attnd_plan_set(struct attnd_plan *plan, const struct attnd_batch_view *batch
  * -ATTND_E_RANGE naming kv_len, kv_indptr or kv_indices with index, value and limit; nothing is
  * changed on failure.
  */
-int attnd_plan_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
-                       uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault);
+int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                          uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault);
 
 /** attnd_plan_head() - the shared half, for reading. Never NULL. */
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan);
