@@ -119,6 +119,63 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lm
 
+# ---- checking ----
+
+# `make check` installs what is missing, builds with both compilers, lints and runs every test;
+# `make check-long` adds what takes hours. Sanitizer builds live in folders of their own.
+.PHONY: check check-all check-long lint format test test-unit test-e2e test-asan test-tsan
+check:
+	@.ci/deps.sh check
+	@$(MAKE) --no-print-directory check-all
+
+check-all:
+	@echo '== build with gcc'
+	@$(MAKE) --no-print-directory -s -j2 BUILD=build CC=gcc all tests
+	@echo '== build with clang'
+	@$(MAKE) --no-print-directory -s -j2 BUILD=build/clang CC=clang all tests
+	@echo '== lint'
+	@$(MAKE) --no-print-directory -s lint
+	@echo '== ASan + UBSan'
+	@$(MAKE) --no-print-directory -s test-asan
+	@echo '== TSan'
+	@$(MAKE) --no-print-directory -s test-tsan
+	@echo '== fuzzing, briefly'
+	@$(MAKE) --no-print-directory -s fuzz-short
+	@echo '== tests'
+	@$(MAKE) --no-print-directory -s test
+
+lint: $(GEN)
+	@BUILD=$(BUILD) .ci/lint.sh
+
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+test: all tests
+	@tests/run $(UNIT) $(E2E)
+test-unit: $(UNIT)
+	@tests/run $(UNIT)
+test-e2e: all $(E2E)
+	@tests/run $(E2E)
+
+# gcc's runtime; leaks are errors.
+test-asan:
+	@$(MAKE) --no-print-directory -j2 BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g' all tests
+	@tests/run $(patsubst $(BUILD)/%,build/asan/%,$(UNIT) $(E2E))
+
+# Programs whose threads share memory: both ring ends in one process and one mapping (TSan sees
+# nothing across two), the worker's threads, the client's two.
+TSAN_TESTS := $(filter %threads %cpu_queue %client_%,$(notdir $(UNIT)))
+test-tsan:
+	@$(MAKE) --no-print-directory -j2 BUILD=build/tsan SANITIZE=thread CC=clang CFLAGS='-O1 -g' \
+	  $(patsubst %,build/tsan/tests/unit/%,$(TSAN_TESTS))
+	@tests/run $(patsubst %,build/tsan/tests/unit/%,$(TSAN_TESTS))
+
+check-long: check $(LONG)
+	@$(MAKE) --no-print-directory fuzz-long
+	@for program in $(LONG); do echo "== $$program"; $$program || exit 1; done
+
+# ---- installing ----
+
 $(BUILD)/attnd.pc: VERSION Makefile
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include/attnd' 'libdir=$${prefix}/lib' '' \

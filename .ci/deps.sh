@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Installs what the build (demo) or build, lint and tests (check) need from Debian's packages, and
+# says so first. Nothing is installed when nothing is missing.
+set -euo pipefail
+
+build=(gcc make pkg-config protobuf-c-compiler libprotobuf-c-dev liburing-dev)
+check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++ python3-minimal
+       "libclang-rt-14-dev")
+
+case "${1:-check}" in
+demo | build) wanted=("${build[@]}") ;;
+check) wanted=("${check[@]}") ;;
+*) echo "usage: $0 demo|check" >&2; exit 2 ;;
+esac
+
+command -v dpkg-query >/dev/null || {
+    echo "deps: not a Debian system; these must be there: ${wanted[*]}" >&2
+    exit 0
+}
+
+# A tool that is on the PATH from elsewhere is as good as its package.
+has() {
+    case "$1" in
+    gcc | make | git | g++ | clang | clang-format | clang-tidy | cppcheck)
+        command -v "$1" >/dev/null && return 0 ;;
+    pkg-config) command -v pkg-config >/dev/null && return 0 ;;
+    python3-minimal) command -v python3 >/dev/null && return 0 ;;
+    protobuf-c-compiler) command -v protoc-c >/dev/null && return 0 ;;
+    esac
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing=()
+for package in "${wanted[@]}"; do
+    has "$package" || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+install="apt-get install -y --no-install-recommends ${missing[*]}"
+if [ "$(id -u)" -eq 0 ]; then
+    as_root=()
+elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+    as_root=(sudo)
+else
+    echo "deps: missing packages and neither root nor sudo; run this as root, then try again:" >&2
+    echo "  apt-get update && $install" >&2
+    exit 1
+fi
+echo "deps: installing ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive $install

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Everything that looks at the text: format, include direction, file sizes, ABI dialects, clang-tidy,
+# cppcheck, the README's figures. BUILD names a folder where the sources have been built (generated
+# headers). Run by `make lint`.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=${BUILD:-build}
+status=0
+step() { printf 'lint: %s\n' "$1"; }
+fail() { printf 'lint: FAILED: %s\n' "$1" >&2; status=1; }
+
+mapfile -t sources < <(git ls-files '*.c' '*.h' | while read -r f; do [ -e "$f" ] && echo "$f"; done)
+mapfile -t units < <(printf '%s\n' "${sources[@]}" | grep '\.c$' | grep -v '^tests/abi/')
+flags=(-std=c11 -D_GNU_SOURCE -DATTND_VERSION='"0"' -I. "-I$build/gen")
+
+step 'clang-format'
+clang-format --dry-run -Werror "${sources[@]}" || fail 'clang-format (make format mends it)'
+
+step 'include direction'
+.ci/includes.sh || fail 'include direction'
+
+step 'file sizes'
+long=$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.proto' '*.sh' | xargs wc -l | awk '$2 != "total" && $1 > 600')
+[ -z "$long" ] || { echo "$long"; fail 'files over 600 lines'; }
+
+step 'memory orders only in schemas/atomics.h'
+if grep -nE '__atomic_|__ATOMIC_|stdatomic|__sync_' $(printf '%s\n' "${sources[@]}" | grep -v '^schemas/atomics.h$'); then
+    fail 'memory order outside schemas/atomics.h'
+fi
+
+step 'abi.h in every dialect, every header alone'
+for std in c11 c17; do
+    gcc -std=$std -Wall -Wextra -Werror -I. -fsyntax-only tests/abi/abi_$std.c || fail "abi.h as $std"
+done
+g++ -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only tests/abi/abi_cxx17.cpp || fail 'abi.h as c++17'
+if command -v nvcc >/dev/null; then
+    nvcc -std=c++17 -I. -c tests/abi/abi_cuda.cu -o /dev/null || fail 'abi.h as CUDA'
+fi
+for header in $(printf '%s\n' "${sources[@]}" | grep '\.h$' | grep -v '_impl\.h$\|/vec_'); do
+    gcc "${flags[@]}" -Wall -Wextra -Werror -fsyntax-only -x c - <<<"#include \"$header\"" ||
+        fail "$header does not compile alone"
+done
+
+step 'cppcheck'
+cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,portability,performance --inline-suppr \
+    --suppress=missingIncludeSystem -j2 -I. "-I$build/gen" -D_GNU_SOURCE -D__x86_64__ \
+    -DATTND_VERSION='"0"' --suppressions-list=.ci/cppcheck.suppressions "${units[@]}" || fail 'cppcheck'
+
+step 'clang-tidy'
+printf '%s\n' "${units[@]}" | xargs -P2 -n6 sh -c \
+    'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}")"' 2>/dev/null' sh ||
+    fail 'clang-tidy'
+
+if [ -x bench/figures ]; then
+    step "the README's table is the table of bench/results"
+    bench/figures --check README.md || fail 'figures (make figures-update mends it)'
+fi
+
+[ $status -eq 0 ] && echo 'lint: ok'
+exit $status
