@@ -45,12 +45,17 @@ int attnd_shm_seal(int fd, enum attnd_shm_seal seal);
 
 /**
  * attnd_shm_check_import() - may this fd be mapped by the service?
- * A memfd of at least @size_bytes that carries F_SEAL_SHRINK. Return: 0; -ATTND_E_PERMISSION (field
- * SEALS); -ATTND_E_RANGE (field SIZE).
+ * A memfd (not of huge pages) of at least @size_bytes > 0 that carries F_SEAL_SHRINK.
+ * Return: 0; -ATTND_E_PERMISSION (field SEALS); -ATTND_E_RANGE (field SIZE, limit: the file's).
  */
 int attnd_shm_check_import(int fd, uint64_t size_bytes, struct attnd_fault *fault);
 
-/** attnd_shm_map() - map a received fd, shared, MADV_DONTFORK. @writable 0: read-only. */
+/**
+ * attnd_shm_map() - map a received fd, shared, MADV_DONTFORK
+ * @fd: on success it is @out's, and attnd_shm_unmap() closes it; set out->fd to -1 to keep it
+ * @writable: 0 maps read-only
+ * Return: 0; -ATTND_E_RANGE (field SIZE) if the file is shorter; -ATTND_E_SYSTEM.
+ */
 int attnd_shm_map(int fd, uint64_t size_bytes, int writable, struct attnd_shm *out,
                   struct attnd_fault *fault);
 

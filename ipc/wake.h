@@ -20,6 +20,14 @@ struct attnd_doorbell {
 int attnd_doorbell_ring(const struct attnd_doorbell *bell);
 
 /**
+ * attnd_wake_announce() - F1, for a sleeper that blocks in something else (ppoll on an eventfd):
+ * set @need and fence; then look at the ring once more, and only then block
+ * attnd_wake_withdraw() - awake again; stale wake-ups may still arrive
+ */
+void attnd_wake_announce(uint32_t *need);
+void attnd_wake_withdraw(uint32_t *need);
+
+/**
  * attnd_wake_wait() - sleep on a futex word until it differs from @seen (F1 done by the caller's
  * need word here: set, fence, look, wait, clear)
  * @need: the word the peer looks at

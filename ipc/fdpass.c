@@ -1,0 +1,109 @@
+/*
+ * fdpass.c - datagrams with descriptors, nothing left open by accident.
+ *
+ * A descriptor in a control message is open in this process from the moment recvmsg() returns,
+ * whether or not the message is to our liking. So the array is collected first and judged after,
+ * and every refusal closes it.
+ */
+#include "ipc/fdpass.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Aligned for cmsghdr, as CMSG_FIRSTHDR expects. */
+union control {
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(ATTND_FDS_MAX * sizeof(int))];
+};
+
+static int is_disconnect(int error)
+{
+    return error == EPIPE || error == ECONNRESET || error == ENOTCONN || error == ECONNREFUSED;
+}
+
+int attnd_fdpass_send(int socket, const void *data, size_t bytes, const int *fds, int fd_count)
+{
+    assert(bytes > 0 && fd_count >= 0 && fd_count <= ATTND_FDS_MAX);
+    struct iovec part = {.iov_base = (void *)(uintptr_t)data, .iov_len = bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    union control control;
+
+    if (fd_count > 0) {
+        size_t fds_bytes = (size_t)fd_count * sizeof(int);
+        memset(&control, 0, sizeof(control));
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(fds_bytes);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(fds_bytes);
+        memcpy(CMSG_DATA(header), fds, fds_bytes);
+    }
+
+    ssize_t sent;
+    do
+        sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    if (sent >= 0)
+        return 0;
+    if (errno == EAGAIN)
+        return -ATTND_E_FULL;
+    return is_disconnect(errno) ? -ATTND_E_DISCONNECTED : -ATTND_E_SYSTEM;
+}
+
+/* The kernel cuts what does not fit the control buffer (and says MSG_CTRUNC), so no more than
+ * ATTND_FDS_MAX can be found. */
+static int collect_fds(struct msghdr *message, int *fds)
+{
+    int count = 0;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header;
+         header = CMSG_NXTHDR(message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t fds_bytes = header->cmsg_len - CMSG_LEN(0);
+        assert((size_t)count + fds_bytes / sizeof(int) <= ATTND_FDS_MAX);
+        memcpy(fds + count, CMSG_DATA(header), fds_bytes);
+        count += (int)(fds_bytes / sizeof(int));
+    }
+    return count;
+}
+
+long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_count)
+{
+    struct iovec part = {.iov_base = data, .iov_len = bytes};
+    union control control;
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof(control.bytes)};
+    *fd_count = 0;
+
+    ssize_t received;
+    do
+        received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    while (received < 0 && errno == EINTR);
+    if (received < 0) {
+        if (errno == EAGAIN)
+            return 0;
+        return is_disconnect(errno) ? -ATTND_E_DISCONNECTED : -ATTND_E_SYSTEM;
+    }
+
+    int count = collect_fds(&message, fds);
+    int truncated = message.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
+    if (received == 0 || truncated) {
+        /* An empty datagram looks like end of file, and no peer of ours sends one. */
+        attnd_fdpass_close(fds, count);
+        return truncated ? -ATTND_E_PROTOCOL : -ATTND_E_DISCONNECTED;
+    }
+    *fd_count = count;
+    return received;
+}
+
+void attnd_fdpass_close(const int *fds, int fd_count)
+{
+    for (int i = 0; i < fd_count; i++)
+        close(fds[i]);
+}
