@@ -389,7 +389,9 @@ struct attnd_plan_head {
     int64_t lse_stride_row, lse_stride_head;
     int64_t k_stride_row, k_stride_head; /* rows to append */
     int64_t v_stride_row, v_stride_head;
-    uint64_t zero[7];
+    uint32_t set_version;     /* counts plan_set: a worker that keeps a copy copies all again */
+    uint32_t advance_version; /* counts advances since: lengths and page ids again */
+    uint64_t zero[6];
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);
