@@ -31,12 +31,18 @@ struct attnd_loop_hooks {
  * attnd_loop_new()
  * @kind:    AUTO tries io_uring with SINGLE_ISSUER|DEFER_TASKRUN|TASKRUN_FLAG|SUBMIT_ALL and futex
  *           operations, then epoll
- * @spin_ns: budget of spinning after the last work; 0 on a single processor
- * Return: 0; -ATTND_E_UNSUPPORTED if the kind asked for is refused; -ATTND_E_SYSTEM.
+ * @spin_ns: how long to spin after the last sweep that moved something; attnd_spin_budget_ns()
+ * @hooks:   copied; both functions are required
+ *
+ * Threads: the one that will run the loop; not before a fork that changes which process that is.
+ * Return: 0; -ATTND_E_UNSUPPORTED if the kind asked for is refused (errno in @fault->value);
+ * -ATTND_E_SYSTEM.
  */
 int attnd_loop_new(enum attnd_loop_kind kind, uint64_t spin_ns,
                    const struct attnd_loop_hooks *hooks, struct attnd_loop **out,
                    struct attnd_fault *fault);
+/** attnd_loop_free() - ends what is still watched and calls every `done` still owed; NULL is fine.
+ */
 void attnd_loop_free(struct attnd_loop *loop);
 
 /** attnd_loop_name() - "io_uring" or "epoll". */
@@ -52,20 +58,27 @@ typedef void attnd_loop_timer_fn(void *context);
 /**
  * attnd_loop_watch_fd() - call @fn with POLL* bits while they are pending (level-triggered)
  * @poll_events: POLLIN and the like; POLLHUP, POLLERR and POLLRDHUP are always reported
- * Return: a watch, or NULL for lack of memory. The fd stays the caller's and must outlive it.
+ * At most one watch an fd. @fn may unwatch anything, this watch included.
+ * Return: a watch; NULL for lack of memory or an fd that cannot be polled. The fd stays the
+ * caller's and must outlive the watch.
  */
 struct attnd_watch *attnd_loop_watch_fd(struct attnd_loop *loop, int fd, uint32_t poll_events,
                                         attnd_loop_fd_fn *fn, void *context);
 
 /**
- * attnd_loop_watch_word() - end the loop's sleep when someone wakes the futex at @word
- * @head: the private index the word is compared with: asleep only while *word == *head
- * Only with attnd_loop_has_futex(). The word must stay mapped until the watch has ended.
+ * attnd_loop_watch_word() - end the loop's sleep when @word changes and its futex is woken
+ *
+ * The word is read before the last sweep, and the loop sleeps only while it still has that value.
+ * A value that sweep has seen and left (no room for its answers) does not keep the loop awake.
+ * Only with attnd_loop_has_futex(), NULL otherwise. The word must stay mapped until `done`.
  */
-struct attnd_watch *attnd_loop_watch_word(struct attnd_loop *loop, uint32_t *word,
-                                          const uint32_t *head);
+struct attnd_watch *attnd_loop_watch_word(struct attnd_loop *loop, uint32_t *word);
 
-/** attnd_loop_watch_timer() - call @fn once at CLOCK_MONOTONIC @when_ns; the watch ends itself. */
+/**
+ * attnd_loop_watch_timer() - call @fn once at CLOCK_MONOTONIC @when_ns
+ * The watch ends by itself when @fn returns; the handle is dead then.
+ * Return: a watch; NULL for lack of memory.
+ */
 struct attnd_watch *attnd_loop_watch_timer(struct attnd_loop *loop, uint64_t when_ns,
                                            attnd_loop_timer_fn *fn, void *context);
 
