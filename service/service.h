@@ -23,17 +23,29 @@
 #include <sys/types.h>
 
 #define ATTND_SESSIONS_MAX 64u
+#define ATTND_VISITORS_MAX 32u /* connections that are no session (yet) */
+#define ATTND_POOLS_MAX 1024u  /* in the service */
+#define ATTND_SECRET_BYTES 16u /* pool tokens and page tickets */
+#define ATTND_ALLOW_UIDS_MAX 16u
 #define ATTND_HANDLES_MAX 1024u /* per session and kind; handle h is slot h - 1 */
 #define ATTND_OPS_MAX 4096u     /* per session: bounded by its completion ring */
 
 struct attnd_service;
+
+enum attnd_log_level {
+    ATTND_LOG_ERROR = 3,
+    ATTND_LOG_WARNING = 4,
+    ATTND_LOG_INFO = 6,
+    ATTND_LOG_DEBUG = 7
+};
 
 /* ---- memory (memory.c): objects the worker maps; the daemon never does ---- */
 
 struct attnd_memory {
     uint32_t index; /* in the worker's memory table */
     uint32_t refs;  /* session handles, pools and runs in flight */
-    int fd;
+    int fd;         /* -1: unreferenced, and the worker has not yet let go of the index */
+    uint32_t payer; /* session whose budget it counts against; 0: imported */
     uint64_t size_bytes;
 };
 
@@ -43,6 +55,7 @@ struct attnd_pool {
     uint32_t id;
     uint32_t refs;                /* attachments and tickets */
     uint32_t page_owner;          /* PageOwner of attnd.proto */
+    struct attnd_heap_pool shape; /* private copy of *heap */
     struct attnd_heap_pool *heap; /* in the queue segment, planes behind it */
     uint64_t heap_offset_bytes;
     uint64_t heap_bytes;
@@ -50,8 +63,10 @@ struct attnd_pool {
     struct attnd_memory **memories; /* referenced; distinct */
     struct attnd_memory *own;       /* the one the daemon made for it, or NULL */
     uint16_t *leases;               /* [pages] all leases of a page; NULL for OWNER_ENGINE */
-    int32_t *free_pages;            /* stack */
+    int32_t *free_pages;            /* stack of pages that came back */
     uint32_t free_count;
+    uint32_t fresh;                       /* pages from here on were never leased */
+    uint8_t token[2][ATTND_SECRET_BYTES]; /* [writable]; all zero: never shared */
     struct attnd_pool *next;
 };
 
@@ -59,8 +74,10 @@ struct attnd_pool {
 struct attnd_attachment {
     struct attnd_pool *pool;
     int writable;
-    uint16_t *held; /* [pages] leases of this session; NULL for OWNER_ENGINE */
-    uint32_t plans; /* plan objects of this session that use it */
+    uint16_t *held;      /* [pages] leases of this session; NULL for OWNER_ENGINE */
+    uint32_t held_count; /* sum of held */
+    uint32_t plans;      /* plan objects of this session that use it; control plane counts */
+    uint32_t memory;     /* handle that came with the attachment and goes with it; 0: none */
 };
 
 /* ---- plan objects (planobj.c) ---- */
@@ -99,8 +116,13 @@ struct attnd_client {
     int socket;
     int pidfd; /* -1 where the kernel has none */
     pid_t pid;
+    uid_t uid;
+    int allowed; /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     char name[32];
-    struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch;
+    struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer;
+    uint32_t watches_ending;   /* unwatched, but the kernel may still hold the fd or word */
+    struct attnd_client *next; /* among visitors, or among the drained */
+    uint64_t memory_bytes;     /* counted against options.memory_max_bytes */
 
     struct attnd_shm submission, completion;
     int notify_fd;   /* eventfd the client polls */
@@ -123,7 +145,7 @@ struct attnd_client {
 /* ---- the daemon ---- */
 
 struct attnd_options {
-    const char *socket_path;
+    char socket_path[108];   /* sockaddr_un's limit */
     const char *backend;     /* "auto", "cpu", "cuda" */
     const char *worker_path; /* NULL: attnd-worker beside the daemon, else on PATH */
     const char *isa;         /* NULL: best */
@@ -132,25 +154,34 @@ struct attnd_options {
     uint64_t heap_bytes;       /* pools' planes and plans */
     uint64_t scratch_bytes;    /* partials */
     uint64_t memory_max_bytes; /* made by the daemon for one session */
-    int verbose;
+    uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
+    uint32_t allow_uids_count;
+    enum attnd_log_level log_level;
 };
 
 struct attnd_queue;      /* queue.h: the queue segment, heap, command and retire rings */
 struct attnd_supervisor; /* supervise.h: the worker process */
 struct attnd_scheduler;  /* sched.h */
-struct attnd_tickets;    /* lease.c */
+struct attnd_tickets;    /* ticket.c */
+struct attnd_control;    /* control.h: message buffers */
 
 struct attnd_service {
     struct attnd_options options;
     struct attnd_loop *loop;
     int listen_fd;
+    struct attnd_watch *listen_watch;
     uint64_t start_ns;
-    struct attnd_client *clients[ATTND_SESSIONS_MAX];
+    struct attnd_client *clients[ATTND_SESSIONS_MAX]; /* sessions: MAPPING, OPEN, DYING */
+    struct attnd_client *visitors;                    /* HELLO: no session (yet) */
+    uint32_t visitors_count;
+    struct attnd_client *drained; /* freed at the end of a sweep, when no callback can name them */
     uint32_t next_session_id;
     struct attnd_memory *memories[ATTND_MEMORIES_MAX];
     struct attnd_pool *pools;
+    uint32_t pools_count;
     uint32_t next_pool_id;
     struct attnd_tickets *tickets;
+    struct attnd_control *control;
     struct attnd_queue *queue;
     struct attnd_supervisor *supervisor;
     struct attnd_scheduler *scheduler;
@@ -182,18 +213,32 @@ int attnd_lease_check(const struct attnd_attachment *attachment, const int32_t *
 int attnd_lease_shared(const struct attnd_pool *pool, uint32_t page);
 
 /** attnd_client_drained() - the data plane's last word on a dying session: nothing of it is in
- * flight; the control plane frees the session now. */
+ * flight. Its plans, pools and memory go now; @client itself stays valid until the sweep or loop
+ * callback that this happens in has returned. */
 void attnd_client_drained(struct attnd_client *client);
 
-/** attnd_client_kill() - end a session that broke the protocol (logged with @why). */
+/** attnd_client_kill() - end a session that broke the protocol (logged with @why). Calls
+ * attnd_sched_close(). Harmless on a dying one. */
 void attnd_client_kill(struct attnd_client *client, const char *why);
 
 /* ---- data plane, for the control plane ---- */
 
-/* queue.c + supervise.c + sched.c */
+/* queue.c + supervise.c + sched.c. Termination signals are blocked in the daemon: the worker's
+ * process unblocks them. */
 int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault);
-/** attnd_data_stop() - drain runs in flight, park the worker, reap it; bounded by @timeout_ns. */
+/** attnd_data_stop() - drain runs in flight (their completions are posted), park the worker, reap
+ * it, unwatch everything; bounded by @timeout_ns. The loop no longer runs. What the service points
+ * to stays valid: attnd_sched_close(), attnd_planobj_destroy(), attnd_heap_free() and
+ * attnd_supervisor_unmap() are still called, and then end at once. */
 void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns);
+/** attnd_data_free() - last: the loop and every session are gone. NULL pointers are fine. */
+void attnd_data_free(struct attnd_service *service);
+
+/** attnd_data_sweep()/asleep() - struct attnd_loop_hooks, context is the service. The control plane
+ * also sweeps before it serves a call of an open session, so that a call comes after everything
+ * that was submitted before it. */
+int attnd_data_sweep(void *service);
+void attnd_data_asleep(void *service, int asleep);
 
 /** attnd_heap_alloc() - queue heap memory, 64-byte aligned, zeroed. Return: offset, 0 if full. */
 uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes);
@@ -204,7 +249,7 @@ void attnd_heap_usage(const struct attnd_queue *queue, uint64_t *bytes, uint64_t
 /** attnd_supervisor_map() - tell the worker of a memory object (kept for restarts). */
 int attnd_supervisor_map(struct attnd_supervisor *supervisor, const struct attnd_memory *memory);
 /** attnd_supervisor_unmap() - the worker drops it; its index may be reused when the worker has
- * answered, which this call arranges (attnd_memory_unmapped()). Takes over @fd and closes it. */
+ * answered, which this call arranges (attnd_memory_unmapped(), possibly before this returns). */
 void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index);
 /** attnd_memory_unmapped() - the worker let go of an index (control plane frees the slot). */
 void attnd_memory_unmapped(struct attnd_service *service, uint32_t index);
@@ -230,12 +275,6 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
 
 /* ---- log (log.c): the only place of the daemon and worker that prints ---- */
 
-enum attnd_log_level {
-    ATTND_LOG_ERROR = 3,
-    ATTND_LOG_WARNING = 4,
-    ATTND_LOG_INFO = 6,
-    ATTND_LOG_DEBUG = 7
-};
 void attnd_log_level(enum attnd_log_level level);
 void attnd_log(enum attnd_log_level level, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
