@@ -1,0 +1,90 @@
+/*
+ * admit_check.c - the arrays of a batch, checked in private memory.
+ *
+ * Almost every batch is good, and a good one is checked without a branch an element: a value x is
+ * in 0..max exactly when neither x nor max - x, taken as 32-bit words, has its sign bit set, and
+ * sign bits of a whole array are collected by OR. That vectorises on every instruction set there
+ * is. Only when a sign bit came up does a second, plain loop look for the element to name.
+ */
+#include "ipc/admit_internal.h"
+
+#define SIGN 0x80000000u
+#define CHECK_LANES 16u
+
+/* The sign bit of the result: some value is not in 0..max. Chunks of a fixed size are what -O2
+ * turns into vector code without a prologue. */
+static uint32_t outside(const int32_t *values, uint64_t count, uint32_t max)
+{
+    uint32_t lane[CHECK_LANES] = {0};
+    uint32_t found = 0;
+    uint64_t i = 0;
+
+    for (; i + CHECK_LANES <= count; i += CHECK_LANES)
+        for (uint32_t j = 0; j < CHECK_LANES; j++)
+            lane[j] |= (uint32_t)values[i + j] | (max - (uint32_t)values[i + j]);
+    for (; i < count; i++)
+        found |= (uint32_t)values[i] | (max - (uint32_t)values[i]);
+    for (uint32_t j = 0; j < CHECK_LANES; j++)
+        found |= lane[j];
+    return found & SIGN;
+}
+
+static int check_indices(const struct attnd_level_view *level, uint32_t pool_pages,
+                         struct attnd_fault *fault)
+{
+    if (level->pages == 0)
+        return 0;
+    if (pool_pages == 0)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PAGES, 0, level->pages, 0);
+    uint32_t max = pool_pages > INT32_MAX ? INT32_MAX : pool_pages - 1;
+    if (!outside(level->kv_indices, level->pages, max))
+        return 0;
+    uint32_t i = 0;
+    while ((uint32_t)level->kv_indices[i] <= max)
+        i++;
+    return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_INDICES, i, level->kv_indices[i],
+                           level->kv_indices[i] < 0 ? 0 : max);
+}
+
+int attnd_admit_indptr(const int32_t *indptr, uint32_t entries, uint32_t total,
+                       enum attnd_field field, struct attnd_fault *fault)
+{
+    if (indptr[0] != 0)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, field, 0, indptr[0], 0);
+    for (uint32_t i = 1; i <= entries; i++)
+        if (indptr[i] < indptr[i - 1])
+            return attnd_fault_set(fault, -ATTND_E_INVALID, field, i, indptr[i], indptr[i - 1]);
+    if ((uint32_t)indptr[entries] != total)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, field, entries, indptr[entries], total);
+    return 0;
+}
+
+static int check_lengths(const struct attnd_level_view *level, uint32_t page_size,
+                         struct attnd_fault *fault)
+{
+    for (uint32_t r = 0; r < level->entries; r++) {
+        int64_t pages = (int64_t)level->kv_indptr[r + 1] - level->kv_indptr[r];
+        int64_t last = level->kv_last_page_len[r];
+        if (pages == 0)
+            continue;
+        if (last < 1 || last > page_size)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LAST_PAGE_LEN, r, last,
+                                   last < 1 ? 1 : page_size);
+        int64_t kv_len = (pages - 1) * page_size + last; /* both factors < 2^32: no overflow */
+        if (kv_len > INT32_MAX)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, r, kv_len, INT32_MAX);
+    }
+    return 0;
+}
+
+int attnd_admit_level(const struct attnd_level_view *level, uint32_t rows,
+                      const struct attnd_batch_limits *limits, struct attnd_fault *fault)
+{
+    int code = attnd_admit_indptr(level->qo_indptr, level->entries, rows, ATTND_F_QO_INDPTR, fault);
+    if (!code)
+        code = attnd_admit_indptr(level->kv_indptr, level->entries, level->pages, ATTND_F_KV_INDPTR,
+                                  fault);
+    if (!code)
+        code = check_lengths(level, limits->page_size, fault);
+    return code ? code : check_indices(level, limits->pool_pages, fault);
+}

@@ -1,0 +1,58 @@
+/*
+ * admit_copy.c - the only code that reads a client's arena, and where the copies go.
+ *
+ * Every range is read once, by one memcpy, into memory nobody else can write. The barrier after it
+ * is the point of this file: without it a compiler may load "the copy" from the arena again (it is
+ * entitled to: nothing in C says that another process writes there), and the value checked would
+ * not be the value used.
+ */
+#include "ipc/admit_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGING_WORDS_MIN 4096u
+#define LINE_WORDS (ATTND_CACHE_LINE / sizeof(int32_t))
+
+int attnd_arena_copy(const struct attnd_arena *arena, uint64_t offset_bytes, uint64_t count_bytes,
+                     uint32_t align_bytes, uint64_t index, void *copy, struct attnd_fault *fault)
+{
+    if (count_bytes > arena->size_bytes || offset_bytes > arena->size_bytes - count_bytes) {
+        int64_t limit =
+            count_bytes > arena->size_bytes ? 0 : (int64_t)(arena->size_bytes - count_bytes);
+        int64_t value = offset_bytes > INT64_MAX ? INT64_MAX : (int64_t)offset_bytes;
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_ARENA, index, value, limit);
+    }
+    if (offset_bytes % align_bytes)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_ARENA, index, (int64_t)offset_bytes,
+                               (int64_t)(offset_bytes - offset_bytes % align_bytes));
+    if (count_bytes)
+        memcpy(copy, arena->bytes + offset_bytes, count_bytes);
+    __asm__ volatile("" : : "r"(copy) : "memory");
+    return 0;
+}
+
+int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words)
+{
+    if (words <= staging->words_max)
+        return 0;
+    if (words > SIZE_MAX / sizeof(int32_t) / 2)
+        return -ATTND_E_NO_MEMORY;
+    /* A quarter more than asked, in whole lines: a batch that grows token by token moves seldom. */
+    uint64_t room = words < STAGING_WORDS_MIN ? STAGING_WORDS_MIN : words + words / 4;
+    room = (room + LINE_WORDS - 1) / LINE_WORDS * LINE_WORDS;
+    int32_t *grown = aligned_alloc(ATTND_CACHE_LINE, room * sizeof(int32_t));
+    if (!grown)
+        return -ATTND_E_NO_MEMORY;
+    free(staging->words);
+    staging->words = grown;
+    staging->words_max = room;
+    return 0;
+}
+
+void attnd_staging_free(struct attnd_staging *staging)
+{
+    free(staging->words);
+    staging->words = NULL;
+    staging->words_max = 0;
+}

@@ -1,0 +1,64 @@
+/*
+ * admit_internal.h - what the files of admission share. Nobody else includes it.
+ */
+#ifndef ATTND_IPC_ADMIT_INTERNAL_H
+#define ATTND_IPC_ADMIT_INTERNAL_H
+
+#include "ipc/admit.h"
+#include "ipc/admit_alloc.h"
+#include "schemas/attnd.pb-c.h"
+
+/* Enough for a header of ATTND_LEVELS_MAX levels and all strides several times over. */
+#define ATTND_ADMIT_UNPACK_BYTES 8192u
+
+/* A header on its way: private bytes, and the message unpacked from them. */
+struct attnd_admit_header {
+    uint8_t packed[ATTND_BATCH_HEADER_BYTES_MAX];
+    struct attnd_admit_alloc alloc;
+    Attnd__Batch *message; /* lies in alloc_bytes and goes with this struct */
+    _Alignas(ATTND_ADMIT_ALIGN_BYTES) uint8_t alloc_bytes[ATTND_ADMIT_UNPACK_BYTES];
+};
+
+/* A client's arena as mapped here. Only attnd_arena_copy() reads it. */
+struct attnd_arena {
+    const uint8_t *bytes;
+    uint64_t size_bytes;
+};
+
+/**
+ * attnd_arena_copy() - the one read of a range of the arena
+ * @index: for @fault: the level whose array this is
+ * Return: 0; -ATTND_E_RANGE if the range leaves the arena, -ATTND_E_INVALID if @offset_bytes is not
+ * a multiple of @align_bytes; both name field ARENA.
+ */
+int attnd_arena_copy(const struct attnd_arena *arena, uint64_t offset_bytes, uint64_t count_bytes,
+                     uint32_t align_bytes, uint64_t index, void *copy, struct attnd_fault *fault);
+
+/** attnd_staging_reserve() - room for @words int32; what was there is lost. Return: 0 or
+ * -ATTND_E_NO_MEMORY. */
+int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words);
+
+/** attnd_admit_header_unpack() - copy and unpack a header. Return: 0, -ATTND_E_RANGE or
+ * -ATTND_E_PROTOCOL. */
+int attnd_admit_header_unpack(const struct attnd_arena *arena, uint64_t offset_bytes,
+                              uint32_t bytes, struct attnd_admit_header *header,
+                              struct attnd_fault *fault);
+
+/** attnd_admit_header_check() - the scalars of a header against pool and plan, into @batch. The
+ * levels get their counts, not yet their arrays. */
+int attnd_admit_header_check(const Attnd__Batch *message, const struct attnd_batch_limits *limits,
+                             struct attnd_batch_view *batch, struct attnd_fault *fault);
+
+/** attnd_admit_strides() - defaults, signs, extents, and outputs that would overlap themselves. */
+int attnd_admit_strides(const Attnd__Batch *message, const struct attnd_batch_limits *limits,
+                        struct attnd_batch_view *batch, struct attnd_fault *fault);
+
+/** attnd_admit_level() - the contents of one level's arrays, already private. */
+int attnd_admit_level(const struct attnd_level_view *level, uint32_t rows,
+                      const struct attnd_batch_limits *limits, struct attnd_fault *fault);
+
+/** attnd_admit_indptr() - from 0, monotonic, last equals @total. */
+int attnd_admit_indptr(const int32_t *indptr, uint32_t entries, uint32_t total,
+                       enum attnd_field field, struct attnd_fault *fault);
+
+#endif
