@@ -231,6 +231,8 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault);
  * to stays valid: attnd_sched_close(), attnd_planobj_destroy(), attnd_heap_free() and
  * attnd_supervisor_unmap() are still called, and then end at once. */
 void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns);
+/** attnd_data_free() - after attnd_data_stop() and after the last session, plan and pool. */
+void attnd_data_free(struct attnd_service *service);
 /** attnd_data_free() - last: the loop and every session are gone. NULL pointers are fine. */
 void attnd_data_free(struct attnd_service *service);
 
@@ -248,13 +250,15 @@ void attnd_heap_usage(const struct attnd_queue *queue, uint64_t *bytes, uint64_t
 
 /** attnd_supervisor_map() - tell the worker of a memory object (kept for restarts). */
 int attnd_supervisor_map(struct attnd_supervisor *supervisor, const struct attnd_memory *memory);
-/** attnd_supervisor_unmap() - the worker drops it; its index may be reused when the worker has
- * answered, which this call arranges (attnd_memory_unmapped(), possibly before this returns). */
+/** attnd_supervisor_unmap() - the last reference went: the worker drops it. @index may be reused
+ * after attnd_memory_unmapped(), which may be called before this returns. The fd may be closed now.
+ */
 void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index);
 /** attnd_memory_unmapped() - the worker let go of an index (control plane frees the slot). */
 void attnd_memory_unmapped(struct attnd_service *service, uint32_t index);
 
-/** attnd_planobj_create() - heap memory and planner state for capacities. */
+/** attnd_planobj_create() - heap memory and planner state for capacities; counts itself in
+ * attachment->plans. */
 int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
                          const struct attnd_batch_limits *limits, uint32_t heads_q,
                          struct attnd_plan_object **out, struct attnd_fault *fault);
