@@ -231,8 +231,6 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault);
  * to stays valid: attnd_sched_close(), attnd_planobj_destroy(), attnd_heap_free() and
  * attnd_supervisor_unmap() are still called, and then end at once. */
 void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns);
-/** attnd_data_free() - after attnd_data_stop() and after the last session, plan and pool. */
-void attnd_data_free(struct attnd_service *service);
 /** attnd_data_free() - last: the loop and every session are gone. NULL pointers are fine. */
 void attnd_data_free(struct attnd_service *service);
 
@@ -257,8 +255,7 @@ void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
 /** attnd_memory_unmapped() - the worker let go of an index (control plane frees the slot). */
 void attnd_memory_unmapped(struct attnd_service *service, uint32_t index);
 
-/** attnd_planobj_create() - heap memory and planner state for capacities; counts itself in
- * attachment->plans. */
+/** attnd_planobj_create() - heap memory and planner state for capacities. */
 int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
                          const struct attnd_batch_limits *limits, uint32_t heads_q,
                          struct attnd_plan_object **out, struct attnd_fault *fault);
