@@ -39,6 +39,7 @@ ifneq ($(ARCH),x86_64)
 PERSISTENT := $(filter-out %_avx2.c %_avx512.c,$(PERSISTENT))
 endif
 PERSISTENT := $(wildcard $(PERSISTENT))
+include persistent/cuda/cuda.mk
 CLIENT := $(wildcard client/*.c)
 SERVICE := $(filter-out $(wildcard service/main_*.c),$(wildcard service/*.c))
 SUPPORT := $(wildcard tests/support/*.c)
@@ -97,27 +98,27 @@ $(LIBATTND): $(call obj,$(CLIENT) $(IPC_CLIENT) $(SCHEMAS)) $(GENOBJ)
 	ar rcs $@ $^
 
 # Everything but main(): programs and tests link from it.
-$(LIBCORE): $(call obj,$(CLIENT) $(IPC) $(PERSISTENT) $(SCHEMAS) $(SERVICE) $(SUPPORT)) $(GENOBJ)
+$(LIBCORE): $(call obj,$(CLIENT) $(IPC) $(PERSISTENT) $(SCHEMAS) $(SERVICE) $(SUPPORT)) $(GENOBJ) $(CUDAOBJ)
 	@rm -f $@
 	ar rcs $@ $^
 
 LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o %.a,$^) -o $@
 $(BUILD)/attnd-worker: $(BUILD)/obj/service/main_worker.o $(LIBCORE)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
 $(BUILD)/%: $(BUILD)/obj/service/main_%.o $(LIBCORE)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
 $(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) -lm
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBCORE)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lcmocka -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -lm
 $(BUILD)/bench/attnd-replay: $(call obj,$(REPLAY)) $(LIBCORE)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBCORE)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
 
 # ---- checking ----
 

@@ -1,0 +1,291 @@
+/*
+ * backend.cu - the host half of the CUDA backend: memory, launch, park, and two duties the device
+ * cannot do itself.
+ *
+ * The device reads commands from and writes retires to the queue segment, which is registered with
+ * the driver; the port's next() and retire() are not used. One host thread beats the heart (a
+ * kernel whose host is gone leaves by itself) and wakes the daemon when a retire finds it asleep: a
+ * GPU cannot make a system call. What waits for a resident kernel to end (unregistering memory) is
+ * done with the kernel parked; everything else is on the list of calls that were measured not to
+ * wait.
+ */
+#include "persistent/cuda/resident.cuh"
+
+extern "C" {
+#include "persistent/backend.h"
+#include "schemas/atomics.h"
+#include "schemas/futex.h"
+}
+
+#include <cuda_runtime.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+using attnd::ActiveRun;
+using attnd::Memory;
+using attnd::Resident;
+
+struct Mapping {
+    void *address; /* host mapping of a memfd */
+    uint64_t size_bytes;
+};
+
+struct attnd_backend {
+    attnd_backend_config config;
+    attnd_queue_head *queue_device; /* the queue segment as the device sees it */
+    Resident *resident;             /* device memory */
+    Resident settings;              /* what was last written there before a launch */
+    Memory *memories;               /* device memory */
+    Mapping mappings[ATTND_MEMORIES_MAX];
+    uint64_t *heartbeat; /* pinned */
+    cudaStream_t kernel_stream, copy_stream;
+    int running;
+    pthread_t helper;
+    uint32_t helper_leave;
+    int workers;
+};
+
+static int cuda_fault(cudaError_t error, attnd_fault *fault)
+{
+    int code = error == cudaErrorMemoryAllocation ? -ATTND_E_NO_MEMORY
+               : error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver
+                   ? -ATTND_E_UNSUPPORTED
+                   : -ATTND_E_SYSTEM;
+    return attnd_fault_set(fault, code, ATTND_F_NONE, 0, error, 0);
+}
+
+static uint64_t monotonic_ns()
+{
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
+}
+
+__global__ void read_clock(uint64_t *out)
+{
+    *out = attnd::clock_ns();
+}
+
+/* globaltimer and CLOCK_MONOTONIC differ by a constant and little drift: taken at every launch. */
+static int64_t clock_offset(uint64_t *pinned, cudaStream_t stream)
+{
+    int64_t best_span = INT64_MAX, offset = 0;
+    for (int i = 0; i < 8; i++) {
+        int64_t before = int64_t(monotonic_ns());
+        read_clock<<<1, 1, 0, stream>>>(pinned);
+        cudaStreamSynchronize(stream);
+        int64_t after = int64_t(monotonic_ns());
+        if (after - before < best_span) {
+            best_span = after - before;
+            offset = before + best_span / 2 - int64_t(*pinned);
+        }
+    }
+    return offset;
+}
+
+/* Beats the heart, and wakes the daemon for what the device retired. */
+static void *helper_main(void *argument)
+{
+    attnd_backend *backend = static_cast<attnd_backend *>(argument);
+    attnd_queue_head *queue = backend->config.queue;
+    uint32_t retired = attnd_peek32(&queue->retire_tail);
+    while (!attnd_peek32(&backend->helper_leave)) {
+        attnd_poke64(backend->heartbeat, monotonic_ns());
+        uint32_t tail = attnd_observe32(&queue->retire_tail);
+        if (tail != retired) {
+            retired = tail;
+            backend->config.port->knock(backend->config.port->context);
+            continue;
+        }
+        uint32_t commands = attnd_observe32(&queue->command_tail);
+        if (commands != tail) { /* runs in flight: as many retires as commands in the end */
+            attnd_relax();
+            continue;
+        }
+        timespec nap = {0, 100000000};
+        attnd_poke32(&queue->command_need, 1);
+        attnd_fence_full(); /* F1 */
+        if (attnd_observe32(&queue->command_tail) == commands)
+            attnd_futex_wait(&queue->command_tail, commands, &nap);
+        attnd_poke32(&queue->command_need, 0);
+    }
+    return NULL;
+}
+
+static cudaError_t allocate(attnd_backend *backend)
+{
+    Resident &settings = backend->settings;
+    cudaError_t error;
+    attnd_queue_head *queue = backend->config.queue;
+
+    if ((error = cudaStreamCreateWithFlags(&backend->kernel_stream, cudaStreamNonBlocking)) ||
+        (error = cudaStreamCreateWithFlags(&backend->copy_stream, cudaStreamNonBlocking)) ||
+        (error = cudaHostRegister(queue, backend->config.queue_bytes, cudaHostRegisterMapped)) ||
+        (error = cudaHostGetDevicePointer((void **)&backend->queue_device, queue, 0)) ||
+        (error = cudaHostAlloc((void **)&backend->heartbeat, 64, cudaHostAllocMapped)) ||
+        (error = cudaMalloc(&backend->resident, sizeof(Resident))) ||
+        (error = cudaMalloc(&backend->memories, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
+        (error = cudaMalloc(&settings.runs, attnd::active_runs * sizeof(ActiveRun))) ||
+        (error = cudaMalloc(&settings.mirror, backend->config.queue_bytes)) ||
+        (error = cudaMallocAsync((void **)&settings.scratch, backend->config.scratch_bytes,
+                                 backend->copy_stream)) ||
+        (error = cudaMemsetAsync(settings.scratch, 0, backend->config.scratch_bytes,
+                                 backend->copy_stream)) ||
+        (error = cudaMemset(backend->memories, 0, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
+        (error = cudaMemset(settings.runs, 0, attnd::active_runs * sizeof(ActiveRun))) ||
+        (error = cudaMemset(settings.mirror, 0, backend->config.queue_bytes)) ||
+        (error = cudaStreamSynchronize(backend->copy_stream)))
+        return error;
+    settings.queue = backend->queue_device;
+    settings.memories = backend->memories;
+    settings.scratch_bytes = backend->config.scratch_bytes;
+    settings.heartbeat = backend->heartbeat;
+    settings.workers = uint32_t(backend->workers);
+    return cudaMemcpy(backend->resident, &settings, sizeof(Resident), cudaMemcpyHostToDevice);
+}
+
+static int cuda_create(const attnd_backend_config *config, attnd_backend **out, attnd_fault *fault)
+{
+    /* Lazy loading would load the kernel behind a resident one: a hang. */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    cudaDeviceProp properties;
+    cudaFuncAttributes attributes;
+    cudaError_t error;
+    if ((error = cudaSetDevice(0)) || (error = cudaGetDeviceProperties(&properties, 0)))
+        return cuda_fault(error, fault);
+    if (properties.major != 9)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_VERSION, 0,
+                               properties.major * 10 + properties.minor, 90);
+    if ((error = cudaFuncGetAttributes(&attributes, attnd::resident_kernel)))
+        return cuda_fault(error, fault);
+
+    attnd_backend *backend = static_cast<attnd_backend *>(calloc(1, sizeof(*backend)));
+    if (!backend)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    backend->config = *config;
+    backend->workers = properties.multiProcessorCount - 1;
+    if (config->threads && int(config->threads) < backend->workers)
+        backend->workers = int(config->threads);
+    if ((error = allocate(backend))) {
+        free(backend); /* the process ends; the driver takes the rest back */
+        return cuda_fault(error, fault);
+    }
+    attnd_worker_info *info = &config->queue->info;
+    strcpy(info->backend, "cuda");
+    strcpy(info->isa, "sm_90a");
+    info->tile_workers = uint32_t(backend->workers);
+    info->rows_per_tile = 128;
+    info->kv_granule = 64;
+    info->scratch_bytes = config->scratch_bytes;
+    *out = backend;
+    return 0;
+}
+
+static int cuda_start(attnd_backend *backend)
+{
+    uint32_t zero = 0;
+    backend->settings.host_clock_offset_ns = clock_offset(backend->heartbeat, backend->copy_stream);
+    *backend->heartbeat = monotonic_ns();
+    cudaMemcpy(&backend->resident->leave, &zero, sizeof(zero), cudaMemcpyHostToDevice);
+    cudaMemcpy(&backend->resident->host_clock_offset_ns, &backend->settings.host_clock_offset_ns,
+               sizeof(int64_t), cudaMemcpyHostToDevice);
+    attnd::resident_kernel<<<backend->workers + 1, attnd::resident_threads,
+                             attnd::resident_shared_bytes(), backend->kernel_stream>>>(
+        backend->resident);
+    if (cudaGetLastError() != cudaSuccess)
+        return -ATTND_E_SYSTEM;
+    attnd_poke32(&backend->helper_leave, 0);
+    if (pthread_create(&backend->helper, NULL, helper_main, backend) != 0)
+        return -ATTND_E_SYSTEM;
+    backend->running = 1;
+    attnd_publish32(&backend->config.queue->state, ATTND_WORKER_RUNNING);
+    return 0;
+}
+
+/* The kernel finishes what it published and leaves. @park: through the word the device watches. */
+static int quiesce(attnd_backend *backend)
+{
+    attnd_queue_head *queue = backend->config.queue;
+    if (!backend->running)
+        return 0;
+    uint32_t asked = attnd_swap32(&queue->park, 1);
+    cudaError_t error = cudaStreamSynchronize(backend->kernel_stream);
+    attnd_publish32(&queue->park, asked);
+    attnd_poke32(&backend->helper_leave, 1);
+    attnd_futex_wake(&queue->command_tail, 1);
+    pthread_join(backend->helper, NULL);
+    backend->running = 0;
+    return error == cudaSuccess ? 0 : -ATTND_E_SYSTEM;
+}
+
+static int cuda_park(attnd_backend *backend)
+{
+    int code = quiesce(backend);
+    attnd_publish32(&backend->config.queue->state, ATTND_WORKER_PARKED);
+    return code;
+}
+
+static int cuda_map(attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
+                    attnd_fault *fault)
+{
+    void *address = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED)
+        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_MEMORY, index, errno, 0);
+    Memory memory = {NULL, size_bytes};
+    cudaError_t error;
+    if ((error = cudaHostRegister(address, size_bytes, cudaHostRegisterMapped)) ||
+        (error = cudaHostGetDevicePointer((void **)&memory.base, address, 0)) ||
+        (error = cudaMemcpyAsync(&backend->memories[index], &memory, sizeof(memory),
+                                 cudaMemcpyHostToDevice, backend->copy_stream)) ||
+        (error = cudaStreamSynchronize(backend->copy_stream))) {
+        munmap(address, size_bytes);
+        return cuda_fault(error, fault);
+    }
+    backend->mappings[index].address = address;
+    backend->mappings[index].size_bytes = size_bytes;
+    return 0;
+}
+
+static int cuda_unmap(attnd_backend *backend, uint32_t index)
+{
+    Mapping *mapping = &backend->mappings[index];
+    Memory none = {NULL, 0};
+    int was_running = backend->running;
+    if (!mapping->address)
+        return -ATTND_E_UNKNOWN;
+    cudaMemcpyAsync(&backend->memories[index], &none, sizeof(none), cudaMemcpyHostToDevice,
+                    backend->copy_stream);
+    cudaStreamSynchronize(backend->copy_stream);
+    quiesce(backend); /* unregistering waits for a resident kernel */
+    cudaHostUnregister(mapping->address);
+    munmap(mapping->address, mapping->size_bytes);
+    mapping->address = NULL;
+    return was_running ? cuda_start(backend) : 0;
+}
+
+static void cuda_destroy(attnd_backend *backend)
+{
+    quiesce(backend);
+    for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
+        if (backend->mappings[i].address)
+            cuda_unmap(backend, i);
+    cudaFreeAsync(backend->settings.scratch, backend->copy_stream);
+    cudaStreamSynchronize(backend->copy_stream);
+    cudaFree(backend->settings.mirror);
+    cudaFree(backend->settings.runs);
+    cudaFree(backend->memories);
+    cudaFree(backend->resident);
+    cudaFreeHost(backend->heartbeat);
+    cudaHostUnregister(backend->config.queue);
+    cudaStreamDestroy(backend->kernel_stream);
+    cudaStreamDestroy(backend->copy_stream);
+    free(backend);
+}
+
+extern "C" const attnd_backend_ops attnd_backend_cuda = {
+    "cuda", cuda_create, cuda_start, cuda_map, cuda_unmap, cuda_park, cuda_destroy,
+};

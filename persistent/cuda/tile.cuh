@@ -1,0 +1,176 @@
+/*
+ * tile.cuh - what every inner loop shares: which keys a row sees, where a row's result goes, the
+ * merge, append. One CTA executes one item; all its threads call these functions.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_TILE_CUH
+#define ATTND_PERSISTENT_CUDA_TILE_CUH
+
+#include "persistent/cuda/device.cuh"
+
+namespace attnd
+{
+
+template <typename T> __device__ inline float to_float(T x);
+template <> __device__ inline float to_float(__half x)
+{
+    return __half2float(x);
+}
+template <> __device__ inline float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+template <typename T> __device__ inline T from_float(float x);
+template <> __device__ inline __half from_float(float x)
+{
+    return __float2half_rn(x);
+}
+template <> __device__ inline __nv_bfloat16 from_float(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+/* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %
+ * group. */
+struct Item {
+    const ActiveRun *run;
+    attnd_tile tile;
+    attnd_entry entry;
+    uint32_t kv_head;
+    uint32_t packed_rows;
+    int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
+    int32_t kv_begin, kv_end;
+};
+
+__device__ inline void item_load(Item *item, const ActiveRun *run, uint32_t index)
+{
+    const attnd_plan_head &plan = run->plan;
+    item->run = run;
+    item->tile = run->tiles[index / plan.heads_kv];
+    item->entry = run->entries[item->tile.entry];
+    item->kv_head = index % plan.heads_kv;
+    item->packed_rows = item->tile.row_count * plan.group;
+    int64_t planned = int64_t(item->entry.page_count) * run->page_size;
+    int64_t len = run->kv_len[item->tile.entry];
+    item->kv_len = int32_t(len < planned ? len : planned);
+    item->kv_begin = int32_t(item->tile.kv_begin);
+    item->kv_end =
+        item->tile.kv_end < uint32_t(item->kv_len) ? int32_t(item->tile.kv_end) : item->kv_len;
+}
+
+/* Keys below this are visible to query row @row (of the entry, from its first). */
+__device__ inline int32_t visible_end(const Item &item, uint32_t row)
+{
+    if (!item.entry.causal)
+        return item.kv_end;
+    int32_t end =
+        item.kv_len - int32_t(item.entry.row_count) + int32_t(row - item.entry.row_begin) + 1;
+    return end < item.kv_end ? end : item.kv_end;
+}
+
+/* Address of a token's row in a plane, bounded: a page id outside the pool reads page 0. */
+template <typename T>
+__device__ inline const T *kv_row(const ActiveRun *run, const attnd_entry &entry, const char *base,
+                                  const attnd_heap_plane &plane, uint32_t head, int32_t token)
+{
+    uint32_t page_index = uint32_t(token) / run->page_size;
+    uint32_t page = uint32_t(run->kv_pages[entry.page_begin + page_index]);
+    page = page < run->pages ? page : 0;
+    return reinterpret_cast<const T *>(base) + int64_t(page) * plane.stride_page +
+           int64_t(uint32_t(token) % run->page_size) * plane.stride_token +
+           int64_t(head) * plane.stride_head;
+}
+
+__device__ inline float lse_of(const attnd_plan_head &plan, float m, float l)
+{
+    float lse = l == 0.0f ? -INFINITY : m + log2f(l);
+    return plan.flags & ATTND_BATCH_LSE_LN ? lse * 0.693147180559945f : lse;
+}
+
+/* The whole CTA: arrives at the tile's merges and does those it arrives at last. */
+template <typename T> __device__ void merge_arrive(const Item &item, uint32_t *shared_last)
+{
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
+    for (uint32_t m = 0; m < item.tile.merge_count; m++) {
+        uint32_t index = item.tile.merge_begin + m;
+        const attnd_merge merge = run->merges[index];
+        uint32_t *arrivals = &run->arrivals[index * plan.heads_kv + item.kv_head];
+        __syncthreads(); /* partials of all threads before the arrival of one */
+        if (threadIdx.x == 0)
+            *shared_last = arrive_gpu(arrivals) + 1 == merge.part_count;
+        __syncthreads();
+        if (!*shared_last)
+            continue;
+        if (threadIdx.x == 0)
+            *arrivals = 0; /* for the next run in this scratch */
+        uint32_t dim = plan.dim_vo, rows = merge.row_count * plan.group;
+        for (uint32_t e = threadIdx.x; e < rows * dim; e += blockDim.x) {
+            uint32_t r = e / dim, d = e % dim;
+            uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+            float top = -INFINITY;
+            for (uint32_t p = 0; p < merge.part_count; p++) {
+                uint64_t at =
+                    uint64_t(run->merge_parts[merge.part_begin + p] + token) * plan.heads_q + head;
+                top = fmaxf(top, __ldcg(&run->states[at * 2]));
+            }
+            float l = 0.0f, o = 0.0f, base = top == -INFINITY ? 0.0f : top;
+            for (uint32_t p = 0; p < merge.part_count; p++) {
+                uint64_t at =
+                    uint64_t(run->merge_parts[merge.part_begin + p] + token) * plan.heads_q + head;
+                float weight = exp2f(__ldcg(&run->states[at * 2]) - base);
+                l += weight * __ldcg(&run->states[at * 2 + 1]);
+                o += weight * __ldcg(&run->outputs[at * dim + d]);
+            }
+            int64_t row = int64_t(merge.row_begin) + token;
+            T *out =
+                reinterpret_cast<T *>(run->o) + row * plan.o_stride_row + head * plan.o_stride_head;
+            out[d] = from_float<T>(l == 0.0f ? 0.0f : o / l);
+            if (run->lse && d == 0)
+                run->lse[row * plan.lse_stride_row + head * plan.lse_stride_head] =
+                    lse_of(plan, base, l);
+        }
+    }
+}
+
+/* Stores 64 rows of new K and V in their pages. */
+template <typename T> __device__ void append_item(const ActiveRun *run, uint32_t index)
+{
+    const attnd_plan_head &plan = run->plan;
+    uint32_t row_begin = index * 64, row_end = min(row_begin + 64, plan.rows);
+    uint32_t vectors = plan.dim_qk / 8, per_row = plan.heads_kv * vectors;
+    for (uint32_t e = threadIdx.x; e < (row_end - row_begin) * per_row; e += blockDim.x) {
+        uint32_t row = row_begin + e / per_row, head = e % per_row / vectors, d = e % vectors * 8;
+        uint32_t low = 0, high = plan.entries; /* the last entry that begins at or before row */
+        while (high - low > 1) {
+            uint32_t middle = (low + high) / 2;
+            const attnd_entry &entry = run->entries[middle];
+            if (entry.level + 1 < plan.levels || entry.row_begin <= row)
+                low = middle;
+            else
+                high = middle;
+        }
+        const attnd_entry entry = run->entries[low];
+        int64_t planned = int64_t(entry.page_count) * run->page_size;
+        int64_t position =
+            min(int64_t(run->kv_len[low]), planned) - entry.row_count + (row - entry.row_begin);
+        if (position < 0 || row < entry.row_begin || row >= entry.row_begin + entry.row_count)
+            continue;
+        T *k = const_cast<T *>(
+            kv_row<T>(run, entry, run->k_base, run->k_plane, head, int32_t(position)));
+        T *v = const_cast<T *>(
+            kv_row<T>(run, entry, run->v_base, run->v_plane, head, int32_t(position)));
+        const T *k_in = reinterpret_cast<const T *>(run->k_rows) +
+                        int64_t(row) * plan.k_stride_row + int64_t(head) * plan.k_stride_head + d;
+        const T *v_in = reinterpret_cast<const T *>(run->v_rows) +
+                        int64_t(row) * plan.v_stride_row + int64_t(head) * plan.v_stride_head + d;
+#pragma unroll
+        for (int i = 0; i < 8; i++) { /* strides need not keep 16-byte alignment */
+            k[d + i] = k_in[i];
+            v[d + i] = v_in[i];
+        }
+    }
+}
+
+} // namespace attnd
+
+#endif

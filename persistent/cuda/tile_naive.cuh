@@ -1,0 +1,72 @@
+/*
+ * tile_naive.cuh - attention of one item, one warp a packed row, one key at a time. Right, slow,
+ * and the first rung of the ladder: every other inner loop must agree with it.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_TILE_NAIVE_CUH
+#define ATTND_PERSISTENT_CUDA_TILE_NAIVE_CUH
+
+#include "persistent/cuda/tile.cuh"
+
+namespace attnd
+{
+
+template <typename T, int D> __device__ void attend_naive(const Item &item)
+{
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
+    uint32_t lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    constexpr int dims = D / 32;
+    float scale = plan.sm_scale * 1.44269504088896f; /* exponents base 2 from here on */
+
+    for (uint32_t r = threadIdx.x / 32; r < item.packed_rows; r += warps) {
+        uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        uint32_t row = item.tile.row_begin + token;
+        const T *q = reinterpret_cast<const T *>(run->q) + int64_t(row) * plan.q_stride_row +
+                     int64_t(head) * plan.q_stride_head;
+        float qs[dims], o[dims];
+        for (int i = 0; i < dims; i++) {
+            qs[i] = to_float<T>(q[i * 32 + lane]);
+            o[i] = 0.0f;
+        }
+        float m = -INFINITY, l = 0.0f;
+        int32_t end = visible_end(item, row);
+        for (int32_t key = item.kv_begin; key < end; key++) {
+            const T *k = kv_row<T>(run, item.entry, run->k_base, run->k_plane, item.kv_head, key);
+            const T *v = kv_row<T>(run, item.entry, run->v_base, run->v_plane, item.kv_head, key);
+            float s = 0.0f;
+            for (int i = 0; i < dims; i++)
+                s += qs[i] * to_float<T>(__ldcg(k + i * 32 + lane));
+            for (int step = 16; step; step /= 2)
+                s += __shfl_xor_sync(0xffffffffu, s, step);
+            s *= scale;
+            float top = fmaxf(m, s);
+            float fade = m == -INFINITY ? 0.0f : exp2f(m - top);
+            float p = s == -INFINITY ? 0.0f : exp2f(s - top);
+            l = l * fade + p;
+            for (int i = 0; i < dims; i++)
+                o[i] = o[i] * fade + p * to_float<T>(__ldcg(v + i * 32 + lane));
+            m = top;
+        }
+        if (item.tile.partial == ATTND_NONE) {
+            T *out = reinterpret_cast<T *>(run->o) + int64_t(row) * plan.o_stride_row +
+                     int64_t(head) * plan.o_stride_head;
+            for (int i = 0; i < dims; i++)
+                out[i * 32 + lane] = from_float<T>(l == 0.0f ? 0.0f : o[i] / l);
+            if (run->lse && lane == 0)
+                run->lse[int64_t(row) * plan.lse_stride_row +
+                         int64_t(head) * plan.lse_stride_head] = lse_of(plan, m, l);
+        } else {
+            uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
+            for (int i = 0; i < dims; i++)
+                run->outputs[at * D + i * 32 + lane] = o[i];
+            if (lane == 0) {
+                run->states[at * 2] = m;
+                run->states[at * 2 + 1] = l;
+            }
+        }
+    }
+}
+
+} // namespace attnd
+
+#endif
