@@ -80,9 +80,11 @@ void attnd_close(struct attnd_session *session);
 int attnd_info(struct attnd_session *session, struct attnd_info *info);
 
 /**
- * attnd_fd() - a descriptor that is readable (POLLIN) when attnd_wait() has something to return
- * For the engine's own event loop: call attnd_arm() before polling it, attnd_wait() after.
- * Borrowed; owned by the session.
+ * attnd_fd() - a descriptor that is readable (POLLIN) when attnd_wait() has something to return:
+ * completions, or that the service is gone
+ * For the engine's own event loop: call attnd_arm() before polling it, attnd_wait() after. It may
+ * be readable for no reason; then attnd_wait() returns 0. Borrowed; owned by the session. Return:
+ * the descriptor; -ATTND_E_FORKED.
  */
 int attnd_fd(const struct attnd_session *session);
 

@@ -1,0 +1,33 @@
+/*
+ * fault.c - what went wrong last, per thread.
+ *
+ * The last fault is written where a call fails and nowhere else, so a call that succeeds costs
+ * nothing, and a caller that saw a negative number finds its details whatever it did with other
+ * sessions on other threads.
+ */
+#include "client/internal.h"
+
+static _Thread_local struct attnd_fault last;
+
+int attnd_fault_raise(int code, enum attnd_field field, uint64_t index, int64_t value,
+                      int64_t limit)
+{
+    return attnd_fault_set(&last, code, field, index, value, limit);
+}
+
+int attnd_fault_keep(const struct attnd_fault *fault)
+{
+    last = *fault;
+    return last.code;
+}
+
+void attnd_last_fault(struct attnd_fault *fault)
+{
+    if (fault)
+        *fault = last;
+}
+
+const char *attnd_version(void)
+{
+    return ATTND_VERSION;
+}

@@ -1,0 +1,229 @@
+/*
+ * handshake.c - from a path to two mapped segments.
+ *
+ *   -> Hello        version, wishes for ring and arena
+ *   <- HelloReply   submission memfd, completion memfd, notify eventfd (, doorbell eventfd)
+ *      map the submission segment read-write and the completion segment read-only
+ *   -> Mapped       only now may the daemon seal the submission segment against new writers
+ *   <- empty
+ *
+ * The daemon is trusted more than a client is, but what it says about sizes is still held against
+ * the files it sent: a segment that is too short would be a SIGBUS in the engine, much later.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define RING_ENTRIES_DEFAULT 256u
+#define ARENA_BYTES_DEFAULT (8u << 20)
+
+static int socket_fault(int code, int error)
+{
+    return attnd_fault_raise(code, ATTND_F_SOCKET, 0, error, 0);
+}
+
+/* Where the daemon listens, by argument or environment. */
+static int find_address(const char *path, struct sockaddr_un *address)
+{
+    const char *directory = "", *name = path ? path : getenv("ATTND_SOCKET");
+    if (name == NULL) {
+        directory = getenv("XDG_RUNTIME_DIR");
+        name = "/attnd.sock";
+    }
+    if (directory == NULL)
+        return socket_fault(-ATTND_E_INVALID, 0);
+
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int length = snprintf(address->sun_path, sizeof(address->sun_path), "%s%s", directory, name);
+    if (length <= 0 || (size_t)length >= sizeof(address->sun_path))
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_SOCKET, 0, length,
+                                 (int64_t)sizeof(address->sun_path) - 1);
+    return 0;
+}
+
+static int dial(struct attnd_session *session, const char *path)
+{
+    struct sockaddr_un address;
+    int rc = find_address(path, &address);
+    if (rc < 0)
+        return rc;
+    session->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (session->socket < 0)
+        return socket_fault(-ATTND_E_SYSTEM, errno);
+
+    /* Bounds connect() as well, when the daemon's backlog is full. */
+    struct timeval timeout = {.tv_sec = ATTND_CALL_TIMEOUT_NS / 1000000000u};
+    if (setsockopt(session->socket, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0)
+        return socket_fault(-ATTND_E_SYSTEM, errno);
+    do
+        rc = connect(session->socket, (struct sockaddr *)&address, sizeof(address));
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0)
+        return socket_fault(
+            errno == EACCES || errno == EPERM ? -ATTND_E_PERMISSION : -ATTND_E_DISCONNECTED, errno);
+    return 0;
+}
+
+static uint64_t slots_bytes(uint32_t entries)
+{
+    return (uint64_t)entries * ATTND_SLOT_BYTES;
+}
+
+/* Is what the daemon says consistent with itself? The files are held against it when mapped. */
+static int check_reply(const struct attnd_call *call)
+{
+    const Attnd__HelloReply *hello = call->reply->hello;
+    if (hello->version != ATTND_PROTOCOL_VERSION)
+        return attnd_fault_raise(-ATTND_E_VERSION, ATTND_F_VERSION, 0, hello->version,
+                                 ATTND_PROTOCOL_VERSION);
+    int fds = hello->doorbell == ATTND__DOORBELL__DOORBELL_EVENTFD ? 4 : 3;
+    int consistent =
+        call->fd_count == fds && attnd_ring_entries_valid(hello->ring_entries) &&
+        hello->arena_bytes >= ATTND_CACHE_LINE && hello->arena_bytes <= INT64_MAX &&
+        hello->arena_offset_bytes % ATTND_CACHE_LINE == 0 &&
+        hello->arena_offset_bytes <= INT64_MAX &&
+        hello->arena_offset_bytes >= ATTND_PAGE_BYTES + slots_bytes(hello->ring_entries);
+    return consistent ? 0 : attnd_fault_raise(-ATTND_E_PROTOCOL, ATTND_F_HEADER, 0, 0, 0);
+}
+
+/* A segment's fd is closed once it is mapped: the mapping keeps the memory. */
+static int map_segment(struct attnd_call *call, int index, uint64_t bytes, int writable,
+                       struct attnd_shm *out)
+{
+    struct attnd_fault fault = {0};
+    if (attnd_shm_map(call->fds[index], bytes, writable, out, &fault) < 0)
+        return attnd_fault_keep(&fault);
+    out->fd = -1;
+    return 0;
+}
+
+static int map_segments(struct attnd_session *session, struct attnd_call *call)
+{
+    const Attnd__HelloReply *hello = call->reply->hello;
+    int rc = map_segment(call, 0, hello->arena_offset_bytes + hello->arena_bytes, 1,
+                         &session->submission);
+    if (rc == 0)
+        rc = map_segment(call, 1, ATTND_PAGE_BYTES + slots_bytes(hello->ring_entries), 0,
+                         &session->completion);
+    if (rc < 0)
+        return rc;
+
+    const struct attnd_submit_head *submit = session->submission.address;
+    const struct attnd_complete_head *complete = session->completion.address;
+    if (submit->magic != ATTND_SEGMENT_MAGIC || complete->magic != ATTND_SEGMENT_MAGIC)
+        return attnd_fault_raise(-ATTND_E_PROTOCOL, ATTND_F_HEADER, 0, 0, 0);
+    if (submit->version != ATTND_PROTOCOL_VERSION || complete->version != ATTND_PROTOCOL_VERSION)
+        return attnd_fault_raise(-ATTND_E_VERSION, ATTND_F_VERSION, 0, submit->version,
+                                 ATTND_PROTOCOL_VERSION);
+    return 0;
+}
+
+static int init_rings(struct attnd_session *session, const Attnd__HelloReply *hello)
+{
+    struct attnd_submit_head *submit = session->submission.address;
+    const struct attnd_complete_head *complete = session->completion.address;
+    uint8_t *submission = session->submission.address;
+    const uint8_t *completion = session->completion.address;
+
+    attnd_producer_init(&session->sq, submission + ATTND_PAGE_BYTES, &submit->sq_tail,
+                        &complete->sq_head, hello->ring_entries);
+    attnd_consumer_init(&session->cq, completion + ATTND_PAGE_BYTES, &complete->cq_tail,
+                        &submit->cq_head, hello->ring_entries);
+    session->cq_need = &submit->cq_need;
+    session->spin_ns = attnd_spin_budget_ns();
+    session->bell = (struct attnd_doorbell){
+        .word = &submit->sq_tail, .need = &complete->sq_need, .fd = session->doorbell};
+    if (attnd_arena_init(&session->arena, submission + hello->arena_offset_bytes,
+                         hello->arena_bytes, hello->ring_entries) < 0)
+        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_ARENA, 0, 0, 0);
+    return 0;
+}
+
+/* One descriptor for an engine's own loop: readable when a completion was announced, and when the
+ * daemon is gone. */
+static int init_event(struct attnd_session *session)
+{
+    struct epoll_event completion = {.events = EPOLLIN}, end = {.events = EPOLLRDHUP};
+    int flags = fcntl(session->notify, F_GETFL);
+    session->event = epoll_create1(EPOLL_CLOEXEC);
+    if (flags < 0 || fcntl(session->notify, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        session->event < 0 ||
+        epoll_ctl(session->event, EPOLL_CTL_ADD, session->notify, &completion) < 0 ||
+        epoll_ctl(session->event, EPOLL_CTL_ADD, session->socket, &end) < 0)
+        return attnd_fault_raise(-ATTND_E_SYSTEM, ATTND_F_NONE, 0, errno, 0);
+    return 0;
+}
+
+static void fill_info(struct attnd_info *info, const Attnd__HelloReply *hello)
+{
+    info->size = sizeof(*info);
+    info->session = hello->session;
+    info->ring_entries = hello->ring_entries;
+    info->arena_bytes = hello->arena_bytes;
+    snprintf(info->backend, sizeof(info->backend), "%s", hello->backend);
+    snprintf(info->isa, sizeof(info->isa), "%s", hello->isa);
+    snprintf(info->daemon_version, sizeof(info->daemon_version), "%s", hello->daemon_version);
+}
+
+static int say_hello(struct attnd_session *session, const struct attnd_open_args *args)
+{
+    /* A name is for people to read; cut rather than refused. protobuf-c does not write to it. */
+    char name[32];
+    snprintf(name, sizeof(name), "%s", args->name ? args->name : "");
+    Attnd__Hello message = ATTND__HELLO__INIT;
+    message.version = ATTND_PROTOCOL_VERSION;
+    message.name = args->name ? name : NULL;
+    message.has_ring_entries = 1;
+    message.ring_entries = args->ring_entries ? args->ring_entries : RING_ENTRIES_DEFAULT;
+    message.has_arena_bytes = 1;
+    message.arena_bytes = args->arena_bytes ? args->arena_bytes : ARENA_BYTES_DEFAULT;
+
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_HELLO;
+    call.request.hello = &message;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_HELLO);
+    if (rc < 0)
+        return rc;
+    rc = check_reply(&call);
+    if (rc == 0)
+        rc = map_segments(session, &call);
+    if (rc == 0) {
+        session->notify = attnd_call_take_fd(&call, 2);
+        session->doorbell = call.fd_count > 3 ? attnd_call_take_fd(&call, 3) : -1;
+        fill_info(&session->info, call.reply->hello);
+        rc = init_rings(session, call.reply->hello);
+    }
+    attnd_call_end(session, &call);
+    return rc;
+}
+
+int attnd_session_connect(struct attnd_session *session, const struct attnd_open_args *args)
+{
+    if (args->ring_entries != 0 && !attnd_ring_entries_valid(args->ring_entries))
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_RING_ENTRIES, 0, args->ring_entries,
+                                 ATTND_RING_ENTRIES_MAX);
+    int rc = dial(session, args->socket_path);
+    if (rc == 0)
+        rc = say_hello(session, args);
+    if (rc == 0)
+        rc = init_event(session);
+    if (rc < 0)
+        return rc;
+
+    Attnd__Mapped message = ATTND__MAPPED__INIT;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_MAPPED;
+    call.request.mapped = &message;
+    rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
+    if (rc == 0)
+        attnd_call_end(session, &call);
+    return rc;
+}

@@ -1,0 +1,216 @@
+/*
+ * internal.h - a session from the inside, and what the files of libattnd say to each other.
+ *
+ * The struct is cut by who touches it. The submitting and the waiting thread share no line that
+ * either writes, so a run and its completion cost no lock, no allocation and no bounced line of our
+ * own making. Everything else happens under call_lock (one request and its reply at a time) or
+ * objects_lock (short, never held across a system call that blocks). Order: call_lock first.
+ */
+#ifndef ATTND_CLIENT_INTERNAL_H
+#define ATTND_CLIENT_INTERNAL_H
+
+#include "client/attnd.h"
+#include "ipc/fdpass.h"
+#include "ipc/ring.h"
+#include "ipc/shm.h"
+#include "ipc/wake.h"
+#include "schemas/abi.h"
+#include "schemas/atomics.h"
+#include "schemas/attnd.pb-c.h"
+
+#include <pthread.h>
+
+#define ATTND_CALL_TIMEOUT_NS 5000000000u
+
+/* ---- arena.c: where batches lie until the daemon has copied them ---- */
+
+/* The slot that uses the arena up to @end. */
+struct attnd_arena_mark {
+    uint64_t end;
+    uint32_t index;
+};
+
+/* Positions run freely; a position modulo bytes is an offset. [begin, end) is in use. */
+struct attnd_arena {
+    uint8_t *base;
+    uint64_t bytes;
+    uint64_t begin, end;
+    uint64_t reserved; /* position of the block handed out by reserve, not yet committed */
+    struct attnd_arena_mark *marks; /* [entries], a FIFO */
+    uint32_t entries;
+    uint32_t mark_begin, mark_end;
+};
+
+/** attnd_arena_init() - over @base, for a ring of @entries. Return: 0 or -ATTND_E_NO_MEMORY. */
+int attnd_arena_init(struct attnd_arena *arena, void *base, uint64_t bytes, uint32_t entries);
+void attnd_arena_free(struct attnd_arena *arena);
+
+/**
+ * attnd_arena_reserve() - a contiguous block, 64-byte aligned
+ * @sq_index, @in_flight: the next slot, and how many before it the daemon has not consumed; the
+ *           blocks of all others are free again
+ * @offset_bytes: where the block begins; it stays free until attnd_arena_commit()
+ * Return: 0; -ATTND_E_FULL, try again later; -ATTND_E_NO_SPACE, never.
+ */
+int attnd_arena_reserve(struct attnd_arena *arena, uint64_t bytes, uint32_t sq_index,
+                        uint32_t in_flight, uint64_t *offset_bytes);
+
+/** attnd_arena_commit() - the first @bytes of the block belong to slot @sq_index. */
+void attnd_arena_commit(struct attnd_arena *arena, uint64_t bytes, uint32_t sq_index);
+
+/* ---- objects.c: what the session knows of its handles ---- */
+
+enum attnd_object_kind { ATTND_OBJECT_MEMORY, ATTND_OBJECT_POOL, ATTND_OBJECT_PLAN };
+
+struct attnd_object {
+    struct attnd_object *next;
+    enum attnd_object_kind kind;
+    uint32_t handle;
+    union {
+        struct {
+            struct attnd_shm shm; /* address NULL: not mapped here */
+            uint32_t uses;        /* the engine's handle and every pool that came with it */
+        } memory;
+        struct {
+            struct attnd_pool_info info;
+            struct attnd_plane *planes; /* k[layers], v[layers] */
+        } pool;
+        struct {
+            uint32_t heads_q, dtype;
+        } plan;
+    } u;
+};
+
+/* ---- the session ---- */
+
+struct attnd_session {
+    /* The submitting thread. */
+    struct attnd_producer sq;
+    struct attnd_doorbell bell;
+    struct attnd_arena arena;
+
+    /* The waiting thread. */
+    _Alignas(ATTND_CACHE_LINE) struct attnd_consumer cq;
+    uint32_t *cq_need;
+    uint64_t spin_ns;
+    uint64_t glanced_ns; /* when a wait that does not block last asked the socket */
+    int armed;           /* need was left set by attnd_arm() */
+
+    /* Read by all; `gone` goes from 0 to 1 once. */
+    _Alignas(ATTND_CACHE_LINE) uint32_t gone;
+    uint32_t forks; /* of the process when the session was opened */
+    int socket;
+    int notify;   /* the daemon writes it when cq_need is set */
+    int doorbell; /* -1 with futex doorbells */
+    int event;    /* epoll of notify and the socket's end: attnd_fd() */
+    struct attnd_shm submission, completion;
+    struct attnd_info info;
+
+    /* Under call_lock. */
+    _Alignas(ATTND_CACHE_LINE) pthread_mutex_t call_lock;
+    uint64_t call_id;
+    uint8_t *datagram; /* [attnd_call_buffer_bytes()] */
+
+    /* Under objects_lock; handles come and go with call_lock held as well. */
+    pthread_mutex_t objects_lock;
+    struct attnd_object *objects;
+};
+
+/* Forks this process has been born through; a session of another number is the parent's. */
+extern uint32_t attnd_session_forks;
+
+/** attnd_session_connect() - handshake.c: socket, hello, segments. Return: 0 or the fault. */
+int attnd_session_connect(struct attnd_session *session, const struct attnd_open_args *args);
+
+/** attnd_session_end() - the connection is of no more use: every thread learns it from `gone`. */
+void attnd_session_end(struct attnd_session *session);
+
+/** attnd_session_listen() - ppoll for a wake-up or the end of the daemon, at most @timeout_ns;
+ * drains the first and notes the second in `gone`. Threads: the waiting one. */
+void attnd_session_listen(struct attnd_session *session, uint64_t timeout_ns);
+
+/** attnd_session_lost() - ask the socket, without blocking: 1 if the daemon is gone. */
+int attnd_session_lost(struct attnd_session *session);
+
+/* ---- fault.c ---- */
+
+/** attnd_fault_raise() - make this the thread's last fault. Return: @code. */
+int attnd_fault_raise(int code, enum attnd_field field, uint64_t index, int64_t value,
+                      int64_t limit);
+/** attnd_fault_keep() - the same from a struct. Return: its code. */
+int attnd_fault_keep(const struct attnd_fault *fault);
+
+/* ---- args.c: structs that begin with their size ---- */
+
+/** attnd_args_take() - @from of whatever size into @to, zero-extended. Return: 0 or
+ * -ATTND_E_INVALID (field size): none, absurd, or longer with something set that we do not know. */
+int attnd_args_take(void *to, uint32_t to_bytes, const void *from);
+/** attnd_args_give() - as much of @from into @to as to's size says, which is kept. */
+int attnd_args_give(void *to, const void *from, uint32_t from_bytes);
+
+/* ---- checks at the head of every call ---- */
+
+static inline int attnd_session_check_owner(const struct attnd_session *session)
+{
+    if (session == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
+    if (attnd_peek32(&attnd_session_forks) != session->forks)
+        return attnd_fault_raise(-ATTND_E_FORKED, ATTND_F_NONE, 0, 0, 0);
+    return 0;
+}
+
+static inline int attnd_session_check(const struct attnd_session *session)
+{
+    int rc = attnd_session_check_owner(session);
+    if (rc == 0 && attnd_peek32(&session->gone))
+        return attnd_fault_raise(-ATTND_E_DISCONNECTED, ATTND_F_SOCKET, 0, 0, 0);
+    return rc;
+}
+
+/* ---- control.c: one request, one reply ---- */
+
+struct attnd_call {
+    Attnd__Request request; /* by the caller: the call and its case */
+    int fd;                 /* to send, -1: none; stays the caller's */
+    Attnd__Reply *reply;    /* in the session's buffer, until attnd_call_end() */
+    int fds[ATTND_FDS_MAX]; /* received; attnd_call_end() closes what was not taken */
+    int fd_count;
+};
+
+#define ATTND_CALL_INIT                                                                            \
+    {                                                                                              \
+        .request = ATTND__REQUEST__INIT, .fd = -1                                                  \
+    }
+
+/**
+ * attnd_call() - send @call's request and wait at most 5 s for its reply
+ * @expect: what a successful reply must hold
+ * Return: 0 with call_lock held until attnd_call_end(); otherwise a fault, the lock released:
+ * the daemon's answer, -ATTND_E_DISCONNECTED, or -ATTND_E_PROTOCOL, which ends the session.
+ */
+int attnd_call(struct attnd_session *session, struct attnd_call *call,
+               Attnd__Reply__ResultCase expect);
+void attnd_call_end(struct attnd_session *session, struct attnd_call *call);
+
+/** attnd_call_take_fd() - the received descriptor is the caller's from here. */
+int attnd_call_take_fd(struct attnd_call *call, int index);
+
+/** attnd_call_buffer_bytes() - what session->datagram must hold: a datagram and its unpacking. */
+size_t attnd_call_buffer_bytes(void);
+
+/** attnd_call_broken() - the reply makes no sense: end the call and the session. */
+int attnd_call_broken(struct attnd_session *session, struct attnd_call *call);
+
+/* ---- objects.c ---- */
+
+/** attnd_object_find() - with objects_lock held; NULL if unknown. */
+struct attnd_object *attnd_object_find(const struct attnd_session *session,
+                                       enum attnd_object_kind kind, uint32_t handle);
+/** attnd_object_add() - the session owns @object from here. */
+void attnd_object_add(struct attnd_session *session, struct attnd_object *object);
+/** attnd_object_drop() - forget a handle, free what was kept for it; unknown handles are fine. */
+void attnd_object_drop(struct attnd_session *session, enum attnd_object_kind kind, uint32_t handle);
+/** attnd_object_drop_all() - @unmap 0: in a forked child, where nothing is mapped any more. */
+void attnd_object_drop_all(struct attnd_session *session, int unmap);
+
+#endif

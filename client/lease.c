@@ -1,0 +1,145 @@
+/*
+ * lease.c - page leases: lists of page ids to and from the daemon, which does the counting.
+ *
+ * Nothing is remembered here. A session that dies leaves its leases to be counted down by the
+ * daemon; a session that offers pages moves its leases to a ticket and may then die without taking
+ * them along.
+ */
+#include "client/internal.h"
+
+#include <string.h>
+
+static int check_pages(uint32_t count, const int32_t *pages)
+{
+    if (pages == NULL && count > 0)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_PAGES, 0, 0, 0);
+    if (count > ATTND_LEASE_PAGES_MAX)
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_COUNT, 0, count, ATTND_LEASE_PAGES_MAX);
+    /* A negative id takes ten bytes on the wire, and a list of them no datagram holds. */
+    for (uint32_t i = 0; i < count; i++) {
+        if (pages[i] < 0)
+            return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_PAGES, i, pages[i], 0);
+    }
+    return 0;
+}
+
+/* protobuf-c has no const arrays; packing only reads them. */
+static int32_t *wire_pages(const int32_t *pages)
+{
+    return (int32_t *)(uintptr_t)pages;
+}
+
+static int call_empty(struct attnd_session *session, struct attnd_call *call)
+{
+    int rc = attnd_call(session, call, ATTND__REPLY__RESULT__NOT_SET);
+    if (rc == 0)
+        attnd_call_end(session, call);
+    return rc;
+}
+
+int attnd_pages_alloc(struct attnd_session *session, uint32_t pool, uint32_t count, int32_t *pages)
+{
+    if (pages == NULL && count > 0)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_PAGES, 0, 0, 0);
+    if (count > ATTND_LEASE_PAGES_MAX)
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_COUNT, 0, count, ATTND_LEASE_PAGES_MAX);
+    Attnd__PagesAlloc message = ATTND__PAGES_ALLOC__INIT;
+    message.pool = pool;
+    message.count = count;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_PAGES_ALLOC;
+    call.request.pages_alloc = &message;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PAGES);
+    if (rc < 0)
+        return rc;
+    if (call.reply->pages->n_page != count)
+        return attnd_call_broken(session, &call);
+    if (count > 0)
+        memcpy(pages, call.reply->pages->page, count * sizeof(*pages));
+    attnd_call_end(session, &call);
+    return 0;
+}
+
+int attnd_pages_share(struct attnd_session *session, uint32_t pool, uint32_t count,
+                      const int32_t *pages)
+{
+    int rc = check_pages(count, pages);
+    if (rc < 0)
+        return rc;
+    Attnd__PagesShare message = ATTND__PAGES_SHARE__INIT;
+    message.pool = pool;
+    message.n_page = count;
+    message.page = wire_pages(pages);
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_PAGES_SHARE;
+    call.request.pages_share = &message;
+    return call_empty(session, &call);
+}
+
+int attnd_pages_free(struct attnd_session *session, uint32_t pool, uint32_t count,
+                     const int32_t *pages)
+{
+    int rc = check_pages(count, pages);
+    if (rc < 0)
+        return rc;
+    Attnd__PagesFree message = ATTND__PAGES_FREE__INIT;
+    message.pool = pool;
+    message.n_page = count;
+    message.page = wire_pages(pages);
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_PAGES_FREE;
+    call.request.pages_free = &message;
+    return call_empty(session, &call);
+}
+
+int attnd_pages_offer(struct attnd_session *session, uint32_t pool, uint32_t count,
+                      const int32_t *pages, uint32_t expire_ms, struct attnd_token *ticket)
+{
+    int rc = check_pages(count, pages);
+    if (rc < 0)
+        return rc;
+    if (ticket == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_TICKET, 0, 0, 0);
+    Attnd__PagesOffer message = ATTND__PAGES_OFFER__INIT;
+    message.pool = pool;
+    message.n_page = count;
+    message.page = wire_pages(pages);
+    message.expire_ms = expire_ms;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_PAGES_OFFER;
+    call.request.pages_offer = &message;
+    rc = attnd_call(session, &call, ATTND__REPLY__RESULT_TICKET);
+    if (rc < 0)
+        return rc;
+    if (call.reply->ticket->ticket.len != ATTND_TOKEN_BYTES)
+        return attnd_call_broken(session, &call);
+    memcpy(ticket->bytes, call.reply->ticket->ticket.data, ATTND_TOKEN_BYTES);
+    attnd_call_end(session, &call);
+    return 0;
+}
+
+int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *ticket,
+                      uint32_t *pool, int32_t *pages, uint32_t pages_max)
+{
+    if (ticket == NULL || pool == NULL || (pages == NULL && pages_max > 0))
+        return attnd_fault_raise(-ATTND_E_INVALID, ticket ? ATTND_F_PAGES : ATTND_F_TICKET, 0, 0,
+                                 0);
+    struct attnd_token own = *ticket;
+    Attnd__PagesClaim message = ATTND__PAGES_CLAIM__INIT;
+    message.ticket = (ProtobufCBinaryData){.len = ATTND_TOKEN_BYTES, .data = own.bytes};
+    message.pages_max = pages_max;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_PAGES_CLAIM;
+    call.request.pages_claim = &message;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PAGES);
+    if (rc < 0)
+        return rc;
+    size_t count = call.reply->pages->n_page;
+    if (count > pages_max || count > ATTND_LEASE_PAGES_MAX)
+        return attnd_call_broken(session, &call);
+    if (count > 0)
+        memcpy(pages, call.reply->pages->page, count * sizeof(*pages));
+    *pool = call.reply->pages->pool;
+    attnd_call_end(session, &call);
+    return (int)count;
+}

@@ -1,0 +1,279 @@
+/*
+ * pool.c - pools, made here or attached, and what the session knows of them.
+ *
+ * A pool's description comes back from the daemon with every plane, in the names this session has
+ * for the memories; that answer, not the caller's request, is what attnd_pool_info() tells. Memory
+ * the service made for a pool arrives as a descriptor and is mapped once: a session that meets the
+ * same memory again (its own token, say) shares the mapping and counts its uses.
+ */
+#include "client/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void pool_free(struct attnd_object *pool, struct attnd_object *memory)
+{
+    if (pool)
+        free(pool->u.pool.planes);
+    free(pool);
+    free(memory);
+}
+
+static void read_planes(struct attnd_plane *planes, Attnd__Plane *const *wire, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        planes[i] = (struct attnd_plane){.memory = wire[i]->memory,
+                                         .offset_bytes = wire[i]->offset_bytes,
+                                         .stride_page = wire[i]->stride_page,
+                                         .stride_token = wire[i]->stride_token,
+                                         .stride_head = wire[i]->stride_head};
+}
+
+/* Return: 0, or -ATTND_E_NO_MEMORY. */
+static int read_pool(struct attnd_object *pool, const Attnd__PoolReply *reply)
+{
+    const Attnd__PoolCreate *desc = reply->desc;
+    struct attnd_plane *planes = calloc(2 * (size_t)desc->layers, sizeof(*planes));
+    if (planes == NULL)
+        return -ATTND_E_NO_MEMORY;
+    read_planes(planes, desc->k, desc->n_k);
+    read_planes(planes + desc->layers, desc->v, desc->n_v);
+    pool->kind = ATTND_OBJECT_POOL;
+    pool->handle = reply->pool;
+    pool->u.pool.planes = planes;
+    pool->u.pool.info = (struct attnd_pool_info){.memory = reply->memory,
+                                                 .memory_bytes = reply->memory_bytes,
+                                                 .writable = reply->writable != 0,
+                                                 .desc = {.size = sizeof(struct attnd_pool_desc),
+                                                          .layers = desc->layers,
+                                                          .pages = desc->pages,
+                                                          .page_size = desc->page_size,
+                                                          .heads_kv = desc->heads_kv,
+                                                          .dim_qk = desc->dim_qk,
+                                                          .dim_vo = desc->dim_vo,
+                                                          .dtype = desc->dtype,
+                                                          .page_owner = (uint32_t)desc->page_owner,
+                                                          .k = planes,
+                                                          .v = planes + desc->layers}};
+    return 0;
+}
+
+static int reply_is_sane(const struct attnd_call *call)
+{
+    const Attnd__PoolReply *reply = call->reply->pool;
+    const Attnd__PoolCreate *desc = reply->desc;
+    return reply->pool != 0 && call->fd_count == (reply->memory != 0) &&
+           desc->layers <= ATTND_LAYERS_MAX && desc->n_k == desc->layers &&
+           desc->n_v == desc->layers;
+}
+
+/* The pool's memory: the mapping this session has of it, or a new one in @memory, which then is the
+ * session's. Return: 0 or a fault of mapping. call_lock is held, so nobody drops it meanwhile. */
+static int adopt_memory(struct attnd_session *session, struct attnd_call *call,
+                        struct attnd_object **memory, void **address)
+{
+    const Attnd__PoolReply *reply = call->reply->pool;
+    pthread_mutex_lock(&session->objects_lock);
+    struct attnd_object *known = attnd_object_find(session, ATTND_OBJECT_MEMORY, reply->memory);
+    if (known && known->u.memory.shm.address) {
+        known->u.memory.uses++;
+        *address = known->u.memory.shm.address;
+    }
+    pthread_mutex_unlock(&session->objects_lock);
+    if (*address)
+        return 0;
+
+    struct attnd_object *fresh = *memory;
+    struct attnd_fault fault = {0};
+    if (attnd_shm_map(call->fds[0], reply->memory_bytes, 1, &fresh->u.memory.shm, &fault) < 0)
+        return attnd_fault_keep(&fault);
+    fresh->u.memory.shm.fd = -1; /* the call closes it */
+    fresh->u.memory.uses = 1;
+    fresh->kind = ATTND_OBJECT_MEMORY;
+    fresh->handle = reply->memory;
+    *address = fresh->u.memory.shm.address;
+    attnd_object_add(session, fresh);
+    *memory = NULL;
+    return 0;
+}
+
+static int adopt_pool(struct attnd_session *session, struct attnd_call *call,
+                      struct attnd_object *pool, struct attnd_object **memory)
+{
+    if (read_pool(pool, call->reply->pool) < 0)
+        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_POOL, 0, 0, 0);
+    if (call->reply->pool->memory == 0)
+        return 0;
+    return adopt_memory(session, call, memory, &pool->u.pool.info.address);
+}
+
+/* Sends a request that a PoolReply answers, and keeps what it says. */
+static int pool_call(struct attnd_session *session, struct attnd_call *call, uint32_t *handle)
+{
+    struct attnd_object *pool = calloc(1, sizeof(*pool));
+    struct attnd_object *memory = calloc(1, sizeof(*memory));
+    int rc = pool && memory ? attnd_call(session, call, ATTND__REPLY__RESULT_POOL)
+                            : attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_POOL, 0, 0, 0);
+    if (rc == 0 && !reply_is_sane(call))
+        rc = attnd_call_broken(session, call);
+    if (rc < 0) {
+        pool_free(pool, memory);
+        return rc;
+    }
+
+    uint32_t created = call->reply->pool->pool;
+    rc = adopt_pool(session, call, pool, &memory);
+    if (rc == 0) {
+        attnd_object_add(session, pool);
+        pool = NULL;
+        *handle = created;
+    }
+    attnd_call_end(session, call);
+    pool_free(pool, memory);
+    if (rc < 0) {
+        struct attnd_fault fault;
+        attnd_last_fault(&fault);
+        (void)attnd_pool_release(session, created); /* the first fault is the one to tell */
+        return attnd_fault_keep(&fault);
+    }
+    return 0;
+}
+
+/* Planes in the form protobuf-c sends: an array of pointers beside the messages. */
+struct wire_planes {
+    Attnd__Plane *messages;  /* [2 * layers] */
+    Attnd__Plane **pointers; /* [2 * layers] */
+};
+
+static void write_planes(struct wire_planes *wire, size_t at, const struct attnd_plane *planes,
+                         size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        Attnd__Plane *plane = &wire->messages[at + i];
+        attnd__plane__init(plane);
+        plane->memory = planes[i].memory;
+        plane->offset_bytes = planes[i].offset_bytes;
+        plane->stride_page = planes[i].stride_page;
+        plane->stride_token = planes[i].stride_token;
+        plane->stride_head = planes[i].stride_head;
+        wire->pointers[at + i] = plane;
+    }
+}
+
+static int create_with_planes(struct attnd_session *session, struct attnd_call *call,
+                              const struct attnd_pool_desc *desc, uint32_t *handle)
+{
+    size_t layers = desc->layers;
+    struct wire_planes wire = {.messages = calloc(2 * layers + 1, sizeof(*wire.messages)),
+                               .pointers = calloc(2 * layers + 1, sizeof(*wire.pointers))};
+    int rc;
+    if (wire.messages && wire.pointers) {
+        write_planes(&wire, 0, desc->k, layers);
+        write_planes(&wire, layers, desc->v, layers);
+        Attnd__PoolCreate *message = call->request.pool_create;
+        message->n_k = message->n_v = layers;
+        message->k = wire.pointers;
+        message->v = wire.pointers + layers;
+        rc = pool_call(session, call, handle);
+    } else {
+        rc = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_LAYERS, 0, desc->layers, 0);
+    }
+    free(wire.messages);
+    free(wire.pointers);
+    return rc;
+}
+
+int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_desc *desc,
+                      uint32_t *pool)
+{
+    struct attnd_pool_desc own;
+    int rc = attnd_args_take(&own, sizeof(own), desc);
+    if (rc < 0)
+        return rc;
+    if (pool == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_POOL, 0, 0, 0);
+    if ((own.k == NULL) != (own.v == NULL))
+        return attnd_fault_raise(-ATTND_E_INVALID, own.k ? ATTND_F_V : ATTND_F_K, 0, 0, 0);
+    if (own.layers == 0 || own.layers > ATTND_LAYERS_MAX)
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LAYERS, 0, own.layers, ATTND_LAYERS_MAX);
+    if (own.page_owner != ATTND_PAGES_OF_SERVICE && own.page_owner != ATTND_PAGES_OF_ENGINE)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_PAGES, 0, own.page_owner,
+                                 ATTND_PAGES_OF_ENGINE);
+
+    Attnd__PoolCreate message = ATTND__POOL_CREATE__INIT;
+    message.layers = own.layers;
+    message.pages = own.pages;
+    message.page_size = own.page_size;
+    message.heads_kv = own.heads_kv;
+    message.dim_qk = own.dim_qk;
+    message.dim_vo = own.dim_vo;
+    message.dtype = own.dtype;
+    message.page_owner = (Attnd__PageOwner)own.page_owner;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_POOL_CREATE;
+    call.request.pool_create = &message;
+    return own.k ? create_with_planes(session, &call, &own, pool) : pool_call(session, &call, pool);
+}
+
+int attnd_pool_attach(struct attnd_session *session, const struct attnd_token *token,
+                      uint32_t *pool)
+{
+    if (token == NULL || pool == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, token ? ATTND_F_POOL : ATTND_F_TOKEN, 0, 0, 0);
+    struct attnd_token own = *token;
+    Attnd__PoolAttach message = ATTND__POOL_ATTACH__INIT;
+    message.token = (ProtobufCBinaryData){.len = ATTND_TOKEN_BYTES, .data = own.bytes};
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_POOL_ATTACH;
+    call.request.pool_attach = &message;
+    return pool_call(session, &call, pool);
+}
+
+int attnd_pool_info(struct attnd_session *session, uint32_t pool, struct attnd_pool_info *info)
+{
+    int rc = attnd_session_check_owner(session);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&session->objects_lock);
+    const struct attnd_object *object = attnd_object_find(session, ATTND_OBJECT_POOL, pool);
+    rc = object ? attnd_args_give(info, &object->u.pool.info, sizeof(object->u.pool.info))
+                : attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_POOL, 0, pool, 0);
+    pthread_mutex_unlock(&session->objects_lock);
+    return rc;
+}
+
+int attnd_pool_share(struct attnd_session *session, uint32_t pool, int writable,
+                     struct attnd_token *token)
+{
+    if (token == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_TOKEN, 0, 0, 0);
+    Attnd__PoolShare message = ATTND__POOL_SHARE__INIT;
+    message.pool = pool;
+    message.writable = writable != 0;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_POOL_SHARE;
+    call.request.pool_share = &message;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_TOKEN);
+    if (rc < 0)
+        return rc;
+    if (call.reply->token->token.len != ATTND_TOKEN_BYTES)
+        return attnd_call_broken(session, &call);
+    memcpy(token->bytes, call.reply->token->token.data, ATTND_TOKEN_BYTES);
+    attnd_call_end(session, &call);
+    return 0;
+}
+
+int attnd_pool_release(struct attnd_session *session, uint32_t pool)
+{
+    Attnd__PoolRelease message = ATTND__POOL_RELEASE__INIT;
+    message.pool = pool;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_POOL_RELEASE;
+    call.request.pool_release = &message;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
+    if (rc < 0)
+        return rc;
+    attnd_object_drop(session, ATTND_OBJECT_POOL, pool);
+    attnd_call_end(session, &call);
+    return 0;
+}
