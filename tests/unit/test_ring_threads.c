@@ -1,0 +1,241 @@
+/*
+ * test_ring_threads.c - both ends of two rings in one process and one mapping, so that TSan sees
+ * every edge; and the lost wake-up, looked for by a deadline.
+ *
+ * One thread asks in bursts and sleeps for the answers, the other echoes and sleeps in between.
+ * Both waste a random moment before each step, so that publishing and falling asleep meet in every
+ * order. A wake-up that is lost leaves both asleep: the deadline is far beyond any scheduling
+ * delay.
+ */
+#include "ipc/ring.h"
+#include "ipc/wake.h"
+#include "schemas/atomics.h"
+#include "tests/support/prng.h"
+#include "tests/support/seed.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define ENTRIES 16u
+#define LOST_NS 20000000000u
+#ifdef ATTND_TSAN
+#define BURSTS 3000
+#else
+#define BURSTS 30000
+#endif
+
+/* One direction; every shared word in its own line, as in abi.h. */
+struct direction {
+    _Alignas(64) uint64_t slots[ENTRIES][8];
+    _Alignas(64) uint32_t tail;
+    _Alignas(64) uint32_t head;
+    _Alignas(64) uint32_t need;
+    _Alignas(64) struct attnd_producer producer;
+    _Alignas(64) struct attnd_consumer consumer;
+    struct attnd_doorbell bell;
+};
+
+struct end {
+    struct direction *out, *in;
+    struct prng prng;
+    uint64_t sleeps, lost, wrong;
+};
+
+static uint64_t seed;
+static struct direction ask, answer;
+
+static void open_direction(struct direction *direction)
+{
+    memset(direction, 0, sizeof(*direction));
+    attnd_producer_init(&direction->producer, direction->slots, &direction->tail, &direction->head,
+                        ENTRIES);
+    attnd_consumer_init(&direction->consumer, direction->slots, &direction->tail, &direction->head,
+                        ENTRIES);
+    direction->bell =
+        (struct attnd_doorbell){.word = &direction->tail, .need = &direction->need, .fd = -1};
+}
+
+static void waste_a_moment(struct prng *prng)
+{
+    for (uint32_t i = prng_below(prng, 1u << prng_below(prng, 10)); i > 0; i--)
+        attnd_relax();
+}
+
+/* Returns 0 when the wake-up was lost. */
+static int wait_for_slot(struct end *end)
+{
+    struct attnd_consumer *ring = &end->in->consumer;
+    if (!attnd_consumer_empty(ring))
+        return 1;
+    if (prng_percent(&end->prng, 30) && attnd_wake_spin(ring->tail, ring->index, 2000))
+        return 1;
+    end->sleeps++;
+    return attnd_wake_wait(&end->in->tail, ring->index, &end->in->need, LOST_NS);
+}
+
+static int send(struct end *end, uint64_t number)
+{
+    uint64_t slot[8];
+    for (int i = 0; i < 8; i++)
+        slot[i] = number + (uint64_t)i;
+    int rc = attnd_producer_push(&end->out->producer, slot);
+    if (rc == 0)
+        attnd_doorbell_ring(&end->out->bell);
+    return rc;
+}
+
+/* Returns the number received, or UINT64_MAX for a lost wake-up or a torn slot. */
+static uint64_t receive(struct end *end)
+{
+    uint64_t slot[8];
+    if (!wait_for_slot(end)) {
+        end->lost++;
+        return UINT64_MAX;
+    }
+    if (attnd_consumer_pop(&end->in->consumer, slot) != 1)
+        return UINT64_MAX;
+    for (int i = 0; i < 8; i++)
+        if (slot[i] != slot[0] + (uint64_t)i)
+            return UINT64_MAX;
+    return slot[0];
+}
+
+static void *echo(void *argument)
+{
+    struct end *end = argument;
+    for (;;) {
+        waste_a_moment(&end->prng);
+        uint64_t number = receive(end);
+        if (number == UINT64_MAX)
+            end->wrong++;
+        if (number == UINT64_MAX || number == 0)
+            return NULL;
+        if (send(end, number) < 0)
+            end->wrong++;
+    }
+}
+
+static void no_slot_is_torn_and_no_wake_up_is_lost(void **state)
+{
+    (void)state;
+    open_direction(&ask);
+    open_direction(&answer);
+    struct end asker = {.out = &ask, .in = &answer, .prng = prng_fork(seed, 1)};
+    struct end echoer = {.out = &answer, .in = &ask, .prng = prng_fork(seed, 2)};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, echo, &echoer), 0);
+
+    uint64_t sent = 0, received = 0;
+    for (int burst = 0; burst < BURSTS && !asker.wrong; burst++) {
+        for (uint32_t i = 1 + prng_below(&asker.prng, ENTRIES / 2); i > 0; i--) {
+            asker.wrong += send(&asker, ++sent) != 0;
+            waste_a_moment(&asker.prng);
+        }
+        while (received < sent && !asker.wrong)
+            asker.wrong += receive(&asker) != ++received;
+    }
+    assert_int_equal(send(&asker, 0), 0); /* the end */
+    pthread_join(thread, NULL);
+    assert_int_equal(asker.lost + echoer.lost, 0);
+    assert_int_equal(asker.wrong + echoer.wrong, 0);
+    print_message("%llu slots each way, asleep %llu and %llu times\n", (unsigned long long)sent,
+                  (unsigned long long)asker.sleeps, (unsigned long long)echoer.sleeps);
+    assert_true(asker.sleeps > 0 && echoer.sleeps > 0);
+}
+
+static void a_full_ring_drains_under_a_fast_producer(void **state)
+{
+    (void)state;
+    open_direction(&ask);
+    open_direction(&answer);
+    struct end asker = {.out = &ask, .in = &answer, .prng = prng_fork(seed, 3)};
+    struct end echoer = {.out = &answer, .in = &ask, .prng = prng_fork(seed, 4)};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, echo, &echoer), 0);
+
+    uint64_t sent = 0, received = 0, full = 0;
+    const uint64_t total = 10 * (uint64_t)BURSTS;
+    while (received < total && !asker.wrong) {
+        /* No more in flight than the answers have room for. */
+        int rc = sent < total && sent - received < ENTRIES ? send(&asker, sent + 1) : -1;
+        sent += rc == 0;
+        full += rc == -ATTND_E_FULL;
+        if (rc != 0)
+            asker.wrong += receive(&asker) != ++received;
+    }
+    assert_int_equal(send(&asker, 0), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(full, 0);
+    assert_int_equal(asker.wrong + echoer.wrong, 0);
+}
+
+static void no_system_call_is_made_for_a_peer_that_is_awake(void **state)
+{
+    (void)state;
+    open_direction(&ask);
+    assert_int_equal(attnd_doorbell_ring(&ask.bell), 0);
+    attnd_wake_announce(&ask.need);
+    assert_int_equal(attnd_doorbell_ring(&ask.bell), 1);
+    attnd_wake_withdraw(&ask.need);
+    assert_int_equal(attnd_doorbell_ring(&ask.bell), 0);
+}
+
+static void a_doorbell_with_an_eventfd_writes_it(void **state)
+{
+    (void)state;
+    open_direction(&ask);
+    ask.bell.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    uint64_t rings = 0;
+    assert_int_equal(attnd_doorbell_ring(&ask.bell), 0);
+    assert_int_equal(read(ask.bell.fd, &rings, sizeof(rings)), -1);
+    attnd_wake_announce(&ask.need);
+    assert_int_equal(attnd_doorbell_ring(&ask.bell), 1);
+    assert_int_equal(attnd_doorbell_ring(&ask.bell), 1);
+    assert_int_equal(read(ask.bell.fd, &rings, sizeof(rings)), sizeof(rings));
+    assert_int_equal(rings, 2);
+    /* at its limit it neither blocks nor fails */
+    rings = UINT64_MAX - 1;
+    assert_int_equal(write(ask.bell.fd, &rings, sizeof(rings)), sizeof(rings));
+    assert_int_equal(attnd_doorbell_ring(&ask.bell), 1);
+    close(ask.bell.fd);
+}
+
+static void a_wait_ends_at_its_deadline_and_not_before(void **state)
+{
+    (void)state;
+    uint32_t word = 7, need = 0;
+    assert_int_equal(attnd_wake_wait(&word, 7, &need, 0), 0);
+    assert_int_equal(attnd_wake_wait(&word, 6, &need, 0), 1);
+    assert_int_equal(attnd_wake_wait(&word, 6, &need, UINT64_MAX), 1);
+    uint64_t begin_ns = attnd_clock_ns();
+    assert_int_equal(attnd_wake_wait(&word, 7, &need, 20000000), 0);
+    uint64_t waited_ns = attnd_clock_ns() - begin_ns;
+    assert_true(waited_ns >= 20000000);
+    assert_int_equal(need, 0);
+    begin_ns = attnd_clock_ns();
+    assert_int_equal(attnd_wake_spin(&word, 7, 1000000), 0);
+    assert_true(attnd_clock_ns() - begin_ns >= 1000000);
+    assert_int_equal(attnd_wake_spin(&word, 6, 0), 1);
+    assert_int_equal(attnd_wake_spin(&word, 7, 0), 0);
+}
+
+int main(void)
+{
+    seed = test_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_slot_is_torn_and_no_wake_up_is_lost),
+        cmocka_unit_test(a_full_ring_drains_under_a_fast_producer),
+        cmocka_unit_test(no_system_call_is_made_for_a_peer_that_is_awake),
+        cmocka_unit_test(a_doorbell_with_an_eventfd_writes_it),
+        cmocka_unit_test(a_wait_ends_at_its_deadline_and_not_before),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
