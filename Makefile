@@ -32,8 +32,8 @@ endif
 GEN := $(BUILD)/gen/schemas/attnd.pb-c.c
 SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
-# libattnd needs no event loop and no admission.
-IPC_CLIENT := $(filter-out ipc/loop%.c ipc/admit%.c,$(IPC))
+# libattnd needs no event loop, and of admission only the allocator that ends.
+IPC_CLIENT := $(filter-out ipc/loop%.c ipc/admit%.c,$(IPC)) ipc/admit_alloc.c
 PERSISTENT := $(wildcard persistent/plan/*.c persistent/cpu/*.c) persistent/cuda/cuda_none.c
 ifneq ($(ARCH),x86_64)
 PERSISTENT := $(filter-out %_avx2.c %_avx512.c,$(PERSISTENT))
@@ -165,7 +165,7 @@ test-asan:
 
 # Programs whose threads share memory: both ring ends in one process and one mapping (TSan sees
 # nothing across two), the worker's threads, the client's two.
-TSAN_TESTS := $(filter %threads %cpu_queue %client_%,$(notdir $(UNIT)))
+TSAN_TESTS := $(filter %threads %cpu_queue test_client_%,$(notdir $(UNIT)))
 test-tsan:
 	@$(MAKE) --no-print-directory -j2 BUILD=build/tsan SANITIZE=thread CC=clang CFLAGS='-O1 -g' \
 	  $(patsubst %,build/tsan/tests/unit/%,$(TSAN_TESTS))

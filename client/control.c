@@ -10,37 +10,14 @@
  * never mistaken for the next one, and nobody waits for a completion that cannot come.
  */
 #include "client/internal.h"
+#include "ipc/admit_alloc.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/socket.h>
 
 /* The largest reply describes a pool of 1,024 layers: 2,048 planes and protobuf-c's scratch. */
 #define UNPACK_BYTES (4u * ATTND_DATAGRAM_BYTES_MAX)
-
-struct unpack_memory {
-    uint8_t *base;
-    size_t used, bytes;
-};
-
-static void *unpack_alloc(void *context, size_t size)
-{
-    struct unpack_memory *memory = context;
-    if (size > memory->bytes - memory->used)
-        return NULL;
-    void *block = memory->base + memory->used;
-    size_t rounded = (size + 15) & ~(size_t)15;
-    size_t left = memory->bytes - memory->used;
-    memory->used += rounded < left ? rounded : left;
-    return block;
-}
-
-static void unpack_free(void *context, void *block)
-{
-    (void)context;
-    (void)block;
-}
 
 size_t attnd_call_buffer_bytes(void)
 {
@@ -104,10 +81,9 @@ static long receive_reply(struct attnd_session *session, struct attnd_call *call
 static int unpack_reply(struct attnd_session *session, struct attnd_call *call, long bytes,
                         Attnd__Reply__ResultCase expect)
 {
-    struct unpack_memory memory = {.base = session->datagram + ATTND_DATAGRAM_BYTES_MAX,
-                                   .bytes = UNPACK_BYTES};
-    ProtobufCAllocator allocator = {unpack_alloc, unpack_free, &memory};
-    Attnd__Reply *reply = attnd__reply__unpack(&allocator, (size_t)bytes, session->datagram);
+    struct attnd_admit_alloc alloc;
+    attnd_admit_alloc_init(&alloc, session->datagram + ATTND_DATAGRAM_BYTES_MAX, UNPACK_BYTES);
+    Attnd__Reply *reply = attnd__reply__unpack(&alloc.allocator, (size_t)bytes, session->datagram);
     if (reply == NULL || reply->id != session->call_id || reply->code > 0)
         return broken(session);
     if (reply->code < 0) {
