@@ -356,9 +356,10 @@ struct attnd_tile {
 ATTND_ASSERT_SIZE(attnd_tile, 48);
 ATTND_ASSERT_AT(attnd_tile, partial, 20);
 
-/* Query rows whose result has several parts. Each (merge, KV head) has an arrival counter; whoever
- * arrives as number part_count merges: row row_begin + i of part p is partial row
- * merge_parts[part_begin + p] + i. Parts are listed by level, then by kv_begin. */
+/* Query rows whose result has several parts (or one, where a tile shares only others of its rows).
+ * Each (merge, KV head) has an arrival counter; whoever arrives as number part_count merges: row
+ * row_begin + i of part p is partial row merge_parts[part_begin + p] + i. Parts are listed by
+ * level, then by kv_begin. */
 struct attnd_merge {
     uint32_t row_begin, row_count;
     uint32_t part_begin, part_count;
@@ -389,7 +390,7 @@ struct attnd_plan_head {
     int64_t lse_stride_row, lse_stride_head;
     int64_t k_stride_row, k_stride_head; /* rows to append */
     int64_t v_stride_row, v_stride_head;
-    uint32_t set_version;     /* counts plan_set: a worker that keeps a copy copies all again */
+    uint32_t set_version;     /* new with each plan_set of any plan: a kept copy is all stale */
     uint32_t advance_version; /* counts advances since: lengths and page ids again */
     uint64_t zero[6];
 };

@@ -44,7 +44,7 @@ struct attnd_batch_view {
 struct attnd_advance_view {
     uint32_t entries;            /* equals the plan's */
     uint32_t pages;              /* appended in all */
-    const int32_t *kv_len;       /* [entries], >= 0, <= planned pages x page_size */
+    const int32_t *kv_len;       /* [entries], >= 0, <= pages in use x page_size */
     const int32_t *page_indptr;  /* [entries + 1]; NULL when pages == 0 */
     const int32_t *page_indices; /* [pages] */
 };

@@ -1,0 +1,93 @@
+/*
+ * advance.c - a step of decoding without planning again: lengths of a new generation, pages behind
+ * the lists there are.
+ *
+ * Everything is checked before anything is written, so a refused advance leaves no trace. A length
+ * may not reach past the pages in use, new ones included: slots behind them are reserved, not
+ * empty, and what they will name is not known yet.
+ */
+#include "persistent/plan/private.h"
+#include "schemas/atomics.h"
+
+#include <assert.h>
+#include <string.h>
+
+static uint32_t pages_added(const struct attnd_advance_view *advance, uint32_t entry)
+{
+    if (!advance->pages)
+        return 0;
+    return (uint32_t)(advance->page_indptr[entry + 1] - advance->page_indptr[entry]);
+}
+
+static int check_entries(const struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                         struct attnd_fault *fault)
+{
+    const uint64_t page_size = plan->pool.page_size;
+
+    for (uint32_t i = 0; i < advance->entries; i++) {
+        const struct attnd_entry_pages *pages = &plan->pages[i];
+        const uint32_t added = pages_added(advance, i), spare = pages->planned - pages->used;
+        const int64_t kv_len = advance->kv_len[i];
+
+        if (added > spare)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_INDPTR, i + 1,
+                                   advance->page_indptr[i + 1],
+                                   (int64_t)advance->page_indptr[i] + spare);
+        uint64_t room = (pages->used + added) * page_size;
+        int64_t kv_len_max = room > INT32_MAX ? INT32_MAX : (int64_t)room;
+        if (kv_len < 0 || kv_len > kv_len_max)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, i, kv_len,
+                                   kv_len < 0 ? 0 : kv_len_max);
+    }
+    return 0;
+}
+
+static int check_pages(const struct attnd_advance_view *advance, uint32_t pool_pages,
+                       struct attnd_fault *fault)
+{
+    for (uint32_t p = 0; p < advance->pages; p++) {
+        int64_t page = advance->page_indices[p];
+        if (page < 0 || page >= pool_pages)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_INDICES, p, page,
+                                   page < 0 ? 0 : (int64_t)pool_pages - 1);
+    }
+    return 0;
+}
+
+static void append_pages(struct attnd_plan *plan, const struct attnd_advance_view *advance)
+{
+    for (uint32_t i = 0; i < advance->entries; i++) {
+        struct attnd_entry_pages *pages = &plan->pages[i];
+        const uint32_t added = pages_added(advance, i);
+
+        if (!added)
+            continue;
+        memcpy(plan->kv_pages + pages->begin + pages->used,
+               advance->page_indices + advance->page_indptr[i], added * sizeof(int32_t));
+        pages->used += added;
+    }
+}
+
+int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                          uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault)
+{
+    assert(generation < ATTND_GENERATIONS);
+    if (advance->entries != plan->shape.entries)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_REQUESTS, 0, advance->entries,
+                               plan->shape.entries);
+    int code = check_entries(plan, advance, fault);
+    if (!code)
+        code = check_pages(advance, pool_pages, fault);
+    if (code)
+        return code;
+
+    if (advance->pages)
+        append_pages(plan, advance);
+    if (advance->entries)
+        memcpy(plan->kv_len + (size_t)generation * plan->capacity.entries, advance->kv_len,
+               advance->entries * sizeof(int32_t));
+    /* R1: a worker may be copying the arrays for a run of an older generation right now. It reads
+     * the version first, so a copy that missed something of ours is known to be old. */
+    attnd_publish32(&plan->head->advance_version, ++plan->shape.advance_version);
+    return 0;
+}

@@ -1,0 +1,104 @@
+/*
+ * layout.c - the one place where capacities are derived: how many tiles, merges and partial rows a
+ * batch within the limits can come to, and where the arrays for them lie in the heap.
+ *
+ * Blocks: an entry of n rows has ceil(n / t) blocks of t tokens, so a level of N rows and E entries
+ * has at most N / t + E, and never more than N.
+ * Splits: a block of cost c gets round(c / target) parts, that is at most c / target more; over all
+ * blocks that is total / target, which the choice of target makes TILES_PER_WORKER * workers queue
+ * items, each tile being heads_kv of them. tile.c holds this as a hard budget.
+ * Merges: a row segment ends where a block begins or ends; levels are partitions of the same rows,
+ * so there are no more segments than blocks, and no more than rows.
+ * Partial rows: every level's blocks cover a row at most once, and each added tile repeats at most
+ * one block's rows. With one level only split blocks have partials, at least one added tile each.
+ * Parts: each (merge, part) pair stands for at least one partial row of its own.
+ */
+#include "persistent/plan/private.h"
+
+#define TARGET_MAX 65536u /* workers, rows of a tile, granule: far beyond any device */
+
+static int in_range(uint32_t value, uint32_t min, uint32_t max)
+{
+    return value >= min && value <= max;
+}
+
+static int limits_valid(const struct attnd_plan_limits *limits)
+{
+    const struct attnd_plan_target *target = &limits->target;
+
+    return limits->requests <= INT32_MAX && limits->rows <= INT32_MAX &&
+           limits->pages <= INT32_MAX && in_range(limits->levels, 1, ATTND_LEVELS_MAX) &&
+           in_range(limits->heads_q, 1, ATTND_HEADS_MAX) &&
+           in_range(limits->heads_kv, 1, limits->heads_q) &&
+           limits->heads_q % limits->heads_kv == 0 &&
+           limits->heads_q / limits->heads_kv <= ATTND_GROUP_MAX &&
+           in_range(target->tile_workers, 1, TARGET_MAX) &&
+           in_range(target->rows_per_tile, 1, TARGET_MAX) &&
+           in_range(target->kv_granule, 1, TARGET_MAX);
+}
+
+static uint64_t min64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Places an array of @count elements at *bytes and moves *bytes behind it, on a cache line. */
+static uint64_t place(uint64_t *bytes, uint64_t count, uint64_t element_bytes)
+{
+    uint64_t offset_bytes = *bytes;
+    uint64_t end_bytes = offset_bytes + count * element_bytes;
+
+    *bytes = (end_bytes + ATTND_CACHE_LINE - 1) / ATTND_CACHE_LINE * ATTND_CACHE_LINE;
+    return offset_bytes;
+}
+
+int attnd_plan_capacity(const struct attnd_plan_limits *limits,
+                        struct attnd_plan_capacity *capacity)
+{
+    if (!limits_valid(limits))
+        return -ATTND_E_RANGE;
+
+    const uint64_t levels = limits->levels, rows = limits->rows, requests = limits->requests;
+    const uint64_t group = limits->heads_q / limits->heads_kv;
+    /* A batch may use fewer heads than the plan allows: blocks then hold more tokens. */
+    const uint64_t tokens_max = limits->target.rows_per_tile;
+    const uint64_t tokens_min = tokens_max > group ? tokens_max / group : 1;
+    const uint64_t items = (uint64_t)limits->target.tile_workers * ATTND_SPLIT_TILES_PER_WORKER;
+
+    uint64_t blocks = min64(levels * rows, levels * (rows / tokens_min) + requests);
+    uint64_t splits = (items + limits->heads_kv - 1) / limits->heads_kv;
+    uint64_t split_rows = splits * min64(tokens_max, rows);
+    uint64_t partial_rows = levels * rows + split_rows;
+    if (levels == 1)
+        partial_rows = min64(partial_rows, 2 * split_rows);
+    uint64_t merges = min64(rows, blocks);
+    if (partial_rows > INT32_MAX || (blocks + splits) * limits->heads_kv > INT32_MAX)
+        return -ATTND_E_RANGE;
+
+    const uint64_t line = ATTND_CACHE_LINE / sizeof(int32_t);
+    uint64_t entries = (requests + line - 1) / line * line;
+    uint64_t bytes = sizeof(struct attnd_plan_head);
+    *capacity = (struct attnd_plan_capacity){
+        .blocks = (uint32_t)blocks,
+        .splits = (uint32_t)splits,
+        .tiles = (uint32_t)(blocks + splits),
+        .merges = (uint32_t)merges,
+        .partial_rows = (uint32_t)partial_rows,
+        .entries = (uint32_t)entries,
+    };
+    capacity->entries_offset_bytes = place(&bytes, requests, sizeof(struct attnd_entry));
+    capacity->tiles_offset_bytes = place(&bytes, capacity->tiles, sizeof(struct attnd_tile));
+    capacity->merges_offset_bytes = place(&bytes, merges, sizeof(struct attnd_merge));
+    capacity->merge_parts_offset_bytes = place(&bytes, partial_rows, sizeof(uint32_t));
+    capacity->kv_pages_offset_bytes = place(&bytes, limits->pages, sizeof(int32_t));
+    capacity->kv_len_offset_bytes = place(&bytes, ATTND_GENERATIONS * entries, sizeof(int32_t));
+    capacity->heap_bytes = bytes;
+    return 0;
+}
+
+uint64_t attnd_plan_heap_bytes(const struct attnd_plan_limits *limits)
+{
+    struct attnd_plan_capacity capacity;
+
+    return attnd_plan_capacity(limits, &capacity) ? 0 : capacity.heap_bytes;
+}

@@ -1,0 +1,197 @@
+/*
+ * plan.c - the plan object: from page tables to work that any worker can take, once for all layers.
+ *
+ * A batch says which query rows read which pages. The worker wants the opposite view: pieces of
+ * about equal time, each self-contained, in an order that ends well. attnd_planner_set() makes it
+ * in five steps, all linear in the size of the batch:
+ *
+ *   fill.c    entries, page lists (with room for advance), lengths of generation 0
+ *   tile.c    rows of an entry into blocks of one pass over KV, with a cost each; blocks that are
+ *             long against a worker's share are split along KV. The result is tiles.
+ *   merge.c   rows that several tiles answer for (splits, cascade levels) get partials and merges
+ *   order.c   tiles by cost, largest first: whoever is free takes the next, and the last to finish
+ *             is not far behind
+ *   head      last, here
+ *
+ * What a plan does not hold is as important: no layer, no q or o address, no lengths inside tiles.
+ * A run descriptor brings the first two, a generation the last, so one plan serves every layer of a
+ * step and, by advance.c, the steps after it.
+ *
+ * Memory: the capacities of a plan bound everything a batch can come to (layout.c derives how), so
+ * setting and advancing allocate nothing. The heap half is shared with the worker and only written;
+ * the private half (private.h) remembers what advance needs. Nothing here synchronises: the daemon
+ * sets a plan while no run of it is in flight, and the ring that carries the run publishes it.
+ */
+#include "persistent/plan/private.h"
+#include "schemas/atomics.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Every set of every plan: a worker tells by it whether its copy of the plan at some heap offset is
+ * the plan that is there now, even if another one was there before. */
+static uint32_t sets;
+
+/* The parts of the private half that grow with the capacities, in one allocation. */
+static int allocate_private(struct attnd_plan *plan)
+{
+    const struct attnd_plan_capacity *capacity = &plan->capacity;
+    const size_t blocks = capacity->blocks, tiles = capacity->tiles;
+    const size_t requests = plan->limits.requests;
+    size_t bytes = blocks * sizeof(*plan->blocks) + tiles * sizeof(*plan->built) +
+                   requests * sizeof(*plan->pages) + 2 * tiles * sizeof(*plan->order);
+
+    plan->memory = malloc(bytes ? bytes : 1);
+    if (!plan->memory)
+        return -ATTND_E_NO_MEMORY;
+    /* Widest alignment first: no padding between them. */
+    plan->blocks = plan->memory;
+    plan->built = (struct attnd_tile *)(void *)(plan->blocks + blocks);
+    plan->pages = (struct attnd_entry_pages *)(void *)(plan->built + tiles);
+    plan->order = (uint32_t *)(void *)(plan->pages + requests);
+    plan->order_spare = plan->order + tiles;
+    return 0;
+}
+
+static void point_into_heap(struct attnd_plan *plan, void *heap)
+{
+    const struct attnd_plan_capacity *capacity = &plan->capacity;
+    uint8_t *bytes = heap;
+
+    plan->head = heap;
+    plan->entries = (void *)(bytes + capacity->entries_offset_bytes);
+    plan->tiles = (void *)(bytes + capacity->tiles_offset_bytes);
+    plan->merges = (void *)(bytes + capacity->merges_offset_bytes);
+    plan->merge_parts = (void *)(bytes + capacity->merge_parts_offset_bytes);
+    plan->kv_pages = (void *)(bytes + capacity->kv_pages_offset_bytes);
+    plan->kv_len = (void *)(bytes + capacity->kv_len_offset_bytes);
+}
+
+/* What is true of the plan whatever the batch; a plan of this shape is empty. */
+static struct attnd_plan_head empty_shape(const struct attnd_plan *plan, uint64_t pool_offset_bytes)
+{
+    const struct attnd_plan_capacity *capacity = &plan->capacity;
+
+    return (struct attnd_plan_head){
+        .pool_offset_bytes = pool_offset_bytes,
+        .heads_q = plan->limits.heads_q,
+        .heads_kv = plan->pool.heads_kv,
+        .group = plan->limits.heads_q / plan->pool.heads_kv,
+        .dim_qk = plan->pool.dim_qk,
+        .dim_vo = plan->pool.dim_vo,
+        .dtype = plan->pool.dtype,
+        .entries_max = capacity->entries,
+        .entries_offset_bytes = capacity->entries_offset_bytes,
+        .tiles_offset_bytes = capacity->tiles_offset_bytes,
+        .merges_offset_bytes = capacity->merges_offset_bytes,
+        .merge_parts_offset_bytes = capacity->merge_parts_offset_bytes,
+        .kv_pages_offset_bytes = capacity->kv_pages_offset_bytes,
+        .kv_len_offset_bytes = capacity->kv_len_offset_bytes,
+    };
+}
+
+int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
+                   const struct attnd_heap_pool *pool, uint64_t pool_offset_bytes,
+                   struct attnd_plan **out)
+{
+    struct attnd_plan *plan = calloc(1, sizeof(*plan));
+    int code;
+
+    if (!plan)
+        return -ATTND_E_NO_MEMORY;
+    plan->limits = *limits;
+    plan->pool = *pool;
+    code = attnd_plan_capacity(limits, &plan->capacity);
+    if (!code && (limits->heads_kv != pool->heads_kv || pool->page_size == 0))
+        code = -ATTND_E_RANGE;
+    if (!code)
+        code = allocate_private(plan);
+    if (code) {
+        free(plan);
+        return code;
+    }
+    point_into_heap(plan, heap);
+    plan->shape = empty_shape(plan, pool_offset_bytes);
+    *plan->head = plan->shape;
+    *out = plan;
+    return 0;
+}
+
+void attnd_plan_free(struct attnd_plan *plan)
+{
+    if (!plan)
+        return;
+    free(plan->memory);
+    free(plan);
+}
+
+static int check_capacities(const struct attnd_plan_limits *limits,
+                            const struct attnd_batch_view *batch, struct attnd_fault *fault)
+{
+    const uint64_t reserved =
+        (uint64_t)batch->level[batch->levels - 1].entries * batch->reserve_pages;
+    const struct {
+        enum attnd_field field;
+        uint64_t value, limit;
+    } check[] = {
+        {ATTND_F_LEVELS, batch->levels, limits->levels},
+        {ATTND_F_ROWS, batch->rows, limits->rows},
+        {ATTND_F_REQUESTS, batch->entries, limits->requests},
+        {ATTND_F_PAGES, batch->pages + reserved, limits->pages},
+        {ATTND_F_HEADS_Q, batch->heads_q, limits->heads_q},
+    };
+
+    for (size_t i = 0; i < sizeof(check) / sizeof(check[0]); i++)
+        if (check[i].value > check[i].limit)
+            return attnd_fault_set(fault, -ATTND_E_NO_SPACE, check[i].field, 0,
+                                   (int64_t)check[i].value, (int64_t)check[i].limit);
+    return 0;
+}
+
+static void take_shape(struct attnd_plan_head *shape, const struct attnd_batch_view *batch)
+{
+    shape->rows = batch->rows;
+    shape->entries = batch->entries;
+    shape->levels = batch->levels;
+    shape->heads_q = batch->heads_q;
+    shape->group = batch->heads_q / shape->heads_kv;
+    shape->dtype = batch->dtype;
+    shape->flags = batch->flags;
+    shape->sm_scale = batch->sm_scale;
+    shape->q_stride_row = batch->q_stride_row;
+    shape->q_stride_head = batch->q_stride_head;
+    shape->o_stride_row = batch->o_stride_row;
+    shape->o_stride_head = batch->o_stride_head;
+    shape->lse_stride_row = batch->lse_stride_row;
+    shape->lse_stride_head = batch->lse_stride_head;
+    shape->k_stride_row = batch->k_stride_row;
+    shape->k_stride_head = batch->k_stride_head;
+    shape->v_stride_row = batch->v_stride_row;
+    shape->v_stride_head = batch->v_stride_head;
+}
+
+int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
+                      struct attnd_fault *fault)
+{
+    assert(batch->levels >= 1 && batch->levels <= ATTND_LEVELS_MAX);
+    assert(batch->heads_q >= plan->pool.heads_kv && batch->heads_q % plan->pool.heads_kv == 0);
+
+    plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
+    plan->shape.set_version = attnd_take32(&sets, 1) + 1;
+    int code = check_capacities(&plan->limits, batch, fault);
+    if (!code) {
+        take_shape(&plan->shape, batch);
+        attnd_plan_fill_entries(plan, batch);
+        attnd_plan_build_tiles(plan, batch);
+        attnd_plan_build_merges(plan);
+        attnd_plan_order_tiles(plan);
+    }
+    *plan->head = plan->shape;
+    return code;
+}
+
+const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan)
+{
+    return plan->head;
+}

@@ -1,0 +1,99 @@
+/*
+ * private.h - the daemon's half of a plan, shared by the files of the planner. Nobody else includes
+ * it.
+ *
+ * The heap half is only ever written here: whatever the planner needs to know again (shape, pages
+ * in use) it keeps in this half, so a worker gone wrong cannot lead the daemon astray.
+ */
+#ifndef ATTND_PERSISTENT_PLAN_PRIVATE_H
+#define ATTND_PERSISTENT_PLAN_PRIVATE_H
+
+#include "persistent/plan/plan.h"
+
+/* Tiles with at most this many packed rows are bound by memory: their time is that of reading KV.
+ */
+#define ATTND_TILE_MEMORY_ROWS 16u
+
+/* A split aims at tiles of 1/this of a worker's share of the batch... */
+#define ATTND_SPLIT_TILES_PER_WORKER 4u
+/* ...but no part of a split is shorter than this: partials and their merge must stay cheap. */
+#define ATTND_SPLIT_KEYS_MIN 128u
+
+/* The cost of a tile for one KV head: keys * (KEY + packed rows * ROW) + TILE. KEY is what reading
+ * a key and a value costs in units of computing one packed row against them, TILE what a tile costs
+ * that sees nothing. Only ratios matter, and they only have to be good enough to balance. */
+#define ATTND_COST_KEY 8u
+#define ATTND_COST_ROW 1u
+#define ATTND_COST_TILE 256u
+
+/* What the capacities of a plan come to. Derived in layout.c and nowhere else. */
+struct attnd_plan_capacity {
+    uint32_t blocks;       /* tiles before any split */
+    uint32_t splits;       /* tiles that splitting may add */
+    uint32_t tiles;        /* blocks + splits */
+    uint32_t merges;       /* row segments */
+    uint32_t partial_rows; /* rows of all partial tiles together; also bounds merge parts */
+    uint32_t entries;      /* requests, rounded up so that generations start on cache lines */
+
+    uint64_t entries_offset_bytes, tiles_offset_bytes, merges_offset_bytes;
+    uint64_t merge_parts_offset_bytes, kv_pages_offset_bytes, kv_len_offset_bytes;
+    uint64_t heap_bytes;
+};
+
+/* Query rows of one entry before splitting: its tiles are built[tile_begin..+tile_count]. */
+struct attnd_block {
+    uint32_t entry;
+    uint32_t row_begin, row_count;
+    uint32_t keys; /* visible to its last row when planned */
+    uint32_t tile_begin, tile_count;
+    uint32_t partial; /* 1: several tiles cover some of its rows, so all its tiles are partial */
+    uint32_t zero;
+    uint64_t cost;
+};
+
+/* Pages of an entry: what advance has to know. */
+struct attnd_entry_pages {
+    uint32_t begin, used, planned; /* planned includes the reserve */
+};
+
+struct attnd_plan {
+    struct attnd_plan_limits limits;
+    struct attnd_plan_capacity capacity;
+    struct attnd_heap_pool pool;
+    struct attnd_plan_head shape; /* what the heap's head says */
+
+    /* heap: written, never read */
+    struct attnd_plan_head *head;
+    struct attnd_entry *entries;
+    struct attnd_tile *tiles;
+    struct attnd_merge *merges;
+    uint32_t *merge_parts;
+    int32_t *kv_pages;
+    int32_t *kv_len; /* [ATTND_GENERATIONS][capacity.entries] */
+
+    /* private, one allocation */
+    void *memory;
+    struct attnd_entry_pages *pages;             /* [requests] */
+    struct attnd_block *blocks;                  /* [blocks]: by level, then by row */
+    struct attnd_tile *built;                    /* [tiles]: by block, then by kv_begin */
+    uint32_t *order, *order_spare;               /* [tiles] */
+    uint32_t level_blocks[ATTND_LEVELS_MAX + 1]; /* level l owns blocks [l]..[l + 1] */
+};
+
+/** attnd_plan_capacity() - derive capacities and heap layout. Return: 0 or -ATTND_E_RANGE. */
+int attnd_plan_capacity(const struct attnd_plan_limits *limits,
+                        struct attnd_plan_capacity *capacity);
+
+/** attnd_plan_fill_entries() - entries, page lists and generation 0. */
+void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch);
+
+/** attnd_plan_build_tiles() - blocks, then tiles by splitting them, into plan->built. */
+void attnd_plan_build_tiles(struct attnd_plan *plan, const struct attnd_batch_view *batch);
+
+/** attnd_plan_build_merges() - give partial rows to tiles whose rows have several parts. */
+void attnd_plan_build_merges(struct attnd_plan *plan);
+
+/** attnd_plan_order_tiles() - plan->built into the heap, largest cost first, equals in order. */
+void attnd_plan_order_tiles(struct attnd_plan *plan);
+
+#endif
