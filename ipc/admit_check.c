@@ -3,29 +3,42 @@
  *
  * Almost every batch is good, and a good one is checked without a branch an element: a value x is
  * in 0..max exactly when neither x nor max - x, taken as 32-bit words, has its sign bit set, and
- * sign bits of a whole array are collected by OR. That vectorises on every instruction set there
- * is. Only when a sign bit came up does a second, plain loop look for the element to name.
+ * sign bits of a whole array are collected by OR. Only when a sign bit came up does a second, plain
+ * loop look for the element to name.
  */
 #include "ipc/admit_internal.h"
 
-#define SIGN 0x80000000u
-#define CHECK_LANES 16u
+#include <string.h>
 
-/* The sign bit of the result: some value is not in 0..max. Chunks of a fixed size are what -O2
- * turns into vector code without a prologue. */
+#define SIGN 0x80000000u
+
+/* Four words at a time: every 64-bit instruction set has that, and compilers lower the type to
+ * plain code where it has not. */
+typedef uint32_t four_words __attribute__((vector_size(16)));
+
+static four_words load_four(const int32_t *values)
+{
+    four_words four;
+    memcpy(&four, values, sizeof(four));
+    return four;
+}
+
+/* Nonzero: some value is not in 0..max. */
 static uint32_t outside(const int32_t *values, uint64_t count, uint32_t max)
 {
-    uint32_t lane[CHECK_LANES] = {0};
-    uint32_t found = 0;
+    const four_words top = {max, max, max, max};
+    four_words even = {0}, odd = {0}; /* two chains, so that loads and not ORs set the pace */
     uint64_t i = 0;
 
-    for (; i + CHECK_LANES <= count; i += CHECK_LANES)
-        for (uint32_t j = 0; j < CHECK_LANES; j++)
-            lane[j] |= (uint32_t)values[i + j] | (max - (uint32_t)values[i + j]);
+    for (; i + 8 <= count; i += 8) {
+        four_words a = load_four(values + i), b = load_four(values + i + 4);
+        even |= a | (top - a);
+        odd |= b | (top - b);
+    }
+    even |= odd;
+    uint32_t found = even[0] | even[1] | even[2] | even[3];
     for (; i < count; i++)
         found |= (uint32_t)values[i] | (max - (uint32_t)values[i]);
-    for (uint32_t j = 0; j < CHECK_LANES; j++)
-        found |= lane[j];
     return found & SIGN;
 }
 

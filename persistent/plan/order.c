@@ -18,20 +18,15 @@ static uint32_t bucket_of(uint32_t cost, uint32_t digit)
     return BUCKETS - 1 - (cost >> (8 * digit) & (BUCKETS - 1));
 }
 
-/* Turns counts into first positions. Return: 0 if one bucket holds all, so there is nothing to do.
- */
-static int positions(uint32_t *bucket, uint32_t count)
+static void count_to_position(uint32_t *bucket)
 {
     uint32_t next = 0;
 
     for (uint32_t b = 0; b < BUCKETS; b++) {
         uint32_t here = bucket[b];
-        if (here == count)
-            return 0;
         bucket[b] = next;
         next += here;
     }
-    return 1;
 }
 
 void attnd_plan_order_tiles(struct attnd_plan *plan)
@@ -47,8 +42,9 @@ void attnd_plan_order_tiles(struct attnd_plan *plan)
             bucket[d][bucket_of(plan->built[i].cost, d)]++;
     }
     for (uint32_t d = 0; d < DIGITS; d++) {
-        if (!count || !positions(bucket[d], count))
+        if (!count || bucket[d][bucket_of(plan->built[0].cost, d)] == count)
             continue;
+        count_to_position(bucket[d]);
         for (uint32_t i = 0; i < count; i++)
             spare[bucket[d][bucket_of(plan->built[order[i]].cost, d)]++] = order[i];
         uint32_t *sorted = spare;

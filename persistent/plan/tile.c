@@ -123,12 +123,13 @@ static uint32_t split_parts(const struct attnd_plan *plan, const struct attnd_bl
 {
     const uint32_t granule = plan->limits.target.kv_granule;
     const uint32_t shortest = granule > ATTND_SPLIT_KEYS_MIN ? granule : ATTND_SPLIT_KEYS_MIN;
-    const uint32_t longest = block->keys / shortest; /* parts, at most */
 
-    if (target <= 0 || longest < 2)
+    if (target <= 0)
         return 1;
+    uint32_t parts = block->keys / shortest;
     double wanted = (double)block->cost / target + 0.5;
-    uint32_t parts = wanted < longest ? (uint32_t)wanted : longest;
+    if (parts > wanted)
+        parts = (uint32_t)wanted;
     if (parts > splits_left + 1)
         parts = splits_left + 1;
     return parts ? parts : 1;
