@@ -20,7 +20,7 @@ struct attnd_port {
     /* Sleeps until there is a command, the park word changed, kick() was called or timeout_ns
      * passed. Spins first where that pays. */
     void (*wait)(void *context, uint64_t timeout_ns);
-    /* Wakes a wait() from any thread. */
+    /* Wakes a wait() from any thread; with none under way, the next one returns at once. */
     void (*kick)(void *context);
     /* Wakes the daemon if it sleeps: for backends that write the retire ring themselves. Any thread. */
     void (*knock)(void *context);

@@ -93,6 +93,12 @@ static inline int attnd_claim32(uint32_t *word, uint32_t expected, uint32_t desi
                                        __ATOMIC_ACQUIRE);
 }
 
+static inline int attnd_claim64(uint64_t *word, uint64_t expected, uint64_t desired)
+{
+    return __atomic_compare_exchange_n(word, &expected, desired, 0, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
+}
+
 static inline uint32_t attnd_swap32(uint32_t *word, uint32_t value)
 {
     return __atomic_exchange_n(word, value, __ATOMIC_ACQ_REL);

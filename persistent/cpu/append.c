@@ -1,0 +1,64 @@
+/*
+ * append.c - K and V rows of new tokens into their pages.
+ *
+ * Query row i of a request is its token number kv_len - row_count + i: the lengths already count
+ * what is being appended. Tokens before 0 and pages outside the pool are left alone.
+ */
+#include <string.h>
+
+#include "persistent/cpu/cpu.h"
+#include "persistent/plan/plan.h"
+
+/* The last level's entry that owns @row: the last that begins at or before it, as entries without
+ * rows come before the one that begins at the same row. */
+static uint32_t entry_of(const struct attnd_cpu_run *run, uint32_t row)
+{
+    uint32_t begin = run->last_level_begin, end = run->plan->entries;
+    while (end - begin > 1) {
+        uint32_t middle = begin + (end - begin) / 2;
+        if (run->entries[middle].row_begin <= row)
+            begin = middle;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
+/* Every head of one row into token @token of @page. */
+static void store_row(const struct attnd_cpu_run *run, const struct attnd_cpu_plane *plane,
+                      int64_t page, uint32_t token, const uint16_t *in, int64_t in_stride_head)
+{
+    uint16_t *out = plane->base + page * plane->stride_page + token * plane->stride_token;
+    for (uint32_t head = 0; head < run->plan->heads_kv; head++)
+        memcpy(out + head * plane->stride_head, in + head * in_stride_head,
+               run->plan->dim_qk * sizeof *out);
+}
+
+void attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item)
+{
+    const struct attnd_plan_head *plan = run->plan;
+    const uint32_t page_size = run->pool->page_size;
+    const uint32_t row_begin = item * ATTND_APPEND_ROWS;
+    uint32_t row_end = row_begin + ATTND_APPEND_ROWS;
+    row_end = row_end < plan->rows ? row_end : plan->rows;
+    uint32_t e = entry_of(run, row_begin);
+    for (uint32_t row = row_begin; row < row_end; row++) {
+        while (e + 1 < plan->entries && run->entries[e + 1].row_begin <= row)
+            e++;
+        const struct attnd_entry *entry = &run->entries[e];
+        int64_t position = (int64_t)attnd_cpu_kv_len(run, e) - entry->row_count +
+                           (int64_t)(row - entry->row_begin);
+        if (position < 0)
+            continue;
+        int64_t page = attnd_cpu_page(run, entry, (uint32_t)position / page_size);
+        if (page < 0) {
+            attnd_cpu_run_fail(run, -ATTND_E_RANGE);
+            continue;
+        }
+        const uint32_t token = (uint32_t)position % page_size;
+        store_row(run, &run->k, page, token, run->append_k + row * plan->k_stride_row,
+                  plan->k_stride_head);
+        store_row(run, &run->v, page, token, run->append_v + row * plan->v_stride_row,
+                  plan->v_stride_head);
+    }
+}

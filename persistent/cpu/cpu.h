@@ -1,0 +1,214 @@
+/*
+ * cpu.h - the CPU backend's own state, shared by its modules.
+ *
+ *   worker.c   threads: who dispatches, who sleeps, who is woken
+ *   queue.c    runs in flight in order of arrival; tickets for their items
+ *   run.c      a run in the queue segment -> pointers; the end of a run
+ *   memory.c   the memory table
+ *   tile.c     one tile: pages to rows, blocks to a kernel, results to their place
+ *   merge.c    finished rows: normalise, or merge parts first
+ *   append.c   new tokens' K and V rows into pages
+ *   kernel*.c  the arithmetic
+ */
+#ifndef ATTND_PERSISTENT_CPU_CPU_H
+#define ATTND_PERSISTENT_CPU_CPU_H
+
+#include <pthread.h>
+
+#include "persistent/backend.h"
+#include "persistent/cpu/kernel.h"
+
+struct attnd_cpu_memory {
+    uint64_t address; /* 0: not mapped; published last */
+    uint64_t size_bytes;
+};
+
+/* A K or V plane of the run's layer, resolved. Strides in elements. */
+struct attnd_cpu_plane {
+    uint16_t *base;
+    ptrdiff_t stride_page, stride_token, stride_head;
+};
+
+/* A run in flight. The slot's number is the run's index in the queue segment. Everything after the
+ * statistics is written before the tickets are published and constant until the run is retired. */
+struct attnd_cpu_run {
+    uint64_t tickets; /* sequence << 32 | items not taken */
+    uint32_t items;   /* these two may be peeked at by a thread that holds no ticket */
+    uint32_t heads;   /* items of one tile that are best taken together */
+
+    uint32_t done; /* items executed or skipped; the last arrival retires the run */
+    uint32_t error;
+    uint64_t begin_ns, busy_ns, kv_bytes;
+    uint32_t executed;
+
+    uint32_t index;
+    uint32_t kind;
+    const struct attnd_plan_head *plan;
+    const struct attnd_heap_pool *pool;
+    const struct attnd_entry *entries;
+    const struct attnd_tile *tiles;
+    const struct attnd_merge *merges;
+    const uint32_t *merge_parts;
+    const int32_t *kv_pages;
+    const int32_t *kv_len; /* of the run's generation */
+    uint32_t last_level_begin;
+    struct attnd_cpu_plane k, v;
+    const uint16_t *q;
+    uint16_t *o;
+    float *lse; /* NULL: not wanted */
+    const uint16_t *append_k, *append_v;
+    uint32_t *counters; /* scratch: [merges][heads_kv] */
+    float *states;      /* scratch: [partial_rows][heads_q][2] */
+    float *outputs;     /* scratch: [partial_rows][heads_q][dim] */
+} __attribute__((aligned(ATTND_CACHE_LINE)));
+
+/* Runs that still have tickets, in order of arrival. */
+struct attnd_cpu_queue {
+    uint32_t head __attribute__((aligned(ATTND_CACHE_LINE)));
+    uint32_t tail __attribute__((aligned(ATTND_CACHE_LINE)));
+    uint32_t mask __attribute__((aligned(ATTND_CACHE_LINE)));
+    uint32_t threads;
+    uint32_t *fifo; /* [mask + 1] slot numbers */
+    struct attnd_cpu_run *runs;
+    const struct attnd_run *shared; /* the run table of the queue segment */
+};
+
+/* A tile worker: a thread and its buffers. */
+struct attnd_cpu_worker {
+    struct attnd_backend *backend;
+    pthread_t thread;
+    float *memory; /* one allocation; the rest points into it */
+    float *q, *o, *m, *l;
+    uint32_t *end;
+    struct attnd_panel panel;
+    struct attnd_keys keys;
+    uint64_t kv_bytes; /* read since the worker last reported */
+};
+
+struct attnd_backend {
+    struct attnd_queue_head *head;
+    char *segment; /* the queue segment */
+    uint64_t segment_bytes;
+    const struct attnd_port *port;
+    const struct attnd_kernel *kernel;
+    char *scratch;
+    uint64_t scratch_bytes;
+    struct attnd_cpu_memory *memories; /* [ATTND_MEMORIES_MAX] */
+    struct attnd_cpu_queue queue;
+    struct attnd_cpu_worker *workers;
+    uint32_t threads, running;
+    pthread_mutex_t retire_lock;
+
+    uint32_t stop __attribute__((aligned(ATTND_CACHE_LINE)));
+    uint32_t dispatching; /* 1: a thread holds the role */
+    uint32_t signal;      /* counts wake-ups; idle threads sleep on it */
+    uint32_t sleepers;
+};
+
+/* ---- queue.c ---- */
+
+/* Items [item_begin, item_end) of a run; skip: the run is cancelled, do not execute them. */
+struct attnd_cpu_share {
+    struct attnd_cpu_run *run;
+    uint32_t item_begin, item_end;
+    int skip;
+};
+
+/** attnd_cpu_queue_init() - @runs slots. Return: 0, -ATTND_E_NO_MEMORY. */
+int attnd_cpu_queue_init(struct attnd_cpu_queue *queue, uint32_t runs, uint32_t threads,
+                         const struct attnd_run *shared);
+void attnd_cpu_queue_free(struct attnd_cpu_queue *queue);
+
+/**
+ * attnd_cpu_queue_publish() - let threads take items of a resolved run
+ * @items: at least 1
+ *
+ * Threads: the dispatcher. Memory: R1 on the tickets and on the tail; pairs with take.
+ */
+void attnd_cpu_queue_publish(struct attnd_cpu_queue *queue, struct attnd_cpu_run *run,
+                             uint32_t items);
+
+/**
+ * attnd_cpu_queue_take() - items nobody else will get, from the oldest run that has any
+ *
+ * Threads: any. Blocking: never; lock-free. Memory: A1.
+ * Return: 1 and *share; 0 if no run has items left.
+ */
+int attnd_cpu_queue_take(struct attnd_cpu_queue *queue, struct attnd_cpu_share *share);
+
+/** attnd_cpu_queue_empty() - 1 if no item is waiting; a hint. */
+int attnd_cpu_queue_empty(const struct attnd_cpu_queue *queue);
+
+/* ---- run.c ---- */
+
+/**
+ * attnd_cpu_run_open() - resolve run @index of the queue segment into its slot
+ *
+ * Threads: the dispatcher. Return: the items to execute, or what the run is to be retired with:
+ * -ATTND_E_UNKNOWN (memory that is not mapped), -ATTND_E_UNSUPPORTED, -ATTND_E_RANGE (outside the
+ * segment or the scratch).
+ */
+int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index);
+
+/** attnd_cpu_run_fail() - keep the first error of a run for its retirement. Threads: any. */
+void attnd_cpu_run_fail(struct attnd_cpu_run *run, int error);
+
+/**
+ * attnd_cpu_run_close() - retire a run of which nothing is or will be executed any more
+ *
+ * Leaves the arrival counters zero. Threads: one for each run; serialises retire() of the port. The
+ * slot may be opened again before this returns.
+ */
+void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *run);
+
+/* ---- memory.c ---- */
+
+int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
+                         struct attnd_fault *fault);
+int attnd_cpu_memory_unmap(struct attnd_backend *backend, uint32_t index);
+
+/** attnd_cpu_memory_at() - NULL if @index is not mapped or @offset_bytes lies outside it. */
+void *attnd_cpu_memory_at(const struct attnd_backend *backend, uint32_t index,
+                          uint64_t offset_bytes);
+
+/* ---- tile.c, merge.c, append.c: any thread, with its own worker ---- */
+
+/** attnd_cpu_tile() - attend one tile for KV heads [head_begin, head_end). */
+void attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
+                    uint32_t head_begin, uint32_t head_end);
+
+/**
+ * attnd_cpu_page() - bounded look-up of a page id
+ * @index: which page of the entry; below its page_count
+ * Return: the page id, or -1 if it lies outside the pool.
+ */
+int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry *entry,
+                       uint32_t index);
+
+/** attnd_cpu_kv_len() - tokens of an entry in the run's generation, clamped to its pages. */
+uint32_t attnd_cpu_kv_len(const struct attnd_cpu_run *run, uint32_t entry);
+
+/** attnd_cpu_row_store() - normalise one row (@o: [dim]) into the caller's o and lse. */
+void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_cpu_run *run,
+                         uint32_t row, uint32_t head, const float *o, float m, float l);
+
+/** attnd_cpu_merge_arrive() - one tile is done for one KV head: merge where it was the last. */
+void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_cpu_run *run,
+                            const struct attnd_tile *tile, uint32_t kv_head);
+
+/** attnd_cpu_append() - store the rows of append item @item. */
+void attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item);
+
+/* ---- worker.c ---- */
+
+/** attnd_cpu_worker_init() - buffers of one worker. Return: 0, -ATTND_E_NO_MEMORY. */
+int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend *backend);
+void attnd_cpu_worker_free(struct attnd_cpu_worker *worker);
+
+/** attnd_cpu_worker_main() - a worker thread: returns when backend->stop is set. */
+void *attnd_cpu_worker_main(void *worker);
+
+/** attnd_cpu_workers_stop() - makes every worker thread return once its tile is done. */
+void attnd_cpu_workers_stop(struct attnd_backend *backend);
+
+#endif

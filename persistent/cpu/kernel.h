@@ -1,0 +1,85 @@
+/*
+ * kernel.h - the arithmetic of attention, once per instruction set.
+ *
+ * The tile interpreter (tile.c) decides what meets what: it resolves pages to row pointers, cuts KV
+ * into blocks and says which key each row sees last. A kernel only computes. kernel_impl.h is the
+ * one source of all of them; kernel_avx512.c, kernel_avx2.c and kernel_portable.c compile it over
+ * their vector header.
+ */
+#ifndef ATTND_PERSISTENT_CPU_KERNEL_H
+#define ATTND_PERSISTENT_CPU_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "schemas/abi.h"
+
+#define ATTND_KEYS_BLOCK 64u /* keys a kernel call takes at most; the backend's kv_granule */
+#define ATTND_KEYS_PAD 16u   /* row pointers are valid up to the next multiple of this */
+#define ATTND_DECODE_ROWS 16u
+#define ATTND_ROWS_MAX 192u /* packed rows that a worker's buffers hold */
+
+/* Packed query rows of one KV head and their running softmax: p = 2^(s - m), l = sum p,
+ * o = sum p v, unnormalised. Empty: m = -inf, l = 0, o = 0; m = -inf with l > 0 has seen keys at
+ * -inf only. Row i is query token i / group, head i % group of the KV head. q already carries
+ * sm_scale * log2(e), so that s is in log2 units. q holds whole micro-tiles: rows from count up to
+ * there exist, and it does not matter what is in them. */
+struct attnd_rows {
+    uint32_t count, dim;
+    float *q;            /* [count][dim] */
+    float *o;            /* [count][dim] */
+    float *m, *l;        /* [count] */
+    const uint32_t *end; /* [count] the first key position that the row does not see */
+};
+
+/* A block of consecutive keys of one entry: key t stands at position begin + t. The pointers name
+ * KV head 0; k_head and v_head (elements) lead to the head meant. Pointers from count up to the
+ * next multiple of ATTND_KEYS_PAD repeat the last key's. */
+struct attnd_keys {
+    uint32_t begin, count; /* 1 <= count <= ATTND_KEYS_BLOCK */
+    uint32_t dtype;        /* enum attnd_dtype */
+    const uint16_t *k[ATTND_KEYS_BLOCK], *v[ATTND_KEYS_BLOCK];
+};
+
+/* Where prefill keeps a block in the form its inner loop wants. */
+struct attnd_panel {
+    float *k; /* [dim][ATTND_KEYS_BLOCK], transposed */
+    float *v; /* [ATTND_KEYS_BLOCK][dim] */
+};
+
+/* All functions are pure but for their outputs; any thread. dim is a multiple of 64. */
+struct attnd_kernel {
+    const char *name;
+
+    /* out[i] = scale * in[i] */
+    void (*widen)(float *out, const uint16_t *in, uint32_t count, uint32_t dtype, float scale);
+
+    /* out[i] = scale * in[i], rounded to nearest even */
+    void (*narrow)(uint16_t *out, const float *in, uint32_t count, uint32_t dtype, float scale);
+
+    /* sum[i] += weight * part[i] */
+    void (*blend)(float *sum, const float *part, uint32_t count, float weight);
+
+    /* Lets at most ATTND_DECODE_ROWS rows see a block; reads K and V once, as they lie. */
+    void (*decode)(const struct attnd_rows *rows, const struct attnd_keys *keys, ptrdiff_t k_head,
+                   ptrdiff_t v_head);
+
+    /* Lets any number of rows see a block; unpacks K and V first. Micro-tiles of rows that see
+     * nothing of it are skipped. */
+    void (*prefill)(const struct attnd_rows *rows, const struct attnd_keys *keys, ptrdiff_t k_head,
+                    ptrdiff_t v_head, const struct attnd_panel *panel);
+};
+
+/**
+ * attnd_kernel_find() - the kernels for an instruction set
+ * @isa: "avx512", "avx2", "portable"; NULL: the best this processor has
+ *
+ * Return: static storage; NULL if the name is unknown or the processor lacks it.
+ */
+const struct attnd_kernel *attnd_kernel_find(const char *isa);
+
+extern const struct attnd_kernel attnd_kernel_portable;
+extern const struct attnd_kernel attnd_kernel_avx2;   /* x86-64 */
+extern const struct attnd_kernel attnd_kernel_avx512; /* x86-64 */
+
+#endif

@@ -1,0 +1,187 @@
+/*
+ * run.c - the two ends of a run: offsets of the queue segment become pointers once, before anybody
+ * takes an item; the last item's thread reports it.
+ *
+ * The daemon wrote plan and run and checked what came from clients. What is checked here is what a
+ * daemon's bug would turn into a crash of every session's worker.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "persistent/cpu/cpu.h"
+#include "persistent/plan/plan.h"
+#include "schemas/atomics.h"
+
+static const void *segment_at(const struct attnd_backend *backend, uint64_t offset_bytes,
+                              uint64_t count, uint64_t element_bytes)
+{
+    if (offset_bytes > backend->segment_bytes ||
+        count > (backend->segment_bytes - offset_bytes) / element_bytes)
+        return NULL;
+    return backend->segment + offset_bytes;
+}
+
+static int open_plan(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                     const struct attnd_run *shared)
+{
+    const uint64_t at = shared->plan_offset_bytes;
+    const struct attnd_plan_head *plan = segment_at(backend, at, 1, sizeof *plan);
+    if (plan == NULL || shared->generation >= ATTND_GENERATIONS)
+        return -ATTND_E_RANGE;
+    run->plan = plan;
+    run->entries = segment_at(backend, at + plan->entries_offset_bytes, plan->entries,
+                              sizeof(struct attnd_entry));
+    run->tiles =
+        segment_at(backend, at + plan->tiles_offset_bytes, plan->tiles, sizeof(struct attnd_tile));
+    run->merges = segment_at(backend, at + plan->merges_offset_bytes, plan->merges,
+                             sizeof(struct attnd_merge));
+    run->merge_parts =
+        segment_at(backend, at + plan->merge_parts_offset_bytes, plan->parts, sizeof(uint32_t));
+    run->kv_pages = segment_at(backend, at + plan->kv_pages_offset_bytes, 0, sizeof(int32_t));
+    run->kv_len = segment_at(backend, at + plan->kv_len_offset_bytes,
+                             (uint64_t)ATTND_GENERATIONS * plan->entries_max, sizeof(int32_t));
+    run->pool = segment_at(backend, plan->pool_offset_bytes, 1, sizeof(struct attnd_heap_pool));
+    if (run->entries == NULL || run->tiles == NULL || run->merges == NULL ||
+        run->merge_parts == NULL || run->kv_pages == NULL || run->kv_len == NULL ||
+        run->pool == NULL)
+        return -ATTND_E_RANGE;
+    run->kv_len += (uint64_t)shared->generation * plan->entries_max;
+
+    /* Entries are listed by level; appends act on the last. */
+    run->last_level_begin = plan->entries;
+    while (run->last_level_begin > 0 &&
+           run->entries[run->last_level_begin - 1].level + 1 == plan->levels)
+        run->last_level_begin--;
+    return 0;
+}
+
+static int open_plane(const struct attnd_backend *backend, const struct attnd_heap_plane *plane,
+                      struct attnd_cpu_plane *out)
+{
+    out->base = attnd_cpu_memory_at(backend, plane->memory, plane->offset_bytes);
+    out->stride_page = plane->stride_page;
+    out->stride_token = plane->stride_token;
+    out->stride_head = plane->stride_head;
+    return out->base == NULL ? -ATTND_E_UNKNOWN : 0;
+}
+
+static int open_pool(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                     const struct attnd_run *shared)
+{
+    const struct attnd_heap_pool *pool = run->pool;
+    const struct attnd_plan_head *plan = run->plan;
+    const struct attnd_heap_plane *planes =
+        segment_at(backend, plan->pool_offset_bytes + sizeof *pool, 2 * (uint64_t)pool->layers,
+                   sizeof *planes);
+    if (planes == NULL || shared->layer >= pool->layers)
+        return -ATTND_E_RANGE;
+    if (plan->dim_qk != plan->dim_vo || plan->dim_qk % 64 != 0 ||
+        plan->dim_qk > ATTND_HEAD_DIM_MAX || plan->group == 0 || plan->group > ATTND_GROUP_MAX ||
+        plan->heads_kv * plan->group != plan->heads_q || pool->page_size == 0 ||
+        pool->dim_qk != plan->dim_qk || pool->dim_vo != plan->dim_vo ||
+        pool->heads_kv != plan->heads_kv)
+        return -ATTND_E_UNSUPPORTED;
+    int error = open_plane(backend, &planes[shared->layer], &run->k);
+    return error ? error : open_plane(backend, &planes[pool->layers + shared->layer], &run->v);
+}
+
+/* @needed: an absent place is an error too. */
+static int open_place(const struct attnd_backend *backend, const struct attnd_place *place,
+                      int needed, void **out)
+{
+    *out = NULL;
+    if (place->memory == ATTND_NONE)
+        return needed ? -ATTND_E_UNKNOWN : 0;
+    *out = attnd_cpu_memory_at(backend, place->memory, place->offset_bytes);
+    return *out == NULL ? -ATTND_E_UNKNOWN : 0;
+}
+
+static int open_buffers(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                        const struct attnd_run *shared)
+{
+    int attend = shared->kind == ATTND_RUN_ATTEND, append = shared->kind == ATTND_RUN_APPEND;
+    void *q = NULL, *o = NULL, *lse = NULL, *k = NULL, *v = NULL;
+    int error = 0;
+    if (attend) {
+        error = open_place(backend, &shared->q, 1, &q);
+        error = error ? error : open_place(backend, &shared->o, 1, &o);
+        error = error ? error : open_place(backend, &shared->lse, 0, &lse);
+    } else if (append) {
+        error = open_place(backend, &shared->k, 1, &k);
+        error = error ? error : open_place(backend, &shared->v, 1, &v);
+    } else {
+        error = -ATTND_E_UNSUPPORTED;
+    }
+    run->q = q;
+    run->o = o;
+    run->lse = lse;
+    run->append_k = k;
+    run->append_v = v;
+    return error;
+}
+
+static int open_scratch(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                        const struct attnd_run *shared)
+{
+    uint64_t bytes = attnd_plan_scratch_bytes(run->plan);
+    if (bytes > backend->scratch_bytes ||
+        shared->scratch_offset_bytes > backend->scratch_bytes - bytes)
+        return -ATTND_E_RANGE;
+    char *base = backend->scratch + shared->scratch_offset_bytes;
+    run->counters = (uint32_t *)base;
+    run->states = (float *)(base + attnd_scratch_state_offset(run->plan));
+    run->outputs = (float *)(base + attnd_scratch_output_offset(run->plan));
+    return 0;
+}
+
+int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index)
+{
+    struct attnd_cpu_run *run = &backend->queue.runs[index];
+    const struct attnd_run *shared = &backend->queue.shared[index];
+    run->done = 0;
+    run->error = 0;
+    run->begin_ns = run->busy_ns = run->kv_bytes = 0;
+    run->executed = 0;
+    run->kind = shared->kind;
+    run->counters = NULL;
+
+    int error = open_plan(backend, run, shared);
+    error = error ? error : open_pool(backend, run, shared);
+    error = error ? error : open_buffers(backend, run, shared);
+    if (error == 0 && run->kind == ATTND_RUN_ATTEND)
+        error = open_scratch(backend, run, shared);
+    if (error)
+        return error;
+    attnd_poke32(&run->heads, run->kind == ATTND_RUN_ATTEND ? run->plan->heads_kv : 1);
+    /* The daemon counts alike; what is executed follows from the plan alone. */
+    return attnd_plan_items(run->plan, run->kind);
+}
+
+void attnd_cpu_run_fail(struct attnd_cpu_run *run, int error)
+{
+    (void)attnd_claim32(&run->error, 0, (uint32_t)-error);
+}
+
+void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *run)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    struct attnd_retire retire = {
+        .run = run->index,
+        .code = -(int32_t)attnd_peek32(&run->error),
+        .begin_ns = attnd_peek64(&run->begin_ns),
+        .end_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
+        .busy_ns = attnd_peek64(&run->busy_ns),
+        .kv_bytes = attnd_peek64(&run->kv_bytes),
+        .tiles = attnd_peek32(&run->executed),
+    };
+    if (retire.begin_ns == 0)
+        retire.begin_ns = retire.end_ns;
+    /* Items that were skipped have not arrived anywhere. */
+    if (retire.code != 0 && run->counters != NULL)
+        memset(run->counters, 0,
+               (size_t)run->plan->merges * run->plan->heads_kv * sizeof *run->counters);
+    (void)pthread_mutex_lock(&backend->retire_lock);
+    backend->port->retire(backend->port->context, &retire);
+    (void)pthread_mutex_unlock(&backend->retire_lock);
+}

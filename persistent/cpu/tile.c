@@ -1,0 +1,217 @@
+/*
+ * tile.c - the tile interpreter: one tile for one or more KV heads.
+ *
+ * The rows' queries are widened into the worker's buffers, then KV goes by in blocks: page ids
+ * become row pointers, once for all heads, and a kernel lets the rows see the block. Where the
+ * result goes is the tile's affair: to the caller's o, or to scratch and on to a merge.
+ *
+ * The class chooses the inner loop. A memory-bound tile has few rows, so several heads' rows fit
+ * the buffers at once and a block is read head by head while its pages are near: with the NHD
+ * layout the heads of a token are neighbours in memory. A compute-bound tile fills the buffers with
+ * one head.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "persistent/cpu/cpu.h"
+
+/* Query rows [row_begin, row_begin + row_count) of a tile that fit the buffers together. */
+struct chunk {
+    const struct attnd_cpu_run *run;
+    const struct attnd_tile *tile;
+    const struct attnd_entry *entry;
+    uint32_t row_begin, row_count;
+    uint32_t packed;           /* row_count * group */
+    uint32_t kv_begin, kv_end; /* keys that any row sees */
+};
+
+int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry *entry,
+                       uint32_t index)
+{
+    int32_t page = run->kv_pages[entry->page_begin + index];
+    return page >= 0 && (uint32_t)page < run->pool->pages ? page : -1;
+}
+
+uint32_t attnd_cpu_kv_len(const struct attnd_cpu_run *run, uint32_t entry)
+{
+    uint64_t planned = (uint64_t)run->entries[entry].page_count * run->pool->page_size;
+    int32_t len = run->kv_len[entry];
+    return len < 0 ? 0 : (uint64_t)len < planned ? (uint32_t)len : (uint32_t)planned;
+}
+
+/* The first key that query row @row does not see. */
+static uint32_t visible_end(const struct attnd_entry *entry, uint32_t kv_len, uint32_t row)
+{
+    if (!entry->causal)
+        return kv_len;
+    int64_t end = (int64_t)kv_len - entry->row_count + (row - entry->row_begin) + 1;
+    return end < 0 ? 0 : (uint32_t)end;
+}
+
+static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
+{
+    const struct attnd_cpu_run *run = chunk->run;
+    const uint32_t kv_len = attnd_cpu_kv_len(run, chunk->tile->entry);
+    const uint32_t kv_end = chunk->tile->kv_end < kv_len ? chunk->tile->kv_end : kv_len;
+    const uint32_t group = run->plan->group;
+    chunk->packed = chunk->row_count * group;
+    chunk->kv_begin = chunk->tile->kv_begin;
+    chunk->kv_end = chunk->kv_begin;
+    for (uint32_t i = 0; i < chunk->row_count; i++) {
+        uint32_t end = visible_end(chunk->entry, kv_len, chunk->row_begin + i);
+        end = end < kv_end ? end : kv_end;
+        for (uint32_t g = 0; g < group; g++)
+            worker->end[i * group + g] = end;
+        chunk->kv_end = end > chunk->kv_end ? end : chunk->kv_end;
+    }
+}
+
+/* The slice of the buffers that holds the rows of the head number @index of those open. */
+static struct attnd_rows rows_of(const struct attnd_cpu_worker *worker, const struct chunk *chunk,
+                                 uint32_t index)
+{
+    const uint32_t first = index * chunk->packed, dim = chunk->run->plan->dim_qk;
+    return (struct attnd_rows){
+        .count = chunk->packed,
+        .dim = dim,
+        .q = worker->q + (size_t)first * dim,
+        .o = worker->o + (size_t)first * dim,
+        .m = worker->m + first,
+        .l = worker->l + first,
+        .end = worker->end,
+    };
+}
+
+static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk *chunk,
+                      uint32_t kv_head, const struct attnd_rows *rows)
+{
+    const struct attnd_plan_head *plan = chunk->run->plan;
+    const float scale = plan->sm_scale * 0x1.715476p+0f; /* log2(e) */
+    for (uint32_t i = 0; i < rows->count; i++) {
+        ptrdiff_t row = chunk->row_begin + i / plan->group;
+        ptrdiff_t head = kv_head * plan->group + i % plan->group;
+        worker->backend->kernel->widen(rows->q + (size_t)i * rows->dim,
+                                       chunk->run->q + row * plan->q_stride_row +
+                                           head * plan->q_stride_head,
+                                       rows->dim, plan->dtype, scale);
+        rows->m[i] = -INFINITY;
+        rows->l[i] = 0.0f;
+    }
+    memset(rows->o, 0, (size_t)rows->count * rows->dim * sizeof *rows->o);
+}
+
+/* Row pointers of keys [begin, begin + count). Return: 0; -1 at a page id outside the pool. */
+static int find_keys(const struct chunk *chunk, uint32_t begin, uint32_t count,
+                     struct attnd_keys *keys)
+{
+    const struct attnd_cpu_run *run = chunk->run;
+    const uint32_t page_size = run->pool->page_size;
+    keys->begin = begin;
+    keys->count = count;
+    keys->dtype = run->pool->dtype;
+    for (uint32_t t = 0; t < count;) {
+        const uint32_t in_page = (begin + t) % page_size;
+        const int64_t page = attnd_cpu_page(run, chunk->entry, (begin + t) / page_size);
+        if (page < 0)
+            return -1;
+        const uint16_t *k = run->k.base + page * run->k.stride_page;
+        const uint16_t *v = run->v.base + page * run->v.stride_page;
+        for (uint32_t token = in_page; token < page_size && t < count; token++, t++) {
+            keys->k[t] = k + token * run->k.stride_token;
+            keys->v[t] = v + token * run->v.stride_token;
+        }
+    }
+    for (uint32_t t = count; t % ATTND_KEYS_PAD != 0; t++) {
+        keys->k[t] = keys->k[count - 1];
+        keys->v[t] = keys->v[count - 1];
+    }
+    return 0;
+}
+
+/* All keys of the chunk by the rows of @heads KV heads from @head on. */
+static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, uint32_t head,
+                    uint32_t heads, int memory_bound)
+{
+    const struct attnd_cpu_run *run = chunk->run;
+    const struct attnd_kernel *kernel = worker->backend->kernel;
+    struct attnd_keys *keys = &worker->keys;
+    for (uint32_t t = chunk->kv_begin; t < chunk->kv_end; t += ATTND_KEYS_BLOCK) {
+        const uint32_t left = chunk->kv_end - t;
+        if (find_keys(chunk, t, left < ATTND_KEYS_BLOCK ? left : ATTND_KEYS_BLOCK, keys))
+            return -ATTND_E_RANGE;
+        for (uint32_t h = 0; h < heads; h++) {
+            const struct attnd_rows rows = rows_of(worker, chunk, h);
+            const ptrdiff_t k_head = (ptrdiff_t)(head + h) * run->k.stride_head;
+            const ptrdiff_t v_head = (ptrdiff_t)(head + h) * run->v.stride_head;
+            if (memory_bound)
+                kernel->decode(&rows, keys, k_head, v_head);
+            else
+                kernel->prefill(&rows, keys, k_head, v_head, &worker->panel);
+        }
+        worker->kv_bytes += 2u * sizeof(uint16_t) * keys->count * run->plan->dim_qk * heads;
+    }
+    return 0;
+}
+
+static void store_rows(const struct attnd_cpu_worker *worker, const struct chunk *chunk,
+                       uint32_t kv_head, const struct attnd_rows *rows)
+{
+    const struct attnd_cpu_run *run = chunk->run;
+    const struct attnd_plan_head *plan = run->plan;
+    for (uint32_t i = 0; i < rows->count; i++) {
+        uint32_t row = chunk->row_begin + i / plan->group;
+        uint32_t head = kv_head * plan->group + i % plan->group;
+        const float *o = rows->o + (size_t)i * rows->dim;
+        if (chunk->tile->partial == ATTND_NONE) {
+            attnd_cpu_row_store(worker->backend->kernel, run, row, head, o, rows->m[i], rows->l[i]);
+            continue;
+        }
+        size_t partial = chunk->tile->partial + (row - chunk->tile->row_begin);
+        size_t index = partial * plan->heads_q + head;
+        run->states[index * 2] = rows->m[i];
+        run->states[index * 2 + 1] = rows->l[i];
+        memcpy(run->outputs + index * rows->dim, o, rows->dim * sizeof *o);
+    }
+}
+
+static void attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run,
+                         struct chunk *chunk, uint32_t head_begin, uint32_t head_end)
+{
+    open_chunk(worker, chunk);
+    const int memory_bound =
+        chunk->tile->tile_class == ATTND_TILE_MEMORY && chunk->packed <= ATTND_DECODE_ROWS;
+    const uint32_t room = memory_bound ? ATTND_ROWS_MAX / chunk->packed : 1;
+    for (uint32_t head = head_begin; head < head_end; head += room) {
+        const uint32_t heads = head_end - head < room ? head_end - head : room;
+        for (uint32_t h = 0; h < heads; h++) {
+            const struct attnd_rows rows = rows_of(worker, chunk, h);
+            load_rows(worker, chunk, head + h, &rows);
+        }
+        int error = see_keys(worker, chunk, head, heads, memory_bound);
+        if (error)
+            attnd_cpu_run_fail(run, error);
+        for (uint32_t h = 0; h < heads; h++) {
+            const struct attnd_rows rows = rows_of(worker, chunk, h);
+            store_rows(worker, chunk, head + h, &rows);
+        }
+    }
+}
+
+void attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
+                    uint32_t head_begin, uint32_t head_end)
+{
+    const struct attnd_tile *t = &run->tiles[tile];
+    const uint32_t tokens = ATTND_ROWS_MAX / run->plan->group;
+    for (uint32_t row = 0; row < t->row_count; row += tokens) {
+        struct chunk chunk = {
+            .run = run,
+            .tile = t,
+            .entry = &run->entries[t->entry],
+            .row_begin = t->row_begin + row,
+            .row_count = t->row_count - row < tokens ? t->row_count - row : tokens,
+        };
+        attend_chunk(worker, run, &chunk, head_begin, head_end);
+    }
+    for (uint32_t head = head_begin; head < head_end; head++)
+        attnd_cpu_merge_arrive(worker, run, t, head);
+}

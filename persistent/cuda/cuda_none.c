@@ -1,0 +1,50 @@
+/*
+ * cuda_none.c - stands in for the CUDA backend where there is no nvcc, so that nothing else needs
+ * to know: whoever asks for it is told that this build does not have it.
+ */
+#include "persistent/backend.h"
+
+static int create(const struct attnd_backend_config *config, struct attnd_backend **out,
+                  struct attnd_fault *fault)
+{
+    (void)config;
+    *out = NULL;
+    return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_NONE, 0, 0, 0);
+}
+
+static int refuse(struct attnd_backend *backend)
+{
+    (void)backend;
+    return -ATTND_E_UNSUPPORTED;
+}
+
+static int refuse_map(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
+                      struct attnd_fault *fault)
+{
+    (void)backend;
+    (void)fd;
+    (void)size_bytes;
+    return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, index, 0, 0);
+}
+
+static int refuse_unmap(struct attnd_backend *backend, uint32_t index)
+{
+    (void)backend;
+    (void)index;
+    return -ATTND_E_UNSUPPORTED;
+}
+
+static void destroy(struct attnd_backend *backend)
+{
+    (void)backend;
+}
+
+const struct attnd_backend_ops attnd_backend_cuda = {
+    .name = "cuda",
+    .create = create,
+    .start = refuse,
+    .map = refuse_map,
+    .unmap = refuse_unmap,
+    .park = refuse,
+    .destroy = destroy,
+};
