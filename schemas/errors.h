@@ -89,7 +89,8 @@ extern "C" {
     X(RING_ENTRIES, 44, "ring_entries")                                                            \
     X(LAYERS, 45, "layers")                                                                        \
     X(GENERATION, 46, "generation")                                                                \
-    X(USER_DATA, 47, "user_data")
+    X(USER_DATA, 47, "user_data")                                                                  \
+    X(PAGE_OWNER, 48, "page_owner")
 
 enum attnd_error {
     ATTND_OK = 0,

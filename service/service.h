@@ -61,7 +61,6 @@ struct attnd_pool {
     uint64_t heap_bytes;
     uint32_t memories_count;
     struct attnd_memory **memories; /* referenced; distinct */
-    struct attnd_memory *own;       /* the one the daemon made for it, or NULL */
     uint16_t *leases;               /* [pages] all leases of a page; NULL for OWNER_ENGINE */
     int32_t *free_pages;            /* stack of pages that came back */
     uint32_t free_count;
@@ -91,6 +90,15 @@ struct attnd_plan_object {
     uint32_t generation_runs[ATTND_GENERATIONS]; /* runs in flight that use each */
     uint32_t in_flight;                          /* operations queued or dispatched */
     uint32_t filled;                             /* a plan_set succeeded */
+
+    /* of the batch it is filled with */
+    uint32_t tile_items, append_items; /* queue items of a run and of an append */
+    uint64_t q_bytes, o_bytes, lse_bytes, k_bytes, v_bytes; /* extents from a tensor's offset */
+    uint64_t scratch_bytes;                                 /* of a run */
+    struct attnd_append_entry *append;                      /* planobj.c; [append_entries] */
+    uint32_t append_first, append_entries; /* the last level's */
+    uint32_t kv_len_stride;                /* between generations */
+    const int32_t *kv_pages, *kv_len;      /* in the heap */
 };
 
 /* ---- sessions (session.c) and their operations (sched.c, submit.c) ---- */
@@ -169,7 +177,7 @@ struct attnd_service {
     struct attnd_options options;
     struct attnd_loop *loop;
     int listen_fd;
-    struct attnd_watch *listen_watch;
+    struct attnd_watch *listen_watch, *listen_timer;
     uint64_t start_ns;
     struct attnd_client *clients[ATTND_SESSIONS_MAX]; /* sessions: MAPPING, OPEN, DYING */
     struct attnd_client *visitors;                    /* HELLO: no session (yet) */

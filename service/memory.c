@@ -1,0 +1,132 @@
+/*
+ * memory.c - memory objects: a descriptor the daemon holds and the worker maps.
+ *
+ * The daemon never touches the bytes. It owns the descriptor so that the memory outlives whoever
+ * uses it: engines, and the worker, which gets every object again when it is restarted. An object
+ * is counted: by session handles, by pools that lie in it, by runs in flight. Its index in the
+ * worker's table is not given out again before the worker has said that it let go.
+ */
+#include "service/control.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static uint32_t find_index(const struct attnd_service *service)
+{
+    for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
+        if (!service->memories[i])
+            return i;
+    return ATTND_NONE;
+}
+
+/* The session that pays may be gone: then nobody does. */
+static void refund(struct attnd_service *service, const struct attnd_memory *memory)
+{
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        if (service->clients[i] && memory->payer && service->clients[i]->id == memory->payer)
+            service->clients[i]->memory_bytes -= memory->size_bytes;
+}
+
+int attnd_memory_new(struct attnd_service *service, int fd, uint64_t size_bytes,
+                     struct attnd_client *payer, struct attnd_memory **out,
+                     struct attnd_fault *fault)
+{
+    uint32_t index = find_index(service);
+    struct attnd_memory *memory = index == ATTND_NONE ? NULL : calloc(1, sizeof(*memory));
+
+    if (!memory)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, ATTND_MEMORIES_MAX,
+                               ATTND_MEMORIES_MAX);
+    memory->index = index;
+    memory->refs = 1;
+    memory->fd = fd;
+    memory->payer = payer ? payer->id : 0;
+    memory->size_bytes = size_bytes;
+    service->memories[index] = memory;
+
+    int rc = attnd_supervisor_map(service->supervisor, memory);
+    if (rc < 0) {
+        service->memories[index] = NULL;
+        free(memory);
+        return attnd_fault_set(fault, rc, ATTND_F_MEMORY, 0, index, 0);
+    }
+    if (payer)
+        payer->memory_bytes += size_bytes;
+    *out = memory;
+    return 0;
+}
+
+int attnd_memory_make(struct attnd_client *payer, uint64_t size_bytes, struct attnd_memory **out,
+                      struct attnd_fault *fault)
+{
+    struct attnd_service *service = payer->service;
+    uint64_t left_bytes = service->options.memory_max_bytes - payer->memory_bytes;
+    int fd;
+
+    if (size_bytes == 0 || size_bytes > INT64_MAX)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
+                               INT64_MAX);
+    size_bytes = (size_bytes + ATTND_PAGE_BYTES - 1) / ATTND_PAGE_BYTES * ATTND_PAGE_BYTES;
+    if (size_bytes > left_bytes)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_SIZE, 0, (int64_t)size_bytes,
+                               (int64_t)left_bytes);
+    int rc = attnd_shm_create_unmapped("attnd-memory", size_bytes, &fd, fault);
+    if (rc < 0)
+        return rc;
+    if (attnd_shm_seal(fd, ATTND_SEAL_POOL) < 0)
+        rc = attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, errno, 0);
+    else
+        rc = attnd_memory_new(service, fd, size_bytes, payer, out, fault);
+    if (rc < 0)
+        close(fd);
+    return rc;
+}
+
+void attnd_memory_ref(struct attnd_memory *memory)
+{
+    assert(memory->refs > 0 && memory->refs < UINT32_MAX);
+    memory->refs++;
+}
+
+void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memory)
+{
+    assert(memory->refs > 0);
+    if (--memory->refs > 0)
+        return;
+    refund(service, memory);
+    /* The worker may answer at once, and the object is gone then. */
+    int fd = memory->fd;
+    memory->fd = -1;
+    attnd_supervisor_unmap(service->supervisor, memory->index);
+    close(fd);
+}
+
+void attnd_memory_unmapped(struct attnd_service *service, uint32_t index)
+{
+    struct attnd_memory *memory = service->memories[index];
+
+    assert(memory && memory->refs == 0);
+    service->memories[index] = NULL;
+    free(memory);
+}
+
+int attnd_memory_bind(struct attnd_client *client, struct attnd_memory *memory, uint32_t *handle,
+                      struct attnd_fault *fault)
+{
+    *handle = attnd_client_vacant((void *const *)client->memories);
+    if (*handle == 0)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, ATTND_HANDLES_MAX,
+                               ATTND_HANDLES_MAX);
+    client->memories[*handle - 1] = memory;
+    return 0;
+}
+
+void attnd_memory_unbind(struct attnd_client *client, uint32_t handle)
+{
+    struct attnd_memory *memory = client->memories[handle - 1];
+
+    client->memories[handle - 1] = NULL;
+    attnd_memory_unref(client->service, memory);
+}

@@ -1,0 +1,236 @@
+/*
+ * options.c - argp over struct attnd_options.
+ *
+ * The parser lives in a library that other programs link, so argp's global variables stay untouched
+ * (each program would set them differently) and --version is an option like any other.
+ */
+#include "service/options.h"
+
+#include "service/listen.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum option_key {
+    KEY_SOCKET = 's',
+    KEY_BACKEND = 'b',
+    KEY_THREADS = 't',
+    KEY_VERBOSE = 'v',
+    KEY_QUIET = 'q',
+    KEY_VERSION = 'V',
+    KEY_WORKER = 256,
+    KEY_ISA,
+    KEY_LOOP,
+    KEY_HEAP,
+    KEY_SCRATCH,
+    KEY_MEMORY_MAX,
+    KEY_ALLOW_UID
+};
+
+static const struct argp_option option_list[] = {
+    {"socket", KEY_SOCKET, "PATH", 0,
+     "Listen here (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 1},
+    {"allow-uid", KEY_ALLOW_UID, "UID", 0,
+     "Serve this user; repeat for more (default: the daemon's own). The socket's mode is 0600, and "
+     "0666 when another user is named: the peer's credentials decide",
+     1},
+    {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda (default: auto)", 2},
+    {"worker", KEY_WORKER, "PATH", 0,
+     "The worker program (default: attnd-worker beside attnd, else on PATH)", 2},
+    {"isa", KEY_ISA, "NAME", 0, "Instruction set of the worker: avx512, avx2, portable", 2},
+    {"threads", KEY_THREADS, "N", 0, "Threads of the CPU worker (default: all processors)", 2},
+    {"loop", KEY_LOOP, "KIND", 0, "auto, io_uring or epoll (default: auto)", 3},
+    {"heap", KEY_HEAP, "SIZE", 0, "Memory for plans and pools' descriptions (default: 256M)", 3},
+    {"scratch", KEY_SCRATCH, "SIZE", 0, "Memory for partial results (default: 256M)", 3},
+    {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
+     "What the daemon makes for one session at most (default: half of the machine's memory)", 3},
+    {"verbose", KEY_VERBOSE, NULL, 0, "Log more", 4},
+    {"quiet", KEY_QUIET, NULL, 0, "Log warnings and errors only", 4},
+    {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
+    {0}};
+
+static const char doc[] =
+    "attnd - the attention service\v"
+    "SIZE is a number of bytes with an optional suffix K, M, G or T (powers of 1024).\n"
+    "SIGTERM, SIGINT and SIGHUP end the service: it stops accepting, finishes what runs, parks the "
+    "worker and leaves. A second one ends it at once.\n\n"
+    "Exit codes:\n"
+    "  0  ended cleanly\n"
+    "  1  bad option or usage\n"
+    "  2  the socket cannot be made, or another service listens on it\n"
+    "  3  the worker does not start, or there is no such backend\n"
+    "  4  an internal failure";
+
+int attnd_options_size(const char *text, uint64_t *bytes)
+{
+    static const char suffixes[] = "KMGT";
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return -ATTND_E_INVALID;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (errno)
+        return -ATTND_E_INVALID;
+
+    unsigned shift = 0;
+    if (end[0]) {
+        const char *suffix = strchr(suffixes, end[0] & ~0x20);
+        if (!suffix || !suffix[0] || end[1])
+            return -ATTND_E_INVALID;
+        shift = 10 * (unsigned)(suffix - suffixes + 1);
+    }
+    if (number > UINT64_MAX >> shift)
+        return -ATTND_E_INVALID;
+    *bytes = (uint64_t)number << shift;
+    return 0;
+}
+
+static uint64_t parse_size(struct argp_state *state, const char *name, const char *text)
+{
+    uint64_t bytes = 0;
+    if (attnd_options_size(text, &bytes) < 0 || bytes == 0 || bytes > INT64_MAX)
+        argp_error(state, "--%s: '%s' is not a size (try 256M)", name, text);
+    return bytes;
+}
+
+static uint32_t parse_number(struct argp_state *state, const char *name, const char *text,
+                             uint32_t max)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || end[0] || errno || number > max)
+        argp_error(state, "--%s: '%s' is not a number in 0..%u", name, text, max);
+    return (uint32_t)number;
+}
+
+static const char *parse_word(struct argp_state *state, const char *name, const char *text,
+                              const char *const *words)
+{
+    for (unsigned i = 0; words[i]; i++)
+        if (strcmp(words[i], text) == 0)
+            return words[i];
+    argp_error(state, "--%s: '%s' is none of those there are (see --help)", name, text);
+    return words[0];
+}
+
+static enum attnd_loop_kind parse_loop(struct argp_state *state, const char *text)
+{
+    static const char *const words[] = {"auto", "io_uring", "epoll", NULL};
+    const char *word = parse_word(state, "loop", text, words);
+    return word == words[1]   ? ATTND_LOOP_IO_URING
+           : word == words[2] ? ATTND_LOOP_EPOLL
+                              : ATTND_LOOP_AUTO;
+}
+
+static void allow_uid(struct argp_state *state, struct attnd_options *options, const char *text)
+{
+    if (options->allow_uids_count == ATTND_ALLOW_UIDS_MAX)
+        argp_error(state, "--allow-uid: at most %u users", ATTND_ALLOW_UIDS_MAX);
+    else
+        options->allow_uids[options->allow_uids_count++] =
+            (uid_t)parse_number(state, "allow-uid", text, UINT32_MAX - 1);
+}
+
+static void print_version(struct argp_state *state)
+{
+    fprintf(state->out_stream, "attnd %s\n", ATTND_VERSION);
+    if (!(state->flags & ARGP_NO_EXIT))
+        exit(ATTND_EXIT_OK);
+}
+
+/* What has no static default. */
+static void finish(struct argp_state *state, struct attnd_options *options)
+{
+    if (!options->socket_path[0] &&
+        attnd_listen_path(options->socket_path, sizeof(options->socket_path)) < 0)
+        argp_error(state,
+                   "no --socket, and neither ATTND_SOCKET nor XDG_RUNTIME_DIR names a place "
+                   "for it (of less than %zu bytes)",
+                   sizeof(options->socket_path));
+    if (options->allow_uids_count == 0)
+        options->allow_uids[options->allow_uids_count++] = getuid();
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
+    static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
+    struct attnd_options *options = state->input;
+
+    switch (key) {
+    case KEY_SOCKET:
+        if (text[0] == '\0' || strlen(text) >= sizeof(options->socket_path))
+            argp_error(state, "--socket: a path of 1 to %zu bytes is needed",
+                       sizeof(options->socket_path) - 1);
+        else
+            strcpy(options->socket_path, text);
+        break;
+    case KEY_ALLOW_UID:
+        allow_uid(state, options, text);
+        break;
+    case KEY_BACKEND:
+        options->backend = parse_word(state, "backend", text, backends);
+        break;
+    case KEY_WORKER:
+        options->worker_path = text;
+        break;
+    case KEY_ISA:
+        options->isa = parse_word(state, "isa", text, isas);
+        break;
+    case KEY_THREADS:
+        options->threads = parse_number(state, "threads", text, 1024);
+        break;
+    case KEY_LOOP:
+        options->loop = parse_loop(state, text);
+        break;
+    case KEY_HEAP:
+        options->heap_bytes = parse_size(state, "heap", text);
+        break;
+    case KEY_SCRATCH:
+        options->scratch_bytes = parse_size(state, "scratch", text);
+        break;
+    case KEY_MEMORY_MAX:
+        options->memory_max_bytes = parse_size(state, "memory-max", text);
+        break;
+    case KEY_VERBOSE:
+        options->log_level = ATTND_LOG_DEBUG;
+        break;
+    case KEY_QUIET:
+        options->log_level = ATTND_LOG_WARNING;
+        break;
+    case KEY_VERSION:
+        print_version(state);
+        break;
+    case ARGP_KEY_ARG:
+        argp_error(state, "'%s' is not an option", text);
+        break;
+    case ARGP_KEY_END:
+        finish(state, options);
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
+{
+    static const struct argp parser = {.options = option_list, .parser = parse_option, .doc = doc};
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+
+    *options = (struct attnd_options){.backend = "auto",
+                                      .loop = ATTND_LOOP_AUTO,
+                                      .heap_bytes = 256u << 20,
+                                      .scratch_bytes = 256u << 20,
+                                      .log_level = ATTND_LOG_INFO};
+    options->memory_max_bytes = (uint64_t)pages * (uint64_t)page_bytes / 2;
+    argp_err_exit_status = ATTND_EXIT_USAGE;
+    argp_parse(&parser, argc, argv, 0, NULL, options);
+}
