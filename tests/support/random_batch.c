@@ -88,6 +88,17 @@ static int entry_valid(const struct random_batch *batch, uint32_t l, uint32_t e)
     return entry->qo_len >= 0 && random_batch_pages(batch, l, e, batch->steps - 1) <= planned;
 }
 
+/* An upper bound: pads are at most 40 elements. */
+static double rows_bytes(const struct random_batch *batch)
+{
+    const struct random_shape *shape = &batch->shape;
+    const double heads_q = shape->heads_kv * shape->group;
+    double row = (2.0 * (heads_q + 1) + 2.0 * (shape->heads_kv + 1)) * (shape->dim + 40) * 2 +
+                 (heads_q + 1) * 41 * 4;
+
+    return (random_batch_rows(batch) + 2) * row * batch->steps * shape->layers;
+}
+
 int random_batch_valid(const struct random_batch *batch)
 {
     const uint32_t rows = random_batch_rows(batch);
@@ -95,7 +106,7 @@ int random_batch_valid(const struct random_batch *batch)
 
     if (!shape_valid(&batch->shape) || batch->levels < 1 || batch->levels > RANDOM_LEVELS_MAX ||
         batch->steps < 1 || batch->steps > RANDOM_STEPS_MAX ||
-        (batch->append && batch->sharing == SHARE_ANY))
+        (batch->append && batch->sharing == SHARE_ANY) || rows_bytes(batch) > RANDOM_ROWS_BYTES)
         return 0;
     for (uint32_t l = 0; l < batch->levels; l++) {
         uint32_t level_rows = 0;
@@ -153,10 +164,11 @@ void random_batch_print(FILE *file, const struct random_batch *batch)
     static const char *const sharing[] = {"", ", leading pages shared", ", pages shared anywhere"};
     static const char *const garbage[] = {"finite", "NaN", "infinite", "large"};
 
-    fprintf(file, "batch: data seed %" PRIu64 ", %u steps, lane %u%s%s%s%s%s\n", batch->seed,
+    fprintf(file, "batch: data seed %" PRIu64 ", %u steps, lane %u%s%s%s%s%s%s\n", batch->seed,
             batch->steps, batch->lane, batch->causal ? ", causal" : "",
             batch->append ? ", append" : "", sharing[batch->sharing],
-            batch->tight ? ", tight plan" : "", batch->seen_nan ? ", a visible NaN" : "");
+            batch->tight ? ", tight plan" : "", batch->seen_nan ? ", a visible NaN" : "",
+            batch->quiet ? ", quiet" : "");
     print_shape(file, &batch->shape);
     print_levels(file, batch);
     fprintf(file, "  garbage %s, lse %s, sm_scale %g, q_scale %g, reserve_pages %u\n",

@@ -75,6 +75,7 @@ struct random_batch {
     struct random_rows q, o, lse, kv_rows;
     uint32_t tight; /* 1: a plan of exactly these capacities */
     uint32_t lane;
+    uint32_t quiet; /* 1: only runs post a completion when they succeed */
 };
 
 /**
@@ -94,6 +95,9 @@ int random_batch_valid(const struct random_batch *batch);
 uint32_t random_shape_pages(const struct random_shape *shape);
 /** random_page_elements() - one layer's K (or V) of one page, padding included; a multiple of 8. */
 uint32_t random_page_elements(const struct random_shape *shape);
+
+/* Bytes of q, o, lse, k and v of all runs of a batch, at most. */
+#define RANDOM_ROWS_BYTES (20u << 20)
 
 uint32_t random_batch_rows(const struct random_batch *batch);
 /** random_batch_pages() - pages that entry @e of level @l lists at @step; lists only grow. */

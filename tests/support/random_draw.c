@@ -281,6 +281,7 @@ static void draw_options(struct prng *prng, struct random_batch *batch)
     batch->lse = draw_rows(prng);
     batch->kv_rows = draw_rows(prng);
     batch->tight = prng_percent(prng, 15);
+    batch->quiet = prng_percent(prng, 50);
     batch->lane = prng_percent(prng, 50) ? 0 : prng_below(prng, ATTND_LANES_MAX);
 }
 

@@ -1,0 +1,58 @@
+/*
+ * engine.h - what a test's engine process owns: a session, memory, and a pool with a plan.
+ *
+ * One registered memory is cut in two: planes of pools at the front, rows (q, o, lse, k, v) behind.
+ * Beside each pool stands a shadow in private memory, byte for byte what the pool must contain;
+ * what no batch uses is filled with 0xff in both, which is NaN in both formats. References are
+ * computed from the shadow and never from the pool.
+ */
+#ifndef ATTND_TESTS_SUPPORT_ENGINE_H
+#define ATTND_TESTS_SUPPORT_ENGINE_H
+
+#include "client/attnd.h"
+#include "tests/support/random_batch.h"
+
+#define ENGINE_LAYERS_MAX 4
+#define ENGINE_ROWS_BYTES (24u << 20)
+
+struct engine {
+    struct attnd_session *session;
+    uint32_t memory; /* of the planes (if they are the engine's) and of all rows */
+    uint8_t *rows;   /* mapping of the part for rows */
+    uint64_t rows_offset_bytes;
+    uint8_t *planes; /* mapping of the part for planes */
+    int poisoned;    /* planes have been filled with 0xff */
+
+    struct random_shape shape; /* of the pool below; heads_kv 0: none yet */
+    uint32_t pool, plan;
+    uint32_t pages;
+    int32_t *page_ids;                 /* [pages] that this engine may use */
+    uint32_t window_begin, window_end; /* the part of page_ids that a trial begun now takes from */
+    uint8_t *address;                  /* of the pool's memory here */
+    uint8_t *shadow;                   /* the same offsets, private */
+    struct attnd_plane k[ENGINE_LAYERS_MAX], v[ENGINE_LAYERS_MAX];
+    int fills; /* 1: writes pages itself; 0: somebody else filled them */
+};
+
+/** engine_open() - a session at @socket_path, with memory; fails the test otherwise. */
+void engine_open(struct engine *engine, const char *socket_path, const char *name);
+/** engine_open_with() - the same with ring and arena sizes. */
+void engine_open_with(struct engine *engine, const struct attnd_open_args *args);
+void engine_close(struct engine *engine);
+
+/** engine_pool() - have a pool of @shape and a roomy plan for it; keeps the one it has if equal. */
+void engine_pool(struct engine *engine, const struct random_shape *shape);
+
+/**
+ * engine_attach() - the pool of another engine, of the same @shape, by token
+ * @page_ids: [count] pages this engine may use, or NULL for all, in the order of their ids
+ * Nothing is written into its pages by this engine except by append.
+ */
+void engine_attach(struct engine *engine, const struct random_shape *shape,
+                   const struct attnd_token *token, const int32_t *page_ids, uint32_t count);
+
+/** engine_plan() - a plan of the pool with these capacities; the caller destroys it. */
+uint32_t engine_plan(struct engine *engine, uint32_t requests, uint32_t rows, uint32_t pages,
+                     uint32_t levels);
+
+#endif
