@@ -67,33 +67,36 @@ static int reply_is_sane(const struct attnd_call *call)
            desc->n_v == desc->layers;
 }
 
-/* The pool's memory: the mapping this session has of it, or a new one in @memory, which then is the
- * session's. Return: 0 or a fault of mapping. call_lock is held, so nobody drops it meanwhile. */
+/* The pool's memory: one that this session knows already, or @memory, which then is the session's.
+ * Return: 0 or a fault of mapping. Handles come and go under call_lock, which is held; objects_lock
+ * is for readers of the address. */
 static int adopt_memory(struct attnd_session *session, struct attnd_call *call,
                         struct attnd_object **memory, void **address)
 {
     const Attnd__PoolReply *reply = call->reply->pool;
+    struct attnd_shm shm = {.fd = -1};
+    struct attnd_fault fault = {0};
     pthread_mutex_lock(&session->objects_lock);
     struct attnd_object *known = attnd_object_find(session, ATTND_OBJECT_MEMORY, reply->memory);
-    if (known && known->u.memory.shm.address) {
-        known->u.memory.uses++;
-        *address = known->u.memory.shm.address;
-    }
+    int mapped = known && known->u.memory.shm.address;
     pthread_mutex_unlock(&session->objects_lock);
-    if (*address)
-        return 0;
-
-    struct attnd_object *fresh = *memory;
-    struct attnd_fault fault = {0};
-    if (attnd_shm_map(call->fds[0], reply->memory_bytes, 1, &fresh->u.memory.shm, &fault) < 0)
+    if (!mapped && attnd_shm_map(call->fds[0], reply->memory_bytes, 1, &shm, &fault) < 0)
         return attnd_fault_keep(&fault);
-    fresh->u.memory.shm.fd = -1; /* the call closes it */
-    fresh->u.memory.uses = 1;
-    fresh->kind = ATTND_OBJECT_MEMORY;
-    fresh->handle = reply->memory;
-    *address = fresh->u.memory.shm.address;
-    attnd_object_add(session, fresh);
-    *memory = NULL;
+    shm.fd = -1; /* the call closes it */
+
+    struct attnd_object *object = known ? known : *memory;
+    pthread_mutex_lock(&session->objects_lock);
+    if (!mapped)
+        object->u.memory.shm = shm;
+    object->u.memory.uses++;
+    *address = object->u.memory.shm.address;
+    pthread_mutex_unlock(&session->objects_lock);
+    if (!known) {
+        object->kind = ATTND_OBJECT_MEMORY;
+        object->handle = reply->memory;
+        attnd_object_add(session, object);
+        *memory = NULL;
+    }
     return 0;
 }
 

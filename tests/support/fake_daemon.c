@@ -1,6 +1,7 @@
 /* fake_daemon.c - see fake_daemon.h. Failures of the fake itself end the test program. */
 #include "tests/support/fake_daemon.h"
 
+#include "client/attnd.h"
 #include "ipc/fdpass.h"
 #include "schemas/atomics.h"
 #include "tests/support/check.h"
@@ -49,6 +50,7 @@ static void make_segments(struct fake_daemon *fake)
 static void answer_hello(struct fake_daemon *fake, const Attnd__Hello *hello,
                          Attnd__HelloReply *answer, struct fake_reply *reply)
 {
+    static char backend[] = "fake", isa[] = "none", version[] = "9.9.9";
     if (fake->ring_entries == 0)
         fake->ring_entries = hello->ring_entries;
     if (fake->arena_bytes == 0)
@@ -61,9 +63,9 @@ static void answer_hello(struct fake_daemon *fake, const Attnd__Hello *hello,
     answer->arena_bytes = fake->arena_bytes;
     answer->doorbell = fake->eventfd_doorbell ? ATTND__DOORBELL__DOORBELL_EVENTFD
                                               : ATTND__DOORBELL__DOORBELL_FUTEX;
-    answer->backend = (char[]){"fake"};
-    answer->isa = (char[]){"none"};
-    answer->daemon_version = (char[]){"9.9.9"};
+    answer->backend = backend;
+    answer->isa = isa;
+    answer->daemon_version = version;
     add_fd(reply, fake->submission.fd);
     add_fd(reply, fake->completion.fd);
     add_fd(reply, fake->notify);
@@ -220,6 +222,16 @@ void fake_listen(struct fake_daemon *fake)
     CHECK_EQUAL(pthread_create(&fake->thread, NULL, serve_client, fake), 0);
 }
 
+struct attnd_session *fake_open(struct fake_daemon *fake)
+{
+    struct attnd_open_args args = {.size = sizeof(args), .socket_path = fake->path};
+    struct attnd_session *session;
+    fake_listen(fake);
+    CHECK_OK(attnd_open(&args, &session));
+    CHECK(attnd_observe32(&fake->mapped)); /* A1: all that the thread made is visible here */
+    return session;
+}
+
 void fake_die(struct fake_daemon *fake)
 {
     shutdown(fake->client, SHUT_RDWR);
@@ -228,7 +240,7 @@ void fake_die(struct fake_daemon *fake)
 void fake_stop(struct fake_daemon *fake)
 {
     shutdown(fake->listener, SHUT_RDWR); /* ends accept() */
-    if (fake->client >= 0)
+    if (attnd_observe32(&fake->mapped))
         fake_die(fake);
     pthread_join(fake->thread, NULL);
     int fds[] = {fake->listener, fake->client, fake->notify, fake->doorbell, fake->memory_fd};

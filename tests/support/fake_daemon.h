@@ -16,6 +16,7 @@
 
 #include <pthread.h>
 
+struct attnd_session;
 struct fake_daemon;
 
 enum fake_verdict {
@@ -66,10 +67,14 @@ struct fake_daemon {
 /** fake_listen() - a socket in a private folder, and the thread that accepts one client. */
 void fake_listen(struct fake_daemon *fake);
 
+/** fake_open() - fake_listen() and a session with it. */
+struct attnd_session *fake_open(struct fake_daemon *fake);
+
 /** fake_die() - as kill -9 looks from outside: the connection ends, the rings stay as they are. */
 void fake_die(struct fake_daemon *fake);
 
-/** fake_stop() - end the thread, remove the socket, free everything. */
+/** fake_stop() - end the thread, remove the socket, free everything. A session that did not get as
+ * far as Mapped must be closed before. */
 void fake_stop(struct fake_daemon *fake);
 
 /** fake_take() - the next submission. Return: 1, or 0 if there is none. */
