@@ -1,0 +1,41 @@
+/*
+ * attnctl.h - the parts of attnctl: commands, the question to the daemon, and ways to print the
+ * answer. A new command is a function here and a line in main_attnctl.c.
+ */
+#ifndef ATTND_SERVICE_ATTNCTL_H
+#define ATTND_SERVICE_ATTNCTL_H
+
+#include "schemas/attnd.pb-c.h"
+#include "schemas/errors.h"
+
+#include <stdio.h>
+
+/* Exit codes of attnctl, printed by --help. */
+enum attnctl_exit {
+    ATTNCTL_EXIT_OK = 0,
+    ATTNCTL_EXIT_USAGE = 1,
+    ATTNCTL_EXIT_UNREACHABLE = 2,
+    ATTNCTL_EXIT_ANSWER = 4
+};
+
+/** attnctl_status() - the command: argv[0] is its name. Return: the exit code. */
+enum attnctl_exit attnctl_status(int argc, char **argv);
+
+/**
+ * attnctl_ask() - one call without a session
+ * @socket_path: NULL for the default
+ * @reply: freed by attnd__reply__free_unpacked(); its code may be negative
+ * Blocks for at most 5 s. Return: 0; -ATTND_E_INVALID no path is known; -ATTND_E_DISCONNECTED
+ * nobody listens there, or answers (errno says why); -ATTND_E_PROTOCOL the answer makes no sense;
+ * -ATTND_E_SYSTEM.
+ */
+int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply **reply);
+
+/** attnctl_print_json() - any message as one JSON object, every field that is set, by the names of
+ * the schema. */
+void attnctl_print_json(FILE *out, const ProtobufCMessage *message);
+
+/** attnctl_print_status() - for people. */
+void attnctl_print_status(FILE *out, const Attnd__Status *status);
+
+#endif
