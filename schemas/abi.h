@@ -295,7 +295,7 @@ struct attnd_run {
     uint32_t cancel;  /* daemon sets 1: items not begun are skipped */
     uint32_t session; /* for accounting */
     uint64_t
-        scratch_offset_bytes; /* in the worker's scratch; counters there are zero between runs */
+        scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes counters */
     struct attnd_place q, o, lse; /* ATTEND */
     struct attnd_place k, v;      /* APPEND: rows to store */
     uint64_t zero[9];

@@ -156,8 +156,8 @@ void attnd_cpu_run_fail(struct attnd_cpu_run *run, int error);
 /**
  * attnd_cpu_run_close() - retire a run of which nothing is or will be executed any more
  *
- * Leaves the arrival counters zero. Threads: one for each run; serialises retire() of the port. The
- * slot may be opened again before this returns.
+ * Threads: one for each run; serialises retire() of the port. The slot may be opened again before
+ * this returns.
  */
 void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *run);
 

@@ -124,10 +124,14 @@ static int open_scratch(const struct attnd_backend *backend, struct attnd_cpu_ru
                         const struct attnd_run *shared)
 {
     uint64_t bytes = attnd_plan_scratch_bytes(run->plan);
+    if (bytes == 0)
+        return 0;
     if (bytes > backend->scratch_bytes ||
         shared->scratch_offset_bytes > backend->scratch_bytes - bytes)
         return -ATTND_E_RANGE;
+    /* Other runs of other plans left their partials here. */
     char *base = backend->scratch + shared->scratch_offset_bytes;
+    memset(base, 0, (size_t)run->plan->merges * run->plan->heads_kv * sizeof *run->counters);
     run->counters = (uint32_t *)base;
     run->states = (float *)(base + attnd_scratch_state_offset(run->plan));
     run->outputs = (float *)(base + attnd_scratch_output_offset(run->plan));
@@ -143,7 +147,6 @@ int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index)
     run->begin_ns = run->busy_ns = run->kv_bytes = 0;
     run->executed = 0;
     run->kind = shared->kind;
-    run->counters = NULL;
 
     int error = open_plan(backend, run, shared);
     error = error ? error : open_pool(backend, run, shared);
@@ -177,10 +180,6 @@ void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *ru
     };
     if (retire.begin_ns == 0)
         retire.begin_ns = retire.end_ns;
-    /* Items that were skipped have not arrived anywhere. */
-    if (retire.code != 0 && run->counters != NULL)
-        memset(run->counters, 0,
-               (size_t)run->plan->merges * run->plan->heads_kv * sizeof *run->counters);
     (void)pthread_mutex_lock(&backend->retire_lock);
     backend->port->retire(backend->port->context, &retire);
     (void)pthread_mutex_unlock(&backend->retire_lock);
