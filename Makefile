@@ -42,8 +42,8 @@ PERSISTENT := $(wildcard $(PERSISTENT))
 include persistent/cuda/cuda.mk
 CLIENT := $(wildcard client/*.c)
 SERVICE := $(filter-out $(wildcard service/main_*.c),$(wildcard service/*.c))
-SUPPORT := $(wildcard tests/support/*.c)
-REPLAY := $(wildcard bench/replay/*.c)
+SUPPORT := $(wildcard tests/support/*.c bench/support/*.c) \
+           $(filter-out bench/replay/main.c,$(wildcard bench/replay/*.c))
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 GENOBJ := $(BUILD)/obj/gen/attnd.pb-c.o
@@ -57,7 +57,7 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/*.
 E2E := $(patsubst tests/e2e/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/*.c))
 LONG := $(patsubst tests/long/%.c,$(BUILD)/tests/long/%,$(wildcard tests/long/*.c))
 BENCH := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
-BENCH += $(if $(REPLAY),$(BUILD)/bench/attnd-replay)
+BENCH += $(BUILD)/bench/attnd-replay
 
 .PHONY: all programs tests help
 all: $(LIBATTND) $(PROGRAMS) $(EXAMPLES) $(BENCH) $(BUILD)/attnd.pc
@@ -113,12 +113,14 @@ $(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -lm
-$(BUILD)/bench/attnd-replay: $(call obj,$(REPLAY)) $(LIBCORE)
+$(BUILD)/bench/attnd-replay: $(BUILD)/obj/bench/replay/main.o $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
+
+include bench/demo.mk
 
 # ---- checking ----
 

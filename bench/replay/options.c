@@ -1,0 +1,321 @@
+/* options.c - argp. Every number is read strictly and within limits that keep all products of them
+ * in range, so nothing later has to ask again. */
+#include "bench/replay/options.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum key {
+    KEY_TRACE = 't',
+    KEY_ENGINES = 'e',
+    KEY_LAYERS = 'l',
+    KEY_LIMIT = 'n',
+    KEY_MODE = 'm',
+    KEY_SOCKET = 's',
+    KEY_VERSION = 'V',
+    KEY_PREFILL_ENGINES = 256,
+    KEY_HEADS,
+    KEY_HEAD_DIM,
+    KEY_DTYPE,
+    KEY_PAGE_SIZE,
+    KEY_TIME_SCALE,
+    KEY_MAX_CONTEXT,
+    KEY_CHUNK,
+    KEY_BATCH,
+    KEY_POOL,
+    KEY_SEED,
+    KEY_COMPARE,
+    KEY_NO_SHARING,
+    KEY_SAMPLES,
+    KEY_JSON,
+    KEY_SPAWN,
+    KEY_ATTND,
+    KEY_SKIP_BAD
+};
+
+static const struct argp_option option_list[] = {
+    {"trace", KEY_TRACE, "FILE", 0,
+     "Requests to replay: Mooncake JSON lines or Azure CSV, told apart by the first line", 1},
+    {"limit", KEY_LIMIT, "N", 0, "Only the first N requests", 1},
+    {"max-context", KEY_MAX_CONTEXT, "TOKENS", 0,
+     "Clip requests to this many tokens, prompt and answer together (default: 4096)", 1},
+    {"time-scale", KEY_TIME_SCALE, "X", 0,
+     "Stretch the trace's time by X; 0: as fast as possible (default: 0)", 1},
+    {"skip-bad", KEY_SKIP_BAD, NULL, 0, "Leave out lines that cannot be read instead of refusing",
+     1},
+
+    {"engines", KEY_ENGINES, "N", 0, "Engine processes (default: 2)", 2},
+    {"mode", KEY_MODE, "NAME", 0,
+     "shared: every engine prefills and decodes. disaggregated: prefill engines hand their pages "
+     "over to decode engines (default: shared)",
+     2},
+    {"prefill-engines", KEY_PREFILL_ENGINES, "N", 0,
+     "Of the engines, when disaggregated (default: half of them)", 2},
+    {"batch", KEY_BATCH, "N", 0, "Requests that run at once in an engine (default: 32)", 2},
+    {"chunk", KEY_CHUNK, "TOKENS", 0, "Prompt tokens an engine computes a step (default: 256)", 2},
+    {"no-sharing", KEY_NO_SHARING, NULL, 0, "Do not share prefixes", 2},
+    {"compare", KEY_COMPARE, NULL, 0,
+     "Replay twice, with prefixes shared and without, and print both with the difference", 2},
+
+    {"layers", KEY_LAYERS, "N", 0, "Layers a step runs through (default: 4)", 3},
+    {"heads", KEY_HEADS, "Q/KV", 0, "Query and KV heads (default: 8/2)", 3},
+    {"head-dim", KEY_HEAD_DIM, "D", 0, "64, 128 or 256 (default: 64)", 3},
+    {"dtype", KEY_DTYPE, "NAME", 0, "fp16 or bf16 (default: bf16)", 3},
+    {"page-size", KEY_PAGE_SIZE, "TOKENS", 0, "Tokens a page holds (default: 16)", 3},
+    {"pool-mib", KEY_POOL, "MIB", 0, "Size of the KV pool (default: from the trace, to 1024)", 3},
+    {"seed", KEY_SEED, "N", 0, "Of q, k, v and of what is sampled (default: 1)", 3},
+
+    {"samples", KEY_SAMPLES, "N", 0,
+     "Rows of every step that are checked against the fp64 reference (default: 4)", 4},
+    {"json", KEY_JSON, "FILE", 0, "Write the figures as JSON as well; - is standard output", 4},
+
+    {"socket", KEY_SOCKET, "PATH", 0, "The service to use (default: as libattnd finds it)", 5},
+    {"spawn", KEY_SPAWN, NULL, 0,
+     "Start a private attnd on a private socket and stop it at the end, also on Ctrl-C", 5},
+    {"attnd", KEY_ATTND, "PATH", 0, "The attnd to start (default: near this program, else on PATH)",
+     5},
+    {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
+    {0}};
+
+static const char doc[] =
+    "attnd-replay - replay a request trace through engine processes and verify the answers\v"
+    "Engines batch continuously: decoding requests and chunks of prompts run in one batch, planned "
+    "once and run for every layer. Prompts that begin alike share pages, and a shared beginning is "
+    "read once a step. q, k and v are functions of token, position, layer and head, so every step "
+    "is checked on sampled rows without reading the pool. A row is one token's query of one head "
+    "in "
+    "one layer: o and log-sum-exp.\n\n"
+    "The last line is `verified N rows, M mismatches'.\n\n"
+    "Exit status: 0 all verified rows are right; 1 mismatches, or nothing was verified; 2 an "
+    "engine, the service or the trace failed; 64 wrong usage.";
+
+static uint64_t number(struct argp_state *state, const char *name, const char *text, uint64_t least,
+                       uint64_t most)
+{
+    unsigned long long value;
+    char *end;
+
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || errno || value < least || value > most)
+        argp_error(state, "--%s: '%s' is not a number in %llu..%llu", name, text,
+                   (unsigned long long)least, (unsigned long long)most);
+    return value;
+}
+
+static uint32_t number32(struct argp_state *state, const char *name, const char *text,
+                         uint32_t least, uint32_t most)
+{
+    return (uint32_t)number(state, name, text, least, most);
+}
+
+static double time_scale(struct argp_state *state, const char *text)
+{
+    char *end;
+    double value = strtod(text, &end);
+
+    if (end == text || *end || !(value >= 0 && value <= 1e6))
+        argp_error(state, "--time-scale: '%s' is not a number in 0..1000000", text);
+    return value;
+}
+
+static void heads(struct argp_state *state, const char *text, struct replay_options *options)
+{
+    char copy[32], *slash;
+
+    snprintf(copy, sizeof(copy), "%s", text);
+    slash = strchr(copy, '/');
+    if (!slash) {
+        argp_error(state, "--heads: '%s' is not Q/KV, as in 32/8", text);
+        return;
+    }
+    *slash = 0;
+    options->heads_q = number32(state, "heads", copy, 1, 1024);
+    options->heads_kv = number32(state, "heads", slash + 1, 1, 1024);
+    if (options->heads_q % options->heads_kv)
+        argp_error(state, "--heads: %u is not a multiple of %u", options->heads_q,
+                   options->heads_kv);
+}
+
+static uint32_t word(struct argp_state *state, const char *name, const char *text,
+                     const char *const words[2])
+{
+    for (uint32_t i = 0; i < 2; i++)
+        if (!strcmp(text, words[i]))
+            return i;
+    argp_error(state, "--%s: '%s' is neither %s nor %s", name, text, words[0], words[1]);
+    return 0;
+}
+
+static void finish(struct argp_state *state, struct replay_options *options)
+{
+    uint64_t pages = options->context_max / options->page_size + 1;
+
+    if (!options->trace_path)
+        argp_error(state, "--trace FILE is needed");
+    if (options->mode == REPLAY_DISAGGREGATED) {
+        if (options->engines < 2)
+            argp_error(state, "--mode disaggregated needs two engines at least");
+        if (!options->prefill_engines)
+            options->prefill_engines = options->engines / 2;
+        if (options->prefill_engines >= options->engines)
+            argp_error(state, "--prefill-engines: no decode engine is left");
+    } else if (options->prefill_engines) {
+        argp_error(state, "--prefill-engines goes with --mode disaggregated");
+    }
+    if (options->batch * pages > 1u << 26)
+        argp_error(state,
+                   "--batch, --max-context and --page-size: more pages than a plan can have");
+    if (options->spawn && options->socket_path)
+        argp_error(state, "--spawn makes its own socket; --socket names another");
+    if (options->compare && !options->share_prefixes)
+        argp_error(state,
+                   "--compare replays with sharing and without; --no-sharing contradicts it");
+}
+
+static error_t parse_trace(int key, char *text, struct argp_state *state,
+                           struct replay_options *options)
+{
+    switch (key) {
+    case KEY_TRACE:
+        options->trace_path = text;
+        return 0;
+    case KEY_LIMIT:
+        options->limit = number32(state, "limit", text, 1, REPLAY_REQUESTS_MAX);
+        return 0;
+    case KEY_MAX_CONTEXT:
+        options->context_max = number32(state, "max-context", text, 2, 1u << 20);
+        return 0;
+    case KEY_TIME_SCALE:
+        options->time_scale = time_scale(state, text);
+        return 0;
+    case KEY_SKIP_BAD:
+        options->skip_bad = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_engines(int key, char *text, struct argp_state *state,
+                             struct replay_options *options)
+{
+    static const char *const modes[2] = {"shared", "disaggregated"};
+
+    switch (key) {
+    case KEY_ENGINES:
+        options->engines = number32(state, "engines", text, 1, REPLAY_ENGINES_MAX - 1);
+        return 0;
+    case KEY_MODE:
+        options->mode = word(state, "mode", text, modes) ? REPLAY_DISAGGREGATED : REPLAY_SHARED;
+        return 0;
+    case KEY_PREFILL_ENGINES:
+        options->prefill_engines =
+            number32(state, "prefill-engines", text, 1, REPLAY_ENGINES_MAX - 1);
+        return 0;
+    case KEY_BATCH:
+        options->batch = number32(state, "batch", text, 1, REPLAY_BATCH_MAX);
+        return 0;
+    case KEY_CHUNK:
+        options->chunk = number32(state, "chunk", text, 1, 1u << 16);
+        return 0;
+    case KEY_NO_SHARING:
+        options->share_prefixes = false;
+        return 0;
+    case KEY_COMPARE:
+        options->compare = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_model(int key, char *text, struct argp_state *state,
+                           struct replay_options *options)
+{
+    static const char *const dtypes[2] = {"fp16", "bf16"};
+
+    switch (key) {
+    case KEY_LAYERS:
+        options->layers = number32(state, "layers", text, 1, 1024);
+        return 0;
+    case KEY_HEADS:
+        heads(state, text, options);
+        return 0;
+    case KEY_HEAD_DIM:
+        options->head_dim = number32(state, "head-dim", text, 64, 256);
+        if (options->head_dim & (options->head_dim - 1))
+            argp_error(state, "--head-dim: 64, 128 or 256");
+        return 0;
+    case KEY_DTYPE:
+        options->dtype = word(state, "dtype", text, dtypes) ? ATTND_DTYPE_BF16 : ATTND_DTYPE_FP16;
+        return 0;
+    case KEY_PAGE_SIZE:
+        options->page_size = number32(state, "page-size", text, 1, 65536);
+        return 0;
+    case KEY_POOL:
+        options->pool_bytes = number(state, "pool-mib", text, 1, 1u << 24) << 20;
+        return 0;
+    case KEY_SEED:
+        options->seed = number(state, "seed", text, 0, UINT64_MAX);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct replay_options *options = state->input;
+
+    switch (key) {
+    case KEY_SAMPLES:
+        options->samples = number32(state, "samples", text, 1, 4096);
+        return 0;
+    case KEY_JSON:
+        options->json_path = text;
+        return 0;
+    case KEY_SOCKET:
+        options->socket_path = text;
+        return 0;
+    case KEY_SPAWN:
+        options->spawn = true;
+        return 0;
+    case KEY_ATTND:
+        options->attnd_path = text;
+        return 0;
+    case KEY_VERSION:
+        printf("attnd-replay %s\n", ATTND_VERSION);
+        exit(EXIT_SUCCESS);
+    case ARGP_KEY_END:
+        finish(state, options);
+        return 0;
+    default:
+        if (parse_trace(key, text, state, options) != ARGP_ERR_UNKNOWN ||
+            parse_engines(key, text, state, options) != ARGP_ERR_UNKNOWN)
+            return 0;
+        return parse_model(key, text, state, options);
+    }
+}
+
+void replay_options_parse(int argc, char **argv, struct replay_options *options)
+{
+    static const struct argp argp = {option_list, parse_option, NULL, doc, NULL, NULL, NULL};
+
+    *options = (struct replay_options){.engines = 2,
+                                       .layers = 4,
+                                       .heads_q = 8,
+                                       .heads_kv = 2,
+                                       .head_dim = 64,
+                                       .dtype = ATTND_DTYPE_BF16,
+                                       .page_size = 16,
+                                       .context_max = 4096,
+                                       .chunk = 256,
+                                       .batch = 32,
+                                       .samples = 4,
+                                       .seed = 1,
+                                       .share_prefixes = true};
+    argp_parse(&argp, argc, argv, 0, NULL, options);
+}

@@ -1,0 +1,41 @@
+/*
+ * private_service.h - an attnd of one's own for as long as a program runs, and nothing left behind.
+ *
+ * The daemon gets a private directory for its socket. It is stopped by bench_private_stop(), by a
+ * signal that ends the program (Ctrl-C, SIGTERM, a closed pipe), and by the kernel if the program
+ * is killed. Children that use it can be registered and are stopped first.
+ */
+#ifndef ATTND_BENCH_SUPPORT_PRIVATE_SERVICE_H
+#define ATTND_BENCH_SUPPORT_PRIVATE_SERVICE_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/**
+ * bench_private_start() - run attnd on a private socket and wait until it answers; once a program
+ * @attnd_path: the program; NULL: beside or above this one's folder, else on PATH
+ * @arguments:  NULL-terminated, behind --socket PATH; NULL: none
+ * @why:        receives a sentence on failure
+ * Return: the socket's path, valid until bench_private_stop(); NULL.
+ */
+const char *bench_private_start(const char *attnd_path, const char *const *arguments, char *why,
+                                size_t why_bytes);
+
+/** bench_private_stop() - end children and daemon, wait for them, remove the directory. Harmless
+ * without a daemon. */
+void bench_private_stop(void);
+
+/** bench_private_guard() - from now on a fatal signal does bench_private_stop() first. Children
+ * call bench_private_leave() after fork to have the default back. */
+void bench_private_guard(void);
+void bench_private_leave(void);
+
+/** bench_private_child() - a child to be stopped with the rest; 0 < @pid. bench_private_gone() when
+ * it has been waited for. */
+void bench_private_child(pid_t pid);
+void bench_private_gone(pid_t pid);
+
+/** bench_private_pid() - of the daemon, 0 if there is none. */
+pid_t bench_private_pid(void);
+
+#endif
