@@ -25,6 +25,7 @@ int64_t check_ok(int64_t code, const char *text, const char *file, int line);
 void check_error(int64_t code, int error, const char *text, const char *file, int line);
 
 #define CHECK(condition) check_true(!!(condition), #condition, __FILE__, __LINE__)
+#define CHECK_FAIL(text) check_true(0, text, __FILE__, __LINE__)
 #define CHECK_EQUAL(got, want)                                                                     \
     check_equal((int64_t)(got), (int64_t)(want), #got " == " #want, __FILE__, __LINE__)
 #define CHECK_OK(call) check_ok((call), #call, __FILE__, __LINE__)
