@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -383,11 +384,12 @@ static void a_timer_added_later_may_come_earlier(void **state)
 {
     (void)state;
     struct tick far = {.name = 'X'}, near = {.name = 'z'};
-    struct peer peer = {.fd = new_event(0), .context = &near};
+    const struct itimerspec soon = {.it_value = {.tv_nsec = 10 * MS}};
+    struct peer peer = {.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC), .context = &near};
     far.watch = attnd_loop_watch_timer(loop, attnd_clock_ns() + 20000ull * MS, on_tick, &far);
-    run_for_ms(10); /* so that the kernel has been told of the far one */
     peer.watch = attnd_loop_watch_fd(loop, peer.fd, POLLIN, on_event_add_earlier, &peer);
-    knock(peer.fd);
+    assert_non_null(peer.watch);
+    assert_int_equal(timerfd_settime(peer.fd, 0, &soon, NULL), 0);
     run();
     assert_string_equal(trace, "tz");
     assert_true(near.fired_ns >= near.when_ns && near.fired_ns < near.when_ns + 5000ull * MS);

@@ -1,10 +1,10 @@
 /*
  * test_loop_wake.c - the loop asleep and woken by other processes, and which loop AUTO chooses.
  *
- * Three clients, each a process with its own pair of rings, ask and wait for the echo; everybody
- * sleeps whenever there is nothing to do, after a random moment, so that publishing and falling
- * asleep meet in every order. A lost wake-up leaves a client waiting far beyond any scheduling
- * delay: it gives up with an exit status that the loop sees through the client's pidfd.
+ * Clients, each a process with its own pair of rings, ask and wait for the echo; everybody sleeps
+ * whenever there is nothing to do, after a random moment, so that publishing and falling asleep
+ * meet in every order. A lost wake-up leaves a client waiting far beyond any scheduling delay: it
+ * gives up with an exit status that the loop sees through the client's pidfd.
  */
 #include "ipc/loop.h"
 #include "ipc/ring.h"
@@ -34,7 +34,7 @@
 
 #define MS 1000000u
 #define ENTRIES 8u
-#define CLIENTS 3
+#define CLIENTS_MAX 3
 #define ROUNDS 7000
 #define LOST_NS 20000000000u
 
@@ -65,8 +65,8 @@ static enum attnd_loop_kind kind;
 static int futex_bells; /* doorbells are futex words, not eventfds */
 static uint64_t seed;
 static struct attnd_loop *loop;
-static struct client clients[CLIENTS];
-static int running;
+static struct client clients[CLIENTS_MAX];
+static int client_count, running;
 static uint64_t sleeps, echoes, protocol_errors;
 
 /* ---- a client process ---- */
@@ -107,7 +107,7 @@ static int sweep_echo(void *context)
 {
     int moved = 0;
     (void)context;
-    for (int i = 0; i < CLIENTS; i++) {
+    for (int i = 0; i < client_count; i++) {
         uint64_t slot[8];
         int rc;
         while ((rc = attnd_consumer_pop(&clients[i].asks, slot)) > 0) {
@@ -124,7 +124,7 @@ static int sweep_echo(void *context)
 static void asleep_echo(void *context, int asleep)
 {
     (void)context;
-    for (int i = 0; i < CLIENTS; i++)
+    for (int i = 0; i < client_count; i++)
         attnd_poke32(&clients[i].shared->ask.need, (uint32_t)asleep);
     sleeps += asleep != 0;
 }
@@ -180,17 +180,17 @@ static void watch_client(struct client *client)
     assert_true(client->word_watch || client->bell_watch);
 }
 
-static void expect_every_echo(uint64_t spin_ns, uint64_t stream)
+static void expect_every_echo(int count, uint64_t spin_ns, uint64_t stream)
 {
     const struct attnd_loop_hooks hooks = {.sweep = sweep_echo, .asleep = asleep_echo};
     struct attnd_fault fault = {0};
     sleeps = echoes = protocol_errors = 0;
-    running = CLIENTS;
+    client_count = running = count;
     alarm(50);
-    for (uint64_t i = 0; i < CLIENTS; i++)
-        start_client(&clients[i], stream * CLIENTS + i);
+    for (int i = 0; i < count; i++)
+        start_client(&clients[i], stream + (uint64_t)i);
     assert_int_equal(attnd_loop_new(kind, spin_ns, &hooks, &loop, &fault), 0);
-    for (int i = 0; i < CLIENTS; i++)
+    for (int i = 0; i < client_count; i++)
         watch_client(&clients[i]);
     assert_int_equal(attnd_loop_run(loop, &fault), 0);
     attnd_loop_free(loop);
@@ -198,7 +198,7 @@ static void expect_every_echo(uint64_t spin_ns, uint64_t stream)
 
     print_message("%llu echoes, asleep %llu times\n", (unsigned long long)echoes,
                   (unsigned long long)sleeps);
-    for (int i = 0; i < CLIENTS; i++) {
+    for (int i = 0; i < client_count; i++) {
         assert_int_equal(clients[i].status, 0);
         close(clients[i].pidfd);
         if (clients[i].bell_fd >= 0)
@@ -206,20 +206,28 @@ static void expect_every_echo(uint64_t spin_ns, uint64_t stream)
         attnd_shm_unmap(&clients[i].shm);
     }
     assert_int_equal(protocol_errors, 0);
-    assert_int_equal(echoes, CLIENTS * ROUNDS);
-    assert_true(sleeps > 100);
+    assert_int_equal(echoes, (uint64_t)count * ROUNDS);
+    assert_true(sleeps > 0);
 }
 
 static void no_wake_up_is_lost_when_it_sleeps_at_once(void **state)
 {
     (void)state;
-    expect_every_echo(0, 1);
+    expect_every_echo(CLIENTS_MAX, 0, 10);
+}
+
+/* Alone, so that no other client's doorbell repairs what was lost. */
+static void one_client_alone_loses_no_wake_up(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 3; i++)
+        expect_every_echo(1, 0, 20 + i);
 }
 
 static void no_wake_up_is_lost_when_it_spins_a_little(void **state)
 {
     (void)state;
-    expect_every_echo(3000, 2);
+    expect_every_echo(CLIENTS_MAX, 3000, 30);
 }
 
 /* ---- one word ---- */
@@ -385,6 +393,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_wake_up_is_lost_when_it_sleeps_at_once),
+        cmocka_unit_test(one_client_alone_loses_no_wake_up),
         cmocka_unit_test(no_wake_up_is_lost_when_it_spins_a_little),
         CLAIM(a_value_that_sweep_leaves_lets_the_loop_sleep),
         CLAIM(a_word_may_be_unmapped_when_done_is_called),
