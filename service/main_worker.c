@@ -1,0 +1,265 @@
+/*
+ * main_worker.c - attnd-worker: the process that executes tiles.
+ *
+ * Started by attnd and by nobody else; it inherits the queue segment and one end of a socketpair.
+ * Commands and retires go through the segment, between the daemon and the backend's own threads;
+ * this thread only maps memory when it is told to, and sees to the end: when the daemon asks, when
+ * the socket's other end is gone, or on SIGTERM, which the kernel sends if the daemon dies. It then
+ * parks, so that no tile is cut in the middle, and leaves.
+ */
+#include "ipc/fdpass.h"
+#include "schemas/atomics.h"
+#include "service/service.h"
+#include "service/worker_abi.h"
+#include "service/worker_port.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A tile that takes longer than this to end is stuck. */
+#define PARK_TIMEOUT_S 5u
+
+enum exit_code { EXIT_PARKED = 0, EXIT_USAGE = 1, EXIT_NO_QUEUE = 2, EXIT_NO_BACKEND = 3 };
+
+/* ---- options ---- */
+
+struct options {
+    const char *backend, *isa;
+    uint32_t threads;
+    uint64_t scratch_bytes;
+    int parent;
+    int log_level;
+    int retire_eventfd;
+};
+
+enum key { KEY_BACKEND = 256, KEY_ISA, KEY_THREADS, KEY_SCRATCH, KEY_PARENT, KEY_LEVEL, KEY_BELL };
+
+static const struct argp_option option_list[] = {
+    {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda", 0},
+    {"isa", KEY_ISA, "NAME", 0, "Instruction set: avx512, avx2, portable (default: the best)", 0},
+    {"threads", KEY_THREADS, "N", 0, "Tile workers of the cpu backend (0: all processors)", 0},
+    {"scratch", KEY_SCRATCH, "BYTES", 0, "Memory for partial results", 0},
+    {"parent", KEY_PARENT, "PID", 0, "Leave at once if this is not the parent", 0},
+    {"log-level", KEY_LEVEL, "N", 0, "As syslog's, 3 to 7", 0},
+    {"retire-eventfd", KEY_BELL, NULL, 0, "Descriptor 5 is an eventfd that wakes attnd", 0},
+    {0}};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct options *options = state->input;
+    switch (key) {
+    case KEY_BACKEND:
+        options->backend = text;
+        return 0;
+    case KEY_ISA:
+        options->isa = text;
+        return 0;
+    case KEY_THREADS:
+        options->threads = (uint32_t)strtoul(text, NULL, 10);
+        return 0;
+    case KEY_SCRATCH:
+        options->scratch_bytes = strtoull(text, NULL, 10);
+        return 0;
+    case KEY_PARENT:
+        options->parent = (int)strtol(text, NULL, 10);
+        return 0;
+    case KEY_LEVEL:
+        options->log_level = (int)strtol(text, NULL, 10);
+        return 0;
+    case KEY_BELL:
+        options->retire_eventfd = 1;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const char doc[] =
+    "attnd-worker - executes the tiles of attnd\v"
+    "attnd starts this program itself, with its socket as descriptor 3 and its queue segment as "
+    "descriptor 4. There is no reason to start it by hand.\n\n"
+    "Exit codes:\n"
+    "  0  parked and left\n"
+    "  1  bad option or usage\n"
+    "  2  no queue segment, or of another version\n"
+    "  3  the backend does not start";
+
+/* ---- the backend ---- */
+
+static int create(const char *name, const struct attnd_backend_config *config,
+                  const struct attnd_backend_ops **ops, struct attnd_backend **backend,
+                  struct attnd_fault *fault)
+{
+    static const struct attnd_backend_ops *const known[] = {&attnd_backend_cuda,
+                                                            &attnd_backend_cpu};
+    int any = strcmp(name, "auto") == 0;
+    int rc = attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_NONE, 0, 0, 0);
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (!any && strcmp(name, known[i]->name) != 0)
+            continue;
+        *ops = known[i];
+        rc = known[i]->create(config, backend, fault);
+        if (rc == 0 || !any)
+            return rc;
+    }
+    return rc;
+}
+
+/* ---- the control socket ---- */
+
+static void say(const struct attnd_worker_message *message)
+{
+    /* Blocks while the daemon is behind. If it is gone, the next receive says so. */
+    (void)attnd_fdpass_send(ATTND_WORKER_FD_CONTROL, message, sizeof(*message), NULL, 0);
+}
+
+static void serve(const struct attnd_backend_ops *ops, struct attnd_backend *backend,
+                  const struct attnd_worker_message *request, const int *fds, int fd_count)
+{
+    struct attnd_worker_message answer = {.kind = request->kind, .index = request->index};
+    struct attnd_fault fault = {0};
+    switch (request->kind) {
+    case ATTND_WORKER_MAP:
+        answer.code = fd_count == 1
+                          ? ops->map(backend, request->index, fds[0], request->size_bytes, &fault)
+                          : -ATTND_E_PROTOCOL;
+        say(&answer);
+        break;
+    case ATTND_WORKER_UNMAP:
+        answer.code = ops->unmap(backend, request->index);
+        say(&answer);
+        break;
+    case ATTND_WORKER_PARK:
+        (void)ops->park(backend);
+        break;
+    default:
+        break;
+    }
+}
+
+static int wait_for_request(int signals)
+{
+    struct pollfd sources[] = {{.fd = ATTND_WORKER_FD_CONTROL, .events = POLLIN},
+                               {.fd = signals, .events = POLLIN}};
+    while (poll(sources, 2, -1) < 0)
+        if (errno != EINTR)
+            return 0;
+    return !(sources[1].revents & POLLIN);
+}
+
+/* Returns when it is time to leave. */
+static void serve_until_told(const struct attnd_backend_ops *ops, struct attnd_backend *backend,
+                             int signals)
+{
+    while (wait_for_request(signals)) {
+        struct attnd_worker_message request;
+        int fds[ATTND_FDS_MAX], fd_count = 0;
+        long got =
+            attnd_fdpass_recv(ATTND_WORKER_FD_CONTROL, &request, sizeof(request), fds, &fd_count);
+        if (got < 0)
+            return;
+        if (got == (long)sizeof(request))
+            serve(ops, backend, &request, fds, fd_count);
+        attnd_fdpass_close(fds, fd_count);
+    }
+}
+
+/* ---- from start to end ---- */
+
+static int read_signals(void)
+{
+    sigset_t ending;
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    /* Ctrl-C reaches the whole process group; when to leave is the daemon's decision. */
+    (void)signal(SIGINT, SIG_IGN);
+    (void)signal(SIGHUP, SIG_IGN);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)pthread_sigmask(SIG_BLOCK, &ending, NULL);
+    return signalfd(-1, &ending, SFD_CLOEXEC);
+}
+
+/* The daemon may have died before the kernel was asked to tell. */
+static int has_parent(const struct options *options)
+{
+    return prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 &&
+           (options->parent == 0 || getppid() == options->parent);
+}
+
+static int map_queue(struct attnd_shm *queue)
+{
+    struct stat status;
+    struct attnd_fault fault = {0};
+    if (fstat(ATTND_WORKER_FD_QUEUE, &status) < 0 || status.st_size <= 0)
+        return -ATTND_E_SYSTEM;
+    int rc = attnd_shm_map(ATTND_WORKER_FD_QUEUE, (uint64_t)status.st_size, 1, queue, &fault);
+    return rc < 0 ? rc : attnd_worker_port_check(queue->address, queue->size_bytes);
+}
+
+static int work(const struct options *options, const struct attnd_shm *queue, int signals)
+{
+    struct attnd_worker_port port;
+    const struct attnd_backend_ops *ops = NULL;
+    struct attnd_backend *backend = NULL;
+    struct attnd_fault fault = {0};
+
+    attnd_worker_port_init(&port, queue->address,
+                           options->retire_eventfd ? ATTND_WORKER_FD_RETIRE : -1);
+    const struct attnd_backend_config config = {.queue = queue->address,
+                                                .queue_bytes = queue->size_bytes,
+                                                .port = &port.port,
+                                                .threads = options->threads,
+                                                .scratch_bytes = options->scratch_bytes,
+                                                .isa = options->isa};
+    int rc = create(options->backend, &config, &ops, &backend, &fault);
+    if (rc == 0) {
+        rc = ops->start(backend);
+        if (rc < 0) {
+            attnd_fault_set(&fault, rc, ATTND_F_NONE, 0, 0, 0);
+            ops->destroy(backend);
+        }
+    }
+    const struct attnd_worker_message ready = {.kind =
+                                                   rc ? ATTND_WORKER_FAILED : ATTND_WORKER_READY,
+                                               .code = rc,
+                                               .field = fault.field,
+                                               .value = fault.value,
+                                               .limit = fault.limit};
+    say(&ready);
+    if (rc < 0)
+        return EXIT_NO_BACKEND;
+
+    serve_until_told(ops, backend, signals);
+    (void)alarm(PARK_TIMEOUT_S);
+    (void)ops->park(backend);
+    ops->destroy(backend);
+    return EXIT_PARKED;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp parser = {option_list, parse_option, NULL, doc, NULL, NULL, NULL};
+    struct options options = {.backend = "auto", .log_level = ATTND_LOG_INFO};
+    struct attnd_shm queue;
+
+    argp_err_exit_status = EXIT_USAGE;
+    if (argp_parse(&parser, argc, argv, 0, NULL, &options))
+        return EXIT_USAGE;
+    attnd_log_level((enum attnd_log_level)options.log_level);
+    int signals = read_signals();
+    if (signals < 0 || !has_parent(&options) || map_queue(&queue) < 0) {
+        attnd_log(ATTND_LOG_ERROR, "attnd-worker: no queue segment to work on");
+        return EXIT_NO_QUEUE;
+    }
+    int code = work(&options, &queue, signals);
+    attnd_shm_unmap(&queue);
+    return code;
+}

@@ -1,0 +1,136 @@
+/*
+ * queue.c - the queue segment: one memfd that the daemon makes and every worker in turn maps.
+ *
+ * Layout: head page, commands, retires, runs, heap. It outlives the worker: plans and pools in the
+ * heap are written by the daemon alone, so after a crash only the rings start over.
+ */
+#include "service/queue.h"
+
+#include "schemas/atomics.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+_Static_assert(ATTND_QUEUE_RUNS <= ATTND_RING_ENTRIES_MAX, "rings hold every run");
+
+#define RING_BYTES ((uint64_t)ATTND_QUEUE_RUNS * ATTND_SLOT_BYTES)
+#define RUNS_BYTES ((uint64_t)ATTND_QUEUE_RUNS * sizeof(struct attnd_run))
+#define COMMANDS_OFFSET ((uint64_t)ATTND_PAGE_BYTES)
+#define RETIRES_OFFSET (COMMANDS_OFFSET + RING_BYTES)
+#define RUNS_OFFSET (RETIRES_OFFSET + RING_BYTES)
+#define HEAP_OFFSET                                                                                \
+    ((RUNS_OFFSET + RUNS_BYTES + ATTND_PAGE_BYTES - 1) & ~(uint64_t)(ATTND_PAGE_BYTES - 1))
+
+static void describe(struct attnd_queue *queue, uint64_t heap_bytes)
+{
+    struct attnd_queue_head *head = queue->head;
+    head->magic = ATTND_SEGMENT_MAGIC;
+    head->version = ATTND_PROTOCOL_VERSION;
+    head->commands_offset_bytes = COMMANDS_OFFSET;
+    head->retires_offset_bytes = RETIRES_OFFSET;
+    head->runs_offset_bytes = RUNS_OFFSET;
+    head->heap_offset_bytes = HEAP_OFFSET;
+    head->heap_bytes = heap_bytes;
+    head->ring_entries = ATTND_QUEUE_RUNS;
+    head->runs = ATTND_QUEUE_RUNS;
+}
+
+void attnd_queue_reset(struct attnd_queue *queue)
+{
+    struct attnd_queue_head *head = queue->head;
+    char *base = queue->segment.address;
+    attnd_poke32(&head->command_tail, 0);
+    attnd_poke32(&head->command_head, 0);
+    attnd_poke32(&head->command_need, 0);
+    attnd_poke32(&head->retire_tail, 0);
+    attnd_poke32(&head->retire_head, 0);
+    attnd_poke32(&head->park, 0);
+    attnd_poke32(&head->state, ATTND_WORKER_STARTING);
+    attnd_producer_init(&queue->commands, base + COMMANDS_OFFSET, &head->command_tail,
+                        &head->command_head, ATTND_QUEUE_RUNS);
+    attnd_consumer_init(&queue->retires, base + RETIRES_OFFSET, &head->retire_tail,
+                        &head->retire_head, ATTND_QUEUE_RUNS);
+}
+
+int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **out,
+                    struct attnd_fault *fault)
+{
+    struct attnd_queue *queue = calloc(1, sizeof(*queue));
+    if (!queue)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    queue->segment.fd = -1;
+    queue->retire_fd = -1;
+
+    int rc = attnd_shm_create("attnd-queue", HEAP_OFFSET + heap_bytes, &queue->segment, fault);
+    if (rc < 0)
+        goto fail;
+    rc = attnd_heap_reset(&queue->heap, HEAP_OFFSET, HEAP_OFFSET + heap_bytes);
+    if (rc < 0) {
+        attnd_fault_set(fault, rc, ATTND_F_NONE, 0, 0, 0);
+        goto fail;
+    }
+    if (use_eventfd) {
+        queue->retire_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (queue->retire_fd < 0) {
+            rc = attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, errno, 0);
+            goto fail;
+        }
+    }
+    queue->head = queue->segment.address;
+    char *base = queue->segment.address;
+    queue->runs = (struct attnd_run *)(void *)(base + RUNS_OFFSET);
+    describe(queue, heap_bytes);
+    attnd_queue_reset(queue);
+    *out = queue;
+    return 0;
+
+fail:
+    attnd_queue_free(queue);
+    return rc;
+}
+
+void attnd_queue_free(struct attnd_queue *queue)
+{
+    if (!queue)
+        return;
+    if (queue->retire_fd >= 0)
+        close(queue->retire_fd);
+    attnd_heap_destroy(&queue->heap);
+    attnd_shm_unmap(&queue->segment);
+    free(queue);
+}
+
+void attnd_queue_ring(struct attnd_queue *queue)
+{
+    const struct attnd_doorbell bell = {
+        .word = &queue->head->command_tail, .need = &queue->head->command_need, .fd = -1};
+    (void)attnd_doorbell_ring(&bell);
+}
+
+uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes)
+{
+    uint64_t offset_bytes;
+    if (attnd_heap_take(&queue->heap, bytes, &offset_bytes) < 0)
+        return 0; /* the head lies there */
+    memset(attnd_heap_at(queue, offset_bytes), 0, bytes);
+    return offset_bytes;
+}
+
+void attnd_heap_free(struct attnd_queue *queue, uint64_t offset_bytes, uint64_t bytes)
+{
+    attnd_heap_give(&queue->heap, offset_bytes, bytes);
+}
+
+void *attnd_heap_at(struct attnd_queue *queue, uint64_t offset_bytes)
+{
+    return (char *)queue->segment.address + offset_bytes;
+}
+
+void attnd_heap_usage(const struct attnd_queue *queue, uint64_t *bytes, uint64_t *used_bytes)
+{
+    *bytes = queue->heap.bytes;
+    *used_bytes = queue->heap.used_bytes;
+}

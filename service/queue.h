@@ -1,0 +1,42 @@
+/*
+ * queue.h - the segment that daemon and worker share: command ring, retire ring, run table, heap.
+ */
+#ifndef ATTND_SERVICE_QUEUE_H
+#define ATTND_SERVICE_QUEUE_H
+
+#include "service/heap.h"
+#include "service/service.h"
+
+/* Runs in flight in the whole service. The rings are as long, so neither is ever full. */
+#define ATTND_QUEUE_RUNS 512u
+
+struct attnd_queue {
+    struct attnd_shm segment;
+    struct attnd_queue_head *head;
+    struct attnd_run *runs; /* [ATTND_QUEUE_RUNS] */
+    struct attnd_producer commands;
+    struct attnd_consumer retires;
+    struct attnd_heap heap;        /* offsets in the segment */
+    struct attnd_worker_info info; /* private copy of what the worker said of itself */
+    int retire_fd;                 /* eventfd that the worker writes; -1: futex on retire_tail */
+};
+
+/**
+ * attnd_queue_new()
+ * @heap_bytes:  for pools' planes and plans
+ * @use_eventfd: 1 where the loop cannot sleep on futex words
+ * Return: 0; -ATTND_E_SYSTEM; -ATTND_E_NO_MEMORY.
+ */
+int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **out,
+                    struct attnd_fault *fault);
+/** attnd_queue_free() - unmaps the segment: pools and plans in it are gone. NULL is fine. */
+void attnd_queue_free(struct attnd_queue *queue);
+
+/** attnd_queue_reset() - rings empty, nobody parked, state STARTING. Only while no worker lives;
+ * the heap stays as it is. */
+void attnd_queue_reset(struct attnd_queue *queue);
+
+/** attnd_queue_ring() - wake the worker if it sleeps; once after a burst of commands. */
+void attnd_queue_ring(struct attnd_queue *queue);
+
+#endif

@@ -1,0 +1,449 @@
+/*
+ * supervise.c - the worker may die; the service goes on.
+ *
+ * A worker is one process on the queue segment. When it ends, however it ends, the scheduler
+ * answers what it had, every mapping is due again, and the next one is started at once: nothing of
+ * the KV was its own. Five deaths in ten seconds are taken for a worker that cannot live; from then
+ * on there is a growing pause, and operations wait. The pidfd tells of the death; the end of file
+ * on the socket only that it is coming, so that one is killed to be sure.
+ */
+#include "service/supervise.h"
+
+#include "ipc/fdpass.h"
+#include "schemas/atomics.h"
+#include "schemas/futex.h"
+#include "service/sched.h"
+#include "service/worker_abi.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define START_TIMEOUT_NS 10000000000u
+#define STORM_NS 10000000000u
+#define DELAY_NS_MIN 50000000u
+#define DELAY_NS_MAX 1000000000u
+#define REAP_NS 2000000000u
+#define POLL_STEP_NS 1000000u
+
+static void start_next(struct attnd_supervisor *supervisor);
+
+/* ---- memory ---- */
+
+/* Sends what is due until the socket is full; an answer makes room, and comes back here. */
+static void send_due(struct attnd_supervisor *supervisor)
+{
+    uint32_t index;
+    if (supervisor->condemned ||
+        (supervisor->state != ATTND_WORKER_COMING_UP && supervisor->state != ATTND_WORKER_UP))
+        return;
+    while (attnd_maps_due(&supervisor->maps, &index)) {
+        const struct attnd_memory *memory = supervisor->service->memories[index];
+        int maps = supervisor->maps.state[index] == ATTND_MAP_TO_MAP;
+        const struct attnd_worker_message message = {.kind = maps ? ATTND_WORKER_MAP
+                                                                  : ATTND_WORKER_UNMAP,
+                                                     .index = index,
+                                                     .size_bytes = maps ? memory->size_bytes : 0};
+        int rc = attnd_fdpass_send(supervisor->process.control, &message, sizeof(message),
+                                   maps ? &memory->fd : NULL, maps);
+        if (rc == -ATTND_E_FULL || rc == -ATTND_E_DISCONNECTED)
+            return; /* its end is handled where it is noticed */
+        if (rc < 0) {
+            attnd_supervisor_kill(supervisor, "it cannot be told of memory");
+            return;
+        }
+        attnd_maps_sent(&supervisor->maps);
+    }
+}
+
+int attnd_supervisor_map(struct attnd_supervisor *supervisor, const struct attnd_memory *memory)
+{
+    attnd_maps_add(&supervisor->maps, memory->index);
+    send_due(supervisor);
+    return 0;
+}
+
+void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
+{
+    if (attnd_maps_remove(&supervisor->maps, index))
+        attnd_memory_unmapped(supervisor->service, index);
+    else
+        send_due(supervisor);
+}
+
+/* ---- messages ---- */
+
+static void worker_ready(struct attnd_supervisor *supervisor)
+{
+    struct attnd_queue *queue = supervisor->service->queue;
+    struct attnd_worker_info *info = &queue->info;
+    *info = queue->head->info;
+    info->backend[sizeof(info->backend) - 1] = '\0';
+    info->isa[sizeof(info->isa) - 1] = '\0';
+    if (!info->tile_workers || !info->rows_per_tile || !info->kv_granule) {
+        attnd_supervisor_kill(supervisor, "it has no tile workers");
+        return;
+    }
+    supervisor->state = ATTND_WORKER_UP;
+    attnd_loop_unwatch(supervisor->service->loop, supervisor->timer, NULL, NULL);
+    supervisor->timer = NULL;
+    attnd_log(ATTND_LOG_INFO, "worker %d: running, backend %s (%s), %u tile workers",
+              (int)supervisor->process.pid, info->backend, info->isa, info->tile_workers);
+    if (attnd_sched_resume(supervisor->service->scheduler, info->scratch_bytes) < 0)
+        attnd_supervisor_kill(supervisor, "no memory for its scratch");
+}
+
+static void worker_failed(struct attnd_supervisor *supervisor,
+                          const struct attnd_worker_message *message)
+{
+    char text[160];
+    int code = message->code < 0 ? message->code : -ATTND_E_UNSUPPORTED;
+    supervisor->fault = (struct attnd_fault){
+        .code = code, .field = message->field, .value = message->value, .limit = message->limit};
+    attnd_log(ATTND_LOG_ERROR, "worker %d: cannot start: %s", (int)supervisor->process.pid,
+              attnd_fault_string(&supervisor->fault, text, sizeof(text)));
+}
+
+static void worker_says(struct attnd_supervisor *supervisor,
+                        const struct attnd_worker_message *message)
+{
+    uint32_t index = message->index;
+    switch (message->kind) {
+    case ATTND_WORKER_READY:
+        worker_ready(supervisor);
+        return;
+    case ATTND_WORKER_FAILED:
+        worker_failed(supervisor, message);
+        return;
+    case ATTND_WORKER_MAP:
+    case ATTND_WORKER_UNMAP:
+        if (index < ATTND_MEMORIES_MAX)
+            break;
+        /* fall through */
+    default:
+        attnd_supervisor_kill(supervisor, "it sent an unknown message");
+        return;
+    }
+    if (message->kind == ATTND_WORKER_UNMAP) {
+        if (attnd_maps_unmapped(&supervisor->maps, index))
+            attnd_memory_unmapped(supervisor->service, index);
+    } else {
+        attnd_maps_mapped(&supervisor->maps, index, message->code < 0 ? message->code : 0);
+        if (message->code < 0)
+            attnd_log(ATTND_LOG_WARNING, "worker %d: cannot map memory %u: %s",
+                      (int)supervisor->process.pid, index, attnd_error_name(message->code));
+    }
+}
+
+/* Return: 1 the socket is open still; 0 end of file. */
+static int receive(struct attnd_supervisor *supervisor)
+{
+    struct attnd_scheduler *scheduler = supervisor->service->scheduler;
+    struct attnd_worker_message message;
+    int fds[ATTND_FDS_MAX], fd_count;
+    long got;
+    while ((got = attnd_fdpass_recv(supervisor->process.control, &message, sizeof(message), fds,
+                                    &fd_count)) > 0) {
+        attnd_fdpass_close(fds, fd_count);
+        if (got != (long)sizeof(message)) {
+            attnd_supervisor_kill(supervisor, "it sent an unknown message");
+            continue;
+        }
+        worker_says(supervisor, &message);
+    }
+    send_due(supervisor);
+    attnd_lane_retry(scheduler); /* runs may have waited for a mapping */
+    attnd_sched_flush(scheduler);
+    return got == 0;
+}
+
+/* ---- life and death ---- */
+
+static void close_later(void *context)
+{
+    close((int)(intptr_t)context);
+}
+
+static void let_go(struct attnd_supervisor *supervisor)
+{
+    struct attnd_loop *loop = supervisor->service->loop;
+    struct attnd_process *process = &supervisor->process;
+    /* The loop may hold the descriptors for a while yet; the worker need not wait for that. */
+    if (process->control >= 0)
+        shutdown(process->control, SHUT_RDWR);
+    if (supervisor->control_watch)
+        attnd_loop_unwatch(loop, supervisor->control_watch, close_later,
+                           (void *)(intptr_t)process->control);
+    else if (process->control >= 0)
+        close(process->control);
+    if (supervisor->pidfd_watch)
+        attnd_loop_unwatch(loop, supervisor->pidfd_watch, close_later,
+                           (void *)(intptr_t)process->pidfd);
+    else if (process->pidfd >= 0)
+        close(process->pidfd);
+    attnd_loop_unwatch(loop, supervisor->timer, NULL, NULL);
+    supervisor->control_watch = supervisor->pidfd_watch = supervisor->timer = NULL;
+    process->control = process->pidfd = -1;
+}
+
+/* Everything that was the worker's: its runs, then its mappings. */
+static void inherit_from(struct attnd_supervisor *supervisor)
+{
+    uint32_t freed[ATTND_MEMORIES_MAX];
+    attnd_retire_lost(supervisor->service->scheduler);
+    uint32_t count = attnd_maps_lost(&supervisor->maps, freed);
+    for (uint32_t i = 0; i < count; i++)
+        attnd_memory_unmapped(supervisor->service, freed[i]);
+}
+
+static void on_timer(void *context)
+{
+    struct attnd_supervisor *supervisor = context;
+    supervisor->timer = NULL;
+    if (supervisor->state == ATTND_WORKER_DOWN)
+        start_next(supervisor);
+    else
+        attnd_supervisor_kill(supervisor, "it did not come up in 10 s");
+}
+
+static void arm(struct attnd_supervisor *supervisor, uint64_t delay_ns)
+{
+    supervisor->timer = attnd_loop_watch_timer(supervisor->service->loop,
+                                               attnd_clock_ns() + delay_ns, on_timer, supervisor);
+    if (!supervisor->timer)
+        attnd_log(ATTND_LOG_ERROR, "no memory for a timer: the worker may stay down");
+}
+
+/* How long to wait before the next start: not at all, unless the last deaths came fast. */
+static uint64_t note_death(struct attnd_supervisor *supervisor)
+{
+    uint64_t now_ns = attnd_clock_ns();
+    uint64_t *oldest = &supervisor->deaths_ns[supervisor->deaths % ATTND_DEATHS_KEPT];
+    int storm = supervisor->deaths >= ATTND_DEATHS_KEPT && now_ns - *oldest < STORM_NS;
+    *oldest = now_ns;
+    supervisor->deaths++;
+    if (!storm)
+        supervisor->delay_ns = 0;
+    else if (supervisor->delay_ns == 0)
+        supervisor->delay_ns = DELAY_NS_MIN;
+    else if (supervisor->delay_ns < DELAY_NS_MAX)
+        supervisor->delay_ns *= 2;
+    return supervisor->delay_ns < DELAY_NS_MAX ? supervisor->delay_ns : DELAY_NS_MAX;
+}
+
+static void come_again(struct attnd_supervisor *supervisor)
+{
+    uint64_t delay_ns = note_death(supervisor);
+    supervisor->state = ATTND_WORKER_DOWN;
+    supervisor->restarts++;
+    if (delay_ns)
+        arm(supervisor, delay_ns);
+    else
+        start_next(supervisor);
+}
+
+static void bury(struct attnd_supervisor *supervisor)
+{
+    char text[64] = "does not end";
+    pid_t pid = supervisor->process.pid;
+    (void)attnd_spawn_reap(&supervisor->process, REAP_NS, text, sizeof(text));
+    attnd_log(ATTND_LOG_WARNING, "worker %d: %s", (int)pid, text);
+    let_go(supervisor);
+    supervisor->condemned = 0;
+    supervisor->state = ATTND_WORKER_DOWN;
+    inherit_from(supervisor);
+    come_again(supervisor);
+}
+
+static void on_death(void *context, uint32_t poll_events)
+{
+    (void)poll_events;
+    bury(context);
+}
+
+static void on_control(void *context, uint32_t poll_events)
+{
+    struct attnd_supervisor *supervisor = context;
+    (void)poll_events;
+    if (receive(supervisor))
+        return;
+    /* Whoever closes the socket is as good as dead: make sure of it. */
+    supervisor->condemned = 1;
+    attnd_spawn_signal(&supervisor->process, SIGKILL);
+    if (!supervisor->pidfd_watch) {
+        bury(supervisor);
+        return;
+    }
+    attnd_loop_unwatch(supervisor->service->loop, supervisor->control_watch, close_later,
+                       (void *)(intptr_t)supervisor->process.control);
+    supervisor->control_watch = NULL;
+    supervisor->process.control = -1;
+}
+
+static int watch(struct attnd_supervisor *supervisor)
+{
+    struct attnd_loop *loop = supervisor->service->loop;
+    struct attnd_process *process = &supervisor->process;
+    supervisor->control_watch =
+        attnd_loop_watch_fd(loop, process->control, POLLIN, on_control, supervisor);
+    if (process->pidfd >= 0)
+        supervisor->pidfd_watch =
+            attnd_loop_watch_fd(loop, process->pidfd, POLLIN, on_death, supervisor);
+    return supervisor->control_watch && (process->pidfd < 0 || supervisor->pidfd_watch)
+               ? 0
+               : -ATTND_E_NO_MEMORY;
+}
+
+static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
+{
+    struct attnd_service *service = supervisor->service;
+    int rc = attnd_spawn_worker(&service->options, service->queue, &supervisor->process, fault);
+    if (rc < 0)
+        return rc;
+    supervisor->state = ATTND_WORKER_COMING_UP;
+    send_due(supervisor);
+    return 0;
+}
+
+static void start_next(struct attnd_supervisor *supervisor)
+{
+    char text[160];
+    struct attnd_fault fault = {0};
+    int rc = start(supervisor, &fault);
+    if (rc == 0 && watch(supervisor) == 0) {
+        arm(supervisor, START_TIMEOUT_NS);
+        return;
+    }
+    if (rc == 0) {
+        attnd_spawn_signal(&supervisor->process, SIGKILL);
+        (void)attnd_spawn_reap(&supervisor->process, REAP_NS, text, sizeof(text));
+        let_go(supervisor);
+        (void)attnd_fault_set(&fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    }
+    attnd_log(ATTND_LOG_ERROR, "no worker can be started: %s",
+              attnd_fault_string(&fault, text, sizeof(text)));
+    supervisor->state = ATTND_WORKER_DOWN;
+    supervisor->delay_ns = DELAY_NS_MAX;
+    arm(supervisor, DELAY_NS_MAX);
+}
+
+/* ---- the outside ---- */
+
+int attnd_supervisor_new(struct attnd_service *service, struct attnd_supervisor **out)
+{
+    struct attnd_supervisor *supervisor = calloc(1, sizeof(*supervisor));
+    if (!supervisor)
+        return -ATTND_E_NO_MEMORY;
+    supervisor->service = service;
+    supervisor->process.control = supervisor->process.pidfd = -1;
+    *out = supervisor;
+    return 0;
+}
+
+void attnd_supervisor_free(struct attnd_supervisor *supervisor)
+{
+    free(supervisor);
+}
+
+/* The loop does not run yet: look at the socket by hand until READY, FAILED or the end. */
+static int await_ready(struct attnd_supervisor *supervisor, uint64_t timeout_ns,
+                       struct attnd_fault *fault)
+{
+    uint64_t deadline_ns = attnd_clock_ns() + timeout_ns;
+    while (supervisor->state != ATTND_WORKER_UP) {
+        uint64_t now_ns = attnd_clock_ns();
+        if (now_ns >= deadline_ns)
+            return attnd_fault_set(fault, -ATTND_E_TIMEOUT, ATTND_F_NONE, 0, 0, 0);
+        struct pollfd control = {.fd = supervisor->process.control, .events = POLLIN};
+        (void)poll(&control, 1, (int)((deadline_ns - now_ns) / 1000000u) + 1);
+        if (!receive(supervisor) && supervisor->state != ATTND_WORKER_UP) {
+            if (supervisor->fault.code == 0) /* it died without a word */
+                attnd_fault_set(&supervisor->fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, ECHILD, 0);
+            *fault = supervisor->fault;
+            return fault->code;
+        }
+    }
+    return 0;
+}
+
+int attnd_supervisor_start(struct attnd_supervisor *supervisor, uint64_t timeout_ns,
+                           struct attnd_fault *fault)
+{
+    int rc = start(supervisor, fault);
+    if (rc < 0)
+        return rc;
+    rc = await_ready(supervisor, timeout_ns, fault);
+    if (rc == 0 && watch(supervisor) < 0)
+        rc = attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    if (rc < 0)
+        attnd_supervisor_stop(supervisor, 0);
+    return rc;
+}
+
+static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns)
+{
+    struct attnd_queue_head *head = supervisor->service->queue->head;
+    const struct attnd_worker_message message = {.kind = ATTND_WORKER_PARK};
+    attnd_publish32(&head->park, 1);
+    /* If it cannot be sent, the end of file that follows parks the worker as well. */
+    (void)attnd_fdpass_send(supervisor->process.control, &message, sizeof(message), NULL, 0);
+    while (attnd_observe32(&head->state) != ATTND_WORKER_PARKED && attnd_clock_ns() < deadline_ns) {
+        /* The word it sleeps on has not changed: knock until it has looked at park. */
+        (void)attnd_futex_wake(&head->command_tail, 1);
+        char text[64];
+        if (attnd_spawn_reap(&supervisor->process, POLL_STEP_NS, text, sizeof(text)))
+            return;
+    }
+}
+
+void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout_ns)
+{
+    struct attnd_process *process = &supervisor->process;
+    uint64_t deadline_ns = attnd_clock_ns() + timeout_ns;
+    char text[64] = "";
+    pid_t pid = process->pid;
+
+    if (supervisor->state == ATTND_WORKER_UP)
+        park(supervisor, deadline_ns);
+    supervisor->state = ATTND_WORKER_STOPPED;
+    if (pid) {
+        shutdown(process->control, SHUT_RDWR); /* asks it to leave */
+        uint64_t now_ns = attnd_clock_ns();
+        uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+        static const int signals[] = {0, SIGTERM, SIGKILL};
+        for (int i = 0; i < 3 && process->pid; i++) {
+            attnd_spawn_signal(process, signals[i]);
+            (void)attnd_spawn_reap(process, left_ns, text, sizeof(text));
+            left_ns = signals[i] == 0 ? REAP_NS / 10 : REAP_NS;
+        }
+        attnd_log(ATTND_LOG_INFO, "worker %d: %s", (int)pid, text);
+    }
+    let_go(supervisor);
+    inherit_from(supervisor);
+}
+
+void attnd_supervisor_kill(struct attnd_supervisor *supervisor, const char *why)
+{
+    if (!supervisor || supervisor->condemned || !supervisor->process.pid)
+        return;
+    supervisor->condemned = 1;
+    attnd_log(ATTND_LOG_ERROR, "worker %d is killed: %s", (int)supervisor->process.pid, why);
+    attnd_spawn_signal(&supervisor->process, SIGKILL);
+}
+
+const char *attnd_supervisor_state_name(const struct attnd_supervisor *supervisor)
+{
+    switch (supervisor->state) {
+    case ATTND_WORKER_DOWN:
+        return "down";
+    case ATTND_WORKER_COMING_UP:
+        return "starting";
+    case ATTND_WORKER_UP:
+        return "running";
+    case ATTND_WORKER_STOPPED:
+        break;
+    }
+    return "stopped";
+}

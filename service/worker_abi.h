@@ -1,0 +1,35 @@
+/*
+ * worker_abi.h - messages between daemon and worker on their SEQPACKET socketpair.
+ *
+ * Only what is not on the way of a run: memory that comes and goes, and whether the worker came up.
+ * The worker answers every MAP and UNMAP in order. End of file means that the other one is gone.
+ */
+#ifndef ATTND_SERVICE_WORKER_ABI_H
+#define ATTND_SERVICE_WORKER_ABI_H
+
+#include "schemas/abi.h"
+
+enum attnd_worker_message_kind {
+    ATTND_WORKER_READY = 1,  /* worker: RUNNING, queue->info is filled */
+    ATTND_WORKER_FAILED = 2, /* worker: cannot start; code, field, value, limit; it exits */
+    ATTND_WORKER_MAP = 3,    /* daemon: index, size_bytes and one descriptor; answered with code */
+    ATTND_WORKER_UNMAP = 4,  /* daemon: index; answered */
+    ATTND_WORKER_PARK = 5    /* daemon: park; the answer is the state in the queue segment */
+};
+
+struct attnd_worker_message {
+    uint32_t kind;
+    uint32_t index; /* in the memory table */
+    uint64_t size_bytes;
+    int32_t code;
+    uint32_t field;
+    int64_t value, limit;
+};
+ATTND_ASSERT_SIZE(attnd_worker_message, 40);
+
+/* Descriptors the worker inherits. */
+#define ATTND_WORKER_FD_CONTROL 3
+#define ATTND_WORKER_FD_QUEUE 4
+#define ATTND_WORKER_FD_RETIRE 5 /* eventfd, only where the daemon cannot sleep on futex words */
+
+#endif
