@@ -34,8 +34,8 @@ for folder in schemas ipc persistent client service tests bench; do
     done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$folder" \
         --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' || true)
 done
-# What an engine links must not see the daemon's half of ipc.
-if grep -nE '#include "ipc/(loop|admit)' client/*.c client/*.h 2>/dev/null; then
+# What an engine links must not see the daemon's half of ipc; the allocator for unpacking is both's.
+if grep -nE '#include "ipc/(loop|admit)' client/*.c client/*.h 2>/dev/null | grep -v 'admit_alloc\.h'; then
     echo "client/ may not include the daemon's part of ipc/"
     status=1
 fi

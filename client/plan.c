@@ -242,7 +242,7 @@ int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct at
         rc = measure(&packing);
     if (rc == 0)
         rc = attnd_submit_reserve(session, packing.arrays_bytes + HEADER_BYTES_MAX, &offset_bytes);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
     uint64_t bytes = put_batch(session->arena.base, offset_bytes, &packing, &sqe.u.set);
     return attnd_submit_push_block(session, &sqe, bytes);
@@ -282,7 +282,7 @@ int attnd_plan_advance(struct attnd_session *session, uint32_t plan,
         rc = attnd_args_take(&own, sizeof(own), advance);
     if (rc == 0)
         rc = measure_advance(&own, &pages);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
 
     uint64_t words = own.entries + (pages > 0 ? own.entries + UINT64_C(1) + pages : 0);

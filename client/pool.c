@@ -11,14 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void pool_free(struct attnd_object *pool, struct attnd_object *memory)
-{
-    if (pool)
-        free(pool->u.pool.planes);
-    free(pool);
-    free(memory);
-}
-
 static void read_planes(struct attnd_plane *planes, Attnd__Plane *const *wire, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -110,42 +102,59 @@ static int adopt_pool(struct attnd_session *session, struct attnd_call *call,
     return adopt_memory(session, call, memory, &pool->u.pool.info.address);
 }
 
-/* Sends a request that a PoolReply answers, and keeps what it says. */
-static int pool_call(struct attnd_session *session, struct attnd_call *call, uint32_t *handle)
+static void pool_free(struct attnd_object *pool)
 {
-    struct attnd_object *pool = calloc(1, sizeof(*pool));
-    struct attnd_object *memory = calloc(1, sizeof(*memory));
-    int rc = pool && memory ? attnd_call(session, call, ATTND__REPLY__RESULT_POOL)
-                            : attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_POOL, 0, 0, 0);
-    if (rc == 0 && !reply_is_sane(call))
-        rc = attnd_call_broken(session, call);
-    if (rc < 0) {
-        pool_free(pool, memory);
-        return rc;
-    }
+    if (pool)
+        free(pool->u.pool.planes);
+    free(pool);
+}
 
-    uint32_t created = call->reply->pool->pool;
-    rc = adopt_pool(session, call, pool, &memory);
+/* @pool and @memory are NULL afterwards where the session has taken them. */
+static int call_and_adopt(struct attnd_session *session, struct attnd_call *call,
+                          struct attnd_object **pool, struct attnd_object **memory,
+                          uint32_t *handle)
+{
+    int rc = attnd_call(session, call, ATTND__REPLY__RESULT_POOL);
+    if (rc != 0)
+        return rc;
+    if (!reply_is_sane(call))
+        return attnd_call_broken(session, call);
+    *handle = call->reply->pool->pool;
+    rc = adopt_pool(session, call, *pool, memory);
     if (rc == 0) {
-        attnd_object_add(session, pool);
-        pool = NULL;
-        *handle = created;
+        attnd_object_add(session, *pool);
+        *pool = NULL;
     }
     attnd_call_end(session, call);
-    pool_free(pool, memory);
-    if (rc < 0) {
-        struct attnd_fault fault;
-        attnd_last_fault(&fault);
-        (void)attnd_pool_release(session, created); /* the first fault is the one to tell */
-        return attnd_fault_keep(&fault);
-    }
-    return 0;
+    return rc;
+}
+
+/* Sends a request that a PoolReply answers, and keeps what it says. What it is kept in is allocated
+ * first: a pool that exists at the daemon and nowhere here could not be released. */
+static int pool_call(struct attnd_session *session, struct attnd_call *call, uint32_t *handle)
+{
+    uint32_t created = 0;
+    struct attnd_object *pool = calloc(1, sizeof(*pool));
+    struct attnd_object *memory = calloc(1, sizeof(*memory));
+    int rc = pool && memory ? call_and_adopt(session, call, &pool, &memory, &created)
+                            : attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_POOL, 0, 0, 0);
+    free(memory);
+    pool_free(pool);
+    if (rc == 0)
+        *handle = created;
+    if (rc == 0 || created == 0)
+        return rc;
+
+    struct attnd_fault fault;
+    attnd_last_fault(&fault);
+    (void)attnd_pool_release(session, created); /* the first fault is the one to tell */
+    return attnd_fault_keep(&fault);
 }
 
 /* Planes in the form protobuf-c sends: an array of pointers beside the messages. */
 struct wire_planes {
-    Attnd__Plane *messages;  /* [2 * layers] */
-    Attnd__Plane **pointers; /* [2 * layers] */
+    Attnd__Plane messages[2 * ATTND_LAYERS_MAX];
+    Attnd__Plane *pointers[2 * ATTND_LAYERS_MAX];
 };
 
 static void write_planes(struct wire_planes *wire, size_t at, const struct attnd_plane *planes,
@@ -167,22 +176,17 @@ static int create_with_planes(struct attnd_session *session, struct attnd_call *
                               const struct attnd_pool_desc *desc, uint32_t *handle)
 {
     size_t layers = desc->layers;
-    struct wire_planes wire = {.messages = calloc(2 * layers + 1, sizeof(*wire.messages)),
-                               .pointers = calloc(2 * layers + 1, sizeof(*wire.pointers))};
-    int rc;
-    if (wire.messages && wire.pointers) {
-        write_planes(&wire, 0, desc->k, layers);
-        write_planes(&wire, layers, desc->v, layers);
-        Attnd__PoolCreate *message = call->request.pool_create;
-        message->n_k = message->n_v = layers;
-        message->k = wire.pointers;
-        message->v = wire.pointers + layers;
-        rc = pool_call(session, call, handle);
-    } else {
-        rc = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_LAYERS, 0, desc->layers, 0);
-    }
-    free(wire.messages);
-    free(wire.pointers);
+    struct wire_planes *wire = malloc(sizeof(*wire));
+    if (wire == NULL)
+        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_LAYERS, 0, desc->layers, 0);
+    write_planes(wire, 0, desc->k, layers);
+    write_planes(wire, layers, desc->v, layers);
+    Attnd__PoolCreate *message = call->request.pool_create;
+    message->n_k = message->n_v = layers;
+    message->k = wire->pointers;
+    message->v = wire->pointers + layers;
+    int rc = pool_call(session, call, handle);
+    free(wire);
     return rc;
 }
 

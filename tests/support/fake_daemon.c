@@ -197,7 +197,7 @@ static void *serve_client(void *context)
         attnd_fdpass_close(fds, fake->received_fds);
         Attnd__Request *request = attnd__request__unpack(NULL, (size_t)bytes, datagram);
         CHECK(request != NULL);
-        going = serve(fake, request);
+        going = request && serve(fake, request);
         attnd__request__free_unpacked(request, NULL);
     }
     shutdown(fake->client, SHUT_RDWR);

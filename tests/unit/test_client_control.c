@@ -482,7 +482,7 @@ static enum fake_verdict too_many_planes(struct fake_daemon *fake, const Attnd__
 static void a_reply_that_makes_no_sense_ends_the_session(void **state)
 {
     (void)state;
-    fake_spoil_fn *spoils[] = {other_id, other_result, too_many_planes};
+    static fake_spoil_fn *const spoils[] = {other_id, other_result, too_many_planes};
     for (size_t i = 0; i < sizeof(spoils) / sizeof(spoils[0]); i++) {
         struct fake_daemon fake = {.spoil = spoils[i]};
         struct attnd_session *session = fake_open(&fake);
