@@ -2,6 +2,7 @@
 #include "schemas/errors.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,9 +19,15 @@ int attnd_fault_set(struct attnd_fault *fault, int code, enum attnd_field field,
     return code;
 }
 
+/* A peer may have written any number, INT_MIN too, which has no counterpart. */
+static int positive(int code)
+{
+    return code < 0 && code > INT_MIN ? -code : code;
+}
+
 const char *attnd_error_name(int code)
 {
-    switch (code < 0 ? -code : code) {
+    switch (positive(code)) {
     case ATTND_OK:
         return "ATTND_OK";
 #define X(name, number, sentence)                                                                  \
@@ -35,7 +42,7 @@ const char *attnd_error_name(int code)
 
 const char *attnd_error_text(int code)
 {
-    switch (code < 0 ? -code : code) {
+    switch (positive(code)) {
     case ATTND_OK:
         return "success";
 #define X(name, number, sentence)                                                                  \

@@ -1,0 +1,134 @@
+/* test_errors.c - a fault becomes a sentence that names field, index, value and limit. */
+#include "schemas/errors.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void a_sentence_names_field_index_value_and_limit(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {0};
+    char text[200];
+    assert_int_equal(attnd_fault_set(&fault, -ATTND_E_RANGE, ATTND_F_KV_INDICES, 7, 4096, 1024),
+                     -ATTND_E_RANGE);
+    assert_ptr_equal(attnd_fault_string(&fault, text, sizeof(text)), text);
+    assert_string_equal(text, "ATTND_E_RANGE: kv_indices[7] is 4096, limit 1024 (a value is "
+                              "outside its limits)");
+}
+
+static void the_first_element_of_an_array_has_an_index_too(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_INVALID, ATTND_F_QO_INDPTR, 0, -3, 0};
+    char text[200];
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_non_null(strstr(text, "qo_indptr[0] is -3, limit 0"));
+}
+
+static void a_scalar_has_no_index(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_INVALID, ATTND_F_HEADS_Q, 0, 33, 8};
+    char text[200];
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_non_null(strstr(text, "heads_q is 33, limit 8"));
+}
+
+static void a_system_error_says_what_the_system_said(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_SYSTEM, ATTND_F_SOCKET, 0, ENOENT, 0};
+    char text[200];
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_string_equal(text, "ATTND_E_SYSTEM: socket: No such file or directory");
+    fault.field = ATTND_F_NONE;
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_string_equal(text, "ATTND_E_SYSTEM: No such file or directory");
+}
+
+static void without_a_field_the_code_speaks(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_CANCELLED, ATTND_F_NONE, 0, 0, 0};
+    char text[200];
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_string_equal(text, "ATTND_E_CANCELLED: the operation was cancelled");
+}
+
+static void a_short_buffer_is_cut_and_terminated(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_RANGE, ATTND_F_KV_INDICES, UINT64_MAX, INT64_MIN,
+                                INT64_MAX};
+    char text[200];
+    for (size_t bytes = 0; bytes < sizeof(text); bytes++) {
+        memset(text, '#', sizeof(text));
+        attnd_fault_string(&fault, text, bytes);
+        assert_int_equal(text[bytes], '#');
+        if (bytes > 0)
+            assert_true(strlen(text) < bytes);
+    }
+}
+
+static void every_number_has_its_own_name(void **state)
+{
+    (void)state;
+    for (int code = 1; code <= ATTND_E_SYSTEM; code++) {
+        const char *name = attnd_error_name(code);
+        assert_string_not_equal(name, "ATTND_E_?");
+        assert_string_equal(name, attnd_error_name(-code));
+        assert_string_not_equal(attnd_error_text(code), "unknown error");
+        for (int other = 1; other < code; other++)
+            assert_string_not_equal(name, attnd_error_name(other));
+    }
+    for (uint32_t field = 1; field <= ATTND_F_USER_DATA; field++) {
+        assert_string_not_equal(attnd_field_name(field), "?");
+        for (uint32_t other = 1; other < field; other++)
+            assert_string_not_equal(attnd_field_name(field), attnd_field_name(other));
+    }
+    assert_string_equal(attnd_error_name(0), "ATTND_OK");
+    assert_string_equal(attnd_field_name(ATTND_F_NONE), "");
+}
+
+/* A completion is written by the other side: any number may stand there. */
+static void numbers_of_a_newer_peer_are_survived(void **state)
+{
+    (void)state;
+    const int codes[] = {-1000, 1000, INT_MAX, -INT_MAX, INT_MIN};
+    char text[200];
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
+        struct attnd_fault fault = {codes[i], 999999, 3, 4, 5};
+        assert_string_equal(attnd_error_name(codes[i]), "ATTND_E_?");
+        assert_string_equal(attnd_error_text(codes[i]), "unknown error");
+        assert_non_null(strstr(attnd_fault_string(&fault, text, sizeof(text)), "?[3] is 4"));
+    }
+}
+
+static void a_fault_nobody_wants_is_not_written(void **state)
+{
+    (void)state;
+    assert_int_equal(attnd_fault_set(NULL, -ATTND_E_BUSY, ATTND_F_PLAN, 0, 0, 0), -ATTND_E_BUSY);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sentence_names_field_index_value_and_limit),
+        cmocka_unit_test(the_first_element_of_an_array_has_an_index_too),
+        cmocka_unit_test(a_scalar_has_no_index),
+        cmocka_unit_test(a_system_error_says_what_the_system_said),
+        cmocka_unit_test(without_a_field_the_code_speaks),
+        cmocka_unit_test(a_short_buffer_is_cut_and_terminated),
+        cmocka_unit_test(every_number_has_its_own_name),
+        cmocka_unit_test(numbers_of_a_newer_peer_are_survived),
+        cmocka_unit_test(a_fault_nobody_wants_is_not_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
