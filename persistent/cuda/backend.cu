@@ -160,7 +160,10 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     if (properties.major != 9)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_VERSION, 0,
                                properties.major * 10 + properties.minor, 90);
-    if ((error = cudaFuncGetAttributes(&attributes, attnd::resident_kernel)))
+    if ((error = cudaFuncGetAttributes(&attributes, attnd::resident_kernel)) ||
+        (error = cudaFuncSetAttribute(attnd::resident_kernel,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      int(attnd::resident_shared_bytes()))))
         return cuda_fault(error, fault);
 
     attnd_backend *backend = static_cast<attnd_backend *>(calloc(1, sizeof(*backend)));

@@ -85,7 +85,7 @@ enum RunState { run_published = 1, run_finished = 2, run_retired = 3 };
 enum WarpState { state_idle = 1, state_item = 2, state_left = 3 };
 
 /* A1 across the bus */
-__device__ inline uint32_t observe_sys(const uint32_t *word)
+__device__ __forceinline__ uint32_t observe_sys(const uint32_t *word)
 {
     uint32_t value;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
@@ -93,25 +93,25 @@ __device__ inline uint32_t observe_sys(const uint32_t *word)
 }
 
 /* R1 across the bus */
-__device__ inline void publish_sys(uint32_t *word, uint32_t value)
+__device__ __forceinline__ void publish_sys(uint32_t *word, uint32_t value)
 {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
-__device__ inline uint32_t observe_gpu(const uint32_t *word)
+__device__ __forceinline__ uint32_t observe_gpu(const uint32_t *word)
 {
     uint32_t value;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
     return value;
 }
 
-__device__ inline void publish_gpu(uint32_t *word, uint32_t value)
+__device__ __forceinline__ void publish_gpu(uint32_t *word, uint32_t value)
 {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
 /* Tickets: no data hangs on them. */
-__device__ inline uint32_t take_gpu(uint32_t *word)
+__device__ __forceinline__ uint32_t take_gpu(uint32_t *word)
 {
     uint32_t value;
     asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
@@ -122,7 +122,7 @@ __device__ inline uint32_t take_gpu(uint32_t *word)
 }
 
 /* Arrival counters: the last arriver sees what all others wrote. */
-__device__ inline uint32_t arrive_gpu(uint32_t *word)
+__device__ __forceinline__ uint32_t arrive_gpu(uint32_t *word)
 {
     uint32_t value;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
@@ -133,7 +133,7 @@ __device__ inline uint32_t arrive_gpu(uint32_t *word)
 }
 
 /* Host memory that the daemon rewrites between doorbells: never through the read-only path. */
-__device__ inline uint4 load_host(const uint4 *from)
+__device__ __forceinline__ uint4 load_host(const uint4 *from)
 {
     uint4 value;
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -143,7 +143,7 @@ __device__ inline uint4 load_host(const uint4 *from)
     return value;
 }
 
-__device__ inline uint64_t clock_ns()
+__device__ __forceinline__ uint64_t clock_ns()
 {
     uint64_t value;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));

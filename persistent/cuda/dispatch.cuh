@@ -18,7 +18,7 @@ constexpr uint64_t heartbeat_stale_ns = 2000000000ull;
 constexpr int32_t unknown_code = 4, cancelled_code = 15; /* ATTND_E_* of errors.h */
 
 /* One warp copies host -> device, 16 bytes a lane, eight loads in flight. */
-__device__ inline void copy_in(char *to, const char *from, uint64_t bytes, uint32_t lane)
+__device__ __forceinline__ void copy_in(char *to, const char *from, uint64_t bytes, uint32_t lane)
 {
     uint4 *out = reinterpret_cast<uint4 *>(to);
     const uint4 *in = reinterpret_cast<const uint4 *>(from);
@@ -42,7 +42,7 @@ __device__ inline void copy_in(char *to, const char *from, uint64_t bytes, uint3
 
 /* Brings the device copy of a plan up to date. The daemon writes arrays, then the versions, then
  * the command; the versions are read first here, so what they cover is complete. */
-__device__ inline void mirror_plan(Resident *resident, uint64_t plan_offset, uint32_t lane)
+__device__ __forceinline__ void mirror_plan(Resident *resident, uint64_t plan_offset, uint32_t lane)
 {
     const char *host = reinterpret_cast<const char *>(resident->queue) + plan_offset;
     char *copy = resident->mirror + plan_offset;
@@ -88,7 +88,8 @@ __device__ inline void mirror_plan(Resident *resident, uint64_t plan_offset, uin
 }
 
 /* A place to a pointer; refuses what the table does not hold. */
-__device__ inline char *resolve(const Resident *resident, const attnd_place &place, bool *bad)
+__device__ __forceinline__ char *resolve(const Resident *resident, const attnd_place &place,
+                                         bool *bad)
 {
     if (place.memory == ATTND_NONE)
         return nullptr;
@@ -101,7 +102,7 @@ __device__ inline char *resolve(const Resident *resident, const attnd_place &pla
 }
 
 /* Fills the active run; true if it can be executed. One thread. */
-__device__ inline bool resolve_run(Resident *resident, ActiveRun *active)
+__device__ __forceinline__ bool resolve_run(Resident *resident, ActiveRun *active)
 {
     const attnd_run &run = active->run;
     const char *queue = reinterpret_cast<const char *>(resident->queue);
@@ -150,7 +151,7 @@ __device__ inline bool resolve_run(Resident *resident, ActiveRun *active)
 }
 
 /* Every worker has moved past the run that used this slot before. */
-__device__ inline bool slot_free(const Resident *resident, uint32_t index, uint32_t lane)
+__device__ __forceinline__ bool slot_free(const Resident *resident, uint32_t index, uint32_t lane)
 {
     if (index - observe_gpu(&resident->retired) >= active_runs)
         return false;
@@ -161,7 +162,7 @@ __device__ inline bool slot_free(const Resident *resident, uint32_t index, uint3
 }
 
 /* Writes one retire record. Only warp 1 of CTA 0 comes here. */
-__device__ inline void write_retire(Resident *resident, const ActiveRun *active)
+__device__ __forceinline__ void write_retire(Resident *resident, const ActiveRun *active)
 {
     attnd_queue_head *queue = resident->queue;
     uint32_t tail = resident->retires_tail;
@@ -182,7 +183,7 @@ __device__ inline void write_retire(Resident *resident, const ActiveRun *active)
 }
 
 /* Warp 0: commands. */
-__device__ inline void dispatch_commands(Resident *resident, uint32_t lane)
+__device__ __forceinline__ void dispatch_commands(Resident *resident, uint32_t lane)
 {
     attnd_queue_head *queue = resident->queue;
     char *base = reinterpret_cast<char *>(queue);
@@ -243,7 +244,7 @@ __device__ inline void dispatch_commands(Resident *resident, uint32_t lane)
 }
 
 /* Warp 1: retires, cancels and the end. */
-__device__ inline void dispatch_retires(Resident *resident, uint32_t lane)
+__device__ __forceinline__ void dispatch_retires(Resident *resident, uint32_t lane)
 {
     attnd_run *runs = reinterpret_cast<attnd_run *>(reinterpret_cast<char *>(resident->queue) +
                                                     resident->queue->runs_offset_bytes);

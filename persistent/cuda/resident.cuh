@@ -4,12 +4,10 @@
 #ifndef ATTND_PERSISTENT_CUDA_RESIDENT_CUH
 #define ATTND_PERSISTENT_CUDA_RESIDENT_CUH
 
-#include "persistent/cuda/device.cuh"
+#include "persistent/cuda/barrier.cuh"
 
 namespace attnd
 {
-
-constexpr int resident_threads = 384;
 
 __global__ void resident_kernel(Resident *resident);
 

@@ -1,33 +1,59 @@
 /*
  * tile.cuh - what every inner loop shares: which keys a row sees, where a row's result goes, the
- * merge, append. One CTA executes one item; all its threads call these functions.
+ * merge, append. One CTA executes one item; its consumer threads
+ * call these functions.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TILE_CUH
 #define ATTND_PERSISTENT_CUDA_TILE_CUH
 
-#include "persistent/cuda/device.cuh"
+#include "persistent/cuda/barrier.cuh"
 
 namespace attnd
 {
 
-template <typename T> __device__ inline float to_float(T x);
-template <> __device__ inline float to_float(__half x)
+template <typename T> __device__ __forceinline__ float to_float(T x);
+template <> __device__ __forceinline__ float to_float(__half x)
 {
     return __half2float(x);
 }
-template <> __device__ inline float to_float(__nv_bfloat16 x)
+template <> __device__ __forceinline__ float to_float(__nv_bfloat16 x)
 {
     return __bfloat162float(x);
 }
-template <typename T> __device__ inline T from_float(float x);
-template <> __device__ inline __half from_float(float x)
+template <typename T> __device__ __forceinline__ T from_float(float x);
+template <> __device__ __forceinline__ __half from_float(float x)
 {
     return __float2half_rn(x);
 }
-template <> __device__ inline __nv_bfloat16 from_float(float x)
+template <> __device__ __forceinline__ __nv_bfloat16 from_float(float x)
 {
     return __float2bfloat16_rn(x);
 }
+
+/* 2^x in one instruction: relative error 2^-22, subnormals are zero. */
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two floats as one register of two elements, the first in the low half. */
+template <typename T> struct Pack;
+template <> struct Pack<__half> {
+    __device__ static uint32_t pair(float low, float high)
+    {
+        __half2 both = __floats2half2_rn(low, high);
+        return *reinterpret_cast<uint32_t *>(&both);
+    }
+};
+template <> struct Pack<__nv_bfloat16> {
+    __device__ static uint32_t pair(float low, float high)
+    {
+        __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+        return *reinterpret_cast<uint32_t *>(&both);
+    }
+};
 
 /* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %
  * group. */
@@ -41,7 +67,7 @@ struct Item {
     int32_t kv_begin, kv_end;
 };
 
-__device__ inline void item_load(Item *item, const ActiveRun *run, uint32_t index)
+__device__ __forceinline__ void item_load(Item *item, const ActiveRun *run, uint32_t index)
 {
     const attnd_plan_head &plan = run->plan;
     item->run = run;
@@ -58,7 +84,7 @@ __device__ inline void item_load(Item *item, const ActiveRun *run, uint32_t inde
 }
 
 /* Keys below this are visible to query row @row (of the entry, from its first). */
-__device__ inline int32_t visible_end(const Item &item, uint32_t row)
+__device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
 {
     if (!item.entry.causal)
         return item.kv_end;
@@ -69,8 +95,9 @@ __device__ inline int32_t visible_end(const Item &item, uint32_t row)
 
 /* Address of a token's row in a plane, bounded: a page id outside the pool reads page 0. */
 template <typename T>
-__device__ inline const T *kv_row(const ActiveRun *run, const attnd_entry &entry, const char *base,
-                                  const attnd_heap_plane &plane, uint32_t head, int32_t token)
+__device__ __forceinline__ const T *kv_row(const ActiveRun *run, const attnd_entry &entry,
+                                           const char *base, const attnd_heap_plane &plane,
+                                           uint32_t head, int32_t token)
 {
     uint32_t page_index = uint32_t(token) / run->page_size;
     uint32_t page = uint32_t(run->kv_pages[entry.page_begin + page_index]);
@@ -80,14 +107,15 @@ __device__ inline const T *kv_row(const ActiveRun *run, const attnd_entry &entry
            int64_t(head) * plane.stride_head;
 }
 
-__device__ inline float lse_of(const attnd_plan_head &plan, float m, float l)
+__device__ __forceinline__ float lse_of(const attnd_plan_head &plan, float m, float l)
 {
     float lse = l == 0.0f ? -INFINITY : m + log2f(l);
     return plan.flags & ATTND_BATCH_LSE_LN ? lse * 0.693147180559945f : lse;
 }
 
-/* The whole CTA: arrives at the tile's merges and does those it arrives at last. */
-template <typename T> __device__ void merge_arrive(const Item &item, uint32_t *shared_last)
+/* All consumers: arrives at the tile's merges and does those it arrives at last. */
+template <typename T>
+__device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_last)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
@@ -95,16 +123,16 @@ template <typename T> __device__ void merge_arrive(const Item &item, uint32_t *s
         uint32_t index = item.tile.merge_begin + m;
         const attnd_merge merge = run->merges[index];
         uint32_t *arrivals = &run->arrivals[index * plan.heads_kv + item.kv_head];
-        __syncthreads(); /* partials of all threads before the arrival of one */
-        if (threadIdx.x == 0)
+        consumers_sync(); /* partials of all threads before the arrival of one */
+        if (consumer_thread() == 0)
             *shared_last = arrive_gpu(arrivals) + 1 == merge.part_count;
-        __syncthreads();
+        consumers_sync();
         if (!*shared_last)
             continue;
-        if (threadIdx.x == 0)
+        if (consumer_thread() == 0)
             *arrivals = 0; /* for the next run in this scratch */
         uint32_t dim = plan.dim_vo, rows = merge.row_count * plan.group;
-        for (uint32_t e = threadIdx.x; e < rows * dim; e += blockDim.x) {
+        for (uint32_t e = consumer_thread(); e < rows * dim; e += consumer_threads) {
             uint32_t r = e / dim, d = e % dim;
             uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
             float top = -INFINITY;
@@ -133,12 +161,14 @@ template <typename T> __device__ void merge_arrive(const Item &item, uint32_t *s
 }
 
 /* Stores 64 rows of new K and V in their pages. */
-template <typename T> __device__ void append_item(const ActiveRun *run, uint32_t index)
+template <typename T>
+__device__ __forceinline__ void append_item(const ActiveRun *run, uint32_t index)
 {
     const attnd_plan_head &plan = run->plan;
     uint32_t row_begin = index * 64, row_end = min(row_begin + 64, plan.rows);
     uint32_t vectors = plan.dim_qk / 8, per_row = plan.heads_kv * vectors;
-    for (uint32_t e = threadIdx.x; e < (row_end - row_begin) * per_row; e += blockDim.x) {
+    for (uint32_t e = consumer_thread(); e < (row_end - row_begin) * per_row;
+         e += consumer_threads) {
         uint32_t row = row_begin + e / per_row, head = e % per_row / vectors, d = e % vectors * 8;
         uint32_t low = 0, high = plan.entries; /* the last entry that begins at or before row */
         while (high - low > 1) {

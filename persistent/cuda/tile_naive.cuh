@@ -10,15 +10,15 @@
 namespace attnd
 {
 
-template <typename T, int D> __device__ void attend_naive(const Item &item)
+template <typename T, int D> __device__ __forceinline__ void attend_naive(const Item &item)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
-    uint32_t lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    uint32_t lane = threadIdx.x % 32, warps = consumer_threads / 32;
     constexpr int dims = D / 32;
     float scale = plan.sm_scale * 1.44269504088896f; /* exponents base 2 from here on */
 
-    for (uint32_t r = threadIdx.x / 32; r < item.packed_rows; r += warps) {
+    for (uint32_t r = consumer_thread() / 32; r < item.packed_rows; r += warps) {
         uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         uint32_t row = item.tile.row_begin + token;
         const T *q = reinterpret_cast<const T *>(run->q) + int64_t(row) * plan.q_stride_row +

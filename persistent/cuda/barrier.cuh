@@ -1,0 +1,94 @@
+/*
+ * barrier.cuh - the CTA's roles and how they wait for each other: mbarriers between the producer
+ * and the consumer warpgroups, a named barrier among the consumers. Every wait has a deadline.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_BARRIER_CUH
+#define ATTND_PERSISTENT_CUDA_BARRIER_CUH
+
+#include "persistent/cuda/device.cuh"
+
+namespace attnd
+{
+
+constexpr int producer_threads = 128, consumer_threads = 256;
+constexpr int resident_threads = producer_threads + consumer_threads;
+
+/* About two seconds of clocks. A CTA that waits longer is stuck: it says so here and goes on, the
+ * worker's host half sees it and ends the worker. Not by __trap(): with one in the consumers' path,
+ * ptxas 13.0 ignores setmaxnreg and spills. */
+constexpr long long wait_clocks_max = 4000000000ll;
+static __device__ uint32_t stuck;
+
+/* 0..255 among the consumers. */
+__device__ __forceinline__ uint32_t consumer_thread()
+{
+    return threadIdx.x - producer_threads;
+}
+
+__device__ __forceinline__ void consumers_sync()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(consumer_threads) : "memory");
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void *pointer)
+{
+    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(count)
+                 : "memory");
+}
+
+/* Waits for the phase of @parity to complete. */
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t address = shared_address(barrier), done = 0;
+    long long begin = 0;
+    for (;;) {
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}\n"
+                     : "=r"(done)
+                     : "r"(address), "r"(parity)
+                     : "memory");
+        if (done)
+            return;
+        long long now = clock64();
+        if (!begin)
+            begin = now;
+        else if (now - begin > wait_clocks_max) {
+            stuck = 1;
+            return;
+        }
+    }
+}
+
+/* One arrival a warp, after all its lanes are done. */
+__device__ __forceinline__ void barrier_arrive_warp(uint64_t *barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                     : "memory");
+}
+
+/* This thread's arrival, when every cp.async it has issued so far has landed. */
+__device__ __forceinline__ void barrier_arrive_copies(uint64_t *barrier)
+{
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+        : "memory");
+}
+
+/* What generic loads and copies wrote to shared memory becomes visible to wgmma. */
+__device__ __forceinline__ void fence_proxy_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+} // namespace attnd
+
+#endif
