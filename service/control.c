@@ -66,6 +66,13 @@ void attnd_control_free(struct attnd_service *service)
     service->control = NULL;
 }
 
+void attnd_control_reset(struct attnd_service *service)
+{
+    struct attnd_control *control = service->control;
+    attnd_admit_alloc_init(&control->request_alloc, control->request, sizeof(control->request));
+    attnd_admit_alloc_init(&control->reply_alloc, control->reply, sizeof(control->reply));
+}
+
 void *attnd_call_alloc(struct attnd_call *call, size_t bytes)
 {
     ProtobufCAllocator *allocator = &call->service->control->reply_alloc.allocator;
@@ -164,8 +171,7 @@ void attnd_control_serve(struct attnd_client *client)
         return;
     }
 
-    attnd_admit_alloc_init(&control->request_alloc, control->request, sizeof(control->request));
-    attnd_admit_alloc_init(&control->reply_alloc, control->reply, sizeof(control->reply));
+    attnd_control_reset(client->service);
     int rc = attnd_control_decode(control->received, (size_t)received, &control->request_alloc,
                                   &request);
     if (request)

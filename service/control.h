@@ -31,6 +31,9 @@ typedef int attnd_call_fn(struct attnd_call *call);
 int attnd_control_new(struct attnd_service *service);
 void attnd_control_free(struct attnd_service *service);
 
+/** attnd_control_reset() - forget the last request and reply: their memory serves the next. */
+void attnd_control_reset(struct attnd_service *service);
+
 /** attnd_control_serve() - receive, serve and answer one datagram, if there is one. May end the
  * client. */
 void attnd_control_serve(struct attnd_client *client);
