@@ -159,6 +159,10 @@ static enum verdict admit(struct replay_engine *engine, struct replay_request *r
     bool filling;
     int got;
 
+    if (request->stored) { /* claimed from a prefill engine, pages and all */
+        replay_run_add(engine, request);
+        return ADMITTED;
+    }
     if (usable > request->keys_count)
         usable = request->keys_count;
     hit = replay_prefix_match(&engine->prefix, request->keys, usable, request->pages, &filling);

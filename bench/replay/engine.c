@@ -4,6 +4,7 @@
 #include "ipc/wake.h"
 #include "schemas/atomics.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,6 +163,7 @@ static int after_slot(struct replay_engine *engine, const struct replay_slot *sl
 
     request->stored += slot->row_count;
     if (was_prompt) {
+        assert(engine->role != REPLAY_DECODE);
         engine->stats->prompt_computed += slot->row_count;
         replay_progress_add(engine, slot->row_count);
         if (replay_admit_computed(engine, request))

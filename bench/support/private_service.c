@@ -60,11 +60,11 @@ void bench_private_stop(void)
     }
     daemon_pid = 0;
     end_process(pid, SIGTERM);
-    if (socket_path[0])
+    if (directory[0]) {
         unlink(socket_path);
-    if (directory[0])
         rmdir(directory);
-    socket_path[0] = directory[0] = 0;
+    }
+    directory[0] = 0;
 }
 
 static void on_fatal_signal(int number)
@@ -91,7 +91,7 @@ void bench_private_leave(void)
 {
     daemon_pid = 0;
     memset((void *)children, 0, sizeof(children));
-    socket_path[0] = directory[0] = 0;
+    directory[0] = 0; /* the path of the socket stays good */
     for (size_t i = 0; i < sizeof(fatal_signals) / sizeof(fatal_signals[0]); i++)
         signal(fatal_signals[i], SIG_DFL);
     /* Ctrl-C reaches the whole group; who ends whom is the parent's business. */
