@@ -122,6 +122,14 @@ static void execute(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, 
     }
 }
 
+/* The earliest of all threads counts. */
+static void note_begin(struct attnd_cpu_run *run, uint64_t begin_ns)
+{
+    uint64_t seen = attnd_peek64(&run->begin_ns);
+    while ((seen == 0 || begin_ns < seen) && !attnd_claim64(&run->begin_ns, seen, begin_ns))
+        seen = attnd_peek64(&run->begin_ns);
+}
+
 static void serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_share *share)
 {
     struct attnd_cpu_run *run = share->run;
@@ -130,15 +138,15 @@ static void serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_share 
         attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
     } else {
         uint64_t begin_ns = now_ns();
-        if (share->item_begin == 0)
-            attnd_poke64(&run->begin_ns, begin_ns);
+        note_begin(run, begin_ns);
         worker->kv_bytes = 0;
         execute(worker, run, share->item_begin, share->item_end);
         (void)attnd_take64(&run->busy_ns, now_ns() - begin_ns);
         (void)attnd_take64(&run->kv_bytes, worker->kv_bytes);
         (void)attnd_take32(&run->executed, count);
     }
-    if (attnd_arrive32(&run->done, count) + count == run->items)
+    const uint32_t items = run->items; /* after the arrival the slot may be another run's */
+    if (attnd_arrive32(&run->done, count) + count == items)
         attnd_cpu_run_close(worker->backend, run);
 }
 

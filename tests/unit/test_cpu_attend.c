@@ -329,7 +329,7 @@ static void random_batches_are_right(void **state)
     const char *text = getenv("ATTND_SEED");
     struct prng prng = {text != NULL ? strtoull(text, NULL, 0) : 20251121};
     print_message("ATTND_SEED=%llu\n", (unsigned long long)prng.state);
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 25; i++) {
         struct rig_batch b;
         draw_batch(&b, &prng);
         for (size_t isa = 0; isa < ISAS; isa++)
