@@ -89,6 +89,8 @@ isa_flags = $(if $(filter %_avx512.c,$<),$(FLAGS_avx512))$(if $(filter %_avx2.c,
 # Inner loops are worth what the compiler can do.
 hot_flags = $(if $(filter persistent/cpu/kernel%,$<),-O3 -ffp-contract=fast)
 
+# Examples include what an engine includes: the header by its installed name.
+$(BUILD)/obj/client/examples/%.o: CPPFLAGS += -Iclient
 $(BUILD)/obj/%.o: %.c | $(GEN)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) $(hot_flags) $(isa_flags) -c $< -o $@

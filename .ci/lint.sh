@@ -11,7 +11,7 @@ fail() { printf 'lint: FAILED: %s\n' "$1" >&2; status=1; }
 
 mapfile -t sources < <(git ls-files '*.c' '*.h' | while read -r f; do [ -e "$f" ] && echo "$f"; done)
 mapfile -t units < <(printf '%s\n' "${sources[@]}" | grep '\.c$' | grep -v '^tests/abi/')
-flags=(-std=c11 -D_GNU_SOURCE -DATTND_VERSION='"0"' -I. "-I$build/gen")
+flags=(-std=c11 -D_GNU_SOURCE -DATTND_VERSION='"0"' -I. "-I$build/gen" -Iclient)
 
 step 'clang-format'
 clang-format --dry-run -Werror "${sources[@]}" || fail 'clang-format (make format mends it)'

@@ -4,7 +4,7 @@
  * Queries and keys are left zero, so all visible keys weigh the same and the base-2 log-sum-exp of
  * token i is log2(i + 1): the last token sees 8 keys and prints 3.
  */
-#include "client/attnd.h"
+#include "attnd.h"
 
 #include <stdio.h>
 #include <stdlib.h>
