@@ -1,83 +1,48 @@
-/*
- * engine.c - a whole engine: one prompt of eight tokens through four layers.
- *
- * Queries and keys are left zero, so all visible keys weigh the same and the base-2 log-sum-exp of
- * token i is log2(i + 1): the last token sees 8 keys and prints 3.
- */
+/* engine.c - a whole engine: one prompt of 8 tokens through 4 layers. */
 #include "attnd.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { LAYERS = 4, TOKENS = 8, HEADS = 8, HEADS_KV = 2, DIM = 64 };
-/* Offsets in one memory: q and o, lse, then the k and v rows to append. */
-enum { Q = 0, O = Q + TOKENS * HEADS * DIM * 2, LSE = O + TOKENS * HEADS * DIM * 2 };
-enum { K = LSE + TOKENS * HEADS * 4, V = K + TOKENS * HEADS_KV * DIM * 2 };
-enum { BYTES = V + TOKENS * HEADS_KV * DIM * 2 };
+enum { Q = 0, O = 8192, K = 16384, V = 18432, LSE = 20480, BYTES = 20736 }; /* one memory */
 
-static const struct attnd_pool_desc cache = {.size = sizeof(cache),
-                                             .layers = LAYERS,
-                                             .pages = 64,
-                                             .page_size = 16,
-                                             .heads_kv = HEADS_KV,
-                                             .dim_qk = DIM,
-                                             .dim_vo = DIM,
-                                             .dtype = ATTND_DTYPE_FP16,
-                                             .page_owner = ATTND_PAGES_OF_SERVICE};
-static const struct attnd_plan_args capacity = {.size = sizeof(capacity),
-                                                .requests = 1,
-                                                .rows = TOKENS,
-                                                .pages = 1,
-                                                .levels = 1,
-                                                .heads_q = HEADS};
-
-static void succeed(const struct attnd_fault *fault)
+static int fail(struct attnd_fault fault)
 {
     char text[256];
-    if (fault->code == 0)
-        return;
-    fprintf(stderr, "%s\n", attnd_fault_string(fault, text, sizeof(text)));
-    exit(1);
-}
-
-static void check(int rc)
-{
-    struct attnd_fault fault = {0};
-    if (rc < 0)
-        attnd_last_fault(&fault);
-    succeed(&fault);
+    return fprintf(stderr, "%s\n", attnd_fault_string(&fault, text, sizeof(text))), 1;
 }
 
 int main(void)
 {
-    struct attnd_session *session;
-    check(attnd_open(NULL, &session));
+    struct attnd_session *s;
+    struct attnd_fault fault;
     uint32_t pool, memory, plan;
-    int32_t page;
+    int32_t page, rows[] = {0, TOKENS}, pages[] = {0, 1}, last_page_len = TOKENS;
     void *tensors;
-    check(attnd_pool_create(session, &cache, &pool));
-    check(attnd_pages_alloc(session, pool, 1, &page));
-    check(attnd_memory_create(session, BYTES, &memory, &tensors));
-    struct attnd_plan_args room = capacity;
-    room.pool = pool;
-    check(attnd_plan_create(session, &room, &plan));
-
-    int32_t rows[] = {0, TOKENS}, pages[] = {0, 1}, last_page_len = TOKENS;
+    struct attnd_pool_desc kv = {
+        sizeof(kv), LAYERS, 64, 16, HEADS_KV, DIM, DIM, ATTND_DTYPE_FP16, ATTND_PAGES_OF_SERVICE,
+        NULL,       NULL};
     struct attnd_level level = {1, rows, pages, &page, &last_page_len};
     struct attnd_batch batch = {.size = sizeof(batch), .flags = ATTND_CAUSAL, .level = &level};
     struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS}, loud = {.user_data = 1};
-    check(attnd_plan_set(session, plan, &batch, &quiet));
-    for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        /* The model writes this layer's q, k and v here. */
+
+    if (attnd_open(NULL, &s) || attnd_pool_create(s, &kv, &pool) ||
+        attnd_pages_alloc(s, pool, 1, &page) || attnd_memory_create(s, BYTES, &memory, &tensors))
+        return attnd_last_fault(&fault), fail(fault);
+    struct attnd_plan_args room = {sizeof(room), pool, 1, TOKENS, 1, 1, HEADS};
+    if (attnd_plan_create(s, &room, &plan) || attnd_plan_set(s, plan, &batch, &quiet))
+        return attnd_last_fault(&fault), fail(fault);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) { /* the model writes q, k and v here */
         struct attnd_append_args append = {sizeof(append), layer, {memory, K}, {memory, V}};
         struct attnd_run_args run = {sizeof(run), layer, {memory, Q}, {memory, O}, {memory, LSE}};
         struct attnd_completion done;
-        check(attnd_append(session, plan, &append, &quiet));
-        check(attnd_run(session, plan, &run, &loud));
-        check(attnd_wait(session, &done, 1, ATTND_FOREVER));
-        succeed(&done.fault);
+        if (attnd_append(s, plan, &append, &quiet) || attnd_run(s, plan, &run, &loud) ||
+            attnd_wait(s, &done, 1, ATTND_FOREVER) < 0)
+            return attnd_last_fault(&fault), fail(fault);
+        if (done.fault.code)
+            return fail(done.fault);
     }
-    printf("lse of the last token: %g\n", (double)((float *)tensors + LSE / 4)[TOKENS * HEADS - 1]);
-    attnd_close(session);
-    return 0;
+    /* Zero q and k: all visible keys weigh the same, and the last token sees 8 of them: log2(8). */
+    printf("lse of the last token: %g\n", (double)((float *)tensors)[LSE / 4 + TOKENS * HEADS - 1]);
+    return attnd_close(s), 0;
 }
