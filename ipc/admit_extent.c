@@ -10,21 +10,18 @@
 int attnd_extent_bytes(const uint64_t *counts, const int64_t *strides, int rank,
                        uint32_t element_bytes, uint64_t *bytes)
 {
-    uint64_t last = 0, total;
+    uint64_t last = 0, span, total;
     int empty = 0;
 
     for (int i = 0; i < rank; i++) {
-        uint64_t span;
         if (strides[i] < 0)
             return -ATTND_E_RANGE;
-        if (counts[i] == 0) {
-            empty = 1;
-            continue;
-        }
+        empty |= counts[i] == 0;
+    }
+    for (int i = 0; i < rank && !empty; i++)
         if (__builtin_mul_overflow(counts[i] - 1, (uint64_t)strides[i], &span) ||
             __builtin_add_overflow(last, span, &last))
             return -ATTND_E_RANGE;
-    }
     if (__builtin_add_overflow(last, 1, &last) ||
         __builtin_mul_overflow(last, element_bytes, &total) || total > INT64_MAX)
         return -ATTND_E_RANGE;

@@ -47,8 +47,8 @@ static int strides_take(const Attnd__Strides *given, const struct tensor_shape *
     return 0;
 }
 
-/* Elements from the first to past the last of @count blocks of @inner, @stride apart. The extent
- * was proven not to overflow. */
+/* Elements from the first to past the last of @count blocks of @inner, @stride apart. Where there
+ * are rows the whole extent was proven not to overflow; where there are none nothing overlaps. */
 static uint64_t nested_span(uint64_t count, int64_t stride, uint64_t inner)
 {
     return count ? (count - 1) * (uint64_t)stride + inner : 0;
