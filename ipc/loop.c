@@ -140,10 +140,12 @@ void attnd_loop_unwatch(struct attnd_loop *loop, struct attnd_watch *watch,
 
 static void free_dead(struct attnd_loop *loop)
 {
-    for (struct attnd_watch *watch; (watch = first(&loop->dead));) {
-        watch->link.next->previous = watch->link.previous;
-        watch->link.previous->next = watch->link.next;
-        free(watch);
+    struct attnd_link *link = loop->dead.next;
+    list_init(&loop->dead);
+    while (link != &loop->dead) {
+        struct attnd_link *dead = link;
+        link = link->next;
+        free((struct attnd_watch *)dead);
     }
 }
 

@@ -62,8 +62,8 @@ int attnd_producer_push(struct attnd_producer *ring, const void *slot)
         if (space <= 0)
             return space < 0 ? space : -ATTND_E_FULL;
     }
-    char *slots = ring->slots;
-    memcpy(slots + (ring->index & (ring->entries - 1)) * ATTND_SLOT_BYTES, slot, ATTND_SLOT_BYTES);
+    size_t place = ring->index & (ring->entries - 1);
+    memcpy((char *)ring->slots + place * ATTND_SLOT_BYTES, slot, ATTND_SLOT_BYTES);
     attnd_publish32(ring->tail, ++ring->index); /* R1: the slot is complete */
     return 0;
 }
@@ -89,8 +89,8 @@ int attnd_consumer_peek(struct attnd_consumer *ring, void *slot)
     }
     /* Word by word through single loads: a hostile peer may write the slot meanwhile, and the
      * compiler must not read it a second time after the caller has checked the copy. */
-    const uint64_t *source = ring->slots;
-    source += (ring->index & (ring->entries - 1)) * SLOT_WORDS;
+    size_t place = ring->index & (ring->entries - 1);
+    const uint64_t *source = (const uint64_t *)ring->slots + place * SLOT_WORDS;
     uint64_t words[SLOT_WORDS];
     for (size_t i = 0; i < SLOT_WORDS; i++)
         words[i] = attnd_peek64(&source[i]);

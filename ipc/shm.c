@@ -51,7 +51,7 @@ int attnd_shm_create_unmapped(const char *label, uint64_t size_bytes, int *fd,
 int attnd_shm_create(const char *label, uint64_t size_bytes, struct attnd_shm *out,
                      struct attnd_fault *fault)
 {
-    int fd;
+    int fd = -1;
     int rc = attnd_shm_create_unmapped(label, size_bytes, &fd, fault);
     if (rc < 0)
         return rc;

@@ -19,7 +19,9 @@
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <sys/uio.h>
 #include <time.h>
 
 #define SPIN_BUDGET_NS 20000u
@@ -35,11 +37,22 @@ int attnd_doorbell_ring(const struct attnd_doorbell *bell)
         (void)attnd_futex_wake(bell->word, 1);
         return 1;
     }
-    /* EAGAIN: the counter is at its limit, so the sleeper's fd is readable already. */
+    /* EAGAIN: counter or pipe are full, so the sleeper's fd is readable already. */
     uint64_t one = 1;
     ssize_t written = write(bell->fd, &one, sizeof(one));
     (void)written;
     return 1;
+}
+
+void attnd_doorbell_drain(int fd)
+{
+    char knocks[512];
+    const struct iovec buffer = {.iov_base = knocks, .iov_len = sizeof(knocks)};
+    /* Nothing there is as good as something: the ring tells what happened, not the knocks. */
+    ssize_t got = preadv2(fd, &buffer, 1, -1, RWF_NOWAIT);
+    if (got < 0 && errno == EOPNOTSUPP) /* eventfds before Linux 5.8 */
+        got = read(fd, knocks, sizeof(knocks));
+    (void)got;
 }
 
 void attnd_wake_announce(uint32_t *need)

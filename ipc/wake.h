@@ -6,7 +6,9 @@
 
 #include <stdint.h>
 
-/* Where to knock: a futex word, or an eventfd when fd >= 0. */
+/* Where to knock: a futex word, or when fd >= 0 a non-blocking eventfd or write end of a pipe. The
+ * flags of an eventfd belong to everybody who holds it: a hostile sleeper could clear O_NONBLOCK,
+ * fill the counter, and block whoever rings. The ends of a pipe have flags of their own. */
 struct attnd_doorbell {
     uint32_t *word; /* the ring's tail */
     const uint32_t *need;
@@ -18,6 +20,12 @@ struct attnd_doorbell {
  * Threads: the producer's. Return: 1 if a wake-up was sent, 0 if none was needed.
  */
 int attnd_doorbell_ring(const struct attnd_doorbell *bell);
+
+/**
+ * attnd_doorbell_drain() - take the knocks off the fd one sleeps on, eventfd or read end of a pipe
+ * Never blocks, not even where the peer cleared O_NONBLOCK of a shared eventfd and took the knocks.
+ */
+void attnd_doorbell_drain(int fd);
 
 /**
  * attnd_wake_announce() - F1, for a sleeper that blocks in something else (ppoll on an eventfd):

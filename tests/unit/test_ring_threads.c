@@ -13,6 +13,7 @@
 #include "tests/support/prng.h"
 #include "tests/support/seed.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -79,9 +80,7 @@ static int sleep_in_poll(struct direction *in)
     if (attnd_consumer_empty(&in->consumer))
         rc = poll(&knock, 1, (int)(LOST_NS / 1000000));
     attnd_wake_withdraw(&in->need);
-    uint64_t rings;
-    ssize_t drained = read(in->bell.fd, &rings, sizeof(rings));
-    (void)drained;
+    attnd_doorbell_drain(in->bell.fd);
     return rc > 0;
 }
 
@@ -264,6 +263,52 @@ static void a_doorbell_with_an_eventfd_writes_it(void **state)
     close(ask.bell.fd);
 }
 
+/* The peer holds the same eventfd, takes the knocks, and makes it blocking. */
+static void draining_never_blocks(void **state)
+{
+    (void)state;
+    int pipes[2];
+    assert_int_equal(pipe2(pipes, O_NONBLOCK | O_CLOEXEC), 0);
+    const int sleepers[] = {eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), pipes[0]};
+    const int ringers[] = {sleepers[0], pipes[1]};
+    alarm(10);
+    for (int i = 0; i < 2; i++) {
+        open_direction(&ask);
+        ask.bell.fd = ringers[i];
+        assert_int_equal(fcntl(sleepers[i], F_SETFL, 0), 0);
+        attnd_wake_announce(&ask.need);
+        for (int knocks = 0; knocks < 5; knocks++)
+            assert_int_equal(attnd_doorbell_ring(&ask.bell), 1);
+        struct pollfd pending = {.fd = sleepers[i], .events = POLLIN};
+        assert_int_equal(poll(&pending, 1, 0), 1);
+        attnd_doorbell_drain(sleepers[i]);
+        assert_int_equal(poll(&pending, 1, 0), 0);
+        attnd_doorbell_drain(sleepers[i]);
+    }
+    alarm(0);
+    close(sleepers[0]);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
+/* A pipe's read end cannot make its write end blocking. */
+static void a_full_pipe_is_rung_without_blocking(void **state)
+{
+    (void)state;
+    int pipes[2];
+    assert_int_equal(pipe2(pipes, O_NONBLOCK | O_CLOEXEC), 0);
+    open_direction(&ask);
+    ask.bell.fd = pipes[1];
+    assert_int_equal(fcntl(pipes[0], F_SETFL, 0), 0);
+    attnd_wake_announce(&ask.need);
+    alarm(10);
+    for (int knocks = 0; knocks < 20000; knocks++)
+        assert_int_equal(attnd_doorbell_ring(&ask.bell), 1);
+    alarm(0);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
 static void a_wait_ends_at_its_deadline_and_not_before(void **state)
 {
     (void)state;
@@ -292,6 +337,8 @@ int main(void)
         cmocka_unit_test(a_slot_is_not_reused_before_it_was_copied),
         cmocka_unit_test(no_system_call_is_made_for_a_peer_that_is_awake),
         cmocka_unit_test(a_doorbell_with_an_eventfd_writes_it),
+        cmocka_unit_test(draining_never_blocks),
+        cmocka_unit_test(a_full_pipe_is_rung_without_blocking),
         cmocka_unit_test(a_wait_ends_at_its_deadline_and_not_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
