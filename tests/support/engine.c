@@ -9,8 +9,11 @@
 
 #include "tests/support/check.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* Planes of a shape fit RANDOM_POOL_BYTES by construction; a little more for its last page. */
 #define PLANES_BYTES ((uint64_t)RANDOM_POOL_BYTES + (1u << 20))
@@ -18,18 +21,35 @@
 void engine_open(struct engine *engine, const char *socket_path, const char *name)
 {
     struct attnd_open_args args = {.size = sizeof(args), .socket_path = socket_path, .name = name};
-    engine_open_with(engine, &args);
+    engine_open_with(engine, &args, 0);
 }
 
-void engine_open_with(struct engine *engine, const struct attnd_open_args *args)
+static void *register_own(struct engine *engine, uint64_t bytes)
 {
+    int fd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    CHECK(fd >= 0);
+    CHECK_EQUAL(ftruncate(fd, (off_t)bytes), 0);
+    CHECK_EQUAL(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    engine->mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(engine->mapping != MAP_FAILED);
+    CHECK_OK(attnd_memory_register(engine->session, fd, bytes, &engine->memory));
+    close(fd);
+    return engine->mapping;
+}
+
+void engine_open_with(struct engine *engine, const struct attnd_open_args *args, int own)
+{
+    const uint64_t bytes = PLANES_BYTES + ENGINE_ROWS_BYTES;
     void *address = NULL;
 
     memset(engine, 0, sizeof(*engine));
     engine->fills = 1;
     CHECK_OK(attnd_open(args, &engine->session));
-    CHECK_OK(attnd_memory_create(engine->session, PLANES_BYTES + ENGINE_ROWS_BYTES, &engine->memory,
-                                 &address));
+    if (own)
+        address = register_own(engine, bytes);
+    else
+        CHECK_OK(attnd_memory_create(engine->session, bytes, &engine->memory, &address));
     CHECK(address != NULL);
     engine->planes = address;
     engine->rows = engine->planes + PLANES_BYTES;
@@ -55,6 +75,8 @@ static void pool_release(struct engine *engine)
 void engine_close(struct engine *engine)
 {
     attnd_close(engine->session);
+    if (engine->mapping)
+        munmap(engine->mapping, PLANES_BYTES + ENGINE_ROWS_BYTES);
     free(engine->page_ids);
     free(engine->shadow);
     memset(engine, 0, sizeof(*engine));

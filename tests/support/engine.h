@@ -17,6 +17,7 @@
 
 struct engine {
     struct attnd_session *session;
+    void *mapping;   /* of memory of its own, else NULL */
     uint32_t memory; /* of the planes (if they are the engine's) and of all rows */
     uint8_t *rows;   /* mapping of the part for rows */
     uint64_t rows_offset_bytes;
@@ -36,8 +37,9 @@ struct engine {
 
 /** engine_open() - a session at @socket_path, with memory; fails the test otherwise. */
 void engine_open(struct engine *engine, const char *socket_path, const char *name);
-/** engine_open_with() - the same with ring and arena sizes. */
-void engine_open_with(struct engine *engine, const struct attnd_open_args *args);
+/** engine_open_with() - the same with ring and arena sizes. @own: the memory is a memfd of this
+ * process, registered, instead of one made by the service. */
+void engine_open_with(struct engine *engine, const struct attnd_open_args *args, int own);
 void engine_close(struct engine *engine);
 
 /** engine_pool() - have a pool of @shape and a roomy plan for it; keeps the one it has if equal. */

@@ -29,7 +29,9 @@ static uint32_t tight_plan(const struct trial *trial)
         pages += (uint32_t)trial->level[l].kv_indptr[batch->level[l].requests];
     }
     pages += batch->reserve_pages * batch->level[batch->levels - 1].requests;
-    return engine_plan(trial->engine, requests, trial->rows, pages, batch->levels);
+    /* A plan is for something: its capacities begin at 1. */
+    return engine_plan(trial->engine, requests ? requests : 1, trial->rows ? trial->rows : 1,
+                       pages ? pages : 1, batch->levels);
 }
 
 void trial_begin(struct trial *trial, struct engine *engine, const struct random_batch *batch,

@@ -1,0 +1,43 @@
+/* e2e.c - the beginning that end-to-end tests share. */
+#include "tests/support/e2e.h"
+
+#include "schemas/abi.h"
+
+int e2e_start(void **state)
+{
+    static struct harness harness;
+
+    harness_start(&harness, NULL);
+    *state = &harness;
+    return 0;
+}
+
+int e2e_stop(void **state)
+{
+    harness_stop(*state);
+    return 0;
+}
+
+struct random_batch e2e_batch(void)
+{
+    return (struct random_batch){
+        .seed = 1,
+        .shape = {.dtype = ATTND_FP16,
+                  .dim = 64,
+                  .heads_kv = 2,
+                  .group = 2,
+                  .page_size = 16,
+                  .layers = 2},
+        .levels = 1,
+        .level = {{.requests = 5,
+                   .entry = {{.qo_len = 1, .kv_len = {200}},
+                             {.qo_len = 37, .kv_len = {37}},
+                             {.qo_len = 0, .kv_len = {0}},
+                             {.qo_len = 16, .kv_len = {80}},
+                             {.qo_len = 1, .kv_len = {33}}}}},
+        .steps = 1,
+        .garbage = GARBAGE_NAN,
+        .causal = 1,
+        .want_lse = 1,
+    };
+}

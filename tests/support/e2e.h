@@ -1,0 +1,22 @@
+/*
+ * e2e.h - what end-to-end tests begin with: a service for each test, and a batch to vary.
+ */
+#ifndef ATTND_TESTS_SUPPORT_E2E_H
+#define ATTND_TESTS_SUPPORT_E2E_H
+
+#include "tests/support/harness.h"
+#include "tests/support/random_batch.h"
+
+/** e2e_start()/e2e_stop() - setup and teardown: *state is a struct harness of a running service. */
+int e2e_start(void **state);
+int e2e_stop(void **state);
+
+#define E2E_TEST(name) cmocka_unit_test_setup_teardown(name, e2e_start, e2e_stop)
+
+/** e2e_batch() - prefills, decodes and an empty request, fp16, two layers, LSE, causal. */
+struct random_batch e2e_batch(void);
+
+/** e2e_long_batch() - one whose run takes the worker @ms or more: something to be interrupted. */
+struct random_batch e2e_long_batch(uint32_t ms);
+
+#endif
