@@ -179,6 +179,8 @@ check-long: check $(LONG)
 	@$(MAKE) --no-print-directory fuzz-long
 	@for program in $(LONG); do echo "== $$program"; $$program || exit 1; done
 
+-include tests/fuzz/fuzz.mk
+
 # ---- installing ----
 
 $(BUILD)/attnd.pc: VERSION Makefile

@@ -1,0 +1,42 @@
+# Fuzz targets: libFuzzer with ASan and UBSan, built by clang in a folder of their own.
+#
+#   make fuzz-short    5 s each, part of `make check`
+#   make fuzz-long     2 minutes each, part of `make check-long`
+#
+# Inputs found are kept in $(BUILD)/fuzz/corpus and used again; a failing one is left in
+# $(BUILD)/fuzz/found: run the target with its path to repeat it.
+FUZZ_CC ?= clang
+FUZZ_CFLAGS := -O1 -g -std=c11 -fno-strict-aliasing -fno-omit-frame-pointer -pthread -MMD -MP \
+               -fsanitize=address,undefined -fno-sanitize-recover=all
+FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_LIB := $(SCHEMAS) $(wildcard ipc/admit*.c persistent/plan/*.c tests/support/plan_*.c) \
+            service/control_decode.c tests/support/case_bytes.c tests/support/batch_check.c
+FUZZ_OBJ := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(FUZZ_LIB)) $(BUILD)/fuzz/obj/gen/attnd.pb-c.o
+
+$(BUILD)/fuzz/obj/gen/attnd.pb-c.o: $(GEN)
+	@mkdir -p $(@D)
+	$(FUZZ_CC) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -w -c $< -o $@
+$(BUILD)/fuzz/obj/%.o: %.c | $(GEN)
+	@mkdir -p $(@D)
+	$(FUZZ_CC) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link $(WARN) -c $< -o $@
+$(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/fuzz/%.o $(FUZZ_OBJ)
+	$(FUZZ_CC) $(FUZZ_CFLAGS) -fsanitize=fuzzer $^ $(LDLIBS_PB) -lm -o $@
+
+.PHONY: fuzz fuzz-short fuzz-long
+fuzz: $(FUZZ)
+fuzz-short: FUZZ_S := 5
+fuzz-long: FUZZ_S := 120
+fuzz-short fuzz-long: fuzz
+	@mkdir -p $(BUILD)/fuzz/found
+	@for target in $(FUZZ); do \
+	  name=$${target##*/}; corpus=$(BUILD)/fuzz/corpus/$$name; log=$(BUILD)/fuzz/$$name.log; \
+	  mkdir -p $$corpus; \
+	  if $$target -max_total_time=$(FUZZ_S) -timeout=20 -max_len=8192 -rss_limit_mb=2048 \
+	      -artifact_prefix=$(BUILD)/fuzz/found/ $$corpus >$$log 2>&1; then \
+	    echo "$$name: $$(tail -n 1 $$log)"; \
+	  else \
+	    tail -n 60 $$log; echo "$$name: FAILED"; exit 1; \
+	  fi; \
+	done
+
+-include $(shell find $(BUILD)/fuzz/obj -name '*.d' 2>/dev/null)
