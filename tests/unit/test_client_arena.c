@@ -90,7 +90,8 @@ static void a_block_is_free_even_after_two_thousand_million_slots(void **state)
     uint64_t offset_bytes;
     CHECK_EQUAL(attnd_arena_init(&arena, NULL, 1024, ENTRIES), 0);
     CHECK_EQUAL(place(&arena, 1024, 5, 0, &offset_bytes), 0);
-    CHECK_EQUAL(place(&arena, 1024, 5 + 0x80000001u, 3, &offset_bytes), 0);
+    CHECK_EQUAL(place(&arena, 1024, 5 + 0x80000010u, 3, &offset_bytes), 0);
+    CHECK_EQUAL(place(&arena, 1024, 5 + 0x50000000u, 3, &offset_bytes), 0);
     /* and across the wrap of the index */
     CHECK_EQUAL(place(&arena, 1024, 0xffffffffu, 0, &offset_bytes), 0);
     CHECK_EQUAL(place(&arena, 64, 2, 3, &offset_bytes), -ATTND_E_FULL);
