@@ -1,0 +1,148 @@
+/* plan.c - what planning costs the client: from its call until the tiles lie where the worker reads
+ * them, which is when the completion says the operation ended. Both processes read the same clock.
+ *
+ * 64 decodes of 4,096 tokens each, pages of 16 leased from the service, so that every page id is
+ * also looked up in the books; an advance moves every request by a token within its last page. */
+#include "bench/support/suite.h"
+#include "ipc/wake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define REQUESTS 64
+#define PAGES_EACH 256
+#define PAGE_SIZE 16
+#define PAGES (REQUESTS * PAGES_EACH)
+
+struct batch {
+    int32_t qo_indptr[REQUESTS + 1], kv_indptr[REQUESTS + 1], last_page_len[REQUESTS];
+    int32_t kv_len[REQUESTS];
+    int32_t pages[PAGES];
+};
+
+static bool open_plan(struct bench_suite *suite, struct attnd_session **session,
+                      struct batch *batch, uint32_t *plan)
+{
+    struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-plan"};
+    struct attnd_pool_desc desc = {.size = sizeof(desc),
+                                   .layers = 1,
+                                   .pages = PAGES,
+                                   .page_size = PAGE_SIZE,
+                                   .heads_kv = 8,
+                                   .dim_qk = 128,
+                                   .dim_vo = 128,
+                                   .dtype = ATTND_DTYPE_BF16,
+                                   .page_owner = ATTND_PAGES_OF_SERVICE};
+    struct attnd_plan_args plan_args = {.size = sizeof(plan_args),
+                                        .requests = REQUESTS,
+                                        .rows = REQUESTS,
+                                        .pages = PAGES + REQUESTS,
+                                        .levels = 1,
+                                        .heads_q = 32};
+
+    return bench_suite_call(suite, "attnd_open", attnd_open(&args, session)) &&
+           bench_suite_call(suite, "attnd_pool_create",
+                            attnd_pool_create(*session, &desc, &plan_args.pool)) &&
+           bench_suite_call(suite, "attnd_pages_alloc",
+                            attnd_pages_alloc(*session, plan_args.pool, PAGES, batch->pages)) &&
+           bench_suite_call(suite, "attnd_plan_create",
+                            attnd_plan_create(*session, &plan_args, plan));
+}
+
+static void fill(struct batch *batch)
+{
+    for (int i = 0; i <= REQUESTS; i++) {
+        batch->qo_indptr[i] = i;
+        batch->kv_indptr[i] = i * PAGES_EACH;
+    }
+    for (int i = 0; i < REQUESTS; i++)
+        batch->last_page_len[i] = PAGE_SIZE;
+}
+
+static bool set(struct bench_suite *suite, struct attnd_session *session, uint32_t plan,
+                const struct batch *batch, uint64_t *took_ns)
+{
+    struct attnd_level level = {REQUESTS, batch->qo_indptr, batch->kv_indptr, batch->pages,
+                                batch->last_page_len};
+    struct attnd_batch args = {.size = sizeof(args),
+                               .levels = 1,
+                               .flags = ATTND_CAUSAL,
+                               .reserve_pages = 1,
+                               .level = &level};
+    struct attnd_op op = {0};
+    struct attnd_completion completion;
+    uint64_t begin_ns = attnd_clock_ns();
+
+    if (!bench_suite_call(suite, "attnd_plan_set", attnd_plan_set(session, plan, &args, &op)) ||
+        !bench_wait_all(suite, session, 1, &completion))
+        return false;
+    *took_ns = completion.end_ns - begin_ns;
+    return true;
+}
+
+static bool advance(struct bench_suite *suite, struct attnd_session *session, uint32_t plan,
+                    struct batch *batch, uint64_t round, uint64_t *took_ns)
+{
+    struct attnd_advance args = {
+        .size = sizeof(args), .entries = REQUESTS, .kv_len = batch->kv_len};
+    struct attnd_op op = {0};
+    struct attnd_completion completion;
+    int32_t length = (PAGES_EACH - 1) * PAGE_SIZE + 1 + (int32_t)(round % PAGE_SIZE);
+    uint64_t begin_ns;
+
+    for (int i = 0; i < REQUESTS; i++)
+        batch->kv_len[i] = length;
+    begin_ns = attnd_clock_ns();
+    if (!bench_suite_call(suite, "attnd_plan_advance",
+                          attnd_plan_advance(session, plan, &args, &op)) ||
+        !bench_wait_all(suite, session, 1, &completion))
+        return false;
+    *took_ns = completion.end_ns - begin_ns;
+    return true;
+}
+
+static void measure(struct bench_suite *suite, struct attnd_session *session, uint32_t plan,
+                    struct batch *batch)
+{
+    uint64_t *set_ns = calloc(suite->rounds, sizeof(uint64_t));
+    uint64_t *advance_ns = calloc(suite->rounds, sizeof(uint64_t));
+    char notes[160];
+
+    if (!set_ns || !advance_ns)
+        bench_suite_fail(suite, "out of memory");
+    /* Each kind in a row: decoding engines advance many times for each time they plan. */
+    for (uint64_t i = 0; i < suite->rounds && !suite->failed; i++)
+        set(suite, session, plan, batch, &set_ns[i]);
+    for (uint64_t i = 0; i < suite->rounds && !suite->failed; i++)
+        advance(suite, session, plan, batch, i, &advance_ns[i]);
+    if (!suite->failed) {
+        snprintf(notes, sizeof(notes),
+                 "p50 of %llu; 64 decodes x 256 leased pages of 16, 32/8 heads",
+                 (unsigned long long)suite->rounds);
+        bench_suite_figure(suite, "decode64_us", (double)bench_p50(set_ns, suite->rounds) * 1e-3,
+                           "us", "lower", 30, notes);
+        bench_suite_figure(suite, "advance_us", (double)bench_p50(advance_ns, suite->rounds) * 1e-3,
+                           "us", "lower", 2, notes);
+    }
+    free(set_ns);
+    free(advance_ns);
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench_suite suite = {
+        .name = "plan",
+        .doc = "plan - from the client's call until the worker can read the tiles",
+        .rounds = 10000};
+    static struct batch batch;
+    struct attnd_session *session = NULL;
+    uint32_t plan;
+
+    bench_suite_begin(&suite, argc, argv);
+    fill(&batch);
+    if (open_plan(&suite, &session, &batch, &plan))
+        measure(&suite, session, plan, &batch);
+    attnd_close(session);
+    return bench_suite_end(&suite);
+}

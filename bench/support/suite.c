@@ -1,0 +1,215 @@
+/* suite.c - the frame around a suite of figures. The stamp is taken before anything is measured, so
+ * that a dirty checkout is refused in the first second and not after the last. */
+#include "bench/support/suite.h"
+#include "bench/support/private_service.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXIT_FAILED = 2 };
+enum {
+    KEY_ROUNDS = 'n',
+    KEY_SECONDS = 't',
+    KEY_SOCKET = 's',
+    KEY_SPAWN = 256,
+    KEY_ATTND,
+    KEY_RECORD,
+    KEY_ALLOW_DIRTY
+};
+
+static const struct argp_option option_list[] = {
+    {"rounds", KEY_ROUNDS, "N", 0, "Repetitions of what is measured", 1},
+    {"seconds", KEY_SECONDS, "S", 0, "Length of what is measured over time", 1},
+    {"socket", KEY_SOCKET, "PATH", 0, "The service to measure (default: as libattnd finds it)", 2},
+    {"spawn", KEY_SPAWN, NULL, 0, "Start a private attnd, and stop it at the end", 2},
+    {"attnd", KEY_ATTND, "PATH", 0, "The attnd to start (default: near this program)", 2},
+    {"record", KEY_RECORD, "DIR", 0,
+     "Write the figures to DIR/<suite>-<device>.json; uncommitted changes are refused", 3},
+    {"allow-dirty", KEY_ALLOW_DIRTY, NULL, 0,
+     "Record uncommitted changes too, marked so, but not in bench/results", 3},
+    {0}};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct bench_suite *suite = state->input;
+    char *end;
+
+    switch (key) {
+    case KEY_ROUNDS:
+        errno = 0;
+        suite->rounds = strtoull(text, &end, 10);
+        if (*text < '0' || *text > '9' || *end || errno || !suite->rounds ||
+            suite->rounds > 100000000)
+            argp_error(state, "--rounds: '%s' is not a number in 1..100000000", text);
+        return 0;
+    case KEY_SECONDS:
+        suite->seconds = strtod(text, &end);
+        if (end == text || *end || !(suite->seconds > 0 && suite->seconds <= 3600))
+            argp_error(state, "--seconds: '%s' is not a number in 0..3600", text);
+        return 0;
+    case KEY_SOCKET:
+        suite->socket_path = text;
+        return 0;
+    case KEY_SPAWN:
+        suite->spawn = true;
+        return 0;
+    case KEY_ATTND:
+        suite->attnd_path = text;
+        return 0;
+    case KEY_RECORD:
+        suite->record_directory = text;
+        return 0;
+    case KEY_ALLOW_DIRTY:
+        suite->allow_dirty = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+void bench_suite_fail(struct bench_suite *suite, const char *format, ...)
+{
+    va_list args;
+
+    fprintf(stderr, "%s: ", suite->name);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    suite->failed = true;
+}
+
+bool bench_suite_call(struct bench_suite *suite, const char *call, int code)
+{
+    struct attnd_fault fault;
+    char text[160];
+
+    if (code >= 0)
+        return true;
+    attnd_last_fault(&fault);
+    if (fault.code != code)
+        fault = (struct attnd_fault){.code = code};
+    bench_suite_fail(suite, "%s: %s", call, attnd_fault_string(&fault, text, sizeof(text)));
+    return false;
+}
+
+/* What the figures are of, asked of the service itself. */
+static bool find_device(struct bench_suite *suite, char *device, size_t device_bytes)
+{
+    struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = suite->socket_path, .name = suite->name};
+    struct attnd_info info = {.size = sizeof(info)};
+    struct attnd_session *session;
+
+    if (!bench_suite_call(suite, "attnd_open", attnd_open(&args, &session)))
+        return false;
+    if (bench_suite_call(suite, "attnd_info", attnd_info(session, &info))) {
+        snprintf(device, device_bytes, "%s", info.backend);
+        printf("%s: attnd %s, %s, %s\n", suite->name, info.daemon_version, info.backend, info.isa);
+    }
+    attnd_close(session);
+    return !suite->failed;
+}
+
+void bench_suite_begin(struct bench_suite *suite, int argc, char **argv)
+{
+    static const char *const quiet[] = {"--quiet", NULL};
+    struct argp argp = {option_list, parse_option, NULL, suite->doc, NULL, NULL, NULL};
+    char why[512], device[32] = "cpu";
+
+    argp_parse(&argp, argc, argv, 0, NULL, suite);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (suite->record_directory &&
+        bench_stamp_take(&suite->stamp, device, suite->allow_dirty, argc, argv, why, sizeof(why)))
+        bench_suite_fail(suite, "%s", why);
+    if (!suite->failed && suite->spawn) {
+        suite->socket_path = bench_private_start(suite->attnd_path, quiet, why, sizeof(why));
+        if (!suite->socket_path)
+            bench_suite_fail(suite, "%s", why);
+    }
+    if (!suite->failed && find_device(suite, device, sizeof(device))) {
+        snprintf(suite->stamp.common.device, sizeof(suite->stamp.common.device), "%s", device);
+        return;
+    }
+    bench_private_stop();
+    exit(EXIT_FAILED);
+}
+
+void bench_suite_figure(struct bench_suite *suite, const char *figure, double value,
+                        const char *unit, const char *better, double reach, const char *notes)
+{
+    bool lower = !strcmp(better, "lower");
+    bool reached = lower ? value <= reach : value >= reach;
+    char name[64];
+
+    snprintf(name, sizeof(name), "%s.%s", suite->name, figure);
+    printf("%-28s %12.4g %-6s to reach: %s %g%s%s%s\n", name, value, unit,
+           lower ? "<=" : ">=", reach, reached ? "" : "  NOT REACHED", notes ? "  " : "",
+           notes ? notes : "");
+    suite->missed |= !reached;
+    if (suite->records < BENCH_RECORDS_MAX)
+        suite->record[suite->records++] =
+            bench_record_make(&suite->stamp, name, value, unit, better, notes);
+}
+
+int bench_suite_end(struct bench_suite *suite)
+{
+    char why[512];
+
+    bench_private_stop();
+    if (!suite->failed && suite->record_directory) {
+        if (bench_records_write(&suite->stamp, suite->record_directory, suite->name, suite->record,
+                                suite->records, why, sizeof(why)))
+            bench_suite_fail(suite, "%s", why);
+        else
+            printf("recorded in %s/%s-%s.json\n", suite->record_directory, suite->name,
+                   suite->stamp.common.device);
+    }
+    return suite->failed ? EXIT_FAILED : EXIT_SUCCESS;
+}
+
+bool bench_wait_all(struct bench_suite *suite, struct attnd_session *session, uint32_t count,
+                    struct attnd_completion *last)
+{
+    while (count) {
+        struct attnd_completion completions[16];
+        int got = attnd_wait(session, completions, count < 16 ? count : 16, 60000000000u);
+
+        if (!bench_suite_call(suite, "attnd_wait", got))
+            return false;
+        if (!got) {
+            bench_suite_fail(suite, "the service has not answered for a minute");
+            return false;
+        }
+        for (int i = 0; i < got; i++) {
+            char text[160];
+
+            if (!completions[i].fault.code)
+                continue;
+            bench_suite_fail(suite, "an operation failed: %s",
+                             attnd_fault_string(&completions[i].fault, text, sizeof(text)));
+            return false;
+        }
+        count -= (uint32_t)got;
+        if (last)
+            *last = completions[got - 1];
+    }
+    return true;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+
+    return *x < *y ? -1 : *x > *y;
+}
+
+uint64_t bench_p50(uint64_t *samples, size_t count)
+{
+    qsort(samples, count, sizeof(samples[0]), by_value);
+    return count ? samples[count / 2] : 0;
+}
