@@ -1,0 +1,206 @@
+/*
+ * cpu_kernels.c - the CPU kernels against what the processor can do, without daemon and rings.
+ *
+ *   cpu_kernels [isa [threads]]
+ *
+ * Decode: bf16, 8 requests x 4096 tokens, 32/8 heads of 128, eight layers in turn (1 GiB of KV),
+ * over the streaming read bandwidth of the same threads. Prefill: fp16, one causal request of 2048,
+ * over the multiply-add peak of the instruction set. The best of several runs each: for tuning.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/support/peak.h"
+#include "persistent/plan/plan.h"
+#include "tests/support/cpu_rig.h"
+
+#define HEADS_Q 32u
+#define HEADS_KV 8u
+#define DIM 128u
+#define PAGE_SIZE 16u
+#define LAYERS 8u
+
+struct job {
+    uint32_t dtype, requests, qo_len, kv_len, flags, layers;
+};
+
+static void *heap_at(struct rig *rig, uint64_t bytes)
+{
+    void *at = (char *)rig->head + rig->heap_used_bytes;
+    rig->heap_used_bytes += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+/* Values of moderate size in either format, cheaply: exponents near 1, random fractions. */
+static void fill(const struct rig_memory *memory, uint32_t dtype)
+{
+    uint16_t *bits = memory->address, base = dtype == ATTND_FP16 ? 0x3400 : 0x3e80;
+    uint32_t state = 1;
+    for (uint64_t i = 0; i < memory->size_bytes / 2; i++) {
+        state = state * 1664525u + 1013904223u;
+        bits[i] = (uint16_t)(base + (state >> 16 & 0x807f));
+    }
+}
+
+/* K and V of each layer lie one after the other, NHD. */
+static struct attnd_heap_pool *make_pool(struct rig *rig, const struct job *job, uint32_t pages,
+                                         struct rig_memory *memory)
+{
+    const uint64_t plane_bytes = (uint64_t)pages * PAGE_SIZE * HEADS_KV * DIM * 2;
+    struct attnd_heap_pool *pool =
+        heap_at(rig, sizeof *pool + 2 * LAYERS * sizeof(struct attnd_heap_plane));
+    struct attnd_heap_plane *planes = (struct attnd_heap_plane *)(pool + 1);
+    *pool =
+        (struct attnd_heap_pool){job->layers, pages, PAGE_SIZE, HEADS_KV, DIM, DIM, job->dtype, 0};
+    *memory = rig_map(rig, 2 * job->layers * plane_bytes);
+    fill(memory, job->dtype);
+    for (uint32_t i = 0; i < 2 * job->layers; i++)
+        planes[i] = (struct attnd_heap_plane){.memory = memory->index,
+                                              .offset_bytes = i * plane_bytes,
+                                              .stride_page = PAGE_SIZE * HEADS_KV * DIM,
+                                              .stride_token = HEADS_KV * DIM,
+                                              .stride_head = DIM};
+    return pool;
+}
+
+static struct attnd_plan *make_plan(struct rig *rig, const struct job *job,
+                                    const struct attnd_heap_pool *pool)
+{
+    const struct attnd_worker_info *info = &rig->head->info;
+    const uint32_t rows = job->requests * job->qo_len, pages = pool->pages;
+    const struct attnd_plan_limits limits = {
+        .requests = job->requests,
+        .rows = rows,
+        .pages = pages,
+        .levels = 1,
+        .heads_q = HEADS_Q,
+        .heads_kv = HEADS_KV,
+        .target = {info->tile_workers, info->rows_per_tile, info->kv_granule},
+    };
+    int32_t *qo = calloc(job->requests + 1, sizeof *qo),
+            *kv = calloc(job->requests + 1, sizeof *kv);
+    int32_t *ids = calloc(pages, sizeof *ids), *last = calloc(job->requests, sizeof *last);
+    for (uint32_t r = 0; r < job->requests; r++) {
+        qo[r + 1] = qo[r] + (int32_t)job->qo_len;
+        kv[r + 1] = kv[r] + (int32_t)(job->kv_len / PAGE_SIZE);
+        last[r] = PAGE_SIZE;
+    }
+    for (uint32_t i = 0; i < pages; i++)
+        ids[i] = (int32_t)(i * 1021u % pages); /* pages is a power of two: a permutation */
+    const struct attnd_batch_view view = {
+        .rows = rows,
+        .levels = 1,
+        .entries = job->requests,
+        .pages = pages,
+        .heads_q = HEADS_Q,
+        .dtype = job->dtype,
+        .flags = job->flags,
+        .sm_scale = 0.088388f,
+        .q_stride_row = HEADS_Q * DIM,
+        .q_stride_head = DIM,
+        .o_stride_row = HEADS_Q * DIM,
+        .o_stride_head = DIM,
+        .level = {{job->requests, pages, qo, kv, ids, last}},
+    };
+    struct attnd_plan *plan = NULL;
+    struct attnd_fault fault = {0};
+    void *heap = heap_at(rig, attnd_plan_heap_bytes(&limits));
+    uint64_t pool_offset_bytes = (uint64_t)((const char *)pool - (const char *)rig->head);
+    if (attnd_plan_new(&limits, heap, pool, pool_offset_bytes, &plan) != 0 ||
+        attnd_planner_set(plan, &view, &fault) != 0)
+        exit(1);
+    free(qo);
+    free(kv);
+    free(ids);
+    free(last);
+    return plan;
+}
+
+/* Runs once a layer, `rounds` times around. Return: seconds of the best round, per run. */
+static double run_job(struct rig *rig, const struct job *job, const struct attnd_plan *plan,
+                      const struct rig_memory *q, const struct rig_memory *o, uint32_t rounds,
+                      double *busy)
+{
+    const struct attnd_plan_head *head = attnd_plan_head(plan);
+    double best = 0;
+    for (uint32_t round = 1; round <= rounds; round++) {
+        uint64_t begin_ns = 0, end_ns = 0, busy_ns = 0;
+        for (uint32_t layer = 0; layer < job->layers; layer++) {
+            rig->runs[layer] = (struct attnd_run){
+                .kind = ATTND_RUN_ATTEND,
+                .plan_offset_bytes = (uint64_t)((const char *)head - (const char *)rig->head),
+                .layer = layer,
+                .items = attnd_plan_items(head, ATTND_RUN_ATTEND),
+                .scratch_offset_bytes = layer * attnd_plan_scratch_bytes(head),
+                .q = {.memory = q->index},
+                .o = {.memory = o->index},
+                .lse = {.memory = ATTND_NONE},
+            };
+            rig->retires[layer] = 0;
+            rig_submit(rig, layer);
+        }
+        for (uint32_t layer = 0; layer < job->layers; layer++) {
+            struct attnd_retire retire = rig_wait(rig, layer, 1);
+            begin_ns = layer == 0 || retire.begin_ns < begin_ns ? retire.begin_ns : begin_ns;
+            end_ns = retire.end_ns > end_ns ? retire.end_ns : end_ns;
+            busy_ns += retire.busy_ns;
+        }
+        double seconds = (double)(end_ns - begin_ns) * 1e-9 / job->layers;
+        if (best == 0 || seconds < best) {
+            best = seconds;
+            *busy = (double)busy_ns / (double)(end_ns - begin_ns);
+        }
+    }
+    return best;
+}
+
+static double measure(struct rig *rig, const struct job *job, uint32_t rounds,
+                      struct rig_memory *pool_memory, double *busy)
+{
+    const uint64_t heap_used_bytes = rig->heap_used_bytes;
+    const uint32_t pages = job->requests * job->kv_len / PAGE_SIZE;
+    struct attnd_heap_pool *pool = make_pool(rig, job, pages, pool_memory);
+    struct attnd_plan *plan = make_plan(rig, job, pool);
+    uint64_t bytes = (uint64_t)job->requests * job->qo_len * HEADS_Q * DIM * 2;
+    struct rig_memory q = rig_map(rig, bytes), o = rig_map(rig, bytes);
+    fill(&q, job->dtype);
+    double seconds = run_job(rig, job, plan, &q, &o, rounds, busy);
+    attnd_plan_free(plan);
+    rig_unmap(rig, &q);
+    rig_unmap(rig, &o);
+    rig->heap_used_bytes = heap_used_bytes;
+    return seconds;
+}
+
+int main(int argc, char **argv)
+{
+    const struct job decode = {ATTND_BF16, 8, 1, 4096, 0, LAYERS};
+    const struct job prefill = {ATTND_FP16, 1, 2048, 2048, ATTND_BATCH_CAUSAL, 1};
+    struct rig rig;
+    struct rig_memory pool;
+    double busy = 0;
+    rig_open(&rig, argc > 2 ? (uint32_t)atoi(argv[2]) : 0, argc > 1 ? argv[1] : NULL);
+    if (attnd_backend_cpu.start(rig.backend) != 0)
+        return 1;
+    const uint32_t threads = rig.head->info.tile_workers;
+    const char *isa = rig.head->info.isa;
+
+    double seconds = measure(&rig, &decode, 5, &pool, &busy);
+    double bytes = 2.0 * decode.requests * decode.kv_len * HEADS_KV * DIM * 2;
+    double read = bench_peak_read(threads, pool.address, pool.size_bytes, 5);
+    rig_unmap(&rig, &pool);
+    printf("%s, %u threads\n", isa, threads);
+    printf("decode   %7.2f GB/s of %7.2f: %.3f (%.2f threads busy)\n", bytes / seconds * 1e-9,
+           read * 1e-9, bytes / seconds / read, busy);
+
+    seconds = measure(&rig, &prefill, 5, &pool, &busy);
+    rig_unmap(&rig, &pool);
+    double pairs = 0.5 * prefill.kv_len * (prefill.kv_len + 1);
+    double operations = 4.0 * DIM * HEADS_Q * pairs;
+    double peak = bench_peak_fma(threads, isa, 5);
+    printf("prefill  %7.1f GFLOP/s of %7.1f: %.3f (%.2f threads busy)\n",
+           operations / seconds * 1e-9, peak * 1e-9, operations / seconds / peak, busy);
+    rig_close(&rig);
+    return 0;
+}

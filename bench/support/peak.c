@@ -1,0 +1,181 @@
+/*
+ * peak.c - a streaming sum and chains of multiply-adds, run by all threads at once.
+ *
+ * A round's time is from the moment all threads stand at the line to the end of the last one. The
+ * loops depend on their results, so the compiler must keep them; enough independent chains run
+ * that neither latency of the adder nor of memory is what is measured.
+ */
+#include "bench/support/peak.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#define THREADS_MAX 256u
+#define FMA_STEPS 2000000u
+#define CHAINS 16u
+
+struct peak_thread {
+    pthread_t thread;
+    pthread_barrier_t *line;
+    const char *begin, *end;            /* read */
+    double (*arithmetic)(float, float); /* or compute; returns the operations done */
+    uint32_t rounds;
+    double operations;
+    uint64_t ended_ns;
+    volatile uint64_t sink;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+typedef uint64_t line_t __attribute__((vector_size(64)));
+
+static uint64_t sum(const char *begin, const char *end)
+{
+    line_t a = {0}, b = {0};
+    for (const char *at = begin; at + 128 <= end; at += 128) {
+        __builtin_prefetch(at + 2048);
+        __builtin_prefetch(at + 2112);
+        a += *(const line_t *)at;
+        b += *(const line_t *)(at + 64);
+    }
+    a += b;
+    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+}
+
+static double fma_baseline(float x, float y)
+{
+    float chain[4 * CHAINS];
+    for (uint32_t i = 0; i < 4 * CHAINS; i++)
+        chain[i] = (float)i;
+    for (uint32_t step = 0; step < FMA_STEPS / 4; step++)
+        for (uint32_t i = 0; i < 4 * CHAINS; i++)
+            chain[i] = chain[i] * x + y;
+    float total = 0;
+    for (uint32_t i = 0; i < 4 * CHAINS; i++)
+        total += chain[i];
+    return total == 0.5f ? 0 : 2.0 * 4 * CHAINS * (FMA_STEPS / 4);
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2,fma"))) static double fma_avx2(float x, float y)
+{
+    __m256 chain[CHAINS - 4], a = _mm256_set1_ps(x), b = _mm256_set1_ps(y);
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < CHAINS - 4; i++)
+        chain[i] = _mm256_set1_ps((float)i);
+    for (uint32_t step = 0; step < FMA_STEPS; step++)
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < CHAINS - 4; i++)
+            chain[i] = _mm256_fmadd_ps(chain[i], a, b);
+    for (uint32_t i = 1; i < CHAINS - 4; i++)
+        chain[0] = _mm256_add_ps(chain[0], chain[i]);
+    return _mm256_cvtss_f32(chain[0]) == 0.5f ? 0 : 2.0 * 8 * (CHAINS - 4) * FMA_STEPS;
+}
+
+__attribute__((target("avx512f"))) static double fma_avx512(float x, float y)
+{
+    __m512 chain[CHAINS], a = _mm512_set1_ps(x), b = _mm512_set1_ps(y);
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < CHAINS; i++)
+        chain[i] = _mm512_set1_ps((float)i);
+    for (uint32_t step = 0; step < FMA_STEPS; step++)
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < CHAINS; i++)
+            chain[i] = _mm512_fmadd_ps(chain[i], a, b);
+    for (uint32_t i = 1; i < CHAINS; i++)
+        chain[0] = _mm512_add_ps(chain[0], chain[i]);
+    return _mm512_cvtss_f32(chain[0]) == 0.5f ? 0 : 2.0 * 16 * CHAINS * FMA_STEPS;
+}
+#endif
+
+static double (*arithmetic_of(const char *isa))(float, float)
+{
+#ifdef __x86_64__
+    if (strcmp(isa, "avx512") == 0)
+        return fma_avx512;
+    if (strcmp(isa, "avx2") == 0)
+        return fma_avx2;
+#else
+    (void)isa;
+#endif
+    return fma_baseline;
+}
+
+static void *peak_main(void *argument)
+{
+    struct peak_thread *self = argument;
+    for (uint32_t round = 0; round < self->rounds; round++) {
+        (void)pthread_barrier_wait(self->line);
+        if (self->arithmetic != NULL)
+            self->operations = self->arithmetic(0.5f, 1.0f);
+        else
+            self->sink = sum(self->begin, self->end);
+        self->ended_ns = now_ns();
+        (void)pthread_barrier_wait(self->line);
+    }
+    return NULL;
+}
+
+/* Runs all rounds. Return: the shortest of them in seconds; 0 on failure. */
+static double race(struct peak_thread *threads, uint32_t count, uint32_t rounds)
+{
+    pthread_barrier_t line;
+    double best = 0;
+    if (pthread_barrier_init(&line, NULL, count + 1) != 0)
+        return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        threads[i].line = &line;
+        threads[i].rounds = rounds;
+        /* Too few at the line would wait for ever: nothing sensible is left to do. */
+        if (pthread_create(&threads[i].thread, NULL, peak_main, &threads[i]) != 0)
+            return 0;
+    }
+    for (uint32_t round = 0; round < rounds; round++) {
+        uint64_t begin_ns = now_ns(), end_ns = begin_ns;
+        (void)pthread_barrier_wait(&line);
+        (void)pthread_barrier_wait(&line);
+        for (uint32_t i = 0; i < count; i++)
+            end_ns = threads[i].ended_ns > end_ns ? threads[i].ended_ns : end_ns;
+        double took = (double)(end_ns - begin_ns) * 1e-9;
+        best = best == 0 || took < best ? took : best;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        (void)pthread_join(threads[i].thread, NULL);
+    (void)pthread_barrier_destroy(&line);
+    return best;
+}
+
+double bench_peak_read(uint32_t threads, const void *memory, uint64_t size_bytes, uint32_t rounds)
+{
+    static struct peak_thread thread[THREADS_MAX];
+    uint32_t count = threads < THREADS_MAX ? threads : THREADS_MAX;
+    uint64_t share = size_bytes / count / 128 * 128;
+    for (uint32_t i = 0; i < count; i++) {
+        const char *begin = (const char *)memory + i * share;
+        thread[i] = (struct peak_thread){.begin = begin, .end = begin + share};
+    }
+    double seconds = race(thread, count, rounds);
+    return seconds > 0 ? (double)(share * count) / seconds : 0;
+}
+
+double bench_peak_fma(uint32_t threads, const char *isa, uint32_t rounds)
+{
+    static struct peak_thread thread[THREADS_MAX];
+    uint32_t count = threads < THREADS_MAX ? threads : THREADS_MAX;
+    for (uint32_t i = 0; i < count; i++)
+        thread[i] = (struct peak_thread){.arithmetic = arithmetic_of(isa)};
+    double seconds = race(thread, count, rounds), operations = 0;
+    for (uint32_t i = 0; i < count; i++)
+        operations += thread[i].operations;
+    return seconds > 0 ? operations / seconds : 0;
+}
