@@ -13,7 +13,6 @@
 #include "client/internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,10 +151,8 @@ static int init_rings(struct attnd_session *session, const Attnd__HelloReply *he
 static int init_event(struct attnd_session *session)
 {
     struct epoll_event completion = {.events = EPOLLIN}, end = {.events = EPOLLRDHUP};
-    int flags = fcntl(session->notify, F_GETFL);
     session->event = epoll_create1(EPOLL_CLOEXEC);
-    if (flags < 0 || fcntl(session->notify, F_SETFL, flags | O_NONBLOCK) < 0 ||
-        session->event < 0 ||
+    if (session->event < 0 ||
         epoll_ctl(session->event, EPOLL_CTL_ADD, session->notify, &completion) < 0 ||
         epoll_ctl(session->event, EPOLL_CTL_ADD, session->socket, &end) < 0)
         return attnd_fault_raise(-ATTND_E_SYSTEM, ATTND_F_NONE, 0, errno, 0);

@@ -12,10 +12,7 @@
  */
 #include "client/internal.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <signal.h>
-#include <unistd.h>
 
 /* A wait that does not block asks the socket at most this often: an engine that polls must learn
  * of a dead daemon too, but not pay a system call each time. */
@@ -35,9 +32,8 @@ void attnd_session_listen(struct attnd_session *session, uint64_t timeout_ns)
     if (ppoll(fds, 2, timeout_ns == ATTND_FOREVER ? NULL : &timeout, NULL) <= 0)
         return; /* timed out or interrupted: the caller looks and decides */
 
-    uint64_t count;
-    if (fds[0].revents && read(session->notify, &count, sizeof(count)) < 0 && errno != EAGAIN)
-        attnd_session_end(session);
+    if (fds[0].revents)
+        attnd_doorbell_drain(session->notify);
     if (fds[1].revents)
         attnd_session_end(session);
 }
