@@ -41,3 +41,19 @@ struct random_batch e2e_batch(void)
         .want_lse = 1,
     };
 }
+
+struct random_batch e2e_long_batch(void)
+{
+    return (struct random_batch){
+        .seed = 2,
+        .shape = {.dtype = ATTND_FP16,
+                  .dim = 128,
+                  .heads_kv = 2,
+                  .group = 8,
+                  .page_size = 16,
+                  .layers = 1},
+        .levels = 1,
+        .level = {{.requests = 1, .entry = {{.qo_len = 512, .kv_len = {4096}}}}},
+        .steps = 1,
+    };
+}

@@ -44,7 +44,6 @@ void engine_open_with(struct engine *engine, const struct attnd_open_args *args,
     void *address = NULL;
 
     memset(engine, 0, sizeof(*engine));
-    engine->fills = 1;
     CHECK_OK(attnd_open(args, &engine->session));
     if (own)
         address = register_own(engine, bytes);
@@ -140,7 +139,7 @@ static void adopt(struct engine *engine, const struct random_shape *shape)
                                random_shape_pages(shape) + 1024, RANDOM_LEVELS_MAX);
 }
 
-static void own_pages(struct engine *engine, const int32_t *page_ids, uint32_t count)
+static void own_pages(struct engine *engine, uint32_t count)
 {
     engine->pages = count;
     engine->window_begin = 0;
@@ -148,13 +147,14 @@ static void own_pages(struct engine *engine, const int32_t *page_ids, uint32_t c
     engine->page_ids = malloc(count * sizeof(*engine->page_ids));
     CHECK(engine->page_ids != NULL);
     for (uint32_t i = 0; i < count; i++)
-        engine->page_ids[i] = page_ids ? page_ids[i] : (int32_t)i;
+        engine->page_ids[i] = (int32_t)i;
 }
 
 void engine_pool(struct engine *engine, const struct random_shape *shape)
 {
     if (memcmp(&engine->shape, shape, sizeof(*shape)) == 0)
         return;
+    CHECK(!engine->attached);
     pool_release(engine);
     if (!engine->poisoned && !shape->service_pool) {
         memset(engine->planes, 0xff, PLANES_BYTES);
@@ -163,19 +163,20 @@ void engine_pool(struct engine *engine, const struct random_shape *shape)
     lay_planes(engine, shape);
     const struct attnd_pool_desc desc = describe(engine, shape);
     CHECK_OK(attnd_pool_create(engine->session, &desc, &engine->pool));
-    own_pages(engine, NULL, desc.pages);
+    own_pages(engine, desc.pages);
     if (shape->service_pool)
         CHECK_OK(attnd_pages_alloc(engine->session, engine->pool, engine->pages, engine->page_ids));
     adopt(engine, shape);
 }
 
 void engine_attach(struct engine *engine, const struct random_shape *shape,
-                   const struct attnd_token *token, const int32_t *page_ids, uint32_t count)
+                   const struct attnd_token *token)
 {
     pool_release(engine);
     CHECK_OK(attnd_pool_attach(engine->session, token, &engine->pool));
-    own_pages(engine, page_ids, page_ids ? count : random_shape_pages(shape));
-    engine->fills = 0;
+    own_pages(engine, random_shape_pages(shape));
+    engine->attached = 1;
+    engine->fill = ENGINE_FILLS_SHADOW;
     adopt(engine, shape);
 }
 

@@ -15,6 +15,13 @@
 #define ENGINE_LAYERS_MAX 4
 #define ENGINE_ROWS_BYTES (24u << 20)
 
+/* What a trial of this engine writes before it begins. */
+enum engine_fill {
+    ENGINE_FILLS_PAGES,  /* the pages of the pool and the shadow */
+    ENGINE_FILLS_SHADOW, /* the shadow: another engine fills the pages with the same values */
+    ENGINE_FILLS_NOTHING /* both are what an earlier trial left */
+};
+
 struct engine {
     struct attnd_session *session;
     void *mapping;   /* of memory of its own, else NULL */
@@ -32,7 +39,8 @@ struct engine {
     uint8_t *address;                  /* of the pool's memory here */
     uint8_t *shadow;                   /* the same offsets, private */
     struct attnd_plane k[ENGINE_LAYERS_MAX], v[ENGINE_LAYERS_MAX];
-    int fills; /* 1: writes pages itself; 0: somebody else filled them */
+    int attached; /* the pool is another engine's */
+    enum engine_fill fill;
 };
 
 /** engine_open() - a session at @socket_path, with memory; fails the test otherwise. */
@@ -45,13 +53,9 @@ void engine_close(struct engine *engine);
 /** engine_pool() - have a pool of @shape and a roomy plan for it; keeps the one it has if equal. */
 void engine_pool(struct engine *engine, const struct random_shape *shape);
 
-/**
- * engine_attach() - the pool of another engine, of the same @shape, by token
- * @page_ids: [count] pages this engine may use, or NULL for all, in the order of their ids
- * Nothing is written into its pages by this engine except by append.
- */
+/** engine_attach() - the pool of another engine, of the same @shape, by token; fills the shadow. */
 void engine_attach(struct engine *engine, const struct random_shape *shape,
-                   const struct attnd_token *token, const int32_t *page_ids, uint32_t count);
+                   const struct attnd_token *token);
 
 /** engine_plan() - a plan of the pool with these capacities; the caller destroys it. */
 uint32_t engine_plan(struct engine *engine, uint32_t requests, uint32_t rows, uint32_t pages,

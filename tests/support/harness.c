@@ -283,13 +283,15 @@ pid_t harness_worker(const struct harness *harness)
 int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
                     size_t output_bytes)
 {
-    const char *all[ARGUMENTS_MAX] = {"attnctl", "--socket", harness->socket};
-    int pipes[2], count = 3, status = 0;
+    const char *all[ARGUMENTS_MAX] = {"attnctl"};
+    int pipes[2], count = 1, status = 0;
     char path[600];
     size_t length = 0;
 
-    for (; *arguments && count < ARGUMENTS_MAX - 1; arguments++)
+    for (; *arguments && count < ARGUMENTS_MAX - 3; arguments++)
         all[count++] = *arguments;
+    all[count++] = "--socket";
+    all[count] = harness->socket;
     program_path("attnctl", path, sizeof(path));
     CHECK_EQUAL(pipe2(pipes, O_CLOEXEC), 0);
     fflush(NULL);

@@ -46,8 +46,7 @@ void trial_begin(struct trial *trial, struct engine *engine, const struct random
     trial->quiet = (int)batch->quiet;
     trial->rows = random_batch_rows(batch);
     trial->rows_end = rows_begin;
-    if (engine->fills)
-        engine_pool(engine, &batch->shape);
+    engine_pool(engine, &batch->shape);
     trial_begin_tables(trial, &prng);
     trial_begin_pages(trial, &prng);
     trial_begin_rows(trial, &prng);
@@ -67,7 +66,7 @@ void trial_end(struct trial *trial)
     free(trial->filled);
 }
 
-static int judge(struct trial *trial)
+int trial_judge(struct trial *trial)
 {
     for (uint32_t step = 0; step < trial->batch.steps; step++)
         for (uint32_t layer = 0; layer < trial->batch.shape.layers; layer++) {
@@ -83,7 +82,7 @@ int trial_run(struct engine *engine, const struct random_batch *batch, char *why
     struct trial trial;
 
     trial_begin(&trial, engine, batch, 0);
-    int wrong = trial_submit(&trial) || judge(&trial);
+    int wrong = trial_submit(&trial) || trial_judge(&trial);
     if (wrong) {
         snprintf(why, why_bytes, "%s", trial.why);
         (void)trial_await(&trial); /* let it finish before its rows and pages are taken away */
@@ -92,13 +91,20 @@ int trial_run(struct engine *engine, const struct random_batch *batch, char *why
     return wrong;
 }
 
+void trial_must(const struct trial *trial, int wrong)
+{
+    if (!wrong)
+        return;
+    random_batch_print(stderr, &trial->batch);
+    check_say(__FILE__, __LINE__, "%s", trial->why);
+    check_failed(__FILE__, __LINE__);
+}
+
 void trial_expect(struct engine *engine, const struct random_batch *batch)
 {
-    char why[256] = "";
+    struct trial trial;
 
-    if (!trial_run(engine, batch, why, sizeof(why)))
-        return;
-    random_batch_print(stderr, batch);
-    check_say(__FILE__, __LINE__, "%s", why);
-    check_failed(__FILE__, __LINE__);
+    trial_begin(&trial, engine, batch, 0);
+    trial_must(&trial, trial_submit(&trial) || trial_judge(&trial));
+    trial_end(&trial);
 }

@@ -80,10 +80,17 @@ int trial_verify_run(struct trial *trial, uint32_t step, uint32_t layer);
 /** trial_verify_pages() - every page in use holds what the shadow holds. Return: 0; 1 with why. */
 int trial_verify_pages(struct trial *trial);
 
+/** trial_judge() - verify every run in order, then the pages; awaits what is not there yet.
+ * Return: 0; 1 with why. */
+int trial_judge(struct trial *trial);
+
+/** trial_must() - nothing was wrong: fails the test otherwise, saying which batch and why. */
+void trial_must(const struct trial *trial, int wrong);
+
 /** trial_run() - begin, submit, references, await, verify, end. Return: 0; 1 with @why filled. */
 int trial_run(struct engine *engine, const struct random_batch *batch, char *why, size_t why_bytes);
 
-/** trial_expect() - trial_run() must return 0; prints batch and reason otherwise, and fails. */
+/** trial_expect() - begin, submit, judge, end; fails the test if anything is wrong. */
 void trial_expect(struct engine *engine, const struct random_batch *batch);
 
 #endif

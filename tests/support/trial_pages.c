@@ -158,7 +158,7 @@ static void poison_page(struct trial *trial, uint32_t used, uint32_t layer, int 
 {
     (void)used, (void)layer, (void)v;
     memset(shadow, 0xff, bytes);
-    if (trial->engine->fills)
+    if (trial->engine->fill == ENGINE_FILLS_PAGES)
         memset(pool, 0xff, bytes);
 }
 
@@ -166,6 +166,8 @@ void trial_begin_pages(struct trial *trial, struct prng *prng)
 {
     struct engine *engine = trial->engine;
 
+    if (engine->fill == ENGINE_FILLS_NOTHING)
+        return;
     for (uint32_t layer = 0; layer < trial->batch.shape.layers; layer++)
         for (int v = 0; v < 2; v++) {
             const struct attnd_plane *plane = v ? &engine->v[layer] : &engine->k[layer];
@@ -176,7 +178,7 @@ void trial_begin_pages(struct trial *trial, struct prng *prng)
         }
     if (trial->batch.seen_nan)
         plant_nan(trial, prng);
-    if (engine->fills)
+    if (engine->fill == ENGINE_FILLS_PAGES)
         trial_each_page(trial, publish_page);
 }
 
