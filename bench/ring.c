@@ -14,7 +14,6 @@
 #include "ipc/wake.h"
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
-#include "service/attnctl.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -231,23 +230,6 @@ static bool cpu_time_ns(pid_t pid, uint64_t *ns)
     return true;
 }
 
-static pid_t find_worker(const struct bench_suite *suite)
-{
-    Attnd__Request request = ATTND__REQUEST__INIT;
-    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
-    Attnd__Reply *reply;
-    pid_t pid = 0;
-
-    request.call_case = ATTND__REQUEST__CALL_STATUS;
-    request.status = &query;
-    if (attnctl_ask(suite->socket_path, &request, &reply))
-        return 0;
-    if (!reply->code && reply->result_case == ATTND__REPLY__RESULT_STATUS)
-        pid = (pid_t)reply->status->worker_pid;
-    attnd__reply__free_unpacked(reply, NULL);
-    return pid;
-}
-
 static bool both_ns(pid_t daemon, pid_t worker, uint64_t *ns)
 {
     uint64_t daemon_ns, worker_ns;
@@ -271,10 +253,12 @@ static void measure_idle(struct bench_suite *suite)
     struct attnd_open_args args = {
         .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-idle"};
     struct attnd_session *sessions[IDLE_CLIENTS] = {NULL};
-    pid_t daemon = bench_private_pid(), worker = find_worker(suite);
+    pid_t daemon = bench_private_pid(), worker = 0;
+    uint32_t threads;
     uint64_t begin_ns = 0, end_ns = 0, from_ns;
     char notes[160];
 
+    bench_suite_worker(suite, &worker, &threads);
     for (int i = 0; i < IDLE_CLIENTS && !suite->failed; i++)
         bench_suite_call(suite, "attnd_open", attnd_open(&args, &sessions[i]));
     sleep_s(0.5); /* what follows a connection is not idleness */

@@ -50,6 +50,8 @@ uint64_t bench_histogram_quantile(const struct bench_histogram *histogram, doubl
 
     if (!histogram->count)
         return 0;
+    if (rank == histogram->count - 1)
+        return histogram->max;
     for (uint32_t i = 0; i < BENCH_HISTOGRAM_BUCKETS; i++) {
         below += histogram->bucket[i];
         if (below > rank) {

@@ -2,6 +2,7 @@
  * that a dirty checkout is refused in the first second and not after the last. */
 #include "bench/support/suite.h"
 #include "bench/support/private_service.h"
+#include "service/attnctl.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -109,6 +110,7 @@ static bool find_device(struct bench_suite *suite, char *device, size_t device_b
         return false;
     if (bench_suite_call(suite, "attnd_info", attnd_info(session, &info))) {
         snprintf(device, device_bytes, "%s", info.backend);
+        snprintf(suite->isa, sizeof(suite->isa), "%s", info.isa);
         printf("%s: attnd %s, %s, %s\n", suite->name, info.daemon_version, info.backend, info.isa);
     }
     attnd_close(session);
@@ -154,6 +156,28 @@ void bench_suite_figure(struct bench_suite *suite, const char *figure, double va
     if (suite->records < BENCH_RECORDS_MAX)
         suite->record[suite->records++] =
             bench_record_make(&suite->stamp, name, value, unit, better, notes);
+}
+
+bool bench_suite_worker(struct bench_suite *suite, pid_t *pid, uint32_t *threads)
+{
+    Attnd__Request request = ATTND__REQUEST__INIT;
+    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
+    Attnd__Reply *reply;
+    bool good;
+
+    request.call_case = ATTND__REQUEST__CALL_STATUS;
+    request.status = &query;
+    if (!bench_suite_call(suite, "status", attnctl_ask(suite->socket_path, &request, &reply)))
+        return false;
+    good = !reply->code && reply->result_case == ATTND__REPLY__RESULT_STATUS;
+    if (good) {
+        *pid = (pid_t)reply->status->worker_pid;
+        *threads = reply->status->tile_workers;
+    } else {
+        bench_suite_fail(suite, "the service does not tell its status");
+    }
+    attnd__reply__free_unpacked(reply, NULL);
+    return good;
 }
 
 int bench_suite_end(struct bench_suite *suite)

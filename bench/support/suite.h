@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct bench_suite {
     const char *name; /* of the suite: its file and the first part of its figures' names */
@@ -19,6 +20,7 @@ struct bench_suite {
 
     const char *socket_path; /* NULL: as libattnd finds it */
     const char *attnd_path, *record_directory;
+    char isa[32]; /* of the service */
     bool spawn, allow_dirty;
     bool failed, missed; /* missed: a figure is not within its reach */
     struct bench_stamp stamp;
@@ -45,6 +47,10 @@ void bench_suite_fail(struct bench_suite *suite, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /** bench_suite_call() - check a call of libattnd. Return: true if @code is not negative. */
 bool bench_suite_call(struct bench_suite *suite, const char *call, int code);
+
+/** bench_suite_worker() - the worker's process and how many threads pull tiles, by the service's
+ * own account. Return: false after bench_suite_fail(). */
+bool bench_suite_worker(struct bench_suite *suite, pid_t *pid, uint32_t *threads);
 
 /** bench_suite_end() - stop the service, write the records. Return: the exit status: 0; 2 if
  * something failed. A figure out of reach is said, not punished: machines differ. */
