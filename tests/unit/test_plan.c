@@ -264,8 +264,9 @@ static double finish_over_share(void)
         uint32_t first = 0;
         for (uint32_t w = 1; w < workers; w++)
             first = busy[w] < busy[first] ? w : first;
-        busy[first] += plan_tiles(&c)[i / head->heads_kv].cost;
-        sum += plan_tiles(&c)[i / head->heads_kv].cost;
+        const uint32_t tile = i / head->heads_kv;
+        busy[first] += plan_tiles(&c)[tile].cost;
+        sum += plan_tiles(&c)[tile].cost;
         last = busy[first] > last ? busy[first] : last;
     }
     free(busy);
