@@ -28,9 +28,13 @@ void attnd_staging_free(struct attnd_staging *staging);
  * @limits:  pool and plan the batch is for
  * @staging: receives the copies; @batch points into it until the next admission
  *
- * Threads: one a staging. Allocates only when the staging must grow.
+ * Output strides must follow one of two layouts, padded or not: heads inside rows, or rows inside
+ * heads. Threads: one a staging. Allocates only when the staging must grow.
  * Return: 0; -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_PROTOCOL (header does
- * not unpack, unknown fields), -ATTND_E_NO_MEMORY with field, index, value, limit in @fault.
+ * not unpack, unknown fields), -ATTND_E_NO_MEMORY with field, index, value, limit in @fault. The
+ * limit is the nearest value that would do. An index counts from the start of the array of its own
+ * level; for q, o, lse, k, v index 0 is the row stride and 1 the head stride; for arena it is the
+ * level.
  */
 int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_offset_bytes,
                       uint32_t header_bytes, const struct attnd_batch_limits *limits,
