@@ -51,7 +51,7 @@ int attnd_maps_remove(struct attnd_maps *maps, uint32_t index)
         enqueue(maps, index);
         return 0;
     default:
-        assert(!"removed twice");
+        assert(0); /* removed twice */
         return 0;
     }
 }
