@@ -25,15 +25,16 @@ static int check_entries(const struct attnd_plan *plan, const struct attnd_advan
     const uint64_t page_size = plan->pool.page_size;
 
     for (uint32_t i = 0; i < advance->entries; i++) {
-        const struct attnd_entry_pages *pages = &plan->pages[i];
-        const uint32_t added = pages_added(advance, i), spare = pages->planned - pages->used;
+        const struct attnd_entry_state *state = &plan->state[i];
+        const uint32_t added = pages_added(advance, i);
+        const uint32_t spare = state->entry.page_count - state->pages_used;
         const int64_t kv_len = advance->kv_len[i];
 
         if (added > spare)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_INDPTR, i + 1,
                                    advance->page_indptr[i + 1],
                                    (int64_t)advance->page_indptr[i] + spare);
-        uint64_t room = (pages->used + added) * page_size;
+        uint64_t room = (state->pages_used + added) * page_size;
         int64_t kv_len_max = room > INT32_MAX ? INT32_MAX : (int64_t)room;
         if (kv_len < 0 || kv_len > kv_len_max)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, i, kv_len,
@@ -57,14 +58,14 @@ static int check_pages(const struct attnd_advance_view *advance, uint32_t pool_p
 static void append_pages(struct attnd_plan *plan, const struct attnd_advance_view *advance)
 {
     for (uint32_t i = 0; i < advance->entries; i++) {
-        struct attnd_entry_pages *pages = &plan->pages[i];
+        struct attnd_entry_state *state = &plan->state[i];
         const uint32_t added = pages_added(advance, i);
 
         if (!added)
             continue;
-        memcpy(plan->kv_pages + pages->begin + pages->used,
+        memcpy(plan->kv_pages + state->entry.page_begin + state->pages_used,
                advance->page_indices + advance->page_indptr[i], added * sizeof(int32_t));
-        pages->used += added;
+        state->pages_used += added;
     }
 }
 

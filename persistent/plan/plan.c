@@ -40,7 +40,7 @@ static int allocate_private(struct attnd_plan *plan)
     const size_t blocks = capacity->blocks, tiles = capacity->tiles;
     const size_t requests = plan->limits.requests;
     size_t bytes = blocks * sizeof(*plan->blocks) + tiles * sizeof(*plan->built) +
-                   requests * sizeof(*plan->pages) + 2 * tiles * sizeof(*plan->order);
+                   requests * sizeof(*plan->state) + 2 * tiles * sizeof(*plan->order);
 
     plan->memory = malloc(bytes ? bytes : 1);
     if (!plan->memory)
@@ -48,8 +48,8 @@ static int allocate_private(struct attnd_plan *plan)
     /* Widest alignment first: no padding between them. */
     plan->blocks = plan->memory;
     plan->built = (struct attnd_tile *)(void *)(plan->blocks + blocks);
-    plan->pages = (struct attnd_entry_pages *)(void *)(plan->built + tiles);
-    plan->order = (uint32_t *)(void *)(plan->pages + requests);
+    plan->state = (struct attnd_entry_state *)(void *)(plan->built + tiles);
+    plan->order = (uint32_t *)(void *)(plan->state + requests);
     plan->order_spare = plan->order + tiles;
     return 0;
 }
@@ -183,7 +183,7 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
     if (!code) {
         take_shape(&plan->shape, batch);
         attnd_plan_fill_entries(plan, batch);
-        attnd_plan_build_tiles(plan, batch);
+        attnd_plan_build_tiles(plan);
         attnd_plan_build_merges(plan);
         attnd_plan_order_tiles(plan);
     }

@@ -51,9 +51,11 @@ struct attnd_block {
     uint64_t cost;
 };
 
-/* Pages of an entry: what advance has to know. */
-struct attnd_entry_pages {
-    uint32_t begin, used, planned; /* planned includes the reserve */
+/* An entry as the heap has it, and what only the planner knows of it. */
+struct attnd_entry_state {
+    struct attnd_entry entry;
+    uint32_t pages_used; /* of entry.page_count: advance appends behind them */
+    uint32_t kv_len;     /* of generation 0 */
 };
 
 struct attnd_plan {
@@ -73,9 +75,9 @@ struct attnd_plan {
 
     /* private, one allocation */
     void *memory;
-    struct attnd_entry_pages *pages;             /* [requests] */
     struct attnd_block *blocks;                  /* [blocks]: by level, then by row */
     struct attnd_tile *built;                    /* [tiles]: by block, then by kv_begin */
+    struct attnd_entry_state *state;             /* [requests]: by level */
     uint32_t *order, *order_spare;               /* [tiles] */
     uint32_t level_blocks[ATTND_LEVELS_MAX + 1]; /* level l owns blocks [l]..[l + 1] */
 };
@@ -88,7 +90,7 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
 void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch);
 
 /** attnd_plan_build_tiles() - blocks, then tiles by splitting them, into plan->built. */
-void attnd_plan_build_tiles(struct attnd_plan *plan, const struct attnd_batch_view *batch);
+void attnd_plan_build_tiles(struct attnd_plan *plan);
 
 /** attnd_plan_build_merges() - give partial rows to tiles whose rows have several parts. */
 void attnd_plan_build_merges(struct attnd_plan *plan);

@@ -17,9 +17,11 @@
 /* Unsplit is good enough when it is at most 1/8 slower than perfect. */
 #define BALANCE_SLACK 1.125
 
-struct batch_cost {
-    double sum; /* of one KV head; double: a sum of many long blocks may exceed 64 bits */
-    uint64_t max;
+struct batch_blocks {
+    uint32_t tokens; /* rows of a full one */
+    uint32_t count;
+    double cost; /* of one KV head; double: the sum of many long blocks may exceed 64 bits */
+    uint64_t cost_max;
 };
 
 static uint64_t tile_cost(uint32_t keys, uint32_t packed_rows)
@@ -33,83 +35,69 @@ static uint32_t packed_rows(const struct attnd_plan *plan, uint32_t row_count)
     return row_count * plan->shape.group;
 }
 
-/* Keys that the last of @rows_to_end rows sees, counted from the entry's first row. */
-static uint32_t visible_keys(uint32_t kv_len, uint32_t entry_rows, uint32_t rows_to_end, int causal)
+/* Keys that the last of the entry's first @rows rows sees. */
+static uint32_t visible_keys(const struct attnd_entry_state *state, uint32_t rows)
 {
-    if (!causal)
-        return kv_len;
-    int64_t keys = (int64_t)kv_len - entry_rows + rows_to_end;
+    if (!state->entry.causal)
+        return state->kv_len;
+    int64_t keys = (int64_t)state->kv_len - state->entry.row_count + rows;
     return keys > 0 ? (uint32_t)keys : 0;
 }
 
-/* Appends the blocks of one entry; returns the new number of blocks. */
-static uint32_t cut_entry(struct attnd_plan *plan, uint32_t entry, uint32_t row_begin,
-                          uint32_t row_end, uint32_t kv_len, int causal, uint32_t blocks,
-                          struct batch_cost *cost)
+static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_blocks *blocks)
 {
-    const uint32_t rows_per_tile = plan->limits.target.rows_per_tile;
-    const uint32_t group = plan->shape.group;
-    const uint32_t tokens = rows_per_tile > group ? rows_per_tile / group : 1;
+    const struct attnd_entry_state *state = &plan->state[index];
 
-    for (uint32_t row = row_begin; row < row_end;) {
-        uint32_t count = row_end - row < tokens ? row_end - row : tokens;
-        uint32_t keys = visible_keys(kv_len, row_end - row_begin, row + count - row_begin, causal);
-        assert(blocks < plan->capacity.blocks);
-        struct attnd_block *block = &plan->blocks[blocks++];
-        *block = (struct attnd_block){
-            .entry = entry,
-            .row_begin = row,
+    for (uint32_t row = 0; row < state->entry.row_count;) {
+        uint32_t left = state->entry.row_count - row;
+        uint32_t count = left < blocks->tokens ? left : blocks->tokens;
+        uint32_t keys = visible_keys(state, row + count);
+        uint64_t cost = tile_cost(keys, packed_rows(plan, count));
+
+        assert(blocks->count < plan->capacity.blocks);
+        plan->blocks[blocks->count++] = (struct attnd_block){
+            .entry = index,
+            .row_begin = state->entry.row_begin + row,
             .row_count = count,
             .keys = keys,
-            .cost = tile_cost(keys, packed_rows(plan, count)),
+            .cost = cost,
         };
-        cost->sum += (double)block->cost;
-        cost->max = block->cost > cost->max ? block->cost : cost->max;
+        blocks->cost += (double)cost;
+        blocks->cost_max = cost > blocks->cost_max ? cost : blocks->cost_max;
         row += count;
     }
-    return blocks;
 }
 
 /* The blocks of all levels. The last level's entries always get theirs, so every row has a tile
  * even where it sees nothing (it may, after an advance); an entry of another level that has no
  * pages now will never have any and adds nothing. */
-static uint32_t cut_batch(struct attnd_plan *plan, const struct attnd_batch_view *batch,
-                          struct batch_cost *cost)
+static struct batch_blocks cut_batch(struct attnd_plan *plan)
 {
-    const uint32_t page_size = plan->pool.page_size;
-    uint32_t blocks = 0, entry = 0;
+    const uint32_t rows_per_tile = plan->limits.target.rows_per_tile;
+    const uint32_t group = plan->shape.group;
+    struct batch_blocks blocks = {.tokens = rows_per_tile > group ? rows_per_tile / group : 1};
+    uint32_t index = 0;
 
-    for (uint32_t l = 0; l < batch->levels; l++) {
-        const struct attnd_level_view *level = &batch->level[l];
-        const int last = l + 1 == batch->levels;
-        const int causal = last && (batch->flags & ATTND_BATCH_CAUSAL);
-
-        plan->level_blocks[l] = blocks;
-        for (uint32_t r = 0; r < level->entries; r++, entry++) {
-            uint32_t pages = plan->pages[entry].used;
-            if (!pages && !last)
-                continue;
-            uint32_t kv_len =
-                pages ? (pages - 1) * page_size + (uint32_t)level->kv_last_page_len[r] : 0;
-            blocks = cut_entry(plan, entry, (uint32_t)level->qo_indptr[r],
-                               (uint32_t)level->qo_indptr[r + 1], kv_len, causal, blocks, cost);
-        }
+    for (uint32_t l = 0; l < plan->shape.levels; l++) {
+        plan->level_blocks[l] = blocks.count;
+        for (; index < plan->shape.entries && plan->state[index].entry.level == l; index++)
+            if (plan->state[index].pages_used || l + 1 == plan->shape.levels)
+                cut_entry(plan, index, &blocks);
     }
-    plan->level_blocks[batch->levels] = blocks;
+    plan->level_blocks[plan->shape.levels] = blocks.count;
     return blocks;
 }
 
 /* The cost an item should have, for splitting; 0 if no block should be split. Longest-first leaves
  * the last worker at most one item behind the average; items of equal size end in whole waves.
  * Whichever bound is tighter for the unsplit batch decides. */
-static double split_target(const struct attnd_plan *plan, const struct batch_cost *cost,
-                           uint32_t blocks)
+static double split_target(const struct attnd_plan *plan, const struct batch_blocks *blocks)
 {
     const uint32_t workers = plan->limits.target.tile_workers;
-    const uint64_t items = (uint64_t)blocks * plan->shape.heads_kv;
+    const uint64_t items = (uint64_t)blocks->count * plan->shape.heads_kv;
     const uint64_t waves = (items + workers - 1) / workers;
-    const double share = cost->sum * plan->shape.heads_kv / workers;
-    const double longest = (double)cost->max;
+    const double share = blocks->cost * plan->shape.heads_kv / workers;
+    const double longest = (double)blocks->cost_max;
     double finish = share + longest;
 
     if (finish > (double)waves * longest)
@@ -140,7 +128,8 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_block *block, 
                             uint32_t tiles)
 {
     const uint32_t granule = plan->limits.target.kv_granule;
-    const uint64_t granules = block->keys / granule; /* >= parts: split_parts() sees to it */
+    /* At least one a part: split_parts() sees to it. */
+    const uint64_t granules = parts > 1 ? block->keys / granule : 0;
     const uint32_t rows = packed_rows(plan, block->row_count);
     uint32_t begin = 0;
 
@@ -165,14 +154,13 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_block *block, 
     return tiles;
 }
 
-void attnd_plan_build_tiles(struct attnd_plan *plan, const struct attnd_batch_view *batch)
+void attnd_plan_build_tiles(struct attnd_plan *plan)
 {
-    struct batch_cost cost = {0};
-    const uint32_t blocks = cut_batch(plan, batch, &cost);
-    const double target = split_target(plan, &cost, blocks);
+    const struct batch_blocks blocks = cut_batch(plan);
+    const double target = split_target(plan, &blocks);
     uint32_t splits_left = plan->capacity.splits, tiles = 0;
 
-    for (uint32_t b = 0; b < blocks; b++) {
+    for (uint32_t b = 0; b < blocks.count; b++) {
         uint32_t parts = split_parts(plan, &plan->blocks[b], target, splits_left);
         splits_left -= parts - 1;
         tiles = split_block(plan, &plan->blocks[b], parts, tiles);
