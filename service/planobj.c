@@ -182,16 +182,23 @@ int attnd_planobj_advance(struct attnd_plan_object *object,
     return rc;
 }
 
-/* Pages that the new tokens of one request fall into: each may have one lease only. */
+/* Pages that the new tokens of one request fall into: the session must still have the lease of
+ * each, and nobody else one. */
 static int check_pages(const struct attnd_plan_object *object, const struct attnd_append_entry *to,
                        uint32_t begin, uint32_t end, struct attnd_fault *fault)
 {
     const struct attnd_pool *pool = object->attachment->pool;
     for (uint32_t page = begin; page < end && page < to->page_count; page++) {
-        uint32_t id = (uint32_t)object->kv_pages[to->page_begin + page];
-        if (id < pool->shape.pages && attnd_lease_shared(pool, id))
+        const int32_t *id = &object->kv_pages[to->page_begin + page];
+        if (*id < 0 || (uint32_t)*id >= pool->shape.pages)
+            continue;
+        if (attnd_lease_check(object->attachment, id, 1, fault) < 0) {
+            fault->index = to->page_begin + page;
+            return fault->code;
+        }
+        if (attnd_lease_shared(pool, (uint32_t)*id))
             return attnd_fault_set(fault, -ATTND_E_SHARED_PAGE, ATTND_F_KV_INDICES,
-                                   to->page_begin + page, id, 1);
+                                   to->page_begin + page, *id, 1);
     }
     return 0;
 }
