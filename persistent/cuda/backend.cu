@@ -145,6 +145,8 @@ static cudaError_t allocate(attnd_backend *backend)
     settings.scratch_bytes = backend->config.scratch_bytes;
     settings.heartbeat = backend->heartbeat;
     settings.workers = uint32_t(backend->workers);
+    const char *paths = getenv("ATTND_CUDA_PATHS"); /* the ladder's lower rungs, for comparison */
+    settings.paths = paths ? uint32_t(atoi(paths)) : 3;
     return cudaMemcpy(backend->resident, &settings, sizeof(Resident), cudaMemcpyHostToDevice);
 }
 

@@ -69,6 +69,7 @@ struct Resident {
     ActiveRun *runs;              /* [active_runs] */
     int64_t host_clock_offset_ns; /* CLOCK_MONOTONIC - globaltimer */
     uint32_t workers;
+    uint32_t paths; /* inner loops that may be used: bit 0 decode, bit 1 prefill; else naive */
 
     alignas(128) uint32_t published;      /* runs published, free-running */
     alignas(128) uint32_t leave;          /* 1: park */

@@ -40,6 +40,16 @@ __device__ __forceinline__ void copy_in(char *to, const char *from, uint64_t byt
     }
 }
 
+/* One thread copies a small struct from host memory, past the caches. */
+template <typename Struct> __device__ __forceinline__ void fetch(Struct *to, const char *from)
+{
+    static_assert(sizeof(Struct) % 8 == 0, "whole words");
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(Struct) / 8; i++)
+        reinterpret_cast<uint64_t *>(to)[i] =
+            *reinterpret_cast<const volatile uint64_t *>(from + i * 8);
+}
+
 /* Brings the device copy of a plan up to date. The daemon writes arrays, then the versions, then
  * the command; the versions are read first here, so what they cover is complete. */
 __device__ __forceinline__ void mirror_plan(Resident *resident, uint64_t plan_offset, uint32_t lane)
@@ -119,15 +129,15 @@ __device__ __forceinline__ bool resolve_run(Resident *resident, ActiveRun *activ
     active->kv_len = reinterpret_cast<const int32_t *>(copy + plan.kv_len_offset_bytes) +
                      uint64_t(run.generation) * plan.entries_max;
 
-    /* A pool never changes while plans use it. */
+    /* A pool does not change while plans use it, but its place may have been another's before. */
     const char *pool_host = queue + plan.pool_offset_bytes;
-    const attnd_heap_pool *pool = reinterpret_cast<const attnd_heap_pool *>(pool_host);
-    const attnd_heap_plane *planes =
-        reinterpret_cast<const attnd_heap_plane *>(pool_host + sizeof(attnd_heap_pool));
-    active->page_size = pool->page_size;
-    active->pages = pool->pages;
-    active->k_plane = planes[run.layer];
-    active->v_plane = planes[pool->layers + run.layer];
+    attnd_heap_pool pool;
+    fetch(&pool, pool_host);
+    const char *planes = pool_host + sizeof(pool);
+    active->page_size = pool.page_size;
+    active->pages = pool.pages;
+    fetch(&active->k_plane, planes + run.layer * sizeof(attnd_heap_plane));
+    fetch(&active->v_plane, planes + (pool.layers + run.layer) * sizeof(attnd_heap_plane));
     attnd_place k_place = {active->k_plane.memory, 0, active->k_plane.offset_bytes};
     attnd_place v_place = {active->v_plane.memory, 0, active->v_plane.offset_bytes};
     active->k_base = resolve(resident, k_place, &bad);
@@ -234,6 +244,14 @@ __device__ __forceinline__ void dispatch_commands(Resident *resident, uint32_t l
             active->code = slot < run_count && resolve_run(resident, active) ? 0 : -unknown_code;
             if (active->code)
                 active->run.items = 0;
+        }
+        __syncwarp();
+        /* What another run left in this scratch is not a count. */
+        if (!active->code && active->run.kind == ATTND_RUN_ATTEND)
+            for (uint32_t i = lane; i < active->plan.merges * active->plan.heads_kv; i += 32)
+                active->arrivals[i] = 0;
+        __syncwarp();
+        if (lane == 0) {
             active->state = active->run.items ? run_published : run_finished;
             resident->commands_head = head + 1;
             publish_sys(&queue->command_head, head + 1);

@@ -92,9 +92,10 @@ __device__ __forceinline__ void take_turn(Resident *resident, uint32_t worker, u
         turn->path = path_append;
     } else {
         item_load(&turn->item, run, index);
-        turn->path = !rows_aligned(run)             ? path_naive
-                     : turn->item.packed_rows <= 16 ? path_decode
-                                                    : path_prefill;
+        bool few = turn->item.packed_rows <= 16;
+        turn->path = !rows_aligned(run) || !(resident->paths >> (few ? 0 : 1) & 1) ? path_naive
+                     : few                                                         ? path_decode
+                                                                                   : path_prefill;
     }
 }
 
@@ -134,21 +135,6 @@ __device__ __forceinline__ void execute(const Turn *turn, WorkerShared *shared, 
     if (consumer_thread() == 0 && item.kv_end > item.kv_begin)
         atomicAdd(&run->kv_bytes,
                   2ull * sizeof(T) * run->plan.dim_qk * uint64_t(item.kv_end - item.kv_begin));
-}
-
-/* A cancelled item still arrives at its merges, so that the counters are zero for the next run. */
-__device__ __forceinline__ void skip_item(ActiveRun *run, uint32_t index)
-{
-    if (consumer_thread() != 0 || run->run.kind == ATTND_RUN_APPEND)
-        return;
-    const attnd_plan_head &plan = run->plan;
-    const attnd_tile &tile = run->tiles[index / plan.heads_kv];
-    for (uint32_t m = 0; tile.partial != ATTND_NONE && m < tile.merge_count; m++) {
-        uint32_t merge = tile.merge_begin + m;
-        uint32_t *arrivals = &run->arrivals[merge * plan.heads_kv + index % plan.heads_kv];
-        if (arrive_gpu(arrivals) + 1 == run->merges[merge].part_count)
-            *arrivals = 0;
-    }
 }
 
 /* One consumer thread, after a barrier: the last item of a run hands it to the dispatcher. */
@@ -204,12 +190,12 @@ __device__ __forceinline__ void consumers(WorkerShared *shared, char *buffer)
         if (turn->path == path_leave)
             return;
         uint64_t begin_ns = clock_ns();
-        if (turn->path == path_skip)
-            skip_item(turn->run, turn->index);
-        else if (turn->run->plan.dtype == ATTND_BF16)
-            execute<__nv_bfloat16>(turn, shared, buffer, &count);
-        else
-            execute<__half>(turn, shared, buffer, &count);
+        if (turn->path != path_skip) {
+            if (turn->run->plan.dtype == ATTND_BF16)
+                execute<__nv_bfloat16>(turn, shared, buffer, &count);
+            else
+                execute<__half>(turn, shared, buffer, &count);
+        }
         consumers_sync();
         if (consumer_thread() == 0)
             item_done(turn->run, begin_ns);

@@ -129,8 +129,6 @@ __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_
         consumers_sync();
         if (!*shared_last)
             continue;
-        if (consumer_thread() == 0)
-            *arrivals = 0; /* for the next run in this scratch */
         uint32_t dim = plan.dim_vo, rows = merge.row_count * plan.group;
         for (uint32_t e = consumer_thread(); e < rows * dim; e += consumer_threads) {
             uint32_t r = e / dim, d = e % dim;
