@@ -291,6 +291,20 @@ static void shared_pages_are_not_appended_to(void **state)
     stage_expect(&client, 2, 0);
 }
 
+static void pages_given_away_since_are_not_appended_to(void **state)
+{
+    uint32_t plan = filled_plan();
+    const int32_t page = 1;
+    struct attnd_fault fault = {0};
+    (void)state;
+    CHECK_EQUAL(attnd_lease_free(client.daemon->attachments[0], &page, 1, &fault), 0);
+    submit(stage_append(plan, 0, 1));
+    stage_sweep(&stage);
+    struct attnd_cqe cqe = stage_expect(&client, 1, -ATTND_E_NOT_LEASED);
+    CHECK_EQUAL(cqe.field, ATTND_F_KV_INDICES);
+    CHECK_EQUAL(cqe.value, page);
+}
+
 static void pages_without_a_lease_are_refused(void **state)
 {
     const int32_t page = 1;
@@ -552,6 +566,7 @@ int main(void)
         CASE(runs_keep_the_generation_they_started_with),
         CASE(an_advance_waits_for_a_generation_and_holds_nobody_up),
         CASE(shared_pages_are_not_appended_to),
+        CASE(pages_given_away_since_are_not_appended_to),
         CASE(pages_without_a_lease_are_refused),
         CASE(a_reader_of_a_pool_may_not_append_nor_write_to_it_by_a_run),
         CASE(cancel_ends_what_is_queued_and_asks_what_runs),
