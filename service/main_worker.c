@@ -115,17 +115,26 @@ static int create(const char *name, const struct attnd_backend_config *config,
 
 /* ---- the control socket ---- */
 
+struct worker {
+    struct attnd_worker_port port;
+    const struct attnd_backend_ops *ops;
+    struct attnd_backend *backend;
+};
+
 static void say(const struct attnd_worker_message *message)
 {
     /* Blocks while the daemon is behind. If it is gone, the next receive says so. */
     (void)attnd_fdpass_send(ATTND_WORKER_FD_CONTROL, message, sizeof(*message), NULL, 0);
 }
 
-static void serve(const struct attnd_backend_ops *ops, struct attnd_backend *backend,
-                  const struct attnd_worker_message *request, const int *fds, int fd_count)
+static void serve(const struct worker *worker, const struct attnd_worker_message *request,
+                  const int *fds, int fd_count)
 {
+    const struct attnd_backend_ops *ops = worker->ops;
+    struct attnd_backend *backend = worker->backend;
     struct attnd_worker_message answer = {.kind = request->kind, .index = request->index};
     struct attnd_fault fault = {0};
+    attnd_worker_port_settle(&worker->port);
     switch (request->kind) {
     case ATTND_WORKER_MAP:
         answer.code = fd_count == 1
@@ -156,8 +165,7 @@ static int wait_for_request(int signals)
 }
 
 /* Returns when it is time to leave. */
-static void serve_until_told(const struct attnd_backend_ops *ops, struct attnd_backend *backend,
-                             int signals)
+static void serve_until_told(const struct worker *worker, int signals)
 {
     while (wait_for_request(signals)) {
         struct attnd_worker_message request;
@@ -167,7 +175,7 @@ static void serve_until_told(const struct attnd_backend_ops *ops, struct attnd_b
         if (got < 0)
             return;
         if (got == (long)sizeof(request))
-            serve(ops, backend, &request, fds, fd_count);
+            serve(worker, &request, fds, fd_count);
         attnd_fdpass_close(fds, fd_count);
     }
 }
@@ -206,25 +214,23 @@ static int map_queue(struct attnd_shm *queue)
 
 static int work(const struct options *options, const struct attnd_shm *queue, int signals)
 {
-    struct attnd_worker_port port;
-    const struct attnd_backend_ops *ops = NULL;
-    struct attnd_backend *backend = NULL;
+    struct worker worker = {.ops = NULL};
     struct attnd_fault fault = {0};
 
-    attnd_worker_port_init(&port, queue->address,
+    attnd_worker_port_init(&worker.port, queue->address,
                            options->retire_eventfd ? ATTND_WORKER_FD_RETIRE : -1);
     const struct attnd_backend_config config = {.queue = queue->address,
                                                 .queue_bytes = queue->size_bytes,
-                                                .port = &port.port,
+                                                .port = &worker.port.port,
                                                 .threads = options->threads,
                                                 .scratch_bytes = options->scratch_bytes,
                                                 .isa = options->isa};
-    int rc = create(options->backend, &config, &ops, &backend, &fault);
+    int rc = create(options->backend, &config, &worker.ops, &worker.backend, &fault);
     if (rc == 0) {
-        rc = ops->start(backend);
+        rc = worker.ops->start(worker.backend);
         if (rc < 0) {
             attnd_fault_set(&fault, rc, ATTND_F_NONE, 0, 0, 0);
-            ops->destroy(backend);
+            worker.ops->destroy(worker.backend);
         }
     }
     const struct attnd_worker_message ready = {.kind =
@@ -237,10 +243,10 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
     if (rc < 0)
         return EXIT_NO_BACKEND;
 
-    serve_until_told(ops, backend, signals);
+    serve_until_told(&worker, signals);
     (void)alarm(PARK_TIMEOUT_S);
-    (void)ops->park(backend);
-    ops->destroy(backend);
+    (void)worker.ops->park(worker.backend);
+    worker.ops->destroy(worker.backend);
     return EXIT_PARKED;
 }
 

@@ -7,6 +7,10 @@
  * its sleep would be lost. So a kick leaves a mark, and repeats the wake-up for as long as the
  * waiter says that it is asleep and was not reached. The daemon parks by a word of its own and
  * repeats its wake-up likewise.
+ *
+ * A run slot comes back with a new command after its retire, and what the threads wrote into their
+ * own record of it is ordered by the daemon's two ring words in between. A race detector does not
+ * see through another process; the count of retires is that same edge inside this one.
  */
 #include "service/worker_port.h"
 
@@ -15,10 +19,18 @@
 
 #include <sched.h>
 
+void attnd_worker_port_settle(const struct attnd_worker_port *self)
+{
+    (void)attnd_observe32(&self->retired); /* A1 */
+}
+
 static int next(void *context, struct attnd_command *command)
 {
     struct attnd_worker_port *self = context;
-    return attnd_consumer_pop(&self->commands, command) > 0;
+    if (attnd_consumer_pop(&self->commands, command) <= 0)
+        return 0;
+    attnd_worker_port_settle(self);
+    return 1;
 }
 
 /* Something other than a command that a wait returns for. */
@@ -72,6 +84,7 @@ static void knock(void *context)
 static void retire(void *context, const struct attnd_retire *slot)
 {
     struct attnd_worker_port *self = context;
+    attnd_publish32(&self->retired, attnd_peek32(&self->retired) + 1); /* R1 */
     /* As many slots as runs: full only if the daemon hands out a run twice. */
     while (attnd_producer_push(&self->retires, slot) == -ATTND_E_FULL)
         (void)sched_yield();

@@ -18,6 +18,7 @@ struct attnd_worker_port {
     uint32_t kicked;              /* a wait has to return */
     uint32_t asleep;              /* a wait is in the kernel, or about to be */
     uint32_t park_seen;
+    uint32_t retired; /* retires so far, see worker_port.c */
 };
 
 /**
@@ -31,5 +32,9 @@ void attnd_worker_port_init(struct attnd_worker_port *port, struct attnd_queue_h
 /** attnd_worker_port_check() - is this a queue segment of our version, and is all of it there?
  * Return: 0; -ATTND_E_VERSION; -ATTND_E_RANGE. */
 int attnd_worker_port_check(const struct attnd_queue_head *head, uint64_t bytes);
+
+/** attnd_worker_port_settle() - what the backend did for retired runs comes before what the calling
+ * thread does next. For memory that is unmapped: the daemon has seen those retires. */
+void attnd_worker_port_settle(const struct attnd_worker_port *port);
 
 #endif
