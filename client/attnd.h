@@ -322,9 +322,9 @@ struct attnd_append_args {
 };
 
 /** attnd_append() - store K and V rows in the pages of the plan. -ATTND_E_SHARED_PAGE if a page to
- * be written has more than one lease, -ATTND_E_NOT_LEASED if the session has given it away since the
- * plan was set; -ATTND_E_PERMISSION in a pool attached for reading. Pages may be freed or offered
- * when appends to them have completed, not before. */
+ * be written has more than one lease, -ATTND_E_NOT_LEASED if the session has given it away since
+ * the plan was set; -ATTND_E_PERMISSION in a pool attached for reading. Pages may be freed or
+ * offered when appends to them have completed, not before. */
 int attnd_append(struct attnd_session *session, uint32_t plan, const struct attnd_append_args *args,
                  const struct attnd_op *op);
 
