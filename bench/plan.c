@@ -109,8 +109,10 @@ static void measure(struct bench_suite *suite, struct attnd_session *session, ui
     uint64_t *advance_ns = calloc(suite->rounds, sizeof(uint64_t));
     char notes[160];
 
-    if (!set_ns || !advance_ns)
+    if (!set_ns || !advance_ns) {
         bench_suite_fail(suite, "out of memory");
+        goto out;
+    }
     /* Each kind in a row: decoding engines advance many times for each time they plan. */
     for (uint64_t i = 0; i < suite->rounds && !suite->failed; i++)
         set(suite, session, plan, batch, &set_ns[i]);
@@ -125,6 +127,7 @@ static void measure(struct bench_suite *suite, struct attnd_session *session, ui
         bench_suite_figure(suite, "advance_us", (double)bench_p50(advance_ns, suite->rounds) * 1e-3,
                            "us", "lower", 2, notes);
     }
+out:
     free(set_ns);
     free(advance_ns);
 }

@@ -168,7 +168,7 @@ static bool empty_block(struct bench_suite *suite, const struct empty *empty, ui
     struct attnd_op op = {0};
 
     for (uint32_t i = 0; i < count; i++) {
-        struct attnd_completion completion;
+        struct attnd_completion completion = {0};
         uint64_t begin_ns = attnd_clock_ns();
         int code = attnd_run(empty->session, empty->plan, &run, &op);
 
@@ -191,9 +191,9 @@ static void measure_round_trip(struct bench_suite *suite)
     struct bare_ends ends = {0};
     char notes[160];
 
-    if (!bare_ns || !empty_ns)
+    if (!bare_ns || !empty_ns) {
         bench_suite_fail(suite, "out of memory");
-    if (!suite->failed && bare_open(suite, &ends)) {
+    } else if (bare_open(suite, &ends)) {
         bool good = empty_open(suite, &empty);
 
         for (uint64_t b = 0; good && b < blocks; b++) {

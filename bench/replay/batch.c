@@ -215,8 +215,8 @@ bool replay_batch_advance(struct replay_batch *batch, const struct replay_engine
         return false;
     if (batch->levels == 2) /* what is shared does not grow */
         for (; entry < batch->level[0].entries; entry++) {
-            const int32_t *indptr = &batch->level[0].kv_indptr[entry];
-            batch->advance_len[entry] = (indptr[1] - indptr[0]) * (int32_t)page_size;
+            const int32_t *indptr = batch->level[0].kv_indptr;
+            batch->advance_len[entry] = (indptr[entry + 1] - indptr[entry]) * (int32_t)page_size;
             batch->advance_indptr[entry + 1] = 0;
         }
     for (uint32_t i = 0; i < batch->slots; i++, entry++) {

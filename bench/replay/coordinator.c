@@ -72,7 +72,7 @@ static int choose_pool_pages(struct replay *replay)
         largest = pages > largest ? pages : largest;
     }
     least = 2 * largest + 2 * options->engines;
-    wanted = 2 * (uint64_t)options->engines * options->batch * (all / trace->requests + 1);
+    wanted = 2 * (uint64_t)options->engines * options->batch * largest;
     if (wanted > 2 * all)
         wanted = 2 * all;
     if (wanted < least)

@@ -291,7 +291,7 @@ static int start(struct replay_engine *engine, const char *socket_path)
     uint32_t pages_per_request = context / options->page_size + 1;
 
     engine->waiting_tail = &engine->waiting;
-    engine->running = calloc(options->batch, sizeof(engine->running[0]));
+    engine->running = calloc(options->batch, sizeof(void *));
     engine->page_scratch = calloc(engine->job->pool_pages, sizeof(int32_t));
     engine->check_scratch = calloc(options->head_dim, sizeof(double));
     if (!engine->running || !engine->page_scratch || !engine->check_scratch ||

@@ -134,7 +134,7 @@ static void heads(struct argp_state *state, const char *text, struct replay_opti
     *slash = 0;
     options->heads_q = number32(state, "heads", copy, 1, 1024);
     options->heads_kv = number32(state, "heads", slash + 1, 1, 1024);
-    if (options->heads_q % options->heads_kv)
+    if (!options->heads_kv || options->heads_q % options->heads_kv)
         argp_error(state, "--heads: %u is not a multiple of %u", options->heads_q,
                    options->heads_kv);
 }

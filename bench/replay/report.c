@@ -13,8 +13,8 @@ enum unit { COUNT, RATE, BYTES, TIME_P50, TIME_P99, PERCENT };
 /* What a row shows of a replay. */
 struct row {
     const char *label;
-    enum unit unit;
     double (*value)(const struct replay_result *result);
+    enum unit unit;
     bool optional; /* left out where it is 0 */
 };
 
@@ -75,36 +75,36 @@ FIELD(share_check, 100 * (double)r->total.check_ns / engines_ns(r))
 FIELD(repeated, r->total.repeated)
 
 static const struct row rows[] = {
-    {"requests", COUNT, requests, false},
-    {"prompt tokens", COUNT, prompt_tokens, false},
-    {"  found computed (shared prefixes)", COUNT, prompt_found, false},
-    {"output tokens", COUNT, output_tokens, false},
-    {"seconds", RATE, seconds, false},
-    {"tokens/s, prompt and output", COUNT, tokens_per_s, false},
-    {"tokens/s, output", COUNT, output_per_s, false},
-    {"steps", COUNT, steps, false},
-    {"step time p50", TIME_P50, step_p50, false},
-    {"step time p99", TIME_P99, step_p99, false},
-    {"attention to first token p50", TIME_P50, first_p50, true},
-    {"attention to first token p99", TIME_P99, first_p99, true},
-    {"attention between tokens p50", TIME_P50, next_p50, true},
-    {"attention between tokens p99", TIME_P99, next_p99, true},
-    {"plan set p50", TIME_P50, set_p50, false},
-    {"plan set p99", TIME_P99, set_p99, false},
-    {"plan advances", COUNT, advances, false},
-    {"plan advance p50", TIME_P50, advance_p50, true},
-    {"plan advance p99", TIME_P99, advance_p99, true},
-    {"KV bytes read", BYTES, kv_read, false},
-    {"prefix bytes saved, reading", BYTES, saved_reading, false},
-    {"prefix bytes saved, storage", BYTES, saved_storage, false},
-    {"cached pages evicted", COUNT, pages_evicted, true},
-    {"KV handed over without a copy", BYTES, handed_over, true},
-    {"hand-over p50", TIME_P50, handover_p50, true},
-    {"hand-over p99", TIME_P99, handover_p99, true},
-    {"engines' time: in the service", PERCENT, share_service, false},
-    {"engines' time: making q, k, v", PERCENT, share_fill, false},
-    {"engines' time: checking results", PERCENT, share_check, false},
-    {"runs repeated (worker restarted)", COUNT, repeated, true},
+    {"requests", requests, COUNT, false},
+    {"prompt tokens", prompt_tokens, COUNT, false},
+    {"  found computed (shared prefixes)", prompt_found, COUNT, false},
+    {"output tokens", output_tokens, COUNT, false},
+    {"seconds", seconds, RATE, false},
+    {"tokens/s, prompt and output", tokens_per_s, COUNT, false},
+    {"tokens/s, output", output_per_s, COUNT, false},
+    {"steps", steps, COUNT, false},
+    {"step time p50", step_p50, TIME_P50, false},
+    {"step time p99", step_p99, TIME_P99, false},
+    {"attention to first token p50", first_p50, TIME_P50, true},
+    {"attention to first token p99", first_p99, TIME_P99, true},
+    {"attention between tokens p50", next_p50, TIME_P50, true},
+    {"attention between tokens p99", next_p99, TIME_P99, true},
+    {"plan set p50", set_p50, TIME_P50, false},
+    {"plan set p99", set_p99, TIME_P99, false},
+    {"plan advances", advances, COUNT, false},
+    {"plan advance p50", advance_p50, TIME_P50, true},
+    {"plan advance p99", advance_p99, TIME_P99, true},
+    {"KV bytes read", kv_read, BYTES, false},
+    {"prefix bytes saved, reading", saved_reading, BYTES, false},
+    {"prefix bytes saved, storage", saved_storage, BYTES, false},
+    {"cached pages evicted", pages_evicted, COUNT, true},
+    {"KV handed over without a copy", handed_over, BYTES, true},
+    {"hand-over p50", handover_p50, TIME_P50, true},
+    {"hand-over p99", handover_p99, TIME_P99, true},
+    {"engines' time: in the service", share_service, PERCENT, false},
+    {"engines' time: making q, k, v", share_fill, PERCENT, false},
+    {"engines' time: checking results", share_check, PERCENT, false},
+    {"runs repeated (worker restarted)", repeated, COUNT, true},
 };
 
 /* 1234567 -> 1,234,567 */

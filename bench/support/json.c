@@ -18,12 +18,17 @@ bool bench_json_fail(struct bench_json *json, const char *error)
     return false;
 }
 
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
 /* The next character that is not white space, or 0 at the end and after an error. */
 static char look(struct bench_json *json)
 {
     if (json->error)
         return 0;
-    while (json->at < json->end && memchr(" \t\r\n", *json->at, 4))
+    while (json->at < json->end && is_space(*json->at))
         json->at++;
     return json->at < json->end ? *json->at : 0;
 }
@@ -221,7 +226,7 @@ static bool take_word(struct bench_json *json, const char *word)
 {
     size_t bytes = strlen(word);
 
-    if (!look(json) || (size_t)(json->end - json->at) < bytes || memcmp(json->at, word, bytes))
+    if (!look(json) || (size_t)(json->end - json->at) < bytes || memcmp(json->at, word, bytes) != 0)
         return false;
     json->at += bytes;
     return true;

@@ -47,7 +47,7 @@ static void read_cpu(char *cpu, size_t cpu_bytes)
     while (file && fgets(line, sizeof(line), file)) {
         char *value = strstr(line, ": ");
 
-        if (strncmp(line, "model name", 10) || !value)
+        if (strncmp(line, "model name", 10) != 0 || !value)
             continue;
         value[strcspn(value, "\n")] = 0;
         snprintf(cpu, cpu_bytes, "%s, %ld processors", value + 2, sysconf(_SC_NPROCESSORS_ONLN));
@@ -229,7 +229,7 @@ static bool read_record(struct bench_json *json, struct bench_record *record)
     }
     if (!more && seen != ALL_SEEN)
         return bench_json_fail(json, "a member of a record is missing");
-    if (!more && strcmp(record->better, "lower") && strcmp(record->better, "higher"))
+    if (!more && strcmp(record->better, "lower") != 0 && strcmp(record->better, "higher") != 0)
         return bench_json_fail(json, "better is neither lower nor higher");
     return !more;
 }
@@ -237,13 +237,13 @@ static bool read_record(struct bench_json *json, struct bench_record *record)
 static int read_records(struct bench_json *json, struct bench_record *records)
 {
     char key[32];
-    int count = 0, more;
+    int count = 0;
 
     bench_json_object(json);
-    if (bench_json_key(json, key, sizeof(key)) != 1 || strcmp(key, "records"))
+    if (bench_json_key(json, key, sizeof(key)) != 1 || strcmp(key, "records") != 0)
         bench_json_fail(json, "expected \"records\"");
     bench_json_array(json);
-    while ((more = bench_json_element(json)) > 0) {
+    while (bench_json_element(json) > 0) {
         if (count == BENCH_RECORDS_MAX)
             bench_json_fail(json, "more records than a file may have");
         else if (read_record(json, &records[count]))

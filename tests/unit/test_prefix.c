@@ -246,12 +246,12 @@ static uint64_t best_by_force(const struct replay_cascade_list *lists, uint32_t 
 {
     uint64_t best = 0;
 
-    for (uint32_t cuts = 0; cuts < 1u << (count - 1); cuts++) {
+    for (uint32_t cuts = 0; cuts < 1u << count; cuts += 2) { /* bit i: a cut before list i */
         uint64_t saved = 0;
         uint32_t begin = 0;
 
         for (uint32_t i = 1; i <= count; i++)
-            if (i == count || (cuts >> (i - 1) & 1)) {
+            if (i == count || (cuts >> i & 1)) {
                 saved += (uint64_t)(i - begin - 1) * common(lists, begin, i);
                 begin = i;
             }

@@ -102,39 +102,39 @@ static void requests_are_ordered_by_arrival_and_keep_their_identity(void **state
 
 static void a_bad_json_line_is_refused_with_its_number(void **state)
 {
+    /* ' stands for " */
     static const char *const bad[] = {
-        "\n",
-        "{}\n",
-        "[]\n",
-        "nonsense\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3}\n",
-        "{\"timestamp\": -5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [7, 9]}\n",
-        "{\"timestamp\": 5, \"input_length\": 0, \"output_length\": 3, \"hash_ids\": []}\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [7]}\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [7, 9, "
-        "1]}\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": -3, \"hash_ids\": [7, 9]}\n",
-        "{\"timestamp\": 5, \"input_length\": 6e2, \"output_length\": 3, \"hash_ids\": [7, 9]}\n",
-        "{\"timestamp\": 5, \"input_length\": 0600, \"output_length\": 3, \"hash_ids\": [7, 9]}\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": \"3\", \"hash_ids\": [7, "
-        "9]}\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [7 9]}\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [7, 9,]}\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [7, -9]}\n",
-        "{\"timestamp\": 5, \"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, "
-        "\"hash_ids\": [7, 9]}\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [7, 9]} x\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [7, 9]\n",
-        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [7, 9]}}\n",
-        "{\"timestamp\": 5, \"x\": [[[[[[[[[[1]]]]]]]]]], \"input_length\": 600, "
-        "\"output_length\": 3, \"hash_ids\": [7, 9]}\n",
-        HEADER,
+        "",
+        "{}",
+        "[]",
+        "nonsense",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3}",
+        "{'timestamp': -5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]}",
+        "{'timestamp': 5, 'input_length': 0, 'output_length': 3, 'hash_ids': []}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9, 1]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': -3, 'hash_ids': [7, 9]}",
+        "{'timestamp': 5, 'input_length': 6e2, 'output_length': 3, 'hash_ids': [7, 9]}",
+        "{'timestamp': 5, 'input_length': 0600, 'output_length': 3, 'hash_ids': [7, 9]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': '3', 'hash_ids': [7, 9]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7 9]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9,]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, -9]}",
+        "{'timestamp': 5, 'timestamp': 5, 'input_length': 9, 'output_length': 3, 'hash_ids': [7]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]} x",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]}}",
+        "{'timestamp': 5, 'x': [[[[[[[[[1]]]]]]]]], 'input_length': 9, 'output_length': 3, "
+        "'hash_ids': [7]}",
+        "TIMESTAMP,ContextTokens,GeneratedTokens",
     };
     char text[1024];
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        snprintf(text, sizeof(text), GOOD GOOD "%s" GOOD, bad[i]);
+        snprintf(text, sizeof(text), GOOD GOOD "%s\n" GOOD, bad[i]);
+        for (char *quote = text; (quote = strchr(quote, '\''));)
+            *quote = '"';
         refused_at(text, 3);
     }
 }
