@@ -124,8 +124,7 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]} x",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]}}",
-        "{'timestamp': 5, 'x': [[[[[[[[[1]]]]]]]]], 'input_length': 9, 'output_length': 3, "
-        "'hash_ids': [7]}",
+        "{'timestamp':5,'x':[[[[[[[[[1]]]]]]]]],'input_length':9,'output_length':3,'hash_ids':[7]}",
         "TIMESTAMP,ContextTokens,GeneratedTokens",
     };
     char text[1024];
