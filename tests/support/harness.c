@@ -172,8 +172,23 @@ void harness_start(struct harness *harness, const char *const *options)
     harness_restart(harness, options);
 }
 
-/* The daemon is gone: orphans of it must end by themselves, or be ended. Return: 1 if they did. */
-static int orphans_end(pid_t group)
+/* kill -9 of whatever child there is, adopted ones included. */
+static void kill_children(void)
+{
+    char path[64];
+    int pid;
+
+    snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+    FILE *children = fopen(path, "r");
+    while (children && fscanf(children, "%d", &pid) == 1)
+        kill(pid, SIGKILL);
+    if (children)
+        (void)fclose(children);
+}
+
+/* The daemon is gone: its worker and what a test forked must have ended, or be ended. Return: 1 if
+ * they did it by themselves. */
+static int orphans_end(void)
 {
     int rc, status;
 
@@ -181,9 +196,9 @@ static int orphans_end(pid_t group)
         ;
     if (rc < 0)
         return 1;
-    if (group > 1)
-        kill(-group, SIGKILL);
-    (void)harness_reap(-1, STOP_MS, &status);
+    kill_children();
+    while (harness_reap(-1, STOP_MS, &status) > 0)
+        ;
     return 0;
 }
 
@@ -215,12 +230,12 @@ void harness_stop(struct harness *harness)
         kill(daemon, SIGTERM);
         ended = harness_reap(daemon, STOP_MS, &status) != 0;
         if (!ended) {
-            kill(-daemon, SIGKILL);
+            kill(-daemon, SIGKILL); /* the worker with it */
             (void)harness_reap(daemon, STOP_MS, &status);
         }
         harness->daemon = 0;
     }
-    int alone = orphans_end(daemon);
+    int alone = orphans_end();
     if (!ended || !alone || status != 0)
         print_log(harness);
     clean_up(harness);
