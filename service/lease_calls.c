@@ -104,7 +104,7 @@ int attnd_call_pages_offer(struct attnd_call *call)
     if (rc == 0)
         rc = attnd_ticket_offer(call->service, attachment, request->page, (uint32_t)request->n_page,
                                 request->expire_ms, &ticket, call->fault);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
     memcpy(secret, ticket->secret, ATTND_SECRET_BYTES);
     attnd__ticket_reply__init(reply);

@@ -52,7 +52,7 @@ int attnd_call_memory_register(struct attnd_call *call)
         return attnd_fault_set(call->fault, -ATTND_E_INVALID, ATTND_F_COUNT, 0, call->fds_count, 1);
     int rc = call->fds_count ? import(call, size_bytes, &memory)
                              : attnd_memory_make(call->client, size_bytes, &memory, call->fault);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
 
     attnd__memory_reply__init(reply);

@@ -170,7 +170,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
             argp_error(state, "--socket: a path of 1 to %zu bytes is needed",
                        sizeof(options->socket_path) - 1);
         else
-            strcpy(options->socket_path, text);
+            memcpy(options->socket_path, text, strlen(text) + 1);
         break;
     case KEY_ALLOW_UID:
         allow_uid(state, options, text);

@@ -31,56 +31,63 @@ static void layout_add_memory(struct layout *layout, struct attnd_memory *memory
     layout->memories[layout->memories_count++] = memory;
 }
 
-/* The engine's planes. */
+/* One of the engine's planes, checked. */
+static int layout_plane(struct attnd_call *call, const struct attnd_heap_pool *shape,
+                        struct layout *layout, uint32_t is_v, uint32_t layer)
+{
+    const Attnd__PoolCreate *desc = call->request->pool_create;
+    const Attnd__Plane *plane = is_v ? desc->v[layer] : desc->k[layer];
+    struct attnd_memory *memory = attnd_client_memory(call->client, plane->memory);
+
+    if (!memory)
+        return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_MEMORY, layer, plane->memory,
+                               0);
+    int rc = attnd_pool_check_plane(shape, plane, memory->size_bytes, is_v ? ATTND_F_V : ATTND_F_K,
+                                    layer, call->fault);
+    if (rc < 0)
+        return rc;
+    layout_add_memory(layout, memory);
+    layout->planes[is_v * shape->layers + layer] =
+        (struct attnd_heap_plane){.memory = memory->index,
+                                  .offset_bytes = plane->offset_bytes,
+                                  .stride_page = plane->stride_page,
+                                  .stride_token = plane->stride_token,
+                                  .stride_head = plane->stride_head};
+    return 0;
+}
+
 static int layout_given(struct attnd_call *call, const struct attnd_heap_pool *shape,
                         struct layout *layout)
 {
-    const Attnd__PoolCreate *desc = call->request->pool_create;
+    int rc = 0;
 
-    for (uint32_t i = 0; i < 2 * shape->layers; i++) {
-        uint32_t layer = i % shape->layers;
-        const Attnd__Plane *plane = i < shape->layers ? desc->k[layer] : desc->v[layer];
-        struct attnd_memory *memory = attnd_client_memory(call->client, plane->memory);
-        if (!memory)
-            return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_MEMORY, layer,
-                                   plane->memory, 0);
-        int rc =
-            attnd_pool_check_plane(shape, plane, memory->size_bytes,
-                                   i < shape->layers ? ATTND_F_K : ATTND_F_V, layer, call->fault);
-        if (rc < 0)
-            return rc;
-        layout_add_memory(layout, memory);
-        layout->planes[i] = (struct attnd_heap_plane){.memory = memory->index,
-                                                      .offset_bytes = plane->offset_bytes,
-                                                      .stride_page = plane->stride_page,
-                                                      .stride_token = plane->stride_token,
-                                                      .stride_head = plane->stride_head};
-    }
-    return 0;
+    for (uint32_t is_v = 0; is_v < 2; is_v++)
+        for (uint32_t layer = 0; rc == 0 && layer < shape->layers; layer++)
+            rc = layout_plane(call, shape, layout, is_v, layer);
+    return rc;
 }
 
 /* Contiguous, [layer][K, V][page][token][head][dim]. The memory's reference is the caller's. */
 static int layout_made(struct attnd_call *call, const struct attnd_heap_pool *shape,
-                       struct layout *layout, struct attnd_memory **memory)
+                       struct layout *layout, struct attnd_memory **made)
 {
     uint64_t plane_bytes;
     int64_t token = (int64_t)shape->heads_kv * shape->dim_qk;
     int rc = attnd_pool_plane_bytes(shape, &plane_bytes, call->fault);
 
     if (rc == 0)
-        rc = attnd_memory_make(call->client, 2 * shape->layers * plane_bytes, memory, call->fault);
-    if (rc < 0)
+        rc = attnd_memory_make(call->client, 2 * shape->layers * plane_bytes, made, call->fault);
+    if (rc != 0)
         return rc;
-    layout_add_memory(layout, *memory);
-    for (uint32_t i = 0; i < 2 * shape->layers; i++) {
-        uint64_t is_v = i / shape->layers, layer = i % shape->layers;
-        layout->planes[i] =
-            (struct attnd_heap_plane){.memory = (*memory)->index,
-                                      .offset_bytes = (2 * layer + is_v) * plane_bytes,
-                                      .stride_page = token * shape->page_size,
-                                      .stride_token = token,
-                                      .stride_head = shape->dim_qk};
-    }
+    layout_add_memory(layout, *made);
+    for (uint32_t is_v = 0; is_v < 2; is_v++)
+        for (uint32_t layer = 0; layer < shape->layers; layer++)
+            layout->planes[is_v * shape->layers + layer] = (struct attnd_heap_plane){
+                .memory = layout->memories[0]->index,
+                .offset_bytes = (2 * (uint64_t)layer + is_v) * plane_bytes,
+                .stride_page = token * shape->page_size,
+                .stride_token = token,
+                .stride_head = shape->dim_qk};
     return 0;
 }
 

@@ -60,7 +60,7 @@ static void fill_pool(Attnd__PoolStatus *status, const struct attnd_pool *pool)
 
 static int add_sessions(struct attnd_call *call, Attnd__Status *status)
 {
-    status->sessions = attnd_call_alloc(call, ATTND_SESSIONS_MAX * sizeof(*status->sessions));
+    status->sessions = attnd_call_alloc(call, ATTND_SESSIONS_MAX * sizeof(Attnd__SessionStatus *));
     if (!status->sessions)
         return -ATTND_E_NO_MEMORY;
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
@@ -79,7 +79,8 @@ static int add_sessions(struct attnd_call *call, Attnd__Status *status)
 
 static int add_pools(struct attnd_call *call, Attnd__Status *status)
 {
-    status->pools = attnd_call_alloc(call, call->service->pools_count * sizeof(*status->pools));
+    status->pools =
+        attnd_call_alloc(call, call->service->pools_count * sizeof(Attnd__PoolStatus *));
     if (!status->pools)
         return -ATTND_E_NO_MEMORY;
     for (const struct attnd_pool *pool = call->service->pools; pool; pool = pool->next) {

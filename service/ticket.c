@@ -125,7 +125,7 @@ void attnd_ticket_claim(struct attnd_ticket *ticket, struct attnd_attachment *at
 void attnd_ticket_free_all(struct attnd_service *service)
 {
     while (service->tickets && service->tickets->count) {
-        struct attnd_ticket *ticket = service->tickets->tickets[0];
+        struct attnd_ticket *ticket = service->tickets->tickets[service->tickets->count - 1];
         attnd_lease_drop(ticket->pool, ticket->pages, ticket->count);
         ticket_free(ticket);
     }

@@ -52,7 +52,7 @@ static size_t put_field(uint8_t *bytes, uint32_t tag, const uint8_t *content, si
 static void a_request_comes_out_as_it_went_in(void **state)
 {
     (void)state;
-    uint8_t bytes[256];
+    uint8_t bytes[256] = {0};
     int32_t pages[] = {3, 1, INT32_MAX};
     Attnd__PagesFree free_pages = ATTND__PAGES_FREE__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT, *got;
@@ -187,7 +187,7 @@ static void random_bytes_never_do_harm(void **state)
 {
     (void)state;
     struct prng prng = prng_fork(test_seed(), 0);
-    uint8_t bytes[512];
+    uint8_t bytes[512] = {0};
     Attnd__Hello hello = ATTND__HELLO__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT, *got;
     hello.version = 1;

@@ -387,7 +387,7 @@ static void calls_out_of_turn_are_refused_and_change_nothing(void **state)
 static void a_wish_that_cannot_be_granted_is_named(void **state)
 {
     (void)state;
-    struct attnd_fault fault;
+    struct attnd_fault fault = {0};
     start();
     struct session session = {.socket = dial()};
     assert_int_equal(say_hello(&session, 2, 8, 64 << 10, &fault), -ATTND_E_VERSION);
@@ -478,7 +478,7 @@ static void a_stranger_is_told_so(void **state)
 {
     (void)state;
     struct stat file;
-    struct attnd_fault fault;
+    struct attnd_fault fault = {0};
     rig.options.allow_uids[0] = getuid() + 1;
     start();
     /* Others may connect: what they are decides, not the file. */
@@ -495,7 +495,7 @@ static void a_full_house_refuses_sessions_and_still_answers(void **state)
 {
     (void)state;
     static struct session sessions[ATTND_SESSIONS_MAX];
-    struct attnd_fault fault;
+    struct attnd_fault fault = {0};
     start();
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
         sessions[i] = open_session();
