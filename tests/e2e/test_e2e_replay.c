@@ -115,6 +115,8 @@ static int run(const char *const *arguments)
     int status = finish(start(arguments));
 
     assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status))
+        print_message("%s", errors);
     return WEXITSTATUS(status);
 }
 
@@ -124,8 +126,10 @@ static unsigned long verified_rows(void)
     char *line = strstr(output, "verified "), expected[64];
     unsigned long rows;
 
-    if (!line)
+    if (!line) {
         fail_msg("no last line; it wrote: %s%s", output, errors);
+        return 0;
+    }
     rows = strtoul(line + strlen("verified "), NULL, 10);
     snprintf(expected, sizeof(expected), "verified %lu rows, 0 mismatches\n", rows);
     assert_string_equal(line, expected);

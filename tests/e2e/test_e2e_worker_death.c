@@ -100,17 +100,10 @@ static uint32_t answers(struct engine *engine, uint32_t count)
     return restarted;
 }
 
-/* The same rows and pages as the trial's run, with a number of its own. */
 static void submit_run(const struct trial *trial, uint32_t number)
 {
     const struct attnd_op op = {.user_data = number, .lane = (uint16_t)(number % 3)};
-    const uint64_t rows = trial->engine->rows_offset_bytes;
-    const uint32_t memory = trial->engine->memory;
-    const struct trial_place *place = &trial->place[0][0];
-    const struct attnd_run_args args = {
-        .size = sizeof(args), .q = {memory, rows + place->q}, .o = {memory, rows + place->o}};
-
-    CHECK_OK(attnd_run(trial->engine->session, trial->plan, &args, &op));
+    CHECK_OK(trial_submit_as(trial, 0, &op));
 }
 
 static void runs_in_flight_are_answered_and_their_repetition_is_right(void **state)

@@ -66,6 +66,10 @@ int trial_submit_append(struct trial *trial, uint32_t step, uint32_t layer, uint
 int trial_submit_run(struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane,
                      uint32_t flags);
 
+/** trial_submit_as() - a run of step 0 with an operation of the caller's, who also collects its
+ * completion. */
+int trial_submit_as(const struct trial *trial, uint32_t layer, const struct attnd_op *op);
+
 /** trial_submit() - the whole batch in order on its lane, without waiting in between.
  * Return: 0; 1 with why. */
 int trial_submit(struct trial *trial);

@@ -109,17 +109,27 @@ int trial_submit_append(struct trial *trial, uint32_t step, uint32_t layer, uint
     return submitted(trial, flags, attnd_append(trial->engine->session, trial->plan, &args, &op));
 }
 
-int trial_submit_run(struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane,
-                     uint32_t flags)
+static int run(const struct trial *trial, uint32_t step, uint32_t layer, const struct attnd_op *op)
 {
-    const struct attnd_op op = op_of(trial, lane, flags);
     const struct trial_place *place = &trial->place[step][layer];
     struct attnd_run_args args = {
         .size = sizeof(args), .layer = layer, .q = at(trial, place->q), .o = at(trial, place->o)};
 
     if (trial->batch.want_lse)
         args.lse = at(trial, place->lse);
-    return submitted(trial, flags, attnd_run(trial->engine->session, trial->plan, &args, &op));
+    return attnd_run(trial->engine->session, trial->plan, &args, op);
+}
+
+int trial_submit_run(struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane,
+                     uint32_t flags)
+{
+    const struct attnd_op op = op_of(trial, lane, flags);
+    return submitted(trial, flags, run(trial, step, layer, &op));
+}
+
+int trial_submit_as(const struct trial *trial, uint32_t layer, const struct attnd_op *op)
+{
+    return run(trial, 0, layer, op);
 }
 
 static int refused(struct trial *trial, const char *what, int code)
