@@ -22,7 +22,8 @@ struct attnd_port {
     void (*wait)(void *context, uint64_t timeout_ns);
     /* Wakes a wait() from any thread; with none under way, the next one returns at once. */
     void (*kick)(void *context);
-    /* Wakes the daemon if it sleeps: for backends that write the retire ring themselves. Any thread. */
+    /* Wakes the daemon if it sleeps: for backends that write the retire ring themselves. Any
+     * thread. */
     void (*knock)(void *context);
     /* Reports a finished run. Blocks only while the daemon's ring is full. */
     void (*retire)(void *context, const struct attnd_retire *retire);

@@ -291,13 +291,13 @@ struct attnd_run {
     uint32_t generation;        /* 0..ATTND_GENERATIONS-1: which lengths */
     uint64_t plan_offset_bytes; /* heap: struct attnd_plan_head */
     uint32_t layer;
-    uint32_t items;   /* queue items: tiles x heads_kv, or row blocks of an append */
-    uint32_t cancel;  /* daemon sets 1: items not begun are skipped */
-    uint32_t session; /* for accounting */
-    uint64_t
-        scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes counters */
-    struct attnd_place q, o, lse; /* ATTEND */
-    struct attnd_place k, v;      /* APPEND: rows to store */
+    uint32_t items;                /* queue items: tiles x heads_kv, or row blocks of an append */
+    uint32_t cancel;               /* daemon sets 1: items not begun are skipped */
+    uint32_t session;              /* for accounting */
+    uint64_t scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes
+                                      counters */
+    struct attnd_place q, o, lse;  /* ATTEND */
+    struct attnd_place k, v;       /* APPEND: rows to store */
     uint64_t zero[9];
 };
 ATTND_ASSERT_SIZE(attnd_run, 192);

@@ -96,9 +96,9 @@ struct attnd_plan_object {
     uint64_t q_bytes, o_bytes, lse_bytes, k_bytes, v_bytes; /* extents from a tensor's offset */
     uint64_t scratch_bytes;                                 /* of a run */
     struct attnd_append_entry *append;                      /* planobj.c; [append_entries] */
-    uint32_t append_first, append_entries; /* the last level's */
-    uint32_t kv_len_stride;                /* between generations */
-    const int32_t *kv_pages, *kv_len;      /* in the heap */
+    uint32_t append_first, append_entries;                  /* the last level's */
+    uint32_t kv_len_stride;                                 /* between generations */
+    const int32_t *kv_pages, *kv_len;                       /* in the heap */
 };
 
 /* ---- sessions (session.c) and their operations (sched.c, submit.c) ---- */
