@@ -90,7 +90,8 @@ extern "C" {
     X(LAYERS, 45, "layers")                                                                        \
     X(GENERATION, 46, "generation")                                                                \
     X(USER_DATA, 47, "user_data")                                                                  \
-    X(PAGE_OWNER, 48, "page_owner")
+    X(PAGE_OWNER, 48, "page_owner")                                                                \
+    X(EXPIRE_MS, 49, "expire_ms")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -98,8 +98,8 @@ int attnd_call_pages_offer(struct attnd_call *call)
     if (!reply || !secret)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     if (request->expire_ms < 1 || request->expire_ms > EXPIRE_MS_MAX)
-        return attnd_fault_set(call->fault, -ATTND_E_RANGE, ATTND_F_TIMEOUT, 0, request->expire_ms,
-                               request->expire_ms ? EXPIRE_MS_MAX : 1);
+        return attnd_fault_set(call->fault, -ATTND_E_RANGE, ATTND_F_EXPIRE_MS, 0,
+                               request->expire_ms, request->expire_ms ? EXPIRE_MS_MAX : 1);
     int rc = check_count(call, request->n_page);
     if (rc == 0)
         rc = attnd_ticket_offer(call->service, attachment, request->page, (uint32_t)request->n_page,

@@ -210,15 +210,23 @@ static void end_clients(struct attnd_service *service)
     attnd_ticket_free_all(service);
 }
 
+/* From now on connecting is refused. Harmless twice. */
+static void close_door(const struct runner *runner)
+{
+    const struct attnd_service *service = runner->service;
+
+    if (service->listen_fd < 0)
+        return;
+    attnd_listen_unlink(&runner->listener, service->options.socket_path);
+    shutdown(service->listen_fd, SHUT_RDWR);
+}
+
 /* Undoes whatever start() got done. */
 static void stop(struct runner *runner)
 {
     struct attnd_service *service = runner->service;
 
-    if (service->listen_fd >= 0) {
-        attnd_listen_unlink(&runner->listener, service->options.socket_path);
-        shutdown(service->listen_fd, SHUT_RDWR); /* from now on connecting is refused */
-    }
+    close_door(runner);
     if (service->loop) {
         attnd_loop_unwatch(service->loop, service->listen_watch, NULL, NULL);
         attnd_loop_unwatch(service->loop, service->listen_timer, NULL, NULL);
@@ -261,6 +269,7 @@ enum attnd_exit attnd_service_run(const struct attnd_options *options)
             code = ATTND_EXIT_INTERNAL;
         }
         (void)attnd_notify("STOPPING=1");
+        close_door(&runner); /* before a second signal can end us */
         sigprocmask(SIG_SETMASK, &runner.signals_before, NULL);
     }
     stop(&runner);
