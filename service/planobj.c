@@ -173,7 +173,8 @@ int attnd_planobj_advance(struct attnd_plan_object *object,
     for (uint32_t i = 0; i < advance->pages; i++) /* leases are looked up by page */
         if (advance->page_indices[i] < 0 || (uint32_t)advance->page_indices[i] >= pool_pages)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_INDICES, i,
-                                   advance->page_indices[i], pool_pages);
+                                   advance->page_indices[i],
+                                   advance->page_indices[i] < 0 ? 0 : (int64_t)pool_pages - 1);
     int rc = attnd_lease_check(object->attachment, advance->page_indices, advance->pages, fault);
     if (rc == 0)
         rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation, pool_pages, fault);
