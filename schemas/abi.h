@@ -165,7 +165,7 @@ struct attnd_submit_head {
     uint32_t zero1[15];
     uint32_t cq_head;
     uint32_t zero2[15];
-    uint32_t cq_need; /* the client is about to sleep: write its notify eventfd */
+    uint32_t cq_need; /* the client is about to sleep: write its notify pipe */
     uint32_t zero3[15];
 };
 ATTND_ASSERT_SIZE(attnd_submit_head, 256);

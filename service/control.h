@@ -80,7 +80,7 @@ void attnd_client_end(struct attnd_client *client);
  * @all: every one, when the loop is gone. */
 void attnd_client_reap(struct attnd_service *service, int all);
 
-/** attnd_client_unmap() - handshake.c: segments and eventfds. */
+/** attnd_client_unmap() - handshake.c: segments and bells. */
 void attnd_client_unmap(struct attnd_client *client);
 
 /** attnd_client_vacant() - handle of a free slot of one of the client's tables, 0 if all are used.
