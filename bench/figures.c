@@ -115,9 +115,10 @@ static int print_table(FILE *out, const char *directory)
 
     if (count < 0)
         return fail(directory, strerror(errno));
-    fputs("| figure | value | unit | better | device | processor | date | commit | notes |\n"
-          "| --- | ---: | --- | --- | --- | --- | --- | --- | --- |\n",
-          out);
+    if (count)
+        fputs("| figure | value | unit | better | device | processor | date | commit | notes |\n"
+              "| --- | ---: | --- | --- | --- | --- | --- | --- | --- |\n",
+              out);
     for (int i = 0; i < count; i++) {
         if (!failed)
             failed = print_file(out, directory, entries[i]->d_name);
