@@ -209,6 +209,6 @@ int attnd_call_mapped(struct attnd_call *call)
     client->state = ATTND_SESSION_OPEN;
     attnd_client_opened(client);
     attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) opened, %u ring entries", client->id,
-              (int)client->pid, client->name, client->ring_entries);
+              (int)client->pid, attnd_client_name(client), client->ring_entries);
     return 0;
 }

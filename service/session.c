@@ -141,7 +141,7 @@ void attnd_client_kill(struct attnd_client *client, const char *why)
     if (client->state == ATTND_SESSION_DYING)
         return;
     attnd_log(ATTND_LOG_WARNING, "session %u: pid %d (%s) is ended: %s", client->id,
-              (int)client->pid, client->name, why);
+              (int)client->pid, attnd_client_name(client), why);
     attnd_client_end(client);
 }
 
@@ -174,7 +174,7 @@ void attnd_client_drained(struct attnd_client *client)
     if (slot) {
         *slot = NULL;
         attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone", client->id, (int)client->pid,
-                  client->name);
+                  attnd_client_name(client));
     } else {
         visitors_remove(client);
     }
