@@ -5,7 +5,6 @@
 #include "client/internal.h"
 #include "schemas/futex.h"
 #include "tests/support/e2e.h"
-#include "tests/support/engine.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
