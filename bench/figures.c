@@ -70,7 +70,8 @@ static void print_text(FILE *out, const char *text)
 
 static void print_record(FILE *out, const struct bench_record *record)
 {
-    fprintf(out, "| `%s` | %.3g | ", record->name, record->value);
+    fprintf(out, record->value >= 1000 ? "| `%s` | %.0f | " : "| `%s` | %.3g | ", record->name,
+            record->value);
     print_text(out, record->unit);
     fprintf(out, " | %s | ", record->better);
     print_text(out, record->device);
