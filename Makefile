@@ -71,6 +71,7 @@ help:
 	@echo 'make all          build only; make install PREFIX=/usr/local'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
 	@echo 'make figures      print every record of bench/results as one table'
+	@echo 'make bench        measure every figure of this machine (wants it quiet, and a clean checkout)'
 
 # ---- rules ----
 
