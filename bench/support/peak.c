@@ -37,19 +37,21 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-typedef uint64_t line_t __attribute__((vector_size(64)));
+typedef uint64_t word_t __attribute__((vector_size(16)));
 
 static uint64_t sum(const char *begin, const char *end)
 {
-    line_t a = {0}, b = {0};
+    word_t part[8] = {{0}};
     for (const char *at = begin; at + 128 <= end; at += 128) {
         __builtin_prefetch(at + 2048);
         __builtin_prefetch(at + 2112);
-        a += *(const line_t *)at;
-        b += *(const line_t *)(at + 64);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            part[i] += ((const word_t *)at)[i];
     }
-    a += b;
-    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+    for (int i = 1; i < 8; i++)
+        part[0] += part[i];
+    return part[0][0] + part[0][1];
 }
 
 static double fma_baseline(float x, float y)
