@@ -1,5 +1,5 @@
 /*
- * dispatch.cuh - CTA 0: the only one that looks at host memory.
+ * dispatch.cuh - the dispatcher's CTA: the only one that looks at host memory.
  *
  * Warp 0 takes commands: it copies what changed of the plan into device memory, resolves the run to
  * pointers, and publishes it. Warp 1 retires: it looks for finished runs in device memory and
@@ -15,7 +15,8 @@ namespace attnd
 {
 
 constexpr uint64_t heartbeat_stale_ns = 2000000000ull;
-constexpr int32_t unknown_code = 4, cancelled_code = 15; /* ATTND_E_* of errors.h */
+/* ATTND_E_* of errors.h */
+constexpr int32_t unknown_code = 4, cancelled_code = 15, unsupported_code = 10;
 
 /* One warp copies host -> device, 16 bytes a lane, eight loads in flight. */
 __device__ __forceinline__ void copy_in(char *to, const char *from, uint64_t bytes, uint32_t lane)
@@ -111,6 +112,71 @@ __device__ __forceinline__ char *resolve(const Resident *resident, const attnd_p
     return resident->memories[place.memory].base + place.offset_bytes;
 }
 
+/* cp.async and TMA move 16 bytes: what does not keep that alignment takes the naive way. */
+__device__ __forceinline__ bool rows_aligned(const ActiveRun *run)
+{
+    const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
+    uint64_t strides = uint64_t(k.stride_page) | uint64_t(k.stride_token) |
+                       uint64_t(k.stride_head) | uint64_t(v.stride_page) |
+                       uint64_t(v.stride_token) | uint64_t(v.stride_head) |
+                       uint64_t(run->plan.q_stride_row) | uint64_t(run->plan.q_stride_head);
+    uint64_t bases = uint64_t(run->k_base) | uint64_t(run->v_base) | uint64_t(run->q);
+    return strides % 8 == 0 && bases % 16 == 0;
+}
+
+/* A plane as a tensor map of 4 dimensions: dim, token in page, head, page. */
+__device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from, const char *base,
+                                          const attnd_heap_plane &plane, uint32_t dim,
+                                          uint32_t page_size, uint32_t heads, uint32_t pages)
+{
+    const uint4 *in = reinterpret_cast<const uint4 *>(from);
+    uint4 *out = reinterpret_cast<uint4 *>(map);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        out[i] = in[i];
+    asm volatile("tensormap.replace.tile.global_address.global.b1024.b64 [%0], %1;" ::"l"(map),
+                 "l"(base)
+                 : "memory");
+    uint64_t strides[3] = {uint64_t(plane.stride_token) * 2, uint64_t(plane.stride_head) * 2,
+                           uint64_t(plane.stride_page) * 2};
+    asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 0, %1;\n"
+                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %2;\n"
+                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 2, %3;\n"
+                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 3, %4;\n" ::"l"(map),
+                 "r"(dim), "r"(page_size), "r"(heads), "r"(pages)
+                 : "memory");
+    asm volatile("tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 0, %1;\n"
+                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 1, %2;\n"
+                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 2, %3;\n" ::"l"(map),
+                 "l"(strides[0]), "l"(strides[1]), "l"(strides[2])
+                 : "memory");
+    asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+}
+
+/* Tensor maps for the run's layer, if it has tiles of many rows and TMA can move its pages. */
+__device__ __forceinline__ void map_run(const Resident *resident, ActiveRun *active)
+{
+    const attnd_plan_head &plan = active->plan;
+    const attnd_heap_plane &k = active->k_plane, &v = active->v_plane;
+    active->box_rows = 0;
+    bool many = false;
+    for (uint32_t i = 0; i < plan.entries && !many; i++)
+        many = active->entries[i].row_count * plan.group > 8;
+    int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
+                        min(min(v.stride_token, v.stride_head), v.stride_page));
+    if (!many || !active->aligned || active->page_size % 8 || least <= 0 ||
+        !(resident->paths & 4))
+        return;
+    uint32_t log = __ffs(active->page_size) - 1;
+    log = log > 6 ? 6 : log;
+    const TensorMap *from = &resident->templates[log - 3];
+    map_plane(&active->k_map, from, active->k_base, k, plan.dim_qk, active->page_size,
+              plan.heads_kv, active->pages);
+    map_plane(&active->v_map, from, active->v_base, v, plan.dim_vo, active->page_size,
+              plan.heads_kv, active->pages);
+    active->box_rows = 1u << log;
+}
+
 /* Fills the active run; true if it can be executed. One thread. */
 __device__ __forceinline__ bool resolve_run(Resident *resident, ActiveRun *active)
 {
@@ -157,6 +223,9 @@ __device__ __forceinline__ bool resolve_run(Resident *resident, ActiveRun *activ
     active->arrivals = reinterpret_cast<uint32_t *>(scratch);
     active->states = reinterpret_cast<float *>(scratch + states);
     active->outputs = reinterpret_cast<float *>(scratch + outputs);
+    active->aligned = rows_aligned(active);
+    if (!bad)
+        map_run(resident, active);
     return !bad;
 }
 
@@ -171,7 +240,7 @@ __device__ __forceinline__ bool slot_free(const Resident *resident, uint32_t ind
     return __all_sync(0xffffffffu, free);
 }
 
-/* Writes one retire record. Only warp 1 of CTA 0 comes here. */
+/* Writes one retire record. Only warp 1 comes here. */
 __device__ __forceinline__ void write_retire(Resident *resident, const ActiveRun *active)
 {
     attnd_queue_head *queue = resident->queue;
@@ -201,14 +270,15 @@ __device__ __forceinline__ void dispatch_commands(Resident *resident, uint32_t l
         reinterpret_cast<const attnd_command *>(base + queue->commands_offset_bytes);
     attnd_run *runs = reinterpret_cast<attnd_run *>(base + queue->runs_offset_bytes);
     uint32_t entries = queue->ring_entries, run_count = queue->runs;
-    uint64_t beat = *resident->heartbeat, beat_seen = clock_ns();
+    const volatile uint64_t *heart = &resident->host->heartbeat_ns;
+    uint64_t beat = *heart, beat_seen = clock_ns();
 
     for (;;) {
         uint32_t head = resident->commands_head;
         /* One trip across the bus for both words: A1 on the tail, and park. */
         uint32_t word = observe_sys(lane == 1 ? &queue->park : &queue->command_tail);
         uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
-        uint64_t now_beat = *reinterpret_cast<const volatile uint64_t *>(resident->heartbeat);
+        uint64_t now_beat = *heart;
         uint64_t now = clock_ns();
         if (now_beat != beat) {
             beat = now_beat;
@@ -219,21 +289,40 @@ __device__ __forceinline__ void dispatch_commands(Resident *resident, uint32_t l
                 publish_gpu(&resident->leave, 1);
             return;
         }
-        if (tail == head)
-            continue;
+        if (tail == head) {
+            if (!resident->drain)
+                continue;
+            if (lane == 0)
+                publish_gpu(&resident->leave, 1);
+            return;
+        }
         uint32_t index = resident->published;
         if (!slot_free(resident, index, lane))
             continue;
         uint32_t slot = commands[head & (entries - 1)].run;
         ActiveRun *active = &resident->runs[index % active_runs];
+        uint32_t variant = variants_count;
         if (slot < run_count) {
             const char *from = reinterpret_cast<const char *>(&runs[slot]);
             copy_in(reinterpret_cast<char *>(&active->run), from, sizeof(attnd_run), lane);
             __syncwarp();
             mirror_plan(resident, active->run.plan_offset_bytes, lane);
+            const attnd_plan_head *plan = reinterpret_cast<const attnd_plan_head *>(
+                resident->mirror + active->run.plan_offset_bytes);
+            variant = variant_index(plan->dim_qk, plan->dtype);
+            if (variant < variants_count && !(resident->resident >> variant & 1)) {
+                /* The command stays where it is for the kernels that come instead of these. */
+                if (lane == 0) {
+                    publish_sys(&resident->host->wanted, variant + 1);
+                    publish_gpu(&resident->leave, 1);
+                }
+                return;
+            }
         }
         if (lane == 0) {
             active->slot = slot;
+            active->variant = variant;
+            resident->used |= variant < variants_count ? 1u << variant : 0;
             active->next_item = 0;
             active->done_items = 0;
             active->cancelled = 0;
@@ -241,7 +330,9 @@ __device__ __forceinline__ void dispatch_commands(Resident *resident, uint32_t l
             active->kv_bytes = 0;
             active->begin_ns = clock_ns();
             active->end_ns = active->begin_ns;
-            active->code = slot < run_count && resolve_run(resident, active) ? 0 : -unknown_code;
+            active->code = variant == variants_count       ? -unsupported_code
+                           : resolve_run(resident, active) ? 0
+                                                           : -unknown_code;
             if (active->code)
                 active->run.items = 0;
         }

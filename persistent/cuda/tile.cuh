@@ -143,7 +143,7 @@ __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_
             for (uint32_t p = 0; p < merge.part_count; p++) {
                 uint64_t at =
                     uint64_t(run->merge_parts[merge.part_begin + p] + token) * plan.heads_q + head;
-                float weight = exp2f(__ldcg(&run->states[at * 2]) - base);
+                float weight = exp2_fast(__ldcg(&run->states[at * 2]) - base);
                 l += weight * __ldcg(&run->states[at * 2 + 1]);
                 o += weight * __ldcg(&run->outputs[at * dim + d]);
             }
