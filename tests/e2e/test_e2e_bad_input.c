@@ -359,6 +359,7 @@ static void pages_without_a_lease_are_refused(void **state)
     CHECK_EQUAL(trial.failure.fault.index, 9);
     CHECK_EQUAL(trial.failure.fault.value, trial.level[0].kv_indices[9]);
     engine_close(&engine);
+    trial_forget(&trial);
 }
 
 /* ---- calls ---- */

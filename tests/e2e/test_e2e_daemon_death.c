@@ -124,6 +124,7 @@ static int client(void *context)
         code = attnd_wait(engine.session, &completion, 1, ATTND_FOREVER);
     CHECK_ERROR(code, ATTND_E_DISCONNECTED);
     engine_close(&engine);
+    trial_forget(&trial);
     return 0;
 }
 
@@ -229,6 +230,7 @@ static void a_clean_end_finishes_what_runs(void **state)
     trial_must(&trial, trial_verify_run(&trial, 0, 0));
     CHECK_ERROR(attnd_wait(engine.session, &completion, 1, ATTND_FOREVER), ATTND_E_DISCONNECTED);
     engine_close(&engine);
+    trial_forget(&trial);
 }
 
 int main(void)

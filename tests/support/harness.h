@@ -53,6 +53,11 @@ pid_t harness_worker(const struct harness *harness);
 int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
                     size_t output_bytes);
 
+/** harness_example() - run the program @name of the build ("examples/engine") with ATTND_SOCKET in
+ * its environment; the rest as for harness_attnctl(). */
+int harness_example(const struct harness *harness, const char *name, char *output,
+                    size_t output_bytes);
+
 /* ---- client processes ---- */
 
 /** harness_fork() - run @client in a process of its own. Its return value is the exit status; a
