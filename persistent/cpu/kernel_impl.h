@@ -16,6 +16,7 @@
 #define ATTND_PERSISTENT_CPU_KERNEL_IMPL_H
 
 #include "persistent/cpu/kernel.h"
+#include "persistent/cpu/unroll.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define KEYS ATTND_KEYS_BLOCK
@@ -29,13 +30,13 @@ INLINE vf load_half(const uint16_t *in, uint32_t dtype)
 
 static void widen(float *out, const uint16_t *in, uint32_t count, uint32_t dtype, float scale)
 {
-    for (uint32_t i = 0; i < count; i += VF_LANES)
+    for (size_t i = 0; i < count; i += VF_LANES)
         vf_store(out + i, vf_mul(load_half(in + i, dtype), vf_set(scale)));
 }
 
 static void narrow(uint16_t *out, const float *in, uint32_t count, uint32_t dtype, float scale)
 {
-    for (uint32_t i = 0; i < count; i += VF_LANES) {
+    for (size_t i = 0; i < count; i += VF_LANES) {
         vf x = vf_mul(vf_load(in + i), vf_set(scale));
         if (dtype == ATTND_FP16)
             vf_store_fp16(out + i, x);
@@ -46,7 +47,7 @@ static void narrow(uint16_t *out, const float *in, uint32_t count, uint32_t dtyp
 
 static void blend(float *sum, const float *part, uint32_t count, float weight)
 {
-    for (uint32_t i = 0; i < count; i += VF_LANES)
+    for (size_t i = 0; i < count; i += VF_LANES)
         vf_store(sum + i, vf_fma(vf_load(part + i), vf_set(weight), vf_load(sum + i)));
 }
 
@@ -130,27 +131,27 @@ INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q, const struct 
     for (size_t t = 0; t < keys->count; t += T) {
         const uint16_t *k[VF_LANES], *v[VF_LANES];
         vf sum[VF_LANES];
-#pragma GCC unroll 16
+        UNROLL
         for (size_t j = 0; j < T; j++) {
             k[j] = keys->k[t + j] + block->k_head;
             v[j] = keys->v[t + j] + block->v_head;
         }
-#pragma GCC unroll 16
+        UNROLL
         for (size_t i = 0; i < VF_LANES; i++)
             sum[i] = vf_set(0.0f);
         for (size_t d = 0; d < dim; d += LINE) {
-#pragma GCC unroll 8
+            UNROLL
             for (size_t u = 0; u < LINE; u += VF_LANES) {
                 vf x[VF_LANES];
-#pragma GCC unroll 16
+                UNROLL
                 for (size_t r = 0; r < R; r++)
                     x[r] = vf_load(q + r * dim + d + u);
-#pragma GCC unroll 16
+                UNROLL
                 for (size_t j = 0; j < T; j++) {
                     vf y = load_half(k[j] + d + u, dtype);
                     if (fetch && j % (LINE / VF_LANES) == u / VF_LANES)
                         __builtin_prefetch(v[j] + d);
-#pragma GCC unroll 16
+                    UNROLL
                     for (size_t r = 0; r < R; r++)
                         sum[r * T + j] = vf_fma(x[r], y, sum[r * T + j]);
                 }
@@ -158,7 +159,7 @@ INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q, const struct 
         }
         float folded[VF_LANES];
         vf_store(folded, vf_reduce(sum));
-#pragma GCC unroll 16
+        UNROLL
         for (size_t r = 0; r < R; r++)
             __builtin_memcpy(&s[r][t], folded + r * T, T * sizeof(float));
     }
@@ -173,26 +174,25 @@ INLINE void gather_rows(size_t R, float *o, const float (*p)[KEYS], const struct
     for (size_t d = 0; d < dim; d += DECODE_COLS * VF_LANES) {
         const ptrdiff_t at = block->v_head + (ptrdiff_t)d, next_at = next->k_head + (ptrdiff_t)d;
         vf sum[DECODE_ROWS * DECODE_COLS];
-#pragma GCC unroll 16
+        UNROLL
         for (size_t i = 0; i < R * DECODE_COLS; i++)
             sum[i] = vf_load(o + i / DECODE_COLS * dim + d + i % DECODE_COLS * VF_LANES);
         for (size_t t = 0; t < count; t++) {
             const uint16_t *row = v[t] + at, *later = k[t] + next_at;
             vf y[DECODE_COLS];
-#pragma GCC unroll 16
+            UNROLL
             for (size_t c = 0; c < DECODE_COLS; c++)
                 y[c] = load_half(row + c * VF_LANES, dtype);
-#pragma GCC unroll 16
+            UNROLL
             for (size_t u = 0; fetch && u < DECODE_COLS * VF_LANES; u += LINE)
                 __builtin_prefetch(later + u);
-#pragma GCC unroll 16
+            UNROLL
             for (size_t r = 0; r < R; r++)
-#pragma GCC unroll 16
-                for (size_t c = 0; c < DECODE_COLS; c++)
-                    sum[r * DECODE_COLS + c] =
-                        vf_fma(vf_set(p[r][t]), y[c], sum[r * DECODE_COLS + c]);
+                UNROLL
+            for (size_t c = 0; c < DECODE_COLS; c++)
+                sum[r * DECODE_COLS + c] = vf_fma(vf_set(p[r][t]), y[c], sum[r * DECODE_COLS + c]);
         }
-#pragma GCC unroll 16
+        UNROLL
         for (size_t i = 0; i < R * DECODE_COLS; i++)
             vf_store(o + i / DECODE_COLS * dim + d + i % DECODE_COLS * VF_LANES, sum[i]);
     }
@@ -269,67 +269,69 @@ static void decode(const struct attnd_rows *rows, const struct attnd_block *bloc
 /* ---- prefill --------------------------------------------------------------------------------- */
 
 /* K of the block, transposed: VF_LANES keys x VF_LANES elements at a time. */
-INLINE void unpack_k(float *out, const struct attnd_keys *keys, ptrdiff_t k_head, uint32_t dim,
+INLINE void unpack_k(float *out, const struct attnd_keys *keys, ptrdiff_t k_head, size_t dim,
                      uint32_t dtype)
 {
-    for (uint32_t t = 0; t < keys->count; t += VF_LANES)
-        for (uint32_t d = 0; d < dim; d += VF_LANES) {
+    for (size_t t = 0; t < keys->count; t += VF_LANES)
+        for (size_t d = 0; d < dim; d += VF_LANES) {
             vf square[VF_LANES];
-#pragma GCC unroll 16
-            for (uint32_t j = 0; j < VF_LANES; j++)
+            UNROLL
+            for (size_t j = 0; j < VF_LANES; j++)
                 square[j] = load_half(keys->k[t + j] + k_head + d, dtype);
             vf_transpose(square);
-#pragma GCC unroll 16
-            for (uint32_t j = 0; j < VF_LANES; j++)
+            UNROLL
+            for (size_t j = 0; j < VF_LANES; j++)
                 vf_store(out + (d + j) * KEYS + t, square[j]);
         }
 }
 
-INLINE void unpack_v(float *out, const struct attnd_keys *keys, ptrdiff_t v_head, uint32_t dim,
+INLINE void unpack_v(float *out, const struct attnd_keys *keys, ptrdiff_t v_head, size_t dim,
                      uint32_t dtype)
 {
-    for (uint32_t t = 0; t < keys->count; t++)
-        for (uint32_t d = 0; d < dim; d += VF_LANES)
+    for (size_t t = 0; t < keys->count; t++)
+        for (size_t d = 0; d < dim; d += VF_LANES)
             vf_store(out + t * dim + d, load_half(keys->v[t] + v_head + d, dtype));
 }
 
 /* One register tile: c[R][MICRO_COLS vectors] = alpha[r] * c + a[R][depth] x b[depth][cols]; with
  * alpha NULL, c is only written. */
-INLINE void multiply_tile(uint32_t R, float *c, uint32_t c_stride, const float *a,
-                          uint32_t a_stride, const float *b, uint32_t b_stride, uint32_t depth,
-                          const float *alpha)
+INLINE void multiply_tile(size_t R, float *c, size_t c_stride, const float *a, size_t a_stride,
+                          const float *b, size_t b_stride, size_t depth, const float *alpha)
 {
-    vf sum[MICRO_ROWS * MICRO_COLS];
-#pragma GCC unroll 32
-    for (uint32_t i = 0; i < R * MICRO_COLS; i++)
-        sum[i] = alpha == NULL
-                     ? vf_set(0.0f)
-                     : vf_mul(vf_load(c + i / MICRO_COLS * c_stride + i % MICRO_COLS * VF_LANES),
-                              vf_set(alpha[i / MICRO_COLS]));
-    for (uint32_t k = 0; k < depth; k++) {
+    vf sum[MICRO_ROWS][MICRO_COLS];
+    UNROLL
+    for (size_t r = 0; r < R; r++)
+        UNROLL
+    for (size_t j = 0; j < MICRO_COLS; j++)
+        sum[r][j] = alpha == NULL
+                        ? vf_set(0.0f)
+                        : vf_mul(vf_load(c + r * c_stride + j * VF_LANES), vf_set(alpha[r]));
+    for (size_t k = 0; k < depth; k++, b += b_stride) {
         vf y[MICRO_COLS];
-#pragma GCC unroll 32
-        for (uint32_t j = 0; j < MICRO_COLS; j++)
-            y[j] = vf_load(b + k * b_stride + j * VF_LANES);
-#pragma GCC unroll 32
-        for (uint32_t r = 0; r < R; r++) {
+        UNROLL
+        for (size_t j = 0; j < MICRO_COLS; j++)
+            y[j] = vf_load(b + j * VF_LANES);
+        UNROLL
+        for (size_t r = 0; r < R; r++) {
             vf x = vf_set(a[r * a_stride + k]);
-#pragma GCC unroll 32
-            for (uint32_t j = 0; j < MICRO_COLS; j++)
-                sum[r * MICRO_COLS + j] = vf_fma(x, y[j], sum[r * MICRO_COLS + j]);
+            UNROLL
+            for (size_t j = 0; j < MICRO_COLS; j++)
+                sum[r][j] = vf_fma(x, y[j], sum[r][j]);
         }
     }
-#pragma GCC unroll 32
-    for (uint32_t i = 0; i < R * MICRO_COLS; i++)
-        vf_store(c + i / MICRO_COLS * c_stride + i % MICRO_COLS * VF_LANES, sum[i]);
+    UNROLL
+    for (size_t r = 0; r < R; r++)
+        UNROLL
+    for (size_t j = 0; j < MICRO_COLS; j++)
+        vf_store(c + r * c_stride + j * VF_LANES, sum[r][j]);
 }
 
 /* o of n rows (n <= MICRO_ROWS) = alpha * o + p v over `count` keys. */
-static void add_values(uint32_t n, float *o, const float (*p)[KEYS], const float *v, uint32_t count,
-                       uint32_t dim, const float *alpha)
+static void add_values(size_t n, float *o, const float (*p)[KEYS], const float *v, size_t count,
+                       size_t dim, const float *alpha)
 {
-    for (uint32_t d = 0; d < dim; d += MICRO_COLS * VF_LANES) {
-        uint32_t r = 0;
+    for (size_t d = 0; d < dim; d += MICRO_COLS * VF_LANES) {
+        size_t r = 0;
         if (n == MICRO_ROWS) {
             multiply_tile(MICRO_ROWS, o + d, dim, p[0], KEYS, v + d, dim, count, alpha);
             continue;
@@ -342,28 +344,28 @@ static void add_values(uint32_t n, float *o, const float (*p)[KEYS], const float
 }
 
 /* One micro-tile of rows, from @r on, against the unpacked block. */
-static void prefill_rows(const struct attnd_rows *rows, uint32_t r, const struct attnd_keys *keys,
+static void prefill_rows(const struct attnd_rows *rows, size_t r, const struct attnd_keys *keys,
                          const struct attnd_panel *panel)
 {
-    const uint32_t dim = rows->dim;
-    const uint32_t n = rows->count - r < MICRO_ROWS ? rows->count - r : MICRO_ROWS;
+    const size_t dim = rows->dim;
+    const size_t n = rows->count - r < MICRO_ROWS ? rows->count - r : MICRO_ROWS;
     uint32_t limit[MICRO_ROWS], most = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        limit[i] = limit_of(rows, r + i, keys);
+    for (size_t i = 0; i < n; i++) {
+        limit[i] = limit_of(rows, (uint32_t)(r + i), keys);
         most = limit[i] > most ? limit[i] : most;
     }
     if (most == 0)
         return;
 
     float s[MICRO_ROWS][KEYS] __attribute__((aligned(64)));
-    for (uint32_t t = 0; t < most; t += MICRO_COLS * VF_LANES)
+    for (size_t t = 0; t < most; t += MICRO_COLS * VF_LANES)
         multiply_tile(MICRO_ROWS, &s[0][t], KEYS, rows->q + r * dim, dim, panel->k + t, KEYS, dim,
                       NULL);
     float alpha[MICRO_ROWS];
-    for (uint32_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         alpha[i] = soften(s[i], limit[i], &rows->m[r + i], &rows->l[r + i]);
 
-    for (uint32_t i = 0, run; i < n; i += run) {
+    for (size_t i = 0, run; i < n; i += run) {
         for (run = 1; i + run < n && limit[i + run] == limit[i]; run++)
             ;
         if (limit[i] > 0)
