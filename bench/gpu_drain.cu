@@ -346,6 +346,7 @@ void make_plan(Bench &b, uint32_t plan_workers)
     head->retires_offset_bytes = retires_at;
     head->runs_offset_bytes = runs_at;
     head->heap_offset_bytes = heap_at;
+    head->heap_bytes = b.queue_bytes - heap_at;
     head->ring_entries = ring_entries;
     head->runs = ring_entries;
 }

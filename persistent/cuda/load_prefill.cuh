@@ -2,8 +2,8 @@
  * load_prefill.cuh - what the prefill loop computes on, brought to shared memory by the loader warps
  * of the producer warpgroup.
  *
- * Where a page holds a multiple of 8 tokens, one warp moves K and V as boxes of a tensor map (TMA),
- * {64 dims} x {box_rows tokens} each, one or two a lane. Elsewhere all loader warps gather rows by
+ * Where a page holds a multiple of 8 tokens, K and V come as boxes of a tensor map (TMA), {64 dims} x
+ * {box_rows tokens} each, at most one a lane. Elsewhere all loader warps gather rows by
  * cp.async: any page size, any strides of 16 bytes. Q always comes by cp.async: its packed rows are
  * (token, head) pairs. Loaders run ahead of the consumers, into the next item too.
  */
@@ -131,27 +131,27 @@ __device__ __forceinline__ uint32_t box_page(const Item &item, const int32_t *pa
     return page < limit ? page : 0;
 }
 
-/* The same by one warp and TMA. Lane l moves box l of each plane: panel l % panels of token chunk
- * l / panels. */
+/* One plane of an item by TMA, a box a lane: panel l % panels of token chunk l / panels. What a
+ * warp issues it issues one lane after the other, so K is shared by two warps (@part 0 and 1 of
+ * @parts) and V has a warp of its own. */
 template <typename T, int D>
-__device__ __forceinline__ void box_item(const Item &item, uint32_t k, uint32_t v,
-                                         PrefillBarriers *bars, uint32_t *count)
+__device__ __forceinline__ void box_item(const Item &item, const TensorMap *map, uint32_t base,
+                                         uint64_t *full, uint64_t *empty, uint32_t *count,
+                                         uint32_t part, uint32_t parts)
 {
     using Shape = PrefillShape<D>;
     const ActiveRun *run = item.run;
     const uint32_t lane = threadIdx.x % 32, rows = run->box_rows, page_size = run->page_size;
-    const uint32_t panel = lane % Shape::panels, chunk = lane / Shape::panels;
-    const bool mine = chunk * rows < Shape::keys;
-    const uint32_t to = panel * (Shape::keys * 128) + chunk * rows * 128;
+    const uint32_t boxes = Shape::keys / rows * Shape::panels, box = part + lane * parts;
+    const uint32_t panel = box % Shape::panels, chunk = box / Shape::panels;
+    const bool mine = box < boxes;
+    const uint32_t to = base + panel * (Shape::keys * 128) + chunk * rows * 128;
     const int32_t *pages = run->kv_pages + item.entry.page_begin;
     int32_t blocks = prefill_blocks<D>(item);
     int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(chunk * rows);
     uint32_t page = mine && blocks ? box_page(item, pages, token) : 0;
 
-    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(&run->k_map)
-                 : "memory");
-    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(&run->v_map)
-                 : "memory");
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
     for (int32_t block = blocks - 1; block >= 0; block--, (*count)++) {
         uint32_t stage = *count % prefill_stages, parity = *count / prefill_stages % 2;
         int32_t inside = int32_t(uint32_t(token) % page_size);
@@ -159,24 +159,15 @@ __device__ __forceinline__ void box_item(const Item &item, uint32_t k, uint32_t 
         token -= Shape::keys;
         if (mine && block) /* the next one's, long before it is needed */
             page = box_page(item, pages, token);
-        barrier_wait(&bars->k_empty[stage], parity ^ 1);
-        if (lane == 0) {
-            barrier_expect(&bars->k_full[stage], Shape::kv_bytes);
-            barrier_arrive(&bars->k_full[stage], kv_loaders - 1);
+        barrier_wait(&empty[stage], parity ^ 1);
+        if (lane == 0 && part == 0) {
+            barrier_expect(&full[stage], Shape::kv_bytes);
+            barrier_arrive(&full[stage], kv_loaders - 1);
         }
         __syncwarp();
         if (mine)
-            tma_box(k + stage * Shape::kv_bytes + to, &run->k_map, &bars->k_full[stage],
-                    int32_t(panel * 64), inside, int32_t(item.kv_head), int32_t(here));
-        barrier_wait(&bars->v_empty[stage], parity ^ 1);
-        if (lane == 0) {
-            barrier_expect(&bars->v_full[stage], Shape::kv_bytes);
-            barrier_arrive(&bars->v_full[stage], kv_loaders - 1);
-        }
-        __syncwarp();
-        if (mine)
-            tma_box(v + stage * Shape::kv_bytes + to, &run->v_map, &bars->v_full[stage],
-                    int32_t(panel * 64), inside, int32_t(item.kv_head), int32_t(here));
+            tma_box(to + stage * Shape::kv_bytes, map, &full[stage], int32_t(panel * 64), inside,
+                    int32_t(item.kv_head), int32_t(here));
     }
 }
 
@@ -201,12 +192,16 @@ __device__ __forceinline__ void prefill_load(const Item &item, Loader *loader)
         barrier_arrive_copies(&loader->bars->q_full);
         loader->q_count++;
     }
-    if (!item.run->box_rows)
-        gather_item<T, D>(item, k, v, loader->bars, &loader->count, loader->thread);
-    else if (loader->thread < q_first)
-        box_item<T, D>(item, k, v, loader->bars, &loader->count);
+    PrefillBarriers *bars = loader->bars;
+    const uint32_t warp = loader->thread / 32;
+    const ActiveRun *run = item.run;
+    if (!run->box_rows)
+        gather_item<T, D>(item, k, v, bars, &loader->count, loader->thread);
+    else if (warp == 1)
+        box_item<T, D>(item, &run->v_map, v, bars->v_full, bars->v_empty, &loader->count, 0, 1);
     else
-        loader->count += uint32_t(prefill_blocks<D>(item));
+        box_item<T, D>(item, &run->k_map, k, bars->k_full, bars->k_empty, &loader->count, warp / 2,
+                       2);
 }
 
 } // namespace attnd
