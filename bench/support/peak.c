@@ -56,16 +56,17 @@ static uint64_t sum(const char *begin, const char *end)
 
 static double fma_baseline(float x, float y)
 {
+    const uint32_t steps = FMA_STEPS / 4;
     float chain[4 * CHAINS];
     for (uint32_t i = 0; i < 4 * CHAINS; i++)
         chain[i] = (float)i;
-    for (uint32_t step = 0; step < FMA_STEPS / 4; step++)
+    for (uint32_t step = 0; step < steps; step++)
         for (uint32_t i = 0; i < 4 * CHAINS; i++)
             chain[i] = chain[i] * x + y;
     float total = 0;
     for (uint32_t i = 0; i < 4 * CHAINS; i++)
         total += chain[i];
-    return total == 0.5f ? 0 : 2.0 * 4 * CHAINS * (FMA_STEPS / 4);
+    return total == 0.5f ? 0 : 2.0 * 4 * CHAINS * steps;
 }
 
 #ifdef __x86_64__
