@@ -77,7 +77,7 @@ struct attnd_cpu_queue {
 struct attnd_cpu_worker {
     struct attnd_backend *backend;
     pthread_t thread;
-    float *memory; /* one allocation; the rest points into it */
+    void *memory; /* one allocation; the rest points into it */
     float *q, *o, *m, *l;
     uint32_t *end;
     struct attnd_panel panel;

@@ -10,6 +10,7 @@
  * layout the heads of a token are neighbours in memory. A compute-bound tile fills the buffers with
  * one head.
  */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -205,6 +206,7 @@ static void attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *
                          struct chunk *chunk, uint32_t head_begin, uint32_t head_end)
 {
     open_chunk(worker, chunk);
+    assert(chunk->packed > 0); /* run_open() refuses a group of 0; a chunk has rows */
     const uint32_t room = chunk->memory_bound ? ATTND_ROWS_MAX / chunk->packed : 1;
     for (uint32_t head = head_begin; head < head_end; head += room) {
         const uint32_t heads = head_end - head < room ? head_end - head : room;

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "persistent/cuda/cuda_none.c"
+#include "persistent/cuda/cuda_none.c" /* NOLINT(bugprone-suspicious-include) */
 
 static void a_build_without_cuda_says_unsupported(void **state)
 {
