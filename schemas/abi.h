@@ -263,7 +263,7 @@ ATTND_ASSERT_SIZE(attnd_command, ATTND_SLOT_BYTES);
 
 struct attnd_retire {
     uint32_t run;
-    int32_t code;              /* 0, -ATTND_E_CANCELLED, -ATTND_E_UNSUPPORTED */
+    int32_t code;              /* 0, -ATTND_E_CANCELLED, _UNKNOWN, _RANGE, _UNSUPPORTED */
     uint64_t begin_ns, end_ns; /* first tile taken, last tile done: CLOCK_MONOTONIC */
     uint64_t busy_ns;          /* summed over tile workers */
     uint64_t kv_bytes;         /* K and V read */
