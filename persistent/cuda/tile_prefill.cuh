@@ -51,23 +51,23 @@ __device__ __forceinline__ bool group_any(bool flag, uint32_t group)
     return any;
 }
 
+/* q, k, v: descriptors of an operand's first element. */
 template <typename T, int D>
-__device__ __forceinline__ void issue_scores(float (&s)[PrefillShape<D>::keys / 2], uint32_t q,
-                                             uint32_t k)
+__device__ __forceinline__ void issue_scores(float (&s)[PrefillShape<D>::keys / 2], uint64_t q,
+                                             uint64_t k)
 {
     using Shape = PrefillShape<D>;
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
         uint32_t panel = step / 4, inside = step % 4 * 32;
-        Wgmma<T, Shape::keys>::scores(
-            s, descriptor(q + panel * (prefill_rows * 128) + inside, 0, 1024),
-            descriptor(k + panel * (Shape::keys * 128) + inside, 0, 1024), step > 0);
+        Wgmma<T, Shape::keys>::scores(s, q + (panel * (prefill_rows * 128) + inside) / 16,
+                                      k + (panel * (Shape::keys * 128) + inside) / 16, step > 0);
     }
 }
 
 template <typename T, int D>
 __device__ __forceinline__ void
-issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4], uint32_t v)
+issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4], uint64_t v)
 {
     using Shape = PrefillShape<D>;
     constexpr uint32_t panel_bytes = Shape::keys * 128;
@@ -77,9 +77,13 @@ issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4],
         for (int step = 0; step < Shape::keys / 16; step++)
             Wgmma<T, Shape::out_columns>::values(
                 state.o[part], &p[step * 4],
-                descriptor(v + part * (Shape::out_columns / 64) * panel_bytes + step * 2048,
-                           panel_bytes, 1024),
-                1);
+                v + (part * (Shape::out_columns / 64) * panel_bytes + step * 2048) / 16, 1);
+}
+
+/* The same in all lanes, and known to be. */
+__device__ __forceinline__ uint32_t uniform(uint32_t value)
+{
+    return __shfl_sync(0xffffffffu, value, 0);
 }
 
 /* Scores to probabilities: moves the maxima, sums. fade: what o must be scaled by. Without a mask a
@@ -225,7 +229,7 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
 /* What a warpgroup carries from block to block besides its rows. */
 struct PrefillCursor {
     PrefillBarriers *bars;
-    uint32_t q, k, v; /* shared addresses: this group's Q, stage 0 of K and of V */
+    uint64_t q, k, v; /* descriptors: this group's Q, stage 0 of K and of V */
     uint32_t count;   /* blocks of K used so far, across items; V is one behind in the loop */
     uint32_t group;
     bool gathered; /* K and V come by cp.async: a fence before wgmma reads them */
@@ -259,13 +263,13 @@ __device__ __forceinline__ void prefill_step(PrefillCursor &at, RowState<D> &sta
         fence_proxy_async();
     products_begin(at.group);
     wgmma_fence();
-    issue_scores<T, D>(s, at.q, at.k + next * Shape::kv_bytes);
+    issue_scores<T, D>(s, at.q, at.k + next * (Shape::kv_bytes / 16));
     wgmma_commit();
     barrier_wait(&at.bars->v_full[now], now_parity);
     if (at.gathered)
         fence_proxy_async();
     wgmma_fence();
-    issue_values<T, D>(state, p, at.v + now * Shape::kv_bytes);
+    issue_values<T, D>(state, p, at.v + now * (Shape::kv_bytes / 16));
     wgmma_commit();
     products_end(at.group);
     wgmma_wait<1>();
@@ -287,14 +291,15 @@ __device__ __forceinline__ bool prefill_consume(const Item &item, uint32_t share
 {
     using Shape = PrefillShape<D>;
     const attnd_plan_head &plan = item.run->plan;
-    const uint32_t group = consumer_thread() / 128, warp = consumer_thread() / 32 % 4;
+    const uint32_t group = uniform(consumer_thread() / 128), warp = consumer_thread() / 32 % 4;
     const uint32_t first_row = group * 64 + warp * 16 + threadIdx.x % 32 / 4;
     const float scale = plan.sm_scale * 1.44269504088896f;
+    const uint32_t k = shared + Shape::q_bytes, v = k + prefill_stages * Shape::kv_bytes;
     PrefillCursor at = {bars,
-                        shared + group * (64 * 128),
-                        shared + Shape::q_bytes,
-                        shared + Shape::q_bytes + prefill_stages * Shape::kv_bytes,
-                        *count,
+                        descriptor(uniform(shared + group * (64 * 128)), 0, 1024),
+                        descriptor(uniform(k), 0, 1024),
+                        descriptor(uniform(v), Shape::keys * 128, 1024),
+                        uniform(*count),
                         group,
                         item.run->box_rows == 0};
     RowState<D> state = {};
@@ -324,7 +329,7 @@ __device__ __forceinline__ bool prefill_consume(const Item &item, uint32_t share
             fence_proxy_async();
         products_begin(group);
         wgmma_fence();
-        issue_scores<T, D>(s, at.q, at.k + stage_of(at.count) * Shape::kv_bytes);
+        issue_scores<T, D>(s, at.q, at.k + stage_of(at.count) * (Shape::kv_bytes / 16));
         wgmma_commit();
         products_end(group);
         wgmma_wait<0>();
@@ -332,7 +337,7 @@ __device__ __forceinline__ bool prefill_consume(const Item &item, uint32_t share
         softmax_block<D, true>(state, s, scale, first, fade);
         pack_p<T, D>(p, s);
         barrier_wait(&bars->v_full[stage_of(at.count)], parity_of(at.count));
-        zero_tail<D>(at.v + stage_of(at.count) * Shape::kv_bytes, item.kv_end - first);
+        zero_tail<D>(v + stage_of(at.count) * Shape::kv_bytes, item.kv_end - first);
         for (; first > item.kv_begin && first > free_end; ) {
             first -= Shape::keys;
             prefill_step<T, D, true>(at, state, s, p, scale, first);
@@ -349,7 +354,7 @@ __device__ __forceinline__ bool prefill_consume(const Item &item, uint32_t share
         if (at.gathered)
             fence_proxy_async();
         wgmma_fence();
-        issue_values<T, D>(state, p, at.v + now * Shape::kv_bytes);
+        issue_values<T, D>(state, p, at.v + now * (Shape::kv_bytes / 16));
         wgmma_commit();
         wgmma_wait<0>();
         barrier_arrive_warp(&bars->v_empty[now]);
