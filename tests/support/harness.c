@@ -295,10 +295,8 @@ pid_t harness_worker(const struct harness *harness)
     return pid;
 }
 
-/* Runs argv[0] of the folder of programs with the daemon's socket in its environment; its standard
- * output, terminated, is in @output. Return: its exit status. */
-static int run_program(const struct harness *harness, const char *const *argv, char *output,
-                       size_t output_bytes)
+int harness_program(const struct harness *harness, const char *const *argv, char *output,
+                    size_t output_bytes)
 {
     int pipes[2], status = 0;
     char path[600];
@@ -339,13 +337,5 @@ int harness_attnctl(const struct harness *harness, const char *const *arguments,
         argv[count++] = *arguments;
     argv[count++] = "--socket";
     argv[count] = harness->socket;
-    return run_program(harness, argv, output, output_bytes);
-}
-
-int harness_example(const struct harness *harness, const char *name, char *output,
-                    size_t output_bytes)
-{
-    const char *argv[] = {name, NULL};
-
-    return run_program(harness, argv, output, output_bytes);
+    return harness_program(harness, argv, output, output_bytes);
 }

@@ -53,9 +53,9 @@ pid_t harness_worker(const struct harness *harness);
 int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
                     size_t output_bytes);
 
-/** harness_example() - run the program @name of the build ("examples/engine") with ATTND_SOCKET in
- * its environment; the rest as for harness_attnctl(). */
-int harness_example(const struct harness *harness, const char *name, char *output,
+/** harness_program() - run a program of the build, argv[0] ("examples/engine"), with the daemon's
+ * socket in ATTND_SOCKET; the rest as for harness_attnctl(). */
+int harness_program(const struct harness *harness, const char *const *argv, char *output,
                     size_t output_bytes);
 
 /* ---- client processes ---- */
