@@ -1,6 +1,6 @@
 /*
- * gpu_drain.cu - the tile interpreter alone: plans by the planner, runs by the resident kernels, and
- * nothing else of the service.
+ * gpu_drain.cu - the tile interpreter alone: plans by the planner, runs by the resident kernels,
+ * and nothing else of the service.
  *
  * The program plays the daemon: it lays out a queue segment in pinned host memory, pools and
  * tensors in device memory, rings one run after the other and waits for its retire. Layers rotate,
@@ -308,12 +308,16 @@ void make_plan(Bench &b, uint32_t plan_workers)
     memset(b.queue, 0, b.queue_bytes);
 
     attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(b.queue + pool_at);
-    *pool = {s.layers, uint32_t(b.page_ids.size()), s.page_size, s.heads_kv, s.dim, s.dim,
-             s.dtype,  0};
+    *pool = {s.layers, uint32_t(b.page_ids.size()), s.page_size, s.heads_kv, s.dim, s.dim, s.dtype,
+             0};
     attnd_heap_plane *planes = reinterpret_cast<attnd_heap_plane *>(pool + 1);
     for (uint32_t i = 0; i < 2 * s.layers; i++)
-        planes[i] = {0, 0, i * b.plane_bytes, int64_t(s.page_size) * s.heads_kv * s.dim,
-                     int64_t(s.heads_kv) * s.dim, int64_t(s.dim)};
+        planes[i] = {0,
+                     0,
+                     i * b.plane_bytes,
+                     int64_t(s.page_size) * s.heads_kv * s.dim,
+                     int64_t(s.heads_kv) * s.dim,
+                     int64_t(s.dim)};
 
     std::vector<int32_t> qo(s.batch + 1), kv(s.batch + 1), last(s.batch);
     for (uint32_t i = 0; i <= s.batch; i++) {
@@ -454,8 +458,8 @@ float check(Bench &b)
     MUST(cudaMalloc(&bad, 8));
     MUST(cudaMemset(bad, 0, 8));
     MUST(cudaMemcpy(samples_device, samples.data(), count * sizeof(uint2), cudaMemcpyHostToDevice));
-    MUST(cudaMemcpy(pages_device, b.page_ids.data(), b.page_ids.size() * 4,
-                    cudaMemcpyHostToDevice));
+    MUST(
+        cudaMemcpy(pages_device, b.page_ids.data(), b.page_ids.size() * 4, cudaMemcpyHostToDevice));
     MUST(cudaFuncSetAttribute(reference, cudaFuncAttributeMaxDynamicSharedMemorySize, 160 * 1024));
     count_bad<<<2048, 256>>>(reinterpret_cast<uint16_t *>(b.o), b.rows_bytes / 2 * s.layers,
                              s.dtype, bad);
@@ -490,10 +494,10 @@ float check(Bench &b)
 void release(Bench &b)
 {
     attnd_plan_free(b.plan);
-    for (void *memory : {(void *)b.kv, (void *)b.q, (void *)b.o, (void *)b.lse, (void *)b.resident,
-                         (void *)b.settings.mirror, (void *)b.settings.memories,
-                         (void *)b.settings.scratch, (void *)b.settings.runs,
-                         (void *)b.settings.templates})
+    for (void *memory :
+         {(void *)b.kv, (void *)b.q, (void *)b.o, (void *)b.lse, (void *)b.resident,
+          (void *)b.settings.mirror, (void *)b.settings.memories, (void *)b.settings.scratch,
+          (void *)b.settings.runs, (void *)b.settings.templates})
         cudaFree(memory);
     cudaFreeHost(b.queue);
     cudaFreeHost(b.words);

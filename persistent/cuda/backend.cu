@@ -5,11 +5,11 @@
  * The device reads commands from and writes retires to the queue segment, which is registered with
  * the driver; the port's next() and retire() are not used. One host thread beats the heart (a
  * kernel whose host is gone leaves by itself) and wakes the daemon when a retire finds it asleep: a
- * GPU cannot make a system call. It also brings other variants of the worker kernel (head dimension,
- * element type): when a run needs one that is not resident, the kernels leave, and those that were
- * used come back beside it, the SMs shared out evenly. What waits for a resident kernel to end (unregistering memory) is
- * done with the kernel parked; everything else is on the list of calls that were measured not to
- * wait.
+ * GPU cannot make a system call. It also brings other variants of the worker kernel (head
+ * dimension, element type): when a run needs one that is not resident, the kernels leave, and those
+ * that were used come back beside it, the SMs shared out evenly. What waits for a resident kernel
+ * to end (unregistering memory) is done with the kernel parked; everything else is on the list of
+ * calls that were measured not to wait.
  */
 #include "persistent/cuda/resident.cuh"
 
@@ -162,8 +162,8 @@ static cudaError_t allocate(attnd_backend *backend)
         (error = cudaHostRegister(queue, backend->config.queue_bytes, cudaHostRegisterMapped)) ||
         (error = cudaHostGetDevicePointer((void **)&backend->queue_device, queue, 0)) ||
         (error = cudaHostAlloc((void **)&backend->words, 128, cudaHostAllocMapped)) ||
-        (error = cudaMalloc(&settings.templates,
-                            attnd::map_templates * sizeof(attnd::TensorMap))) ||
+        (error =
+             cudaMalloc(&settings.templates, attnd::map_templates * sizeof(attnd::TensorMap))) ||
         (error = attnd::resident_templates(settings.templates, backend->copy_stream)) ||
         (error = cudaMalloc(&backend->resident, sizeof(Resident))) ||
         (error = cudaMalloc(&backend->memories, ATTND_MEMORIES_MAX * sizeof(Memory))) ||

@@ -103,10 +103,10 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *barrier, uint32_t count
 /* One arrival that also announces @bytes of bulk copies. */
 __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(barrier)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
 }
 
 /* One arrival a warp, after all its lanes are done. */

@@ -1,6 +1,6 @@
 /*
- * copy.cuh - copies from global to shared memory that nobody waits for: cp.async, 16 bytes a thread,
- * past L1, zero-filled where asked; and TMA, a box of a tensor a thread.
+ * copy.cuh - copies from global to shared memory that nobody waits for: cp.async, 16 bytes a
+ * thread, past L1, zero-filled where asked; and TMA, a box of a tensor a thread.
  */
 #ifndef ATTND_PERSISTENT_CUDA_COPY_CUH
 #define ATTND_PERSISTENT_CUDA_COPY_CUH

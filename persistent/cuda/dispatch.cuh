@@ -320,9 +320,9 @@ __device__ __forceinline__ uint32_t take_command(Resident *resident, ActiveRun *
     }
     __syncwarp();
     uint32_t variant = variant_index(head->dim_qk, head->dtype);
-    int32_t code = variant == variants_count                         ? -unsupported_code
-                   : resolve_run(resident, active, word, lane)       ? 0
-                                                                     : -unknown_code;
+    int32_t code = variant == variants_count                   ? -unsupported_code
+                   : resolve_run(resident, active, word, lane) ? 0
+                                                               : -unknown_code;
     if (lane == 0)
         active->code = code;
     return variant;
@@ -401,9 +401,9 @@ __device__ __forceinline__ void dispatch_commands(Resident *resident, uint32_t l
         uint32_t index = resident->published;
         if (!slot_free(resident, index, lane))
             continue;
-        uint32_t slot = uint32_t(load_host8(reinterpret_cast<const char *>(
-                                                &commands[head & (entries - 1)])) >>
-                                 32); /* the second field */
+        uint32_t slot =
+            uint32_t(load_host8(reinterpret_cast<const char *>(&commands[head & (entries - 1)])) >>
+                     32); /* the second field */
         ActiveRun *active = &resident->runs[index % active_runs];
         uint32_t variant = variants_count;
         if (lane == 0)

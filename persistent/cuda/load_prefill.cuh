@@ -1,11 +1,11 @@
 /*
- * load_prefill.cuh - what the prefill loop computes on, brought to shared memory by the loader warps
- * of the producer warpgroup.
+ * load_prefill.cuh - what the prefill loop computes on, brought to shared memory by the loader
+ * warps of the producer warpgroup.
  *
- * Where a page holds a multiple of 8 tokens, K and V come as boxes of a tensor map (TMA), {64 dims} x
- * {box_rows tokens} each, at most one a lane. Elsewhere all loader warps gather rows by
- * cp.async: any page size, any strides of 16 bytes. Q always comes by cp.async: its packed rows are
- * (token, head) pairs. Loaders run ahead of the consumers, into the next item too.
+ * Where a page holds a multiple of 8 tokens, K and V come as boxes of a tensor map (TMA), {64 dims}
+ * x {box_rows tokens} each, at most one a lane. Elsewhere all loader warps gather rows by cp.async:
+ * any page size, any strides of 16 bytes. Q always comes by cp.async: its packed rows are (token,
+ * head) pairs. Loaders run ahead of the consumers, into the next item too.
  */
 #ifndef ATTND_PERSISTENT_CUDA_LOAD_PREFILL_CUH
 #define ATTND_PERSISTENT_CUDA_LOAD_PREFILL_CUH
@@ -180,7 +180,7 @@ struct Loader {
 };
 
 template <typename T, int D>
-__device__ __forceinline__ void prefill_load(const Item &item, Loader *loader)
+__device__ __forceinline__ void prefill_load(const Item &item, const ActiveRun *run, Loader *loader)
 {
     using Shape = PrefillShape<D>;
     const uint32_t k = loader->shared + Shape::q_bytes;
@@ -194,8 +194,8 @@ __device__ __forceinline__ void prefill_load(const Item &item, Loader *loader)
     }
     PrefillBarriers *bars = loader->bars;
     const uint32_t warp = loader->thread / 32;
-    const ActiveRun *run = item.run;
-    if (!run->box_rows)
+    /* Maps are read where they lie in global memory, not from the copy of the run. */
+    if (!item.run->box_rows)
         gather_item<T, D>(item, k, v, bars, &loader->count, loader->thread);
     else if (warp == 1)
         box_item<T, D>(item, &run->v_map, v, bars->v_full, bars->v_empty, &loader->count, 0, 1);

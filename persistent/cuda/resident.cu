@@ -44,8 +44,9 @@ cudaError_t resident_prepare()
     for (uint32_t v = 0; v < variants_count && !error; v++) {
         Variant variant = variant_get(v);
         if (!(error = cudaFuncGetAttributes(&attributes, variant.kernel)))
-            error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         int(variant.shared_bytes));
+            error =
+                cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     int(variant.shared_bytes));
     }
     return error;
 }

@@ -26,9 +26,9 @@ struct WorkerShared {
 
 /* Shared memory the inner loops take turns in. */
 template <int D>
-constexpr uint32_t tile_bytes = PrefillShape<D>::shared_bytes > decode_shared_bytes<D>
-                                    ? PrefillShape<D>::shared_bytes
-                                    : decode_shared_bytes<D>;
+constexpr uint32_t tile_bytes =
+    PrefillShape<D>::shared_bytes > decode_shared_bytes<D> ? PrefillShape<D>::shared_bytes
+                                                           : decode_shared_bytes<D>;
 
 /* What a consumer warp keeps from turn to turn. */
 struct Consumer {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void attend(Consumer *self, const Turn *turn, uint32_
     } else {
         Turns *turns = &self->shared->turns;
         if (D <= 128 && item.packed_rows > 8)
-            attend_decode < T, D, D <= 128 ? 2 : 1 > (item, number, turns, &self->ring, self->buffer);
+            attend_decode<T, D, D <= 128 ? 2 : 1>(item, number, turns, &self->ring, self->buffer);
         else
             attend_decode<T, D, 1>(item, number, turns, &self->ring, self->buffer);
         fence_proxy_async(); /* TMA may write next what ldmatrix read */
@@ -81,8 +81,7 @@ __device__ __forceinline__ void turn_done(Turn *turn, uint64_t begin_ns)
     ActiveRun *run = turn->run;
     const Item &item = turn->item;
     uint64_t end_ns = clock_ns();
-    if (run->run.kind == ATTND_RUN_ATTEND && item.kv_end > item.kv_begin &&
-        turn->path != path_skip)
+    if (run->run.kind == ATTND_RUN_ATTEND && item.kv_end > item.kv_begin && turn->path != path_skip)
         atomicAdd(&run->kv_bytes, 2ull * sizeof(T) * D * uint64_t(item.kv_end - item.kv_begin));
     atomicAdd(&run->busy_ns, static_cast<unsigned long long>(end_ns - begin_ns));
     atomicMax(&run->end_ns, static_cast<unsigned long long>(end_ns));
@@ -110,7 +109,7 @@ __device__ __forceinline__ void consume(WorkerShared *shared, char *buffer)
             consumers_sync(); /* the other warpgroup may still read Q, K and V */
         before = path;
         if (path == path_append)
-            append_item<T>(turn->run, turn->index);
+            append_item<T>(turn->item.run, turn->index);
         else if (path != path_skip)
             attend<T, D>(&self, turn, number);
         turn_done<T, D>(turn, begin_ns);
@@ -134,7 +133,7 @@ __device__ __forceinline__ void load(WorkerShared *shared, char *buffer)
         if (path == path_prefill) {
             if (number && before != path_prefill)
                 turn_left(&shared->turns, number - 1); /* the buffer is decode's until then */
-            prefill_load<T, D>(turn->item, &loader);
+            prefill_load<T, D>(turn->item, turn->run, &loader);
         }
         before = path;
         turn_leave(&shared->turns, number);
@@ -159,9 +158,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x >= 32) {
             load<T, D>(&shared, buffer);
-        } else if (threadIdx.x == 0) {
+        } else {
             uint32_t worker = first_worker + blockIdx.x;
-            Taker taker = {resident, &shared.turns, worker, variant, resident->cursor[worker]};
+            Taker taker = {resident, &shared.turns, worker, variant, resident->cursor[worker], 0, 0,
+                           0};
             take_turns<D>(&taker);
         }
     }

@@ -29,8 +29,8 @@ constexpr int decode_warps = consumer_threads / 32;
 template <int D> constexpr int decode_stages = D == 64 ? 4 : D == 128 ? 2 : 1;
 constexpr uint32_t decode_ring_bytes = decode_warps * 16384;
 template <int D>
-constexpr uint32_t decode_shared_bytes =
-    decode_ring_bytes + decode_warps * decode_rows<D> * (D + 3) * 4;
+constexpr uint32_t decode_shared_bytes = decode_ring_bytes +
+                                         decode_warps *decode_rows<D> *(D + 3) * 4;
 
 template <typename T> struct Mma;
 template <> struct Mma<__half> {
@@ -78,26 +78,20 @@ __device__ __forceinline__ uint32_t movmatrix_trans(uint32_t value)
 /* One warp's walk over the blocks of an item: where the next ones to load lie. Lanes 0-15 resolve
  * tokens of K, 16-31 of V. */
 struct BlockWalk {
-    const char *base;    /* plane and head */
-    const int32_t *page_list; /* of the entry */
+    const char *base;                  /* plane and head */
+    const int32_t *page_list;          /* of the entry */
     int64_t stride_page, stride_token; /* bytes */
     uint32_t page_size, pages;
     int32_t begin, end; /* tokens */
     int32_t next;       /* block to load */
-    const char *row;    /* of this lane, in block `next` */
+    uint32_t page[2];   /* of this lane's token in block `next` and the one after: fetched ahead */
 };
 
-__device__ __forceinline__ void walk_resolve(BlockWalk *walk, uint32_t lane)
+/* The page of this lane's token in @block; any where there is none. */
+__device__ __forceinline__ uint32_t walk_page(const BlockWalk *walk, int32_t block, uint32_t lane)
 {
-    int32_t token = walk->begin + walk->next * decode_block + int32_t(lane % 16);
-    walk->row = walk->base;
-    if (token >= walk->end)
-        return;
-    uint32_t index = uint32_t(token) / walk->page_size;
-    uint32_t page = uint32_t(walk->page_list[index]);
-    page = page < walk->pages ? page : 0;
-    walk->row += int64_t(page) * walk->stride_page +
-                 int64_t(uint32_t(token) - index * walk->page_size) * walk->stride_token;
+    int32_t token = walk->begin + block * decode_block + int32_t(lane % 16);
+    return token < walk->end ? uint32_t(walk->page_list[uint32_t(token) / walk->page_size]) : 0;
 }
 
 __device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, uint32_t warp,
@@ -115,7 +109,8 @@ __device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, ui
     walk->begin = item.kv_begin;
     walk->end = item.kv_end;
     walk->next = int32_t(warp);
-    walk_resolve(walk, lane);
+    walk->page[0] = walk_page(walk, walk->next, lane);
+    walk->page[1] = walk_page(walk, walk->next + decode_warps, lane);
 }
 
 __device__ __forceinline__ bool walk_ended(const BlockWalk &walk)
@@ -128,28 +123,34 @@ template <int D>
 __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint32_t lane)
 {
     constexpr int chunks = D / 8, rounds = decode_block * chunks / 32;
-    int32_t left = walk->end - walk->begin - walk->next * decode_block;
+    int32_t first = walk->begin + walk->next * decode_block, left = walk->end - first;
+    uint32_t inside = uint32_t(first + int32_t(lane % 16)) % walk->page_size;
+    uint32_t page = walk->page[0] < walk->pages ? walk->page[0] : 0;
+    const char *row = walk->base;
+    if (int32_t(lane % 16) < left)
+        row += int64_t(page) * walk->stride_page + int64_t(inside) * walk->stride_token;
+    walk->next += decode_warps;
+    walk->page[0] = walk->page[1];
+    walk->page[1] = walk_page(walk, walk->next + decode_warps, lane);
 #pragma unroll
     for (int plane = 0; plane < 2; plane++)
 #pragma unroll
         for (int i = 0; i < rounds; i++) {
             uint32_t at = i * 32 + lane, r = at / chunks, c = at % chunks;
-            uint64_t from = __shfl_sync(0xffffffffu, uint64_t(walk->row), plane * 16 + r);
+            uint64_t from = __shfl_sync(0xffffffffu, uint64_t(row), plane * 16 + r);
             uint32_t to =
                 shared + plane * (decode_block * D * 2) + r * (D * 2) + ((c ^ (r & 7)) << 4);
             cp_async16(to, reinterpret_cast<const char *>(from) + c * 16,
                        int32_t(r) < left ? 16 : 0);
         }
-    walk->next += decode_warps;
-    walk_resolve(walk, lane);
 }
 
 /* A warp's ring, kept from item to item. */
 struct DecodeRing {
-    BlockWalk walk;    /* of the item whose blocks are being loaded */
-    uint32_t ahead;    /* 1: that is the item after the one being computed */
-    int ahead_slots;   /* slots filled (or left empty) since it is */
-    int slot;          /* the next to be computed, and so the next to be filled */
+    BlockWalk walk;  /* of the item whose blocks are being loaded */
+    uint32_t ahead;  /* 1: that is the item after the one being computed */
+    int ahead_slots; /* slots filled (or left empty) since it is */
+    int slot;        /* the next to be computed, and so the next to be filled */
 };
 
 /* Refills the slot just freed: a block of this item, or of the next one if that is known. */
@@ -303,8 +304,9 @@ __device__ __forceinline__ void attend_decode(const Item &item, uint32_t number,
                 l[n][j] += __shfl_xor_sync(0xffffffffu, l[n][j], step);
     consumers_sync(); /* nobody reads the previous item's */
     constexpr int columns = 8 * N;
-    float *outs = reinterpret_cast<float *>(shared + decode_ring_bytes); /* [warps][columns][D + 1] */
-    float *states = outs + warps * columns * (D + 1); /* [warps][columns][2] */
+    float *outs =
+        reinterpret_cast<float *>(shared + decode_ring_bytes); /* [warps][columns][D + 1] */
+    float *states = outs + warps * columns * (D + 1);          /* [warps][columns][2] */
     static_assert(columns <= decode_rows<D>, "registers and shared memory");
 #pragma unroll
     for (int n = 0; n < N; n++) {

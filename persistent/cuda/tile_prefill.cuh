@@ -87,7 +87,8 @@ __device__ __forceinline__ uint32_t uniform(uint32_t value)
 }
 
 /* Scores to probabilities: moves the maxima, sums. fade: what o must be scaled by. Without a mask a
- * maximum of -inf comes from the data; it makes NaN, which the check at the end of the item sees. */
+ * maximum of -inf comes from the data; it makes NaN, which the check at the end of the item sees.
+ */
 template <int D, bool masked>
 __device__ __forceinline__ void softmax_block(RowState<D> &state,
                                               float (&s)[PrefillShape<D>::keys / 2], float scale,
@@ -139,8 +140,7 @@ __device__ __forceinline__ void pack_p(uint32_t (&p)[PrefillShape<D>::keys / 4],
         p[i] = Pack<T>::pair(s[i * 2], s[i * 2 + 1]);
 }
 
-template <int D>
-__device__ __forceinline__ void scale_o(RowState<D> &state, const float (&fade)[2])
+template <int D> __device__ __forceinline__ void scale_o(RowState<D> &state, const float (&fade)[2])
 {
     using Shape = PrefillShape<D>;
 #pragma unroll
@@ -152,8 +152,7 @@ __device__ __forceinline__ void scale_o(RowState<D> &state, const float (&fade)[
 
 /* Rows of V past the range may hold anything, and 0 * NaN is NaN: zeros, in the last block. Both
  * warpgroups read them, so both wait. */
-template <int D>
-__device__ __forceinline__ void zero_tail(uint32_t v, int32_t rows_valid)
+template <int D> __device__ __forceinline__ void zero_tail(uint32_t v, int32_t rows_valid)
 {
     using Shape = PrefillShape<D>;
     constexpr int chunks = D / 8;
@@ -181,10 +180,10 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
     const bool partial = item.tile.partial != ATTND_NONE;
-    const bool words = (uint64_t(run->o) | uint64_t(plan.o_stride_row) * 2 |
-                        uint64_t(plan.o_stride_head) * 2) %
-                           4 ==
-                       0;
+    const bool words =
+        (uint64_t(run->o) | uint64_t(plan.o_stride_row) * 2 | uint64_t(plan.o_stride_head) * 2) %
+            4 ==
+        0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         uint32_t r = first_row + half * 8;
@@ -247,10 +246,9 @@ __device__ __forceinline__ uint32_t parity_of(uint32_t count)
 
 /* QK of the next block, PV of this one, softmax of the next. */
 template <typename T, int D, bool masked>
-__device__ __forceinline__ void prefill_step(PrefillCursor &at, RowState<D> &state,
-                                             float (&s)[PrefillShape<D>::keys / 2],
-                                             uint32_t (&p)[PrefillShape<D>::keys / 4], float scale,
-                                             int32_t first)
+__device__ __forceinline__ void
+prefill_step(PrefillCursor &at, RowState<D> &state, float (&s)[PrefillShape<D>::keys / 2],
+             uint32_t (&p)[PrefillShape<D>::keys / 4], float scale, int32_t first)
 {
     using Shape = PrefillShape<D>;
     const uint32_t now = stage_of(at.count), now_parity = parity_of(at.count);
@@ -338,7 +336,7 @@ __device__ __forceinline__ bool prefill_consume(const Item &item, uint32_t share
         pack_p<T, D>(p, s);
         barrier_wait(&bars->v_full[stage_of(at.count)], parity_of(at.count));
         zero_tail<D>(v + stage_of(at.count) * Shape::kv_bytes, item.kv_end - first);
-        for (; first > item.kv_begin && first > free_end; ) {
+        for (; first > item.kv_begin && first > free_end;) {
             first -= Shape::keys;
             prefill_step<T, D, true>(at, state, s, p, scale, first);
         }
