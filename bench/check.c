@@ -3,7 +3,7 @@
  *   check --record bench/results -- build/tests/long/PROGRAM...
  *
  * Runs the program, lets its output through, and takes the number from its last line of the form
- * "N batches, M mismatches". A mismatch, a failing program or a missing line records nothing. */
+ * "verified N batches, M mismatches". A mismatch, a failing program or a missing line records nothing. */
 #include "bench/support/record.h"
 
 #include <argp.h>
@@ -92,7 +92,7 @@ static int run(char **command, uint64_t *batches)
         uint64_t n, m;
 
         fputs(line, stdout);
-        if (sscanf(line, "%" SCNu64 " batches, %" SCNu64 " mismatches", &n, &m) == 2) {
+        if (sscanf(line, "verified %" SCNu64 " batches, %" SCNu64 " mismatches", &n, &m) == 2) {
             *batches = n;
             mismatches = m;
             found = true;
@@ -106,7 +106,7 @@ static int run(char **command, uint64_t *batches)
     if (!found || mismatches) {
         fprintf(stderr, "check: %s\n",
                 found ? "there are mismatches"
-                      : "no line of the form 'N "
+                      : "no line of the form 'verified N "
                         "batches, M mismatches'");
         return -1;
     }
