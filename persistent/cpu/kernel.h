@@ -72,10 +72,10 @@ struct attnd_kernel {
     void (*decode)(const struct attnd_rows *rows, const struct attnd_block *block,
                    const struct attnd_block *next);
 
-    /* Lets any number of rows see a block; unpacks K and V first. Micro-tiles of rows that see
-     * nothing of it are skipped. */
+    /* Lets any number of rows see a block; unpacks K and V first, and fetches @next into the cache
+     * meanwhile. Micro-tiles of rows that see nothing of it are skipped. */
     void (*prefill)(const struct attnd_rows *rows, const struct attnd_block *block,
-                    const struct attnd_panel *panel);
+                    const struct attnd_block *next, const struct attnd_panel *panel);
 };
 
 /**

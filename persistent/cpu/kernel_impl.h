@@ -374,8 +374,18 @@ static void prefill_rows(const struct attnd_rows *rows, size_t r, const struct a
     }
 }
 
+/* Asks for keys [begin, end) of a block, into the second-level cache: the first is the panels'. */
+static void fetch_keys(const struct attnd_block *next, size_t begin, size_t end, size_t dim)
+{
+    for (size_t t = begin; t < end && t < KEYS; t++)
+        for (size_t d = 0; d < dim; d += LINE) {
+            __builtin_prefetch(next->keys->k[t] + next->k_head + d, 0, 2);
+            __builtin_prefetch(next->keys->v[t] + next->v_head + d, 0, 2);
+        }
+}
+
 static void prefill(const struct attnd_rows *rows, const struct attnd_block *block,
-                    const struct attnd_panel *panel)
+                    const struct attnd_block *next, const struct attnd_panel *panel)
 {
     const struct attnd_keys *keys = block->keys;
     if (keys->dtype == ATTND_FP16) {
@@ -385,8 +395,11 @@ static void prefill(const struct attnd_rows *rows, const struct attnd_block *blo
         unpack_k(panel->k, keys, block->k_head, rows->dim, ATTND_BF16);
         unpack_v(panel->v, keys, block->v_head, rows->dim, ATTND_BF16);
     }
-    for (uint32_t r = 0; r < rows->count; r += MICRO_ROWS)
+    const size_t count = rows->count;
+    for (size_t r = 0; r < count; r += MICRO_ROWS) {
+        fetch_keys(next, KEYS * r / count, KEYS * (r + MICRO_ROWS) / count, rows->dim);
         prefill_rows(rows, r, keys, panel);
+    }
 }
 
 const struct attnd_kernel KERNEL = {

@@ -164,13 +164,15 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
         for (uint32_t h = 0; h < heads; h++) {
             const struct attnd_rows rows = rows_of(worker, chunk, h);
             const struct attnd_block block = block_of(chunk, keys, head + h);
-            const int last = h + 1 == heads;
-            const struct attnd_block next =
-                block_of(chunk, last ? later : keys, last ? head : head + h + 1);
+            struct attnd_block next = block;
+            if (h + 1 < heads)
+                next = block_of(chunk, keys, head + h + 1);
+            else if (more > 0)
+                next = block_of(chunk, later, head);
             if (chunk->memory_bound)
-                kernel->decode(&rows, &block, last && more <= 0 ? &block : &next);
+                kernel->decode(&rows, &block, &next);
             else
-                kernel->prefill(&rows, &block, &worker->panel);
+                kernel->prefill(&rows, &block, &next, &worker->panel);
         }
         worker->kv_bytes += 2u * sizeof(uint16_t) * keys->count * chunk->run->plan->dim_qk * heads;
         struct attnd_keys *done = keys;

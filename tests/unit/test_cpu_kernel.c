@@ -115,7 +115,7 @@ static float weight(const struct attnd_kernel *kernel, float x, int prefill)
     q[0] = -x;
     memset(o, 0, sizeof o);
     if (prefill)
-        kernel->prefill(&rows, &block, &panel);
+        kernel->prefill(&rows, &block, &block, &panel);
     else
         kernel->decode(&rows, &block, &block);
     for (uint32_t d = 1; d < DIM && !isnan(x); d++)
