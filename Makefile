@@ -70,6 +70,8 @@ help:
 	@echo 'make check-long   a million random batches, 1,000 client deaths, long fuzzing'
 	@echo 'make all          build only; make install PREFIX=/usr/local'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
+	@echo 'make gpu-bundle   what a machine with a GPU needs to run the tests, in one folder'
+	@echo 'make gpu-check    the same, and run them here'
 	@echo 'make figures      print every record of bench/results as one table'
 
 # ---- rules ----
@@ -123,6 +125,7 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBCORE)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
 
 include bench/demo.mk
+include persistent/cuda/gpu.mk
 
 # ---- checking ----
 
