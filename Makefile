@@ -200,6 +200,8 @@ install: all
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
+	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/lib $(LIBATTND_CUDA))
+	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
 
 .PHONY: clean
 clean:

@@ -27,18 +27,20 @@ static int register_memory(struct attnd_session *session, struct attnd_call *cal
     return rc;
 }
 
-/* What the session keeps of memory that the service made; on success call_lock is held until
- * attnd_call_end(). */
-static int make(struct attnd_session *session, struct attnd_call *call, uint64_t size_bytes,
-                uint32_t kind, struct attnd_object **out)
+/* What the session keeps of memory that the service made. Return: an object, with call_lock held
+ * until attnd_call_end(); NULL with *rc. */
+static struct attnd_object *make(struct attnd_session *session, struct attnd_call *call,
+                                 uint64_t size_bytes, uint32_t kind, int *rc)
 {
     struct attnd_object *object = calloc(1, sizeof(*object));
-    if (object == NULL)
-        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, 0, 0);
-    int rc = register_memory(session, call, size_bytes, kind, 1);
-    if (rc < 0) {
+    if (object == NULL) {
+        *rc = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, 0, 0);
+        return NULL;
+    }
+    *rc = register_memory(session, call, size_bytes, kind, 1);
+    if (*rc != 0) {
         free(object);
-        return rc;
+        return NULL;
     }
     const Attnd__MemoryReply *reply = call->reply->memory;
     object->kind = ATTND_OBJECT_MEMORY;
@@ -47,8 +49,7 @@ static int make(struct attnd_session *session, struct attnd_call *call, uint64_t
     object->u.memory.kind = kind;
     object->u.memory.size_bytes = reply->has_size_bytes ? reply->size_bytes : size_bytes;
     object->u.memory.shm.fd = -1;
-    *out = object;
-    return 0;
+    return object;
 }
 
 int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory,
@@ -57,9 +58,9 @@ int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint
     if (memory == NULL)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
     struct attnd_call call = ATTND_CALL_INIT;
-    struct attnd_object *object;
-    int rc = make(session, &call, size_bytes, ATTND_KIND_HOST, &object);
-    if (rc < 0)
+    int rc;
+    struct attnd_object *object = make(session, &call, size_bytes, ATTND_KIND_HOST, &rc);
+    if (object == NULL)
         return rc;
 
     struct attnd_fault fault = {0};
@@ -86,9 +87,9 @@ int attnd_memory_create_device(struct attnd_session *session, uint64_t size_byte
     if (memory == NULL)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
     struct attnd_call call = ATTND_CALL_INIT;
-    struct attnd_object *object;
-    int rc = make(session, &call, size_bytes, ATTND_KIND_DEVICE, &object);
-    if (rc < 0)
+    int rc;
+    struct attnd_object *object = make(session, &call, size_bytes, ATTND_KIND_DEVICE, &rc);
+    if (object == NULL)
         return rc;
     object->u.memory.shm.fd = attnd_call_take_fd(&call, 0);
     *memory = object->handle;

@@ -11,6 +11,7 @@ CUDA_CPPFLAGS := -isystem $(dir $(CUDA_H))
 
 $(BUILD)/obj/client/cuda/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 $(BUILD)/obj/tests/gpu/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
+$(BUILD)/obj/bench/gpu/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 
 all: $(LIBATTND_CUDA)
 $(LIBATTND_CUDA): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/cuda/*.c))
@@ -21,6 +22,12 @@ $(LIBATTND_CUDA): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/cuda/*.c))
 $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_SUPPORT) $(LIBATTND_CUDA) $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -ldl -lm
+
+$(BUILD)/bench/gpu: $(BUILD)/obj/bench/gpu/main.o $(BUILD)/obj/tests/gpu/support/driver.o \
+                    $(LIBATTND_CUDA) $(LIBCORE)
+	@mkdir -p $(@D)
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -ldl -lm
+all: $(BUILD)/bench/gpu
 endif
 
 .PHONY: gpu-bundle gpu-bundle-files gpu-check
@@ -33,14 +40,15 @@ gpu-bundle:
 	@$(MAKE) --no-print-directory -s BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a gpu-bundle-files
 
-gpu-bundle-files: $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay
+gpu-bundle-files: $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
-	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay
+	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)
 	@install -D -t $(GPU_BUNDLE)/lib $$($(CC) -print-file-name=libcmocka.so.0)
 	@install -D -t $(GPU_BUNDLE)/tests tests/run
+	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
 	@install -D -t $(GPU_BUNDLE) tests/gpu/check
 	@du -sh $(GPU_BUNDLE)
 

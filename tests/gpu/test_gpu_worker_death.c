@@ -125,6 +125,22 @@ static void every_byte_of_kv_survives_the_worker(void **state)
     CHECK_EQUAL(harness_join(b, CLIENT_MS), 0);
 }
 
+struct death {
+    const struct harness *harness;
+    pid_t old;
+};
+
+static int another_runs(void *context)
+{
+    const struct death *death = context;
+    Attnd__Status *status = harness_status(death->harness);
+    int runs =
+        (pid_t)status->worker_pid != death->old && strcmp(status->worker_state, "running") == 0;
+
+    attnd__status__free_unpacked(status, NULL);
+    return runs;
+}
+
 /* Without MPS only the worker dies: the writer itself goes on. */
 static int survivor(void *context)
 {
@@ -136,15 +152,16 @@ static int survivor(void *context)
     gpu_engine_open(&engine, harness->socket, "survivor");
     batch.append = 1;
     batch.shape.service_pool = 1;
-    for (int death = 0; death < 2; death++) {
+    for (int deaths = 0; deaths < 2; deaths++) {
         struct trial trial;
         trial_begin(&trial, &engine, &batch, 0);
         CHECK_OK(trial_submit_set(&trial, 0, 0));
         for (uint32_t layer = 0; layer < batch.shape.layers; layer++)
             CHECK_OK(trial_submit_append(&trial, 0, layer, 0, 0));
         CHECK_EQUAL(trial_await(&trial), 0);
-        CHECK_EQUAL(kill(harness_worker(harness), SIGKILL), 0);
-        harness_sleep_ms(50); /* what is submitted now finds no worker, and waits for the next */
+        struct death death = {harness, harness_worker(harness)};
+        CHECK_EQUAL(kill(death.old, SIGKILL), 0);
+        harness_eventually(another_runs, &death, 5000, "another worker runs");
         for (uint32_t layer = 0; layer < batch.shape.layers; layer++)
             CHECK_OK(trial_submit_run(&trial, 0, layer, 0, 0));
         trial_must(&trial, trial_judge(&trial));
