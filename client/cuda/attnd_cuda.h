@@ -2,6 +2,10 @@
  * attnd_cuda.h - libattnd-cuda: memory of the service's GPU in an engine's own CUDA context.
  *
  * A library of its own beside libattnd, which needs no CUDA: link -lattnd-cuda -lattnd -lcuda.
+ *
+ * Under MPS a GPU fault of any process, or the death of the worker, ends the context of every
+ * engine; what they mapped is still there. An engine comes back as a new process: one that MPS has
+ * turned away while it recovers is turned away for good.
  */
 #ifndef ATTND_CLIENT_CUDA_ATTND_CUDA_H
 #define ATTND_CLIENT_CUDA_ATTND_CUDA_H
