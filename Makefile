@@ -42,14 +42,17 @@ PERSISTENT := $(wildcard $(PERSISTENT))
 include persistent/cuda/cuda.mk
 CLIENT := $(wildcard client/*.c)
 SERVICE := $(filter-out $(wildcard service/main_*.c),$(wildcard service/*.c))
-SUPPORT := $(wildcard tests/support/*.c bench/support/*.c) \
+MEASURE := $(wildcard bench/support/*.c) \
            $(filter-out bench/replay/main.c,$(wildcard bench/replay/*.c))
+SUPPORT := $(wildcard tests/support/*.c)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 GENOBJ := $(BUILD)/obj/gen/attnd.pb-c.o
 
 LIBATTND := $(BUILD)/libattnd.a
 LIBCORE := $(BUILD)/libcore.a
+LIBMEASURE := $(BUILD)/libmeasure.a
+LIBSUPPORT := $(BUILD)/libsupport.a
 PROGRAMS := $(patsubst service/main_%.c,$(BUILD)/%,$(wildcard service/main_*.c))
 PROGRAMS := $(subst $(BUILD)/worker,$(BUILD)/attnd-worker,$(PROGRAMS))
 EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%,$(wildcard client/examples/*.c))
@@ -73,6 +76,7 @@ help:
 	@echo 'make gpu-bundle   what a machine with a GPU needs to run the tests, in one folder'
 	@echo 'make gpu-check    the same, and run them here'
 	@echo 'make figures      print every record of bench/results as one table'
+	@echo 'make bench        measure every figure of this machine (wants it quiet, and a clean checkout)'
 
 # ---- rules ----
 
@@ -101,8 +105,12 @@ $(LIBATTND): $(call obj,$(CLIENT) $(IPC_CLIENT) $(SCHEMAS)) $(GENOBJ)
 	@rm -f $@
 	ar rcs $@ $^
 
-# Everything but main(): programs and tests link from it.
-$(LIBCORE): $(call obj,$(CLIENT) $(IPC) $(PERSISTENT) $(SCHEMAS) $(SERVICE) $(SUPPORT)) $(GENOBJ) $(CUDAOBJ)
+# Everything but main(): of the programs, of what measures, and of the tests. Only the last wants
+# cmocka, which `make` and `make demo` do without.
+$(LIBCORE): $(call obj,$(CLIENT) $(IPC) $(PERSISTENT) $(SCHEMAS) $(SERVICE)) $(GENOBJ) $(CUDAOBJ)
+$(LIBMEASURE): $(call obj,$(MEASURE))
+$(LIBSUPPORT): $(call obj,$(SUPPORT))
+$(LIBCORE) $(LIBMEASURE) $(LIBSUPPORT):
 	@rm -f $@
 	ar rcs $@ $^
 
@@ -114,13 +122,14 @@ $(BUILD)/%: $(BUILD)/obj/service/main_%.o $(LIBCORE)
 $(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) -lm
-$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBCORE)
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBSUPPORT) $(LIBMEASURE) $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -lm
-$(BUILD)/bench/attnd-replay: $(BUILD)/obj/bench/replay/main.o $(LIBCORE)
+$(BUILD)/bench/attnd-replay: $(BUILD)/obj/bench/replay/main.o $(LIBMEASURE) $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
-$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBCORE)
+$(BUILD)/bench/cpu_kernels: $(call obj,tests/support/cpu_rig.c)
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBMEASURE) $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
 

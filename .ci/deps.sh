@@ -3,9 +3,8 @@
 # says so first. Nothing is installed when nothing is missing.
 set -euo pipefail
 
-build=(gcc make pkg-config protobuf-c-compiler libprotobuf-c-dev liburing-dev)
-check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++ python3-minimal
-       "libclang-rt-14-dev")
+build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev)
+check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++ libclang-rt-14-dev)
 
 case "${1:-check}" in
 demo | build) wanted=("${build[@]}") ;;
@@ -23,8 +22,6 @@ has() {
     case "$1" in
     gcc | make | git | g++ | clang | clang-format | clang-tidy | cppcheck)
         command -v "$1" >/dev/null && return 0 ;;
-    pkg-config) command -v pkg-config >/dev/null && return 0 ;;
-    python3-minimal) command -v python3 >/dev/null && return 0 ;;
     protobuf-c-compiler) command -v protoc-c >/dev/null && return 0 ;;
     esac
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

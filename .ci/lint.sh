@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that looks at the text: format, include direction, file sizes, ABI dialects, clang-tidy,
-# cppcheck, the README's figures. BUILD names a folder where the sources have been built (generated
-# headers). Run by `make lint`.
+# cppcheck, the README's engine and figures. BUILD names a folder where the sources have been built
+# (generated headers). Run by `make lint`.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}
@@ -59,6 +59,9 @@ printf '%s\n' "${units[@]}" | xargs -P2 -n6 sh -c \
     fail 'clang-tidy'
 
 if [ -e README.md ]; then
+    step "the README's engine is client/examples/engine.c"
+    sed -n '/<!-- engine:begin -->/,/<!-- engine:end -->/p' README.md | grep -v '^<!--\|^```' |
+        diff - client/examples/engine.c || fail "the README's engine"
     step "the README's table is the table of bench/results"
     make -s BUILD="$build" "$build/bench/figures" && "$build/bench/figures" --check README.md ||
         fail 'figures (make figures-update mends it)'

@@ -14,13 +14,14 @@ demo:
 # Every suite of figures on this machine's CPU, into bench/results. Wants a quiet machine and a
 # clean checkout: a build with uncommitted changes is refused.
 BENCH_RESULTS ?= bench/results
-BENCH_SUITES := ring plan cpu
+BENCH_SUITES ?= ring plan cpu
+BENCH_OPTIONS ?=
 .PHONY: bench figures figures-update
 bench:
 	@$(MAKE) --no-print-directory -s -j2 all
 	@for suite in $(BENCH_SUITES); do \
 	  echo "== $$suite"; \
-	  $(BUILD)/bench/$$suite --spawn --record $(BENCH_RESULTS) || exit 1; \
+	  $(BUILD)/bench/$$suite --spawn --record $(BENCH_RESULTS) $(BENCH_OPTIONS) || exit 1; \
 	done
 
 figures: $(BUILD)/bench/figures

@@ -70,7 +70,8 @@ static void print_text(FILE *out, const char *text)
 
 static void print_record(FILE *out, const struct bench_record *record)
 {
-    fprintf(out, "| `%s` | %.3g | ", record->name, record->value);
+    fprintf(out, record->value >= 1000 ? "| `%s` | %.0f | " : "| `%s` | %.3g | ", record->name,
+            record->value);
     print_text(out, record->unit);
     fprintf(out, " | %s | ", record->better);
     print_text(out, record->device);
@@ -115,9 +116,10 @@ static int print_table(FILE *out, const char *directory)
 
     if (count < 0)
         return fail(directory, strerror(errno));
-    fputs("| figure | value | unit | better | device | processor | date | commit | notes |\n"
-          "| --- | ---: | --- | --- | --- | --- | --- | --- | --- |\n",
-          out);
+    if (count)
+        fputs("| figure | value | unit | better | device | processor | date | commit | notes |\n"
+              "| --- | ---: | --- | --- | --- | --- | --- | --- | --- |\n",
+              out);
     for (int i = 0; i < count; i++) {
         if (!failed)
             failed = print_file(out, directory, entries[i]->d_name);

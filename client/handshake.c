@@ -2,7 +2,7 @@
  * handshake.c - from a path to two mapped segments.
  *
  *   -> Hello        version, wishes for ring and arena
- *   <- HelloReply   submission memfd, completion memfd, notify eventfd (, doorbell eventfd)
+ *   <- HelloReply   submission memfd, completion memfd, notify pipe (, doorbell eventfd)
  *      map the submission segment read-write and the completion segment read-only
  *   -> Mapped       only now may the daemon seal the submission segment against new writers
  *   <- empty

@@ -219,7 +219,8 @@ int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_des
     if ((own.k == NULL) != (own.v == NULL))
         return attnd_fault_raise(-ATTND_E_INVALID, own.k ? ATTND_F_V : ATTND_F_K, 0, 0, 0);
     if (own.layers == 0 || own.layers > ATTND_LAYERS_MAX)
-        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LAYERS, 0, own.layers, ATTND_LAYERS_MAX);
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LAYERS, 0, own.layers,
+                                 own.layers ? ATTND_LAYERS_MAX : 1);
     if (own.page_owner != ATTND_PAGES_OF_SERVICE && own.page_owner != ATTND_PAGES_OF_ENGINE)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_PAGES, 0, own.page_owner,
                                  ATTND_PAGES_OF_ENGINE);

@@ -3,11 +3,12 @@
  *
  * Spinning is for the daemon that answers within microseconds. Beyond the budget the thread
  * announces that it sleeps (F1), looks once more, and blocks in ppoll on two descriptors: the
- * eventfd that the daemon writes when it has seen the announcement, and the socket, whose end is
- * the only sign a killed daemon gives. The socket is polled for its end alone; replies on it belong
- * to the thread that is in a control call.
+ * pipe that the daemon writes when it has seen the announcement, and the socket. That one of them
+ * ends is the only sign a killed daemon gives; the pipe does first, because its io_uring holds the
+ * socket for a while. The socket is polled for its end alone; replies on it belong to the thread
+ * that is in a control call.
  *
- * What a daemon posted before it died is in memory before its socket closes. So after the end was
+ * What a daemon posted before it died is in memory before either closes. So after the end was
  * seen, one more look at the ring is complete, and only then is the session said to be gone.
  */
 #include "client/internal.h"
@@ -32,16 +33,16 @@ void attnd_session_listen(struct attnd_session *session, uint64_t timeout_ns)
     if (ppoll(fds, 2, timeout_ns == ATTND_FOREVER ? NULL : &timeout, NULL) <= 0)
         return; /* timed out or interrupted: the caller looks and decides */
 
-    if (fds[0].revents)
+    if (fds[0].revents & POLLIN)
         attnd_doorbell_drain(session->notify);
-    if (fds[1].revents)
+    if (fds[0].revents & ~POLLIN || fds[1].revents)
         attnd_session_end(session);
 }
 
 int attnd_session_lost(struct attnd_session *session)
 {
-    struct pollfd end = {.fd = session->socket, .events = POLLRDHUP};
-    if (poll(&end, 1, 0) > 0)
+    struct pollfd ends[2] = {{.fd = session->notify}, {.fd = session->socket, .events = POLLRDHUP}};
+    if (poll(ends, 2, 0) > 0)
         attnd_session_end(session);
     return attnd_observe32(&session->gone) != 0;
 }

@@ -169,7 +169,7 @@ struct attnd_submit_head {
     uint32_t zero1[15];
     uint32_t cq_head;
     uint32_t zero2[15];
-    uint32_t cq_need; /* the client is about to sleep: write its notify eventfd */
+    uint32_t cq_need; /* the client is about to sleep: write its notify pipe */
     uint32_t zero3[15];
 };
 ATTND_ASSERT_SIZE(attnd_submit_head, 256);
@@ -267,7 +267,7 @@ ATTND_ASSERT_SIZE(attnd_command, ATTND_SLOT_BYTES);
 
 struct attnd_retire {
     uint32_t run;
-    int32_t code;              /* 0, -ATTND_E_CANCELLED, -ATTND_E_UNSUPPORTED */
+    int32_t code;              /* 0, -ATTND_E_CANCELLED, _UNKNOWN, _RANGE, _UNSUPPORTED */
     uint64_t begin_ns, end_ns; /* first tile taken, last tile done: CLOCK_MONOTONIC */
     uint64_t busy_ns;          /* summed over tile workers */
     uint64_t kv_bytes;         /* K and V read */

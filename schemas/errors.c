@@ -73,22 +73,47 @@ static int field_is_array(uint32_t field)
     return field >= ATTND_F_QO_INDPTR && field <= ATTND_F_KV_LEN;
 }
 
+/* These say that a state forbids the operation, not that a number is too large or too small: there
+ * is no other value that would have been accepted, and a limit of 0 would only mislead. */
+static int code_has_limit(int code)
+{
+    switch (positive(code)) {
+    case ATTND_E_UNKNOWN:
+    case ATTND_E_BUSY:
+    case ATTND_E_PERMISSION:
+    case ATTND_E_PROTOCOL:
+    case ATTND_E_DISCONNECTED:
+    case ATTND_E_WORKER_RESTARTED:
+    case ATTND_E_CANCELLED:
+    case ATTND_E_SHARED_PAGE:
+    case ATTND_E_NOT_LEASED:
+    case ATTND_E_EXPIRED:
+    case ATTND_E_FORKED:
+        return 0;
+    default:
+        return 1;
+    }
+}
+
 char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t text_bytes)
 {
     const char *name = attnd_error_name(fault->code);
     const char *why = attnd_error_text(fault->code);
     const char *field = attnd_field_name(fault->field);
+    char index[24] = "", limit[32] = "";
+
+    if (field_is_array(fault->field) || fault->index)
+        snprintf(index, sizeof(index), "[%" PRIu64 "]", fault->index);
+    if (code_has_limit(fault->code))
+        snprintf(limit, sizeof(limit), ", limit %" PRId64, fault->limit);
 
     if (fault->code == -ATTND_E_SYSTEM)
         snprintf(text, text_bytes, "%s: %s%s%s", name, field, field[0] ? ": " : "",
                  strerror((int)fault->value));
     else if (fault->field == ATTND_F_NONE)
         snprintf(text, text_bytes, "%s: %s", name, why);
-    else if (field_is_array(fault->field) || fault->index)
-        snprintf(text, text_bytes, "%s: %s[%" PRIu64 "] is %" PRId64 ", limit %" PRId64 " (%s)",
-                 name, field, fault->index, fault->value, fault->limit, why);
     else
-        snprintf(text, text_bytes, "%s: %s is %" PRId64 ", limit %" PRId64 " (%s)", name, field,
-                 fault->value, fault->limit, why);
+        snprintf(text, text_bytes, "%s: %s%s is %" PRId64 "%s (%s)", name, field, index,
+                 fault->value, limit, why);
     return text;
 }

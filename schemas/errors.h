@@ -143,7 +143,9 @@ const char *attnd_field_name(uint32_t field);
  * @fault:    what to describe
  * @text:     receives at most @text_bytes, always terminated when text_bytes > 0
  *
- * Return: @text. Threads: any. Example: "ATTND_E_RANGE: kv_indices[7] is 4096, limit 1024 (a value
+ * A code that is about a state (UNKNOWN, BUSY, NOT_LEASED, ...) has no limit, and none is named.
+ *
+ * Return: @text. Threads: any. Example: "ATTND_E_RANGE: kv_indices[7] is 4096, limit 1023 (a value
  * is outside its limits)".
  */
 char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t text_bytes);

@@ -69,7 +69,7 @@ int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault);
 /** attnd_client_opened() - the handshake is done: drop its deadline. */
 void attnd_client_opened(struct attnd_client *client);
 
-/** attnd_client_ring_doorbell_watch() - wake the loop when the client rings. Return: 0 or
+/** attnd_client_watch_doorbell() - wake the loop when the client rings. Return: 0 or
  * -ATTND_E_NO_MEMORY. */
 int attnd_client_watch_doorbell(struct attnd_client *client);
 
@@ -80,8 +80,14 @@ void attnd_client_end(struct attnd_client *client);
  * @all: every one, when the loop is gone. */
 void attnd_client_reap(struct attnd_service *service, int all);
 
-/** attnd_client_unmap() - handshake.c: segments and eventfds. */
+/** attnd_client_unmap() - handshake.c: segments and bells. */
 void attnd_client_unmap(struct attnd_client *client);
+
+/** attnd_client_name() - for the log. */
+static inline const char *attnd_client_name(const struct attnd_client *client)
+{
+    return client->name[0] ? client->name : "unnamed";
+}
 
 /** attnd_client_vacant() - handle of a free slot of one of the client's tables, 0 if all are used.
  */
@@ -153,8 +159,8 @@ const struct attnd_heap_plane *attnd_pool_planes(const struct attnd_pool *pool);
 /** attnd_pool_lone() - the one memory of the daemon's making the pool lies in, or NULL. */
 struct attnd_memory *attnd_pool_lone(const struct attnd_pool *pool);
 
-/** attnd_pool_attach() - a handle of the session; takes a reference of its own. A session without a
- * handle of attnd_pool_lone() gets one with it. Return: 0 or -ATTND_E_NO_MEMORY. */
+/** attnd_client_attach() - a handle of the session; takes a reference of its own. A session without
+ * a handle of attnd_pool_lone() gets one with it. Return: 0 or -ATTND_E_NO_MEMORY. */
 int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, int writable,
                         uint32_t *handle, struct attnd_fault *fault);
 /** attnd_client_detach() - frees the session's leases; no plan uses the attachment any more. */

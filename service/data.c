@@ -12,7 +12,6 @@
 
 #include <poll.h>
 #include <string.h>
-#include <unistd.h>
 
 #define START_TIMEOUT_NS 10000000000u
 #define DRAIN_STEP_NS 1000000u
@@ -20,11 +19,9 @@
 static void on_retire_eventfd(void *context, uint32_t poll_events)
 {
     const struct attnd_queue *queue = context;
-    uint64_t rings;
     (void)poll_events;
     /* Only to make it unreadable again: the sweep that follows looks at the ring itself. */
-    ssize_t got = read(queue->retire_fd, &rings, sizeof(rings));
-    (void)got;
+    attnd_doorbell_drain(queue->retire_fd);
 }
 
 static int watch_retires(struct attnd_service *service, struct attnd_fault *fault)

@@ -1,5 +1,5 @@
 /*
- * handshake.c - Hello and Mapped: two segments and two eventfds, sealed in the order that holds.
+ * handshake.c - Hello and Mapped: two segments and their bells, sealed in the order that holds.
  *
  * The completion segment is sealed before its descriptor leaves, so that no client ever has a
  * writable mapping of it. The submission segment must first be mapped by the client, writable, and
@@ -10,6 +10,7 @@
 #include "service/control.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -77,11 +78,15 @@ static int make_segments(struct attnd_client *client, struct attnd_fault *fault)
     return 0;
 }
 
-static int make_eventfds(struct attnd_client *client, struct attnd_fault *fault)
+/* The client sleeps on a pipe: it cannot make our end of it block (ipc/wake.h). */
+static int make_bells(struct attnd_client *client, struct attnd_fault *fault)
 {
-    client->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (client->notify_fd < 0)
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
         return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, errno, 0);
+    client->notify_peer_fd = ends[0];
+    client->notify_fd = ends[1];
     if (attnd_loop_has_futex(client->service->loop))
         return 0;
     client->doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -102,6 +107,7 @@ void attnd_client_unmap(struct attnd_client *client)
     attnd_shm_unmap(&client->submission);
     attnd_shm_unmap(&client->completion);
     close_fd(&client->notify_fd);
+    close_fd(&client->notify_peer_fd);
     close_fd(&client->doorbell_fd);
 }
 
@@ -129,7 +135,7 @@ static int reply_hello(struct attnd_call *call)
     call->reply->hello = reply;
     call->reply->result_case = ATTND__REPLY__RESULT_HELLO;
 
-    int fds[] = {client->submission.fd, client->completion.fd, client->notify_fd,
+    int fds[] = {client->submission.fd, client->completion.fd, client->notify_peer_fd,
                  client->doorbell_fd};
     call->reply_fds_count = client->doorbell_fd < 0 ? 3 : 4;
     memcpy(call->reply_fds, fds, (size_t)call->reply_fds_count * sizeof(int));
@@ -147,7 +153,7 @@ int attnd_call_hello(struct attnd_call *call)
     take_name(client, hello->name);
     rc = make_segments(client, call->fault);
     if (rc == 0)
-        rc = make_eventfds(client, call->fault);
+        rc = make_bells(client, call->fault);
     if (rc == 0)
         rc = attnd_client_enroll(client, call->fault);
     if (rc < 0) {
@@ -191,6 +197,7 @@ int attnd_call_mapped(struct attnd_call *call)
     /* The mappings stay; the client has its own descriptors. */
     close_fd(&client->submission.fd);
     close_fd(&client->completion.fd);
+    close_fd(&client->notify_peer_fd);
 
     int rc = attnd_client_watch_doorbell(client);
     if (rc == 0)
@@ -202,6 +209,6 @@ int attnd_call_mapped(struct attnd_call *call)
     client->state = ATTND_SESSION_OPEN;
     attnd_client_opened(client);
     attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) opened, %u ring entries", client->id,
-              (int)client->pid, client->name, client->ring_entries);
+              (int)client->pid, attnd_client_name(client), client->ring_entries);
     return 0;
 }

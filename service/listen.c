@@ -2,14 +2,16 @@
  * listen.c - taking a name in the file system, from the dead but never from the living.
  *
  * A daemon that was killed leaves its socket file behind, and bind() then fails. Whether anybody
- * listens is asked by connecting: refused means nobody. Two daemons that start at once could both
- * ask, and the slower would unlink the faster one's new socket; so the question and the answer are
- * given under a lock on the directory, which leaves no file behind.
+ * listens is asked by connecting: refused means nobody, and so does a connection that is reset. Two
+ * daemons that start at once could both ask, and the slower would unlink the faster one's new
+ * socket; so the question and the answer are given under a lock on the directory, which leaves no
+ * file behind.
  */
 #include "service/listen.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,7 @@
 #include <unistd.h>
 
 #define BACKLOG 64
+#define DYING_MS 1000
 
 static int system_fault(struct attnd_fault *fault)
 {
@@ -63,6 +66,14 @@ static int lock_directory(const char *path)
     return fd;
 }
 
+/* A killed daemon's io_uring is taken apart after the process is gone, and holds the listening
+ * socket until then: a connection to it succeeds and is reset soon. A living one keeps it. */
+static int hangs_up(int fd)
+{
+    struct pollfd end = {.fd = fd, .events = POLLRDHUP};
+    return poll(&end, 1, DYING_MS) > 0;
+}
+
 /* Return: 1 somebody listens, 0 nobody does, -ATTND_E_SYSTEM. */
 static int somebody_listens(const struct sockaddr_un *address)
 {
@@ -71,7 +82,10 @@ static int somebody_listens(const struct sockaddr_un *address)
         return -ATTND_E_SYSTEM;
     int rc = connect(fd, (const struct sockaddr *)address, sizeof(*address));
     int error = errno;
+    int dying = rc == 0 && hangs_up(fd);
     close(fd);
+    if (dying)
+        return 0;
     errno = error;
     if (rc == 0 || error == EAGAIN || error == EPROTOTYPE)
         return 1;

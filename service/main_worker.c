@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -40,7 +41,16 @@ struct options {
     int retire_eventfd;
 };
 
-enum key { KEY_BACKEND = 256, KEY_ISA, KEY_THREADS, KEY_SCRATCH, KEY_PARENT, KEY_LEVEL, KEY_BELL };
+enum key {
+    KEY_VERSION = 'V',
+    KEY_BACKEND = 256,
+    KEY_ISA,
+    KEY_THREADS,
+    KEY_SCRATCH,
+    KEY_PARENT,
+    KEY_LEVEL,
+    KEY_BELL
+};
 
 static const struct argp_option option_list[] = {
     {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda", 0},
@@ -50,6 +60,7 @@ static const struct argp_option option_list[] = {
     {"parent", KEY_PARENT, "PID", 0, "Leave at once if this is not the parent", 0},
     {"log-level", KEY_LEVEL, "N", 0, "As syslog's, 3 to 7", 0},
     {"retire-eventfd", KEY_BELL, NULL, 0, "Descriptor 5 is an eventfd that wakes attnd", 0},
+    {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
@@ -77,6 +88,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_BELL:
         options->retire_eventfd = 1;
         return 0;
+    case KEY_VERSION:
+        fprintf(state->out_stream, "attnd-worker %s\n", ATTND_VERSION);
+        exit(EXIT_PARKED);
     default:
         return ARGP_ERR_UNKNOWN;
     }

@@ -27,7 +27,7 @@ static struct attnd_memory *resolve(const struct attnd_client *client, const str
 {
     struct attnd_memory *memory = attnd_client_memory(client, want->handle);
     if (!memory) {
-        attnd_fault_set(fault, -ATTND_E_UNKNOWN, want->field, 0, want->handle, ATTND_HANDLES_MAX);
+        attnd_fault_set(fault, -ATTND_E_UNKNOWN, want->field, 0, want->handle, 0);
         return NULL;
     }
     if (want->offset_bytes % want->align != 0) {

@@ -30,7 +30,9 @@ static int check(const Attnd__PlanCreate *request, uint32_t heads_kv, struct att
         return rc;
     if (request->heads_q % heads_kv)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_HEADS_Q, 0, request->heads_q,
-                               heads_kv);
+                               request->heads_q < heads_kv
+                                   ? heads_kv
+                                   : request->heads_q - request->heads_q % heads_kv);
     if (request->heads_q / heads_kv > ATTND_GROUP_MAX)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_HEADS_Q, 0, request->heads_q,
                                (int64_t)ATTND_GROUP_MAX * heads_kv);

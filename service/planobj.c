@@ -17,9 +17,22 @@ struct attnd_append_entry {
     uint32_t page_begin, page_count; /* in kv_pages */
 };
 
-static int out_of_memory(struct attnd_fault *fault, enum attnd_field field, uint64_t value)
+/* The heap first: it is what bounds capacities, so nothing large is asked of malloc in vain. */
+static int allocate(struct attnd_queue *queue, const struct attnd_plan_limits *limits,
+                    struct attnd_plan_object *object, struct attnd_fault *fault)
 {
-    return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, field, 0, (int64_t)value, 0);
+    const struct attnd_pool *pool = object->attachment->pool;
+    object->heap_offset_bytes = attnd_heap_alloc(queue, object->heap_bytes);
+    if (!object->heap_offset_bytes)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PLAN, 0,
+                               (int64_t)object->heap_bytes,
+                               (int64_t)(queue->heap.bytes - queue->heap.used_bytes));
+    object->append = calloc(limits->requests ? limits->requests : 1, sizeof(*object->append));
+    int rc = -ATTND_E_NO_MEMORY;
+    if (object->append)
+        rc = attnd_plan_new(limits, attnd_heap_at(queue, object->heap_offset_bytes), pool->heap,
+                            pool->heap_offset_bytes, &object->plan);
+    return rc < 0 ? attnd_fault_set(fault, rc, ATTND_F_NONE, 0, 0, 0) : 0;
 }
 
 int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
@@ -42,21 +55,12 @@ int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment 
 
     struct attnd_plan_object *object = calloc(1, sizeof(*object));
     if (!object)
-        return out_of_memory(fault, ATTND_F_NONE, 0);
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     object->attachment = attachment;
     object->limits = *limits;
     object->heap_bytes = heap_bytes;
-    object->append = calloc(limits->requests ? limits->requests : 1, sizeof(*object->append));
-    object->heap_offset_bytes = attnd_heap_alloc(service->queue, heap_bytes);
-    int rc;
-    if (!object->append || !object->heap_offset_bytes)
-        rc = out_of_memory(fault, ATTND_F_PLAN, heap_bytes);
-    else
-        rc = attnd_plan_new(&plan_limits, attnd_heap_at(service->queue, object->heap_offset_bytes),
-                            attachment->pool->heap, attachment->pool->heap_offset_bytes,
-                            &object->plan);
+    int rc = allocate(service->queue, &plan_limits, object, fault);
     if (rc < 0) {
-        attnd_fault_set(fault, rc, ATTND_F_PLAN, 0, (int64_t)heap_bytes, 0);
         attnd_planobj_destroy(service, object);
         return rc;
     }
@@ -173,7 +177,8 @@ int attnd_planobj_advance(struct attnd_plan_object *object,
     for (uint32_t i = 0; i < advance->pages; i++) /* leases are looked up by page */
         if (advance->page_indices[i] < 0 || (uint32_t)advance->page_indices[i] >= pool_pages)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_INDICES, i,
-                                   advance->page_indices[i], pool_pages);
+                                   advance->page_indices[i],
+                                   advance->page_indices[i] < 0 ? 0 : (int64_t)pool_pages - 1);
     int rc = attnd_lease_check(object->attachment, advance->page_indices, advance->pages, fault);
     if (rc == 0)
         rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation, pool_pages, fault);

@@ -134,8 +134,9 @@ struct attnd_client {
     uint64_t memory_bytes;     /* counted against options.memory_max_bytes */
 
     struct attnd_shm submission, completion;
-    int notify_fd;   /* eventfd the client polls */
-    int doorbell_fd; /* eventfd the client writes, -1 with futex doorbells */
+    int notify_fd;      /* write end of the pipe that the client polls */
+    int notify_peer_fd; /* its read end, until the client has it */
+    int doorbell_fd;    /* eventfd the client writes, -1 with futex doorbells */
     uint32_t ring_entries;
     uint64_t arena_offset_bytes, arena_bytes;
     struct attnd_consumer sq;

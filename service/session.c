@@ -141,7 +141,7 @@ void attnd_client_kill(struct attnd_client *client, const char *why)
     if (client->state == ATTND_SESSION_DYING)
         return;
     attnd_log(ATTND_LOG_WARNING, "session %u: pid %d (%s) is ended: %s", client->id,
-              (int)client->pid, client->name, why);
+              (int)client->pid, attnd_client_name(client), why);
     attnd_client_end(client);
 }
 
@@ -174,7 +174,7 @@ void attnd_client_drained(struct attnd_client *client)
     if (slot) {
         *slot = NULL;
         attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone", client->id, (int)client->pid,
-                  client->name);
+                  attnd_client_name(client));
     } else {
         visitors_remove(client);
     }
@@ -221,11 +221,9 @@ static void on_death(void *context, uint32_t poll_events)
 static void on_doorbell(void *context, uint32_t poll_events)
 {
     const struct attnd_client *client = context;
-    uint64_t rings;
     (void)poll_events;
     /* Only to make it unreadable again: the sweep that follows looks at the ring itself. */
-    ssize_t got = read(client->doorbell_fd, &rings, sizeof(rings));
-    (void)got;
+    attnd_doorbell_drain(client->doorbell_fd);
 }
 
 static void on_hello_timeout(void *context)
@@ -313,7 +311,8 @@ static void welcome(struct attnd_service *service, int fd)
     client->service = service;
     client->state = ATTND_SESSION_HELLO;
     client->socket = fd;
-    client->pidfd = client->notify_fd = client->doorbell_fd = -1;
+    client->pidfd = client->doorbell_fd = -1;
+    client->notify_fd = client->notify_peer_fd = -1;
     client->submission.fd = client->completion.fd = -1;
     visitors_add(client);
     if (identify(client) < 0 || watch(client) < 0)

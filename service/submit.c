@@ -61,7 +61,8 @@ static int check_common(const struct attnd_sqe *sqe, struct attnd_fault *fault)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, sqe->flags,
                                ATTND_OP_FLAGS);
     if (sqe->lane >= ATTND_LANES_MAX)
-        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LANE, 0, sqe->lane, ATTND_LANES_MAX);
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LANE, 0, sqe->lane,
+                               ATTND_LANES_MAX - 1);
     return 0;
 }
 
@@ -70,7 +71,7 @@ static struct attnd_plan_object *check_plan(const struct attnd_client *client,
 {
     struct attnd_plan_object *plan = attnd_client_plan(client, sqe->plan);
     if (!plan) {
-        attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, sqe->plan, ATTND_HANDLES_MAX);
+        attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, sqe->plan, 0);
         return NULL;
     }
     uint32_t layer = 0, layers = plan->attachment->pool->shape.layers;
@@ -79,7 +80,7 @@ static struct attnd_plan_object *check_plan(const struct attnd_client *client,
     else if (sqe->opcode == ATTND_OP_APPEND)
         layer = sqe->u.append.layer;
     if (layer >= layers) {
-        attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LAYER, 0, layer, layers);
+        attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LAYER, 0, layer, layers - 1);
         return NULL;
     }
     return plan;

@@ -18,7 +18,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #define START_TIMEOUT_NS 10000000000u
@@ -29,138 +28,6 @@
 #define POLL_STEP_NS 1000000u
 
 static void start_next(struct attnd_supervisor *supervisor);
-
-/* ---- memory ---- */
-
-/* Sends what is due until the socket is full; an answer makes room, and comes back here. */
-static void send_due(struct attnd_supervisor *supervisor)
-{
-    uint32_t index;
-    if (supervisor->condemned ||
-        (supervisor->state != ATTND_WORKER_COMING_UP && supervisor->state != ATTND_WORKER_UP))
-        return;
-    while (attnd_maps_due(&supervisor->maps, &index)) {
-        const struct attnd_memory *memory = supervisor->service->memories[index];
-        int maps = supervisor->maps.state[index] == ATTND_MAP_TO_MAP;
-        const struct attnd_worker_message message = {.kind = maps ? ATTND_WORKER_MAP
-                                                                  : ATTND_WORKER_UNMAP,
-                                                     .index = index,
-                                                     .size_bytes = maps ? memory->size_bytes : 0,
-                                                     .memory_kind = maps ? memory->kind : 0};
-        int rc = attnd_fdpass_send(supervisor->process.control, &message, sizeof(message),
-                                   maps ? &memory->fd : NULL, maps);
-        if (rc == -ATTND_E_FULL || rc == -ATTND_E_DISCONNECTED)
-            return; /* its end is handled where it is noticed */
-        if (rc < 0) {
-            attnd_supervisor_kill(supervisor, "it cannot be told of memory");
-            return;
-        }
-        attnd_maps_sent(&supervisor->maps);
-    }
-}
-
-int attnd_supervisor_map(struct attnd_supervisor *supervisor, const struct attnd_memory *memory)
-{
-    attnd_maps_add(&supervisor->maps, memory->index);
-    send_due(supervisor);
-    return 0;
-}
-
-void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
-{
-    if (attnd_maps_remove(&supervisor->maps, index))
-        attnd_memory_unmapped(supervisor->service, index);
-    else
-        send_due(supervisor);
-}
-
-/* ---- messages ---- */
-
-static void worker_ready(struct attnd_supervisor *supervisor)
-{
-    struct attnd_queue *queue = supervisor->service->queue;
-    struct attnd_worker_info *info = &queue->info;
-    *info = queue->head->info;
-    info->backend[sizeof(info->backend) - 1] = '\0';
-    info->isa[sizeof(info->isa) - 1] = '\0';
-    if (!info->tile_workers || !info->rows_per_tile || !info->kv_granule) {
-        attnd_supervisor_kill(supervisor, "it has no tile workers");
-        return;
-    }
-    supervisor->state = ATTND_WORKER_UP;
-    attnd_loop_unwatch(supervisor->service->loop, supervisor->timer, NULL, NULL);
-    supervisor->timer = NULL;
-    attnd_log(ATTND_LOG_INFO, "worker %d: running, backend %s (%s), %u tile workers",
-              (int)supervisor->process.pid, info->backend, info->isa, info->tile_workers);
-    if (attnd_sched_resume(supervisor->service->scheduler, info->scratch_bytes) < 0)
-        attnd_supervisor_kill(supervisor, "no memory for its scratch");
-}
-
-static void worker_failed(struct attnd_supervisor *supervisor,
-                          const struct attnd_worker_message *message)
-{
-    char text[160];
-    int code = message->code < 0 ? message->code : -ATTND_E_UNSUPPORTED;
-    supervisor->fault = (struct attnd_fault){
-        .code = code, .field = message->field, .value = message->value, .limit = message->limit};
-    attnd_log(ATTND_LOG_ERROR, "worker %d: cannot start: %s", (int)supervisor->process.pid,
-              attnd_fault_string(&supervisor->fault, text, sizeof(text)));
-}
-
-static void worker_says(struct attnd_supervisor *supervisor,
-                        const struct attnd_worker_message *message)
-{
-    uint32_t index = message->index;
-    switch (message->kind) {
-    case ATTND_WORKER_READY:
-        worker_ready(supervisor);
-        return;
-    case ATTND_WORKER_FAILED:
-        worker_failed(supervisor, message);
-        return;
-    case ATTND_WORKER_MAP:
-    case ATTND_WORKER_UNMAP:
-        if (index < ATTND_MEMORIES_MAX)
-            break;
-        /* fall through */
-    default:
-        attnd_supervisor_kill(supervisor, "it sent an unknown message");
-        return;
-    }
-    if (message->kind == ATTND_WORKER_UNMAP) {
-        if (attnd_maps_unmapped(&supervisor->maps, index))
-            attnd_memory_unmapped(supervisor->service, index);
-    } else {
-        attnd_maps_mapped(&supervisor->maps, index, message->code < 0 ? message->code : 0);
-        if (message->code < 0)
-            attnd_log(ATTND_LOG_WARNING, "worker %d: cannot map memory %u: %s",
-                      (int)supervisor->process.pid, index, attnd_error_name(message->code));
-    }
-}
-
-/* Return: 1 the socket is open still; 0 end of file. */
-static int receive(struct attnd_supervisor *supervisor)
-{
-    struct attnd_scheduler *scheduler = supervisor->service->scheduler;
-    struct attnd_worker_message message;
-    int fds[ATTND_FDS_MAX], fd_count;
-    long got;
-    while ((got = attnd_fdpass_recv(supervisor->process.control, &message, sizeof(message), fds,
-                                    &fd_count)) > 0) {
-        attnd_fdpass_close(fds, fd_count);
-        if (got != (long)sizeof(message)) {
-            attnd_supervisor_kill(supervisor, "it sent an unknown message");
-            continue;
-        }
-        worker_says(supervisor, &message);
-    }
-    send_due(supervisor);
-    attnd_lane_retry(scheduler); /* runs may have waited for a mapping */
-    attnd_sched_flush(scheduler);
-    return got == 0;
-}
-
-/* ---- life and death ---- */
 
 static void close_later(void *context)
 {
@@ -268,7 +135,7 @@ static void on_control(void *context, uint32_t poll_events)
 {
     struct attnd_supervisor *supervisor = context;
     (void)poll_events;
-    if (receive(supervisor))
+    if (attnd_talk_receive(supervisor))
         return;
     /* Whoever closes the socket is as good as dead: make sure of it. */
     supervisor->condemned = 1;
@@ -304,7 +171,7 @@ static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
     if (rc < 0)
         return rc;
     supervisor->state = ATTND_WORKER_COMING_UP;
-    send_due(supervisor);
+    attnd_talk_send_due(supervisor);
     return 0;
 }
 
@@ -359,7 +226,7 @@ static int await_ready(struct attnd_supervisor *supervisor, uint64_t timeout_ns,
             return attnd_fault_set(fault, -ATTND_E_TIMEOUT, ATTND_F_NONE, 0, 0, 0);
         struct pollfd control = {.fd = supervisor->process.control, .events = POLLIN};
         (void)poll(&control, 1, (int)((deadline_ns - now_ns) / 1000000u) + 1);
-        if (!receive(supervisor) && supervisor->state != ATTND_WORKER_UP) {
+        if (!attnd_talk_receive(supervisor) && supervisor->state != ATTND_WORKER_UP) {
             if (supervisor->fault.code == 0) /* it died without a word */
                 attnd_fault_set(&supervisor->fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, ECHILD, 0);
             *fault = supervisor->fault;

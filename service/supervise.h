@@ -48,6 +48,11 @@ void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout
  * NULL is fine. */
 void attnd_supervisor_kill(struct attnd_supervisor *supervisor, const char *why);
 
+/** attnd_talk_send_due() - supervise_talk.c: send messages about memory that are due. */
+void attnd_talk_send_due(struct attnd_supervisor *supervisor);
+/** attnd_talk_receive() - take what the worker says. Return: 1; 0 at end of file. */
+int attnd_talk_receive(struct attnd_supervisor *supervisor);
+
 /** attnd_supervisor_state_name() - for status; static storage. */
 const char *attnd_supervisor_state_name(const struct attnd_supervisor *supervisor);
 

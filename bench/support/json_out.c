@@ -90,7 +90,7 @@ void bench_json_out_double(struct bench_json_out *out, const char *name, double 
 {
     member(out, name);
     if (isfinite(value))
-        fprintf(out->file, "%.6g", value);
+        fprintf(out->file, "%.9g", value);
     else
         fputs("null", out->file);
 }

@@ -29,7 +29,7 @@ void bench_json_out_array(struct bench_json_out *out, const char *name);
 void bench_json_out_close(struct bench_json_out *out);
 
 void bench_json_out_uint(struct bench_json_out *out, const char *name, uint64_t value);
-/** bench_json_out_double() - six significant digits; what is not finite becomes null. */
+/** bench_json_out_double() - nine significant digits; what is not finite becomes null. */
 void bench_json_out_double(struct bench_json_out *out, const char *name, double value);
 void bench_json_out_bool(struct bench_json_out *out, const char *name, bool value);
 void bench_json_out_string(struct bench_json_out *out, const char *name, const char *value);

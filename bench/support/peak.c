@@ -37,33 +37,36 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-typedef uint64_t line_t __attribute__((vector_size(64)));
+typedef uint64_t word_t __attribute__((vector_size(16)));
 
 static uint64_t sum(const char *begin, const char *end)
 {
-    line_t a = {0}, b = {0};
+    word_t part[8] = {{0}};
     for (const char *at = begin; at + 128 <= end; at += 128) {
         __builtin_prefetch(at + 2048);
         __builtin_prefetch(at + 2112);
-        a += *(const line_t *)at;
-        b += *(const line_t *)(at + 64);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            part[i] += ((const word_t *)at)[i];
     }
-    a += b;
-    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+    for (int i = 1; i < 8; i++)
+        part[0] += part[i];
+    return part[0][0] + part[0][1];
 }
 
 static double fma_baseline(float x, float y)
 {
+    const uint32_t steps = FMA_STEPS / 4;
     float chain[4 * CHAINS];
     for (uint32_t i = 0; i < 4 * CHAINS; i++)
         chain[i] = (float)i;
-    for (uint32_t step = 0; step < FMA_STEPS / 4; step++)
+    for (uint32_t step = 0; step < steps; step++)
         for (uint32_t i = 0; i < 4 * CHAINS; i++)
             chain[i] = chain[i] * x + y;
     float total = 0;
     for (uint32_t i = 0; i < 4 * CHAINS; i++)
         total += chain[i];
-    return total == 0.5f ? 0 : 2.0 * 4 * CHAINS * (FMA_STEPS / 4);
+    return total == 0.5f ? 0 : 2.0 * 4 * CHAINS * steps;
 }
 
 #ifdef __x86_64__

@@ -2,6 +2,7 @@
  * that a dirty checkout is refused in the first second and not after the last. */
 #include "bench/support/suite.h"
 #include "bench/support/private_service.h"
+#include "schemas/atomics.h"
 #include "service/attnctl.h"
 
 #include <argp.h>
@@ -223,6 +224,22 @@ bool bench_wait_all(struct bench_suite *suite, struct attnd_session *session, ui
             *last = completions[got - 1];
     }
     return true;
+}
+
+bool bench_wait_hot(struct bench_suite *suite, struct attnd_session *session,
+                    struct attnd_completion *completion)
+{
+    char text[160];
+    int got;
+
+    while (!(got = attnd_wait(session, completion, 1, 0)))
+        attnd_relax();
+    if (!bench_suite_call(suite, "attnd_wait", got))
+        return false;
+    if (completion->fault.code)
+        bench_suite_fail(suite, "an operation failed: %s",
+                         attnd_fault_string(&completion->fault, text, sizeof(text)));
+    return !completion->fault.code;
 }
 
 static int by_value(const void *a, const void *b)

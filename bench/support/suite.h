@@ -61,6 +61,11 @@ int bench_suite_end(struct bench_suite *suite);
 bool bench_wait_all(struct bench_suite *suite, struct attnd_session *session, uint32_t count,
                     struct attnd_completion *last);
 
+/** bench_wait_hot() - the next completion, successful, polled for: whoever sleeps is not hot any
+ * more, and one wake-up is longer than what is measured. */
+bool bench_wait_hot(struct bench_suite *suite, struct attnd_session *session,
+                    struct attnd_completion *completion);
+
 /** bench_p50() - the median of @samples, which it sorts. */
 uint64_t bench_p50(uint64_t *samples, size_t count);
 

@@ -77,12 +77,12 @@ struct attnd_cpu_queue {
 struct attnd_cpu_worker {
     struct attnd_backend *backend;
     pthread_t thread;
-    float *memory; /* one allocation; the rest points into it */
+    void *memory; /* one allocation; the rest points into it */
     float *q, *o, *m, *l;
     uint32_t *end;
     struct attnd_panel panel;
-    struct attnd_keys keys;
-    uint64_t kv_bytes; /* read since the worker last reported */
+    struct attnd_keys keys[2]; /* the block at hand and the next */
+    uint64_t kv_bytes;         /* read since the worker last reported */
 };
 
 struct attnd_backend {

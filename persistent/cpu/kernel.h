@@ -15,8 +15,10 @@
 #include "schemas/abi.h"
 
 #define ATTND_KEYS_BLOCK 64u /* keys a kernel call takes at most; the backend's kv_granule */
-#define ATTND_KEYS_PAD 16u   /* row pointers are valid up to the next multiple of this */
 #define ATTND_DECODE_ROWS 16u
+/* K and V of a decode block take 16 KiB: half of a first-level cache, the other half being filled
+ * with what comes next. */
+#define ATTND_DECODE_ELEMENTS 4096u
 #define ATTND_ROWS_MAX 192u /* packed rows that a worker's buffers hold */
 
 /* Packed query rows of one KV head and their running softmax: p = 2^(s - m), l = sum p,
@@ -32,13 +34,18 @@ struct attnd_rows {
     const uint32_t *end; /* [count] the first key position that the row does not see */
 };
 
-/* A block of consecutive keys of one entry: key t stands at position begin + t. The pointers name
- * KV head 0; k_head and v_head (elements) lead to the head meant. Pointers from count up to the
- * next multiple of ATTND_KEYS_PAD repeat the last key's. */
+/* Consecutive keys of one entry: key t stands at position begin + t. The pointers name KV head 0;
+ * those from count on repeat the last key's. */
 struct attnd_keys {
     uint32_t begin, count; /* 1 <= count <= ATTND_KEYS_BLOCK */
     uint32_t dtype;        /* enum attnd_dtype */
     const uint16_t *k[ATTND_KEYS_BLOCK], *v[ATTND_KEYS_BLOCK];
+};
+
+/* What one kernel call reads: keys, and the way (elements) from KV head 0 to the head meant. */
+struct attnd_block {
+    const struct attnd_keys *keys;
+    ptrdiff_t k_head, v_head;
 };
 
 /* Where prefill keeps a block in the form its inner loop wants. */
@@ -60,14 +67,15 @@ struct attnd_kernel {
     /* sum[i] += weight * part[i] */
     void (*blend)(float *sum, const float *part, uint32_t count, float weight);
 
-    /* Lets at most ATTND_DECODE_ROWS rows see a block; reads K and V once, as they lie. */
-    void (*decode)(const struct attnd_rows *rows, const struct attnd_keys *keys, ptrdiff_t k_head,
-                   ptrdiff_t v_head);
+    /* Lets at most ATTND_DECODE_ROWS rows see a block; reads K and V once, as they lie, and
+     * fetches K of @next into the cache meanwhile. */
+    void (*decode)(const struct attnd_rows *rows, const struct attnd_block *block,
+                   const struct attnd_block *next);
 
     /* Lets any number of rows see a block; unpacks K and V first. Micro-tiles of rows that see
      * nothing of it are skipped. */
-    void (*prefill)(const struct attnd_rows *rows, const struct attnd_keys *keys, ptrdiff_t k_head,
-                    ptrdiff_t v_head, const struct attnd_panel *panel);
+    void (*prefill)(const struct attnd_rows *rows, const struct attnd_block *block,
+                    const struct attnd_panel *panel);
 };
 
 /**

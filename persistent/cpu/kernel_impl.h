@@ -16,10 +16,10 @@
 #define ATTND_PERSISTENT_CPU_KERNEL_IMPL_H
 
 #include "persistent/cpu/kernel.h"
+#include "persistent/cpu/unroll.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define KEYS ATTND_KEYS_BLOCK
-#define KEY_VECTORS (KEYS / VF_LANES)
 
 /* ---- conversion ------------------------------------------------------------------------------ */
 
@@ -30,13 +30,13 @@ INLINE vf load_half(const uint16_t *in, uint32_t dtype)
 
 static void widen(float *out, const uint16_t *in, uint32_t count, uint32_t dtype, float scale)
 {
-    for (uint32_t i = 0; i < count; i += VF_LANES)
+    for (size_t i = 0; i < count; i += VF_LANES)
         vf_store(out + i, vf_mul(load_half(in + i, dtype), vf_set(scale)));
 }
 
 static void narrow(uint16_t *out, const float *in, uint32_t count, uint32_t dtype, float scale)
 {
-    for (uint32_t i = 0; i < count; i += VF_LANES) {
+    for (size_t i = 0; i < count; i += VF_LANES) {
         vf x = vf_mul(vf_load(in + i), vf_set(scale));
         if (dtype == ATTND_FP16)
             vf_store_fp16(out + i, x);
@@ -47,7 +47,7 @@ static void narrow(uint16_t *out, const float *in, uint32_t count, uint32_t dtyp
 
 static void blend(float *sum, const float *part, uint32_t count, float weight)
 {
-    for (uint32_t i = 0; i < count; i += VF_LANES)
+    for (size_t i = 0; i < count; i += VF_LANES)
         vf_store(sum + i, vf_fma(vf_load(part + i), vf_set(weight), vf_load(sum + i)));
 }
 
@@ -82,208 +82,256 @@ INLINE uint32_t limit_of(const struct attnd_rows *rows, uint32_t i, const struct
     return end - keys->begin < keys->count ? end - keys->begin : keys->count;
 }
 
-/* Turns a row of scores into weights, and moves its running maximum and sum along. Scores from
- * @limit on are replaced first. Returns what the row's o is to be multiplied with. */
-INLINE float soften(float s[KEYS], uint32_t limit, float *m, float *l)
+/* Turns a row's scores of the `limit` keys that it sees into weights, and moves its running maximum
+ * and sum along. Return: what the row's o is to be multiplied with. */
+INLINE float soften(float s[KEYS], size_t limit, float *m, float *l)
 {
     const float nothing = -__builtin_inff();
-    for (uint32_t t = limit; t < KEYS; t++)
+    if (limit == 0)
+        return 1.0f;
+    for (size_t t = limit; t % VF_LANES != 0; t++)
         s[t] = nothing;
     vf peak = vf_set(nothing);
-    for (uint32_t i = 0; i < KEY_VECTORS; i++)
-        peak = vf_max(vf_load(s + i * VF_LANES), peak);
+    for (size_t t = 0; t < limit; t += VF_LANES)
+        peak = vf_max(vf_load(s + t), peak);
     const float before = *m, top = vf_peak(peak);
     const float now = top > before ? top : before;
     /* Nothing above -inf yet: any finite base will do, every weight is 0. */
     const float base = now == nothing ? 0.0f : now;
     vf sum = vf_set(0.0f);
-    for (uint32_t i = 0; i < KEY_VECTORS; i++) {
-        vf p = exp2_down(vf_sub(vf_load(s + i * VF_LANES), vf_set(base)));
+    for (size_t t = 0; t < limit; t += VF_LANES) {
+        vf p = exp2_down(vf_sub(vf_load(s + t), vf_set(base)));
         sum = vf_add(sum, p);
-        vf_store(s + i * VF_LANES, p);
+        vf_store(s + t, p);
     }
     const float alpha = before == now ? 1.0f : exp2_down1(before - base);
     *m = now;
     *l = *l * alpha + vf_sum(sum);
     /* Keys were seen, all of them at -inf: not the empty state, but 0 / 0 if it stays so. */
-    if (now == nothing && limit > 0)
+    if (now == nothing)
         *l += 1.0f;
     return alpha;
 }
 
 /* ---- decode ---------------------------------------------------------------------------------- */
 
+#define LINE ((size_t)32) /* elements of a cache line */
+
 /* Scores of R rows against VF_LANES / R keys at a time: VF_LANES dot products, folded together at
- * the end, where a single one would waste its horizontal sum. */
-INLINE void score_rows(uint32_t R, float (*s)[KEYS], const float *q, const struct attnd_keys *keys,
-                       ptrdiff_t k_head, uint32_t dim, uint32_t dtype)
+ * the end, where a single one would waste its horizontal sum.
+ *
+ * @fetch: asks for V of the block on the way, a line for every line used. The hardware's own
+ * prefetcher sees a stride of a whole token and gives up at page ends; more requests at once would
+ * find no free fill buffer and stall. */
+INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q, const struct attnd_block *block,
+                       size_t dim, uint32_t dtype, int fetch)
 {
-    const uint32_t T = VF_LANES / R;
-    for (uint32_t t = 0; t < keys->count; t += T) {
+    const struct attnd_keys *keys = block->keys;
+    const size_t T = VF_LANES / R;
+    for (size_t t = 0; t < keys->count; t += T) {
+        const uint16_t *k[VF_LANES], *v[VF_LANES];
         vf sum[VF_LANES];
-#pragma GCC unroll 16
-        for (uint32_t i = 0; i < VF_LANES; i++)
+        UNROLL
+        for (size_t j = 0; j < T; j++) {
+            k[j] = keys->k[t + j] + block->k_head;
+            v[j] = keys->v[t + j] + block->v_head;
+        }
+        UNROLL
+        for (size_t i = 0; i < VF_LANES; i++)
             sum[i] = vf_set(0.0f);
-        for (uint32_t d = 0; d < dim; d += VF_LANES) {
-            vf x[VF_LANES];
-#pragma GCC unroll 16
-            for (uint32_t r = 0; r < R; r++)
-                x[r] = vf_load(q + r * dim + d);
-#pragma GCC unroll 16
-            for (uint32_t j = 0; j < T; j++) {
-                vf y = load_half(keys->k[t + j] + k_head + d, dtype);
-#pragma GCC unroll 16
-                for (uint32_t r = 0; r < R; r++)
-                    sum[r * T + j] = vf_fma(x[r], y, sum[r * T + j]);
+        for (size_t d = 0; d < dim; d += LINE) {
+            UNROLL
+            for (size_t u = 0; u < LINE; u += VF_LANES) {
+                vf x[VF_LANES];
+                UNROLL
+                for (size_t r = 0; r < R; r++)
+                    x[r] = vf_load(q + r * dim + d + u);
+                UNROLL
+                for (size_t j = 0; j < T; j++) {
+                    vf y = load_half(k[j] + d + u, dtype);
+                    if (fetch && j % (LINE / VF_LANES) == u / VF_LANES)
+                        __builtin_prefetch(v[j] + d);
+                    UNROLL
+                    for (size_t r = 0; r < R; r++)
+                        sum[r * T + j] = vf_fma(x[r], y, sum[r * T + j]);
+                }
             }
         }
         float folded[VF_LANES];
         vf_store(folded, vf_reduce(sum));
-#pragma GCC unroll 16
-        for (uint32_t r = 0; r < R; r++)
+        UNROLL
+        for (size_t r = 0; r < R; r++)
             __builtin_memcpy(&s[r][t], folded + r * T, T * sizeof(float));
     }
 }
 
-/* o of R rows += their weights times `count` rows of V. */
-INLINE void gather_rows(uint32_t R, float *o, const float (*p)[KEYS], const struct attnd_keys *keys,
-                        uint32_t count, ptrdiff_t v_head, uint32_t dim, uint32_t dtype)
+/* o of R rows += their weights times `count` rows of V. @fetch: asks for K of @next. */
+INLINE void gather_rows(size_t R, float *o, const float (*p)[KEYS], const struct attnd_block *block,
+                        const struct attnd_block *next, size_t count, size_t dim, uint32_t dtype,
+                        int fetch)
 {
-    for (uint32_t d = 0; d < dim; d += DECODE_COLS * VF_LANES) {
+    const uint16_t *const *v = block->keys->v, *const *k = next->keys->k;
+    for (size_t d = 0; d < dim; d += DECODE_COLS * VF_LANES) {
+        const ptrdiff_t at = block->v_head + (ptrdiff_t)d, next_at = next->k_head + (ptrdiff_t)d;
         vf sum[DECODE_ROWS * DECODE_COLS];
-#pragma GCC unroll 16
-        for (uint32_t i = 0; i < R * DECODE_COLS; i++)
+        UNROLL
+        for (size_t i = 0; i < R * DECODE_COLS; i++)
             sum[i] = vf_load(o + i / DECODE_COLS * dim + d + i % DECODE_COLS * VF_LANES);
-        for (uint32_t t = 0; t < count; t++) {
-            const uint16_t *v = keys->v[t] + v_head + d;
+        for (size_t t = 0; t < count; t++) {
+            const uint16_t *row = v[t] + at, *later = k[t] + next_at;
             vf y[DECODE_COLS];
-#pragma GCC unroll 16
-            for (uint32_t c = 0; c < DECODE_COLS; c++)
-                y[c] = load_half(v + c * VF_LANES, dtype);
-#pragma GCC unroll 16
-            for (uint32_t r = 0; r < R; r++)
-#pragma GCC unroll 16
-                for (uint32_t c = 0; c < DECODE_COLS; c++)
-                    sum[r * DECODE_COLS + c] =
-                        vf_fma(vf_set(p[r][t]), y[c], sum[r * DECODE_COLS + c]);
+            UNROLL
+            for (size_t c = 0; c < DECODE_COLS; c++)
+                y[c] = load_half(row + c * VF_LANES, dtype);
+            UNROLL
+            for (size_t u = 0; fetch && u < DECODE_COLS * VF_LANES; u += LINE)
+                __builtin_prefetch(later + u);
+            UNROLL
+            for (size_t r = 0; r < R; r++)
+                UNROLL
+            for (size_t c = 0; c < DECODE_COLS; c++)
+                sum[r * DECODE_COLS + c] = vf_fma(vf_set(p[r][t]), y[c], sum[r * DECODE_COLS + c]);
         }
-#pragma GCC unroll 16
-        for (uint32_t i = 0; i < R * DECODE_COLS; i++)
+        UNROLL
+        for (size_t i = 0; i < R * DECODE_COLS; i++)
             vf_store(o + i / DECODE_COLS * dim + d + i % DECODE_COLS * VF_LANES, sum[i]);
     }
 }
 
-INLINE void decode_typed(const struct attnd_rows *rows, const struct attnd_keys *keys,
-                         ptrdiff_t k_head, ptrdiff_t v_head, uint32_t dtype)
+/* All rows' scores; the first pass over K fetches V. */
+INLINE void score(const struct attnd_rows *rows, const struct attnd_block *block, float (*s)[KEYS],
+                  uint32_t dtype)
 {
-    const uint32_t dim = rows->dim;
-    float s[ATTND_DECODE_ROWS][KEYS] __attribute__((aligned(64)));
-    uint32_t r = 0;
-    for (; r + 4 <= rows->count; r += 4)
-        score_rows(4, s + r, rows->q + r * dim, keys, k_head, dim, dtype);
-    for (; r + 2 <= rows->count; r += 2)
-        score_rows(2, s + r, rows->q + r * dim, keys, k_head, dim, dtype);
-    if (r < rows->count)
-        score_rows(1, s + r, rows->q + r * dim, keys, k_head, dim, dtype);
+    const size_t dim = rows->dim, count = rows->count;
+    size_t r = 0;
+    if (count >= 4)
+        score_rows(4, s, rows->q, block, dim, dtype, 1);
+    else if (count >= 2)
+        score_rows(2, s, rows->q, block, dim, dtype, 1);
+    else
+        score_rows(1, s, rows->q, block, dim, dtype, 1);
+    r = count >= 4 ? 4 : count >= 2 ? 2 : 1;
+    for (; r + 4 <= count; r += 4)
+        score_rows(4, s + r, rows->q + r * dim, block, dim, dtype, 0);
+    for (; r + 2 <= count; r += 2)
+        score_rows(2, s + r, rows->q + r * dim, block, dim, dtype, 0);
+    if (r < count)
+        score_rows(1, s + r, rows->q + r * dim, block, dim, dtype, 0);
+}
 
+/* Rows [r, r + n) of one limit; n <= DECODE_ROWS. Return: how many were done. */
+INLINE size_t gather(const struct attnd_rows *rows, size_t r, size_t n,
+                     const struct attnd_block *block, const struct attnd_block *next,
+                     const float (*p)[KEYS], size_t limit, uint32_t dtype)
+{
+    const size_t dim = rows->dim;
+    float *o = rows->o + r * dim;
+    if (n == 4)
+        gather_rows(4, o, p, block, next, limit, dim, dtype, 1);
+    else if (n >= 2)
+        gather_rows(2, o, p, block, next, limit, dim, dtype, 1);
+    else
+        gather_rows(1, o, p, block, next, limit, dim, dtype, 1);
+    return n == 3 ? 2 : n;
+}
+
+INLINE void decode_typed(const struct attnd_rows *rows, const struct attnd_block *block,
+                         const struct attnd_block *next, uint32_t dtype)
+{
+    float s[ATTND_DECODE_ROWS][KEYS] __attribute__((aligned(64)));
     uint32_t limit[ATTND_DECODE_ROWS];
-    for (r = 0; r < rows->count; r++) {
-        limit[r] = limit_of(rows, r, keys);
+    const size_t dim = rows->dim, count = rows->count;
+    score(rows, block, s, dtype);
+    for (uint32_t r = 0; r < count; r++) {
+        limit[r] = limit_of(rows, r, block->keys);
         float alpha = soften(s[r], limit[r], &rows->m[r], &rows->l[r]);
         if (alpha != 1.0f)
-            for (uint32_t d = 0; d < dim; d += VF_LANES)
+            for (size_t d = 0; d < dim; d += VF_LANES)
                 vf_store(rows->o + r * dim + d,
                          vf_mul(vf_load(rows->o + r * dim + d), vf_set(alpha)));
     }
-    for (r = 0; r < rows->count;) {
-        uint32_t n = 1;
-        while (n < DECODE_ROWS && r + n < rows->count && limit[r + n] == limit[r])
-            n++;
-        float *o = rows->o + r * dim;
-        const float(*p)[KEYS] = (const float(*)[KEYS])(s + r);
-        if (n == 4)
-            gather_rows(4, o, p, keys, limit[r], v_head, dim, dtype);
-        else if (n >= 2)
-            gather_rows(2, o, p, keys, limit[r], v_head, dim, dtype);
-        else
-            gather_rows(1, o, p, keys, limit[r], v_head, dim, dtype);
-        r += n == 3 ? 2 : n;
+    for (size_t r = 0, n; r < count; r += n) {
+        for (n = 1; n < DECODE_ROWS && r + n < count && limit[r + n] == limit[r]; n++)
+            ;
+        n = gather(rows, r, n, block, next, (const float(*)[KEYS])(s + r), limit[r], dtype);
     }
 }
 
-static void decode(const struct attnd_rows *rows, const struct attnd_keys *keys, ptrdiff_t k_head,
-                   ptrdiff_t v_head)
+static void decode(const struct attnd_rows *rows, const struct attnd_block *block,
+                   const struct attnd_block *next)
 {
-    if (keys->dtype == ATTND_FP16)
-        decode_typed(rows, keys, k_head, v_head, ATTND_FP16);
+    if (block->keys->dtype == ATTND_FP16)
+        decode_typed(rows, block, next, ATTND_FP16);
     else
-        decode_typed(rows, keys, k_head, v_head, ATTND_BF16);
+        decode_typed(rows, block, next, ATTND_BF16);
 }
 
 /* ---- prefill --------------------------------------------------------------------------------- */
 
 /* K of the block, transposed: VF_LANES keys x VF_LANES elements at a time. */
-INLINE void unpack_k(float *out, const struct attnd_keys *keys, ptrdiff_t k_head, uint32_t dim,
+INLINE void unpack_k(float *out, const struct attnd_keys *keys, ptrdiff_t k_head, size_t dim,
                      uint32_t dtype)
 {
-    for (uint32_t t = 0; t < keys->count; t += VF_LANES)
-        for (uint32_t d = 0; d < dim; d += VF_LANES) {
+    for (size_t t = 0; t < keys->count; t += VF_LANES)
+        for (size_t d = 0; d < dim; d += VF_LANES) {
             vf square[VF_LANES];
-#pragma GCC unroll 16
-            for (uint32_t j = 0; j < VF_LANES; j++)
+            UNROLL
+            for (size_t j = 0; j < VF_LANES; j++)
                 square[j] = load_half(keys->k[t + j] + k_head + d, dtype);
             vf_transpose(square);
-#pragma GCC unroll 16
-            for (uint32_t j = 0; j < VF_LANES; j++)
+            UNROLL
+            for (size_t j = 0; j < VF_LANES; j++)
                 vf_store(out + (d + j) * KEYS + t, square[j]);
         }
 }
 
-INLINE void unpack_v(float *out, const struct attnd_keys *keys, ptrdiff_t v_head, uint32_t dim,
+INLINE void unpack_v(float *out, const struct attnd_keys *keys, ptrdiff_t v_head, size_t dim,
                      uint32_t dtype)
 {
-    for (uint32_t t = 0; t < keys->count; t++)
-        for (uint32_t d = 0; d < dim; d += VF_LANES)
+    for (size_t t = 0; t < keys->count; t++)
+        for (size_t d = 0; d < dim; d += VF_LANES)
             vf_store(out + t * dim + d, load_half(keys->v[t] + v_head + d, dtype));
 }
 
 /* One register tile: c[R][MICRO_COLS vectors] = alpha[r] * c + a[R][depth] x b[depth][cols]; with
  * alpha NULL, c is only written. */
-INLINE void multiply_tile(uint32_t R, float *c, uint32_t c_stride, const float *a,
-                          uint32_t a_stride, const float *b, uint32_t b_stride, uint32_t depth,
-                          const float *alpha)
+INLINE void multiply_tile(size_t R, float *c, size_t c_stride, const float *a, size_t a_stride,
+                          const float *b, size_t b_stride, size_t depth, const float *alpha)
 {
-    vf sum[MICRO_ROWS * MICRO_COLS];
-#pragma GCC unroll 32
-    for (uint32_t i = 0; i < R * MICRO_COLS; i++)
-        sum[i] = alpha == NULL
-                     ? vf_set(0.0f)
-                     : vf_mul(vf_load(c + i / MICRO_COLS * c_stride + i % MICRO_COLS * VF_LANES),
-                              vf_set(alpha[i / MICRO_COLS]));
-    for (uint32_t k = 0; k < depth; k++) {
+    vf sum[MICRO_ROWS][MICRO_COLS];
+    UNROLL
+    for (size_t r = 0; r < R; r++)
+        UNROLL
+    for (size_t j = 0; j < MICRO_COLS; j++)
+        sum[r][j] = alpha == NULL
+                        ? vf_set(0.0f)
+                        : vf_mul(vf_load(c + r * c_stride + j * VF_LANES), vf_set(alpha[r]));
+    for (size_t k = 0; k < depth; k++, b += b_stride) {
         vf y[MICRO_COLS];
-#pragma GCC unroll 32
-        for (uint32_t j = 0; j < MICRO_COLS; j++)
-            y[j] = vf_load(b + k * b_stride + j * VF_LANES);
-#pragma GCC unroll 32
-        for (uint32_t r = 0; r < R; r++) {
+        UNROLL
+        for (size_t j = 0; j < MICRO_COLS; j++)
+            y[j] = vf_load(b + j * VF_LANES);
+        UNROLL
+        for (size_t r = 0; r < R; r++) {
             vf x = vf_set(a[r * a_stride + k]);
-#pragma GCC unroll 32
-            for (uint32_t j = 0; j < MICRO_COLS; j++)
-                sum[r * MICRO_COLS + j] = vf_fma(x, y[j], sum[r * MICRO_COLS + j]);
+            UNROLL
+            for (size_t j = 0; j < MICRO_COLS; j++)
+                sum[r][j] = vf_fma(x, y[j], sum[r][j]);
         }
     }
-#pragma GCC unroll 32
-    for (uint32_t i = 0; i < R * MICRO_COLS; i++)
-        vf_store(c + i / MICRO_COLS * c_stride + i % MICRO_COLS * VF_LANES, sum[i]);
+    UNROLL
+    for (size_t r = 0; r < R; r++)
+        UNROLL
+    for (size_t j = 0; j < MICRO_COLS; j++)
+        vf_store(c + r * c_stride + j * VF_LANES, sum[r][j]);
 }
 
 /* o of n rows (n <= MICRO_ROWS) = alpha * o + p v over `count` keys. */
-static void add_values(uint32_t n, float *o, const float (*p)[KEYS], const float *v, uint32_t count,
-                       uint32_t dim, const float *alpha)
+static void add_values(size_t n, float *o, const float (*p)[KEYS], const float *v, size_t count,
+                       size_t dim, const float *alpha)
 {
-    for (uint32_t d = 0; d < dim; d += MICRO_COLS * VF_LANES) {
-        uint32_t r = 0;
+    for (size_t d = 0; d < dim; d += MICRO_COLS * VF_LANES) {
+        size_t r = 0;
         if (n == MICRO_ROWS) {
             multiply_tile(MICRO_ROWS, o + d, dim, p[0], KEYS, v + d, dim, count, alpha);
             continue;
@@ -296,28 +344,28 @@ static void add_values(uint32_t n, float *o, const float (*p)[KEYS], const float
 }
 
 /* One micro-tile of rows, from @r on, against the unpacked block. */
-static void prefill_rows(const struct attnd_rows *rows, uint32_t r, const struct attnd_keys *keys,
+static void prefill_rows(const struct attnd_rows *rows, size_t r, const struct attnd_keys *keys,
                          const struct attnd_panel *panel)
 {
-    const uint32_t dim = rows->dim;
-    const uint32_t n = rows->count - r < MICRO_ROWS ? rows->count - r : MICRO_ROWS;
+    const size_t dim = rows->dim;
+    const size_t n = rows->count - r < MICRO_ROWS ? rows->count - r : MICRO_ROWS;
     uint32_t limit[MICRO_ROWS], most = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        limit[i] = limit_of(rows, r + i, keys);
+    for (size_t i = 0; i < n; i++) {
+        limit[i] = limit_of(rows, (uint32_t)(r + i), keys);
         most = limit[i] > most ? limit[i] : most;
     }
     if (most == 0)
         return;
 
     float s[MICRO_ROWS][KEYS] __attribute__((aligned(64)));
-    for (uint32_t t = 0; t < most; t += MICRO_COLS * VF_LANES)
+    for (size_t t = 0; t < most; t += MICRO_COLS * VF_LANES)
         multiply_tile(MICRO_ROWS, &s[0][t], KEYS, rows->q + r * dim, dim, panel->k + t, KEYS, dim,
                       NULL);
     float alpha[MICRO_ROWS];
-    for (uint32_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         alpha[i] = soften(s[i], limit[i], &rows->m[r + i], &rows->l[r + i]);
 
-    for (uint32_t i = 0, run; i < n; i += run) {
+    for (size_t i = 0, run; i < n; i += run) {
         for (run = 1; i + run < n && limit[i + run] == limit[i]; run++)
             ;
         if (limit[i] > 0)
@@ -326,15 +374,16 @@ static void prefill_rows(const struct attnd_rows *rows, uint32_t r, const struct
     }
 }
 
-static void prefill(const struct attnd_rows *rows, const struct attnd_keys *keys, ptrdiff_t k_head,
-                    ptrdiff_t v_head, const struct attnd_panel *panel)
+static void prefill(const struct attnd_rows *rows, const struct attnd_block *block,
+                    const struct attnd_panel *panel)
 {
+    const struct attnd_keys *keys = block->keys;
     if (keys->dtype == ATTND_FP16) {
-        unpack_k(panel->k, keys, k_head, rows->dim, ATTND_FP16);
-        unpack_v(panel->v, keys, v_head, rows->dim, ATTND_FP16);
+        unpack_k(panel->k, keys, block->k_head, rows->dim, ATTND_FP16);
+        unpack_v(panel->v, keys, block->v_head, rows->dim, ATTND_FP16);
     } else {
-        unpack_k(panel->k, keys, k_head, rows->dim, ATTND_BF16);
-        unpack_v(panel->v, keys, v_head, rows->dim, ATTND_BF16);
+        unpack_k(panel->k, keys, block->k_head, rows->dim, ATTND_BF16);
+        unpack_v(panel->v, keys, block->v_head, rows->dim, ATTND_BF16);
     }
     for (uint32_t r = 0; r < rows->count; r += MICRO_ROWS)
         prefill_rows(rows, r, keys, panel);

@@ -132,9 +132,9 @@ static int open_scratch(const struct attnd_backend *backend, struct attnd_cpu_ru
     /* Other runs of other plans left their partials here. */
     char *base = backend->scratch + shared->scratch_offset_bytes;
     memset(base, 0, (size_t)run->plan->merges * run->plan->heads_kv * sizeof *run->counters);
-    run->counters = (uint32_t *)base;
-    run->states = (float *)(base + attnd_scratch_state_offset(run->plan));
-    run->outputs = (float *)(base + attnd_scratch_output_offset(run->plan));
+    run->counters = (void *)base;
+    run->states = (float *)(void *)(base + attnd_scratch_state_offset(run->plan));
+    run->outputs = (float *)(void *)(base + attnd_scratch_output_offset(run->plan));
     return 0;
 }
 

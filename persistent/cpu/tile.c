@@ -10,6 +10,7 @@
  * layout the heads of a token are neighbours in memory. A compute-bound tile fills the buffers with
  * one head.
  */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -23,6 +24,8 @@ struct chunk {
     uint32_t row_begin, row_count;
     uint32_t packed;           /* row_count * group */
     uint32_t kv_begin, kv_end; /* keys that any row sees */
+    uint32_t block;            /* keys of a kernel call */
+    int memory_bound;
 };
 
 int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry *entry,
@@ -55,6 +58,10 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
     const uint32_t kv_end = chunk->tile->kv_end < kv_len ? chunk->tile->kv_end : kv_len;
     const uint32_t group = run->plan->group;
     chunk->packed = chunk->row_count * group;
+    chunk->memory_bound =
+        chunk->tile->tile_class == ATTND_TILE_MEMORY && chunk->packed <= ATTND_DECODE_ROWS;
+    chunk->block =
+        chunk->memory_bound ? ATTND_DECODE_ELEMENTS / run->plan->dim_qk : ATTND_KEYS_BLOCK;
     chunk->kv_begin = chunk->tile->kv_begin;
     chunk->kv_end = chunk->kv_begin;
     for (uint32_t i = 0; i < chunk->row_count; i++) {
@@ -121,36 +128,57 @@ static int find_keys(const struct chunk *chunk, uint32_t begin, uint32_t count,
             keys->v[t] = v + token * run->v.stride_token;
         }
     }
-    for (uint32_t t = count; t % ATTND_KEYS_PAD != 0; t++) {
+    for (uint32_t t = count; t < ATTND_KEYS_BLOCK; t++) {
         keys->k[t] = keys->k[count - 1];
         keys->v[t] = keys->v[count - 1];
     }
     return 0;
 }
 
+/* The keys from @begin on. Return: how many there are; 0 at the end; -1 as find_keys(). */
+static int find_block(const struct chunk *chunk, uint32_t begin, struct attnd_keys *keys)
+{
+    if (begin >= chunk->kv_end)
+        return 0;
+    const uint32_t left = chunk->kv_end - begin;
+    const uint32_t count = left < chunk->block ? left : chunk->block;
+    return find_keys(chunk, begin, count, keys) ? -1 : (int)count;
+}
+
+static struct attnd_block block_of(const struct chunk *chunk, const struct attnd_keys *keys,
+                                   uint32_t head)
+{
+    return (struct attnd_block){keys, (ptrdiff_t)head * chunk->run->k.stride_head,
+                                (ptrdiff_t)head * chunk->run->v.stride_head};
+}
+
 /* All keys of the chunk by the rows of @heads KV heads from @head on. */
 static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, uint32_t head,
-                    uint32_t heads, int memory_bound)
+                    uint32_t heads)
 {
-    const struct attnd_cpu_run *run = chunk->run;
     const struct attnd_kernel *kernel = worker->backend->kernel;
-    struct attnd_keys *keys = &worker->keys;
-    for (uint32_t t = chunk->kv_begin; t < chunk->kv_end; t += ATTND_KEYS_BLOCK) {
-        const uint32_t left = chunk->kv_end - t;
-        if (find_keys(chunk, t, left < ATTND_KEYS_BLOCK ? left : ATTND_KEYS_BLOCK, keys))
-            return -ATTND_E_RANGE;
+    struct attnd_keys *keys = &worker->keys[0], *later = &worker->keys[1];
+    int count = find_block(chunk, chunk->kv_begin, keys);
+    while (count > 0) {
+        const int more = find_block(chunk, keys->begin + keys->count, later);
         for (uint32_t h = 0; h < heads; h++) {
             const struct attnd_rows rows = rows_of(worker, chunk, h);
-            const ptrdiff_t k_head = (ptrdiff_t)(head + h) * run->k.stride_head;
-            const ptrdiff_t v_head = (ptrdiff_t)(head + h) * run->v.stride_head;
-            if (memory_bound)
-                kernel->decode(&rows, keys, k_head, v_head);
+            const struct attnd_block block = block_of(chunk, keys, head + h);
+            const int last = h + 1 == heads;
+            const struct attnd_block next =
+                block_of(chunk, last ? later : keys, last ? head : head + h + 1);
+            if (chunk->memory_bound)
+                kernel->decode(&rows, &block, last && more <= 0 ? &block : &next);
             else
-                kernel->prefill(&rows, keys, k_head, v_head, &worker->panel);
+                kernel->prefill(&rows, &block, &worker->panel);
         }
-        worker->kv_bytes += 2u * sizeof(uint16_t) * keys->count * run->plan->dim_qk * heads;
+        worker->kv_bytes += 2u * sizeof(uint16_t) * keys->count * chunk->run->plan->dim_qk * heads;
+        struct attnd_keys *done = keys;
+        keys = later;
+        later = done;
+        count = more;
     }
-    return 0;
+    return count < 0 ? -ATTND_E_RANGE : 0;
 }
 
 static void store_rows(const struct attnd_cpu_worker *worker, const struct chunk *chunk,
@@ -178,16 +206,15 @@ static void attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *
                          struct chunk *chunk, uint32_t head_begin, uint32_t head_end)
 {
     open_chunk(worker, chunk);
-    const int memory_bound =
-        chunk->tile->tile_class == ATTND_TILE_MEMORY && chunk->packed <= ATTND_DECODE_ROWS;
-    const uint32_t room = memory_bound ? ATTND_ROWS_MAX / chunk->packed : 1;
+    assert(chunk->packed > 0); /* run_open() refuses a group of 0; a chunk has rows */
+    const uint32_t room = chunk->memory_bound ? ATTND_ROWS_MAX / chunk->packed : 1;
     for (uint32_t head = head_begin; head < head_end; head += room) {
         const uint32_t heads = head_end - head < room ? head_end - head : room;
         for (uint32_t h = 0; h < heads; h++) {
             const struct attnd_rows rows = rows_of(worker, chunk, h);
             load_rows(worker, chunk, head + h, &rows);
         }
-        int error = see_keys(worker, chunk, head, heads, memory_bound);
+        int error = see_keys(worker, chunk, head, heads);
         if (error)
             attnd_cpu_run_fail(run, error);
         for (uint32_t h = 0; h < heads; h++) {

@@ -7,6 +7,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "persistent/cpu/unroll.h"
+
 #define VF_LANES 8u
 #define MICRO_ROWS 6u /* 12 accumulators, 2 operands, 1 broadcast of 16 registers */
 #define MICRO_COLS 2u
@@ -125,20 +127,20 @@ static inline void vf_transpose(vf row[VF_LANES])
 {
     __m256d pair[VF_LANES];
     vf quad[VF_LANES];
-#pragma GCC unroll 8
+    UNROLL
     for (unsigned i = 0; i < VF_LANES; i += 2) {
         pair[i] = _mm256_castps_pd(_mm256_unpacklo_ps(row[i], row[i + 1]));
         pair[i + 1] = _mm256_castps_pd(_mm256_unpackhi_ps(row[i], row[i + 1]));
     }
     /* quad[4 * g + c]: half x holds column 4 * x + c of rows 4 * g to 4 * g + 3. */
-#pragma GCC unroll 8
+    UNROLL
     for (unsigned i = 0; i < VF_LANES; i += 4) {
         quad[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(pair[i], pair[i + 2]));
         quad[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(pair[i], pair[i + 2]));
         quad[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(pair[i + 1], pair[i + 3]));
         quad[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(pair[i + 1], pair[i + 3]));
     }
-#pragma GCC unroll 8
+    UNROLL
     for (unsigned c = 0; c < 4; c++) {
         row[c] = _mm256_permute2f128_ps(quad[c], quad[4 + c], 0x20);
         row[4 + c] = _mm256_permute2f128_ps(quad[c], quad[4 + c], 0x31);

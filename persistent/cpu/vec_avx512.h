@@ -7,6 +7,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "persistent/cpu/unroll.h"
+
 #define VF_LANES 16u
 #define MICRO_ROWS 6u /* 24 accumulators, 4 operands, 1 broadcast of 32 registers */
 #define MICRO_COLS 4u
@@ -119,20 +121,20 @@ static inline void vf_transpose(vf row[VF_LANES])
 {
     __m512d pair[VF_LANES];
     vf quad[VF_LANES];
-#pragma GCC unroll 16
+    UNROLL
     for (unsigned i = 0; i < VF_LANES; i += 2) {
         pair[i] = _mm512_castps_pd(_mm512_unpacklo_ps(row[i], row[i + 1]));
         pair[i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(row[i], row[i + 1]));
     }
     /* quad[4 * g + c]: quarter x holds column 4 * x + c of rows 4 * g to 4 * g + 3. */
-#pragma GCC unroll 16
+    UNROLL
     for (unsigned i = 0; i < VF_LANES; i += 4) {
         quad[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair[i], pair[i + 2]));
         quad[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair[i], pair[i + 2]));
         quad[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair[i + 1], pair[i + 3]));
         quad[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair[i + 1], pair[i + 3]));
     }
-#pragma GCC unroll 16
+    UNROLL
     for (unsigned c = 0; c < 4; c++) {
         vf a = _mm512_shuffle_f32x4(quad[c], quad[4 + c], 0x88);
         vf b = _mm512_shuffle_f32x4(quad[c], quad[4 + c], 0xdd);
@@ -149,11 +151,11 @@ static inline void vf_transpose(vf row[VF_LANES])
 static inline vf vf_reduce(vf row[VF_LANES])
 {
     vf pair[8], quad[4];
-#pragma GCC unroll 16
+    UNROLL
     for (unsigned i = 0; i < 8; i++)
         pair[i] = _mm512_add_ps(_mm512_unpacklo_ps(row[2 * i], row[2 * i + 1]),
                                 _mm512_unpackhi_ps(row[2 * i], row[2 * i + 1]));
-#pragma GCC unroll 16
+    UNROLL
     for (unsigned i = 0; i < 4; i++) {
         __m512d a = _mm512_castps_pd(pair[2 * i]), b = _mm512_castps_pd(pair[2 * i + 1]);
         quad[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),

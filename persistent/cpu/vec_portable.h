@@ -19,7 +19,7 @@
 #define DECODE_COLS 2u
 
 typedef float vf __attribute__((vector_size(16)));
-typedef int32_t vf_bits __attribute__((vector_size(16)));
+typedef uint32_t vf_bits __attribute__((vector_size(16)));
 
 static inline vf vf_set(float x)
 {
@@ -123,7 +123,7 @@ static inline vf vf_load_fp16(const uint16_t *in)
     /* Rescaling moves the bias, and normalises subnormals on the way. */
     vf value = (vf)magnitude * vf_set(0x1p112f);
     vf_bits special = (vf_bits)(magnitude >= 0x0f800000) & 0x7f800000;
-    return (vf)((vf_bits)value | special | (x & 0x8000) << 16);
+    return (vf)((vf_bits)value | special | (x & 0x8000u) << 16);
 }
 
 static inline uint16_t vf_round_bf16(float value)

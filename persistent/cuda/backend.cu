@@ -5,9 +5,11 @@
  * The device reads commands from and writes retires to the queue segment, which is registered with
  * the driver; the port's next() and retire() are not used. One host thread beats the heart (a
  * kernel whose host is gone leaves by itself) and wakes the daemon when a retire finds it asleep: a
- * GPU cannot make a system call. What waits for a resident kernel to end (unregistering memory) is
- * done with the kernel parked; everything else is on the list of calls that were measured not to
- * wait.
+ * GPU cannot make a system call. It also brings other variants of the worker kernel (head
+ * dimension, element type): when a run needs one that is not resident, the kernels leave, and those
+ * that were used come back beside it, the SMs shared out evenly. What waits for a resident kernel
+ * to end (unregistering memory) is done with the kernel parked; everything else is on the list of
+ * calls that were measured not to wait.
  */
 #include "persistent/cuda/resident.cuh"
 
@@ -56,8 +58,10 @@ struct attnd_backend {
     Resident settings;              /* what was last written there before a launch */
     Memory *memories;               /* device memory */
     Mapping mappings[ATTND_MEMORIES_MAX];
-    uint64_t *heartbeat; /* pinned */
-    cudaStream_t kernel_stream, copy_stream;
+    attnd::HostWords *words; /* pinned */
+    cudaStream_t streams[1 + attnd::variants_count], copy_stream;
+    uint32_t variants; /* resident, or to be at the next start */
+    int failed;        /* the helper could not launch */
     int running;
     pthread_t helper;
     uint32_t helper_leave;
@@ -132,14 +136,43 @@ static int64_t clock_offset(uint64_t *pinned, cudaStream_t stream)
     return offset;
 }
 
-/* Beats the heart, and wakes the daemon for what the device retired. */
+static cudaError_t kernels_wait(attnd_backend *backend)
+{
+    for (cudaStream_t stream : backend->streams) {
+        cudaError_t error = cudaStreamSynchronize(stream);
+        if (error)
+            return error;
+    }
+    return cudaSuccess;
+}
+
+/* The kernels are leaving for want of a variant: those in use come back with it. */
+static cudaError_t bring_variant(attnd_backend *backend, uint32_t variant)
+{
+    uint32_t used = 0;
+    cudaError_t error = kernels_wait(backend);
+    if (error || (error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
+        return error;
+    attnd_poke32(&backend->words->wanted, 0);
+    backend->variants = used | 1u << variant;
+    attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
+    return attnd::resident_launch(backend->resident, &backend->settings, backend->variants,
+                                  backend->streams);
+}
+
+/* Beats the heart, wakes the daemon for what the device retired, and changes variants. */
 static void *helper_main(void *argument)
 {
     attnd_backend *backend = static_cast<attnd_backend *>(argument);
     attnd_queue_head *queue = backend->config.queue;
     uint32_t retired = attnd_peek32(&queue->retire_tail);
     while (!attnd_peek32(&backend->helper_leave)) {
-        attnd_poke64(backend->heartbeat, monotonic_ns());
+        attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
+        uint32_t wanted = attnd_observe32(&backend->words->wanted);
+        if (wanted && bring_variant(backend, wanted - 1) != cudaSuccess) {
+            backend->failed = 1;
+            return NULL; /* runs time out; the daemon restarts the worker */
+        }
         uint32_t tail = attnd_observe32(&queue->retire_tail);
         if (tail != retired) {
             retired = tail;
@@ -167,11 +200,16 @@ static cudaError_t allocate(attnd_backend *backend)
     cudaError_t error;
     attnd_queue_head *queue = backend->config.queue;
 
-    if ((error = cudaStreamCreateWithFlags(&backend->kernel_stream, cudaStreamNonBlocking)) ||
-        (error = cudaStreamCreateWithFlags(&backend->copy_stream, cudaStreamNonBlocking)) ||
+    for (cudaStream_t &stream : backend->streams)
+        if ((error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)))
+            return error;
+    if ((error = cudaStreamCreateWithFlags(&backend->copy_stream, cudaStreamNonBlocking)) ||
         (error = cudaHostRegister(queue, backend->config.queue_bytes, cudaHostRegisterMapped)) ||
         (error = cudaHostGetDevicePointer((void **)&backend->queue_device, queue, 0)) ||
-        (error = cudaHostAlloc((void **)&backend->heartbeat, 64, cudaHostAllocMapped)) ||
+        (error = cudaHostAlloc((void **)&backend->words, 128, cudaHostAllocMapped)) ||
+        (error =
+             cudaMalloc(&settings.templates, attnd::map_templates * sizeof(attnd::TensorMap))) ||
+        (error = attnd::resident_templates(settings.templates, backend->copy_stream)) ||
         (error = cudaMalloc(&backend->resident, sizeof(Resident))) ||
         (error = cudaMalloc(&backend->memories, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
         (error = cudaMalloc(&settings.runs, attnd::active_runs * sizeof(ActiveRun))) ||
@@ -188,11 +226,13 @@ static cudaError_t allocate(attnd_backend *backend)
     settings.queue = backend->queue_device;
     settings.memories = backend->memories;
     settings.scratch_bytes = backend->config.scratch_bytes;
-    settings.heartbeat = backend->heartbeat;
+    memset(backend->words, 0, sizeof(*backend->words));
+    settings.host = backend->words; /* one address on both sides */
     settings.workers = uint32_t(backend->workers);
     const char *paths = getenv("ATTND_CUDA_PATHS"); /* the ladder's lower rungs, for comparison */
-    settings.paths = paths ? uint32_t(atoi(paths)) : 3;
-    return cudaMemcpy(backend->resident, &settings, sizeof(Resident), cudaMemcpyHostToDevice);
+    settings.paths = paths ? uint32_t(atoi(paths)) : 7;
+    backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
+    return cudaMemset(backend->resident, 0, sizeof(Resident));
 }
 
 static int cuda_create(const attnd_backend_config *config, attnd_backend **out, attnd_fault *fault)
@@ -200,17 +240,13 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     /* Lazy loading would load the kernel behind a resident one: a hang. */
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     cudaDeviceProp properties;
-    cudaFuncAttributes attributes;
     cudaError_t error;
     if ((error = cudaSetDevice(0)) || (error = cudaGetDeviceProperties(&properties, 0)))
         return cuda_fault(error, fault);
     if (properties.major != 9)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_VERSION, 0,
                                properties.major * 10 + properties.minor, 90);
-    if ((error = cudaFuncGetAttributes(&attributes, attnd::resident_kernel)) ||
-        (error = cudaFuncSetAttribute(attnd::resident_kernel,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      int(attnd::resident_shared_bytes()))))
+    if ((error = attnd::resident_prepare()))
         return cuda_fault(error, fault);
 
     attnd_backend *backend = static_cast<attnd_backend *>(calloc(1, sizeof(*backend)));
@@ -237,16 +273,12 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
 
 static int cuda_start(attnd_backend *backend)
 {
-    uint32_t zero = 0;
-    backend->settings.host_clock_offset_ns = clock_offset(backend->heartbeat, backend->copy_stream);
-    *backend->heartbeat = monotonic_ns();
-    cudaMemcpy(&backend->resident->leave, &zero, sizeof(zero), cudaMemcpyHostToDevice);
-    cudaMemcpy(&backend->resident->host_clock_offset_ns, &backend->settings.host_clock_offset_ns,
-               sizeof(int64_t), cudaMemcpyHostToDevice);
-    attnd::resident_kernel<<<backend->workers + 1, attnd::resident_threads,
-                             attnd::resident_shared_bytes(), backend->kernel_stream>>>(
-        backend->resident);
-    if (cudaGetLastError() != cudaSuccess)
+    attnd::HostWords *words = backend->words;
+    backend->settings.host_clock_offset_ns =
+        clock_offset(&words->heartbeat_ns, backend->copy_stream);
+    words->heartbeat_ns = monotonic_ns();
+    if (attnd::resident_launch(backend->resident, &backend->settings, backend->variants,
+                               backend->streams) != cudaSuccess)
         return -ATTND_E_SYSTEM;
     attnd_poke32(&backend->helper_leave, 0);
     if (pthread_create(&backend->helper, NULL, helper_main, backend) != 0)
@@ -263,13 +295,14 @@ static int quiesce(attnd_backend *backend)
     if (!backend->running)
         return 0;
     uint32_t asked = attnd_swap32(&queue->park, 1);
-    cudaError_t error = cudaStreamSynchronize(backend->kernel_stream);
-    attnd_publish32(&queue->park, asked);
     attnd_poke32(&backend->helper_leave, 1);
     attnd_futex_wake(&queue->command_tail, 1);
-    pthread_join(backend->helper, NULL);
+    pthread_join(backend->helper, NULL); /* first: it may be launching */
+    cudaError_t error = kernels_wait(backend);
+    attnd_publish32(&queue->park, asked);
+    attnd_poke32(&backend->words->wanted, 0); /* the command is still there and will ask again */
     backend->running = 0;
-    return error == cudaSuccess ? 0 : -ATTND_E_SYSTEM;
+    return error == cudaSuccess && !backend->failed ? 0 : -ATTND_E_SYSTEM;
 }
 
 static int cuda_park(attnd_backend *backend)
@@ -397,9 +430,11 @@ static void cuda_destroy(attnd_backend *backend)
     cudaFree(backend->settings.runs);
     cudaFree(backend->memories);
     cudaFree(backend->resident);
-    cudaFreeHost(backend->heartbeat);
+    cudaFree(backend->settings.templates);
+    cudaFreeHost(backend->words);
     cudaHostUnregister(backend->config.queue);
-    cudaStreamDestroy(backend->kernel_stream);
+    for (cudaStream_t stream : backend->streams)
+        cudaStreamDestroy(stream);
     cudaStreamDestroy(backend->copy_stream);
     free(backend);
 }

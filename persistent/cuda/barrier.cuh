@@ -66,6 +66,49 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
     }
 }
 
+/* The same for what may never come, the next item of an idle service: no deadline. */
+__device__ __forceinline__ bool barrier_test(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n.reg .pred p;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n}\n"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+/* Now or not: does not suspend. */
+__device__ __forceinline__ bool barrier_peek(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n.reg .pred p;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n}\n"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+/* @count arrivals at once, by one thread. */
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier, uint32_t count)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(count)
+                 : "memory");
+}
+
+/* One arrival that also announces @bytes of bulk copies. */
+__device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes)
+{
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
+}
+
 /* One arrival a warp, after all its lanes are done. */
 __device__ __forceinline__ void barrier_arrive_warp(uint64_t *barrier)
 {

@@ -1,5 +1,6 @@
 /*
- * copy.cuh - cp.async: 16 bytes from global to shared memory, past L1, zero-filled where asked.
+ * copy.cuh - copies from global to shared memory that nobody waits for: cp.async, 16 bytes a
+ * thread, past L1, zero-filled where asked; and TMA, a box of a tensor a thread.
  */
 #ifndef ATTND_PERSISTENT_CUDA_COPY_CUH
 #define ATTND_PERSISTENT_CUDA_COPY_CUH
@@ -24,6 +25,17 @@ __device__ __forceinline__ void cp_async_commit()
 template <int N> __device__ __forceinline__ void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* One box of a 4-D map (dim, token in page, head, page). Bytes are counted on @barrier. */
+__device__ __forceinline__ void tma_box(uint32_t to, const TensorMap *map, uint64_t *barrier,
+                                        int32_t dim, int32_t token, int32_t head, int32_t page)
+{
+    uint32_t barrier_at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier_at), "r"(dim), "r"(token), "r"(head), "r"(page)
+                 : "memory");
 }
 
 } // namespace attnd

@@ -10,7 +10,12 @@ CUDAOBJ := $(patsubst %.cu,$(BUILD)/obj/%.o,$(wildcard persistent/cuda/*.cu))
 CUDALIBS := -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
 PERSISTENT := $(filter-out persistent/cuda/cuda_none.c,$(PERSISTENT))
 
-$(BUILD)/obj/persistent/cuda/%.o: persistent/cuda/%.cu
+$(BUILD)/obj/%.o: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
+
+# Not in BENCH: it runs where the GPU is.
+$(BUILD)/bench/gpu_%: $(BUILD)/obj/bench/gpu_%.o $(BUILD)/libcore.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ -o $@ $(CUDALIBS) -lm
 endif

@@ -20,6 +20,30 @@ namespace attnd
 constexpr uint32_t active_runs = 256;
 constexpr uint32_t workers_max = 512;
 
+/* The compiled variants of the worker kernel, one a head dimension and element type. Each has a
+ * file of its own (variant_*.cu) and a row in resident.cu, in the order of variant_index(). */
+constexpr uint32_t variants_count = 6;
+
+/* Which one executes a head dimension and element type; variants_count: none does. */
+__host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtype)
+{
+    if ((dim != 64 && dim != 128 && dim != 256) || (dtype != ATTND_FP16 && dtype != ATTND_BF16))
+        return variants_count;
+    return (dim == 64 ? 0 : dim == 128 ? 2 : 4) + (dtype == ATTND_BF16);
+}
+
+/* Templates of tensor maps, one a box height: 8, 16, 32, 64 tokens. */
+constexpr uint32_t map_templates = 4;
+struct alignas(128) TensorMap {
+    char opaque[128];
+};
+
+/* Words the device and the worker's host half share, in pinned host memory. */
+struct HostWords {
+    uint64_t heartbeat_ns; /* host: a kernel whose host is gone leaves by itself */
+    uint32_t wanted;       /* device: 1 + a variant that is not resident and now must be */
+};
+
 /* One entry of the memory table. Host memory (memfd) is registered, device memory imported. */
 struct Memory {
     char *base;
@@ -48,6 +72,10 @@ struct ActiveRun {
     float *outputs;              /* [partial_rows * heads_q][dim_vo] */
     uint32_t slot;               /* of the daemon's run table */
     int32_t code;                /* what it retires with */
+    uint32_t variant;            /* which workers execute it */
+    uint32_t box_rows;           /* tokens a TMA copy moves; 0: by cp.async */
+    uint32_t aligned;            /* 1: every row of q, K and V keeps 16-byte alignment */
+    TensorMap k_map, v_map;      /* of the run's layer; if box_rows */
 
     /* counters, a line of their own */
     alignas(128) uint32_t next_item;
@@ -65,17 +93,22 @@ struct Resident {
     Memory *memories;        /* [ATTND_MEMORIES_MAX] */
     char *scratch;
     uint64_t scratch_bytes;
-    const uint64_t *heartbeat;    /* host memory: ns written by the worker's host thread */
+    HostWords *host;              /* host memory, device pointer */
     ActiveRun *runs;              /* [active_runs] */
+    TensorMap *templates;         /* [map_templates] */
     int64_t host_clock_offset_ns; /* CLOCK_MONOTONIC - globaltimer */
     uint32_t workers;
-    uint32_t paths; /* inner loops that may be used: bit 0 decode, bit 1 prefill; else naive */
+    /* inner loops that may be used: bit 0 decode, bit 1 prefill, bit 2 TMA; else naive */
+    uint32_t paths;
+    uint32_t drain;    /* 1: leave when the queue is empty, for profilers */
+    uint32_t resident; /* bit v: workers of variant v are resident */
 
     alignas(128) uint32_t published;      /* runs published, free-running */
     alignas(128) uint32_t leave;          /* 1: park */
     alignas(128) uint32_t retired;        /* runs retired, free-running; survives a park */
     uint32_t commands_head, retires_tail; /* the dispatcher's private indices between launches */
     uint32_t error;                       /* ATTND_E_* of a dispatcher that gave up */
+    uint32_t used;                        /* bit v: runs of variant v came since the launch */
     alignas(128) uint32_t cursor[workers_max]; /* the run each worker is at */
     uint32_t doing[workers_max];               /* enum WarpState */
 };

@@ -19,12 +19,13 @@ $(LIBATTND_CUDA): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/cuda/*.c))
 	ar rcs $@ $^
 
 # The driver's calls come from tests/gpu/support/driver.c, so that they start where there is none.
-$(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_SUPPORT) $(LIBATTND_CUDA) $(LIBCORE)
+$(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_SUPPORT) $(LIBSUPPORT) $(LIBATTND_CUDA) \
+                      $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -ldl -lm
 
 $(BUILD)/bench/gpu: $(BUILD)/obj/bench/gpu/main.o $(BUILD)/obj/tests/gpu/support/driver.o \
-                    $(LIBATTND_CUDA) $(LIBCORE)
+                    $(LIBMEASURE) $(LIBATTND_CUDA) $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -ldl -lm
 all: $(BUILD)/bench/gpu

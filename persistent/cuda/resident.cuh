@@ -1,18 +1,39 @@
 /*
- * resident.cuh - the megakernel: CTA 0 dispatches, every other CTA pulls items until told to leave.
+ * resident.cuh - the megakernel as the host sees it: a dispatcher of one CTA, and workers, one
+ * kernel a variant. They are launched together and leave together.
  */
 #ifndef ATTND_PERSISTENT_CUDA_RESIDENT_CUH
 #define ATTND_PERSISTENT_CUDA_RESIDENT_CUH
 
 #include "persistent/cuda/barrier.cuh"
 
+#include <cuda_runtime.h>
+
 namespace attnd
 {
 
-__global__ void resident_kernel(Resident *resident);
+constexpr int dispatch_threads = 64;
 
-/* Dynamic shared memory the kernel wants. */
-uint32_t resident_shared_bytes();
+/* A worker kernel: (Resident *, uint32_t variant, uint32_t first_worker). */
+struct Variant {
+    const void *kernel;
+    uint32_t shared_bytes;
+};
+
+/* @index: of variant_index(). */
+Variant variant_get(uint32_t index);
+
+/* Loads every kernel; with lazy loading the first launch behind a resident kernel would hang. */
+cudaError_t resident_prepare();
+
+/* Writes the templates of tensor maps to device memory. */
+cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);
+
+/* Launches the dispatcher and settings.workers workers, shared out evenly among the variants of
+ * @variants (bit v), each on its own stream of @streams [1 + variants_count]. Nothing of @resident
+ * may be running. @settings: the host's copy, brought up to date. */
+cudaError_t resident_launch(Resident *resident, Resident *settings, uint32_t variants,
+                            cudaStream_t *streams);
 
 } // namespace attnd
 

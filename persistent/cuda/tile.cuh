@@ -113,6 +113,68 @@ __device__ __forceinline__ float lse_of(const attnd_plan_head &plan, float m, fl
     return plan.flags & ATTND_BATCH_LSE_LN ? lse * 0.693147180559945f : lse;
 }
 
+/* Parts of a merge loaded at once: their latencies overlap. */
+constexpr uint32_t merge_batch = 8;
+
+/* All consumers: the rows of a merge for one KV head, four dims a thread. */
+template <typename T>
+__device__ __forceinline__ void merge_rows(const ActiveRun *run, const attnd_merge &merge,
+                                           uint32_t kv_head)
+{
+    const attnd_plan_head &plan = run->plan;
+    const uint32_t dim = plan.dim_vo, quads = dim / 4, rows = merge.row_count * plan.group;
+    const uint32_t *parts = run->merge_parts + merge.part_begin;
+    for (uint32_t e = consumer_thread(); e < rows * quads; e += consumer_threads) {
+        uint32_t r = e / quads, d = e % quads * 4;
+        uint32_t token = r / plan.group, head = kv_head * plan.group + r % plan.group;
+        float top = -INFINITY, l = 0.0f, o[4] = {};
+        for (uint32_t first = 0; first < merge.part_count; first += merge_batch) {
+            float2 state[merge_batch];
+            float4 value[merge_batch];
+#pragma unroll
+            for (uint32_t i = 0; i < merge_batch; i++) {
+                state[i] = make_float2(-INFINITY, 0.0f);
+                value[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (first + i < merge.part_count) {
+                    uint64_t at = uint64_t(__ldcg(parts + first + i) + token) * plan.heads_q + head;
+                    state[i] = __ldcg(reinterpret_cast<const float2 *>(run->states) + at);
+                    value[i] =
+                        __ldcg(reinterpret_cast<const float4 *>(run->outputs + at * dim + d));
+                }
+            }
+            float higher = top;
+#pragma unroll
+            for (uint32_t i = 0; i < merge_batch; i++)
+                higher = fmaxf(higher, state[i].x);
+            float base = higher == -INFINITY ? 0.0f : higher, fade = exp2_fast(top - base);
+            top = higher;
+            l *= fade;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                o[j] *= fade;
+#pragma unroll
+            for (uint32_t i = 0; i < merge_batch; i++) {
+                float weight = exp2_fast(state[i].x - base);
+                l = fmaf(weight, state[i].y, l);
+                o[0] = fmaf(weight, value[i].x, o[0]);
+                o[1] = fmaf(weight, value[i].y, o[1]);
+                o[2] = fmaf(weight, value[i].z, o[2]);
+                o[3] = fmaf(weight, value[i].w, o[3]);
+            }
+        }
+        int64_t row = int64_t(merge.row_begin) + token;
+        T *out = reinterpret_cast<T *>(run->o) + row * plan.o_stride_row +
+                 int64_t(head) * plan.o_stride_head + d;
+        float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            out[j] = from_float<T>(o[j] * inverse);
+        if (run->lse && d == 0)
+            run->lse[row * plan.lse_stride_row + int64_t(head) * plan.lse_stride_head] =
+                lse_of(plan, top == -INFINITY ? 0.0f : top, l);
+    }
+}
+
 /* All consumers: arrives at the tile's merges and does those it arrives at last. */
 template <typename T>
 __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_last)
@@ -129,32 +191,7 @@ __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_
         consumers_sync();
         if (!*shared_last)
             continue;
-        uint32_t dim = plan.dim_vo, rows = merge.row_count * plan.group;
-        for (uint32_t e = consumer_thread(); e < rows * dim; e += consumer_threads) {
-            uint32_t r = e / dim, d = e % dim;
-            uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
-            float top = -INFINITY;
-            for (uint32_t p = 0; p < merge.part_count; p++) {
-                uint64_t at =
-                    uint64_t(run->merge_parts[merge.part_begin + p] + token) * plan.heads_q + head;
-                top = fmaxf(top, __ldcg(&run->states[at * 2]));
-            }
-            float l = 0.0f, o = 0.0f, base = top == -INFINITY ? 0.0f : top;
-            for (uint32_t p = 0; p < merge.part_count; p++) {
-                uint64_t at =
-                    uint64_t(run->merge_parts[merge.part_begin + p] + token) * plan.heads_q + head;
-                float weight = exp2f(__ldcg(&run->states[at * 2]) - base);
-                l += weight * __ldcg(&run->states[at * 2 + 1]);
-                o += weight * __ldcg(&run->outputs[at * dim + d]);
-            }
-            int64_t row = int64_t(merge.row_begin) + token;
-            T *out =
-                reinterpret_cast<T *>(run->o) + row * plan.o_stride_row + head * plan.o_stride_head;
-            out[d] = from_float<T>(l == 0.0f ? 0.0f : o / l);
-            if (run->lse && d == 0)
-                run->lse[row * plan.lse_stride_row + head * plan.lse_stride_head] =
-                    lse_of(plan, base, l);
-        }
+        merge_rows<T>(run, merge, item.kv_head);
     }
 }
 

@@ -3,7 +3,9 @@
  *
  * Every warp walks 16-token blocks of the range on its own (block w, w + warps, ...), with a ring
  * of blocks in shared memory that it fills by cp.async and a softmax state of its own: no barrier
- * until the warps' states are merged at the end. KV is the M operand and the queries are N
+ * until the warps' states are merged at the end. A ring does not stop at the end of an item: if the
+ * next turn is there and is decode too, its blocks follow, so that memory stays busy while an item
+ * is finished and the next one begins. KV is the M operand and the queries are N
  * (m16n8k16), so four query rows waste half an instruction and not fifteen sixteenths of one:
  *   S^T[16 tokens][8 rows] = K[16][D] * Q^T[D][8]      K by ldmatrix, Q^T in registers
  *   O^T[D][8] += V^T[D][16] * P^T[16][8]               V by ldmatrix.trans, P^T by movmatrix
@@ -14,7 +16,7 @@
 
 #include "persistent/cuda/barrier.cuh"
 #include "persistent/cuda/copy.cuh"
-#include "persistent/cuda/tile.cuh"
+#include "persistent/cuda/turn.cuh"
 
 namespace attnd
 {
@@ -23,9 +25,12 @@ constexpr int decode_block = 16; /* tokens */
 
 constexpr int decode_warps = consumer_threads / 32;
 
-/* Ring depth: 24 KB a warp (16 for 256 dims). Behind the loop the rings hold O^T of every warp. */
-template <int D> constexpr int decode_stages = D == 64 ? 6 : D == 128 ? 3 : 1;
-constexpr uint32_t decode_shared_bytes = decode_warps * 24576;
+/* Ring depth: 16 KB a warp. Behind the rings: O^T and state of every warp, for the merge. */
+template <int D> constexpr int decode_stages = D == 64 ? 4 : D == 128 ? 2 : 1;
+constexpr uint32_t decode_ring_bytes = decode_warps * 16384;
+template <int D>
+constexpr uint32_t decode_shared_bytes = decode_ring_bytes +
+                                         decode_warps *decode_rows<D> *(D + 3) * 4;
 
 template <typename T> struct Mma;
 template <> struct Mma<__half> {
@@ -70,46 +75,122 @@ __device__ __forceinline__ uint32_t movmatrix_trans(uint32_t value)
     return out;
 }
 
-/* Where this lane's token of a block lies: lanes 0-15 in the K plane, 16-31 in the V plane. */
-__device__ __forceinline__ int64_t block_row(const Item &item, int32_t block, uint32_t lane)
+/* One warp's walk over the blocks of an item: where the next ones to load lie. Lanes 0-15 resolve
+ * tokens of K, 16-31 of V. */
+struct BlockWalk {
+    const char *base;                  /* plane and head */
+    const int32_t *page_list;          /* of the entry */
+    int64_t stride_page, stride_token; /* bytes */
+    uint32_t page_size, pages;
+    int32_t begin, end; /* tokens */
+    int32_t next;       /* block to load */
+    uint32_t page[2];   /* of this lane's token in block `next` and the one after: fetched ahead */
+};
+
+/* The page of this lane's token in @block; any where there is none. */
+__device__ __forceinline__ uint32_t walk_page(const BlockWalk *walk, int32_t block, uint32_t lane)
+{
+    int32_t token = walk->begin + block * decode_block + int32_t(lane % 16);
+    return token < walk->end ? uint32_t(walk->page_list[uint32_t(token) / walk->page_size]) : 0;
+}
+
+__device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, uint32_t warp,
+                                           uint32_t lane)
 {
     const ActiveRun *run = item.run;
     const attnd_heap_plane &plane = lane < 16 ? run->k_plane : run->v_plane;
-    int32_t token = item.kv_begin + block * decode_block + int32_t(lane % 16);
-    if (token >= item.kv_end)
-        return 0;
-    uint32_t page =
-        uint32_t(run->kv_pages[item.entry.page_begin + uint32_t(token) / run->page_size]);
-    page = page < run->pages ? page : 0;
-    return int64_t(page) * plane.stride_page +
-           int64_t(uint32_t(token) % run->page_size) * plane.stride_token +
-           int64_t(item.kv_head) * plane.stride_head;
+    walk->base =
+        (lane < 16 ? run->k_base : run->v_base) + int64_t(item.kv_head) * plane.stride_head * 2;
+    walk->page_list = run->kv_pages + item.entry.page_begin;
+    walk->stride_page = plane.stride_page * 2;
+    walk->stride_token = plane.stride_token * 2;
+    walk->page_size = run->page_size;
+    walk->pages = run->pages;
+    walk->begin = item.kv_begin;
+    walk->end = item.kv_end;
+    walk->next = int32_t(warp);
+    walk->page[0] = walk_page(walk, walk->next, lane);
+    walk->page[1] = walk_page(walk, walk->next + decode_warps, lane);
+}
+
+__device__ __forceinline__ bool walk_ended(const BlockWalk &walk)
+{
+    return walk.begin + walk.next * decode_block >= walk.end;
 }
 
 /* Starts the copies of one block: K rows, then V rows, 16-byte chunks swizzled by the row. */
-template <typename T, int D>
-__device__ __forceinline__ void block_load(const Item &item, int32_t block, int64_t row,
-                                           uint32_t shared, uint32_t lane)
+template <int D>
+__device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint32_t lane)
 {
     constexpr int chunks = D / 8, rounds = decode_block * chunks / 32;
-    int32_t first = item.kv_begin + block * decode_block;
+    int32_t first = walk->begin + walk->next * decode_block, left = walk->end - first;
+    uint32_t inside = uint32_t(first + int32_t(lane % 16)) % walk->page_size;
+    uint32_t page = walk->page[0] < walk->pages ? walk->page[0] : 0;
+    const char *row = walk->base;
+    if (int32_t(lane % 16) < left)
+        row += int64_t(page) * walk->stride_page + int64_t(inside) * walk->stride_token;
+    walk->next += decode_warps;
+    walk->page[0] = walk->page[1];
+    walk->page[1] = walk_page(walk, walk->next + decode_warps, lane);
 #pragma unroll
-    for (int plane = 0; plane < 2; plane++) {
-        const T *base = reinterpret_cast<const T *>(plane ? item.run->v_base : item.run->k_base);
+    for (int plane = 0; plane < 2; plane++)
 #pragma unroll
         for (int i = 0; i < rounds; i++) {
             uint32_t at = i * 32 + lane, r = at / chunks, c = at % chunks;
-            int64_t offset = __shfl_sync(0xffffffffu, row, plane * 16 + r);
+            uint64_t from = __shfl_sync(0xffffffffu, uint64_t(row), plane * 16 + r);
             uint32_t to =
                 shared + plane * (decode_block * D * 2) + r * (D * 2) + ((c ^ (r & 7)) << 4);
-            cp_async16(to, base + offset + c * 8, first + int32_t(r) < item.kv_end ? 16 : 0);
+            cp_async16(to, reinterpret_cast<const char *>(from) + c * 16,
+                       int32_t(r) < left ? 16 : 0);
         }
-    }
 }
 
-/* N: groups of 8 query rows, beginning with packed row row0. The whole CTA. */
+/* A warp's ring, kept from item to item. */
+struct DecodeRing {
+    BlockWalk walk;  /* of the item whose blocks are being loaded */
+    uint32_t ahead;  /* 1: that is the item after the one being computed */
+    int ahead_slots; /* slots filled (or left empty) since it is */
+    int slot;        /* the next to be computed, and so the next to be filled */
+};
+
+/* Refills the slot just freed: a block of this item, or of the next one if that is known. */
+template <int D>
+__device__ __forceinline__ void ring_refill(DecodeRing *ring, Turns *turns, uint32_t number,
+                                            uint32_t shared, uint32_t warp, uint32_t lane)
+{
+    if (!ring->ahead && walk_ended(ring->walk)) {
+        const Turn *next = turn_peek(turns, number + 1);
+        if (next && next->path == path_decode) {
+            walk_begin(&ring->walk, next->item, warp, lane);
+            ring->ahead = 1;
+            ring->ahead_slots = 0;
+        }
+    }
+    if (!walk_ended(ring->walk))
+        walk_load<D>(&ring->walk, shared + ring->slot * (decode_block * D * 4), lane);
+    cp_async_commit();
+    ring->ahead_slots += ring->ahead;
+    ring->slot = ring->slot + 1 == decode_stages<D> ? 0 : ring->slot + 1;
+}
+
+/* The ring turns to turn @number: slots in front of its first block are passed over. */
+template <int D>
+__device__ __forceinline__ void ring_begin(DecodeRing *ring, Turns *turns, uint32_t number,
+                                           const Item &item, uint32_t shared, uint32_t warp,
+                                           uint32_t lane)
+{
+    int gap = decode_stages<D> - (ring->ahead ? ring->ahead_slots : 0);
+    if (!ring->ahead)
+        walk_begin(&ring->walk, item, warp, lane);
+    ring->ahead = 0;
+    for (int i = 0; i < gap; i++)
+        ring_refill<D>(ring, turns, number, shared, warp, lane);
+}
+
+/* N: groups of 8 query rows. All consumers. */
 template <typename T, int D, int N>
-__device__ __forceinline__ void attend_decode(const Item &item, uint32_t row0, char *shared)
+__device__ __forceinline__ void attend_decode(const Item &item, uint32_t number, Turns *turns,
+                                              DecodeRing *ring, char *shared)
 {
     constexpr int stages = decode_stages<D>, block_bytes = decode_block * D * 2 * 2;
     const ActiveRun *run = item.run;
@@ -117,14 +198,15 @@ __device__ __forceinline__ void attend_decode(const Item &item, uint32_t row0, c
     const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32, warps = decode_warps;
     const uint32_t g = lane / 4, c = lane % 4;
     const float scale = plan.sm_scale * 1.44269504088896f;
-    uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)) + warp * stages * block_bytes;
+    const uint32_t slots = shared_address(shared) + warp * stages * block_bytes;
 
+    ring_begin<D>(ring, turns, number, item, slots, warp, lane);
     /* Q^T as the B operand: element k = 2c.., n = g of each 16-deep step. */
     uint32_t q[N][D / 16][2];
     int32_t ends[N][2]; /* of this lane's columns 2c, 2c + 1 */
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        uint32_t r = row0 + n * 8 + g;
+        uint32_t r = n * 8 + g;
         bool there = r < item.packed_rows;
         uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         const T *from = reinterpret_cast<const T *>(run->q) +
@@ -141,7 +223,7 @@ __device__ __forceinline__ void attend_decode(const Item &item, uint32_t row0, c
             }
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            uint32_t column = row0 + n * 8 + c * 2 + j;
+            uint32_t column = n * 8 + c * 2 + j;
             ends[n][j] = column < item.packed_rows
                              ? visible_end(item, item.tile.row_begin + column / plan.group)
                              : item.kv_begin;
@@ -156,22 +238,10 @@ __device__ __forceinline__ void attend_decode(const Item &item, uint32_t row0, c
     int32_t blocks = item.kv_end > item.kv_begin
                          ? (item.kv_end - item.kv_begin + decode_block - 1) / decode_block
                          : 0;
-    int32_t next = int32_t(warp); /* block to load */
-    int64_t row = next < blocks ? block_row(item, next, lane) : 0;
-#pragma unroll
-    for (int s = 0; s < stages; s++) {
-        if (next < blocks)
-            block_load<T, D>(item, next, row, ring + s * block_bytes, lane);
-        cp_async_commit();
-        next += int32_t(warps);
-        row = next < blocks ? block_row(item, next, lane) : 0;
-    }
-
-    int stage = 0;
-    for (int32_t block = int32_t(warp); block < blocks; block += int32_t(warps)) {
+    for (int32_t block = int32_t(warp); block < blocks; block += decode_warps) {
         cp_async_wait<stages - 1>();
         __syncwarp();
-        uint32_t ks = ring + stage * block_bytes, vs = ks + decode_block * D * 2;
+        uint32_t ks = slots + ring->slot * block_bytes, vs = ks + decode_block * D * 2;
         float s[N][4] = {};
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
@@ -222,27 +292,22 @@ __device__ __forceinline__ void attend_decode(const Item &item, uint32_t row0, c
                 Mma<T>::run(o[n][d], a, p[n][0], p[n][1]);
         }
         __syncwarp(); /* every lane has read the stage */
-        if (next < blocks)
-            block_load<T, D>(item, next, row, ring + stage * block_bytes, lane);
-        cp_async_commit();
-        next += int32_t(warps);
-        row = next < blocks ? block_row(item, next, lane) : 0;
-        stage = stage + 1 == stages ? 0 : stage + 1;
+        ring_refill<D>(ring, turns, number, slots, warp, lane);
     }
-    cp_async_wait<0>();
 
-    /* The warps' states become one. O^T of each warp goes where its ring was. */
+    /* The warps' states become one. */
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int j = 0; j < 2; j++)
             for (int step = 4; step < 32; step *= 2)
                 l[n][j] += __shfl_xor_sync(0xffffffffu, l[n][j], step);
-    consumers_sync();
+    consumers_sync(); /* nobody reads the previous item's */
     constexpr int columns = 8 * N;
-    float *outs = reinterpret_cast<float *>(shared);  /* [warps][columns][D + 1] */
-    float *states = outs + warps * columns * (D + 1); /* [warps][columns][2] */
-    static_assert(decode_warps * columns * (D + 3) * 4 <= decode_shared_bytes, "shared memory");
+    float *outs =
+        reinterpret_cast<float *>(shared + decode_ring_bytes); /* [warps][columns][D + 1] */
+    float *states = outs + warps * columns * (D + 1);          /* [warps][columns][2] */
+    static_assert(columns <= decode_rows<D>, "registers and shared memory");
 #pragma unroll
     for (int n = 0; n < N; n++) {
         float *out = outs + (warp * columns + n * 8) * (D + 1);
@@ -260,10 +325,11 @@ __device__ __forceinline__ void attend_decode(const Item &item, uint32_t row0, c
             }
     }
     consumers_sync();
-    uint32_t rows = min(uint32_t(columns), item.packed_rows - row0);
+    uint32_t rows = min(uint32_t(columns), item.packed_rows);
     for (uint32_t e = consumer_thread(); e < rows * D; e += consumer_threads) {
-        uint32_t column = e / D, d = e % D, r = row0 + column;
-        uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        uint32_t column = e / D, d = e % D;
+        uint32_t token = column / plan.group;
+        uint32_t head = item.kv_head * plan.group + column % plan.group;
         float top = -INFINITY;
         for (uint32_t w = 0; w < warps; w++)
             top = fmaxf(top, states[(w * columns + column) * 2]);
@@ -290,7 +356,6 @@ __device__ __forceinline__ void attend_decode(const Item &item, uint32_t row0, c
             }
         }
     }
-    consumers_sync(); /* shared memory is free for the next item */
 }
 
 } // namespace attnd

@@ -10,15 +10,18 @@
 namespace attnd
 {
 
-template <typename T, int D> __device__ __forceinline__ void attend_naive(const Item &item)
+/* Packed rows first, first + step, ... below end, by the calling warp. */
+template <typename T, int D>
+__device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint32_t end_row,
+                                          uint32_t step_rows)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
-    uint32_t lane = threadIdx.x % 32, warps = consumer_threads / 32;
+    uint32_t lane = threadIdx.x % 32;
     constexpr int dims = D / 32;
     float scale = plan.sm_scale * 1.44269504088896f; /* exponents base 2 from here on */
 
-    for (uint32_t r = consumer_thread() / 32; r < item.packed_rows; r += warps) {
+    for (uint32_t r = first; r < end_row; r += step_rows) {
         uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         uint32_t row = item.tile.row_begin + token;
         const T *q = reinterpret_cast<const T *>(run->q) + int64_t(row) * plan.q_stride_row +

@@ -12,7 +12,8 @@
 namespace attnd
 {
 
-/* Shared-memory matrix descriptor, 128-byte swizzle. The pattern must start on 1024 bytes. */
+/* Shared-memory matrix descriptor, 128-byte swizzle. The pattern must start on 1024 bytes. Steps
+ * inside an operand are added to a descriptor (bytes / 16), so that its parts stay uniform. */
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t leading_bytes,
                                                uint32_t stride_bytes)
 {

@@ -178,6 +178,7 @@ static void closing_in_the_middle_of_a_batch_frees_everything_too(void **state)
     for (uint32_t i = 0; i < RUNS; i++)
         CHECK_OK(trial_submit_run(&trial, 0, 0, i % ATTND_LANES_MAX, 0));
     engine_close(&engine);
+    trial_forget(&trial);
     harness_eventually(holds_nothing, harness, 5000, "nothing is left of the session");
 }
 

@@ -62,7 +62,7 @@ struct random_batch e2e_long_batch(void)
                   .page_size = 16,
                   .layers = 1},
         .levels = 1,
-        .level = {{.requests = 1, .entry = {{.qo_len = 512, .kv_len = {4096}}}}},
+        .level = {{.requests = 1, .entry = {{.qo_len = 128, .kv_len = {4096}}}}},
         .steps = 1,
     };
 }

@@ -300,27 +300,23 @@ pid_t harness_worker(const struct harness *harness)
     return pid;
 }
 
-int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
+int harness_program(const struct harness *harness, const char *const *argv, char *output,
                     size_t output_bytes)
 {
-    const char *all[ARGUMENTS_MAX] = {"attnctl"};
-    int pipes[2], count = 1, status = 0;
+    int pipes[2], status = 0;
     char path[600];
     size_t length = 0;
 
-    for (; *arguments && count < ARGUMENTS_MAX - 3; arguments++)
-        all[count++] = *arguments;
-    all[count++] = "--socket";
-    all[count] = harness->socket;
-    program_path("attnctl", path, sizeof(path));
+    program_path(argv[0], path, sizeof(path));
     CHECK_EQUAL(pipe2(pipes, O_CLOEXEC), 0);
     fflush(NULL);
     pid_t parent = getpid(), pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
         harness_die_with(parent);
+        setenv("ATTND_SOCKET", harness->socket, 1);
         dup2(pipes[1], STDOUT_FILENO);
-        execv(path, (char *const *)(uintptr_t)all);
+        execv(path, (char *const *)(uintptr_t)argv);
         _exit(127);
     }
     close(pipes[1]);
@@ -334,4 +330,17 @@ int harness_attnctl(const struct harness *harness, const char *const *arguments,
     CHECK_EQUAL(harness_reap(pid, STOP_MS, &status), 1);
     CHECK(WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
+                    size_t output_bytes)
+{
+    const char *argv[ARGUMENTS_MAX] = {"attnctl"};
+    int count = 1;
+
+    for (; *arguments && count < ARGUMENTS_MAX - 3; arguments++)
+        argv[count++] = *arguments;
+    argv[count++] = "--socket";
+    argv[count] = harness->socket;
+    return harness_program(harness, argv, output, output_bytes);
 }

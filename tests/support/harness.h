@@ -55,6 +55,11 @@ pid_t harness_worker(const struct harness *harness);
 int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
                     size_t output_bytes);
 
+/** harness_program() - run a program of the build, argv[0] ("examples/engine"), with the daemon's
+ * socket in ATTND_SOCKET; the rest as for harness_attnctl(). */
+int harness_program(const struct harness *harness, const char *const *argv, char *output,
+                    size_t output_bytes);
+
 /* ---- client processes ---- */
 
 /** harness_fork() - run @client in a process of its own. Its return value is the exit status; a

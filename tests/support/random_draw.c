@@ -35,8 +35,7 @@ static int32_t larger(int32_t a, int32_t b)
 /* Few enough heads for long lists of keys. */
 static uint32_t is_narrow(const struct random_shape *shape)
 {
-    return shape->heads_kv * shape->dim <= 256 &&
-           shape->heads_kv * shape->group * shape->dim <= 1024;
+    return shape->heads_kv * (shape->group + 1) * shape->dim <= 512 && shape->layers == 1;
 }
 
 static void draw_heads(struct prng *prng, struct random_shape *shape)
@@ -132,7 +131,7 @@ static void draw_requests(struct prng *prng, struct random_batch *batch, uint32_
         struct random_entry *entry = &level->entry[prng_below(prng, level->requests)];
         entry->kv_len[0] =
             RANDOM_KV_LONG + 1 + prng_between(prng, 0, prng_percent(prng, 85) ? 300 : 3000);
-        entry->qo_len = level == last ? prng_between(prng, 1, 3) : 0;
+        entry->qo_len = level == last ? 1 + (int32_t)prng_percent(prng, 25) : 0;
     }
 }
 
@@ -155,6 +154,21 @@ static double estimate(const struct random_batch *batch)
            batch->steps;
 }
 
+/* The entry with the most keys of all that are not long; NULL if every one is. */
+static struct random_entry *deepest(struct random_batch *batch)
+{
+    struct random_entry *found = NULL;
+
+    for (uint32_t l = 0; l < batch->levels; l++)
+        for (uint32_t e = 0; e < batch->level[l].requests; e++) {
+            struct random_entry *entry = &batch->level[l].entry[e];
+            if (entry->kv_len[0] <= RANDOM_KV_LONG &&
+                (!found || entry->kv_len[0] > found->kv_len[0]))
+                found = entry;
+        }
+    return found;
+}
+
 /* Halves the most queries, then what keys are not long, then takes steps and requests away, until
  * the work fits. */
 static void cut(struct random_batch *batch, double budget)
@@ -162,23 +176,18 @@ static void cut(struct random_batch *batch, double budget)
     struct random_level *last = &batch->level[batch->levels - 1];
 
     while (estimate(batch) > budget) {
-        struct random_entry *widest = &last->entry[0], *deepest = NULL;
-        for (uint32_t e = 0; e < last->requests; e++) {
-            struct random_entry *entry = &last->entry[e];
-            if (entry->qo_len > widest->qo_len)
-                widest = entry;
-            if (entry->kv_len[0] <= RANDOM_KV_LONG &&
-                (!deepest || entry->kv_len[0] > deepest->kv_len[0]))
-                deepest = entry;
-        }
+        struct random_entry *widest = &last->entry[0], *deep = deepest(batch);
+        for (uint32_t e = 1; e < last->requests; e++)
+            if (last->entry[e].qo_len > widest->qo_len)
+                widest = &last->entry[e];
         if (widest->qo_len > 1)
             widest->qo_len /= 2;
-        else if (deepest && deepest->kv_len[0] > 40)
-            deepest->kv_len[0] /= 2;
+        else if (deep && deep->kv_len[0] > 40)
+            deep->kv_len[0] /= 2;
         else if (batch->steps > 1)
             batch->steps--;
-        else if (deepest && last->requests > 1)
-            *deepest = last->entry[--last->requests];
+        else if (last->requests > 1 && last->entry[last->requests - 1].kv_len[0] <= RANDOM_KV_LONG)
+            last->requests--;
         else
             return;
     }
@@ -295,7 +304,7 @@ void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch
         batch->seed = prng_next(&prng);
         struct prng same_shape = shape_prng;
         draw_shape(&same_shape, &batch->shape);
-        const uint32_t is_long = is_narrow(&batch->shape) && prng_percent(&prng, 20);
+        const uint32_t is_long = is_narrow(&batch->shape) && prng_percent(&prng, 18);
 
         batch->levels = 1 + prng_percent(&prng, 35) * (1 + prng_percent(&prng, 30));
         batch->steps = prng_percent(&prng, 70) ? 1 : 2 + prng_below(&prng, RANDOM_STEPS_MAX - 1);

@@ -1,10 +1,10 @@
 /*
  * reference.c - read from top to bottom: gather, score, softmax, sum, compare.
  *
- * For every KV head the keys and values of every request are gathered from their pages as floats,
- * which hold any fp16 or bf16 value exactly; all arithmetic is double. A query row then looks up,
- * at each level, the one request that owns it and how many of that request's keys it sees. Those
- * keys, in level order, are one list with one softmax over it: cascade levels need no merge here.
+ * For every KV head the keys and values of every request are gathered from their pages as doubles,
+ * and all arithmetic is in double. A query row then looks up, at each level, the one request that
+ * owns it and how many of that request's keys it sees. Those keys, in level order, are one list
+ * with one softmax over it: cascade levels need no merge here.
  */
 #include "tests/support/reference.h"
 
@@ -17,16 +17,24 @@
 
 /* Keys and values of one request for one KV head. */
 struct span {
-    float *keys, *values; /* [count][dim] */
+    double *keys, *values; /* [count][dim] */
     int32_t count;
 };
 
-static void *allocate(size_t count, size_t bytes)
+/* Kept between calls: fresh pages from the kernel would cost as much as the arithmetic. */
+static double *workspace(size_t count)
 {
-    void *memory = malloc(count ? count * bytes : 1);
-    if (!memory)
-        abort(); /* a test without memory cannot say anything */
-    return memory;
+    static double *words;
+    static size_t words_max;
+
+    if (count > words_max) {
+        free(words);
+        words = malloc(count * sizeof(*words));
+        words_max = count;
+        if (!words)
+            abort(); /* a test without memory cannot say anything */
+    }
+    return words;
 }
 
 int32_t reference_kv_len(int32_t pages, int32_t page_size, int32_t last_page_len)
@@ -38,34 +46,39 @@ int32_t reference_kv_len(int32_t pages, int32_t page_size, int32_t last_page_len
 
 /* @out: [kv_len][dim] of request @request, KV head @head. */
 static void gather(const struct reference_batch *batch, const struct reference_plane *plane,
-                   const struct reference_level *level, uint32_t request, uint32_t head, float *out)
+                   const struct reference_level *level, uint32_t request, uint32_t head,
+                   double *out)
 {
     const float *value_of = bits16_table(batch->dtype);
     const int32_t *pages = level->kv_indices + level->kv_indptr[request];
     const int32_t page_size = (int32_t)batch->page_size;
 
+    assert(level->kv_len[request] <=
+           (level->kv_indptr[request + 1] - level->kv_indptr[request]) * page_size);
     for (int32_t j = 0; j < level->kv_len[request]; j++) {
         const uint16_t *token = plane->bits + pages[j / page_size] * plane->stride_page +
                                 j % page_size * plane->stride_token + head * plane->stride_head;
         for (uint32_t d = 0; d < batch->dim; d++)
-            *out++ = value_of[token[d]];
+            *out++ = (double)value_of[token[d]];
     }
 }
 
-static struct span gather_request(const struct reference_batch *batch,
-                                  const struct reference_level *level, uint32_t request,
-                                  uint32_t head)
+/* Fills spans[level][request] for one KV head, out of @words. */
+static void gather_head(const struct reference_batch *batch, uint32_t head,
+                        struct span spans[][REFERENCE_REQUESTS_MAX], double *words)
 {
-    size_t elements = (size_t)level->kv_len[request] * batch->dim;
-    struct span span = {.count = level->kv_len[request]};
-
-    assert(level->kv_len[request] <=
-           (level->kv_indptr[request + 1] - level->kv_indptr[request]) * (int32_t)batch->page_size);
-    span.keys = allocate(elements, sizeof(float));
-    span.values = allocate(elements, sizeof(float));
-    gather(batch, &batch->k, level, request, head, span.keys);
-    gather(batch, &batch->v, level, request, head, span.values);
-    return span;
+    for (uint32_t l = 0; l < batch->levels; l++) {
+        const struct reference_level *level = &batch->level[l];
+        for (uint32_t r = 0; r < level->requests; r++) {
+            struct span *span = &spans[l][r];
+            span->count = level->kv_len[r];
+            span->keys = words;
+            span->values = words + (size_t)span->count * batch->dim;
+            words = span->values + (size_t)span->count * batch->dim;
+            gather(batch, &batch->k, level, r, head, span->keys);
+            gather(batch, &batch->v, level, r, head, span->values);
+        }
+    }
 }
 
 /* ---- what a query sees ---- */
@@ -96,18 +109,27 @@ static int32_t visible_keys(const struct reference_batch *batch, uint32_t l, uin
 /* ---- the sum ---- */
 
 /* Four chains of additions, for speed: fp64 does not mind the order. */
-static double dot(const float *a, const float *b, uint32_t dim)
+static double dot(const double *a, const double *b, uint32_t dim)
 {
     double sum[4] = {0, 0, 0, 0};
 
     for (uint32_t d = 0; d < dim; d += 4)
         for (uint32_t i = 0; i < 4; i++)
-            sum[i] += (double)a[d + i] * (double)b[d + i];
+            sum[i] += a[d + i] * b[d + i];
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+/* o += weight * value, by fours like dot(). */
+static void accumulate(double weight, const double *restrict value, double *restrict o,
+                       uint32_t dim)
+{
+    for (uint32_t d = 0; d < dim; d += 4)
+        for (uint32_t i = 0; i < 4; i++)
+            o[d + i] += weight * value[d + i];
+}
+
 /* One query against the keys it sees, listed as @spans. @scores has room for all of them. */
-static void attend_query(const struct reference_batch *batch, const float *q,
+static void attend_query(const struct reference_batch *batch, const double *q,
                          const struct span *spans, double *scores, double *o, double *lse)
 {
     const double scale = batch->sm_scale != 0 ? batch->sm_scale : 1 / sqrt(batch->dim);
@@ -134,21 +156,21 @@ static void attend_query(const struct reference_batch *batch, const float *q,
     }
     n = 0;
     for (uint32_t l = 0; l < batch->levels; l++)
-        for (int32_t j = 0; j < spans[l].count; j++, n++)
-            for (uint32_t d = 0; d < dim; d++)
-                o[d] += scores[n] * (double)spans[l].values[(size_t)j * dim + d];
+        for (int32_t j = 0; j < spans[l].count; j++)
+            accumulate(scores[n++], spans[l].values + (size_t)j * dim, o, dim);
     for (uint32_t d = 0; d < dim; d++)
         o[d] /= sum;
     *lse = (max + log(sum)) / (batch->lse_ln ? 1 : log(2));
 }
 
 static void attend_head(const struct reference_batch *batch, uint32_t head,
-                        struct span *const gathered[], double *scores, double *o, double *lse)
+                        struct span gathered[][REFERENCE_REQUESTS_MAX], double *scores, double *o,
+                        double *lse)
 {
     const float *value_of = bits16_table(batch->dtype);
     const uint32_t group = batch->heads_q / batch->heads_kv;
     struct span seen[REFERENCE_LEVELS_MAX];
-    float q[ATTND_HEAD_DIM_MAX];
+    double q[ATTND_HEAD_DIM_MAX];
 
     for (uint32_t row = 0; row < batch->rows; row++) {
         for (uint32_t l = 0; l < batch->levels; l++) {
@@ -160,7 +182,7 @@ static void attend_head(const struct reference_batch *batch, uint32_t head,
             const uint16_t *bits =
                 batch->q.bits + row * batch->q.stride_row + h * batch->q.stride_head;
             for (uint32_t d = 0; d < batch->dim; d++)
-                q[d] = value_of[bits[d]];
+                q[d] = (double)value_of[bits[d]];
             size_t index = (size_t)row * batch->heads_q + h;
             attend_query(batch, q, seen, scores, o + index * batch->dim, lse + index);
         }
@@ -169,35 +191,22 @@ static void attend_head(const struct reference_batch *batch, uint32_t head,
 
 void reference_attend(const struct reference_batch *batch, double *o, double *lse)
 {
-    struct span *gathered[REFERENCE_LEVELS_MAX];
-    double *own_lse = lse ? lse : allocate((size_t)batch->rows * batch->heads_q, sizeof(double));
-    size_t keys_max = 0;
+    static struct span gathered[REFERENCE_LEVELS_MAX][REFERENCE_REQUESTS_MAX];
+    size_t keys = 0;
 
     assert(batch->dim % 4 == 0 && batch->dim <= ATTND_HEAD_DIM_MAX);
+    assert(batch->levels <= REFERENCE_LEVELS_MAX);
     for (uint32_t l = 0; l < batch->levels; l++) {
-        gathered[l] = allocate(batch->level[l].requests, sizeof(struct span));
+        assert(batch->level[l].requests <= REFERENCE_REQUESTS_MAX);
         for (uint32_t r = 0; r < batch->level[l].requests; r++)
-            keys_max += (size_t)batch->level[l].kv_len[r];
+            keys += (size_t)batch->level[l].kv_len[r];
     }
-    double *scores = allocate(keys_max, sizeof(double));
+    double *scores = workspace(keys * (2 * (size_t)batch->dim + 1) + 1);
 
     for (uint32_t head = 0; head < batch->heads_kv; head++) {
-        for (uint32_t l = 0; l < batch->levels; l++)
-            for (uint32_t r = 0; r < batch->level[l].requests; r++)
-                gathered[l][r] = gather_request(batch, &batch->level[l], r, head);
-        attend_head(batch, head, gathered, scores, o, own_lse);
-        for (uint32_t l = 0; l < batch->levels; l++)
-            for (uint32_t r = 0; r < batch->level[l].requests; r++) {
-                free(gathered[l][r].keys);
-                free(gathered[l][r].values);
-            }
+        gather_head(batch, head, gathered, scores + keys);
+        attend_head(batch, head, gathered, scores, o, lse);
     }
-
-    for (uint32_t l = 0; l < batch->levels; l++)
-        free(gathered[l]);
-    free(scores);
-    if (!lse)
-        free(own_lse);
 }
 
 /* ---- compare ---- */

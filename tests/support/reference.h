@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #define REFERENCE_LEVELS_MAX 8
+#define REFERENCE_REQUESTS_MAX 1024 /* a level */
 
 /* Element [row, head, d] lies at bits[row * stride_row + head * stride_head + d]. */
 struct reference_rows {
@@ -49,8 +50,9 @@ struct reference_batch {
 /**
  * reference_attend() - one softmax over all keys a query sees, whatever level they are in
  * @o:   receives [rows][heads_q][dim]
- * @lse: receives [rows][heads_q]; may be NULL
+ * @lse: receives [rows][heads_q]
  *
+ * Threads: one.
  * A row that sees nothing: o = 0, lse = -inf. NaN and infinity among visible keys act as fp64
  * arithmetic has it; what a query does not see is not read.
  */

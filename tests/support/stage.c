@@ -147,7 +147,8 @@ void stage_connect(struct stage *stage, struct stage_client *out, uint32_t ring_
 
     CHECK(client != NULL);
     client->service = &stage->service;
-    client->pidfd = client->doorbell_fd = client->submission.fd = client->completion.fd = -1;
+    client->pidfd = client->doorbell_fd = client->notify_peer_fd = client->submission.fd =
+        client->completion.fd = -1;
     client->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     client->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     client->ring_entries = ring_entries;

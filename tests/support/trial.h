@@ -57,6 +57,9 @@ void trial_begin(struct trial *trial, struct engine *engine, const struct random
                  uint64_t rows_begin);
 /** trial_end() - take pages and rows back to poison. Nothing may be in flight. */
 void trial_end(struct trial *trial);
+/** trial_forget() - free what the trial itself has: all that is left to do once its session is
+ * gone, or while its work is in flight and its engine closes. */
+void trial_forget(struct trial *trial);
 
 /* Submit one operation on @lane. Return: what libattnd returned. flags: ATTND_SKIP_SUCCESS. */
 int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags);
@@ -84,7 +87,8 @@ int trial_verify_run(struct trial *trial, uint32_t step, uint32_t layer);
 /** trial_verify_pages() - every page in use holds what the shadow holds. Return: 0; 1 with why. */
 int trial_verify_pages(struct trial *trial);
 
-/** trial_judge() - verify every run in order, then the pages; awaits what is not there yet.
+/** trial_judge() - verify every run in order, then (if anything was appended, and sometimes if not)
+ * the pages; awaits what is not there yet.
  * Return: 0; 1 with why. */
 int trial_judge(struct trial *trial);
 

@@ -41,6 +41,33 @@ static void a_scalar_has_no_index(void **state)
     assert_non_null(strstr(text, "heads_q is 33, limit 8"));
 }
 
+/* There is no plan number, page or state that would have been right instead. */
+static void a_code_about_a_state_names_no_limit(void **state)
+{
+    (void)state;
+    const int states[] = {ATTND_E_UNKNOWN,   ATTND_E_BUSY,         ATTND_E_PERMISSION,
+                          ATTND_E_PROTOCOL,  ATTND_E_DISCONNECTED, ATTND_E_WORKER_RESTARTED,
+                          ATTND_E_CANCELLED, ATTND_E_SHARED_PAGE,  ATTND_E_NOT_LEASED,
+                          ATTND_E_EXPIRED,   ATTND_E_FORKED};
+    struct attnd_fault fault = {-ATTND_E_NOT_LEASED, ATTND_F_KV_INDICES, 7, 12, 0};
+    char text[200];
+
+    assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
+                        "ATTND_E_NOT_LEASED: kv_indices[7] is 12 (the session holds no lease of "
+                        "the page)");
+    fault = (struct attnd_fault){-ATTND_E_BUSY, ATTND_F_PLAN, 0, 3, 1};
+    assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
+                        "ATTND_E_BUSY: plan is 3 (the object is in use by operations in flight)");
+    for (int code = 1; code <= ATTND_E_SYSTEM; code++) {
+        int about_a_state = code == ATTND_E_SYSTEM; /* value is errno */
+        for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
+            about_a_state |= code == states[i];
+        fault = (struct attnd_fault){-code, ATTND_F_PLAN, 0, 3, 77};
+        attnd_fault_string(&fault, text, sizeof(text));
+        assert_int_equal(strstr(text, "limit 77") != NULL, !about_a_state);
+    }
+}
+
 static void a_system_error_says_what_the_system_said(void **state)
 {
     (void)state;
@@ -88,7 +115,7 @@ static void every_number_has_its_own_name(void **state)
         for (int other = 1; other < code; other++)
             assert_string_not_equal(name, attnd_error_name(other));
     }
-    for (uint32_t field = 1; field <= ATTND_F_USER_DATA; field++) {
+    for (uint32_t field = 1; field <= ATTND_F_EXPIRE_MS; field++) {
         assert_string_not_equal(attnd_field_name(field), "?");
         for (uint32_t other = 1; other < field; other++)
             assert_string_not_equal(attnd_field_name(field), attnd_field_name(other));
@@ -123,6 +150,7 @@ int main(void)
         cmocka_unit_test(a_sentence_names_field_index_value_and_limit),
         cmocka_unit_test(the_first_element_of_an_array_has_an_index_too),
         cmocka_unit_test(a_scalar_has_no_index),
+        cmocka_unit_test(a_code_about_a_state_names_no_limit),
         cmocka_unit_test(a_system_error_says_what_the_system_said),
         cmocka_unit_test(without_a_field_the_code_speaks),
         cmocka_unit_test(a_short_buffer_is_cut_and_terminated),

@@ -63,7 +63,7 @@ static void a_slot_without_meaning_is_refused(void **state)
     sqe.flags = 0x81;
     EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, 0x81, ATTND_OP_FLAGS);
     sqe = stage_run(plan, ATTND_LANES_MAX, 1);
-    EXPECT(sqe, -ATTND_E_RANGE, ATTND_F_LANE, 0, ATTND_LANES_MAX, ATTND_LANES_MAX);
+    EXPECT(sqe, -ATTND_E_RANGE, ATTND_F_LANE, 0, ATTND_LANES_MAX, ATTND_LANES_MAX - 1);
 }
 
 static void reserved_words_are_zero(void **state)
@@ -90,15 +90,15 @@ static void plans_and_layers_exist(void **state)
 {
     struct attnd_sqe sqe = stage_run(0, 0, 1);
     (void)state;
-    EXPECT(sqe, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, 0, ATTND_HANDLES_MAX);
+    EXPECT(sqe, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, 0, 0);
     sqe.plan = UINT32_MAX;
-    EXPECT(sqe, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, UINT32_MAX, ATTND_HANDLES_MAX);
+    EXPECT(sqe, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, UINT32_MAX, 0);
     sqe = stage_run(plan, 0, 1);
     sqe.u.run.layer = STAGE_LAYERS;
-    EXPECT(sqe, -ATTND_E_RANGE, ATTND_F_LAYER, 0, STAGE_LAYERS, STAGE_LAYERS);
+    EXPECT(sqe, -ATTND_E_RANGE, ATTND_F_LAYER, 0, STAGE_LAYERS, STAGE_LAYERS - 1);
     sqe = stage_append(plan, 0, 1);
     sqe.u.append.layer = UINT32_MAX;
-    EXPECT(sqe, -ATTND_E_RANGE, ATTND_F_LAYER, 0, UINT32_MAX, STAGE_LAYERS);
+    EXPECT(sqe, -ATTND_E_RANGE, ATTND_F_LAYER, 0, UINT32_MAX, STAGE_LAYERS - 1);
     sqe = stage_run(stage_plan(&client), 0, 1); /* never set */
     EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_PLAN, 0, sqe.plan, 0);
 }
@@ -108,7 +108,7 @@ static void tensors_lie_in_their_memory_and_are_aligned(void **state)
     struct attnd_sqe sqe = stage_run(plan, 0, 1);
     (void)state;
     sqe.u.run.q_memory = 0;
-    EXPECT(sqe, -ATTND_E_UNKNOWN, ATTND_F_Q, 0, 0, ATTND_HANDLES_MAX);
+    EXPECT(sqe, -ATTND_E_UNKNOWN, ATTND_F_Q, 0, 0, 0);
     sqe = stage_run(plan, 0, 1);
     sqe.u.run.q_offset_bytes = 8;
     EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_Q, 0, 8, 16);
@@ -125,7 +125,7 @@ static void tensors_lie_in_their_memory_and_are_aligned(void **state)
     EXPECT(sqe, -ATTND_E_RANGE, ATTND_F_LSE, 0, STAGE_TENSOR_BYTES + 4, STAGE_TENSOR_BYTES);
     sqe = stage_append(plan, 0, 1);
     sqe.u.append.v_memory = ATTND_HANDLES_MAX + 1;
-    EXPECT(sqe, -ATTND_E_UNKNOWN, ATTND_F_V, 0, ATTND_HANDLES_MAX + 1, ATTND_HANDLES_MAX);
+    EXPECT(sqe, -ATTND_E_UNKNOWN, ATTND_F_V, 0, ATTND_HANDLES_MAX + 1, 0);
 }
 
 static void outputs_overlap_nothing(void **state)

@@ -1,0 +1,150 @@
+/* check.c - the figure of the long check: how many random batches agreed with the reference.
+ *
+ *   check --record bench/results -- build/tests/long/PROGRAM...
+ *
+ * Runs the program, lets its output through, and takes the number from its last line of the form
+ * "N batches, M mismatches". A mismatch, a failing program or a missing line records nothing. */
+#include "bench/support/record.h"
+
+#include <argp.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define REACH 1000000u
+
+struct options {
+    const char *directory, *device;
+    bool allow_dirty;
+    char **command; /* NULL-terminated */
+};
+
+static const struct argp_option option_list[] = {
+    {"record", 'r', "DIR", 0, "Write the figure to DIR/check-<device>.json", 1},
+    {"device", 'd', "NAME", 0, "What the batches ran on (default: cpu)", 1},
+    {"allow-dirty", 'a', NULL, 0, "Record uncommitted changes too, marked so", 1},
+    {0}};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct options *options = state->input;
+
+    switch (key) {
+    case 'r':
+        options->directory = text;
+        return 0;
+    case 'd':
+        options->device = text;
+        return 0;
+    case 'a':
+        options->allow_dirty = true;
+        return 0;
+    case ARGP_KEY_ARGS:
+        options->command = &state->argv[state->next];
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "no program to run");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static FILE *start(char **command, pid_t *pid)
+{
+    pid_t parent = getpid();
+    int ends[2];
+
+    if (pipe(ends))
+        return NULL;
+    *pid = fork();
+    if (*pid < 0)
+        return NULL;
+    if (!*pid) {
+        close(ends[0]);
+        if (!prctl(PR_SET_PDEATHSIG, SIGTERM) && getppid() == parent &&
+            dup2(ends[1], STDOUT_FILENO) >= 0)
+            execvp(command[0], command);
+        _exit(127);
+    }
+    close(ends[1]);
+    return fdopen(ends[0], "r");
+}
+
+/* Return: 0 and the last count of batches; -1. */
+static int run(char **command, uint64_t *batches)
+{
+    uint64_t mismatches = 0;
+    bool found = false;
+    char line[4096];
+    int status = 0;
+    pid_t pid = 0;
+    FILE *output = start(command, &pid);
+
+    if (!output)
+        return -1;
+    while (fgets(line, sizeof(line), output)) {
+        uint64_t n, m;
+
+        fputs(line, stdout);
+        if (sscanf(line, "%" SCNu64 " batches, %" SCNu64 " mismatches", &n, &m) == 2) {
+            *batches = n;
+            mismatches = m;
+            found = true;
+        }
+    }
+    fclose(output);
+    if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status)) {
+        fprintf(stderr, "check: %s failed\n", command[0]);
+        return -1;
+    }
+    if (!found || mismatches) {
+        fprintf(stderr, "check: %s\n",
+                found ? "there are mismatches"
+                      : "no line of the form 'N "
+                        "batches, M mismatches'");
+        return -1;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {
+        option_list,
+        parse_option,
+        "PROGRAM [ARGUMENT...]",
+        "check - run the long check and record how many random batches it judged",
+        NULL,
+        NULL,
+        NULL};
+    struct options options = {.device = "cpu"};
+    struct bench_stamp stamp = {.allow_dirty = false};
+    struct bench_record record;
+    uint64_t batches = 0;
+    char why[512];
+
+    argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &options);
+    if (options.directory && bench_stamp_take(&stamp, options.device, options.allow_dirty, argc,
+                                              argv, why, sizeof(why))) {
+        fprintf(stderr, "check: %s\n", why);
+        return EXIT_FAILURE;
+    }
+    if (run(options.command, &batches))
+        return EXIT_FAILURE;
+    printf("check.random_batches %" PRIu64 ", to reach: >= %u%s\n", batches, REACH,
+           batches < REACH ? "  NOT REACHED" : "");
+    record = bench_record_make(&stamp, "check.random_batches", (double)batches, "batches", "higher",
+                               "through libattnd against the fp64 reference, no mismatch");
+    if (options.directory &&
+        bench_records_write(&stamp, options.directory, "check", &record, 1, why, sizeof(why))) {
+        fprintf(stderr, "check: %s\n", why);
+        return EXIT_FAILURE;
+    }
+    return EXIT_SUCCESS;
+}

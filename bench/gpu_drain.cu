@@ -1,0 +1,601 @@
+/*
+ * gpu_drain.cu - the tile interpreter alone: plans by the planner, runs by the resident kernels,
+ * and nothing else of the service.
+ *
+ * The program plays the daemon: it lays out a queue segment in pinned host memory, pools and
+ * tensors in device memory, rings one run after the other and waits for its retire. Layers rotate,
+ * so no run finds its keys in the L2. Two times are printed for each shape: on the device, from
+ * the run's publication to its last item, and seen by the host, from the doorbell to the retire.
+ * Every output that was timed is looked at afterwards: no element may be left poisoned or not
+ * finite, and sampled rows are compared with a plain reference in fp32 and fp64 on the device.
+ *
+ * --drain N: instead, N runs are queued first and the kernels leave when they are done; what a
+ * profiler needs.
+ */
+#include "persistent/cuda/resident.cuh"
+
+extern "C" {
+#include "persistent/plan/plan.h"
+#include "schemas/atomics.h"
+}
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cuda_runtime.h>
+#include <random>
+#include <string>
+#include <time.h>
+#include <unistd.h>
+#include <vector>
+
+using attnd::HostWords;
+using attnd::Memory;
+using attnd::Resident;
+
+namespace
+{
+
+struct Shape {
+    const char *name;
+    uint32_t batch, rows, kv, page_size, heads_q, heads_kv, dim, dtype;
+    bool shuffled;
+    uint32_t layers; /* together far past the L2 */
+    uint32_t runs;   /* timed */
+};
+
+constexpr Shape shapes[] = {
+    {"decode_64x8192", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
+    {"decode_1x8192", 1, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 10, 200},
+    {"decode_8x4096", 8, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 4, 100},
+    {"decode_32x4096", 32, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
+    {"decode_16x32768", 16, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
+    {"prefill_8192_p128", 1, 8192, 8192, 128, 32, 8, 128, ATTND_FP16, true, 4, 20},
+    {"prefill_8192_p16", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20},
+    {"prefill_8192_p1", 1, 8192, 8192, 1, 32, 8, 128, ATTND_FP16, true, 4, 10},
+    {"prefill_16384_p128", 1, 16384, 16384, 128, 32, 8, 128, ATTND_FP16, true, 2, 12},
+    {"prefill_16384_p16", 1, 16384, 16384, 16, 32, 8, 128, ATTND_FP16, true, 2, 12},
+    {"chunk_1024_at_16384", 1, 1024, 16384, 16, 32, 8, 128, ATTND_FP16, true, 3, 20},
+    {"prefill_4096_hd64", 2, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 10},
+    {"prefill_4096_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 4, 10},
+    {"prefill_4096_bf16", 2, 4096, 4096, 16, 32, 8, 128, ATTND_BF16, true, 4, 10},
+    {"decode_32x4096_hd64", 32, 1, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 20},
+    {"decode_32x4096_hd256", 32, 1, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 20},
+};
+
+struct Options {
+    const char *only = "";
+    uint32_t paths = 7, plan_workers = 0, drain = 0, runs = 0;
+};
+
+void must(cudaError_t error, int line)
+{
+    if (error == cudaSuccess)
+        return;
+    fprintf(stderr, "line %d: %s\n", line, cudaGetErrorString(error));
+    exit(1);
+}
+#define MUST(call) must((call), __LINE__)
+
+uint64_t now_ns()
+{
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
+}
+
+template <typename Value> Value median(std::vector<Value> values)
+{
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+/* ---- device helpers ---------------------------------------------------------------------------
+ */
+
+__device__ uint32_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return uint32_t(x ^ x >> 31);
+}
+
+/* About normal: the sum of four uniforms. */
+__global__ void fill_random(uint16_t *out, uint64_t count, uint64_t seed, uint32_t dtype)
+{
+    uint64_t step = uint64_t(gridDim.x) * blockDim.x;
+    for (uint64_t i = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+        uint32_t a = mix(i * 2 + seed), b = mix(i * 2 + 1 + seed);
+        float sum = float(a & 0xffff) + float(a >> 16) + float(b & 0xffff) + float(b >> 16);
+        float x = (sum / 65536.0f - 2.0f) * 1.732f;
+        out[i] = dtype == ATTND_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x))
+                                     : __half_as_ushort(__float2half_rn(x));
+    }
+}
+
+__device__ float element(const uint16_t *from, uint32_t dtype)
+{
+    return dtype == ATTND_BF16 ? __bfloat162float(__ushort_as_bfloat16(*from))
+                               : __half2float(__ushort_as_half(*from));
+}
+
+__global__ void count_bad(const uint16_t *values, uint64_t count, uint32_t dtype,
+                          unsigned long long *bad)
+{
+    uint64_t step = uint64_t(gridDim.x) * blockDim.x;
+    for (uint64_t i = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
+        if (!isfinite(element(values + i, dtype)))
+            atomicAdd(bad, 1ull);
+}
+
+struct ReferenceArgs {
+    const uint16_t *q, *o, *k, *v;
+    const float *lse;
+    const int32_t *pages; /* [batch][pages a request] */
+    const uint2 *samples; /* query row over all requests, head */
+    float *error;         /* [samples] relative, of o; an error of lse counts too */
+    Shape shape;
+};
+
+/* One block a sample: o of one row and head, the plain way. */
+__global__ void reference(ReferenceArgs a)
+{
+    extern __shared__ float scores[];
+    __shared__ double part[128];
+    const Shape &s = a.shape;
+    uint32_t row = a.samples[blockIdx.x].x, head = a.samples[blockIdx.x].y, t = threadIdx.x;
+    uint32_t request = row / s.rows, kv_head = head / (s.heads_q / s.heads_kv);
+    uint32_t visible = s.kv - s.rows + row % s.rows + 1;
+    uint32_t pages = (s.kv + s.page_size - 1) / s.page_size;
+    const uint16_t *q = a.q + (uint64_t(row) * s.heads_q + head) * s.dim;
+    const int32_t *list = a.pages + uint64_t(request) * pages;
+    float top = -INFINITY;
+    for (uint32_t key = t; key < visible; key += 128) {
+        uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
+        const uint16_t *k = a.k + (token * s.heads_kv + kv_head) * s.dim;
+        float sum = 0;
+        for (uint32_t d = 0; d < s.dim; d++)
+            sum += element(q + d, s.dtype) * element(k + d, s.dtype);
+        scores[key] = sum * rsqrtf(float(s.dim));
+        top = fmaxf(top, scores[key]);
+    }
+    part[t] = top;
+    __syncthreads();
+    for (uint32_t i = 0; i < 128; i++)
+        top = fmaxf(top, float(part[i]));
+    double total = 0;
+    for (uint32_t key = 0; key < visible; key++)
+        total += exp(double(scores[key]) - top);
+    double error = 0, norm = 0;
+    for (uint32_t d = t; d < s.dim; d += 128) {
+        double sum = 0;
+        for (uint32_t key = 0; key < visible; key++) {
+            uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
+            sum += double(__expf(scores[key] - top)) *
+                   element(a.v + (token * s.heads_kv + kv_head) * s.dim + d, s.dtype);
+        }
+        sum /= total;
+        double got = element(a.o + (uint64_t(row) * s.heads_q + head) * s.dim + d, s.dtype);
+        error += (got - sum) * (got - sum);
+        norm += sum * sum;
+    }
+    __syncthreads();
+    part[t] = error;
+    __syncthreads();
+    error = 0;
+    for (uint32_t i = 0; i < 128; i++)
+        error += part[i];
+    __syncthreads();
+    part[t] = norm;
+    __syncthreads();
+    norm = 0;
+    for (uint32_t i = 0; i < 128; i++)
+        norm += part[i];
+    double lse = (top + log(total)) * 1.4426950408889634;
+    double lse_error = fabs(a.lse[uint64_t(row) * s.heads_q + head] - lse) / 4;
+    if (t == 0)
+        a.error[blockIdx.x] = float(fmax(sqrt(error / norm), lse_error));
+}
+
+__global__ void read_all(const uint4 *in, uint64_t count, uint32_t *out)
+{
+    uint64_t step = uint64_t(gridDim.x) * blockDim.x;
+    uint32_t sum = 0;
+#pragma unroll 8
+    for (uint64_t i = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+        uint4 x = __ldcs(in + i);
+        sum ^= x.x ^ x.y ^ x.z ^ x.w;
+    }
+    if (sum == 0x12345)
+        *out = sum;
+}
+
+double read_gbps()
+{
+    uint64_t bytes = 4ull << 30;
+    char *memory;
+    MUST(cudaMalloc(&memory, bytes));
+    fill_random<<<2048, 256>>>(reinterpret_cast<uint16_t *>(memory), bytes / 2, 7, ATTND_FP16);
+    cudaEvent_t begin, end;
+    MUST(cudaEventCreate(&begin));
+    MUST(cudaEventCreate(&end));
+    std::vector<float> times;
+    for (int i = 0; i < 7; i++) {
+        MUST(cudaEventRecord(begin));
+        read_all<<<132 * 2, 1024>>>(reinterpret_cast<uint4 *>(memory), bytes / 16,
+                                    reinterpret_cast<uint32_t *>(memory));
+        MUST(cudaEventRecord(end));
+        MUST(cudaEventSynchronize(end));
+        float ms;
+        MUST(cudaEventElapsedTime(&ms, begin, end));
+        times.push_back(ms);
+    }
+    MUST(cudaFree(memory));
+    return double(bytes) / median(times) / 1e6;
+}
+
+/* ---- one shape --------------------------------------------------------------------------------
+ */
+
+constexpr uint32_t ring_entries = 256;
+constexpr uint64_t commands_at = 4096, retires_at = commands_at + ring_entries * 64,
+                   runs_at = retires_at + ring_entries * 64, heap_at = runs_at + ring_entries * 256;
+
+/* Everything one shape owns. */
+struct Bench {
+    Shape shape;
+    uint32_t pages;       /* a request */
+    uint64_t plane_bytes; /* K or V of one layer */
+    uint64_t rows_bytes;  /* q or o of one layer */
+    uint64_t queue_bytes;
+    char *queue, *kv, *q, *o;
+    float *lse;
+    attnd_plan *plan;
+    std::vector<int32_t> page_ids;
+    HostWords *words;
+    Resident settings = {};
+    Resident *resident;
+    cudaStream_t streams[1 + attnd::variants_count];
+    uint32_t tail = 0;
+    int workers;
+};
+
+attnd_queue_head *head_of(Bench &b)
+{
+    return reinterpret_cast<attnd_queue_head *>(b.queue);
+}
+
+void make_tensors(Bench &b)
+{
+    const Shape &s = b.shape;
+    b.pages = (s.kv + s.page_size - 1) / s.page_size;
+    b.plane_bytes = uint64_t(b.pages) * s.batch * s.page_size * s.heads_kv * s.dim * 2;
+    b.rows_bytes = uint64_t(s.batch) * s.rows * s.heads_q * s.dim * 2;
+    uint64_t kv_bytes = b.plane_bytes * 2 * s.layers, rows_bytes = b.rows_bytes * s.layers;
+    uint64_t lse_bytes = uint64_t(s.batch) * s.rows * s.heads_q * 4 * s.layers;
+    MUST(cudaMalloc(&b.kv, kv_bytes));
+    MUST(cudaMalloc(&b.q, rows_bytes));
+    MUST(cudaMalloc(&b.o, rows_bytes));
+    MUST(cudaMalloc(&b.lse, lse_bytes));
+    fill_random<<<4096, 256>>>(reinterpret_cast<uint16_t *>(b.kv), kv_bytes / 2, 1, s.dtype);
+    fill_random<<<4096, 256>>>(reinterpret_cast<uint16_t *>(b.q), rows_bytes / 2, 99, s.dtype);
+    MUST(cudaMemset(b.o, 0xff, rows_bytes));
+    MUST(cudaMemset(b.lse, 0xff, lse_bytes));
+    b.page_ids.resize(uint64_t(b.pages) * s.batch);
+    for (size_t i = 0; i < b.page_ids.size(); i++)
+        b.page_ids[i] = int32_t(i);
+    if (s.shuffled)
+        std::shuffle(b.page_ids.begin(), b.page_ids.end(), std::mt19937(5));
+}
+
+void make_plan(Bench &b, uint32_t plan_workers)
+{
+    const Shape &s = b.shape;
+    attnd_plan_limits limits = {};
+    limits.requests = s.batch;
+    limits.rows = s.batch * s.rows;
+    limits.pages = uint32_t(b.page_ids.size());
+    limits.levels = 1;
+    limits.heads_q = s.heads_q;
+    limits.heads_kv = s.heads_kv;
+    limits.target = {plan_workers ? plan_workers : uint32_t(b.workers), 128, 64};
+    uint64_t pool_at = heap_at, plan_at = pool_at + 64 * 1024;
+    uint64_t plan_bytes = attnd_plan_heap_bytes(&limits);
+    b.queue_bytes = plan_at + plan_bytes;
+    MUST(cudaHostAlloc(&b.queue, b.queue_bytes, cudaHostAllocMapped));
+    memset(b.queue, 0, b.queue_bytes);
+
+    attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(b.queue + pool_at);
+    *pool = {s.layers, uint32_t(b.page_ids.size()), s.page_size, s.heads_kv, s.dim, s.dim, s.dtype,
+             0};
+    attnd_heap_plane *planes = reinterpret_cast<attnd_heap_plane *>(pool + 1);
+    for (uint32_t i = 0; i < 2 * s.layers; i++)
+        planes[i] = {0,
+                     0,
+                     i * b.plane_bytes,
+                     int64_t(s.page_size) * s.heads_kv * s.dim,
+                     int64_t(s.heads_kv) * s.dim,
+                     int64_t(s.dim)};
+
+    std::vector<int32_t> qo(s.batch + 1), kv(s.batch + 1), last(s.batch);
+    for (uint32_t i = 0; i <= s.batch; i++) {
+        qo[i] = int32_t(i * s.rows);
+        kv[i] = int32_t(i * b.pages);
+    }
+    std::fill(last.begin(), last.end(), int32_t((s.kv - 1) % s.page_size + 1));
+    attnd_batch_view batch = {};
+    batch.rows = s.batch * s.rows;
+    batch.levels = 1;
+    batch.entries = s.batch;
+    batch.pages = uint32_t(b.page_ids.size());
+    batch.heads_q = s.heads_q;
+    batch.dtype = s.dtype;
+    batch.flags = ATTND_BATCH_CAUSAL;
+    batch.sm_scale = 1.0f / std::sqrt(float(s.dim));
+    batch.q_stride_row = batch.o_stride_row = int64_t(s.heads_q) * s.dim;
+    batch.q_stride_head = batch.o_stride_head = s.dim;
+    batch.lse_stride_row = s.heads_q;
+    batch.lse_stride_head = 1;
+    batch.level[0] = {s.batch, batch.pages, qo.data(), kv.data(), b.page_ids.data(), last.data()};
+    attnd_fault fault = {};
+    if (attnd_plan_new(&limits, b.queue + plan_at, pool, pool_at, &b.plan) ||
+        attnd_planner_set(b.plan, &batch, &fault)) {
+        fprintf(stderr, "planner: %d\n", fault.code);
+        exit(1);
+    }
+    attnd_queue_head *head = head_of(b);
+    head->commands_offset_bytes = commands_at;
+    head->retires_offset_bytes = retires_at;
+    head->runs_offset_bytes = runs_at;
+    head->heap_offset_bytes = heap_at;
+    head->heap_bytes = b.queue_bytes - heap_at;
+    head->ring_entries = ring_entries;
+    head->runs = ring_entries;
+}
+
+void make_resident(Bench &b, const Options &options)
+{
+    Resident &r = b.settings;
+    Memory table[4] = {{b.kv, b.plane_bytes * 2 * b.shape.layers},
+                       {b.q, b.rows_bytes * b.shape.layers},
+                       {b.o, b.rows_bytes * b.shape.layers},
+                       {reinterpret_cast<char *>(b.lse), b.rows_bytes * b.shape.layers}};
+    MUST(cudaMalloc(&b.resident, sizeof(Resident)));
+    MUST(cudaMemset(b.resident, 0, sizeof(Resident)));
+    MUST(cudaMalloc(&r.mirror, b.queue_bytes));
+    MUST(cudaMemset(r.mirror, 0, b.queue_bytes));
+    MUST(cudaMalloc(&r.memories, ATTND_MEMORIES_MAX * sizeof(Memory)));
+    MUST(cudaMemset(r.memories, 0, ATTND_MEMORIES_MAX * sizeof(Memory)));
+    MUST(cudaMemcpy(r.memories, table, sizeof(table), cudaMemcpyHostToDevice));
+    r.scratch_bytes = 512ull << 20;
+    MUST(cudaMalloc(&r.scratch, r.scratch_bytes));
+    MUST(cudaMalloc(&r.runs, attnd::active_runs * sizeof(attnd::ActiveRun)));
+    MUST(cudaMemset(r.runs, 0, attnd::active_runs * sizeof(attnd::ActiveRun)));
+    MUST(cudaMalloc(&r.templates, attnd::map_templates * sizeof(attnd::TensorMap)));
+    MUST(attnd::resident_templates(r.templates, 0));
+    MUST(cudaHostAlloc(&b.words, 128, cudaHostAllocMapped));
+    memset(b.words, 0, 128);
+    for (cudaStream_t &stream : b.streams)
+        MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    r.queue = head_of(b);
+    r.host = b.words;
+    r.workers = uint32_t(b.workers);
+    r.paths = options.paths;
+    r.drain = options.drain != 0;
+}
+
+void launch(Bench &b)
+{
+    b.words->heartbeat_ns = now_ns();
+    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype);
+    MUST(attnd::resident_launch(b.resident, &b.settings, 1u << variant, b.streams));
+}
+
+void wait_left(Bench &b)
+{
+    for (cudaStream_t stream : b.streams)
+        while (cudaStreamQuery(stream) == cudaErrorNotReady)
+            attnd_poke64(&b.words->heartbeat_ns, now_ns());
+    MUST(cudaDeviceSynchronize());
+}
+
+void ring(Bench &b, uint32_t layer)
+{
+    const Shape &s = b.shape;
+    uint32_t slot = b.tail % ring_entries;
+    attnd_run *run = reinterpret_cast<attnd_run *>(b.queue + runs_at) + slot;
+    attnd_command *command = reinterpret_cast<attnd_command *>(b.queue + commands_at) + slot;
+    *run = {};
+    run->kind = ATTND_RUN_ATTEND;
+    run->plan_offset_bytes = heap_at + 64 * 1024;
+    run->layer = layer;
+    run->items = attnd_plan_items(attnd_plan_head(b.plan), ATTND_RUN_ATTEND);
+    run->q = {1, 0, layer * b.rows_bytes};
+    run->o = {2, 0, layer * b.rows_bytes};
+    run->lse = {3, 0, uint64_t(layer) * s.batch * s.rows * s.heads_q * 4};
+    run->k = run->v = {ATTND_NONE, 0, 0};
+    *command = {};
+    command->kind = ATTND_COMMAND_RUN;
+    command->run = slot;
+    attnd_publish32(&head_of(b)->command_tail, ++b.tail);
+}
+
+attnd_retire wait_retire(Bench &b, uint32_t number)
+{
+    uint64_t begin = now_ns();
+    while (int32_t(attnd_observe32(&head_of(b)->retire_tail) - number) <= 0) {
+        uint64_t now = now_ns();
+        attnd_poke64(&b.words->heartbeat_ns, now);
+        if (now - begin > 5000000000ull) {
+            fprintf(stderr, "%s: stuck at run %u\n", b.shape.name, number);
+            _exit(1); /* exit() would wait for the kernel */
+        }
+    }
+    return reinterpret_cast<attnd_retire *>(b.queue + retires_at)[number % ring_entries];
+}
+
+/* Return: the worst relative error over all layers; a poisoned or non-finite element is 1e9. */
+float check(Bench &b)
+{
+    const Shape &s = b.shape;
+    const uint32_t count = 512;
+    std::mt19937 random(11);
+    std::vector<uint2> samples(count);
+    for (uint32_t i = 0; i < count; i++) { /* first and last rows, and anywhere */
+        uint32_t rows = s.batch * s.rows;
+        uint32_t row = i < 40 ? (rows > i ? i : 0) : i < 80 ? rows - 1 - i % rows : random() % rows;
+        samples[i] = make_uint2(row % rows, random() % s.heads_q);
+    }
+    uint2 *samples_device;
+    int32_t *pages_device;
+    float *error_device;
+    unsigned long long *bad, bad_host = 0;
+    MUST(cudaMalloc(&samples_device, count * sizeof(uint2)));
+    MUST(cudaMalloc(&error_device, count * sizeof(float)));
+    MUST(cudaMalloc(&pages_device, b.page_ids.size() * 4));
+    MUST(cudaMalloc(&bad, 8));
+    MUST(cudaMemset(bad, 0, 8));
+    MUST(cudaMemcpy(samples_device, samples.data(), count * sizeof(uint2), cudaMemcpyHostToDevice));
+    MUST(
+        cudaMemcpy(pages_device, b.page_ids.data(), b.page_ids.size() * 4, cudaMemcpyHostToDevice));
+    MUST(cudaFuncSetAttribute(reference, cudaFuncAttributeMaxDynamicSharedMemorySize, 160 * 1024));
+    count_bad<<<2048, 256>>>(reinterpret_cast<uint16_t *>(b.o), b.rows_bytes / 2 * s.layers,
+                             s.dtype, bad);
+    MUST(cudaMemcpy(&bad_host, bad, 8, cudaMemcpyDeviceToHost));
+    float worst = 0;
+    for (uint32_t layer = 0; layer < s.layers; layer++) {
+        ReferenceArgs args = {
+            reinterpret_cast<uint16_t *>(b.q + layer * b.rows_bytes),
+            reinterpret_cast<uint16_t *>(b.o + layer * b.rows_bytes),
+            reinterpret_cast<uint16_t *>(b.kv + layer * b.plane_bytes),
+            reinterpret_cast<uint16_t *>(b.kv + (s.layers + layer) * b.plane_bytes),
+            b.lse + uint64_t(layer) * s.batch * s.rows * s.heads_q,
+            pages_device,
+            samples_device,
+            error_device,
+            s};
+        uint32_t some = layer == 0 ? count : 64;
+        reference<<<some, 128, s.kv * 4>>>(args);
+        MUST(cudaGetLastError());
+        std::vector<float> errors(some);
+        MUST(cudaMemcpy(errors.data(), error_device, some * 4, cudaMemcpyDeviceToHost));
+        for (float error : errors)
+            worst = std::isfinite(error) ? std::max(worst, error) : 1e9f;
+    }
+    cudaFree(samples_device);
+    cudaFree(error_device);
+    cudaFree(pages_device);
+    cudaFree(bad);
+    return bad_host ? 1e9f : worst;
+}
+
+void release(Bench &b)
+{
+    attnd_plan_free(b.plan);
+    for (void *memory :
+         {(void *)b.kv, (void *)b.q, (void *)b.o, (void *)b.lse, (void *)b.resident,
+          (void *)b.settings.mirror, (void *)b.settings.memories, (void *)b.settings.scratch,
+          (void *)b.settings.runs, (void *)b.settings.templates})
+        cudaFree(memory);
+    cudaFreeHost(b.queue);
+    cudaFreeHost(b.words);
+    for (cudaStream_t stream : b.streams)
+        cudaStreamDestroy(stream);
+}
+
+void print(const Bench &b, double device_us, double host_us, double kv_bytes, float error)
+{
+    const Shape &s = b.shape;
+    const struct attnd_plan_head *head = attnd_plan_head(b.plan);
+    double pairs = 0;
+    for (uint32_t r = 0; r < s.rows; r++)
+        pairs += s.kv - s.rows + r + 1;
+    double tflops = 4.0 * s.batch * s.heads_q * pairs * s.dim / device_us / 1e6;
+    double gbps = 2.0 * b.plane_bytes / device_us / 1e3;
+    (void)kv_bytes;
+    printf("%-22s %5u items  device %9.1f us  host %9.1f us  %7.0f GB/s  %6.1f TFLOP/s  error "
+           "%.1e%s\n",
+           s.name, head->tiles * head->heads_kv, device_us, host_us, s.rows == 1 ? gbps : 0.0,
+           s.rows == 1 ? 0.0 : tflops, double(error), error < 6e-3f ? "" : "  WRONG");
+    fflush(stdout);
+}
+
+bool bench(const Shape &shape, const Options &options, int workers)
+{
+    Bench b;
+    b.shape = shape;
+    b.workers = workers;
+    make_tensors(b);
+    make_plan(b, options.plan_workers);
+    make_resident(b, options);
+    MUST(cudaDeviceSynchronize());
+    std::vector<double> device_us, host_us;
+    double kv_bytes = 0;
+    uint32_t runs = options.drain ? options.drain : options.runs ? options.runs : shape.runs;
+    if (options.drain) {
+        for (uint32_t i = 0; i < runs; i++)
+            ring(b, i % shape.layers);
+        launch(b);
+        wait_left(b);
+        for (uint32_t i = 0; i < runs; i++) {
+            attnd_retire retire = wait_retire(b, i);
+            device_us.push_back(double(retire.end_ns - retire.begin_ns) / 1e3);
+            host_us.push_back(0);
+        }
+    } else {
+        launch(b);
+        for (uint32_t i = 0; i < runs + 4; i++) {
+            uint64_t begin = now_ns();
+            ring(b, i % shape.layers);
+            attnd_retire retire = wait_retire(b, i);
+            uint64_t end = now_ns();
+            if (i < 4) /* warm-up */
+                continue;
+            device_us.push_back(double(retire.end_ns - retire.begin_ns) / 1e3);
+            host_us.push_back(double(end - begin) / 1e3);
+            kv_bytes = double(retire.kv_bytes);
+        }
+        attnd_publish32(&head_of(b)->park, 1);
+        wait_left(b);
+    }
+    float error = check(b);
+    print(b, median(device_us), median(host_us), kv_bytes, error);
+    release(b);
+    return error < 6e-3f;
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+    Options options;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        std::string key = argv[i];
+        uint32_t number = uint32_t(atoi(argv[i + 1]));
+        if (key == "--only")
+            options.only = argv[i + 1];
+        else if (key == "--paths")
+            options.paths = number;
+        else if (key == "--plan-workers")
+            options.plan_workers = number;
+        else if (key == "--drain")
+            options.drain = number;
+        else if (key == "--runs")
+            options.runs = number;
+        else
+            return fprintf(stderr, "unknown option %s\n", argv[i]), 2;
+    }
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    cudaDeviceProp properties;
+    MUST(cudaGetDeviceProperties(&properties, 0));
+    MUST(attnd::resident_prepare());
+    if (!options.drain)
+        printf("%s: reading 4 GiB runs at %.0f GB/s\n", properties.name, read_gbps());
+    bool right = true;
+    for (const Shape &shape : shapes)
+        if (strstr(shape.name, options.only))
+            right &= bench(shape, options, properties.multiProcessorCount - 1);
+    return right ? 0 : 1;
+}

@@ -1,0 +1,209 @@
+/*
+ * load_prefill.cuh - what the prefill loop computes on, brought to shared memory by the loader
+ * warps of the producer warpgroup.
+ *
+ * Where a page holds a multiple of 8 tokens, K and V come as boxes of a tensor map (TMA), {64 dims}
+ * x {box_rows tokens} each, at most one a lane. Elsewhere all loader warps gather rows by cp.async:
+ * any page size, any strides of 16 bytes. Q always comes by cp.async: its packed rows are (token,
+ * head) pairs. Loaders run ahead of the consumers, into the next item too.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_LOAD_PREFILL_CUH
+#define ATTND_PERSISTENT_CUDA_LOAD_PREFILL_CUH
+
+#include "persistent/cuda/copy.cuh"
+#include "persistent/cuda/turn.cuh"
+
+namespace attnd
+{
+
+constexpr int prefill_rows = 128, prefill_stages = 2;
+
+template <int D> struct PrefillShape {
+    static constexpr int keys = D == 256 ? 64 : 128;
+    static constexpr int panels = D / 64;
+    static constexpr int out_columns = D == 64 ? 64 : 128; /* of one instruction */
+    static constexpr int out_parts = D / out_columns;
+    static constexpr uint32_t q_bytes = prefill_rows * D * 2;
+    static constexpr uint32_t kv_bytes = keys * D * 2;
+    static constexpr uint32_t shared_bytes = q_bytes + 2 * prefill_stages * kv_bytes;
+};
+
+constexpr uint32_t q_loaders = 64, kv_loaders = loader_warps * 32; /* threads */
+
+/* Full: every loader thread arrives (with TMA, one for all); empty: every consumer warp. */
+struct PrefillBarriers {
+    uint64_t k_full[prefill_stages], k_empty[prefill_stages];
+    uint64_t v_full[prefill_stages], v_empty[prefill_stages];
+    uint64_t q_full, q_empty;
+};
+
+__device__ __forceinline__ void prefill_barriers_init(PrefillBarriers *bars)
+{
+    for (int s = 0; s < prefill_stages; s++) {
+        barrier_init(&bars->k_full[s], kv_loaders);
+        barrier_init(&bars->v_full[s], kv_loaders);
+        barrier_init(&bars->k_empty[s], consumer_threads / 32);
+        barrier_init(&bars->v_empty[s], consumer_threads / 32);
+    }
+    barrier_init(&bars->q_full, q_loaders);
+    barrier_init(&bars->q_empty, consumer_threads / 32);
+}
+
+/* Keys no row of the tile sees are not loaded. */
+template <int D> __device__ __forceinline__ int32_t prefill_blocks(const Item &item)
+{
+    int32_t end = visible_end(item, item.tile.row_begin + item.tile.row_count - 1);
+    constexpr int keys = PrefillShape<D>::keys;
+    return end > item.kv_begin ? (end - item.kv_begin + keys - 1) / keys : 0;
+}
+
+/* Q of the tile; rows that are not there become zeros. @thread of q_loaders. */
+template <typename T, int D>
+__device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32_t thread)
+{
+    constexpr int chunks = D / 8;
+    const ActiveRun *run = item.run;
+    const uint32_t group = run->plan.group, rows = item.packed_rows;
+    const int64_t stride_row = run->plan.q_stride_row, stride_head = run->plan.q_stride_head;
+    const T *base = reinterpret_cast<const T *>(run->q) + item.tile.row_begin * stride_row +
+                    int64_t(item.kv_head * group) * stride_head;
+#pragma unroll 4
+    for (uint32_t at = thread; at < prefill_rows * chunks; at += q_loaders) {
+        uint32_t r = at / chunks, c = at % chunks;
+        uint32_t token = r / group;
+        const T *from = base;
+        if (r < rows)
+            from += token * stride_row + (r - token * group) * stride_head + c * 8;
+        uint32_t to = shared + c / 8 * (prefill_rows * 128) + r * 128 + ((c % 8 ^ r % 8) << 4);
+        cp_async16(to, from, r < rows ? 16 : 0);
+    }
+}
+
+/* One block of one plane by cp.async; rows past the range become zeros. */
+template <typename T, int D>
+__device__ __forceinline__ void gather_block(const Item &item, const char *plane_base,
+                                             const attnd_heap_plane &plane, int32_t first,
+                                             uint32_t stage, uint32_t loader)
+{
+    constexpr int keys = PrefillShape<D>::keys, chunks = D / 8;
+    const T *base = reinterpret_cast<const T *>(plane_base);
+#pragma unroll 4
+    for (uint32_t at = loader; at < keys * chunks; at += kv_loaders) {
+        uint32_t r = at / chunks, c = at % chunks;
+        bool there = first + int32_t(r) < item.kv_end;
+        const T *from = base;
+        if (there)
+            from = kv_row<T>(item.run, item.entry, plane_base, plane, item.kv_head,
+                             first + int32_t(r)) +
+                   c * 8;
+        uint32_t to = stage + c / 8 * (keys * 128) + r * 128 + ((c % 8 ^ r % 8) << 4);
+        cp_async16(to, from, there ? 16 : 0);
+    }
+}
+
+/* All blocks of an item by cp.async; @count: blocks moved so far, kept across items. */
+template <typename T, int D>
+__device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32_t v,
+                                            PrefillBarriers *bars, uint32_t *count, uint32_t loader)
+{
+    using Shape = PrefillShape<D>;
+    for (int32_t block = prefill_blocks<D>(item) - 1; block >= 0; block--, (*count)++) {
+        uint32_t stage = *count % prefill_stages, parity = *count / prefill_stages % 2;
+        int32_t first = item.kv_begin + block * Shape::keys;
+        barrier_wait(&bars->k_empty[stage], parity ^ 1);
+        gather_block<T, D>(item, item.run->k_base, item.run->k_plane, first,
+                           k + stage * Shape::kv_bytes, loader);
+        barrier_arrive_copies(&bars->k_full[stage]);
+        barrier_wait(&bars->v_empty[stage], parity ^ 1);
+        gather_block<T, D>(item, item.run->v_base, item.run->v_plane, first,
+                           v + stage * Shape::kv_bytes, loader);
+        barrier_arrive_copies(&bars->v_full[stage]);
+    }
+}
+
+/* The page a box of a block lies in; past the range one that is not there: zeros. */
+__device__ __forceinline__ uint32_t box_page(const Item &item, const int32_t *pages, int32_t token)
+{
+    uint32_t limit = item.run->pages;
+    if (token < item.kv_begin || token >= item.kv_end)
+        return limit;
+    uint32_t page = uint32_t(pages[uint32_t(token) / item.run->page_size]);
+    return page < limit ? page : 0;
+}
+
+/* One plane of an item by TMA, a box a lane: panel l % panels of token chunk l / panels. What a
+ * warp issues it issues one lane after the other, so K is shared by two warps (@part 0 and 1 of
+ * @parts) and V has a warp of its own. */
+template <typename T, int D>
+__device__ __forceinline__ void box_item(const Item &item, const TensorMap *map, uint32_t base,
+                                         uint64_t *full, uint64_t *empty, uint32_t *count,
+                                         uint32_t part, uint32_t parts)
+{
+    using Shape = PrefillShape<D>;
+    const ActiveRun *run = item.run;
+    const uint32_t lane = threadIdx.x % 32, rows = run->box_rows, page_size = run->page_size;
+    const uint32_t boxes = Shape::keys / rows * Shape::panels, box = part + lane * parts;
+    const uint32_t panel = box % Shape::panels, chunk = box / Shape::panels;
+    const bool mine = box < boxes;
+    const uint32_t to = base + panel * (Shape::keys * 128) + chunk * rows * 128;
+    const int32_t *pages = run->kv_pages + item.entry.page_begin;
+    int32_t blocks = prefill_blocks<D>(item);
+    int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(chunk * rows);
+    uint32_t page = mine && blocks ? box_page(item, pages, token) : 0;
+
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+    for (int32_t block = blocks - 1; block >= 0; block--, (*count)++) {
+        uint32_t stage = *count % prefill_stages, parity = *count / prefill_stages % 2;
+        int32_t inside = int32_t(uint32_t(token) % page_size);
+        uint32_t here = page;
+        token -= Shape::keys;
+        if (mine && block) /* the next one's, long before it is needed */
+            page = box_page(item, pages, token);
+        barrier_wait(&empty[stage], parity ^ 1);
+        if (lane == 0 && part == 0) {
+            barrier_expect(&full[stage], Shape::kv_bytes);
+            barrier_arrive(&full[stage], kv_loaders - 1);
+        }
+        __syncwarp();
+        if (mine)
+            tma_box(to + stage * Shape::kv_bytes, map, &full[stage], int32_t(panel * 64), inside,
+                    int32_t(item.kv_head), int32_t(here));
+    }
+}
+
+/* A loader warp's place. */
+struct Loader {
+    uint32_t shared; /* of the tile buffer */
+    PrefillBarriers *bars;
+    uint32_t count, q_count; /* blocks and Q tiles so far */
+    uint32_t thread;         /* 0..kv_loaders; the last q_loaders of them load Q */
+};
+
+template <typename T, int D>
+__device__ __forceinline__ void prefill_load(const Item &item, const ActiveRun *run, Loader *loader)
+{
+    using Shape = PrefillShape<D>;
+    const uint32_t k = loader->shared + Shape::q_bytes;
+    const uint32_t v = k + prefill_stages * Shape::kv_bytes;
+    constexpr uint32_t q_first = kv_loaders - q_loaders;
+    if (loader->thread >= q_first) {
+        barrier_wait(&loader->bars->q_empty, loader->q_count % 2 ^ 1);
+        load_q<T, D>(item, loader->shared, loader->thread - q_first);
+        barrier_arrive_copies(&loader->bars->q_full);
+        loader->q_count++;
+    }
+    PrefillBarriers *bars = loader->bars;
+    const uint32_t warp = loader->thread / 32;
+    /* Maps are read where they lie in global memory, not from the copy of the run. */
+    if (!item.run->box_rows)
+        gather_item<T, D>(item, k, v, bars, &loader->count, loader->thread);
+    else if (warp == 1)
+        box_item<T, D>(item, &run->v_map, v, bars->v_full, bars->v_empty, &loader->count, 0, 1);
+    else
+        box_item<T, D>(item, &run->k_map, k, bars->k_full, bars->k_empty, &loader->count, warp / 2,
+                       2);
+}
+
+} // namespace attnd
+
+#endif

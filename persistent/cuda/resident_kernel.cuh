@@ -1,0 +1,177 @@
+/*
+ * resident_kernel.cuh - the loop of a tile worker: one CTA, one producer warpgroup and two consumer
+ * warpgroups. Included by the variant files, each of which compiles it once.
+ *
+ * A worker walks the published runs in order: its taker takes item numbers of the run its cursor is
+ * at until there are none left, then moves on (turn.cuh). It never waits for an item, only for a
+ * run to be published. Loaders bring what prefill computes on; decode loads for itself. Barriers
+ * hand over turns and stages; there is none that all threads of the CTA meet at.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_RESIDENT_KERNEL_CUH
+#define ATTND_PERSISTENT_CUDA_RESIDENT_KERNEL_CUH
+
+#include "persistent/cuda/resident.cuh"
+#include "persistent/cuda/tile_decode.cuh"
+#include "persistent/cuda/tile_naive.cuh"
+#include "persistent/cuda/tile_prefill.cuh"
+
+namespace attnd
+{
+
+struct WorkerShared {
+    Turns turns;
+    PrefillBarriers bars;
+    uint32_t last; /* this CTA arrived last at a merge */
+};
+
+/* Shared memory the inner loops take turns in. */
+template <int D>
+constexpr uint32_t tile_bytes =
+    PrefillShape<D>::shared_bytes > decode_shared_bytes<D> ? PrefillShape<D>::shared_bytes
+                                                           : decode_shared_bytes<D>;
+
+/* What a consumer warp keeps from turn to turn. */
+struct Consumer {
+    WorkerShared *shared;
+    char *buffer;
+    DecodeRing ring;
+    uint32_t blocks, q_tiles; /* prefill: used so far */
+};
+
+template <typename T, int D>
+__device__ __forceinline__ void attend(Consumer *self, const Turn *turn, uint32_t number)
+{
+    const Item &item = turn->item;
+    const uint32_t warp = consumer_thread() / 32;
+    if (turn->path == path_prefill) {
+        const uint32_t first = warp / 4 * 64; /* rows of this warpgroup */
+        if (!prefill_consume<T, D>(item, shared_address(self->buffer), &self->shared->bars,
+                                   &self->blocks, &self->q_tiles))
+            attend_naive<T, D>(item, first + warp % 4, min(first + 64, item.packed_rows), 4);
+    } else if (turn->path == path_naive) {
+        attend_naive<T, D>(item, warp, item.packed_rows, consumer_threads / 32);
+    } else {
+        Turns *turns = &self->shared->turns;
+        if (D <= 128 && item.packed_rows > 8)
+            attend_decode<T, D, D <= 128 ? 2 : 1>(item, number, turns, &self->ring, self->buffer);
+        else
+            attend_decode<T, D, 1>(item, number, turns, &self->ring, self->buffer);
+        fence_proxy_async(); /* TMA may write next what ldmatrix read */
+    }
+    if (item.tile.partial != ATTND_NONE)
+        merge_arrive<T>(item, &self->shared->last);
+}
+
+/* A consumer warp is through with a turn; the last one counts the item, and with the last item of
+ * a run hands it to the dispatcher. */
+template <typename T, int D>
+__device__ __forceinline__ void turn_done(Turn *turn, uint64_t begin_ns)
+{
+    __syncwarp();
+    if (threadIdx.x % 32)
+        return;
+    uint32_t before;
+    asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "r"(shared_address(&turn->done_warps))
+                 : "memory");
+    if (before + 1 < consumer_threads / 32)
+        return;
+    turn->done_warps = 0;
+    ActiveRun *run = turn->run;
+    const Item &item = turn->item;
+    uint64_t end_ns = clock_ns();
+    if (run->run.kind == ATTND_RUN_ATTEND && item.kv_end > item.kv_begin && turn->path != path_skip)
+        atomicAdd(&run->kv_bytes, 2ull * sizeof(T) * D * uint64_t(item.kv_end - item.kv_begin));
+    atomicAdd(&run->busy_ns, static_cast<unsigned long long>(end_ns - begin_ns));
+    atomicMax(&run->end_ns, static_cast<unsigned long long>(end_ns));
+    if (arrive_gpu(&run->done_items) + 1 == run->run.items)
+        publish_gpu(&run->state, run_finished);
+}
+
+template <typename T, int D>
+__device__ __forceinline__ void consume(WorkerShared *shared, char *buffer)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    Consumer self = {shared, buffer, {}, 0, 0};
+    Path before = path_skip;
+    if (consumer_thread() >= 128)
+        products_end(1);
+    for (uint32_t number = 0;; number++) {
+        Turn *turn = turn_wait(&shared->turns, number);
+        const Path path = turn->path;
+        if (path == path_leave)
+            break;
+        const uint64_t begin_ns = clock_ns();
+        if (path != path_decode && path != path_prefill)
+            self.ring.ahead = 0;
+        if (path == path_decode && before == path_prefill)
+            consumers_sync(); /* the other warpgroup may still read Q, K and V */
+        before = path;
+        if (path == path_append)
+            append_item<T>(turn->item.run, turn->index);
+        else if (path != path_skip)
+            attend<T, D>(&self, turn, number);
+        turn_done<T, D>(turn, begin_ns);
+        turn_leave(&shared->turns, number);
+    }
+    if (consumer_thread() < 128)
+        products_begin(0); /* nobody is left waiting or arrived */
+}
+
+template <typename T, int D>
+__device__ __forceinline__ void load(WorkerShared *shared, char *buffer)
+{
+    const uint32_t thread = threadIdx.x - 32;
+    Loader loader = {shared_address(buffer), &shared->bars, 0, 0, thread};
+    Path before = path_skip;
+    for (uint32_t number = 0;; number++) {
+        const Turn *turn = turn_wait(&shared->turns, number);
+        const Path path = turn->path;
+        if (path == path_leave)
+            return;
+        if (path == path_prefill) {
+            if (number && before != path_prefill)
+                turn_left(&shared->turns, number - 1); /* the buffer is decode's until then */
+            prefill_load<T, D>(turn->item, turn->run, &loader);
+        }
+        before = path;
+        turn_leave(&shared->turns, number);
+    }
+}
+
+template <typename T, int D>
+__global__ void __launch_bounds__(resident_threads, 1)
+    resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker)
+{
+    __shared__ WorkerShared shared;
+    extern __shared__ __align__(1024) char buffer[];
+    if (threadIdx.x == 0) {
+        turns_init(&shared.turns);
+        prefill_barriers_init(&shared.bars);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x >= producer_threads) {
+        consume<T, D>(&shared, buffer);
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x >= 32) {
+            load<T, D>(&shared, buffer);
+        } else {
+            uint32_t worker = first_worker + blockIdx.x;
+            Taker taker = {resident, &shared.turns, worker, variant, resident->cursor[worker], 0, 0,
+                           0};
+            take_turns<D>(&taker);
+        }
+    }
+}
+
+template <typename T, int D> Variant variant_of()
+{
+    return {reinterpret_cast<const void *>(&resident_kernel<T, D>), tile_bytes<D>};
+}
+
+} // namespace attnd
+
+#endif

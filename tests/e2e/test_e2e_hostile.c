@@ -1,0 +1,157 @@
+/*
+ * test_e2e_hostile.c - a client that holds its ends wrong, on purpose. It may lose its own session;
+ * the service goes on, awake for others and asleep for it.
+ */
+#include "client/internal.h"
+#include "schemas/futex.h"
+#include "tests/support/e2e.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define NOTIFICATIONS 20000u /* more than a pipe or a socket holds */
+#define STARE_MS 500u
+
+static struct attnd_session *open_session(const struct harness *harness, uint32_t ring_entries)
+{
+    const struct attnd_open_args args = {
+        .size = sizeof(args), .ring_entries = ring_entries, .socket_path = harness->socket};
+    struct attnd_session *session;
+    CHECK_OK(attnd_open(&args, &session));
+    return session;
+}
+
+/* The cheapest operation: of a plan that does not exist. */
+static int submit_nonsense(struct attnd_session *session)
+{
+    const struct attnd_run_args run = {.size = sizeof(run)};
+    const struct attnd_op op = {.user_data = 7};
+    return attnd_run(session, 1, &run, &op);
+}
+
+static void expect_nonsense(struct attnd_session *session)
+{
+    struct attnd_completion done;
+    CHECK_EQUAL(attnd_wait(session, &done, 1, 2000000000u), 1);
+    CHECK_EQUAL(done.fault.code, -ATTND_E_UNKNOWN);
+}
+
+static void others_are_served(const struct harness *harness)
+{
+    struct attnd_session *other = open_session(harness, 8);
+    CHECK_OK(submit_nonsense(other));
+    expect_nonsense(other);
+    attnd_close(other);
+}
+
+/* Clock ticks the daemon has run, user and system. */
+static unsigned long daemon_ticks(const struct harness *harness)
+{
+    char path[64];
+    unsigned long user = 0, kernel = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)harness->daemon);
+    FILE *file = fopen(path, "re");
+    CHECK(file != NULL);
+    CHECK_EQUAL(fscanf(file, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+                       &user, &kernel),
+                2);
+    (void)fclose(file);
+    return user + kernel;
+}
+
+static void notifications_nobody_takes_do_not_block_the_daemon(void **state)
+{
+    const struct harness *harness = *state;
+    struct attnd_session *session = open_session(harness, 8);
+    const uint64_t counter_full = UINT64_MAX - 1;
+
+    (void)fcntl(session->notify, F_SETFL, O_NONBLOCK);
+    ssize_t written = write(session->notify, &counter_full, sizeof(counter_full));
+    (void)written; /* what would fill an eventfd */
+    (void)fcntl(session->notify, F_SETFL, 0);
+    for (uint32_t i = 0; i < NOTIFICATIONS; i++) {
+        struct attnd_completion done;
+        attnd_poke32(session->cq_need, 1);
+        CHECK_OK(submit_nonsense(session));
+        uint64_t begin_ns = harness_now_ns();
+        while (attnd_wait(session, &done, 1, 0) == 0)
+            CHECK(harness_now_ns() - begin_ns < 2000000000u);
+    }
+    others_are_served(harness);
+    attnd_close(session);
+}
+
+static void completions_nobody_reads_leave_the_daemon_asleep(void **state)
+{
+    const struct harness *harness = *state;
+    struct attnd_session *session = open_session(harness, 8);
+
+    for (int i = 0; i < 8; i++)
+        CHECK_OK(submit_nonsense(session));
+    while (attnd_peek32(session->cq.tail) != 8)
+        harness_sleep_ms(1);
+    for (int i = 0; i < 8; i++)
+        CHECK_OK(submit_nonsense(session));
+    CHECK_ERROR(submit_nonsense(session), ATTND_E_FULL);
+
+    unsigned long begin = daemon_ticks(harness);
+    harness_sleep_ms(STARE_MS);
+    unsigned long ticks_per_s = (unsigned long)sysconf(_SC_CLK_TCK);
+    CHECK(daemon_ticks(harness) - begin <= ticks_per_s * STARE_MS / 1000 / 10);
+    others_are_served(harness);
+    for (int i = 0; i < 16; i++)
+        expect_nonsense(session);
+    attnd_close(session);
+}
+
+static void an_impossible_index_costs_its_owner_the_session(void **state)
+{
+    const struct harness *harness = *state;
+    struct attnd_session *session = open_session(harness, 8);
+    struct attnd_completion done;
+
+    attnd_publish32(session->sq.tail, session->sq.index + 9);
+    (void)attnd_futex_wake(session->sq.tail, 1);
+    CHECK_ERROR(attnd_wait(session, &done, 1, 2000000000u), ATTND_E_DISCONNECTED);
+    others_are_served(harness);
+    attnd_close(session);
+}
+
+static void noise_in_the_whole_segment_harms_nobody_else(void **state)
+{
+    const struct harness *harness = *state;
+    struct attnd_session *session = open_session(harness, 64);
+    struct attnd_completion done;
+    uint8_t *slots = (uint8_t *)session->submission.address + ATTND_PAGE_BYTES;
+    uint64_t left = session->submission.size_bytes - ATTND_PAGE_BYTES;
+
+    memset(slots, 0x5a, left < 1u << 20 ? left : 1u << 20);
+    attnd_publish32(session->sq.tail, session->sq.index + 64);
+    (void)attnd_futex_wake(session->sq.tail, 1);
+    for (int i = 0; i < 64; i++) {
+        CHECK_EQUAL(attnd_wait(session, &done, 1, 2000000000u), 1);
+        CHECK(done.fault.code < 0);
+    }
+    others_are_served(harness);
+    attnd_close(session);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        E2E_TEST(notifications_nobody_takes_do_not_block_the_daemon),
+        E2E_TEST(completions_nobody_reads_leave_the_daemon_asleep),
+        E2E_TEST(an_impossible_index_costs_its_owner_the_session),
+        E2E_TEST(noise_in_the_whole_segment_harms_nobody_else),
+    };
+
+    harness_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+/*
+ * test_e2e_page_leases.c - pages of a pool that the service owns: who holds them, and until when.
+ */
+#include "tests/support/e2e.h"
+#include "tests/support/trial.h"
+
+#include "schemas/abi.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define PAGES 50
+
+struct lessee {
+    struct attnd_session *session;
+    uint32_t pool;
+};
+
+static void session_open(struct lessee *lessee, const struct harness *harness)
+{
+    const struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = harness->socket, .name = "lessee"};
+    CHECK_OK(attnd_open(&args, &lessee->session));
+}
+
+/* One creates the pool, the other attaches it. */
+static void two_lessees(struct lessee *a, struct lessee *b, const struct harness *harness)
+{
+    const struct attnd_pool_desc desc = {.size = sizeof(desc),
+                                         .layers = 1,
+                                         .pages = PAGES,
+                                         .page_size = 16,
+                                         .heads_kv = 1,
+                                         .dim_qk = 64,
+                                         .dim_vo = 64,
+                                         .dtype = ATTND_FP16,
+                                         .page_owner = ATTND_PAGES_OF_SERVICE};
+    struct attnd_token token;
+
+    session_open(a, harness);
+    session_open(b, harness);
+    CHECK_OK(attnd_pool_create(a->session, &desc, &a->pool));
+    CHECK_OK(attnd_pool_share(a->session, a->pool, 1, &token));
+    CHECK_OK(attnd_pool_attach(b->session, &token, &b->pool));
+}
+
+static uint32_t leased(const struct harness *harness)
+{
+    Attnd__Status *status = harness_status(harness);
+    CHECK_EQUAL(status->n_pools, 1);
+    uint32_t pages = status->pools[0]->pages_leased;
+
+    attnd__status__free_unpacked(status, NULL);
+    return pages;
+}
+
+static void pages_go_out_once_and_come_back(void **state)
+{
+    struct lessee a, b;
+    int32_t pages[PAGES], more[PAGES];
+    uint8_t seen[PAGES] = {0};
+    struct attnd_fault fault;
+
+    two_lessees(&a, &b, *state);
+    CHECK_OK(attnd_pages_alloc(a.session, a.pool, 30, pages));
+    CHECK_OK(attnd_pages_alloc(b.session, b.pool, 20, pages + 30));
+    for (int i = 0; i < PAGES; i++) {
+        CHECK(pages[i] >= 0 && pages[i] < PAGES && !seen[pages[i]]);
+        seen[pages[i]] = 1;
+    }
+    CHECK_ERROR(attnd_pages_alloc(b.session, b.pool, 1, more), ATTND_E_NO_SPACE);
+    CHECK_OK(attnd_pages_free(a.session, a.pool, 5, pages));
+    CHECK_ERROR(attnd_pages_alloc(b.session, b.pool, 6, more), ATTND_E_NO_SPACE);
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.limit, 5); /* how many there are */
+    CHECK_EQUAL(leased(*state), 45);
+    CHECK_OK(attnd_pages_alloc(b.session, b.pool, 5, more));
+    CHECK_EQUAL(leased(*state), PAGES);
+    attnd_close(a.session);
+    attnd_close(b.session);
+}
+
+static void what_is_not_held_cannot_be_given_away(void **state)
+{
+    struct lessee a, b;
+    struct attnd_token ticket;
+    struct attnd_fault fault;
+    int32_t pages[4];
+
+    two_lessees(&a, &b, *state);
+    CHECK_OK(attnd_pages_alloc(a.session, a.pool, 4, pages));
+    CHECK_ERROR(attnd_pages_free(b.session, b.pool, 1, pages), ATTND_E_NOT_LEASED);
+    CHECK_ERROR(attnd_pages_share(b.session, b.pool, 1, pages), ATTND_E_NOT_LEASED);
+    CHECK_ERROR(attnd_pages_offer(b.session, b.pool, 1, pages, 1000, &ticket), ATTND_E_NOT_LEASED);
+    CHECK_ERROR(attnd_pages_free(a.session, a.pool, 1, (int32_t[]){PAGES}), ATTND_E_RANGE);
+    CHECK_ERROR(attnd_pages_free(a.session, a.pool, 1, (int32_t[]){-1}), ATTND_E_RANGE);
+
+    /* All or nothing: the third is not leased twice, so none is freed. */
+    CHECK_ERROR(attnd_pages_free(a.session, a.pool, 3, (int32_t[]){pages[0], pages[1], pages[0]}),
+                ATTND_E_NOT_LEASED);
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.index, 2);
+    CHECK_EQUAL(fault.value, pages[0]);
+    CHECK_EQUAL(leased(*state), 4);
+    CHECK_OK(attnd_pages_free(a.session, a.pool, 4, pages));
+    CHECK_EQUAL(leased(*state), 0);
+    attnd_close(a.session);
+    attnd_close(b.session);
+}
+
+static void a_shared_page_needs_as_many_frees_as_leases(void **state)
+{
+    struct lessee a, b;
+    int32_t page;
+
+    two_lessees(&a, &b, *state);
+    CHECK_OK(attnd_pages_alloc(a.session, a.pool, 1, &page));
+    CHECK_OK(attnd_pages_share(a.session, a.pool, 1, &page));
+    CHECK_OK(attnd_pages_free(a.session, a.pool, 1, &page));
+    CHECK_EQUAL(leased(*state), 1);
+    CHECK_OK(attnd_pages_free(a.session, a.pool, 1, &page));
+    CHECK_EQUAL(leased(*state), 0);
+    CHECK_ERROR(attnd_pages_free(a.session, a.pool, 1, &page), ATTND_E_NOT_LEASED);
+    attnd_close(a.session);
+    attnd_close(b.session);
+}
+
+static void an_offer_expires_and_its_pages_are_free(void **state)
+{
+    struct lessee a, b;
+    struct attnd_token ticket;
+    int32_t pages[10], claimed[10];
+    uint32_t pool;
+
+    two_lessees(&a, &b, *state);
+    CHECK_OK(attnd_pages_alloc(a.session, a.pool, 10, pages));
+    CHECK_ERROR(attnd_pages_offer(a.session, a.pool, 10, pages, 0, &ticket), ATTND_E_RANGE);
+    CHECK_OK(attnd_pages_offer(a.session, a.pool, 10, pages, 60, &ticket));
+    CHECK_ERROR(attnd_pages_free(a.session, a.pool, 1, pages), ATTND_E_NOT_LEASED); /* given */
+    CHECK_EQUAL(leased(*state), 10);
+    harness_sleep_ms(100);
+    for (int ms = 0; leased(*state) > 0 && ms < 5000; ms++)
+        harness_sleep_ms(1);
+    CHECK_EQUAL(leased(*state), 0);
+    CHECK_ERROR(attnd_pages_claim(b.session, &ticket, &pool, claimed, 10), ATTND_E_EXPIRED);
+    attnd_close(a.session);
+    attnd_close(b.session);
+}
+
+static void a_claim_brings_the_pages_in_their_order(void **state)
+{
+    struct lessee a, b;
+    struct attnd_token ticket;
+    int32_t pages[8], claimed[8];
+    const int32_t order[5] = {7, 0, 3, 3, 1}; /* one of them twice */
+    int32_t offered[5];
+    uint32_t pool = 0;
+
+    two_lessees(&a, &b, *state);
+    CHECK_OK(attnd_pages_alloc(a.session, a.pool, 8, pages));
+    CHECK_OK(attnd_pages_share(a.session, a.pool, 1, &pages[3]));
+    for (int i = 0; i < 5; i++)
+        offered[i] = pages[order[i]];
+    CHECK_OK(attnd_pages_offer(a.session, a.pool, 5, offered, 10000, &ticket));
+    attnd_close(a.session); /* frees what was not offered */
+    CHECK_EQUAL(attnd_pages_claim(b.session, &ticket, &pool, claimed, 8), 5);
+    CHECK_EQUAL(pool, b.pool);
+    CHECK_EQUAL(memcmp(claimed, offered, sizeof(offered)), 0);
+    CHECK_OK(attnd_pages_free(b.session, b.pool, 5, claimed));
+    for (int ms = 0; leased(*state) > 0 && ms < 5000; ms++)
+        harness_sleep_ms(1);
+    CHECK_EQUAL(leased(*state), 0);
+    attnd_close(b.session);
+}
+
+/* A page that somebody else reads may not be written: full pages may be shared, and are. */
+static void appending_to_a_shared_page_is_refused(void **state)
+{
+    const struct harness *harness = *state;
+    struct random_batch batch = e2e_batch();
+    struct engine engine;
+    struct trial trial;
+    int32_t page;
+
+    engine_open(&engine, harness->socket, "writer");
+    batch.shape.service_pool = 1;
+    batch.append = 1;
+    batch.level[0].requests = 1;
+    batch.level[0].entry[0] = (struct random_entry){.qo_len = 1, .kv_len = {40}};
+    trial_begin(&trial, &engine, &batch, 0);
+    page = trial.level[0].list[1]; /* full, and not to be written */
+    CHECK_OK(attnd_pages_share(engine.session, engine.pool, 1, &page));
+    trial_must(&trial, trial_submit(&trial) || trial_judge(&trial));
+
+    page = trial.level[0].list[2]; /* where the new token goes */
+    CHECK_OK(attnd_pages_share(engine.session, engine.pool, 1, &page));
+    CHECK_OK(trial_submit_append(&trial, 0, 0, 0, 0));
+    CHECK_EQUAL(trial_await(&trial), 1);
+    CHECK_EQUAL(trial.failure.fault.code, -ATTND_E_SHARED_PAGE);
+    CHECK_EQUAL(trial.failure.fault.value, page);
+    trial.failure.fault.code = 0;
+    CHECK_OK(attnd_pages_free(engine.session, engine.pool, 1, &page));
+    CHECK_OK(trial_submit_append(&trial, 0, 0, 0, 0));
+    CHECK_EQUAL(trial_await(&trial), 0);
+    trial_end(&trial);
+    engine_close(&engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        E2E_TEST(pages_go_out_once_and_come_back),
+        E2E_TEST(what_is_not_held_cannot_be_given_away),
+        E2E_TEST(a_shared_page_needs_as_many_frees_as_leases),
+        E2E_TEST(an_offer_expires_and_its_pages_are_free),
+        E2E_TEST(a_claim_brings_the_pages_in_their_order),
+        E2E_TEST(appending_to_a_shared_page_is_refused),
+    };
+
+    harness_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

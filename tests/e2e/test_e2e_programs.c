@@ -1,0 +1,69 @@
+/*
+ * test_e2e_programs.c - the programs as somebody at a shell meets them: the engine that the README
+ * prints, and what every program says of itself.
+ */
+#include "tests/support/e2e.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *const engine[] = {"examples/engine", NULL};
+
+/* Keys are all zero, so the last of 8 tokens weighs 8 keys the same: log2(8). */
+static void the_engine_of_the_readme_prints_what_it_says(void **state)
+{
+    char output[256];
+
+    CHECK_EQUAL(harness_program(*state, engine, output, sizeof(output)), 0);
+    check_true(!strcmp(output, "lse of the last token: 3\n"), output, __FILE__, __LINE__);
+}
+
+static void without_a_service_it_fails(void **state)
+{
+    char output[256];
+
+    harness_kill_daemon(*state);
+    CHECK_EQUAL(harness_program(*state, engine, output, sizeof(output)), 1);
+    CHECK_EQUAL(strlen(output), 0);
+}
+
+static void every_program_says_what_it_is_and_refuses_what_it_does_not_know(void **state)
+{
+    static const struct {
+        const char *program, *version;
+        int usage_status;
+    } programs[] = {{"attnd", "attnd " ATTND_VERSION "\n", 1},
+                    {"attnd-worker", "attnd-worker " ATTND_VERSION "\n", 1},
+                    {"attnctl", "attnctl " ATTND_VERSION "\n", 1},
+                    {"bench/attnd-replay", "attnd-replay " ATTND_VERSION "\n", 64}};
+    char output[8192];
+
+    for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
+        const char *const version[] = {programs[i].program, "--version", NULL};
+        const char *const help[] = {programs[i].program, "--help", NULL};
+        const char *const wrong[] = {programs[i].program, "--no-such-option", NULL};
+
+        CHECK_EQUAL(harness_program(*state, version, output, sizeof(output)), 0);
+        check_true(!strcmp(output, programs[i].version), output, __FILE__, __LINE__);
+        CHECK_EQUAL(harness_program(*state, help, output, sizeof(output)), 0);
+        CHECK(!strncmp(output, "Usage: ", 7) && strstr(output, "--help"));
+        CHECK(strstr(output, "Exit codes:") || strstr(output, "Exit status:"));
+        CHECK_EQUAL(harness_program(*state, wrong, output, sizeof(output)),
+                    programs[i].usage_status);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        E2E_TEST(the_engine_of_the_readme_prints_what_it_says),
+        E2E_TEST(without_a_service_it_fails),
+        E2E_TEST(every_program_says_what_it_is_and_refuses_what_it_does_not_know),
+    };
+
+    harness_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
