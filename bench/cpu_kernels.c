@@ -154,9 +154,21 @@ static double processor_seconds(void)
     return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 
-/* Best of ROUNDS, the ceiling measured between them: a noisy neighbour then meets both.
- * @used: processor time a run and thread, which neighbours disturb less. Return: seconds a run. */
-static double measure(struct rig *rig, const struct job *job, double *ceiling, double *used)
+/* Units (bytes, operations) a second, the best of the rounds: by the clock, and by the processor
+ * time that the threads got, which does not count the turns of neighbours. */
+struct rate {
+    double clock, processor;
+};
+
+static void keep_best(struct rate *rate, double units, double seconds, double processor)
+{
+    rate->clock = units / seconds > rate->clock ? units / seconds : rate->clock;
+    rate->processor = units / processor > rate->processor ? units / processor : rate->processor;
+}
+
+/* @units: of one run. Work and ceiling take turns, so that a noisy neighbour meets both. */
+static void measure(struct rig *rig, const struct job *job, double units, struct rate *work,
+                    struct rate *ceiling)
 {
     const uint64_t heap_used_bytes = rig->heap_used_bytes;
     const uint32_t pages = job->requests * job->kv_len / PAGE_SIZE;
@@ -166,26 +178,35 @@ static double measure(struct rig *rig, const struct job *job, double *ceiling, d
     struct attnd_plan *plan = make_plan(rig, job, pool);
     uint64_t bytes = (uint64_t)job->requests * job->qo_len * HEADS_Q * DIM * 2;
     struct rig_memory q = rig_map(rig, bytes), o = rig_map(rig, bytes);
-    double best = 0, peak = 0;
     fill(&q, job->dtype);
+    *work = *ceiling = (struct rate){0};
     for (uint32_t round = 0; round < ROUNDS; round++) {
         double before = processor_seconds();
         double seconds = run_layers(rig, job, plan, &q, &o);
-        double cpu = (processor_seconds() - before) / job->layers / threads;
-        *used = *used == 0 || cpu < *used ? cpu : *used;
-        best = best == 0 || seconds < best ? seconds : best;
-        double now = job->flags & ATTND_BATCH_CAUSAL
-                         ? bench_peak_fma(threads, rig->head->info.isa, 1)
-                         : bench_peak_read(threads, kv.address, kv.size_bytes, 1);
-        peak = now > peak ? now : peak;
+        double processor = (processor_seconds() - before) / job->layers / threads;
+        keep_best(work, units, seconds, processor);
+        before = processor_seconds();
+        double peak = job->flags & ATTND_BATCH_CAUSAL
+                          ? bench_peak_fma(threads, rig->head->info.isa, 1)
+                          : bench_peak_read(threads, kv.address, kv.size_bytes, 1);
+        processor = (processor_seconds() - before) / threads;
+        double peak_units = job->flags & ATTND_BATCH_CAUSAL
+                                ? threads * bench_peak_fma_operations(rig->head->info.isa)
+                                : (double)kv.size_bytes;
+        keep_best(ceiling, peak_units, peak_units / peak, processor);
     }
     attnd_plan_free(plan);
     rig_unmap(rig, &q);
     rig_unmap(rig, &o);
     rig_unmap(rig, &kv);
     rig->heap_used_bytes = heap_used_bytes;
-    *ceiling = peak;
-    return best;
+}
+
+static void report(const char *name, const struct rate *work, const struct rate *ceiling)
+{
+    printf("%-8s %8.2f G/s of %8.2f: %.3f; by processor time %8.2f of %8.2f: %.3f\n", name,
+           work->clock * 1e-9, ceiling->clock * 1e-9, work->clock / ceiling->clock,
+           work->processor * 1e-9, ceiling->processor * 1e-9, work->processor / ceiling->processor);
 }
 
 int main(int argc, char **argv)
@@ -193,23 +214,17 @@ int main(int argc, char **argv)
     const struct job decode = {ATTND_BF16, 8, 1, 4096, 0, LAYERS};
     const struct job prefill = {ATTND_FP16, 1, 2048, 2048, ATTND_BATCH_CAUSAL, 1};
     struct rig rig;
-    double peak = 0, used = 0;
+    struct rate work, ceiling;
     rig_open(&rig, argc > 2 ? (uint32_t)atoi(argv[2]) : 0, argc > 1 ? argv[1] : NULL);
     if (attnd_backend_cpu.start(rig.backend) != 0)
         return 1;
     printf("%s, %u threads\n", rig.head->info.isa, rig.head->info.tile_workers);
-
-    double seconds = measure(&rig, &decode, &peak, &used);
-    double bytes = 2.0 * decode.requests * decode.kv_len * HEADS_KV * DIM * 2;
-    printf("decode   %7.2f GB/s of %7.2f: %.3f; by processor time %.2f\n", bytes / seconds * 1e-9,
-           peak * 1e-9, bytes / seconds / peak, bytes / used * 1e-9);
-
-    used = 0;
-    seconds = measure(&rig, &prefill, &peak, &used);
-    double operations = 4.0 * DIM * HEADS_Q * 0.5 * prefill.kv_len * (prefill.kv_len + 1);
-    printf("prefill  %7.1f GFLOP/s of %7.1f: %.3f; by processor time %.1f\n",
-           operations / seconds * 1e-9, peak * 1e-9, operations / seconds / peak,
-           operations / used * 1e-9);
+    measure(&rig, &decode, 2.0 * decode.requests * decode.kv_len * HEADS_KV * DIM * 2, &work,
+            &ceiling);
+    report("decode", &work, &ceiling);
+    measure(&rig, &prefill, 4.0 * DIM * HEADS_Q * 0.5 * prefill.kv_len * (prefill.kv_len + 1),
+            &work, &ceiling);
+    report("prefill", &work, &ceiling);
     rig_close(&rig);
     return 0;
 }

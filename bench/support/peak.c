@@ -11,13 +11,15 @@
 #include <string.h>
 #include <time.h>
 
+#include "persistent/cpu/unroll.h"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
 
 #define THREADS_MAX 256u
-#define FMA_STEPS 2000000u
-#define CHAINS 16u
+#define FMA_STEPS 4000000u
+#define CHAINS 12u /* of 16 registers; 8 would hide the latency */
 
 struct peak_thread {
     pthread_t thread;
@@ -37,64 +39,71 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-typedef uint64_t word_t __attribute__((vector_size(16)));
+typedef uint64_t words_t __attribute__((vector_size(16)));
 
 static uint64_t sum(const char *begin, const char *end)
 {
-    word_t part[8] = {{0}};
+    words_t part[8] = {{0}};
     for (const char *at = begin; at + 128 <= end; at += 128) {
         __builtin_prefetch(at + 2048);
         __builtin_prefetch(at + 2112);
-#pragma GCC unroll 8
+        UNROLL
         for (int i = 0; i < 8; i++)
-            part[i] += ((const word_t *)at)[i];
+            part[i] += ((const words_t *)at)[i];
     }
     for (int i = 1; i < 8; i++)
         part[0] += part[i];
     return part[0][0] + part[0][1];
 }
 
+/* CHAINS registers of x = x * a + b: no step waits for another chain, and none leaves a register.
+ * Each returns its number of operations; the comparison only keeps the sums alive. */
+typedef float floats_t __attribute__((vector_size(16)));
+
 static double fma_baseline(float x, float y)
 {
-    const uint32_t steps = FMA_STEPS / 4;
-    float chain[4 * CHAINS];
-    for (uint32_t i = 0; i < 4 * CHAINS; i++)
-        chain[i] = (float)i;
-    for (uint32_t step = 0; step < steps; step++)
-        for (uint32_t i = 0; i < 4 * CHAINS; i++)
-            chain[i] = chain[i] * x + y;
-    float total = 0;
-    for (uint32_t i = 0; i < 4 * CHAINS; i++)
-        total += chain[i];
-    return total == 0.5f ? 0 : 2.0 * 4 * CHAINS * steps;
+    floats_t chain[CHAINS], a = {x, x, x, x}, b = {y, y, y, y};
+    UNROLL
+    for (uint32_t i = 0; i < CHAINS; i++)
+        chain[i] = a * (float)i;
+    for (uint32_t step = 0; step < FMA_STEPS; step++) {
+        UNROLL
+        for (uint32_t i = 0; i < CHAINS; i++)
+            chain[i] = chain[i] * a + b;
+    }
+    for (uint32_t i = 1; i < CHAINS; i++)
+        chain[0] += chain[i];
+    return chain[0][0] == 0.5f ? 0 : 2.0 * 4 * CHAINS * FMA_STEPS;
 }
 
 #ifdef __x86_64__
 __attribute__((target("avx2,fma"))) static double fma_avx2(float x, float y)
 {
-    __m256 chain[CHAINS - 4], a = _mm256_set1_ps(x), b = _mm256_set1_ps(y);
-#pragma GCC unroll 16
-    for (uint32_t i = 0; i < CHAINS - 4; i++)
+    __m256 chain[CHAINS], a = _mm256_set1_ps(x), b = _mm256_set1_ps(y);
+    UNROLL
+    for (uint32_t i = 0; i < CHAINS; i++)
         chain[i] = _mm256_set1_ps((float)i);
-    for (uint32_t step = 0; step < FMA_STEPS; step++)
-#pragma GCC unroll 16
-        for (uint32_t i = 0; i < CHAINS - 4; i++)
+    for (uint32_t step = 0; step < FMA_STEPS; step++) {
+        UNROLL
+        for (uint32_t i = 0; i < CHAINS; i++)
             chain[i] = _mm256_fmadd_ps(chain[i], a, b);
-    for (uint32_t i = 1; i < CHAINS - 4; i++)
+    }
+    for (uint32_t i = 1; i < CHAINS; i++)
         chain[0] = _mm256_add_ps(chain[0], chain[i]);
-    return _mm256_cvtss_f32(chain[0]) == 0.5f ? 0 : 2.0 * 8 * (CHAINS - 4) * FMA_STEPS;
+    return _mm256_cvtss_f32(chain[0]) == 0.5f ? 0 : 2.0 * 8 * CHAINS * FMA_STEPS;
 }
 
 __attribute__((target("avx512f"))) static double fma_avx512(float x, float y)
 {
     __m512 chain[CHAINS], a = _mm512_set1_ps(x), b = _mm512_set1_ps(y);
-#pragma GCC unroll 16
+    UNROLL
     for (uint32_t i = 0; i < CHAINS; i++)
         chain[i] = _mm512_set1_ps((float)i);
-    for (uint32_t step = 0; step < FMA_STEPS; step++)
-#pragma GCC unroll 16
+    for (uint32_t step = 0; step < FMA_STEPS; step++) {
+        UNROLL
         for (uint32_t i = 0; i < CHAINS; i++)
             chain[i] = _mm512_fmadd_ps(chain[i], a, b);
+    }
     for (uint32_t i = 1; i < CHAINS; i++)
         chain[0] = _mm512_add_ps(chain[0], chain[i]);
     return _mm512_cvtss_f32(chain[0]) == 0.5f ? 0 : 2.0 * 16 * CHAINS * FMA_STEPS;
@@ -181,4 +190,10 @@ double bench_peak_fma(uint32_t threads, const char *isa, uint32_t rounds)
     for (uint32_t i = 0; i < count; i++)
         operations += thread[i].operations;
     return seconds > 0 ? operations / seconds : 0;
+}
+
+double bench_peak_fma_operations(const char *isa)
+{
+    const uint32_t lanes = strcmp(isa, "avx512") == 0 ? 16 : strcmp(isa, "avx2") == 0 ? 8 : 4;
+    return 2.0 * lanes * CHAINS * FMA_STEPS;
 }

@@ -25,4 +25,7 @@ double bench_peak_read(uint32_t threads, const void *memory, uint64_t size_bytes
  */
 double bench_peak_fma(uint32_t threads, const char *isa, uint32_t rounds);
 
+/** bench_peak_fma_operations() - what one thread does in one round of bench_peak_fma(). */
+double bench_peak_fma_operations(const char *isa);
+
 #endif

@@ -32,8 +32,9 @@ __host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtyp
     return (dim == 64 ? 0 : dim == 128 ? 2 : 4) + (dtype == ATTND_BF16);
 }
 
-/* Templates of tensor maps, one a box height: 8, 16, 32, 64 tokens. */
-constexpr uint32_t map_templates = 4;
+/* Templates of tensor maps: for K one a box height, 16, 32, 64 tokens of one panel of 64 dims; for
+ * V one a head dimension, 16 tokens of 1, 2, 4 panels. */
+constexpr uint32_t map_templates_k = 3, map_templates = map_templates_k + 3;
 struct alignas(128) TensorMap {
     char opaque[128];
 };

@@ -144,7 +144,8 @@ __device__ __forceinline__ bool rows_aligned(const ActiveRun *run)
     return strides % 8 == 0 && bases % 16 == 0;
 }
 
-/* A plane as a tensor map of 4 dimensions: dim, token in page, head, page. */
+/* A plane as a tensor map of 5 dimensions: dim in panel, token in page, panel of 64 dims, head,
+ * page. */
 __device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from, const char *base,
                                           const attnd_heap_plane &plane, uint32_t dim,
                                           uint32_t page_size, uint32_t heads, uint32_t pages)
@@ -157,18 +158,18 @@ __device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from,
     asm volatile("tensormap.replace.tile.global_address.global.b1024.b64 [%0], %1;" ::"l"(map),
                  "l"(base)
                  : "memory");
-    uint64_t strides[3] = {uint64_t(plane.stride_token) * 2, uint64_t(plane.stride_head) * 2,
-                           uint64_t(plane.stride_page) * 2};
-    asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 0, %1;\n"
-                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %2;\n"
-                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 2, %3;\n"
-                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 3, %4;\n" ::"l"(map),
-                 "r"(dim), "r"(page_size), "r"(heads), "r"(pages)
+    uint64_t token = uint64_t(plane.stride_token) * 2, head = uint64_t(plane.stride_head) * 2;
+    uint64_t page = uint64_t(plane.stride_page) * 2;
+    asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;\n"
+                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 2, %2;\n"
+                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 3, %3;\n"
+                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 4, %4;\n" ::"l"(map),
+                 "r"(page_size), "r"(dim / 64), "r"(heads), "r"(pages)
                  : "memory");
     asm volatile("tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 0, %1;\n"
-                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 1, %2;\n"
-                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 2, %3;\n" ::"l"(map),
-                 "l"(strides[0]), "l"(strides[1]), "l"(strides[2])
+                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 2, %2;\n"
+                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 3, %3;\n" ::"l"(map),
+                 "l"(token), "l"(head), "l"(page)
                  : "memory");
     asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
 }
@@ -182,13 +183,14 @@ __device__ __forceinline__ void map_run(const Resident *resident, ActiveRun *act
     int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
                         min(min(v.stride_token, v.stride_head), v.stride_page));
     active->box_rows = 0;
-    if (!many || !active->aligned || active->page_size % 8 || least <= 0 || !(resident->paths & 4))
+    if (!many || !active->aligned || active->page_size % 16 || least <= 0 || !(resident->paths & 4))
         return;
     int log = min(__ffs(int(active->page_size)) - 1, 6);
-    const TensorMap *from = &resident->templates[log - 3];
-    map_plane(&active->k_map, from, active->k_base, k, plan.dim_qk, active->page_size,
+    const TensorMap *for_k = &resident->templates[log - 4];
+    const TensorMap *for_v = &resident->templates[map_templates_k + __ffs(int(plan.dim_vo)) - 7];
+    map_plane(&active->k_map, for_k, active->k_base, k, plan.dim_qk, active->page_size,
               plan.heads_kv, active->pages);
-    map_plane(&active->v_map, from, active->v_base, v, plan.dim_vo, active->page_size,
+    map_plane(&active->v_map, for_v, active->v_base, v, plan.dim_vo, active->page_size,
               plan.heads_kv, active->pages);
     active->box_rows = 1u << log;
 }

@@ -25,8 +25,22 @@ template <int D> struct PrefillShape {
     static constexpr int out_parts = D / out_columns;
     static constexpr uint32_t q_bytes = prefill_rows * D * 2;
     static constexpr uint32_t kv_bytes = keys * D * 2;
+    static constexpr uint32_t v_chunk_bytes =
+        16 * D * 2; /* 16 tokens: what one product step reads */
     static constexpr uint32_t shared_bytes = q_bytes + 2 * prefill_stages * kv_bytes;
 };
+
+/* Where 16-byte chunk @c of row @r lies in a block. K: [panel][keys][64]; V: [16
+ * tokens][panel][64], so that 16 tokens of all dims are one box. */
+template <int D, bool values>
+__device__ __forceinline__ uint32_t place_in_block(uint32_t r, uint32_t c)
+{
+    using Shape = PrefillShape<D>;
+    uint32_t swizzled = (c % 8 ^ r % 8) << 4;
+    if (values)
+        return r / 16 * Shape::v_chunk_bytes + c / 8 * 2048 + r % 16 * 128 + swizzled;
+    return c / 8 * (Shape::keys * 128) + r * 128 + swizzled;
+}
 
 constexpr uint32_t q_loaders = 64, kv_loaders = loader_warps * 32; /* threads */
 
@@ -80,7 +94,7 @@ __device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32
 }
 
 /* One block of one plane by cp.async; rows past the range become zeros. */
-template <typename T, int D>
+template <typename T, int D, bool values>
 __device__ __forceinline__ void gather_block(const Item &item, const char *plane_base,
                                              const attnd_heap_plane &plane, int32_t first,
                                              uint32_t stage, uint32_t loader)
@@ -96,8 +110,7 @@ __device__ __forceinline__ void gather_block(const Item &item, const char *plane
             from = kv_row<T>(item.run, item.entry, plane_base, plane, item.kv_head,
                              first + int32_t(r)) +
                    c * 8;
-        uint32_t to = stage + c / 8 * (keys * 128) + r * 128 + ((c % 8 ^ r % 8) << 4);
-        cp_async16(to, from, there ? 16 : 0);
+        cp_async16(stage + place_in_block<D, values>(r, c), from, there ? 16 : 0);
     }
 }
 
@@ -111,12 +124,12 @@ __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32
         uint32_t stage = *count % prefill_stages, parity = *count / prefill_stages % 2;
         int32_t first = item.kv_begin + block * Shape::keys;
         barrier_wait(&bars->k_empty[stage], parity ^ 1);
-        gather_block<T, D>(item, item.run->k_base, item.run->k_plane, first,
-                           k + stage * Shape::kv_bytes, loader);
+        gather_block<T, D, false>(item, item.run->k_base, item.run->k_plane, first,
+                                  k + stage * Shape::kv_bytes, loader);
         barrier_arrive_copies(&bars->k_full[stage]);
         barrier_wait(&bars->v_empty[stage], parity ^ 1);
-        gather_block<T, D>(item, item.run->v_base, item.run->v_plane, first,
-                           v + stage * Shape::kv_bytes, loader);
+        gather_block<T, D, true>(item, item.run->v_base, item.run->v_plane, first,
+                                 v + stage * Shape::kv_bytes, loader);
         barrier_arrive_copies(&bars->v_full[stage]);
     }
 }
@@ -131,21 +144,23 @@ __device__ __forceinline__ uint32_t box_page(const Item &item, const int32_t *pa
     return page < limit ? page : 0;
 }
 
-/* One plane of an item by TMA, a box a lane: panel l % panels of token chunk l / panels. What a
+/* One plane of an item by TMA, a box a lane. What a
  * warp issues it issues one lane after the other, so K is shared by two warps (@part 0 and 1 of
  * @parts) and V has a warp of its own. */
-template <typename T, int D>
+template <typename T, int D, bool values>
 __device__ __forceinline__ void box_item(const Item &item, const TensorMap *map, uint32_t base,
                                          uint64_t *full, uint64_t *empty, uint32_t *count,
                                          uint32_t part, uint32_t parts)
 {
     using Shape = PrefillShape<D>;
     const ActiveRun *run = item.run;
-    const uint32_t lane = threadIdx.x % 32, rows = run->box_rows, page_size = run->page_size;
-    const uint32_t boxes = Shape::keys / rows * Shape::panels, box = part + lane * parts;
-    const uint32_t panel = box % Shape::panels, chunk = box / Shape::panels;
+    const uint32_t lane = threadIdx.x % 32, page_size = run->page_size;
+    const uint32_t rows = values ? 16 : run->box_rows, panels = values ? 1 : Shape::panels;
+    const uint32_t boxes = Shape::keys / rows * panels, box = part + lane * parts;
+    const uint32_t panel = box % panels, chunk = box / panels;
     const bool mine = box < boxes;
-    const uint32_t to = base + panel * (Shape::keys * 128) + chunk * rows * 128;
+    const uint32_t to = base + (values ? chunk * Shape::v_chunk_bytes
+                                       : panel * (Shape::keys * 128) + chunk * rows * 128);
     const int32_t *pages = run->kv_pages + item.entry.page_begin;
     int32_t blocks = prefill_blocks<D>(item);
     int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(chunk * rows);
@@ -166,7 +181,7 @@ __device__ __forceinline__ void box_item(const Item &item, const TensorMap *map,
         }
         __syncwarp();
         if (mine)
-            tma_box(to + stage * Shape::kv_bytes, map, &full[stage], int32_t(panel * 64), inside,
+            tma_box(to + stage * Shape::kv_bytes, map, &full[stage], inside, int32_t(panel),
                     int32_t(item.kv_head), int32_t(here));
     }
 }
@@ -198,10 +213,11 @@ __device__ __forceinline__ void prefill_load(const Item &item, const ActiveRun *
     if (!item.run->box_rows)
         gather_item<T, D>(item, k, v, bars, &loader->count, loader->thread);
     else if (warp == 1)
-        box_item<T, D>(item, &run->v_map, v, bars->v_full, bars->v_empty, &loader->count, 0, 1);
+        box_item<T, D, true>(item, &run->v_map, v, bars->v_full, bars->v_empty, &loader->count, 0,
+                             1);
     else
-        box_item<T, D>(item, &run->k_map, k, bars->k_full, bars->k_empty, &loader->count, warp / 2,
-                       2);
+        box_item<T, D, false>(item, &run->k_map, k, bars->k_full, bars->k_empty, &loader->count,
+                              warp / 2, 2);
 }
 
 } // namespace attnd

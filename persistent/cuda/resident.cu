@@ -64,9 +64,11 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
         return error ? error : cudaErrorNotSupported;
     auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
     for (uint32_t i = 0; i < map_templates; i++) {
-        cuuint64_t dims[4] = {64, 64, 1, 1}, strides[3] = {128, 8192, 8192};
-        cuuint32_t box[4] = {64, 8u << i, 1, 1}, steps[4] = {1, 1, 1, 1};
-        if (encode(&maps[i], CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, to, dims, strides, box, steps,
+        bool k = i < map_templates_k;
+        cuuint64_t dims[5] = {64, 64, 4, 1, 1}, strides[4] = {512, 128, 32768, 32768};
+        cuuint32_t box[5] = {64, k ? 16u << i : 16, k ? 1 : 1u << (i - map_templates_k), 1, 1};
+        cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+        if (encode(&maps[i], CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5, to, dims, strides, box, steps,
                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)

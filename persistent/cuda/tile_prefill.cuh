@@ -8,8 +8,9 @@
  * one issues its products while the other computes exponentials (both: FlashAttention-3,
  * arXiv 2407.08608).
  *
- * Shared memory: Q [panel][128 rows][64], K and V [stage][panel][keys][64], all 128-byte swizzled
- * panels. load_prefill.cuh fills it, ahead of the consumers and across items.
+ * Shared memory: Q [panel][128 rows][64], K [stage][panel][keys][64], V [stage][16
+ * tokens][panel][64], all 128-byte swizzled. load_prefill.cuh fills it, ahead of the consumers and
+ * across items.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH
 #define ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH
@@ -70,14 +71,14 @@ __device__ __forceinline__ void
 issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4], uint64_t v)
 {
     using Shape = PrefillShape<D>;
-    constexpr uint32_t panel_bytes = Shape::keys * 128;
 #pragma unroll
     for (int part = 0; part < Shape::out_parts; part++)
 #pragma unroll
         for (int step = 0; step < Shape::keys / 16; step++)
             Wgmma<T, Shape::out_columns>::values(
                 state.o[part], &p[step * 4],
-                v + (part * (Shape::out_columns / 64) * panel_bytes + step * 2048) / 16, 1);
+                v + (part * (Shape::out_columns / 64) * 2048 + step * Shape::v_chunk_bytes) / 16,
+                1);
 }
 
 /* The same in all lanes, and known to be. */
@@ -159,13 +160,11 @@ template <int D> __device__ __forceinline__ void zero_tail(uint32_t v, int32_t r
     if (rows_valid < Shape::keys) {
         int from = rows_valid > 0 ? rows_valid : 0;
         for (int at = from * chunks + int(consumer_thread()); at < Shape::keys * chunks;
-             at += consumer_threads) {
-            uint32_t r = at / chunks, c = at % chunks; /* a row of zeros is the same in any order */
+             at += consumer_threads)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
-                             v + c / 8 * (Shape::keys * 128) + r * 128 + c % 8 * 16),
+                             v + place_in_block<D, true>(at / chunks, at % chunks)),
                          "r"(0)
                          : "memory");
-        }
         fence_proxy_async();
         consumers_sync();
     }
@@ -296,7 +295,7 @@ __device__ __forceinline__ bool prefill_consume(const Item &item, uint32_t share
     PrefillCursor at = {bars,
                         descriptor(uniform(shared + group * (64 * 128)), 0, 1024),
                         descriptor(uniform(k), 0, 1024),
-                        descriptor(uniform(v), Shape::keys * 128, 1024),
+                        descriptor(uniform(v), 2048, 1024),
                         uniform(*count),
                         group,
                         item.run->box_rows == 0};

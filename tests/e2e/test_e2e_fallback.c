@@ -2,6 +2,7 @@
  * test_e2e_fallback.c - where io_uring is refused: the epoll loop does all of the same.
  */
 #include "tests/support/e2e.h"
+#include "tests/support/refuse.h"
 #include "tests/support/seed.h"
 #include "tests/support/soak.h"
 #include "tests/support/trial.h"
@@ -11,6 +12,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -132,6 +134,37 @@ static void deaths_of_client_and_worker_are_survived(void **state)
     engine_close(&engine);
 }
 
+/* Nobody chose here: the kernel refuses, and the daemon finds out. The filter stays, so this test
+ * is the last. */
+static int start_refused(void **state)
+{
+    static struct harness harness;
+
+    if (!refuse_io_uring())
+        return -1;
+    harness_start(&harness, NULL);
+    *state = &harness;
+    return 0;
+}
+
+static void a_daemon_that_is_refused_io_uring_falls_back_and_says_so(void **state)
+{
+    const struct harness *harness = *state;
+    const struct random_batch batch = e2e_batch();
+    struct engine engine;
+    char log[4096];
+    FILE *file = fopen(harness->log, "r");
+
+    CHECK(file != NULL);
+    log[fread(log, 1, sizeof(log) - 1, file)] = 0;
+    (void)fclose(file);
+    CHECK(strstr(log, "loop is epoll") != NULL);
+    the_status_says_which_loop_it_is(state);
+    engine_open(&engine, harness->socket, "refused");
+    trial_expect(&engine, &batch);
+    engine_close(&engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +175,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(random_batches_are_right, start_epoll, e2e_stop),
         cmocka_unit_test_setup_teardown(deaths_of_client_and_worker_are_survived, start_epoll,
                                         e2e_stop),
+        cmocka_unit_test_setup_teardown(a_daemon_that_is_refused_io_uring_falls_back_and_says_so,
+                                        start_refused, e2e_stop),
     };
 
     harness_init();

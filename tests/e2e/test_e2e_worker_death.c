@@ -2,9 +2,11 @@
  * test_e2e_worker_death.c - kill -9 of the worker: the service goes on.
  */
 #include "tests/support/e2e.h"
+#include "tests/support/seed.h"
 #include "tests/support/trial.h"
 
 #include "schemas/abi.h"
+#include "schemas/atomics.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -17,6 +19,8 @@
 #define RUNS 8
 #define RESTART_MS 200
 #define RESTART_GPU_MS 1000 /* a context is taken down and another made */
+
+static uint64_t seed;
 
 struct restart {
     const struct harness *harness;
@@ -205,6 +209,71 @@ static void what_is_submitted_in_between_is_run_by_the_next_worker(void **state)
     engine_close(&engine);
 }
 
+/* ---- again and again ---- */
+
+struct soldier {
+    const struct harness *harness;
+    uint64_t seed;
+    uint32_t stop, repeated, right;
+};
+
+/* As an engine would: what was answered WORKER_RESTARTED is done again, from the plan on. */
+static void run_until_done(struct soldier *self, struct trial *trial)
+{
+    while (trial_submit(trial) || trial_judge(trial)) {
+        int wrong = trial_await(trial); /* every operation answers before the next attempt */
+        if (!wrong || trial->failure.fault.code != -ATTND_E_WORKER_RESTARTED)
+            trial_must(trial, 1);
+        trial->failure.fault.code = 0;
+        trial->expected = trial->completed = 0;
+        self->repeated++;
+    }
+    self->right++;
+}
+
+static int soldier(void *context)
+{
+    struct soldier *self = context;
+    struct engine engine;
+    struct trial trial;
+
+    engine_open(&engine, self->harness->socket, "soldier");
+    for (uint64_t number = 0; !attnd_peek32(&self->stop); number++) {
+        struct random_batch batch;
+        random_batch_draw(self->seed, number, &batch);
+        trial_begin(&trial, &engine, &batch, 0);
+        run_until_done(self, &trial);
+        trial_end(&trial);
+    }
+    engine_close(&engine);
+    return 0;
+}
+
+static void random_batches_survive_a_worker_that_keeps_dying(void **state)
+{
+    const struct harness *harness = *state;
+    struct soldier *soldiers = harness_shared(2 * sizeof(*soldiers));
+    pid_t pids[2];
+
+    for (uint32_t i = 0; i < 2; i++) {
+        soldiers[i] = (struct soldier){.harness = harness, .seed = seed + i};
+        pids[i] = harness_fork(soldier, &soldiers[i]);
+    }
+    for (uint32_t death = 0; death < 10; death++) {
+        struct restart restart = {harness, harness_worker(harness), death + 1};
+        harness_sleep_ms(40 + 37 * (death % 4));
+        CHECK_EQUAL(kill(restart.old, SIGKILL), 0);
+        harness_eventually(works_again, &restart, 10000, "a new worker runs");
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        harness_say(&soldiers[i].stop, 1);
+    for (uint32_t i = 0; i < 2; i++)
+        CHECK_EQUAL(harness_join(pids[i], 30000), 0);
+    printf("%u batches were right, %u of them after repetition\n",
+           soldiers[0].right + soldiers[1].right, soldiers[0].repeated + soldiers[1].repeated);
+    CHECK(soldiers[0].right > 0 && soldiers[1].right > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,8 +281,10 @@ int main(void)
         E2E_TEST(runs_in_flight_are_answered_and_their_repetition_is_right),
         E2E_TEST(keys_stored_before_are_still_there),
         E2E_TEST(what_is_submitted_in_between_is_run_by_the_next_worker),
+        E2E_TEST(random_batches_survive_a_worker_that_keeps_dying),
     };
 
     harness_init();
+    seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

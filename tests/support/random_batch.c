@@ -88,8 +88,8 @@ static int entry_valid(const struct random_batch *batch, uint32_t l, uint32_t e)
     return entry->qo_len >= 0 && random_batch_pages(batch, l, e, batch->steps - 1) <= planned;
 }
 
-/* An upper bound: pads are at most 40 elements. */
-static double rows_bytes(const struct random_batch *batch)
+/* Pads are at most 40 elements. */
+double random_batch_rows_bytes(const struct random_batch *batch)
 {
     const struct random_shape *shape = &batch->shape;
     const double heads_q = shape->heads_kv * shape->group;
@@ -106,7 +106,8 @@ int random_batch_valid(const struct random_batch *batch)
 
     if (!shape_valid(&batch->shape) || batch->levels < 1 || batch->levels > RANDOM_LEVELS_MAX ||
         batch->steps < 1 || batch->steps > RANDOM_STEPS_MAX ||
-        (batch->append && batch->sharing == SHARE_ANY) || rows_bytes(batch) > RANDOM_ROWS_BYTES)
+        (batch->append && batch->sharing == SHARE_ANY) ||
+        random_batch_rows_bytes(batch) > RANDOM_ROWS_BYTES)
         return 0;
     for (uint32_t l = 0; l < batch->levels; l++) {
         uint32_t level_rows = 0;

@@ -96,10 +96,10 @@ uint32_t random_shape_pages(const struct random_shape *shape);
 /** random_page_elements() - one layer's K (or V) of one page, padding included; a multiple of 8. */
 uint32_t random_page_elements(const struct random_shape *shape);
 
-/* Bytes of q, o, lse, k and v of all runs of a batch, at most. */
-#define RANDOM_ROWS_BYTES (20u << 20)
-
 uint32_t random_batch_rows(const struct random_batch *batch);
+/** random_batch_rows_bytes() - of q, o, lse, k and v of all runs, at most. */
+double random_batch_rows_bytes(const struct random_batch *batch);
+#define RANDOM_ROWS_BYTES (20u << 20) /* what a valid batch may need */
 /** random_batch_pages() - pages that entry @e of level @l lists at @step; lists only grow. */
 int32_t random_batch_pages(const struct random_batch *batch, uint32_t l, uint32_t e, uint32_t step);
 /** random_batch_kv_max() - the longest kv_len of any entry and step. */

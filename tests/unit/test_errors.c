@@ -80,6 +80,18 @@ static void a_system_error_says_what_the_system_said(void **state)
     assert_string_equal(text, "ATTND_E_SYSTEM: No such file or directory");
 }
 
+static void a_lost_service_is_told_in_the_systems_words(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_DISCONNECTED, ATTND_F_SOCKET, 0, ECONNREFUSED, 0};
+    char text[200];
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_string_equal(text, "ATTND_E_DISCONNECTED: the service is gone: Connection refused");
+    fault.value = 0;
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_string_equal(text, "ATTND_E_DISCONNECTED: the service is gone");
+}
+
 static void without_a_field_the_code_speaks(void **state)
 {
     (void)state;
@@ -152,6 +164,7 @@ int main(void)
         cmocka_unit_test(a_scalar_has_no_index),
         cmocka_unit_test(a_code_about_a_state_names_no_limit),
         cmocka_unit_test(a_system_error_says_what_the_system_said),
+        cmocka_unit_test(a_lost_service_is_told_in_the_systems_words),
         cmocka_unit_test(without_a_field_the_code_speaks),
         cmocka_unit_test(a_short_buffer_is_cut_and_terminated),
         cmocka_unit_test(every_number_has_its_own_name),

@@ -13,10 +13,9 @@
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
 #include "tests/support/prng.h"
+#include "tests/support/refuse.h"
 #include "tests/support/seed.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +24,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -330,20 +328,6 @@ static void a_word_may_be_unmapped_when_done_is_called(void **state)
 }
 
 /* ---- the choice ---- */
-
-/* What container runtimes do: io_uring_setup answers EPERM. */
-static int refuse_io_uring(void)
-{
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
 
 static int choice_where_it_is_refused(void)
 {
