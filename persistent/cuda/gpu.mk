@@ -41,10 +41,12 @@ gpu-bundle:
 	@$(MAKE) --no-print-directory -s BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a gpu-bundle-files
 
-gpu-bundle-files: $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu
+gpu-bundle-files: $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
+                  $(EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu
+	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)
 	@install -D -t $(GPU_BUNDLE)/lib $$($(CC) -print-file-name=libcmocka.so.0)
