@@ -47,7 +47,18 @@ int attnd_session_lost(struct attnd_session *session)
     return attnd_observe32(&session->gone) != 0;
 }
 
-/* Return: completions copied; -ATTND_E_PROTOCOL. No lock, no system call. */
+/* The daemon leaves submissions in the ring while there is no room for their completions, and then
+ * sleeps as if there were none. F2: either its last look before it slept saw the room that was made
+ * just now, or this sees that it sleeps. */
+static void tell_of_room(const struct attnd_session *session)
+{
+    attnd_fence_full();
+    if (attnd_peek32(session->sq.tail) != attnd_peek32(session->sq.head))
+        (void)attnd_doorbell_ring(&session->bell);
+}
+
+/* Return: completions copied; -ATTND_E_PROTOCOL. No lock, and a system call only to wake a daemon
+ * that waited for room. */
 static int collect(struct attnd_session *session, struct attnd_completion *completions,
                    uint32_t count)
 {
@@ -70,6 +81,8 @@ static int collect(struct attnd_session *session, struct attnd_completion *compl
                                                        .begin_ns = cqe.begin_ns,
                                                        .end_ns = cqe.end_ns};
     }
+    if (got > 0)
+        tell_of_room(session);
     return (int)got;
 }
 

@@ -90,6 +90,7 @@ void attnd_op_free(struct attnd_sched_op *op)
         attnd_staging_free(&op->deferred->staging);
         free(op->deferred);
     }
+    attnd_places_release(op);
     if (op->plan)
         op->plan->in_flight--;
     session->client->in_flight--;

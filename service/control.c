@@ -135,11 +135,6 @@ static void answer(struct attnd_client *client, const Attnd__Request *request, i
                               .fault = &fault};
 
     reply.id = request->id;
-    /* A call comes after what was submitted before it. The sweep may end the client. */
-    if (client->state == ATTND_SESSION_OPEN)
-        attnd_data_sweep(client->service);
-    if (client->state == ATTND_SESSION_DYING)
-        return;
     if (code == 0)
         code = serve(&call);
     if (client->state == ATTND_SESSION_DYING)
@@ -158,6 +153,11 @@ void attnd_control_serve(struct attnd_client *client)
     int fds_count;
     Attnd__Request *request;
 
+    /* The datagram stays where it is, and the socket readable. */
+    if (client->state == ATTND_SESSION_OPEN && !attnd_data_caught_up(client))
+        return;
+    if (client->state == ATTND_SESSION_DYING)
+        return;
     long received = attnd_fdpass_recv(client->socket, control->received, sizeof(control->received),
                                       fds, &fds_count);
     if (received == 0)

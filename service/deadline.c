@@ -42,15 +42,18 @@ static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int cod
 
 void attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_data)
 {
+    int ended = 0;
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
         struct attnd_lane *lane = &session->lane[i];
         for (struct attnd_sched_op *op = lane->head, *next; op; op = next) {
             next = op->next;
             if (op->sqe.user_data == user_data)
-                end_early(lane, op, -ATTND_E_CANCELLED);
+                ended += end_early(lane, op, -ATTND_E_CANCELLED);
         }
         attnd_lane_go(lane);
     }
+    if (ended) /* others may have stood in line behind it */
+        attnd_lane_retry(session->scheduler);
 }
 
 /* Return: the earliest deadline left in the session. */
@@ -99,6 +102,7 @@ static void fire(void *context)
     }
     if (next_ns != UINT64_MAX)
         attnd_deadline_arm(scheduler, next_ns);
+    attnd_lane_retry(scheduler); /* behind what is too late */
     attnd_sched_flush(scheduler);
 }
 

@@ -2,7 +2,8 @@
  * dispatch.c - from an operation whose turn has come to a command in the worker's ring.
  *
  * A run holds what it uses until it is retired: a slot of the run table, a range of the worker's
- * scratch, references on the memories it names, and its generation of lengths. Everything that can
+ * scratch, and its generation of lengths; the memory it names it has held since it was submitted.
+ * Everything that can
  * be wrong with it is found before any of that is taken. A run without work never gets so far: it
  * is done on the spot.
  */
@@ -31,13 +32,12 @@ static int all_mapped(const struct attnd_maps *maps, struct attnd_memory *const 
     return 1;
 }
 
-static int mapped(const struct attnd_scheduler *scheduler, const struct attnd_sched_op *op,
-                  struct attnd_memory *const *memories)
+static int mapped(const struct attnd_scheduler *scheduler, const struct attnd_sched_op *op)
 {
     if (scheduler->maps->unsettled == 0)
         return 1;
     const struct attnd_pool *pool = op->plan->attachment->pool;
-    int rc = all_mapped(scheduler->maps, memories, ATTND_RUN_PLACES);
+    int rc = all_mapped(scheduler->maps, op->memories, ATTND_RUN_PLACES);
     return rc <= 0 ? rc : all_mapped(scheduler->maps, pool->memories, pool->memories_count);
 }
 
@@ -57,7 +57,7 @@ static void push_command(struct attnd_scheduler *scheduler, uint32_t run)
 }
 
 static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
-                   const struct attnd_run *run, struct attnd_memory *const *memories)
+                   const struct attnd_run *run)
 {
     uint32_t index = scheduler->free_slot;
     struct attnd_run_slot *slot = &scheduler->slots[index];
@@ -65,11 +65,6 @@ static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
 
     slot->op = op;
     slot->generation = run->generation;
-    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++) {
-        slot->memories[i] = memories[i];
-        if (memories[i])
-            attnd_memory_ref(memories[i]);
-    }
     op->plan->generation_runs[run->generation]++;
     op->run = index;
     op->lane->session->dispatched++;
@@ -96,8 +91,7 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
                             .layer = appends ? op->sqe.u.append.layer : op->sqe.u.run.layer,
                             .items = items,
                             .session = op->lane->session->client->id};
-    struct attnd_memory *memories[ATTND_RUN_PLACES] = {0};
-    if (attnd_places_resolve(op, &run, memories, &op->fault) < 0)
+    if (attnd_places_resolve(op, &run, &op->fault) < 0)
         return ATTND_TURN_DONE;
     if (appends && check_append(op) < 0)
         return ATTND_TURN_DONE;
@@ -106,11 +100,11 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
     if (!scheduler->ready || scheduler->free_slot == ATTND_NONE ||
         (in_line && scheduler->waiting.head))
         return ATTND_TURN_WAIT;
-    int rc = mapped(scheduler, op, memories);
+    int rc = mapped(scheduler, op);
     if (rc < 0)
         return refuse(op, rc, ATTND_F_MEMORY, 0, 0);
     if (rc == 0)
-        return ATTND_TURN_WAIT;
+        return ATTND_TURN_BLOCKED;
     struct attnd_run_slot *slot = &scheduler->slots[scheduler->free_slot];
     slot->scratch_bytes = scratch_bytes;
     if (scratch_bytes) {
@@ -121,7 +115,7 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
             return ATTND_TURN_WAIT;
         run.scratch_offset_bytes = slot->scratch_offset_bytes;
     }
-    launch(scheduler, op, &run, memories);
+    launch(scheduler, op, &run);
     return ATTND_TURN_DISPATCHED;
 }
 
@@ -131,9 +125,6 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run)
     struct attnd_sched_op *op = slot->op;
     assert(op);
 
-    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
-        if (slot->memories[i])
-            attnd_memory_unref(scheduler->service, slot->memories[i]);
     if (slot->scratch_bytes)
         attnd_heap_give(&scheduler->scratch, slot->scratch_offset_bytes, slot->scratch_bytes);
     op->plan->generation_runs[slot->generation]--;

@@ -4,9 +4,10 @@
  * Only the head of a lane is ever under way. Its turn ends in one of three ways: it is done, and
  * the next has its turn; the worker has it, and the lane goes on when it retires; or something is
  * missing, and the lane stands in a line of the scheduler until that may have changed. Runs that
- * miss a slot, scratch or a mapping stand in one line for all sessions, served strictly in order,
- * so a large run cannot be starved by small ones. An advance without a free generation stands
- * apart: it must not hold up the runs that will free one.
+ * miss a slot or scratch stand in one line for all sessions, served strictly in order, so a large
+ * run cannot be starved by small ones. Whoever misses something of its own stands apart: an advance
+ * without a free generation must not hold up the runs that will free one, and a run whose memory
+ * the worker has not mapped yet must not hold up the others.
  */
 #include "service/sched.h"
 
@@ -135,7 +136,7 @@ static enum attnd_turn plan_advance(struct attnd_sched_op *op)
         return ATTND_TURN_DONE;
     }
     if (attnd_planobj_free_generation(op->plan) < 0)
-        return ATTND_TURN_WAIT;
+        return ATTND_TURN_BLOCKED;
     (void)attnd_sched_now(op->lane->session->scheduler);
     if (op->deferred)
         admitted = &op->deferred->u.advance;
@@ -175,6 +176,12 @@ static void finish_head(struct attnd_lane *lane)
     attnd_complete(op, begin_ns, end_ns);
 }
 
+static void block(struct attnd_lane *lane)
+{
+    lane->state = ATTND_LANE_BLOCKED;
+    list_push(&lane->session->scheduler->blocked, lane);
+}
+
 void attnd_lane_go(struct attnd_lane *lane)
 {
     struct attnd_scheduler *scheduler = lane->session->scheduler;
@@ -187,13 +194,11 @@ void attnd_lane_go(struct attnd_lane *lane)
             lane->state = ATTND_LANE_DISPATCHED;
             break;
         case ATTND_TURN_WAIT:
-            if (lane->head->sqe.opcode == ATTND_OP_PLAN_ADVANCE) {
-                lane->state = ATTND_LANE_BLOCKED;
-                list_push(&scheduler->blocked, lane);
-            } else {
-                lane->state = ATTND_LANE_WAITING;
-                list_push(&scheduler->waiting, lane);
-            }
+            lane->state = ATTND_LANE_WAITING;
+            list_push(&scheduler->waiting, lane);
+            break;
+        case ATTND_TURN_BLOCKED:
+            block(lane);
             break;
         }
     }
@@ -209,6 +214,8 @@ static void retry_waiting(struct attnd_scheduler *scheduler)
         attnd_lane_unlist(lane);
         if (turn == ATTND_TURN_DISPATCHED) {
             lane->state = ATTND_LANE_DISPATCHED;
+        } else if (turn == ATTND_TURN_BLOCKED) {
+            block(lane);
         } else {
             finish_head(lane);
             attnd_lane_go(lane);

@@ -145,12 +145,17 @@ int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, 
 
 void attnd_lease_drop_all(struct attnd_attachment *attachment)
 {
-    for (int32_t page = 0; attachment->held_count > 0; page++)
-        while (attachment->held[page] > 0) {
-            attachment->held[page]--;
-            attachment->held_count--;
-            attnd_lease_drop(attachment->pool, &page, 1);
-        }
+    struct attnd_pool *pool = attachment->pool;
+    /* A page at once: a session may hold billions of leases of a few pages. */
+    for (int32_t page = 0; attachment->held_count > 0; page++) {
+        uint16_t held = attachment->held[page];
+        attachment->held[page] = 0;
+        attachment->held_count -= held;
+        assert(pool->leases[page] >= held);
+        pool->leases[page] = (uint16_t)(pool->leases[page] - held);
+        if (held && pool->leases[page] == 0)
+            pool->free_pages[pool->free_count++] = page;
+    }
 }
 
 uint32_t attnd_lease_count(const struct attnd_pool *pool)

@@ -1,10 +1,12 @@
 /*
  * places.c - the memory a run names: does it exist, is it large enough, may it be written?
  *
- * Checked at the run's turn, because how far q, o and lse reach depends on the batch that is in the
- * plan then. Two handles of one object are one object here, so an output is compared with inputs by
- * object and byte range. An output may not lie in any pool's planes either: a session that attached
- * a pool for reading holds a handle of its memory, and a run must not become a way to write it.
+ * Handles are looked up when the run is submitted, and what they name is held until it is done: a
+ * handle given out again meanwhile is another memory. The rest is checked at the run's turn,
+ * because how far q, o and lse reach depends on the batch that is in the plan then. Two handles of
+ * one object are one object here, so an output is compared with inputs by object and byte range. An
+ * output may not lie in any pool's planes either: a session that attached a pool for reading holds
+ * a handle of its memory, and a run must not become a way to write it.
  */
 #include "service/sched.h"
 
@@ -20,30 +22,50 @@ struct want {
     uint64_t offset_bytes, bytes;
 };
 
-/* Fills @place and @span. Return: the object, or NULL with @fault set. */
-static struct attnd_memory *resolve(const struct attnd_client *client, const struct want *want,
-                                    struct attnd_place *place, struct span *span,
-                                    struct attnd_fault *fault)
+/* The handles in the order of op->memories. */
+static void handles_of(const struct attnd_sqe *sqe, uint32_t handles[ATTND_RUN_PLACES])
 {
-    struct attnd_memory *memory = attnd_client_memory(client, want->handle);
-    if (!memory) {
-        attnd_fault_set(fault, -ATTND_E_UNKNOWN, want->field, 0, want->handle, 0);
-        return NULL;
+    int runs = sqe->opcode == ATTND_OP_RUN, appends = sqe->opcode == ATTND_OP_APPEND;
+    handles[0] = runs ? sqe->u.run.q_memory : appends ? sqe->u.append.k_memory : 0;
+    handles[1] = runs ? sqe->u.run.o_memory : appends ? sqe->u.append.v_memory : 0;
+    handles[2] = runs ? sqe->u.run.lse_memory : 0;
+}
+
+void attnd_places_take(struct attnd_sched_op *op)
+{
+    uint32_t handles[ATTND_RUN_PLACES];
+    handles_of(&op->sqe, handles);
+    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++) {
+        op->memories[i] = attnd_client_memory(op->lane->session->client, handles[i]);
+        if (op->memories[i])
+            attnd_memory_ref(op->memories[i]);
     }
-    if (want->offset_bytes % want->align != 0) {
-        attnd_fault_set(fault, -ATTND_E_INVALID, want->field, 0, (int64_t)want->offset_bytes,
-                        want->align);
-        return NULL;
-    }
+}
+
+void attnd_places_release(struct attnd_sched_op *op)
+{
+    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
+        if (op->memories[i])
+            attnd_memory_unref(op->lane->session->scheduler->service, op->memories[i]);
+}
+
+/* Fills @place and @span. Return: 0, or the fault's code. */
+static int resolve(const struct attnd_memory *memory, const struct want *want,
+                   struct attnd_place *place, struct span *span, struct attnd_fault *fault)
+{
+    if (!memory)
+        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, want->field, 0, want->handle, 0);
+    if (want->offset_bytes % want->align != 0)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, want->field, 0, (int64_t)want->offset_bytes,
+                               want->align);
     uint64_t size = memory->size_bytes, end;
     if (__builtin_add_overflow(want->offset_bytes, want->bytes, &end) || end > size) {
         int64_t value = end > INT64_MAX || end < want->bytes ? INT64_MAX : (int64_t)end;
-        attnd_fault_set(fault, -ATTND_E_RANGE, want->field, 0, value, (int64_t)size);
-        return NULL;
+        return attnd_fault_set(fault, -ATTND_E_RANGE, want->field, 0, value, (int64_t)size);
     }
     *place = (struct attnd_place){.memory = memory->index, .offset_bytes = want->offset_bytes};
     *span = (struct span){memory, want->offset_bytes, end};
-    return memory;
+    return 0;
 }
 
 static int overlaps(const struct span *a, const struct span *b)
@@ -83,6 +105,8 @@ static struct span plane_span(const struct attnd_pool *pool, const struct attnd_
 static int refuse_planes(const struct attnd_service *service, const struct span *span,
                          enum attnd_field field, struct attnd_fault *fault)
 {
+    if (!span->memory->pools) /* nobody's runs should pay for pools that others make */
+        return 0;
     for (const struct attnd_pool *pool = service->pools; pool; pool = pool->next) {
         if (!pool_lies_in(pool, span->memory))
             continue;
@@ -101,9 +125,8 @@ static int refuse_planes(const struct attnd_service *service, const struct span 
     return 0;
 }
 
-static int resolve_attend(const struct attnd_client *client, const struct attnd_sched_op *op,
-                          struct attnd_run *run, struct attnd_memory **memories,
-                          struct attnd_fault *fault)
+static int resolve_attend(const struct attnd_service *service, const struct attnd_sched_op *op,
+                          struct attnd_run *run, struct attnd_fault *fault)
 {
     const struct attnd_sqe_run *sqe = &op->sqe.u.run;
     const struct attnd_plan_object *plan = op->plan;
@@ -111,33 +134,29 @@ static int resolve_attend(const struct attnd_client *client, const struct attnd_
     const struct want o_want = {ATTND_F_O, sqe->o_memory, 16, sqe->o_offset_bytes, plan->o_bytes};
     struct span q, o, lse;
 
-    memories[0] = resolve(client, &q_want, &run->q, &q, fault);
-    if (!memories[0])
-        return fault->code;
-    memories[1] = resolve(client, &o_want, &run->o, &o, fault);
-    if (!memories[1])
-        return fault->code;
-    int rc = refuse_overlap(&o, ATTND_F_O, &q, fault);
+    int rc = resolve(op->memories[0], &q_want, &run->q, &q, fault);
     if (rc == 0)
-        rc = refuse_planes(client->service, &o, ATTND_F_O, fault);
+        rc = resolve(op->memories[1], &o_want, &run->o, &o, fault);
+    if (rc == 0)
+        rc = refuse_overlap(&o, ATTND_F_O, &q, fault);
+    if (rc == 0)
+        rc = refuse_planes(service, &o, ATTND_F_O, fault);
     if (rc < 0 || sqe->lse_memory == 0)
         return rc;
 
     const struct want lse_want = {ATTND_F_LSE, sqe->lse_memory, 4, sqe->lse_offset_bytes,
                                   plan->lse_bytes};
-    memories[2] = resolve(client, &lse_want, &run->lse, &lse, fault);
-    if (!memories[2])
-        return fault->code;
-    rc = refuse_overlap(&lse, ATTND_F_LSE, &q, fault);
+    rc = resolve(op->memories[2], &lse_want, &run->lse, &lse, fault);
+    if (rc == 0)
+        rc = refuse_overlap(&lse, ATTND_F_LSE, &q, fault);
     if (rc == 0)
         rc = refuse_overlap(&lse, ATTND_F_LSE, &o, fault);
-    return rc < 0 ? rc : refuse_planes(client->service, &lse, ATTND_F_LSE, fault);
+    return rc < 0 ? rc : refuse_planes(service, &lse, ATTND_F_LSE, fault);
 }
 
 /* The output of an append is the pool, so its inputs may not lie there. */
-static int resolve_append(const struct attnd_client *client, const struct attnd_sched_op *op,
-                          struct attnd_run *run, struct attnd_memory **memories,
-                          struct attnd_fault *fault)
+static int resolve_append(const struct attnd_service *service, const struct attnd_sched_op *op,
+                          struct attnd_run *run, struct attnd_fault *fault)
 {
     const struct attnd_sqe_append *sqe = &op->sqe.u.append;
     const struct attnd_plan_object *plan = op->plan;
@@ -145,23 +164,21 @@ static int resolve_append(const struct attnd_client *client, const struct attnd_
     const struct want v_want = {ATTND_F_V, sqe->v_memory, 16, sqe->v_offset_bytes, plan->v_bytes};
     struct span k, v;
 
-    memories[0] = resolve(client, &k_want, &run->k, &k, fault);
-    if (!memories[0])
-        return fault->code;
-    memories[1] = resolve(client, &v_want, &run->v, &v, fault);
-    if (!memories[1])
-        return fault->code;
-    int rc = refuse_planes(client->service, &k, ATTND_F_K, fault);
-    return rc < 0 ? rc : refuse_planes(client->service, &v, ATTND_F_V, fault);
+    int rc = resolve(op->memories[0], &k_want, &run->k, &k, fault);
+    if (rc == 0)
+        rc = resolve(op->memories[1], &v_want, &run->v, &v, fault);
+    if (rc == 0)
+        rc = refuse_planes(service, &k, ATTND_F_K, fault);
+    return rc < 0 ? rc : refuse_planes(service, &v, ATTND_F_V, fault);
 }
 
 int attnd_places_resolve(const struct attnd_sched_op *op, struct attnd_run *run,
-                         struct attnd_memory *memories[ATTND_RUN_PLACES], struct attnd_fault *fault)
+                         struct attnd_fault *fault)
 {
-    const struct attnd_client *client = op->lane->session->client;
+    const struct attnd_service *service = op->lane->session->scheduler->service;
     static const struct attnd_place absent = {.memory = ATTND_NONE};
     run->q = run->o = run->lse = run->k = run->v = absent;
     if (run->kind == ATTND_RUN_ATTEND)
-        return resolve_attend(client, op, run, memories, fault);
-    return resolve_append(client, op, run, memories, fault);
+        return resolve_attend(service, op, run, fault);
+    return resolve_append(service, op, run, fault);
 }

@@ -113,24 +113,22 @@ static int measure(struct attnd_plan_object *object, const struct attnd_plan_hea
 /* Private copies: what an append may write is decided without asking shared memory for sizes. */
 static void keep_append(struct attnd_plan_object *object, const struct attnd_plan_head *head)
 {
-    const char *base = (const char *)head;
-    const struct attnd_entry *entries = (const void *)(base + head->entries_offset_bytes);
-    uint32_t count =
-        head->entries < object->limits.requests ? head->entries : object->limits.requests;
+    const char *base = (const char *)attnd_plan_head(object->plan);
     object->append_entries = 0;
     object->kv_pages = (const void *)(base + head->kv_pages_offset_bytes);
     object->kv_len = (const void *)(base + head->kv_len_offset_bytes);
     object->kv_len_stride = head->entries_max;
     object->append_first = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (entries[i].level + 1 != head->levels)
+    for (uint32_t i = 0; i < head->entries; i++) {
+        const struct attnd_entry *entry = attnd_plan_entry(object->plan, i);
+        if (entry->level + 1 != head->levels)
             continue;
         if (object->append_entries == 0)
             object->append_first = i;
         object->append[object->append_entries++] =
-            (struct attnd_append_entry){.row_count = entries[i].row_count,
-                                        .page_begin = entries[i].page_begin,
-                                        .page_count = entries[i].page_count};
+            (struct attnd_append_entry){.row_count = entry->row_count,
+                                        .page_begin = entry->page_begin,
+                                        .page_count = entry->page_count};
     }
 }
 
@@ -147,7 +145,7 @@ int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch
     int rc = attnd_planner_set(object->plan, batch, fault);
     if (rc < 0)
         return rc;
-    const struct attnd_plan_head *head = attnd_plan_head(object->plan);
+    const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
     if (measure(object, head) < 0)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_STRIDE, 0, INT64_MAX, INT64_MAX);
     if (object->scratch_bytes > scratch_limit_bytes)

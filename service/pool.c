@@ -77,6 +77,7 @@ int attnd_pool_new(struct attnd_service *service, const struct attnd_heap_pool *
     }
     for (uint32_t i = 0; i < memories_count; i++) {
         attnd_memory_ref(memories[i]);
+        memories[i]->pools++;
         pool->memories[i] = memories[i];
     }
     pool->memories_count = memories_count;
@@ -105,8 +106,10 @@ void attnd_pool_unref(struct attnd_service *service, struct attnd_pool *pool)
     *link = pool->next;
     service->pools_count--;
     attnd_heap_free(service->queue, pool->heap_offset_bytes, pool->heap_bytes);
-    for (uint32_t i = 0; i < pool->memories_count; i++)
+    for (uint32_t i = 0; i < pool->memories_count; i++) {
+        pool->memories[i]->pools--;
         attnd_memory_unref(service, pool->memories[i]);
+    }
     free_arrays(pool);
 }
 

@@ -180,7 +180,28 @@ int attnd_data_sweep(void *context)
         for (uint32_t i = 0; i < scheduler->open_count; i++)
             moved += attnd_submit_sweep(scheduler->open[i]);
     attnd_sched_flush(scheduler);
-    return moved;
+    /* The end of a session that was killed just now may have let others go on: they and the worker
+     * are told by the next sweep, so there must be one before the loop sleeps. */
+    return moved + (scheduler->commands_pushed || scheduler->dirty_count);
+}
+
+int attnd_data_caught_up(struct attnd_client *client)
+{
+    struct attnd_session_lanes *session = client->lanes;
+    const struct attnd_consumer *sq = &client->sq;
+    if (!session->call_waits) {
+        session->call_waits = 1;
+        session->call_tail = attnd_observe32(sq->tail); /* A1 */
+    }
+    uint32_t index = sq->index;
+    (void)attnd_data_sweep(client->service);
+    if (client->state != ATTND_SESSION_OPEN)
+        return 1;
+    /* Where nothing moves there is no room for completions, and only the client can make some. */
+    if (sq->index != index && (int32_t)(session->call_tail - sq->index) > 0)
+        return 0;
+    session->call_waits = 0;
+    return 1;
 }
 
 void attnd_data_asleep(void *context, int asleep)

@@ -19,7 +19,7 @@
 #include "service/queue.h"
 #include "service/service.h"
 
-/* A run waits for more than this many places: q, o, lse or k, v. */
+/* An operation names at most this many places: q, o, lse or k, v. */
 #define ATTND_RUN_PLACES 3u
 
 /* A batch or an advance whose turn has not come: copied, because the client reuses the arena. */
@@ -42,7 +42,8 @@ struct attnd_sched_op {
     struct attnd_sqe sqe;
     struct attnd_sched_op *next; /* in its lane; in the session's free list */
     struct attnd_lane *lane;
-    struct attnd_plan_object *plan; /* NULL: refused on the way in, see fault */
+    struct attnd_plan_object *plan;                  /* NULL: refused on the way in, see fault */
+    struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_deferred *deferred;
     uint64_t deadline_ns;     /* 0: none */
     uint32_t run;             /* slot, while dispatched */
@@ -52,8 +53,8 @@ struct attnd_sched_op {
 
 enum attnd_lane_state {
     ATTND_LANE_IDLE,       /* nothing at the head, or its turn is now */
-    ATTND_LANE_WAITING,    /* the head waits for a run slot, scratch or a mapping */
-    ATTND_LANE_BLOCKED,    /* the head is an advance that waits for a generation */
+    ATTND_LANE_WAITING,    /* the head waits for a run slot, scratch or the worker */
+    ATTND_LANE_BLOCKED,    /* the head waits for a generation of its plan, or for a mapping */
     ATTND_LANE_DISPATCHED, /* the worker has the head */
 };
 
@@ -67,11 +68,13 @@ struct attnd_lane {
 struct attnd_session_lanes {
     struct attnd_client *client;
     struct attnd_scheduler *scheduler;
-    uint32_t index;          /* in scheduler->open, while open */
-    int closing;             /* operations end without a completion */
-    int broken;              /* the client's indices are impossible: killed by the next flush */
-    int dirty;               /* the next flush has to look at it */
-    uint32_t cq_room;        /* completion slots known to be free */
+    uint32_t index;   /* in scheduler->open, while open */
+    int closing;      /* operations end without a completion */
+    int broken;       /* the client's indices are impossible: killed by the next flush */
+    int dirty;        /* the next flush has to look at it */
+    uint32_t cq_room; /* completion slots known to be free */
+    int call_waits;   /* a control call does, until sq.index is at call_tail */
+    uint32_t call_tail;
     uint32_t dispatched;     /* runs the worker has */
     uint64_t deferred_bytes; /* of batches that wait for their turn */
     uint64_t stall_ns;       /* until the completion ring is looked at again; 0: not stalled */
@@ -83,7 +86,6 @@ struct attnd_session_lanes {
 /* The daemon's half of a run in the run table. */
 struct attnd_run_slot {
     struct attnd_sched_op *op; /* NULL: free */
-    struct attnd_memory *memories[ATTND_RUN_PLACES];
     uint64_t scratch_offset_bytes, scratch_bytes;
     uint32_t generation;
     uint32_t next_free;
@@ -122,8 +124,9 @@ static inline const void *attnd_client_arena(const struct attnd_client *client)
 
 /* What came of an operation's turn. */
 enum attnd_turn {
-    ATTND_TURN_DONE, /* complete it, with op->fault */
-    ATTND_TURN_WAIT,
+    ATTND_TURN_DONE,    /* complete it, with op->fault */
+    ATTND_TURN_WAIT,    /* in line, for what all runs share */
+    ATTND_TURN_BLOCKED, /* apart, for something of its own */
     ATTND_TURN_DISPATCHED
 };
 
@@ -182,10 +185,13 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 
 /* ---- places.c ---- */
 
-/** attnd_places_resolve() - the places a run names, checked, into @run and @memories (borrowed).
- * Return: 0, or the fault's code. */
+/** attnd_places_take() - from now on the operation holds the memory that its handles name. */
+void attnd_places_take(struct attnd_sched_op *op);
+void attnd_places_release(struct attnd_sched_op *op);
+
+/** attnd_places_resolve() - the places a run names, checked, into @run. Return: 0, or the fault's
+ * code. */
 int attnd_places_resolve(const struct attnd_sched_op *op, struct attnd_run *run,
-                         struct attnd_memory *memories[ATTND_RUN_PLACES],
                          struct attnd_fault *fault);
 
 /* ---- retire.c ---- */

@@ -47,6 +47,7 @@ struct attnd_memory {
     int fd;         /* -1: unreferenced, and the worker has not yet let go of the index */
     uint32_t payer; /* session whose budget it counts against; 0: imported */
     uint32_t kind;  /* enum attnd_memory_kind */
+    uint32_t pools; /* that lie in it */
     uint64_t size_bytes;
 };
 
@@ -75,7 +76,7 @@ struct attnd_attachment {
     struct attnd_pool *pool;
     int writable;
     uint16_t *held;      /* [pages] leases of this session; NULL for OWNER_ENGINE */
-    uint32_t held_count; /* sum of held */
+    uint64_t held_count; /* sum of held */
     uint32_t plans;      /* plan objects of this session that use it; control plane counts */
     uint32_t memory;     /* handle that came with the attachment and goes with it; 0: none */
 };
@@ -246,11 +247,15 @@ void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns);
 /** attnd_data_free() - last: the loop and every session are gone. NULL pointers are fine. */
 void attnd_data_free(struct attnd_service *service);
 
-/** attnd_data_sweep()/asleep() - struct attnd_loop_hooks, context is the service. The control plane
- * also sweeps before it serves a call of an open session, so that a call comes after everything
- * that was submitted before it. */
+/** attnd_data_sweep()/asleep() - struct attnd_loop_hooks, context is the service. */
 int attnd_data_sweep(void *service);
 void attnd_data_asleep(void *service, int asleep);
+
+/** attnd_data_caught_up() - sweep; has an open session's call come to its turn? A call comes after
+ * everything that was submitted before it, unless the completion ring has no room for that; but one
+ * sweep takes only so much of a session. The sweep may end the client.
+ * Return: 1 serve it, 0 ask again in the loop's next turn. */
+int attnd_data_caught_up(struct attnd_client *client);
 
 /** attnd_heap_alloc() - queue heap memory, 64-byte aligned, zeroed. Return: offset, 0 if full. */
 uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes);

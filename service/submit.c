@@ -14,8 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Slots a session may have consumed before the next one is looked at. */
+/* What a session may take of a sweep before the next one is looked at: slots, and time, because a
+ * batch can be large. The clock is read after each batch and every few slots. */
 #define SUBMIT_BURST 64
+#define SUBMIT_BURST_NS 200000u
+#define SUBMIT_SLOTS_PER_CLOCK 8
 #define STALL_NS_MIN 1000000u
 
 static int is_zero(const uint64_t *words, size_t count, struct attnd_fault *fault)
@@ -152,6 +155,7 @@ static void accept_op(struct attnd_session_lanes *session, const struct attnd_sq
     struct attnd_lane *lane = &session->lane[sqe->lane];
     if (op->plan) {
         op->plan->in_flight++;
+        attnd_places_take(op);
         set_deadline(session->scheduler, op);
         if (carries_data(sqe) && !turn_is_now(lane, op))
             defer(session, op);
@@ -160,10 +164,16 @@ static void accept_op(struct attnd_session_lanes *session, const struct attnd_sq
     attnd_lane_go(lane);
 }
 
-static void take_slot(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+/* One that says what it should: it posts no completion. */
+static int is_cancel(const struct attnd_sqe *sqe)
 {
     struct attnd_fault fault = {0};
-    if (sqe->opcode == ATTND_OP_CANCEL && check_common(sqe, &fault) == 0)
+    return sqe->opcode == ATTND_OP_CANCEL && check_common(sqe, &fault) == 0;
+}
+
+static void take_slot(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+{
+    if (is_cancel(sqe))
         attnd_deadline_cancel(session, sqe->u.cancel.target_user_data);
     else
         accept_op(session, sqe);
@@ -175,6 +185,8 @@ static void take_slot(struct attnd_session_lanes *session, const struct attnd_sq
 static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_client *client = session->client;
+    if (is_cancel(sqe)) /* what it ends makes the room */
+        return 1;
     if (carries_data(sqe) && session->deferred_bytes >= client->arena_bytes)
         return 0;
     if (session->cq_room <= client->in_flight) {
@@ -196,10 +208,20 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
     return 0;
 }
 
+/* @begin_ns: when the clock was first looked at; 0: not yet. */
+static int time_is_up(uint64_t *begin_ns)
+{
+    uint64_t now_ns = attnd_clock_ns();
+    if (*begin_ns == 0)
+        *begin_ns = now_ns;
+    return now_ns - *begin_ns >= SUBMIT_BURST_NS;
+}
+
 int attnd_submit_sweep(struct attnd_session_lanes *session)
 {
     struct attnd_consumer *sq = &session->client->sq;
     struct attnd_sqe sqe;
+    uint64_t begin_ns = 0;
     int rc = 0, moved = 0;
     while (moved < SUBMIT_BURST && (rc = attnd_consumer_peek(sq, &sqe)) > 0) {
         if (!has_room(session, &sqe))
@@ -207,6 +229,8 @@ int attnd_submit_sweep(struct attnd_session_lanes *session)
         take_slot(session, &sqe);
         attnd_consumer_skip(sq);
         moved++;
+        if ((carries_data(&sqe) || moved % SUBMIT_SLOTS_PER_CLOCK == 0) && time_is_up(&begin_ns))
+            return moved;
     }
     if (rc < 0)
         attnd_session_break(session);

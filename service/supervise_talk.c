@@ -94,7 +94,10 @@ static void worker_says(struct attnd_supervisor *supervisor,
     uint32_t index = message->index;
     switch (message->kind) {
     case ATTND_WORKER_READY:
-        worker_ready(supervisor);
+        if (supervisor->state == ATTND_WORKER_COMING_UP)
+            worker_ready(supervisor);
+        else /* it would free the scratch of runs in flight */
+            attnd_supervisor_kill(supervisor, "it is ready twice");
         return;
     case ATTND_WORKER_FAILED:
         worker_failed(supervisor, message);

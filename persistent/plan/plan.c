@@ -195,3 +195,14 @@ const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan)
 {
     return plan->head;
 }
+
+const struct attnd_plan_head *attnd_plan_shape(const struct attnd_plan *plan)
+{
+    return &plan->shape;
+}
+
+const struct attnd_entry *attnd_plan_entry(const struct attnd_plan *plan, uint32_t index)
+{
+    assert(index < plan->shape.entries);
+    return &plan->state[index].entry;
+}

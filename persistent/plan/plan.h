@@ -89,6 +89,11 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
 /** attnd_plan_head() - the shared half, for reading. Never NULL. */
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan);
 
+/** attnd_plan_shape() - the same in private memory, where no worker can have changed it. */
+const struct attnd_plan_head *attnd_plan_shape(const struct attnd_plan *plan);
+/** attnd_plan_entry() - likewise entry @index < shape's entries. */
+const struct attnd_entry *attnd_plan_entry(const struct attnd_plan *plan, uint32_t index);
+
 /** attnd_plan_scratch_bytes() - scratch one run of the plan as it is filled needs; 64-aligned. */
 uint64_t attnd_plan_scratch_bytes(const struct attnd_plan_head *head);
 

@@ -56,8 +56,14 @@ void attnd_data_free(struct attnd_service *service)
 int attnd_data_sweep(void *service)
 {
     (void)service;
-    stub.sweeps++;
     return 0;
+}
+
+int attnd_data_caught_up(struct attnd_client *client)
+{
+    (void)client;
+    stub.sweeps++;
+    return 1;
 }
 
 void attnd_data_asleep(void *service, int asleep)

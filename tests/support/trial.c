@@ -94,6 +94,8 @@ int trial_run(struct engine *engine, const struct random_batch *batch, char *why
     if (wrong) {
         snprintf(why, why_bytes, "%s", trial.why);
         (void)trial_await(&trial); /* let it finish before its rows and pages are taken away */
+        if (trial.lost)
+            trial_must(&trial, 1);
     }
     trial_end(&trial);
     return wrong;

@@ -45,6 +45,7 @@ struct trial {
     int quiet;                    /* what succeeds and is no run posts nothing */
     struct attnd_completion failure; /* the first that was not a success */
     uint64_t verified;               /* runs held against the reference */
+    int lost;                        /* a completion did not come */
     char why[256];                   /* what was wrong, of the last call that returned 1 */
 };
 
@@ -95,7 +96,8 @@ int trial_judge(struct trial *trial);
 /** trial_must() - nothing was wrong: fails the test otherwise, saying which batch and why. */
 void trial_must(const struct trial *trial, int wrong);
 
-/** trial_run() - begin, submit, references, await, verify, end. Return: 0; 1 with @why filled. */
+/** trial_run() - begin, submit, judge, end. Return: 0; 1 with @why filled. A completion that does
+ * not come fails the test: nothing can be done with the session any more. */
 int trial_run(struct engine *engine, const struct random_batch *batch, char *why, size_t why_bytes);
 
 /** trial_expect() - begin, submit, judge, end; fails the test if anything is wrong. */

@@ -190,12 +190,13 @@ int trial_await(struct trial *trial)
     char sentence[160];
     const uint32_t before = trial->completed;
 
-    while (trial->completed < trial->expected) {
+    while (trial->completed < trial->expected && !trial->lost) {
         int count = attnd_wait(trial->engine->session, completions, 16, TRIAL_WAIT_NS);
         if (count <= 0) {
             snprintf(trial->why, sizeof(trial->why), "%u of %u completions came, then %s",
                      trial->completed, trial->expected,
                      count ? attnd_error_name(count) : "none for 20 s");
+            trial->lost = 1;
             return 1;
         }
         for (int i = 0; i < count; i++)

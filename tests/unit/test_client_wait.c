@@ -99,6 +99,29 @@ static void completions_come_whole_and_in_order(void **state)
     fake_stop(&fake);
 }
 
+/* It leaves submissions in the ring while there is no room for their completions. */
+static void room_for_completions_wakes_a_daemon_that_left_submissions(void **state)
+{
+    (void)state;
+    struct fake_daemon fake = {.ring_entries = 8, .eventfd_doorbell = 1};
+    struct attnd_session *session = fake_open(&fake);
+    struct attnd_completion done[4];
+    struct attnd_cqe cqe = cqe_of(1);
+    struct attnd_sqe sqe;
+    CHECK_EQUAL(attnd_cancel(session, 7), 0);
+    attnd_poke32(&fake.complete->sq_need, 1); /* asleep, and the slot is still there */
+    fake_post(&fake, &cqe);
+    CHECK_EQUAL(attnd_wait(session, done, 4, 0), 1);
+    CHECK(readable(fake.doorbell, 0));
+    attnd_doorbell_drain(fake.doorbell);
+    CHECK_EQUAL(fake_take(&fake, &sqe), 1);
+    fake_post(&fake, &cqe);
+    CHECK_EQUAL(attnd_wait(session, done, 4, 0), 1);
+    CHECK(!readable(fake.doorbell, 0)); /* nothing to do for it */
+    attnd_close(session);
+    fake_stop(&fake);
+}
+
 static void what_does_not_fit_waits_for_the_next_call(void **state)
 {
     (void)state;
@@ -281,6 +304,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completions_come_whole_and_in_order),
+        cmocka_unit_test(room_for_completions_wakes_a_daemon_that_left_submissions),
         cmocka_unit_test(what_does_not_fit_waits_for_the_next_call),
         cmocka_unit_test(a_wait_ends_when_its_time_is_over_and_not_before),
         cmocka_unit_test(nothing_to_put_completions_in_is_refused),
