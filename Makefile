@@ -76,6 +76,8 @@ help:
 	@echo 'make check-long   a million random batches, 1,000 client deaths, long fuzzing'
 	@echo 'make all          build only; make install PREFIX=/usr/local'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
+	@echo 'make gpu-bundle   what a machine with a GPU needs to run the tests, in one folder'
+	@echo 'make gpu-check    the same, and run them here'
 	@echo 'make figures      print every record of bench/results as one table'
 	@echo 'make bench        measure every figure of this machine (wants it quiet, and a clean checkout)'
 
@@ -135,6 +137,7 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBMEASURE) $(LIBCORE)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
 
 include bench/demo.mk
+include persistent/cuda/gpu.mk
 
 # ---- checking ----
 
@@ -210,6 +213,8 @@ install: all
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
+	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/lib $(LIBATTND_CUDA))
+	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
 
 .PHONY: clean
 clean:

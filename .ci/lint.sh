@@ -10,8 +10,15 @@ step() { printf 'lint: %s\n' "$1"; }
 fail() { printf 'lint: FAILED: %s\n' "$1" >&2; status=1; }
 
 mapfile -t sources < <(git ls-files '*.c' '*.h' | while read -r f; do [ -e "$f" ] && echo "$f"; done)
+# What includes cuda.h is looked at where there is one.
+cuda=
+for folder in /usr/local/cuda/include /usr/include; do [ -e "$folder/cuda.h" ] && cuda=$folder && break; done
+if [ -z "$cuda" ]; then
+    mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v '^client/cuda/\|^tests/gpu/\|^bench/gpu/')
+fi
 mapfile -t units < <(printf '%s\n' "${sources[@]}" | grep '\.c$' | grep -v '^tests/abi/')
 flags=(-std=c11 -D_GNU_SOURCE -DATTND_VERSION='"0"' -I. "-I$build/gen" -Iclient)
+[ -n "$cuda" ] && flags+=(-isystem "$cuda")
 
 step 'clang-format'
 clang-format --dry-run -Werror "${sources[@]}" || fail 'clang-format (make format mends it)'

@@ -113,11 +113,46 @@ int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint
                         void **address);
 
 /**
+ * attnd_memory_create_device() - memory made by the service on the worker's GPU
+ * @size_bytes: rounded up to pages of the GPU, 2 MiB
+ * It outlives the worker, not the service. Nothing maps it here: libattnd-cuda does
+ * (attnd_cuda_map()), or the engine with what attnd_memory_fd() gives. What is in it at first is
+ * undefined: write before you let anybody read. Return: 0 and *memory; -ATTND_E_UNSUPPORTED (field
+ * memory_kind) where the backend is not cuda; -ATTND_E_NO_MEMORY.
+ */
+int attnd_memory_create_device(struct attnd_session *session, uint64_t size_bytes,
+                               uint32_t *memory);
+
+/**
  * attnd_memory_register() - memory of the engine: a memfd sealed with F_SEAL_SHRINK
  * @fd: stays the caller's and may be closed after the call; not mapped by the library
  */
 int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_bytes,
                           uint32_t *memory);
+
+/* Where memory made by the service lies. */
+#define ATTND_MEMORY_HOST 1u
+#define ATTND_MEMORY_DEVICE 2u
+
+struct attnd_memory_info {
+    uint32_t size;
+    uint32_t memory_kind; /* ATTND_MEMORY_* */
+    uint64_t size_bytes;  /* as made: rounded up */
+    void *address;        /* its mapping here, or NULL */
+};
+
+/** attnd_memory_info() - of memory made by the service, a pool's included. Return: 0;
+ * -ATTND_E_UNKNOWN. */
+int attnd_memory_info(struct attnd_session *session, uint32_t memory,
+                      struct attnd_memory_info *info);
+
+/**
+ * attnd_memory_fd() - the descriptor of device memory, to import with
+ * cuMemImportFromShareableHandle(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+ * Return: a duplicate, close-on-exec, which the caller closes; -ATTND_E_UNKNOWN;
+ * -ATTND_E_UNSUPPORTED host memory, whose mapping is at attnd_memory_address(); -ATTND_E_SYSTEM.
+ */
+int attnd_memory_fd(struct attnd_session *session, uint32_t memory);
 
 /** attnd_memory_address() - where it is mapped in this process, NULL if the library did not map
  * it.*/
@@ -152,6 +187,8 @@ struct attnd_pool_desc {
     uint32_t page_owner;
     const struct attnd_plane *k, *v; /* [layers] each, or both NULL: the service makes the memory,
                                         NHD: [layer][K, V][page][token][head][dim] */
+    uint32_t memory_kind; /* of memory the service makes: ATTND_MEMORY_*; 0: host. 0 with planes of
+                             one's own */
 };
 
 /**

@@ -68,8 +68,10 @@ struct attnd_object {
     uint32_t handle;
     union {
         struct {
-            struct attnd_shm shm; /* address NULL: not mapped here */
+            struct attnd_shm shm; /* address NULL: not mapped here; fd: of device memory, else -1 */
             uint32_t uses;        /* the engine's handle and every pool that came with it */
+            uint32_t kind;        /* enum attnd_memory_kind */
+            uint64_t size_bytes;
         } memory;
         struct {
             struct attnd_pool_info info;

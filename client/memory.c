@@ -1,19 +1,24 @@
 /*
  * memory.c - memory that both sides know by a number.
  *
- * The service makes it or the engine does; in both cases it is a memfd, and what travels is its
- * descriptor. The library maps only what the service made and the caller wants to see.
+ * The service makes it or the engine does; what travels is a descriptor. The library maps only what
+ * the service made in host memory and the caller wants to see. Device memory is its descriptor and
+ * nothing else here: who maps it needs CUDA, and this library does not.
  */
 #include "client/internal.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 
 /* Sends the registration; @expect_fds is what the reply must carry. */
 static int register_memory(struct attnd_session *session, struct attnd_call *call,
-                           uint64_t size_bytes, int expect_fds)
+                           uint64_t size_bytes, uint32_t kind, int expect_fds)
 {
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
     message.size_bytes = size_bytes;
+    message.has_memory_kind = kind != ATTND_KIND_HOST; /* what an older service need not know */
+    message.memory_kind = (Attnd__MemoryKind)kind;
     call->request.call_case = ATTND__REQUEST__CALL_MEMORY_REGISTER;
     call->request.memory_register = &message;
     int rc = attnd_call(session, call, ATTND__REPLY__RESULT_MEMORY);
@@ -22,25 +27,42 @@ static int register_memory(struct attnd_session *session, struct attnd_call *cal
     return rc;
 }
 
+/* What the session keeps of memory that the service made. Return: an object, with call_lock held
+ * until attnd_call_end(); NULL with *rc. */
+static struct attnd_object *make(struct attnd_session *session, struct attnd_call *call,
+                                 uint64_t size_bytes, uint32_t kind, int *rc)
+{
+    struct attnd_object *object = calloc(1, sizeof(*object));
+    if (object == NULL) {
+        *rc = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, 0, 0);
+        return NULL;
+    }
+    *rc = register_memory(session, call, size_bytes, kind, 1);
+    if (*rc != 0) {
+        free(object);
+        return NULL;
+    }
+    const Attnd__MemoryReply *reply = call->reply->memory;
+    object->kind = ATTND_OBJECT_MEMORY;
+    object->handle = reply->memory;
+    object->u.memory.uses = 1;
+    object->u.memory.kind = kind;
+    object->u.memory.size_bytes = reply->has_size_bytes ? reply->size_bytes : size_bytes;
+    object->u.memory.shm.fd = -1;
+    return object;
+}
+
 int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory,
                         void **address)
 {
     if (memory == NULL)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
-    struct attnd_object *object = calloc(1, sizeof(*object));
-    if (object == NULL)
-        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, 0, 0);
     struct attnd_call call = ATTND_CALL_INIT;
-    int rc = register_memory(session, &call, size_bytes, 1);
-    if (rc < 0) {
-        free(object);
+    int rc;
+    struct attnd_object *object = make(session, &call, size_bytes, ATTND_KIND_HOST, &rc);
+    if (object == NULL)
         return rc;
-    }
 
-    object->kind = ATTND_OBJECT_MEMORY;
-    object->handle = call.reply->memory->memory;
-    object->u.memory.uses = 1;
-    object->u.memory.shm.fd = -1;
     struct attnd_fault fault = {0};
     if (address) {
         rc = attnd_shm_map(call.fds[0], size_bytes, 1, &object->u.memory.shm, &fault);
@@ -60,6 +82,64 @@ int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint
     return 0;
 }
 
+int attnd_memory_create_device(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory)
+{
+    if (memory == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
+    struct attnd_call call = ATTND_CALL_INIT;
+    int rc;
+    struct attnd_object *object = make(session, &call, size_bytes, ATTND_KIND_DEVICE, &rc);
+    if (object == NULL)
+        return rc;
+    object->u.memory.shm.fd = attnd_call_take_fd(&call, 0);
+    *memory = object->handle;
+    attnd_object_add(session, object);
+    attnd_call_end(session, &call);
+    return 0;
+}
+
+int attnd_memory_info(struct attnd_session *session, uint32_t memory,
+                      struct attnd_memory_info *info)
+{
+    int rc = attnd_session_check_owner(session);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&session->objects_lock);
+    const struct attnd_object *object = attnd_object_find(session, ATTND_OBJECT_MEMORY, memory);
+    if (object) {
+        const struct attnd_memory_info own = {.size = sizeof(own),
+                                              .memory_kind = object->u.memory.kind,
+                                              .size_bytes = object->u.memory.size_bytes,
+                                              .address = object->u.memory.shm.address};
+        rc = attnd_args_give(info, &own, sizeof(own));
+    } else {
+        rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_MEMORY, 0, memory, 0);
+    }
+    pthread_mutex_unlock(&session->objects_lock);
+    return rc;
+}
+
+int attnd_memory_fd(struct attnd_session *session, uint32_t memory)
+{
+    int rc = attnd_session_check_owner(session);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&session->objects_lock);
+    const struct attnd_object *object = attnd_object_find(session, ATTND_OBJECT_MEMORY, memory);
+    if (object == NULL) {
+        rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_MEMORY, 0, memory, 0);
+    } else if (object->u.memory.shm.fd < 0) {
+        rc = attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0, object->u.memory.kind,
+                               ATTND_KIND_DEVICE);
+    } else {
+        rc = fcntl(object->u.memory.shm.fd, F_DUPFD_CLOEXEC, 0);
+        if (rc < 0)
+            rc = attnd_fault_raise(-ATTND_E_SYSTEM, ATTND_F_MEMORY, 0, errno, 0);
+    }
+    pthread_mutex_unlock(&session->objects_lock);
+    return rc;
+}
+
 int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_bytes,
                           uint32_t *memory)
 {
@@ -67,7 +147,7 @@ int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_b
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, fd, 0);
     struct attnd_call call = ATTND_CALL_INIT;
     call.fd = fd;
-    int rc = register_memory(session, &call, size_bytes, 0);
+    int rc = register_memory(session, &call, size_bytes, ATTND_KIND_HOST, 0);
     if (rc < 0)
         return rc;
     *memory = call.reply->memory->memory;

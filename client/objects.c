@@ -30,8 +30,11 @@ static void object_free(struct attnd_object *object, int unmap)
 {
     if (object->kind == ATTND_OBJECT_POOL)
         free(object->u.pool.planes);
-    if (object->kind == ATTND_OBJECT_MEMORY && unmap)
+    if (object->kind == ATTND_OBJECT_MEMORY) {
+        if (!unmap) /* a fork has the descriptor of device memory, but no mapping */
+            object->u.memory.shm.address = NULL;
         attnd_shm_unmap(&object->u.memory.shm);
+    }
     free(object);
 }
 

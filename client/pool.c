@@ -3,7 +3,8 @@
  *
  * A pool's description comes back from the daemon with every plane, in the names this session has
  * for the memories; that answer, not the caller's request, is what attnd_pool_info() tells. Memory
- * the service made for a pool arrives as a descriptor and is mapped once: a session that meets the
+ * the service made for a pool arrives as a descriptor and is mapped once (or kept, if it is device
+ * memory): a session that meets the
  * same memory again (its own token, say) shares the mapping and counts its uses.
  */
 #include "client/internal.h"
@@ -33,20 +34,22 @@ static int read_pool(struct attnd_object *pool, const Attnd__PoolReply *reply)
     pool->kind = ATTND_OBJECT_POOL;
     pool->handle = reply->pool;
     pool->u.pool.planes = planes;
-    pool->u.pool.info = (struct attnd_pool_info){.memory = reply->memory,
-                                                 .memory_bytes = reply->memory_bytes,
-                                                 .writable = reply->writable != 0,
-                                                 .desc = {.size = sizeof(struct attnd_pool_desc),
-                                                          .layers = desc->layers,
-                                                          .pages = desc->pages,
-                                                          .page_size = desc->page_size,
-                                                          .heads_kv = desc->heads_kv,
-                                                          .dim_qk = desc->dim_qk,
-                                                          .dim_vo = desc->dim_vo,
-                                                          .dtype = desc->dtype,
-                                                          .page_owner = (uint32_t)desc->page_owner,
-                                                          .k = planes,
-                                                          .v = planes + desc->layers}};
+    pool->u.pool.info =
+        (struct attnd_pool_info){.memory = reply->memory,
+                                 .memory_bytes = reply->memory_bytes,
+                                 .writable = reply->writable != 0,
+                                 .desc = {.size = sizeof(struct attnd_pool_desc),
+                                          .layers = desc->layers,
+                                          .pages = desc->pages,
+                                          .page_size = desc->page_size,
+                                          .heads_kv = desc->heads_kv,
+                                          .dim_qk = desc->dim_qk,
+                                          .dim_vo = desc->dim_vo,
+                                          .dtype = desc->dtype,
+                                          .page_owner = (uint32_t)desc->page_owner,
+                                          .k = planes,
+                                          .v = planes + desc->layers,
+                                          .memory_kind = (uint32_t)desc->memory_kind}};
     return 0;
 }
 
@@ -57,6 +60,19 @@ static int reply_is_sane(const struct attnd_call *call)
     return reply->pool != 0 && call->fd_count == (reply->memory != 0) &&
            desc->layers <= ATTND_LAYERS_MAX && desc->n_k == desc->layers &&
            desc->n_v == desc->layers;
+}
+
+/* A pool's memory as this session has it: mapped, or device memory's descriptor. */
+static int take_memory(struct attnd_call *call, struct attnd_shm *shm, struct attnd_fault *fault)
+{
+    const Attnd__PoolReply *reply = call->reply->pool;
+    if (reply->desc->memory_kind == ATTND__MEMORY_KIND__MEMORY_DEVICE) {
+        *shm = (struct attnd_shm){.fd = attnd_call_take_fd(call, 0)};
+        return 0;
+    }
+    int rc = attnd_shm_map(call->fds[0], reply->memory_bytes, 1, shm, fault);
+    shm->fd = -1; /* the call closes it */
+    return rc;
 }
 
 /* The pool's memory: one that this session knows already, or @memory, which then is the session's.
@@ -70,16 +86,17 @@ static int adopt_memory(struct attnd_session *session, struct attnd_call *call,
     struct attnd_fault fault = {0};
     pthread_mutex_lock(&session->objects_lock);
     struct attnd_object *known = attnd_object_find(session, ATTND_OBJECT_MEMORY, reply->memory);
-    int mapped = known && known->u.memory.shm.address;
+    int held = known && (known->u.memory.shm.address || known->u.memory.shm.fd >= 0);
     pthread_mutex_unlock(&session->objects_lock);
-    if (!mapped && attnd_shm_map(call->fds[0], reply->memory_bytes, 1, &shm, &fault) < 0)
+    if (!held && take_memory(call, &shm, &fault) < 0)
         return attnd_fault_keep(&fault);
-    shm.fd = -1; /* the call closes it */
 
     struct attnd_object *object = known ? known : *memory;
     pthread_mutex_lock(&session->objects_lock);
-    if (!mapped)
+    if (!held)
         object->u.memory.shm = shm;
+    object->u.memory.kind = (uint32_t)reply->desc->memory_kind;
+    object->u.memory.size_bytes = reply->memory_bytes;
     object->u.memory.uses++;
     *address = object->u.memory.shm.address;
     pthread_mutex_unlock(&session->objects_lock);
@@ -217,6 +234,8 @@ int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_des
     message.dim_vo = own.dim_vo;
     message.dtype = own.dtype;
     message.page_owner = (Attnd__PageOwner)own.page_owner;
+    message.has_memory_kind = own.memory_kind > ATTND_MEMORY_HOST;
+    message.memory_kind = (Attnd__MemoryKind)own.memory_kind;
     struct attnd_call call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_POOL_CREATE;
     call.request.pool_create = &message;

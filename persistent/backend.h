@@ -52,9 +52,10 @@ struct attnd_backend_ops {
     /* Begins to take commands; sets state RUNNING. */
     int (*start)(struct attnd_backend *backend);
 
-    /* Puts a memory object at @index of the memory table, any time. The fd stays the caller's. */
+    /* Puts a memory object at @index of the memory table, any time. The fd stays the caller's.
+     * @kind: enum attnd_memory_kind; -ATTND_E_UNSUPPORTED for one the backend cannot reach. */
     int (*map)(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-               struct attnd_fault *fault);
+               uint32_t kind, struct attnd_fault *fault);
 
     /* Takes it out. The daemon proves first that no run in flight names it. */
     int (*unmap)(struct attnd_backend *backend, uint32_t index);

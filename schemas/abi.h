@@ -50,6 +50,10 @@
 
 enum attnd_dtype { ATTND_FP16 = 1, ATTND_BF16 = 2 };
 
+/* Where a memory object lies, and so what its descriptor is: a memfd, or memory of the GPU exported
+ * by the driver. */
+enum attnd_memory_kind { ATTND_KIND_HOST = 1, ATTND_KIND_DEVICE = 2 };
+
 /* Flags of a batch. Unknown bits are refused. */
 #define ATTND_BATCH_CAUSAL 0x1u /* on the last level; earlier levels are fully visible */
 #define ATTND_BATCH_LSE_LN 0x2u /* natural logarithm; base 2 otherwise */

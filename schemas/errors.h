@@ -91,7 +91,8 @@ extern "C" {
     X(GENERATION, 46, "generation")                                                                \
     X(USER_DATA, 47, "user_data")                                                                  \
     X(PAGE_OWNER, 48, "page_owner")                                                                \
-    X(EXPIRE_MS, 49, "expire_ms")
+    X(EXPIRE_MS, 49, "expire_ms")                                                                  \
+    X(MEMORY_KIND, 50, "memory_kind")
 
 enum attnd_error {
     ATTND_OK = 0,

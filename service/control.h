@@ -97,19 +97,22 @@ uint32_t attnd_client_vacant(void *const *table);
 
 /**
  * attnd_memory_new() - an object over @fd, known to the worker
+ * @kind:  enum attnd_memory_kind, of @fd
  * @fd:    taken over on success
  * @payer: whose budget it counts against, NULL: imported
  * Return: 0 with one reference, the caller's; -ATTND_E_NO_MEMORY (budget, or the worker's table is
  * full).
  */
-int attnd_memory_new(struct attnd_service *service, int fd, uint64_t size_bytes,
+int attnd_memory_new(struct attnd_service *service, uint32_t kind, int fd, uint64_t size_bytes,
                      struct attnd_client *payer, struct attnd_memory **out,
                      struct attnd_fault *fault);
 
-/** attnd_memory_make() - the same over a new memfd of the daemon's making, sealed as a pool;
- * @size_bytes is rounded up to pages. */
-int attnd_memory_make(struct attnd_client *payer, uint64_t size_bytes, struct attnd_memory **out,
-                      struct attnd_fault *fault);
+/** attnd_memory_make() - the same over memory of the daemon's making: a memfd sealed as a pool, or
+ * memory of the GPU; @size_bytes is rounded up to pages of @kind.
+ * @kind: as a client sent it. -ATTND_E_INVALID no such kind; -ATTND_E_UNSUPPORTED the worker's
+ * backend has none of it. */
+int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
+                      struct attnd_memory **out, struct attnd_fault *fault);
 
 /** attnd_memory_bind() - a handle of the session, which takes over the caller's reference.
  * Return: 0, or -ATTND_E_NO_MEMORY (no handle free; the reference stays the caller's). */

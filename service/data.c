@@ -6,10 +6,12 @@
  * plans are let go after it, and find nothing in flight.
  */
 #include "schemas/atomics.h"
+#include "service/device.h"
 #include "service/sched.h"
 #include "service/supervise.h"
 
 #include <poll.h>
+#include <string.h>
 
 #define START_TIMEOUT_NS 10000000000u
 #define DRAIN_STEP_NS 1000000u
@@ -34,6 +36,17 @@ static int watch_retires(struct attnd_service *service, struct attnd_fault *faul
     return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
 }
 
+/* Without it the service is as good as ever, except that memory is the host's. */
+static void open_device(struct attnd_service *service)
+{
+    struct attnd_fault fault = {0};
+    char text[160];
+
+    if (attnd_device_open(&service->device, &fault) < 0)
+        attnd_log(ATTND_LOG_WARNING, "no device memory can be made: %s",
+                  attnd_fault_string(&fault, text, sizeof(text)));
+}
+
 int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
 {
     int rc = attnd_queue_new(service->options.heap_bytes, !attnd_loop_has_futex(service->loop),
@@ -50,6 +63,8 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
         rc = watch_retires(service, fault);
     if (rc == 0)
         rc = attnd_supervisor_start(service->supervisor, START_TIMEOUT_NS, fault);
+    if (rc == 0 && strcmp(service->queue->info.backend, "cuda") == 0)
+        open_device(service);
     if (rc < 0) {
         if (service->scheduler)
             attnd_loop_unwatch(service->loop, service->scheduler->retire_watch, NULL, NULL);
@@ -96,6 +111,8 @@ void attnd_data_free(struct attnd_service *service)
     service->scheduler = NULL;
     service->supervisor = NULL;
     service->queue = NULL;
+    attnd_device_close(service->device);
+    service->device = NULL;
 }
 
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)

@@ -151,9 +151,9 @@ static void serve(const struct worker *worker, const struct attnd_worker_message
     attnd_worker_port_settle(&worker->port);
     switch (request->kind) {
     case ATTND_WORKER_MAP:
-        answer.code = fd_count == 1
-                          ? ops->map(backend, request->index, fds[0], request->size_bytes, &fault)
-                          : -ATTND_E_PROTOCOL;
+        answer.code = fd_count == 1 ? ops->map(backend, request->index, fds[0], request->size_bytes,
+                                               request->memory_kind, &fault)
+                                    : -ATTND_E_PROTOCOL;
         say(&answer);
         break;
     case ATTND_WORKER_UNMAP:

@@ -1,12 +1,14 @@
 /*
  * memory.c - memory objects: a descriptor the daemon holds and the worker maps.
  *
- * The daemon never touches the bytes. It owns the descriptor so that the memory outlives whoever
- * uses it: engines, and the worker, which gets every object again when it is restarted. An object
- * is counted: by session handles, by pools that lie in it, by runs in flight. Its index in the
- * worker's table is not given out again before the worker has said that it let go.
+ * The descriptor is a memfd or memory of the GPU (device.c); after it was made nothing here asks
+ * which. The daemon never touches the bytes. It owns the descriptor so that the memory outlives
+ * whoever uses it: engines, and the worker, which gets every object again when it is restarted. An
+ * object is counted: by session handles, by pools that lie in it, by runs in flight. Its index in
+ * the worker's table is not given out again before the worker has said that it let go.
  */
 #include "service/control.h"
+#include "service/device.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -29,7 +31,7 @@ static void refund(struct attnd_service *service, const struct attnd_memory *mem
             service->clients[i]->memory_bytes -= memory->size_bytes;
 }
 
-int attnd_memory_new(struct attnd_service *service, int fd, uint64_t size_bytes,
+int attnd_memory_new(struct attnd_service *service, uint32_t kind, int fd, uint64_t size_bytes,
                      struct attnd_client *payer, struct attnd_memory **out,
                      struct attnd_fault *fault)
 {
@@ -41,6 +43,7 @@ int attnd_memory_new(struct attnd_service *service, int fd, uint64_t size_bytes,
                                ATTND_MEMORIES_MAX);
     memory->index = index;
     memory->refs = 1;
+    memory->kind = kind;
     memory->fd = fd;
     memory->payer = payer ? payer->id : 0;
     memory->size_bytes = size_bytes;
@@ -58,27 +61,52 @@ int attnd_memory_new(struct attnd_service *service, int fd, uint64_t size_bytes,
     return 0;
 }
 
-int attnd_memory_make(struct attnd_client *payer, uint64_t size_bytes, struct attnd_memory **out,
-                      struct attnd_fault *fault)
+static int make_host(uint64_t size_bytes, int *fd, struct attnd_fault *fault)
+{
+    int rc = attnd_shm_create_unmapped("attnd-memory", size_bytes, fd, fault);
+    if (rc < 0)
+        return rc;
+    if (attnd_shm_seal(*fd, ATTND_SEAL_POOL) == 0)
+        return 0;
+    rc = attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, errno, 0);
+    close(*fd);
+    return rc;
+}
+
+static int check_kind(const struct attnd_service *service, uint32_t kind, struct attnd_fault *fault)
+{
+    if (kind != ATTND_KIND_HOST && kind != ATTND_KIND_DEVICE)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY_KIND, 0, kind,
+                               ATTND_KIND_DEVICE);
+    if (kind == ATTND_KIND_DEVICE && !service->device)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0, kind,
+                               ATTND_KIND_HOST);
+    return 0;
+}
+
+int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
+                      struct attnd_memory **out, struct attnd_fault *fault)
 {
     struct attnd_service *service = payer->service;
     uint64_t left_bytes = service->options.memory_max_bytes - payer->memory_bytes;
-    int fd;
+    int fd, rc = check_kind(service, kind, fault);
 
+    if (rc < 0)
+        return rc;
+    uint64_t page_bytes =
+        kind == ATTND_KIND_DEVICE ? attnd_device_page_bytes(service->device) : ATTND_PAGE_BYTES;
     if (size_bytes == 0 || size_bytes > INT64_MAX)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
                                INT64_MAX);
-    size_bytes = (size_bytes + ATTND_PAGE_BYTES - 1) / ATTND_PAGE_BYTES * ATTND_PAGE_BYTES;
+    size_bytes = (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
     if (size_bytes > left_bytes)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_SIZE, 0, (int64_t)size_bytes,
                                (int64_t)left_bytes);
-    int rc = attnd_shm_create_unmapped("attnd-memory", size_bytes, &fd, fault);
+    rc = kind == ATTND_KIND_DEVICE ? attnd_device_make(service->device, size_bytes, &fd, fault)
+                                   : make_host(size_bytes, &fd, fault);
     if (rc < 0)
         return rc;
-    if (attnd_shm_seal(fd, ATTND_SEAL_POOL) < 0)
-        rc = attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, errno, 0);
-    else
-        rc = attnd_memory_new(service, fd, size_bytes, payer, out, fault);
+    rc = attnd_memory_new(service, kind, fd, size_bytes, payer, out, fault);
     if (rc < 0)
         close(fd);
     return rc;

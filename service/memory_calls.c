@@ -28,13 +28,20 @@ static int check_writable(int fd, struct attnd_fault *fault)
     return 0;
 }
 
-static int import(struct attnd_call *call, uint64_t size_bytes, struct attnd_memory **memory)
+static int import(struct attnd_call *call, struct attnd_memory **memory)
 {
+    const Attnd__MemoryRegister *request = call->request->memory_register;
+    uint64_t size_bytes = request->size_bytes;
+
+    if (request->memory_kind != ATTND__MEMORY_KIND__MEMORY_HOST)
+        return attnd_fault_set(call->fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0,
+                               (int64_t)request->memory_kind, ATTND_KIND_HOST);
     int rc = attnd_shm_check_import(call->fds[0], size_bytes, call->fault);
     if (rc == 0)
         rc = check_writable(call->fds[0], call->fault);
     if (rc == 0)
-        rc = attnd_memory_new(call->service, call->fds[0], size_bytes, NULL, memory, call->fault);
+        rc = attnd_memory_new(call->service, ATTND_KIND_HOST, call->fds[0], size_bytes, NULL,
+                              memory, call->fault);
     if (rc == 0)
         call->fds[0] = -1;
     return rc;
@@ -42,7 +49,7 @@ static int import(struct attnd_call *call, uint64_t size_bytes, struct attnd_mem
 
 int attnd_call_memory_register(struct attnd_call *call)
 {
-    uint64_t size_bytes = call->request->memory_register->size_bytes;
+    const Attnd__MemoryRegister *request = call->request->memory_register;
     Attnd__MemoryReply *reply = attnd_call_alloc(call, sizeof(*reply));
     struct attnd_memory *memory;
 
@@ -50,12 +57,15 @@ int attnd_call_memory_register(struct attnd_call *call)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     if (call->fds_count > 1)
         return attnd_fault_set(call->fault, -ATTND_E_INVALID, ATTND_F_COUNT, 0, call->fds_count, 1);
-    int rc = call->fds_count ? import(call, size_bytes, &memory)
-                             : attnd_memory_make(call->client, size_bytes, &memory, call->fault);
+    int rc = call->fds_count ? import(call, &memory)
+                             : attnd_memory_make(call->client, (uint32_t)request->memory_kind,
+                                                 request->size_bytes, &memory, call->fault);
     if (rc != 0)
         return rc;
 
     attnd__memory_reply__init(reply);
+    reply->has_size_bytes = 1;
+    reply->size_bytes = memory->size_bytes;
     rc = attnd_memory_bind(call->client, memory, &reply->memory, call->fault);
     if (rc < 0) {
         attnd_memory_unref(call->service, memory);

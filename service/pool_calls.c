@@ -59,8 +59,12 @@ static int layout_plane(struct attnd_call *call, const struct attnd_heap_pool *s
 static int layout_given(struct attnd_call *call, const struct attnd_heap_pool *shape,
                         struct layout *layout)
 {
+    const Attnd__PoolCreate *desc = call->request->pool_create;
     int rc = 0;
 
+    if (desc->memory_kind != ATTND__MEMORY_KIND__MEMORY_HOST) /* each plane's memory has its own */
+        return attnd_fault_set(call->fault, -ATTND_E_INVALID, ATTND_F_MEMORY_KIND, 0,
+                               (int64_t)desc->memory_kind, ATTND_KIND_HOST);
     for (uint32_t is_v = 0; is_v < 2; is_v++)
         for (uint32_t layer = 0; rc == 0 && layer < shape->layers; layer++)
             rc = layout_plane(call, shape, layout, is_v, layer);
@@ -76,7 +80,8 @@ static int layout_made(struct attnd_call *call, const struct attnd_heap_pool *sh
     int rc = attnd_pool_plane_bytes(shape, &plane_bytes, call->fault);
 
     if (rc == 0)
-        rc = attnd_memory_make(call->client, 2 * shape->layers * plane_bytes, made, call->fault);
+        rc = attnd_memory_make(call->client, (uint32_t)call->request->pool_create->memory_kind,
+                               2 * shape->layers * plane_bytes, made, call->fault);
     if (rc != 0)
         return rc;
     layout_add_memory(layout, *made);
@@ -163,6 +168,8 @@ static int tell_pool(struct attnd_call *call, uint32_t handle)
     if (lone) {
         reply->memory = handle_of(call->client, lone->index);
         reply->memory_bytes = lone->size_bytes;
+        desc->has_memory_kind = 1;
+        desc->memory_kind = (Attnd__MemoryKind)lone->kind;
         call->reply_fds[call->reply_fds_count++] = lone->fd;
     }
     call->reply->pool = reply;

@@ -39,13 +39,14 @@ enum attnd_log_level {
     ATTND_LOG_DEBUG = 7
 };
 
-/* ---- memory (memory.c): objects the worker maps; the daemon never does ---- */
+/* ---- memory (memory.c, device.c): objects the worker maps; the daemon never does ---- */
 
 struct attnd_memory {
     uint32_t index; /* in the worker's memory table */
     uint32_t refs;  /* session handles, pools and runs in flight */
     int fd;         /* -1: unreferenced, and the worker has not yet let go of the index */
     uint32_t payer; /* session whose budget it counts against; 0: imported */
+    uint32_t kind;  /* enum attnd_memory_kind */
     uint32_t pools; /* that lie in it */
     uint64_t size_bytes;
 };
@@ -172,6 +173,7 @@ struct attnd_options {
 struct attnd_queue;      /* queue.h: the queue segment, heap, command and retire rings */
 struct attnd_supervisor; /* supervise.h: the worker process */
 struct attnd_scheduler;  /* sched.h */
+struct attnd_device;     /* device.h: the driver of the GPU whose memory can be made */
 struct attnd_tickets;    /* ticket.c */
 struct attnd_control;    /* control.h: message buffers */
 
@@ -195,6 +197,7 @@ struct attnd_service {
     struct attnd_queue *queue;
     struct attnd_supervisor *supervisor;
     struct attnd_scheduler *scheduler;
+    struct attnd_device *device; /* NULL: the worker's backend has no memory of its own */
     struct attnd_session_stats totals;
     int stopping;
 };

@@ -26,7 +26,8 @@ void attnd_talk_send_due(struct attnd_supervisor *supervisor)
         const struct attnd_worker_message message = {.kind = maps ? ATTND_WORKER_MAP
                                                                   : ATTND_WORKER_UNMAP,
                                                      .index = index,
-                                                     .size_bytes = maps ? memory->size_bytes : 0};
+                                                     .size_bytes = maps ? memory->size_bytes : 0,
+                                                     .memory_kind = maps ? memory->kind : 0};
         int rc = attnd_fdpass_send(supervisor->process.control, &message, sizeof(message),
                                    maps ? &memory->fd : NULL, maps);
         if (rc == -ATTND_E_FULL || rc == -ATTND_E_DISCONNECTED)

@@ -12,7 +12,7 @@
 enum attnd_worker_message_kind {
     ATTND_WORKER_READY = 1,  /* worker: RUNNING, queue->info is filled */
     ATTND_WORKER_FAILED = 2, /* worker: cannot start; code, field, value, limit; it exits */
-    ATTND_WORKER_MAP = 3,    /* daemon: index, size_bytes and one descriptor; answered with code */
+    ATTND_WORKER_MAP = 3,    /* daemon: index, size, kind and one descriptor; answered with code */
     ATTND_WORKER_UNMAP = 4,  /* daemon: index; answered */
     ATTND_WORKER_PARK = 5    /* daemon: park; the answer is the state in the queue segment */
 };
@@ -24,8 +24,10 @@ struct attnd_worker_message {
     int32_t code;
     uint32_t field;
     int64_t value, limit;
+    uint32_t memory_kind; /* enum attnd_memory_kind */
+    uint32_t zero;
 };
-ATTND_ASSERT_SIZE(attnd_worker_message, 40);
+ATTND_ASSERT_SIZE(attnd_worker_message, 48);
 
 /* Descriptors the worker inherits. */
 #define ATTND_WORKER_FD_CONTROL 3

@@ -21,7 +21,7 @@ int main(void)
     void *tensors;
     struct attnd_pool_desc kv = {
         sizeof(kv), LAYERS, 64, 16, HEADS_KV, DIM, DIM, ATTND_DTYPE_FP16, ATTND_PAGES_OF_SERVICE,
-        NULL,       NULL};
+        NULL,       NULL,   0};
     struct attnd_level level = {1, rows, pages, &page, &last_page_len};
     struct attnd_batch batch = {.size = sizeof(batch), .flags = ATTND_CAUSAL, .level = &level};
     struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS}, loud = {.user_data = 1};

@@ -164,7 +164,7 @@ void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *ru
 /* ---- memory.c ---- */
 
 int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-                         struct attnd_fault *fault);
+                         uint32_t kind, struct attnd_fault *fault);
 int attnd_cpu_memory_unmap(struct attnd_backend *backend, uint32_t index);
 
 /** attnd_cpu_memory_at() - NULL if @index is not mapped or @offset_bytes lies outside it. */

@@ -11,8 +11,11 @@
 #include "schemas/atomics.h"
 
 int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-                         struct attnd_fault *fault)
+                         uint32_t kind, struct attnd_fault *fault)
 {
+    if (kind != ATTND_KIND_HOST)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, index, kind,
+                               ATTND_KIND_HOST);
     if (index >= ATTND_MEMORIES_MAX)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_MEMORY, index, index,
                                ATTND_MEMORIES_MAX - 1);

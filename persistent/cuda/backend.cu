@@ -19,6 +19,7 @@ extern "C" {
 #include "schemas/futex.h"
 }
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -32,12 +33,26 @@ using attnd::Memory;
 using attnd::Resident;
 
 struct Mapping {
-    void *address; /* host mapping of a memfd */
+    void *address; /* host mapping of a memfd, or NULL */
+    CUdeviceptr device; /* mapping of device memory, or 0 */
     uint64_t size_bytes;
+};
+
+/* The driver's own calls that device memory needs. Asked for by name: the program must load where
+ * there is no driver. */
+struct Driver {
+    decltype(&cuMemImportFromShareableHandle) import;
+    decltype(&cuMemRelease) release;
+    decltype(&cuMemAddressReserve) reserve;
+    decltype(&cuMemAddressFree) unreserve;
+    decltype(&cuMemMap) map;
+    decltype(&cuMemUnmap) unmap;
+    decltype(&cuMemSetAccess) set_access;
 };
 
 struct attnd_backend {
     attnd_backend_config config;
+    Driver driver;
     attnd_queue_head *queue_device; /* the queue segment as the device sees it */
     Resident *resident;             /* device memory */
     Resident settings;              /* what was last written there before a launch */
@@ -60,6 +75,36 @@ static int cuda_fault(cudaError_t error, attnd_fault *fault)
                    ? -ATTND_E_UNSUPPORTED
                    : -ATTND_E_SYSTEM;
     return attnd_fault_set(fault, code, ATTND_F_NONE, 0, error, 0);
+}
+
+static int driver_fault(CUresult result, uint32_t index, attnd_fault *fault)
+{
+    int code = result == CUDA_ERROR_OUT_OF_MEMORY ? -ATTND_E_NO_MEMORY : -ATTND_E_SYSTEM;
+    return attnd_fault_set(fault, code, ATTND_F_MEMORY, index, result, 0);
+}
+
+template <typename Function> static cudaError_t driver_call(const char *name, Function *function)
+{
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t error = cudaGetDriverEntryPointByVersion(
+        name, reinterpret_cast<void **>(function), 12000, cudaEnableDefault, &found);
+    return error == cudaSuccess && found != cudaDriverEntryPointSuccess
+               ? cudaErrorInsufficientDriver
+               : error;
+}
+
+static cudaError_t load_driver(Driver *driver)
+{
+    cudaError_t error;
+    if ((error = driver_call("cuMemImportFromShareableHandle", &driver->import)) ||
+        (error = driver_call("cuMemRelease", &driver->release)) ||
+        (error = driver_call("cuMemAddressReserve", &driver->reserve)) ||
+        (error = driver_call("cuMemAddressFree", &driver->unreserve)) ||
+        (error = driver_call("cuMemMap", &driver->map)) ||
+        (error = driver_call("cuMemUnmap", &driver->unmap)) ||
+        (error = driver_call("cuMemSetAccess", &driver->set_access)))
+        return error;
+    return cudaSuccess;
 }
 
 static uint64_t monotonic_ns()
@@ -211,7 +256,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     backend->workers = properties.multiProcessorCount - 1;
     if (config->threads && int(config->threads) < backend->workers)
         backend->workers = int(config->threads);
-    if ((error = allocate(backend))) {
+    if ((error = load_driver(&backend->driver)) || (error = allocate(backend))) {
         free(backend); /* the process ends; the driver takes the rest back */
         return cuda_fault(error, fault);
     }
@@ -267,7 +312,16 @@ static int cuda_park(attnd_backend *backend)
     return code;
 }
 
-static int cuda_map(attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
+/* Where the device finds the memory of an index; runs that name it come after this. */
+static cudaError_t set_memory(attnd_backend *backend, uint32_t index, const Memory *memory)
+{
+    cudaError_t error =
+        cudaMemcpyAsync(&backend->memories[index], memory, sizeof(*memory), cudaMemcpyHostToDevice,
+                        backend->copy_stream);
+    return error ? error : cudaStreamSynchronize(backend->copy_stream);
+}
+
+static int map_host(attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
                     attnd_fault *fault)
 {
     void *address = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -277,9 +331,7 @@ static int cuda_map(attnd_backend *backend, uint32_t index, int fd, uint64_t siz
     cudaError_t error;
     if ((error = cudaHostRegister(address, size_bytes, cudaHostRegisterMapped)) ||
         (error = cudaHostGetDevicePointer((void **)&memory.base, address, 0)) ||
-        (error = cudaMemcpyAsync(&backend->memories[index], &memory, sizeof(memory),
-                                 cudaMemcpyHostToDevice, backend->copy_stream)) ||
-        (error = cudaStreamSynchronize(backend->copy_stream))) {
+        (error = set_memory(backend, index, &memory))) {
         munmap(address, size_bytes);
         return cuda_fault(error, fault);
     }
@@ -288,20 +340,81 @@ static int cuda_map(attnd_backend *backend, uint32_t index, int fd, uint64_t siz
     return 0;
 }
 
+static void unmap_device(const Driver *driver, CUdeviceptr address, uint64_t size_bytes)
+{
+    driver->unmap(address, size_bytes);
+    driver->unreserve(address, size_bytes);
+}
+
+/* None of these calls waits for a resident kernel, which sees the mapping at once. */
+static CUresult import_device(const Driver *driver, int fd, uint64_t size_bytes,
+                              CUdeviceptr *address)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAccessDesc access = {};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE; /* number 0, as cudaSetDevice() */
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    CUresult result = driver->import(&handle, (void *)(uintptr_t)fd,
+                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result)
+        return result;
+    result = driver->reserve(address, size_bytes, 0, 0, 0);
+    if (!result) {
+        result = driver->map(*address, size_bytes, 0, handle, 0);
+        if (result)
+            driver->unreserve(*address, size_bytes);
+        else if ((result = driver->set_access(*address, size_bytes, &access, 1)))
+            unmap_device(driver, *address, size_bytes);
+    }
+    driver->release(handle); /* the mapping keeps the memory */
+    return result;
+}
+
+static int map_device(attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
+                      attnd_fault *fault)
+{
+    CUdeviceptr address;
+    CUresult result = import_device(&backend->driver, fd, size_bytes, &address);
+    if (result)
+        return driver_fault(result, index, fault);
+    Memory memory = {NULL, size_bytes};
+    memory.base = reinterpret_cast<decltype(memory.base)>(address);
+    cudaError_t error = set_memory(backend, index, &memory);
+    if (error) {
+        unmap_device(&backend->driver, address, size_bytes);
+        return cuda_fault(error, fault);
+    }
+    backend->mappings[index].device = address;
+    backend->mappings[index].size_bytes = size_bytes;
+    return 0;
+}
+
+static int cuda_map(attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
+                    uint32_t kind, attnd_fault *fault)
+{
+    if (index >= ATTND_MEMORIES_MAX || backend->mappings[index].size_bytes)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0, index,
+                               ATTND_MEMORIES_MAX);
+    return kind == ATTND_KIND_DEVICE ? map_device(backend, index, fd, size_bytes, fault)
+                                     : map_host(backend, index, fd, size_bytes, fault);
+}
+
 static int cuda_unmap(attnd_backend *backend, uint32_t index)
 {
-    Mapping *mapping = &backend->mappings[index];
     Memory none = {NULL, 0};
     int was_running = backend->running;
-    if (!mapping->address)
+    if (index >= ATTND_MEMORIES_MAX || !backend->mappings[index].size_bytes)
         return -ATTND_E_UNKNOWN;
-    cudaMemcpyAsync(&backend->memories[index], &none, sizeof(none), cudaMemcpyHostToDevice,
-                    backend->copy_stream);
-    cudaStreamSynchronize(backend->copy_stream);
+    Mapping *mapping = &backend->mappings[index];
+    set_memory(backend, index, &none);
     quiesce(backend); /* unregistering waits for a resident kernel */
-    cudaHostUnregister(mapping->address);
-    munmap(mapping->address, mapping->size_bytes);
-    mapping->address = NULL;
+    if (mapping->address) {
+        cudaHostUnregister(mapping->address);
+        munmap(mapping->address, mapping->size_bytes);
+    } else {
+        unmap_device(&backend->driver, mapping->device, mapping->size_bytes);
+    }
+    *mapping = Mapping{};
     return was_running ? cuda_start(backend) : 0;
 }
 
@@ -309,7 +422,7 @@ static void cuda_destroy(attnd_backend *backend)
 {
     quiesce(backend);
     for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
-        if (backend->mappings[i].address)
+        if (backend->mappings[i].size_bytes)
             cuda_unmap(backend, i);
     cudaFreeAsync(backend->settings.scratch, backend->copy_stream);
     cudaStreamSynchronize(backend->copy_stream);

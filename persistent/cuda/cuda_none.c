@@ -19,10 +19,11 @@ static int refuse(struct attnd_backend *backend)
 }
 
 static int refuse_map(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-                      struct attnd_fault *fault)
+                      uint32_t kind, struct attnd_fault *fault)
 {
     (void)backend;
     (void)fd;
+    (void)kind;
     (void)size_bytes;
     return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, index, 0, 0);
 }

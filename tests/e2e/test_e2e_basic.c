@@ -156,6 +156,28 @@ static void memory_of_the_engine_and_pools_of_the_service_do_as_well(void **stat
     engine_close(&engine);
 }
 
+static void device_memory_is_made_by_the_cuda_worker_and_refused_by_name_elsewhere(void **state)
+{
+    const struct harness *harness = *state;
+    const struct attnd_open_args args = {.size = sizeof(args), .socket_path = harness->socket};
+    struct attnd_info info = {.size = sizeof(info)};
+    struct attnd_session *session;
+    struct attnd_fault fault;
+    uint32_t memory = 0;
+
+    CHECK_OK(attnd_open(&args, &session));
+    CHECK_OK(attnd_info(session, &info));
+    if (strcmp(info.backend, "cuda") == 0) {
+        CHECK_OK(attnd_memory_create_device(session, 1, &memory));
+        CHECK_OK(attnd_memory_release(session, memory));
+    } else {
+        CHECK_ERROR(attnd_memory_create_device(session, 1, &memory), ATTND_E_UNSUPPORTED);
+        attnd_last_fault(&fault);
+        CHECK_EQUAL(fault.field, ATTND_F_MEMORY_KIND);
+    }
+    attnd_close(session);
+}
+
 static int use_after_fork(void *context)
 {
     struct engine *engine = context;
@@ -196,6 +218,7 @@ int main(void)
         E2E_TEST(cascade_levels_with_other_partitions_are_right),
         E2E_TEST(a_batch_of_nothing_completes),
         E2E_TEST(memory_of_the_engine_and_pools_of_the_service_do_as_well),
+        E2E_TEST(device_memory_is_made_by_the_cuda_worker_and_refused_by_name_elsewhere),
         E2E_TEST(a_forked_child_is_refused_and_disturbs_nothing),
     };
 

@@ -43,7 +43,7 @@ static void an_idle_service_says_what_it_is(void **state)
     static const char *const arguments[] = {"status", NULL};
     const char *status = status_json(harness);
 
-    CHECK(json_is(status, "backend", "cpu"));
+    CHECK(json_is(status, "backend", e2e_on_gpu() ? "cuda" : "cpu"));
     CHECK(json_is(status, "worker_state", "running"));
     CHECK(json_is(status, "loop", "io_uring") || json_is(status, "loop", "epoll"));
     CHECK(json_member(status, "isa") && json_member(status, "version"));

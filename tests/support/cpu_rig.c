@@ -138,7 +138,8 @@ struct rig_memory rig_map(struct rig *rig, uint64_t size_bytes)
     MUST(memory.fd >= 0 && ftruncate(memory.fd, (off_t)size_bytes) == 0);
     memory.address = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd, 0);
     MUST(memory.address != MAP_FAILED);
-    MUST(attnd_backend_cpu.map(rig->backend, memory.index, memory.fd, size_bytes, &fault) == 0);
+    MUST(attnd_backend_cpu.map(rig->backend, memory.index, memory.fd, size_bytes, ATTND_KIND_HOST,
+                               &fault) == 0);
     return memory;
 }
 

@@ -3,6 +3,9 @@
 
 #include "schemas/abi.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 int e2e_start(void **state)
 {
     static struct harness harness;
@@ -16,6 +19,12 @@ int e2e_stop(void **state)
 {
     harness_stop(*state);
     return 0;
+}
+
+int e2e_on_gpu(void)
+{
+    const char *backend = getenv("ATTND_TEST_BACKEND");
+    return backend && strcmp(backend, "cuda") == 0;
 }
 
 struct random_batch e2e_batch(void)

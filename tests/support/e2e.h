@@ -13,6 +13,9 @@ int e2e_stop(void **state);
 
 #define E2E_TEST(name) cmocka_unit_test_setup_teardown(name, e2e_start, e2e_stop)
 
+/** e2e_on_gpu() - the worker is the CUDA one: $ATTND_TEST_BACKEND says so. */
+int e2e_on_gpu(void);
+
 /** e2e_batch() - prefills, decodes and an empty request, fp16, two layers, LSE, causal. */
 struct random_batch e2e_batch(void);
 

@@ -38,6 +38,79 @@ static void *register_own(struct engine *engine, uint64_t bytes)
     return engine->mapping;
 }
 
+/* ---- device memory ---- */
+
+static void mirror_open(struct engine *engine, struct engine_mirror *mirror, uint32_t memory)
+{
+    struct attnd_memory_info info = {.size = sizeof(info)};
+
+    CHECK_OK(attnd_memory_info(engine->session, memory, &info));
+    CHECK_EQUAL(info.memory_kind, ATTND_MEMORY_DEVICE);
+    mirror->size_bytes = info.size_bytes;
+    mirror->bytes = malloc(info.size_bytes);
+    CHECK(mirror->bytes != NULL);
+    mirror->device_address = engine->device->map(engine->session, memory);
+    /* What another engine wrote is there already; what nobody wrote is nothing to rely on. */
+    engine->device->pull(mirror->bytes, mirror->device_address, mirror->size_bytes);
+}
+
+static void mirror_close(const struct engine *engine, struct engine_mirror *mirror)
+{
+    if (!mirror->bytes)
+        return;
+    engine->device->unmap(mirror->device_address);
+    free(mirror->bytes);
+    mirror->bytes = NULL;
+}
+
+void engine_push(const struct engine *engine)
+{
+    const struct engine_mirror *mirrors[] = {&engine->memory_mirror, &engine->pool_mirror};
+
+    for (int i = 0; i < 2; i++)
+        if (mirrors[i]->bytes && !(i == 1 && engine->fill != ENGINE_FILLS_PAGES))
+            engine->device->push(mirrors[i]->device_address, mirrors[i]->bytes,
+                                 mirrors[i]->size_bytes);
+}
+
+void engine_pull(const struct engine *engine)
+{
+    const struct engine_mirror *mirrors[] = {&engine->memory_mirror, &engine->pool_mirror};
+
+    for (int i = 0; i < 2; i++)
+        if (mirrors[i]->bytes)
+            engine->device->pull(mirrors[i]->bytes, mirrors[i]->device_address,
+                                 mirrors[i]->size_bytes);
+}
+
+/* ---- sessions ---- */
+
+static void divide(struct engine *engine, uint8_t *address)
+{
+    CHECK(address != NULL);
+    engine->planes = address;
+    engine->rows = engine->planes + PLANES_BYTES;
+    engine->rows_offset_bytes = PLANES_BYTES;
+    engine->shadow = malloc(PLANES_BYTES);
+    CHECK(engine->shadow != NULL);
+    memset(engine->shadow, 0xff, PLANES_BYTES);
+}
+
+void engine_open_device(struct engine *engine, const char *socket_path, const char *name,
+                        const struct engine_device *device)
+{
+    const struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = socket_path, .name = name};
+
+    memset(engine, 0, sizeof(*engine));
+    engine->device = device;
+    CHECK_OK(attnd_open(&args, &engine->session));
+    CHECK_OK(attnd_memory_create_device(engine->session, PLANES_BYTES + ENGINE_ROWS_BYTES,
+                                        &engine->memory));
+    mirror_open(engine, &engine->memory_mirror, engine->memory);
+    divide(engine, engine->memory_mirror.bytes);
+}
+
 void engine_open_with(struct engine *engine, const struct attnd_open_args *args, int own)
 {
     const uint64_t bytes = PLANES_BYTES + ENGINE_ROWS_BYTES;
@@ -49,19 +122,14 @@ void engine_open_with(struct engine *engine, const struct attnd_open_args *args,
         address = register_own(engine, bytes);
     else
         CHECK_OK(attnd_memory_create(engine->session, bytes, &engine->memory, &address));
-    CHECK(address != NULL);
-    engine->planes = address;
-    engine->rows = engine->planes + PLANES_BYTES;
-    engine->rows_offset_bytes = PLANES_BYTES;
-    engine->shadow = malloc(PLANES_BYTES);
-    CHECK(engine->shadow != NULL);
-    memset(engine->shadow, 0xff, PLANES_BYTES);
+    divide(engine, address);
 }
 
 static void pool_release(struct engine *engine)
 {
     if (engine->plan)
         CHECK_OK(attnd_plan_destroy(engine->session, engine->plan));
+    mirror_close(engine, &engine->pool_mirror);
     if (engine->pool)
         CHECK_OK(attnd_pool_release(engine->session, engine->pool));
     free(engine->page_ids);
@@ -73,6 +141,8 @@ static void pool_release(struct engine *engine)
 
 void engine_close(struct engine *engine)
 {
+    mirror_close(engine, &engine->pool_mirror);
+    mirror_close(engine, &engine->memory_mirror);
     attnd_close(engine->session);
     if (engine->mapping)
         munmap(engine->mapping, PLANES_BYTES + ENGINE_ROWS_BYTES);
@@ -116,6 +186,7 @@ static struct attnd_pool_desc describe(const struct engine *engine,
         .page_owner = shape->service_pool ? ATTND_PAGES_OF_SERVICE : ATTND_PAGES_OF_ENGINE,
         .k = shape->service_pool ? NULL : engine->k,
         .v = shape->service_pool ? NULL : engine->v,
+        .memory_kind = engine->device && shape->service_pool ? ATTND_MEMORY_DEVICE : 0,
     };
 }
 
@@ -133,7 +204,11 @@ static void adopt(struct engine *engine, const struct random_shape *shape)
     CHECK_EQUAL(info.desc.pages, random_shape_pages(shape));
     memcpy(engine->k, info.desc.k, shape->layers * sizeof(engine->k[0]));
     memcpy(engine->v, info.desc.v, shape->layers * sizeof(engine->v[0]));
-    engine->address = info.address ? info.address : engine->planes;
+    if (engine->device && info.memory && info.memory != engine->memory)
+        mirror_open(engine, &engine->pool_mirror, info.memory);
+    engine->address = info.address                ? info.address
+                      : engine->pool_mirror.bytes ? engine->pool_mirror.bytes
+                                                  : engine->planes;
     engine->shape = *shape;
     engine->plan = engine_plan(engine, RANDOM_LEVELS_MAX * RANDOM_REQUESTS_MAX, 4096,
                                random_shape_pages(shape) + 1024, RANDOM_LEVELS_MAX);

@@ -22,7 +22,26 @@ enum engine_fill {
     ENGINE_FILLS_NOTHING /* both are what an earlier trial left */
 };
 
+/* How an engine reaches device memory. Trials then work on private memory of the same layout; what
+ * they wrote is pushed before they submit, and what the service wrote is pulled before they look.
+ */
+struct engine_device {
+    uint64_t (*map)(struct attnd_session *session, uint32_t memory); /* an address of the device */
+    void (*unmap)(uint64_t address);
+    void (*push)(uint64_t to, const void *from, uint64_t bytes);
+    void (*pull)(void *to, uint64_t from, uint64_t bytes);
+};
+
+/* Private memory, and where the same bytes lie on the device. */
+struct engine_mirror {
+    uint8_t *bytes;
+    uint64_t device_address, size_bytes;
+};
+
 struct engine {
+    const struct engine_device *device; /* NULL: all is host memory, and mapped */
+    struct engine_mirror memory_mirror; /* of `memory` */
+    struct engine_mirror pool_mirror;   /* of a pool's own memory; bytes NULL: none */
     struct attnd_session *session;
     void *mapping;   /* of memory of its own, else NULL */
     uint32_t memory; /* of the planes (if they are the engine's) and of all rows */
@@ -48,7 +67,15 @@ void engine_open(struct engine *engine, const char *socket_path, const char *nam
 /** engine_open_with() - the same with ring and arena sizes. @own: the memory is a memfd of this
  * process, registered, instead of one made by the service. */
 void engine_open_with(struct engine *engine, const struct attnd_open_args *args, int own);
+/** engine_open_device() - the same in device memory, planes, rows and pools. Trials of such an
+ * engine are one at a time. */
+void engine_open_device(struct engine *engine, const char *socket_path, const char *name,
+                        const struct engine_device *device);
 void engine_close(struct engine *engine);
+
+/** engine_push()/pull() - all bytes to the device and back; nothing to do in host memory. */
+void engine_push(const struct engine *engine);
+void engine_pull(const struct engine *engine);
 
 /** engine_pool() - have a pool of @shape and a roomy plan for it; keeps the one it has if equal. */
 void engine_pool(struct engine *engine, const struct random_shape *shape);

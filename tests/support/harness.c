@@ -103,8 +103,13 @@ static _Noreturn void exec_daemon(const struct harness *harness, const char *con
 {
     char path[600], notify[96];
     const char *arguments[ARGUMENTS_MAX] = {"attnd", "--socket", harness->socket, "--verbose"};
+    const char *backend = getenv("ATTND_TEST_BACKEND");
     int count = 4;
 
+    if (backend) {
+        arguments[count++] = "--backend";
+        arguments[count++] = backend;
+    }
     for (; options && *options && count < ARGUMENTS_MAX - 1; options++)
         arguments[count++] = *options;
     program_path("attnd", path, sizeof(path));

@@ -30,7 +30,8 @@ static struct attnd_memory *new_memory(struct stage *stage, uint64_t bytes)
     struct attnd_fault fault = {0};
     int fd = -1;
     CHECK_EQUAL(attnd_shm_create_unmapped("stage", bytes, &fd, &fault), 0);
-    CHECK_EQUAL(attnd_memory_new(&stage->service, fd, bytes, NULL, &memory, &fault), 0);
+    CHECK_EQUAL(
+        attnd_memory_new(&stage->service, ATTND_KIND_HOST, fd, bytes, NULL, &memory, &fault), 0);
     return memory;
 }
 

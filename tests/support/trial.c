@@ -50,6 +50,7 @@ void trial_begin(struct trial *trial, struct engine *engine, const struct random
     trial_begin_tables(trial, &prng);
     trial_begin_pages(trial, &prng);
     trial_begin_rows(trial, &prng);
+    engine_push(engine);
     trial->plan = batch->tight ? tight_plan(trial) : engine->plan;
 }
 
@@ -66,6 +67,7 @@ void trial_forget(struct trial *trial)
 void trial_end(struct trial *trial)
 {
     trial_poison_pages(trial);
+    engine_push(trial->engine);
     if (trial->plan != trial->engine->plan)
         CHECK_OK(attnd_plan_destroy(trial->engine->session, trial->plan));
     trial_forget(trial);

@@ -188,6 +188,7 @@ int trial_await(struct trial *trial)
     struct attnd_completion completions[16];
     struct attnd_fault *fault = &trial->failure.fault;
     char sentence[160];
+    const uint32_t before = trial->completed;
 
     while (trial->completed < trial->expected && !trial->lost) {
         int count = attnd_wait(trial->engine->session, completions, 16, TRIAL_WAIT_NS);
@@ -201,6 +202,8 @@ int trial_await(struct trial *trial)
         for (int i = 0; i < count; i++)
             deliver(&completions[i]);
     }
+    if (trial->completed != before)
+        engine_pull(trial->engine);
     if (!fault->code)
         return 0;
     snprintf(trial->why, sizeof(trial->why), "%s completed with %s",

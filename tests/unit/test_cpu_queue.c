@@ -389,10 +389,12 @@ static void a_memory_index_is_mapped_once(void **state)
     struct rig_memory memory = rig_map(&rig, 4096);
     struct attnd_fault fault = {0};
     const struct attnd_backend_ops *ops = &attnd_backend_cpu;
-    assert_int_equal(ops->map(rig.backend, memory.index, memory.fd, 4096, &fault), -ATTND_E_BUSY);
-    assert_int_equal(ops->map(rig.backend, ATTND_MEMORIES_MAX, memory.fd, 4096, &fault),
-                     -ATTND_E_RANGE);
-    assert_int_equal(ops->map(rig.backend, 9, -1, 4096, &fault), -ATTND_E_SYSTEM);
+    assert_int_equal(ops->map(rig.backend, memory.index, memory.fd, 4096, ATTND_KIND_HOST, &fault),
+                     -ATTND_E_BUSY);
+    assert_int_equal(
+        ops->map(rig.backend, ATTND_MEMORIES_MAX, memory.fd, 4096, ATTND_KIND_HOST, &fault),
+        -ATTND_E_RANGE);
+    assert_int_equal(ops->map(rig.backend, 9, -1, 4096, ATTND_KIND_HOST, &fault), -ATTND_E_SYSTEM);
     assert_int_equal(ops->unmap(rig.backend, 9), -ATTND_E_UNKNOWN);
     rig_unmap(&rig, &memory);
     assert_int_equal(ops->unmap(rig.backend, memory.index), -ATTND_E_UNKNOWN);

@@ -1,0 +1,60 @@
+/*
+ * driver.c - the driver's calls, found when they are made.
+ *
+ * A test program must start where there is no driver, to say that it is skipped, so it does not
+ * link libcuda but these. Names are expanded first: cuda.h maps them to versions (cuMemcpyHtoD is
+ * cuMemcpyHtoD_v2), and the driver knows only those.
+ */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <string.h>
+
+static void *symbol(const char *name)
+{
+    static void *library;
+
+    if (!library)
+        library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    return library ? dlsym(library, name) : NULL;
+}
+
+#define NAME(name) NAME_OF_VERSION(name)
+#define NAME_OF_VERSION(name) #name
+#define FORWARD(name, parameters, arguments)                                                       \
+    CUresult name parameters                                                                       \
+    {                                                                                              \
+        static CUresult(*call) parameters;                                                         \
+        void *found = call ? NULL : symbol(NAME(name));                                            \
+        if (found)                                                                                 \
+            memcpy(&call, &found, sizeof(found));                                                  \
+        return call ? call arguments : CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;                       \
+    }
+
+FORWARD(cuInit, (unsigned int flags), (flags))
+FORWARD(cuDeviceGet, (CUdevice * device, int ordinal), (device, ordinal))
+FORWARD(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), (context, device))
+FORWARD(cuCtxSetCurrent, (CUcontext context), (context))
+FORWARD(cuCtxGetDevice, (CUdevice * device), (device))
+FORWARD(cuCtxSynchronize, (void), ())
+FORWARD(cuMemcpyHtoD, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes))
+FORWARD(cuMemcpyDtoH, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes))
+FORWARD(cuMemsetD8, (CUdeviceptr to, unsigned char value, size_t bytes), (to, value, bytes))
+FORWARD(cuMemImportFromShareableHandle,
+        (CUmemGenericAllocationHandle * handle, void *fd, CUmemAllocationHandleType type),
+        (handle, fd, type))
+FORWARD(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle))
+FORWARD(cuMemAddressReserve,
+        (CUdeviceptr * address, size_t bytes, size_t align, CUdeviceptr wish,
+         unsigned long long flags),
+        (address, bytes, align, wish, flags))
+FORWARD(cuMemAddressFree, (CUdeviceptr address, size_t bytes), (address, bytes))
+FORWARD(cuMemMap,
+        (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+         unsigned long long flags),
+        (address, bytes, offset, handle, flags))
+FORWARD(cuMemUnmap, (CUdeviceptr address, size_t bytes), (address, bytes))
+FORWARD(cuMemSetAccess,
+        (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count),
+        (address, bytes, access, count))
+FORWARD(cuMemGetAddressRange, (CUdeviceptr * base, size_t *bytes, CUdeviceptr address),
+        (base, bytes, address))

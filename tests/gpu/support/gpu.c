@@ -1,0 +1,68 @@
+/* gpu.c - a context, and how an engine's bytes get to the device and back. */
+#include "tests/gpu/support/gpu.h"
+
+#include "tests/support/check.h"
+#include "tests/support/harness.h"
+
+CUresult gpu_try(void)
+{
+    CUdevice device;
+    CUcontext context;
+    CUresult result = cuInit(0);
+
+    if (result == CUDA_SUCCESS)
+        result = cuDeviceGet(&device, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuDevicePrimaryCtxRetain(&context, device);
+    if (result == CUDA_SUCCESS)
+        result = cuCtxSetCurrent(context);
+    return result;
+}
+
+void gpu_open(void)
+{
+    CHECK_CUDA(gpu_try());
+}
+
+static int probe(void *context)
+{
+    (void)context;
+    return gpu_try() == CUDA_SUCCESS ? 0 : GPU_SKIPPED;
+}
+
+int gpu_there(void)
+{
+    return harness_join(harness_fork(probe, NULL), 30000) == 0;
+}
+
+static uint64_t map(struct attnd_session *session, uint32_t memory)
+{
+    CUdeviceptr address = 0;
+
+    CHECK_OK(attnd_cuda_map(session, memory, &address));
+    return address;
+}
+
+static void unmap(uint64_t address)
+{
+    CHECK_OK(attnd_cuda_unmap(address));
+}
+
+static void push(uint64_t to, const void *from, uint64_t bytes)
+{
+    CHECK_CUDA(cuMemcpyHtoD(to, from, bytes));
+    CHECK_CUDA(cuCtxSynchronize()); /* pageable: the last bytes may still be on their way */
+}
+
+static void pull(void *to, uint64_t from, uint64_t bytes)
+{
+    CHECK_CUDA(cuMemcpyDtoH(to, from, bytes));
+}
+
+void gpu_engine_open(struct engine *engine, const char *socket_path, const char *name)
+{
+    static const struct engine_device device = {
+        .map = map, .unmap = unmap, .push = push, .pull = pull};
+
+    engine_open_device(engine, socket_path, name, &device);
+}

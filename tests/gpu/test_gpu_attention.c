@@ -1,0 +1,183 @@
+/*
+ * test_gpu_attention.c - engines with a CUDA context each, pools and rows in device memory, every
+ * element against fp64. Outputs are poisoned with NaN before, and where NaN stands is compared
+ * first.
+ */
+#include "tests/gpu/support/gpu.h"
+#include "tests/support/e2e.h"
+#include "tests/support/trial.h"
+
+#include "schemas/abi.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define CLIENT_MS 60000
+#define ROUNDS 5
+
+/* ---- one engine: @claim in a process of its own ---- */
+
+struct claim {
+    const struct harness *harness;
+    void (*check)(struct engine *engine);
+};
+
+static int client(void *context)
+{
+    const struct claim *claim = context;
+    struct engine engine;
+
+    gpu_open();
+    gpu_engine_open(&engine, claim->harness->socket, "gpu");
+    claim->check(&engine);
+    engine_close(&engine);
+    return 0;
+}
+
+static void in_a_client(const struct harness *harness, void (*check)(struct engine *engine))
+{
+    struct claim claim = {harness, check};
+    CHECK_EQUAL(harness_join(harness_fork(client, &claim), CLIENT_MS), 0);
+}
+
+static void append_and_run(struct engine *engine)
+{
+    struct random_batch batch = e2e_batch();
+
+    batch.shape.layers = 4;
+    batch.append = 1;
+    trial_expect(engine, &batch); /* planes of the engine's own in device memory */
+    batch.shape.service_pool = 1;
+    trial_expect(engine, &batch); /* a pool the service made there */
+}
+
+static void append_and_run_on_every_layer_is_right(void **state)
+{
+    in_a_client(*state, append_and_run);
+}
+
+static void decode_by_advance(struct engine *engine)
+{
+    struct random_batch batch = e2e_batch();
+
+    batch.append = 1;
+    batch.steps = 4;
+    batch.reserve_pages = 1;
+    batch.shape.service_pool = 1;
+    for (uint32_t e = 0; e < batch.level[0].requests; e++) {
+        struct random_entry *entry = &batch.level[0].entry[e];
+        entry->qo_len = 1;
+        if (!entry->kv_len[0])
+            entry->kv_len[0] = 1;
+        for (uint32_t s = 1; s < batch.steps; s++)
+            entry->kv_len[s] = entry->kv_len[s - 1] + 1;
+    }
+    trial_expect(engine, &batch);
+}
+
+static void decoding_goes_on_by_advance(void **state)
+{
+    in_a_client(*state, decode_by_advance);
+}
+
+static void types_and_dims(struct engine *engine)
+{
+    for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
+        for (uint32_t dim = 64; dim <= 256; dim *= 2) {
+            struct random_batch batch = e2e_batch();
+            batch.shape.dtype = dtype;
+            batch.shape.dim = dim;
+            batch.append = 1;
+            trial_expect(engine, &batch);
+        }
+}
+
+static void every_type_and_head_dim_is_right(void **state)
+{
+    in_a_client(*state, types_and_dims);
+}
+
+/* ---- two engines, one pool ---- */
+
+struct meeting {
+    const struct harness *harness;
+    struct random_batch batch;
+    struct attnd_token token;
+    uint32_t token_ready, written, read;
+};
+
+static int writer(void *context)
+{
+    struct meeting *meeting = context;
+    struct engine engine;
+    struct trial trial;
+
+    gpu_open();
+    gpu_engine_open(&engine, meeting->harness->socket, "writer");
+    engine_pool(&engine, &meeting->batch.shape);
+    CHECK_OK(attnd_pool_share(engine.session, engine.pool, 0, &meeting->token));
+    harness_say(&meeting->token_ready, 1);
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        meeting->batch.seed = round;
+        trial_begin(&trial, &engine, &meeting->batch, 0);
+        harness_say(&meeting->written, round);
+        trial_must(&trial, trial_submit(&trial) || trial_judge(&trial));
+        harness_await(&meeting->read, round);
+        trial_end(&trial);
+    }
+    engine_close(&engine);
+    return 0;
+}
+
+static int reader(void *context)
+{
+    struct meeting *meeting = context;
+    struct engine engine;
+    struct trial trial;
+
+    gpu_open();
+    gpu_engine_open(&engine, meeting->harness->socket, "reader");
+    harness_await(&meeting->token_ready, 1);
+    engine_attach(&engine, &meeting->batch.shape, &meeting->token);
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        harness_await(&meeting->written, round);
+        trial_begin(&trial, &engine, &meeting->batch, 0);
+        trial_must(&trial, trial_submit(&trial) || trial_judge(&trial));
+        trial_end(&trial);
+        harness_say(&meeting->read, round);
+    }
+    engine_close(&engine);
+    return 0;
+}
+
+static void what_one_engine_writes_the_other_attends_to(void **state)
+{
+    struct meeting *meeting = harness_shared(sizeof(*meeting));
+
+    meeting->harness = *state;
+    meeting->batch = e2e_batch();
+    pid_t a = harness_fork(writer, meeting), b = harness_fork(reader, meeting);
+    CHECK_EQUAL(harness_join(a, CLIENT_MS), 0);
+    CHECK_EQUAL(harness_join(b, CLIENT_MS), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        E2E_TEST(append_and_run_on_every_layer_is_right),
+        E2E_TEST(decoding_goes_on_by_advance),
+        E2E_TEST(every_type_and_head_dim_is_right),
+        E2E_TEST(what_one_engine_writes_the_other_attends_to),
+    };
+
+    harness_init();
+    if (!gpu_there()) {
+        puts("no GPU");
+        return GPU_SKIPPED;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
