@@ -149,10 +149,10 @@ check:
 	@$(MAKE) --no-print-directory check-all
 
 check-all:
-	@echo '== build with gcc'
+	@echo '== build with gcc, and nvcc where there is one'
 	@$(MAKE) --no-print-directory -s -j2 BUILD=build CC=gcc all tests
 	@echo '== build with clang'
-	@$(MAKE) --no-print-directory -s -j2 BUILD=build/clang CC=clang all tests
+	@$(MAKE) --no-print-directory -s -j2 BUILD=build/clang CC=clang CUDA=0 all tests
 	@echo '== lint'
 	@$(MAKE) --no-print-directory -s lint
 	@echo '== ASan + UBSan'

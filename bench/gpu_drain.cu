@@ -30,7 +30,6 @@ extern "C" {
 #include <time.h>
 #include <unistd.h>
 #include <vector>
-
 using attnd::HostWords;
 using attnd::Memory;
 using attnd::Resident;

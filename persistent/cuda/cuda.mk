@@ -1,7 +1,7 @@
 # The CUDA backend, compiled wherever there is an nvcc (CUDA=0 leaves it out). Sanitizer builds use
 # cuda_none.c: the host compilers' runtimes know nothing of the driver.
 NVCC ?= $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
-CUDA ?= 0
+CUDA ?= $(if $(NVCC),$(if $(SANITIZE),0,1),0)
 
 ifeq ($(CUDA),1)
 NVFLAGS := -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a -I. \
