@@ -21,6 +21,11 @@
 #define INLINE static inline __attribute__((always_inline))
 #define KEYS ATTND_KEYS_BLOCK
 
+_Static_assert(ATTND_ROWS_MAX % MICRO_ROWS == 0, "buffers hold whole micro-tiles");
+_Static_assert(KEYS % (MICRO_COLS * VF_LANES) == 0, "a block is whole register tiles");
+_Static_assert(64 % (DECODE_COLS * VF_LANES) == 0, "so is any head dim");
+_Static_assert(DECODE_ROWS == 4, "decode counts rows in fours, twos and ones");
+
 /* ---- conversion ------------------------------------------------------------------------------ */
 
 INLINE vf load_half(const uint16_t *in, uint32_t dtype)

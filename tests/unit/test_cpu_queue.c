@@ -136,6 +136,34 @@ static void no_wake_up_is_lost(void **state)
     rig_close(&rig);
 }
 
+static void a_new_run_does_not_wait_for_a_tile_of_another(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct rig_work slow, quick;
+    struct rig_batch one_tile = small(1), tiny = small(2);
+    one_tile.heads_kv = 1;
+    one_tile.requests = 1;
+    one_tile.qo_len[0] = one_tile.kv_len[0] = 600;
+    one_tile.split = 0;
+    one_tile.dim = 256;
+    rig_open(&rig, 2, "portable");
+    assert_int_equal(attnd_backend_cpu.start(rig.backend), 0);
+    rig_make(&slow, &rig, &one_tile);
+    rig_make(&quick, &rig, &tiny);
+    rig_run(&slow, 0, ATTND_RUN_ATTEND);
+    rig_run(&quick, 1, ATTND_RUN_ATTEND);
+    assert_int_equal(rig.runs[0].items, 1);
+    sleep_us(5000); /* one thread waits for commands now, the other sleeps */
+    rig_submit(&rig, 0);
+    sleep_us(1000);
+    rig_submit(&rig, 1);
+    assert_true(rig_wait(&rig, 1, 1).end_ns < rig_wait(&rig, 0, 1).end_ns);
+    rig_free(&slow);
+    rig_free(&quick);
+    rig_close(&rig);
+}
+
 static void a_cancelled_run_skips_and_the_next_is_right(void **state)
 {
     (void)state;
@@ -408,6 +436,7 @@ int main(void)
         cmocka_unit_test(an_unknown_instruction_set_is_unsupported),
         cmocka_unit_test(many_runs_in_flight_are_all_right),
         cmocka_unit_test(no_wake_up_is_lost),
+        cmocka_unit_test(a_new_run_does_not_wait_for_a_tile_of_another),
         cmocka_unit_test(a_cancelled_run_skips_and_the_next_is_right),
         cmocka_unit_test(parking_and_starting_loses_no_run),
         cmocka_unit_test(unmapped_memory_is_unknown),
