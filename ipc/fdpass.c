@@ -3,9 +3,12 @@
  *
  * A descriptor in a control message is open in this process from the moment recvmsg() returns,
  * whether or not the message is to our liking. So the array is collected first and judged after,
- * and every refusal closes it.
+ * and every refusal discards it. There is room for as many as the kernel carries: what did not fit
+ * it would close in our name, and make us wait for that (discard.c).
  */
 #include "ipc/fdpass.h"
+
+#include "ipc/discard.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -13,10 +16,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define CARRIED_MAX 253 /* SCM_MAX_FD of the kernel */
+
 /* Aligned for cmsghdr, as CMSG_FIRSTHDR expects. */
 union control {
     struct cmsghdr header;
-    char bytes[CMSG_SPACE(ATTND_FDS_MAX * sizeof(int))];
+    char bytes[CMSG_SPACE(CARRIED_MAX * sizeof(int))];
 };
 
 static int is_disconnect(int error)
@@ -54,8 +59,7 @@ int attnd_fdpass_send(int socket, const void *data, size_t bytes, const int *fds
     return is_disconnect(errno) ? -ATTND_E_DISCONNECTED : -ATTND_E_SYSTEM;
 }
 
-/* The kernel cuts what does not fit the control buffer (and says MSG_CTRUNC), so no more than
- * ATTND_FDS_MAX can be found. */
+/* @fds: [CARRIED_MAX] */
 static int collect_fds(struct msghdr *message, int *fds)
 {
     int count = 0;
@@ -64,7 +68,7 @@ static int collect_fds(struct msghdr *message, int *fds)
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
             continue;
         size_t fds_bytes = header->cmsg_len - CMSG_LEN(0);
-        assert((size_t)count + fds_bytes / sizeof(int) <= ATTND_FDS_MAX);
+        assert((size_t)count + fds_bytes / sizeof(int) <= CARRIED_MAX);
         memcpy(fds + count, CMSG_DATA(header), fds_bytes);
         count += (int)(fds_bytes / sizeof(int));
     }
@@ -91,13 +95,16 @@ long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_c
         return is_disconnect(errno) ? -ATTND_E_DISCONNECTED : -ATTND_E_SYSTEM;
     }
 
-    int count = collect_fds(&message, fds);
-    int truncated = message.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
+    int carried[CARRIED_MAX];
+    int count = collect_fds(&message, carried);
+    int truncated = message.msg_flags & (MSG_TRUNC | MSG_CTRUNC) || count > ATTND_FDS_MAX;
     if (received == 0 || truncated) {
         /* An empty datagram looks like end of file, and no peer of ours sends one. */
-        attnd_fdpass_close(fds, count);
+        if (count > 0)
+            attnd_discard(carried, count);
         return truncated ? -ATTND_E_PROTOCOL : -ATTND_E_DISCONNECTED;
     }
+    memcpy(fds, carried, (size_t)count * sizeof(int));
     *fd_count = count;
     return received;
 }

@@ -24,13 +24,14 @@ int attnd_fdpass_send(int socket, const void *data, size_t bytes, const int *fds
  * @fds: receives up to ATTND_FDS_MAX descriptors, CLOEXEC, now the caller's; *fd_count says how
  * many
  *
- * Descriptors that do not fit are closed and the datagram refused.
+ * A datagram with more descriptors is refused, and they are discarded (discard.h).
  * Return: bytes > 0; 0 would block; -ATTND_E_DISCONNECTED at end of file; -ATTND_E_PROTOCOL for a
- * truncated datagram or control message (its descriptors are closed); -ATTND_E_SYSTEM.
+ * truncated datagram or control message (its descriptors are discarded); -ATTND_E_SYSTEM.
  */
 long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_count);
 
-/** attnd_fdpass_close() - close an array of descriptors. */
+/** attnd_fdpass_close() - close an array of descriptors. Those of a client are discarded instead
+ * (discard.h). */
 void attnd_fdpass_close(const int *fds, int fd_count);
 
 #endif

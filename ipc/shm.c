@@ -79,12 +79,11 @@ int attnd_shm_check_import(int fd, uint64_t size_bytes, struct attnd_fault *faul
 {
     struct statfs filesystem;
     struct stat file;
-    if (fstatfs(fd, &filesystem) < 0 || fstat(fd, &file) < 0)
-        return attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_SEALS, 0, 0, F_SEAL_SHRINK);
-
-    /* Seals first: only with SHRINK does the size below stay true. */
+    /* Seals first: only with SHRINK does the size below stay true, and only a file that has seals
+     * answers the rest by itself (a FUSE file would ask its server, which may take for ever). */
     int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || filesystem.f_type != TMPFS_MAGIC)
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstatfs(fd, &filesystem) < 0 ||
+        fstat(fd, &file) < 0 || filesystem.f_type != TMPFS_MAGIC)
         return attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_SEALS, 0, seals < 0 ? 0 : seals,
                                F_SEAL_SHRINK);
     if (size_bytes == 0 || (uint64_t)file.st_size < size_bytes)

@@ -8,6 +8,7 @@
  */
 #include "service/control.h"
 
+#include "ipc/discard.h"
 #include "service/control_decode.h"
 
 #include <assert.h>
@@ -178,7 +179,10 @@ void attnd_control_serve(struct attnd_client *client)
         answer(client, request, rc, fds, fds_count);
     else
         attnd_client_kill(client, "its datagram is no request");
+    int left = 0;
     for (int i = 0; i < fds_count; i++)
         if (fds[i] >= 0)
-            attnd_fdpass_close(&fds[i], 1);
+            fds[left++] = fds[i];
+    if (left > 0)
+        attnd_discard(fds, left);
 }

@@ -8,12 +8,17 @@
  * the worker's table is not given out again before the worker has said that it let go.
  */
 #include "service/control.h"
+
+#include "ipc/discard.h"
 #include "service/device.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+/* From here on the last close() may take longer than others should wait: 1 GiB is some 50 ms. */
+#define LARGE_BYTES (16u << 20)
 
 static uint32_t find_index(const struct attnd_service *service)
 {
@@ -126,9 +131,13 @@ void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memo
     refund(service, memory);
     /* The worker may answer at once, and the object is gone then. */
     int fd = memory->fd;
+    int large = memory->size_bytes >= LARGE_BYTES;
     memory->fd = -1;
     attnd_supervisor_unmap(service->supervisor, memory->index);
-    close(fd);
+    if (large)
+        attnd_discard(&fd, 1);
+    else
+        close(fd);
 }
 
 void attnd_memory_unmapped(struct attnd_service *service, uint32_t index)

@@ -14,6 +14,8 @@
  */
 #include "service/control.h"
 
+#include "ipc/discard.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
@@ -194,7 +196,7 @@ void attnd_client_reap(struct attnd_service *service, int all)
         }
         *link = client->next;
         attnd_client_unmap(client);
-        close(client->socket);
+        attnd_discard(&client->socket, 1); /* what was sent and not received is in it */
         if (client->pidfd >= 0)
             close(client->pidfd);
         free(client);
@@ -305,7 +307,7 @@ static void welcome(struct attnd_service *service, int fd)
     if (!client) {
         attnd_log(ATTND_LOG_WARNING, "a connection is refused: %u are waiting already",
                   service->visitors_count);
-        close(fd);
+        attnd_discard(&fd, 1);
         return;
     }
     client->service = service;

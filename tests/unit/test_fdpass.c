@@ -129,6 +129,14 @@ static void a_full_socket_says_full(void **state)
     assert_int_equal(rc, -ATTND_E_FULL);
 }
 
+/* Discarding may take a thread. */
+static void must_come_back_to(int before)
+{
+    for (int i = 0; i < 2000 && open_fds() != before; i++)
+        usleep(1000);
+    assert_int_equal(open_fds(), before);
+}
+
 static void a_truncated_datagram_closes_its_descriptors(void **state)
 {
     (void)state;
@@ -138,7 +146,7 @@ static void a_truncated_datagram_closes_its_descriptors(void **state)
     assert_int_equal(attnd_fdpass_recv(pair[1], data, sizeof(data), got, &count),
                      -ATTND_E_PROTOCOL);
     assert_int_equal(count, 0);
-    assert_int_equal(open_fds(), before);
+    must_come_back_to(before);
 }
 
 static void more_descriptors_than_fit_close_them_all(void **state)
@@ -151,7 +159,7 @@ static void more_descriptors_than_fit_close_them_all(void **state)
         assert_int_equal(attnd_fdpass_recv(pair[1], data, sizeof(data), got, &count),
                          -ATTND_E_PROTOCOL);
         assert_int_equal(count, 0);
-        assert_int_equal(open_fds(), before);
+        must_come_back_to(before);
     }
     /* the socket still works */
     assert_int_equal(attnd_fdpass_send(pair[0], "x", 1, NULL, 0), 0);
@@ -167,7 +175,7 @@ static void an_empty_datagram_smuggles_nothing_in(void **state)
     assert_int_equal(attnd_fdpass_recv(pair[1], data, sizeof(data), got, &count),
                      -ATTND_E_DISCONNECTED);
     assert_int_equal(count, 0);
-    assert_int_equal(open_fds(), before);
+    must_come_back_to(before);
 }
 
 static void a_closed_peer_is_disconnected_without_a_signal(void **state)
