@@ -180,8 +180,8 @@ static void take_slot(struct attnd_session_lanes *session, const struct attnd_sq
 }
 
 /* Is there a completion slot for this operation besides those in flight, and memory for its data?
- * A client that does not read its completions must not keep the daemon awake, and will not wake it
- * when it does: then, and only when no retire would, a timer looks again. */
+ * A client that does not read its completions must not keep the daemon awake, and may fail to wake
+ * it when it does: then, and only when no retire would, a timer looks again. */
 static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_client *client = session->client;
@@ -208,15 +208,6 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
     return 0;
 }
 
-/* @begin_ns: when the clock was first looked at; 0: not yet. */
-static int time_is_up(uint64_t *begin_ns)
-{
-    uint64_t now_ns = attnd_clock_ns();
-    if (*begin_ns == 0)
-        *begin_ns = now_ns;
-    return now_ns - *begin_ns >= SUBMIT_BURST_NS;
-}
-
 int attnd_submit_sweep(struct attnd_session_lanes *session)
 {
     struct attnd_consumer *sq = &session->client->sq;
@@ -226,10 +217,14 @@ int attnd_submit_sweep(struct attnd_session_lanes *session)
     while (moved < SUBMIT_BURST && (rc = attnd_consumer_peek(sq, &sqe)) > 0) {
         if (!has_room(session, &sqe))
             return moved;
+        int look =
+            carries_data(&sqe) || moved % SUBMIT_SLOTS_PER_CLOCK == SUBMIT_SLOTS_PER_CLOCK - 1;
+        if (look && begin_ns == 0)
+            begin_ns = attnd_clock_ns();
         take_slot(session, &sqe);
         attnd_consumer_skip(sq);
         moved++;
-        if ((carries_data(&sqe) || moved % SUBMIT_SLOTS_PER_CLOCK == 0) && time_is_up(&begin_ns))
+        if (look && attnd_clock_ns() - begin_ns >= SUBMIT_BURST_NS)
             return moved;
     }
     if (rc < 0)
