@@ -3,7 +3,8 @@
  *   check --record bench/results -- build/tests/long/PROGRAM...
  *
  * Runs the program, lets its output through, and takes the number from its last line of the form
- * "verified N batches, M mismatches". A mismatch, a failing program or a missing line records nothing. */
+ * "verified N batches, M mismatches". A mismatch, a failing program or a missing line records
+ * nothing. */
 #include "bench/support/record.h"
 
 #include <argp.h>

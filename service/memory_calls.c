@@ -51,7 +51,7 @@ int attnd_call_memory_register(struct attnd_call *call)
 {
     const Attnd__MemoryRegister *request = call->request->memory_register;
     Attnd__MemoryReply *reply = attnd_call_alloc(call, sizeof(*reply));
-    struct attnd_memory *memory;
+    struct attnd_memory *memory = NULL;
 
     if (!reply)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
@@ -60,7 +60,7 @@ int attnd_call_memory_register(struct attnd_call *call)
     int rc = call->fds_count ? import(call, &memory)
                              : attnd_memory_make(call->client, (uint32_t)request->memory_kind,
                                                  request->size_bytes, &memory, call->fault);
-    if (rc != 0)
+    if (rc != 0 || !memory)
         return rc;
 
     attnd__memory_reply__init(reply);

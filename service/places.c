@@ -105,7 +105,8 @@ static struct span plane_span(const struct attnd_pool *pool, const struct attnd_
 static int refuse_planes(const struct attnd_service *service, const struct span *span,
                          enum attnd_field field, struct attnd_fault *fault)
 {
-    if (!span->memory->pools) /* nobody's runs should pay for pools that others make */
+    if (!span->memory ||
+        !span->memory->pools) /* nobody's runs should pay for pools that others make */
         return 0;
     for (const struct attnd_pool *pool = service->pools; pool; pool = pool->next) {
         if (!pool_lies_in(pool, span->memory))
@@ -132,7 +133,7 @@ static int resolve_attend(const struct attnd_service *service, const struct attn
     const struct attnd_plan_object *plan = op->plan;
     const struct want q_want = {ATTND_F_Q, sqe->q_memory, 16, sqe->q_offset_bytes, plan->q_bytes};
     const struct want o_want = {ATTND_F_O, sqe->o_memory, 16, sqe->o_offset_bytes, plan->o_bytes};
-    struct span q, o, lse;
+    struct span q = {0}, o = {0}, lse = {0};
 
     int rc = resolve(op->memories[0], &q_want, &run->q, &q, fault);
     if (rc == 0)
@@ -162,7 +163,7 @@ static int resolve_append(const struct attnd_service *service, const struct attn
     const struct attnd_plan_object *plan = op->plan;
     const struct want k_want = {ATTND_F_K, sqe->k_memory, 16, sqe->k_offset_bytes, plan->k_bytes};
     const struct want v_want = {ATTND_F_V, sqe->v_memory, 16, sqe->v_offset_bytes, plan->v_bytes};
-    struct span k, v;
+    struct span k = {0}, v = {0};
 
     int rc = resolve(op->memories[0], &k_want, &run->k, &k, fault);
     if (rc == 0)
