@@ -1,110 +1,38 @@
 /*
- * backend.cu - the host half of the CUDA backend: memory, launch, park, and two duties the device
- * cannot do itself.
+ * backend.cu - the host half of the CUDA backend: launch, park, and two duties the device cannot do
+ * itself.
  *
  * The device reads commands from and writes retires to the queue segment, which is registered with
  * the driver; the port's next() and retire() are not used. One host thread beats the heart (a
  * kernel whose host is gone leaves by itself) and wakes the daemon when a retire finds it asleep: a
  * GPU cannot make a system call. It also brings other variants of the worker kernel (head
  * dimension, element type): when a run needs one that is not resident, the kernels leave, and those
- * that were used come back beside it, the SMs shared out evenly. What waits for a resident kernel
- * to end (unregistering memory) is done with the kernel parked; everything else is on the list of
- * calls that were measured not to wait.
+ * that were used come back beside it, the SMs shared out evenly. Everything done while a kernel is
+ * resident is on the list of calls that were measured not to wait for it to end. Memory is the
+ * business of memory.cu.
  */
-#include "persistent/cuda/resident.cuh"
+#include "persistent/cuda/backend.cuh"
 
 extern "C" {
-#include "persistent/backend.h"
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
 }
 
-#include <cuda.h>
-#include <cuda_runtime.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 using attnd::ActiveRun;
 using attnd::Memory;
 using attnd::Resident;
 
-struct Mapping {
-    void *address; /* host mapping of a memfd, or NULL */
-    CUdeviceptr device; /* mapping of device memory, or 0 */
-    uint64_t size_bytes;
-};
-
-/* The driver's own calls that device memory needs. Asked for by name: the program must load where
- * there is no driver. */
-struct Driver {
-    decltype(&cuMemImportFromShareableHandle) import;
-    decltype(&cuMemRelease) release;
-    decltype(&cuMemAddressReserve) reserve;
-    decltype(&cuMemAddressFree) unreserve;
-    decltype(&cuMemMap) map;
-    decltype(&cuMemUnmap) unmap;
-    decltype(&cuMemSetAccess) set_access;
-};
-
-struct attnd_backend {
-    attnd_backend_config config;
-    Driver driver;
-    attnd_queue_head *queue_device; /* the queue segment as the device sees it */
-    Resident *resident;             /* device memory */
-    Resident settings;              /* what was last written there before a launch */
-    Memory *memories;               /* device memory */
-    Mapping mappings[ATTND_MEMORIES_MAX];
-    attnd::HostWords *words; /* pinned */
-    cudaStream_t streams[1 + attnd::variants_count], copy_stream;
-    uint32_t variants; /* resident, or to be at the next start */
-    int failed;        /* the helper could not launch */
-    int running;
-    pthread_t helper;
-    uint32_t helper_leave;
-    int workers;
-};
-
-static int cuda_fault(cudaError_t error, attnd_fault *fault)
+int cuda_fault(cudaError_t error, attnd_fault *fault)
 {
     int code = error == cudaErrorMemoryAllocation ? -ATTND_E_NO_MEMORY
                : error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver
                    ? -ATTND_E_UNSUPPORTED
                    : -ATTND_E_SYSTEM;
     return attnd_fault_set(fault, code, ATTND_F_NONE, 0, error, 0);
-}
-
-static int driver_fault(CUresult result, uint32_t index, attnd_fault *fault)
-{
-    int code = result == CUDA_ERROR_OUT_OF_MEMORY ? -ATTND_E_NO_MEMORY : -ATTND_E_SYSTEM;
-    return attnd_fault_set(fault, code, ATTND_F_MEMORY, index, result, 0);
-}
-
-template <typename Function> static cudaError_t driver_call(const char *name, Function *function)
-{
-    cudaDriverEntryPointQueryResult found;
-    cudaError_t error = cudaGetDriverEntryPointByVersion(
-        name, reinterpret_cast<void **>(function), 12000, cudaEnableDefault, &found);
-    return error == cudaSuccess && found != cudaDriverEntryPointSuccess
-               ? cudaErrorInsufficientDriver
-               : error;
-}
-
-static cudaError_t load_driver(Driver *driver)
-{
-    cudaError_t error;
-    if ((error = driver_call("cuMemImportFromShareableHandle", &driver->import)) ||
-        (error = driver_call("cuMemRelease", &driver->release)) ||
-        (error = driver_call("cuMemAddressReserve", &driver->reserve)) ||
-        (error = driver_call("cuMemAddressFree", &driver->unreserve)) ||
-        (error = driver_call("cuMemMap", &driver->map)) ||
-        (error = driver_call("cuMemUnmap", &driver->unmap)) ||
-        (error = driver_call("cuMemSetAccess", &driver->set_access)))
-        return error;
-    return cudaSuccess;
 }
 
 static uint64_t monotonic_ns()
@@ -256,7 +184,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     backend->workers = properties.multiProcessorCount - 1;
     if (config->threads && int(config->threads) < backend->workers)
         backend->workers = int(config->threads);
-    if ((error = load_driver(&backend->driver)) || (error = allocate(backend))) {
+    if ((error = driver_load(&backend->driver)) || (error = allocate(backend))) {
         free(backend); /* the process ends; the driver takes the rest back */
         return cuda_fault(error, fault);
     }
@@ -271,7 +199,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     return 0;
 }
 
-static int cuda_start(attnd_backend *backend)
+int backend_start(attnd_backend *backend)
 {
     attnd::HostWords *words = backend->words;
     backend->settings.host_clock_offset_ns =
@@ -288,8 +216,7 @@ static int cuda_start(attnd_backend *backend)
     return 0;
 }
 
-/* The kernel finishes what it published and leaves. @park: through the word the device watches. */
-static int quiesce(attnd_backend *backend)
+int backend_quiesce(attnd_backend *backend)
 {
     attnd_queue_head *queue = backend->config.queue;
     if (!backend->running)
@@ -307,123 +234,17 @@ static int quiesce(attnd_backend *backend)
 
 static int cuda_park(attnd_backend *backend)
 {
-    int code = quiesce(backend);
+    int code = backend_quiesce(backend);
     attnd_publish32(&backend->config.queue->state, ATTND_WORKER_PARKED);
     return code;
 }
 
-/* Where the device finds the memory of an index; runs that name it come after this. */
-static cudaError_t set_memory(attnd_backend *backend, uint32_t index, const Memory *memory)
-{
-    cudaError_t error =
-        cudaMemcpyAsync(&backend->memories[index], memory, sizeof(*memory), cudaMemcpyHostToDevice,
-                        backend->copy_stream);
-    return error ? error : cudaStreamSynchronize(backend->copy_stream);
-}
-
-static int map_host(attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-                    attnd_fault *fault)
-{
-    void *address = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (address == MAP_FAILED)
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_MEMORY, index, errno, 0);
-    Memory memory = {NULL, size_bytes};
-    cudaError_t error;
-    if ((error = cudaHostRegister(address, size_bytes, cudaHostRegisterMapped)) ||
-        (error = cudaHostGetDevicePointer((void **)&memory.base, address, 0)) ||
-        (error = set_memory(backend, index, &memory))) {
-        munmap(address, size_bytes);
-        return cuda_fault(error, fault);
-    }
-    backend->mappings[index].address = address;
-    backend->mappings[index].size_bytes = size_bytes;
-    return 0;
-}
-
-static void unmap_device(const Driver *driver, CUdeviceptr address, uint64_t size_bytes)
-{
-    driver->unmap(address, size_bytes);
-    driver->unreserve(address, size_bytes);
-}
-
-/* None of these calls waits for a resident kernel, which sees the mapping at once. */
-static CUresult import_device(const Driver *driver, int fd, uint64_t size_bytes,
-                              CUdeviceptr *address)
-{
-    CUmemGenericAllocationHandle handle;
-    CUmemAccessDesc access = {};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE; /* number 0, as cudaSetDevice() */
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    CUresult result = driver->import(&handle, (void *)(uintptr_t)fd,
-                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    if (result)
-        return result;
-    result = driver->reserve(address, size_bytes, 0, 0, 0);
-    if (!result) {
-        result = driver->map(*address, size_bytes, 0, handle, 0);
-        if (result)
-            driver->unreserve(*address, size_bytes);
-        else if ((result = driver->set_access(*address, size_bytes, &access, 1)))
-            unmap_device(driver, *address, size_bytes);
-    }
-    driver->release(handle); /* the mapping keeps the memory */
-    return result;
-}
-
-static int map_device(attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-                      attnd_fault *fault)
-{
-    CUdeviceptr address;
-    CUresult result = import_device(&backend->driver, fd, size_bytes, &address);
-    if (result)
-        return driver_fault(result, index, fault);
-    Memory memory = {NULL, size_bytes};
-    memory.base = reinterpret_cast<decltype(memory.base)>(address);
-    cudaError_t error = set_memory(backend, index, &memory);
-    if (error) {
-        unmap_device(&backend->driver, address, size_bytes);
-        return cuda_fault(error, fault);
-    }
-    backend->mappings[index].device = address;
-    backend->mappings[index].size_bytes = size_bytes;
-    return 0;
-}
-
-static int cuda_map(attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-                    uint32_t kind, attnd_fault *fault)
-{
-    if (index >= ATTND_MEMORIES_MAX || backend->mappings[index].size_bytes)
-        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0, index,
-                               ATTND_MEMORIES_MAX);
-    return kind == ATTND_KIND_DEVICE ? map_device(backend, index, fd, size_bytes, fault)
-                                     : map_host(backend, index, fd, size_bytes, fault);
-}
-
-static int cuda_unmap(attnd_backend *backend, uint32_t index)
-{
-    Memory none = {NULL, 0};
-    int was_running = backend->running;
-    if (index >= ATTND_MEMORIES_MAX || !backend->mappings[index].size_bytes)
-        return -ATTND_E_UNKNOWN;
-    Mapping *mapping = &backend->mappings[index];
-    set_memory(backend, index, &none);
-    quiesce(backend); /* unregistering waits for a resident kernel */
-    if (mapping->address) {
-        cudaHostUnregister(mapping->address);
-        munmap(mapping->address, mapping->size_bytes);
-    } else {
-        unmap_device(&backend->driver, mapping->device, mapping->size_bytes);
-    }
-    *mapping = Mapping{};
-    return was_running ? cuda_start(backend) : 0;
-}
-
 static void cuda_destroy(attnd_backend *backend)
 {
-    quiesce(backend);
+    backend_quiesce(backend);
     for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
         if (backend->mappings[i].size_bytes)
-            cuda_unmap(backend, i);
+            memory_unmap(backend, i);
     cudaFreeAsync(backend->settings.scratch, backend->copy_stream);
     cudaStreamSynchronize(backend->copy_stream);
     cudaFree(backend->settings.mirror);
@@ -440,5 +261,5 @@ static void cuda_destroy(attnd_backend *backend)
 }
 
 extern "C" const attnd_backend_ops attnd_backend_cuda = {
-    "cuda", cuda_create, cuda_start, cuda_map, cuda_unmap, cuda_park, cuda_destroy,
+    "cuda", cuda_create, backend_start, memory_map, memory_unmap, cuda_park, cuda_destroy,
 };
