@@ -58,6 +58,7 @@ struct attnd_info {
     char daemon_version[32];
     uint32_t ring_entries;
     uint64_t arena_bytes;
+    char residency[16]; /* "shared", "exclusive", "isolated"; "": no GPU */
 };
 
 /**

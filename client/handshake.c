@@ -167,6 +167,8 @@ static void fill_info(struct attnd_info *info, const Attnd__HelloReply *hello)
     info->arena_bytes = hello->arena_bytes;
     snprintf(info->backend, sizeof(info->backend), "%s", hello->backend);
     snprintf(info->isa, sizeof(info->isa), "%s", hello->isa);
+    snprintf(info->residency, sizeof(info->residency), "%s",
+             hello->residency ? hello->residency : "");
     snprintf(info->daemon_version, sizeof(info->daemon_version), "%s", hello->daemon_version);
 }
 

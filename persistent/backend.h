@@ -29,6 +29,14 @@ struct attnd_port {
     void (*retire)(void *context, const struct attnd_retire *retire);
 };
 
+/* Faults made on purpose, to test what follows from them. */
+enum attnd_injection {
+    ATTND_INJECT_NONE,
+    ATTND_INJECT_STALL, /* runs begin and never end */
+    ATTND_INJECT_STUCK, /* a tile waits in vain and says so */
+    ATTND_INJECT_FAULT  /* an illegal access on the device, some time after the first run */
+};
+
 struct attnd_backend_config {
     struct attnd_queue_head *queue; /* the mapped queue segment; info and state are the backend's */
     uint64_t queue_bytes;
@@ -36,11 +44,15 @@ struct attnd_backend_config {
     uint32_t threads;              /* tile workers; 0: one a processor it may run on */
     uint64_t scratch_bytes;        /* budget for partials */
     const char *isa;               /* NULL: the best there is; else "avx512", "avx2", "portable" */
+    const char *residency;         /* "auto", "shared", "exclusive", "isolated": GPU only */
+    uint32_t sms;                  /* to be resident on in "shared"; 0: half of them */
+    int burst;                     /* more workers beside those when much is queued */
+    enum attnd_injection injection;
 };
 
 struct attnd_backend;
 
-/* A backend. All functions are called from the worker's main thread only. */
+/* A backend. All functions but check() are called from the worker's main thread only. */
 struct attnd_backend_ops {
     const char *name;
 
@@ -63,6 +75,14 @@ struct attnd_backend_ops {
     /* Finishes what was begun, takes nothing more, sets state PARKED; start() resumes. Runs not
      * begun stay queued. Return: 0. Blocks for at most the longest tile. */
     int (*park)(struct attnd_backend *backend);
+
+    /* Is everything well? Asked every check_period_ms by a thread of its own, concurrently with all
+     * the others. @report: why not, several lines. Of a backend that is not well nothing more is
+     * asked; what can still be ended in order has been when this returns. Return: 0;
+     * -ATTND_E_SYSTEM (the device failed), -ATTND_E_TIMEOUT (a tile does not end). NULL: always
+     * well. */
+    int (*check)(struct attnd_backend *backend, char *report, size_t report_bytes);
+    uint32_t check_period_ms;
 
     /* After park(). */
     void (*destroy)(struct attnd_backend *backend);

@@ -203,6 +203,14 @@ enum attnd_worker_state {
     ATTND_WORKER_PARKED = 2 /* no tile is held and none will be taken until park is 0 again */
 };
 
+/* How the worker's kernels live beside those of others on its GPU (ARCHITECTURE.md). */
+enum attnd_residency {
+    ATTND_RESIDENCY_NONE = 0,      /* no GPU */
+    ATTND_RESIDENCY_SHARED = 1,    /* resident on some SMs */
+    ATTND_RESIDENCY_EXCLUSIVE = 2, /* resident on all SMs */
+    ATTND_RESIDENCY_ISOLATED = 3   /* there while something is queued */
+};
+
 /* What the worker says of itself before it reports RUNNING. */
 struct attnd_worker_info {
     char backend[16];       /* "cpu", "cuda" */
@@ -210,10 +218,14 @@ struct attnd_worker_info {
     uint32_t tile_workers;  /* threads or CTAs that pull tiles */
     uint32_t rows_per_tile; /* packed query rows (tokens x group) of a compute-bound tile */
     uint32_t kv_granule;    /* split boundaries are multiples of this many tokens */
-    uint32_t zero;
+    uint32_t residency;     /* enum attnd_residency */
     uint64_t scratch_bytes; /* for partials of all runs in flight */
+    uint32_t sms;           /* of the GPU; 0: there is none */
+    uint32_t sms_resident;  /* that the kernels take, the dispatcher's included */
+    uint32_t sms_burst;     /* that they take beside those when much is queued */
+    uint32_t mps;           /* 1: contexts on this GPU are shared through MPS */
 };
-ATTND_ASSERT_SIZE(attnd_worker_info, 72);
+ATTND_ASSERT_SIZE(attnd_worker_info, 88);
 
 /* First page of the queue segment. Ring words as in the session segments, one line each. */
 struct attnd_queue_head {
@@ -242,9 +254,10 @@ struct attnd_queue_head {
 
     uint32_t park;  /* daemon: 1 asks the worker to park */
     uint32_t state; /* worker: enum attnd_worker_state */
-    uint32_t zero7[14];
+    uint32_t heart; /* worker: counts for as long as its process moves */
+    uint32_t zero7[13];
     struct attnd_worker_info info; /* worker */
-    uint32_t zero8[14];
+    uint32_t zero8[10];
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
 ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);

@@ -69,6 +69,13 @@ static void print_service(FILE *out, const Attnd__Status *status)
             " restarts\n",
             status->worker_pid, or_dash(status->worker_state), or_dash(status->backend),
             or_dash(status->isa), status->tile_workers, status->worker_restarts);
+    if (status->worker_last_end)
+        fprintf(out, "         the one before %s\n", status->worker_last_end);
+    if (status->residency)
+        fprintf(out, "gpu      %s: %" PRIu32 " of %" PRIu32 " SMs%s, %s MPS\n", status->residency,
+                status->sms_resident, status->sms,
+                status->sms_burst ? " (all when much is queued)" : "",
+                status->mps ? "under" : "no");
     fprintf(out, "queue    %" PRIu32 " runs with the worker, %" PRIu32 " waiting\n",
             status->queue_runs, status->queue_waiting);
     fprintf(out, "heap     %s of %s, %" PRIu32 " plans\n",

@@ -131,6 +131,7 @@ static int reply_hello(struct attnd_call *call)
     /* protobuf-c's strings are not const, and packing does not write them. */
     reply->backend = (char *)(uintptr_t)data.backend;
     reply->isa = (char *)(uintptr_t)data.isa;
+    reply->residency = (char *)(uintptr_t)data.residency;
     reply->daemon_version = (char *)(uintptr_t)ATTND_VERSION;
     call->reply->hello = reply;
     call->reply->result_case = ATTND__REPLY__RESULT_HELLO;

@@ -12,6 +12,7 @@
 #include "service/service.h"
 #include "service/worker_abi.h"
 #include "service/worker_port.h"
+#include "service/worker_watch.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -28,12 +29,12 @@
 /* A tile that takes longer than this to end is stuck. */
 #define PARK_TIMEOUT_S 5u
 
-enum exit_code { EXIT_PARKED = 0, EXIT_USAGE = 1, EXIT_NO_QUEUE = 2, EXIT_NO_BACKEND = 3 };
-
 /* ---- options ---- */
 
 struct options {
-    const char *backend, *isa;
+    const char *backend, *isa, *residency, *inject;
+    uint32_t sms;
+    int burst;
     uint32_t threads;
     uint64_t scratch_bytes;
     int parent;
@@ -49,7 +50,11 @@ enum key {
     KEY_SCRATCH,
     KEY_PARENT,
     KEY_LEVEL,
-    KEY_BELL
+    KEY_BELL,
+    KEY_RESIDENCY,
+    KEY_SMS,
+    KEY_BURST,
+    KEY_INJECT
 };
 
 static const struct argp_option option_list[] = {
@@ -57,6 +62,14 @@ static const struct argp_option option_list[] = {
     {"isa", KEY_ISA, "NAME", 0, "Instruction set: avx512, avx2, portable (default: the best)", 0},
     {"threads", KEY_THREADS, "N", 0, "Tile workers of the cpu backend (0: all processors)", 0},
     {"scratch", KEY_SCRATCH, "BYTES", 0, "Memory for partial results", 0},
+    {"residency", KEY_RESIDENCY, "MODE", 0,
+     "cuda: auto, shared, exclusive or isolated (default: auto)", 0},
+    {"sms", KEY_SMS, "N", 0, "cuda: SMs of \"shared\" (0: half of them)", 0},
+    {"burst", KEY_BURST, NULL, 0, "cuda: \"shared\" takes all SMs when much is queued", 0},
+    {"inject", KEY_INJECT, "FAULT", 0,
+     "For tests. stop: the process stops after its first run; and of the cuda backend, stall: runs "
+     "never end; stuck: a tile waits in vain; fault: an illegal access on the device",
+     0},
     {"parent", KEY_PARENT, "PID", 0, "Leave at once if this is not the parent", 0},
     {"log-level", KEY_LEVEL, "N", 0, "As syslog's, 3 to 7", 0},
     {"retire-eventfd", KEY_BELL, NULL, 0, "Descriptor 5 is an eventfd that wakes attnd", 0},
@@ -88,9 +101,21 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_BELL:
         options->retire_eventfd = 1;
         return 0;
+    case KEY_RESIDENCY:
+        options->residency = text;
+        return 0;
+    case KEY_SMS:
+        options->sms = (uint32_t)strtoul(text, NULL, 10);
+        return 0;
+    case KEY_BURST:
+        options->burst = 1;
+        return 0;
+    case KEY_INJECT:
+        options->inject = text;
+        return 0;
     case KEY_VERSION:
         fprintf(state->out_stream, "attnd-worker %s\n", ATTND_VERSION);
-        exit(EXIT_PARKED);
+        exit(ATTND_WORKER_EXIT_PARKED);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -104,9 +129,22 @@ static const char doc[] =
     "  0  parked and left\n"
     "  1  bad option or usage\n"
     "  2  no queue segment, or of another version\n"
-    "  3  the backend does not start";
+    "  3  the backend does not start\n"
+    "  4  the device failed\n"
+    "  5  a tile did not end";
 
 /* ---- the backend ---- */
+
+static enum attnd_injection injection(const char *name)
+{
+    static const char *const names[] = {[ATTND_INJECT_STALL] = "stall",
+                                        [ATTND_INJECT_STUCK] = "stuck",
+                                        [ATTND_INJECT_FAULT] = "fault"};
+    for (int i = ATTND_INJECT_STALL; i <= ATTND_INJECT_FAULT; i++)
+        if (name && strcmp(name, names[i]) == 0)
+            return (enum attnd_injection)i;
+    return ATTND_INJECT_NONE;
+}
 
 static int create(const char *name, const struct attnd_backend_config *config,
                   const struct attnd_backend_ops **ops, struct attnd_backend **backend,
@@ -229,6 +267,7 @@ static int map_queue(struct attnd_shm *queue)
 static int work(const struct options *options, const struct attnd_shm *queue, int signals)
 {
     struct worker worker = {.ops = NULL};
+    struct attnd_worker_watch watch = {.queue = queue->address};
     struct attnd_fault fault = {0};
 
     attnd_worker_port_init(&worker.port, queue->address,
@@ -238,10 +277,19 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
                                                 .port = &worker.port.port,
                                                 .threads = options->threads,
                                                 .scratch_bytes = options->scratch_bytes,
-                                                .isa = options->isa};
+                                                .isa = options->isa,
+                                                .residency = options->residency,
+                                                .sms = options->sms,
+                                                .burst = options->burst,
+                                                .injection = injection(options->inject)};
     int rc = create(options->backend, &config, &worker.ops, &worker.backend, &fault);
     if (rc == 0) {
+        watch.ops = worker.ops;
+        watch.backend = worker.backend;
+        watch.stop_once = options->inject && strcmp(options->inject, "stop") == 0;
         rc = worker.ops->start(worker.backend);
+        if (rc == 0)
+            rc = attnd_worker_watch_start(&watch);
         if (rc < 0) {
             attnd_fault_set(&fault, rc, ATTND_F_NONE, 0, 0, 0);
             worker.ops->destroy(worker.backend);
@@ -255,29 +303,30 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
                                                .limit = fault.limit};
     say(&ready);
     if (rc < 0)
-        return EXIT_NO_BACKEND;
+        return ATTND_WORKER_EXIT_NO_BACKEND;
 
     serve_until_told(&worker, signals);
     (void)alarm(PARK_TIMEOUT_S);
     (void)worker.ops->park(worker.backend);
+    attnd_worker_watch_stop(&watch);
     worker.ops->destroy(worker.backend);
-    return EXIT_PARKED;
+    return ATTND_WORKER_EXIT_PARKED;
 }
 
 int main(int argc, char **argv)
 {
     static const struct argp parser = {option_list, parse_option, NULL, doc, NULL, NULL, NULL};
-    struct options options = {.backend = "auto", .log_level = ATTND_LOG_INFO};
+    struct options options = {.backend = "auto", .residency = "auto", .log_level = ATTND_LOG_INFO};
     struct attnd_shm queue;
 
-    argp_err_exit_status = EXIT_USAGE;
+    argp_err_exit_status = ATTND_WORKER_EXIT_USAGE;
     if (argp_parse(&parser, argc, argv, 0, NULL, &options))
-        return EXIT_USAGE;
+        return ATTND_WORKER_EXIT_USAGE;
     attnd_log_level((enum attnd_log_level)options.log_level);
     int signals = read_signals();
     if (signals < 0 || !has_parent(&options) || map_queue(&queue) < 0) {
         attnd_log(ATTND_LOG_ERROR, "attnd-worker: no queue segment to work on");
-        return EXIT_NO_QUEUE;
+        return ATTND_WORKER_EXIT_NO_QUEUE;
     }
     int code = work(&options, &queue, signals);
     attnd_shm_unmap(&queue);

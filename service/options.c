@@ -29,7 +29,12 @@ enum option_key {
     KEY_HEAP,
     KEY_SCRATCH,
     KEY_MEMORY_MAX,
-    KEY_ALLOW_UID
+    KEY_ALLOW_UID,
+    KEY_RESIDENCY,
+    KEY_SMS,
+    KEY_BURST,
+    KEY_WATCHDOG,
+    KEY_INJECT
 };
 
 static const struct argp_option option_list[] = {
@@ -44,6 +49,19 @@ static const struct argp_option option_list[] = {
      "The worker program (default: attnd-worker beside attnd, else on PATH)", 2},
     {"isa", KEY_ISA, "NAME", 0, "Instruction set of the worker: avx512, avx2, portable", 2},
     {"threads", KEY_THREADS, "N", 0, "Threads of the CPU worker (default: all processors)", 2},
+    {"residency", KEY_RESIDENCY, "MODE", 0,
+     "How the CUDA worker lives beside other kernels of its GPU: shared (resident on --sms of the "
+     "SMs), exclusive (on all), isolated (there only while something is queued), or auto: shared "
+     "under MPS, isolated without (default: auto)",
+     2},
+    {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
+    {"burst", KEY_BURST, NULL, 0,
+     "A shared worker takes the other SMs too for a moment when much is queued", 2},
+    {"watchdog", KEY_WATCHDOG, "SECONDS", 0,
+     "A worker process that does not move for so long is killed and started again; 0: never "
+     "(default: 3)",
+     2},
+    {"inject", KEY_INJECT, "FAULT", OPTION_HIDDEN, "Tests: a fault that the first worker makes", 2},
     {"loop", KEY_LOOP, "KIND", 0, "auto, io_uring or epoll (default: auto)", 3},
     {"heap", KEY_HEAP, "SIZE", 0, "Memory for plans and pools' descriptions (default: 256M)", 3},
     {"scratch", KEY_SCRATCH, "SIZE", 0, "Memory for partial results (default: 256M)", 3},
@@ -162,6 +180,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
     static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
+    static const char *const residencies[] = {"auto", "shared", "exclusive", "isolated", NULL};
+    static const char *const faults[] = {"stop", "stall", "stuck", "fault", NULL};
     struct attnd_options *options = state->input;
 
     switch (key) {
@@ -186,6 +206,23 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         break;
     case KEY_THREADS:
         options->threads = parse_number(state, "threads", text, 1024);
+        break;
+    case KEY_RESIDENCY:
+        options->residency = parse_word(state, "residency", text, residencies);
+        break;
+    case KEY_SMS:
+        options->sms = parse_number(state, "sms", text, 1024);
+        if (options->sms == 1)
+            argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
+        break;
+    case KEY_BURST:
+        options->burst = 1;
+        break;
+    case KEY_WATCHDOG:
+        options->watchdog_s = parse_number(state, "watchdog", text, 3600);
+        break;
+    case KEY_INJECT:
+        options->inject = parse_word(state, "inject", text, faults);
         break;
     case KEY_LOOP:
         options->loop = parse_loop(state, text);
@@ -226,6 +263,8 @@ void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
 
     *options = (struct attnd_options){.backend = "auto",
+                                      .residency = "auto",
+                                      .watchdog_s = 3,
                                       .loop = ATTND_LOOP_AUTO,
                                       .heap_bytes = 256u << 20,
                                       .scratch_bytes = 256u << 20,

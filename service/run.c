@@ -173,6 +173,10 @@ static void announce(const struct attnd_service *service)
     attnd_log(ATTND_LOG_INFO, "attnd %s: socket %s, loop %s, backend %s, isa %s, %u tile workers",
               ATTND_VERSION, service->options.socket_path, attnd_loop_name(service->loop),
               data.backend, data.isa, data.tile_workers);
+    if (data.residency)
+        attnd_log(ATTND_LOG_INFO, "residency %s on %u of %u SMs%s, %s", data.residency,
+                  data.sms_resident, data.sms, data.sms_burst ? ", bursts on all" : "",
+                  data.mps ? "under MPS" : "without MPS");
     if (attnd_notify("READY=1") < 0)
         attnd_log(ATTND_LOG_WARNING, "the service manager cannot be told: %s", strerror(errno));
 }

@@ -160,8 +160,13 @@ struct attnd_options {
     const char *backend;     /* "auto", "cpu", "cuda" */
     const char *worker_path; /* NULL: attnd-worker beside the daemon, else on PATH */
     const char *isa;         /* NULL: best */
+    const char *residency;   /* "auto", "shared", "exclusive", "isolated" */
+    const char *inject;      /* tests: a fault that the first worker makes; NULL: none */
     enum attnd_loop_kind loop;
     uint32_t threads;          /* of the worker; 0: all processors */
+    uint32_t sms;              /* that "shared" is resident on; 0: half */
+    int burst;                 /* and more when much is queued */
+    uint32_t watchdog_s;       /* a worker that does not move for so long is killed; 0: never */
     uint64_t heap_bytes;       /* pools' planes and plans */
     uint64_t scratch_bytes;    /* partials */
     uint64_t memory_max_bytes; /* made by the daemon for one session */
@@ -288,6 +293,10 @@ struct attnd_data_status {
     const char *backend, *isa, *worker_state;
     pid_t worker_pid;
     uint32_t worker_restarts, tile_workers, queue_runs, queue_waiting;
+    const char *worker_last_end; /* of the worker before; NULL: this is the first */
+    const char *residency;       /* NULL: no GPU */
+    uint32_t sms, sms_resident, sms_burst;
+    int mps;
 };
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status);
 

@@ -95,17 +95,25 @@ static int run_worker(const struct attnd_options *options, const struct attnd_qu
 {
     char path[4096], backend[ARGUMENT_BYTES], isa[ARGUMENT_BYTES], threads[ARGUMENT_BYTES];
     char scratch[ARGUMENT_BYTES], parent[ARGUMENT_BYTES], level[ARGUMENT_BYTES];
+    char residency[ARGUMENT_BYTES], sms[ARGUMENT_BYTES], inject[ARGUMENT_BYTES];
     snprintf(backend, sizeof(backend), "--backend=%s", options->backend);
     snprintf(threads, sizeof(threads), "--threads=%u", options->threads);
     snprintf(scratch, sizeof(scratch), "--scratch=%" PRIu64, options->scratch_bytes);
     snprintf(parent, sizeof(parent), "--parent=%d", (int)getpid());
     snprintf(level, sizeof(level), "--log-level=%d", (int)options->log_level);
     snprintf(isa, sizeof(isa), "--isa=%s", options->isa ? options->isa : "");
-    char name[] = "attnd-worker", eventfd_doorbell[] = "--retire-eventfd";
-    char *arguments[9] = {name, backend, threads, scratch, parent, level};
-    int count = 6;
+    snprintf(residency, sizeof(residency), "--residency=%s", options->residency);
+    snprintf(sms, sizeof(sms), "--sms=%u", options->sms);
+    snprintf(inject, sizeof(inject), "--inject=%s", options->inject ? options->inject : "");
+    char name[] = "attnd-worker", eventfd_doorbell[] = "--retire-eventfd", burst[] = "--burst";
+    char *arguments[13] = {name, backend, threads, scratch, parent, level, residency, sms};
+    int count = 8;
     if (options->isa)
         arguments[count++] = isa;
+    if (options->burst)
+        arguments[count++] = burst;
+    if (options->inject)
+        arguments[count++] = inject;
     if (queue->retire_fd >= 0)
         arguments[count++] = eventfd_doorbell;
     return spawn(worker_path(options, path, sizeof(path)), arguments, fds, pid);
@@ -147,12 +155,33 @@ void attnd_spawn_signal(const struct attnd_process *process, int signal)
         (void)kill(process->pid, signal);
 }
 
+static const char *exit_name(int code)
+{
+    switch (code) {
+    case ATTND_WORKER_EXIT_PARKED:
+        return "it parked and left";
+    case ATTND_WORKER_EXIT_USAGE:
+        return "bad usage";
+    case ATTND_WORKER_EXIT_NO_QUEUE:
+        return "no queue segment";
+    case ATTND_WORKER_EXIT_NO_BACKEND:
+        return "its backend does not start";
+    case ATTND_WORKER_EXIT_DEVICE:
+        return "its device failed";
+    case ATTND_WORKER_EXIT_STUCK:
+        return "a tile did not end";
+    default:
+        return "unknown";
+    }
+}
+
 static void describe(int status, char *text, size_t text_bytes)
 {
     if (WIFSIGNALED(status))
         snprintf(text, text_bytes, "was killed by signal %d", WTERMSIG(status));
     else
-        snprintf(text, text_bytes, "exited with %d", WEXITSTATUS(status));
+        snprintf(text, text_bytes, "exited with %d (%s)", WEXITSTATUS(status),
+                 exit_name(WEXITSTATUS(status)));
 }
 
 int attnd_spawn_reap(struct attnd_process *process, uint64_t timeout_ns, char *text,

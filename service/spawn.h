@@ -26,7 +26,7 @@ void attnd_spawn_signal(const struct attnd_process *process, int signal);
 
 /**
  * attnd_spawn_reap() - collect it if it has ended, waiting at most @timeout_ns
- * @text: receives "exited with 3" or "was killed by signal 9"
+ * @text: receives "exited with 3 (its backend does not start)" or "was killed by signal 9"
  * Return: 1 it is gone (pid is 0 then, the descriptors stay); 0 it lives.
  */
 int attnd_spawn_reap(struct attnd_process *process, uint64_t timeout_ns, char *text,

@@ -108,6 +108,15 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->worker_state = text(data.worker_state);
     status->worker_restarts = data.worker_restarts;
     status->tile_workers = data.tile_workers;
+    status->worker_last_end = text(data.worker_last_end);
+    if (data.residency) {
+        status->residency = text(data.residency);
+        status->sms = data.sms;
+        status->sms_resident = data.sms_resident;
+        status->sms_burst = data.sms_burst;
+        status->mps = data.mps;
+        status->has_sms = status->has_sms_resident = status->has_sms_burst = status->has_mps = 1;
+    }
     status->queue_runs = data.queue_runs;
     status->queue_waiting = data.queue_waiting;
     attnd_heap_usage(service->queue, &status->heap_bytes, &status->heap_used_bytes);

@@ -17,6 +17,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -52,6 +53,7 @@ static void let_go(struct attnd_supervisor *supervisor)
     else if (process->pidfd >= 0)
         close(process->pidfd);
     attnd_loop_unwatch(loop, supervisor->timer, NULL, NULL);
+    attnd_watchdog_stop(supervisor);
     supervisor->control_watch = supervisor->pidfd_watch = supervisor->timer = NULL;
     process->control = process->pidfd = -1;
 }
@@ -114,9 +116,10 @@ static void come_again(struct attnd_supervisor *supervisor)
 
 static void bury(struct attnd_supervisor *supervisor)
 {
-    char text[64] = "does not end";
+    char *text = supervisor->last_end;
     pid_t pid = supervisor->process.pid;
-    (void)attnd_spawn_reap(&supervisor->process, REAP_NS, text, sizeof(text));
+    snprintf(text, sizeof(supervisor->last_end), "does not end");
+    (void)attnd_spawn_reap(&supervisor->process, REAP_NS, text, sizeof(supervisor->last_end));
     attnd_log(ATTND_LOG_WARNING, "worker %d: %s", (int)pid, text);
     let_go(supervisor);
     supervisor->condemned = 0;
@@ -170,6 +173,7 @@ static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
     int rc = attnd_spawn_worker(&service->options, service->queue, &supervisor->process, fault);
     if (rc < 0)
         return rc;
+    service->options.inject = NULL; /* the next one is to live */
     supervisor->state = ATTND_WORKER_COMING_UP;
     attnd_talk_send_due(supervisor);
     return 0;
@@ -260,7 +264,7 @@ static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns)
     while (attnd_observe32(&head->state) != ATTND_WORKER_PARKED && attnd_clock_ns() < deadline_ns) {
         /* The word it sleeps on has not changed: knock until it has looked at park. */
         (void)attnd_futex_wake(&head->command_tail, 1);
-        char text[64];
+        char text[96];
         if (attnd_spawn_reap(&supervisor->process, POLL_STEP_NS, text, sizeof(text)))
             return;
     }
@@ -270,7 +274,7 @@ void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout
 {
     struct attnd_process *process = &supervisor->process;
     uint64_t deadline_ns = attnd_clock_ns() + timeout_ns;
-    char text[64] = "";
+    char text[96] = "";
     pid_t pid = process->pid;
 
     if (supervisor->state == ATTND_WORKER_UP)

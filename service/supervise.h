@@ -30,6 +30,9 @@ struct attnd_supervisor {
     uint64_t delay_ns; /* before the next start; 0: none */
     struct attnd_watch *control_watch, *pidfd_watch, *timer;
     struct attnd_fault fault; /* why the worker says it cannot start */
+    char last_end[96];        /* how the worker before this one ended */
+    struct attnd_watch *watchdog;
+    uint32_t heart, heart_missed; /* seen last; looks since that found it unchanged */
 };
 
 int attnd_supervisor_new(struct attnd_service *service, struct attnd_supervisor **out);
@@ -47,6 +50,11 @@ void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout
 /** attnd_supervisor_kill() - the worker broke the protocol. Its death is handled like any other.
  * NULL is fine. */
 void attnd_supervisor_kill(struct attnd_supervisor *supervisor, const char *why);
+
+/** attnd_watchdog_start()/stop() - watchdog.c: from now on the worker's heart has to beat. Harmless
+ * twice. */
+void attnd_watchdog_start(struct attnd_supervisor *supervisor);
+void attnd_watchdog_stop(struct attnd_supervisor *supervisor);
 
 /** attnd_talk_send_due() - supervise_talk.c: send messages about memory that are due. */
 void attnd_talk_send_due(struct attnd_supervisor *supervisor);

@@ -71,6 +71,7 @@ static void worker_ready(struct attnd_supervisor *supervisor)
     supervisor->state = ATTND_WORKER_UP;
     attnd_loop_unwatch(supervisor->service->loop, supervisor->timer, NULL, NULL);
     supervisor->timer = NULL;
+    attnd_watchdog_start(supervisor);
     attnd_log(ATTND_LOG_INFO, "worker %d: running, backend %s (%s), %u tile workers",
               (int)supervisor->process.pid, info->backend, info->isa, info->tile_workers);
     if (attnd_sched_resume(supervisor->service->scheduler, info->scratch_bytes) < 0)
@@ -84,7 +85,8 @@ static void worker_failed(struct attnd_supervisor *supervisor,
     int code = message->code < 0 ? message->code : -ATTND_E_UNSUPPORTED;
     supervisor->fault = (struct attnd_fault){
         .code = code, .field = message->field, .value = message->value, .limit = message->limit};
-    attnd_log(ATTND_LOG_ERROR, "worker %d: cannot start: %s", (int)supervisor->process.pid,
+    attnd_log(ATTND_LOG_ERROR, "worker %d: cannot %s: %s", (int)supervisor->process.pid,
+              supervisor->state == ATTND_WORKER_UP ? "go on" : "start",
               attnd_fault_string(&supervisor->fault, text, sizeof(text)));
 }
 

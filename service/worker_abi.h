@@ -9,9 +9,20 @@
 
 #include "schemas/abi.h"
 
+/* How the worker ends, told apart by its exit code. */
+enum attnd_worker_exit {
+    ATTND_WORKER_EXIT_PARKED = 0,
+    ATTND_WORKER_EXIT_USAGE = 1,
+    ATTND_WORKER_EXIT_NO_QUEUE = 2,
+    ATTND_WORKER_EXIT_NO_BACKEND = 3,
+    ATTND_WORKER_EXIT_DEVICE = 4, /* a CUDA error, or a dispatcher that gave up */
+    ATTND_WORKER_EXIT_STUCK = 5   /* a tile that does not end */
+};
+
 enum attnd_worker_message_kind {
     ATTND_WORKER_READY = 1,  /* worker: RUNNING, queue->info is filled */
-    ATTND_WORKER_FAILED = 2, /* worker: cannot start; code, field, value, limit; it exits */
+    ATTND_WORKER_FAILED = 2, /* worker: cannot start, or not go on; code, field, value, limit; it
+                                exits */
     ATTND_WORKER_MAP = 3,    /* daemon: index, size, kind and one descriptor; answered with code */
     ATTND_WORKER_UNMAP = 4,  /* daemon: index; answered */
     ATTND_WORKER_PARK = 5    /* daemon: park; the answer is the state in the queue segment */

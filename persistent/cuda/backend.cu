@@ -261,5 +261,6 @@ static void cuda_destroy(attnd_backend *backend)
 }
 
 extern "C" const attnd_backend_ops attnd_backend_cuda = {
-    "cuda", cuda_create, backend_start, memory_map, memory_unmap, cuda_park, cuda_destroy,
+    "cuda", cuda_create, backend_start, memory_map, memory_unmap,
+    cuda_park, NULL, 0, cuda_destroy,
 };

@@ -66,11 +66,29 @@ static void what_is_not_given_has_a_default(void **state)
     assert_null(options.isa);
     assert_int_equal(options.loop, ATTND_LOOP_AUTO);
     assert_int_equal(options.threads, 0);
+    assert_string_equal(options.residency, "auto");
+    assert_int_equal(options.sms, 0);
+    assert_int_equal(options.burst, 0);
+    assert_int_equal(options.watchdog_s, 3);
+    assert_null(options.inject);
     assert_true(options.heap_bytes > 0 && options.scratch_bytes > 0);
     assert_true(options.memory_max_bytes > 0);
     assert_int_equal(options.allow_uids_count, 1);
     assert_int_equal(options.allow_uids[0], getuid());
     assert_int_equal(options.log_level, ATTND_LOG_INFO);
+}
+
+static void the_workers_way_of_living_is_an_option(void **state)
+{
+    (void)state;
+    struct attnd_options options =
+        parse((const char *const[]){"-s", "/x", "--residency=shared", "--sms=40", "--burst",
+                                    "--watchdog=0", "--inject=stall", NULL});
+    assert_string_equal(options.residency, "shared");
+    assert_int_equal(options.sms, 40);
+    assert_int_equal(options.burst, 1);
+    assert_int_equal(options.watchdog_s, 0);
+    assert_string_equal(options.inject, "stall");
 }
 
 static void what_is_given_is_taken(void **state)
@@ -114,9 +132,12 @@ static int exit_code(const char *const *arguments)
 static void bad_usage_exits_with_1_and_questions_with_0(void **state)
 {
     (void)state;
-    const char *const bad[] = {"--heap=0",      "--heap=x",    "--threads=-1",   "--threads=9999",
-                               "--loop=kqueue", "--backend=x", "--isa=sse",      "--socket=",
-                               "--allow-uid=a", "argument",    "--no-such-thing"};
+    const char *const bad[] = {"--heap=0",       "--heap=x",        "--threads=-1",
+                               "--threads=9999", "--loop=kqueue",   "--backend=x",
+                               "--isa=sse",      "--socket=",       "--allow-uid=a",
+                               "argument",       "--no-such-thing", "--residency=park",
+                               "--sms=1",        "--sms=2000",      "--watchdog=x",
+                               "--inject=luck"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(exit_code((const char *const[]){bad[i], NULL}), ATTND_EXIT_USAGE);
     assert_int_equal(exit_code((const char *const[]){"--help", NULL}), 0);
@@ -170,6 +191,7 @@ int main(void)
         cmocka_unit_test(sizes_have_suffixes),
         cmocka_unit_test(what_is_not_given_has_a_default),
         cmocka_unit_test(what_is_given_is_taken),
+        cmocka_unit_test(the_workers_way_of_living_is_an_option),
         cmocka_unit_test(bad_usage_exits_with_1_and_questions_with_0),
         cmocka_unit_test(the_socket_has_a_default_place),
         cmocka_unit_test(the_service_manager_is_told_where_it_asks_to_be),
