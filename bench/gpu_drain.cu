@@ -239,7 +239,8 @@ double read_gbps()
  */
 
 constexpr uint32_t ring_entries = 256;
-constexpr uint64_t commands_at = 4096, retires_at = commands_at + ring_entries * 64,
+constexpr uint64_t commands_at = 4096,
+                   retires_at = commands_at + ring_entries * sizeof(attnd_command),
                    runs_at = retires_at + ring_entries * 64, heap_at = runs_at + ring_entries * 256;
 
 /* Everything one shape owns. */
@@ -351,7 +352,7 @@ void make_plan(Bench &b, uint32_t plan_workers)
     head->heap_offset_bytes = heap_at;
     head->heap_bytes = b.queue_bytes - heap_at;
     head->ring_entries = ring_entries;
-    head->runs = ring_entries;
+    head->runs = head->runs_transient = ring_entries;
 }
 
 void make_resident(Bench &b, const Options &options)
@@ -415,9 +416,19 @@ void ring(Bench &b, uint32_t layer)
     run->o = {2, 0, layer * b.rows_bytes};
     run->lse = {3, 0, uint64_t(layer) * s.batch * s.rows * s.heads_q * 4};
     run->k = run->v = {ATTND_NONE, 0, 0};
+    run->mailbox = ATTND_NONE;
+    const attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(b.queue + heap_at);
+    const attnd_heap_plane *planes = reinterpret_cast<const attnd_heap_plane *>(pool + 1);
     *command = {};
     command->kind = ATTND_COMMAND_RUN;
     command->run = slot;
+    command->set_version = attnd_plan_head(b.plan)->set_version;
+    command->advance_version = attnd_plan_head(b.plan)->advance_version;
+    command->page_size = pool->page_size;
+    command->pages = pool->pages;
+    command->body = *run;
+    command->k = planes[layer];
+    command->v = planes[pool->layers + layer];
     attnd_publish32(&head_of(b)->command_tail, ++b.tail);
 }
 

@@ -16,8 +16,6 @@
 #include <assert.h>
 #include <string.h>
 
-#define SLOT_WORDS (ATTND_SLOT_BYTES / sizeof(uint64_t))
-
 int attnd_ring_entries_valid(uint32_t entries)
 {
     return entries >= ATTND_RING_ENTRIES_MIN && entries <= ATTND_RING_ENTRIES_MAX &&
@@ -28,14 +26,22 @@ void attnd_producer_init(struct attnd_producer *ring, void *slots, uint32_t *tai
                          const uint32_t *head, uint32_t entries)
 {
     assert(attnd_ring_entries_valid(entries));
-    *ring = (struct attnd_producer){.slots = slots, .tail = tail, .head = head, .entries = entries};
+    *ring = (struct attnd_producer){.slots = slots,
+                                    .tail = tail,
+                                    .head = head,
+                                    .entries = entries,
+                                    .slot_bytes = ATTND_SLOT_BYTES};
 }
 
 void attnd_consumer_init(struct attnd_consumer *ring, const void *slots, const uint32_t *tail,
                          uint32_t *head, uint32_t entries)
 {
     assert(attnd_ring_entries_valid(entries));
-    *ring = (struct attnd_consumer){.slots = slots, .tail = tail, .head = head, .entries = entries};
+    *ring = (struct attnd_consumer){.slots = slots,
+                                    .tail = tail,
+                                    .head = head,
+                                    .entries = entries,
+                                    .slot_bytes = ATTND_SLOT_BYTES};
 }
 
 /* A1: the consumer is done with every slot before @head. A head may move up to our index, never
@@ -63,7 +69,7 @@ int attnd_producer_push(struct attnd_producer *ring, const void *slot)
             return space < 0 ? space : -ATTND_E_FULL;
     }
     size_t place = ring->index & (ring->entries - 1);
-    memcpy((char *)ring->slots + place * ATTND_SLOT_BYTES, slot, ATTND_SLOT_BYTES);
+    memcpy((char *)ring->slots + place * ring->slot_bytes, slot, ring->slot_bytes);
     attnd_publish32(ring->tail, ++ring->index); /* R1: the slot is complete */
     return 0;
 }
@@ -90,11 +96,12 @@ int attnd_consumer_peek(struct attnd_consumer *ring, void *slot)
     /* Word by word through single loads: a hostile peer may write the slot meanwhile, and the
      * compiler must not read it a second time after the caller has checked the copy. */
     size_t place = ring->index & (ring->entries - 1);
-    const uint64_t *source = (const uint64_t *)ring->slots + place * SLOT_WORDS;
-    uint64_t words[SLOT_WORDS];
-    for (size_t i = 0; i < SLOT_WORDS; i++)
-        words[i] = attnd_peek64(&source[i]);
-    memcpy(slot, words, sizeof(words));
+    const size_t words = ring->slot_bytes / sizeof(uint64_t);
+    const uint64_t *source = (const uint64_t *)ring->slots + place * words;
+    for (size_t i = 0; i < words; i++) {
+        const uint64_t word = attnd_peek64(&source[i]);
+        memcpy((char *)slot + i * sizeof(word), &word, sizeof(word));
+    }
     return 1;
 }
 

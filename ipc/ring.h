@@ -1,8 +1,9 @@
 /*
- * ring.h - the one ring: single producer, single consumer, 64-byte slots, free-running 32-bit
+ * ring.h - the one ring: single producer, single consumer, slots of one size, free-running 32-bit
  * indices in separate cache lines.
  *
- * The same code moves submissions, completions, commands and retires. Each end keeps its own index
+ * The same code moves submissions, completions, commands and retires; commands are longer than the
+ * rest, so both ends of that ring say slot_bytes after init. Each end keeps its own index
  * in private memory and only publishes it, so a hostile peer can corrupt the words it owns and
  * nothing else: an index that runs further than the ring is long is -ATTND_E_PROTOCOL.
  *
@@ -19,6 +20,7 @@ struct attnd_producer {
     uint32_t *tail;       /* ours, shared */
     const uint32_t *head; /* the peer's, shared */
     uint32_t entries;     /* power of two */
+    uint32_t slot_bytes;  /* ATTND_SLOT_BYTES unless set to another multiple of 8 before use */
     uint32_t index;       /* next to write: private truth */
     uint32_t head_seen;   /* last observed */
 };
@@ -28,8 +30,9 @@ struct attnd_consumer {
     const uint32_t *tail; /* the peer's, shared */
     uint32_t *head;       /* ours, shared */
     uint32_t entries;
-    uint32_t index;     /* next to read: private truth */
-    uint32_t tail_seen; /* last observed */
+    uint32_t slot_bytes; /* as the producer's */
+    uint32_t index;      /* next to read: private truth */
+    uint32_t tail_seen;  /* last observed */
 };
 
 /** attnd_ring_entries_valid() - a power of two within ATTND_RING_ENTRIES_MIN..MAX. */
@@ -42,7 +45,7 @@ void attnd_consumer_init(struct attnd_consumer *ring, const void *slots, const u
 
 /**
  * attnd_producer_push() - publish one slot
- * @slot: ATTND_SLOT_BYTES, copied
+ * @slot: slot_bytes, copied
  *
  * Threads: one producer, concurrent with the consumer. Never blocks. Memory: R1 on tail.
  * Return: 0; -ATTND_E_FULL; -ATTND_E_PROTOCOL if the peer's head is impossible.

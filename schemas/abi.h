@@ -8,7 +8,9 @@
  * Three segments:
  *   submission   client writes, daemon reads     attnd_submit_head, SQ slots, arena
  *   completion   daemon writes, client reads     attnd_complete_head, CQ slots
- *   queue        daemon and worker               attnd_queue_head, commands, retires, runs, heap
+ *   queue        daemon and worker               attnd_queue_head, commands, retires, runs,
+ *                                                mailbox table, heap
+ * and one small memory a session, written by the engine's stream and the worker: attnd_mailbox.
  * The heap of the queue segment holds pools (planes) and plans (tiles): written by the daemon, read
  * by the worker. A heap offset is in bytes from the start of the queue segment.
  */
@@ -45,6 +47,7 @@
 #define ATTND_GROUP_MAX 128u
 #define ATTND_HEAD_DIM_MAX 256u
 #define ATTND_MEMORIES_MAX 4096u /* worker-side memory table */
+#define ATTND_MAILBOXES_MAX 128u
 #define ATTND_NONE 0xffffffffu
 #define ATTND_KV_OPEN 0xffffffffu /* kv_end of a last split: up to the generation's length */
 
@@ -224,8 +227,10 @@ struct attnd_worker_info {
     uint32_t sms_resident;  /* that the kernels take, the dispatcher's included */
     uint32_t sms_burst;     /* that they take beside those when much is queued */
     uint32_t mps;           /* 1: contexts on this GPU are shared through MPS */
+    uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
+    uint32_t zero;
 };
-ATTND_ASSERT_SIZE(attnd_worker_info, 88);
+ATTND_ASSERT_SIZE(attnd_worker_info, 96);
 
 /* First page of the queue segment. Ring words as in the session segments, one line each. */
 struct attnd_queue_head {
@@ -236,8 +241,9 @@ struct attnd_queue_head {
     uint64_t heap_offset_bytes;
     uint64_t heap_bytes;
     uint32_t ring_entries;
-    uint32_t runs;
-    uint32_t zero0[2];
+    uint32_t runs;           /* all of the run table */
+    uint32_t runs_transient; /* slots below it: one ATTND_COMMAND_RUN each; from it on: prepared */
+    uint32_t mailboxes_offset; /* bytes: struct attnd_mailbox_slot[ATTND_MAILBOXES_MAX] */
 
     uint32_t command_tail; /* daemon; the worker may sleep on it */
     uint32_t zero1[15];
@@ -257,7 +263,7 @@ struct attnd_queue_head {
     uint32_t heart; /* worker: counts for as long as its process moves */
     uint32_t zero7[13];
     struct attnd_worker_info info; /* worker */
-    uint32_t zero8[10];
+    uint32_t zero8[8];
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
 ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);
@@ -269,28 +275,33 @@ ATTND_ASSERT_AT(attnd_queue_head, park, 448);
 ATTND_ASSERT_AT(attnd_queue_head, info, 512);
 ATTND_ASSERT_SIZE(attnd_queue_head, 640);
 
-enum attnd_command_kind { ATTND_COMMAND_RUN = 1 };
-
-struct attnd_command {
-    uint32_t kind;
-    uint32_t run; /* index into the run table; the daemon keeps the slot until it is retired */
-    uint64_t zero[7];
+/* What the daemon asks. The worker takes commands in order and answers each with one retire that
+ * carries its kind, run and tag; answers may overtake each other.
+ *
+ * RUN: execute run slot `run`; answered when it is done.
+ *
+ * MAILBOX: begin to watch mailbox slot `run`. If it is fresh, first: doorbells 0, answers 1, errors
+ * 0. If it is not, another worker died: a lane whose doorbell and answer are both 0 is answered
+ * 1 + ATTND_E_WORKER_RESTARTED, a doorbell that is set is executed. With memory ATTND_NONE in the
+ * slot: stop watching; answered when no run of it is in flight.
+ *
+ * PREPARED: run slot `run` is now `body`: new, changed, or empty (kind 0). Code: 0, or why it
+ * cannot be executed; rings of it are then answered with that. No doorbell finds the old body any
+ * more; answered when no run of the old one is in flight.
+ *
+ * HOLD: no prepared run of the plan at body.plan_offset_bytes begins until SHOW; doorbells stay
+ * pending. Answered when none is in flight.
+ *
+ * SHOW: the plan was set or advanced: prepared runs that begin from now on use body.generation and
+ * body.items, also those that PREPARED brought before. Ends a HOLD; comes without one too. Answered
+ * as soon as that holds; runs that began before may still be in flight. */
+enum attnd_command_kind {
+    ATTND_COMMAND_RUN = 1,
+    ATTND_COMMAND_MAILBOX = 2,
+    ATTND_COMMAND_PREPARED = 3,
+    ATTND_COMMAND_HOLD = 4,
+    ATTND_COMMAND_SHOW = 5
 };
-ATTND_ASSERT_SIZE(attnd_command, ATTND_SLOT_BYTES);
-
-struct attnd_retire {
-    uint32_t run;
-    int32_t code;              /* 0, -ATTND_E_CANCELLED, _UNKNOWN, _RANGE, _UNSUPPORTED */
-    uint64_t begin_ns, end_ns; /* first tile taken, last tile done: CLOCK_MONOTONIC */
-    uint64_t busy_ns;          /* summed over tile workers */
-    uint64_t kv_bytes;         /* K and V read */
-    uint32_t tiles;
-    uint32_t zero0;
-    uint64_t zero[2];
-};
-ATTND_ASSERT_SIZE(attnd_retire, ATTND_SLOT_BYTES);
-ATTND_ASSERT_AT(attnd_retire, begin_ns, 8);
-ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 
 /* A place in memory as the worker knows it: its memory table index; ATTND_NONE: absent. */
 struct attnd_place {
@@ -302,29 +313,33 @@ ATTND_ASSERT_SIZE(attnd_place, 16);
 
 enum attnd_run_kind { ATTND_RUN_ATTEND = 1, ATTND_RUN_APPEND = 2 };
 
-/* One execution of a plan on one layer: what a planned tile leaves open. */
+/* One execution of a plan on one layer: what a planned tile leaves open. A prepared run is executed
+ * whenever the doorbell `lane` of mailbox `mailbox` names it, and only if that mailbox slot is of
+ * the same session: a mailbox slot given out again must not reach what was prepared for another. */
 struct attnd_run {
     uint32_t kind;
     uint32_t generation;        /* 0..ATTND_GENERATIONS-1: which lengths */
     uint64_t plan_offset_bytes; /* heap: struct attnd_plan_head */
     uint32_t layer;
-    uint32_t items;                /* queue items: tiles x heads_kv, or row blocks of an append */
-    uint32_t cancel;               /* daemon sets 1: items not begun are skipped */
-    uint32_t session;              /* for accounting */
+    uint32_t items;  /* queue items: tiles x heads_kv, or row blocks of an append */
+    uint32_t cancel; /* daemon sets 1: items not begun are skipped */
+    uint32_t session;
     uint64_t scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes
                                       counters */
     struct attnd_place q, o, lse;  /* ATTEND */
     struct attnd_place k, v;       /* APPEND: rows to store */
-    uint64_t zero[9];
+    uint32_t mailbox;              /* prepared: whose doorbell may name it; else ATTND_NONE */
+    uint32_t lane;                 /* prepared: which of its doorbells */
+    uint32_t code; /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
+    uint32_t zero0;
+    uint64_t zero[7];
 };
 ATTND_ASSERT_SIZE(attnd_run, 192);
 ATTND_ASSERT_AT(attnd_run, plan_offset_bytes, 8);
 ATTND_ASSERT_AT(attnd_run, scratch_offset_bytes, 32);
 ATTND_ASSERT_AT(attnd_run, q, 40);
 ATTND_ASSERT_AT(attnd_run, v, 104);
-
-/* ---- heap: pools and plans --------------------------------------------------------------------
- */
+ATTND_ASSERT_AT(attnd_run, mailbox, 120);
 
 /* One K or V plane of one layer. Element [page, token, head, d] lies at
  * offset_bytes + 2 * (page * stride_page + token * stride_token + head * stride_head + d).
@@ -336,6 +351,80 @@ struct attnd_heap_plane {
     int64_t stride_page, stride_token, stride_head;
 };
 ATTND_ASSERT_SIZE(attnd_heap_plane, 40);
+
+/* All that a worker behind a bus needs of it in one trip. */
+struct attnd_command {
+    uint32_t kind;
+    uint32_t run;         /* RUN, PREPARED: index into the run table; MAILBOX: into its table */
+    uint32_t tag;         /* the daemon's own */
+    uint32_t set_version; /* RUN, PREPARED, HOLD, SHOW: of the plan, when this was pushed */
+    uint32_t advance_version;
+    uint32_t page_size, pages; /* RUN, PREPARED: of the plan's pool */
+    uint32_t zero0;
+    struct attnd_run body;        /* RUN, PREPARED: what the run table has; HOLD, SHOW: plan, items,
+                                     generation */
+    struct attnd_heap_plane k, v; /* RUN, PREPARED: of the run's layer */
+    uint64_t zero[2];
+};
+ATTND_ASSERT_SIZE(attnd_command, 320);
+ATTND_ASSERT_AT(attnd_command, body, 32);
+ATTND_ASSERT_AT(attnd_command, k, 224);
+
+struct attnd_retire {
+    uint32_t run;
+    int32_t code;              /* 0, -ATTND_E_CANCELLED, _UNKNOWN, _RANGE, _UNSUPPORTED */
+    uint64_t begin_ns, end_ns; /* RUN: first tile taken, last tile done: CLOCK_MONOTONIC */
+    uint64_t busy_ns;          /* summed over tile workers */
+    uint64_t kv_bytes;         /* K and V read */
+    uint32_t tiles;
+    uint32_t kind, tag; /* of the command */
+    uint32_t zero0;
+    uint64_t zero;
+};
+ATTND_ASSERT_SIZE(attnd_retire, ATTND_SLOT_BYTES);
+ATTND_ASSERT_AT(attnd_retire, begin_ns, 8);
+ATTND_ASSERT_AT(attnd_retire, tiles, 40);
+
+/* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
+ */
+
+/* One a session, in a memory of its own. A ring, all of it constants, so that a captured graph
+ * replays it: answer[lane] = 0, then doorbell[lane] = 1 + prepared run, then wait until
+ * answer[lane] is not 0. The engine may write anything anywhere at any time: the worker reads a
+ * doorbell once and believes nothing but that somebody of this session wrote it. */
+struct attnd_mailbox {
+    uint32_t doorbell[ATTND_LANES_MAX]; /* engine: 1 + index into the run table; worker: 0, taken */
+    uint32_t answer[ATTND_LANES_MAX];   /* engine: 0; worker: 1 done, 1 + ATTND_E_* failed */
+    uint32_t error[ATTND_LANES_MAX];    /* worker: ATTND_E_* of the first failure; engine: 0 */
+    uint32_t rung;                      /* host engines count their rings here and wake (futex) */
+    uint32_t zero[63];
+};
+ATTND_ASSERT_SIZE(attnd_mailbox, 1024);
+ATTND_ASSERT_AT(attnd_mailbox, answer, 256);
+ATTND_ASSERT_AT(attnd_mailbox, error, 512);
+ATTND_ASSERT_AT(attnd_mailbox, rung, 768);
+
+/* Which mailboxes there are, and what came of them. */
+struct attnd_mailbox_slot {
+    uint32_t memory; /* worker memory table index; ATTND_NONE: none */
+    uint32_t session;
+    uint64_t offset_bytes; /* multiple of 64 */
+    uint32_t fresh;        /* 1: no worker has watched it yet */
+    uint32_t zero0[11];
+
+    /* Worker: sums over all prepared runs that were rung, failed ones included. */
+    uint64_t runs, tiles, busy_ns, kv_bytes;
+    uint32_t errors;     /* rings answered with an error */
+    uint32_t error_code; /* ATTND_E_* of the last one */
+    uint32_t error_lane;
+    uint32_t zero1;
+    uint64_t zero2[2];
+};
+ATTND_ASSERT_SIZE(attnd_mailbox_slot, 128);
+ATTND_ASSERT_AT(attnd_mailbox_slot, runs, 64);
+
+/* ---- heap: pools and plans --------------------------------------------------------------------
+ */
 
 /* Followed by attnd_heap_plane k[layers], v[layers]. */
 struct attnd_heap_pool {
@@ -409,7 +498,9 @@ struct attnd_plan_head {
     int64_t v_stride_row, v_stride_head;
     uint32_t set_version;     /* new with each plan_set of any plan: a kept copy is all stale */
     uint32_t advance_version; /* counts advances since: lengths and page ids again */
-    uint64_t zero[6];
+    uint32_t generation;      /* of the last set or advance, written last */
+    uint32_t zero0;
+    uint64_t zero[5];
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);

@@ -48,11 +48,27 @@ static int check_append(struct attnd_sched_op *op)
     return attnd_planobj_check_append(op->plan, &op->fault);
 }
 
-static void push_command(struct attnd_scheduler *scheduler, uint32_t run)
+void attnd_dispatch_fill(const struct attnd_plan_object *plan, const struct attnd_run *run,
+                         struct attnd_command *command)
 {
-    const struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = run};
+    const struct attnd_pool *pool = plan->attachment->pool;
+    const struct attnd_heap_plane *planes = (const void *)(pool->heap + 1);
+    command->set_version = plan->set_version;
+    command->advance_version = plan->advance_version;
+    command->page_size = pool->shape.page_size;
+    command->pages = pool->shape.pages;
+    command->body = *run;
+    command->k = planes[run->layer];
+    command->v = planes[pool->shape.layers + run->layer];
+}
+
+static void push_command(struct attnd_scheduler *scheduler, const struct attnd_plan_object *plan,
+                         uint32_t run)
+{
+    struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = run};
+    attnd_dispatch_fill(plan, &scheduler->queue->runs[run], &command);
     if (attnd_producer_push(&scheduler->queue->commands, &command) < 0)
-        scheduler->queue_broken = 1; /* as long as the run table: never full */
+        scheduler->queue_broken = 1; /* it has room for every run: never full */
     scheduler->commands_pushed = 1;
 }
 
@@ -70,7 +86,7 @@ static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
     op->lane->session->dispatched++;
     scheduler->dispatched++;
     scheduler->queue->runs[index] = *run;
-    push_command(scheduler, index);
+    push_command(scheduler, op->plan, index);
 }
 
 enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
@@ -90,7 +106,8 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
                             .plan_offset_bytes = plan->heap_offset_bytes,
                             .layer = appends ? op->sqe.u.append.layer : op->sqe.u.run.layer,
                             .items = items,
-                            .session = op->lane->session->client->id};
+                            .session = op->lane->session->client->id,
+                            .mailbox = ATTND_NONE};
     if (attnd_places_resolve(op, &run, &op->fault) < 0)
         return ATTND_TURN_DONE;
     if (appends && check_append(op) < 0)

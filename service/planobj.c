@@ -152,6 +152,8 @@ int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
                                (int64_t)object->scratch_bytes, (int64_t)scratch_limit_bytes);
     keep_append(object, head);
+    object->set_version = head->set_version;
+    object->advance_version = head->advance_version;
     object->generation = 0;
     object->filled = 1;
     return 0;
@@ -180,8 +182,10 @@ int attnd_planobj_advance(struct attnd_plan_object *object,
     int rc = attnd_lease_check(object->attachment, advance->page_indices, advance->pages, fault);
     if (rc == 0)
         rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation, pool_pages, fault);
-    if (rc == 0)
+    if (rc == 0) {
         object->generation = (uint32_t)generation;
+        object->advance_version = attnd_plan_shape(object->plan)->advance_version;
+    }
     return rc;
 }
 

@@ -1,8 +1,8 @@
 /*
  * queue.c - the queue segment: one memfd that the daemon makes and every worker in turn maps.
  *
- * Layout: head page, commands, retires, runs, heap. It outlives the worker: plans and pools in the
- * heap are written by the daemon alone, so after a crash only the rings start over.
+ * Layout: head page, commands, retires, runs, mailboxes, heap. It outlives the worker: plans and
+ * pools in the heap are written by the daemon alone, so after a crash only the rings start over.
  */
 #include "service/queue.h"
 
@@ -14,15 +14,20 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-_Static_assert(ATTND_QUEUE_RUNS <= ATTND_RING_ENTRIES_MAX, "rings hold every run");
+_Static_assert(ATTND_QUEUE_ENTRIES <= ATTND_RING_ENTRIES_MAX, "rings hold every command");
 
-#define RING_BYTES ((uint64_t)ATTND_QUEUE_RUNS * ATTND_SLOT_BYTES)
-#define RUNS_BYTES ((uint64_t)ATTND_QUEUE_RUNS * sizeof(struct attnd_run))
+#define RUNS_ALL (ATTND_QUEUE_RUNS + ATTND_QUEUE_PREPARED)
+#define COMMANDS_BYTES ((uint64_t)ATTND_QUEUE_ENTRIES * sizeof(struct attnd_command))
+#define RETIRES_BYTES ((uint64_t)ATTND_QUEUE_ENTRIES * sizeof(struct attnd_retire))
+#define RUNS_BYTES ((uint64_t)RUNS_ALL * sizeof(struct attnd_run))
+#define MAILBOXES_BYTES ((uint64_t)ATTND_MAILBOXES_MAX * sizeof(struct attnd_mailbox_slot))
 #define COMMANDS_OFFSET ((uint64_t)ATTND_PAGE_BYTES)
-#define RETIRES_OFFSET (COMMANDS_OFFSET + RING_BYTES)
-#define RUNS_OFFSET (RETIRES_OFFSET + RING_BYTES)
+#define RETIRES_OFFSET (COMMANDS_OFFSET + COMMANDS_BYTES)
+#define RUNS_OFFSET (RETIRES_OFFSET + RETIRES_BYTES)
+#define MAILBOXES_OFFSET (RUNS_OFFSET + RUNS_BYTES)
 #define HEAP_OFFSET                                                                                \
-    ((RUNS_OFFSET + RUNS_BYTES + ATTND_PAGE_BYTES - 1) & ~(uint64_t)(ATTND_PAGE_BYTES - 1))
+    ((MAILBOXES_OFFSET + MAILBOXES_BYTES + ATTND_PAGE_BYTES - 1) &                                 \
+     ~(uint64_t)(ATTND_PAGE_BYTES - 1))
 
 static void describe(struct attnd_queue *queue, uint64_t heap_bytes)
 {
@@ -34,8 +39,10 @@ static void describe(struct attnd_queue *queue, uint64_t heap_bytes)
     head->runs_offset_bytes = RUNS_OFFSET;
     head->heap_offset_bytes = HEAP_OFFSET;
     head->heap_bytes = heap_bytes;
-    head->ring_entries = ATTND_QUEUE_RUNS;
-    head->runs = ATTND_QUEUE_RUNS;
+    head->ring_entries = ATTND_QUEUE_ENTRIES;
+    head->runs = RUNS_ALL;
+    head->runs_transient = ATTND_QUEUE_RUNS;
+    head->mailboxes_offset = (uint32_t)MAILBOXES_OFFSET;
 }
 
 void attnd_queue_reset(struct attnd_queue *queue)
@@ -50,9 +57,10 @@ void attnd_queue_reset(struct attnd_queue *queue)
     attnd_poke32(&head->park, 0);
     attnd_poke32(&head->state, ATTND_WORKER_STARTING);
     attnd_producer_init(&queue->commands, base + COMMANDS_OFFSET, &head->command_tail,
-                        &head->command_head, ATTND_QUEUE_RUNS);
+                        &head->command_head, ATTND_QUEUE_ENTRIES);
+    queue->commands.slot_bytes = sizeof(struct attnd_command);
     attnd_consumer_init(&queue->retires, base + RETIRES_OFFSET, &head->retire_tail,
-                        &head->retire_head, ATTND_QUEUE_RUNS);
+                        &head->retire_head, ATTND_QUEUE_ENTRIES);
 }
 
 int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **out,
@@ -82,6 +90,9 @@ int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **o
     queue->head = queue->segment.address;
     char *base = queue->segment.address;
     queue->runs = (struct attnd_run *)(void *)(base + RUNS_OFFSET);
+    queue->mailboxes = (struct attnd_mailbox_slot *)(void *)(base + MAILBOXES_OFFSET);
+    for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++)
+        queue->mailboxes[i].memory = ATTND_NONE;
     describe(queue, heap_bytes);
     attnd_queue_reset(queue);
     *out = queue;

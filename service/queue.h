@@ -1,5 +1,6 @@
 /*
- * queue.h - the segment that daemon and worker share: command ring, retire ring, run table, heap.
+ * queue.h - the segment that daemon and worker share: command ring, retire ring, run and mailbox
+ * tables, heap.
  */
 #ifndef ATTND_SERVICE_QUEUE_H
 #define ATTND_SERVICE_QUEUE_H
@@ -7,13 +8,20 @@
 #include "service/heap.h"
 #include "service/service.h"
 
-/* Runs in flight in the whole service. The rings are as long, so neither is ever full. */
+/* Runs in flight in the whole service that came through a ring, and prepared ones beside them in
+ * the run table. */
 #define ATTND_QUEUE_RUNS 512u
+#define ATTND_QUEUE_PREPARED 4096u
+/* Commands in flight that are no runs. With the runs they fill the rings, so neither is ever full.
+ */
+#define ATTND_QUEUE_NOTES 512u
+#define ATTND_QUEUE_ENTRIES (ATTND_QUEUE_RUNS + ATTND_QUEUE_NOTES)
 
 struct attnd_queue {
     struct attnd_shm segment;
     struct attnd_queue_head *head;
-    struct attnd_run *runs; /* [ATTND_QUEUE_RUNS] */
+    struct attnd_run *runs;               /* [ATTND_QUEUE_RUNS + ATTND_QUEUE_PREPARED] */
+    struct attnd_mailbox_slot *mailboxes; /* [ATTND_MAILBOXES_MAX] */
     struct attnd_producer commands;
     struct attnd_consumer retires;
     struct attnd_heap heap;        /* offsets in the segment */

@@ -180,6 +180,9 @@ void attnd_lane_retry(struct attnd_scheduler *scheduler);
  * @in_line: 1: lanes that wait go first; 0: this is the first of them
  */
 enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line);
+/** attnd_dispatch_fill() - what a command says of a run beside its kind and number. */
+void attnd_dispatch_fill(const struct attnd_plan_object *plan, const struct attnd_run *run,
+                         struct attnd_command *command);
 /** attnd_dispatch_release() - give back what a run held. */
 void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 

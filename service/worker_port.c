@@ -85,7 +85,7 @@ static void retire(void *context, const struct attnd_retire *slot)
 {
     struct attnd_worker_port *self = context;
     attnd_publish32(&self->retired, attnd_peek32(&self->retired) + 1); /* R1 */
-    /* As many slots as runs: full only if the daemon hands out a run twice. */
+    /* As many slots as commands in flight: full only if the daemon hands out one twice. */
     while (attnd_producer_push(&self->retires, slot) == -ATTND_E_FULL)
         (void)sched_yield();
     knock(context);
@@ -108,6 +108,7 @@ void attnd_worker_port_init(struct attnd_worker_port *self, struct attnd_queue_h
     };
     attnd_consumer_init(&self->commands, base + head->commands_offset_bytes, &head->command_tail,
                         &head->command_head, head->ring_entries);
+    self->commands.slot_bytes = sizeof(struct attnd_command);
     attnd_producer_init(&self->retires, base + head->retires_offset_bytes, &head->retire_tail,
                         &head->retire_head, head->ring_entries);
 }
@@ -123,10 +124,14 @@ int attnd_worker_port_check(const struct attnd_queue_head *head, uint64_t bytes)
     if (bytes < sizeof(*head) || head->magic != ATTND_SEGMENT_MAGIC ||
         head->version != ATTND_PROTOCOL_VERSION)
         return -ATTND_E_VERSION;
-    if (!attnd_ring_entries_valid(head->ring_entries) || head->runs > head->ring_entries ||
-        !lies_in(head->commands_offset_bytes, head->ring_entries, ATTND_SLOT_BYTES, bytes) ||
+    if (!attnd_ring_entries_valid(head->ring_entries) ||
+        head->runs_transient > head->ring_entries || head->runs < head->runs_transient ||
+        !lies_in(head->commands_offset_bytes, head->ring_entries, sizeof(struct attnd_command),
+                 bytes) ||
         !lies_in(head->retires_offset_bytes, head->ring_entries, ATTND_SLOT_BYTES, bytes) ||
         !lies_in(head->runs_offset_bytes, head->runs, sizeof(struct attnd_run), bytes) ||
+        !lies_in(head->mailboxes_offset, ATTND_MAILBOXES_MAX, sizeof(struct attnd_mailbox_slot),
+                 bytes) ||
         !lies_in(head->heap_offset_bytes, head->heap_bytes, 1, bytes))
         return -ATTND_E_RANGE;
     return 0;

@@ -171,6 +171,7 @@ void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *ru
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     struct attnd_retire retire = {
         .run = run->index,
+        .kind = ATTND_COMMAND_RUN,
         .code = -(int32_t)attnd_peek32(&run->error),
         .begin_ns = attnd_peek64(&run->begin_ns),
         .end_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,

@@ -350,6 +350,7 @@ __device__ __forceinline__ void write_retire(Resident *resident, const ActiveRun
     attnd_retire *out = ring + (tail & (ring_entries - 1));
     attnd_retire retire = {};
     retire.run = active->slot;
+    retire.kind = ATTND_COMMAND_RUN;
     retire.code = active->code ? active->code : active->cancelled ? -cancelled_code : 0;
     retire.begin_ns = active->begin_ns + resident->host_clock_offset_ns;
     retire.end_ns = active->end_ns + resident->host_clock_offset_ns;

@@ -90,5 +90,7 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
     /* R1: a worker may be copying the arrays for a run of an older generation right now. It reads
      * the version first, so a copy that missed something of ours is known to be old. */
     attnd_publish32(&plan->head->advance_version, ++plan->shape.advance_version);
+    plan->shape.generation = generation;
+    attnd_publish32(&plan->head->generation, generation); /* R1: its lengths are there */
     return 0;
 }
