@@ -50,6 +50,14 @@ struct attnd_backend_config {
     enum attnd_injection injection;
 };
 
+/* What stands for a memory object. The descriptor and the handle stay the caller's. */
+struct attnd_memory_source {
+    uint32_t kind; /* enum attnd_memory_kind */
+    int fd;        /* -1 where the kind has none */
+    uint64_t size_bytes;
+    const uint8_t *handle; /* [ATTND_IPC_HANDLE_BYTES], NULL where the kind has none */
+};
+
 struct attnd_backend;
 
 /* A backend. All functions but check() are called from the worker's main thread only. */
@@ -64,13 +72,17 @@ struct attnd_backend_ops {
     /* Begins to take commands; sets state RUNNING. */
     int (*start)(struct attnd_backend *backend);
 
-    /* Puts a memory object at @index of the memory table, any time. The fd stays the caller's.
-     * @kind: enum attnd_memory_kind; -ATTND_E_UNSUPPORTED for one the backend cannot reach. */
-    int (*map)(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-               uint32_t kind, struct attnd_fault *fault);
+    /* Puts a memory object at @index of the memory table, any time. What @source says may be a lie
+     * of the engine it came from: that is a fault, and nothing else is disturbed. Return: 0;
+     * -ATTND_E_UNSUPPORTED a kind that info.memory_kinds lacks; -ATTND_E_INVALID it is not what it
+     * is said to be, or gone; -ATTND_E_RANGE it is smaller; -ATTND_E_NO_MEMORY, -ATTND_E_SYSTEM. */
+    int (*map)(struct attnd_backend *backend, uint32_t index,
+               const struct attnd_memory_source *source, struct attnd_fault *fault);
 
-    /* Takes it out. The daemon proves first that no run in flight names it. */
-    int (*unmap)(struct attnd_backend *backend, uint32_t index);
+    /* Takes them out, all at once: some kinds can only be let go with the tiles at rest. The daemon
+     * proves first that no run in flight names any of them. Return: 0; -ATTND_E_UNKNOWN if one was
+     * not there, -ATTND_E_SYSTEM if one could not be given back; the others are taken out. */
+    int (*unmap)(struct attnd_backend *backend, const uint32_t *indices, uint32_t count);
 
     /* Finishes what was begun, takes nothing more, sets state PARKED; start() resumes. Runs not
      * begun stay queued. Return: 0. Blocks for at most the longest tile. */

@@ -53,9 +53,16 @@
 
 enum attnd_dtype { ATTND_FP16 = 1, ATTND_BF16 = 2 };
 
-/* Where a memory object lies, and so what its descriptor is: a memfd, or memory of the GPU exported
- * by the driver. */
-enum attnd_memory_kind { ATTND_KIND_HOST = 1, ATTND_KIND_DEVICE = 2 };
+/* Where a memory object lies, and so what stands for it. The last two are made by engines only and
+ * taken only where they are trusted: the driver parses what they sent. */
+enum attnd_memory_kind {
+    ATTND_KIND_HOST = 1,   /* a memfd */
+    ATTND_KIND_DEVICE = 2, /* memory of the GPU; its descriptor, exported by the driver */
+    ATTND_KIND_POOL = 3,   /* an allocation of a stream-ordered pool: the pool's descriptor, and
+                              CUmemPoolPtrExportData */
+    ATTND_KIND_IPC = 4     /* a plain allocation: CUipcMemHandle, no descriptor */
+};
+#define ATTND_IPC_HANDLE_BYTES 64u /* of either of them */
 
 /* Flags of a batch. Unknown bits are refused. */
 #define ATTND_BATCH_CAUSAL 0x1u /* on the last level; earlier levels are fully visible */
@@ -228,9 +235,20 @@ struct attnd_worker_info {
     uint32_t sms_burst;     /* that they take beside those when much is queued */
     uint32_t mps;           /* 1: contexts on this GPU are shared through MPS */
     uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
-    uint32_t zero;
+    uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k */
+    uint16_t head_dims[4];  /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
 };
-ATTND_ASSERT_SIZE(attnd_worker_info, 96);
+ATTND_ASSERT_SIZE(attnd_worker_info, 104);
+ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
+ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
+
+/* Multiples of 16 up to ATTND_HEAD_DIM_MAX. Return: a bit of head_dims; 0 for what has none. */
+static inline uint16_t attnd_head_dim_bit(uint32_t dim)
+{
+    if (dim == 0 || dim % 16 || dim > ATTND_HEAD_DIM_MAX)
+        return 0;
+    return (uint16_t)(1u << (dim / 16 - 1));
+}
 
 /* First page of the queue segment. Ring words as in the session segments, one line each. */
 struct attnd_queue_head {
@@ -263,7 +281,7 @@ struct attnd_queue_head {
     uint32_t heart; /* worker: counts for as long as its process moves */
     uint32_t zero7[13];
     struct attnd_worker_info info; /* worker */
-    uint32_t zero8[8];
+    uint32_t zero8[6];
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
 ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);

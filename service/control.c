@@ -1,7 +1,8 @@
 /*
  * control.c - requests in, replies out.
  *
- * One datagram is one request and gets one reply. A request is received into a private buffer,
+ * One datagram is one request and gets one reply, at once or, where the worker has to try something
+ * out first, later. A request is received into a private buffer,
  * unpacked there in bounded memory, and served by the handler its call names; the reply is built in
  * bounded memory too and sent without waiting. A client that does not read its replies is ended,
  * because the daemon waits for nobody.
@@ -121,6 +122,19 @@ static int send_reply(struct attnd_call *call, int code)
                              call->reply_fds_count);
 }
 
+/* The daemon waits for nobody, not even here. */
+static void deliver(struct attnd_call *call, int code)
+{
+    struct attnd_client *client = call->client;
+    if (client->state == ATTND_SESSION_DYING)
+        return;
+    int rc = send_reply(call, code);
+    if (rc == -ATTND_E_DISCONNECTED)
+        attnd_client_end(client);
+    else if (rc < 0)
+        attnd_client_kill(client, "it does not read its replies");
+}
+
 /* Serves a request whose form is known (@code 0) or answers that it is not understood. */
 static void answer(struct attnd_client *client, const Attnd__Request *request, int code, int *fds,
                    int fds_count)
@@ -138,13 +152,22 @@ static void answer(struct attnd_client *client, const Attnd__Request *request, i
     reply.id = request->id;
     if (code == 0)
         code = serve(&call);
-    if (client->state == ATTND_SESSION_DYING)
-        return;
-    int rc = send_reply(&call, code);
-    if (rc == -ATTND_E_DISCONNECTED)
-        attnd_client_end(client);
-    else if (rc < 0)
-        attnd_client_kill(client, "it does not read its replies");
+    if (code != ATTND_CALL_LATER)
+        deliver(&call, code);
+}
+
+void attnd_control_answer(struct attnd_client *client, uint64_t id, Attnd__MemoryReply *result,
+                          const struct attnd_fault *fault)
+{
+    Attnd__Reply reply = ATTND__REPLY__INIT;
+    struct attnd_fault copy = *fault;
+    struct attnd_call call = {
+        .service = client->service, .client = client, .reply = &reply, .fault = &copy};
+
+    reply.id = id;
+    reply.memory = result;
+    reply.result_case = ATTND__REPLY__RESULT_MEMORY;
+    deliver(&call, copy.code);
 }
 
 void attnd_control_serve(struct attnd_client *client)

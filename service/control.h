@@ -6,6 +6,7 @@
 #define ATTND_SERVICE_CONTROL_H
 
 #include "ipc/fdpass.h"
+#include "persistent/backend.h"
 #include "schemas/attnd.pb-c.h"
 #include "service/service.h"
 
@@ -22,7 +23,11 @@ struct attnd_call {
     struct attnd_fault *fault;
 };
 
-/* Return: 0, or a negative code with details in call->fault; then the reply's result is dropped. */
+/* A handler's return: the reply is sent later, by attnd_control_answer(). */
+#define ATTND_CALL_LATER 1
+
+/* Return: 0; a negative code with details in call->fault, then the reply's result is dropped; or
+ * ATTND_CALL_LATER. */
 typedef int attnd_call_fn(struct attnd_call *call);
 
 /* ---- control.c ---- */
@@ -37,6 +42,11 @@ void attnd_control_reset(struct attnd_service *service);
 /** attnd_control_serve() - receive, serve and answer one datagram, if there is one. May end the
  * client. */
 void attnd_control_serve(struct attnd_client *client);
+
+/** attnd_control_answer() - the reply to request @id, which a handler left open: @result, or @fault
+ * if its code is not 0. May end the client. */
+void attnd_control_answer(struct attnd_client *client, uint64_t id, Attnd__MemoryReply *result,
+                          const struct attnd_fault *fault);
 
 /** attnd_call_alloc() - memory until the reply is sent; zeroed. NULL: the message would be too
  * large for a datagram anyway. */
@@ -96,14 +106,14 @@ uint32_t attnd_client_vacant(void *const *table);
 /* ---- memory.c ---- */
 
 /**
- * attnd_memory_new() - an object over @fd, known to the worker
- * @kind:  enum attnd_memory_kind, of @fd
- * @fd:    taken over on success
- * @payer: whose budget it counts against, NULL: imported
+ * attnd_memory_new() - an object known to the worker
+ * @source: what stands for it, checked by the caller as far as that goes; its descriptor is taken
+ *          over on success
+ * @payer:  whose budget it counts against, NULL: imported
  * Return: 0 with one reference, the caller's; -ATTND_E_NO_MEMORY (budget, or the worker's table is
  * full).
  */
-int attnd_memory_new(struct attnd_service *service, uint32_t kind, int fd, uint64_t size_bytes,
+int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,
                      struct attnd_client *payer, struct attnd_memory **out,
                      struct attnd_fault *fault);
 

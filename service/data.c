@@ -115,6 +115,11 @@ void attnd_data_free(struct attnd_service *service)
     service->device = NULL;
 }
 
+const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service)
+{
+    return &service->queue->info;
+}
+
 /* Return: NULL where there is no GPU. */
 static const char *residency_name(uint32_t residency)
 {

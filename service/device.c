@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- from cuda.h ---- */
@@ -137,6 +138,21 @@ void attnd_device_close(struct attnd_device *device)
 uint64_t attnd_device_page_bytes(const struct attnd_device *device)
 {
     return device->page_bytes;
+}
+
+/* Of NVIDIA's control and GPU devices, which what the driver exports is a descriptor of. */
+#define DRIVER_MAJOR 195u
+
+int attnd_device_check_fd(int fd, struct attnd_fault *fault)
+{
+    struct statx file;
+    /* Without AT_STATX_DONT_SYNC the question itself would go to the file's server. */
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &file) < 0)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
+    if (!S_ISCHR(file.stx_mode) || file.stx_rdev_major != DRIVER_MAJOR)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0, file.stx_mode & S_IFMT,
+                               S_IFCHR);
+    return 0;
 }
 
 int attnd_device_make(const struct attnd_device *device, uint64_t size_bytes, int *fd,

@@ -33,4 +33,12 @@ uint64_t attnd_device_page_bytes(const struct attnd_device *device);
 int attnd_device_make(const struct attnd_device *device, uint64_t size_bytes, int *fd,
                       struct attnd_fault *fault);
 
+/**
+ * attnd_device_check_fd() - might this descriptor of a stranger be memory that the driver exported?
+ * The driver will say whether it is. But others hold it from here on and close it, and a file of
+ * some file systems asks its server at close() and is as slow as that likes. Never blocks. Return:
+ * 0; -ATTND_E_INVALID, the type of file in @fault->value.
+ */
+int attnd_device_check_fd(int fd, struct attnd_fault *fault);
+
 #endif

@@ -20,25 +20,29 @@ static enum attnd_turn refuse(struct attnd_sched_op *op, int code, enum attnd_fi
     return ATTND_TURN_DONE;
 }
 
-/* Return: 1 all are mapped; 0 not yet; -ATTND_E_* one never will be. */
+/* Return: 1 all are mapped; 0 not yet; -ATTND_E_* one never will be, with the worker's @fault: an
+ * engine's memory may be gone when a new worker asks for it. */
 static int all_mapped(const struct attnd_maps *maps, struct attnd_memory *const *memories,
-                      uint32_t count)
+                      uint32_t count, struct attnd_fault *fault)
 {
     for (uint32_t i = 0; i < count; i++) {
         int ready = memories[i] ? attnd_maps_ready(maps, memories[i]->index) : 1;
+        if (ready < 0)
+            *fault = memories[i]->fault;
         if (ready <= 0)
             return ready;
     }
     return 1;
 }
 
-static int mapped(const struct attnd_scheduler *scheduler, const struct attnd_sched_op *op)
+static int mapped(const struct attnd_scheduler *scheduler, struct attnd_sched_op *op)
 {
     if (scheduler->maps->unsettled == 0)
         return 1;
     const struct attnd_pool *pool = op->plan->attachment->pool;
-    int rc = all_mapped(scheduler->maps, op->memories, ATTND_RUN_PLACES);
-    return rc <= 0 ? rc : all_mapped(scheduler->maps, pool->memories, pool->memories_count);
+    int rc = all_mapped(scheduler->maps, op->memories, ATTND_RUN_PLACES, &op->fault);
+    return rc <= 0 ? rc
+                   : all_mapped(scheduler->maps, pool->memories, pool->memories_count, &op->fault);
 }
 
 static int check_append(struct attnd_sched_op *op)
@@ -119,7 +123,7 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
         return ATTND_TURN_WAIT;
     int rc = mapped(scheduler, op);
     if (rc < 0)
-        return refuse(op, rc, ATTND_F_MEMORY, 0, 0);
+        return ATTND_TURN_DONE;
     if (rc == 0)
         return ATTND_TURN_BLOCKED;
     struct attnd_run_slot *slot = &scheduler->slots[scheduler->free_slot];

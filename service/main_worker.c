@@ -16,6 +16,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,6 +29,8 @@
 
 /* A tile that takes longer than this to end is stuck. */
 #define PARK_TIMEOUT_S 5u
+/* Taken out at once; more wait for the next time. */
+#define UNMAPS_MAX 64u
 
 /* ---- options ---- */
 
@@ -76,6 +79,18 @@ static const struct argp_option option_list[] = {
     {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
     {0}};
 
+static uint64_t parse_number(struct argp_state *state, const char *name, const char *text,
+                             uint64_t max)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || end[0] || errno || number > max)
+        argp_error(state, "--%s: '%s' is not a number in 0..%llu", name, text,
+                   (unsigned long long)max);
+    return number;
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct options *options = state->input;
@@ -87,16 +102,16 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         options->isa = text;
         return 0;
     case KEY_THREADS:
-        options->threads = (uint32_t)strtoul(text, NULL, 10);
+        options->threads = (uint32_t)parse_number(state, "threads", text, UINT32_MAX);
         return 0;
     case KEY_SCRATCH:
-        options->scratch_bytes = strtoull(text, NULL, 10);
+        options->scratch_bytes = parse_number(state, "scratch", text, INT64_MAX);
         return 0;
     case KEY_PARENT:
-        options->parent = (int)strtol(text, NULL, 10);
+        options->parent = (int)parse_number(state, "parent", text, INT_MAX);
         return 0;
     case KEY_LEVEL:
-        options->log_level = (int)strtol(text, NULL, 10);
+        options->log_level = (int)parse_number(state, "log-level", text, ATTND_LOG_DEBUG);
         return 0;
     case KEY_BELL:
         options->retire_eventfd = 1;
@@ -171,6 +186,8 @@ struct worker {
     struct attnd_worker_port port;
     const struct attnd_backend_ops *ops;
     struct attnd_backend *backend;
+    uint32_t unmaps[UNMAPS_MAX]; /* asked for, not yet done */
+    uint32_t unmaps_count;
 };
 
 static void say(const struct attnd_worker_message *message)
@@ -179,31 +196,57 @@ static void say(const struct attnd_worker_message *message)
     (void)attnd_fdpass_send(ATTND_WORKER_FD_CONTROL, message, sizeof(*message), NULL, 0);
 }
 
-static void serve(const struct worker *worker, const struct attnd_worker_message *request,
-                  const int *fds, int fd_count)
+static void map(const struct worker *worker, const struct attnd_worker_message *request, int fd)
 {
-    const struct attnd_backend_ops *ops = worker->ops;
-    struct attnd_backend *backend = worker->backend;
     struct attnd_worker_message answer = {.kind = request->kind, .index = request->index};
     struct attnd_fault fault = {0};
-    attnd_worker_port_settle(&worker->port);
-    switch (request->kind) {
-    case ATTND_WORKER_MAP:
-        answer.code = fd_count == 1 ? ops->map(backend, request->index, fds[0], request->size_bytes,
-                                               request->memory_kind, &fault)
-                                    : -ATTND_E_PROTOCOL;
+    const struct attnd_memory_source source = {.kind = request->memory_kind,
+                                               .fd = fd,
+                                               .size_bytes = request->size_bytes,
+                                               .handle = request->handle};
+    answer.code = worker->ops->map(worker->backend, request->index, &source, &fault);
+    answer.field = fault.field;
+    answer.value = fault.value;
+    answer.limit = fault.limit;
+    say(&answer);
+}
+
+/* Answers are in the order of requests, so nothing overtakes these. */
+static void unmap_due(struct worker *worker)
+{
+    struct attnd_worker_message answer = {.kind = ATTND_WORKER_UNMAP};
+    if (worker->unmaps_count == 0)
+        return;
+    answer.code = worker->ops->unmap(worker->backend, worker->unmaps, worker->unmaps_count);
+    for (uint32_t i = 0; i < worker->unmaps_count; i++) {
+        answer.index = worker->unmaps[i];
         say(&answer);
-        break;
-    case ATTND_WORKER_UNMAP:
-        answer.code = ops->unmap(backend, request->index);
-        say(&answer);
-        break;
-    case ATTND_WORKER_PARK:
-        (void)ops->park(backend);
-        break;
-    default:
-        break;
     }
+    worker->unmaps_count = 0;
+}
+
+/* A session that ends lets go of all it had: the backend may have to rest for that, once. */
+static int more_waits(void)
+{
+    struct pollfd control = {.fd = ATTND_WORKER_FD_CONTROL, .events = POLLIN};
+    return poll(&control, 1, 0) > 0;
+}
+
+static void serve(struct worker *worker, const struct attnd_worker_message *request, const int *fds,
+                  int fd_count)
+{
+    attnd_worker_port_settle(&worker->port);
+    if (request->kind == ATTND_WORKER_UNMAP) {
+        worker->unmaps[worker->unmaps_count++] = request->index;
+        if (worker->unmaps_count == UNMAPS_MAX || !more_waits())
+            unmap_due(worker);
+        return;
+    }
+    unmap_due(worker);
+    if (request->kind == ATTND_WORKER_MAP)
+        map(worker, request, fd_count == 1 ? fds[0] : -1);
+    else if (request->kind == ATTND_WORKER_PARK)
+        (void)worker->ops->park(worker->backend);
 }
 
 static int wait_for_request(int signals)
@@ -217,7 +260,7 @@ static int wait_for_request(int signals)
 }
 
 /* Returns when it is time to leave. */
-static void serve_until_told(const struct worker *worker, int signals)
+static void serve_until_told(struct worker *worker, int signals)
 {
     while (wait_for_request(signals)) {
         struct attnd_worker_message request;

@@ -79,12 +79,13 @@ void attnd_maps_sent(struct attnd_maps *maps)
     enter(maps, index, mapping ? ATTND_MAP_MAPPING : ATTND_MAP_UNMAPPING);
 }
 
-void attnd_maps_mapped(struct attnd_maps *maps, uint32_t index, int code)
+int attnd_maps_mapped(struct attnd_maps *maps, uint32_t index, int code)
 {
     if (maps->state[index] != ATTND_MAP_MAPPING)
-        return; /* its unmap is on its way already */
+        return 0;
     maps->code[index] = code;
     enter(maps, index, code < 0 ? ATTND_MAP_FAILED : ATTND_MAP_MAPPED);
+    return 1;
 }
 
 int attnd_maps_unmapped(struct attnd_maps *maps, uint32_t index)

@@ -44,8 +44,9 @@ int attnd_maps_due(struct attnd_maps *maps, uint32_t *index);
 /** attnd_maps_sent() - the message for the index that attnd_maps_due() named is on its way. */
 void attnd_maps_sent(struct attnd_maps *maps);
 
-/** attnd_maps_mapped() - the worker's answer to a map. */
-void attnd_maps_mapped(struct attnd_maps *maps, uint32_t index, int code);
+/** attnd_maps_mapped() - the worker's answer to a map. Return: 1 the state follows it; 0 it comes
+ * too late, an unmap is on its way already. */
+int attnd_maps_mapped(struct attnd_maps *maps, uint32_t index, int code);
 /** attnd_maps_unmapped() - the worker's answer to an unmap. Return: 1 the index is free now. */
 int attnd_maps_unmapped(struct attnd_maps *maps, uint32_t index);
 

@@ -1,8 +1,9 @@
 /*
  * memory.c - memory objects: a descriptor the daemon holds and the worker maps.
  *
- * The descriptor is a memfd or memory of the GPU (device.c); after it was made nothing here asks
- * which. The daemon never touches the bytes. It owns the descriptor so that the memory outlives
+ * The descriptor is a memfd or memory of the GPU (device.c), or an engine sent it, with or instead
+ * of a handle of the driver's (memory_calls.c); once it is here nothing asks which. The daemon
+ * never touches the bytes. It owns the descriptor so that the memory outlives
  * whoever uses it: engines, and the worker, which gets every object again when it is restarted. An
  * object is counted: by session handles, by pools that lie in it, by runs in flight. Its index in
  * the worker's table is not given out again before the worker has said that it let go.
@@ -15,6 +16,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* From here on the last close() may take longer than others should wait: 1 GiB is some 50 ms. */
@@ -36,7 +38,7 @@ static void refund(struct attnd_service *service, const struct attnd_memory *mem
             service->clients[i]->memory_bytes -= memory->size_bytes;
 }
 
-int attnd_memory_new(struct attnd_service *service, uint32_t kind, int fd, uint64_t size_bytes,
+int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,
                      struct attnd_client *payer, struct attnd_memory **out,
                      struct attnd_fault *fault)
 {
@@ -48,10 +50,12 @@ int attnd_memory_new(struct attnd_service *service, uint32_t kind, int fd, uint6
                                ATTND_MEMORIES_MAX);
     memory->index = index;
     memory->refs = 1;
-    memory->kind = kind;
-    memory->fd = fd;
+    memory->kind = source->kind;
+    memory->fd = source->fd;
     memory->payer = payer ? payer->id : 0;
-    memory->size_bytes = size_bytes;
+    memory->size_bytes = source->size_bytes;
+    if (source->handle)
+        memcpy(memory->handle, source->handle, sizeof(memory->handle));
     service->memories[index] = memory;
 
     int rc = attnd_supervisor_map(service->supervisor, memory);
@@ -61,7 +65,7 @@ int attnd_memory_new(struct attnd_service *service, uint32_t kind, int fd, uint6
         return attnd_fault_set(fault, rc, ATTND_F_MEMORY, 0, index, 0);
     }
     if (payer)
-        payer->memory_bytes += size_bytes;
+        payer->memory_bytes += source->size_bytes;
     *out = memory;
     return 0;
 }
@@ -111,7 +115,8 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
                                    : make_host(size_bytes, &fd, fault);
     if (rc < 0)
         return rc;
-    rc = attnd_memory_new(service, kind, fd, size_bytes, payer, out, fault);
+    const struct attnd_memory_source source = {.kind = kind, .fd = fd, .size_bytes = size_bytes};
+    rc = attnd_memory_new(service, &source, payer, out, fault);
     if (rc < 0)
         close(fd);
     return rc;
@@ -134,9 +139,9 @@ void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memo
     int large = memory->size_bytes >= LARGE_BYTES;
     memory->fd = -1;
     attnd_supervisor_unmap(service->supervisor, memory->index);
-    if (large)
+    if (fd >= 0 && large)
         attnd_discard(&fd, 1);
-    else
+    else if (fd >= 0)
         close(fd);
 }
 

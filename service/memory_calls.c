@@ -1,12 +1,21 @@
 /*
  * memory_calls.c - MemoryRegister and MemoryRelease.
  *
- * Without a descriptor the daemon makes the memory and counts it against the session's budget; with
- * one the engine brings its own. An engine's memfd must be sealed against shrinking, or the worker
- * could be made to fault, and must be writable, because outputs go there.
+ * With neither descriptor nor handle the daemon makes the memory and counts it against the
+ * session's budget; otherwise the engine brings its own. A memfd must be sealed against shrinking,
+ * or the worker could be made to fault, and must be writable, because outputs go there: both can be
+ * seen here. Of memory of the GPU little can be seen without a context, so the worker tries, and
+ * the reply waits for it: an engine learns that its handle is bad when it registers it and not from
+ * some later run.
+ *
+ * Two kinds are only for engines that are trusted (--trust). Their handles are 64 bytes that the
+ * driver parses in the worker's process, and their allocations are not held by a descriptor: when
+ * the exporter frees one, what the worker reads there is whatever comes to lie there next.
  */
 #include "service/control.h"
+#include "service/device.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,6 +23,8 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
+
+/* ---- what an engine brings ---- */
 
 /* The worker maps it read-write; better refused here by name than failing there. */
 static int check_writable(int fd, struct attnd_fault *fault)
@@ -28,38 +39,125 @@ static int check_writable(int fd, struct attnd_fault *fault)
     return 0;
 }
 
+/* Whether the service takes memory of this kind from engines at all. */
+static int check_kind(const struct attnd_call *call, uint32_t kind)
+{
+    struct attnd_fault *fault = call->fault;
+
+    if (kind < ATTND_KIND_HOST || kind > ATTND_KIND_IPC)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY_KIND, 0, kind,
+                               ATTND_KIND_IPC);
+    if (kind > ATTND_KIND_DEVICE && !call->service->options.trust)
+        return attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_MEMORY_KIND, 0, kind,
+                               ATTND_KIND_DEVICE);
+    if (!(attnd_data_worker(call->service)->memory_kinds >> kind & 1))
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0, kind,
+                               ATTND_KIND_HOST);
+    return 0;
+}
+
+/* Descriptor and handle as the kind wants them, and a size that makes sense. */
+static int check_form(const struct attnd_call *call, const struct attnd_memory_source *source)
+{
+    const Attnd__MemoryRegister *request = call->request->memory_register;
+    int fds = source->kind != ATTND_KIND_IPC;
+    size_t handle_bytes = source->kind > ATTND_KIND_DEVICE ? ATTND_IPC_HANDLE_BYTES : 0;
+
+    if (call->fds_count != fds)
+        return attnd_fault_set(call->fault, -ATTND_E_INVALID, ATTND_F_COUNT, 0, call->fds_count,
+                               fds);
+    if (request->handle.len != handle_bytes)
+        return attnd_fault_set(call->fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0,
+                               (int64_t)request->handle.len, (int64_t)handle_bytes);
+    if (source->size_bytes == 0 || source->size_bytes > INT64_MAX)
+        return attnd_fault_set(call->fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0,
+                               (int64_t)source->size_bytes, INT64_MAX);
+    if (source->kind == ATTND_KIND_IPC)
+        return 0;
+    if (source->kind != ATTND_KIND_HOST)
+        return attnd_device_check_fd(source->fd, call->fault);
+    int rc = attnd_shm_check_import(source->fd, source->size_bytes, call->fault);
+    return rc < 0 ? rc : check_writable(source->fd, call->fault);
+}
+
 static int import(struct attnd_call *call, struct attnd_memory **memory)
 {
     const Attnd__MemoryRegister *request = call->request->memory_register;
-    uint64_t size_bytes = request->size_bytes;
+    const struct attnd_memory_source source = {.kind = (uint32_t)request->memory_kind,
+                                               .fd = call->fds_count ? call->fds[0] : -1,
+                                               .size_bytes = request->size_bytes,
+                                               .handle = request->handle.len ? request->handle.data
+                                                                             : NULL};
+    int rc = check_kind(call, source.kind);
 
-    if (request->memory_kind != ATTND__MEMORY_KIND__MEMORY_HOST)
-        return attnd_fault_set(call->fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0,
-                               (int64_t)request->memory_kind, ATTND_KIND_HOST);
-    int rc = attnd_shm_check_import(call->fds[0], size_bytes, call->fault);
     if (rc == 0)
-        rc = check_writable(call->fds[0], call->fault);
+        rc = check_form(call, &source);
+    if (rc == 0 && call->client->import) /* libattnd makes one call at a time */
+        rc =
+            attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_MEMORY, 0, call->client->import, 0);
     if (rc == 0)
-        rc = attnd_memory_new(call->service, ATTND_KIND_HOST, call->fds[0], size_bytes, NULL,
-                              memory, call->fault);
-    if (rc == 0)
+        rc = attnd_memory_new(call->service, &source, NULL, memory, call->fault);
+    if (rc == 0 && call->fds_count)
         call->fds[0] = -1;
     return rc;
 }
+
+/* ---- what came of it ---- */
+
+static void finish_import(struct attnd_client *client, const struct attnd_fault *fault)
+{
+    uint32_t handle = client->import;
+    Attnd__MemoryReply reply = ATTND__MEMORY_REPLY__INIT;
+
+    client->import = 0;
+    reply.memory = handle;
+    reply.has_size_bytes = 1;
+    reply.size_bytes = client->memories[handle - 1]->size_bytes;
+    if (fault->code < 0)
+        attnd_memory_unbind(client, handle);
+    attnd_control_answer(client, client->import_id, &reply, fault);
+}
+
+void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
+                         const struct attnd_fault *fault)
+{
+    struct attnd_memory *memory = service->memories[index];
+
+    assert(memory);
+    memory->fault = *fault;
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
+        struct attnd_client *client = service->clients[i];
+        if (client && client->import && client->memories[client->import - 1] == memory) {
+            finish_import(client, fault);
+            return; /* the one that brought it; the object may be gone */
+        }
+    }
+}
+
+void attnd_memory_lost(struct attnd_service *service)
+{
+    static const struct attnd_fault restarted = {.code = -ATTND_E_WORKER_RESTARTED,
+                                                 .field = ATTND_F_MEMORY};
+
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        if (service->clients[i] && service->clients[i]->import)
+            finish_import(service->clients[i], &restarted);
+}
+
+/* ---- the calls ---- */
 
 int attnd_call_memory_register(struct attnd_call *call)
 {
     const Attnd__MemoryRegister *request = call->request->memory_register;
     Attnd__MemoryReply *reply = attnd_call_alloc(call, sizeof(*reply));
     struct attnd_memory *memory = NULL;
+    int brought = call->fds_count || request->has_handle;
 
     if (!reply)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    if (call->fds_count > 1)
-        return attnd_fault_set(call->fault, -ATTND_E_INVALID, ATTND_F_COUNT, 0, call->fds_count, 1);
-    int rc = call->fds_count ? import(call, &memory)
-                             : attnd_memory_make(call->client, (uint32_t)request->memory_kind,
-                                                 request->size_bytes, &memory, call->fault);
+    int rc = brought ? import(call, &memory)
+                     : attnd_memory_make(call->client, (uint32_t)request->memory_kind,
+                                         request->size_bytes, &memory, call->fault);
     if (rc != 0 || !memory)
         return rc;
 
@@ -70,6 +168,11 @@ int attnd_call_memory_register(struct attnd_call *call)
     if (rc < 0) {
         attnd_memory_unref(call->service, memory);
         return rc;
+    }
+    if (brought && memory->kind != ATTND_KIND_HOST) {
+        call->client->import = reply->memory;
+        call->client->import_id = call->request->id;
+        return ATTND_CALL_LATER;
     }
     if (memory->payer)
         call->reply_fds[call->reply_fds_count++] = memory->fd;
@@ -85,8 +188,8 @@ int attnd_call_memory_release(struct attnd_call *call)
 
     if (!memory)
         return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_MEMORY, 0, handle, 0);
-    /* Beyond the handle: pools that lie in it, operations in flight that name it. */
-    if (memory->refs > 1)
+    /* Beyond the handle: pools that lie in it, operations in flight that name it, its import. */
+    if (memory->refs > 1 || handle == call->client->import)
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_MEMORY, 0, handle, 0);
     attnd_memory_unbind(call->client, handle);
     return 0;

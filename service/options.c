@@ -34,7 +34,8 @@ enum option_key {
     KEY_SMS,
     KEY_BURST,
     KEY_WATCHDOG,
-    KEY_INJECT
+    KEY_INJECT,
+    KEY_TRUST
 };
 
 static const struct argp_option option_list[] = {
@@ -67,6 +68,10 @@ static const struct argp_option option_list[] = {
     {"scratch", KEY_SCRATCH, "SIZE", 0, "Memory for partial results (default: 256M)", 3},
     {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
      "What the daemon makes for one session at most (default: half of the machine's memory)", 3},
+    {"trust", KEY_TRUST, NULL, 0,
+     "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
+     "goes to the driver unseen, and they must not free it before the service has let go",
+     2},
     {"verbose", KEY_VERBOSE, NULL, 0, "Log more", 4},
     {"quiet", KEY_QUIET, NULL, 0, "Log warnings and errors only", 4},
     {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
@@ -235,6 +240,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         break;
     case KEY_MEMORY_MAX:
         options->memory_max_bytes = parse_size(state, "memory-max", text);
+        break;
+    case KEY_TRUST:
+        options->trust = 1;
         break;
     case KEY_VERBOSE:
         options->log_level = ATTND_LOG_DEBUG;

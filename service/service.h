@@ -44,11 +44,13 @@ enum attnd_log_level {
 struct attnd_memory {
     uint32_t index; /* in the worker's memory table */
     uint32_t refs;  /* session handles, pools and runs in flight */
-    int fd;         /* -1: unreferenced, and the worker has not yet let go of the index */
+    int fd;         /* -1: the kind has none, or unreferenced and the worker has not let go yet */
     uint32_t payer; /* session whose budget it counts against; 0: imported */
     uint32_t kind;  /* enum attnd_memory_kind */
     uint32_t pools; /* that lie in it */
     uint64_t size_bytes;
+    uint8_t handle[ATTND_IPC_HANDLE_BYTES]; /* beside or instead of the descriptor, by kind */
+    struct attnd_fault fault;               /* why the worker that lives cannot map it; code 0 */
 };
 
 /* ---- pools (pool.c) and leases (lease.c) ---- */
@@ -144,6 +146,9 @@ struct attnd_client {
     struct attnd_consumer sq;
     struct attnd_producer cq;
 
+    uint32_t import;    /* handle of memory whose import the worker tries out; 0: none */
+    uint64_t import_id; /* the request that waits for it */
+
     struct attnd_memory *memories[ATTND_HANDLES_MAX];
     struct attnd_attachment *attachments[ATTND_HANDLES_MAX];
     struct attnd_plan_object *plans[ATTND_HANDLES_MAX];
@@ -173,6 +178,7 @@ struct attnd_options {
     uint64_t memory_max_bytes; /* made by the daemon for one session */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
+    int trust; /* 1: handles of engines are passed on to the driver unseen */
     enum attnd_log_level log_level;
 };
 
@@ -214,6 +220,14 @@ struct attnd_service {
  */
 void attnd_memory_ref(struct attnd_memory *memory);
 void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memory);
+
+/** attnd_memory_mapped() - the worker's answer to a map: @fault's code 0, or why it could not. An
+ * engine that waits for it is answered. */
+void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
+                         const struct attnd_fault *fault);
+/** attnd_memory_lost() - the worker is gone, perhaps because of what it was given to import: those
+ * imports are answered -ATTND_E_WORKER_RESTARTED and not tried again. */
+void attnd_memory_lost(struct attnd_service *service);
 
 /** attnd_client_memory() - the object behind a handle, or NULL. Borrowed. */
 struct attnd_memory *attnd_client_memory(const struct attnd_client *client, uint32_t handle);
@@ -289,6 +303,9 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
  * ones cancelled and awaited, then attnd_client_drained() is called (possibly at once). */
 int attnd_sched_open(struct attnd_client *client);
 void attnd_sched_close(struct attnd_client *client);
+
+/** attnd_data_worker() - what the worker said of itself when it came up, or the last one did. */
+const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service);
 
 struct attnd_data_status {
     const char *backend, *isa, *worker_state;

@@ -66,6 +66,7 @@ static void inherit_from(struct attnd_supervisor *supervisor)
     uint32_t count = attnd_maps_lost(&supervisor->maps, freed);
     for (uint32_t i = 0; i < count; i++)
         attnd_memory_unmapped(supervisor->service, freed[i]);
+    attnd_memory_lost(supervisor->service);
 }
 
 static void on_timer(void *context)

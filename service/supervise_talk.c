@@ -11,6 +11,8 @@
 #include "service/sched.h"
 #include "service/worker_abi.h"
 
+#include <string.h>
+
 /* ---- memory ---- */
 
 /* Until the socket is full; an answer makes room, and comes back here. */
@@ -23,13 +25,15 @@ void attnd_talk_send_due(struct attnd_supervisor *supervisor)
     while (attnd_maps_due(&supervisor->maps, &index)) {
         const struct attnd_memory *memory = supervisor->service->memories[index];
         int maps = supervisor->maps.state[index] == ATTND_MAP_TO_MAP;
-        const struct attnd_worker_message message = {.kind = maps ? ATTND_WORKER_MAP
-                                                                  : ATTND_WORKER_UNMAP,
-                                                     .index = index,
-                                                     .size_bytes = maps ? memory->size_bytes : 0,
-                                                     .memory_kind = maps ? memory->kind : 0};
+        struct attnd_worker_message message = {.kind = maps ? ATTND_WORKER_MAP : ATTND_WORKER_UNMAP,
+                                               .index = index,
+                                               .size_bytes = maps ? memory->size_bytes : 0,
+                                               .memory_kind = maps ? memory->kind : 0};
+        int has_fd = maps && memory->fd >= 0;
+        if (maps)
+            memcpy(message.handle, memory->handle, sizeof(message.handle));
         int rc = attnd_fdpass_send(supervisor->process.control, &message, sizeof(message),
-                                   maps ? &memory->fd : NULL, maps);
+                                   has_fd ? &memory->fd : NULL, has_fd);
         if (rc == -ATTND_E_FULL || rc == -ATTND_E_DISCONNECTED)
             return; /* its end is handled where it is noticed */
         if (rc < 0) {
@@ -90,6 +94,24 @@ static void worker_failed(struct attnd_supervisor *supervisor,
               attnd_fault_string(&supervisor->fault, text, sizeof(text)));
 }
 
+static void worker_mapped(struct attnd_supervisor *supervisor,
+                          const struct attnd_worker_message *message)
+{
+    struct attnd_fault fault = {.code = message->code < 0 ? message->code : 0};
+    char text[160];
+    if (!attnd_maps_mapped(&supervisor->maps, message->index, fault.code))
+        return;
+    if (fault.code < 0) {
+        fault.field = message->field ? message->field : (uint32_t)ATTND_F_MEMORY;
+        fault.value = message->value;
+        fault.limit = message->limit;
+        attnd_log(ATTND_LOG_WARNING, "worker %d: cannot map memory %u: %s",
+                  (int)supervisor->process.pid, message->index,
+                  attnd_fault_string(&fault, text, sizeof(text)));
+    }
+    attnd_memory_mapped(supervisor->service, message->index, &fault);
+}
+
 static void worker_says(struct attnd_supervisor *supervisor,
                         const struct attnd_worker_message *message)
 {
@@ -117,10 +139,7 @@ static void worker_says(struct attnd_supervisor *supervisor,
         if (attnd_maps_unmapped(&supervisor->maps, index))
             attnd_memory_unmapped(supervisor->service, index);
     } else {
-        attnd_maps_mapped(&supervisor->maps, index, message->code < 0 ? message->code : 0);
-        if (message->code < 0)
-            attnd_log(ATTND_LOG_WARNING, "worker %d: cannot map memory %u: %s",
-                      (int)supervisor->process.pid, index, attnd_error_name(message->code));
+        worker_mapped(supervisor, message);
     }
 }
 

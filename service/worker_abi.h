@@ -23,7 +23,8 @@ enum attnd_worker_message_kind {
     ATTND_WORKER_READY = 1,  /* worker: RUNNING, queue->info is filled */
     ATTND_WORKER_FAILED = 2, /* worker: cannot start, or not go on; code, field, value, limit; it
                                 exits */
-    ATTND_WORKER_MAP = 3,    /* daemon: index, size, kind and one descriptor; answered with code */
+    ATTND_WORKER_MAP = 3,    /* daemon: index, size, kind, handle, a descriptor where the kind has
+                                one; answered with code, field, value, limit */
     ATTND_WORKER_UNMAP = 4,  /* daemon: index; answered */
     ATTND_WORKER_PARK = 5    /* daemon: park; the answer is the state in the queue segment */
 };
@@ -37,8 +38,9 @@ struct attnd_worker_message {
     int64_t value, limit;
     uint32_t memory_kind; /* enum attnd_memory_kind */
     uint32_t zero;
+    uint8_t handle[ATTND_IPC_HANDLE_BYTES];
 };
-ATTND_ASSERT_SIZE(attnd_worker_message, 48);
+ATTND_ASSERT_SIZE(attnd_worker_message, 112);
 
 /* Descriptors the worker inherits. */
 #define ATTND_WORKER_FD_CONTROL 3

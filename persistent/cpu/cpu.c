@@ -33,8 +33,12 @@ static void describe(struct attnd_backend *backend)
         .tile_workers = backend->threads,
         .rows_per_tile = ATTND_ROWS_MAX,
         .kv_granule = ATTND_KEYS_BLOCK,
+        .memory_kinds = 1u << ATTND_KIND_HOST,
         .scratch_bytes = backend->scratch_bytes,
     };
+    for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
+        for (uint32_t dim = 64; dim <= ATTND_HEAD_DIM_MAX; dim *= 2)
+            info.head_dims[dtype] = (uint16_t)(info.head_dims[dtype] | attnd_head_dim_bit(dim));
     (void)snprintf(info.isa, sizeof info.isa, "%s", backend->kernel->name);
     backend->head->info = info;
 }
@@ -45,7 +49,7 @@ static void destroy(struct attnd_backend *backend)
         attnd_cpu_worker_free(&backend->workers[i]);
     for (uint32_t i = 0; backend->memories != NULL && i < ATTND_MEMORIES_MAX; i++)
         if (backend->memories[i].address != 0)
-            (void)attnd_cpu_memory_unmap(backend, i);
+            (void)attnd_cpu_memory_unmap(backend, &i, 1);
     if (backend->scratch != NULL)
         (void)munmap(backend->scratch, backend->scratch_bytes);
     attnd_cpu_queue_free(&backend->queue);

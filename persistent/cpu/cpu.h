@@ -163,9 +163,9 @@ void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *ru
 
 /* ---- memory.c ---- */
 
-int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-                         uint32_t kind, struct attnd_fault *fault);
-int attnd_cpu_memory_unmap(struct attnd_backend *backend, uint32_t index);
+int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index,
+                         const struct attnd_memory_source *source, struct attnd_fault *fault);
+int attnd_cpu_memory_unmap(struct attnd_backend *backend, const uint32_t *indices, uint32_t count);
 
 /** attnd_cpu_memory_at() - NULL if @index is not mapped or @offset_bytes lies outside it. */
 void *attnd_cpu_memory_at(const struct attnd_backend *backend, uint32_t index,

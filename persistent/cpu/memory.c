@@ -10,27 +10,28 @@
 #include "persistent/cpu/cpu.h"
 #include "schemas/atomics.h"
 
-int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-                         uint32_t kind, struct attnd_fault *fault)
+int attnd_cpu_memory_map(struct attnd_backend *backend, uint32_t index,
+                         const struct attnd_memory_source *source, struct attnd_fault *fault)
 {
-    if (kind != ATTND_KIND_HOST)
-        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, index, kind,
-                               ATTND_KIND_HOST);
+    if (source->kind != ATTND_KIND_HOST)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, index,
+                               source->kind, ATTND_KIND_HOST);
     if (index >= ATTND_MEMORIES_MAX)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_MEMORY, index, index,
                                ATTND_MEMORIES_MAX - 1);
     struct attnd_cpu_memory *memory = &backend->memories[index];
     if (memory->address != 0)
         return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_MEMORY, index, 0, 0);
-    void *address = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *address =
+        mmap(NULL, source->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, source->fd, 0);
     if (address == MAP_FAILED)
         return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_MEMORY, index, errno, 0);
-    memory->size_bytes = size_bytes;
+    memory->size_bytes = source->size_bytes;
     attnd_publish64(&memory->address, (uint64_t)(uintptr_t)address); /* R1: covers the size */
     return 0;
 }
 
-int attnd_cpu_memory_unmap(struct attnd_backend *backend, uint32_t index)
+static int unmap(struct attnd_backend *backend, uint32_t index)
 {
     if (index >= ATTND_MEMORIES_MAX || backend->memories[index].address == 0)
         return -ATTND_E_UNKNOWN;
@@ -38,6 +39,16 @@ int attnd_cpu_memory_unmap(struct attnd_backend *backend, uint32_t index)
     void *address = (void *)(uintptr_t)memory->address;
     attnd_publish64(&memory->address, 0);
     return munmap(address, memory->size_bytes) == 0 ? 0 : -ATTND_E_SYSTEM;
+}
+
+int attnd_cpu_memory_unmap(struct attnd_backend *backend, const uint32_t *indices, uint32_t count)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        int one = unmap(backend, indices[i]);
+        rc = rc ? rc : one;
+    }
+    return rc;
 }
 
 void *attnd_cpu_memory_at(const struct attnd_backend *backend, uint32_t index,

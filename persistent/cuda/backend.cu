@@ -195,6 +195,13 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     info->rows_per_tile = 128;
     info->kv_granule = 64;
     info->scratch_bytes = config->scratch_bytes;
+    info->memory_kinds =
+        1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL | 1u << ATTND_KIND_IPC;
+    memset(info->head_dims, 0, sizeof(info->head_dims));
+    for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
+        for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
+            if (attnd::variant_index(dim, dtype) < attnd::variants_count)
+                info->head_dims[dtype] |= attnd_head_dim_bit(dim);
     *out = backend;
     return 0;
 }
@@ -243,8 +250,8 @@ static void cuda_destroy(attnd_backend *backend)
 {
     backend_quiesce(backend);
     for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
-        if (backend->mappings[i].size_bytes)
-            memory_unmap(backend, i);
+        if (backend->mappings[i].kind)
+            memory_unmap(backend, &i, 1);
     cudaFreeAsync(backend->settings.scratch, backend->copy_stream);
     cudaStreamSynchronize(backend->copy_stream);
     cudaFree(backend->settings.mirror);

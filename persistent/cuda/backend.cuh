@@ -14,10 +14,13 @@ extern "C" {
 #include <cuda_runtime.h>
 #include <pthread.h>
 
+/* One memory object, as memory.cu brought it in. */
 struct Mapping {
-    void *address; /* host mapping of a memfd, or NULL */
-    CUdeviceptr device; /* mapping of device memory, or 0 */
-    uint64_t size_bytes;
+    uint32_t kind;         /* enum attnd_memory_kind; 0: none */
+    void *host;            /* HOST: the memfd's mapping */
+    CUdeviceptr device;    /* where the device sees it */
+    CUmemoryPool pool;     /* POOL: imported for this pointer alone */
+    uint64_t mapped_bytes; /* HOST, DEVICE: whole pages */
 };
 
 /* The driver's own calls that device memory needs. Asked for by name: the program must load where
@@ -30,6 +33,16 @@ struct Driver {
     decltype(&cuMemMap) map;
     decltype(&cuMemUnmap) unmap;
     decltype(&cuMemSetAccess) set_access;
+    decltype(&cuMemGetAllocationGranularity) granularity;
+    decltype(&cuMemPoolImportFromShareableHandle) pool_import;
+    decltype(&cuMemPoolSetAccess) pool_set_access;
+    decltype(&cuMemPoolImportPointer) pool_import_pointer;
+    decltype(&cuMemPoolDestroy) pool_destroy;
+    decltype(&cuMemFree) free;
+    decltype(&cuIpcOpenMemHandle) ipc_open;
+    decltype(&cuIpcCloseMemHandle) ipc_close;
+    decltype(&cuMemGetAddressRange) range;
+    size_t page_bytes; /* what device memory is mapped in multiples of */
 };
 
 struct attnd_backend {
@@ -51,9 +64,9 @@ struct attnd_backend {
 };
 
 /* memory.cu: map() and unmap() of the vtable. */
-int memory_map(attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes, uint32_t kind,
+int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source *source,
                attnd_fault *fault);
-int memory_unmap(attnd_backend *backend, uint32_t index);
+int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count);
 
 /* memory.cu: finds the driver's own calls. */
 cudaError_t driver_load(Driver *driver);

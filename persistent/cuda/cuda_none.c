@@ -18,20 +18,19 @@ static int refuse(struct attnd_backend *backend)
     return -ATTND_E_UNSUPPORTED;
 }
 
-static int refuse_map(struct attnd_backend *backend, uint32_t index, int fd, uint64_t size_bytes,
-                      uint32_t kind, struct attnd_fault *fault)
+static int refuse_map(struct attnd_backend *backend, uint32_t index,
+                      const struct attnd_memory_source *source, struct attnd_fault *fault)
 {
     (void)backend;
-    (void)fd;
-    (void)kind;
-    (void)size_bytes;
+    (void)source;
     return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, index, 0, 0);
 }
 
-static int refuse_unmap(struct attnd_backend *backend, uint32_t index)
+static int refuse_unmap(struct attnd_backend *backend, const uint32_t *indices, uint32_t count)
 {
     (void)backend;
-    (void)index;
+    (void)indices;
+    (void)count;
     return -ATTND_E_UNSUPPORTED;
 }
 

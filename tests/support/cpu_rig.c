@@ -138,14 +138,15 @@ struct rig_memory rig_map(struct rig *rig, uint64_t size_bytes)
     MUST(memory.fd >= 0 && ftruncate(memory.fd, (off_t)size_bytes) == 0);
     memory.address = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd, 0);
     MUST(memory.address != MAP_FAILED);
-    MUST(attnd_backend_cpu.map(rig->backend, memory.index, memory.fd, size_bytes, ATTND_KIND_HOST,
-                               &fault) == 0);
+    const struct attnd_memory_source source = {
+        .kind = ATTND_KIND_HOST, .fd = memory.fd, .size_bytes = size_bytes};
+    MUST(attnd_backend_cpu.map(rig->backend, memory.index, &source, &fault) == 0);
     return memory;
 }
 
 void rig_unmap(struct rig *rig, struct rig_memory *memory)
 {
-    MUST(attnd_backend_cpu.unmap(rig->backend, memory->index) == 0);
+    MUST(attnd_backend_cpu.unmap(rig->backend, &memory->index, 1) == 0);
     (void)munmap(memory->address, memory->size_bytes);
     (void)close(memory->fd);
 }

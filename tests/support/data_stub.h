@@ -29,6 +29,19 @@ static struct {
 
 static struct attnd_service *stub_service;
 
+/* The worker that is not there: it can do whatever the CUDA one can. */
+static struct attnd_worker_info stub_worker = {
+    .backend = "stub",
+    .memory_kinds = 1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL |
+                    1u << ATTND_KIND_IPC,
+    .head_dims = {0, 0x8088, 0x8088, 0}}; /* 64, 128, 256 */
+
+const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service)
+{
+    (void)service;
+    return &stub_worker;
+}
+
 int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
 {
     (void)fault;

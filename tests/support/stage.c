@@ -30,8 +30,9 @@ static struct attnd_memory *new_memory(struct stage *stage, uint64_t bytes)
     struct attnd_fault fault = {0};
     int fd = -1;
     CHECK_EQUAL(attnd_shm_create_unmapped("stage", bytes, &fd, &fault), 0);
-    CHECK_EQUAL(
-        attnd_memory_new(&stage->service, ATTND_KIND_HOST, fd, bytes, NULL, &memory, &fault), 0);
+    const struct attnd_memory_source source = {
+        .kind = ATTND_KIND_HOST, .fd = fd, .size_bytes = bytes};
+    CHECK_EQUAL(attnd_memory_new(&stage->service, &source, NULL, &memory, &fault), 0);
     return memory;
 }
 

@@ -5,10 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "persistent/cpu/cpu.h"
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
 #include "tests/support/bits16.h"
@@ -75,7 +78,8 @@ static void an_unknown_instruction_set_is_unsupported(void **state)
     (void)state;
     struct attnd_queue_head head = {0};
     struct attnd_port port = {0};
-    struct attnd_backend_config config = {&head, sizeof head, &port, 1, 0, "vax"};
+    struct attnd_backend_config config = {
+        .queue = &head, .queue_bytes = sizeof head, .port = &port, .threads = 1, .isa = "vax"};
     struct attnd_backend *backend = NULL;
     struct attnd_fault fault = {0};
     assert_int_equal(attnd_backend_cpu.create(&config, &backend, &fault), -ATTND_E_UNSUPPORTED);
@@ -417,15 +421,50 @@ static void a_memory_index_is_mapped_once(void **state)
     struct rig_memory memory = rig_map(&rig, 4096);
     struct attnd_fault fault = {0};
     const struct attnd_backend_ops *ops = &attnd_backend_cpu;
-    assert_int_equal(ops->map(rig.backend, memory.index, memory.fd, 4096, ATTND_KIND_HOST, &fault),
-                     -ATTND_E_BUSY);
-    assert_int_equal(
-        ops->map(rig.backend, ATTND_MEMORIES_MAX, memory.fd, 4096, ATTND_KIND_HOST, &fault),
-        -ATTND_E_RANGE);
-    assert_int_equal(ops->map(rig.backend, 9, -1, 4096, ATTND_KIND_HOST, &fault), -ATTND_E_SYSTEM);
-    assert_int_equal(ops->unmap(rig.backend, 9), -ATTND_E_UNKNOWN);
+    struct attnd_memory_source source = {
+        .kind = ATTND_KIND_HOST, .fd = memory.fd, .size_bytes = 4096};
+    assert_int_equal(ops->map(rig.backend, memory.index, &source, &fault), -ATTND_E_BUSY);
+    assert_int_equal(ops->map(rig.backend, ATTND_MEMORIES_MAX, &source, &fault), -ATTND_E_RANGE);
+    source.fd = -1;
+    assert_int_equal(ops->map(rig.backend, 9, &source, &fault), -ATTND_E_SYSTEM);
+    uint32_t none = 9;
+    assert_int_equal(ops->unmap(rig.backend, &none, 1), -ATTND_E_UNKNOWN);
     rig_unmap(&rig, &memory);
-    assert_int_equal(ops->unmap(rig.backend, memory.index), -ATTND_E_UNKNOWN);
+    assert_int_equal(ops->unmap(rig.backend, &memory.index, 1), -ATTND_E_UNKNOWN);
+    rig_close(&rig);
+}
+
+static void unmapping_several_takes_out_those_that_are_there(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_open(&rig, 1, NULL);
+    struct rig_memory a = rig_map(&rig, 4096), b = rig_map(&rig, 4096);
+    const uint32_t indices[] = {a.index, 9, b.index};
+    assert_int_equal(attnd_backend_cpu.unmap(rig.backend, indices, 3), -ATTND_E_UNKNOWN);
+    assert_null(attnd_cpu_memory_at(rig.backend, a.index, 0));
+    assert_null(attnd_cpu_memory_at(rig.backend, b.index, 0));
+    (void)munmap(a.address, 4096);
+    (void)munmap(b.address, 4096);
+    (void)close(a.fd);
+    (void)close(b.fd);
+    rig_close(&rig);
+}
+
+static void memory_of_another_kind_is_refused_by_name(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_open(&rig, 1, NULL);
+    for (uint32_t kind = ATTND_KIND_DEVICE; kind <= ATTND_KIND_IPC; kind++) {
+        const struct attnd_memory_source source = {.kind = kind, .fd = -1, .size_bytes = 4096};
+        struct attnd_fault fault = {0};
+        assert_false(rig.head->info.memory_kinds >> kind & 1);
+        assert_int_equal(attnd_backend_cpu.map(rig.backend, 3, &source, &fault),
+                         -ATTND_E_UNSUPPORTED);
+        assert_int_equal(fault.field, ATTND_F_MEMORY_KIND);
+        assert_int_equal(fault.value, kind);
+    }
     rig_close(&rig);
 }
 
@@ -446,6 +485,8 @@ int main(void)
         cmocka_unit_test(append_stores_rows_at_their_positions),
         cmocka_unit_test(statistics_say_what_was_read),
         cmocka_unit_test(a_memory_index_is_mapped_once),
+        cmocka_unit_test(unmapping_several_takes_out_those_that_are_there),
+        cmocka_unit_test(memory_of_another_kind_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -22,7 +23,7 @@
 /* ---- the stand-in: these definitions take the place of device.c ---- */
 
 struct attnd_device {
-    int make_rc;
+    int make_rc, fds_are_memory;
     uint32_t made;
     uint64_t last_bytes;
 };
@@ -58,11 +59,18 @@ int attnd_device_make(const struct attnd_device *device, uint64_t size_bytes, in
     return attnd_shm_create_unmapped("gpu", 4096, fd, fault);
 }
 
+int attnd_device_check_fd(int fd, struct attnd_fault *fault)
+{
+    return gpu.fds_are_memory ? 0
+                              : attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0, fd, 0);
+}
+
 /* ---- one call at a time, without the socket ---- */
 
 static struct {
     struct attnd_service service;
     struct attnd_client *client;
+    int peer; /* the client's end of its socket */
     struct attnd_fault fault;
     Attnd__Request request;
     Attnd__Reply reply;
@@ -82,6 +90,13 @@ static int setup(void **state)
     assert_non_null(rig.client);
     rig.client->service = &rig.service;
     rig.client->id = 1;
+    rig.client->state = ATTND_SESSION_OPEN;
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+    rig.client->socket = pair[0];
+    rig.peer = pair[1];
+    stub.maps = stub.unmaps = 0;
+    stub_worker.memory_kinds = 0x1e;
     rig.service.clients[0] = rig.client;
     return 0;
 }
@@ -96,6 +111,8 @@ static int teardown(void **state)
         if (rig.client->memories[h - 1])
             attnd_memory_unbind(rig.client, h);
     assert_int_equal(rig.client->memory_bytes, 0);
+    close(rig.client->socket);
+    close(rig.peer);
     free(rig.client);
     attnd_control_free(&rig.service);
     attnd_data_free(&rig.service);
@@ -208,24 +225,209 @@ static void a_device_that_is_full_leaves_no_trace(void **state)
     assert_int_equal(stub.maps, stub.unmaps);
 }
 
-static void what_an_engine_brings_is_host_memory(void **state)
+/* ---- what engines bring ---- */
+
+static uint8_t handle[ATTND_IPC_HANDLE_BYTES] = "a handle of the driver's";
+
+/* With @fds descriptors and the first @handle_bytes of handle. The daemon takes what it keeps. */
+static int bring(uint32_t kind, int fds, size_t handle_bytes)
 {
-    (void)state;
-    struct attnd_shm shm;
     static Attnd__MemoryRegister message;
-    assert_int_equal(attnd_shm_create("own", 4096, &shm, &rig.fault), 0);
+    int fd[2] = {-1, -1};
     struct attnd_call *call = begin();
+
+    for (int i = 0; i < fds; i++)
+        assert_int_equal(attnd_shm_create_unmapped("own", 4096, &fd[i], &rig.fault), 0);
     attnd__memory_register__init(&message);
     message.size_bytes = 4096;
     message.has_memory_kind = 1;
-    message.memory_kind = ATTND__MEMORY_KIND__MEMORY_DEVICE;
+    message.memory_kind = (Attnd__MemoryKind)kind;
+    message.has_handle = handle_bytes > 0;
+    message.handle = (ProtobufCBinaryData){.len = handle_bytes, .data = handle};
+    rig.request.id = 77;
     rig.request.memory_register = &message;
-    call->fds = &shm.fd;
-    call->fds_count = 1;
-    assert_int_equal(attnd_call_memory_register(call), -ATTND_E_UNSUPPORTED);
-    assert_int_equal(rig.fault.field, ATTND_F_MEMORY_KIND);
-    attnd_shm_unmap(&shm);
+    call->fds = fd;
+    call->fds_count = fds;
+    int rc = attnd_call_memory_register(call);
+    for (int i = 0; i < fds; i++)
+        if (fd[i] >= 0)
+            close(fd[i]);
+    call->fds = NULL;
+    return rc;
 }
+
+static void *allocate(void *data, size_t bytes)
+{
+    (void)data;
+    return calloc(1, bytes);
+}
+
+static void release(void *data, void *memory)
+{
+    (void)data;
+    free(memory);
+}
+
+/* The one reply that lies in the socket; attnd__reply__free_unpacked() by the caller. */
+static Attnd__Reply *read_reply(void)
+{
+    uint8_t bytes[4096];
+    ProtobufCAllocator allocator = {allocate, release, NULL};
+    ssize_t got = recv(rig.peer, bytes, sizeof(bytes), MSG_DONTWAIT);
+
+    assert_true(got > 0);
+    Attnd__Reply *reply = attnd__reply__unpack(&allocator, (size_t)got, bytes);
+    assert_non_null(reply);
+    assert_int_equal(reply->id, 77);
+    return reply;
+}
+
+static void free_reply(Attnd__Reply *reply)
+{
+    ProtobufCAllocator allocator = {allocate, release, NULL};
+    attnd__reply__free_unpacked(reply, &allocator);
+}
+
+static int answered(void)
+{
+    uint8_t byte;
+    return recv(rig.peer, &byte, 1, MSG_DONTWAIT | MSG_PEEK) > 0;
+}
+
+static void an_import_is_answered_when_the_worker_has_it(void **state)
+{
+    static const struct attnd_fault none = {0};
+    (void)state;
+    gpu.fds_are_memory = 1;
+    rig.service.options.trust = 1;
+    for (uint32_t kind = ATTND_KIND_DEVICE; kind <= ATTND_KIND_IPC; kind++) {
+        int fds = kind != ATTND_KIND_IPC;
+        size_t handle_bytes = kind == ATTND_KIND_DEVICE ? 0 : sizeof(handle);
+        assert_int_equal(bring(kind, fds, handle_bytes), ATTND_CALL_LATER);
+        const struct attnd_memory *memory = rig.client->memories[rig.client->import - 1];
+        assert_int_equal(memory->kind, kind);
+        assert_int_equal(memory->fd >= 0, fds);
+        assert_int_equal(memcmp(memory->handle, handle, handle_bytes), 0);
+        assert_false(answered());
+        attnd_memory_mapped(&rig.service, memory->index, &none);
+        Attnd__Reply *reply = read_reply();
+        assert_int_equal(reply->code, 0);
+        assert_ptr_equal(attnd_client_memory(rig.client, reply->memory->memory), memory);
+        assert_int_equal(reply->memory->size_bytes, 4096);
+        assert_int_equal(rig.client->import, 0);
+        free_reply(reply);
+        attnd_memory_mapped(&rig.service, memory->index, &none); /* again, after a restart */
+        assert_false(answered());
+    }
+    assert_int_equal(rig.client->memory_bytes, 0); /* the engine's own is not counted */
+}
+
+static void an_import_that_fails_says_why_and_leaves_no_trace(void **state)
+{
+    const struct attnd_fault fault = {
+        .code = -ATTND_E_RANGE, .field = ATTND_F_SIZE, .value = 4096, .limit = 64};
+    (void)state;
+    gpu.fds_are_memory = 1;
+    assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
+    uint32_t import = rig.client->import;
+    attnd_memory_mapped(&rig.service, rig.client->memories[import - 1]->index, &fault);
+    Attnd__Reply *reply = read_reply();
+    assert_int_equal(reply->code, -ATTND_E_RANGE);
+    assert_int_equal(reply->field, ATTND_F_SIZE);
+    assert_int_equal(reply->value, 4096);
+    assert_int_equal(reply->limit, 64);
+    free_reply(reply);
+    assert_null(attnd_client_memory(rig.client, import));
+    assert_int_equal(rig.client->import, 0);
+    assert_int_equal(stub.maps, stub.unmaps);
+}
+
+/* It may have died of what it was given: that is not given to the next one. */
+static void a_worker_that_dies_over_an_import_does_not_get_it_again(void **state)
+{
+    (void)state;
+    gpu.fds_are_memory = 1;
+    assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
+    uint32_t import = rig.client->import;
+    attnd_memory_lost(&rig.service);
+    Attnd__Reply *reply = read_reply();
+    assert_int_equal(reply->code, -ATTND_E_WORKER_RESTARTED);
+    free_reply(reply);
+    assert_null(attnd_client_memory(rig.client, import));
+    assert_int_equal(stub.maps, stub.unmaps);
+}
+
+static void only_trusted_engines_bring_handles(void **state)
+{
+    (void)state;
+    gpu.fds_are_memory = 1;
+    assert_int_equal(bring(ATTND_KIND_POOL, 1, sizeof(handle)), -ATTND_E_PERMISSION);
+    assert_int_equal(rig.fault.field, ATTND_F_MEMORY_KIND);
+    assert_int_equal(rig.fault.value, ATTND_KIND_POOL);
+    assert_int_equal(rig.fault.limit, ATTND_KIND_DEVICE);
+    assert_int_equal(bring(ATTND_KIND_IPC, 0, sizeof(handle)), -ATTND_E_PERMISSION);
+    assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
+}
+
+static void a_kind_that_the_worker_cannot_map_is_refused_by_name(void **state)
+{
+    (void)state;
+    gpu.fds_are_memory = 1;
+    stub_worker.memory_kinds = 1u << ATTND_KIND_HOST;
+    assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(rig.fault.field, ATTND_F_MEMORY_KIND);
+    assert_int_equal(rig.fault.value, ATTND_KIND_DEVICE);
+    assert_int_equal(bring(ATTND_KIND_IPC + 1, 1, 0), -ATTND_E_INVALID);
+    assert_int_equal(rig.fault.field, ATTND_F_MEMORY_KIND);
+}
+
+static void an_import_of_the_wrong_form_is_refused(void **state)
+{
+    static const struct {
+        uint32_t kind;
+        int fds;
+        size_t handle_bytes;
+        enum attnd_field field;
+    } rows[] = {
+        {ATTND_KIND_DEVICE, 2, 0, ATTND_F_COUNT},  {ATTND_KIND_DEVICE, 1, 64, ATTND_F_MEMORY},
+        {ATTND_KIND_DEVICE, 0, 64, ATTND_F_COUNT}, {ATTND_KIND_POOL, 1, 0, ATTND_F_MEMORY},
+        {ATTND_KIND_POOL, 1, 63, ATTND_F_MEMORY},  {ATTND_KIND_POOL, 0, 64, ATTND_F_COUNT},
+        {ATTND_KIND_IPC, 1, 64, ATTND_F_COUNT},    {ATTND_KIND_IPC, 0, 1, ATTND_F_MEMORY},
+        {ATTND_KIND_HOST, 1, 64, ATTND_F_MEMORY},
+    };
+    (void)state;
+    gpu.fds_are_memory = 1;
+    rig.service.options.trust = 1;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        assert_int_equal(bring(rows[i].kind, rows[i].fds, rows[i].handle_bytes), -ATTND_E_INVALID);
+        assert_int_equal(rig.fault.field, rows[i].field);
+    }
+    assert_int_equal(stub.maps, 0);
+}
+
+static void a_descriptor_that_is_not_the_drivers_is_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), -ATTND_E_INVALID);
+    assert_int_equal(rig.fault.field, ATTND_F_MEMORY);
+    assert_int_equal(stub.maps, 0);
+}
+
+static void while_one_import_is_tried_the_session_is_busy(void **state)
+{
+    static Attnd__MemoryRelease message;
+    (void)state;
+    gpu.fds_are_memory = 1;
+    assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
+    assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), -ATTND_E_BUSY);
+    struct attnd_call *call = begin();
+    attnd__memory_release__init(&message);
+    message.memory = rig.client->import;
+    rig.request.memory_release = &message;
+    assert_int_equal(attnd_call_memory_release(call), -ATTND_E_BUSY);
+}
+
+/* ---- pools ---- */
 
 static void a_pool_in_it_says_so(void **state)
 {
@@ -247,7 +449,14 @@ int main(void)
         TEST(without_a_device_it_is_refused_by_name),
         TEST(a_kind_that_is_none_is_refused),
         TEST(a_device_that_is_full_leaves_no_trace),
-        TEST(what_an_engine_brings_is_host_memory),
+        TEST(an_import_is_answered_when_the_worker_has_it),
+        TEST(an_import_that_fails_says_why_and_leaves_no_trace),
+        TEST(a_worker_that_dies_over_an_import_does_not_get_it_again),
+        TEST(only_trusted_engines_bring_handles),
+        TEST(a_kind_that_the_worker_cannot_map_is_refused_by_name),
+        TEST(an_import_of_the_wrong_form_is_refused),
+        TEST(a_descriptor_that_is_not_the_drivers_is_refused),
+        TEST(while_one_import_is_tried_the_session_is_busy),
         TEST(a_pool_in_it_says_so),
 #undef TEST
     };
