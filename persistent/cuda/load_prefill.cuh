@@ -107,7 +107,7 @@ __device__ __forceinline__ void gather_block(const Item &item, const char *plane
         bool there = first + int32_t(r) < item.kv_end;
         const T *from = base;
         if (there)
-            from = kv_row<T>(item.run, item.entry, plane_base, plane, item.kv_head,
+            from = kv_row<T>(item.run, item.live, item.entry, plane_base, plane, item.kv_head,
                              first + int32_t(r)) +
                    c * 8;
         cp_async16(stage + place_in_block<D, values>(r, c), from, there ? 16 : 0);
@@ -195,7 +195,7 @@ struct Loader {
 };
 
 template <typename T, int D>
-__device__ __forceinline__ void prefill_load(const Item &item, const ActiveRun *run, Loader *loader)
+__device__ __forceinline__ void prefill_load(const Item &item, Loader *loader)
 {
     using Shape = PrefillShape<D>;
     const uint32_t k = loader->shared + Shape::q_bytes;
@@ -213,11 +213,11 @@ __device__ __forceinline__ void prefill_load(const Item &item, const ActiveRun *
     if (!item.run->box_rows)
         gather_item<T, D>(item, k, v, bars, &loader->count, loader->thread);
     else if (warp == 1)
-        box_item<T, D, true>(item, &run->v_map, v, bars->v_full, bars->v_empty, &loader->count, 0,
-                             1);
+        box_item<T, D, true>(item, &item.live->v_map, v, bars->v_full, bars->v_empty,
+                             &loader->count, 0, 1);
     else
-        box_item<T, D, false>(item, &run->k_map, k, bars->k_full, bars->k_empty, &loader->count,
-                              warp / 2, 2);
+        box_item<T, D, false>(item, &item.live->k_map, k, bars->k_full, bars->k_empty,
+                              &loader->count, warp / 2, 2);
 }
 
 } // namespace attnd

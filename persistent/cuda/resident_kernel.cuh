@@ -52,41 +52,18 @@ __device__ __forceinline__ void attend(Consumer *self, const Turn *turn, uint32_
         attend_naive<T, D>(item, warp, item.packed_rows, consumer_threads / 32);
     } else {
         Turns *turns = &self->shared->turns;
+        bool right;
         if (D <= 128 && item.packed_rows > 8)
-            attend_decode<T, D, D <= 128 ? 2 : 1>(item, number, turns, &self->ring, self->buffer);
+            right = attend_decode < T, D,
+            D <= 128 ? 2 : 1 > (item, number, turns, &self->ring, self->buffer);
         else
-            attend_decode<T, D, 1>(item, number, turns, &self->ring, self->buffer);
+            right = attend_decode<T, D, 1>(item, number, turns, &self->ring, self->buffer);
         fence_proxy_async(); /* TMA may write next what ldmatrix read */
+        if (!right)
+            attend_naive<T, D>(item, warp, item.packed_rows, consumer_threads / 32);
     }
     if (item.tile.partial != ATTND_NONE)
-        merge_arrive<T>(item, &self->shared->last);
-}
-
-/* A consumer warp is through with a turn; the last one counts the item, and with the last item of
- * a run hands it to the dispatcher. */
-template <typename T, int D>
-__device__ __forceinline__ void turn_done(Turn *turn, uint64_t begin_ns)
-{
-    __syncwarp();
-    if (threadIdx.x % 32)
-        return;
-    uint32_t before;
-    asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "r"(shared_address(&turn->done_warps))
-                 : "memory");
-    if (before + 1 < consumer_threads / 32)
-        return;
-    turn->done_warps = 0;
-    ActiveRun *run = turn->run;
-    const Item &item = turn->item;
-    uint64_t end_ns = clock_ns();
-    if (run->run.kind == ATTND_RUN_ATTEND && item.kv_end > item.kv_begin && turn->path != path_skip)
-        atomicAdd(&run->kv_bytes, 2ull * sizeof(T) * D * uint64_t(item.kv_end - item.kv_begin));
-    atomicAdd(&run->busy_ns, static_cast<unsigned long long>(end_ns - begin_ns));
-    atomicMax(&run->end_ns, static_cast<unsigned long long>(end_ns));
-    if (arrive_gpu(&run->done_items) + 1 == run->run.items)
-        publish_gpu(&run->state, run_finished);
+        merge_arrive<T, D>(item, &self->shared->last);
 }
 
 template <typename T, int D>
@@ -102,17 +79,17 @@ __device__ __forceinline__ void consume(WorkerShared *shared, char *buffer)
         const Path path = turn->path;
         if (path == path_leave)
             break;
-        const uint64_t begin_ns = clock_ns();
+        if (consumer_thread() == 0)
+            turn->begin_ns = clock_ns();
         if (path != path_decode && path != path_prefill)
             self.ring.ahead = 0;
         if (path == path_decode && before == path_prefill)
             consumers_sync(); /* the other warpgroup may still read Q, K and V */
         before = path;
         if (path == path_append)
-            append_item<T>(turn->item.run, turn->index);
+            append_item<T>(turn->item.run, turn->item.live, turn->index);
         else if (path != path_skip)
             attend<T, D>(&self, turn, number);
-        turn_done<T, D>(turn, begin_ns);
         turn_leave(&shared->turns, number);
     }
     if (consumer_thread() < 128)
@@ -133,7 +110,7 @@ __device__ __forceinline__ void load(WorkerShared *shared, char *buffer)
         if (path == path_prefill) {
             if (number && before != path_prefill)
                 turn_left(&shared->turns, number - 1); /* the buffer is decode's until then */
-            prefill_load<T, D>(turn->item, turn->run, &loader);
+            prefill_load<T, D>(turn->item, &loader);
         }
         before = path;
         turn_leave(&shared->turns, number);
@@ -160,8 +137,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
             load<T, D>(&shared, buffer);
         } else {
             uint32_t worker = first_worker + blockIdx.x;
-            Taker taker = {resident, &shared.turns, worker, variant, resident->cursor[worker], 0, 0,
-                           0};
+            Taker taker = {resident, &shared.turns, worker, variant, resident->cursor[worker]};
             take_turns<D>(&taker);
         }
     }

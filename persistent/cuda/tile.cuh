@@ -8,6 +8,8 @@
 
 #include "persistent/cuda/barrier.cuh"
 
+#include <type_traits>
+
 namespace attnd
 {
 
@@ -58,30 +60,83 @@ template <> struct Pack<__nv_bfloat16> {
 /* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %
  * group. */
 struct Item {
-    const ActiveRun *run;
+    const ActiveRun *run; /* a copy beside the consumers */
+    ActiveRun *live;      /* the run itself: what is counted, and its code */
     attnd_tile tile;
     attnd_entry entry;
+    attnd_merge merge; /* the tile's first, if it has one */
     uint32_t kv_head;
     uint32_t packed_rows;
     int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
     int32_t kv_begin, kv_end;
+    uint32_t page_first; /* of the entry's list: where the range begins */
+    /* Fetched by the taker with the rest, so that nobody waits for memory to find what to load. */
+    int32_t pages[32];  /* from page_first on */
+    uint32_t parts[32]; /* of merge */
 };
 
-__device__ __forceinline__ void item_load(Item *item, const ActiveRun *run, uint32_t index)
+/* Words a warp moves to shared memory, one a lane. */
+__device__ __forceinline__ void put_words(void *to, uint32_t word, uint32_t lane, uint32_t first,
+                                          uint32_t bytes)
 {
-    const attnd_plan_head &plan = run->plan;
-    item->run = run;
-    item->tile = run->tiles[index / plan.heads_kv];
-    item->entry = run->entries[item->tile.entry];
-    item->kv_head = index % plan.heads_kv;
-    item->packed_rows = item->tile.row_count * plan.group;
-    int64_t planned = int64_t(item->entry.page_count) * run->page_size;
-    int64_t len = run->kv_len[item->tile.entry];
-    item->kv_len = int32_t(len < planned ? len : planned);
-    item->kv_begin = int32_t(item->tile.kv_begin);
-    item->kv_end =
-        item->tile.kv_end < uint32_t(item->kv_len) ? int32_t(item->tile.kv_end) : item->kv_len;
+    if (lane >= first && lane < first + bytes / 4)
+        static_cast<uint32_t *>(to)[lane - first] = word;
 }
+
+/* Resolves item @index of the run into @item, whose run and live are set. The whole warp, and three
+ * trips to memory: the tile; what the tile names; what those name. */
+__device__ __forceinline__ void item_load(Item *item, uint32_t index, uint32_t lane)
+{
+    constexpr uint32_t tile_words = sizeof(attnd_tile) / 4, entry_words = sizeof(attnd_entry) / 4;
+    constexpr uint32_t len_lane = entry_words, merge_lane = len_lane + 1;
+    const ActiveRun *run = item->run;
+    const uint32_t heads_kv = run->plan.heads_kv, tile = index / heads_kv;
+
+    uint32_t word = 0;
+    if (lane < tile_words)
+        word = __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
+    put_words(&item->tile, word, lane, 0, sizeof(attnd_tile));
+    __syncwarp();
+    const attnd_tile &t = item->tile;
+    const uint32_t *from = reinterpret_cast<const uint32_t *>(run->entries + t.entry) + lane;
+    if (lane == len_lane)
+        from = reinterpret_cast<const uint32_t *>(run->kv_len + t.entry);
+    if (lane >= merge_lane)
+        from = reinterpret_cast<const uint32_t *>(run->merges + t.merge_begin) + lane - merge_lane;
+    word = 0;
+    if (lane < merge_lane || (t.merge_count && lane < merge_lane + sizeof(attnd_merge) / 4))
+        word = __ldcg(from);
+    put_words(&item->entry, word, lane, 0, sizeof(attnd_entry));
+    put_words(&item->merge, word, lane, merge_lane, sizeof(attnd_merge));
+    const int64_t len = int32_t(__shfl_sync(0xffffffffu, word, len_lane));
+    __syncwarp();
+
+    const attnd_entry &entry = item->entry;
+    const uint32_t page_first = t.kv_begin / run->page_size;
+    const int64_t planned = int64_t(entry.page_count) * run->page_size;
+    if (page_first + lane < entry.page_count)
+        item->pages[lane] = __ldcg(run->kv_pages + entry.page_begin + page_first + lane);
+    if (lane < item->merge.part_count)
+        item->parts[lane] = __ldcg(run->merge_parts + item->merge.part_begin + lane);
+    if (lane == 0) {
+        const int32_t kv_len = int32_t(len < planned ? len : planned);
+        item->kv_head = index - tile * heads_kv;
+        item->packed_rows = t.row_count * run->plan.group;
+        item->kv_len = kv_len;
+        item->kv_begin = int32_t(t.kv_begin);
+        item->kv_end = t.kv_end < uint32_t(kv_len) ? int32_t(t.kv_end) : kv_len;
+        item->page_first = page_first;
+    }
+    __syncwarp();
+}
+
+/* Ends the run with an error; its items go on, the first error counts. */
+__device__ __forceinline__ void run_fail(ActiveRun *live, int32_t code)
+{
+    atomicCAS(reinterpret_cast<uint32_t *>(&live->code), 0u, uint32_t(code));
+}
+
+constexpr int32_t range_code = -2; /* ATTND_E_RANGE of errors.h */
 
 /* Keys below this are visible to query row @row (of the entry, from its first). */
 __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
@@ -93,18 +148,35 @@ __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
     return end < item.kv_end ? end : item.kv_end;
 }
 
-/* Address of a token's row in a plane, bounded: a page id outside the pool reads page 0. */
+/* Page id @page, bounded: for one outside the pool page 0 is read and the run fails. */
+__device__ __forceinline__ uint32_t page_checked(const ActiveRun *run, ActiveRun *live,
+                                                 uint32_t page)
+{
+    if (page < run->pages)
+        return page;
+    run_fail(live, range_code);
+    return 0;
+}
+
+/* Address of a token's row in a plane. */
 template <typename T>
-__device__ __forceinline__ const T *kv_row(const ActiveRun *run, const attnd_entry &entry,
-                                           const char *base, const attnd_heap_plane &plane,
-                                           uint32_t head, int32_t token)
+__device__ __forceinline__ const T *
+kv_row(const ActiveRun *run, ActiveRun *live, const attnd_entry &entry, const char *base,
+       const attnd_heap_plane &plane, uint32_t head, int32_t token)
 {
     uint32_t page_index = uint32_t(token) / run->page_size;
-    uint32_t page = uint32_t(run->kv_pages[entry.page_begin + page_index]);
-    page = page < run->pages ? page : 0;
+    uint32_t page = page_checked(run, live, uint32_t(run->kv_pages[entry.page_begin + page_index]));
     return reinterpret_cast<const T *>(base) + int64_t(page) * plane.stride_page +
            int64_t(uint32_t(token) % run->page_size) * plane.stride_token +
            int64_t(head) * plane.stride_head;
+}
+
+/* The sum of a row's weights, as it is stored: 0 only where the row sees no key. If all keys it
+ * sees are at -inf the weights are 0 / 0; a part of such a row says so by a sum without a maximum,
+ * which counts for nothing beside other parts. */
+__device__ __forceinline__ float sum_stored(float l, bool sees, bool partial)
+{
+    return l == 0.0f && sees ? (partial ? 1.0f : NAN) : l;
 }
 
 __device__ __forceinline__ float lse_of(const attnd_plan_head &plan, float m, float l)
@@ -113,91 +185,100 @@ __device__ __forceinline__ float lse_of(const attnd_plan_head &plan, float m, fl
     return plan.flags & ATTND_BATCH_LSE_LN ? lse * 0.693147180559945f : lse;
 }
 
-/* Parts of a merge loaded at once: their latencies overlap. */
-constexpr uint32_t merge_batch = 8;
-
-/* All consumers: the rows of a merge for one KV head, four dims a thread. */
-template <typename T>
+/* All consumers: the rows of a merge for one KV head, @width dims a thread, @batch parts loaded at
+ * once: their latencies overlap. @parts: the merge's. */
+template <typename T, int D, int width, int batch>
 __device__ __forceinline__ void merge_rows(const ActiveRun *run, const attnd_merge &merge,
-                                           uint32_t kv_head)
+                                           const uint32_t *parts, uint32_t kv_head)
 {
+    using Value = std::conditional_t<width == 4, float4, float2>;
     const attnd_plan_head &plan = run->plan;
-    const uint32_t dim = plan.dim_vo, quads = dim / 4, rows = merge.row_count * plan.group;
-    const uint32_t *parts = run->merge_parts + merge.part_begin;
-    for (uint32_t e = consumer_thread(); e < rows * quads; e += consumer_threads) {
-        uint32_t r = e / quads, d = e % quads * 4;
+    constexpr uint32_t slices = D / width;
+    const uint32_t rows = merge.row_count * plan.group;
+    for (uint32_t e = consumer_thread(); e < rows * slices; e += consumer_threads) {
+        uint32_t r = e / slices, d = e % slices * width;
         uint32_t token = r / plan.group, head = kv_head * plan.group + r % plan.group;
-        float top = -INFINITY, l = 0.0f, o[4] = {};
-        for (uint32_t first = 0; first < merge.part_count; first += merge_batch) {
-            float2 state[merge_batch];
-            float4 value[merge_batch];
+        float top = -INFINITY, l = 0.0f, o[width] = {};
+        bool sees = false;
+        for (uint32_t first = 0; first < merge.part_count; first += batch) {
+            float2 state[batch];
+            union {
+                Value whole;
+                float one[width];
+            } value[batch];
 #pragma unroll
-            for (uint32_t i = 0; i < merge_batch; i++) {
+            for (uint32_t i = 0; i < batch; i++) {
                 state[i] = make_float2(-INFINITY, 0.0f);
-                value[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                value[i].whole = Value{};
                 if (first + i < merge.part_count) {
-                    uint64_t at = uint64_t(__ldcg(parts + first + i) + token) * plan.heads_q + head;
+                    uint64_t at = uint64_t(parts[first + i] + token) * plan.heads_q + head;
                     state[i] = __ldcg(reinterpret_cast<const float2 *>(run->states) + at);
-                    value[i] =
-                        __ldcg(reinterpret_cast<const float4 *>(run->outputs + at * dim + d));
+                    value[i].whole =
+                        __ldcg(reinterpret_cast<const Value *>(run->outputs + at * D + d));
                 }
             }
             float higher = top;
 #pragma unroll
-            for (uint32_t i = 0; i < merge_batch; i++)
+            for (uint32_t i = 0; i < batch; i++)
                 higher = fmaxf(higher, state[i].x);
             float base = higher == -INFINITY ? 0.0f : higher, fade = exp2_fast(top - base);
             top = higher;
             l *= fade;
 #pragma unroll
-            for (int j = 0; j < 4; j++)
+            for (int j = 0; j < width; j++)
                 o[j] *= fade;
 #pragma unroll
-            for (uint32_t i = 0; i < merge_batch; i++) {
+            for (uint32_t i = 0; i < batch; i++) {
                 float weight = exp2_fast(state[i].x - base);
+                sees |= state[i].y != 0.0f;
                 l = fmaf(weight, state[i].y, l);
-                o[0] = fmaf(weight, value[i].x, o[0]);
-                o[1] = fmaf(weight, value[i].y, o[1]);
-                o[2] = fmaf(weight, value[i].z, o[2]);
-                o[3] = fmaf(weight, value[i].w, o[3]);
+#pragma unroll
+                for (int j = 0; j < width; j++)
+                    o[j] = fmaf(weight, value[i].one[j], o[j]);
             }
         }
+        l = sum_stored(l, sees, false);
         int64_t row = int64_t(merge.row_begin) + token;
         T *out = reinterpret_cast<T *>(run->o) + row * plan.o_stride_row +
                  int64_t(head) * plan.o_stride_head + d;
         float inverse = l == 0.0f ? 0.0f : 1.0f / l;
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < width; j++)
             out[j] = from_float<T>(o[j] * inverse);
         if (run->lse && d == 0)
             run->lse[row * plan.lse_stride_row + int64_t(head) * plan.lse_stride_head] =
-                lse_of(plan, top == -INFINITY ? 0.0f : top, l);
+                lse_of(plan, top, l);
     }
 }
 
 /* All consumers: arrives at the tile's merges and does those it arrives at last. */
-template <typename T>
+template <typename T, int D>
 __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_last)
 {
     const ActiveRun *run = item.run;
-    const attnd_plan_head &plan = run->plan;
     for (uint32_t m = 0; m < item.tile.merge_count; m++) {
-        uint32_t index = item.tile.merge_begin + m;
-        const attnd_merge merge = run->merges[index];
-        uint32_t *arrivals = &run->arrivals[index * plan.heads_kv + item.kv_head];
+        const uint32_t index = item.tile.merge_begin + m;
+        const attnd_merge merge = m == 0 ? item.merge : run->merges[index];
+        const uint32_t *parts = run->merge_parts + merge.part_begin;
+        uint32_t *arrivals = &run->arrivals[index * run->plan.heads_kv + item.kv_head];
         consumers_sync(); /* partials of all threads before the arrival of one */
         if (consumer_thread() == 0)
             *shared_last = arrive_gpu(arrivals) + 1 == merge.part_count;
         consumers_sync();
         if (!*shared_last)
             continue;
-        merge_rows<T>(run, merge, item.kv_head);
+        if (m == 0 && merge.part_count <= 32)
+            parts = item.parts;
+        if (merge.part_count > 4) /* of a few rows: latency is all there is */
+            merge_rows<T, D, 2, 16>(run, merge, parts, item.kv_head);
+        else
+            merge_rows<T, D, 4, 4>(run, merge, parts, item.kv_head);
     }
 }
 
 /* Stores 64 rows of new K and V in their pages. */
 template <typename T>
-__device__ __forceinline__ void append_item(const ActiveRun *run, uint32_t index)
+__device__ __forceinline__ void append_item(const ActiveRun *run, ActiveRun *live, uint32_t index)
 {
     const attnd_plan_head &plan = run->plan;
     uint32_t row_begin = index * 64, row_end = min(row_begin + 64, plan.rows);
@@ -221,9 +302,9 @@ __device__ __forceinline__ void append_item(const ActiveRun *run, uint32_t index
         if (position < 0 || row < entry.row_begin || row >= entry.row_begin + entry.row_count)
             continue;
         T *k = const_cast<T *>(
-            kv_row<T>(run, entry, run->k_base, run->k_plane, head, int32_t(position)));
+            kv_row<T>(run, live, entry, run->k_base, run->k_plane, head, int32_t(position)));
         T *v = const_cast<T *>(
-            kv_row<T>(run, entry, run->v_base, run->v_plane, head, int32_t(position)));
+            kv_row<T>(run, live, entry, run->v_base, run->v_plane, head, int32_t(position)));
         const T *k_in = reinterpret_cast<const T *>(run->k_rows) +
                         int64_t(row) * plan.k_stride_row + int64_t(head) * plan.k_stride_head + d;
         const T *v_in = reinterpret_cast<const T *>(run->v_rows) +

@@ -25,12 +25,14 @@ constexpr int decode_block = 16; /* tokens */
 
 constexpr int decode_warps = consumer_threads / 32;
 
-/* Ring depth: 16 KB a warp. Behind the rings: O^T and state of every warp, for the merge. */
+/* Ring depth: 16 KB a warp. Behind the rings: O^T and state of every warp, for the merge. Rows of
+ * O^T are padded so that the columns of a quad fall into different banks. */
 template <int D> constexpr int decode_stages = D == 64 ? 4 : D == 128 ? 2 : 1;
+template <int D> constexpr int decode_out_row = D + 4; /* floats */
 constexpr uint32_t decode_ring_bytes = decode_warps * 16384;
 template <int D>
 constexpr uint32_t decode_shared_bytes = decode_ring_bytes +
-                                         decode_warps *decode_rows<D> *(D + 3) * 4;
+                                         decode_warps *decode_rows<D> *(decode_out_row<D> + 2) * 4;
 
 template <typename T> struct Mma;
 template <> struct Mma<__half> {
@@ -78,10 +80,12 @@ __device__ __forceinline__ uint32_t movmatrix_trans(uint32_t value)
 /* One warp's walk over the blocks of an item: where the next ones to load lie. Lanes 0-15 resolve
  * tokens of K, 16-31 of V. */
 struct BlockWalk {
+    const ActiveRun *run;
+    ActiveRun *live;
     const char *base;                  /* plane and head */
     const int32_t *page_list;          /* of the entry */
     int64_t stride_page, stride_token; /* bytes */
-    uint32_t page_size, pages;
+    uint32_t page_size;
     int32_t begin, end; /* tokens */
     int32_t next;       /* block to load */
     uint32_t page[2];   /* of this lane's token in block `next` and the one after: fetched ahead */
@@ -94,23 +98,35 @@ __device__ __forceinline__ uint32_t walk_page(const BlockWalk *walk, int32_t blo
     return token < walk->end ? uint32_t(walk->page_list[uint32_t(token) / walk->page_size]) : 0;
 }
 
+/* The same for the first blocks of an item, whose pages the taker has fetched. */
+__device__ __forceinline__ uint32_t walk_page_first(const BlockWalk *walk, const Item &item,
+                                                    int32_t block, uint32_t lane)
+{
+    int32_t token = walk->begin + block * decode_block + int32_t(lane % 16);
+    uint32_t index = uint32_t(token) / walk->page_size - item.page_first;
+    if (token >= walk->end)
+        return 0;
+    return uint32_t(index < 32 ? item.pages[index] : walk->page_list[item.page_first + index]);
+}
+
 __device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, uint32_t warp,
                                            uint32_t lane)
 {
     const ActiveRun *run = item.run;
     const attnd_heap_plane &plane = lane < 16 ? run->k_plane : run->v_plane;
+    walk->run = run;
+    walk->live = item.live;
     walk->base =
         (lane < 16 ? run->k_base : run->v_base) + int64_t(item.kv_head) * plane.stride_head * 2;
     walk->page_list = run->kv_pages + item.entry.page_begin;
     walk->stride_page = plane.stride_page * 2;
     walk->stride_token = plane.stride_token * 2;
     walk->page_size = run->page_size;
-    walk->pages = run->pages;
     walk->begin = item.kv_begin;
     walk->end = item.kv_end;
     walk->next = int32_t(warp);
-    walk->page[0] = walk_page(walk, walk->next, lane);
-    walk->page[1] = walk_page(walk, walk->next + decode_warps, lane);
+    walk->page[0] = walk_page_first(walk, item, walk->next, lane);
+    walk->page[1] = walk_page_first(walk, item, walk->next + decode_warps, lane);
 }
 
 __device__ __forceinline__ bool walk_ended(const BlockWalk &walk)
@@ -125,7 +141,7 @@ __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint
     constexpr int chunks = D / 8, rounds = decode_block * chunks / 32;
     int32_t first = walk->begin + walk->next * decode_block, left = walk->end - first;
     uint32_t inside = uint32_t(first + int32_t(lane % 16)) % walk->page_size;
-    uint32_t page = walk->page[0] < walk->pages ? walk->page[0] : 0;
+    uint32_t page = page_checked(walk->run, walk->live, walk->page[0]);
     const char *row = walk->base;
     if (int32_t(lane % 16) < left)
         row += int64_t(page) * walk->stride_page + int64_t(inside) * walk->stride_token;
@@ -151,6 +167,7 @@ struct DecodeRing {
     uint32_t ahead;  /* 1: that is the item after the one being computed */
     int ahead_slots; /* slots filled (or left empty) since it is */
     int slot;        /* the next to be computed, and so the next to be filled */
+    uint32_t wide; /* 1: the last item's O^T took all there is, not every second time half of it */
 };
 
 /* Refills the slot just freed: a block of this item, or of the next one if that is known. */
@@ -187,15 +204,79 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, Turns *turns, uint3
         ring_refill<D>(ring, turns, number, shared, warp, lane);
 }
 
-/* N: groups of 8 query rows. All consumers. */
+/* True in all consumers if @flag is in any. */
+__device__ __forceinline__ bool consumers_any(bool flag)
+{
+    uint32_t any;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\n"
+                 "barrier.cta.red.or.pred q, 1, %2, p;\nselp.u32 %0, 1, 0, q;\n}\n"
+                 : "=r"(any)
+                 : "r"(uint32_t(flag)), "n"(consumer_threads)
+                 : "memory");
+    return any;
+}
+
+/* The warps' states become one: o and lse, or a partial. outs: [warps][columns] rows of O^T,
+ * states: [warps][columns] of m and l. All consumers. */
+template <typename T, int D>
+__device__ __forceinline__ void decode_store(const Item &item, const float *outs,
+                                             const float2 *states, uint32_t columns)
+{
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
+    const bool partial = item.tile.partial != ATTND_NONE;
+    for (uint32_t e = consumer_thread(); e < item.packed_rows * (D / 2); e += consumer_threads) {
+        const uint32_t column = e / (D / 2), d = e % (D / 2) * 2;
+        const uint32_t token = column / plan.group;
+        const uint32_t head = item.kv_head * plan.group + column % plan.group;
+        float2 state[decode_warps], value[decode_warps];
+        float top = -INFINITY, l = 0.0f, low = 0.0f, high = 0.0f;
+#pragma unroll
+        for (uint32_t w = 0; w < decode_warps; w++) {
+            state[w] = states[w * columns + column];
+            value[w] = *reinterpret_cast<const float2 *>(
+                outs + (w * columns + column) * decode_out_row<D> + d);
+            top = fmaxf(top, state[w].x);
+        }
+        const float base = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+        for (uint32_t w = 0; w < decode_warps; w++) {
+            float weight = exp2_fast(state[w].x - base);
+            l = fmaf(weight, state[w].y, l);
+            low = fmaf(weight, value[w].x, low);
+            high = fmaf(weight, value[w].y, high);
+        }
+        const int64_t row = int64_t(item.tile.row_begin) + token;
+        l = sum_stored(l, visible_end(item, uint32_t(row)) > item.kv_begin, partial);
+        if (partial) {
+            const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
+            *reinterpret_cast<float2 *>(run->outputs + at * D + d) = make_float2(low, high);
+            if (d == 0)
+                *reinterpret_cast<float2 *>(run->states + at * 2) = make_float2(top, l);
+        } else {
+            const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+            T *out = reinterpret_cast<T *>(run->o) + row * plan.o_stride_row +
+                     int64_t(head) * plan.o_stride_head + d;
+            out[0] = from_float<T>(low * inverse);
+            out[1] = from_float<T>(high * inverse);
+            if (run->lse && d == 0)
+                run->lse[row * plan.lse_stride_row + int64_t(head) * plan.lse_stride_head] =
+                    lse_of(plan, top, l);
+        }
+    }
+}
+
+/* N: groups of 8 query rows. All consumers. Return: false if a result is not finite that may come
+ * from a key its row does not see: a product with a zero probability cannot hide a NaN. Nothing is
+ * stored then; the caller takes the naive way. */
 template <typename T, int D, int N>
-__device__ __forceinline__ void attend_decode(const Item &item, uint32_t number, Turns *turns,
+__device__ __forceinline__ bool attend_decode(const Item &item, uint32_t number, Turns *turns,
                                               DecodeRing *ring, char *shared)
 {
     constexpr int stages = decode_stages<D>, block_bytes = decode_block * D * 2 * 2;
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
-    const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32, warps = decode_warps;
+    const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
     const uint32_t g = lane / 4, c = lane % 4;
     const float scale = plan.sm_scale * 1.44269504088896f;
     const uint32_t slots = shared_address(shared) + warp * stages * block_bytes;
@@ -217,9 +298,7 @@ __device__ __forceinline__ void attend_decode(const Item &item, uint32_t number,
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const T *at = from + k * 16 + half * 8 + c * 2;
-                uint32_t low = there ? *reinterpret_cast<const uint16_t *>(at) : 0u;
-                uint32_t high = there ? *reinterpret_cast<const uint16_t *>(at + 1) : 0u;
-                q[n][k][half] = low | high << 16;
+                q[n][k][half] = there ? *reinterpret_cast<const uint32_t *>(at) : 0u;
             }
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -295,67 +374,56 @@ __device__ __forceinline__ void attend_decode(const Item &item, uint32_t number,
         ring_refill<D>(ring, turns, number, slots, warp, lane);
     }
 
-    /* The warps' states become one. */
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int j = 0; j < 2; j++)
             for (int step = 4; step < 32; step *= 2)
                 l[n][j] += __shfl_xor_sync(0xffffffffu, l[n][j], step);
-    consumers_sync(); /* nobody reads the previous item's */
-    constexpr int columns = 8 * N;
-    float *outs =
-        reinterpret_cast<float *>(shared + decode_ring_bytes); /* [warps][columns][D + 1] */
-    float *states = outs + warps * columns * (D + 1);          /* [warps][columns][2] */
+    if (item.entry.causal && item.tile.row_count > 1) {
+        float probe = 0.0f;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            probe += l[n][0] + l[n][1];
+#pragma unroll
+            for (int d = 0; d < D / 16; d++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    probe = fmaf(o[n][d][e], 0.0f, probe);
+        }
+        if (consumers_any(!isfinite(probe)))
+            return false;
+    }
+    constexpr int columns = 8 * N, out_row = decode_out_row<D>;
+    constexpr bool wide = columns == decode_rows<D>;
     static_assert(columns <= decode_rows<D>, "registers and shared memory");
+    if (wide || ring->wide)
+        consumers_sync(); /* nobody reads the last item's */
+    ring->wide = wide;
+    float *outs = reinterpret_cast<float *>(shared + decode_ring_bytes);
+    float2 *states = reinterpret_cast<float2 *>(outs + decode_warps * decode_rows<D> * out_row);
+    if (!wide) {
+        outs += number % 2 * (decode_warps * columns * out_row);
+        states += number % 2 * (decode_warps * columns);
+    }
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        float *out = outs + (warp * columns + n * 8) * (D + 1);
+        const uint32_t first = n * 8 + c * 2; /* this lane's columns: that and the next */
+        float *out = outs + (warp * columns + first) * out_row + g;
+        if (first >= item.packed_rows)
+            continue;
 #pragma unroll
         for (int d = 0; d < D / 16; d++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                out[(c * 2 + e % 2) * (D + 1) + d * 16 + g + e / 2 * 8] = o[n][d][e];
-        if (g == 0)
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                float *state = states + (warp * columns + n * 8 + c * 2 + j) * 2;
-                state[0] = m[n][j];
-                state[1] = l[n][j];
-            }
+                out[e % 2 * out_row + d * 16 + e / 2 * 8] = o[n][d][e];
+        if (g < 2)
+            states[warp * columns + first + g] =
+                g ? make_float2(m[n][1], l[n][1]) : make_float2(m[n][0], l[n][0]);
     }
     consumers_sync();
-    uint32_t rows = min(uint32_t(columns), item.packed_rows);
-    for (uint32_t e = consumer_thread(); e < rows * D; e += consumer_threads) {
-        uint32_t column = e / D, d = e % D;
-        uint32_t token = column / plan.group;
-        uint32_t head = item.kv_head * plan.group + column % plan.group;
-        float top = -INFINITY;
-        for (uint32_t w = 0; w < warps; w++)
-            top = fmaxf(top, states[(w * columns + column) * 2]);
-        float base = top == -INFINITY ? 0.0f : top, total = 0.0f, value = 0.0f;
-        for (uint32_t w = 0; w < warps; w++) {
-            float weight = exp2_fast(states[(w * columns + column) * 2] - base);
-            total += weight * states[(w * columns + column) * 2 + 1];
-            value += weight * outs[(w * columns + column) * (D + 1) + d];
-        }
-        if (item.tile.partial == ATTND_NONE) {
-            int64_t to = int64_t(item.tile.row_begin + token);
-            T *out = reinterpret_cast<T *>(run->o) + to * plan.o_stride_row +
-                     int64_t(head) * plan.o_stride_head;
-            out[d] = from_float<T>(total == 0.0f ? 0.0f : value / total);
-            if (run->lse && d == 0)
-                run->lse[to * plan.lse_stride_row + int64_t(head) * plan.lse_stride_head] =
-                    lse_of(plan, base, total);
-        } else {
-            uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
-            run->outputs[at * D + d] = value;
-            if (d == 0) {
-                run->states[at * 2] = top;
-                run->states[at * 2 + 1] = total;
-            }
-        }
-    }
+    decode_store<T, D>(item, outs, states, columns);
+    return true;
 }
 
 } // namespace attnd

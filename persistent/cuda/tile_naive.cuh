@@ -34,8 +34,10 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
         float m = -INFINITY, l = 0.0f;
         int32_t end = visible_end(item, row);
         for (int32_t key = item.kv_begin; key < end; key++) {
-            const T *k = kv_row<T>(run, item.entry, run->k_base, run->k_plane, item.kv_head, key);
-            const T *v = kv_row<T>(run, item.entry, run->v_base, run->v_plane, item.kv_head, key);
+            const T *k =
+                kv_row<T>(run, item.live, item.entry, run->k_base, run->k_plane, item.kv_head, key);
+            const T *v =
+                kv_row<T>(run, item.live, item.entry, run->v_base, run->v_plane, item.kv_head, key);
             float s = 0.0f;
             for (int i = 0; i < dims; i++)
                 s += qs[i] * to_float<T>(__ldcg(k + i * 32 + lane));
@@ -50,6 +52,7 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
                 o[i] = o[i] * fade + p * to_float<T>(__ldcg(v + i * 32 + lane));
             m = top;
         }
+        l = sum_stored(l, end > item.kv_begin, item.tile.partial != ATTND_NONE);
         if (item.tile.partial == ATTND_NONE) {
             T *out = reinterpret_cast<T *>(run->o) + int64_t(row) * plan.o_stride_row +
                      int64_t(head) * plan.o_stride_head;

@@ -189,7 +189,8 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
         if (r >= item.packed_rows)
             continue;
         uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
-        float l = state.l[half], m = state.m[half] * scale;
+        const bool sees = state.end[half] > item.kv_begin;
+        const float l = sum_stored(state.l[half], sees, partial), m = state.m[half] * scale;
         float inverse = partial ? 1.0f : l == 0.0f ? 0.0f : 1.0f / l;
         int64_t row = int64_t(item.tile.row_begin) + token;
         uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
@@ -215,7 +216,7 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
         if (threadIdx.x % 4)
             continue;
         if (partial) {
-            run->states[at * 2] = l == 0.0f ? -INFINITY : m;
+            run->states[at * 2] = sees ? m : -INFINITY;
             run->states[at * 2 + 1] = l;
         } else if (run->lse) {
             run->lse[row * plan.lse_stride_row + int64_t(head) * plan.lse_stride_head] =

@@ -1,10 +1,11 @@
 /*
- * turn.cuh - how items reach a worker: one thread takes them, everybody else is handed turns.
+ * turn.cuh - how items reach a worker: one warp takes them, everybody else is handed turns.
  *
  * A turn is an item resolved once, in one of two slots of shared memory. The taker fills a slot
  * when all warps have left it, so at most one item is claimed ahead of the one being worked on: its
  * latency is hidden, and what idle workers could do is not hoarded. When fewer items are left than
- * workers, none is claimed ahead at all.
+ * workers, none is claimed ahead at all. The taker also settles turns that are over, because the
+ * release of an item's results takes as long as all its stores: consumers go on meanwhile.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TURN_CUH
 #define ATTND_PERSISTENT_CUDA_TURN_CUH
@@ -22,10 +23,9 @@ constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp t
 
 struct Turn {
     Item item;
-    ActiveRun *run;
+    uint64_t begin_ns; /* written by a consumer */
     uint32_t index;
     Path path;
-    uint32_t done_warps; /* consumer warps that are through with it */
 };
 
 /* A run's constant part, copied once for all its items: what consumers read is next to them. */
@@ -43,7 +43,6 @@ __device__ __forceinline__ void turns_init(Turns *turns)
     for (int s = 0; s < turn_slots; s++) {
         barrier_init(&turns->full[s], 1);
         barrier_init(&turns->empty[s], consumer_threads / 32 + loader_warps);
-        turns->slot[s].done_warps = 0;
     }
 }
 
@@ -86,6 +85,7 @@ struct Taker {
     uint32_t copied; /* 1 + the run whose copy is in run_copy[copy] */
     uint32_t copy;
     uint32_t copy_used; /* the one the last turn refers to */
+    uint32_t settled;   /* turns accounted for */
 };
 
 constexpr uint32_t nothing = 0xffffffffu;
@@ -108,7 +108,42 @@ __device__ __forceinline__ const ActiveRun *taker_run(Taker *taker)
     return reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy]);
 }
 
+/* A turn that every warp has left: counts its item, and with the last item of a run hands the run
+ * to the dispatcher. One lane. What the consumers stored is covered: they left by an arrival that
+ * releases to the CTA, this lane saw it, and its own arrival releases to the GPU. */
+template <int D> __device__ __forceinline__ void turn_settle(const Turn *turn)
+{
+    const Item &item = turn->item;
+    ActiveRun *run = item.live;
+    const uint64_t end_ns = clock_ns();
+    if (turn->path >= path_naive && item.kv_end > item.kv_begin)
+        atomicAdd(&run->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
+    atomicAdd(&run->busy_ns, static_cast<unsigned long long>(end_ns - turn->begin_ns));
+    atomicMax(&run->end_ns, static_cast<unsigned long long>(end_ns));
+    if (arrive_gpu(&run->done_items) + 1 == run->run.items)
+        publish_gpu(&run->state, run_finished);
+}
+
+/* Settles turns before @end, in order: all of them if @wait, else those that are over. Return: true
+ * if none is left. */
+template <int D> __device__ __forceinline__ bool taker_settle(Taker *taker, uint32_t end, bool wait)
+{
+    Turns *turns = taker->turns;
+    for (; taker->settled != end; taker->settled++) {
+        const uint32_t slot = taker->settled % turn_slots, parity = taker->settled / turn_slots % 2;
+        if (wait)
+            turn_left(turns, taker->settled);
+        else if (!__all_sync(0xffffffffu, barrier_peek(&turns->empty[slot], parity)))
+            return false;
+        if (threadIdx.x % 32 == 0)
+            turn_settle<D>(&turns->slot[slot]);
+        __syncwarp();
+    }
+    return true;
+}
+
 /* The next item, or `nothing` when the kernel is to leave. @copy: of its run. */
+template <int D>
 __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, const ActiveRun **copy)
 {
     Resident *resident = taker->resident;
@@ -121,8 +156,8 @@ __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, con
             uint32_t items = (*copy)->variant == taker->variant ? (*copy)->run.items : 0;
             next = __shfl_sync(0xffffffffu, next, 0);
             if (next < items) {
-                if (number && next + resident->workers > items)
-                    turn_left(taker->turns, number - 1);
+                if (next + resident->workers > items)
+                    taker_settle<D>(taker, number, true);
                 uint32_t item = 0;
                 if (lane == 0)
                     item = take_gpu(&run->next_item);
@@ -136,7 +171,7 @@ __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, con
             if (lane == 0)
                 publish_gpu(&resident->cursor[taker->worker], taker->cursor);
         }
-        if (observe_gpu(&resident->leave))
+        if (taker_settle<D>(taker, number, false) && observe_gpu(&resident->leave))
             return nothing;
         __nanosleep(64);
     }
@@ -152,31 +187,36 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t number = 0;; number++) {
         if (number >= turn_slots)
-            turn_left(taker->turns, number - turn_slots);
+            taker_settle<D>(taker, number - turn_slots + 1, true);
         Turn *turn = &taker->turns->slot[number % turn_slots];
         const ActiveRun *copy = nullptr;
         if (lane == 0)
             resident->doing[taker->worker] = state_idle;
-        uint32_t index = take_item(taker, number, &copy);
-        if (lane == 0) {
-            resident->doing[taker->worker] = index == nothing ? state_left : state_item;
-            ActiveRun *run = &resident->runs[taker->cursor % active_runs];
-            turn->index = index;
-            turn->run = run;
-            turn->item.run = copy;
-            uint32_t cancelled = index == nothing ? 0 : observe_gpu(&run->cancelled);
-            if (index == nothing) {
-                turn->path = path_leave;
-            } else if (cancelled) {
-                turn->path = path_skip;
-            } else if (copy->run.kind == ATTND_RUN_APPEND) {
-                turn->path = path_append;
+        const uint32_t index = take_item<D>(taker, number, &copy);
+        ActiveRun *run = &resident->runs[taker->cursor % active_runs];
+        Path path = path_leave;
+        if (index != nothing) {
+            const uint32_t cancelled = observe_gpu(&run->cancelled);
+            if (lane == 0) {
+                turn->index = index;
+                turn->item.run = copy;
+                turn->item.live = run;
+            }
+            __syncwarp();
+            if (copy->run.kind == ATTND_RUN_APPEND) {
+                path = path_append;
             } else {
-                item_load(&turn->item, copy, index);
+                item_load(&turn->item, index, lane);
                 bool few = turn->item.packed_rows <= decode_rows<D>;
                 bool may = copy->aligned && resident->paths >> (few ? 0 : 1) & 1;
-                turn->path = !may ? path_naive : few ? path_decode : path_prefill;
+                path = !may ? path_naive : few ? path_decode : path_prefill;
             }
+            if (cancelled)
+                path = path_skip;
+        }
+        if (lane == 0) {
+            turn->path = path;
+            resident->doing[taker->worker] = index == nothing ? state_left : state_item;
             barrier_arrive(&taker->turns->full[number % turn_slots], 1);
         }
         if (index == nothing)
