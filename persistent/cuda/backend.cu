@@ -1,15 +1,11 @@
 /*
- * backend.cu - the host half of the CUDA backend: launch, park, and two duties the device cannot do
- * itself.
+ * backend.cu - the host half of the CUDA backend: its beginning, parking, and end.
  *
  * The device reads commands from and writes retires to the queue segment, which is registered with
- * the driver; the port's next() and retire() are not used. One host thread beats the heart (a
- * kernel whose host is gone leaves by itself) and wakes the daemon when a retire finds it asleep: a
- * GPU cannot make a system call. It also brings other variants of the worker kernel (head
- * dimension, element type): when a run needs one that is not resident, the kernels leave, and those
- * that were used come back beside it, the SMs shared out evenly. Everything done while a kernel is
- * resident is on the list of calls that were measured not to wait for it to end. Memory is the
- * business of memory.cu.
+ * the driver; the port's next() and retire() are not used. Kernels are launched and relaunched by
+ * the helper thread (helper.cu), looked after by the watch thread (health.cu), and sized by the
+ * residency (residency.cu); memory is the business of memory.cu. Everything done while a kernel is
+ * resident is on the list of calls that were measured not to wait for it to end.
  */
 #include "persistent/cuda/backend.cuh"
 
@@ -35,7 +31,7 @@ int cuda_fault(cudaError_t error, attnd_fault *fault)
     return attnd_fault_set(fault, code, ATTND_F_NONE, 0, error, 0);
 }
 
-static uint64_t monotonic_ns()
+uint64_t monotonic_ns()
 {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -62,64 +58,6 @@ static int64_t clock_offset(uint64_t *pinned, cudaStream_t stream)
         }
     }
     return offset;
-}
-
-static cudaError_t kernels_wait(attnd_backend *backend)
-{
-    for (cudaStream_t stream : backend->streams) {
-        cudaError_t error = cudaStreamSynchronize(stream);
-        if (error)
-            return error;
-    }
-    return cudaSuccess;
-}
-
-/* The kernels are leaving for want of a variant: those in use come back with it. */
-static cudaError_t bring_variant(attnd_backend *backend, uint32_t variant)
-{
-    uint32_t used = 0;
-    cudaError_t error = kernels_wait(backend);
-    if (error || (error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
-        return error;
-    attnd_poke32(&backend->words->wanted, 0);
-    backend->variants = used | 1u << variant;
-    attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
-    return attnd::resident_launch(backend->resident, &backend->settings, backend->variants,
-                                  backend->streams);
-}
-
-/* Beats the heart, wakes the daemon for what the device retired, and changes variants. */
-static void *helper_main(void *argument)
-{
-    attnd_backend *backend = static_cast<attnd_backend *>(argument);
-    attnd_queue_head *queue = backend->config.queue;
-    uint32_t retired = attnd_peek32(&queue->retire_tail);
-    while (!attnd_peek32(&backend->helper_leave)) {
-        attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
-        uint32_t wanted = attnd_observe32(&backend->words->wanted);
-        if (wanted && bring_variant(backend, wanted - 1) != cudaSuccess) {
-            backend->failed = 1;
-            return NULL; /* runs time out; the daemon restarts the worker */
-        }
-        uint32_t tail = attnd_observe32(&queue->retire_tail);
-        if (tail != retired) {
-            retired = tail;
-            backend->config.port->knock(backend->config.port->context);
-            continue;
-        }
-        uint32_t commands = attnd_observe32(&queue->command_tail);
-        if (commands != tail) { /* runs in flight: as many retires as commands in the end */
-            attnd_relax();
-            continue;
-        }
-        timespec nap = {0, 100000000};
-        attnd_poke32(&queue->command_need, 1);
-        attnd_fence_full(); /* F1 */
-        if (attnd_observe32(&queue->command_tail) == commands)
-            attnd_futex_wait(&queue->command_tail, commands, &nap);
-        attnd_poke32(&queue->command_need, 0);
-    }
-    return NULL;
 }
 
 static cudaError_t allocate(attnd_backend *backend)
@@ -157,10 +95,12 @@ static cudaError_t allocate(attnd_backend *backend)
     memset(backend->words, 0, sizeof(*backend->words));
     settings.host = backend->words; /* one address on both sides */
     settings.workers = uint32_t(backend->workers);
-    const char *paths = getenv("ATTND_CUDA_PATHS"); /* the ladder's lower rungs, for comparison */
-    settings.paths = paths ? uint32_t(atoi(paths)) : 7;
+    settings.paths = 7;
+    settings.drain = backend->residency == ATTND_RESIDENCY_ISOLATED;
+    settings.inject = uint32_t(backend->config.injection);
     backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
-    return cudaMemset(backend->resident, 0, sizeof(Resident));
+    error = cudaMemset(backend->resident, 0, sizeof(Resident));
+    return error ? error : health_init(backend);
 }
 
 static int cuda_create(const attnd_backend_config *config, attnd_backend **out, attnd_fault *fault)
@@ -181,9 +121,15 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     if (!backend)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     backend->config = *config;
-    backend->workers = properties.multiProcessorCount - 1;
-    if (config->threads && int(config->threads) < backend->workers)
-        backend->workers = int(config->threads);
+    const int sms = properties.multiProcessorCount;
+    int mps = 0; /* an older driver does not know the question */
+    (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, 0);
+    (void)cudaGetLastError();
+    backend->workers = residency_choose(backend, sms, mps);
+    if (!backend->workers) {
+        free(backend);
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
+    }
     if ((error = driver_load(&backend->driver)) || (error = allocate(backend))) {
         free(backend); /* the process ends; the driver takes the rest back */
         return cuda_fault(error, fault);
@@ -202,6 +148,11 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
             if (attnd::variant_index(dim, dtype) < attnd::variants_count)
                 info->head_dims[dtype] |= attnd_head_dim_bit(dim);
+    info->residency = backend->residency;
+    info->sms = uint32_t(sms);
+    info->sms_resident = uint32_t(backend->workers) + 1;
+    info->sms_burst = 0;
+    info->mps = mps != 0;
     *out = backend;
     return 0;
 }
@@ -212,9 +163,7 @@ int backend_start(attnd_backend *backend)
     backend->settings.host_clock_offset_ns =
         clock_offset(&words->heartbeat_ns, backend->copy_stream);
     words->heartbeat_ns = monotonic_ns();
-    if (attnd::resident_launch(backend->resident, &backend->settings, backend->variants,
-                               backend->streams) != cudaSuccess)
-        return -ATTND_E_SYSTEM;
+    backend->settings_fresh = 1;
     attnd_poke32(&backend->helper_leave, 0);
     if (pthread_create(&backend->helper, NULL, helper_main, backend) != 0)
         return -ATTND_E_SYSTEM;
@@ -233,9 +182,12 @@ int backend_quiesce(attnd_backend *backend)
     attnd_futex_wake(&queue->command_tail, 1);
     pthread_join(backend->helper, NULL); /* first: it may be launching */
     cudaError_t error = kernels_wait(backend);
+    attnd_publish32(&backend->launched, 0);
     attnd_publish32(&queue->park, asked);
     attnd_poke32(&backend->words->wanted, 0); /* the command is still there and will ask again */
     backend->running = 0;
+    /* What was begun has been finished, with no helper there to say so. */
+    backend->config.port->knock(backend->config.port->context);
     return error == cudaSuccess && !backend->failed ? 0 : -ATTND_E_SYSTEM;
 }
 
@@ -269,5 +221,5 @@ static void cuda_destroy(attnd_backend *backend)
 
 extern "C" const attnd_backend_ops attnd_backend_cuda = {
     "cuda", cuda_create, backend_start, memory_map, memory_unmap,
-    cuda_park, NULL, 0, cuda_destroy,
+    cuda_park, health_check, 50, cuda_destroy,
 };

@@ -45,6 +45,17 @@ struct Driver {
     size_t page_bytes; /* what device memory is mapped in multiples of */
 };
 
+/* What check() looks at (health.cu). */
+struct Health {
+    cudaStream_t stream;
+    struct Snapshot *snapshot; /* pinned */
+    const attnd::StuckNote *notes[attnd::variants_count]; /* device memory */
+    int asked;                                            /* a snapshot is on its way */
+    int injected;
+    uint32_t looks;
+    uint64_t progress, moved_ns; /* what was seen last, and when it was another */
+};
+
 struct attnd_backend {
     attnd_backend_config config;
     Driver driver;
@@ -55,12 +66,16 @@ struct attnd_backend {
     Mapping mappings[ATTND_MEMORIES_MAX];
     attnd::HostWords *words; /* pinned */
     cudaStream_t streams[1 + attnd::variants_count], copy_stream;
-    uint32_t variants; /* resident, or to be at the next start */
-    int failed;        /* the helper could not launch */
-    int running;
+    attnd_residency residency;
+    int workers;
+    int running; /* between start() and quiesce: there is a helper */
     pthread_t helper;
     uint32_t helper_leave;
-    int workers;
+    uint32_t variants;  /* resident, or to be at the next launch */
+    uint32_t launched;  /* helper: kernels are there, or have not been seen to be gone */
+    uint32_t failed;    /* helper: the cudaError_t it gave up with */
+    int settings_fresh; /* helper: not yet on the device */
+    Health health;
 };
 
 /* memory.cu: map() and unmap() of the vtable. */
@@ -76,6 +91,22 @@ int backend_quiesce(attnd_backend *backend);
 
 /* backend.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);
+
+/* helper.cu: the thread that start() creates. */
+void *helper_main(void *backend);
+
+/* helper.cu: waits until no kernel is there; those that are there must have been told to leave. */
+cudaError_t kernels_wait(attnd_backend *backend);
+
+/* health.cu: check() of the vtable, and what it needs. */
+cudaError_t health_init(attnd_backend *backend);
+int health_check(attnd_backend *backend, char *report, size_t report_bytes);
+
+/* residency.cu: the mode asked for, or for "auto" the one that suits, and what it means in SMs.
+ * Return: workers; 0 there is no such mode. */
+int residency_choose(attnd_backend *backend, int sms, int mps);
+
+uint64_t monotonic_ns();
 
 /* A runtime error as a fault. Return: its code. */
 int cuda_fault(cudaError_t error, attnd_fault *fault);

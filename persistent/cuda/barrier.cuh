@@ -13,11 +13,19 @@ namespace attnd
 constexpr int producer_threads = 128, consumer_threads = 256;
 constexpr int resident_threads = producer_threads + consumer_threads;
 
-/* About two seconds of clocks. A CTA that waits longer is stuck: it says so here and goes on, the
+/* About two seconds of clocks. A thread that waits longer is stuck: it says so here and goes on with
+ * what is there, its CTA counts no item as done any more, so that no run is answered, and the
  * worker's host half sees it and ends the worker. Not by __trap(): with one in the consumers' path,
  * ptxas 13.0 ignores setmaxnreg and spills. */
 constexpr long long wait_clocks_max = 4000000000ll;
-static __device__ uint32_t stuck;
+static __device__ StuckNote stuck;
+
+/* 1: a wait of this CTA was in vain. */
+__device__ __forceinline__ uint32_t *cta_stuck()
+{
+    __shared__ uint32_t word;
+    return &word;
+}
 
 /* 0..255 among the consumers. */
 __device__ __forceinline__ uint32_t consumer_thread()
@@ -60,7 +68,8 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
         if (!begin)
             begin = now;
         else if (now - begin > wait_clocks_max) {
-            stuck = 1;
+            *cta_stuck() = 1;
+            stuck = {1, blockIdx.x, threadIdx.x, address, parity};
             return;
         }
     }

@@ -43,6 +43,14 @@ struct alignas(128) TensorMap {
 struct HostWords {
     uint64_t heartbeat_ns; /* host: a kernel whose host is gone leaves by itself */
     uint32_t wanted;       /* device: 1 + a variant that is not resident and now must be */
+    uint32_t left;         /* device: the dispatcher has left, the workers follow */
+};
+
+/* Of a thread that waited in vain, one a variant. */
+struct StuckNote {
+    uint32_t seen; /* 1: the rest is filled */
+    uint32_t block, thread;
+    uint32_t barrier, parity; /* shared address */
 };
 
 /* One entry of the memory table. Host memory (memfd) is registered, device memory imported. */
@@ -103,6 +111,7 @@ struct Resident {
     uint32_t paths;
     uint32_t drain;    /* 1: leave when the queue is empty, for profilers */
     uint32_t resident; /* bit v: workers of variant v are resident */
+    uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
 
     alignas(128) uint32_t published;      /* runs published, free-running */
     alignas(128) uint32_t leave;          /* 1: park */

@@ -33,8 +33,11 @@ __global__ void __launch_bounds__(dispatch_threads, 1) dispatch_kernel(Resident 
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (warp == 0)
         dispatch_commands(resident, lane);
-    else
+    else {
         dispatch_retires(resident, lane);
+        if (lane == 0)
+            publish_sys(&resident->host->left, 1);
+    }
 }
 
 cudaError_t resident_prepare()
@@ -49,6 +52,18 @@ cudaError_t resident_prepare()
                                      int(variant.shared_bytes));
     }
     return error;
+}
+
+cudaError_t resident_notes(const StuckNote **notes)
+{
+    for (uint32_t v = 0; v < variants_count; v++) {
+        void *address;
+        cudaError_t error = cudaGetSymbolAddress(&address, variant_get(v).stuck);
+        if (error)
+            return error;
+        notes[v] = static_cast<const StuckNote *>(address);
+    }
+    return cudaSuccess;
 }
 
 /* Everything but the box height is replaced on the device, where planes are known. */
@@ -91,10 +106,19 @@ cudaError_t resident_launch(Resident *resident, Resident *settings, uint32_t var
     settings->resident = variants;
     const size_t constants = offsetof(Resident, published);
     if ((error = cudaMemcpy(resident, settings, constants, cudaMemcpyHostToDevice)) ||
-        (error = cudaMemset(&resident->leave, 0, 4)) ||
         (error = cudaMemset(&resident->used, 0, 4)) ||
         (error = cudaMemcpy(resident->cursor, cursors, sizeof(cursors), cudaMemcpyHostToDevice)) ||
         (error = cudaStreamSynchronize(0)))
+        return error;
+    return resident_relaunch(resident, settings, streams);
+}
+
+cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cudaStream_t *streams)
+{
+    cudaError_t error;
+    const uint32_t variants = settings->resident;
+    if ((error = cudaMemsetAsync(&resident->leave, 0, 4, streams[0])) ||
+        (error = cudaStreamSynchronize(streams[0])))
         return error;
     dispatch_kernel<<<1, dispatch_threads, 0, streams[0]>>>(resident);
     uint32_t left = uint32_t(__builtin_popcount(variants)), first = 0;

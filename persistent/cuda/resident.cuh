@@ -17,6 +17,7 @@ constexpr int dispatch_threads = 64;
 /* A worker kernel: (Resident *, uint32_t variant, uint32_t first_worker). */
 struct Variant {
     const void *kernel;
+    const StuckNote *stuck; /* a symbol */
     uint32_t shared_bytes;
 };
 
@@ -26,6 +27,9 @@ Variant variant_get(uint32_t index);
 /* Loads every kernel; with lazy loading the first launch behind a resident kernel would hang. */
 cudaError_t resident_prepare();
 
+/* Where each variant notes that it is stuck, in device memory. @notes: [variants_count] */
+cudaError_t resident_notes(const StuckNote **notes);
+
 /* Writes the templates of tensor maps to device memory. */
 cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);
 
@@ -34,6 +38,10 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);
  * may be running. @settings: the host's copy, brought up to date. */
 cudaError_t resident_launch(Resident *resident, Resident *settings, uint32_t variants,
                             cudaStream_t *streams);
+
+/* The kernels of the last launch once more, with settings as they were: next to nothing is written
+ * before. */
+cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cudaStream_t *streams);
 
 } // namespace attnd
 

@@ -126,6 +126,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
     if (threadIdx.x == 0) {
         turns_init(&shared.turns);
         prefill_barriers_init(&shared.bars);
+        *cta_stuck() = resident->inject == 1;
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -137,6 +138,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
             load<T, D>(&shared, buffer);
         } else {
             uint32_t worker = first_worker + blockIdx.x;
+            if (resident->inject == 2 && worker == 0)
+                barrier_wait(&shared.turns.empty[0], 0); /* nobody has been given a turn */
             Taker taker = {resident, &shared.turns, worker, variant, resident->cursor[worker]};
             take_turns<D>(&taker);
         }
@@ -145,7 +148,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
 
 template <typename T, int D> Variant variant_of()
 {
-    return {reinterpret_cast<const void *>(&resident_kernel<T, D>), tile_bytes<D>};
+    return {reinterpret_cast<const void *>(&resident_kernel<T, D>), &stuck, tile_bytes<D>};
 }
 
 } // namespace attnd

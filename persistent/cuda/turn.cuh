@@ -120,6 +120,8 @@ template <int D> __device__ __forceinline__ void turn_settle(const Turn *turn)
         atomicAdd(&run->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
     atomicAdd(&run->busy_ns, static_cast<unsigned long long>(end_ns - turn->begin_ns));
     atomicMax(&run->end_ns, static_cast<unsigned long long>(end_ns));
+    if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
+        return;
     if (arrive_gpu(&run->done_items) + 1 == run->run.items)
         publish_gpu(&run->state, run_finished);
 }

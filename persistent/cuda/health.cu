@@ -1,0 +1,278 @@
+/*
+ * health.cu - is all well on the device, and if not, what was everybody doing?
+ *
+ * Four things can be wrong, and none of them ends the process by itself: a CUDA error (under MPS
+ * also one that another client caused), a helper that could not launch, a thread that waited in
+ * vain at a barrier and said so, and a run that does not get on: a tile that does not end, or an
+ * item that nobody does. A snapshot of the kernels' state is copied while they are resident; the
+ * copy is asked for in one look and judged in the next, so a look never waits for the device.
+ *
+ * Before the worker is ended, kernels that still can are let finish and leave: under MPS a client
+ * that dies with a kernel on the device takes all others along.
+ */
+#include "persistent/cuda/backend.cuh"
+
+extern "C" {
+#include "schemas/atomics.h"
+}
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+using attnd::active_runs;
+using attnd::ActiveRun;
+using attnd::Resident;
+using attnd::StuckNote;
+using attnd::variants_count;
+
+/* Nothing moves for so long although something is begun: the longest tile there is takes less. */
+constexpr uint64_t tile_deadline_ns = 5000000000ull;
+/* A snapshot every so many looks. */
+constexpr uint32_t snapshot_looks = 5;
+/* How long kernels may take to leave when the worker is to end. */
+constexpr uint64_t leave_ns = 500000000ull;
+
+struct Snapshot {
+    Resident resident;
+    ActiveRun runs[active_runs];
+    StuckNote notes[variants_count];
+};
+
+__global__ void access_illegally(uint32_t *nowhere)
+{
+    *nowhere = 1;
+}
+
+cudaError_t health_init(attnd_backend *backend)
+{
+    Health *health = &backend->health;
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, access_illegally); /* loaded now */
+    if (error ||
+        (error = cudaStreamCreateWithFlags(&health->stream, cudaStreamNonBlocking)) ||
+        (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
+        return error;
+    health->moved_ns = monotonic_ns();
+    return attnd::resident_notes(health->notes);
+}
+
+static cudaError_t ask(attnd_backend *backend)
+{
+    Health *health = &backend->health;
+    Snapshot *to = health->snapshot;
+    cudaError_t error;
+    if ((error = cudaMemcpyAsync(&to->resident, backend->resident, sizeof(Resident),
+                                 cudaMemcpyDeviceToHost, health->stream)) ||
+        (error = cudaMemcpyAsync(to->runs, backend->settings.runs, sizeof(to->runs),
+                                 cudaMemcpyDeviceToHost, health->stream)))
+        return error;
+    for (uint32_t v = 0; v < variants_count; v++)
+        if ((error = cudaMemcpyAsync(&to->notes[v], health->notes[v], sizeof(StuckNote),
+                                     cudaMemcpyDeviceToHost, health->stream)))
+            return error;
+    health->asked = 1;
+    return cudaSuccess;
+}
+
+/* ---- the report ---- */
+
+struct Report {
+    char *text;
+    size_t left;
+};
+
+static void say(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(Report *report, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(report->text, report->left, format, arguments);
+    va_end(arguments);
+    size_t taken = length < 0 ? 0 : size_t(length);
+    if (taken >= report->left)
+        taken = report->left ? report->left - 1 : 0;
+    report->text += taken;
+    report->left -= taken;
+}
+
+static void say_runs(Report *report, const Snapshot *from)
+{
+    uint32_t end = from->resident.published, begin = from->resident.retired;
+    for (uint32_t i = begin; i != end && i - begin < active_runs; i++) {
+        const ActiveRun *run = &from->runs[i % active_runs];
+        say(report,
+            "run %" PRIu32 ": slot %" PRIu32 ", session %" PRIu32 ", plan at %" PRIu64
+            ", layer %" PRIu32 ", variant %" PRIu32 ": %" PRIu32 " items, %" PRIu32
+            " taken, %" PRIu32 " done%s\n",
+            i, run->slot, run->run.session, run->run.plan_offset_bytes, run->run.layer,
+            run->variant, run->run.items, run->next_item, run->done_items,
+            run->cancelled ? ", cancelled" : "");
+    }
+}
+
+/* Workers that do the same are one line. */
+static void say_workers(Report *report, const Snapshot *from, uint32_t workers)
+{
+    static const char *const names[] = {"not there", "idle", "in an item", "left"};
+    for (uint32_t first = 0, w = 0; first < workers; first = w) {
+        uint32_t doing = from->resident.doing[first], at = from->resident.cursor[first];
+        for (w = first + 1; w < workers && from->resident.doing[w] == doing &&
+                            from->resident.cursor[w] == at;)
+            w++;
+        say(report, "workers %" PRIu32 "..%" PRIu32 ": %s, at run %" PRIu32 "\n", first, w - 1,
+            doing < 4 ? names[doing] : "?", at);
+    }
+}
+
+static void say_all(Report *report, const attnd_backend *backend)
+{
+    const Snapshot *from = backend->health.snapshot;
+    const attnd_queue_head *queue = backend->config.queue;
+    const Resident *resident = &from->resident;
+    say(report,
+        "dispatcher: %" PRIu32 " runs published, %" PRIu32 " retired; commands: %" PRIu32
+        " taken of %" PRIu32 "; retires: %" PRIu32 "; variants %#" PRIx32 ", leave %" PRIu32
+        ", error %" PRIu32 "\n",
+        resident->published, resident->retired, resident->commands_head,
+        attnd_observe32(&queue->command_tail), resident->retires_tail, resident->resident,
+        resident->leave, resident->error);
+    for (uint32_t v = 0; v < variants_count; v++)
+        if (from->notes[v].seen)
+            say(report,
+                "variant %" PRIu32 ": block %" PRIu32 ", warp %" PRIu32
+                " waited in vain: barrier %#" PRIx32 ", parity %" PRIu32 "\n",
+                v, from->notes[v].block, from->notes[v].thread / 32, from->notes[v].barrier,
+                from->notes[v].parity);
+    say_runs(report, from);
+    say_workers(report, from, backend->settings.workers);
+}
+
+/* ---- judging ---- */
+
+/* What the last copy that came says is good enough where none comes any more. */
+static int device_failed(attnd_backend *backend, cudaError_t error, Report *report)
+{
+    say(report, "the device failed: CUDA error %d, %s: %s\n", error, cudaGetErrorName(error),
+        cudaGetErrorString(error));
+    say(report, "as of the last look before:\n");
+    say_all(report, backend);
+    return -ATTND_E_SYSTEM;
+}
+
+static cudaError_t device_error(const attnd_backend *backend)
+{
+    uint32_t failed = attnd_observe32(&backend->failed);
+    if (failed)
+        return cudaError_t(failed);
+    for (cudaStream_t stream : backend->streams) {
+        cudaError_t error = cudaStreamQuery(stream);
+        if (error && error != cudaErrorNotReady)
+            return error;
+    }
+    return cudaSuccess;
+}
+
+/* Those that can leave do, for as long as there is time. */
+static void end_in_order(attnd_backend *backend)
+{
+    const uint64_t until_ns = monotonic_ns() + leave_ns;
+    const timespec step = {0, 1000000};
+    attnd_publish32(&backend->config.queue->park, 1);
+    for (cudaStream_t stream : backend->streams)
+        while (cudaStreamQuery(stream) == cudaErrorNotReady && monotonic_ns() < until_ns)
+            (void)nanosleep(&step, NULL);
+}
+
+/* Changes when anything gets on. */
+static uint64_t progress(const Snapshot *from)
+{
+    const Resident *resident = &from->resident;
+    uint64_t sum = uint64_t(resident->published) << 32 ^ uint64_t(resident->retired) << 16 ^
+                   resident->commands_head;
+    for (const ActiveRun &run : from->runs)
+        sum = sum * 31 + run.next_item + run.done_items;
+    return sum;
+}
+
+/* Something was begun that is not done: a worker is in an item, or all have passed a run that is
+ * not retired. Kernels that have not got their SMs yet have begun nothing. */
+static bool begun(const Snapshot *from, uint32_t workers)
+{
+    const Resident *resident = &from->resident;
+    bool passed = resident->published != resident->retired;
+    for (uint32_t w = 0; w < workers; w++) {
+        if (resident->doing[w] == attnd::state_item)
+            return true;
+        passed &= resident->cursor[w] == resident->published;
+    }
+    return passed;
+}
+
+static int judge(attnd_backend *backend, Report *report)
+{
+    Health *health = &backend->health;
+    const Snapshot *from = health->snapshot;
+    const uint64_t now_ns = monotonic_ns(), seen = progress(from);
+    if (seen != health->progress || !begun(from, backend->settings.workers)) {
+        health->progress = seen;
+        health->moved_ns = now_ns;
+    }
+    bool waited = false;
+    for (const StuckNote &note : from->notes)
+        waited |= note.seen != 0;
+    int code = 0;
+    if (from->resident.error) {
+        say(report, "the dispatcher gave up\n");
+        code = -ATTND_E_SYSTEM;
+    } else if (waited) {
+        say(report, "a thread is stuck\n");
+        code = -ATTND_E_TIMEOUT;
+    } else if (now_ns - health->moved_ns > tile_deadline_ns) {
+        say(report, "a tile does not end: nothing got on for %.1f s\n",
+            double(now_ns - health->moved_ns) / 1e9);
+        code = -ATTND_E_TIMEOUT;
+    }
+    if (code)
+        say_all(report, backend);
+    return code;
+}
+
+/* Tests: once something has run. */
+static void inject(attnd_backend *backend)
+{
+    if (backend->config.injection != ATTND_INJECT_FAULT || backend->health.injected ||
+        !attnd_observe32(&backend->config.queue->retire_tail))
+        return;
+    backend->health.injected = 1;
+    access_illegally<<<1, 1, 0, backend->health.stream>>>(NULL);
+}
+
+int health_check(attnd_backend *backend, char *text, size_t text_bytes)
+{
+    Health *health = &backend->health;
+    Report report = {text, text_bytes};
+    cudaError_t error = device_error(backend);
+    int code = 0;
+    if (!error && health->asked) {
+        error = cudaStreamQuery(health->stream);
+        if (error == cudaErrorNotReady)
+            return 0; /* the device is busy with others */
+        health->asked = 0;
+        code = error ? 0 : judge(backend, &report);
+    }
+    if (!error && !code) {
+        inject(backend);
+        if (!attnd_observe32(&backend->launched))
+            health->moved_ns = monotonic_ns();
+        else if (health->looks++ % snapshot_looks == 0)
+            error = ask(backend);
+    }
+    if (error)
+        return device_failed(backend, error, &report);
+    if (code)
+        end_in_order(backend);
+    return code;
+}

@@ -1,0 +1,115 @@
+/*
+ * helper.cu - the thread that does for the kernels what a GPU cannot do itself.
+ *
+ * It beats the heart (a kernel whose host is gone leaves by itself), wakes the daemon when a retire
+ * finds it asleep, and launches. Kernels leave for three reasons besides parking: a run needs a
+ * variant that is not resident; the residency is `isolated` and nothing is queued; or the heart
+ * stood still, because this process was stopped. Whatever the reason was, the dispatcher says that
+ * it has left in `left`, and what to do next depends only on what there is to do.
+ */
+#include "persistent/cuda/backend.cuh"
+
+extern "C" {
+#include "schemas/atomics.h"
+#include "schemas/futex.h"
+}
+
+constexpr long nap_ns = 100000000;
+
+cudaError_t kernels_wait(attnd_backend *backend)
+{
+    for (cudaStream_t stream : backend->streams) {
+        cudaError_t error = cudaStreamSynchronize(stream);
+        if (error)
+            return error;
+    }
+    return cudaSuccess;
+}
+
+/* A command that no dispatcher has taken. Its head is the device's word, and stands still while no
+ * kernel is there. */
+static bool work_waits(const attnd_backend *backend)
+{
+    const attnd_queue_head *queue = backend->config.queue;
+    return attnd_observe32(&queue->command_tail) != attnd_observe32(&queue->command_head);
+}
+
+static cudaError_t launch(attnd_backend *backend)
+{
+    const uint32_t wanted = attnd_observe32(&backend->words->wanted);
+    cudaError_t error;
+    if (wanted) { /* it comes beside those that were used since the last change */
+        uint32_t used;
+        if ((error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
+            return error;
+        backend->variants = used | 1u << (wanted - 1);
+        attnd_poke32(&backend->words->wanted, 0);
+    }
+    attnd_poke32(&backend->words->left, 0);
+    attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
+    if (wanted || backend->settings_fresh)
+        error = attnd::resident_launch(backend->resident, &backend->settings, backend->variants,
+                                       backend->streams);
+    else
+        error = attnd::resident_relaunch(backend->resident, &backend->settings, backend->streams);
+    backend->settings_fresh = 0;
+    return error;
+}
+
+/* Kernels are there when they have to be. */
+static cudaError_t keep_launched(attnd_backend *backend)
+{
+    const bool isolated = backend->residency == ATTND_RESIDENCY_ISOLATED;
+    cudaError_t error;
+    if (attnd_peek32(&backend->launched)) {
+        if (!attnd_observe32(&backend->words->left))
+            return cudaSuccess;
+        if ((error = kernels_wait(backend)))
+            return error;
+        attnd_publish32(&backend->launched, 0);
+    }
+    if (attnd_observe32(&backend->config.queue->park) || (isolated && !work_waits(backend)))
+        return cudaSuccess;
+    if ((error = launch(backend)))
+        return error;
+    attnd_publish32(&backend->launched, 1);
+    return cudaSuccess;
+}
+
+/* Nothing is in flight: until the next command, or for a moment. */
+static void sleep_on(attnd_queue_head *queue, uint32_t commands)
+{
+    const timespec nap = {0, nap_ns};
+    attnd_poke32(&queue->command_need, 1);
+    attnd_fence_full(); /* F1 */
+    if (attnd_observe32(&queue->command_tail) == commands)
+        attnd_futex_wait(&queue->command_tail, commands, &nap);
+    attnd_poke32(&queue->command_need, 0);
+}
+
+void *helper_main(void *argument)
+{
+    attnd_backend *backend = static_cast<attnd_backend *>(argument);
+    attnd_queue_head *queue = backend->config.queue;
+    uint32_t retired = attnd_peek32(&queue->retire_tail);
+    while (!attnd_peek32(&backend->helper_leave)) {
+        attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
+        cudaError_t error = keep_launched(backend);
+        if (error) {
+            attnd_publish32(&backend->failed, uint32_t(error));
+            return NULL; /* health.cu ends the worker */
+        }
+        uint32_t tail = attnd_observe32(&queue->retire_tail);
+        if (tail != retired) {
+            retired = tail;
+            backend->config.port->knock(backend->config.port->context);
+            continue;
+        }
+        uint32_t commands = attnd_observe32(&queue->command_tail);
+        if (commands == tail) /* every command retires in the end */
+            sleep_on(queue, commands);
+        else
+            attnd_relax();
+    }
+    return NULL;
+}
