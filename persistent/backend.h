@@ -91,7 +91,7 @@ struct attnd_backend_ops {
     /* Is everything well? Asked every check_period_ms by a thread of its own, concurrently with all
      * the others. @report: why not, several lines. Of a backend that is not well nothing more is
      * asked; what can still be ended in order has been when this returns. Return: 0;
-     * -ATTND_E_SYSTEM (the device failed), -ATTND_E_TIMEOUT (a tile does not end). NULL: always
+     * -ATTND_E_DEVICE (the device failed), -ATTND_E_TIMEOUT (a tile does not end). NULL: always
      * well. */
     int (*check)(struct attnd_backend *backend, char *report, size_t report_bytes);
     uint32_t check_period_ms;

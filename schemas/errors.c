@@ -110,6 +110,9 @@ char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t tex
     if (fault->code == -ATTND_E_SYSTEM)
         snprintf(text, text_bytes, "%s: %s%s%s", name, field, field[0] ? ": " : "",
                  strerror((int)fault->value));
+    else if (fault->code == -ATTND_E_DEVICE) /* value is the driver's */
+        snprintf(text, text_bytes, "%s: %s%s%s: error %" PRId64, name, field, field[0] ? ": " : "",
+                 why, fault->value);
     else if (fault->code == -ATTND_E_DISCONNECTED && fault->value > 0) /* errno */
         snprintf(text, text_bytes, "%s: %s: %s", name, why, strerror((int)fault->value));
     else if (fault->field == ATTND_F_NONE || fault->code == -ATTND_E_DISCONNECTED)

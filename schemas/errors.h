@@ -38,7 +38,8 @@ extern "C" {
     X(NOT_LEASED, 18, "the session holds no lease of the page")                                    \
     X(EXPIRED, 19, "the ticket expired or was already claimed")                                    \
     X(FORKED, 20, "the session belongs to the parent process")                                     \
-    X(SYSTEM, 21, "a system call failed; value is errno")
+    X(SYSTEM, 21, "a system call failed; value is errno")                                          \
+    X(DEVICE, 22, "the GPU or its driver refused")
 
 /* X(NAME, number, the name as the public API or the batch spells it) */
 #define ATTND_FIELDS(X)                                                                            \

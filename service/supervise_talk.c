@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#include <string.h>
+
 /* ---- memory ---- */
 
 /* Until the socket is full; an answer makes room, and comes back here. */
@@ -72,6 +74,8 @@ static void worker_ready(struct attnd_supervisor *supervisor)
         attnd_supervisor_kill(supervisor, "it has no tile workers");
         return;
     }
+    /* "auto" was a question. A GPU that is away for a moment is no reason to go on without it. */
+    supervisor->service->options.backend = strcmp(info->backend, "cuda") == 0 ? "cuda" : "cpu";
     supervisor->state = ATTND_WORKER_UP;
     attnd_loop_unwatch(supervisor->service->loop, supervisor->timer, NULL, NULL);
     supervisor->timer = NULL;

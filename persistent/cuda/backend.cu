@@ -27,7 +27,7 @@ int cuda_fault(cudaError_t error, attnd_fault *fault)
     int code = error == cudaErrorMemoryAllocation ? -ATTND_E_NO_MEMORY
                : error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver
                    ? -ATTND_E_UNSUPPORTED
-                   : -ATTND_E_SYSTEM;
+                   : -ATTND_E_DEVICE;
     return attnd_fault_set(fault, code, ATTND_F_NONE, 0, error, 0);
 }
 

@@ -159,7 +159,7 @@ static int device_failed(attnd_backend *backend, cudaError_t error, Report *repo
         cudaGetErrorString(error));
     say(report, "as of the last look before:\n");
     say_all(report, backend);
-    return -ATTND_E_SYSTEM;
+    return -ATTND_E_DEVICE;
 }
 
 static cudaError_t device_error(const attnd_backend *backend)
@@ -226,7 +226,7 @@ static int judge(attnd_backend *backend, Report *report)
     int code = 0;
     if (from->resident.error) {
         say(report, "the dispatcher gave up\n");
-        code = -ATTND_E_SYSTEM;
+        code = -ATTND_E_DEVICE;
     } else if (waited) {
         say(report, "a thread is stuck\n");
         code = -ATTND_E_TIMEOUT;

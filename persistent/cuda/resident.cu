@@ -58,7 +58,8 @@ cudaError_t resident_notes(const StuckNote **notes)
 {
     for (uint32_t v = 0; v < variants_count; v++) {
         void *address;
-        cudaError_t error = cudaGetSymbolAddress(&address, variant_get(v).stuck);
+        cudaError_t error = cudaGetSymbolAddress(
+            &address, static_cast<const void *>(variant_get(v).stuck));
         if (error)
             return error;
         notes[v] = static_cast<const StuckNote *>(address);

@@ -58,8 +58,9 @@ static void a_code_about_a_state_names_no_limit(void **state)
     fault = (struct attnd_fault){-ATTND_E_BUSY, ATTND_F_PLAN, 0, 3, 1};
     assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
                         "ATTND_E_BUSY: plan is 3 (the object is in use by operations in flight)");
-    for (int code = 1; code <= ATTND_E_SYSTEM; code++) {
-        int about_a_state = code == ATTND_E_SYSTEM; /* value is errno */
+    for (int code = 1; code <= ATTND_E_DEVICE; code++) {
+        /* value is errno, or the driver's */
+        int about_a_state = code == ATTND_E_SYSTEM || code == ATTND_E_DEVICE;
         for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
             about_a_state |= code == states[i];
         fault = (struct attnd_fault){-code, ATTND_F_PLAN, 0, 3, 77};
@@ -78,6 +79,9 @@ static void a_system_error_says_what_the_system_said(void **state)
     fault.field = ATTND_F_NONE;
     attnd_fault_string(&fault, text, sizeof(text));
     assert_string_equal(text, "ATTND_E_SYSTEM: No such file or directory");
+    fault = (struct attnd_fault){-ATTND_E_DEVICE, ATTND_F_NONE, 0, 700, 0};
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_string_equal(text, "ATTND_E_DEVICE: the GPU or its driver refused: error 700");
 }
 
 static void a_lost_service_is_told_in_the_systems_words(void **state)
@@ -119,7 +123,7 @@ static void a_short_buffer_is_cut_and_terminated(void **state)
 static void every_number_has_its_own_name(void **state)
 {
     (void)state;
-    for (int code = 1; code <= ATTND_E_SYSTEM; code++) {
+    for (int code = 1; code <= ATTND_E_DEVICE; code++) {
         const char *name = attnd_error_name(code);
         assert_string_not_equal(name, "ATTND_E_?");
         assert_string_equal(name, attnd_error_name(-code));
