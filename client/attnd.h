@@ -45,7 +45,7 @@ struct attnd_session;
 struct attnd_open_args {
     uint32_t size;
     uint32_t ring_entries;   /* power of two, 8..4096; 0: 256 */
-    uint64_t arena_bytes;    /* for batches on their way; 0: 8 MiB */
+    uint64_t arena_bytes;    /* for batches on their way, 64 KiB to 1 GiB; 0: 8 MiB */
     const char *socket_path; /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock */
     const char *name;        /* shown by attnctl status; may be NULL */
 };
@@ -131,27 +131,66 @@ int attnd_memory_create_device(struct attnd_session *session, uint64_t size_byte
 int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_bytes,
                           uint32_t *memory);
 
-/* Where memory made by the service lies. */
-#define ATTND_MEMORY_HOST 1u
-#define ATTND_MEMORY_DEVICE 2u
+/* Where memory lies, and what stands for it. The service makes the first two. */
+#define ATTND_MEMORY_HOST 1u   /* a memfd */
+#define ATTND_MEMORY_DEVICE 2u /* of the worker's GPU: cuMemCreate(), exported as a descriptor */
+#define ATTND_MEMORY_POOL 3u   /* of a CUmemoryPool: the pool's descriptor, CUmemPoolPtrExportData \
+                                */
+#define ATTND_MEMORY_IPC 4u    /* cuMemAlloc() or cudaMalloc(): CUipcMemHandle, no descriptor */
+
+#define ATTND_MEMORY_HANDLE_BYTES 64
+
+struct attnd_memory_desc {
+    uint32_t size;
+    uint32_t memory_kind; /* ATTND_MEMORY_* */
+    int fd;               /* stays the caller's and may be closed after the call; -1 for IPC */
+    uint32_t reserved;    /* 0 */
+    uint64_t size_bytes;  /* from its base; may be less than there is */
+    uint8_t handle[ATTND_MEMORY_HANDLE_BYTES]; /* of POOL and IPC */
+};
+
+/**
+ * attnd_memory_import() - memory of the engine, of any kind
+ * @desc: borrowed for the call
+ * Memory of the GPU is mapped by the worker before this returns, so what is wrong with it is said
+ * here. (libattnd-cuda's attnd_cuda_export() finds out of what kind a pointer is and calls this.)
+ *
+ * How long it lives: HOST and DEVICE as long as the service holds the descriptor, which is until
+ * attnd_memory_release() and the last pool or operation that names it; the engine may free its own
+ * mapping or die. POOL and IPC belong to the process that allocated them: it must not free them
+ * before it has released the memory here and nothing names it any more, or the worker reads and
+ * writes whatever comes to lie there. If that process dies a mapping goes on being good; but a
+ * worker that is started anew maps everything again, and finds such memory gone. Operations that
+ * name it then complete with the fault that this call would return. Nobody else is disturbed.
+ *
+ * Blocks until the worker has answered; milliseconds. Return: 0 and *memory; -ATTND_E_UNSUPPORTED
+ * the worker's backend has no such kind; -ATTND_E_PERMISSION POOL or IPC, and the service was not
+ * started with --trust (field memory_kind), or a memfd without its seals; -ATTND_E_INVALID it is
+ * not what it is said to be, or gone (field memory, value the driver's result); -ATTND_E_RANGE it
+ * is smaller than size_bytes; -ATTND_E_NO_MEMORY; -ATTND_E_WORKER_RESTARTED the worker died
+ * meanwhile.
+ */
+int attnd_memory_import(struct attnd_session *session, const struct attnd_memory_desc *desc,
+                        uint32_t *memory);
 
 struct attnd_memory_info {
     uint32_t size;
     uint32_t memory_kind; /* ATTND_MEMORY_* */
-    uint64_t size_bytes;  /* as made: rounded up */
+    uint64_t size_bytes;  /* as made: rounded up; as imported */
     void *address;        /* its mapping here, or NULL */
 };
 
-/** attnd_memory_info() - of memory made by the service, a pool's included. Return: 0;
+/** attnd_memory_info() - of memory made by the service, a pool's included, or imported. Return: 0;
  * -ATTND_E_UNKNOWN. */
 int attnd_memory_info(struct attnd_session *session, uint32_t memory,
                       struct attnd_memory_info *info);
 
 /**
- * attnd_memory_fd() - the descriptor of device memory, to import with
+ * attnd_memory_fd() - the descriptor of device memory made by the service, to import with
  * cuMemImportFromShareableHandle(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
  * Return: a duplicate, close-on-exec, which the caller closes; -ATTND_E_UNKNOWN;
- * -ATTND_E_UNSUPPORTED host memory, whose mapping is at attnd_memory_address(); -ATTND_E_SYSTEM.
+ * -ATTND_E_UNSUPPORTED host memory, whose mapping is at attnd_memory_address(), or the engine's
+ * own; -ATTND_E_SYSTEM.
  */
 int attnd_memory_fd(struct attnd_session *session, uint32_t memory);
 
@@ -196,7 +235,8 @@ struct attnd_pool_desc {
  * attnd_pool_create()
  * @desc: borrowed for the call
  * Return: 0 and *pool; -ATTND_E_RANGE (a plane that leaves its memory, a size that overflows),
- * -ATTND_E_UNKNOWN, -ATTND_E_UNSUPPORTED, -ATTND_E_NO_MEMORY.
+ * -ATTND_E_UNKNOWN, -ATTND_E_UNSUPPORTED (a head_dim or dtype that the worker has no variant for:
+ * limit is one that it has), -ATTND_E_NO_MEMORY.
  */
 int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_desc *desc,
                       uint32_t *pool);
@@ -278,6 +318,14 @@ struct attnd_plan_args {
     uint32_t heads_q;  /* multiple of the pool's heads_kv */
 };
 
+/**
+ * attnd_plan_create() - room for batches on one pool
+ * @args: borrowed for the call
+ * Return: 0 and *plan; -ATTND_E_UNKNOWN; -ATTND_E_RANGE and -ATTND_E_INVALID naming the capacity;
+ * -ATTND_E_UNSUPPORTED the worker has no variant for the pool's head_dim or dtype (as for
+ * attnd_pool_create(); the worker may have been replaced since); -ATTND_E_NO_MEMORY the service's
+ * --heap is used up.
+ */
 int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_args *args,
                       uint32_t *plan);
 /** attnd_plan_destroy() - -ATTND_E_BUSY while operations of it are in flight. */

@@ -62,6 +62,12 @@ void attnd_arena_commit(struct attnd_arena *arena, uint64_t bytes, uint32_t sq_i
 
 enum attnd_object_kind { ATTND_OBJECT_MEMORY, ATTND_OBJECT_POOL, ATTND_OBJECT_PLAN };
 
+/* The engine's allocation that memory was imported from; all zero: nobody asks. */
+struct attnd_origin {
+    uint64_t address; /* its base in this process */
+    uint64_t id;      /* the driver's number of it, never given out twice */
+};
+
 struct attnd_object {
     struct attnd_object *next;
     enum attnd_object_kind kind;
@@ -72,6 +78,7 @@ struct attnd_object {
             uint32_t uses;        /* the engine's handle and every pool that came with it */
             uint32_t kind;        /* enum attnd_memory_kind */
             uint64_t size_bytes;
+            struct attnd_origin origin;
         } memory;
         struct {
             struct attnd_pool_info info;
@@ -202,6 +209,14 @@ size_t attnd_call_buffer_bytes(void);
 
 /** attnd_call_broken() - the reply makes no sense: end the call and the session. */
 int attnd_call_broken(struct attnd_session *session, struct attnd_call *call);
+
+/* ---- import.c, for libattnd-cuda ---- */
+
+/** attnd_import() - attnd_memory_import() of a checked @desc, to be found again by @origin. */
+int attnd_import(struct attnd_session *session, struct attnd_memory_desc *desc,
+                 const struct attnd_origin *origin, uint32_t *memory);
+/** attnd_import_find() - the memory that was imported from @origin; 0: none. */
+uint32_t attnd_import_find(struct attnd_session *session, const struct attnd_origin *origin);
 
 /* ---- objects.c ---- */
 

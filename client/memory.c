@@ -1,9 +1,9 @@
 /*
  * memory.c - memory that both sides know by a number.
  *
- * The service makes it or the engine does; what travels is a descriptor. The library maps only what
- * the service made in host memory and the caller wants to see. Device memory is its descriptor and
- * nothing else here: who maps it needs CUDA, and this library does not.
+ * The service makes it or the engine does (import.c); what travels is a descriptor. The library
+ * maps only what the service made in host memory and the caller wants to see. Device memory is its
+ * descriptor and nothing else here: who maps it needs CUDA, and this library does not.
  */
 #include "client/internal.h"
 
@@ -11,9 +11,9 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
-/* Sends the registration; @expect_fds is what the reply must carry. */
-static int register_memory(struct attnd_session *session, struct attnd_call *call,
-                           uint64_t size_bytes, uint32_t kind, int expect_fds)
+/* Asks the service for memory; the reply carries its descriptor. */
+static int ask(struct attnd_session *session, struct attnd_call *call, uint64_t size_bytes,
+               uint32_t kind)
 {
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
     message.size_bytes = size_bytes;
@@ -22,7 +22,7 @@ static int register_memory(struct attnd_session *session, struct attnd_call *cal
     call->request.call_case = ATTND__REQUEST__CALL_MEMORY_REGISTER;
     call->request.memory_register = &message;
     int rc = attnd_call(session, call, ATTND__REPLY__RESULT_MEMORY);
-    if (rc == 0 && (call->fd_count != expect_fds || call->reply->memory->memory == 0))
+    if (rc == 0 && (call->fd_count != 1 || call->reply->memory->memory == 0))
         return attnd_call_broken(session, call);
     return rc;
 }
@@ -37,7 +37,7 @@ static struct attnd_object *make(struct attnd_session *session, struct attnd_cal
         *rc = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, 0, 0);
         return NULL;
     }
-    *rc = register_memory(session, call, size_bytes, kind, 1);
+    *rc = ask(session, call, size_bytes, kind);
     if (*rc != 0) {
         free(object);
         return NULL;
@@ -138,21 +138,6 @@ int attnd_memory_fd(struct attnd_session *session, uint32_t memory)
     }
     pthread_mutex_unlock(&session->objects_lock);
     return rc;
-}
-
-int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_bytes,
-                          uint32_t *memory)
-{
-    if (memory == NULL || fd < 0)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, fd, 0);
-    struct attnd_call call = ATTND_CALL_INIT;
-    call.fd = fd;
-    int rc = register_memory(session, &call, size_bytes, ATTND_KIND_HOST, 0);
-    if (rc < 0)
-        return rc;
-    *memory = call.reply->memory->memory;
-    attnd_call_end(session, &call);
-    return 0;
 }
 
 void *attnd_memory_address(const struct attnd_session *session, uint32_t memory)

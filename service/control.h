@@ -136,6 +136,12 @@ void attnd_memory_unbind(struct attnd_client *client, uint32_t handle);
 int attnd_pool_check_shape(const Attnd__PoolCreate *desc, struct attnd_heap_pool *shape,
                            struct attnd_fault *fault);
 
+/** attnd_pool_check_variant() - does the worker execute a head dimension and element type that
+ * attnd_pool_check_shape() let pass? Return: 0; -ATTND_E_UNSUPPORTED (field head_dim or dtype,
+ * limit what it has). */
+int attnd_pool_check_variant(const struct attnd_worker_info *worker,
+                             const struct attnd_heap_pool *shape, struct attnd_fault *fault);
+
 /** attnd_pool_check_plane() - strides and extent of one plane in memory of @memory_bytes
  * @field: K or V; @layer: the fault's index. Return: 0, -ATTND_E_RANGE, -ATTND_E_INVALID. */
 int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Plane *plane,

@@ -68,6 +68,9 @@ int attnd_call_plan_create(struct attnd_call *call)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_PLAN, 0, ATTND_HANDLES_MAX,
                                ATTND_HANDLES_MAX);
     int rc = check(request, attachment->pool->shape.heads_kv, call->fault);
+    if (rc == 0) /* the worker may be another one than when the pool was made */
+        rc = attnd_pool_check_variant(attnd_data_worker(call->service), &attachment->pool->shape,
+                                      call->fault);
     if (rc < 0)
         return rc;
     struct attnd_batch_limits limits = limits_of(&attachment->pool->shape, request);

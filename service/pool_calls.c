@@ -222,6 +222,8 @@ int attnd_call_pool_create(struct attnd_call *call)
     struct layout layout = {0};
     int rc = attnd_pool_check_shape(call->request->pool_create, &shape, call->fault);
 
+    if (rc == 0)
+        rc = attnd_pool_check_variant(attnd_data_worker(call->service), &shape, call->fault);
     if (rc < 0)
         return rc;
     layout.planes = calloc(2 * (size_t)shape.layers, sizeof(*layout.planes));

@@ -67,6 +67,32 @@ int attnd_pool_check_shape(const Attnd__PoolCreate *desc, struct attnd_heap_pool
     return 0;
 }
 
+/* The nearest that there is, for whoever asked in vain: the largest not above, else the smallest.
+ */
+static uint32_t nearest_dim(uint16_t dims, uint32_t wanted)
+{
+    uint32_t found = 0;
+
+    for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
+        if (dims & attnd_head_dim_bit(dim) && (found == 0 || dim <= wanted))
+            found = dim;
+    return found;
+}
+
+int attnd_pool_check_variant(const struct attnd_worker_info *worker,
+                             const struct attnd_heap_pool *shape, struct attnd_fault *fault)
+{
+    uint16_t dims = worker->head_dims[shape->dtype];
+
+    if (dims & attnd_head_dim_bit(shape->dim_qk))
+        return 0;
+    if (dims)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, shape->dim_qk,
+                               nearest_dim(dims, shape->dim_qk));
+    return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, 0, shape->dtype,
+                           shape->dtype == ATTND_FP16 ? ATTND_BF16 : ATTND_FP16);
+}
+
 int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Plane *plane,
                            uint64_t memory_bytes, enum attnd_field field, uint32_t layer,
                            struct attnd_fault *fault)

@@ -18,6 +18,7 @@ extern "C" {
 #endif
 
 struct attnd_session;
+struct attnd_tensor; /* attnd.h */
 
 /**
  * attnd_cuda_map() - device memory into the address space of the current context's device
@@ -38,6 +39,32 @@ int attnd_cuda_map(struct attnd_session *session, uint32_t memory, CUdeviceptr *
  * Return: 0; -ATTND_E_SYSTEM.
  */
 int attnd_cuda_unmap(CUdeviceptr address);
+
+/**
+ * attnd_cuda_export() - memory of the engine's GPU as a place that runs and pools can name
+ * @address:    anywhere in an allocation of this process: a tensor that a framework cut out of a
+ *              large one is as good as a whole one
+ * @size_bytes: that must lie in the allocation from there
+ * @tensor:     receives the allocation as memory of the session, and the offset of @address in it
+ * The whole allocation is imported, once a session: of other tensors in it only the offset is found
+ * out. What it was made by decides what the service must allow and how long it lives
+ * (attnd_memory_import()):
+ *   cuMemCreate() with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR   ATTND_MEMORY_DEVICE
+ *   a CUmemoryPool made with that handle type                     ATTND_MEMORY_POOL, --trust
+ *   cuMemAlloc(), cudaMalloc()                                    ATTND_MEMORY_IPC, --trust
+ * PyTorch's default allocator is of the last kind. With expandable_segments it is of the first, and
+ * a tensor may then span several allocations, which is refused (-ATTND_E_RANGE, limit says how much
+ * lies in the first); cudaMallocAsync's own pool cannot be exported (-ATTND_E_UNSUPPORTED).
+ *
+ * Release tensor->memory before the allocation is freed, or emptied out of the framework's cache:
+ * the service does not notice, and POOL and IPC memory is then no longer the engine's.
+ * Threads: any with a current context; two that export the same allocation at once may import it
+ * twice. Blocks as attnd_memory_import(). Return: 0; -ATTND_E_INVALID not memory of the GPU (value
+ * the CUresult); -ATTND_E_RANGE (field size, limit what is left from @address);
+ * -ATTND_E_UNSUPPORTED it was not made to be exported; what attnd_memory_import() returns.
+ */
+int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64_t size_bytes,
+                      struct attnd_tensor *tensor);
 
 #ifdef __cplusplus
 }

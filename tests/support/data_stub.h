@@ -30,11 +30,13 @@ static struct {
 static struct attnd_service *stub_service;
 
 /* The worker that is not there: it can do whatever the CUDA one can. */
-static struct attnd_worker_info stub_worker = {
+static const struct attnd_worker_info stub_worker_able = {
     .backend = "stub",
     .memory_kinds = 1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL |
                     1u << ATTND_KIND_IPC,
     .head_dims = {0, 0x8088, 0x8088, 0}}; /* 64, 128, 256 */
+
+static struct attnd_worker_info stub_worker;
 
 const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service)
 {
@@ -46,6 +48,7 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
 {
     (void)fault;
     stub_service = service;
+    stub_worker = stub_worker_able;
     service->queue = calloc(1, sizeof(*service->queue));
     service->queue->bytes = calloc(1, STUB_HEAP_BYTES);
     service->queue->next = ATTND_CACHE_LINE;

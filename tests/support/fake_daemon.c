@@ -127,7 +127,7 @@ static void answer(struct fake_daemon *fake, const Attnd__Request *request, stru
         answers->memory.memory = ++fake->next_handle;
         message->result_case = ATTND__REPLY__RESULT_MEMORY;
         message->memory = &answers->memory;
-        if (fake->received_fds == 0)
+        if (fake->received_fds == 0 && !request->memory_register->has_handle)
             add_fd(reply, make_memory(fake, request->memory_register->size_bytes));
         break;
     case ATTND__REQUEST__CALL_PLAN_CREATE:

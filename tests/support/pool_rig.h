@@ -47,6 +47,7 @@ static inline int setup(void **state)
     memset(&rig, 0, sizeof(rig));
     memset(&stub, 0, sizeof(stub));
     stub.unmaps_answered = 1;
+    stub_worker = stub_worker_able;
     rig.service.options.memory_max_bytes = 8 * MEMORY_BYTES;
     assert_int_equal(attnd_data_start(&rig.service, &rig.fault), 0);
     assert_int_equal(attnd_control_new(&rig.service), 0);

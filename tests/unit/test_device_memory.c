@@ -96,7 +96,7 @@ static int setup(void **state)
     rig.client->socket = pair[0];
     rig.peer = pair[1];
     stub.maps = stub.unmaps = 0;
-    stub_worker.memory_kinds = 0x1e;
+    stub_worker = stub_worker_able;
     rig.service.clients[0] = rig.client;
     return 0;
 }

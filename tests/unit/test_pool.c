@@ -189,6 +189,51 @@ static void plans_have_limits(void **state)
     }
 }
 
+static int plan_on(uint32_t pool)
+{
+    Attnd__PlanCreate plan = ATTND__PLAN_CREATE__INIT;
+    struct attnd_call *call = begin(0);
+    plan.pool = pool;
+    plan.requests = plan.rows = plan.pages = plan.levels = 1;
+    plan.heads_q = 2;
+    rig.request.plan_create = &plan;
+    return attnd_call_plan_create(call);
+}
+
+static void what_the_worker_has_no_variant_for_is_refused_by_name(void **state)
+{
+    (void)state;
+    Attnd__PoolCreate desc = good_desc(); /* bf16, 64 */
+    Attnd__PlanDestroy destroy = ATTND__PLAN_DESTROY__INIT;
+    assert_int_equal(create(0, &desc), 0);
+    uint32_t pool = rig.reply.pool->pool;
+
+    /* Another worker has come since. */
+    stub_worker.head_dims[ATTND_BF16] = attnd_head_dim_bit(128) | attnd_head_dim_bit(256);
+    assert_int_equal(plan_on(pool), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(rig.fault.field, ATTND_F_HEAD_DIM);
+    assert_int_equal(rig.fault.value, 64);
+    assert_int_equal(rig.fault.limit, 128);
+    assert_int_equal(create(0, &desc), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(rig.fault.field, ATTND_F_HEAD_DIM);
+    stub_worker.head_dims[ATTND_BF16] = attnd_head_dim_bit(64);
+    assert_int_equal(plan_on(pool), 0);
+    destroy.plan = rig.reply.plan->plan;
+    struct attnd_call *call = begin(0);
+    rig.request.plan_destroy = &destroy;
+    assert_int_equal(attnd_call_plan_destroy(call), 0);
+    desc.dim_qk = desc.dim_vo = 128;
+    assert_int_equal(create(0, &desc), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(rig.fault.value, 128);
+    assert_int_equal(rig.fault.limit, 64);
+
+    stub_worker.head_dims[ATTND_BF16] = 0;
+    assert_int_equal(create(0, &desc), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(rig.fault.field, ATTND_F_DTYPE);
+    assert_int_equal(rig.fault.value, ATTND_BF16);
+    assert_int_equal(rig.fault.limit, ATTND_FP16);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -201,6 +246,7 @@ int main(void)
         TEST(strides_are_bounded_and_not_negative),
         TEST(the_second_list_of_planes_is_checked_too),
         TEST(plans_have_limits),
+        TEST(what_the_worker_has_no_variant_for_is_refused_by_name),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,126 @@
+/*
+ * export.c - any pointer of the engine's becomes memory of the session and an offset.
+ *
+ * The driver is asked what allocation the pointer lies in, and whether that came from a pool, from
+ * cuMemAlloc() or from cuMemCreate(): each is exported by a call of its own. What is sent is always
+ * the whole allocation, so that a framework which cuts thousands of tensors out of one costs one
+ * import.
+ */
+#include "client/cuda/attnd_cuda.h"
+
+#include "client/internal.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct allocation {
+    CUdeviceptr base;
+    size_t bytes;
+    unsigned long long id;
+    CUmemoryPool pool; /* NULL: of none */
+    int legacy;        /* cuMemAlloc(): has an IPC handle */
+    CUmemorytype memory_type;
+};
+
+/* What the driver does not know of a pointer it leaves zero, and says so only if it knows nothing.
+ */
+static int look_up(CUdeviceptr address, struct allocation *found)
+{
+    CUpointer_attribute names[] = {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
+    void *values[] = {&found->memory_type, &found->base, &found->bytes,
+                      &found->id,          &found->pool, &found->legacy};
+
+    memset(found, 0, sizeof(*found));
+    CUresult result =
+        cuPointerGetAttributes(sizeof(names) / sizeof(names[0]), names, values, address);
+    if (result != CUDA_SUCCESS || found->memory_type != CU_MEMORYTYPE_DEVICE || found->base == 0)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, result, 0);
+    return 0;
+}
+
+static int export_pool(const struct allocation *allocation, struct attnd_memory_desc *desc)
+{
+    CUmemPoolPtrExportData data;
+    CUresult result = cuMemPoolExportToShareableHandle(&desc->fd, allocation->pool,
+                                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuMemPoolExportPointer(&data, allocation->base);
+    memcpy(desc->handle, &data, sizeof(desc->handle));
+    desc->memory_kind = ATTND_MEMORY_POOL;
+    return result;
+}
+
+static int export_legacy(const struct allocation *allocation, struct attnd_memory_desc *desc)
+{
+    CUipcMemHandle handle;
+    CUresult result = cuIpcGetMemHandle(&handle, allocation->base);
+
+    memcpy(desc->handle, &handle, sizeof(desc->handle));
+    desc->memory_kind = ATTND_MEMORY_IPC;
+    return result;
+}
+
+static int export_created(const struct allocation *allocation, struct attnd_memory_desc *desc)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult result = cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)allocation->base);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuMemExportToShareableHandle(&desc->fd, handle,
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    (void)cuMemRelease(handle); /* the descriptor has it from here */
+    desc->memory_kind = ATTND_MEMORY_DEVICE;
+    return result;
+}
+
+_Static_assert(sizeof(CUmemPoolPtrExportData) == ATTND_MEMORY_HANDLE_BYTES, "as the header says");
+_Static_assert(sizeof(CUipcMemHandle) == ATTND_MEMORY_HANDLE_BYTES, "as the header says");
+
+static int import(struct attnd_session *session, const struct allocation *allocation,
+                  const struct attnd_origin *origin, uint32_t *memory)
+{
+    struct attnd_memory_desc desc = {
+        .size = sizeof(desc), .fd = -1, .size_bytes = allocation->bytes};
+    int result = allocation->pool     ? export_pool(allocation, &desc)
+                 : allocation->legacy ? export_legacy(allocation, &desc)
+                                      : export_created(allocation, &desc);
+    int rc = result == CUDA_SUCCESS
+                 ? attnd_import(session, &desc, origin, memory)
+                 : attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, 0, result, 0);
+
+    if (desc.fd >= 0)
+        close(desc.fd);
+    return rc;
+}
+
+int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64_t size_bytes,
+                      struct attnd_tensor *tensor)
+{
+    struct allocation allocation;
+    int rc = attnd_session_check(session);
+
+    if (rc == 0 && tensor == NULL)
+        rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
+    if (rc == 0)
+        rc = look_up(address, &allocation);
+    if (rc < 0)
+        return rc;
+    uint64_t offset_bytes = address - allocation.base;
+    if (offset_bytes > allocation.bytes || size_bytes > allocation.bytes - offset_bytes)
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
+                                 (int64_t)(allocation.bytes - offset_bytes));
+    const struct attnd_origin origin = {.address = allocation.base, .id = allocation.id};
+    uint32_t memory = attnd_import_find(session, &origin);
+    if (memory == 0)
+        rc = import(session, &allocation, &origin, &memory);
+    if (rc < 0)
+        return rc;
+    *tensor = (struct attnd_tensor){.memory = memory, .offset_bytes = offset_bytes};
+    return 0;
+}
