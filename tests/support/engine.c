@@ -45,7 +45,7 @@ static void mirror_open(struct engine *engine, struct engine_mirror *mirror, uin
     struct attnd_memory_info info = {.size = sizeof(info)};
 
     CHECK_OK(attnd_memory_info(engine->session, memory, &info));
-    CHECK_EQUAL(info.memory_kind, ATTND_MEMORY_DEVICE);
+    CHECK(info.memory_kind != ATTND_MEMORY_HOST);
     mirror->size_bytes = info.size_bytes;
     mirror->bytes = malloc(info.size_bytes);
     CHECK(mirror->bytes != NULL);
@@ -105,8 +105,11 @@ void engine_open_device(struct engine *engine, const char *socket_path, const ch
     memset(engine, 0, sizeof(*engine));
     engine->device = device;
     CHECK_OK(attnd_open(&args, &engine->session));
-    CHECK_OK(attnd_memory_create_device(engine->session, PLANES_BYTES + ENGINE_ROWS_BYTES,
-                                        &engine->memory));
+    const uint64_t bytes = PLANES_BYTES + ENGINE_ROWS_BYTES;
+    if (device->make)
+        engine->memory = device->make(engine->session, bytes);
+    else
+        CHECK_OK(attnd_memory_create_device(engine->session, bytes, &engine->memory));
     mirror_open(engine, &engine->memory_mirror, engine->memory);
     divide(engine, engine->memory_mirror.bytes);
 }

@@ -26,6 +26,8 @@ enum engine_fill {
  * they wrote is pushed before they submit, and what the service wrote is pulled before they look.
  */
 struct engine_device {
+    /* The engine's memory; NULL: the service makes it. */
+    uint32_t (*make)(struct attnd_session *session, uint64_t bytes);
     uint64_t (*map)(struct attnd_session *session, uint32_t memory); /* an address of the device */
     void (*unmap)(uint64_t address);
     void (*push)(uint64_t to, const void *from, uint64_t bytes);

@@ -58,3 +58,33 @@ FORWARD(cuMemSetAccess,
         (address, bytes, access, count))
 FORWARD(cuMemGetAddressRange, (CUdeviceptr * base, size_t *bytes, CUdeviceptr address),
         (base, bytes, address))
+FORWARD(cuMemCreate,
+        (CUmemGenericAllocationHandle * handle, size_t bytes, const CUmemAllocationProp *prop,
+         unsigned long long flags),
+        (handle, bytes, prop, flags))
+FORWARD(cuMemExportToShareableHandle,
+        (void *fd, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+         unsigned long long flags),
+        (fd, handle, type, flags))
+FORWARD(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address),
+        (handle, address))
+FORWARD(cuMemAlloc, (CUdeviceptr * address, size_t bytes), (address, bytes))
+FORWARD(cuMemFree, (CUdeviceptr address), (address))
+FORWARD(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *props), (pool, props))
+FORWARD(cuMemPoolDestroy, (CUmemoryPool pool), (pool))
+FORWARD(cuMemAllocFromPoolAsync,
+        (CUdeviceptr * address, size_t bytes, CUmemoryPool pool, CUstream stream),
+        (address, bytes, pool, stream))
+FORWARD(cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream),
+        (address, bytes, stream))
+FORWARD(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), (address, stream))
+FORWARD(cuMemPoolExportToShareableHandle,
+        (void *fd, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
+        (fd, pool, type, flags))
+FORWARD(cuMemPoolExportPointer, (CUmemPoolPtrExportData * data, CUdeviceptr address),
+        (data, address))
+FORWARD(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address), (handle, address))
+FORWARD(cuPointerGetAttributes,
+        (unsigned int count, CUpointer_attribute *names, void **values, CUdeviceptr address),
+        (count, names, values, address))
+FORWARD(cuStreamSynchronize, (CUstream stream), (stream))

@@ -59,6 +59,22 @@ static void pull(void *to, uint64_t from, uint64_t bytes)
     CHECK_CUDA(cuMemcpyDtoH(to, from, bytes));
 }
 
+static void stay_mapped(uint64_t address)
+{
+    (void)address;
+}
+
+void gpu_engine_open_own(struct engine *engine, const char *socket_path, const char *name,
+                         uint32_t (*make)(struct attnd_session *session, uint64_t bytes),
+                         uint64_t (*address_of)(struct attnd_session *session, uint32_t memory))
+{
+    static struct engine_device device;
+
+    device = (struct engine_device){
+        .make = make, .map = address_of, .unmap = stay_mapped, .push = push, .pull = pull};
+    engine_open_device(engine, socket_path, name, &device);
+}
+
 void gpu_engine_open(struct engine *engine, const char *socket_path, const char *name)
 {
     static const struct engine_device device = {

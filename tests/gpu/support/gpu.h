@@ -24,6 +24,12 @@ void gpu_open(void);
  * memory; in a process that called gpu_open(). */
 void gpu_engine_open(struct engine *engine, const char *socket_path, const char *name);
 
+/** gpu_engine_open_own() - the same in memory of its own that @make allocates and registers; trials
+ * with pools of the service are not for it. One such engine at a time. */
+void gpu_engine_open_own(struct engine *engine, const char *socket_path, const char *name,
+                         uint32_t (*make)(struct attnd_session *session, uint64_t bytes),
+                         uint64_t (*address_of)(struct attnd_session *session, uint32_t memory));
+
 #define CHECK_CUDA(call) CHECK_EQUAL((call), CUDA_SUCCESS)
 
 #endif

@@ -1,0 +1,169 @@
+/* one_key.c - see one_key.h. */
+#include "tests/gpu/support/one_key.h"
+
+#include "tests/gpu/support/gpu.h"
+#include "tests/support/check.h"
+
+#include <string.h>
+
+#define DIM 64
+#define PAGE_SIZE 16
+#define V_AT (PAGE_SIZE * DIM * 2)
+#define O_AT (DIM * 2)
+
+/* fp16 around 1, none of which rounds. */
+static void value_of(uint32_t salt, uint16_t value[DIM])
+{
+    for (uint32_t d = 0; d < DIM; d++)
+        value[d] = (uint16_t)(0x3800u + (salt * 77 + d * 13) % 0x7ff);
+}
+
+void one_key_fill(CUdeviceptr planes, CUdeviceptr rows, uint32_t salt)
+{
+    uint16_t page[2 * PAGE_SIZE * DIM], row[2 * DIM];
+
+    memset(page, 0xff, sizeof(page)); /* NaN beyond the one key */
+    for (uint32_t d = 0; d < DIM; d++)
+        page[d] = row[d] = 0x3800; /* 0.5 */
+    value_of(salt, page + PAGE_SIZE * DIM);
+    memset(row + DIM, 0xff, DIM * sizeof(row[0]));
+    CHECK_CUDA(cuMemcpyHtoD(planes, page, sizeof(page)));
+    CHECK_CUDA(cuMemcpyHtoD(rows, row, sizeof(row)));
+    CHECK_CUDA(cuCtxSynchronize());
+}
+
+uint32_t one_key_pool(struct attnd_session *session, const struct attnd_tensor *planes)
+{
+    const struct attnd_plane k = {.memory = planes->memory,
+                                  .offset_bytes = planes->offset_bytes,
+                                  .stride_page = PAGE_SIZE * DIM,
+                                  .stride_token = DIM,
+                                  .stride_head = DIM};
+    struct attnd_plane v = k;
+    const struct attnd_pool_desc desc = {.size = sizeof(desc),
+                                         .layers = 1,
+                                         .pages = 1,
+                                         .page_size = PAGE_SIZE,
+                                         .heads_kv = 1,
+                                         .dim_qk = DIM,
+                                         .dim_vo = DIM,
+                                         .dtype = ATTND_DTYPE_FP16,
+                                         .page_owner = ATTND_PAGES_OF_ENGINE,
+                                         .k = &k,
+                                         .v = &v};
+    uint32_t pool = 0;
+
+    v.offset_bytes += V_AT;
+    CHECK_OK(attnd_pool_create(session, &desc, &pool));
+    return pool;
+}
+
+static uint32_t plan_on(struct attnd_session *session, uint32_t pool)
+{
+    static const int32_t rows[] = {0, 1}, pages[] = {0, 1}, page[] = {0}, last[] = {1};
+    const struct attnd_level level = {1, rows, pages, page, last};
+    const struct attnd_batch batch = {.size = sizeof(batch), .level = &level};
+    const struct attnd_plan_args args = {.size = sizeof(args),
+                                         .pool = pool,
+                                         .requests = 1,
+                                         .rows = 1,
+                                         .pages = 1,
+                                         .levels = 1,
+                                         .heads_q = 1};
+    const struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS};
+    uint32_t plan = 0;
+
+    CHECK_OK(attnd_plan_create(session, &args, &plan));
+    CHECK_OK(attnd_plan_set(session, plan, &batch, &quiet));
+    return plan;
+}
+
+int one_key_run(struct attnd_session *session, uint32_t pool, const struct attnd_tensor *rows,
+                struct attnd_fault *fault)
+{
+    const struct attnd_run_args run = {
+        .size = sizeof(run), .q = *rows, .o = {rows->memory, rows->offset_bytes + O_AT}};
+    const struct attnd_op op = {.user_data = 1};
+    uint32_t plan = plan_on(session, pool);
+    struct attnd_completion done;
+
+    CHECK_OK(attnd_run(session, plan, &run, &op));
+    CHECK_EQUAL(attnd_wait(session, &done, 1, 20000000000u), 1);
+    CHECK_EQUAL(done.operation, ATTND_RUN);
+    CHECK_OK(attnd_plan_destroy(session, plan));
+    *fault = done.fault;
+    return done.fault.code;
+}
+
+int one_key_right(CUdeviceptr rows, uint32_t salt)
+{
+    uint16_t o[DIM], value[DIM];
+
+    value_of(salt, value);
+    CHECK_CUDA(cuMemcpyDtoH(o, rows + O_AT, sizeof(o)));
+    return memcmp(o, value, sizeof(o)) == 0;
+}
+
+/* ---- allocations ---- */
+
+static CUmemAllocationProp exportable(void)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+}
+
+static void create(struct allocation *allocation)
+{
+    const CUmemAllocationProp prop = exportable();
+    const CUmemAccessDesc access = {.location = prop.location,
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+
+    CHECK_CUDA(cuMemCreate(&handle, allocation->bytes, &prop, 0));
+    CHECK_CUDA(cuMemAddressReserve(&allocation->address, allocation->bytes, 0, 0, 0));
+    CHECK_CUDA(cuMemMap(allocation->address, allocation->bytes, 0, handle, 0));
+    CHECK_CUDA(cuMemSetAccess(allocation->address, allocation->bytes, &access, 1));
+    CHECK_CUDA(cuMemRelease(handle));
+}
+
+static void create_in_pool(struct allocation *allocation)
+{
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+
+    CHECK_CUDA(cuMemPoolCreate(&allocation->pool, &props));
+    CHECK_CUDA(
+        cuMemAllocFromPoolAsync(&allocation->address, allocation->bytes, allocation->pool, NULL));
+    CHECK_CUDA(cuStreamSynchronize(NULL));
+}
+
+struct allocation allocate(uint32_t memory_kind, uint64_t bytes)
+{
+    struct allocation allocation = {.bytes = bytes, .memory_kind = memory_kind};
+
+    if (memory_kind == ATTND_MEMORY_DEVICE)
+        create(&allocation);
+    else if (memory_kind == ATTND_MEMORY_POOL)
+        create_in_pool(&allocation);
+    else
+        CHECK_CUDA(cuMemAlloc(&allocation.address, bytes));
+    CHECK_CUDA(cuMemsetD8(allocation.address, 0, bytes));
+    CHECK_CUDA(cuCtxSynchronize());
+    return allocation;
+}
+
+void deallocate(const struct allocation *allocation)
+{
+    if (allocation->memory_kind == ATTND_MEMORY_DEVICE) {
+        CHECK_CUDA(cuMemUnmap(allocation->address, allocation->bytes));
+        CHECK_CUDA(cuMemAddressFree(allocation->address, allocation->bytes));
+    } else if (allocation->memory_kind == ATTND_MEMORY_POOL) {
+        CHECK_CUDA(cuMemFreeAsync(allocation->address, NULL));
+        CHECK_CUDA(cuStreamSynchronize(NULL));
+        CHECK_CUDA(cuMemPoolDestroy(allocation->pool));
+    } else {
+        CHECK_CUDA(cuMemFree(allocation->address));
+    }
+}

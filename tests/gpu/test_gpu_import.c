@@ -1,0 +1,450 @@
+/*
+ * test_gpu_import.c - memory that engines allocated, of every kind, and everything that is wrong
+ * with what stands for it.
+ *
+ * The service is started with --trust unless a test is about not being trusted.
+ */
+#include "tests/gpu/support/gpu.h"
+#include "tests/gpu/support/one_key.h"
+#include "tests/support/e2e.h"
+#include "tests/support/trial.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MIB (1u << 20)
+#define CLIENT_MS 60000
+
+static const uint32_t kinds[] = {ATTND_MEMORY_DEVICE, ATTND_MEMORY_POOL, ATTND_MEMORY_IPC};
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+static int start_trusting(void **state)
+{
+    static const char *const options[] = {"--trust", NULL};
+    static struct harness harness;
+
+    *state = &harness;
+    harness_start(&harness, options);
+    return 0;
+}
+
+#define TRUST_TEST(name) cmocka_unit_test_setup_teardown(name, start_trusting, e2e_stop)
+
+static struct attnd_session *open_session(const struct harness *harness)
+{
+    const struct attnd_open_args args = {.size = sizeof(args), .socket_path = harness->socket};
+    struct attnd_session *session = NULL;
+
+    CHECK_OK(attnd_open(&args, &session));
+    return session;
+}
+
+/* Runs @client in a process; the worker must be the same one afterwards. */
+static void in_a_client(const struct harness *harness, int (*client)(void *context))
+{
+    pid_t before = harness_worker(harness);
+
+    CHECK_EQUAL(harness_join(harness_fork(client, (void *)(uintptr_t)harness), CLIENT_MS), 0);
+    CHECK_EQUAL(harness_worker(harness), before);
+}
+
+/* ---- good memory ---- */
+
+/* Two tensors somewhere in an allocation: K and V in one, q and o in the other. */
+static void use_in_the_middle(struct attnd_session *session, const struct allocation *allocation,
+                              uint64_t planes_at, uint64_t rows_at, uint32_t salt)
+{
+    CUdeviceptr planes = allocation->address + planes_at, rows = allocation->address + rows_at;
+    struct attnd_tensor planes_tensor, rows_tensor;
+    struct attnd_memory_info info = {.size = sizeof(info)};
+    struct attnd_fault fault;
+
+    one_key_fill(planes, rows, salt);
+    CHECK_OK(attnd_cuda_export(session, planes, ONE_KEY_PLANES_BYTES, &planes_tensor));
+    CHECK_OK(attnd_cuda_export(session, rows, ONE_KEY_ROWS_BYTES, &rows_tensor));
+    CHECK_EQUAL(planes_tensor.memory, rows_tensor.memory); /* one import */
+    CHECK_EQUAL(planes_tensor.offset_bytes, planes_at);
+    CHECK_EQUAL(rows_tensor.offset_bytes, rows_at);
+    CHECK_OK(attnd_memory_info(session, planes_tensor.memory, &info));
+    CHECK_EQUAL(info.memory_kind, allocation->memory_kind);
+    CHECK(info.size_bytes >= allocation->bytes);
+    uint32_t pool = one_key_pool(session, &planes_tensor);
+    CHECK_EQUAL(one_key_run(session, pool, &rows_tensor, &fault), 0);
+    CHECK(one_key_right(rows, salt));
+    CHECK_OK(attnd_pool_release(session, pool));
+    CHECK_OK(attnd_memory_release(session, planes_tensor.memory));
+}
+
+static int tensors_in_the_middle(void *context)
+{
+    struct attnd_session *session = open_session(context);
+
+    gpu_open();
+    for (uint32_t i = 0; i < KINDS; i++) {
+        const struct allocation allocation = allocate(kinds[i], 8 * MIB);
+        /* Not where a page of the GPU begins, and up to the last byte. */
+        use_in_the_middle(session, &allocation, 3 * MIB + 4096 + 512, 8 * MIB - ONE_KEY_ROWS_BYTES,
+                          i);
+        /* Released and exported again: a new import of the same allocation. */
+        use_in_the_middle(session, &allocation, 0, 5 * MIB + 16, i + 10);
+        deallocate(&allocation);
+    }
+    attnd_close(session);
+    return 0;
+}
+
+static void every_kind_is_imported_whole_and_used_from_the_middle(void **state)
+{
+    in_a_client(*state, tensors_in_the_middle);
+}
+
+/* The driver cuts small allocations out of a block of its own. */
+static int small_ones(void *context)
+{
+    struct attnd_session *session = open_session(context);
+    struct allocation small[6];
+
+    gpu_open();
+    for (uint32_t i = 0; i < 6; i++)
+        small[i] = allocate(i % 2 ? ATTND_MEMORY_POOL : ATTND_MEMORY_IPC, 16384);
+    for (uint32_t i = 0; i < 6; i++)
+        use_in_the_middle(session, &small[i], 1024, 12288, i);
+    for (uint32_t i = 0; i < 6; i++)
+        deallocate(&small[i]);
+    attnd_close(session);
+    return 0;
+}
+
+static void small_allocations_of_one_block_are_not_mixed_up(void **state)
+{
+    in_a_client(*state, small_ones);
+}
+
+/* Several allocations of one pool, and one address used again by the next allocation. */
+static int again(void *context)
+{
+    struct attnd_session *session = open_session(context);
+    struct attnd_tensor first, second;
+    CUdeviceptr a, b;
+    CUmemoryPool pool;
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+
+    gpu_open();
+    CHECK_CUDA(cuMemPoolCreate(&pool, &props));
+    CHECK_CUDA(cuMemAllocFromPoolAsync(&a, 4 * MIB, pool, NULL));
+    CHECK_CUDA(cuMemAllocFromPoolAsync(&b, 4 * MIB, pool, NULL));
+    CHECK_CUDA(cuStreamSynchronize(NULL));
+    CHECK_OK(attnd_cuda_export(session, a, 4 * MIB, &first));
+    CHECK_OK(attnd_cuda_export(session, b, 4 * MIB, &second));
+    CHECK(first.memory != second.memory);
+    CHECK_OK(attnd_memory_release(session, first.memory));
+    CHECK_CUDA(cuMemFreeAsync(a, NULL));
+    CHECK_CUDA(cuMemAllocFromPoolAsync(&a, 4 * MIB, pool, NULL));
+    CHECK_CUDA(cuStreamSynchronize(NULL));
+    const struct allocation allocation = {a, 4 * MIB, ATTND_MEMORY_POOL, pool};
+    use_in_the_middle(session, &allocation, 4096, 8192, 3);
+    attnd_close(session);
+    return 0;
+}
+
+static void an_address_that_comes_back_is_another_allocation(void **state)
+{
+    in_a_client(*state, again);
+}
+
+/* A whole random batch, appends and lengths advanced, on planes in an engine's allocation. */
+
+static struct allocation engine_allocation;
+static uint32_t engine_kind;
+
+static uint32_t make_engine_memory(struct attnd_session *session, uint64_t bytes)
+{
+    struct attnd_tensor tensor;
+
+    engine_allocation = allocate(engine_kind, (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB));
+    CHECK_OK(attnd_cuda_export(session, engine_allocation.address, bytes, &tensor));
+    CHECK_EQUAL(tensor.offset_bytes, 0);
+    return tensor.memory;
+}
+
+static uint64_t engine_memory_address(struct attnd_session *session, uint32_t memory)
+{
+    (void)session;
+    (void)memory;
+    return engine_allocation.address;
+}
+
+static int batches(void *context)
+{
+    const struct harness *harness = context;
+    struct random_batch batch = e2e_batch();
+
+    gpu_open();
+    batch.append = 1;
+    for (uint32_t i = 0; i < KINDS; i++) {
+        struct engine engine;
+        engine_kind = kinds[i];
+        gpu_engine_open_own(&engine, harness->socket, "own", make_engine_memory,
+                            engine_memory_address);
+        trial_expect(&engine, &batch);
+        engine_close(&engine);
+        deallocate(&engine_allocation);
+    }
+    return 0;
+}
+
+static void pools_over_it_are_pools_like_others(void **state)
+{
+    in_a_client(*state, batches);
+}
+
+/* ---- what is wrong ---- */
+
+/* What the driver would have sent for an allocation. */
+static struct attnd_memory_desc stand_for(const struct allocation *allocation)
+{
+    struct attnd_memory_desc desc = {.size = sizeof(desc),
+                                     .memory_kind = allocation->memory_kind,
+                                     .fd = -1,
+                                     .size_bytes = allocation->bytes};
+    CUmemGenericAllocationHandle handle;
+    CUmemPoolPtrExportData data;
+    CUipcMemHandle ipc;
+
+    if (allocation->memory_kind == ATTND_MEMORY_DEVICE) {
+        CHECK_CUDA(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)allocation->address));
+        CHECK_CUDA(cuMemExportToShareableHandle(&desc.fd, handle,
+                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        CHECK_CUDA(cuMemRelease(handle));
+    } else if (allocation->memory_kind == ATTND_MEMORY_POOL) {
+        CHECK_CUDA(cuMemPoolExportToShareableHandle(&desc.fd, allocation->pool,
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        CHECK_CUDA(cuMemPoolExportPointer(&data, allocation->address));
+        memcpy(desc.handle, &data, sizeof(data));
+    } else {
+        CHECK_CUDA(cuIpcGetMemHandle(&ipc, allocation->address));
+        memcpy(desc.handle, &ipc, sizeof(ipc));
+    }
+    return desc;
+}
+
+/* Refused with @error; what the fault says is printed, for the driver has its own words. */
+static void refuse(struct attnd_session *session, const struct attnd_memory_desc *desc, int error,
+                   uint32_t field, const char *what)
+{
+    struct attnd_fault fault;
+    uint32_t memory = 0;
+    char text[200];
+
+    int rc = attnd_memory_import(session, desc, &memory);
+    attnd_last_fault(&fault);
+    printf("%-28s %s\n", what, rc < 0 ? attnd_fault_string(&fault, text, sizeof(text)) : "taken");
+    CHECK_EQUAL(rc, -error);
+    CHECK_EQUAL(fault.field, field);
+    CHECK_EQUAL(memory, 0);
+}
+
+static int too_large(void *context)
+{
+    struct attnd_session *session = open_session(context);
+
+    gpu_open();
+    for (uint32_t i = 0; i < KINDS; i++) {
+        const struct allocation allocation = allocate(kinds[i], 8 * MIB);
+        struct attnd_tensor tensor;
+        struct attnd_memory_desc desc = stand_for(&allocation);
+        CHECK_ERROR(attnd_cuda_export(session, allocation.address + 16, 8 * MIB, &tensor),
+                    ATTND_E_RANGE);
+        desc.size_bytes = 64 * (uint64_t)MIB;
+        refuse(session, &desc, ATTND_E_RANGE, ATTND_F_SIZE, "64 MiB of 8");
+        desc.size_bytes = 8 * MIB + 1;
+        refuse(session, &desc, ATTND_E_RANGE, ATTND_F_SIZE, "a byte too many");
+        desc.size_bytes = INT64_MAX;
+        refuse(session, &desc, kinds[i] == ATTND_MEMORY_DEVICE ? ATTND_E_NO_MEMORY : ATTND_E_RANGE,
+               kinds[i] == ATTND_MEMORY_DEVICE ? ATTND_F_MEMORY : ATTND_F_SIZE, "2^63 - 1");
+        if (desc.fd >= 0)
+            close(desc.fd);
+        use_in_the_middle(session, &allocation, 0, MIB, i);
+        deallocate(&allocation);
+    }
+    attnd_close(session);
+    return 0;
+}
+
+static void more_than_there_is_is_refused_by_size(void **state)
+{
+    in_a_client(*state, too_large);
+}
+
+static int strange_descriptors(void *context)
+{
+    struct attnd_session *session = open_session(context);
+    int pair[2], memfd = memfd_create("no", MFD_ALLOW_SEALING);
+    struct attnd_memory_desc desc = {
+        .size = sizeof(desc), .memory_kind = ATTND_MEMORY_DEVICE, .size_bytes = 2 * MIB};
+
+    gpu_open();
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    CHECK(memfd >= 0 && ftruncate(memfd, 2 * MIB) == 0);
+    const int fds[] = {memfd,
+                       pair[0],
+                       open("/dev/null", O_RDWR),
+                       open("/dev/nvidiactl", O_RDWR),
+                       open("/dev/nvidia0", O_RDWR),
+                       open("/", O_RDONLY)};
+    const char *const names[] = {"memfd",          "socket",       "/dev/null",
+                                 "/dev/nvidiactl", "/dev/nvidia0", "/"};
+    for (uint32_t kind = ATTND_MEMORY_DEVICE; kind <= ATTND_MEMORY_POOL; kind++)
+        for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
+            desc.memory_kind = kind;
+            desc.fd = fds[i];
+            if (desc.fd >= 0)
+                refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, names[i]);
+        }
+    attnd_close(session);
+    return 0;
+}
+
+static void a_descriptor_of_something_else_is_refused(void **state)
+{
+    in_a_client(*state, strange_descriptors);
+}
+
+/* Each kind's descriptor and handle in the place of another's. */
+static int mixed_up(void *context)
+{
+    struct attnd_session *session = open_session(context);
+
+    gpu_open();
+    const struct allocation vmm = allocate(ATTND_MEMORY_DEVICE, 2 * MIB);
+    const struct allocation pooled = allocate(ATTND_MEMORY_POOL, 2 * MIB);
+    const struct allocation plain = allocate(ATTND_MEMORY_IPC, 2 * MIB);
+    const struct attnd_memory_desc a = stand_for(&vmm), b = stand_for(&pooled),
+                                   c = stand_for(&plain);
+    struct stat file;
+    char link[64], target[256] = "";
+
+    for (int i = 0; i < 2; i++) {
+        int fd = i ? b.fd : a.fd;
+        CHECK_EQUAL(fstat(fd, &file), 0);
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(link, target, sizeof(target) - 1);
+        target[length > 0 ? length : 0] = '\0';
+        printf("a descriptor of kind %d is %s, mode %o, device %u:%u\n", i ? 3 : 2, target,
+               file.st_mode, major(file.st_rdev), minor(file.st_rdev));
+    }
+    struct attnd_memory_desc desc = b;
+    desc.memory_kind = ATTND_MEMORY_DEVICE;
+    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool as an allocation");
+    desc = b;
+    desc.fd = a.fd;
+    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "an allocation as a pool");
+    desc = b;
+    memset(desc.handle, 0, sizeof(desc.handle));
+    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool, pointer of zeros");
+    memset(desc.handle, 0xa5, sizeof(desc.handle));
+    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool, pointer of rubbish");
+    desc = c;
+    memset(desc.handle, 0, sizeof(desc.handle));
+    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "an IPC handle of zeros");
+    memset(desc.handle, 0xa5, sizeof(desc.handle));
+    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "an IPC handle of rubbish");
+    memcpy(desc.handle, b.handle, sizeof(desc.handle));
+    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool pointer as IPC");
+    use_in_the_middle(session, &vmm, 0, MIB, 1);
+    use_in_the_middle(session, &pooled, 0, MIB, 2);
+    use_in_the_middle(session, &plain, 0, MIB, 3);
+    attnd_close(session);
+    return 0;
+}
+
+static void a_handle_of_something_else_is_refused(void **state)
+{
+    in_a_client(*state, mixed_up);
+}
+
+static int untrusted(void *context)
+{
+    struct attnd_session *session = open_session(context);
+
+    gpu_open();
+    for (uint32_t i = 0; i < KINDS; i++) {
+        const struct allocation allocation = allocate(kinds[i], 2 * MIB);
+        struct attnd_tensor tensor;
+        struct attnd_fault fault;
+        if (kinds[i] == ATTND_MEMORY_DEVICE) {
+            use_in_the_middle(session, &allocation, 0, MIB, 1);
+            continue;
+        }
+        CHECK_ERROR(attnd_cuda_export(session, allocation.address, 64, &tensor),
+                    ATTND_E_PERMISSION);
+        attnd_last_fault(&fault);
+        CHECK_EQUAL(fault.field, ATTND_F_MEMORY_KIND);
+        CHECK_EQUAL(fault.value, kinds[i]);
+    }
+    attnd_close(session);
+    return 0;
+}
+
+static void without_trust_only_what_a_descriptor_holds_is_taken(void **state)
+{
+    in_a_client(*state, untrusted);
+}
+
+static int not_exportable(void *context)
+{
+    struct attnd_session *session = open_session(context);
+    struct attnd_tensor tensor;
+    CUdeviceptr address;
+    int on_the_stack = 0;
+
+    gpu_open();
+    CHECK_ERROR(attnd_cuda_export(session, (CUdeviceptr)(uintptr_t)&on_the_stack, 4, &tensor),
+                ATTND_E_INVALID);
+    CHECK_ERROR(attnd_cuda_export(session, 0, 4, &tensor), ATTND_E_INVALID);
+    CHECK_CUDA(cuMemAllocAsync(&address, 2 * MIB, NULL)); /* of the driver's own pool */
+    CHECK_CUDA(cuStreamSynchronize(NULL));
+    CHECK_ERROR(attnd_cuda_export(session, address, 4, &tensor), ATTND_E_UNSUPPORTED);
+    attnd_close(session);
+    return 0;
+}
+
+static void what_cannot_be_exported_is_refused_here(void **state)
+{
+    in_a_client(*state, not_exportable);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TRUST_TEST(every_kind_is_imported_whole_and_used_from_the_middle),
+        TRUST_TEST(small_allocations_of_one_block_are_not_mixed_up),
+        TRUST_TEST(an_address_that_comes_back_is_another_allocation),
+        TRUST_TEST(pools_over_it_are_pools_like_others),
+        TRUST_TEST(more_than_there_is_is_refused_by_size),
+        TRUST_TEST(a_descriptor_of_something_else_is_refused),
+        TRUST_TEST(a_handle_of_something_else_is_refused),
+        E2E_TEST(without_trust_only_what_a_descriptor_holds_is_taken),
+        TRUST_TEST(what_cannot_be_exported_is_refused_here),
+    };
+
+    harness_init();
+    if (!gpu_there()) {
+        puts("no GPU");
+        return GPU_SKIPPED;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
