@@ -75,13 +75,15 @@ struct attnd_backend_ops {
     /* Puts a memory object at @index of the memory table, any time. What @source says may be a lie
      * of the engine it came from: that is a fault, and nothing else is disturbed. Return: 0;
      * -ATTND_E_UNSUPPORTED a kind that info.memory_kinds lacks; -ATTND_E_INVALID it is not what it
-     * is said to be, or gone; -ATTND_E_RANGE it is smaller; -ATTND_E_NO_MEMORY, -ATTND_E_SYSTEM. */
+     * is said to be, or gone; -ATTND_E_RANGE it is smaller; -ATTND_E_NO_MEMORY, -ATTND_E_SYSTEM,
+     * -ATTND_E_DEVICE. */
     int (*map)(struct attnd_backend *backend, uint32_t index,
                const struct attnd_memory_source *source, struct attnd_fault *fault);
 
     /* Takes them out, all at once: some kinds can only be let go with the tiles at rest. The daemon
      * proves first that no run in flight names any of them. Return: 0; -ATTND_E_UNKNOWN if one was
-     * not there, -ATTND_E_SYSTEM if one could not be given back; the others are taken out. */
+     * not there, -ATTND_E_SYSTEM or -ATTND_E_DEVICE if one could not be given back; the others are
+     * taken out. */
     int (*unmap)(struct attnd_backend *backend, const uint32_t *indices, uint32_t count);
 
     /* Finishes what was begun, takes nothing more, sets state PARKED; start() resumes. Runs not

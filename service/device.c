@@ -122,7 +122,7 @@ int attnd_device_open(struct attnd_device **out, struct attnd_fault *fault)
     }
     if (result != CU_SUCCESS || device->page_bytes == 0) {
         free(device);
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, result, 0);
+        return attnd_fault_set(fault, -ATTND_E_DEVICE, ATTND_F_NONE, 0, result, 0);
     }
     *out = device;
     return 0;
@@ -164,12 +164,12 @@ int attnd_device_make(const struct attnd_device *device, uint64_t size_bytes, in
 
     if (result != CU_SUCCESS)
         return attnd_fault_set(
-            fault, result == CU_ERROR_OUT_OF_MEMORY ? -ATTND_E_NO_MEMORY : -ATTND_E_SYSTEM,
+            fault, result == CU_ERROR_OUT_OF_MEMORY ? -ATTND_E_NO_MEMORY : -ATTND_E_DEVICE,
             ATTND_F_SIZE, 0, result == CU_ERROR_OUT_OF_MEMORY ? (int64_t)size_bytes : result, 0);
     result = device->export(fd, handle, CU_HANDLE_POSIX_FD, 0);
     (void)device->release(handle); /* the descriptor has it from here */
     if (result != CU_SUCCESS)
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_MEMORY, 0, result, 0);
+        return attnd_fault_set(fault, -ATTND_E_DEVICE, ATTND_F_MEMORY, 0, result, 0);
     (void)fcntl(*fd, F_SETFD, FD_CLOEXEC);
     return 0;
 }

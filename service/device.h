@@ -14,7 +14,7 @@ struct attnd_device;
  * attnd_device_open() - load the driver and find the first GPU, the one the worker takes
  * Blocks for as long as cuInit takes, some 100 ms. Threads: before others exist, for it sets an
  * environment variable for a moment. Return: 0; -ATTND_E_UNSUPPORTED: no driver or one without VMM;
- * -ATTND_E_SYSTEM with the driver's result in @fault->value.
+ * -ATTND_E_DEVICE with the driver's result in @fault->value.
  */
 int attnd_device_open(struct attnd_device **out, struct attnd_fault *fault);
 /** attnd_device_close() - memory that was made stays. NULL is fine. */
@@ -28,7 +28,7 @@ uint64_t attnd_device_page_bytes(const struct attnd_device *device);
  * @size_bytes: a multiple of attnd_device_page_bytes()
  * @fd:         the caller's, close-on-exec; for cuMemImportFromShareableHandle
  * What is in it is whatever the driver leaves there. Return: 0; -ATTND_E_NO_MEMORY the GPU is full;
- * -ATTND_E_SYSTEM.
+ * -ATTND_E_DEVICE.
  */
 int attnd_device_make(const struct attnd_device *device, uint64_t size_bytes, int *fd,
                       struct attnd_fault *fault);

@@ -29,14 +29,14 @@ struct attnd_tensor; /* attnd.h */
  * keeps them alive beyond the handle, the pool, the session and the service, until it is unmapped.
  * Threads: any with a current context. Blocks for some 10 us and more for a large memory.
  * Return: 0; -ATTND_E_UNKNOWN; -ATTND_E_UNSUPPORTED (host memory); -ATTND_E_INVALID (no current
- * context); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM, attnd_last_fault() has the CUresult as value.
+ * context); -ATTND_E_NO_MEMORY; -ATTND_E_DEVICE, attnd_last_fault() has the CUresult as value.
  */
 int attnd_cuda_map(struct attnd_session *session, uint32_t memory, CUdeviceptr *address);
 
 /**
  * attnd_cuda_unmap() - the reverse; nothing of this process may use the address any more
  * @address: from attnd_cuda_map(); needs no session
- * Return: 0; -ATTND_E_SYSTEM.
+ * Return: 0; -ATTND_E_DEVICE.
  */
 int attnd_cuda_unmap(CUdeviceptr address);
 

@@ -13,7 +13,7 @@
 
 static int driver_fault(CUresult result)
 {
-    int code = result == CUDA_ERROR_OUT_OF_MEMORY ? -ATTND_E_NO_MEMORY : -ATTND_E_SYSTEM;
+    int code = result == CUDA_ERROR_OUT_OF_MEMORY ? -ATTND_E_NO_MEMORY : -ATTND_E_DEVICE;
     return attnd_fault_raise(code, ATTND_F_MEMORY, 0, result, 0);
 }
 

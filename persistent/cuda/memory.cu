@@ -60,7 +60,7 @@ static int driver_fault(CUresult result, attnd_fault *fault)
 {
     int code = result == CUDA_ERROR_OUT_OF_MEMORY ? -ATTND_E_NO_MEMORY
                : is_refusal(result)               ? -ATTND_E_INVALID
-                                                  : -ATTND_E_SYSTEM;
+                                                  : -ATTND_E_DEVICE;
     return attnd_fault_set(fault, code, ATTND_F_MEMORY, 0, result, 0);
 }
 
@@ -243,7 +243,7 @@ static int take_out(const Driver *driver, Mapping *mapping)
         break;
     }
     *mapping = Mapping{};
-    return failed ? -ATTND_E_SYSTEM : 0;
+    return failed ? -ATTND_E_DEVICE : 0;
 }
 
 /* ---- the table ---- */
@@ -327,7 +327,7 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
             continue;
         }
         if (set_memory(backend, indices[i], &none))
-            code = -ATTND_E_SYSTEM;
+            code = -ATTND_E_DEVICE;
         rests |= needs_rest(&backend->mappings[indices[i]]);
     }
     if (rests)

@@ -69,8 +69,9 @@ static int maker(void *context)
     uint32_t pool = one_key_pool(session, &planes);
     CHECK_OK(attnd_pool_share(session, pool, 0, &affair->token));
     harness_say(&affair->shared, 1);
-    for (;;)
-        pause();
+    while (pause() < 0) /* until it is killed */
+        continue;
+    return 0;
 }
 
 /* ---- the one who goes on with it, rows in memory of the service ---- */
