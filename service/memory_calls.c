@@ -9,8 +9,8 @@
  * some later run.
  *
  * Two kinds are only for engines that are trusted (--trust). Their handles are 64 bytes that the
- * driver parses in the worker's process, and their allocations are not held by a descriptor: when
- * the exporter frees one, what the worker reads there is whatever comes to lie there next.
+ * driver parses in the worker's process, and no descriptor keeps the allocation from being freed by
+ * its maker: what the worker reads there then is whatever comes to lie there next.
  */
 #include "service/control.h"
 #include "service/device.h"
