@@ -217,16 +217,24 @@ struct soldier {
     uint32_t stop, repeated, right;
 };
 
-/* As an engine would: what was answered WORKER_RESTARTED is done again, from the plan on. */
-static void run_until_done(struct soldier *self, struct trial *trial)
+/* What was answered WORKER_RESTARTED is done again, from the pages on: where lengths go back, a
+ * later step has written what an earlier one reads. */
+static void run_until_done(struct soldier *self, struct engine *engine,
+                           const struct random_batch *batch)
 {
-    while (trial_submit(trial) || trial_judge(trial)) {
-        int wrong = trial_await(trial); /* every operation answers before the next attempt */
-        if (!wrong || trial->failure.fault.code != -ATTND_E_WORKER_RESTARTED)
-            trial_must(trial, 1);
-        trial->failure.fault.code = 0;
-        trial->expected = trial->completed = 0;
-        self->repeated++;
+    for (int wrong = 1; wrong;) {
+        struct trial trial;
+
+        trial_begin(&trial, engine, batch, 0);
+        wrong = trial_submit(&trial) || trial_judge(&trial);
+        if (wrong) {
+            /* Every operation answers before the next attempt. */
+            int failed = trial_await(&trial);
+            if (!failed || trial.failure.fault.code != -ATTND_E_WORKER_RESTARTED)
+                trial_must(&trial, 1);
+            self->repeated++;
+        }
+        trial_end(&trial);
     }
     self->right++;
 }
@@ -235,15 +243,12 @@ static int soldier(void *context)
 {
     struct soldier *self = context;
     struct engine engine;
-    struct trial trial;
 
     engine_open(&engine, self->harness->socket, "soldier");
     for (uint64_t number = 0; !attnd_peek32(&self->stop); number++) {
         struct random_batch batch;
         random_batch_draw(self->seed, number, &batch);
-        trial_begin(&trial, &engine, &batch, 0);
-        run_until_done(self, &trial);
-        trial_end(&trial);
+        run_until_done(self, &engine, &batch);
     }
     engine_close(&engine);
     return 0;
