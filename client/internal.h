@@ -114,6 +114,8 @@ struct attnd_session {
     int event;    /* epoll of notify and the socket's end: attnd_fd() */
     struct attnd_shm submission, completion;
     struct attnd_info info;
+    uint32_t mailbox_memory;       /* handle; 0: no mailbox. Published last */
+    struct attnd_mailbox *mailbox; /* where it lies in host memory; else NULL */
 
     /* Under call_lock. */
     _Alignas(ATTND_CACHE_LINE) pthread_mutex_t call_lock;

@@ -93,7 +93,9 @@ extern "C" {
     X(USER_DATA, 47, "user_data")                                                                  \
     X(PAGE_OWNER, 48, "page_owner")                                                                \
     X(EXPIRE_MS, 49, "expire_ms")                                                                  \
-    X(MEMORY_KIND, 50, "memory_kind")
+    X(MEMORY_KIND, 50, "memory_kind")                                                              \
+    X(MAILBOX, 51, "mailbox")                                                                      \
+    X(PREPARED, 52, "prepared")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -52,6 +52,9 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_PAGES_CLAIM] = {attnd_call_pages_claim, IN(OPEN)},
     [ATTND__REQUEST__CALL_PLAN_CREATE] = {attnd_call_plan_create, IN(OPEN)},
     [ATTND__REQUEST__CALL_PLAN_DESTROY] = {attnd_call_plan_destroy, IN(OPEN)},
+    [ATTND__REQUEST__CALL_MAILBOX_OPEN] = {attnd_call_mailbox_open, IN(OPEN)},
+    [ATTND__REQUEST__CALL_PREPARE] = {attnd_call_prepare, IN(OPEN)},
+    [ATTND__REQUEST__CALL_UNPREPARE] = {attnd_call_unprepare, IN(OPEN)},
     [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN)},
 };
 #define CALLS_COUNT (sizeof(calls) / sizeof(calls[0]))
@@ -156,17 +159,15 @@ static void answer(struct attnd_client *client, const Attnd__Request *request, i
         deliver(&call, code);
 }
 
-void attnd_control_answer(struct attnd_client *client, uint64_t id, Attnd__MemoryReply *result,
+void attnd_control_answer(struct attnd_client *client, Attnd__Reply *reply, int fd,
                           const struct attnd_fault *fault)
 {
-    Attnd__Reply reply = ATTND__REPLY__INIT;
     struct attnd_fault copy = *fault;
     struct attnd_call call = {
-        .service = client->service, .client = client, .reply = &reply, .fault = &copy};
+        .service = client->service, .client = client, .reply = reply, .fault = &copy};
 
-    reply.id = id;
-    reply.memory = result;
-    reply.result_case = ATTND__REPLY__RESULT_MEMORY;
+    if (fd >= 0)
+        call.reply_fds[call.reply_fds_count++] = fd;
     deliver(&call, copy.code);
 }
 

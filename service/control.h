@@ -43,9 +43,12 @@ void attnd_control_reset(struct attnd_service *service);
  * client. */
 void attnd_control_serve(struct attnd_client *client);
 
-/** attnd_control_answer() - the reply to request @id, which a handler left open: @result, or @fault
- * if its code is not 0. May end the client. */
-void attnd_control_answer(struct attnd_client *client, uint64_t id, Attnd__MemoryReply *result,
+/** attnd_control_answer() - what a handler left open
+ * @reply: id and result are set
+ * @fd:    goes with it and stays its owner's; -1: none
+ * @fault: goes instead of the result if its code is not 0
+ * May end the client. */
+void attnd_control_answer(struct attnd_client *client, Attnd__Reply *reply, int fd,
                           const struct attnd_fault *fault);
 
 /** attnd_call_alloc() - memory until the reply is sent; zeroed. NULL: the message would be too
@@ -62,6 +65,8 @@ attnd_call_fn attnd_call_pages_alloc, attnd_call_pages_share;        /* lease_ca
 attnd_call_fn attnd_call_pages_free, attnd_call_pages_offer;         /* lease_calls.c */
 attnd_call_fn attnd_call_pages_claim;                                /* lease_calls.c */
 attnd_call_fn attnd_call_plan_create, attnd_call_plan_destroy;       /* plan_calls.c */
+attnd_call_fn attnd_call_mailbox_open, attnd_call_prepare;           /* stream_calls.c */
+attnd_call_fn attnd_call_unprepare;                                  /* stream_calls.c */
 attnd_call_fn attnd_call_status;                                     /* status.c */
 
 /* ---- session.c: clients from accept() to the last close() ---- */

@@ -1,15 +1,16 @@
 /*
  * lane.c - operations of one lane, one after the other.
  *
- * Only the head of a lane is ever under way. Its turn ends in one of three ways: it is done, and
- * the next has its turn; the worker has it, and the lane goes on when it retires; or something is
- * missing, and the lane stands in a line of the scheduler until that may have changed. Runs that
- * miss a slot or scratch stand in one line for all sessions, served strictly in order, so a large
- * run cannot be starved by small ones. Whoever misses something of its own stands apart: an advance
- * without a free generation must not hold up the runs that will free one, and a run whose memory
- * the worker has not mapped yet must not hold up the others.
+ * Only the head of a lane is ever under way. Its turn ends in one of four ways: it is done, and
+ * the next has its turn; the worker has it, and the lane goes on when it retires; the worker is
+ * told of its plan, and it has another turn when that is answered; or something is missing, and the
+ * lane stands in a line of the scheduler until that may have changed. Runs that miss a slot or
+ * scratch stand in one line for all sessions, served strictly in order, so a large run cannot be
+ * starved by small ones. Whoever misses something of its own stands apart: an advance without a
+ * free generation must not hold up the runs that will free one, and a run whose memory the worker
+ * has not mapped yet must not hold up the others.
  */
-#include "service/sched.h"
+#include "service/stream.h"
 
 #include <assert.h>
 
@@ -106,11 +107,15 @@ static enum attnd_turn plan_set(struct attnd_sched_op *op)
     const struct attnd_batch_view *admitted = &batch;
 
     (void)attnd_sched_now(session->scheduler); /* the beginning, for the completion */
-    uint32_t busy = elsewhere(op);
+    if (op->told == ATTND_COMMAND_SHOW)
+        return ATTND_TURN_DONE;
+    uint32_t busy = op->told ? 0 : elsewhere(op);
     if (busy) {
         attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_PLAN, 0, op->sqe.plan, busy);
         return ATTND_TURN_DONE;
     }
+    if (!op->told && attnd_stream_hold(op))
+        return ATTND_TURN_TOLD;
     op->plan->filled = 0;
     if (op->deferred)
         admitted = &op->deferred->u.batch;
@@ -120,7 +125,8 @@ static enum attnd_turn plan_set(struct attnd_sched_op *op)
                                 &op->plan->limits, &client->staging, &batch, &op->fault);
     if (op->fault.code == 0)
         (void)attnd_planobj_set(op->plan, admitted, session->scheduler->scratch.bytes, &op->fault);
-    return ATTND_TURN_DONE;
+    attnd_stream_was_set(op);
+    return attnd_stream_show(op) ? ATTND_TURN_TOLD : ATTND_TURN_DONE;
 }
 
 static enum attnd_turn plan_advance(struct attnd_sched_op *op)
@@ -129,14 +135,17 @@ static enum attnd_turn plan_advance(struct attnd_sched_op *op)
     struct attnd_advance_view advance;
     const struct attnd_advance_view *admitted = &advance;
 
-    if (op->fault.code != 0)
+    if (op->fault.code != 0 || op->told == ATTND_COMMAND_SHOW)
         return ATTND_TURN_DONE;
+    if (!op->told && attnd_stream_taken(op->plan))
+        return ATTND_TURN_BLOCKED;
     if (!op->plan->filled) {
         attnd_fault_set(&op->fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, op->sqe.plan, 0);
         return ATTND_TURN_DONE;
     }
     if (attnd_planobj_free_generation(op->plan) < 0)
-        return ATTND_TURN_BLOCKED;
+        return attnd_stream_stale(op->plan) && attnd_stream_hold(op) ? ATTND_TURN_TOLD
+                                                                     : ATTND_TURN_BLOCKED;
     (void)attnd_sched_now(op->lane->session->scheduler);
     if (op->deferred)
         admitted = &op->deferred->u.advance;
@@ -146,7 +155,9 @@ static enum attnd_turn plan_advance(struct attnd_sched_op *op)
                                   &op->fault);
     if (op->fault.code == 0)
         (void)attnd_planobj_advance(op->plan, admitted, &op->fault);
-    return ATTND_TURN_DONE;
+    if (op->fault.code != 0 && !op->told)
+        return ATTND_TURN_DONE;
+    return attnd_stream_show(op) ? ATTND_TURN_TOLD : ATTND_TURN_DONE;
 }
 
 static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)
@@ -200,6 +211,9 @@ void attnd_lane_go(struct attnd_lane *lane)
         case ATTND_TURN_BLOCKED:
             block(lane);
             break;
+        case ATTND_TURN_TOLD:
+            lane->state = ATTND_LANE_TOLD;
+            break;
         }
     }
 }
@@ -207,7 +221,7 @@ void attnd_lane_go(struct attnd_lane *lane)
 static void retry_waiting(struct attnd_scheduler *scheduler)
 {
     struct attnd_lane *lane;
-    while ((lane = scheduler->waiting.head)) {
+    while ((lane = scheduler->waiting.head)) { /* runs: none is told of */
         enum attnd_turn turn = take_turn(lane->head, 0);
         if (turn == ATTND_TURN_WAIT)
             return;
@@ -225,6 +239,7 @@ static void retry_waiting(struct attnd_scheduler *scheduler)
 
 void attnd_lane_retry(struct attnd_scheduler *scheduler)
 {
+    attnd_note_pump(scheduler->stream);
     /* Each blocked lane once: those still blocked come to stand behind the count. */
     for (uint32_t count = scheduler->blocked.count; count > 0; count--) {
         struct attnd_lane *lane = scheduler->blocked.head;

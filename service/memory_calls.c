@@ -107,15 +107,19 @@ static int import(struct attnd_call *call, struct attnd_memory **memory)
 static void finish_import(struct attnd_client *client, const struct attnd_fault *fault)
 {
     uint32_t handle = client->import;
-    Attnd__MemoryReply reply = ATTND__MEMORY_REPLY__INIT;
+    Attnd__Reply reply = ATTND__REPLY__INIT;
+    Attnd__MemoryReply result = ATTND__MEMORY_REPLY__INIT;
 
     client->import = 0;
-    reply.memory = handle;
-    reply.has_size_bytes = 1;
-    reply.size_bytes = client->memories[handle - 1]->size_bytes;
+    result.memory = handle;
+    result.has_size_bytes = 1;
+    result.size_bytes = client->memories[handle - 1]->size_bytes;
+    reply.id = client->import_id;
+    reply.memory = &result;
+    reply.result_case = ATTND__REPLY__RESULT_MEMORY;
     if (fault->code < 0)
         attnd_memory_unbind(client, handle);
-    attnd_control_answer(client, client->import_id, &reply, fault);
+    attnd_control_answer(client, &reply, -1, fault);
 }
 
 void attnd_memory_mapped(struct attnd_service *service, uint32_t index,

@@ -126,18 +126,19 @@ static int refuse_planes(const struct attnd_service *service, const struct span 
     return 0;
 }
 
-static int resolve_attend(const struct attnd_service *service, const struct attnd_sched_op *op,
-                          struct attnd_run *run, struct attnd_fault *fault)
+int attnd_places_attend(const struct attnd_service *service, const struct attnd_plan_object *plan,
+                        const struct attnd_sqe_run *sqe, struct attnd_memory *const *memories,
+                        struct attnd_run *run, struct attnd_fault *fault)
 {
-    const struct attnd_sqe_run *sqe = &op->sqe.u.run;
-    const struct attnd_plan_object *plan = op->plan;
+    static const struct attnd_place absent = {.memory = ATTND_NONE};
     const struct want q_want = {ATTND_F_Q, sqe->q_memory, 16, sqe->q_offset_bytes, plan->q_bytes};
     const struct want o_want = {ATTND_F_O, sqe->o_memory, 16, sqe->o_offset_bytes, plan->o_bytes};
     struct span q = {0}, o = {0}, lse = {0};
 
-    int rc = resolve(op->memories[0], &q_want, &run->q, &q, fault);
+    run->q = run->o = run->lse = run->k = run->v = absent;
+    int rc = resolve(memories[0], &q_want, &run->q, &q, fault);
     if (rc == 0)
-        rc = resolve(op->memories[1], &o_want, &run->o, &o, fault);
+        rc = resolve(memories[1], &o_want, &run->o, &o, fault);
     if (rc == 0)
         rc = refuse_overlap(&o, ATTND_F_O, &q, fault);
     if (rc == 0)
@@ -147,7 +148,7 @@ static int resolve_attend(const struct attnd_service *service, const struct attn
 
     const struct want lse_want = {ATTND_F_LSE, sqe->lse_memory, 4, sqe->lse_offset_bytes,
                                   plan->lse_bytes};
-    rc = resolve(op->memories[2], &lse_want, &run->lse, &lse, fault);
+    rc = resolve(memories[2], &lse_want, &run->lse, &lse, fault);
     if (rc == 0)
         rc = refuse_overlap(&lse, ATTND_F_LSE, &q, fault);
     if (rc == 0)
@@ -178,8 +179,8 @@ int attnd_places_resolve(const struct attnd_sched_op *op, struct attnd_run *run,
 {
     const struct attnd_service *service = op->lane->session->scheduler->service;
     static const struct attnd_place absent = {.memory = ATTND_NONE};
-    run->q = run->o = run->lse = run->k = run->v = absent;
     if (run->kind == ATTND_RUN_ATTEND)
-        return resolve_attend(service, op, run, fault);
+        return attnd_places_attend(service, op->plan, &op->sqe.u.run, op->memories, run, fault);
+    run->q = run->o = run->lse = run->k = run->v = absent;
     return resolve_append(service, op, run, fault);
 }

@@ -71,6 +71,7 @@ int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment 
 void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object)
 {
     assert(object->in_flight == 0);
+    attnd_stream_forget(object);
     attnd_plan_free(object->plan);
     if (object->heap_offset_bytes)
         attnd_heap_free(service->queue, object->heap_offset_bytes, object->heap_bytes);
@@ -161,8 +162,9 @@ int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch
 
 int attnd_planobj_free_generation(const struct attnd_plan_object *object)
 {
+    uint32_t rung = attnd_stream_generations(object);
     for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
-        if (g != object->generation && object->generation_runs[g] == 0)
+        if (g != object->generation && object->generation_runs[g] == 0 && !(rung >> g & 1))
             return (int)g;
     return -1;
 }

@@ -4,9 +4,10 @@
  * A retire gives back everything the run held, completes the operation and lets its lane go on;
  * only when the ring is empty do lanes that wait get their turn, so that they find all there is. A
  * dead worker retires nothing: its runs, and what is queued behind them, are answered
- * -ATTND_E_WORKER_RESTARTED, because a later operation of a lane may depend on an earlier one.
+ * -ATTND_E_WORKER_RESTARTED, because a later operation of a lane may depend on an earlier one. What
+ * it was told beside runs is as good as answered.
  */
-#include "service/sched.h"
+#include "service/stream.h"
 
 #include "schemas/atomics.h"
 
@@ -32,6 +33,11 @@ static void fault_for(struct attnd_sched_op *op, int code)
 
 static void retire_one(struct attnd_scheduler *scheduler, const struct attnd_retire *retire)
 {
+    if (retire->kind > ATTND_COMMAND_RUN) {
+        if (attnd_note_retired(scheduler->stream, retire) < 0)
+            scheduler->queue_broken = 1;
+        return;
+    }
     if (retire->run >= ATTND_QUEUE_RUNS || !scheduler->slots[retire->run].op) {
         scheduler->queue_broken = 1;
         return;
@@ -96,6 +102,7 @@ void attnd_retire_lost(struct attnd_scheduler *scheduler)
         if (lane->session->closing)
             attnd_sched_drain(lane->session);
     }
+    attnd_stream_lost(scheduler->stream);
     scheduler->queue_broken = 0;
     scheduler->commands_pushed = 0;
     attnd_queue_reset(scheduler->queue);

@@ -9,6 +9,7 @@
 #include "service/sched.h"
 
 #include "schemas/atomics.h"
+#include "service/stream.h"
 #include "service/supervise.h"
 
 #include <stdlib.h>
@@ -25,6 +26,11 @@ int attnd_sched_new(struct attnd_service *service, struct attnd_queue *queue,
     scheduler->timer_ns = UINT64_MAX;
     for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++)
         scheduler->slots[run].next_free = run + 1 < ATTND_QUEUE_RUNS ? run + 1 : ATTND_NONE;
+    int rc = attnd_stream_new(scheduler, &scheduler->stream);
+    if (rc < 0) {
+        free(scheduler);
+        return rc;
+    }
     *out = scheduler;
     return 0;
 }
@@ -34,16 +40,24 @@ void attnd_sched_free(struct attnd_scheduler *scheduler)
     if (!scheduler)
         return;
     attnd_heap_destroy(&scheduler->scratch);
+    attnd_stream_free(scheduler->stream);
     free(scheduler);
 }
 
 int attnd_sched_resume(struct attnd_scheduler *scheduler, uint64_t scratch_bytes)
 {
-    uint64_t lines = scratch_bytes / ATTND_CACHE_LINE * ATTND_CACHE_LINE;
-    int rc = attnd_heap_reset(&scheduler->scratch, 0, lines);
-    if (rc < 0)
+    /* Prepared runs keep theirs, so it must not be what others wait for. */
+    int watches = scheduler->queue->info.mailbox_kind != 0;
+    uint64_t all_bytes = scratch_bytes / ATTND_CACHE_LINE * ATTND_CACHE_LINE;
+    uint64_t ring_bytes = watches ? all_bytes / 2 / ATTND_CACHE_LINE * ATTND_CACHE_LINE : all_bytes;
+    int rc = attnd_heap_reset(&scheduler->scratch, 0, ring_bytes);
+    scheduler->ready = rc == 0;
+    if (rc == 0)
+        rc = attnd_stream_resume(scheduler->stream, ring_bytes, all_bytes);
+    if (rc < 0) {
+        scheduler->ready = 0;
         return rc;
-    scheduler->ready = 1;
+    }
     attnd_lane_retry(scheduler);
     attnd_sched_flush(scheduler);
     return 0;
@@ -90,7 +104,9 @@ static void drop_lane(struct attnd_lane *lane)
 {
     struct attnd_scheduler *scheduler = lane->session->scheduler;
     struct attnd_sched_op *kept = NULL;
-    if (lane->state == ATTND_LANE_DISPATCHED) {
+    if (lane->state == ATTND_LANE_TOLD) {
+        kept = attnd_lane_pop(lane);
+    } else if (lane->state == ATTND_LANE_DISPATCHED) {
         kept = attnd_lane_pop(lane);
         attnd_poke32(&scheduler->queue->runs[kept->run].cancel, 1);
     } else {
@@ -120,6 +136,7 @@ void attnd_sched_close(struct attnd_client *client)
 
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
         drop_lane(&session->lane[i]);
+    attnd_stream_close(client);
     attnd_sched_drain(session);
     /* Lanes of others may have stood behind this session's. No flush: one may have led here, and
      * the loop sweeps before it sleeps. */
@@ -129,7 +146,7 @@ void attnd_sched_close(struct attnd_client *client)
 void attnd_sched_drain(struct attnd_session_lanes *session)
 {
     struct attnd_client *client = session->client;
-    if (session->dispatched)
+    if (session->dispatched || session->told || client->mail)
         return;
     client->lanes = NULL;
     free(session);

@@ -7,6 +7,7 @@
  *   retire.c    the worker is done (or gone): slot and scratch back, completion, the lane goes on
  *   complete.c  completion slots, notifications, operations back to their session
  *   deadline.c  cancel and timeouts
+ *   stream*.c   runs that are not submitted but rung (stream.h)
  *   sched.c     the whole: sessions in and out, the sweep, the loop's hooks
  *
  * Everything here belongs to the loop's thread. Nothing on the way of a run allocates or makes a
@@ -45,6 +46,7 @@ struct attnd_sched_op {
     struct attnd_plan_object *plan;                  /* NULL: refused on the way in, see fault */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_deferred *deferred;
+    uint32_t told; /* ATTND_COMMAND_HOLD, _SHOW: of its plan, to the worker, under way or done */
     uint64_t deadline_ns;     /* 0: none */
     uint32_t run;             /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
@@ -56,6 +58,7 @@ enum attnd_lane_state {
     ATTND_LANE_WAITING,    /* the head waits for a run slot, scratch or the worker */
     ATTND_LANE_BLOCKED,    /* the head waits for a generation of its plan, or for a mapping */
     ATTND_LANE_DISPATCHED, /* the worker has the head */
+    ATTND_LANE_TOLD,       /* the worker is told of the head's plan */
 };
 
 struct attnd_lane {
@@ -76,6 +79,7 @@ struct attnd_session_lanes {
     int call_waits;   /* a control call does, until sq.index is at call_tail */
     uint32_t call_tail;
     uint32_t dispatched;     /* runs the worker has */
+    uint32_t told;           /* lanes in ATTND_LANE_TOLD */
     uint64_t deferred_bytes; /* of batches that wait for their turn */
     uint64_t stall_ns;       /* until the completion ring is looked at again; 0: not stalled */
     struct attnd_sched_op *free_ops;
@@ -100,6 +104,7 @@ struct attnd_scheduler {
     struct attnd_service *service;
     struct attnd_queue *queue;
     const struct attnd_maps *maps;
+    struct attnd_stream *stream;
     int ready;            /* the worker is RUNNING and nobody is stopping it */
     int commands_pushed;  /* since the last flush */
     uint32_t dirty_count; /* open sessions with dirty set */
@@ -127,7 +132,8 @@ enum attnd_turn {
     ATTND_TURN_DONE,    /* complete it, with op->fault */
     ATTND_TURN_WAIT,    /* in line, for what all runs share */
     ATTND_TURN_BLOCKED, /* apart, for something of its own */
-    ATTND_TURN_DISPATCHED
+    ATTND_TURN_DISPATCHED,
+    ATTND_TURN_TOLD /* it has another turn when the worker has answered */
 };
 
 /* ---- sched.c ---- */
@@ -197,6 +203,12 @@ void attnd_places_release(struct attnd_sched_op *op);
 int attnd_places_resolve(const struct attnd_sched_op *op, struct attnd_run *run,
                          struct attnd_fault *fault);
 
+/** attnd_places_attend() - those of a run of @plan as it is filled, into q, o and lse of @run.
+ * @memories: q, o, lse; NULL where @sqe names none or one that does not exist */
+int attnd_places_attend(const struct attnd_service *service, const struct attnd_plan_object *plan,
+                        const struct attnd_sqe_run *sqe, struct attnd_memory *const *memories,
+                        struct attnd_run *run, struct attnd_fault *fault);
+
 /* ---- retire.c ---- */
 
 /** attnd_retire_sweep() - take what the worker retired. Return: slots consumed. */
@@ -238,6 +250,28 @@ void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns);
 void attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_data);
 /** attnd_deadline_stop() - no timer any more. */
 void attnd_deadline_stop(struct attnd_scheduler *scheduler);
+
+/* ---- stream_plan.c: the turn of a set or an advance whose plan has prepared runs ---- */
+
+/** attnd_stream_taken() - another operation has the plan: this one must wait. */
+int attnd_stream_taken(const struct attnd_plan_object *plan);
+/** attnd_stream_stale() - no generation is free, and a HOLD would free one. */
+int attnd_stream_stale(const struct attnd_plan_object *plan);
+/** attnd_stream_must_hold() - would attnd_stream_hold() return 1? */
+int attnd_stream_must_hold(const struct attnd_scheduler *scheduler,
+                           const struct attnd_plan_object *plan);
+/** attnd_stream_hold() - before a plan may change. Return: 1 the turn is ATTND_TURN_TOLD, and
+ * op->told says why when it comes again; 0 go on: nobody can ring it. */
+int attnd_stream_hold(struct attnd_sched_op *op);
+/** attnd_stream_was_set() - scratch and extents of the plan's prepared runs again; if there is no
+ * scratch the plan is empty and the operation fails. */
+void attnd_stream_was_set(struct attnd_sched_op *op);
+/** attnd_stream_show() - after it did. Return: 1 ATTND_TURN_TOLD; 0 it is done. */
+int attnd_stream_show(struct attnd_sched_op *op);
+/** attnd_stream_generations() - bit g: rung runs may be reading lengths of generation g. */
+uint32_t attnd_stream_generations(const struct attnd_plan_object *plan);
+/** attnd_stream_forget() - the plan is destroyed; it has no prepared runs. */
+void attnd_stream_forget(struct attnd_plan_object *plan);
 
 /* ---- planobj.c, beyond service.h ---- */
 

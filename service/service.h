@@ -94,6 +94,8 @@ struct attnd_plan_object {
     uint32_t generation_runs[ATTND_GENERATIONS]; /* runs in flight that use each */
     uint32_t in_flight;                          /* operations queued or dispatched */
     uint32_t filled;                             /* a plan_set succeeded */
+    uint32_t prepared;                           /* runs that a mailbox rings */
+    struct attnd_plan_stream *stream;            /* of those; NULL: never had any */
 
     /* of the batch it is filled with */
     uint32_t set_version, advance_version; /* as the worker finds them in the heap */
@@ -110,6 +112,8 @@ struct attnd_plan_object {
 
 struct attnd_sched_op;      /* sched.h */
 struct attnd_session_lanes; /* sched.h */
+struct attnd_mail;          /* stream.h */
+struct attnd_plan_stream;   /* stream.h */
 
 enum attnd_session_state {
     ATTND_SESSION_HELLO,   /* connected, nothing known */
@@ -154,6 +158,7 @@ struct attnd_client {
     struct attnd_plan_object *plans[ATTND_HANDLES_MAX];
 
     struct attnd_session_lanes *lanes; /* data plane's */
+    struct attnd_mail *mail;           /* data plane's; NULL: no mailbox */
     uint32_t in_flight;                /* operations accepted and not completed */
     struct attnd_staging staging;
     struct attnd_session_stats stats;
@@ -303,6 +308,24 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
  * ones cancelled and awaited, then attnd_client_drained() is called (possibly at once). */
 int attnd_sched_open(struct attnd_client *client);
 void attnd_sched_close(struct attnd_client *client);
+
+/* The three below answer request @id later, through stream_calls.c, where they return 1; otherwise
+ * they return a fault's code. A session has one of them open at a time. */
+
+/** attnd_stream_open() - a mailbox for the session. -ATTND_E_BUSY it has one; -ATTND_E_UNSUPPORTED
+ * (field mailbox) the worker watches none; -ATTND_E_NO_MEMORY. */
+int attnd_stream_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault);
+
+/**
+ * attnd_stream_prepare() - a run that the session's stream may ring
+ * @wish: what a submitted run would say; checked here
+ */
+int attnd_stream_prepare(struct attnd_client *client, uint64_t id, uint32_t plan, uint32_t lane,
+                         const struct attnd_sqe_run *wish, struct attnd_fault *fault);
+/** attnd_stream_unprepare() - @run: index into the run table; answered when nothing of it is in
+ * flight. */
+int attnd_stream_unprepare(struct attnd_client *client, uint64_t id, uint32_t run,
+                           struct attnd_fault *fault);
 
 /** attnd_data_worker() - what the worker said of itself when it came up, or the last one did. */
 const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service);

@@ -99,8 +99,10 @@ static int turn_is_now(const struct attnd_lane *lane, const struct attnd_sched_o
 {
     if (lane->head)
         return 0;
-    return op->sqe.opcode == ATTND_OP_PLAN_SET || !op->plan->filled ||
-           attnd_planobj_free_generation(op->plan) >= 0;
+    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
+        return !attnd_stream_must_hold(lane->session->scheduler, op->plan);
+    return !op->plan->filled ||
+           (!attnd_stream_taken(op->plan) && attnd_planobj_free_generation(op->plan) >= 0);
 }
 
 /* Copies a batch or an advance whose turn comes later. A failure becomes the operation's fault. */

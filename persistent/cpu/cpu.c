@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/mailbox.h"
 #include "schemas/atomics.h"
 
 #define THREADS_MAX 1024u
@@ -32,6 +32,7 @@ static void describe(struct attnd_backend *backend)
         .backend = "cpu",
         .tile_workers = backend->threads,
         .rows_per_tile = ATTND_ROWS_MAX,
+        .mailbox_kind = ATTND_KIND_HOST,
         .kv_granule = ATTND_KEYS_BLOCK,
         .memory_kinds = 1u << ATTND_KIND_HOST,
         .scratch_bytes = backend->scratch_bytes,
@@ -53,6 +54,7 @@ static void destroy(struct attnd_backend *backend)
     if (backend->scratch != NULL)
         (void)munmap(backend->scratch, backend->scratch_bytes);
     attnd_cpu_queue_free(&backend->queue);
+    attnd_cpu_mail_free(backend);
     (void)pthread_mutex_destroy(&backend->retire_lock);
     free(backend->workers);
     free(backend->memories);
@@ -83,6 +85,7 @@ static int allocate(struct attnd_backend *backend, uint64_t scratch_bytes)
     int error = attnd_cpu_queue_init(
         &backend->queue, head->runs, backend->threads,
         (const struct attnd_run *)(backend->segment + head->runs_offset_bytes));
+    error = error ? error : attnd_cpu_mail_init(backend);
     error = error ? error : map_scratch(backend, scratch_bytes);
     for (uint32_t i = 0; i < backend->threads && error == 0; i++)
         error = attnd_cpu_worker_init(&backend->workers[i], backend);
@@ -120,6 +123,7 @@ static int create(const struct attnd_backend_config *config, struct attnd_backen
 
 static void join(struct attnd_backend *backend)
 {
+    attnd_cpu_bell_stop(backend);
     attnd_cpu_workers_stop(backend);
     for (; backend->running > 0; backend->running--)
         (void)pthread_join(backend->workers[backend->running - 1].thread, NULL);
@@ -132,7 +136,7 @@ static int start(struct attnd_backend *backend)
     sigset_t all, before;
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = 0;
+    int error = attnd_cpu_bell_start(backend);
     while (backend->running < backend->threads && error == 0) {
         struct attnd_cpu_worker *worker = &backend->workers[backend->running];
         error = pthread_create(&worker->thread, NULL, attnd_cpu_worker_main, worker);

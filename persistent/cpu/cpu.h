@@ -9,6 +9,7 @@
  *   merge.c    finished rows: normalise, or merge parts first
  *   append.c   new tokens' K and V rows into pages
  *   kernel*.c  the arithmetic
+ *   mailbox.c, note.c, bell.c  prepared runs (mailbox.h)
  */
 #ifndef ATTND_PERSISTENT_CPU_CPU_H
 #define ATTND_PERSISTENT_CPU_CPU_H
@@ -42,6 +43,7 @@ struct attnd_cpu_run {
     uint32_t executed;
 
     uint32_t index;
+    uint32_t tag; /* of the command */
     uint32_t kind;
     const struct attnd_plan_head *plan;
     const struct attnd_heap_pool *pool;
@@ -85,6 +87,8 @@ struct attnd_cpu_worker {
     uint64_t kv_bytes;         /* read since the worker last reported */
 };
 
+struct attnd_cpu_mail;
+
 struct attnd_backend {
     struct attnd_queue_head *head;
     char *segment; /* the queue segment */
@@ -97,7 +101,8 @@ struct attnd_backend {
     struct attnd_cpu_queue queue;
     struct attnd_cpu_worker *workers;
     uint32_t threads, running;
-    pthread_mutex_t retire_lock;
+    pthread_mutex_t retire_lock; /* after mail->lock */
+    struct attnd_cpu_mail *mail;
 
     uint32_t stop __attribute__((aligned(ATTND_CACHE_LINE)));
     uint32_t dispatching; /* 1: a thread holds the role */
@@ -142,19 +147,25 @@ int attnd_cpu_queue_empty(const struct attnd_cpu_queue *queue);
 /* ---- run.c ---- */
 
 /**
- * attnd_cpu_run_open() - resolve run @index of the queue segment into its slot
+ * attnd_cpu_run_open() - resolve a run into slot @index
+ * @shared: the run table's, or of a prepared run its private copy
  *
  * Threads: the dispatcher. Return: the items to execute, or what the run is to be retired with:
  * -ATTND_E_UNKNOWN (memory that is not mapped), -ATTND_E_UNSUPPORTED, -ATTND_E_RANGE (outside the
  * segment or the scratch).
  */
-int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index);
+int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index,
+                           const struct attnd_run *shared);
+
+/** attnd_cpu_run_check() - would it open? Return: 0, or as attnd_cpu_run_open(). */
+int attnd_cpu_run_check(const struct attnd_backend *backend, const struct attnd_run *shared);
 
 /** attnd_cpu_run_fail() - keep the first error of a run for its retirement. Threads: any. */
 void attnd_cpu_run_fail(struct attnd_cpu_run *run, int error);
 
 /**
- * attnd_cpu_run_close() - retire a run of which nothing is or will be executed any more
+ * attnd_cpu_run_close() - retire a run of which nothing is or will be executed any more; a prepared
+ * one is answered in its mailbox instead
  *
  * Threads: one for each run; serialises retire() of the port. The slot may be opened again before
  * this returns.

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/mailbox.h"
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
 
@@ -138,19 +138,31 @@ static int open_scratch(const struct attnd_backend *backend, struct attnd_cpu_ru
     return 0;
 }
 
-int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index)
+static int open_shape(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                      const struct attnd_run *shared)
+{
+    int error = open_plan(backend, run, shared);
+    error = error ? error : open_pool(backend, run, shared);
+    return error ? error : open_buffers(backend, run, shared);
+}
+
+int attnd_cpu_run_check(const struct attnd_backend *backend, const struct attnd_run *shared)
+{
+    struct attnd_cpu_run run = {0};
+    return open_shape(backend, &run, shared);
+}
+
+int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index,
+                           const struct attnd_run *shared)
 {
     struct attnd_cpu_run *run = &backend->queue.runs[index];
-    const struct attnd_run *shared = &backend->queue.shared[index];
     run->done = 0;
     run->error = 0;
     run->begin_ns = run->busy_ns = run->kv_bytes = 0;
     run->executed = 0;
     run->kind = shared->kind;
 
-    int error = open_plan(backend, run, shared);
-    error = error ? error : open_pool(backend, run, shared);
-    error = error ? error : open_buffers(backend, run, shared);
+    int error = open_shape(backend, run, shared);
     if (error == 0 && run->kind == ATTND_RUN_ATTEND)
         error = open_scratch(backend, run, shared);
     if (error)
@@ -168,10 +180,15 @@ void attnd_cpu_run_fail(struct attnd_cpu_run *run, int error)
 void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *run)
 {
     struct timespec now;
+    if (run->index >= backend->head->runs_transient) {
+        attnd_cpu_mail_done(backend, run);
+        return;
+    }
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     struct attnd_retire retire = {
         .run = run->index,
         .kind = ATTND_COMMAND_RUN,
+        .tag = run->tag,
         .code = -(int32_t)attnd_peek32(&run->error),
         .begin_ns = attnd_peek64(&run->begin_ns),
         .end_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,

@@ -2,9 +2,9 @@
  * worker.c - the threads.
  *
  * Every thread does the same: take items while there are any; else take the dispatcher's role if
- * nobody holds it, and wait for commands in the port; else sleep. The role is given up as soon as a
- * command was published, so whoever is idle next holds it, and while all are busy nobody polls: a
- * new command could not be served anyway.
+ * nobody holds it, and wait for commands and rings in the port; else sleep. The role is given up as
+ * soon as a command was published, so whoever is idle next holds it, and while all are busy nobody
+ * polls: a new command could not be served anyway.
  *
  * Waking is a chain. A thread that goes from looking to working wakes one sleeper if it leaves
  * something behind: items, or the role. The woken one does the same. The sleeper's half (count
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "persistent/cpu/cpu.h"
+#include "persistent/cpu/mailbox.h"
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
 
@@ -72,11 +72,16 @@ void attnd_cpu_workers_stop(struct attnd_backend *backend)
 
 static void accept_command(struct attnd_backend *backend, const struct attnd_command *command)
 {
+    if (command->kind != ATTND_COMMAND_RUN) {
+        attnd_cpu_mail_command(backend, command);
+        return;
+    }
     /* The daemon's own bug; there is no run to report. */
-    if (command->kind != ATTND_COMMAND_RUN || command->run >= backend->head->runs)
+    if (command->run >= backend->head->runs_transient)
         return;
     struct attnd_cpu_run *run = &backend->queue.runs[command->run];
-    int64_t items = attnd_cpu_run_open(backend, command->run);
+    run->tag = command->tag;
+    int64_t items = attnd_cpu_run_open(backend, command->run, &backend->queue.shared[command->run]);
     if (items > 0) {
         attnd_cpu_queue_publish(&backend->queue, run, (uint32_t)items);
         return;
@@ -86,7 +91,7 @@ static void accept_command(struct attnd_backend *backend, const struct attnd_com
     attnd_cpu_run_close(backend, run);
 }
 
-/* Holds the role until a command came or the backend stops. */
+/* Holds the role until there is something to execute or the backend stops. */
 static void dispatch(struct attnd_backend *backend)
 {
     const struct attnd_port *port = backend->port;
@@ -97,6 +102,7 @@ static void dispatch(struct attnd_backend *backend)
             accept_command(backend, &command);
             taken = 1;
         }
+        taken |= attnd_cpu_mail_scan(backend);
         if (taken)
             return;
         port->wait(port->context, WAIT_NS);

@@ -103,7 +103,7 @@ void rig_open(struct rig *rig, uint32_t threads, const char *isa)
     MUST(pthread_cond_init(&rig->changed, NULL) == 0);
     rig->head = mmap(NULL, HEAP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(rig->head != MAP_FAILED);
-    rig->head->runs = RIG_RUNS;
+    rig->head->runs = rig->head->runs_transient = RIG_RUNS;
     rig->head->runs_offset_bytes = ATTND_PAGE_BYTES;
     rig->runs = (struct attnd_run *)((char *)rig->head + ATTND_PAGE_BYTES);
     rig->heap_used_bytes = ATTND_PAGE_BYTES + RIG_RUNS * sizeof(struct attnd_run);

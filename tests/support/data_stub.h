@@ -167,6 +167,29 @@ void attnd_sched_close(struct attnd_client *client)
     attnd_client_drained(client);
 }
 
+int attnd_stream_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault)
+{
+    (void)client;
+    (void)id;
+    return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MAILBOX, 0, 0, 0);
+}
+
+int attnd_stream_prepare(struct attnd_client *client, uint64_t id, uint32_t plan, uint32_t lane,
+                         const struct attnd_sqe_run *wish, struct attnd_fault *fault)
+{
+    (void)plan;
+    (void)lane;
+    (void)wish;
+    return attnd_stream_open(client, id, fault);
+}
+
+int attnd_stream_unprepare(struct attnd_client *client, uint64_t id, uint32_t run,
+                           struct attnd_fault *fault)
+{
+    (void)run;
+    return attnd_stream_open(client, id, fault);
+}
+
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
 {
     (void)service;

@@ -1,0 +1,225 @@
+/*
+ * stream.c - runs that are prepared once and then rung, as often as one likes.
+ *
+ * Preparing is a call like any other. Ringing is not: three words in a mailbox, written by whoever
+ * is on the engine's side of it. That is a stream of the GPU where the mailbox lies there, and
+ * libattnd-cuda knows how; in host memory it is attnd_ring(), which does with stores and a futex
+ * what the stream does with memory operations.
+ *
+ *   answer = 0     nothing is done yet
+ *   doorbell = r   R1: after q and the answer; the worker takes it with A1 and sets it to 0
+ *   rung + 1       R1: after the doorbell; the worker may sleep on it
+ *   ... answer     A1: not 0, and o is there
+ */
+#include "client/internal.h"
+
+#include "schemas/futex.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+/* How long a wait sleeps before it asks whether the service is still there. */
+#define SLICE_NS 10000000u
+
+/* ---- the mailbox ---- */
+
+/* Makes it known to the session; call_lock is held. */
+static int keep_mailbox(struct attnd_session *session, struct attnd_call *call,
+                        struct attnd_object *object)
+{
+    const Attnd__MailboxReply *reply = call->reply->mailbox;
+    struct attnd_fault fault = {0};
+
+    object->kind = ATTND_OBJECT_MEMORY;
+    object->handle = reply->memory;
+    object->u.memory.uses = 1;
+    object->u.memory.kind = (uint32_t)reply->memory_kind;
+    object->u.memory.size_bytes = reply->size_bytes;
+    object->u.memory.shm.fd = -1;
+    if (object->u.memory.kind == ATTND_KIND_HOST) {
+        int rc = attnd_shm_map(call->fds[0], reply->size_bytes, 1, &object->u.memory.shm, &fault);
+        object->u.memory.shm.fd = -1; /* the call closes it; the mapping is enough */
+        if (rc < 0)
+            return attnd_fault_keep(&fault);
+        session->mailbox = object->u.memory.shm.address;
+    } else {
+        object->u.memory.shm.fd = attnd_call_take_fd(call, 0);
+    }
+    attnd_object_add(session, object);
+    attnd_publish32(&session->mailbox_memory, object->handle); /* R1: it is mapped */
+    return 0;
+}
+
+static int open_mailbox(struct attnd_session *session)
+{
+    if (attnd_observe32(&session->mailbox_memory)) /* A1 */
+        return 0;
+    struct attnd_object *object = calloc(1, sizeof(*object));
+    if (object == NULL)
+        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, 0, 0);
+    Attnd__MailboxOpen message = ATTND__MAILBOX_OPEN__INIT;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_MAILBOX_OPEN;
+    call.request.mailbox_open = &message;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_MAILBOX);
+    if (rc < 0) {
+        free(object);
+        /* Another thread was faster. */
+        return rc == -ATTND_E_BUSY && attnd_observe32(&session->mailbox_memory) ? 0 : rc;
+    }
+    const Attnd__MailboxReply *reply = call.reply->mailbox;
+    if (call.fd_count != 1 || reply->memory == 0 ||
+        reply->size_bytes < sizeof(struct attnd_mailbox)) {
+        free(object);
+        return attnd_call_broken(session, &call);
+    }
+    rc = keep_mailbox(session, &call, object);
+    if (rc < 0)
+        free(object);
+    attnd_call_end(session, &call);
+    return rc;
+}
+
+int attnd_mailbox(struct attnd_session *session, uint32_t *memory)
+{
+    if (memory == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MAILBOX, 0, 0, 0);
+    int rc = attnd_session_check(session);
+    if (rc == 0)
+        rc = open_mailbox(session);
+    if (rc == 0)
+        *memory = attnd_peek32(&session->mailbox_memory);
+    return rc;
+}
+
+/* ---- preparing ---- */
+
+static Attnd__Tensor put_tensor(const struct attnd_tensor *tensor)
+{
+    Attnd__Tensor message = ATTND__TENSOR__INIT;
+    message.memory = tensor->memory;
+    message.offset_bytes = tensor->offset_bytes;
+    return message;
+}
+
+int attnd_prepare(struct attnd_session *session, uint32_t plan,
+                  const struct attnd_prepare_args *args, uint32_t *prepared)
+{
+    struct attnd_prepare_args own;
+    int rc = attnd_session_check(session);
+    if (rc == 0)
+        rc = attnd_args_take(&own, sizeof(own), args);
+    if (rc == 0 && prepared == NULL)
+        rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_PREPARED, 0, 0, 0);
+    if (rc == 0)
+        rc = open_mailbox(session);
+    if (rc < 0)
+        return rc;
+    Attnd__Tensor q = put_tensor(&own.q), o = put_tensor(&own.o), lse = put_tensor(&own.lse);
+    Attnd__Prepare message = ATTND__PREPARE__INIT;
+    message.plan = plan;
+    message.layer = own.layer;
+    message.lane = own.lane;
+    message.q = &q;
+    message.o = &o;
+    message.lse = own.lse.memory ? &lse : NULL;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_PREPARE;
+    call.request.prepare = &message;
+    rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PREPARE);
+    if (rc < 0)
+        return rc;
+    *prepared = call.reply->prepare->prepared;
+    attnd_call_end(session, &call);
+    return 0;
+}
+
+int attnd_unprepare(struct attnd_session *session, uint32_t prepared)
+{
+    Attnd__Unprepare message = ATTND__UNPREPARE__INIT;
+    message.prepared = prepared;
+    struct attnd_call call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_UNPREPARE;
+    call.request.unprepare = &message;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
+    if (rc == 0)
+        attnd_call_end(session, &call);
+    return rc;
+}
+
+/* ---- ringing, from the host ---- */
+
+/* Return: 0 with *mailbox, or a fault. */
+static int host_mailbox(const struct attnd_session *session, uint32_t lane,
+                        struct attnd_mailbox **mailbox)
+{
+    int rc = attnd_session_check_owner(session);
+    if (rc < 0)
+        return rc;
+    if (lane >= ATTND_LANES_MAX)
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
+    if (!attnd_observe32(&session->mailbox_memory)) /* A1 */
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MAILBOX, 0, 0, 0);
+    *mailbox = session->mailbox;
+    if (*mailbox == NULL)
+        return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0, ATTND_KIND_DEVICE,
+                                 ATTND_KIND_HOST);
+    return 0;
+}
+
+int attnd_ring(struct attnd_session *session, uint32_t lane, uint32_t prepared)
+{
+    struct attnd_mailbox *mailbox;
+    int rc = host_mailbox(session, lane, &mailbox);
+    if (rc < 0)
+        return rc;
+    if (prepared == UINT32_MAX)
+        return attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
+    if (attnd_observe32(&mailbox->answer[lane]) == 0)
+        return attnd_fault_raise(-ATTND_E_BUSY, ATTND_F_LANE, 0, lane, 0);
+    attnd_poke32(&mailbox->answer[lane], 0);
+    attnd_publish32(&mailbox->doorbell[lane], 1 + prepared); /* R1 */
+    (void)attnd_arrive32(&mailbox->rung, 1);                 /* R1 */
+    (void)attnd_futex_wake(&mailbox->rung, INT_MAX);
+    return 0;
+}
+
+/* 1 + ATTND_E_*, written by the worker, but in memory that others can write too. */
+static int answer_code(uint32_t answer)
+{
+    return answer - 1 <= (uint32_t)INT_MAX ? -(int)(answer - 1) : -ATTND_E_PROTOCOL;
+}
+
+int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeout_ns)
+{
+    struct attnd_mailbox *mailbox;
+    int rc = host_mailbox(session, lane, &mailbox);
+    if (rc < 0)
+        return rc;
+    uint32_t *word = &mailbox->answer[lane];
+    uint64_t begin_ns = attnd_clock_ns();
+    (void)attnd_wake_spin(word, 0, timeout_ns < session->spin_ns ? timeout_ns : session->spin_ns);
+    uint32_t answer;
+    while ((answer = attnd_observe32(word)) == 0) { /* A1: o and lse */
+        uint64_t spent_ns = attnd_clock_ns() - begin_ns;
+        if (spent_ns >= timeout_ns)
+            return attnd_fault_raise(-ATTND_E_TIMEOUT, ATTND_F_LANE, 0, lane, 0);
+        if (attnd_session_lost(session) && attnd_observe32(word) == 0)
+            return attnd_fault_raise(-ATTND_E_DISCONNECTED, ATTND_F_SOCKET, 0, 0, 0);
+        uint64_t left_ns = timeout_ns - spent_ns;
+        const struct timespec slice = {.tv_nsec = (long)(left_ns < SLICE_NS ? left_ns : SLICE_NS)};
+        (void)attnd_futex_wait(word, 0, &slice);
+    }
+    rc = answer_code(answer);
+    return rc < 0 ? attnd_fault_raise(rc, ATTND_F_LANE, 0, lane, 0) : 0;
+}
+
+int attnd_lane_error(struct attnd_session *session, uint32_t lane)
+{
+    struct attnd_mailbox *mailbox;
+    int rc = host_mailbox(session, lane, &mailbox);
+    if (rc < 0)
+        return rc;
+    uint32_t code = attnd_swap32(&mailbox->error[lane], 0);
+    return code == 0 ? 0 : code <= (uint32_t)INT_MAX ? -(int)code : -ATTND_E_PROTOCOL;
+}

@@ -1,0 +1,319 @@
+/*
+ * stream_plan.c - what prepared runs are while their plan is set and advanced.
+ *
+ * A set changes everything that a run of the plan reads, so the worker is asked to HOLD the plan
+ * first and to SHOW it when it is done: rings wait in between, and none is refused. Extents and
+ * scratch are decided again at each set; a run that does not fit any more stays prepared and
+ * answers its rings with the reason until a later set suits it.
+ *
+ * An advance writes lengths that nobody reads, and only then are they shown. Which lengths the runs
+ * in flight still read is not known here, so those shown since the last HOLD count as read; when
+ * none is left to write to, a HOLD, which waits for all of them, makes them free again: once every
+ * ATTND_GENERATIONS - 1 advances.
+ */
+#include "service/stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int has_runs(const struct attnd_plan_object *plan)
+{
+    return plan->prepared > 0;
+}
+
+/* ---- what a run is ---- */
+
+/* A session may hold memory of another's making, where it may only read (a pool it attached). Ring
+ * runs are checked against pools each time they run; this one is not. */
+static int check_own(const struct attnd_client *client, const struct attnd_memory *memory,
+                     enum attnd_field field, struct attnd_fault *fault)
+{
+    if (!memory || memory->payer == 0 || memory->payer == client->id)
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_PERMISSION, field, 0, 0, 0);
+}
+
+static int describe(const struct attnd_stream *stream, const struct attnd_prepared *prepared,
+                    struct attnd_run *run, struct attnd_fault *fault)
+{
+    const struct attnd_plan_object *plan = prepared->plan;
+    const struct attnd_client *client = prepared->mail->client;
+    const struct attnd_plan_lane *lane = &plan->stream->lane[prepared->lane];
+
+    *run = (struct attnd_run){.kind = ATTND_RUN_ATTEND,
+                              .generation = plan->generation,
+                              .plan_offset_bytes = plan->heap_offset_bytes,
+                              .layer = prepared->wish.layer,
+                              .items = plan->filled ? plan->tile_items : 0,
+                              .session = client->id,
+                              .scratch_offset_bytes = lane->offset_bytes,
+                              .mailbox = attnd_mail_index(stream, prepared->mail),
+                              .lane = prepared->lane};
+    if (!plan->filled)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, 0, 0);
+    int rc = attnd_places_attend(stream->scheduler->service, plan, &prepared->wish,
+                                 prepared->memories, run, fault);
+    if (rc == 0)
+        rc = check_own(client, prepared->memories[1], ATTND_F_O, fault);
+    if (rc == 0)
+        rc = check_own(client, prepared->memories[2], ATTND_F_LSE, fault);
+    if (rc == 0 && lane->bytes < plan->scratch_bytes)
+        rc = attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
+                             (int64_t)plan->scratch_bytes, (int64_t)stream->scratch.bytes);
+    return rc;
+}
+
+int attnd_stream_fill(struct attnd_stream *stream, const struct attnd_prepared *prepared)
+{
+    struct attnd_run *slot = attnd_prepared_run(stream, prepared), run;
+    struct attnd_fault fault = {0};
+
+    if (prepared->ending)
+        return 0;
+    run.code = (uint32_t)-describe(stream, prepared, &run, &fault);
+    /* SHOW brings these two. */
+    slot->generation = run.generation;
+    slot->items = run.items;
+    int differs = memcmp(slot, &run, sizeof(run)) != 0;
+    *slot = run;
+    return differs;
+}
+
+/* ---- scratch ---- */
+
+/* A block of what the plan as it is filled needs; of its own, if @lane has one that will do. */
+static int take_block(struct attnd_stream *stream, const struct attnd_plan_object *plan,
+                      struct attnd_plan_lane *lane, struct attnd_fault *fault)
+{
+    uint64_t wanted = plan->scratch_bytes;
+    if (lane->bytes >= wanted && lane->bytes / 2 <= wanted)
+        return 0;
+    if (lane->bytes)
+        attnd_heap_give(&stream->scratch, lane->offset_bytes, lane->bytes);
+    lane->bytes = 0;
+    if (wanted && attnd_heap_take(&stream->scratch, wanted, &lane->offset_bytes) < 0)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0, (int64_t)wanted,
+                               (int64_t)(stream->scratch.bytes - stream->scratch.used_bytes));
+    lane->bytes = wanted;
+    return 0;
+}
+
+static int take_blocks(struct attnd_stream *stream, struct attnd_plan_object *plan,
+                       struct attnd_fault *fault)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
+        if (plan->stream->lane[i].uses && rc == 0)
+            rc = take_block(stream, plan, &plan->stream->lane[i], fault);
+    return rc;
+}
+
+void attnd_stream_rescratch(struct attnd_stream *stream, struct attnd_plan_object *plan)
+{
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
+        plan->stream->lane[i].bytes = 0;
+    if (plan->filled)
+        (void)take_blocks(stream, plan, NULL);
+}
+
+/* ---- joining and leaving ---- */
+
+static struct attnd_plan_stream *stream_of(struct attnd_plan_object *plan)
+{
+    if (!plan->stream) {
+        plan->stream = calloc(1, sizeof(*plan->stream));
+        if (plan->stream)
+            plan->stream->first = ATTND_NONE;
+    }
+    return plan->stream;
+}
+
+static void unuse_lane(struct attnd_stream *stream, struct attnd_plan_lane *lane)
+{
+    if (--lane->uses == 0 && lane->bytes) {
+        attnd_heap_give(&stream->scratch, lane->offset_bytes, lane->bytes);
+        lane->bytes = 0;
+    }
+}
+
+static void take_memories(struct attnd_prepared *prepared)
+{
+    const struct attnd_client *client = prepared->mail->client;
+    const struct attnd_sqe_run *wish = &prepared->wish;
+    const uint32_t handles[] = {wish->q_memory, wish->o_memory, wish->lse_memory};
+    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++) {
+        prepared->memories[i] = attnd_client_memory(client, handles[i]);
+        if (prepared->memories[i])
+            attnd_memory_ref(prepared->memories[i]);
+    }
+}
+
+int attnd_stream_join(struct attnd_stream *stream, struct attnd_prepared *prepared,
+                      struct attnd_fault *fault)
+{
+    struct attnd_plan_object *plan = prepared->plan;
+    struct attnd_plan_stream *own = stream_of(plan);
+    if (!own)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    struct attnd_plan_lane *lane = &own->lane[prepared->lane];
+    struct attnd_run run;
+    int rc = 0;
+
+    /* A lane's block that runs use may be larger or, on its way to a set, smaller than it should
+     * be; only a set, which holds them, may move it. Without a worker there is none to take. */
+    if (lane->uses++ == 0 && !stream->lost)
+        rc = take_block(stream, plan, lane, fault);
+    take_memories(prepared);
+    if (rc == 0)
+        rc = describe(stream, prepared, &run, fault);
+    if (rc == -ATTND_E_NO_SPACE && stream->lost)
+        rc = 0;
+    if (rc < 0) {
+        unuse_lane(stream, lane);
+        for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
+            if (prepared->memories[i])
+                attnd_memory_unref(stream->scheduler->service, prepared->memories[i]);
+        return rc;
+    }
+    if (plan->prepared++ == 0)
+        own->shown = 0;
+    own->shown |= 1u << plan->generation;
+    prepared->next = own->first;
+    own->first = attnd_prepared_index(stream, prepared);
+    (void)attnd_stream_fill(stream, prepared);
+    return 0;
+}
+
+void attnd_stream_leave(struct attnd_stream *stream, struct attnd_prepared *prepared)
+{
+    struct attnd_plan_stream *own = prepared->plan->stream;
+    uint32_t *link = &own->first;
+    while (*link != attnd_prepared_index(stream, prepared))
+        link = &stream->prepared[*link].next;
+    *link = prepared->next;
+    prepared->plan->prepared--;
+    unuse_lane(stream, &own->lane[prepared->lane]);
+}
+
+void attnd_stream_forget(struct attnd_plan_object *plan)
+{
+    free(plan->stream);
+    plan->stream = NULL;
+}
+
+/* ---- hold, show ---- */
+
+int attnd_stream_taken(const struct attnd_plan_object *plan)
+{
+    return plan->stream && plan->stream->taken;
+}
+
+int attnd_stream_changing(const struct attnd_plan_object *plan)
+{
+    return attnd_stream_taken(plan) && plan->stream->taken->told == ATTND_COMMAND_HOLD;
+}
+
+uint32_t attnd_stream_generations(const struct attnd_plan_object *plan)
+{
+    return has_runs(plan) ? plan->stream->shown : 0;
+}
+
+int attnd_stream_stale(const struct attnd_plan_object *plan)
+{
+    for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
+        if (g != plan->generation && plan->generation_runs[g] == 0)
+            return has_runs(plan);
+    return 0;
+}
+
+int attnd_stream_must_hold(const struct attnd_scheduler *scheduler,
+                           const struct attnd_plan_object *plan)
+{
+    return has_runs(plan) && !scheduler->stream->lost;
+}
+
+static void tell(struct attnd_stream *stream, uint32_t kind, struct attnd_sched_op *op)
+{
+    op->told = kind;
+    op->lane->session->told++;
+    attnd_note_plan(stream, kind, op);
+    attnd_note_pump(stream);
+}
+
+int attnd_stream_hold(struct attnd_sched_op *op)
+{
+    struct attnd_stream *stream = op->lane->session->scheduler->stream;
+    if (!attnd_stream_must_hold(op->lane->session->scheduler, op->plan))
+        return 0;
+    op->plan->stream->taken = op;
+    tell(stream, ATTND_COMMAND_HOLD, op);
+    return 1;
+}
+
+/* Nobody runs, so every generation but the one that will be shown is free. */
+static void held(const struct attnd_plan_object *plan)
+{
+    plan->stream->shown = 1u << plan->generation;
+}
+
+int attnd_stream_show(struct attnd_sched_op *op)
+{
+    struct attnd_stream *stream = op->lane->session->scheduler->stream;
+    struct attnd_plan_stream *own = op->plan->stream;
+    if (!has_runs(op->plan) && op->told != ATTND_COMMAND_HOLD)
+        return 0;
+    own->shown |= 1u << op->plan->generation;
+    if (stream->lost) {
+        own->taken = NULL;
+        return 0;
+    }
+    own->taken = op;
+    tell(stream, ATTND_COMMAND_SHOW, op);
+    return 1;
+}
+
+void attnd_stream_was_set(struct attnd_sched_op *op)
+{
+    struct attnd_stream *stream = op->lane->session->scheduler->stream;
+    struct attnd_plan_object *plan = op->plan;
+    if (!has_runs(plan))
+        return;
+    if (plan->filled && !stream->lost && take_blocks(stream, plan, &op->fault) < 0)
+        plan->filled = 0;
+    held(plan);
+    for (uint32_t i = plan->stream->first; i != ATTND_NONE; i = stream->prepared[i].next)
+        if (attnd_stream_fill(stream, &stream->prepared[i]))
+            attnd_note_prepared(stream, &stream->prepared[i]);
+}
+
+/* The session is dying; its plan must not stay held in the worker, where another may come to lie.
+ */
+static void step_closing(struct attnd_stream *stream, struct attnd_sched_op *op, uint32_t kind)
+{
+    struct attnd_lane *lane = op->lane;
+    struct attnd_session_lanes *session = lane->session;
+    if (kind == ATTND_COMMAND_HOLD && !stream->lost) {
+        tell(stream, ATTND_COMMAND_SHOW, op);
+        return;
+    }
+    op->plan->stream->taken = NULL;
+    lane->state = ATTND_LANE_IDLE;
+    attnd_op_free(attnd_lane_pop(lane));
+    attnd_sched_drain(session);
+}
+
+void attnd_stream_step(struct attnd_stream *stream, struct attnd_sched_op *op, uint32_t kind)
+{
+    struct attnd_session_lanes *session = op->lane->session;
+    session->told--;
+    if (session->closing) {
+        step_closing(stream, op, kind);
+        return;
+    }
+    if (kind == ATTND_COMMAND_HOLD)
+        held(op->plan);
+    else
+        op->plan->stream->taken = NULL;
+    op->lane->state = ATTND_LANE_IDLE;
+    attnd_lane_go(op->lane);
+}
