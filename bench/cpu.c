@@ -8,22 +8,14 @@
  * lose what the machine does besides. */
 #include "bench/support/peak.h"
 #include "bench/support/suite.h"
+#include "bench/support/uniform.h"
 #include "ipc/wake.h"
 
 #include <stdio.h>
-#include <string.h>
-
-#define HEADS_Q 32
-#define HEADS_KV 8
-#define DIM 128
-#define PAGE_SIZE 16
-#define LAYERS_MAX 8
-#define REQUESTS_MAX 8
-#define PAGES_MAX (8 * 4096 / PAGE_SIZE)
 
 /* A batch of equal requests over a pool of its own. */
 struct job {
-    uint32_t dtype, layers, requests, qo_len, kv_len;
+    struct bench_uniform uniform;
     struct attnd_session *session;
     uint32_t memory, plan;
     uint64_t o_offset_bytes;
@@ -31,86 +23,30 @@ struct job {
     uint64_t pool_bytes;
 };
 
-/* Values near 1 of either sign, in either format, cheaply: the time must not depend on them. */
-static void fill_numbers(void *memory, uint64_t size_bytes, uint32_t dtype)
-{
-    uint16_t *bits = memory, base = dtype == ATTND_DTYPE_FP16 ? 0x3400 : 0x3e80;
-    uint32_t state = 1;
-
-    for (uint64_t i = 0; i < size_bytes / 2; i++) {
-        state = state * 1664525u + 1013904223u;
-        bits[i] = (uint16_t)(base + (state >> 16 & 0x807f));
-    }
-}
-
 static bool make_memory(struct bench_suite *suite, struct job *job)
 {
-    uint64_t q_bytes = (uint64_t)job->requests * job->qo_len * HEADS_Q * DIM * 2;
+    uint64_t q_bytes = bench_uniform_q_bytes(&job->uniform);
     void *address = NULL;
 
     job->o_offset_bytes = q_bytes;
     if (!bench_suite_call(suite, "attnd_memory_create",
                           attnd_memory_create(job->session, 2 * q_bytes, &job->memory, &address)))
         return false;
-    fill_numbers(address, 2 * q_bytes, job->dtype); /* o too: its pages must be there */
+    /* o too: its pages must be there */
+    bench_uniform_fill(address, 2 * q_bytes, job->uniform.dtype);
     return true;
 }
 
 static bool make_pool(struct bench_suite *suite, struct job *job, uint32_t *pool)
 {
-    uint32_t pages = job->requests * job->kv_len / PAGE_SIZE;
-    struct attnd_pool_info info = {.size = sizeof(info)};
-    struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                   .layers = job->layers,
-                                   .pages = pages,
-                                   .page_size = PAGE_SIZE,
-                                   .heads_kv = HEADS_KV,
-                                   .dim_qk = DIM,
-                                   .dim_vo = DIM,
-                                   .dtype = job->dtype,
-                                   .page_owner = ATTND_PAGES_OF_ENGINE};
+    struct attnd_pool_info info;
 
-    if (!bench_suite_call(suite, "attnd_pool_create",
-                          attnd_pool_create(job->session, &desc, pool)) ||
-        !bench_suite_call(suite, "attnd_pool_info", attnd_pool_info(job->session, *pool, &info)))
+    if (!bench_uniform_pool(suite, job->session, &job->uniform, pool, &info))
         return false;
     job->pool_address = info.address;
     job->pool_bytes = info.memory_bytes;
-    fill_numbers(info.address, info.memory_bytes, job->dtype);
+    bench_uniform_fill(info.address, info.memory_bytes, job->uniform.dtype);
     return true;
-}
-
-static bool make_plan(struct bench_suite *suite, struct job *job, uint32_t pool)
-{
-    static int32_t qo_indptr[REQUESTS_MAX + 1], kv_indptr[REQUESTS_MAX + 1], pages[PAGES_MAX];
-    static int32_t last_page_len[REQUESTS_MAX];
-    uint32_t pages_each = job->kv_len / PAGE_SIZE;
-    struct attnd_level level = {job->requests, qo_indptr, kv_indptr, pages, last_page_len};
-    struct attnd_batch batch = {
-        .size = sizeof(batch), .levels = 1, .flags = ATTND_CAUSAL, .level = &level};
-    struct attnd_plan_args args = {.size = sizeof(args),
-                                   .pool = pool,
-                                   .requests = job->requests,
-                                   .rows = job->requests * job->qo_len,
-                                   .pages = job->requests * pages_each,
-                                   .levels = 1,
-                                   .heads_q = HEADS_Q};
-    struct attnd_op op = {0};
-
-    for (uint32_t i = 0; i <= job->requests; i++) {
-        qo_indptr[i] = (int32_t)(i * job->qo_len);
-        kv_indptr[i] = (int32_t)(i * pages_each);
-    }
-    for (uint32_t i = 0; i < job->requests; i++)
-        last_page_len[i] = PAGE_SIZE;
-    /* No two neighbours of a request are neighbours in memory. */
-    for (uint32_t i = 0; i < args.pages; i++)
-        pages[i] = (int32_t)((uint64_t)i * 1597 % args.pages);
-    return bench_suite_call(suite, "attnd_plan_create",
-                            attnd_plan_create(job->session, &args, &job->plan)) &&
-           bench_suite_call(suite, "attnd_plan_set",
-                            attnd_plan_set(job->session, job->plan, &batch, &op)) &&
-           bench_wait_all(suite, job->session, 1, NULL);
 }
 
 static bool open_job(struct bench_suite *suite, struct job *job)
@@ -120,7 +56,8 @@ static bool open_job(struct bench_suite *suite, struct job *job)
     uint32_t pool;
 
     return bench_suite_call(suite, "attnd_open", attnd_open(&args, &job->session)) &&
-           make_memory(suite, job) && make_pool(suite, job, &pool) && make_plan(suite, job, pool);
+           make_memory(suite, job) && make_pool(suite, job, &pool) &&
+           bench_uniform_plan(suite, job->session, &job->uniform, pool, &job->plan);
 }
 
 /* All layers once. Return: seconds from the first submission to the last answer; 0 after a failure.
@@ -129,7 +66,7 @@ static double run_layers(struct bench_suite *suite, const struct job *job)
 {
     uint64_t begin_ns = attnd_clock_ns();
 
-    for (uint32_t layer = 0; layer < job->layers; layer++) {
+    for (uint32_t layer = 0; layer < job->uniform.layers; layer++) {
         struct attnd_run_args run = {.size = sizeof(run),
                                      .layer = layer,
                                      .q = {job->memory, 0},
@@ -139,18 +76,22 @@ static double run_layers(struct bench_suite *suite, const struct job *job)
         if (!bench_suite_call(suite, "attnd_run", attnd_run(job->session, job->plan, &run, &op)))
             return 0;
     }
-    if (!bench_wait_all(suite, job->session, job->layers, NULL))
+    if (!bench_wait_all(suite, job->session, job->uniform.layers, NULL))
         return 0;
     return (double)(attnd_clock_ns() - begin_ns) * 1e-9;
 }
 
 static void measure_decode(struct bench_suite *suite, uint32_t threads)
 {
-    struct job job = {.dtype = ATTND_DTYPE_BF16,
-                      .layers = LAYERS_MAX,
-                      .requests = 8,
-                      .qo_len = 1,
-                      .kv_len = 4096};
+    struct job job = {.uniform = {.dtype = ATTND_DTYPE_BF16,
+                                  .layers = 8,
+                                  .requests = 8,
+                                  .qo_len = 1,
+                                  .kv_len = 4096,
+                                  .page_size = 16,
+                                  .heads_q = 32,
+                                  .heads_kv = 8,
+                                  .dim = 128}};
     double best = 0, peak = 0;
     char notes[160];
 
@@ -174,9 +115,16 @@ static void measure_decode(struct bench_suite *suite, uint32_t threads)
 
 static void measure_prefill(struct bench_suite *suite, uint32_t threads)
 {
-    struct job job = {
-        .dtype = ATTND_DTYPE_FP16, .layers = 1, .requests = 1, .qo_len = 2048, .kv_len = 2048};
-    double operations = 4.0 * DIM * HEADS_Q * (2048.0 * 2049 / 2), best = 0, peak = 0;
+    struct job job = {.uniform = {.dtype = ATTND_DTYPE_FP16,
+                                  .layers = 1,
+                                  .requests = 1,
+                                  .qo_len = 2048,
+                                  .kv_len = 2048,
+                                  .page_size = 16,
+                                  .heads_q = 32,
+                                  .heads_kv = 8,
+                                  .dim = 128}};
+    double operations = bench_uniform_operations(&job.uniform), best = 0, peak = 0;
     char notes[160];
 
     if (open_job(suite, &job) && run_layers(suite, &job) > 0)

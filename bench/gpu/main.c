@@ -1,253 +1,240 @@
-/* gpu - attention on the CUDA worker, through daemon and rings, over pools in device memory.
+/* gpu - the CUDA worker through the service, over pools in device memory, beside its peers.
  *
- * gpu.decode_64x8192_gbps: 64 requests of 8,192 tokens decode; bytes of K and V a second.
- * gpu.prefill_8192_tflops: one causal prompt; 4 x dim x heads x visible pairs a second. Both by the
- * worker's clock, from the completions; what the client's clock says is in the notes.
- * gpu.submit_rtt_us: one request of 128 tokens, from the call of attnd_run() to the return of the
- * attnd_wait() that has its completion. Medians. fp16, head_dim 128, 32 and 8 heads, shuffled pages
- * of 16. */
-#include "bench/support/suite.h"
-#include "client/cuda/attnd_cuda.h"
-#include "ipc/wake.h"
+ * fp16, head_dim 128, 32 and 8 heads, shuffled pages of 16 unless a name says otherwise. Everything
+ * is of one run, because only ratios within a run count: a card's clock follows its power. First
+ * the peers (peers.py, peer_flashinfer), alone; then the shapes with the service in `exclusive`;
+ * then `shared`, with a neighbour; last what kills the worker. Run it under MPS:
+ *
+ *   bench/gpu --spawn --record DIR
+ *
+ * Rates count what is needed: K and V of a decode once, 4 x dim x heads x visible pairs of a
+ * prefill. */
+#include "bench/gpu/engine.h"
+#include "bench/gpu/faults.h"
+#include "bench/gpu/peers.h"
+#include "bench/support/private_service.h"
 
+#include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define HEADS_Q 32
-#define HEADS_KV 8
-#define DIM 128
-#define PAGE_SIZE 16
-#define REQUESTS_MAX 64
-#define PAGES_MAX (64 * 8192 / PAGE_SIZE)
-#define TOKEN_BYTES (2u * HEADS_KV * DIM * 2) /* K and V */
-#define CHUNK_BYTES (32u << 20)
-#define SAMPLES_MAX 100000u
+enum unit { US, GBPS, TFLOPS };
 
-/* A batch of equal requests over a pool of its own. */
-struct job {
-    uint32_t requests, qo_len, kv_len;
-    struct attnd_session *session;
-    uint32_t memory, pool, plan;
-    uint64_t o_offset_bytes;
+struct shape {
+    const char *name, *suffix; /* together the figure's name */
+    uint32_t layers, requests, qo_len, kv_len, page_size, rounds;
+    enum unit unit;
+    double reach;
 };
 
-struct times {
-    uint64_t worker_ns[SAMPLES_MAX], client_ns[SAMPLES_MAX];
+/* Layers: what runs in turn is far more than the 50 MB of L2. */
+static const struct shape decode_large = {
+    "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 3000};
+static const struct shape prefill_8192 = {"prefill_8192", "_tflops", 4,  1,      8192,
+                                          8192,           128,       30, TFLOPS, 600};
+static const struct shape others[] = {
+    {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 19},
+    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 52},
+    {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 620},
+    {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 440},
 };
 
-static bool cuda(struct bench_suite *suite, const char *call, CUresult result)
+static struct bench_uniform uniform_of(const struct shape *shape)
 {
-    if (result != CUDA_SUCCESS)
-        bench_suite_fail(suite, "%s: CUDA error %d", call, (int)result);
-    return result == CUDA_SUCCESS;
+    return (struct bench_uniform){.dtype = ATTND_DTYPE_FP16,
+                                  .layers = shape->layers,
+                                  .requests = shape->requests,
+                                  .qo_len = shape->qo_len,
+                                  .kv_len = shape->kv_len,
+                                  .page_size = shape->page_size,
+                                  .heads_q = 32,
+                                  .heads_kv = 8,
+                                  .dim = 128,
+                                  .memory_kind = ATTND_MEMORY_DEVICE};
 }
 
-static bool open_gpu(struct bench_suite *suite)
+/* What a time of this shape is, in its unit. */
+static double value_of(const struct shape *shape, double us)
 {
+    const struct bench_uniform uniform = uniform_of(shape);
+
+    switch (shape->unit) {
+    case GBPS:
+        return (double)bench_uniform_kv_bytes(&uniform) * 1e-3 / us;
+    case TFLOPS:
+        return bench_uniform_operations(&uniform) * 1e-6 / us;
+    default:
+        return us;
+    }
+}
+
+static void write_notes(const struct shape *shape, const struct gpu_times *times, char *notes,
+                        size_t notes_bytes)
+{
+    static const char *const labels[][2] = {
+        {"flashinfer", "FlashInfer"}, {"cudnn", "cuDNN"}, {"fa2", "FA2"}};
+    int used = snprintf(notes, notes_bytes, "%.1f us %s, %.1f of it tiles", times->call_us,
+                        times->in_stream ? "by event pairs in a stream" : "submit to completion",
+                        times->tile_us);
+
+    for (size_t i = 0; i < sizeof(labels) / sizeof(labels[0]); i++) {
+        char name[96];
+        snprintf(name, sizeof(name), "%s_%s_us", labels[i][0], shape->name);
+        if (gpu_peer(name) > 0 && used > 0 && (size_t)used < notes_bytes)
+            used += snprintf(notes + used, notes_bytes - (size_t)used, ", %s %.4g", labels[i][1],
+                             value_of(shape, gpu_peer(name)));
+    }
+    if (shape->unit == GBPS && gpu_peer("read_gbps") > 0 && (size_t)used < notes_bytes)
+        snprintf(notes + used, notes_bytes - (size_t)used, ", reading alone %.0f",
+                 gpu_peer("read_gbps"));
+    if (shape->unit == TFLOPS && gpu_peer("matmul_8192_tflops") > 0 && (size_t)used < notes_bytes)
+        snprintf(notes + used, notes_bytes - (size_t)used, ", matmul %.0f",
+                 gpu_peer("matmul_8192_tflops"));
+}
+
+/* Return: the time of a call, microseconds; 0 after a failure. */
+static double time_shape(struct bench_suite *suite, const struct shape *shape,
+                         struct gpu_times *times)
+{
+    const struct bench_uniform uniform = uniform_of(shape);
+    uint64_t count = shape->rounds * suite->rounds / 100;
+
+    *times = (struct gpu_times){0};
+    if (suite->failed || !gpu_measure(suite, &uniform, count ? count : 1, times))
+        return 0;
+    return times->call_us;
+}
+
+static double measure_shape(struct bench_suite *suite, const struct shape *shape)
+{
+    static const char *const units[] = {"us", "GB/s", "TFLOP/s"};
+    struct gpu_times times;
+    double us = time_shape(suite, shape, &times);
+    char figure[64], notes[256];
+
+    if (!(us > 0))
+        return 0;
+    snprintf(figure, sizeof(figure), "%s%s", shape->name, shape->suffix);
+    write_notes(shape, &times, notes, sizeof(notes));
+    bench_suite_figure(suite, figure, value_of(shape, us), units[shape->unit],
+                       shape->unit == US ? "lower" : "higher", shape->reach, notes);
+    return us;
+}
+
+/* The same prompt in pages of 16 and of 128, one after the other. */
+static void measure_small_pages(struct bench_suite *suite, const struct shape *prefill,
+                                double large_us)
+{
+    struct shape small = *prefill;
+    struct gpu_times times;
+    char notes[160];
+
+    small.page_size = 16;
+    double small_us = time_shape(suite, &small, &times);
+    if (!(small_us > 0) || !(large_us > 0))
+        return;
+    snprintf(notes, sizeof(notes), "8192: %.1f us in pages of 128, %.1f us in pages of 16",
+             large_us, small_us);
+    bench_suite_figure(suite, "prefill_page16_over_page128", large_us / small_us, "ratio", "higher",
+                       0.95, notes);
+}
+
+static void measure_submit(struct bench_suite *suite)
+{
+    const struct shape shape = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 10};
+    struct gpu_times times;
+    double us = time_shape(suite, &shape, &times);
+    char notes[200];
+
+    if (!(us > 0))
+        return;
+    snprintf(notes, sizeof(notes),
+             "p50; %.2f us between first and last item; launch and sync of an empty kernel %.1f us",
+             times.tile_us, gpu_peer("launch_sync_us"));
+    bench_suite_figure(suite, "submit_rtt_us", us, "us", "lower", shape.reach, notes);
+}
+
+static void measure_shared(struct bench_suite *suite, const struct shape *decode,
+                           double exclusive_us)
+{
+    Attnd__Reply *reply = bench_suite_status(suite);
+    struct gpu_times times;
+    double us = time_shape(suite, decode, &times);
+    char notes[160];
+
+    if (reply && us > 0 && exclusive_us > 0) {
+        snprintf(notes, sizeof(notes), "64x8192: %.0f GB/s on %u of %u SMs, %.0f on all",
+                 value_of(decode, us), reply->status->sms_resident, reply->status->sms,
+                 value_of(decode, exclusive_us));
+        bench_suite_figure(suite, "decode_shared_over_exclusive", exclusive_us / us, "ratio",
+                           "higher", 0.95, notes);
+    }
+    attnd__reply__free_unpacked(reply, NULL);
+}
+
+static bool name_of_device(struct bench_suite *suite, void *context, struct gpu_times *times)
+{
+    char *name = (char *)times->value;
     CUdevice device;
-    CUcontext context;
 
-    return cuda(suite, "cuInit", cuInit(0)) &&
-           cuda(suite, "cuDeviceGet", cuDeviceGet(&device, 0)) &&
-           cuda(suite, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device)) &&
-           cuda(suite, "cuCtxSetCurrent", cuCtxSetCurrent(context));
+    (void)context;
+    return gpu_cuda(suite, "cuDeviceGet", cuDeviceGet(&device, 0)) &&
+           gpu_cuda(suite, "cuDeviceGetName",
+                    cuDeviceGetName(name, (int)sizeof(times->value), device));
 }
 
-/* fp16 values near 1 of either sign: their power must be that of real work. */
-static bool fill_numbers(struct bench_suite *suite, struct attnd_session *session, uint32_t memory)
+/* "NVIDIA H100 80GB HBM3" is h100 in records. */
+static void stamp_device(struct bench_suite *suite)
 {
-    struct attnd_memory_info info = {.size = sizeof(info)};
-    uint16_t *chunk = malloc(CHUNK_BYTES);
-    uint32_t state = 1;
-    CUdeviceptr at = 0;
-    bool good =
-        bench_suite_call(suite, "attnd_memory_info", attnd_memory_info(session, memory, &info)) &&
-        bench_suite_call(suite, "attnd_cuda_map", attnd_cuda_map(session, memory, &at));
+    struct gpu_times times = {0};
+    char name[sizeof(times.value) + 1] = "", word[sizeof(suite->stamp.common.device)] = "cuda";
 
-    for (uint64_t i = 0; chunk && i < CHUNK_BYTES / 2; i++) {
-        state = state * 1664525u + 1013904223u;
-        chunk[i] = (uint16_t)(0x3400 + (state >> 16 & 0x807f));
-    }
-    for (uint64_t done = 0; good && chunk && done < info.size_bytes; done += CHUNK_BYTES) {
-        uint64_t left = info.size_bytes - done;
-        good = cuda(suite, "cuMemcpyHtoD",
-                    cuMemcpyHtoD(at + done, chunk, left < CHUNK_BYTES ? left : CHUNK_BYTES));
-    }
-    free(chunk);
-    return good && cuda(suite, "cuCtxSynchronize", cuCtxSynchronize()) &&
-           bench_suite_call(suite, "attnd_cuda_unmap", attnd_cuda_unmap(at));
-}
-
-static bool make_memory(struct bench_suite *suite, struct job *job)
-{
-    uint64_t q_bytes = (uint64_t)job->requests * job->qo_len * HEADS_Q * DIM * 2;
-
-    job->o_offset_bytes = q_bytes;
-    return bench_suite_call(suite, "attnd_memory_create_device",
-                            attnd_memory_create_device(job->session, 2 * q_bytes, &job->memory)) &&
-           fill_numbers(suite, job->session, job->memory);
-}
-
-static bool make_pool(struct bench_suite *suite, struct job *job)
-{
-    struct attnd_pool_info info = {.size = sizeof(info)};
-    struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                   .layers = 1,
-                                   .pages = job->requests * job->kv_len / PAGE_SIZE,
-                                   .page_size = PAGE_SIZE,
-                                   .heads_kv = HEADS_KV,
-                                   .dim_qk = DIM,
-                                   .dim_vo = DIM,
-                                   .dtype = ATTND_DTYPE_FP16,
-                                   .page_owner = ATTND_PAGES_OF_ENGINE,
-                                   .memory_kind = ATTND_MEMORY_DEVICE};
-
-    return bench_suite_call(suite, "attnd_pool_create",
-                            attnd_pool_create(job->session, &desc, &job->pool)) &&
-           bench_suite_call(suite, "attnd_pool_info",
-                            attnd_pool_info(job->session, job->pool, &info)) &&
-           fill_numbers(suite, job->session, info.memory);
-}
-
-static bool make_plan(struct bench_suite *suite, struct job *job)
-{
-    static int32_t qo_indptr[REQUESTS_MAX + 1], kv_indptr[REQUESTS_MAX + 1], pages[PAGES_MAX];
-    static int32_t last_page_len[REQUESTS_MAX];
-    uint32_t pages_each = job->kv_len / PAGE_SIZE;
-    struct attnd_level level = {job->requests, qo_indptr, kv_indptr, pages, last_page_len};
-    struct attnd_batch batch = {
-        .size = sizeof(batch), .levels = 1, .flags = ATTND_CAUSAL, .level = &level};
-    struct attnd_plan_args args = {.size = sizeof(args),
-                                   .pool = job->pool,
-                                   .requests = job->requests,
-                                   .rows = job->requests * job->qo_len,
-                                   .pages = job->requests * pages_each,
-                                   .levels = 1,
-                                   .heads_q = HEADS_Q};
-    struct attnd_op op = {0};
-
-    for (uint32_t i = 0; i <= job->requests; i++) {
-        qo_indptr[i] = (int32_t)(i * job->qo_len);
-        kv_indptr[i] = (int32_t)(i * pages_each);
-    }
-    for (uint32_t i = 0; i < job->requests; i++)
-        last_page_len[i] = PAGE_SIZE;
-    /* No two neighbours of a request are neighbours in memory. */
-    for (uint32_t i = 0; i < args.pages; i++)
-        pages[i] = (int32_t)((uint64_t)i * 1597 % args.pages);
-    return bench_suite_call(suite, "attnd_plan_create",
-                            attnd_plan_create(job->session, &args, &job->plan)) &&
-           bench_suite_call(suite, "attnd_plan_set",
-                            attnd_plan_set(job->session, job->plan, &batch, &op)) &&
-           bench_wait_all(suite, job->session, 1, NULL);
-}
-
-static bool open_job(struct bench_suite *suite, struct job *job)
-{
-    struct attnd_open_args args = {
-        .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-gpu"};
-
-    return bench_suite_call(suite, "attnd_open", attnd_open(&args, &job->session)) &&
-           make_memory(suite, job) && make_pool(suite, job) && make_plan(suite, job);
-}
-
-/* One run at a time, @count times, a few more before that do not count. */
-static bool run_often(struct bench_suite *suite, const struct job *job, uint64_t count,
-                      struct times *times)
-{
-    const struct attnd_run_args run = {
-        .size = sizeof(run), .q = {job->memory, 0}, .o = {job->memory, job->o_offset_bytes}};
-    const uint64_t warm_up = count / 10 + 5;
-
-    for (uint64_t i = 0; i < warm_up + count; i++) {
-        const struct attnd_op op = {0};
-        struct attnd_completion done;
-        uint64_t begin_ns = attnd_clock_ns();
-
-        if (!bench_suite_call(suite, "attnd_run", attnd_run(job->session, job->plan, &run, &op)) ||
-            !bench_wait_all(suite, job->session, 1, &done))
-            return false;
-        if (i < warm_up)
-            continue;
-        times->client_ns[i - warm_up] = attnd_clock_ns() - begin_ns;
-        times->worker_ns[i - warm_up] = done.end_ns - done.begin_ns;
-    }
-    return true;
-}
-
-/* Medians of a job's time, in microseconds, by the worker's clock and by the client's. */
-static bool measure(struct bench_suite *suite, struct job job, uint64_t count, double *worker_us,
-                    double *client_us)
-{
-    struct times *times = malloc(sizeof(*times));
-    bool good = times && open_job(suite, &job) && run_often(suite, &job, count, times);
-
-    if (good) {
-        *worker_us = (double)bench_p50(times->worker_ns, count) * 1e-3;
-        *client_us = (double)bench_p50(times->client_ns, count) * 1e-3;
-    }
-    attnd_close(job.session);
-    free(times);
-    return good;
-}
-
-static void measure_decode(struct bench_suite *suite, uint64_t count)
-{
-    const struct job job = {.requests = 64, .qo_len = 1, .kv_len = 8192};
-    double bytes = 64.0 * 8192 * TOKEN_BYTES, worker_us, client_us;
-    char notes[160];
-
-    if (!measure(suite, job, count, &worker_us, &client_us))
+    if (!gpu_child(suite, name_of_device, NULL, &times))
         return;
-    snprintf(notes, sizeof(notes), "%.1f us; client %.1f us: %.0f GB/s", worker_us, client_us,
-             bytes * 1e-3 / client_us);
-    bench_suite_figure(suite, "decode_64x8192_gbps", bytes * 1e-3 / worker_us, "GB/s", "higher",
-                       3000, notes);
+    memcpy(name, times.value, sizeof(times.value));
+    printf("gpu: %s\n", name);
+    if (sscanf(name, "NVIDIA %31s", word) == 1)
+        for (char *at = word; *at; at++)
+            *at = (char)tolower((unsigned char)*at);
+    memcpy(suite->stamp.common.device, word, sizeof(word));
 }
 
-static void measure_prefill(struct bench_suite *suite, uint64_t count)
+static void measure_exclusive(struct bench_suite *suite, double *decode_us)
 {
-    const struct job job = {.requests = 1, .qo_len = 8192, .kv_len = 8192};
-    double operations = 4.0 * DIM * HEADS_Q * (8192.0 * 8193 / 2), worker_us, client_us;
-    char notes[160];
+    double prefill_us;
 
-    if (!measure(suite, job, count, &worker_us, &client_us))
-        return;
-    snprintf(notes, sizeof(notes), "%.1f us; client %.1f us: %.0f TFLOP/s; pages of 16", worker_us,
-             client_us, operations * 1e-6 / client_us);
-    bench_suite_figure(suite, "prefill_8192_tflops", operations * 1e-6 / worker_us, "TFLOP/s",
-                       "higher", 600, notes);
-}
-
-static void measure_submit(struct bench_suite *suite, uint64_t count)
-{
-    const struct job job = {.requests = 1, .qo_len = 1, .kv_len = 128};
-    double worker_us, client_us;
-    char notes[160];
-
-    if (!measure(suite, job, count, &worker_us, &client_us))
-        return;
-    snprintf(notes, sizeof(notes), "p50 of %llu; %.2f us of it on the device",
-             (unsigned long long)count, worker_us);
-    bench_suite_figure(suite, "submit_rtt_us", client_us, "us", "lower", 10, notes);
+    *decode_us = measure_shape(suite, &decode_large);
+    prefill_us = measure_shape(suite, &prefill_8192);
+    measure_small_pages(suite, &prefill_8192, prefill_us);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        measure_shape(suite, &others[i]);
+    measure_submit(suite);
 }
 
 int main(int argc, char **argv)
 {
-    static struct bench_suite suite = {
-        .name = "gpu",
-        .doc = "gpu - the CUDA worker through the service, over pools in device memory",
-        .rounds = 200};
+    static const char *const exclusive[] = {"--quiet",     "--backend", "cuda",
+                                            "--residency", "exclusive", NULL};
+    static const char *const shared[] = {"--quiet",     "--backend", "cuda",
+                                         "--residency", "shared",    NULL};
+    static struct bench_suite suite = {.name = "gpu",
+                                       .doc = "gpu - the CUDA worker through the service, beside "
+                                              "its peers; --rounds is a percentage",
+                                       .rounds = 100};
+    double decode_us = 0;
 
     bench_suite_begin(&suite, argc, argv);
-    if (suite.rounds > SAMPLES_MAX / 100)
-        suite.rounds = SAMPLES_MAX / 100;
-    if (open_gpu(&suite))
-        measure_decode(&suite, suite.rounds);
-    if (!suite.failed)
-        measure_prefill(&suite, suite.rounds / 4 + 1);
-    if (!suite.failed)
-        measure_submit(&suite, suite.rounds * 50);
+    stamp_device(&suite);
+    bench_private_stop(); /* peers are alone */
+    gpu_peers_ask("peer_flashinfer");
+    gpu_peers_ask("peers.py measure");
+    gpu_peers_ask("peers.py gemm");
+    if (!suite.failed && bench_suite_restart(&suite, exclusive))
+        measure_exclusive(&suite, &decode_us);
+    if (!suite.failed && bench_suite_restart(&suite, shared)) {
+        measure_shared(&suite, &decode_large, decode_us);
+        gpu_measure_neighbour(&suite);
+        gpu_measure_restart(&suite);
+    }
     return bench_suite_end(&suite);
 }

@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 /**
- * bench_private_start() - run attnd on a private socket and wait until it answers; once a program
+ * bench_private_start() - run attnd on a private socket and wait until it answers; one at a time
  * @attnd_path: the program; NULL: beside or above this one's folder, else on PATH
  * @arguments:  NULL-terminated, behind --socket PATH; NULL: none
  * @why:        receives a sentence on failure

@@ -68,24 +68,53 @@ static void write_command(int argc, char **argv, char *command, size_t command_b
     }
 }
 
+/* What the checkout in the current directory says. Return: NULL, or what is wrong. */
+static const char *ask_git(struct bench_stamp *stamp, char *line, size_t line_bytes)
+{
+    struct bench_record *common = &stamp->common;
+
+    if (ask("git rev-parse --show-toplevel 2>/dev/null", stamp->root, sizeof(stamp->root)) ||
+        ask("git rev-parse HEAD 2>/dev/null", common->commit, sizeof(common->commit)))
+        return "not in a git checkout with a commit";
+    /* Figures and texts change no figure; everything else does. */
+    if (ask("git status --porcelain -- \"$(git rev-parse --show-toplevel)\" ':!bench/results' "
+            "':!*.md'",
+            line, line_bytes))
+        return "git status failed";
+    common->dirty = line[0] != 0;
+    return NULL;
+}
+
+/* Programs that were carried elsewhere know no checkout; who packed them says what they are of: a
+ * commit, "+" behind it if there were changes. */
+static const char *read_packed(struct bench_stamp *stamp, const char *packed, char *line,
+                               size_t line_bytes)
+{
+    size_t length = strspn(packed, "0123456789abcdef");
+
+    if (length < 40 || length >= sizeof(stamp->common.commit) ||
+        (packed[length] && strcmp(packed + length, "+") != 0))
+        return "ATTND_COMMIT is not a commit, or a commit and '+'";
+    snprintf(stamp->common.commit, sizeof(stamp->common.commit), "%.*s", (int)length, packed);
+    stamp->common.dirty = packed[length] != 0;
+    snprintf(line, line_bytes, "ATTND_COMMIT=%s", packed);
+    return NULL;
+}
+
 int bench_stamp_take(struct bench_stamp *stamp, const char *device, bool allow_dirty, int argc,
                      char **argv, char *why, size_t why_bytes)
 {
     struct bench_record *common = &stamp->common;
     time_t now = time(NULL);
     struct tm utc;
+    const char *packed = getenv("ATTND_COMMIT"), *wrong;
     char line[256];
 
     *stamp = (struct bench_stamp){.allow_dirty = allow_dirty};
-    if (ask("git rev-parse --show-toplevel 2>/dev/null", stamp->root, sizeof(stamp->root)) ||
-        ask("git rev-parse HEAD 2>/dev/null", common->commit, sizeof(common->commit)))
-        return fail(why, why_bytes, "records", "not in a git checkout with a commit");
-    /* Figures and texts change no figure; everything else does. */
-    if (ask("git status --porcelain -- \"$(git rev-parse --show-toplevel)\" ':!bench/results' "
-            "':!*.md'",
-            line, sizeof(line)))
-        return fail(why, why_bytes, "records", "git status failed");
-    common->dirty = line[0] != 0;
+    wrong = packed ? read_packed(stamp, packed, line, sizeof(line))
+                   : ask_git(stamp, line, sizeof(line));
+    if (wrong)
+        return fail(why, why_bytes, "records", wrong);
     if (common->dirty && !allow_dirty)
         return fail(why, why_bytes, "uncommitted changes; --allow-dirty measures all the same",
                     line);
@@ -150,6 +179,8 @@ static bool is_results(const struct bench_stamp *stamp, const char *directory)
 {
     char results[sizeof(stamp->root) + 16], given[PATH_MAX], kept[PATH_MAX];
 
+    if (!stamp->root[0])
+        return false;
     snprintf(results, sizeof(results), "%s/bench/results", stamp->root);
     return realpath(results, kept) && realpath(directory, given) && !strcmp(kept, given);
 }

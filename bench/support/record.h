@@ -32,15 +32,16 @@ struct bench_record {
 struct bench_stamp {
     struct bench_record common;
     bool allow_dirty;
-    char root[256]; /* of the checkout */
+    char root[256]; /* of the checkout; "": there is none */
 };
 
 /**
  * bench_stamp_take() - where, when and of what the figures of this run are
  * @device: the backend's device, a word for a file name
  * @why:    receives a sentence on failure
- * Asks git about the checkout in the current directory. Return: 0; -1 if it is no checkout, or is
- * dirty and @allow_dirty is false.
+ * Asks git about the checkout in the current directory, or believes $ATTND_COMMIT (a commit, "+"
+ * behind it for changes) where there is none. Return: 0; -1 if neither is there, or it is dirty and
+ * @allow_dirty is false.
  */
 int bench_stamp_take(struct bench_stamp *stamp, const char *device, bool allow_dirty, int argc,
                      char **argv, char *why, size_t why_bytes);

@@ -142,6 +142,21 @@ void bench_suite_begin(struct bench_suite *suite, int argc, char **argv)
     exit(EXIT_FAILED);
 }
 
+bool bench_suite_restart(struct bench_suite *suite, const char *const *service)
+{
+    char why[512];
+
+    if (!suite->spawn) {
+        bench_suite_fail(suite, "wants a service of its own: --spawn");
+        return false;
+    }
+    bench_private_stop();
+    suite->socket_path = bench_private_start(suite->attnd_path, service, why, sizeof(why));
+    if (!suite->socket_path)
+        bench_suite_fail(suite, "%s", why);
+    return !suite->failed;
+}
+
 void bench_suite_figure(struct bench_suite *suite, const char *figure, double value,
                         const char *unit, const char *better, double reach, const char *notes)
 {
@@ -159,26 +174,33 @@ void bench_suite_figure(struct bench_suite *suite, const char *figure, double va
             bench_record_make(&suite->stamp, name, value, unit, better, notes);
 }
 
-bool bench_suite_worker(struct bench_suite *suite, pid_t *pid, uint32_t *threads)
+Attnd__Reply *bench_suite_status(struct bench_suite *suite)
 {
     Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
     Attnd__Reply *reply;
-    bool good;
 
     request.call_case = ATTND__REQUEST__CALL_STATUS;
     request.status = &query;
     if (!bench_suite_call(suite, "status", attnctl_ask(suite->socket_path, &request, &reply)))
-        return false;
-    good = !reply->code && reply->result_case == ATTND__REPLY__RESULT_STATUS;
-    if (good) {
-        *pid = (pid_t)reply->status->worker_pid;
-        *threads = reply->status->tile_workers;
-    } else {
-        bench_suite_fail(suite, "the service does not tell its status");
-    }
+        return NULL;
+    if (!reply->code && reply->result_case == ATTND__REPLY__RESULT_STATUS)
+        return reply;
+    bench_suite_fail(suite, "the service does not tell its status");
     attnd__reply__free_unpacked(reply, NULL);
-    return good;
+    return NULL;
+}
+
+bool bench_suite_worker(struct bench_suite *suite, pid_t *pid, uint32_t *threads)
+{
+    Attnd__Reply *reply = bench_suite_status(suite);
+
+    if (!reply)
+        return false;
+    *pid = (pid_t)reply->status->worker_pid;
+    *threads = reply->status->tile_workers;
+    attnd__reply__free_unpacked(reply, NULL);
+    return true;
 }
 
 int bench_suite_end(struct bench_suite *suite)

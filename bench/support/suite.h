@@ -7,6 +7,7 @@
 
 #include "bench/support/record.h"
 #include "client/attnd.h"
+#include "schemas/attnd.pb-c.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,6 +34,14 @@ struct bench_suite {
 void bench_suite_begin(struct bench_suite *suite, int argc, char **argv);
 
 /**
+ * bench_suite_restart() - another private attnd in place of the one that runs
+ * @service: its arguments, NULL-terminated
+ * No session of this process may be open. Fails without --spawn: the service is somebody else's.
+ * Return: false after bench_suite_fail().
+ */
+bool bench_suite_restart(struct bench_suite *suite, const char *const *service);
+
+/**
  * bench_suite_figure() - one result
  * @figure: behind the suite's name and a dot
  * @better: "lower" or "higher"
@@ -47,6 +56,10 @@ void bench_suite_fail(struct bench_suite *suite, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /** bench_suite_call() - check a call of libattnd. Return: true if @code is not negative. */
 bool bench_suite_call(struct bench_suite *suite, const char *call, int code);
+
+/** bench_suite_status() - the service's own account of itself, @reply->status;
+ * attnd__reply__free_unpacked(reply, NULL) frees it. Return: NULL after bench_suite_fail(). */
+Attnd__Reply *bench_suite_status(struct bench_suite *suite);
 
 /** bench_suite_worker() - the worker's process and how many threads pull tiles, by the service's
  * own account. Return: false after bench_suite_fail(). */

@@ -32,6 +32,7 @@ static void *symbol(const char *name)
 
 FORWARD(cuInit, (unsigned int flags), (flags))
 FORWARD(cuDeviceGet, (CUdevice * device, int ordinal), (device, ordinal))
+FORWARD(cuDeviceGetName, (char *name, int bytes, CUdevice device), (name, bytes, device))
 FORWARD(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), (context, device))
 FORWARD(cuCtxSetCurrent, (CUcontext context), (context))
 FORWARD(cuCtxGetDevice, (CUdevice * device), (device))

@@ -1,0 +1,197 @@
+/* engine.c - one shape, as an engine would run it: memory and pool on the device, a plan, runs one
+ * after the other. K, V, q and o of a run come from the next layer each time, so that none of them
+ * is found in the L2. */
+#include "bench/gpu/engine.h"
+
+#include "bench/support/private_service.h"
+#include "client/cuda/attnd_cuda.h"
+#include "ipc/wake.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHUNK_BYTES (32u << 20)
+
+/* ---- processes ---- */
+
+bool gpu_cuda(struct bench_suite *suite, const char *call, CUresult result)
+{
+    if (result != CUDA_SUCCESS)
+        bench_suite_fail(suite, "%s: CUDA error %d", call, (int)result);
+    return result == CUDA_SUCCESS;
+}
+
+bool gpu_open(struct bench_suite *suite)
+{
+    CUdevice device;
+    CUcontext context;
+
+    return gpu_cuda(suite, "cuInit", cuInit(0)) &&
+           gpu_cuda(suite, "cuDeviceGet", cuDeviceGet(&device, 0)) &&
+           gpu_cuda(suite, "cuDevicePrimaryCtxRetain",
+                    cuDevicePrimaryCtxRetain(&context, device)) &&
+           gpu_cuda(suite, "cuCtxSetCurrent", cuCtxSetCurrent(context));
+}
+
+bool gpu_child(struct bench_suite *suite,
+               bool (*measure)(struct bench_suite *suite, void *context, struct gpu_times *times),
+               void *context, struct gpu_times *times)
+{
+    struct gpu_times *shared =
+        mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t parent = getpid(), pid;
+    int status = -1;
+
+    if (shared == MAP_FAILED) {
+        bench_suite_fail(suite, "out of memory");
+        return false;
+    }
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0) {
+        bench_private_leave();
+        bool good = !prctl(PR_SET_PDEATHSIG, SIGKILL) && getppid() == parent && gpu_open(suite) &&
+                    measure(suite, context, shared);
+        fflush(NULL);
+        _exit(good ? 0 : 1);
+    }
+    if (pid > 0) {
+        bench_private_child(pid);
+        if (waitpid(pid, &status, 0) < 0)
+            status = -1;
+        bench_private_gone(pid);
+    }
+    *times = *shared;
+    munmap(shared, sizeof(*shared));
+    if (status != 0)
+        bench_suite_fail(suite, "a process that measures failed");
+    return status == 0;
+}
+
+/* ---- what the runs work on ---- */
+
+bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes)
+{
+    void *chunk = malloc(CHUNK_BYTES);
+    bool good = chunk != NULL;
+
+    if (chunk)
+        bench_uniform_fill(chunk, CHUNK_BYTES, ATTND_DTYPE_FP16);
+    for (uint64_t done = 0; good && done < bytes; done += CHUNK_BYTES) {
+        uint64_t left = bytes - done;
+        good = gpu_cuda(suite, "cuMemcpyHtoD",
+                        cuMemcpyHtoD(at + done, chunk, left < CHUNK_BYTES ? left : CHUNK_BYTES));
+    }
+    free(chunk);
+    return good && gpu_cuda(suite, "cuCtxSynchronize", cuCtxSynchronize());
+}
+
+static bool fill_memory(struct bench_suite *suite, struct attnd_session *session, uint32_t memory)
+{
+    struct attnd_memory_info info = {.size = sizeof(info)};
+    CUdeviceptr at = 0;
+
+    return bench_suite_call(suite, "attnd_memory_info",
+                            attnd_memory_info(session, memory, &info)) &&
+           bench_suite_call(suite, "attnd_cuda_map", attnd_cuda_map(session, memory, &at)) &&
+           gpu_fill(suite, at, info.size_bytes) &&
+           bench_suite_call(suite, "attnd_cuda_unmap", attnd_cuda_unmap(at));
+}
+
+struct engine {
+    struct attnd_session *session;
+    uint32_t memory, plan;
+    uint64_t q_bytes;
+};
+
+static bool open_engine(struct bench_suite *suite, const struct bench_uniform *uniform,
+                        struct engine *engine)
+{
+    const struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-gpu"};
+    struct attnd_pool_info info;
+    uint32_t pool;
+
+    engine->q_bytes = bench_uniform_q_bytes(uniform);
+    return bench_suite_call(suite, "attnd_open", attnd_open(&args, &engine->session)) &&
+           bench_suite_call(suite, "attnd_memory_create_device",
+                            attnd_memory_create_device(engine->session,
+                                                       2 * engine->q_bytes * uniform->layers,
+                                                       &engine->memory)) &&
+           fill_memory(suite, engine->session, engine->memory) &&
+           bench_uniform_pool(suite, engine->session, uniform, &pool, &info) &&
+           fill_memory(suite, engine->session, info.memory) &&
+           bench_uniform_plan(suite, engine->session, uniform, pool, &engine->plan);
+}
+
+/* ---- runs ---- */
+
+static bool run_once(struct bench_suite *suite, const struct engine *engine, uint32_t layer,
+                     struct attnd_completion *done)
+{
+    const struct attnd_run_args run = {.size = sizeof(run),
+                                       .layer = layer,
+                                       .q = {engine->memory, 2 * layer * engine->q_bytes},
+                                       .o = {engine->memory, (2 * layer + 1) * engine->q_bytes}};
+    const struct attnd_op op = {0};
+
+    return bench_suite_call(suite, "attnd_run",
+                            attnd_run(engine->session, engine->plan, &run, &op)) &&
+           bench_wait_hot(suite, engine->session, done);
+}
+
+/* Through the rings: from the call of attnd_run() until its completion is in hand. */
+static bool time_ring(struct bench_suite *suite, const struct bench_uniform *uniform,
+                      const struct engine *engine, uint64_t count, struct gpu_times *times)
+{
+    const uint64_t warm_up = count / 10 + 5;
+    uint64_t *call_ns = calloc(count, sizeof(*call_ns)), *tile_ns = calloc(count, sizeof(*tile_ns));
+    bool good = call_ns && tile_ns;
+
+    for (uint64_t i = 0; good && i < warm_up + count; i++) {
+        struct attnd_completion done;
+        uint64_t begin_ns = attnd_clock_ns();
+
+        good = run_once(suite, engine, (uint32_t)(i % uniform->layers), &done);
+        if (!good || i < warm_up)
+            continue;
+        call_ns[i - warm_up] = attnd_clock_ns() - begin_ns;
+        tile_ns[i - warm_up] = done.end_ns - done.begin_ns;
+    }
+    if (good) {
+        times->call_us = (double)bench_p50(call_ns, count) * 1e-3;
+        times->tile_us = (double)bench_p50(tile_ns, count) * 1e-3;
+    }
+    free(call_ns);
+    free(tile_ns);
+    return good;
+}
+
+struct work {
+    const struct bench_uniform *uniform;
+    uint64_t count;
+};
+
+static bool measure(struct bench_suite *suite, void *context, struct gpu_times *times)
+{
+    const struct work *work = context;
+    struct engine engine = {0};
+    bool good = open_engine(suite, work->uniform, &engine) &&
+                time_ring(suite, work->uniform, &engine, work->count, times);
+
+    attnd_close(engine.session);
+    return good;
+}
+
+bool gpu_measure(struct bench_suite *suite, const struct bench_uniform *uniform, uint64_t count,
+                 struct gpu_times *times)
+{
+    struct work work = {uniform, count};
+
+    return gpu_child(suite, measure, &work, times);
+}

@@ -1,0 +1,43 @@
+/*
+ * engine.h - an engine process that measures one shape.
+ *
+ * CUDA does not survive fork(), and under MPS a context does not survive a fault of another
+ * process; so the program itself never initialises it. Every shape is measured in a child, which
+ * ends with its context and its session.
+ */
+#ifndef ATTND_BENCH_GPU_ENGINE_H
+#define ATTND_BENCH_GPU_ENGINE_H
+
+#include "bench/support/suite.h"
+#include "bench/support/uniform.h"
+
+#include <cuda.h>
+
+/* What a child found, in memory it shares with its parent. Medians in microseconds. */
+struct gpu_times {
+    double call_us;  /* as the engine sees it */
+    double tile_us;  /* of it between the first item and the last, by the device's clock */
+    bool in_stream;  /* call_us is of event pairs around run_on_stream; else of the client's clock
+                        around submission and completion */
+    double value[8]; /* for who measures something else */
+};
+
+/** gpu_child() - run @measure in a process of its own, which may use CUDA.
+ * Return: true if it returned true; @suite fails otherwise. */
+bool gpu_child(struct bench_suite *suite,
+               bool (*measure)(struct bench_suite *suite, void *context, struct gpu_times *times),
+               void *context, struct gpu_times *times);
+
+/** gpu_open() - a context for this process, in a child. */
+bool gpu_open(struct bench_suite *suite);
+/** gpu_cuda() - check a call of the driver. */
+bool gpu_cuda(struct bench_suite *suite, const char *call, CUresult result);
+
+/** gpu_fill() - numbers into @bytes of device memory, by copies: kernels would find no SM. */
+bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes);
+
+/** gpu_measure() - @count runs of one shape, one at a time, layers in turn, after a warm-up. */
+bool gpu_measure(struct bench_suite *suite, const struct bench_uniform *uniform, uint64_t count,
+                 struct gpu_times *times);
+
+#endif
