@@ -358,10 +358,10 @@ void make_plan(Bench &b, uint32_t plan_workers)
 void make_resident(Bench &b, const Options &options)
 {
     Resident &r = b.settings;
-    Memory table[4] = {{b.kv, b.plane_bytes * 2 * b.shape.layers},
-                       {b.q, b.rows_bytes * b.shape.layers},
-                       {b.o, b.rows_bytes * b.shape.layers},
-                       {reinterpret_cast<char *>(b.lse), b.rows_bytes * b.shape.layers}};
+    Memory table[4] = {{b.kv, b.plane_bytes * 2 * b.shape.layers, 0, 0},
+                       {b.q, b.rows_bytes * b.shape.layers, 0, 0},
+                       {b.o, b.rows_bytes * b.shape.layers, 0, 0},
+                       {reinterpret_cast<char *>(b.lse), b.rows_bytes * b.shape.layers, 0, 0}};
     MUST(cudaMalloc(&b.resident, sizeof(Resident)));
     MUST(cudaMemset(b.resident, 0, sizeof(Resident)));
     MUST(cudaMalloc(&r.mirror, b.queue_bytes));
@@ -371,8 +371,8 @@ void make_resident(Bench &b, const Options &options)
     MUST(cudaMemcpy(r.memories, table, sizeof(table), cudaMemcpyHostToDevice));
     r.scratch_bytes = 512ull << 20;
     MUST(cudaMalloc(&r.scratch, r.scratch_bytes));
-    MUST(cudaMalloc(&r.runs, attnd::active_runs * sizeof(attnd::ActiveRun)));
-    MUST(cudaMemset(r.runs, 0, attnd::active_runs * sizeof(attnd::ActiveRun)));
+    MUST(cudaMalloc(&r.runs, attnd::run_slots * sizeof(attnd::ActiveRun)));
+    MUST(cudaMemset(r.runs, 0, attnd::run_slots * sizeof(attnd::ActiveRun)));
     MUST(cudaMalloc(&r.templates, attnd::map_templates * sizeof(attnd::TensorMap)));
     MUST(attnd::resident_templates(r.templates, 0));
     MUST(cudaHostAlloc(&b.words, 128, cudaHostAllocMapped));

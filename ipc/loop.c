@@ -211,6 +211,13 @@ static int sleep_until_news(struct attnd_loop *loop)
     return rc < 0 ? rc : loop->backend->dispatch(loop);
 }
 
+/* How long to spin after the last sweep that moved something. */
+static uint64_t patience_ns(const struct attnd_loop *loop)
+{
+    const struct attnd_loop_hooks *hooks = &loop->hooks;
+    return hooks->expecting && hooks->expecting(hooks->context) ? loop->flight_ns : loop->spin_ns;
+}
+
 int attnd_loop_run(struct attnd_loop *loop, struct attnd_fault *fault)
 {
     uint64_t moved_ns = 0;
@@ -229,7 +236,7 @@ int attnd_loop_run(struct attnd_loop *loop, struct attnd_fault *fault)
         if (moved)
             moved_ns = now_ns;
         rc = serve(loop, now_ns);
-        if (rc == 0 && !loop->stopping && !moved && now_ns - moved_ns >= loop->spin_ns)
+        if (rc == 0 && !loop->stopping && !moved && now_ns - moved_ns >= patience_ns(loop))
             rc = sleep_until_news(loop);
     }
     return rc < 0 ? attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, -rc, 0) : 0;
@@ -251,6 +258,7 @@ int attnd_loop_new(enum attnd_loop_kind kind, uint64_t spin_ns,
         return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, ENOMEM, 0);
     loop->hooks = *hooks;
     loop->spin_ns = spin_ns;
+    loop->flight_ns = attnd_spin_flight_ns();
     list_init(&loop->fds);
     list_init(&loop->words);
     list_init(&loop->timers);

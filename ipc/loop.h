@@ -25,6 +25,9 @@ struct attnd_loop_hooks {
     int (*sweep)(void *context);
     /* asleep 1: set every `need` word (relaxed); the loop fences and sweeps after it. 0: clear. */
     void (*asleep)(void *context, int asleep);
+    /* Is an answer on its way to a ring? Then the loop spins longer, attnd_spin_flight_ns() after
+     * the last sweep that moved something. NULL: never. */
+    int (*expecting)(void *context);
 };
 
 /**
@@ -32,7 +35,7 @@ struct attnd_loop_hooks {
  * @kind:    AUTO tries io_uring with SINGLE_ISSUER|DEFER_TASKRUN|TASKRUN_FLAG|SUBMIT_ALL and futex
  *           operations, then epoll
  * @spin_ns: how long to spin after the last sweep that moved something; attnd_spin_budget_ns()
- * @hooks:   copied; both functions are required
+ * @hooks:   copied; sweep and asleep are required
  *
  * Threads: the one that will run the loop; not before a fork that changes which process that is.
  * Return: 0; -ATTND_E_UNSUPPORTED if the kind asked for is refused (errno in @fault->value);

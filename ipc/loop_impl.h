@@ -72,7 +72,7 @@ struct attnd_loop {
     const struct attnd_loop_backend *backend;
     void *state; /* the backend's */
     struct attnd_loop_hooks hooks;
-    uint64_t spin_ns;
+    uint64_t spin_ns, flight_ns;
     uint64_t collected_ns;
     int stopping;
     struct attnd_link fds, words, ended, dead;

@@ -25,6 +25,7 @@
 #include <time.h>
 
 #define SPIN_BUDGET_NS 20000u
+#define SPIN_FLIGHT_NS 100000u
 #define SPINS_PER_CLOCK 16u
 
 int attnd_doorbell_ring(const struct attnd_doorbell *bell)
@@ -126,10 +127,19 @@ uint64_t attnd_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint64_t attnd_spin_budget_ns(void)
+/* Return: processors this process may use; 0 if that cannot be told. */
+static int processors(void)
 {
     cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0 && CPU_COUNT(&allowed) == 1)
-        return 0;
-    return SPIN_BUDGET_NS;
+    return sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
+}
+
+uint64_t attnd_spin_budget_ns(void)
+{
+    return processors() == 1 ? 0 : SPIN_BUDGET_NS;
+}
+
+uint64_t attnd_spin_flight_ns(void)
+{
+    return processors() > 2 ? SPIN_FLIGHT_NS : attnd_spin_budget_ns();
 }

@@ -53,4 +53,11 @@ uint64_t attnd_clock_ns(void);
 /** attnd_spin_budget_ns() - 20 us, or 0 when this process may use only one processor. */
 uint64_t attnd_spin_budget_ns(void);
 
+/**
+ * attnd_spin_flight_ns() - how long to spin while an answer is known to be on its way
+ * 100 us: a short run takes less, and two sleeps on its way back would take longer than it does.
+ * With two processors or fewer, the budget: those who make the answer need them.
+ */
+uint64_t attnd_spin_flight_ns(void);
+
 #endif

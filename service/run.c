@@ -58,6 +58,11 @@ static void asleep(void *context, int is_asleep)
     attnd_data_asleep(context, is_asleep);
 }
 
+static int expecting(void *context)
+{
+    return attnd_data_expecting(context);
+}
+
 /* ---- signals ---- */
 
 static void on_signal(void *context, uint32_t poll_events)
@@ -130,7 +135,8 @@ static enum attnd_exit open_socket(struct runner *runner)
 static enum attnd_exit make_loop(struct runner *runner)
 {
     struct attnd_service *service = runner->service;
-    struct attnd_loop_hooks hooks = {.context = service, .sweep = sweep, .asleep = asleep};
+    struct attnd_loop_hooks hooks = {
+        .context = service, .sweep = sweep, .asleep = asleep, .expecting = expecting};
     struct attnd_fault fault = {0};
 
     if (attnd_loop_new(service->options.loop, attnd_spin_budget_ns(), &hooks, &service->loop,

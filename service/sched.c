@@ -221,6 +221,12 @@ int attnd_data_caught_up(struct attnd_client *client)
     return 1;
 }
 
+int attnd_data_expecting(void *context)
+{
+    const struct attnd_service *service = context;
+    return service->scheduler && service->scheduler->dispatched > 0;
+}
+
 void attnd_data_asleep(void *context, int asleep)
 {
     const struct attnd_service *service = context;

@@ -275,6 +275,7 @@ void attnd_data_free(struct attnd_service *service);
 /** attnd_data_sweep()/asleep() - struct attnd_loop_hooks, context is the service. */
 int attnd_data_sweep(void *service);
 void attnd_data_asleep(void *service, int asleep);
+int attnd_data_expecting(void *service); /* 1: the worker has runs */
 
 /** attnd_data_caught_up() - sweep; has an open session's call come to its turn? A call comes after
  * everything that was submitted before it, unless the completion ring has no room for that; but one

@@ -78,14 +78,14 @@ static cudaError_t allocate(attnd_backend *backend)
         (error = attnd::resident_templates(settings.templates, backend->copy_stream)) ||
         (error = cudaMalloc(&backend->resident, sizeof(Resident))) ||
         (error = cudaMalloc(&backend->memories, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
-        (error = cudaMalloc(&settings.runs, attnd::active_runs * sizeof(ActiveRun))) ||
+        (error = cudaMalloc(&settings.runs, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMalloc(&settings.mirror, backend->config.queue_bytes)) ||
         (error = cudaMallocAsync((void **)&settings.scratch, backend->config.scratch_bytes,
                                  backend->copy_stream)) ||
         (error = cudaMemsetAsync(settings.scratch, 0, backend->config.scratch_bytes,
                                  backend->copy_stream)) ||
         (error = cudaMemset(backend->memories, 0, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
-        (error = cudaMemset(settings.runs, 0, attnd::active_runs * sizeof(ActiveRun))) ||
+        (error = cudaMemset(settings.runs, 0, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMemset(settings.mirror, 0, backend->config.queue_bytes)) ||
         (error = cudaStreamSynchronize(backend->copy_stream)))
         return error;
@@ -141,14 +141,17 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     info->rows_per_tile = 128;
     info->kv_granule = 64;
     info->scratch_bytes = config->scratch_bytes;
-    info->memory_kinds =
-        1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL | 1u << ATTND_KIND_IPC;
+    info->memory_kinds = 1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL |
+                         1u << ATTND_KIND_IPC;
     memset(info->head_dims, 0, sizeof(info->head_dims));
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
         for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
             if (attnd::variant_index(dim, dtype) < attnd::variants_count)
                 info->head_dims[dtype] |= attnd_head_dim_bit(dim);
     info->residency = backend->residency;
+    /* Who looks at doorbells when no kernel is there is the host. */
+    info->mailbox_kind =
+        backend->residency == ATTND_RESIDENCY_ISOLATED ? ATTND_KIND_HOST : ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
     info->sms_resident = uint32_t(backend->workers) + 1;
     info->sms_burst = 0;
@@ -220,6 +223,6 @@ static void cuda_destroy(attnd_backend *backend)
 }
 
 extern "C" const attnd_backend_ops attnd_backend_cuda = {
-    "cuda", cuda_create, backend_start, memory_map, memory_unmap,
-    cuda_park, health_check, 50, cuda_destroy,
+    "cuda",       cuda_create, backend_start, memory_map, memory_unmap, cuda_park,
+    health_check, 50,          cuda_destroy,
 };

@@ -9,6 +9,7 @@
 #define ATTND_PERSISTENT_CUDA_DEVICE_CUH
 
 #include "schemas/abi.h"
+#include "schemas/errors.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -16,8 +17,13 @@
 namespace attnd
 {
 
-/* Runs published to the workers; a slot is reused only when every worker has moved past it. */
-constexpr uint32_t active_runs = 256;
+/* Positions of the ring of published runs; one is used again only when every worker has moved past
+ * it. */
+constexpr uint32_t ring_positions = 256;
+/* Prepared runs: slots of the run table from runs_transient on. */
+constexpr uint32_t prepared_max = 4096;
+/* Resolved runs: one for each position, in turn, then one for each prepared run, for good. */
+constexpr uint32_t run_slots = ring_positions + prepared_max;
 constexpr uint32_t workers_max = 512;
 
 /* The compiled variants of the worker kernel, one a head dimension and element type. Each has a
@@ -57,42 +63,74 @@ struct StuckNote {
 struct Memory {
     char *base;
     uint64_t size_bytes;
+    uint32_t host; /* 1: it lies behind the bus */
+    uint32_t zero;
 };
 
-/* A run as the workers see it: everything resolved to pointers once, by the dispatcher. */
-struct ActiveRun {
-    attnd_run run;
+/* A run as the workers see it: everything resolved to pointers once, by the dispatcher. It does not
+ * change while the run is in flight. */
+struct alignas(128) ActiveRun {
     attnd_plan_head plan;
     const attnd_entry *entries;
     const attnd_tile *tiles;
     const attnd_merge *merges;
     const uint32_t *merge_parts;
     const int32_t *kv_pages;
-    const int32_t *kv_len;             /* of the run's generation */
-    uint32_t page_size, pages;         /* of the pool */
+    const int32_t *kv_len;             /* here of generation 0; in a worker's copy, of the run's */
     attnd_heap_plane k_plane, v_plane; /* of the run's layer */
     char *k_base, *v_base;             /* planes, offset applied */
     const char *q;
     char *o;
     float *lse;                  /* NULL: not wanted */
     const char *k_rows, *v_rows; /* APPEND */
-    uint32_t *arrivals;          /* [merges * heads_kv] */
+    uint32_t *arrivals;          /* [merges * heads_kv]; zero between runs */
     float *states;               /* [partial_rows * heads_q][2] */
     float *outputs;              /* [partial_rows * heads_q][dim_vo] */
-    uint32_t slot;               /* of the daemon's run table */
-    int32_t code;                /* what it retires with */
-    uint32_t variant;            /* which workers execute it */
+    uint32_t *answer;            /* of the mailbox's lane; NULL: a retire record answers */
+    uint32_t kind;               /* enum attnd_run_kind */
+    uint32_t page_size, pages;   /* of the pool */
     uint32_t box_rows;           /* tokens a TMA copy moves; 0: by cp.async */
     uint32_t aligned;            /* 1: every row of q, K and V keeps 16-byte alignment */
-    TensorMap k_map, v_map;      /* of the run's layer; if box_rows */
+    uint32_t zero[3];
 
-    /* counters, a line of their own */
-    alignas(128) uint32_t next_item;
-    uint32_t done_items;
-    uint32_t state; /* enum RunState */
-    uint32_t cancelled;
-    unsigned long long begin_ns, end_ns, busy_ns, kv_bytes;
+    /* not copied */
+    alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
+    attnd_run body;                      /* prepared runs: resolved again when the plan is set */
 };
+
+/* A run published: what a worker learns with one load. */
+struct alignas(16) Entry {
+    uint32_t sequence; /* 1 + its position, free-running; anything else: not there yet */
+    uint32_t slot;     /* of runs[] */
+    uint32_t items;
+    uint16_t variant, generation;
+};
+
+/* What decides about a doorbell, one a prepared run. */
+struct alignas(16) Prepared {
+    uint32_t plan; /* its place in the heap, in units of 64 bytes */
+    uint32_t items;
+    uint8_t mailbox, lane; /* whose doorbell may name it */
+    uint8_t state;         /* PreparedState bits */
+    uint8_t code;          /* ATTND_E_* that a ring is answered with; 0: execute */
+    uint8_t variant, generation;
+    uint8_t zero[2];
+};
+enum PreparedState : uint8_t {
+    prepared_there = 1,
+    prepared_held = 2,
+    prepared_owned = 4, /* the mailbox slot is of the session that prepared it */
+    prepared_bad = 8    /* the daemon's body could not be resolved */
+};
+
+/* What changes while a run is in flight, one a position. All zero when the position is free. */
+struct alignas(128) Live {
+    uint32_t next_item, cancelled;
+    uint32_t done_items; /* with live_failed */
+    uint32_t code;       /* ATTND_E_* of the first item that failed */
+    unsigned long long end_ns, busy_ns, kv_bytes;
+};
+constexpr uint32_t live_failed = 0x80000000u;
 
 /* The kernel's own state. Lives as long as the backend. */
 struct Resident {
@@ -103,7 +141,7 @@ struct Resident {
     char *scratch;
     uint64_t scratch_bytes;
     HostWords *host;              /* host memory, device pointer */
-    ActiveRun *runs;              /* [active_runs] */
+    ActiveRun *runs;              /* [run_slots] */
     TensorMap *templates;         /* [map_templates] */
     int64_t host_clock_offset_ns; /* CLOCK_MONOTONIC - globaltimer */
     uint32_t workers;
@@ -113,17 +151,24 @@ struct Resident {
     uint32_t resident; /* bit v: workers of variant v are resident */
     uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
 
-    alignas(128) uint32_t published;      /* runs published, free-running */
-    alignas(128) uint32_t leave;          /* 1: park */
-    alignas(128) uint32_t retired;        /* runs retired, free-running; survives a park */
+    alignas(128) uint32_t published;      /* positions, free-running; kept from launch to launch */
+    uint32_t ring_runs;                   /* of them, from the command ring */
     uint32_t commands_head, retires_tail; /* the dispatcher's private indices between launches */
     uint32_t error;                       /* ATTND_E_* of a dispatcher that gave up */
     uint32_t used;                        /* bit v: runs of variant v came since the launch */
-    alignas(128) uint32_t cursor[workers_max]; /* the run each worker is at */
-    uint32_t doing[workers_max];               /* enum WarpState */
+    uint32_t retired;                     /* positions; for a look from outside, as published is */
+    alignas(128) uint32_t leave;          /* 1: park; set after the last run is published */
+    alignas(
+        128) uint32_t done[ring_positions / 32]; /* bit p: position p % ring_positions is done */
+    alignas(128) Entry ring[ring_positions];
+    Live live[ring_positions];
+    uint32_t ring_run[ring_positions];             /* of the run table; for a look from outside */
+    alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
+    uint32_t doing[workers_max];                   /* enum WarpState */
+    Prepared prepared[prepared_max];               /* the dispatcher's, between launches */
+    attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* likewise; NULL: not watched */
+    uint32_t mailbox_host[ATTND_MAILBOXES_MAX];    /* 1: it lies in host memory */
 };
-
-enum RunState { run_published = 1, run_finished = 2, run_retired = 3 };
 
 /* For the debug dump: what a CTA is doing. */
 enum WarpState { state_idle = 1, state_item = 2, state_left = 3 };
@@ -152,6 +197,51 @@ __device__ __forceinline__ uint32_t observe_gpu(const uint32_t *word)
 __device__ __forceinline__ void publish_gpu(uint32_t *word, uint32_t value)
 {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+/* A1 for an entry: 16 bytes in one access. */
+__device__ __forceinline__ Entry observe_entry(const Entry *entry)
+{
+    uint64_t low, high;
+    asm volatile("{\n.reg .b128 v;\n"
+                 "ld.acquire.gpu.global.b128 v, [%2];\n"
+                 "mov.b128 {%0, %1}, v;\n}\n"
+                 : "=l"(low), "=l"(high)
+                 : "l"(entry)
+                 : "memory");
+    Entry value;
+    value.sequence = uint32_t(low);
+    value.slot = uint32_t(low >> 32);
+    value.items = uint32_t(high);
+    value.variant = uint16_t(high >> 32);
+    value.generation = uint16_t(high >> 48);
+    return value;
+}
+
+/* The store of R1 for an entry; the fence is the caller's. */
+__device__ __forceinline__ void store_entry(Entry *entry, const Entry &value)
+{
+    uint64_t low = uint64_t(value.slot) << 32 | value.sequence;
+    uint64_t high = uint64_t(value.generation) << 48 | uint64_t(value.variant) << 32 | value.items;
+    asm volatile("{\n.reg .b128 v;\n"
+                 "mov.b128 v, {%1, %2};\n"
+                 "st.relaxed.gpu.global.b128 [%0], v;\n}\n" ::"l"(entry),
+                 "l"(low), "l"(high)
+                 : "memory");
+}
+
+/* A look that no data hangs on. */
+__device__ __forceinline__ uint32_t peek_gpu(const uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
+/* R1 for one bit of a word that several write. */
+__device__ __forceinline__ void publish_bit_gpu(uint32_t *word, uint32_t bits)
+{
+    asm volatile("red.release.gpu.global.or.b32 [%0], %1;" ::"l"(word), "r"(bits) : "memory");
 }
 
 /* Tickets: no data hangs on them. */

@@ -22,9 +22,8 @@ extern "C" {
 #include <string.h>
 #include <time.h>
 
-using attnd::active_runs;
-using attnd::ActiveRun;
 using attnd::Resident;
+using attnd::ring_positions;
 using attnd::StuckNote;
 using attnd::variants_count;
 
@@ -37,7 +36,6 @@ constexpr uint64_t leave_ns = 500000000ull;
 
 struct Snapshot {
     Resident resident;
-    ActiveRun runs[active_runs];
     StuckNote notes[variants_count];
 };
 
@@ -51,8 +49,7 @@ cudaError_t health_init(attnd_backend *backend)
     Health *health = &backend->health;
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, access_illegally); /* loaded now */
-    if (error ||
-        (error = cudaStreamCreateWithFlags(&health->stream, cudaStreamNonBlocking)) ||
+    if (error || (error = cudaStreamCreateWithFlags(&health->stream, cudaStreamNonBlocking)) ||
         (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
     health->moved_ns = monotonic_ns();
@@ -65,8 +62,6 @@ static cudaError_t ask(attnd_backend *backend)
     Snapshot *to = health->snapshot;
     cudaError_t error;
     if ((error = cudaMemcpyAsync(&to->resident, backend->resident, sizeof(Resident),
-                                 cudaMemcpyDeviceToHost, health->stream)) ||
-        (error = cudaMemcpyAsync(to->runs, backend->settings.runs, sizeof(to->runs),
                                  cudaMemcpyDeviceToHost, health->stream)))
         return error;
     for (uint32_t v = 0; v < variants_count; v++)
@@ -98,18 +93,26 @@ static void say(Report *report, const char *format, ...)
     report->left -= taken;
 }
 
-static void say_runs(Report *report, const Snapshot *from)
+static void say_runs(Report *report, const Snapshot *from, const attnd_queue_head *queue)
 {
-    uint32_t end = from->resident.published, begin = from->resident.retired;
-    for (uint32_t i = begin; i != end && i - begin < active_runs; i++) {
-        const ActiveRun *run = &from->runs[i % active_runs];
+    const Resident *resident = &from->resident;
+    const char *base = reinterpret_cast<const char *>(queue);
+    const attnd_run *runs = reinterpret_cast<const attnd_run *>(base + queue->runs_offset_bytes);
+    uint32_t end = resident->published, begin = resident->retired;
+    for (uint32_t i = begin; i != end && i - begin < ring_positions; i++) {
+        const uint32_t at = i % ring_positions, slot = resident->ring_run[at];
+        const attnd::Entry *entry = &resident->ring[at];
+        const attnd::Live *live = &resident->live[at];
+        if (slot >= queue->runs || entry->sequence != i + 1)
+            continue; /* the copy caught it in the middle */
         say(report,
             "run %" PRIu32 ": slot %" PRIu32 ", session %" PRIu32 ", plan at %" PRIu64
-            ", layer %" PRIu32 ", variant %" PRIu32 ": %" PRIu32 " items, %" PRIu32
-            " taken, %" PRIu32 " done%s\n",
-            i, run->slot, run->run.session, run->run.plan_offset_bytes, run->run.layer,
-            run->variant, run->run.items, run->next_item, run->done_items,
-            run->cancelled ? ", cancelled" : "");
+            ", layer %" PRIu32 ", variant %u: %" PRIu32 " items, %" PRIu32 " taken, %" PRIu32
+            " done%s%s\n",
+            i, slot, runs[slot].session, runs[slot].plan_offset_bytes, runs[slot].layer,
+            entry->variant, entry->items, live->next_item, live->done_items & ~attnd::live_failed,
+            live->cancelled ? ", cancelled" : "",
+            slot >= queue->runs_transient ? ", by a doorbell" : "");
     }
 }
 
@@ -119,8 +122,8 @@ static void say_workers(Report *report, const Snapshot *from, uint32_t workers)
     static const char *const names[] = {"not there", "idle", "in an item", "left"};
     for (uint32_t first = 0, w = 0; first < workers; first = w) {
         uint32_t doing = from->resident.doing[first], at = from->resident.cursor[first];
-        for (w = first + 1; w < workers && from->resident.doing[w] == doing &&
-                            from->resident.cursor[w] == at;)
+        for (w = first + 1;
+             w < workers && from->resident.doing[w] == doing && from->resident.cursor[w] == at;)
             w++;
         say(report, "workers %" PRIu32 "..%" PRIu32 ": %s, at run %" PRIu32 "\n", first, w - 1,
             doing < 4 ? names[doing] : "?", at);
@@ -146,7 +149,7 @@ static void say_all(Report *report, const attnd_backend *backend)
                 " waited in vain: barrier %#" PRIx32 ", parity %" PRIu32 "\n",
                 v, from->notes[v].block, from->notes[v].thread / 32, from->notes[v].barrier,
                 from->notes[v].parity);
-    say_runs(report, from);
+    say_runs(report, from, queue);
     say_workers(report, from, backend->settings.workers);
 }
 
@@ -192,8 +195,8 @@ static uint64_t progress(const Snapshot *from)
     const Resident *resident = &from->resident;
     uint64_t sum = uint64_t(resident->published) << 32 ^ uint64_t(resident->retired) << 16 ^
                    resident->commands_head;
-    for (const ActiveRun &run : from->runs)
-        sum = sum * 31 + run.next_item + run.done_items;
+    for (const attnd::Live &live : resident->live)
+        sum = sum * 31 + live.next_item + live.done_items;
     return sum;
 }
 

@@ -14,7 +14,7 @@ extern "C" {
 #include "schemas/futex.h"
 }
 
-constexpr long nap_ns = 100000000;
+constexpr long nap_ns = 100000000, bell_nap_ns = 50000;
 
 cudaError_t kernels_wait(attnd_backend *backend)
 {
@@ -26,12 +26,37 @@ cudaError_t kernels_wait(attnd_backend *backend)
     return cudaSuccess;
 }
 
-/* A command that no dispatcher has taken. Its head is the device's word, and stands still while no
- * kernel is there. */
+/* Is a doorbell set in a mailbox in host memory? @there: is there such a mailbox at all? What is
+ * made of the bell is the dispatcher's business. */
+static bool bell_waits(const attnd_backend *backend, bool *there)
+{
+    const char *base = reinterpret_cast<const char *>(backend->config.queue);
+    const attnd_mailbox_slot *slots = reinterpret_cast<const attnd_mailbox_slot *>(
+        base + backend->config.queue->mailboxes_offset);
+    bool set = false;
+    *there = false;
+    for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++) {
+        const uint32_t memory = attnd_peek32(&slots[i].memory);
+        if (memory >= ATTND_MEMORIES_MAX || !backend->mappings[memory].host)
+            continue;
+        const char *address = static_cast<const char *>(backend->mappings[memory].host);
+        const attnd_mailbox *mailbox =
+            reinterpret_cast<const attnd_mailbox *>(address + slots[i].offset_bytes);
+        *there = true;
+        for (const uint32_t &bell : mailbox->doorbell)
+            set |= attnd_peek32(&bell) != 0;
+    }
+    return set;
+}
+
+/* A command that no dispatcher has taken, or a doorbell. The ring's head is the device's word, and
+ * stands still while no kernel is there. */
 static bool work_waits(const attnd_backend *backend)
 {
     const attnd_queue_head *queue = backend->config.queue;
-    return attnd_observe32(&queue->command_tail) != attnd_observe32(&queue->command_head);
+    bool there;
+    return attnd_observe32(&queue->command_tail) != attnd_observe32(&queue->command_head) ||
+           bell_waits(backend, &there);
 }
 
 static cudaError_t launch(attnd_backend *backend)
@@ -76,10 +101,15 @@ static cudaError_t keep_launched(attnd_backend *backend)
     return cudaSuccess;
 }
 
-/* Nothing is in flight: until the next command, or for a moment. */
-static void sleep_on(attnd_queue_head *queue, uint32_t commands)
+/* Nothing is in flight: until the next command, or for a moment. A doorbell in host memory wakes
+ * nobody, so where there is one the moment is short. */
+static void sleep_on(const attnd_backend *backend, uint32_t commands)
 {
-    const timespec nap = {0, nap_ns};
+    attnd_queue_head *queue = backend->config.queue;
+    bool bells = false;
+    if (backend->residency == ATTND_RESIDENCY_ISOLATED && bell_waits(backend, &bells))
+        return;
+    const timespec nap = {0, bells ? bell_nap_ns : nap_ns};
     attnd_poke32(&queue->command_need, 1);
     attnd_fence_full(); /* F1 */
     if (attnd_observe32(&queue->command_tail) == commands)
@@ -107,7 +137,7 @@ void *helper_main(void *argument)
         }
         uint32_t commands = attnd_observe32(&queue->command_tail);
         if (commands == tail) /* every command retires in the end */
-            sleep_on(queue, commands);
+            sleep_on(backend, commands);
         else
             attnd_relax();
     }

@@ -213,10 +213,10 @@ __device__ __forceinline__ void prefill_load(const Item &item, Loader *loader)
     if (!item.run->box_rows)
         gather_item<T, D>(item, k, v, bars, &loader->count, loader->thread);
     else if (warp == 1)
-        box_item<T, D, true>(item, &item.live->v_map, v, bars->v_full, bars->v_empty,
+        box_item<T, D, true>(item, &item.maps->v_map, v, bars->v_full, bars->v_empty,
                              &loader->count, 0, 1);
     else
-        box_item<T, D, false>(item, &item.live->k_map, k, bars->k_full, bars->k_empty,
+        box_item<T, D, false>(item, &item.maps->k_map, k, bars->k_full, bars->k_empty,
                               &loader->count, warp / 2, 2);
 }
 

@@ -291,7 +291,8 @@ int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source
         return code;
     code = check_extent(backend, &mapping, source->size_bytes, fault);
     if (code == 0) {
-        Memory memory = {reinterpret_cast<char *>(mapping.device), source->size_bytes};
+        Memory memory = {reinterpret_cast<char *>(mapping.device), source->size_bytes,
+                         source->kind == ATTND_KIND_HOST, 0};
         cudaError_t error = set_memory(backend, index, &memory);
         if (error)
             code = cuda_fault(error, fault);
@@ -304,7 +305,7 @@ int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source
 
 int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count)
 {
-    const Memory none = {NULL, 0};
+    const Memory none = {NULL, 0, 0, 0};
     int code = 0, rests = 0, was_running = backend->running;
     for (uint32_t i = 0; i < count; i++) {
         if (indices[i] >= ATTND_MEMORIES_MAX || !backend->mappings[indices[i]].kind) {

@@ -30,20 +30,34 @@ Variant variant_get(uint32_t index)
 
 __global__ void __launch_bounds__(dispatch_threads, 1) dispatch_kernel(Resident *resident)
 {
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (warp == 0)
-        dispatch_commands(resident, lane);
-    else {
-        dispatch_retires(resident, lane);
-        if (lane == 0)
-            publish_sys(&resident->host->left, 1);
+    extern __shared__ __align__(128) char state[];
+    Dispatch *dispatch = reinterpret_cast<Dispatch *>(state);
+    dispatch_begin(dispatch, resident);
+    switch (threadIdx.x / 32) {
+    case 0:
+        dispatch_commands(dispatch, resident);
+        break;
+    case 1:
+        dispatch_retires(dispatch, resident);
+        break;
+    case 2:
+        dispatch_bells(dispatch, resident);
+        break;
+    default:
+        dispatch_chores(dispatch, resident);
     }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        publish_sys(&resident->host->left, 1);
 }
 
 cudaError_t resident_prepare()
 {
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, dispatch_kernel);
+    if (!error)
+        error = cudaFuncSetAttribute(dispatch_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     int(sizeof(Dispatch)));
     for (uint32_t v = 0; v < variants_count && !error; v++) {
         Variant variant = variant_get(v);
         if (!(error = cudaFuncGetAttributes(&attributes, variant.kernel)))
@@ -58,8 +72,8 @@ cudaError_t resident_notes(const StuckNote **notes)
 {
     for (uint32_t v = 0; v < variants_count; v++) {
         void *address;
-        cudaError_t error = cudaGetSymbolAddress(
-            &address, static_cast<const void *>(variant_get(v).stuck));
+        cudaError_t error =
+            cudaGetSymbolAddress(&address, static_cast<const void *>(variant_get(v).stuck));
         if (error)
             return error;
         notes[v] = static_cast<const StuckNote *>(address);
@@ -121,7 +135,7 @@ cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cuda
     if ((error = cudaMemsetAsync(&resident->leave, 0, 4, streams[0])) ||
         (error = cudaStreamSynchronize(streams[0])))
         return error;
-    dispatch_kernel<<<1, dispatch_threads, 0, streams[0]>>>(resident);
+    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident);
     uint32_t left = uint32_t(__builtin_popcount(variants)), first = 0;
     for (uint32_t v = 0; v < variants_count; v++) {
         if (!(variants >> v & 1))

@@ -12,7 +12,7 @@
 namespace attnd
 {
 
-constexpr int dispatch_threads = 64;
+constexpr int dispatch_threads = 128; /* dispatch.cuh: a warp a duty */
 
 /* A worker kernel: (Resident *, uint32_t variant, uint32_t first_worker). */
 struct Variant {

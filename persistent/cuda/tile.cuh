@@ -60,8 +60,9 @@ template <> struct Pack<__nv_bfloat16> {
 /* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %
  * group. */
 struct Item {
-    const ActiveRun *run; /* a copy beside the consumers */
-    ActiveRun *live;      /* the run itself: what is counted, and its code */
+    const ActiveRun *run;  /* a copy beside the consumers */
+    const ActiveRun *maps; /* the run itself: its tensor maps */
+    Live *live;            /* what is counted, and its code */
     attnd_tile tile;
     attnd_entry entry;
     attnd_merge merge; /* the tile's first, if it has one */
@@ -131,12 +132,11 @@ __device__ __forceinline__ void item_load(Item *item, uint32_t index, uint32_t l
 }
 
 /* Ends the run with an error; its items go on, the first error counts. */
-__device__ __forceinline__ void run_fail(ActiveRun *live, int32_t code)
+__device__ __forceinline__ void run_fail(Live *live, uint32_t code)
 {
-    atomicCAS(reinterpret_cast<uint32_t *>(&live->code), 0u, uint32_t(code));
+    atomicCAS(&live->code, 0u, code);
+    atomicOr(&live->done_items, live_failed); /* before this item's arrival */
 }
-
-constexpr int32_t range_code = -2; /* ATTND_E_RANGE of errors.h */
 
 /* Keys below this are visible to query row @row (of the entry, from its first). */
 __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
@@ -149,19 +149,18 @@ __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
 }
 
 /* Page id @page, bounded: for one outside the pool page 0 is read and the run fails. */
-__device__ __forceinline__ uint32_t page_checked(const ActiveRun *run, ActiveRun *live,
-                                                 uint32_t page)
+__device__ __forceinline__ uint32_t page_checked(const ActiveRun *run, Live *live, uint32_t page)
 {
     if (page < run->pages)
         return page;
-    run_fail(live, range_code);
+    run_fail(live, ATTND_E_RANGE);
     return 0;
 }
 
 /* Address of a token's row in a plane. */
 template <typename T>
 __device__ __forceinline__ const T *
-kv_row(const ActiveRun *run, ActiveRun *live, const attnd_entry &entry, const char *base,
+kv_row(const ActiveRun *run, Live *live, const attnd_entry &entry, const char *base,
        const attnd_heap_plane &plane, uint32_t head, int32_t token)
 {
     uint32_t page_index = uint32_t(token) / run->page_size;
@@ -262,8 +261,12 @@ __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_
         const uint32_t *parts = run->merge_parts + merge.part_begin;
         uint32_t *arrivals = &run->arrivals[index * run->plan.heads_kv + item.kv_head];
         consumers_sync(); /* partials of all threads before the arrival of one */
-        if (consumer_thread() == 0)
-            *shared_last = arrive_gpu(arrivals) + 1 == merge.part_count;
+        if (consumer_thread() == 0) {
+            bool last = arrive_gpu(arrivals) + 1 == merge.part_count;
+            *shared_last = last;
+            if (last) /* a prepared run finds it as it was */
+                *arrivals = 0;
+        }
         consumers_sync();
         if (!*shared_last)
             continue;
@@ -278,7 +281,7 @@ __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_
 
 /* Stores 64 rows of new K and V in their pages. */
 template <typename T>
-__device__ __forceinline__ void append_item(const ActiveRun *run, ActiveRun *live, uint32_t index)
+__device__ __forceinline__ void append_item(const ActiveRun *run, Live *live, uint32_t index)
 {
     const attnd_plan_head &plan = run->plan;
     uint32_t row_begin = index * 64, row_end = min(row_begin + 64, plan.rows);

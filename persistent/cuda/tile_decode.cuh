@@ -81,7 +81,7 @@ __device__ __forceinline__ uint32_t movmatrix_trans(uint32_t value)
  * tokens of K, 16-31 of V. */
 struct BlockWalk {
     const ActiveRun *run;
-    ActiveRun *live;
+    Live *live;
     const char *base;                  /* plane and head */
     const int32_t *page_list;          /* of the entry */
     int64_t stride_page, stride_token; /* bytes */

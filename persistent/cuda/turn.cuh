@@ -23,14 +23,15 @@ constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp t
 
 struct Turn {
     Item item;
-    uint64_t begin_ns; /* written by a consumer */
-    uint32_t index;
+    uint64_t begin_ns;     /* written by a consumer */
+    uint32_t index, items; /* of the run */
     Path path;
 };
 
-/* A run's constant part, copied once for all its items: what consumers read is next to them. */
-constexpr uint32_t run_copy_bytes = offsetof(ActiveRun, next_item);
-static_assert(run_copy_bytes % 16 == 0, "whole vectors");
+/* A run's constant part, copied once for all its items: what consumers read is next to them. A
+ * vector a lane. */
+constexpr uint32_t run_copy_bytes = offsetof(ActiveRun, k_map);
+static_assert(run_copy_bytes == 32 * 16, "a vector a lane");
 
 struct Turns {
     Turn slot[turn_slots];
@@ -82,7 +83,7 @@ struct Taker {
     Resident *resident;
     Turns *turns;
     uint32_t worker, variant, cursor;
-    uint32_t copied; /* 1 + the run whose copy is in run_copy[copy] */
+    uint32_t copied; /* 1 + the position whose run is in run_copy[copy] */
     uint32_t copy;
     uint32_t copy_used; /* the one the last turn refers to */
     uint32_t settled;   /* turns accounted for */
@@ -90,40 +91,46 @@ struct Taker {
 
 constexpr uint32_t nothing = 0xffffffffu;
 
-/* The copy of the run the cursor is at; the one the turn before refers to is left alone. */
-__device__ __forceinline__ const ActiveRun *taker_run(Taker *taker)
+/* The last item of a run is done. The arrival that said so was acq_rel, and so was every other
+ * item's before it: all of o and lse, whichever CTA stored it, is before this in causality order.
+ * - The answer to a doorbell is released at system scope by this same thread: whoever acquires it,
+ *   an engine's stream in another process, sees o. No other warp lies on that way.
+ * - The done bit, behind the answer, hands the position to the dispatcher, which writes a retire or
+ *   only takes note. The memory that the answer lies in is not let go before. */
+__device__ __forceinline__ void run_done(Resident *resident, const Item &item, bool failed)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    if (taker->copied != taker->cursor + 1) {
-        const ActiveRun *run = &taker->resident->runs[taker->cursor % active_runs];
-        taker->copy = taker->copy_used ^ 1;
-        uint4 *to = reinterpret_cast<uint4 *>(taker->turns->run_copy[taker->copy]);
-#pragma unroll
-        for (uint32_t i = 0; i < (run_copy_bytes / 16 + 31) / 32; i++)
-            if (i * 32 + lane < run_copy_bytes / 16)
-                to[i * 32 + lane] = __ldcg(reinterpret_cast<const uint4 *>(run) + i * 32 + lane);
-        taker->copied = taker->cursor + 1;
-        __syncwarp();
+    Live *live = item.live;
+    uint32_t *answer = item.run->answer;
+    if (answer && failed) {
+        const uint32_t code = peek_gpu(&live->code);
+        uint32_t *error = answer + ATTND_LANES_MAX; /* struct attnd_mailbox */
+        if (!observe_sys(error))
+            publish_sys(error, code);
+        publish_sys(answer, 1 + code);
+    } else if (answer) {
+        publish_sys(answer, 1);
     }
-    return reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy]);
+    const uint32_t position = uint32_t(live - resident->live);
+    publish_bit_gpu(&resident->done[position / 32], 1u << position % 32);
 }
 
-/* A turn that every warp has left: counts its item, and with the last item of a run hands the run
- * to the dispatcher. One lane. What the consumers stored is covered: they left by an arrival that
- * releases to the CTA, this lane saw it, and its own arrival releases to the GPU. */
-template <int D> __device__ __forceinline__ void turn_settle(const Turn *turn)
+/* A turn that every warp has left: counts its item, and the last item of a run ends it. One lane.
+ * What the consumers stored is covered: they left by an arrival that releases to the CTA, this lane
+ * saw it, and its own arrival releases to the GPU. */
+template <int D> __device__ __forceinline__ void turn_settle(Resident *resident, const Turn *turn)
 {
     const Item &item = turn->item;
-    ActiveRun *run = item.live;
+    Live *live = item.live;
     const uint64_t end_ns = clock_ns();
     if (turn->path >= path_naive && item.kv_end > item.kv_begin)
-        atomicAdd(&run->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
-    atomicAdd(&run->busy_ns, static_cast<unsigned long long>(end_ns - turn->begin_ns));
-    atomicMax(&run->end_ns, static_cast<unsigned long long>(end_ns));
+        atomicAdd(&live->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
+    atomicAdd(&live->busy_ns, static_cast<unsigned long long>(end_ns - turn->begin_ns));
+    atomicMax(&live->end_ns, static_cast<unsigned long long>(end_ns));
     if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
         return;
-    if (arrive_gpu(&run->done_items) + 1 == run->run.items)
-        publish_gpu(&run->state, run_finished);
+    const uint32_t before = arrive_gpu(&live->done_items);
+    if ((before & ~live_failed) + 1 == turn->items)
+        run_done(resident, item, before & live_failed);
 }
 
 /* Settles turns before @end, in order: all of them if @wait, else those that are over. Return: true
@@ -138,45 +145,93 @@ template <int D> __device__ __forceinline__ bool taker_settle(Taker *taker, uint
         else if (!__all_sync(0xffffffffu, barrier_peek(&turns->empty[slot], parity)))
             return false;
         if (threadIdx.x % 32 == 0)
-            turn_settle<D>(&turns->slot[slot]);
+            turn_settle<D>(taker->resident, &turns->slot[slot]);
         __syncwarp();
     }
     return true;
 }
 
-/* The next item, or `nothing` when the kernel is to leave. @copy: of its run. */
+constexpr uint32_t settle_looks = 16;
+
+/* The entry the cursor is at, as soon as it is there; settles what is over meanwhile. Return: false
+ * when the kernel is to leave. */
 template <int D>
-__device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, const ActiveRun **copy)
+__device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry *entry)
+{
+    const Resident *resident = taker->resident;
+    const Entry *at = &resident->ring[taker->cursor % ring_positions];
+    for (;;) {
+        uint32_t leave = peek_gpu(&resident->leave); /* in flight together with the entry */
+        *entry = observe_entry(at);                  /* A1 */
+        if (entry->sequence == taker->cursor + 1)
+            return true;
+        /* Somebody waits for the end of what is in hand: shared memory is looked at more often. */
+        bool settled = taker_settle<D>(taker, number, false);
+        for (uint32_t i = 0; i < settle_looks && !settled; i++)
+            settled = taker_settle<D>(taker, number, false);
+        if (settled && leave && observe_gpu(&resident->leave)) {
+            /* All that was ever published was so before `leave`: a look after it is the last. */
+            *entry = observe_entry(at);
+            return entry->sequence == taker->cursor + 1;
+        }
+        __nanosleep(32);
+    }
+}
+
+/* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy_used] then,
+ * with the generation's lengths. A worker that has nothing in hand takes a ticket at once, while
+ * the copy is on its way; one that has looks first whether it should. @cancelled: the run is. */
+template <int D>
+__device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Entry *entry,
+                                              bool *cancelled)
 {
     Resident *resident = taker->resident;
     const uint32_t lane = threadIdx.x % 32;
-    for (;;) {
-        while (taker->cursor != observe_gpu(&resident->published)) { /* A1 */
-            ActiveRun *run = &resident->runs[taker->cursor % active_runs];
-            uint32_t next = *reinterpret_cast<volatile uint32_t *>(&run->next_item);
-            *copy = taker_run(taker);
-            uint32_t items = (*copy)->variant == taker->variant ? (*copy)->run.items : 0;
-            next = __shfl_sync(0xffffffffu, next, 0);
-            if (next < items) {
-                if (next + resident->workers > items)
+    while (taker_entry<D>(taker, number, entry)) {
+        Live *live = &resident->live[taker->cursor % ring_positions];
+        if (entry->variant == taker->variant) {
+            bool take = true;
+            if (!taker_settle<D>(taker, number, false)) {
+                uint32_t next = peek_gpu(&live->next_item);
+                take = next < entry->items;
+                if (take && next + resident->workers > entry->items)
                     taker_settle<D>(taker, number, true);
-                uint32_t item = 0;
-                if (lane == 0)
-                    item = take_gpu(&run->next_item);
-                item = __shfl_sync(0xffffffffu, item, 0);
-                if (item < items) {
-                    taker->copy_used = taker->copy;
-                    return item;
-                }
             }
-            taker->cursor++;
-            if (lane == 0)
-                publish_gpu(&resident->cursor[taker->worker], taker->cursor);
+            const bool fresh = taker->copied != taker->cursor + 1;
+            uint32_t item = nothing, flag = 0;
+            uint4 part = {};
+            if (take) {
+                if (lane == 0) {
+                    item = take_gpu(&live->next_item);
+                    flag = peek_gpu(&live->cancelled);
+                }
+                if (fresh)
+                    part = __ldcg(reinterpret_cast<const uint4 *>(&resident->runs[entry->slot]) +
+                                  lane);
+                item = __shfl_sync(0xffffffffu, item, 0);
+            }
+            if (take && item < entry->items) {
+                *cancelled = __shfl_sync(0xffffffffu, flag, 0);
+                if (fresh) {
+                    taker->copy = taker->copy_used ^ 1;
+                    char *to = taker->turns->run_copy[taker->copy];
+                    reinterpret_cast<uint4 *>(to)[lane] = part;
+                    taker->copied = taker->cursor + 1;
+                    __syncwarp();
+                    ActiveRun *run = reinterpret_cast<ActiveRun *>(to);
+                    if (lane == 0)
+                        run->kv_len += uint64_t(entry->generation) * run->plan.entries_max;
+                    __syncwarp();
+                }
+                taker->copy_used = taker->copy;
+                return item;
+            }
         }
-        if (taker_settle<D>(taker, number, false) && observe_gpu(&resident->leave))
-            return nothing;
-        __nanosleep(64);
+        taker->cursor++;
+        if (lane == 0)
+            publish_gpu(&resident->cursor[taker->worker], taker->cursor);
     }
+    return nothing;
 }
 
 /* 16 rows of 256 dims do not fit in the decode loop's registers. */
@@ -191,21 +246,24 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
         if (number >= turn_slots)
             taker_settle<D>(taker, number - turn_slots + 1, true);
         Turn *turn = &taker->turns->slot[number % turn_slots];
-        const ActiveRun *copy = nullptr;
         if (lane == 0)
             resident->doing[taker->worker] = state_idle;
-        const uint32_t index = take_item<D>(taker, number, &copy);
-        ActiveRun *run = &resident->runs[taker->cursor % active_runs];
+        Entry entry;
+        bool cancelled = false;
+        const uint32_t index = take_item<D>(taker, number, &entry, &cancelled);
         Path path = path_leave;
         if (index != nothing) {
-            const uint32_t cancelled = observe_gpu(&run->cancelled);
+            const ActiveRun *copy =
+                reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy_used]);
             if (lane == 0) {
                 turn->index = index;
+                turn->items = entry.items;
                 turn->item.run = copy;
-                turn->item.live = run;
+                turn->item.maps = &resident->runs[entry.slot];
+                turn->item.live = &resident->live[taker->cursor % ring_positions];
             }
             __syncwarp();
-            if (copy->run.kind == ATTND_RUN_APPEND) {
+            if (copy->kind == ATTND_RUN_APPEND) {
                 path = path_append;
             } else {
                 item_load(&turn->item, index, lane);

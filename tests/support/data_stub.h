@@ -82,6 +82,12 @@ int attnd_data_caught_up(struct attnd_client *client)
     return 1;
 }
 
+int attnd_data_expecting(void *service)
+{
+    (void)service;
+    return 0;
+}
+
 void attnd_data_asleep(void *service, int asleep)
 {
     (void)service;

@@ -1,0 +1,307 @@
+/*
+ * bells.cuh - doorbells: how an engine's stream begins a run without the host.
+ *
+ * A mailbox has a doorbell, an answer and an error for each lane, and its engine may write anything
+ * there at any time. A warp reads all doorbells of a mailbox with one load; a lane of the warp has
+ * two. What is set is checked (is there such a prepared run, is it this mailbox's and lane's, is
+ * its plan held) and published, all that were found at once under one fence. A bell that cannot
+ * begin now, for want of room or of a plan, stays where it is and is looked at again: there is no
+ * queue that could fill, and parking loses none.
+ *
+ * Orders. Ring: the fence between the load of the doorbell and the store of the entry acquires what
+ * the engine stored before it rang (q, K, V) and releases it to the worker. The doorbell is cleared
+ * before that fence, hence before the answer: an engine that has its answer and rings again is not
+ * wiped out. Twice: a lane's busy bit is read before its doorbell is loaded. If it was clear, all
+ * of the last run of the lane, the clearing of its doorbell included, came before that load.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_BELLS_CUH
+#define ATTND_PERSISTENT_CUDA_BELLS_CUH
+
+#include "persistent/cuda/dispatch_state.cuh"
+
+namespace attnd
+{
+
+constexpr uint32_t bell_pairs = ATTND_LANES_MAX / 2;
+static_assert(bell_pairs == 32, "two lanes of a mailbox a lane of the warp");
+
+/* One look at a mailbox. */
+struct Bells {
+    uint32_t index;         /* of the mailbox */
+    attnd_mailbox *mailbox; /* NULL: none was looked at */
+    uint32_t value[2];      /* doorbells 2 * lane, 2 * lane + 1; one that is busy counts as 0 */
+};
+
+__device__ __forceinline__ uint64_t observe_busy(const Dispatch *dispatch, uint32_t index)
+{
+    uint64_t value;
+    asm volatile("ld.acquire.cta.u64 %0, [%1];"
+                 : "=l"(value)
+                 : "l"(&dispatch->busy[index])
+                 : "memory");
+    return value;
+}
+
+__device__ __forceinline__ Bells look_at_mailbox(const Dispatch *dispatch, uint32_t index)
+{
+    Bells bells = {index, nullptr, {0, 0}};
+    uint64_t busy = observe_busy(dispatch, index); /* before the load: see above */
+    bells.mailbox = *const_cast<attnd_mailbox *const volatile *>(&dispatch->mailboxes[index]);
+    if (!bells.mailbox)
+        return bells;
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t first, second;
+    asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(first), "=r"(second)
+                 : "l"(&bells.mailbox->doorbell[2 * lane])
+                 : "memory");
+    bells.value[0] = busy >> (2 * lane) & 1 ? 0 : first;
+    bells.value[1] = busy >> (2 * lane + 1) & 1 ? 0 : second;
+    return bells;
+}
+
+__device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+enum Verdict { verdict_none, verdict_begin, verdict_refuse };
+
+/* What becomes of a doorbell. Under the lock. @code: of a refusal; 0: nothing is to be done. */
+__device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident *resident,
+                                              uint32_t mailbox, uint32_t bell, uint32_t value,
+                                              Prepared *run, uint32_t *code)
+{
+    const uint32_t index = value - 1 - dispatch->transient;
+    *code = ATTND_E_UNKNOWN;
+    if (value - 1 < dispatch->transient || index >= dispatch->prepared_count)
+        return verdict_refuse;
+    *run = dispatch->prepared[index];
+    constexpr uint8_t good = prepared_there | prepared_owned;
+    if ((run->state & good) != good || run->mailbox != mailbox || run->lane != bell)
+        return verdict_refuse;
+    if (run->state & prepared_held)
+        return verdict_none;
+    *code = run->code;
+    if (run->code || !run->items)
+        return verdict_refuse;
+    if (!(resident->resident >> run->variant & 1)) {
+        publish_cta(&dispatch->wanted, run->variant + 1u);
+        return verdict_none;
+    }
+    return verdict_begin;
+}
+
+/* Answers a lane whose doorbell was cleared. */
+__device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *mailbox,
+                                            uint32_t index, uint32_t bell, uint32_t code)
+{
+    uint32_t error;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
+                 : "=r"(error)
+                 : "l"(&mailbox->error[bell])
+                 : "memory");
+    if (code && !error)
+        store_relaxed_sys(&mailbox->error[bell], code);
+    publish_sys(&mailbox->answer[bell], 1 + code);
+    if (code) {
+        MailboxSums *sums = &dispatch->sums[index];
+        atomicExch(&sums->error, code);
+        atomicExch(&sums->error_lane, bell);
+        atomicAdd(&sums->errors, 1);
+    }
+    atomicAdd(&dispatch->sums[index].runs, 1);
+}
+
+/* One doorbell of each lane of the warp. */
+__device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident,
+                                          const Bells &bells, uint32_t half)
+{
+    const uint32_t lane = threadIdx.x % 32, bell = 2 * lane + half, value = bells.value[half];
+    const uint32_t below = (1u << lane) - 1;
+    attnd_mailbox *mailbox = bells.mailbox;
+    Prepared run = {};
+    uint32_t code = 0;
+    dispatch_lock(dispatch);
+    Verdict verdict = verdict_none;
+    /* Unwatched since the look: its memory may be about to go. */
+    if (value && dispatch->mailboxes[bells.index] == mailbox && !dispatch->closing)
+        verdict = judge_bell(dispatch, resident, bells.index, bell, value, &run, &code);
+    uint32_t begins = __ballot_sync(0xffffffffu, verdict == verdict_begin);
+    const uint32_t first = dispatch->published, room = dispatch->ready - first;
+    const uint32_t rank = __popc(begins & below);
+    if (verdict == verdict_begin && rank >= room)
+        verdict = verdict_none;
+    if (verdict != verdict_none)
+        store_relaxed_sys(&mailbox->doorbell[bell], 0);
+    if (verdict == verdict_begin) {
+        const uint32_t at = first + rank, index = value - 1 - dispatch->transient;
+        dispatch->positions[at % ring_positions] = {
+            0, value - 1, 0, run.items, bells.index * ATTND_LANES_MAX + bell, run.plan, 1};
+        atomicOr(&dispatch->busy[bells.index], 1ull << bell);
+        fence_sys(); /* A1 of the doorbell, R1 of the entry */
+        store_entry(&resident->ring[at % ring_positions],
+                    {at + 1, ring_positions + index, run.items, run.variant, run.generation});
+    }
+    __syncwarp();
+    if (lane == 0)
+        dispatch->published = first + min(uint32_t(__popc(begins)), room);
+    dispatch_unlock(dispatch);
+    if (verdict == verdict_refuse)
+        refuse_bell(dispatch, mailbox, bells.index, bell, code);
+    __syncwarp();
+}
+
+/* Begins what can begin of a look. The whole warp. Return: true if a doorbell was set. */
+__device__ __forceinline__ bool take_bells(Dispatch *dispatch, Resident *resident,
+                                           const Bells &bells)
+{
+    bool any = false;
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++)
+        if (__any_sync(0xffffffffu, bells.value[half] != 0)) {
+            take_half(dispatch, resident, bells, half);
+            any = true;
+        }
+    return any;
+}
+
+/* ---- which mailboxes are watched --------------------------------------------------------------
+ */
+
+/* One thread under the lock; or, before the warps part, one for each mailbox. */
+__device__ __forceinline__ void list_mailbox(Dispatch *dispatch, const Resident *resident,
+                                             uint32_t index, attnd_mailbox *mailbox, uint32_t host)
+{
+    const attnd_mailbox_slot *slot = mailbox_slot(resident, index);
+    MailboxSums *sums = &dispatch->sums[index]; /* they go on */
+    sums->runs = sums->told = load_host8(&slot->runs);
+    sums->tiles = load_host8(&slot->tiles);
+    sums->busy_ns = load_host8(&slot->busy_ns);
+    sums->kv_bytes = load_host8(&slot->kv_bytes);
+    sums->errors = load_host4(&slot->errors);
+    sums->error = load_host4(&slot->error_code);
+    sums->error_lane = load_host4(&slot->error_lane);
+    dispatch->mailboxes[index] = mailbox;
+    if (host)
+        dispatch->host_list[atomicAdd(&dispatch->host_count, 1)] = uint8_t(index);
+    else
+        dispatch->device_list[atomicAdd(&dispatch->device_count, 1)] = uint8_t(index);
+}
+
+__device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resident,
+                                              uint32_t index, attnd_mailbox *mailbox, uint32_t host)
+{
+    dispatch_lock(dispatch);
+    if (threadIdx.x % 32 == 0) {
+        list_mailbox(dispatch, resident, index, mailbox, host);
+        resident->mailboxes[index] = mailbox;
+        resident->mailbox_host[index] = host;
+    }
+    dispatch_unlock(dispatch);
+}
+
+__device__ __forceinline__ void unlist(uint8_t *list, uint32_t *count, uint32_t index)
+{
+    for (uint32_t i = 0; i < *count; i++)
+        if (list[i] == index) {
+            list[i] = list[--*count];
+            return;
+        }
+}
+
+__device__ __forceinline__ void unwatch_mailbox(Dispatch *dispatch, Resident *resident,
+                                                uint32_t index)
+{
+    dispatch_lock(dispatch);
+    if (threadIdx.x % 32 == 0) {
+        unlist(dispatch->device_list, &dispatch->device_count, index);
+        unlist(dispatch->host_list, &dispatch->host_count, index);
+        dispatch->mailboxes[index] = nullptr;
+        resident->mailboxes[index] = nullptr;
+    }
+    /* What was prepared for this session is not found by whoever gets the slot next. */
+    for (uint32_t i = threadIdx.x % 32; i < dispatch->prepared_count; i += 32)
+        if (dispatch->prepared[i].state && dispatch->prepared[i].mailbox == index) {
+            dispatch->prepared[i].state &= uint8_t(~prepared_owned);
+            resident->prepared[i] = dispatch->prepared[i];
+        }
+    dispatch_unlock(dispatch);
+}
+
+/* Before the first look. Lanes of a new mailbox are at rest: answered, not rung. In one that
+ * another worker watched, a lane neither rung nor answered is one whose run that worker took with
+ * it: its stream waits, and is told. The whole warp. */
+__device__ __forceinline__ void greet_mailbox(attnd_mailbox *mailbox, bool fresh)
+{
+    for (uint32_t bell = threadIdx.x % 32; bell < ATTND_LANES_MAX; bell += 32) {
+        uint32_t doorbell = observe_sys(&mailbox->doorbell[bell]);
+        uint32_t answer = observe_sys(&mailbox->answer[bell]);
+        if (fresh) {
+            store_relaxed_sys(&mailbox->doorbell[bell], 0);
+            store_relaxed_sys(&mailbox->error[bell], 0);
+            store_relaxed_sys(&mailbox->answer[bell], 1);
+        } else if (!doorbell && !answer) {
+            if (!observe_sys(&mailbox->error[bell]))
+                store_relaxed_sys(&mailbox->error[bell], ATTND_E_WORKER_RESTARTED);
+            publish_sys(&mailbox->answer[bell], 1 + ATTND_E_WORKER_RESTARTED);
+        }
+    }
+    fence_sys(); /* before the command's answer */
+    __syncwarp();
+}
+
+/* ---- who looks --------------------------------------------------------------------------------
+ */
+
+/* One of the mailboxes in host memory, in turn. The load is in flight when this returns. */
+__device__ __forceinline__ Bells look_at_host(const Dispatch *dispatch, uint32_t pass)
+{
+    if (!dispatch->host_count)
+        return {0, nullptr, {0, 0}};
+    return look_at_mailbox(dispatch, dispatch->host_list[pass % dispatch->host_count]);
+}
+
+/* Is any doorbell set anywhere? For a kernel that leaves when there is nothing to do. */
+__device__ __forceinline__ bool bells_pending(const Dispatch *dispatch)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < dispatch->device_count + dispatch->host_count; i++) {
+        bool device = i < dispatch->device_count;
+        Bells bells =
+            look_at_mailbox(dispatch, device ? dispatch->device_list[i]
+                                             : dispatch->host_list[i - dispatch->device_count]);
+        any |= bells.value[0] || bells.value[1];
+    }
+    return __any_sync(0xffffffffu, any);
+}
+
+/* The warp that watches mailboxes in device memory: a few loads in flight at a time. */
+__device__ __forceinline__ void dispatch_bells(Dispatch *dispatch, Resident *resident)
+{
+    constexpr uint32_t looks = 4;
+    while (!observe_cta(&dispatch->closing)) {
+        const uint32_t count = observe_cta(&dispatch->device_count);
+        for (uint32_t base = 0; base < count; base += looks) {
+            Bells bells[looks];
+#pragma unroll
+            for (uint32_t i = 0; i < looks; i++) {
+                bells[i] = {0, nullptr, {0, 0}};
+                if (base + i < count)
+                    bells[i] = look_at_mailbox(dispatch, dispatch->device_list[base + i]);
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < looks; i++)
+                take_bells(dispatch, resident, bells[i]);
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            publish_cta(&dispatch->bell_rounds, dispatch->bell_rounds + 1);
+        if (!count)
+            __nanosleep(500);
+    }
+}
+
+} // namespace attnd
+
+#endif

@@ -1,0 +1,167 @@
+/*
+ * dispatch_state.cuh - what the dispatcher's warps share, in shared memory of their CTA.
+ *
+ * Two warps publish runs: one those of the command ring, from host memory, one those that doorbells
+ * name, from device memory. Each finds out all it needs on its own, bus trips and all; only the
+ * publication, an entry in the ring, is under a lock, and that is held for a fence and a store.
+ *
+ * A position of the ring is `ready` when its last run is retired, every worker's cursor is past it
+ * and its live line is zero; the watching warp sees to that ahead of time.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_DISPATCH_STATE_CUH
+#define ATTND_PERSISTENT_CUDA_DISPATCH_STATE_CUH
+
+#include "persistent/cuda/device.cuh"
+
+namespace attnd
+{
+
+/* A published run, as the dispatcher remembers it. */
+struct Position {
+    uint64_t begin_ns;
+    uint32_t run; /* of the run table */
+    uint32_t tag, items;
+    uint32_t bell; /* mailbox * ATTND_LANES_MAX + lane; ATTND_NONE: it came by the command ring */
+    uint32_t plan; /* as in Prepared */
+    uint32_t active;
+};
+
+/* An answer to a command that is no run in flight: from the warp that takes commands to the one
+ * that writes retires. */
+struct Direct {
+    uint32_t kind, run, tag;
+    int32_t code;
+};
+constexpr uint32_t direct_max = 32;
+
+/* A command that is answered when certain runs have ended. */
+struct Pending {
+    uint32_t kind, run, tag;
+    uint32_t plan;  /* HOLD */
+    uint32_t round; /* MAILBOX: when the watching began to look elsewhere */
+};
+constexpr uint32_t pending_max = 64;
+
+/* Of the runs that a mailbox rang: struct attnd_mailbox_slot. */
+struct MailboxSums {
+    unsigned long long runs, tiles, busy_ns, kv_bytes;
+    uint32_t errors, error, error_lane, zero;
+    unsigned long long told; /* runs that the host knows of */
+};
+
+struct Dispatch {
+    uint32_t lock;
+    uint32_t closing;                   /* nothing is published any more */
+    uint32_t ended;                     /* and every command that was taken is answered */
+    uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
+    uint32_t published, ready, retired; /* positions, free-running */
+    uint32_t commands_head;             /* commands taken */
+    uint32_t bell_rounds;               /* of the warp that watches mailboxes in device memory */
+    uint32_t direct_head, direct_tail;
+    Direct direct[direct_max];
+    Pending pending[pending_max];
+    uint32_t pending_count;
+    uint32_t transient, prepared_count; /* of the run table: doorbells name the second part */
+    uint32_t device_count, host_count;  /* mailboxes watched, by where they lie */
+    uint8_t device_list[ATTND_MAILBOXES_MAX], host_list[ATTND_MAILBOXES_MAX];
+    attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* NULL: not watched */
+    unsigned long long busy[ATTND_MAILBOXES_MAX];  /* bit l: a run that lane l rang is in flight */
+    MailboxSums sums[ATTND_MAILBOXES_MAX];
+    Position positions[ring_positions];
+    uint32_t finished[ring_positions / 32]; /* retired, but not yet all before it */
+    alignas(16) attnd_command command;      /* the one in hand */
+    ActiveRun build;                        /* the run it becomes */
+    Prepared prepared[prepared_max];
+};
+
+__device__ __forceinline__ uint32_t observe_cta(const uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void publish_cta(uint32_t *word, uint32_t value)
+{
+    asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+/* The whole warp. */
+__device__ __forceinline__ void dispatch_lock(Dispatch *dispatch)
+{
+    if (threadIdx.x % 32 == 0) {
+        uint32_t was;
+        do {
+            asm volatile("atom.acquire.cta.exch.b32 %0, [%1], 1;"
+                         : "=r"(was)
+                         : "l"(&dispatch->lock)
+                         : "memory");
+        } while (was);
+    }
+    __syncwarp();
+}
+
+__device__ __forceinline__ void dispatch_unlock(Dispatch *dispatch)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        publish_cta(&dispatch->lock, 0);
+}
+
+/* Acquires what was loaded before it and releases to what is stored after it, at system scope: who
+ * rang may be another process's stream. */
+__device__ __forceinline__ void fence_sys()
+{
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+__device__ __forceinline__ void fence_gpu()
+{
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+/* Host memory, one word. */
+__device__ __forceinline__ uint32_t load_host4(const void *from)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ uint64_t load_host8(const void *from)
+{
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ attnd_mailbox_slot *mailbox_slot(const Resident *resident,
+                                                            uint32_t index)
+{
+    char *queue = reinterpret_cast<char *>(resident->queue);
+    return reinterpret_cast<attnd_mailbox_slot *>(queue + resident->queue->mailboxes_offset) +
+           index;
+}
+
+/* A run of the command ring becomes visible to the workers. The whole warp. Return: false if there
+ * is no room. */
+__device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *resident, Entry entry,
+                                            const Position &position)
+{
+    dispatch_lock(dispatch);
+    const uint32_t at = dispatch->published;
+    const bool room = at != dispatch->ready && !dispatch->closing;
+    if (room && threadIdx.x % 32 == 0) {
+        dispatch->positions[at % ring_positions] = position;
+        entry.sequence = at + 1;
+        fence_gpu(); /* R1: the resolved run, which this warp stored */
+        store_entry(&resident->ring[at % ring_positions], entry);
+        dispatch->published = at + 1;
+    }
+    dispatch_unlock(dispatch);
+    return room;
+}
+
+} // namespace attnd
+
+#endif

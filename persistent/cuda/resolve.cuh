@@ -1,0 +1,255 @@
+/*
+ * resolve.cuh - from a run descriptor to pointers: plans mirrored in device memory, places looked
+ * up, tensor maps made. By one warp; what many lanes can do at once they do, because a run waits
+ * for this.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_RESOLVE_CUH
+#define ATTND_PERSISTENT_CUDA_RESOLVE_CUH
+
+#include "persistent/cuda/dispatch_state.cuh"
+
+namespace attnd
+{
+
+/* One warp copies host -> device, 16 bytes a lane, eight loads in flight. */
+__device__ __forceinline__ void copy_in(char *to, const char *from, uint64_t bytes, uint32_t lane)
+{
+    uint4 *out = reinterpret_cast<uint4 *>(to);
+    const uint4 *in = reinterpret_cast<const uint4 *>(from);
+    uint64_t count = (bytes + 15) / 16;
+    for (uint64_t base = 0; base < count; base += 256) {
+        uint4 part[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint64_t index = base + i * 32 + lane;
+            if (index < count)
+                part[i] = load_host(in + index);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint64_t index = base + i * 32 + lane;
+            if (index < count)
+                out[index] = part[i];
+        }
+    }
+}
+
+/* Private to the device, in the reserved words of a plan's copy: 1 if an entry has more packed rows
+ * than the decode loop takes. */
+__device__ __forceinline__ uint64_t *plan_many(attnd_plan_head *head)
+{
+    return &head->zero[0];
+}
+
+/* Brings the device copy of a plan up to date with the versions a command carries. The daemon
+ * writes arrays, then versions, then the command: what they cover is complete. The whole warp. */
+__device__ __forceinline__ void mirror_plan(Resident *resident, uint64_t plan_offset,
+                                            uint32_t set_version, uint32_t advance_version)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const char *host = reinterpret_cast<const char *>(resident->queue) + plan_offset;
+    char *copy = resident->mirror + plan_offset;
+    attnd_plan_head *head = reinterpret_cast<attnd_plan_head *>(copy);
+    bool fresh = head->set_version != set_version;
+    bool longer = fresh || head->advance_version != advance_version;
+    __syncwarp();
+    if (!longer)
+        return;
+    copy_in(copy, host, sizeof(attnd_plan_head), lane);
+    __syncwarp();
+    if (fresh) {
+        copy_in(copy + head->entries_offset_bytes, host + head->entries_offset_bytes,
+                uint64_t(head->entries) * sizeof(attnd_entry), lane);
+        copy_in(copy + head->tiles_offset_bytes, host + head->tiles_offset_bytes,
+                uint64_t(head->tiles) * sizeof(attnd_tile), lane);
+        copy_in(copy + head->merges_offset_bytes, host + head->merges_offset_bytes,
+                uint64_t(head->merges) * sizeof(attnd_merge), lane);
+        copy_in(copy + head->merge_parts_offset_bytes, host + head->merge_parts_offset_bytes,
+                uint64_t(head->parts) * sizeof(uint32_t), lane);
+        __syncwarp();
+    }
+    const attnd_entry *entries =
+        reinterpret_cast<const attnd_entry *>(copy + head->entries_offset_bytes);
+    uint64_t pages = 0;
+    if (head->entries)
+        pages =
+            uint64_t(entries[head->entries - 1].page_begin) + entries[head->entries - 1].page_count;
+    copy_in(copy + head->kv_pages_offset_bytes, host + head->kv_pages_offset_bytes,
+            pages * sizeof(int32_t), lane);
+    copy_in(copy + head->kv_len_offset_bytes, host + head->kv_len_offset_bytes,
+            uint64_t(ATTND_GENERATIONS) * head->entries_max * sizeof(int32_t), lane);
+    bool many = false;
+    for (uint32_t i = lane; i < head->entries; i += 32)
+        many |= entries[i].row_count * head->group > 8;
+    many = __any_sync(0xffffffffu, many);
+    if (lane == 0) { /* not what the head copy carried: it may be newer than the arrays */
+        head->set_version = set_version;
+        head->advance_version = advance_version;
+        *plan_many(head) = many;
+    }
+    __syncwarp();
+}
+
+/* cp.async and TMA move 16 bytes: what does not keep that alignment takes the naive way. */
+__device__ __forceinline__ bool rows_aligned(const ActiveRun *run)
+{
+    const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
+    uint64_t strides = uint64_t(k.stride_page) | uint64_t(k.stride_token) |
+                       uint64_t(k.stride_head) | uint64_t(v.stride_page) |
+                       uint64_t(v.stride_token) | uint64_t(v.stride_head) |
+                       uint64_t(run->plan.q_stride_row) | uint64_t(run->plan.q_stride_head);
+    uint64_t bases = uint64_t(run->k_base) | uint64_t(run->v_base) | uint64_t(run->q);
+    return strides % 8 == 0 && bases % 16 == 0;
+}
+
+/* A plane as a tensor map of 5 dimensions: dim in panel, token in page, panel of 64 dims, head,
+ * page. */
+__device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from, const char *base,
+                                          const attnd_heap_plane &plane, uint32_t dim,
+                                          uint32_t page_size, uint32_t heads, uint32_t pages)
+{
+    const uint4 *in = reinterpret_cast<const uint4 *>(from);
+    uint4 *out = reinterpret_cast<uint4 *>(map);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        out[i] = in[i];
+    asm volatile("tensormap.replace.tile.global_address.global.b1024.b64 [%0], %1;" ::"l"(map),
+                 "l"(base)
+                 : "memory");
+    uint64_t token = uint64_t(plane.stride_token) * 2, head = uint64_t(plane.stride_head) * 2;
+    uint64_t page = uint64_t(plane.stride_page) * 2;
+    asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;\n"
+                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 2, %2;\n"
+                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 3, %3;\n"
+                 "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 4, %4;\n" ::"l"(map),
+                 "r"(page_size), "r"(dim / 64), "r"(heads), "r"(pages)
+                 : "memory");
+    asm volatile("tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 0, %1;\n"
+                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 2, %2;\n"
+                 "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 3, %3;\n" ::"l"(map),
+                 "l"(token), "l"(head), "l"(page)
+                 : "memory");
+    asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+}
+
+/* Tensor maps for the run's layer, into @maps, if it has tiles of many rows and TMA can move its
+ * pages. One thread. */
+__device__ __forceinline__ void map_run(const Resident *resident, ActiveRun *run, ActiveRun *maps,
+                                        bool many)
+{
+    const attnd_plan_head &plan = run->plan;
+    const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
+    int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
+                        min(min(v.stride_token, v.stride_head), v.stride_page));
+    run->box_rows = 0;
+    if (!many || !run->aligned || run->page_size % 16 || least <= 0 || !(resident->paths & 4))
+        return;
+    int log = min(__ffs(int(run->page_size)) - 1, 6);
+    const TensorMap *for_k = &resident->templates[log - 4];
+    const TensorMap *for_v = &resident->templates[map_templates_k + __ffs(int(plan.dim_vo)) - 7];
+    map_plane(&maps->k_map, for_k, run->k_base, k, plan.dim_qk, run->page_size, plan.heads_kv,
+              run->pages);
+    map_plane(&maps->v_map, for_v, run->v_base, v, plan.dim_vo, run->page_size, plan.heads_kv,
+              run->pages);
+    run->box_rows = 1u << log;
+}
+
+/* Where @place points; refuses what the table does not hold. */
+__device__ __forceinline__ char *resolve(const Resident *resident, const attnd_place &place,
+                                         bool *bad)
+{
+    if (place.memory == ATTND_NONE)
+        return nullptr;
+    Memory memory = {nullptr, 0};
+    if (place.memory < ATTND_MEMORIES_MAX)
+        memory = resident->memories[place.memory];
+    *bad |= !memory.base || place.offset_bytes >= memory.size_bytes;
+    return memory.base + place.offset_bytes;
+}
+
+/* What of a run descriptor goes beyond the plan. */
+struct RunSource {
+    const attnd_run *body;
+    attnd_heap_plane k, v;
+    uint32_t page_size, pages;
+};
+
+/* Fills @active from @source and the plan's copy, which is up to date. It is put together in
+ * @build, in shared memory, and stored as one vector a lane. The whole warp. Return: the variant
+ * that must execute it; variants_count if none can, and then @code says why. */
+__device__ __forceinline__ uint32_t resolve_run(Resident *resident, ActiveRun *build,
+                                                ActiveRun *active, const RunSource &source,
+                                                uint32_t *answer, uint32_t *code)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const attnd_run &body = *source.body;
+    char *copy = resident->mirror + body.plan_offset_bytes;
+    if (lane < sizeof(attnd_plan_head) / 16)
+        reinterpret_cast<uint4 *>(&build->plan)[lane] = reinterpret_cast<const uint4 *>(copy)[lane];
+
+    /* Seven places, a lane each. */
+    attnd_place place = {ATTND_NONE, 0, 0};
+    if (lane == 0)
+        place = {source.k.memory, 0, source.k.offset_bytes};
+    else if (lane == 1)
+        place = {source.v.memory, 0, source.v.offset_bytes};
+    else if (lane < 7)
+        place = (&body.q)[lane - 2]; /* q, o, lse, k, v */
+    bool bad = false;
+    uint64_t address = uint64_t(resolve(resident, place, &bad));
+    __syncwarp();
+    const attnd_plan_head &plan = build->plan;
+    uint64_t states = (uint64_t(plan.merges) * plan.heads_kv * 4 + 63) / 64 * 64;
+    uint64_t outputs = states + (uint64_t(plan.partial_rows) * plan.heads_q * 8 + 63) / 64 * 64;
+    uint64_t end = outputs + uint64_t(plan.partial_rows) * plan.heads_q * plan.dim_vo * 4;
+    bad |= body.scratch_offset_bytes + end > resident->scratch_bytes;
+    uint32_t variant = variant_index(plan.dim_qk, plan.dtype);
+    *code = variant == variants_count      ? ATTND_E_UNSUPPORTED
+            : __any_sync(0xffffffffu, bad) ? ATTND_E_UNKNOWN
+                                           : 0;
+    if (*code)
+        return variants_count;
+    uint64_t at[7];
+#pragma unroll
+    for (int i = 0; i < 7; i++)
+        at[i] = __shfl_sync(0xffffffffu, address, i);
+    char *scratch = resident->scratch + body.scratch_offset_bytes;
+    if (body.kind == ATTND_RUN_ATTEND) /* what another run left there is not a count */
+        for (uint32_t i = lane; i < plan.merges * plan.heads_kv; i += 32)
+            reinterpret_cast<uint32_t *>(scratch)[i] = 0;
+    if (lane == 0) {
+        build->entries = reinterpret_cast<const attnd_entry *>(copy + plan.entries_offset_bytes);
+        build->tiles = reinterpret_cast<const attnd_tile *>(copy + plan.tiles_offset_bytes);
+        build->merges = reinterpret_cast<const attnd_merge *>(copy + plan.merges_offset_bytes);
+        build->merge_parts =
+            reinterpret_cast<const uint32_t *>(copy + plan.merge_parts_offset_bytes);
+        build->kv_pages = reinterpret_cast<const int32_t *>(copy + plan.kv_pages_offset_bytes);
+        build->kv_len = reinterpret_cast<const int32_t *>(copy + plan.kv_len_offset_bytes);
+        build->page_size = source.page_size;
+        build->pages = source.pages;
+        build->k_plane = source.k;
+        build->v_plane = source.v;
+        build->k_base = reinterpret_cast<char *>(at[0]);
+        build->v_base = reinterpret_cast<char *>(at[1]);
+        build->q = reinterpret_cast<char *>(at[2]);
+        build->o = reinterpret_cast<char *>(at[3]);
+        build->lse = reinterpret_cast<float *>(at[4]);
+        build->k_rows = reinterpret_cast<char *>(at[5]);
+        build->v_rows = reinterpret_cast<char *>(at[6]);
+        build->arrivals = reinterpret_cast<uint32_t *>(scratch);
+        build->states = reinterpret_cast<float *>(scratch + states);
+        build->outputs = reinterpret_cast<float *>(scratch + outputs);
+        build->answer = answer;
+        build->kind = body.kind;
+        build->aligned = rows_aligned(build);
+        map_run(resident, build, active, *plan_many(&build->plan) != 0);
+    }
+    __syncwarp();
+    reinterpret_cast<uint4 *>(active)[lane] = reinterpret_cast<const uint4 *>(build)[lane];
+    __syncwarp(); /* @build is used again */
+    return variant;
+}
+
+} // namespace attnd
+
+#endif

@@ -1,0 +1,266 @@
+/*
+ * retire.cuh - what becomes of runs that are done, and the chores nobody waits for.
+ *
+ * The last finisher of a run sets its position's done bit (resident_kernel.cuh). One warp looks at
+ * the bits, writes retire records for runs of the command ring, a lane each, and frees the lanes of
+ * those that were rung. The other makes positions ready for their next run, passes cancellations
+ * on, and carries sums of the mailboxes to the host.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_RETIRE_CUH
+#define ATTND_PERSISTENT_CUDA_RETIRE_CUH
+
+#include "persistent/cuda/dispatch_state.cuh"
+
+namespace attnd
+{
+
+/* The retire ring as its one writer sees it. The daemon never has more commands out than the ring
+ * has slots. */
+struct Retirer {
+    Dispatch *dispatch;
+    Resident *resident;
+    attnd_retire *ring;
+    uint32_t entries, tail;
+};
+
+__device__ __forceinline__ void store_retire(const Retirer *self, uint32_t rank,
+                                             const attnd_retire &retire)
+{
+    self->ring[(self->tail + rank) & (self->entries - 1)] = retire;
+}
+
+/* @count records were stored by lanes of this warp. */
+__device__ __forceinline__ void publish_retires(Retirer *self, uint32_t count)
+{
+    if (!count)
+        return;
+    self->tail += count;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) /* R1: the records; and o and lse, which the done bits covered */
+        publish_sys(&self->resident->queue->retire_tail, self->tail);
+}
+
+/* The runs of one word of done bits, a lane each. */
+__device__ __forceinline__ void retire_word(Retirer *self, uint32_t word, uint32_t bits)
+{
+    Dispatch *dispatch = self->dispatch;
+    const uint32_t lane = threadIdx.x % 32, at = word * 32 + lane;
+    const int64_t offset_ns = self->resident->host_clock_offset_ns;
+    const bool mine = bits >> lane & 1;
+    Position *position = &dispatch->positions[at];
+    const bool rung = mine && position->bell != ATTND_NONE;
+    const uint32_t records = __ballot_sync(0xffffffffu, mine && !rung);
+    if (mine) {
+        const Live *live = &self->resident->live[at];
+        uint64_t end_ns = __ldcg(&live->end_ns), busy_ns = __ldcg(&live->busy_ns);
+        uint64_t kv_bytes = __ldcg(&live->kv_bytes);
+        if (rung) {
+            MailboxSums *sums = &dispatch->sums[position->bell / ATTND_LANES_MAX];
+            atomicAdd(&sums->runs, 1);
+            atomicAdd(&sums->tiles, position->items);
+            atomicAdd(&sums->busy_ns, static_cast<unsigned long long>(busy_ns));
+            atomicAdd(&sums->kv_bytes, static_cast<unsigned long long>(kv_bytes));
+        } else {
+            attnd_retire retire = {};
+            retire.run = position->run;
+            const int32_t code = int32_t(__ldcg(&live->code));
+            retire.code = code ? -code : __ldcg(&live->cancelled) ? -ATTND_E_CANCELLED : 0;
+            retire.begin_ns = position->begin_ns + offset_ns;
+            retire.end_ns = end_ns + offset_ns;
+            retire.busy_ns = busy_ns;
+            retire.kv_bytes = kv_bytes;
+            retire.tiles = position->items;
+            retire.kind = ATTND_COMMAND_RUN;
+            retire.tag = position->tag;
+            store_retire(self, __popc(records & ((1u << lane) - 1)), retire);
+        }
+    }
+    publish_retires(self, __popc(records));
+    if (mine) { /* the order in which HOLD and MAILBOX and the bells look */
+        if (rung)
+            atomicAnd(&dispatch->busy[position->bell / ATTND_LANES_MAX],
+                      ~(1ull << position->bell % ATTND_LANES_MAX));
+        __threadfence_block();
+        publish_cta(&position->active, 0);
+    }
+    if (lane == 0) {
+        atomicAnd(&self->resident->done[word], ~bits);
+        dispatch->finished[word] |= bits;
+    }
+    __syncwarp();
+}
+
+/* Moves past all positions that are done without a gap. */
+__device__ __forceinline__ void advance_retired(Dispatch *dispatch)
+{
+    if (threadIdx.x % 32 == 0) {
+        uint32_t at = dispatch->retired;
+        const uint32_t end = observe_cta(&dispatch->published);
+        for (; at != end; at++) {
+            uint32_t *word = &dispatch->finished[at % ring_positions / 32], bit = 1u << at % 32;
+            if (!(*word & bit))
+                break;
+            *word &= ~bit;
+        }
+        publish_cta(&dispatch->retired, at);
+    }
+    __syncwarp();
+}
+
+/* Answers of commands that are no runs. */
+__device__ __forceinline__ void retire_direct(Retirer *self)
+{
+    Dispatch *dispatch = self->dispatch;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t head = dispatch->direct_head, count = observe_cta(&dispatch->direct_tail) - head;
+    if (!count)
+        return;
+    static_assert(direct_max == 32, "a lane each");
+    if (lane < count) {
+        const Direct direct = dispatch->direct[(head + lane) % direct_max];
+        attnd_retire retire = {};
+        retire.run = direct.run;
+        retire.code = direct.code;
+        retire.begin_ns = retire.end_ns = clock_ns() + self->resident->host_clock_offset_ns;
+        retire.kind = direct.kind;
+        retire.tag = direct.tag;
+        store_retire(self, lane, retire);
+    }
+    __syncwarp();
+    publish_retires(self, count);
+    if (lane == 0)
+        publish_cta(&dispatch->direct_head, head + count);
+    __syncwarp();
+}
+
+/* The warp that retires. */
+__device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *resident)
+{
+    attnd_queue_head *queue = resident->queue;
+    char *base = reinterpret_cast<char *>(queue);
+    const uint32_t lane = threadIdx.x % 32;
+    Retirer self = {dispatch, resident,
+                    reinterpret_cast<attnd_retire *>(base + queue->retires_offset_bytes),
+                    queue->ring_entries, resident->retires_tail};
+    constexpr uint32_t words = ring_positions / 32;
+    for (;;) {
+        const bool ended = observe_cta(&dispatch->ended);
+        uint32_t word = lane < words ? observe_gpu(&resident->done[lane]) : 0; /* A1 */
+        uint32_t which = __ballot_sync(0xffffffffu, word != 0);
+        for (uint32_t left = which; left; left &= left - 1) {
+            const uint32_t w = __ffs(left) - 1;
+            retire_word(&self, w, __shfl_sync(0xffffffffu, word, w));
+        }
+        if (which)
+            advance_retired(dispatch);
+        retire_direct(&self);
+        if (ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published) &&
+            observe_cta(&dispatch->direct_head) == observe_cta(&dispatch->direct_tail))
+            break;
+    }
+    if (lane == 0)
+        resident->retires_tail = self.tail;
+}
+
+/* ---- chores -----------------------------------------------------------------------------------
+ */
+
+/* Positions whose last run is retired and behind every cursor become ready: their live lines are
+ * zero. Not before: a worker that is late would take a ticket of a line begun anew. */
+__device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *resident)
+{
+    const uint32_t lane = threadIdx.x % 32, ready = dispatch->ready;
+    if (ready - observe_cta(&dispatch->published) > ring_positions / 2)
+        return;
+    uint32_t behind = ring_positions - (ready - observe_cta(&dispatch->retired)); /* positions */
+    for (uint32_t w = lane; w < resident->workers; w += 32) {
+        uint32_t cursor = observe_gpu(&resident->cursor[w]);
+        behind = min(behind, ring_positions - (ready - cursor));
+    }
+    for (int step = 16; step; step /= 2)
+        behind = min(behind, __shfl_xor_sync(0xffffffffu, behind, step));
+    constexpr uint32_t vectors = sizeof(Live) / 16;
+    for (uint32_t i = lane; i < behind * vectors; i += 32) {
+        Live *live = &resident->live[(ready + i / vectors) % ring_positions];
+        reinterpret_cast<uint4 *>(live)[i % vectors] = make_uint4(0, 0, 0, 0);
+    }
+    fence_gpu(); /* what is published there is released by another warp */
+    __syncwarp();
+    if (lane == 0)
+        publish_cta(&dispatch->ready, ready + behind);
+    __syncwarp();
+}
+
+/* The daemon's word for a run of the command ring, behind the bus, to the word its workers see. */
+__device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resident,
+                                             const attnd_run *runs)
+{
+    for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
+        const Position *position = &dispatch->positions[p];
+        if (observe_cta(&position->active) && position->bell == ATTND_NONE &&
+            observe_sys(&runs[position->run].cancel))
+            publish_gpu(&resident->live[p].cancelled, 1);
+    }
+    __syncwarp();
+}
+
+/* Sums of rung runs, for the daemon's statistics: now and then. */
+__device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *resident)
+{
+    for (uint32_t m = threadIdx.x % 32; m < ATTND_MAILBOXES_MAX; m += 32) {
+        MailboxSums *sums = &dispatch->sums[m];
+        unsigned long long runs = atomicAdd(&sums->runs, 0);
+        if (runs == sums->told)
+            continue;
+        sums->told = runs;
+        volatile attnd_mailbox_slot *slot = mailbox_slot(resident, m);
+        slot->tiles = atomicAdd(&sums->tiles, 0);
+        slot->busy_ns = atomicAdd(&sums->busy_ns, 0);
+        slot->kv_bytes = atomicAdd(&sums->kv_bytes, 0);
+        slot->errors = atomicAdd(&sums->errors, 0);
+        slot->error_code = atomicAdd(&sums->error, 0);
+        slot->error_lane = atomicAdd(&sums->error_lane, 0);
+        slot->runs = runs;
+    }
+    __syncwarp();
+}
+
+/* For whoever looks from outside (health.cu): now and then, and at the end. */
+__device__ __forceinline__ void show_state(Dispatch *dispatch, Resident *resident)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t p = lane; p < ring_positions; p += 32)
+        resident->ring_run[p] = dispatch->positions[p].run;
+    if (lane == 0) {
+        resident->commands_head = observe_cta(&dispatch->commands_head);
+        resident->retired = observe_cta(&dispatch->retired);
+        resident->published = observe_cta(&dispatch->published);
+    }
+    __syncwarp();
+}
+
+/* The warp that does them. */
+__device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *resident)
+{
+    const attnd_run *runs = reinterpret_cast<const attnd_run *>(
+        reinterpret_cast<const char *>(resident->queue) + resident->queue->runs_offset_bytes);
+    for (uint32_t pass = 0;; pass++) {
+        const bool ended = observe_cta(&dispatch->ended);
+        make_ready(dispatch, resident);
+        if (pass % 8 == 0)
+            pass_cancels(dispatch, resident, runs);
+        if (ended || pass % 1024 == 0)
+            carry_sums(dispatch, resident);
+        const bool over =
+            ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published);
+        if (over || pass % 64 == 0)
+            show_state(dispatch, resident);
+        if (over)
+            return;
+        __nanosleep(500);
+    }
+}
+
+} // namespace attnd
+
+#endif
