@@ -78,6 +78,7 @@ help:
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
 	@echo 'make gpu-bundle   what a machine with a GPU needs to run the tests, in one folder'
 	@echo 'make gpu-check    the same, and run them here'
+	@echo 'make gpu-bench    figures of the CUDA worker beside its peers, measured here'
 	@echo 'make figures      print every record of bench/results as one table'
 	@echo 'make bench        measure every figure of this machine (wants it quiet, and a clean checkout)'
 

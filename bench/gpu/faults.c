@@ -59,8 +59,8 @@ struct bytes {
 
 static bool import(struct bench_suite *suite, struct bytes *bytes)
 {
-    const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, {0}},
-                                    CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;
 
     return gpu_cuda(suite, "cuMemImportFromShareableHandle",

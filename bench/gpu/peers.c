@@ -21,7 +21,7 @@ static size_t peers_count;
 
 static int find(char *path, size_t path_bytes, const char *program)
 {
-    char folder[PATH_MAX];
+    char folder[PATH_MAX - 64];
     ssize_t length = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
     char *slash;
 

@@ -24,37 +24,53 @@ $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_SUPPORT) $(LIBSUPPORT) $(
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -ldl -lm
 
-$(BUILD)/bench/gpu: $(BUILD)/obj/bench/gpu/main.o $(BUILD)/obj/tests/gpu/support/driver.o \
+$(BUILD)/bench/gpu: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard bench/gpu/*.c)) \
+                    $(BUILD)/obj/tests/gpu/support/driver.o \
                     $(LIBMEASURE) $(LIBATTND_CUDA) $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -ldl -lm
 all: $(BUILD)/bench/gpu
 endif
 
-.PHONY: gpu-bundle gpu-bundle-files gpu-check
+# FLASHINFER=dir: the folder of FlashInfer's headers (flashinfer/data of its Python package), to
+# measure its kernels beside ours; without it the program has the ceilings only.
+FLASHINFER ?=
+FLASHINFER_FLAGS := $(if $(FLASHINFER),-w -DATTND_FLASHINFER $(addprefix -I$(FLASHINFER)/,include \
+                      cccl/libcudacxx/include cccl/cub cccl/thrust cutlass/include))
+$(BUILD)/bench/peer_flashinfer: bench/gpu/peer_flashinfer.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a $(FLASHINFER_FLAGS) $< -o $@
+
+.PHONY: gpu-bundle gpu-bundle-files gpu-check gpu-bench
 GPU_BUILD ?= $(BUILD)/cuda
 GPU_BUNDLE := $(BUILD)/gpu-bundle
 
 # Nothing but glibc and the driver has to be there: liburing and protobuf-c are linked in, cmocka has
-# no static library and comes along.
+# no static library and comes along. `commit` says of what the figures will be.
 gpu-bundle:
 	@$(MAKE) --no-print-directory -s BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a gpu-bundle-files
 
 gpu-bundle-files: $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
-                  $(EXAMPLES)
+                  $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
-	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu
+	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
+	  $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer
 	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)
 	@install -D -t $(GPU_BUNDLE)/lib $$($(CC) -print-file-name=libcmocka.so.0)
 	@install -D -t $(GPU_BUNDLE)/tests tests/run
 	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
-	@install -D -t $(GPU_BUNDLE) tests/gpu/check
+	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py
+	@install -D -t $(GPU_BUNDLE) tests/gpu/check tests/gpu/with-mps bench/gpu/measure
+	@echo "$$(git rev-parse HEAD)$$(git status --porcelain -- . ':!bench/results' ':!*.md' | sed -n '1s/.*/+/p')" \
+	  > $(GPU_BUNDLE)/commit
 	@du -sh $(GPU_BUNDLE)
 
-# Where nvcc and GPU are on one machine; else carry the bundle there and run its `check`.
+# Where nvcc and GPU are on one machine; else carry the bundle there and run its `check` or `measure`.
 gpu-check: gpu-bundle
 	@$(GPU_BUNDLE)/check
+gpu-bench: gpu-bundle
+	@$(GPU_BUNDLE)/measure $(BENCH_RESULTS)
