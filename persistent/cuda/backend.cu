@@ -107,6 +107,9 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
 {
     /* Lazy loading would load the kernel behind a resident one: a hang. */
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    /* Streams share hardware queues if there are more of them: a copy would wait for a kernel that
+     * stays. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     cudaDeviceProp properties;
     cudaError_t error;
     if ((error = cudaSetDevice(0)) || (error = cudaGetDeviceProperties(&properties, 0)))

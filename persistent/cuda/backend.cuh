@@ -54,6 +54,7 @@ struct Health {
     int injected;
     uint32_t looks;
     uint64_t progress, moved_ns; /* what was seen last, and when it was another */
+    uint64_t left_ns;            /* when no dispatcher had left yet */
 };
 
 struct attnd_backend {

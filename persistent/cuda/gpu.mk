@@ -19,8 +19,9 @@ $(LIBATTND_CUDA): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/cuda/*.c))
 	ar rcs $@ $^
 
 # The driver's calls come from tests/gpu/support/driver.c, so that they start where there is none.
-$(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_SUPPORT) $(LIBSUPPORT) $(LIBATTND_CUDA) \
-                      $(LIBCORE)
+# (Static: a pattern rule would be passed over while an object of the support is not there yet.)
+$(GPU_TESTS): $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_SUPPORT) $(LIBSUPPORT) \
+                                    $(LIBATTND_CUDA) $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -ldl -lm
 

@@ -1,10 +1,10 @@
 /*
  * health.cu - is all well on the device, and if not, what was everybody doing?
  *
- * Four things can be wrong, and none of them ends the process by itself: a CUDA error (under MPS
+ * Several things can be wrong, and none of them ends the process by itself: a CUDA error (under MPS
  * also one that another client caused), a helper that could not launch, a thread that waited in
- * vain at a barrier and said so, and a run that does not get on: a tile that does not end, or an
- * item that nobody does. A snapshot of the kernels' state is copied while they are resident; the
+ * vain at a barrier and said so, and something that does not get on: a tile that does not end, an
+ * item that nobody does, a worker that does not leave. A snapshot of the kernels' state is copied while they are resident; the
  * copy is asked for in one look and judged in the next, so a look never waits for the device.
  *
  * Before the worker is ended, kernels that still can are let finish and leave: under MPS a client
@@ -31,6 +31,8 @@ using attnd::variants_count;
 constexpr uint64_t tile_deadline_ns = 5000000000ull;
 /* A snapshot every so many looks. */
 constexpr uint32_t snapshot_looks = 5;
+/* A dispatcher has left and its workers do not follow. */
+constexpr uint64_t follow_deadline_ns = 2000000000ull;
 /* How long kernels may take to leave when the worker is to end. */
 constexpr uint64_t leave_ns = 500000000ull;
 
@@ -52,7 +54,7 @@ cudaError_t health_init(attnd_backend *backend)
     if (error || (error = cudaStreamCreateWithFlags(&health->stream, cudaStreamNonBlocking)) ||
         (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
-    health->moved_ns = monotonic_ns();
+    health->moved_ns = health->left_ns = monotonic_ns();
     return attnd::resident_notes(health->notes);
 }
 
@@ -226,12 +228,17 @@ static int judge(attnd_backend *backend, Report *report)
     bool waited = false;
     for (const StuckNote &note : from->notes)
         waited |= note.seen != 0;
+    if (!attnd_observe32(&backend->words->left))
+        health->left_ns = now_ns;
     int code = 0;
     if (from->resident.error) {
         say(report, "the dispatcher gave up\n");
         code = -ATTND_E_DEVICE;
     } else if (waited) {
         say(report, "a thread is stuck\n");
+        code = -ATTND_E_TIMEOUT;
+    } else if (now_ns - health->left_ns > follow_deadline_ns) {
+        say(report, "a worker does not leave\n");
         code = -ATTND_E_TIMEOUT;
     } else if (now_ns - health->moved_ns > tile_deadline_ns) {
         say(report, "a tile does not end: nothing got on for %.1f s\n",
@@ -269,7 +276,7 @@ int health_check(attnd_backend *backend, char *text, size_t text_bytes)
     if (!error && !code) {
         inject(backend);
         if (!attnd_observe32(&backend->launched))
-            health->moved_ns = monotonic_ns();
+            health->moved_ns = health->left_ns = monotonic_ns();
         else if (health->looks++ % snapshot_looks == 0)
             error = ask(backend);
     }

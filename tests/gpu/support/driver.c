@@ -89,3 +89,21 @@ FORWARD(cuPointerGetAttributes,
         (unsigned int count, CUpointer_attribute *names, void **values, CUdeviceptr address),
         (count, names, values, address))
 FORWARD(cuStreamSynchronize, (CUstream stream), (stream))
+FORWARD(cuModuleLoadData, (CUmodule * module, const void *image), (module, image))
+FORWARD(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name),
+        (function, module, name))
+FORWARD(cuFuncSetAttribute, (CUfunction function, CUfunction_attribute attribute, int value),
+        (function, attribute, value))
+FORWARD(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction function),
+        (value, attribute, function))
+FORWARD(cuLaunchKernel,
+        (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+         unsigned int block_x, unsigned int block_y, unsigned int block_z,
+         unsigned int shared_bytes, CUstream stream, void **parameters, void **extra),
+        (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
+         parameters, extra))
+FORWARD(cuStreamCreate, (CUstream * stream, unsigned int flags), (stream, flags))
+FORWARD(cuStreamQuery, (CUstream stream), (stream))
+FORWARD(cuEventCreate, (CUevent * event, unsigned int flags), (event, flags))
+FORWARD(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
+FORWARD(cuEventElapsedTime, (float *ms, CUevent begin, CUevent end), (ms, begin, end))
