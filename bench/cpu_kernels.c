@@ -7,6 +7,7 @@
  * over the streaming read bandwidth of the same threads. Prefill: fp16, one causal request of 2048,
  * over the multiply-add peak of the instruction set. The best of several runs each: for tuning.
  */
+#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,13 +210,51 @@ static void report(const char *name, const struct rate *work, const struct rate 
            work->processor * 1e-9, ceiling->processor * 1e-9, work->processor / ceiling->processor);
 }
 
+struct options {
+    const char *isa; /* NULL: the best there is */
+    uint32_t threads;
+};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct options *options = state->input;
+    char *end;
+    unsigned long number;
+
+    if (key != ARGP_KEY_ARG)
+        return ARGP_ERR_UNKNOWN;
+    if (state->arg_num == 0) {
+        options->isa = text;
+    } else if (state->arg_num == 1) {
+        number = strtoul(text, &end, 10);
+        if (*text < '1' || *text > '9' || *end || number > 4096)
+            argp_error(state, "'%s' is not a number of threads in 1..4096", text);
+        options->threads = (uint32_t)number;
+    } else {
+        argp_usage(state);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    static const struct argp argp = {
+        NULL,
+        parse_option,
+        "[ISA [THREADS]]",
+        "cpu_kernels - the CPU kernels over the processor's peaks, without daemon and rings\v"
+        "ISA: avx512, avx2 or portable; default: the best there is. THREADS: default: all.",
+        NULL,
+        NULL,
+        NULL};
     const struct job decode = {ATTND_BF16, 8, 1, 4096, 0, LAYERS};
     const struct job prefill = {ATTND_FP16, 1, 2048, 2048, ATTND_BATCH_CAUSAL, 1};
+    struct options options = {NULL, 0};
     struct rig rig;
     struct rate work, ceiling;
-    rig_open(&rig, argc > 2 ? (uint32_t)atoi(argv[2]) : 0, argc > 1 ? argv[1] : NULL);
+
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    rig_open(&rig, options.threads, options.isa);
     if (attnd_backend_cpu.start(rig.backend) != 0)
         return 1;
     printf("%s, %u threads\n", rig.head->info.isa, rig.head->info.tile_workers);

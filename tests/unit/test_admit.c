@@ -3,7 +3,7 @@
  * is named by field, index, value and limit.
  */
 #include "ipc/admit.h"
-#include "tests/support/admit_case.h"
+#include "tests/support/admit_rig.h"
 #include "tests/support/batch_check.h"
 #include "tests/support/seed.h"
 
@@ -17,32 +17,6 @@
 #include <cmocka.h>
 
 static uint64_t seed;
-static struct admit_case t;
-
-static int begin(void **state)
-{
-    (void)state;
-    admit_case_begin(&t);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    admit_case_end(&t);
-    return 0;
-}
-
-static void expect_fault(int error, enum attnd_field field, uint64_t index, int64_t value,
-                         int64_t limit)
-{
-    assert_int_equal(admit_case_admit(&t), -error);
-    assert_int_equal(t.fault.code, -error);
-    assert_int_equal(t.fault.field, field);
-    assert_int_equal(t.fault.index, index);
-    assert_int_equal(t.fault.value, value);
-    assert_int_equal(t.fault.limit, limit);
-}
 
 static void assert_same_arrays(const struct attnd_batch_view *want)
 {

@@ -5,7 +5,7 @@
 #include "ipc/admit.h"
 #include "ipc/admit_alloc.h"
 #include "schemas/attnd.pb-c.h"
-#include "tests/support/admit_case.h"
+#include "tests/support/admit_rig.h"
 #include "tests/support/batch_check.h"
 
 #include <math.h>
@@ -17,33 +17,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static struct admit_case t;
-
-static int begin(void **state)
-{
-    (void)state;
-    admit_case_begin(&t);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    admit_case_end(&t);
-    return 0;
-}
-
-static void expect_fault(int error, enum attnd_field field, uint64_t index, int64_t value,
-                         int64_t limit)
-{
-    assert_int_equal(admit_case_admit(&t), -error);
-    assert_int_equal(t.fault.code, -error);
-    assert_int_equal(t.fault.field, field);
-    assert_int_equal(t.fault.index, index);
-    assert_int_equal(t.fault.value, value);
-    assert_int_equal(t.fault.limit, limit);
-}
 
 /* The header as a message, to change it; put back with pack(). */
 static Attnd__Batch *unpack(void)

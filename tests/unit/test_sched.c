@@ -1,7 +1,6 @@
 /* test_sched.c - lanes, operations and runs, with a worker and clients played by the test. */
 #include "schemas/atomics.h"
-#include "tests/support/check.h"
-#include "tests/support/stage.h"
+#include "tests/support/sched_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,45 +12,10 @@
 
 #include <cmocka.h>
 
-static struct stage stage;
-static struct stage_client client;
-
 static int setup(void **state)
 {
     (void)state;
-    stage_start(&stage);
-    stage_connect(&stage, &client, 16, 1);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    stage_stop(&stage);
-    return 0;
-}
-
-/* A plan with one request: 4 new tokens of 6, on pages 0 and 1, two more reserved. */
-static uint32_t filled_plan(void)
-{
-    uint32_t plan = stage_plan(&client);
-    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 6, 0, 2);
-    CHECK_EQUAL(stage_submit(&client, &set), 0);
-    CHECK_EQUAL(stage_sweep(&stage), 1);
-    stage_expect(&client, 0, 0);
-    return plan;
-}
-
-static void submit(struct attnd_sqe sqe)
-{
-    CHECK_EQUAL(stage_submit(&client, &sqe), 0);
-}
-
-static struct attnd_run *must_command(void)
-{
-    struct attnd_run *run = stage_command(&stage);
-    CHECK(run != NULL);
-    return run;
+    return sched_rig_begin(16);
 }
 
 /* ---- the way of a run ---- */

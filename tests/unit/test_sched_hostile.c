@@ -3,8 +3,7 @@
 #include "ipc/fdpass.h"
 #include "schemas/atomics.h"
 #include "service/worker_abi.h"
-#include "tests/support/check.h"
-#include "tests/support/stage.h"
+#include "tests/support/sched_rig.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -17,32 +16,10 @@
 
 #include <cmocka.h>
 
-static struct stage stage;
-static struct stage_client client;
-
 static int setup(void **state)
 {
     (void)state;
-    stage_start(&stage);
-    stage_connect(&stage, &client, 8, 1);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    stage_stop(&stage);
-    return 0;
-}
-
-static uint32_t filled_plan(void)
-{
-    uint32_t plan = stage_plan(&client);
-    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 6, 0, 2);
-    CHECK_EQUAL(stage_submit(&client, &set), 0);
-    CHECK_EQUAL(stage_sweep(&stage), 1);
-    stage_expect(&client, 0, 0);
-    return plan;
+    return sched_rig_begin(8);
 }
 
 /* A plan whose runs need more than half of the worker's scratch. */
@@ -51,18 +28,6 @@ static uint32_t greedy_plan(void)
     uint32_t plan = filled_plan();
     client.daemon->plans[plan - 1]->scratch_bytes = STAGE_SCRATCH_BYTES / 2 + 64;
     return plan;
-}
-
-static void submit(struct attnd_sqe sqe)
-{
-    CHECK_EQUAL(stage_submit(&client, &sqe), 0);
-}
-
-static struct attnd_run *must_command(void)
-{
-    struct attnd_run *run = stage_command(&stage);
-    CHECK(run != NULL);
-    return run;
 }
 
 /* ---- handles ---- */
