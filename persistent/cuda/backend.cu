@@ -134,8 +134,12 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
     }
     if ((error = driver_load(&backend->driver)) || (error = allocate(backend))) {
+        int scratch_is_missing = backend->settings.mirror && !backend->settings.scratch;
+        int code = cuda_fault(error, fault);
+        if (code == -ATTND_E_NO_MEMORY && scratch_is_missing) /* --scratch is too much */
+            attnd_fault_set(fault, code, ATTND_F_PARTIALS, 0, int64_t(config->scratch_bytes), 0);
         free(backend); /* the process ends; the driver takes the rest back */
-        return cuda_fault(error, fault);
+        return code;
     }
     attnd_worker_info *info = &config->queue->info;
     strcpy(info->backend, "cuda");
