@@ -36,8 +36,11 @@ static int look_up(CUdeviceptr address, struct allocation *found)
     memset(found, 0, sizeof(*found));
     CUresult result =
         cuPointerGetAttributes(sizeof(names) / sizeof(names[0]), names, values, address);
-    if (result != CUDA_SUCCESS || found->memory_type != CU_MEMORYTYPE_DEVICE || found->base == 0)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, result, 0);
+    if (result != CUDA_SUCCESS)
+        return attnd_fault_raise(-ATTND_E_DEVICE, ATTND_F_MEMORY, 0, result, 0);
+    if (found->memory_type != CU_MEMORYTYPE_DEVICE || found->base == 0)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, found->memory_type,
+                                 CU_MEMORYTYPE_DEVICE);
     return 0;
 }
 

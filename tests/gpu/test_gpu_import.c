@@ -319,8 +319,10 @@ static int strange_descriptors(void *context)
         for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
             desc.memory_kind = kind;
             desc.fd = fds[i];
+            int drivers = strstr(names[i], "nvidia") != NULL; /* so it is for the driver to say */
             if (desc.fd >= 0)
-                refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, names[i]);
+                refuse(session, &desc, drivers ? ATTND_E_DEVICE : ATTND_E_INVALID, ATTND_F_MEMORY,
+                       names[i]);
         }
     attnd_close(session);
     return 0;
@@ -356,22 +358,22 @@ static int mixed_up(void *context)
     }
     struct attnd_memory_desc desc = b;
     desc.memory_kind = ATTND_MEMORY_DEVICE;
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool as an allocation");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "a pool as an allocation");
     desc = b;
     desc.fd = a.fd;
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "an allocation as a pool");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "an allocation as a pool");
     desc = b;
     memset(desc.handle, 0, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool, pointer of zeros");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "a pool, pointer of zeros");
     memset(desc.handle, 0xa5, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool, pointer of rubbish");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "a pool, pointer of rubbish");
     desc = c;
     memset(desc.handle, 0, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "an IPC handle of zeros");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "an IPC handle of zeros");
     memset(desc.handle, 0xa5, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "an IPC handle of rubbish");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "an IPC handle of rubbish");
     memcpy(desc.handle, b.handle, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool pointer as IPC");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "a pool pointer as IPC");
     use_in_the_middle(session, &vmm, 0, MIB, 1);
     use_in_the_middle(session, &pooled, 0, MIB, 2);
     use_in_the_middle(session, &plain, 0, MIB, 3);
