@@ -18,29 +18,35 @@ struct allocation {
     size_t bytes;
     unsigned long long id;
     CUmemoryPool pool; /* NULL: of none */
-    int legacy;        /* cuMemAlloc(): has an IPC handle */
-    CUmemorytype memory_type;
+    int legacy;        /* of cuMemAlloc(): has an IPC handle */
 };
 
-/* What the driver does not know of a pointer it leaves zero, and says so only if it knows nothing.
- */
+/* What the driver does not know of a pointer it leaves zero, and fails only if it knows nothing. */
 static int look_up(CUdeviceptr address, struct allocation *found)
 {
+    CUmemorytype type = 0;
+    CUdeviceptr mapping = 0;
+    size_t mapping_bytes = 0;
     CUpointer_attribute names[] = {
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+        CU_POINTER_ATTRIBUTE_MAPPING_SIZE,   CU_POINTER_ATTRIBUTE_BUFFER_ID,
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
-    void *values[] = {&found->memory_type, &found->base, &found->bytes,
-                      &found->id,          &found->pool, &found->legacy};
+    void *values[] = {&type,          &found->base, &found->bytes, &mapping,
+                      &mapping_bytes, &found->id,   &found->pool,  &found->legacy};
 
     memset(found, 0, sizeof(*found));
     CUresult result =
         cuPointerGetAttributes(sizeof(names) / sizeof(names[0]), names, values, address);
     if (result != CUDA_SUCCESS)
         return attnd_fault_raise(-ATTND_E_DEVICE, ATTND_F_MEMORY, 0, result, 0);
-    if (found->memory_type != CU_MEMORYTYPE_DEVICE || found->base == 0)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, found->memory_type,
-                                 CU_MEMORYTYPE_DEVICE);
+    if (type != CU_MEMORYTYPE_DEVICE || found->base == 0)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, type, CU_MEMORYTYPE_DEVICE);
+    /* Of cuMemCreate() every mapping is an allocation, and the range all that was reserved. */
+    if (!found->pool && !found->legacy && mapping) {
+        found->base = mapping;
+        found->bytes = mapping_bytes;
+    }
     return 0;
 }
 

@@ -84,6 +84,14 @@ static int growing(void *context)
     (void)run_on(session, &first);
     CHECK(one_key_right(base + 4 * MIB, 21));
     CHECK(one_key_right(base, 20));
+
+    /* One of several goes and another comes in its place. */
+    CHECK_CUDA(cuMemUnmap(base + 4 * MIB, 2 * MIB));
+    map_new(base + 4 * MIB, 2 * MIB);
+    const struct attnd_tensor third = export_one(session, base + 4 * MIB, 22);
+    CHECK(third.memory != second.memory);
+    (void)run_on(session, &third);
+    CHECK(one_key_right(base + 4 * MIB, 22));
     attnd_close(session);
     return 0;
 }
