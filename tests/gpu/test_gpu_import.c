@@ -4,6 +4,7 @@
  *
  * The service is started with --trust unless a test is about not being trusted.
  */
+#include "schemas/atomics.h"
 #include "tests/gpu/support/gpu.h"
 #include "tests/gpu/support/one_key.h"
 #include "tests/support/e2e.h"
@@ -443,7 +444,7 @@ static double longest_run_ms(struct attnd_session *session, uint32_t pool,
     struct attnd_fault fault;
     uint64_t longest_ns = 0;
 
-    while (!__atomic_load_n(until, __ATOMIC_ACQUIRE)) {
+    while (!attnd_observe32(until)) {
         uint64_t begin_ns = harness_now_ns();
         CHECK_EQUAL(one_key_run(session, pool, rows, &fault), 0);
         uint64_t took_ns = harness_now_ns() - begin_ns;
