@@ -257,8 +257,8 @@ static void a_batch_whose_partials_exceed_the_scratch_is_refused_by_name(void **
     CHECK(trial_await(&trial));
     CHECK_EQUAL(trial.failure.fault.code, -ATTND_E_NO_SPACE);
     CHECK_EQUAL(trial.failure.fault.field, ATTND_F_PARTIALS);
-    CHECK_EQUAL(trial.failure.fault.limit, 4096);
-    CHECK(trial.failure.fault.value > 4096);
+    CHECK(trial.failure.fault.limit > 0 && trial.failure.fault.limit <= 4096);
+    CHECK(trial.failure.fault.value > trial.failure.fault.limit);
     trial_end(&trial);
     batch = e2e_batch();
     for (uint32_t e = 0; e < batch.level[0].requests; e++) /* one tile each: no partials */
