@@ -376,10 +376,11 @@ struct attnd_op {
  * at once behind it. Completes with -ATTND_E_BUSY if another lane's operation of this plan is in
  * flight, and with -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_NOT_LEASED naming
  * field, index, value and limit if the batch is malformed; the plan then is empty.
- * What the split results of the batch need is part of the plan: more than the service's --scratch
- * is -ATTND_E_NO_SPACE (field partials); runs that do not fit beside others wait. Return: 0
- * submitted; -ATTND_E_FULL ring or arena have no room: wait for completions and repeat;
- * -ATTND_E_NO_SPACE the batch can never fit in the arena; -ATTND_E_DISCONNECTED.
+ * What the split results of the batch need is part of the plan: more than the service has for it
+ * (--scratch; half of that where streams are served too) completes with -ATTND_E_NO_SPACE, field
+ * partials. Runs that do not fit beside others wait. Return: 0 submitted; -ATTND_E_FULL ring or
+ * arena have no room: wait for completions and repeat; -ATTND_E_NO_SPACE the batch can never fit in
+ * the arena; -ATTND_E_DISCONNECTED.
  */
 int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct attnd_batch *batch,
                    const struct attnd_op *op);
