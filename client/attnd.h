@@ -166,10 +166,11 @@ struct attnd_memory_desc {
  *
  * Blocks until the worker has answered; milliseconds. Return: 0 and *memory; -ATTND_E_UNSUPPORTED
  * the worker's backend has no such kind; -ATTND_E_PERMISSION POOL or IPC, and the service was not
- * started with --trust (field memory_kind), or a memfd without its seals; -ATTND_E_INVALID it is
- * not what it is said to be, or gone (field memory, value the driver's result); -ATTND_E_RANGE it
- * is smaller than size_bytes; -ATTND_E_NO_MEMORY; -ATTND_E_WORKER_RESTARTED the worker died
- * meanwhile.
+ * started with --trust (field memory_kind), or a memfd without its seals; -ATTND_E_INVALID the
+ * descriptor is no memory of the GPU's driver; -ATTND_E_DEVICE the driver refuses it: it is not
+ * what it is said to be, or gone (value: the CUresult); -ATTND_E_RANGE it is smaller than
+ * size_bytes (limit: what there is, 0 where the driver does not tell); -ATTND_E_NO_MEMORY;
+ * -ATTND_E_WORKER_RESTARTED the worker died meanwhile, or is being started: call again.
  */
 int attnd_memory_import(struct attnd_session *session, const struct attnd_memory_desc *desc,
                         uint32_t *memory);
@@ -375,8 +376,11 @@ struct attnd_op {
  * at once behind it. Completes with -ATTND_E_BUSY if another lane's operation of this plan is in
  * flight, and with -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_NOT_LEASED naming
  * field, index, value and limit if the batch is malformed; the plan then is empty.
- * Return: 0 submitted; -ATTND_E_FULL ring or arena have no room: wait for completions and repeat;
- * -ATTND_E_NO_SPACE the batch can never fit in the arena; -ATTND_E_DISCONNECTED.
+ * What the split results of the batch need is part of the plan: more than the service has for it
+ * (--scratch; half of that where streams are served too) completes with -ATTND_E_NO_SPACE, field
+ * partials. Runs that do not fit beside others wait. Return: 0 submitted; -ATTND_E_FULL ring or
+ * arena have no room: wait for completions and repeat; -ATTND_E_NO_SPACE the batch can never fit in
+ * the arena; -ATTND_E_DISCONNECTED.
  */
 int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct attnd_batch *batch,
                    const struct attnd_op *op);

@@ -104,10 +104,10 @@ int attnd_memory_import(struct attnd_session *session, const struct attnd_memory
     struct attnd_memory_desc own;
     int rc = attnd_args_take(&own, sizeof(own), desc);
 
+    if (memory == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
     if (rc == 0)
         rc = check(&own);
-    if (rc == 0 && memory == NULL)
-        rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
     return rc < 0 ? rc : attnd_import(session, &own, &unknown, memory);
 }
 

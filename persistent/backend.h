@@ -74,9 +74,9 @@ struct attnd_backend_ops {
 
     /* Puts a memory object at @index of the memory table, any time. What @source says may be a lie
      * of the engine it came from: that is a fault, and nothing else is disturbed. Return: 0;
-     * -ATTND_E_UNSUPPORTED a kind that info.memory_kinds lacks; -ATTND_E_INVALID it is not what it
-     * is said to be, or gone; -ATTND_E_RANGE it is smaller; -ATTND_E_NO_MEMORY, -ATTND_E_SYSTEM,
-     * -ATTND_E_DEVICE. */
+     * -ATTND_E_UNSUPPORTED a kind that info.memory_kinds lacks; -ATTND_E_DEVICE the driver refuses
+     * it: it is not what it is said to be, or gone; -ATTND_E_RANGE it is smaller;
+     * -ATTND_E_NO_MEMORY, -ATTND_E_SYSTEM. */
     int (*map)(struct attnd_backend *backend, uint32_t index,
                const struct attnd_memory_source *source, struct attnd_fault *fault);
 

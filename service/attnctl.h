@@ -15,11 +15,13 @@ enum attnctl_exit {
     ATTNCTL_EXIT_OK = 0,
     ATTNCTL_EXIT_USAGE = 1,
     ATTNCTL_EXIT_UNREACHABLE = 2,
-    ATTNCTL_EXIT_ANSWER = 4
+    ATTNCTL_EXIT_ANSWER = 4,
+    ATTNCTL_EXIT_UNWELL = 5 /* doctor: something FAILs */
 };
 
-/** attnctl_status() - the command: argv[0] is its name. Return: the exit code. */
+/** attnctl_status()/doctor() - the commands: argv[0] is the name. Return: the exit code. */
 enum attnctl_exit attnctl_status(int argc, char **argv);
+enum attnctl_exit attnctl_doctor(int argc, char **argv);
 
 /**
  * attnctl_ask() - one call without a session
@@ -34,6 +36,14 @@ int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply *
 /** attnctl_print_json() - any message as one JSON object, every field that is set, by the names of
  * the schema. */
 void attnctl_print_json(FILE *out, const ProtobufCMessage *message);
+
+/** attnctl_print_json_string() - quoted and escaped. */
+void attnctl_print_json_string(FILE *out, const char *text);
+
+/** attnctl_print_findings() - of the doctor, for people or as one JSON object. */
+struct attnd_finding;
+void attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
+                            int json);
 
 /** attnctl_print_status() - for people. */
 void attnctl_print_status(FILE *out, const Attnd__Status *status);

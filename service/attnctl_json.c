@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-static void print_string(FILE *out, const char *text)
+void attnctl_print_json_string(FILE *out, const char *text)
 {
     fputc('"', out);
     for (; *text; text++) {
@@ -29,7 +29,7 @@ static void print_enum(FILE *out, const ProtobufCFieldDescriptor *field, int val
 {
     const ProtobufCEnumValue *name = protobuf_c_enum_descriptor_get_value(field->descriptor, value);
     if (name)
-        print_string(out, name->name);
+        attnctl_print_json_string(out, name->name);
     else
         fprintf(out, "%d", value);
 }
@@ -84,7 +84,7 @@ static void print_value(FILE *out, const ProtobufCFieldDescriptor *field, const 
         print_enum(out, field, *(const int *)value);
         break;
     case PROTOBUF_C_TYPE_STRING:
-        print_string(out, *(char *const *)value);
+        attnctl_print_json_string(out, *(char *const *)value);
         break;
     case PROTOBUF_C_TYPE_BYTES:
         print_bytes(out, value);

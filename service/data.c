@@ -120,6 +120,11 @@ const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *se
     return &service->queue->info;
 }
 
+int attnd_data_running(const struct attnd_service *service)
+{
+    return service->supervisor->state == ATTND_WORKER_UP;
+}
+
 /* Return: NULL where there is no GPU. */
 static const char *residency_name(uint32_t residency)
 {

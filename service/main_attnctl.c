@@ -13,6 +13,8 @@ struct command {
 
 static const struct command commands[] = {
     {"status", attnctl_status, "what the service is and what its sessions do (--json)"},
+    {"doctor", attnctl_doctor,
+     "what this machine lacks for the service, and how to mend it (--json)"},
 };
 #define COMMANDS_COUNT (sizeof(commands) / sizeof(commands[0]))
 
@@ -27,7 +29,8 @@ static void print_usage(FILE *out)
                  "  0  done\n"
                  "  1  bad option or usage\n"
                  "  2  no service can be reached\n"
-                 "  4  the service refused, or its answer makes no sense\n");
+                 "  4  the service refused, or its answer makes no sense\n"
+                 "  5  the doctor found something that FAILs\n");
 }
 
 int main(int argc, char **argv)

@@ -120,7 +120,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         options->residency = text;
         return 0;
     case KEY_SMS:
-        options->sms = (uint32_t)strtoul(text, NULL, 10);
+        options->sms = (uint32_t)parse_number(state, "sms", text, UINT32_MAX);
         return 0;
     case KEY_BURST:
         options->burst = 1;

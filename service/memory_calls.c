@@ -56,6 +56,21 @@ static int check_kind(const struct attnd_call *call, uint32_t kind)
     return 0;
 }
 
+/* Memory of the GPU is tried out before the reply. While there is nobody to do that an engine is
+ * told so: it would wait for a start that may take longer than its patience with a call. */
+static int check_now(const struct attnd_call *call, uint32_t kind)
+{
+    const struct attnd_client *client = call->client;
+
+    if (kind == ATTND_KIND_HOST)
+        return 0;
+    if (!attnd_data_running(call->service))
+        return attnd_fault_set(call->fault, -ATTND_E_WORKER_RESTARTED, ATTND_F_MEMORY, 0, 0, 0);
+    if (client->import) /* libattnd makes one call at a time */
+        return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_MEMORY, 0, client->import, 0);
+    return 0;
+}
+
 /* Descriptor and handle as the kind wants them, and a size that makes sense. */
 static int check_form(const struct attnd_call *call, const struct attnd_memory_source *source)
 {
@@ -92,9 +107,8 @@ static int import(struct attnd_call *call, struct attnd_memory **memory)
 
     if (rc == 0)
         rc = check_form(call, &source);
-    if (rc == 0 && call->client->import) /* libattnd makes one call at a time */
-        rc =
-            attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_MEMORY, 0, call->client->import, 0);
+    if (rc == 0)
+        rc = check_now(call, source.kind);
     if (rc == 0)
         rc = attnd_memory_new(call->service, &source, NULL, memory, call->fault);
     if (rc == 0 && call->fds_count)

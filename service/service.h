@@ -330,6 +330,8 @@ int attnd_stream_unprepare(struct attnd_client *client, uint64_t id, uint32_t ru
 
 /** attnd_data_worker() - what the worker said of itself when it came up, or the last one did. */
 const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service);
+/** attnd_data_running() - 1: it answers; 0: it is gone, or not yet there again. */
+int attnd_data_running(const struct attnd_service *service);
 
 struct attnd_data_status {
     const char *backend, *isa, *worker_state;

@@ -13,8 +13,6 @@
 
 #include <string.h>
 
-#include <string.h>
-
 /* ---- memory ---- */
 
 /* Until the socket is full; an answer makes room, and comes back here. */

@@ -59,9 +59,9 @@ int attnd_cuda_unmap(CUdeviceptr address);
  * Release tensor->memory before the allocation is freed, or emptied out of the framework's cache:
  * the service does not notice, and POOL and IPC memory is then no longer the engine's.
  * Threads: any with a current context; two that export the same allocation at once may import it
- * twice. Blocks as attnd_memory_import(). Return: 0; -ATTND_E_INVALID not memory of the GPU (value
- * the CUresult); -ATTND_E_RANGE (field size, limit what is left from @address);
- * -ATTND_E_UNSUPPORTED it was not made to be exported; what attnd_memory_import() returns.
+ * twice. Blocks as attnd_memory_import(). Return: 0; -ATTND_E_INVALID not memory of the GPU;
+ * -ATTND_E_RANGE (field size, limit what is left from @address); -ATTND_E_UNSUPPORTED it was not
+ * made to be exported (value the CUresult); -ATTND_E_DEVICE; what attnd_memory_import() returns.
  */
 int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64_t size_bytes,
                       struct attnd_tensor *tensor);

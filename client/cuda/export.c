@@ -18,30 +18,38 @@ struct allocation {
     size_t bytes;
     unsigned long long id;
     CUmemoryPool pool; /* NULL: of none */
-    int legacy;        /* cuMemAlloc(): has an IPC handle */
-    CUmemorytype memory_type;
+    int legacy;        /* of cuMemAlloc(): has an IPC handle */
 };
 
-/* What the driver does not know of a pointer it leaves zero, and says so only if it knows nothing.
- */
+/* What the driver does not know of a pointer it leaves zero, and fails only if it knows nothing. */
 static int look_up(CUdeviceptr address, struct allocation *found)
 {
+    CUmemorytype type = 0;
+    CUdeviceptr mapping = 0;
+    size_t mapping_bytes = 0;
     CUpointer_attribute names[] = {
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+        CU_POINTER_ATTRIBUTE_MAPPING_SIZE,   CU_POINTER_ATTRIBUTE_BUFFER_ID,
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
-    void *values[] = {&found->memory_type, &found->base, &found->bytes,
-                      &found->id,          &found->pool, &found->legacy};
+    void *values[] = {&type,          &found->base, &found->bytes, &mapping,
+                      &mapping_bytes, &found->id,   &found->pool,  &found->legacy};
 
-    memset(found, 0, sizeof(*found));
     CUresult result =
         cuPointerGetAttributes(sizeof(names) / sizeof(names[0]), names, values, address);
-    if (result != CUDA_SUCCESS || found->memory_type != CU_MEMORYTYPE_DEVICE || found->base == 0)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, result, 0);
+    if (result != CUDA_SUCCESS)
+        return attnd_fault_raise(-ATTND_E_DEVICE, ATTND_F_MEMORY, 0, result, 0);
+    if (type != CU_MEMORYTYPE_DEVICE || found->base == 0)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, type, CU_MEMORYTYPE_DEVICE);
+    /* Of cuMemCreate() every mapping is an allocation, and the range all that was reserved. */
+    if (!found->pool && !found->legacy && mapping) {
+        found->base = mapping;
+        found->bytes = mapping_bytes;
+    }
     return 0;
 }
 
-static int export_pool(const struct allocation *allocation, struct attnd_memory_desc *desc)
+static CUresult export_pool(const struct allocation *allocation, struct attnd_memory_desc *desc)
 {
     CUmemPoolPtrExportData data;
     CUresult result = cuMemPoolExportToShareableHandle(&desc->fd, allocation->pool,
@@ -55,7 +63,7 @@ static int export_pool(const struct allocation *allocation, struct attnd_memory_
     return result;
 }
 
-static int export_legacy(const struct allocation *allocation, struct attnd_memory_desc *desc)
+static CUresult export_legacy(const struct allocation *allocation, struct attnd_memory_desc *desc)
 {
     CUipcMemHandle handle;
     CUresult result = cuIpcGetMemHandle(&handle, allocation->base);
@@ -65,7 +73,7 @@ static int export_legacy(const struct allocation *allocation, struct attnd_memor
     return result;
 }
 
-static int export_created(const struct allocation *allocation, struct attnd_memory_desc *desc)
+static CUresult export_created(const struct allocation *allocation, struct attnd_memory_desc *desc)
 {
     CUmemGenericAllocationHandle handle;
     CUresult result = cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)allocation->base);
@@ -87,9 +95,9 @@ static int import(struct attnd_session *session, const struct allocation *alloca
 {
     struct attnd_memory_desc desc = {
         .size = sizeof(desc), .fd = -1, .size_bytes = allocation->bytes};
-    int result = allocation->pool     ? export_pool(allocation, &desc)
-                 : allocation->legacy ? export_legacy(allocation, &desc)
-                                      : export_created(allocation, &desc);
+    CUresult result = allocation->pool     ? export_pool(allocation, &desc)
+                      : allocation->legacy ? export_legacy(allocation, &desc)
+                                           : export_created(allocation, &desc);
     int rc = result == CUDA_SUCCESS
                  ? attnd_import(session, &desc, origin, memory)
                  : attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, 0, result, 0);
@@ -102,11 +110,11 @@ static int import(struct attnd_session *session, const struct allocation *alloca
 int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64_t size_bytes,
                       struct attnd_tensor *tensor)
 {
-    struct allocation allocation;
+    struct allocation allocation = {.base = 0};
     int rc = attnd_session_check(session);
 
-    if (rc == 0 && tensor == NULL)
-        rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
+    if (tensor == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
     if (rc == 0)
         rc = look_up(address, &allocation);
     if (rc < 0)

@@ -107,9 +107,9 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
 {
     /* Lazy loading would load the kernel behind a resident one: a hang. */
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-    /* Streams share hardware queues if there are more of them: a copy would wait for a kernel that
-     * stays. */
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    /* CUDA_DEVICE_MAX_CONNECTIONS stays at its 8. There are more streams, but those beyond the
+     * kernels' carry copies, which take other ways; with 32 a context takes 350 ms longer to make
+     * and 250 ms longer to end, and a worker that is back within a second is promised. */
     cudaDeviceProp properties;
     cudaError_t error;
     if ((error = cudaSetDevice(0)) || (error = cudaGetDeviceProperties(&properties, 0)))
@@ -134,8 +134,12 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
     }
     if ((error = driver_load(&backend->driver)) || (error = allocate(backend))) {
+        int scratch_is_missing = backend->settings.mirror && !backend->settings.scratch;
+        int code = cuda_fault(error, fault);
+        if (code == -ATTND_E_NO_MEMORY && scratch_is_missing) /* --scratch is too much */
+            attnd_fault_set(fault, code, ATTND_F_PARTIALS, 0, int64_t(config->scratch_bytes), 0);
         free(backend); /* the process ends; the driver takes the rest back */
-        return cuda_fault(error, fault);
+        return code;
     }
     attnd_worker_info *info = &config->queue->info;
     strcpy(info->backend, "cuda");

@@ -32,16 +32,9 @@ static_assert(sizeof(CUmemPoolPtrExportData) == ATTND_IPC_HANDLE_BYTES, "a handl
 
 /* ---- the driver ---- */
 
-/* What the driver says of a descriptor or handle that is not what it should be, or whose maker is
- * gone, has many names. If the context is well it was that; if not, it is no fault of the engine's.
- */
-static int refused(attnd_backend *backend, CUresult result, attnd_fault *fault)
+static int driver_fault(CUresult result, attnd_fault *fault)
 {
-    cudaError_t health = cudaStreamQuery(backend->copy_stream);
-    int well = health == cudaSuccess || health == cudaErrorNotReady;
-    int code = result == CUDA_ERROR_OUT_OF_MEMORY ? -ATTND_E_NO_MEMORY
-               : well                             ? -ATTND_E_INVALID
-                                                  : -ATTND_E_DEVICE;
+    int code = result == CUDA_ERROR_OUT_OF_MEMORY ? -ATTND_E_NO_MEMORY : -ATTND_E_DEVICE;
     return attnd_fault_set(fault, code, ATTND_F_MEMORY, 0, result, 0);
 }
 
@@ -142,10 +135,9 @@ static CUresult map_handle(const Driver *driver, CUmemGenericAllocationHandle ha
     return result;
 }
 
-static int map_device(attnd_backend *backend, const attnd_memory_source *source, Mapping *mapping,
+static int map_device(const Driver *driver, const attnd_memory_source *source, Mapping *mapping,
                       attnd_fault *fault)
 {
-    const Driver *driver = &backend->driver;
     const uint64_t page_bytes = driver->page_bytes;
     if (source->size_bytes > UINT64_MAX - page_bytes)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, INT64_MAX, INT64_MAX);
@@ -154,49 +146,46 @@ static int map_device(attnd_backend *backend, const attnd_memory_source *source,
     CUresult result = driver->import(&handle, (void *)(uintptr_t)source->fd,
                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result)
-        return refused(backend, result, fault);
+        return driver_fault(result, fault);
     result = map_handle(driver, handle, bytes, &mapping->device);
     driver->release(handle); /* the mapping keeps the memory */
-    if (result) {
-        int code = refused(backend, result, fault);
-        /* The handle was good: there is less of it. How much, the driver does not tell. */
-        return code == -ATTND_E_INVALID
-                   ? attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)bytes, 0)
-                   : code;
-    }
+    /* The handle was good: there is less of it. How much, the driver does not tell. */
+    if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)bytes, 0);
+    if (result)
+        return driver_fault(result, fault);
     mapping->mapped_bytes = bytes;
     return 0;
 }
 
-static int map_pool(attnd_backend *backend, const attnd_memory_source *source, Mapping *mapping,
+static int map_pool(const Driver *driver, const attnd_memory_source *source, Mapping *mapping,
                     attnd_fault *fault)
 {
-    const Driver *driver = &backend->driver;
     const CUmemAccessDesc access = read_write();
     CUmemPoolPtrExportData data;
     memcpy(&data, source->handle, sizeof(data));
     CUresult result = driver->pool_import(&mapping->pool, (void *)(uintptr_t)source->fd,
                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (result)
-        return refused(backend, result, fault);
+        return driver_fault(result, fault);
     if ((result = driver->pool_set_access(mapping->pool, &access, 1)) ||
         (result = driver->pool_import_pointer(&mapping->device, mapping->pool, &data))) {
         driver->pool_destroy(mapping->pool);
-        return refused(backend, result, fault);
+        return driver_fault(result, fault);
     }
     mapping->mapped_bytes = source->size_bytes;
     return 0;
 }
 
-static int map_ipc(attnd_backend *backend, const attnd_memory_source *source, Mapping *mapping,
+static int map_ipc(const Driver *driver, const attnd_memory_source *source, Mapping *mapping,
                    attnd_fault *fault)
 {
     CUipcMemHandle handle;
     memcpy(&handle, source->handle, sizeof(handle));
     CUresult result =
-        backend->driver.ipc_open(&mapping->device, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+        driver->ipc_open(&mapping->device, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (result)
-        return refused(backend, result, fault);
+        return driver_fault(result, fault);
     mapping->mapped_bytes = source->size_bytes;
     return 0;
 }
@@ -235,16 +224,16 @@ static int take_out(const Driver *driver, Mapping *mapping)
 /* ---- the table ---- */
 
 /* The driver knows how far an allocation reaches; the engine only says so. */
-static int check_extent(attnd_backend *backend, const Mapping *mapping, uint64_t size_bytes,
+static int check_extent(const Driver *driver, const Mapping *mapping, uint64_t size_bytes,
                         attnd_fault *fault)
 {
     CUdeviceptr base;
     size_t bytes;
     if (mapping->kind != ATTND_KIND_POOL && mapping->kind != ATTND_KIND_IPC)
         return 0;
-    CUresult result = backend->driver.range(&base, &bytes, mapping->device);
+    CUresult result = driver->range(&base, &bytes, mapping->device);
     if (result)
-        return refused(backend, result, fault);
+        return driver_fault(result, fault);
     uint64_t left_bytes = bytes - (mapping->device - base);
     return size_bytes <= left_bytes ? 0
                                     : attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0,
@@ -260,7 +249,7 @@ static cudaError_t set_memory(attnd_backend *backend, uint32_t index, const Memo
     return error ? error : cudaStreamSynchronize(backend->copy_stream);
 }
 
-static int bring_in(attnd_backend *backend, const attnd_memory_source *source, Mapping *mapping,
+static int bring_in(const Driver *driver, const attnd_memory_source *source, Mapping *mapping,
                     attnd_fault *fault)
 {
     mapping->kind = source->kind;
@@ -268,11 +257,11 @@ static int bring_in(attnd_backend *backend, const attnd_memory_source *source, M
     case ATTND_KIND_HOST:
         return map_host(source, mapping, fault);
     case ATTND_KIND_DEVICE:
-        return map_device(backend, source, mapping, fault);
+        return map_device(driver, source, mapping, fault);
     case ATTND_KIND_POOL:
-        return map_pool(backend, source, mapping, fault);
+        return map_pool(driver, source, mapping, fault);
     case ATTND_KIND_IPC:
-        return map_ipc(backend, source, mapping, fault);
+        return map_ipc(driver, source, mapping, fault);
     default:
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0, source->kind,
                                ATTND_KIND_IPC);
@@ -282,14 +271,15 @@ static int bring_in(attnd_backend *backend, const attnd_memory_source *source, M
 int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source *source,
                attnd_fault *fault)
 {
+    const Driver *driver = &backend->driver;
     Mapping mapping = {};
     if (index >= ATTND_MEMORIES_MAX || backend->mappings[index].kind)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0, index,
                                ATTND_MEMORIES_MAX);
-    int code = bring_in(backend, source, &mapping, fault);
+    int code = bring_in(driver, source, &mapping, fault);
     if (code)
         return code;
-    code = check_extent(backend, &mapping, source->size_bytes, fault);
+    code = check_extent(driver, &mapping, source->size_bytes, fault);
     if (code == 0) {
         Memory memory = {reinterpret_cast<char *>(mapping.device), source->size_bytes,
                          source->kind == ATTND_KIND_HOST, 0};

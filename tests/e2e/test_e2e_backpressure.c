@@ -239,6 +239,35 @@ static void a_crowd_with_little_scratch_is_served_in_full(void **state)
         CHECK_EQUAL(harness_join(pids[i], 50000), 0);
 }
 
+/* Its partials are measured when it is planned: no run of it could ever begin. */
+static void a_batch_whose_partials_exceed_the_scratch_is_refused_by_name(void **state)
+{
+    static const char *const options[] = {"--scratch", "4K", NULL};
+    struct harness *harness = *state;
+    struct random_batch batch = e2e_batch();
+    struct engine engine;
+    struct trial trial;
+
+    harness_stop(harness);
+    harness_start(harness, options);
+    engine_open(&engine, harness->socket, "scratch");
+    batch.level[0].entry[0].kv_len[0] = 6000;
+    trial_begin(&trial, &engine, &batch, 0);
+    CHECK_OK(trial_submit_set(&trial, 0, 0));
+    CHECK(trial_await(&trial));
+    CHECK_EQUAL(trial.failure.fault.code, -ATTND_E_NO_SPACE);
+    CHECK_EQUAL(trial.failure.fault.field, ATTND_F_PARTIALS);
+    CHECK(trial.failure.fault.limit > 0 && trial.failure.fault.limit <= 4096);
+    CHECK(trial.failure.fault.value > trial.failure.fault.limit);
+    trial_end(&trial);
+    batch = e2e_batch();
+    for (uint32_t e = 0; e < batch.level[0].requests; e++) /* one tile each: no partials */
+        if (batch.level[0].entry[e].kv_len[0] > 16)
+            batch.level[0].entry[e].kv_len[0] = 16;
+    trial_expect(&engine, &batch);
+    engine_close(&engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +276,7 @@ int main(void)
         E2E_TEST(a_full_arena_says_full_and_loses_nothing),
         E2E_TEST(a_batch_that_can_never_fit_is_refused_for_good),
         E2E_TEST(a_crowd_with_little_scratch_is_served_in_full),
+        E2E_TEST(a_batch_whose_partials_exceed_the_scratch_is_refused_by_name),
     };
 
     harness_init();

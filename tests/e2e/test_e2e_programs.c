@@ -56,12 +56,29 @@ static void every_program_says_what_it_is_and_refuses_what_it_does_not_know(void
     }
 }
 
+/* Nobody starts it by hand, but a wrong number must not become another one. */
+static void the_worker_refuses_numbers_that_are_none(void **state)
+{
+    static const char *const options[] = {"--threads=",     "--threads=x",
+                                          "--threads=-1",   "--threads=2x",
+                                          "--scratch=1G",   "--scratch=1e9",
+                                          "--parent=-5",    "--parent=9999999999",
+                                          "--log-level=99", "--scratch=99999999999999999999"};
+    char output[8192];
+
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+        const char *const wrong[] = {"attnd-worker", options[i], NULL};
+        CHECK_EQUAL(harness_program(*state, wrong, output, sizeof(output)), 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(the_engine_of_the_readme_prints_what_it_says),
         E2E_TEST(without_a_service_it_fails),
         E2E_TEST(every_program_says_what_it_is_and_refuses_what_it_does_not_know),
+        E2E_TEST(the_worker_refuses_numbers_that_are_none),
     };
 
     harness_init();

@@ -4,6 +4,7 @@
  *
  * The service is started with --trust unless a test is about not being trusted.
  */
+#include "schemas/atomics.h"
 #include "tests/gpu/support/gpu.h"
 #include "tests/gpu/support/one_key.h"
 #include "tests/support/e2e.h"
@@ -319,8 +320,10 @@ static int strange_descriptors(void *context)
         for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
             desc.memory_kind = kind;
             desc.fd = fds[i];
+            int drivers = strstr(names[i], "nvidia") != NULL; /* so it is for the driver to say */
             if (desc.fd >= 0)
-                refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, names[i]);
+                refuse(session, &desc, drivers ? ATTND_E_DEVICE : ATTND_E_INVALID, ATTND_F_MEMORY,
+                       names[i]);
         }
     attnd_close(session);
     return 0;
@@ -356,22 +359,22 @@ static int mixed_up(void *context)
     }
     struct attnd_memory_desc desc = b;
     desc.memory_kind = ATTND_MEMORY_DEVICE;
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool as an allocation");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "a pool as an allocation");
     desc = b;
     desc.fd = a.fd;
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "an allocation as a pool");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "an allocation as a pool");
     desc = b;
     memset(desc.handle, 0, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool, pointer of zeros");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "a pool, pointer of zeros");
     memset(desc.handle, 0xa5, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool, pointer of rubbish");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "a pool, pointer of rubbish");
     desc = c;
     memset(desc.handle, 0, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "an IPC handle of zeros");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "an IPC handle of zeros");
     memset(desc.handle, 0xa5, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "an IPC handle of rubbish");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "an IPC handle of rubbish");
     memcpy(desc.handle, b.handle, sizeof(desc.handle));
-    refuse(session, &desc, ATTND_E_INVALID, ATTND_F_MEMORY, "a pool pointer as IPC");
+    refuse(session, &desc, ATTND_E_DEVICE, ATTND_F_MEMORY, "a pool pointer as IPC");
     use_in_the_middle(session, &vmm, 0, MIB, 1);
     use_in_the_middle(session, &pooled, 0, MIB, 2);
     use_in_the_middle(session, &plain, 0, MIB, 3);
@@ -382,6 +385,129 @@ static int mixed_up(void *context)
 static void a_handle_of_something_else_is_refused(void **state)
 {
     in_a_client(*state, mixed_up);
+}
+
+/* The daemon knows no address, only sizes: whatever a run or a pool names must lie inside. */
+static int outside(void *context)
+{
+    struct attnd_session *session = open_session(context);
+    struct attnd_fault fault;
+
+    gpu_open();
+    for (uint32_t i = 0; i < KINDS; i++) {
+        const struct allocation allocation = allocate(kinds[i], 2 * MIB);
+        struct attnd_tensor whole, rows;
+        CHECK_OK(attnd_cuda_export(session, allocation.address, 2 * MIB, &whole));
+        one_key_fill(allocation.address, allocation.address + MIB, i);
+        rows = (struct attnd_tensor){whole.memory, MIB};
+        uint32_t pool = one_key_pool(session, &whole);
+
+        /* o would begin inside and end beyond; q would begin beyond. */
+        struct attnd_tensor late = {whole.memory, 2 * MIB - ONE_KEY_ROWS_BYTES + 16};
+        CHECK_EQUAL(one_key_run(session, pool, &late, &fault), -ATTND_E_RANGE);
+        CHECK_EQUAL(fault.field, ATTND_F_O);
+        late.offset_bytes = UINT64_MAX - 15;
+        CHECK_EQUAL(one_key_run(session, pool, &late, &fault), -ATTND_E_RANGE);
+        CHECK_EQUAL(fault.field, ATTND_F_Q);
+
+        /* The pool has page 0. */
+        CHECK_EQUAL(one_key_run_on_page(session, pool, &rows, 1, &fault), -ATTND_E_RANGE);
+        CHECK_EQUAL(fault.field, ATTND_F_KV_INDICES);
+        CHECK_EQUAL(fault.value, 1);
+        CHECK_EQUAL(fault.limit, 0);
+        CHECK_EQUAL(one_key_run_on_page(session, pool, &rows, INT32_MIN, &fault), -ATTND_E_RANGE);
+
+        late.offset_bytes = 2 * MIB - ONE_KEY_PLANES_BYTES / 2 - 16;
+        CHECK_EQUAL(one_key_try_pool(session, &late, 0), -ATTND_E_RANGE); /* V leaves */
+        CHECK_EQUAL(one_key_try_pool(session, &whole, (int64_t)1 << 38), -ATTND_E_RANGE);
+
+        CHECK_EQUAL(one_key_run(session, pool, &rows, &fault), 0);
+        CHECK(one_key_right(allocation.address + MIB, i));
+        CHECK_OK(attnd_pool_release(session, pool));
+        CHECK_OK(attnd_memory_release(session, whole.memory));
+        deallocate(&allocation);
+    }
+    attnd_close(session);
+    return 0;
+}
+
+static void nothing_outside_the_allocation_can_be_named(void **state)
+{
+    in_a_client(*state, outside);
+}
+
+/* ---- coming and going beside runs ---- */
+
+static double longest_run_ms(struct attnd_session *session, uint32_t pool,
+                             const struct attnd_tensor *rows, const uint32_t *until)
+{
+    struct attnd_fault fault;
+    uint64_t longest_ns = 0;
+
+    while (!attnd_observe32(until)) {
+        uint64_t begin_ns = harness_now_ns();
+        CHECK_EQUAL(one_key_run(session, pool, rows, &fault), 0);
+        uint64_t took_ns = harness_now_ns() - begin_ns;
+        longest_ns = took_ns > longest_ns ? took_ns : longest_ns;
+    }
+    return (double)longest_ns / 1e6;
+}
+
+struct traffic {
+    const struct harness *harness;
+    uint32_t running, done[KINDS];
+};
+
+static int runner(void *context)
+{
+    struct traffic *traffic = context;
+    struct attnd_session *session = open_session(traffic->harness);
+    struct attnd_tensor rows, planes;
+
+    gpu_open();
+    const struct allocation allocation = allocate(ATTND_MEMORY_DEVICE, 2 * MIB);
+    one_key_fill(allocation.address, allocation.address + MIB, 1);
+    CHECK_OK(attnd_cuda_export(session, allocation.address, 1, &planes));
+    rows = (struct attnd_tensor){planes.memory, MIB};
+    uint32_t pool = one_key_pool(session, &planes);
+    harness_say(&traffic->running, 1);
+    for (uint32_t i = 0; i < KINDS; i++)
+        printf("longest run while memory of kind %u came and went: %.1f ms\n", kinds[i],
+               longest_run_ms(session, pool, &rows, &traffic->done[i]));
+    CHECK(one_key_right(allocation.address + MIB, 1));
+    attnd_close(session);
+    return 0;
+}
+
+static int comer_and_goer(void *context)
+{
+    struct traffic *traffic = context;
+    struct attnd_session *session = open_session(traffic->harness);
+
+    gpu_open();
+    harness_await(&traffic->running, 1);
+    for (uint32_t i = 0; i < KINDS; i++) {
+        const struct allocation allocation = allocate(kinds[i], 2 * MIB);
+        for (uint32_t round = 0; round < 20; round++) {
+            struct attnd_tensor tensor;
+            CHECK_OK(attnd_cuda_export(session, allocation.address, 1, &tensor));
+            CHECK_OK(attnd_memory_release(session, tensor.memory));
+        }
+        harness_say(&traffic->done[i], 1);
+        deallocate(&allocation);
+    }
+    attnd_close(session);
+    return 0;
+}
+
+static void memory_comes_and_goes_beside_the_runs_of_others(void **state)
+{
+    struct traffic *traffic = harness_shared(sizeof(*traffic));
+
+    traffic->harness = *state;
+    pid_t a = harness_fork(runner, traffic), b = harness_fork(comer_and_goer, traffic);
+    CHECK_EQUAL(harness_join(b, CLIENT_MS), 0);
+    CHECK_EQUAL(harness_join(a, CLIENT_MS), 0);
 }
 
 static int untrusted(void *context)
@@ -445,6 +571,8 @@ int main(void)
         TRUST_TEST(more_than_there_is_is_refused_by_size),
         TRUST_TEST(a_descriptor_of_something_else_is_refused),
         TRUST_TEST(a_handle_of_something_else_is_refused),
+        TRUST_TEST(nothing_outside_the_allocation_can_be_named),
+        TRUST_TEST(memory_comes_and_goes_beside_the_runs_of_others),
         E2E_TEST(without_trust_only_what_a_descriptor_holds_is_taken),
         TRUST_TEST(what_cannot_be_exported_is_refused_here),
     };

@@ -165,7 +165,7 @@ static void plain_memory_outlives_its_maker_until_the_worker_ends(void **state)
 {
     const struct affair *affair = let_the_maker_die(*state, ATTND_MEMORY_IPC);
 
-    CHECK_EQUAL(affair->code, -ATTND_E_INVALID);
+    CHECK_EQUAL(affair->code, -ATTND_E_DEVICE);
     CHECK_EQUAL(affair->field, ATTND_F_MEMORY);
 }
 

@@ -23,6 +23,7 @@ struct attnd_queue {
 static struct {
     int map_rc;          /* what attnd_supervisor_map() returns */
     int unmaps_answered; /* 0: indices stay taken */
+    int down;            /* 1: no worker runs */
     uint32_t maps, unmaps, plans, sessions, sweeps;
     uint32_t last_unmapped;
 } stub = {.unmaps_answered = 1};
@@ -53,6 +54,12 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
     service->queue->bytes = calloc(1, STUB_HEAP_BYTES);
     service->queue->next = ATTND_CACHE_LINE;
     return 0;
+}
+
+int attnd_data_running(const struct attnd_service *service)
+{
+    (void)service;
+    return !stub.down;
 }
 
 void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns)

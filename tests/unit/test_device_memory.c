@@ -357,6 +357,18 @@ static void a_worker_that_dies_over_an_import_does_not_get_it_again(void **state
     assert_int_equal(stub.maps, stub.unmaps);
 }
 
+static void while_no_worker_runs_an_import_is_not_begun(void **state)
+{
+    (void)state;
+    gpu.fds_are_memory = 1;
+    stub.down = 1;
+    assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), -ATTND_E_WORKER_RESTARTED);
+    assert_int_equal(rig.client->import, 0);
+    assert_int_equal(stub.maps, 0);
+    stub.down = 0;
+    assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
+}
+
 static void only_trusted_engines_bring_handles(void **state)
 {
     (void)state;
@@ -452,6 +464,7 @@ int main(void)
         TEST(an_import_is_answered_when_the_worker_has_it),
         TEST(an_import_that_fails_says_why_and_leaves_no_trace),
         TEST(a_worker_that_dies_over_an_import_does_not_get_it_again),
+        TEST(while_no_worker_runs_an_import_is_not_begun),
         TEST(only_trusted_engines_bring_handles),
         TEST(a_kind_that_the_worker_cannot_map_is_refused_by_name),
         TEST(an_import_of_the_wrong_form_is_refused),

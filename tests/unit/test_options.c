@@ -66,6 +66,7 @@ static void what_is_not_given_has_a_default(void **state)
     assert_null(options.isa);
     assert_int_equal(options.loop, ATTND_LOOP_AUTO);
     assert_int_equal(options.threads, 0);
+    assert_int_equal(options.trust, 0); /* unless somebody says so */
     assert_string_equal(options.residency, "auto");
     assert_int_equal(options.sms, 0);
     assert_int_equal(options.burst, 0);
@@ -94,10 +95,10 @@ static void the_workers_way_of_living_is_an_option(void **state)
 static void what_is_given_is_taken(void **state)
 {
     (void)state;
-    struct attnd_options options =
-        parse((const char *const[]){"-s", "/x", "--backend=cpu", "--isa=avx2", "--threads=3",
-                                    "--loop=epoll", "--heap=1M", "--scratch=2M", "--memory-max=3G",
-                                    "--allow-uid=1", "--allow-uid=2", "--worker=/w", "-q", NULL});
+    struct attnd_options options = parse((const char *const[]){
+        "-s", "/x", "--backend=cpu", "--isa=avx2", "--threads=3", "--loop=epoll", "--heap=1M",
+        "--scratch=2M", "--memory-max=3G", "--allow-uid=1", "--allow-uid=2", "--worker=/w",
+        "--trust", "-q", NULL});
     assert_string_equal(options.socket_path, "/x");
     assert_string_equal(options.backend, "cpu");
     assert_string_equal(options.isa, "avx2");
@@ -106,6 +107,7 @@ static void what_is_given_is_taken(void **state)
     assert_int_equal(options.heap_bytes, 1 << 20);
     assert_int_equal(options.scratch_bytes, 2 << 20);
     assert_true(options.memory_max_bytes == (uint64_t)3 << 30);
+    assert_int_equal(options.trust, 1);
     assert_int_equal(options.allow_uids_count, 2);
     assert_int_equal(options.allow_uids[1], 2);
     assert_string_equal(options.worker_path, "/w");

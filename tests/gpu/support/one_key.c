@@ -32,17 +32,18 @@ void one_key_fill(CUdeviceptr planes, CUdeviceptr rows, uint32_t salt)
     CHECK_CUDA(cuCtxSynchronize());
 }
 
-uint32_t one_key_pool(struct attnd_session *session, const struct attnd_tensor *planes)
+static int make_pool(struct attnd_session *session, const struct attnd_tensor *planes,
+                     uint32_t pages, int64_t stride_page, uint32_t *pool)
 {
     const struct attnd_plane k = {.memory = planes->memory,
                                   .offset_bytes = planes->offset_bytes,
-                                  .stride_page = PAGE_SIZE * DIM,
+                                  .stride_page = stride_page,
                                   .stride_token = DIM,
                                   .stride_head = DIM};
     struct attnd_plane v = k;
     const struct attnd_pool_desc desc = {.size = sizeof(desc),
                                          .layers = 1,
-                                         .pages = 1,
+                                         .pages = pages,
                                          .page_size = PAGE_SIZE,
                                          .heads_kv = 1,
                                          .dim_qk = DIM,
@@ -51,17 +52,36 @@ uint32_t one_key_pool(struct attnd_session *session, const struct attnd_tensor *
                                          .page_owner = ATTND_PAGES_OF_ENGINE,
                                          .k = &k,
                                          .v = &v};
-    uint32_t pool = 0;
 
     v.offset_bytes += V_AT;
-    CHECK_OK(attnd_pool_create(session, &desc, &pool));
+    return attnd_pool_create(session, &desc, pool);
+}
+
+uint32_t one_key_pool(struct attnd_session *session, const struct attnd_tensor *planes)
+{
+    uint32_t pool = 0;
+
+    CHECK_OK(make_pool(session, planes, 1, PAGE_SIZE * DIM, &pool));
     return pool;
 }
 
-static uint32_t plan_on(struct attnd_session *session, uint32_t pool)
+int one_key_try_pool(struct attnd_session *session, const struct attnd_tensor *planes,
+                     int64_t stride_page)
 {
-    static const int32_t rows[] = {0, 1}, pages[] = {0, 1}, page[] = {0}, last[] = {1};
-    const struct attnd_level level = {1, rows, pages, page, last};
+    uint32_t pool;
+    int rc = make_pool(session, planes, 2, stride_page, &pool);
+
+    if (rc == 0)
+        CHECK_OK(attnd_pool_release(session, pool));
+    return rc;
+}
+
+/* ---- runs ---- */
+
+static uint32_t plan_on(struct attnd_session *session, uint32_t pool, int32_t page)
+{
+    static const int32_t rows[] = {0, 1}, pages[] = {0, 1}, last[] = {1};
+    const struct attnd_level level = {1, rows, pages, &page, last};
     const struct attnd_batch batch = {.size = sizeof(batch), .level = &level};
     const struct attnd_plan_args args = {.size = sizeof(args),
                                          .pool = pool,
@@ -70,7 +90,7 @@ static uint32_t plan_on(struct attnd_session *session, uint32_t pool)
                                          .pages = 1,
                                          .levels = 1,
                                          .heads_q = 1};
-    const struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS};
+    const struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS}; /* comes first if it fails */
     uint32_t plan = 0;
 
     CHECK_OK(attnd_plan_create(session, &args, &plan));
@@ -78,21 +98,29 @@ static uint32_t plan_on(struct attnd_session *session, uint32_t pool)
     return plan;
 }
 
-int one_key_run(struct attnd_session *session, uint32_t pool, const struct attnd_tensor *rows,
-                struct attnd_fault *fault)
+int one_key_run_on_page(struct attnd_session *session, uint32_t pool,
+                        const struct attnd_tensor *rows, int32_t page, struct attnd_fault *fault)
 {
     const struct attnd_run_args run = {
         .size = sizeof(run), .q = *rows, .o = {rows->memory, rows->offset_bytes + O_AT}};
     const struct attnd_op op = {.user_data = 1};
-    uint32_t plan = plan_on(session, pool);
-    struct attnd_completion done;
+    uint32_t plan = plan_on(session, pool, page);
+    struct attnd_completion first, done;
 
     CHECK_OK(attnd_run(session, plan, &run, &op));
-    CHECK_EQUAL(attnd_wait(session, &done, 1, 20000000000u), 1);
-    CHECK_EQUAL(done.operation, ATTND_RUN);
+    CHECK_EQUAL(attnd_wait(session, &first, 1, 20000000000u), 1);
+    done = first;
+    while (done.operation != ATTND_RUN)
+        CHECK_EQUAL(attnd_wait(session, &done, 1, 20000000000u), 1);
     CHECK_OK(attnd_plan_destroy(session, plan));
-    *fault = done.fault;
-    return done.fault.code;
+    *fault = first.fault;
+    return first.fault.code;
+}
+
+int one_key_run(struct attnd_session *session, uint32_t pool, const struct attnd_tensor *rows,
+                struct attnd_fault *fault)
+{
+    return one_key_run_on_page(session, pool, rows, 0, fault);
 }
 
 int one_key_right(CUdeviceptr rows, uint32_t salt)

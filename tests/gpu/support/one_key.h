@@ -23,6 +23,16 @@ uint32_t one_key_pool(struct attnd_session *session, const struct attnd_tensor *
 int one_key_run(struct attnd_session *session, uint32_t pool, const struct attnd_tensor *rows,
                 struct attnd_fault *fault);
 
+/** one_key_run_on_page() - the same with this page id. Return: the code of the plan_set if that
+ * fails. */
+int one_key_run_on_page(struct attnd_session *session, uint32_t pool,
+                        const struct attnd_tensor *rows, int32_t page, struct attnd_fault *fault);
+
+/** one_key_try_pool() - a pool of 2 pages, @stride_page elements apart (0: none). Return: the code;
+ * what is made is released again. */
+int one_key_try_pool(struct attnd_session *session, const struct attnd_tensor *planes,
+                     int64_t stride_page);
+
 /** one_key_right() - 1 if o at @rows is the value of @salt. */
 int one_key_right(CUdeviceptr rows, uint32_t salt);
 
