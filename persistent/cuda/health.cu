@@ -4,8 +4,9 @@
  * Several things can be wrong, and none of them ends the process by itself: a CUDA error (under MPS
  * also one that another client caused), a helper that could not launch, a thread that waited in
  * vain at a barrier and said so, and something that does not get on: a tile that does not end, an
- * item that nobody does, a worker that does not leave. A snapshot of the kernels' state is copied while they are resident; the
- * copy is asked for in one look and judged in the next, so a look never waits for the device.
+ * item that nobody does, a worker that does not leave. A snapshot of the kernels' state is copied
+ * while they are resident; the copy is asked for in one look and judged in the next, so a look
+ * never waits for the device.
  *
  * Before the worker is ended, kernels that still can are let finish and leave: under MPS a client
  * that dies with a kernel on the device takes all others along.

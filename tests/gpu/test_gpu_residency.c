@@ -274,6 +274,51 @@ static void parking_loses_no_run(void **state)
     harness_stop(&harness);
 }
 
+/* Rings that come while kernels leave, park, or are on their way. */
+static void parking_loses_no_doorbell(void **state)
+{
+    static const char *const options[] = {"--residency", "isolated", NULL};
+    struct random_batch batch = e2e_batch();
+    struct engine engine;
+    struct trial trial;
+    uint32_t random = 7, prepared, memory = 0;
+    (void)state;
+
+    start(options);
+    engine_open(&engine, harness.socket, "rings");
+    trial_begin(&trial, &engine, &batch, 0);
+    CHECK_OK(trial_submit_set(&trial, 0, 0));
+    CHECK_EQUAL(trial_await(&trial), 0);
+    const struct trial_place *place = &trial.place[0][0];
+    const uint64_t rows = engine.rows_offset_bytes;
+    const struct attnd_prepare_args args = {.size = sizeof(args),
+                                            .lane = 1,
+                                            .q = {engine.memory, rows + place->q},
+                                            .o = {engine.memory, rows + place->o},
+                                            .lse = {engine.memory, rows + place->lse}};
+    CHECK_OK(attnd_prepare(engine.session, trial.plan, &args, &prepared));
+    uint64_t begin_ns = harness_now_ns();
+    for (uint32_t i = 0; i < 2000; i++) {
+        if (i % 10 == 0)
+            CHECK_OK(attnd_memory_create(engine.session, 65536, &memory, NULL));
+        else if (i % 10 == 5)
+            CHECK_OK(attnd_memory_release(engine.session, memory));
+        random = random * 1664525u + 1013904223u;
+        uint64_t until_ns = harness_now_ns() + (random >> 16) % 300000;
+        while (harness_now_ns() < until_ns)
+            ;
+        CHECK_OK(attnd_ring(engine.session, 1, prepared));
+        CHECK_OK(attnd_ring_wait(engine.session, 1, TRIAL_WAIT_NS));
+    }
+    printf("2000 rings, and parked 200 times: %.1f us each\n",
+           (double)(harness_now_ns() - begin_ns) / 2e6);
+    CHECK_OK(attnd_unprepare(engine.session, prepared));
+    trial_end(&trial);
+    trial_expect(&engine, &batch);
+    engine_close(&engine);
+    harness_stop(&harness);
+}
+
 /* ---- faults ---- */
 
 static int log_says(const char *what)
@@ -543,6 +588,7 @@ int main(void)
         cmocka_unit_test(kernels_of_full_size_finish_beside_a_saturated_service),
         cmocka_unit_test(kernels_that_leave_when_idle_lose_no_run),
         cmocka_unit_test(parking_loses_no_run),
+        cmocka_unit_test(parking_loses_no_doorbell),
         cmocka_unit_test(a_tile_that_does_not_end_ends_the_worker),
         cmocka_unit_test(a_wait_in_vain_ends_the_worker),
         cmocka_unit_test(an_error_of_the_device_ends_the_worker),
