@@ -92,6 +92,8 @@ struct attnd_object {
 
 /* ---- the session ---- */
 
+struct attnd_stream_rings; /* client/cuda/stream.c */
+
 struct attnd_session {
     /* The submitting thread. */
     struct attnd_producer sq;
@@ -125,6 +127,10 @@ struct attnd_session {
     /* Under objects_lock; handles come and go with call_lock held as well. */
     pthread_mutex_t objects_lock;
     struct attnd_object *objects;
+
+    /* libattnd-cuda's, under objects_lock; it goes before the mailbox does. */
+    struct attnd_stream_rings *rings;
+    void (*rings_end)(struct attnd_stream_rings *rings);
 };
 
 /* Forks this process has been born through; a session of another number is the parent's. */

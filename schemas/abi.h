@@ -382,11 +382,13 @@ struct attnd_command {
     struct attnd_run body;        /* RUN, PREPARED: what the run table has; HOLD, SHOW: plan, items,
                                      generation */
     struct attnd_heap_plane k, v; /* RUN, PREPARED: of the run's layer */
-    uint64_t zero[2];
+    uint64_t zero;
+    uint64_t seal; /* seal.h; wrong: read the slot after the tail */
 };
 ATTND_ASSERT_SIZE(attnd_command, 320);
 ATTND_ASSERT_AT(attnd_command, body, 32);
 ATTND_ASSERT_AT(attnd_command, k, 224);
+ATTND_ASSERT_AT(attnd_command, seal, 312);
 
 struct attnd_retire {
     uint32_t run;

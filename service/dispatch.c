@@ -71,7 +71,7 @@ static void push_command(struct attnd_scheduler *scheduler, const struct attnd_p
 {
     struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = run};
     attnd_dispatch_fill(plan, &scheduler->queue->runs[run], &command);
-    if (attnd_producer_push(&scheduler->queue->commands, &command) < 0)
+    if (attnd_queue_push(scheduler->queue, &command) < 0)
         scheduler->queue_broken = 1; /* it has room for every run: never full */
     scheduler->commands_pushed = 1;
 }

@@ -7,6 +7,7 @@
 #include "service/queue.h"
 
 #include "schemas/atomics.h"
+#include "schemas/seal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -112,6 +113,12 @@ void attnd_queue_free(struct attnd_queue *queue)
     attnd_heap_destroy(&queue->heap);
     attnd_shm_unmap(&queue->segment);
     free(queue);
+}
+
+int attnd_queue_push(struct attnd_queue *queue, struct attnd_command *command)
+{
+    command->seal = attnd_seal(command, queue->commands.index);
+    return attnd_producer_push(&queue->commands, command);
 }
 
 void attnd_queue_ring(struct attnd_queue *queue)

@@ -44,6 +44,10 @@ void attnd_queue_free(struct attnd_queue *queue);
  * the heap stays as it is. */
 void attnd_queue_reset(struct attnd_queue *queue);
 
+/** attnd_queue_push() - seal and publish a command, without a wake-up.
+ * Return: 0; -ATTND_E_FULL or -ATTND_E_PROTOCOL: the worker broke the ring. */
+int attnd_queue_push(struct attnd_queue *queue, struct attnd_command *command);
+
 /** attnd_queue_ring() - wake the worker if it sleeps; once after a burst of commands. */
 void attnd_queue_ring(struct attnd_queue *queue);
 

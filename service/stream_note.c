@@ -164,7 +164,7 @@ static void send(struct attnd_stream *stream, struct attnd_note *note)
     stream->free_sent = stream->sent[tag].next_free;
     stream->sent[tag] = *note;
     stream->sent_count++;
-    if (attnd_producer_push(&scheduler->queue->commands, &command) < 0)
+    if (attnd_queue_push(scheduler->queue, &command) < 0)
         scheduler->queue_broken = 1; /* it has room for every note: never full */
     scheduler->commands_pushed = 1;
 }

@@ -66,6 +66,62 @@ int attnd_cuda_unmap(CUdeviceptr address);
 int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64_t size_bytes,
                       struct attnd_tensor *tensor);
 
+/* ---- runs in the order of a stream ----
+ *
+ * A run that attnd_prepare() prepared becomes part of a stream, between the kernels before it and
+ * those after it: q, and K and V in the pages, may be written by the former, o and lse are read by
+ * the latter. The host takes no part in it, so a stream that is captured becomes part of a graph
+ * that can be launched again and again: each launch attends to the lengths and pages that
+ * attnd_plan_advance() has set by then.
+ *
+ *     attnd_prepare(session, plan, &args, &prepared[layer]);        once
+ *     cuStreamBeginCapture(stream, ...);
+ *     for each layer:
+ *         ... kernels that write q, K and V of the layer
+ *         attnd_cuda_run_on_stream(session, lane, prepared[layer], stream);
+ *         ... kernels that read o
+ *     cuStreamEndCapture(stream, &graph);
+ *     for each token:
+ *         attnd_plan_advance(session, plan, ...); attnd_wait(...);  or the reverse, see below
+ *         cuGraphLaunch(executable, stream);
+ *
+ * An advance takes effect for the runs that begin after its completion; a run that has begun keeps
+ * its lengths. Who advances while a graph is on its way does not know which of its layers see it:
+ * wait for the graph, or for the completion of the advance, before the other begins.
+ *
+ * A lane has one doorbell: everything that rings it must be in one stream, or ordered by events.
+ * Runs on different lanes overlap. What became of a run is in the lane's error word; the stream
+ * goes on in any case, also when the worker dies, which is answered for it by the next one, and
+ * when there is none for 30 s. Under MPS the death of a worker ends this context (see above).
+ */
+
+/**
+ * attnd_cuda_run_on_stream() - ring a prepared run, and wait for it, in the order of a stream
+ * @lane, @prepared: as given to and by attnd_prepare()
+ * @stream: of the current context; may be capturing
+ * Costs one kernel of one thread on the stream. The first call of a session also maps its mailbox
+ * and loads that kernel, which blocks: make it, or attnd_cuda_stream_open(), before what must not
+ * wait. All streams of a session are of one context.
+ * Threads: any, one at a time for each lane. Return: 0: it is in the stream; -ATTND_E_RANGE (lane);
+ * -ATTND_E_INVALID (no context is current, or another one than in the first call); what
+ * attnd_mailbox() returns; -ATTND_E_DEVICE, attnd_last_fault() has the CUresult as value.
+ */
+int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
+                             CUstream stream);
+
+/** attnd_cuda_stream_open() - what the first attnd_cuda_run_on_stream() does before it rings. */
+int attnd_cuda_stream_open(struct attnd_session *session);
+
+/**
+ * attnd_cuda_lane_error() - what the first run of the lane failed with since this was last asked
+ * Outputs of a lane that has an error are not to be used. Blocks for a copy of four bytes; streams
+ * are not waited for, so ask when what rang is done.
+ * Threads: as above, the context current. Return: 0 none did; its code, for instance
+ * -ATTND_E_UNKNOWN (no such prepared run), -ATTND_E_WORKER_RESTARTED (launch it again),
+ * -ATTND_E_TIMEOUT (nobody answered for 30 s); -ATTND_E_INVALID; -ATTND_E_DEVICE.
+ */
+int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane);
+
 #ifdef __cplusplus
 }
 #endif

@@ -85,7 +85,7 @@ __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident
     *code = run->code;
     if (run->code || !run->items)
         return verdict_refuse;
-    if (!(resident->resident >> run->variant & 1)) {
+    if (!(dispatch->settings.resident >> run->variant & 1)) {
         publish_cta(&dispatch->wanted, run->variant + 1u);
         return verdict_none;
     }
@@ -173,7 +173,7 @@ __device__ __forceinline__ bool take_bells(Dispatch *dispatch, Resident *residen
 __device__ __forceinline__ void list_mailbox(Dispatch *dispatch, const Resident *resident,
                                              uint32_t index, attnd_mailbox *mailbox, uint32_t host)
 {
-    const attnd_mailbox_slot *slot = mailbox_slot(resident, index);
+    const attnd_mailbox_slot *slot = mailbox_slot(dispatch, index);
     MailboxSums *sums = &dispatch->sums[index]; /* they go on */
     sums->runs = sums->told = load_host8(&slot->runs);
     sums->tiles = load_host8(&slot->tiles);
@@ -189,10 +189,24 @@ __device__ __forceinline__ void list_mailbox(Dispatch *dispatch, const Resident 
         dispatch->device_list[atomicAdd(&dispatch->device_count, 1)] = uint8_t(index);
 }
 
+/* From now on; also for what was prepared before: after a death all of that comes first, so that no
+ * doorbell finds less than there is. @session: whose slot it is. */
 __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resident,
-                                              uint32_t index, attnd_mailbox *mailbox, uint32_t host)
+                                              uint32_t index, attnd_mailbox *mailbox, uint32_t host,
+                                              uint32_t session)
 {
     dispatch_lock(dispatch);
+    for (uint32_t i = threadIdx.x % 32; i < dispatch->prepared_count; i += 32) {
+        Prepared *prepared = &dispatch->prepared[i];
+        ActiveRun *run = &dispatch->settings.runs[ring_positions + i];
+        if (!prepared->state || prepared->mailbox != index || run->body.session != session)
+            continue;
+        run->answer = &mailbox->answer[prepared->lane];
+        prepared->state |= prepared_owned;
+        resident->prepared[i] = *prepared;
+    }
+    fence_gpu();
+    __syncwarp();
     if (threadIdx.x % 32 == 0) {
         list_mailbox(dispatch, resident, index, mailbox, host);
         resident->mailboxes[index] = mailbox;

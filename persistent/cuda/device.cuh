@@ -132,9 +132,9 @@ struct alignas(128) Live {
 };
 constexpr uint32_t live_failed = 0x80000000u;
 
-/* The kernel's own state. Lives as long as the backend. */
-struct Resident {
-    /* set before launch, constant after */
+/* Set before a launch, constant after it. Who needs it often has a copy in shared memory: an
+ * acquire empties the L1. */
+struct Settings {
     attnd_queue_head *queue; /* host memory, device pointer */
     char *mirror;            /* device copy of the queue segment's heap, same offsets */
     Memory *memories;        /* [ATTND_MEMORIES_MAX] */
@@ -150,7 +150,10 @@ struct Resident {
     uint32_t drain;    /* 1: leave when the queue is empty, for profilers */
     uint32_t resident; /* bit v: workers of variant v are resident */
     uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
+};
 
+/* The kernels' own state, in device memory. Lives as long as the backend. */
+struct Resident : Settings {
     alignas(128) uint32_t published;      /* positions, free-running; kept from launch to launch */
     uint32_t ring_runs;                   /* of them, from the command ring */
     uint32_t commands_head, retires_tail; /* the dispatcher's private indices between launches */

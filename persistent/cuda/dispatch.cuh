@@ -21,6 +21,7 @@
 #include "persistent/cuda/bells.cuh"
 #include "persistent/cuda/resolve.cuh"
 #include "persistent/cuda/retire.cuh"
+#include "schemas/seal.h"
 
 namespace attnd
 {
@@ -122,24 +123,23 @@ __device__ __forceinline__ Taken take_run(Commander *self)
      * comes next, is behind every cursor. */
     if (at == observe_cta(&dispatch->ready))
         return taken_later;
-    mirror_plan(resident, command.body.plan_offset_bytes, command.set_version,
-                command.advance_version);
     const uint32_t slot = self->ring_runs % ring_positions;
-    const RunSource source = {&command.body, command.k, command.v, command.page_size,
-                              command.pages};
+    const RunSource source = {&command.body,          command.k,     command.v,
+                              command.page_size,      command.pages, command.set_version,
+                              command.advance_version};
     uint32_t code;
     uint32_t variant =
-        resolve_run(resident, &dispatch->build, &resident->runs[slot], source, nullptr, &code);
+        resolve_run(dispatch, &dispatch->settings.runs[slot], source, nullptr, &code);
     if (code || !command.body.items) {
         answer_command(dispatch, command, -int32_t(code));
         return taken;
     }
     if (threadIdx.x % 32 == 0)
         resident->used |= 1u << variant;
-    if (!(resident->resident >> variant & 1)) {
+    if (!(dispatch->settings.resident >> variant & 1)) {
         /* The command stays where it is, for the kernels that come instead of these. */
         if (threadIdx.x % 32 == 0)
-            publish_sys(&resident->host->wanted, variant + 1);
+            publish_sys(&dispatch->settings.host->wanted, variant + 1);
         return taken_leave;
     }
     const Entry entry = {0, slot, command.body.items, uint16_t(variant),
@@ -152,8 +152,7 @@ __device__ __forceinline__ Taken take_run(Commander *self)
     return taken;
 }
 
-/* Where a prepared run's answer goes; NULL: its mailbox is not watched, and no doorbell of another
- * can name it. */
+/* Where a prepared run's answer goes; NULL: its mailbox is not watched yet. */
 __device__ __forceinline__ uint32_t *answer_of(const Dispatch *dispatch, const attnd_run &body)
 {
     attnd_mailbox *mailbox =
@@ -167,12 +166,12 @@ __device__ __forceinline__ uint32_t settle_prepared(Commander *self, uint32_t in
                                                     const RunSource &source, Prepared *settled)
 {
     Resident *resident = self->resident;
-    ActiveRun *active = &resident->runs[ring_positions + index];
+    ActiveRun *active = &self->dispatch->settings.runs[ring_positions + index];
     const attnd_run &body = *source.body;
     uint32_t *answer = answer_of(self->dispatch, body), code = 0;
     uint32_t session =
-        load_host4(&mailbox_slot(resident, body.mailbox % ATTND_MAILBOXES_MAX)->session);
-    uint32_t variant = resolve_run(resident, &self->dispatch->build, active, source, answer, &code);
+        load_host4(&mailbox_slot(self->dispatch, body.mailbox % ATTND_MAILBOXES_MAX)->session);
+    uint32_t variant = resolve_run(self->dispatch, active, source, answer, &code);
     *settled = {plan_key(body.plan_offset_bytes),
                 body.items,
                 uint8_t(body.mailbox),
@@ -218,19 +217,18 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
     }
     if (in_flight(dispatch, ATTND_NONE, ATTND_NONE, command.run))
         return taken_later; /* its constants are in use, for one run's time */
-    mirror_plan(self->resident, command.body.plan_offset_bytes, command.set_version,
-                command.advance_version);
-    ActiveRun *active = &self->resident->runs[ring_positions + index];
+    ActiveRun *active = &self->dispatch->settings.runs[ring_positions + index];
     const uint32_t lane = threadIdx.x % 32;
     if (lane < sizeof(attnd_run) / 16) /* for when the plan is set anew */
         reinterpret_cast<uint4 *>(&active->body)[lane] =
             reinterpret_cast<const uint4 *>(&command.body)[lane];
-    const RunSource source = {&command.body, command.k, command.v, command.page_size,
-                              command.pages};
+    const RunSource source = {&command.body,          command.k,     command.v,
+                              command.page_size,      command.pages, command.set_version,
+                              command.advance_version};
     uint32_t code = settle_prepared(self, index, source, &value);
-    if (!code && !(self->resident->resident >> value.variant & 1)) {
+    if (!code && !(self->dispatch->settings.resident >> value.variant & 1)) {
         if (lane == 0)
-            publish_sys(&self->resident->host->wanted, value.variant + 1u);
+            publish_sys(&self->dispatch->settings.host->wanted, value.variant + 1u);
         return taken_leave; /* and again from the start, beside the right kernel */
     }
     put_prepared(self, index, value);
@@ -263,20 +261,21 @@ __device__ __forceinline__ void take_show(Commander *self)
     const attnd_command &command = dispatch->command;
     const uint32_t key = plan_key(command.body.plan_offset_bytes);
     const uint32_t lane = threadIdx.x % 32, count = dispatch->prepared_count;
-    mirror_plan(resident, command.body.plan_offset_bytes, command.set_version,
+    mirror_plan(dispatch->settings, command.body.plan_offset_bytes, command.set_version,
                 command.advance_version);
     for (uint32_t base = 0; base < count; base += 32) {
         const uint32_t mine = base + lane;
         bool concerned =
             mine < count && dispatch->prepared[mine].state && dispatch->prepared[mine].plan == key;
-        const ActiveRun *run = &resident->runs[ring_positions + mine];
+        const ActiveRun *run = &dispatch->settings.runs[ring_positions + mine];
         bool stale = concerned && ((dispatch->prepared[mine].state & prepared_bad) ||
                                    run->plan.set_version != command.set_version);
         for (uint32_t left = __ballot_sync(0xffffffffu, stale); left; left &= left - 1) {
             const uint32_t index = base + __ffs(left) - 1;
-            ActiveRun *active = &resident->runs[ring_positions + index];
-            const RunSource source = {&active->body, active->k_plane, active->v_plane,
-                                      active->page_size, active->pages};
+            ActiveRun *active = &dispatch->settings.runs[ring_positions + index];
+            const RunSource source = {&active->body,          active->k_plane, active->v_plane,
+                                      active->page_size,      active->pages,   command.set_version,
+                                      command.advance_version};
             Prepared value;
             settle_prepared(self, index, source, &value);
             value.state |= prepared_held; /* until all are */
@@ -308,7 +307,7 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
     }
     if (dispatch->mailboxes[command.run])
         unwatch_mailbox(dispatch, resident, command.run);
-    const attnd_mailbox_slot *slot = mailbox_slot(resident, command.run);
+    const attnd_mailbox_slot *slot = mailbox_slot(dispatch, command.run);
     uint32_t memory = load_host4(&slot->memory);
     if (memory == ATTND_NONE) {
         add_pending(dispatch, command, ATTND_NONE);
@@ -316,26 +315,59 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
     }
     const attnd_place place = {memory, 0, load_host8(&slot->offset_bytes)};
     bool bad = false;
-    attnd_mailbox *mailbox = reinterpret_cast<attnd_mailbox *>(resolve(resident, place, &bad));
-    if (bad || resident->memories[memory].size_bytes - place.offset_bytes < sizeof(*mailbox)) {
+    attnd_mailbox *mailbox =
+        reinterpret_cast<attnd_mailbox *>(resolve(dispatch->settings, place, &bad));
+    if (bad ||
+        dispatch->settings.memories[memory].size_bytes - place.offset_bytes < sizeof(*mailbox)) {
         answer_command(dispatch, command, -ATTND_E_UNKNOWN);
         return;
     }
     greet_mailbox(mailbox, load_host4(&slot->fresh) != 0);
-    watch_mailbox(dispatch, resident, command.run, mailbox, resident->memories[memory].host);
+    watch_mailbox(dispatch, resident, command.run, mailbox,
+                  dispatch->settings.memories[memory].host, load_host4(&slot->session));
     answer_command(dispatch, command, 0);
 }
 
-/* The command at the head of the ring: fetched in one trip, a vector a lane. */
-__device__ __forceinline__ Taken take_command(Commander *self)
+constexpr uint32_t command_vectors = sizeof(attnd_command) / 16;
+static_assert(sizeof(attnd_command) % 16 == 0 && command_vectors <= 32, "a vector a lane");
+
+/* The slot at the head of the ring, a vector a lane; in flight when this returns. */
+__device__ __forceinline__ uint4 look_at_ring(const Commander *self)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const attnd_command *slot = &self->ring[self->head & (self->entries - 1)];
+    uint4 part = {};
+    if (lane < command_vectors)
+        part = load_host(reinterpret_cast<const uint4 *>(slot) + lane);
+    return part;
+}
+
+/* Is what was looked at a whole command, and the one at the head? The whole warp. */
+__device__ __forceinline__ bool sealed(const Commander *self, const uint4 &part)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint64_t first = uint64_t(part.y) << 32 | part.x,
+                   second = uint64_t(part.w) << 32 | part.z;
+    uint64_t sum = 0;
+    if (lane < command_vectors)
+        sum = attnd_seal_word(first, 2 * lane, self->head);
+    if (lane < command_vectors - 1)
+        sum += attnd_seal_word(second, 2 * lane + 1, self->head);
+    for (int step = 16; step; step /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum == __shfl_sync(0xffffffffu, second, command_vectors - 1);
+}
+
+/* The command at the head of the ring, of which the tail says that it is there. @part: the slot as
+ * it was looked at together with the tail; good if it is sealed, else it is fetched again. */
+__device__ __forceinline__ Taken take_command(Commander *self, uint4 part)
 {
     Dispatch *dispatch = self->dispatch;
     const uint32_t lane = threadIdx.x % 32;
-    const uint4 *from =
-        reinterpret_cast<const uint4 *>(&self->ring[self->head & (self->entries - 1)]);
-    static_assert(sizeof(attnd_command) % 16 == 0 && sizeof(attnd_command) <= 512, "one trip");
-    if (lane < sizeof(attnd_command) / 16)
-        reinterpret_cast<uint4 *>(&dispatch->command)[lane] = load_host(from + lane);
+    if (!sealed(self, part))
+        part = look_at_ring(self);
+    if (lane < command_vectors)
+        reinterpret_cast<uint4 *>(&dispatch->command)[lane] = part;
     __syncwarp();
     if (dispatch->pending_count == pending_max)
         return taken_later;
@@ -371,7 +403,7 @@ __device__ __forceinline__ void close_ring(Commander *self)
     if (threadIdx.x % 32 == 0) {
         self->resident->ring_runs = self->ring_runs;
         publish_cta(&self->dispatch->commands_head, self->head);
-        publish_sys(&self->resident->queue->command_head, self->head);
+        publish_sys(&self->dispatch->settings.queue->command_head, self->head);
         publish_gpu(&self->resident->leave, 1);
         publish_cta(&self->dispatch->ended, 1);
     }
@@ -381,7 +413,7 @@ __device__ __forceinline__ void close_ring(Commander *self)
 /* The warp that takes commands. */
 __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *resident)
 {
-    attnd_queue_head *queue = resident->queue;
+    attnd_queue_head *queue = dispatch->settings.queue;
     const char *base = reinterpret_cast<const char *>(queue);
     const uint32_t lane = threadIdx.x % 32;
     Commander self = {dispatch,
@@ -391,11 +423,14 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->commands_head,
                       resident->commands_head,
                       resident->ring_runs};
-    const uint32_t *heart = reinterpret_cast<const uint32_t *>(&resident->host->heartbeat_ns);
+    const uint32_t *heart =
+        reinterpret_cast<const uint32_t *>(&dispatch->settings.host->heartbeat_ns);
     uint32_t beat = 0;
     uint64_t beat_seen = clock_ns();
     for (uint32_t pass = 0;; pass++) {
-        Bells bells = look_at_host(dispatch, pass); /* in flight together with the words */
+        /* In flight together with the words: */
+        const uint4 part = look_at_ring(&self);
+        const Bells bells = look_at_host(dispatch, pass);
         /* One trip across the bus for all words: A1 on the tail, park, the beat's low half. */
         uint32_t word = observe_sys(lane == 2   ? heart
                                     : lane == 1 ? &queue->park
@@ -410,7 +445,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         bool rung = take_bells(dispatch, resident, bells);
         uint32_t wanted = observe_cta(&dispatch->wanted);
         if (wanted && lane == 0)
-            publish_sys(&resident->host->wanted, wanted);
+            publish_sys(&dispatch->settings.host->wanted, wanted);
         if (wanted || __shfl_sync(0xffffffffu, word, 1) || now - beat_seen > heartbeat_stale_ns)
             break;
         if (dispatch->pending_count)
@@ -419,11 +454,11 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
             if (self.told != self.head && lane == 0)
                 publish_sys(&queue->command_head, self.head);
             self.told = self.head;
-            if (resident->drain && !rung && !bells_pending(dispatch))
+            if (dispatch->settings.drain && !rung && !bells_pending(dispatch))
                 break;
             continue;
         }
-        Taken result = take_command(&self);
+        Taken result = take_command(&self, part);
         if (result == taken_leave)
             break;
         if (result == taken) {
@@ -451,8 +486,13 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         live[i] = make_uint4(0, 0, 0, 0);
     fence_gpu();
     __syncthreads();
-    const uint32_t transient = resident->queue->runs_transient;
-    const uint32_t prepared = min(resident->queue->runs - transient, prepared_max);
+    if (threadIdx.x == 0) {
+        dispatch->settings = *resident;
+        dispatch->mailboxes_offset = resident->queue->mailboxes_offset;
+    }
+    __syncthreads();
+    const uint32_t transient = dispatch->settings.queue->runs_transient;
+    const uint32_t prepared = min(dispatch->settings.queue->runs - transient, prepared_max);
     if (threadIdx.x == 0) {
         dispatch->published = dispatch->retired = resident->published;
         dispatch->ready = resident->published + ring_positions;

@@ -50,6 +50,8 @@ struct MailboxSums {
 };
 
 struct Dispatch {
+    Settings settings;
+    uint32_t mailboxes_offset;
     uint32_t lock;
     uint32_t closing;                   /* nothing is published any more */
     uint32_t ended;                     /* and every command that was taken is answered */
@@ -135,12 +137,11 @@ __device__ __forceinline__ uint64_t load_host8(const void *from)
     return value;
 }
 
-__device__ __forceinline__ attnd_mailbox_slot *mailbox_slot(const Resident *resident,
+__device__ __forceinline__ attnd_mailbox_slot *mailbox_slot(const Dispatch *dispatch,
                                                             uint32_t index)
 {
-    char *queue = reinterpret_cast<char *>(resident->queue);
-    return reinterpret_cast<attnd_mailbox_slot *>(queue + resident->queue->mailboxes_offset) +
-           index;
+    char *queue = reinterpret_cast<char *>(dispatch->settings.queue);
+    return reinterpret_cast<attnd_mailbox_slot *>(queue + dispatch->mailboxes_offset) + index;
 }
 
 /* A run of the command ring becomes visible to the workers. The whole warp. Return: false if there

@@ -119,7 +119,7 @@ cudaError_t resident_launch(Resident *resident, Resident *settings, uint32_t var
     for (uint32_t &cursor : cursors) /* nothing was left over when the last kernel left */
         cursor = published;
     settings->resident = variants;
-    const size_t constants = offsetof(Resident, published);
+    const size_t constants = sizeof(Settings);
     if ((error = cudaMemcpy(resident, settings, constants, cudaMemcpyHostToDevice)) ||
         (error = cudaMemset(&resident->used, 0, 4)) ||
         (error = cudaMemcpy(resident->cursor, cursors, sizeof(cursors), cudaMemcpyHostToDevice)) ||

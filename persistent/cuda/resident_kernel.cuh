@@ -123,6 +123,9 @@ __global__ void __launch_bounds__(resident_threads, 1)
 {
     __shared__ WorkerShared shared;
     extern __shared__ __align__(1024) char buffer[];
+    if (threadIdx.x < sizeof(Settings) / 4)
+        reinterpret_cast<uint32_t *>(&shared.turns.settings)[threadIdx.x] =
+            reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
     if (threadIdx.x == 0) {
         turns_init(&shared.turns);
         prefill_barriers_init(&shared.bars);

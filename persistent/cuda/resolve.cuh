@@ -43,12 +43,12 @@ __device__ __forceinline__ uint64_t *plan_many(attnd_plan_head *head)
 
 /* Brings the device copy of a plan up to date with the versions a command carries. The daemon
  * writes arrays, then versions, then the command: what they cover is complete. The whole warp. */
-__device__ __forceinline__ void mirror_plan(Resident *resident, uint64_t plan_offset,
+__device__ __forceinline__ void mirror_plan(const Settings &settings, uint64_t plan_offset,
                                             uint32_t set_version, uint32_t advance_version)
 {
     const uint32_t lane = threadIdx.x % 32;
-    const char *host = reinterpret_cast<const char *>(resident->queue) + plan_offset;
-    char *copy = resident->mirror + plan_offset;
+    const char *host = reinterpret_cast<const char *>(settings.queue) + plan_offset;
+    char *copy = settings.mirror + plan_offset;
     attnd_plan_head *head = reinterpret_cast<attnd_plan_head *>(copy);
     bool fresh = head->set_version != set_version;
     bool longer = fresh || head->advance_version != advance_version;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from,
 
 /* Tensor maps for the run's layer, into @maps, if it has tiles of many rows and TMA can move its
  * pages. One thread. */
-__device__ __forceinline__ void map_run(const Resident *resident, ActiveRun *run, ActiveRun *maps,
+__device__ __forceinline__ void map_run(const Settings &settings, ActiveRun *run, ActiveRun *maps,
                                         bool many)
 {
     const attnd_plan_head &plan = run->plan;
@@ -142,11 +142,11 @@ __device__ __forceinline__ void map_run(const Resident *resident, ActiveRun *run
     int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
                         min(min(v.stride_token, v.stride_head), v.stride_page));
     run->box_rows = 0;
-    if (!many || !run->aligned || run->page_size % 16 || least <= 0 || !(resident->paths & 4))
+    if (!many || !run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
         return;
     int log = min(__ffs(int(run->page_size)) - 1, 6);
-    const TensorMap *for_k = &resident->templates[log - 4];
-    const TensorMap *for_v = &resident->templates[map_templates_k + __ffs(int(plan.dim_vo)) - 7];
+    const TensorMap *for_k = &settings.templates[log - 4];
+    const TensorMap *for_v = &settings.templates[map_templates_k + __ffs(int(plan.dim_vo)) - 7];
     map_plane(&maps->k_map, for_k, run->k_base, k, plan.dim_qk, run->page_size, plan.heads_kv,
               run->pages);
     map_plane(&maps->v_map, for_v, run->v_base, v, plan.dim_vo, run->page_size, plan.heads_kv,
@@ -155,14 +155,14 @@ __device__ __forceinline__ void map_run(const Resident *resident, ActiveRun *run
 }
 
 /* Where @place points; refuses what the table does not hold. */
-__device__ __forceinline__ char *resolve(const Resident *resident, const attnd_place &place,
+__device__ __forceinline__ char *resolve(const Settings &settings, const attnd_place &place,
                                          bool *bad)
 {
     if (place.memory == ATTND_NONE)
         return nullptr;
     Memory memory = {nullptr, 0};
     if (place.memory < ATTND_MEMORIES_MAX)
-        memory = resident->memories[place.memory];
+        memory = settings.memories[place.memory];
     *bad |= !memory.base || place.offset_bytes >= memory.size_bytes;
     return memory.base + place.offset_bytes;
 }
@@ -172,20 +172,21 @@ struct RunSource {
     const attnd_run *body;
     attnd_heap_plane k, v;
     uint32_t page_size, pages;
+    uint32_t set_version, advance_version; /* of the plan, as the command has them */
 };
 
-/* Fills @active from @source and the plan's copy, which is up to date. It is put together in
- * @build, in shared memory, and stored as one vector a lane. The whole warp. Return: the variant
- * that must execute it; variants_count if none can, and then @code says why. */
-__device__ __forceinline__ uint32_t resolve_run(Resident *resident, ActiveRun *build,
-                                                ActiveRun *active, const RunSource &source,
-                                                uint32_t *answer, uint32_t *code)
+/* Fills @active from @source and the plan's copy, which is brought up to date. It is put together
+ * in shared memory and stored as one vector a lane. The whole warp. Return: the variant that must
+ * execute it; variants_count if none can, and then @code says why. */
+__device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *active,
+                                                const RunSource &source, uint32_t *answer,
+                                                uint32_t *code)
 {
+    const Settings &settings = dispatch->settings;
+    ActiveRun *build = &dispatch->build;
     const uint32_t lane = threadIdx.x % 32;
     const attnd_run &body = *source.body;
-    char *copy = resident->mirror + body.plan_offset_bytes;
-    if (lane < sizeof(attnd_plan_head) / 16)
-        reinterpret_cast<uint4 *>(&build->plan)[lane] = reinterpret_cast<const uint4 *>(copy)[lane];
+    char *copy = settings.mirror + body.plan_offset_bytes;
 
     /* Seven places, a lane each. */
     attnd_place place = {ATTND_NONE, 0, 0};
@@ -196,13 +197,30 @@ __device__ __forceinline__ uint32_t resolve_run(Resident *resident, ActiveRun *b
     else if (lane < 7)
         place = (&body.q)[lane - 2]; /* q, o, lse, k, v */
     bool bad = false;
-    uint64_t address = uint64_t(resolve(resident, place, &bad));
+    uint64_t address = uint64_t(resolve(settings, place, &bad));
+
+    /* In the same trip, the copy of the plan, if it is the right one. */
+    constexpr uint32_t vectors = sizeof(attnd_plan_head) / 16;
+    constexpr uint32_t versions = offsetof(attnd_plan_head, set_version);
+    static_assert(versions % 16 == 8 && versions + 4 == offsetof(attnd_plan_head, advance_version),
+                  "the last two words of a vector");
+    uint4 part = {};
+    if (lane < vectors)
+        part = reinterpret_cast<const uint4 *>(copy)[lane];
+    if (__shfl_sync(0xffffffffu, part.z, versions / 16) != source.set_version ||
+        __shfl_sync(0xffffffffu, part.w, versions / 16) != source.advance_version) {
+        mirror_plan(settings, body.plan_offset_bytes, source.set_version, source.advance_version);
+        if (lane < vectors)
+            part = reinterpret_cast<const uint4 *>(copy)[lane];
+    }
+    if (lane < vectors)
+        reinterpret_cast<uint4 *>(&build->plan)[lane] = part;
     __syncwarp();
     const attnd_plan_head &plan = build->plan;
     uint64_t states = (uint64_t(plan.merges) * plan.heads_kv * 4 + 63) / 64 * 64;
     uint64_t outputs = states + (uint64_t(plan.partial_rows) * plan.heads_q * 8 + 63) / 64 * 64;
     uint64_t end = outputs + uint64_t(plan.partial_rows) * plan.heads_q * plan.dim_vo * 4;
-    bad |= body.scratch_offset_bytes + end > resident->scratch_bytes;
+    bad |= body.scratch_offset_bytes + end > settings.scratch_bytes;
     uint32_t variant = variant_index(plan.dim_qk, plan.dtype);
     *code = variant == variants_count      ? ATTND_E_UNSUPPORTED
             : __any_sync(0xffffffffu, bad) ? ATTND_E_UNKNOWN
@@ -213,7 +231,7 @@ __device__ __forceinline__ uint32_t resolve_run(Resident *resident, ActiveRun *b
 #pragma unroll
     for (int i = 0; i < 7; i++)
         at[i] = __shfl_sync(0xffffffffu, address, i);
-    char *scratch = resident->scratch + body.scratch_offset_bytes;
+    char *scratch = settings.scratch + body.scratch_offset_bytes;
     if (body.kind == ATTND_RUN_ATTEND) /* what another run left there is not a count */
         for (uint32_t i = lane; i < plan.merges * plan.heads_kv; i += 32)
             reinterpret_cast<uint32_t *>(scratch)[i] = 0;
@@ -242,7 +260,7 @@ __device__ __forceinline__ uint32_t resolve_run(Resident *resident, ActiveRun *b
         build->answer = answer;
         build->kind = body.kind;
         build->aligned = rows_aligned(build);
-        map_run(resident, build, active, *plan_many(&build->plan) != 0);
+        map_run(settings, build, active, *plan_many(&build->plan) != 0);
     }
     __syncwarp();
     reinterpret_cast<uint4 *>(active)[lane] = reinterpret_cast<const uint4 *>(build)[lane];

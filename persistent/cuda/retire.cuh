@@ -37,7 +37,7 @@ __device__ __forceinline__ void publish_retires(Retirer *self, uint32_t count)
     self->tail += count;
     __syncwarp();
     if (threadIdx.x % 32 == 0) /* R1: the records; and o and lse, which the done bits covered */
-        publish_sys(&self->resident->queue->retire_tail, self->tail);
+        publish_sys(&self->dispatch->settings.queue->retire_tail, self->tail);
 }
 
 /* The runs of one word of done bits, a lane each. */
@@ -45,7 +45,7 @@ __device__ __forceinline__ void retire_word(Retirer *self, uint32_t word, uint32
 {
     Dispatch *dispatch = self->dispatch;
     const uint32_t lane = threadIdx.x % 32, at = word * 32 + lane;
-    const int64_t offset_ns = self->resident->host_clock_offset_ns;
+    const int64_t offset_ns = self->dispatch->settings.host_clock_offset_ns;
     const bool mine = bits >> lane & 1;
     Position *position = &dispatch->positions[at];
     const bool rung = mine && position->bell != ATTND_NONE;
@@ -121,7 +121,8 @@ __device__ __forceinline__ void retire_direct(Retirer *self)
         attnd_retire retire = {};
         retire.run = direct.run;
         retire.code = direct.code;
-        retire.begin_ns = retire.end_ns = clock_ns() + self->resident->host_clock_offset_ns;
+        retire.begin_ns = retire.end_ns =
+            clock_ns() + self->dispatch->settings.host_clock_offset_ns;
         retire.kind = direct.kind;
         retire.tag = direct.tag;
         store_retire(self, lane, retire);
@@ -136,7 +137,7 @@ __device__ __forceinline__ void retire_direct(Retirer *self)
 /* The warp that retires. */
 __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *resident)
 {
-    attnd_queue_head *queue = resident->queue;
+    attnd_queue_head *queue = dispatch->settings.queue;
     char *base = reinterpret_cast<char *>(queue);
     const uint32_t lane = threadIdx.x % 32;
     Retirer self = {dispatch, resident,
@@ -173,7 +174,7 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
     if (ready - observe_cta(&dispatch->published) > ring_positions / 2)
         return;
     uint32_t behind = ring_positions - (ready - observe_cta(&dispatch->retired)); /* positions */
-    for (uint32_t w = lane; w < resident->workers; w += 32) {
+    for (uint32_t w = lane; w < dispatch->settings.workers; w += 32) {
         uint32_t cursor = observe_gpu(&resident->cursor[w]);
         behind = min(behind, ring_positions - (ready - cursor));
     }
@@ -213,7 +214,7 @@ __device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *residen
         if (runs == sums->told)
             continue;
         sums->told = runs;
-        volatile attnd_mailbox_slot *slot = mailbox_slot(resident, m);
+        volatile attnd_mailbox_slot *slot = mailbox_slot(dispatch, m);
         slot->tiles = atomicAdd(&sums->tiles, 0);
         slot->busy_ns = atomicAdd(&sums->busy_ns, 0);
         slot->kv_bytes = atomicAdd(&sums->kv_bytes, 0);
@@ -243,7 +244,8 @@ __device__ __forceinline__ void show_state(Dispatch *dispatch, Resident *residen
 __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *resident)
 {
     const attnd_run *runs = reinterpret_cast<const attnd_run *>(
-        reinterpret_cast<const char *>(resident->queue) + resident->queue->runs_offset_bytes);
+        reinterpret_cast<const char *>(dispatch->settings.queue) +
+        dispatch->settings.queue->runs_offset_bytes);
     for (uint32_t pass = 0;; pass++) {
         const bool ended = observe_cta(&dispatch->ended);
         make_ready(dispatch, resident);

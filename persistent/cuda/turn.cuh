@@ -37,6 +37,7 @@ struct Turns {
     Turn slot[turn_slots];
     alignas(16) char run_copy[2][run_copy_bytes]; /* of the turn in hand and of the one before */
     uint64_t full[turn_slots], empty[turn_slots];
+    Settings settings;
 };
 
 __device__ __forceinline__ void turns_init(Turns *turns)
@@ -194,7 +195,7 @@ __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Ent
             if (!taker_settle<D>(taker, number, false)) {
                 uint32_t next = peek_gpu(&live->next_item);
                 take = next < entry->items;
-                if (take && next + resident->workers > entry->items)
+                if (take && next + taker->turns->settings.workers > entry->items)
                     taker_settle<D>(taker, number, true);
             }
             const bool fresh = taker->copied != taker->cursor + 1;
@@ -206,8 +207,9 @@ __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Ent
                     flag = peek_gpu(&live->cancelled);
                 }
                 if (fresh)
-                    part = __ldcg(reinterpret_cast<const uint4 *>(&resident->runs[entry->slot]) +
-                                  lane);
+                    part = __ldcg(
+                        reinterpret_cast<const uint4 *>(&taker->turns->settings.runs[entry->slot]) +
+                        lane);
                 item = __shfl_sync(0xffffffffu, item, 0);
             }
             if (take && item < entry->items) {
@@ -259,7 +261,7 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
                 turn->index = index;
                 turn->items = entry.items;
                 turn->item.run = copy;
-                turn->item.maps = &resident->runs[entry.slot];
+                turn->item.maps = &taker->turns->settings.runs[entry.slot];
                 turn->item.live = &resident->live[taker->cursor % ring_positions];
             }
             __syncwarp();
@@ -268,7 +270,7 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
             } else {
                 item_load(&turn->item, index, lane);
                 bool few = turn->item.packed_rows <= decode_rows<D>;
-                bool may = copy->aligned && resident->paths >> (few ? 0 : 1) & 1;
+                bool may = copy->aligned && taker->turns->settings.paths >> (few ? 0 : 1) & 1;
                 path = !may ? path_naive : few ? path_decode : path_prefill;
             }
             if (cancelled)

@@ -107,3 +107,24 @@ FORWARD(cuStreamQuery, (CUstream stream), (stream))
 FORWARD(cuEventCreate, (CUevent * event, unsigned int flags), (event, flags))
 FORWARD(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
 FORWARD(cuEventElapsedTime, (float *ms, CUevent begin, CUevent end), (ms, begin, end))
+FORWARD(cuModuleUnload, (CUmodule module), (module))
+FORWARD(cuStreamDestroy, (CUstream stream), (stream))
+FORWARD(cuStreamBeginCapture, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+FORWARD(cuStreamEndCapture, (CUstream stream, CUgraph *graph), (stream, graph))
+FORWARD(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), (mode))
+FORWARD(cuGraphInstantiate, (CUgraphExec * executable, CUgraph graph, unsigned long long flags),
+        (executable, graph, flags))
+FORWARD(cuGraphLaunch, (CUgraphExec executable, CUstream stream), (executable, stream))
+FORWARD(cuCtxGetCurrent, (CUcontext * context), (context))
+FORWARD(cuCtxPushCurrent, (CUcontext context), (context))
+FORWARD(cuCtxPopCurrent, (CUcontext * context), (context))
+FORWARD(cuMemHostRegister, (void *address, size_t bytes, unsigned int flags),
+        (address, bytes, flags))
+FORWARD(cuMemHostUnregister, (void *address), (address))
+FORWARD(cuMemHostGetDevicePointer, (CUdeviceptr * device, void *address, unsigned int flags),
+        (device, address, flags))
+FORWARD(cuMemcpyDtoHAsync, (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+        (to, from, bytes, stream))
+FORWARD(cuMemsetD32Async, (CUdeviceptr to, unsigned int value, size_t count, CUstream stream),
+        (to, value, count, stream))
+FORWARD(cuEventSynchronize, (CUevent event), (event))

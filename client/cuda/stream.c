@@ -1,0 +1,266 @@
+/*
+ * stream.c - runs in the order of an engine's stream: a kernel of one thread that rings and waits.
+ *
+ * Three words of the session's mailbox make a ring: answer = 0, doorbell = 1 + prepared run, and
+ * then until answer is not 0. A stream could write and wait by memory operations alone; a kernel
+ * does it faster (persistent/cuda/README.md has the figures), because the front end that executes
+ * those operations looks at the word less and less often. It needs one thread, no shared memory and
+ * a handful of registers, so it runs beside anything.
+ *
+ * Orders. Kernels before it have ended, so what they wrote is the stream's, and the release of the
+ * doorbell at system scope hands it to the worker, which is another process. The acquire of the
+ * answer hands o back, and kernels behind it start after this one has ended.
+ *
+ * The kernel is PTX text that the driver compiles for the GPU at hand: this library is built
+ * without a CUDA compiler. A capture forbids that, so it is made in relaxed mode: it has no part in
+ * what is captured.
+ */
+#include "client/cuda/attnd_cuda.h"
+
+#include "client/internal.h"
+
+#include <stdlib.h>
+
+#define TIMEOUT_NS 30000000000u
+
+/* Bytes from a lane's doorbell: struct attnd_mailbox. */
+_Static_assert(offsetof(struct attnd_mailbox, answer) == 256, "in the text below");
+_Static_assert(offsetof(struct attnd_mailbox, error) == 512, "in the text below");
+_Static_assert(ATTND_E_TIMEOUT == 16, "in the text below");
+
+static const char ring_text[] =
+    ".version 6.4\n"
+    ".target sm_70\n"
+    ".address_size 64\n"
+    ".visible .entry attnd_ring(.param .u64 doorbell, .param .u32 bell, .param .u64 timeout_ns)\n"
+    "{\n"
+    "    .reg .pred %p<4>;\n"
+    "    .reg .b32 %r<4>;\n"
+    "    .reg .b64 %rd<7>;\n"
+    "    ld.param.u64 %rd0, [doorbell];\n"
+    "    ld.param.u32 %r0, [bell];\n"
+    "    ld.param.u64 %rd1, [timeout_ns];\n"
+    "    cvta.to.global.u64 %rd0, %rd0;\n"
+    "    st.relaxed.sys.global.u32 [%rd0+256], 0;\n"
+    "    st.release.sys.global.u32 [%rd0], %r0;\n" /* R1 */
+    "    mov.u64 %rd2, %globaltimer;\n"
+    "look:\n"
+    "    ld.acquire.sys.global.u32 %r1, [%rd0+256];\n" /* A1 */
+    "    setp.ne.u32 %p0, %r1, 0;\n"
+    "    @%p0 bra done;\n"
+    "    mov.u64 %rd3, %globaltimer;\n"
+    "    sub.u64 %rd4, %rd3, %rd2;\n"
+    "    setp.lt.u64 %p1, %rd4, %rd1;\n"
+    "    @%p1 bra look;\n"
+    "    ld.relaxed.sys.global.u32 %r2, [%rd0+512];\n"
+    "    setp.ne.u32 %p2, %r2, 0;\n"
+    "    @%p2 bra done;\n"
+    "    st.relaxed.sys.global.u32 [%rd0+512], 16;\n" /* nobody answered */
+    "done:\n"
+    "    ret;\n"
+    "}\n";
+
+struct attnd_stream_rings {
+    CUcontext context;
+    CUdeviceptr mailbox; /* struct attnd_mailbox, as the GPU sees it */
+    void *registered;    /* host memory that was registered for that; NULL: device memory */
+    CUstream stream;     /* of our own, for copies */
+    CUmodule module;
+    CUfunction ring;
+};
+
+static int driver_fault(CUresult result)
+{
+    return attnd_fault_raise(-ATTND_E_DEVICE, ATTND_F_MAILBOX, 0, result, 0);
+}
+
+/* ---- once a session ---- */
+
+/* The context may be gone, and with it all there is to undo: results do not matter. */
+static void end(struct attnd_stream_rings *rings)
+{
+    if (rings->module)
+        (void)cuModuleUnload(rings->module);
+    if (rings->stream)
+        (void)cuStreamDestroy(rings->stream);
+    if (rings->registered)
+        (void)cuMemHostUnregister(rings->registered);
+    else if (rings->mailbox)
+        (void)attnd_cuda_unmap(rings->mailbox);
+    free(rings);
+}
+
+/* At the end of the session, whatever context is current then. */
+static void end_in_context(struct attnd_stream_rings *rings)
+{
+    CUcontext context = NULL;
+
+    if (cuCtxPushCurrent(rings->context) != CUDA_SUCCESS) {
+        free(rings);
+        return;
+    }
+    end(rings);
+    (void)cuCtxPopCurrent(&context);
+}
+
+static int map_mailbox(struct attnd_session *session, struct attnd_stream_rings *rings)
+{
+    uint32_t memory;
+    int rc = attnd_mailbox(session, &memory);
+
+    if (rc < 0)
+        return rc;
+    if (session->mailbox == NULL)
+        return attnd_cuda_map(session, memory, &rings->mailbox);
+    CUresult result = cuMemHostRegister(session->mailbox, sizeof(*session->mailbox),
+                                        CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (result != CUDA_SUCCESS)
+        return driver_fault(result);
+    rings->registered = session->mailbox;
+    result = cuMemHostGetDevicePointer(&rings->mailbox, rings->registered, 0);
+    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
+}
+
+static int load_kernel(struct attnd_stream_rings *rings)
+{
+    CUresult result = cuModuleLoadData(&rings->module, ring_text);
+
+    if (result == CUDA_SUCCESS)
+        result = cuModuleGetFunction(&rings->ring, rings->module, "attnd_ring");
+    if (result == CUDA_SUCCESS)
+        result = cuStreamCreate(&rings->stream, CU_STREAM_NON_BLOCKING);
+    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
+}
+
+static int make_rings(struct attnd_session *session, CUcontext context,
+                      struct attnd_stream_rings **out)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    struct attnd_stream_rings *rings = calloc(1, sizeof(*rings));
+
+    if (rings == NULL)
+        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, 0, 0);
+    rings->context = context;
+    (void)cuThreadExchangeStreamCaptureMode(&mode);
+    int rc = map_mailbox(session, rings);
+    if (rc == 0)
+        rc = load_kernel(rings);
+    if (rc < 0)
+        end(rings);
+    (void)cuThreadExchangeStreamCaptureMode(&mode);
+    if (rc == 0)
+        *out = rings;
+    return rc;
+}
+
+/* Return: what the session already has. */
+static struct attnd_stream_rings *peek_rings(struct attnd_session *session)
+{
+    pthread_mutex_lock(&session->objects_lock);
+    struct attnd_stream_rings *rings = session->rings;
+    pthread_mutex_unlock(&session->objects_lock);
+    return rings;
+}
+
+/* Keeps @made, unless another thread was faster. Return: what is kept. */
+static struct attnd_stream_rings *keep_rings(struct attnd_session *session,
+                                             struct attnd_stream_rings *made)
+{
+    pthread_mutex_lock(&session->objects_lock);
+    struct attnd_stream_rings *kept = session->rings;
+    if (kept == NULL) {
+        kept = session->rings = made;
+        session->rings_end = end_in_context;
+    }
+    pthread_mutex_unlock(&session->objects_lock);
+    if (kept != made)
+        end(made);
+    return kept;
+}
+
+static int open_rings(struct attnd_session *session, struct attnd_stream_rings **rings)
+{
+    CUcontext context = NULL;
+    int rc = attnd_session_check(session);
+
+    if (rc < 0)
+        return rc;
+    CUresult result = cuCtxGetCurrent(&context);
+    if (result != CUDA_SUCCESS || context == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, result, 0);
+    *rings = peek_rings(session);
+    if (*rings == NULL) {
+        rc = make_rings(session, context, rings);
+        if (rc < 0)
+            return rc;
+        *rings = keep_rings(session, *rings);
+    }
+    if ((*rings)->context != context)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
+    return 0;
+}
+
+int attnd_cuda_stream_open(struct attnd_session *session)
+{
+    struct attnd_stream_rings *rings;
+    return open_rings(session, &rings);
+}
+
+/* ---- each time ---- */
+
+static int check_lane(uint32_t lane)
+{
+    if (lane < ATTND_LANES_MAX)
+        return 0;
+    return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
+}
+
+int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
+                             CUstream stream)
+{
+    struct attnd_stream_rings *rings;
+    int rc = open_rings(session, &rings);
+
+    if (rc == 0)
+        rc = check_lane(lane);
+    if (rc == 0 && prepared == UINT32_MAX)
+        rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
+    if (rc < 0)
+        return rc;
+    CUdeviceptr doorbell = rings->mailbox + lane * sizeof(uint32_t);
+    uint32_t bell = 1 + prepared;
+    uint64_t timeout_ns = TIMEOUT_NS;
+    void *arguments[] = {&doorbell, &bell, &timeout_ns};
+    CUresult result = cuLaunchKernel(rings->ring, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
+}
+
+int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
+{
+    struct attnd_stream_rings *rings;
+    uint32_t code = 0;
+    int rc = open_rings(session, &rings);
+
+    if (rc == 0)
+        rc = check_lane(lane);
+    if (rc < 0)
+        return rc;
+    if (rings->registered)
+        return attnd_lane_error(session, lane);
+    CUdeviceptr word =
+        rings->mailbox + offsetof(struct attnd_mailbox, error) + lane * sizeof(uint32_t);
+    CUresult result = cuMemcpyDtoHAsync(&code, word, sizeof(code), rings->stream);
+    if (result == CUDA_SUCCESS)
+        result = cuStreamSynchronize(rings->stream);
+    if (result == CUDA_SUCCESS && code != 0)
+        result = cuMemsetD32Async(word, 0, 1, rings->stream);
+    if (result == CUDA_SUCCESS && code != 0)
+        result = cuStreamSynchronize(rings->stream);
+    if (result != CUDA_SUCCESS)
+        return driver_fault(result);
+    if (code == 0)
+        return 0;
+    /* The worker wrote it, but in memory that others can write too. */
+    rc = code <= INT32_MAX ? -(int)code : -ATTND_E_PROTOCOL;
+    return attnd_fault_raise(rc, ATTND_F_LANE, 0, lane, 0);
+}
