@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define CHUNK_BYTES (32u << 20)
+#define LANE 0u
 
 /* ---- processes ---- */
 
@@ -131,6 +132,16 @@ static bool open_engine(struct bench_suite *suite, const struct bench_uniform *u
 
 /* ---- runs ---- */
 
+static struct attnd_tensor q_of(const struct engine *engine, uint32_t layer)
+{
+    return (struct attnd_tensor){engine->memory, 2 * layer * engine->q_bytes};
+}
+
+static struct attnd_tensor o_of(const struct engine *engine, uint32_t layer)
+{
+    return (struct attnd_tensor){engine->memory, (2 * layer + 1) * engine->q_bytes};
+}
+
 static bool run_once(struct bench_suite *suite, const struct engine *engine, uint32_t layer,
                      struct attnd_completion *done)
 {
@@ -164,11 +175,71 @@ static bool time_ring(struct bench_suite *suite, const struct bench_uniform *uni
         tile_ns[i - warm_up] = done.end_ns - done.begin_ns;
     }
     if (good) {
-        times->call_us = (double)bench_p50(call_ns, count) * 1e-3;
+        times->ring_us = (double)bench_p50(call_ns, count) * 1e-3;
         times->tile_us = (double)bench_p50(tile_ns, count) * 1e-3;
     }
     free(call_ns);
     free(tile_ns);
+    return good;
+}
+
+/* In the order of a stream: between two events, with nothing else there. */
+static bool time_call(struct bench_suite *suite, const struct engine *engine, uint32_t prepared,
+                      CUstream stream, const CUevent events[2], uint64_t *took_ns)
+{
+    float ms = 0;
+    bool good =
+        gpu_cuda(suite, "cuEventRecord", cuEventRecord(events[0], stream)) &&
+        bench_suite_call(suite, "attnd_cuda_run_on_stream",
+                         attnd_cuda_run_on_stream(engine->session, LANE, prepared, stream)) &&
+        gpu_cuda(suite, "cuEventRecord", cuEventRecord(events[1], stream)) &&
+        gpu_cuda(suite, "cuStreamSynchronize", cuStreamSynchronize(stream)) &&
+        gpu_cuda(suite, "cuEventElapsedTime", cuEventElapsedTime(&ms, events[0], events[1]));
+
+    *took_ns = (uint64_t)((double)ms * 1e6);
+    return good;
+}
+
+static bool prepare(struct bench_suite *suite, const struct bench_uniform *uniform,
+                    const struct engine *engine, uint32_t *prepared)
+{
+    for (uint32_t layer = 0; layer < uniform->layers; layer++) {
+        const struct attnd_prepare_args args = {.size = sizeof(args),
+                                                .layer = layer,
+                                                .lane = LANE,
+                                                .q = q_of(engine, layer),
+                                                .o = o_of(engine, layer)};
+        if (!bench_suite_call(
+                suite, "attnd_prepare",
+                attnd_prepare(engine->session, engine->plan, &args, &prepared[layer])))
+            return false;
+    }
+    return bench_suite_call(suite, "attnd_cuda_stream_open",
+                            attnd_cuda_stream_open(engine->session));
+}
+
+static bool time_stream(struct bench_suite *suite, const struct bench_uniform *uniform,
+                        const struct engine *engine, uint64_t count, struct gpu_times *times)
+{
+    const uint64_t warm_up = count / 10 + 5;
+    uint64_t *call_ns = calloc(warm_up + count, sizeof(*call_ns));
+    uint32_t *prepared = calloc(uniform->layers, sizeof(*prepared));
+    CUstream stream = NULL;
+    CUevent events[2];
+    bool good =
+        call_ns && prepared && prepare(suite, uniform, engine, prepared) &&
+        gpu_cuda(suite, "cuStreamCreate", cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING)) &&
+        gpu_cuda(suite, "cuEventCreate", cuEventCreate(&events[0], CU_EVENT_DEFAULT)) &&
+        gpu_cuda(suite, "cuEventCreate", cuEventCreate(&events[1], CU_EVENT_DEFAULT));
+
+    for (uint64_t i = 0; good && i < warm_up + count; i++)
+        good = time_call(suite, engine, prepared[i % uniform->layers], stream, events, &call_ns[i]);
+    good = good && bench_suite_call(suite, "a run in a stream",
+                                    attnd_cuda_lane_error(engine->session, LANE));
+    if (good)
+        times->stream_us = (double)bench_p50(call_ns + warm_up, count) * 1e-3;
+    free(prepared);
+    free(call_ns);
     return good;
 }
 
@@ -177,12 +248,14 @@ struct work {
     uint64_t count;
 };
 
+/* Both ways in: rings first, and their times by the device's clock, then the stream. */
 static bool measure(struct bench_suite *suite, void *context, struct gpu_times *times)
 {
     const struct work *work = context;
     struct engine engine = {0};
     bool good = open_engine(suite, work->uniform, &engine) &&
-                time_ring(suite, work->uniform, &engine, work->count, times);
+                time_ring(suite, work->uniform, &engine, work->count, times) &&
+                time_stream(suite, work->uniform, &engine, work->count, times);
 
     attnd_close(engine.session);
     return good;

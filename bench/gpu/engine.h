@@ -15,11 +15,10 @@
 
 /* What a child found, in memory it shares with its parent. Medians in microseconds. */
 struct gpu_times {
-    double call_us;  /* as the engine sees it */
-    double tile_us;  /* of it between the first item and the last, by the device's clock */
-    bool in_stream;  /* call_us is of event pairs around run_on_stream; else of the client's clock
-                        around submission and completion */
-    double value[8]; /* for who measures something else */
+    double stream_us; /* event pairs around attnd_cuda_run_on_stream() in an empty stream */
+    double ring_us;   /* client's clock, from the call of attnd_run() until it is seen complete */
+    double tile_us;   /* of that between the first item and the last, by the device's clock */
+    double value[8];  /* for who measures something else */
 };
 
 /** gpu_child() - run @measure in a process of its own, which may use CUDA.
