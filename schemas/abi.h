@@ -276,10 +276,11 @@ struct attnd_queue_head {
     uint32_t retire_need; /* daemon is about to sleep */
     uint32_t zero6[15];
 
-    uint32_t park;  /* daemon: 1 asks the worker to park */
-    uint32_t state; /* worker: enum attnd_worker_state */
-    uint32_t heart; /* worker: counts for as long as its process moves */
-    uint32_t zero7[13];
+    uint32_t park;     /* daemon: 1 asks the worker to park */
+    uint32_t state;    /* worker: enum attnd_worker_state */
+    uint32_t heart;    /* worker: counts for as long as its process moves */
+    uint32_t launches; /* worker: kernels that it launched; none of a run's own */
+    uint32_t zero7[12];
     struct attnd_worker_info info; /* worker */
     uint32_t zero8[6];
 };

@@ -339,7 +339,7 @@ struct attnd_data_status {
     uint32_t worker_restarts, tile_workers, queue_runs, queue_waiting;
     const char *worker_last_end; /* of the worker before; NULL: this is the first */
     const char *residency;       /* NULL: no GPU */
-    uint32_t sms, sms_resident, sms_burst;
+    uint32_t sms, sms_resident, sms_burst, launches;
     int mps;
 };
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status);

@@ -145,20 +145,38 @@ static void measure_small_pages(struct bench_suite *suite, const struct shape *p
                        0.95, notes);
 }
 
+/* Kernels that the service has launched so far. */
+static uint32_t launches(struct bench_suite *suite)
+{
+    Attnd__Reply *reply = bench_suite_status(suite);
+    uint32_t count = reply ? reply->status->launches : 0;
+
+    attnd__reply__free_unpacked(reply, NULL);
+    return count;
+}
+
 static void measure_submit(struct bench_suite *suite)
 {
     const struct shape shape = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 10};
     struct gpu_times times;
     char notes[200];
+    uint32_t before = launches(suite);
 
     if (!(time_shape(suite, &shape, &times) > 0))
         return;
+    snprintf(notes, sizeof(notes),
+             "p50; %.2f us between first and last item; in a stream %.1f us by event pairs; launch "
+             "and sync of an empty kernel %.1f us",
+             times.tile_us, times.stream_us, gpu_peer("launch_sync_us"));
+    bench_suite_figure(suite, "submit_rtt_us", times.ring_us, "us", "lower", shape.reach, notes);
     snprintf(
         notes, sizeof(notes),
-        "p50; %.2f us between first and last item; in a stream %.1f us by event pairs; launch and "
-        "sync of an empty kernel %.1f us",
-        times.tile_us, times.stream_us, gpu_peer("launch_sync_us"));
-    bench_suite_figure(suite, "submit_rtt_us", times.ring_us, "us", "lower", shape.reach, notes);
+        "%u kernels for %llu runs; a run in a stream is one kernel of one thread, the engine's",
+        launches(suite) - before, 2ull * shape.rounds * suite->rounds / 100);
+    bench_suite_figure(suite, "launches_per_run",
+                       (double)(launches(suite) - before) * 50 /
+                           ((double)shape.rounds * (double)suite->rounds),
+                       "kernels", "lower", 0, notes);
 }
 
 static void measure_shared(struct bench_suite *suite, const struct shape *decode,

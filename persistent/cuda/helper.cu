@@ -78,6 +78,10 @@ static cudaError_t launch(attnd_backend *backend)
     else
         error = attnd::resident_relaunch(backend->resident, &backend->settings, backend->streams);
     backend->settings_fresh = 0;
+    uint32_t *launches = &backend->config.queue->launches;
+    if (!error) /* the dispatcher, and a kernel a variant */
+        attnd_poke32(launches, attnd_peek32(launches) + 1 +
+                                   uint32_t(__builtin_popcount(backend->variants)));
     return error;
 }
 
