@@ -104,6 +104,28 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
     }
 }
 
+/* Sessions with a mailbox: what is prepared, and how rings of it went. */
+static void print_streams(FILE *out, const Attnd__Status *status)
+{
+    int printed = 0;
+
+    for (size_t i = 0; i < status->n_sessions; i++) {
+        const Attnd__SessionStatus *session = status->sessions[i];
+        if (!session->has_prepared)
+            continue;
+        if (!printed++)
+            fprintf(out, "\n%7s %8s %10s %9s %9s  %s\n", "session", "prepared", "rings", "busy s",
+                    "errors", "last error");
+        fprintf(out, "%7" PRIu32 " %8" PRIu32 " %10" PRIu64 " %9.2f %9" PRIu32, session->session,
+                session->prepared, session->rings, (double)session->ring_busy_ns / 1e9,
+                session->ring_errors);
+        if (session->has_ring_error)
+            fprintf(out, "  %s on lane %" PRIu32, attnd_error_name((int)session->ring_error),
+                    session->ring_error_lane);
+        fputc('\n', out);
+    }
+}
+
 static void print_pools(FILE *out, const Attnd__Status *status)
 {
     char memory[24];
@@ -125,6 +147,7 @@ void attnctl_print_status(FILE *out, const Attnd__Status *status)
     print_service(out, status);
     if (status->n_sessions)
         print_sessions(out, status);
+    print_streams(out, status);
     if (status->n_pools)
         print_pools(out, status);
 }

@@ -328,6 +328,14 @@ int attnd_stream_prepare(struct attnd_client *client, uint64_t id, uint32_t plan
 int attnd_stream_unprepare(struct attnd_client *client, uint64_t id, uint32_t run,
                            struct attnd_fault *fault);
 
+struct attnd_stream_status {
+    uint32_t prepared;
+    uint64_t rings, busy_ns;
+    uint32_t errors, error_code, error_lane; /* of the last one, ATTND_E_* */
+};
+/** attnd_stream_status() - Return: 1; 0 the session has no mailbox. */
+int attnd_stream_status(const struct attnd_client *client, struct attnd_stream_status *status);
+
 /** attnd_data_worker() - what the worker said of itself when it came up, or the last one did. */
 const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service);
 /** attnd_data_running() - 1: it answers; 0: it is gone, or not yet there again. */

@@ -13,6 +13,7 @@
  */
 #include "service/stream.h"
 
+#include "schemas/atomics.h"
 #include "service/control.h"
 
 #include <stdlib.h>
@@ -251,6 +252,9 @@ void attnd_stream_close(struct attnd_client *client)
     mail->state = ATTND_MAIL_CLOSING;
     mail->calling = 0;
     stream->scheduler->queue->mailboxes[attnd_mail_index(stream, mail)].memory = ATTND_NONE;
+    for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++) /* nobody waits for what is in flight */
+        if (stream->prepared[i].mail == mail)
+            attnd_poke32(&attnd_prepared_run(stream, &stream->prepared[i])->cancel, 1);
     if (stream->lost) {
         let_go(stream, mail);
         return;
@@ -283,6 +287,22 @@ void attnd_stream_mail_told(struct attnd_stream *stream, struct attnd_mail *mail
             mail->state = ATTND_MAIL_OPEN;
         attnd_stream_answer_open(mail, code);
     }
+}
+
+int attnd_stream_status(const struct attnd_client *client, struct attnd_stream_status *status)
+{
+    if (!client->mail)
+        return 0;
+    const struct attnd_stream *stream = stream_of(client);
+    const struct attnd_mailbox_slot *slot =
+        &stream->scheduler->queue->mailboxes[attnd_mail_index(stream, client->mail)];
+    *status = (struct attnd_stream_status){.prepared = client->mail->prepared,
+                                           .rings = attnd_peek64(&slot->runs),
+                                           .busy_ns = attnd_peek64(&slot->busy_ns),
+                                           .errors = attnd_peek32(&slot->errors),
+                                           .error_code = attnd_peek32(&slot->error_code),
+                                           .error_lane = attnd_peek32(&slot->error_lane)};
+    return 1;
 }
 
 /* ---- the worker's death ---- */

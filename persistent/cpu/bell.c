@@ -71,13 +71,14 @@ static void *bell_main(void *argument)
     struct attnd_backend *backend = argument;
     struct attnd_cpu_mail *mail = backend->mail;
     struct wait_word words[WORDS_MAX];
-    while (!attnd_observe32(&mail->bell_stop)) {
-        uint32_t count;
+    uint32_t count;
+    for (;;) {
         if (listen(mail, words, &count))
             backend->port->kick(backend->port->context);
+        if (attnd_observe32(&mail->bell_stop)) /* after bell_word, which is moved after it */
+            return NULL;
         sleep_on(words, count);
     }
-    return NULL;
 }
 
 void attnd_cpu_bell_tell(struct attnd_cpu_mail *mail)

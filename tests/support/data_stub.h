@@ -203,6 +203,13 @@ int attnd_stream_unprepare(struct attnd_client *client, uint64_t id, uint32_t ru
     return attnd_stream_open(client, id, fault);
 }
 
+int attnd_stream_status(const struct attnd_client *client, struct attnd_stream_status *status)
+{
+    (void)client;
+    (void)status;
+    return 0;
+}
+
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
 {
     (void)service;

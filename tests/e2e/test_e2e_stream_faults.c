@@ -1,0 +1,445 @@
+/*
+ * test_e2e_stream_faults.c - rings that mean harm, and deaths while somebody waits for an answer.
+ */
+#include "tests/support/e2e.h"
+#include "tests/support/rung.h"
+
+#include "schemas/atomics.h"
+#include "schemas/futex.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LANE 5u
+
+/* ---- hostile doorbells ---- */
+
+static void ring_by_hand(struct attnd_mailbox *mailbox, uint32_t lane, uint32_t value)
+{
+    attnd_poke32(&mailbox->answer[lane], 0);
+    attnd_publish32(&mailbox->doorbell[lane], value);
+    (void)attnd_arrive32(&mailbox->rung, 1);
+    (void)attnd_futex_wake(&mailbox->rung, INT_MAX);
+}
+
+static void expect_unknown(struct attnd_session *session, uint32_t lane, uint32_t value)
+{
+    struct attnd_mailbox *mailbox = rung_mailbox(session);
+    ring_by_hand(mailbox, lane, value);
+    CHECK_EQUAL(attnd_ring_wait(session, lane, TRIAL_WAIT_NS), -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(attnd_observe32(&mailbox->doorbell[lane]), 0);
+}
+
+static void doorbells_of_any_value_reach_nothing_but_what_is_prepared_for_them(void **state)
+{
+    static const uint32_t wild[] = {1,          2,          511,        512,        513,
+                                    4608,       4609,       4610,       0x7fffffff, 0x80000000,
+                                    0xfffffffe, 0xffffffff, 0x00010201, 600};
+    const struct harness *harness = *state;
+    const struct random_batch batch = rung_batch();
+    struct engine owner, stranger;
+    struct trial trial, own;
+    uint32_t prepared[RUNG_LAYERS], mine;
+
+    engine_open(&owner, harness->socket, "owner");
+    trial_begin(&trial, &owner, &batch, 0);
+    rung_set(&trial, 0);
+    rung_prepare_all(&trial, LANE, prepared);
+    engine_open(&stranger, harness->socket, "stranger");
+    trial_begin(&own, &stranger, &batch, 0);
+    rung_set(&own, 0);
+    CHECK_OK(rung_prepare(&own, 0, LANE, &mine));
+    struct attnd_mailbox *mailbox = rung_mailbox(stranger.session);
+
+    for (uint32_t i = 0; i < sizeof(wild) / sizeof(wild[0]); i++)
+        if (wild[i] != 1 + mine)
+            expect_unknown(stranger.session, LANE, wild[i]);
+    for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++) /* of another session */
+        expect_unknown(stranger.session, LANE, 1 + prepared[layer]);
+    expect_unknown(stranger.session, LANE + 1, 1 + mine); /* of another lane */
+    CHECK_EQUAL(attnd_lane_error(stranger.session, LANE), -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(attnd_lane_error(stranger.session, LANE), 0);
+    CHECK_EQUAL(attnd_lane_error(stranger.session, LANE + 1), -ATTND_E_UNKNOWN);
+
+    /* Words that are the worker's to write, and all of the rest. */
+    memset(mailbox->answer, 0xff, sizeof(mailbox->answer));
+    memset(mailbox->error, 0xff, sizeof(mailbox->error));
+    memset(mailbox->zero, 0xff, sizeof(mailbox->zero));
+    CHECK_EQUAL(rung_ring(&own, LANE, mine), 0);
+    rung_verify(&own, 0);
+    for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++) {
+        CHECK_EQUAL(rung_ring(&trial, LANE, prepared[layer]), 0);
+        rung_verify(&trial, layer);
+    }
+    CHECK_OK(attnd_unprepare(stranger.session, mine));
+    rung_unprepare_all(&trial, prepared);
+    trial_end(&own);
+    trial_end(&trial);
+    engine_close(&stranger);
+    engine_close(&owner);
+}
+
+struct ringer {
+    const struct harness *harness;
+    uint32_t stop, started;
+};
+
+/* Every doorbell, right and wrong ones, over and over, waiting for nothing. */
+static int ring_without_end(void *context)
+{
+    struct ringer *self = context;
+    const struct random_batch batch = rung_batch();
+    struct engine engine;
+    struct trial trial;
+    uint32_t prepared[RUNG_LAYERS];
+
+    engine_open(&engine, self->harness->socket, "flood");
+    trial_begin(&trial, &engine, &batch, 0);
+    rung_set(&trial, 0);
+    rung_prepare_all(&trial, LANE, prepared);
+    struct attnd_mailbox *mailbox = rung_mailbox(engine.session);
+    harness_say(&self->started, 1);
+    for (uint32_t n = 0; !attnd_peek32(&self->stop); n++)
+        ring_by_hand(mailbox, n % ATTND_LANES_MAX,
+                     n % 3 ? 1 + prepared[n % RUNG_LAYERS] : n * 2654435761u);
+    return 0; /* closes nothing: the session dies as it is */
+}
+
+static void a_flood_of_rings_starves_nobody(void **state)
+{
+    const struct harness *harness = *state;
+    struct ringer *flood = harness_shared(sizeof(*flood));
+    const struct random_batch batch = rung_batch(), submitted = e2e_batch();
+    struct engine engine;
+    struct trial trial;
+    uint32_t prepared[RUNG_LAYERS];
+
+    flood->harness = harness;
+    pid_t pid = harness_fork(ring_without_end, flood);
+    harness_await(&flood->started, 1);
+    engine_open(&engine, harness->socket, "stream");
+    for (uint32_t round = 0; round < 5; round++) {
+        trial_expect(&engine, &submitted); /* commands come through */
+        trial_begin(&trial, &engine, &batch, 0);
+        rung_set(&trial, 0);
+        rung_prepare_all(&trial, LANE, prepared);
+        rung_set(&trial, 0); /* holds, and shows */
+        for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++) {
+            CHECK_EQUAL(rung_ring(&trial, LANE, prepared[layer]), 0);
+            rung_verify(&trial, layer);
+        }
+        rung_unprepare_all(&trial, prepared);
+        trial_end(&trial);
+    }
+    engine_close(&engine);
+    harness_say(&flood->stop, 1);
+    CHECK_EQUAL(harness_join(pid, 10000), 0);
+}
+
+/* ---- the worker dies ---- */
+
+struct restart {
+    const struct harness *harness;
+    pid_t old;
+};
+
+static int works_again(void *context)
+{
+    struct restart *restart = context;
+    Attnd__Status *status = harness_status(restart->harness);
+    int works =
+        (pid_t)status->worker_pid != restart->old && strcmp(status->worker_state, "running") == 0;
+
+    attnd__status__free_unpacked(status, NULL);
+    return works;
+}
+
+/* Does every thread of the worker stand still? */
+static int stands_still(void *context)
+{
+    const pid_t *worker = context;
+    char path[300], text[256];
+    int still = 1;
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)*worker);
+    DIR *tasks = opendir(path);
+    CHECK(tasks != NULL);
+    for (struct dirent *task; (task = readdir(tasks));) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)*worker, task->d_name);
+        FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "re");
+        if (!file)
+            continue;
+        text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+        fclose(file);
+        still &= strstr(text, ") T ") != NULL;
+    }
+    closedir(tasks);
+    return still;
+}
+
+/* It takes nothing from here on. Return: its pid. */
+static pid_t stop_worker(const struct harness *harness)
+{
+    pid_t worker = harness_worker(harness);
+    CHECK_EQUAL(kill(worker, SIGSTOP), 0);
+    harness_eventually(stands_still, &worker, 5000, "the worker stands still");
+    return worker;
+}
+
+static void is_taken(const struct attnd_mailbox *mailbox, uint32_t lane)
+{
+    uint64_t begin_ns = harness_now_ns();
+    while (attnd_observe32(&mailbox->doorbell[lane]))
+        CHECK(harness_now_ns() - begin_ns < 5000000000u);
+}
+
+static void a_killed_worker_releases_the_wait_and_the_next_ring_is_right(void **state)
+{
+    const struct harness *harness = *state;
+    struct random_batch batch = e2e_long_batch();
+    struct engine engine;
+    struct trial trial;
+    uint32_t prepared, released = 0;
+
+    engine_open(&engine, harness->socket, "survivor");
+    batch.level[0].entry[0].qo_len = 16;
+    batch.level[0].entry[0].kv_len[0] = 16384;
+    trial_begin(&trial, &engine, &batch, 0);
+    rung_set(&trial, 0);
+    CHECK_OK(rung_prepare(&trial, 0, LANE, &prepared));
+    struct attnd_mailbox *mailbox = rung_mailbox(engine.session);
+    for (uint32_t death = 0; death < 3; death++) {
+        struct restart restart = {harness, harness_worker(harness)};
+        CHECK_OK(attnd_ring(engine.session, LANE, prepared));
+        CHECK_EQUAL(attnd_ring(engine.session, LANE, prepared), -ATTND_E_BUSY);
+        is_taken(mailbox, LANE);
+        CHECK_EQUAL(kill(restart.old, SIGKILL), 0);
+        int rc = attnd_ring_wait(engine.session, LANE, TRIAL_WAIT_NS);
+        CHECK(rc == 0 || rc == -ATTND_E_WORKER_RESTARTED); /* it may have been done just before */
+        CHECK_EQUAL(attnd_lane_error(engine.session, LANE), rc);
+        released += rc != 0;
+        CHECK_EQUAL(rung_ring(&trial, LANE, prepared), 0);
+        harness_eventually(works_again, &restart, 5000, "a new worker runs");
+    }
+    CHECK(released > 0);
+    rung_verify(&trial, 0);
+    CHECK_OK(attnd_unprepare(engine.session, prepared));
+    trial_end(&trial);
+    engine_close(&engine);
+}
+
+/* The worker is stopped, so it takes nothing; then it is killed. */
+static void a_doorbell_that_was_pending_is_executed_by_the_next_worker(void **state)
+{
+    const struct harness *harness = *state;
+    const struct random_batch batch = rung_batch();
+    struct engine engine;
+    struct trial trial;
+    uint32_t prepared[RUNG_LAYERS];
+
+    engine_open(&engine, harness->socket, "survivor");
+    trial_begin(&trial, &engine, &batch, 0);
+    rung_set(&trial, 0);
+    for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
+        CHECK_OK(rung_prepare(&trial, layer, layer, &prepared[layer]));
+    pid_t worker = stop_worker(harness);
+    for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
+        CHECK_OK(attnd_ring(engine.session, layer, prepared[layer]));
+    CHECK_EQUAL(attnd_ring_wait(engine.session, 0, 1000000), -ATTND_E_TIMEOUT);
+    CHECK_EQUAL(kill(worker, SIGKILL), 0);
+    for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++) {
+        CHECK_EQUAL(attnd_ring_wait(engine.session, layer, TRIAL_WAIT_NS), 0);
+        rung_verify(&trial, layer);
+    }
+    rung_unprepare_all(&trial, prepared);
+    trial_end(&trial);
+    engine_close(&engine);
+}
+
+/* As an engine would: what was answered WORKER_RESTARTED is rung again. */
+static void ring_until_done(const struct trial *trial, uint32_t prepared, uint32_t *repeated)
+{
+    int rc;
+    while ((rc = rung_ring(trial, LANE, prepared)) == -ATTND_E_WORKER_RESTARTED)
+        ++*repeated;
+    CHECK_EQUAL(rc, 0);
+}
+
+struct killer {
+    const struct harness *harness;
+    uint32_t stop, deaths;
+};
+
+static void *kill_workers(void *context)
+{
+    struct killer *self = context;
+    pid_t killed = 0;
+    while (!attnd_peek32(&self->stop)) {
+        harness_sleep_ms(100 + 37 * (self->deaths % 5));
+        Attnd__Status *status = harness_status(self->harness);
+        pid_t worker = (pid_t)status->worker_pid;
+        int runs = strcmp(status->worker_state, "running") == 0 && worker != killed;
+        attnd__status__free_unpacked(status, NULL);
+        if (!runs)
+            continue;
+        CHECK_EQUAL(kill(worker, SIGKILL), 0);
+        killed = worker;
+        self->deaths++;
+    }
+    return NULL;
+}
+
+/* Sets and advances hold and show through deaths; whenever they complete, rings see them. */
+static void sets_advances_and_rings_survive_a_worker_that_keeps_dying(void **state)
+{
+    const struct harness *harness = *state;
+    const struct random_batch batch = rung_batch();
+    struct engine engine;
+    struct trial trial;
+    struct killer killer = {.harness = harness};
+    pthread_t thread;
+    uint32_t prepared[RUNG_LAYERS], repeated = 0, again;
+
+    engine_open(&engine, harness->socket, "survivor");
+    trial_begin(&trial, &engine, &batch, 0);
+    rung_set(&trial, 0);
+    rung_prepare_all(&trial, LANE, prepared);
+    rung_extend(&trial, 0);
+    CHECK_EQUAL(pthread_create(&thread, NULL, kill_workers, &killer), 0);
+    uint64_t begin_ns = harness_now_ns();
+    for (uint32_t replay = 0; harness_now_ns() - begin_ns < 2500000000u; replay++) {
+        int32_t kv_len[3];
+        for (uint32_t e = 0; e < 3; e++)
+            kv_len[e] =
+                1 + (int32_t)((replay + 5 * e) % (uint32_t)batch.level[0].entry[e].kv_len[1]);
+        if (replay % 7 == 0) {
+            trial.batch = batch;
+            rung_set(&trial, replay % 2);
+            rung_extend(&trial, replay % 2);
+        }
+        rung_advance(&trial, replay % 3, kv_len);
+        for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
+            ring_until_done(&trial, prepared[layer], &repeated);
+        for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
+            rung_verify(&trial, layer);
+        if (replay % 5 == 0) { /* prepared and unprepared while a worker may be missing */
+            CHECK_OK(rung_prepare(&trial, 1, LANE + 1, &again));
+            CHECK_OK(attnd_unprepare(engine.session, again));
+        }
+    }
+    attnd_poke32(&killer.stop, 1);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    printf("%u deaths, %u rings repeated\n", killer.deaths, repeated);
+    CHECK(killer.deaths > 2);
+    rung_unprepare_all(&trial, prepared);
+    trial_end(&trial);
+    engine_close(&engine);
+}
+
+/* ---- the session or the daemon dies ---- */
+
+/* Rings a long run in every lane, so that some are in flight and some pending, and waits. */
+static int ring_and_wait(void *context)
+{
+    struct ringer *self = context;
+    struct random_batch batch = e2e_long_batch();
+    struct engine engine;
+    struct trial trial;
+    uint32_t prepared[16];
+
+    engine_open(&engine, self->harness->socket, "victim");
+    trial_begin(&trial, &engine, &batch, 0);
+    rung_set(&trial, 0);
+    for (uint32_t lane = 0; lane < 16; lane++)
+        CHECK_OK(rung_prepare(&trial, 0, lane, &prepared[lane]));
+    for (uint32_t lane = 0; lane < 16; lane++)
+        CHECK_OK(attnd_ring(engine.session, lane, prepared[lane]));
+    CHECK_OK(trial_submit_set(&trial, 0, 0)); /* waits for all of them */
+    harness_say(&self->started, 1);
+    return trial_await(&trial);
+}
+
+static int has_one_session(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    int one = status->n_sessions == 1;
+    attnd__status__free_unpacked(status, NULL);
+    return one;
+}
+
+static void a_session_killed_with_rings_pending_leaves_nothing_behind(void **state)
+{
+    struct harness *harness = *state;
+    const struct random_batch batch = rung_batch();
+    struct ringer *victim = harness_shared(sizeof(*victim));
+    struct engine engine;
+    struct trial trial;
+    uint32_t prepared[RUNG_LAYERS];
+
+    engine_open(&engine, harness->socket, "witness");
+    trial_begin(&trial, &engine, &batch, 0);
+    rung_set(&trial, 0);
+    rung_prepare_all(&trial, LANE, prepared);
+    Attnd__Status *before = harness_status(harness);
+    for (uint32_t round = 0; round < 4; round++) {
+        *victim = (struct ringer){.harness = harness};
+        pid_t pid = harness_fork(ring_and_wait, victim);
+        harness_await(&victim->started, 1);
+        harness_kill(pid);
+        CHECK_EQUAL(rung_ring(&trial, LANE, prepared[round]), 0);
+        rung_verify(&trial, round);
+        harness_eventually(has_one_session, harness, 20000, "the victim's session is gone");
+    }
+    Attnd__Status *after = harness_status(harness);
+    CHECK_EQUAL(after->heap_used_bytes, before->heap_used_bytes);
+    CHECK_EQUAL(after->worker_restarts, 0);
+    attnd__status__free_unpacked(before, NULL);
+    attnd__status__free_unpacked(after, NULL);
+    rung_unprepare_all(&trial, prepared);
+    trial_end(&trial);
+    engine_close(&engine);
+}
+
+static void a_wait_ends_with_the_service(void **state)
+{
+    struct harness *harness = *state;
+    const struct random_batch batch = rung_batch();
+    struct engine engine;
+    struct trial trial;
+    uint32_t prepared[RUNG_LAYERS];
+
+    engine_open(&engine, harness->socket, "orphan");
+    trial_begin(&trial, &engine, &batch, 0);
+    rung_set(&trial, 0);
+    rung_prepare_all(&trial, LANE, prepared);
+    pid_t worker = stop_worker(harness);
+    CHECK_OK(attnd_ring(engine.session, LANE, prepared[0]));
+    harness_kill_daemon(harness);
+    CHECK_EQUAL(attnd_ring_wait(engine.session, LANE, TRIAL_WAIT_NS), -ATTND_E_DISCONNECTED);
+    CHECK_EQUAL(kill(worker, SIGKILL), 0);
+    trial_forget(&trial);
+    engine_close(&engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        E2E_TEST(doorbells_of_any_value_reach_nothing_but_what_is_prepared_for_them),
+        E2E_TEST(a_flood_of_rings_starves_nobody),
+        E2E_TEST(a_killed_worker_releases_the_wait_and_the_next_ring_is_right),
+        E2E_TEST(a_doorbell_that_was_pending_is_executed_by_the_next_worker),
+        E2E_TEST(sets_advances_and_rings_survive_a_worker_that_keeps_dying),
+        E2E_TEST(a_session_killed_with_rings_pending_leaves_nothing_behind),
+        E2E_TEST(a_wait_ends_with_the_service),
+    };
+
+    harness_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,97 @@
+/* rung.c - prepared runs of a trial. */
+#include "tests/support/rung.h"
+
+#include "tests/support/check.h"
+#include "tests/support/e2e.h"
+
+struct random_batch rung_batch(void)
+{
+    struct random_batch batch = e2e_batch();
+
+    batch.shape.layers = RUNG_LAYERS;
+    batch.shape.page_size = 4;
+    batch.steps = 2;
+    batch.reserve_pages = 3;
+    batch.level[0].requests = 3;
+    for (uint32_t e = 0; e < 3; e++)
+        batch.level[0].entry[e] =
+            (struct random_entry){.qo_len = 1, .kv_len = {9 + 7 * (int32_t)e, 19 + 7 * (int32_t)e}};
+    return batch;
+}
+
+static struct attnd_tensor at(const struct trial *trial, uint64_t offset_bytes)
+{
+    return (struct attnd_tensor){.memory = trial->engine->memory,
+                                 .offset_bytes = trial->engine->rows_offset_bytes + offset_bytes};
+}
+
+int rung_prepare(const struct trial *trial, uint32_t layer, uint32_t lane, uint32_t *prepared)
+{
+    const struct trial_place *place = &trial->place[0][layer];
+    struct attnd_prepare_args args = {.size = sizeof(args),
+                                      .layer = layer,
+                                      .lane = lane,
+                                      .q = at(trial, place->q),
+                                      .o = at(trial, place->o)};
+
+    if (trial->batch.want_lse)
+        args.lse = at(trial, place->lse);
+    return attnd_prepare(trial->engine->session, trial->plan, &args, prepared);
+}
+
+void rung_prepare_all(const struct trial *trial, uint32_t lane, uint32_t prepared[RUNG_LAYERS])
+{
+    for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
+        CHECK_OK(rung_prepare(trial, layer, lane, &prepared[layer]));
+}
+
+void rung_unprepare_all(const struct trial *trial, const uint32_t prepared[RUNG_LAYERS])
+{
+    for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
+        CHECK_OK(attnd_unprepare(trial->engine->session, prepared[layer]));
+}
+
+int rung_ring(const struct trial *trial, uint32_t lane, uint32_t prepared)
+{
+    CHECK_OK(attnd_ring(trial->engine->session, lane, prepared));
+    return attnd_ring_wait(trial->engine->session, lane, TRIAL_WAIT_NS);
+}
+
+void rung_verify(struct trial *trial, uint32_t layer)
+{
+    trial_must(trial, trial_verify_run(trial, 0, layer));
+}
+
+void rung_set(struct trial *trial, uint32_t lane)
+{
+    CHECK_OK(trial_submit_set(trial, lane, 0));
+    trial_must(trial, trial_await(trial));
+}
+
+void rung_extend(struct trial *trial, uint32_t lane)
+{
+    CHECK_OK(trial_submit_advance(trial, 1, lane, 0));
+    trial_must(trial, trial_await(trial));
+}
+
+void rung_advance(struct trial *trial, uint32_t lane, const int32_t *kv_len)
+{
+    const struct attnd_op op = {.user_data = (uint64_t)(uintptr_t)trial, .lane = (uint16_t)lane};
+    const uint32_t entries = trial->batch.level[0].requests;
+    const struct attnd_advance advance = {
+        .size = sizeof(advance), .entries = entries, .kv_len = kv_len};
+
+    CHECK_OK(attnd_plan_advance(trial->engine->session, trial->plan, &advance, &op));
+    trial->expected++;
+    trial_must(trial, trial_await(trial));
+    for (uint32_t e = 0; e < entries; e++)
+        trial->batch.level[0].entry[e].kv_len[0] = kv_len[e];
+}
+
+struct attnd_mailbox *rung_mailbox(struct attnd_session *session)
+{
+    uint32_t memory;
+
+    CHECK_OK(attnd_mailbox(session, &memory));
+    return attnd_memory_address(session, memory);
+}
