@@ -134,10 +134,8 @@ int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_b
 /* Where memory lies, and what stands for it. The service makes the first two. */
 #define ATTND_MEMORY_HOST 1u   /* a memfd */
 #define ATTND_MEMORY_DEVICE 2u /* of the worker's GPU: cuMemCreate(), exported as a descriptor */
-#define ATTND_MEMORY_POOL                                                                          \
-    3u                      /* of a CUmemoryPool: the pool's descriptor, CUmemPoolPtrExportData    \
-                             */
-#define ATTND_MEMORY_IPC 4u /* cuMemAlloc() or cudaMalloc(): CUipcMemHandle, no descriptor */
+#define ATTND_MEMORY_POOL 3u   /* in a CUmemoryPool: its descriptor and CUmemPoolPtrExportData */
+#define ATTND_MEMORY_IPC 4u    /* cuMemAlloc() or cudaMalloc(): CUipcMemHandle, no descriptor */
 
 #define ATTND_MEMORY_HANDLE_BYTES 64
 
@@ -159,10 +157,11 @@ struct attnd_memory_desc {
  * How long it lives: HOST and DEVICE as long as the service holds the descriptor, which is until
  * attnd_memory_release() and the last pool or operation that names it; the engine may free its own
  * mapping or die. POOL and IPC belong to the process that allocated them: it must not free them
- * before it has released the memory here and nothing names it any more, or the worker reads and
- * writes whatever comes to lie there. If that process dies, its memory is still there; but a worker
- * that is started anew maps everything again, and finds IPC memory gone. Operations that name it
- * then complete with the fault that this call would return. Nobody else is disturbed.
+ * before attnd_memory_release() has returned 0 (attnd_close() does not wait for that), or the
+ * worker reads and writes whatever comes to lie there. If that process dies, its memory is still
+ * there; but a worker that is started anew maps everything again, and finds IPC memory gone.
+ * Operations that name it then complete with the fault that this call would return. Nobody else is
+ * disturbed.
  *
  * Blocks until the worker has answered; milliseconds. Return: 0 and *memory; -ATTND_E_UNSUPPORTED
  * the worker's backend has no such kind; -ATTND_E_PERMISSION POOL or IPC, and the service was not
@@ -201,6 +200,7 @@ int attnd_memory_fd(struct attnd_session *session, uint32_t memory);
 void *attnd_memory_address(const struct attnd_session *session, uint32_t memory);
 
 /** attnd_memory_release() - -ATTND_E_BUSY while a pool lies in it or operations in flight name it.
+ * Of POOL and IPC memory it returns when the worker has let go: it may be freed then.
  */
 int attnd_memory_release(struct attnd_session *session, uint32_t memory);
 

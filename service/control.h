@@ -129,6 +129,10 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
 int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                       struct attnd_memory **out, struct attnd_fault *fault);
 
+/** attnd_memory_released() - memory_calls.c: the worker let go of what request @id of a session
+ * released. */
+void attnd_memory_released(struct attnd_service *service, uint32_t session, uint64_t id);
+
 /** attnd_memory_bind() - a handle of the session, which takes over the caller's reference.
  * Return: 0, or -ATTND_E_NO_MEMORY (no handle free; the reference stays the caller's). */
 int attnd_memory_bind(struct attnd_client *client, struct attnd_memory *memory, uint32_t *handle,

@@ -150,8 +150,12 @@ void attnd_memory_unmapped(struct attnd_service *service, uint32_t index)
     struct attnd_memory *memory = service->memories[index];
 
     assert(memory && memory->refs == 0);
+    uint32_t session = memory->release_session;
+    uint64_t id = memory->release_id;
     service->memories[index] = NULL;
     free(memory);
+    if (session)
+        attnd_memory_released(service, session, id);
 }
 
 int attnd_memory_bind(struct attnd_client *client, struct attnd_memory *memory, uint32_t *handle,

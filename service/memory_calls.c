@@ -10,7 +10,8 @@
  *
  * Two kinds are only for engines that are trusted (--trust). Their handles are 64 bytes that the
  * driver parses in the worker's process, and no descriptor keeps the allocation from being freed by
- * its maker: what the worker reads there then is whatever comes to lie there next.
+ * its maker: what the worker reads there then is whatever comes to lie there next. So the reply to
+ * a release waits too, until the worker has let go.
  */
 #include "service/control.h"
 #include "service/device.h"
@@ -162,6 +163,19 @@ void attnd_memory_lost(struct attnd_service *service)
             finish_import(service->clients[i], &restarted);
 }
 
+void attnd_memory_released(struct attnd_service *service, uint32_t session, uint64_t id)
+{
+    static const struct attnd_fault none = {0};
+    Attnd__Reply reply = ATTND__REPLY__INIT;
+
+    reply.id = id;
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        if (service->clients[i] && service->clients[i]->id == session) {
+            attnd_control_answer(service->clients[i], &reply, -1, &none);
+            return; /* it may be gone */
+        }
+}
+
 /* ---- the calls ---- */
 
 int attnd_call_memory_register(struct attnd_call *call)
@@ -202,13 +216,18 @@ int attnd_call_memory_register(struct attnd_call *call)
 int attnd_call_memory_release(struct attnd_call *call)
 {
     uint32_t handle = call->request->memory_release->memory;
-    const struct attnd_memory *memory = attnd_client_memory(call->client, handle);
+    struct attnd_memory *memory = attnd_client_memory(call->client, handle);
 
     if (!memory)
         return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_MEMORY, 0, handle, 0);
     /* Beyond the handle: pools that lie in it, operations in flight that name it, its import. */
     if (memory->refs > 1 || handle == call->client->import)
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_MEMORY, 0, handle, 0);
+    int waits = memory->kind == ATTND_KIND_POOL || memory->kind == ATTND_KIND_IPC;
+    if (waits) { /* its maker frees it next, and must not while the worker has it open */
+        memory->release_session = call->client->id;
+        memory->release_id = call->request->id;
+    }
     attnd_memory_unbind(call->client, handle);
-    return 0;
+    return waits ? ATTND_CALL_LATER : 0;
 }

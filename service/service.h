@@ -51,6 +51,8 @@ struct attnd_memory {
     uint64_t size_bytes;
     uint8_t handle[ATTND_IPC_HANDLE_BYTES]; /* beside or instead of the descriptor, by kind */
     struct attnd_fault fault;               /* why the worker that lives cannot map it; code 0 */
+    uint32_t release_session;               /* that waits until the worker let go; 0: none */
+    uint64_t release_id;                    /* its request */
 };
 
 /* ---- pools (pool.c) and leases (lease.c) ---- */

@@ -138,7 +138,10 @@ static void worker_says(struct attnd_supervisor *supervisor,
         return;
     }
     if (message->kind == ATTND_WORKER_UNMAP) {
-        if (attnd_maps_unmapped(&supervisor->maps, index))
+        /* UNKNOWN: what it could not map, and was told to unmap before it had said so. */
+        if (message->code < 0 && message->code != -ATTND_E_UNKNOWN)
+            attnd_supervisor_kill(supervisor, "it cannot let go of memory");
+        else if (attnd_maps_unmapped(&supervisor->maps, index))
             attnd_memory_unmapped(supervisor->service, index);
     } else {
         worker_mapped(supervisor, message);

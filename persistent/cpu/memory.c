@@ -46,7 +46,8 @@ int attnd_cpu_memory_unmap(struct attnd_backend *backend, const uint32_t *indice
     int rc = 0;
     for (uint32_t i = 0; i < count; i++) {
         int one = unmap(backend, indices[i]);
-        rc = rc ? rc : one;
+        if (rc == 0 || rc == -ATTND_E_UNKNOWN) /* which is no harm, and must not hide any */
+            rc = one ? one : rc;
     }
     return rc;
 }

@@ -299,7 +299,7 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
     int code = 0, rests = 0, was_running = backend->running;
     for (uint32_t i = 0; i < count; i++) {
         if (indices[i] >= ATTND_MEMORIES_MAX || !backend->mappings[indices[i]].kind) {
-            code = -ATTND_E_UNKNOWN;
+            code = code ? code : -ATTND_E_UNKNOWN; /* no harm, and must not hide any */
             continue;
         }
         if (set_memory(backend, indices[i], &none))
@@ -311,8 +311,8 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
     for (uint32_t i = 0; i < count; i++) {
         if (indices[i] >= ATTND_MEMORIES_MAX)
             continue;
-        int one = take_out(&backend->driver, &backend->mappings[indices[i]]);
-        code = code ? code : one;
+        if (take_out(&backend->driver, &backend->mappings[indices[i]]))
+            code = -ATTND_E_DEVICE;
     }
     if (!rests || !was_running)
         return code;

@@ -425,18 +425,54 @@ static void a_descriptor_that_is_not_the_drivers_is_refused(void **state)
     assert_int_equal(stub.maps, 0);
 }
 
-static void while_one_import_is_tried_the_session_is_busy(void **state)
+static int release_memory(uint32_t released)
 {
     static Attnd__MemoryRelease message;
+    struct attnd_call *call = begin();
+    attnd__memory_release__init(&message);
+    message.memory = released;
+    rig.request.id = 77;
+    rig.request.memory_release = &message;
+    return attnd_call_memory_release(call);
+}
+
+/* Who made it frees it next. */
+static void a_release_waits_for_the_worker_where_nothing_else_holds_the_memory(void **state)
+{
+    static const struct attnd_fault none = {0};
+    (void)state;
+    gpu.fds_are_memory = 1;
+    rig.service.options.trust = 1;
+    for (uint32_t kind = ATTND_KIND_DEVICE; kind <= ATTND_KIND_IPC; kind++) {
+        (void)bring(kind, kind != ATTND_KIND_IPC, kind == ATTND_KIND_DEVICE ? 0 : sizeof(handle));
+        uint32_t imported = rig.client->import;
+        uint32_t index = rig.client->memories[imported - 1]->index;
+        attnd_memory_mapped(&rig.service, index, &none);
+        free_reply(read_reply());
+        stub.unmaps_answered = 0;
+        assert_int_equal(release_memory(imported),
+                         kind == ATTND_KIND_DEVICE ? 0 : ATTND_CALL_LATER);
+        assert_null(attnd_client_memory(rig.client, imported));
+        assert_false(answered());
+        stub.unmaps_answered = 1;
+        attnd_memory_unmapped(&rig.service, index);
+        assert_int_equal(answered(), kind != ATTND_KIND_DEVICE);
+        if (kind == ATTND_KIND_DEVICE)
+            continue;
+        Attnd__Reply *reply = read_reply();
+        assert_int_equal(reply->code, 0);
+        assert_int_equal(reply->result_case, ATTND__REPLY__RESULT__NOT_SET);
+        free_reply(reply);
+    }
+}
+
+static void while_one_import_is_tried_the_session_is_busy(void **state)
+{
     (void)state;
     gpu.fds_are_memory = 1;
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), -ATTND_E_BUSY);
-    struct attnd_call *call = begin();
-    attnd__memory_release__init(&message);
-    message.memory = rig.client->import;
-    rig.request.memory_release = &message;
-    assert_int_equal(attnd_call_memory_release(call), -ATTND_E_BUSY);
+    assert_int_equal(release_memory(rig.client->import), -ATTND_E_BUSY);
 }
 
 /* ---- pools ---- */
@@ -469,6 +505,7 @@ int main(void)
         TEST(a_kind_that_the_worker_cannot_map_is_refused_by_name),
         TEST(an_import_of_the_wrong_form_is_refused),
         TEST(a_descriptor_that_is_not_the_drivers_is_refused),
+        TEST(a_release_waits_for_the_worker_where_nothing_else_holds_the_memory),
         TEST(while_one_import_is_tried_the_session_is_busy),
         TEST(a_pool_in_it_says_so),
 #undef TEST
