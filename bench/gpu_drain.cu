@@ -418,6 +418,11 @@ void ring(Bench &b, uint32_t layer)
     run->lse = {3, 0, uint64_t(layer) * s.batch * s.rows * s.heads_q * 4};
     run->k = run->v = {ATTND_NONE, 0, 0};
     run->mailbox = ATTND_NONE;
+    /* Several are in flight with --drain: partials of their own. */
+    const uint64_t scratch_bytes = attnd_plan_scratch_bytes(attnd_plan_head(b.plan));
+    if (scratch_bytes)
+        run->scratch_offset_bytes =
+            b.tail % (b.settings.scratch_bytes / scratch_bytes) * scratch_bytes;
     const attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(b.queue + heap_at);
     const attnd_heap_plane *planes = reinterpret_cast<const attnd_heap_plane *>(pool + 1);
     *command = {};
