@@ -196,12 +196,35 @@ static void quantiles_are_within_a_bucket(void **state)
     assert_true(bench_histogram_quantile(&other, 1) <= UINT64_MAX);
 }
 
+static void what_was_packed_elsewhere_says_of_what_commit_it_is(void **state)
+{
+    static const char commit[] = "0123456789abcdef0123456789abcdef01234567";
+    char *argv[] = {"bench/gpu", NULL}, packed[64], why[256];
+    struct bench_stamp stamp;
+
+    (void)state;
+    setenv("ATTND_COMMIT", commit, 1);
+    assert_int_equal(bench_stamp_take(&stamp, "h100", false, 1, argv, why, sizeof(why)), 0);
+    assert_string_equal(stamp.common.commit, commit);
+    assert_false(stamp.common.dirty);
+    snprintf(packed, sizeof(packed), "%s+", commit);
+    setenv("ATTND_COMMIT", packed, 1);
+    assert_int_equal(bench_stamp_take(&stamp, "h100", false, 1, argv, why, sizeof(why)), -1);
+    assert_int_equal(bench_stamp_take(&stamp, "h100", true, 1, argv, why, sizeof(why)), 0);
+    assert_string_equal(stamp.common.commit, commit);
+    assert_true(stamp.common.dirty);
+    setenv("ATTND_COMMIT", "main", 1);
+    assert_int_equal(bench_stamp_take(&stamp, "h100", true, 1, argv, why, sizeof(why)), -1);
+    unsetenv("ATTND_COMMIT");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_reads_back_as_it_was_written),
         cmocka_unit_test(a_suite_is_replaced_whole),
         cmocka_unit_test(figures_of_uncommitted_changes_are_refused),
+        cmocka_unit_test(what_was_packed_elsewhere_says_of_what_commit_it_is),
         cmocka_unit_test(a_file_that_is_not_exactly_records_is_refused),
         cmocka_unit_test(json_numbers_are_read_to_the_last_value_and_no_further),
         cmocka_unit_test(quantiles_are_within_a_bucket),
