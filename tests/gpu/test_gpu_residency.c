@@ -68,7 +68,7 @@ static int keep_busy(void *context)
     struct random_batch batch = e2e_long_batch();
     struct engine engine;
     struct trial trial;
-    uint32_t in_flight = 0;
+    uint32_t in_flight = 0, number = 0; /* all lanes in turn: a lane is one run at a time */
 
     if (load->on_device) {
         gpu_open();
@@ -81,7 +81,7 @@ static int keep_busy(void *context)
     CHECK_EQUAL(trial_await(&trial), 0);
     while (in_flight || !attnd_peek32(&load->stop)) {
         for (; in_flight < IN_FLIGHT && !attnd_peek32(&load->stop); in_flight++) {
-            const struct attnd_op op = {.lane = (uint16_t)in_flight};
+            const struct attnd_op op = {.lane = (uint16_t)(number++ % IN_FLIGHT)};
             CHECK_OK(trial_submit_as(&trial, 0, &op));
         }
         in_flight -= collect(&engine, load);
