@@ -206,8 +206,10 @@ int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeo
             return attnd_fault_raise(-ATTND_E_TIMEOUT, ATTND_F_LANE, 0, lane, 0);
         if (attnd_session_lost(session) && attnd_observe32(word) == 0)
             return attnd_fault_raise(-ATTND_E_DISCONNECTED, ATTND_F_SOCKET, 0, 0, 0);
+        /* A GPU that answers wakes nobody: sleep for as long as it has taken so far. */
+        uint64_t nap_ns = spent_ns < SLICE_NS ? spent_ns : SLICE_NS;
         uint64_t left_ns = timeout_ns - spent_ns;
-        const struct timespec slice = {.tv_nsec = (long)(left_ns < SLICE_NS ? left_ns : SLICE_NS)};
+        const struct timespec slice = {.tv_nsec = (long)(left_ns < nap_ns ? left_ns : nap_ns)};
         (void)attnd_futex_wait(word, 0, &slice);
     }
     rc = answer_code(answer);

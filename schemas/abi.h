@@ -433,7 +433,7 @@ struct attnd_mailbox_slot {
     uint32_t fresh;        /* 1: no worker has watched it yet */
     uint32_t zero0[11];
 
-    /* Worker: sums over all prepared runs that were rung, failed ones included. */
+    /* Worker: sums over all rings that were answered, with an error or not. */
     uint64_t runs, tiles, busy_ns, kv_bytes;
     uint32_t errors;     /* rings answered with an error */
     uint32_t error_code; /* ATTND_E_* of the last one */

@@ -164,6 +164,7 @@ static int look(struct attnd_backend *backend, uint32_t index, uint32_t lane)
     }
     if (prepared)
         return begin(backend, prepared);
+    count(&mail->slots[index].runs, 1);
     attnd_cpu_mail_answer(mail, index, lane, ATTND_E_UNKNOWN);
     return 0;
 }

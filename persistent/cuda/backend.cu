@@ -96,6 +96,7 @@ static cudaError_t allocate(attnd_backend *backend)
     settings.host = backend->words; /* one address on both sides */
     settings.workers = uint32_t(backend->workers);
     settings.paths = 7;
+    settings.burst = backend->burst;
     settings.drain = backend->residency == ATTND_RESIDENCY_ISOLATED;
     settings.inject = uint32_t(backend->config.injection);
     backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
@@ -161,7 +162,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         backend->residency == ATTND_RESIDENCY_ISOLATED ? ATTND_KIND_HOST : ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
     info->sms_resident = uint32_t(backend->workers) + 1;
-    info->sms_burst = 0;
+    info->sms_burst = backend->burst;
     info->mps = mps != 0;
     *out = backend;
     return 0;

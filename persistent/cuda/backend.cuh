@@ -66,9 +66,11 @@ struct attnd_backend {
     attnd::Memory *memories;        /* device memory */
     Mapping mappings[ATTND_MEMORIES_MAX];
     attnd::HostWords *words; /* pinned */
-    cudaStream_t streams[1 + attnd::variants_count], copy_stream;
+    cudaStream_t streams[2 + attnd::variants_count]; /* dispatcher, variants, bursts */
+    cudaStream_t copy_stream;
     attnd_residency residency;
     int workers;
+    uint32_t burst; /* more workers, when much is queued */
     int running; /* between start() and quiesce: there is a helper */
     pthread_t helper;
     uint32_t helper_leave;
@@ -76,6 +78,7 @@ struct attnd_backend {
     uint32_t launched;  /* helper: kernels are there, or have not been seen to be gone */
     uint32_t failed;    /* helper: the cudaError_t it gave up with */
     int settings_fresh; /* helper: not yet on the device */
+    uint64_t queued_ns; /* helper: since when much is queued; 0: it is not */
     Health health;
 };
 

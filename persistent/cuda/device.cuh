@@ -149,6 +149,7 @@ struct Settings {
     uint32_t paths;
     uint32_t drain;    /* 1: leave when the queue is empty, for profilers */
     uint32_t resident; /* bit v: workers of variant v are resident */
+    uint32_t burst;    /* workers behind those that come and go; 0: none */
     uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
 };
 
@@ -168,10 +169,18 @@ struct Resident : Settings {
     uint32_t ring_run[ring_positions];             /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
     uint32_t doing[workers_max];                   /* enum WarpState */
+    uint32_t guest[workers_max];                   /* enum GuestState of workers of a burst */
     Prepared prepared[prepared_max];               /* the dispatcher's, between launches */
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* likewise; NULL: not watched */
     uint32_t mailbox_host[ATTND_MAILBOXES_MAX];    /* 1: it lies in host memory */
 };
+
+/* A worker of a burst asks, the dispatcher lets it in where nothing can be taken from under it, and
+ * it says when it goes: in between its cursor counts like any other. */
+enum GuestState { guest_gone = 0, guest_asks = 1, guest_there = 2 };
+
+/* How long a worker of a burst takes items: others may be waiting for its SM. */
+constexpr uint64_t burst_ns = 2000000;
 
 /* For the debug dump: what a CTA is doing. */
 enum WarpState { state_idle = 1, state_item = 2, state_left = 3 };

@@ -32,8 +32,8 @@ using attnd::variants_count;
 constexpr uint64_t tile_deadline_ns = 5000000000ull;
 /* A snapshot every so many looks. */
 constexpr uint32_t snapshot_looks = 5;
-/* A dispatcher has left and its workers do not follow. */
-constexpr uint64_t follow_deadline_ns = 2000000000ull;
+/* A dispatcher has left and its workers do not follow; later than one that is stuck says so. */
+constexpr uint64_t follow_deadline_ns = 4000000000ull;
 /* How long kernels may take to leave when the worker is to end. */
 constexpr uint64_t leave_ns = 500000000ull;
 
@@ -153,7 +153,7 @@ static void say_all(Report *report, const attnd_backend *backend)
                 v, from->notes[v].block, from->notes[v].thread / 32, from->notes[v].barrier,
                 from->notes[v].parity);
     say_runs(report, from, queue);
-    say_workers(report, from, backend->settings.workers);
+    say_workers(report, from, backend->settings.workers + backend->settings.burst);
 }
 
 /* ---- judging ---- */
@@ -205,14 +205,14 @@ static uint64_t progress(const Snapshot *from)
 
 /* Something was begun that is not done: a worker is in an item, or all have passed a run that is
  * not retired. Kernels that have not got their SMs yet have begun nothing. */
-static bool begun(const Snapshot *from, uint32_t workers)
+static bool begun(const Snapshot *from)
 {
     const Resident *resident = &from->resident;
     bool passed = resident->published != resident->retired;
-    for (uint32_t w = 0; w < workers; w++) {
+    for (uint32_t w = 0; w < resident->workers + resident->burst; w++) {
         if (resident->doing[w] == attnd::state_item)
             return true;
-        passed &= resident->cursor[w] == resident->published;
+        passed &= w >= resident->workers || resident->cursor[w] == resident->published;
     }
     return passed;
 }
@@ -222,7 +222,7 @@ static int judge(attnd_backend *backend, Report *report)
     Health *health = &backend->health;
     const Snapshot *from = health->snapshot;
     const uint64_t now_ns = monotonic_ns(), seen = progress(from);
-    if (seen != health->progress || !begun(from, backend->settings.workers)) {
+    if (seen != health->progress || !begun(from)) {
         health->progress = seen;
         health->moved_ns = now_ns;
     }

@@ -14,6 +14,9 @@ extern "C" {
 #include "schemas/futex.h"
 }
 
+/* What is much: so many runs in flight, for so long. */
+constexpr uint32_t burst_runs = 4;
+constexpr uint64_t burst_after_ns = 100000;
 constexpr long nap_ns = 100000000, bell_nap_ns = 50000;
 
 cudaError_t kernels_wait(attnd_backend *backend)
@@ -105,6 +108,30 @@ static cudaError_t keep_launched(attnd_backend *backend)
     return cudaSuccess;
 }
 
+/* Much is queued, and has been for a moment: workers on the SMs that are the others', if those have
+ * no use for them now. One burst at a time, so that kernels of others that wait for an SM get it in
+ * between. What a doorbell rang is not seen from here. */
+static cudaError_t burst(attnd_backend *backend, uint32_t in_flight)
+{
+    cudaStream_t stream = backend->streams[1 + attnd::variants_count];
+    const uint32_t variants = backend->settings.resident;
+    if (!backend->settings.burst || in_flight < burst_runs ||
+        !attnd_peek32(&backend->launched) || (variants & (variants - 1))) {
+        backend->queued_ns = 0;
+        return cudaSuccess;
+    }
+    const uint64_t now_ns = monotonic_ns();
+    if (!backend->queued_ns)
+        backend->queued_ns = now_ns;
+    if (now_ns - backend->queued_ns < burst_after_ns)
+        return cudaSuccess;
+    backend->queued_ns = now_ns;
+    cudaError_t error = cudaStreamQuery(stream);
+    if (error)
+        return error == cudaErrorNotReady ? cudaSuccess : error;
+    return attnd::resident_burst(backend->resident, &backend->settings, stream);
+}
+
 /* Nothing is in flight: until the next command, or for a moment. A doorbell in host memory wakes
  * nobody, so where there is one the moment is short. */
 static void sleep_on(const attnd_backend *backend, uint32_t commands)
@@ -126,13 +153,11 @@ void *helper_main(void *argument)
     attnd_backend *backend = static_cast<attnd_backend *>(argument);
     attnd_queue_head *queue = backend->config.queue;
     uint32_t retired = attnd_peek32(&queue->retire_tail);
+    cudaError_t error = cudaSuccess;
     while (!attnd_peek32(&backend->helper_leave)) {
         attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
-        cudaError_t error = keep_launched(backend);
-        if (error) {
-            attnd_publish32(&backend->failed, uint32_t(error));
-            return NULL; /* health.cu ends the worker */
-        }
+        if ((error = keep_launched(backend)))
+            break;
         uint32_t tail = attnd_observe32(&queue->retire_tail);
         if (tail != retired) {
             retired = tail;
@@ -140,10 +165,14 @@ void *helper_main(void *argument)
             continue;
         }
         uint32_t commands = attnd_observe32(&queue->command_tail);
+        if ((error = burst(backend, commands - tail)))
+            break;
         if (commands == tail) /* every command retires in the end */
             sleep_on(backend, commands);
         else
             attnd_relax();
     }
+    if (error) /* health.cu ends the worker */
+        attnd_publish32(&backend->failed, uint32_t(error));
     return NULL;
 }

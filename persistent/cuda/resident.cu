@@ -122,6 +122,7 @@ cudaError_t resident_launch(Resident *resident, Resident *settings, uint32_t var
     const size_t constants = sizeof(Settings);
     if ((error = cudaMemcpy(resident, settings, constants, cudaMemcpyHostToDevice)) ||
         (error = cudaMemset(&resident->used, 0, 4)) ||
+        (error = cudaMemset(resident->guest, 0, sizeof(resident->guest))) ||
         (error = cudaMemcpy(resident->cursor, cursors, sizeof(cursors), cudaMemcpyHostToDevice)) ||
         (error = cudaStreamSynchronize(0)))
         return error;
@@ -149,6 +150,15 @@ cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cuda
         first += count;
     }
     return cudaGetLastError();
+}
+
+cudaError_t resident_burst(Resident *resident, const Resident *settings, cudaStream_t stream)
+{
+    uint32_t v = uint32_t(__builtin_ctz(settings->resident)), first = settings->workers;
+    Variant variant = variant_get(v);
+    void *arguments[] = {&resident, &v, &first};
+    return cudaLaunchKernel(variant.kernel, settings->burst, resident_threads, arguments,
+                            variant.shared_bytes, stream);
 }
 
 } // namespace attnd

@@ -43,6 +43,11 @@ cudaError_t resident_launch(Resident *resident, Resident *settings, uint32_t var
  * before. */
 cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cudaStream_t *streams);
 
+/* Workers beside those of the last launch, which was of one variant: settings.burst of them, on SMs
+ * as they become free. They leave when nothing is left, and soon anyway. Those of the last burst
+ * have left. */
+cudaError_t resident_burst(Resident *resident, const Resident *settings, cudaStream_t stream);
+
 } // namespace attnd
 
 #endif

@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         turns_init(&shared.turns);
         prefill_barriers_init(&shared.bars);
         *cta_stuck() = resident->inject == 1;
+        shared.turns.until_ns = 0;
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -143,8 +144,16 @@ __global__ void __launch_bounds__(resident_threads, 1)
             uint32_t worker = first_worker + blockIdx.x;
             if (resident->inject == 2 && worker == 0)
                 barrier_wait(&shared.turns.empty[0], 0); /* nobody has been given a turn */
-            Taker taker = {resident, &shared.turns, worker, variant, resident->cursor[worker]};
-            take_turns<D>(&taker);
+            const bool guest = worker >= shared.turns.settings.workers;
+            if (guest && !guest_enter(resident, &shared.turns, worker)) {
+                turns_close(&shared.turns);
+            } else {
+                Taker taker = {resident, &shared.turns, worker, variant,
+                               observe_gpu(&resident->cursor[worker])};
+                take_turns<D>(&taker);
+            }
+            if (guest && threadIdx.x == 0)
+                publish_gpu(&resident->guest[worker], guest_gone);
         }
     }
 }

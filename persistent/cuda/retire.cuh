@@ -166,6 +166,19 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
 /* ---- chores -----------------------------------------------------------------------------------
  */
 
+/* At the oldest run that is not retired: positions from there on are not made ready, and this warp
+ * alone decides both. */
+__device__ __forceinline__ void admit_guests(Dispatch *dispatch, Resident *resident)
+{
+    const uint32_t first = dispatch->settings.workers, end = first + dispatch->settings.burst;
+    for (uint32_t w = first + threadIdx.x % 32; w < end; w += 32)
+        if (observe_gpu(&resident->guest[w]) == guest_asks) {
+            resident->cursor[w] = observe_cta(&dispatch->retired);
+            publish_gpu(&resident->guest[w], guest_there);
+        }
+    __syncwarp();
+}
+
 /* Positions whose last run is retired and behind every cursor become ready: their live lines are
  * zero. Not before: a worker that is late would take a ticket of a line begun anew. */
 __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *resident)
@@ -174,7 +187,10 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
     if (ready - observe_cta(&dispatch->published) > ring_positions / 2)
         return;
     uint32_t behind = ring_positions - (ready - observe_cta(&dispatch->retired)); /* positions */
-    for (uint32_t w = lane; w < dispatch->settings.workers; w += 32) {
+    const Settings &settings = dispatch->settings;
+    for (uint32_t w = lane; w < settings.workers + settings.burst; w += 32) {
+        if (w >= settings.workers && observe_gpu(&resident->guest[w]) != guest_there)
+            continue;
         uint32_t cursor = observe_gpu(&resident->cursor[w]);
         behind = min(behind, ring_positions - (ready - cursor));
     }
@@ -248,6 +264,8 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
         dispatch->settings.queue->runs_offset_bytes);
     for (uint32_t pass = 0;; pass++) {
         const bool ended = observe_cta(&dispatch->ended);
+        if (dispatch->settings.burst)
+            admit_guests(dispatch, resident);
         make_ready(dispatch, resident);
         if (pass % 8 == 0)
             pass_cancels(dispatch, resident, runs);

@@ -38,6 +38,7 @@ struct Turns {
     alignas(16) char run_copy[2][run_copy_bytes]; /* of the turn in hand and of the one before */
     uint64_t full[turn_slots], empty[turn_slots];
     Settings settings;
+    uint64_t until_ns; /* a worker of a burst: when it goes at the latest; else 0 */
 };
 
 __device__ __forceinline__ void turns_init(Turns *turns)
@@ -161,6 +162,11 @@ __device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry
 {
     const Resident *resident = taker->resident;
     const Entry *at = &resident->ring[taker->cursor % ring_positions];
+    const uint64_t until_ns = taker->turns->until_ns;
+    if (until_ns && clock_ns() > until_ns) {
+        taker_settle<D>(taker, number, true);
+        return false;
+    }
     for (;;) {
         uint32_t leave = peek_gpu(&resident->leave); /* in flight together with the entry */
         *entry = observe_entry(at);                  /* A1 */
@@ -170,6 +176,8 @@ __device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry
         bool settled = taker_settle<D>(taker, number, false);
         for (uint32_t i = 0; i < settle_looks && !settled; i++)
             settled = taker_settle<D>(taker, number, false);
+        if (settled && until_ns)
+            return false; /* nothing is left for it */
         if (settled && leave && observe_gpu(&resident->leave)) {
             /* All that was ever published was so before `leave`: a look after it is the last. */
             *entry = observe_entry(at);
@@ -238,6 +246,32 @@ __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Ent
 
 /* 16 rows of 256 dims do not fit in the decode loop's registers. */
 template <int D> constexpr uint32_t decode_rows = D == 256 ? 8 : 16;
+
+/* A worker of a burst waits until it is let in. Return: false if the kernels leave instead. One
+ * warp. */
+__device__ __forceinline__ bool guest_enter(Resident *resident, Turns *turns, uint32_t worker)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    bool in = false;
+    if (lane == 0) {
+        turns->until_ns = clock_ns() + burst_ns;
+        publish_gpu(&resident->guest[worker], guest_asks);
+        while (!(in = observe_gpu(&resident->guest[worker]) == guest_there) &&
+               !observe_gpu(&resident->leave))
+            __nanosleep(200);
+    }
+    __syncwarp();
+    return __shfl_sync(0xffffffffu, in, 0);
+}
+
+/* Everybody else is told to leave before the first turn. One warp. */
+__device__ __forceinline__ void turns_close(Turns *turns)
+{
+    if (threadIdx.x % 32 == 0) {
+        turns->slot[0].path = path_leave;
+        barrier_arrive(&turns->full[0], 1);
+    }
+}
 
 /* The taker: every turn until the kernel leaves. One warp. */
 template <int D> __device__ __forceinline__ void take_turns(Taker *taker)

@@ -445,7 +445,7 @@ static void status_shows_what_is_prepared_and_how_rings_went(void **state)
     Attnd__Status *status = harness_status(harness);
     const Attnd__SessionStatus *session = status->sessions[0];
     CHECK_EQUAL(session->prepared, RUNG_LAYERS);
-    CHECK_EQUAL(session->rings, RUNG_LAYERS);
+    CHECK_EQUAL(session->rings, RUNG_LAYERS + 1);
     CHECK(session->ring_busy_ns > 0);
     CHECK_EQUAL(session->ring_errors, 1);
     CHECK_EQUAL(session->ring_error, ATTND_E_UNKNOWN);
@@ -473,6 +473,8 @@ int main(void)
     };
 
     harness_init();
+    if (!rung_from_host())
+        return 77;
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

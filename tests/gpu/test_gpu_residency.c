@@ -42,6 +42,7 @@ static void start(const char *const *options)
 
 struct load {
     uint32_t stop, answered, restarted, began;
+    int on_device; /* where q, o and the keys are */
 };
 
 static uint32_t collect(struct engine *engine, struct load *load)
@@ -67,15 +68,20 @@ static int keep_busy(void *context)
     struct random_batch batch = e2e_long_batch();
     struct engine engine;
     struct trial trial;
-    uint32_t in_flight = 0;
+    uint32_t in_flight = 0, number = 0; /* all lanes in turn: a lane is one run at a time */
 
-    engine_open(&engine, harness.socket, "busy");
+    if (load->on_device) {
+        gpu_open();
+        gpu_engine_open(&engine, harness.socket, "busy");
+    } else {
+        engine_open(&engine, harness.socket, "busy");
+    }
     trial_begin(&trial, &engine, &batch, 0);
     CHECK_OK(trial_submit_set(&trial, 0, 0));
     CHECK_EQUAL(trial_await(&trial), 0);
     while (in_flight || !attnd_peek32(&load->stop)) {
         for (; in_flight < IN_FLIGHT && !attnd_peek32(&load->stop); in_flight++) {
-            const struct attnd_op op = {.lane = (uint16_t)in_flight};
+            const struct attnd_op op = {.lane = (uint16_t)(number++ % IN_FLIGHT)};
             CHECK_OK(trial_submit_as(&trial, 0, &op));
         }
         in_flight -= collect(&engine, load);
@@ -203,6 +209,55 @@ static void it_says_how_it_lives(void **state)
         engine_close(&engine);
         harness_stop(&harness);
     }
+}
+
+/* ---- bursts ---- */
+
+static uint32_t answered_in(struct load *load, uint32_t ms)
+{
+    uint32_t before = attnd_peek32(&load->answered);
+    harness_sleep_ms(ms);
+    return attnd_peek32(&load->answered) - before;
+}
+
+/* On a few SMs and with much queued; results are looked at meanwhile. */
+static uint32_t runs_on_few_sms(const char *const *options, int check_neighbour)
+{
+    struct others *others = harness_shared(sizeof(*others));
+    struct random_batch batch = e2e_batch();
+    struct engine engine;
+
+    others->load.on_device = 1; /* else it waits for the bus */
+    batch.shape.dim = 128;      /* of the same variant as the load: bursts are of one */
+    start(options);
+    pid_t busy = harness_fork(keep_busy, &others->load);
+    harness_await(&others->load.began, 1);
+    uint32_t runs = answered_in(&others->load, 500);
+    engine_open(&engine, harness.socket, "looks");
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        batch.seed = seed;
+        trial_expect(&engine, &batch);
+    }
+    if (check_neighbour)
+        CHECK_EQUAL(harness_join(harness_fork(full_size, others), 20000), 0);
+    harness_say(&others->load.stop, 1);
+    CHECK_EQUAL(harness_join(busy, CLIENT_MS), 0);
+    CHECK_EQUAL(others->load.restarted, 0);
+    trial_expect(&engine, &batch);
+    engine_close(&engine);
+    harness_stop(&harness);
+    return runs;
+}
+
+static void bursts_help_when_much_is_queued_and_make_way(void **state)
+{
+    static const char *const few[] = {"--residency", "shared", "--sms", "16", NULL};
+    static const char *const more[] = {"--residency", "shared", "--sms", "16", "--burst", NULL};
+    (void)state;
+
+    uint32_t without = runs_on_few_sms(few, 0), with = runs_on_few_sms(more, 1);
+    printf("runs in 500 ms: %u on 16 SMs, %u with bursts\n", without, with);
+    CHECK(with > 2 * without);
 }
 
 /* ---- kernels that leave and come back lose nothing ---- */
@@ -586,6 +641,7 @@ int main(void)
         cmocka_unit_test(it_says_how_it_lives),
         cmocka_unit_test(an_idle_service_slows_nobody_down),
         cmocka_unit_test(kernels_of_full_size_finish_beside_a_saturated_service),
+        cmocka_unit_test(bursts_help_when_much_is_queued_and_make_way),
         cmocka_unit_test(kernels_that_leave_when_idle_lose_no_run),
         cmocka_unit_test(parking_loses_no_run),
         cmocka_unit_test(parking_loses_no_doorbell),

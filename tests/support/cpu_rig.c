@@ -47,8 +47,7 @@ static int port_next(void *context, struct attnd_command *command)
     enter(rig, IN_NEXT);
     int taken = rig->commands_head != rig->commands_tail;
     if (taken)
-        *command = (struct attnd_command){.kind = ATTND_COMMAND_RUN,
-                                          .run = rig->command[rig->commands_head++ % RIG_RUNS]};
+        *command = rig->command[rig->commands_head++ % RIG_RUNS];
     leave(rig, IN_NEXT);
     return taken;
 }
@@ -85,8 +84,13 @@ static void port_retire(void *context, const struct attnd_retire *retire)
 {
     struct rig *rig = context;
     enter(rig, IN_RETIRE);
-    rig->retired[retire->run] = *retire;
-    rig->retires[retire->run]++;
+    if (retire->kind == ATTND_COMMAND_RUN) {
+        rig->retired[retire->run] = *retire;
+        rig->retires[retire->run]++;
+    } else {
+        MUST(rig->told[retire->tag].kind == 0);
+        rig->told[retire->tag] = *retire;
+    }
     (void)pthread_cond_broadcast(&rig->changed);
     leave(rig, IN_RETIRE);
 }
@@ -103,10 +107,15 @@ void rig_open(struct rig *rig, uint32_t threads, const char *isa)
     MUST(pthread_cond_init(&rig->changed, NULL) == 0);
     rig->head = mmap(NULL, HEAP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(rig->head != MAP_FAILED);
-    rig->head->runs = rig->head->runs_transient = RIG_RUNS;
+    rig->head->runs = RIG_RUNS + RIG_PREPARED;
+    rig->head->runs_transient = RIG_RUNS;
+    rig->head->ring_entries = RIG_RUNS;
     rig->head->runs_offset_bytes = ATTND_PAGE_BYTES;
     rig->runs = (struct attnd_run *)((char *)rig->head + ATTND_PAGE_BYTES);
-    rig->heap_used_bytes = ATTND_PAGE_BYTES + RIG_RUNS * sizeof(struct attnd_run);
+    rig->heap_used_bytes = ATTND_PAGE_BYTES + rig->head->runs * sizeof(struct attnd_run);
+    rig->head->mailboxes_offset = (uint32_t)rig->heap_used_bytes;
+    rig->mailboxes = (struct attnd_mailbox_slot *)((char *)rig->head + rig->heap_used_bytes);
+    rig->heap_used_bytes += ATTND_MAILBOXES_MAX * sizeof(struct attnd_mailbox_slot);
 
     struct attnd_backend_config config = {
         .queue = rig->head,
@@ -151,12 +160,41 @@ void rig_unmap(struct rig *rig, struct rig_memory *memory)
     (void)close(memory->fd);
 }
 
-void rig_submit(struct rig *rig, uint32_t run)
+void rig_tell(struct rig *rig, const struct attnd_command *command)
 {
     (void)pthread_mutex_lock(&rig->lock);
-    rig->command[rig->commands_tail++ % RIG_RUNS] = run;
+    MUST(command->tag < RIG_RUNS);
+    rig->command[rig->commands_tail++ % RIG_RUNS] = *command;
     (void)pthread_cond_broadcast(&rig->changed);
     (void)pthread_mutex_unlock(&rig->lock);
+}
+
+void rig_submit(struct rig *rig, uint32_t run)
+{
+    const struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = run};
+    rig_tell(rig, &command);
+}
+
+int rig_told(struct rig *rig, uint32_t tag, int *code)
+{
+    (void)pthread_mutex_lock(&rig->lock);
+    int told = rig->told[tag].kind != 0;
+    *code = rig->told[tag].code;
+    if (told)
+        rig->told[tag].kind = 0;
+    (void)pthread_mutex_unlock(&rig->lock);
+    return told;
+}
+
+int rig_await(struct rig *rig, uint32_t tag)
+{
+    (void)pthread_mutex_lock(&rig->lock);
+    while (rig->told[tag].kind == 0)
+        (void)pthread_cond_wait(&rig->changed, &rig->lock);
+    int code = rig->told[tag].code;
+    rig->told[tag].kind = 0;
+    (void)pthread_mutex_unlock(&rig->lock);
+    return code;
 }
 
 struct attnd_retire rig_wait(struct rig *rig, uint32_t run, uint32_t times)

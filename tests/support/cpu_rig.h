@@ -15,6 +15,7 @@
 #include "tests/support/reference.h"
 
 #define RIG_RUNS 64u
+#define RIG_PREPARED 16u /* run slots behind those */
 #define RIG_REQUESTS_MAX 8u
 #define RIG_SCRATCH_BYTES (64u << 20)
 
@@ -29,18 +30,20 @@ struct rig_memory {
 struct rig {
     struct attnd_queue_head *head;
     uint64_t segment_bytes, heap_used_bytes, scratch_used_bytes;
-    struct attnd_run *runs;
+    struct attnd_run *runs; /* [RIG_RUNS + RIG_PREPARED] */
+    struct attnd_mailbox_slot *mailboxes;
     struct attnd_backend *backend;
     uint32_t memories;
 
     struct attnd_port port;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint32_t command[RIG_RUNS];
+    struct attnd_command command[RIG_RUNS];
     uint32_t commands_head, commands_tail;
     int kicked, inside; /* inside: a call of the port that may not meet itself is under way */
     struct attnd_retire retired[RIG_RUNS];
-    uint32_t retires[RIG_RUNS]; /* how often each run was retired */
+    uint32_t retires[RIG_RUNS];         /* how often each run was retired */
+    struct attnd_retire told[RIG_RUNS]; /* by tag: answers to what is no run; kind 0: none yet */
 };
 
 /** rig_open() - a backend, created but not started. @threads, @isa as in the config. */
@@ -57,6 +60,14 @@ void rig_unmap(struct rig *rig, struct rig_memory *memory);
 
 /** rig_submit() - a command for run @run, which is filled in rig->runs[run]. */
 void rig_submit(struct rig *rig, uint32_t run);
+
+/** rig_tell() - any other command; its tag must not be in use. */
+void rig_tell(struct rig *rig, const struct attnd_command *command);
+
+/** rig_told() - Return: 1 if that was answered (with *code), 0 not yet.
+ * rig_await() - wait for it. Return: the code. Both free the tag. */
+int rig_told(struct rig *rig, uint32_t tag, int *code);
+int rig_await(struct rig *rig, uint32_t tag);
 
 /** rig_wait() - until run @run was retired @times times in all. Return: the last record. */
 struct attnd_retire rig_wait(struct rig *rig, uint32_t run, uint32_t times);

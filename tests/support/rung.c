@@ -95,3 +95,20 @@ struct attnd_mailbox *rung_mailbox(struct attnd_session *session)
     CHECK_OK(attnd_mailbox(session, &memory));
     return attnd_memory_address(session, memory);
 }
+
+int rung_from_host(void)
+{
+    struct attnd_session *session;
+    void *state;
+
+    if (!e2e_on_gpu())
+        return 1;
+    CHECK_EQUAL(e2e_start(&state), 0);
+    const struct attnd_open_args args = {.size = sizeof(args),
+                                         .socket_path = ((struct harness *)state)->socket};
+    CHECK_OK(attnd_open(&args, &session));
+    int from_host = rung_mailbox(session) != NULL;
+    attnd_close(session);
+    CHECK_EQUAL(e2e_stop(&state), 0);
+    return from_host;
+}

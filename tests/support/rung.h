@@ -34,6 +34,10 @@ void rung_set(struct trial *trial, uint32_t lane);
 void rung_extend(struct trial *trial, uint32_t lane);
 void rung_advance(struct trial *trial, uint32_t lane, const int32_t *kv_len);
 
+/** rung_from_host() - 1 if mailboxes lie in host memory; asks a service of its own. Where they lie
+ * on the GPU, tests/gpu/ rings them. */
+int rung_from_host(void);
+
 /** rung_mailbox() - the words themselves, for tests that ring by hand. */
 struct attnd_mailbox *rung_mailbox(struct attnd_session *session);
 

@@ -9,7 +9,7 @@
 #define ATTND_TESTS_SUPPORT_STAGE_H
 
 #include "service/control.h"
-#include "service/sched.h"
+#include "service/stream.h"
 #include "service/supervise.h"
 #include "service/worker_port.h"
 

@@ -1,0 +1,362 @@
+/* test_stream.c - what the worker is told of prepared runs, in which order, and what waits for its
+ * answers. */
+#include "tests/support/stream_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define LANE 3u
+
+static struct attnd_fault fault;
+
+static void expect_answer(int code)
+{
+    int got;
+    uint32_t prepared;
+    CHECK_EQUAL(rig_answer(rig_peer, &got, &prepared), 1);
+    CHECK_EQUAL(got, code);
+}
+
+static void expect_no_answer(void)
+{
+    int got;
+    uint32_t prepared;
+    CHECK_EQUAL(rig_answer(rig_peer, &got, &prepared), 0);
+}
+
+static void open_mailbox(void)
+{
+    CHECK_EQUAL(attnd_stream_open(client.daemon, 1, &fault), 1);
+    stage_memory_mapped(&stage);
+    attnd_lane_retry(stage.service.scheduler);
+    struct attnd_command command = rig_expect(ATTND_COMMAND_MAILBOX);
+    rig_retire(&command, 0);
+    expect_answer(0);
+}
+
+static uint32_t filled_plan(void)
+{
+    uint32_t plan = stage_plan(&client);
+    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 6, 0, 2);
+    CHECK_EQUAL(stage_submit(&client, &set), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 0, 0);
+    return plan;
+}
+
+/* Return: its index in the run table. */
+static uint32_t prepare(uint32_t plan, uint32_t layer)
+{
+    const struct attnd_sqe_run wish = rig_wish(layer);
+    uint32_t prepared;
+    int code;
+    CHECK_EQUAL(attnd_stream_prepare(client.daemon, 2, plan, LANE, &wish, &fault), 1);
+    struct attnd_command command = rig_expect(ATTND_COMMAND_PREPARED);
+    rig_retire(&command, 0);
+    CHECK_EQUAL(rig_answer(rig_peer, &code, &prepared), 1);
+    CHECK_EQUAL(code, 0);
+    CHECK_EQUAL(prepared, command.run);
+    return prepared;
+}
+
+static void submit(struct attnd_sqe sqe)
+{
+    CHECK_EQUAL(stage_submit(&client, &sqe), 0);
+    stage_sweep(&stage);
+}
+
+/* ---- calls ---- */
+
+static void a_mailbox_is_known_when_it_is_watched(void **state)
+{
+    (void)state;
+    CHECK_EQUAL(attnd_stream_open(client.daemon, 1, &fault), 1);
+    rig_expect_none(); /* the worker has not mapped its memory */
+    stage_memory_mapped(&stage);
+    attnd_lane_retry(stage.service.scheduler);
+    struct attnd_command command = rig_expect(ATTND_COMMAND_MAILBOX);
+    const struct attnd_mailbox_slot *slot = &stage.service.queue->mailboxes[command.run];
+    CHECK_EQUAL(slot->session, client.daemon->id);
+    CHECK_EQUAL(slot->fresh, 1);
+    expect_no_answer();
+    CHECK_EQUAL(attnd_stream_open(client.daemon, 2, &fault), -ATTND_E_BUSY);
+    rig_retire(&command, 0);
+    expect_answer(0);
+    CHECK_EQUAL(slot->fresh, 0);
+}
+
+static void a_worker_without_mailboxes_is_said_to_be_one(void **state)
+{
+    (void)state;
+    stage.service.queue->info.mailbox_kind = 0;
+    CHECK_EQUAL(attnd_stream_open(client.daemon, 1, &fault), -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(fault.field, ATTND_F_MAILBOX);
+}
+
+static void a_prepared_run_carries_all_that_a_ring_needs(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    const struct attnd_plan_object *object = client.daemon->plans[0];
+    const struct attnd_sqe_run wish = rig_wish(1);
+    CHECK_EQUAL(attnd_stream_prepare(client.daemon, 2, plan, LANE, &wish, &fault), 1);
+    struct attnd_command command = rig_expect(ATTND_COMMAND_PREPARED);
+    CHECK(command.run >= ATTND_QUEUE_RUNS);
+    CHECK_EQUAL(command.set_version, object->set_version);
+    CHECK_EQUAL(command.page_size, STAGE_PAGE_SIZE);
+    const struct attnd_run *body = &command.body;
+    CHECK_EQUAL(body->kind, ATTND_RUN_ATTEND);
+    CHECK_EQUAL(body->plan_offset_bytes, object->heap_offset_bytes);
+    CHECK_EQUAL(body->layer, 1);
+    CHECK_EQUAL(body->lane, LANE);
+    CHECK_EQUAL(body->session, client.daemon->id);
+    CHECK_EQUAL(body->code, 0);
+    CHECK_EQUAL(body->items, object->tile_items);
+    CHECK_EQUAL(memcmp(body, &stage.service.queue->runs[command.run], sizeof(*body)), 0);
+    expect_no_answer();
+    rig_retire(&command, 0);
+    expect_answer(0);
+}
+
+static void what_the_worker_refuses_is_answered_so_and_holds_nothing(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    const struct attnd_sqe_run wish = rig_wish(0);
+    CHECK_EQUAL(attnd_stream_prepare(client.daemon, 2, plan, LANE, &wish, &fault), 1);
+    struct attnd_command command = rig_expect(ATTND_COMMAND_PREPARED);
+    rig_retire(&command, -ATTND_E_UNSUPPORTED);
+    expect_answer(-ATTND_E_UNSUPPORTED);
+    struct attnd_command empty = rig_expect(ATTND_COMMAND_PREPARED);
+    CHECK_EQUAL(empty.run, command.run);
+    CHECK_EQUAL(empty.body.kind, 0);
+    CHECK_EQUAL(client.daemon->plans[0]->prepared, 1);
+    rig_retire(&empty, 0);
+    CHECK_EQUAL(client.daemon->plans[0]->prepared, 0);
+}
+
+static void a_slot_is_not_given_out_again_before_every_answer_about_it(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    uint32_t first = prepare(plan, 0);
+    submit(stage_batch(&client, plan, 0, 8, 9, 0, 0)); /* other extents: it is told of again */
+    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    rig_retire(&hold, 0);
+    struct attnd_command show = rig_expect(ATTND_COMMAND_SHOW);
+    rig_retire(&show, 0);
+    stage_expect(&client, 0, 0);
+
+    CHECK_EQUAL(attnd_stream_unprepare(client.daemon, 3, first, &fault), 1);
+    CHECK_EQUAL(attnd_stream_unprepare(client.daemon, 4, first, &fault), -ATTND_E_BUSY);
+    struct attnd_command empty = rig_expect(ATTND_COMMAND_PREPARED);
+    expect_no_answer();
+    rig_retire(&empty, 0);
+    expect_answer(0);
+    CHECK_EQUAL(prepare(plan, 1), first);
+}
+
+/* ---- sets and advances ---- */
+
+static void
+a_set_changes_nothing_before_the_plan_is_held_nor_completes_before_it_is_shown(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    prepare(plan, 0);
+    const struct attnd_plan_object *object = client.daemon->plans[0];
+    const struct attnd_plan_head *head = attnd_plan_head(object->plan);
+    uint32_t version = object->set_version;
+    submit(stage_batch(&client, plan, 0, 4, 12, 0, 0));
+    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    CHECK_EQUAL(hold.body.plan_offset_bytes, object->heap_offset_bytes);
+    CHECK_EQUAL(head->set_version, version);
+    memset(client.arena, 0xff, 4096); /* the batch has been copied */
+
+    submit(stage_run(plan, 1, 42)); /* a run that is submitted waits as well */
+    rig_expect_none();
+    rig_retire(&hold, 0);
+    CHECK(head->set_version != version);
+    struct attnd_command show = rig_expect(ATTND_COMMAND_SHOW);
+    CHECK_EQUAL(show.set_version, head->set_version);
+    CHECK_EQUAL(show.body.generation, 0);
+    CHECK_EQUAL(show.body.items, object->tile_items);
+    rig_expect_none();
+    stage_expect_none(&client);
+    rig_retire(&show, 0);
+    stage_expect(&client, 0, 0);
+    struct attnd_command run = rig_expect(ATTND_COMMAND_RUN);
+    rig_retire(&run, 0);
+    stage_expect(&client, 42, 0);
+}
+
+static void an_advance_is_shown_and_holds_when_no_lengths_are_left(void **state)
+{
+    uint32_t holds = 0;
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    prepare(plan, 0);
+    const struct attnd_plan_object *object = client.daemon->plans[0];
+    uint32_t since = 1u << object->generation; /* shown since the last hold */
+    for (uint32_t step = 0; step < 3 * ATTND_GENERATIONS; step++) {
+        uint32_t before = object->generation;
+        submit(stage_advance(&client, plan, 0, 5 + (int32_t)(step % 2)));
+        struct attnd_command command;
+        CHECK(rig_take(&command));
+        if (command.kind == ATTND_COMMAND_HOLD) {
+            CHECK_EQUAL(object->generation, before);
+            holds++;
+            since = 1u << before;
+            rig_retire(&command, 0);
+            CHECK(rig_take(&command));
+        }
+        CHECK_EQUAL(command.kind, ATTND_COMMAND_SHOW);
+        CHECK_EQUAL(command.body.generation, object->generation);
+        CHECK(!(since >> object->generation & 1)); /* nobody can be reading what was written */
+        since |= 1u << object->generation;
+        stage_expect_none(&client);
+        rig_retire(&command, 0);
+        stage_expect(&client, 0, 0);
+    }
+    CHECK_EQUAL(holds, 3);
+}
+
+static void a_set_that_fails_shows_an_empty_plan(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    uint32_t prepared = prepare(plan, 0);
+    submit(stage_batch(&client, plan, 0, 4, 6, STAGE_PAGES, 0)); /* pages that are not there */
+    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    rig_retire(&hold, 0);
+    struct attnd_command told = rig_expect(ATTND_COMMAND_PREPARED);
+    CHECK_EQUAL(told.run, prepared);
+    CHECK_EQUAL(told.body.code, ATTND_E_INVALID);
+    rig_retire(&told, 0);
+    struct attnd_command show = rig_expect(ATTND_COMMAND_SHOW);
+    CHECK_EQUAL(show.body.items, 0);
+    rig_retire(&show, 0);
+    stage_expect(&client, 0, -ATTND_E_RANGE);
+}
+
+static void a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    prepare(plan, 0);
+    submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
+    submit(stage_cancel(0));
+    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    stage_expect_none(&client);
+    rig_retire(&hold, 0);
+    struct attnd_command show = rig_expect(ATTND_COMMAND_SHOW);
+    rig_retire(&show, 0);
+    stage_expect(&client, 0, 0);
+}
+
+/* ---- ends ---- */
+
+static void a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    uint32_t prepared = prepare(plan, 0);
+    attnd_client_end(client.daemon);
+    CHECK_EQUAL(client.daemon->state, ATTND_SESSION_DYING);
+    CHECK(client.daemon->mail != NULL);
+    CHECK_EQUAL(stage.service.queue->runs[prepared].cancel, 1);
+    struct attnd_command stop = rig_expect(ATTND_COMMAND_MAILBOX);
+    CHECK_EQUAL(stage.service.queue->mailboxes[stop.run].memory, ATTND_NONE);
+    CHECK(stage.service.clients[0] == client.daemon);
+    rig_retire(&stop, 0);
+    CHECK(stage.service.clients[0] == NULL);
+    CHECK_EQUAL(stage.service.queue->runs[prepared].mailbox, ATTND_NONE);
+}
+
+static void a_plan_that_a_dead_session_had_held_is_shown(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    prepare(plan, 0);
+    submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
+    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    attnd_client_end(client.daemon);
+    struct attnd_command stop = rig_expect(ATTND_COMMAND_MAILBOX);
+    rig_retire(&stop, 0);
+    CHECK(stage.service.clients[0] != NULL);
+    rig_retire(&hold, 0);
+    struct attnd_command show = rig_expect(ATTND_COMMAND_SHOW);
+    CHECK(stage.service.clients[0] != NULL);
+    rig_retire(&show, 0);
+    CHECK(stage.service.clients[0] == NULL);
+}
+
+static void a_new_worker_hears_of_runs_before_their_mailbox(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    prepare(plan, 0);
+    prepare(plan, 1);
+    submit(stage_batch(&client, plan, 0, 4, 12, 0, 0));
+    (void)rig_expect(ATTND_COMMAND_HOLD);
+    rig_new_worker(); /* the old one dies with it */
+    stage_expect(&client, 0, 0);
+    struct attnd_command first = rig_expect(ATTND_COMMAND_PREPARED);
+    struct attnd_command second = rig_expect(ATTND_COMMAND_PREPARED);
+    CHECK(first.run != second.run);
+    CHECK_EQUAL(first.set_version, client.daemon->plans[0]->set_version);
+    struct attnd_command mailbox = rig_expect(ATTND_COMMAND_MAILBOX);
+    CHECK_EQUAL(stage.service.queue->mailboxes[mailbox.run].fresh, 0);
+    rig_expect_none();
+    rig_retire(&mailbox, 0);
+    rig_retire(&second, 0);
+    rig_retire(&first, 0);
+    expect_no_answer();
+}
+
+static void an_answer_to_nothing_ends_the_worker(void **state)
+{
+    struct attnd_command made_up = {.kind = ATTND_COMMAND_HOLD, .tag = 7};
+    (void)state;
+    const struct attnd_retire retire = {.kind = made_up.kind, .tag = made_up.tag};
+    stage.worker.port.retire(stage.worker.port.context, &retire);
+    (void)attnd_retire_sweep(stage.service.scheduler);
+    CHECK_EQUAL(stage.service.scheduler->queue_broken, 1);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_mailbox_is_known_when_it_is_watched),
+        CASE(a_worker_without_mailboxes_is_said_to_be_one),
+        CASE(a_prepared_run_carries_all_that_a_ring_needs),
+        CASE(what_the_worker_refuses_is_answered_so_and_holds_nothing),
+        CASE(a_slot_is_not_given_out_again_before_every_answer_about_it),
+        CASE(a_set_changes_nothing_before_the_plan_is_held_nor_completes_before_it_is_shown),
+        CASE(an_advance_is_shown_and_holds_when_no_lengths_are_left),
+        CASE(a_set_that_fails_shows_an_empty_plan),
+        CASE(a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of),
+        CASE(a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go),
+        CASE(a_plan_that_a_dead_session_had_held_is_shown),
+        CASE(a_new_worker_hears_of_runs_before_their_mailbox),
+        CASE(an_answer_to_nothing_ends_the_worker),
+    };
+    check_failed = _fail;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
