@@ -448,6 +448,10 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
             publish_sys(&dispatch->settings.host->wanted, wanted);
         if (wanted || __shfl_sync(0xffffffffu, word, 1) || now - beat_seen > heartbeat_stale_ns)
             break;
+        if (tail - self.head > self.entries) { /* no ring of ours; health.cu ends the worker */
+            resident->error = ATTND_E_PROTOCOL;
+            break;
+        }
         if (dispatch->pending_count)
             settle_pending(&self);
         if (tail == self.head) {
