@@ -1,12 +1,16 @@
 /*
- * worker_watch.c - one thread that does nothing but look.
+ * worker_watch.c - two threads that do nothing but look.
  *
  * The worker's main thread may be in a call that takes long, and the backend's own threads are busy
- * or asleep: none of them can promise to notice anything. This one counts in the queue segment, so
- * that the daemon sees the process move (watchdog.c), and asks the backend whether it is well. If
- * it is not, nothing can be mended here: what is known is logged, the daemon is told, and the
- * process ends with a code that names the reason. The daemon answers what was in flight and starts
- * the next worker.
+ * or asleep: none of them can promise to notice anything. One thread here counts in the queue
+ * segment, so that the daemon sees the process move (watchdog.c). The other asks the backend
+ * whether it is well. They are two because a question to a driver may have to wait for another call
+ * to it, such as one that pins a large memory, and that is no reason to be killed; only when a
+ * question has waited for a minute does the first thread stop counting.
+ *
+ * If the backend is not well, nothing can be mended here: what is known is logged, the daemon is
+ * told, and the process ends with a code that names the reason. The daemon answers what was in
+ * flight and starts the next worker.
  */
 #include "service/worker_watch.h"
 
@@ -16,11 +20,13 @@
 #include "service/service.h"
 #include "service/worker_abi.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
-#define PERIOD_MS 250u /* of the heart, where the backend does not ask for less */
+#define BEAT_NS 250000000
+#define LOOK_NS_MAX 60000000000u
 #define REPORT_BYTES 32768u
 
 static void log_lines(char *report)
@@ -40,20 +46,16 @@ static _Noreturn void give_up(int code, char *report)
     _exit(code == -ATTND_E_TIMEOUT ? ATTND_WORKER_EXIT_STUCK : ATTND_WORKER_EXIT_DEVICE);
 }
 
-static void *watch_main(void *context)
+static void *beat_main(void *context)
 {
     struct attnd_worker_watch *watch = context;
-    const struct attnd_backend_ops *ops = watch->ops;
-    static char report[REPORT_BYTES];
-    uint32_t period_ms = ops->check ? ops->check_period_ms : PERIOD_MS;
-    const struct timespec period = {.tv_nsec = (long)period_ms * 1000000};
+    struct attnd_queue_head *queue = watch->queue;
+    const struct timespec period = {.tv_nsec = BEAT_NS};
 
     while (!attnd_observe32(&watch->leave)) {
-        attnd_publish32(&watch->queue->heart, attnd_peek32(&watch->queue->heart) + 1);
-        int code = ops->check ? ops->check(watch->backend, report, sizeof(report)) : 0;
-        if (code < 0)
-            give_up(code, report);
-        if (watch->stop_once && attnd_observe32(&watch->queue->retire_tail)) {
+        if (!watch->ops->check || attnd_clock_ns() - attnd_peek64(&watch->looked_ns) < LOOK_NS_MAX)
+            attnd_publish32(&queue->heart, attnd_peek32(&queue->heart) + 1);
+        if (watch->stop_once && attnd_observe32(&queue->retire_tail)) {
             watch->stop_once = 0;
             (void)kill(getpid(), SIGSTOP);
         }
@@ -62,15 +64,41 @@ static void *watch_main(void *context)
     return NULL;
 }
 
+static void *look_main(void *context)
+{
+    struct attnd_worker_watch *watch = context;
+    const struct attnd_backend_ops *ops = watch->ops;
+    static char report[REPORT_BYTES];
+    const struct timespec period = {.tv_nsec = (long)ops->check_period_ms * 1000000};
+
+    while (!attnd_observe32(&watch->leave)) {
+        int code = ops->check(watch->backend, report, sizeof(report));
+        if (code < 0)
+            give_up(code, report);
+        attnd_poke64(&watch->looked_ns, attnd_clock_ns());
+        (void)attnd_futex_wait(&watch->leave, 0, &period);
+    }
+    return NULL;
+}
+
 int attnd_worker_watch_start(struct attnd_worker_watch *watch)
 {
     attnd_poke32(&watch->leave, 0);
-    return pthread_create(&watch->thread, NULL, watch_main, watch) == 0 ? 0 : -ATTND_E_SYSTEM;
+    attnd_poke64(&watch->looked_ns, attnd_clock_ns());
+    if (pthread_create(&watch->beat, NULL, beat_main, watch) != 0)
+        return -ATTND_E_SYSTEM;
+    if (!watch->ops->check || pthread_create(&watch->look, NULL, look_main, watch) == 0)
+        return 0;
+    attnd_publish32(&watch->leave, 1);
+    (void)pthread_join(watch->beat, NULL);
+    return -ATTND_E_SYSTEM;
 }
 
 void attnd_worker_watch_stop(struct attnd_worker_watch *watch)
 {
     attnd_publish32(&watch->leave, 1);
-    (void)attnd_futex_wake(&watch->leave, 1);
-    (void)pthread_join(watch->thread, NULL);
+    (void)attnd_futex_wake(&watch->leave, INT_MAX);
+    (void)pthread_join(watch->beat, NULL);
+    if (watch->ops->check)
+        (void)pthread_join(watch->look, NULL);
 }

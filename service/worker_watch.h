@@ -1,5 +1,5 @@
 /*
- * worker_watch.h - the worker's thread that looks whether all is well.
+ * worker_watch.h - the worker's threads that look whether all is well.
  */
 #ifndef ATTND_SERVICE_WORKER_WATCH_H
 #define ATTND_SERVICE_WORKER_WATCH_H
@@ -14,7 +14,8 @@ struct attnd_worker_watch {
     struct attnd_queue_head *queue;
     int stop_once; /* tests: stop this process after its first retire */
     uint32_t leave;
-    pthread_t thread;
+    uint64_t looked_ns; /* when the backend was asked last */
+    pthread_t beat, look;
 };
 
 /**
@@ -25,7 +26,7 @@ struct attnd_worker_watch {
  */
 int attnd_worker_watch_start(struct attnd_worker_watch *watch);
 
-/** attnd_worker_watch_stop() - blocks for as long as a look takes. */
+/** attnd_worker_watch_stop() - blocks for as long as a look takes. Not before a start. */
 void attnd_worker_watch_stop(struct attnd_worker_watch *watch);
 
 #endif

@@ -14,6 +14,7 @@
  * prefill. */
 #include "bench/gpu/engine.h"
 #include "bench/gpu/faults.h"
+#include "bench/gpu/latency.h"
 #include "bench/gpu/peers.h"
 #include "bench/support/private_service.h"
 
@@ -234,6 +235,7 @@ static void measure_exclusive(struct bench_suite *suite, double *decode_us)
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         measure_shape(suite, &others[i]);
     measure_submit(suite);
+    gpu_measure_layers(suite);
 }
 
 int main(int argc, char **argv)

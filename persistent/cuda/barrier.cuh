@@ -13,8 +13,8 @@ namespace attnd
 constexpr int producer_threads = 128, consumer_threads = 256;
 constexpr int resident_threads = producer_threads + consumer_threads;
 
-/* About two seconds of clocks. A thread that waits longer is stuck: it says so here and goes on with
- * what is there, its CTA counts no item as done any more, so that no run is answered, and the
+/* About two seconds of clocks. A thread that waits longer is stuck: it says so here and goes on
+ * with what is there, its CTA counts no item as done any more, so that no run is answered, and the
  * worker's host half sees it and ends the worker. Not by __trap(): with one in the consumers' path,
  * ptxas 13.0 ignores setmaxnreg and spills. */
 constexpr long long wait_clocks_max = 4000000000ll;
@@ -84,6 +84,19 @@ __device__ __forceinline__ bool barrier_test(uint64_t *barrier, uint32_t parity)
                  "selp.u32 %0, 1, 0, p;\n}\n"
                  : "=r"(done)
                  : "r"(shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+/* The same, suspended for about @suspend_ns at most. */
+__device__ __forceinline__ bool barrier_try(uint64_t *barrier, uint32_t parity, uint32_t suspend_ns)
+{
+    uint32_t done;
+    asm volatile("{\n.reg .pred p;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
+                 "selp.u32 %0, 1, 0, p;\n}\n"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(parity), "r"(suspend_ns)
                  : "memory");
     return done;
 }

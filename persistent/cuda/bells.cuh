@@ -8,11 +8,12 @@
  * begin now, for want of room or of a plan, stays where it is and is looked at again: there is no
  * queue that could fill, and parking loses none.
  *
- * Orders. Ring: the fence between the load of the doorbell and the store of the entry acquires what
- * the engine stored before it rang (q, K, V) and releases it to the worker. The doorbell is cleared
- * before that fence, hence before the answer: an engine that has its answer and rings again is not
- * wiped out. Twice: a lane's busy bit is read before its doorbell is loaded. If it was clear, all
- * of the last run of the lane, the clearing of its doorbell included, came before that load.
+ * Orders. The load of the doorbell acquires what the engine stored before it rang (q, K, V) at
+ * system scope, the fence before the entry's store releases it to the worker. The doorbell is
+ * cleared before that fence, hence before the answer: an engine that has its answer and rings again
+ * is not wiped out. Twice: a lane's busy bit is read before its doorbell is loaded. If it was
+ * clear, all of the last run of the lane, the clearing of its doorbell included, came before that
+ * load.
  */
 #ifndef ATTND_PERSISTENT_CUDA_BELLS_CUH
 #define ATTND_PERSISTENT_CUDA_BELLS_CUH
@@ -32,31 +33,31 @@ struct Bells {
     uint32_t value[2];      /* doorbells 2 * lane, 2 * lane + 1; one that is busy counts as 0 */
 };
 
-__device__ __forceinline__ uint64_t observe_busy(const Dispatch *dispatch, uint32_t index)
-{
-    uint64_t value;
-    asm volatile("ld.acquire.cta.u64 %0, [%1];"
-                 : "=l"(value)
-                 : "l"(&dispatch->busy[index])
-                 : "memory");
-    return value;
-}
-
+/* @acquire: what is found may be taken; else it is only a hint, and many looks are in flight at
+ * once. */
+template <bool acquire>
 __device__ __forceinline__ Bells look_at_mailbox(const Dispatch *dispatch, uint32_t index)
 {
     Bells bells = {index, nullptr, {0, 0}};
-    uint64_t busy = observe_busy(dispatch, index); /* before the load: see above */
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t busy = observe_cta(&dispatch->busy[index][lane / 16]); /* before the load */
     bells.mailbox = *const_cast<attnd_mailbox *const volatile *>(&dispatch->mailboxes[index]);
     if (!bells.mailbox)
         return bells;
-    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t *doorbells = &bells.mailbox->doorbell[2 * lane];
     uint32_t first, second;
-    asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(first), "=r"(second)
-                 : "l"(&bells.mailbox->doorbell[2 * lane])
-                 : "memory");
-    bells.value[0] = busy >> (2 * lane) & 1 ? 0 : first;
-    bells.value[1] = busy >> (2 * lane + 1) & 1 ? 0 : second;
+    if (acquire) /* A1 */
+        asm volatile("ld.acquire.sys.global.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(first), "=r"(second)
+                     : "l"(doorbells)
+                     : "memory");
+    else
+        asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(first), "=r"(second)
+                     : "l"(doorbells)
+                     : "memory");
+    bells.value[0] = busy >> (2 * lane % 32) & 1 ? 0 : first;
+    bells.value[1] = busy >> (2 * lane % 32 + 1) & 1 ? 0 : second;
     return bells;
 }
 
@@ -65,7 +66,7 @@ __device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
-enum Verdict { verdict_none, verdict_begin, verdict_refuse };
+enum Verdict { verdict_none, verdict_begin, verdict_refuse, verdict_unknown };
 
 /* What becomes of a doorbell. Under the lock. @code: of a refusal; 0: nothing is to be done. */
 __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident *resident,
@@ -75,11 +76,11 @@ __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident
     const uint32_t index = value - 1 - dispatch->transient;
     *code = ATTND_E_UNKNOWN;
     if (value - 1 < dispatch->transient || index >= dispatch->prepared_count)
-        return verdict_refuse;
+        return verdict_unknown;
     *run = dispatch->prepared[index];
     constexpr uint8_t good = prepared_there | prepared_owned;
     if ((run->state & good) != good || run->mailbox != mailbox || run->lane != bell)
-        return verdict_refuse;
+        return verdict_unknown;
     if (run->state & prepared_held)
         return verdict_none;
     *code = run->code;
@@ -92,10 +93,12 @@ __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident
     return verdict_begin;
 }
 
-/* Answers a lane whose doorbell was cleared. */
+/* Answers a lane whose doorbell was cleared. @known: it named a prepared run. */
 __device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *mailbox,
-                                            uint32_t index, uint32_t bell, uint32_t code)
+                                            uint32_t index, uint32_t bell, uint32_t code,
+                                            bool known)
 {
+    MailboxSums *sums = &dispatch->sums[index];
     uint32_t error;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
                  : "=r"(error)
@@ -105,12 +108,12 @@ __device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *m
         store_relaxed_sys(&mailbox->error[bell], code);
     publish_sys(&mailbox->answer[bell], 1 + code);
     if (code) {
-        MailboxSums *sums = &dispatch->sums[index];
         atomicExch(&sums->error, code);
         atomicExch(&sums->error_lane, bell);
         atomicAdd(&sums->errors, 1);
     }
-    atomicAdd(&dispatch->sums[index].runs, 1);
+    if (known)
+        atomicAdd(&sums->runs, 1);
 }
 
 /* One doorbell of each lane of the warp. */
@@ -138,8 +141,8 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
         const uint32_t at = first + rank, index = value - 1 - dispatch->transient;
         dispatch->positions[at % ring_positions] = {
             0, value - 1, 0, run.items, bells.index * ATTND_LANES_MAX + bell, run.plan, 1};
-        atomicOr(&dispatch->busy[bells.index], 1ull << bell);
-        fence_sys(); /* A1 of the doorbell, R1 of the entry */
+        atomicOr(&dispatch->busy[bells.index][bell / 32], 1u << bell % 32);
+        fence_gpu(); /* R1 */
         store_entry(&resident->ring[at % ring_positions],
                     {at + 1, ring_positions + index, run.items, run.variant, run.generation});
     }
@@ -147,8 +150,8 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     if (lane == 0)
         dispatch->published = first + min(uint32_t(__popc(begins)), room);
     dispatch_unlock(dispatch);
-    if (verdict == verdict_refuse)
-        refuse_bell(dispatch, mailbox, bells.index, bell, code);
+    if (verdict == verdict_refuse || verdict == verdict_unknown)
+        refuse_bell(dispatch, mailbox, bells.index, bell, code, verdict == verdict_refuse);
     __syncwarp();
 }
 
@@ -175,11 +178,12 @@ __device__ __forceinline__ void list_mailbox(Dispatch *dispatch, const Resident 
 {
     const attnd_mailbox_slot *slot = mailbox_slot(dispatch, index);
     MailboxSums *sums = &dispatch->sums[index]; /* they go on */
-    sums->runs = sums->told = load_host8(&slot->runs);
+    sums->runs = load_host8(&slot->runs);
     sums->tiles = load_host8(&slot->tiles);
     sums->busy_ns = load_host8(&slot->busy_ns);
     sums->kv_bytes = load_host8(&slot->kv_bytes);
     sums->errors = load_host4(&slot->errors);
+    sums->told = sums->runs + sums->errors;
     sums->error = load_host4(&slot->error_code);
     sums->error_lane = load_host4(&slot->error_lane);
     dispatch->mailboxes[index] = mailbox;
@@ -268,45 +272,52 @@ __device__ __forceinline__ void greet_mailbox(attnd_mailbox *mailbox, bool fresh
 /* ---- who looks --------------------------------------------------------------------------------
  */
 
-/* One of the mailboxes in host memory, in turn. The load is in flight when this returns. */
+/* One of the mailboxes in host memory, in turn: in flight when this returns, and only a hint. */
 __device__ __forceinline__ Bells look_at_host(const Dispatch *dispatch, uint32_t pass)
 {
     if (!dispatch->host_count)
         return {0, nullptr, {0, 0}};
-    return look_at_mailbox(dispatch, dispatch->host_list[pass % dispatch->host_count]);
+    return look_at_mailbox<false>(dispatch, dispatch->host_list[pass % dispatch->host_count]);
+}
+
+__device__ __forceinline__ bool rung(const Bells &bells)
+{
+    return __any_sync(0xffffffffu, bells.value[0] || bells.value[1]);
 }
 
 /* Is any doorbell set anywhere? For a kernel that leaves when there is nothing to do. */
 __device__ __forceinline__ bool bells_pending(const Dispatch *dispatch)
 {
     bool any = false;
-    for (uint32_t i = 0; i < dispatch->device_count + dispatch->host_count; i++) {
-        bool device = i < dispatch->device_count;
-        Bells bells =
-            look_at_mailbox(dispatch, device ? dispatch->device_list[i]
-                                             : dispatch->host_list[i - dispatch->device_count]);
-        any |= bells.value[0] || bells.value[1];
-    }
-    return __any_sync(0xffffffffu, any);
+    for (uint32_t i = 0; i < dispatch->device_count; i++)
+        any |= rung(look_at_mailbox<false>(dispatch, dispatch->device_list[i]));
+    for (uint32_t i = 0; i < dispatch->host_count; i++)
+        any |= rung(look_at_mailbox<false>(dispatch, dispatch->host_list[i]));
+    return any;
 }
 
-/* The warp that watches mailboxes in device memory: a few loads in flight at a time. */
+/* The warp that watches mailboxes in device memory. One or two it looks at ready to take; of more
+ * it has several hints in flight, and looks again where there is something. */
 __device__ __forceinline__ void dispatch_bells(Dispatch *dispatch, Resident *resident)
 {
-    constexpr uint32_t looks = 4;
+    constexpr uint32_t few = 2, looks = 4;
+    const uint8_t *list = dispatch->device_list;
     while (!observe_cta(&dispatch->closing)) {
         const uint32_t count = observe_cta(&dispatch->device_count);
-        for (uint32_t base = 0; base < count; base += looks) {
-            Bells bells[looks];
+        for (uint32_t i = 0; i < count && count <= few; i++)
+            take_bells(dispatch, resident, look_at_mailbox<true>(dispatch, list[i]));
+        for (uint32_t base = 0; base < count && count > few; base += looks) {
+            Bells hints[looks];
 #pragma unroll
             for (uint32_t i = 0; i < looks; i++) {
-                bells[i] = {0, nullptr, {0, 0}};
+                hints[i] = {0, nullptr, {0, 0}};
                 if (base + i < count)
-                    bells[i] = look_at_mailbox(dispatch, dispatch->device_list[base + i]);
+                    hints[i] = look_at_mailbox<false>(dispatch, list[base + i]);
             }
 #pragma unroll
             for (uint32_t i = 0; i < looks; i++)
-                take_bells(dispatch, resident, bells[i]);
+                if (rung(hints[i]))
+                    take_bells(dispatch, resident, look_at_mailbox<true>(dispatch, hints[i].index));
         }
         __syncwarp();
         if (threadIdx.x % 32 == 0)

@@ -442,19 +442,25 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
             beat = now_beat;
             beat_seen = now;
         }
-        bool rung = take_bells(dispatch, resident, bells);
+        const bool bell = rung(bells);
+        if (bell)
+            take_bells(dispatch, resident, look_at_mailbox<true>(dispatch, bells.index));
         uint32_t wanted = observe_cta(&dispatch->wanted);
         if (wanted && lane == 0)
             publish_sys(&dispatch->settings.host->wanted, wanted);
         if (wanted || __shfl_sync(0xffffffffu, word, 1) || now - beat_seen > heartbeat_stale_ns)
             break;
+        if (tail - self.head > self.entries) { /* no ring of ours; health.cu ends the worker */
+            resident->error = ATTND_E_PROTOCOL;
+            break;
+        }
         if (dispatch->pending_count)
             settle_pending(&self);
         if (tail == self.head) {
             if (self.told != self.head && lane == 0)
                 publish_sys(&queue->command_head, self.head);
             self.told = self.head;
-            if (dispatch->settings.drain && !rung && !bells_pending(dispatch))
+            if (dispatch->settings.drain && !bell && !bells_pending(dispatch))
                 break;
             continue;
         }

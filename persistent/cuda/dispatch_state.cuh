@@ -11,7 +11,7 @@
 #ifndef ATTND_PERSISTENT_CUDA_DISPATCH_STATE_CUH
 #define ATTND_PERSISTENT_CUDA_DISPATCH_STATE_CUH
 
-#include "persistent/cuda/device.cuh"
+#include "persistent/cuda/barrier.cuh"
 
 namespace attnd
 {
@@ -46,7 +46,7 @@ constexpr uint32_t pending_max = 64;
 struct MailboxSums {
     unsigned long long runs, tiles, busy_ns, kv_bytes;
     uint32_t errors, error, error_lane, zero;
-    unsigned long long told; /* runs that the host knows of */
+    unsigned long long told; /* runs and errors that the host knows of */
 };
 
 struct Dispatch {
@@ -67,7 +67,7 @@ struct Dispatch {
     uint32_t device_count, host_count;  /* mailboxes watched, by where they lie */
     uint8_t device_list[ATTND_MAILBOXES_MAX], host_list[ATTND_MAILBOXES_MAX];
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* NULL: not watched */
-    unsigned long long busy[ATTND_MAILBOXES_MAX];  /* bit l: a run that lane l rang is in flight */
+    uint32_t busy[ATTND_MAILBOXES_MAX][2];         /* bit l: a run that lane l rang is in flight */
     MailboxSums sums[ATTND_MAILBOXES_MAX];
     Position positions[ring_positions];
     uint32_t finished[ring_positions / 32]; /* retired, but not yet all before it */
@@ -76,16 +76,21 @@ struct Dispatch {
     Prepared prepared[prepared_max];
 };
 
+/* A1 and R1 among the dispatcher's warps: words of struct Dispatch only. */
 __device__ __forceinline__ uint32_t observe_cta(const uint32_t *word)
 {
     uint32_t value;
-    asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
+                 : "=r"(value)
+                 : "r"(shared_address(word))
+                 : "memory");
     return value;
 }
 
 __device__ __forceinline__ void publish_cta(uint32_t *word, uint32_t value)
 {
-    asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(shared_address(word)), "r"(value)
+                 : "memory");
 }
 
 /* The whole warp. */
@@ -94,9 +99,9 @@ __device__ __forceinline__ void dispatch_lock(Dispatch *dispatch)
     if (threadIdx.x % 32 == 0) {
         uint32_t was;
         do {
-            asm volatile("atom.acquire.cta.exch.b32 %0, [%1], 1;"
+            asm volatile("atom.acquire.cta.shared::cta.exch.b32 %0, [%1], 1;"
                          : "=r"(was)
-                         : "l"(&dispatch->lock)
+                         : "r"(shared_address(&dispatch->lock))
                          : "memory");
         } while (was);
     }

@@ -54,17 +54,24 @@ __device__ __forceinline__ void retire_word(Retirer *self, uint32_t word, uint32
         const Live *live = &self->resident->live[at];
         uint64_t end_ns = __ldcg(&live->end_ns), busy_ns = __ldcg(&live->busy_ns);
         uint64_t kv_bytes = __ldcg(&live->kv_bytes);
+        const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(live));
+        const uint32_t cancelled = words.y, code = words.w;
+        static_assert(offsetof(Live, cancelled) == 4 && offsetof(Live, code) == 12, "one vector");
         if (rung) {
             MailboxSums *sums = &dispatch->sums[position->bell / ATTND_LANES_MAX];
             atomicAdd(&sums->runs, 1);
             atomicAdd(&sums->tiles, position->items);
             atomicAdd(&sums->busy_ns, static_cast<unsigned long long>(busy_ns));
             atomicAdd(&sums->kv_bytes, static_cast<unsigned long long>(kv_bytes));
+            if (code) {
+                atomicExch(&sums->error, code);
+                atomicExch(&sums->error_lane, position->bell % ATTND_LANES_MAX);
+                atomicAdd(&sums->errors, 1);
+            }
         } else {
             attnd_retire retire = {};
             retire.run = position->run;
-            const int32_t code = int32_t(__ldcg(&live->code));
-            retire.code = code ? -code : __ldcg(&live->cancelled) ? -ATTND_E_CANCELLED : 0;
+            retire.code = code ? -int32_t(code) : cancelled ? -ATTND_E_CANCELLED : 0;
             retire.begin_ns = position->begin_ns + offset_ns;
             retire.end_ns = end_ns + offset_ns;
             retire.busy_ns = busy_ns;
@@ -78,8 +85,9 @@ __device__ __forceinline__ void retire_word(Retirer *self, uint32_t word, uint32
     publish_retires(self, __popc(records));
     if (mine) { /* the order in which HOLD and MAILBOX and the bells look */
         if (rung)
-            atomicAnd(&dispatch->busy[position->bell / ATTND_LANES_MAX],
-                      ~(1ull << position->bell % ATTND_LANES_MAX));
+            atomicAnd(&dispatch->busy[position->bell / ATTND_LANES_MAX]
+                                     [position->bell % ATTND_LANES_MAX / 32],
+                      ~(1u << position->bell % 32));
         __threadfence_block();
         publish_cta(&position->active, 0);
     }
@@ -221,20 +229,21 @@ __device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resid
     __syncwarp();
 }
 
-/* Sums of rung runs, for the daemon's statistics: now and then. */
+/* Sums of rung runs, for the daemon's statistics, of mailboxes that were rung since. */
 __device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *resident)
 {
     for (uint32_t m = threadIdx.x % 32; m < ATTND_MAILBOXES_MAX; m += 32) {
         MailboxSums *sums = &dispatch->sums[m];
-        unsigned long long runs = atomicAdd(&sums->runs, 0);
-        if (runs == sums->told)
+        const unsigned long long runs = atomicAdd(&sums->runs, 0);
+        const uint32_t errors = atomicAdd(&sums->errors, 0);
+        if (runs + errors == sums->told)
             continue;
-        sums->told = runs;
+        sums->told = runs + errors;
         volatile attnd_mailbox_slot *slot = mailbox_slot(dispatch, m);
         slot->tiles = atomicAdd(&sums->tiles, 0);
         slot->busy_ns = atomicAdd(&sums->busy_ns, 0);
         slot->kv_bytes = atomicAdd(&sums->kv_bytes, 0);
-        slot->errors = atomicAdd(&sums->errors, 0);
+        slot->errors = errors;
         slot->error_code = atomicAdd(&sums->error, 0);
         slot->error_lane = atomicAdd(&sums->error_lane, 0);
         slot->runs = runs;
@@ -269,7 +278,7 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
         make_ready(dispatch, resident);
         if (pass % 8 == 0)
             pass_cancels(dispatch, resident, runs);
-        if (ended || pass % 1024 == 0)
+        if (ended || pass % 8 == 4)
             carry_sums(dispatch, resident);
         const bool over =
             ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published);

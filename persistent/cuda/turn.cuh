@@ -153,10 +153,11 @@ template <int D> __device__ __forceinline__ bool taker_settle(Taker *taker, uint
     return true;
 }
 
-constexpr uint32_t settle_looks = 16;
+constexpr uint32_t settle_wait_ns = 1000;
 
-/* The entry the cursor is at, as soon as it is there; settles what is over meanwhile. Return: false
- * when the kernel is to leave. */
+/* The entry the cursor is at, as soon as it is there. While an item is in hand, its end is what
+ * somebody waits for: the warp is suspended until then, and looks at the ring once in a while.
+ * Return: false when the kernel is to leave. */
 template <int D>
 __device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry *entry)
 {
@@ -172,10 +173,14 @@ __device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry
         *entry = observe_entry(at);                  /* A1 */
         if (entry->sequence == taker->cursor + 1)
             return true;
-        /* Somebody waits for the end of what is in hand: shared memory is looked at more often. */
         bool settled = taker_settle<D>(taker, number, false);
-        for (uint32_t i = 0; i < settle_looks && !settled; i++)
+        if (!settled) {
+            const uint32_t slot = taker->settled % turn_slots;
+            (void)barrier_try(&taker->turns->empty[slot], taker->settled / turn_slots % 2,
+                              settle_wait_ns);
+            __syncwarp();
             settled = taker_settle<D>(taker, number, false);
+        }
         if (settled && until_ns)
             return false; /* nothing is left for it */
         if (settled && leave && observe_gpu(&resident->leave)) {
@@ -183,7 +188,8 @@ __device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry
             *entry = observe_entry(at);
             return entry->sequence == taker->cursor + 1;
         }
-        __nanosleep(32);
+        if (settled)
+            __nanosleep(32);
     }
 }
 

@@ -128,3 +128,4 @@ FORWARD(cuMemcpyDtoHAsync, (void *to, CUdeviceptr from, size_t bytes, CUstream s
 FORWARD(cuMemsetD32Async, (CUdeviceptr to, unsigned int value, size_t count, CUstream stream),
         (to, value, count, stream))
 FORWARD(cuEventSynchronize, (CUevent event), (event))
+FORWARD(cuGraphExecDestroy, (CUgraphExec executable), (executable))

@@ -85,7 +85,7 @@ static int ascending(const void *a, const void *b)
 double neighbour_time_us(const struct neighbour *neighbour, uint32_t ctas, uint32_t shared_bytes,
                          uint32_t loops, uint32_t times)
 {
-    float ms[TIMES_MAX];
+    float ms[TIMES_MAX] = {0};
 
     CHECK(times > 0 && times <= TIMES_MAX);
     for (uint32_t i = 0; i < times; i++) {

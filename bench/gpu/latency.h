@@ -1,0 +1,13 @@
+/*
+ * latency.h - what attention costs as a layer among others, when there is next to nothing to do.
+ */
+#ifndef ATTND_BENCH_GPU_LATENCY_H
+#define ATTND_BENCH_GPU_LATENCY_H
+
+#include "bench/gpu/engine.h"
+
+/** gpu_measure_layers() - layer_in_stream_us and layer_in_graph_us: one layer of a decode of 128
+ * tokens between two small kernels of this process, minus the tile's own time. */
+void gpu_measure_layers(struct bench_suite *suite);
+
+#endif
