@@ -106,14 +106,15 @@ int attnd_prepare(struct attnd_session *session, uint32_t plan,
                   const struct attnd_prepare_args *args, uint32_t *prepared)
 {
     struct attnd_prepare_args own;
+    if (prepared == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_PREPARED, 0, 0, 0);
     int rc = attnd_session_check(session);
     if (rc == 0)
         rc = attnd_args_take(&own, sizeof(own), args);
-    if (rc == 0 && prepared == NULL)
-        rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_PREPARED, 0, 0, 0);
-    if (rc == 0)
-        rc = open_mailbox(session);
-    if (rc < 0)
+    if (rc != 0)
+        return rc;
+    rc = open_mailbox(session);
+    if (rc != 0)
         return rc;
     Attnd__Tensor q = put_tensor(&own.q), o = put_tensor(&own.o), lse = put_tensor(&own.lse);
     Attnd__Prepare message = ATTND__PREPARE__INIT;
@@ -149,29 +150,30 @@ int attnd_unprepare(struct attnd_session *session, uint32_t prepared)
 
 /* ---- ringing, from the host ---- */
 
-/* Return: 0 with *mailbox, or a fault. */
-static int host_mailbox(const struct attnd_session *session, uint32_t lane,
-                        struct attnd_mailbox **mailbox)
+/* Return: the mailbox; NULL with a fault in *rc. */
+static struct attnd_mailbox *host_mailbox(const struct attnd_session *session, uint32_t lane,
+                                          int *rc)
 {
-    int rc = attnd_session_check_owner(session);
-    if (rc < 0)
-        return rc;
+    *rc = attnd_session_check_owner(session);
+    if (*rc != 0)
+        return NULL;
     if (lane >= ATTND_LANES_MAX)
-        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
-    if (!attnd_observe32(&session->mailbox_memory)) /* A1 */
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MAILBOX, 0, 0, 0);
-    *mailbox = session->mailbox;
-    if (*mailbox == NULL)
-        return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0, ATTND_KIND_DEVICE,
-                                 ATTND_KIND_HOST);
-    return 0;
+        *rc = attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
+    else if (!attnd_observe32(&session->mailbox_memory)) /* A1 */
+        *rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MAILBOX, 0, 0, 0);
+    else if (session->mailbox == NULL)
+        *rc = attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0, ATTND_KIND_DEVICE,
+                                ATTND_KIND_HOST);
+    else
+        return session->mailbox;
+    return NULL;
 }
 
 int attnd_ring(struct attnd_session *session, uint32_t lane, uint32_t prepared)
 {
-    struct attnd_mailbox *mailbox;
-    int rc = host_mailbox(session, lane, &mailbox);
-    if (rc < 0)
+    int rc;
+    struct attnd_mailbox *mailbox = host_mailbox(session, lane, &rc);
+    if (mailbox == NULL)
         return rc;
     if (prepared == UINT32_MAX)
         return attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
@@ -192,9 +194,9 @@ static int answer_code(uint32_t answer)
 
 int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeout_ns)
 {
-    struct attnd_mailbox *mailbox;
-    int rc = host_mailbox(session, lane, &mailbox);
-    if (rc < 0)
+    int rc;
+    struct attnd_mailbox *mailbox = host_mailbox(session, lane, &rc);
+    if (mailbox == NULL)
         return rc;
     uint32_t *word = &mailbox->answer[lane];
     uint64_t begin_ns = attnd_clock_ns();
@@ -218,9 +220,9 @@ int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeo
 
 int attnd_lane_error(struct attnd_session *session, uint32_t lane)
 {
-    struct attnd_mailbox *mailbox;
-    int rc = host_mailbox(session, lane, &mailbox);
-    if (rc < 0)
+    int rc;
+    struct attnd_mailbox *mailbox = host_mailbox(session, lane, &rc);
+    if (mailbox == NULL)
         return rc;
     uint32_t code = attnd_swap32(&mailbox->error[lane], 0);
     return code == 0 ? 0 : code <= (uint32_t)INT_MAX ? -(int)code : -ATTND_E_PROTOCOL;

@@ -141,7 +141,7 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
         rc = resolve(memories[1], &o_want, &run->o, &o, fault);
     if (rc == 0)
         rc = refuse_overlap(&o, ATTND_F_O, &q, fault);
-    if (rc == 0)
+    if (rc == 0 && service)
         rc = refuse_planes(service, &o, ATTND_F_O, fault);
     if (rc < 0 || sqe->lse_memory == 0)
         return rc;
@@ -153,7 +153,7 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
         rc = refuse_overlap(&lse, ATTND_F_LSE, &q, fault);
     if (rc == 0)
         rc = refuse_overlap(&lse, ATTND_F_LSE, &o, fault);
-    return rc < 0 ? rc : refuse_planes(service, &lse, ATTND_F_LSE, fault);
+    return rc < 0 || !service ? rc : refuse_planes(service, &lse, ATTND_F_LSE, fault);
 }
 
 /* The output of an append is the pool, so its inputs may not lie there. */

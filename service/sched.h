@@ -204,6 +204,7 @@ int attnd_places_resolve(const struct attnd_sched_op *op, struct attnd_run *run,
                          struct attnd_fault *fault);
 
 /** attnd_places_attend() - those of a run of @plan as it is filled, into q, o and lse of @run.
+ * @service:  whose pools o and lse may not lie in; NULL: any
  * @memories: q, o, lse; NULL where @sqe names none or one that does not exist */
 int attnd_places_attend(const struct attnd_service *service, const struct attnd_plan_object *plan,
                         const struct attnd_sqe_run *sqe, struct attnd_memory *const *memories,

@@ -24,7 +24,8 @@ static int has_runs(const struct attnd_plan_object *plan)
 /* ---- what a run is ---- */
 
 /* A session may hold memory of another's making, where it may only read (a pool it attached). Ring
- * runs are checked against pools each time they run; this one is not. */
+ * runs are held against all pools each time they run. These are once, to catch a mistake; what
+ * keeps others safe is that their memory is refused altogether. */
 static int check_own(const struct attnd_client *client, const struct attnd_memory *memory,
                      enum attnd_field field, struct attnd_fault *fault)
 {
@@ -33,8 +34,10 @@ static int check_own(const struct attnd_client *client, const struct attnd_memor
     return attnd_fault_set(fault, -ATTND_E_PERMISSION, field, 0, 0, 0);
 }
 
+/* @service: for the pools; NULL: they have been looked at. */
 static int describe(const struct attnd_stream *stream, const struct attnd_prepared *prepared,
-                    struct attnd_run *run, struct attnd_fault *fault)
+                    const struct attnd_service *service, struct attnd_run *run,
+                    struct attnd_fault *fault)
 {
     const struct attnd_plan_object *plan = prepared->plan;
     const struct attnd_client *client = prepared->mail->client;
@@ -51,8 +54,7 @@ static int describe(const struct attnd_stream *stream, const struct attnd_prepar
                               .lane = prepared->lane};
     if (!plan->filled)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, 0, 0);
-    int rc = attnd_places_attend(stream->scheduler->service, plan, &prepared->wish,
-                                 prepared->memories, run, fault);
+    int rc = attnd_places_attend(service, plan, &prepared->wish, prepared->memories, run, fault);
     if (rc == 0)
         rc = check_own(client, prepared->memories[1], ATTND_F_O, fault);
     if (rc == 0)
@@ -70,7 +72,7 @@ int attnd_stream_fill(struct attnd_stream *stream, const struct attnd_prepared *
 
     if (prepared->ending)
         return 0;
-    run.code = (uint32_t)-describe(stream, prepared, &run, &fault);
+    run.code = (uint32_t)-describe(stream, prepared, NULL, &run, &fault);
     /* SHOW brings these two. */
     slot->generation = run.generation;
     slot->items = run.items;
@@ -165,7 +167,7 @@ int attnd_stream_join(struct attnd_stream *stream, struct attnd_prepared *prepar
         rc = take_block(stream, plan, lane, fault);
     take_memories(prepared);
     if (rc == 0)
-        rc = describe(stream, prepared, &run, fault);
+        rc = describe(stream, prepared, stream->scheduler->service, &run, fault);
     if (rc == -ATTND_E_NO_SPACE && stream->lost)
         rc = 0;
     if (rc < 0) {

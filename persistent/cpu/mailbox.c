@@ -29,8 +29,10 @@ int attnd_cpu_mail_init(struct attnd_backend *backend)
     mail->runs_transient = head->runs_transient;
     mail->prepared_count = head->runs - head->runs_transient;
     mail->slots = (struct attnd_mailbox_slot *)(void *)(backend->segment + head->mailboxes_offset);
-    /* The daemon has no more commands under way than its ring is long. */
-    mail->held_max = mail->waits_max = head->ring_entries;
+    /* The daemon has no more commands under way than its ring is long, and each plan that is held
+     * is so for a lane of a session. */
+    mail->waits_max = head->ring_entries;
+    mail->held_max = ATTND_MAILBOXES_MAX * ATTND_LANES_MAX;
     mail->prepared = calloc(mail->prepared_count + 1, sizeof *mail->prepared);
     mail->held = calloc(mail->held_max + 1, sizeof *mail->held);
     mail->waits = calloc(mail->waits_max + 1, sizeof *mail->waits);

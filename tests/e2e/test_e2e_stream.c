@@ -387,6 +387,43 @@ static void what_cannot_be_prepared_is_refused_by_name(void **state)
     engine_close(&engine);
 }
 
+/* Partials of a long decode, one block a lane, until what is set aside for them is used up. */
+static void prepared_runs_beyond_the_scratch_there_is_are_refused_by_name(void **state)
+{
+    static const char *const options[] = {"--scratch=4M", "--threads=3", NULL};
+    struct harness *harness = *state;
+    struct random_batch batch = e2e_long_batch();
+    struct engine engine;
+    struct trial trial;
+    struct attnd_fault fault;
+    uint32_t prepared[64], lanes = 0;
+
+    harness_stop(harness);
+    harness_start(harness, options);
+    engine_open(&engine, harness->socket, "stream");
+    batch.level[0].entry[0].qo_len = 4;
+    trial_begin(&trial, &engine, &batch, 0);
+    rung_set(&trial, 0);
+    while (lanes < 64 && rung_prepare(&trial, 0, lanes, &prepared[lanes]) == 0)
+        lanes++;
+    CHECK(lanes > 0 && lanes < 64);
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.code, -ATTND_E_NO_SPACE);
+    CHECK_EQUAL(fault.field, ATTND_F_PARTIALS);
+    CHECK_EQUAL(rung_ring(&trial, 0, prepared[0]), 0);
+    rung_verify(&trial, 0);
+    CHECK_OK(trial_submit_run(&trial, 0, 0, 0, 0)); /* runs that are submitted have their own */
+    rung_verify(&trial, 0);
+    CHECK_OK(attnd_unprepare(engine.session, prepared[0]));
+    CHECK_OK(rung_prepare(&trial, 0, 63, &prepared[0]));
+    CHECK_EQUAL(rung_ring(&trial, 63, prepared[0]), 0);
+    rung_verify(&trial, 0);
+    for (uint32_t lane = 0; lane < lanes; lane++)
+        CHECK_OK(attnd_unprepare(engine.session, prepared[lane]));
+    trial_end(&trial);
+    engine_close(&engine);
+}
+
 /* Who attaches a pool holds a handle of its memory, the part beside the planes included. */
 static void memory_of_another_session_is_no_place_for_a_prepared_output(void **state)
 {
@@ -468,6 +505,7 @@ int main(void)
         E2E_TEST(rings_in_any_lane_see_a_plan_before_or_after_a_change_and_nothing_between),
         E2E_TEST(what_is_unprepared_is_found_no_more_and_holds_nothing),
         E2E_TEST(what_cannot_be_prepared_is_refused_by_name),
+        E2E_TEST(prepared_runs_beyond_the_scratch_there_is_are_refused_by_name),
         E2E_TEST(memory_of_another_session_is_no_place_for_a_prepared_output),
         E2E_TEST(status_shows_what_is_prepared_and_how_rings_went),
     };

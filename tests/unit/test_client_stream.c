@@ -1,0 +1,215 @@
+/* test_client_stream.c - libattnd's side of stream-ordered runs: what it writes when it rings, and
+ * what it makes of replies and answers. */
+#include "client/internal.h"
+#include "tests/support/check.h"
+#include "tests/support/fake_daemon.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define PREPARED 700u
+
+/* How the daemon of a test answers. */
+static struct {
+    uint32_t kind;       /* of the mailbox */
+    uint64_t size_bytes; /* as it says */
+    int fds;
+    uint32_t opened, prepared, lane;
+    int with_lse;
+} daemon_is;
+
+static struct fake_daemon fake;
+static struct attnd_session *session;
+
+static enum fake_verdict answer(struct fake_daemon *self, const Attnd__Request *request,
+                                struct fake_reply *reply)
+{
+    static _Thread_local Attnd__MailboxReply mailbox;
+    static _Thread_local Attnd__PrepareReply prepare;
+    (void)self;
+    if (request->call_case == ATTND__REQUEST__CALL_MAILBOX_OPEN) {
+        attnd__mailbox_reply__init(&mailbox);
+        mailbox.memory = 40;
+        mailbox.size_bytes = daemon_is.size_bytes;
+        mailbox.memory_kind = (Attnd__MemoryKind)daemon_is.kind;
+        reply->message.result_case = ATTND__REPLY__RESULT_MAILBOX;
+        reply->message.mailbox = &mailbox;
+        for (int i = 0; i < daemon_is.fds; i++) {
+            int fd = memfd_create("mailbox", MFD_CLOEXEC);
+            CHECK(fd >= 0 && ftruncate(fd, ATTND_PAGE_BYTES) == 0);
+            reply->fds[reply->fd_count++] = fd;
+        }
+        daemon_is.opened++;
+    } else if (request->call_case == ATTND__REQUEST__CALL_PREPARE) {
+        attnd__prepare_reply__init(&prepare);
+        prepare.prepared = PREPARED;
+        reply->message.result_case = ATTND__REPLY__RESULT_PREPARE;
+        reply->message.prepare = &prepare;
+        daemon_is.prepared++;
+        daemon_is.lane = request->prepare->lane;
+        daemon_is.with_lse = request->prepare->lse != NULL;
+    }
+    return FAKE_REPLY;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&daemon_is, 0, sizeof(daemon_is));
+    daemon_is.kind = ATTND_KIND_HOST;
+    daemon_is.size_bytes = ATTND_PAGE_BYTES;
+    daemon_is.fds = 1;
+    fake = (struct fake_daemon){.spoil = answer};
+    session = fake_open(&fake);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    attnd_close(session);
+    fake_stop(&fake);
+    return 0;
+}
+
+static const struct attnd_prepare_args args = {
+    .size = sizeof(args), .layer = 1, .lane = 2, .q = {3, 0}, .o = {3, 4096}};
+
+static struct attnd_mailbox *prepared_mailbox(void)
+{
+    uint32_t prepared, memory;
+    CHECK_OK(attnd_prepare(session, 1, &args, &prepared));
+    CHECK_EQUAL(prepared, PREPARED);
+    CHECK_OK(attnd_mailbox(session, &memory));
+    struct attnd_mailbox *mailbox = attnd_memory_address(session, memory);
+    CHECK(mailbox != NULL);
+    memset(mailbox->answer, 0xff, sizeof(mailbox->answer));
+    return mailbox;
+}
+
+static void the_mailbox_is_opened_once_and_when_it_is_needed(void **state)
+{
+    (void)state;
+    CHECK_EQUAL(attnd_ring(session, 0, PREPARED), -ATTND_E_INVALID);
+    CHECK_EQUAL(daemon_is.opened, 0);
+    (void)prepared_mailbox();
+    (void)prepared_mailbox();
+    CHECK_EQUAL(daemon_is.opened, 1);
+    CHECK_EQUAL(daemon_is.prepared, 2);
+    CHECK_EQUAL(daemon_is.lane, 2);
+    CHECK_EQUAL(daemon_is.with_lse, 0);
+    CHECK_OK(attnd_unprepare(session, PREPARED));
+}
+
+static void a_ring_is_three_words(void **state)
+{
+    (void)state;
+    struct attnd_mailbox *mailbox = prepared_mailbox();
+    CHECK_OK(attnd_ring(session, 2, PREPARED));
+    CHECK_EQUAL(mailbox->answer[2], 0);
+    CHECK_EQUAL(mailbox->doorbell[2], 1 + PREPARED);
+    CHECK_EQUAL(mailbox->rung, 1);
+    CHECK_EQUAL(mailbox->answer[1], UINT32_MAX);
+    CHECK_EQUAL(attnd_ring(session, 2, PREPARED), -ATTND_E_BUSY);
+    CHECK_EQUAL(mailbox->rung, 1);
+    CHECK_EQUAL(attnd_ring_wait(session, 2, 1000000), -ATTND_E_TIMEOUT);
+    CHECK_EQUAL(attnd_ring(session, 64, PREPARED), -ATTND_E_RANGE);
+    CHECK_EQUAL(attnd_ring_wait(session, 64, 0), -ATTND_E_RANGE);
+}
+
+static void what_is_answered_is_returned(void **state)
+{
+    static const struct {
+        uint32_t answer;
+        int code;
+    } cases[] = {{1, 0},
+                 {1 + ATTND_E_UNKNOWN, -ATTND_E_UNKNOWN},
+                 {1 + ATTND_E_WORKER_RESTARTED, -ATTND_E_WORKER_RESTARTED},
+                 {UINT32_MAX, -ATTND_E_PROTOCOL}};
+    (void)state;
+    struct attnd_mailbox *mailbox = prepared_mailbox();
+    for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        CHECK_OK(attnd_ring(session, 2, PREPARED));
+        attnd_publish32(&mailbox->answer[2], cases[i].answer);
+        CHECK_EQUAL(attnd_ring_wait(session, 2, ATTND_FOREVER), cases[i].code);
+    }
+    attnd_poke32(&mailbox->error[2], ATTND_E_RANGE);
+    CHECK_EQUAL(attnd_lane_error(session, 2), -ATTND_E_RANGE);
+    CHECK_EQUAL(attnd_lane_error(session, 2), 0);
+    attnd_poke32(&mailbox->error[2], UINT32_MAX);
+    CHECK_EQUAL(attnd_lane_error(session, 2), -ATTND_E_PROTOCOL);
+}
+
+static void a_mailbox_on_the_gpu_is_not_rung_from_here(void **state)
+{
+    uint32_t prepared, memory;
+    (void)state;
+    daemon_is.kind = ATTND_KIND_DEVICE;
+    CHECK_OK(attnd_prepare(session, 1, &args, &prepared));
+    CHECK_EQUAL(attnd_ring(session, 2, prepared), -ATTND_E_UNSUPPORTED);
+    CHECK_OK(attnd_mailbox(session, &memory));
+    CHECK(attnd_memory_address(session, memory) == NULL);
+    int fd = attnd_memory_fd(session, memory); /* for whoever has CUDA */
+    CHECK(fd >= 0);
+    close(fd);
+}
+
+static void a_mailbox_that_makes_no_sense_ends_the_session(void **state)
+{
+    uint32_t memory;
+    (void)state;
+    for (int lie = 0; lie < 3; lie++) {
+        if (lie > 0) {
+            (void)teardown(NULL);
+            (void)setup(NULL);
+        }
+        daemon_is.fds = lie == 0 ? 0 : lie == 1 ? 2 : 1;
+        if (lie == 2)
+            daemon_is.size_bytes = sizeof(struct attnd_mailbox) - 1;
+        CHECK_EQUAL(attnd_mailbox(session, &memory), -ATTND_E_PROTOCOL);
+        CHECK_EQUAL(attnd_mailbox(session, &memory), -ATTND_E_DISCONNECTED);
+    }
+}
+
+static void *die_later(void *context)
+{
+    (void)context;
+    usleep(30000);
+    fake_die(&fake);
+    return NULL;
+}
+
+static void a_wait_without_end_ends_with_the_service(void **state)
+{
+    pthread_t thread;
+    (void)state;
+    (void)prepared_mailbox();
+    CHECK_OK(attnd_ring(session, 2, PREPARED));
+    CHECK_EQUAL(pthread_create(&thread, NULL, die_later, NULL), 0);
+    CHECK_EQUAL(attnd_ring_wait(session, 2, ATTND_FOREVER), -ATTND_E_DISCONNECTED);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(the_mailbox_is_opened_once_and_when_it_is_needed),
+        CASE(a_ring_is_three_words),
+        CASE(what_is_answered_is_returned),
+        CASE(a_mailbox_on_the_gpu_is_not_rung_from_here),
+        CASE(a_mailbox_that_makes_no_sense_ends_the_session),
+        CASE(a_wait_without_end_ends_with_the_service),
+    };
+    check_failed = _fail;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
