@@ -390,7 +390,7 @@ static void what_cannot_be_prepared_is_refused_by_name(void **state)
 /* Partials of a long decode, one block a lane, until what is set aside for them is used up. */
 static void prepared_runs_beyond_the_scratch_there_is_are_refused_by_name(void **state)
 {
-    static const char *const options[] = {"--scratch=4M", "--threads=3", NULL};
+    static const char *const options[] = {"--scratch=8M", "--threads=3", NULL};
     struct harness *harness = *state;
     struct random_batch batch = e2e_long_batch();
     struct engine engine;
