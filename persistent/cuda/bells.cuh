@@ -23,6 +23,10 @@
 namespace attnd
 {
 
+/* Positions that doorbells leave to the command ring: they come back faster than its owner looks.
+ */
+constexpr uint32_t ring_reserve = ring_positions / 8;
+
 constexpr uint32_t bell_pairs = ATTND_LANES_MAX / 2;
 static_assert(bell_pairs == 32, "two lanes of a mailbox a lane of the warp");
 
@@ -131,7 +135,8 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     if (value && dispatch->mailboxes[bells.index] == mailbox && !dispatch->closing)
         verdict = judge_bell(dispatch, resident, bells.index, bell, value, &run, &code);
     uint32_t begins = __ballot_sync(0xffffffffu, verdict == verdict_begin);
-    const uint32_t first = dispatch->published, room = dispatch->ready - first;
+    const uint32_t first = dispatch->published, ready = dispatch->ready - first;
+    const uint32_t room = ready > ring_reserve ? ready - ring_reserve : 0;
     const uint32_t rank = __popc(begins & below);
     if (verdict == verdict_begin && rank >= room)
         verdict = verdict_none;
@@ -325,6 +330,9 @@ __device__ __forceinline__ void dispatch_bells(Dispatch *dispatch, Resident *res
         if (!count)
             __nanosleep(500);
     }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) /* whoever waits for two rounds: there are no more looks */
+        publish_cta(&dispatch->bell_rounds, dispatch->bell_rounds + 2);
 }
 
 } // namespace attnd

@@ -126,11 +126,20 @@ enum PreparedState : uint8_t {
 /* What changes while a run is in flight, one a position. All zero when the position is free. */
 struct alignas(128) Live {
     uint32_t next_item, cancelled;
-    uint32_t done_items; /* with live_failed */
-    uint32_t code;       /* ATTND_E_* of the first item that failed */
-    unsigned long long end_ns, busy_ns, kv_bytes;
+    /* Items that are done, and with live_failed, and in the upper half the time they took, in
+     * units of 32 ns: one arrival brings both. */
+    unsigned long long done;
+    unsigned long long end_ns; /* of a run that is done */
+    unsigned long long kv_bytes;
+    uint32_t code; /* ATTND_E_* of the first item that failed */
 };
-constexpr uint32_t live_failed = 0x80000000u;
+constexpr unsigned long long live_failed = 1ull << 31;
+constexpr uint32_t busy_unit_ns = 32;
+
+__host__ __device__ constexpr uint32_t live_items(unsigned long long done)
+{
+    return uint32_t(done) & uint32_t(live_failed - 1);
+}
 
 /* Set before a launch, constant after it. Who needs it often has a copy in shared memory: an
  * acquire empties the L1. */
@@ -274,6 +283,18 @@ __device__ __forceinline__ uint32_t arrive_gpu(uint32_t *word)
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
                  : "=r"(value)
                  : "l"(word)
+                 : "memory");
+    return value;
+}
+
+/* The same for a counter and what goes with it. */
+__device__ __forceinline__ unsigned long long arrive_gpu(unsigned long long *word,
+                                                         unsigned long long more)
+{
+    unsigned long long value;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+                 : "=l"(value)
+                 : "l"(word), "l"(more)
                  : "memory");
     return value;
 }

@@ -33,8 +33,8 @@ struct Commander {
     Dispatch *dispatch;
     Resident *resident;
     const attnd_command *ring;
-    uint32_t entries, head, told; /* told: the head the daemon knows */
-    uint32_t ring_runs;           /* runs published from the ring: their slots take turns */
+    uint32_t entries, head;
+    uint32_t ring_runs; /* runs published from the ring: their slots take turns */
 };
 
 enum Taken { taken, taken_later, taken_leave };
@@ -56,6 +56,21 @@ __device__ __forceinline__ void answer_command(Dispatch *dispatch, const attnd_c
         publish_cta(&dispatch->direct_tail, tail + 1);
     }
     __syncwarp();
+}
+
+/* The slot of the command in hand is free. Before the command is answered, or the daemon may find
+ * its ring full; no release: all that was read of the slot has been in use since. */
+__device__ __forceinline__ void free_slot(const Commander *self)
+{
+    if (threadIdx.x % 32 == 0)
+        store_relaxed_sys(&self->dispatch->settings.queue->command_head, self->head + 1);
+}
+
+/* Answers the command in hand. */
+__device__ __forceinline__ void answer_taken(const Commander *self, int32_t code)
+{
+    free_slot(self);
+    answer_command(self->dispatch, self->dispatch->command, code);
 }
 
 /* Is a run in flight that a mailbox (@mailbox), a plan's prepared runs (@plan) or a slot of the run
@@ -83,8 +98,7 @@ __device__ __forceinline__ void settle_pending(Commander *self)
         const Pending pending = dispatch->pending[i];
         bool mailbox = pending.kind == ATTND_COMMAND_MAILBOX;
         /* The other warp may look at the mailbox until it has begun a new round twice. */
-        bool waits = mailbox && !dispatch->closing &&
-                     observe_cta(&dispatch->bell_rounds) - pending.round < 2;
+        bool waits = mailbox && observe_cta(&dispatch->bell_rounds) - pending.round < 2;
         waits =
             waits || in_flight(dispatch, mailbox ? pending.run : ATTND_NONE, pending.plan,
                                pending.kind == ATTND_COMMAND_PREPARED ? pending.run : ATTND_NONE);
@@ -131,7 +145,7 @@ __device__ __forceinline__ Taken take_run(Commander *self)
     uint32_t variant =
         resolve_run(dispatch, &dispatch->settings.runs[slot], source, nullptr, &code);
     if (code || !command.body.items) {
-        answer_command(dispatch, command, -int32_t(code));
+        answer_taken(self, -int32_t(code));
         return taken;
     }
     if (threadIdx.x % 32 == 0)
@@ -146,6 +160,7 @@ __device__ __forceinline__ Taken take_run(Commander *self)
                          uint16_t(command.body.generation)};
     const Position position = {
         clock_ns(), command.run, command.tag, command.body.items, ATTND_NONE, ATTND_NONE, 1};
+    free_slot(self);
     while (!publish_run(dispatch, resident, entry, position))
         ; /* a doorbell was first: the watching warp makes room as runs end */
     self->ring_runs++;
@@ -206,7 +221,7 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
     const attnd_command &command = dispatch->command;
     const uint32_t index = command.run - dispatch->transient;
     if (command.run < dispatch->transient || index >= dispatch->prepared_count) {
-        answer_command(dispatch, command, -ATTND_E_UNKNOWN);
+        answer_taken(self, -ATTND_E_UNKNOWN);
         return taken;
     }
     Prepared value = {};
@@ -219,9 +234,16 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
         return taken_later; /* its constants are in use, for one run's time */
     ActiveRun *active = &self->dispatch->settings.runs[ring_positions + index];
     const uint32_t lane = threadIdx.x % 32;
-    if (lane < sizeof(attnd_run) / 16) /* for when the plan is set anew */
+    if (lane < sizeof(attnd_run) / 16) /* for when the plan is set anew, whatever comes of it now */
         reinterpret_cast<uint4 *>(&active->body)[lane] =
             reinterpret_cast<const uint4 *>(&command.body)[lane];
+    if (lane == 0) {
+        active->k_plane = command.k;
+        active->v_plane = command.v;
+        active->page_size = command.page_size;
+        active->pages = command.pages;
+    }
+    __syncwarp();
     const RunSource source = {&command.body,          command.k,     command.v,
                               command.page_size,      command.pages, command.set_version,
                               command.advance_version};
@@ -232,7 +254,7 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
         return taken_leave; /* and again from the start, beside the right kernel */
     }
     put_prepared(self, index, value);
-    answer_command(dispatch, command, -int32_t(code));
+    answer_taken(self, -int32_t(code));
     return taken;
 }
 
@@ -292,7 +314,7 @@ __device__ __forceinline__ void take_show(Commander *self)
         }
     fence_gpu(); /* the mirrored plan */
     dispatch_unlock(dispatch);
-    answer_command(dispatch, command, 0);
+    answer_taken(self, 0);
 }
 
 /* MAILBOX: watched from now on, or not any more. */
@@ -302,7 +324,7 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
     Resident *resident = self->resident;
     const attnd_command &command = dispatch->command;
     if (command.run >= ATTND_MAILBOXES_MAX) {
-        answer_command(dispatch, command, -ATTND_E_RANGE);
+        answer_taken(self, -ATTND_E_RANGE);
         return;
     }
     if (dispatch->mailboxes[command.run])
@@ -319,13 +341,13 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
         reinterpret_cast<attnd_mailbox *>(resolve(dispatch->settings, place, &bad));
     if (bad ||
         dispatch->settings.memories[memory].size_bytes - place.offset_bytes < sizeof(*mailbox)) {
-        answer_command(dispatch, command, -ATTND_E_UNKNOWN);
+        answer_taken(self, -ATTND_E_UNKNOWN);
         return;
     }
     greet_mailbox(mailbox, load_host4(&slot->fresh) != 0);
     watch_mailbox(dispatch, resident, command.run, mailbox,
                   dispatch->settings.memories[memory].host, load_host4(&slot->session));
-    answer_command(dispatch, command, 0);
+    answer_taken(self, 0);
 }
 
 constexpr uint32_t command_vectors = sizeof(attnd_command) / 16;
@@ -386,7 +408,7 @@ __device__ __forceinline__ Taken take_command(Commander *self, uint4 part)
         take_mailbox(self);
         return taken;
     default:
-        answer_command(dispatch, dispatch->command, -ATTND_E_UNSUPPORTED);
+        answer_taken(self, -ATTND_E_UNSUPPORTED);
         return taken;
     }
 }
@@ -420,7 +442,6 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident,
                       reinterpret_cast<const attnd_command *>(base + queue->commands_offset_bytes),
                       queue->ring_entries,
-                      resident->commands_head,
                       resident->commands_head,
                       resident->ring_runs};
     const uint32_t *heart =
@@ -457,9 +478,6 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         if (dispatch->pending_count)
             settle_pending(&self);
         if (tail == self.head) {
-            if (self.told != self.head && lane == 0)
-                publish_sys(&queue->command_head, self.head);
-            self.told = self.head;
             if (dispatch->settings.drain && !bell && !bells_pending(dispatch))
                 break;
             continue;
@@ -467,16 +485,12 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         Taken result = take_command(&self, part);
         if (result == taken_leave)
             break;
-        if (result == taken) {
-            self.head++;
-            if (lane == 0)
-                publish_cta(&dispatch->commands_head, self.head);
-        }
-        if (self.head - self.told >= self.entries / 4) {
-            if (lane == 0)
-                publish_sys(&queue->command_head, self.head);
-            self.told = self.head;
-        }
+        if (result != taken)
+            continue;
+        free_slot(&self); /* also of one whose answer comes later */
+        self.head++;
+        if (lane == 0)
+            publish_cta(&dispatch->commands_head, self.head);
     }
     close_ring(&self);
 }

@@ -113,7 +113,7 @@ static void say_runs(Report *report, const Snapshot *from, const attnd_queue_hea
             ", layer %" PRIu32 ", variant %u: %" PRIu32 " items, %" PRIu32 " taken, %" PRIu32
             " done%s%s\n",
             i, slot, runs[slot].session, runs[slot].plan_offset_bytes, runs[slot].layer,
-            entry->variant, entry->items, live->next_item, live->done_items & ~attnd::live_failed,
+            entry->variant, entry->items, live->next_item, attnd::live_items(live->done),
             live->cancelled ? ", cancelled" : "",
             slot >= queue->runs_transient ? ", by a doorbell" : "");
     }
@@ -199,7 +199,7 @@ static uint64_t progress(const Snapshot *from)
     uint64_t sum = uint64_t(resident->published) << 32 ^ uint64_t(resident->retired) << 16 ^
                    resident->commands_head;
     for (const attnd::Live &live : resident->live)
-        sum = sum * 31 + live.next_item + live.done_items;
+        sum = sum * 31 + live.next_item + live.done;
     return sum;
 }
 

@@ -47,6 +47,8 @@ __global__ void __launch_bounds__(dispatch_threads, 1) dispatch_kernel(Resident 
         dispatch_chores(dispatch, resident);
     }
     __syncthreads();
+    if (threadIdx.x / 32 == 0)
+        carry_sums(dispatch, resident); /* with what the others added at the end */
     if (threadIdx.x == 0)
         publish_sys(&resident->host->left, 1);
 }

@@ -108,6 +108,9 @@ __device__ __forceinline__ void load(WorkerShared *shared, char *buffer)
         if (path == path_leave)
             return;
         if (path == path_prefill) {
+            /* Kernels of others stored K and V, and the taker acquired that; TMA is another proxy.
+             */
+            asm volatile("fence.proxy.async.global;" ::: "memory");
             if (number && before != path_prefill)
                 turn_left(&shared->turns, number - 1); /* the buffer is decode's until then */
             prefill_load<T, D>(turn->item, &loader);

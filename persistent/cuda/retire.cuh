@@ -52,11 +52,9 @@ __device__ __forceinline__ void retire_word(Retirer *self, uint32_t word, uint32
     const uint32_t records = __ballot_sync(0xffffffffu, mine && !rung);
     if (mine) {
         const Live *live = &self->resident->live[at];
-        uint64_t end_ns = __ldcg(&live->end_ns), busy_ns = __ldcg(&live->busy_ns);
-        uint64_t kv_bytes = __ldcg(&live->kv_bytes);
-        const uint4 words = __ldcg(reinterpret_cast<const uint4 *>(live));
-        const uint32_t cancelled = words.y, code = words.w;
-        static_assert(offsetof(Live, cancelled) == 4 && offsetof(Live, code) == 12, "one vector");
+        const uint64_t end_ns = __ldcg(&live->end_ns), kv_bytes = __ldcg(&live->kv_bytes);
+        const uint64_t busy_ns = (__ldcg(&live->done) >> 32) * busy_unit_ns;
+        const uint32_t cancelled = __ldcg(&live->cancelled), code = __ldcg(&live->code);
         if (rung) {
             MailboxSums *sums = &dispatch->sums[position->bell / ATTND_LANES_MAX];
             atomicAdd(&sums->runs, 1);
@@ -216,14 +214,13 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
     __syncwarp();
 }
 
-/* The daemon's word for a run of the command ring, behind the bus, to the word its workers see. */
+/* The daemon's word for a run, behind the bus, to the word its workers see. */
 __device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resident,
                                              const attnd_run *runs)
 {
     for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
         const Position *position = &dispatch->positions[p];
-        if (observe_cta(&position->active) && position->bell == ATTND_NONE &&
-            observe_sys(&runs[position->run].cancel))
+        if (observe_cta(&position->active) && observe_sys(&runs[position->run].cancel))
             publish_gpu(&resident->live[p].cancelled, 1);
     }
     __syncwarp();
@@ -278,10 +275,10 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
         make_ready(dispatch, resident);
         if (pass % 8 == 0)
             pass_cancels(dispatch, resident, runs);
-        if (ended || pass % 8 == 4)
-            carry_sums(dispatch, resident);
-        const bool over =
+        const bool over = /* before the last sums are carried: they are added before that */
             ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published);
+        if (over || pass % 8 == 4)
+            carry_sums(dispatch, resident);
         if (over || pass % 64 == 0)
             show_state(dispatch, resident);
         if (over)

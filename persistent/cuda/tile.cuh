@@ -135,7 +135,7 @@ __device__ __forceinline__ void item_load(Item *item, uint32_t index, uint32_t l
 __device__ __forceinline__ void run_fail(Live *live, uint32_t code)
 {
     atomicCAS(&live->code, 0u, code);
-    atomicOr(&live->done_items, live_failed); /* before this item's arrival */
+    atomicOr(&live->done, live_failed); /* before this item's arrival */
 }
 
 /* Keys below this are visible to query row @row (of the entry, from its first). */

@@ -123,16 +123,15 @@ template <int D> __device__ __forceinline__ void turn_settle(Resident *resident,
 {
     const Item &item = turn->item;
     Live *live = item.live;
-    const uint64_t end_ns = clock_ns();
-    if (turn->path >= path_naive && item.kv_end > item.kv_begin)
-        atomicAdd(&live->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
-    atomicAdd(&live->busy_ns, static_cast<unsigned long long>(end_ns - turn->begin_ns));
-    atomicMax(&live->end_ns, static_cast<unsigned long long>(end_ns));
+    const uint64_t end_ns = clock_ns(), busy = (end_ns - turn->begin_ns) / busy_unit_ns;
     if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
         return;
-    const uint32_t before = arrive_gpu(&live->done_items);
-    if ((before & ~live_failed) + 1 == turn->items)
-        run_done(resident, item, before & live_failed);
+    const unsigned long long before = arrive_gpu(&live->done, busy << 32 | 1);
+    if (live_items(before) + 1 != turn->items)
+        return;
+    if (!item.run->answer) /* for the retire record */
+        live->end_ns = end_ns;
+    run_done(resident, item, before & live_failed);
 }
 
 /* Settles turns before @end, in order: all of them if @wait, else those that are over. Return: true
@@ -315,6 +314,11 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
             }
             if (cancelled)
                 path = path_skip;
+            /* Long before the item's arrival, which waits for all that is on its way. */
+            const Item &item = turn->item;
+            if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
+                atomicAdd(&item.live->kv_bytes,
+                          2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
         }
         if (lane == 0) {
             turn->path = path;
