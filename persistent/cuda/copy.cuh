@@ -17,6 +17,16 @@ __device__ __forceinline__ void cp_async16(uint32_t to, const void *from, uint32
                  : "memory");
 }
 
+/* The same for bytes that nobody reads again soon: they do not push out of the L2 what is. */
+__device__ __forceinline__ void cp_async16_once(uint32_t to, const void *from, uint32_t bytes)
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
+                 "l"(from), "r"(bytes), "l"(policy)
+                 : "memory");
+}
+
 __device__ __forceinline__ void cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -53,9 +53,9 @@ __device__ __forceinline__ void attend(Consumer *self, const Turn *turn, uint32_
     } else {
         Turns *turns = &self->shared->turns;
         bool right;
-        if (D <= 128 && item.packed_rows > 8)
-            right = attend_decode < T, D,
-            D <= 128 ? 2 : 1 > (item, number, turns, &self->ring, self->buffer);
+        constexpr int groups = decode_rows<D> / 8;
+        if (groups > 1 && item.packed_rows > 8)
+            right = attend_decode<T, D, groups>(item, number, turns, &self->ring, self->buffer);
         else
             right = attend_decode<T, D, 1>(item, number, turns, &self->ring, self->buffer);
         fence_proxy_async(); /* TMA may write next what ldmatrix read */

@@ -184,69 +184,74 @@ __device__ __forceinline__ float lse_of(const attnd_plan_head &plan, float m, fl
     return plan.flags & ATTND_BATCH_LSE_LN ? lse * 0.693147180559945f : lse;
 }
 
-/* All consumers: the rows of a merge for one KV head, @width dims a thread, @batch parts loaded at
- * once: their latencies overlap. @parts: the merge's. */
-template <typename T, int D, int width, int batch>
-__device__ __forceinline__ void merge_rows(const ActiveRun *run, const attnd_merge &merge,
-                                           const uint32_t *parts, uint32_t kv_head)
+/* Two dims of a finished row, unnormalised; and its lse, with the first two. */
+template <typename T>
+__device__ __forceinline__ void row_store(const ActiveRun *run, uint32_t row, uint32_t head,
+                                          uint32_t d, float low, float high, float m, float l)
 {
-    using Value = std::conditional_t<width == 4, float4, float2>;
     const attnd_plan_head &plan = run->plan;
-    constexpr uint32_t slices = D / width;
-    const uint32_t rows = merge.row_count * plan.group;
-    for (uint32_t e = consumer_thread(); e < rows * slices; e += consumer_threads) {
-        uint32_t r = e / slices, d = e % slices * width;
-        uint32_t token = r / plan.group, head = kv_head * plan.group + r % plan.group;
-        float top = -INFINITY, l = 0.0f, o[width] = {};
+    const float inverse = l == 0.0f ? 0.0f : __fdividef(1.0f, l);
+    T *out =
+        reinterpret_cast<T *>(run->o) + row * plan.o_stride_row + head * plan.o_stride_head + d;
+    out[0] = from_float<T>(low * inverse);
+    out[1] = from_float<T>(high * inverse);
+    if (run->lse && d == 0)
+        run->lse[row * plan.lse_stride_row + head * plan.lse_stride_head] = lse_of(plan, m, l);
+}
+
+/* Parts of a merge loaded at once: their latencies overlap. */
+constexpr uint32_t merge_batch = 16;
+
+/* All consumers: the rows of a merge for one KV head, two dims a thread. @parts: the merge's. A
+ * call: it is large, and kept out of the way of the loops. */
+template <typename T, int D>
+__device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
+                                        const uint32_t *parts, uint32_t kv_head)
+{
+    __builtin_assume(__isShared(run));
+    const uint32_t group = run->plan.group, heads_q = run->plan.heads_q, count = merge.part_count;
+    const uint32_t rows = merge.row_count * group;
+    const float2 *states = reinterpret_cast<const float2 *>(run->states);
+    const float *outputs = run->outputs;
+#pragma unroll 1
+    for (uint32_t e = consumer_thread(); e < rows * (D / 2); e += consumer_threads) {
+        const uint32_t r = e / (D / 2), d = e % (D / 2) * 2;
+        const uint32_t token = r / group, head = kv_head * group + r - token * group;
+        float top = -INFINITY, l = 0.0f, low = 0.0f, high = 0.0f;
         bool sees = false;
-        for (uint32_t first = 0; first < merge.part_count; first += batch) {
-            float2 state[batch];
-            union {
-                Value whole;
-                float one[width];
-            } value[batch];
+#pragma unroll 1
+        for (uint32_t first = 0; first < count; first += merge_batch) {
+            float2 state[merge_batch], value[merge_batch];
 #pragma unroll
-            for (uint32_t i = 0; i < batch; i++) {
+            for (uint32_t i = 0; i < merge_batch; i++) {
                 state[i] = make_float2(-INFINITY, 0.0f);
-                value[i].whole = Value{};
-                if (first + i < merge.part_count) {
-                    uint64_t at = uint64_t(parts[first + i] + token) * plan.heads_q + head;
-                    state[i] = __ldcg(reinterpret_cast<const float2 *>(run->states) + at);
-                    value[i].whole =
-                        __ldcg(reinterpret_cast<const Value *>(run->outputs + at * D + d));
+                value[i] = make_float2(0.0f, 0.0f);
+                if (first + i < count) {
+                    const uint64_t at = uint64_t(parts[first + i] + token) * heads_q + head;
+                    state[i] = __ldcg(states + at);
+                    value[i] = __ldcg(reinterpret_cast<const float2 *>(outputs + at * D + d));
                 }
             }
             float higher = top;
 #pragma unroll
-            for (uint32_t i = 0; i < batch; i++)
+            for (uint32_t i = 0; i < merge_batch; i++)
                 higher = fmaxf(higher, state[i].x);
-            float base = higher == -INFINITY ? 0.0f : higher, fade = exp2_fast(top - base);
+            const float base = higher == -INFINITY ? 0.0f : higher, fade = exp2_fast(top - base);
             top = higher;
             l *= fade;
+            low *= fade;
+            high *= fade;
 #pragma unroll
-            for (int j = 0; j < width; j++)
-                o[j] *= fade;
-#pragma unroll
-            for (uint32_t i = 0; i < batch; i++) {
-                float weight = exp2_fast(state[i].x - base);
+            for (uint32_t i = 0; i < merge_batch; i++) {
+                const float weight = exp2_fast(state[i].x - base);
                 sees |= state[i].y != 0.0f;
                 l = fmaf(weight, state[i].y, l);
-#pragma unroll
-                for (int j = 0; j < width; j++)
-                    o[j] = fmaf(weight, value[i].one[j], o[j]);
+                low = fmaf(weight, value[i].x, low);
+                high = fmaf(weight, value[i].y, high);
             }
         }
-        l = sum_stored(l, sees, false);
-        int64_t row = int64_t(merge.row_begin) + token;
-        T *out = reinterpret_cast<T *>(run->o) + row * plan.o_stride_row +
-                 int64_t(head) * plan.o_stride_head + d;
-        float inverse = l == 0.0f ? 0.0f : 1.0f / l;
-#pragma unroll
-        for (int j = 0; j < width; j++)
-            out[j] = from_float<T>(o[j] * inverse);
-        if (run->lse && d == 0)
-            run->lse[row * plan.lse_stride_row + int64_t(head) * plan.lse_stride_head] =
-                lse_of(plan, top, l);
+        row_store<T>(run, merge.row_begin + token, head, d, low, high, top,
+                     sum_stored(l, sees, false));
     }
 }
 
@@ -255,6 +260,7 @@ template <typename T, int D>
 __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_last)
 {
     const ActiveRun *run = item.run;
+#pragma unroll 1
     for (uint32_t m = 0; m < item.tile.merge_count; m++) {
         const uint32_t index = item.tile.merge_begin + m;
         const attnd_merge merge = m == 0 ? item.merge : run->merges[index];
@@ -272,10 +278,7 @@ __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_
             continue;
         if (m == 0 && merge.part_count <= 32)
             parts = item.parts;
-        if (merge.part_count > 4) /* of a few rows: latency is all there is */
-            merge_rows<T, D, 2, 16>(run, merge, parts, item.kv_head);
-        else
-            merge_rows<T, D, 4, 4>(run, merge, parts, item.kv_head);
+        merge_rows<T, D>(run, merge, parts, item.kv_head);
     }
 }
 
@@ -286,10 +289,12 @@ __device__ __forceinline__ void append_item(const ActiveRun *run, Live *live, ui
     const attnd_plan_head &plan = run->plan;
     uint32_t row_begin = index * 64, row_end = min(row_begin + 64, plan.rows);
     uint32_t vectors = plan.dim_qk / 8, per_row = plan.heads_kv * vectors;
+#pragma unroll 1
     for (uint32_t e = consumer_thread(); e < (row_end - row_begin) * per_row;
          e += consumer_threads) {
         uint32_t row = row_begin + e / per_row, head = e % per_row / vectors, d = e % vectors * 8;
         uint32_t low = 0, high = plan.entries; /* the last entry that begins at or before row */
+#pragma unroll 1
         while (high - low > 1) {
             uint32_t middle = (low + high) / 2;
             const attnd_entry &entry = run->entries[middle];

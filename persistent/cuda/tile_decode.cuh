@@ -156,8 +156,8 @@ __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint
             uint64_t from = __shfl_sync(0xffffffffu, uint64_t(row), plane * 16 + r);
             uint32_t to =
                 shared + plane * (decode_block * D * 2) + r * (D * 2) + ((c ^ (r & 7)) << 4);
-            cp_async16(to, reinterpret_cast<const char *>(from) + c * 16,
-                       int32_t(r) < left ? 16 : 0);
+            cp_async16_once(to, reinterpret_cast<const char *>(from) + c * 16,
+                            int32_t(r) < left ? 16 : 0);
         }
 }
 
@@ -200,6 +200,7 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, Turns *turns, uint3
     if (!ring->ahead)
         walk_begin(&ring->walk, item, warp, lane);
     ring->ahead = 0;
+#pragma unroll 1
     for (int i = 0; i < gap; i++)
         ring_refill<D>(ring, turns, number, shared, warp, lane);
 }
@@ -217,18 +218,22 @@ __device__ __forceinline__ bool consumers_any(bool flag)
 }
 
 /* The warps' states become one: o and lse, or a partial. outs: [warps][columns] rows of O^T,
- * states: [warps][columns] of m and l. All consumers. */
+ * states: [warps][columns] of m and l. All consumers. A call, because two loops end in it. */
 template <typename T, int D>
-__device__ __forceinline__ void decode_store(const Item &item, const float *outs,
-                                             const float2 *states, uint32_t columns)
+__device__ __noinline__ void decode_store(const Item &item, const float *outs, const float2 *states,
+                                          uint32_t columns)
 {
+    __builtin_assume(__isShared(&item) && __isShared(item.run));
+    __builtin_assume(__isShared(outs) && __isShared(states));
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
     const bool partial = item.tile.partial != ATTND_NONE;
+    const uint32_t group = plan.group;
+#pragma unroll 1
     for (uint32_t e = consumer_thread(); e < item.packed_rows * (D / 2); e += consumer_threads) {
         const uint32_t column = e / (D / 2), d = e % (D / 2) * 2;
-        const uint32_t token = column / plan.group;
-        const uint32_t head = item.kv_head * plan.group + column % plan.group;
+        const uint32_t token = column / group;
+        const uint32_t head = item.kv_head * group + column - token * group;
         float2 state[decode_warps], value[decode_warps];
         float top = -INFINITY, l = 0.0f, low = 0.0f, high = 0.0f;
 #pragma unroll
@@ -246,22 +251,15 @@ __device__ __forceinline__ void decode_store(const Item &item, const float *outs
             low = fmaf(weight, value[w].x, low);
             high = fmaf(weight, value[w].y, high);
         }
-        const int64_t row = int64_t(item.tile.row_begin) + token;
-        l = sum_stored(l, visible_end(item, uint32_t(row)) > item.kv_begin, partial);
+        const uint32_t row = item.tile.row_begin + token;
+        l = sum_stored(l, visible_end(item, row) > item.kv_begin, partial);
         if (partial) {
             const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
             *reinterpret_cast<float2 *>(run->outputs + at * D + d) = make_float2(low, high);
             if (d == 0)
                 *reinterpret_cast<float2 *>(run->states + at * 2) = make_float2(top, l);
         } else {
-            const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
-            T *out = reinterpret_cast<T *>(run->o) + row * plan.o_stride_row +
-                     int64_t(head) * plan.o_stride_head + d;
-            out[0] = from_float<T>(low * inverse);
-            out[1] = from_float<T>(high * inverse);
-            if (run->lse && d == 0)
-                run->lse[row * plan.lse_stride_row + int64_t(head) * plan.lse_stride_head] =
-                    lse_of(plan, top, l);
+            row_store<T>(run, row, head, d, low, high, top, l);
         }
     }
 }

@@ -21,6 +21,7 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
     constexpr int dims = D / 32;
     float scale = plan.sm_scale * 1.44269504088896f; /* exponents base 2 from here on */
 
+#pragma unroll 1
     for (uint32_t r = first; r < end_row; r += step_rows) {
         uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         uint32_t row = item.tile.row_begin + token;
@@ -33,6 +34,7 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
         }
         float m = -INFINITY, l = 0.0f;
         int32_t end = visible_end(item, row);
+#pragma unroll 1
         for (int32_t key = item.kv_begin; key < end; key++) {
             const T *k =
                 kv_row<T>(run, item.live, item.entry, run->k_base, run->k_plane, item.kv_head, key);
