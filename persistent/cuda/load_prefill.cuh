@@ -2,10 +2,10 @@
  * load_prefill.cuh - what the prefill loop computes on, brought to shared memory by the loader
  * warps of the producer warpgroup.
  *
- * Where a page holds a multiple of 8 tokens, K and V come as boxes of a tensor map (TMA), {64 dims}
- * x {box_rows tokens} each, at most one a lane. Elsewhere all loader warps gather rows by cp.async:
- * any page size, any strides of 16 bytes. Q always comes by cp.async: its packed rows are (token,
- * head) pairs. Loaders run ahead of the consumers, into the next item too.
+ * Where a page holds a multiple of 16 tokens, K and V come as boxes of a tensor map (TMA), {64
+ * dims} x {box_rows tokens} each, at most one a lane. Elsewhere all loader warps gather rows by
+ * cp.async: any page size, any strides of 16 bytes. Q always comes by cp.async: its packed rows are
+ * (token, head) pairs. Loaders run ahead of the consumers, into the next item too.
  */
 #ifndef ATTND_PERSISTENT_CUDA_LOAD_PREFILL_CUH
 #define ATTND_PERSISTENT_CUDA_LOAD_PREFILL_CUH
@@ -16,18 +16,22 @@
 namespace attnd
 {
 
-constexpr int prefill_rows = 128, prefill_stages = 2;
+constexpr int prefill_rows = 128;
 
 template <int D> struct PrefillShape {
     static constexpr int keys = D == 256 ? 64 : 128;
     static constexpr int panels = D / 64;
     static constexpr int out_columns = D == 64 ? 64 : 128; /* of one instruction */
     static constexpr int out_parts = D / out_columns;
+    static constexpr int stages = D == 64 ? 4 : 2;    /* of K and of V */
+    static constexpr int q_stages = D == 256 ? 1 : 2; /* what fits */
     static constexpr uint32_t q_bytes = prefill_rows * D * 2;
     static constexpr uint32_t kv_bytes = keys * D * 2;
     static constexpr uint32_t v_chunk_bytes =
         16 * D * 2; /* 16 tokens: what one product step reads */
-    static constexpr uint32_t shared_bytes = q_bytes + 2 * prefill_stages * kv_bytes;
+    static constexpr uint32_t k_offset = q_stages * q_bytes,
+                              v_offset = k_offset + stages * kv_bytes;
+    static constexpr uint32_t shared_bytes = v_offset + stages * kv_bytes;
 };
 
 /* Where 16-byte chunk @c of row @r lies in a block. K: [panel][keys][64]; V: [16
@@ -44,23 +48,26 @@ __device__ __forceinline__ uint32_t place_in_block(uint32_t r, uint32_t c)
 
 constexpr uint32_t q_loaders = 64, kv_loaders = loader_warps * 32; /* threads */
 
-/* Full: every loader thread arrives (with TMA, one for all); empty: every consumer warp. */
-struct PrefillBarriers {
-    uint64_t k_full[prefill_stages], k_empty[prefill_stages];
-    uint64_t v_full[prefill_stages], v_empty[prefill_stages];
-    uint64_t q_full, q_empty;
+/* Full: an arrival for every row (with TMA, one thread for all); of Q, for every loader thread.
+ * Empty: every consumer warp. */
+template <int D> struct PrefillBarriers {
+    uint64_t k_full[PrefillShape<D>::stages], k_empty[PrefillShape<D>::stages];
+    uint64_t v_full[PrefillShape<D>::stages], v_empty[PrefillShape<D>::stages];
+    uint64_t q_full[PrefillShape<D>::q_stages], q_empty[PrefillShape<D>::q_stages];
 };
 
-__device__ __forceinline__ void prefill_barriers_init(PrefillBarriers *bars)
+template <int D> __device__ __forceinline__ void prefill_barriers_init(PrefillBarriers<D> *bars)
 {
-    for (int s = 0; s < prefill_stages; s++) {
-        barrier_init(&bars->k_full[s], kv_loaders);
-        barrier_init(&bars->v_full[s], kv_loaders);
+    for (int s = 0; s < PrefillShape<D>::stages; s++) {
+        barrier_init(&bars->k_full[s], PrefillShape<D>::keys);
+        barrier_init(&bars->v_full[s], PrefillShape<D>::keys);
         barrier_init(&bars->k_empty[s], consumer_threads / 32);
         barrier_init(&bars->v_empty[s], consumer_threads / 32);
     }
-    barrier_init(&bars->q_full, q_loaders);
-    barrier_init(&bars->q_empty, consumer_threads / 32);
+    for (int s = 0; s < PrefillShape<D>::q_stages; s++) {
+        barrier_init(&bars->q_full[s], q_loaders);
+        barrier_init(&bars->q_empty[s], consumer_threads / 32);
+    }
 }
 
 /* Keys no row of the tile sees are not loaded. */
@@ -93,55 +100,102 @@ __device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32
     }
 }
 
-/* One block of one plane by cp.async; rows past the range become zeros. */
-template <typename T, int D, bool values>
-__device__ __forceinline__ void gather_block(const Item &item, const char *plane_base,
-                                             const attnd_heap_plane &plane, int32_t first,
-                                             uint32_t stage, uint32_t loader)
-{
-    constexpr int keys = PrefillShape<D>::keys, chunks = D / 8;
-    const T *base = reinterpret_cast<const T *>(plane_base);
-#pragma unroll 4
-    for (uint32_t at = loader; at < keys * chunks; at += kv_loaders) {
-        uint32_t r = at / chunks, c = at % chunks;
-        bool there = first + int32_t(r) < item.kv_end;
-        const T *from = base;
-        if (there)
-            from = kv_row<T>(item.run, item.live, item.entry, plane_base, plane, item.kv_head,
-                             first + int32_t(r)) +
-                   c * 8;
-        cp_async16(stage + place_in_block<D, values>(r, c), from, there ? 16 : 0);
+/* A loader warp's way through an item that is gathered by cp.async, 32 rows of one plane at a time:
+ * those of K, then those of V, block by block from the last to the first; the warps take turns. A
+ * lane finds one row, then all copy all rows, two at a time. */
+template <int D> struct Gather {
+    using Shape = PrefillShape<D>;
+    static constexpr int groups = Shape::keys / 32; /* a plane of a block */
+    int32_t block;
+    int32_t group; /* of K; of V from `groups` on */
+
+    __device__ __forceinline__ void advance(int32_t by)
+    {
+        group += by;
+        for (; group >= 2 * groups; group -= 2 * groups)
+            block--;
     }
-}
+
+    __device__ __forceinline__ int32_t token(const Item &item) const
+    {
+        return item.kv_begin + block * Shape::keys + group % groups * 32 +
+               int32_t(threadIdx.x % 32);
+    }
+
+    /* The page of this lane's row; 0 where there is none. */
+    __device__ __forceinline__ uint32_t page(const Item &item) const
+    {
+        const int32_t at = token(item);
+        if (block < 0 || at >= item.kv_end)
+            return 0;
+        const ActiveRun *run = item.run;
+        return page_checked(
+            run, item.live,
+            uint32_t(run->kv_pages[item.entry.page_begin + uint32_t(at) / run->page_size]));
+    }
+
+    __device__ __forceinline__ void copy(const Item &item, uint32_t page, uint32_t to) const
+    {
+        constexpr int chunks = D / 8;
+        const ActiveRun *run = item.run;
+        const bool values = group >= groups;
+        const attnd_heap_plane &plane = values ? run->v_plane : run->k_plane;
+        const uint32_t lane = threadIdx.x % 32;
+        const int32_t at = token(item), left = item.kv_end - at + int32_t(lane);
+        const uint64_t row = uint64_t(values ? run->v_base : run->k_base) +
+                             2 * (int64_t(page) * plane.stride_page +
+                                  int64_t(uint32_t(at) % run->page_size) * plane.stride_token +
+                                  int64_t(item.kv_head) * plane.stride_head);
+#pragma unroll 4
+        for (int i = 0; i < chunks; i++) {
+            const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
+            const uint64_t from = __shfl_sync(0xffffffffu, row, r);
+            const uint32_t in = group % groups * 32 + r;
+            cp_async16(
+                to + (values ? place_in_block<D, true>(in, c) : place_in_block<D, false>(in, c)),
+                reinterpret_cast<const char *>(from) + c * 16, int32_t(r) < left ? 16 : 0);
+        }
+    }
+};
 
 /* All blocks of an item by cp.async; @count: blocks moved so far, kept across items. */
-template <typename T, int D>
+template <int D>
 __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32_t v,
-                                            PrefillBarriers *bars, uint32_t *count, uint32_t loader)
+                                            PrefillBarriers<D> *bars, uint32_t *count,
+                                            uint32_t warp)
 {
     using Shape = PrefillShape<D>;
-    for (int32_t block = prefill_blocks<D>(item) - 1; block >= 0; block--, (*count)++) {
-        uint32_t stage = *count % prefill_stages, parity = *count / prefill_stages % 2;
-        int32_t first = item.kv_begin + block * Shape::keys;
-        barrier_wait(&bars->k_empty[stage], parity ^ 1);
-        gather_block<T, D, false>(item, item.run->k_base, item.run->k_plane, first,
-                                  k + stage * Shape::kv_bytes, loader);
-        barrier_arrive_copies(&bars->k_full[stage]);
-        barrier_wait(&bars->v_empty[stage], parity ^ 1);
-        gather_block<T, D, true>(item, item.run->v_base, item.run->v_plane, first,
-                                 v + stage * Shape::kv_bytes, loader);
-        barrier_arrive_copies(&bars->v_full[stage]);
+    const int32_t blocks = prefill_blocks<D>(item);
+    Gather<D> at = {blocks - 1, int32_t(warp)};
+    uint32_t page = at.page(item);
+    while (at.block >= 0) {
+        const uint32_t number = *count + uint32_t(blocks - 1 - at.block);
+        const uint32_t stage = number % Shape::stages, parity = number / Shape::stages % 2;
+        const bool values = at.group >= Gather<D>::groups;
+        Gather<D> next = at;
+        next.advance(loader_warps);
+        const uint32_t page_next = next.page(item); /* long before it is needed */
+        barrier_wait(values ? &bars->v_empty[stage] : &bars->k_empty[stage], parity ^ 1);
+        at.copy(item, page, (values ? v : k) + stage * Shape::kv_bytes);
+        barrier_arrive_copies(values ? &bars->v_full[stage] : &bars->k_full[stage]);
+        at = next;
+        page = page_next;
     }
+    *count += uint32_t(blocks);
 }
 
-/* The page a box of a block lies in; past the range one that is not there: zeros. */
+/* The page a box of a block lies in; past the range one that is not there: zeros. Pages of V are
+ * checked, those of K are the same: V's warp has one lane that arrives for all of a block, so the
+ * run has failed before a consumer sees the block. */
+template <bool values>
 __device__ __forceinline__ uint32_t box_page(const Item &item, const int32_t *pages, int32_t token)
 {
-    uint32_t limit = item.run->pages;
+    const ActiveRun *run = item.run;
+    const uint32_t limit = run->pages;
     if (token < item.kv_begin || token >= item.kv_end)
         return limit;
-    uint32_t page = uint32_t(pages[uint32_t(token) / item.run->page_size]);
-    return page < limit ? page : 0;
+    const uint32_t page = uint32_t(pages[uint32_t(token) / run->page_size]);
+    return values ? page_checked(run, item.live, page) : page < limit ? page : 0;
 }
 
 /* One plane of an item by TMA, a box a lane. What a
@@ -164,20 +218,20 @@ __device__ __forceinline__ void box_item(const Item &item, const TensorMap *map,
     const int32_t *pages = run->kv_pages + item.entry.page_begin;
     int32_t blocks = prefill_blocks<D>(item);
     int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(chunk * rows);
-    uint32_t page = mine && blocks ? box_page(item, pages, token) : 0;
+    uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
 
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
     for (int32_t block = blocks - 1; block >= 0; block--, (*count)++) {
-        uint32_t stage = *count % prefill_stages, parity = *count / prefill_stages % 2;
+        uint32_t stage = *count % Shape::stages, parity = *count / Shape::stages % 2;
         int32_t inside = int32_t(uint32_t(token) % page_size);
         uint32_t here = page;
         token -= Shape::keys;
         if (mine && block) /* the next one's, long before it is needed */
-            page = box_page(item, pages, token);
+            page = box_page<values>(item, pages, token);
         barrier_wait(&empty[stage], parity ^ 1);
         if (lane == 0 && part == 0) {
             barrier_expect(&full[stage], Shape::kv_bytes);
-            barrier_arrive(&full[stage], kv_loaders - 1);
+            barrier_arrive(&full[stage], Shape::keys - 1);
         }
         __syncwarp();
         if (mine)
@@ -187,31 +241,31 @@ __device__ __forceinline__ void box_item(const Item &item, const TensorMap *map,
 }
 
 /* A loader warp's place. */
-struct Loader {
+template <int D> struct Loader {
     uint32_t shared; /* of the tile buffer */
-    PrefillBarriers *bars;
+    PrefillBarriers<D> *bars;
     uint32_t count, q_count; /* blocks and Q tiles so far */
     uint32_t thread;         /* 0..kv_loaders; the last q_loaders of them load Q */
 };
 
 template <typename T, int D>
-__device__ __forceinline__ void prefill_load(const Item &item, Loader *loader)
+__device__ __forceinline__ void prefill_load(const Item &item, Loader<D> *loader)
 {
     using Shape = PrefillShape<D>;
-    const uint32_t k = loader->shared + Shape::q_bytes;
-    const uint32_t v = k + prefill_stages * Shape::kv_bytes;
+    const uint32_t k = loader->shared + Shape::k_offset, v = loader->shared + Shape::v_offset;
     constexpr uint32_t q_first = kv_loaders - q_loaders;
+    PrefillBarriers<D> *bars = loader->bars;
     if (loader->thread >= q_first) {
-        barrier_wait(&loader->bars->q_empty, loader->q_count % 2 ^ 1);
-        load_q<T, D>(item, loader->shared, loader->thread - q_first);
-        barrier_arrive_copies(&loader->bars->q_full);
+        const uint32_t stage = loader->q_count % Shape::q_stages;
+        barrier_wait(&bars->q_empty[stage], loader->q_count / Shape::q_stages % 2 ^ 1);
+        load_q<T, D>(item, loader->shared + stage * Shape::q_bytes, loader->thread - q_first);
+        barrier_arrive_copies(&bars->q_full[stage]);
         loader->q_count++;
     }
-    PrefillBarriers *bars = loader->bars;
     const uint32_t warp = loader->thread / 32;
     /* Maps are read where they lie in global memory, not from the copy of the run. */
     if (!item.run->box_rows)
-        gather_item<T, D>(item, k, v, bars, &loader->count, loader->thread);
+        gather_item<D>(item, k, v, bars, &loader->count, warp);
     else if (warp == 1)
         box_item<T, D, true>(item, &item.maps->v_map, v, bars->v_full, bars->v_empty,
                              &loader->count, 0, 1);

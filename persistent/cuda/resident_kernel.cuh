@@ -18,9 +18,9 @@
 namespace attnd
 {
 
-struct WorkerShared {
+template <int D> struct WorkerShared {
     Turns turns;
-    PrefillBarriers bars;
+    PrefillBarriers<D> bars;
     uint32_t last; /* this CTA arrived last at a merge */
 };
 
@@ -31,24 +31,44 @@ constexpr uint32_t tile_bytes =
                                                            : decode_shared_bytes<D>;
 
 /* What a consumer warp keeps from turn to turn. */
-struct Consumer {
-    WorkerShared *shared;
+template <int D> struct Consumer {
+    WorkerShared<D> *shared;
     char *buffer;
     DecodeRing ring;
     uint32_t blocks, q_tiles; /* prefill: used so far */
 };
 
+/* Prefill turns from @number on, one after the other; the scores of a turn's first keys are
+ * computed with the last products of the one before, if that is there in time. Return: the last
+ * one's number. All consumers. */
 template <typename T, int D>
-__device__ __forceinline__ void attend(Consumer *self, const Turn *turn, uint32_t number)
+__device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, Turn *turn, uint32_t number)
+{
+    WorkerShared<D> *shared = self->shared;
+    Prefill<T, D> prefill(&shared->bars, shared_address(self->buffer), self->blocks, self->q_tiles);
+    for (;; number++) {
+        const Item &item = turn->item;
+        Turn *next = prefill.compute(item, &shared->turns, number);
+        if (item.tile.partial != ATTND_NONE)
+            merge_arrive<T, D>(item, &shared->last);
+        turn_leave(&shared->turns, number);
+        if (!next)
+            break;
+        turn = next;
+        if (consumer_thread() == 0)
+            turn->begin_ns = clock_ns();
+    }
+    self->blocks = prefill.count;
+    self->q_tiles = prefill.q_count;
+    return number;
+}
+
+template <typename T, int D>
+__device__ __forceinline__ void attend(Consumer<D> *self, const Turn *turn, uint32_t number)
 {
     const Item &item = turn->item;
     const uint32_t warp = consumer_thread() / 32;
-    if (turn->path == path_prefill) {
-        const uint32_t first = warp / 4 * 64; /* rows of this warpgroup */
-        if (!prefill_consume<T, D>(item, shared_address(self->buffer), &self->shared->bars,
-                                   &self->blocks, &self->q_tiles))
-            attend_naive<T, D>(item, first + warp % 4, min(first + 64, item.packed_rows), 4);
-    } else if (turn->path == path_naive) {
+    if (turn->path == path_naive) {
         attend_naive<T, D>(item, warp, item.packed_rows, consumer_threads / 32);
     } else {
         Turns *turns = &self->shared->turns;
@@ -67,10 +87,10 @@ __device__ __forceinline__ void attend(Consumer *self, const Turn *turn, uint32_
 }
 
 template <typename T, int D>
-__device__ __forceinline__ void consume(WorkerShared *shared, char *buffer)
+__device__ __forceinline__ void consume(WorkerShared<D> *shared, char *buffer)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    Consumer self = {shared, buffer, {}, 0, 0};
+    Consumer<D> self = {shared, buffer, {}, 0, 0};
     Path before = path_skip;
     if (consumer_thread() >= 128)
         products_end(1);
@@ -86,6 +106,10 @@ __device__ __forceinline__ void consume(WorkerShared *shared, char *buffer)
         if (path == path_decode && before == path_prefill)
             consumers_sync(); /* the other warpgroup may still read Q, K and V */
         before = path;
+        if (path == path_prefill) {
+            number = attend_prefill<T, D>(&self, turn, number); /* has left its turns */
+            continue;
+        }
         if (path == path_append)
             append_item<T>(turn->item.run, turn->item.live, turn->index);
         else if (path != path_skip)
@@ -97,10 +121,10 @@ __device__ __forceinline__ void consume(WorkerShared *shared, char *buffer)
 }
 
 template <typename T, int D>
-__device__ __forceinline__ void load(WorkerShared *shared, char *buffer)
+__device__ __forceinline__ void load(WorkerShared<D> *shared, char *buffer)
 {
     const uint32_t thread = threadIdx.x - 32;
-    Loader loader = {shared_address(buffer), &shared->bars, 0, 0, thread};
+    Loader<D> loader = {shared_address(buffer), &shared->bars, 0, 0, thread};
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
         const Turn *turn = turn_wait(&shared->turns, number);
@@ -124,7 +148,7 @@ template <typename T, int D>
 __global__ void __launch_bounds__(resident_threads, 1)
     resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker)
 {
-    __shared__ WorkerShared shared;
+    __shared__ WorkerShared<D> shared;
     extern __shared__ __align__(1024) char buffer[];
     if (threadIdx.x < sizeof(Settings) / 4)
         reinterpret_cast<uint32_t *>(&shared.turns.settings)[threadIdx.x] =

@@ -8,14 +8,18 @@
  * one issues its products while the other computes exponentials (both: FlashAttention-3,
  * arXiv 2407.08608).
  *
- * Shared memory: Q [panel][128 rows][64], K [stage][panel][keys][64], V [stage][16
+ * Where one item ends and the next is there, the products of the last block of the one go out with
+ * the first of the other, so that tensor cores work while results are stored.
+ *
+ * Shared memory: Q [stage][panel][128 rows][64], K [stage][panel][keys][64], V [stage][16
  * tokens][panel][64], all 128-byte swizzled. load_prefill.cuh fills it, ahead of the consumers and
- * across items.
+ * across items. A warp's rows of o pass through its rows of Q on their way out.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH
 #define ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH
 
 #include "persistent/cuda/load_prefill.cuh"
+#include "persistent/cuda/tile_naive.cuh"
 #include "persistent/cuda/wgmma.cuh"
 
 namespace attnd
@@ -52,39 +56,41 @@ __device__ __forceinline__ bool group_any(bool flag, uint32_t group)
     return any;
 }
 
-/* q, k, v: descriptors of an operand's first element. */
+/* The same in all lanes, and known to be: the result of a reduction lies in a uniform register, and
+ * so does what is computed from it. Descriptors are wanted there. */
+__device__ __forceinline__ uint32_t uniform(uint32_t value)
+{
+    return __reduce_or_sync(0xffffffffu, value);
+}
+
+/* q, k, v: shared memory of an operand's first element. */
 template <typename T, int D>
-__device__ __forceinline__ void issue_scores(float (&s)[PrefillShape<D>::keys / 2], uint64_t q,
-                                             uint64_t k)
+__device__ __forceinline__ void issue_scores(float (&s)[PrefillShape<D>::keys / 2], uint32_t q,
+                                             uint32_t k)
 {
     using Shape = PrefillShape<D>;
+    const Descriptor<0, 1024> q_at(uniform(q)), k_at(uniform(k));
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
-        uint32_t panel = step / 4, inside = step % 4 * 32;
-        Wgmma<T, Shape::keys>::scores(s, q + (panel * (prefill_rows * 128) + inside) / 16,
-                                      k + (panel * (Shape::keys * 128) + inside) / 16, step > 0);
+        const uint32_t panel = step / 4, inside = step % 4 * 32;
+        Wgmma<T, Shape::keys>::scores(s, q_at.at(panel * (prefill_rows * 128) + inside),
+                                      k_at.at(panel * (Shape::keys * 128) + inside), step > 0);
     }
 }
 
 template <typename T, int D>
 __device__ __forceinline__ void
-issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4], uint64_t v)
+issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4], uint32_t v)
 {
     using Shape = PrefillShape<D>;
+    const Descriptor<2048, 1024> v_at(uniform(v));
 #pragma unroll
     for (int part = 0; part < Shape::out_parts; part++)
 #pragma unroll
         for (int step = 0; step < Shape::keys / 16; step++)
             Wgmma<T, Shape::out_columns>::values(
                 state.o[part], &p[step * 4],
-                v + (part * (Shape::out_columns / 64) * 2048 + step * Shape::v_chunk_bytes) / 16,
-                1);
-}
-
-/* The same in all lanes, and known to be. */
-__device__ __forceinline__ uint32_t uniform(uint32_t value)
-{
-    return __shfl_sync(0xffffffffu, value, 0);
+                v_at.at(part * (Shape::out_columns / 64) * 2048 + step * Shape::v_chunk_bytes), 1);
 }
 
 /* Scores to probabilities: moves the maxima, sums. fade: what o must be scaled by. Without a mask a
@@ -170,213 +176,377 @@ template <int D> __device__ __forceinline__ void zero_tail(uint32_t v, int32_t r
     }
 }
 
-/* Writes o and lse, or the partial. */
+/* Four 8x8 matrices of a warp's accumulators, packed, as rows in shared memory. */
+__device__ __forceinline__ void stmatrix4(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                          uint32_t d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared16(uint32_t address)
+{
+    uint4 value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+
+/* Where packed row @r of an item's o begins. */
+template <typename T> __device__ __forceinline__ T *o_row(const Item &item, uint32_t r)
+{
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
+    uint32_t token = r / plan.group, head = item.kv_head * plan.group + r - token * plan.group;
+    return reinterpret_cast<T *>(run->o) +
+           (int64_t(item.tile.row_begin) + token) * plan.o_stride_row + head * plan.o_stride_head;
+}
+
+/* Writes o through the warp's 16 rows of Q, so that it goes out in lines. @q: the tile's Q; @row:
+ * the first of the rows. */
 template <typename T, int D>
-__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state,
-                                           uint32_t first_row, float scale)
+__device__ __forceinline__ void store_lines(const Item &item, const RowState<D> &state,
+                                            const float (&inverse)[2], uint32_t q, uint32_t row)
+{
+    using Shape = PrefillShape<D>;
+    constexpr uint32_t chunks = D / 8, panel_bytes = prefill_rows * 128;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t at = q + (row + lane % 16) * 128, half = lane / 16; /* this lane's matrix row */
+#pragma unroll
+    for (uint32_t c = 0; c < chunks; c += 2) { /* 16 dims */
+        const float *o = state.o[c * 8 / Shape::out_columns] + c * 8 % Shape::out_columns / 2;
+        stmatrix4(at + c / 8 * panel_bytes + (((c + half) % 8 ^ lane % 8) << 4),
+                  Pack<T>::pair(o[0] * inverse[0], o[1] * inverse[0]),
+                  Pack<T>::pair(o[2] * inverse[1], o[3] * inverse[1]),
+                  Pack<T>::pair(o[4] * inverse[0], o[5] * inverse[0]),
+                  Pack<T>::pair(o[6] * inverse[1], o[7] * inverse[1]));
+    }
+    const uint64_t to = uint64_t(o_row<T>(item, row + lane % 16)); /* of this lane's row */
+    __syncwarp();
+#pragma unroll 4
+    for (uint32_t i = lane; i < 16 * chunks; i += 32) {
+        const uint32_t r = i / chunks, c = i % chunks;
+        const uint64_t line = __shfl_sync(0xffffffffu, to, r);
+        const uint4 value =
+            load_shared16(q + c / 8 * panel_bytes + (row + r) * 128 + ((c % 8 ^ r % 8) << 4));
+        if (row + r < item.packed_rows)
+            reinterpret_cast<uint4 *>(line)[c] = value;
+    }
+    __syncwarp();
+}
+
+/* Writes the partial, or o where it is not aligned, from the registers. */
+template <typename T, int D>
+__device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> &state,
+                                            const float (&inverse)[2], uint32_t first_row)
 {
     using Shape = PrefillShape<D>;
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
     const bool partial = item.tile.partial != ATTND_NONE;
-    const bool words =
-        (uint64_t(run->o) | uint64_t(plan.o_stride_row) * 2 | uint64_t(plan.o_stride_head) * 2) %
-            4 ==
-        0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        uint32_t r = first_row + half * 8;
+        const uint32_t r = first_row + half * 8, c = threadIdx.x % 4 * 2;
         if (r >= item.packed_rows)
             continue;
-        uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
-        const bool sees = state.end[half] > item.kv_begin;
-        const float l = sum_stored(state.l[half], sees, partial), m = state.m[half] * scale;
-        float inverse = partial ? 1.0f : l == 0.0f ? 0.0f : 1.0f / l;
-        int64_t row = int64_t(item.tile.row_begin) + token;
-        uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
-        T *out = reinterpret_cast<T *>(run->o) + row * plan.o_stride_row +
-                 int64_t(head) * plan.o_stride_head;
-        float *wide = run->outputs + at * D;
+        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        T *out = o_row<T>(item, r) + c;
+        float *wide =
+            run->outputs + (uint64_t(item.tile.partial + token) * plan.heads_q + head) * D + c;
 #pragma unroll
         for (int part = 0; part < Shape::out_parts; part++)
 #pragma unroll
             for (int j = 0; j < Shape::out_columns / 8; j++) {
-                uint32_t d = part * Shape::out_columns + j * 8 + threadIdx.x % 4 * 2;
-                float a = state.o[part][j * 4 + half * 2] * inverse;
-                float b = state.o[part][j * 4 + half * 2 + 1] * inverse;
+                const uint32_t d = part * Shape::out_columns + j * 8;
+                float a = state.o[part][j * 4 + half * 2] * inverse[half];
+                float b = state.o[part][j * 4 + half * 2 + 1] * inverse[half];
                 if (partial) {
                     *reinterpret_cast<float2 *>(wide + d) = make_float2(a, b);
-                } else if (words) {
-                    *reinterpret_cast<uint32_t *>(out + d) = Pack<T>::pair(a, b);
                 } else {
                     out[d] = from_float<T>(a);
                     out[d + 1] = from_float<T>(b);
                 }
             }
-        if (threadIdx.x % 4)
-            continue;
-        if (partial) {
-            run->states[at * 2] = sees ? m : -INFINITY;
-            run->states[at * 2 + 1] = l;
-        } else if (run->lse) {
-            run->lse[row * plan.lse_stride_row + int64_t(head) * plan.lse_stride_head] =
-                lse_of(plan, m, l);
-        }
     }
 }
 
-/* What a warpgroup carries from block to block besides its rows. */
-struct PrefillCursor {
-    PrefillBarriers *bars;
-    uint64_t q, k, v; /* descriptors: this group's Q, stage 0 of K and of V */
-    uint32_t count;   /* blocks of K used so far, across items; V is one behind in the loop */
-    uint32_t group;
-    bool gathered; /* K and V come by cp.async: a fence before wgmma reads them */
-};
-
-__device__ __forceinline__ uint32_t stage_of(uint32_t count)
-{
-    return count % prefill_stages;
-}
-
-__device__ __forceinline__ uint32_t parity_of(uint32_t count)
-{
-    return count / prefill_stages % 2;
-}
-
-/* QK of the next block, PV of this one, softmax of the next. */
-template <typename T, int D, bool masked>
-__device__ __forceinline__ void
-prefill_step(PrefillCursor &at, RowState<D> &state, float (&s)[PrefillShape<D>::keys / 2],
-             uint32_t (&p)[PrefillShape<D>::keys / 4], float scale, int32_t first)
-{
-    using Shape = PrefillShape<D>;
-    const uint32_t now = stage_of(at.count), now_parity = parity_of(at.count);
-    at.count++;
-    const uint32_t next = stage_of(at.count), next_parity = parity_of(at.count);
-    float fade[2];
-
-    barrier_wait(&at.bars->k_full[next], next_parity);
-    if (at.gathered)
-        fence_proxy_async();
-    products_begin(at.group);
-    wgmma_fence();
-    issue_scores<T, D>(s, at.q, at.k + next * (Shape::kv_bytes / 16));
-    wgmma_commit();
-    barrier_wait(&at.bars->v_full[now], now_parity);
-    if (at.gathered)
-        fence_proxy_async();
-    wgmma_fence();
-    issue_values<T, D>(state, p, at.v + now * (Shape::kv_bytes / 16));
-    wgmma_commit();
-    products_end(at.group);
-    wgmma_wait<1>();
-    barrier_arrive_warp(&at.bars->k_empty[next]);
-    softmax_block<D, masked>(state, s, scale, first, fade);
-    wgmma_wait<0>();
-    barrier_arrive_warp(&at.bars->v_empty[now]);
-    pack_p<T, D>(p, s);
-    scale_o<D>(state, fade);
-}
-
-/* One item, by both consumer warpgroups. Return: false if a result of this group's rows is not
- * finite; the caller then takes the naive way for them, because a product with a zero probability
- * cannot hide a NaN that the row does not see. */
+/* Writes o and lse, or the partial. @q: shared memory of the item's Q, which nobody reads any more;
+ * @first_row: this thread's. */
 template <typename T, int D>
-__device__ __forceinline__ bool prefill_consume(const Item &item, uint32_t shared,
-                                                PrefillBarriers *bars, uint32_t *count,
-                                                uint32_t *q_count)
+__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
+                                           uint32_t first_row, float scale)
 {
-    using Shape = PrefillShape<D>;
-    const attnd_plan_head &plan = item.run->plan;
-    const uint32_t group = uniform(consumer_thread() / 128), warp = consumer_thread() / 32 % 4;
-    const uint32_t first_row = group * 64 + warp * 16 + threadIdx.x % 32 / 4;
-    const float scale = plan.sm_scale * 1.44269504088896f;
-    const uint32_t k = shared + Shape::q_bytes, v = k + prefill_stages * Shape::kv_bytes;
-    PrefillCursor at = {bars,
-                        descriptor(uniform(shared + group * (64 * 128)), 0, 1024),
-                        descriptor(uniform(k), 0, 1024),
-                        descriptor(uniform(v), 2048, 1024),
-                        uniform(*count),
-                        group,
-                        item.run->box_rows == 0};
-    RowState<D> state = {};
-    float s[Shape::keys / 2], fade[2];
-    uint32_t p[Shape::keys / 4];
-
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
+    const bool partial = item.tile.partial != ATTND_NONE;
+    float inverse[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        uint32_t r = first_row + half * 8;
-        state.m[half] = -INFINITY;
-        state.end[half] = r < item.packed_rows
-                              ? visible_end(item, item.tile.row_begin + r / plan.group)
-                              : item.kv_begin;
+        const uint32_t r = first_row + half * 8;
+        const bool sees = state.end[half] > item.kv_begin;
+        const float l = sum_stored(state.l[half], sees, partial), m = state.m[half] * scale;
+        inverse[half] = partial ? 1.0f : l == 0.0f ? 0.0f : __fdividef(1.0f, l);
+        if (threadIdx.x % 4 || r >= item.packed_rows)
+            continue;
+        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
+        if (partial)
+            *reinterpret_cast<float2 *>(run->states + at * 2) =
+                make_float2(sees ? m : -INFINITY, l);
+        else if (run->lse)
+            run->lse[(int64_t(item.tile.row_begin) + token) * plan.lse_stride_row +
+                     head * plan.lse_stride_head] = lse_of(plan, m, l);
     }
-    /* Blocks below this one need no mask in any row of the tile. */
-    const int32_t free_end =
-        item.packed_rows < prefill_rows ? item.kv_begin : visible_end(item, item.tile.row_begin);
-    int32_t blocks = prefill_blocks<D>(item);
-    int32_t first = item.kv_begin + (blocks - 1) * Shape::keys; /* key of the block in hand */
+    const uint64_t bits = uint64_t(run->o) | uint64_t(plan.o_stride_row | plan.o_stride_head) * 2;
+    if (D < 256 && !partial && bits % 16 == 0) /* 256: Q is wanted back, and registers are short */
+        store_lines<T, D>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
+    else
+        store_pairs<T, D>(item, state, inverse, first_row);
+}
 
-    barrier_wait(&bars->q_full, *q_count % 2);
-    (*q_count)++;
-    fence_proxy_async(); /* Q came by cp.async */
-    if (blocks > 0) {
-        barrier_wait(&bars->k_full[stage_of(at.count)], parity_of(at.count));
-        if (at.gathered)
+/* A warpgroup's way through prefill items. */
+template <typename T, int D> struct Prefill {
+    using Shape = PrefillShape<D>;
+    static constexpr bool overlaps = Shape::q_stages > 1; /* from item to item */
+    PrefillBarriers<D> *bars;
+    uint32_t shared;
+    uint32_t count;   /* blocks of K used so far, across items; V is one behind in the loop */
+    uint32_t q_count; /* Q tiles likewise */
+    uint32_t group;
+    bool gathered; /* K and V of this item come by cp.async: a fence before wgmma reads them */
+    bool ahead;    /* s holds the scores of the item's first block */
+    RowState<D> state;
+    float s[Shape::keys / 2];
+    uint32_t p[Shape::keys / 4];
+
+    __device__ __forceinline__ Prefill(PrefillBarriers<D> *bars_, uint32_t shared_, uint32_t count_,
+                                       uint32_t q_count_)
+        : bars(bars_), shared(shared_), count(uniform(count_)), q_count(uniform(q_count_)),
+          ahead(false)
+    {
+        group = uniform(consumer_thread() / 128);
+    }
+
+    __device__ __forceinline__ uint32_t q_stage() const
+    {
+        return q_count % Shape::q_stages;
+    }
+
+    __device__ __forceinline__ void wait_q() const
+    {
+        barrier_wait(&bars->q_full[q_stage()], q_count / Shape::q_stages % 2);
+        fence_proxy_async(); /* Q came by cp.async */
+    }
+
+    __device__ __forceinline__ void wait_kv(uint64_t *full, uint32_t number) const
+    {
+        barrier_wait(&full[number % Shape::stages], number / Shape::stages % 2);
+        if (gathered)
             fence_proxy_async();
+    }
+
+    /* The products of Q with K block @count into s, and of p with V block @number. */
+    __device__ __forceinline__ void issue_k()
+    {
+        issue_scores<T, D>(s, shared + q_stage() * Shape::q_bytes + group * (64 * 128),
+                           shared + Shape::k_offset + count % Shape::stages * Shape::kv_bytes);
+        wgmma_commit();
+    }
+
+    __device__ __forceinline__ void issue_v(uint32_t number)
+    {
+        issue_values<T, D>(state, p,
+                           shared + Shape::v_offset + number % Shape::stages * Shape::kv_bytes);
+        wgmma_commit();
+    }
+
+    __device__ __forceinline__ void leave_k(uint32_t number) const
+    {
+        barrier_arrive_warp(&bars->k_empty[number % Shape::stages]);
+    }
+
+    __device__ __forceinline__ void leave_v(uint32_t number) const
+    {
+        barrier_arrive_warp(&bars->v_empty[number % Shape::stages]);
+    }
+
+    /* QK of the next block, PV of this one, softmax of the next. */
+    template <bool masked> __device__ __forceinline__ void step(float scale, int32_t first)
+    {
+        const uint32_t now = count++;
+        float fade[2];
+        wait_kv(bars->k_full, count);
         products_begin(group);
         wgmma_fence();
-        issue_scores<T, D>(s, at.q, at.k + stage_of(at.count) * (Shape::kv_bytes / 16));
-        wgmma_commit();
+        issue_k();
+        wait_kv(bars->v_full, now);
+        wgmma_fence();
+        issue_v(now);
+        products_end(group);
+        wgmma_wait<1>();
+        leave_k(count);
+        softmax_block<D, masked>(state, s, scale, first, fade);
+        wgmma_wait<0>();
+        leave_v(now);
+        pack_p<T, D>(p, s);
+        scale_o<D>(state, fade);
+    }
+
+    /* Scores of the first block, if the item before did not bring them. */
+    __device__ __forceinline__ void begin()
+    {
+        wait_kv(bars->k_full, count);
+        products_begin(group);
+        wgmma_fence();
+        issue_k();
         products_end(group);
         wgmma_wait<0>();
-        barrier_arrive_warp(&bars->k_empty[stage_of(at.count)]);
+        leave_k(count);
+    }
+
+    /* The next turn if it is there, in all warps of the group alike, and its products may go with
+     * the last of @item. */
+    __device__ __forceinline__ Turn *next_turn(const Item &item, Turns *turns, uint32_t number)
+    {
+        if (item.tile.partial != ATTND_NONE)
+            return nullptr;
+        Turn *next = turn_peek(turns, number + 1);
+        bool fits = next && next->path == path_prefill && prefill_blocks<D>(next->item) > 0;
+        return group_any(!fits, group) ? nullptr : next;
+    }
+
+    /* PV of the last block; with it QK of the first one of @next, if there is one. */
+    __device__ __forceinline__ void end(const Turn *next)
+    {
+        const uint32_t now = count++;
+        wait_kv(bars->v_full, now);
+        if (overlaps && next) {
+            q_count++;
+            gathered = next->item.run->box_rows == 0;
+            wait_q();
+            wait_kv(bars->k_full, count);
+            products_begin(group);
+            wgmma_fence();
+            issue_v(now);
+            issue_k();
+            products_end(group);
+            wgmma_wait<0>();
+        } else {
+            wgmma_fence();
+            issue_v(now);
+            wgmma_wait<0>();
+        }
+        leave_v(now);
+    }
+
+    /* False in all threads of the group if a result is not finite: the rows then go the naive way,
+     * because a product with a zero probability cannot hide a NaN that the row does not see. */
+    __device__ __forceinline__ bool finite() const
+    {
+        float probe = state.l[0] + state.l[1];
+#pragma unroll
+        for (int part = 0; part < Shape::out_parts; part++)
+#pragma unroll
+            for (int i = 0; i < Shape::out_columns / 2; i++)
+                probe = fmaf(state.o[part][i], 0.0f, probe);
+        return !group_any(!isfinite(probe), group);
+    }
+
+    /* The rows of @item this thread owns, from @first_row on. */
+    __device__ __forceinline__ void begin_rows(const Item &item, uint32_t first_row)
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t r = first_row + half * 8;
+            state.m[half] = -INFINITY;
+            state.l[half] = 0.0f;
+            state.end[half] =
+                r < item.packed_rows
+                    ? visible_end(item, item.tile.row_begin + r / item.run->plan.group)
+                    : item.kv_begin;
+        }
+#pragma unroll
+        for (int part = 0; part < Shape::out_parts; part++)
+#pragma unroll
+            for (int i = 0; i < Shape::out_columns / 2; i++)
+                state.o[part][i] = 0.0f;
+    }
+
+    /* All blocks of @item but for the last products. */
+    __device__ __forceinline__ void blocks_of(const Item &item, int32_t blocks, float scale)
+    {
+        /* Blocks below this one need no mask in any row of the tile. */
+        const int32_t free_end = item.packed_rows < prefill_rows
+                                     ? item.kv_begin
+                                     : visible_end(item, item.tile.row_begin);
+        int32_t first = item.kv_begin + (blocks - 1) * Shape::keys; /* of the block in hand */
+        float fade[2];
         softmax_block<D, true>(state, s, scale, first, fade);
         pack_p<T, D>(p, s);
-        barrier_wait(&bars->v_full[stage_of(at.count)], parity_of(at.count));
-        zero_tail<D>(v + stage_of(at.count) * Shape::kv_bytes, item.kv_end - first);
+        wait_kv(bars->v_full, count);
+        zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::kv_bytes,
+                     item.kv_end - first);
         for (; first > item.kv_begin && first > free_end;) {
             first -= Shape::keys;
-            prefill_step<T, D, true>(at, state, s, p, scale, first);
+            step<true>(scale, first);
         }
         while (first > item.kv_begin) {
             first -= Shape::keys;
-            prefill_step<T, D, false>(at, state, s, p, scale, first);
+            step<false>(scale, first);
         }
     }
-    barrier_arrive_warp(&bars->q_empty);
-    if (blocks > 0) {
-        const uint32_t now = stage_of(at.count);
-        barrier_wait(&bars->v_full[now], parity_of(at.count));
-        if (at.gathered)
-            fence_proxy_async();
-        wgmma_fence();
-        issue_values<T, D>(state, p, at.v + now * (Shape::kv_bytes / 16));
-        wgmma_commit();
-        wgmma_wait<0>();
-        barrier_arrive_warp(&bars->v_empty[now]);
-        at.count++;
-    }
-    *count = at.count;
 
-    float probe = 0.0f;
+    /* One item, by both consumer warpgroups. Return: the next turn, if it has been begun. */
+    __device__ __forceinline__ Turn *compute(const Item &item, Turns *turns, uint32_t number)
+    {
+        const uint32_t warp = consumer_thread() / 32 % 4;
+        const uint32_t first_row = group * 64 + warp * 16 + threadIdx.x % 32 / 4;
+        const float scale = item.run->plan.sm_scale * 1.44269504088896f;
+        const int32_t blocks = prefill_blocks<D>(item);
+        Turn *next = nullptr;
+
+        begin_rows(item, first_row);
+        if (!overlaps || !ahead) {
+            gathered = item.run->box_rows == 0;
+            wait_q();
+            if (blocks > 0)
+                begin();
+        }
+        const uint32_t q_here = q_stage();
+        if (blocks > 0) {
+            blocks_of(item, blocks, scale);
+            if (overlaps)
+                next = next_turn(item, turns, number);
+            end(next);
+        }
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 1);
-        state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
-        probe += state.l[half];
+        for (int half = 0; half < 2; half++) {
+            state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 1);
+            state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
+        }
+        if (finite()) {
+            store_rows<T, D>(item, state, shared + q_here * Shape::q_bytes, first_row, scale);
+        } else {
+            const uint32_t rows = group * 64;
+            attend_naive<T, D>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
+            if (overlaps && next) { /* a call keeps no accumulators: once more, out of turn */
+                wgmma_fence();
+                issue_k();
+                wgmma_wait<0>();
+            }
+        }
+        if (overlaps && next)
+            leave_k(count);
+        else
+            q_count++;
+        barrier_arrive_warp(&bars->q_empty[q_here]);
+        ahead = next != nullptr;
+        return next;
     }
-#pragma unroll
-    for (int part = 0; part < Shape::out_parts; part++)
-#pragma unroll
-        for (int i = 0; i < Shape::out_columns / 2; i++)
-            probe = fmaf(state.o[part][i], 0.0f, probe);
-    if (group_any(!isfinite(probe), group))
-        return false;
-    store_rows<T, D>(item, state, first_row, scale);
-    return true;
-}
+};
 
 } // namespace attnd
 

@@ -12,14 +12,23 @@
 namespace attnd
 {
 
-/* Shared-memory matrix descriptor, 128-byte swizzle. The pattern must start on 1024 bytes. Steps
- * inside an operand are added to a descriptor (bytes / 16), so that its parts stay uniform. */
-__device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t leading_bytes,
-                                               uint32_t stride_bytes)
-{
-    return uint64_t((address & 0x3ffff) >> 4) | uint64_t(leading_bytes >> 4) << 16 |
-           uint64_t(stride_bytes >> 4) << 32 | uint64_t(1) << 62;
-}
+/* Shared-memory matrix descriptors, 128-byte swizzle: the low word holds the address, in 16 bytes,
+ * and the leading dimension, the high one the stride and the swizzle. The pattern must start on
+ * 1024 bytes. Steps inside an operand are added to the low word (bytes / 16), so that a kernel
+ * computes one word an operand, and that in a uniform register. */
+template <uint32_t leading_bytes, uint32_t stride_bytes> struct Descriptor {
+    uint32_t low;
+
+    __device__ __forceinline__ explicit Descriptor(uint32_t address)
+        : low((address & 0x3ffff) >> 4 | leading_bytes >> 4 << 16)
+    {
+    }
+
+    __device__ __forceinline__ uint64_t at(uint32_t bytes) const
+    {
+        return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | (low + bytes / 16);
+    }
+};
 
 __device__ __forceinline__ void wgmma_fence()
 {

@@ -14,7 +14,7 @@
  */
 #define ATTND_TILE_MEMORY_ROWS 16u
 
-/* A split aims at tiles of 1/this of a worker's share of the batch... */
+/* A split aims at tiles of a worker's share of the batch, at finest of 1/this of it... */
 #define ATTND_SPLIT_TILES_PER_WORKER 4u
 /* ...but no part of a split is shorter than this: partials and their merge must stay cheap. */
 #define ATTND_SPLIT_KEYS_MIN 128u

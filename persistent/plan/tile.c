@@ -16,12 +16,13 @@
 
 /* Unsplit is good enough when it is at most 1/8 slower than perfect. */
 #define BALANCE_SLACK 1.125
+/* A finer split must end by this much earlier. */
+#define SPLIT_GAIN 0.95
 
 struct batch_blocks {
     uint32_t tokens; /* rows of a full one */
     uint32_t count;
     double cost; /* of one KV head; double: the sum of many long blocks may exceed 64 bits */
-    uint64_t cost_max;
 };
 
 static uint64_t tile_cost(uint32_t keys, uint32_t packed_rows)
@@ -63,7 +64,6 @@ static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_bloc
             .cost = cost,
         };
         blocks->cost += (double)cost;
-        blocks->cost_max = cost > blocks->cost_max ? cost : blocks->cost_max;
         row += count;
     }
 }
@@ -88,39 +88,86 @@ static struct batch_blocks cut_batch(struct attnd_plan *plan)
     return blocks;
 }
 
-/* The cost an item should have, for splitting; 0 if no block should be split. Longest-first leaves
- * the last worker at most one item behind the average; items of equal size end in whole waves.
- * Whichever bound is tighter for the unsplit batch decides. */
-static double split_target(const struct attnd_plan *plan, const struct batch_blocks *blocks)
-{
-    const uint32_t workers = plan->limits.target.tile_workers;
-    const uint64_t items = (uint64_t)blocks->count * plan->shape.heads_kv;
-    const uint64_t waves = (items + workers - 1) / workers;
-    const double share = blocks->cost * plan->shape.heads_kv / workers;
-    const double longest = (double)blocks->cost_max;
-    double finish = share + longest;
+/* How blocks are cut along KV: into parts of about @target cost, of at least that much or to the
+ * nearest. */
+struct split {
+    double target; /* 0: not at all */
+    double round;  /* 0 or 0.5 */
+};
 
-    if (finish > (double)waves * longest)
-        finish = (double)waves * longest;
-    return finish <= share * BALANCE_SLACK ? 0 : share / ATTND_SPLIT_TILES_PER_WORKER;
-}
-
-/* Parts for one block: cost / target, rounded, as long as parts stay worth it. */
 static uint32_t split_parts(const struct attnd_plan *plan, const struct attnd_block *block,
-                            double target, uint32_t splits_left)
+                            const struct split *split)
 {
     const uint32_t granule = plan->limits.target.kv_granule;
     const uint32_t shortest = granule > ATTND_SPLIT_KEYS_MIN ? granule : ATTND_SPLIT_KEYS_MIN;
 
-    if (target <= 0)
+    if (split->target <= 0)
         return 1;
-    uint32_t parts = block->keys / shortest;
-    double wanted = (double)block->cost / target + 0.5;
+    double wanted = (double)block->cost / split->target + split->round;
+    uint32_t parts = block->keys / shortest; /* more are not worth it */
     if (parts > wanted)
         parts = (uint32_t)wanted;
-    if (parts > splits_left + 1)
-        parts = splits_left + 1;
     return parts ? parts : 1;
+}
+
+#define COST_CLASSES 32u
+
+/* When the last item is done, all blocks cut as @split says. Two bounds, whichever is tighter:
+ * items of the largest cost end in whole waves; and longest first, an item begins when those before
+ * it are shared out at the latest, so it ends one of its own cost later. */
+static double finish_of(const struct attnd_plan *plan, const struct batch_blocks *blocks,
+                        const struct split *split)
+{
+    const uint32_t workers = plan->limits.target.tile_workers;
+    double longest = 0, class_cost[COST_CLASSES] = {0}, list = 0, before = 0;
+    uint64_t tiles = 0;
+
+    for (uint32_t b = 0; b < blocks->count; b++) {
+        const uint32_t parts = split_parts(plan, &plan->blocks[b], split);
+        const double cost = (double)plan->blocks[b].cost / parts;
+
+        tiles += parts;
+        longest = cost > longest ? cost : longest;
+    }
+    for (uint32_t b = 0; b < blocks->count; b++) {
+        const uint32_t parts = split_parts(plan, &plan->blocks[b], split);
+        const double cost = (double)plan->blocks[b].cost / parts;
+
+        class_cost[(uint32_t)(cost / longest * (COST_CLASSES - 1))] += cost * parts;
+    }
+    for (uint32_t c = COST_CLASSES; c-- > 0;) {
+        before += class_cost[c] * plan->shape.heads_kv / workers;
+        const double end = before + longest * (c + 1) / COST_CLASSES;
+        list = class_cost[c] > 0 && end > list ? end : list;
+    }
+    const uint64_t waves = (tiles * plan->shape.heads_kv + workers - 1) / workers;
+    const double even = (double)waves * longest;
+    const double starts = split->target > 0 ? (double)waves * ATTND_COST_TILE : 0;
+    return (even < list ? even : list) + starts;
+}
+
+/* Nothing is split if that comes out even. Else a worker's share is one part, because whatever is
+ * split more finely pays more for its starts and merges; or two, three or four, if that much is
+ * gained. */
+static struct split choose_split(const struct attnd_plan *plan, const struct batch_blocks *blocks)
+{
+    const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
+    const double share = blocks->cost * heads / workers;
+    struct split chosen = {0, 0};
+    double best = finish_of(plan, blocks, &chosen);
+
+    if (best <= share * BALANCE_SLACK)
+        return chosen;
+    for (uint32_t i = 0; i < 2 * ATTND_SPLIT_TILES_PER_WORKER; i++) {
+        const struct split split = {share / (i / 2 + 1), i % 2 ? 0.5 : 0};
+        const double finish = finish_of(plan, blocks, &split);
+
+        if (finish < best * SPLIT_GAIN) {
+            best = finish;
+            chosen = split;
+        }
+    }
+    return chosen;
 }
 
 /* Emits the tiles of one block; returns the new number of tiles. */
@@ -157,11 +204,12 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_block *block, 
 void attnd_plan_build_tiles(struct attnd_plan *plan)
 {
     const struct batch_blocks blocks = cut_batch(plan);
-    const double target = split_target(plan, &blocks);
+    const struct split split = choose_split(plan, &blocks);
     uint32_t splits_left = plan->capacity.splits, tiles = 0;
 
     for (uint32_t b = 0; b < blocks.count; b++) {
-        uint32_t parts = split_parts(plan, &plan->blocks[b], target, splits_left);
+        uint32_t parts = split_parts(plan, &plan->blocks[b], &split);
+        parts = parts > splits_left + 1 ? splits_left + 1 : parts;
         splits_left -= parts - 1;
         tiles = split_block(plan, &plan->blocks[b], parts, tiles);
     }

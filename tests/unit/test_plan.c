@@ -89,10 +89,37 @@ static void a_lone_long_decode_is_split_for_many_workers(void **state)
     c.limits.target.tile_workers = 132;
     level(1, 1, 30000);
     const struct attnd_plan_head *head = plan();
-    assert_true(head->tiles * 8 >= 132);
+    assert_int_equal(head->tiles, 132 / 8); /* an item a worker, or nearly */
     assert_int_equal(head->merges, 1);
     assert_int_equal(head->partial_rows, head->tiles);
     assert_int_equal(plan_merges(&c)[0].part_count, head->tiles);
+}
+
+static void a_few_decodes_are_split_to_one_item_a_worker(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 131;
+    level(8, 1, 4096);
+    assert_int_equal(plan()->tiles, 2 * 8);
+}
+
+/* 88 items leave a third of 131 workers idle, and so do 176 in two waves; 352 make three full. */
+static void decodes_that_fill_no_wave_are_split_until_they_do(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 131;
+    level(11, 1, 4096);
+    assert_int_equal(plan()->tiles, 4 * 11);
+}
+
+/* Its last blocks are long, but the short ones fill what they leave. */
+static void a_causal_prompt_balances_unsplit(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 131;
+    c.batch.flags = ATTND_BATCH_CAUSAL;
+    level(1, 2048, 2048);
+    assert_int_equal(plan()->merges, 0);
 }
 
 static void parts_of_a_split_stay_worth_a_merge(void **state)
@@ -124,17 +151,16 @@ static void many_equal_decodes_are_not_split(void **state)
     assert_int_equal(plan()->tiles, 64);
 }
 
-/* The case that needs most partial rows for each tile that splitting adds. */
-static void every_block_split_in_two_fits_the_capacities(void **state)
+static void every_block_split_fits_the_capacities(void **state)
 {
     (void)state;
     c.limits.target = (struct attnd_plan_target){100, 64, 64};
     c.pool.heads_kv = 1;
     c.batch.heads_q = 1;
-    level(260, 64, 4096);
+    level(130, 64, 4096); /* two waves, the second nearly empty */
     const struct attnd_plan_head *head = plan();
-    assert_int_equal(head->tiles, 520);
-    assert_int_equal(head->partial_rows, 520 * 64);
+    assert_int_equal(head->tiles, 3 * 130);
+    assert_int_equal(head->partial_rows, 3 * 130 * 64);
 }
 
 static void causal_blocks_cost_only_what_they_see(void **state)
@@ -395,10 +421,13 @@ int main(void)
         TEST(requests_without_query_rows_have_no_tiles),
         TEST(rows_without_keys_have_a_tile_all_the_same),
         TEST(a_lone_long_decode_is_split_for_many_workers),
+        TEST(a_few_decodes_are_split_to_one_item_a_worker),
+        TEST(decodes_that_fill_no_wave_are_split_until_they_do),
+        TEST(a_causal_prompt_balances_unsplit),
         TEST(parts_of_a_split_stay_worth_a_merge),
         TEST(a_batch_that_comes_out_even_is_not_split),
         TEST(many_equal_decodes_are_not_split),
-        TEST(every_block_split_in_two_fits_the_capacities),
+        TEST(every_block_split_fits_the_capacities),
         TEST(causal_blocks_cost_only_what_they_see),
         TEST(queries_longer_than_their_keys_are_legal),
         TEST(tiles_are_whole_tokens_whatever_the_group),
