@@ -46,7 +46,7 @@ __device__ __forceinline__ uint32_t place_in_block(uint32_t r, uint32_t c)
     return c / 8 * (Shape::keys * 128) + r * 128 + swizzled;
 }
 
-constexpr uint32_t q_loaders = 64, kv_loaders = loader_warps * 32; /* threads */
+constexpr uint32_t q_warps = 2; /* the last of the loader warps */
 
 /* Full: an arrival for every row (with TMA, one thread for all); of Q, for every loader thread.
  * Empty: every consumer warp. */
@@ -65,7 +65,7 @@ template <int D> __device__ __forceinline__ void prefill_barriers_init(PrefillBa
         barrier_init(&bars->v_empty[s], consumer_threads / 32);
     }
     for (int s = 0; s < PrefillShape<D>::q_stages; s++) {
-        barrier_init(&bars->q_full[s], q_loaders);
+        barrier_init(&bars->q_full[s], q_warps * 32);
         barrier_init(&bars->q_empty[s], consumer_threads / 32);
     }
 }
@@ -78,25 +78,30 @@ template <int D> __device__ __forceinline__ int32_t prefill_blocks(const Item &i
     return end > item.kv_begin ? (end - item.kv_begin + keys - 1) / keys : 0;
 }
 
-/* Q of the tile; rows that are not there become zeros. @thread of q_loaders. */
+/* Q of the tile; rows that are not there become zeros. One of q_warps warps: a lane finds a row,
+ * then all copy all rows. */
 template <typename T, int D>
-__device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32_t thread)
+__device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32_t warp)
 {
     constexpr int chunks = D / 8;
     const ActiveRun *run = item.run;
-    const uint32_t group = run->plan.group, rows = item.packed_rows;
-    const int64_t stride_row = run->plan.q_stride_row, stride_head = run->plan.q_stride_head;
-    const T *base = reinterpret_cast<const T *>(run->q) + item.tile.row_begin * stride_row +
-                    int64_t(item.kv_head * group) * stride_head;
+    const uint32_t group = run->plan.group, lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (uint32_t first = warp * 32; first < prefill_rows; first += q_warps * 32) {
+        const uint32_t token = (first + lane) / group, head = first + lane - token * group;
+        const int32_t left = int32_t(item.packed_rows - first);
+        uint64_t row = uint64_t(run->q);
+        if (int32_t(lane) < left)
+            row += 2 * (int64_t(item.tile.row_begin + token) * run->plan.q_stride_row +
+                        int64_t(item.kv_head * group + head) * run->plan.q_stride_head);
 #pragma unroll 4
-    for (uint32_t at = thread; at < prefill_rows * chunks; at += q_loaders) {
-        uint32_t r = at / chunks, c = at % chunks;
-        uint32_t token = r / group;
-        const T *from = base;
-        if (r < rows)
-            from += token * stride_row + (r - token * group) * stride_head + c * 8;
-        uint32_t to = shared + c / 8 * (prefill_rows * 128) + r * 128 + ((c % 8 ^ r % 8) << 4);
-        cp_async16(to, from, r < rows ? 16 : 0);
+        for (int i = 0; i < chunks; i++) {
+            const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
+            const uint64_t from = __shfl_sync(0xffffffffu, row, r);
+            cp_async16(shared + c / 8 * (prefill_rows * 128) + (first + r) * 128 +
+                           ((c % 8 ^ r % 8) << 4),
+                       reinterpret_cast<const char *>(from) + c * 16, int32_t(r) < left ? 16 : 0);
+        }
     }
 }
 
@@ -198,81 +203,100 @@ __device__ __forceinline__ uint32_t box_page(const Item &item, const int32_t *pa
     return values ? page_checked(run, item.live, page) : page < limit ? page : 0;
 }
 
-/* One plane of an item by TMA, a box a lane. What a
- * warp issues it issues one lane after the other, so K is shared by two warps (@part 0 and 1 of
- * @parts) and V has a warp of its own. */
-template <typename T, int D, bool values>
-__device__ __forceinline__ void box_item(const Item &item, const TensorMap *map, uint32_t base,
-                                         uint64_t *full, uint64_t *empty, uint32_t *count,
-                                         uint32_t part, uint32_t parts)
-{
-    using Shape = PrefillShape<D>;
-    const ActiveRun *run = item.run;
-    const uint32_t lane = threadIdx.x % 32, page_size = run->page_size;
-    const uint32_t rows = values ? 16 : run->box_rows, panels = values ? 1 : Shape::panels;
-    const uint32_t boxes = Shape::keys / rows * panels, box = part + lane * parts;
-    const uint32_t panel = box % panels, chunk = box / panels;
-    const bool mine = box < boxes;
-    const uint32_t to = base + (values ? chunk * Shape::v_chunk_bytes
-                                       : panel * (Shape::keys * 128) + chunk * rows * 128);
-    const int32_t *pages = run->kv_pages + item.entry.page_begin;
-    int32_t blocks = prefill_blocks<D>(item);
-    int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(chunk * rows);
-    uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
-
-    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
-    for (int32_t block = blocks - 1; block >= 0; block--, (*count)++) {
-        uint32_t stage = *count % Shape::stages, parity = *count / Shape::stages % 2;
-        int32_t inside = int32_t(uint32_t(token) % page_size);
-        uint32_t here = page;
-        token -= Shape::keys;
-        if (mine && block) /* the next one's, long before it is needed */
-            page = box_page<values>(item, pages, token);
-        barrier_wait(&empty[stage], parity ^ 1);
-        if (lane == 0 && part == 0) {
-            barrier_expect(&full[stage], Shape::kv_bytes);
-            barrier_arrive(&full[stage], Shape::keys - 1);
-        }
-        __syncwarp();
-        if (mine)
-            tma_box(to + stage * Shape::kv_bytes, map, &full[stage], inside, int32_t(panel),
-                    int32_t(item.kv_head), int32_t(here));
-    }
-}
-
 /* A loader warp's place. */
-template <int D> struct Loader {
+template <typename T, int D> struct Loader {
+    using Shape = PrefillShape<D>;
     uint32_t shared; /* of the tile buffer */
     PrefillBarriers<D> *bars;
+    Turns *turns;
+    uint32_t warp;           /* 0..loader_warps; the last q_warps of them load Q */
     uint32_t count, q_count; /* blocks and Q tiles so far */
-    uint32_t thread;         /* 0..kv_loaders; the last q_loaders of them load Q */
-};
+    bool q_ahead;            /* Q of the item after the one in hand is under way */
 
-template <typename T, int D>
-__device__ __forceinline__ void prefill_load(const Item &item, Loader<D> *loader)
-{
-    using Shape = PrefillShape<D>;
-    const uint32_t k = loader->shared + Shape::k_offset, v = loader->shared + Shape::v_offset;
-    constexpr uint32_t q_first = kv_loaders - q_loaders;
-    PrefillBarriers<D> *bars = loader->bars;
-    if (loader->thread >= q_first) {
-        const uint32_t stage = loader->q_count % Shape::q_stages;
-        barrier_wait(&bars->q_empty[stage], loader->q_count / Shape::q_stages % 2 ^ 1);
-        load_q<T, D>(item, loader->shared + stage * Shape::q_bytes, loader->thread - q_first);
+    /* Q of @item, as soon as its place is free. */
+    __device__ __forceinline__ void begin_q(const Item &item)
+    {
+        const uint32_t stage = q_count % Shape::q_stages;
+        barrier_wait(&bars->q_empty[stage], q_count / Shape::q_stages % 2 ^ 1);
+        load_q<T, D>(item, shared + stage * Shape::q_bytes, warp - (loader_warps - q_warps));
         barrier_arrive_copies(&bars->q_full[stage]);
-        loader->q_count++;
+        q_count++;
     }
-    const uint32_t warp = loader->thread / 32;
-    /* Maps are read where they lie in global memory, not from the copy of the run. */
-    if (!item.run->box_rows)
-        gather_item<D>(item, k, v, bars, &loader->count, warp);
-    else if (warp == 1)
-        box_item<T, D, true>(item, &item.maps->v_map, v, bars->v_full, bars->v_empty,
-                             &loader->count, 0, 1);
-    else
-        box_item<T, D, false>(item, &item.maps->k_map, k, bars->k_full, bars->k_empty,
-                              &loader->count, warp / 2, 2);
-}
+
+    /* Between blocks of turn @number: Q of the next one, if both it and the place for it are there.
+     * It then lies there when the next item begins. */
+    __device__ __forceinline__ void look_ahead(uint32_t number)
+    {
+        const uint32_t stage = q_count % Shape::q_stages;
+        if (Shape::q_stages == 1 || q_ahead || warp < loader_warps - q_warps ||
+            !__all_sync(0xffffffffu,
+                        barrier_peek(&bars->q_empty[stage], q_count / Shape::q_stages % 2 ^ 1)))
+            return;
+        const Turn *next = turn_peek(turns, number + 1);
+        if (!next || next->path != path_prefill)
+            return;
+        begin_q(next->item);
+        q_ahead = true;
+    }
+
+    /* One plane of an item by TMA, a box a lane. What a warp issues it issues one lane after the
+     * other, so K is shared by two warps (@part 0 and 1 of @parts) and V has a warp of its own. */
+    template <bool values>
+    __device__ __forceinline__ void boxes(const Item &item, uint32_t number, const TensorMap *map,
+                                          uint32_t base, uint64_t *full, uint64_t *empty,
+                                          uint32_t part, uint32_t parts)
+    {
+        const ActiveRun *run = item.run;
+        const uint32_t lane = threadIdx.x % 32, page_size = run->page_size;
+        const uint32_t rows = values ? 16 : run->box_rows, panels = values ? 1 : Shape::panels;
+        const uint32_t boxes = Shape::keys / rows * panels, box = part + lane * parts;
+        const uint32_t panel = box % panels, chunk = box / panels;
+        const bool mine = box < boxes;
+        const uint32_t to = base + (values ? chunk * Shape::v_chunk_bytes
+                                           : panel * (Shape::keys * 128) + chunk * rows * 128);
+        const int32_t *pages = run->kv_pages + item.entry.page_begin;
+        int32_t blocks = prefill_blocks<D>(item);
+        int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(chunk * rows);
+        uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
+
+        asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+        for (int32_t block = blocks - 1; block >= 0; block--, count++) {
+            const uint32_t stage = count % Shape::stages, parity = count / Shape::stages % 2;
+            const int32_t inside = int32_t(uint32_t(token) % page_size);
+            const uint32_t here = page;
+            token -= Shape::keys;
+            if (mine && block) /* the next one's, long before it is needed */
+                page = box_page<values>(item, pages, token);
+            barrier_wait(&empty[stage], parity ^ 1);
+            if (lane == 0 && part == 0) {
+                barrier_expect(&full[stage], Shape::kv_bytes);
+                barrier_arrive(&full[stage], Shape::keys - 1);
+            }
+            __syncwarp();
+            if (mine)
+                tma_box(to + stage * Shape::kv_bytes, map, &full[stage], inside, int32_t(panel),
+                        int32_t(item.kv_head), int32_t(here));
+            look_ahead(number);
+        }
+    }
+
+    /* Turn @number, of many rows. */
+    __device__ __forceinline__ void load(const Item &item, uint32_t number)
+    {
+        const uint32_t k = shared + Shape::k_offset, v = shared + Shape::v_offset;
+        if (warp >= loader_warps - q_warps && !q_ahead)
+            begin_q(item);
+        q_ahead = false;
+        /* Maps are read where they lie in global memory, not from the copy of the run. */
+        if (!item.run->box_rows)
+            gather_item<D>(item, k, v, bars, &count, warp);
+        else if (warp == 1)
+            boxes<true>(item, number, &item.maps->v_map, v, bars->v_full, bars->v_empty, 0, 1);
+        else
+            boxes<false>(item, number, &item.maps->k_map, k, bars->k_full, bars->k_empty, warp / 2,
+                         2);
+    }
+};
 
 } // namespace attnd
 

@@ -123,8 +123,8 @@ __device__ __forceinline__ void consume(WorkerShared<D> *shared, char *buffer)
 template <typename T, int D>
 __device__ __forceinline__ void load(WorkerShared<D> *shared, char *buffer)
 {
-    const uint32_t thread = threadIdx.x - 32;
-    Loader<D> loader = {shared_address(buffer), &shared->bars, 0, 0, thread};
+    Loader<T, D> loader = {shared_address(buffer), &shared->bars, &shared->turns,
+                           threadIdx.x / 32 - 1};
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
         const Turn *turn = turn_wait(&shared->turns, number);
@@ -137,7 +137,7 @@ __device__ __forceinline__ void load(WorkerShared<D> *shared, char *buffer)
             asm volatile("fence.proxy.async.global;" ::: "memory");
             if (number && before != path_prefill)
                 turn_left(&shared->turns, number - 1); /* the buffer is decode's until then */
-            prefill_load<T, D>(turn->item, &loader);
+            loader.load(turn->item, number);
         }
         before = path;
         turn_leave(&shared->turns, number);
