@@ -327,6 +327,7 @@ template <typename T, int D> struct Prefill {
     uint32_t q_count; /* Q tiles likewise */
     uint32_t group;
     bool gathered; /* K and V of this item come by cp.async: a fence before wgmma reads them */
+    bool k_ready;  /* K of the next block is known to be there */
     bool ahead;    /* s holds the scores of the item's first block */
     RowState<D> state;
     float s[Shape::keys / 2];
@@ -335,7 +336,7 @@ template <typename T, int D> struct Prefill {
     __device__ __forceinline__ Prefill(PrefillBarriers<D> *bars_, uint32_t shared_, uint32_t count_,
                                        uint32_t q_count_)
         : bars(bars_), shared(shared_), count(uniform(count_)), q_count(uniform(q_count_)),
-          ahead(false)
+          k_ready(false), ahead(false)
     {
         group = uniform(consumer_thread() / 128);
     }
@@ -388,7 +389,10 @@ template <typename T, int D> struct Prefill {
     {
         const uint32_t now = count++;
         float fade[2];
-        wait_kv(bars->k_full, count);
+        if (!k_ready)
+            barrier_wait(&bars->k_full[count % Shape::stages], count / Shape::stages % 2);
+        if (gathered)
+            fence_proxy_async();
         products_begin(group);
         wgmma_fence();
         issue_k();
@@ -406,8 +410,16 @@ template <typename T, int D> struct Prefill {
             computed(state.l[0] + state.l[1]);
         wgmma_wait<0>();
         leave_v(now);
+        look_ahead();
         pack_p<T, D>(p, s);
         scale_o<D>(state, fade);
+    }
+
+    /* Asked early, the answer is there when the next step wants it. */
+    __device__ __forceinline__ void look_ahead()
+    {
+        const uint32_t next = count + 1;
+        k_ready = barrier_peek(&bars->k_full[next % Shape::stages], next / Shape::stages % 2);
     }
 
     /* Scores of the first block, if the item before did not bring them. */
@@ -501,6 +513,7 @@ template <typename T, int D> struct Prefill {
         float fade[2];
         softmax_block<D, true>(state, s, scale, first, fade);
         pack_p<T, D>(p, s);
+        look_ahead();
         wait_kv(bars->v_full, count);
         zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::kv_bytes,
                      item.kv_end - first);
