@@ -84,14 +84,26 @@ __device__ __forceinline__ void put_words(void *to, uint32_t word, uint32_t lane
         static_cast<uint32_t *>(to)[lane - first] = word;
 }
 
-/* Resolves item @index of the run into @item, whose run and live are set. The whole warp, and three
- * trips to memory: the tile; what the tile names; what those name. */
-__device__ __forceinline__ void item_load(Item *item, uint32_t index, uint32_t lane)
+/* Of long runs not all KV heads are in work at once, so that their keys find room in the L2: how
+ * many are, if that leaves enough items to balance. */
+__device__ __forceinline__ uint32_t heads_at_once(const ActiveRun *run, uint32_t workers)
+{
+    uint32_t heads = run->plan.heads_kv;
+    while (heads % 2 == 0 && run->plan.tiles * (heads / 2) >= 8 * workers)
+        heads /= 2;
+    return heads;
+}
+
+/* Resolves item @index of the run into @item, whose run and live are set: the tiles in their order
+ * for the first @heads KV heads, then for the next. The whole warp, and three trips to memory: the
+ * tile; what the tile names; what those name. */
+__device__ __forceinline__ void item_load(Item *item, uint32_t index, uint32_t heads, uint32_t lane)
 {
     constexpr uint32_t tile_words = sizeof(attnd_tile) / 4, entry_words = sizeof(attnd_entry) / 4;
     constexpr uint32_t len_lane = entry_words, merge_lane = len_lane + 1;
     const ActiveRun *run = item->run;
-    const uint32_t heads_kv = run->plan.heads_kv, tile = index / heads_kv;
+    const uint32_t pass_items = run->plan.tiles * heads, pass = index / pass_items;
+    const uint32_t inside = index - pass * pass_items, tile = inside / heads;
 
     uint32_t word = 0;
     if (lane < tile_words)
@@ -121,7 +133,7 @@ __device__ __forceinline__ void item_load(Item *item, uint32_t index, uint32_t l
         item->parts[lane] = __ldcg(run->merge_parts + item->merge.part_begin + lane);
     if (lane == 0) {
         const int32_t kv_len = int32_t(len < planned ? len : planned);
-        item->kv_head = index - tile * heads_kv;
+        item->kv_head = pass * heads + inside - tile * heads;
         item->packed_rows = t.row_count * run->plan.group;
         item->kv_len = kv_len;
         item->kv_begin = int32_t(t.kv_begin);

@@ -63,34 +63,35 @@ __device__ __forceinline__ uint32_t uniform(uint32_t value)
     return __reduce_or_sync(0xffffffffu, value);
 }
 
-/* q, k, v: shared memory of an operand's first element. */
+using QkDescriptor = Descriptor<0, 1024>;
+using VDescriptor = Descriptor<2048, 1024>;
+
+/* q, k, v: of an operand's first element. */
 template <typename T, int D>
-__device__ __forceinline__ void issue_scores(float (&s)[PrefillShape<D>::keys / 2], uint32_t q,
-                                             uint32_t k)
+__device__ __forceinline__ void issue_scores(float (&s)[PrefillShape<D>::keys / 2], QkDescriptor q,
+                                             QkDescriptor k)
 {
     using Shape = PrefillShape<D>;
-    const Descriptor<0, 1024> q_at(uniform(q)), k_at(uniform(k));
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
         const uint32_t panel = step / 4, inside = step % 4 * 32;
-        Wgmma<T, Shape::keys>::scores(s, q_at.at(panel * (prefill_rows * 128) + inside),
-                                      k_at.at(panel * (Shape::keys * 128) + inside), step > 0);
+        Wgmma<T, Shape::keys>::scores(s, q.at(panel * (prefill_rows * 128) + inside),
+                                      k.at(panel * (Shape::keys * 128) + inside), step > 0);
     }
 }
 
 template <typename T, int D>
 __device__ __forceinline__ void
-issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4], uint32_t v)
+issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4], VDescriptor v)
 {
     using Shape = PrefillShape<D>;
-    const Descriptor<2048, 1024> v_at(uniform(v));
 #pragma unroll
     for (int part = 0; part < Shape::out_parts; part++)
 #pragma unroll
         for (int step = 0; step < Shape::keys / 16; step++)
             Wgmma<T, Shape::out_columns>::values(
                 state.o[part], &p[step * 4],
-                v_at.at(part * (Shape::out_columns / 64) * 2048 + step * Shape::v_chunk_bytes), 1);
+                v.at(part * (Shape::out_columns / 64) * 2048 + step * Shape::v_chunk_bytes), 1);
 }
 
 /* Scores to probabilities: moves the maxima, sums. fade: what o must be scaled by. Without a mask a
@@ -359,18 +360,34 @@ template <typename T, int D> struct Prefill {
             fence_proxy_async();
     }
 
-    /* The products of Q with K block @count into s, and of p with V block @number. */
-    __device__ __forceinline__ void issue_k()
+    /* Operands. To be asked for before a barrier: the reduction takes its time. */
+    __device__ __forceinline__ QkDescriptor q_at() const
     {
-        issue_scores<T, D>(s, shared + q_stage() * Shape::q_bytes + group * (64 * 128),
-                           shared + Shape::k_offset + count % Shape::stages * Shape::kv_bytes);
+        return QkDescriptor(uniform(shared + q_stage() * Shape::q_bytes + group * (64 * 128)));
+    }
+
+    __device__ __forceinline__ QkDescriptor k_at(uint32_t number) const
+    {
+        return QkDescriptor(
+            uniform(shared + Shape::k_offset + number % Shape::stages * Shape::kv_bytes));
+    }
+
+    __device__ __forceinline__ VDescriptor v_at(uint32_t number) const
+    {
+        return VDescriptor(
+            uniform(shared + Shape::v_offset + number % Shape::stages * Shape::kv_bytes));
+    }
+
+    /* Products of Q with a block of K into s, and of p with a block of V. */
+    __device__ __forceinline__ void issue_k(QkDescriptor q, QkDescriptor k)
+    {
+        issue_scores<T, D>(s, q, k);
         wgmma_commit();
     }
 
-    __device__ __forceinline__ void issue_v(uint32_t number)
+    __device__ __forceinline__ void issue_v(VDescriptor v)
     {
-        issue_values<T, D>(state, p,
-                           shared + Shape::v_offset + number % Shape::stages * Shape::kv_bytes);
+        issue_values<T, D>(state, p, v);
         wgmma_commit();
     }
 
@@ -388,6 +405,8 @@ template <typename T, int D> struct Prefill {
     template <bool masked> __device__ __forceinline__ void step(float scale, int32_t first)
     {
         const uint32_t now = count++;
+        const QkDescriptor q = q_at(), k = k_at(count);
+        const VDescriptor v = v_at(now);
         float fade[2];
         if (!k_ready)
             barrier_wait(&bars->k_full[count % Shape::stages], count / Shape::stages % 2);
@@ -395,10 +414,10 @@ template <typename T, int D> struct Prefill {
             fence_proxy_async();
         products_begin(group);
         wgmma_fence();
-        issue_k();
+        issue_k(q, k);
         wait_kv(bars->v_full, now);
         wgmma_fence();
-        issue_v(now);
+        issue_v(v);
         products_end(group);
         wgmma_wait<1>();
         leave_k(count);
@@ -425,10 +444,11 @@ template <typename T, int D> struct Prefill {
     /* Scores of the first block, if the item before did not bring them. */
     __device__ __forceinline__ void begin()
     {
+        const QkDescriptor q = q_at(), k = k_at(count);
         wait_kv(bars->k_full, count);
         products_begin(group);
         wgmma_fence();
-        issue_k();
+        issue_k(q, k);
         products_end(group);
         wgmma_wait<0>();
         leave_k(count);
@@ -449,21 +469,23 @@ template <typename T, int D> struct Prefill {
     __device__ __forceinline__ void end(const Turn *next)
     {
         const uint32_t now = count++;
+        const VDescriptor v = v_at(now);
         wait_kv(bars->v_full, now);
         if (overlaps && next) {
             q_count++;
             gathered = next->item.run->box_rows == 0;
+            const QkDescriptor q = q_at(), k = k_at(count);
             wait_q();
             wait_kv(bars->k_full, count);
             products_begin(group);
             wgmma_fence();
-            issue_v(now);
-            issue_k();
+            issue_v(v);
+            issue_k(q, k);
             products_end(group);
             wgmma_wait<0>();
         } else {
             wgmma_fence();
-            issue_v(now);
+            issue_v(v);
             wgmma_wait<0>();
         }
         leave_v(now);
@@ -562,7 +584,7 @@ template <typename T, int D> struct Prefill {
             attend_naive<T, D>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
             if (overlaps && next) { /* a call keeps no accumulators: once more, out of turn */
                 wgmma_fence();
-                issue_k();
+                issue_k(q_at(), k_at(count));
                 wgmma_wait<0>();
             }
         }

@@ -307,7 +307,10 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
             if (copy->kind == ATTND_RUN_APPEND) {
                 path = path_append;
             } else {
-                item_load(&turn->item, index, lane);
+                const uint32_t heads = copy->box_rows
+                                           ? heads_at_once(copy, taker->turns->settings.workers)
+                                           : copy->plan.heads_kv;
+                item_load(&turn->item, index, heads, lane);
                 bool few = turn->item.packed_rows <= decode_rows<D>;
                 bool may = copy->aligned && taker->turns->settings.paths >> (few ? 0 : 1) & 1;
                 path = !may ? path_naive : few ? path_decode : path_prefill;
