@@ -260,22 +260,25 @@ template <typename T, int D> struct Loader {
         uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
 
         asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
-        for (int32_t block = blocks - 1; block >= 0; block--, count++) {
-            const uint32_t stage = count % Shape::stages, parity = count / Shape::stages % 2;
-            const int32_t inside = int32_t(uint32_t(token) % page_size);
-            const uint32_t here = page;
-            token -= Shape::keys;
-            if (mine && block) /* the next one's, long before it is needed */
-                page = box_page<values>(item, pages, token);
-            barrier_wait(&empty[stage], parity ^ 1);
-            if (lane == 0 && part == 0) {
-                barrier_expect(&full[stage], Shape::kv_bytes);
-                barrier_arrive(&full[stage], Shape::keys - 1);
+        int32_t stop = blocks / 2; /* half way, the next turn is there */
+        for (int32_t block = blocks - 1; block >= 0; stop = 0) {
+            for (; block >= stop; block--, count++) {
+                const uint32_t stage = count % Shape::stages, parity = count / Shape::stages % 2;
+                const int32_t inside = int32_t(uint32_t(token) % page_size);
+                const uint32_t here = page;
+                token -= Shape::keys;
+                if (mine && block) /* the next one's, long before it is needed */
+                    page = box_page<values>(item, pages, token);
+                barrier_wait(&empty[stage], parity ^ 1);
+                if (lane == 0 && part == 0) {
+                    barrier_expect(&full[stage], Shape::kv_bytes);
+                    barrier_arrive(&full[stage], Shape::keys - 1);
+                }
+                __syncwarp();
+                if (mine)
+                    tma_box(to + stage * Shape::kv_bytes, map, &full[stage], inside, int32_t(panel),
+                            int32_t(item.kv_head), int32_t(here));
             }
-            __syncwarp();
-            if (mine)
-                tma_box(to + stage * Shape::kv_bytes, map, &full[stage], inside, int32_t(panel),
-                        int32_t(item.kv_head), int32_t(here));
             look_ahead(number);
         }
     }
