@@ -132,25 +132,28 @@ static int load_kernel(struct attnd_stream_rings *rings)
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 
-static int make_rings(struct attnd_session *session, CUcontext context,
-                      struct attnd_stream_rings **out)
+/* Return: NULL with *code. */
+static struct attnd_stream_rings *make_rings(struct attnd_session *session, CUcontext context,
+                                             int *code)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     struct attnd_stream_rings *rings = calloc(1, sizeof(*rings));
 
-    if (rings == NULL)
-        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, 0, 0);
+    if (rings == NULL) {
+        *code = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, 0, 0);
+        return NULL;
+    }
     rings->context = context;
     (void)cuThreadExchangeStreamCaptureMode(&mode);
-    int rc = map_mailbox(session, rings);
-    if (rc == 0)
-        rc = load_kernel(rings);
-    if (rc < 0)
+    *code = map_mailbox(session, rings);
+    if (*code == 0)
+        *code = load_kernel(rings);
+    if (*code < 0) {
         end(rings);
+        rings = NULL;
+    }
     (void)cuThreadExchangeStreamCaptureMode(&mode);
-    if (rc == 0)
-        *out = rings;
-    return rc;
+    return rings;
 }
 
 /* Return: what the session already has. */
@@ -178,32 +181,37 @@ static struct attnd_stream_rings *keep_rings(struct attnd_session *session,
     return kept;
 }
 
-static int open_rings(struct attnd_session *session, struct attnd_stream_rings **rings)
+/* Return: NULL with *code. */
+static struct attnd_stream_rings *open_rings(struct attnd_session *session, int *code)
 {
     CUcontext context = NULL;
-    int rc = attnd_session_check(session);
 
-    if (rc < 0)
-        return rc;
+    *code = attnd_session_check(session);
+    if (*code < 0)
+        return NULL;
     CUresult result = cuCtxGetCurrent(&context);
-    if (result != CUDA_SUCCESS || context == NULL)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, result, 0);
-    *rings = peek_rings(session);
-    if (*rings == NULL) {
-        rc = make_rings(session, context, rings);
-        if (rc < 0)
-            return rc;
-        *rings = keep_rings(session, *rings);
+    if (result != CUDA_SUCCESS || context == NULL) {
+        *code = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, result, 0);
+        return NULL;
     }
-    if ((*rings)->context != context)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
-    return 0;
+    struct attnd_stream_rings *rings = peek_rings(session);
+    if (rings == NULL) {
+        rings = make_rings(session, context, code);
+        if (rings == NULL)
+            return NULL;
+        rings = keep_rings(session, rings);
+    }
+    if (rings->context == context)
+        return rings;
+    *code = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
+    return NULL;
 }
 
 int attnd_cuda_stream_open(struct attnd_session *session)
 {
-    struct attnd_stream_rings *rings;
-    return open_rings(session, &rings);
+    int rc;
+    (void)open_rings(session, &rc);
+    return rc;
 }
 
 /* ---- each time ---- */
@@ -218,11 +226,12 @@ static int check_lane(uint32_t lane)
 int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
                              CUstream stream)
 {
-    struct attnd_stream_rings *rings;
-    int rc = open_rings(session, &rings);
+    int rc;
+    const struct attnd_stream_rings *rings = open_rings(session, &rc);
 
-    if (rc == 0)
-        rc = check_lane(lane);
+    if (rings == NULL)
+        return rc;
+    rc = check_lane(lane);
     if (rc == 0 && prepared == UINT32_MAX)
         rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
     if (rc < 0)
@@ -237,12 +246,13 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
 
 int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
 {
-    struct attnd_stream_rings *rings;
     uint32_t code = 0;
-    int rc = open_rings(session, &rings);
+    int rc;
+    const struct attnd_stream_rings *rings = open_rings(session, &rc);
 
-    if (rc == 0)
-        rc = check_lane(lane);
+    if (rings == NULL)
+        return rc;
+    rc = check_lane(lane);
     if (rc < 0)
         return rc;
     if (rings->registered)

@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
-enum Verdict { verdict_none, verdict_begin, verdict_refuse, verdict_unknown };
+enum Verdict { verdict_none, verdict_begin, verdict_refuse };
 
 /* What becomes of a doorbell. Under the lock. @code: of a refusal; 0: nothing is to be done. */
 __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident *resident,
@@ -80,11 +80,11 @@ __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident
     const uint32_t index = value - 1 - dispatch->transient;
     *code = ATTND_E_UNKNOWN;
     if (value - 1 < dispatch->transient || index >= dispatch->prepared_count)
-        return verdict_unknown;
+        return verdict_refuse;
     *run = dispatch->prepared[index];
     constexpr uint8_t good = prepared_there | prepared_owned;
     if ((run->state & good) != good || run->mailbox != mailbox || run->lane != bell)
-        return verdict_unknown;
+        return verdict_refuse;
     if (run->state & prepared_held)
         return verdict_none;
     *code = run->code;
@@ -97,10 +97,9 @@ __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident
     return verdict_begin;
 }
 
-/* Answers a lane whose doorbell was cleared. @known: it named a prepared run. */
+/* Answers a lane whose doorbell was cleared. */
 __device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *mailbox,
-                                            uint32_t index, uint32_t bell, uint32_t code,
-                                            bool known)
+                                            uint32_t index, uint32_t bell, uint32_t code)
 {
     MailboxSums *sums = &dispatch->sums[index];
     uint32_t error;
@@ -116,8 +115,7 @@ __device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *m
         atomicExch(&sums->error_lane, bell);
         atomicAdd(&sums->errors, 1);
     }
-    if (known)
-        atomicAdd(&sums->runs, 1);
+    atomicAdd(&sums->runs, 1);
 }
 
 /* One doorbell of each lane of the warp. */
@@ -155,8 +153,8 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     if (lane == 0)
         dispatch->published = first + min(uint32_t(__popc(begins)), room);
     dispatch_unlock(dispatch);
-    if (verdict == verdict_refuse || verdict == verdict_unknown)
-        refuse_bell(dispatch, mailbox, bells.index, bell, code, verdict == verdict_refuse);
+    if (verdict == verdict_refuse)
+        refuse_bell(dispatch, mailbox, bells.index, bell, code);
     __syncwarp();
 }
 
