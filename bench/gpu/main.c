@@ -106,8 +106,9 @@ static double time_shape(struct bench_suite *suite, const struct shape *shape,
     const struct bench_uniform uniform = uniform_of(shape);
     uint64_t count = shape->rounds * suite->rounds / 100;
 
+    bench_suite_go_on(suite);
     *times = (struct gpu_times){0};
-    if (suite->failed || !gpu_measure(suite, &uniform, count ? count : 1, times))
+    if (!gpu_measure(suite, &uniform, count ? count : 1, times))
         return 0;
     return times->stream_us;
 }
@@ -235,6 +236,7 @@ static void measure_exclusive(struct bench_suite *suite, double *decode_us)
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         measure_shape(suite, &others[i]);
     measure_submit(suite);
+    bench_suite_go_on(suite);
     gpu_measure_layers(suite);
 }
 
@@ -252,16 +254,22 @@ int main(int argc, char **argv)
 
     bench_suite_begin(&suite, argc, argv);
     stamp_device(&suite);
+    if (suite.failed)
+        return bench_suite_end(&suite);
     bench_private_stop(); /* peers are alone */
     gpu_peers_ask("peer_flashinfer");
     gpu_peers_ask("peers.py measure");
     gpu_peers_ask("peers.py gemm");
-    if (!suite.failed && bench_suite_restart(&suite, exclusive))
+    if (bench_suite_restart(&suite, exclusive))
         measure_exclusive(&suite, &decode_us);
-    if (!suite.failed && bench_suite_restart(&suite, shared)) {
+    bench_suite_go_on(&suite);
+    if (bench_suite_restart(&suite, shared)) {
         measure_shared(&suite, &decode_large, decode_us);
+        bench_suite_go_on(&suite);
         gpu_measure_neighbour(&suite);
+        bench_suite_go_on(&suite);
         gpu_measure_restart(&suite);
     }
+    bench_suite_go_on(&suite);
     return bench_suite_end(&suite);
 }

@@ -85,6 +85,12 @@ void bench_suite_fail(struct bench_suite *suite, const char *format, ...)
     suite->failed = true;
 }
 
+void bench_suite_go_on(struct bench_suite *suite)
+{
+    suite->incomplete |= suite->failed;
+    suite->failed = false;
+}
+
 bool bench_suite_call(struct bench_suite *suite, const char *call, int code)
 {
     struct attnd_fault fault;
@@ -205,18 +211,19 @@ bool bench_suite_worker(struct bench_suite *suite, pid_t *pid, uint32_t *threads
 
 int bench_suite_end(struct bench_suite *suite)
 {
-    char why[512];
+    char name[64], why[512];
 
     bench_private_stop();
+    snprintf(name, sizeof(name), "%s%s", suite->name, suite->incomplete ? "-incomplete" : "");
     if (!suite->failed && suite->record_directory) {
-        if (bench_records_write(&suite->stamp, suite->record_directory, suite->name, suite->record,
+        if (bench_records_write(&suite->stamp, suite->record_directory, name, suite->record,
                                 suite->records, why, sizeof(why)))
             bench_suite_fail(suite, "%s", why);
         else
-            printf("recorded in %s/%s-%s.json\n", suite->record_directory, suite->name,
+            printf("recorded in %s/%s-%s.json\n", suite->record_directory, name,
                    suite->stamp.common.device);
     }
-    return suite->failed ? EXIT_FAILED : EXIT_SUCCESS;
+    return suite->failed || suite->incomplete ? EXIT_FAILED : EXIT_SUCCESS;
 }
 
 bool bench_wait_all(struct bench_suite *suite, struct attnd_session *session, uint32_t count,

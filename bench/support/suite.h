@@ -24,6 +24,7 @@ struct bench_suite {
     char isa[32]; /* of the service */
     bool spawn, allow_dirty;
     bool failed, missed; /* missed: a figure is not within its reach */
+    bool incomplete;     /* see bench_suite_go_on() */
     struct bench_stamp stamp;
     struct bench_record record[BENCH_RECORDS_MAX];
     size_t records;
@@ -54,6 +55,9 @@ void bench_suite_figure(struct bench_suite *suite, const char *figure, double va
 /** bench_suite_fail() - a sentence to stderr; the suite will not record. */
 void bench_suite_fail(struct bench_suite *suite, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/** bench_suite_go_on() - after a failure, where the rest is worth measuring: the records then go
+ * to <suite>-incomplete-<device>.json, and the exit status says so. */
+void bench_suite_go_on(struct bench_suite *suite);
 /** bench_suite_call() - check a call of libattnd. Return: true if @code is not negative. */
 bool bench_suite_call(struct bench_suite *suite, const char *call, int code);
 
