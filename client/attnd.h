@@ -459,7 +459,7 @@ struct attnd_completion {
  * attnd_wait() - collect completions
  * @completions: [count]
  * @timeout_ns:  0: do not block; ATTND_FOREVER
- * Spins for up to 20 us, then sleeps in ppoll.
+ * Spins for up to 100 us (20 with two processors), then sleeps in ppoll.
  * Return: 1..count completions; 0 timed out; -ATTND_E_DISCONNECTED when the service died and every
  * completion it posted has been returned.
  */
@@ -529,8 +529,8 @@ int attnd_ring(struct attnd_session *session, uint32_t lane, uint32_t prepared);
 
 /**
  * attnd_ring_wait() - wait until the lane's last ring is answered
- * Threads: any. Spins for up to 20 us, then sleeps. Return: 0: o and lse are there; what the ring
- * failed with; -ATTND_E_TIMEOUT it is still pending; -ATTND_E_DISCONNECTED it never will be
+ * Threads: any. Spins as attnd_wait() does, then sleeps. Return: 0: o and lse are there; what the
+ * ring failed with; -ATTND_E_TIMEOUT it is still pending; -ATTND_E_DISCONNECTED it never will be
  * answered.
  */
 int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeout_ns);
