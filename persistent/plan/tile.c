@@ -23,6 +23,7 @@ struct batch_blocks {
     uint32_t tokens; /* rows of a full one */
     uint32_t count;
     double cost; /* of one KV head; double: the sum of many long blocks may exceed 64 bits */
+    uint64_t cost_max;
 };
 
 static uint64_t tile_cost(uint32_t keys, uint32_t packed_rows)
@@ -64,6 +65,7 @@ static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_bloc
             .cost = cost,
         };
         blocks->cost += (double)cost;
+        blocks->cost_max = cost > blocks->cost_max ? cost : blocks->cost_max;
         row += count;
     }
 }
@@ -153,9 +155,12 @@ static struct split choose_split(const struct attnd_plan *plan, const struct bat
 {
     const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
     const double share = blocks->cost * heads / workers;
+    const uint64_t waves = ((uint64_t)blocks->count * heads + workers - 1) / workers;
     struct split chosen = {0, 0};
-    double best = finish_of(plan, blocks, &chosen);
 
+    if ((double)waves * (double)blocks->cost_max <= share * BALANCE_SLACK)
+        return chosen; /* most batches: no second look at the blocks */
+    double best = finish_of(plan, blocks, &chosen);
     if (best <= share * BALANCE_SLACK)
         return chosen;
     for (uint32_t i = 0; i < 2 * ATTND_SPLIT_TILES_PER_WORKER; i++) {
