@@ -12,6 +12,7 @@
  * --drain N: instead, N runs are queued first and the kernels leave when they are done; what a
  * profiler needs.
  */
+#include "bench/gpu_drain_reference.cuh"
 #include "persistent/cuda/resident.cuh"
 
 extern "C" {
@@ -38,14 +39,6 @@ using attnd::Resident;
 
 namespace
 {
-
-struct Shape {
-    const char *name;
-    uint32_t batch, rows, kv, page_size, heads_q, heads_kv, dim, dtype;
-    bool shuffled;
-    uint32_t layers; /* together far past the L2 */
-    uint32_t runs;   /* timed */
-};
 
 constexpr Shape shapes[] = {
     {"decode_64x8192", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
@@ -96,112 +89,8 @@ template <typename Value> Value median(std::vector<Value> values)
     return values[values.size() / 2];
 }
 
-/* ---- device helpers ---------------------------------------------------------------------------
+/* ---- the ceiling ------------------------------------------------------------------------------
  */
-
-__device__ uint32_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return uint32_t(x ^ x >> 31);
-}
-
-/* About normal: the sum of four uniforms. */
-__global__ void fill_random(uint16_t *out, uint64_t count, uint64_t seed, uint32_t dtype)
-{
-    uint64_t step = uint64_t(gridDim.x) * blockDim.x;
-    for (uint64_t i = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-        uint32_t a = mix(i * 2 + seed), b = mix(i * 2 + 1 + seed);
-        float sum = float(a & 0xffff) + float(a >> 16) + float(b & 0xffff) + float(b >> 16);
-        float x = (sum / 65536.0f - 2.0f) * 1.732f;
-        out[i] = dtype == ATTND_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x))
-                                     : __half_as_ushort(__float2half_rn(x));
-    }
-}
-
-__device__ float element(const uint16_t *from, uint32_t dtype)
-{
-    return dtype == ATTND_BF16 ? __bfloat162float(__ushort_as_bfloat16(*from))
-                               : __half2float(__ushort_as_half(*from));
-}
-
-__global__ void count_bad(const uint16_t *values, uint64_t count, uint32_t dtype,
-                          unsigned long long *bad)
-{
-    uint64_t step = uint64_t(gridDim.x) * blockDim.x;
-    for (uint64_t i = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
-        if (!isfinite(element(values + i, dtype)))
-            atomicAdd(bad, 1ull);
-}
-
-struct ReferenceArgs {
-    const uint16_t *q, *o, *k, *v;
-    const float *lse;
-    const int32_t *pages; /* [batch][pages a request] */
-    const uint2 *samples; /* query row over all requests, head */
-    float *error;         /* [samples] relative, of o; an error of lse counts too */
-    Shape shape;
-};
-
-/* One block a sample: o of one row and head, the plain way. */
-__global__ void reference(ReferenceArgs a)
-{
-    extern __shared__ float scores[];
-    __shared__ double part[128];
-    const Shape &s = a.shape;
-    uint32_t row = a.samples[blockIdx.x].x, head = a.samples[blockIdx.x].y, t = threadIdx.x;
-    uint32_t request = row / s.rows, kv_head = head / (s.heads_q / s.heads_kv);
-    uint32_t visible = s.kv - s.rows + row % s.rows + 1;
-    uint32_t pages = (s.kv + s.page_size - 1) / s.page_size;
-    const uint16_t *q = a.q + (uint64_t(row) * s.heads_q + head) * s.dim;
-    const int32_t *list = a.pages + uint64_t(request) * pages;
-    float top = -INFINITY;
-    for (uint32_t key = t; key < visible; key += 128) {
-        uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
-        const uint16_t *k = a.k + (token * s.heads_kv + kv_head) * s.dim;
-        float sum = 0;
-        for (uint32_t d = 0; d < s.dim; d++)
-            sum += element(q + d, s.dtype) * element(k + d, s.dtype);
-        scores[key] = sum * rsqrtf(float(s.dim));
-        top = fmaxf(top, scores[key]);
-    }
-    part[t] = top;
-    __syncthreads();
-    for (uint32_t i = 0; i < 128; i++)
-        top = fmaxf(top, float(part[i]));
-    double total = 0;
-    for (uint32_t key = 0; key < visible; key++)
-        total += exp(double(scores[key]) - top);
-    double error = 0, norm = 0;
-    for (uint32_t d = t; d < s.dim; d += 128) {
-        double sum = 0;
-        for (uint32_t key = 0; key < visible; key++) {
-            uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
-            sum += double(__expf(scores[key] - top)) *
-                   element(a.v + (token * s.heads_kv + kv_head) * s.dim + d, s.dtype);
-        }
-        sum /= total;
-        double got = element(a.o + (uint64_t(row) * s.heads_q + head) * s.dim + d, s.dtype);
-        error += (got - sum) * (got - sum);
-        norm += sum * sum;
-    }
-    __syncthreads();
-    part[t] = error;
-    __syncthreads();
-    error = 0;
-    for (uint32_t i = 0; i < 128; i++)
-        error += part[i];
-    __syncthreads();
-    part[t] = norm;
-    __syncthreads();
-    norm = 0;
-    for (uint32_t i = 0; i < 128; i++)
-        norm += part[i];
-    double lse = (top + log(total)) * 1.4426950408889634;
-    double lse_error = fabs(a.lse[uint64_t(row) * s.heads_q + head] - lse) / 4;
-    if (t == 0)
-        a.error[blockIdx.x] = float(fmax(sqrt(error / norm), lse_error));
-}
 
 __global__ void read_all(const uint4 *in, uint64_t count, uint32_t *out)
 {

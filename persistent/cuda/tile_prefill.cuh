@@ -5,15 +5,12 @@
  * the first, so the masked ones come first and the rest runs without a mask. Within a warpgroup the
  * products of a block overlap with the softmax of the next: QK(j+1) is issued, then PV(j), and the
  * exponentials of j+1 run while PV(j) does. Between the warpgroups two named barriers take turns:
- * one issues its products while the other computes exponentials (both: FlashAttention-3,
- * arXiv 2407.08608).
- *
- * Where one item ends and the next is there, the products of the last block of the one go out with
- * the first of the other, so that tensor cores work while results are stored.
- *
- * Shared memory: Q [stage][panel][128 rows][64], K [stage][panel][keys][64], V [stage][16
- * tokens][panel][64], all 128-byte swizzled. load_prefill.cuh fills it, ahead of the consumers and
- * across items. A warp's rows of o pass through its rows of Q on their way out.
+ * one issues its products while the other computes exponentials (both: FlashAttention-3, arXiv
+ * 2407.08608). Where one item ends and the next is there, the products of the last block of the one
+ * go out with the first of the other, so that tensor cores work while results are stored.
+ * Shared memory: Q [stage][panel][128 rows][64], K [stage][panel][keys][64], V [stage][16 tokens]
+ * [panel][64], 128-byte swizzled. load_prefill.cuh fills it, ahead of the consumers and across
+ * items. A warp's rows of o pass through its rows of Q.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH
 #define ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH

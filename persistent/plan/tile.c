@@ -164,7 +164,8 @@ static struct split choose_split(const struct attnd_plan *plan, const struct bat
     if (best <= share * BALANCE_SLACK)
         return chosen;
     for (uint32_t i = 0; i < 2 * ATTND_SPLIT_TILES_PER_WORKER; i++) {
-        const struct split split = {share / (i / 2 + 1), i % 2 ? 0.5 : 0};
+        const uint32_t parts = i / 2 + 1;
+        const struct split split = {share / parts, i % 2 ? 0.5 : 0};
         const double finish = finish_of(plan, blocks, &split);
 
         if (finish < best * SPLIT_GAIN) {
