@@ -50,6 +50,8 @@ void attnd_queue_reset(struct attnd_queue *queue)
 {
     struct attnd_queue_head *head = queue->head;
     char *base = queue->segment.address;
+    /* Slots of the worker before are sealed for the same indices. */
+    memset(base + COMMANDS_OFFSET, 0, COMMANDS_BYTES);
     attnd_poke32(&head->command_tail, 0);
     attnd_poke32(&head->command_head, 0);
     attnd_poke32(&head->command_need, 0);

@@ -282,11 +282,13 @@ void attnd_stream_mail_told(struct attnd_stream *stream, struct attnd_mail *mail
     else
         attnd_log(ATTND_LOG_WARNING, "session %u: its mailbox cannot be watched: %s",
                   mail->client->id, attnd_error_name(code));
-    if (mail->state == ATTND_MAIL_OPENING && mail->calling) {
-        if (code == 0)
-            mail->state = ATTND_MAIL_OPEN;
+    int opening = mail->state == ATTND_MAIL_OPENING;
+    if (code == 0 && opening)
+        mail->state = ATTND_MAIL_OPEN;
+    if (opening && mail->calling)
         attnd_stream_answer_open(mail, code);
-    }
+    else if (code < 0) /* whoever waits for an answer in it learns so from the end of its session */
+        attnd_client_kill(mail->client, "its mailbox cannot be watched");
 }
 
 int attnd_stream_status(const struct attnd_client *client, struct attnd_stream_status *status)

@@ -131,10 +131,15 @@ static void fill(struct attnd_stream *stream, struct attnd_note *note,
 {
     if (note->kind == ATTND_COMMAND_PREPARED) {
         struct attnd_prepared *prepared = &stream->prepared[note->index];
+        struct attnd_run *run = attnd_prepared_run(stream, prepared);
         command->run = ATTND_QUEUE_RUNS + note->index;
-        command->body = *attnd_prepared_run(stream, prepared);
+        if (!prepared->ending) { /* a SHOW may have overtaken what waited for its memory */
+            run->generation = prepared->plan->generation;
+            run->items = prepared->plan->filled ? prepared->plan->tile_items : 0;
+        }
+        command->body = *run;
         if (!prepared->ending)
-            attnd_dispatch_fill(prepared->plan, attnd_prepared_run(stream, prepared), command);
+            attnd_dispatch_fill(prepared->plan, run, command);
         note->ending = prepared->ending;
         prepared->notes++;
         prepared->mail->notes++;

@@ -34,6 +34,9 @@ static int check_own(const struct attnd_client *client, const struct attnd_memor
     return attnd_fault_set(fault, -ATTND_E_PERMISSION, field, 0, 0, 0);
 }
 
+/* Where no scratch is: a run that is answered with its code has no block, or no longer. */
+#define NOWHERE (1ull << 62)
+
 /* @service: for the pools; NULL: they have been looked at. */
 static int describe(const struct attnd_stream *stream, const struct attnd_prepared *prepared,
                     const struct attnd_service *service, struct attnd_run *run,
@@ -62,6 +65,8 @@ static int describe(const struct attnd_stream *stream, const struct attnd_prepar
     if (rc == 0 && lane->bytes < plan->scratch_bytes)
         rc = attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
                              (int64_t)plan->scratch_bytes, (int64_t)stream->scratch.bytes);
+    if (rc < 0)
+        run->scratch_offset_bytes = NOWHERE;
     return rc;
 }
 

@@ -62,7 +62,8 @@ static int listen(struct attnd_cpu_mail *mail, struct wait_word *words, uint32_t
 static void sleep_on(const struct wait_word *words, uint32_t count)
 {
     static const struct timespec nap = {.tv_nsec = NAP_NS};
-    if (syscall(SYS_futex_waitv, words, count, 0, NULL, 0) < 0 && errno == ENOSYS)
+    if (syscall(SYS_futex_waitv, words, count, 0, NULL, 0) < 0 && errno != EAGAIN &&
+        errno != EINTR && errno != EFAULT)
         (void)nanosleep(&nap, NULL);
 }
 

@@ -85,7 +85,7 @@ __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident
     constexpr uint8_t good = prepared_there | prepared_owned;
     if ((run->state & good) != good || run->mailbox != mailbox || run->lane != bell)
         return verdict_refuse;
-    if (run->state & prepared_held)
+    if (run->state & (prepared_held | prepared_changing))
         return verdict_none;
     *code = run->code;
     if (run->code || !run->items)
@@ -241,11 +241,12 @@ __device__ __forceinline__ void unwatch_mailbox(Dispatch *dispatch, Resident *re
         dispatch->mailboxes[index] = nullptr;
         resident->mailboxes[index] = nullptr;
     }
-    /* What was prepared for this session is not found by whoever gets the slot next. */
+    /* What was prepared for this session is not found by whoever gets the slot next, nor by a SHOW
+     * of the plan that gets its place in the heap. */
     for (uint32_t i = threadIdx.x % 32; i < dispatch->prepared_count; i += 32)
         if (dispatch->prepared[i].state && dispatch->prepared[i].mailbox == index) {
-            dispatch->prepared[i].state &= uint8_t(~prepared_owned);
-            resident->prepared[i] = dispatch->prepared[i];
+            dispatch->prepared[i] = Prepared{};
+            resident->prepared[i] = Prepared{};
         }
     dispatch_unlock(dispatch);
 }

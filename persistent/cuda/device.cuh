@@ -119,8 +119,9 @@ struct alignas(16) Prepared {
 enum PreparedState : uint8_t {
     prepared_there = 1,
     prepared_held = 2,
-    prepared_owned = 4, /* the mailbox slot is of the session that prepared it */
-    prepared_bad = 8    /* the daemon's body could not be resolved */
+    prepared_owned = 4,    /* the mailbox slot is of the session that prepared it */
+    prepared_bad = 8,      /* the daemon's body could not be resolved */
+    prepared_changing = 16 /* a run of its plan is being resolved: their counters are one block */
 };
 
 /* What changes while a run is in flight, one a position. All zero when the position is free. */

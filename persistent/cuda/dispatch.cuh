@@ -193,7 +193,7 @@ __device__ __forceinline__ uint32_t settle_prepared(Commander *self, uint32_t in
                 uint8_t(body.lane),
                 uint8_t(prepared_there | (answer && session == body.session ? prepared_owned : 0) |
                         (code ? prepared_bad : 0)),
-                uint8_t(code ? code : body.code),
+                uint8_t(body.code ? body.code : code),
                 uint8_t(variant),
                 uint8_t(body.generation),
                 {0, 0}};
@@ -214,7 +214,28 @@ __device__ __forceinline__ void put_prepared(Commander *self, uint32_t index, co
     dispatch_unlock(self->dispatch);
 }
 
-/* PREPARED: first no doorbell finds the old body, then it ends, then the new one is there. */
+/* Doorbells of the plan's prepared runs wait (@changing 1), or are looked at again (0). Return:
+ * whether a HOLD of the plan waits for its SHOW. The whole warp. */
+__device__ __forceinline__ bool plan_changing(Commander *self, uint32_t key, uint32_t changing)
+{
+    Dispatch *dispatch = self->dispatch;
+    bool held = false;
+    dispatch_lock(dispatch);
+    for (uint32_t i = threadIdx.x % 32; i < dispatch->prepared_count; i += 32) {
+        Prepared *prepared = &dispatch->prepared[i];
+        if (!prepared->state || prepared->plan != key)
+            continue;
+        held |= prepared->state & prepared_held;
+        prepared->state &= uint8_t(~prepared_changing);
+        prepared->state |= uint8_t(changing ? prepared_changing : 0);
+        self->resident->prepared[i] = *prepared;
+    }
+    dispatch_unlock(dispatch);
+    return __any_sync(0xffffffffu, held);
+}
+
+/* PREPARED: first no doorbell begins a run of the plan, then those in flight end, because a lane's
+ * prepared runs share the counters that are made zero here; then the new body is there. */
 __device__ __forceinline__ Taken take_prepared(Commander *self)
 {
     Dispatch *dispatch = self->dispatch;
@@ -225,13 +246,16 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
         return taken;
     }
     Prepared value = {};
-    put_prepared(self, index, value);
+    const uint32_t key = plan_key(command.body.plan_offset_bytes);
+    if (!command.body.kind || dispatch->prepared[index].plan != key)
+        put_prepared(self, index, value);
     if (!command.body.kind) {
         add_pending(dispatch, command, ATTND_NONE);
         return taken;
     }
-    if (in_flight(dispatch, ATTND_NONE, ATTND_NONE, command.run))
-        return taken_later; /* its constants are in use, for one run's time */
+    const bool held = plan_changing(self, key, 1);
+    if (in_flight(dispatch, ATTND_NONE, key, command.run))
+        return taken_later; /* constants and counters are in use, for a run's time */
     ActiveRun *active = &self->dispatch->settings.runs[ring_positions + index];
     const uint32_t lane = threadIdx.x % 32;
     if (lane < sizeof(attnd_run) / 16) /* for when the plan is set anew, whatever comes of it now */
@@ -253,8 +277,10 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
             publish_sys(&self->dispatch->settings.host->wanted, value.variant + 1u);
         return taken_leave; /* and again from the start, beside the right kernel */
     }
+    value.state |= uint8_t(held ? prepared_held : 0);
     put_prepared(self, index, value);
-    answer_taken(self, -int32_t(code));
+    plan_changing(self, key, 0);
+    answer_taken(self, command.body.code ? 0 : -int32_t(code)); /* the daemon knows its own */
     return taken;
 }
 

@@ -328,6 +328,33 @@ static void a_new_worker_hears_of_runs_before_their_mailbox(void **state)
     expect_no_answer();
 }
 
+static void what_waits_for_memory_has_the_lengths_of_the_advance_that_overtook_it(void **state)
+{
+    static uint32_t freed[ATTND_MEMORIES_MAX];
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    prepare(plan, 0);
+    const struct attnd_plan_object *object = client.daemon->plans[0];
+    uint32_t before = object->generation;
+    attnd_retire_lost(stage.service.scheduler);
+    attnd_worker_port_init(&stage.worker, stage.service.queue->head, -1);
+    CHECK_EQUAL(attnd_maps_lost(&stage.service.supervisor->maps, freed), 0);
+    CHECK_EQUAL(attnd_sched_resume(stage.service.scheduler, STAGE_SCRATCH_BYTES), 0);
+    rig_expect_none(); /* nothing is mapped */
+
+    submit(stage_advance(&client, plan, 0, 6));
+    struct attnd_command show = rig_expect(ATTND_COMMAND_SHOW);
+    rig_retire(&show, 0);
+    stage_expect(&client, 0, 0);
+    CHECK(object->generation != before);
+    stage_memory_mapped(&stage);
+    attnd_lane_retry(stage.service.scheduler);
+    struct attnd_command prepared = rig_expect(ATTND_COMMAND_PREPARED);
+    CHECK_EQUAL(prepared.body.generation, object->generation);
+    CHECK_EQUAL(prepared.body.items, object->tile_items);
+}
+
 static void an_answer_to_nothing_ends_the_worker(void **state)
 {
     struct attnd_command made_up = {.kind = ATTND_COMMAND_HOLD, .tag = 7};
@@ -355,6 +382,7 @@ int main(void)
         CASE(a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go),
         CASE(a_plan_that_a_dead_session_had_held_is_shown),
         CASE(a_new_worker_hears_of_runs_before_their_mailbox),
+        CASE(what_waits_for_memory_has_the_lengths_of_the_advance_that_overtook_it),
         CASE(an_answer_to_nothing_ends_the_worker),
     };
     check_failed = _fail;
