@@ -8,6 +8,7 @@
 #include "schemas/attnd.pb-c.h"
 #include "schemas/errors.h"
 
+#include <argp.h>
 #include <stdio.h>
 
 /* Exit codes of attnctl, printed by --help. */
@@ -18,6 +19,17 @@ enum attnctl_exit {
     ATTNCTL_EXIT_ANSWER = 4,
     ATTNCTL_EXIT_UNWELL = 5 /* doctor: something FAILs */
 };
+
+/* What every command takes. */
+struct attnctl_options {
+    const char *socket_path;
+    int json;
+};
+#define ATTNCTL_KEY_JSON 'j'
+#define ATTNCTL_KEY_SOCKET 's'
+
+/** attnctl_parse_option() - argp's parser of them; input: struct attnctl_options. */
+error_t attnctl_parse_option(int key, char *text, struct argp_state *state);
 
 /** attnctl_status()/doctor() - the commands: argv[0] is the name. Return: the exit code. */
 enum attnctl_exit attnctl_status(int argc, char **argv);

@@ -4,37 +4,9 @@
 #include "service/attnctl.h"
 #include "service/doctor.h"
 
-#include <argp.h>
 #include <string.h>
 
-#define KEY_JSON 'j'
-#define KEY_SOCKET 's'
-
-struct doctor_options {
-    const char *socket_path;
-    int json;
-};
-
 static const char *const health_names[] = {"OK", "WARN", "FAIL"};
-
-static error_t parse_option(int key, char *text, struct argp_state *state)
-{
-    struct doctor_options *options = state->input;
-
-    switch (key) {
-    case KEY_JSON:
-        options->json = 1;
-        return 0;
-    case KEY_SOCKET:
-        options->socket_path = text;
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s' is not an option", text);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static void print_member(FILE *out, const char *name, const char *text, const char *separator)
 {
@@ -69,18 +41,18 @@ void attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uin
 enum attnctl_exit attnctl_doctor(int argc, char **argv)
 {
     static const struct argp_option list[] = {
-        {"json", KEY_JSON, NULL, 0, "One JSON object", 0},
-        {"socket", KEY_SOCKET, "PATH", 0,
+        {"json", ATTNCTL_KEY_JSON, NULL, 0, "One JSON object", 0},
+        {"socket", ATTNCTL_KEY_SOCKET, "PATH", 0,
          "Where the service's socket is, or is to be (default: $ATTND_SOCKET, else "
          "$XDG_RUNTIME_DIR/attnd.sock)",
          0},
         {0}};
     static const struct argp parser = {
         .options = list,
-        .parser = parse_option,
+        .parser = attnctl_parse_option,
         .doc = "Look at this machine as the service will see it, and say what is missing and how "
                "to mend it. Needs no service; run it as the service's user, in its container."};
-    struct doctor_options options = {0};
+    struct attnctl_options options = {0};
     struct attnd_finding findings[ATTND_FINDINGS_MAX];
 
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;

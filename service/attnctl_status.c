@@ -3,37 +3,9 @@
  */
 #include "service/attnctl.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-
-#define KEY_JSON 'j'
-#define KEY_SOCKET 's'
-
-struct status_options {
-    const char *socket_path;
-    int json;
-};
-
-static error_t parse_option(int key, char *text, struct argp_state *state)
-{
-    struct status_options *options = state->input;
-
-    switch (key) {
-    case KEY_JSON:
-        options->json = 1;
-        return 0;
-    case KEY_SOCKET:
-        options->socket_path = text;
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s' is not an option", text);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
 
 /* Into a few letters: "1.5 GiB". */
 static const char *bytes_text(uint64_t bytes, char *text, size_t text_bytes)
@@ -199,15 +171,15 @@ static enum attnctl_exit explain(const char *socket_path, int rc)
 enum attnctl_exit attnctl_status(int argc, char **argv)
 {
     static const struct argp_option list[] = {
-        {"json", KEY_JSON, NULL, 0, "One JSON object with every field", 0},
-        {"socket", KEY_SOCKET, "PATH", 0,
+        {"json", ATTNCTL_KEY_JSON, NULL, 0, "One JSON object with every field", 0},
+        {"socket", ATTNCTL_KEY_SOCKET, "PATH", 0,
          "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0},
         {0}};
     static const struct argp parser = {
         .options = list,
-        .parser = parse_option,
+        .parser = attnctl_parse_option,
         .doc = "Show what the service is, and what its sessions and pools do."};
-    struct status_options options = {0};
+    struct attnctl_options options = {0};
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__Reply *reply;

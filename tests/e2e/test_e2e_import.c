@@ -19,27 +19,6 @@
 
 #define BYTES 65536u
 
-static int start_trusting(void **state)
-{
-    static const char *const options[] = {"--trust", NULL};
-    static struct harness harness;
-
-    *state = &harness;
-    harness_start(&harness, options);
-    return 0;
-}
-
-#define TRUST_TEST(name) cmocka_unit_test_setup_teardown(name, start_trusting, e2e_stop)
-
-static struct attnd_session *open_session(const struct harness *harness)
-{
-    const struct attnd_open_args args = {.size = sizeof(args), .socket_path = harness->socket};
-    struct attnd_session *session = NULL;
-
-    CHECK_OK(attnd_open(&args, &session));
-    return session;
-}
-
 static int make_memfd(int seals)
 {
     int fd = memfd_create("import", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -81,7 +60,7 @@ static uint32_t next_handle(struct attnd_session *session)
 
 static void host_memory_is_imported_as_it_is_registered(void **state)
 {
-    struct attnd_session *session = open_session(*state);
+    struct attnd_session *session = e2e_open(*state);
     int fd = make_memfd(F_SEAL_SHRINK);
     const struct attnd_memory_desc desc = describe(ATTND_MEMORY_HOST, fd);
     struct attnd_memory_info info = {.size = sizeof(info)};
@@ -102,7 +81,7 @@ static void host_memory_is_imported_as_it_is_registered(void **state)
 
 static void without_trust_handles_are_refused_by_kind(void **state)
 {
-    struct attnd_session *session = open_session(*state);
+    struct attnd_session *session = e2e_open(*state);
     int fd = make_memfd(F_SEAL_SHRINK);
     struct attnd_fault fault;
 
@@ -120,7 +99,7 @@ static void without_trust_handles_are_refused_by_kind(void **state)
 
 static void a_worker_without_a_gpu_takes_none_of_its_memory(void **state)
 {
-    struct attnd_session *session = open_session(*state);
+    struct attnd_session *session = e2e_open(*state);
     int fd = make_memfd(F_SEAL_SHRINK);
 
     for (uint32_t kind = ATTND_MEMORY_DEVICE; kind <= ATTND_MEMORY_IPC && !e2e_on_gpu(); kind++) {
@@ -134,7 +113,7 @@ static void a_worker_without_a_gpu_takes_none_of_its_memory(void **state)
 
 static void descriptors_that_cannot_be_memory_are_refused(void **state)
 {
-    struct attnd_session *session = open_session(*state);
+    struct attnd_session *session = e2e_open(*state);
     const int device_error = e2e_on_gpu() ? ATTND_E_INVALID : ATTND_E_UNSUPPORTED;
     const uint32_t device_field = e2e_on_gpu() ? ATTND_F_MEMORY : ATTND_F_MEMORY_KIND;
     int pair[2], pipes[2];
@@ -161,7 +140,7 @@ static void descriptors_that_cannot_be_memory_are_refused(void **state)
 
 static void sizes_that_cannot_be_are_refused(void **state)
 {
-    struct attnd_session *session = open_session(*state);
+    struct attnd_session *session = e2e_open(*state);
     int fd = make_memfd(F_SEAL_SHRINK);
     const uint64_t sizes[] = {0, BYTES + 1, (uint64_t)INT64_MAX + 1, UINT64_MAX};
 
@@ -180,8 +159,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         E2E_TEST(host_memory_is_imported_as_it_is_registered),
         E2E_TEST(without_trust_handles_are_refused_by_kind),
-        TRUST_TEST(a_worker_without_a_gpu_takes_none_of_its_memory),
-        TRUST_TEST(descriptors_that_cannot_be_memory_are_refused),
+        E2E_TRUST_TEST(a_worker_without_a_gpu_takes_none_of_its_memory),
+        E2E_TRUST_TEST(descriptors_that_cannot_be_memory_are_refused),
         E2E_TEST(sizes_that_cannot_be_are_refused),
     };
 

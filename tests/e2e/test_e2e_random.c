@@ -25,12 +25,6 @@ struct client {
     uint32_t number;
 };
 
-static uint64_t number_from(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 0) : otherwise;
-}
-
 /* Whole shapes of eight batches by turns: 0..7 for one engine, 8..15 for the other. */
 static int client(void *context)
 {
@@ -146,7 +140,7 @@ int main(void)
 
     harness_init();
     seed = test_seed();
-    first = number_from("ATTND_FIRST", 0);
-    rounds = number_from("ATTND_ROUNDS", 1500);
+    first = test_number("ATTND_FIRST", 0);
+    rounds = test_number("ATTND_ROUNDS", 1500);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,27 +30,6 @@
 static const uint32_t kinds[] = {ATTND_MEMORY_DEVICE, ATTND_MEMORY_POOL, ATTND_MEMORY_IPC};
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
-static int start_trusting(void **state)
-{
-    static const char *const options[] = {"--trust", NULL};
-    static struct harness harness;
-
-    *state = &harness;
-    harness_start(&harness, options);
-    return 0;
-}
-
-#define TRUST_TEST(name) cmocka_unit_test_setup_teardown(name, start_trusting, e2e_stop)
-
-static struct attnd_session *open_session(const struct harness *harness)
-{
-    const struct attnd_open_args args = {.size = sizeof(args), .socket_path = harness->socket};
-    struct attnd_session *session = NULL;
-
-    CHECK_OK(attnd_open(&args, &session));
-    return session;
-}
-
 /* Runs @client in a process; the worker must be the same one afterwards. */
 static void in_a_client(const struct harness *harness, int (*client)(void *context))
 {
@@ -89,7 +68,7 @@ static void use_in_the_middle(struct attnd_session *session, const struct alloca
 
 static int tensors_in_the_middle(void *context)
 {
-    struct attnd_session *session = open_session(context);
+    struct attnd_session *session = e2e_open(context);
 
     gpu_open();
     for (uint32_t i = 0; i < KINDS; i++) {
@@ -113,7 +92,7 @@ static void every_kind_is_imported_whole_and_used_from_the_middle(void **state)
 /* The driver cuts small allocations out of a block of its own. */
 static int small_ones(void *context)
 {
-    struct attnd_session *session = open_session(context);
+    struct attnd_session *session = e2e_open(context);
     struct allocation small[6];
 
     gpu_open();
@@ -135,7 +114,7 @@ static void small_allocations_of_one_block_are_not_mixed_up(void **state)
 /* Several allocations of one pool, and one address used again by the next allocation. */
 static int again(void *context)
 {
-    struct attnd_session *session = open_session(context);
+    struct attnd_session *session = e2e_open(context);
     struct attnd_tensor first, second;
     CUdeviceptr a, b;
     CUmemoryPool pool;
@@ -270,7 +249,7 @@ static void refuse_absurd(struct attnd_session *session, struct attnd_memory_des
 
 static int too_large(void *context)
 {
-    struct attnd_session *session = open_session(context);
+    struct attnd_session *session = e2e_open(context);
 
     gpu_open();
     for (uint32_t i = 0; i < KINDS; i++) {
@@ -300,7 +279,7 @@ static void more_than_there_is_is_refused_by_size(void **state)
 
 static int strange_descriptors(void *context)
 {
-    struct attnd_session *session = open_session(context);
+    struct attnd_session *session = e2e_open(context);
     int pair[2], memfd = memfd_create("no", MFD_ALLOW_SEALING);
     struct attnd_memory_desc desc = {
         .size = sizeof(desc), .memory_kind = ATTND_MEMORY_DEVICE, .size_bytes = 2 * MIB};
@@ -337,7 +316,7 @@ static void a_descriptor_of_something_else_is_refused(void **state)
 /* Each kind's descriptor and handle in the place of another's. */
 static int mixed_up(void *context)
 {
-    struct attnd_session *session = open_session(context);
+    struct attnd_session *session = e2e_open(context);
 
     gpu_open();
     const struct allocation vmm = allocate(ATTND_MEMORY_DEVICE, 2 * MIB);
@@ -390,7 +369,7 @@ static void a_handle_of_something_else_is_refused(void **state)
 /* The daemon knows no address, only sizes: whatever a run or a pool names must lie inside. */
 static int outside(void *context)
 {
-    struct attnd_session *session = open_session(context);
+    struct attnd_session *session = e2e_open(context);
     struct attnd_fault fault;
 
     gpu_open();
@@ -461,7 +440,7 @@ struct traffic {
 static int runner(void *context)
 {
     struct traffic *traffic = context;
-    struct attnd_session *session = open_session(traffic->harness);
+    struct attnd_session *session = e2e_open(traffic->harness);
     struct attnd_tensor rows, planes;
 
     gpu_open();
@@ -482,7 +461,7 @@ static int runner(void *context)
 static int comer_and_goer(void *context)
 {
     struct traffic *traffic = context;
-    struct attnd_session *session = open_session(traffic->harness);
+    struct attnd_session *session = e2e_open(traffic->harness);
 
     gpu_open();
     harness_await(&traffic->running, 1);
@@ -512,7 +491,7 @@ static void memory_comes_and_goes_beside_the_runs_of_others(void **state)
 
 static int untrusted(void *context)
 {
-    struct attnd_session *session = open_session(context);
+    struct attnd_session *session = e2e_open(context);
 
     gpu_open();
     for (uint32_t i = 0; i < KINDS; i++) {
@@ -540,7 +519,7 @@ static void without_trust_only_what_a_descriptor_holds_is_taken(void **state)
 
 static int not_exportable(void *context)
 {
-    struct attnd_session *session = open_session(context);
+    struct attnd_session *session = e2e_open(context);
     struct attnd_tensor tensor;
     CUdeviceptr address;
     int on_the_stack = 0;
@@ -564,17 +543,17 @@ static void what_cannot_be_exported_is_refused_here(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TRUST_TEST(every_kind_is_imported_whole_and_used_from_the_middle),
-        TRUST_TEST(small_allocations_of_one_block_are_not_mixed_up),
-        TRUST_TEST(an_address_that_comes_back_is_another_allocation),
-        TRUST_TEST(pools_over_it_are_pools_like_others),
-        TRUST_TEST(more_than_there_is_is_refused_by_size),
-        TRUST_TEST(a_descriptor_of_something_else_is_refused),
-        TRUST_TEST(a_handle_of_something_else_is_refused),
-        TRUST_TEST(nothing_outside_the_allocation_can_be_named),
-        TRUST_TEST(memory_comes_and_goes_beside_the_runs_of_others),
+        E2E_TRUST_TEST(every_kind_is_imported_whole_and_used_from_the_middle),
+        E2E_TRUST_TEST(small_allocations_of_one_block_are_not_mixed_up),
+        E2E_TRUST_TEST(an_address_that_comes_back_is_another_allocation),
+        E2E_TRUST_TEST(pools_over_it_are_pools_like_others),
+        E2E_TRUST_TEST(more_than_there_is_is_refused_by_size),
+        E2E_TRUST_TEST(a_descriptor_of_something_else_is_refused),
+        E2E_TRUST_TEST(a_handle_of_something_else_is_refused),
+        E2E_TRUST_TEST(nothing_outside_the_allocation_can_be_named),
+        E2E_TRUST_TEST(memory_comes_and_goes_beside_the_runs_of_others),
         E2E_TEST(without_trust_only_what_a_descriptor_holds_is_taken),
-        TRUST_TEST(what_cannot_be_exported_is_refused_here),
+        E2E_TRUST_TEST(what_cannot_be_exported_is_refused_here),
     };
 
     harness_init();

@@ -33,33 +33,12 @@ struct affair {
     int64_t value;
 };
 
-static int start_trusting(void **state)
-{
-    static const char *const options[] = {"--trust", NULL};
-    static struct harness harness;
-
-    *state = &harness;
-    harness_start(&harness, options);
-    return 0;
-}
-
-#define TRUST_TEST(name) cmocka_unit_test_setup_teardown(name, start_trusting, e2e_stop)
-
-static struct attnd_session *open_session(const struct harness *harness)
-{
-    const struct attnd_open_args args = {.size = sizeof(args), .socket_path = harness->socket};
-    struct attnd_session *session = NULL;
-
-    CHECK_OK(attnd_open(&args, &session));
-    return session;
-}
-
 /* ---- the maker: its pool is shared, and then it is killed ---- */
 
 static int maker(void *context)
 {
     struct affair *affair = context;
-    struct attnd_session *session = open_session(affair->harness);
+    struct attnd_session *session = e2e_open(affair->harness);
     struct attnd_tensor planes;
 
     gpu_open();
@@ -94,7 +73,7 @@ static struct rows make_rows(struct attnd_session *session)
 static int heir(void *context)
 {
     struct affair *affair = context;
-    struct attnd_session *session = open_session(affair->harness);
+    struct attnd_session *session = e2e_open(affair->harness);
     struct attnd_fault fault;
     uint32_t pool;
 
@@ -182,7 +161,7 @@ static int survivor(void *context)
 {
     const struct harness *harness = context;
     static const uint32_t kinds[] = {ATTND_MEMORY_DEVICE, ATTND_MEMORY_POOL, ATTND_MEMORY_IPC};
-    struct attnd_session *session = open_session(harness);
+    struct attnd_session *session = e2e_open(harness);
     struct attnd_tensor planes[3], rows[3];
     struct allocation allocation[3];
     struct attnd_fault fault;
@@ -217,10 +196,10 @@ static void a_new_worker_imports_everything_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TRUST_TEST(created_memory_outlives_its_maker_and_the_worker),
-        TRUST_TEST(plain_memory_outlives_its_maker_until_the_worker_ends),
-        TRUST_TEST(pool_memory_outlives_its_maker_and_the_worker),
-        TRUST_TEST(a_new_worker_imports_everything_again),
+        E2E_TRUST_TEST(created_memory_outlives_its_maker_and_the_worker),
+        E2E_TRUST_TEST(plain_memory_outlives_its_maker_until_the_worker_ends),
+        E2E_TRUST_TEST(pool_memory_outlives_its_maker_and_the_worker),
+        E2E_TRUST_TEST(a_new_worker_imports_everything_again),
     };
 
     harness_init();

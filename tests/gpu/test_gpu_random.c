@@ -26,12 +26,6 @@ struct client {
     uint32_t number;
 };
 
-static uint64_t number_from(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 0) : otherwise;
-}
-
 static int client(void *context)
 {
     const struct client *self = context;
@@ -79,7 +73,7 @@ int main(void)
         return GPU_SKIPPED;
     }
     seed = test_seed();
-    first = number_from("ATTND_FIRST", 0);
-    rounds = number_from("ATTND_ROUNDS", 160);
+    first = test_number("ATTND_FIRST", 0);
+    rounds = test_number("ATTND_ROUNDS", 160);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* e2e.c - the beginning that end-to-end tests share. */
 #include "tests/support/e2e.h"
 
+#include "client/attnd.h"
 #include "schemas/abi.h"
 
 #include <stdlib.h>
@@ -13,6 +14,25 @@ int e2e_start(void **state)
     harness_start(&harness, NULL);
     *state = &harness;
     return 0;
+}
+
+int e2e_start_trusting(void **state)
+{
+    static const char *const options[] = {"--trust", NULL};
+    static struct harness harness;
+
+    *state = &harness;
+    harness_start(&harness, options);
+    return 0;
+}
+
+struct attnd_session *e2e_open(const struct harness *harness)
+{
+    const struct attnd_open_args args = {.size = sizeof(args), .socket_path = harness->socket};
+    struct attnd_session *session = NULL;
+
+    CHECK_OK(attnd_open(&args, &session));
+    return session;
 }
 
 int e2e_stop(void **state)

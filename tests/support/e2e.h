@@ -11,7 +11,14 @@
 int e2e_start(void **state);
 int e2e_stop(void **state);
 
+/** e2e_start_trusting() - the same with --trust. */
+int e2e_start_trusting(void **state);
+
 #define E2E_TEST(name) cmocka_unit_test_setup_teardown(name, e2e_start, e2e_stop)
+#define E2E_TRUST_TEST(name) cmocka_unit_test_setup_teardown(name, e2e_start_trusting, e2e_stop)
+
+/** e2e_open() - a session with the default options; must come about. */
+struct attnd_session *e2e_open(const struct harness *harness);
 
 /** e2e_on_gpu() - the worker is the CUDA one: $ATTND_TEST_BACKEND says so. */
 int e2e_on_gpu(void);

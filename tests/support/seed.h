@@ -26,4 +26,11 @@ static inline uint64_t test_seed(void)
     return seed;
 }
 
+/* What the environment says of @name, or @otherwise. */
+static inline uint64_t test_number(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 0) : otherwise;
+}
+
 #endif
