@@ -108,7 +108,8 @@ const char *attnd_version(void);
  * attnd_memory_create() - memory made by the service, zeroed, mapped here
  * @size_bytes: rounded up to pages
  * @address:    receives the mapping; may be NULL if it is not wanted
- * Return: 0 and *memory (> 0, a handle of this session).
+ * Return: 0 and *memory (> 0, a handle of this session); -ATTND_E_RANGE; -ATTND_E_NO_MEMORY (field
+ * size, limit what is left of --memory-max or --host-memory-max).
  */
 int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory,
                         void **address);
@@ -127,6 +128,10 @@ int attnd_memory_create_device(struct attnd_session *session, uint64_t size_byte
 /**
  * attnd_memory_register() - memory of the engine: a memfd sealed with F_SEAL_SHRINK
  * @fd: stays the caller's and may be closed after the call; not mapped by the library
+ * It counts against the service's budgets with all of @size_bytes, touched or not: a GPU pins it.
+ * Return: 0 and *memory; -ATTND_E_PERMISSION (field seals); -ATTND_E_UNSUPPORTED (field memory) a
+ * memfd of huge pages, which no seal makes safe; -ATTND_E_RANGE (field size); -ATTND_E_NO_MEMORY
+ * (field size, limit what is left of --memory-max or --host-memory-max).
  */
 int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_bytes,
                           uint32_t *memory);

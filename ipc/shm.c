@@ -4,8 +4,9 @@
  * The enemy is a peer that shrinks a file we have mapped: the next touch would be SIGBUS. Seals
  * take that away once and for all, so nothing here installs a signal handler. They do not stop a
  * peer that holds a writable mapping from punching holes, unless F_SEAL_FUTURE_WRITE is set: on
- * tmpfs a hole reads as zeros, which every reader of shared memory must survive anyway; on hugetlb
- * it may be SIGBUS again, so imports from there are refused.
+ * tmpfs a hole reads as zeros, which every reader of shared memory must survive anyway. On hugetlb
+ * whoever touches a hole needs a page of the pool, and gets SIGBUS when it is empty; its seals have
+ * nothing against that, so imports from there are refused.
  */
 #include "ipc/shm.h"
 
@@ -83,9 +84,12 @@ int attnd_shm_check_import(int fd, uint64_t size_bytes, struct attnd_fault *faul
      * answers the rest by itself (a FUSE file would ask its server, which may take for ever). */
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstatfs(fd, &filesystem) < 0 ||
-        fstat(fd, &file) < 0 || filesystem.f_type != TMPFS_MAGIC)
+        fstat(fd, &file) < 0)
         return attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_SEALS, 0, seals < 0 ? 0 : seals,
                                F_SEAL_SHRINK);
+    if (filesystem.f_type != TMPFS_MAGIC)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, 0, filesystem.f_type,
+                               TMPFS_MAGIC);
     if (size_bytes == 0 || (uint64_t)file.st_size < size_bytes)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
                                file.st_size);

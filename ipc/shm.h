@@ -46,7 +46,8 @@ int attnd_shm_seal(int fd, enum attnd_shm_seal seal);
 /**
  * attnd_shm_check_import() - may this fd be mapped by the service?
  * A memfd (not of huge pages) of at least @size_bytes > 0 that carries F_SEAL_SHRINK.
- * Return: 0; -ATTND_E_PERMISSION (field SEALS); -ATTND_E_RANGE (field SIZE, limit: the file's).
+ * Return: 0; -ATTND_E_PERMISSION (field SEALS); -ATTND_E_UNSUPPORTED (field MEMORY: huge pages,
+ * value is their file system's magic number); -ATTND_E_RANGE (field SIZE, limit: the file's).
  */
 int attnd_shm_check_import(int fd, uint64_t size_bytes, struct attnd_fault *fault);
 

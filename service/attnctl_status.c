@@ -53,6 +53,11 @@ static void print_service(FILE *out, const Attnd__Status *status)
     fprintf(out, "heap     %s of %s, %" PRIu32 " plans\n",
             bytes_text(status->heap_used_bytes, used, sizeof(used)),
             bytes_text(status->heap_bytes, all, sizeof(all)), status->plans);
+    if (status->has_host_memory_bytes)
+        fprintf(out, "memory   %s of %s on the host, a session up to %s\n",
+                bytes_text(status->host_memory_bytes, used, sizeof(used)),
+                bytes_text(status->host_memory_max_bytes, all, sizeof(all)),
+                bytes_text(status->memory_max_bytes, read, sizeof(read)));
     fprintf(out, "done     %" PRIu64 " runs, %" PRIu64 " tiles, %s of KV read, %.3f s busy\n",
             status->runs, status->tiles, bytes_text(status->kv_bytes, read, sizeof(read)),
             (double)status->busy_ns / 1e9);

@@ -114,13 +114,20 @@ uint32_t attnd_client_vacant(void *const *table);
  * attnd_memory_new() - an object known to the worker
  * @source: what stands for it, checked by the caller as far as that goes; its descriptor is taken
  *          over on success
- * @payer:  whose budget it counts against, NULL: imported
- * Return: 0 with one reference, the caller's; -ATTND_E_NO_MEMORY (budget, or the worker's table is
- * full).
+ * @payer:  whose budget it counts against, after attnd_memory_afford(); NULL: nobody's
+ * Return: 0 with one reference, the caller's; -ATTND_E_NO_MEMORY the worker's table is full.
  */
 int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,
                      struct attnd_client *payer, struct attnd_memory **out,
                      struct attnd_fault *fault);
+
+/**
+ * attnd_memory_afford() - do @size_bytes more of @kind fit in what is left of @payer's budget and,
+ * of host memory, of all sessions'?
+ * Return: 0; -ATTND_E_NO_MEMORY (field size, limit what is left).
+ */
+int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
+                        struct attnd_fault *fault);
 
 /** attnd_memory_make() - the same over memory of the daemon's making: a memfd sealed as a pool, or
  * memory of the GPU; @size_bytes is rounded up to pages of @kind.

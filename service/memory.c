@@ -30,9 +30,37 @@ static uint32_t find_index(const struct attnd_service *service)
     return ATTND_NONE;
 }
 
-/* The session that pays may be gone: then nobody does. */
+/* ---- budgets ---- */
+
+int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
+                        struct attnd_fault *fault)
+{
+    const struct attnd_service *service = payer->service;
+    uint64_t left_bytes = service->options.memory_max_bytes - payer->memory_bytes;
+    uint64_t host_left_bytes = service->options.host_memory_max_bytes - service->host_memory_bytes;
+
+    if (kind == ATTND_KIND_HOST && host_left_bytes < left_bytes)
+        left_bytes = host_left_bytes;
+    if (size_bytes <= left_bytes)
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_SIZE, 0, (int64_t)size_bytes,
+                           (int64_t)left_bytes);
+}
+
+static void charge(struct attnd_client *payer, struct attnd_memory *memory)
+{
+    memory->payer = payer->id;
+    payer->memory_bytes += memory->size_bytes;
+    if (memory->kind == ATTND_KIND_HOST)
+        payer->service->host_memory_bytes += memory->size_bytes;
+}
+
+/* When the last reference goes, not when the worker has let go: it is told of what takes the room
+ * after it was told to give this up. The session may be gone, and its pool live on. */
 static void refund(struct attnd_service *service, const struct attnd_memory *memory)
 {
+    if (memory->payer && memory->kind == ATTND_KIND_HOST)
+        service->host_memory_bytes -= memory->size_bytes;
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
         if (service->clients[i] && memory->payer && service->clients[i]->id == memory->payer)
             service->clients[i]->memory_bytes -= memory->size_bytes;
@@ -52,7 +80,6 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
     memory->refs = 1;
     memory->kind = source->kind;
     memory->fd = source->fd;
-    memory->payer = payer ? payer->id : 0;
     memory->size_bytes = source->size_bytes;
     if (source->handle)
         memcpy(memory->handle, source->handle, sizeof(memory->handle));
@@ -65,7 +92,7 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
         return attnd_fault_set(fault, rc, ATTND_F_MEMORY, 0, index, 0);
     }
     if (payer)
-        payer->memory_bytes += source->size_bytes;
+        charge(payer, memory);
     *out = memory;
     return 0;
 }
@@ -97,7 +124,6 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
                       struct attnd_memory **out, struct attnd_fault *fault)
 {
     struct attnd_service *service = payer->service;
-    uint64_t left_bytes = service->options.memory_max_bytes - payer->memory_bytes;
     int fd, rc = check_kind(service, kind, fault);
 
     if (rc < 0)
@@ -108,9 +134,9 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
                                INT64_MAX);
     size_bytes = (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
-    if (size_bytes > left_bytes)
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_SIZE, 0, (int64_t)size_bytes,
-                               (int64_t)left_bytes);
+    rc = attnd_memory_afford(payer, kind, size_bytes, fault);
+    if (rc < 0)
+        return rc;
     rc = kind == ATTND_KIND_DEVICE ? attnd_device_make(service->device, size_bytes, &fd, fault)
                                    : make_host(size_bytes, &fd, fault);
     if (rc < 0)
@@ -119,6 +145,8 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
     rc = attnd_memory_new(service, &source, payer, out, fault);
     if (rc < 0)
         close(fd);
+    else
+        (*out)->made = 1;
     return rc;
 }
 

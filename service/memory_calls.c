@@ -1,10 +1,11 @@
 /*
  * memory_calls.c - MemoryRegister and MemoryRelease.
  *
- * With neither descriptor nor handle the daemon makes the memory and counts it against the
- * session's budget; otherwise the engine brings its own. A memfd must be sealed against shrinking,
- * or the worker could be made to fault, and must be writable, because outputs go there: both can be
- * seen here. Of memory of the GPU little can be seen without a context, so the worker tries, and
+ * With neither descriptor nor handle the daemon makes the memory; otherwise the engine brings its
+ * own. A memfd must be sealed against shrinking, or the worker could be made to fault, and must be
+ * writable, because outputs go there: both can be seen here. It costs what memory of the daemon's
+ * making costs: however little of it its maker ever touched, a worker that pins it holds all. Of
+ * memory of the GPU little can be seen without a context, so the worker tries, and
  * the reply waits for it: an engine learns that its handle is bad when it registers it and not from
  * some later run.
  *
@@ -104,14 +105,18 @@ static int import(struct attnd_call *call, struct attnd_memory **memory)
                                                .size_bytes = request->size_bytes,
                                                .handle = request->handle.len ? request->handle.data
                                                                              : NULL};
+    /* Memory of the GPU is the engine's own and has its limit there. */
+    struct attnd_client *payer = source.kind == ATTND_KIND_HOST ? call->client : NULL;
     int rc = check_kind(call, source.kind);
 
     if (rc == 0)
         rc = check_form(call, &source);
     if (rc == 0)
         rc = check_now(call, source.kind);
+    if (rc == 0 && payer)
+        rc = attnd_memory_afford(payer, source.kind, source.size_bytes, call->fault);
     if (rc == 0)
-        rc = attnd_memory_new(call->service, &source, NULL, memory, call->fault);
+        rc = attnd_memory_new(call->service, &source, payer, memory, call->fault);
     if (rc == 0 && call->fds_count)
         call->fds[0] = -1;
     return rc;
@@ -206,7 +211,7 @@ int attnd_call_memory_register(struct attnd_call *call)
         call->client->import_id = call->request->id;
         return ATTND_CALL_LATER;
     }
-    if (memory->payer)
+    if (memory->made)
         call->reply_fds[call->reply_fds_count++] = memory->fd;
     call->reply->memory = reply;
     call->reply->result_case = ATTND__REPLY__RESULT_MEMORY;

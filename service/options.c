@@ -7,6 +7,7 @@
 #include "service/options.h"
 
 #include "service/listen.h"
+#include "service/machine.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -29,6 +30,7 @@ enum option_key {
     KEY_HEAP,
     KEY_SCRATCH,
     KEY_MEMORY_MAX,
+    KEY_HOST_MEMORY_MAX,
     KEY_ALLOW_UID,
     KEY_RESIDENCY,
     KEY_SMS,
@@ -67,7 +69,13 @@ static const struct argp_option option_list[] = {
     {"heap", KEY_HEAP, "SIZE", 0, "Memory for plans and pools' descriptions (default: 256M)", 3},
     {"scratch", KEY_SCRATCH, "SIZE", 0, "Memory for partial results (default: 256M)", 3},
     {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
-     "What the daemon makes for one session at most (default: half of the machine's memory)", 3},
+     "Memory of one session at most: what the service makes for it, and host memory that it "
+     "registers (default: half of the machine's memory, or of the control group's)",
+     3},
+    {"host-memory-max", KEY_HOST_MEMORY_MAX, "SIZE", 0,
+     "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
+     "(default: three quarters of the machine's memory, or of the control group's)",
+     3},
     {"trust", KEY_TRUST, NULL, 0,
      "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
      "goes to the driver unseen, and they must not free it before the service has let go",
@@ -241,6 +249,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_MEMORY_MAX:
         options->memory_max_bytes = parse_size(state, "memory-max", text);
         break;
+    case KEY_HOST_MEMORY_MAX:
+        options->host_memory_max_bytes = parse_size(state, "host-memory-max", text);
+        break;
     case KEY_TRUST:
         options->trust = 1;
         break;
@@ -268,7 +279,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
 {
     static const struct argp parser = {.options = option_list, .parser = parse_option, .doc = doc};
-    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    uint64_t machine_bytes = attnd_machine_memory_bytes();
 
     *options = (struct attnd_options){.backend = "auto",
                                       .residency = "auto",
@@ -277,7 +288,8 @@ void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
                                       .heap_bytes = 256u << 20,
                                       .scratch_bytes = 256u << 20,
                                       .log_level = ATTND_LOG_INFO};
-    options->memory_max_bytes = (uint64_t)pages * (uint64_t)page_bytes / 2;
+    options->memory_max_bytes = machine_bytes / 2;
+    options->host_memory_max_bytes = machine_bytes / 4 * 3;
     argp_err_exit_status = ATTND_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, options);
 }

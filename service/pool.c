@@ -120,7 +120,7 @@ const struct attnd_heap_plane *attnd_pool_planes(const struct attnd_pool *pool)
 
 struct attnd_memory *attnd_pool_lone(const struct attnd_pool *pool)
 {
-    return pool->memories_count == 1 && pool->memories[0]->payer ? pool->memories[0] : NULL;
+    return pool->memories_count == 1 && pool->memories[0]->made ? pool->memories[0] : NULL;
 }
 
 static int holds_memory(const struct attnd_client *client, const struct attnd_memory *memory)

@@ -45,8 +45,9 @@ struct attnd_memory {
     uint32_t index; /* in the worker's memory table */
     uint32_t refs;  /* session handles, pools and runs in flight */
     int fd;         /* -1: the kind has none, or unreferenced and the worker has not let go yet */
-    uint32_t payer; /* session whose budget it counts against; 0: imported */
+    uint32_t payer; /* session whose budget it counts against; 0: memory of the GPU, imported */
     uint32_t kind;  /* enum attnd_memory_kind */
+    uint32_t made;  /* by the daemon; 0: imported */
     uint32_t pools; /* that lie in it */
     uint64_t size_bytes;
     uint8_t handle[ATTND_IPC_HANDLE_BYTES]; /* beside or instead of the descriptor, by kind */
@@ -182,7 +183,8 @@ struct attnd_options {
     uint32_t watchdog_s;       /* a worker that does not move for so long is killed; 0: never */
     uint64_t heap_bytes;       /* pools' planes and plans */
     uint64_t scratch_bytes;    /* partials */
-    uint64_t memory_max_bytes; /* made by the daemon for one session */
+    uint64_t memory_max_bytes; /* of one session: made for it, and host memory it registered */
+    uint64_t host_memory_max_bytes; /* of all sessions, made and registered */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
     int trust; /* 1: handles of engines are passed on to the driver unseen */
@@ -208,6 +210,7 @@ struct attnd_service {
     struct attnd_client *drained; /* freed at the end of a sweep, when no callback can name them */
     uint32_t next_session_id;
     struct attnd_memory *memories[ATTND_MEMORIES_MAX];
+    uint64_t host_memory_bytes; /* of them, counted against options.host_memory_max_bytes */
     struct attnd_pool *pools;
     uint32_t pools_count;
     uint32_t next_pool_id;

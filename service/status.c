@@ -142,6 +142,11 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->queue_runs = data.queue_runs;
     status->queue_waiting = data.queue_waiting;
     attnd_heap_usage(service->queue, &status->heap_bytes, &status->heap_used_bytes);
+    status->host_memory_bytes = service->host_memory_bytes;
+    status->host_memory_max_bytes = service->options.host_memory_max_bytes;
+    status->memory_max_bytes = service->options.memory_max_bytes;
+    status->has_host_memory_bytes = status->has_host_memory_max_bytes = 1;
+    status->has_memory_max_bytes = 1;
     status->runs = service->totals.runs;
     status->tiles = service->totals.tiles;
     status->kv_bytes = service->totals.kv_bytes;

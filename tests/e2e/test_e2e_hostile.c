@@ -5,6 +5,7 @@
 #include "client/internal.h"
 #include "schemas/futex.h"
 #include "tests/support/e2e.h"
+#include "tests/support/trial.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -12,6 +13,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -143,6 +145,32 @@ static void noise_in_the_whole_segment_harms_nobody_else(void **state)
     attnd_close(session);
 }
 
+/* Seals do not keep holes from being made. What the worker reads there is the engine's own loss. */
+static void holes_in_shared_memory_harm_nobody_else(void **state)
+{
+    const struct harness *harness = *state;
+    const struct random_batch batch = e2e_batch();
+    struct attnd_memory_info info = {.size = sizeof(info)};
+    struct engine engine, other;
+    struct trial trial;
+    pid_t worker = harness_worker(harness);
+
+    engine_open(&engine, harness->socket, "holes");
+    trial_begin(&trial, &engine, &batch, 0);
+    CHECK_OK(attnd_memory_info(engine.session, engine.memory, &info));
+    CHECK_EQUAL(trial_submit(&trial), 0);
+    CHECK_EQUAL(madvise(info.address, info.size_bytes, MADV_REMOVE), 0);
+    CHECK_EQUAL(trial_await(&trial), 0);
+    CHECK_EQUAL(trial.failure.fault.code, 0);
+    trial_forget(&trial);
+    engine_close(&engine);
+
+    CHECK_EQUAL(harness_worker(harness), worker);
+    engine_open(&other, harness->socket, "other");
+    trial_expect(&other, &batch);
+    engine_close(&other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,6 +178,7 @@ int main(void)
         E2E_TEST(completions_nobody_reads_leave_the_daemon_asleep),
         E2E_TEST(an_impossible_index_costs_its_owner_the_session),
         E2E_TEST(noise_in_the_whole_segment_harms_nobody_else),
+        E2E_TEST(holes_in_shared_memory_harm_nobody_else),
     };
 
     harness_init();

@@ -154,6 +154,44 @@ static void sizes_that_cannot_be_are_refused(void **state)
     attnd_close(session);
 }
 
+/* 64 TiB of which not one page exists: a worker that pins it would be killed for memory. */
+static void more_than_the_machine_has_is_refused_with_what_is_left(void **state)
+{
+    const struct harness *harness = *state;
+    struct attnd_session *session = e2e_open(harness);
+    const uint64_t enormous_bytes = (uint64_t)1 << 46;
+    int fd = make_memfd(0);
+    pid_t worker = harness_worker(harness);
+    struct attnd_fault fault;
+    uint32_t memory;
+
+    CHECK_EQUAL(ftruncate(fd, (off_t)enormous_bytes), 0);
+    CHECK_EQUAL(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    CHECK_ERROR(attnd_memory_register(session, fd, enormous_bytes, &memory), ATTND_E_NO_MEMORY);
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.field, ATTND_F_SIZE);
+    CHECK_EQUAL(fault.value, enormous_bytes);
+    CHECK(fault.limit > 0 && (uint64_t)fault.limit < enormous_bytes);
+    close(fd);
+    attnd_close(session);
+    CHECK_EQUAL(harness_worker(harness), worker);
+}
+
+static void huge_pages_are_refused_by_name(void **state)
+{
+    struct attnd_session *session = e2e_open(*state);
+    int fd = memfd_create("import", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+
+    if (fd >= 0) {
+        const struct attnd_memory_desc desc = describe(ATTND_MEMORY_HOST, fd);
+        CHECK_EQUAL(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+        refuse(session, &desc, ATTND_E_UNSUPPORTED, ATTND_F_MEMORY);
+        close(fd);
+    }
+    CHECK_EQUAL(next_handle(session), 1);
+    attnd_close(session);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +200,8 @@ int main(void)
         E2E_TRUST_TEST(a_worker_without_a_gpu_takes_none_of_its_memory),
         E2E_TRUST_TEST(descriptors_that_cannot_be_memory_are_refused),
         E2E_TEST(sizes_that_cannot_be_are_refused),
+        E2E_TEST(more_than_the_machine_has_is_refused_with_what_is_left),
+        E2E_TEST(huge_pages_are_refused_by_name),
     };
 
     harness_init();

@@ -51,12 +51,16 @@ static void an_idle_service_says_what_it_is(void **state)
     CHECK_EQUAL(json_number(status, "worker_restarts"), 0);
     CHECK_EQUAL(json_number(status, "runs"), 0);
     CHECK_EQUAL(json_number(status, "heap_used_bytes"), 0);
+    CHECK_EQUAL(json_number(status, "host_memory_bytes"), 0);
+    CHECK(json_number(status, "host_memory_max_bytes") > json_number(status, "memory_max_bytes"));
+    CHECK(json_number(status, "memory_max_bytes") > 0);
     CHECK(json_number(status, "tile_workers") >= 1);
     CHECK(json_element(json_member(status, "sessions"), 0) == NULL);
     CHECK(json_element(json_member(status, "pools"), 0) == NULL);
 
     CHECK_EQUAL(harness_attnctl(harness, arguments, text, sizeof(text)), 0);
     CHECK(strstr(text, "attnd ") && strstr(text, "running"));
+    CHECK(strstr(text, "on the host, a session up to "));
     CHECK(strstr(text, e2e_on_gpu() ? "backend cuda" : "backend cpu"));
 }
 
@@ -86,6 +90,9 @@ static void numbers_are_those_of_what_was_done(void **state)
     CHECK_EQUAL(json_number(second, "in_flight"), 0);
     CHECK_EQUAL(json_number(second, "plans"), 1);
     CHECK_EQUAL(json_number(second, "pid"), getpid());
+    CHECK(json_number(first, "memory_bytes") > 0);
+    CHECK_EQUAL(json_number(first, "memory_bytes") + json_number(second, "memory_bytes"),
+                json_number(status, "host_memory_bytes"));
     CHECK_EQUAL(json_number(status, "runs"), 6);
     CHECK_EQUAL(json_number(status, "plans"), 2);
     CHECK(json_number(status, "heap_used_bytes") > 0);

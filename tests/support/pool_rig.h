@@ -49,6 +49,7 @@ static inline int setup(void **state)
     stub.unmaps_answered = 1;
     stub_worker = stub_worker_able;
     rig.service.options.memory_max_bytes = 8 * MEMORY_BYTES;
+    rig.service.options.host_memory_max_bytes = 12 * MEMORY_BYTES;
     assert_int_equal(attnd_data_start(&rig.service, &rig.fault), 0);
     assert_int_equal(attnd_control_new(&rig.service), 0);
     for (uint32_t i = 0; i < 2; i++)
@@ -74,6 +75,7 @@ static inline int teardown(void **state)
         client_end(rig.clients[i]);
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(rig.clients[i]->memory_bytes, 0);
+    assert_int_equal(rig.service.host_memory_bytes, 0);
     assert_null(rig.service.pools);
     assert_int_equal(rig.service.pools_count, 0);
     assert_int_equal(rig.service.queue->used_bytes, 0);

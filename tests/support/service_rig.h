@@ -94,6 +94,7 @@ static inline int setup(void **state)
         return -1;
     rig.options.loop = *loop;
     rig.options.memory_max_bytes = 64u << 20;
+    rig.options.host_memory_max_bytes = 64u << 20;
     rig.options.allow_uids[0] = getuid();
     rig.options.allow_uids_count = 1;
     rig.options.log_level = ATTND_LOG_ERROR;

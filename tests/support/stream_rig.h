@@ -42,6 +42,7 @@ static inline int setup(void **state)
     (void)state;
     stage_start(&stage);
     stage.service.options.memory_max_bytes = 1u << 20;
+    stage.service.options.host_memory_max_bytes = 1u << 20;
     CHECK_EQUAL(attnd_control_new(&stage.service), 0);
     rig_new_worker();
     rig_peer = rig_connect(&client);

@@ -83,6 +83,7 @@ static int setup(void **state)
     memset(&rig, 0, sizeof(rig));
     memset(&gpu, 0, sizeof(gpu));
     rig.service.options.memory_max_bytes = 16 * (uint64_t)DEVICE_PAGE_BYTES;
+    rig.service.options.host_memory_max_bytes = DEVICE_PAGE_BYTES;
     rig.service.device = &gpu;
     assert_int_equal(attnd_data_start(&rig.service, &rig.fault), 0);
     assert_int_equal(attnd_control_new(&rig.service), 0);

@@ -74,6 +74,7 @@ static void what_is_not_given_has_a_default(void **state)
     assert_null(options.inject);
     assert_true(options.heap_bytes > 0 && options.scratch_bytes > 0);
     assert_true(options.memory_max_bytes > 0);
+    assert_true(options.host_memory_max_bytes > options.memory_max_bytes); /* one leaves some */
     assert_int_equal(options.allow_uids_count, 1);
     assert_int_equal(options.allow_uids[0], getuid());
     assert_int_equal(options.log_level, ATTND_LOG_INFO);
@@ -97,8 +98,8 @@ static void what_is_given_is_taken(void **state)
     (void)state;
     struct attnd_options options = parse((const char *const[]){
         "-s", "/x", "--backend=cpu", "--isa=avx2", "--threads=3", "--loop=epoll", "--heap=1M",
-        "--scratch=2M", "--memory-max=3G", "--allow-uid=1", "--allow-uid=2", "--worker=/w",
-        "--trust", "-q", NULL});
+        "--scratch=2M", "--memory-max=3G", "--host-memory-max=5G", "--allow-uid=1", "--allow-uid=2",
+        "--worker=/w", "--trust", "-q", NULL});
     assert_string_equal(options.socket_path, "/x");
     assert_string_equal(options.backend, "cpu");
     assert_string_equal(options.isa, "avx2");
@@ -107,6 +108,7 @@ static void what_is_given_is_taken(void **state)
     assert_int_equal(options.heap_bytes, 1 << 20);
     assert_int_equal(options.scratch_bytes, 2 << 20);
     assert_true(options.memory_max_bytes == (uint64_t)3 << 30);
+    assert_true(options.host_memory_max_bytes == (uint64_t)5 << 30);
     assert_int_equal(options.trust, 1);
     assert_int_equal(options.allow_uids_count, 2);
     assert_int_equal(options.allow_uids[1], 2);

@@ -212,10 +212,10 @@ static void a_session_has_a_budget(void **state)
     assert_int_equal(rig.clients[0]->memory_bytes, 0);
 }
 
-static int import(int fd, uint64_t size_bytes, int *left)
+static int import_of(uint32_t who, int fd, uint64_t size_bytes, int *left)
 {
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
-    struct attnd_call *call = begin(0);
+    struct attnd_call *call = begin(who);
     int fds[] = {fd};
     message.size_bytes = size_bytes;
     rig.request.memory_register = &message;
@@ -226,13 +226,91 @@ static int import(int fd, uint64_t size_bytes, int *left)
     return rc;
 }
 
-static int memfd(int seals)
+static int import(int fd, uint64_t size_bytes, int *left)
+{
+    return import_of(0, fd, size_bytes, left);
+}
+
+static int memfd_of(uint64_t size_bytes, int seals)
 {
     int fd = memfd_create("attnd-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, 4096), 0);
+    assert_int_equal(ftruncate(fd, (off_t)size_bytes), 0);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
     return fd;
+}
+
+static int memfd(int seals)
+{
+    return memfd_of(4096, seals);
+}
+
+/* Client @who registers a memfd of which not one page exists. */
+static int register_sparse(uint32_t who, uint64_t size_bytes)
+{
+    int left, fd = memfd_of(size_bytes, F_SEAL_SHRINK);
+    int rc = import_of(who, fd, size_bytes, &left);
+    if (left >= 0)
+        close(left);
+    return rc;
+}
+
+static void expect_left(uint64_t value_bytes, uint64_t left_bytes)
+{
+    assert_int_equal(rig.fault.field, ATTND_F_SIZE);
+    assert_int_equal(rig.fault.value, value_bytes);
+    assert_int_equal(rig.fault.limit, left_bytes);
+}
+
+static void memory_that_is_registered_costs_what_made_memory_costs(void **state)
+{
+    (void)state;
+    const uint64_t enormous_bytes = (uint64_t)1 << 40;
+    uint32_t made = make_memory(0, 5 * MEMORY_BYTES);
+    assert_int_equal(register_sparse(0, enormous_bytes), -ATTND_E_NO_MEMORY);
+    expect_left(enormous_bytes, 3 * MEMORY_BYTES);
+    assert_int_equal(stub.maps, 1); /* the worker never heard of it */
+    assert_int_equal(register_sparse(0, 3 * MEMORY_BYTES), 0);
+    uint32_t registered = rig.reply.memory->memory;
+    assert_int_equal(rig.clients[0]->memory_bytes, 8 * MEMORY_BYTES);
+    assert_int_equal(register_sparse(0, 4096), -ATTND_E_NO_MEMORY);
+    assert_int_equal(release_memory(0, registered), 0);
+    assert_int_equal(register_sparse(0, 3 * MEMORY_BYTES), 0);
+    assert_int_equal(release_memory(0, made), 0);
+}
+
+static void all_sessions_together_have_a_budget_of_the_hosts_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(register_sparse(0, 8 * MEMORY_BYTES), 0);
+    assert_int_equal(register_sparse(1, 4 * MEMORY_BYTES + 1), -ATTND_E_NO_MEMORY);
+    expect_left(4 * MEMORY_BYTES + 1, 4 * MEMORY_BYTES);
+    (void)make_memory(1, 4 * MEMORY_BYTES);
+    assert_int_equal(register_sparse(1, 1), -ATTND_E_NO_MEMORY); /* half of its own is left */
+    expect_left(1, 0);
+    client_end(rig.clients[0]);
+    assert_int_equal(rig.service.host_memory_bytes, 4 * MEMORY_BYTES);
+    assert_int_equal(register_sparse(1, 4 * MEMORY_BYTES), 0);
+}
+
+static void memory_of_the_gone_counts_while_a_pool_lies_in_it(void **state)
+{
+    (void)state;
+    uint8_t token[ATTND_SECRET_BYTES];
+    assert_int_equal(register_sparse(0, 8 * MEMORY_BYTES), 0);
+    Attnd__Plane plane = good_plane(rig.reply.memory->memory);
+    assert_int_equal(create_in(&plane, ATTND__PAGE_OWNER__OWNER_ENGINE), 0);
+    assert_int_equal(share(0, rig.reply.pool->pool, 1, token), 0);
+    assert_int_equal(attach(1, token, sizeof(token)), 0);
+    uint32_t attached = rig.reply.pool->pool;
+    client_end(rig.clients[0]);
+    rig.service.clients[0] = NULL;
+    assert_int_equal(rig.service.host_memory_bytes, 8 * MEMORY_BYTES);
+    assert_int_equal(register_sparse(1, 8 * MEMORY_BYTES), -ATTND_E_NO_MEMORY);
+    assert_int_equal(release_pool(1, attached), 0);
+    assert_int_equal(rig.service.host_memory_bytes, 0);
+    assert_int_equal(register_sparse(1, 8 * MEMORY_BYTES), 0);
+    rig.clients[0]->memory_bytes = 0; /* it was gone before it could be refunded */
 }
 
 static void only_memory_that_cannot_shrink_and_can_be_written_is_imported(void **state)
@@ -259,7 +337,7 @@ static void only_memory_that_cannot_shrink_and_can_be_written_is_imported(void *
     assert_int_equal(import(fd, 4096, &left), 0);
     assert_int_equal(left, -1);
     assert_int_equal(rig.call.reply_fds_count, 0);
-    assert_int_equal(rig.clients[0]->memory_bytes, 0);
+    assert_int_equal(rig.clients[0]->memory_bytes, 4096);
 }
 
 static void a_worker_that_has_no_room_refuses_memory_without_a_trace(void **state)
@@ -289,6 +367,9 @@ int main(void)
         TEST(a_pool_with_plans_is_busy),
         TEST(an_index_is_not_reused_before_the_worker_let_go),
         TEST(a_session_has_a_budget),
+        TEST(memory_that_is_registered_costs_what_made_memory_costs),
+        TEST(all_sessions_together_have_a_budget_of_the_hosts_memory),
+        TEST(memory_of_the_gone_counts_while_a_pool_lies_in_it),
         TEST(only_memory_that_cannot_shrink_and_can_be_written_is_imported),
         TEST(a_worker_that_has_no_room_refuses_memory_without_a_trace),
 #undef TEST

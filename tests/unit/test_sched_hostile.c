@@ -38,6 +38,7 @@ static uint32_t new_memory(void)
     struct attnd_fault fault = {0};
     uint32_t handle;
     client.daemon->service->options.memory_max_bytes = UINT32_MAX;
+    client.daemon->service->options.host_memory_max_bytes = UINT32_MAX;
     CHECK_EQUAL(
         attnd_memory_make(client.daemon, ATTND_KIND_HOST, STAGE_TENSOR_BYTES, &memory, &fault), 0);
     CHECK_EQUAL(attnd_memory_bind(client.daemon, memory, &handle, &fault), 0);
