@@ -468,21 +468,6 @@ ATTND_ASSERT_SIZE(attnd_entry, 32);
 
 enum attnd_tile_class { ATTND_TILE_COMPUTE = 0, ATTND_TILE_MEMORY = 1 };
 
-/* Work for every KV head: query rows of one entry against a KV range. Queue item i of a run is tile
- * i / heads_kv, head i % heads_kv. Whole tokens: row_count * group packed rows. */
-struct attnd_tile {
-    uint32_t entry;
-    uint32_t row_begin, row_count;     /* query rows; inside the entry */
-    uint32_t kv_begin, kv_end;         /* tokens; kv_end may be ATTND_KV_OPEN */
-    uint32_t partial;                  /* first partial row; ATTND_NONE: write o and lse directly */
-    uint32_t merge_begin, merge_count; /* merges that this tile arrives at */
-    uint32_t cost;                     /* planner's units; tiles are sorted by it, largest first */
-    uint32_t tile_class;               /* enum attnd_tile_class */
-    uint32_t zero[2];
-};
-ATTND_ASSERT_SIZE(attnd_tile, 48);
-ATTND_ASSERT_AT(attnd_tile, partial, 20);
-
 /* Query rows whose result has several parts (or one, where a tile shares only others of its rows).
  * Each (merge, KV head) has an arrival counter; whoever arrives as number part_count merges: row
  * row_begin + i of part p is partial row merge_parts[part_begin + p] + i. Parts are listed by
@@ -492,6 +477,27 @@ struct attnd_merge {
     uint32_t part_begin, part_count;
 };
 ATTND_ASSERT_SIZE(attnd_merge, 16);
+
+/* Work for every KV head: query rows of one entry against a KV range. Queue item i of a run is tile
+ * i / heads_kv, head i % heads_kv. Whole tokens: row_count * group packed rows. What its entry and
+ * its first merge say is repeated, because a worker that must look those up before it knows which
+ * pages to ask for makes a trip to memory more for each item. */
+struct attnd_tile {
+    uint32_t entry;
+    uint32_t row_begin, row_count;     /* query rows; inside the entry */
+    uint32_t kv_begin, kv_end;         /* tokens; kv_end may be ATTND_KV_OPEN */
+    uint32_t partial;                  /* first partial row; ATTND_NONE: write o and lse directly */
+    uint32_t merge_begin, merge_count; /* merges that this tile arrives at */
+    uint32_t cost;                     /* planner's units; tiles are sorted by it, largest first */
+    uint32_t tile_class;               /* enum attnd_tile_class */
+    uint32_t zero0[2];
+    struct attnd_entry of_entry;    /* entries[entry] */
+    struct attnd_merge first_merge; /* merges[merge_begin]; zero without merges */
+};
+ATTND_ASSERT_SIZE(attnd_tile, 96);
+ATTND_ASSERT_AT(attnd_tile, partial, 20);
+ATTND_ASSERT_AT(attnd_tile, of_entry, 48);
+ATTND_ASSERT_AT(attnd_tile, first_merge, 80);
 
 /* A plan in the heap. Offsets of its arrays are in bytes from this head. The arrays after kv_len
  * are written by plan_set only, which is refused while a run of the plan is in flight; kv_pages

@@ -136,7 +136,7 @@ template <int D> struct Gather {
         const ActiveRun *run = item.run;
         return page_checked(
             run, item.live,
-            uint32_t(run->kv_pages[item.entry.page_begin + uint32_t(at) / run->page_size]));
+            uint32_t(run->kv_pages[item.tile.of_entry.page_begin + uint32_t(at) / run->page_size]));
     }
 
     __device__ __forceinline__ void copy(const Item &item, uint32_t page, uint32_t to) const
@@ -254,7 +254,7 @@ template <typename T, int D> struct Loader {
         const bool mine = box < boxes;
         const uint32_t to = base + (values ? chunk * Shape::v_chunk_bytes
                                            : panel * (Shape::keys * 128) + chunk * rows * 128);
-        const int32_t *pages = run->kv_pages + item.entry.page_begin;
+        const int32_t *pages = run->kv_pages + item.tile.of_entry.page_begin;
         int32_t blocks = prefill_blocks<D>(item);
         int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(chunk * rows);
         uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;

@@ -64,8 +64,6 @@ struct Item {
     const ActiveRun *maps; /* the run itself: its tensor maps */
     Live *live;            /* what is counted, and its code */
     attnd_tile tile;
-    attnd_entry entry;
-    attnd_merge merge; /* the tile's first, if it has one */
     uint32_t kv_head;
     uint32_t packed_rows;
     int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
@@ -73,16 +71,8 @@ struct Item {
     uint32_t page_first; /* of the entry's list: where the range begins */
     /* Fetched by the taker with the rest, so that nobody waits for memory to find what to load. */
     int32_t pages[32];  /* from page_first on */
-    uint32_t parts[32]; /* of merge */
+    uint32_t parts[32]; /* of the tile's first merge */
 };
-
-/* Words a warp moves to shared memory, one a lane. */
-__device__ __forceinline__ void put_words(void *to, uint32_t word, uint32_t lane, uint32_t first,
-                                          uint32_t bytes)
-{
-    if (lane >= first && lane < first + bytes / 4)
-        static_cast<uint32_t *>(to)[lane - first] = word;
-}
 
 /* Of long runs not all KV heads are in work at once, so that their keys find room in the L2: how
  * many are, if that leaves enough items to balance. */
@@ -95,42 +85,33 @@ __device__ __forceinline__ uint32_t heads_at_once(const ActiveRun *run, uint32_t
 }
 
 /* Resolves item @index of the run into @item, whose run and live are set: the tiles in their order
- * for the first @heads KV heads, then for the next. The whole warp, and three trips to memory: the
- * tile; what the tile names; what those name. */
+ * for the first @heads KV heads, then for the next. The whole warp, and two trips to memory: the
+ * tile, then what it names. */
 __device__ __forceinline__ void item_load(Item *item, uint32_t index, uint32_t heads, uint32_t lane)
 {
-    constexpr uint32_t tile_words = sizeof(attnd_tile) / 4, entry_words = sizeof(attnd_entry) / 4;
-    constexpr uint32_t len_lane = entry_words, merge_lane = len_lane + 1;
+    constexpr uint32_t tile_words = sizeof(attnd_tile) / 4;
+    static_assert(tile_words <= 32, "a word a lane");
     const ActiveRun *run = item->run;
     const uint32_t pass_items = run->plan.tiles * heads, pass = index / pass_items;
     const uint32_t inside = index - pass * pass_items, tile = inside / heads;
 
-    uint32_t word = 0;
     if (lane < tile_words)
-        word = __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
-    put_words(&item->tile, word, lane, 0, sizeof(attnd_tile));
+        reinterpret_cast<uint32_t *>(&item->tile)[lane] =
+            __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
     __syncwarp();
     const attnd_tile &t = item->tile;
-    const uint32_t *from = reinterpret_cast<const uint32_t *>(run->entries + t.entry) + lane;
-    if (lane == len_lane)
-        from = reinterpret_cast<const uint32_t *>(run->kv_len + t.entry);
-    if (lane >= merge_lane)
-        from = reinterpret_cast<const uint32_t *>(run->merges + t.merge_begin) + lane - merge_lane;
-    word = 0;
-    if (lane < merge_lane || (t.merge_count && lane < merge_lane + sizeof(attnd_merge) / 4))
-        word = __ldcg(from);
-    put_words(&item->entry, word, lane, 0, sizeof(attnd_entry));
-    put_words(&item->merge, word, lane, merge_lane, sizeof(attnd_merge));
-    const int64_t len = int32_t(__shfl_sync(0xffffffffu, word, len_lane));
-    __syncwarp();
-
-    const attnd_entry &entry = item->entry;
+    const attnd_entry &entry = t.of_entry;
     const uint32_t page_first = t.kv_begin / run->page_size;
     const int64_t planned = int64_t(entry.page_count) * run->page_size;
+    int32_t page = 0;
+    uint32_t part = 0;
     if (page_first + lane < entry.page_count)
-        item->pages[lane] = __ldcg(run->kv_pages + entry.page_begin + page_first + lane);
-    if (lane < item->merge.part_count)
-        item->parts[lane] = __ldcg(run->merge_parts + item->merge.part_begin + lane);
+        page = __ldcg(run->kv_pages + entry.page_begin + page_first + lane);
+    if (lane < t.first_merge.part_count)
+        part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
+    const int64_t len = __ldcg(run->kv_len + t.entry);
+    item->pages[lane] = page;
+    item->parts[lane] = part;
     if (lane == 0) {
         const int32_t kv_len = int32_t(len < planned ? len : planned);
         item->kv_head = pass * heads + inside - tile * heads;
@@ -153,10 +134,10 @@ __device__ __forceinline__ void run_fail(Live *live, uint32_t code)
 /* Keys below this are visible to query row @row (of the entry, from its first). */
 __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
 {
-    if (!item.entry.causal)
+    if (!item.tile.of_entry.causal)
         return item.kv_end;
-    int32_t end =
-        item.kv_len - int32_t(item.entry.row_count) + int32_t(row - item.entry.row_begin) + 1;
+    int32_t end = item.kv_len - int32_t(item.tile.of_entry.row_count) +
+                  int32_t(row - item.tile.of_entry.row_begin) + 1;
     return end < item.kv_end ? end : item.kv_end;
 }
 
@@ -275,7 +256,7 @@ __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_
 #pragma unroll 1
     for (uint32_t m = 0; m < item.tile.merge_count; m++) {
         const uint32_t index = item.tile.merge_begin + m;
-        const attnd_merge merge = m == 0 ? item.merge : run->merges[index];
+        const attnd_merge merge = m == 0 ? item.tile.first_merge : run->merges[index];
         const uint32_t *parts = run->merge_parts + merge.part_begin;
         uint32_t *arrivals = &run->arrivals[index * run->plan.heads_kv + item.kv_head];
         consumers_sync(); /* partials of all threads before the arrival of one */

@@ -118,7 +118,7 @@ __device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, ui
     walk->live = item.live;
     walk->base =
         (lane < 16 ? run->k_base : run->v_base) + int64_t(item.kv_head) * plane.stride_head * 2;
-    walk->page_list = run->kv_pages + item.entry.page_begin;
+    walk->page_list = run->kv_pages + item.tile.of_entry.page_begin;
     walk->stride_page = plane.stride_page * 2;
     walk->stride_token = plane.stride_token * 2;
     walk->page_size = run->page_size;
@@ -378,7 +378,7 @@ __device__ __forceinline__ bool attend_decode(const Item &item, uint32_t number,
         for (int j = 0; j < 2; j++)
             for (int step = 4; step < 32; step *= 2)
                 l[n][j] += __shfl_xor_sync(0xffffffffu, l[n][j], step);
-    if (item.entry.causal && item.tile.row_count > 1) {
+    if (item.tile.of_entry.causal && item.tile.row_count > 1) {
         float probe = 0.0f;
 #pragma unroll
         for (int n = 0; n < N; n++) {

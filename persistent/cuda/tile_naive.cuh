@@ -36,10 +36,10 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
         int32_t end = visible_end(item, row);
 #pragma unroll 1
         for (int32_t key = item.kv_begin; key < end; key++) {
-            const T *k =
-                kv_row<T>(run, item.live, item.entry, run->k_base, run->k_plane, item.kv_head, key);
-            const T *v =
-                kv_row<T>(run, item.live, item.entry, run->v_base, run->v_plane, item.kv_head, key);
+            const T *k = kv_row<T>(run, item.live, item.tile.of_entry, run->k_base, run->k_plane,
+                                   item.kv_head, key);
+            const T *v = kv_row<T>(run, item.live, item.tile.of_entry, run->v_base, run->v_plane,
+                                   item.kv_head, key);
             float s = 0.0f;
             for (int i = 0; i < dims; i++)
                 s += qs[i] * to_float<T>(__ldcg(k + i * 32 + lane));

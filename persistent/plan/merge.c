@@ -93,16 +93,29 @@ static void assign_partials(struct attnd_plan *plan)
     plan->shape.partial_rows = rows;
 }
 
-/* Lists the tiles of @block as parts of merge @merge over rows from @row; returns parts so far. */
-static uint32_t list_parts(struct attnd_plan *plan, const struct attnd_block *block, uint32_t row,
-                           uint32_t merge, uint32_t parts)
+/* The merge over the current segment; its parts come from @part_begin on. */
+static struct attnd_merge merge_of(const struct attnd_plan *plan, const struct row_walk *walk,
+                                   uint32_t part_begin)
+{
+    struct attnd_merge merge = {walk->begin, walk->end - walk->begin, part_begin, 0};
+
+    for (uint32_t c = 0; c < walk->covers; c++)
+        merge.part_count += plan->blocks[walk->cover[c]].tile_count;
+    return merge;
+}
+
+/* Lists the tiles of @block as parts of merge number @index; returns parts so far. */
+static uint32_t list_parts(struct attnd_plan *plan, const struct attnd_block *block,
+                           const struct attnd_merge *merge, uint32_t index, uint32_t parts)
 {
     for (uint32_t t = 0; t < block->tile_count; t++) {
         struct attnd_tile *tile = &plan->built[block->tile_begin + t];
 
-        if (tile->merge_count++ == 0)
-            tile->merge_begin = merge;
-        plan->merge_parts[parts++] = tile->partial + (row - block->row_begin);
+        if (tile->merge_count++ == 0) {
+            tile->merge_begin = index;
+            tile->first_merge = *merge;
+        }
+        plan->merge_parts[parts++] = tile->partial + (merge->row_begin - block->row_begin);
     }
     return parts;
 }
@@ -119,12 +132,12 @@ void attnd_plan_build_merges(struct attnd_plan *plan)
         while (walk_next(plan, &walk)) {
             if (!plan->blocks[walk.cover[0]].partial)
                 continue;
-            const uint32_t part_begin = parts;
+            const struct attnd_merge merge = merge_of(plan, &walk, parts);
+            assert(merges < plan->capacity.merges &&
+                   parts + merge.part_count <= plan->capacity.partial_rows);
             for (uint32_t c = 0; c < walk.covers; c++)
-                parts = list_parts(plan, &plan->blocks[walk.cover[c]], walk.begin, merges, parts);
-            assert(merges < plan->capacity.merges && parts <= plan->capacity.partial_rows);
-            plan->merges[merges++] = (struct attnd_merge){walk.begin, walk.end - walk.begin,
-                                                          part_begin, parts - part_begin};
+                parts = list_parts(plan, &plan->blocks[walk.cover[c]], &merge, merges, parts);
+            plan->merges[merges++] = merge;
         }
     }
     plan->shape.merges = merges;

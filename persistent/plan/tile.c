@@ -201,6 +201,7 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_block *block, 
             .partial = ATTND_NONE,
             .cost = cost > UINT32_MAX ? UINT32_MAX : (uint32_t)cost,
             .tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE,
+            .of_entry = plan->state[block->entry].entry,
         };
         begin = end;
     }

@@ -141,6 +141,8 @@ static int check_tile(struct checker *k, uint32_t t)
     if (tile->entry >= k->head->entries)
         return wrong(k, "tile %u has entry %u", t, tile->entry);
     const struct attnd_entry *entry = &k->entries[tile->entry];
+    if (memcmp(&tile->of_entry, entry, sizeof(*entry)) != 0)
+        return wrong(k, "tile %u repeats its entry wrongly", t);
     if (tile->row_count == 0 || tile->row_begin < entry->row_begin ||
         tile->row_begin + tile->row_count > entry->row_begin + entry->row_count)
         return wrong(k, "tile %u leaves its entry", t);
@@ -306,6 +308,15 @@ static int check_merges(struct checker *k)
             good = wrong(k, "row %u is in no merge", row);
     if (good && part != k->head->parts)
         good = wrong(k, "%u parts, %u listed", k->head->parts, part);
+    for (uint32_t t = 0; good && t < k->head->tiles; t++) {
+        const struct attnd_tile *tile = &k->tiles[t];
+        const struct attnd_merge none = {0};
+        const struct attnd_merge *first = tile->merge_count && tile->merge_begin < k->head->merges
+                                              ? &k->merges[tile->merge_begin]
+                                              : &none;
+        if (memcmp(&tile->first_merge, first, sizeof(*first)) != 0)
+            good = wrong(k, "tile %u repeats its first merge wrongly", t);
+    }
     for (uint32_t t = 0; good && t < k->head->tiles; t++)
         for (uint32_t i = 0; good && i < k->tiles[t].merge_count; i++) {
             uint32_t m = k->tiles[t].merge_begin + i;

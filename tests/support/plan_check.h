@@ -21,7 +21,8 @@
  *   partial rows are used once each and without a gap
  *   merges cover exactly the rows of partial tiles, once, are maximal, and list their parts by
  *   level, then by kv_begin; each gets as many arrivals as it has parts
- *   tiles are whole tokens, of the right class, and in falling order of cost
+ *   tiles are whole tokens, of the right class, in falling order of cost, and say what their entry
+ *   and first merge do
  */
 int plan_check(const struct plan_case *c, char *why, size_t why_bytes);
 
