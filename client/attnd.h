@@ -507,7 +507,8 @@ struct attnd_prepare_args {
  * unprepared: they are -ATTND_E_BUSY to whoever destroys or releases them.
  * Return: 0; -ATTND_E_UNSUPPORTED: field mailbox, the service rings nothing; else, the worker
  * cannot execute this plan; -ATTND_E_INVALID (the plan is empty), -ATTND_E_UNKNOWN, -ATTND_E_RANGE,
- * -ATTND_E_OVERLAP, -ATTND_E_PERMISSION, -ATTND_E_NO_SPACE (of prepared runs, or partials).
+ * -ATTND_E_OVERLAP, -ATTND_E_PERMISSION, -ATTND_E_NO_SPACE: field prepared or partials, a session
+ * may have half of what there is of either; limit says what is left to it.
  */
 int attnd_prepare(struct attnd_session *session, uint32_t plan,
                   const struct attnd_prepare_args *args, uint32_t *prepared);

@@ -332,6 +332,8 @@ int attnd_stream_resume(struct attnd_stream *stream, uint64_t begin_bytes, uint6
     if (rc < 0)
         return rc;
     stream->lost = 0;
+    for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++)
+        stream->mail[i].scratch_bytes = 0;
     for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
         if (stream->prepared[i].plan && stream->prepared[i].plan->stream->first == i)
             attnd_stream_rescratch(stream, stream->prepared[i].plan);

@@ -18,6 +18,7 @@
 
 /* So that one session leaves some to others. */
 #define ATTND_PREPARED_SESSION_MAX (ATTND_QUEUE_PREPARED / 2)
+#define ATTND_SCRATCH_SESSION_PART 2u /* of the scratch: 1 / this */
 
 enum attnd_mail_state {
     ATTND_MAIL_FREE,
@@ -32,13 +33,14 @@ struct attnd_mail {
     struct attnd_memory *memory; /* referenced */
     uint32_t handle;             /* of the memory, in the session */
     enum attnd_mail_state state;
-    uint32_t prepared; /* runs */
-    uint32_t runs_due; /* of them, that the worker is still to be told of */
-    uint32_t notes;    /* sent and not answered, about it and its runs */
-    int due;           /* a note about it waits to be sent */
-    int stopped;       /* the worker has let go of it */
-    int calling;       /* MailboxOpen, Prepare or Unprepare waits for the worker */
-    uint64_t call_id;  /* that request */
+    uint32_t prepared;      /* runs */
+    uint64_t scratch_bytes; /* of them */
+    uint32_t runs_due;      /* of them, that the worker is still to be told of */
+    uint32_t notes;         /* sent and not answered, about it and its runs */
+    int due;                /* a note about it waits to be sent */
+    int stopped;            /* the worker has let go of it */
+    int calling;            /* MailboxOpen, Prepare or Unprepare waits for the worker */
+    uint64_t call_id;       /* that request */
 };
 
 /* The daemon's half of a prepared run. Its number is that of its run slot - ATTND_QUEUE_RUNS. */
@@ -65,6 +67,7 @@ struct attnd_plan_lane {
 
 /* Of a plan that has, or had, prepared runs. */
 struct attnd_plan_stream {
+    struct attnd_mail *mail;      /* of the prepared runs, whose session the plan is of */
     uint32_t first;               /* prepared run; ATTND_NONE */
     uint32_t shown;               /* bit g: runs in flight may use generation g */
     struct attnd_sched_op *taken; /* a set or an advance that the worker is told of: others wait */

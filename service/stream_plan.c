@@ -10,6 +10,9 @@
  * in flight still read is not known here, so those shown since the last HOLD count as read; when
  * none is left to write to, a HOLD, which waits for all of them, makes them free again: once every
  * ATTND_GENERATIONS - 1 advances.
+ *
+ * Scratch of prepared runs is kept for as long as they are, so nobody can wait for it: a session
+ * that took all would shut others out, and is refused what is beyond its share.
  */
 #include "service/stream.h"
 
@@ -88,20 +91,42 @@ int attnd_stream_fill(struct attnd_stream *stream, const struct attnd_prepared *
 
 /* ---- scratch ---- */
 
+static void give_block(struct attnd_stream *stream, struct attnd_mail *mail,
+                       struct attnd_plan_lane *lane)
+{
+    if (lane->bytes == 0)
+        return;
+    attnd_heap_give(&stream->scratch, lane->offset_bytes, lane->bytes);
+    mail->scratch_bytes -= lane->bytes;
+    lane->bytes = 0;
+}
+
+/* What @mail may still have: a session gets a part of the scratch, so that there is some for the
+ * others, and not more than is there. Small free ranges may still be too small. */
+static uint64_t left_bytes(const struct attnd_stream *stream, const struct attnd_mail *mail)
+{
+    uint64_t share_bytes = stream->scratch.bytes / ATTND_SCRATCH_SESSION_PART;
+    uint64_t free_bytes = stream->scratch.bytes - stream->scratch.used_bytes;
+    uint64_t own_bytes = share_bytes > mail->scratch_bytes ? share_bytes - mail->scratch_bytes : 0;
+
+    return own_bytes < free_bytes ? own_bytes : free_bytes;
+}
+
 /* A block of what the plan as it is filled needs; of its own, if @lane has one that will do. */
 static int take_block(struct attnd_stream *stream, const struct attnd_plan_object *plan,
                       struct attnd_plan_lane *lane, struct attnd_fault *fault)
 {
+    struct attnd_mail *mail = plan->stream->mail;
     uint64_t wanted = plan->scratch_bytes;
     if (lane->bytes >= wanted && lane->bytes / 2 <= wanted)
         return 0;
-    if (lane->bytes)
-        attnd_heap_give(&stream->scratch, lane->offset_bytes, lane->bytes);
-    lane->bytes = 0;
-    if (wanted && attnd_heap_take(&stream->scratch, wanted, &lane->offset_bytes) < 0)
+    give_block(stream, mail, lane);
+    if (wanted > left_bytes(stream, mail) ||
+        (wanted && attnd_heap_take(&stream->scratch, wanted, &lane->offset_bytes) < 0))
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0, (int64_t)wanted,
-                               (int64_t)(stream->scratch.bytes - stream->scratch.used_bytes));
+                               (int64_t)left_bytes(stream, mail));
     lane->bytes = wanted;
+    mail->scratch_bytes += wanted;
     return 0;
 }
 
@@ -135,12 +160,11 @@ static struct attnd_plan_stream *stream_of(struct attnd_plan_object *plan)
     return plan->stream;
 }
 
-static void unuse_lane(struct attnd_stream *stream, struct attnd_plan_lane *lane)
+static void unuse_lane(struct attnd_stream *stream, struct attnd_mail *mail,
+                       struct attnd_plan_lane *lane)
 {
-    if (--lane->uses == 0 && lane->bytes) {
-        attnd_heap_give(&stream->scratch, lane->offset_bytes, lane->bytes);
-        lane->bytes = 0;
-    }
+    if (--lane->uses == 0)
+        give_block(stream, mail, lane);
 }
 
 static void take_memories(struct attnd_prepared *prepared)
@@ -162,6 +186,7 @@ int attnd_stream_join(struct attnd_stream *stream, struct attnd_prepared *prepar
     struct attnd_plan_stream *own = stream_of(plan);
     if (!own)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    own->mail = prepared->mail;
     struct attnd_plan_lane *lane = &own->lane[prepared->lane];
     struct attnd_run run;
     int rc = 0;
@@ -176,7 +201,7 @@ int attnd_stream_join(struct attnd_stream *stream, struct attnd_prepared *prepar
     if (rc == -ATTND_E_NO_SPACE && stream->lost)
         rc = 0;
     if (rc < 0) {
-        unuse_lane(stream, lane);
+        unuse_lane(stream, own->mail, lane);
         for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
             if (prepared->memories[i])
                 attnd_memory_unref(stream->scheduler->service, prepared->memories[i]);
@@ -199,7 +224,7 @@ void attnd_stream_leave(struct attnd_stream *stream, struct attnd_prepared *prep
         link = &stream->prepared[*link].next;
     *link = prepared->next;
     prepared->plan->prepared--;
-    unuse_lane(stream, &own->lane[prepared->lane]);
+    unuse_lane(stream, own->mail, &own->lane[prepared->lane]);
 }
 
 void attnd_stream_forget(struct attnd_plan_object *plan)

@@ -33,8 +33,7 @@ static void a_ring_gives_the_bytes_that_a_run_gives(void **state)
     engine_open(&engine, harness->socket, "stream");
     for (uint32_t round = 0; round < 8; round++) {
         batch.seed = round;
-        trial_begin(&trial, &engine, &batch, 0);
-        rung_set(&trial, 0);
+        rung_begin(&trial, &engine, &batch);
         const struct trial_place *place = &trial.place[0][0];
         const size_t bytes = place->o_end - place->o_begin;
         uint8_t *o = engine.rows + place->o_begin, *run = malloc(bytes);
@@ -99,10 +98,7 @@ static void a_thousand_replays_of_four_layers_are_right_while_lengths_advance(vo
 
     beside->harness = harness;
     pid_t pid = harness_fork(neighbour, beside);
-    engine_open(&engine, harness->socket, "stream");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
-    rung_prepare_all(&trial, LANE, prepared);
+    rung_open_all(&engine, &trial, harness->socket, "stream", &batch, LANE, prepared);
     rung_extend(&trial, 0);
     for (uint32_t replay = 0; replay < REPLAYS; replay++) {
         int32_t kv_len[3];
@@ -118,9 +114,7 @@ static void a_thousand_replays_of_four_layers_are_right_while_lengths_advance(vo
     printf("%u replays, %u batches of a neighbour\n", REPLAYS, beside->right);
     CHECK(beside->right > 0);
     CHECK_EQUAL(attnd_lane_error(engine.session, LANE), 0);
-    rung_unprepare_all(&trial, prepared);
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close_all(&engine, &trial, prepared);
 }
 
 /* ---- sets ---- */
@@ -197,9 +191,7 @@ static void a_set_that_does_not_suit_is_answered_until_one_does(void **state)
     struct attnd_memory_info info = {.size = sizeof(info)};
     uint32_t prepared, at_end;
 
-    engine_open(&engine, harness->socket, "stream");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
+    rung_open(&engine, &trial, harness->socket, "stream", &batch);
     CHECK_OK(attnd_memory_info(engine.session, engine.memory, &info));
     const uint64_t o_bytes = trial.place[0][0].o_end - trial.place[0][0].o_begin - 128;
     const struct attnd_prepare_args args = {
@@ -239,8 +231,7 @@ static void a_set_that_does_not_suit_is_answered_until_one_does(void **state)
     CHECK_OK(attnd_unprepare(engine.session, prepared));
     CHECK_OK(attnd_unprepare(engine.session, at_end));
     trial_end(&large);
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close(&engine, &trial);
 }
 
 /* ---- sets, advances and rings at the same time ---- */
@@ -277,9 +268,7 @@ static void rings_in_any_lane_see_a_plan_before_or_after_a_change_and_nothing_be
     pthread_t threads[RUNG_LAYERS];
     uint32_t prepared[RUNG_LAYERS], rings = 0;
 
-    engine_open(&engine, harness->socket, "stream");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
+    rung_open(&engine, &trial, harness->socket, "stream", &batch);
     for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++) {
         CHECK_OK(rung_prepare(&trial, layer, layer, &prepared[layer]));
         CHECK_EQUAL(rung_ring(&trial, layer, prepared[layer]), 0);
@@ -312,9 +301,7 @@ static void rings_in_any_lane_see_a_plan_before_or_after_a_change_and_nothing_be
         rings += ringers[i].rings;
     }
     printf("%u rings beside 400 changes\n", rings);
-    rung_unprepare_all(&trial, prepared);
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close_all(&engine, &trial, prepared);
 }
 
 /* ---- what may be prepared, and for how long ---- */
@@ -327,11 +314,8 @@ static void what_is_unprepared_is_found_no_more_and_holds_nothing(void **state)
     struct trial trial;
     uint32_t prepared[RUNG_LAYERS], again;
 
-    engine_open(&engine, harness->socket, "stream");
     batch.tight = 1;
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
-    rung_prepare_all(&trial, LANE, prepared);
+    rung_open_all(&engine, &trial, harness->socket, "stream", &batch, LANE, prepared);
     CHECK_EQUAL(attnd_plan_destroy(engine.session, trial.plan), -ATTND_E_BUSY);
     CHECK_EQUAL(attnd_memory_release(engine.session, engine.memory), -ATTND_E_BUSY);
     CHECK_OK(attnd_unprepare(engine.session, prepared[0]));
@@ -344,9 +328,7 @@ static void what_is_unprepared_is_found_no_more_and_holds_nothing(void **state)
     CHECK_EQUAL(rung_ring(&trial, LANE + 1, again), 0);
     rung_verify(&trial, 0);
     prepared[0] = again;
-    rung_unprepare_all(&trial, prepared);
-    trial_end(&trial); /* destroys the plan */
-    engine_close(&engine);
+    rung_close_all(&engine, &trial, prepared);
 }
 
 static void what_cannot_be_prepared_is_refused_by_name(void **state)
@@ -383,27 +365,24 @@ static void what_cannot_be_prepared_is_refused_by_name(void **state)
     CHECK_EQUAL(attnd_memory_release(engine.session, memory), -ATTND_E_BUSY);
     CHECK_OK(attnd_unprepare(engine.session, prepared));
 
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close(&engine, &trial);
 }
 
-/* Partials of a long decode, one block a lane, until what is set aside for them is used up. */
-static void prepared_runs_beyond_the_scratch_there_is_are_refused_by_name(void **state)
+/* Partials of a long decode, one block a lane, until the session's share is used up. */
+static void prepared_runs_beyond_a_sessions_share_of_scratch_are_refused_by_name(void **state)
 {
     static const char *const options[] = {"--scratch=8M", "--threads=3", NULL};
     struct harness *harness = *state;
     struct random_batch batch = e2e_long_batch();
-    struct engine engine;
-    struct trial trial;
+    struct engine engine, other;
+    struct trial trial, beside;
     struct attnd_fault fault;
-    uint32_t prepared[64], lanes = 0;
+    uint32_t prepared[64], lanes = 0, others;
 
     harness_stop(harness);
     harness_start(harness, options);
-    engine_open(&engine, harness->socket, "stream");
     batch.level[0].entry[0].qo_len = 4;
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
+    rung_open(&engine, &trial, harness->socket, "stream", &batch);
     while (lanes < 64 && rung_prepare(&trial, 0, lanes, &prepared[lanes]) == 0)
         lanes++;
     CHECK(lanes > 0 && lanes < 64);
@@ -418,10 +397,16 @@ static void prepared_runs_beyond_the_scratch_there_is_are_refused_by_name(void *
     CHECK_OK(rung_prepare(&trial, 0, 63, &prepared[0]));
     CHECK_EQUAL(rung_ring(&trial, 63, prepared[0]), 0);
     rung_verify(&trial, 0);
+
+    rung_open(&other, &beside, harness->socket, "other", &batch); /* its share is its own */
+    CHECK_OK(rung_prepare(&beside, 0, LANE, &others));
+    CHECK_EQUAL(rung_ring(&beside, LANE, others), 0);
+    rung_verify(&beside, 0);
+    CHECK_OK(attnd_unprepare(other.session, others));
+    rung_close(&other, &beside);
     for (uint32_t lane = 0; lane < lanes; lane++)
         CHECK_OK(attnd_unprepare(engine.session, prepared[lane]));
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close(&engine, &trial);
 }
 
 /* Who attaches a pool holds a handle of its memory, the part beside the planes included. */
@@ -440,8 +425,7 @@ static void memory_of_another_session_is_no_place_for_a_prepared_output(void **s
     CHECK_OK(attnd_pool_share(owner.session, owner.pool, 0, &token));
     engine_open(&guest, harness->socket, "guest");
     engine_attach(&guest, &batch.shape, &token);
-    trial_begin(&trial, &guest, &batch, 0);
-    rung_set(&trial, 0);
+    rung_begin(&trial, &guest, &batch);
     CHECK_OK(attnd_pool_info(guest.session, guest.pool, &info));
     CHECK(info.memory != 0);
     struct attnd_prepare_args args = {
@@ -456,8 +440,7 @@ static void memory_of_another_session_is_no_place_for_a_prepared_output(void **s
     CHECK_OK(attnd_prepare(guest.session, trial.plan, &args, &prepared));
     CHECK_EQUAL(rung_ring(&trial, 0, prepared), 0);
     CHECK_OK(attnd_unprepare(guest.session, prepared));
-    trial_end(&trial);
-    engine_close(&guest);
+    rung_close(&guest, &trial);
     engine_close(&owner);
 }
 
@@ -471,10 +454,7 @@ static void status_shows_what_is_prepared_and_how_rings_went(void **state)
     struct trial trial;
     uint32_t prepared[RUNG_LAYERS];
 
-    engine_open(&engine, harness->socket, "stream");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
-    rung_prepare_all(&trial, LANE, prepared);
+    rung_open_all(&engine, &trial, harness->socket, "stream", &batch, LANE, prepared);
     for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
         CHECK_EQUAL(rung_ring(&trial, LANE, prepared[layer]), 0);
     CHECK_EQUAL(rung_ring(&trial, LANE, 123456), -ATTND_E_UNKNOWN);
@@ -490,9 +470,7 @@ static void status_shows_what_is_prepared_and_how_rings_went(void **state)
     attnd__status__free_unpacked(status, NULL);
     CHECK_EQUAL(harness_attnctl(harness, arguments, output, sizeof(output)), 0);
     CHECK(strstr(output, "ATTND_E_UNKNOWN on lane 5") != NULL);
-    rung_unprepare_all(&trial, prepared);
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close_all(&engine, &trial, prepared);
 }
 
 int main(void)
@@ -505,7 +483,7 @@ int main(void)
         E2E_TEST(rings_in_any_lane_see_a_plan_before_or_after_a_change_and_nothing_between),
         E2E_TEST(what_is_unprepared_is_found_no_more_and_holds_nothing),
         E2E_TEST(what_cannot_be_prepared_is_refused_by_name),
-        E2E_TEST(prepared_runs_beyond_the_scratch_there_is_are_refused_by_name),
+        E2E_TEST(prepared_runs_beyond_a_sessions_share_of_scratch_are_refused_by_name),
         E2E_TEST(memory_of_another_session_is_no_place_for_a_prepared_output),
         E2E_TEST(status_shows_what_is_prepared_and_how_rings_went),
     };

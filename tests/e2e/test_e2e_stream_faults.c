@@ -1,5 +1,9 @@
 /*
  * test_e2e_stream_faults.c - rings that mean harm, and deaths while somebody waits for an answer.
+ *
+ * They are rung from here, so on a GPU only where mailboxes lie in host memory (isolated, without
+ * MPS); tests/gpu/test_gpu_stream.c has deaths while a stream waits. What stops the worker's
+ * process to keep it from taking a ring is for the CPU worker alone: kernels do not stop with it.
  */
 #include "tests/support/e2e.h"
 #include "tests/support/rung.h"
@@ -49,13 +53,8 @@ static void doorbells_of_any_value_reach_nothing_but_what_is_prepared_for_them(v
     struct trial trial, own;
     uint32_t prepared[RUNG_LAYERS], mine;
 
-    engine_open(&owner, harness->socket, "owner");
-    trial_begin(&trial, &owner, &batch, 0);
-    rung_set(&trial, 0);
-    rung_prepare_all(&trial, LANE, prepared);
-    engine_open(&stranger, harness->socket, "stranger");
-    trial_begin(&own, &stranger, &batch, 0);
-    rung_set(&own, 0);
+    rung_open_all(&owner, &trial, harness->socket, "owner", &batch, LANE, prepared);
+    rung_open(&stranger, &own, harness->socket, "stranger", &batch);
     CHECK_OK(rung_prepare(&own, 0, LANE, &mine));
     struct attnd_mailbox *mailbox = rung_mailbox(stranger.session);
 
@@ -80,11 +79,8 @@ static void doorbells_of_any_value_reach_nothing_but_what_is_prepared_for_them(v
         rung_verify(&trial, layer);
     }
     CHECK_OK(attnd_unprepare(stranger.session, mine));
-    rung_unprepare_all(&trial, prepared);
-    trial_end(&own);
-    trial_end(&trial);
-    engine_close(&stranger);
-    engine_close(&owner);
+    rung_close(&stranger, &own);
+    rung_close_all(&owner, &trial, prepared);
 }
 
 struct ringer {
@@ -101,10 +97,7 @@ static int ring_without_end(void *context)
     struct trial trial;
     uint32_t prepared[RUNG_LAYERS];
 
-    engine_open(&engine, self->harness->socket, "flood");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
-    rung_prepare_all(&trial, LANE, prepared);
+    rung_open_all(&engine, &trial, self->harness->socket, "flood", &batch, LANE, prepared);
     struct attnd_mailbox *mailbox = rung_mailbox(engine.session);
     harness_say(&self->started, 1);
     for (uint32_t n = 0; !attnd_peek32(&self->stop); n++)
@@ -128,8 +121,7 @@ static void a_flood_of_rings_starves_nobody(void **state)
     engine_open(&engine, harness->socket, "stream");
     for (uint32_t round = 0; round < 5; round++) {
         trial_expect(&engine, &submitted); /* commands come through */
-        trial_begin(&trial, &engine, &batch, 0);
-        rung_set(&trial, 0);
+        rung_begin(&trial, &engine, &batch);
         rung_prepare_all(&trial, LANE, prepared);
         rung_set(&trial, 0); /* holds, and shows */
         for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++) {
@@ -208,11 +200,9 @@ static void a_killed_worker_releases_the_wait_and_the_next_ring_is_right(void **
     struct trial trial;
     uint32_t prepared, released = 0;
 
-    engine_open(&engine, harness->socket, "survivor");
     batch.level[0].entry[0].qo_len = 16;
     batch.level[0].entry[0].kv_len[0] = 16384;
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
+    rung_open(&engine, &trial, harness->socket, "survivor", &batch);
     CHECK_OK(rung_prepare(&trial, 0, LANE, &prepared));
     struct attnd_mailbox *mailbox = rung_mailbox(engine.session);
     for (uint32_t death = 0; death < 3; death++) {
@@ -228,11 +218,10 @@ static void a_killed_worker_releases_the_wait_and_the_next_ring_is_right(void **
         CHECK_EQUAL(rung_ring(&trial, LANE, prepared), 0);
         harness_eventually(works_again, &restart, 5000, "a new worker runs");
     }
-    CHECK(released > 0);
+    CHECK(released > 0 || e2e_on_gpu()); /* which is done sooner than a signal arrives */
     rung_verify(&trial, 0);
     CHECK_OK(attnd_unprepare(engine.session, prepared));
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close(&engine, &trial);
 }
 
 /* The worker is stopped, so it takes nothing; then it is killed. */
@@ -244,9 +233,9 @@ static void a_doorbell_that_was_pending_is_executed_by_the_next_worker(void **st
     struct trial trial;
     uint32_t prepared[RUNG_LAYERS];
 
-    engine_open(&engine, harness->socket, "survivor");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
+    if (e2e_on_gpu())
+        skip();
+    rung_open(&engine, &trial, harness->socket, "survivor", &batch);
     for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
         CHECK_OK(rung_prepare(&trial, layer, layer, &prepared[layer]));
     pid_t worker = stop_worker(harness);
@@ -258,9 +247,7 @@ static void a_doorbell_that_was_pending_is_executed_by_the_next_worker(void **st
         CHECK_EQUAL(attnd_ring_wait(engine.session, layer, TRIAL_WAIT_NS), 0);
         rung_verify(&trial, layer);
     }
-    rung_unprepare_all(&trial, prepared);
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close_all(&engine, &trial, prepared);
 }
 
 /* As an engine would: what was answered WORKER_RESTARTED is rung again. */
@@ -305,16 +292,13 @@ static void sets_advances_and_rings_survive_a_worker_that_keeps_dying(void **sta
     struct trial trial;
     struct killer killer = {.harness = harness};
     pthread_t thread;
+    const uint64_t end_ns = harness_now_ns() + (e2e_on_gpu() ? 6000000000u : 2500000000u);
     uint32_t prepared[RUNG_LAYERS], repeated = 0, again;
 
-    engine_open(&engine, harness->socket, "survivor");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
-    rung_prepare_all(&trial, LANE, prepared);
+    rung_open_all(&engine, &trial, harness->socket, "survivor", &batch, LANE, prepared);
     rung_extend(&trial, 0);
     CHECK_EQUAL(pthread_create(&thread, NULL, kill_workers, &killer), 0);
-    uint64_t begin_ns = harness_now_ns();
-    for (uint32_t replay = 0; harness_now_ns() - begin_ns < 2500000000u; replay++) {
+    for (uint32_t replay = 0; harness_now_ns() < end_ns; replay++) {
         int32_t kv_len[3];
         for (uint32_t e = 0; e < 3; e++)
             kv_len[e] =
@@ -338,9 +322,7 @@ static void sets_advances_and_rings_survive_a_worker_that_keeps_dying(void **sta
     CHECK_EQUAL(pthread_join(thread, NULL), 0);
     printf("%u deaths, %u rings repeated\n", killer.deaths, repeated);
     CHECK(killer.deaths > 2);
-    rung_unprepare_all(&trial, prepared);
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close_all(&engine, &trial, prepared);
 }
 
 /* ---- the session or the daemon dies ---- */
@@ -354,9 +336,7 @@ static int ring_and_wait(void *context)
     struct trial trial;
     uint32_t prepared[16];
 
-    engine_open(&engine, self->harness->socket, "victim");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
+    rung_open(&engine, &trial, self->harness->socket, "victim", &batch);
     for (uint32_t lane = 0; lane < 16; lane++)
         CHECK_OK(rung_prepare(&trial, 0, lane, &prepared[lane]));
     for (uint32_t lane = 0; lane < 16; lane++)
@@ -383,10 +363,7 @@ static void a_session_killed_with_rings_pending_leaves_nothing_behind(void **sta
     struct trial trial;
     uint32_t prepared[RUNG_LAYERS];
 
-    engine_open(&engine, harness->socket, "witness");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
-    rung_prepare_all(&trial, LANE, prepared);
+    rung_open_all(&engine, &trial, harness->socket, "witness", &batch, LANE, prepared);
     Attnd__Status *before = harness_status(harness);
     for (uint32_t round = 0; round < 4; round++) {
         *victim = (struct ringer){.harness = harness};
@@ -402,9 +379,7 @@ static void a_session_killed_with_rings_pending_leaves_nothing_behind(void **sta
     CHECK_EQUAL(after->worker_restarts, 0);
     attnd__status__free_unpacked(before, NULL);
     attnd__status__free_unpacked(after, NULL);
-    rung_unprepare_all(&trial, prepared);
-    trial_end(&trial);
-    engine_close(&engine);
+    rung_close_all(&engine, &trial, prepared);
 }
 
 static void a_wait_ends_with_the_service(void **state)
@@ -415,10 +390,9 @@ static void a_wait_ends_with_the_service(void **state)
     struct trial trial;
     uint32_t prepared[RUNG_LAYERS];
 
-    engine_open(&engine, harness->socket, "orphan");
-    trial_begin(&trial, &engine, &batch, 0);
-    rung_set(&trial, 0);
-    rung_prepare_all(&trial, LANE, prepared);
+    if (e2e_on_gpu())
+        skip();
+    rung_open_all(&engine, &trial, harness->socket, "orphan", &batch, LANE, prepared);
     pid_t worker = stop_worker(harness);
     CHECK_OK(attnd_ring(engine.session, LANE, prepared[0]));
     harness_kill_daemon(harness);
@@ -441,7 +415,7 @@ int main(void)
     };
 
     harness_init();
-    if (e2e_on_gpu()) /* kernels go on where a process stands still */
+    if (!rung_from_host())
         return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,40 @@ struct random_batch rung_batch(void)
     return batch;
 }
 
+void rung_begin(struct trial *trial, struct engine *engine, const struct random_batch *batch)
+{
+    trial_begin(trial, engine, batch, 0);
+    rung_set(trial, 0);
+}
+
+void rung_open(struct engine *engine, struct trial *trial, const char *socket_path,
+               const char *name, const struct random_batch *batch)
+{
+    engine_open(engine, socket_path, name);
+    rung_begin(trial, engine, batch);
+}
+
+void rung_open_all(struct engine *engine, struct trial *trial, const char *socket_path,
+                   const char *name, const struct random_batch *batch, uint32_t lane,
+                   uint32_t prepared[RUNG_LAYERS])
+{
+    rung_open(engine, trial, socket_path, name, batch);
+    rung_prepare_all(trial, lane, prepared);
+}
+
+void rung_close(struct engine *engine, struct trial *trial)
+{
+    trial_end(trial);
+    engine_close(engine);
+}
+
+void rung_close_all(struct engine *engine, struct trial *trial,
+                    const uint32_t prepared[RUNG_LAYERS])
+{
+    rung_unprepare_all(trial, prepared);
+    rung_close(engine, trial);
+}
+
 static struct attnd_tensor at(const struct trial *trial, uint64_t offset_bytes)
 {
     return (struct attnd_tensor){.memory = trial->engine->memory,

@@ -17,6 +17,20 @@
  * more pages; steps 2, the second of which appends them. */
 struct random_batch rung_batch(void);
 
+/** rung_begin() - a trial of @batch whose plan is set. */
+void rung_begin(struct trial *trial, struct engine *engine, const struct random_batch *batch);
+
+/** rung_open(), rung_close() - an engine, and the one trial of it.
+ * rung_open_all(), rung_close_all() - and a prepared run for each layer, in one lane. */
+void rung_open(struct engine *engine, struct trial *trial, const char *socket_path,
+               const char *name, const struct random_batch *batch);
+void rung_open_all(struct engine *engine, struct trial *trial, const char *socket_path,
+                   const char *name, const struct random_batch *batch, uint32_t lane,
+                   uint32_t prepared[RUNG_LAYERS]);
+void rung_close(struct engine *engine, struct trial *trial);
+void rung_close_all(struct engine *engine, struct trial *trial,
+                    const uint32_t prepared[RUNG_LAYERS]);
+
 /** rung_prepare() - Return: as attnd_prepare(). */
 int rung_prepare(const struct trial *trial, uint32_t layer, uint32_t lane, uint32_t *prepared);
 /** rung_prepare_all() - one for each layer; fails the test otherwise. */

@@ -163,6 +163,58 @@ static void a_slot_is_not_given_out_again_before_every_answer_about_it(void **st
     CHECK_EQUAL(prepare(plan, 1), first);
 }
 
+/* ---- scratch ---- */
+
+#define BLOCK_BYTES 2240u /* of scratch, of each run below */
+
+/* Return: lanes from @first on that runs of @plan got scratch for, one each. */
+static uint32_t prepare_lanes(struct stage_client *of, int peer, uint32_t plan, uint32_t first,
+                              uint32_t prepared[ATTND_LANES_MAX])
+{
+    const struct attnd_sqe_run wish = rig_wish(0);
+    uint32_t lane = first;
+    int code;
+
+    for (; lane < ATTND_LANES_MAX; lane++) {
+        if (attnd_stream_prepare(of->daemon, 2, plan, lane, &wish, &fault) != 1)
+            break;
+        struct attnd_command command = rig_expect(ATTND_COMMAND_PREPARED);
+        rig_retire(&command, 0);
+        CHECK_EQUAL(rig_answer(peer, &code, &prepared[lane]), 1);
+    }
+    return lane - first;
+}
+
+static void prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them(void **state)
+{
+    uint32_t prepared[ATTND_LANES_MAX], code_prepared;
+    struct attnd_stream *stream = stage.service.scheduler->stream;
+    int code;
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    client.daemon->plans[plan - 1]->scratch_bytes = BLOCK_BYTES; /* its keys are too few to split */
+    const uint64_t share_bytes = stream->scratch.bytes / 2;
+
+    uint32_t lanes = prepare_lanes(&client, rig_peer, plan, 0, prepared);
+    CHECK_EQUAL(lanes, share_bytes / BLOCK_BYTES);
+    CHECK_EQUAL(fault.code, -ATTND_E_NO_SPACE);
+    CHECK_EQUAL(fault.field, ATTND_F_PARTIALS);
+    CHECK_EQUAL(fault.value, BLOCK_BYTES);
+    CHECK_EQUAL(fault.limit, share_bytes - lanes * BLOCK_BYTES);
+    CHECK_EQUAL(client.daemon->mail->scratch_bytes, lanes * BLOCK_BYTES);
+
+    CHECK_EQUAL(attnd_stream_unprepare(client.daemon, 3, prepared[0], &fault), 1);
+    struct attnd_command empty = rig_expect(ATTND_COMMAND_PREPARED);
+    rig_retire(&empty, 0);
+    CHECK_EQUAL(rig_answer(rig_peer, &code, &code_prepared), 1);
+    CHECK_EQUAL(prepare_lanes(&client, rig_peer, plan, lanes, prepared), 1);
+
+    rig_new_worker(); /* all is counted again, from nothing */
+    CHECK_EQUAL(client.daemon->mail->scratch_bytes, lanes * BLOCK_BYTES);
+    CHECK_EQUAL(stream->scratch.used_bytes, lanes * BLOCK_BYTES);
+}
+
 /* ---- sets and advances ---- */
 
 static void
@@ -375,6 +427,7 @@ int main(void)
         CASE(a_prepared_run_carries_all_that_a_ring_needs),
         CASE(what_the_worker_refuses_is_answered_so_and_holds_nothing),
         CASE(a_slot_is_not_given_out_again_before_every_answer_about_it),
+        CASE(prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them),
         CASE(a_set_changes_nothing_before_the_plan_is_held_nor_completes_before_it_is_shown),
         CASE(an_advance_is_shown_and_holds_when_no_lengths_are_left),
         CASE(a_set_that_fails_shows_an_empty_plan),
