@@ -52,6 +52,7 @@ obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 GENOBJ := $(BUILD)/obj/gen/attnd.pb-c.o
 
 LIBATTND := $(BUILD)/libattnd.a
+LIBATTND_SO := $(BUILD)/libattnd.so.0
 LIBCORE := $(BUILD)/libcore.a
 LIBMEASURE := $(BUILD)/libmeasure.a
 LIBSUPPORT := $(BUILD)/libsupport.a
@@ -65,7 +66,7 @@ BENCH := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
 BENCH += $(BUILD)/bench/attnd-replay
 
 .PHONY: all programs tests tested help
-all: $(LIBATTND) $(PROGRAMS) $(EXAMPLES) $(BENCH) $(BUILD)/attnd.pc
+all: $(LIBATTND) $(LIBATTND_SO) $(PROGRAMS) $(EXAMPLES) $(BENCH) $(BUILD)/attnd.pc
 programs: $(PROGRAMS)
 tests: $(UNIT) $(E2E)
 tested: tests programs $(EXAMPLES) $(BUILD)/bench/attnd-replay
@@ -91,23 +92,32 @@ $(BUILD)/gen/schemas/attnd.pb-c.c $(BUILD)/gen/schemas/attnd.pb-c.h &: schemas/a
 
 $(GENOBJ): $(GEN)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c $< -o $@
+	$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -w -c $< -o $@
 
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 FLAGS_avx2 := -mavx2 -mfma -mf16c
 isa_flags = $(if $(filter %_avx512.c,$<),$(FLAGS_avx512))$(if $(filter %_avx2.c,$<),$(FLAGS_avx2))
 # Inner loops are worth what the compiler can do.
 hot_flags = $(if $(filter persistent/cpu/kernel%,$<),-O3 -ffp-contract=fast)
+# What libattnd.so and libattnd-cuda.so are made of.
+pic_flags = $(if $(filter client/% ipc/% schemas/%,$<),-fPIC)
 
 # Examples include what an engine includes: the header by its installed name.
 $(BUILD)/obj/client/examples/%.o: CPPFLAGS += -Iclient
 $(BUILD)/obj/%.o: %.c | $(GEN)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) $(hot_flags) $(isa_flags) -c $< -o $@
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) $(hot_flags) $(isa_flags) $(pic_flags) -c $< -o $@
 
-$(LIBATTND): $(call obj,$(CLIENT) $(IPC_CLIENT) $(SCHEMAS)) $(GENOBJ)
+LIBATTND_OBJ := $(call obj,$(CLIENT) $(IPC_CLIENT) $(SCHEMAS)) $(GENOBJ)
+$(LIBATTND): $(LIBATTND_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
+
+# The same for engines that load it, from Python for instance. `attnd_` is all that is seen of it.
+LINK_SO = $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) \
+          -Wl,--version-script=client/libattnd.map $(filter %.o %.0,$^) -o $@
+$(LIBATTND_SO): $(LIBATTND_OBJ) client/libattnd.map
+	$(LINK_SO) $(LDLIBS_PB)
 
 # Everything but main(): of the programs, of what measures, and of the tests. Only the last wants
 # cmocka, which `make` and `make demo` do without.
@@ -210,11 +220,12 @@ $(BUILD)/attnd.pc: VERSION Makefile
 .PHONY: install
 install: all
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin $(PROGRAMS) $(BUILD)/bench/attnd-replay
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib $(LIBATTND)
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib $(LIBATTND) $(LIBATTND_SO) $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
+	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do \
+	  ln -sf $$so $(DESTDIR)$(PREFIX)/lib/$${so%.0}; done
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
-	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/lib $(LIBATTND_CUDA))
 	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
 
 .PHONY: clean

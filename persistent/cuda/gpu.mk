@@ -5,6 +5,11 @@ CUDA_H := $(firstword $(wildcard $(dir $(NVCC))../include/cuda.h /usr/local/cuda
 
 ifneq ($(CUDA_H),)
 LIBATTND_CUDA := $(BUILD)/libattnd-cuda.a
+# The toolkit's stand-in for the driver's library, which says what the real one will export.
+LIBCUDA := $(firstword $(wildcard $(dir $(CUDA_H))../lib64/stubs/libcuda.so \
+             $(dir $(CUDA_H))../targets/x86_64-linux/lib/stubs/libcuda.so \
+             /usr/lib/x86_64-linux-gnu/stubs/libcuda.so))
+LIBATTND_CUDA_SO := $(if $(LIBCUDA),$(BUILD)/libattnd-cuda.so.0)
 GPU_TESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(wildcard tests/gpu/*.c))
 GPU_SUPPORT := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/gpu/support/*.c))
 CUDA_CPPFLAGS := -isystem $(dir $(CUDA_H))
@@ -13,10 +18,13 @@ $(BUILD)/obj/client/cuda/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 $(BUILD)/obj/tests/gpu/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 $(BUILD)/obj/bench/gpu/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 
-all: $(LIBATTND_CUDA)
-$(LIBATTND_CUDA): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/cuda/*.c))
+all: $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
+LIBATTND_CUDA_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/cuda/*.c))
+$(LIBATTND_CUDA): $(LIBATTND_CUDA_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
+$(BUILD)/libattnd-cuda.so.0: $(LIBATTND_CUDA_OBJ) $(LIBATTND_SO) client/libattnd.map
+	$(LINK_SO) $(LIBCUDA)
 
 # The driver's calls come from tests/gpu/support/driver.c, so that they start where there is none.
 # (Static: a pattern rule would be passed over while an object of the support is not there yet.)
@@ -52,7 +60,7 @@ gpu-bundle:
 	@$(MAKE) --no-print-directory -s BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a gpu-bundle-files
 
-gpu-bundle-files: $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
+gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
                   $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
@@ -61,7 +69,9 @@ gpu-bundle-files: $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(
 	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)
-	@install -D -t $(GPU_BUNDLE)/lib $$($(CC) -print-file-name=libcmocka.so.0)
+	@install -D -t $(GPU_BUNDLE)/lib $$($(CC) -print-file-name=libcmocka.so.0) \
+	  $(LIBATTND_SO) $(LIBATTND_CUDA_SO)
+	@install -D -t $(GPU_BUNDLE)/tests/gpu tests/gpu/test_gpu_torch.py
 	@install -D -t $(GPU_BUNDLE)/tests tests/run
 	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
 	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py
