@@ -7,6 +7,9 @@
  * twice, and take effect for all or for none: what can fail is done first and undone on failure,
  * which nobody sees, because one thread does everything.
  *
+ * held[] is kept as minus the count: a sign bit says "held", and those of all the pages of a batch
+ * are collected by AND. A batch has thousands, in random order, and each set looks them up.
+ *
  * A page that was never leased is not in any list: `fresh` says where those begin.
  */
 #include "service/control.h"
@@ -57,7 +60,7 @@ int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32
         pages[i] = take_free(pool);
         assert(pool->leases[pages[i]] == 0 && attachment->held[pages[i]] == 0);
         pool->leases[pages[i]] = 1;
-        attachment->held[pages[i]] = 1;
+        attachment->held[pages[i]] = -1;
     }
     attachment->held_count += count;
     return 0;
@@ -67,8 +70,9 @@ static int check_shareable(const struct attnd_attachment *attachment, const int3
                            uint32_t i, struct attnd_fault *fault)
 {
     int rc = check_page(attachment, pages, i, fault);
-    if (rc == 0 && attachment->pool->leases[pages[i]] == UINT16_MAX)
-        rc = attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_COUNT, i, UINT16_MAX + 1, UINT16_MAX);
+    if (rc == 0 && attachment->pool->leases[pages[i]] == ATTND_PAGE_LEASES_MAX)
+        rc = attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_COUNT, i, ATTND_PAGE_LEASES_MAX + 1,
+                             ATTND_PAGE_LEASES_MAX);
     return rc;
 }
 
@@ -84,7 +88,7 @@ int attnd_lease_share(struct attnd_attachment *attachment, const int32_t *pages,
         if (rc < 0)
             break;
         pool->leases[pages[done]]++;
-        attachment->held[pages[done]]++;
+        attachment->held[pages[done]]--;
         done++;
     }
     if (rc == 0) {
@@ -93,7 +97,7 @@ int attnd_lease_share(struct attnd_attachment *attachment, const int32_t *pages,
     }
     while (done-- > 0) {
         pool->leases[pages[done]]--;
-        attachment->held[pages[done]]--;
+        attachment->held[pages[done]]++;
     }
     return rc;
 }
@@ -107,21 +111,21 @@ int attnd_lease_give(struct attnd_attachment *attachment, const int32_t *pages, 
     while (rc == 0 && done < count) {
         rc = check_page(attachment, pages, done, fault);
         if (rc == 0)
-            attachment->held[pages[done++]]--;
+            attachment->held[pages[done++]]++;
     }
     if (rc == 0) {
         attachment->held_count -= count;
         return 0;
     }
     while (done-- > 0)
-        attachment->held[pages[done]]++;
+        attachment->held[pages[done]]--;
     return rc;
 }
 
 void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        attachment->held[pages[i]]++;
+        attachment->held[pages[i]]--;
     attachment->held_count += count;
 }
 
@@ -148,7 +152,7 @@ void attnd_lease_drop_all(struct attnd_attachment *attachment)
     struct attnd_pool *pool = attachment->pool;
     /* A page at once: a session may hold billions of leases of a few pages. */
     for (int32_t page = 0; attachment->held_count > 0; page++) {
-        uint16_t held = attachment->held[page];
+        uint32_t held = (uint32_t)-attachment->held[page];
         attachment->held[page] = 0;
         attachment->held_count -= held;
         assert(pool->leases[page] >= held);
@@ -163,17 +167,23 @@ uint32_t attnd_lease_count(const struct attnd_pool *pool)
     return pool->leases ? pool->shape.pages - free_total(pool) : 0;
 }
 
+/* All eight? Negative if so. */
+static int eight_held(const int16_t *held, const int32_t *page)
+{
+    return held[page[0]] & held[page[1]] & held[page[2]] & held[page[3]] & held[page[4]] &
+           held[page[5]] & held[page[6]] & held[page[7]];
+}
+
 int attnd_lease_check(const struct attnd_attachment *attachment, const int32_t *pages,
                       uint32_t count, struct attnd_fault *fault)
 {
-    const uint16_t *held = attachment->held;
+    const int16_t *held = attachment->held;
     uint32_t i = 0;
+
     if (!held)
         return 0;
-    /* A batch has thousands of pages, all of them good: one branch for four. */
-    while (i + 4 <= count && (held[pages[i]] != 0) & (held[pages[i + 1]] != 0) &
-                                 (held[pages[i + 2]] != 0) & (held[pages[i + 3]] != 0))
-        i += 4;
+    while (i + 8 <= count && eight_held(held, pages + i) < 0)
+        i += 8;
     for (; i < count; i++)
         if (held[pages[i]] == 0)
             return attnd_fault_set(fault, -ATTND_E_NOT_LEASED, ATTND_F_KV_INDICES, i, pages[i], 0);

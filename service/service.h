@@ -27,8 +27,9 @@
 #define ATTND_POOLS_MAX 1024u  /* in the service */
 #define ATTND_SECRET_BYTES 16u /* pool tokens and page tickets */
 #define ATTND_ALLOW_UIDS_MAX 16u
-#define ATTND_HANDLES_MAX 1024u /* per session and kind; handle h is slot h - 1 */
-#define ATTND_OPS_MAX 4096u     /* per session: bounded by its completion ring */
+#define ATTND_PAGE_LEASES_MAX 32767u /* of one page */
+#define ATTND_HANDLES_MAX 1024u      /* per session and kind; handle h is slot h - 1 */
+#define ATTND_OPS_MAX 4096u          /* per session: bounded by its completion ring */
 
 struct attnd_service;
 
@@ -80,7 +81,7 @@ struct attnd_pool {
 struct attnd_attachment {
     struct attnd_pool *pool;
     int writable;
-    uint16_t *held;      /* [pages] leases of this session; NULL for OWNER_ENGINE */
+    int16_t *held; /* [pages] minus the leases of this session (lease.c); NULL for OWNER_ENGINE */
     uint64_t held_count; /* sum of held */
     uint32_t plans;      /* plan objects of this session that use it; control plane counts */
     uint32_t memory;     /* handle that came with the attachment and goes with it; 0: none */

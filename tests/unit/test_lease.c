@@ -149,11 +149,11 @@ static void a_page_cannot_be_shared_beyond_its_counter(void **state)
     struct attnd_fault fault = {0};
     int32_t page;
     assert_int_equal(attnd_lease_alloc(&a, 1, &page, NULL), 0);
-    for (uint32_t leases = 1; leases < UINT16_MAX; leases++)
+    for (uint32_t leases = 1; leases < ATTND_PAGE_LEASES_MAX; leases++)
         assert_int_equal(attnd_lease_share(&a, &page, 1, NULL), 0);
     assert_int_equal(attnd_lease_share(&a, &page, 1, &fault), -ATTND_E_RANGE);
-    assert_int_equal(fault.limit, UINT16_MAX);
-    assert_int_equal(pool.leases[page], UINT16_MAX);
+    assert_int_equal(fault.limit, ATTND_PAGE_LEASES_MAX);
+    assert_int_equal(pool.leases[page], ATTND_PAGE_LEASES_MAX);
     detach(&a);
 }
 
@@ -243,7 +243,7 @@ static void counts_agree_with_a_model(void **state)
         for (uint32_t p = 0; p < PAGES; p++) {
             uint32_t all = 0;
             for (uint32_t a = 0; a < ACTORS; a++) {
-                assert_int_equal(actors[a].held[p], model[a][p]);
+                assert_int_equal(-actors[a].held[p], model[a][p]);
                 all += model[a][p];
             }
             assert_int_equal(pool.leases[p], all);
