@@ -89,6 +89,33 @@ static inline int teardown(void **state)
     return 0;
 }
 
+/* The same with a loop, which never runs: for timers, and for what is said of it. */
+static inline int loop_sweep(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static inline void loop_asleep(void *context, int asleep)
+{
+    (void)context;
+    (void)asleep;
+}
+
+static inline int setup_with_loop(void **state)
+{
+    const struct attnd_loop_hooks hooks = {.sweep = loop_sweep, .asleep = loop_asleep};
+    (void)setup(state);
+    return attnd_loop_new(ATTND_LOOP_EPOLL, 0, &hooks, &rig.service.loop, &rig.fault);
+}
+
+static inline int teardown_with_loop(void **state)
+{
+    (void)teardown(state);
+    attnd_loop_free(rig.service.loop);
+    return 0;
+}
+
 /* Begins a call of client @who; the fields of rig.request are the caller's to set. */
 static inline struct attnd_call *begin(uint32_t who)
 {
