@@ -14,7 +14,7 @@
 
 #define NO_LIMIT UINT64_MAX
 
-static char root[] = "/tmp/attnd-machine-XXXXXX";
+static char root[32];
 
 static void write_file(const char *path, const char *text)
 {
@@ -29,7 +29,7 @@ static void put(const char *path, const char *text)
 {
     char whole[256];
     assert_true(snprintf(whole, sizeof(whole), "%s/%s", root, path) < (int)sizeof(whole));
-    for (char *slash = whole + sizeof(root); (slash = strchr(slash, '/')); slash++) {
+    for (char *slash = whole + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
         *slash = '\0';
         (void)mkdir(whole, 0700);
         *slash = '/';
@@ -49,7 +49,7 @@ static uint64_t limit_of(const char *groups)
 static int setup(void **state)
 {
     (void)state;
-    memcpy(root + sizeof(root) - 7, "XXXXXX", 6);
+    (void)snprintf(root, sizeof(root), "/tmp/attnd-machine-XXXXXX");
     return mkdtemp(root) ? 0 : -1;
 }
 

@@ -24,7 +24,6 @@ static struct {
     struct attnd_service service;
     struct attnd_client client;
     struct attnd_scheduler scheduler;
-    struct attnd_session_lanes session;
     struct attnd_lane lane;
     struct attnd_memory memories[3];
     struct attnd_memory *lies_in[1];
@@ -56,15 +55,17 @@ static void make_pool(void)
     rig.memories[POOLS - 1].pools = 1;
 }
 
+static struct attnd_session_lanes session;
+
 static int setup(void **state)
 {
     (void)state;
     memset(&rig, 0, sizeof(rig));
     rig.client.service = &rig.service;
     rig.scheduler.service = &rig.service;
-    rig.session.client = &rig.client;
-    rig.session.scheduler = &rig.scheduler;
-    rig.lane.session = &rig.session;
+    session.client = &rig.client;
+    session.scheduler = &rig.scheduler;
+    rig.lane.session = &session;
     for (uint32_t i = 0; i < 3; i++) {
         rig.memories[i] =
             (struct attnd_memory){.index = 10 + i, .refs = 1, .size_bytes = MEMORY_BYTES};
