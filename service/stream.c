@@ -263,6 +263,17 @@ void attnd_stream_close(struct attnd_client *client)
     attnd_note_pump(stream);
 }
 
+/* The worker does not watch it, so the session has none and may ask for another. */
+static void answer_open(struct attnd_stream *stream, struct attnd_mail *mail, int code)
+{
+    attnd_stream_answer_open(mail, code);
+    if (mail->state != ATTND_MAIL_OPENING) /* open, or the answer has ended the session */
+        return;
+    stream->scheduler->queue->mailboxes[attnd_mail_index(stream, mail)].memory = ATTND_NONE;
+    attnd_memory_unbind(mail->client, mail->handle);
+    let_go(stream, mail);
+}
+
 void attnd_stream_mail_told(struct attnd_stream *stream, struct attnd_mail *mail, int stopped,
                             int code)
 {
@@ -286,7 +297,7 @@ void attnd_stream_mail_told(struct attnd_stream *stream, struct attnd_mail *mail
     if (code == 0 && opening)
         mail->state = ATTND_MAIL_OPEN;
     if (opening && mail->calling)
-        attnd_stream_answer_open(mail, code);
+        answer_open(stream, mail, code);
     else if (code < 0) /* whoever waits for an answer in it learns so from the end of its session */
         attnd_client_kill(mail->client, "its mailbox cannot be watched");
 }

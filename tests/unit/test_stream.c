@@ -89,6 +89,24 @@ static void a_mailbox_is_known_when_it_is_watched(void **state)
     CHECK_EQUAL(slot->fresh, 0);
 }
 
+static void a_mailbox_that_cannot_be_watched_leaves_room_for_another(void **state)
+{
+    (void)state;
+    CHECK_EQUAL(attnd_stream_open(client.daemon, 1, &fault), 1);
+    stage_memory_mapped(&stage);
+    attnd_lane_retry(stage.service.scheduler);
+    struct attnd_command command = rig_expect(ATTND_COMMAND_MAILBOX);
+    const struct attnd_mailbox_slot *slot = &stage.service.queue->mailboxes[command.run];
+    uint64_t before_bytes = client.daemon->memory_bytes;
+    rig_retire(&command, -ATTND_E_UNKNOWN);
+    expect_answer(-ATTND_E_UNKNOWN);
+    CHECK(client.daemon->mail == NULL);
+    CHECK_EQUAL(slot->memory, ATTND_NONE);
+    CHECK(client.daemon->memory_bytes < before_bytes);
+    open_mailbox();
+    CHECK(client.daemon->mail != NULL);
+}
+
 static void a_worker_without_mailboxes_is_said_to_be_one(void **state)
 {
     (void)state;
@@ -226,7 +244,7 @@ a_set_changes_nothing_before_the_plan_is_held_nor_completes_before_it_is_shown(v
     prepare(plan, 0);
     const struct attnd_plan_object *object = client.daemon->plans[0];
     const struct attnd_plan_head *head = attnd_plan_head(object->plan);
-    uint32_t version = object->set_version;
+    uint64_t version = object->set_version;
     submit(stage_batch(&client, plan, 0, 4, 12, 0, 0));
     struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
     CHECK_EQUAL(hold.body.plan_offset_bytes, object->heap_offset_bytes);
@@ -423,6 +441,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(a_mailbox_is_known_when_it_is_watched),
+        CASE(a_mailbox_that_cannot_be_watched_leaves_room_for_another),
         CASE(a_worker_without_mailboxes_is_said_to_be_one),
         CASE(a_prepared_run_carries_all_that_a_ring_needs),
         CASE(what_the_worker_refuses_is_answered_so_and_holds_nothing),
