@@ -217,6 +217,20 @@ static bool begun(const Snapshot *from)
     return passed;
 }
 
+/* Nothing is left but a burst that waits for SMs, behind kernels of others that may take their
+ * time: its workers leave as soon as they get them. */
+static bool only_burst_waits(const attnd_backend *backend, const Snapshot *from)
+{
+    const Resident *resident = &from->resident;
+    for (uint32_t s = 0; s < 1 + variants_count; s++)
+        if (cudaStreamQuery(backend->streams[s]) == cudaErrorNotReady)
+            return false;
+    for (uint32_t w = resident->workers; w < resident->workers + resident->burst; w++)
+        if (resident->doing[w] == attnd::state_item)
+            return false;
+    return true;
+}
+
 static int judge(attnd_backend *backend, Report *report)
 {
     Health *health = &backend->health;
@@ -229,7 +243,7 @@ static int judge(attnd_backend *backend, Report *report)
     bool waited = false;
     for (const StuckNote &note : from->notes)
         waited |= note.seen != 0;
-    if (!attnd_observe32(&backend->words->left))
+    if (!attnd_observe32(&backend->words->left) || only_burst_waits(backend, from))
         health->left_ns = now_ns;
     int code = 0;
     if (from->resident.error) {

@@ -124,7 +124,6 @@ cudaError_t resident_launch(Resident *resident, Resident *settings, uint32_t var
     const size_t constants = sizeof(Settings);
     if ((error = cudaMemcpy(resident, settings, constants, cudaMemcpyHostToDevice)) ||
         (error = cudaMemset(&resident->used, 0, 4)) ||
-        (error = cudaMemset(resident->guest, 0, sizeof(resident->guest))) ||
         (error = cudaMemcpy(resident->cursor, cursors, sizeof(cursors), cudaMemcpyHostToDevice)) ||
         (error = cudaStreamSynchronize(0)))
         return error;
@@ -135,8 +134,10 @@ cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cuda
 {
     cudaError_t error;
     const uint32_t variants = settings->resident;
-    if ((error = cudaMemsetAsync(&resident->leave, 0, 4, streams[0])) ||
-        (error = cudaStreamSynchronize(streams[0])))
+    error = cudaMemsetAsync(&resident->leave, 0, 4, streams[0]);
+    if (!error && settings->burst) /* whoever asked before is gone */
+        error = cudaMemsetAsync(resident->guest, 0, sizeof(resident->guest), streams[0]);
+    if (error || (error = cudaStreamSynchronize(streams[0])))
         return error;
     dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident);
     uint32_t left = uint32_t(__builtin_popcount(variants)), first = 0;

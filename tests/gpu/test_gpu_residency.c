@@ -198,6 +198,60 @@ static void bursts_help_when_much_is_queued_and_make_way(void **state)
     CHECK(with > 2 * without);
 }
 
+#define FEW 16u
+#define LONG_MS 4500u
+
+/* On every SM that the service leaves to others, and on its own as soon as it leaves those too: for
+ * longer than its kernels may take to leave. */
+static int long_kernel(void *context)
+{
+    struct others *others = context;
+    struct neighbour neighbour;
+
+    gpu_open();
+    neighbour_open(&neighbour);
+    neighbour_launch(&neighbour, SMS + 2 * FEW, NEIGHBOUR_SHARED_BYTES, LONG_MS * 2000);
+    harness_sleep_ms(50);
+    harness_say(&others->started, 1);
+    CHECK_CUDA(cuStreamSynchronize(neighbour.stream));
+    return 0;
+}
+
+/* The kernels are to leave, for those of another variant, and a burst has not even got its SMs. */
+static void a_burst_that_waits_behind_others_ends_no_worker(void **state)
+{
+    static const char *const options[] = {"--residency", "shared", "--sms", "16", "--burst", NULL};
+    struct others *others = harness_shared(sizeof(*others));
+    struct random_batch batch = e2e_batch(); /* not of the load's variant */
+    struct engine engine;
+    (void)state;
+
+    if (!load_under_mps()) {
+        puts("without MPS contexts take turns");
+        return;
+    }
+    others->load.harness = &harness;
+    others->load.on_device = 1;
+    start(options);
+    pid_t worker = harness_worker(&harness);
+    pid_t busy = harness_fork(load_keep_up, &others->load);
+    harness_await(&others->load.began, 1);
+    engine_open(&engine, harness.socket, "another");
+    pid_t other = harness_fork(long_kernel, others);
+    harness_await(&others->started, 1);
+    harness_sleep_ms(50);
+    uint64_t begin_ns = harness_now_ns();
+    trial_expect(&engine, &batch);
+    printf("answered after %.1f s\n", (double)(harness_now_ns() - begin_ns) / 1e9);
+    CHECK_EQUAL(harness_join(other, 20000), 0);
+    CHECK_EQUAL(harness_worker(&harness), worker);
+    harness_say(&others->load.stop, 1);
+    CHECK_EQUAL(harness_join(busy, CLIENT_MS), 0);
+    CHECK_EQUAL(others->load.restarted, 0);
+    engine_close(&engine);
+    harness_stop(&harness);
+}
+
 /* ---- kernels that leave and come back lose nothing ---- */
 
 /* Kernels have left, are leaving, or are on their way: commands come in every state of that. */
@@ -320,6 +374,7 @@ int main(void)
         cmocka_unit_test(an_idle_service_slows_nobody_down),
         cmocka_unit_test(kernels_of_full_size_finish_beside_a_saturated_service),
         cmocka_unit_test(bursts_help_when_much_is_queued_and_make_way),
+        cmocka_unit_test(a_burst_that_waits_behind_others_ends_no_worker),
         cmocka_unit_test(kernels_that_leave_when_idle_lose_no_run),
         cmocka_unit_test(parking_loses_no_run),
         cmocka_unit_test(parking_loses_no_doorbell),
