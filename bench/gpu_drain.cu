@@ -260,6 +260,10 @@ void make_resident(Bench &b, const Options &options)
     MUST(cudaMemset(b.resident, 0, sizeof(Resident)));
     MUST(cudaMalloc(&r.mirror, b.queue_bytes));
     MUST(cudaMemset(r.mirror, 0, b.queue_bytes));
+    const uint64_t mirrored_size =
+        (b.queue_bytes / attnd::mirrored_bytes + 1) * sizeof(attnd::Mirrored);
+    MUST(cudaMalloc(&r.mirrored, mirrored_size));
+    MUST(cudaMemset(r.mirrored, 0, mirrored_size));
     MUST(cudaMalloc(&r.memories, ATTND_MEMORIES_MAX * sizeof(Memory)));
     MUST(cudaMemset(r.memories, 0, ATTND_MEMORIES_MAX * sizeof(Memory)));
     MUST(cudaMemcpy(r.memories, table, sizeof(table), cudaMemcpyHostToDevice));
@@ -406,8 +410,8 @@ void release(Bench &b)
     attnd_plan_free(b.plan);
     for (void *memory :
          {(void *)b.kv, (void *)b.q, (void *)b.o, (void *)b.lse, (void *)b.resident,
-          (void *)b.settings.mirror, (void *)b.settings.memories, (void *)b.settings.scratch,
-          (void *)b.settings.runs, (void *)b.settings.templates})
+          (void *)b.settings.mirror, (void *)b.settings.mirrored, (void *)b.settings.memories,
+          (void *)b.settings.scratch, (void *)b.settings.runs, (void *)b.settings.templates})
         cudaFree(memory);
     cudaFreeHost(b.queue);
     cudaFreeHost(b.words);

@@ -473,9 +473,9 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
 
 /* ---- stream-ordered runs ----
  * Prepared once, then rung any number of times, without a submission and without a completion: a
- * ring writes three words of the session's mailbox, all of them constants, so that a CUDA graph can
- * hold it and replay it. What a ring executes follows its plan: attnd_plan_set() and
- * attnd_plan_advance() change what the rings after their completion see, and wait for those before.
+ * ring writes one word of the session's mailbox, a constant, so that a CUDA graph can hold it and
+ * replay it. What a ring executes follows its plan: attnd_plan_set() and attnd_plan_advance()
+ * change what the rings after their completion see, and wait for those before.
  *
  * Lanes here are rung one run at a time and are not those of submitted operations: nothing orders a
  * ring with what is submitted on the lane of the same number, but the engine, which waits for a
@@ -492,7 +492,7 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
 struct attnd_prepare_args {
     uint32_t size;
     uint32_t layer;
-    uint32_t lane; /* 0..63: whose doorbell rings it */
+    uint32_t lane; /* 0..63: whose bell rings it */
     uint32_t zero;
     struct attnd_tensor q, o;
     struct attnd_tensor lse; /* memory 0: not wanted */
@@ -520,7 +520,9 @@ int attnd_unprepare(struct attnd_session *session, uint32_t prepared);
 /**
  * attnd_mailbox() - the memory whose words a ring writes; made when it is first needed
  * @memory: receives the handle; attnd_memory_info() tells where it lies. It begins with
- *          doorbell[64], answer[64], error[64] of 32 bits each. It goes with the session.
+ *          bell[64], error[64] of 32 bits each. A bell is 1 + code when the lane is at rest; to
+ * ring it store 0x80000000 + prepared, with release, and wait until it is not 0 and below
+ *          0x80000000. It goes with the session.
  * Only for those who ring without attnd_ring() or libattnd-cuda. Return: 0; -ATTND_E_UNSUPPORTED.
  */
 int attnd_mailbox(struct attnd_session *session, uint32_t *memory);

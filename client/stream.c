@@ -1,15 +1,17 @@
 /*
  * stream.c - runs that are prepared once and then rung, as often as one likes.
  *
- * Preparing is a call like any other. Ringing is not: three words in a mailbox, written by whoever
- * is on the engine's side of it. That is a stream of the GPU where the mailbox lies there, and
- * libattnd-cuda knows how; in host memory it is attnd_ring(), which does with stores and a futex
- * what the stream does with memory operations.
+ * Preparing is a call like any other. Ringing is not: a word in a mailbox, written by whoever is on
+ * the engine's side of it. That is a stream of the GPU where the mailbox lies there, and
+ * libattnd-cuda knows how; in host memory it is attnd_ring(), which does with a futex what the
+ * stream does by looking.
  *
- *   answer = 0     nothing is done yet
- *   doorbell = r   R1: after q and the answer; the worker takes it with A1 and sets it to 0
- *   rung + 1       R1: after the doorbell; the worker may sleep on it
- *   ... answer     A1: not 0, and o is there
+ *   bell = RUNG + r   R1: after q; the worker takes it with A1 and sets it to 0
+ *   rung + 1          R1: after the bell; the worker may sleep on it
+ *   ... bell          A1: it rests, and o is there
+ *
+ * A lane that does not rest is not rung: the answer that is still to come would be taken for the
+ * new ring's.
  */
 #include "client/internal.h"
 
@@ -175,21 +177,26 @@ int attnd_ring(struct attnd_session *session, uint32_t lane, uint32_t prepared)
     struct attnd_mailbox *mailbox = host_mailbox(session, lane, &rc);
     if (mailbox == NULL)
         return rc;
-    if (prepared == UINT32_MAX)
+    if (prepared >= ATTND_BELL_RUNG)
         return attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
-    if (attnd_observe32(&mailbox->answer[lane]) == 0)
+    if (!attnd_bell_rests(attnd_observe32(&mailbox->bell[lane])))
         return attnd_fault_raise(-ATTND_E_BUSY, ATTND_F_LANE, 0, lane, 0);
-    attnd_poke32(&mailbox->answer[lane], 0);
-    attnd_publish32(&mailbox->doorbell[lane], 1 + prepared); /* R1 */
-    (void)attnd_arrive32(&mailbox->rung, 1);                 /* R1 */
+    attnd_publish32(&mailbox->bell[lane], ATTND_BELL_RUNG + prepared); /* R1 */
+    (void)attnd_arrive32(&mailbox->rung, 1);                           /* R1 */
     (void)attnd_futex_wake(&mailbox->rung, INT_MAX);
     return 0;
 }
 
-/* 1 + ATTND_E_*, written by the worker, but in memory that others can write too. */
-static int answer_code(uint32_t answer)
+/* For @spin_ns at most: rung, then taken, then over. Return: the word as it was last seen. */
+static uint32_t spin(const uint32_t *word, uint64_t begin_ns, uint64_t spin_ns)
 {
-    return answer - 1 <= (uint32_t)INT_MAX ? -(int)(answer - 1) : -ATTND_E_PROTOCOL;
+    uint32_t bell = attnd_observe32(word);
+    for (uint64_t spent_ns = 0; !attnd_bell_rests(bell) && spent_ns < spin_ns;
+         spent_ns = attnd_clock_ns() - begin_ns) {
+        (void)attnd_wake_spin(word, bell, spin_ns - spent_ns);
+        bell = attnd_observe32(word);
+    }
+    return bell;
 }
 
 int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeout_ns)
@@ -198,23 +205,23 @@ int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeo
     struct attnd_mailbox *mailbox = host_mailbox(session, lane, &rc);
     if (mailbox == NULL)
         return rc;
-    uint32_t *word = &mailbox->answer[lane];
+    uint32_t *word = &mailbox->bell[lane];
     uint64_t begin_ns = attnd_clock_ns();
-    (void)attnd_wake_spin(word, 0, timeout_ns < session->spin_ns ? timeout_ns : session->spin_ns);
-    uint32_t answer;
-    while ((answer = attnd_observe32(word)) == 0) { /* A1: o and lse */
+    uint32_t bell =
+        spin(word, begin_ns, timeout_ns < session->spin_ns ? timeout_ns : session->spin_ns);
+    for (; !attnd_bell_rests(bell); bell = attnd_observe32(word)) { /* A1: o and lse */
         uint64_t spent_ns = attnd_clock_ns() - begin_ns;
         if (spent_ns >= timeout_ns)
             return attnd_fault_raise(-ATTND_E_TIMEOUT, ATTND_F_LANE, 0, lane, 0);
-        if (attnd_session_lost(session) && attnd_observe32(word) == 0)
+        if (attnd_session_lost(session) && !attnd_bell_rests(attnd_observe32(word)))
             return attnd_fault_raise(-ATTND_E_DISCONNECTED, ATTND_F_SOCKET, 0, 0, 0);
         /* A GPU that answers wakes nobody: sleep for as long as it has taken so far. */
         uint64_t nap_ns = spent_ns < SLICE_NS ? spent_ns : SLICE_NS;
         uint64_t left_ns = timeout_ns - spent_ns;
         const struct timespec slice = {.tv_nsec = (long)(left_ns < nap_ns ? left_ns : nap_ns)};
-        (void)attnd_futex_wait(word, 0, &slice);
+        (void)attnd_futex_wait(word, bell, &slice);
     }
-    rc = answer_code(answer);
+    rc = -(int)(bell - 1); /* the worker's, or whoever's that can write there */
     return rc < 0 ? attnd_fault_raise(rc, ATTND_F_LANE, 0, lane, 0) : 0;
 }
 

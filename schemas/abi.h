@@ -299,10 +299,10 @@ ATTND_ASSERT_SIZE(attnd_queue_head, 640);
  *
  * RUN: execute run slot `run`; answered when it is done.
  *
- * MAILBOX: begin to watch mailbox slot `run`. If it is fresh, first: doorbells 0, answers 1, errors
- * 0. If it is not, another worker died: a lane whose doorbell and answer are both 0 is answered
- * 1 + ATTND_E_WORKER_RESTARTED, a doorbell that is set is executed. With memory ATTND_NONE in the
- * slot: stop watching; answered when no run of it is in flight.
+ * MAILBOX: begin to watch mailbox slot `run`. If it is fresh, first: bells 1, errors 0. If it is
+ * not, another worker died: a bell that is 0 is answered 1 + ATTND_E_WORKER_RESTARTED, one that is
+ * rung is executed. With memory ATTND_NONE in the slot: stop watching; answered when no run of it
+ * is in flight.
  *
  * PREPARED: run slot `run` is now `body`: new, changed, or empty (kind 0). Code: 0, or why it
  * cannot be executed; rings of it are then answered with that. No doorbell finds the old body any
@@ -374,12 +374,11 @@ ATTND_ASSERT_SIZE(attnd_heap_plane, 40);
 /* All that a worker behind a bus needs of it in one trip. */
 struct attnd_command {
     uint32_t kind;
-    uint32_t run;         /* RUN, PREPARED: index into the run table; MAILBOX: into its table */
-    uint32_t tag;         /* the daemon's own */
-    uint32_t set_version; /* RUN, PREPARED, HOLD, SHOW: of the plan, when this was pushed */
-    uint32_t advance_version;
-    uint32_t page_size, pages; /* RUN, PREPARED: of the plan's pool */
-    uint32_t zero0;
+    uint32_t run;             /* RUN, PREPARED: index into the run table; MAILBOX: into its table */
+    uint32_t tag;             /* the daemon's own */
+    uint32_t advance_version; /* RUN, PREPARED, HOLD, SHOW: of the plan, when this was pushed */
+    uint64_t set_version;
+    uint32_t page_size, pages;    /* RUN, PREPARED: of the plan's pool */
     struct attnd_run body;        /* RUN, PREPARED: what the run table has; HOLD, SHOW: plan, items,
                                      generation */
     struct attnd_heap_plane k, v; /* RUN, PREPARED: of the run's layer */
@@ -409,21 +408,33 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 /* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
  */
 
-/* One a session, in a memory of its own. A ring, all of it constants, so that a captured graph
- * replays it: answer[lane] = 0, then doorbell[lane] = 1 + prepared run, then wait until
- * answer[lane] is not 0. The engine may write anything anywhere at any time: the worker reads a
- * doorbell once and believes nothing but that somebody of this session wrote it. */
+/* One a session, in a memory of its own. A lane's word says where its run is:
+ *
+ *   1 + code               at rest: what became of the last one, 0 or ATTND_E_*
+ *   ATTND_BELL_RUNG + run  the engine rang: 1 + code -> this, run is an index into the run table
+ *   0                      the worker took it: this -> 0, and at the end 0 -> 1 + code
+ *
+ * It is one word so that each step is one store, and there is no moment between two of them at
+ * which a worker that takes over from a dead one could mistake what it sees: 0 is a run that the
+ * other one took with it. A ring is a constant, so a captured graph replays it. The engine rings
+ * only a lane that is at rest, but may in fact write anything anywhere at any time: the worker
+ * reads a bell once and believes nothing but that somebody of this session wrote it. */
 struct attnd_mailbox {
-    uint32_t doorbell[ATTND_LANES_MAX]; /* engine: 1 + index into the run table; worker: 0, taken */
-    uint32_t answer[ATTND_LANES_MAX];   /* engine: 0; worker: 1 done, 1 + ATTND_E_* failed */
-    uint32_t error[ATTND_LANES_MAX];    /* worker: ATTND_E_* of the first failure; engine: 0 */
-    uint32_t rung;                      /* host engines count their rings here and wake (futex) */
-    uint32_t zero[63];
+    uint32_t bell[ATTND_LANES_MAX];
+    uint32_t error[ATTND_LANES_MAX]; /* worker: ATTND_E_* of the first failure; engine: 0 */
+    uint32_t rung;                   /* host engines count their rings here and wake (futex) */
+    uint32_t zero[127];
 };
+#define ATTND_BELL_RUNG 0x80000000u
 ATTND_ASSERT_SIZE(attnd_mailbox, 1024);
-ATTND_ASSERT_AT(attnd_mailbox, answer, 256);
-ATTND_ASSERT_AT(attnd_mailbox, error, 512);
-ATTND_ASSERT_AT(attnd_mailbox, rung, 768);
+ATTND_ASSERT_AT(attnd_mailbox, error, 256);
+ATTND_ASSERT_AT(attnd_mailbox, rung, 512);
+
+/* 1: the lane's run is over, or there was none; *bell - 1 is its code. */
+static inline int attnd_bell_rests(uint32_t bell)
+{
+    return bell != 0 && bell < ATTND_BELL_RUNG;
+}
 
 /* Which mailboxes there are, and what came of them. */
 struct attnd_mailbox_slot {
@@ -523,10 +534,9 @@ struct attnd_plan_head {
     int64_t lse_stride_row, lse_stride_head;
     int64_t k_stride_row, k_stride_head; /* rows to append */
     int64_t v_stride_row, v_stride_head;
-    uint32_t set_version;     /* new with each plan_set of any plan: a kept copy is all stale */
+    uint64_t set_version;     /* new with each plan_set of any plan: a kept copy is all stale */
     uint32_t advance_version; /* counts advances since: lengths and page ids again */
     uint32_t generation;      /* of the last set or advance, written last */
-    uint32_t zero0;
     uint64_t zero[5];
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);

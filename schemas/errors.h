@@ -95,7 +95,8 @@ extern "C" {
     X(EXPIRE_MS, 49, "expire_ms")                                                                  \
     X(MEMORY_KIND, 50, "memory_kind")                                                              \
     X(MAILBOX, 51, "mailbox")                                                                      \
-    X(PREPARED, 52, "prepared")
+    X(PREPARED, 52, "prepared")                                                                    \
+    X(BACKEND, 53, "backend")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -102,8 +102,9 @@ struct attnd_plan_object {
     struct attnd_plan_stream *stream;            /* of those; NULL: never had any */
 
     /* of the batch it is filled with */
-    uint32_t set_version, advance_version; /* as the worker finds them in the heap */
-    uint32_t tile_items, append_items;     /* queue items of a run and of an append */
+    uint64_t set_version; /* as the worker finds them in the heap */
+    uint32_t advance_version;
+    uint32_t tile_items, append_items; /* queue items of a run and of an append */
     uint64_t q_bytes, o_bytes, lse_bytes, k_bytes, v_bytes; /* extents from a tensor's offset */
     uint64_t scratch_bytes;                                 /* of a run */
     struct attnd_append_entry *append;                      /* planobj.c; [append_entries] */

@@ -1,15 +1,19 @@
 /*
  * stream.c - runs in the order of an engine's stream: a kernel of one thread that rings and waits.
  *
- * Three words of the session's mailbox make a ring: answer = 0, doorbell = 1 + prepared run, and
- * then until answer is not 0. A stream could write and wait by memory operations alone; a kernel
- * does it faster (persistent/cuda/README.md has the figures), because the front end that executes
- * those operations looks at the word less and less often. It needs one thread, no shared memory and
- * a handful of registers, so it runs beside anything.
+ * A ring is a word of the session's mailbox: ATTND_BELL_RUNG + prepared run, and then until it says
+ * what became of that. A stream could write and wait by memory operations alone; a kernel does it
+ * faster (persistent/cuda/README.md has the figures), because the front end that executes those
+ * operations looks at the word less and less often. It needs one thread, no shared memory and a
+ * handful of registers, so it runs beside anything.
+ *
+ * A ring that nobody answered within the time is given up, but may be answered later. The next ring
+ * of the lane waits for that answer first: it would be released by it otherwise, with o not
+ * written.
  *
  * Orders. Kernels before it have ended, so what they wrote is the stream's, and the release of the
- * doorbell at system scope hands it to the worker, which is another process. The acquire of the
- * answer hands o back, and kernels behind it start after this one has ended.
+ * bell at system scope hands it to the worker, which is another process. The acquire of the answer
+ * hands o back, and kernels behind it start after this one has ended.
  *
  * The kernel is PTX text that the driver compiles for the GPU at hand: this library is built
  * without a CUDA compiler. A capture forbids that, so it is made in relaxed mode: it has no part in
@@ -20,42 +24,57 @@
 #include "client/internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define TIMEOUT_NS 30000000000u
 
-/* Bytes from a lane's doorbell: struct attnd_mailbox. */
-_Static_assert(offsetof(struct attnd_mailbox, answer) == 256, "in the text below");
-_Static_assert(offsetof(struct attnd_mailbox, error) == 512, "in the text below");
+/* Bytes from a lane's bell: struct attnd_mailbox. Of a word that rests, and of no other, the sign
+ * is positive. */
+_Static_assert(offsetof(struct attnd_mailbox, error) == 256, "in the text below");
+_Static_assert(ATTND_BELL_RUNG == 1u << 31, "in the text below");
 _Static_assert(ATTND_E_TIMEOUT == 16, "in the text below");
 
 static const char ring_text[] =
     ".version 6.4\n"
     ".target sm_70\n"
     ".address_size 64\n"
-    ".visible .entry attnd_ring(.param .u64 doorbell, .param .u32 bell, .param .u64 timeout_ns)\n"
+    ".visible .entry attnd_ring(.param .u64 bell, .param .u32 rung, .param .u64 timeout_ns)\n"
     "{\n"
     "    .reg .pred %p<4>;\n"
     "    .reg .b32 %r<4>;\n"
-    "    .reg .b64 %rd<7>;\n"
-    "    ld.param.u64 %rd0, [doorbell];\n"
-    "    ld.param.u32 %r0, [bell];\n"
+    "    .reg .b64 %rd<5>;\n"
+    "    ld.param.u64 %rd0, [bell];\n"
+    "    ld.param.u32 %r0, [rung];\n"
     "    ld.param.u64 %rd1, [timeout_ns];\n"
     "    cvta.to.global.u64 %rd0, %rd0;\n"
-    "    st.relaxed.sys.global.u32 [%rd0+256], 0;\n"
+    "    ld.relaxed.sys.global.u32 %r1, [%rd0];\n"
+    "    setp.gt.s32 %p0, %r1, 0;\n"
+    "    @%p0 bra ring;\n"
+    "    mov.u64 %rd2, %globaltimer;\n"
+    "before:\n" /* the answer to a ring that was given up */
+    "    mov.u64 %rd3, %globaltimer;\n"
+    "    sub.u64 %rd4, %rd3, %rd2;\n"
+    "    setp.ge.u64 %p1, %rd4, %rd1;\n"
+    "    @%p1 bra late;\n"
+    "    ld.acquire.sys.global.u32 %r1, [%rd0];\n" /* A1: what is given up writes no o any more */
+    "    setp.gt.s32 %p0, %r1, 0;\n"
+    "    @!%p0 bra before;\n"
+    "ring:\n"
     "    st.release.sys.global.u32 [%rd0], %r0;\n" /* R1 */
     "    mov.u64 %rd2, %globaltimer;\n"
     "look:\n"
-    "    ld.acquire.sys.global.u32 %r1, [%rd0+256];\n" /* A1 */
-    "    setp.ne.u32 %p0, %r1, 0;\n"
+    "    ld.acquire.sys.global.u32 %r1, [%rd0];\n" /* A1 */
+    "    setp.gt.s32 %p0, %r1, 0;\n"
     "    @%p0 bra done;\n"
     "    mov.u64 %rd3, %globaltimer;\n"
     "    sub.u64 %rd4, %rd3, %rd2;\n"
     "    setp.lt.u64 %p1, %rd4, %rd1;\n"
     "    @%p1 bra look;\n"
-    "    ld.relaxed.sys.global.u32 %r2, [%rd0+512];\n"
+    "late:\n"
+    "    ld.relaxed.sys.global.u32 %r2, [%rd0+256];\n"
     "    setp.ne.u32 %p2, %r2, 0;\n"
     "    @%p2 bra done;\n"
-    "    st.relaxed.sys.global.u32 [%rd0+512], 16;\n" /* nobody answered */
+    "    st.relaxed.sys.global.u32 [%rd0+256], 16;\n" /* nobody answered */
     "done:\n"
     "    ret;\n"
     "}\n";
@@ -187,6 +206,9 @@ static struct attnd_stream_rings *open_rings(struct attnd_session *session, int 
     CUcontext context = NULL;
 
     *code = attnd_session_check(session);
+    /* A worker of processors is woken by attnd_ring(), and does not look at GPUs' words. */
+    if (*code == 0 && strcmp(session->info.backend, "cpu") == 0)
+        *code = attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_BACKEND, 0, 0, 0);
     if (*code < 0)
         return NULL;
     CUresult result = cuCtxGetCurrent(&context);
@@ -232,14 +254,14 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
     if (rings == NULL)
         return rc;
     rc = check_lane(lane);
-    if (rc == 0 && prepared == UINT32_MAX)
+    if (rc == 0 && prepared >= ATTND_BELL_RUNG)
         rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
     if (rc < 0)
         return rc;
-    CUdeviceptr doorbell = rings->mailbox + lane * sizeof(uint32_t);
-    uint32_t bell = 1 + prepared;
+    CUdeviceptr bell = rings->mailbox + lane * sizeof(uint32_t);
+    uint32_t rung = ATTND_BELL_RUNG + prepared;
     uint64_t timeout_ns = TIMEOUT_NS;
-    void *arguments[] = {&doorbell, &bell, &timeout_ns};
+    void *arguments[] = {&bell, &rung, &timeout_ns};
     CUresult result = cuLaunchKernel(rings->ring, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }

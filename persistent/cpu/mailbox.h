@@ -19,7 +19,7 @@ struct attnd_cpu_mailbox {
     uint32_t session;
     uint32_t running;              /* runs of it in flight, also after it was let go */
     uint32_t seen, heard;          /* of `rung`: by the dispatcher, by the bell */
-    uint32_t rescan;               /* a doorbell that had to wait may be taken now */
+    uint32_t rescan;               /* a bell that had to wait may be taken now */
     uint8_t busy[ATTND_LANES_MAX]; /* a run of the lane is in flight */
 };
 

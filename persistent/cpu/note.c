@@ -69,18 +69,17 @@ static void answer_or_wait(struct attnd_backend *backend, const struct attnd_cpu
 static void make_empty(struct attnd_mailbox *box)
 {
     for (uint32_t lane = 0; lane < ATTND_LANES_MAX; lane++) {
-        attnd_poke32(&box->doorbell[lane], 0);
         attnd_poke32(&box->error[lane], 0);
-        attnd_publish32(&box->answer[lane], 1);
+        attnd_publish32(&box->bell[lane], 1);
     }
 }
 
-/* Rung, taken, and not answered: by a worker that is no more. */
+/* Taken, and not answered: by a worker that is no more. */
 static void release_lost(struct attnd_cpu_mail *mail, uint32_t index)
 {
     const struct attnd_mailbox *box = mail->mailboxes[index].box;
     for (uint32_t lane = 0; lane < ATTND_LANES_MAX; lane++)
-        if (attnd_observe32(&box->doorbell[lane]) == 0 && attnd_observe32(&box->answer[lane]) == 0)
+        if (attnd_observe32(&box->bell[lane]) == 0)
             attnd_cpu_mail_answer(mail, index, lane, ATTND_E_WORKER_RESTARTED);
 }
 

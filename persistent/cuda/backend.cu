@@ -65,6 +65,8 @@ static cudaError_t allocate(attnd_backend *backend)
     Resident &settings = backend->settings;
     cudaError_t error;
     attnd_queue_head *queue = backend->config.queue;
+    const size_t mirrored_size =
+        (backend->config.queue_bytes / attnd::mirrored_bytes + 1) * sizeof(attnd::Mirrored);
 
     for (cudaStream_t &stream : backend->streams)
         if ((error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)))
@@ -80,6 +82,7 @@ static cudaError_t allocate(attnd_backend *backend)
         (error = cudaMalloc(&backend->memories, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
         (error = cudaMalloc(&settings.runs, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMalloc(&settings.mirror, backend->config.queue_bytes)) ||
+        (error = cudaMalloc(&settings.mirrored, mirrored_size)) ||
         (error = cudaMallocAsync((void **)&settings.scratch, backend->config.scratch_bytes,
                                  backend->copy_stream)) ||
         (error = cudaMemsetAsync(settings.scratch, 0, backend->config.scratch_bytes,
@@ -87,6 +90,7 @@ static cudaError_t allocate(attnd_backend *backend)
         (error = cudaMemset(backend->memories, 0, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
         (error = cudaMemset(settings.runs, 0, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMemset(settings.mirror, 0, backend->config.queue_bytes)) ||
+        (error = cudaMemset(settings.mirrored, 0, mirrored_size)) ||
         (error = cudaStreamSynchronize(backend->copy_stream)))
         return error;
     settings.queue = backend->queue_device;
@@ -217,6 +221,7 @@ static void cuda_destroy(attnd_backend *backend)
             memory_unmap(backend, &i, 1);
     cudaFreeAsync(backend->settings.scratch, backend->copy_stream);
     cudaStreamSynchronize(backend->copy_stream);
+    cudaFree(backend->settings.mirrored);
     cudaFree(backend->settings.mirror);
     cudaFree(backend->settings.runs);
     cudaFree(backend->memories);

@@ -1,19 +1,19 @@
 /*
- * bells.cuh - doorbells: how an engine's stream begins a run without the host.
+ * bells.cuh - bells: how an engine's stream begins a run without the host.
  *
- * A mailbox has a doorbell, an answer and an error for each lane, and its engine may write anything
- * there at any time. A warp reads all doorbells of a mailbox with one load; a lane of the warp has
- * two. What is set is checked (is there such a prepared run, is it this mailbox's and lane's, is
- * its plan held) and published, all that were found at once under one fence. A bell that cannot
- * begin now, for want of room or of a plan, stays where it is and is looked at again: there is no
- * queue that could fill, and parking loses none.
+ * A mailbox has a bell and an error for each lane, and its engine may write anything there at any
+ * time. A warp reads all bells of a mailbox with one load; a lane of the warp has two. What is rung
+ * is checked (is there such a prepared run, is it this mailbox's and lane's, is its plan held) and
+ * published, all that were found at once under one fence. A bell that cannot begin now, for want of
+ * room or of a plan, stays as it is and is looked at again: there is no queue that could fill, and
+ * parking loses none.
  *
- * Orders. The load of the doorbell acquires what the engine stored before it rang (q, K, V) at
- * system scope, the fence before the entry's store releases it to the worker. The doorbell is
- * cleared before that fence, hence before the answer: an engine that has its answer and rings again
- * is not wiped out. Twice: a lane's busy bit is read before its doorbell is loaded. If it was
- * clear, all of the last run of the lane, the clearing of its doorbell included, came before that
- * load.
+ * Orders. The load of the bell acquires what the engine stored before it rang (q, K, V) at system
+ * scope, the fence before the entry's store releases it to the worker. The bell is marked as taken
+ * before that fence, hence before the answer, which goes to the same word: an engine that has its
+ * answer and rings again is not wiped out. Twice: a lane's busy bit is read before its bell is
+ * loaded. If it was clear, all of the last run of the lane, the taking of its bell included, came
+ * before that load.
  */
 #ifndef ATTND_PERSISTENT_CUDA_BELLS_CUH
 #define ATTND_PERSISTENT_CUDA_BELLS_CUH
@@ -34,7 +34,7 @@ static_assert(bell_pairs == 32, "two lanes of a mailbox a lane of the warp");
 struct Bells {
     uint32_t index;         /* of the mailbox */
     attnd_mailbox *mailbox; /* NULL: none was looked at */
-    uint32_t value[2];      /* doorbells 2 * lane, 2 * lane + 1; one that is busy counts as 0 */
+    uint32_t value[2];      /* bells 2 * lane, 2 * lane + 1; 0: not rung, or busy */
 };
 
 /* @acquire: what is found may be taken; else it is only a hint, and many looks are in flight at
@@ -48,20 +48,20 @@ __device__ __forceinline__ Bells look_at_mailbox(const Dispatch *dispatch, uint3
     bells.mailbox = *const_cast<attnd_mailbox *const volatile *>(&dispatch->mailboxes[index]);
     if (!bells.mailbox)
         return bells;
-    const uint32_t *doorbells = &bells.mailbox->doorbell[2 * lane];
+    const uint32_t *pair = &bells.mailbox->bell[2 * lane];
     uint32_t first, second;
     if (acquire) /* A1 */
         asm volatile("ld.acquire.sys.global.v2.u32 {%0, %1}, [%2];"
                      : "=r"(first), "=r"(second)
-                     : "l"(doorbells)
+                     : "l"(pair)
                      : "memory");
     else
         asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
                      : "=r"(first), "=r"(second)
-                     : "l"(doorbells)
+                     : "l"(pair)
                      : "memory");
-    bells.value[0] = busy >> (2 * lane % 32) & 1 ? 0 : first;
-    bells.value[1] = busy >> (2 * lane % 32 + 1) & 1 ? 0 : second;
+    bells.value[0] = busy >> (2 * lane % 32) & 1 || first < ATTND_BELL_RUNG ? 0 : first;
+    bells.value[1] = busy >> (2 * lane % 32 + 1) & 1 || second < ATTND_BELL_RUNG ? 0 : second;
     return bells;
 }
 
@@ -72,14 +72,15 @@ __device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value
 
 enum Verdict { verdict_none, verdict_begin, verdict_refuse };
 
-/* What becomes of a doorbell. Under the lock. @code: of a refusal; 0: nothing is to be done. */
+/* What becomes of a bell that is rung. Under the lock. @code: of a refusal; 0: nothing is to be
+ * done. */
 __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident *resident,
                                               uint32_t mailbox, uint32_t bell, uint32_t value,
                                               Prepared *run, uint32_t *code)
 {
-    const uint32_t index = value - 1 - dispatch->transient;
+    const uint32_t number = value - ATTND_BELL_RUNG, index = number - dispatch->transient;
     *code = ATTND_E_UNKNOWN;
-    if (value - 1 < dispatch->transient || index >= dispatch->prepared_count)
+    if (number < dispatch->transient || index >= dispatch->prepared_count)
         return verdict_refuse;
     *run = dispatch->prepared[index];
     constexpr uint8_t good = prepared_there | prepared_owned;
@@ -97,7 +98,7 @@ __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident
     return verdict_begin;
 }
 
-/* Answers a lane whose doorbell was cleared. */
+/* Answers a bell that begins nothing. */
 __device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *mailbox,
                                             uint32_t index, uint32_t bell, uint32_t code)
 {
@@ -109,7 +110,7 @@ __device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *m
                  : "memory");
     if (code && !error)
         store_relaxed_sys(&mailbox->error[bell], code);
-    publish_sys(&mailbox->answer[bell], 1 + code);
+    publish_sys(&mailbox->bell[bell], 1 + code);
     if (code) {
         atomicExch(&sums->error, code);
         atomicExch(&sums->error_lane, bell);
@@ -118,7 +119,7 @@ __device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *m
     atomicAdd(&sums->runs, 1);
 }
 
-/* One doorbell of each lane of the warp. */
+/* One bell of each lane of the warp. */
 __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident,
                                           const Bells &bells, uint32_t half)
 {
@@ -138,12 +139,12 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     const uint32_t rank = __popc(begins & below);
     if (verdict == verdict_begin && rank >= room)
         verdict = verdict_none;
-    if (verdict != verdict_none)
-        store_relaxed_sys(&mailbox->doorbell[bell], 0);
     if (verdict == verdict_begin) {
-        const uint32_t at = first + rank, index = value - 1 - dispatch->transient;
-        dispatch->positions[at % ring_positions] = {
-            0, value - 1, 0, run.items, bells.index * ATTND_LANES_MAX + bell, run.plan, 1};
+        const uint32_t at = first + rank, number = value - ATTND_BELL_RUNG;
+        const uint32_t index = number - dispatch->transient;
+        store_relaxed_sys(&mailbox->bell[bell], 0);
+        put_position(dispatch, at,
+                     {0, number, 0, run.items, bells.index * ATTND_LANES_MAX + bell, run.plan, 0});
         atomicOr(&dispatch->busy[bells.index][bell / 32], 1u << bell % 32);
         fence_gpu(); /* R1 */
         store_entry(&resident->ring[at % ring_positions],
@@ -158,7 +159,7 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     __syncwarp();
 }
 
-/* Begins what can begin of a look. The whole warp. Return: true if a doorbell was set. */
+/* Begins what can begin of a look. The whole warp. Return: true if a bell was rung. */
 __device__ __forceinline__ bool take_bells(Dispatch *dispatch, Resident *resident,
                                            const Bells &bells)
 {
@@ -208,7 +209,7 @@ __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resi
         ActiveRun *run = &dispatch->settings.runs[ring_positions + i];
         if (!prepared->state || prepared->mailbox != index || run->body.session != session)
             continue;
-        run->answer = &mailbox->answer[prepared->lane];
+        run->answer = &mailbox->bell[prepared->lane];
         prepared->state |= prepared_owned;
         resident->prepared[i] = *prepared;
     }
@@ -251,22 +252,19 @@ __device__ __forceinline__ void unwatch_mailbox(Dispatch *dispatch, Resident *re
     dispatch_unlock(dispatch);
 }
 
-/* Before the first look. Lanes of a new mailbox are at rest: answered, not rung. In one that
- * another worker watched, a lane neither rung nor answered is one whose run that worker took with
- * it: its stream waits, and is told. The whole warp. */
+/* Before the first look. Lanes of a new mailbox are at rest. In one that another worker watched, a
+ * bell that is taken is one whose run that worker took with it: its stream waits, and is told. The
+ * whole warp. */
 __device__ __forceinline__ void greet_mailbox(attnd_mailbox *mailbox, bool fresh)
 {
     for (uint32_t bell = threadIdx.x % 32; bell < ATTND_LANES_MAX; bell += 32) {
-        uint32_t doorbell = observe_sys(&mailbox->doorbell[bell]);
-        uint32_t answer = observe_sys(&mailbox->answer[bell]);
         if (fresh) {
-            store_relaxed_sys(&mailbox->doorbell[bell], 0);
             store_relaxed_sys(&mailbox->error[bell], 0);
-            store_relaxed_sys(&mailbox->answer[bell], 1);
-        } else if (!doorbell && !answer) {
+            store_relaxed_sys(&mailbox->bell[bell], 1);
+        } else if (!observe_sys(&mailbox->bell[bell])) {
             if (!observe_sys(&mailbox->error[bell]))
                 store_relaxed_sys(&mailbox->error[bell], ATTND_E_WORKER_RESTARTED);
-            publish_sys(&mailbox->answer[bell], 1 + ATTND_E_WORKER_RESTARTED);
+            publish_sys(&mailbox->bell[bell], 1 + ATTND_E_WORKER_RESTARTED);
         }
     }
     fence_sys(); /* before the command's answer */
@@ -289,7 +287,7 @@ __device__ __forceinline__ bool rung(const Bells &bells)
     return __any_sync(0xffffffffu, bells.value[0] || bells.value[1]);
 }
 
-/* Is any doorbell set anywhere? For a kernel that leaves when there is nothing to do. */
+/* Is any bell rung anywhere? For a kernel that leaves when there is nothing to do. */
 __device__ __forceinline__ bool bells_pending(const Dispatch *dispatch)
 {
     bool any = false;

@@ -96,6 +96,7 @@ struct alignas(128) ActiveRun {
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
     attnd_run body;                      /* prepared runs: resolved again when the plan is set */
+    uint64_t set_version;                /* of the plan, when that was done last */
 };
 
 /* A run published: what a worker learns with one load. */
@@ -124,6 +125,17 @@ enum PreparedState : uint8_t {
     prepared_changing = 16 /* a run of its plan is being resolved: their counters are one block */
 };
 
+/* Which plan the mirror holds at a place of the heap. A table of its own, at places where no plan
+ * is copied to: in the mirror itself, the page list of a plan that lay there before could say
+ * anything. Written by the warp that takes commands. */
+struct alignas(16) Mirrored {
+    uint64_t set_version; /* 0: none */
+    uint32_t advance_version;
+    uint32_t many; /* 1: an entry has more packed rows than the decode loop takes */
+};
+/* No plan is shorter, so no two that are there at once share a row of the table. */
+constexpr uint64_t mirrored_bytes = sizeof(attnd_plan_head);
+
 /* What changes while a run is in flight, one a position. All zero when the position is free. */
 struct alignas(128) Live {
     uint32_t next_item, cancelled;
@@ -147,6 +159,7 @@ __host__ __device__ constexpr uint32_t live_items(unsigned long long done)
 struct Settings {
     attnd_queue_head *queue; /* host memory, device pointer */
     char *mirror;            /* device copy of the queue segment's heap, same offsets */
+    Mirrored *mirrored;      /* [queue bytes / mirrored_bytes + 1] */
     Memory *memories;        /* [ATTND_MEMORIES_MAX] */
     char *scratch;
     uint64_t scratch_bytes;

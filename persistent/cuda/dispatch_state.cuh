@@ -21,9 +21,9 @@ struct Position {
     uint64_t begin_ns;
     uint32_t run; /* of the run table */
     uint32_t tag, items;
-    uint32_t bell; /* mailbox * ATTND_LANES_MAX + lane; ATTND_NONE: it came by the command ring */
-    uint32_t plan; /* as in Prepared */
-    uint32_t active;
+    uint32_t bell;   /* mailbox * ATTND_LANES_MAX + lane; ATTND_NONE: it came by the command ring */
+    uint32_t plan;   /* as in Prepared */
+    uint32_t active; /* put_position() */
 };
 
 /* An answer to a command that is no run in flight: from the warp that takes commands to the one
@@ -149,6 +149,15 @@ __device__ __forceinline__ attnd_mailbox_slot *mailbox_slot(const Dispatch *disp
     return reinterpret_cast<attnd_mailbox_slot *>(queue + dispatch->mailboxes_offset) + index;
 }
 
+/* Under the lock; for those who look without it: the rest is there before `active` says so. */
+__device__ __forceinline__ void put_position(Dispatch *dispatch, uint32_t at, Position position)
+{
+    Position *to = &dispatch->positions[at % ring_positions];
+    position.active = 0;
+    *to = position;
+    publish_cta(&to->active, 1);
+}
+
 /* A run of the command ring becomes visible to the workers. The whole warp. Return: false if there
  * is no room. */
 __device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *resident, Entry entry,
@@ -158,7 +167,7 @@ __device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *reside
     const uint32_t at = dispatch->published;
     const bool room = at != dispatch->ready && !dispatch->closing;
     if (room && threadIdx.x % 32 == 0) {
-        dispatch->positions[at % ring_positions] = position;
+        put_position(dispatch, at, position);
         entry.sequence = at + 1;
         fence_gpu(); /* R1: the resolved run, which this warp stored */
         store_entry(&resident->ring[at % ring_positions], entry);

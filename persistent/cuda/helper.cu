@@ -29,8 +29,8 @@ cudaError_t kernels_wait(attnd_backend *backend)
     return cudaSuccess;
 }
 
-/* Is a doorbell set in a mailbox in host memory? @there: is there such a mailbox at all? What is
- * made of the bell is the dispatcher's business. */
+/* Is a bell rung in a mailbox in host memory? @there: is there such a mailbox at all? What is
+ * made of it is the dispatcher's business. */
 static bool bell_waits(const attnd_backend *backend, bool *there)
 {
     const char *base = reinterpret_cast<const char *>(backend->config.queue);
@@ -46,8 +46,8 @@ static bool bell_waits(const attnd_backend *backend, bool *there)
         const attnd_mailbox *mailbox =
             reinterpret_cast<const attnd_mailbox *>(address + slots[i].offset_bytes);
         *there = true;
-        for (const uint32_t &bell : mailbox->doorbell)
-            set |= attnd_peek32(&bell) != 0;
+        for (const uint32_t &bell : mailbox->bell)
+            set |= attnd_peek32(&bell) >= ATTND_BELL_RUNG;
     }
     return set;
 }
@@ -85,8 +85,8 @@ static cudaError_t launch(attnd_backend *backend)
     backend->settings_fresh = 0;
     uint32_t *launches = &backend->config.queue->launches;
     if (!error) /* the dispatcher, and a kernel a variant */
-        attnd_poke32(launches, attnd_peek32(launches) + 1 +
-                                   uint32_t(__builtin_popcount(backend->variants)));
+        attnd_poke32(launches,
+                     attnd_peek32(launches) + 1 + uint32_t(__builtin_popcount(backend->variants)));
     return error;
 }
 
@@ -117,8 +117,8 @@ static cudaError_t burst(attnd_backend *backend, uint32_t in_flight)
 {
     cudaStream_t stream = backend->streams[1 + attnd::variants_count];
     const uint32_t variants = backend->settings.resident;
-    if (!backend->settings.burst || in_flight < burst_runs ||
-        !attnd_peek32(&backend->launched) || (variants & (variants - 1))) {
+    if (!backend->settings.burst || in_flight < burst_runs || !attnd_peek32(&backend->launched) ||
+        (variants & (variants - 1))) {
         backend->queued_ns = 0;
         return cudaSuccess;
     }

@@ -34,27 +34,31 @@ __device__ __forceinline__ void copy_in(char *to, const char *from, uint64_t byt
     }
 }
 
-/* Private to the device, in the reserved words of a plan's copy: 1 if an entry has more packed rows
- * than the decode loop takes. */
-__device__ __forceinline__ uint64_t *plan_many(attnd_plan_head *head)
+/* Which set of a plan, and which advance since, a command is about. */
+struct PlanVersion {
+    uint64_t set;
+    uint32_t advance;
+};
+
+__device__ __forceinline__ Mirrored *mirrored_at(const Settings &settings, uint64_t plan_offset)
 {
-    return &head->zero[0];
+    return &settings.mirrored[plan_offset / mirrored_bytes];
 }
 
-/* Brings the device copy of a plan up to date with the versions a command carries. The daemon
- * writes arrays, then versions, then the command: what they cover is complete. The whole warp. */
-__device__ __forceinline__ void mirror_plan(const Settings &settings, uint64_t plan_offset,
-                                            uint32_t set_version, uint32_t advance_version)
+/* Brings the device copy of a plan up to date with the version a command carries. The daemon writes
+ * arrays, then versions, then the command: what they cover is complete. The whole warp. Return:
+ * what the mirror holds now. */
+__device__ __forceinline__ Mirrored mirror_plan(const Settings &settings, uint64_t plan_offset,
+                                                const PlanVersion &version)
 {
     const uint32_t lane = threadIdx.x % 32;
     const char *host = reinterpret_cast<const char *>(settings.queue) + plan_offset;
     char *copy = settings.mirror + plan_offset;
     attnd_plan_head *head = reinterpret_cast<attnd_plan_head *>(copy);
-    bool fresh = head->set_version != set_version;
-    bool longer = fresh || head->advance_version != advance_version;
-    __syncwarp();
-    if (!longer)
-        return;
+    Mirrored mirrored = *mirrored_at(settings, plan_offset);
+    const bool fresh = mirrored.set_version != version.set;
+    if (!fresh && mirrored.advance_version == version.advance)
+        return mirrored;
     copy_in(copy, host, sizeof(attnd_plan_head), lane);
     __syncwarp();
     if (fresh) {
@@ -82,12 +86,12 @@ __device__ __forceinline__ void mirror_plan(const Settings &settings, uint64_t p
     for (uint32_t i = lane; i < head->entries; i += 32)
         many |= entries[i].row_count * head->group > 8;
     many = __any_sync(0xffffffffu, many);
-    if (lane == 0) { /* not what the head copy carried: it may be newer than the arrays */
-        head->set_version = set_version;
-        head->advance_version = advance_version;
-        *plan_many(head) = many;
-    }
+    /* Not what the head carries: it may be newer than the arrays. */
+    mirrored = {version.set, version.advance, many};
+    if (lane == 0)
+        *mirrored_at(settings, plan_offset) = mirrored;
     __syncwarp();
+    return mirrored;
 }
 
 /* cp.async and TMA move 16 bytes: what does not keep that alignment takes the naive way. */
@@ -172,7 +176,7 @@ struct RunSource {
     const attnd_run *body;
     attnd_heap_plane k, v;
     uint32_t page_size, pages;
-    uint32_t set_version, advance_version; /* of the plan, as the command has them */
+    PlanVersion version; /* as the command has it */
 };
 
 /* Fills @active from @source and the plan's copy, which is brought up to date. It is put together
@@ -199,17 +203,15 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     bool bad = false;
     uint64_t address = uint64_t(resolve(settings, place, &bad));
 
-    /* In the same trip, the copy of the plan, if it is the right one. */
+    /* In the same trip, the copy of the plan, and whether it is the right one. */
     constexpr uint32_t vectors = sizeof(attnd_plan_head) / 16;
-    constexpr uint32_t versions = offsetof(attnd_plan_head, set_version);
-    static_assert(versions % 16 == 8 && versions + 4 == offsetof(attnd_plan_head, advance_version),
-                  "the last two words of a vector");
     uint4 part = {};
     if (lane < vectors)
         part = reinterpret_cast<const uint4 *>(copy)[lane];
-    if (__shfl_sync(0xffffffffu, part.z, versions / 16) != source.set_version ||
-        __shfl_sync(0xffffffffu, part.w, versions / 16) != source.advance_version) {
-        mirror_plan(settings, body.plan_offset_bytes, source.set_version, source.advance_version);
+    Mirrored mirrored = *mirrored_at(settings, body.plan_offset_bytes);
+    if (mirrored.set_version != source.version.set ||
+        mirrored.advance_version != source.version.advance) {
+        mirrored = mirror_plan(settings, body.plan_offset_bytes, source.version);
         if (lane < vectors)
             part = reinterpret_cast<const uint4 *>(copy)[lane];
     }
@@ -260,7 +262,7 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
         build->answer = answer;
         build->kind = body.kind;
         build->aligned = rows_aligned(build);
-        map_run(settings, build, active, *plan_many(&build->plan) != 0);
+        map_run(settings, build, active, mirrored.many != 0);
     }
     __syncwarp();
     reinterpret_cast<uint4 *>(active)[lane] = reinterpret_cast<const uint4 *>(build)[lane];

@@ -30,8 +30,8 @@
 #include <string.h>
 
 /* Every set of every plan: a worker tells by it whether its copy of the plan at some heap offset is
- * the plan that is there now, even if another one was there before. */
-static uint32_t sets;
+ * the plan that is there now, even if another one was there before. It never comes around. */
+static uint64_t sets;
 
 /* The parts of the private half that grow with the capacities, in one allocation. */
 static int allocate_private(struct attnd_plan *plan)
@@ -178,7 +178,7 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
     assert(batch->heads_q >= plan->pool.heads_kv && batch->heads_q % plan->pool.heads_kv == 0);
 
     plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
-    plan->shape.set_version = attnd_take32(&sets, 1) + 1;
+    plan->shape.set_version = attnd_take64(&sets, 1) + 1;
     int code = check_capacities(&plan->limits, batch, fault);
     if (!code) {
         take_shape(&plan->shape, batch);

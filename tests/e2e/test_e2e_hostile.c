@@ -171,6 +171,62 @@ static void holes_in_shared_memory_harm_nobody_else(void **state)
     engine_close(&other);
 }
 
+/* ---- plans ---- */
+
+#define FORGED_PAGES 16384u
+
+static void done_well(struct attnd_session *session)
+{
+    struct attnd_completion done;
+    CHECK_EQUAL(attnd_wait(session, &done, 1, TRIAL_WAIT_NS), 1);
+    CHECK_EQUAL(done.fault.code, 0);
+}
+
+/* Page ids that read like the words of a plan's head that say which set it is of: the second one
+ * since the service began. They are run once, so that the worker has seen them. */
+static void forge(struct engine *engine, uint32_t plan)
+{
+    static int32_t pages[FORGED_PAGES];
+    const int32_t qo_indptr[] = {0, 1}, kv_indptr[] = {0, FORGED_PAGES}, last_page_len[] = {1};
+    const struct attnd_level level = {1, qo_indptr, kv_indptr, pages, last_page_len};
+    const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
+    const struct attnd_run_args run = {.size = sizeof(run),
+                                       .q = {engine->memory, engine->rows_offset_bytes},
+                                       .o = {engine->memory, engine->rows_offset_bytes + 4096}};
+    const struct attnd_op op = {.lane = 0};
+    const uint32_t word = offsetof(struct attnd_plan_head, set_version) / sizeof(int32_t);
+
+    for (uint32_t i = 0; i < FORGED_PAGES; i++) /* plans and their arrays begin on a line each */
+        pages[i] = i % 16 == word % 16 ? 2 : 0;
+    CHECK_OK(attnd_plan_set(engine->session, plan, &batch, &op));
+    done_well(engine->session);
+    CHECK_OK(attnd_run(engine->session, plan, &run, &op));
+    done_well(engine->session);
+}
+
+/* A worker behind a bus keeps copies of plans at their places in the heap. */
+static void what_a_dead_plan_left_at_its_place_is_no_plan(void **state)
+{
+    const struct harness *harness = *state;
+    struct random_batch batch = e2e_batch();
+    struct engine engine;
+    struct trial trial;
+
+    engine_open(&engine, harness->socket, "forger");
+    engine_pool(&engine, &batch.shape);
+    uint32_t forged = engine_plan(&engine, 1, 1, FORGED_PAGES, 1);
+    forge(&engine, forged);
+    CHECK_OK(attnd_plan_destroy(engine.session, forged));
+    uint32_t before = engine_plan(&engine, 1, 1, FORGED_PAGES - 4096, 1); /* as far as the pages */
+    batch.tight = 1;
+    trial_begin(&trial, &engine, &batch, 0); /* the next plan lies where they were */
+    CHECK_EQUAL(trial_submit(&trial), 0);
+    trial_must(&trial, trial_judge(&trial));
+    trial_end(&trial);
+    CHECK_OK(attnd_plan_destroy(engine.session, before));
+    engine_close(&engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -179,6 +235,7 @@ int main(void)
         E2E_TEST(an_impossible_index_costs_its_owner_the_session),
         E2E_TEST(noise_in_the_whole_segment_harms_nobody_else),
         E2E_TEST(holes_in_shared_memory_harm_nobody_else),
+        E2E_TEST(what_a_dead_plan_left_at_its_place_is_no_plan),
     };
 
     harness_init();

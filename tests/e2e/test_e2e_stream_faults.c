@@ -24,29 +24,27 @@
 
 #define LANE 5u
 
-/* ---- hostile doorbells ---- */
+/* ---- hostile bells ---- */
 
 static void ring_by_hand(struct attnd_mailbox *mailbox, uint32_t lane, uint32_t value)
 {
-    attnd_poke32(&mailbox->answer[lane], 0);
-    attnd_publish32(&mailbox->doorbell[lane], value);
+    attnd_publish32(&mailbox->bell[lane], value);
     (void)attnd_arrive32(&mailbox->rung, 1);
     (void)attnd_futex_wake(&mailbox->rung, INT_MAX);
 }
 
-static void expect_unknown(struct attnd_session *session, uint32_t lane, uint32_t value)
+static void expect_unknown(struct attnd_session *session, uint32_t lane, uint32_t run)
 {
     struct attnd_mailbox *mailbox = rung_mailbox(session);
-    ring_by_hand(mailbox, lane, value);
+    ring_by_hand(mailbox, lane, ATTND_BELL_RUNG + run);
     CHECK_EQUAL(attnd_ring_wait(session, lane, TRIAL_WAIT_NS), -ATTND_E_UNKNOWN);
-    CHECK_EQUAL(attnd_observe32(&mailbox->doorbell[lane]), 0);
+    CHECK_EQUAL(attnd_observe32(&mailbox->bell[lane]), 1 + ATTND_E_UNKNOWN);
 }
 
-static void doorbells_of_any_value_reach_nothing_but_what_is_prepared_for_them(void **state)
+static void bells_of_any_value_reach_nothing_but_what_is_prepared_for_them(void **state)
 {
-    static const uint32_t wild[] = {1,          2,          511,        512,        513,
-                                    4608,       4609,       4610,       0x7fffffff, 0x80000000,
-                                    0xfffffffe, 0xffffffff, 0x00010201, 600};
+    static const uint32_t wild[] = {0,    1,    511,        512,        513,        600,
+                                    4607, 4608, 0x00010200, 0x40000000, 0x7ffffffe, 0x7fffffff};
     const struct harness *harness = *state;
     const struct random_batch batch = rung_batch();
     struct engine owner, stranger;
@@ -59,17 +57,17 @@ static void doorbells_of_any_value_reach_nothing_but_what_is_prepared_for_them(v
     struct attnd_mailbox *mailbox = rung_mailbox(stranger.session);
 
     for (uint32_t i = 0; i < sizeof(wild) / sizeof(wild[0]); i++)
-        if (wild[i] != 1 + mine)
+        if (wild[i] != mine)
             expect_unknown(stranger.session, LANE, wild[i]);
     for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++) /* of another session */
-        expect_unknown(stranger.session, LANE, 1 + prepared[layer]);
-    expect_unknown(stranger.session, LANE + 1, 1 + mine); /* of another lane */
+        expect_unknown(stranger.session, LANE, prepared[layer]);
+    expect_unknown(stranger.session, LANE + 1, mine); /* of another lane */
     CHECK_EQUAL(attnd_lane_error(stranger.session, LANE), -ATTND_E_UNKNOWN);
     CHECK_EQUAL(attnd_lane_error(stranger.session, LANE), 0);
     CHECK_EQUAL(attnd_lane_error(stranger.session, LANE + 1), -ATTND_E_UNKNOWN);
 
     /* Words that are the worker's to write, and all of the rest. */
-    memset(mailbox->answer, 0xff, sizeof(mailbox->answer));
+    memset(mailbox->bell, 0x7f, sizeof(mailbox->bell));
     memset(mailbox->error, 0xff, sizeof(mailbox->error));
     memset(mailbox->zero, 0xff, sizeof(mailbox->zero));
     CHECK_EQUAL(rung_ring(&own, LANE, mine), 0);
@@ -88,7 +86,7 @@ struct ringer {
     uint32_t stop, started;
 };
 
-/* Every doorbell, right and wrong ones, over and over, waiting for nothing. */
+/* Every bell, right and wrong ones, over and over, waiting for nothing. */
 static int ring_without_end(void *context)
 {
     struct ringer *self = context;
@@ -102,7 +100,7 @@ static int ring_without_end(void *context)
     harness_say(&self->started, 1);
     for (uint32_t n = 0; !attnd_peek32(&self->stop); n++)
         ring_by_hand(mailbox, n % ATTND_LANES_MAX,
-                     n % 3 ? 1 + prepared[n % RUNG_LAYERS] : n * 2654435761u);
+                     n % 3 ? ATTND_BELL_RUNG + prepared[n % RUNG_LAYERS] : n * 2654435761u);
     return 0; /* closes nothing: the session dies as it is */
 }
 
@@ -188,7 +186,7 @@ static pid_t stop_worker(const struct harness *harness)
 static void is_taken(const struct attnd_mailbox *mailbox, uint32_t lane)
 {
     uint64_t begin_ns = harness_now_ns();
-    while (attnd_observe32(&mailbox->doorbell[lane]))
+    while (attnd_observe32(&mailbox->bell[lane]) >= ATTND_BELL_RUNG)
         CHECK(harness_now_ns() - begin_ns < 5000000000u);
 }
 
@@ -225,7 +223,7 @@ static void a_killed_worker_releases_the_wait_and_the_next_ring_is_right(void **
 }
 
 /* The worker is stopped, so it takes nothing; then it is killed. */
-static void a_doorbell_that_was_pending_is_executed_by_the_next_worker(void **state)
+static void a_ring_that_was_pending_is_executed_by_the_next_worker(void **state)
 {
     const struct harness *harness = *state;
     const struct random_batch batch = rung_batch();
@@ -327,19 +325,20 @@ static void sets_advances_and_rings_survive_a_worker_that_keeps_dying(void **sta
 
 /* ---- the session or the daemon dies ---- */
 
-/* Rings a long run in every lane, so that some are in flight and some pending, and waits. */
+/* Rings a long run in many lanes, so that some are in flight and some pending, and waits. */
 static int ring_and_wait(void *context)
 {
     struct ringer *self = context;
     struct random_batch batch = e2e_long_batch();
     struct engine engine;
     struct trial trial;
-    uint32_t prepared[16];
+    uint32_t prepared[16], lanes = 0;
 
     rung_open(&engine, &trial, self->harness->socket, "victim", &batch);
-    for (uint32_t lane = 0; lane < 16; lane++)
-        CHECK_OK(rung_prepare(&trial, 0, lane, &prepared[lane]));
-    for (uint32_t lane = 0; lane < 16; lane++)
+    while (lanes < 16 && rung_prepare(&trial, 0, lanes, &prepared[lanes]) == 0)
+        lanes++;
+    CHECK(lanes > 4); /* with many tile workers there is not scratch for all */
+    for (uint32_t lane = 0; lane < lanes; lane++)
         CHECK_OK(attnd_ring(engine.session, lane, prepared[lane]));
     CHECK_OK(trial_submit_set(&trial, 0, 0)); /* waits for all of them */
     harness_say(&self->started, 1);
@@ -405,10 +404,10 @@ static void a_wait_ends_with_the_service(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        E2E_TEST(doorbells_of_any_value_reach_nothing_but_what_is_prepared_for_them),
+        E2E_TEST(bells_of_any_value_reach_nothing_but_what_is_prepared_for_them),
         E2E_TEST(a_flood_of_rings_starves_nobody),
         E2E_TEST(a_killed_worker_releases_the_wait_and_the_next_ring_is_right),
-        E2E_TEST(a_doorbell_that_was_pending_is_executed_by_the_next_worker),
+        E2E_TEST(a_ring_that_was_pending_is_executed_by_the_next_worker),
         E2E_TEST(sets_advances_and_rings_survive_a_worker_that_keeps_dying),
         E2E_TEST(a_session_killed_with_rings_pending_leaves_nothing_behind),
         E2E_TEST(a_wait_ends_with_the_service),

@@ -91,7 +91,8 @@ static struct attnd_mailbox *prepared_mailbox(void)
     CHECK_OK(attnd_mailbox(session, &memory));
     struct attnd_mailbox *mailbox = attnd_memory_address(session, memory);
     CHECK(mailbox != NULL);
-    memset(mailbox->answer, 0xff, sizeof(mailbox->answer));
+    for (uint32_t lane = 0; lane < ATTND_LANES_MAX; lane++)
+        mailbox->bell[lane] = 1; /* as a worker that begins to watch it does */
     return mailbox;
 }
 
@@ -109,15 +110,14 @@ static void the_mailbox_is_opened_once_and_when_it_is_needed(void **state)
     CHECK_OK(attnd_unprepare(session, PREPARED));
 }
 
-static void a_ring_is_three_words(void **state)
+static void a_ring_is_a_word_and_a_count(void **state)
 {
     (void)state;
     struct attnd_mailbox *mailbox = prepared_mailbox();
     CHECK_OK(attnd_ring(session, 2, PREPARED));
-    CHECK_EQUAL(mailbox->answer[2], 0);
-    CHECK_EQUAL(mailbox->doorbell[2], 1 + PREPARED);
+    CHECK_EQUAL(mailbox->bell[2], ATTND_BELL_RUNG + PREPARED);
     CHECK_EQUAL(mailbox->rung, 1);
-    CHECK_EQUAL(mailbox->answer[1], UINT32_MAX);
+    CHECK_EQUAL(mailbox->bell[1], 1);
     CHECK_EQUAL(attnd_ring(session, 2, PREPARED), -ATTND_E_BUSY);
     CHECK_EQUAL(mailbox->rung, 1);
     CHECK_EQUAL(attnd_ring_wait(session, 2, 1000000), -ATTND_E_TIMEOUT);
@@ -133,12 +133,12 @@ static void what_is_answered_is_returned(void **state)
     } cases[] = {{1, 0},
                  {1 + ATTND_E_UNKNOWN, -ATTND_E_UNKNOWN},
                  {1 + ATTND_E_WORKER_RESTARTED, -ATTND_E_WORKER_RESTARTED},
-                 {UINT32_MAX, -ATTND_E_PROTOCOL}};
+                 {INT32_MAX, -(INT32_MAX - 1)}};
     (void)state;
     struct attnd_mailbox *mailbox = prepared_mailbox();
     for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         CHECK_OK(attnd_ring(session, 2, PREPARED));
-        attnd_publish32(&mailbox->answer[2], cases[i].answer);
+        attnd_publish32(&mailbox->bell[2], cases[i].answer);
         CHECK_EQUAL(attnd_ring_wait(session, 2, ATTND_FOREVER), cases[i].code);
     }
     attnd_poke32(&mailbox->error[2], ATTND_E_RANGE);
@@ -146,6 +146,24 @@ static void what_is_answered_is_returned(void **state)
     CHECK_EQUAL(attnd_lane_error(session, 2), 0);
     attnd_poke32(&mailbox->error[2], UINT32_MAX);
     CHECK_EQUAL(attnd_lane_error(session, 2), -ATTND_E_PROTOCOL);
+}
+
+/* Nobody answers in time; the lane is free when somebody has, and not before. */
+static void a_late_answer_is_not_that_of_the_next_ring(void **state)
+{
+    (void)state;
+    struct attnd_mailbox *mailbox = prepared_mailbox();
+    CHECK_OK(attnd_ring(session, 2, PREPARED));
+    CHECK_EQUAL(attnd_ring_wait(session, 2, 1000000), -ATTND_E_TIMEOUT);
+    CHECK_EQUAL(attnd_ring(session, 2, PREPARED + 1), -ATTND_E_BUSY);
+    attnd_publish32(&mailbox->bell[2], 0); /* taken */
+    CHECK_EQUAL(attnd_ring_wait(session, 2, 1000000), -ATTND_E_TIMEOUT);
+    CHECK_EQUAL(attnd_ring(session, 2, PREPARED + 1), -ATTND_E_BUSY);
+    attnd_publish32(&mailbox->bell[2], 1);
+    CHECK_OK(attnd_ring(session, 2, PREPARED + 1));
+    CHECK_EQUAL(attnd_ring_wait(session, 2, 1000000), -ATTND_E_TIMEOUT);
+    attnd_publish32(&mailbox->bell[2], 1 + ATTND_E_RANGE);
+    CHECK_EQUAL(attnd_ring_wait(session, 2, 1000000), -ATTND_E_RANGE);
 }
 
 static void a_mailbox_on_the_gpu_is_not_rung_from_here(void **state)
@@ -204,8 +222,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(the_mailbox_is_opened_once_and_when_it_is_needed),
-        CASE(a_ring_is_three_words),
+        CASE(a_ring_is_a_word_and_a_count),
         CASE(what_is_answered_is_returned),
+        CASE(a_late_answer_is_not_that_of_the_next_ring),
         CASE(a_mailbox_on_the_gpu_is_not_rung_from_here),
         CASE(a_mailbox_that_makes_no_sense_ends_the_session),
         CASE(a_wait_without_end_ends_with_the_service),

@@ -404,12 +404,12 @@ static void no_two_sets_have_the_same_version(void **state)
 
     (void)state;
     level(1, 1, 1);
-    uint32_t first = plan()->set_version;
+    uint64_t first = plan()->set_version;
     assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), 0);
-    uint32_t second = attnd_plan_head(c.plan)->set_version;
+    uint64_t second = attnd_plan_head(c.plan)->set_version;
     attnd_plan_free(c.plan);
     free(c.heap);
-    uint32_t other = plan()->set_version;
+    uint64_t other = plan()->set_version;
     assert_true(first != second && second != other && first != other && first != 0);
 }
 

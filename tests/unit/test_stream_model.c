@@ -25,7 +25,8 @@ enum { LANES = 3, PLANS = 2, RUNS_MAX = 8, COMMANDS_MAX = 64, ROUNDS = 200, STEP
 /* A rung run in flight, and what it relies on. */
 struct flight {
     struct attnd_run body;
-    uint32_t slot, set_version;
+    uint32_t slot;
+    uint64_t set_version;
     int32_t kv_len;
 };
 

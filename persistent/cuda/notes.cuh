@@ -1,0 +1,353 @@
+/*
+ * notes.cuh - commands that are no runs: about mailboxes, prepared runs and plans.
+ *
+ * Most are a word to write and are answered on the spot. Three may find runs in flight (a mailbox
+ * that is let go, a run that is replaced, a plan that is held). Their answers are kept in a list
+ * until those have ended and do not hold up the commands behind them; only a run that is to be
+ * resolved anew waits for its turn in the ring, because constants and counters are in use.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_NOTES_CUH
+#define ATTND_PERSISTENT_CUDA_NOTES_CUH
+
+#include "persistent/cuda/bells.cuh"
+#include "persistent/cuda/resolve.cuh"
+
+namespace attnd
+{
+
+/* What the warp that takes commands knows. The same in all lanes. */
+struct Commander {
+    Dispatch *dispatch;
+    Resident *resident;
+    const attnd_command *ring;
+    uint32_t entries, head;
+    uint32_t ring_runs; /* runs published from the ring: their slots take turns */
+};
+
+enum Taken { taken, taken_later, taken_leave };
+
+__device__ __forceinline__ uint32_t plan_key(uint64_t offset_bytes)
+{
+    return uint32_t(offset_bytes / 64);
+}
+
+/* Answers a command. If there is no room the retiring warp makes some at once. */
+__device__ __forceinline__ void answer_command(Dispatch *dispatch, const attnd_command &command,
+                                               int32_t code)
+{
+    if (threadIdx.x % 32 == 0) {
+        uint32_t tail = dispatch->direct_tail;
+        while (tail - observe_cta(&dispatch->direct_head) == direct_max)
+            ;
+        dispatch->direct[tail % direct_max] = {command.kind, command.run, command.tag, code};
+        publish_cta(&dispatch->direct_tail, tail + 1);
+    }
+    __syncwarp();
+}
+
+/* The slot of the command in hand is free. Before the command is answered, or the daemon may find
+ * its ring full; no release: all that was read of the slot has been in use since. */
+__device__ __forceinline__ void free_slot(const Commander *self)
+{
+    if (threadIdx.x % 32 == 0)
+        store_relaxed_sys(&self->dispatch->settings.queue->command_head, self->head + 1);
+}
+
+/* Answers the command in hand. */
+__device__ __forceinline__ void answer_taken(const Commander *self, int32_t code)
+{
+    free_slot(self);
+    answer_command(self->dispatch, self->dispatch->command, code);
+}
+
+/* Is a run in flight that a mailbox (@mailbox), a plan's prepared runs (@plan) or a slot of the run
+ * table (@run) has something to do with? ATTND_NONE: not asked. The whole warp. */
+__device__ __forceinline__ bool in_flight(const Dispatch *dispatch, uint32_t mailbox, uint32_t plan,
+                                          uint32_t run)
+{
+    bool found = false;
+    for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
+        const Position &position = dispatch->positions[p];
+        if (!observe_cta(&position.active) || position.bell == ATTND_NONE)
+            continue;
+        found |= (mailbox != ATTND_NONE && position.bell / ATTND_LANES_MAX == mailbox) ||
+                 (plan != ATTND_NONE && position.plan == plan) ||
+                 (run != ATTND_NONE && position.run == run);
+    }
+    return __any_sync(0xffffffffu, found);
+}
+
+/* Answers those of the list whose runs have ended. */
+__device__ __forceinline__ void settle_pending(Commander *self)
+{
+    Dispatch *dispatch = self->dispatch;
+    for (uint32_t i = 0; i < dispatch->pending_count;) {
+        const Pending pending = dispatch->pending[i];
+        bool mailbox = pending.kind == ATTND_COMMAND_MAILBOX;
+        /* The other warp may look at the mailbox until it has begun a new round twice. */
+        bool waits = mailbox && observe_cta(&dispatch->bell_rounds) - pending.round < 2;
+        waits =
+            waits || in_flight(dispatch, mailbox ? pending.run : ATTND_NONE, pending.plan,
+                               pending.kind == ATTND_COMMAND_PREPARED ? pending.run : ATTND_NONE);
+        if (waits) {
+            i++;
+            continue;
+        }
+        attnd_command command;
+        command.kind = pending.kind;
+        command.run = pending.run;
+        command.tag = pending.tag;
+        answer_command(dispatch, command, 0);
+        if (threadIdx.x % 32 == 0)
+            dispatch->pending[i] = dispatch->pending[--dispatch->pending_count];
+        __syncwarp();
+    }
+}
+
+__device__ __forceinline__ void add_pending(Dispatch *dispatch, const attnd_command &command,
+                                            uint32_t plan)
+{
+    if (threadIdx.x % 32 == 0)
+        dispatch->pending[dispatch->pending_count++] = {command.kind, command.run, command.tag,
+                                                        plan, observe_cta(&dispatch->bell_rounds)};
+    __syncwarp();
+}
+
+__device__ __forceinline__ PlanVersion plan_version(const attnd_command &command)
+{
+    return {command.set_version, command.advance_version};
+}
+
+__device__ __forceinline__ RunSource run_source(const attnd_command &command)
+{
+    return {&command.body,     command.k,     command.v,
+            command.page_size, command.pages, plan_version(command)};
+}
+
+/* Where a prepared run's answer goes; NULL: its mailbox is not watched yet. */
+__device__ __forceinline__ uint32_t *answer_of(const Dispatch *dispatch, const attnd_run &body)
+{
+    attnd_mailbox *mailbox =
+        body.mailbox < ATTND_MAILBOXES_MAX ? dispatch->mailboxes[body.mailbox] : nullptr;
+    return mailbox && body.lane < ATTND_LANES_MAX ? &mailbox->bell[body.lane] : nullptr;
+}
+
+/* Resolves a prepared run, of whose plan nothing is in flight, and says what a bell finds. Good or
+ * bad, that holds until the plan is set again. The whole warp. Return: its code. */
+__device__ __forceinline__ uint32_t settle_prepared(Commander *self, uint32_t index,
+                                                    const RunSource &source, Prepared *settled)
+{
+    Resident *resident = self->resident;
+    ActiveRun *active = &self->dispatch->settings.runs[ring_positions + index];
+    const attnd_run &body = *source.body;
+    uint32_t *answer = answer_of(self->dispatch, body), code = 0;
+    uint32_t session =
+        load_host4(&mailbox_slot(self->dispatch, body.mailbox % ATTND_MAILBOXES_MAX)->session);
+    uint32_t variant = resolve_run(self->dispatch, active, source, answer, &code);
+    if (threadIdx.x % 32 == 0)
+        active->set_version = source.version.set;
+    *settled = {plan_key(body.plan_offset_bytes),
+                body.items,
+                uint8_t(body.mailbox),
+                uint8_t(body.lane),
+                uint8_t(prepared_there | (answer && session == body.session ? prepared_owned : 0) |
+                        (code ? prepared_bad : 0)),
+                uint8_t(body.code ? body.code : code),
+                uint8_t(variant),
+                uint8_t(body.generation),
+                {0, 0}};
+    if (!code && threadIdx.x % 32 == 0)
+        resident->used |= 1u << variant;
+    return code;
+}
+
+/* Shows @value to the bells, and keeps it for the next launch. */
+__device__ __forceinline__ void put_prepared(Commander *self, uint32_t index, const Prepared &value)
+{
+    dispatch_lock(self->dispatch);
+    if (threadIdx.x % 32 == 0) {
+        self->dispatch->prepared[index] = value;
+        self->resident->prepared[index] = value;
+    }
+    fence_gpu(); /* the resolved run before it: whoever publishes it, releases it */
+    dispatch_unlock(self->dispatch);
+}
+
+/* Bells of the plan's prepared runs wait (@changing 1), or are looked at again (0). Return:
+ * whether a HOLD of the plan waits for its SHOW. The whole warp. */
+__device__ __forceinline__ bool plan_changing(Commander *self, uint32_t key, uint32_t changing)
+{
+    Dispatch *dispatch = self->dispatch;
+    bool held = false;
+    dispatch_lock(dispatch);
+    for (uint32_t i = threadIdx.x % 32; i < dispatch->prepared_count; i += 32) {
+        Prepared *prepared = &dispatch->prepared[i];
+        if (!prepared->state || prepared->plan != key)
+            continue;
+        held |= prepared->state & prepared_held;
+        prepared->state &= uint8_t(~prepared_changing);
+        prepared->state |= uint8_t(changing ? prepared_changing : 0);
+        self->resident->prepared[i] = *prepared;
+    }
+    dispatch_unlock(dispatch);
+    return __any_sync(0xffffffffu, held);
+}
+
+/* PREPARED: first no bell begins a run of the plan, then those in flight end, because a lane's
+ * prepared runs share the counters that are made zero here; then the new body is there. */
+__device__ __forceinline__ Taken take_prepared(Commander *self)
+{
+    Dispatch *dispatch = self->dispatch;
+    const attnd_command &command = dispatch->command;
+    const uint32_t index = command.run - dispatch->transient;
+    if (command.run < dispatch->transient || index >= dispatch->prepared_count) {
+        answer_taken(self, -ATTND_E_UNKNOWN);
+        return taken;
+    }
+    Prepared value = {};
+    const uint32_t key = plan_key(command.body.plan_offset_bytes);
+    if (!command.body.kind || dispatch->prepared[index].plan != key)
+        put_prepared(self, index, value);
+    if (!command.body.kind) {
+        add_pending(dispatch, command, ATTND_NONE);
+        return taken;
+    }
+    const bool held = plan_changing(self, key, 1);
+    if (in_flight(dispatch, ATTND_NONE, key, command.run))
+        return taken_later; /* constants and counters are in use, for a run's time */
+    ActiveRun *active = &self->dispatch->settings.runs[ring_positions + index];
+    const uint32_t lane = threadIdx.x % 32;
+    if (lane < sizeof(attnd_run) / 16) /* for when the plan is set anew, whatever comes of it now */
+        reinterpret_cast<uint4 *>(&active->body)[lane] =
+            reinterpret_cast<const uint4 *>(&command.body)[lane];
+    if (lane == 0) {
+        active->k_plane = command.k;
+        active->v_plane = command.v;
+        active->page_size = command.page_size;
+        active->pages = command.pages;
+    }
+    __syncwarp();
+    const RunSource source = run_source(command);
+    uint32_t code = settle_prepared(self, index, source, &value);
+    if (!code && !(self->dispatch->settings.resident >> value.variant & 1)) {
+        if (lane == 0)
+            publish_sys(&self->dispatch->settings.host->wanted, value.variant + 1u);
+        return taken_leave; /* and again from the start, beside the right kernel */
+    }
+    value.state |= uint8_t(held ? prepared_held : 0);
+    put_prepared(self, index, value);
+    plan_changing(self, key, 0);
+    answer_taken(self, command.body.code ? 0 : -int32_t(code)); /* the daemon knows its own */
+    return taken;
+}
+
+/* HOLD: all prepared runs of the plan, at once. */
+__device__ __forceinline__ void take_hold(Commander *self)
+{
+    Dispatch *dispatch = self->dispatch;
+    const uint32_t key = plan_key(dispatch->command.body.plan_offset_bytes);
+    dispatch_lock(dispatch);
+    for (uint32_t i = threadIdx.x % 32; i < dispatch->prepared_count; i += 32)
+        if (dispatch->prepared[i].state && dispatch->prepared[i].plan == key) {
+            dispatch->prepared[i].state |= prepared_held;
+            self->resident->prepared[i] = dispatch->prepared[i];
+        }
+    dispatch_unlock(dispatch);
+    add_pending(dispatch, dispatch->command, key);
+}
+
+/* Does a prepared run of the plan have to be resolved anew, because the plan was set? One that was
+ * bad is not tried again for an advance, beside which runs are in flight. */
+__device__ __forceinline__ bool stale(const Dispatch *dispatch, uint32_t key, uint32_t index,
+                                      uint64_t set_version)
+{
+    if (index >= dispatch->prepared_count)
+        return false;
+    const Prepared &prepared = dispatch->prepared[index];
+    return prepared.state && prepared.plan == key &&
+           dispatch->settings.runs[ring_positions + index].set_version != set_version;
+}
+
+/* SHOW: the plan's new face is mirrored, then all its prepared runs turn to it. After an advance
+ * they keep their constants, which runs in flight read; after a set, when none is in flight, they
+ * are resolved anew. */
+__device__ __forceinline__ Taken take_show(Commander *self)
+{
+    Dispatch *dispatch = self->dispatch;
+    Resident *resident = self->resident;
+    const attnd_command &command = dispatch->command;
+    const uint32_t key = plan_key(command.body.plan_offset_bytes);
+    const uint32_t lane = threadIdx.x % 32, count = dispatch->prepared_count;
+    bool any = false;
+    for (uint32_t i = lane; i < count; i += 32)
+        any |= stale(dispatch, key, i, command.set_version);
+    any = __any_sync(0xffffffffu, any);
+    if (any) { /* the daemon has held the plan; if it ever did not, nothing must run all the same */
+        plan_changing(self, key, 1);
+        if (in_flight(dispatch, ATTND_NONE, key, ATTND_NONE))
+            return taken_later;
+    }
+    mirror_plan(dispatch->settings, command.body.plan_offset_bytes, plan_version(command));
+    for (uint32_t base = 0; any && base < count; base += 32) {
+        const bool mine = stale(dispatch, key, base + lane, command.set_version);
+        for (uint32_t left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
+            const uint32_t index = base + __ffs(left) - 1;
+            ActiveRun *active = &dispatch->settings.runs[ring_positions + index];
+            const RunSource source = {&active->body,     active->k_plane, active->v_plane,
+                                      active->page_size, active->pages,   plan_version(command)};
+            Prepared value;
+            settle_prepared(self, index, source, &value);
+            value.state |= prepared_held; /* until all are */
+            put_prepared(self, index, value);
+        }
+    }
+    dispatch_lock(dispatch);
+    for (uint32_t i = lane; i < count; i += 32)
+        if (dispatch->prepared[i].state && dispatch->prepared[i].plan == key) {
+            dispatch->prepared[i].items = command.body.items;
+            dispatch->prepared[i].generation = uint8_t(command.body.generation);
+            dispatch->prepared[i].state &= uint8_t(~(prepared_held | prepared_changing));
+            resident->prepared[i] = dispatch->prepared[i];
+        }
+    fence_gpu(); /* the mirrored plan */
+    dispatch_unlock(dispatch);
+    answer_taken(self, 0);
+    return taken;
+}
+
+/* MAILBOX: watched from now on, or not any more. */
+__device__ __forceinline__ void take_mailbox(Commander *self)
+{
+    Dispatch *dispatch = self->dispatch;
+    Resident *resident = self->resident;
+    const attnd_command &command = dispatch->command;
+    if (command.run >= ATTND_MAILBOXES_MAX) {
+        answer_taken(self, -ATTND_E_RANGE);
+        return;
+    }
+    if (dispatch->mailboxes[command.run])
+        unwatch_mailbox(dispatch, resident, command.run);
+    const attnd_mailbox_slot *slot = mailbox_slot(dispatch, command.run);
+    uint32_t memory = load_host4(&slot->memory);
+    if (memory == ATTND_NONE) {
+        add_pending(dispatch, command, ATTND_NONE);
+        return;
+    }
+    const attnd_place place = {memory, 0, load_host8(&slot->offset_bytes)};
+    bool bad = false;
+    attnd_mailbox *mailbox =
+        reinterpret_cast<attnd_mailbox *>(resolve(dispatch->settings, place, &bad));
+    if (bad ||
+        dispatch->settings.memories[memory].size_bytes - place.offset_bytes < sizeof(*mailbox)) {
+        answer_taken(self, -ATTND_E_UNKNOWN);
+        return;
+    }
+    greet_mailbox(mailbox, load_host4(&slot->fresh) != 0);
+    watch_mailbox(dispatch, resident, command.run, mailbox,
+                  dispatch->settings.memories[memory].host, load_host4(&slot->session));
+    answer_taken(self, 0);
+}
+
+} // namespace attnd
+
+#endif
