@@ -19,6 +19,11 @@
 /* ...but no part of a split is shorter than this: partials and their merge must stay cheap. */
 #define ATTND_SPLIT_KEYS_MIN 128u
 
+/* The end of a batch is halved (tile.c) where a few workers do not fill the memory, and down to
+ * this: half of 4,096 keys cost a GPU more for its start and merge than it brought. */
+#define ATTND_HALVES_WORKERS_MIN 32u
+#define ATTND_HALVES_KEYS_MIN 4096u
+
 /* The cost of a tile for one KV head: keys * (KEY + packed rows * ROW) + TILE. KEY is what reading
  * a key and a value costs in units of computing one packed row against them, TILE what a tile costs
  * that sees nothing. Only ratios matter, and they only have to be good enough to balance. */

@@ -23,7 +23,8 @@ struct batch_blocks {
     uint32_t tokens; /* rows of a full one */
     uint32_t count;
     double cost; /* of one KV head; double: the sum of many long blocks may exceed 64 bits */
-    uint64_t cost_max;
+    uint64_t cost_min, cost_max;
+    uint32_t rows_max; /* packed */
 };
 
 static uint64_t tile_cost(uint32_t keys, uint32_t packed_rows)
@@ -54,7 +55,8 @@ static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_bloc
         uint32_t left = state->entry.row_count - row;
         uint32_t count = left < blocks->tokens ? left : blocks->tokens;
         uint32_t keys = visible_keys(state, row + count);
-        uint64_t cost = tile_cost(keys, packed_rows(plan, count));
+        uint32_t rows = packed_rows(plan, count);
+        uint64_t cost = tile_cost(keys, rows);
 
         assert(blocks->count < plan->capacity.blocks);
         plan->blocks[blocks->count++] = (struct attnd_block){
@@ -66,6 +68,8 @@ static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_bloc
         };
         blocks->cost += (double)cost;
         blocks->cost_max = cost > blocks->cost_max ? cost : blocks->cost_max;
+        blocks->cost_min = cost < blocks->cost_min ? cost : blocks->cost_min;
+        blocks->rows_max = rows > blocks->rows_max ? rows : blocks->rows_max;
         row += count;
     }
 }
@@ -77,7 +81,8 @@ static struct batch_blocks cut_batch(struct attnd_plan *plan)
 {
     const uint32_t rows_per_tile = plan->limits.target.rows_per_tile;
     const uint32_t group = plan->shape.group;
-    struct batch_blocks blocks = {.tokens = rows_per_tile > group ? rows_per_tile / group : 1};
+    struct batch_blocks blocks = {.tokens = rows_per_tile > group ? rows_per_tile / group : 1,
+                                  .cost_min = UINT64_MAX};
     uint32_t index = 0;
 
     for (uint32_t l = 0; l < plan->shape.levels; l++) {
@@ -93,15 +98,16 @@ static struct batch_blocks cut_batch(struct attnd_plan *plan)
 /* How blocks are cut along KV: into parts of about @target cost, of at least that much or to the
  * nearest. */
 struct split {
-    double target; /* 0: not at all */
-    double round;  /* 0 or 0.5 */
+    double target;     /* 0: not at all */
+    double round;      /* 0 or 0.5 */
+    uint32_t shortest; /* keys of a part, at least */
 };
 
 static uint32_t split_parts(const struct attnd_plan *plan, const struct attnd_block *block,
                             const struct split *split)
 {
     const uint32_t granule = plan->limits.target.kv_granule;
-    const uint32_t shortest = granule > ATTND_SPLIT_KEYS_MIN ? granule : ATTND_SPLIT_KEYS_MIN;
+    const uint32_t shortest = granule > split->shortest ? granule : split->shortest;
 
     if (split->target <= 0)
         return 1;
@@ -156,7 +162,7 @@ static struct split choose_split(const struct attnd_plan *plan, const struct bat
     const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
     const double share = blocks->cost * heads / workers;
     const uint64_t waves = ((uint64_t)blocks->count * heads + workers - 1) / workers;
-    struct split chosen = {0, 0};
+    struct split chosen = {0, 0, ATTND_SPLIT_KEYS_MIN};
 
     if ((double)waves * (double)blocks->cost_max <= share * BALANCE_SLACK)
         return chosen; /* most batches: no second look at the blocks */
@@ -165,7 +171,7 @@ static struct split choose_split(const struct attnd_plan *plan, const struct bat
         return chosen;
     for (uint32_t i = 0; i < 2 * ATTND_SPLIT_TILES_PER_WORKER; i++) {
         const uint32_t parts = i / 2 + 1;
-        const struct split split = {share / parts, i % 2 ? 0.5 : 0};
+        const struct split split = {share / parts, i % 2 ? 0.5 : 0, ATTND_SPLIT_KEYS_MIN};
         const double finish = finish_of(plan, blocks, &split);
 
         if (finish < best * SPLIT_GAIN) {
@@ -174,6 +180,22 @@ static struct split choose_split(const struct attnd_plan *plan, const struct bat
         }
     }
     return chosen;
+}
+
+/* Blocks at the end that are halved although nothing else is split: those of the last wave, if all
+ * are alike and bound by memory. Workers do not get the same share of the bandwidth, so such items
+ * end far apart, and the few that are left at the end do not fill the memory. Halves come last and
+ * are half as far apart. */
+static uint32_t halved_blocks(const struct attnd_plan *plan, const struct batch_blocks *blocks)
+{
+    const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
+    const uint64_t items = (uint64_t)blocks->count * heads;
+
+    if (workers < ATTND_HALVES_WORKERS_MIN || items <= workers ||
+        blocks->rows_max > ATTND_TILE_MEMORY_ROWS || blocks->cost_max / 2 > blocks->cost_min)
+        return 0;
+    const uint64_t last = (items - 1) % workers + 1;
+    return (uint32_t)((last + heads - 1) / heads);
 }
 
 /* Emits the tiles of one block; returns the new number of tiles. */
@@ -212,10 +234,13 @@ void attnd_plan_build_tiles(struct attnd_plan *plan)
 {
     const struct batch_blocks blocks = cut_batch(plan);
     const struct split split = choose_split(plan, &blocks);
+    const uint32_t halved = split.target > 0 ? 0 : halved_blocks(plan, &blocks);
+    const struct split halves = {(double)blocks.cost_max / 2, 0.5, ATTND_HALVES_KEYS_MIN};
     uint32_t splits_left = plan->capacity.splits, tiles = 0;
 
     for (uint32_t b = 0; b < blocks.count; b++) {
-        uint32_t parts = split_parts(plan, &plan->blocks[b], &split);
+        const struct split *how = b < blocks.count - halved ? &split : &halves;
+        uint32_t parts = split_parts(plan, &plan->blocks[b], how);
         parts = parts > splits_left + 1 ? splits_left + 1 : parts;
         splits_left -= parts - 1;
         tiles = split_block(plan, &plan->blocks[b], parts, tiles);

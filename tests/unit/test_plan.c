@@ -143,11 +143,35 @@ static void a_batch_that_comes_out_even_is_not_split(void **state)
     assert_int_equal(attnd_plan_head(c.plan)->merges, 0);
 }
 
-static void many_equal_decodes_are_not_split(void **state)
+/* 512 items on 132 workers: the fourth wave has 116 of them, of 15 decodes. */
+static void of_many_equal_decodes_the_last_wave_is_halved(void **state)
 {
     (void)state;
     c.limits.target.tile_workers = 132;
-    level(64, 1, 4096);
+    level(64, 1, 8192);
+    assert_int_equal(plan()->tiles, 64 + 15);
+    for (uint32_t t = 0; t < 64 - 15; t++)
+        assert_int_equal(plan_tiles(&c)[t].kv_end, ATTND_KV_OPEN);
+    assert_int_equal(attnd_plan_head(c.plan)->merges, 15);
+}
+
+static void a_last_wave_of_short_items_is_not_halved(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 132;
+    level(64, 1, 8191);
+    assert_int_equal(plan()->tiles, 64);
+}
+
+static void an_end_of_small_items_is_not_halved(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 66;
+    for (uint32_t r = 0; r < 64; r++) {
+        qo_len[r] = 1;
+        kv_len[r] = r < 48 ? 32768 : 10000;
+    }
+    plan_case_level(&c, 64, qo_len, kv_len);
     assert_int_equal(plan()->tiles, 64);
 }
 
@@ -426,7 +450,9 @@ int main(void)
         TEST(a_causal_prompt_balances_unsplit),
         TEST(parts_of_a_split_stay_worth_a_merge),
         TEST(a_batch_that_comes_out_even_is_not_split),
-        TEST(many_equal_decodes_are_not_split),
+        TEST(of_many_equal_decodes_the_last_wave_is_halved),
+        TEST(a_last_wave_of_short_items_is_not_halved),
+        TEST(an_end_of_small_items_is_not_halved),
         TEST(every_block_split_fits_the_capacities),
         TEST(causal_blocks_cost_only_what_they_see),
         TEST(queries_longer_than_their_keys_are_legal),
