@@ -199,7 +199,7 @@ static void bursts_help_when_much_is_queued_and_make_way(void **state)
 }
 
 #define FEW 16u
-#define LONG_MS 4500u
+#define LONG_MS 6000u
 
 /* On every SM that the service leaves to others, and on its own as soon as it leaves those too: for
  * longer than its kernels may take to leave. */
