@@ -67,7 +67,10 @@ static const struct argp_option option_list[] = {
     {"inject", KEY_INJECT, "FAULT", OPTION_HIDDEN, "Tests: a fault that the first worker makes", 2},
     {"loop", KEY_LOOP, "KIND", 0, "auto, io_uring or epoll (default: auto)", 3},
     {"heap", KEY_HEAP, "SIZE", 0, "Memory for plans and pools' descriptions (default: 256M)", 3},
-    {"scratch", KEY_SCRATCH, "SIZE", 0, "Memory for partial results (default: 256M)", 3},
+    {"scratch", KEY_SCRATCH, "SIZE", 0,
+     "Memory for partial results (default: 256M). Where streams are served half of it is for "
+     "prepared runs, and of that half for one session",
+     3},
     {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
      "Memory of one session at most: what the service makes for it, and host memory that it "
      "registers (default: half of the machine's memory, or of the control group's)",
