@@ -15,6 +15,7 @@
 #include "service/control.h"
 
 #include <assert.h>
+#include <string.h>
 
 static int check_leased_pool(const struct attnd_pool *pool, struct attnd_fault *fault)
 {
@@ -167,11 +168,18 @@ uint32_t attnd_lease_count(const struct attnd_pool *pool)
     return pool->leases ? pool->shape.pages - free_total(pool) : 0;
 }
 
-/* All eight? Negative if so. */
+/* Both of two? Negative if so. Two ids come by one load, because loads are what this waits for. */
+static int two_held(const int16_t *held, const int32_t *page)
+{
+    uint64_t both;
+    memcpy(&both, page, sizeof(both));
+    return held[(uint32_t)both] & held[both >> 32];
+}
+
 static int eight_held(const int16_t *held, const int32_t *page)
 {
-    return held[page[0]] & held[page[1]] & held[page[2]] & held[page[3]] & held[page[4]] &
-           held[page[5]] & held[page[6]] & held[page[7]];
+    return two_held(held, page) & two_held(held, page + 2) & two_held(held, page + 4) &
+           two_held(held, page + 6);
 }
 
 int attnd_lease_check(const struct attnd_attachment *attachment, const int32_t *pages,
