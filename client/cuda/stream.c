@@ -124,9 +124,16 @@ static void end_in_context(struct attnd_stream_rings *rings)
 
 static int map_mailbox(struct attnd_session *session, struct attnd_stream_rings *rings)
 {
+    struct attnd_info info = {.size = sizeof(info)};
     uint32_t memory;
-    int rc = attnd_mailbox(session, &memory);
+    int rc = attnd_info(session, &info);
 
+    if (rc < 0)
+        return rc;
+    /* A worker of processors is woken by attnd_ring(); nothing that a GPU writes wakes it. */
+    if (strcmp(info.backend, "cpu") == 0)
+        return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_BACKEND, 0, 0, 0);
+    rc = attnd_mailbox(session, &memory);
     if (rc < 0)
         return rc;
     if (session->mailbox == NULL)
@@ -206,9 +213,6 @@ static struct attnd_stream_rings *open_rings(struct attnd_session *session, int 
     CUcontext context = NULL;
 
     *code = attnd_session_check(session);
-    /* A worker of processors is woken by attnd_ring(), and does not look at GPUs' words. */
-    if (*code == 0 && strcmp(session->info.backend, "cpu") == 0)
-        *code = attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_BACKEND, 0, 0, 0);
     if (*code < 0)
         return NULL;
     CUresult result = cuCtxGetCurrent(&context);
