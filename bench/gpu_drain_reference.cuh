@@ -19,8 +19,10 @@ struct Shape {
     const char *name;
     uint32_t batch, rows, kv, page_size, heads_q, heads_kv, dim, dtype;
     bool shuffled;
-    uint32_t layers; /* together far past the L2 */
-    uint32_t runs;   /* timed */
+    uint32_t layers;  /* together far past the L2 */
+    uint32_t runs;    /* timed */
+    float rise = 0;   /* keys grow towards the first, to 1 + rise times: maxima move all the way */
+    bool nan = false; /* in V of the last key, which one row sees: its tile goes the naive way */
 };
 
 __device__ uint32_t mix(uint64_t x)
@@ -28,6 +30,12 @@ __device__ uint32_t mix(uint64_t x)
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ x >> 27) * 0x94d049bb133111ebull;
     return uint32_t(x ^ x >> 31);
+}
+
+__device__ uint16_t bits_of(float x, uint32_t dtype)
+{
+    return dtype == ATTND_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x))
+                               : __half_as_ushort(__float2half_rn(x));
 }
 
 /* About normal: the sum of four uniforms. */
@@ -38,8 +46,7 @@ __global__ void fill_random(uint16_t *out, uint64_t count, uint64_t seed, uint32
         uint32_t a = mix(i * 2 + seed), b = mix(i * 2 + 1 + seed);
         float sum = float(a & 0xffff) + float(a >> 16) + float(b & 0xffff) + float(b >> 16);
         float x = (sum / 65536.0f - 2.0f) * 1.732f;
-        out[i] = dtype == ATTND_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x))
-                                     : __half_as_ushort(__float2half_rn(x));
+        out[i] = bits_of(x, dtype);
     }
 }
 
@@ -47,6 +54,22 @@ __device__ float element(const uint16_t *from, uint32_t dtype)
 {
     return dtype == ATTND_BF16 ? __bfloat162float(__ushort_as_bfloat16(*from))
                                : __half2float(__ushort_as_half(*from));
+}
+
+/* Keys of the request whose pages are @list, in one layer. */
+__global__ void spoil_keys(uint16_t *k, uint16_t *v, const int32_t *list, Shape s)
+{
+    const uint32_t elements = s.heads_kv * s.dim;
+    for (uint32_t key = blockIdx.x; key < s.kv; key += gridDim.x) {
+        uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
+        float factor = 1.0f + s.rise * (1.0f - float(key) / float(s.kv));
+        for (uint32_t i = threadIdx.x; i < elements; i += blockDim.x) {
+            uint16_t *x = k + token * elements + i;
+            *x = bits_of(element(x, s.dtype) * factor, s.dtype);
+            if (s.nan && key == s.kv - 1)
+                v[token * elements + i] = bits_of(NAN, s.dtype);
+        }
+    }
 }
 
 __global__ void count_bad(const uint16_t *values, uint64_t count, uint32_t dtype,

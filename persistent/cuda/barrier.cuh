@@ -27,6 +27,14 @@ __device__ __forceinline__ uint32_t *cta_stuck()
     return &word;
 }
 
+/* How many warps of this CTA are on the naive way, where an item may take minutes: those who wait
+ * for them are not stuck. That they get on, the host sees by `rows_naive` of the run. */
+__device__ __forceinline__ uint32_t *cta_naive()
+{
+    __shared__ uint32_t word;
+    return &word;
+}
+
 /* 0..255 among the consumers. */
 __device__ __forceinline__ uint32_t consumer_thread()
 {
@@ -50,32 +58,7 @@ __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count)
                  : "memory");
 }
 
-/* Waits for the phase of @parity to complete. */
-__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
-{
-    uint32_t address = shared_address(barrier), done = 0;
-    long long begin = 0;
-    for (;;) {
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}\n"
-                     : "=r"(done)
-                     : "r"(address), "r"(parity)
-                     : "memory");
-        if (done)
-            return;
-        long long now = clock64();
-        if (!begin)
-            begin = now;
-        else if (now - begin > wait_clocks_max) {
-            *cta_stuck() = 1;
-            stuck = {1, blockIdx.x, threadIdx.x, address, parity};
-            return;
-        }
-    }
-}
-
-/* The same for what may never come, the next item of an idle service: no deadline. */
+/* True if the phase of @parity is complete; suspends for a moment if it is not. */
 __device__ __forceinline__ bool barrier_test(uint64_t *barrier, uint32_t parity)
 {
     uint32_t done;
@@ -86,6 +69,24 @@ __device__ __forceinline__ bool barrier_test(uint64_t *barrier, uint32_t parity)
                  : "r"(shared_address(barrier)), "r"(parity)
                  : "memory");
     return done;
+}
+
+/* Waits for the phase of @parity to complete. */
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    if (barrier_test(barrier, parity))
+        return;
+    long long begin = clock64();
+    while (!barrier_test(barrier, parity)) {
+        if (clock64() - begin <= wait_clocks_max)
+            continue;
+        begin = clock64();
+        if (*reinterpret_cast<volatile uint32_t *>(cta_naive()))
+            continue;
+        *cta_stuck() = 1;
+        stuck = {1, blockIdx.x, threadIdx.x, shared_address(barrier), parity};
+        return;
+    }
 }
 
 /* The same, suspended for about @suspend_ns at most. */

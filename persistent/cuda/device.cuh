@@ -144,7 +144,8 @@ struct alignas(128) Live {
     unsigned long long done;
     unsigned long long end_ns; /* of a run that is done */
     unsigned long long kv_bytes;
-    uint32_t code; /* ATTND_E_* of the first item that failed */
+    uint32_t code;       /* ATTND_E_* of the first item that failed */
+    uint32_t rows_naive; /* done the naive way: items that take long get on, too */
 };
 constexpr unsigned long long live_failed = 1ull << 31;
 constexpr uint32_t busy_unit_ns = 32;

@@ -157,6 +157,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         turns_init(&shared.turns);
         prefill_barriers_init(&shared.bars);
         *cta_stuck() = resident->inject == 1;
+        *cta_naive() = 0;
         shared.turns.until_ns = 0;
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

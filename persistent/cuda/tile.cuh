@@ -75,11 +75,12 @@ struct Item {
 };
 
 /* Of long runs not all KV heads are in work at once, so that their keys find room in the L2: how
- * many are, if that leaves enough items to balance. */
+ * many are, if that leaves enough items to balance; the last ones are the short ones. Less from
+ * DRAM is less power, and the clock of a large prefill is bound by that. */
 __device__ __forceinline__ uint32_t heads_at_once(const ActiveRun *run, uint32_t workers)
 {
     uint32_t heads = run->plan.heads_kv;
-    while (heads % 2 == 0 && run->plan.tiles * (heads / 2) >= 8 * workers)
+    while (heads % 2 == 0 && run->plan.tiles * (heads / 2) >= 2 * workers)
         heads /= 2;
     return heads;
 }

@@ -1,6 +1,7 @@
 /*
- * tile_naive.cuh - attention of one item, one warp a packed row, one key at a time. Right, slow,
- * and the first rung of the ladder: every other inner loop must agree with it.
+ * tile_naive.cuh - attention of one item, one warp a packed row, one key after the other. Right,
+ * slow, and the first rung of the ladder: every other inner loop must agree with it. A few keys are
+ * fetched at a time, because their latency is all the time there is.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TILE_NAIVE_CUH
 #define ATTND_PERSISTENT_CUDA_TILE_NAIVE_CUH
@@ -9,6 +10,8 @@
 
 namespace attnd
 {
+
+constexpr int naive_batch = 4;
 
 /* Packed rows first, first + step, ... below end, by the calling warp. */
 template <typename T, int D>
@@ -21,6 +24,8 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
     constexpr int dims = D / 32;
     float scale = plan.sm_scale * 1.44269504088896f; /* exponents base 2 from here on */
 
+    if (lane == 0)
+        atomicAdd(cta_naive(), 1u);
 #pragma unroll 1
     for (uint32_t r = first; r < end_row; r += step_rows) {
         uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
@@ -35,24 +40,46 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
         float m = -INFINITY, l = 0.0f;
         int32_t end = visible_end(item, row);
 #pragma unroll 1
-        for (int32_t key = item.kv_begin; key < end; key++) {
-            const T *k = kv_row<T>(run, item.live, item.tile.of_entry, run->k_base, run->k_plane,
-                                   item.kv_head, key);
-            const T *v = kv_row<T>(run, item.live, item.tile.of_entry, run->v_base, run->v_plane,
-                                   item.kv_head, key);
-            float s = 0.0f;
-            for (int i = 0; i < dims; i++)
-                s += qs[i] * to_float<T>(__ldcg(k + i * 32 + lane));
+        for (int32_t key = item.kv_begin; key < end; key += naive_batch) {
+            const T *k_row[naive_batch], *v_row[naive_batch];
+            T k[naive_batch][dims], v[naive_batch][dims];
+            float s[naive_batch] = {};
+#pragma unroll
+            for (int b = 0; b < naive_batch; b++) {
+                const int32_t at = min(key + b, end - 1);
+                k_row[b] = kv_row<T>(run, item.live, item.tile.of_entry, run->k_base, run->k_plane,
+                                     item.kv_head, at);
+                v_row[b] = kv_row<T>(run, item.live, item.tile.of_entry, run->v_base, run->v_plane,
+                                     item.kv_head, at);
+            }
+#pragma unroll
+            for (int b = 0; b < naive_batch; b++)
+                for (int i = 0; i < dims; i++) {
+                    k[b][i] = __ldcg(k_row[b] + i * 32 + lane);
+                    v[b][i] = __ldcg(v_row[b] + i * 32 + lane);
+                }
+#pragma unroll
+            for (int b = 0; b < naive_batch; b++)
+                for (int i = 0; i < dims; i++)
+                    s[b] += qs[i] * to_float<T>(k[b][i]);
+#pragma unroll
             for (int step = 16; step; step /= 2)
-                s += __shfl_xor_sync(0xffffffffu, s, step);
-            s *= scale;
-            float top = fmaxf(m, s);
-            float fade = m == -INFINITY ? 0.0f : exp2f(m - top);
-            float p = s == -INFINITY ? 0.0f : exp2f(s - top);
-            l = l * fade + p;
-            for (int i = 0; i < dims; i++)
-                o[i] = o[i] * fade + p * to_float<T>(__ldcg(v + i * 32 + lane));
-            m = top;
+#pragma unroll
+                for (int b = 0; b < naive_batch; b++)
+                    s[b] += __shfl_xor_sync(0xffffffffu, s[b], step);
+#pragma unroll
+            for (int b = 0; b < naive_batch; b++) {
+                if (key + b >= end)
+                    break;
+                s[b] *= scale;
+                float top = fmaxf(m, s[b]);
+                float fade = m == -INFINITY ? 0.0f : exp2f(m - top);
+                float p = s[b] == -INFINITY ? 0.0f : exp2f(s[b] - top);
+                l = l * fade + p;
+                for (int i = 0; i < dims; i++)
+                    o[i] = o[i] * fade + p * to_float<T>(v[b][i]);
+                m = top;
+            }
         }
         l = sum_stored(l, end > item.kv_begin, item.tile.partial != ATTND_NONE);
         if (item.tile.partial == ATTND_NONE) {
@@ -72,7 +99,11 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
                 run->states[at * 2 + 1] = l;
             }
         }
+        if (lane == 0)
+            atomicAdd(&item.live->rows_naive, 1u);
     }
+    if (lane == 0)
+        atomicSub(cta_naive(), 1u);
 }
 
 } // namespace attnd

@@ -2,33 +2,25 @@
  * tile_prefill.cuh - many query rows: bound by the tensor cores. The consumers' half.
  *
  * 128 packed rows, 64 for each of two consumer warpgroups, against blocks of keys from the last to
- * the first, so the masked ones come first and the rest runs without a mask. Within a warpgroup the
- * products of a block overlap with the softmax of the next: QK(j+1) is issued, then PV(j), and the
- * exponentials of j+1 run while PV(j) does. Between the warpgroups two named barriers take turns:
- * one issues its products while the other computes exponentials (both: FlashAttention-3, arXiv
- * 2407.08608). Where one item ends and the next is there, the products of the last block of the one
- * go out with the first of the other, so that tensor cores work while results are stored.
- * Shared memory: Q [stage][panel][128 rows][64], K [stage][panel][keys][64], V [stage][16 tokens]
- * [panel][64], 128-byte swizzled. load_prefill.cuh fills it, ahead of the consumers and across
- * items. A warp's rows of o pass through its rows of Q.
+ * the first, so the masked ones come first and the rest runs without a mask and without maxima
+ * (rows_prefill.cuh). Within a warpgroup the products of a block overlap with the softmax of the
+ * next: QK(j+1) is issued, then PV(j), and the exponentials of j+1 begin while PV(j) runs. Between
+ * the warpgroups two named barriers take turns: one issues its products while the other computes
+ * exponentials (both: FlashAttention-3, arXiv 2407.08608). Where one item ends and the next is
+ * there, the products of the last block of the one go out with the first of the other, so that
+ * tensor cores work while results are stored. Shared memory: Q [stage][panel][128 rows][64], K
+ * [stage][panel][keys][64], V [stage][16 tokens] [panel][64], 128-byte swizzled. load_prefill.cuh
+ * fills it, ahead of the consumers and across items. A warp's rows of o pass through its rows of Q.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH
 #define ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH
 
-#include "persistent/cuda/load_prefill.cuh"
+#include "persistent/cuda/rows_prefill.cuh"
 #include "persistent/cuda/tile_naive.cuh"
 #include "persistent/cuda/wgmma.cuh"
 
 namespace attnd
 {
-
-/* State of the two rows a thread owns: g and g + 8 of its warp's 16. m is in raw score units, l
- * the sum of this lane's columns. */
-template <int D> struct RowState {
-    float o[PrefillShape<D>::out_parts][PrefillShape<D>::out_columns / 2];
-    float m[2], l[2];
-    int32_t end[2]; /* keys below are visible */
-};
 
 /* The warpgroups issue their products in turns. Group 1 primes group 0's barrier once. */
 __device__ __forceinline__ void products_begin(uint32_t group)
@@ -91,80 +83,6 @@ issue_values(RowState<D> &state, const uint32_t (&p)[PrefillShape<D>::keys / 4],
                 v.at(part * (Shape::out_columns / 64) * 2048 + step * Shape::v_chunk_bytes), 1);
 }
 
-/* Scores to probabilities: moves the maxima, sums. fade: what o must be scaled by. Without a mask a
- * maximum of -inf comes from the data; it makes NaN, which the check at the end of the item sees.
- */
-template <int D, bool masked>
-__device__ __forceinline__ void softmax_block(RowState<D> &state,
-                                              float (&s)[PrefillShape<D>::keys / 2], float scale,
-                                              int32_t first, float (&fade)[2])
-{
-    constexpr int keys = PrefillShape<D>::keys;
-    if (masked) {
-        const int32_t column = first + int32_t(threadIdx.x % 4 * 2);
-#pragma unroll
-        for (int j = 0; j < keys / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (column + j * 8 + e % 2 >= state.end[e / 2])
-                    s[j * 4 + e] = -INFINITY;
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float top0 = fmaxf(s[half * 2], s[half * 2 + 1]), top1 = state.m[half];
-#pragma unroll
-        for (int j = 1; j < keys / 8; j++) {
-            top0 = fmaxf(top0, s[j * 4 + half * 2]);
-            top1 = fmaxf(top1, s[j * 4 + half * 2 + 1]);
-        }
-        float top = fmaxf(top0, top1);
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        float base = masked && top == -INFINITY ? 0.0f : top * scale;
-        fade[half] = exp2_fast(fmaf(state.m[half], scale, -base));
-        state.m[half] = top;
-        float sum0 = 0.0f, sum1 = 0.0f;
-#pragma unroll
-        for (int j = 0; j < keys / 8; j++) {
-            float &a = s[j * 4 + half * 2], &b = s[j * 4 + half * 2 + 1];
-            a = exp2_fast(fmaf(a, scale, -base));
-            b = exp2_fast(fmaf(b, scale, -base));
-            sum0 += a;
-            sum1 += b;
-        }
-        state.l[half] = fmaf(state.l[half], fade[half], sum0 + sum1);
-    }
-}
-
-/* What @sum is made of is computed before this. ptxas moves the wait for a product in front of
- * whatever does not feed it; it does not move it across this instruction, which is executed never:
- * sums of exponentials are not negative. */
-__device__ __forceinline__ void computed(float sum)
-{
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}\n" ::"f"(sum)
-        : "memory");
-}
-
-template <typename T, int D>
-__device__ __forceinline__ void pack_p(uint32_t (&p)[PrefillShape<D>::keys / 4],
-                                       const float (&s)[PrefillShape<D>::keys / 2])
-{
-#pragma unroll
-    for (int i = 0; i < PrefillShape<D>::keys / 4; i++)
-        p[i] = Pack<T>::pair(s[i * 2], s[i * 2 + 1]);
-}
-
-template <int D> __device__ __forceinline__ void scale_o(RowState<D> &state, const float (&fade)[2])
-{
-    using Shape = PrefillShape<D>;
-#pragma unroll
-    for (int part = 0; part < Shape::out_parts; part++)
-#pragma unroll
-        for (int i = 0; i < Shape::out_columns / 2; i++)
-            state.o[part][i] *= fade[i % 4 / 2];
-}
-
 /* Rows of V past the range may hold anything, and 0 * NaN is NaN: zeros, in the last block. Both
  * warpgroups read them, so both wait. */
 template <int D> __device__ __forceinline__ void zero_tail(uint32_t v, int32_t rows_valid)
@@ -184,137 +102,6 @@ template <int D> __device__ __forceinline__ void zero_tail(uint32_t v, int32_t r
     }
 }
 
-/* Four 8x8 matrices of a warp's accumulators, packed, as rows in shared memory. */
-__device__ __forceinline__ void stmatrix4(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
-                                          uint32_t d)
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                 "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
-}
-
-__device__ __forceinline__ uint4 load_shared16(uint32_t address)
-{
-    uint4 value;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "r"(address)
-                 : "memory");
-    return value;
-}
-
-/* Where packed row @r of an item's o begins. */
-template <typename T> __device__ __forceinline__ T *o_row(const Item &item, uint32_t r)
-{
-    const ActiveRun *run = item.run;
-    const attnd_plan_head &plan = run->plan;
-    uint32_t token = r / plan.group, head = item.kv_head * plan.group + r - token * plan.group;
-    return reinterpret_cast<T *>(run->o) +
-           (int64_t(item.tile.row_begin) + token) * plan.o_stride_row + head * plan.o_stride_head;
-}
-
-/* Writes o through the warp's 16 rows of Q, so that it goes out in lines. @q: the tile's Q; @row:
- * the first of the rows. */
-template <typename T, int D>
-__device__ __forceinline__ void store_lines(const Item &item, const RowState<D> &state,
-                                            const float (&inverse)[2], uint32_t q, uint32_t row)
-{
-    using Shape = PrefillShape<D>;
-    constexpr uint32_t chunks = D / 8, panel_bytes = prefill_rows * 128;
-    const uint32_t lane = threadIdx.x % 32;
-    const uint32_t at = q + (row + lane % 16) * 128, half = lane / 16; /* this lane's matrix row */
-#pragma unroll
-    for (uint32_t c = 0; c < chunks; c += 2) { /* 16 dims */
-        const float *o = state.o[c * 8 / Shape::out_columns] + c * 8 % Shape::out_columns / 2;
-        stmatrix4(at + c / 8 * panel_bytes + (((c + half) % 8 ^ lane % 8) << 4),
-                  Pack<T>::pair(o[0] * inverse[0], o[1] * inverse[0]),
-                  Pack<T>::pair(o[2] * inverse[1], o[3] * inverse[1]),
-                  Pack<T>::pair(o[4] * inverse[0], o[5] * inverse[0]),
-                  Pack<T>::pair(o[6] * inverse[1], o[7] * inverse[1]));
-    }
-    const uint64_t to = uint64_t(o_row<T>(item, row + lane % 16)); /* of this lane's row */
-    __syncwarp();
-#pragma unroll 4
-    for (uint32_t i = lane; i < 16 * chunks; i += 32) {
-        const uint32_t r = i / chunks, c = i % chunks;
-        const uint64_t line = __shfl_sync(0xffffffffu, to, r);
-        const uint4 value =
-            load_shared16(q + c / 8 * panel_bytes + (row + r) * 128 + ((c % 8 ^ r % 8) << 4));
-        if (row + r < item.packed_rows)
-            reinterpret_cast<uint4 *>(line)[c] = value;
-    }
-    __syncwarp();
-}
-
-/* Writes the partial, or o where it is not aligned, from the registers. */
-template <typename T, int D>
-__device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> &state,
-                                            const float (&inverse)[2], uint32_t first_row)
-{
-    using Shape = PrefillShape<D>;
-    const ActiveRun *run = item.run;
-    const attnd_plan_head &plan = run->plan;
-    const bool partial = item.tile.partial != ATTND_NONE;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const uint32_t r = first_row + half * 8, c = threadIdx.x % 4 * 2;
-        if (r >= item.packed_rows)
-            continue;
-        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
-        T *out = o_row<T>(item, r) + c;
-        float *wide =
-            run->outputs + (uint64_t(item.tile.partial + token) * plan.heads_q + head) * D + c;
-#pragma unroll
-        for (int part = 0; part < Shape::out_parts; part++)
-#pragma unroll
-            for (int j = 0; j < Shape::out_columns / 8; j++) {
-                const uint32_t d = part * Shape::out_columns + j * 8;
-                float a = state.o[part][j * 4 + half * 2] * inverse[half];
-                float b = state.o[part][j * 4 + half * 2 + 1] * inverse[half];
-                if (partial) {
-                    *reinterpret_cast<float2 *>(wide + d) = make_float2(a, b);
-                } else {
-                    out[d] = from_float<T>(a);
-                    out[d + 1] = from_float<T>(b);
-                }
-            }
-    }
-}
-
-/* Writes o and lse, or the partial. @q: shared memory of the item's Q, which nobody reads any more;
- * @first_row: this thread's. */
-template <typename T, int D>
-__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
-                                           uint32_t first_row, float scale)
-{
-    const ActiveRun *run = item.run;
-    const attnd_plan_head &plan = run->plan;
-    const bool partial = item.tile.partial != ATTND_NONE;
-    float inverse[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const uint32_t r = first_row + half * 8;
-        const bool sees = state.end[half] > item.kv_begin;
-        const float l = sum_stored(state.l[half], sees, partial), m = state.m[half] * scale;
-        inverse[half] = partial ? 1.0f : l == 0.0f ? 0.0f : __fdividef(1.0f, l);
-        if (threadIdx.x % 4 || r >= item.packed_rows)
-            continue;
-        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
-        const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
-        if (partial)
-            *reinterpret_cast<float2 *>(run->states + at * 2) =
-                make_float2(sees ? m : -INFINITY, l);
-        else if (run->lse)
-            run->lse[(int64_t(item.tile.row_begin) + token) * plan.lse_stride_row +
-                     head * plan.lse_stride_head] = lse_of(plan, m, l);
-    }
-    const uint64_t bits = uint64_t(run->o) | uint64_t(plan.o_stride_row | plan.o_stride_head) * 2;
-    if (D < 256 && !partial && bits % 16 == 0) /* 256: Q is wanted back, and registers are short */
-        store_lines<T, D>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
-    else
-        store_pairs<T, D>(item, state, inverse, first_row);
-}
-
 /* A warpgroup's way through prefill items. */
 template <typename T, int D> struct Prefill {
     using Shape = PrefillShape<D>;
@@ -325,16 +112,16 @@ template <typename T, int D> struct Prefill {
     uint32_t q_count; /* Q tiles likewise */
     uint32_t group;
     bool gathered; /* K and V of this item come by cp.async: a fence before wgmma reads them */
-    bool k_ready;  /* K of the next block is known to be there */
-    bool ahead;    /* s holds the scores of the item's first block */
+    bool k_ready, v_ready; /* K of the next block, V of this one need no wait and no fence */
+    bool ahead;            /* s holds the scores of the item's first block */
     RowState<D> state;
     float s[Shape::keys / 2];
     uint32_t p[Shape::keys / 4];
 
     __device__ __forceinline__ Prefill(PrefillBarriers<D> *bars_, uint32_t shared_, uint32_t count_,
                                        uint32_t q_count_)
-        : bars(bars_), shared(shared_), count(uniform(count_)), q_count(uniform(q_count_)),
-          k_ready(false), ahead(false)
+        : bars(bars_), shared(uniform(shared_)), count(uniform(count_)), q_count(uniform(q_count_)),
+          k_ready(false), v_ready(false), ahead(false)
     {
         group = uniform(consumer_thread() / 128);
     }
@@ -365,8 +152,7 @@ template <typename T, int D> struct Prefill {
 
     __device__ __forceinline__ QkDescriptor k_at(uint32_t number) const
     {
-        return QkDescriptor(
-            uniform(shared + Shape::k_offset + number % Shape::stages * Shape::kv_bytes));
+        return QkDescriptor(uniform(k_block(number)));
     }
 
     __device__ __forceinline__ VDescriptor v_at(uint32_t number) const
@@ -398,44 +184,59 @@ template <typename T, int D> struct Prefill {
         barrier_arrive_warp(&bars->v_empty[number % Shape::stages]);
     }
 
-    /* QK of the next block, PV of this one, softmax of the next. */
-    template <bool masked> __device__ __forceinline__ void step(float scale, int32_t first)
+    /* Shared memory of the warp's rows of Q, and of a block of K. */
+    __device__ __forceinline__ uint32_t warp_q() const
+    {
+        return shared + q_stage() * Shape::q_bytes + consumer_thread() / 32 * (16 * 128);
+    }
+
+    __device__ __forceinline__ uint32_t k_block(uint32_t number) const
+    {
+        return shared + Shape::k_offset + number % Shape::stages * Shape::kv_bytes;
+    }
+
+    /* QK of the next block, PV of this one, softmax of the next, which begins with key @first. */
+    template <bool exact> __device__ __forceinline__ void step(float scale, int32_t first)
     {
         const uint32_t now = count++;
         const QkDescriptor q = q_at(), k = k_at(count);
         const VDescriptor v = v_at(now);
-        float fade[2];
+        pack_p<T, D>(p, s); /* meanwhile the reductions of the descriptors */
         if (!k_ready)
-            barrier_wait(&bars->k_full[count % Shape::stages], count / Shape::stages % 2);
-        if (gathered)
-            fence_proxy_async();
+            wait_kv(bars->k_full, count);
         products_begin(group);
         wgmma_fence();
         issue_k(q, k);
-        wait_kv(bars->v_full, now);
+        if (!v_ready)
+            wait_kv(bars->v_full, now);
         wgmma_fence();
         issue_v(v);
         products_end(group);
         wgmma_wait<1>();
-        leave_k(count);
-        softmax_block<D, masked>(state, s, scale, first, fade);
-        /* A product is issued as slowly as it runs, so PV is all but done. Only the long one of 256
-         * dims is worth overlapping with; else packing and scaling overlap with the exponentials.
-         */
-        if (D == 256)
-            computed(state.l[0] + state.l[1]);
+        look_ahead();
+        /* ptxas moves the wait for PV in front of what does not feed it, but not across the branch
+         * behind the exponentials. */
+        const bool quick = !exact && softmax_quick<D>(state, s, scale);
         wgmma_wait<0>();
         leave_v(now);
-        look_ahead();
-        pack_p<T, D>(p, s);
-        scale_o<D>(state, fade);
+        if (!quick) {
+            float fade[2];
+            if (!exact)
+                scores_again<T, D>(s, warp_q(), k_block(count));
+            softmax_exact<D>(state, s, scale, first, fade);
+            scale_o<D>(state, fade);
+        }
+        leave_k(count); /* until here the scores may be wanted again */
     }
 
     /* Asked early, the answer is there when the next step wants it. */
     __device__ __forceinline__ void look_ahead()
     {
         const uint32_t next = count + 1;
-        k_ready = barrier_peek(&bars->k_full[next % Shape::stages], next / Shape::stages % 2);
+        k_ready = barrier_peek(&bars->k_full[next % Shape::stages], next / Shape::stages % 2) &&
+                  !gathered;
+        v_ready = barrier_peek(&bars->v_full[count % Shape::stages], count / Shape::stages % 2) &&
+                  !gathered;
     }
 
     /* Scores of the first block, if the item before did not bring them. */
@@ -467,6 +268,7 @@ template <typename T, int D> struct Prefill {
     {
         const uint32_t now = count++;
         const VDescriptor v = v_at(now);
+        pack_p<T, D>(p, s);
         wait_kv(bars->v_full, now);
         if (overlaps && next) {
             q_count++;
@@ -530,13 +332,13 @@ template <typename T, int D> struct Prefill {
                                      : visible_end(item, item.tile.row_begin);
         int32_t first = item.kv_begin + (blocks - 1) * Shape::keys; /* of the block in hand */
         float fade[2];
-        softmax_block<D, true>(state, s, scale, first, fade);
-        pack_p<T, D>(p, s);
+        softmax_exact<D>(state, s, scale, first, fade);
         look_ahead();
         wait_kv(bars->v_full, count);
         zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::kv_bytes,
                      item.kv_end - first);
-        for (; first > item.kv_begin && first > free_end;) {
+        /* Also the first one without a mask, where a row may see no key before it. */
+        for (; first > item.kv_begin && first >= free_end;) {
             first -= Shape::keys;
             step<true>(scale, first);
         }

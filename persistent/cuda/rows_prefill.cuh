@@ -1,0 +1,280 @@
+/*
+ * rows_prefill.cuh - the rows of a prefill tile in their threads' registers: scores become weights,
+ * and at the end o, lse or a partial is stored.
+ *
+ * Softmax takes as long as the products it goes with, so most blocks do without the half of it: a
+ * weight may as well be relative to the maximum of earlier blocks, as long as it is a number of the
+ * data's type. Nobody then looks for the block's own maximum, and o need not be scaled.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_ROWS_PREFILL_CUH
+#define ATTND_PERSISTENT_CUDA_ROWS_PREFILL_CUH
+
+#include "persistent/cuda/load_prefill.cuh"
+#include "persistent/cuda/mma.cuh"
+
+namespace attnd
+{
+
+/* State of the two rows a thread owns: g and g + 8 of its warp's 16. m is what weights are relative
+ * to, the exponent of a power of two; l the sum of this lane's columns. */
+template <int D> struct RowState {
+    float o[PrefillShape<D>::out_parts][PrefillShape<D>::out_columns / 2];
+    float m[2], l[2];
+    int32_t end[2]; /* keys below are visible */
+};
+
+/* The largest of the four lanes that share a row. */
+__device__ __forceinline__ float row_max(float value)
+{
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+    return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+/* Scores to probabilities, exactly: with the maximum of each row moved where it must be, and a mask
+ * if there is one. fade: what o and l are to be scaled by. Without a mask a maximum of -inf comes
+ * from the data; it makes NaN, which the check at the end of the item sees. */
+template <int D>
+__device__ __forceinline__ void softmax_exact(RowState<D> &state,
+                                              float (&s)[PrefillShape<D>::keys / 2], float scale,
+                                              int32_t first, float (&fade)[2])
+{
+    constexpr int keys = PrefillShape<D>::keys;
+    const int32_t column = first + int32_t(threadIdx.x % 4 * 2);
+#pragma unroll
+    for (int j = 0; j < keys / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (column + j * 8 + e % 2 >= state.end[e / 2])
+                s[j * 4 + e] = -INFINITY;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float top0 = s[half * 2], top1 = s[half * 2 + 1];
+#pragma unroll
+        for (int j = 1; j < keys / 8; j++) {
+            top0 = fmaxf(top0, s[j * 4 + half * 2]);
+            top1 = fmaxf(top1, s[j * 4 + half * 2 + 1]);
+        }
+        const float top = fmaxf(state.m[half], row_max(fmaxf(top0, top1)) * scale);
+        const float base = top == -INFINITY ? 0.0f : top;
+        fade[half] = exp2_fast(state.m[half] - base);
+        state.m[half] = top;
+        float sum0 = 0.0f, sum1 = 0.0f;
+#pragma unroll
+        for (int j = 0; j < keys / 8; j++) {
+            float &a = s[j * 4 + half * 2], &b = s[j * 4 + half * 2 + 1];
+            a = exp2_fast(fmaf(a, scale, -base));
+            b = exp2_fast(fmaf(b, scale, -base));
+            sum0 += a;
+            sum1 += b;
+        }
+        state.l[half] = fmaf(state.l[half], fade[half], sum0 + sum1);
+    }
+}
+
+/* Sums of quick weights up to this are good, and so is each weight: fp16 ends at 65504. */
+constexpr float quick_max = 16384.0f;
+
+/* The same relative to the maximum so far, without looking for the block's own, in a block that
+ * every row sees and not the first: what is larger has a weight above 1, and that loses nothing as
+ * long as weights are numbers of T. Return: whether they are, in the whole warp; else nothing but s
+ * has changed, and the warp does it again, exactly. */
+template <int D>
+__device__ __forceinline__ bool softmax_quick(RowState<D> &state,
+                                              float (&s)[PrefillShape<D>::keys / 2], float scale)
+{
+    float sum[4] = {};
+#pragma unroll
+    for (int i = 0; i < PrefillShape<D>::keys / 2; i++) {
+        s[i] = exp2_fast(fmaf(s[i], scale, -state.m[i % 4 / 2]));
+        sum[i % 4] += s[i];
+    }
+    sum[0] += sum[1];
+    sum[2] += sum[3];
+    if (__any_sync(0xffffffffu, !(sum[0] <= quick_max) || !(sum[2] <= quick_max)))
+        return false;
+    state.l[0] += sum[0];
+    state.l[1] += sum[2];
+    return true;
+}
+
+/* The scores of a warp's 16 rows once more, without its warpgroup. @q: in shared memory, the first
+ * of its rows; @k: the block. */
+template <typename T, int D>
+__device__ __forceinline__ void scores_again(float (&s)[PrefillShape<D>::keys / 2], uint32_t q,
+                                             uint32_t k)
+{
+    constexpr uint32_t keys = PrefillShape<D>::keys;
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t i = 0; i < keys / 2; i++)
+        s[i] = 0.0f;
+#pragma unroll 1
+    for (uint32_t step = 0; step < D / 16; step++) {
+        const uint32_t cq = step * 2 + lane / 16, ck = step * 2 + lane / 8 % 2; /* chunks */
+        uint32_t a[4], b[4];
+        ldmatrix4(a,
+                  q + cq / 8 * (prefill_rows * 128) + lane % 16 * 128 + ((cq % 8 ^ lane % 8) << 4));
+#pragma unroll
+        for (uint32_t j = 0; j < keys / 8; j += 2) {
+            const uint32_t row = j * 8 + lane / 16 * 8 + lane % 8;
+            ldmatrix4(b, k + place_in_block<D, false>(row, ck));
+            Mma<T>::run(*reinterpret_cast<float(*)[4]>(&s[j * 4]), a, b[0], b[1]);
+            Mma<T>::run(*reinterpret_cast<float(*)[4]>(&s[j * 4 + 4]), a, b[2], b[3]);
+        }
+    }
+    fence_proxy_async(); /* TMA may write next what ldmatrix read */
+}
+
+template <typename T, int D>
+__device__ __forceinline__ void pack_p(uint32_t (&p)[PrefillShape<D>::keys / 4],
+                                       const float (&s)[PrefillShape<D>::keys / 2])
+{
+#pragma unroll
+    for (int i = 0; i < PrefillShape<D>::keys / 4; i++)
+        p[i] = Pack<T>::pair(s[i * 2], s[i * 2 + 1]);
+}
+
+template <int D> __device__ __forceinline__ void scale_o(RowState<D> &state, const float (&fade)[2])
+{
+    using Shape = PrefillShape<D>;
+#pragma unroll
+    for (int part = 0; part < Shape::out_parts; part++)
+#pragma unroll
+        for (int i = 0; i < Shape::out_columns / 2; i++)
+            state.o[part][i] *= fade[i % 4 / 2];
+}
+
+/* Four 8x8 matrices of a warp's accumulators, packed, as rows in shared memory. */
+__device__ __forceinline__ void stmatrix4(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                          uint32_t d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared16(uint32_t address)
+{
+    uint4 value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+
+/* Where packed row @r of an item's o begins. */
+template <typename T> __device__ __forceinline__ T *o_row(const Item &item, uint32_t r)
+{
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
+    uint32_t token = r / plan.group, head = item.kv_head * plan.group + r - token * plan.group;
+    return reinterpret_cast<T *>(run->o) +
+           (int64_t(item.tile.row_begin) + token) * plan.o_stride_row + head * plan.o_stride_head;
+}
+
+/* Writes o through the warp's 16 rows of Q, so that it goes out in lines. @q: the tile's Q; @row:
+ * the first of the rows. */
+template <typename T, int D>
+__device__ __forceinline__ void store_lines(const Item &item, const RowState<D> &state,
+                                            const float (&inverse)[2], uint32_t q, uint32_t row)
+{
+    using Shape = PrefillShape<D>;
+    constexpr uint32_t chunks = D / 8, panel_bytes = prefill_rows * 128;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t at = q + (row + lane % 16) * 128, half = lane / 16; /* this lane's matrix row */
+#pragma unroll
+    for (uint32_t c = 0; c < chunks; c += 2) { /* 16 dims */
+        const float *o = state.o[c * 8 / Shape::out_columns] + c * 8 % Shape::out_columns / 2;
+        stmatrix4(at + c / 8 * panel_bytes + (((c + half) % 8 ^ lane % 8) << 4),
+                  Pack<T>::pair(o[0] * inverse[0], o[1] * inverse[0]),
+                  Pack<T>::pair(o[2] * inverse[1], o[3] * inverse[1]),
+                  Pack<T>::pair(o[4] * inverse[0], o[5] * inverse[0]),
+                  Pack<T>::pair(o[6] * inverse[1], o[7] * inverse[1]));
+    }
+    const uint64_t to = uint64_t(o_row<T>(item, row + lane % 16)); /* of this lane's row */
+    __syncwarp();
+#pragma unroll 4
+    for (uint32_t i = lane; i < 16 * chunks; i += 32) {
+        const uint32_t r = i / chunks, c = i % chunks;
+        const uint64_t line = __shfl_sync(0xffffffffu, to, r);
+        const uint4 value =
+            load_shared16(q + c / 8 * panel_bytes + (row + r) * 128 + ((c % 8 ^ r % 8) << 4));
+        if (row + r < item.packed_rows)
+            reinterpret_cast<uint4 *>(line)[c] = value;
+    }
+    __syncwarp();
+}
+
+/* Writes the partial, or o where it is not aligned, from the registers. */
+template <typename T, int D>
+__device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> &state,
+                                            const float (&inverse)[2], uint32_t first_row)
+{
+    using Shape = PrefillShape<D>;
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
+    const bool partial = item.tile.partial != ATTND_NONE;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint32_t r = first_row + half * 8, c = threadIdx.x % 4 * 2;
+        if (r >= item.packed_rows)
+            continue;
+        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        T *out = o_row<T>(item, r) + c;
+        float *wide =
+            run->outputs + (uint64_t(item.tile.partial + token) * plan.heads_q + head) * D + c;
+#pragma unroll
+        for (int part = 0; part < Shape::out_parts; part++)
+#pragma unroll
+            for (int j = 0; j < Shape::out_columns / 8; j++) {
+                const uint32_t d = part * Shape::out_columns + j * 8;
+                float a = state.o[part][j * 4 + half * 2] * inverse[half];
+                float b = state.o[part][j * 4 + half * 2 + 1] * inverse[half];
+                if (partial) {
+                    *reinterpret_cast<float2 *>(wide + d) = make_float2(a, b);
+                } else {
+                    out[d] = from_float<T>(a);
+                    out[d + 1] = from_float<T>(b);
+                }
+            }
+    }
+}
+
+/* Writes o and lse, or the partial. @q: shared memory of the item's Q, which nobody reads any more;
+ * @first_row: this thread's. */
+template <typename T, int D>
+__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
+                                           uint32_t first_row, float scale)
+{
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
+    const bool partial = item.tile.partial != ATTND_NONE;
+    float inverse[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint32_t r = first_row + half * 8;
+        const bool sees = state.end[half] > item.kv_begin;
+        const float l = sum_stored(state.l[half], sees, partial), m = state.m[half];
+        inverse[half] = partial ? 1.0f : l == 0.0f ? 0.0f : __fdividef(1.0f, l);
+        if (threadIdx.x % 4 || r >= item.packed_rows)
+            continue;
+        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
+        if (partial)
+            *reinterpret_cast<float2 *>(run->states + at * 2) =
+                make_float2(sees ? m : -INFINITY, l);
+        else if (run->lse)
+            run->lse[(int64_t(item.tile.row_begin) + token) * plan.lse_stride_row +
+                     head * plan.lse_stride_head] = lse_of(plan, m, l);
+    }
+    const uint64_t bits = uint64_t(run->o) | uint64_t(plan.o_stride_row | plan.o_stride_head) * 2;
+    if (D < 256 && !partial && bits % 16 == 0) /* 256: Q is wanted back, and registers are short */
+        store_lines<T, D>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
+    else
+        store_pairs<T, D>(item, state, inverse, first_row);
+}
+
+} // namespace attnd
+
+#endif
