@@ -6,7 +6,7 @@
  * libattnd-cuda knows how; in host memory it is attnd_ring(), which does with a futex what the
  * stream does by looking.
  *
- *   bell = RUNG + r   R1: after q; the worker takes it with A1 and sets it to 0
+ *   bell = RUNG + r   R1: after q; the worker takes it with A1 and counts in it until it is over
  *   rung + 1          R1: after the bell; the worker may sleep on it
  *   ... bell          A1: it rests, and o is there
  *
@@ -177,7 +177,7 @@ int attnd_ring(struct attnd_session *session, uint32_t lane, uint32_t prepared)
     struct attnd_mailbox *mailbox = host_mailbox(session, lane, &rc);
     if (mailbox == NULL)
         return rc;
-    if (prepared >= ATTND_BELL_RUNG)
+    if (prepared >= ATTND_BELL_RUNS)
         return attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
     if (!attnd_bell_rests(attnd_observe32(&mailbox->bell[lane])))
         return attnd_fault_raise(-ATTND_E_BUSY, ATTND_F_LANE, 0, lane, 0);

@@ -412,13 +412,15 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
  *
  *   1 + code               at rest: what became of the last one, 0 or ATTND_E_*
  *   ATTND_BELL_RUNG + run  the engine rang: 1 + code -> this, run is an index into the run table
- *   0                      the worker took it: this -> 0, and at the end 0 -> 1 + code
+ *   0, ATTND_BELL_TAKEN..  the worker took it: this -> that, where it may count as it likes what is
+ *                          still to do, and at the end that -> 1 + code
  *
- * It is one word so that each step is one store, and there is no moment between two of them at
- * which a worker that takes over from a dead one could mistake what it sees: 0 is a run that the
- * other one took with it. A ring is a constant, so a captured graph replays it. The engine rings
- * only a lane that is at rest, but may in fact write anything anywhere at any time: the worker
- * reads a bell once and believes nothing but that somebody of this session wrote it. */
+ * So as a signed number it is above 0 when the run is over. It is one word so that each step is one
+ * store, and there is no moment between two of them at which a worker that takes over from a dead
+ * one could mistake what it sees: what is taken is a run that the other one took with it. A ring is
+ * a constant, so a captured graph replays it. The engine rings only a lane that is at rest, but may
+ * in fact write anything anywhere at any time: the worker reads a bell once and believes nothing
+ * but that somebody of this session wrote it. */
 struct attnd_mailbox {
     uint32_t bell[ATTND_LANES_MAX];
     uint32_t error[ATTND_LANES_MAX]; /* worker: ATTND_E_* of the first failure; engine: 0 */
@@ -426,6 +428,8 @@ struct attnd_mailbox {
     uint32_t zero[127];
 };
 #define ATTND_BELL_RUNG 0x80000000u
+#define ATTND_BELL_TAKEN 0xc0000000u
+#define ATTND_BELL_RUNS (ATTND_BELL_TAKEN - ATTND_BELL_RUNG) /* that it has numbers for */
 ATTND_ASSERT_SIZE(attnd_mailbox, 1024);
 ATTND_ASSERT_AT(attnd_mailbox, error, 256);
 ATTND_ASSERT_AT(attnd_mailbox, rung, 512);
@@ -434,6 +438,18 @@ ATTND_ASSERT_AT(attnd_mailbox, rung, 512);
 static inline int attnd_bell_rests(uint32_t bell)
 {
     return bell != 0 && bell < ATTND_BELL_RUNG;
+}
+
+/* 1: no worker has taken it yet. */
+static inline int attnd_bell_rung(uint32_t bell)
+{
+    return bell >= ATTND_BELL_RUNG && bell < ATTND_BELL_TAKEN;
+}
+
+/* 1: a worker has, and its answer is still to come. */
+static inline int attnd_bell_taken(uint32_t bell)
+{
+    return !attnd_bell_rests(bell) && !attnd_bell_rung(bell);
 }
 
 /* Which mailboxes there are, and what came of them. */

@@ -48,6 +48,7 @@ static const char ring_text[] =
     "    ld.param.u64 %rd1, [timeout_ns];\n"
     "    cvta.to.global.u64 %rd0, %rd0;\n"
     "    ld.relaxed.sys.global.u32 %r1, [%rd0];\n"
+    "    fence.acq_rel.sys;\n" /* R1, in flight together with the look */
     "    setp.gt.s32 %p0, %r1, 0;\n"
     "    @%p0 bra ring;\n"
     "    mov.u64 %rd2, %globaltimer;\n"
@@ -60,7 +61,7 @@ static const char ring_text[] =
     "    setp.gt.s32 %p0, %r1, 0;\n"
     "    @!%p0 bra before;\n"
     "ring:\n"
-    "    st.release.sys.global.u32 [%rd0], %r0;\n" /* R1 */
+    "    st.relaxed.sys.global.u32 [%rd0], %r0;\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "look:\n"
     "    ld.acquire.sys.global.u32 %r1, [%rd0];\n" /* A1 */
@@ -258,7 +259,7 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
     if (rings == NULL)
         return rc;
     rc = check_lane(lane);
-    if (rc == 0 && prepared >= ATTND_BELL_RUNG)
+    if (rc == 0 && prepared >= ATTND_BELL_RUNS)
         rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
     if (rc < 0)
         return rc;

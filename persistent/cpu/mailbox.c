@@ -146,7 +146,7 @@ static int look(struct attnd_backend *backend, uint32_t index, uint32_t lane)
     struct attnd_cpu_mailbox *mailbox = &mail->mailboxes[index];
     uint32_t *bell = &mailbox->box->bell[lane];
     uint32_t value = attnd_observe32(bell); /* A1: q */
-    if (value < ATTND_BELL_RUNG || mailbox->busy[lane])
+    if (!attnd_bell_rung(value) || mailbox->busy[lane])
         return 0;
     struct attnd_cpu_prepared *prepared = find(mail, index, lane, value);
     if (prepared &&

@@ -79,7 +79,7 @@ static void release_lost(struct attnd_cpu_mail *mail, uint32_t index)
 {
     const struct attnd_mailbox *box = mail->mailboxes[index].box;
     for (uint32_t lane = 0; lane < ATTND_LANES_MAX; lane++)
-        if (attnd_observe32(&box->bell[lane]) == 0)
+        if (attnd_bell_taken(attnd_observe32(&box->bell[lane])))
             attnd_cpu_mail_answer(mail, index, lane, ATTND_E_WORKER_RESTARTED);
 }
 

@@ -10,10 +10,10 @@
  *
  * Orders. The load of the bell acquires what the engine stored before it rang (q, K, V) at system
  * scope, the fence before the entry's store releases it to the worker. The bell is marked as taken
- * before that fence, hence before the answer, which goes to the same word: an engine that has its
- * answer and rings again is not wiped out. Twice: a lane's busy bit is read before its bell is
- * loaded. If it was clear, all of the last run of the lane, the taking of its bell included, came
- * before that load.
+ * before that fence, hence before what the run's items add to it, of which the last one's is the
+ * answer: an engine that has its answer and rings again is not wiped out. Twice: a lane's busy bit
+ * is read before its bell is loaded. If it was clear, all of the last run of the lane, the taking
+ * of its bell included, came before that load.
  */
 #ifndef ATTND_PERSISTENT_CUDA_BELLS_CUH
 #define ATTND_PERSISTENT_CUDA_BELLS_CUH
@@ -36,6 +36,17 @@ struct Bells {
     attnd_mailbox *mailbox; /* NULL: none was looked at */
     uint32_t value[2];      /* bells 2 * lane, 2 * lane + 1; 0: not rung, or busy */
 };
+
+/* attnd_bell_rung(), which the host compiles. */
+__device__ __forceinline__ bool bell_rung(uint32_t bell)
+{
+    return bell >> 30 == ATTND_BELL_RUNG >> 30;
+}
+
+__device__ __forceinline__ bool bell_taken(uint32_t bell)
+{
+    return int32_t(bell) <= 0 && !bell_rung(bell);
+}
 
 /* @acquire: what is found may be taken; else it is only a hint, and many looks are in flight at
  * once. */
@@ -60,8 +71,8 @@ __device__ __forceinline__ Bells look_at_mailbox(const Dispatch *dispatch, uint3
                      : "=r"(first), "=r"(second)
                      : "l"(pair)
                      : "memory");
-    bells.value[0] = busy >> (2 * lane % 32) & 1 || first < ATTND_BELL_RUNG ? 0 : first;
-    bells.value[1] = busy >> (2 * lane % 32 + 1) & 1 || second < ATTND_BELL_RUNG ? 0 : second;
+    bells.value[0] = busy >> (2 * lane % 32) & 1 || !bell_rung(first) ? 0 : first;
+    bells.value[1] = busy >> (2 * lane % 32 + 1) & 1 || !bell_rung(second) ? 0 : second;
     return bells;
 }
 
@@ -91,6 +102,10 @@ __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident
     *code = run->code;
     if (run->code || !run->items)
         return verdict_refuse;
+    if (run->items > bell_items_max) {
+        *code = ATTND_E_UNSUPPORTED;
+        return verdict_refuse;
+    }
     if (!(dispatch->settings.resident >> run->variant & 1)) {
         publish_cta(&dispatch->wanted, run->variant + 1u);
         return verdict_none;
@@ -142,7 +157,7 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     if (verdict == verdict_begin) {
         const uint32_t at = first + rank, number = value - ATTND_BELL_RUNG;
         const uint32_t index = number - dispatch->transient;
-        store_relaxed_sys(&mailbox->bell[bell], 0);
+        store_relaxed_sys(&mailbox->bell[bell], 1 - run.items * bell_item);
         put_position(dispatch, at,
                      {0, number, 0, run.items, bells.index * ATTND_LANES_MAX + bell, run.plan, 0});
         atomicOr(&dispatch->busy[bells.index][bell / 32], 1u << bell % 32);
@@ -261,7 +276,7 @@ __device__ __forceinline__ void greet_mailbox(attnd_mailbox *mailbox, bool fresh
         if (fresh) {
             store_relaxed_sys(&mailbox->error[bell], 0);
             store_relaxed_sys(&mailbox->bell[bell], 1);
-        } else if (!observe_sys(&mailbox->bell[bell])) {
+        } else if (bell_taken(observe_sys(&mailbox->bell[bell]))) {
             if (!observe_sys(&mailbox->error[bell]))
                 store_relaxed_sys(&mailbox->error[bell], ATTND_E_WORKER_RESTARTED);
             publish_sys(&mailbox->bell[bell], 1 + ATTND_E_WORKER_RESTARTED);

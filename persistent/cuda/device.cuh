@@ -139,21 +139,23 @@ constexpr uint64_t mirrored_bytes = sizeof(attnd_plan_head);
 /* What changes while a run is in flight, one a position. All zero when the position is free. */
 struct alignas(128) Live {
     uint32_t next_item, cancelled;
-    /* Items that are done, and with live_failed, and in the upper half the time they took, in
-     * units of 32 ns: one arrival brings both. */
+    /* Items that are done, and in the upper half the time they took, in units of 32 ns: one arrival
+     * brings both. */
     unsigned long long done;
     unsigned long long end_ns; /* of a run that is done */
     unsigned long long kv_bytes;
     uint32_t code;       /* ATTND_E_* of the first item that failed */
     uint32_t rows_naive; /* done the naive way: items that take long get on, too */
 };
-constexpr unsigned long long live_failed = 1ull << 31;
 constexpr uint32_t busy_unit_ns = 32;
 
-__host__ __device__ constexpr uint32_t live_items(unsigned long long done)
-{
-    return uint32_t(done) & uint32_t(live_failed - 1);
-}
+/* While a rung run is in flight its lane's bell counts: it begins this far below 1 for each item,
+ * each item that is done adds as much, and the first that fails adds its code. */
+constexpr uint32_t bell_item = 64;
+constexpr uint32_t bell_items_max = (0u - ATTND_BELL_TAKEN) / bell_item;
+#define X(name, number, sentence) &&number < bell_item
+static_assert(true ATTND_ERRORS(X), "a failure does not look like an item");
+#undef X
 
 /* Set before a launch, constant after it. Who needs it often has a copy in shared memory: an
  * acquire empties the L1. */
@@ -186,8 +188,6 @@ struct Resident : Settings {
     uint32_t used;                        /* bit v: runs of variant v came since the launch */
     uint32_t retired;                     /* positions; for a look from outside, as published is */
     alignas(128) uint32_t leave;          /* 1: park; set after the last run is published */
-    alignas(
-        128) uint32_t done[ring_positions / 32]; /* bit p: position p % ring_positions is done */
     alignas(128) Entry ring[ring_positions];
     Live live[ring_positions];
     uint32_t ring_run[ring_positions];             /* of the run table; for a look from outside */
@@ -227,6 +227,13 @@ __device__ __forceinline__ uint32_t observe_gpu(const uint32_t *word)
 {
     uint32_t value;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ uint64_t observe_gpu8(const unsigned long long *word)
+{
+    uint64_t value;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
     return value;
 }
 
@@ -274,10 +281,10 @@ __device__ __forceinline__ uint32_t peek_gpu(const uint32_t *word)
     return value;
 }
 
-/* R1 for one bit of a word that several write. */
-__device__ __forceinline__ void publish_bit_gpu(uint32_t *word, uint32_t bits)
+/* R1 across the bus, for a word that several add to. */
+__device__ __forceinline__ void add_sys(uint32_t *word, uint32_t value)
 {
-    asm volatile("red.release.gpu.global.or.b32 [%0], %1;" ::"l"(word), "r"(bits) : "memory");
+    asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
 /* Tickets: no data hangs on them. */

@@ -113,7 +113,7 @@ static void say_runs(Report *report, const Snapshot *from, const attnd_queue_hea
             ", layer %" PRIu32 ", variant %u: %" PRIu32 " items, %" PRIu32 " taken, %" PRIu32
             " done%s%s\n",
             i, slot, runs[slot].session, runs[slot].plan_offset_bytes, runs[slot].layer,
-            entry->variant, entry->items, live->next_item, attnd::live_items(live->done),
+            entry->variant, entry->items, live->next_item, uint32_t(live->done),
             live->cancelled ? ", cancelled" : "",
             slot >= queue->runs_transient ? ", by a doorbell" : "");
     }

@@ -47,7 +47,7 @@ static bool bell_waits(const attnd_backend *backend, bool *there)
             reinterpret_cast<const attnd_mailbox *>(address + slots[i].offset_bytes);
         *there = true;
         for (const uint32_t &bell : mailbox->bell)
-            set |= attnd_peek32(&bell) >= ATTND_BELL_RUNG;
+            set |= attnd_bell_rung(attnd_peek32(&bell)) != 0;
     }
     return set;
 }

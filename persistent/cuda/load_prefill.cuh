@@ -135,7 +135,7 @@ template <int D> struct Gather {
             return 0;
         const ActiveRun *run = item.run;
         return page_checked(
-            run, item.live,
+            item,
             uint32_t(run->kv_pages[item.tile.of_entry.page_begin + uint32_t(at) / run->page_size]));
     }
 
@@ -200,7 +200,7 @@ __device__ __forceinline__ uint32_t box_page(const Item &item, const int32_t *pa
     if (token < item.kv_begin || token >= item.kv_end)
         return limit;
     const uint32_t page = uint32_t(pages[uint32_t(token) / run->page_size]);
-    return values ? page_checked(run, item.live, page) : page < limit ? page : 0;
+    return values ? page_checked(item, page) : page < limit ? page : 0;
 }
 
 /* A loader warp's place. */

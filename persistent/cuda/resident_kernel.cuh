@@ -111,7 +111,7 @@ __device__ __forceinline__ void consume(WorkerShared<D> *shared, char *buffer)
             continue;
         }
         if (path == path_append)
-            append_item<T>(turn->item.run, turn->item.live, turn->index);
+            append_item<T>(turn->item, turn->index);
         else if (path != path_skip)
             attend<T, D>(&self, turn, number);
         turn_leave(&shared->turns, number);

@@ -1,10 +1,10 @@
 /*
  * retire.cuh - what becomes of runs that are done, and the chores nobody waits for.
  *
- * The last finisher of a run sets its position's done bit (resident_kernel.cuh). One warp looks at
- * the bits, writes retire records for runs of the command ring, a lane each, and frees the lanes of
- * those that were rung. The other makes positions ready for their next run, passes cancellations
- * on, and carries sums of the mailboxes to the host.
+ * One warp looks at the counters of all runs in flight, a lane each, writes retire records for
+ * those of the command ring that have ended, and frees the lanes of those that were rung. The other
+ * makes positions ready for their next run, passes cancellations on, and carries sums of the
+ * mailboxes to the host.
  */
 #ifndef ATTND_PERSISTENT_CUDA_RETIRE_CUH
 #define ATTND_PERSISTENT_CUDA_RETIRE_CUH
@@ -36,23 +36,45 @@ __device__ __forceinline__ void publish_retires(Retirer *self, uint32_t count)
         return;
     self->tail += count;
     __syncwarp();
-    if (threadIdx.x % 32 == 0) /* R1: the records; and o and lse, which the done bits covered */
+    if (threadIdx.x % 32 == 0) /* R1: the records; and o and lse, which the counters covered */
         publish_sys(&self->dispatch->settings.queue->retire_tail, self->tail);
 }
 
-/* The runs of one word of done bits, a lane each. */
-__device__ __forceinline__ void retire_word(Retirer *self, uint32_t word, uint32_t bits)
+/* Has the run at position @at ended? Its line is what all of its items arrive at, acq_rel: who sees
+ * the last arrival (A1) sees what every item stored. */
+__device__ __forceinline__ bool run_ended(const Dispatch *dispatch, const Resident *resident,
+                                          uint32_t at)
+{
+    const Position *position = &dispatch->positions[at];
+    return observe_cta(&position->active) &&
+           uint32_t(observe_gpu8(&resident->live[at].done)) == position->items;
+}
+
+/* When the last item ended; its finisher stores that right behind its arrival. */
+__device__ __forceinline__ uint64_t await_end_ns(const Live *live)
+{
+    uint64_t end_ns;
+    while (!(end_ns = observe_gpu8(&live->end_ns)))
+        ;
+    return end_ns;
+}
+
+/* The run at position @at of each lane with @mine has ended. */
+__device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, bool mine)
 {
     Dispatch *dispatch = self->dispatch;
-    const uint32_t lane = threadIdx.x % 32, at = word * 32 + lane;
+    const uint32_t lane = threadIdx.x % 32;
     const int64_t offset_ns = self->dispatch->settings.host_clock_offset_ns;
-    const bool mine = bits >> lane & 1;
     Position *position = &dispatch->positions[at];
     const bool rung = mine && position->bell != ATTND_NONE;
     const uint32_t records = __ballot_sync(0xffffffffu, mine && !rung);
+    if (rung) /* first: its lane may have been rung again */
+        atomicAnd(&dispatch->busy[position->bell / ATTND_LANES_MAX]
+                                 [position->bell % ATTND_LANES_MAX / 32],
+                  ~(1u << position->bell % 32));
     if (mine) {
         const Live *live = &self->resident->live[at];
-        const uint64_t end_ns = __ldcg(&live->end_ns), kv_bytes = __ldcg(&live->kv_bytes);
+        const uint64_t kv_bytes = __ldcg(&live->kv_bytes);
         const uint64_t busy_ns = (__ldcg(&live->done) >> 32) * busy_unit_ns;
         const uint32_t cancelled = __ldcg(&live->cancelled), code = __ldcg(&live->code);
         if (rung) {
@@ -71,7 +93,7 @@ __device__ __forceinline__ void retire_word(Retirer *self, uint32_t word, uint32
             retire.run = position->run;
             retire.code = code ? -int32_t(code) : cancelled ? -ATTND_E_CANCELLED : 0;
             retire.begin_ns = position->begin_ns + offset_ns;
-            retire.end_ns = end_ns + offset_ns;
+            retire.end_ns = await_end_ns(live) + offset_ns;
             retire.busy_ns = busy_ns;
             retire.kv_bytes = kv_bytes;
             retire.tiles = position->items;
@@ -81,17 +103,11 @@ __device__ __forceinline__ void retire_word(Retirer *self, uint32_t word, uint32
         }
     }
     publish_retires(self, __popc(records));
-    if (mine) { /* the order in which HOLD and MAILBOX and the bells look */
-        if (rung)
-            atomicAnd(&dispatch->busy[position->bell / ATTND_LANES_MAX]
-                                     [position->bell % ATTND_LANES_MAX / 32],
-                      ~(1u << position->bell % 32));
+    if (mine) {
+        atomicOr(&dispatch->finished[at / 32], 1u << at % 32);
         __threadfence_block();
-        publish_cta(&position->active, 0);
-    }
-    if (lane == 0) {
-        atomicAnd(&self->resident->done[word], ~bits);
-        dispatch->finished[word] |= bits;
+        publish_cta(&position->active,
+                    0); /* behind the lane's bit: HOLD and MAILBOX look at this */
     }
     __syncwarp();
 }
@@ -149,16 +165,20 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
     Retirer self = {dispatch, resident,
                     reinterpret_cast<attnd_retire *>(base + queue->retires_offset_bytes),
                     queue->ring_entries, resident->retires_tail};
-    constexpr uint32_t words = ring_positions / 32;
     for (;;) {
         const bool ended = observe_cta(&dispatch->ended);
-        uint32_t word = lane < words ? observe_gpu(&resident->done[lane]) : 0; /* A1 */
-        uint32_t which = __ballot_sync(0xffffffffu, word != 0);
-        for (uint32_t left = which; left; left &= left - 1) {
-            const uint32_t w = __ffs(left) - 1;
-            retire_word(&self, w, __shfl_sync(0xffffffffu, word, w));
+        const uint32_t first = dispatch->retired, end = observe_cta(&dispatch->published);
+        bool any = false;
+        for (uint32_t base = first; int32_t(end - base) > 0; base += 32) {
+            const uint32_t at = (base + lane) % ring_positions;
+            const bool mine =
+                base + lane - first < end - first && run_ended(dispatch, resident, at);
+            if (!__any_sync(0xffffffffu, mine))
+                continue;
+            retire_runs(&self, at, mine);
+            any = true;
         }
-        if (which)
+        if (any)
             advance_retired(dispatch);
         retire_direct(&self);
         if (ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published) &&

@@ -62,7 +62,7 @@ template <> struct Pack<__nv_bfloat16> {
 struct Item {
     const ActiveRun *run;  /* a copy beside the consumers */
     const ActiveRun *maps; /* the run itself: its tensor maps */
-    Live *live;            /* what is counted, and its code */
+    Live *live;            /* what is counted */
     attnd_tile tile;
     uint32_t kv_head;
     uint32_t packed_rows;
@@ -72,6 +72,8 @@ struct Item {
     /* Fetched by the taker with the rest, so that nobody waits for memory to find what to load. */
     int32_t pages[32];  /* from page_first on */
     uint32_t parts[32]; /* of the tile's first merge */
+    /* By whoever works on it: 0, or ATTND_E_* of what was wrong in it. */
+    mutable uint32_t failed;
 };
 
 /* Of long runs not all KV heads are in work at once, so that their keys find room in the L2: how
@@ -125,13 +127,6 @@ __device__ __forceinline__ void item_load(Item *item, uint32_t index, uint32_t h
     __syncwarp();
 }
 
-/* Ends the run with an error; its items go on, the first error counts. */
-__device__ __forceinline__ void run_fail(Live *live, uint32_t code)
-{
-    atomicCAS(&live->code, 0u, code);
-    atomicOr(&live->done, live_failed); /* before this item's arrival */
-}
-
 /* Keys below this are visible to query row @row (of the entry, from its first). */
 __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
 {
@@ -142,23 +137,24 @@ __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
     return end < item.kv_end ? end : item.kv_end;
 }
 
-/* Page id @page, bounded: for one outside the pool page 0 is read and the run fails. */
-__device__ __forceinline__ uint32_t page_checked(const ActiveRun *run, Live *live, uint32_t page)
+/* Page id @page, bounded: for one outside the pool page 0 is read and the item fails. */
+__device__ __forceinline__ uint32_t page_checked(const Item &item, uint32_t page)
 {
-    if (page < run->pages)
+    if (page < item.run->pages)
         return page;
-    run_fail(live, ATTND_E_RANGE);
+    item.failed = ATTND_E_RANGE;
     return 0;
 }
 
 /* Address of a token's row in a plane. */
 template <typename T>
-__device__ __forceinline__ const T *
-kv_row(const ActiveRun *run, Live *live, const attnd_entry &entry, const char *base,
-       const attnd_heap_plane &plane, uint32_t head, int32_t token)
+__device__ __forceinline__ const T *kv_row(const Item &item, const attnd_entry &entry,
+                                           const char *base, const attnd_heap_plane &plane,
+                                           uint32_t head, int32_t token)
 {
+    const ActiveRun *run = item.run;
     uint32_t page_index = uint32_t(token) / run->page_size;
-    uint32_t page = page_checked(run, live, uint32_t(run->kv_pages[entry.page_begin + page_index]));
+    uint32_t page = page_checked(item, uint32_t(run->kv_pages[entry.page_begin + page_index]));
     return reinterpret_cast<const T *>(base) + int64_t(page) * plane.stride_page +
            int64_t(uint32_t(token) % run->page_size) * plane.stride_token +
            int64_t(head) * plane.stride_head;
@@ -277,9 +273,9 @@ __device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_
 }
 
 /* Stores 64 rows of new K and V in their pages. */
-template <typename T>
-__device__ __forceinline__ void append_item(const ActiveRun *run, Live *live, uint32_t index)
+template <typename T> __device__ __forceinline__ void append_item(const Item &item, uint32_t index)
 {
+    const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
     uint32_t row_begin = index * 64, row_end = min(row_begin + 64, plan.rows);
     uint32_t vectors = plan.dim_qk / 8, per_row = plan.heads_kv * vectors;
@@ -304,9 +300,9 @@ __device__ __forceinline__ void append_item(const ActiveRun *run, Live *live, ui
         if (position < 0 || row < entry.row_begin || row >= entry.row_begin + entry.row_count)
             continue;
         T *k = const_cast<T *>(
-            kv_row<T>(run, live, entry, run->k_base, run->k_plane, head, int32_t(position)));
+            kv_row<T>(item, entry, run->k_base, run->k_plane, head, int32_t(position)));
         T *v = const_cast<T *>(
-            kv_row<T>(run, live, entry, run->v_base, run->v_plane, head, int32_t(position)));
+            kv_row<T>(item, entry, run->v_base, run->v_plane, head, int32_t(position)));
         const T *k_in = reinterpret_cast<const T *>(run->k_rows) +
                         int64_t(row) * plan.k_stride_row + int64_t(head) * plan.k_stride_head + d;
         const T *v_in = reinterpret_cast<const T *>(run->v_rows) +

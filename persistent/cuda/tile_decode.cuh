@@ -54,7 +54,7 @@ __device__ __forceinline__ uint32_t movmatrix_trans(uint32_t value)
  * tokens of K, 16-31 of V. */
 struct BlockWalk {
     const ActiveRun *run;
-    Live *live;
+    const Item *item;
     const char *base;                  /* plane and head */
     const int32_t *page_list;          /* of the entry */
     int64_t stride_page, stride_token; /* bytes */
@@ -88,7 +88,7 @@ __device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, ui
     const ActiveRun *run = item.run;
     const attnd_heap_plane &plane = lane < 16 ? run->k_plane : run->v_plane;
     walk->run = run;
-    walk->live = item.live;
+    walk->item = &item;
     walk->base =
         (lane < 16 ? run->k_base : run->v_base) + int64_t(item.kv_head) * plane.stride_head * 2;
     walk->page_list = run->kv_pages + item.tile.of_entry.page_begin;
@@ -114,7 +114,7 @@ __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint
     constexpr int chunks = D / 8, rounds = decode_block * chunks / 32;
     int32_t first = walk->begin + walk->next * decode_block, left = walk->end - first;
     uint32_t inside = uint32_t(first + int32_t(lane % 16)) % walk->page_size;
-    uint32_t page = page_checked(walk->run, walk->live, walk->page[0]);
+    uint32_t page = page_checked(*walk->item, walk->page[0]);
     const char *row = walk->base;
     if (int32_t(lane % 16) < left)
         row += int64_t(page) * walk->stride_page + int64_t(inside) * walk->stride_token;
@@ -252,7 +252,6 @@ __device__ __forceinline__ bool attend_decode(const Item &item, uint32_t number,
     const float scale = plan.sm_scale * 1.44269504088896f;
     const uint32_t slots = shared_address(shared) + warp * stages * block_bytes;
 
-    ring_begin<D>(ring, turns, number, item, slots, warp, lane);
     /* Q^T as the B operand: element k = 2c.., n = g of each 16-deep step. */
     uint32_t q[N][D / 16][2];
     int32_t ends[N][2]; /* of this lane's columns 2c, 2c + 1 */
@@ -279,6 +278,9 @@ __device__ __forceinline__ bool attend_decode(const Item &item, uint32_t number,
                              : item.kv_begin;
         }
     }
+
+    /* Behind Q, which is asked for in less time than keys are, and needed first. */
+    ring_begin<D>(ring, turns, number, item, slots, warp, lane);
 
     float o[N][D / 16][4] = {}, m[N][2], l[N][2] = {};
 #pragma unroll

@@ -47,9 +47,9 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
 #pragma unroll
             for (int b = 0; b < naive_batch; b++) {
                 const int32_t at = min(key + b, end - 1);
-                k_row[b] = kv_row<T>(run, item.live, item.tile.of_entry, run->k_base, run->k_plane,
+                k_row[b] = kv_row<T>(item, item.tile.of_entry, run->k_base, run->k_plane,
                                      item.kv_head, at);
-                v_row[b] = kv_row<T>(run, item.live, item.tile.of_entry, run->v_base, run->v_plane,
+                v_row[b] = kv_row<T>(item, item.tile.of_entry, run->v_base, run->v_plane,
                                      item.kv_head, at);
             }
 #pragma unroll

@@ -93,32 +93,27 @@ struct Taker {
 
 constexpr uint32_t nothing = 0xffffffffu;
 
-/* The last item of a run is done. The arrival that said so was acq_rel, and so was every other
- * item's before it: all of o and lse, whichever CTA stored it, is before this in causality order.
- * - The answer to a doorbell is released at system scope by this same thread: whoever acquires it,
- *   an engine's stream in another process, sees o. No other warp lies on that way.
- * - The done bit, behind the answer, hands the position to the dispatcher, which writes a retire or
- *   only takes note. The memory that the answer lies in is not let go before. */
-__device__ __forceinline__ void run_done(Resident *resident, const Item &item, bool failed)
+/* An item failed. The run goes on, and its first failure counts; all of this before the item is
+ * counted, so that an answer that is there has its code. */
+__device__ __forceinline__ void run_fail(const Item &item, uint32_t code)
 {
-    Live *live = item.live;
     uint32_t *answer = item.run->answer;
-    if (answer && failed) {
-        const uint32_t code = peek_gpu(&live->code);
-        uint32_t *error = answer + ATTND_LANES_MAX; /* struct attnd_mailbox */
-        if (!observe_sys(error))
-            publish_sys(error, code);
-        publish_sys(answer, 1 + code);
-    } else if (answer) {
-        publish_sys(answer, 1);
-    }
-    const uint32_t position = uint32_t(live - resident->live);
-    publish_bit_gpu(&resident->done[position / 32], 1u << position % 32);
+    if (atomicCAS(&item.live->code, 0u, code) || !answer)
+        return;
+    atomicCAS_system(answer + ATTND_LANES_MAX, 0u, code); /* error of struct attnd_mailbox */
+    atomicAdd_system(answer, code);
 }
 
 /* A turn that every warp has left: counts its item, and the last item of a run ends it. One lane.
  * What the consumers stored is covered: they left by an arrival that releases to the CTA, this lane
- * saw it, and its own arrival releases to the GPU. */
+ * saw it, and releases in turn.
+ * - The answer to a bell is what all items add to, each with a release at system scope: whoever
+ *   acquires what the last one made of it, an engine's stream in another process, sees all of o and
+ *   lse, because those additions are one chain. So nobody has to find out first that it is the
+ *   last, and no other warp lies on that way.
+ * - The arrival comes behind that. It is acq_rel, and so is every other item's: the dispatcher
+ *   acquires the count, and when it is that of all items it writes a retire or only takes note.
+ *   Before that nothing else counts in the lane's bell, and its memory is not let go. */
 template <int D> __device__ __forceinline__ void turn_settle(Resident *resident, const Turn *turn)
 {
     const Item &item = turn->item;
@@ -126,12 +121,16 @@ template <int D> __device__ __forceinline__ void turn_settle(Resident *resident,
     const uint64_t end_ns = clock_ns(), busy = (end_ns - turn->begin_ns) / busy_unit_ns;
     if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
         return;
+    if (item.failed)
+        run_fail(item, item.failed);
+    if (item.run->answer)
+        add_sys(item.run->answer, bell_item);
     const unsigned long long before = arrive_gpu(&live->done, busy << 32 | 1);
-    if (live_items(before) + 1 != turn->items)
+    if (uint32_t(before) + 1 != turn->items)
         return;
-    if (!item.run->answer) /* for the retire record */
-        live->end_ns = end_ns;
-    run_done(resident, item, before & live_failed);
+    if (!item.run->answer) /* for the retire record, whose writer waits for it */
+        asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(&live->end_ns), "l"(end_ns)
+                     : "memory");
 }
 
 /* Settles turns before @end, in order: all of them if @wait, else those that are over. Return: true
@@ -301,6 +300,7 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
                 turn->items = entry.items;
                 turn->item.run = copy;
                 turn->item.maps = &taker->turns->settings.runs[entry.slot];
+                turn->item.failed = 0;
                 turn->item.live = &resident->live[taker->cursor % ring_positions];
             }
             __syncwarp();
