@@ -176,6 +176,29 @@ static void a_session_may_use_only_what_it_leased(void **state)
     detach(&b);
 }
 
+/* Wherever it stands in a batch: ids are looked up by eights, and the rest one by one. */
+static void one_page_that_is_not_leased_is_found_among_many(void **state)
+{
+    (void)state;
+    struct attnd_attachment a = attach();
+    struct attnd_fault fault;
+    int32_t held[PAGES - 1], pages[3 * 8 + 3];
+    const uint32_t count = sizeof(pages) / sizeof(pages[0]);
+    assert_int_equal(attnd_lease_alloc(&a, PAGES - 1, held, NULL), 0);
+    for (uint32_t i = 0; i < count; i++)
+        pages[i] = held[i % (PAGES - 1)];
+    assert_int_equal(attnd_lease_check(&a, pages, count, NULL), 0);
+    for (uint32_t i = 0; i < count; i++) {
+        fault = (struct attnd_fault){0};
+        pages[i] = PAGES - 1; /* the one that nobody took */
+        assert_int_equal(attnd_lease_check(&a, pages, count, &fault), -ATTND_E_NOT_LEASED);
+        assert_int_equal(fault.index, i);
+        assert_int_equal(fault.value, PAGES - 1);
+        pages[i] = held[i % (PAGES - 1)];
+    }
+    detach(&a);
+}
+
 static void pages_of_an_engine_cannot_be_leased(void **state)
 {
     (void)state;
@@ -348,6 +371,7 @@ int main(void)
         TEST(a_refused_list_changes_nothing),
         TEST(a_page_cannot_be_shared_beyond_its_counter),
         TEST(a_session_may_use_only_what_it_leased),
+        TEST(one_page_that_is_not_leased_is_found_among_many),
         TEST(pages_of_an_engine_cannot_be_leased),
         TEST(counts_agree_with_a_model),
         TEST(a_ticket_outlives_its_giver_and_is_claimed_once),

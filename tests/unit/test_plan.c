@@ -169,7 +169,7 @@ static void an_end_of_small_items_is_not_halved(void **state)
     c.limits.target.tile_workers = 66;
     for (uint32_t r = 0; r < 64; r++) {
         qo_len[r] = 1;
-        kv_len[r] = r < 48 ? 32768 : 10000;
+        kv_len[r] = r < 63 ? 32768 : 10000;
     }
     plan_case_level(&c, 64, qo_len, kv_len);
     assert_int_equal(plan()->tiles, 64);

@@ -303,6 +303,8 @@ static void memory_of_the_gone_counts_while_a_pool_lies_in_it(void **state)
     assert_int_equal(share(0, rig.reply.pool->pool, 1, token), 0);
     assert_int_equal(attach(1, token, sizeof(token)), 0);
     uint32_t attached = rig.reply.pool->pool;
+    assert_int_equal(rig.reply.pool->memory, 0); /* its descriptor is its maker's to give away */
+    assert_int_equal(rig.call.reply_fds_count, 0);
     client_end(rig.clients[0]);
     rig.service.clients[0] = NULL;
     assert_int_equal(rig.service.host_memory_bytes, 8 * MEMORY_BYTES);
