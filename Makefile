@@ -113,7 +113,7 @@ $(LIBATTND): $(LIBATTND_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
 
-# The same for engines that load it, from Python for instance. `attnd_` is all that is seen of it.
+# The same for engines that load it, from Python for instance; the map says what they see of it.
 LINK_SO = $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) \
           -Wl,--version-script=client/libattnd.map $(filter %.o %.0,$^) -o $@
 $(LIBATTND_SO): $(LIBATTND_OBJ) client/libattnd.map
@@ -182,7 +182,7 @@ format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 
 test: all tests
-	@tests/run $(UNIT) $(E2E)
+	@tests/run $(UNIT) $(E2E) tests/install
 test-unit: $(UNIT)
 	@tests/run $(UNIT)
 test-e2e: all $(E2E)
@@ -210,7 +210,9 @@ check-long: check $(LONG)
 
 # ---- installing ----
 
-$(BUILD)/attnd.pc: VERSION Makefile
+# Always: PREFIX may be another than the last time.
+.PHONY: $(BUILD)/attnd.pc
+$(BUILD)/attnd.pc:
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include/attnd' 'libdir=$${prefix}/lib' '' \
 	  'Name: attnd' 'Description: attention service, client library' 'Version: $(VERSION)' \

@@ -291,7 +291,8 @@ int attnd_pool_release(struct attnd_session *session, uint32_t pool);
  * free.
  */
 int attnd_pages_alloc(struct attnd_session *session, uint32_t pool, uint32_t count, int32_t *pages);
-/** attnd_pages_share() - one more lease of each, for this session, which must hold one. */
+/** attnd_pages_share() - one more lease of each, for this session, which must hold one.
+ * -ATTND_E_RANGE, field count: a page has limit leases already, of all sessions and tickets. */
 int attnd_pages_share(struct attnd_session *session, uint32_t pool, uint32_t count,
                       const int32_t *pages);
 /** attnd_pages_free() - give one lease of each back. -ATTND_E_NOT_LEASED names the page. */
