@@ -120,7 +120,8 @@ int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint
  * It outlives the worker, not the service. Nothing maps it here: libattnd-cuda does
  * (attnd_cuda_map()), or the engine with what attnd_memory_fd() gives. What is in it at first is
  * undefined: write before you let anybody read. Return: 0 and *memory; -ATTND_E_UNSUPPORTED (field
- * memory_kind) where the backend is not cuda; -ATTND_E_NO_MEMORY.
+ * memory_kind) where the backend is not cuda; -ATTND_E_NO_MEMORY (field size: the GPU has no more,
+ * or limit is what is left of --device-memory-max; the host's budgets do not count).
  */
 int attnd_memory_create_device(struct attnd_session *session, uint64_t size_bytes,
                                uint32_t *memory);
@@ -486,7 +487,8 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
  * engine takes it: -ATTND_E_WORKER_RESTARTED (ring it again), -ATTND_E_UNKNOWN (nothing of that
  * number is prepared for this session and lane), and what became of the plan: -ATTND_E_INVALID (it
  * is empty), -ATTND_E_RANGE, -ATTND_E_OVERLAP (q, o or lse do not suit the batch that was set),
- * -ATTND_E_NO_SPACE (no memory for its partials). Appends cannot be prepared, because which pages
+ * -ATTND_E_NO_SPACE (no memory for its partials), -ATTND_E_UNSUPPORTED (more items than
+ * attnd_prepare() takes). Appends cannot be prepared, because which pages
  * they may write depends on lengths and leases: engines store K and V themselves, or submit them.
  */
 
@@ -506,8 +508,9 @@ struct attnd_prepare_args {
  * @prepared: receives its number; rings of other sessions cannot reach it
  * Blocks until a ring would find it, at most 5 s. It holds plan, pool and memory until it is
  * unprepared: they are -ATTND_E_BUSY to whoever destroys or releases them.
- * Return: 0; -ATTND_E_UNSUPPORTED: field mailbox, the service rings nothing; else, the worker
- * cannot execute this plan; -ATTND_E_INVALID (the plan is empty), -ATTND_E_UNKNOWN, -ATTND_E_RANGE,
+ * Return: 0; -ATTND_E_UNSUPPORTED: field mailbox, the service rings nothing; field items, tiles of
+ * the plan times KV heads are more than a bell can count, 16,777,216; else, the worker cannot
+ * execute this plan; -ATTND_E_INVALID (the plan is empty), -ATTND_E_UNKNOWN, -ATTND_E_RANGE,
  * -ATTND_E_OVERLAP, -ATTND_E_PERMISSION, -ATTND_E_NO_SPACE: field prepared or partials, a session
  * may have half of what there is of either; limit says what is left to it.
  */
@@ -521,9 +524,9 @@ int attnd_unprepare(struct attnd_session *session, uint32_t prepared);
 /**
  * attnd_mailbox() - the memory whose words a ring writes; made when it is first needed
  * @memory: receives the handle; attnd_memory_info() tells where it lies. It begins with
- *          bell[64], error[64] of 32 bits each. A bell is 1 + code when the lane is at rest; to
- * ring it store 0x80000000 + prepared, with release, and wait until it is not 0 and below
- *          0x80000000. It goes with the session.
+ *          bell[64], error[64] of 32 bits each. A bell is 1 + code when the lane is at rest, and
+ *          only then may be rung: store 0x80000000 + prepared, with release, and wait until it is
+ *          not 0 and below 0x80000000. It goes with the session.
  * Only for those who ring without attnd_ring() or libattnd-cuda. Return: 0; -ATTND_E_UNSUPPORTED.
  */
 int attnd_mailbox(struct attnd_session *session, uint32_t *memory);

@@ -30,7 +30,7 @@
 #define ATTND_ASSERT_AT(type, field, bytes)                                                        \
     ATTND_ASSERT_ABI(offsetof(struct type, field) == (bytes))
 
-#define ATTND_PROTOCOL_VERSION 1u
+#define ATTND_PROTOCOL_VERSION 2u
 #define ATTND_SEGMENT_MAGIC 0x646e7461u /* "attnd" short of one letter, little-endian */
 #define ATTND_CACHE_LINE 64u
 #define ATTND_PAGE_BYTES 4096u
@@ -430,6 +430,7 @@ struct attnd_mailbox {
 #define ATTND_BELL_RUNG 0x80000000u
 #define ATTND_BELL_TAKEN 0xc0000000u
 #define ATTND_BELL_RUNS (ATTND_BELL_TAKEN - ATTND_BELL_RUNG) /* that it has numbers for */
+#define ATTND_BELL_ITEMS_MAX (1u << 24) /* of a run: what a worker that counts them there can */
 ATTND_ASSERT_SIZE(attnd_mailbox, 1024);
 ATTND_ASSERT_AT(attnd_mailbox, error, 256);
 ATTND_ASSERT_AT(attnd_mailbox, rung, 512);

@@ -96,7 +96,8 @@ extern "C" {
     X(MEMORY_KIND, 50, "memory_kind")                                                              \
     X(MAILBOX, 51, "mailbox")                                                                      \
     X(PREPARED, 52, "prepared")                                                                    \
-    X(BACKEND, 53, "backend")
+    X(BACKEND, 53, "backend")                                                                      \
+    X(ITEMS, 54, "items")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -29,7 +29,7 @@ static const char *or_dash(const char *text)
 
 static void print_service(FILE *out, const Attnd__Status *status)
 {
-    char used[24], all[24], read[24];
+    char used[24], all[24], read[24], gpu[24];
 
     fprintf(out, "attnd %s, up %" PRIu64 ".%03" PRIu64 " s\n", or_dash(status->version),
             status->uptime_ms / 1000, status->uptime_ms % 1000);
@@ -54,10 +54,14 @@ static void print_service(FILE *out, const Attnd__Status *status)
             bytes_text(status->heap_used_bytes, used, sizeof(used)),
             bytes_text(status->heap_bytes, all, sizeof(all)), status->plans);
     if (status->has_host_memory_bytes)
-        fprintf(out, "memory   %s of %s on the host, a session up to %s\n",
+        fprintf(out, "memory   %s of %s on the host, a session up to %s%s%s\n",
                 bytes_text(status->host_memory_bytes, used, sizeof(used)),
                 bytes_text(status->host_memory_max_bytes, all, sizeof(all)),
-                bytes_text(status->memory_max_bytes, read, sizeof(read)));
+                bytes_text(status->memory_max_bytes, read, sizeof(read)),
+                status->has_device_memory_max_bytes ? ", and of the GPU's up to " : "",
+                status->has_device_memory_max_bytes
+                    ? bytes_text(status->device_memory_max_bytes, gpu, sizeof(gpu))
+                    : "");
     fprintf(out, "done     %" PRIu64 " runs, %" PRIu64 " tiles, %s of KV read, %.3f s busy\n",
             status->runs, status->tiles, bytes_text(status->kv_bytes, read, sizeof(read)),
             (double)status->busy_ns / 1e9);

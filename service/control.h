@@ -122,9 +122,9 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
                      struct attnd_fault *fault);
 
 /**
- * attnd_memory_afford() - do @size_bytes more of @kind fit in what is left of @payer's budget and,
- * of host memory, of all sessions'?
- * Return: 0; -ATTND_E_NO_MEMORY (field size, limit what is left).
+ * attnd_memory_afford() - do @size_bytes more of @kind fit in what is left of @payer's budget for
+ * it and, of host memory, of all sessions'? Return: 0; -ATTND_E_NO_MEMORY (field size, limit what
+ * is left).
  */
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault);

@@ -32,25 +32,45 @@ static uint32_t find_index(const struct attnd_service *service)
 
 /* ---- budgets ---- */
 
+static uint64_t host_left_bytes(const struct attnd_client *payer)
+{
+    const struct attnd_service *service = payer->service;
+    uint64_t own_bytes = service->options.memory_max_bytes - payer->memory_bytes;
+    uint64_t all_bytes = service->options.host_memory_max_bytes - service->host_memory_bytes;
+
+    return own_bytes < all_bytes ? own_bytes : all_bytes;
+}
+
+/* Host memory has to be counted: a worker that pins too much of it is killed. The GPU counts its
+ * own, and says no itself. */
+static uint64_t device_left_bytes(const struct attnd_client *payer)
+{
+    uint64_t max_bytes = payer->service->options.device_memory_max_bytes;
+
+    return max_bytes ? max_bytes - payer->device_memory_bytes : UINT64_MAX;
+}
+
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault)
 {
-    const struct attnd_service *service = payer->service;
-    uint64_t left_bytes = service->options.memory_max_bytes - payer->memory_bytes;
-    uint64_t host_left_bytes = service->options.host_memory_max_bytes - service->host_memory_bytes;
+    uint64_t left_bytes =
+        kind == ATTND_KIND_HOST ? host_left_bytes(payer) : device_left_bytes(payer);
 
-    if (kind == ATTND_KIND_HOST && host_left_bytes < left_bytes)
-        left_bytes = host_left_bytes;
     if (size_bytes <= left_bytes)
         return 0;
     return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_SIZE, 0, (int64_t)size_bytes,
                            (int64_t)left_bytes);
 }
 
+static uint64_t *counted_bytes(struct attnd_client *client, uint32_t kind)
+{
+    return kind == ATTND_KIND_HOST ? &client->memory_bytes : &client->device_memory_bytes;
+}
+
 static void charge(struct attnd_client *payer, struct attnd_memory *memory)
 {
     memory->payer = payer->id;
-    payer->memory_bytes += memory->size_bytes;
+    *counted_bytes(payer, memory->kind) += memory->size_bytes;
     if (memory->kind == ATTND_KIND_HOST)
         payer->service->host_memory_bytes += memory->size_bytes;
 }
@@ -63,7 +83,7 @@ static void refund(struct attnd_service *service, const struct attnd_memory *mem
         service->host_memory_bytes -= memory->size_bytes;
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
         if (service->clients[i] && memory->payer && service->clients[i]->id == memory->payer)
-            service->clients[i]->memory_bytes -= memory->size_bytes;
+            *counted_bytes(service->clients[i], memory->kind) -= memory->size_bytes;
 }
 
 int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,

@@ -31,6 +31,7 @@ enum option_key {
     KEY_SCRATCH,
     KEY_MEMORY_MAX,
     KEY_HOST_MEMORY_MAX,
+    KEY_DEVICE_MEMORY_MAX,
     KEY_ALLOW_UID,
     KEY_RESIDENCY,
     KEY_SMS,
@@ -72,12 +73,15 @@ static const struct argp_option option_list[] = {
      "prepared runs, and of that half for one session",
      3},
     {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
-     "Memory of one session at most: what the service makes for it, and host memory that it "
-     "registers (default: half of the machine's memory, or of the control group's)",
+     "Host memory of one session at most: what the service makes for it, and what it registers "
+     "(default: half of the machine's memory, or of the control group's)",
      3},
     {"host-memory-max", KEY_HOST_MEMORY_MAX, "SIZE", 0,
      "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
      "(default: three quarters of the machine's memory, or of the control group's)",
+     3},
+    {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,
+     "Memory of the GPU that the service makes for one session at most (default: what the GPU has)",
      3},
     {"trust", KEY_TRUST, NULL, 0,
      "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
@@ -254,6 +258,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         break;
     case KEY_HOST_MEMORY_MAX:
         options->host_memory_max_bytes = parse_size(state, "host-memory-max", text);
+        break;
+    case KEY_DEVICE_MEMORY_MAX:
+        options->device_memory_max_bytes = parse_size(state, "device-memory-max", text);
         break;
     case KEY_TRUST:
         options->trust = 1;

@@ -142,9 +142,10 @@ struct attnd_client {
     int allowed; /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     char name[32];
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer;
-    uint32_t watches_ending;   /* unwatched, but the kernel may still hold the fd or word */
-    struct attnd_client *next; /* among visitors, or among the drained */
-    uint64_t memory_bytes;     /* counted against options.memory_max_bytes */
+    uint32_t watches_ending;      /* unwatched, but the kernel may still hold the fd or word */
+    struct attnd_client *next;    /* among visitors, or among the drained */
+    uint64_t memory_bytes;        /* on the host, counted against options.memory_max_bytes */
+    uint64_t device_memory_bytes; /* counted against options.device_memory_max_bytes */
 
     struct attnd_shm submission, completion;
     int notify_fd;      /* write end of the pipe that the client polls */
@@ -185,8 +186,9 @@ struct attnd_options {
     uint32_t watchdog_s;       /* a worker that does not move for so long is killed; 0: never */
     uint64_t heap_bytes;       /* pools' planes and plans */
     uint64_t scratch_bytes;    /* partials */
-    uint64_t memory_max_bytes; /* of one session: made for it, and host memory it registered */
-    uint64_t host_memory_max_bytes; /* of all sessions, made and registered */
+    uint64_t memory_max_bytes; /* of the host, one session's: made for it and registered */
+    uint64_t host_memory_max_bytes;   /* of all sessions, made and registered */
+    uint64_t device_memory_max_bytes; /* of the GPU, made for one session; 0: all there is */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
     int trust; /* 1: handles of engines are passed on to the driver unseen */

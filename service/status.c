@@ -53,12 +53,13 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->appends = client->stats.appends;
     status->busy_ns = client->stats.busy_ns;
     status->share = busy_ns ? (double)client->stats.busy_ns / (double)busy_ns : 0.0;
-    status->memory_bytes = client->memory_bytes;
+    status->memory_bytes = client->memory_bytes + client->device_memory_bytes;
+    status->device_memory_bytes = client->device_memory_bytes;
     status->plans = count_handles((void *const *)client->plans);
     status->dying = client->state == ATTND_SESSION_DYING;
     status->has_pid = status->has_in_flight = status->has_runs = status->has_appends = 1;
     status->has_busy_ns = status->has_share = status->has_memory_bytes = 1;
-    status->has_plans = status->has_dying = 1;
+    status->has_device_memory_bytes = status->has_plans = status->has_dying = 1;
     fill_stream(status, client);
 }
 
@@ -147,6 +148,8 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->memory_max_bytes = service->options.memory_max_bytes;
     status->has_host_memory_bytes = status->has_host_memory_max_bytes = 1;
     status->has_memory_max_bytes = 1;
+    status->device_memory_max_bytes = service->options.device_memory_max_bytes;
+    status->has_device_memory_max_bytes = status->device_memory_max_bytes != 0;
     status->runs = service->totals.runs;
     status->tiles = service->totals.tiles;
     status->kv_bytes = service->totals.kv_bytes;

@@ -60,6 +60,9 @@ static int describe(const struct attnd_stream *stream, const struct attnd_prepar
                               .lane = prepared->lane};
     if (!plan->filled)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, 0, 0);
+    if (plan->tile_items > ATTND_BELL_ITEMS_MAX)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_ITEMS, 0, plan->tile_items,
+                               ATTND_BELL_ITEMS_MAX);
     int rc = attnd_places_attend(service, plan, &prepared->wish, prepared->memories, run, fault);
     if (rc == 0)
         rc = check_own(client, prepared->memories[1], ATTND_F_O, fault);

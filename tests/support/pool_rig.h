@@ -74,7 +74,7 @@ static inline int teardown(void **state)
     for (uint32_t i = 0; i < 2; i++)
         client_end(rig.clients[i]);
     for (uint32_t i = 0; i < 2; i++)
-        assert_int_equal(rig.clients[i]->memory_bytes, 0);
+        assert_int_equal(rig.clients[i]->memory_bytes + rig.clients[i]->device_memory_bytes, 0);
     assert_int_equal(rig.service.host_memory_bytes, 0);
     assert_null(rig.service.pools);
     assert_int_equal(rig.service.pools_count, 0);

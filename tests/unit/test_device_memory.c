@@ -82,7 +82,7 @@ static int setup(void **state)
     (void)state;
     memset(&rig, 0, sizeof(rig));
     memset(&gpu, 0, sizeof(gpu));
-    rig.service.options.memory_max_bytes = 16 * (uint64_t)DEVICE_PAGE_BYTES;
+    rig.service.options.memory_max_bytes = DEVICE_PAGE_BYTES;
     rig.service.options.host_memory_max_bytes = DEVICE_PAGE_BYTES;
     rig.service.device = &gpu;
     assert_int_equal(attnd_data_start(&rig.service, &rig.fault), 0);
@@ -111,7 +111,7 @@ static int teardown(void **state)
     for (uint32_t h = 1; h <= ATTND_HANDLES_MAX; h++)
         if (rig.client->memories[h - 1])
             attnd_memory_unbind(rig.client, h);
-    assert_int_equal(rig.client->memory_bytes, 0);
+    assert_int_equal(rig.client->memory_bytes + rig.client->device_memory_bytes, 0);
     close(rig.client->socket);
     close(rig.peer);
     free(rig.client);
@@ -176,12 +176,39 @@ static void it_is_made_in_pages_of_the_device_and_paid_for(void **state)
     assert_int_equal(gpu.last_bytes, DEVICE_PAGE_BYTES);
     assert_int_equal(memory->size_bytes, DEVICE_PAGE_BYTES);
     assert_int_equal(rig.reply.memory->size_bytes, DEVICE_PAGE_BYTES);
-    assert_int_equal(rig.client->memory_bytes, DEVICE_PAGE_BYTES);
+    assert_int_equal(rig.client->device_memory_bytes, DEVICE_PAGE_BYTES);
     assert_int_equal(rig.call.reply_fds_count, 1);
     assert_int_equal(rig.call.reply_fds[0], memory->fd);
-    assert_int_equal(make(ATTND_KIND_DEVICE, 16 * (uint64_t)DEVICE_PAGE_BYTES),
-                     -ATTND_E_NO_MEMORY); /* the budget, before the device is asked */
-    assert_int_equal(gpu.made, 1);
+    assert_int_equal(rig.client->memory_bytes, 0);
+}
+
+/* A GPU may have more memory than the machine around it. */
+static void the_hosts_budgets_do_not_bound_it(void **state)
+{
+    const uint64_t much_bytes = 1024 * (uint64_t)DEVICE_PAGE_BYTES;
+    (void)state;
+    assert_true(much_bytes > rig.service.options.memory_max_bytes);
+    assert_true(much_bytes > rig.service.options.host_memory_max_bytes);
+    assert_int_equal(make(ATTND_KIND_DEVICE, much_bytes), 0);
+    assert_int_equal(make(ATTND_KIND_DEVICE, much_bytes), 0);
+    assert_int_equal(rig.service.host_memory_bytes, 0);
+    assert_int_equal(make(ATTND_KIND_HOST, DEVICE_PAGE_BYTES), 0); /* all of that is left */
+    assert_int_equal(make(ATTND_KIND_HOST, 4096), -ATTND_E_NO_MEMORY);
+    assert_int_equal(rig.fault.limit, 0);
+}
+
+static void its_own_budget_bounds_it_where_one_is_given(void **state)
+{
+    (void)state;
+    rig.service.options.device_memory_max_bytes = 3 * (uint64_t)DEVICE_PAGE_BYTES;
+    assert_int_equal(make(ATTND_KIND_DEVICE, DEVICE_PAGE_BYTES), 0);
+    uint32_t first = rig.reply.memory->memory;
+    assert_int_equal(make(ATTND_KIND_DEVICE, 3 * (uint64_t)DEVICE_PAGE_BYTES), -ATTND_E_NO_MEMORY);
+    assert_int_equal(rig.fault.field, ATTND_F_SIZE);
+    assert_int_equal(rig.fault.limit, 2 * DEVICE_PAGE_BYTES);
+    assert_int_equal(gpu.made, 1); /* the budget, before the device is asked */
+    attnd_memory_unbind(rig.client, first);
+    assert_int_equal(make(ATTND_KIND_DEVICE, 3 * (uint64_t)DEVICE_PAGE_BYTES), 0);
 }
 
 static void its_descriptor_is_closed_with_the_last_reference(void **state)
@@ -222,7 +249,7 @@ static void a_device_that_is_full_leaves_no_trace(void **state)
     (void)state;
     gpu.make_rc = -ATTND_E_NO_MEMORY;
     assert_int_equal(make(ATTND_KIND_DEVICE, 4096), -ATTND_E_NO_MEMORY);
-    assert_int_equal(rig.client->memory_bytes, 0);
+    assert_int_equal(rig.client->device_memory_bytes, 0);
     assert_int_equal(stub.maps, stub.unmaps);
 }
 
@@ -320,7 +347,7 @@ static void an_import_is_answered_when_the_worker_has_it(void **state)
         attnd_memory_mapped(&rig.service, memory->index, &none); /* again, after a restart */
         assert_false(answered());
     }
-    assert_int_equal(rig.client->memory_bytes, 0); /* the engine's own is not counted */
+    assert_int_equal(rig.client->device_memory_bytes, 0); /* the engine's own is not counted */
 }
 
 static void an_import_that_fails_says_why_and_leaves_no_trace(void **state)
@@ -494,6 +521,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(it_is_made_in_pages_of_the_device_and_paid_for),
+        TEST(the_hosts_budgets_do_not_bound_it),
+        TEST(its_own_budget_bounds_it_where_one_is_given),
         TEST(its_descriptor_is_closed_with_the_last_reference),
         TEST(without_a_device_it_is_refused_by_name),
         TEST(a_kind_that_is_none_is_refused),

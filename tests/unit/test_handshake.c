@@ -44,16 +44,19 @@ static void a_wish_that_cannot_be_granted_is_named(void **state)
     struct attnd_fault fault = {0};
     start();
     struct session session = {.socket = dial()};
-    assert_int_equal(say_hello(&session, 2, 8, 64 << 10, &fault), -ATTND_E_VERSION);
-    assert_int_equal(fault.value, 2);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION + 1, 8, 64 << 10, &fault),
+                     -ATTND_E_VERSION);
+    assert_int_equal(fault.value, ATTND_PROTOCOL_VERSION + 1);
     assert_int_equal(fault.limit, ATTND_PROTOCOL_VERSION);
-    assert_int_equal(say_hello(&session, 1, 12, 64 << 10, &fault), -ATTND_E_RANGE);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 12, 64 << 10, &fault),
+                     -ATTND_E_RANGE);
     assert_int_equal(fault.field, ATTND_F_RING_ENTRIES);
-    assert_int_equal(say_hello(&session, 1, 8, UINT64_MAX, &fault), -ATTND_E_RANGE);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, UINT64_MAX, &fault),
+                     -ATTND_E_RANGE);
     assert_int_equal(fault.field, ATTND_F_ARENA);
-    assert_int_equal(say_hello(&session, 1, 8, 0, &fault), -ATTND_E_RANGE);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 0, &fault), -ATTND_E_RANGE);
     assert_int_equal(fault.limit, 64 << 10);
-    assert_int_equal(say_hello(&session, 1, 4096, 64 << 10, NULL), 0);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 4096, 64 << 10, NULL), 0);
     assert_int_equal(say_mapped(session.socket), 0);
     close_session(&session);
 }
@@ -66,7 +69,7 @@ static void a_segment_resized_before_it_is_sealed_ends_the_session(void **state)
     const off_t sizes[] = {4096, 1 << 20};
     for (int i = 0; i < 2; i++) {
         struct session session = {.socket = dial()};
-        assert_int_equal(say_hello(&session, 1, 8, 64 << 10, NULL), 0);
+        assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
         assert_int_equal(ftruncate(session.fds[0], sizes[i]), 0);
         assert_int_equal(say_mapped(session.socket), -ATTND_E_DISCONNECTED);
         close_session(&session);
@@ -80,7 +83,7 @@ static void a_segment_sealed_by_the_client_ends_the_session(void **state)
     (void)state;
     start();
     struct session session = {.socket = dial()};
-    assert_int_equal(say_hello(&session, 1, 8, 64 << 10, NULL), 0);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
     assert_int_equal(fcntl(session.fds[0], F_ADD_SEALS, F_SEAL_SEAL), 0);
     assert_int_equal(say_mapped(session.socket), -ATTND_E_DISCONNECTED);
     close_session(&session);
@@ -139,7 +142,8 @@ static void a_stranger_is_told_so(void **state)
     assert_int_equal(stat(rig.options.socket_path, &file), 0);
     assert_int_equal(file.st_mode & 0777, 0666);
     struct session session = {.socket = dial()};
-    assert_int_equal(say_hello(&session, 1, 8, 64 << 10, &fault), -ATTND_E_PERMISSION);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, &fault),
+                     -ATTND_E_PERMISSION);
     assert_int_equal(fault.field, ATTND_F_SOCKET);
     assert_int_equal(fault.value, getuid());
     close_session(&session);
@@ -154,13 +158,13 @@ static void a_full_house_refuses_sessions_and_still_answers(void **state)
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
         sessions[i] = open_session();
     struct session late = {.socket = dial()};
-    assert_int_equal(say_hello(&late, 1, 8, 64 << 10, &fault), -ATTND_E_RANGE);
+    assert_int_equal(say_hello(&late, ATTND_PROTOCOL_VERSION, 8, 64 << 10, &fault), -ATTND_E_RANGE);
     assert_int_equal(fault.field, ATTND_F_SESSIONS);
     assert_int_equal(fault.limit, ATTND_SESSIONS_MAX);
     assert_int_equal(count_sessions(), ATTND_SESSIONS_MAX);
     close_session(&sessions[10]);
     expect_sessions(ATTND_SESSIONS_MAX - 1);
-    assert_int_equal(say_hello(&late, 1, 8, 64 << 10, &fault), 0);
+    assert_int_equal(say_hello(&late, ATTND_PROTOCOL_VERSION, 8, 64 << 10, &fault), 0);
     assert_int_equal(say_mapped(late.socket), 0);
     close_session(&late);
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
@@ -176,7 +180,7 @@ static void who_does_not_finish_the_handshake_is_dropped(void **state)
     start();
     int silent = dial();
     struct session half = {.socket = dial()};
-    assert_int_equal(say_hello(&half, 1, 8, 64 << 10, NULL), 0);
+    assert_int_equal(say_hello(&half, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
     uint64_t begin_ns = attnd_clock_ns();
     assert_null(receive(silent, fds, &fd_count));
     assert_null(receive(half.socket, fds, &fd_count));

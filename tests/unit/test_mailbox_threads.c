@@ -55,17 +55,24 @@ static int tell_mailbox(struct scene *scene, uint32_t memory, uint32_t fresh)
     return tell(scene, &(struct attnd_command){.kind = ATTND_COMMAND_MAILBOX, .run = MAILBOX});
 }
 
-/* Prepared run i: work i, rung on lane i. */
-static struct attnd_command prepared(struct scene *scene, uint32_t i)
+/* Prepared run i. */
+static struct attnd_command prepared_of(struct scene *scene, uint32_t i, struct rig_work *work,
+                                        uint32_t lane)
 {
     const uint32_t run = RIG_RUNS + i;
-    rig_run(&scene->work[i], run, ATTND_RUN_ATTEND);
+    rig_run(work, run, ATTND_RUN_ATTEND);
     struct attnd_run *body = &scene->rig.runs[run];
     body->mailbox = MAILBOX;
     body->session = SESSION;
-    body->lane = i;
+    body->lane = lane;
     return (struct attnd_command){
         .kind = ATTND_COMMAND_PREPARED, .run = run, .tag = i, .body = *body};
+}
+
+/* Work i, rung on lane i. */
+static struct attnd_command prepared(struct scene *scene, uint32_t i)
+{
+    return prepared_of(scene, i, &scene->work[i], i);
 }
 
 static struct attnd_command about_plan(const struct scene *scene, uint32_t kind, uint32_t i)
@@ -264,6 +271,49 @@ static void doorbells_that_name_nothing_are_answered_at_once(void **state)
     close_scene(&scene);
 }
 
+/* Two prepared runs of one lane. The first is one item, so that another thread has nothing to do
+ * but to look at bells meanwhile; the second is rung in the place of 0, which says that the first
+ * is under way, and so before its answer. */
+static void a_ring_of_a_lane_that_is_not_at_rest_is_gone_with_the_answer(void **state)
+{
+    enum { ROUNDS = 20 };
+    static struct scene scene;
+    static struct rig_work slow;
+    const struct rig_batch batch = {.seed = 99,
+                                    .dtype = ATTND_FP16,
+                                    .heads_kv = 1,
+                                    .group = 1,
+                                    .dim = 64,
+                                    .page_size = 64,
+                                    .requests = 1,
+                                    .qo_len = {16},
+                                    .kv_len = {30000},
+                                    .tile_class = ATTND_TILE_MEMORY};
+    uint32_t rung = 0;
+    (void)state;
+    open_scene(&scene, 2, 5);
+    rig_make(&slow, &scene.rig, &batch);
+    struct attnd_command first = prepared_of(&scene, LANES, &slow, 0);
+    assert_int_equal(first.body.items, 1);
+    assert_int_equal(tell(&scene, &first), 0);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        ring(scene.box, 0, RIG_RUNS + LANES);
+        while (attnd_bell_rung(attnd_observe32(&scene.box->bell[0])))
+            attnd_relax();
+        if (attnd_claim32(&scene.box->bell[0], 0, ATTND_BELL_RUNG + RIG_RUNS)) {
+            (void)attnd_arrive32(&scene.box->rung, 1);
+            (void)attnd_futex_wake(&scene.box->rung, INT_MAX);
+            rung++;
+        }
+        assert_int_equal(wait_for(scene.box, 0), 1);
+        /* Both runs answer with 1; of the second there are more tiles than one. */
+        assert_int_equal(attnd_peek64(&scene.rig.mailboxes[MAILBOX].tiles), round + 1);
+    }
+    assert_true(rung > 0);
+    rig_free(&slow);
+    close_scene(&scene);
+}
+
 /* As a worker finds it whose predecessor died: taken, rung, at rest; there is nothing else. */
 static void a_mailbox_that_is_not_fresh_has_no_wait_left_open(void **state)
 {
@@ -292,6 +342,7 @@ int main(void)
         cmocka_unit_test(a_held_plan_is_not_run_and_its_doorbell_stays),
         cmocka_unit_test(a_hold_is_answered_when_nothing_of_the_plan_runs),
         cmocka_unit_test(doorbells_that_name_nothing_are_answered_at_once),
+        cmocka_unit_test(a_ring_of_a_lane_that_is_not_at_rest_is_gone_with_the_answer),
         cmocka_unit_test(a_mailbox_that_is_not_fresh_has_no_wait_left_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ static void sizes_have_suffixes(void **state)
 static struct attnd_options parse(const char *const *arguments)
 {
     struct attnd_options options;
-    char *argv[16] = {(char *)(uintptr_t) "attnd"};
+    char *argv[20] = {(char *)(uintptr_t) "attnd"};
     int argc = 1;
     while (arguments[argc - 1]) {
         argv[argc] = (char *)(uintptr_t)arguments[argc - 1];
@@ -75,6 +75,7 @@ static void what_is_not_given_has_a_default(void **state)
     assert_true(options.heap_bytes > 0 && options.scratch_bytes > 0);
     assert_true(options.memory_max_bytes > 0);
     assert_true(options.host_memory_max_bytes > options.memory_max_bytes); /* one leaves some */
+    assert_true(options.device_memory_max_bytes == 0); /* the machine's says nothing of the GPU's */
     assert_int_equal(options.allow_uids_count, 1);
     assert_int_equal(options.allow_uids[0], getuid());
     assert_int_equal(options.log_level, ATTND_LOG_INFO);
@@ -98,8 +99,8 @@ static void what_is_given_is_taken(void **state)
     (void)state;
     struct attnd_options options = parse((const char *const[]){
         "-s", "/x", "--backend=cpu", "--isa=avx2", "--threads=3", "--loop=epoll", "--heap=1M",
-        "--scratch=2M", "--memory-max=3G", "--host-memory-max=5G", "--allow-uid=1", "--allow-uid=2",
-        "--worker=/w", "--trust", "-q", NULL});
+        "--scratch=2M", "--memory-max=3G", "--host-memory-max=5G", "--device-memory-max=7G",
+        "--allow-uid=1", "--allow-uid=2", "--worker=/w", "--trust", "-q", NULL});
     assert_string_equal(options.socket_path, "/x");
     assert_string_equal(options.backend, "cpu");
     assert_string_equal(options.isa, "avx2");
@@ -109,6 +110,7 @@ static void what_is_given_is_taken(void **state)
     assert_int_equal(options.scratch_bytes, 2 << 20);
     assert_true(options.memory_max_bytes == (uint64_t)3 << 30);
     assert_true(options.host_memory_max_bytes == (uint64_t)5 << 30);
+    assert_true(options.device_memory_max_bytes == (uint64_t)7 << 30);
     assert_int_equal(options.trust, 1);
     assert_int_equal(options.allow_uids_count, 2);
     assert_int_equal(options.allow_uids[1], 2);
@@ -136,12 +138,12 @@ static int exit_code(const char *const *arguments)
 static void bad_usage_exits_with_1_and_questions_with_0(void **state)
 {
     (void)state;
-    const char *const bad[] = {"--heap=0",       "--heap=x",        "--threads=-1",
-                               "--threads=9999", "--loop=kqueue",   "--backend=x",
-                               "--isa=sse",      "--socket=",       "--allow-uid=a",
-                               "argument",       "--no-such-thing", "--residency=park",
-                               "--sms=1",        "--sms=2000",      "--watchdog=x",
-                               "--inject=luck"};
+    const char *const bad[] = {"--heap=0",         "--heap=x",       "--device-memory-max=0",
+                               "--threads=-1",     "--threads=9999", "--loop=kqueue",
+                               "--backend=x",      "--isa=sse",      "--socket=",
+                               "--allow-uid=a",    "argument",       "--no-such-thing",
+                               "--residency=park", "--sms=1",        "--sms=2000",
+                               "--watchdog=x",     "--inject=luck"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(exit_code((const char *const[]){bad[i], NULL}), ATTND_EXIT_USAGE);
     assert_int_equal(exit_code((const char *const[]){"--help", NULL}), 0);

@@ -61,8 +61,8 @@ static pid_t fork_client(pid_t *child)
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         struct session session = {.socket = dial()};
-        if (say_hello(&session, 1, 8, 64 << 10, NULL) < 0 || say_mapped(session.socket) < 0 ||
-            create_pool(session.socket) < 0)
+        if (say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL) < 0 ||
+            say_mapped(session.socket) < 0 || create_pool(session.socket) < 0)
             _exit(1);
         pid_t own = fork();
         if (own == 0)
@@ -109,7 +109,7 @@ static void many_deaths_leave_nothing_behind(void **state)
         struct session session = {.socket = dial()};
         /* At every stage of its life. */
         if (round % 4 > 0)
-            assert_int_equal(say_hello(&session, 1, 8, 64 << 10, NULL), 0);
+            assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
         if (round % 4 > 1)
             assert_int_equal(say_mapped(session.socket), 0);
         if (round % 4 > 2)

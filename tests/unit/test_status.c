@@ -38,6 +38,9 @@ static void the_service_says_what_it_is(void **state)
     assert_int_equal(it->tiles, 5);
     assert_int_equal(it->memory_max_bytes, 6);
     assert_int_equal(it->host_memory_max_bytes, 7);
+    assert_false(it->has_device_memory_max_bytes); /* not given */
+    rig.service.options.device_memory_max_bytes = 8;
+    assert_int_equal(status()->device_memory_max_bytes, 8);
 }
 
 static void what_there_is_not_is_left_out(void **state)
@@ -104,6 +107,12 @@ static void memory_is_told_for_the_session_that_pays_the_pool_and_the_host(void 
     const Attnd__Status *it = status();
     assert_int_equal(it->sessions[0]->memory_bytes, pool_bytes);
     assert_int_equal(it->sessions[1]->memory_bytes, 8192);
+    assert_int_equal(it->sessions[1]->device_memory_bytes, 0);
+    rig.clients[1]->device_memory_bytes = 4096;
+    it = status();
+    rig.clients[1]->device_memory_bytes = 0;
+    assert_int_equal(it->sessions[1]->memory_bytes, 8192 + 4096);
+    assert_int_equal(it->sessions[1]->device_memory_bytes, 4096);
     assert_int_equal(it->host_memory_bytes, pool_bytes + 8192);
     assert_int_equal(it->n_pools, 1);
     assert_int_equal(it->pools[0]->memory_bytes, pool_bytes);
@@ -128,7 +137,7 @@ static void the_fullest_house_fits_a_datagram(void **state)
                                            .id = UINT32_MAX,
                                            .pid = INT32_MAX,
                                            .in_flight = UINT32_MAX,
-                                           .memory_bytes = UINT64_MAX,
+                                           .device_memory_bytes = UINT64_MAX,
                                            .state = ATTND_SESSION_DYING};
         memset(clients[i].name, 'n', sizeof(clients[i].name) - 1);
         memset(&clients[i].stats, 0xff, sizeof(clients[i].stats));

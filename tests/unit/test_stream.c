@@ -141,6 +141,32 @@ static void a_prepared_run_carries_all_that_a_ring_needs(void **state)
     expect_answer(0);
 }
 
+/* The CUDA worker counts a run's items in its bell: one that would not fit is said to be so when it
+ * is prepared, and to its rings when a later set makes it so. */
+static void a_run_of_more_items_than_a_bell_counts_is_refused_by_name(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    struct attnd_plan_object *object = client.daemon->plans[plan - 1];
+    const struct attnd_sqe_run wish = rig_wish(0);
+    const uint32_t items = object->tile_items;
+    object->tile_items = ATTND_BELL_ITEMS_MAX + 1;
+    CHECK_EQUAL(attnd_stream_prepare(client.daemon, 2, plan, LANE, &wish, &fault),
+                -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(fault.field, ATTND_F_ITEMS);
+    CHECK_EQUAL(fault.value, ATTND_BELL_ITEMS_MAX + 1);
+    CHECK_EQUAL(fault.limit, ATTND_BELL_ITEMS_MAX);
+    CHECK_EQUAL(object->prepared, 0);
+    object->tile_items = ATTND_BELL_ITEMS_MAX;
+    uint32_t run = prepare(plan, 0);
+    struct attnd_stream *stream = stage.service.scheduler->stream;
+    object->tile_items = ATTND_BELL_ITEMS_MAX + 1;
+    CHECK_EQUAL(attnd_stream_fill(stream, &stream->prepared[run - ATTND_QUEUE_RUNS]), 1);
+    CHECK_EQUAL(stage.service.queue->runs[run].code, ATTND_E_UNSUPPORTED);
+    object->tile_items = items;
+}
+
 static void what_the_worker_refuses_is_answered_so_and_holds_nothing(void **state)
 {
     (void)state;
@@ -444,6 +470,7 @@ int main(void)
         CASE(a_mailbox_that_cannot_be_watched_leaves_room_for_another),
         CASE(a_worker_without_mailboxes_is_said_to_be_one),
         CASE(a_prepared_run_carries_all_that_a_ring_needs),
+        CASE(a_run_of_more_items_than_a_bell_counts_is_refused_by_name),
         CASE(what_the_worker_refuses_is_answered_so_and_holds_nothing),
         CASE(a_slot_is_not_given_out_again_before_every_answer_about_it),
         CASE(prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them),
