@@ -179,7 +179,7 @@ lint: $(GEN)
 	@BUILD=$(BUILD) .ci/lint.sh
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 test: all tests
 	@tests/run $(UNIT) $(E2E) tests/install

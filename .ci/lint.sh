@@ -21,7 +21,8 @@ flags=(-std=c11 -D_GNU_SOURCE -DATTND_VERSION='"0"' -I. "-I$build/gen" -Iclient)
 [ -n "$cuda" ] && flags+=(-isystem "$cuda")
 
 step 'clang-format'
-clang-format --dry-run -Werror "${sources[@]}" || fail 'clang-format (make format mends it)'
+mapfile -t device < <(git ls-files '*.cu' '*.cuh')
+clang-format --dry-run -Werror "${sources[@]}" "${device[@]}" || fail 'clang-format (make format mends it)'
 
 step 'include direction'
 .ci/includes.sh || fail 'include direction'

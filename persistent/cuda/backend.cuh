@@ -48,7 +48,7 @@ struct Driver {
 /* What check() looks at (health.cu). */
 struct Health {
     cudaStream_t stream;
-    struct Snapshot *snapshot; /* pinned */
+    struct Snapshot *snapshot;                            /* pinned */
     const attnd::StuckNote *notes[attnd::variants_count]; /* device memory */
     int asked;                                            /* a snapshot is on its way */
     int injected;
@@ -65,13 +65,13 @@ struct attnd_backend {
     attnd::Resident settings;       /* what was last written there before a launch */
     attnd::Memory *memories;        /* device memory */
     Mapping mappings[ATTND_MEMORIES_MAX];
-    attnd::HostWords *words; /* pinned */
+    attnd::HostWords *words;                         /* pinned */
     cudaStream_t streams[2 + attnd::variants_count]; /* dispatcher, variants, bursts */
     cudaStream_t copy_stream;
     attnd_residency residency;
     int workers;
     uint32_t burst; /* more workers, when much is queued */
-    int running; /* between start() and quiesce: there is a helper */
+    int running;    /* between start() and quiesce: there is a helper */
     pthread_t helper;
     uint32_t helper_leave;
     uint32_t variants;  /* resident, or to be at the next launch */

@@ -37,15 +37,15 @@ template <int N> __device__ __forceinline__ void cp_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* One box of a map (dim in panel, token in page, panel, head, page). Bytes are counted on @barrier.
- */
+/* One box of a map of 5 dimensions, the first of which is a panel of 64 dims; @c1 to @c4: where it
+ * begins in the others. Bytes are counted on @barrier. */
 __device__ __forceinline__ void tma_box(uint32_t to, const TensorMap *map, uint64_t *barrier,
-                                        int32_t token, int32_t panel, int32_t head, int32_t page)
+                                        int32_t c1, int32_t c2, int32_t c3, int32_t c4)
 {
     uint32_t barrier_at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier_at), "r"(0), "r"(token), "r"(panel), "r"(head), "r"(page)
+                 "l"(map), "r"(barrier_at), "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
                  : "memory");
 }
 

@@ -38,9 +38,11 @@ __host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtyp
     return (dim == 64 ? 0 : dim == 128 ? 2 : 4) + (dtype == ATTND_BF16);
 }
 
-/* Templates of tensor maps: for K one a box height, 16, 32, 64 tokens of one panel of 64 dims; for
- * V one a head dimension, 16 tokens of 1, 2, 4 panels. */
-constexpr uint32_t map_templates_k = 3, map_templates = map_templates_k + 3;
+/* Templates of tensor maps, for head dimensions of 1, 2, 4 panels of 64: for V of 16 tokens, then
+ * for K of 16, 32, 64. */
+constexpr uint32_t map_dims = 3, map_heights = 3, map_templates = map_dims * (1 + map_heights);
+/* In the last dimension of a map of K, where nothing is. */
+constexpr uint32_t unit_absent = 0x7fffffff;
 struct alignas(128) TensorMap {
     char opaque[128];
 };
@@ -81,17 +83,18 @@ struct alignas(128) ActiveRun {
     char *k_base, *v_base;             /* planes, offset applied */
     const char *q;
     char *o;
-    float *lse;                  /* NULL: not wanted */
-    const char *k_rows, *v_rows; /* APPEND */
-    uint32_t *arrivals;          /* [merges * heads_kv]; zero between runs */
-    float *states;               /* [partial_rows * heads_q][2] */
-    float *outputs;              /* [partial_rows * heads_q][dim_vo] */
-    uint32_t *answer;            /* of the mailbox's lane; NULL: a retire record answers */
-    uint32_t kind;               /* enum attnd_run_kind */
-    uint32_t page_size, pages;   /* of the pool */
-    uint32_t box_rows;           /* tokens a TMA copy moves; 0: by cp.async */
-    uint32_t aligned;            /* 1: every row of q, K and V keeps 16-byte alignment */
-    uint32_t zero[3];
+    float *lse;                    /* NULL: not wanted */
+    const char *k_rows, *v_rows;   /* APPEND */
+    uint32_t *arrivals;            /* [merges * heads_kv]; zero between runs */
+    float *states;                 /* [partial_rows * heads_q][2] */
+    float *outputs;                /* [partial_rows * heads_q][dim_vo] */
+    uint32_t *answer;              /* of the mailbox's lane; NULL: a retire record answers */
+    uint32_t kind;                 /* enum attnd_run_kind */
+    uint32_t page_size, pages;     /* of the pool */
+    uint32_t box_rows;             /* tokens a TMA copy of K moves; 0: by cp.async */
+    uint32_t aligned;              /* 1: every row of q, K and V keeps 16-byte alignment */
+    uint32_t unit_page, unit_head; /* from page to page, head to head: in units of k_map */
+    uint32_t zero;
 
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */

@@ -2,8 +2,8 @@
  * load_prefill.cuh - what the prefill loop computes on, brought to shared memory by the loader
  * warps of the producer warpgroup.
  *
- * Where a page holds a multiple of 16 tokens, K and V come as boxes of a tensor map (TMA), {64
- * dims} x {box_rows tokens} each, at most one a lane. Elsewhere all loader warps gather rows by
+ * Where a page holds a multiple of 16 tokens, K and V come as boxes of a tensor map (TMA), all dims
+ * of box_rows tokens each (16 of V), at most one a lane. Elsewhere all loader warps gather rows by
  * cp.async: any page size, any strides of 16 bytes. Q always comes by cp.async: its packed rows are
  * (token, head) pairs. Loaders run ahead of the consumers, into the next item too.
  */
@@ -29,13 +29,14 @@ template <int D> struct PrefillShape {
     static constexpr uint32_t kv_bytes = keys * D * 2;
     static constexpr uint32_t v_chunk_bytes =
         16 * D * 2; /* 16 tokens: what one product step reads */
+    static constexpr uint32_t k_group_bytes = 8 * D * 2; /* 8 tokens: a swizzle's rows */
     static constexpr uint32_t k_offset = q_stages * q_bytes,
                               v_offset = k_offset + stages * kv_bytes;
     static constexpr uint32_t shared_bytes = v_offset + stages * kv_bytes;
 };
 
-/* Where 16-byte chunk @c of row @r lies in a block. K: [panel][keys][64]; V: [16
- * tokens][panel][64], so that 16 tokens of all dims are one box. */
+/* Where 16-byte chunk @c of row @r lies in a block. K: [keys / 8][panel][8][64], V: [keys /
+ * 16][panel][16][64], so that a box brings all dims of its tokens. */
 template <int D, bool values>
 __device__ __forceinline__ uint32_t place_in_block(uint32_t r, uint32_t c)
 {
@@ -43,7 +44,7 @@ __device__ __forceinline__ uint32_t place_in_block(uint32_t r, uint32_t c)
     uint32_t swizzled = (c % 8 ^ r % 8) << 4;
     if (values)
         return r / 16 * Shape::v_chunk_bytes + c / 8 * 2048 + r % 16 * 128 + swizzled;
-    return c / 8 * (Shape::keys * 128) + r * 128 + swizzled;
+    return r / 8 * Shape::k_group_bytes + c / 8 * 1024 + r % 8 * 128 + swizzled;
 }
 
 constexpr uint32_t q_warps = 2; /* the last of the loader warps */
@@ -189,9 +190,9 @@ __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32
     *count += uint32_t(blocks);
 }
 
-/* The page a box of a block lies in; past the range one that is not there: zeros. Pages of V are
- * checked, those of K are the same: V's warp has one lane that arrives for all of a block, so the
- * run has failed before a consumer sees the block. */
+/* The page a box of a block lies in; past the range one that is not there, run->pages: zeros. Pages
+ * of V are checked, those of K are the same: V's warp has one lane that arrives for all of a block,
+ * so the run has failed before a consumer sees the block. */
 template <bool values>
 __device__ __forceinline__ uint32_t box_page(const Item &item, const int32_t *pages, int32_t token)
 {
@@ -201,6 +202,14 @@ __device__ __forceinline__ uint32_t box_page(const Item &item, const int32_t *pa
         return limit;
     const uint32_t page = uint32_t(pages[uint32_t(token) / run->page_size]);
     return values ? page_checked(item, page) : page < limit ? page : 0;
+}
+
+/* Where a box of K is in the last dimension of its map. */
+__device__ __forceinline__ int32_t k_unit(const Item &item, uint32_t page)
+{
+    const ActiveRun *run = item.run;
+    return int32_t(page < run->pages ? page * run->unit_page + item.kv_head * run->unit_head
+                                     : unit_absent);
 }
 
 /* A loader warp's place. */
@@ -248,15 +257,12 @@ template <typename T, int D> struct Loader {
     {
         const ActiveRun *run = item.run;
         const uint32_t lane = threadIdx.x % 32, page_size = run->page_size;
-        const uint32_t rows = values ? 16 : run->box_rows, panels = values ? 1 : Shape::panels;
-        const uint32_t boxes = Shape::keys / rows * panels, box = part + lane * parts;
-        const uint32_t panel = box % panels, chunk = box / panels;
-        const bool mine = box < boxes;
-        const uint32_t to = base + (values ? chunk * Shape::v_chunk_bytes
-                                           : panel * (Shape::keys * 128) + chunk * rows * 128);
+        const uint32_t rows = values ? 16 : run->box_rows, box = part + lane * parts;
+        const bool mine = box < Shape::keys / rows;
+        const uint32_t to = base + box * rows * (D * 2);
         const int32_t *pages = run->kv_pages + item.tile.of_entry.page_begin;
         int32_t blocks = prefill_blocks<D>(item);
-        int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(chunk * rows);
+        int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(box * rows);
         uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
 
         asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
@@ -275,9 +281,12 @@ template <typename T, int D> struct Loader {
                     barrier_arrive(&full[stage], Shape::keys - 1);
                 }
                 __syncwarp();
-                if (mine)
-                    tma_box(to + stage * Shape::kv_bytes, map, &full[stage], inside, int32_t(panel),
+                if (mine && values)
+                    tma_box(to + stage * Shape::kv_bytes, map, &full[stage], inside, 0,
                             int32_t(item.kv_head), int32_t(here));
+                else if (mine)
+                    tma_box(to + stage * Shape::kv_bytes, map, &full[stage], 0, 0, inside / 8,
+                            k_unit(item, here));
             }
             look_ahead(number);
         }

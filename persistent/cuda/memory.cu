@@ -41,8 +41,8 @@ static int driver_fault(CUresult result, attnd_fault *fault)
 template <typename Function> static cudaError_t driver_call(const char *name, Function *function)
 {
     cudaDriverEntryPointQueryResult found;
-    cudaError_t error = cudaGetDriverEntryPointByVersion(
-        name, reinterpret_cast<void **>(function), 12000, cudaEnableDefault, &found);
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, reinterpret_cast<void **>(function),
+                                                         12000, cudaEnableDefault, &found);
     return error == cudaSuccess && found != cudaDriverEntryPointSuccess
                ? cudaErrorInsufficientDriver
                : error;
@@ -243,9 +243,8 @@ static int check_extent(const Driver *driver, const Mapping *mapping, uint64_t s
 /* Where the device finds the memory of an index; runs that name it come after this. */
 static cudaError_t set_memory(attnd_backend *backend, uint32_t index, const Memory *memory)
 {
-    cudaError_t error =
-        cudaMemcpyAsync(&backend->memories[index], memory, sizeof(*memory), cudaMemcpyHostToDevice,
-                        backend->copy_stream);
+    cudaError_t error = cudaMemcpyAsync(&backend->memories[index], memory, sizeof(*memory),
+                                        cudaMemcpyHostToDevice, backend->copy_stream);
     return error ? error : cudaStreamSynchronize(backend->copy_stream);
 }
 

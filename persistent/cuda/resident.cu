@@ -85,7 +85,8 @@ cudaError_t resident_notes(const StuckNote **notes)
     return cudaSuccess;
 }
 
-/* Everything but the box height is replaced on the device, where planes are known. */
+/* Everything but the shape of the boxes is replaced on the device, where planes are known: see
+ * map_run(). */
 cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
 {
     static_assert(sizeof(CUtensorMap) == sizeof(TensorMap), "a tensor map");
@@ -98,9 +99,9 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
         return error ? error : cudaErrorNotSupported;
     auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
     for (uint32_t i = 0; i < map_templates; i++) {
-        bool k = i < map_templates_k;
-        cuuint64_t dims[5] = {64, 64, 4, 1, 1}, strides[4] = {512, 128, 32768, 32768};
-        cuuint32_t box[5] = {64, k ? 16u << i : 16, k ? 1 : 1u << (i - map_templates_k), 1, 1};
+        const uint32_t panels = 1u << i % map_dims, height = i / map_dims; /* 0: V's */
+        cuuint64_t dims[5] = {64, 64, 4, 8, 1}, strides[4] = {512, 128, 32768, 32768};
+        cuuint32_t box[5] = {64, height ? 8u : 16u, panels, height ? 1u << height : 1u, 1};
         cuuint32_t steps[5] = {1, 1, 1, 1, 1};
         if (encode(&maps[i], CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5, to, dims, strides, box, steps,
                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

@@ -106,11 +106,12 @@ __device__ __forceinline__ bool rows_aligned(const ActiveRun *run)
     return strides % 8 == 0 && bases % 16 == 0;
 }
 
-/* A plane as a tensor map of 5 dimensions: dim in panel, token in page, panel of 64 dims, head,
- * page. */
+/* A plane as a tensor map of 5 dimensions: 64 dims, @tokens, the panels of 64, and two more of
+ * @size3 and @size4, @stride3 and @stride4 elements apart. */
 __device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from, const char *base,
                                           const attnd_heap_plane &plane, uint32_t dim,
-                                          uint32_t page_size, uint32_t heads, uint32_t pages)
+                                          uint32_t tokens, uint32_t size3, uint64_t stride3,
+                                          uint32_t size4, uint64_t stride4)
 {
     const uint4 *in = reinterpret_cast<const uint4 *>(from);
     uint4 *out = reinterpret_cast<uint4 *>(map);
@@ -120,24 +121,36 @@ __device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from,
     asm volatile("tensormap.replace.tile.global_address.global.b1024.b64 [%0], %1;" ::"l"(map),
                  "l"(base)
                  : "memory");
-    uint64_t token = uint64_t(plane.stride_token) * 2, head = uint64_t(plane.stride_head) * 2;
-    uint64_t page = uint64_t(plane.stride_page) * 2;
     asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;\n"
                  "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 2, %2;\n"
                  "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 3, %3;\n"
                  "tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 4, %4;\n" ::"l"(map),
-                 "r"(page_size), "r"(dim / 64), "r"(heads), "r"(pages)
+                 "r"(tokens), "r"(dim / 64), "r"(size3), "r"(size4)
                  : "memory");
     asm volatile("tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 0, %1;\n"
                  "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 2, %2;\n"
                  "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 3, %3;\n" ::"l"(map),
-                 "l"(token), "l"(head), "l"(page)
+                 "l"(uint64_t(plane.stride_token) * 2), "l"(stride3 * 2), "l"(stride4 * 2)
                  : "memory");
     asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
 }
 
+/* The largest unit that page and head strides are multiples of, elements. Most layouts: the head
+ * stride, at once. */
+__device__ __forceinline__ uint64_t unit_of(uint64_t page, uint64_t head)
+{
+    while (head) {
+        const uint64_t rest = page % head;
+        page = head;
+        head = rest;
+    }
+    return page;
+}
+
 /* Tensor maps for the run's layer, into @maps, if it has tiles of many rows and TMA can move its
- * pages. One thread. */
+ * pages. A box of V is 16 tokens of a head's page, with all panels; the dimensions behind them are
+ * heads and pages. A box of K is laid out for products by 8 tokens, so what is two for V, the 8 and
+ * their groups, leaves one dimension for head and page: both are counted in units. One thread. */
 __device__ __forceinline__ void map_run(const Settings &settings, ActiveRun *run, ActiveRun *maps,
                                         bool many)
 {
@@ -148,13 +161,20 @@ __device__ __forceinline__ void map_run(const Settings &settings, ActiveRun *run
     run->box_rows = 0;
     if (!many || !run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
         return;
-    int log = min(__ffs(int(run->page_size)) - 1, 6);
-    const TensorMap *for_k = &settings.templates[log - 4];
-    const TensorMap *for_v = &settings.templates[map_templates_k + __ffs(int(plan.dim_vo)) - 7];
-    map_plane(&maps->k_map, for_k, run->k_base, k, plan.dim_qk, run->page_size, plan.heads_kv,
-              run->pages);
+    const uint64_t unit = unit_of(k.stride_page, k.stride_head);
+    const uint64_t per_page = k.stride_page / unit, per_head = k.stride_head / unit;
+    const uint64_t units = (run->pages - 1) * per_page + (plan.heads_kv - 1) * per_head + 1;
+    if (units > unit_absent)
+        return;
+    run->unit_page = uint32_t(per_page);
+    run->unit_head = uint32_t(per_head);
+    const uint32_t log = min(__ffs(int(run->page_size)) - 1, 6);
+    const TensorMap *for_v = &settings.templates[__ffs(int(plan.dim_vo)) - 7];
+    const TensorMap *for_k = for_v + (log - 3) * map_dims;
+    map_plane(&maps->k_map, for_k, run->k_base, k, plan.dim_qk, 8, run->page_size / 8,
+              8 * k.stride_token, uint32_t(units), unit);
     map_plane(&maps->v_map, for_v, run->v_base, v, plan.dim_vo, run->page_size, plan.heads_kv,
-              run->pages);
+              v.stride_head, run->pages, v.stride_page);
     run->box_rows = 1u << log;
 }
 

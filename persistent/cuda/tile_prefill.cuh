@@ -52,20 +52,21 @@ __device__ __forceinline__ uint32_t uniform(uint32_t value)
     return __reduce_or_sync(0xffffffffu, value);
 }
 
-using QkDescriptor = Descriptor<0, 1024>;
+using QDescriptor = Descriptor<0, 1024>;
+template <int D> using KDescriptor = Descriptor<0, PrefillShape<D>::k_group_bytes>;
 using VDescriptor = Descriptor<2048, 1024>;
 
 /* q, k, v: of an operand's first element. */
 template <typename T, int D>
-__device__ __forceinline__ void issue_scores(float (&s)[PrefillShape<D>::keys / 2], QkDescriptor q,
-                                             QkDescriptor k)
+__device__ __forceinline__ void issue_scores(float (&s)[PrefillShape<D>::keys / 2], QDescriptor q,
+                                             KDescriptor<D> k)
 {
     using Shape = PrefillShape<D>;
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
         const uint32_t panel = step / 4, inside = step % 4 * 32;
         Wgmma<T, Shape::keys>::scores(s, q.at(panel * (prefill_rows * 128) + inside),
-                                      k.at(panel * (Shape::keys * 128) + inside), step > 0);
+                                      k.at(panel * 1024 + inside), step > 0);
     }
 }
 
@@ -145,14 +146,14 @@ template <typename T, int D> struct Prefill {
     }
 
     /* Operands. To be asked for before a barrier: the reduction takes its time. */
-    __device__ __forceinline__ QkDescriptor q_at() const
+    __device__ __forceinline__ QDescriptor q_at() const
     {
-        return QkDescriptor(uniform(shared + q_stage() * Shape::q_bytes + group * (64 * 128)));
+        return QDescriptor(uniform(shared + q_stage() * Shape::q_bytes + group * (64 * 128)));
     }
 
-    __device__ __forceinline__ QkDescriptor k_at(uint32_t number) const
+    __device__ __forceinline__ KDescriptor<D> k_at(uint32_t number) const
     {
-        return QkDescriptor(uniform(k_block(number)));
+        return KDescriptor<D>(uniform(k_block(number)));
     }
 
     __device__ __forceinline__ VDescriptor v_at(uint32_t number) const
@@ -162,7 +163,7 @@ template <typename T, int D> struct Prefill {
     }
 
     /* Products of Q with a block of K into s, and of p with a block of V. */
-    __device__ __forceinline__ void issue_k(QkDescriptor q, QkDescriptor k)
+    __device__ __forceinline__ void issue_k(QDescriptor q, KDescriptor<D> k)
     {
         issue_scores<T, D>(s, q, k);
         wgmma_commit();
@@ -199,7 +200,8 @@ template <typename T, int D> struct Prefill {
     template <bool exact> __device__ __forceinline__ void step(float scale, int32_t first)
     {
         const uint32_t now = count++;
-        const QkDescriptor q = q_at(), k = k_at(count);
+        const QDescriptor q = q_at();
+        const KDescriptor<D> k = k_at(count);
         const VDescriptor v = v_at(now);
         pack_p<T, D>(p, s); /* meanwhile the reductions of the descriptors */
         if (!k_ready)
@@ -242,7 +244,8 @@ template <typename T, int D> struct Prefill {
     /* Scores of the first block, if the item before did not bring them. */
     __device__ __forceinline__ void begin()
     {
-        const QkDescriptor q = q_at(), k = k_at(count);
+        const QDescriptor q = q_at();
+        const KDescriptor<D> k = k_at(count);
         wait_kv(bars->k_full, count);
         products_begin(group);
         wgmma_fence();
@@ -273,7 +276,8 @@ template <typename T, int D> struct Prefill {
         if (overlaps && next) {
             q_count++;
             gathered = next->item.run->box_rows == 0;
-            const QkDescriptor q = q_at(), k = k_at(count);
+            const QDescriptor q = q_at();
+            const KDescriptor<D> k = k_at(count);
             wait_q();
             wait_kv(bars->k_full, count);
             products_begin(group);
