@@ -220,7 +220,8 @@ template <typename T, int D> struct Loader {
     Turns *turns;
     uint32_t warp;           /* 0..loader_warps; the last q_warps of them load Q */
     uint32_t count, q_count; /* blocks and Q tiles so far */
-    bool q_ahead;            /* Q of the item after the one in hand is under way */
+    uint32_t fenced; /* shared address of the run in hand, if its memory is there for TMA; else 0 */
+    bool q_ahead;    /* Q of the item after the one in hand is under way */
 
     /* Q of @item, as soon as its place is free. */
     __device__ __forceinline__ void begin_q(const Item &item)
@@ -265,7 +266,6 @@ template <typename T, int D> struct Loader {
         int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(box * rows);
         uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
 
-        asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
         int32_t stop = blocks / 2; /* half way, the next turn is there */
         for (int32_t block = blocks - 1; block >= 0; stop = 0) {
             for (; block >= stop; block--, count++) {
@@ -292,6 +292,27 @@ template <typename T, int D> struct Loader {
         }
     }
 
+    /* Kernels of others stored K and V, and the dispatcher the map; the taker acquired that, but
+     * TMA is another proxy, and another one its maps. Once a run: 2,500 clocks in front of the
+     * first keys of an item. */
+    __device__ __forceinline__ void fence_run(const ActiveRun *run, const TensorMap *map)
+    {
+        if (fenced)
+            return;
+        asm volatile("fence.proxy.async.global;\n"
+                     "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map)
+                     : "memory");
+        fenced = shared_address(run);
+    }
+
+    /* Of every turn, before anything else of it: consecutive runs have copies at different places.
+     */
+    __device__ __forceinline__ void meet(const ActiveRun *run)
+    {
+        if (fenced != shared_address(run))
+            fenced = 0;
+    }
+
     /* Turn @number, of many rows. */
     __device__ __forceinline__ void load(const Item &item, uint32_t number)
     {
@@ -299,14 +320,18 @@ template <typename T, int D> struct Loader {
         if (warp >= loader_warps - q_warps && !q_ahead)
             begin_q(item);
         q_ahead = false;
-        /* Maps are read where they lie in global memory, not from the copy of the run. */
-        if (!item.run->box_rows)
+        if (!item.run->box_rows) {
             gather_item<D>(item, k, v, bars, &count, warp);
-        else if (warp == 1)
-            boxes<true>(item, number, &item.maps->v_map, v, bars->v_full, bars->v_empty, 0, 1);
+            return;
+        }
+        /* Maps are read where they lie in global memory, not from the copy of the run. */
+        const bool values = warp == 1;
+        const TensorMap *map = values ? &item.maps->v_map : &item.maps->k_map;
+        fence_run(item.run, map);
+        if (values)
+            boxes<true>(item, number, map, v, bars->v_full, bars->v_empty, 0, 1);
         else
-            boxes<false>(item, number, &item.maps->k_map, k, bars->k_full, bars->k_empty, warp / 2,
-                         2);
+            boxes<false>(item, number, map, k, bars->k_full, bars->k_empty, warp / 2, 2);
     }
 };
 

@@ -131,10 +131,8 @@ __device__ __forceinline__ void load(WorkerShared<D> *shared, char *buffer)
         const Path path = turn->path;
         if (path == path_leave)
             return;
+        loader.meet(turn->item.run);
         if (path == path_prefill) {
-            /* Kernels of others stored K and V, and the taker acquired that; TMA is another proxy.
-             */
-            asm volatile("fence.proxy.async.global;" ::: "memory");
             if (number && before != path_prefill)
                 turn_left(&shared->turns, number - 1); /* the buffer is decode's until then */
             loader.load(turn->item, number);
