@@ -168,7 +168,9 @@ __device__ __forceinline__ void map_run(const Settings &settings, ActiveRun *run
         return;
     run->unit_page = uint32_t(per_page);
     run->unit_head = uint32_t(per_head);
-    const uint32_t log = min(__ffs(int(run->page_size)) - 1, 6);
+    /* At most 16 KB: a box of 32 never arrived. */
+    const int largest = plan.dim_qk == 256 ? 5 : 6;
+    const uint32_t log = min(__ffs(int(run->page_size)) - 1, largest);
     const TensorMap *for_v = &settings.templates[__ffs(int(plan.dim_vo)) - 7];
     const TensorMap *for_k = for_v + (log - 3) * map_dims;
     map_plane(&maps->k_map, for_k, run->k_base, k, plan.dim_qk, 8, run->page_size / 8,
