@@ -168,7 +168,8 @@ __device__ __forceinline__ void map_run(const Settings &settings, ActiveRun *run
         return;
     run->unit_page = uint32_t(per_page);
     run->unit_head = uint32_t(per_head);
-    /* At most 16 KB: a box of 32 never arrived. */
+    /* Half of a block of keys at most: two warps load K, and one that has no box of a block may
+     * be overtaken by two phases of its barriers, and wait for ever. */
     const int largest = plan.dim_qk == 256 ? 5 : 6;
     const uint32_t log = min(__ffs(int(run->page_size)) - 1, largest);
     const TensorMap *for_v = &settings.templates[__ffs(int(plan.dim_vo)) - 7];
