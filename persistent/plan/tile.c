@@ -182,10 +182,10 @@ static struct split choose_split(const struct attnd_plan *plan, const struct bat
     return chosen;
 }
 
-/* Blocks at the end that are halved although nothing else is split: those of the last wave, if all
- * are alike and bound by memory. Workers do not get the same share of the bandwidth, so such items
- * end far apart, and the few that are left at the end do not fill the memory. Halves come last and
- * are half as far apart. */
+/* Blocks at the end that are halved although nothing else is split, and the second half of them
+ * once more: those of the last wave, if all are alike and bound by memory. Workers do not get the
+ * same share of the bandwidth, so such items end far apart, and the few that are left at the end do
+ * not fill the memory. Parts come last, the smallest at the very end. */
 static uint32_t halved_blocks(const struct attnd_plan *plan, const struct batch_blocks *blocks)
 {
     const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
@@ -241,6 +241,8 @@ void attnd_plan_build_tiles(struct attnd_plan *plan)
     for (uint32_t b = 0; b < blocks.count; b++) {
         const struct split *how = b < blocks.count - halved ? &split : &halves;
         uint32_t parts = split_parts(plan, &plan->blocks[b], how);
+        if (parts > 1 && b >= blocks.count - halved / 2)
+            parts *= 2;
         parts = parts > splits_left + 1 ? splits_left + 1 : parts;
         splits_left -= parts - 1;
         tiles = split_block(plan, &plan->blocks[b], parts, tiles);

@@ -144,14 +144,19 @@ static void a_batch_that_comes_out_even_is_not_split(void **state)
 }
 
 /* 512 items on 132 workers: the fourth wave has 116 of them, of 15 decodes. */
-static void of_many_equal_decodes_the_last_wave_is_halved(void **state)
+static void of_many_equal_decodes_the_last_wave_ends_in_halves_and_quarters(void **state)
 {
     (void)state;
     c.limits.target.tile_workers = 132;
     level(64, 1, 8192);
-    assert_int_equal(plan()->tiles, 64 + 15);
-    for (uint32_t t = 0; t < 64 - 15; t++)
-        assert_int_equal(plan_tiles(&c)[t].kv_end, ATTND_KV_OPEN);
+    const uint32_t whole = 64 - 15, halves = whole + 8 * 2, quarters = halves + 7 * 4;
+    assert_int_equal(plan()->tiles, quarters);
+    for (uint32_t t = 0; t < quarters; t++) {
+        const struct attnd_tile *tile = &plan_tiles(&c)[t];
+        const uint32_t end = tile->kv_end == ATTND_KV_OPEN ? 8192 : tile->kv_end;
+        const uint32_t keys = t < whole ? 8192 : t < halves ? 4096 : 2048;
+        assert_int_equal(end - tile->kv_begin, keys);
+    }
     assert_int_equal(attnd_plan_head(c.plan)->merges, 15);
 }
 
@@ -450,7 +455,7 @@ int main(void)
         TEST(a_causal_prompt_balances_unsplit),
         TEST(parts_of_a_split_stay_worth_a_merge),
         TEST(a_batch_that_comes_out_even_is_not_split),
-        TEST(of_many_equal_decodes_the_last_wave_is_halved),
+        TEST(of_many_equal_decodes_the_last_wave_ends_in_halves_and_quarters),
         TEST(a_last_wave_of_short_items_is_not_halved),
         TEST(an_end_of_small_items_is_not_halved),
         TEST(every_block_split_fits_the_capacities),
