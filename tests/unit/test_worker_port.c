@@ -78,7 +78,8 @@ static void *kick_for_each_round(void *argument)
 {
     (void)argument;
     for (uint32_t i = 1; i <= KICKS; i++) {
-        while (attnd_observe32(&rounds) != i)
+        /* Or later: the wake-up of the last kick may end a wait that has its own still to come. */
+        while (attnd_observe32(&rounds) < i)
             attnd_relax();
         worker.port.kick(worker.port.context);
     }
