@@ -293,8 +293,8 @@ template <typename T, int D> struct Loader {
     }
 
     /* Kernels of others stored K and V, and the dispatcher the map; the taker acquired that, but
-     * TMA is another proxy, and another one its maps. Once a run: 2,500 clocks in front of the
-     * first keys of an item. */
+     * TMA is another proxy, and another one its maps. Once a run: it takes over a thousand clocks,
+     * in front of an item's first keys. */
     __device__ __forceinline__ void fence_run(const ActiveRun *run, const TensorMap *map)
     {
         if (fenced)
