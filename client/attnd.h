@@ -509,7 +509,7 @@ struct attnd_prepare_args {
  * Blocks until a ring would find it, at most 5 s. It holds plan, pool and memory until it is
  * unprepared: they are -ATTND_E_BUSY to whoever destroys or releases them.
  * Return: 0; -ATTND_E_UNSUPPORTED: field mailbox, the service rings nothing; field items, tiles of
- * the plan times KV heads are more than a bell can count, 16,777,216; else, the worker cannot
+ * the plan times KV heads are more than a bell can count, 4,194,304; else, the worker cannot
  * execute this plan; -ATTND_E_INVALID (the plan is empty), -ATTND_E_UNKNOWN, -ATTND_E_RANGE,
  * -ATTND_E_OVERLAP, -ATTND_E_PERMISSION, -ATTND_E_NO_SPACE: field prepared or partials, a session
  * may have half of what there is of either; limit says what is left to it.

@@ -120,6 +120,34 @@ int attnd_shm_map(int fd, uint64_t size_bytes, int writable, struct attnd_shm *o
     return 0;
 }
 
+int attnd_shm_replace(void *address, uint64_t bytes, int fd, struct attnd_fault *fault)
+{
+    void *mapped = mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    return mapped == MAP_FAILED ? system_fault(fault, errno) : 0;
+}
+
+int attnd_shm_map_joined(const int *fds, const uint64_t *bytes, struct attnd_shm *out,
+                         struct attnd_fault *fault)
+{
+    uint64_t all_bytes;
+    if (__builtin_add_overflow(bytes[0], bytes[1], &all_bytes))
+        return system_fault(fault, EFBIG);
+    /* A place that is large enough for both; then each where it belongs. */
+    char *address =
+        mmap(NULL, all_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED)
+        return system_fault(fault, errno);
+    int rc = attnd_shm_replace(address, bytes[0], fds[0], fault);
+    if (rc == 0)
+        rc = attnd_shm_replace(address + bytes[0], bytes[1], fds[1], fault);
+    if (rc < 0) {
+        munmap(address, all_bytes);
+        return rc;
+    }
+    *out = (struct attnd_shm){.fd = -1, .address = address, .size_bytes = all_bytes};
+    return 0;
+}
+
 void attnd_shm_unmap(struct attnd_shm *shm)
 {
     if (shm->address)

@@ -60,6 +60,20 @@ int attnd_shm_check_import(int fd, uint64_t size_bytes, struct attnd_fault *faul
 int attnd_shm_map(int fd, uint64_t size_bytes, int writable, struct attnd_shm *out,
                   struct attnd_fault *fault);
 
+/**
+ * attnd_shm_map_joined() - two files, one behind the other, read-write
+ * @fds, @bytes: [2]; bytes are whole pages and not more than the files have; the fds stay the
+ *               caller's
+ * @out:         of both together; its fd is -1
+ * Return: 0; -ATTND_E_SYSTEM.
+ */
+int attnd_shm_map_joined(const int *fds, const uint64_t *bytes, struct attnd_shm *out,
+                         struct attnd_fault *fault);
+
+/** attnd_shm_replace() - another file of @bytes at @address, in the place of what is mapped there
+ * and without a moment of nothing. Return: 0; -ATTND_E_SYSTEM, and nothing has changed. */
+int attnd_shm_replace(void *address, uint64_t bytes, int fd, struct attnd_fault *fault);
+
 /** attnd_shm_unmap() - unmap and close what is there; harmless on a zeroed struct with fd -1. */
 void attnd_shm_unmap(struct attnd_shm *shm);
 

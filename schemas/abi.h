@@ -210,7 +210,15 @@ ATTND_ASSERT_AT(attnd_complete_head, cq_tail, 192);
 enum attnd_worker_state {
     ATTND_WORKER_STARTING = 0,
     ATTND_WORKER_RUNNING = 1,
-    ATTND_WORKER_PARKED = 2 /* no tile is held and none will be taken until park is 0 again */
+    ATTND_WORKER_PARKED = 2 /* no tile is held and none will be taken until it is to start again */
+};
+
+/* What the daemon asks of the worker whose segment this is. */
+enum attnd_park {
+    ATTND_PARK_NO = 0,
+    ATTND_PARK_ASKED = 1, /* finish what was begun, begin nothing more */
+    ATTND_PARK_OVER = 2   /* its process is dead and another's turn: whatever of it still runs,
+                             kernels, ends as soon as it can */
 };
 
 /* How the worker's kernels live beside those of others on its GPU (ARCHITECTURE.md). */
@@ -276,7 +284,7 @@ struct attnd_queue_head {
     uint32_t retire_need; /* daemon is about to sleep */
     uint32_t zero6[15];
 
-    uint32_t park;     /* daemon: 1 asks the worker to park */
+    uint32_t park;     /* daemon: enum attnd_park */
     uint32_t state;    /* worker: enum attnd_worker_state */
     uint32_t heart;    /* worker: counts for as long as its process moves */
     uint32_t launches; /* worker: kernels that it launched; none of a run's own */
@@ -429,8 +437,16 @@ struct attnd_mailbox {
 };
 #define ATTND_BELL_RUNG 0x80000000u
 #define ATTND_BELL_TAKEN 0xc0000000u
-#define ATTND_BELL_RUNS (ATTND_BELL_TAKEN - ATTND_BELL_RUNG) /* that it has numbers for */
-#define ATTND_BELL_ITEMS_MAX (1u << 24) /* of a run: what a worker that counts them there can */
+
+/* A worker that counts in the word begins at 1 - items * ATTND_BELL_ITEM and adds as much for each
+ * item that is done, and less than that once for a failure. Who rings a lane that does not rest has
+ * his number counted up like that; it must not come to look like one that is taken, which nobody
+ * would ever answer. So rings have half of the numbers there are, and items less than the rest. */
+#define ATTND_BELL_ITEM 64u
+#define ATTND_BELL_RUNS (1u << 29)      /* what is rung is below */
+#define ATTND_BELL_ITEMS_MAX (1u << 22) /* of a run that is prepared */
+ATTND_ASSERT_ABI(ATTND_BELL_RUNS + (ATTND_BELL_ITEMS_MAX + 1) * ATTND_BELL_ITEM <=
+                 ATTND_BELL_TAKEN - ATTND_BELL_RUNG);
 ATTND_ASSERT_SIZE(attnd_mailbox, 1024);
 ATTND_ASSERT_AT(attnd_mailbox, error, 256);
 ATTND_ASSERT_AT(attnd_mailbox, rung, 512);

@@ -24,9 +24,11 @@ static void on_retire_eventfd(void *context, uint32_t poll_events)
     attnd_doorbell_drain(queue->retire_fd);
 }
 
-static int watch_retires(struct attnd_service *service, struct attnd_fault *fault)
+int attnd_data_watch_retires(struct attnd_service *service, struct attnd_fault *fault)
 {
     struct attnd_queue *queue = service->queue;
+    /* A wait on the word of the worker before would sleep on that one's file. */
+    attnd_loop_unwatch(service->loop, service->scheduler->retire_watch, NULL, NULL);
     service->scheduler->retire_watch =
         queue->retire_fd < 0 ? attnd_loop_watch_word(service->loop, &queue->head->retire_tail)
                              : attnd_loop_watch_fd(service->loop, queue->retire_fd, POLLIN,
@@ -60,7 +62,7 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
     if (rc < 0)
         attnd_fault_set(fault, rc, ATTND_F_NONE, 0, 0, 0);
     else
-        rc = watch_retires(service, fault);
+        rc = attnd_data_watch_retires(service, fault);
     if (rc == 0)
         rc = attnd_supervisor_start(service->supervisor, START_TIMEOUT_NS, fault);
     if (rc == 0 && strcmp(service->queue->info.backend, "cuda") == 0)

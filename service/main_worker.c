@@ -75,7 +75,7 @@ static const struct argp_option option_list[] = {
      0},
     {"parent", KEY_PARENT, "PID", 0, "Leave at once if this is not the parent", 0},
     {"log-level", KEY_LEVEL, "N", 0, "As syslog's, 3 to 7", 0},
-    {"retire-eventfd", KEY_BELL, NULL, 0, "Descriptor 5 is an eventfd that wakes attnd", 0},
+    {"retire-eventfd", KEY_BELL, NULL, 0, "Descriptor 6 is an eventfd that wakes attnd", 0},
     {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
     {0}};
 
@@ -138,8 +138,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 static const char doc[] =
     "attnd-worker - executes the tiles of attnd\v"
-    "attnd starts this program itself, with its socket as descriptor 3 and its queue segment as "
-    "descriptor 4. There is no reason to start it by hand.\n\n"
+    "attnd starts this program itself, with its socket as descriptor 3 and the two files of its "
+    "queue segment as 4 and 5. There is no reason to start it by hand.\n\n"
     "Exit codes:\n"
     "  0  parked and left\n"
     "  1  bad option or usage\n"
@@ -299,11 +299,15 @@ static int has_parent(const struct options *options)
 
 static int map_queue(struct attnd_shm *queue)
 {
-    struct stat status;
-    struct attnd_fault fault = {0};
-    if (fstat(ATTND_WORKER_FD_QUEUE, &status) < 0 || status.st_size <= 0)
-        return -ATTND_E_SYSTEM;
-    int rc = attnd_shm_map(ATTND_WORKER_FD_QUEUE, (uint64_t)status.st_size, 1, queue, &fault);
+    static const int fds[] = {ATTND_WORKER_FD_QUEUE, ATTND_WORKER_FD_HEAP};
+    uint64_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        struct stat status;
+        if (fstat(fds[i], &status) < 0 || status.st_size <= 0)
+            return -ATTND_E_SYSTEM;
+        bytes[i] = (uint64_t)status.st_size;
+    }
+    int rc = attnd_shm_map_joined(fds, bytes, queue, NULL);
     return rc < 0 ? rc : attnd_worker_port_check(queue->address, queue->size_bytes);
 }
 

@@ -1,8 +1,12 @@
 /*
- * queue.c - the queue segment: one memfd that the daemon makes and every worker in turn maps.
+ * queue.c - the queue segment, which daemon and worker map: head page, commands, retires, runs,
+ * mailboxes, and behind them the heap.
  *
- * Layout: head page, commands, retires, runs, mailboxes, heap. It outlives the worker: plans and
- * pools in the heap are written by the daemon alone, so after a crash only the rings start over.
+ * It is two memfds. The heap outlives every worker: plans and pools in it are written by the daemon
+ * alone. What workers write is each one's own, because a worker is not over when its process is:
+ * kernels of it may still run on the GPU, take commands, write retires. They do so where nobody
+ * looks any more, and find there that they are to end. The next worker's half takes the place of
+ * the old one in the daemon's address space, so that pointers into it stay good.
  */
 #include "service/queue.h"
 
@@ -46,24 +50,64 @@ static void describe(struct attnd_queue *queue, uint64_t heap_bytes)
     head->mailboxes_offset = (uint32_t)MAILBOXES_OFFSET;
 }
 
-void attnd_queue_reset(struct attnd_queue *queue)
+/* Both rings are empty: the file is fresh. */
+static void begin(struct attnd_queue *queue)
 {
     struct attnd_queue_head *head = queue->head;
     char *base = queue->segment.address;
-    /* Slots of the worker before are sealed for the same indices. */
-    memset(base + COMMANDS_OFFSET, 0, COMMANDS_BYTES);
-    attnd_poke32(&head->command_tail, 0);
-    attnd_poke32(&head->command_head, 0);
-    attnd_poke32(&head->command_need, 0);
-    attnd_poke32(&head->retire_tail, 0);
-    attnd_poke32(&head->retire_head, 0);
-    attnd_poke32(&head->park, 0);
-    attnd_poke32(&head->state, ATTND_WORKER_STARTING);
+    describe(queue, queue->heap_bytes);
     attnd_producer_init(&queue->commands, base + COMMANDS_OFFSET, &head->command_tail,
                         &head->command_head, ATTND_QUEUE_ENTRIES);
     queue->commands.slot_bytes = sizeof(struct attnd_command);
     attnd_consumer_init(&queue->retires, base + RETIRES_OFFSET, &head->retire_tail,
                         &head->retire_head, ATTND_QUEUE_ENTRIES);
+    queue->abandoned = 0;
+}
+
+void attnd_queue_abandon(struct attnd_queue *queue)
+{
+    char *base = queue->segment.address;
+    attnd_publish32(&queue->head->park, ATTND_PARK_OVER);
+    /* Whatever comes into the ring from here on is of nobody that is known. */
+    queue->nothing[0] = queue->nothing[1] = 0;
+    attnd_consumer_init(&queue->retires, base + RETIRES_OFFSET, &queue->nothing[0],
+                        &queue->nothing[1], ATTND_QUEUE_ENTRIES);
+    queue->abandoned = 1;
+}
+
+int attnd_queue_renew(struct attnd_queue *queue, struct attnd_fault *fault)
+{
+    char *base = queue->segment.address;
+    int fd = -1;
+    int rc = attnd_shm_create_unmapped("attnd-queue", HEAP_OFFSET, &fd, fault);
+    if (rc < 0)
+        return rc;
+    /* Prepared runs and mailboxes are the daemon's and go on. */
+    if (pwrite(fd, base + RUNS_OFFSET, RUNS_BYTES + MAILBOXES_BYTES, (off_t)RUNS_OFFSET) !=
+        (ssize_t)(RUNS_BYTES + MAILBOXES_BYTES))
+        rc = attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, ENOSPC, 0);
+    else
+        rc = attnd_shm_replace(base, HEAP_OFFSET, fd, fault);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    close(queue->rings_fd);
+    queue->rings_fd = fd;
+    begin(queue);
+    return 0;
+}
+
+static int make_segment(struct attnd_queue *queue, struct attnd_fault *fault)
+{
+    int rc = attnd_shm_create_unmapped("attnd-queue", HEAP_OFFSET, &queue->rings_fd, fault);
+    if (rc == 0)
+        rc = attnd_shm_create_unmapped("attnd-heap", queue->heap_bytes, &queue->heap_fd, fault);
+    if (rc < 0)
+        return rc;
+    const int fds[] = {queue->rings_fd, queue->heap_fd};
+    const uint64_t bytes[] = {HEAP_OFFSET, queue->heap_bytes};
+    return attnd_shm_map_joined(fds, bytes, &queue->segment, fault);
 }
 
 int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **out,
@@ -72,10 +116,10 @@ int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **o
     struct attnd_queue *queue = calloc(1, sizeof(*queue));
     if (!queue)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    queue->segment.fd = -1;
-    queue->retire_fd = -1;
+    queue->segment.fd = queue->rings_fd = queue->heap_fd = queue->retire_fd = -1;
+    queue->heap_bytes = (heap_bytes + ATTND_PAGE_BYTES - 1) & ~(uint64_t)(ATTND_PAGE_BYTES - 1);
 
-    int rc = attnd_shm_create("attnd-queue", HEAP_OFFSET + heap_bytes, &queue->segment, fault);
+    int rc = make_segment(queue, fault);
     if (rc < 0)
         goto fail;
     rc = attnd_heap_reset(&queue->heap, HEAP_OFFSET, HEAP_OFFSET + heap_bytes);
@@ -96,8 +140,7 @@ int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **o
     queue->mailboxes = (struct attnd_mailbox_slot *)(void *)(base + MAILBOXES_OFFSET);
     for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++)
         queue->mailboxes[i].memory = ATTND_NONE;
-    describe(queue, heap_bytes);
-    attnd_queue_reset(queue);
+    begin(queue);
     *out = queue;
     return 0;
 
@@ -110,8 +153,10 @@ void attnd_queue_free(struct attnd_queue *queue)
 {
     if (!queue)
         return;
-    if (queue->retire_fd >= 0)
-        close(queue->retire_fd);
+    const int fds[] = {queue->rings_fd, queue->heap_fd, queue->retire_fd};
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
     attnd_heap_destroy(&queue->heap);
     attnd_shm_unmap(&queue->segment);
     free(queue);

@@ -18,7 +18,11 @@
 #define ATTND_QUEUE_ENTRIES (ATTND_QUEUE_RUNS + ATTND_QUEUE_NOTES)
 
 struct attnd_queue {
-    struct attnd_shm segment;
+    struct attnd_shm segment; /* both of: */
+    int rings_fd, heap_fd;    /* everything before the heap, a file for each worker; the heap */
+    uint64_t heap_bytes;
+    int abandoned;       /* between abandon() and renew() */
+    uint32_t nothing[2]; /* tail and head of no ring, meanwhile */
     struct attnd_queue_head *head;
     struct attnd_run *runs;               /* [ATTND_QUEUE_RUNS + ATTND_QUEUE_PREPARED] */
     struct attnd_mailbox_slot *mailboxes; /* [ATTND_MAILBOXES_MAX] */
@@ -40,9 +44,15 @@ int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **o
 /** attnd_queue_free() - unmaps the segment: pools and plans in it are gone. NULL is fine. */
 void attnd_queue_free(struct attnd_queue *queue);
 
-/** attnd_queue_reset() - rings empty, nobody parked, state STARTING. Only while no worker lives;
- * the heap stays as it is. */
-void attnd_queue_reset(struct attnd_queue *queue);
+/** attnd_queue_abandon() - the worker's process is gone. What is left of it, kernels perhaps, is
+ * told to end, and nothing that it still writes is looked at. No command may be pushed before
+ * attnd_queue_renew(). */
+void attnd_queue_abandon(struct attnd_queue *queue);
+
+/** attnd_queue_renew() - empty rings for the next worker, in a file of its own; prepared runs,
+ * mailboxes and heap are as they were. A watch of the word retire_tail has to be made anew.
+ * Return: 0; -ATTND_E_SYSTEM, and it is still abandoned. */
+int attnd_queue_renew(struct attnd_queue *queue, struct attnd_fault *fault);
 
 /** attnd_queue_push() - seal and publish a command, without a wake-up.
  * Return: 0; -ATTND_E_FULL or -ATTND_E_PROTOCOL: the worker broke the ring. */

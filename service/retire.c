@@ -105,6 +105,6 @@ void attnd_retire_lost(struct attnd_scheduler *scheduler)
     attnd_stream_lost(scheduler->stream);
     scheduler->queue_broken = 0;
     scheduler->commands_pushed = 0;
-    attnd_queue_reset(scheduler->queue);
+    attnd_queue_abandon(scheduler->queue);
     attnd_sched_flush(scheduler);
 }

@@ -281,6 +281,10 @@ void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns);
 /** attnd_data_free() - last: the loop and every session are gone. NULL pointers are fine. */
 void attnd_data_free(struct attnd_service *service);
 
+/** attnd_data_watch_retires() - the loop is woken by the worker's answers; anew for each worker.
+ * Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_data_watch_retires(struct attnd_service *service, struct attnd_fault *fault);
+
 /** attnd_data_sweep()/asleep() - struct attnd_loop_hooks, context is the service. */
 int attnd_data_sweep(void *service);
 void attnd_data_asleep(void *service, int asleep);

@@ -3,8 +3,8 @@
  *
  * Everything the daemon opens is close-on-exec, so the child gets what is moved to fixed numbers
  * here and nothing more: no client socket, no memory of sessions it has not been sent. Sources are
- * first duplicated above the fixed numbers, because one of them could itself be 3, 4 or 5. Signals:
- * the daemon blocks those it reads from a signalfd, and the mask would be inherited.
+ * first duplicated above the fixed numbers, because one of them could itself be such a number.
+ * Signals: the daemon blocks those it reads from a signalfd, and the mask would be inherited.
  */
 #include "service/spawn.h"
 
@@ -48,7 +48,7 @@ static const char *worker_path(const struct attnd_options *options, char *path, 
 }
 
 struct inherited {
-    int from[3], to[3];
+    int from[4], to[4];
     int count;
 };
 
@@ -130,7 +130,8 @@ int attnd_spawn_worker(const struct attnd_options *options, const struct attnd_q
     int rc = 0;
     if (fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ||
         inherit(&fds, pair[1], ATTND_WORKER_FD_CONTROL) ||
-        inherit(&fds, queue->segment.fd, ATTND_WORKER_FD_QUEUE) ||
+        inherit(&fds, queue->rings_fd, ATTND_WORKER_FD_QUEUE) ||
+        inherit(&fds, queue->heap_fd, ATTND_WORKER_FD_HEAP) ||
         (queue->retire_fd >= 0 && inherit(&fds, queue->retire_fd, ATTND_WORKER_FD_RETIRE)))
         rc = errno;
     if (!rc)

@@ -1,11 +1,12 @@
 /*
  * supervise.c - the worker may die; the service goes on.
  *
- * A worker is one process on the queue segment. When it ends, however it ends, the scheduler
- * answers what it had, every mapping is due again, and the next one is started at once: nothing of
- * the KV was its own. Five deaths in ten seconds are taken for a worker that cannot live; from then
- * on there is a growing pause, and operations wait. The pidfd tells of the death; the end of file
- * on the socket only that it is coming, so that one is killed to be sure.
+ * A worker is one process on the queue segment. When it ends, however it ends, what it wrote there
+ * is left to it, the scheduler answers what it had, every mapping is due again, and the next one is
+ * started at once: nothing of the KV was its own. Five deaths in ten seconds are taken for a worker
+ * that cannot live; from then on there is a growing pause, and operations wait. The pidfd tells of
+ * the death; the end of file on the socket only that it is coming, so that one is killed to be
+ * sure.
  */
 #include "service/supervise.h"
 
@@ -168,10 +169,20 @@ static int watch(struct attnd_supervisor *supervisor)
                : -ATTND_E_NO_MEMORY;
 }
 
+static int renew_queue(struct attnd_service *service, struct attnd_fault *fault)
+{
+    /* First, so that it is tried again if the other fails; the wait itself begins later. */
+    int rc = attnd_data_watch_retires(service, fault);
+    return rc < 0 ? rc : attnd_queue_renew(service->queue, fault);
+}
+
 static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
 {
     struct attnd_service *service = supervisor->service;
-    int rc = attnd_spawn_worker(&service->options, service->queue, &supervisor->process, fault);
+    int rc = service->queue->abandoned ? renew_queue(service, fault) : 0;
+    if (rc < 0)
+        return rc;
+    rc = attnd_spawn_worker(&service->options, service->queue, &supervisor->process, fault);
     if (rc < 0)
         return rc;
     service->options.inject = NULL; /* the next one is to live */
@@ -259,7 +270,7 @@ static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns)
 {
     struct attnd_queue_head *head = supervisor->service->queue->head;
     const struct attnd_worker_message message = {.kind = ATTND_WORKER_PARK};
-    attnd_publish32(&head->park, 1);
+    attnd_publish32(&head->park, ATTND_PARK_ASKED);
     /* If it cannot be sent, the end of file that follows parks the worker as well. */
     (void)attnd_fdpass_send(supervisor->process.control, &message, sizeof(message), NULL, 0);
     while (attnd_observe32(&head->state) != ATTND_WORKER_PARKED && attnd_clock_ns() < deadline_ns) {

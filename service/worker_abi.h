@@ -44,7 +44,8 @@ ATTND_ASSERT_SIZE(attnd_worker_message, 112);
 
 /* Descriptors the worker inherits. */
 #define ATTND_WORKER_FD_CONTROL 3
-#define ATTND_WORKER_FD_QUEUE 4
-#define ATTND_WORKER_FD_RETIRE 5 /* eventfd, only where the daemon cannot sleep on futex words */
+#define ATTND_WORKER_FD_QUEUE 4  /* of the queue segment everything before the heap: its own */
+#define ATTND_WORKER_FD_HEAP 5   /* and the heap, which is behind it */
+#define ATTND_WORKER_FD_RETIRE 6 /* eventfd, only where the daemon cannot sleep on futex words */
 
 #endif

@@ -79,8 +79,10 @@ static void release_lost(struct attnd_cpu_mail *mail, uint32_t index)
 {
     const struct attnd_mailbox *box = mail->mailboxes[index].box;
     for (uint32_t lane = 0; lane < ATTND_LANES_MAX; lane++)
-        if (attnd_bell_taken(attnd_observe32(&box->bell[lane])))
+        if (attnd_bell_taken(attnd_observe32(&box->bell[lane]))) {
+            attnd_poke64(&mail->slots[index].runs, attnd_peek64(&mail->slots[index].runs) + 1);
             attnd_cpu_mail_answer(mail, index, lane, ATTND_E_WORKER_RESTARTED);
+        }
 }
 
 /* Return: 0, or why the mailbox cannot be watched. */

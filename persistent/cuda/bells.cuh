@@ -102,7 +102,7 @@ __device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident
     *code = run->code;
     if (run->code || !run->items)
         return verdict_refuse;
-    if (run->items > bell_items_max) {
+    if (run->items > ATTND_BELL_ITEMS_MAX) {
         *code = ATTND_E_UNSUPPORTED;
         return verdict_refuse;
     }
@@ -222,7 +222,7 @@ __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resi
     for (uint32_t i = threadIdx.x % 32; i < dispatch->prepared_count; i += 32) {
         Prepared *prepared = &dispatch->prepared[i];
         ActiveRun *run = &dispatch->settings.runs[ring_positions + i];
-        if (!prepared->state || prepared->mailbox != index || run->body.session != session)
+        if (!prepared->state || prepared->mailbox != index || run->brought.body.session != session)
             continue;
         run->answer = &mailbox->bell[prepared->lane];
         prepared->state |= prepared_owned;
@@ -269,21 +269,39 @@ __device__ __forceinline__ void unwatch_mailbox(Dispatch *dispatch, Resident *re
 
 /* Before the first look. Lanes of a new mailbox are at rest. In one that another worker watched, a
  * bell that is taken is one whose run that worker took with it: its stream waits, and is told. The
- * whole warp. */
-__device__ __forceinline__ void greet_mailbox(attnd_mailbox *mailbox, bool fresh)
+ * whole warp. Return: bit l: lane l was told. */
+__device__ __forceinline__ uint64_t greet_mailbox(attnd_mailbox *mailbox, bool fresh)
 {
-    for (uint32_t bell = threadIdx.x % 32; bell < ATTND_LANES_MAX; bell += 32) {
+    uint64_t told = 0;
+#pragma unroll
+    for (uint32_t base = 0; base < ATTND_LANES_MAX; base += 32) {
+        const uint32_t bell = base + threadIdx.x % 32;
+        const bool lost = !fresh && bell_taken(observe_sys(&mailbox->bell[bell]));
         if (fresh) {
             store_relaxed_sys(&mailbox->error[bell], 0);
             store_relaxed_sys(&mailbox->bell[bell], 1);
-        } else if (bell_taken(observe_sys(&mailbox->bell[bell]))) {
+        } else if (lost) {
             if (!observe_sys(&mailbox->error[bell]))
                 store_relaxed_sys(&mailbox->error[bell], ATTND_E_WORKER_RESTARTED);
             publish_sys(&mailbox->bell[bell], 1 + ATTND_E_WORKER_RESTARTED);
         }
+        told |= uint64_t(__ballot_sync(0xffffffffu, lost)) << base;
     }
     fence_sys(); /* before the command's answer */
-    __syncwarp();
+    return told;
+}
+
+/* Rings that were answered without a run: behind list_mailbox(), which reads the sums. One thread.
+ */
+__device__ __forceinline__ void count_lost(Dispatch *dispatch, uint32_t index, uint64_t lanes)
+{
+    MailboxSums *sums = &dispatch->sums[index];
+    if (!lanes)
+        return;
+    atomicExch(&sums->error, ATTND_E_WORKER_RESTARTED);
+    atomicExch(&sums->error_lane, 63 - __clzll(int64_t(lanes)));
+    atomicAdd(&sums->errors, __popcll(lanes));
+    atomicAdd(&sums->runs, static_cast<unsigned long long>(__popcll(lanes)));
 }
 
 /* ---- who looks --------------------------------------------------------------------------------

@@ -69,6 +69,17 @@ struct Memory {
     uint32_t zero;
 };
 
+/* What the daemon brought of a prepared run. Workers do not read it, so it may change while the run
+ * that was made of it is in flight. */
+struct Brought {
+    attnd_run body;
+    attnd_heap_plane k, v; /* of the run's layer */
+    uint32_t page_size, pages;
+    uint64_t set_version; /* of the plan */
+    uint32_t advance_version;
+    uint32_t zero;
+};
+
 /* A run as the workers see it: everything resolved to pointers once, by the dispatcher. It does not
  * change while the run is in flight. */
 struct alignas(128) ActiveRun {
@@ -98,7 +109,7 @@ struct alignas(128) ActiveRun {
 
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
-    attnd_run body;                      /* prepared runs: resolved again when the plan is set */
+    Brought brought;                     /* prepared runs: resolved again when the plan is set */
     uint64_t set_version;                /* of the plan, when that was done last */
 };
 
@@ -141,7 +152,8 @@ constexpr uint64_t mirrored_bytes = sizeof(attnd_plan_head);
 
 /* What changes while a run is in flight, one a position. All zero when the position is free. */
 struct alignas(128) Live {
-    uint32_t next_item, cancelled;
+    uint32_t next_item;
+    uint32_t cancelled; /* ATTND_E_* that items fail with which were not begun; 0: none */
     /* Items that are done, and in the upper half the time they took, in units of 32 ns: one arrival
      * brings both. */
     unsigned long long done;
@@ -154,8 +166,8 @@ constexpr uint32_t busy_unit_ns = 32;
 
 /* While a rung run is in flight its lane's bell counts: it begins this far below 1 for each item,
  * each item that is done adds as much, and the first that fails adds its code. */
-constexpr uint32_t bell_item = 64;
-constexpr uint32_t bell_items_max = (0u - ATTND_BELL_TAKEN) / bell_item;
+constexpr uint32_t bell_item = ATTND_BELL_ITEM;
+static_assert(1u - ATTND_BELL_ITEMS_MAX * bell_item > ATTND_BELL_TAKEN, "it reads as taken");
 #define X(name, number, sentence) &&number < bell_item
 static_assert(true ATTND_ERRORS(X), "a failure does not look like an item");
 #undef X

@@ -37,10 +37,11 @@ constexpr uint32_t direct_max = 32;
 /* A command that is answered when certain runs have ended. */
 struct Pending {
     uint32_t kind, run, tag;
-    uint32_t plan;  /* HOLD */
+    uint32_t plan;  /* HOLD; PREPARED: of a body that is to be resolved then; else ATTND_NONE */
     uint32_t round; /* MAILBOX: when the watching began to look elsewhere */
+    uint32_t held;  /* PREPARED: a HOLD of the plan came after it */
 };
-constexpr uint32_t pending_max = 64;
+constexpr uint32_t pending_max = 512; /* the daemon has no more of them out */
 
 /* Of the runs that a mailbox rang: struct attnd_mailbox_slot. */
 struct MailboxSums {
@@ -54,6 +55,7 @@ struct Dispatch {
     uint32_t mailboxes_offset;
     uint32_t lock;
     uint32_t closing;                   /* nothing is published any more */
+    uint32_t over;                      /* ATTND_PARK_OVER: nobody waits for what was begun */
     uint32_t ended;                     /* and every command that was taken is answered */
     uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
     uint32_t published, ready, retired; /* positions, free-running */

@@ -1,10 +1,15 @@
 /*
  * notes.cuh - commands that are no runs: about mailboxes, prepared runs and plans.
  *
- * Most are a word to write and are answered on the spot. Three may find runs in flight (a mailbox
- * that is let go, a run that is replaced, a plan that is held). Their answers are kept in a list
- * until those have ended and do not hold up the commands behind them; only a run that is to be
- * resolved anew waits for its turn in the ring, because constants and counters are in use.
+ * Most are a word to write and are answered on the spot. Three may find runs in flight: a mailbox
+ * that is let go, a run that is replaced, a plan that is held. They are kept in a list until those
+ * have ended and do not hold up the commands behind them, which may be anybody's.
+ *
+ * A prepared run that is brought while others of its plan are in flight waits there too, because
+ * constants and counters are in use that it shares: a lane's prepared runs are one block of
+ * scratch. What comes behind it and is about the same plan finds it in the list: a SHOW tells it
+ * the new lengths, a HOLD is answered after it, and whoever replaces it or lets its mailbox go
+ * leaves nothing of it to be resolved.
  */
 #ifndef ATTND_PERSISTENT_CUDA_NOTES_CUH
 #define ATTND_PERSISTENT_CUDA_NOTES_CUH
@@ -21,7 +26,8 @@ struct Commander {
     Resident *resident;
     const attnd_command *ring;
     uint32_t entries, head;
-    uint32_t ring_runs; /* runs published from the ring: their slots take turns */
+    uint32_t ring_runs;    /* runs published from the ring: their slots take turns */
+    uint32_t pending_next; /* where the list is looked at next */
 };
 
 enum Taken { taken, taken_later, taken_leave };
@@ -77,42 +83,6 @@ __device__ __forceinline__ bool in_flight(const Dispatch *dispatch, uint32_t mai
     return __any_sync(0xffffffffu, found);
 }
 
-/* Answers those of the list whose runs have ended. */
-__device__ __forceinline__ void settle_pending(Commander *self)
-{
-    Dispatch *dispatch = self->dispatch;
-    for (uint32_t i = 0; i < dispatch->pending_count;) {
-        const Pending pending = dispatch->pending[i];
-        bool mailbox = pending.kind == ATTND_COMMAND_MAILBOX;
-        /* The other warp may look at the mailbox until it has begun a new round twice. */
-        bool waits = mailbox && observe_cta(&dispatch->bell_rounds) - pending.round < 2;
-        waits =
-            waits || in_flight(dispatch, mailbox ? pending.run : ATTND_NONE, pending.plan,
-                               pending.kind == ATTND_COMMAND_PREPARED ? pending.run : ATTND_NONE);
-        if (waits) {
-            i++;
-            continue;
-        }
-        attnd_command command;
-        command.kind = pending.kind;
-        command.run = pending.run;
-        command.tag = pending.tag;
-        answer_command(dispatch, command, 0);
-        if (threadIdx.x % 32 == 0)
-            dispatch->pending[i] = dispatch->pending[--dispatch->pending_count];
-        __syncwarp();
-    }
-}
-
-__device__ __forceinline__ void add_pending(Dispatch *dispatch, const attnd_command &command,
-                                            uint32_t plan)
-{
-    if (threadIdx.x % 32 == 0)
-        dispatch->pending[dispatch->pending_count++] = {command.kind, command.run, command.tag,
-                                                        plan, observe_cta(&dispatch->bell_rounds)};
-    __syncwarp();
-}
-
 __device__ __forceinline__ PlanVersion plan_version(const attnd_command &command)
 {
     return {command.set_version, command.advance_version};
@@ -122,6 +92,12 @@ __device__ __forceinline__ RunSource run_source(const attnd_command &command)
 {
     return {&command.body,     command.k,     command.v,
             command.page_size, command.pages, plan_version(command)};
+}
+
+__device__ __forceinline__ RunSource run_source(const Brought &brought)
+{
+    return {&brought.body,     brought.k,     brought.v,
+            brought.page_size, brought.pages, {brought.set_version, brought.advance_version}};
 }
 
 /* Where a prepared run's answer goes; NULL: its mailbox is not watched yet. */
@@ -193,51 +169,147 @@ __device__ __forceinline__ bool plan_changing(Commander *self, uint32_t key, uin
     return __any_sync(0xffffffffu, held);
 }
 
-/* PREPARED: first no bell begins a run of the plan, then those in flight end, because a lane's
- * prepared runs share the counters that are made zero here; then the new body is there. */
+/* ---- the list ---- */
+
+/* Does a prepared run of the plan wait to be resolved? The whole warp. */
+__device__ __forceinline__ bool brought_waits(const Dispatch *dispatch, uint32_t key)
+{
+    bool found = false;
+    for (uint32_t i = threadIdx.x % 32; i < dispatch->pending_count; i += 32) {
+        const Pending &pending = dispatch->pending[i];
+        found |= pending.kind == ATTND_COMMAND_PREPARED && pending.plan == key;
+    }
+    return __any_sync(0xffffffffu, found);
+}
+
+/* What waits of slot @run of the run table, or for mailbox @mailbox, is not to be resolved any
+ * more; it is answered all the same. ATTND_NONE: not asked. The whole warp. */
+__device__ __forceinline__ void forget_brought(Dispatch *dispatch, uint32_t run, uint32_t mailbox)
+{
+    for (uint32_t i = threadIdx.x % 32; i < dispatch->pending_count; i += 32) {
+        Pending *pending = &dispatch->pending[i];
+        if (pending->kind != ATTND_COMMAND_PREPARED || pending->plan == ATTND_NONE)
+            continue;
+        const uint32_t slot = ring_positions + pending->run - dispatch->transient;
+        if (pending->run == run || dispatch->settings.runs[slot].brought.body.mailbox == mailbox)
+            pending->plan = ATTND_NONE;
+    }
+    __syncwarp();
+}
+
+__device__ __forceinline__ void add_pending(Dispatch *dispatch, const Pending &pending)
+{
+    if (threadIdx.x % 32 == 0)
+        dispatch->pending[dispatch->pending_count++] = pending;
+    __syncwarp();
+}
+
+/* @plan: ATTND_NONE: not asked. */
+__device__ __forceinline__ Pending pending_of(const Dispatch *dispatch,
+                                              const attnd_command &command, uint32_t plan)
+{
+    return {command.kind, command.run, command.tag, plan, observe_cta(&dispatch->bell_rounds), 0};
+}
+
+__device__ __forceinline__ bool pending_waits(const Dispatch *dispatch, const Pending &pending)
+{
+    const bool mailbox = pending.kind == ATTND_COMMAND_MAILBOX;
+    /* The other warp may look at the mailbox until it has begun a new round twice. */
+    if (mailbox && observe_cta(&dispatch->bell_rounds) - pending.round < 2)
+        return true;
+    /* The daemon writes to the plan when its HOLD is answered, and resolving reads it. */
+    if (pending.kind == ATTND_COMMAND_HOLD && brought_waits(dispatch, pending.plan))
+        return true;
+    return in_flight(dispatch, mailbox ? pending.run : ATTND_NONE, pending.plan,
+                     pending.kind == ATTND_COMMAND_PREPARED ? pending.run : ATTND_NONE);
+}
+
+/* A prepared run of whose plan nothing is in flight any more; it is in the list no longer. Return:
+ * the code of its answer. */
+__device__ __forceinline__ int32_t settle_brought(Commander *self, const Pending &pending)
+{
+    Dispatch *dispatch = self->dispatch;
+    const uint32_t index = pending.run - dispatch->transient;
+    const Brought &brought = dispatch->settings.runs[ring_positions + index].brought;
+    const bool more = brought_waits(dispatch, pending.plan);
+    Prepared value;
+    const uint32_t code = settle_prepared(self, index, run_source(brought), &value);
+    value.state |= uint8_t((pending.held ? prepared_held : 0) | (more ? prepared_changing : 0));
+    put_prepared(self, index, value);
+    plan_changing(self, pending.plan, more);
+    /* Good, but not by the kernels that are here. */
+    if (!code && !(dispatch->settings.resident >> value.variant & 1) && threadIdx.x % 32 == 0)
+        publish_cta(&dispatch->wanted, value.variant + 1u);
+    return brought.body.code ? 0 : -int32_t(code); /* the daemon knows its own */
+}
+
+/* Answers those of the list whose runs have ended. A few at a time: each is a look at all runs in
+ * flight, and commands wait meanwhile. */
+__device__ __forceinline__ void settle_pending(Commander *self)
+{
+    Dispatch *dispatch = self->dispatch;
+    for (uint32_t looks = 4; looks && dispatch->pending_count; looks--) {
+        if (self->pending_next >= dispatch->pending_count)
+            self->pending_next = 0;
+        const Pending pending = dispatch->pending[self->pending_next];
+        if (pending_waits(dispatch, pending)) {
+            self->pending_next++;
+            continue;
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            dispatch->pending[self->pending_next] = dispatch->pending[--dispatch->pending_count];
+        __syncwarp();
+        int32_t code = 0;
+        if (pending.kind == ATTND_COMMAND_PREPARED && pending.plan != ATTND_NONE)
+            code = settle_brought(self, pending);
+        attnd_command command;
+        command.kind = pending.kind;
+        command.run = pending.run;
+        command.tag = pending.tag;
+        answer_command(dispatch, command, code);
+    }
+}
+
+/* ---- the commands ---- */
+
+/* PREPARED: no bell begins a run of the plan until the new body is there. */
 __device__ __forceinline__ Taken take_prepared(Commander *self)
 {
     Dispatch *dispatch = self->dispatch;
     const attnd_command &command = dispatch->command;
-    const uint32_t index = command.run - dispatch->transient;
+    const uint32_t index = command.run - dispatch->transient, lane = threadIdx.x % 32;
     if (command.run < dispatch->transient || index >= dispatch->prepared_count) {
         answer_taken(self, -ATTND_E_UNKNOWN);
         return taken;
     }
-    Prepared value = {};
     const uint32_t key = plan_key(command.body.plan_offset_bytes);
+    forget_brought(dispatch, command.run, ATTND_NONE);
     if (!command.body.kind || dispatch->prepared[index].plan != key)
-        put_prepared(self, index, value);
+        put_prepared(self, index, Prepared{});
     if (!command.body.kind) {
-        add_pending(dispatch, command, ATTND_NONE);
+        add_pending(dispatch, pending_of(dispatch, command, ATTND_NONE));
         return taken;
     }
-    const bool held = plan_changing(self, key, 1);
-    if (in_flight(dispatch, ATTND_NONE, key, command.run))
-        return taken_later; /* constants and counters are in use, for a run's time */
-    ActiveRun *active = &self->dispatch->settings.runs[ring_positions + index];
-    const uint32_t lane = threadIdx.x % 32;
-    if (lane < sizeof(attnd_run) / 16) /* for when the plan is set anew, whatever comes of it now */
-        reinterpret_cast<uint4 *>(&active->body)[lane] =
+    Brought *brought = &dispatch->settings.runs[ring_positions + index].brought;
+    if (lane < sizeof(attnd_run) / 16)
+        reinterpret_cast<uint4 *>(&brought->body)[lane] =
             reinterpret_cast<const uint4 *>(&command.body)[lane];
     if (lane == 0) {
-        active->k_plane = command.k;
-        active->v_plane = command.v;
-        active->page_size = command.page_size;
-        active->pages = command.pages;
+        brought->k = command.k;
+        brought->v = command.v;
+        brought->page_size = command.page_size;
+        brought->pages = command.pages;
+        brought->set_version = command.set_version;
+        brought->advance_version = command.advance_version;
     }
     __syncwarp();
-    const RunSource source = run_source(command);
-    uint32_t code = settle_prepared(self, index, source, &value);
-    if (!code && !(self->dispatch->settings.resident >> value.variant & 1)) {
-        if (lane == 0)
-            publish_sys(&self->dispatch->settings.host->wanted, value.variant + 1u);
-        return taken_leave; /* and again from the start, beside the right kernel */
-    }
-    value.state |= uint8_t(held ? prepared_held : 0);
-    put_prepared(self, index, value);
-    plan_changing(self, key, 0);
-    answer_taken(self, command.body.code ? 0 : -int32_t(code)); /* the daemon knows its own */
+    Pending pending = pending_of(dispatch, command, key);
+    pending.held = plan_changing(self, key, 1);
+    if (pending_waits(dispatch, pending))
+        add_pending(dispatch, pending);
+    else /* at once: behind it may come the mailbox in which it has been rung */
+        answer_taken(self, settle_brought(self, pending));
     return taken;
 }
 
@@ -253,7 +325,10 @@ __device__ __forceinline__ void take_hold(Commander *self)
             self->resident->prepared[i] = dispatch->prepared[i];
         }
     dispatch_unlock(dispatch);
-    add_pending(dispatch, dispatch->command, key);
+    for (uint32_t i = threadIdx.x % 32; i < dispatch->pending_count; i += 32)
+        dispatch->pending[i].held |= dispatch->pending[i].plan == key;
+    __syncwarp();
+    add_pending(dispatch, pending_of(dispatch, dispatch->command, key));
 }
 
 /* Does a prepared run of the plan have to be resolved anew, because the plan was set? One that was
@@ -266,6 +341,26 @@ __device__ __forceinline__ bool stale(const Dispatch *dispatch, uint32_t key, ui
     const Prepared &prepared = dispatch->prepared[index];
     return prepared.state && prepared.plan == key &&
            dispatch->settings.runs[ring_positions + index].set_version != set_version;
+}
+
+/* Prepared runs of the plan that wait to be resolved are told what the SHOW in hand says, which was
+ * sent after them. The whole warp. */
+__device__ __forceinline__ void show_brought(Dispatch *dispatch, uint32_t key)
+{
+    const attnd_command &command = dispatch->command;
+    for (uint32_t i = threadIdx.x % 32; i < dispatch->pending_count; i += 32) {
+        Pending *pending = &dispatch->pending[i];
+        if (pending->kind != ATTND_COMMAND_PREPARED || pending->plan != key)
+            continue;
+        const uint32_t slot = ring_positions + pending->run - dispatch->transient;
+        Brought *brought = &dispatch->settings.runs[slot].brought;
+        brought->body.items = command.body.items;
+        brought->body.generation = command.body.generation;
+        brought->set_version = command.set_version;
+        brought->advance_version = command.advance_version;
+        pending->held = 0;
+    }
+    __syncwarp();
 }
 
 /* SHOW: the plan's new face is mirrored, then all its prepared runs turn to it. After an advance
@@ -293,20 +388,23 @@ __device__ __forceinline__ Taken take_show(Commander *self)
         for (uint32_t left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
             const uint32_t index = base + __ffs(left) - 1;
             ActiveRun *active = &dispatch->settings.runs[ring_positions + index];
-            const RunSource source = {&active->body,     active->k_plane, active->v_plane,
-                                      active->page_size, active->pages,   plan_version(command)};
+            RunSource source = run_source(active->brought);
+            source.version = plan_version(command);
             Prepared value;
             settle_prepared(self, index, source, &value);
             value.state |= prepared_held; /* until all are */
             put_prepared(self, index, value);
         }
     }
+    show_brought(dispatch, key);
+    const uint32_t over =
+        brought_waits(dispatch, key) ? prepared_held : prepared_held | prepared_changing;
     dispatch_lock(dispatch);
     for (uint32_t i = lane; i < count; i += 32)
         if (dispatch->prepared[i].state && dispatch->prepared[i].plan == key) {
             dispatch->prepared[i].items = command.body.items;
             dispatch->prepared[i].generation = uint8_t(command.body.generation);
-            dispatch->prepared[i].state &= uint8_t(~(prepared_held | prepared_changing));
+            dispatch->prepared[i].state &= uint8_t(~over);
             resident->prepared[i] = dispatch->prepared[i];
         }
     fence_gpu(); /* the mirrored plan */
@@ -325,12 +423,14 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
         answer_taken(self, -ATTND_E_RANGE);
         return;
     }
-    if (dispatch->mailboxes[command.run])
-        unwatch_mailbox(dispatch, resident, command.run);
     const attnd_mailbox_slot *slot = mailbox_slot(dispatch, command.run);
     uint32_t memory = load_host4(&slot->memory);
+    if (dispatch->mailboxes[command.run] || memory == ATTND_NONE) {
+        forget_brought(dispatch, ATTND_NONE, command.run);
+        unwatch_mailbox(dispatch, resident, command.run);
+    }
     if (memory == ATTND_NONE) {
-        add_pending(dispatch, command, ATTND_NONE);
+        add_pending(dispatch, pending_of(dispatch, command, ATTND_NONE));
         return;
     }
     const attnd_place place = {memory, 0, load_host8(&slot->offset_bytes)};
@@ -342,9 +442,11 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
         answer_taken(self, -ATTND_E_UNKNOWN);
         return;
     }
-    greet_mailbox(mailbox, load_host4(&slot->fresh) != 0);
+    const uint64_t lost = greet_mailbox(mailbox, load_host4(&slot->fresh) != 0);
     watch_mailbox(dispatch, resident, command.run, mailbox,
                   dispatch->settings.memories[memory].host, load_host4(&slot->session));
+    if (threadIdx.x % 32 == 0)
+        count_lost(dispatch, command.run, lost);
     answer_taken(self, 0);
 }
 

@@ -10,8 +10,6 @@
 namespace attnd
 {
 
-static_assert(ATTND_BELL_ITEMS_MAX <= bell_items_max, "a bell can count what is prepared");
-
 Variant variant_64_fp16();
 Variant variant_64_bf16();
 Variant variant_128_fp16();

@@ -234,14 +234,17 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
     __syncwarp();
 }
 
-/* The daemon's word for a run, behind the bus, to the word its workers see. */
+/* The daemon's word for a run, behind the bus, to the word its workers see: what items that were
+ * not begun fail with. */
 __device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resident,
                                              const attnd_run *runs)
 {
+    const uint32_t over = observe_cta(&dispatch->over);
     for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
         const Position *position = &dispatch->positions[p];
-        if (observe_cta(&position->active) && observe_sys(&runs[position->run].cancel))
-            publish_gpu(&resident->live[p].cancelled, 1);
+        if (observe_cta(&position->active) && (over || observe_sys(&runs[position->run].cancel)))
+            publish_gpu(&resident->live[p].cancelled,
+                        over ? ATTND_E_WORKER_RESTARTED : ATTND_E_CANCELLED);
     }
     __syncwarp();
 }

@@ -104,6 +104,9 @@ __device__ __forceinline__ void run_fail(const Item &item, uint32_t code)
     atomicAdd_system(answer, code);
 }
 
+/* An item that took longer may have outlived its worker: none is started in less. */
+constexpr uint64_t outlived_ns = 20000000;
+
 /* A turn that every warp has left: counts its item, and the last item of a run ends it. One lane.
  * What the consumers stored is covered: they left by an arrival that releases to the CTA, this lane
  * saw it, and releases in turn.
@@ -121,9 +124,12 @@ template <int D> __device__ __forceinline__ void turn_settle(Resident *resident,
     const uint64_t end_ns = clock_ns(), busy = (end_ns - turn->begin_ns) / busy_unit_ns;
     if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
         return;
-    if (item.failed)
+    /* Its process is dead, and it took so long that another worker may have answered for it. */
+    const bool late = end_ns - turn->begin_ns > outlived_ns &&
+                      peek_gpu(&live->cancelled) == ATTND_E_WORKER_RESTARTED;
+    if (item.failed && !late)
         run_fail(item, item.failed);
-    if (item.run->answer)
+    if (item.run->answer && !late)
         add_sys(item.run->answer, bell_item);
     const unsigned long long before = arrive_gpu(&live->done, busy << 32 | 1);
     if (uint32_t(before) + 1 != turn->items)
@@ -193,10 +199,11 @@ __device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry
 
 /* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy_used] then,
  * with the generation's lengths. A worker that has nothing in hand takes a ticket at once, while
- * the copy is on its way; one that has looks first whether it should. @cancelled: the run is. */
+ * the copy is on its way; one that has looks first whether it should. @cancelled: if the run
+ * is, what its items fail with; else 0. */
 template <int D>
 __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Entry *entry,
-                                              bool *cancelled)
+                                              uint32_t *cancelled)
 {
     Resident *resident = taker->resident;
     const uint32_t lane = threadIdx.x % 32;
@@ -289,7 +296,7 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
         if (lane == 0)
             resident->doing[taker->worker] = state_idle;
         Entry entry;
-        bool cancelled = false;
+        uint32_t cancelled = 0;
         const uint32_t index = take_item<D>(taker, number, &entry, &cancelled);
         Path path = path_leave;
         if (index != nothing) {
@@ -300,7 +307,7 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
                 turn->items = entry.items;
                 turn->item.run = copy;
                 turn->item.maps = &taker->turns->settings.runs[entry.slot];
-                turn->item.failed = 0;
+                turn->item.failed = cancelled;
                 turn->item.live = &resident->live[taker->cursor % ring_positions];
             }
             __syncwarp();

@@ -85,6 +85,13 @@ void stage_start(struct stage *stage)
     CHECK_EQUAL(attnd_sched_resume(service->scheduler, STAGE_SCRATCH_BYTES), 0);
 }
 
+void stage_lose_worker(struct stage *stage)
+{
+    struct attnd_fault fault = {0};
+    attnd_retire_lost(stage->service.scheduler);
+    CHECK_EQUAL(attnd_queue_renew(stage->service.queue, &fault), 0);
+}
+
 void stage_stop(struct stage *stage)
 {
     struct attnd_service *service = &stage->service;

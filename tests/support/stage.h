@@ -38,6 +38,9 @@ struct stage_client {
 void stage_start(struct stage *stage);
 void stage_stop(struct stage *stage);
 
+/** stage_lose_worker() - it is dead, and there is a place for the next one. */
+void stage_lose_worker(struct stage *stage);
+
 /** stage_connect() - a session with 64 KiB of arena, attached to the pool, holding all its pages
  * that nobody holds. */
 void stage_connect(struct stage *stage, struct stage_client *client, uint32_t ring_entries,

@@ -20,7 +20,7 @@ static int rig_peer; /* the other end of the client's socket */
 /* A worker that watches mailboxes, told of everything from the beginning. */
 static inline void rig_new_worker(void)
 {
-    attnd_retire_lost(stage.service.scheduler);
+    stage_lose_worker(&stage);
     stage.service.queue->info.mailbox_kind = ATTND_KIND_HOST;
     attnd_worker_port_init(&stage.worker, stage.service.queue->head, -1);
     stage_memory_mapped(&stage);

@@ -324,6 +324,8 @@ static void a_mailbox_that_is_not_fresh_has_no_wait_left_open(void **state)
     attnd_poke32(&scene.box->bell[0], 0);
     ring(scene.box, 1, RIG_RUNS + 1);
     attnd_poke32(&scene.box->bell[2], 1 + ATTND_E_RANGE);
+    const struct attnd_mailbox_slot *slot = &scene.rig.mailboxes[MAILBOX];
+    const uint64_t rings = attnd_peek64(&slot->runs);
     sleep_us(2000); /* nobody looks */
     assert_int_equal(attnd_observe32(&scene.box->bell[1]), ATTND_BELL_RUNG + RIG_RUNS + 1);
     assert_int_equal(tell_mailbox(&scene, scene.memory.index, 0), 0);
@@ -332,6 +334,10 @@ static void a_mailbox_that_is_not_fresh_has_no_wait_left_open(void **state)
     assert_int_equal(wait_for(scene.box, 1), 1);
     assert_int_equal(scene.box->bell[2], 1 + ATTND_E_RANGE);
     rig_judge(&scene.work[1], "pending before");
+    assert_int_equal(attnd_peek64(&slot->runs), rings + 2);
+    assert_int_equal(attnd_peek32(&slot->errors), 1);
+    assert_int_equal(attnd_peek32(&slot->error_code), ATTND_E_WORKER_RESTARTED);
+    assert_int_equal(attnd_peek32(&slot->error_lane), 0);
     close_scene(&scene);
 }
 

@@ -375,7 +375,7 @@ static void a_lost_worker_answers_its_lanes_and_spares_the_others(void **state)
     submit(stage_run(other, 1, 3));
     stage_sweep(&stage);
     stage_retire(&stage, must_command(), 0); /* 1 is done before the worker dies, 2 is next */
-    attnd_retire_lost(stage.service.scheduler);
+    stage_lose_worker(&stage);
     CHECK_EQUAL(attnd_maps_lost(&stage.service.supervisor->maps, freed), 0);
     stage_expect(&client, 1, 0);
     stage_expect(&client, 3, -ATTND_E_WORKER_RESTARTED);

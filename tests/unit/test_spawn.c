@@ -29,7 +29,7 @@
 /* What the worker found. */
 struct report {
     uint64_t fds; /* bit n: descriptor n is open */
-    ino_t queue;
+    ino_t queue, heap;
     int blocked, ignored; /* signals */
     char arguments[512];  /* each with a space behind */
 };
@@ -49,7 +49,7 @@ static int play_worker(int argc, char **argv)
 {
     const char *part = getenv("ATTND_TEST_PART");
     struct report report = {.fds = open_fds()};
-    struct stat queue;
+    struct stat queue, heap;
     sigset_t blocked;
 
     if (part && strcmp(part, "stay") == 0)
@@ -65,6 +65,8 @@ static int play_worker(int argc, char **argv)
     }
     if (fstat(ATTND_WORKER_FD_QUEUE, &queue) == 0)
         report.queue = queue.st_ino;
+    if (fstat(ATTND_WORKER_FD_HEAP, &heap) == 0)
+        report.heap = heap.st_ino;
     size_t used = 0;
     for (int i = 0; i < argc; i++)
         used += (size_t)snprintf(report.arguments + used, sizeof(report.arguments) - used, "%s ",
@@ -157,14 +159,18 @@ static struct report listen_to_it(void)
 static void the_worker_has_its_descriptors_and_no_other(void **state)
 {
     (void)state;
-    struct stat queue;
+    struct stat queue, heap;
     int daemons = open("/dev/null", O_RDONLY | O_CLOEXEC); /* as everything of the daemon is */
     struct report report = listen_to_it();
     close(daemons);
     assert_int_equal(report.fds >> 3,
-                     (1u << (ATTND_WORKER_FD_CONTROL - 3)) | (1u << (ATTND_WORKER_FD_QUEUE - 3)));
-    assert_int_equal(fstat(rig.queue->segment.fd, &queue), 0);
+                     ((1u << ATTND_WORKER_FD_CONTROL) | (1u << ATTND_WORKER_FD_QUEUE) |
+                      (1u << ATTND_WORKER_FD_HEAP)) >>
+                         3);
+    assert_int_equal(fstat(rig.queue->rings_fd, &queue), 0);
     assert_int_equal(report.queue, queue.st_ino);
+    assert_int_equal(fstat(rig.queue->heap_fd, &heap), 0);
+    assert_int_equal(report.heap, heap.st_ino);
     assert_null(strstr(report.arguments, "--retire-eventfd"));
 }
 

@@ -433,7 +433,7 @@ static void what_waits_for_memory_has_the_lengths_of_the_advance_that_overtook_i
     prepare(plan, 0);
     const struct attnd_plan_object *object = client.daemon->plans[0];
     uint32_t before = object->generation;
-    attnd_retire_lost(stage.service.scheduler);
+    stage_lose_worker(&stage);
     attnd_worker_port_init(&stage.worker, stage.service.queue->head, -1);
     CHECK_EQUAL(attnd_maps_lost(&stage.service.supervisor->maps, freed), 0);
     CHECK_EQUAL(attnd_sched_resume(stage.service.scheduler, STAGE_SCRATCH_BYTES), 0);
