@@ -108,8 +108,10 @@ const char *attnd_version(void);
  * attnd_memory_create() - memory made by the service, zeroed, mapped here
  * @size_bytes: rounded up to pages
  * @address:    receives the mapping; may be NULL if it is not wanted
+ * Blocking: until a GPU's worker has pinned it, seconds where it is many GiB; runs go on meanwhile.
  * Return: 0 and *memory (> 0, a handle of this session); -ATTND_E_RANGE; -ATTND_E_NO_MEMORY (field
- * size, limit what is left of --memory-max or --host-memory-max).
+ * size: limit what is left of --memory-max or --host-memory-max; limit 0: it cannot be pinned);
+ * -ATTND_E_WORKER_RESTARTED: try again.
  */
 int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory,
                         void **address);
@@ -130,9 +132,10 @@ int attnd_memory_create_device(struct attnd_session *session, uint64_t size_byte
  * attnd_memory_register() - memory of the engine: a memfd sealed with F_SEAL_SHRINK
  * @fd: stays the caller's and may be closed after the call; not mapped by the library
  * It counts against the service's budgets with all of @size_bytes, touched or not: a GPU pins it.
- * Return: 0 and *memory; -ATTND_E_PERMISSION (field seals); -ATTND_E_UNSUPPORTED (field memory) a
- * memfd of huge pages, which no seal makes safe; -ATTND_E_RANGE (field size); -ATTND_E_NO_MEMORY
- * (field size, limit what is left of --memory-max or --host-memory-max).
+ * Blocking: until that is done, as attnd_memory_create(). Return: 0 and *memory;
+ * -ATTND_E_PERMISSION (field seals); -ATTND_E_UNSUPPORTED (field memory) a memfd of huge pages,
+ * which no seal makes safe; -ATTND_E_RANGE (field size); -ATTND_E_NO_MEMORY and
+ * -ATTND_E_WORKER_RESTARTED as there.
  */
 int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_bytes,
                           uint32_t *memory);

@@ -58,7 +58,8 @@ static int send_request(struct attnd_session *session, struct attnd_call *call)
 /* Return: bytes of the reply in session->datagram, or a fault. */
 static long receive_reply(struct attnd_session *session, struct attnd_call *call)
 {
-    uint64_t deadline_ns = attnd_clock_ns() + ATTND_CALL_TIMEOUT_NS;
+    uint64_t timeout_ns = call->timeout_ns ? call->timeout_ns : ATTND_CALL_TIMEOUT_NS;
+    uint64_t deadline_ns = attnd_clock_ns() + timeout_ns;
     for (;;) {
         uint64_t now_ns = attnd_clock_ns();
         if (now_ns >= deadline_ns)

@@ -21,6 +21,8 @@
 #include <pthread.h>
 
 #define ATTND_CALL_TIMEOUT_NS 5000000000u
+/* Of a registration, whose pages may have to be made and pinned one by one. */
+#define ATTND_CALL_MEMORY_TIMEOUT_NS 300000000000u
 
 /* ---- arena.c: where batches lie until the daemon has copied them ---- */
 
@@ -192,6 +194,7 @@ struct attnd_call {
     Attnd__Reply *reply;    /* in the session's buffer, until attnd_call_end() */
     int fds[ATTND_FDS_MAX]; /* received; attnd_call_end() closes what was not taken */
     int fd_count;
+    uint64_t timeout_ns; /* 0: ATTND_CALL_TIMEOUT_NS */
 };
 
 #define ATTND_CALL_INIT                                                                            \
@@ -200,7 +203,7 @@ struct attnd_call {
     }
 
 /**
- * attnd_call() - send @call's request and wait at most 5 s for its reply
+ * attnd_call() - send @call's request and wait for its reply, at most call->timeout_ns
  * @expect: what a successful reply must hold
  * Return: 0 with call_lock held until attnd_call_end(); otherwise a fault, the lock released:
  * the daemon's answer, -ATTND_E_DISCONNECTED, or -ATTND_E_PROTOCOL, which ends the session.

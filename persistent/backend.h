@@ -42,7 +42,7 @@ struct attnd_backend_config {
     uint64_t queue_bytes;
     const struct attnd_port *port; /* borrowed for life */
     uint32_t threads;              /* tile workers; 0: one a processor it may run on */
-    uint64_t scratch_bytes;        /* budget for partials */
+    uint64_t scratch_bytes;        /* budget for partials; 0: what suits the backend */
     const char *isa;               /* NULL: the best there is; else "avx512", "avx2", "portable" */
     const char *residency;         /* "auto", "shared", "exclusive", "isolated": GPU only */
     uint32_t sms;                  /* to be resident on in "shared"; 0: half of them */
@@ -60,7 +60,9 @@ struct attnd_memory_source {
 
 struct attnd_backend;
 
-/* A backend. All functions but check() are called from the worker's main thread only. */
+/* A backend. All functions but check() are called from the worker's main thread; map() and unmap()
+ * of HOST and IPC from another one, which is the same for all of these and begins after start(), so
+ * beside any of the others but destroy(). */
 struct attnd_backend_ops {
     const char *name;
 

@@ -63,6 +63,8 @@ enum attnd_memory_kind {
     ATTND_KIND_IPC = 4     /* a plain allocation: CUipcMemHandle, no descriptor */
 };
 #define ATTND_IPC_HANDLE_BYTES 64u /* of either of them */
+/* To map it may fail, or take long: who brings memory of this kind waits for that. */
+#define ATTND_KIND_TRIED(kind) (0x10000u << (kind))
 
 /* Flags of a batch. Unknown bits are refused. */
 #define ATTND_BATCH_CAUSAL 0x1u /* on the last level; earlier levels are fully visible */
@@ -243,7 +245,8 @@ struct attnd_worker_info {
     uint32_t sms_burst;     /* that they take beside those when much is queued */
     uint32_t mps;           /* 1: contexts on this GPU are shared through MPS */
     uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
-    uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k */
+    uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k; and
+                               ATTND_KIND_TRIED(k) */
     uint16_t head_dims[4];  /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
 };
 ATTND_ASSERT_SIZE(attnd_worker_info, 104);

@@ -100,12 +100,13 @@ char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t tex
     const char *name = attnd_error_name(fault->code);
     const char *why = attnd_error_text(fault->code);
     const char *field = attnd_field_name(fault->field);
-    char index[24] = "", limit[32] = "";
+    char index[24] = "", limit[48] = "";
 
     if (field_is_array(fault->field) || fault->index)
         snprintf(index, sizeof(index), "[%" PRIu64 "]", fault->index);
     if (code_has_limit(fault->code))
-        snprintf(limit, sizeof(limit), ", limit %" PRId64, fault->limit);
+        snprintf(limit, sizeof(limit), ", limit %" PRId64 "%s", fault->limit,
+                 fault->field == ATTND_F_PARTIALS ? " of attnd --scratch" : "");
 
     if (fault->code == -ATTND_E_SYSTEM)
         snprintf(text, text_bytes, "%s: %s%s%s", name, field, field[0] ? ": " : "",

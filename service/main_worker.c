@@ -3,14 +3,15 @@
  *
  * Started by attnd and by nobody else; it inherits the queue segment and one end of a socketpair.
  * Commands and retires go through the segment, between the daemon and the backend's own threads;
- * this thread only maps memory when it is told to, and sees to the end: when the daemon asks, when
- * the socket's other end is gone, or on SIGTERM, which the kernel sends if the daemon dies. It then
- * parks, so that no tile is cut in the middle, and leaves.
+ * this thread passes on what it is told of memory (worker_memory.c), and sees to the end: when the
+ * daemon asks, when the socket's other end is gone, or on SIGTERM, which the kernel sends if the
+ * daemon dies. It then parks, so that no tile is cut in the middle, and leaves.
  */
 #include "ipc/fdpass.h"
 #include "schemas/atomics.h"
 #include "service/service.h"
 #include "service/worker_abi.h"
+#include "service/worker_memory.h"
 #include "service/worker_port.h"
 #include "service/worker_watch.h"
 
@@ -29,8 +30,6 @@
 
 /* A tile that takes longer than this to end is stuck. */
 #define PARK_TIMEOUT_S 5u
-/* Taken out at once; more wait for the next time. */
-#define UNMAPS_MAX 64u
 
 /* ---- options ---- */
 
@@ -64,7 +63,8 @@ static const struct argp_option option_list[] = {
     {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda", 0},
     {"isa", KEY_ISA, "NAME", 0, "Instruction set: avx512, avx2, portable (default: the best)", 0},
     {"threads", KEY_THREADS, "N", 0, "Tile workers of the cpu backend (0: all processors)", 0},
-    {"scratch", KEY_SCRATCH, "BYTES", 0, "Memory for partial results", 0},
+    {"scratch", KEY_SCRATCH, "BYTES", 0, "Memory for partial results (0: what suits the backend)",
+     0},
     {"residency", KEY_RESIDENCY, "MODE", 0,
      "cuda: auto, shared, exclusive or isolated (default: auto)", 0},
     {"sms", KEY_SMS, "N", 0, "cuda: SMs of \"shared\" (0: half of them)", 0},
@@ -182,71 +182,11 @@ static int create(const char *name, const struct attnd_backend_config *config,
 
 /* ---- the control socket ---- */
 
-struct worker {
-    struct attnd_worker_port port;
-    const struct attnd_backend_ops *ops;
-    struct attnd_backend *backend;
-    uint32_t unmaps[UNMAPS_MAX]; /* asked for, not yet done */
-    uint32_t unmaps_count;
-};
-
-static void say(const struct attnd_worker_message *message)
+static void say(void *context, const struct attnd_worker_message *message)
 {
+    (void)context;
     /* Blocks while the daemon is behind. If it is gone, the next receive says so. */
     (void)attnd_fdpass_send(ATTND_WORKER_FD_CONTROL, message, sizeof(*message), NULL, 0);
-}
-
-static void map(const struct worker *worker, const struct attnd_worker_message *request, int fd)
-{
-    struct attnd_worker_message answer = {.kind = request->kind, .index = request->index};
-    struct attnd_fault fault = {0};
-    const struct attnd_memory_source source = {.kind = request->memory_kind,
-                                               .fd = fd,
-                                               .size_bytes = request->size_bytes,
-                                               .handle = request->handle};
-    answer.code = worker->ops->map(worker->backend, request->index, &source, &fault);
-    answer.field = fault.field;
-    answer.value = fault.value;
-    answer.limit = fault.limit;
-    say(&answer);
-}
-
-/* Answers are in the order of requests, so nothing overtakes these. */
-static void unmap_due(struct worker *worker)
-{
-    struct attnd_worker_message answer = {.kind = ATTND_WORKER_UNMAP};
-    if (worker->unmaps_count == 0)
-        return;
-    answer.code = worker->ops->unmap(worker->backend, worker->unmaps, worker->unmaps_count);
-    for (uint32_t i = 0; i < worker->unmaps_count; i++) {
-        answer.index = worker->unmaps[i];
-        say(&answer);
-    }
-    worker->unmaps_count = 0;
-}
-
-/* A session that ends lets go of all it had: the backend may have to rest for that, once. */
-static int more_waits(void)
-{
-    struct pollfd control = {.fd = ATTND_WORKER_FD_CONTROL, .events = POLLIN};
-    return poll(&control, 1, 0) > 0;
-}
-
-static void serve(struct worker *worker, const struct attnd_worker_message *request, const int *fds,
-                  int fd_count)
-{
-    attnd_worker_port_settle(&worker->port);
-    if (request->kind == ATTND_WORKER_UNMAP) {
-        worker->unmaps[worker->unmaps_count++] = request->index;
-        if (worker->unmaps_count == UNMAPS_MAX || !more_waits())
-            unmap_due(worker);
-        return;
-    }
-    unmap_due(worker);
-    if (request->kind == ATTND_WORKER_MAP)
-        map(worker, request, fd_count == 1 ? fds[0] : -1);
-    else if (request->kind == ATTND_WORKER_PARK)
-        (void)worker->ops->park(worker->backend);
 }
 
 static int wait_for_request(int signals)
@@ -260,7 +200,7 @@ static int wait_for_request(int signals)
 }
 
 /* Returns when it is time to leave. */
-static void serve_until_told(struct worker *worker, int signals)
+static void serve_until_told(struct attnd_worker_memory *memory, int signals)
 {
     while (wait_for_request(signals)) {
         struct attnd_worker_message request;
@@ -269,8 +209,13 @@ static void serve_until_told(struct worker *worker, int signals)
             attnd_fdpass_recv(ATTND_WORKER_FD_CONTROL, &request, sizeof(request), fds, &fd_count);
         if (got < 0)
             return;
-        if (got == (long)sizeof(request))
-            serve(worker, &request, fds, fd_count);
+        int whole = got == (long)sizeof(request);
+        if (whole && (request.kind == ATTND_WORKER_MAP || request.kind == ATTND_WORKER_UNMAP)) {
+            attnd_worker_memory_serve(memory, &request, fd_count == 1 ? fds[0] : -1);
+            fd_count = fd_count == 1 ? 0 : fd_count; /* taken over */
+        } else if (whole && request.kind == ATTND_WORKER_PARK) {
+            (void)memory->ops->park(memory->backend);
+        }
         attnd_fdpass_close(fds, fd_count);
     }
 }
@@ -311,17 +256,31 @@ static int map_queue(struct attnd_shm *queue)
     return rc < 0 ? rc : attnd_worker_port_check(queue->address, queue->size_bytes);
 }
 
+static int start(struct attnd_worker_memory *memory, struct attnd_worker_watch *watch)
+{
+    int rc = memory->ops->start(memory->backend);
+    if (rc == 0)
+        rc = attnd_worker_memory_start(memory);
+    if (rc < 0)
+        return rc;
+    rc = attnd_worker_watch_start(watch);
+    if (rc < 0)
+        (void)attnd_worker_memory_stop(memory);
+    return rc;
+}
+
 static int work(const struct options *options, const struct attnd_shm *queue, int signals)
 {
-    struct worker worker = {.ops = NULL};
+    static struct attnd_worker_memory memory;
+    struct attnd_worker_port port;
     struct attnd_worker_watch watch = {.queue = queue->address};
     struct attnd_fault fault = {0};
 
-    attnd_worker_port_init(&worker.port, queue->address,
+    attnd_worker_port_init(&port, queue->address,
                            options->retire_eventfd ? ATTND_WORKER_FD_RETIRE : -1);
     const struct attnd_backend_config config = {.queue = queue->address,
                                                 .queue_bytes = queue->size_bytes,
-                                                .port = &worker.port.port,
+                                                .port = &port.port,
                                                 .threads = options->threads,
                                                 .scratch_bytes = options->scratch_bytes,
                                                 .isa = options->isa,
@@ -329,17 +288,18 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
                                                 .sms = options->sms,
                                                 .burst = options->burst,
                                                 .injection = injection(options->inject)};
-    int rc = create(options->backend, &config, &worker.ops, &worker.backend, &fault);
+    memory.port = &port;
+    memory.answer = say;
+    int rc = create(options->backend, &config, &memory.ops, &memory.backend, &fault);
     if (rc == 0) {
-        watch.ops = worker.ops;
-        watch.backend = worker.backend;
+        watch.ops = memory.ops;
+        watch.backend = memory.backend;
         watch.stop_once = options->inject && strcmp(options->inject, "stop") == 0;
-        rc = worker.ops->start(worker.backend);
-        if (rc == 0)
-            rc = attnd_worker_watch_start(&watch);
+        rc = start(&memory, &watch);
         if (rc < 0) {
             attnd_fault_set(&fault, rc, ATTND_F_NONE, 0, 0, 0);
-            worker.ops->destroy(worker.backend);
+            (void)memory.ops->park(memory.backend);
+            memory.ops->destroy(memory.backend);
         }
     }
     const struct attnd_worker_message ready = {.kind =
@@ -348,15 +308,17 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
                                                .field = fault.field,
                                                .value = fault.value,
                                                .limit = fault.limit};
-    say(&ready);
+    say(NULL, &ready);
     if (rc < 0)
         return ATTND_WORKER_EXIT_NO_BACKEND;
 
-    serve_until_told(&worker, signals);
+    serve_until_told(&memory, signals);
     (void)alarm(PARK_TIMEOUT_S);
-    (void)worker.ops->park(worker.backend);
+    (void)memory.ops->park(memory.backend);
     attnd_worker_watch_stop(&watch);
-    worker.ops->destroy(worker.backend);
+    if (!attnd_worker_memory_stop(&memory))
+        _exit(ATTND_WORKER_EXIT_PARKED); /* what it waits for goes with the process */
+    memory.ops->destroy(memory.backend);
     return ATTND_WORKER_EXIT_PARKED;
 }
 

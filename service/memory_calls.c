@@ -5,9 +5,11 @@
  * own. A memfd must be sealed against shrinking, or the worker could be made to fault, and must be
  * writable, because outputs go there: both can be seen here. It costs what memory of the daemon's
  * making costs: however little of it its maker ever touched, a worker that pins it holds all. Of
- * memory of the GPU little can be seen without a context, so the worker tries, and
- * the reply waits for it: an engine learns that its handle is bad when it registers it and not from
- * some later run.
+ * memory of the GPU little can be seen without a context, and whether host memory can be pinned,
+ * which may take seconds, not at all. So where the worker says that it has to try
+ * (ATTND_KIND_TRIED), the reply waits for it: an engine learns of a bad handle, or of too much,
+ * when it registers it and not from some later run. Other sessions' calls and all runs go on
+ * meanwhile.
  *
  * Two kinds are only for engines that are trusted (--trust). Their handles are 64 bytes that the
  * driver parses in the worker's process, and no descriptor keeps the allocation from being freed by
@@ -58,19 +60,33 @@ static int check_kind(const struct attnd_call *call, uint32_t kind)
     return 0;
 }
 
-/* Memory of the GPU is tried out before the reply. While there is nobody to do that an engine is
- * told so: it would wait for a start that may take longer than its patience with a call. */
+static int is_tried(const struct attnd_service *service, uint32_t kind)
+{
+    return kind <= ATTND_KIND_IPC &&
+           (attnd_data_worker(service)->memory_kinds & ATTND_KIND_TRIED(kind)) != 0;
+}
+
+/* A kind that is tried out before the reply. While there is nobody to do that an engine is told so:
+ * it would wait for a start that may take longer than its patience with a call. Host memory is
+ * taken all the same: there is nothing to be found out about it but that it is too much. */
 static int check_now(const struct attnd_call *call, uint32_t kind)
 {
     const struct attnd_client *client = call->client;
 
-    if (kind == ATTND_KIND_HOST)
+    if (!is_tried(call->service, kind))
         return 0;
-    if (!attnd_data_running(call->service))
+    if (kind != ATTND_KIND_HOST && !attnd_data_running(call->service))
         return attnd_fault_set(call->fault, -ATTND_E_WORKER_RESTARTED, ATTND_F_MEMORY, 0, 0, 0);
     if (client->import) /* libattnd makes one call at a time */
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_MEMORY, 0, client->import, 0);
     return 0;
+}
+
+/* What the daemon makes on the GPU is there; on the host it only says how much may be. */
+static int reply_waits(const struct attnd_service *service, const struct attnd_memory *memory)
+{
+    return is_tried(service, memory->kind) && attnd_data_running(service) &&
+           (!memory->made || memory->kind == ATTND_KIND_HOST);
 }
 
 /* Descriptor and handle as the kind wants them, and a size that makes sense. */
@@ -95,6 +111,16 @@ static int check_form(const struct attnd_call *call, const struct attnd_memory_s
         return attnd_device_check_fd(source->fd, call->fault);
     int rc = attnd_shm_check_import(source->fd, source->size_bytes, call->fault);
     return rc < 0 ? rc : check_writable(source->fd, call->fault);
+}
+
+static int make(struct attnd_call *call, struct attnd_memory **memory)
+{
+    const Attnd__MemoryRegister *request = call->request->memory_register;
+    uint32_t kind = (uint32_t)request->memory_kind;
+    int rc = kind == ATTND_KIND_HOST ? check_now(call, kind) : 0;
+
+    return rc < 0 ? rc
+                  : attnd_memory_make(call->client, kind, request->size_bytes, memory, call->fault);
 }
 
 static int import(struct attnd_call *call, struct attnd_memory **memory)
@@ -127,19 +153,23 @@ static int import(struct attnd_call *call, struct attnd_memory **memory)
 static void finish_import(struct attnd_client *client, const struct attnd_fault *fault)
 {
     uint32_t handle = client->import;
+    const struct attnd_memory *memory = client->memories[handle - 1];
+    int fd = memory->made ? memory->fd : -1;
     Attnd__Reply reply = ATTND__REPLY__INIT;
     Attnd__MemoryReply result = ATTND__MEMORY_REPLY__INIT;
 
     client->import = 0;
     result.memory = handle;
     result.has_size_bytes = 1;
-    result.size_bytes = client->memories[handle - 1]->size_bytes;
+    result.size_bytes = memory->size_bytes;
     reply.id = client->import_id;
     reply.memory = &result;
     reply.result_case = ATTND__REPLY__RESULT_MEMORY;
-    if (fault->code < 0)
+    if (fault->code < 0) {
         attnd_memory_unbind(client, handle);
-    attnd_control_answer(client, &reply, -1, fault);
+        fd = -1;
+    }
+    attnd_control_answer(client, &reply, fd, fault);
 }
 
 void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
@@ -192,9 +222,7 @@ int attnd_call_memory_register(struct attnd_call *call)
 
     if (!reply)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    int rc = brought ? import(call, &memory)
-                     : attnd_memory_make(call->client, (uint32_t)request->memory_kind,
-                                         request->size_bytes, &memory, call->fault);
+    int rc = brought ? import(call, &memory) : make(call, &memory);
     if (rc != 0 || !memory)
         return rc;
 
@@ -206,7 +234,7 @@ int attnd_call_memory_register(struct attnd_call *call)
         attnd_memory_unref(call->service, memory);
         return rc;
     }
-    if (brought && memory->kind != ATTND_KIND_HOST) {
+    if (reply_waits(call->service, memory)) {
         call->client->import = reply->memory;
         call->client->import_id = call->request->id;
         return ATTND_CALL_LATER;

@@ -69,7 +69,7 @@ static const struct argp_option option_list[] = {
     {"loop", KEY_LOOP, "KIND", 0, "auto, io_uring or epoll (default: auto)", 3},
     {"heap", KEY_HEAP, "SIZE", 0, "Memory for plans and pools' descriptions (default: 256M)", 3},
     {"scratch", KEY_SCRATCH, "SIZE", 0,
-     "Memory for partial results (default: 256M). Where streams are served half of it is for "
+     "Memory for partial results (default: of a GPU a sixty-fourth, else 256M). Half of it is for "
      "prepared runs, and of that half for one session",
      3},
     {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
@@ -296,7 +296,6 @@ void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
                                       .watchdog_s = 3,
                                       .loop = ATTND_LOOP_AUTO,
                                       .heap_bytes = 256u << 20,
-                                      .scratch_bytes = 256u << 20,
                                       .log_level = ATTND_LOG_INFO};
     options->memory_max_bytes = machine_bytes / 2;
     options->host_memory_max_bytes = machine_bytes / 4 * 3;

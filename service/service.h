@@ -185,7 +185,7 @@ struct attnd_options {
     int burst;                 /* and more when much is queued */
     uint32_t watchdog_s;       /* a worker that does not move for so long is killed; 0: never */
     uint64_t heap_bytes;       /* pools' planes and plans */
-    uint64_t scratch_bytes;    /* partials */
+    uint64_t scratch_bytes;    /* partials; 0: as much as the worker thinks best */
     uint64_t memory_max_bytes; /* of the host, one session's: made for it and registered */
     uint64_t host_memory_max_bytes;   /* of all sessions, made and registered */
     uint64_t device_memory_max_bytes; /* of the GPU, made for one session; 0: all there is */

@@ -16,6 +16,7 @@
 #include "schemas/atomics.h"
 
 #define THREADS_MAX 1024u
+#define SCRATCH_BYTES (256u << 20)
 
 static uint32_t processors(void)
 {
@@ -64,8 +65,6 @@ static void destroy(struct attnd_backend *backend)
 /* Partials and counters: zero pages, touched only as far as runs need them. */
 static int map_scratch(struct attnd_backend *backend, uint64_t bytes)
 {
-    if (bytes == 0)
-        return 0;
     void *scratch = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (scratch == MAP_FAILED)
@@ -111,7 +110,7 @@ static int create(const struct attnd_backend_config *config, struct attnd_backen
         .threads = threads < THREADS_MAX ? threads : THREADS_MAX,
     };
     (void)pthread_mutex_init(&backend->retire_lock, NULL);
-    int error = allocate(backend, config->scratch_bytes);
+    int error = allocate(backend, config->scratch_bytes ? config->scratch_bytes : SCRATCH_BYTES);
     if (error) {
         destroy(backend);
         return attnd_fault_set(fault, error, ATTND_F_NONE, 0, 0, 0);

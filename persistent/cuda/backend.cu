@@ -14,6 +14,7 @@ extern "C" {
 #include "schemas/futex.h"
 }
 
+#include <algorithm>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -60,7 +61,32 @@ static int64_t clock_offset(uint64_t *pinned, cudaStream_t stream)
     return offset;
 }
 
-static cudaError_t allocate(attnd_backend *backend)
+/* Unless somebody says how much: a captured plan of long decodes takes some 8 MB, an engine
+ * captures dozens, and one session may have a quarter of all. If the GPU is full already, less will
+ * do. */
+constexpr uint64_t scratch_part = 64, scratch_least_bytes = 256ull << 20;
+
+static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
+{
+    const uint64_t asked_bytes = backend->config.scratch_bytes;
+    uint64_t *bytes = &backend->settings.scratch_bytes;
+    *bytes = asked_bytes ? asked_bytes
+                         : std::max(gpu_bytes / scratch_part, scratch_least_bytes) / 256 * 256;
+    for (;;) {
+        void *scratch;
+        cudaError_t error = cudaMallocAsync(&scratch, *bytes, backend->copy_stream);
+        if (!error) {
+            backend->settings.scratch = static_cast<char *>(scratch);
+            return cudaMemsetAsync(scratch, 0, *bytes, backend->copy_stream);
+        }
+        if (error != cudaErrorMemoryAllocation || asked_bytes || *bytes == scratch_least_bytes)
+            return error;
+        (void)cudaGetLastError();
+        *bytes = std::max(*bytes / 2 / 256 * 256, scratch_least_bytes);
+    }
+}
+
+static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
 {
     Resident &settings = backend->settings;
     cudaError_t error;
@@ -83,10 +109,7 @@ static cudaError_t allocate(attnd_backend *backend)
         (error = cudaMalloc(&settings.runs, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMalloc(&settings.mirror, backend->config.queue_bytes)) ||
         (error = cudaMalloc(&settings.mirrored, mirrored_size)) ||
-        (error = cudaMallocAsync((void **)&settings.scratch, backend->config.scratch_bytes,
-                                 backend->copy_stream)) ||
-        (error = cudaMemsetAsync(settings.scratch, 0, backend->config.scratch_bytes,
-                                 backend->copy_stream)) ||
+        (error = allocate_scratch(backend, gpu_bytes)) ||
         (error = cudaMemset(backend->memories, 0, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
         (error = cudaMemset(settings.runs, 0, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMemset(settings.mirror, 0, backend->config.queue_bytes)) ||
@@ -95,7 +118,6 @@ static cudaError_t allocate(attnd_backend *backend)
         return error;
     settings.queue = backend->queue_device;
     settings.memories = backend->memories;
-    settings.scratch_bytes = backend->config.scratch_bytes;
     memset(backend->words, 0, sizeof(*backend->words));
     settings.host = backend->words; /* one address on both sides */
     settings.workers = uint32_t(backend->workers);
@@ -129,6 +151,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     if (!backend)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     backend->config = *config;
+    pthread_mutex_init(&backend->rest, NULL);
     const int sms = properties.multiProcessorCount;
     int mps = 0; /* an older driver does not know the question */
     (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, 0);
@@ -138,11 +161,13 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         free(backend);
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
     }
-    if ((error = driver_load(&backend->driver)) || (error = allocate(backend))) {
+    if ((error = driver_load(&backend->driver)) ||
+        (error = allocate(backend, properties.totalGlobalMem))) {
         int scratch_is_missing = backend->settings.mirror && !backend->settings.scratch;
         int code = cuda_fault(error, fault);
         if (code == -ATTND_E_NO_MEMORY && scratch_is_missing) /* --scratch is too much */
-            attnd_fault_set(fault, code, ATTND_F_PARTIALS, 0, int64_t(config->scratch_bytes), 0);
+            attnd_fault_set(fault, code, ATTND_F_PARTIALS, 0,
+                            int64_t(backend->settings.scratch_bytes), 0);
         free(backend); /* the process ends; the driver takes the rest back */
         return code;
     }
@@ -152,9 +177,11 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     info->tile_workers = uint32_t(backend->workers);
     info->rows_per_tile = 128;
     info->kv_granule = 64;
-    info->scratch_bytes = config->scratch_bytes;
+    info->scratch_bytes = backend->settings.scratch_bytes;
     info->memory_kinds = 1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL |
-                         1u << ATTND_KIND_IPC;
+                         1u << ATTND_KIND_IPC | ATTND_KIND_TRIED(ATTND_KIND_HOST) |
+                         ATTND_KIND_TRIED(ATTND_KIND_DEVICE) | ATTND_KIND_TRIED(ATTND_KIND_POOL) |
+                         ATTND_KIND_TRIED(ATTND_KIND_IPC);
     memset(info->head_dims, 0, sizeof(info->head_dims));
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
         for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
@@ -208,7 +235,9 @@ int backend_quiesce(attnd_backend *backend)
 
 static int cuda_park(attnd_backend *backend)
 {
+    pthread_mutex_lock(&backend->rest);
     int code = backend_quiesce(backend);
+    pthread_mutex_unlock(&backend->rest);
     attnd_publish32(&backend->config.queue->state, ATTND_WORKER_PARKED);
     return code;
 }

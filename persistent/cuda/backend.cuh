@@ -70,8 +70,9 @@ struct attnd_backend {
     cudaStream_t copy_stream;
     attnd_residency residency;
     int workers;
-    uint32_t burst; /* more workers, when much is queued */
-    int running;    /* between start() and quiesce: there is a helper */
+    uint32_t burst;       /* more workers, when much is queued */
+    pthread_mutex_t rest; /* held by who lets the kernels rest and begin again */
+    int running;          /* between start() and quiesce: there is a helper */
     pthread_t helper;
     uint32_t helper_leave;
     uint32_t variants;  /* resident, or to be at the next launch */

@@ -13,8 +13,7 @@
  * Parking: `closing` first, under the lock, so that nothing is published after it; then the word
  * that workers look at. What was published is executed and answered; commands that were not taken
  * stay in their ring, bells in their mailbox. Where the process behind these kernels is dead, and
- * they are not yet, what was published is not executed either: items that were not begun fail with
- * ATTND_E_WORKER_RESTARTED, long before another worker can be there to look at the same bells.
+ * they are not yet, what was published is not executed either (retire.cuh, pass_cancels()).
  */
 #ifndef ATTND_PERSISTENT_CUDA_DISPATCH_CUH
 #define ATTND_PERSISTENT_CUDA_DISPATCH_CUH
@@ -185,10 +184,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         uint32_t wanted = observe_cta(&dispatch->wanted);
         if (wanted && lane == 0)
             publish_sys(&dispatch->settings.host->wanted, wanted);
-        const uint32_t park = __shfl_sync(0xffffffffu, word, 1);
-        if (park == ATTND_PARK_OVER && lane == 0)
-            publish_cta(&dispatch->over, 1);
-        if (wanted || park || now - beat_seen > heartbeat_stale_ns)
+        if (wanted || __shfl_sync(0xffffffffu, word, 1) || now - beat_seen > heartbeat_stale_ns)
             break;
         if (tail - self.head > self.entries) { /* no ring of ours; health.cu ends the worker */
             resident->error = ATTND_E_PROTOCOL;

@@ -55,7 +55,6 @@ struct Dispatch {
     uint32_t mailboxes_offset;
     uint32_t lock;
     uint32_t closing;                   /* nothing is published any more */
-    uint32_t over;                      /* ATTND_PARK_OVER: nobody waits for what was begun */
     uint32_t ended;                     /* and every command that was taken is answered */
     uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
     uint32_t published, ready, retired; /* positions, free-running */

@@ -10,7 +10,11 @@
  *   POOL     import pool and pointer: at once        free the pointer: at once
  *   IPC      open: at once                           close: waits for the kernel to end
  *
- * So HOST and IPC are let go with the kernels parked, all that are due at once, and the others
+ * At once is for small ones: pages of host memory are made and pinned one by one, some seconds for
+ * many GiB. So HOST has, with IPC, a thread of its own (service/worker_memory.c), and what is of
+ * other kinds does not wait for it.
+ *
+ * HOST and IPC are let go with the kernels parked, all that are due at once, and the others
  * without anybody noticing. The daemon has proved that no run in flight names an index before it
  * asks; the table is emptied and the copy waited for before an address is given up, so a later
  * mapping at the same address belongs to a later index and nobody still means the old one.
@@ -105,7 +109,10 @@ static int map_host(const attnd_memory_source *source, Mapping *mapping, attnd_f
         (error = cudaHostGetDevicePointer(&device, address, 0))) {
         munmap(address, source->size_bytes);
         (void)cudaGetLastError(); /* it is told here, not at the next launch */
-        return cuda_fault(error, fault);
+        return error == cudaErrorMemoryAllocation
+                   ? attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_SIZE, 0,
+                                     int64_t(source->size_bytes), 0)
+                   : cuda_fault(error, fault);
     }
     mapping->host = address;
     mapping->device = reinterpret_cast<CUdeviceptr>(device);
@@ -272,6 +279,7 @@ int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source
 {
     const Driver *driver = &backend->driver;
     Mapping mapping = {};
+    (void)cudaSetDevice(0); /* the driver's own calls want a context of the thread's */
     if (index >= ATTND_MEMORIES_MAX || backend->mappings[index].kind)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0, index,
                                ATTND_MEMORIES_MAX);
@@ -295,7 +303,8 @@ int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source
 int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count)
 {
     const Memory none = {NULL, 0, 0, 0};
-    int code = 0, rests = 0, was_running = backend->running;
+    int code = 0, rests = 0;
+    (void)cudaSetDevice(0);
     for (uint32_t i = 0; i < count; i++) {
         if (indices[i] >= ATTND_MEMORIES_MAX || !backend->mappings[indices[i]].kind) {
             code = code ? code : -ATTND_E_UNKNOWN; /* no harm, and must not hide any */
@@ -306,6 +315,9 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
         rests |= needs_rest(&backend->mappings[indices[i]]);
     }
     if (rests)
+        pthread_mutex_lock(&backend->rest);
+    const int begins_again = rests && backend->running;
+    if (rests)
         backend_quiesce(backend);
     for (uint32_t i = 0; i < count; i++) {
         if (indices[i] >= ATTND_MEMORIES_MAX)
@@ -313,8 +325,8 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
         if (take_out(&backend->driver, &backend->mappings[indices[i]]))
             code = -ATTND_E_DEVICE;
     }
-    if (!rests || !was_running)
-        return code;
-    int started = backend_start(backend);
+    const int started = begins_again ? backend_start(backend) : 0;
+    if (rests)
+        pthread_mutex_unlock(&backend->rest);
     return started ? started : code;
 }

@@ -224,9 +224,11 @@ __device__ __forceinline__ bool pending_waits(const Dispatch *dispatch, const Pe
                      pending.kind == ATTND_COMMAND_PREPARED ? pending.run : ATTND_NONE);
 }
 
-/* A prepared run of whose plan nothing is in flight any more; it is in the list no longer. Return:
- * the code of its answer. */
-__device__ __forceinline__ int32_t settle_brought(Commander *self, const Pending &pending)
+/* A prepared run of whose plan nothing is in flight any more; it is in the list no longer.
+ * @missing: 1 + a variant that it wants and that is not resident; else 0. Return: the code of its
+ * answer. */
+__device__ __forceinline__ int32_t settle_brought(Commander *self, const Pending &pending,
+                                                  uint32_t *missing)
 {
     Dispatch *dispatch = self->dispatch;
     const uint32_t index = pending.run - dispatch->transient;
@@ -237,9 +239,8 @@ __device__ __forceinline__ int32_t settle_brought(Commander *self, const Pending
     value.state |= uint8_t((pending.held ? prepared_held : 0) | (more ? prepared_changing : 0));
     put_prepared(self, index, value);
     plan_changing(self, pending.plan, more);
-    /* Good, but not by the kernels that are here. */
-    if (!code && !(dispatch->settings.resident >> value.variant & 1) && threadIdx.x % 32 == 0)
-        publish_cta(&dispatch->wanted, value.variant + 1u);
+    const bool there = code || dispatch->settings.resident >> value.variant & 1;
+    *missing = there ? 0 : value.variant + 1u;
     return brought.body.code ? 0 : -int32_t(code); /* the daemon knows its own */
 }
 
@@ -261,8 +262,11 @@ __device__ __forceinline__ void settle_pending(Commander *self)
             dispatch->pending[self->pending_next] = dispatch->pending[--dispatch->pending_count];
         __syncwarp();
         int32_t code = 0;
+        uint32_t missing = 0;
         if (pending.kind == ATTND_COMMAND_PREPARED && pending.plan != ATTND_NONE)
-            code = settle_brought(self, pending);
+            code = settle_brought(self, pending, &missing);
+        if (missing && threadIdx.x % 32 == 0) /* as a bell that rang it would */
+            publish_cta(&dispatch->wanted, missing);
         attnd_command command;
         command.kind = pending.kind;
         command.run = pending.run;
@@ -306,10 +310,19 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
     __syncwarp();
     Pending pending = pending_of(dispatch, command, key);
     pending.held = plan_changing(self, key, 1);
-    if (pending_waits(dispatch, pending))
+    if (pending_waits(dispatch, pending)) {
         add_pending(dispatch, pending);
-    else /* at once: behind it may come the mailbox in which it has been rung */
-        answer_taken(self, settle_brought(self, pending));
+        return taken;
+    }
+    /* At once: behind it may come the mailbox in which it has been rung. */
+    uint32_t missing;
+    const int32_t code = settle_brought(self, pending, &missing);
+    if (missing) { /* and again from the start, beside the right kernel */
+        if (lane == 0)
+            publish_sys(&dispatch->settings.host->wanted, missing);
+        return taken_leave;
+    }
+    answer_taken(self, code);
     return taken;
 }
 

@@ -235,11 +235,12 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
 }
 
 /* The daemon's word for a run, behind the bus, to the word its workers see: what items that were
- * not begun fail with. */
+ * not begun fail with. If the process behind these kernels is dead that is all of them, long before
+ * another worker can be there to look at the same bells. */
 __device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resident,
                                              const attnd_run *runs)
 {
-    const uint32_t over = observe_cta(&dispatch->over);
+    const bool over = observe_sys(&dispatch->settings.queue->park) == ATTND_PARK_OVER;
     for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
         const Position *position = &dispatch->positions[p];
         if (observe_cta(&position->active) && (over || observe_sys(&runs[position->run].cancel)))

@@ -1,17 +1,23 @@
 /*
- * test_gpu_bells.c - rings of a stream whose lane is not free, or whose service cannot hear them.
+ * test_gpu_bells.c - rings of a stream whose lane is not free, whose service cannot hear them, or
+ * whose worker dies; and what is prepared while one is under way.
  */
-#include "tests/gpu/support/gpu.h"
+#include "tests/gpu/support/long_run.h"
 #include "tests/support/e2e.h"
 #include "tests/support/rung.h"
 
 #include "client/internal.h"
 #include "schemas/atomics.h"
+#include "service/worker_abi.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -211,6 +217,116 @@ static void a_bad_run_stays_bad_while_its_plan_advances_and_a_set_mends_it(void 
     CHECK_EQUAL(harness_join(harness_fork(beside_a_bad_one, *state), CLIENT_MS), 0);
 }
 
+/* ---- beside a run that takes long ---- */
+
+struct preparer {
+    const struct long_run *run;
+    uint32_t prepared, done;
+};
+
+static void *prepare_another(void *context)
+{
+    struct preparer *self = context;
+
+    CHECK_OK(long_prepare(self->run, LANE + 1, &self->prepared));
+    harness_say(&self->done, 1);
+    return NULL;
+}
+
+/* A run of the plan is in flight, so the next one of it waits, in nobody's way: what another
+ * session asks of the worker, and what takes no tiles, is answered long before. */
+static int prepare_beside(void *context)
+{
+    const struct harness *harness = context;
+    struct attnd_session *session, *other;
+    struct long_run run;
+    struct preparer preparer = {.run = &run};
+    pthread_t thread;
+    uint32_t mailbox;
+
+    gpu_open();
+    session = e2e_open(harness);
+    other = e2e_open(harness);
+    long_open(&run, session, LANE);
+    long_ring(&run);
+    harness_sleep_ms(5);
+    CHECK_EQUAL(pthread_create(&thread, NULL, prepare_another, &preparer), 0);
+    harness_sleep_ms(10);
+    uint64_t begin_ns = harness_now_ns();
+    CHECK_OK(attnd_mailbox(other, &mailbox));
+    printf("another session's call beside it: %.1f ms\n",
+           (double)(harness_now_ns() - begin_ns) / 1e6);
+    CHECK(long_runs(&run));
+    CHECK_EQUAL(attnd_observe32(&preparer.done), 0);
+    CHECK_EQUAL(long_await(&run), 0);
+    printf("the long run ended %.1f ms after that began\n",
+           (double)(harness_now_ns() - begin_ns) / 1e6);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    CHECK_OK(attnd_unprepare(session, preparer.prepared));
+    long_close(&run);
+    attnd_close(other);
+    attnd_close(session);
+    return 0;
+}
+
+static void a_run_prepared_beside_another_of_its_plan_delays_nobody(void **state)
+{
+    CHECK_EQUAL(harness_join(harness_fork(prepare_beside, *state), CLIENT_MS), 0);
+}
+
+/* Kernels whose process is dead may be there for a while yet. Here it is only stopped, and the
+ * daemon's word for it is said in its place. */
+static int outlive(void *context)
+{
+    const struct harness *harness = context;
+    struct long_run run;
+    char path[64];
+
+    gpu_open();
+    struct attnd_session *session = e2e_open(harness);
+    pid_t worker = harness_worker(harness);
+    long_open(&run, session, LANE);
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)worker, ATTND_WORKER_FD_QUEUE);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0);
+    struct attnd_queue_head *head =
+        mmap(NULL, ATTND_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(head != MAP_FAILED);
+
+    long_ring(&run);
+    CHECK_EQUAL(long_await(&run), 0); /* its kernels are there */
+    long_ring(&run);
+    harness_sleep_ms(10);
+    CHECK(long_runs(&run));
+    CHECK_EQUAL(kill(worker, SIGSTOP), 0);
+    uint64_t begin_ns = harness_now_ns();
+    attnd_publish32(&head->park, ATTND_PARK_OVER);
+    CHECK_ERROR(long_await(&run), ATTND_E_WORKER_RESTARTED);
+    double ms = (double)(harness_now_ns() - begin_ns) / 1e6;
+    printf("its kernels let go after %.1f ms\n", ms);
+    CHECK(ms < 150); /* their host's heart stands still for 2 s before they look at it */
+    harness_sleep_ms(20);
+    CHECK_EQUAL(kill(worker, SIGKILL), 0); /* takes nobody along: no kernel of it is left */
+    CHECK_CUDA(cuMemsetD8(run.address, 0, 4096));
+    CHECK_CUDA(cuCtxSynchronize());
+    int rc;
+    do {
+        long_ring(&run); /* the next worker */
+        rc = long_await(&run);
+    } while (rc == -ATTND_E_WORKER_RESTARTED);
+    CHECK_EQUAL(rc, 0);
+    long_close(&run);
+    (void)munmap(head, ATTND_PAGE_BYTES);
+    close(fd);
+    attnd_close(session);
+    return 0;
+}
+
+static void kernels_that_outlive_their_process_end_at_once(void **state)
+{
+    CHECK_EQUAL(harness_join(harness_fork(outlive, *state), CLIENT_MS), 0);
+}
+
 /* A worker of processors sleeps until attnd_ring() wakes it. */
 static int ring_a_cpu(void *context)
 {
@@ -246,6 +362,8 @@ int main(void)
         E2E_TEST(a_ring_waits_for_the_answer_that_is_owed_to_the_one_before),
         E2E_TEST(a_lane_at_rest_is_rung_whatever_became_of_its_last_run),
         E2E_TEST(a_bad_run_stays_bad_while_its_plan_advances_and_a_set_mends_it),
+        E2E_TEST(a_run_prepared_beside_another_of_its_plan_delays_nobody),
+        E2E_TEST(kernels_that_outlive_their_process_end_at_once),
         E2E_TEST(a_worker_of_processors_cannot_be_rung_by_a_stream),
     };
 

@@ -34,7 +34,8 @@ static struct attnd_service *stub_service;
 static const struct attnd_worker_info stub_worker_able = {
     .backend = "stub",
     .memory_kinds = 1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL |
-                    1u << ATTND_KIND_IPC,
+                    1u << ATTND_KIND_IPC | ATTND_KIND_TRIED(ATTND_KIND_DEVICE) |
+                    ATTND_KIND_TRIED(ATTND_KIND_POOL) | ATTND_KIND_TRIED(ATTND_KIND_IPC),
     .head_dims = {0, 0x8088, 0x8088, 0}}; /* 64, 128, 256 */
 
 static struct attnd_worker_info stub_worker;

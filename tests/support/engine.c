@@ -33,7 +33,11 @@ static void *register_own(struct engine *engine, uint64_t bytes)
     CHECK_EQUAL(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
     engine->mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(engine->mapping != MAP_FAILED);
-    CHECK_OK(attnd_memory_register(engine->session, fd, bytes, &engine->memory));
+    int rc;
+    do /* as an engine would */
+        rc = attnd_memory_register(engine->session, fd, bytes, &engine->memory);
+    while (rc == -ATTND_E_WORKER_RESTARTED);
+    CHECK_OK(rc);
     close(fd);
     return engine->mapping;
 }

@@ -284,6 +284,28 @@ static int bring(uint32_t kind, int fds, size_t handle_bytes)
     return rc;
 }
 
+/* A memfd as it is to be. */
+static int bring_host(void)
+{
+    static Attnd__MemoryRegister message;
+    struct attnd_call *call = begin();
+    int fd = -1;
+
+    assert_int_equal(attnd_shm_create_unmapped("own", 4096, &fd, &rig.fault), 0);
+    assert_int_equal(attnd_shm_seal(fd, ATTND_SEAL_POOL), 0);
+    attnd__memory_register__init(&message);
+    message.size_bytes = 4096;
+    rig.request.id = 77;
+    rig.request.memory_register = &message;
+    call->fds = &fd;
+    call->fds_count = 1;
+    int rc = attnd_call_memory_register(call);
+    if (fd >= 0)
+        close(fd);
+    call->fds = NULL;
+    return rc;
+}
+
 static void *allocate(void *data, size_t bytes)
 {
     (void)data;
@@ -368,6 +390,61 @@ static void an_import_that_fails_says_why_and_leaves_no_trace(void **state)
     assert_null(attnd_client_memory(rig.client, import));
     assert_int_equal(rig.client->import, 0);
     assert_int_equal(stub.maps, stub.unmaps);
+}
+
+/* To pin it may take seconds, and be more than the machine allows. */
+static void host_memory_is_tried_where_the_worker_has_to_pin_it(void **state)
+{
+    static const struct attnd_fault none = {0};
+    static const struct attnd_fault fault = {.code = -ATTND_E_NO_MEMORY, .field = ATTND_F_MEMORY};
+    (void)state;
+    assert_int_equal(make(ATTND_KIND_HOST, 4096), 0); /* by processors it is mapped, no more */
+    stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
+
+    assert_int_equal(bring_host(), ATTND_CALL_LATER);
+    uint32_t import = rig.client->import;
+    assert_false(answered());
+    assert_int_equal(bring_host(), -ATTND_E_BUSY);
+    attnd_memory_mapped(&rig.service, rig.client->memories[import - 1]->index, &fault);
+    Attnd__Reply *reply = read_reply();
+    assert_int_equal(reply->code, -ATTND_E_NO_MEMORY);
+    assert_int_equal(reply->field, ATTND_F_MEMORY);
+    free_reply(reply);
+    assert_null(attnd_client_memory(rig.client, import));
+    assert_int_equal(rig.client->memory_bytes, 4096); /* of the first */
+
+    assert_int_equal(bring_host(), ATTND_CALL_LATER);
+    attnd_memory_mapped(&rig.service, rig.client->memories[rig.client->import - 1]->index, &none);
+    reply = read_reply();
+    assert_int_equal(reply->code, 0);
+    assert_int_equal(reply->memory->size_bytes, 4096);
+    free_reply(reply);
+
+    stub.down = 1; /* nobody tries, and nobody has to wait */
+    assert_int_equal(bring_host(), 0);
+    stub.down = 0;
+}
+
+static void host_memory_that_is_made_is_handed_out_when_it_is_pinned(void **state)
+{
+    static const struct attnd_fault none = {0};
+    char control[CMSG_SPACE(sizeof(int))], byte;
+    struct iovec bytes = {&byte, 1};
+    struct msghdr message = {.msg_iov = &bytes,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof(control)};
+    (void)state;
+    stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
+    assert_int_equal(make(ATTND_KIND_HOST, 4096), ATTND_CALL_LATER);
+    attnd_memory_mapped(&rig.service, rig.client->memories[rig.client->import - 1]->index, &none);
+    assert_true(recvmsg(rig.peer, &message, MSG_DONTWAIT) > 0);
+    const struct cmsghdr *passed = CMSG_FIRSTHDR(&message);
+    int fd;
+    assert_non_null(passed);
+    assert_int_equal(passed->cmsg_type, SCM_RIGHTS);
+    memcpy(&fd, CMSG_DATA(passed), sizeof(fd));
+    close(fd);
 }
 
 /* It may have died of what it was given: that is not given to the next one. */
@@ -529,6 +606,8 @@ int main(void)
         TEST(a_device_that_is_full_leaves_no_trace),
         TEST(an_import_is_answered_when_the_worker_has_it),
         TEST(an_import_that_fails_says_why_and_leaves_no_trace),
+        TEST(host_memory_is_tried_where_the_worker_has_to_pin_it),
+        TEST(host_memory_that_is_made_is_handed_out_when_it_is_pinned),
         TEST(a_worker_that_dies_over_an_import_does_not_get_it_again),
         TEST(while_no_worker_runs_an_import_is_not_begun),
         TEST(only_trusted_engines_bring_handles),

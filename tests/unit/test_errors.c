@@ -32,6 +32,15 @@ static void the_first_element_of_an_array_has_an_index_too(void **state)
     assert_non_null(strstr(text, "qo_indptr[0] is -3, limit 0"));
 }
 
+static void a_limit_that_is_an_option_of_the_service_is_named(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0, 8912896, 4096};
+    char text[200];
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_non_null(strstr(text, "partials is 8912896, limit 4096 of attnd --scratch "));
+}
+
 static void a_scalar_has_no_index(void **state)
 {
     (void)state;
@@ -165,6 +174,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sentence_names_field_index_value_and_limit),
         cmocka_unit_test(the_first_element_of_an_array_has_an_index_too),
+        cmocka_unit_test(a_limit_that_is_an_option_of_the_service_is_named),
         cmocka_unit_test(a_scalar_has_no_index),
         cmocka_unit_test(a_code_about_a_state_names_no_limit),
         cmocka_unit_test(a_system_error_says_what_the_system_said),

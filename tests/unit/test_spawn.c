@@ -180,7 +180,7 @@ static void an_eventfd_comes_along_where_the_daemon_sleeps_on_one(void **state)
     assert_int_equal(teardown(NULL), 0);
     assert_int_equal(begin(1), 0);
     struct report report = listen_to_it();
-    assert_int_equal(report.fds >> 3, 7);
+    assert_int_equal(report.fds >> 3, 15);
     assert_non_null(strstr(report.arguments, "--retire-eventfd "));
 }
 

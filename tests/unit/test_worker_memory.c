@@ -1,0 +1,197 @@
+/*
+ * test_worker_memory.c - a request for memory that takes long holds up nothing but its like. The
+ * backend is the test: to bring in memory SLOW takes until it is told to go on.
+ */
+#include "schemas/atomics.h"
+#include "service/worker_memory.h"
+#include "tests/support/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define SLOW 7u
+#define ANSWERS_MAX 32u
+
+static struct attnd_worker_memory memory;
+static struct attnd_worker_port port;
+
+static struct {
+    uint32_t slow_begun, slow_may_end;
+    uint32_t unmaps; /* calls */
+    pthread_mutex_t lock;
+    struct attnd_worker_message answer[ANSWERS_MAX];
+    uint32_t answers;
+} seen;
+
+static void nap(void)
+{
+    const struct timespec time = {0, 100000};
+    (void)nanosleep(&time, NULL);
+}
+
+/* ---- the backend ---- */
+
+static int fake_map(struct attnd_backend *backend, uint32_t index,
+                    const struct attnd_memory_source *source, struct attnd_fault *fault)
+{
+    (void)backend;
+    if (index == SLOW) {
+        attnd_publish32(&seen.slow_begun, 1);
+        while (!attnd_observe32(&seen.slow_may_end))
+            nap();
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, 3, 4);
+    }
+    return source->size_bytes ? 0 : -ATTND_E_RANGE;
+}
+
+static int fake_unmap(struct attnd_backend *backend, const uint32_t *indices, uint32_t count)
+{
+    (void)backend;
+    (void)indices;
+    (void)count;
+    (void)attnd_arrive32(&seen.unmaps, 1);
+    return 0;
+}
+
+static const struct attnd_backend_ops ops = {.name = "fake", .map = fake_map, .unmap = fake_unmap};
+
+static void answer(void *context, const struct attnd_worker_message *message)
+{
+    (void)context;
+    (void)pthread_mutex_lock(&seen.lock);
+    CHECK(seen.answers < ANSWERS_MAX);
+    seen.answer[seen.answers++] = *message;
+    (void)pthread_mutex_unlock(&seen.lock);
+}
+
+/* ---- the daemon ---- */
+
+static void ask(uint32_t kind, uint32_t index, uint32_t memory_kind, int fd)
+{
+    const struct attnd_worker_message request = {
+        .kind = kind, .index = index, .memory_kind = memory_kind, .size_bytes = 4096};
+    attnd_worker_memory_serve(&memory, &request, fd);
+}
+
+/* Return: the place of the answer about it; waits until it is there. */
+static uint32_t await(uint32_t kind, uint32_t index)
+{
+    for (;; nap()) {
+        (void)pthread_mutex_lock(&seen.lock);
+        uint32_t at = 0;
+        while (at < seen.answers &&
+               (seen.answer[at].kind != kind || seen.answer[at].index != index))
+            at++;
+        int there = at < seen.answers;
+        (void)pthread_mutex_unlock(&seen.lock);
+        if (there)
+            return at;
+    }
+}
+
+static void begin_slow(void)
+{
+    ask(ATTND_WORKER_MAP, SLOW, ATTND_KIND_HOST, -1);
+    while (!attnd_observe32(&seen.slow_begun))
+        nap();
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&seen, 0, sizeof(seen));
+    (void)pthread_mutex_init(&seen.lock, NULL);
+    memset(&memory, 0, sizeof(memory));
+    memory.ops = &ops;
+    memory.port = &port;
+    memory.answer = answer;
+    return attnd_worker_memory_start(&memory);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    attnd_publish32(&seen.slow_may_end, 1);
+    while (!attnd_worker_memory_stop(&memory))
+        nap();
+    return 0;
+}
+
+static void nothing_of_another_kind_waits_for_host_memory(void **state)
+{
+    (void)state;
+    begin_slow();
+    ask(ATTND_WORKER_MAP, 1, ATTND_KIND_DEVICE, -1);
+    ask(ATTND_WORKER_MAP, 2, ATTND_KIND_POOL, -1);
+    ask(ATTND_WORKER_UNMAP, 1, 0, -1);
+    CHECK_EQUAL(seen.answers, 3); /* all of it before serve() returned */
+    CHECK_EQUAL(seen.answer[2].index, 1);
+    CHECK_EQUAL(seen.unmaps, 1);
+}
+
+static void what_is_about_one_memory_is_answered_in_order(void **state)
+{
+    (void)state;
+    begin_slow();
+    ask(ATTND_WORKER_UNMAP, SLOW, 0, -1); /* its session has died */
+    ask(ATTND_WORKER_MAP, SLOW + 1, ATTND_KIND_HOST, -1);
+    CHECK_EQUAL(seen.answers, 0);
+    attnd_publish32(&seen.slow_may_end, 1);
+    uint32_t mapped = await(ATTND_WORKER_MAP, SLOW), unmapped = await(ATTND_WORKER_UNMAP, SLOW);
+    CHECK(mapped < unmapped && unmapped < await(ATTND_WORKER_MAP, SLOW + 1));
+    CHECK_EQUAL(seen.answer[mapped].code, -ATTND_E_NO_MEMORY);
+    CHECK_EQUAL(seen.answer[mapped].field, ATTND_F_MEMORY);
+    CHECK_EQUAL(seen.answer[mapped].value, 3);
+    CHECK_EQUAL(seen.answer[mapped].limit, 4);
+}
+
+static void what_goes_together_is_let_go_in_one_rest(void **state)
+{
+    (void)state;
+    begin_slow();
+    for (uint32_t i = 10; i < 20; i++)
+        ask(ATTND_WORKER_MAP, i, ATTND_KIND_IPC, -1);
+    for (uint32_t i = 10; i < 20; i++)
+        ask(ATTND_WORKER_UNMAP, i, 0, -1);
+    attnd_publish32(&seen.slow_may_end, 1);
+    (void)await(ATTND_WORKER_UNMAP, 19);
+    CHECK_EQUAL(seen.unmaps, 1);
+}
+
+static void a_descriptor_is_closed_whatever_becomes_of_it(void **state)
+{
+    int ends[2][2];
+    char byte;
+    (void)state;
+    CHECK_EQUAL(pipe(ends[0]), 0);
+    CHECK_EQUAL(pipe(ends[1]), 0);
+    ask(ATTND_WORKER_MAP, 1, ATTND_KIND_DEVICE, ends[0][1]);
+    CHECK_EQUAL(read(ends[0][0], &byte, 1), 0); /* nobody has the other end */
+    begin_slow();
+    ask(ATTND_WORKER_MAP, 2, ATTND_KIND_HOST, ends[1][1]);
+    CHECK(!attnd_worker_memory_stop(&memory)); /* one is in work: nobody may destroy the backend */
+    attnd_publish32(&seen.slow_may_end, 1);
+    while (!attnd_worker_memory_stop(&memory))
+        nap();
+    CHECK_EQUAL(read(ends[1][0], &byte, 1), 0); /* it was not begun */
+    close(ends[0][0]);
+    close(ends[1][0]);
+    CHECK_EQUAL(attnd_worker_memory_start(&memory), 0);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(nothing_of_another_kind_waits_for_host_memory),
+        CASE(what_is_about_one_memory_is_answered_in_order),
+        CASE(what_goes_together_is_let_go_in_one_rest),
+        CASE(a_descriptor_is_closed_whatever_becomes_of_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
