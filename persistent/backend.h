@@ -60,9 +60,9 @@ struct attnd_memory_source {
 
 struct attnd_backend;
 
-/* A backend. All functions but check() are called from the worker's main thread; map() and unmap()
- * of HOST and IPC from another one, which is the same for all of these and begins after start(), so
- * beside any of the others but destroy(). */
+/* A backend. All functions but check() are called from the worker's main thread; map() of large
+ * memory, and unmap() of HOST and IPC, from another one, which begins after start() and so beside
+ * any of the others but destroy(), though never for an index that another call is about. */
 struct attnd_backend_ops {
     const char *name;
 

@@ -2,10 +2,11 @@
  * worker_memory.c - memory comes and goes, and nobody waits for another's.
  *
  * A GPU's worker pins host memory, which takes seconds where it is many GiB, and lets it go, as it
- * does legacy handles, only with its kernels at rest. Requests for these kinds stand in line for a
- * thread of their own, in which the kernels rest once for all that are to go; whatever the driver
- * does at once is done at once, past that line. What is about one index is of one kind, so it is
- * answered in the order in which it was asked; more the daemon does not count on (maps.c).
+ * does legacy handles, only with its kernels at rest. Such requests stand in line for a thread of
+ * their own, in which the kernels rest once for all that are to go; whatever the driver does at
+ * once is done at once, past that line. What is about one index is answered in the order in which
+ * it was asked, because a map that does not stand in line is done before the next request is
+ * looked at; more the daemon does not count on (maps.c).
  */
 #include "service/worker_memory.h"
 
@@ -113,17 +114,20 @@ void attnd_worker_memory_serve(struct attnd_worker_memory *self,
 {
     const struct attnd_worker_job job = {.request = *request, .fd = fd};
     const uint32_t index = request->index;
-    uint32_t kind = request->memory_kind;
-    if (index < ATTND_MEMORIES_MAX && request->kind == ATTND_WORKER_MAP)
-        self->kind[index] = (uint8_t)kind;
-    else if (index < ATTND_MEMORIES_MAX)
-        kind = self->kind[index];
-    if (kind == ATTND_KIND_HOST || kind == ATTND_KIND_IPC)
+    const int known = index < ATTND_MEMORIES_MAX;
+    if (request->kind == ATTND_WORKER_MAP) {
+        const uint32_t kind = request->memory_kind;
+        if (known)
+            self->rests[index] = kind == ATTND_KIND_HOST || kind == ATTND_KIND_IPC;
+        if (kind == ATTND_KIND_HOST && request->size_bytes >= ATTND_WORKER_LARGE_BYTES)
+            line_up(self, &job);
+        else
+            map(self, &job);
+    } else if (known && self->rests[index]) {
         line_up(self, &job);
-    else if (request->kind == ATTND_WORKER_MAP)
-        map(self, &job);
-    else
+    } else {
         unmap(self, &index, 1);
+    }
 }
 
 int attnd_worker_memory_start(struct attnd_worker_memory *self)

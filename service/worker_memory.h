@@ -10,6 +10,9 @@
 
 #include <pthread.h>
 
+/* Host memory from here on stands in line: some 10 ms. */
+#define ATTND_WORKER_LARGE_BYTES (64u << 20)
+
 /* An index is asked to come, and to go, before either is answered. */
 #define ATTND_WORKER_JOBS_MAX (2 * ATTND_MEMORIES_MAX)
 
@@ -27,7 +30,7 @@ struct attnd_worker_memory {
     void (*answer)(void *context, const struct attnd_worker_message *message);
     void *context;
 
-    uint8_t kind[ATTND_MEMORIES_MAX]; /* enum attnd_memory_kind, as last asked for; one thread's */
+    uint8_t rests[ATTND_MEMORIES_MAX]; /* 1: it is let go at rest; one thread's */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -42,8 +45,8 @@ int attnd_worker_memory_start(struct attnd_worker_memory *memory);
 /** attnd_worker_memory_serve() - a MAP or UNMAP of the daemon
  * @fd: of a MAP, or -1; taken over
  *
- * Threads: one. Blocking: for kinds that the driver brings and lets go at once, until that is done
- * and answered; for the others not at all. */
+ * Threads: one. Blocking: for what the driver brings or lets go at once, until that is done and
+ * answered; for the rest not at all. */
 void attnd_worker_memory_serve(struct attnd_worker_memory *memory,
                                const struct attnd_worker_message *request, int fd);
 

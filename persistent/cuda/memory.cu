@@ -11,8 +11,8 @@
  *   IPC      open: at once                           close: waits for the kernel to end
  *
  * At once is for small ones: pages of host memory are made and pinned one by one, some seconds for
- * many GiB. So HOST has, with IPC, a thread of its own (service/worker_memory.c), and what is of
- * other kinds does not wait for it.
+ * many GiB. So large HOST comes in on a thread of its own (service/worker_memory.c), on which HOST
+ * and IPC also go, and whatever is done at once does not wait for it.
  *
  * HOST and IPC are let go with the kernels parked, all that are due at once, and the others
  * without anybody noticing. The daemon has proved that no run in flight names an index before it
