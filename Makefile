@@ -196,7 +196,7 @@ test-asan:
 
 # Programs whose threads share memory: both ring ends in one process and one mapping (TSan sees
 # nothing across two), the worker's threads, the client's two.
-TSAN_TESTS := $(filter %threads %cpu_queue test_client_%,$(notdir $(UNIT)))
+TSAN_TESTS := $(filter %threads %cpu_queue %worker_memory test_client_%,$(notdir $(UNIT)))
 test-tsan:
 	@$(MAKE) --no-print-directory -j2 BUILD=build/tsan SANITIZE=thread CC=clang CFLAGS='-O1 -g' \
 	  $(patsubst %,build/tsan/tests/unit/%,$(TSAN_TESTS))

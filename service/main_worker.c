@@ -271,8 +271,8 @@ static int start(struct attnd_worker_memory *memory, struct attnd_worker_watch *
 
 static int work(const struct options *options, const struct attnd_shm *queue, int signals)
 {
-    static struct attnd_worker_memory memory;
-    struct attnd_worker_port port;
+    static struct attnd_worker_memory memory; /* large; and its thread may be there to the end */
+    static struct attnd_worker_port port;
     struct attnd_worker_watch watch = {.queue = queue->address};
     struct attnd_fault fault = {0};
 
