@@ -29,12 +29,19 @@ static int socket_fault(int code, int error)
     return attnd_fault_raise(code, ATTND_F_SOCKET, 0, error, 0);
 }
 
+/* One that is empty is not set: so the daemon reads them too. */
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+    return value && value[0] ? value : NULL;
+}
+
 /* Where the daemon listens, by argument or environment. */
 static int find_address(const char *path, struct sockaddr_un *address)
 {
-    const char *directory = "", *name = path ? path : getenv("ATTND_SOCKET");
+    const char *directory = "", *name = path ? path : variable("ATTND_SOCKET");
     if (name == NULL) {
-        directory = getenv("XDG_RUNTIME_DIR");
+        directory = variable("XDG_RUNTIME_DIR");
         name = "/attnd.sock";
     }
     if (directory == NULL)
@@ -204,11 +211,19 @@ static int say_hello(struct attnd_session *session, const struct attnd_open_args
     return rc;
 }
 
+/* The limit that it names is the nearest length that there is. */
+static int ring_entries_fault(uint32_t entries)
+{
+    uint32_t nearest = ATTND_RING_ENTRIES_MIN;
+    while (nearest < entries && nearest < ATTND_RING_ENTRIES_MAX)
+        nearest *= 2;
+    return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_RING_ENTRIES, 0, entries, nearest);
+}
+
 int attnd_session_connect(struct attnd_session *session, const struct attnd_open_args *args)
 {
     if (args->ring_entries != 0 && !attnd_ring_entries_valid(args->ring_entries))
-        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_RING_ENTRIES, 0, args->ring_entries,
-                                 ATTND_RING_ENTRIES_MAX);
+        return ring_entries_fault(args->ring_entries);
     int rc = dial(session, args->socket_path);
     if (rc == 0)
         rc = say_hello(session, args);

@@ -222,7 +222,7 @@ int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_des
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LAYERS, 0, own.layers,
                                  own.layers ? ATTND_LAYERS_MAX : 1);
     if (own.page_owner != ATTND_PAGES_OF_SERVICE && own.page_owner != ATTND_PAGES_OF_ENGINE)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_PAGES, 0, own.page_owner,
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_PAGE_OWNER, 0, own.page_owner,
                                  ATTND_PAGES_OF_ENGINE);
 
     Attnd__PoolCreate message = ATTND__POOL_CREATE__INIT;

@@ -113,6 +113,8 @@ int attnd_prepare(struct attnd_session *session, uint32_t plan,
     int rc = attnd_session_check(session);
     if (rc == 0)
         rc = attnd_args_take(&own, sizeof(own), args);
+    if (rc == 0 && own.zero != 0)
+        rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_RESERVED, 0, own.zero, 0);
     if (rc != 0)
         return rc;
     rc = open_mailbox(session);

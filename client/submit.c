@@ -28,18 +28,19 @@ int attnd_submit_begin(struct attnd_session *session, uint32_t plan, uint8_t opc
     return 0;
 }
 
-static int full(struct attnd_session *session, enum attnd_field field)
+/* @size: how large it is that is full. */
+static int full(struct attnd_session *session, enum attnd_field field, uint64_t size)
 {
     if (attnd_session_lost(session))
         return attnd_fault_raise(-ATTND_E_DISCONNECTED, ATTND_F_SOCKET, 0, 0, 0);
-    return attnd_fault_raise(-ATTND_E_FULL, field, 0, 0, 0);
+    return attnd_fault_raise(-ATTND_E_FULL, field, 0, (int64_t)size, 0);
 }
 
 int attnd_submit_push(struct attnd_session *session, const struct attnd_sqe *sqe)
 {
     int rc = attnd_producer_push(&session->sq, sqe); /* R1 */
     if (rc == -ATTND_E_FULL)
-        return full(session, ATTND_F_RING_ENTRIES);
+        return full(session, ATTND_F_RING_ENTRIES, session->sq.entries);
     if (rc < 0)
         return attnd_fault_raise(rc, ATTND_F_NONE, 0, 0, 0);
     (void)attnd_doorbell_ring(&session->bell); /* F2; it says whether it had to wake anybody */
@@ -52,12 +53,12 @@ int attnd_submit_reserve(struct attnd_session *session, uint64_t bytes, uint64_t
     if (space < 0)
         return attnd_fault_raise(space, ATTND_F_NONE, 0, 0, 0);
     if (space == 0)
-        return full(session, ATTND_F_RING_ENTRIES);
+        return full(session, ATTND_F_RING_ENTRIES, session->sq.entries);
     uint32_t in_flight = session->sq.entries - (uint32_t)space;
     int rc =
         attnd_arena_reserve(&session->arena, bytes, session->sq.index, in_flight, offset_bytes);
     if (rc == -ATTND_E_FULL)
-        return full(session, ATTND_F_ARENA);
+        return full(session, ATTND_F_ARENA, session->arena.bytes);
     if (rc < 0)
         return attnd_fault_raise(rc, ATTND_F_ARENA, 0, (int64_t)bytes,
                                  (int64_t)session->arena.bytes);

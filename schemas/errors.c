@@ -78,8 +78,10 @@ static int field_is_array(uint32_t field)
 static int code_has_limit(int code)
 {
     switch (positive(code)) {
+    case ATTND_E_OVERLAP:
     case ATTND_E_UNKNOWN:
     case ATTND_E_BUSY:
+    case ATTND_E_FULL:
     case ATTND_E_PERMISSION:
     case ATTND_E_PROTOCOL:
     case ATTND_E_DISCONNECTED:
@@ -93,6 +95,27 @@ static int code_has_limit(int code)
     default:
         return 1;
     }
+}
+
+/* A socket is no number: what is wrong with one is said in words, and what to do about it. NULL:
+ * nothing but what the code says. */
+static const char *socket_text(int code)
+{
+    switch (positive(code)) {
+    case ATTND_E_INVALID:
+        return "no path is given, and neither ATTND_SOCKET nor XDG_RUNTIME_DIR is set";
+    case ATTND_E_PERMISSION:
+        return "this user is not admitted; see attnd --allow-uid";
+    default:
+        return NULL;
+    }
+}
+
+/* Tokens and tickets are random bytes: there is nothing to show of one that is refused. */
+static int field_has_number(const struct attnd_fault *fault)
+{
+    return (fault->field != ATTND_F_TOKEN && fault->field != ATTND_F_TICKET) ||
+           code_has_limit(fault->code);
 }
 
 char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t text_bytes)
@@ -115,7 +138,12 @@ char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t tex
         snprintf(text, text_bytes, "%s: %s%s%s: error %" PRId64, name, field, field[0] ? ": " : "",
                  why, fault->value);
     else if (fault->code == -ATTND_E_DISCONNECTED && fault->value > 0) /* errno */
-        snprintf(text, text_bytes, "%s: %s: %s", name, why, strerror((int)fault->value));
+        snprintf(text, text_bytes, "%s: the service cannot be reached: %s", name,
+                 strerror((int)fault->value));
+    else if (fault->field == ATTND_F_SOCKET && socket_text(fault->code))
+        snprintf(text, text_bytes, "%s: socket: %s", name, socket_text(fault->code));
+    else if (!field_has_number(fault))
+        snprintf(text, text_bytes, "%s: %s: %s", name, field, why);
     else if (fault->field == ATTND_F_NONE || fault->code == -ATTND_E_DISCONNECTED)
         snprintf(text, text_bytes, "%s: %s", name, why);
     else

@@ -20,7 +20,7 @@ extern "C" {
 #define ATTND_ERRORS(X)                                                                            \
     X(INVALID, 1, "a value is not allowed here")                                                   \
     X(RANGE, 2, "a value is outside its limits")                                                   \
-    X(OVERLAP, 3, "an output overlaps an input")                                                   \
+    X(OVERLAP, 3, "an output overlaps an input, another output or a pool")                         \
     X(UNKNOWN, 4, "the object named does not exist in this session")                               \
     X(BUSY, 5, "the object is in use by operations in flight")                                     \
     X(FULL, 6, "the queue is full; wait for completions and repeat")                               \

@@ -10,6 +10,7 @@
 #include "service/sched.h"
 #include "service/supervise.h"
 
+#include <inttypes.h>
 #include <poll.h>
 #include <string.h>
 
@@ -53,8 +54,11 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
 {
     int rc = attnd_queue_new(service->options.heap_bytes, !attnd_loop_has_futex(service->loop),
                              &service->queue, fault);
-    if (rc < 0)
+    if (rc < 0) {
+        attnd_log(ATTND_LOG_ERROR, "no segment for plans of --heap %" PRIu64 " bytes",
+                  service->options.heap_bytes);
         return rc;
+    }
     rc = attnd_supervisor_new(service, &service->supervisor);
     if (rc == 0)
         rc = attnd_sched_new(service, service->queue, &service->supervisor->maps,

@@ -151,10 +151,14 @@ static uint32_t parse_number(struct argp_state *state, const char *name, const c
 static const char *parse_word(struct argp_state *state, const char *name, const char *text,
                               const char *const *words)
 {
-    for (unsigned i = 0; words[i]; i++)
+    char list[128] = "";
+    for (unsigned i = 0; words[i]; i++) {
         if (strcmp(words[i], text) == 0)
             return words[i];
-    argp_error(state, "--%s: '%s' is none of those there are (see --help)", name, text);
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", words[i]);
+    }
+    argp_error(state, "--%s: '%s' is none of: %s", name, text, list);
     return words[0];
 }
 

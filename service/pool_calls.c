@@ -278,8 +278,7 @@ int attnd_call_pool_attach(struct attnd_call *call)
             for (int writable = 0; writable < 2; writable++)
                 if (attnd_secret_equal(token->data, pool->token[writable]))
                     return attach(call, pool, writable);
-    return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_TOKEN, 0, (int64_t)token->len,
-                           ATTND_SECRET_BYTES);
+    return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_TOKEN, 0, 0, 0);
 }
 
 int attnd_call_pool_release(struct attnd_call *call)

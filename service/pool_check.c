@@ -104,7 +104,7 @@ int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Pla
     for (int i = 0; i < 3; i++)
         if (strides[i] < 0 || strides[i] > STRIDE_MAX)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_STRIDE, layer, strides[i],
-                                   STRIDE_MAX);
+                                   strides[i] < 0 ? 0 : STRIDE_MAX);
     if (plane->offset_bytes % sizeof(uint16_t))
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_OFFSET, layer,
                                (int64_t)plane->offset_bytes, sizeof(uint16_t));

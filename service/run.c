@@ -81,6 +81,7 @@ static void on_signal(void *context, uint32_t poll_events)
 static int block_signals(struct runner *runner)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* ulimit -f counts memfds too: ftruncate() says EFBIG */
     sigemptyset(&runner->signals);
     sigaddset(&runner->signals, SIGTERM);
     sigaddset(&runner->signals, SIGINT);
@@ -126,7 +127,7 @@ static enum attnd_exit open_socket(struct runner *runner)
     if (rc == -ATTND_E_BUSY)
         attnd_log(ATTND_LOG_ERROR, "another service listens on %s", path);
     else if (rc == -ATTND_E_INVALID)
-        attnd_log(ATTND_LOG_ERROR, "%s is too long, or is there and is not a socket", path);
+        attnd_log(ATTND_LOG_ERROR, "%s is there and is not a socket: give another --socket", path);
     else
         attnd_log(ATTND_LOG_ERROR, "%s: %s", path, strerror((int)fault.value));
     return ATTND_EXIT_SOCKET;
@@ -165,7 +166,7 @@ static enum attnd_exit start_data(struct attnd_service *service)
     struct attnd_fault fault = {0};
 
     if (attnd_data_start(service, &fault) < 0) {
-        log_fault("the worker does not start", &fault);
+        log_fault("the service does not start", &fault);
         return ATTND_EXIT_WORKER;
     }
     return ATTND_EXIT_OK;
@@ -201,6 +202,8 @@ static enum attnd_exit start(struct runner *runner)
         code = make_loop(runner);
     if (code == ATTND_EXIT_OK)
         code = start_data(service);
+    if (code == ATTND_EXIT_WORKER || code == ATTND_EXIT_INTERNAL)
+        attnd_log(ATTND_LOG_ERROR, "attnctl doctor says what this machine lacks");
     if (code != ATTND_EXIT_OK)
         return code;
     attnd_service_listen(service);

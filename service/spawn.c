@@ -116,7 +116,11 @@ static int run_worker(const struct attnd_options *options, const struct attnd_qu
         arguments[count++] = inject;
     if (queue->retire_fd >= 0)
         arguments[count++] = eventfd_doorbell;
-    return spawn(worker_path(options, path, sizeof(path)), arguments, fds, pid);
+    const char *program = worker_path(options, path, sizeof(path));
+    int rc = spawn(program, arguments, fds, pid);
+    if (rc)
+        attnd_log(ATTND_LOG_ERROR, "--worker %s: %s", program, strerror(rc));
+    return rc;
 }
 
 int attnd_spawn_worker(const struct attnd_options *options, const struct attnd_queue *queue,

@@ -7,10 +7,21 @@
 enum { LAYERS = 4, TOKENS = 8, HEADS = 8, HEADS_KV = 2, DIM = 64 };
 enum { Q = 0, O = 8192, K = 16384, V = 18432, LSE = 20480, BYTES = 20736 }; /* one memory */
 
+static void check(const struct attnd_fault *fault)
+{
+    char text[160];
+
+    if (fault->code < 0)
+        errx(1, "%s", attnd_fault_string(fault, text, sizeof(text)));
+}
+
 static void must(int code)
 {
+    struct attnd_fault fault;
+
+    attnd_last_fault(&fault);
     if (code < 0)
-        errx(1, "%s", attnd_error_name(code));
+        check(&fault);
 }
 
 int main(void)
@@ -39,7 +50,7 @@ int main(void)
         must(attnd_append(s, plan, &append, &quiet));
         must(attnd_run(s, plan, &run, &loud));
         must(attnd_wait(s, &done, 1, ATTND_FOREVER));
-        must(done.fault.code);
+        check(&done.fault);
     }
     /* Zero q and k: all visible keys weigh the same, and the last token sees 8 of them: log2(8). */
     printf("lse of the last token: %g\n", (double)((float *)tensors)[LSE / 4 + TOKENS * HEADS - 1]);

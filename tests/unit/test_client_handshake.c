@@ -227,9 +227,10 @@ static void the_environment_says_where_when_the_caller_does_not(void **state)
     fake_stop(&fake);
 
     struct attnd_fault fault;
-    unsetenv("ATTND_SOCKET");
+    setenv("ATTND_SOCKET", "", 1); /* as good as not set */
     setenv("XDG_RUNTIME_DIR", "/tmp/attnd-no-such-folder", 1);
     CHECK_ERROR(attnd_open(NULL, &session), ATTND_E_DISCONNECTED);
+    unsetenv("ATTND_SOCKET");
     unsetenv("XDG_RUNTIME_DIR");
     CHECK_ERROR(attnd_open(NULL, &session), ATTND_E_INVALID);
     attnd_last_fault(&fault);
@@ -246,6 +247,7 @@ static void a_ring_that_is_no_power_of_two_is_refused_here(void **state)
     attnd_last_fault(&fault);
     CHECK_EQUAL(fault.field, ATTND_F_RING_ENTRIES);
     CHECK_EQUAL(fault.value, 100);
+    CHECK_EQUAL(fault.limit, 128);
 }
 
 static void a_daemon_without_futex_doorbells_is_rung_by_eventfd(void **state)

@@ -11,6 +11,11 @@
 
 #include <cmocka.h>
 
+/* How many there are, counted from the lists: one that is appended is looked at too. */
+#define ONE(name, number, text) +1
+enum { CODES = 0 ATTND_ERRORS(ONE), FIELDS = 0 ATTND_FIELDS(ONE) }; /* NONE is a field */
+#undef ONE
+
 static void a_sentence_names_field_index_value_and_limit(void **state)
 {
     (void)state;
@@ -54,10 +59,11 @@ static void a_scalar_has_no_index(void **state)
 static void a_code_about_a_state_names_no_limit(void **state)
 {
     (void)state;
-    const int states[] = {ATTND_E_UNKNOWN,   ATTND_E_BUSY,         ATTND_E_PERMISSION,
-                          ATTND_E_PROTOCOL,  ATTND_E_DISCONNECTED, ATTND_E_WORKER_RESTARTED,
-                          ATTND_E_CANCELLED, ATTND_E_SHARED_PAGE,  ATTND_E_NOT_LEASED,
-                          ATTND_E_EXPIRED,   ATTND_E_FORKED};
+    const int states[] = {ATTND_E_OVERLAP,      ATTND_E_UNKNOWN,     ATTND_E_BUSY,
+                          ATTND_E_FULL,         ATTND_E_PERMISSION,  ATTND_E_PROTOCOL,
+                          ATTND_E_DISCONNECTED, ATTND_E_CANCELLED,   ATTND_E_WORKER_RESTARTED,
+                          ATTND_E_NOT_LEASED,   ATTND_E_SHARED_PAGE, ATTND_E_EXPIRED,
+                          ATTND_E_FORKED};
     struct attnd_fault fault = {-ATTND_E_NOT_LEASED, ATTND_F_KV_INDICES, 7, 12, 0};
     char text[200];
 
@@ -67,7 +73,7 @@ static void a_code_about_a_state_names_no_limit(void **state)
     fault = (struct attnd_fault){-ATTND_E_BUSY, ATTND_F_PLAN, 0, 3, 1};
     assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
                         "ATTND_E_BUSY: plan is 3 (the object is in use by operations in flight)");
-    for (int code = 1; code <= ATTND_E_DEVICE; code++) {
+    for (int code = 1; code <= CODES; code++) {
         /* value is errno, or the driver's */
         int about_a_state = code == ATTND_E_SYSTEM || code == ATTND_E_DEVICE;
         for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
@@ -99,10 +105,32 @@ static void a_lost_service_is_told_in_the_systems_words(void **state)
     struct attnd_fault fault = {-ATTND_E_DISCONNECTED, ATTND_F_SOCKET, 0, ECONNREFUSED, 0};
     char text[200];
     attnd_fault_string(&fault, text, sizeof(text));
-    assert_string_equal(text, "ATTND_E_DISCONNECTED: the service is gone: Connection refused");
+    assert_string_equal(text,
+                        "ATTND_E_DISCONNECTED: the service cannot be reached: Connection refused");
     fault.value = 0;
     attnd_fault_string(&fault, text, sizeof(text));
     assert_string_equal(text, "ATTND_E_DISCONNECTED: the service is gone");
+}
+
+/* Neither has a number that would tell anybody anything: a uid or errno here, random bytes there.
+ */
+static void sockets_and_tokens_are_spoken_of_in_words(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_PERMISSION, ATTND_F_SOCKET, 0, EACCES, 0};
+    char text[200];
+    assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
+                        "ATTND_E_PERMISSION: socket: this user is not admitted; see attnd "
+                        "--allow-uid");
+    fault = (struct attnd_fault){-ATTND_E_INVALID, ATTND_F_SOCKET, 0, 0, 0};
+    assert_non_null(strstr(attnd_fault_string(&fault, text, sizeof(text)), "ATTND_SOCKET"));
+    fault = (struct attnd_fault){-ATTND_E_RANGE, ATTND_F_SOCKET, 0, 200, 107};
+    assert_non_null(strstr(attnd_fault_string(&fault, text, sizeof(text)), "is 200, limit 107"));
+    fault = (struct attnd_fault){-ATTND_E_EXPIRED, ATTND_F_TICKET, 0, 0, 0};
+    assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
+                        "ATTND_E_EXPIRED: ticket: the ticket expired or was already claimed");
+    fault = (struct attnd_fault){-ATTND_E_NO_MEMORY, ATTND_F_TICKET, 0, 4096, 4096};
+    assert_non_null(strstr(attnd_fault_string(&fault, text, sizeof(text)), "is 4096, limit 4096"));
 }
 
 static void without_a_field_the_code_speaks(void **state)
@@ -132,7 +160,7 @@ static void a_short_buffer_is_cut_and_terminated(void **state)
 static void every_number_has_its_own_name(void **state)
 {
     (void)state;
-    for (int code = 1; code <= ATTND_E_DEVICE; code++) {
+    for (int code = 1; code <= CODES; code++) {
         const char *name = attnd_error_name(code);
         assert_string_not_equal(name, "ATTND_E_?");
         assert_string_equal(name, attnd_error_name(-code));
@@ -140,7 +168,7 @@ static void every_number_has_its_own_name(void **state)
         for (int other = 1; other < code; other++)
             assert_string_not_equal(name, attnd_error_name(other));
     }
-    for (uint32_t field = 1; field <= ATTND_F_EXPIRE_MS; field++) {
+    for (uint32_t field = 1; field < FIELDS; field++) {
         assert_string_not_equal(attnd_field_name(field), "?");
         for (uint32_t other = 1; other < field; other++)
             assert_string_not_equal(attnd_field_name(field), attnd_field_name(other));
@@ -179,6 +207,7 @@ int main(void)
         cmocka_unit_test(a_code_about_a_state_names_no_limit),
         cmocka_unit_test(a_system_error_says_what_the_system_said),
         cmocka_unit_test(a_lost_service_is_told_in_the_systems_words),
+        cmocka_unit_test(sockets_and_tokens_are_spoken_of_in_words),
         cmocka_unit_test(without_a_field_the_code_speaks),
         cmocka_unit_test(a_short_buffer_is_cut_and_terminated),
         cmocka_unit_test(every_number_has_its_own_name),
