@@ -35,6 +35,7 @@ struct attnd_session;
 #define ATTND_DTYPE_FP16 1u
 #define ATTND_DTYPE_BF16 2u
 
+/* A row that sees no key at all is o = 0, lse = -inf. */
 #define ATTND_CAUSAL 0x1u /* query i of a request sees keys j <= kv_len - qo_len + i */
 #define ATTND_LSE_LN 0x2u /* lse in natural logarithm; base 2 otherwise */
 
@@ -44,10 +45,10 @@ struct attnd_session;
 
 struct attnd_open_args {
     uint32_t size;
-    uint32_t ring_entries;   /* power of two, 8..4096; 0: 256 */
+    uint32_t ring_entries;   /* of submissions, and of completions: power of two, 8..4096; 0: 256 */
     uint64_t arena_bytes;    /* for batches on their way, 64 KiB to 1 GiB; 0: 8 MiB */
     const char *socket_path; /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock */
-    const char *name;        /* shown by attnctl status; may be NULL */
+    const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
 };
 
 struct attnd_info {
@@ -65,8 +66,10 @@ struct attnd_info {
  * attnd_open() - connect to the service
  * @args: may be NULL for the defaults; borrowed for the call
  * Blocks for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
- * -ATTND_E_DISCONNECTED (field socket, value errno), -ATTND_E_PERMISSION, -ATTND_E_VERSION,
- * -ATTND_E_RANGE, -ATTND_E_NO_MEMORY, -ATTND_E_SYSTEM.
+ * -ATTND_E_INVALID (field socket) no path is given or set; -ATTND_E_DISCONNECTED (field socket,
+ * value errno) nobody answers there; -ATTND_E_PERMISSION (field socket) this user is not admitted;
+ * -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's path of over 107 bytes, or
+ * sessions: the service has as many as it takes); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
  */
 int attnd_open(const struct attnd_open_args *args, struct attnd_session **session);
 
@@ -231,9 +234,9 @@ enum attnd_page_owner {
 
 struct attnd_pool_desc {
     uint32_t size;
-    uint32_t layers, pages, page_size; /* page_size: tokens, from 1 */
-    uint32_t heads_kv;
-    uint32_t dim_qk, dim_vo; /* 64, 128, 256; equal */
+    uint32_t layers, pages, page_size; /* 1..1024; 1..2^24; tokens a page, 1..2^20 */
+    uint32_t heads_kv;                 /* 1..1024 */
+    uint32_t dim_qk, dim_vo;           /* 64, 128, 256; equal */
     uint32_t dtype;
     uint32_t page_owner;
     const struct attnd_plane *k, *v; /* [layers] each, or both NULL: the service makes the memory,
@@ -243,8 +246,9 @@ struct attnd_pool_desc {
 };
 
 /**
- * attnd_pool_create()
+ * attnd_pool_create() - a pool of pages, in memory of one's own or in new memory of the service
  * @desc: borrowed for the call
+ * New host memory is zeroed and mapped here (attnd_pool_info()), new device memory is neither.
  * Return: 0 and *pool; -ATTND_E_RANGE (a plane that leaves its memory, a size that overflows),
  * -ATTND_E_UNKNOWN, -ATTND_E_UNSUPPORTED (a head_dim or dtype that the worker has no variant for:
  * limit is one that it has), -ATTND_E_NO_MEMORY.
@@ -252,7 +256,8 @@ struct attnd_pool_desc {
 int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_desc *desc,
                       uint32_t *pool);
 
-/* What a session sees of a pool. The arrays belong to the session. */
+/* What a session sees of a pool. The arrays belong to the session; desc.k and desc.v are there for
+ * memory of the service too. */
 struct attnd_pool_info {
     uint32_t size;
     uint32_t memory; /* of a pool made by the service, as this session names it; 0 otherwise */
@@ -274,11 +279,15 @@ struct attnd_token {
  * attnd_pool_share() - a token with which another session can attach the pool
  * @writable: 0 binds the operations of the other session to reading (append is refused); it does
  * not bind its mapping
+ * The token is good for as long as the pool lives, for any number of sessions. Return: 0;
+ * -ATTND_E_UNKNOWN; -ATTND_E_PERMISSION @writable, and this session may only read.
  */
 int attnd_pool_share(struct attnd_session *session, uint32_t pool, int writable,
                      struct attnd_token *token);
 
-/** attnd_pool_attach() - the pool lives until its creator and every attached session let it go. */
+/** attnd_pool_attach() - the pool lives until its creator and every attached session let it go.
+ * Return: 0 and *pool, a handle of this session; -ATTND_E_UNKNOWN no pool has this token;
+ * -ATTND_E_NO_MEMORY. */
 int attnd_pool_attach(struct attnd_session *session, const struct attnd_token *token,
                       uint32_t *pool);
 
@@ -291,15 +300,15 @@ int attnd_pool_release(struct attnd_session *session, uint32_t pool);
  * pages a call. */
 #define ATTND_LEASE_PAGES_MAX 16384u
 
-/** attnd_pages_alloc() - @count free pages into @pages. -ATTND_E_NO_SPACE: limit says how many are
- * free.
- */
+/** attnd_pages_alloc() - @count free pages into @pages, which hold what was last stored there.
+ * -ATTND_E_NO_SPACE: limit says how many are free. */
 int attnd_pages_alloc(struct attnd_session *session, uint32_t pool, uint32_t count, int32_t *pages);
 /** attnd_pages_share() - one more lease of each, for this session, which must hold one.
  * -ATTND_E_RANGE, field count: a page has limit leases already, of all sessions and tickets. */
 int attnd_pages_share(struct attnd_session *session, uint32_t pool, uint32_t count,
                       const int32_t *pages);
-/** attnd_pages_free() - give one lease of each back. -ATTND_E_NOT_LEASED names the page. */
+/** attnd_pages_free() - give one lease of each back, after the runs that read them and the appends
+ * that write them: whoever gets the page next writes it. -ATTND_E_NOT_LEASED names the page. */
 int attnd_pages_free(struct attnd_session *session, uint32_t pool, uint32_t count,
                      const int32_t *pages);
 /**
@@ -311,8 +320,11 @@ int attnd_pages_offer(struct attnd_session *session, uint32_t pool, uint32_t cou
                       const int32_t *pages, uint32_t expire_ms, struct attnd_token *ticket);
 /**
  * attnd_pages_claim() - take the leases of a ticket, once, in the order they were offered
- * @pages_max: room in @pages. The session must have attached the pool.
- * Return: the number of pages; -ATTND_E_EXPIRED; -ATTND_E_NO_SPACE (the ticket stays valid).
+ * @pool:      receives this session's handle of the pool, which it must have attached
+ * @pages:     [@pages_max] receives the page ids
+ * Return: the number of pages; -ATTND_E_EXPIRED expired, claimed, or never was; -ATTND_E_NO_SPACE
+ * there are more than @pages_max, limit of them (the ticket stays valid); -ATTND_E_PERMISSION the
+ * pool is not attached (the same).
  */
 int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *ticket,
                       uint32_t *pool, int32_t *pages, uint32_t pages_max);
@@ -323,11 +335,11 @@ int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *t
 struct attnd_plan_args {
     uint32_t size;
     uint32_t pool;
-    uint32_t requests; /* entries of all levels together */
-    uint32_t rows;     /* query rows (tokens) */
-    uint32_t pages;    /* of all entries together, reserve_pages included */
+    uint32_t requests; /* entries of all levels together, 1..2^20 */
+    uint32_t rows;     /* query rows (tokens), 1..2^22 */
+    uint32_t pages;    /* of all entries together, reserve_pages included, 1..2^26 */
     uint32_t levels;   /* 1 without cascade; at most 8 */
-    uint32_t heads_q;  /* multiple of the pool's heads_kv */
+    uint32_t heads_q;  /* multiple of the pool's heads_kv, up to 128 times and 1024 */
 };
 
 /**
@@ -344,9 +356,10 @@ int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_arg
 int attnd_plan_destroy(struct attnd_session *session, uint32_t plan);
 
 /* One cascade level: its requests partition the same query rows. int32 CSR arrays, borrowed for the
- * call that submits them. */
+ * call that submits them. A row's keys are those of its request at every level, all of them but at
+ * the last, where ATTND_CAUSAL holds and qo_len and kv_len are that level's. */
 struct attnd_level {
-    uint32_t requests;
+    uint32_t requests;         /* 0 is a batch without work: its runs complete at once */
     const int32_t *qo_indptr;  /* [requests + 1] */
     const int32_t *kv_indptr;  /* [requests + 1] */
     const int32_t *kv_indices; /* [kv_indptr[requests]] page ids */
@@ -354,7 +367,7 @@ struct attnd_level {
         *kv_last_page_len; /* [requests]; 1..page_size; ignored where there are no pages */
 };
 
-/* Elements; both 0: contiguous. */
+/* Elements of 2 bytes, of lse 4; not negative; both 0: contiguous. */
 struct attnd_strides {
     int64_t row, head;
 };
@@ -366,7 +379,7 @@ struct attnd_batch {
     uint32_t dtype;         /* of q, o and appended k, v; 0: the pool's; must equal the pool's */
     uint32_t flags;         /* ATTND_CAUSAL (last level only), ATTND_LSE_LN */
     uint32_t reserve_pages; /* page slots of each request of the last level kept for advance */
-    float sm_scale;         /* 0: 1/sqrt(head_dim) */
+    float sm_scale;         /* finite, not negative; 0: 1/sqrt(head_dim) */
     const struct attnd_level *level; /* [levels], outermost (shared prefix) first */
     struct attnd_strides q, o, lse, k, v;
 };
@@ -395,7 +408,8 @@ struct attnd_op {
 int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct attnd_batch *batch,
                    const struct attnd_op *op);
 
-/* New absolute lengths of all entries, level 0's first, and pages appended to their lists. */
+/* New absolute lengths of all entries, level 0's first, and pages appended to their lists. Lengths
+ * may shrink too; query rows stay as they were set. */
 struct attnd_advance {
     uint32_t size;
     uint32_t entries;            /* of the batch, over all levels */
@@ -404,7 +418,13 @@ struct attnd_advance {
     const int32_t *page_indices; /* [page_indptr[entries]] */
 };
 
-/** attnd_plan_advance() - a new generation of lengths; runs already submitted keep theirs. */
+/**
+ * attnd_plan_advance() - a new generation of lengths; runs already submitted keep theirs
+ * @advance: copied before the call returns
+ * Completes with the faults of attnd_plan_set(), by whose names it calls what it refuses: requests
+ * (entries), kv_indptr (page_indptr: more pages than are reserved), kv_indices (page_indices); the
+ * plan then is what it was. Return: as attnd_plan_set().
+ */
 int attnd_plan_advance(struct attnd_session *session, uint32_t plan,
                        const struct attnd_advance *advance, const struct attnd_op *op);
 
@@ -437,8 +457,17 @@ struct attnd_run_args {
     struct attnd_tensor lse; /* memory 0: not wanted */
 };
 
-/** attnd_run() - attention of the planned batch on one layer. The service reads q when the run is
- * scheduled and writes o before it completes. Return: as attnd_plan_set(). */
+/**
+ * attnd_run() - attention of the planned batch on one layer
+ * The service reads q when the run is scheduled and writes o before it completes.
+ * Memory: it sees what this thread stored before the call, in the pool too; o and lse are seen by
+ * the thread that attnd_wait() has given the completion.
+ * Completes with -ATTND_E_INVALID field plan: it is empty, nothing was set or the set was refused;
+ * -ATTND_E_OVERLAP: o or lse lie in q, in each other or in anybody's pool, which begins at limit;
+ * -ATTND_E_UNKNOWN, -ATTND_E_RANGE, -ATTND_E_INVALID naming layer, q, o or lse;
+ * -ATTND_E_WORKER_RESTARTED: run it again; -ATTND_E_TIMEOUT, -ATTND_E_CANCELLED; -ATTND_E_DEVICE.
+ * Return: as attnd_plan_set().
+ */
 int attnd_run(struct attnd_session *session, uint32_t plan, const struct attnd_run_args *args,
               const struct attnd_op *op);
 
@@ -499,7 +528,7 @@ struct attnd_prepare_args {
     uint32_t size;
     uint32_t layer;
     uint32_t lane; /* 0..63: whose bell rings it */
-    uint32_t zero;
+    uint32_t zero; /* 0 */
     struct attnd_tensor q, o;
     struct attnd_tensor lse; /* memory 0: not wanted */
 };

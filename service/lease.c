@@ -31,7 +31,8 @@ static int check_page(const struct attnd_attachment *attachment, const int32_t *
     uint32_t limit = attachment->pool->shape.pages;
 
     if (pages[i] < 0 || (uint32_t)pages[i] >= limit)
-        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PAGES, i, pages[i], limit);
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PAGES, i, pages[i],
+                               pages[i] < 0 ? 0 : (int64_t)limit - 1);
     if (attachment->held[pages[i]] == 0)
         return attnd_fault_set(fault, -ATTND_E_NOT_LEASED, ATTND_F_PAGES, i, pages[i], 0);
     return 0;

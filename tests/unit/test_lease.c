@@ -133,7 +133,7 @@ static void a_refused_list_changes_nothing(void **state)
     assert_int_equal(fault.index, 2);
     assert_int_equal(fault.value, pages[0]);
     assert_int_equal(attnd_lease_free(&a, outside, 2, &fault), -ATTND_E_RANGE);
-    assert_int_equal(fault.limit, PAGES);
+    assert_int_equal(fault.limit, PAGES - 1);
     assert_int_equal(attnd_lease_share(&a, negative, 2, &fault), -ATTND_E_RANGE);
     assert_int_equal(fault.value, -1);
     assert_int_equal(a.held_count, 2);
