@@ -75,12 +75,13 @@ int attnd_producer_push(struct attnd_producer *ring, const void *slot)
 }
 
 /* A1: every slot before @tail is complete. A tail never moves back, nor further than the ring is
- * long. Returns how many slots are ready. */
+ * long; all before it are taken, so either reads as more than there can be. Returns how many slots
+ * are ready. */
 static int refresh_tail(struct attnd_consumer *ring)
 {
     uint32_t tail = attnd_observe32(ring->tail);
     uint32_t ready = tail - ring->index;
-    if (ready > ring->entries || ready < ring->tail_seen - ring->index)
+    if (ready > ring->entries)
         return -ATTND_E_PROTOCOL;
     ring->tail_seen = tail;
     return (int)ready;

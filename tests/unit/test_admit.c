@@ -192,6 +192,10 @@ static void an_advance_is_copied_once_and_its_indptr_checked(void **state)
     assert_int_equal(advance(4098, 4, 0, &view), -ATTND_E_INVALID);
     assert_int_equal(advance(4096, 5, 0, &view), -ATTND_E_NO_SPACE);
     assert_int_equal(advance(4096, 4, t.limits.pages + 1, &view), -ATTND_E_NO_SPACE);
+    t.limits.pages = 1u << 20;
+    assert_true(t.arena_bytes < t.limits.pages * sizeof(int32_t));
+    assert_int_equal(advance(0, 4, t.limits.pages, &view), -ATTND_E_RANGE); /* from no offset */
+    assert_int_equal(t.fault.limit, 0);
     assert_int_equal(advance(UINT64_MAX - 3, UINT32_MAX, UINT32_MAX, &view), -ATTND_E_NO_SPACE);
 }
 

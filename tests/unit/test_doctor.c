@@ -125,6 +125,9 @@ static void the_place_of_the_socket_is_tried(void **state)
     assert_int_equal(unlink(path), 0);
     attnd_doctor_socket(path, &finding);
     expect(&finding, "socket", ATTND_HEALTH_WARN, "anybody");
+    assert_int_equal(chmod(folder, 01777), 0); /* as /tmp: only its owner takes a name away */
+    attnd_doctor_socket(path, &finding);
+    expect(&finding, "socket", ATTND_HEALTH_OK, "is free");
     snprintf(name, sizeof(name), "%s/not/there", folder);
     attnd_doctor_socket(name, &finding);
     expect(&finding, "socket", ATTND_HEALTH_FAIL, strerror(ENOENT));

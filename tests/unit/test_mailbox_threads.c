@@ -259,6 +259,7 @@ static void doorbells_that_name_nothing_are_answered_at_once(void **state)
     assert_int_equal(tell(&scene, &bad), 0);
     ring(scene.box, 0, RIG_RUNS);
     assert_int_equal(wait_for(scene.box, 0), 1 + ATTND_E_RANGE);
+    assert_int_equal(attnd_peek32(&scene.box->error[0]), ATTND_E_UNKNOWN); /* the first stays */
 
     struct attnd_command unmapped = prepared(&scene, 0);
     unmapped.body.o.memory = 4000;

@@ -129,6 +129,27 @@ static void a_batch_that_waits_is_not_harmed_by_reuse_of_the_arena(void **state)
     CHECK_EQUAL(client.daemon->lanes->deferred_bytes, 0);
 }
 
+/* Else a client that sends batches behind one long run would have the daemon hold all of them. */
+static void batches_that_wait_take_no_more_memory_than_about_an_arena(void **state)
+{
+    enum { BATCHES = 12 };
+    uint32_t plan = filled_plan(), other = stage_plan(&client);
+    (void)state;
+    submit(stage_run(plan, 0, 1));
+    for (int i = 0; i < BATCHES; i++)
+        submit(stage_batch(&client, other, 4096, 4, 6, 0, 0));
+    CHECK(stage_sweep(&stage) < 1 + BATCHES);
+    CHECK(client.daemon->lanes->deferred_bytes >= client.daemon->arena_bytes);
+    CHECK_EQUAL(stage_sweep(&stage), 0);
+    stage_retire(&stage, must_command(), 0);
+    while (stage_sweep(&stage) > 0)
+        ;
+    stage_expect(&client, 1, 0);
+    for (int i = 0; i < BATCHES; i++)
+        stage_expect(&client, 0, 0);
+    CHECK_EQUAL(client.daemon->lanes->deferred_bytes, 0);
+}
+
 static void plan_set_is_busy_while_another_lane_uses_the_plan(void **state)
 {
     uint32_t plan = filled_plan();
@@ -524,6 +545,7 @@ int main(void)
         CASE(lanes_do_not_wait_for_each_other),
         CASE(success_can_be_silent_and_failure_cannot),
         CASE(a_batch_that_waits_is_not_harmed_by_reuse_of_the_arena),
+        CASE(batches_that_wait_take_no_more_memory_than_about_an_arena),
         CASE(plan_set_is_busy_while_another_lane_uses_the_plan),
         CASE(plan_set_in_the_lane_of_its_runs_waits_for_them),
         CASE(a_plan_that_failed_to_set_is_not_run),

@@ -150,6 +150,12 @@ static void a_segment_of_another_make_is_refused(void **state)
     head.runs_offset_bytes = UINT64_MAX - 64;
     CHECK_EQUAL(attnd_worker_port_check(&head, bytes), -ATTND_E_RANGE);
     head = *queue->head;
+    head.runs = head.runs_transient - 1;
+    CHECK_EQUAL(attnd_worker_port_check(&head, bytes), -ATTND_E_RANGE);
+    head = *queue->head;
+    head.runs_transient = head.ring_entries + 1;
+    CHECK_EQUAL(attnd_worker_port_check(&head, bytes), -ATTND_E_RANGE);
+    head = *queue->head;
     head.heap_bytes++;
     CHECK_EQUAL(attnd_worker_port_check(&head, bytes), -ATTND_E_RANGE);
 }
