@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "bench/support/peak.h"
+#include "persistent/cpu/kernel.h"
 #include "persistent/plan/plan.h"
 #include "tests/support/cpu_rig.h"
 
@@ -224,6 +225,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     if (key != ARGP_KEY_ARG)
         return ARGP_ERR_UNKNOWN;
     if (state->arg_num == 0) {
+        if (!attnd_kernel_find(text))
+            argp_error(state, "'%s' is no instruction set of this processor", text);
         options->isa = text;
     } else if (state->arg_num == 1) {
         number = strtoul(text, &end, 10);
