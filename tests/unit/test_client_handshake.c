@@ -10,9 +10,12 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static int open_at(const char *path, struct attnd_session **session)
@@ -237,6 +240,28 @@ static void the_environment_says_where_when_the_caller_does_not(void **state)
     CHECK_EQUAL(fault.field, ATTND_F_SOCKET);
 }
 
+/* A child that was forked in between holds the same socket, and so the connection, open. */
+static void closing_ends_the_session_whatever_children_there_are(void **state)
+{
+    (void)state;
+    struct fake_daemon fake = {0};
+    struct attnd_session *session = fake_open(&fake);
+    struct pollfd end = {.fd = dup(fake.client), .events = POLLRDHUP};
+    CHECK(end.fd >= 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    attnd_close(session);
+    CHECK_EQUAL(poll(&end, 1, 5000), 1);
+    CHECK_EQUAL(kill(child, SIGKILL), 0);
+    CHECK_EQUAL(waitpid(child, NULL, 0), child);
+    close(end.fd);
+    fake_stop(&fake);
+}
+
 static void a_ring_that_is_no_power_of_two_is_refused_here(void **state)
 {
     (void)state;
@@ -279,6 +304,7 @@ int main(void)
         cmocka_unit_test(nobody_listening_is_said_with_errno),
         cmocka_unit_test(a_path_too_long_for_a_socket_is_refused),
         cmocka_unit_test(the_environment_says_where_when_the_caller_does_not),
+        cmocka_unit_test(closing_ends_the_session_whatever_children_there_are),
         cmocka_unit_test(a_ring_that_is_no_power_of_two_is_refused_here),
         cmocka_unit_test(a_daemon_without_futex_doorbells_is_rung_by_eventfd),
     };

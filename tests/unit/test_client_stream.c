@@ -125,6 +125,30 @@ static void a_ring_is_a_word_and_a_count(void **state)
     CHECK_EQUAL(attnd_ring_wait(session, 64, 0), -ATTND_E_RANGE);
 }
 
+/* A number that does not fit the bell would come round to what reads as an answer. */
+static void what_a_bell_cannot_say_is_not_rung(void **state)
+{
+    (void)state;
+    struct attnd_mailbox *mailbox = prepared_mailbox();
+    CHECK_EQUAL(attnd_ring(session, 2, ATTND_BELL_RUNS), -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(attnd_ring(session, 2, ATTND_BELL_RUNG + 1), -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(mailbox->bell[2], 1);
+    CHECK_EQUAL(mailbox->rung, 0);
+}
+
+static void fields_that_mean_nothing_yet_are_zero(void **state)
+{
+    (void)state;
+    struct attnd_prepare_args odd = args;
+    struct attnd_fault fault;
+    uint32_t prepared;
+    odd.zero = 1;
+    CHECK_EQUAL(attnd_prepare(session, 1, &odd, &prepared), -ATTND_E_INVALID);
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.field, ATTND_F_RESERVED);
+    CHECK_EQUAL(daemon_is.prepared, 0);
+}
+
 static void what_is_answered_is_returned(void **state)
 {
     static const struct {
@@ -223,6 +247,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(the_mailbox_is_opened_once_and_when_it_is_needed),
         CASE(a_ring_is_a_word_and_a_count),
+        CASE(what_a_bell_cannot_say_is_not_rung),
+        CASE(fields_that_mean_nothing_yet_are_zero),
         CASE(what_is_answered_is_returned),
         CASE(a_late_answer_is_not_that_of_the_next_ring),
         CASE(a_mailbox_on_the_gpu_is_not_rung_from_here),

@@ -235,6 +235,39 @@ static void scratch_is_the_runs_own_until_it_is_back(void **state)
     comes_back();
 }
 
+/* Else large runs would starve beside a stream of small ones. */
+static void who_waits_for_scratch_is_not_overtaken_by_who_needs_less(void **state)
+{
+    struct attnd_plan_object *const *plans = client.daemon->plans;
+    uint32_t half = filled_plan(), eighth = filled_plan(), all = filled_plan();
+    const struct attnd_run *runs[3];
+    (void)state;
+    plans[half - 1]->scratch_bytes = STAGE_SCRATCH_BYTES / 2;
+    plans[eighth - 1]->scratch_bytes = STAGE_SCRATCH_BYTES / 8;
+    plans[all - 1]->scratch_bytes = STAGE_SCRATCH_BYTES;
+    submit(stage_run(half, 0, 0));
+    submit(stage_run(eighth, 1, 1));
+    submit(stage_run(eighth, 2, 2));
+    submit(stage_run(all, 3, 3));
+    submit(stage_run(eighth, 4, 4)); /* there is room for it all the time */
+    stage_sweep(&stage);
+    for (int i = 0; i < 3; i++)
+        runs[i] = must_command();
+    for (int i = 2; i >= 0; i--) {
+        CHECK(stage_command(&stage) == NULL);
+        stage_retire(&stage, runs[i], 0);
+        stage_sweep(&stage);
+        stage_expect(&client, (uint64_t)i, 0);
+    }
+    for (uint64_t i = 3; i <= 4; i++) {
+        const struct attnd_run *run = must_command();
+        CHECK(stage_command(&stage) == NULL);
+        stage_retire(&stage, run, 0);
+        stage_sweep(&stage);
+        stage_expect(&client, i, 0);
+    }
+}
+
 static void more_scratch_than_the_worker_has_is_refused_and_not_waited_for(void **state)
 {
     (void)state;
@@ -282,6 +315,7 @@ int main(void)
         TEST(the_command_says_all_that_the_worker_needs),
         TEST(a_generation_is_in_use_until_its_run_is_back),
         TEST(scratch_is_the_runs_own_until_it_is_back),
+        TEST(who_waits_for_scratch_is_not_overtaken_by_who_needs_less),
         TEST(more_scratch_than_the_worker_has_is_refused_and_not_waited_for),
         TEST(an_append_needs_no_scratch),
         TEST(a_slot_that_came_back_is_the_next_to_be_given_out),

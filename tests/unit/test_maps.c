@@ -65,6 +65,23 @@ static void memory_nobody_heard_of_goes_at_once(void **state)
     assert_int_equal(send_next(), 7);
 }
 
+/* The queue has a place for every index, and for no index two. */
+static void what_is_due_is_in_the_queue_once_however_often_it_changes(void **state)
+{
+    uint32_t index;
+    (void)state;
+    for (uint32_t i = 0; i < 3 * ATTND_MEMORIES_MAX; i++) {
+        attnd_maps_add(&maps, 7); /* while the worker takes no messages */
+        assert_int_equal(attnd_maps_remove(&maps, 7), 1);
+    }
+    assert_int_equal(maps.due_count, 1);
+    attnd_maps_add(&maps, 7);
+    attnd_maps_add(&maps, 8);
+    assert_int_equal(send_next(), 7);
+    assert_int_equal(send_next(), 8);
+    assert_int_equal(attnd_maps_due(&maps, &index), 0);
+}
+
 static void an_unmap_may_overtake_the_answer_to_its_map(void **state)
 {
     (void)state;
@@ -164,6 +181,7 @@ int main(void)
         CASE(memory_is_ready_once_the_worker_says_so),
         CASE(memory_that_cannot_be_mapped_says_why),
         CASE(memory_nobody_heard_of_goes_at_once),
+        CASE(what_is_due_is_in_the_queue_once_however_often_it_changes),
         CASE(an_unmap_may_overtake_the_answer_to_its_map),
         CASE(after_a_death_the_living_are_mapped_again_and_the_leaving_are_gone),
         CASE(random_lives_end_with_both_sides_agreed),

@@ -207,6 +207,13 @@ static void an_output_touches_no_other_place(void **state)
     run->lse_memory = FIRST;
     run->lse_offset_bytes = 0;
     refused(ATTND_E_OVERLAP, ATTND_F_LSE, 0, 0); /* q */
+    run->lse_memory = 0;
+    run->o_memory = FIRST; /* right before q */
+    run->o_offset_bytes = 0;
+    run->q_offset_bytes = O_BYTES;
+    assert_int_equal(resolve(), 0);
+    run->q_offset_bytes = O_BYTES - 16;
+    refused(ATTND_E_OVERLAP, ATTND_F_O, 0, O_BYTES - 16);
 }
 
 static void two_handles_of_one_memory_are_one_memory(void **state)

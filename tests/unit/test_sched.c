@@ -351,6 +351,24 @@ static void cancel_ends_what_is_queued_and_asks_what_runs(void **state)
     stage_expect(&client, 8, 0);
 }
 
+static void what_comes_behind_a_cancelled_operation_goes_on(void **state)
+{
+    uint32_t plan = filled_plan();
+    (void)state;
+    submit(stage_run(plan, 0, 1));
+    submit(stage_run(plan, 0, 7)); /* the last of its lane */
+    submit(stage_cancel(7));
+    stage_sweep(&stage);
+    stage_expect(&client, 7, -ATTND_E_CANCELLED);
+    submit(stage_run(plan, 0, 2));
+    stage_sweep(&stage);
+    for (uint64_t i = 1; i <= 2; i++) {
+        stage_retire(&stage, must_command(), 0);
+        stage_sweep(&stage);
+        stage_expect(&client, i, 0);
+    }
+}
+
 static void let_the_timer_fire(void *context)
 {
     (void)context;
@@ -556,6 +574,7 @@ int main(void)
         CASE(pages_without_a_lease_are_refused),
         CASE(a_reader_of_a_pool_may_not_append_nor_write_to_it_by_a_run),
         CASE(cancel_ends_what_is_queued_and_asks_what_runs),
+        CASE(what_comes_behind_a_cancelled_operation_goes_on),
         CASE(a_deadline_ends_queued_and_running_operations),
         CASE(a_lost_worker_answers_its_lanes_and_spares_the_others),
         CASE(a_dead_client_is_freed_when_its_runs_are_retired),
