@@ -7,7 +7,8 @@
  * slot carries a sum over all its words and its number in the ring. A reader that finds the sum
  * right has the slot as it was sealed; one that does not reads it again, after the tail. The sum is
  * 64 bits over words that daemon and worker trust each other with: it guards against reading too
- * early, not against an attacker.
+ * early, not against an attacker. Its halves are summed apart, because a warp adds up 32 bits in
+ * one instruction.
  */
 #ifndef ATTND_SCHEMAS_SEAL_H
 #define ATTND_SCHEMAS_SEAL_H
@@ -24,10 +25,16 @@
 
 #define ATTND_SEAL_WORDS (sizeof(struct attnd_command) / 8 - 1) /* the last is the seal */
 
-/** attnd_seal_word() - what word number @place of the command that is number @index adds. */
-ATTND_SEAL_FUNCTION uint64_t attnd_seal_word(uint64_t word, uint32_t place, uint32_t index)
+/** attnd_seal_seed() - of word number @place of the command that is number @index. */
+ATTND_SEAL_FUNCTION uint64_t attnd_seal_seed(uint32_t place, uint32_t index)
 {
-    uint64_t x = word + (place + 1u) * 0x9e3779b97f4a7c15u + index * 0xd1342543de82ef95u;
+    return (place + 1u) * 0x9e3779b97f4a7c15u + index * 0xd1342543de82ef95u;
+}
+
+/** attnd_seal_word() - what a word adds. */
+ATTND_SEAL_FUNCTION uint64_t attnd_seal_word(uint64_t word, uint64_t seed)
+{
+    uint64_t x = word + seed;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;
@@ -36,11 +43,15 @@ ATTND_SEAL_FUNCTION uint64_t attnd_seal_word(uint64_t word, uint32_t place, uint
 /** attnd_seal() - the seal of the command that is number @index, free-running, of its ring. */
 static inline uint64_t attnd_seal(const struct attnd_command *command, uint32_t index)
 {
-    uint64_t words[sizeof(*command) / 8], sum = 0;
+    uint64_t words[sizeof(*command) / 8];
+    uint32_t low = 0, high = 0;
     memcpy(words, command, sizeof(*command));
-    for (uint32_t place = 0; place < ATTND_SEAL_WORDS; place++)
-        sum += attnd_seal_word(words[place], place, index);
-    return sum;
+    for (uint32_t place = 0; place < ATTND_SEAL_WORDS; place++) {
+        const uint64_t sum = attnd_seal_word(words[place], attnd_seal_seed(place, index));
+        low += (uint32_t)sum;
+        high += (uint32_t)(sum >> 32);
+    }
+    return (uint64_t)high << 32 | low;
 }
 
 #endif

@@ -11,9 +11,13 @@
  * of the lane waits for that answer first: it would be released by it otherwise, with o not
  * written.
  *
+ * It rings by compare-and-swap: a lane that does not rest is not rung, and nobody has to look
+ * first.
+ *
  * Orders. Kernels before it have ended, so what they wrote is the stream's, and the release of the
- * bell at system scope hands it to the worker, which is another process. The acquire of the answer
- * hands o back, and kernels behind it start after this one has ended.
+ * bell at system scope, the fence and then the swap, hands it to the worker, which is another
+ * process. The acquire of the answer hands o back, and kernels behind it start after this one has
+ * ended.
  *
  * The kernel is PTX text that the driver compiles for the GPU at hand: this library is built
  * without a CUDA compiler. A capture forbids that, so it is made in relaxed mode: it has no part in
@@ -47,9 +51,14 @@ static const char ring_text[] =
     "    ld.param.u32 %r0, [rung];\n"
     "    ld.param.u64 %rd1, [timeout_ns];\n"
     "    cvta.to.global.u64 %rd0, %rd0;\n"
-    "    ld.relaxed.sys.global.u32 %r1, [%rd0];\n"
-    "    fence.acq_rel.sys;\n" /* R1, in flight together with the look */
-    "    setp.gt.s32 %p0, %r1, 0;\n"
+    "    fence.acq_rel.sys;\n" /* R1 */
+    "    mov.u32 %r1, 1;\n"    /* how a lane rests, mostly */
+    "ring:\n"
+    "    atom.relaxed.sys.global.cas.b32 %r2, [%rd0], %r1, %r0;\n"
+    "    setp.eq.u32 %p0, %r2, %r1;\n"
+    "    @%p0 bra waits;\n"
+    "    mov.u32 %r1, %r2;\n"
+    "    setp.gt.s32 %p0, %r1, 0;\n" /* after a failure */
     "    @%p0 bra ring;\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "before:\n" /* the answer to a ring that was given up */
@@ -60,8 +69,8 @@ static const char ring_text[] =
     "    ld.acquire.sys.global.u32 %r1, [%rd0];\n" /* A1: what is given up writes no o any more */
     "    setp.gt.s32 %p0, %r1, 0;\n"
     "    @!%p0 bra before;\n"
-    "ring:\n"
-    "    st.relaxed.sys.global.u32 [%rd0], %r0;\n"
+    "    bra ring;\n"
+    "waits:\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "look:\n"
     "    ld.acquire.sys.global.u32 %r1, [%rd0];\n" /* A1 */

@@ -76,41 +76,31 @@ __device__ __forceinline__ Bells look_at_mailbox(const Dispatch *dispatch, uint3
     return bells;
 }
 
-__device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
 enum Verdict { verdict_none, verdict_begin, verdict_refuse };
 
-/* What becomes of a bell that is rung. Under the lock. @code: of a refusal; 0: nothing is to be
- * done. */
-__device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, const Resident *resident,
-                                              uint32_t mailbox, uint32_t bell, uint32_t value,
-                                              Prepared *run, uint32_t *code)
+/* What becomes of a bell that is rung. Under the lock. Questions are asked one beside the other:
+ * somebody's layer waits. @code: of a refusal; 0: nothing is to be done. */
+__device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, uint32_t mailbox, uint32_t bell,
+                                              uint32_t value, Prepared *run, uint32_t *code)
 {
-    const uint32_t number = value - ATTND_BELL_RUNG, index = number - dispatch->transient;
-    *code = ATTND_E_UNKNOWN;
-    if (number < dispatch->transient || index >= dispatch->prepared_count)
-        return verdict_refuse;
-    *run = dispatch->prepared[index];
+    const uint32_t index = value - ATTND_BELL_RUNG - dispatch->transient; /* below it: huge */
+    const bool there = index < dispatch->prepared_count;
+    *run = dispatch->prepared[there ? index : 0];
     constexpr uint8_t good = prepared_there | prepared_owned;
-    if ((run->state & good) != good || run->mailbox != mailbox || run->lane != bell)
+    const bool known =
+        there & ((run->state & good) == good) & (run->mailbox == mailbox) & (run->lane == bell);
+    const bool waits = (run->state & (prepared_held | prepared_changing)) != 0;
+    const bool many = run->items > ATTND_BELL_ITEMS_MAX;
+    const bool runs = dispatch->settings.resident >> run->variant & 1;
+    const uint32_t refusal = run->code ? run->code : many ? ATTND_E_UNSUPPORTED : 0;
+    *code = known ? refusal : ATTND_E_UNKNOWN;
+    if (!known || (!waits && (refusal || !run->items)))
         return verdict_refuse;
-    if (run->state & (prepared_held | prepared_changing))
+    if (waits)
         return verdict_none;
-    *code = run->code;
-    if (run->code || !run->items)
-        return verdict_refuse;
-    if (run->items > ATTND_BELL_ITEMS_MAX) {
-        *code = ATTND_E_UNSUPPORTED;
-        return verdict_refuse;
-    }
-    if (!(dispatch->settings.resident >> run->variant & 1)) {
+    if (!runs)
         publish_cta(&dispatch->wanted, run->variant + 1u);
-        return verdict_none;
-    }
-    return verdict_begin;
+    return runs ? verdict_begin : verdict_none;
 }
 
 /* Answers a bell that begins nothing. */
@@ -147,7 +137,7 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     Verdict verdict = verdict_none;
     /* Unwatched since the look: its memory may be about to go. */
     if (value && dispatch->mailboxes[bells.index] == mailbox && !dispatch->closing)
-        verdict = judge_bell(dispatch, resident, bells.index, bell, value, &run, &code);
+        verdict = judge_bell(dispatch, bells.index, bell, value, &run, &code);
     uint32_t begins = __ballot_sync(0xffffffffu, verdict == verdict_begin);
     const uint32_t first = dispatch->published, ready = dispatch->ready - first;
     const uint32_t room = ready > ring_reserve ? ready - ring_reserve : 0;
@@ -158,12 +148,14 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
         const uint32_t at = first + rank, number = value - ATTND_BELL_RUNG;
         const uint32_t index = number - dispatch->transient;
         store_relaxed_sys(&mailbox->bell[bell], 1 - run.items * bell_item);
-        put_position(dispatch, at,
-                     {0, number, 0, run.items, bells.index * ATTND_LANES_MAX + bell, run.plan, 0});
-        atomicOr(&dispatch->busy[bells.index][bell / 32], 1u << bell % 32);
         fence_gpu(); /* R1 */
         store_entry(&resident->ring[at % ring_positions],
                     {at + 1, ring_positions + index, run.items, run.variant, run.generation});
+        /* Nobody looks at these before the lock is given back, but who finds the position active;
+         * it is set last. */
+        atomicOr(&dispatch->busy[bells.index][bell / 32], 1u << bell % 32);
+        put_position(dispatch, at,
+                     {0, number, 0, run.items, bells.index * ATTND_LANES_MAX + bell, run.plan, 0});
     }
     __syncwarp();
     if (lane == 0)

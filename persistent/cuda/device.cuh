@@ -157,7 +157,7 @@ struct alignas(128) Live {
     /* Items that are done, and in the upper half the time they took, in units of 32 ns: one arrival
      * brings both. */
     unsigned long long done;
-    unsigned long long end_ns; /* of a run that is done */
+    alignas(16) unsigned long long end_ns; /* of the item that ended last, for retire records */
     unsigned long long kv_bytes;
     uint32_t code;       /* ATTND_E_* of the first item that failed */
     uint32_t rows_naive; /* done the naive way: items that take long get on, too */
@@ -236,6 +236,12 @@ __device__ __forceinline__ uint32_t observe_sys(const uint32_t *word)
 __device__ __forceinline__ void publish_sys(uint32_t *word, uint32_t value)
 {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+/* Across the bus, for a word that nothing hangs on, or behind a fence. */
+__device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ uint32_t observe_gpu(const uint32_t *word)
@@ -324,16 +330,16 @@ __device__ __forceinline__ uint32_t arrive_gpu(uint32_t *word)
     return value;
 }
 
-/* The same for a counter and what goes with it. */
-__device__ __forceinline__ unsigned long long arrive_gpu(unsigned long long *word,
-                                                         unsigned long long more)
+/* R1 for a counter and what goes with it, for those who only look at it. */
+__device__ __forceinline__ void add_gpu(unsigned long long *word, unsigned long long more)
 {
-    unsigned long long value;
-    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
-                 : "=l"(value)
-                 : "l"(word), "l"(more)
-                 : "memory");
-    return value;
+    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(more) : "memory");
+}
+
+/* The later of two times; what orders it comes behind. */
+__device__ __forceinline__ void latest_gpu(unsigned long long *word, unsigned long long ns)
+{
+    asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(word), "l"(ns) : "memory");
 }
 
 /* Host memory that the daemon rewrites between doorbells: never through the read-only path. */

@@ -28,7 +28,7 @@ namespace attnd
 constexpr uint64_t heartbeat_stale_ns = 2000000000ull;
 
 /* RUN: resolved, and published as soon as there is room. */
-__device__ __forceinline__ Taken take_run(Commander *self)
+__device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
 {
     Dispatch *dispatch = self->dispatch;
     Resident *resident = self->resident;
@@ -42,13 +42,12 @@ __device__ __forceinline__ Taken take_run(Commander *self)
     const RunSource source = run_source(command);
     uint32_t code;
     uint32_t variant =
-        resolve_run(dispatch, &dispatch->settings.runs[slot], source, nullptr, &code);
+        resolve_run(dispatch, &dispatch->settings.runs[slot], source, look, nullptr, &code);
     if (code || !command.body.items) {
         answer_taken(self, -int32_t(code));
         return taken;
     }
-    if (threadIdx.x % 32 == 0)
-        resident->used |= 1u << variant;
+    note_used(self, variant);
     if (!(dispatch->settings.resident >> variant & 1)) {
         /* The command stays where it is, for the kernels that come instead of these. */
         if (threadIdx.x % 32 == 0)
@@ -59,8 +58,7 @@ __device__ __forceinline__ Taken take_run(Commander *self)
                          uint16_t(command.body.generation)};
     const Position position = {
         clock_ns(), command.run, command.tag, command.body.items, ATTND_NONE, ATTND_NONE, 1};
-    free_slot(self);
-    while (!publish_run(dispatch, resident, entry, position))
+    while (!publish_run(dispatch, resident, entry, position, self->head + 1))
         ; /* a bell was first: the watching warp makes room as runs end */
     self->ring_runs++;
     return taken;
@@ -80,38 +78,48 @@ __device__ __forceinline__ uint4 look_at_ring(const Commander *self)
     return part;
 }
 
-/* Is what was looked at a whole command, and the one at the head? The whole warp. */
+/* Is what was looked at a whole command, and the one at the head? The whole warp. Without branches:
+ * a warp does not wait for one word's sum to begin with the next. */
 __device__ __forceinline__ bool sealed(const Commander *self, const uint4 &part)
 {
-    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t lane = threadIdx.x % 32, last = command_vectors - 1;
     const uint64_t first = uint64_t(part.y) << 32 | part.x,
                    second = uint64_t(part.w) << 32 | part.z;
-    uint64_t sum = 0;
+    const uint64_t one = attnd_seal_word(first, attnd_seal_seed(2 * lane, self->head));
+    const uint64_t other = attnd_seal_word(second, attnd_seal_seed(2 * lane + 1, self->head));
+    const uint64_t one_counts = lane <= last ? one : 0, other_counts = lane < last ? other : 0;
+    const uint32_t low =
+        __reduce_add_sync(0xffffffffu, uint32_t(one_counts) + uint32_t(other_counts));
+    const uint32_t high =
+        __reduce_add_sync(0xffffffffu, uint32_t(one_counts >> 32) + uint32_t(other_counts >> 32));
+    return __any_sync(0xffffffffu, lane == last && low == part.z && high == part.w);
+}
+
+__device__ __forceinline__ void keep_command(Commander *self, const uint4 &part)
+{
+    const uint32_t lane = threadIdx.x % 32;
     if (lane < command_vectors)
-        sum = attnd_seal_word(first, 2 * lane, self->head);
-    if (lane < command_vectors - 1)
-        sum += attnd_seal_word(second, 2 * lane + 1, self->head);
-    for (int step = 16; step; step /= 2)
-        sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    return sum == __shfl_sync(0xffffffffu, second, command_vectors - 1);
+        reinterpret_cast<uint4 *>(&self->dispatch->command)[lane] = part;
+    __syncwarp();
 }
 
 /* The command at the head of the ring, of which the tail says that it is there. @part: the slot as
  * it was looked at together with the tail; good if it is sealed, else it is fetched again. */
-__device__ __forceinline__ Taken take_command(Commander *self, uint4 part)
+__device__ __forceinline__ Taken take_command(Commander *self, const uint4 &part)
 {
     Dispatch *dispatch = self->dispatch;
-    const uint32_t lane = threadIdx.x % 32;
-    if (!sealed(self, part))
-        part = look_at_ring(self);
-    if (lane < command_vectors)
-        reinterpret_cast<uint4 *>(&dispatch->command)[lane] = part;
-    __syncwarp();
+    keep_command(self, part);
+    /* What a run needs next is in flight while it is found out whether it is one. */
+    LookUp look = look_up(dispatch->settings, run_source(dispatch->command));
+    if (!sealed(self, part)) {
+        keep_command(self, look_at_ring(self));
+        look = look_up(dispatch->settings, run_source(dispatch->command));
+    }
     if (dispatch->pending_count == pending_max)
         return taken_later;
+    if (dispatch->command.kind == ATTND_COMMAND_RUN)
+        return take_run(self, look);
     switch (dispatch->command.kind) {
-    case ATTND_COMMAND_RUN:
-        return take_run(self);
     case ATTND_COMMAND_PREPARED:
         return take_prepared(self);
     case ATTND_COMMAND_HOLD:
@@ -158,7 +166,8 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       reinterpret_cast<const attnd_command *>(base + queue->commands_offset_bytes),
                       queue->ring_entries,
                       resident->commands_head,
-                      resident->ring_runs};
+                      resident->ring_runs,
+                      0};
     const uint32_t *heart =
         reinterpret_cast<const uint32_t *>(&dispatch->settings.host->heartbeat_ns);
     uint32_t beat = 0;

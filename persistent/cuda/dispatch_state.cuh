@@ -159,19 +159,22 @@ __device__ __forceinline__ void put_position(Dispatch *dispatch, uint32_t at, Po
     publish_cta(&to->active, 1);
 }
 
-/* A run of the command ring becomes visible to the workers. The whole warp. Return: false if there
- * is no room. */
+/* A run of the command ring becomes visible to the workers; the ring's head is @head then. The
+ * whole warp. Return: false if there is no room. */
 __device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *resident, Entry entry,
-                                            const Position &position)
+                                            const Position &position, uint32_t head)
 {
+    fence_gpu(); /* R1: the resolved run, which this warp stored */
     dispatch_lock(dispatch);
     const uint32_t at = dispatch->published;
     const bool room = at != dispatch->ready && !dispatch->closing;
     if (room && threadIdx.x % 32 == 0) {
-        put_position(dispatch, at, position);
         entry.sequence = at + 1;
-        fence_gpu(); /* R1: the resolved run, which this warp stored */
         store_entry(&resident->ring[at % ring_positions], entry);
+        /* Behind the entry, for which workers wait, what only its retiring needs: who retires it
+         * finds the position active first, so the daemon sees the head before the record. */
+        store_relaxed_sys(&dispatch->settings.queue->command_head, head);
+        put_position(dispatch, at, position);
         dispatch->published = at + 1;
     }
     dispatch_unlock(dispatch);

@@ -28,9 +28,19 @@ struct Commander {
     uint32_t entries, head;
     uint32_t ring_runs;    /* runs published from the ring: their slots take turns */
     uint32_t pending_next; /* where the list is looked at next */
+    uint32_t used;         /* variants, as far as this warp noted them in the global word */
 };
 
 enum Taken { taken, taken_later, taken_leave };
+
+/* Kernels of variants that were used come back after a change of kernels. */
+__device__ __forceinline__ void note_used(Commander *self, uint32_t variant)
+{
+    const uint32_t bit = 1u << variant;
+    if (!(self->used & bit) && threadIdx.x % 32 == 0)
+        self->resident->used |= bit;
+    self->used |= bit;
+}
 
 __device__ __forceinline__ uint32_t plan_key(uint64_t offset_bytes)
 {
@@ -90,13 +100,13 @@ __device__ __forceinline__ PlanVersion plan_version(const attnd_command &command
 
 __device__ __forceinline__ RunSource run_source(const attnd_command &command)
 {
-    return {&command.body,     command.k,     command.v,
+    return {&command.body,     &command.k,    &command.v,
             command.page_size, command.pages, plan_version(command)};
 }
 
 __device__ __forceinline__ RunSource run_source(const Brought &brought)
 {
-    return {&brought.body,     brought.k,     brought.v,
+    return {&brought.body,     &brought.k,    &brought.v,
             brought.page_size, brought.pages, {brought.set_version, brought.advance_version}};
 }
 
@@ -113,13 +123,13 @@ __device__ __forceinline__ uint32_t *answer_of(const Dispatch *dispatch, const a
 __device__ __forceinline__ uint32_t settle_prepared(Commander *self, uint32_t index,
                                                     const RunSource &source, Prepared *settled)
 {
-    Resident *resident = self->resident;
     ActiveRun *active = &self->dispatch->settings.runs[ring_positions + index];
     const attnd_run &body = *source.body;
     uint32_t *answer = answer_of(self->dispatch, body), code = 0;
     uint32_t session =
         load_host4(&mailbox_slot(self->dispatch, body.mailbox % ATTND_MAILBOXES_MAX)->session);
-    uint32_t variant = resolve_run(self->dispatch, active, source, answer, &code);
+    uint32_t variant = resolve_run(self->dispatch, active, source,
+                                   look_up(self->dispatch->settings, source), answer, &code);
     if (threadIdx.x % 32 == 0)
         active->set_version = source.version.set;
     *settled = {plan_key(body.plan_offset_bytes),
@@ -132,8 +142,8 @@ __device__ __forceinline__ uint32_t settle_prepared(Commander *self, uint32_t in
                 uint8_t(variant),
                 uint8_t(body.generation),
                 {0, 0}};
-    if (!code && threadIdx.x % 32 == 0)
-        resident->used |= 1u << variant;
+    if (!code)
+        note_used(self, variant);
     return code;
 }
 
@@ -446,18 +456,18 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
         add_pending(dispatch, pending_of(dispatch, command, ATTND_NONE));
         return;
     }
-    const attnd_place place = {memory, 0, load_host8(&slot->offset_bytes)};
+    const uint64_t offset_bytes = load_host8(&slot->offset_bytes);
+    const Memory &lies_in = memory_at(dispatch->settings, memory);
     bool bad = false;
     attnd_mailbox *mailbox =
-        reinterpret_cast<attnd_mailbox *>(resolve(dispatch->settings, place, &bad));
-    if (bad ||
-        dispatch->settings.memories[memory].size_bytes - place.offset_bytes < sizeof(*mailbox)) {
+        reinterpret_cast<attnd_mailbox *>(resolve(lies_in, memory, offset_bytes, &bad));
+    if (bad || lies_in.size_bytes - offset_bytes < sizeof(*mailbox)) {
         answer_taken(self, -ATTND_E_UNKNOWN);
         return;
     }
     const uint64_t lost = greet_mailbox(mailbox, load_host4(&slot->fresh) != 0);
-    watch_mailbox(dispatch, resident, command.run, mailbox,
-                  dispatch->settings.memories[memory].host, load_host4(&slot->session));
+    watch_mailbox(dispatch, resident, command.run, mailbox, lies_in.host,
+                  load_host4(&slot->session));
     if (threadIdx.x % 32 == 0)
         count_lost(dispatch, command.run, lost);
     answer_taken(self, 0);

@@ -48,8 +48,8 @@ __device__ __forceinline__ Mirrored *mirrored_at(const Settings &settings, uint6
 /* Brings the device copy of a plan up to date with the version a command carries. The daemon writes
  * arrays, then versions, then the command: what they cover is complete. The whole warp. Return:
  * what the mirror holds now. */
-__device__ __forceinline__ Mirrored mirror_plan(const Settings &settings, uint64_t plan_offset,
-                                                const PlanVersion &version)
+__device__ __noinline__ Mirrored mirror_plan(const Settings &settings, uint64_t plan_offset,
+                                             PlanVersion version)
 {
     const uint32_t lane = threadIdx.x % 32;
     const char *host = reinterpret_cast<const char *>(settings.queue) + plan_offset;
@@ -94,18 +94,6 @@ __device__ __forceinline__ Mirrored mirror_plan(const Settings &settings, uint64
     return mirrored;
 }
 
-/* cp.async and TMA move 16 bytes: what does not keep that alignment takes the naive way. */
-__device__ __forceinline__ bool rows_aligned(const ActiveRun *run)
-{
-    const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
-    uint64_t strides = uint64_t(k.stride_page) | uint64_t(k.stride_token) |
-                       uint64_t(k.stride_head) | uint64_t(v.stride_page) |
-                       uint64_t(v.stride_token) | uint64_t(v.stride_head) |
-                       uint64_t(run->plan.q_stride_row) | uint64_t(run->plan.q_stride_head);
-    uint64_t bases = uint64_t(run->k_base) | uint64_t(run->v_base) | uint64_t(run->q);
-    return strides % 8 == 0 && bases % 16 == 0;
-}
-
 /* A plane as a tensor map of 5 dimensions: 64 dims, @tokens, the panels of 64, and two more of
  * @size3 and @size4, @stride3 and @stride4 elements apart. */
 __device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from, const char *base,
@@ -147,19 +135,17 @@ __device__ __forceinline__ uint64_t unit_of(uint64_t page, uint64_t head)
     return page;
 }
 
-/* Tensor maps for the run's layer, into @maps, if it has tiles of many rows and TMA can move its
- * pages. A box of V is 16 tokens of a head's page, with all panels; the dimensions behind them are
- * heads and pages. A box of K is laid out for products by 8 tokens, so what is two for V, the 8 and
- * their groups, leaves one dimension for head and page: both are counted in units. One thread. */
-__device__ __forceinline__ void map_run(const Settings &settings, ActiveRun *run, ActiveRun *maps,
-                                        bool many)
+/* Tensor maps for the run's layer, into @maps, if TMA can move its pages. A box of V is 16 tokens
+ * of a head's page, with all panels; the dimensions behind them are heads and pages. A box of K is
+ * laid out for products by 8 tokens, so what is two for V, the 8 and their groups, leaves one
+ * dimension for head and page: both are counted in units. One thread. */
+__device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, ActiveRun *maps)
 {
     const attnd_plan_head &plan = run->plan;
     const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
     int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
                         min(min(v.stride_token, v.stride_head), v.stride_page));
-    run->box_rows = 0;
-    if (!many || !run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
+    if (!run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
         return;
     const uint64_t unit = unit_of(k.stride_page, k.stride_head);
     const uint64_t per_page = k.stride_page / unit, per_head = k.stride_head / unit;
@@ -181,67 +167,116 @@ __device__ __forceinline__ void map_run(const Settings &settings, ActiveRun *run
     run->box_rows = 1u << log;
 }
 
-/* Where @place points; refuses what the table does not hold. */
-__device__ __forceinline__ char *resolve(const Settings &settings, const attnd_place &place,
-                                         bool *bad)
+/* Where a place points; refuses what the table does not hold. */
+__device__ __forceinline__ char *resolve(const Memory &memory, uint32_t index,
+                                         uint64_t offset_bytes, bool *bad)
 {
-    if (place.memory == ATTND_NONE)
+    if (index == ATTND_NONE)
         return nullptr;
-    Memory memory = {nullptr, 0};
-    if (place.memory < ATTND_MEMORIES_MAX)
-        memory = settings.memories[place.memory];
-    *bad |= !memory.base || place.offset_bytes >= memory.size_bytes;
-    return memory.base + place.offset_bytes;
+    *bad |= index >= ATTND_MEMORIES_MAX || !memory.base || offset_bytes >= memory.size_bytes;
+    return memory.base + offset_bytes;
+}
+
+/* The first row stands in for those that are not there: no branch in front of a load. */
+__device__ __forceinline__ const Memory &memory_at(const Settings &settings, uint32_t index)
+{
+    return settings.memories[index < ATTND_MEMORIES_MAX ? index : 0];
 }
 
 /* What of a run descriptor goes beyond the plan. */
 struct RunSource {
     const attnd_run *body;
-    attnd_heap_plane k, v;
+    const attnd_heap_plane *k, *v;
     uint32_t page_size, pages;
     PlanVersion version; /* as the command has it */
 };
 
+/* What lanes fill one each lies in a row. */
+static_assert(offsetof(ActiveRun, kv_len) - offsetof(ActiveRun, entries) == 5 * 8 &&
+                  offsetof(attnd_plan_head, kv_len_offset_bytes) -
+                          offsetof(attnd_plan_head, entries_offset_bytes) ==
+                      5 * 8,
+              "arrays of a plan");
+static_assert(offsetof(ActiveRun, v_plane) - offsetof(ActiveRun, k_plane) == 5 * 8, "planes");
+static_assert(offsetof(ActiveRun, v_rows) - offsetof(ActiveRun, k_base) == 6 * 8, "places");
+static_assert(offsetof(attnd_run, v) - offsetof(attnd_run, q) == 4 * sizeof(attnd_place) &&
+                  offsetof(attnd_heap_plane, offset_bytes) == offsetof(attnd_place, offset_bytes),
+              "places");
+
+/* What resolving a run asks device memory for, one trip of all lanes. */
+struct LookUp {
+    uint4 plan;        /* a vector of its head */
+    Mirrored mirrored; /* of which version that is */
+    Memory memory;     /* of the lane's place */
+    uint32_t index;
+    uint64_t offset_bytes;
+};
+constexpr uint32_t plan_vectors = sizeof(attnd_plan_head) / 16;
+
+/* In flight when this returns. Seven places of a run, a lane each: planes of K and V, then q, o,
+ * lse, k, v. Of a run that is not whole yet, too: every vector of a command is what it was or what
+ * it will be, so the places that are looked up are there. */
+__device__ __forceinline__ LookUp look_up(const Settings &settings, const RunSource &source)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint64_t plan_offset = source.body->plan_offset_bytes;
+    const attnd_heap_plane *plane = lane == 0 ? source.k : source.v;
+    const attnd_place *place = &source.body->q + (lane < 2 ? 0 : min(lane - 2, 4));
+    LookUp look = {};
+    if (lane < plan_vectors)
+        look.plan = reinterpret_cast<const uint4 *>(settings.mirror + plan_offset)[lane];
+    look.mirrored = *mirrored_at(settings, plan_offset);
+    look.index = lane < 2 ? plane->memory : lane < 7 ? place->memory : ATTND_NONE;
+    look.offset_bytes = lane < 2 ? plane->offset_bytes : place->offset_bytes;
+    look.memory = memory_at(settings, look.index);
+    return look;
+}
+
 /* Fills @active from @source and the plan's copy, which is brought up to date. It is put together
- * in shared memory and stored as one vector a lane. The whole warp. Return: the variant that must
- * execute it; variants_count if none can, and then @code says why. */
+ * in shared memory, a word a lane where words lie in a row, and stored as one vector a lane. The
+ * whole warp. @look: look_up() of it. Return: the variant that must execute it; variants_count if
+ * none can, and then @code says why. */
 __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *active,
-                                                const RunSource &source, uint32_t *answer,
-                                                uint32_t *code)
+                                                const RunSource &source, const LookUp &look,
+                                                uint32_t *answer, uint32_t *code)
 {
     const Settings &settings = dispatch->settings;
     ActiveRun *build = &dispatch->build;
     const uint32_t lane = threadIdx.x % 32;
     const attnd_run &body = *source.body;
     char *copy = settings.mirror + body.plan_offset_bytes;
-
-    /* Seven places, a lane each. */
-    attnd_place place = {ATTND_NONE, 0, 0};
-    if (lane == 0)
-        place = {source.k.memory, 0, source.k.offset_bytes};
-    else if (lane == 1)
-        place = {source.v.memory, 0, source.v.offset_bytes};
-    else if (lane < 7)
-        place = (&body.q)[lane - 2]; /* q, o, lse, k, v */
     bool bad = false;
-    uint64_t address = uint64_t(resolve(settings, place, &bad));
-
-    /* In the same trip, the copy of the plan, and whether it is the right one. */
-    constexpr uint32_t vectors = sizeof(attnd_plan_head) / 16;
-    uint4 part = {};
-    if (lane < vectors)
-        part = reinterpret_cast<const uint4 *>(copy)[lane];
-    Mirrored mirrored = *mirrored_at(settings, body.plan_offset_bytes);
+    const uint64_t address = uint64_t(resolve(look.memory, look.index, look.offset_bytes, &bad));
+    Mirrored mirrored = look.mirrored;
+    uint4 part = look.plan;
     if (mirrored.set_version != source.version.set ||
         mirrored.advance_version != source.version.advance) {
         mirrored = mirror_plan(settings, body.plan_offset_bytes, source.version);
-        if (lane < vectors)
+        if (lane < plan_vectors)
             part = reinterpret_cast<const uint4 *>(copy)[lane];
     }
-    if (lane < vectors)
+    if (lane < plan_vectors)
         reinterpret_cast<uint4 *>(&build->plan)[lane] = part;
+
+    /* cp.async and TMA move 16 bytes: what does not keep that alignment takes the naive way. */
+    bool odd = lane < 3 && address % 16; /* K, V, q */
+    if (lane < 7)
+        reinterpret_cast<uint64_t *>(&build->k_base)[lane] = address;
+    if (lane < 10) {
+        const attnd_heap_plane *plane = lane < 5 ? source.k : source.v;
+        const uint32_t at = lane < 5 ? lane : lane - 5; /* memory, offset, then three strides */
+        const uint64_t word = reinterpret_cast<const uint64_t *>(plane)[at];
+        odd |= at > 1 && word % 8;
+        reinterpret_cast<uint64_t *>(&build->k_plane)[lane] = word;
+    }
     __syncwarp();
     const attnd_plan_head &plan = build->plan;
+    if (lane < 6)
+        reinterpret_cast<uint64_t *>(&build->entries)[lane] =
+            uint64_t(copy) + (&plan.entries_offset_bytes)[lane];
+    if (lane < 2)
+        odd |= (&plan.q_stride_row)[lane] % 8;
+    const bool aligned = !__any_sync(0xffffffffu, odd);
     uint64_t states = (uint64_t(plan.merges) * plan.heads_kv * 4 + 63) / 64 * 64;
     uint64_t outputs = states + (uint64_t(plan.partial_rows) * plan.heads_q * 8 + 63) / 64 * 64;
     uint64_t end = outputs + uint64_t(plan.partial_rows) * plan.heads_q * plan.dim_vo * 4;
@@ -252,40 +287,22 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
                                            : 0;
     if (*code)
         return variants_count;
-    uint64_t at[7];
-#pragma unroll
-    for (int i = 0; i < 7; i++)
-        at[i] = __shfl_sync(0xffffffffu, address, i);
     char *scratch = settings.scratch + body.scratch_offset_bytes;
     if (body.kind == ATTND_RUN_ATTEND) /* what another run left there is not a count */
         for (uint32_t i = lane; i < plan.merges * plan.heads_kv; i += 32)
             reinterpret_cast<uint32_t *>(scratch)[i] = 0;
     if (lane == 0) {
-        build->entries = reinterpret_cast<const attnd_entry *>(copy + plan.entries_offset_bytes);
-        build->tiles = reinterpret_cast<const attnd_tile *>(copy + plan.tiles_offset_bytes);
-        build->merges = reinterpret_cast<const attnd_merge *>(copy + plan.merges_offset_bytes);
-        build->merge_parts =
-            reinterpret_cast<const uint32_t *>(copy + plan.merge_parts_offset_bytes);
-        build->kv_pages = reinterpret_cast<const int32_t *>(copy + plan.kv_pages_offset_bytes);
-        build->kv_len = reinterpret_cast<const int32_t *>(copy + plan.kv_len_offset_bytes);
-        build->page_size = source.page_size;
-        build->pages = source.pages;
-        build->k_plane = source.k;
-        build->v_plane = source.v;
-        build->k_base = reinterpret_cast<char *>(at[0]);
-        build->v_base = reinterpret_cast<char *>(at[1]);
-        build->q = reinterpret_cast<char *>(at[2]);
-        build->o = reinterpret_cast<char *>(at[3]);
-        build->lse = reinterpret_cast<float *>(at[4]);
-        build->k_rows = reinterpret_cast<char *>(at[5]);
-        build->v_rows = reinterpret_cast<char *>(at[6]);
         build->arrivals = reinterpret_cast<uint32_t *>(scratch);
         build->states = reinterpret_cast<float *>(scratch + states);
         build->outputs = reinterpret_cast<float *>(scratch + outputs);
         build->answer = answer;
         build->kind = body.kind;
-        build->aligned = rows_aligned(build);
-        map_run(settings, build, active, mirrored.many != 0);
+        build->page_size = source.page_size;
+        build->pages = source.pages;
+        build->box_rows = 0;
+        build->aligned = aligned;
+        if (mirrored.many)
+            map_run(settings, build, active);
     }
     __syncwarp();
     reinterpret_cast<uint4 *>(active)[lane] = reinterpret_cast<const uint4 *>(build)[lane];

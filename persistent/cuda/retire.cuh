@@ -40,28 +40,23 @@ __device__ __forceinline__ void publish_retires(Retirer *self, uint32_t count)
         publish_sys(&self->dispatch->settings.queue->retire_tail, self->tail);
 }
 
-/* Has the run at position @at ended? Its line is what all of its items arrive at, acq_rel: who sees
- * the last arrival (A1) sees what every item stored. */
-__device__ __forceinline__ bool run_ended(const Dispatch *dispatch, const Resident *resident,
-                                          uint32_t at)
+/* Has the run at position @at ended? Its line is what all of its items arrive at, each with a
+ * release, and their additions are one chain: who sees the last (A1) sees what every item stored.
+ * Return: Live.done; 0: no. */
+__device__ __forceinline__ uint64_t run_ended(const Dispatch *dispatch, const Resident *resident,
+                                              uint32_t at)
 {
     const Position *position = &dispatch->positions[at];
-    return observe_cta(&position->active) &&
-           uint32_t(observe_gpu8(&resident->live[at].done)) == position->items;
+    if (!observe_cta(&position->active))
+        return 0;
+    const uint64_t done = observe_gpu8(&resident->live[at].done);
+    return uint32_t(done) == position->items ? done : 0;
 }
 
-/* When the last item ended; its finisher stores that right behind its arrival. */
-__device__ __forceinline__ uint64_t await_end_ns(const Live *live)
+/* The run at position @at of each lane with @done has ended. */
+__device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t done)
 {
-    uint64_t end_ns;
-    while (!(end_ns = observe_gpu8(&live->end_ns)))
-        ;
-    return end_ns;
-}
-
-/* The run at position @at of each lane with @mine has ended. */
-__device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, bool mine)
-{
+    const bool mine = done != 0;
     Dispatch *dispatch = self->dispatch;
     const uint32_t lane = threadIdx.x % 32;
     const int64_t offset_ns = self->dispatch->settings.host_clock_offset_ns;
@@ -74,26 +69,26 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, bool min
                   ~(1u << position->bell % 32));
     if (mine) {
         const Live *live = &self->resident->live[at];
-        const uint64_t kv_bytes = __ldcg(&live->kv_bytes);
-        const uint64_t busy_ns = (__ldcg(&live->done) >> 32) * busy_unit_ns;
+        const ulonglong2 sums = __ldcg(reinterpret_cast<const ulonglong2 *>(&live->end_ns));
         const uint32_t cancelled = __ldcg(&live->cancelled), code = __ldcg(&live->code);
+        const uint64_t busy_ns = (done >> 32) * busy_unit_ns, kv_bytes = sums.y;
         if (rung) {
-            MailboxSums *sums = &dispatch->sums[position->bell / ATTND_LANES_MAX];
-            atomicAdd(&sums->runs, 1);
-            atomicAdd(&sums->tiles, position->items);
-            atomicAdd(&sums->busy_ns, static_cast<unsigned long long>(busy_ns));
-            atomicAdd(&sums->kv_bytes, static_cast<unsigned long long>(kv_bytes));
+            MailboxSums *all = &dispatch->sums[position->bell / ATTND_LANES_MAX];
+            atomicAdd(&all->runs, 1);
+            atomicAdd(&all->tiles, position->items);
+            atomicAdd(&all->busy_ns, static_cast<unsigned long long>(busy_ns));
+            atomicAdd(&all->kv_bytes, static_cast<unsigned long long>(kv_bytes));
             if (code) {
-                atomicExch(&sums->error, code);
-                atomicExch(&sums->error_lane, position->bell % ATTND_LANES_MAX);
-                atomicAdd(&sums->errors, 1);
+                atomicExch(&all->error, code);
+                atomicExch(&all->error_lane, position->bell % ATTND_LANES_MAX);
+                atomicAdd(&all->errors, 1);
             }
         } else {
             attnd_retire retire = {};
             retire.run = position->run;
             retire.code = code ? -int32_t(code) : cancelled ? -ATTND_E_CANCELLED : 0;
             retire.begin_ns = position->begin_ns + offset_ns;
-            retire.end_ns = await_end_ns(live) + offset_ns;
+            retire.end_ns = sums.x + offset_ns;
             retire.busy_ns = busy_ns;
             retire.kv_bytes = kv_bytes;
             retire.tiles = position->items;
@@ -171,11 +166,11 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
         bool any = false;
         for (uint32_t base = first; int32_t(end - base) > 0; base += 32) {
             const uint32_t at = (base + lane) % ring_positions;
-            const bool mine =
-                base + lane - first < end - first && run_ended(dispatch, resident, at);
-            if (!__any_sync(0xffffffffu, mine))
+            const uint64_t done =
+                base + lane - first < end - first ? run_ended(dispatch, resident, at) : 0;
+            if (!__any_sync(0xffffffffu, done != 0))
                 continue;
-            retire_runs(&self, at, mine);
+            retire_runs(&self, at, done);
             any = true;
         }
         if (any)

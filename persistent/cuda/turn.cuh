@@ -23,8 +23,8 @@ constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp t
 
 struct Turn {
     Item item;
-    uint64_t begin_ns;     /* written by a consumer */
-    uint32_t index, items; /* of the run */
+    uint64_t begin_ns; /* written by a consumer */
+    uint32_t index;    /* in the run */
     Path path;
 };
 
@@ -114,9 +114,9 @@ constexpr uint64_t outlived_ns = 20000000;
  *   acquires what the last one made of it, an engine's stream in another process, sees all of o and
  *   lse, because those additions are one chain. So nobody has to find out first that it is the
  *   last, and no other warp lies on that way.
- * - The arrival comes behind that. It is acq_rel, and so is every other item's: the dispatcher
- *   acquires the count, and when it is that of all items it writes a retire or only takes note.
- *   Before that nothing else counts in the lane's bell, and its memory is not let go. */
+ * - The arrival comes behind that, a release like every other item's: the dispatcher acquires the
+ *   count, and when it is that of all items it writes a retire or only takes note. Before that
+ *   nothing else counts in the lane's bell, and its memory is not let go. */
 template <int D> __device__ __forceinline__ void turn_settle(Resident *resident, const Turn *turn)
 {
     const Item &item = turn->item;
@@ -131,12 +131,9 @@ template <int D> __device__ __forceinline__ void turn_settle(Resident *resident,
         run_fail(item, item.failed);
     if (item.run->answer && !late)
         add_sys(item.run->answer, bell_item);
-    const unsigned long long before = arrive_gpu(&live->done, busy << 32 | 1);
-    if (uint32_t(before) + 1 != turn->items)
-        return;
-    if (!item.run->answer) /* for the retire record, whose writer waits for it */
-        asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(&live->end_ns), "l"(end_ns)
-                     : "memory");
+    else
+        latest_gpu(&live->end_ns, end_ns); /* nobody has to be the last to say when that was */
+    add_gpu(&live->done, busy << 32 | 1);
 }
 
 /* Settles turns before @end, in order: all of them if @wait, else those that are over. Return: true
@@ -304,7 +301,6 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
                 reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy_used]);
             if (lane == 0) {
                 turn->index = index;
-                turn->items = entry.items;
                 turn->item.run = copy;
                 turn->item.maps = &taker->turns->settings.runs[entry.slot];
                 turn->item.failed = cancelled;
