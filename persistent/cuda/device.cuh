@@ -172,6 +172,15 @@ static_assert(1u - ATTND_BELL_ITEMS_MAX * bell_item > ATTND_BELL_TAKEN, "it read
 static_assert(true ATTND_ERRORS(X), "a failure does not look like an item");
 #undef X
 
+/* A command that is answered when certain runs have ended. */
+struct Pending {
+    uint32_t kind, run, tag;
+    uint32_t plan;  /* HOLD; PREPARED: of a body that is to be resolved then; else ATTND_NONE */
+    uint32_t round; /* MAILBOX: when the watching began to look elsewhere */
+    uint32_t held;  /* PREPARED: a HOLD of the plan came after it */
+};
+constexpr uint32_t pending_max = 512; /* the daemon has no more of them out */
+
 /* Set before a launch, constant after it. Who needs it often has a copy in shared memory: an
  * acquire empties the L1. */
 struct Settings {
@@ -212,6 +221,7 @@ struct Resident : Settings {
     Prepared prepared[prepared_max];               /* the dispatcher's, between launches */
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* likewise; NULL: not watched */
     uint32_t mailbox_host[ATTND_MAILBOXES_MAX];    /* 1: it lies in host memory */
+    Pending pending[pending_max];                  /* the dispatcher's, of this launch */
 };
 
 /* A worker of a burst asks, the dispatcher lets it in where nothing can be taken from under it, and

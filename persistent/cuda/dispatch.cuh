@@ -232,6 +232,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
     __syncthreads();
     if (threadIdx.x == 0) {
         dispatch->settings = *resident;
+        dispatch->pending = resident->pending;
         dispatch->mailboxes_offset = resident->queue->mailboxes_offset;
     }
     __syncthreads();

@@ -34,15 +34,6 @@ struct Direct {
 };
 constexpr uint32_t direct_max = 32;
 
-/* A command that is answered when certain runs have ended. */
-struct Pending {
-    uint32_t kind, run, tag;
-    uint32_t plan;  /* HOLD; PREPARED: of a body that is to be resolved then; else ATTND_NONE */
-    uint32_t round; /* MAILBOX: when the watching began to look elsewhere */
-    uint32_t held;  /* PREPARED: a HOLD of the plan came after it */
-};
-constexpr uint32_t pending_max = 512; /* the daemon has no more of them out */
-
 /* Of the runs that a mailbox rang: struct attnd_mailbox_slot. */
 struct MailboxSums {
     unsigned long long runs, tiles, busy_ns, kv_bytes;
@@ -62,7 +53,7 @@ struct Dispatch {
     uint32_t bell_rounds;               /* of the warp that watches mailboxes in device memory */
     uint32_t direct_head, direct_tail;
     Direct direct[direct_max];
-    Pending pending[pending_max];
+    Pending *pending; /* [pending_max], in device memory: what is rare has no place here */
     uint32_t pending_count;
     uint32_t transient, prepared_count; /* of the run table: doorbells name the second part */
     uint32_t device_count, host_count;  /* mailboxes watched, by where they lie */

@@ -231,11 +231,13 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
 
 /* The daemon's word for a run, behind the bus, to the word its workers see: what items that were
  * not begun fail with. If the process behind these kernels is dead that is all of them, long before
- * another worker can be there to look at the same bells. */
+ * another worker can be there to look at the same bells. @look: for that; seldom while commands are
+ * taken, because kernels of others on this SM feel each look across the bus (a tenth of a small
+ * kernel's time, where every pass had one). */
 __device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resident,
-                                             const attnd_run *runs)
+                                             const attnd_run *runs, bool look)
 {
-    const bool over = observe_sys(&dispatch->settings.queue->park) == ATTND_PARK_OVER;
+    const bool over = look && observe_sys(&dispatch->settings.queue->park) == ATTND_PARK_OVER;
     for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
         const Position *position = &dispatch->positions[p];
         if (observe_cta(&position->active) && (over || observe_sys(&runs[position->run].cancel)))
@@ -293,7 +295,8 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
             admit_guests(dispatch, resident);
         make_ready(dispatch, resident);
         if (pass % 8 == 0)
-            pass_cancels(dispatch, resident, runs);
+            pass_cancels(dispatch, resident, runs,
+                         pass % 512 == 0 || observe_cta(&dispatch->closing));
         const bool over = /* before the last sums are carried: they are added before that */
             ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published);
         if (over || pass % 8 == 4)
