@@ -297,7 +297,8 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
         watch.stop_once = options->inject && strcmp(options->inject, "stop") == 0;
         rc = start(&memory, &watch);
         if (rc < 0) {
-            attnd_fault_set(&fault, rc, ATTND_F_NONE, 0, 0, 0);
+            /* What the system refuses here is a thread. */
+            attnd_fault_set(&fault, rc, ATTND_F_NONE, 0, rc == -ATTND_E_SYSTEM ? EAGAIN : 0, 0);
             (void)memory.ops->park(memory.backend);
             memory.ops->destroy(memory.backend);
         }
@@ -308,6 +309,9 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
                                                .field = fault.field,
                                                .value = fault.value,
                                                .limit = fault.limit};
+    if (rc < 0)
+        attnd_log(ATTND_LOG_ERROR, "--backend %s%s%s does not start here", options->backend,
+                  options->isa ? " --isa " : "", options->isa ? options->isa : "");
     say(NULL, &ready);
     if (rc < 0)
         return ATTND_WORKER_EXIT_NO_BACKEND;

@@ -152,7 +152,7 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
         kind == ATTND_KIND_DEVICE ? attnd_device_page_bytes(service->device) : ATTND_PAGE_BYTES;
     if (size_bytes == 0 || size_bytes > INT64_MAX)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
-                               INT64_MAX);
+                               size_bytes ? INT64_MAX : 1);
     size_bytes = (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
     rc = attnd_memory_afford(payer, kind, size_bytes, fault);
     if (rc < 0)

@@ -104,7 +104,7 @@ static int check_form(const struct attnd_call *call, const struct attnd_memory_s
                                (int64_t)request->handle.len, (int64_t)handle_bytes);
     if (source->size_bytes == 0 || source->size_bytes > INT64_MAX)
         return attnd_fault_set(call->fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0,
-                               (int64_t)source->size_bytes, INT64_MAX);
+                               (int64_t)source->size_bytes, source->size_bytes ? INT64_MAX : 1);
     if (source->kind == ATTND_KIND_IPC)
         return 0;
     if (source->kind != ATTND_KIND_HOST)

@@ -243,8 +243,11 @@ static int await_ready(struct attnd_supervisor *supervisor, uint64_t timeout_ns,
         struct pollfd control = {.fd = supervisor->process.control, .events = POLLIN};
         (void)poll(&control, 1, (int)((deadline_ns - now_ns) / 1000000u) + 1);
         if (!attnd_talk_receive(supervisor) && supervisor->state != ATTND_WORKER_UP) {
-            if (supervisor->fault.code == 0) /* it died without a word */
+            if (supervisor->fault.code == 0) {
+                attnd_log(ATTND_LOG_ERROR, "worker %d: left without a word: is it an attnd-worker?",
+                          (int)supervisor->process.pid);
                 attnd_fault_set(&supervisor->fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, ECHILD, 0);
+            }
             *fault = supervisor->fault;
             return fault->code;
         }
@@ -266,7 +269,9 @@ int attnd_supervisor_start(struct attnd_supervisor *supervisor, uint64_t timeout
     return rc;
 }
 
-static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns)
+/* @text: how it ended, if it did. */
+static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns, char *text,
+                 size_t text_bytes)
 {
     struct attnd_queue_head *head = supervisor->service->queue->head;
     const struct attnd_worker_message message = {.kind = ATTND_WORKER_PARK};
@@ -276,8 +281,7 @@ static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns)
     while (attnd_observe32(&head->state) != ATTND_WORKER_PARKED && attnd_clock_ns() < deadline_ns) {
         /* The word it sleeps on has not changed: knock until it has looked at park. */
         (void)attnd_futex_wake(&head->command_tail, 1);
-        char text[96];
-        if (attnd_spawn_reap(&supervisor->process, POLL_STEP_NS, text, sizeof(text)))
+        if (attnd_spawn_reap(&supervisor->process, POLL_STEP_NS, text, text_bytes))
             return;
     }
 }
@@ -286,11 +290,11 @@ void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout
 {
     struct attnd_process *process = &supervisor->process;
     uint64_t deadline_ns = attnd_clock_ns() + timeout_ns;
-    char text[96] = "";
+    char text[96] = "does not end";
     pid_t pid = process->pid;
 
     if (supervisor->state == ATTND_WORKER_UP)
-        park(supervisor, deadline_ns);
+        park(supervisor, deadline_ns, text, sizeof(text));
     supervisor->state = ATTND_WORKER_STOPPED;
     if (pid) {
         shutdown(process->control, SHUT_RDWR); /* asks it to leave */
