@@ -46,6 +46,7 @@ constexpr Shape shapes[] = {
     {"decode_1x8192", 1, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 10, 200},
     {"decode_8x4096", 8, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 4, 100},
     {"decode_32x4096", 32, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
+    {"decode_16x4096_4rows", 16, 4, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
     {"decode_16x32768", 16, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
     {"prefill_8192_p128", 1, 8192, 8192, 128, 32, 8, 128, ATTND_FP16, true, 4, 20},
     {"prefill_8192_p16", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20},

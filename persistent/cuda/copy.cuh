@@ -17,14 +17,15 @@ __device__ __forceinline__ void cp_async16(uint32_t to, const void *from, uint32
                  : "memory");
 }
 
-/* The same for bytes that nobody reads again soon: they do not push out of the L2 what is. */
+/* The same for bytes that nobody reads again soon: they do not push out of the L2 what is. Says
+ * nothing of memory, so that what the next addresses are made of stays in registers: whoever reads
+ * what it brought waits for it, and that wait does. */
 __device__ __forceinline__ void cp_async16_once(uint32_t to, const void *from, uint32_t bytes)
 {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
-                 "l"(from), "r"(bytes), "l"(policy)
-                 : "memory");
+                 "l"(from), "r"(bytes), "l"(policy));
 }
 
 __device__ __forceinline__ void cp_async_commit()

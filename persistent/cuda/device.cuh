@@ -89,7 +89,7 @@ struct alignas(128) ActiveRun {
     const attnd_merge *merges;
     const uint32_t *merge_parts;
     const int32_t *kv_pages;
-    const int32_t *kv_len;             /* here of generation 0; in a worker's copy, of the run's */
+    const int32_t *kv_len;             /* [ATTND_GENERATIONS][plan.entries_max] */
     attnd_heap_plane k_plane, v_plane; /* of the run's layer */
     char *k_base, *v_base;             /* planes, offset applied */
     const char *q;
@@ -100,12 +100,13 @@ struct alignas(128) ActiveRun {
     float *states;                 /* [partial_rows * heads_q][2] */
     float *outputs;                /* [partial_rows * heads_q][dim_vo] */
     uint32_t *answer;              /* of the mailbox's lane; NULL: a retire record answers */
-    uint32_t kind;                 /* enum attnd_run_kind */
     uint32_t page_size, pages;     /* of the pool */
-    uint32_t box_rows;             /* tokens a TMA copy of K moves; 0: by cp.async */
-    uint32_t aligned;              /* 1: every row of q, K and V keeps 16-byte alignment */
     uint32_t unit_page, unit_head; /* from page to page, head to head: in units of k_map */
-    uint32_t zero;
+    uint32_t page_reciprocal, group_reciprocal, heads_reciprocal; /* page_size, group, heads_kv */
+    uint8_t kind;                                                 /* enum attnd_run_kind */
+    uint8_t aligned;  /* 1: every row of q, K and V keeps 16-byte alignment */
+    uint8_t box_rows; /* tokens a TMA copy of K moves; 0: by cp.async */
+    uint8_t zero;
 
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
@@ -234,6 +235,29 @@ constexpr uint64_t burst_ns = 2000000;
 /* For the debug dump: what a CTA is doing. */
 enum WarpState { state_idle = 1, state_item = 2, state_left = 3 };
 
+/* What many divide by is inverted once a run: the compiler's division takes fifteen instructions,
+ * one after the other, and two of them are slow. */
+__device__ __forceinline__ uint32_t reciprocal_of(uint32_t divisor)
+{
+    return 0xffffffffu / divisor;
+}
+
+struct Divided {
+    uint32_t quotient, rest;
+};
+
+/* @n over @divisor, for any @n. reciprocal * divisor is at least 2^32 - divisor, so the product is
+ * less than the quotient by n / 2^32 at most: what is cut off it is at most 1 too small. */
+__device__ __forceinline__ Divided divided(uint32_t n, uint32_t divisor, uint32_t reciprocal)
+{
+    uint32_t quotient = __umulhi(n, reciprocal), rest = n - quotient * divisor;
+    if (rest >= divisor) {
+        quotient++;
+        rest -= divisor;
+    }
+    return {quotient, rest};
+}
+
 /* A1 across the bus */
 __device__ __forceinline__ uint32_t observe_sys(const uint32_t *word)
 {
@@ -316,6 +340,13 @@ __device__ __forceinline__ uint32_t peek_gpu(const uint32_t *word)
 __device__ __forceinline__ void add_sys(uint32_t *word, uint32_t value)
 {
     asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+/* A count that no data hangs on, and nobody waits for. (atomicAdd() of what may be anywhere waits
+ * to learn where it was.) */
+__device__ __forceinline__ void tally_gpu(unsigned long long *word, unsigned long long value)
+{
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
 /* Tickets: no data hangs on them. */

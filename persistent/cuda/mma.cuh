@@ -38,6 +38,13 @@ __device__ __forceinline__ void ldmatrix4(uint32_t (&r)[4], uint32_t address)
                  : "memory");
 }
 
+__device__ __forceinline__ void store_shared16(uint32_t address, uint4 value)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),
+                 "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+
 } // namespace attnd
 
 #endif

@@ -21,7 +21,7 @@ namespace attnd
 template <int D> struct WorkerShared {
     Turns turns;
     PrefillBarriers<D> bars;
-    uint32_t last; /* this CTA arrived last at a merge */
+    DecodeRing rings[decode_warps];
 };
 
 /* Shared memory the inner loops take turns in. */
@@ -34,7 +34,7 @@ constexpr uint32_t tile_bytes =
 template <int D> struct Consumer {
     WorkerShared<D> *shared;
     char *buffer;
-    DecodeRing ring;
+    DecodeRing *ring;
     uint32_t blocks, q_tiles; /* prefill: used so far */
 };
 
@@ -50,7 +50,7 @@ __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, Turn *turn
         const Item &item = turn->item;
         Turn *next = prefill.compute(item, &shared->turns, number);
         if (item.tile.partial != ATTND_NONE)
-            merge_arrive<T, D>(item, &shared->last);
+            merge_arrive<T, D>(item);
         turn_leave(&shared->turns, number);
         if (!next)
             break;
@@ -64,56 +64,57 @@ __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, Turn *turn
 }
 
 template <typename T, int D>
-__device__ __forceinline__ void attend(Consumer<D> *self, const Turn *turn, uint32_t number)
+__device__ __forceinline__ void attend(Consumer<D> *self, Turn *turn, uint32_t number, Path path)
 {
     const Item &item = turn->item;
-    const uint32_t warp = consumer_thread() / 32;
-    if (turn->path == path_naive) {
-        attend_naive<T, D>(item, warp, item.packed_rows, consumer_threads / 32);
-    } else {
+    bool right = false;
+    if (path == path_decode) {
         Turns *turns = &self->shared->turns;
-        bool right;
         constexpr int groups = decode_rows<D> / 8;
         if (groups > 1 && item.packed_rows > 8)
-            right = attend_decode<T, D, groups>(item, number, turns, &self->ring, self->buffer);
+            right = attend_decode<T, D, groups>(turn, number, turns, self->ring, self->buffer);
         else
-            right = attend_decode<T, D, 1>(item, number, turns, &self->ring, self->buffer);
-        fence_proxy_async(); /* TMA may write next what ldmatrix read */
-        if (!right)
-            attend_naive<T, D>(item, warp, item.packed_rows, consumer_threads / 32);
+            right = attend_decode<T, D, 1>(turn, number, turns, self->ring, self->buffer);
     }
+    if (!right)
+        attend_naive<T, D>(item, consumer_thread() / 32, item.packed_rows, consumer_threads / 32);
     if (item.tile.partial != ATTND_NONE)
-        merge_arrive<T, D>(item, &self->shared->last);
+        merge_arrive<T, D>(item);
 }
 
 template <typename T, int D>
 __device__ __forceinline__ void consume(WorkerShared<D> *shared, char *buffer)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    Consumer<D> self = {shared, buffer, {}, 0, 0};
+    Consumer<D> self = {shared, buffer, &shared->rings[consumer_thread() / 32], 0, 0};
     Path before = path_skip;
     if (consumer_thread() >= 128)
         products_end(1);
     for (uint32_t number = 0;; number++) {
         Turn *turn = turn_wait(&shared->turns, number);
-        const Path path = turn->path;
+        const Path path = turn->path, last = before;
         if (path == path_leave)
             break;
+        before = path;
+        if (path == path_decode) { /* stamps the turn when its keys are on their way */
+            if (last == path_prefill)
+                consumers_sync(); /* the other warpgroup may still read Q, K and V */
+            attend<T, D>(&self, turn, number, path);
+            turn_leave(&shared->turns, number);
+            continue;
+        }
         if (consumer_thread() == 0)
             turn->begin_ns = clock_ns();
-        if (path != path_decode && path != path_prefill)
-            self.ring.ahead = 0;
-        if (path == path_decode && before == path_prefill)
-            consumers_sync(); /* the other warpgroup may still read Q, K and V */
-        before = path;
         if (path == path_prefill) {
             number = attend_prefill<T, D>(&self, turn, number); /* has left its turns */
             continue;
         }
+        if (consumer_thread() % 32 == 0)
+            self.ring->ahead = 0;
         if (path == path_append)
             append_item<T>(turn->item, turn->index);
-        else if (path != path_skip)
-            attend<T, D>(&self, turn, number);
+        else if (path == path_naive)
+            attend<T, D>(&self, turn, number, path);
         turn_leave(&shared->turns, number);
     }
     if (consumer_thread() < 128)
@@ -133,8 +134,10 @@ __device__ __forceinline__ void load(WorkerShared<D> *shared, char *buffer)
             return;
         loader.meet(turn->item.run);
         if (path == path_prefill) {
-            if (number && before != path_prefill)
+            if (number && before != path_prefill) {
                 turn_left(&shared->turns, number - 1); /* the buffer is decode's until then */
+                fence_proxy_async();                   /* TMA may write next what ldmatrix read */
+            }
             loader.load(turn->item, number);
         }
         before = path;
@@ -151,6 +154,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
     if (threadIdx.x < sizeof(Settings) / 4)
         reinterpret_cast<uint32_t *>(&shared.turns.settings)[threadIdx.x] =
             reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
+    if (threadIdx.x < decode_warps)
+        shared.rings[threadIdx.x] = {};
     if (threadIdx.x == 0) {
         turns_init(&shared.turns);
         prefill_barriers_init(&shared.bars);

@@ -164,7 +164,7 @@ __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, A
               8 * k.stride_token, uint32_t(units), unit);
     map_plane(&maps->v_map, for_v, run->v_base, v, plan.dim_vo, run->page_size, plan.heads_kv,
               v.stride_head, run->pages, v.stride_page);
-    run->box_rows = 1u << log;
+    run->box_rows = uint8_t(1u << log);
 }
 
 /* Where a place points; refuses what the table does not hold. */
@@ -291,12 +291,16 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     if (body.kind == ATTND_RUN_ATTEND) /* what another run left there is not a count */
         for (uint32_t i = lane; i < plan.merges * plan.heads_kv; i += 32)
             reinterpret_cast<uint32_t *>(scratch)[i] = 0;
+    if (lane < 3) /* a lane each */
+        (&build->page_reciprocal)[lane] = reciprocal_of(lane == 0   ? source.page_size
+                                                        : lane == 1 ? plan.group
+                                                                    : plan.heads_kv);
     if (lane == 0) {
         build->arrivals = reinterpret_cast<uint32_t *>(scratch);
         build->states = reinterpret_cast<float *>(scratch + states);
         build->outputs = reinterpret_cast<float *>(scratch + outputs);
         build->answer = answer;
-        build->kind = body.kind;
+        build->kind = uint8_t(body.kind);
         build->page_size = source.page_size;
         build->pages = source.pages;
         build->box_rows = 0;

@@ -57,21 +57,37 @@ template <> struct Pack<__nv_bfloat16> {
     }
 };
 
+/* 16 rows of 256 dims do not fit in the decode loop's registers. */
+template <int D> constexpr uint32_t decode_rows = D == 256 ? 8 : 16;
+constexpr uint32_t decode_rows_max = 16;
+
+/* Where a packed row of a decode item goes to. */
+struct RowOut {
+    char *values; /* of o, or of the partial outputs */
+    float *sum;   /* its lse, NULL if not wanted; or its partial state */
+    bool sees;    /* any key */
+};
+
 /* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %
  * group. */
 struct Item {
     const ActiveRun *run;  /* a copy beside the consumers */
     const ActiveRun *maps; /* the run itself: its tensor maps */
     Live *live;            /* what is counted */
+    const char *k, *v;     /* planes, at the head */
+    uint32_t generation;   /* of lengths and pages */
     attnd_tile tile;
     uint32_t kv_head;
     uint32_t packed_rows;
     int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
     int32_t kv_begin, kv_end;
     uint32_t page_first; /* of the entry's list: where the range begins */
-    /* Fetched by the taker with the rest, so that nobody waits for memory to find what to load. */
-    int32_t pages[32];  /* from page_first on */
-    uint32_t parts[32]; /* of the tile's first merge */
+    uint32_t *arrivals;  /* of its first merge */
+    /* Found by the taker with the rest, so that nobody waits to find what to load. */
+    int32_t pages[32];              /* from page_first on */
+    uint32_t parts[32];             /* of the tile's first merge */
+    const char *q[decode_rows_max]; /* packed rows of a decode item; NULL: there is none */
+    RowOut out[decode_rows_max]; /* found by the consumers while its first keys are on their way */
     /* By whoever works on it: 0, or ATTND_E_* of what was wrong in it. */
     mutable uint32_t failed;
 };
@@ -87,46 +103,6 @@ __device__ __forceinline__ uint32_t heads_at_once(const ActiveRun *run, uint32_t
     return heads;
 }
 
-/* Resolves item @index of the run into @item, whose run and live are set: the tiles in their order
- * for the first @heads KV heads, then for the next. The whole warp, and two trips to memory: the
- * tile, then what it names. */
-__device__ __forceinline__ void item_load(Item *item, uint32_t index, uint32_t heads, uint32_t lane)
-{
-    constexpr uint32_t tile_words = sizeof(attnd_tile) / 4;
-    static_assert(tile_words <= 32, "a word a lane");
-    const ActiveRun *run = item->run;
-    const uint32_t pass_items = run->plan.tiles * heads, pass = index / pass_items;
-    const uint32_t inside = index - pass * pass_items, tile = inside / heads;
-
-    if (lane < tile_words)
-        reinterpret_cast<uint32_t *>(&item->tile)[lane] =
-            __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
-    __syncwarp();
-    const attnd_tile &t = item->tile;
-    const attnd_entry &entry = t.of_entry;
-    const uint32_t page_first = t.kv_begin / run->page_size;
-    const int64_t planned = int64_t(entry.page_count) * run->page_size;
-    int32_t page = 0;
-    uint32_t part = 0;
-    if (page_first + lane < entry.page_count)
-        page = __ldcg(run->kv_pages + entry.page_begin + page_first + lane);
-    if (lane < t.first_merge.part_count)
-        part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
-    const int64_t len = __ldcg(run->kv_len + t.entry);
-    item->pages[lane] = page;
-    item->parts[lane] = part;
-    if (lane == 0) {
-        const int32_t kv_len = int32_t(len < planned ? len : planned);
-        item->kv_head = pass * heads + inside - tile * heads;
-        item->packed_rows = t.row_count * run->plan.group;
-        item->kv_len = kv_len;
-        item->kv_begin = int32_t(t.kv_begin);
-        item->kv_end = t.kv_end < uint32_t(kv_len) ? int32_t(t.kv_end) : kv_len;
-        item->page_first = page_first;
-    }
-    __syncwarp();
-}
-
 /* Keys below this are visible to query row @row (of the entry, from its first). */
 __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
 {
@@ -135,6 +111,89 @@ __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
     int32_t end = item.kv_len - int32_t(item.tile.of_entry.row_count) +
                   int32_t(row - item.tile.of_entry.row_begin) + 1;
     return end < item.kv_end ? end : item.kv_end;
+}
+
+/* Which tile an item is, and for which KV head. */
+struct ItemPlace {
+    uint32_t tile, head;
+};
+
+/* The tiles in their order for the KV heads that are in work at once, then for the next. */
+__device__ __forceinline__ ItemPlace item_place(const ActiveRun *run, uint32_t index,
+                                                uint32_t workers)
+{
+    __builtin_assume(__isShared(run));
+    const uint32_t heads_kv = run->plan.heads_kv;
+    const uint32_t heads = run->box_rows ? heads_at_once(run, workers) : heads_kv;
+    if (heads == heads_kv) {
+        const Divided at = divided(index, heads_kv, run->heads_reciprocal);
+        return {at.quotient, at.rest};
+    }
+    const uint32_t pass_items = run->plan.tiles * heads, pass = index / pass_items;
+    const uint32_t inside = index - pass * pass_items, tile = inside / heads;
+    return {tile, pass * heads + inside - tile * heads};
+}
+
+/* Resolving an item takes two trips to memory: the tile, then what it names. This is the first: a
+ * word a lane. */
+__device__ __forceinline__ uint32_t tile_word(const ActiveRun *run, uint32_t tile, uint32_t lane)
+{
+    constexpr uint32_t tile_words = sizeof(attnd_tile) / 4;
+    static_assert(tile_words <= 32, "a word a lane");
+    __builtin_assume(__isShared(run));
+    if (lane >= tile_words)
+        return 0;
+    return __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
+}
+
+/* And this the second, of the whole warp, with the tile in @word. What of @item does not come from
+ * there is set. Nobody can begin before it is over: all that is done meanwhile is done before its
+ * loads are waited for. Return: the item's packed rows. */
+template <int D>
+__device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, uint32_t word,
+                                              uint32_t lane)
+{
+    __builtin_assume(__isShared(item) && __isShared(run));
+    if (lane < sizeof(attnd_tile) / 4)
+        reinterpret_cast<uint32_t *>(&item->tile)[lane] = word;
+    __syncwarp();
+    const attnd_tile &t = item->tile;
+    const uint32_t page_begin = t.of_entry.page_begin, page_count = t.of_entry.page_count;
+    const uint32_t kv_begin = t.kv_begin, kv_end = t.kv_end;
+    const uint32_t page_first = divided(kv_begin, run->page_size, run->page_reciprocal).quotient;
+    int32_t page = 0;
+    uint32_t part = 0;
+    const int32_t len =
+        __ldcg(run->kv_len + uint64_t(item->generation) * run->plan.entries_max + t.entry);
+    if (page_first + lane < page_count)
+        page = __ldcg(run->kv_pages + page_begin + page_first + lane);
+    if (lane < t.first_merge.part_count)
+        part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
+
+    const uint32_t group = run->plan.group, packed_rows = t.row_count * group;
+    const int32_t planned =
+        int32_t(min(uint64_t(page_count) * run->page_size, uint64_t(0x7fffffff)));
+    if (packed_rows <= decode_rows<D> && lane < decode_rows<D>) {
+        const Divided at = divided(lane, group, run->group_reciprocal);
+        const uint32_t row = t.row_begin + at.quotient, head = item->kv_head * group + at.rest;
+        const int64_t from = row * run->plan.q_stride_row + head * run->plan.q_stride_head;
+        item->q[lane] = lane < packed_rows ? run->q + from * 2 : nullptr;
+    }
+    if (lane == 0) {
+        item->packed_rows = packed_rows;
+        item->kv_begin = int32_t(kv_begin);
+        item->page_first = page_first;
+        item->arrivals = run->arrivals + t.merge_begin * run->plan.heads_kv + item->kv_head;
+    }
+    item->pages[lane] = page;
+    item->parts[lane] = part;
+    const int32_t kv_len = min(len, planned);
+    if (lane == 0) {
+        item->kv_len = kv_len;
+        item->kv_end = kv_end < uint32_t(kv_len) ? int32_t(kv_end) : kv_len;
+    }
+    __syncwarp();
+    return packed_rows;
 }
 
 /* Page id @page, bounded: for one outside the pool page 0 is read and the item fails. */
@@ -170,102 +229,166 @@ __device__ __forceinline__ float sum_stored(float l, bool sees, bool partial)
 
 __device__ __forceinline__ float lse_of(const attnd_plan_head &plan, float m, float l)
 {
-    float lse = l == 0.0f ? -INFINITY : m + log2f(l);
+    float lse = l == 0.0f ? -INFINITY : m + __log2f(l);
     return plan.flags & ATTND_BATCH_LSE_LN ? lse * 0.693147180559945f : lse;
+}
+
+/* Where a finished row goes. */
+__device__ __forceinline__ RowOut row_out(const ActiveRun *run, uint32_t row, uint32_t head,
+                                          bool sees)
+{
+    const attnd_plan_head &plan = run->plan;
+    char *values = run->o + 2 * (row * plan.o_stride_row + head * plan.o_stride_head);
+    float *sum = run->lse;
+    if (sum)
+        sum += row * plan.lse_stride_row + head * plan.lse_stride_head;
+    return {values, sum, sees};
 }
 
 /* Two dims of a finished row, unnormalised; and its lse, with the first two. */
 template <typename T>
-__device__ __forceinline__ void row_store(const ActiveRun *run, uint32_t row, uint32_t head,
-                                          uint32_t d, float low, float high, float m, float l)
+__device__ __forceinline__ void row_store(const attnd_plan_head &plan, const RowOut &out,
+                                          uint32_t d, float2 value, float m, float l)
 {
-    const attnd_plan_head &plan = run->plan;
     const float inverse = l == 0.0f ? 0.0f : __fdividef(1.0f, l);
-    T *out =
-        reinterpret_cast<T *>(run->o) + row * plan.o_stride_row + head * plan.o_stride_head + d;
-    out[0] = from_float<T>(low * inverse);
-    out[1] = from_float<T>(high * inverse);
-    if (run->lse && d == 0)
-        run->lse[row * plan.lse_stride_row + head * plan.lse_stride_head] = lse_of(plan, m, l);
+    T *at = reinterpret_cast<T *>(out.values) + d;
+    at[0] = from_float<T>(value.x * inverse);
+    at[1] = from_float<T>(value.y * inverse);
+    if (d == 0 && out.sum)
+        *out.sum = lse_of(plan, m, l);
 }
 
-/* Parts of a merge loaded at once: their latencies overlap. */
-constexpr uint32_t merge_batch = 16;
+/* Merging, by one warp for 64 dims of a row: each half of it takes every second part, a lane four
+ * dims. Parts' states lie in the lanes of a half, so that maximum and weights take a few shuffles
+ * and not a pass over all parts in every lane: somebody waits for each step of this. */
+constexpr uint32_t merge_batch = 16; /* parts whose loads are in flight together */
 
-/* All consumers: the rows of a merge for one KV head, two dims a thread. @parts: the merge's. A
- * call: it is large, and kept out of the way of the loops. */
+struct Merging {
+    float top = -INFINITY, l = 0.0f;
+    float4 value = {};
+
+    /* @state: of part lane % @parts; (-inf, 0) where there is none. Return: that part's weight.
+     * What is there already fades. */
+    template <uint32_t parts> __device__ __forceinline__ float weigh(float2 state)
+    {
+        float higher = state.x;
+#pragma unroll
+        for (uint32_t step = 1; step < parts; step *= 2)
+            higher = fmaxf(higher, __shfl_xor_sync(0xffffffffu, higher, step));
+        higher = fmaxf(higher, top);
+        const float base = higher == -INFINITY ? 0.0f : higher, fade = exp2_fast(top - base);
+        const float weight = exp2_fast(state.x - base);
+        float sum = weight * state.y;
+#pragma unroll
+        for (uint32_t step = 1; step < parts; step *= 2)
+            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        top = higher;
+        l = fmaf(l, fade, sum);
+        value = {value.x * fade, value.y * fade, value.z * fade, value.w * fade};
+        return weight;
+    }
+
+    __device__ __forceinline__ void add(float weight, float4 part)
+    {
+        value.x = fmaf(weight, part.x, value.x);
+        value.y = fmaf(weight, part.y, value.y);
+        value.z = fmaf(weight, part.z, value.z);
+        value.w = fmaf(weight, part.w, value.w);
+    }
+
+    /* The halves together. Return: two of the four dims, the upper half the upper two. */
+    __device__ __forceinline__ float2 join()
+    {
+        const bool upper = threadIdx.x % 32 >= 16;
+        const float2 mine = upper ? make_float2(value.z, value.w) : make_float2(value.x, value.y);
+        const float2 other = upper ? make_float2(value.x, value.y) : make_float2(value.z, value.w);
+        return make_float2(mine.x + __shfl_xor_sync(0xffffffffu, other.x, 16),
+                           mine.y + __shfl_xor_sync(0xffffffffu, other.y, 16));
+    }
+};
+
+/* All consumers: the rows of a merge for one KV head. @parts: the merge's. A call: it is kept out
+ * of the way of the loops. */
 template <typename T, int D>
 __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
                                         const uint32_t *parts, uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
-    const uint32_t group = run->plan.group, heads_q = run->plan.heads_q, count = merge.part_count;
-    const uint32_t rows = merge.row_count * group;
-    const float2 *states = reinterpret_cast<const float2 *>(run->states);
-    const float *outputs = run->outputs;
+    const attnd_plan_head &plan = run->plan;
+    const uint32_t group = plan.group, count = merge.part_count, lane = threadIdx.x % 32;
+    const uint32_t units = merge.row_count * group * (D / 64), upper = lane / 16;
 #pragma unroll 1
-    for (uint32_t e = consumer_thread(); e < rows * (D / 2); e += consumer_threads) {
-        const uint32_t r = e / (D / 2), d = e % (D / 2) * 2;
-        const uint32_t token = r / group, head = kv_head * group + r - token * group;
-        float top = -INFINITY, l = 0.0f, low = 0.0f, high = 0.0f;
-        bool sees = false;
+    for (uint32_t unit = consumer_thread() / 32; unit < units; unit += consumer_threads / 32) {
+        const uint32_t d = unit % (D / 64) * 64 + lane % 16 * 4;
+        const Divided at = divided(unit / (D / 64), group, run->group_reciprocal);
+        const uint32_t head = kv_head * group + at.rest;
+        RowOut out = {};
+        Merging merging;
 #pragma unroll 1
         for (uint32_t first = 0; first < count; first += merge_batch) {
-            float2 state[merge_batch], value[merge_batch];
-#pragma unroll
-            for (uint32_t i = 0; i < merge_batch; i++) {
-                state[i] = make_float2(-INFINITY, 0.0f);
-                value[i] = make_float2(0.0f, 0.0f);
-                if (first + i < count) {
-                    const uint64_t at = uint64_t(parts[first + i] + token) * heads_q + head;
-                    state[i] = __ldcg(states + at);
-                    value[i] = __ldcg(reinterpret_cast<const float2 *>(outputs + at * D + d));
-                }
+            float2 state = make_float2(-INFINITY, 0.0f);
+            float4 value[merge_batch / 2] = {};
+            uint32_t place = 0;
+            if (first + lane % 16 < count) {
+                place = (parts[first + lane % 16] + at.quotient) * plan.heads_q + head;
+                state = __ldcg(reinterpret_cast<const float2 *>(run->states) + place);
             }
-            float higher = top;
+            uint32_t from[merge_batch / 2];
 #pragma unroll
-            for (uint32_t i = 0; i < merge_batch; i++)
-                higher = fmaxf(higher, state[i].x);
-            const float base = higher == -INFINITY ? 0.0f : higher, fade = exp2_fast(top - base);
-            top = higher;
-            l *= fade;
-            low *= fade;
-            high *= fade;
+            for (uint32_t i = 0; i < merge_batch / 2; i++)
+                from[i] = __shfl_sync(0xffffffffu, place, i * 2 + upper);
 #pragma unroll
-            for (uint32_t i = 0; i < merge_batch; i++) {
-                const float weight = exp2_fast(state[i].x - base);
-                sees |= state[i].y != 0.0f;
-                l = fmaf(weight, state[i].y, l);
-                low = fmaf(weight, value[i].x, low);
-                high = fmaf(weight, value[i].y, high);
-            }
+            for (uint32_t i = 0; i < merge_batch / 2; i++)
+                if (first + i * 2 + upper < count)
+                    value[i] = __ldcg(
+                        reinterpret_cast<const float4 *>(run->outputs + uint64_t(from[i]) * D + d));
+            if (first == 0) /* while they are on their way */
+                out = row_out(run, merge.row_begin + at.quotient, head, false);
+            const float weight = merging.weigh<merge_batch>(state);
+            out.sees |= state.y != 0.0f;
+#pragma unroll
+            for (uint32_t i = 0; i < merge_batch / 2; i++)
+                merging.add(__shfl_sync(0xffffffffu, weight, i * 2 + upper), value[i]);
         }
-        row_store<T>(run, merge.row_begin + token, head, d, low, high, top,
-                     sum_stored(l, sees, false));
+        row_store<T>(plan, out, d + upper * 2, merging.join(), merging.top,
+                     sum_stored(merging.l, __any_sync(0xffffffffu, out.sees), false));
     }
 }
 
-/* All consumers: arrives at the tile's merges and does those it arrives at last. */
-template <typename T, int D>
-__device__ __forceinline__ void merge_arrive(const Item &item, uint32_t *shared_last)
+/* True in all consumers if @flag is in any. */
+__device__ __forceinline__ bool consumers_any(bool flag)
 {
-    const ActiveRun *run = item.run;
+    uint32_t any;
+    __syncwarp();
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\n"
+                 "barrier.cta.red.or.pred q, 1, %2, p;\nselp.u32 %0, 1, 0, q;\n}\n"
+                 : "=r"(any)
+                 : "r"(uint32_t(flag)), "n"(consumer_threads)
+                 : "memory");
+    return any;
+}
+
+/* All consumers: arrives at the tile's merges and does those it arrives at last. */
+template <typename T, int D> __device__ __forceinline__ void merge_arrive(const Item &item)
+{
+    __builtin_assume(__isShared(&item) && __isShared(item.run));
 #pragma unroll 1
     for (uint32_t m = 0; m < item.tile.merge_count; m++) {
-        const uint32_t index = item.tile.merge_begin + m;
-        const attnd_merge merge = m == 0 ? item.tile.first_merge : run->merges[index];
-        const uint32_t *parts = run->merge_parts + merge.part_begin;
-        uint32_t *arrivals = &run->arrivals[index * run->plan.heads_kv + item.kv_head];
+        const ActiveRun *run = item.run;
+        attnd_merge merge = item.tile.first_merge;
+        uint32_t *arrivals = item.arrivals + m * run->plan.heads_kv;
+        if (m)
+            merge = run->merges[item.tile.merge_begin + m];
+        bool last = false;
         consumers_sync(); /* partials of all threads before the arrival of one */
         if (consumer_thread() == 0) {
-            bool last = arrive_gpu(arrivals) + 1 == merge.part_count;
-            *shared_last = last;
+            last = arrive_gpu(arrivals) + 1 == merge.part_count;
             if (last) /* a prepared run finds it as it was */
                 *arrivals = 0;
         }
-        consumers_sync();
-        if (!*shared_last)
+        if (!consumers_any(last))
             continue;
+        const uint32_t *parts = run->merge_parts + merge.part_begin;
         if (m == 0 && merge.part_count <= 32)
             parts = item.parts;
         merge_rows<T, D>(run, merge, parts, item.kv_head);
@@ -296,7 +419,8 @@ template <typename T> __device__ __forceinline__ void append_item(const Item &it
         const attnd_entry entry = run->entries[low];
         int64_t planned = int64_t(entry.page_count) * run->page_size;
         int64_t position =
-            min(int64_t(run->kv_len[low]), planned) - entry.row_count + (row - entry.row_begin);
+            min(int64_t(run->kv_len[uint64_t(item.generation) * plan.entries_max + low]), planned) -
+            entry.row_count + (row - entry.row_begin);
         if (position < 0 || row < entry.row_begin || row >= entry.row_begin + entry.row_count)
             continue;
         T *k = const_cast<T *>(

@@ -50,93 +50,118 @@ __device__ __forceinline__ uint32_t movmatrix_trans(uint32_t value)
     return out;
 }
 
-/* One warp's walk over the blocks of an item: where the next ones to load lie. Lanes 0-15 resolve
- * tokens of K, 16-31 of V. */
+/* One warp's walk over the blocks of an item: what is to be loaded next. Where that lies is found
+ * from what the taker left in the item. */
 struct BlockWalk {
-    const ActiveRun *run;
     const Item *item;
-    const char *base;                  /* plane and head */
-    const int32_t *page_list;          /* of the entry */
-    int64_t stride_page, stride_token; /* bytes */
-    uint32_t page_size;
-    int32_t begin, end; /* tokens */
-    int32_t next;       /* block to load */
-    uint32_t page[2];   /* of this lane's token in block `next` and the one after: fetched ahead */
+    int32_t next;     /* block */
+    uint32_t page[2]; /* of block `next` and the one after: fetched ahead */
 };
 
-/* The page of this lane's token in @block; any where there is none. */
-__device__ __forceinline__ uint32_t walk_page(const BlockWalk *walk, int32_t block, uint32_t lane)
+/* A block of such an item lies in one page, and its rows one stride after the other. */
+__device__ __forceinline__ bool blocks_whole(const Item &item)
 {
-    int32_t token = walk->begin + block * decode_block + int32_t(lane % 16);
-    return token < walk->end ? uint32_t(walk->page_list[uint32_t(token) / walk->page_size]) : 0;
+    return (item.run->page_size | uint32_t(item.kv_begin)) % decode_block == 0;
 }
 
-/* The same for the first blocks of an item, whose pages the taker has fetched. */
-__device__ __forceinline__ uint32_t walk_page_first(const BlockWalk *walk, const Item &item,
-                                                    int32_t block, uint32_t lane)
-{
-    int32_t token = walk->begin + block * decode_block + int32_t(lane % 16);
-    uint32_t index = uint32_t(token) / walk->page_size - item.page_first;
-    if (token >= walk->end)
-        return 0;
-    return uint32_t(index < 32 ? item.pages[index] : walk->page_list[item.page_first + index]);
-}
-
-__device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, uint32_t warp,
-                                           uint32_t lane)
+/* The page of @block, or of this lane's token in it; any where there is none. */
+__device__ __forceinline__ uint32_t walk_page(const Item &item, int32_t block, uint32_t lane)
 {
     const ActiveRun *run = item.run;
-    const attnd_heap_plane &plane = lane < 16 ? run->k_plane : run->v_plane;
-    walk->run = run;
+    int32_t token = item.kv_begin + block * decode_block;
+    if (!blocks_whole(item))
+        token += int32_t(lane % decode_block);
+    if (token >= item.kv_end)
+        return 0;
+    const uint32_t index = divided(uint32_t(token), run->page_size, run->page_reciprocal).quotient;
+    const uint32_t ahead = index - item.page_first;
+    return uint32_t(ahead < 32 ? item.pages[ahead]
+                               : run->kv_pages[item.tile.of_entry.page_begin + index]);
+}
+
+__device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, int32_t next,
+                                           uint32_t lane)
+{
     walk->item = &item;
-    walk->base =
-        (lane < 16 ? run->k_base : run->v_base) + int64_t(item.kv_head) * plane.stride_head * 2;
-    walk->page_list = run->kv_pages + item.tile.of_entry.page_begin;
-    walk->stride_page = plane.stride_page * 2;
-    walk->stride_token = plane.stride_token * 2;
-    walk->page_size = run->page_size;
-    walk->begin = item.kv_begin;
-    walk->end = item.kv_end;
-    walk->next = int32_t(warp);
-    walk->page[0] = walk_page_first(walk, item, walk->next, lane);
-    walk->page[1] = walk_page_first(walk, item, walk->next + decode_warps, lane);
+    walk->next = next;
+    walk->page[0] = walk_page(item, next, lane);
+    walk->page[1] = walk_page(item, next + decode_warps, lane);
 }
 
 __device__ __forceinline__ bool walk_ended(const BlockWalk &walk)
 {
-    return walk.begin + walk.next * decode_block >= walk.end;
+    return walk.item->kv_begin + walk.next * decode_block >= walk.item->kv_end;
 }
 
-/* Starts the copies of one block: K rows, then V rows, 16-byte chunks swizzled by the row. */
+/* A block as 16-byte chunks, a row of them swizzled by its number: a lane's place is in every
+ * round of copies @decode_step rows further on. */
+template <int D> constexpr int decode_step = 256 / D;
+
+/* Starts the copies of one plane of a block. @from: this lane's chunk in its first row; @stride:
+ * bytes, of a token; @left: rows that are there, from this lane's first. */
+template <int D>
+__device__ __forceinline__ void plane_load(uint32_t to, const char *from, int64_t stride,
+                                           int32_t left)
+{
+    constexpr int step = decode_step<D>;
+#pragma unroll
+    for (int r = 0; r < decode_block; r += step) {
+        cp_async16_once((to ^ (r % 8 << 4)) + r * (D * 2), from, r < left ? 16 : 0);
+        from += step * stride;
+    }
+}
+
+/* The same where every row has to be looked for: by lane % 16 which row it is, at @row. */
+template <int D>
+__device__ __forceinline__ void plane_gather(uint32_t to, const char *row, uint32_t lane,
+                                             int32_t left)
+{
+    constexpr int step = decode_step<D>, chunks = 32 / step;
+#pragma unroll 4
+    for (int r = 0; r < decode_block; r += step) {
+        const uint64_t from = __shfl_sync(0xffffffffu, uint64_t(row), r + lane / chunks);
+        cp_async16_once((to ^ (r % 8 << 4)) + r * (D * 2),
+                        reinterpret_cast<const char *>(from) + lane % chunks * 16,
+                        r < left ? 16 : 0);
+    }
+}
+
+/* Starts the copies of one block: K rows, then V rows. */
 template <int D>
 __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint32_t lane)
 {
-    constexpr int chunks = D / 8, rounds = decode_block * chunks / 32;
-    int32_t first = walk->begin + walk->next * decode_block, left = walk->end - first;
-    uint32_t inside = uint32_t(first + int32_t(lane % 16)) % walk->page_size;
-    uint32_t page = page_checked(*walk->item, walk->page[0]);
-    const char *row = walk->base;
-    if (int32_t(lane % 16) < left)
-        row += int64_t(page) * walk->stride_page + int64_t(inside) * walk->stride_token;
+    constexpr uint32_t chunks = D / 8;
+    const Item &item = *walk->item;
+    __builtin_assume(__isShared(&item) && __isShared(item.run));
+    const ActiveRun *run = item.run;
+    const uint32_t row = lane / chunks, chunk = lane % chunks;
+    const uint32_t to = shared + row * (D * 2) + ((chunk ^ row) << 4);
+    const bool whole = blocks_whole(item);
+    int32_t token = item.kv_begin + walk->next * decode_block;
+    const int32_t there = item.kv_end - token, left = there - int32_t(row);
+    if (!whole) /* of a row that is not there, the last one's address will do */
+        token += min(int32_t(lane % decode_block), there - 1);
+    const uint32_t page = page_checked(item, walk->page[0]);
+    const uint32_t inside = divided(uint32_t(token), run->page_size, run->page_reciprocal).rest;
+    const int64_t k_stride = run->k_plane.stride_token * 2,
+                  v_stride = run->v_plane.stride_token * 2;
+    const char *k = item.k + page * (run->k_plane.stride_page * 2) + inside * k_stride;
+    const char *v = item.v + page * (run->v_plane.stride_page * 2) + inside * v_stride;
     walk->next += decode_warps;
     walk->page[0] = walk->page[1];
-    walk->page[1] = walk_page(walk, walk->next + decode_warps, lane);
-#pragma unroll
-    for (int plane = 0; plane < 2; plane++)
-#pragma unroll
-        for (int i = 0; i < rounds; i++) {
-            uint32_t at = i * 32 + lane, r = at / chunks, c = at % chunks;
-            uint64_t from = __shfl_sync(0xffffffffu, uint64_t(row), plane * 16 + r);
-            uint32_t to =
-                shared + plane * (decode_block * D * 2) + r * (D * 2) + ((c ^ (r & 7)) << 4);
-            cp_async16_once(to, reinterpret_cast<const char *>(from) + c * 16,
-                            int32_t(r) < left ? 16 : 0);
-        }
+    walk->page[1] = walk_page(item, walk->next + decode_warps, lane);
+    if (whole) {
+        plane_load<D>(to, k + row * k_stride + chunk * 16, k_stride, left);
+        plane_load<D>(to + decode_block * D * 2, v + row * v_stride + chunk * 16, v_stride, left);
+    } else {
+        plane_gather<D>(to, k, lane, left);
+        plane_gather<D>(to + decode_block * D * 2, v, lane, left);
+    }
 }
 
-/* A warp's ring, kept from item to item. */
+/* A warp's ring, kept from item to item: between items in shared memory, in registers meanwhile. */
 struct DecodeRing {
-    BlockWalk walk;  /* of the item whose blocks are being loaded */
+    BlockWalk walk;  /* of the item whose blocks are being loaded; kept: its next block */
     uint32_t ahead;  /* 1: that is the item after the one being computed */
     int ahead_slots; /* slots filled (or left empty) since it is */
     int slot;        /* the next to be computed, and so the next to be filled */
@@ -151,7 +176,7 @@ __device__ __forceinline__ void ring_refill(DecodeRing *ring, Turns *turns, uint
     if (!ring->ahead && walk_ended(ring->walk)) {
         const Turn *next = turn_peek(turns, number + 1);
         if (next && next->path == path_decode) {
-            walk_begin(&ring->walk, next->item, warp, lane);
+            walk_begin(&ring->walk, next->item, int32_t(warp), lane);
             ring->ahead = 1;
             ring->ahead_slots = 0;
         }
@@ -170,24 +195,32 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, Turns *turns, uint3
                                            uint32_t lane)
 {
     int gap = decode_stages<D> - (ring->ahead ? ring->ahead_slots : 0);
-    if (!ring->ahead)
-        walk_begin(&ring->walk, item, warp, lane);
+    walk_begin(&ring->walk, item, ring->ahead ? ring->walk.next : int32_t(warp), lane);
     ring->ahead = 0;
 #pragma unroll 1
     for (int i = 0; i < gap; i++)
         ring_refill<D>(ring, turns, number, shared, warp, lane);
 }
 
-/* True in all consumers if @flag is in any. */
-__device__ __forceinline__ bool consumers_any(bool flag)
+/* Thread r of the consumers: where packed row r goes. Read behind their next barrier. */
+template <int D> __device__ __forceinline__ void rows_find(Item *item)
 {
-    uint32_t any;
-    asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\n"
-                 "barrier.cta.red.or.pred q, 1, %2, p;\nselp.u32 %0, 1, 0, q;\n}\n"
-                 : "=r"(any)
-                 : "r"(uint32_t(flag)), "n"(consumer_threads)
-                 : "memory");
-    return any;
+    const uint32_t r = consumer_thread();
+    if (r >= item->packed_rows)
+        return;
+    const ActiveRun *run = item->run;
+    __builtin_assume(__isShared(item) && __isShared(run));
+    const Divided at = divided(r, run->plan.group, run->group_reciprocal);
+    const uint32_t row = item->tile.row_begin + at.quotient;
+    const uint32_t head = item->kv_head * run->plan.group + at.rest, partial = item->tile.partial;
+    const bool sees = visible_end(*item, row) > item->kv_begin;
+    if (partial != ATTND_NONE) {
+        const uint64_t place = uint64_t(partial + at.quotient) * run->plan.heads_q + head;
+        item->out[r] = {reinterpret_cast<char *>(run->outputs + place * D), run->states + place * 2,
+                        sees};
+    } else {
+        item->out[r] = row_out(run, row, head, sees);
+    }
 }
 
 /* The warps' states become one: o and lse, or a partial. outs: [warps][columns] rows of O^T,
@@ -198,89 +231,119 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
 {
     __builtin_assume(__isShared(&item) && __isShared(item.run));
     __builtin_assume(__isShared(outs) && __isShared(states));
-    const ActiveRun *run = item.run;
-    const attnd_plan_head &plan = run->plan;
     const bool partial = item.tile.partial != ATTND_NONE;
-    const uint32_t group = plan.group;
+    const uint32_t lane = threadIdx.x % 32, upper = lane / 16;
+    const uint32_t units = item.packed_rows * (D / 64);
 #pragma unroll 1
-    for (uint32_t e = consumer_thread(); e < item.packed_rows * (D / 2); e += consumer_threads) {
-        const uint32_t column = e / (D / 2), d = e % (D / 2) * 2;
-        const uint32_t token = column / group;
-        const uint32_t head = item.kv_head * group + column - token * group;
-        float2 state[decode_warps], value[decode_warps];
-        float top = -INFINITY, l = 0.0f, low = 0.0f, high = 0.0f;
+    for (uint32_t unit = consumer_thread() / 32; unit < units; unit += decode_warps) {
+        const uint32_t column = unit / (D / 64), d = unit % (D / 64) * 64 + lane % 16 * 4;
+        const float2 state = states[lane % decode_warps * columns + column];
+        float4 value[decode_warps / 2];
 #pragma unroll
-        for (uint32_t w = 0; w < decode_warps; w++) {
-            state[w] = states[w * columns + column];
-            value[w] = *reinterpret_cast<const float2 *>(
-                outs + (w * columns + column) * decode_out_row<D> + d);
-            top = fmaxf(top, state[w].x);
-        }
-        const float base = top == -INFINITY ? 0.0f : top;
+        for (uint32_t i = 0; i < decode_warps / 2; i++)
+            value[i] = *reinterpret_cast<const float4 *>(
+                outs + ((i * 2 + upper) * columns + column) * decode_out_row<D> + d);
+        const RowOut out = item.out[column];
+        Merging merging;
+        const float weight = merging.weigh<decode_warps>(state);
 #pragma unroll
-        for (uint32_t w = 0; w < decode_warps; w++) {
-            float weight = exp2_fast(state[w].x - base);
-            l = fmaf(weight, state[w].y, l);
-            low = fmaf(weight, value[w].x, low);
-            high = fmaf(weight, value[w].y, high);
+        for (uint32_t i = 0; i < decode_warps / 2; i++)
+            merging.add(__shfl_sync(0xffffffffu, weight, i * 2 + upper), value[i]);
+        const float2 two = merging.join();
+        const uint32_t at = d + upper * 2;
+        const float l = sum_stored(merging.l, out.sees, partial);
+        if (!partial) {
+            row_store<T>(item.run->plan, out, at, two, merging.top, l);
+            continue;
         }
-        const uint32_t row = item.tile.row_begin + token;
-        l = sum_stored(l, visible_end(item, row) > item.kv_begin, partial);
-        if (partial) {
-            const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
-            *reinterpret_cast<float2 *>(run->outputs + at * D + d) = make_float2(low, high);
-            if (d == 0)
-                *reinterpret_cast<float2 *>(run->states + at * 2) = make_float2(top, l);
-        } else {
-            row_store<T>(run, row, head, d, low, high, top, l);
-        }
+        reinterpret_cast<float2 *>(out.values)[at / 2] = two;
+        if (at == 0)
+            *reinterpret_cast<float2 *>(out.sum) = make_float2(merging.top, l);
     }
 }
 
 /* N: groups of 8 query rows. All consumers. Return: false if a result is not finite that may come
  * from a key its row does not see: a product with a zero probability cannot hide a NaN. Nothing is
- * stored then; the caller takes the naive way. */
+ * stored then; the caller takes the naive way. A call, so that neither this loop nor that of
+ * prefill is given registers with regard to the other: beside this one inlined, prefill is 3 %
+ * slower. */
 template <typename T, int D, int N>
-__device__ __forceinline__ bool attend_decode(const Item &item, uint32_t number, Turns *turns,
-                                              DecodeRing *ring, char *shared)
+__device__ __noinline__ bool attend_decode(Turn *turn, uint32_t number, Turns *turns,
+                                           DecodeRing *kept, char *shared)
 {
     constexpr int stages = decode_stages<D>, block_bytes = decode_block * D * 2 * 2;
-    const ActiveRun *run = item.run;
-    const attnd_plan_head &plan = run->plan;
+    __builtin_assume(__isShared(turn) && __isShared(turn->item.run));
+    const Item &item = turn->item;
     const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
     const uint32_t g = lane / 4, c = lane % 4;
-    const float scale = plan.sm_scale * 1.44269504088896f;
+    const float scale = item.run->plan.sm_scale * 1.44269504088896f;
     const uint32_t slots = shared_address(shared) + warp * stages * block_bytes;
+    DecodeRing here = *kept, *const ring = &here;
 
-    /* Q^T as the B operand: element k = 2c.., n = g of each 16-deep step. */
-    uint32_t q[N][D / 16][2];
-    int32_t ends[N][2]; /* of this lane's columns 2c, 2c + 1 */
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        uint32_t r = n * 8 + g;
-        bool there = r < item.packed_rows;
-        uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
-        const T *from = reinterpret_cast<const T *>(run->q) +
-                        int64_t(item.tile.row_begin + token) * plan.q_stride_row +
-                        int64_t(head) * plan.q_stride_head;
-#pragma unroll
-        for (int k = 0; k < D / 16; k++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const T *at = from + k * 16 + half * 8 + c * 2;
-                q[n][k][half] = there ? *reinterpret_cast<const uint32_t *>(at) : 0u;
-            }
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            uint32_t column = n * 8 + c * 2 + j;
-            ends[n][j] = column < item.packed_rows
-                             ? visible_end(item, item.tile.row_begin + column / plan.group)
-                             : item.kv_begin;
-        }
+    constexpr int columns = 8 * N, out_row = decode_out_row<D>;
+    constexpr bool wide = columns == decode_rows<D>;
+    static_assert(columns <= decode_rows<D>, "registers and shared memory");
+    if (wide || ring->wide)
+        consumers_sync(); /* nobody reads the last item's */
+    ring->wide = wide;
+    float *outs = reinterpret_cast<float *>(shared + decode_ring_bytes);
+    float2 *states = reinterpret_cast<float2 *>(outs + decode_warps * decode_rows<D> * out_row);
+    if (!wide) {
+        outs += number % 2 * (decode_warps * columns * out_row);
+        states += number % 2 * (decode_warps * columns);
     }
 
-    /* Behind Q, which is asked for in less time than keys are, and needed first. */
+    /* Q as chunks of 16 bytes, in front of the keys: it is asked for in less time than they are,
+     * and needed first. */
+    constexpr int chunks = D / 8, parts = columns * chunks / 32;
+    uint4 part[parts];
+#pragma unroll
+    for (int i = 0; i < parts; i++) {
+        const uint32_t row = (i * 32 + lane) / chunks, chunk = (i * 32 + lane) % chunks;
+        part[i] = {};
+        if (row < item.packed_rows)
+            part[i] = reinterpret_cast<const uint4 *>(item.q[row])[chunk];
+    }
     ring_begin<D>(ring, turns, number, item, slots, warp, lane);
+
+    /* All that is not in front of them is done while they are on their way. */
+    int32_t ends[N][2]; /* what this lane's columns 2c, 2c + 1 see */
+    rows_find<D>(&turn->item);
+    if (consumer_thread() == 0)
+        turn->begin_ns = clock_ns();
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const uint32_t column = n * 8 + c * 2 + j;
+            const uint32_t token =
+                divided(column, item.run->plan.group, item.run->group_reciprocal).quotient;
+            ends[n][j] = column < item.packed_rows ? visible_end(item, item.tile.row_begin + token)
+                                                   : item.kv_begin;
+        }
+
+    /* Q^T as the B operand: element k = 2c.., n = g of each 16-deep step. By way of shared memory,
+     * where this warp's O^T will lie; 2 KB of it or more are there for 8 rows. */
+    uint32_t q[N][D / 16][2];
+    const uint32_t q_at = shared_address(outs + warp * columns * out_row);
+#pragma unroll
+    for (int i = 0; i < parts; i++) {
+        const uint32_t row = (i * 32 + lane) / chunks, chunk = (i * 32 + lane) % chunks;
+        store_shared16(q_at + row * (D * 2) + ((chunk ^ (row & 7)) << 4), part[i]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int k = 0; k < D / 16; k += 2) {
+            uint32_t b[4], r = lane % 8, chunk = k * 2 + lane / 8;
+            ldmatrix4(b, q_at + (n * 8 + r) * (D * 2) + ((chunk ^ r) << 4));
+            q[n][k][0] = b[0];
+            q[n][k][1] = b[1];
+            q[n][k + 1][0] = b[2];
+            q[n][k + 1][1] = b[3];
+        }
+    __syncwarp();
 
     float o[N][D / 16][4] = {}, m[N][2], l[N][2] = {};
 #pragma unroll
@@ -346,6 +409,8 @@ __device__ __forceinline__ bool attend_decode(const Item &item, uint32_t number,
         __syncwarp(); /* every lane has read the stage */
         ring_refill<D>(ring, turns, number, slots, warp, lane);
     }
+    if (lane == 0)
+        *kept = here;
 
 #pragma unroll
     for (int n = 0; n < N; n++)
@@ -366,18 +431,6 @@ __device__ __forceinline__ bool attend_decode(const Item &item, uint32_t number,
         }
         if (consumers_any(!isfinite(probe)))
             return false;
-    }
-    constexpr int columns = 8 * N, out_row = decode_out_row<D>;
-    constexpr bool wide = columns == decode_rows<D>;
-    static_assert(columns <= decode_rows<D>, "registers and shared memory");
-    if (wide || ring->wide)
-        consumers_sync(); /* nobody reads the last item's */
-    ring->wide = wide;
-    float *outs = reinterpret_cast<float *>(shared + decode_ring_bytes);
-    float2 *states = reinterpret_cast<float2 *>(outs + decode_warps * decode_rows<D> * out_row);
-    if (!wide) {
-        outs += number % 2 * (decode_warps * columns * out_row);
-        states += number % 2 * (decode_warps * columns);
     }
 #pragma unroll
     for (int n = 0; n < N; n++) {

@@ -194,10 +194,10 @@ __device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry
     }
 }
 
-/* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy_used] then,
- * with the generation's lengths. A worker that has nothing in hand takes a ticket at once, while
- * the copy is on its way; one that has looks first whether it should. @cancelled: if the run
- * is, what its items fail with; else 0. */
+/* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy_used] then.
+ * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
+ * has looks first whether it should. @cancelled: if the run is, what its items fail with; else 0.
+ */
 template <int D>
 __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Entry *entry,
                                               uint32_t *cancelled)
@@ -236,10 +236,6 @@ __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Ent
                     reinterpret_cast<uint4 *>(to)[lane] = part;
                     taker->copied = taker->cursor + 1;
                     __syncwarp();
-                    ActiveRun *run = reinterpret_cast<ActiveRun *>(to);
-                    if (lane == 0)
-                        run->kv_len += uint64_t(entry->generation) * run->plan.entries_max;
-                    __syncwarp();
                 }
                 taker->copy_used = taker->copy;
                 return item;
@@ -251,9 +247,6 @@ __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Ent
     }
     return nothing;
 }
-
-/* 16 rows of 256 dims do not fit in the decode loop's registers. */
-template <int D> constexpr uint32_t decode_rows = D == 256 ? 8 : 16;
 
 /* A worker of a burst waits until it is let in. Return: false if the kernels leave instead. One
  * warp. */
@@ -281,6 +274,41 @@ __device__ __forceinline__ void turns_close(Turns *turns)
     }
 }
 
+/* Makes @turn item @index of the run at the cursor, which has been copied. @cancelled: what it
+ * fails with, 0: nothing. The whole warp. Return: who executes it. */
+template <int D>
+__device__ __forceinline__ Path turn_fill(const Taker *taker, Turn *turn, const Entry &entry,
+                                          uint32_t index, uint32_t cancelled)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const Settings &settings = taker->turns->settings;
+    const ActiveRun *run =
+        reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy_used]);
+    __builtin_assume(__isShared(run) && __isShared(turn));
+    const bool attends = run->kind == ATTND_RUN_ATTEND;
+    const ItemPlace place = item_place(run, index, settings.workers);
+    const uint32_t word = attends ? tile_word(run, place.tile, lane) : 0;
+    const uint32_t paths = run->aligned ? settings.paths : 0;
+    if (lane == 0) {
+        Item *item = &turn->item;
+        turn->index = index;
+        item->run = run;
+        item->maps = &settings.runs[entry.slot];
+        item->live = &taker->resident->live[taker->cursor % ring_positions];
+        item->failed = cancelled;
+        item->generation = entry.generation;
+        item->kv_head = place.head;
+        item->k = run->k_base + 2 * (place.head * run->k_plane.stride_head);
+        item->v = run->v_base + 2 * (place.head * run->v_plane.stride_head);
+    }
+    if (cancelled)
+        return path_skip;
+    if (!attends)
+        return path_append;
+    const bool few = item_load<D>(&turn->item, run, word, lane) <= decode_rows<D>;
+    return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
+}
+
 /* The taker: every turn until the kernel leaves. One warp. */
 template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
 {
@@ -296,36 +324,8 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
         uint32_t cancelled = 0;
         const uint32_t index = take_item<D>(taker, number, &entry, &cancelled);
         Path path = path_leave;
-        if (index != nothing) {
-            const ActiveRun *copy =
-                reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy_used]);
-            if (lane == 0) {
-                turn->index = index;
-                turn->item.run = copy;
-                turn->item.maps = &taker->turns->settings.runs[entry.slot];
-                turn->item.failed = cancelled;
-                turn->item.live = &resident->live[taker->cursor % ring_positions];
-            }
-            __syncwarp();
-            if (copy->kind == ATTND_RUN_APPEND) {
-                path = path_append;
-            } else {
-                const uint32_t heads = copy->box_rows
-                                           ? heads_at_once(copy, taker->turns->settings.workers)
-                                           : copy->plan.heads_kv;
-                item_load(&turn->item, index, heads, lane);
-                bool few = turn->item.packed_rows <= decode_rows<D>;
-                bool may = copy->aligned && taker->turns->settings.paths >> (few ? 0 : 1) & 1;
-                path = !may ? path_naive : few ? path_decode : path_prefill;
-            }
-            if (cancelled)
-                path = path_skip;
-            /* Long before the item's arrival, which waits for all that is on its way. */
-            const Item &item = turn->item;
-            if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
-                atomicAdd(&item.live->kv_bytes,
-                          2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
-        }
+        if (index != nothing)
+            path = turn_fill<D>(taker, turn, entry, index, cancelled);
         if (lane == 0) {
             turn->path = path;
             resident->doing[taker->worker] = index == nothing ? state_left : state_item;
@@ -333,6 +333,11 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
         }
         if (index == nothing)
             return;
+        /* Now that nobody waits for it, but long before the item's arrival, which waits for all
+         * that is on its way. */
+        const Item &item = turn->item;
+        if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
+            tally_gpu(&item.live->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
         __syncwarp();
     }
 }
