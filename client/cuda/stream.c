@@ -44,8 +44,8 @@ static const char ring_text[] =
     ".address_size 64\n"
     ".visible .entry attnd_ring(.param .u64 bell, .param .u32 rung, .param .u64 timeout_ns)\n"
     "{\n"
-    "    .reg .pred %p<4>;\n"
-    "    .reg .b32 %r<4>;\n"
+    "    .reg .pred %p<2>;\n"
+    "    .reg .b32 %r<3>;\n"
     "    .reg .b64 %rd<5>;\n"
     "    ld.param.u64 %rd0, [bell];\n"
     "    ld.param.u32 %r0, [rung];\n"
@@ -80,11 +80,8 @@ static const char ring_text[] =
     "    sub.u64 %rd4, %rd3, %rd2;\n"
     "    setp.lt.u64 %p1, %rd4, %rd1;\n"
     "    @%p1 bra look;\n"
-    "late:\n"
-    "    ld.relaxed.sys.global.u32 %r2, [%rd0+256];\n"
-    "    setp.ne.u32 %p2, %r2, 0;\n"
-    "    @%p2 bra done;\n"
-    "    st.relaxed.sys.global.u32 [%rd0+256], 16;\n" /* nobody answered */
+    "late:\n" /* nobody answered; unless something is known that went wrong before */
+    "    atom.relaxed.sys.global.cas.b32 %r2, [%rd0+256], 0, 16;\n"
     "done:\n"
     "    ret;\n"
     "}\n";

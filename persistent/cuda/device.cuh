@@ -198,7 +198,7 @@ struct Settings {
     uint32_t workers;
     /* inner loops that may be used: bit 0 decode, bit 1 prefill, bit 2 TMA; else naive */
     uint32_t paths;
-    uint32_t drain;    /* 1: leave when the queue is empty, for profilers */
+    uint32_t drain;    /* 1: leave when nothing is left to take, drained() */
     uint32_t resident; /* bit v: workers of variant v are resident */
     uint32_t burst;    /* workers behind those that come and go; 0: none */
     uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */

@@ -136,6 +136,25 @@ __device__ __forceinline__ Taken take_command(Commander *self, const uint4 &part
     }
 }
 
+/* With an empty ring: may kernels leave that do not stay? Not before what was in flight when there
+ * was nothing more to take has ended. They hold the GPU until then anyway, and whoever asks for
+ * something meanwhile is not to wait for the longest run of others. What came later is not waited
+ * for: somebody always asks for more, and then they would never make way. */
+__device__ __forceinline__ bool drained(Commander *self)
+{
+    const Dispatch *dispatch = self->dispatch;
+    const uint32_t retired = observe_cta(&dispatch->retired);
+    if (self->emptied && int32_t(retired - self->emptied_at) < 0)
+        return false;
+    if (bells_pending(dispatch))
+        return false;
+    if (self->emptied)
+        return true;
+    self->emptied = true;
+    self->emptied_at = observe_cta(&dispatch->published);
+    return self->emptied_at == retired;
+}
+
 /* Nothing is published after this; the workers leave when they have done what was. */
 __device__ __forceinline__ void close_ring(Commander *self)
 {
@@ -202,7 +221,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         if (dispatch->pending_count)
             settle_pending(&self);
         if (tail == self.head) {
-            if (dispatch->settings.drain && !bell && !bells_pending(dispatch))
+            if (dispatch->settings.drain && !bell && drained(&self))
                 break;
             continue;
         }

@@ -29,6 +29,8 @@ struct Commander {
     uint32_t ring_runs;    /* runs published from the ring: their slots take turns */
     uint32_t pending_next; /* where the list is looked at next */
     uint32_t used;         /* variants, as far as this warp noted them in the global word */
+    bool emptied;          /* there was nothing more to take, for the first time when: */
+    uint32_t emptied_at;   /* so many runs were published */
 };
 
 enum Taken { taken, taken_later, taken_leave };

@@ -272,10 +272,6 @@ static int prepare_beside(void *context)
 
 static void a_run_prepared_beside_another_of_its_plan_delays_nobody(void **state)
 {
-    if (!load_under_mps()) {
-        puts("in \"isolated\" the dispatcher has left by then, and commands wait for the next");
-        return;
-    }
     CHECK_EQUAL(harness_join(harness_fork(prepare_beside, *state), CLIENT_MS), 0);
 }
 
