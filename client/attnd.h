@@ -212,7 +212,8 @@ int attnd_memory_fd(struct attnd_session *session, uint32_t memory);
 void *attnd_memory_address(const struct attnd_session *session, uint32_t memory);
 
 /** attnd_memory_release() - -ATTND_E_BUSY while a pool lies in it or operations in flight name it.
- * Of POOL and IPC memory it returns when the worker has let go: it may be freed then.
+ * Of POOL and IPC memory it returns when the worker has let go: it may be freed then. That may be
+ * behind host memory of others that is being pinned, which takes seconds where it is many GiB.
  */
 int attnd_memory_release(struct attnd_session *session, uint32_t memory);
 
@@ -538,8 +539,9 @@ struct attnd_prepare_args {
  * @plan: filled; may be set and advanced again later
  * @args: as attnd_run() takes them. o and lse must lie in memory of this session's own.
  * @prepared: receives its number; rings of other sessions cannot reach it
- * Blocks until a ring would find it, at most 5 s. It holds plan, pool and memory until it is
- * unprepared: they are -ATTND_E_BUSY to whoever destroys or releases them.
+ * Blocks until a ring would find it: until the worker has its memory, and runs of the plan that are
+ * in flight have ended. It holds plan, pool and memory until it is unprepared: they are
+ * -ATTND_E_BUSY to whoever destroys or releases them.
  * Return: 0; -ATTND_E_UNSUPPORTED: field mailbox, the service rings nothing; field items, tiles of
  * the plan times KV heads are more than a bell can count, 4,194,304; else, the worker cannot
  * execute this plan; -ATTND_E_INVALID (the plan is empty), -ATTND_E_UNKNOWN, -ATTND_E_RANGE,

@@ -55,7 +55,7 @@ static int send_import(struct attnd_session *session, struct attnd_call *call,
     call->fd = desc->fd;
     call->request.call_case = ATTND__REQUEST__CALL_MEMORY_REGISTER;
     call->request.memory_register = &message;
-    call->timeout_ns = ATTND_CALL_MEMORY_TIMEOUT_NS;
+    call->timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     int rc = attnd_call(session, call, ATTND__REPLY__RESULT_MEMORY);
     if (rc == 0 && (call->fd_count != 0 || call->reply->memory->memory == 0))
         return attnd_call_broken(session, call);

@@ -21,8 +21,10 @@
 #include <pthread.h>
 
 #define ATTND_CALL_TIMEOUT_NS 5000000000u
-/* Of a registration, whose pages may have to be made and pinned one by one. */
-#define ATTND_CALL_MEMORY_TIMEOUT_NS 300000000000u
+/* Of a call that is answered when the worker has done something: pinned pages one by one, or ended
+ * a run in flight. To give up is to lose the session, so it is not because of what others have
+ * asked of the worker first. */
+#define ATTND_CALL_LONG_TIMEOUT_NS 300000000000u
 
 /* ---- arena.c: where batches lie until the daemon has copied them ---- */
 

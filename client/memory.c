@@ -21,7 +21,7 @@ static int ask(struct attnd_session *session, struct attnd_call *call, uint64_t 
     message.memory_kind = (Attnd__MemoryKind)kind;
     call->request.call_case = ATTND__REQUEST__CALL_MEMORY_REGISTER;
     call->request.memory_register = &message;
-    call->timeout_ns = ATTND_CALL_MEMORY_TIMEOUT_NS;
+    call->timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     int rc = attnd_call(session, call, ATTND__REPLY__RESULT_MEMORY);
     if (rc == 0 && (call->fd_count != 1 || call->reply->memory->memory == 0))
         return attnd_call_broken(session, call);
@@ -161,6 +161,7 @@ int attnd_memory_release(struct attnd_session *session, uint32_t memory)
     struct attnd_call call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_MEMORY_RELEASE;
     call.request.memory_release = &message;
+    call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
     if (rc < 0)
         return rc;

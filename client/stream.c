@@ -131,6 +131,7 @@ int attnd_prepare(struct attnd_session *session, uint32_t plan,
     struct attnd_call call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PREPARE;
     call.request.prepare = &message;
+    call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PREPARE);
     if (rc < 0)
         return rc;
@@ -146,6 +147,7 @@ int attnd_unprepare(struct attnd_session *session, uint32_t prepared)
     struct attnd_call call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_UNPREPARE;
     call.request.unprepare = &message;
+    call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
     if (rc == 0)
         attnd_call_end(session, &call);
