@@ -113,8 +113,8 @@ const char *attnd_version(void);
  * @address:    receives the mapping; may be NULL if it is not wanted
  * Blocking: until a GPU's worker has pinned it, seconds where it is many GiB; runs go on meanwhile.
  * Return: 0 and *memory (> 0, a handle of this session); -ATTND_E_RANGE; -ATTND_E_NO_MEMORY (field
- * size: limit what is left of --memory-max or --host-memory-max; limit 0: it cannot be pinned);
- * -ATTND_E_WORKER_RESTARTED: try again.
+ * size: limit what is left of --memory-max or --host-memory-max; limit 0: it cannot be pinned). If
+ * the worker dies meanwhile the next one pins it, and what is wrong shows at the runs that name it.
  */
 int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory,
                         void **address);
@@ -137,8 +137,7 @@ int attnd_memory_create_device(struct attnd_session *session, uint64_t size_byte
  * It counts against the service's budgets with all of @size_bytes, touched or not: a GPU pins it.
  * Blocking: until that is done, as attnd_memory_create(). Return: 0 and *memory;
  * -ATTND_E_PERMISSION (field seals); -ATTND_E_UNSUPPORTED (field memory) a memfd of huge pages,
- * which no seal makes safe; -ATTND_E_RANGE (field size); -ATTND_E_NO_MEMORY and
- * -ATTND_E_WORKER_RESTARTED as there.
+ * which no seal makes safe; -ATTND_E_RANGE (field size); -ATTND_E_NO_MEMORY as there.
  */
 int attnd_memory_register(struct attnd_session *session, int fd, uint64_t size_bytes,
                           uint32_t *memory);
@@ -181,7 +180,8 @@ struct attnd_memory_desc {
  * descriptor is no memory of the GPU's driver; -ATTND_E_DEVICE the driver refuses it: it is not
  * what it is said to be, or gone (value: the CUresult); -ATTND_E_RANGE it is smaller than
  * size_bytes (limit: what there is, 0 where the driver does not tell); -ATTND_E_NO_MEMORY;
- * -ATTND_E_WORKER_RESTARTED the worker died meanwhile, or is being started: call again.
+ * -ATTND_E_WORKER_RESTARTED (not of HOST) the worker died meanwhile, or is being started: call
+ * again.
  */
 int attnd_memory_import(struct attnd_session *session, const struct attnd_memory_desc *desc,
                         uint32_t *memory);

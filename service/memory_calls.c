@@ -193,9 +193,17 @@ void attnd_memory_lost(struct attnd_service *service)
     static const struct attnd_fault restarted = {.code = -ATTND_E_WORKER_RESTARTED,
                                                  .field = ATTND_F_MEMORY};
 
-    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
-        if (service->clients[i] && service->clients[i]->import)
-            finish_import(service->clients[i], &restarted);
+    static const struct attnd_fault none = {0};
+
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
+        struct attnd_client *client = service->clients[i];
+        if (!client || !client->import)
+            continue;
+        /* As what is registered while nobody runs: the next worker gets it with all the rest, and
+         * the budgets of the host see to it that no worker dies of it. */
+        const int is_host = client->memories[client->import - 1]->kind == ATTND_KIND_HOST;
+        finish_import(client, is_host ? &none : &restarted);
+    }
 }
 
 void attnd_memory_released(struct attnd_service *service, uint32_t session, uint64_t id)

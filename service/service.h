@@ -240,7 +240,7 @@ void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memo
 void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
                          const struct attnd_fault *fault);
 /** attnd_memory_lost() - the worker is gone, perhaps because of what it was given to import: those
- * imports are answered -ATTND_E_WORKER_RESTARTED and not tried again. */
+ * imports are answered -ATTND_E_WORKER_RESTARTED and not tried again. Host memory is kept. */
 void attnd_memory_lost(struct attnd_service *service);
 
 /** attnd_client_memory() - the object behind a handle, or NULL. Borrowed. */

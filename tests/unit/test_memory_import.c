@@ -209,6 +209,23 @@ static void a_worker_that_dies_over_an_import_does_not_get_it_again(void **state
     assert_int_equal(stub.maps, stub.unmaps);
 }
 
+/* Its maker could do nothing about a death, and the next worker gets all host memory anyway. */
+static void host_memory_outlives_the_worker_that_was_pinning_it(void **state)
+{
+    (void)state;
+    stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
+    assert_int_equal(bring_host(), ATTND_CALL_LATER);
+    uint32_t import = rig.client->import;
+    attnd_memory_lost(&rig.service);
+    Attnd__Reply *reply = read_reply();
+    assert_int_equal(reply->code, 0);
+    assert_int_equal(reply->memory->memory, import);
+    free_reply(reply);
+    assert_int_equal(rig.client->import, 0);
+    assert_non_null(attnd_client_memory(rig.client, import));
+    assert_int_equal(stub.unmaps, 0);
+}
+
 static void while_no_worker_runs_an_import_is_not_begun(void **state)
 {
     (void)state;
@@ -336,6 +353,7 @@ int main(void)
         TEST(host_memory_is_tried_where_the_worker_has_to_pin_it),
         TEST(host_memory_that_is_made_is_handed_out_when_it_is_pinned),
         TEST(a_worker_that_dies_over_an_import_does_not_get_it_again),
+        TEST(host_memory_outlives_the_worker_that_was_pinning_it),
         TEST(while_no_worker_runs_an_import_is_not_begun),
         TEST(only_trusted_engines_bring_handles),
         TEST(a_kind_that_the_worker_cannot_map_is_refused_by_name),
