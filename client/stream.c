@@ -63,6 +63,7 @@ static int open_mailbox(struct attnd_session *session)
     struct attnd_call call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_MAILBOX_OPEN;
     call.request.mailbox_open = &message;
+    call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_MAILBOX);
     if (rc < 0) {
         free(object);
