@@ -184,6 +184,11 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_INFO, "residency %s on %u of %u SMs%s, %s", data.residency,
                   data.sms_resident, data.sms, data.sms_burst ? ", bursts on all" : "",
                   data.mps ? "under MPS" : "without MPS");
+    else if (service->options.sms || service->options.burst ||
+             strcmp(service->options.residency, "auto") != 0)
+        attnd_log(ATTND_LOG_WARNING,
+                  "--residency, --sms and --burst are of the cuda backend; %s has no use for them",
+                  data.backend);
     if (attnd_notify("READY=1") < 0)
         attnd_log(ATTND_LOG_WARNING, "the service manager cannot be told: %s", strerror(errno));
 }

@@ -149,6 +149,18 @@ static uint32_t word(struct argp_state *state, const char *name, const char *tex
     return 0;
 }
 
+/* Before the replay, which may take hours, and not behind it. */
+static void find_json_place(struct argp_state *state, const char *path)
+{
+    FILE *file;
+
+    if (!path || !strcmp(path, "-"))
+        return;
+    file = fopen(path, "ae");
+    if (!file || fclose(file))
+        argp_error(state, "--json: %s: %s", path, strerror(errno));
+}
+
 static void finish(struct argp_state *state, struct replay_options *options)
 {
     uint64_t pages = options->context_max / options->page_size + 1;
@@ -173,6 +185,7 @@ static void finish(struct argp_state *state, struct replay_options *options)
     if (options->compare && !options->share_prefixes)
         argp_error(state,
                    "--compare replays with sharing and without; --no-sharing contradicts it");
+    find_json_place(state, options->json_path);
 }
 
 static error_t parse_trace(int key, char *text, struct argp_state *state,

@@ -214,6 +214,17 @@ static void an_unreadable_line_is_refused_with_its_number_or_skipped(void **stat
     unlink(path);
 }
 
+static void a_file_that_cannot_be_written_is_refused_before_the_replay(void **state)
+{
+    static const char *const arguments[] = {"--trace", "bench/traces/sample.jsonl", "--layers", "1",
+                                            "--json",  "/nowhere/figures",          NULL};
+
+    (void)state;
+    assert_int_not_equal(run(arguments), 0);
+    assert_non_null(strstr(errors, "--json: /nowhere/figures: No such file or directory"));
+    assert_null(strstr(output, "verified"));
+}
+
 /* ---- what ends in the middle ---- */
 
 #define ENDLESS "--trace", "bench/traces/sample.jsonl", "--engines", "3", "--layers", "64"
@@ -336,6 +347,7 @@ int main(void)
         cmocka_unit_test(unusual_shapes_replay_without_a_mismatch),
         cmocka_unit_test(a_comparison_says_what_sharing_saves),
         cmocka_unit_test(an_unreadable_line_is_refused_with_its_number_or_skipped),
+        cmocka_unit_test(a_file_that_cannot_be_written_is_refused_before_the_replay),
         cmocka_unit_test(a_signal_leaves_nothing_behind),
         cmocka_unit_test(a_dead_daemon_is_an_error_and_not_a_hang),
         cmocka_unit_test(a_dead_engine_is_an_error),
