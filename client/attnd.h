@@ -576,8 +576,8 @@ int attnd_ring(struct attnd_session *session, uint32_t lane, uint32_t prepared);
 /**
  * attnd_ring_wait() - wait until the lane's last ring is answered
  * Threads: any. Spins as attnd_wait() does, then sleeps. Return: 0: o and lse are there; what the
- * ring failed with; -ATTND_E_TIMEOUT it is still pending; -ATTND_E_DISCONNECTED it never will be
- * answered.
+ * ring failed with (no field; index: the lane); -ATTND_E_TIMEOUT it is still pending;
+ * -ATTND_E_DISCONNECTED it never will be answered.
  */
 int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeout_ns);
 

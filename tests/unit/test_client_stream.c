@@ -160,6 +160,7 @@ static void what_is_answered_is_returned(void **state)
                  {INT32_MAX, -(INT32_MAX - 1)}};
     (void)state;
     struct attnd_mailbox *mailbox = prepared_mailbox();
+    struct attnd_fault fault;
     for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         CHECK_OK(attnd_ring(session, 2, PREPARED));
         attnd_publish32(&mailbox->bell[2], cases[i].answer);
@@ -167,6 +168,10 @@ static void what_is_answered_is_returned(void **state)
     }
     attnd_poke32(&mailbox->error[2], ATTND_E_RANGE);
     CHECK_EQUAL(attnd_lane_error(session, 2), -ATTND_E_RANGE);
+    attnd_last_fault(&fault); /* which number was out of range only the worker knows */
+    CHECK_EQUAL(fault.code, -ATTND_E_RANGE);
+    CHECK_EQUAL(fault.field, ATTND_F_NONE);
+    CHECK_EQUAL(fault.index, 2);
     CHECK_EQUAL(attnd_lane_error(session, 2), 0);
     attnd_poke32(&mailbox->error[2], UINT32_MAX);
     CHECK_EQUAL(attnd_lane_error(session, 2), -ATTND_E_PROTOCOL);
