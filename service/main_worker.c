@@ -319,9 +319,9 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
     serve_until_told(&memory, signals);
     (void)alarm(PARK_TIMEOUT_S);
     (void)memory.ops->park(memory.backend);
+    if (!attnd_worker_memory_stop(&memory)) /* first: the watch may wait for the same driver */
+        _exit(ATTND_WORKER_EXIT_PARKED);    /* what it waits for goes with the process */
     attnd_worker_watch_stop(&watch);
-    if (!attnd_worker_memory_stop(&memory))
-        _exit(ATTND_WORKER_EXIT_PARKED); /* what it waits for goes with the process */
     memory.ops->destroy(memory.backend);
     return ATTND_WORKER_EXIT_PARKED;
 }
