@@ -172,6 +172,12 @@ static enum attnd_exit start_data(struct attnd_service *service)
     return ATTND_EXIT_OK;
 }
 
+static int asks_for_sms(const struct attnd_options *options)
+{
+    const char *residency = options->residency;
+    return options->sms || options->burst || (residency && strcmp(residency, "auto") != 0);
+}
+
 static void announce(const struct attnd_service *service)
 {
     struct attnd_data_status data;
@@ -184,8 +190,7 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_INFO, "residency %s on %u of %u SMs%s, %s", data.residency,
                   data.sms_resident, data.sms, data.sms_burst ? ", bursts on all" : "",
                   data.mps ? "under MPS" : "without MPS");
-    else if (service->options.sms || service->options.burst ||
-             strcmp(service->options.residency, "auto") != 0)
+    else if (asks_for_sms(&service->options))
         attnd_log(ATTND_LOG_WARNING,
                   "--residency, --sms and --burst are of the cuda backend; %s has no use for them",
                   data.backend);

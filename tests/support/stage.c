@@ -209,8 +209,12 @@ uint32_t stage_plan(struct stage_client *client)
 
 int stage_sweep(struct stage *stage)
 {
-    int moved = attnd_data_sweep(&stage->service);
-    attnd_client_reap(&stage->service, 0);
+    int moved = 0, more;
+    do { /* one ends early, at any place, when its time is over: this machine may be busy */
+        more = attnd_data_sweep(&stage->service);
+        attnd_client_reap(&stage->service, 0);
+        moved += more;
+    } while (more > 0);
     return moved;
 }
 

@@ -48,7 +48,7 @@ void stage_connect(struct stage *stage, struct stage_client *client, uint32_t ri
 /** stage_plan() - a plan of up to 8 requests, 64 rows, 16 pages. Return: its handle. */
 uint32_t stage_plan(struct stage_client *client);
 
-/** stage_sweep() - as the loop would, reaping included. Return: slots moved. */
+/** stage_sweep() - as the loop would until nothing moves, reaping included. Return: slots moved. */
 int stage_sweep(struct stage *stage);
 /** stage_memory_mapped() - the worker maps what it has not heard of yet. */
 void stage_memory_mapped(struct stage *stage);
