@@ -204,16 +204,6 @@ static uint32_t spin(const uint32_t *word, uint64_t begin_ns, uint64_t spin_ns)
     return bell;
 }
 
-/* What a word of the mailbox says: the worker wrote it, or whoever else can write there. What was
- * wrong in the run it does not say, only in which lane. */
-static int lane_failed(uint32_t lane, uint32_t code)
-{
-    if (code == 0)
-        return 0;
-    int rc = code <= (uint32_t)INT_MAX ? -(int)code : -ATTND_E_PROTOCOL;
-    return attnd_fault_raise(rc, ATTND_F_NONE, lane, 0, 0);
-}
-
 int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeout_ns)
 {
     int rc;
@@ -236,7 +226,7 @@ int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeo
         const struct timespec slice = {.tv_nsec = (long)(left_ns < nap_ns ? left_ns : nap_ns)};
         (void)attnd_futex_wait(word, bell, &slice);
     }
-    return lane_failed(lane, bell - 1);
+    return attnd_lane_failed(lane, bell - 1);
 }
 
 int attnd_lane_error(struct attnd_session *session, uint32_t lane)
@@ -245,5 +235,5 @@ int attnd_lane_error(struct attnd_session *session, uint32_t lane)
     struct attnd_mailbox *mailbox = host_mailbox(session, lane, &rc);
     if (mailbox == NULL)
         return rc;
-    return lane_failed(lane, attnd_swap32(&mailbox->error[lane], 0));
+    return attnd_lane_failed(lane, attnd_swap32(&mailbox->error[lane], 0));
 }

@@ -301,9 +301,5 @@ int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
         result = cuStreamSynchronize(rings->stream);
     if (result != CUDA_SUCCESS)
         return driver_fault(result);
-    if (code == 0)
-        return 0;
-    /* The worker wrote it, but in memory that others can write too. */
-    rc = code <= INT32_MAX ? -(int)code : -ATTND_E_PROTOCOL;
-    return attnd_fault_raise(rc, ATTND_F_NONE, lane, 0, 0);
+    return attnd_lane_failed(lane, code);
 }
