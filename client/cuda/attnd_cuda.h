@@ -101,12 +101,14 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * attnd_cuda_run_on_stream() - ring a prepared run, and wait for it, in the order of a stream
  * @lane, @prepared: as given to and by attnd_prepare()
  * @stream: of the current context; may be capturing
- * Costs one kernel of one thread on the stream. The first call of a session also maps its mailbox
- * and loads that kernel, which blocks: make it, or attnd_cuda_stream_open(), before what must not
- * wait. All streams of a session are of one context.
+ * Costs one kernel of one thread on the stream. It may be there before the kernel in front of it
+ * has ended (programmatic dependent launch), and then waits for that. The first call of a session
+ * also maps its mailbox and loads that kernel, which blocks: make it, or attnd_cuda_stream_open(),
+ * before what must not wait. All streams of a session are of one context.
  * Threads: any, one at a time for each lane. Return: 0: it is in the stream; -ATTND_E_RANGE (lane);
  * -ATTND_E_INVALID (no context is current, or another one than in the first call);
- * -ATTND_E_UNSUPPORTED, field backend: the worker is not a GPU's, attnd_ring() rings it; what
+ * -ATTND_E_UNSUPPORTED, field backend: the worker is not a GPU's, attnd_ring() rings it; field
+ * mailbox: the context is of another GPU (value) than the one the worker runs on (limit); what
  * attnd_mailbox() returns; -ATTND_E_DEVICE, attnd_last_fault() has the CUresult as value.
  */
 int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,

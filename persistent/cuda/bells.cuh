@@ -76,38 +76,65 @@ __device__ __forceinline__ Bells look_at_mailbox(const Dispatch *dispatch, uint3
     return bells;
 }
 
-enum Verdict { verdict_none, verdict_begin, verdict_refuse };
+/* What a bell is judged by and does not change while these kernels are there. */
+struct BellRules {
+    uint32_t transient, prepared_count, resident; /* as in Dispatch and Settings */
+};
 
-/* What becomes of a bell that is rung. Under the lock. Questions are asked one beside the other:
- * somebody's layer waits. @code: of a refusal; 0: nothing is to be done. */
-__device__ __forceinline__ Verdict judge_bell(Dispatch *dispatch, uint32_t mailbox, uint32_t bell,
-                                              uint32_t value, Prepared *run, uint32_t *code)
+__device__ __forceinline__ BellRules bell_rules(const Dispatch *dispatch)
 {
-    const uint32_t index = value - ATTND_BELL_RUNG - dispatch->transient; /* below it: huge */
-    const bool there = index < dispatch->prepared_count;
-    *run = dispatch->prepared[there ? index : 0];
-    constexpr uint8_t good = prepared_there | prepared_owned;
-    const bool known =
-        there & ((run->state & good) == good) & (run->mailbox == mailbox) & (run->lane == bell);
-    const bool waits = (run->state & (prepared_held | prepared_changing)) != 0;
-    const bool many = run->items > ATTND_BELL_ITEMS_MAX;
-    const bool runs = dispatch->settings.resident >> run->variant & 1;
-    const uint32_t refusal = run->code ? run->code : many ? ATTND_E_UNSUPPORTED : 0;
-    *code = known ? refusal : ATTND_E_UNKNOWN;
-    if (!known || (!waits && (refusal || !run->items)))
-        return verdict_refuse;
-    if (waits)
-        return verdict_none;
-    if (!runs)
-        publish_cta(&dispatch->wanted, run->variant + 1u);
-    return runs ? verdict_begin : verdict_none;
+    return {dispatch->transient, dispatch->prepared_count, dispatch->settings.resident};
 }
 
-/* Answers a bell that begins nothing. */
-__device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *mailbox,
-                                            uint32_t index, uint32_t bell, uint32_t code)
+/* Which prepared run a bell names: an index below rules.prepared_count, if there is one. Of a bell
+ * that is not rung, and of a number below the first: huge. */
+__device__ __forceinline__ uint32_t bell_names(const BellRules &rules, uint32_t value)
+{
+    return value - ATTND_BELL_RUNG - rules.transient;
+}
+
+/* May the run begin that a bell names? Most questions are asked in one word, and all at once:
+ * somebody's layer waits. @whose: mailbox, lane, state and code of the run. */
+__device__ __forceinline__ bool bell_begins(const BellRules &rules, const Prepared &run,
+                                            uint32_t whose, uint32_t mailbox, uint32_t bell)
+{
+    constexpr uint32_t good = prepared_there | prepared_owned; /* and nothing that it waits for */
+    static_assert(offsetof(Prepared, mailbox) == 8 && offsetof(Prepared, code) == 11, "a word");
+    return (whose == (mailbox | bell << 8 | good << 16)) & (run.items - 1 < ATTND_BELL_ITEMS_MAX) &
+           (rules.resident >> run.variant & 1);
+}
+
+/* What becomes of a bell that is rung and does not begin. Under the lock. Return: what it is
+ * answered with, 1 + code; 0: it waits. */
+__device__ __noinline__ uint32_t judge_bell(Dispatch *dispatch, uint32_t mailbox, uint32_t bell,
+                                            uint32_t value)
+{
+    const uint32_t index = bell_names(bell_rules(dispatch), value);
+    const bool there = index < dispatch->prepared_count;
+    const Prepared run = dispatch->prepared[there ? index : 0];
+    constexpr uint8_t good = prepared_there | prepared_owned;
+    if (!there || (run.state & good) != good || run.mailbox != mailbox || run.lane != bell)
+        return 1 + ATTND_E_UNKNOWN;
+    if (run.state & (prepared_held | prepared_changing))
+        return 0;
+    if (run.code)
+        return 1 + run.code;
+    if (run.items > ATTND_BELL_ITEMS_MAX)
+        return 1 + ATTND_E_UNSUPPORTED;
+    if (!run.items)
+        return 1;
+    if (!(dispatch->settings.resident >> run.variant & 1))
+        publish_cta(&dispatch->wanted, run.variant + 1u);
+    return 0;
+}
+
+/* Answers a bell that begins nothing. Rare, so nobody asks whether its engine could do with less
+ * than system scope. */
+__device__ __noinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *mailbox, uint32_t index,
+                                         uint32_t bell, uint32_t answer)
 {
     MailboxSums *sums = &dispatch->sums[index];
+    const uint32_t code = answer - 1;
     uint32_t error;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
                  : "=r"(error)
@@ -115,7 +142,7 @@ __device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *m
                  : "memory");
     if (code && !error)
         store_relaxed_sys(&mailbox->error[bell], code);
-    publish_sys(&mailbox->bell[bell], 1 + code);
+    publish_sys(&mailbox->bell[bell], answer);
     if (code) {
         atomicExch(&sums->error, code);
         atomicExch(&sums->error_lane, bell);
@@ -126,58 +153,67 @@ __device__ __forceinline__ void refuse_bell(Dispatch *dispatch, attnd_mailbox *m
 
 /* One bell of each lane of the warp. */
 __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident,
-                                          const Bells &bells, uint32_t half)
+                                          const BellRules &rules, const Bells &bells, uint32_t half)
 {
     const uint32_t lane = threadIdx.x % 32, bell = 2 * lane + half, value = bells.value[half];
-    const uint32_t below = (1u << lane) - 1;
+    const uint32_t index = bell_names(rules, value), below = (1u << lane) - 1;
+    const bool there = index < rules.prepared_count;
     attnd_mailbox *mailbox = bells.mailbox;
-    Prepared run = {};
-    uint32_t code = 0;
     dispatch_lock(dispatch);
-    Verdict verdict = verdict_none;
+    const uint4 words = reinterpret_cast<const uint4 *>(dispatch->prepared)[there ? index : 0];
     /* Unwatched since the look: its memory may be about to go. */
-    if (value && dispatch->mailboxes[bells.index] == mailbox && !dispatch->closing)
-        verdict = judge_bell(dispatch, bells.index, bell, value, &run, &code);
-    uint32_t begins = __ballot_sync(0xffffffffu, verdict == verdict_begin);
+    const bool open = (dispatch->mailboxes[bells.index] == mailbox) & !dispatch->closing;
     const uint32_t first = dispatch->published, ready = dispatch->ready - first;
     const uint32_t room = ready > ring_reserve ? ready - ring_reserve : 0;
-    const uint32_t rank = __popc(begins & below);
-    if (verdict == verdict_begin && rank >= room)
-        verdict = verdict_none;
-    if (verdict == verdict_begin) {
-        const uint32_t at = first + rank, number = value - ATTND_BELL_RUNG;
-        const uint32_t index = number - dispatch->transient;
+    Prepared run;
+    memcpy(&run, &words, sizeof(run));
+    const bool good = open & there & bell_begins(rules, run, words.z, bells.index, bell);
+    const uint32_t begins = __ballot_sync(0xffffffffu, good);
+    const uint32_t rank = __popc(begins & below), at = first + rank;
+    const bool begin = good && rank < room;
+    if (begin) {
         store_relaxed_sys(&mailbox->bell[bell], 1 - run.items * bell_item);
         fence_gpu(); /* R1 */
         store_entry(&resident->ring[at % ring_positions],
                     {at + 1, ring_positions + index, run.items, run.variant, run.generation});
+    }
+    __syncwarp(); /* workers wait for the entry, nobody for what follows */
+    if (begin) {
         /* Nobody looks at these before the lock is given back, but who finds the position active;
          * it is set last. */
         atomicOr(&dispatch->busy[bells.index][bell / 32], 1u << bell % 32);
         put_position(dispatch, at,
-                     {0, number, 0, run.items, bells.index * ATTND_LANES_MAX + bell, run.plan, 0});
+                     {0, rules.transient + index, 0, run.items,
+                      bells.index * ATTND_LANES_MAX + bell, run.plan, 0});
     }
+    uint32_t answer = 0;
+    if (value && open && !good)
+        answer = judge_bell(dispatch, bells.index, bell, value);
     __syncwarp();
     if (lane == 0)
         dispatch->published = first + min(uint32_t(__popc(begins)), room);
     dispatch_unlock(dispatch);
-    if (verdict == verdict_refuse)
-        refuse_bell(dispatch, mailbox, bells.index, bell, code);
+    if (answer)
+        refuse_bell(dispatch, mailbox, bells.index, bell, answer);
     __syncwarp();
+}
+
+__device__ __forceinline__ bool rung(const Bells &bells)
+{
+    return __any_sync(0xffffffffu, bells.value[0] | bells.value[1]);
 }
 
 /* Begins what can begin of a look. The whole warp. Return: true if a bell was rung. */
 __device__ __forceinline__ bool take_bells(Dispatch *dispatch, Resident *resident,
-                                           const Bells &bells)
+                                           const BellRules &rules, const Bells &bells)
 {
-    bool any = false;
+    if (!rung(bells))
+        return false;
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++)
-        if (__any_sync(0xffffffffu, bells.value[half] != 0)) {
-            take_half(dispatch, resident, bells, half);
-            any = true;
-        }
-    return any;
+        if (__any_sync(0xffffffffu, bells.value[half]))
+            take_half(dispatch, resident, rules, bells, half);
+    return true;
 }
 
 /* ---- which mailboxes are watched --------------------------------------------------------------
@@ -217,6 +253,7 @@ __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resi
         if (!prepared->state || prepared->mailbox != index || run->brought.body.session != session)
             continue;
         run->answer = &mailbox->bell[prepared->lane];
+        run->answer_host = uint8_t(host);
         prepared->state |= prepared_owned;
         resident->prepared[i] = *prepared;
     }
@@ -307,11 +344,6 @@ __device__ __forceinline__ Bells look_at_host(const Dispatch *dispatch, uint32_t
     return look_at_mailbox<false>(dispatch, dispatch->host_list[pass % dispatch->host_count]);
 }
 
-__device__ __forceinline__ bool rung(const Bells &bells)
-{
-    return __any_sync(0xffffffffu, bells.value[0] || bells.value[1]);
-}
-
 /* Is any bell rung anywhere? For a kernel that leaves when there is nothing to do. */
 __device__ __forceinline__ bool bells_pending(const Dispatch *dispatch)
 {
@@ -329,10 +361,11 @@ __device__ __forceinline__ void dispatch_bells(Dispatch *dispatch, Resident *res
 {
     constexpr uint32_t few = 2, looks = 4;
     const uint8_t *list = dispatch->device_list;
-    while (!observe_cta(&dispatch->closing)) {
+    const BellRules rules = bell_rules(dispatch);
+    for (uint32_t pass = 0; !observe_cta(&dispatch->closing); pass++) {
         const uint32_t count = observe_cta(&dispatch->device_count);
         for (uint32_t i = 0; i < count && count <= few; i++)
-            take_bells(dispatch, resident, look_at_mailbox<true>(dispatch, list[i]));
+            take_bells(dispatch, resident, rules, look_at_mailbox<true>(dispatch, list[i]));
         for (uint32_t base = 0; base < count && count > few; base += looks) {
             Bells hints[looks];
 #pragma unroll
@@ -344,10 +377,11 @@ __device__ __forceinline__ void dispatch_bells(Dispatch *dispatch, Resident *res
 #pragma unroll
             for (uint32_t i = 0; i < looks; i++)
                 if (rung(hints[i]))
-                    take_bells(dispatch, resident, look_at_mailbox<true>(dispatch, hints[i].index));
+                    take_bells(dispatch, resident, rules,
+                               look_at_mailbox<true>(dispatch, hints[i].index));
         }
         __syncwarp();
-        if (threadIdx.x % 32 == 0)
+        if (pass % 8 == 0 && threadIdx.x % 32 == 0) /* who waits for it has time */
             publish_cta(&dispatch->bell_rounds, dispatch->bell_rounds + 1);
         if (!count)
             __nanosleep(500);

@@ -104,9 +104,9 @@ struct alignas(128) ActiveRun {
     uint32_t unit_page, unit_head; /* from page to page, head to head: in units of k_map */
     uint32_t page_reciprocal, group_reciprocal, heads_reciprocal; /* page_size, group, heads_kv */
     uint8_t kind;                                                 /* enum attnd_run_kind */
-    uint8_t aligned;  /* 1: every row of q, K and V keeps 16-byte alignment */
-    uint8_t box_rows; /* tokens a TMA copy of K moves; 0: by cp.async */
-    uint8_t zero;
+    uint8_t aligned;     /* 1: every row of q, K and V keeps 16-byte alignment */
+    uint8_t box_rows;    /* tokens a TMA copy of K moves; 0: by cp.async */
+    uint8_t answer_host; /* 1: the answer lies behind the bus */
 
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
@@ -340,6 +340,12 @@ __device__ __forceinline__ uint32_t peek_gpu(const uint32_t *word)
 __device__ __forceinline__ void add_sys(uint32_t *word, uint32_t value)
 {
     asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+/* The same for those on this GPU, of whatever process. */
+__device__ __forceinline__ void add_gpu(uint32_t *word, uint32_t value)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
 /* A count that no data hangs on, and nobody waits for. (atomicAdd() of what may be anywhere waits

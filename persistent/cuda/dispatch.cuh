@@ -208,7 +208,8 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         }
         const bool bell = rung(bells);
         if (bell)
-            take_bells(dispatch, resident, look_at_mailbox<true>(dispatch, bells.index));
+            take_bells(dispatch, resident, bell_rules(dispatch),
+                       look_at_mailbox<true>(dispatch, bells.index));
         uint32_t wanted = observe_cta(&dispatch->wanted);
         if (wanted && lane == 0)
             publish_sys(&dispatch->settings.host->wanted, wanted);

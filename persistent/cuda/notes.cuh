@@ -132,8 +132,11 @@ __device__ __forceinline__ uint32_t settle_prepared(Commander *self, uint32_t in
         load_host4(&mailbox_slot(self->dispatch, body.mailbox % ATTND_MAILBOXES_MAX)->session);
     uint32_t variant = resolve_run(self->dispatch, active, source,
                                    look_up(self->dispatch->settings, source), answer, &code);
-    if (threadIdx.x % 32 == 0)
+    if (threadIdx.x % 32 == 0) {
         active->set_version = source.version.set;
+        active->answer_host =
+            uint8_t(self->resident->mailbox_host[body.mailbox % ATTND_MAILBOXES_MAX]);
+    }
     *settled = {plan_key(body.plan_offset_bytes),
                 body.items,
                 uint8_t(body.mailbox),

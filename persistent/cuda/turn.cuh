@@ -110,10 +110,11 @@ constexpr uint64_t outlived_ns = 20000000;
 /* A turn that every warp has left: counts its item, and the last item of a run ends it. One lane.
  * What the consumers stored is covered: they left by an arrival that releases to the CTA, this lane
  * saw it, and releases in turn.
- * - The answer to a bell is what all items add to, each with a release at system scope: whoever
- *   acquires what the last one made of it, an engine's stream in another process, sees all of o and
- *   lse, because those additions are one chain. So nobody has to find out first that it is the
- *   last, and no other warp lies on that way.
+ * - The answer to a bell is what all items add to, each with a release: whoever acquires what the
+ *   last one made of it, an engine's stream in another process, sees all of o and lse, because
+ *   those additions are one chain. So nobody has to find out first that it is the last, and no
+ *   other warp lies on that way. In device memory that stream is of this GPU, and GPU scope reaches
+ *   it; a bell in host memory may be waited for by a processor.
  * - The arrival comes behind that, a release like every other item's: the dispatcher acquires the
  *   count, and when it is that of all items it writes a retire or only takes note. Before that
  *   nothing else counts in the lane's bell, and its memory is not let go. */
@@ -129,8 +130,11 @@ template <int D> __device__ __forceinline__ void turn_settle(Resident *resident,
                       peek_gpu(&live->cancelled) == ATTND_E_WORKER_RESTARTED;
     if (item.failed && !late)
         run_fail(item, item.failed);
-    if (item.run->answer && !late)
-        add_sys(item.run->answer, bell_item);
+    uint32_t *answer = item.run->answer;
+    if (answer && !late && item.run->answer_host)
+        add_sys(answer, bell_item);
+    else if (answer && !late)
+        add_gpu(answer, bell_item);
     else
         latest_gpu(&live->end_ns, end_ns); /* nobody has to be the last to say when that was */
     add_gpu(&live->done, busy << 32 | 1);

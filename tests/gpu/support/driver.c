@@ -102,6 +102,12 @@ FORWARD(cuLaunchKernel,
          unsigned int shared_bytes, CUstream stream, void **parameters, void **extra),
         (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
          parameters, extra))
+FORWARD(cuLaunchKernelEx,
+        (const CUlaunchConfig *launch, CUfunction function, void **parameters, void **extra),
+        (launch, function, parameters, extra))
+FORWARD(cuDriverGetVersion, (int *version), (version))
+FORWARD(cuPointerGetAttribute, (void *value, CUpointer_attribute name, CUdeviceptr address),
+        (value, name, address))
 FORWARD(cuStreamCreate, (CUstream * stream, unsigned int flags), (stream, flags))
 FORWARD(cuStreamQuery, (CUstream stream), (stream))
 FORWARD(cuEventCreate, (CUevent * event, unsigned int flags), (event, flags))
