@@ -80,6 +80,7 @@ struct attnd_session_lanes {
     uint32_t call_tail;
     uint32_t dispatched;     /* runs the worker has */
     uint32_t told;           /* lanes in ATTND_LANE_TOLD */
+    uint32_t holds;          /* HOLDs that the worker has, and has not answered */
     uint64_t deferred_bytes; /* of batches that wait for their turn */
     uint64_t stall_ns;       /* until the completion ring is looked at again; 0: not stalled */
     struct attnd_sched_op *free_ops;

@@ -20,6 +20,11 @@
 #define ATTND_PREPARED_SESSION_MAX (ATTND_QUEUE_PREPARED / 2)
 #define ATTND_SCRATCH_SESSION_PART 2u /* of the scratch: 1 / this */
 
+/* A HOLD is answered when the runs that it waits for have ended, which may be long; everything else
+ * soon. So a session has only so many of them out: each has as many, and notes are left for a call
+ * of each session and for its end. */
+#define ATTND_HOLDS_SESSION_MAX ((ATTND_QUEUE_NOTES - 2 * ATTND_SESSIONS_MAX) / ATTND_SESSIONS_MAX)
+
 enum attnd_mail_state {
     ATTND_MAIL_FREE,
     ATTND_MAIL_OPENING, /* the worker does not watch it yet */

@@ -4,9 +4,9 @@
  * Notes wait in one line. A note says what it is about, not what it will say: that is looked up
  * when it is sent, so an object that changes twice while its note waits is told of once, and
  * newest. The line is kept except where something must wait for the worker to map memory; a note
- * that is passed over meanwhile says the newest too, and mailboxes wait for all their runs. Rings
- * have room for ATTND_QUEUE_NOTES of them at once, which is what runs leave, so neither crowds the
- * other out.
+ * that is passed over meanwhile says the newest too, and mailboxes wait for all their runs; and
+ * except for the HOLDs of a session that has many out. Rings have room for ATTND_QUEUE_NOTES of
+ * them at once, which is what runs leave, so neither crowds the other out.
  */
 #include "service/stream.h"
 
@@ -118,10 +118,17 @@ static enum readiness ready_mail(const struct attnd_stream *stream, const struct
     return mapped(stream, mail->memory) ? READY : NOT_YET; /* if it never is, the worker says so */
 }
 
+static enum readiness ready_hold(const struct attnd_note *note)
+{
+    return note->op->lane->session->holds < ATTND_HOLDS_SESSION_MAX ? READY : NOT_YET;
+}
+
 static enum readiness ready(struct attnd_stream *stream, const struct attnd_note *note)
 {
     if (note->kind == ATTND_COMMAND_PREPARED)
         return ready_prepared(stream, note);
+    if (note->kind == ATTND_COMMAND_HOLD)
+        return ready_hold(note);
     return note->kind == ATTND_COMMAND_MAILBOX ? ready_mail(stream, note) : READY;
 }
 
@@ -152,6 +159,8 @@ static void fill(struct attnd_stream *stream, struct attnd_note *note,
         mail->notes++;
         return;
     }
+    if (note->kind == ATTND_COMMAND_HOLD)
+        note->op->lane->session->holds++;
     const struct attnd_plan_object *plan = note->op->plan;
     command->set_version = plan->set_version;
     command->advance_version = plan->advance_version;
@@ -232,6 +241,8 @@ int attnd_note_retired(struct attnd_stream *stream, const struct attnd_retire *r
         else
             attnd_stream_prepared_told(stream, prepared, (int)note.ending, code);
     } else {
+        if (note.kind == ATTND_COMMAND_HOLD)
+            note.op->lane->session->holds--;
         attnd_stream_step(stream, note.op, note.kind);
     }
     return 0;
@@ -249,9 +260,13 @@ void attnd_note_forget(struct attnd_stream *stream,
         stream->mail[i].due = 0;
     }
     /* What goes on now adds no notes: the worker is lost. */
-    for (uint32_t tag = 0; tag < ATTND_QUEUE_NOTES; tag++)
-        if (stream->sent[tag].op)
-            each(stream, &stream->sent[tag]);
+    for (uint32_t tag = 0; tag < ATTND_QUEUE_NOTES; tag++) {
+        const struct attnd_note *note = &stream->sent[tag];
+        if (note->kind == ATTND_COMMAND_HOLD)
+            note->op->lane->session->holds--;
+        if (note->op)
+            each(stream, note);
+    }
     while (stream->notes_count) {
         struct attnd_note note = step_up(stream);
         if (note.op)

@@ -198,18 +198,24 @@ __device__ __forceinline__ bool brought_waits(const Dispatch *dispatch, uint32_t
 }
 
 /* What waits of slot @run of the run table, or for mailbox @mailbox, is not to be resolved any
- * more; it is answered all the same. ATTND_NONE: not asked. The whole warp. */
-__device__ __forceinline__ void forget_brought(Dispatch *dispatch, uint32_t run, uint32_t mailbox)
+ * more; it is answered all the same. ATTND_NONE: not asked. The whole warp. Return: the plan of
+ * such a run, of which a slot has at most one; ATTND_NONE: nothing waited. */
+__device__ __forceinline__ uint32_t forget_brought(Dispatch *dispatch, uint32_t run,
+                                                   uint32_t mailbox)
 {
+    uint32_t plan = ATTND_NONE;
     for (uint32_t i = threadIdx.x % 32; i < dispatch->pending_count; i += 32) {
         Pending *pending = &dispatch->pending[i];
         if (pending->kind != ATTND_COMMAND_PREPARED || pending->plan == ATTND_NONE)
             continue;
         const uint32_t slot = ring_positions + pending->run - dispatch->transient;
-        if (pending->run == run || dispatch->settings.runs[slot].brought.body.mailbox == mailbox)
+        if (pending->run == run || dispatch->settings.runs[slot].brought.body.mailbox == mailbox) {
+            plan = pending->plan;
             pending->plan = ATTND_NONE;
+        }
     }
     __syncwarp();
+    return __reduce_min_sync(0xffffffffu, plan);
 }
 
 __device__ __forceinline__ void add_pending(Dispatch *dispatch, const Pending &pending)
@@ -303,7 +309,10 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
         return taken;
     }
     const uint32_t key = plan_key(command.body.plan_offset_bytes);
-    forget_brought(dispatch, command.run, ATTND_NONE);
+    const uint32_t forgotten = forget_brought(dispatch, command.run, ATTND_NONE);
+    /* The others of its plan have waited for it, and for nothing else. */
+    if (forgotten != ATTND_NONE && forgotten != key && !brought_waits(dispatch, forgotten))
+        plan_changing(self, forgotten, 0);
     if (!command.body.kind || dispatch->prepared[index].plan != key)
         put_prepared(self, index, Prepared{});
     if (!command.body.kind) {
@@ -454,7 +463,7 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
     const attnd_mailbox_slot *slot = mailbox_slot(dispatch, command.run);
     uint32_t memory = load_host4(&slot->memory);
     if (dispatch->mailboxes[command.run] || memory == ATTND_NONE) {
-        forget_brought(dispatch, ATTND_NONE, command.run);
+        (void)forget_brought(dispatch, ATTND_NONE, command.run); /* no run of its plans is left */
         unwatch_mailbox(dispatch, resident, command.run);
     }
     if (memory == ATTND_NONE) {

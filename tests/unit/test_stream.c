@@ -326,6 +326,49 @@ static void an_advance_is_shown_and_holds_when_no_lengths_are_left(void **state)
     CHECK_EQUAL(holds, 3);
 }
 
+/* They wait for runs, and others' calls must find room beside them. */
+static void a_session_holds_so_many_plans_at_once_and_the_rest_in_turn(void **state)
+{
+    enum { SETS = ATTND_HOLDS_SESSION_MAX + 2 };
+    struct attnd_command hold[SETS], command;
+    uint32_t plans[SETS], held = 0;
+    (void)state;
+    open_mailbox();
+    for (uint32_t i = 0; i < SETS; i++) {
+        plans[i] = filled_plan();
+        (void)prepare(plans[i], 0);
+    }
+    client.daemon->arena_bytes *= SETS; /* or it would be what bounds them */
+    for (uint16_t i = 0; i < SETS; i++) {
+        struct attnd_sqe set = stage_batch(&client, plans[i], 0, 4, 6, 0, 2);
+        set.lane = (uint16_t)(1 + i); /* lane 0 is for what goes past them */
+        submit(set);
+    }
+    while (rig_take(&command))
+        hold[held++] = command;
+    CHECK_EQUAL(held, ATTND_HOLDS_SESSION_MAX);
+    /* Another call goes past those that wait. */
+    const struct attnd_sqe_run wish = rig_wish(1);
+    uint32_t other = filled_plan();
+    CHECK_EQUAL(attnd_stream_prepare(client.daemon, 2, other, LANE, &wish, &fault), 1);
+    command = rig_expect(ATTND_COMMAND_PREPARED);
+    rig_retire(&command, 0);
+    expect_answer(0);
+    for (uint32_t done = 0; done < SETS; done++) {
+        rig_retire(&hold[done], 0);
+        while (rig_take(&command)) {
+            if (command.kind == ATTND_COMMAND_HOLD)
+                hold[held++] = command;
+            else /* its plan is shown */
+                rig_retire(&command, 0);
+        }
+        CHECK(held <= ATTND_HOLDS_SESSION_MAX + done + 1);
+        stage_expect(&client, 0, 0);
+    }
+    CHECK_EQUAL(held, SETS);
+    stage_expect_none(&client);
+}
+
 static void a_set_that_fails_shows_an_empty_plan(void **state)
 {
     (void)state;
@@ -476,6 +519,7 @@ int main(void)
         CASE(prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them),
         CASE(a_set_changes_nothing_before_the_plan_is_held_nor_completes_before_it_is_shown),
         CASE(an_advance_is_shown_and_holds_when_no_lengths_are_left),
+        CASE(a_session_holds_so_many_plans_at_once_and_the_rest_in_turn),
         CASE(a_set_that_fails_shows_an_empty_plan),
         CASE(a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of),
         CASE(a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go),
