@@ -238,6 +238,7 @@ int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_des
     message.memory_kind = (Attnd__MemoryKind)own.memory_kind;
     struct attnd_call call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_POOL_CREATE;
+    call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS; /* its memory may be pinned first */
     call.request.pool_create = &message;
     return own.k ? create_with_planes(session, &call, &own, pool) : pool_call(session, &call, pool);
 }

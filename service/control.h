@@ -136,6 +136,18 @@ int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_
 int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                       struct attnd_memory **out, struct attnd_fault *fault);
 
+/** attnd_memory_check_now() - memory_calls.c: can memory of @kind be tried now, if the worker has
+ * to do that before the reply? Return: 0; -ATTND_E_WORKER_RESTARTED nobody is there to do it;
+ * -ATTND_E_BUSY the session has one under way. */
+int attnd_memory_check_now(const struct attnd_call *call, uint32_t kind);
+
+/** attnd_memory_waits() - memory_calls.c: is @memory, new, being tried, so that the reply waits? */
+int attnd_memory_waits(const struct attnd_service *service, const struct attnd_memory *memory);
+
+/** attnd_pool_tried() - pool_calls.c: the memory made for client->import_pool has been tried; its
+ * creation is answered. @fault: code 0, or why there is no pool. */
+void attnd_pool_tried(struct attnd_client *client, const struct attnd_fault *fault);
+
 /** attnd_memory_released() - memory_calls.c: the worker let go of what request @id of a session
  * released. */
 void attnd_memory_released(struct attnd_service *service, uint32_t session, uint64_t id);

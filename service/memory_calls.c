@@ -66,10 +66,10 @@ static int is_tried(const struct attnd_service *service, uint32_t kind)
            (attnd_data_worker(service)->memory_kinds & ATTND_KIND_TRIED(kind)) != 0;
 }
 
-/* A kind that is tried out before the reply. While there is nobody to do that an engine is told so:
- * it would wait for a start that may take longer than its patience with a call. Host memory is
- * taken all the same: there is nothing to be found out about it but that it is too much. */
-static int check_now(const struct attnd_call *call, uint32_t kind)
+/* While there is nobody to try it an engine is told so: it would wait for a start that may take
+ * longer than its patience with a call. Host memory is taken all the same: there is nothing to be
+ * found out about it but that it is too much. */
+int attnd_memory_check_now(const struct attnd_call *call, uint32_t kind)
 {
     const struct attnd_client *client = call->client;
 
@@ -83,7 +83,7 @@ static int check_now(const struct attnd_call *call, uint32_t kind)
 }
 
 /* What the daemon makes on the GPU is there; on the host it only says how much may be. */
-static int reply_waits(const struct attnd_service *service, const struct attnd_memory *memory)
+int attnd_memory_waits(const struct attnd_service *service, const struct attnd_memory *memory)
 {
     return is_tried(service, memory->kind) && attnd_data_running(service) &&
            (!memory->made || memory->kind == ATTND_KIND_HOST);
@@ -117,7 +117,7 @@ static int make(struct attnd_call *call, struct attnd_memory **memory)
 {
     const Attnd__MemoryRegister *request = call->request->memory_register;
     uint32_t kind = (uint32_t)request->memory_kind;
-    int rc = kind == ATTND_KIND_HOST ? check_now(call, kind) : 0;
+    int rc = kind == ATTND_KIND_HOST ? attnd_memory_check_now(call, kind) : 0;
 
     return rc < 0 ? rc
                   : attnd_memory_make(call->client, kind, request->size_bytes, memory, call->fault);
@@ -138,7 +138,7 @@ static int import(struct attnd_call *call, struct attnd_memory **memory)
     if (rc == 0)
         rc = check_form(call, &source);
     if (rc == 0)
-        rc = check_now(call, source.kind);
+        rc = attnd_memory_check_now(call, source.kind);
     if (rc == 0 && payer)
         rc = attnd_memory_afford(payer, source.kind, source.size_bytes, call->fault);
     if (rc == 0)
@@ -172,6 +172,14 @@ static void finish_import(struct attnd_client *client, const struct attnd_fault 
     attnd_control_answer(client, &reply, fd, fault);
 }
 
+static void finish(struct attnd_client *client, const struct attnd_fault *fault)
+{
+    if (client->import_pool)
+        attnd_pool_tried(client, fault);
+    else
+        finish_import(client, fault);
+}
+
 void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
                          const struct attnd_fault *fault)
 {
@@ -182,7 +190,7 @@ void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
         struct attnd_client *client = service->clients[i];
         if (client && client->import && client->memories[client->import - 1] == memory) {
-            finish_import(client, fault);
+            finish(client, fault);
             return; /* the one that brought it; the object may be gone */
         }
     }
@@ -199,10 +207,10 @@ void attnd_memory_lost(struct attnd_service *service)
         struct attnd_client *client = service->clients[i];
         if (!client || !client->import)
             continue;
-        /* As what is registered while nobody runs: the next worker gets it with all the rest, and
-         * the budgets of the host see to it that no worker dies of it. */
+        /* As what is registered while nobody runs: the next worker gets it with all the rest. Of
+         * what the worker may have died of there has been an answer (supervise.c). */
         const int is_host = client->memories[client->import - 1]->kind == ATTND_KIND_HOST;
-        finish_import(client, is_host ? &none : &restarted);
+        finish(client, is_host ? &none : &restarted);
     }
 }
 
@@ -242,7 +250,7 @@ int attnd_call_memory_register(struct attnd_call *call)
         attnd_memory_unref(call->service, memory);
         return rc;
     }
-    if (reply_waits(call->service, memory)) {
+    if (attnd_memory_waits(call->service, memory)) {
         call->client->import = reply->memory;
         call->client->import_id = call->request->id;
         return ATTND_CALL_LATER;

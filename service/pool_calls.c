@@ -4,9 +4,13 @@
  * Engines name memory by their own handles, the worker by its table. Between the two stands the
  * memory object: a description is translated when a pool is made, and back, into the handles of
  * whoever asks, when it is told of one.
+ *
+ * Host memory that is made for a pool may be more than a worker can pin. As where memory is
+ * registered, the reply waits until that is known; until then the session cannot name the pool.
  */
 #include "service/control.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,11 +81,14 @@ static int layout_made(struct attnd_call *call, const struct attnd_heap_pool *sh
 {
     uint64_t plane_bytes;
     int64_t token = (int64_t)shape->heads_kv * shape->dim_qk;
+    uint32_t kind = (uint32_t)call->request->pool_create->memory_kind;
     int rc = attnd_pool_plane_bytes(shape, &plane_bytes, call->fault);
 
+    if (rc == 0 && kind == ATTND_KIND_HOST)
+        rc = attnd_memory_check_now(call, kind);
     if (rc == 0)
-        rc = attnd_memory_make(call->client, (uint32_t)call->request->pool_create->memory_kind,
-                               2 * shape->layers * plane_bytes, made, call->fault);
+        rc = attnd_memory_make(call->client, kind, 2 * shape->layers * plane_bytes, made,
+                               call->fault);
     if (rc != 0)
         return rc;
     layout_add_memory(layout, *made);
@@ -191,6 +198,40 @@ static int attach(struct attnd_call *call, struct attnd_pool *pool, int writable
     return rc;
 }
 
+/* The same when the worker has tried the memory. */
+static int attach_later(struct attnd_call *call, struct attnd_pool *pool)
+{
+    struct attnd_client *client = call->client;
+    uint32_t handle;
+    int rc = attnd_client_attach(client, pool, 1, &handle, call->fault);
+
+    if (rc < 0)
+        return rc;
+    client->import = client->attachments[handle - 1]->memory;
+    client->import_pool = handle;
+    client->import_id = call->request->id;
+    assert(client->import);
+    return ATTND_CALL_LATER;
+}
+
+void attnd_pool_tried(struct attnd_client *client, const struct attnd_fault *fault)
+{
+    struct attnd_fault own = *fault;
+    Attnd__Reply reply = ATTND__REPLY__INIT;
+    struct attnd_call call = {
+        .service = client->service, .client = client, .reply = &reply, .fault = &own};
+    const uint32_t handle = client->import_pool;
+
+    reply.id = client->import_id;
+    client->import = client->import_pool = 0;
+    attnd_control_reset(client->service);
+    if (own.code < 0 || tell_pool(&call, handle) < 0) {
+        attnd_client_detach(client, handle);
+        call.reply_fds_count = 0;
+    }
+    attnd_control_answer(client, &reply, call.reply_fds_count ? call.reply_fds[0] : -1, &own);
+}
+
 /* ---- the calls ---- */
 
 static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
@@ -206,12 +247,13 @@ static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
         return rc;
     rc = attnd_pool_new(call->service, shape, desc->page_owner, layout->planes, layout->memories,
                         layout->memories_count, &pool, call->fault);
+    const int waits = made && attnd_memory_waits(call->service, made);
     /* From now on the pool holds it, or nobody. */
     if (made)
         attnd_memory_unref(call->service, made);
     if (rc < 0)
         return rc;
-    rc = attach(call, pool, 1);
+    rc = waits ? attach_later(call, pool) : attach(call, pool, 1);
     attnd_pool_unref(call->service, pool);
     return rc;
 }

@@ -92,7 +92,9 @@ struct attnd_memory *attnd_client_memory(const struct attnd_client *client, uint
 
 struct attnd_attachment *attnd_client_attachment(const struct attnd_client *client, uint32_t handle)
 {
-    return handle - 1 < ATTND_HANDLES_MAX ? client->attachments[handle - 1] : NULL;
+    if (handle - 1 >= ATTND_HANDLES_MAX || handle == client->import_pool)
+        return NULL; /* one whose memory is being tried may yet go */
+    return client->attachments[handle - 1];
 }
 
 struct attnd_plan_object *attnd_client_plan(const struct attnd_client *client, uint32_t handle)

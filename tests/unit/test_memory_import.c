@@ -194,6 +194,113 @@ static void host_memory_that_is_made_is_handed_out_when_it_is_pinned(void **stat
     close(fd);
 }
 
+/* ---- pools in memory that is made for them ---- */
+
+static int make_pool(void)
+{
+    static Attnd__PoolCreate desc;
+    struct attnd_call *call = begin();
+
+    attnd__pool_create__init(&desc);
+    desc.layers = 1;
+    desc.pages = 4;
+    desc.page_size = 16;
+    desc.heads_kv = 2;
+    desc.dim_qk = desc.dim_vo = 64;
+    desc.dtype = ATTND_BF16;
+    desc.page_owner = ATTND__PAGE_OWNER__OWNER_SERVICE;
+    rig.request.id = 77;
+    rig.request.pool_create = &desc;
+    return attnd_call_pool_create(call);
+}
+
+static int release_pool(uint32_t pool)
+{
+    static Attnd__PoolRelease message;
+    struct attnd_call *call = begin();
+
+    attnd__pool_release__init(&message);
+    message.pool = pool;
+    rig.request.pool_release = &message;
+    return attnd_call_pool_release(call);
+}
+
+static uint32_t tried_index(void)
+{
+    return rig.client->memories[rig.client->import - 1]->index;
+}
+
+static void a_pool_is_there_when_its_memory_is_pinned(void **state)
+{
+    static const struct attnd_fault none = {0};
+    (void)state;
+    stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
+    assert_int_equal(make_pool(), ATTND_CALL_LATER);
+    uint32_t memory = rig.client->import;
+    assert_false(answered());
+    assert_int_equal(make_pool(), -ATTND_E_BUSY);
+    attnd_memory_mapped(&rig.service, tried_index(), &none);
+    Attnd__Reply *reply = read_reply();
+    assert_int_equal(reply->code, 0);
+    assert_int_equal(reply->pool->memory, memory);
+    assert_int_equal(reply->pool->desc->pages, 4);
+    assert_non_null(attnd_client_attachment(rig.client, reply->pool->pool));
+    assert_int_equal(release_pool(reply->pool->pool), 0);
+    assert_null(attnd_client_memory(rig.client, memory));
+    free_reply(reply);
+}
+
+static void a_pool_whose_memory_cannot_be_pinned_is_none(void **state)
+{
+    static const struct attnd_fault fault = {.code = -ATTND_E_NO_MEMORY, .field = ATTND_F_SIZE};
+    (void)state;
+    stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
+    assert_int_equal(make_pool(), ATTND_CALL_LATER);
+    attnd_memory_mapped(&rig.service, tried_index(), &fault);
+    Attnd__Reply *reply = read_reply();
+    assert_int_equal(reply->code, -ATTND_E_NO_MEMORY);
+    assert_int_equal(reply->field, ATTND_F_SIZE);
+    assert_int_equal(reply->result_case, ATTND__REPLY__RESULT__NOT_SET);
+    free_reply(reply);
+    assert_int_equal(rig.client->import, 0);
+    assert_int_equal(rig.client->memory_bytes, 0);
+    assert_int_equal(rig.service.pools_count, 0);
+    assert_int_equal(stub.maps, stub.unmaps);
+}
+
+/* It may go again, and nothing of the session's may depend on it then. */
+static void while_its_memory_is_tried_a_pool_cannot_be_named(void **state)
+{
+    static const struct attnd_fault fault = {.code = -ATTND_E_NO_MEMORY, .field = ATTND_F_SIZE};
+    (void)state;
+    stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
+    assert_int_equal(make_pool(), ATTND_CALL_LATER);
+    uint32_t pool = rig.client->import_pool;
+    assert_non_null(rig.client->attachments[pool - 1]);
+    assert_null(attnd_client_attachment(rig.client, pool));
+    assert_int_equal(release_pool(pool), -ATTND_E_UNKNOWN);
+    attnd_memory_mapped(&rig.service, tried_index(), &fault);
+    free_reply(read_reply());
+    assert_null(rig.client->attachments[pool - 1]);
+}
+
+static void a_pool_outlives_the_worker_that_was_pinning_its_memory(void **state)
+{
+    (void)state;
+    stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
+    assert_int_equal(make_pool(), ATTND_CALL_LATER);
+    attnd_memory_lost(&rig.service);
+    Attnd__Reply *reply = read_reply();
+    assert_int_equal(reply->code, 0);
+    assert_non_null(attnd_client_attachment(rig.client, reply->pool->pool));
+    free_reply(reply);
+    stub.down = 1; /* nobody tries, and nobody has to wait */
+    assert_int_equal(make_pool(), 0);
+    stub.down = 0;
+}
+
+/* ---- deaths ---- */
+
 /* It may have died of what it was given: that is not given to the next one. */
 static void a_worker_that_dies_over_an_import_does_not_get_it_again(void **state)
 {
@@ -352,6 +459,10 @@ int main(void)
         TEST(an_import_that_fails_says_why_and_leaves_no_trace),
         TEST(host_memory_is_tried_where_the_worker_has_to_pin_it),
         TEST(host_memory_that_is_made_is_handed_out_when_it_is_pinned),
+        TEST(a_pool_is_there_when_its_memory_is_pinned),
+        TEST(a_pool_whose_memory_cannot_be_pinned_is_none),
+        TEST(while_its_memory_is_tried_a_pool_cannot_be_named),
+        TEST(a_pool_outlives_the_worker_that_was_pinning_its_memory),
         TEST(a_worker_that_dies_over_an_import_does_not_get_it_again),
         TEST(host_memory_outlives_the_worker_that_was_pinning_it),
         TEST(while_no_worker_runs_an_import_is_not_begun),
