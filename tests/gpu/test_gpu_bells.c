@@ -275,24 +275,35 @@ static void a_run_prepared_beside_another_of_its_plan_delays_nobody(void **state
     CHECK_EQUAL(harness_join(harness_fork(prepare_beside, *state), CLIENT_MS), 0);
 }
 
-/* Kernels whose process is dead may be there for a while yet. Here it is only stopped, and the
- * daemon's word for it is said in its place. */
-static int outlive(void *context)
+/* ---- workers that end ---- */
+
+/* What the daemon writes for the worker to read. */
+static struct attnd_queue_head *queue_of(pid_t worker)
 {
-    const struct harness *harness = context;
-    struct long_run run;
     char path[64];
 
-    gpu_open();
-    struct attnd_session *session = e2e_open(harness);
-    pid_t worker = harness_worker(harness);
-    long_open(&run, session, LANE);
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)worker, ATTND_WORKER_FD_QUEUE);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     CHECK(fd >= 0);
     struct attnd_queue_head *head =
         mmap(NULL, ATTND_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(head != MAP_FAILED);
+    close(fd);
+    return head;
+}
+
+/* Kernels whose process is dead may be there for a while yet. Here it is only stopped, and the
+ * daemon's word for it is said in its place. */
+static int outlive(void *context)
+{
+    const struct harness *harness = context;
+    struct long_run run;
+
+    gpu_open();
+    struct attnd_session *session = e2e_open(harness);
+    pid_t worker = harness_worker(harness);
+    long_open(&run, session, LANE);
+    struct attnd_queue_head *head = queue_of(worker);
 
     long_ring(&run);
     CHECK_EQUAL(long_await(&run), 0); /* its kernels are there */
@@ -318,7 +329,6 @@ static int outlive(void *context)
     CHECK_EQUAL(rc, 0);
     long_close(&run);
     (void)munmap(head, ATTND_PAGE_BYTES);
-    close(fd);
     attnd_close(session);
     return 0;
 }
@@ -330,6 +340,60 @@ static void kernels_that_outlive_their_process_end_at_once(void **state)
         return;
     }
     CHECK_EQUAL(harness_join(harness_fork(outlive, *state), CLIENT_MS), 0);
+}
+
+/* Under MPS not before its kernels have left: they would take this process along. */
+static void end_worker(const struct harness *harness)
+{
+    pid_t worker = harness_worker(harness);
+
+    if (load_under_mps()) {
+        struct attnd_queue_head *head = queue_of(worker);
+        CHECK_EQUAL(kill(worker, SIGSTOP), 0);
+        attnd_publish32(&head->park, ATTND_PARK_OVER);
+        harness_sleep_ms(50);
+        (void)munmap(head, ATTND_PAGE_BYTES);
+    }
+    CHECK_EQUAL(kill(worker, SIGKILL), 0);
+}
+
+static int is_counted(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    const Attnd__SessionStatus *session = status->sessions[0];
+    int is = session->ring_errors == 1 && session->ring_error == ATTND_E_WORKER_RESTARTED &&
+             session->ring_error_lane == LANE;
+
+    attnd__status__free_unpacked(status, NULL);
+    return is;
+}
+
+/* The bell says that a worker has taken it, and that one is no more. */
+static int count_restarted(void *context)
+{
+    struct harness *harness = context;
+    struct ringer ringer;
+
+    open_ringer(&ringer, harness);
+    ring(&ringer);
+    is_right(&ringer);
+    write_bell(&ringer, 0);
+    end_worker(harness);
+    uint64_t begin_ns = harness_now_ns();
+    while (read_bell(&ringer) != 1 + ATTND_E_WORKER_RESTARTED)
+        CHECK(harness_now_ns() - begin_ns < 10000000000u);
+    harness_eventually(is_counted, harness, 5000, "the answer is one error of the session");
+    CHECK_ERROR(attnd_cuda_lane_error(ringer.engine.session, LANE), ATTND_E_WORKER_RESTARTED);
+    ring(&ringer);
+    is_right(&ringer);
+    CHECK(is_counted(harness));
+    close_ringer(&ringer);
+    return 0;
+}
+
+static void rings_that_a_worker_took_with_it_are_counted_as_errors(void **state)
+{
+    CHECK_EQUAL(harness_join(harness_fork(count_restarted, *state), CLIENT_MS), 0);
 }
 
 /* A worker of processors sleeps until attnd_ring() wakes it. */
@@ -368,6 +432,7 @@ int main(void)
         E2E_TEST(a_lane_at_rest_is_rung_whatever_became_of_its_last_run),
         E2E_TEST(a_bad_run_stays_bad_while_its_plan_advances_and_a_set_mends_it),
         E2E_TEST(a_run_prepared_beside_another_of_its_plan_delays_nobody),
+        E2E_TEST(rings_that_a_worker_took_with_it_are_counted_as_errors),
         E2E_TEST(kernels_that_outlive_their_process_end_at_once),
         E2E_TEST(a_worker_of_processors_cannot_be_rung_by_a_stream),
     };
