@@ -111,10 +111,14 @@ const char *attnd_version(void);
  * attnd_memory_create() - memory made by the service, zeroed, mapped here
  * @size_bytes: rounded up to pages
  * @address:    receives the mapping; may be NULL if it is not wanted
- * Blocking: until a GPU's worker has pinned it, seconds where it is many GiB; runs go on meanwhile.
+ * Blocking: until a GPU's worker has pinned it, some half second a GiB; runs go on meanwhile, and
+ * of several sessions' memories a piece of each is pinned in turn.
  * Return: 0 and *memory (> 0, a handle of this session); -ATTND_E_RANGE; -ATTND_E_NO_MEMORY (field
  * size: limit what is left of --memory-max or --host-memory-max; limit 0: it cannot be pinned). If
  * the worker dies meanwhile the next one pins it, and what is wrong shows at the runs that name it.
+ * Only where a signal ended it while it was pinning this very memory, of 64 MiB or more, no other
+ * worker gets it: this call, or each operation that names it, fails with -ATTND_E_NO_MEMORY, limit
+ * 0. So it is, too, if that happens when a later worker pins it again.
  */
 int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory,
                         void **address);
@@ -250,9 +254,9 @@ struct attnd_pool_desc {
  * attnd_pool_create() - a pool of pages, in memory of one's own or in new memory of the service
  * @desc: borrowed for the call
  * New host memory is zeroed and mapped here (attnd_pool_info()), new device memory is neither.
- * Return: 0 and *pool; -ATTND_E_RANGE (a plane that leaves its memory, a size that overflows),
+ * Blocking: for new host memory as attnd_memory_create(). Return: 0 and *pool; -ATTND_E_RANGE (a plane that leaves its memory, a size that overflows),
  * -ATTND_E_UNKNOWN, -ATTND_E_UNSUPPORTED (a head_dim or dtype that the worker has no variant for:
- * limit is one that it has), -ATTND_E_NO_MEMORY.
+ * limit is one that it has), -ATTND_E_NO_MEMORY (as there).
  */
 int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_desc *desc,
                       uint32_t *pool);
@@ -466,7 +470,8 @@ struct attnd_run_args {
  * Completes with -ATTND_E_INVALID field plan: it is empty, nothing was set or the set was refused;
  * -ATTND_E_OVERLAP: o or lse lie in q, in each other or in anybody's pool, which begins at limit;
  * -ATTND_E_UNKNOWN, -ATTND_E_RANGE, -ATTND_E_INVALID naming layer, q, o or lse;
- * -ATTND_E_WORKER_RESTARTED: run it again; -ATTND_E_TIMEOUT, -ATTND_E_CANCELLED; -ATTND_E_DEVICE.
+ * -ATTND_E_WORKER_RESTARTED: run it again; -ATTND_E_TIMEOUT, -ATTND_E_CANCELLED; -ATTND_E_DEVICE;
+ * and what attnd_memory_import() says of memory that a later worker could not bring in.
  * Return: as attnd_plan_set().
  */
 int attnd_run(struct attnd_session *session, uint32_t plan, const struct attnd_run_args *args,

@@ -60,6 +60,9 @@ struct attnd_memory_source {
 
 struct attnd_backend;
 
+/* More is to be done: ask again, with the same arguments. Others may be asked for in between. */
+#define ATTND_BACKEND_MORE 1
+
 /* A backend. All functions but check() are called from the worker's main thread; map() of large
  * memory, and unmap() of HOST and IPC, from another one, which begins after start() and so beside
  * any of the others but destroy(), though never for an index that another call is about. */
@@ -76,6 +79,7 @@ struct attnd_backend_ops {
 
     /* Puts a memory object at @index of the memory table, any time. What @source says may be a lie
      * of the engine it came from: that is a fault, and nothing else is disturbed. Return: 0;
+     * ATTND_BACKEND_MORE a part of it is there, which unmap() takes out as well;
      * -ATTND_E_UNSUPPORTED a kind that info.memory_kinds lacks; -ATTND_E_DEVICE the driver refuses
      * it: it is not what it is said to be, or gone; -ATTND_E_RANGE it is smaller;
      * -ATTND_E_NO_MEMORY, -ATTND_E_SYSTEM. */
@@ -83,9 +87,9 @@ struct attnd_backend_ops {
                const struct attnd_memory_source *source, struct attnd_fault *fault);
 
     /* Takes them out, all at once: some kinds can only be let go with the tiles at rest. The daemon
-     * proves first that no run in flight names any of them. Return: 0; -ATTND_E_UNKNOWN if one was
-     * not there, -ATTND_E_SYSTEM or -ATTND_E_DEVICE if one could not be given back; the others are
-     * taken out. */
+     * proves first that no run in flight names any of them. Return: 0; ATTND_BACKEND_MORE not all
+     * of them are gone; -ATTND_E_UNKNOWN if one was not there, -ATTND_E_SYSTEM or -ATTND_E_DEVICE
+     * if one could not be given back; the others are taken out. */
     int (*unmap)(struct attnd_backend *backend, const uint32_t *indices, uint32_t count);
 
     /* Finishes what was begun, takes nothing more, sets state PARKED; start() resumes. Runs not

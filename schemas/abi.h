@@ -291,7 +291,8 @@ struct attnd_queue_head {
     uint32_t state;    /* worker: enum attnd_worker_state */
     uint32_t heart;    /* worker: counts for as long as its process moves */
     uint32_t launches; /* worker: kernels that it launched; none of a run's own */
-    uint32_t zero7[12];
+    uint32_t pinning;  /* worker: 1 + the memory that it brings in piece by piece; 0: none now */
+    uint32_t zero7[11];
     struct attnd_worker_info info; /* worker */
     uint32_t zero8[6];
 };

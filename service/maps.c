@@ -13,7 +13,8 @@
 static int unsettled(const struct attnd_maps *maps, uint32_t index)
 {
     uint8_t state = maps->state[index];
-    return state == ATTND_MAP_TO_MAP || state == ATTND_MAP_MAPPING || state == ATTND_MAP_FAILED;
+    return state == ATTND_MAP_TO_MAP || state == ATTND_MAP_MAPPING || state == ATTND_MAP_FAILED ||
+           state == ATTND_MAP_BARRED;
 }
 
 static void enter(struct attnd_maps *maps, uint32_t index, enum attnd_map_state state)
@@ -43,6 +44,7 @@ int attnd_maps_remove(struct attnd_maps *maps, uint32_t index)
     switch (maps->state[index]) {
     case ATTND_MAP_TO_MAP:
     case ATTND_MAP_FAILED:
+    case ATTND_MAP_BARRED:
         enter(maps, index, ATTND_MAP_NONE);
         return 1;
     case ATTND_MAP_MAPPING:
@@ -102,6 +104,7 @@ uint32_t attnd_maps_lost(struct attnd_maps *maps, uint32_t *freed)
     for (uint32_t index = 0; index < ATTND_MEMORIES_MAX; index++) {
         switch (maps->state[index]) {
         case ATTND_MAP_NONE:
+        case ATTND_MAP_BARRED:
             break;
         case ATTND_MAP_TO_UNMAP:
         case ATTND_MAP_UNMAPPING:
@@ -114,4 +117,11 @@ uint32_t attnd_maps_lost(struct attnd_maps *maps, uint32_t *freed)
         }
     }
     return count;
+}
+
+void attnd_maps_bar(struct attnd_maps *maps, uint32_t index, int code)
+{
+    assert(maps->state[index] == ATTND_MAP_TO_MAP && code < 0);
+    maps->code[index] = code;
+    enter(maps, index, ATTND_MAP_BARRED);
 }

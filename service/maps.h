@@ -7,6 +7,8 @@
  *
  *   NONE -> TO_MAP -> MAPPING -> MAPPED -> TO_UNMAP -> UNMAPPING -> NONE
  *                            \-> FAILED -> NONE
+ *
+ * and BARRED -> NONE: a worker died of it, and no other is given it.
  */
 #ifndef ATTND_SERVICE_MAPS_H
 #define ATTND_SERVICE_MAPS_H
@@ -21,10 +23,11 @@ enum attnd_map_state {
     ATTND_MAP_FAILED,    /* the worker could not; code[] says why */
     ATTND_MAP_TO_UNMAP,  /* message due */
     ATTND_MAP_UNMAPPING, /* message sent */
+    ATTND_MAP_BARRED,    /* as FAILED, for whatever worker comes */
 };
 
 struct attnd_maps {
-    uint32_t unsettled; /* indices in TO_MAP, MAPPING or FAILED: 0 in the common case */
+    uint32_t unsettled; /* indices in TO_MAP, MAPPING, FAILED or BARRED: 0 in the common case */
     uint8_t state[ATTND_MEMORIES_MAX];
     int32_t code[ATTND_MEMORIES_MAX];
     uint8_t due[ATTND_MEMORIES_MAX];        /* 1: in the queue below */
@@ -57,10 +60,13 @@ int attnd_maps_unmapped(struct attnd_maps *maps, uint32_t index);
  */
 uint32_t attnd_maps_lost(struct attnd_maps *maps, uint32_t *freed);
 
+/** attnd_maps_bar() - @index, which is due again since attnd_maps_lost(), never is. */
+void attnd_maps_bar(struct attnd_maps *maps, uint32_t index, int code);
+
 /** attnd_maps_ready() - 1 mapped; 0 not yet; -ATTND_E_* the worker could not map it. */
 static inline int attnd_maps_ready(const struct attnd_maps *maps, uint32_t index)
 {
-    if (maps->state[index] == ATTND_MAP_FAILED)
+    if (maps->state[index] == ATTND_MAP_FAILED || maps->state[index] == ATTND_MAP_BARRED)
         return maps->code[index];
     return maps->state[index] == ATTND_MAP_MAPPED;
 }

@@ -148,6 +148,7 @@ int attnd_spawn_worker(const struct attnd_options *options, const struct attnd_q
         process->pid = 0;
         return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, rc, 0);
     }
+    process->signal = 0;
     process->control = pair[0];
     process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
     return 0;
@@ -198,6 +199,7 @@ int attnd_spawn_reap(struct attnd_process *process, uint64_t timeout_ns, char *t
         pid_t pid = waitpid(process->pid, &status, WNOHANG);
         if (pid == process->pid) {
             process->pid = 0;
+            process->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
             describe(status, text, text_bytes);
             return 1;
         }

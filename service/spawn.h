@@ -10,6 +10,7 @@ struct attnd_process {
     pid_t pid;   /* 0: none */
     int pidfd;   /* -1 where the kernel has none: the socket's end of file has to do */
     int control; /* our end of the socketpair, non-blocking */
+    int signal;  /* that ended the last one; 0: none did */
 };
 
 /**

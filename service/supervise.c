@@ -7,6 +7,10 @@
  * that cannot live; from then on there is a growing pause, and operations wait. The pidfd tells of
  * the death; the end of file on the socket only that it is coming, so that one is killed to be
  * sure.
+ *
+ * One thing is not given to the next: memory that the worker was pinning when a signal ended it. To
+ * pin more than the machine has is how a worker gets killed, and it would be again, and again. The
+ * memory's owner is told that it cannot be pinned; others go on.
  */
 #include "service/supervise.h"
 
@@ -59,12 +63,38 @@ static void let_go(struct attnd_supervisor *supervisor)
     process->control = process->pidfd = -1;
 }
 
+/* What it may have died of; ATTND_NONE: no memory. */
+static uint32_t find_culprit(const struct attnd_supervisor *supervisor)
+{
+    uint32_t index = attnd_observe32(&supervisor->service->queue->head->pinning) - 1;
+    return supervisor->process.signal && index < ATTND_MEMORIES_MAX &&
+                   supervisor->maps.state[index] == ATTND_MAP_MAPPING
+               ? index
+               : ATTND_NONE;
+}
+
+static void bar(struct attnd_supervisor *supervisor, uint32_t index)
+{
+    struct attnd_service *service = supervisor->service;
+    const int64_t size_bytes = (int64_t)service->memories[index]->size_bytes;
+    const struct attnd_fault fault = {
+        .code = -ATTND_E_NO_MEMORY, .field = ATTND_F_SIZE, .value = size_bytes};
+    attnd_log(ATTND_LOG_WARNING,
+              "memory %u of %lld bytes was being pinned and is not given to another worker", index,
+              (long long)size_bytes);
+    attnd_maps_bar(&supervisor->maps, index, fault.code);
+    attnd_memory_mapped(service, index, &fault);
+}
+
 /* Everything that was the worker's: its runs, then its mappings. */
 static void inherit_from(struct attnd_supervisor *supervisor)
 {
     uint32_t freed[ATTND_MEMORIES_MAX];
+    const uint32_t culprit = find_culprit(supervisor); /* before its queue is given up */
     attnd_retire_lost(supervisor->service->scheduler);
     uint32_t count = attnd_maps_lost(&supervisor->maps, freed);
+    if (culprit != ATTND_NONE && supervisor->maps.state[culprit] == ATTND_MAP_TO_MAP)
+        bar(supervisor, culprit);
     for (uint32_t i = 0; i < count; i++)
         attnd_memory_unmapped(supervisor->service, freed[i]);
     attnd_memory_lost(supervisor->service);

@@ -4,12 +4,21 @@
  * A GPU's worker pins host memory, which takes seconds where it is many GiB, and lets it go, as it
  * does legacy handles, only with its kernels at rest. Such requests stand in line for a thread of
  * their own, in which the kernels rest once for all that are to go; whatever the driver does at
- * once is done at once, past that line. What is about one index is answered in the order in which
- * it was asked, because a map that does not stand in line is done before the next request is
- * looked at; more the daemon does not count on (maps.c).
+ * once is done at once, past that line. The backend does a piece of what is first in line, and if
+ * that was not all of it, it goes to the end: nobody's GiB are brought in before everybody else's.
+ *
+ * What is about one index is answered in the order in which it was asked, because a map that does
+ * not stand in line is done before the next request is looked at, and one that does is given up
+ * when its index is to go; more the daemon does not count on (maps.c). In the queue segment stands
+ * which memory is being pinned: too much of it gets a process killed, and then the daemon does not
+ * give it to the next one.
  */
 #include "service/worker_memory.h"
 
+#include "schemas/atomics.h"
+
+#include <assert.h>
+#include <signal.h>
 #include <unistd.h>
 
 /* Taken out at once; more wait for the next time. */
@@ -17,33 +26,78 @@
 
 /* ---- what is asked ---- */
 
-static void map(const struct attnd_worker_memory *self, const struct attnd_worker_job *job)
+static int map_some(const struct attnd_worker_memory *self, const struct attnd_worker_job *job,
+                    struct attnd_fault *fault)
 {
     const struct attnd_worker_message *request = &job->request;
-    struct attnd_worker_message answer = {.kind = request->kind, .index = request->index};
-    struct attnd_fault fault = {0};
     const struct attnd_memory_source source = {.kind = request->memory_kind,
                                                .fd = job->fd,
                                                .size_bytes = request->size_bytes,
                                                .handle = request->handle};
-    answer.code = self->ops->map(self->backend, request->index, &source, &fault);
-    answer.field = fault.field;
-    answer.value = fault.value;
-    answer.limit = fault.limit;
+    return self->ops->map(self->backend, request->index, &source, fault);
+}
+
+static void answer_map(const struct attnd_worker_memory *self, const struct attnd_worker_job *job,
+                       int code, const struct attnd_fault *fault)
+{
+    const struct attnd_worker_message answer = {.kind = ATTND_WORKER_MAP,
+                                                .index = job->request.index,
+                                                .code = code,
+                                                .field = fault->field,
+                                                .value = fault->value,
+                                                .limit = fault->limit};
     if (job->fd >= 0)
         close(job->fd);
     self->answer(self->context, &answer);
 }
 
-static void unmap(const struct attnd_worker_memory *self, const uint32_t *indices, uint32_t count)
+/* At once, all of it. */
+static void map(const struct attnd_worker_memory *self, const struct attnd_worker_job *job)
+{
+    struct attnd_fault fault = {0};
+    int code;
+    do
+        code = map_some(self, job, &fault);
+    while (code == ATTND_BACKEND_MORE);
+    answer_map(self, job, code, &fault);
+}
+
+/* A piece. Return: 1 there is more of it. */
+static int pin(const struct attnd_worker_memory *self, const struct attnd_worker_job *job)
+{
+    uint32_t *pinning = &self->port->head->pinning;
+    struct attnd_fault fault = {0};
+    attnd_publish32(pinning, 1 + job->request.index);
+    if (self->dies)
+        (void)raise(SIGKILL);
+    int code = map_some(self, job, &fault);
+    attnd_publish32(pinning, 0);
+    if (code == ATTND_BACKEND_MORE)
+        return 1;
+    answer_map(self, job, code, &fault);
+    return 0;
+}
+
+/* It is to go before it is there: the request that says so takes out what is. */
+static void give_up(const struct attnd_worker_memory *self, const struct attnd_worker_job *job)
+{
+    static const struct attnd_fault cancelled = {.field = ATTND_F_MEMORY};
+    answer_map(self, job, -ATTND_E_CANCELLED, &cancelled);
+}
+
+/* Return: 1 there is more of it. */
+static int unmap(const struct attnd_worker_memory *self, const uint32_t *indices, uint32_t count)
 {
     struct attnd_worker_message answer = {.kind = ATTND_WORKER_UNMAP};
     attnd_worker_port_settle(self->port);
     answer.code = self->ops->unmap(self->backend, indices, count);
+    if (answer.code == ATTND_BACKEND_MORE)
+        return 1;
     for (uint32_t i = 0; i < count; i++) {
         answer.index = indices[i];
         self->answer(self->context, &answer);
     }
+    return 0;
 }
 
 /* ---- the line ---- */
@@ -62,24 +116,55 @@ static struct attnd_worker_job take(struct attnd_worker_memory *self)
     return job;
 }
 
-/* One map, or all that stand in line one behind the other to go. The lock is held, but not while
- * the backend works. */
-static void work(struct attnd_worker_memory *self)
+static void put(struct attnd_worker_memory *self, const struct attnd_worker_job *job)
 {
-    uint32_t indices[UNMAPS_MAX], count = 0;
-    struct attnd_worker_job job = take(self);
-    self->busy = 1;
-    if (job.request.kind == ATTND_WORKER_UNMAP) {
-        indices[count++] = job.request.index;
-        while (count < UNMAPS_MAX && self->count && first(self)->request.kind == ATTND_WORKER_UNMAP)
-            indices[count++] = take(self).request.index;
+    assert(self->count < ATTND_WORKER_JOBS_MAX);
+    self->jobs[(self->begin + self->count++) % ATTND_WORKER_JOBS_MAX] = *job;
+    (void)pthread_cond_broadcast(&self->changed);
+}
+
+/* A piece of one map. The lock is held, but not while the backend works. */
+static void work_in(struct attnd_worker_memory *self, const struct attnd_worker_job *job)
+{
+    const uint8_t *goes = &self->goes[job->request.index];
+    int more = 1;
+    if (!*goes) {
+        (void)pthread_mutex_unlock(&self->lock);
+        more = pin(self, job);
+        (void)pthread_mutex_lock(&self->lock);
+    }
+    if (more && *goes)
+        give_up(self, job);
+    else if (more)
+        put(self, job);
+}
+
+/* Of all that stand in line one behind the other to go. */
+static void work_out(struct attnd_worker_memory *self, const struct attnd_worker_job *job)
+{
+    struct attnd_worker_job jobs[UNMAPS_MAX] = {*job};
+    uint32_t indices[UNMAPS_MAX], count = 1;
+    while (count < UNMAPS_MAX && self->count && first(self)->request.kind == ATTND_WORKER_UNMAP)
+        jobs[count++] = take(self);
+    for (uint32_t i = 0; i < count; i++) {
+        indices[i] = jobs[i].request.index;
+        self->goes[indices[i]] = 0; /* what was to come is given up, or has come */
     }
     (void)pthread_mutex_unlock(&self->lock);
-    if (count)
-        unmap(self, indices, count);
-    else
-        map(self, &job);
+    int more = unmap(self, indices, count);
     (void)pthread_mutex_lock(&self->lock);
+    for (uint32_t i = 0; more && i < count; i++)
+        put(self, &jobs[i]);
+}
+
+static void work(struct attnd_worker_memory *self)
+{
+    struct attnd_worker_job job = take(self);
+    self->busy = 1;
+    if (job.request.kind == ATTND_WORKER_MAP)
+        work_in(self, &job);
+    else
+        work_out(self, &job);
     self->busy = 0;
 }
 
@@ -100,10 +185,9 @@ static void *line_main(void *context)
 static void line_up(struct attnd_worker_memory *self, const struct attnd_worker_job *job)
 {
     (void)pthread_mutex_lock(&self->lock);
-    while (self->count == ATTND_WORKER_JOBS_MAX) /* more than the daemon may ask */
-        (void)pthread_cond_wait(&self->changed, &self->lock);
-    self->jobs[(self->begin + self->count++) % ATTND_WORKER_JOBS_MAX] = *job;
-    (void)pthread_cond_broadcast(&self->changed);
+    if (job->request.kind == ATTND_WORKER_UNMAP)
+        self->goes[job->request.index] = 1;
+    put(self, job);
     (void)pthread_mutex_unlock(&self->lock);
 }
 
@@ -119,14 +203,14 @@ void attnd_worker_memory_serve(struct attnd_worker_memory *self,
         const uint32_t kind = request->memory_kind;
         if (known)
             self->rests[index] = kind == ATTND_KIND_HOST || kind == ATTND_KIND_IPC;
-        if (kind == ATTND_KIND_HOST && request->size_bytes >= ATTND_WORKER_LARGE_BYTES)
+        if (known && kind == ATTND_KIND_HOST && request->size_bytes >= ATTND_WORKER_LARGE_BYTES)
             line_up(self, &job);
         else
             map(self, &job);
     } else if (known && self->rests[index]) {
         line_up(self, &job);
     } else {
-        unmap(self, &index, 1);
+        (void)unmap(self, &index, 1); /* small, or at once: all of it */
     }
 }
 

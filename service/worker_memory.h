@@ -29,11 +29,13 @@ struct attnd_worker_memory {
     /* Called by either thread, also by both at once. */
     void (*answer)(void *context, const struct attnd_worker_message *message);
     void *context;
+    int dies; /* tests: by a signal, of the first memory that it would pin */
 
     uint8_t rests[ATTND_MEMORIES_MAX]; /* 1: it is let go at rest; one thread's */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    uint8_t goes[ATTND_MEMORIES_MAX];                    /* 1: it stands in line to go */
     struct attnd_worker_job jobs[ATTND_WORKER_JOBS_MAX]; /* circular */
     uint32_t begin, count;
     int busy, leave;
@@ -50,7 +52,7 @@ int attnd_worker_memory_start(struct attnd_worker_memory *memory);
 void attnd_worker_memory_serve(struct attnd_worker_memory *memory,
                                const struct attnd_worker_message *request, int fd);
 
-/** attnd_worker_memory_stop() - what is not begun is not done. Return: 1 the thread is gone; 0 it
+/** attnd_worker_memory_stop() - what is not done stays undone. Return: 1 the thread is gone; 0 it
  * is in a call that may take long, and the backend may not be destroyed. */
 int attnd_worker_memory_stop(struct attnd_worker_memory *memory);
 

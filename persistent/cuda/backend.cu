@@ -246,8 +246,8 @@ static void cuda_destroy(attnd_backend *backend)
 {
     backend_quiesce(backend);
     for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
-        if (backend->mappings[i].kind)
-            memory_unmap(backend, &i, 1);
+        while (backend->mappings[i].kind && memory_unmap(backend, &i, 1) == ATTND_BACKEND_MORE)
+            ;
     cudaFreeAsync(backend->settings.scratch, backend->copy_stream);
     cudaStreamSynchronize(backend->copy_stream);
     cudaFree(backend->settings.mirrored);

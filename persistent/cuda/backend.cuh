@@ -21,6 +21,7 @@ struct Mapping {
     CUdeviceptr device;    /* where the device sees it */
     CUmemoryPool pool;     /* POOL: imported for this pointer alone */
     uint64_t mapped_bytes; /* HOST, DEVICE: whole pages */
+    uint64_t pinned_bytes; /* HOST: of them, from the first on */
 };
 
 /* The driver's own calls that device memory needs. Asked for by name: the program must load where

@@ -5,19 +5,23 @@
  * new mapping at once:
  *
  *            in                                      out
- *   HOST     mmap, register: at once                 unregister: waits for the kernel to end
+ *   HOST     mmap, register: by and by               unregister: waits for the kernel to end
  *   DEVICE   import, reserve, map, allow: at once    unmap, unreserve: at once
  *   POOL     import pool and pointer: at once        free the pointer: at once
  *   IPC      open: at once                           close: waits for the kernel to end
  *
- * At once is for small ones: pages of host memory are made and pinned one by one, some seconds for
- * many GiB. So large HOST comes in on a thread of its own (service/worker_memory.c), on which HOST
- * and IPC also go, and whatever is done at once does not wait for it.
+ * Pages of host memory are made and pinned one by one, half a second a GiB, and the driver pins
+ * under a lock that launches need too: `isolated`, which launches all the time, would stand still.
+ * So HOST comes in pieces. The pages of a piece are made first, which is most of it and nobody's
+ * lock; to pin them then takes a millisecond. Large memory is brought in on a thread of its own
+ * (service/worker_memory.c), a piece of each in turn; on it HOST and IPC also go.
  *
- * HOST and IPC are let go with the kernels parked, all that are due at once, and the others
- * without anybody noticing. The daemon has proved that no run in flight names an index before it
- * asks; the table is emptied and the copy waited for before an address is given up, so a later
- * mapping at the same address belongs to a later index and nobody still means the old one.
+ * HOST and IPC are let go with the kernels parked, all that are due at once but no more than a few
+ * milliseconds of it, and the others without anybody noticing. Giving the pages back takes longer
+ * than to unpin them, and comes when the kernels are there again. The daemon has proved that no run
+ * in flight names an index before it asks; the table is emptied and the copy waited for before an
+ * address is given up, so a later mapping at the same address belongs to a later index and nobody
+ * still means the old one.
  *
  * What an engine sent may be anything. Every call here either fails with a code of its own or has
  * given a mapping whose real extent the driver knows; what the engine claims is held against that,
@@ -25,11 +29,15 @@
  */
 #include "persistent/cuda/backend.cuh"
 
+#include <algorithm>
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
 using attnd::Memory;
+
+/* What is pinned under one lock, and what is unpinned in one rest: 1 ms, 10 ms. */
+constexpr uint64_t pin_bytes = 32ull << 20, rest_bytes = 512ull << 20;
 
 static_assert(sizeof(CUipcMemHandle) == ATTND_IPC_HANDLE_BYTES, "a handle is a handle");
 static_assert(sizeof(CUmemPoolPtrExportData) == ATTND_IPC_HANDLE_BYTES, "a handle is a handle");
@@ -97,27 +105,55 @@ static CUmemAccessDesc read_write()
 
 /* ---- in: each fills a Mapping that take_out() undoes ---- */
 
+static int pin_fault(cudaError_t error, const Mapping *mapping, attnd_fault *fault)
+{
+    (void)cudaGetLastError(); /* it is told here, not at the next launch */
+    return error == cudaErrorMemoryAllocation
+               ? attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_SIZE, 0,
+                                 int64_t(mapping->mapped_bytes), 0)
+               : cuda_fault(error, fault);
+}
+
+static uint64_t piece_bytes(const Mapping *mapping, uint64_t at_bytes)
+{
+    return std::min(pin_bytes, mapping->mapped_bytes - at_bytes);
+}
+
+/* The next piece. Return: 0 it was the last; ATTND_BACKEND_MORE; a fault. */
+static int pin(Mapping *mapping, attnd_fault *fault)
+{
+    const uint64_t at_bytes = mapping->pinned_bytes, bytes = piece_bytes(mapping, at_bytes);
+    char *piece = static_cast<char *>(mapping->host) + at_bytes;
+    void *device;
+    (void)madvise(piece, bytes, MADV_POPULATE_WRITE); /* before Linux 5.14 the driver does that */
+    cudaError_t error = cudaHostRegister(piece, bytes, cudaHostRegisterMapped);
+    if (error)
+        return pin_fault(error, mapping, fault);
+    mapping->pinned_bytes += bytes;
+    if ((error = cudaHostGetDevicePointer(&device, piece, 0)))
+        return pin_fault(error, mapping, fault);
+    if (at_bytes == 0)
+        mapping->device = reinterpret_cast<CUdeviceptr>(device);
+    /* One address space: what lies together here lies together there. */
+    if (reinterpret_cast<CUdeviceptr>(device) != mapping->device + at_bytes)
+        return pin_fault(cudaErrorNotSupported, mapping, fault);
+    return mapping->pinned_bytes < mapping->mapped_bytes ? ATTND_BACKEND_MORE : 0;
+}
+
 static int map_host(const attnd_memory_source *source, Mapping *mapping, attnd_fault *fault)
 {
+    if (mapping->host)
+        return pin(mapping, fault);
     void *address =
         mmap(NULL, source->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, source->fd, 0);
     if (address == MAP_FAILED)
         return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_MEMORY, 0, errno, 0);
-    void *device;
-    cudaError_t error;
-    if ((error = cudaHostRegister(address, source->size_bytes, cudaHostRegisterMapped)) ||
-        (error = cudaHostGetDevicePointer(&device, address, 0))) {
-        munmap(address, source->size_bytes);
-        (void)cudaGetLastError(); /* it is told here, not at the next launch */
-        return error == cudaErrorMemoryAllocation
-                   ? attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_SIZE, 0,
-                                     int64_t(source->size_bytes), 0)
-                   : cuda_fault(error, fault);
-    }
     mapping->host = address;
-    mapping->device = reinterpret_cast<CUdeviceptr>(device);
     mapping->mapped_bytes = source->size_bytes;
-    return 0;
+    int code = pin(mapping, fault);
+    if (code < 0 && !mapping->pinned_bytes)
+        munmap(address, source->size_bytes);
+    return code;
 }
 
 static void unmap_device(const Driver *driver, CUdeviceptr address, uint64_t bytes)
@@ -201,17 +237,43 @@ static int map_ipc(const Driver *driver, const attnd_memory_source *source, Mapp
 
 static int needs_rest(const Mapping *mapping)
 {
-    return mapping->kind == ATTND_KIND_HOST || mapping->kind == ATTND_KIND_IPC;
+    return mapping->pinned_bytes || mapping->kind == ATTND_KIND_IPC;
 }
 
-/* The kernels are parked if needs_rest(). Return: 0, or not a thing more can be done about it. */
+/* From the end. What is left of @left_bytes says how much more may go in this rest. */
+static int unpin(Mapping *mapping, uint64_t *left_bytes)
+{
+    int failed = 0;
+    while (mapping->pinned_bytes && *left_bytes) {
+        const uint64_t at_bytes = (mapping->pinned_bytes - 1) / pin_bytes * pin_bytes;
+        failed |= cudaHostUnregister(static_cast<char *>(mapping->host) + at_bytes) != cudaSuccess;
+        mapping->pinned_bytes = at_bytes;
+        *left_bytes -= std::min(*left_bytes, pin_bytes);
+    }
+    return failed;
+}
+
+/* With the kernels parked. Return: 0, or not a thing more can be done about it. */
+static int let_go(const Driver *driver, Mapping *mapping, uint64_t *left_bytes)
+{
+    if (mapping->kind != ATTND_KIND_IPC)
+        return unpin(mapping, left_bytes);
+    const int failed = driver->ipc_close(mapping->device) != CUDA_SUCCESS;
+    *mapping = Mapping{};
+    return failed;
+}
+
+/* Where kernels may be. What of host memory is pinned no more; of other memory, all. */
 static int take_out(const Driver *driver, Mapping *mapping)
 {
     int failed = 0;
     switch (mapping->kind) {
     case ATTND_KIND_HOST:
-        failed = cudaHostUnregister(mapping->host) != cudaSuccess;
-        munmap(mapping->host, mapping->mapped_bytes);
+        munmap(static_cast<char *>(mapping->host) + mapping->pinned_bytes,
+               mapping->mapped_bytes - mapping->pinned_bytes);
+        mapping->mapped_bytes = mapping->pinned_bytes;
+        if (mapping->pinned_bytes)
+            return 0;
         break;
     case ATTND_KIND_DEVICE:
         unmap_device(driver, mapping->device, mapping->mapped_bytes);
@@ -220,12 +282,9 @@ static int take_out(const Driver *driver, Mapping *mapping)
         failed = driver->free(mapping->device) != CUDA_SUCCESS;
         driver->pool_destroy(mapping->pool);
         break;
-    case ATTND_KIND_IPC:
-        failed = driver->ipc_close(mapping->device) != CUDA_SUCCESS;
-        break;
     }
     *mapping = Mapping{};
-    return failed ? -ATTND_E_DEVICE : 0;
+    return failed;
 }
 
 /* ---- the table ---- */
@@ -274,36 +333,66 @@ static int bring_in(const Driver *driver, const attnd_memory_source *source, Map
     }
 }
 
+static int is_coming(const Mapping *mapping)
+{
+    return mapping->kind == ATTND_KIND_HOST && mapping->pinned_bytes < mapping->mapped_bytes;
+}
+
+static int begin_use(attnd_backend *backend, uint32_t index, const attnd_memory_source *source,
+                     const Mapping *mapping, attnd_fault *fault)
+{
+    int code = check_extent(&backend->driver, mapping, source->size_bytes, fault);
+    if (code)
+        return code;
+    Memory memory = {reinterpret_cast<char *>(mapping->device), source->size_bytes,
+                     source->kind == ATTND_KIND_HOST, 0};
+    cudaError_t error = set_memory(backend, index, &memory);
+    return error ? cuda_fault(error, fault) : 0;
+}
+
 int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source *source,
                attnd_fault *fault)
 {
-    const Driver *driver = &backend->driver;
-    Mapping mapping = {};
     (void)cudaSetDevice(0); /* the driver's own calls want a context of the thread's */
-    if (index >= ATTND_MEMORIES_MAX || backend->mappings[index].kind)
+    if (index >= ATTND_MEMORIES_MAX ||
+        (backend->mappings[index].kind && !is_coming(&backend->mappings[index])))
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0, index,
                                ATTND_MEMORIES_MAX);
-    int code = bring_in(driver, source, &mapping, fault);
-    if (code)
+    Mapping mapping = backend->mappings[index];
+    int code = bring_in(&backend->driver, source, &mapping, fault);
+    if (code < 0 && !mapping.pinned_bytes)
         return code;
-    code = check_extent(driver, &mapping, source->size_bytes, fault);
-    if (code == 0) {
-        Memory memory = {reinterpret_cast<char *>(mapping.device), source->size_bytes,
-                         source->kind == ATTND_KIND_HOST, 0};
-        cudaError_t error = set_memory(backend, index, &memory);
-        if (error)
-            code = cuda_fault(error, fault);
-    }
     backend->mappings[index] = mapping;
+    if (code == ATTND_BACKEND_MORE)
+        return code;
+    if (code == 0)
+        code = begin_use(backend, index, source, &mapping, fault);
     if (code) /* nobody has used it, but to be let go it may want the kernels at rest */
-        (void)memory_unmap(backend, &index, 1);
+        while (memory_unmap(backend, &index, 1) == ATTND_BACKEND_MORE)
+            ;
     return code;
+}
+
+/* As much as one rest may take. Return: 0, or the code of the first that failed. */
+static int let_go_at_rest(attnd_backend *backend, const uint32_t *indices, uint32_t count)
+{
+    uint64_t left_bytes = rest_bytes;
+    int failed = 0;
+    pthread_mutex_lock(&backend->rest);
+    const int begins_again = backend->running;
+    backend_quiesce(backend);
+    for (uint32_t i = 0; i < count; i++)
+        if (indices[i] < ATTND_MEMORIES_MAX)
+            failed |= let_go(&backend->driver, &backend->mappings[indices[i]], &left_bytes);
+    const int started = begins_again ? backend_start(backend) : 0;
+    pthread_mutex_unlock(&backend->rest);
+    return started ? started : failed ? -ATTND_E_DEVICE : 0;
 }
 
 int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count)
 {
     const Memory none = {NULL, 0, 0, 0};
-    int code = 0, rests = 0;
+    int code = 0, rests = 0, more = 0;
     (void)cudaSetDevice(0);
     for (uint32_t i = 0; i < count; i++) {
         if (indices[i] >= ATTND_MEMORIES_MAX || !backend->mappings[indices[i]].kind) {
@@ -314,19 +403,15 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
             code = -ATTND_E_DEVICE;
         rests |= needs_rest(&backend->mappings[indices[i]]);
     }
-    if (rests)
-        pthread_mutex_lock(&backend->rest);
-    const int begins_again = rests && backend->running;
-    if (rests)
-        backend_quiesce(backend);
+    const int rested = rests ? let_go_at_rest(backend, indices, count) : 0;
+    code = rested ? rested : code;
     for (uint32_t i = 0; i < count; i++) {
         if (indices[i] >= ATTND_MEMORIES_MAX)
             continue;
-        if (take_out(&backend->driver, &backend->mappings[indices[i]]))
+        Mapping *mapping = &backend->mappings[indices[i]];
+        if (mapping->kind && take_out(&backend->driver, mapping))
             code = -ATTND_E_DEVICE;
+        more |= mapping->kind != 0;
     }
-    const int started = begins_again ? backend_start(backend) : 0;
-    if (rests)
-        pthread_mutex_unlock(&backend->rest);
-    return started ? started : code;
+    return more && (code == 0 || code == -ATTND_E_UNKNOWN) ? ATTND_BACKEND_MORE : code;
 }

@@ -209,6 +209,69 @@ static void what_is_submitted_in_between_is_run_by_the_next_worker(void **state)
     engine_close(&engine);
 }
 
+/* ---- what a worker dies of ---- */
+
+#define LARGE_BYTES (64u << 20)
+
+/* Submits a run whose output lies in @memory. Return: what became of it. */
+static struct attnd_fault run_into(const struct trial *trial, uint32_t memory)
+{
+    struct attnd_session *session = trial->engine->session;
+    const struct attnd_run_args args = {
+        .size = sizeof(args),
+        .q = {trial->engine->memory, trial->engine->rows_offset_bytes + trial->place[0][0].q},
+        .o = {memory, 0}};
+    const struct attnd_op op = {.lane = 0};
+    struct attnd_completion completion;
+
+    CHECK_OK(attnd_run(session, trial->plan, &args, &op));
+    CHECK_EQUAL(attnd_wait(session, &completion, 1, TRIAL_WAIT_NS), 1);
+    return completion.fault;
+}
+
+/* Where memory is pinned it may be too much of it, and that kills. Whose it is has the error; if
+ * the next worker got it too there would be no end. */
+static void memory_that_a_worker_dies_of_is_not_given_to_the_next(void **state)
+{
+    static const char *const options[] = {"--inject", "pin", NULL};
+    struct harness *harness = *state;
+    struct random_batch batch = e2e_batch();
+    struct attnd_fault fault;
+    struct engine engine;
+    struct trial trial;
+    uint32_t deadly;
+
+    harness_stop(harness);
+    harness_start(harness, options);
+    batch.want_lse = 0;
+    engine_open(&engine, harness->socket, "greedy");
+    struct restart restart = {harness, harness_worker(harness), 1};
+    int rc = attnd_memory_create(engine.session, LARGE_BYTES, &deadly, NULL);
+    harness_eventually(works_again, &restart, 5000, "a new worker runs");
+    if (e2e_on_gpu()) { /* which is asked before the call returns */
+        attnd_last_fault(&fault);
+        CHECK_ERROR(rc, ATTND_E_NO_MEMORY);
+        CHECK_EQUAL(fault.field, ATTND_F_SIZE);
+        CHECK_EQUAL(fault.limit, 0);
+    } else {
+        CHECK_OK(rc);
+        trial_begin(&trial, &engine, &batch, 0);
+        CHECK_OK(trial_submit_set(&trial, 0, 0));
+        CHECK_EQUAL(trial_await(&trial), 0);
+        fault = run_into(&trial, deadly);
+        CHECK_ERROR(fault.code, ATTND_E_NO_MEMORY);
+        CHECK_EQUAL(fault.value, LARGE_BYTES);
+        kill_worker(harness, 2); /* of something else: the third does not get it either */
+        CHECK_ERROR(run_into(&trial, deadly).code, ATTND_E_NO_MEMORY);
+        CHECK_OK(attnd_memory_release(engine.session, deadly));
+        CHECK_OK(attnd_memory_create(engine.session, LARGE_BYTES, &deadly, NULL));
+        CHECK_EQUAL(run_into(&trial, deadly).code, 0);
+        trial_end(&trial);
+    }
+    trial_expect(&engine, &batch);
+    engine_close(&engine);
+}
+
 /* ---- again and again ---- */
 
 struct soldier {
@@ -286,6 +349,7 @@ int main(void)
         E2E_TEST(runs_in_flight_are_answered_and_their_repetition_is_right),
         E2E_TEST(keys_stored_before_are_still_there),
         E2E_TEST(what_is_submitted_in_between_is_run_by_the_next_worker),
+        E2E_TEST(memory_that_a_worker_dies_of_is_not_given_to_the_next),
         E2E_TEST(random_batches_survive_a_worker_that_keeps_dying),
     };
 

@@ -114,6 +114,28 @@ static void after_a_death_the_living_are_mapped_again_and_the_leaving_are_gone(v
     assert_int_equal(seen, 0xd);
 }
 
+static void what_is_barred_is_given_to_no_worker_and_goes_at_once(void **state)
+{
+    (void)state;
+    attnd_maps_add(&maps, 7);
+    attnd_maps_add(&maps, 8);
+    send_next();
+    assert_int_equal(attnd_maps_lost(&maps, freed), 0);
+    attnd_maps_bar(&maps, 7, -ATTND_E_NO_MEMORY);
+    for (int death = 0; death < 2; death++) {
+        uint32_t index;
+        assert_int_equal(send_next(), 8);
+        assert_int_equal(attnd_maps_due(&maps, &index), 0);
+        assert_int_equal(attnd_maps_ready(&maps, 7), -ATTND_E_NO_MEMORY);
+        assert_int_equal(attnd_maps_lost(&maps, freed), 0);
+    }
+    assert_int_equal(maps.unsettled, 2);
+    assert_int_equal(attnd_maps_remove(&maps, 7), 1);
+    assert_int_equal(maps.unsettled, 1);
+    attnd_maps_add(&maps, 7); /* another memory */
+    assert_int_equal(attnd_maps_ready(&maps, 7), 0);
+}
+
 /* The model: the worker's own table, and messages in two queues. */
 static void random_lives_end_with_both_sides_agreed(void **state)
 {
@@ -184,6 +206,7 @@ int main(void)
         CASE(what_is_due_is_in_the_queue_once_however_often_it_changes),
         CASE(an_unmap_may_overtake_the_answer_to_its_map),
         CASE(after_a_death_the_living_are_mapped_again_and_the_leaving_are_gone),
+        CASE(what_is_barred_is_given_to_no_worker_and_goes_at_once),
         CASE(random_lives_end_with_both_sides_agreed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /*
- * test_worker_memory.c - a request for memory that takes long holds up nothing but its like. The
- * backend is the test: to bring in memory SLOW takes until it is told to go on.
+ * test_worker_memory.c - a request for memory that takes long holds up nothing at all. The backend
+ * is the test: to bring in memory SLOW takes until it is told to go on, and the memories of PIECES
+ * come and go in that many pieces.
  */
 #include "schemas/atomics.h"
 #include "service/worker_memory.h"
@@ -15,14 +16,21 @@
 #include <cmocka.h>
 
 #define SLOW 7u
+#define PIECES 3u
+#define PIECES_BEGIN 20u /* memories from here on */
+#define STEPS_MAX 64u
 #define ANSWERS_MAX 32u
 
 static struct attnd_worker_memory memory;
-static struct attnd_worker_port port;
+static struct attnd_queue_head head;
+static struct attnd_worker_port port = {.head = &head};
 
 static struct {
     uint32_t slow_begun, slow_may_end;
-    uint32_t unmaps; /* calls */
+    uint32_t unmaps;                    /* calls */
+    uint32_t steps, step[STEPS_MAX];    /* memories, as pieces of them were brought in */
+    uint32_t there[ATTND_MEMORIES_MAX]; /* pieces */
+    uint32_t pinning;                   /* as the queue segment said during the last piece */
     pthread_mutex_t lock;
     struct attnd_worker_message answer[ANSWERS_MAX];
     uint32_t answers;
@@ -40,6 +48,12 @@ static int fake_map(struct attnd_backend *backend, uint32_t index,
                     const struct attnd_memory_source *source, struct attnd_fault *fault)
 {
     (void)backend;
+    seen.pinning = attnd_peek32(&head.pinning);
+    if (index >= PIECES_BEGIN) {
+        CHECK(seen.steps < STEPS_MAX && seen.there[index] < PIECES);
+        seen.step[seen.steps++] = index;
+        return ++seen.there[index] < PIECES ? ATTND_BACKEND_MORE : 0;
+    }
     if (index == SLOW) {
         attnd_publish32(&seen.slow_begun, 1);
         while (!attnd_observe32(&seen.slow_may_end))
@@ -51,11 +65,13 @@ static int fake_map(struct attnd_backend *backend, uint32_t index,
 
 static int fake_unmap(struct attnd_backend *backend, const uint32_t *indices, uint32_t count)
 {
+    int more = 0;
     (void)backend;
-    (void)indices;
-    (void)count;
+    for (uint32_t i = 0; i < count; i++)
+        if (indices[i] >= PIECES_BEGIN && seen.there[indices[i]])
+            more |= --seen.there[indices[i]] > 0;
     (void)attnd_arrive32(&seen.unmaps, 1);
-    return 0;
+    return more ? ATTND_BACKEND_MORE : 0;
 }
 
 static const struct attnd_backend_ops ops = {.name = "fake", .map = fake_map, .unmap = fake_unmap};
@@ -77,7 +93,8 @@ static void ask(uint32_t kind, uint32_t index, uint32_t memory_kind, int fd)
         .kind = kind,
         .index = index,
         .memory_kind = memory_kind,
-        .size_bytes = index == SLOW ? ATTND_WORKER_LARGE_BYTES : ATTND_WORKER_LARGE_BYTES - 1};
+        .size_bytes = index == SLOW || index >= PIECES_BEGIN ? ATTND_WORKER_LARGE_BYTES
+                                                             : ATTND_WORKER_LARGE_BYTES - 1};
     attnd_worker_memory_serve(&memory, &request, fd);
 }
 
@@ -167,6 +184,75 @@ static void what_goes_together_is_let_go_in_one_rest(void **state)
     CHECK_EQUAL(seen.unmaps, 1);
 }
 
+static void let_slow_end(void)
+{
+    attnd_publish32(&seen.slow_may_end, 1);
+    (void)await(ATTND_WORKER_MAP, SLOW);
+}
+
+static void large_memories_come_a_piece_of_each_in_turn(void **state)
+{
+    (void)state;
+    begin_slow();
+    for (uint32_t i = 0; i < 3; i++)
+        ask(ATTND_WORKER_MAP, PIECES_BEGIN + i, ATTND_KIND_HOST, -1);
+    let_slow_end();
+    for (uint32_t i = 0; i < 3; i++)
+        (void)await(ATTND_WORKER_MAP, PIECES_BEGIN + i);
+    CHECK_EQUAL(seen.steps, 3 * PIECES);
+    for (uint32_t i = 0; i < seen.steps; i++)
+        CHECK_EQUAL(seen.step[i], PIECES_BEGIN + i % 3);
+}
+
+static void what_is_let_go_in_pieces_goes_whole_and_is_answered_once(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++)
+        ask(ATTND_WORKER_MAP, PIECES_BEGIN + i, ATTND_KIND_HOST, -1);
+    (void)await(ATTND_WORKER_MAP, PIECES_BEGIN + 1);
+    begin_slow();
+    for (uint32_t i = 0; i < 2; i++)
+        ask(ATTND_WORKER_UNMAP, PIECES_BEGIN + i, 0, -1);
+    let_slow_end();
+    for (uint32_t i = 0; i < 2; i++) {
+        (void)await(ATTND_WORKER_UNMAP, PIECES_BEGIN + i);
+        CHECK_EQUAL(seen.there[PIECES_BEGIN + i], 0);
+    }
+    CHECK_EQUAL(seen.unmaps, PIECES); /* both in each rest */
+    CHECK_EQUAL(seen.answers, 5);
+}
+
+/* Its session has died: the rest of it is in nobody's interest. */
+static void what_is_to_go_is_not_brought_in_any_further(void **state)
+{
+    (void)state;
+    begin_slow();
+    ask(ATTND_WORKER_MAP, PIECES_BEGIN, ATTND_KIND_HOST, -1);
+    ask(ATTND_WORKER_UNMAP, PIECES_BEGIN, 0, -1);
+    let_slow_end();
+    uint32_t mapped = await(ATTND_WORKER_MAP, PIECES_BEGIN);
+    CHECK(mapped < await(ATTND_WORKER_UNMAP, PIECES_BEGIN));
+    CHECK_EQUAL(seen.answer[mapped].code, -ATTND_E_CANCELLED);
+    CHECK_EQUAL(seen.steps, 0);
+    ask(ATTND_WORKER_MAP, PIECES_BEGIN, ATTND_KIND_HOST, -1); /* another's, at its place */
+    while (seen.there[PIECES_BEGIN] < PIECES)
+        nap();
+}
+
+static void the_queue_segment_says_what_is_being_pinned(void **state)
+{
+    (void)state;
+    begin_slow();
+    CHECK_EQUAL(attnd_observe32(&head.pinning), 1 + SLOW);
+    ask(ATTND_WORKER_MAP, 1, ATTND_KIND_HOST, -1); /* small, by the other thread */
+    CHECK_EQUAL(attnd_observe32(&head.pinning), 1 + SLOW);
+    let_slow_end();
+    CHECK_EQUAL(attnd_observe32(&head.pinning), 0);
+    ask(ATTND_WORKER_MAP, PIECES_BEGIN, ATTND_KIND_HOST, -1);
+    (void)await(ATTND_WORKER_MAP, PIECES_BEGIN);
+    CHECK_EQUAL(seen.pinning, 1 + PIECES_BEGIN);
+}
+
 static void a_descriptor_is_closed_whatever_becomes_of_it(void **state)
 {
     int ends[2][2];
@@ -195,6 +281,10 @@ int main(void)
         CASE(nothing_that_is_done_at_once_waits_for_what_takes_long),
         CASE(what_is_about_one_memory_is_answered_in_order),
         CASE(what_goes_together_is_let_go_in_one_rest),
+        CASE(large_memories_come_a_piece_of_each_in_turn),
+        CASE(what_is_let_go_in_pieces_goes_whole_and_is_answered_once),
+        CASE(what_is_to_go_is_not_brought_in_any_further),
+        CASE(the_queue_segment_says_what_is_being_pinned),
         CASE(a_descriptor_is_closed_whatever_becomes_of_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
