@@ -254,9 +254,10 @@ struct attnd_pool_desc {
  * attnd_pool_create() - a pool of pages, in memory of one's own or in new memory of the service
  * @desc: borrowed for the call
  * New host memory is zeroed and mapped here (attnd_pool_info()), new device memory is neither.
- * Blocking: for new host memory as attnd_memory_create(). Return: 0 and *pool; -ATTND_E_RANGE (a plane that leaves its memory, a size that overflows),
- * -ATTND_E_UNKNOWN, -ATTND_E_UNSUPPORTED (a head_dim or dtype that the worker has no variant for:
- * limit is one that it has), -ATTND_E_NO_MEMORY (as there).
+ * Blocking: for new host memory as attnd_memory_create(). Return: 0 and *pool; -ATTND_E_RANGE (a
+ * plane that leaves its memory, a size that overflows), -ATTND_E_UNKNOWN, -ATTND_E_UNSUPPORTED (a
+ * head_dim or dtype that the worker has no variant for: limit is one that it has),
+ * -ATTND_E_NO_MEMORY (as there).
  */
 int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_desc *desc,
                       uint32_t *pool);
@@ -467,6 +468,9 @@ struct attnd_run_args {
  * The service reads q when the run is scheduled and writes o before it completes.
  * Memory: it sees what this thread stored before the call, in the pool too; o and lse are seen by
  * the thread that attnd_wait() has given the completion.
+ * On a GPU the first run of a head_dim and dtype that nobody has used yet, submitted or rung, waits
+ * until all that is in flight has ended, and so does what anybody submits or rings behind it: then
+ * its kernels come beside those that were used. Nothing is refused for that.
  * Completes with -ATTND_E_INVALID field plan: it is empty, nothing was set or the set was refused;
  * -ATTND_E_OVERLAP: o or lse lie in q, in each other or in anybody's pool, which begins at limit;
  * -ATTND_E_UNKNOWN, -ATTND_E_RANGE, -ATTND_E_INVALID naming layer, q, o or lse;
@@ -515,7 +519,8 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
  * Prepared once, then rung any number of times, without a submission and without a completion: a
  * ring writes one word of the session's mailbox, a constant, so that a CUDA graph can hold it and
  * replay it. What a ring executes follows its plan: attnd_plan_set() and attnd_plan_advance()
- * change what the rings after their completion see, and wait for those before.
+ * change what the rings after their completion see, and wait for those before; of one session six
+ * wait so at a time, and more of them in line, so that other sessions' calls find room beside them.
  *
  * Lanes here are rung one run at a time and are not those of submitted operations: nothing orders a
  * ring with what is submitted on the lane of the same number, but the engine, which waits for a
