@@ -21,6 +21,7 @@
 
 #define CLIENT_MS 60000
 #define GIB (UINT64_C(1) << 30)
+#define LET_GO_MS 200u /* a GiB, by and by */
 #define SAMPLES_MAX (1u << 19)
 
 /* What a run may take beside it. Without pieces it is the whole time: 1.7 s to pin 4 GiB where
@@ -105,7 +106,7 @@ static void pin_beside(struct scene *scene, uint64_t bytes)
 {
     uint64_t began_ns = harness_now_ns();
     double ms[PHASES];
-    uint32_t memory, other;
+    uint32_t memory;
 
     scene->there = scene->stop = scene->samples = 0;
     attnd_publish32(&scene->phase, QUIET);
@@ -120,7 +121,7 @@ static void pin_beside(struct scene *scene, uint64_t bytes)
     harness_sleep_ms(300);
     ms[PINNED] = enter(scene, LETTING_GO, &began_ns);
     CHECK_OK(attnd_memory_release(session, memory));
-    CHECK_OK(attnd_memory_create(session, 64 << 20, &other, NULL)); /* stands in line behind it */
+    harness_sleep_ms((uint32_t)(bytes / GIB) * LET_GO_MS); /* the call does not wait for it */
     ms[LETTING_GO] = enter(scene, QUIET, &began_ns);
     harness_sleep_ms(50);
     harness_say(&scene->stop, 1);
