@@ -52,7 +52,7 @@ static int fake_map(struct attnd_backend *backend, uint32_t index,
     if (index >= PIECES_BEGIN) {
         CHECK(seen.steps < STEPS_MAX && seen.there[index] < PIECES);
         seen.step[seen.steps++] = index;
-        return ++seen.there[index] < PIECES ? ATTND_BACKEND_MORE : 0;
+        return attnd_arrive32(&seen.there[index], 1) + 1 < PIECES ? ATTND_BACKEND_MORE : 0;
     }
     if (index == SLOW) {
         attnd_publish32(&seen.slow_begun, 1);
@@ -235,7 +235,7 @@ static void what_is_to_go_is_not_brought_in_any_further(void **state)
     CHECK_EQUAL(seen.answer[mapped].code, -ATTND_E_CANCELLED);
     CHECK_EQUAL(seen.steps, 0);
     ask(ATTND_WORKER_MAP, PIECES_BEGIN, ATTND_KIND_HOST, -1); /* another's, at its place */
-    while (seen.there[PIECES_BEGIN] < PIECES)
+    while (attnd_observe32(&seen.there[PIECES_BEGIN]) < PIECES)
         nap();
 }
 
