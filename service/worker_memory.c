@@ -6,6 +6,8 @@
  * their own, in which the kernels rest once for all that are to go; whatever the driver does at
  * once is done at once, past that line. The backend does a piece of what is first in line, and if
  * that was not all of it, it goes to the end: nobody's GiB are brought in before everybody else's.
+ * What is let go has every other turn, and more goes in one than comes in one. So there is never
+ * more pinned than the daemon counts, which counts what was given up as free for others (memory.c).
  *
  * What is about one index is answered in the order in which it was asked, because a map that does
  * not stand in line is done before the next request is looked at, and one that does is given up
@@ -123,6 +125,28 @@ static void put(struct attnd_worker_memory *self, const struct attnd_worker_job 
     (void)pthread_cond_broadcast(&self->changed);
 }
 
+static void put_first(struct attnd_worker_memory *self, const struct attnd_worker_job *job)
+{
+    assert(self->count < ATTND_WORKER_JOBS_MAX);
+    self->begin = (self->begin + ATTND_WORKER_JOBS_MAX - 1) % ATTND_WORKER_JOBS_MAX;
+    self->jobs[self->begin] = *job;
+    self->count++;
+}
+
+/* Behind the first in line. */
+static void put_second(struct attnd_worker_memory *self, const struct attnd_worker_job *jobs,
+                       uint32_t count)
+{
+    struct attnd_worker_job next = {.fd = -1};
+    int has_next = self->count > 0;
+    if (has_next)
+        next = take(self);
+    while (count > 0)
+        put_first(self, &jobs[--count]);
+    if (has_next)
+        put_first(self, &next);
+}
+
 /* A piece of one map. The lock is held, but not while the backend works. */
 static void work_in(struct attnd_worker_memory *self, const struct attnd_worker_job *job)
 {
@@ -153,8 +177,8 @@ static void work_out(struct attnd_worker_memory *self, const struct attnd_worker
     (void)pthread_mutex_unlock(&self->lock);
     int more = unmap(self, indices, count);
     (void)pthread_mutex_lock(&self->lock);
-    for (uint32_t i = 0; more && i < count; i++)
-        put(self, &jobs[i]);
+    if (more)
+        put_second(self, jobs, count);
 }
 
 static void work(struct attnd_worker_memory *self)

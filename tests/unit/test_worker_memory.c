@@ -19,6 +19,7 @@
 #define PIECES 3u
 #define PIECES_BEGIN 20u /* memories from here on */
 #define STEPS_MAX 64u
+#define GONE 0u
 #define ANSWERS_MAX 32u
 
 static struct attnd_worker_memory memory;
@@ -28,7 +29,7 @@ static struct attnd_worker_port port = {.head = &head};
 static struct {
     uint32_t slow_begun, slow_may_end;
     uint32_t unmaps;                    /* calls */
-    uint32_t steps, step[STEPS_MAX];    /* memories, as pieces of them were brought in */
+    uint32_t steps, step[STEPS_MAX];    /* memories, as pieces of them came; GONE: some went */
     uint32_t there[ATTND_MEMORIES_MAX]; /* pieces */
     uint32_t pinning;                   /* as the queue segment said during the last piece */
     pthread_mutex_t lock;
@@ -71,6 +72,8 @@ static int fake_unmap(struct attnd_backend *backend, const uint32_t *indices, ui
         if (indices[i] >= PIECES_BEGIN && seen.there[indices[i]])
             more |= --seen.there[indices[i]] > 0;
     (void)attnd_arrive32(&seen.unmaps, 1);
+    if (indices[0] >= PIECES_BEGIN)
+        seen.step[seen.steps++] = GONE;
     return more ? ATTND_BACKEND_MORE : 0;
 }
 
@@ -222,6 +225,29 @@ static void what_is_let_go_in_pieces_goes_whole_and_is_answered_once(void **stat
     CHECK_EQUAL(seen.answers, 5);
 }
 
+/* So room that was given up is there before it is taken. */
+static void what_is_let_go_has_every_other_turn(void **state)
+{
+    static const uint32_t turns[] = {PIECES_BEGIN,     PIECES_BEGIN,
+                                     PIECES_BEGIN,     GONE,
+                                     PIECES_BEGIN + 1, GONE,
+                                     PIECES_BEGIN + 2, GONE,
+                                     PIECES_BEGIN + 1, PIECES_BEGIN + 2,
+                                     PIECES_BEGIN + 1, PIECES_BEGIN + 2};
+    (void)state;
+    ask(ATTND_WORKER_MAP, PIECES_BEGIN, ATTND_KIND_HOST, -1);
+    (void)await(ATTND_WORKER_MAP, PIECES_BEGIN);
+    begin_slow();
+    ask(ATTND_WORKER_UNMAP, PIECES_BEGIN, 0, -1);
+    ask(ATTND_WORKER_MAP, PIECES_BEGIN + 1, ATTND_KIND_HOST, -1);
+    ask(ATTND_WORKER_MAP, PIECES_BEGIN + 2, ATTND_KIND_HOST, -1);
+    let_slow_end();
+    (void)await(ATTND_WORKER_MAP, PIECES_BEGIN + 2);
+    CHECK_EQUAL(seen.steps, sizeof(turns) / sizeof(turns[0]));
+    for (uint32_t i = 0; i < seen.steps; i++)
+        CHECK_EQUAL(seen.step[i], turns[i]);
+}
+
 /* Its session has died: the rest of it is in nobody's interest. */
 static void what_is_to_go_is_not_brought_in_any_further(void **state)
 {
@@ -233,7 +259,8 @@ static void what_is_to_go_is_not_brought_in_any_further(void **state)
     uint32_t mapped = await(ATTND_WORKER_MAP, PIECES_BEGIN);
     CHECK(mapped < await(ATTND_WORKER_UNMAP, PIECES_BEGIN));
     CHECK_EQUAL(seen.answer[mapped].code, -ATTND_E_CANCELLED);
-    CHECK_EQUAL(seen.steps, 0);
+    CHECK_EQUAL(seen.steps, 1);
+    CHECK_EQUAL(seen.step[0], GONE);
     ask(ATTND_WORKER_MAP, PIECES_BEGIN, ATTND_KIND_HOST, -1); /* another's, at its place */
     while (attnd_observe32(&seen.there[PIECES_BEGIN]) < PIECES)
         nap();
@@ -283,6 +310,7 @@ int main(void)
         CASE(what_goes_together_is_let_go_in_one_rest),
         CASE(large_memories_come_a_piece_of_each_in_turn),
         CASE(what_is_let_go_in_pieces_goes_whole_and_is_answered_once),
+        CASE(what_is_let_go_has_every_other_turn),
         CASE(what_is_to_go_is_not_brought_in_any_further),
         CASE(the_queue_segment_says_what_is_being_pinned),
         CASE(a_descriptor_is_closed_whatever_becomes_of_it),
