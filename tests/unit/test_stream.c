@@ -339,7 +339,7 @@ static void a_session_holds_so_many_plans_at_once_and_the_rest_in_turn(void **st
         (void)prepare(plans[i], 0);
     }
     client.daemon->arena_bytes *= SETS; /* or it would be what bounds them */
-    for (uint16_t i = 0; i < SETS; i++) {
+    for (uint32_t i = 0; i < SETS; i++) {
         struct attnd_sqe set = stage_batch(&client, plans[i], 0, 4, 6, 0, 2);
         set.lane = (uint16_t)(1 + i); /* lane 0 is for what goes past them */
         submit(set);
