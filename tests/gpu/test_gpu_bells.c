@@ -141,6 +141,38 @@ static void a_lane_at_rest_is_rung_whatever_became_of_its_last_run(void **state)
     CHECK_EQUAL(harness_join(harness_fork(rest, *state), CLIENT_MS), 0);
 }
 
+/* Bells are rung and answered at device scope, which reaches no further than a memory
+ * synchronization domain. A stream may have another one than the worker. */
+static int ring_from_another_domain(void *context)
+{
+    CUstreamAttrValue domain = {.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE};
+    CUkernelNodeAttrValue rings_in = domain;
+    struct ringer ringer;
+    CUgraph graph;
+    CUgraphNode node;
+    size_t nodes = 1;
+
+    open_ringer(&ringer, context);
+    CHECK_CUDA(cuStreamSetAttribute(ringer.stream, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &domain));
+    ring(&ringer);
+    is_right(&ringer);
+    CHECK_CUDA(cuStreamBeginCapture(ringer.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK_OK(attnd_cuda_run_on_stream(ringer.engine.session, LANE, ringer.prepared, ringer.stream));
+    CHECK_CUDA(cuStreamEndCapture(ringer.stream, &graph));
+    CHECK_CUDA(cuGraphGetNodes(graph, &node, &nodes));
+    CHECK_EQUAL(nodes, 1);
+    CHECK_CUDA(cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &rings_in));
+    CHECK_EQUAL(rings_in.memSyncDomain, CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT);
+    CHECK_CUDA(cuGraphDestroy(graph));
+    close_ringer(&ringer);
+    return 0;
+}
+
+static void a_ring_is_in_the_workers_domain_whatever_its_streams_is(void **state)
+{
+    CHECK_EQUAL(harness_join(harness_fork(ring_from_another_domain, *state), CLIENT_MS), 0);
+}
+
 #define ROOMY_BYTES (8u << 20) /* from the first of the rows; the trials need less */
 
 /* A run of the ringer's first layer with room for more rows. */
@@ -430,6 +462,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         E2E_TEST(a_ring_waits_for_the_answer_that_is_owed_to_the_one_before),
         E2E_TEST(a_lane_at_rest_is_rung_whatever_became_of_its_last_run),
+        E2E_TEST(a_ring_is_in_the_workers_domain_whatever_its_streams_is),
         E2E_TEST(a_bad_run_stays_bad_while_its_plan_advances_and_a_set_mends_it),
         E2E_TEST(a_run_prepared_beside_another_of_its_plan_delays_nobody),
         E2E_TEST(rings_that_a_worker_took_with_it_are_counted_as_errors),

@@ -120,6 +120,14 @@ FORWARD(cuStreamEndCapture, (CUstream stream, CUgraph *graph), (stream, graph))
 FORWARD(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), (mode))
 FORWARD(cuGraphInstantiate, (CUgraphExec * executable, CUgraph graph, unsigned long long flags),
         (executable, graph, flags))
+FORWARD(cuGraphDestroy, (CUgraph graph), (graph))
+FORWARD(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count), (graph, nodes, count))
+FORWARD(cuGraphKernelNodeGetAttribute,
+        (CUgraphNode node, CUkernelNodeAttrID name, CUkernelNodeAttrValue *value),
+        (node, name, value))
+FORWARD(cuStreamSetAttribute,
+        (CUstream stream, CUstreamAttrID name, const CUstreamAttrValue *value),
+        (stream, name, value))
 FORWARD(cuGraphLaunch, (CUgraphExec executable, CUstream stream), (executable, stream))
 FORWARD(cuCtxGetCurrent, (CUcontext * context), (context))
 FORWARD(cuCtxPushCurrent, (CUcontext context), (context))
