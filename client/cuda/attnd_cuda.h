@@ -102,7 +102,8 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * @lane, @prepared: as given to and by attnd_prepare()
  * @stream: of the current context; may be capturing
  * Costs one kernel of one thread on the stream. It may be there before the kernel in front of it
- * has ended (programmatic dependent launch), and then waits for that. The first call of a session
+ * has ended (programmatic dependent launch), and then waits for that; for what is further in front
+ * only as far as that kernel does, if it was itself launched early. The first call of a session
  * also maps its mailbox and loads that kernel, which blocks: make it, or attnd_cuda_stream_open(),
  * before what must not wait. All streams of a session are of one context.
  * Threads: any, one at a time for each lane. Return: 0: it is in the stream; -ATTND_E_RANGE (lane);
