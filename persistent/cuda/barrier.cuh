@@ -35,10 +35,25 @@ __device__ __forceinline__ uint32_t *cta_naive()
     return &word;
 }
 
+/* The shared memory that inner loops take turns in. */
+__device__ __forceinline__ char *cta_buffer()
+{
+    extern __shared__ __align__(1024) char buffer[];
+    return buffer;
+}
+
 /* 0..255 among the consumers. */
 __device__ __forceinline__ uint32_t consumer_thread()
 {
     return threadIdx.x - producer_threads;
+}
+
+/* The same in all lanes, and known to be: the result of a reduction lies in a uniform register, and
+ * so does what is computed from it. Descriptors are wanted there; and where a branch depends on
+ * such a value, the code behind it need not ask at every shuffle who is there. */
+__device__ __forceinline__ uint32_t uniform(uint32_t value)
+{
+    return __reduce_or_sync(0xffffffffu, value);
 }
 
 __device__ __forceinline__ void consumers_sync()
@@ -147,6 +162,17 @@ __device__ __forceinline__ void barrier_arrive_copies(uint64_t *barrier)
     asm volatile(
         "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
         : "memory");
+}
+
+/* A counter in shared memory: the last to add sees what all others of the CTA wrote before. */
+__device__ __forceinline__ uint32_t arrive_cta(uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("atom.acq_rel.cta.shared.add.u32 %0, [%1], 1;"
+                 : "=r"(value)
+                 : "r"(shared_address(word))
+                 : "memory");
+    return value;
 }
 
 /* What generic loads and copies wrote to shared memory becomes visible to wgmma. */

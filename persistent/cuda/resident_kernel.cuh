@@ -18,24 +18,16 @@
 namespace attnd
 {
 
-template <int D> struct WorkerShared {
-    Turns turns;
-    PrefillBarriers<D> bars;
-    DecodeRing rings[decode_warps];
-};
-
 /* Shared memory the inner loops take turns in. */
 template <int D>
 constexpr uint32_t tile_bytes =
     PrefillShape<D>::shared_bytes > decode_shared_bytes<D> ? PrefillShape<D>::shared_bytes
                                                            : decode_shared_bytes<D>;
 
-/* What a consumer warp keeps from turn to turn. */
+/* What a consumer warp keeps from turn to turn of prefill. */
 template <int D> struct Consumer {
-    WorkerShared<D> *shared;
-    char *buffer;
-    DecodeRing *ring;
-    uint32_t blocks, q_tiles; /* prefill: used so far */
+    PrefillBarriers<D> *bars;
+    uint32_t blocks, q_tiles; /* used so far */
 };
 
 /* Prefill turns from @number on, one after the other; the scores of a turn's first keys are
@@ -44,14 +36,13 @@ template <int D> struct Consumer {
 template <typename T, int D>
 __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, Turn *turn, uint32_t number)
 {
-    WorkerShared<D> *shared = self->shared;
-    Prefill<T, D> prefill(&shared->bars, shared_address(self->buffer), self->blocks, self->q_tiles);
+    Turns *turns = cta_turns();
+    Prefill<T, D> prefill(self->bars, shared_address(cta_buffer()), self->blocks, self->q_tiles);
     for (;; number++) {
         const Item &item = turn->item;
-        Turn *next = prefill.compute(item, &shared->turns, number);
-        if (item.tile.partial != ATTND_NONE)
-            merge_arrive<T, D>(item);
-        turn_leave(&shared->turns, number);
+        Turn *next = prefill.compute(item, turns, number);
+        merge_arrive<T, D>(item);
+        turn_leave(turns, number);
         if (!next)
             break;
         turn = next;
@@ -63,35 +54,23 @@ __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, Turn *turn
     return number;
 }
 
-template <typename T, int D>
-__device__ __forceinline__ void attend(Consumer<D> *self, Turn *turn, uint32_t number, Path path)
+/* What no inner loop may take. */
+template <typename T, int D> __device__ __forceinline__ void attend_naively(const Item &item)
 {
-    const Item &item = turn->item;
-    bool right = false;
-    if (path == path_decode) {
-        Turns *turns = &self->shared->turns;
-        constexpr int groups = decode_rows<D> / 8;
-        if (groups > 1 && item.packed_rows > 8)
-            right = attend_decode<T, D, groups>(turn, number, turns, self->ring, self->buffer);
-        else
-            right = attend_decode<T, D, 1>(turn, number, turns, self->ring, self->buffer);
-    }
-    if (!right)
-        attend_naive<T, D>(item, consumer_thread() / 32, item.packed_rows, consumer_threads / 32);
-    if (item.tile.partial != ATTND_NONE)
-        merge_arrive<T, D>(item);
+    attend_naive<T, D>(item, consumer_thread() / 32, item.packed_rows, consumer_threads / 32);
+    merge_arrive<T, D>(item);
 }
 
-template <typename T, int D>
-__device__ __forceinline__ void consume(WorkerShared<D> *shared, char *buffer)
+template <typename T, int D> __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    Consumer<D> self = {shared, buffer, &shared->rings[consumer_thread() / 32], 0, 0};
+    Turns *turns = cta_turns();
+    Consumer<D> self = {bars, 0, 0};
     Path before = path_skip;
     if (consumer_thread() >= 128)
         products_end(1);
     for (uint32_t number = 0;; number++) {
-        Turn *turn = turn_wait(&shared->turns, number);
+        Turn *turn = turn_wait(turns, number);
         const Path path = turn->path, last = before;
         if (path == path_leave)
             break;
@@ -99,8 +78,11 @@ __device__ __forceinline__ void consume(WorkerShared<D> *shared, char *buffer)
         if (path == path_decode) { /* stamps the turn when its keys are on their way */
             if (last == path_prefill)
                 consumers_sync(); /* the other warpgroup may still read Q, K and V */
-            attend<T, D>(&self, turn, number, path);
-            turn_leave(&shared->turns, number);
+            constexpr int groups = decode_rows<D> / 8;
+            if (groups > 1 && turn->item.packed_rows > 8)
+                decode_turn<T, D, groups>(number); /* has left it */
+            else
+                decode_turn<T, D, 1>(number);
             continue;
         }
         if (consumer_thread() == 0)
@@ -110,38 +92,37 @@ __device__ __forceinline__ void consume(WorkerShared<D> *shared, char *buffer)
             continue;
         }
         if (consumer_thread() % 32 == 0)
-            self.ring->ahead = 0;
+            decode_ring()->ahead = 0;
         if (path == path_append)
             append_item<T>(turn->item, turn->index);
         else if (path == path_naive)
-            attend<T, D>(&self, turn, number, path);
-        turn_leave(&shared->turns, number);
+            attend_naively<T, D>(turn->item);
+        turn_leave(turns, number);
     }
     if (consumer_thread() < 128)
         products_begin(0); /* nobody is left waiting or arrived */
 }
 
-template <typename T, int D>
-__device__ __forceinline__ void load(WorkerShared<D> *shared, char *buffer)
+template <typename T, int D> __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
 {
-    Loader<T, D> loader = {shared_address(buffer), &shared->bars, &shared->turns,
-                           threadIdx.x / 32 - 1};
+    Turns *turns = cta_turns();
+    Loader<T, D> loader = {shared_address(cta_buffer()), bars, turns, threadIdx.x / 32 - 1};
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
-        const Turn *turn = turn_wait(&shared->turns, number);
+        const Turn *turn = turn_wait(turns, number);
         const Path path = turn->path;
         if (path == path_leave)
             return;
         loader.meet(turn->item.run);
         if (path == path_prefill) {
             if (number && before != path_prefill) {
-                turn_left(&shared->turns, number - 1); /* the buffer is decode's until then */
-                fence_proxy_async();                   /* TMA may write next what ldmatrix read */
+                turn_left(turns, number - 1); /* the buffer is decode's until then */
+                fence_proxy_async();          /* TMA may write next what ldmatrix read */
             }
             loader.load(turn->item, number);
         }
         before = path;
-        turn_leave(&shared->turns, number);
+        turn_leave(turns, number);
     }
 }
 
@@ -149,37 +130,37 @@ template <typename T, int D>
 __global__ void __launch_bounds__(resident_threads, 1)
     resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker)
 {
-    __shared__ WorkerShared<D> shared;
-    extern __shared__ __align__(1024) char buffer[];
+    __shared__ PrefillBarriers<D> bars;
+    Turns *turns = cta_turns();
     if (threadIdx.x < sizeof(Settings) / 4)
-        reinterpret_cast<uint32_t *>(&shared.turns.settings)[threadIdx.x] =
+        reinterpret_cast<uint32_t *>(&turns->settings)[threadIdx.x] =
             reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
-    if (threadIdx.x < decode_warps)
-        shared.rings[threadIdx.x] = {};
+    if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
+        *decode_ring() = {};
     if (threadIdx.x == 0) {
-        turns_init(&shared.turns);
-        prefill_barriers_init(&shared.bars);
+        turns_init(turns);
+        prefill_barriers_init(&bars);
         *cta_stuck() = resident->inject == 1;
         *cta_naive() = 0;
-        shared.turns.until_ns = 0;
+        turns->until_ns = 0;
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     if (threadIdx.x >= producer_threads) {
-        consume<T, D>(&shared, buffer);
+        consume<T, D>(&bars);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x >= 32) {
-            load<T, D>(&shared, buffer);
+            load<T, D>(&bars);
         } else {
             uint32_t worker = first_worker + blockIdx.x;
             if (resident->inject == 2 && worker == 0)
-                barrier_wait(&shared.turns.empty[0], 0); /* nobody has been given a turn */
-            const bool guest = worker >= shared.turns.settings.workers;
-            if (guest && !guest_enter(resident, &shared.turns, worker)) {
-                turns_close(&shared.turns);
+                barrier_wait(&turns->empty[0], 0); /* nobody has been given a turn */
+            const bool guest = worker >= turns->settings.workers;
+            if (guest && !guest_enter(resident, turns, worker)) {
+                turns_close(turns);
             } else {
-                Taker taker = {resident, &shared.turns, worker, variant,
+                Taker taker = {resident, turns, worker, variant,
                                observe_gpu(&resident->cursor[worker])};
                 take_turns<D>(&taker);
             }

@@ -267,20 +267,20 @@ struct Merging {
     float top = -INFINITY, l = 0.0f;
     float4 value = {};
 
-    /* @state: of part lane % @parts; (-inf, 0) where there is none. Return: that part's weight.
-     * What is there already fades. */
-    template <uint32_t parts> __device__ __forceinline__ float weigh(float2 state)
+    /* @state: of part lane % merge_batch; (-inf, 0) where there is none. Return: that part's
+     * weight. What is there already fades. */
+    __device__ __forceinline__ float weigh(float2 state)
     {
         float higher = state.x;
 #pragma unroll
-        for (uint32_t step = 1; step < parts; step *= 2)
+        for (uint32_t step = 1; step < merge_batch; step *= 2)
             higher = fmaxf(higher, __shfl_xor_sync(0xffffffffu, higher, step));
         higher = fmaxf(higher, top);
         const float base = higher == -INFINITY ? 0.0f : higher, fade = exp2_fast(top - base);
         const float weight = exp2_fast(state.x - base);
         float sum = weight * state.y;
 #pragma unroll
-        for (uint32_t step = 1; step < parts; step *= 2)
+        for (uint32_t step = 1; step < merge_batch; step *= 2)
             sum += __shfl_xor_sync(0xffffffffu, sum, step);
         top = higher;
         l = fmaf(l, fade, sum);
@@ -307,22 +307,28 @@ struct Merging {
     }
 };
 
-/* All consumers: the rows of a merge for one KV head. @parts: the merge's. A call: it is kept out
- * of the way of the loops. */
+/* All consumers: the rows of a merge for one KV head. @parts: the merge's. What can be found before
+ * the parts are asked for is: their loads, 64 bytes a clock, are in the way of all that goes
+ * through shared memory behind them. A call: it is kept out of the way of the loops. */
 template <typename T, int D>
 __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
                                         const uint32_t *parts, uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
     const attnd_plan_head &plan = run->plan;
-    const uint32_t group = plan.group, count = merge.part_count, lane = threadIdx.x % 32;
-    const uint32_t units = merge.row_count * group * (D / 64), upper = lane / 16;
+    const uint32_t group = plan.group, count = uniform(merge.part_count), lane = threadIdx.x % 32;
+    const uint32_t units = uniform(merge.row_count * group * (D / 64)), upper = lane / 16;
+    const uint32_t heads_q = plan.heads_q;
+    const float2 *const states = reinterpret_cast<const float2 *>(run->states);
 #pragma unroll 1
-    for (uint32_t unit = consumer_thread() / 32; unit < units; unit += consumer_threads / 32) {
+    for (uint32_t unit = uniform(consumer_thread() / 32); unit < units;
+         unit += consumer_threads / 32) {
         const uint32_t d = unit % (D / 64) * 64 + lane % 16 * 4;
+        const float *const outputs = run->outputs + d;
         const Divided at = divided(unit / (D / 64), group, run->group_reciprocal);
         const uint32_t head = kv_head * group + at.rest;
-        RowOut out = {};
+        const RowOut out = row_out(run, merge.row_begin + at.quotient, head, false);
+        bool sees = false;
         Merging merging;
 #pragma unroll 1
         for (uint32_t first = 0; first < count; first += merge_batch) {
@@ -330,8 +336,8 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
             float4 value[merge_batch / 2] = {};
             uint32_t place = 0;
             if (first + lane % 16 < count) {
-                place = (parts[first + lane % 16] + at.quotient) * plan.heads_q + head;
-                state = __ldcg(reinterpret_cast<const float2 *>(run->states) + place);
+                place = (parts[first + lane % 16] + at.quotient) * heads_q + head;
+                state = __ldcg(states + place);
             }
             uint32_t from[merge_batch / 2];
 #pragma unroll
@@ -340,18 +346,16 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
 #pragma unroll
             for (uint32_t i = 0; i < merge_batch / 2; i++)
                 if (first + i * 2 + upper < count)
-                    value[i] = __ldcg(
-                        reinterpret_cast<const float4 *>(run->outputs + uint64_t(from[i]) * D + d));
-            if (first == 0) /* while they are on their way */
-                out = row_out(run, merge.row_begin + at.quotient, head, false);
-            const float weight = merging.weigh<merge_batch>(state);
-            out.sees |= state.y != 0.0f;
+                    value[i] =
+                        __ldcg(reinterpret_cast<const float4 *>(outputs + uint64_t(from[i]) * D));
+            const float weight = merging.weigh(state);
+            sees |= state.y != 0.0f;
 #pragma unroll
             for (uint32_t i = 0; i < merge_batch / 2; i++)
                 merging.add(__shfl_sync(0xffffffffu, weight, i * 2 + upper), value[i]);
         }
         row_store<T>(plan, out, d + upper * 2, merging.join(), merging.top,
-                     sum_stored(merging.l, __any_sync(0xffffffffu, out.sees), false));
+                     sum_stored(merging.l, __any_sync(0xffffffffu, sees), false));
     }
 }
 
@@ -359,9 +363,8 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
 __device__ __forceinline__ bool consumers_any(bool flag)
 {
     uint32_t any;
-    __syncwarp();
     asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\n"
-                 "barrier.cta.red.or.pred q, 1, %2, p;\nselp.u32 %0, 1, 0, q;\n}\n"
+                 "barrier.cta.red.or.pred.aligned q, 1, %2, p;\nselp.u32 %0, 1, 0, q;\n}\n"
                  : "=r"(any)
                  : "r"(uint32_t(flag)), "n"(consumer_threads)
                  : "memory");
@@ -371,12 +374,13 @@ __device__ __forceinline__ bool consumers_any(bool flag)
 /* All consumers: arrives at the tile's merges and does those it arrives at last. */
 template <typename T, int D> __device__ __forceinline__ void merge_arrive(const Item &item)
 {
-    __builtin_assume(__isShared(&item) && __isShared(item.run));
+    const ActiveRun *const run = item.run;
+    __builtin_assume(__isShared(&item) && __isShared(run));
+    uint32_t *arrivals = item.arrivals;
+    const uint32_t merges = uniform(item.tile.merge_count);
 #pragma unroll 1
-    for (uint32_t m = 0; m < item.tile.merge_count; m++) {
-        const ActiveRun *run = item.run;
+    for (uint32_t m = 0; m < merges; m++, arrivals += run->plan.heads_kv) {
         attnd_merge merge = item.tile.first_merge;
-        uint32_t *arrivals = item.arrivals + m * run->plan.heads_kv;
         if (m)
             merge = run->merges[item.tile.merge_begin + m];
         bool last = false;
@@ -386,7 +390,7 @@ template <typename T, int D> __device__ __forceinline__ void merge_arrive(const 
             if (last) /* a prepared run finds it as it was */
                 *arrivals = 0;
         }
-        if (!consumers_any(last))
+        if (!uniform(consumers_any(last)))
             continue;
         const uint32_t *parts = run->merge_parts + merge.part_begin;
         if (m == 0 && merge.part_count <= 32)

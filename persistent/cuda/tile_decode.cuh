@@ -17,6 +17,7 @@
 #include "persistent/cuda/barrier.cuh"
 #include "persistent/cuda/copy.cuh"
 #include "persistent/cuda/mma.cuh"
+#include "persistent/cuda/tile_naive.cuh"
 #include "persistent/cuda/turn.cuh"
 
 namespace attnd
@@ -61,13 +62,16 @@ struct BlockWalk {
 /* A block of such an item lies in one page, and its rows one stride after the other. */
 __device__ __forceinline__ bool blocks_whole(const Item &item)
 {
-    return (item.run->page_size | uint32_t(item.kv_begin)) % decode_block == 0;
+    const ActiveRun *run = item.run;
+    __builtin_assume(__isShared(run));
+    return (run->page_size | uint32_t(item.kv_begin)) % decode_block == 0;
 }
 
 /* The page of @block, or of this lane's token in it; any where there is none. */
 __device__ __forceinline__ uint32_t walk_page(const Item &item, int32_t block, uint32_t lane)
 {
     const ActiveRun *run = item.run;
+    __builtin_assume(__isShared(run));
     int32_t token = item.kv_begin + block * decode_block;
     if (!blocks_whole(item))
         token += int32_t(lane % decode_block);
@@ -168,6 +172,13 @@ struct DecodeRing {
     uint32_t wide; /* 1: the last item's O^T took all there is, not every second time half of it */
 };
 
+/* This warp's. */
+__device__ __forceinline__ DecodeRing *decode_ring()
+{
+    __shared__ DecodeRing rings[decode_warps];
+    return &rings[consumer_thread() / 32];
+}
+
 /* Refills the slot just freed: a block of this item, or of the next one if that is known. */
 template <int D>
 __device__ __forceinline__ void ring_refill(DecodeRing *ring, Turns *turns, uint32_t number,
@@ -223,57 +234,64 @@ template <int D> __device__ __forceinline__ void rows_find(Item *item)
     }
 }
 
-/* The warps' states become one: o and lse, or a partial. outs: [warps][columns] rows of O^T,
- * states: [warps][columns] of m and l. All consumers. A call, because two loops end in it. */
-template <typename T, int D>
-__device__ __noinline__ void decode_store(const Item &item, const float *outs, const float2 *states,
-                                          uint32_t columns)
+/* The warps' states become one: o and lse, or a partial. A warp for 64 dims of a row, a lane for
+ * two of them; each makes all weights for itself, which takes less than to hand them round. outs:
+ * [warps][columns] rows of O^T, states: [warps][columns] of m and l. All consumers. A call, so that
+ * the loop in front of it keeps its registers. */
+template <typename T, int D, uint32_t columns>
+__device__ __noinline__ void decode_store(const Item &item, const float *outs, const float2 *states)
 {
     __builtin_assume(__isShared(&item) && __isShared(item.run));
     __builtin_assume(__isShared(outs) && __isShared(states));
-    const bool partial = item.tile.partial != ATTND_NONE;
-    const uint32_t lane = threadIdx.x % 32, upper = lane / 16;
-    const uint32_t units = item.packed_rows * (D / 64);
+    const uint32_t lane = threadIdx.x % 32;
+    const bool partial = uniform(item.tile.partial != ATTND_NONE);
+    const uint32_t units = uniform(item.packed_rows * (D / 64));
 #pragma unroll 1
-    for (uint32_t unit = consumer_thread() / 32; unit < units; unit += decode_warps) {
-        const uint32_t column = unit / (D / 64), d = unit % (D / 64) * 64 + lane % 16 * 4;
-        const float2 state = states[lane % decode_warps * columns + column];
-        float4 value[decode_warps / 2];
+    for (uint32_t unit = uniform(consumer_thread() / 32); unit < units; unit += decode_warps) {
+        const uint32_t column = unit / (D / 64), d = unit % (D / 64) * 64 + lane * 2;
+        float2 state[decode_warps], value[decode_warps], sum = {};
 #pragma unroll
-        for (uint32_t i = 0; i < decode_warps / 2; i++)
-            value[i] = *reinterpret_cast<const float4 *>(
-                outs + ((i * 2 + upper) * columns + column) * decode_out_row<D> + d);
+        for (uint32_t w = 0; w < decode_warps; w++) {
+            state[w] = states[w * columns + column];
+            value[w] = *reinterpret_cast<const float2 *>(
+                outs + (w * columns + column) * decode_out_row<D> + d);
+        }
         const RowOut out = item.out[column];
-        Merging merging;
-        const float weight = merging.weigh<decode_warps>(state);
+        float top = state[0].x, l = 0.0f;
 #pragma unroll
-        for (uint32_t i = 0; i < decode_warps / 2; i++)
-            merging.add(__shfl_sync(0xffffffffu, weight, i * 2 + upper), value[i]);
-        const float2 two = merging.join();
-        const uint32_t at = d + upper * 2;
-        const float l = sum_stored(merging.l, out.sees, partial);
+        for (uint32_t w = 1; w < decode_warps; w++)
+            top = fmaxf(top, state[w].x);
+        const float base = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+        for (uint32_t w = 0; w < decode_warps; w++) {
+            const float weight = exp2_fast(state[w].x - base);
+            l = fmaf(weight, state[w].y, l);
+            sum.x = fmaf(weight, value[w].x, sum.x);
+            sum.y = fmaf(weight, value[w].y, sum.y);
+        }
+        l = sum_stored(l, out.sees, partial);
         if (!partial) {
-            row_store<T>(item.run->plan, out, at, two, merging.top, l);
+            row_store<T>(item.run->plan, out, d, sum, top, l);
             continue;
         }
-        reinterpret_cast<float2 *>(out.values)[at / 2] = two;
-        if (at == 0)
-            *reinterpret_cast<float2 *>(out.sum) = make_float2(merging.top, l);
+        reinterpret_cast<float2 *>(out.values)[d / 2] = sum;
+        if (d == 0)
+            *reinterpret_cast<float2 *>(out.sum) = make_float2(top, l);
     }
 }
 
 /* N: groups of 8 query rows. All consumers. Return: false if a result is not finite that may come
  * from a key its row does not see: a product with a zero probability cannot hide a NaN. Nothing is
- * stored then; the caller takes the naive way. A call, so that neither this loop nor that of
- * prefill is given registers with regard to the other: beside this one inlined, prefill is 3 %
- * slower. */
+ * stored then; the caller takes the naive way. */
 template <typename T, int D, int N>
-__device__ __noinline__ bool attend_decode(Turn *turn, uint32_t number, Turns *turns,
-                                           DecodeRing *kept, char *shared)
+__device__ __forceinline__ bool attend_decode(Turns *turns, uint32_t number)
 {
     constexpr int stages = decode_stages<D>, block_bytes = decode_block * D * 2 * 2;
-    __builtin_assume(__isShared(turn) && __isShared(turn->item.run));
+    Turn *const turn = &turns->slot[number % turn_slots];
     const Item &item = turn->item;
+    __builtin_assume(__isShared(item.run));
+    char *const shared = cta_buffer();
+    DecodeRing *const kept = decode_ring();
     const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
     const uint32_t g = lane / 4, c = lane % 4;
     const float scale = item.run->plan.sm_scale * 1.44269504088896f;
@@ -448,8 +466,20 @@ __device__ __noinline__ bool attend_decode(Turn *turn, uint32_t number, Turns *t
                 g ? make_float2(m[n][1], l[n][1]) : make_float2(m[n][0], l[n][0]);
     }
     consumers_sync();
-    decode_store<T, D>(item, outs, states, columns);
+    decode_store<T, D, columns>(item, outs, states);
     return true;
+}
+
+/* All of a decode turn. All consumers. A call, so that neither its loop nor that of prefill is
+ * given registers with regard to the other: beside this one inlined, prefill is 3 % slower. */
+template <typename T, int D, int N> __device__ __noinline__ void decode_turn(uint32_t number)
+{
+    Turns *const turns = cta_turns();
+    const Item &item = turns->slot[number % turn_slots].item;
+    if (!attend_decode<T, D, N>(turns, number))
+        attend_naive<T, D>(item, consumer_thread() / 32, item.packed_rows, decode_warps);
+    merge_arrive<T, D>(item);
+    turn_end<D>(turns, number);
 }
 
 } // namespace attnd

@@ -45,13 +45,6 @@ __device__ __forceinline__ bool group_any(bool flag, uint32_t group)
     return any;
 }
 
-/* The same in all lanes, and known to be: the result of a reduction lies in a uniform register, and
- * so does what is computed from it. Descriptors are wanted there. */
-__device__ __forceinline__ uint32_t uniform(uint32_t value)
-{
-    return __reduce_or_sync(0xffffffffu, value);
-}
-
 using QDescriptor = Descriptor<0, 1024>;
 template <int D> using KDescriptor = Descriptor<0, PrefillShape<D>::k_group_bytes>;
 using VDescriptor = Descriptor<2048, 1024>;

@@ -5,7 +5,8 @@
  * when all warps have left it, so at most one item is claimed ahead of the one being worked on: its
  * latency is hidden, and what idle workers could do is not hoarded. When fewer items are left than
  * workers, none is claimed ahead at all. The taker also settles turns that are over, because the
- * release of an item's results takes as long as all its stores: consumers go on meanwhile.
+ * release of an item's results takes as long as all its stores: consumers go on meanwhile. A decode
+ * item's last warp settles it instead: its rings hold keys enough of the next one.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TURN_CUH
 #define ATTND_PERSISTENT_CUDA_TURN_CUH
@@ -26,6 +27,7 @@ struct Turn {
     uint64_t begin_ns; /* written by a consumer */
     uint32_t index;    /* in the run */
     Path path;
+    uint32_t ended; /* decode: consumer warps that have stored what they had to */
 };
 
 /* A run's constant part, copied once for all its items: what consumers read is next to them. A
@@ -40,6 +42,15 @@ struct Turns {
     Settings settings;
     uint64_t until_ns; /* a worker of a burst: when it goes at the latest; else 0 */
 };
+
+/* This CTA's. What finds them here has no address to keep: the registers of prefill are all in use,
+ * and what a warp puts in local memory instead is fetched from the L2, because the acquires of the
+ * taker empty the L1. */
+__device__ __forceinline__ Turns *cta_turns()
+{
+    __shared__ Turns turns;
+    return &turns;
+}
 
 __device__ __forceinline__ void turns_init(Turns *turns)
 {
@@ -107,9 +118,9 @@ __device__ __forceinline__ void run_fail(const Item &item, uint32_t code)
 /* An item that took longer may have outlived its worker: none is started in less. */
 constexpr uint64_t outlived_ns = 20000000;
 
-/* A turn that every warp has left: counts its item, and the last item of a run ends it. One lane.
- * What the consumers stored is covered: they left by an arrival that releases to the CTA, this lane
- * saw it, and releases in turn.
+/* A turn that every warp is done with: counts its item, and the last item of a run ends it. One
+ * lane. What the consumers stored is covered: they said that they are done by an arrival that
+ * releases to the CTA, this lane saw it, and releases in turn.
  * - The answer to a bell is what all items add to, each with a release: whoever acquires what the
  *   last one made of it, an engine's stream in another process, sees all of o and lse, because
  *   those additions are one chain. So nobody has to find out first that it is the last, and no
@@ -118,10 +129,12 @@ constexpr uint64_t outlived_ns = 20000000;
  * - The arrival comes behind that, a release like every other item's: the dispatcher acquires the
  *   count, and when it is that of all items it writes a retire or only takes note. Before that
  *   nothing else counts in the lane's bell, and its memory is not let go. */
-template <int D> __device__ __forceinline__ void turn_settle(Resident *resident, const Turn *turn)
+template <int D> __device__ __forceinline__ void turn_settle(const Turn *turn)
 {
     const Item &item = turn->item;
     Live *live = item.live;
+    uint32_t *answer = item.run->answer;
+    const bool answer_host = item.run->answer_host;
     const uint64_t end_ns = clock_ns(), busy = (end_ns - turn->begin_ns) / busy_unit_ns;
     if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
         return;
@@ -130,14 +143,28 @@ template <int D> __device__ __forceinline__ void turn_settle(Resident *resident,
                       peek_gpu(&live->cancelled) == ATTND_E_WORKER_RESTARTED;
     if (item.failed && !late)
         run_fail(item, item.failed);
-    uint32_t *answer = item.run->answer;
-    if (answer && !late && item.run->answer_host)
+    if (answer && !late && answer_host)
         add_sys(answer, bell_item);
     else if (answer && !late)
         add_gpu(answer, bell_item);
     else
         latest_gpu(&live->end_ns, end_ns); /* nobody has to be the last to say when that was */
     add_gpu(&live->done, busy << 32 | 1);
+}
+
+/* A warp is done with a decode item and leaves it. The last one settles it on its way: somebody
+ * waits for that, and the taker would know some 800 clocks later. It leaves behind that, so whoever
+ * sees the turn left finds it settled. */
+template <int D> __device__ __forceinline__ void turn_end(Turns *turns, uint32_t number)
+{
+    Turn *turn = &turns->slot[number % turn_slots];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        if (arrive_cta(&turn->ended) + 1 == consumer_threads / 32)
+            turn_settle<D>(turn);
+        barrier_arrive(&turns->empty[number % turn_slots], 1);
+    }
+    __syncwarp();
 }
 
 /* Settles turns before @end, in order: all of them if @wait, else those that are over. Return: true
@@ -151,8 +178,9 @@ template <int D> __device__ __forceinline__ bool taker_settle(Taker *taker, uint
             turn_left(turns, taker->settled);
         else if (!__all_sync(0xffffffffu, barrier_peek(&turns->empty[slot], parity)))
             return false;
-        if (threadIdx.x % 32 == 0)
-            turn_settle<D>(taker->resident, &turns->slot[slot]);
+        const Turn *turn = &turns->slot[slot];
+        if (threadIdx.x % 32 == 0 && turn->path != path_decode)
+            turn_settle<D>(turn);
         __syncwarp();
     }
     return true;
@@ -296,6 +324,7 @@ __device__ __forceinline__ Path turn_fill(const Taker *taker, Turn *turn, const 
     if (lane == 0) {
         Item *item = &turn->item;
         turn->index = index;
+        turn->ended = 0;
         item->run = run;
         item->maps = &settings.runs[entry.slot];
         item->live = &taker->resident->live[taker->cursor % ring_positions];
