@@ -115,7 +115,8 @@ uint32_t attnd_client_vacant(void *const *table);
  * @source: what stands for it, checked by the caller as far as that goes; its descriptor is taken
  *          over on success
  * @payer:  whose budget it counts against, after attnd_memory_afford(); NULL: nobody's
- * Return: 0 with one reference, the caller's; -ATTND_E_NO_MEMORY the worker's table is full.
+ * Return: 0 with one reference, the caller's; -ATTND_E_NO_MEMORY the worker's table is full, or the
+ * daemon has no descriptor left for it (field memory).
  */
 int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,
                      struct attnd_client *payer, struct attnd_memory **out,

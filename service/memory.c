@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* From here on the last close() may take longer than others should wait: 1 GiB is some 50 ms. */
@@ -86,10 +87,32 @@ static void refund(struct attnd_service *service, const struct attnd_memory *mem
             *counted_bytes(service->clients[i], memory->kind) -= memory->size_bytes;
 }
 
+/* ---- descriptors ---- */
+
+/* What all connections there can be hold at most, and the daemon itself, to start a worker too. */
+#define FDS_KEPT (4 * (ATTND_SESSIONS_MAX + ATTND_VISITORS_MAX) + 64)
+
+/* The kernel gives out the lowest that is free: so many are in use, or nearly. */
+static int check_fd(int fd, struct attnd_fault *fault)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 0;
+    rlim_t kept = limit.rlim_cur / 2 < FDS_KEPT ? limit.rlim_cur / 2 : FDS_KEPT;
+    rlim_t end = limit.rlim_cur - kept;
+    if (fd < 0 || (rlim_t)fd < end)
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, fd, (int64_t)end);
+}
+
 int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,
                      struct attnd_client *payer, struct attnd_memory **out,
                      struct attnd_fault *fault)
 {
+    int rc = check_fd(source->fd, fault);
+    if (rc < 0)
+        return rc;
     uint32_t index = find_index(service);
     struct attnd_memory *memory = index == ATTND_NONE ? NULL : calloc(1, sizeof(*memory));
 
@@ -105,7 +128,7 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
         memcpy(memory->handle, source->handle, sizeof(memory->handle));
     service->memories[index] = memory;
 
-    int rc = attnd_supervisor_map(service->supervisor, memory);
+    rc = attnd_supervisor_map(service->supervisor, memory);
     if (rc < 0) {
         service->memories[index] = NULL;
         free(memory);

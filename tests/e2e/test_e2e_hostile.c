@@ -9,11 +9,13 @@
 
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -227,6 +229,57 @@ static void what_a_dead_plan_left_at_its_place_is_no_plan(void **state)
     engine_close(&engine);
 }
 
+/* ---- few descriptors ---- */
+
+#define FEW_FILES 256u
+
+static int another_worker_runs(void *context)
+{
+    const struct harness *harness = context;
+    Attnd__Status *status = harness_status(harness);
+    int is = status->worker_restarts == 1 && strcmp(status->worker_state, "running") == 0;
+
+    attnd__status__free_unpacked(status, NULL);
+    return is;
+}
+
+/* Small memories, as many as there can be. */
+static int hoard(void *context)
+{
+    const struct rlimit few = {FEW_FILES, FEW_FILES};
+    static struct harness own;
+    struct attnd_fault fault;
+    uint32_t memory = 0, last = 0, count = 0;
+    (void)context;
+
+    CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &few), 0);
+    harness_start(&own, NULL);
+    struct attnd_session *session = open_session(&own, 8);
+    for (; attnd_memory_create(session, 4096, &memory, NULL) == 0; last = memory)
+        CHECK(count++ < FEW_FILES);
+    attnd_last_fault(&fault);
+    CHECK_ERROR(fault.code, ATTND_E_NO_MEMORY);
+    CHECK_EQUAL(fault.field, ATTND_F_MEMORY);
+    CHECK(count > FEW_FILES / 4);
+    others_are_served(&own);
+    CHECK_EQUAL(kill(harness_worker(&own), SIGKILL), 0);
+    harness_eventually(another_worker_runs, &own, 5000, "a new worker runs");
+    others_are_served(&own);
+    CHECK_OK(attnd_memory_release(session, last)); /* room for one */
+    CHECK_OK(attnd_memory_create(session, 4096, &memory, NULL));
+    attnd_close(session);
+    harness_stop(&own);
+    return 0;
+}
+
+static void memories_do_not_use_up_the_descriptors_that_others_need(void **state)
+{
+    (void)state;
+    if (e2e_on_gpu()) /* whose driver wants hundreds itself */
+        return;
+    CHECK_EQUAL(harness_join(harness_fork(hoard, NULL), 30000), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +289,7 @@ int main(void)
         E2E_TEST(noise_in_the_whole_segment_harms_nobody_else),
         E2E_TEST(holes_in_shared_memory_harm_nobody_else),
         E2E_TEST(what_a_dead_plan_left_at_its_place_is_no_plan),
+        cmocka_unit_test(memories_do_not_use_up_the_descriptors_that_others_need),
     };
 
     harness_init();
