@@ -114,7 +114,8 @@ const char *attnd_version(void);
  * Blocking: until a GPU's worker has pinned it, some half second a GiB; runs go on meanwhile, and
  * of several sessions' memories a piece of each is pinned in turn.
  * Return: 0 and *memory (> 0, a handle of this session); -ATTND_E_RANGE; -ATTND_E_NO_MEMORY (field
- * size: limit what is left of --memory-max or --host-memory-max; limit 0: it cannot be pinned). If
+ * size: limit what is left of --memory-max or --host-memory-max; limit 0: it cannot be pinned;
+ * field memory: the service holds as many as it can, of which `ulimit -n` may be the reason). If
  * the worker dies meanwhile the next one pins it, and what is wrong shows at the runs that name it.
  * Only where a signal ended it while it was pinning this very memory, of 64 MiB or more, no other
  * worker gets it: this call, or each operation that names it, fails with -ATTND_E_NO_MEMORY, limit

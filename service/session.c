@@ -32,6 +32,9 @@
 #define HELLO_TIMEOUT_NS 5000000000u
 #define ACCEPT_PAUSE_NS 100000000u
 
+/* Visitors who are not admitted: they get an answer, and not the place of those who are. */
+#define STRANGERS_MAX (ATTND_VISITORS_MAX / 4)
+
 /* ---- the slots ---- */
 
 static void visitors_add(struct attnd_client *client)
@@ -301,6 +304,16 @@ static int watch(struct attnd_client *client)
                : -ATTND_E_NO_MEMORY;
 }
 
+static int one_stranger_too_many(const struct attnd_client *client)
+{
+    uint32_t count = 0;
+    if (client->allowed)
+        return 0;
+    for (const struct attnd_client *at = client->service->visitors; at; at = at->next)
+        count += !at->allowed;
+    return count > STRANGERS_MAX;
+}
+
 static void welcome(struct attnd_service *service, int fd)
 {
     struct attnd_client *client =
@@ -319,7 +332,7 @@ static void welcome(struct attnd_service *service, int fd)
     client->notify_fd = client->notify_peer_fd = -1;
     client->submission.fd = client->completion.fd = -1;
     visitors_add(client);
-    if (identify(client) < 0 || watch(client) < 0)
+    if (identify(client) < 0 || one_stranger_too_many(client) || watch(client) < 0)
         attnd_client_end(client);
 }
 

@@ -50,6 +50,50 @@ static void what_is_no_socket_is_left_alone(void **state)
     assert_int_equal(access(rig.options.socket_path, F_OK), 0);
 }
 
+#define NOBODY 65534u
+
+/* A user who is not admitted opens connections and says nothing. */
+static pid_t fork_stranger(void)
+{
+    int ready[2];
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (setresuid(NOBODY, NOBODY, NOBODY) < 0) /* first: it forgets the next */
+            _exit(1);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (uint32_t i = 0; i < 2 * ATTND_VISITORS_MAX; i++)
+            (void)dial();
+        (void)write(ready[1], "r", 1);
+        pause();
+        _exit(0);
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return pid;
+}
+
+static void strangers_leave_room_for_those_who_are_admitted(void **state)
+{
+    (void)state;
+    if (getuid() != 0) /* who can be somebody else */
+        skip();
+    rig.options.allow_uids[rig.options.allow_uids_count++] = 1; /* the socket is for others too */
+    assert_int_equal(chmod(rig.directory, 0711), 0);
+    rig.options.log_level = (enum attnd_log_level)0;
+    start();
+    pid_t stranger = fork_stranger();
+    for (int i = 0; i < 3; i++) {
+        struct session session = open_session();
+        close_session(&session);
+    }
+    assert_int_equal(kill(stranger, SIGKILL), 0);
+    assert_int_equal(join(stranger), 1000 + SIGKILL);
+}
+
 /* ---- the end of a client ---- */
 
 /* A client process that opens a session and then stays, with a child that holds the socket too. */
@@ -134,6 +178,7 @@ int main(void)
         TEST(a_second_service_is_refused_and_the_first_goes_on, automatic),
         TEST(the_socket_of_a_dead_service_is_replaced, automatic),
         TEST(what_is_no_socket_is_left_alone, automatic),
+        TEST(strangers_leave_room_for_those_who_are_admitted, automatic),
         TEST(a_dead_clients_session_ends_though_its_child_holds_the_socket, automatic),
         TEST(a_dead_clients_session_ends_though_its_child_holds_the_socket, epoll),
         TEST(many_deaths_leave_nothing_behind, automatic),
