@@ -182,6 +182,54 @@ static void closing_in_the_middle_of_a_batch_frees_everything_too(void **state)
     harness_eventually(holds_nothing, harness, 5000, "nothing is left of the session");
 }
 
+#define LARGE_BYTES (UINT64_C(512) << 20) /* a GPU's worker pins it for a quarter of a second */
+#define MIDDLE_MS 60
+
+static int giant(void *context)
+{
+    struct victim *self = context;
+    struct attnd_session *session = e2e_open(self->harness);
+    uint32_t memory;
+
+    harness_say(&self->busy, 1);
+    CHECK_OK(attnd_memory_create(session, LARGE_BYTES, &memory, NULL));
+    harness_await(&self->never, 1);
+    return 1;
+}
+
+static int holds_no_memory(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    int holds_none = status->n_sessions == 0 && status->host_memory_bytes == 0;
+
+    CHECK_EQUAL(status->worker_restarts, 0);
+    attnd__status__free_unpacked(status, NULL);
+    return holds_none;
+}
+
+/* What has come of it goes, no more comes, and its place is another's. */
+static void a_death_while_memory_is_brought_in_leaves_nothing_of_it(void **state)
+{
+    struct harness *harness = *state;
+    const struct random_batch batch = e2e_batch();
+    struct victim *self = harness_shared(sizeof(*self));
+    struct engine engine;
+
+    self->harness = harness;
+    for (int death = 0; death < 3; death++) {
+        self->busy = 0;
+        pid_t pid = harness_fork(giant, self);
+        harness_await(&self->busy, 1);
+        harness_sleep_ms(MIDDLE_MS);
+        harness_kill(pid);
+        harness_eventually(holds_no_memory, harness, 5000, "nothing is left of its memory");
+        engine_open(&engine, harness->socket, "heir");
+        trial_expect(&engine, &batch);
+        engine_close(&engine);
+        harness_eventually(holds_no_memory, harness, 5000, "nothing is left of the heir's");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -190,6 +238,7 @@ int main(void)
         E2E_TEST(its_leases_are_freed_and_its_offers_stay),
         E2E_TEST(a_child_that_keeps_the_socket_does_not_hide_the_death),
         E2E_TEST(closing_in_the_middle_of_a_batch_frees_everything_too),
+        E2E_TEST(a_death_while_memory_is_brought_in_leaves_nothing_of_it),
     };
 
     harness_init();
