@@ -111,15 +111,13 @@ const char *attnd_version(void);
  * attnd_memory_create() - memory made by the service, zeroed, mapped here
  * @size_bytes: rounded up to pages
  * @address:    receives the mapping; may be NULL if it is not wanted
- * Blocking: until a GPU's worker has pinned it, some half second a GiB; runs go on meanwhile, and
- * of several sessions' memories a piece of each is pinned in turn.
- * Return: 0 and *memory (> 0, a handle of this session); -ATTND_E_RANGE; -ATTND_E_NO_MEMORY (field
- * size: limit what is left of --memory-max or --host-memory-max; limit 0: it cannot be pinned;
- * field memory: the service holds as many as it can, of which `ulimit -n` may be the reason). If
- * the worker dies meanwhile the next one pins it, and what is wrong shows at the runs that name it.
- * Only where a signal ended it while it was pinning this very memory, of 64 MiB or more, no other
- * worker gets it: this call, or each operation that names it, fails with -ATTND_E_NO_MEMORY, limit
- * 0. So it is, too, if that happens when a later worker pins it again.
+ * Blocking: until a GPU's worker has pinned it, some half second a GiB, a piece of each session's
+ * memories in turn; runs go on meanwhile. Return: 0 and *memory (> 0, a handle of this session);
+ * -ATTND_E_RANGE; -ATTND_E_NO_MEMORY (field size: limit what is left of --memory-max or
+ * --host-memory-max, 0: it cannot be pinned; field memory: the service holds as many as it can,
+ * for which `ulimit -n` may be the reason). A worker that dies meanwhile leaves the pinning to the
+ * next one, and what is wrong shows at the runs that name the memory. But what a signal ended a
+ * worker over, 64 MiB or more, no other worker gets: -ATTND_E_NO_MEMORY, limit 0, here or there.
  */
 int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint32_t *memory,
                         void **address);
@@ -520,8 +518,8 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
  * Prepared once, then rung any number of times, without a submission and without a completion: a
  * ring writes one word of the session's mailbox, a constant, so that a CUDA graph can hold it and
  * replay it. What a ring executes follows its plan: attnd_plan_set() and attnd_plan_advance()
- * change what the rings after their completion see, and wait for those before; of one session six
- * wait so at a time, and more of them in line, so that other sessions' calls find room beside them.
+ * change what the rings after their completion see, and wait for those before; six of one session
+ * at a time, the rest in line, so that other sessions' calls find room beside them.
  *
  * Lanes here are rung one run at a time and are not those of submitted operations: nothing orders a
  * ring with what is submitted on the lane of the same number, but the engine, which waits for a
@@ -532,8 +530,8 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
  * number is prepared for this session and lane), and what became of the plan: -ATTND_E_INVALID (it
  * is empty), -ATTND_E_RANGE, -ATTND_E_OVERLAP (q, o or lse do not suit the batch that was set),
  * -ATTND_E_NO_SPACE (no memory for its partials), -ATTND_E_UNSUPPORTED (more items than
- * attnd_prepare() takes). Appends cannot be prepared, because which pages
- * they may write depends on lengths and leases: engines store K and V themselves, or submit them.
+ * attnd_prepare() takes). Appends are not prepared, because which pages they may write depends on
+ * lengths and leases: engines store K and V themselves, or submit them.
  */
 
 struct attnd_prepare_args {
