@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-/* Host memory from here on stands in line: some 10 ms. */
+/* Host memory from here on stands in line: it takes 30 ms. */
 #define ATTND_WORKER_LARGE_BYTES (64u << 20)
 
 /* An index is asked to come, and to go, before either is answered. */

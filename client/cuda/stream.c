@@ -33,7 +33,7 @@
  * The kernel may be there before the one in front of it has ended (programmatic dependent launch),
  * and waits for that first: otherwise nothing of the stream's order would hold.
  *
- * The kernels are PTX text that the driver compiles for the GPU at hand: this library is built
+ * The kernel is PTX text that the driver compiles for the GPU at hand: this library is built
  * without a CUDA compiler. A capture forbids that, so it is made in relaxed mode: it has no part in
  * what is captured.
  */

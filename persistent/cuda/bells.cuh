@@ -99,7 +99,9 @@ __device__ __forceinline__ bool bell_begins(const BellRules &rules, const Prepar
                                             uint32_t whose, uint32_t mailbox, uint32_t bell)
 {
     constexpr uint32_t good = prepared_there | prepared_owned; /* and nothing that it waits for */
-    static_assert(offsetof(Prepared, mailbox) == 8 && offsetof(Prepared, code) == 11, "a word");
+    static_assert(offsetof(Prepared, mailbox) == 8 && offsetof(Prepared, lane) == 9 &&
+                      offsetof(Prepared, state) == 10 && offsetof(Prepared, code) == 11,
+                  "a word");
     return (whose == (mailbox | bell << 8 | good << 16)) & (run.items - 1 < ATTND_BELL_ITEMS_MAX) &
            (rules.resident >> run.variant & 1);
 }
@@ -166,6 +168,7 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     const uint32_t first = dispatch->published, ready = dispatch->ready - first;
     const uint32_t room = ready > ring_reserve ? ready - ring_reserve : 0;
     Prepared run;
+    static_assert(sizeof(run) == sizeof(words), "one load");
     memcpy(&run, &words, sizeof(run));
     const bool good = open & there & bell_begins(rules, run, words.z, bells.index, bell);
     const uint32_t begins = __ballot_sync(0xffffffffu, good);

@@ -107,8 +107,8 @@ __device__ __forceinline__ void dispatch_unlock(Dispatch *dispatch)
         publish_cta(&dispatch->lock, 0);
 }
 
-/* Acquires what was loaded before it and releases to what is stored after it, at system scope: who
- * rang may be another process's stream. */
+/* Acquires what was loaded before it and releases to what is stored after it; at system scope for
+ * the daemon and for bells in host memory. */
 __device__ __forceinline__ void fence_sys()
 {
     asm volatile("fence.acq_rel.sys;" ::: "memory");

@@ -366,8 +366,8 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
         }
         if (index == nothing)
             return;
-        /* Now that nobody waits for it, but long before the item's arrival, which waits for all
-         * that is on its way. */
+        /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
+         * all that is on its way; or, of a decode item, another's, microseconds later. */
         const Item &item = turn->item;
         if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
             tally_gpu(&item.live->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
