@@ -101,11 +101,11 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * attnd_cuda_run_on_stream() - ring a prepared run, and wait for it, in the order of a stream
  * @lane, @prepared: as given to and by attnd_prepare()
  * @stream: of the current context; may be capturing
- * Costs one kernel of one thread on the stream. It may be there before the kernel in front of it
- * has ended (programmatic dependent launch), and then waits for that; for what is further in front
- * only as far as that kernel does, if it was itself launched early. The first call of a session
- * also maps its mailbox and loads that kernel, which blocks: make it, or attnd_cuda_stream_open(),
- * before what must not wait. All streams of a session are of one context.
+ * Costs one kernel of one thread on the stream. Outside of a capture it may be there before the
+ * kernel in front of it has ended (programmatic dependent launch), and then waits for that; for
+ * what is further in front only as far as that kernel does, if it was itself launched early. The
+ * first call of a session also maps its mailbox and loads that kernel, which blocks: make it, or
+ * attnd_cuda_stream_open(), before what must not wait. All streams of a session are of one context.
  * Threads: any, one at a time for each lane. Return: 0: it is in the stream; -ATTND_E_RANGE (lane);
  * -ATTND_E_INVALID (no context is current, or another one than in the first call);
  * -ATTND_E_UNSUPPORTED, field backend: the worker is not a GPU's, attnd_ring() rings it; field

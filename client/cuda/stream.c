@@ -112,7 +112,6 @@ struct attnd_stream_rings {
     CUstream stream;     /* of our own, for copies */
     CUmodule module;
     CUfunction ring;
-    unsigned int attributes; /* of launch_attributes[] that a launch has */
 };
 
 static int driver_fault(CUresult result)
@@ -193,28 +192,12 @@ static int map_mailbox(struct attnd_session *session, struct attnd_stream_rings 
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 
-/* What every ring is launched with. The last one not by drivers that know no edge of a graph for
- * it, before CUDA 12.3. */
-#define OVERLAP_VERSION 12030
-
-static CUlaunchAttribute launch_attributes[] = {
-    {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
-     .value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT},
-    {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, .value.memSyncDomainMap = {0, 1}},
-    {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-     .value.programmaticStreamSerializationAllowed = 1},
-};
-
 static int load_kernel(struct attnd_stream_rings *rings)
 {
-    int version = 0;
     CUresult result = cuModuleLoadData(&rings->module, ring_text);
 
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&rings->ring, rings->module, "attnd_ring");
-    if (result == CUDA_SUCCESS)
-        result = cuDriverGetVersion(&version);
-    rings->attributes = version < OVERLAP_VERSION ? 2 : 3;
     if (result == CUDA_SUCCESS)
         result = cuStreamCreate(&rings->stream, CU_STREAM_NON_BLOCKING);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
@@ -311,9 +294,20 @@ static int check_lane(uint32_t lane)
     return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
 }
 
+/* What a ring is launched with. In a graph an early launch brings nothing, and its edge would be in
+ * the way of who asks for the engine's edges in the plain way: it is the last one. */
+static CUlaunchAttribute launch_attributes[] = {
+    {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+     .value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT},
+    {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, .value.memSyncDomainMap = {0, 1}},
+    {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+     .value.programmaticStreamSerializationAllowed = 1},
+};
+
 int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
                              CUstream stream)
 {
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     int rc;
     const struct attnd_stream_rings *rings = open_rings(session, &rc);
 
@@ -329,6 +323,9 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
     uint32_t host = rings->registered != NULL;
     uint64_t timeout_ns = TIMEOUT_NS;
     void *arguments[] = {&bell, &rung, &host, &timeout_ns};
+    CUresult result = cuStreamIsCapturing(stream, &capture);
+    if (result != CUDA_SUCCESS)
+        return driver_fault(result);
     const CUlaunchConfig launch = {.gridDimX = 1,
                                    .gridDimY = 1,
                                    .gridDimZ = 1,
@@ -337,8 +334,8 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
                                    .blockDimZ = 1,
                                    .hStream = stream,
                                    .attrs = launch_attributes,
-                                   .numAttrs = rings->attributes};
-    CUresult result = cuLaunchKernelEx(&launch, rings->ring, arguments, NULL);
+                                   .numAttrs = capture == CU_STREAM_CAPTURE_STATUS_NONE ? 3 : 2};
+    result = cuLaunchKernelEx(&launch, rings->ring, arguments, NULL);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 

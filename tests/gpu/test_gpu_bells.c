@@ -428,6 +428,35 @@ static void rings_that_a_worker_took_with_it_are_counted_as_errors(void **state)
     CHECK_EQUAL(harness_join(harness_fork(count_restarted, *state), CLIENT_MS), 0);
 }
 
+/* Who asks a graph for its edges in the plain way is refused if one of them is more than an edge.
+ */
+static int capture_two(void *context)
+{
+    struct ringer ringer;
+    CUgraph graph;
+    CUgraphNode from, to;
+    CUgraphEdgeData data = {.type = 0xff};
+    size_t edges = 1;
+
+    open_ringer(&ringer, context);
+    CHECK_CUDA(cuStreamBeginCapture(ringer.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(
+            attnd_cuda_run_on_stream(ringer.engine.session, LANE, ringer.prepared, ringer.stream));
+    CHECK_CUDA(cuStreamEndCapture(ringer.stream, &graph));
+    CHECK_CUDA(cuGraphGetEdges_v2(graph, &from, &to, &data, &edges));
+    CHECK_EQUAL(edges, 1);
+    CHECK_EQUAL(data.type, CU_GRAPH_DEPENDENCY_TYPE_DEFAULT);
+    CHECK_CUDA(cuGraphDestroy(graph));
+    close_ringer(&ringer);
+    return 0;
+}
+
+static void a_captured_ring_leaves_plain_edges(void **state)
+{
+    CHECK_EQUAL(harness_join(harness_fork(capture_two, *state), CLIENT_MS), 0);
+}
+
 /* A worker of processors sleeps until attnd_ring() wakes it. */
 static int ring_a_cpu(void *context)
 {
@@ -463,6 +492,7 @@ int main(void)
         E2E_TEST(a_ring_waits_for_the_answer_that_is_owed_to_the_one_before),
         E2E_TEST(a_lane_at_rest_is_rung_whatever_became_of_its_last_run),
         E2E_TEST(a_ring_is_in_the_workers_domain_whatever_its_streams_is),
+        E2E_TEST(a_captured_ring_leaves_plain_edges),
         E2E_TEST(a_bad_run_stays_bad_while_its_plan_advances_and_a_set_mends_it),
         E2E_TEST(a_run_prepared_beside_another_of_its_plan_delays_nobody),
         E2E_TEST(rings_that_a_worker_took_with_it_are_counted_as_errors),

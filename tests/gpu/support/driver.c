@@ -105,7 +105,6 @@ FORWARD(cuLaunchKernel,
 FORWARD(cuLaunchKernelEx,
         (const CUlaunchConfig *launch, CUfunction function, void **parameters, void **extra),
         (launch, function, parameters, extra))
-FORWARD(cuDriverGetVersion, (int *version), (version))
 FORWARD(cuPointerGetAttribute, (void *value, CUpointer_attribute name, CUdeviceptr address),
         (value, name, address))
 FORWARD(cuStreamCreate, (CUstream * stream, unsigned int flags), (stream, flags))
@@ -118,6 +117,10 @@ FORWARD(cuStreamDestroy, (CUstream stream), (stream))
 FORWARD(cuStreamBeginCapture, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
 FORWARD(cuStreamEndCapture, (CUstream stream, CUgraph *graph), (stream, graph))
 FORWARD(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), (mode))
+FORWARD(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status), (stream, status))
+FORWARD(cuGraphGetEdges_v2,
+        (CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data, size_t *count),
+        (graph, from, to, data, count))
 FORWARD(cuGraphInstantiate, (CUgraphExec * executable, CUgraph graph, unsigned long long flags),
         (executable, graph, flags))
 FORWARD(cuGraphDestroy, (CUgraph graph), (graph))
