@@ -389,7 +389,7 @@ struct attnd_batch {
     struct attnd_strides q, o, lse, k, v;
 };
 
-/* What every submitted operation carries. Zero-initialise. */
+/* What every submitted operation carries. Zero-initialise; a call may be given NULL for zeros. */
 struct attnd_op {
     uint64_t user_data;  /* comes back in the completion */
     uint16_t lane;       /* 0..63: operations of a lane take effect in order; lanes are unordered */

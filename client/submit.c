@@ -11,11 +11,12 @@
 int attnd_submit_begin(struct attnd_session *session, uint32_t plan, uint8_t opcode,
                        const struct attnd_op *op, struct attnd_sqe *sqe)
 {
+    static const struct attnd_op plain;
     int rc = attnd_session_check(session);
     if (rc < 0)
         return rc;
     if (op == NULL)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
+        op = &plain;
     if (op->lane >= ATTND_LANES_MAX)
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, op->lane, ATTND_LANES_MAX - 1);
     if (op->flags & ~ATTND_OP_FLAGS)
@@ -86,7 +87,7 @@ int attnd_append(struct attnd_session *session, uint32_t plan, const struct attn
     if (rc < 0)
         return rc;
     sqe.u.append = (struct attnd_sqe_append){.layer = own.layer,
-                                             .timeout_us = op->timeout_us,
+                                             .timeout_us = op == NULL ? 0 : op->timeout_us,
                                              .k_memory = own.k.memory,
                                              .v_memory = own.v.memory,
                                              .k_offset_bytes = own.k.offset_bytes,
@@ -105,7 +106,7 @@ int attnd_run(struct attnd_session *session, uint32_t plan, const struct attnd_r
     if (rc < 0)
         return rc;
     sqe.u.run = (struct attnd_sqe_run){.layer = own.layer,
-                                       .timeout_us = op->timeout_us,
+                                       .timeout_us = op == NULL ? 0 : op->timeout_us,
                                        .q_memory = own.q.memory,
                                        .o_memory = own.o.memory,
                                        .q_offset_bytes = own.q.offset_bytes,
@@ -117,9 +118,8 @@ int attnd_run(struct attnd_session *session, uint32_t plan, const struct attnd_r
 
 int attnd_cancel(struct attnd_session *session, uint64_t user_data)
 {
-    static const struct attnd_op op;
     struct attnd_sqe sqe;
-    int rc = attnd_submit_begin(session, 0, ATTND_OP_CANCEL, &op, &sqe);
+    int rc = attnd_submit_begin(session, 0, ATTND_OP_CANCEL, NULL, &sqe);
     if (rc < 0)
         return rc;
     sqe.u.cancel.target_user_data = user_data;

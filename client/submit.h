@@ -8,8 +8,8 @@
 
 #include "client/internal.h"
 
-/** attnd_submit_begin() - check session and @op, fill all of @sqe but its union. Return: 0 or a
- * fault. */
+/** attnd_submit_begin() - check session and @op (NULL: zeros), fill all of @sqe but its union.
+ * Return: 0 or a fault. */
 int attnd_submit_begin(struct attnd_session *session, uint32_t plan, uint8_t opcode,
                        const struct attnd_op *op, struct attnd_sqe *sqe);
 
