@@ -200,7 +200,6 @@ void attnd_memory_lost(struct attnd_service *service)
 {
     static const struct attnd_fault restarted = {.code = -ATTND_E_WORKER_RESTARTED,
                                                  .field = ATTND_F_MEMORY};
-
     static const struct attnd_fault none = {0};
 
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {

@@ -294,9 +294,10 @@ static int check_lane(uint32_t lane)
     return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
 }
 
-/* What a ring is launched with. In a graph an early launch brings nothing, and its edge would be in
- * the way of who asks for the engine's edges in the plain way: it is the last one. */
-static CUlaunchAttribute launch_attributes[] = {
+/* What a ring is launched with, in a stream and in a capture. In a graph an early launch brings
+ * nothing, and its edge would be in the way of who asks for the engine's edges in the plain way. */
+enum { IN_CAPTURE = 2, IN_STREAM = 3 };
+static CUlaunchAttribute launch_attributes[IN_STREAM] = {
     {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
      .value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT},
     {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, .value.memSyncDomainMap = {0, 1}},
@@ -326,15 +327,16 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
     CUresult result = cuStreamIsCapturing(stream, &capture);
     if (result != CUDA_SUCCESS)
         return driver_fault(result);
-    const CUlaunchConfig launch = {.gridDimX = 1,
-                                   .gridDimY = 1,
-                                   .gridDimZ = 1,
-                                   .blockDimX = 1,
-                                   .blockDimY = 1,
-                                   .blockDimZ = 1,
-                                   .hStream = stream,
-                                   .attrs = launch_attributes,
-                                   .numAttrs = capture == CU_STREAM_CAPTURE_STATUS_NONE ? 3 : 2};
+    const CUlaunchConfig launch = {
+        .gridDimX = 1,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = 1,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .hStream = stream,
+        .attrs = launch_attributes,
+        .numAttrs = capture == CU_STREAM_CAPTURE_STATUS_NONE ? IN_STREAM : IN_CAPTURE};
     result = cuLaunchKernelEx(&launch, rings->ring, arguments, NULL);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
