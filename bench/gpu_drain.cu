@@ -14,6 +14,7 @@
  */
 #include "bench/gpu_drain_clock.cuh"
 #include "bench/gpu_drain_reference.cuh"
+#include "bench/settle.cuh"
 #include "persistent/cuda/resident.cuh"
 
 extern "C" {
@@ -133,7 +134,7 @@ double read_gbps()
         MUST(cudaEventElapsedTime(&ms, begin, end));
         times.push_back(ms);
     }
-    MUST(cudaFree(memory));
+    free_and_settle({memory});
     return double(bytes) / median(times) / 1e6;
 }
 
@@ -436,11 +437,9 @@ float check(Bench &b)
 void release(Bench &b)
 {
     attnd_plan_free(b.plan);
-    for (void *memory :
-         {(void *)b.kv, (void *)b.q, (void *)b.o, (void *)b.lse, (void *)b.resident,
-          (void *)b.settings.mirror, (void *)b.settings.mirrored, (void *)b.settings.memories,
-          (void *)b.settings.scratch, (void *)b.settings.runs, (void *)b.settings.templates})
-        cudaFree(memory);
+    free_and_settle({b.kv, b.q, b.o, b.lse, b.resident, b.settings.mirror, b.settings.mirrored,
+                     b.settings.memories, b.settings.scratch, b.settings.runs,
+                     b.settings.templates});
     cudaFreeHost(b.queue);
     cudaFreeHost(b.words);
     cudaFreeHost(b.watch);

@@ -11,6 +11,8 @@
  * Prints lines of "<name> <value>" for bench/gpu --peers. Built where FLASHINFER names the folder
  * with FlashInfer's headers; without it, only the ceilings.
  */
+#include "bench/settle.cuh"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -130,8 +132,7 @@ void ceilings()
     }
     std::sort(walls.begin(), walls.end());
     printf("launch_sync_us %.2f\n", walls[walls.size() / 2]);
-    MUST(cudaFree(memory));
-    MUST(cudaFree(sink));
+    free_and_settle({memory, sink});
 }
 
 #ifdef ATTND_FLASHINFER
@@ -152,8 +153,7 @@ struct Workspace {
     }
     ~Workspace()
     {
-        cudaFree(floats);
-        cudaFree(integers);
+        free_and_settle({floats, integers});
         cudaFreeHost(pinned);
     }
     template <typename T> T *integer(int64_t offset) const
@@ -198,9 +198,7 @@ struct Batch {
     }
     ~Batch()
     {
-        for (void *memory : {(void *)kv, (void *)q, (void *)o, (void *)indptr_device,
-                             (void *)indices, (void *)last, (void *)qo_indptr_device})
-            cudaFree(memory);
+        free_and_settle({kv, q, o, indptr_device, indices, last, qo_indptr_device});
     }
     paged_kv_t<half, int32_t> cache(uint32_t copy) const
     {

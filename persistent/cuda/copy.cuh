@@ -1,6 +1,6 @@
 /*
  * copy.cuh - copies from global to shared memory that nobody waits for: cp.async, 16 bytes a
- * thread, past L1, zero-filled where asked; and TMA, a box of a tensor a thread.
+ * thread, past L1, zero-filled where asked; and TMA, a box of a tensor a thread. Or to the L2 only.
  */
 #ifndef ATTND_PERSISTENT_CUDA_COPY_CUH
 #define ATTND_PERSISTENT_CUDA_COPY_CUH
@@ -26,6 +26,13 @@ __device__ __forceinline__ void cp_async16_once(uint32_t to, const void *from, u
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
                  "l"(from), "r"(bytes), "l"(policy));
+}
+
+/* The line of 128 bytes that @at lies in, to the L2: for whoever copies it soon. @at must be
+ * mapped. */
+__device__ __forceinline__ void prefetch_line(const char *at)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
 __device__ __forceinline__ void cp_async_commit()

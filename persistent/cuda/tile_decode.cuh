@@ -26,6 +26,7 @@ namespace attnd
 constexpr int decode_block = 16; /* tokens */
 
 constexpr int decode_warps = consumer_threads / 32;
+static_assert(first_keys == decode_warps * decode_block, "a block for every warp");
 
 /* Ring depth: 16 KB a warp. Behind the rings: O^T and state of every warp, for the merge. Rows of
  * O^T are padded so that the columns of a quad fall into different banks. */

@@ -12,6 +12,7 @@
 #define ATTND_PERSISTENT_CUDA_TURN_CUH
 
 #include "persistent/cuda/barrier.cuh"
+#include "persistent/cuda/copy.cuh"
 #include "persistent/cuda/tile.cuh"
 
 namespace attnd
@@ -342,6 +343,43 @@ __device__ __forceinline__ Path turn_fill(const Taker *taker, Turn *turn, const 
     return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
 }
 
+/* The keys that a decode item's warps ask for first, a block each (tile_decode.cuh). */
+constexpr int32_t first_keys = 128;
+
+/* Asks the L2 for the first keys and values of a decode item, of four tokens a lane. The consumers
+ * do so 600 to 1,500 clocks later, once they are awake and have asked for Q; a memory that has had
+ * nothing to do would have nothing to do until then. Whoever asks for more keys than these before
+ * they are wanted only disturbs those that are. One warp. */
+template <int D>
+__device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t lane)
+{
+    constexpr int rows = first_keys / 32;
+    const ActiveRun *run = item.run;
+    __builtin_assume(__isShared(&item) && __isShared(run));
+    const int32_t token = item.kv_begin + int32_t(lane) * rows;
+    if (token >= item.kv_end || (run->page_size | uint32_t(item.kv_begin)) % rows)
+        return; /* none, or more than one page */
+    const Divided at = divided(uint32_t(token), run->page_size, run->page_reciprocal);
+    const uint32_t ahead = at.quotient - item.page_first;
+    const uint32_t page = ahead < 32 ? uint32_t(item.pages[ahead]) : run->pages;
+    if (page >= run->pages)
+        return; /* who loads it says so */
+    const int64_t k_stride = run->k_plane.stride_token * 2,
+                  v_stride = run->v_plane.stride_token * 2;
+    const char *k = item.k + page * (run->k_plane.stride_page * 2) + at.rest * k_stride;
+    const char *v = item.v + page * (run->v_plane.stride_page * 2) + at.rest * v_stride;
+#pragma unroll
+    for (int r = 0; r < rows; r++, k += k_stride)
+#pragma unroll
+        for (int line = 0; line < D * 2; line += 128)
+            prefetch_line(k + line);
+#pragma unroll
+    for (int r = 0; r < rows; r++, v += v_stride)
+#pragma unroll
+        for (int line = 0; line < D * 2; line += 128)
+            prefetch_line(v + line);
+}
+
 /* The taker: every turn until the kernel leaves. One warp. */
 template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
 {
@@ -366,9 +404,14 @@ template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
         }
         if (index == nothing)
             return;
+        /* With nothing else in hand. The keys of a short item are asked for all at once anyway. */
+        const Item &item = turn->item;
+        if (path == path_decode && taker->settled == number &&
+            item.kv_end - item.kv_begin > first_keys)
+            first_keys_prefetch<D>(item, lane);
+        __syncwarp();
         /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
          * all that is on its way; or, of a decode item, another's, microseconds later. */
-        const Item &item = turn->item;
         if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
             tally_gpu(&item.live->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
         __syncwarp();
