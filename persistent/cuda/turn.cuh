@@ -347,7 +347,7 @@ __device__ __forceinline__ Path turn_fill(const Taker *taker, Turn *turn, const 
 constexpr int32_t first_keys = 128;
 
 /* Asks the L2 for the first keys and values of a decode item, of four tokens a lane. The consumers
- * do so 600 to 1,500 clocks later, once they are awake and have asked for Q; a memory that has had
+ * do so 800 to 2,500 clocks later, once they are awake and have asked for Q; a memory that has had
  * nothing to do would have nothing to do until then. Whoever asks for more keys than these before
  * they are wanted only disturbs those that are. One warp. */
 template <int D>
