@@ -40,10 +40,11 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
         return taken_later;
     const uint32_t slot = self->ring_runs % ring_positions;
     const RunSource source = run_source(command);
+    const uint32_t items = command.body.items;
     uint32_t code;
-    uint32_t variant =
+    const uint32_t variant =
         resolve_run(dispatch, &dispatch->settings.runs[slot], source, look, nullptr, &code);
-    if (code || !command.body.items) {
+    if (code || !items) {
         answer_taken(self, -int32_t(code));
         return taken;
     }
@@ -54,10 +55,9 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
             publish_sys(&dispatch->settings.host->wanted, variant + 1);
         return taken_leave;
     }
-    const Entry entry = {0, slot, command.body.items, uint16_t(variant),
-                         uint16_t(command.body.generation)};
-    const Position position = {
-        clock_ns(), command.run, command.tag, command.body.items, ATTND_NONE, ATTND_NONE, 1};
+    const Entry entry = {0, slot, items, uint16_t(variant), uint16_t(command.body.generation)};
+    const Position position = {clock_ns(), command.run, command.tag, items, ATTND_NONE, ATTND_NONE,
+                               1};
     while (!publish_run(dispatch, resident, entry, position, self->head + 1))
         ; /* a bell was first: the watching warp makes room as runs end */
     self->ring_runs++;
@@ -115,11 +115,11 @@ __device__ __forceinline__ Taken take_command(Commander *self, const uint4 &part
         keep_command(self, look_at_ring(self));
         look = look_up(dispatch->settings, run_source(dispatch->command));
     }
-    if (dispatch->pending_count == pending_max)
-        return taken_later;
     if (dispatch->command.kind == ATTND_COMMAND_RUN)
         return take_run(self, look);
-    switch (dispatch->command.kind) {
+    if (dispatch->pending_count == pending_max)
+        return taken_later;
+    switch (observe_cta(&dispatch->command.kind)) { /* another load: runs pass by no jump table */
     case ATTND_COMMAND_PREPARED:
         return take_prepared(self);
     case ATTND_COMMAND_HOLD:
@@ -195,46 +195,51 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self);
         const Bells bells = look_at_host(dispatch, pass);
-        /* One trip across the bus for all words: A1 on the tail, park, the beat's low half. */
-        uint32_t word = observe_sys(lane == 2   ? heart
-                                    : lane == 1 ? &queue->park
-                                                : &queue->command_tail);
-        uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
-        uint32_t now_beat = __shfl_sync(0xffffffffu, word, 2);
-        uint64_t now = clock_ns();
-        if (now_beat != beat) {
-            beat = now_beat;
-            beat_seen = now;
+        /* One trip across the bus for all words: A1 on the tail; park and the beat's low half now
+         * and then: each line more makes the trip longer. */
+        const bool look_park = pass % 4 == 0, look_heart = pass % 16 == 0;
+        const uint32_t word = observe_sys(lane == 2 && look_heart  ? heart
+                                          : lane == 1 && look_park ? &queue->park
+                                                                   : &queue->command_tail);
+        /* One vote: is there a command, and is park set? A tail out of bounds is no ring of ours.
+         */
+        const uint32_t found =
+            __ballot_sync(0xffffffffu, lane == 0 ? word - self.head - 1 < self.entries
+                                                 : lane == 1 && look_park && word);
+        Taken result = taken;
+        if (found == 1) { /* first, because somebody waits for it */
+            result = take_command(&self, part);
+            if (result == taken) {
+                free_slot(&self); /* also of one whose answer comes later */
+                self.head++;
+                if (lane == 0)
+                    publish_cta(&dispatch->commands_head, self.head);
+            }
         }
         const bool bell = rung(bells);
         if (bell)
             take_bells(dispatch, resident, bell_rules(dispatch),
                        look_at_mailbox<true>(dispatch, bells.index));
-        uint32_t wanted = observe_cta(&dispatch->wanted);
+        const uint64_t now = clock_ns();
+        const uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
+        const uint32_t now_beat = __shfl_sync(0xffffffffu, word, 2);
+        if (look_heart && now_beat != beat) {
+            beat = now_beat;
+            beat_seen = now;
+        }
+        const uint32_t wanted = observe_cta(&dispatch->wanted);
         if (wanted && lane == 0)
             publish_sys(&dispatch->settings.host->wanted, wanted);
-        if (wanted || __shfl_sync(0xffffffffu, word, 1) || now - beat_seen > heartbeat_stale_ns)
+        if (wanted || found > 1 || result == taken_leave || now - beat_seen > heartbeat_stale_ns)
             break;
-        if (tail - self.head > self.entries) { /* no ring of ours; health.cu ends the worker */
+        if (tail - self.head > self.entries) { /* health.cu ends the worker */
             resident->error = ATTND_E_PROTOCOL;
             break;
         }
         if (dispatch->pending_count)
             settle_pending(&self);
-        if (tail == self.head) {
-            if (dispatch->settings.drain && !bell && drained(&self))
-                break;
-            continue;
-        }
-        Taken result = take_command(&self, part);
-        if (result == taken_leave)
+        if (tail == self.head && dispatch->settings.drain && !bell && drained(&self))
             break;
-        if (result != taken)
-            continue;
-        free_slot(&self); /* also of one whose answer comes later */
-        self.head++;
-        if (lane == 0)
-            publish_cta(&dispatch->commands_head, self.head);
     }
     close_ring(&self);
 }

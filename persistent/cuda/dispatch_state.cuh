@@ -41,6 +41,24 @@ struct MailboxSums {
     unsigned long long told; /* runs and errors that the host knows of */
 };
 
+/* Which set of a plan, and which advance since, a command is about. */
+struct PlanVersion {
+    uint64_t set; /* no other plan has it; 0: none */
+    uint32_t advance;
+};
+
+/* What of a resolved run follows from its plan and pool alone, beside what lies in Dispatch.build:
+ * it stays from run to run, because engines run one plan layer after layer. */
+struct BuiltPlan {
+    PlanVersion version;
+    uint32_t page_size;
+    uint32_t variant;              /* variants_count: none */
+    uint32_t counters;             /* of merges, 4 bytes each, at the beginning of scratch */
+    uint32_t many;                 /* as in Mirrored */
+    uint32_t odd;                  /* 1: rows of q do not keep 16-byte alignment */
+    uint64_t states, outputs, end; /* places in scratch, bytes */
+};
+
 struct Dispatch {
     Settings settings;
     uint32_t mailboxes_offset;
@@ -65,6 +83,7 @@ struct Dispatch {
     uint32_t finished[ring_positions / 32]; /* retired, but not yet all before it */
     alignas(16) attnd_command command;      /* the one in hand */
     ActiveRun build;                        /* the run it becomes */
+    BuiltPlan built;                        /* of whose plan that is */
     Prepared prepared[prepared_max];
 };
 
@@ -158,7 +177,7 @@ __device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *reside
     fence_gpu(); /* R1: the resolved run, which this warp stored */
     dispatch_lock(dispatch);
     const uint32_t at = dispatch->published;
-    const bool room = at != dispatch->ready && !dispatch->closing;
+    const bool room = (at != dispatch->ready) & !dispatch->closing;
     if (room && threadIdx.x % 32 == 0) {
         entry.sequence = at + 1;
         store_entry(&resident->ring[at % ring_positions], entry);

@@ -34,12 +34,6 @@ __device__ __forceinline__ void copy_in(char *to, const char *from, uint64_t byt
     }
 }
 
-/* Which set of a plan, and which advance since, a command is about. */
-struct PlanVersion {
-    uint64_t set;
-    uint32_t advance;
-};
-
 __device__ __forceinline__ Mirrored *mirrored_at(const Settings &settings, uint64_t plan_offset)
 {
     return &settings.mirrored[plan_offset / mirrored_bytes];
@@ -200,7 +194,8 @@ static_assert(offsetof(ActiveRun, kv_len) - offsetof(ActiveRun, entries) == 5 * 
 static_assert(offsetof(ActiveRun, v_plane) - offsetof(ActiveRun, k_plane) == 5 * 8, "planes");
 static_assert(offsetof(ActiveRun, v_rows) - offsetof(ActiveRun, k_base) == 6 * 8, "places");
 static_assert(offsetof(attnd_run, v) - offsetof(attnd_run, q) == 4 * sizeof(attnd_place) &&
-                  offsetof(attnd_heap_plane, offset_bytes) == offsetof(attnd_place, offset_bytes),
+                  offsetof(attnd_heap_plane, offset_bytes) == offsetof(attnd_place, offset_bytes) &&
+                  offsetof(attnd_heap_plane, memory) == offsetof(attnd_place, memory),
               "places");
 
 /* What resolving a run asks device memory for, one trip of all lanes. */
@@ -213,23 +208,65 @@ struct LookUp {
 };
 constexpr uint32_t plan_vectors = sizeof(attnd_plan_head) / 16;
 
-/* In flight when this returns. Seven places of a run, a lane each: planes of K and V, then q, o,
- * lse, k, v. Of a run that is not whole yet, too: every vector of a command is what it was or what
- * it will be, so the places that are looked up are there. */
+/* In flight when this returns. Seven places of a run, a lane each, and the last one again for the
+ * lanes behind: planes of K and V, then q, o, lse, k, v. Of a run that is not whole yet, too: every
+ * vector of a command is what it was or what it will be, so the places that are looked up are
+ * there. */
 __device__ __forceinline__ LookUp look_up(const Settings &settings, const RunSource &source)
 {
     const uint32_t lane = threadIdx.x % 32;
     const uint64_t plan_offset = source.body->plan_offset_bytes;
-    const attnd_heap_plane *plane = lane == 0 ? source.k : source.v;
     const attnd_place *place = &source.body->q + (lane < 2 ? 0 : min(lane - 2, 4));
-    LookUp look = {};
-    if (lane < plan_vectors)
-        look.plan = reinterpret_cast<const uint4 *>(settings.mirror + plan_offset)[lane];
+    if (lane < 2)
+        place = reinterpret_cast<const attnd_place *>(lane == 0 ? source.k : source.v);
+    LookUp look;
+    look.plan = reinterpret_cast<const uint4 *>(settings.mirror + plan_offset)[lane % plan_vectors];
     look.mirrored = *mirrored_at(settings, plan_offset);
-    look.index = lane < 2 ? plane->memory : lane < 7 ? place->memory : ATTND_NONE;
-    look.offset_bytes = lane < 2 ? plane->offset_bytes : place->offset_bytes;
+    look.index = place->memory;
+    look.offset_bytes = place->offset_bytes;
     look.memory = memory_at(settings, look.index);
     return look;
+}
+
+/* Another plan than the last run's, or another version of it: brings its copy up to date, and fills
+ * in what follows from it and from the pool's page size. @mirrored, @part: of look_up(). The whole
+ * warp. */
+__device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset,
+                                        PlanVersion version, uint32_t page_size, Mirrored mirrored,
+                                        uint4 part)
+{
+    const Settings &settings = dispatch->settings;
+    ActiveRun *build = &dispatch->build;
+    BuiltPlan *built = &dispatch->built;
+    const attnd_plan_head &plan = build->plan;
+    const char *copy = settings.mirror + plan_offset;
+    const uint32_t lane = threadIdx.x % 32;
+    if (mirrored.set_version != version.set || mirrored.advance_version != version.advance) {
+        mirrored = mirror_plan(settings, plan_offset, version);
+        part = reinterpret_cast<const uint4 *>(copy)[lane % plan_vectors];
+    }
+    reinterpret_cast<uint4 *>(&build->plan)[lane % plan_vectors] = part;
+    __syncwarp();
+    if (lane < 6)
+        reinterpret_cast<uint64_t *>(&build->entries)[lane] =
+            uint64_t(copy) + (&plan.entries_offset_bytes)[lane];
+    if (lane < 3) /* a lane each */
+        (&build->page_reciprocal)[lane] = reciprocal_of(lane == 0   ? page_size
+                                                        : lane == 1 ? plan.group
+                                                                    : plan.heads_kv);
+    if (lane == 0) {
+        const uint64_t rows = uint64_t(plan.partial_rows) * plan.heads_q;
+        built->version = version;
+        built->page_size = page_size;
+        built->variant = variant_index(plan.dim_qk, plan.dtype);
+        built->counters = plan.merges * plan.heads_kv;
+        built->states = (uint64_t(built->counters) * 4 + 63) / 64 * 64;
+        built->outputs = built->states + (rows * 8 + 63) / 64 * 64;
+        built->end = built->outputs + rows * plan.dim_vo * 4;
+        built->odd = plan.q_stride_row % 8 || plan.q_stride_head % 8;
+        built->many = mirrored.many;
+    }
+    __syncwarp();
 }
 
 /* Fills @active from @source and the plan's copy, which is brought up to date. It is put together
@@ -242,70 +279,52 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
 {
     const Settings &settings = dispatch->settings;
     ActiveRun *build = &dispatch->build;
+    const BuiltPlan &built = dispatch->built;
     const uint32_t lane = threadIdx.x % 32;
     const attnd_run &body = *source.body;
-    char *copy = settings.mirror + body.plan_offset_bytes;
+    const PlanVersion version = source.version;
     bool bad = false;
     const uint64_t address = uint64_t(resolve(look.memory, look.index, look.offset_bytes, &bad));
-    Mirrored mirrored = look.mirrored;
-    uint4 part = look.plan;
-    if (mirrored.set_version != source.version.set ||
-        mirrored.advance_version != source.version.advance) {
-        mirrored = mirror_plan(settings, body.plan_offset_bytes, source.version);
-        if (lane < plan_vectors)
-            part = reinterpret_cast<const uint4 *>(copy)[lane];
-    }
-    if (lane < plan_vectors)
-        reinterpret_cast<uint4 *>(&build->plan)[lane] = part;
+    if (!((built.version.set == version.set) & (built.version.advance == version.advance) &
+          (built.page_size == source.page_size) & (look.mirrored.set_version == version.set) &
+          (look.mirrored.advance_version == version.advance)))
+        build_plan(dispatch, body.plan_offset_bytes, version, source.page_size, look.mirrored,
+                   look.plan);
 
     /* cp.async and TMA move 16 bytes: what does not keep that alignment takes the naive way. */
-    bool odd = lane < 3 && address % 16; /* K, V, q */
+    bool odd = built.odd | ((lane < 3) & (address % 16 != 0)); /* K, V, q */
     if (lane < 7)
         reinterpret_cast<uint64_t *>(&build->k_base)[lane] = address;
     if (lane < 10) {
         const attnd_heap_plane *plane = lane < 5 ? source.k : source.v;
         const uint32_t at = lane < 5 ? lane : lane - 5; /* memory, offset, then three strides */
         const uint64_t word = reinterpret_cast<const uint64_t *>(plane)[at];
-        odd |= at > 1 && word % 8;
+        odd |= (at > 1) & (word % 8 != 0);
         reinterpret_cast<uint64_t *>(&build->k_plane)[lane] = word;
     }
-    __syncwarp();
-    const attnd_plan_head &plan = build->plan;
-    if (lane < 6)
-        reinterpret_cast<uint64_t *>(&build->entries)[lane] =
-            uint64_t(copy) + (&plan.entries_offset_bytes)[lane];
-    if (lane < 2)
-        odd |= (&plan.q_stride_row)[lane] % 8;
+    bad |= body.scratch_offset_bytes + built.end > settings.scratch_bytes;
+    const uint32_t variant = built.variant;
     const bool aligned = !__any_sync(0xffffffffu, odd);
-    uint64_t states = (uint64_t(plan.merges) * plan.heads_kv * 4 + 63) / 64 * 64;
-    uint64_t outputs = states + (uint64_t(plan.partial_rows) * plan.heads_q * 8 + 63) / 64 * 64;
-    uint64_t end = outputs + uint64_t(plan.partial_rows) * plan.heads_q * plan.dim_vo * 4;
-    bad |= body.scratch_offset_bytes + end > settings.scratch_bytes;
-    uint32_t variant = variant_index(plan.dim_qk, plan.dtype);
-    *code = variant == variants_count      ? ATTND_E_UNSUPPORTED
-            : __any_sync(0xffffffffu, bad) ? ATTND_E_UNKNOWN
-                                           : 0;
+    *code = __any_sync(0xffffffffu, bad) ? ATTND_E_UNKNOWN : 0;
+    if (variant == variants_count)
+        *code = ATTND_E_UNSUPPORTED;
     if (*code)
         return variants_count;
     char *scratch = settings.scratch + body.scratch_offset_bytes;
     if (body.kind == ATTND_RUN_ATTEND) /* what another run left there is not a count */
-        for (uint32_t i = lane; i < plan.merges * plan.heads_kv; i += 32)
+        for (uint32_t i = lane; i < built.counters; i += 32)
             reinterpret_cast<uint32_t *>(scratch)[i] = 0;
-    if (lane < 3) /* a lane each */
-        (&build->page_reciprocal)[lane] = reciprocal_of(lane == 0   ? source.page_size
-                                                        : lane == 1 ? plan.group
-                                                                    : plan.heads_kv);
     if (lane == 0) {
         build->arrivals = reinterpret_cast<uint32_t *>(scratch);
-        build->states = reinterpret_cast<float *>(scratch + states);
-        build->outputs = reinterpret_cast<float *>(scratch + outputs);
+        build->states = reinterpret_cast<float *>(scratch + built.states);
+        build->outputs = reinterpret_cast<float *>(scratch + built.outputs);
         build->answer = answer;
         build->kind = uint8_t(body.kind);
         build->page_size = source.page_size;
         build->pages = source.pages;
         build->box_rows = 0;
         build->aligned = aligned;
-        if (mirrored.many)
+        if (built.many)
             map_run(settings, build, active);
     }
     __syncwarp();

@@ -26,7 +26,13 @@ struct Retirer {
 __device__ __forceinline__ void store_retire(const Retirer *self, uint32_t rank,
                                              const attnd_retire &retire)
 {
-    self->ring[(self->tail + rank) & (self->entries - 1)] = retire;
+    /* By 16 bytes: each store is a packet on the bus. */
+    uint4 part[sizeof(retire) / 16];
+    uint4 *to = reinterpret_cast<uint4 *>(&self->ring[(self->tail + rank) & (self->entries - 1)]);
+    memcpy(part, &retire, sizeof(retire));
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(retire) / 16; i++)
+        to[i] = part[i];
 }
 
 /* @count records were stored by lanes of this warp. */

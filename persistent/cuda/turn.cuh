@@ -97,10 +97,9 @@ struct Taker {
     Resident *resident;
     Turns *turns;
     uint32_t worker, variant, cursor;
-    uint32_t copied; /* 1 + the position whose run is in run_copy[copy] */
-    uint32_t copy;
-    uint32_t copy_used; /* the one the last turn refers to */
-    uint32_t settled;   /* turns accounted for */
+    uint32_t copied;  /* 1 + the position whose run is in run_copy[copy] */
+    uint32_t copy;    /* the one the last turn refers to */
+    uint32_t settled; /* turns accounted for */
 };
 
 constexpr uint32_t nothing = 0xffffffffu;
@@ -189,24 +188,30 @@ template <int D> __device__ __forceinline__ bool taker_settle(Taker *taker, uint
 
 constexpr uint32_t settle_wait_ns = 1000;
 
-/* The entry the cursor is at, as soon as it is there. While an item is in hand, its end is what
- * somebody waits for: the warp is suspended until then, and looks at the ring once in a while.
- * Return: false when the kernel is to leave. */
-template <int D>
-__device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry *entry)
+/* The entry the cursor is at, as soon as it is there; what is not there, by its sequence, when the
+ * kernel is to leave. While an item is in hand, its end is what somebody waits for: the warp is
+ * suspended until then, and looks at the ring once in a while. */
+template <int D> __device__ __forceinline__ Entry taker_entry(Taker *taker, uint32_t number)
 {
     const Resident *resident = taker->resident;
     const Entry *at = &resident->ring[taker->cursor % ring_positions];
     const uint64_t until_ns = taker->turns->until_ns;
+    Entry entry = {taker->cursor, 0, 0, 0, 0};
     if (until_ns && clock_ns() > until_ns) {
         taker_settle<D>(taker, number, true);
-        return false;
+        return entry;
     }
     for (;;) {
-        uint32_t leave = peek_gpu(&resident->leave); /* in flight together with the entry */
-        *entry = observe_entry(at);                  /* A1 */
-        if (entry->sequence == taker->cursor + 1)
-            return true;
+        const bool idle = taker->settled == number && !until_ns;
+        uint32_t leave;
+        do { /* while there is nothing to do, nothing but this: few instructions in one place */
+            leave = peek_gpu(&resident->leave); /* in flight together with the entry */
+            entry = observe_entry(at);          /* A1 */
+            if (entry.sequence == taker->cursor + 1)
+                return entry;
+            if (idle)
+                __nanosleep(32);
+        } while (idle && !leave);
         bool settled = taker_settle<D>(taker, number, false);
         if (!settled) {
             const uint32_t slot = taker->settled % turn_slots;
@@ -216,18 +221,22 @@ __device__ __forceinline__ bool taker_entry(Taker *taker, uint32_t number, Entry
             settled = taker_settle<D>(taker, number, false);
         }
         if (settled && until_ns)
-            return false; /* nothing is left for it */
-        if (settled && leave && observe_gpu(&resident->leave)) {
+            return entry; /* nothing is left for it */
+        if (settled && leave && observe_gpu(&resident->leave))
             /* All that was ever published was so before `leave`: a look after it is the last. */
-            *entry = observe_entry(at);
-            return entry->sequence == taker->cursor + 1;
-        }
-        if (settled)
-            __nanosleep(32);
+            return observe_entry(at);
     }
 }
 
-/* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy_used] then.
+/* Nothing is left of the run at the cursor, or nothing for this worker. */
+__device__ __forceinline__ void taker_next(Taker *taker)
+{
+    taker->cursor++;
+    if (threadIdx.x % 32 == 0)
+        publish_gpu(&taker->resident->cursor[taker->worker], taker->cursor);
+}
+
+/* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
  * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
  * has looks first whether it should. @cancelled: if the run is, what its items fail with; else 0.
  */
@@ -235,50 +244,43 @@ template <int D>
 __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Entry *entry,
                                               uint32_t *cancelled)
 {
-    Resident *resident = taker->resident;
     const uint32_t lane = threadIdx.x % 32;
-    while (taker_entry<D>(taker, number, entry)) {
-        Live *live = &resident->live[taker->cursor % ring_positions];
-        if (entry->variant == taker->variant) {
-            bool take = true;
-            if (!taker_settle<D>(taker, number, false)) {
-                uint32_t next = peek_gpu(&live->next_item);
-                take = next < entry->items;
-                if (take && next + taker->turns->settings.workers > entry->items)
-                    taker_settle<D>(taker, number, true);
-            }
-            const bool fresh = taker->copied != taker->cursor + 1;
-            uint32_t item = nothing, flag = 0;
-            uint4 part = {};
-            if (take) {
-                if (lane == 0) {
-                    item = take_gpu(&live->next_item);
-                    flag = peek_gpu(&live->cancelled);
-                }
-                if (fresh)
-                    part = __ldcg(
-                        reinterpret_cast<const uint4 *>(&taker->turns->settings.runs[entry->slot]) +
-                        lane);
-                item = __shfl_sync(0xffffffffu, item, 0);
-            }
-            if (take && item < entry->items) {
-                *cancelled = __shfl_sync(0xffffffffu, flag, 0);
-                if (fresh) {
-                    taker->copy = taker->copy_used ^ 1;
-                    char *to = taker->turns->run_copy[taker->copy];
-                    reinterpret_cast<uint4 *>(to)[lane] = part;
-                    taker->copied = taker->cursor + 1;
-                    __syncwarp();
-                }
-                taker->copy_used = taker->copy;
-                return item;
-            }
+    for (;; taker_next(taker)) {
+        *entry = taker_entry<D>(taker, number);
+        if (entry->sequence != taker->cursor + 1)
+            return nothing;
+        if (entry->variant != taker->variant)
+            continue;
+        Live *live = &taker->resident->live[taker->cursor % ring_positions];
+        if (!taker_settle<D>(taker, number, false)) {
+            const uint32_t next = peek_gpu(&live->next_item);
+            if (next >= entry->items)
+                continue;
+            if (next + taker->turns->settings.workers > entry->items)
+                taker_settle<D>(taker, number, true);
         }
-        taker->cursor++;
-        if (lane == 0)
-            publish_gpu(&resident->cursor[taker->worker], taker->cursor);
+        const bool fresh = taker->copied != taker->cursor + 1;
+        uint32_t item = nothing, flag = 0;
+        uint4 part = {};
+        if (lane == 0) {
+            item = take_gpu(&live->next_item);
+            flag = peek_gpu(&live->cancelled);
+        }
+        if (fresh)
+            part = __ldcg(
+                reinterpret_cast<const uint4 *>(&taker->turns->settings.runs[entry->slot]) + lane);
+        item = __shfl_sync(0xffffffffu, item, 0);
+        if (item >= entry->items)
+            continue;
+        *cancelled = __shfl_sync(0xffffffffu, flag, 0);
+        if (fresh) {
+            taker->copy ^= 1;
+            reinterpret_cast<uint4 *>(taker->turns->run_copy[taker->copy])[lane] = part;
+            taker->copied = taker->cursor + 1;
+            __syncwarp();
+        }
+        return item;
     }
-    return nothing;
 }
 
 /* A worker of a burst waits until it is let in. Return: false if the kernels leave instead. One
@@ -315,8 +317,7 @@ __device__ __forceinline__ Path turn_fill(const Taker *taker, Turn *turn, const 
 {
     const uint32_t lane = threadIdx.x % 32;
     const Settings &settings = taker->turns->settings;
-    const ActiveRun *run =
-        reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy_used]);
+    const ActiveRun *run = reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy]);
     __builtin_assume(__isShared(run) && __isShared(turn));
     const bool attends = run->kind == ATTND_RUN_ATTEND;
     const ItemPlace place = item_place(run, index, settings.workers);
