@@ -97,7 +97,8 @@ extern "C" {
     X(MAILBOX, 51, "mailbox")                                                                      \
     X(PREPARED, 52, "prepared")                                                                    \
     X(BACKEND, 53, "backend")                                                                      \
-    X(ITEMS, 54, "items")
+    X(ITEMS, 54, "items")                                                                          \
+    X(DEVICE, 55, "device")
 
 enum attnd_error {
     ATTND_OK = 0,

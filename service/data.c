@@ -45,7 +45,7 @@ static void open_device(struct attnd_service *service)
     struct attnd_fault fault = {0};
     char text[160];
 
-    if (attnd_device_open(&service->device, &fault) < 0)
+    if (attnd_device_open(service->options.device, &service->device, &fault) < 0)
         attnd_log(ATTND_LOG_WARNING, "no device memory can be made: %s",
                   attnd_fault_string(&fault, text, sizeof(text)));
 }

@@ -102,7 +102,7 @@ static cu_result init_outside_mps(const struct attnd_device *device)
     return result;
 }
 
-int attnd_device_open(struct attnd_device **out, struct attnd_fault *fault)
+int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_fault *fault)
 {
     struct attnd_device *device = calloc(1, sizeof(*device));
 
@@ -115,7 +115,7 @@ int attnd_device_open(struct attnd_device **out, struct attnd_fault *fault)
     }
     cu_result result = init_outside_mps(device);
     if (result == CU_SUCCESS)
-        result = device->get(&device->ordinal, 0);
+        result = device->get(&device->ordinal, (int)number);
     if (result == CU_SUCCESS) {
         const struct cu_allocation_prop prop = describe(device);
         result = device->granularity(&device->page_bytes, &prop, CU_GRANULARITY_MINIMUM);

@@ -11,12 +11,13 @@
 struct attnd_device;
 
 /**
- * attnd_device_open() - load the driver and find the first GPU, the one the worker takes
+ * attnd_device_open() - load the driver and find the GPU that the worker takes
+ * @number: of it, as CUDA counts
  * Blocks for as long as cuInit takes, some 100 ms. Threads: before others exist, for it sets an
  * environment variable for a moment. Return: 0; -ATTND_E_UNSUPPORTED: no driver or one without VMM;
  * -ATTND_E_DEVICE with the driver's result in @fault->value.
  */
-int attnd_device_open(struct attnd_device **out, struct attnd_fault *fault);
+int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_fault *fault);
 /** attnd_device_close() - memory that was made stays. NULL is fine. */
 void attnd_device_close(struct attnd_device *device);
 

@@ -107,6 +107,11 @@ void attnd_doctor_driver(const struct attnd_doctor_gpu *gpu, struct attnd_findin
 
 void attnd_doctor_device(const struct attnd_doctor_gpu *gpu, struct attnd_finding *finding)
 {
+    char several[64] = "";
+
+    if (gpu->count > 1)
+        snprintf(several, sizeof(several), "; the first of %d, unless attnd --device says another",
+                 gpu->count);
     if (gpu->driver <= 0 || gpu->count == 0)
         attnd_doctor_say(finding, "gpu", ATTND_HEALTH_WARN,
                          gpu->driver > 0 ? "CUDA_VISIBLE_DEVICES may hide it" : "",
@@ -123,8 +128,7 @@ void attnd_doctor_device(const struct attnd_doctor_gpu *gpu, struct attnd_findin
         attnd_doctor_say(finding, "gpu", ATTND_HEALTH_FAIL, "",
                          "%s: its memory cannot be exported as a descriptor", gpu->name);
     else
-        attnd_doctor_say(finding, "gpu", ATTND_HEALTH_OK, "", "%s%s", gpu->name,
-                         gpu->count > 1 ? "; the first of several is used" : "");
+        attnd_doctor_say(finding, "gpu", ATTND_HEALTH_OK, "", "%s%s", gpu->name, several);
 }
 
 /* ---- MPS ---- */

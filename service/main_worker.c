@@ -35,7 +35,7 @@
 
 struct options {
     const char *backend, *isa, *residency, *inject;
-    uint32_t sms;
+    uint32_t sms, device;
     int burst;
     uint32_t threads;
     uint64_t scratch_bytes;
@@ -53,6 +53,7 @@ enum key {
     KEY_PARENT,
     KEY_LEVEL,
     KEY_BELL,
+    KEY_DEVICE,
     KEY_RESIDENCY,
     KEY_SMS,
     KEY_BURST,
@@ -65,6 +66,7 @@ static const struct argp_option option_list[] = {
     {"threads", KEY_THREADS, "N", 0, "Tile workers of the cpu backend (0: all processors)", 0},
     {"scratch", KEY_SCRATCH, "BYTES", 0, "Memory for partial results (0: what suits the backend)",
      0},
+    {"device", KEY_DEVICE, "N", 0, "cuda: which GPU (default: 0)", 0},
     {"residency", KEY_RESIDENCY, "MODE", 0,
      "cuda: auto, shared, exclusive or isolated (default: auto)", 0},
     {"sms", KEY_SMS, "N", 0, "cuda: SMs of \"shared\" (0: half of them)", 0},
@@ -116,6 +118,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_BELL:
         options->retire_eventfd = 1;
+        return 0;
+    case KEY_DEVICE:
+        options->device = (uint32_t)parse_number(state, "device", text, ATTND_DEVICES_MAX - 1);
         return 0;
     case KEY_RESIDENCY:
         options->residency = text;
@@ -285,6 +290,7 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
                                                 .threads = options->threads,
                                                 .scratch_bytes = options->scratch_bytes,
                                                 .isa = options->isa,
+                                                .device = options->device,
                                                 .residency = options->residency,
                                                 .sms = options->sms,
                                                 .burst = options->burst,

@@ -33,6 +33,7 @@ enum option_key {
     KEY_HOST_MEMORY_MAX,
     KEY_DEVICE_MEMORY_MAX,
     KEY_ALLOW_UID,
+    KEY_DEVICE,
     KEY_RESIDENCY,
     KEY_SMS,
     KEY_BURST,
@@ -53,6 +54,9 @@ static const struct argp_option option_list[] = {
      "The worker program (default: attnd-worker beside attnd, else on PATH)", 2},
     {"isa", KEY_ISA, "NAME", 0, "Instruction set of the worker: avx512, avx2, portable", 2},
     {"threads", KEY_THREADS, "N", 0, "Threads of the CPU worker (default: all processors)", 2},
+    {"device", KEY_DEVICE, "N", 0,
+     "GPU of the CUDA worker, as CUDA numbers them under this CUDA_VISIBLE_DEVICES (default: 0)",
+     2},
     {"residency", KEY_RESIDENCY, "MODE", 0,
      "How the CUDA worker lives beside other kernels of its GPU: shared (resident on --sms of the "
      "SMs), exclusive (on all), isolated (there only while something is queued), or auto: shared "
@@ -230,6 +234,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         break;
     case KEY_THREADS:
         options->threads = parse_number(state, "threads", text, 1024);
+        break;
+    case KEY_DEVICE:
+        options->device = parse_number(state, "device", text, ATTND_DEVICES_MAX - 1);
         break;
     case KEY_RESIDENCY:
         options->residency = parse_word(state, "residency", text, residencies);

@@ -187,9 +187,9 @@ static void announce(const struct attnd_service *service)
               ATTND_VERSION, service->options.socket_path, attnd_loop_name(service->loop),
               data.backend, data.isa, data.tile_workers);
     if (data.residency)
-        attnd_log(ATTND_LOG_INFO, "residency %s on %u of %u SMs%s, %s", data.residency,
-                  data.sms_resident, data.sms, data.sms_burst ? ", bursts on all" : "",
-                  data.mps ? "under MPS" : "without MPS");
+        attnd_log(ATTND_LOG_INFO, "GPU %u, residency %s on %u of %u SMs%s, %s",
+                  service->options.device, data.residency, data.sms_resident, data.sms,
+                  data.sms_burst ? ", bursts on all" : "", data.mps ? "under MPS" : "without MPS");
     else if (asks_for_sms(&service->options))
         attnd_log(ATTND_LOG_WARNING,
                   "--residency, --sms and --burst are of the cuda backend; %s has no use for them",

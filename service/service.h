@@ -27,6 +27,7 @@
 #define ATTND_POOLS_MAX 1024u  /* in the service */
 #define ATTND_SECRET_BYTES 16u /* pool tokens and page tickets */
 #define ATTND_ALLOW_UIDS_MAX 16u
+#define ATTND_DEVICES_MAX 64u
 #define ATTND_PAGE_LEASES_MAX 32767u /* of one page */
 #define ATTND_HANDLES_MAX 1024u      /* per session and kind; handle h is slot h - 1 */
 #define ATTND_OPS_MAX 4096u          /* per session: bounded by its completion ring */
@@ -182,6 +183,7 @@ struct attnd_options {
     const char *inject;      /* tests: a fault that the first worker makes; NULL: none */
     enum attnd_loop_kind loop;
     uint32_t threads;          /* of the worker; 0: all processors */
+    uint32_t device;           /* GPU of the worker, in the order of CUDA */
     uint32_t sms;              /* that "shared" is resident on; 0: half */
     int burst;                 /* and more when much is queued */
     uint32_t watchdog_s;       /* a worker that does not move for so long is killed; 0: never */

@@ -138,6 +138,8 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
         status->launches = data.launches;
         status->has_launches = 1;
         status->mps = data.mps;
+        status->device = service->options.device;
+        status->has_device = 1;
         status->has_sms = status->has_sms_resident = status->has_sms_burst = status->has_mps = 1;
     }
     status->queue_runs = data.queue_runs;

@@ -137,9 +137,15 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     /* CUDA_DEVICE_MAX_CONNECTIONS stays at its 8. There are more streams, but those beyond the
      * kernels' carry copies, which take other ways; with 32 a context takes 350 ms longer to make
      * and 250 ms longer to end, and a worker that is back within a second is promised. */
+    const int device = int(config->device);
     cudaDeviceProp properties;
     cudaError_t error;
-    if ((error = cudaSetDevice(0)) || (error = cudaGetDeviceProperties(&properties, 0)))
+    int devices = 0;
+    if ((error = cudaGetDeviceCount(&devices)))
+        return cuda_fault(error, fault);
+    if (device >= devices)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_DEVICE, 0, device, devices - 1);
+    if ((error = cudaSetDevice(device)) || (error = cudaGetDeviceProperties(&properties, device)))
         return cuda_fault(error, fault);
     if (properties.major != 9)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_VERSION, 0,
@@ -154,14 +160,14 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     pthread_mutex_init(&backend->rest, NULL);
     const int sms = properties.multiProcessorCount;
     int mps = 0; /* an older driver does not know the question */
-    (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, 0);
+    (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device);
     (void)cudaGetLastError();
     backend->workers = residency_choose(backend, sms, mps);
     if (!backend->workers) {
         free(backend);
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
     }
-    if ((error = driver_load(&backend->driver)) ||
+    if ((error = driver_load(&backend->driver, device)) ||
         (error = allocate(backend, properties.totalGlobalMem))) {
         int scratch_is_missing = backend->settings.mirror && !backend->settings.scratch;
         int code = cuda_fault(error, fault);

@@ -43,6 +43,9 @@ struct Driver {
     decltype(&cuIpcOpenMemHandle) ipc_open;
     decltype(&cuIpcCloseMemHandle) ipc_close;
     decltype(&cuMemGetAddressRange) range;
+    decltype(&cuMemGetAllocationPropertiesFromHandle) properties;
+    decltype(&cuPointerGetAttribute) attribute;
+    int device;        /* ours */
     size_t page_bytes; /* what device memory is mapped in multiples of */
 };
 
@@ -90,7 +93,7 @@ int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source
 int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count);
 
 /* memory.cu: finds the driver's own calls. */
-cudaError_t driver_load(Driver *driver);
+cudaError_t driver_load(Driver *driver, int device);
 
 /* backend.cu: the kernels finish what they published and leave; nothing to do if there are none. */
 int backend_quiesce(attnd_backend *backend);

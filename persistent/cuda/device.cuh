@@ -43,6 +43,17 @@ __host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtyp
 constexpr uint32_t map_dims = 3, map_heights = 3, map_templates = map_dims * (1 + map_heights);
 /* In the last dimension of a map of K, where nothing is. */
 constexpr uint32_t unit_absent = 0x7fffffff;
+
+/* Two loader warps share the boxes of K, and each must have one of every block. One that has none
+ * is waited for by nobody: its barriers go on without it, two phases, and then it waits for ever;
+ * and if it did not wait it would bring a later item's boxes to where an earlier one's are read. */
+constexpr uint32_t k_loaders = 2;
+
+/* Tokens of a box of K at most: half a block of keys (load_prefill.cuh). */
+constexpr uint32_t box_rows_max(uint32_t dim)
+{
+    return dim == 256 ? 32 : 64;
+}
 struct alignas(128) TensorMap {
     char opaque[128];
 };

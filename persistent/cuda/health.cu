@@ -279,6 +279,7 @@ int health_check(attnd_backend *backend, char *text, size_t text_bytes)
 {
     Health *health = &backend->health;
     Report report = {text, text_bytes};
+    (void)cudaSetDevice(backend->driver.device); /* of this thread */
     cudaError_t error = device_error(backend);
     int code = 0;
     if (!error && health->asked) {

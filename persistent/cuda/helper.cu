@@ -155,8 +155,8 @@ void *helper_main(void *argument)
     attnd_backend *backend = static_cast<attnd_backend *>(argument);
     attnd_queue_head *queue = backend->config.queue;
     uint32_t retired = attnd_peek32(&queue->retire_tail);
-    cudaError_t error = cudaSuccess;
-    while (!attnd_peek32(&backend->helper_leave)) {
+    cudaError_t error = cudaSetDevice(backend->driver.device);
+    while (!error && !attnd_peek32(&backend->helper_leave)) {
         attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
         if ((error = keep_launched(backend)))
             break;

@@ -33,6 +33,7 @@ template <int D> struct PrefillShape {
     static constexpr uint32_t k_offset = q_stages * q_bytes,
                               v_offset = k_offset + stages * kv_bytes;
     static constexpr uint32_t shared_bytes = v_offset + stages * kv_bytes;
+    static_assert(k_loaders * box_rows_max(D) <= keys, "each of K's loaders has a box of a block");
 };
 
 /* Where 16-byte chunk @c of row @r lies in a block. K: [keys / 8][panel][8][64], V: [keys /
@@ -331,7 +332,7 @@ template <typename T, int D> struct Loader {
         if (values)
             boxes<true>(item, number, map, v, bars->v_full, bars->v_empty, 0, 1);
         else
-            boxes<false>(item, number, map, k, bars->k_full, bars->k_empty, warp / 2, 2);
+            boxes<false>(item, number, map, k, bars->k_full, bars->k_empty, warp / 2, k_loaders);
     }
 };
 

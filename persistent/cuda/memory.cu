@@ -64,16 +64,18 @@ static cudaError_t find_page_bytes(Driver *driver)
 {
     CUmemAllocationProp prop = {};
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE; /* number 0, as cudaSetDevice() */
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = driver->device;
     return driver->granularity(&driver->page_bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ||
                    driver->page_bytes == 0
                ? cudaErrorNotSupported
                : cudaSuccess;
 }
 
-cudaError_t driver_load(Driver *driver)
+cudaError_t driver_load(Driver *driver, int device)
 {
     cudaError_t error;
+    driver->device = device;
     if ((error = driver_call("cuMemImportFromShareableHandle", &driver->import)) ||
         (error = driver_call("cuMemRelease", &driver->release)) ||
         (error = driver_call("cuMemGetAllocationGranularity", &driver->granularity)) ||
@@ -90,15 +92,18 @@ cudaError_t driver_load(Driver *driver)
         (error = driver_call("cuIpcOpenMemHandle", &driver->ipc_open)) ||
         (error = driver_call("cuIpcCloseMemHandle", &driver->ipc_close)) ||
         (error = driver_call("cuMemGetAddressRange", &driver->range)) ||
+        (error = driver_call("cuMemGetAllocationPropertiesFromHandle", &driver->properties)) ||
+        (error = driver_call("cuPointerGetAttribute", &driver->attribute)) ||
         (error = find_page_bytes(driver)))
         return error;
     return cudaSuccess;
 }
 
-static CUmemAccessDesc read_write()
+static CUmemAccessDesc read_write(const Driver *driver)
 {
     CUmemAccessDesc access = {};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE; /* number 0, as cudaSetDevice() */
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = driver->device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     return access;
 }
@@ -162,11 +167,31 @@ static void unmap_device(const Driver *driver, CUdeviceptr address, uint64_t byt
     driver->unreserve(address, bytes);
 }
 
+/* The driver would map what lies on another GPU too, and kernels reach it over the link between
+ * them. But they take bells and hand results on at device scope, which is of one GPU. */
+static int check_place(const Driver *driver, int lies_on, attnd_fault *fault)
+{
+    return lies_on == driver->device ? 0
+                                     : attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_DEVICE,
+                                                       0, lies_on, driver->device);
+}
+
+/* Before it is mapped: of a GPU that this one does not reach the driver says only that it cannot.
+ */
+static int check_handle(const Driver *driver, CUmemGenericAllocationHandle handle,
+                        attnd_fault *fault)
+{
+    CUmemAllocationProp prop = {};
+    if (driver->properties(&prop, handle) || prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return 0; /* for check_extent() to say */
+    return check_place(driver, prop.location.id, fault);
+}
+
 /* The driver maps whole pages, and refuses more of them than the allocation has. */
 static CUresult map_handle(const Driver *driver, CUmemGenericAllocationHandle handle,
                            uint64_t bytes, CUdeviceptr *address)
 {
-    const CUmemAccessDesc access = read_write();
+    const CUmemAccessDesc access = read_write(driver);
     CUresult result = driver->reserve(address, bytes, 0, 0, 0);
     if (result)
         return result;
@@ -190,8 +215,12 @@ static int map_device(const Driver *driver, const attnd_memory_source *source, M
                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result)
         return driver_fault(result, fault);
-    result = map_handle(driver, handle, bytes, &mapping->device);
+    int code = check_handle(driver, handle, fault);
+    if (code == 0)
+        result = map_handle(driver, handle, bytes, &mapping->device);
     driver->release(handle); /* the mapping keeps the memory */
+    if (code)
+        return code;
     /* The handle was good: there is less of it. How much, the driver does not tell. */
     if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)bytes, 0);
@@ -204,7 +233,7 @@ static int map_device(const Driver *driver, const attnd_memory_source *source, M
 static int map_pool(const Driver *driver, const attnd_memory_source *source, Mapping *mapping,
                     attnd_fault *fault)
 {
-    const CUmemAccessDesc access = read_write();
+    const CUmemAccessDesc access = read_write(driver);
     CUmemPoolPtrExportData data;
     memcpy(&data, source->handle, sizeof(data));
     CUresult result = driver->pool_import(&mapping->pool, (void *)(uintptr_t)source->fd,
@@ -289,12 +318,18 @@ static int take_out(const Driver *driver, Mapping *mapping)
 
 /* ---- the table ---- */
 
-/* The driver knows how far an allocation reaches; the engine only says so. */
+/* The driver knows where an allocation lies and how far it reaches; the engine only says so. */
 static int check_extent(const Driver *driver, const Mapping *mapping, uint64_t size_bytes,
                         attnd_fault *fault)
 {
     CUdeviceptr base;
     size_t bytes;
+    int lies_on = driver->device, code = 0;
+    if (mapping->kind != ATTND_KIND_HOST &&
+        driver->attribute(&lies_on, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, mapping->device) == 0)
+        code = check_place(driver, lies_on, fault);
+    if (code)
+        return code;
     if (mapping->kind != ATTND_KIND_POOL && mapping->kind != ATTND_KIND_IPC)
         return 0;
     CUresult result = driver->range(&base, &bytes, mapping->device);
@@ -353,7 +388,7 @@ static int begin_use(attnd_backend *backend, uint32_t index, const attnd_memory_
 int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source *source,
                attnd_fault *fault)
 {
-    (void)cudaSetDevice(0); /* the driver's own calls want a context of the thread's */
+    (void)cudaSetDevice(backend->driver.device); /* the driver's own calls want a context */
     if (index >= ATTND_MEMORIES_MAX ||
         (backend->mappings[index].kind && !is_coming(&backend->mappings[index])))
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY, 0, index,
@@ -393,7 +428,7 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
 {
     const Memory none = {NULL, 0, 0, 0};
     int code = 0, rests = 0, more = 0;
-    (void)cudaSetDevice(0);
+    (void)cudaSetDevice(backend->driver.device);
     for (uint32_t i = 0; i < count; i++) {
         if (indices[i] >= ATTND_MEMORIES_MAX || !backend->mappings[indices[i]].kind) {
             code = code ? code : -ATTND_E_UNKNOWN; /* no harm, and must not hide any */

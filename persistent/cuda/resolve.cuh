@@ -148,10 +148,8 @@ __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, A
         return;
     run->unit_page = uint32_t(per_page);
     run->unit_head = uint32_t(per_head);
-    /* Half of a block of keys at most: two warps load K, and one that has no box of a block may
-     * be overtaken by two phases of its barriers, and wait for ever. */
-    const int largest = plan.dim_qk == 256 ? 5 : 6;
-    const uint32_t log = min(__ffs(int(run->page_size)) - 1, largest);
+    const uint32_t largest = __ffs(int(box_rows_max(plan.dim_qk)));
+    const uint32_t log = min(uint32_t(__ffs(int(run->page_size))), largest) - 1;
     const TensorMap *for_v = &settings.templates[__ffs(int(plan.dim_vo)) - 7];
     const TensorMap *for_k = for_v + (log - 3) * map_dims;
     map_plane(&maps->k_map, for_k, run->k_base, k, plan.dim_qk, 8, run->page_size / 8,
