@@ -261,6 +261,8 @@ static inline uint16_t attnd_head_dim_bit(uint32_t dim)
     return (uint16_t)(1u << (dim / 16 - 1));
 }
 
+#define ATTND_PINNING 2u /* memories at a time that a worker brings in */
+
 /* First page of the queue segment. Ring words as in the session segments, one line each. */
 struct attnd_queue_head {
     uint32_t magic, version;
@@ -291,8 +293,9 @@ struct attnd_queue_head {
     uint32_t state;    /* worker: enum attnd_worker_state */
     uint32_t heart;    /* worker: counts for as long as its process moves */
     uint32_t launches; /* worker: kernels that it launched; none of a run's own */
-    uint32_t pinning;  /* worker: 1 + the memory that it brings in piece by piece; 0: none now */
-    uint32_t zero7[11];
+    /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
+    uint32_t pinning[ATTND_PINNING];
+    uint32_t zero7[10];
     struct attnd_worker_info info; /* worker */
     uint32_t zero8[6];
 };

@@ -72,9 +72,11 @@ static const struct argp_option option_list[] = {
     {"sms", KEY_SMS, "N", 0, "cuda: SMs of \"shared\" (0: half of them)", 0},
     {"burst", KEY_BURST, NULL, 0, "cuda: \"shared\" takes all SMs when much is queued", 0},
     {"inject", KEY_INJECT, "FAULT", 0,
-     "For tests. stop: the process stops after its first run; pin: it is killed by memory that it "
-     "would pin; and of the cuda backend, stall: runs never end; stuck: a tile waits in vain; "
-     "fault: an illegal access on the device",
+     "For tests. stop: the process stops after its first run; pin: it is killed by the first "
+     "memory "
+     "of 60 MiB that it would bring in, pins: and so is each worker after it; and of the cuda "
+     "backend, stall: runs never end; stuck: a tile waits in vain; fault: an illegal access on the "
+     "device",
      0},
     {"parent", KEY_PARENT, "PID", 0, "Leave at once if this is not the parent", 0},
     {"log-level", KEY_LEVEL, "N", 0, "As syslog's, 3 to 7", 0},
@@ -297,7 +299,7 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
                                                 .injection = injection(options->inject)};
     memory.port = &port;
     memory.answer = say;
-    memory.dies = options->inject && strcmp(options->inject, "pin") == 0;
+    memory.dies = options->inject && strncmp(options->inject, "pin", 3) == 0;
     int rc = create(options->backend, &config, &memory.ops, &memory.backend, &fault);
     if (rc == 0) {
         watch.ops = memory.ops;

@@ -44,13 +44,14 @@ enum attnd_log_level {
 /* ---- memory (memory.c, device.c): objects the worker maps; the daemon never does ---- */
 
 struct attnd_memory {
-    uint32_t index; /* in the worker's memory table */
-    uint32_t refs;  /* session handles, pools and runs in flight */
-    int fd;         /* -1: the kind has none, or unreferenced and the worker has not let go yet */
-    uint32_t payer; /* session whose budget it counts against; 0: memory of the GPU, imported */
-    uint32_t kind;  /* enum attnd_memory_kind */
-    uint32_t made;  /* by the daemon; 0: imported */
-    uint32_t pools; /* that lie in it */
+    uint32_t index;  /* in the worker's memory table */
+    uint32_t refs;   /* session handles, pools and runs in flight */
+    int fd;          /* -1: the kind has none, or unreferenced and the worker has not let go yet */
+    uint32_t payer;  /* session whose budget it counts against; 0: memory of the GPU, imported */
+    uint32_t kind;   /* enum attnd_memory_kind */
+    uint32_t made;   /* by the daemon; 0: imported */
+    uint32_t pools;  /* that lie in it */
+    uint32_t deaths; /* of workers that were bringing it in */
     uint64_t size_bytes;
     uint8_t handle[ATTND_IPC_HANDLE_BYTES]; /* beside or instead of the descriptor, by kind */
     struct attnd_fault fault;               /* why the worker that lives cannot map it; code 0 */

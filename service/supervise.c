@@ -8,9 +8,10 @@
  * the death; the end of file on the socket only that it is coming, so that one is killed to be
  * sure.
  *
- * One thing is not given to the next: memory that the worker was pinning when a signal ended it. To
- * pin more than the machine has is how a worker gets killed, and it would be again, and again. The
- * memory's owner is told that it cannot be pinned; others go on.
+ * One thing is not given to a third: memory that two workers were bringing in when a signal ended
+ * them. To pin more than the machine has is how a worker gets killed, and it would be again, and
+ * again. Once may be chance: whoever kills a worker does not look what it is doing. The memory's
+ * owner is told that it cannot be had; others go on.
  */
 #include "service/supervise.h"
 
@@ -24,6 +25,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #define START_TIMEOUT_NS 10000000000u
@@ -31,6 +33,7 @@
 #define DELAY_NS_MIN 50000000u
 #define DELAY_NS_MAX 1000000000u
 #define REAP_NS 2000000000u
+#define DEATHS_BARRED 2u
 #define POLL_STEP_NS 1000000u
 
 static void start_next(struct attnd_supervisor *supervisor);
@@ -63,38 +66,55 @@ static void let_go(struct attnd_supervisor *supervisor)
     process->control = process->pidfd = -1;
 }
 
-/* What it may have died of; ATTND_NONE: no memory. */
-static uint32_t find_culprit(const struct attnd_supervisor *supervisor)
+/* What a signal ended it over: notes that, in each such memory. Return: how many. */
+static uint32_t find_suspects(const struct attnd_supervisor *supervisor, uint32_t *suspects)
 {
-    uint32_t index = attnd_observe32(&supervisor->service->queue->head->pinning) - 1;
-    return supervisor->process.signal && index < ATTND_MEMORIES_MAX &&
-                   supervisor->maps.state[index] == ATTND_MAP_MAPPING
-               ? index
-               : ATTND_NONE;
+    const struct attnd_service *service = supervisor->service;
+    uint32_t *words = service->queue->head->pinning, count = 0;
+    for (uint32_t i = 0; i < ATTND_PINNING; i++) {
+        uint32_t index = attnd_observe32(&words[i]) - 1;
+        if (!supervisor->process.signal || index >= ATTND_MEMORIES_MAX ||
+            supervisor->maps.state[index] != ATTND_MAP_MAPPING)
+            continue;
+        service->memories[index]->deaths++;
+        suspects[count++] = index;
+    }
+    return count;
 }
 
 static void bar(struct attnd_supervisor *supervisor, uint32_t index)
 {
     struct attnd_service *service = supervisor->service;
-    const int64_t size_bytes = (int64_t)service->memories[index]->size_bytes;
+    const struct attnd_memory *memory = service->memories[index];
     const struct attnd_fault fault = {
-        .code = -ATTND_E_NO_MEMORY, .field = ATTND_F_SIZE, .value = size_bytes};
-    attnd_log(ATTND_LOG_WARNING,
-              "memory %u of %lld bytes was being pinned and is not given to another worker", index,
-              (long long)size_bytes);
+        .code = -ATTND_E_NO_MEMORY, .field = ATTND_F_SIZE, .value = (int64_t)memory->size_bytes};
     attnd_maps_bar(&supervisor->maps, index, fault.code);
     attnd_memory_mapped(service, index, &fault);
+}
+
+/* What is due again. */
+static void judge(struct attnd_supervisor *supervisor, uint32_t index)
+{
+    const struct attnd_memory *memory = supervisor->service->memories[index];
+    if (supervisor->maps.state[index] != ATTND_MAP_TO_MAP)
+        return;
+    attnd_log(ATTND_LOG_WARNING, "memory %u of %llu bytes was being brought in%s", index,
+              (unsigned long long)memory->size_bytes,
+              memory->deaths < DEATHS_BARRED ? "" : ", again: no other worker is given it");
+    if (memory->deaths >= DEATHS_BARRED)
+        bar(supervisor, index);
 }
 
 /* Everything that was the worker's: its runs, then its mappings. */
 static void inherit_from(struct attnd_supervisor *supervisor)
 {
     uint32_t freed[ATTND_MEMORIES_MAX];
-    const uint32_t culprit = find_culprit(supervisor); /* before its queue is given up */
+    uint32_t suspects[ATTND_PINNING];
+    uint32_t suspected = find_suspects(supervisor, suspects); /* before its queue is given up */
     attnd_retire_lost(supervisor->service->scheduler);
     uint32_t count = attnd_maps_lost(&supervisor->maps, freed);
-    if (culprit != ATTND_NONE && supervisor->maps.state[culprit] == ATTND_MAP_TO_MAP)
-        bar(supervisor, culprit);
+    for (uint32_t i = 0; i < suspected; i++)
+        judge(supervisor, suspects[i]);
     for (uint32_t i = 0; i < count; i++)
         attnd_memory_unmapped(supervisor->service, freed[i]);
     attnd_memory_lost(supervisor->service);
@@ -215,7 +235,8 @@ static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
     rc = attnd_spawn_worker(&service->options, service->queue, &supervisor->process, fault);
     if (rc < 0)
         return rc;
-    service->options.inject = NULL; /* the next one is to live */
+    if (service->options.inject && strcmp(service->options.inject, "pins") != 0)
+        service->options.inject = NULL; /* the next one is to live */
     supervisor->state = ATTND_WORKER_COMING_UP;
     attnd_talk_send_due(supervisor);
     return 0;

@@ -13,8 +13,8 @@
  * What is about one index is answered in the order in which it was asked, because a map that does
  * not stand in line is done before the next request is looked at, and one that does is given up
  * when its index is to go; more the daemon does not count on (maps.c). In the queue segment stands
- * which memory is being pinned: too much of it gets a process killed, and then the daemon does not
- * give it to the next one.
+ * which memory is being brought in, by either thread: too much of it gets a process killed, and
+ * then the daemon does not go on giving it to others.
  */
 #include "service/worker_memory.h"
 
@@ -29,15 +29,23 @@
 
 /* ---- what is asked ---- */
 
+enum { AT_ONCE, IN_PIECES };
+
 static int map_some(const struct attnd_worker_memory *self, const struct attnd_worker_job *job,
-                    struct attnd_fault *fault)
+                    int way, struct attnd_fault *fault)
 {
+    uint32_t *pinning = &self->port->head->pinning[way];
     const struct attnd_worker_message *request = &job->request;
     const struct attnd_memory_source source = {.kind = request->memory_kind,
                                                .fd = job->fd,
                                                .size_bytes = request->size_bytes,
                                                .handle = request->handle};
-    return self->ops->map(self->backend, request->index, &source, fault);
+    attnd_publish32(pinning, 1 + request->index);
+    if (self->dies && request->size_bytes >= ATTND_WORKER_DEADLY_BYTES)
+        (void)raise(SIGKILL);
+    int code = self->ops->map(self->backend, request->index, &source, fault);
+    attnd_publish32(pinning, 0);
+    return code;
 }
 
 static void answer_map(const struct attnd_worker_memory *self, const struct attnd_worker_job *job,
@@ -60,7 +68,7 @@ static void map(const struct attnd_worker_memory *self, const struct attnd_worke
     struct attnd_fault fault = {0};
     int code;
     do
-        code = map_some(self, job, &fault);
+        code = map_some(self, job, AT_ONCE, &fault);
     while (code == ATTND_BACKEND_MORE);
     answer_map(self, job, code, &fault);
 }
@@ -68,13 +76,8 @@ static void map(const struct attnd_worker_memory *self, const struct attnd_worke
 /* A piece. Return: 1 there is more of it. */
 static int pin(const struct attnd_worker_memory *self, const struct attnd_worker_job *job)
 {
-    uint32_t *pinning = &self->port->head->pinning;
     struct attnd_fault fault = {0};
-    attnd_publish32(pinning, 1 + job->request.index);
-    if (self->dies)
-        (void)raise(SIGKILL);
-    int code = map_some(self, job, &fault);
-    attnd_publish32(pinning, 0);
+    int code = map_some(self, job, IN_PIECES, &fault);
     if (code == ATTND_BACKEND_MORE)
         return 1;
     answer_map(self, job, code, &fault);

@@ -12,6 +12,8 @@
 
 /* Host memory from here on stands in line: it takes 30 ms. */
 #define ATTND_WORKER_LARGE_BYTES (64u << 20)
+/* Tests: what kills one that is to die of memory (--inject). */
+#define ATTND_WORKER_DEADLY_BYTES (60u << 20)
 
 /* An index is asked to come, and to go, before either is answered. */
 #define ATTND_WORKER_JOBS_MAX (2 * ATTND_MEMORIES_MAX)
@@ -29,7 +31,7 @@ struct attnd_worker_memory {
     /* Called by either thread, also by both at once. */
     void (*answer)(void *context, const struct attnd_worker_message *message);
     void *context;
-    int dies; /* tests: by a signal, of the first memory that it would pin */
+    int dies; /* tests: by a signal, of memory that large */
 
     uint8_t rests[ATTND_MEMORIES_MAX]; /* 1: it is let go at rest; one thread's */
     pthread_t thread;

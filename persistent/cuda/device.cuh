@@ -50,10 +50,11 @@ constexpr uint32_t unit_absent = 0x7fffffff;
 constexpr uint32_t k_loaders = 2;
 
 /* Tokens of a box of K at most: half a block of keys (load_prefill.cuh). */
-constexpr uint32_t box_rows_max(uint32_t dim)
+__host__ __device__ constexpr uint32_t box_rows_max(uint32_t dim)
 {
     return dim == 256 ? 32 : 64;
 }
+
 struct alignas(128) TensorMap {
     char opaque[128];
 };

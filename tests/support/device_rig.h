@@ -35,8 +35,9 @@ struct attnd_device {
 
 static struct attnd_device gpu;
 
-int attnd_device_open(struct attnd_device **out, struct attnd_fault *fault)
+int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_fault *fault)
 {
+    (void)number;
     (void)fault;
     *out = &gpu;
     return 0;

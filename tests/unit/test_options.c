@@ -68,6 +68,7 @@ static void what_is_not_given_has_a_default(void **state)
     assert_int_equal(options.threads, 0);
     assert_int_equal(options.trust, 0); /* unless somebody says so */
     assert_string_equal(options.residency, "auto");
+    assert_int_equal(options.device, 0);
     assert_int_equal(options.sms, 0);
     assert_int_equal(options.burst, 0);
     assert_int_equal(options.watchdog_s, 3);
@@ -87,8 +88,9 @@ static void the_workers_way_of_living_is_an_option(void **state)
     (void)state;
     struct attnd_options options =
         parse((const char *const[]){"-s", "/x", "--residency=shared", "--sms=40", "--burst",
-                                    "--watchdog=0", "--inject=stall", NULL});
+                                    "--watchdog=0", "--inject=stall", "--device=3", NULL});
     assert_string_equal(options.residency, "shared");
+    assert_int_equal(options.device, 3);
     assert_int_equal(options.sms, 40);
     assert_int_equal(options.burst, 1);
     assert_int_equal(options.watchdog_s, 0);
@@ -144,7 +146,8 @@ static void bad_usage_exits_with_1_and_questions_with_0(void **state)
                                "--backend=x",      "--isa=sse",      "--socket=",
                                "--allow-uid=a",    "argument",       "--no-such-thing",
                                "--residency=park", "--sms=1",        "--sms=2000",
-                               "--watchdog=x",     "--inject=luck"};
+                               "--watchdog=x",     "--inject=luck",  "--device=64",
+                               "--device=GPU-0"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(exit_code((const char *const[]){bad[i], NULL}), ATTND_EXIT_USAGE);
     assert_int_equal(exit_code((const char *const[]){"--help", NULL}), 0);

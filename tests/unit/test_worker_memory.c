@@ -31,7 +31,7 @@ static struct {
     uint32_t unmaps;                    /* calls */
     uint32_t steps, step[STEPS_MAX];    /* memories, as pieces of them came; GONE: some went */
     uint32_t there[ATTND_MEMORIES_MAX]; /* pieces */
-    uint32_t pinning;                   /* as the queue segment said during the last piece */
+    uint32_t pinning[ATTND_PINNING];    /* as the queue segment said during the last piece */
     pthread_mutex_t lock;
     struct attnd_worker_message answer[ANSWERS_MAX];
     uint32_t answers;
@@ -49,7 +49,8 @@ static int fake_map(struct attnd_backend *backend, uint32_t index,
                     const struct attnd_memory_source *source, struct attnd_fault *fault)
 {
     (void)backend;
-    seen.pinning = attnd_peek32(&head.pinning);
+    for (uint32_t i = 0; i < ATTND_PINNING; i++)
+        seen.pinning[i] = attnd_peek32(&head.pinning[i]);
     if (index >= PIECES_BEGIN) {
         CHECK(seen.steps < STEPS_MAX && seen.there[index] < PIECES);
         seen.step[seen.steps++] = index;
@@ -266,18 +267,21 @@ static void what_is_to_go_is_not_brought_in_any_further(void **state)
         nap();
 }
 
-static void the_queue_segment_says_what_is_being_pinned(void **state)
+static void the_queue_segment_says_what_is_being_brought_in(void **state)
 {
     (void)state;
     begin_slow();
-    CHECK_EQUAL(attnd_observe32(&head.pinning), 1 + SLOW);
+    CHECK_EQUAL(attnd_observe32(&head.pinning[1]), 1 + SLOW);
     ask(ATTND_WORKER_MAP, 1, ATTND_KIND_HOST, -1); /* small, by the other thread */
-    CHECK_EQUAL(attnd_observe32(&head.pinning), 1 + SLOW);
+    CHECK_EQUAL(seen.pinning[0], 1 + 1);
+    CHECK_EQUAL(seen.pinning[1], 1 + SLOW);
+    CHECK_EQUAL(attnd_observe32(&head.pinning[0]), 0);
+    CHECK_EQUAL(attnd_observe32(&head.pinning[1]), 1 + SLOW);
     let_slow_end();
-    CHECK_EQUAL(attnd_observe32(&head.pinning), 0);
+    CHECK_EQUAL(attnd_observe32(&head.pinning[1]), 0);
     ask(ATTND_WORKER_MAP, PIECES_BEGIN, ATTND_KIND_HOST, -1);
     (void)await(ATTND_WORKER_MAP, PIECES_BEGIN);
-    CHECK_EQUAL(seen.pinning, 1 + PIECES_BEGIN);
+    CHECK_EQUAL(seen.pinning[1], 1 + PIECES_BEGIN);
 }
 
 static void a_descriptor_is_closed_whatever_becomes_of_it(void **state)
@@ -312,7 +316,7 @@ int main(void)
         CASE(what_is_let_go_in_pieces_goes_whole_and_is_answered_once),
         CASE(what_is_let_go_has_every_other_turn),
         CASE(what_is_to_go_is_not_brought_in_any_further),
-        CASE(the_queue_segment_says_what_is_being_pinned),
+        CASE(the_queue_segment_says_what_is_being_brought_in),
         CASE(a_descriptor_is_closed_whatever_becomes_of_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
