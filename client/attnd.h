@@ -51,6 +51,8 @@ struct attnd_open_args {
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
 };
 
+#define ATTND_UUID_BYTES 16
+
 struct attnd_info {
     uint32_t size;
     uint32_t session;
@@ -59,7 +61,8 @@ struct attnd_info {
     char daemon_version[32];
     uint32_t ring_entries;
     uint64_t arena_bytes;
-    char residency[16]; /* "shared", "exclusive", "isolated"; "": no GPU */
+    char residency[16];                 /* "shared", "exclusive", "isolated"; "": no GPU */
+    uint8_t gpu_uuid[ATTND_UUID_BYTES]; /* of the service's GPU, as CUDA tells it; zeros: none */
 };
 
 /**
@@ -177,14 +180,15 @@ struct attnd_memory_desc {
  * Operations that name it then complete with the fault that this call would return. Nobody else is
  * disturbed.
  *
- * Blocks until the worker has answered; milliseconds. Return: 0 and *memory; -ATTND_E_UNSUPPORTED
- * the worker's backend has no such kind; -ATTND_E_PERMISSION POOL or IPC, and the service was not
- * started with --trust (field memory_kind), or a memfd without its seals; -ATTND_E_INVALID the
- * descriptor is no memory of the GPU's driver; -ATTND_E_DEVICE the driver refuses it: it is not
- * what it is said to be, or gone (value: the CUresult); -ATTND_E_RANGE it is smaller than
- * size_bytes (limit: what there is, 0 where the driver does not tell); -ATTND_E_NO_MEMORY;
- * -ATTND_E_WORKER_RESTARTED (not of HOST) the worker died meanwhile, or is being started: call
- * again.
+ * Blocks until the worker has answered; milliseconds. Return: 0 and *memory; -ATTND_E_UNSUPPORTED,
+ * field memory_kind: the worker's backend has no such kind; field device: it lies on another GPU
+ * (value, as the service counts) than the service's (limit); -ATTND_E_PERMISSION POOL or IPC, and
+ * the service was not started with --trust (field memory_kind), or a memfd without its seals;
+ * -ATTND_E_INVALID the descriptor is no memory of the GPU's driver; -ATTND_E_DEVICE the driver
+ * refuses it: it is not what it is said to be, or gone (value: the CUresult); -ATTND_E_RANGE it is
+ * smaller than size_bytes (limit: what there is, 0 where the driver does not tell);
+ * -ATTND_E_NO_MEMORY; -ATTND_E_WORKER_RESTARTED (not of HOST) the worker died meanwhile, or is
+ * being started: call again.
  */
 int attnd_memory_import(struct attnd_session *session, const struct attnd_memory_desc *desc,
                         uint32_t *memory);

@@ -176,6 +176,8 @@ static void fill_info(struct attnd_info *info, const Attnd__HelloReply *hello)
     snprintf(info->isa, sizeof(info->isa), "%s", hello->isa);
     snprintf(info->residency, sizeof(info->residency), "%s",
              hello->residency ? hello->residency : "");
+    if (hello->has_gpu_uuid && hello->gpu_uuid.len == sizeof(info->gpu_uuid))
+        memcpy(info->gpu_uuid, hello->gpu_uuid.data, sizeof(info->gpu_uuid));
     snprintf(info->daemon_version, sizeof(info->daemon_version), "%s", hello->daemon_version);
 }
 

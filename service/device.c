@@ -44,8 +44,10 @@ _Static_assert(sizeof(struct cu_allocation_prop) == 32, "CUmemAllocationProp");
 struct attnd_device {
     int ordinal;
     size_t page_bytes;
+    uint8_t uuid[ATTND_DEVICE_UUID_BYTES];
     cu_result (*init)(unsigned int flags);
     cu_result (*get)(int *device, int ordinal);
+    cu_result (*get_uuid)(void *uuid, int device);
     cu_result (*granularity)(size_t *bytes, const struct cu_allocation_prop *prop, int option);
     cu_result (*create)(cu_handle *handle, size_t bytes, const struct cu_allocation_prop *prop,
                         unsigned long long flags);
@@ -70,6 +72,7 @@ static int load_all(struct attnd_device *device)
 
     return library && load(library, "cuInit", &device->init) &&
            load(library, "cuDeviceGet", &device->get) &&
+           load(library, "cuDeviceGetUuid_v2", &device->get_uuid) &&
            load(library, "cuMemGetAllocationGranularity", &device->granularity) &&
            load(library, "cuMemCreate", &device->create) &&
            load(library, "cuMemExportToShareableHandle", &device->export) &&
@@ -116,6 +119,8 @@ int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_f
     cu_result result = init_outside_mps(device);
     if (result == CU_SUCCESS)
         result = device->get(&device->ordinal, (int)number);
+    if (result == CU_SUCCESS)
+        result = device->get_uuid(device->uuid, device->ordinal);
     if (result == CU_SUCCESS) {
         const struct cu_allocation_prop prop = describe(device);
         result = device->granularity(&device->page_bytes, &prop, CU_GRANULARITY_MINIMUM);
@@ -134,6 +139,11 @@ void attnd_device_close(struct attnd_device *device)
 }
 
 /* ---- memory ---- */
+
+const uint8_t *attnd_device_uuid(const struct attnd_device *device)
+{
+    return device->uuid;
+}
 
 uint64_t attnd_device_page_bytes(const struct attnd_device *device)
 {

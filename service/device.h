@@ -21,6 +21,11 @@ int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_f
 /** attnd_device_close() - memory that was made stays. NULL is fine. */
 void attnd_device_close(struct attnd_device *device);
 
+#define ATTND_DEVICE_UUID_BYTES 16u
+
+/** attnd_device_uuid() - which GPU it is, whatever number a process has for it. */
+const uint8_t *attnd_device_uuid(const struct attnd_device *device);
+
 /** attnd_device_page_bytes() - what sizes must be a multiple of. */
 uint64_t attnd_device_page_bytes(const struct attnd_device *device);
 

@@ -8,6 +8,7 @@
  * make the answer final.
  */
 #include "service/control.h"
+#include "service/device.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -133,6 +134,11 @@ static int reply_hello(struct attnd_call *call)
     reply->isa = (char *)(uintptr_t)data.isa;
     reply->residency = (char *)(uintptr_t)data.residency;
     reply->daemon_version = (char *)(uintptr_t)ATTND_VERSION;
+    if (call->service->device) {
+        reply->has_gpu_uuid = 1;
+        reply->gpu_uuid.len = ATTND_DEVICE_UUID_BYTES;
+        reply->gpu_uuid.data = (uint8_t *)(uintptr_t)attnd_device_uuid(call->service->device);
+    }
     call->reply->hello = reply;
     call->reply->result_case = ATTND__REPLY__RESULT_HELLO;
 

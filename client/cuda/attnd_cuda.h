@@ -60,8 +60,10 @@ int attnd_cuda_unmap(CUdeviceptr address);
  * the service does not notice, and POOL and IPC memory is then no longer the engine's.
  * Threads: any with a current context; two that export the same allocation at once may import it
  * twice. Blocks as attnd_memory_import(). Return: 0; -ATTND_E_INVALID not memory of the GPU;
- * -ATTND_E_RANGE (field size, limit what is left from @address); -ATTND_E_UNSUPPORTED it was not
- * made to be exported (value the CUresult); -ATTND_E_DEVICE; what attnd_memory_import() returns.
+ * -ATTND_E_RANGE (field size, limit what is left from @address); -ATTND_E_UNSUPPORTED, field
+ * memory: it was not made to be exported (value the CUresult); field device: it lies on another GPU
+ * (value) than the service's (limit; -1: this process does not see that); -ATTND_E_DEVICE; what
+ * attnd_memory_import() returns.
  */
 int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64_t size_bytes,
                       struct attnd_tensor *tensor);
@@ -109,8 +111,9 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * Threads: any, one at a time for each lane. Return: 0: it is in the stream; -ATTND_E_RANGE (lane);
  * -ATTND_E_INVALID (no context is current, or another one than in the first call);
  * -ATTND_E_UNSUPPORTED, field backend: the worker is not a GPU's, attnd_ring() rings it; field
- * mailbox: the context is of another GPU (value) than the one the worker runs on (limit); what
- * attnd_mailbox() returns; -ATTND_E_DEVICE, attnd_last_fault() has the CUresult as value.
+ * device: the context is of another GPU (value) than the service's (limit; -1: this process does
+ * not see that), and the mailbox is in device memory; what attnd_mailbox() returns;
+ * -ATTND_E_DEVICE, attnd_last_fault() has the CUresult as value.
  */
 int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
                              CUstream stream);

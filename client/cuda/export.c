@@ -8,6 +8,7 @@
  */
 #include "client/cuda/attnd_cuda.h"
 
+#include "client/cuda/device.h"
 #include "client/internal.h"
 
 #include <string.h>
@@ -19,6 +20,7 @@ struct allocation {
     unsigned long long id;
     CUmemoryPool pool; /* NULL: of none */
     int legacy;        /* of cuMemAlloc(): has an IPC handle */
+    int device;        /* that it lies on */
 };
 
 /* What the driver does not know of a pointer it leaves zero, and fails only if it knows nothing. */
@@ -31,9 +33,10 @@ static int look_up(CUdeviceptr address, struct allocation *found)
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
         CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
         CU_POINTER_ATTRIBUTE_MAPPING_SIZE,   CU_POINTER_ATTRIBUTE_BUFFER_ID,
-        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
-    void *values[] = {&type,          &found->base, &found->bytes, &mapping,
-                      &mapping_bytes, &found->id,   &found->pool,  &found->legacy};
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void *values[] = {&type,      &found->base, &found->bytes,  &mapping,      &mapping_bytes,
+                      &found->id, &found->pool, &found->legacy, &found->device};
 
     CUresult result =
         cuPointerGetAttributes(sizeof(names) / sizeof(names[0]), names, values, address);
@@ -117,6 +120,8 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
     if (rc == 0)
         rc = look_up(address, &allocation);
+    if (rc == 0)
+        rc = attnd_cuda_check_device(session, allocation.device);
     if (rc < 0)
         return rc;
     uint64_t offset_bytes = address - allocation.base;

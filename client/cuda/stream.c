@@ -39,6 +39,7 @@
  */
 #include "client/cuda/attnd_cuda.h"
 
+#include "client/cuda/device.h"
 #include "client/internal.h"
 
 #include <stdlib.h>
@@ -149,20 +150,15 @@ static void end_in_context(struct attnd_stream_rings *rings)
 }
 
 /* Device scope reaches the worker only from its own GPU. */
-static int check_device(const struct attnd_stream_rings *rings)
+static int map_on_device(struct attnd_session *session, uint32_t memory, CUdeviceptr *address)
 {
     CUdevice device = 0;
-    int lies_in = 0;
     CUresult result = cuCtxGetDevice(&device);
 
-    if (result == CUDA_SUCCESS)
-        result =
-            cuPointerGetAttribute(&lies_in, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, rings->mailbox);
     if (result != CUDA_SUCCESS)
         return driver_fault(result);
-    if (lies_in == device)
-        return 0;
-    return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_MAILBOX, 0, device, lies_in);
+    int rc = attnd_cuda_check_device(session, device);
+    return rc < 0 ? rc : attnd_cuda_map(session, memory, address);
 }
 
 static int map_mailbox(struct attnd_session *session, struct attnd_stream_rings *rings)
@@ -179,10 +175,8 @@ static int map_mailbox(struct attnd_session *session, struct attnd_stream_rings 
     rc = attnd_mailbox(session, &memory);
     if (rc < 0)
         return rc;
-    if (session->mailbox == NULL) {
-        rc = attnd_cuda_map(session, memory, &rings->mailbox);
-        return rc < 0 ? rc : check_device(rings);
-    }
+    if (session->mailbox == NULL)
+        return map_on_device(session, memory, &rings->mailbox);
     CUresult result = cuMemHostRegister(session->mailbox, sizeof(*session->mailbox),
                                         CU_MEMHOSTREGISTER_DEVICEMAP);
     if (result != CUDA_SUCCESS)

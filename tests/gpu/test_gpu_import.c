@@ -193,34 +193,6 @@ static void pools_over_it_are_pools_like_others(void **state)
 
 /* ---- what is wrong ---- */
 
-/* What the driver would have sent for an allocation. */
-static struct attnd_memory_desc stand_for(const struct allocation *allocation)
-{
-    struct attnd_memory_desc desc = {.size = sizeof(desc),
-                                     .memory_kind = allocation->memory_kind,
-                                     .fd = -1,
-                                     .size_bytes = allocation->bytes};
-    CUmemGenericAllocationHandle handle;
-    CUmemPoolPtrExportData data;
-    CUipcMemHandle ipc;
-
-    if (allocation->memory_kind == ATTND_MEMORY_DEVICE) {
-        CHECK_CUDA(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)allocation->address));
-        CHECK_CUDA(cuMemExportToShareableHandle(&desc.fd, handle,
-                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-        CHECK_CUDA(cuMemRelease(handle));
-    } else if (allocation->memory_kind == ATTND_MEMORY_POOL) {
-        CHECK_CUDA(cuMemPoolExportToShareableHandle(&desc.fd, allocation->pool,
-                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-        CHECK_CUDA(cuMemPoolExportPointer(&data, allocation->address));
-        memcpy(desc.handle, &data, sizeof(data));
-    } else {
-        CHECK_CUDA(cuIpcGetMemHandle(&ipc, allocation->address));
-        memcpy(desc.handle, &ipc, sizeof(ipc));
-    }
-    return desc;
-}
-
 /* Refused with @error; what the fault says is printed, for the driver has its own words. */
 static void refuse(struct attnd_session *session, const struct attnd_memory_desc *desc, int error,
                    uint32_t field, const char *what)

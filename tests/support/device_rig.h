@@ -48,6 +48,12 @@ void attnd_device_close(struct attnd_device *device)
     (void)device;
 }
 
+const uint8_t *attnd_device_uuid(const struct attnd_device *device)
+{
+    (void)device;
+    return NULL;
+}
+
 uint64_t attnd_device_page_bytes(const struct attnd_device *device)
 {
     (void)device;

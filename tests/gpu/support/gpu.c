@@ -4,14 +4,14 @@
 #include "tests/support/check.h"
 #include "tests/support/harness.h"
 
-CUresult gpu_try(void)
+static CUresult try_on(int number)
 {
     CUdevice device;
     CUcontext context;
     CUresult result = cuInit(0);
 
     if (result == CUDA_SUCCESS)
-        result = cuDeviceGet(&device, 0);
+        result = cuDeviceGet(&device, number);
     if (result == CUDA_SUCCESS)
         result = cuDevicePrimaryCtxRetain(&context, device);
     if (result == CUDA_SUCCESS)
@@ -19,9 +19,19 @@ CUresult gpu_try(void)
     return result;
 }
 
+CUresult gpu_try(void)
+{
+    return try_on(0);
+}
+
+void gpu_open_on(int number)
+{
+    CHECK_CUDA(try_on(number));
+}
+
 void gpu_open(void)
 {
-    CHECK_CUDA(gpu_try());
+    gpu_open_on(0);
 }
 
 static int probe(void *context)

@@ -19,6 +19,8 @@ int gpu_there(void);
 CUresult gpu_try(void);
 /** gpu_open() - the same or the test fails. */
 void gpu_open(void);
+/** gpu_open_on() - on the GPU of this number; may be called again for another one. */
+void gpu_open_on(int number);
 
 /** gpu_engine_open() - an engine (tests/support/engine.h) whose planes and rows lie in device
  * memory; in a process that called gpu_open(). */

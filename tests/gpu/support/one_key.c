@@ -134,11 +134,20 @@ int one_key_right(CUdeviceptr rows, uint32_t salt)
 
 /* ---- allocations ---- */
 
+/* The GPU of the current context. */
+static CUmemLocation here(void)
+{
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+
+    CHECK_CUDA(cuCtxGetDevice(&location.id));
+    return location;
+}
+
 static CUmemAllocationProp exportable(void)
 {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+                                 .location = here()};
 }
 
 static void create(struct allocation *allocation)
@@ -159,7 +168,7 @@ static void create_in_pool(struct allocation *allocation)
 {
     const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                   .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+                                  .location = here()};
 
     CHECK_CUDA(cuMemPoolCreate(&allocation->pool, &props));
     CHECK_CUDA(
@@ -194,4 +203,31 @@ void deallocate(const struct allocation *allocation)
     } else {
         CHECK_CUDA(cuMemFree(allocation->address));
     }
+}
+
+struct attnd_memory_desc stand_for(const struct allocation *allocation)
+{
+    struct attnd_memory_desc desc = {.size = sizeof(desc),
+                                     .memory_kind = allocation->memory_kind,
+                                     .fd = -1,
+                                     .size_bytes = allocation->bytes};
+    CUmemGenericAllocationHandle handle;
+    CUmemPoolPtrExportData data;
+    CUipcMemHandle ipc;
+
+    if (allocation->memory_kind == ATTND_MEMORY_DEVICE) {
+        CHECK_CUDA(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)allocation->address));
+        CHECK_CUDA(cuMemExportToShareableHandle(&desc.fd, handle,
+                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        CHECK_CUDA(cuMemRelease(handle));
+    } else if (allocation->memory_kind == ATTND_MEMORY_POOL) {
+        CHECK_CUDA(cuMemPoolExportToShareableHandle(&desc.fd, allocation->pool,
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        CHECK_CUDA(cuMemPoolExportPointer(&data, allocation->address));
+        memcpy(desc.handle, &data, sizeof(data));
+    } else {
+        CHECK_CUDA(cuIpcGetMemHandle(&ipc, allocation->address));
+        memcpy(desc.handle, &ipc, sizeof(ipc));
+    }
+    return desc;
 }

@@ -46,8 +46,11 @@ struct allocation {
     CUmemoryPool pool;
 };
 
-/** allocate() - @bytes: a multiple of 2 MiB for ATTND_MEMORY_DEVICE. */
+/** allocate() - on the GPU of the current context; @bytes: a multiple of 2 MiB for ATTND_MEMORY_DEVICE. */
 struct allocation allocate(uint32_t memory_kind, uint64_t bytes);
 void deallocate(const struct allocation *allocation);
+
+/** stand_for() - what an engine sends for it; the descriptor is the caller's to close. */
+struct attnd_memory_desc stand_for(const struct allocation *allocation);
 
 #endif
