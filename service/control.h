@@ -78,8 +78,19 @@ void attnd_client_accept(void *service, uint32_t poll_events);
 void attnd_service_listen(struct attnd_service *service);
 
 /** attnd_client_enroll() - a visitor becomes a session: gets a slot and an id.
- * Return: 0, or -ATTND_E_RANGE (field sessions) if all are taken. */
+ * Return: 0, or -ATTND_E_RANGE (field sessions) if all are taken, or all that one process may have.
+ */
 int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault);
+
+/**
+ * attnd_client_share() - may a process have one more of what all sessions share?
+ * @pid:  0: not known (it is in another pid namespace): yes
+ * @has:  how many it has
+ * @all:  how many there can be
+ * Return: 0; -ATTND_E_NO_MEMORY with @field, how many it would have, and ATTND_SHARE_MAX(@all).
+ */
+int attnd_client_share(pid_t pid, uint32_t has, uint32_t all, uint32_t field,
+                       struct attnd_fault *fault);
 
 /** attnd_client_opened() - the handshake is done: drop its deadline. */
 void attnd_client_opened(struct attnd_client *client);
@@ -129,6 +140,10 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
  */
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault);
+
+/** attnd_memory_share() - has @client's process room for one more in the worker's table? Return: 0;
+ * -ATTND_E_NO_MEMORY (field memory). */
+int attnd_memory_share(const struct attnd_client *client, struct attnd_fault *fault);
 
 /** attnd_memory_make() - the same over memory of the daemon's making: a memfd sealed as a pool, or
  * memory of the GPU; @size_bytes is rounded up to pages of @kind.
@@ -237,6 +252,7 @@ struct attnd_ticket {
     struct attnd_service *service;
     struct attnd_pool *pool; /* referenced */
     struct attnd_watch *timer;
+    pid_t giver; /* process whose share it is of; 0: nobody's */
     uint32_t slot;
     uint32_t count;
     uint8_t secret[ATTND_SECRET_BYTES];
@@ -248,9 +264,9 @@ int attnd_secret_make(uint8_t *secret, struct attnd_fault *fault);
 /** attnd_secret_equal() - in constant time. */
 int attnd_secret_equal(const uint8_t *a, const uint8_t *b);
 
-/** attnd_ticket_offer() - move leases of @attachment to a ticket. */
+/** attnd_ticket_offer() - move leases of @attachment to a ticket of the process @giver. */
 int attnd_ticket_offer(struct attnd_service *service, struct attnd_attachment *attachment,
-                       const int32_t *pages, uint32_t count, uint32_t expire_ms,
+                       pid_t giver, const int32_t *pages, uint32_t count, uint32_t expire_ms,
                        const struct attnd_ticket **out, struct attnd_fault *fault);
 /** attnd_ticket_find() - NULL if it expired or was claimed or never was. */
 struct attnd_ticket *attnd_ticket_find(struct attnd_service *service, const uint8_t *secret);

@@ -106,6 +106,17 @@ static int check_fd(int fd, struct attnd_fault *fault)
     return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, fd, (int64_t)end);
 }
 
+/* Entries of the table that @client's process has brought or had made. */
+int attnd_memory_share(const struct attnd_client *client, struct attnd_fault *fault)
+{
+    const struct attnd_service *service = client->service;
+    uint32_t has = 0;
+
+    for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
+        has += service->memories[i] && service->memories[i]->maker == client->pid;
+    return attnd_client_share(client->pid, has, ATTND_MEMORIES_MAX, ATTND_F_MEMORY, fault);
+}
+
 int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,
                      struct attnd_client *payer, struct attnd_memory **out,
                      struct attnd_fault *fault)
@@ -177,7 +188,9 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
                                size_bytes ? INT64_MAX : 1);
     size_bytes = (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
-    rc = attnd_memory_afford(payer, kind, size_bytes, fault);
+    rc = attnd_memory_share(payer, fault);
+    if (rc == 0)
+        rc = attnd_memory_afford(payer, kind, size_bytes, fault);
     if (rc < 0)
         return rc;
     rc = kind == ATTND_KIND_DEVICE ? attnd_device_make(service->device, size_bytes, &fd, fault)
@@ -186,11 +199,13 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
         return rc;
     const struct attnd_memory_source source = {.kind = kind, .fd = fd, .size_bytes = size_bytes};
     rc = attnd_memory_new(service, &source, payer, out, fault);
-    if (rc < 0)
+    if (rc < 0) {
         close(fd);
-    else
-        (*out)->made = 1;
-    return rc;
+        return rc;
+    }
+    (*out)->made = 1;
+    (*out)->maker = payer->pid;
+    return 0;
 }
 
 void attnd_memory_ref(struct attnd_memory *memory)

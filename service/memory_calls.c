@@ -139,13 +139,18 @@ static int import(struct attnd_call *call, struct attnd_memory **memory)
         rc = check_form(call, &source);
     if (rc == 0)
         rc = attnd_memory_check_now(call, source.kind);
+    if (rc == 0)
+        rc = attnd_memory_share(call->client, call->fault);
     if (rc == 0 && payer)
         rc = attnd_memory_afford(payer, source.kind, source.size_bytes, call->fault);
     if (rc == 0)
         rc = attnd_memory_new(call->service, &source, payer, memory, call->fault);
-    if (rc == 0 && call->fds_count)
+    if (rc < 0)
+        return rc;
+    (*memory)->maker = call->client->pid;
+    if (call->fds_count)
         call->fds[0] = -1;
-    return rc;
+    return 0;
 }
 
 /* ---- what came of it ---- */

@@ -234,6 +234,17 @@ void attnd_pool_tried(struct attnd_client *client, const struct attnd_fault *fau
 
 /* ---- the calls ---- */
 
+/* Of the pools there can be. */
+static int check_share(const struct attnd_call *call)
+{
+    const pid_t pid = call->client->pid;
+    uint32_t has = 0;
+
+    for (const struct attnd_pool *pool = call->service->pools; pool; pool = pool->next)
+        has += pool->maker == pid;
+    return attnd_client_share(pid, has, ATTND_POOLS_MAX, ATTND_F_POOL, call->fault);
+}
+
 static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
                   struct layout *layout)
 {
@@ -243,16 +254,18 @@ static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
     int rc =
         desc->n_k ? layout_given(call, shape, layout) : layout_made(call, shape, layout, &made);
 
-    if (rc < 0)
-        return rc;
-    rc = attnd_pool_new(call->service, shape, desc->page_owner, layout->planes, layout->memories,
-                        layout->memories_count, &pool, call->fault);
-    const int waits = made && attnd_memory_waits(call->service, made);
+    if (rc == 0)
+        rc = check_share(call);
+    if (rc == 0)
+        rc = attnd_pool_new(call->service, shape, desc->page_owner, layout->planes,
+                            layout->memories, layout->memories_count, &pool, call->fault);
+    const int waits = rc == 0 && made && attnd_memory_waits(call->service, made);
     /* From now on the pool holds it, or nobody. */
     if (made)
         attnd_memory_unref(call->service, made);
     if (rc < 0)
         return rc;
+    pool->maker = call->client->pid;
     rc = waits ? attach_later(call, pool) : attach(call, pool, 1);
     attnd_pool_unref(call->service, pool);
     return rc;

@@ -30,7 +30,9 @@
 #define ATTND_DEVICES_MAX 64u
 #define ATTND_PAGE_LEASES_MAX 32767u /* of one page */
 #define ATTND_HANDLES_MAX 1024u      /* per session and kind; handle h is slot h - 1 */
-#define ATTND_OPS_MAX 4096u          /* per session: bounded by its completion ring */
+/* Of what all sessions share, one process may have half: it cannot use up what others need. */
+#define ATTND_SHARE_MAX(all) ((all) / 2)
+#define ATTND_OPS_MAX 4096u /* per session: bounded by its completion ring */
 
 struct attnd_service;
 
@@ -50,6 +52,7 @@ struct attnd_memory {
     uint32_t payer;  /* session whose budget it counts against; 0: memory of the GPU, imported */
     uint32_t kind;   /* enum attnd_memory_kind */
     uint32_t made;   /* by the daemon; 0: imported */
+    pid_t maker;     /* process whose share it is of; 0: nobody's */
     uint32_t pools;  /* that lie in it */
     uint32_t deaths; /* of workers that were bringing it in */
     uint64_t size_bytes;
@@ -64,6 +67,7 @@ struct attnd_memory {
 struct attnd_pool {
     uint32_t id;
     uint32_t refs;                /* attachments and tickets */
+    pid_t maker;                  /* process whose share it is of; 0: nobody's */
     uint32_t page_owner;          /* PageOwner of attnd.proto */
     struct attnd_heap_pool shape; /* private copy of *heap */
     struct attnd_heap_pool *heap; /* in the queue segment, planes behind it */

@@ -67,8 +67,28 @@ static struct attnd_client **find_slot(struct attnd_service *service,
     return NULL;
 }
 
+int attnd_client_share(pid_t pid, uint32_t has, uint32_t all, uint32_t field,
+                       struct attnd_fault *fault)
+{
+    if (pid == 0 || has < ATTND_SHARE_MAX(all))
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, field, 0, has + 1, ATTND_SHARE_MAX(all));
+}
+
+static uint32_t sessions_of(const struct attnd_service *service, pid_t pid)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        count += service->clients[i] && service->clients[i]->pid == pid;
+    return count;
+}
+
 int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault)
 {
+    const uint32_t has = sessions_of(client->service, client->pid);
+    if (client->pid && has >= ATTND_SHARE_MAX(ATTND_SESSIONS_MAX))
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SESSIONS, 0, has + 1,
+                               ATTND_SHARE_MAX(ATTND_SESSIONS_MAX));
     struct attnd_client **slot = find_slot(client->service, NULL);
     if (!slot)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SESSIONS, 0, ATTND_SESSIONS_MAX + 1,

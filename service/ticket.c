@@ -57,6 +57,14 @@ static void on_expire(void *context)
     ticket_free(ticket);
 }
 
+static uint32_t tickets_of(const struct attnd_tickets *tickets, pid_t giver)
+{
+    uint32_t has = 0;
+    for (uint32_t i = 0; tickets && i < tickets->count; i++)
+        has += tickets->tickets[i]->giver == giver;
+    return has;
+}
+
 static struct attnd_ticket *ticket_new(struct attnd_service *service, struct attnd_pool *pool,
                                        const int32_t *pages, uint32_t count,
                                        struct attnd_fault *fault)
@@ -85,17 +93,21 @@ static struct attnd_ticket *ticket_new(struct attnd_service *service, struct att
 }
 
 int attnd_ticket_offer(struct attnd_service *service, struct attnd_attachment *attachment,
-                       const int32_t *pages, uint32_t count, uint32_t expire_ms,
+                       pid_t giver, const int32_t *pages, uint32_t count, uint32_t expire_ms,
                        const struct attnd_ticket **out, struct attnd_fault *fault)
 {
+    int rc = attnd_client_share(giver, tickets_of(service->tickets, giver), TICKETS_MAX,
+                                ATTND_F_TICKET, fault);
+    if (rc < 0)
+        return rc;
     struct attnd_ticket *ticket = ticket_new(service, attachment->pool, pages, count, fault);
-
     if (!ticket)
         return fault->code;
+    ticket->giver = giver;
     ticket->timer = attnd_loop_watch_timer(
         service->loop, attnd_clock_ns() + (uint64_t)expire_ms * MS_NS, on_expire, ticket);
-    int rc = ticket->timer ? attnd_lease_give(attachment, pages, count, fault)
-                           : attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    rc = ticket->timer ? attnd_lease_give(attachment, pages, count, fault)
+                       : attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     if (rc < 0) {
         attnd_loop_unwatch(service->loop, ticket->timer, NULL, NULL);
         free(ticket);

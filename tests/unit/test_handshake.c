@@ -149,23 +149,82 @@ static void a_stranger_is_told_so(void **state)
     close_session(&session);
 }
 
+#define HALF (ATTND_SESSIONS_MAX / 2)
+
+/* Another process with @count sessions, until end_process(). */
+static pid_t begin_process(uint32_t count)
+{
+    char byte = 0;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (uint32_t i = 0; i < count; i++)
+            (void)open_session();
+        (void)!write(ends[1], &byte, 1);
+        for (;;)
+            pause();
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+    return pid;
+}
+
+static void end_process(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void expect_refused(struct session *late, uint32_t value, uint32_t limit)
+{
+    struct attnd_fault fault = {0};
+    assert_int_equal(say_hello(late, ATTND_PROTOCOL_VERSION, 8, 64 << 10, &fault), -ATTND_E_RANGE);
+    assert_int_equal(fault.field, ATTND_F_SESSIONS);
+    assert_int_equal(fault.value, value);
+    assert_int_equal(fault.limit, limit);
+}
+
+static void a_process_may_have_half_of_the_sessions(void **state)
+{
+    static struct session sessions[HALF];
+    (void)state;
+    start();
+    for (uint32_t i = 0; i < HALF; i++)
+        sessions[i] = open_session();
+    struct session late = {.socket = dial()};
+    expect_refused(&late, HALF + 1, HALF);
+    pid_t other = begin_process(2); /* which has no less room for it */
+    assert_int_equal(count_sessions(), HALF + 2);
+    end_process(other);
+    expect_sessions(HALF);
+    close_session(&sessions[0]);
+    expect_sessions(HALF - 1);
+    assert_int_equal(say_hello(&late, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
+    assert_int_equal(say_mapped(late.socket), 0);
+    close_session(&late);
+    for (uint32_t i = 1; i < HALF; i++)
+        close_session(&sessions[i]);
+    expect_sessions(0);
+}
+
 static void a_full_house_refuses_sessions_and_still_answers(void **state)
 {
     (void)state;
-    static struct session sessions[ATTND_SESSIONS_MAX];
+    static struct session sessions[HALF - 1];
     struct attnd_fault fault = {0};
     start();
-    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+    pid_t most = begin_process(HALF), another = begin_process(1);
+    for (uint32_t i = 0; i < HALF - 1; i++)
         sessions[i] = open_session();
     struct session late = {.socket = dial()};
     assert_int_equal(count_sessions(), ATTND_SESSIONS_MAX); /* and late is accepted */
     size_t fds = settled_fds();
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(say_hello(&late, ATTND_PROTOCOL_VERSION, 8, 64 << 10, &fault),
-                         -ATTND_E_RANGE);
-        assert_int_equal(fault.field, ATTND_F_SESSIONS);
-        assert_int_equal(fault.limit, ATTND_SESSIONS_MAX);
-    }
+    for (int i = 0; i < 3; i++)
+        expect_refused(&late, ATTND_SESSIONS_MAX + 1, ATTND_SESSIONS_MAX);
     assert_int_equal(settled_fds(), fds); /* nothing was kept for it */
     assert_int_equal(count_sessions(), ATTND_SESSIONS_MAX);
     close_session(&sessions[10]);
@@ -173,9 +232,11 @@ static void a_full_house_refuses_sessions_and_still_answers(void **state)
     assert_int_equal(say_hello(&late, ATTND_PROTOCOL_VERSION, 8, 64 << 10, &fault), 0);
     assert_int_equal(say_mapped(late.socket), 0);
     close_session(&late);
-    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+    for (uint32_t i = 0; i < HALF - 1; i++)
         if (i != 10)
             close_session(&sessions[i]);
+    end_process(most);
+    end_process(another);
     expect_sessions(0);
 }
 
@@ -212,6 +273,7 @@ int main(void)
         TEST(what_is_no_request_ends_the_connection, automatic),
         TEST(descriptors_nobody_asked_for_are_closed, automatic),
         TEST(a_stranger_is_told_so, automatic),
+        TEST(a_process_may_have_half_of_the_sessions, automatic),
         TEST(a_full_house_refuses_sessions_and_still_answers, automatic),
         TEST(who_does_not_finish_the_handshake_is_dropped, automatic),
 #undef TEST

@@ -289,7 +289,7 @@ static void a_ticket_outlives_its_giver_and_is_claimed_once(void **state)
     uint8_t secret[ATTND_SECRET_BYTES];
     int32_t pages[3];
     assert_int_equal(attnd_lease_alloc(&giver, 3, pages, NULL), 0);
-    assert_int_equal(attnd_ticket_offer(&service, &giver, pages, 3, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&service, &giver, 0, pages, 3, 60000, &ticket, &fault), 0);
     memcpy(secret, ticket->secret, sizeof(secret));
     assert_int_equal(giver.held_count, 0);
     detach(&giver);
@@ -314,7 +314,7 @@ static void what_is_not_held_cannot_be_offered(void **state)
     int32_t pages[2] = {0, 0};
     assert_int_equal(attnd_lease_alloc(&a, 1, pages, NULL), 0);
     pages[1] = pages[0];
-    assert_int_equal(attnd_ticket_offer(&service, &a, pages, 2, 60000, &ticket, &fault),
+    assert_int_equal(attnd_ticket_offer(&service, &a, 0, pages, 2, 60000, &ticket, &fault),
                      -ATTND_E_NOT_LEASED);
     assert_int_equal(a.held_count, 1);
     assert_int_equal(pool.refs, 1);
@@ -335,7 +335,7 @@ static void an_unclaimed_ticket_gives_its_pages_back(void **state)
     uint8_t secret[ATTND_SECRET_BYTES];
     int32_t pages[2];
     assert_int_equal(attnd_lease_alloc(&a, 2, pages, NULL), 0);
-    assert_int_equal(attnd_ticket_offer(&service, &a, pages, 2, 20, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&service, &a, 0, pages, 2, 20, &ticket, &fault), 0);
     memcpy(secret, ticket->secret, sizeof(secret));
     assert_non_null(
         attnd_loop_watch_timer(service.loop, attnd_clock_ns() + 60000000u, stop, service.loop));
@@ -353,11 +353,29 @@ static void the_tickets_of_a_full_table_are_refused(void **state)
     const struct attnd_ticket *ticket;
     struct attnd_fault fault = {0};
     for (uint32_t i = 0; i < 4096; i++)
-        assert_int_equal(attnd_ticket_offer(&service, &a, NULL, 0, 60000, &ticket, &fault), 0);
-    assert_int_equal(attnd_ticket_offer(&service, &a, NULL, 0, 60000, &ticket, &fault),
+        assert_int_equal(attnd_ticket_offer(&service, &a, 0, NULL, 0, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&service, &a, 0, NULL, 0, 60000, &ticket, &fault),
                      -ATTND_E_NO_MEMORY);
     assert_int_equal(fault.field, ATTND_F_TICKET);
     assert_int_equal(fault.limit, 4096);
+    detach(&a);
+}
+
+static void a_process_may_have_half_of_the_tickets(void **state)
+{
+    const uint32_t half = 2048;
+    (void)state;
+    struct attnd_attachment a = attach();
+    const struct attnd_ticket *ticket;
+    struct attnd_fault fault = {0};
+    for (uint32_t i = 0; i < half; i++)
+        assert_int_equal(attnd_ticket_offer(&service, &a, 77, NULL, 0, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&service, &a, 77, NULL, 0, 60000, &ticket, &fault),
+                     -ATTND_E_NO_MEMORY);
+    assert_int_equal(fault.field, ATTND_F_TICKET);
+    assert_int_equal(fault.value, half + 1);
+    assert_int_equal(fault.limit, half);
+    assert_int_equal(attnd_ticket_offer(&service, &a, 78, NULL, 0, 60000, &ticket, &fault), 0);
     detach(&a);
 }
 
@@ -378,6 +396,7 @@ int main(void)
         TEST(what_is_not_held_cannot_be_offered),
         TEST(an_unclaimed_ticket_gives_its_pages_back),
         TEST(the_tickets_of_a_full_table_are_refused),
+        TEST(a_process_may_have_half_of_the_tickets),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -357,6 +357,73 @@ static void a_worker_that_has_no_room_refuses_memory_without_a_trace(void **stat
     stub.map_rc = 0;
 }
 
+/* ---- what one process may have of what all share ---- */
+
+#define MAKER 77
+#define HALF_MEMORIES (ATTND_MEMORIES_MAX / 2)
+#define HALF_POOLS (ATTND_POOLS_MAX / 2)
+
+static int try_memory(uint32_t who)
+{
+    Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
+    struct attnd_call *call = begin(who);
+    message.size_bytes = 4096;
+    rig.request.memory_register = &message;
+    return attnd_call_memory_register(call);
+}
+
+/* As many as a process may have but one, from the end of the table, where nobody looks first. */
+static void a_process_may_have_half_of_the_memory_table(void **state)
+{
+    static struct attnd_memory many = {.maker = MAKER};
+    (void)state;
+    rig.clients[0]->pid = MAKER;
+    rig.clients[1]->pid = MAKER + 1;
+    for (uint32_t i = 1; i < HALF_MEMORIES; i++)
+        rig.service.memories[ATTND_MEMORIES_MAX - i] = &many;
+    uint32_t last = make_memory(0, 4096);
+    assert_int_equal(try_memory(0), -ATTND_E_NO_MEMORY);
+    assert_int_equal(rig.fault.field, ATTND_F_MEMORY);
+    assert_int_equal(rig.fault.value, HALF_MEMORIES + 1);
+    assert_int_equal(rig.fault.limit, HALF_MEMORIES);
+    Attnd__PoolCreate desc = good_desc();
+    assert_int_equal(create(0, &desc), -ATTND_E_NO_MEMORY); /* nor for a pool */
+    assert_int_equal(rig.fault.field, ATTND_F_MEMORY);
+    assert_int_equal(try_memory(1), 0); /* another's share is another's */
+    assert_int_equal(release_memory(0, last), 0);
+    assert_int_equal(try_memory(0), 0);
+    rig.clients[1]->pid = 0; /* in another pid namespace: whose it is cannot be said */
+    assert_int_equal(try_memory(1), 0);
+    for (uint32_t i = 1; i < HALF_MEMORIES; i++)
+        rig.service.memories[ATTND_MEMORIES_MAX - i] = NULL;
+}
+
+static void a_process_may_have_half_of_the_pools(void **state)
+{
+    static struct attnd_pool many[HALF_POOLS];
+    (void)state;
+    rig.clients[0]->pid = MAKER;
+    rig.clients[1]->pid = MAKER + 1;
+    for (uint32_t i = 0; i < HALF_POOLS; i++)
+        many[i] =
+            (struct attnd_pool){.maker = MAKER, .next = i + 1 < HALF_POOLS ? &many[i + 1] : NULL};
+    rig.service.pools = many;
+    Attnd__PoolCreate desc = good_desc();
+    assert_int_equal(create(0, &desc), -ATTND_E_NO_MEMORY);
+    assert_int_equal(rig.fault.field, ATTND_F_POOL);
+    assert_int_equal(rig.fault.value, HALF_POOLS + 1);
+    assert_int_equal(rig.fault.limit, HALF_POOLS);
+    assert_int_equal(rig.clients[0]->memory_bytes, 0); /* nothing is left of the attempt */
+    assert_int_equal(stub.maps, stub.unmaps);
+    rig.service.pools = &many[1]; /* one less */
+    assert_int_equal(create(0, &desc), 0);
+    assert_int_equal(release_pool(0, rig.reply.pool->pool), 0);
+    rig.service.pools = many;
+    assert_int_equal(create(1, &desc), 0);
+    assert_int_equal(release_pool(1, rig.reply.pool->pool), 0);
+    rig.service.pools = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +441,8 @@ int main(void)
         TEST(memory_of_the_gone_counts_while_a_pool_lies_in_it),
         TEST(only_memory_that_cannot_shrink_and_can_be_written_is_imported),
         TEST(a_worker_that_has_no_room_refuses_memory_without_a_trace),
+        TEST(a_process_may_have_half_of_the_memory_table),
+        TEST(a_process_may_have_half_of_the_pools),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
