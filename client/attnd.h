@@ -51,8 +51,6 @@ struct attnd_open_args {
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
 };
 
-#define ATTND_UUID_BYTES 16
-
 struct attnd_info {
     uint32_t size;
     uint32_t session;
@@ -61,8 +59,8 @@ struct attnd_info {
     char daemon_version[32];
     uint32_t ring_entries;
     uint64_t arena_bytes;
-    char residency[16];                 /* "shared", "exclusive", "isolated"; "": no GPU */
-    uint8_t gpu_uuid[ATTND_UUID_BYTES]; /* of the service's GPU, as CUDA tells it; zeros: none */
+    char residency[16];   /* "shared", "exclusive", "isolated"; "": no GPU */
+    uint8_t gpu_uuid[16]; /* of the service's GPU, as CUDA tells it; zeros: none */
 };
 
 /**
@@ -72,7 +70,7 @@ struct attnd_info {
  * -ATTND_E_INVALID (field socket) no path is given or set; -ATTND_E_DISCONNECTED (field socket,
  * value errno) nobody answers there; -ATTND_E_PERMISSION (field socket) this user is not admitted;
  * -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's path of over 107 bytes, or
- * sessions: the service has as many as it takes); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
+ * sessions: as many as it takes, or takes of one process); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
  */
 int attnd_open(const struct attnd_open_args *args, struct attnd_session **session);
 
@@ -177,18 +175,16 @@ struct attnd_memory_desc {
  * before attnd_memory_release() has returned 0 (attnd_close() does not wait for that), or the
  * worker reads and writes whatever comes to lie there. If that process dies, its memory is still
  * there; but a worker that is started anew maps everything again, and finds IPC memory gone.
- * Operations that name it then complete with the fault that this call would return. Nobody else is
- * disturbed.
+ * Operations that name it then complete with the fault that this call would return.
  *
- * Blocks until the worker has answered; milliseconds. Return: 0 and *memory; -ATTND_E_UNSUPPORTED,
- * field memory_kind: the worker's backend has no such kind; field device: it lies on another GPU
- * (value, as the service counts) than the service's (limit); -ATTND_E_PERMISSION POOL or IPC, and
- * the service was not started with --trust (field memory_kind), or a memfd without its seals;
- * -ATTND_E_INVALID the descriptor is no memory of the GPU's driver; -ATTND_E_DEVICE the driver
- * refuses it: it is not what it is said to be, or gone (value: the CUresult); -ATTND_E_RANGE it is
- * smaller than size_bytes (limit: what there is, 0 where the driver does not tell);
- * -ATTND_E_NO_MEMORY; -ATTND_E_WORKER_RESTARTED (not of HOST) the worker died meanwhile, or is
- * being started: call again.
+ * Blocks until the worker has answered; milliseconds. Return: 0 and *memory; -ATTND_E_UNSUPPORTED
+ * the worker's backend has no such kind, or (field device) it lies on another GPU (value, as the
+ * service counts) than the service's (limit); -ATTND_E_PERMISSION POOL or IPC without --trust
+ * (field memory_kind), or a memfd without its seals; -ATTND_E_INVALID the descriptor is no memory
+ * of the GPU's driver; -ATTND_E_DEVICE the driver refuses it: it is not what it is said to be, or
+ * gone (value: the CUresult); -ATTND_E_RANGE it is smaller than size_bytes (limit: what there is, 0
+ * where the driver does not tell); -ATTND_E_NO_MEMORY; -ATTND_E_WORKER_RESTARTED (not of HOST) the
+ * worker died meanwhile, or is being started: call again.
  */
 int attnd_memory_import(struct attnd_session *session, const struct attnd_memory_desc *desc,
                         uint32_t *memory);

@@ -11,7 +11,8 @@
 
 #include <string.h>
 
-_Static_assert(sizeof(((CUuuid *)NULL)->bytes) == ATTND_UUID_BYTES, "as the driver has them");
+#define UUID_BYTES sizeof(((struct attnd_info *)NULL)->gpu_uuid)
+_Static_assert(sizeof(((CUuuid *)NULL)->bytes) == UUID_BYTES, "as the driver has them");
 
 /* Return: the number it has here; -1: none. */
 static int number_of(const uint8_t *uuid)
@@ -22,24 +23,24 @@ static int number_of(const uint8_t *uuid)
     if (cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return -1;
     for (int i = 0; i < count; i++)
-        if (cuDeviceGetUuid(&at, i) == CUDA_SUCCESS && memcmp(at.bytes, uuid, sizeof(at)) == 0)
+        if (cuDeviceGetUuid(&at, i) == CUDA_SUCCESS && memcmp(at.bytes, uuid, UUID_BYTES) == 0)
             return i;
     return -1;
 }
 
 int attnd_cuda_check_device(struct attnd_session *session, CUdevice device)
 {
-    static const uint8_t unknown[ATTND_UUID_BYTES];
+    static const uint8_t unknown[UUID_BYTES];
     struct attnd_info info = {.size = sizeof(info)};
     CUuuid uuid;
     int rc = attnd_info(session, &info);
 
-    if (rc < 0 || memcmp(info.gpu_uuid, unknown, sizeof(unknown)) == 0)
+    if (rc < 0 || memcmp(info.gpu_uuid, unknown, UUID_BYTES) == 0)
         return rc < 0 ? rc : 0;
     CUresult result = cuDeviceGetUuid(&uuid, device);
     if (result != CUDA_SUCCESS)
         return attnd_fault_raise(-ATTND_E_DEVICE, ATTND_F_DEVICE, 0, result, 0);
-    if (memcmp(uuid.bytes, info.gpu_uuid, sizeof(uuid)) == 0)
+    if (memcmp(uuid.bytes, info.gpu_uuid, UUID_BYTES) == 0)
         return 0;
     return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_DEVICE, 0, device,
                              number_of(info.gpu_uuid));

@@ -22,7 +22,7 @@
 #define MIB (1u << 20)
 #define CLIENT_MS 60000
 #define NOBODY 12345u /* prepared run */
-#define UUID_BYTES 41 /* "GPU-", and 36 */
+#define UUID_BYTES 41 /* of text: "GPU-", and 36 */
 
 /* What the test program asks a child, because it must not initialise CUDA itself. */
 struct gpus {
@@ -47,7 +47,7 @@ static void write_uuid(const void *bytes, char *to)
     const unsigned char *b = bytes;
     int length = snprintf(to, UUID_BYTES, "GPU-");
 
-    for (int i = 0; i < ATTND_UUID_BYTES; i++)
+    for (int i = 0; i < 16; i++)
         length += snprintf(to + length, UUID_BYTES - (size_t)length, "%s%02x",
                            i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", b[i]);
 }

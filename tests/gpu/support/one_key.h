@@ -46,7 +46,8 @@ struct allocation {
     CUmemoryPool pool;
 };
 
-/** allocate() - on the GPU of the current context; @bytes: a multiple of 2 MiB for ATTND_MEMORY_DEVICE. */
+/** allocate() - on the GPU of the current context; @bytes: a multiple of 2 MiB for
+ * ATTND_MEMORY_DEVICE. */
 struct allocation allocate(uint32_t memory_kind, uint64_t bytes);
 void deallocate(const struct allocation *allocation);
 
