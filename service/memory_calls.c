@@ -145,12 +145,9 @@ static int import(struct attnd_call *call, struct attnd_memory **memory)
         rc = attnd_memory_afford(payer, source.kind, source.size_bytes, call->fault);
     if (rc == 0)
         rc = attnd_memory_new(call->service, &source, payer, memory, call->fault);
-    if (rc < 0)
-        return rc;
-    (*memory)->maker = call->client->pid;
-    if (call->fds_count)
+    if (rc == 0 && call->fds_count)
         call->fds[0] = -1;
-    return 0;
+    return rc;
 }
 
 /* ---- what came of it ---- */
@@ -246,6 +243,7 @@ int attnd_call_memory_register(struct attnd_call *call)
     if (rc != 0 || !memory)
         return rc;
 
+    memory->maker = call->client->pid;
     attnd__memory_reply__init(reply);
     reply->has_size_bytes = 1;
     reply->size_bytes = memory->size_bytes;

@@ -254,12 +254,11 @@ static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
     int rc =
         desc->n_k ? layout_given(call, shape, layout) : layout_made(call, shape, layout, &made);
 
-    if (rc == 0)
-        rc = check_share(call);
-    if (rc == 0)
-        rc = attnd_pool_new(call->service, shape, desc->page_owner, layout->planes,
-                            layout->memories, layout->memories_count, &pool, call->fault);
-    const int waits = rc == 0 && made && attnd_memory_waits(call->service, made);
+    if (rc < 0)
+        return rc;
+    rc = attnd_pool_new(call->service, shape, desc->page_owner, layout->planes, layout->memories,
+                        layout->memories_count, &pool, call->fault);
+    const int waits = made && attnd_memory_waits(call->service, made);
     /* From now on the pool holds it, or nobody. */
     if (made)
         attnd_memory_unref(call->service, made);
@@ -279,6 +278,8 @@ int attnd_call_pool_create(struct attnd_call *call)
 
     if (rc == 0)
         rc = attnd_pool_check_variant(attnd_data_worker(call->service), &shape, call->fault);
+    if (rc == 0)
+        rc = check_share(call);
     if (rc < 0)
         return rc;
     layout.planes = calloc(2 * (size_t)shape.layers, sizeof(*layout.planes));
