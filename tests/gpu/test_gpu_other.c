@@ -236,14 +236,15 @@ static const uint32_t kinds[] = {ATTND_MEMORY_DEVICE, ATTND_MEMORY_POOL, ATTND_M
 static const char *const kind_names[] = {"created on the other GPU", "in a pool of the other GPU",
                                          "by IPC handle, of the other GPU"};
 
-/* What was not asked about: the worker finds out, if it sees the other GPU. If it does not, the
- * driver maps the memory all the same, and says that it lies on ours: it is slow, and no harm. */
+/* What was not asked about: the worker finds out, if it sees the other GPU. If it does not, and of
+ * an IPC handle always, the driver maps the memory and says that it lies on ours: it is slow, and
+ * no harm. */
 static void import_unasked(struct attnd_session *session, const struct allocation *allocation,
                            const char *what)
 {
     struct attnd_memory_desc desc = stand_for(allocation);
-    const int by_number =
-        scene->told_other >= 0 && (scene->gpus.peers || desc.memory_kind == ATTND_MEMORY_DEVICE);
+    const int by_number = scene->told_other >= 0 && desc.memory_kind != ATTND_MEMORY_IPC &&
+                          (scene->gpus.peers || desc.memory_kind == ATTND_MEMORY_DEVICE);
     uint32_t memory = 0;
     char text[200];
     struct attnd_fault fault;
