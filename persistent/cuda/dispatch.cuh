@@ -227,10 +227,12 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
             beat = now_beat;
             beat_seen = now;
         }
+        /* Judged with a beat at hand: kernels that were kept from running are not orphans. */
+        const bool orphan = look_heart && now - beat_seen > heartbeat_stale_ns;
         const uint32_t wanted = observe_cta(&dispatch->wanted);
         if (wanted && lane == 0)
             publish_sys(&dispatch->settings.host->wanted, wanted);
-        if (wanted || found > 1 || result == taken_leave || now - beat_seen > heartbeat_stale_ns)
+        if (wanted || found > 1 || result == taken_leave || orphan)
             break;
         if (tail - self.head > self.entries) { /* health.cu ends the worker */
             resident->error = ATTND_E_PROTOCOL;

@@ -302,6 +302,7 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     }
     bad |= body.scratch_offset_bytes + built.end > settings.scratch_bytes;
     const uint32_t variant = built.variant;
+    const bool many = built.many;
     const bool aligned = !__any_sync(0xffffffffu, odd);
     *code = __any_sync(0xffffffffu, bad) ? ATTND_E_UNKNOWN : 0;
     if (variant == variants_count)
@@ -322,7 +323,10 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
         build->pages = source.pages;
         build->box_rows = 0;
         build->aligned = aligned;
-        if (built.many)
+    }
+    if (many) {
+        __syncwarp(); /* the planes and places that other lanes stored */
+        if (lane == 0)
             map_run(settings, build, active);
     }
     __syncwarp();
