@@ -189,6 +189,8 @@ void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
 
     assert(memory);
     memory->fault = *fault;
+    if (fault->code == 0)
+        memory->deaths = 0; /* it kills nobody */
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
         struct attnd_client *client = service->clients[i];
         if (client && client->import && client->memories[client->import - 1] == memory) {

@@ -54,7 +54,7 @@ struct attnd_memory {
     uint32_t made;   /* by the daemon; 0: imported */
     pid_t maker;     /* process whose share it is of; 0: nobody's */
     uint32_t pools;  /* that lie in it */
-    uint32_t deaths; /* of workers that were bringing it in */
+    uint32_t deaths; /* in a row: of workers that were bringing it in */
     uint64_t size_bytes;
     uint8_t handle[ATTND_IPC_HANDLE_BYTES]; /* beside or instead of the descriptor, by kind */
     struct attnd_fault fault;               /* why the worker that lives cannot map it; code 0 */

@@ -8,10 +8,10 @@
  * the death; the end of file on the socket only that it is coming, so that one is killed to be
  * sure.
  *
- * One thing is not given to a third: memory that two workers were bringing in when a signal ended
- * them. To pin more than the machine has is how a worker gets killed, and it would be again, and
- * again. Once may be chance: whoever kills a worker does not look what it is doing. The memory's
- * owner is told that it cannot be had; others go on.
+ * One thing is not given to a third: memory that two workers in a row were bringing in when a
+ * signal ended them. To pin more than the machine has is how a worker gets killed, and it would be
+ * again, and again. Once may be chance: whoever kills a worker does not look what it is doing. The
+ * memory's owner is told that it cannot be had; others go on.
  */
 #include "service/supervise.h"
 
