@@ -73,10 +73,9 @@ static const struct argp_option option_list[] = {
     {"burst", KEY_BURST, NULL, 0, "cuda: \"shared\" takes all SMs when much is queued", 0},
     {"inject", KEY_INJECT, "FAULT", 0,
      "For tests. stop: the process stops after its first run; pin: it is killed by the first "
-     "memory "
-     "of 60 MiB that it would bring in, pins: and so is each worker after it; and of the cuda "
-     "backend, stall: runs never end; stuck: a tile waits in vain; fault: an illegal access on the "
-     "device",
+     "memory of 60 MiB that it would bring in, pins: and so is each worker after it; and of the "
+     "cuda backend, stall: runs never end; stuck: a tile waits in vain; fault: an illegal access "
+     "on the device",
      0},
     {"parent", KEY_PARENT, "PID", 0, "Leave at once if this is not the parent", 0},
     {"log-level", KEY_LEVEL, "N", 0, "As syslog's, 3 to 7", 0},

@@ -3,7 +3,8 @@
  *
  * Told apart by UUID. Numbers are each process's own (CUDA_VISIBLE_DEVICES), and of memory that was
  * made on a GPU which this process does not see the driver says that it lies on the one it was
- * mapped for.
+ * mapped for. The second version of the call by name: a slice of a GPU (MIG) has a UUID of its own,
+ * which is what the service tells.
  */
 #include "client/cuda/device.h"
 
@@ -23,7 +24,7 @@ static int number_of(const uint8_t *uuid)
     if (cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return -1;
     for (int i = 0; i < count; i++)
-        if (cuDeviceGetUuid(&at, i) == CUDA_SUCCESS && memcmp(at.bytes, uuid, UUID_BYTES) == 0)
+        if (cuDeviceGetUuid_v2(&at, i) == CUDA_SUCCESS && memcmp(at.bytes, uuid, UUID_BYTES) == 0)
             return i;
     return -1;
 }
@@ -37,7 +38,7 @@ int attnd_cuda_check_device(struct attnd_session *session, CUdevice device)
 
     if (rc < 0 || memcmp(info.gpu_uuid, unknown, UUID_BYTES) == 0)
         return rc < 0 ? rc : 0;
-    CUresult result = cuDeviceGetUuid(&uuid, device);
+    CUresult result = cuDeviceGetUuid_v2(&uuid, device);
     if (result != CUDA_SUCCESS)
         return attnd_fault_raise(-ATTND_E_DEVICE, ATTND_F_DEVICE, 0, result, 0);
     if (memcmp(uuid.bytes, info.gpu_uuid, UUID_BYTES) == 0)

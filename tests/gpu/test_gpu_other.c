@@ -60,7 +60,7 @@ static int ask(void *context)
     CHECK_CUDA(cuInit(0));
     CHECK_CUDA(cuDeviceGetCount(&gpus->count));
     for (int i = 0; i < 2 && i < gpus->count; i++) {
-        CHECK_CUDA(cuDeviceGetUuid(&uuid, i));
+        CHECK_CUDA(cuDeviceGetUuid_v2(&uuid, i));
         write_uuid(uuid.bytes, gpus->uuid[i]);
     }
     if (gpus->count > 1)
