@@ -172,10 +172,11 @@ static enum attnd_exit start_data(struct attnd_service *service)
     return ATTND_EXIT_OK;
 }
 
-static int asks_for_sms(const struct attnd_options *options)
+static int asks_for_gpu(const struct attnd_options *options)
 {
     const char *residency = options->residency;
-    return options->sms || options->burst || (residency && strcmp(residency, "auto") != 0);
+    return options->device || options->sms || options->burst ||
+           (residency && strcmp(residency, "auto") != 0);
 }
 
 static void announce(const struct attnd_service *service)
@@ -190,9 +191,9 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_INFO, "GPU %u, residency %s on %u of %u SMs%s, %s",
                   service->options.device, data.residency, data.sms_resident, data.sms,
                   data.sms_burst ? ", bursts on all" : "", data.mps ? "under MPS" : "without MPS");
-    else if (asks_for_sms(&service->options))
+    else if (asks_for_gpu(&service->options))
         attnd_log(ATTND_LOG_WARNING,
-                  "--residency, --sms and --burst are of the cuda backend; %s has no use for them",
+                  "--device, --residency, --sms and --burst are of the cuda backend, not of %s",
                   data.backend);
     if (attnd_notify("READY=1") < 0)
         attnd_log(ATTND_LOG_WARNING, "the service manager cannot be told: %s", strerror(errno));
