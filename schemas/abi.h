@@ -231,6 +231,8 @@ enum attnd_residency {
     ATTND_RESIDENCY_ISOLATED = 3   /* there while something is queued */
 };
 
+#define ATTND_GPU_UUID_BYTES 16u
+
 /* What the worker says of itself before it reports RUNNING. */
 struct attnd_worker_info {
     char backend[16];       /* "cpu", "cuda" */
@@ -248,8 +250,9 @@ struct attnd_worker_info {
     uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k; and
                                ATTND_KIND_TRIED(k) */
     uint16_t head_dims[4];  /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
+    uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
 };
-ATTND_ASSERT_SIZE(attnd_worker_info, 104);
+ATTND_ASSERT_SIZE(attnd_worker_info, 120);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
 ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
 
@@ -297,7 +300,7 @@ struct attnd_queue_head {
     uint32_t pinning[ATTND_PINNING];
     uint32_t zero7[10];
     struct attnd_worker_info info; /* worker */
-    uint32_t zero8[6];
+    uint32_t zero8[2];
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
 ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);

@@ -45,9 +45,14 @@ static void open_device(struct attnd_service *service)
     struct attnd_fault fault = {0};
     char text[160];
 
-    if (attnd_device_open(service->options.device, &service->device, &fault) < 0)
-        attnd_log(ATTND_LOG_WARNING, "no device memory can be made: %s",
-                  attnd_fault_string(&fault, text, sizeof(text)));
+    int rc = attnd_device_open(service->queue->info.gpu_uuid, &service->device, &fault);
+    if (rc < 0)
+        attnd_log(ATTND_LOG_WARNING, "no device memory can be made: %s%s",
+                  attnd_fault_string(&fault, text, sizeof(text)),
+                  rc == -ATTND_E_UNKNOWN
+                      ? ": attnd does not see the worker's GPU (does MPS see others than attnd, by "
+                        "a CUDA_VISIBLE_DEVICES of its own?)"
+                      : "");
 }
 
 int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)

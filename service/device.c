@@ -44,8 +44,8 @@ _Static_assert(sizeof(struct cu_allocation_prop) == 32, "CUmemAllocationProp");
 struct attnd_device {
     int ordinal;
     size_t page_bytes;
-    uint8_t uuid[ATTND_DEVICE_UUID_BYTES];
     cu_result (*init)(unsigned int flags);
+    cu_result (*count)(int *count);
     cu_result (*get)(int *device, int ordinal);
     cu_result (*get_uuid)(void *uuid, int device);
     cu_result (*granularity)(size_t *bytes, const struct cu_allocation_prop *prop, int option);
@@ -71,6 +71,7 @@ static int load_all(struct attnd_device *device)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 
     return library && load(library, "cuInit", &device->init) &&
+           load(library, "cuDeviceGetCount", &device->count) &&
            load(library, "cuDeviceGet", &device->get) &&
            load(library, "cuDeviceGetUuid_v2", &device->get_uuid) &&
            load(library, "cuMemGetAllocationGranularity", &device->granularity) &&
@@ -105,7 +106,26 @@ static cu_result init_outside_mps(const struct attnd_device *device)
     return result;
 }
 
-int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_fault *fault)
+/* Which of the @count devices that this process sees it is. Return: CU_SUCCESS, and the ordinal if
+ * it is one of them; else that is -1. */
+static cu_result find(struct attnd_device *device, const uint8_t *gpu_uuid, int count)
+{
+    uint8_t uuid[ATTND_GPU_UUID_BYTES];
+    cu_result result = CU_SUCCESS;
+    int ordinal;
+
+    device->ordinal = -1;
+    for (int i = 0; i < count && result == CU_SUCCESS && device->ordinal < 0; i++) {
+        result = device->get(&ordinal, i);
+        if (result == CU_SUCCESS)
+            result = device->get_uuid(uuid, ordinal);
+        if (result == CU_SUCCESS && memcmp(uuid, gpu_uuid, sizeof(uuid)) == 0)
+            device->ordinal = ordinal;
+    }
+    return result;
+}
+
+int attnd_device_open(const uint8_t *gpu_uuid, struct attnd_device **out, struct attnd_fault *fault)
 {
     struct attnd_device *device = calloc(1, sizeof(*device));
 
@@ -116,11 +136,16 @@ int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_f
         free(device);
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_NONE, 0, 0, 0);
     }
+    int count = 0;
     cu_result result = init_outside_mps(device);
     if (result == CU_SUCCESS)
-        result = device->get(&device->ordinal, (int)number);
+        result = device->count(&count);
     if (result == CU_SUCCESS)
-        result = device->get_uuid(device->uuid, device->ordinal);
+        result = find(device, gpu_uuid, count);
+    if (result == CU_SUCCESS && device->ordinal < 0) {
+        free(device);
+        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_DEVICE, 0, -1, count - 1);
+    }
     if (result == CU_SUCCESS) {
         const struct cu_allocation_prop prop = describe(device);
         result = device->granularity(&device->page_bytes, &prop, CU_GRANULARITY_MINIMUM);
@@ -139,11 +164,6 @@ void attnd_device_close(struct attnd_device *device)
 }
 
 /* ---- memory ---- */
-
-const uint8_t *attnd_device_uuid(const struct attnd_device *device)
-{
-    return device->uuid;
-}
 
 uint64_t attnd_device_page_bytes(const struct attnd_device *device)
 {

@@ -11,20 +11,17 @@
 struct attnd_device;
 
 /**
- * attnd_device_open() - load the driver and find the GPU that the worker takes
- * @number: of it, as CUDA counts
+ * attnd_device_open() - load the driver and find the GPU that the worker has
+ * @gpu_uuid: [ATTND_GPU_UUID_BYTES], as the worker tells it: under MPS it may count other GPUs
  * Blocks for as long as cuInit takes, some 100 ms. Threads: before others exist, for it sets an
  * environment variable for a moment. Return: 0; -ATTND_E_UNSUPPORTED: no driver or one without VMM;
+ * -ATTND_E_UNKNOWN: none that this process sees is that (limit: the last one's number);
  * -ATTND_E_DEVICE with the driver's result in @fault->value.
  */
-int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_fault *fault);
+int attnd_device_open(const uint8_t *gpu_uuid, struct attnd_device **out,
+                      struct attnd_fault *fault);
 /** attnd_device_close() - memory that was made stays. NULL is fine. */
 void attnd_device_close(struct attnd_device *device);
-
-#define ATTND_DEVICE_UUID_BYTES 16u
-
-/** attnd_device_uuid() - which GPU it is, whatever number a process has for it. */
-const uint8_t *attnd_device_uuid(const struct attnd_device *device);
 
 /** attnd_device_page_bytes() - what sizes must be a multiple of. */
 uint64_t attnd_device_page_bytes(const struct attnd_device *device);

@@ -134,10 +134,11 @@ static int reply_hello(struct attnd_call *call)
     reply->isa = (char *)(uintptr_t)data.isa;
     reply->residency = (char *)(uintptr_t)data.residency;
     reply->daemon_version = (char *)(uintptr_t)ATTND_VERSION;
-    if (call->service->device) {
+    const struct attnd_worker_info *worker = attnd_data_worker(call->service);
+    if (worker->sms) {
         reply->has_gpu_uuid = 1;
-        reply->gpu_uuid.len = ATTND_DEVICE_UUID_BYTES;
-        reply->gpu_uuid.data = (uint8_t *)(uintptr_t)attnd_device_uuid(call->service->device);
+        reply->gpu_uuid.len = sizeof(worker->gpu_uuid);
+        reply->gpu_uuid.data = (uint8_t *)(uintptr_t)worker->gpu_uuid;
     }
     call->reply->hello = reply;
     call->reply->result_case = ATTND__REPLY__RESULT_HELLO;

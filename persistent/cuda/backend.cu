@@ -167,7 +167,9 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         free(backend);
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
     }
+    attnd_worker_info *info = &config->queue->info;
     if ((error = driver_load(&backend->driver, device)) ||
+        (error = driver_uuid(device, info->gpu_uuid)) ||
         (error = allocate(backend, properties.totalGlobalMem))) {
         int scratch_is_missing = backend->settings.mirror && !backend->settings.scratch;
         int code = cuda_fault(error, fault);
@@ -177,7 +179,6 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         free(backend); /* the process ends; the driver takes the rest back */
         return code;
     }
-    attnd_worker_info *info = &config->queue->info;
     strcpy(info->backend, "cuda");
     strcpy(info->isa, "sm_90a");
     info->tile_workers = uint32_t(backend->workers);

@@ -94,6 +94,8 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
 
 /* memory.cu: finds the driver's own calls. */
 cudaError_t driver_load(Driver *driver, int device);
+/* @uuid: [ATTND_GPU_UUID_BYTES]. */
+cudaError_t driver_uuid(int device, uint8_t *uuid);
 
 /* backend.cu: the kernels finish what they published and leave; nothing to do if there are none. */
 int backend_quiesce(attnd_backend *backend);

@@ -30,6 +30,7 @@
 #include "persistent/cuda/backend.cuh"
 
 #include <algorithm>
+#include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -97,6 +98,19 @@ cudaError_t driver_load(Driver *driver, int device)
         (error = find_page_bytes(driver)))
         return error;
     return cudaSuccess;
+}
+
+/* By its name in the library: what the runtime tells and what is found by version is, by toolkit,
+ * that of a whole GPU where a slice of it is ours. */
+cudaError_t driver_uuid(int device, uint8_t *uuid)
+{
+    CUresult (*get)(CUuuid *, CUdevice) = NULL;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* is there already, and stays */
+    if (library)
+        get = reinterpret_cast<decltype(get)>(dlsym(library, "cuDeviceGetUuid_v2"));
+    return get && get(reinterpret_cast<CUuuid *>(uuid), device) == CUDA_SUCCESS
+               ? cudaSuccess
+               : cudaErrorInsufficientDriver;
 }
 
 static CUmemAccessDesc read_write(const Driver *driver)

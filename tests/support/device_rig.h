@@ -35,9 +35,9 @@ struct attnd_device {
 
 static struct attnd_device gpu;
 
-int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_fault *fault)
+int attnd_device_open(const uint8_t *gpu_uuid, struct attnd_device **out, struct attnd_fault *fault)
 {
-    (void)number;
+    (void)gpu_uuid;
     (void)fault;
     *out = &gpu;
     return 0;
@@ -46,12 +46,6 @@ int attnd_device_open(uint32_t number, struct attnd_device **out, struct attnd_f
 void attnd_device_close(struct attnd_device *device)
 {
     (void)device;
-}
-
-const uint8_t *attnd_device_uuid(const struct attnd_device *device)
-{
-    (void)device;
-    return NULL;
 }
 
 uint64_t attnd_device_page_bytes(const struct attnd_device *device)
