@@ -11,6 +11,7 @@
  * declarations here are its stable ABI, so that building needs no CUDA either.
  */
 #include "service/device.h"
+#include "schemas/abi.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -112,7 +113,7 @@ static cu_result find(struct attnd_device *device, const uint8_t *gpu_uuid, int 
 {
     uint8_t uuid[ATTND_GPU_UUID_BYTES];
     cu_result result = CU_SUCCESS;
-    int ordinal;
+    int ordinal = -1;
 
     device->ordinal = -1;
     for (int i = 0; i < count && result == CU_SUCCESS && device->ordinal < 0; i++) {
