@@ -271,6 +271,8 @@ static void ring_until_done(const struct trial *trial, uint32_t prepared, uint32
     CHECK_EQUAL(rc, 0);
 }
 
+#define DEATHS_MIN 3u /* on a busy machine that takes longer */
+
 struct killer {
     const struct harness *harness;
     uint32_t stop, deaths;
@@ -281,7 +283,7 @@ static void *kill_workers(void *context)
     struct killer *self = context;
     pid_t killed = 0;
     while (!attnd_peek32(&self->stop)) {
-        harness_sleep_ms(100 + 37 * (self->deaths % 5));
+        harness_sleep_ms(100 + 37 * (attnd_peek32(&self->deaths) % 5));
         Attnd__Status *status = harness_status(self->harness);
         pid_t worker = (pid_t)status->worker_pid;
         int runs = strcmp(status->worker_state, "running") == 0 && worker != killed;
@@ -290,7 +292,7 @@ static void *kill_workers(void *context)
             continue;
         CHECK_EQUAL(kill(worker, SIGKILL), 0);
         killed = worker;
-        self->deaths++;
+        attnd_poke32(&self->deaths, attnd_peek32(&self->deaths) + 1);
     }
     return NULL;
 }
@@ -304,13 +306,14 @@ static void sets_advances_and_rings_survive_a_worker_that_keeps_dying(void **sta
     struct trial trial;
     struct killer killer = {.harness = harness};
     pthread_t thread;
-    const uint64_t end_ns = harness_now_ns() + (e2e_on_gpu() ? 6000000000u : 2500000000u);
     uint32_t prepared[RUNG_LAYERS], repeated = 0, again;
 
     rung_open_all(&engine, &trial, harness->socket, "survivor", &batch, LANE, prepared);
     rung_extend(&trial, 0);
+    const uint64_t end_ns = harness_now_ns() + (e2e_on_gpu() ? 6000000000u : 2500000000u);
     CHECK_EQUAL(pthread_create(&thread, NULL, kill_workers, &killer), 0);
-    for (uint32_t replay = 0; harness_now_ns() < end_ns; replay++) {
+    for (uint32_t replay = 0;
+         harness_now_ns() < end_ns || attnd_peek32(&killer.deaths) < DEATHS_MIN; replay++) {
         int32_t kv_len[3];
         for (uint32_t e = 0; e < 3; e++)
             kv_len[e] =
@@ -333,7 +336,6 @@ static void sets_advances_and_rings_survive_a_worker_that_keeps_dying(void **sta
     attnd_poke32(&killer.stop, 1);
     CHECK_EQUAL(pthread_join(thread, NULL), 0);
     printf("%u deaths, %u rings repeated\n", killer.deaths, repeated);
-    CHECK(killer.deaths > 2);
     rung_close_all(&engine, &trial, prepared);
 }
 
