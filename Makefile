@@ -164,10 +164,11 @@ check-all:
 	@$(MAKE) --no-print-directory -s -j2 BUILD=build CC=gcc all tests
 	@echo '== build with clang'
 	@$(MAKE) --no-print-directory -s -j2 BUILD=build/clang CC=clang CUDA=0 all tests
-	@echo '== lint'
-	@$(MAKE) --no-print-directory -s lint
-	@echo '== ASan + UBSan'
-	@$(MAKE) --no-print-directory -s test-asan
+	@echo '== ASan + UBSan; lint beside it, with what the tests leave'
+	@nice -n 19 $(MAKE) --no-print-directory -s lint >$(BUILD)/lint.log 2>&1 & lint=$$!; \
+	 trap 'kill $$lint 2>/dev/null' EXIT; \
+	 $(MAKE) --no-print-directory -s test-asan || exit; \
+	 echo '== lint'; wait $$lint; status=$$?; cat $(BUILD)/lint.log; exit $$status
 	@echo '== TSan'
 	@$(MAKE) --no-print-directory -s test-tsan
 	@echo '== fuzzing, briefly'
