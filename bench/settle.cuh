@@ -1,9 +1,9 @@
 /*
  * settle.cuh - letting go of device memory in a program that measures.
  *
- * What has been freed the driver clears in the background, some 0.4 GB a millisecond, and whoever
- * reads memory meanwhile is left five sixths of its bandwidth (H100, driver 580: 4 GiB for 10 ms,
- * 16 GiB for 40).
+ * For some time behind cudaFree(), a millisecond for 0.4 GB, whoever reads memory is left five
+ * sixths of its bandwidth, as if what was freed were being cleared (H100, driver 580: 4 GiB for 10
+ * ms, 16 GiB for 40).
  */
 #ifndef ATTND_BENCH_SETTLE_CUH
 #define ATTND_BENCH_SETTLE_CUH
