@@ -11,7 +11,6 @@
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
 
-#include <dirent.h>
 #include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -162,37 +161,6 @@ static int works_again(void *context)
     return works;
 }
 
-/* Does every thread of the worker stand still? */
-static int stands_still(void *context)
-{
-    const pid_t *worker = context;
-    char path[300], text[256];
-    int still = 1;
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)*worker);
-    DIR *tasks = opendir(path);
-    CHECK(tasks != NULL);
-    for (struct dirent *task; (task = readdir(tasks));) {
-        snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)*worker, task->d_name);
-        FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "re");
-        if (!file)
-            continue;
-        text[fread(text, 1, sizeof(text) - 1, file)] = 0;
-        fclose(file);
-        still &= strstr(text, ") T ") != NULL;
-    }
-    closedir(tasks);
-    return still;
-}
-
-/* It takes nothing from here on. Return: its pid. */
-static pid_t stop_worker(const struct harness *harness)
-{
-    pid_t worker = harness_worker(harness);
-    CHECK_EQUAL(kill(worker, SIGSTOP), 0);
-    harness_eventually(stands_still, &worker, 5000, "the worker stands still");
-    return worker;
-}
-
 static void is_taken(const struct attnd_mailbox *mailbox, uint32_t lane)
 {
     uint64_t begin_ns = harness_now_ns();
@@ -250,7 +218,7 @@ static void a_ring_that_was_pending_is_executed_by_the_next_worker(void **state)
     rung_open(&engine, &trial, harness->socket, "survivor", &batch);
     for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
         CHECK_OK(rung_prepare(&trial, layer, layer, &prepared[layer]));
-    pid_t worker = stop_worker(harness);
+    pid_t worker = harness_stop_worker(harness);
     for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
         CHECK_OK(attnd_ring(engine.session, layer, prepared[layer]));
     CHECK_EQUAL(attnd_ring_wait(engine.session, 0, 1000000), -ATTND_E_TIMEOUT);
@@ -408,7 +376,7 @@ static void a_wait_ends_with_the_service(void **state)
     if (e2e_on_gpu())
         skip();
     rung_open_all(&engine, &trial, harness->socket, "orphan", &batch, LANE, prepared);
-    pid_t worker = stop_worker(harness);
+    pid_t worker = harness_stop_worker(harness);
     CHECK_OK(attnd_ring(engine.session, LANE, prepared[0]));
     harness_kill_daemon(harness);
     CHECK_EQUAL(attnd_ring_wait(engine.session, LANE, TRIAL_WAIT_NS), -ATTND_E_DISCONNECTED);

@@ -60,8 +60,7 @@ static void a_stopped_worker_is_replaced_and_its_runs_are_answered(void **state)
     CHECK_OK(trial_submit_set(&trial, 0, 0));
     CHECK_EQUAL(trial_await(&trial), 0);
 
-    struct worker old = {&harness, harness_worker(&harness)};
-    CHECK_EQUAL(kill(old.pid, SIGSTOP), 0);
+    struct worker old = {&harness, harness_stop_worker(&harness)};
     for (uint32_t i = 0; i < RUNS; i++)
         CHECK_OK(trial_submit_run(&trial, 0, 0, 0, 0));
     CHECK(trial_await(&trial) != 0); /* every one of them, and none before its time */
@@ -108,8 +107,7 @@ static void without_a_watchdog_a_stopped_worker_is_waited_for(void **state)
 
     harness_start(&harness, options);
     engine_open(&engine, harness.socket, "patient");
-    pid_t worker = harness_worker(&harness);
-    CHECK_EQUAL(kill(worker, SIGSTOP), 0);
+    pid_t worker = harness_stop_worker(&harness);
     harness_sleep_ms(2500);
     CHECK_EQUAL(kill(worker, SIGCONT), 0);
     trial_expect(&engine, &batch);

@@ -10,6 +10,7 @@
 
 #include "ipc/fdpass.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -298,6 +299,38 @@ pid_t harness_worker(const struct harness *harness)
     attnd__status__free_unpacked(status, NULL);
     CHECK(pid > 1);
     return pid;
+}
+
+/* Does every thread of the process stand still? */
+static int stands_still(void *context)
+{
+    const pid_t *pid = context;
+    char path[300], text[256];
+    int still = 1;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)*pid);
+    DIR *tasks = opendir(path);
+    CHECK(tasks != NULL);
+    for (struct dirent *task; (task = readdir(tasks));) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)*pid, task->d_name);
+        FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "re");
+        if (!file)
+            continue;
+        text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+        (void)fclose(file);
+        still &= strstr(text, ") T ") != NULL;
+    }
+    (void)closedir(tasks);
+    return still;
+}
+
+pid_t harness_stop_worker(const struct harness *harness)
+{
+    pid_t worker = harness_worker(harness);
+
+    CHECK_EQUAL(kill(worker, SIGSTOP), 0);
+    harness_eventually(stands_still, &worker, STOP_MS, "the worker stands still");
+    return worker;
 }
 
 int harness_program(const struct harness *harness, const char *const *argv, char *output,

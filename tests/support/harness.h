@@ -50,6 +50,10 @@ Attnd__Status *harness_status(const struct harness *harness);
 /** harness_worker() - pid of the worker that runs now. */
 pid_t harness_worker(const struct harness *harness);
 
+/** harness_stop_worker() - SIGSTOP, and wait: kill() comes back while its threads still run, so
+ * that what is rung next could still be answered. Return: its pid. */
+pid_t harness_stop_worker(const struct harness *harness);
+
 /** harness_attnctl() - run attnctl on this daemon. @output receives its standard output,
  * terminated. Return: its exit status. */
 int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
