@@ -167,8 +167,8 @@ check-all:
 	@echo '== ASan + UBSan; lint beside it, with what the tests leave'
 	@nice -n 19 $(MAKE) --no-print-directory -s lint >$(BUILD)/lint.log 2>&1 & lint=$$!; \
 	 trap 'kill $$lint 2>/dev/null' EXIT; \
-	 $(MAKE) --no-print-directory -s test-asan || exit; \
-	 echo '== lint'; wait $$lint; status=$$?; cat $(BUILD)/lint.log; exit $$status
+	 $(MAKE) --no-print-directory -s test-asan; tests=$$?; \
+	 echo '== lint'; wait $$lint; status=$$?; cat $(BUILD)/lint.log; exit $$((status | tests))
 	@echo '== TSan'
 	@$(MAKE) --no-print-directory -s test-tsan
 	@echo '== fuzzing, briefly'
