@@ -301,27 +301,33 @@ pid_t harness_worker(const struct harness *harness)
     return pid;
 }
 
-/* Does every thread of the process stand still? */
-static int stands_still(void *context)
+int harness_threads_are(pid_t pid, char state)
 {
-    const pid_t *pid = context;
+    const char mark[] = {')', ' ', state, ' ', 0}; /* the name stands in brackets before it */
     char path[300], text[256];
-    int still = 1;
+    int all = 1;
 
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)*pid);
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
     DIR *tasks = opendir(path);
     CHECK(tasks != NULL);
     for (struct dirent *task; (task = readdir(tasks));) {
-        snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)*pid, task->d_name);
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)pid, task->d_name);
         FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "re");
         if (!file)
             continue;
         text[fread(text, 1, sizeof(text) - 1, file)] = 0;
         (void)fclose(file);
-        still &= strstr(text, ") T ") != NULL;
+        all &= strstr(text, mark) != NULL;
     }
     (void)closedir(tasks);
-    return still;
+    return all;
+}
+
+static int stands_still(void *context)
+{
+    const pid_t *pid = context;
+
+    return harness_threads_are(*pid, 'T');
 }
 
 pid_t harness_stop_worker(const struct harness *harness)

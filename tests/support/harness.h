@@ -92,6 +92,10 @@ void harness_die_with(pid_t parent);
  * @timeout_ms, -1 no such child. */
 int harness_reap(pid_t pid, uint32_t timeout_ms, int *status);
 
+/** harness_threads_are() - Return: 1 if every thread of the process is in @state, a letter of
+ * /proc/PID/stat ('S' asleep, 'T' stopped). One that is made during the look may be missed. */
+int harness_threads_are(pid_t pid, char state);
+
 uint64_t harness_now_ns(void);
 void harness_sleep_ms(uint32_t ms);
 

@@ -12,6 +12,7 @@
 #include "schemas/attnd.pb-c.h"
 #include "service/run.h"
 #include "tests/support/data_stub.h"
+#include "tests/support/harness.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -33,6 +34,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#define SETTLE_TRIES 10000 /* of a millisecond each */
 
 static struct {
     char directory[32];
@@ -133,7 +136,7 @@ static inline int dial(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    const struct timeval timeout = {.tv_sec = 10};
+    const struct timeval timeout = {.tv_sec = 20};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     memcpy(address.sun_path, rig.options.socket_path, sizeof(address.sun_path));
     if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0) {
@@ -148,7 +151,7 @@ static inline Attnd__Reply *receive(int socket, int *fds, int *fd_count)
 {
     static uint8_t bytes[ATTND_DATAGRAM_BYTES_MAX];
     long got = attnd_fdpass_recv(socket, bytes, sizeof(bytes), fds, fd_count);
-    assert_int_not_equal(got, 0); /* nothing within ten seconds */
+    assert_int_not_equal(got, 0); /* nothing within twenty seconds */
     return got < 0 ? NULL : attnd__reply__unpack(NULL, (size_t)got, bytes);
 }
 
@@ -292,18 +295,33 @@ static inline size_t count_fds(pid_t pid)
     return count;
 }
 
-/* The daemon closes descriptors a moment after we know that it will: what it has when it rests. */
+/*
+ * The daemon, or a thread that it made for that, closes descriptors a moment after we know that it
+ * will: what it has when all its threads sleep. Two looks, because the first may miss a thread that
+ * was just made; a thread that came and went between them has changed the count.
+ */
 static inline size_t settled_fds(void)
 {
-    size_t count = count_fds(rig.daemon);
-    for (int same = 0, tries = 0; same < 10 && tries < 1000; same++, tries++) {
-        usleep(5000);
-        size_t now = count_fds(rig.daemon);
-        if (now != count)
-            same = 0;
-        count = now;
+    for (int tries = 0; tries < SETTLE_TRIES; tries++) {
+        size_t count = count_fds(rig.daemon);
+        if (harness_threads_are(rig.daemon, 'S') && harness_threads_are(rig.daemon, 'S') &&
+            count_fds(rig.daemon) == count)
+            return count;
+        usleep(1000);
     }
-    return count;
+    fail_msg("the daemon never rests");
+    return 0;
+}
+
+/* However long it takes to come back to @count; what is leaked stays. */
+static inline void expect_fds(size_t count)
+{
+    size_t now = settled_fds();
+    for (int tries = 0; tries < SETTLE_TRIES && now != count; tries++) {
+        usleep(1000);
+        now = settled_fds();
+    }
+    assert_int_equal(now, count);
 }
 
 #endif

@@ -63,6 +63,9 @@ static void *submit(void *context)
     const struct attnd_run_args run = {.size = sizeof(run)};
     int rc = 0;
     for (uint64_t i = 0; i < MESSAGES && (rc == 0 || rc == -ATTND_E_FULL);) {
+        /* Others shall call meanwhile: however late the caller's turn comes, it has one by now. */
+        while (i == MESSAGES / 2 && !attnd_observe32(&stage->called))
+            sched_yield();
         struct attnd_op op = {.user_data = i};
         rc = i % 8 == 0 ? attnd_plan_set(stage->session, 1, &batch, &op)
                         : attnd_run(stage->session, 1, &run, &op);
@@ -81,7 +84,7 @@ static void *wait_for_all(void *context)
     struct attnd_completion done[16];
     int got = 1;
     while (stage->seen < MESSAGES && got > 0) {
-        got = attnd_wait(stage->session, done, 16, 10 * SECOND_NS);
+        got = attnd_wait(stage->session, done, 16, 20 * SECOND_NS);
         for (int i = 0; i < got; i++)
             CHECK_EQUAL(done[i].user_data, stage->seen++);
     }
@@ -101,7 +104,7 @@ static void *call(void *context)
             CHECK(attnd_memory_address(stage->session, memory) == address);
         if (rc == 0)
             rc = attnd_memory_release(stage->session, memory);
-        stage->called++;
+        attnd_publish32(&stage->called, stage->called + 1);
     }
     stage->call_code = rc;
     return NULL;

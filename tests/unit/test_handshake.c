@@ -75,7 +75,7 @@ static void a_segment_resized_before_it_is_sealed_ends_the_session(void **state)
         close_session(&session);
     }
     expect_sessions(0);
-    assert_int_equal(settled_fds(), fds);
+    expect_fds(fds);
 }
 
 static void a_segment_sealed_by_the_client_ends_the_session(void **state)
@@ -127,7 +127,7 @@ static void descriptors_nobody_asked_for_are_closed(void **state)
     Attnd__Reply *reply = receive(socket, fds, &fd_count);
     assert_non_null(reply);
     attnd__reply__free_unpacked(reply, NULL);
-    assert_int_equal(settled_fds(), before);
+    expect_fds(before);
     close(socket);
 }
 
@@ -225,7 +225,7 @@ static void a_full_house_refuses_sessions_and_still_answers(void **state)
     size_t fds = settled_fds();
     for (int i = 0; i < 3; i++)
         expect_refused(&late, ATTND_SESSIONS_MAX + 1, ATTND_SESSIONS_MAX);
-    assert_int_equal(settled_fds(), fds); /* nothing was kept for it */
+    expect_fds(fds); /* nothing was kept for it */
     assert_int_equal(count_sessions(), ATTND_SESSIONS_MAX);
     close_session(&sessions[10]);
     expect_sessions(ATTND_SESSIONS_MAX - 1);
@@ -240,22 +240,32 @@ static void a_full_house_refuses_sessions_and_still_answers(void **state)
     expect_sessions(0);
 }
 
-static void who_does_not_finish_the_handshake_is_dropped(void **state)
+/* Return: how long two may stay who do not finish the handshake. */
+static uint64_t dropped_after_ns(void)
 {
-    (void)state;
     int fds[ATTND_FDS_MAX], fd_count = 0;
-    start();
+    uint64_t begin_ns = attnd_clock_ns(); /* before the first of them is there */
     int silent = dial();
     struct session half = {.socket = dial()};
     assert_int_equal(say_hello(&half, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
-    uint64_t begin_ns = attnd_clock_ns();
     assert_null(receive(silent, fds, &fd_count));
     assert_null(receive(half.socket, fds, &fd_count));
     uint64_t waited_ns = attnd_clock_ns() - begin_ns;
-    assert_in_range(waited_ns, 4000000000u, 9000000000u);
+    assert_true(waited_ns >= 5000000000u);
     close(silent);
     close_session(&half);
     expect_sessions(0);
+    return waited_ns;
+}
+
+/* After five seconds; on a machine that is busy for as long, the best of three counts. */
+static void who_does_not_finish_the_handshake_is_dropped(void **state)
+{
+    int attempts = 1;
+    (void)state;
+    start();
+    while (dropped_after_ns() >= 9000000000u)
+        assert_true(attempts++ < 3);
 }
 
 int main(void)
