@@ -105,13 +105,29 @@ static void no_kick_is_lost_between_the_look_and_the_sleep(void **state)
     CHECK_EQUAL(lost, 0);
 }
 
-static void wait_for_retire(void)
+/* Return: 0 when a wake-up was lost, on either side. */
+static int next_command(struct attnd_command *command)
 {
-    uint64_t begin_ns = attnd_clock_ns();
-    (void)attnd_wake_wait(&queue->head->retire_tail, queue->retires.index,
-                          &queue->head->retire_need, LONG_NS);
-    if (attnd_clock_ns() - begin_ns >= LONG_NS)
-        (void)attnd_take32(&lost, 1);
+    while (!worker.port.next(worker.port.context, command)) {
+        if (attnd_observe32(&lost))
+            return 0;
+        wait_long();
+    }
+    return 1;
+}
+
+static int next_retire(struct attnd_retire *retire)
+{
+    while (attnd_consumer_pop(&queue->retires, retire) == 0) {
+        if (attnd_observe32(&lost))
+            return 0;
+        uint64_t begin_ns = attnd_clock_ns();
+        (void)attnd_wake_wait(&queue->head->retire_tail, queue->retires.index,
+                              &queue->head->retire_need, LONG_NS);
+        if (attnd_clock_ns() - begin_ns >= LONG_NS)
+            (void)attnd_take32(&lost, 1);
+    }
+    return 1;
 }
 
 static void *command_for_each_retire(void *argument)
@@ -122,8 +138,8 @@ static void *command_for_each_retire(void *argument)
         const struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = i};
         CHECK_EQUAL(attnd_producer_push(&queue->commands, &command), 0);
         attnd_queue_ring(queue);
-        while (attnd_consumer_pop(&queue->retires, &retire) == 0)
-            wait_for_retire();
+        if (!next_retire(&retire))
+            return NULL;
         CHECK_EQUAL(retire.run, i);
     }
     return NULL;
@@ -136,9 +152,7 @@ static void commands_and_retires_wake_either_side(void **state)
     (void)state;
     worker.spin_ns = 0;
     assert_int_equal(pthread_create(&daemon, NULL, command_for_each_retire, NULL), 0);
-    for (uint32_t i = 0; i < KICKS; i++) {
-        while (!worker.port.next(worker.port.context, &command))
-            wait_long();
+    for (uint32_t i = 0; i < KICKS && next_command(&command); i++) {
         const struct attnd_retire retire = {.run = command.run};
         worker.port.retire(worker.port.context, &retire);
     }
