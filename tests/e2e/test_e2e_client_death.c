@@ -21,6 +21,8 @@ struct victim {
     struct attnd_token ticket;
     int service_pool;
     int forks; /* leave a child behind that keeps the socket open */
+    int holds; /* stop the worker, so that the runs are in flight when it dies */
+    pid_t worker;
 };
 
 /* What a session holds, as the status tells it. */
@@ -60,7 +62,10 @@ static int victim(void *context)
     engine_open(&engine, self->harness->socket, "victim");
     batch.shape.service_pool = (uint32_t)self->service_pool;
     trial_begin(&trial, &engine, &batch, 0);
-    CHECK_OK(trial_submit_set(&trial, 0, ATTND_SKIP_SUCCESS));
+    CHECK_OK(trial_submit_set(&trial, 0, 0));
+    CHECK_EQUAL(trial_await(&trial), 0);
+    if (self->holds)
+        self->worker = e2e_hold_worker(self->harness);
     for (uint32_t i = 0; i < RUNS; i++)
         CHECK_OK(trial_submit_run(&trial, 0, 0, 0, 0));
     if (self->service_pool)
@@ -71,7 +76,7 @@ static int victim(void *context)
         harness_await(&self->done, 1);
         _exit(0);
     }
-    while (!self->forks && holdings_of(self->harness).queue_runs == 0)
+    for (int ms = 0; holdings_of(self->harness).queue_runs == 0 && (self->holds || ms < 500); ms++)
         harness_sleep_ms(1);
     harness_say(&self->busy, 1);
     harness_await(&self->never, 1);
@@ -91,15 +96,17 @@ static void its_work_is_drained_and_its_memory_comes_back(void **state)
     struct harness *harness = *state;
     struct victim *self = victim_of(harness);
     const pid_t worker = harness_worker(harness);
-    pid_t pid = harness_fork(victim, self);
 
+    self->holds = 1;
+    pid_t pid = harness_fork(victim, self);
     harness_await(&self->busy, 1);
     struct holdings before = holdings_of(harness);
     CHECK_EQUAL(before.sessions, 1);
     CHECK_EQUAL(before.pools, 1);
     CHECK(before.queue_runs > 0 && before.heap_used_bytes > 0 && before.plans > 0);
     harness_kill(pid);
-    harness_eventually(holds_nothing, harness, 5000, "nothing is left of the session");
+    e2e_let_go(self->worker);
+    harness_eventually(holds_nothing, harness, 20000, "nothing is left of the session");
     CHECK_EQUAL(harness_worker(harness), worker);
 }
 

@@ -131,21 +131,23 @@ static void a_shared_page_needs_as_many_frees_as_leases(void **state)
 static void an_offer_expires_and_its_pages_are_free(void **state)
 {
     struct lessee a, b;
-    struct attnd_token ticket;
+    struct attnd_token ticket, other;
     int32_t pages[10], claimed[10];
     uint32_t pool;
 
     two_lessees(&a, &b, *state);
     CHECK_OK(attnd_pages_alloc(a.session, a.pool, 10, pages));
     CHECK_ERROR(attnd_pages_offer(a.session, a.pool, 10, pages, 0, &ticket), ATTND_E_RANGE);
-    CHECK_OK(attnd_pages_offer(a.session, a.pool, 10, pages, 60, &ticket));
+    CHECK_OK(attnd_pages_offer(a.session, a.pool, 4, pages, 600000, &other));
     CHECK_ERROR(attnd_pages_free(a.session, a.pool, 1, pages), ATTND_E_NOT_LEASED); /* given */
     CHECK_EQUAL(leased(*state), 10);
-    harness_sleep_ms(100);
-    for (int ms = 0; leased(*state) > 0 && ms < 5000; ms++)
+    CHECK_OK(attnd_pages_offer(a.session, a.pool, 6, pages + 4, 60, &ticket));
+    harness_sleep_ms(60);
+    for (int ms = 0; leased(*state) > 4 && ms < 20000; ms++)
         harness_sleep_ms(1);
-    CHECK_EQUAL(leased(*state), 0);
+    CHECK_EQUAL(leased(*state), 4);
     CHECK_ERROR(attnd_pages_claim(b.session, &ticket, &pool, claimed, 10), ATTND_E_EXPIRED);
+    CHECK_EQUAL(attnd_pages_claim(b.session, &other, &pool, claimed, 10), 4); /* its time is not */
     attnd_close(a.session);
     attnd_close(b.session);
 }

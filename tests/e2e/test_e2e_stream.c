@@ -59,7 +59,7 @@ static void a_ring_gives_the_bytes_that_a_run_gives(void **state)
 
 struct neighbour {
     const struct harness *harness;
-    uint32_t stop, right;
+    uint32_t stop, started, right;
 };
 
 static int neighbour(void *context)
@@ -73,6 +73,7 @@ static int neighbour(void *context)
         random_batch_draw(seed, number, &batch);
         trial_expect(&engine, &batch);
         self->right++;
+        harness_say(&self->started, 1);
     }
     engine_close(&engine);
     return 0;
@@ -109,10 +110,10 @@ static void a_thousand_replays_of_four_layers_are_right_while_lengths_advance(vo
         for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
             rung_verify(&trial, layer);
     }
+    harness_await(&beside->started, 1); /* it gets its turns */
     harness_say(&beside->stop, 1);
     CHECK_EQUAL(harness_join(pid, 30000), 0);
     printf("%u replays, %u batches of a neighbour\n", REPLAYS, beside->right);
-    CHECK(beside->right > 0);
     CHECK_EQUAL(attnd_lane_error(engine.session, LANE), 0);
     rung_close_all(&engine, &trial, prepared);
 }

@@ -182,9 +182,10 @@ static void a_killed_worker_releases_the_wait_and_the_next_ring_is_right(void **
     CHECK_OK(rung_prepare(&trial, 0, LANE, &prepared));
     struct attnd_mailbox *mailbox = rung_mailbox(engine.session);
     for (uint32_t death = 0; death < 3; death++) {
-        struct restart restart = {harness, harness_worker(harness)};
+        struct restart restart = {harness, e2e_hold_worker(harness)};
         CHECK_OK(attnd_ring(engine.session, LANE, prepared));
         CHECK_EQUAL(attnd_ring(engine.session, LANE, prepared), -ATTND_E_BUSY);
+        e2e_let_go(restart.old);
         is_taken(mailbox, LANE);
         CHECK_EQUAL(kill(restart.old, SIGKILL), 0);
         int rc = attnd_ring_wait(engine.session, LANE, TRIAL_WAIT_NS);

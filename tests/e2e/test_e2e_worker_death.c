@@ -131,6 +131,7 @@ static void runs_in_flight_are_answered_and_their_repetition_is_right(void **sta
     trial_begin(&trial, &engine, &batch, 0);
     CHECK_OK(trial_submit_set(&trial, 0, 0));
     CHECK_EQUAL(trial_await(&trial), 0);
+    (void)e2e_hold_worker(harness); /* it does not live to be let go */
     for (uint32_t i = 0; i < RUNS; i++)
         submit_run(&trial, i);
     if (!e2e_on_gpu())

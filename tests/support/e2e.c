@@ -4,6 +4,7 @@
 #include "client/attnd.h"
 #include "schemas/abi.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +46,17 @@ int e2e_on_gpu(void)
 {
     const char *backend = getenv("ATTND_TEST_BACKEND");
     return backend && strcmp(backend, "cuda") == 0;
+}
+
+pid_t e2e_hold_worker(const struct harness *harness)
+{
+    return e2e_on_gpu() ? harness_worker(harness) : harness_stop_worker(harness);
+}
+
+void e2e_let_go(pid_t worker)
+{
+    if (!e2e_on_gpu())
+        CHECK_EQUAL(kill(worker, SIGCONT), 0);
 }
 
 struct random_batch e2e_batch(void)

@@ -23,6 +23,15 @@ struct attnd_session *e2e_open(const struct harness *harness);
 /** e2e_on_gpu() - the worker is the CUDA one: $ATTND_TEST_BACKEND says so. */
 int e2e_on_gpu(void);
 
+/**
+ * e2e_hold_worker() - stop the worker's process: what is submitted from here on is in flight until
+ * e2e_let_go(), or until it is killed. No longer than the watchdog waits (3 s). A GPU's kernels do
+ * not stop with their process: there it does nothing, and a long batch has to do.
+ * Return: its pid.
+ */
+pid_t e2e_hold_worker(const struct harness *harness);
+void e2e_let_go(pid_t worker);
+
 /** e2e_batch() - prefills, decodes and an empty request, fp16, two layers, LSE, causal. */
 struct random_batch e2e_batch(void);
 

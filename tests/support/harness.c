@@ -103,9 +103,11 @@ static void notify_open(struct harness *harness)
 static _Noreturn void exec_daemon(const struct harness *harness, const char *const *options)
 {
     char path[600], notify[96];
-    const char *arguments[ARGUMENTS_MAX] = {"attnd", "--socket", harness->socket, "--verbose"};
+    /* Two threads, on however many processors: a batch is as long everywhere. */
+    const char *arguments[ARGUMENTS_MAX] = {"attnd",     "--socket",  harness->socket,
+                                            "--verbose", "--threads", "2"};
     const char *backend = getenv("ATTND_TEST_BACKEND");
-    int count = 4;
+    int count = 6;
 
     if (backend) {
         arguments[count++] = "--backend";
