@@ -110,12 +110,26 @@ static void lanes_do_not_disturb_each_other(void **state)
     engine_close(&engine);
 }
 
+/* A run that is in flight for as long as the worker is held, and on a GPU, which cannot be, for
+ * longer than some calls take. */
+static struct random_batch long_batch(void)
+{
+    struct random_batch batch = e2e_long_batch();
+
+    if (e2e_on_gpu()) {
+        batch.shape.group = 16;
+        batch.level[0].entry[0].qo_len = 512;
+        batch.level[0].entry[0].kv_len[0] = 16384;
+    }
+    return batch;
+}
+
 /* ---- BUSY ---- */
 
 static void a_plan_that_runs_on_another_lane_is_busy(void **state)
 {
     const struct harness *harness = *state;
-    struct random_batch batch = e2e_long_batch();
+    struct random_batch batch = long_batch();
     struct attnd_completion done;
     struct engine engine;
     struct trial trial;
@@ -147,16 +161,11 @@ static void a_plan_that_runs_on_another_lane_is_busy(void **state)
 static void a_plan_in_use_is_not_destroyed_and_its_memory_not_released(void **state)
 {
     const struct harness *harness = *state;
-    struct random_batch batch = e2e_long_batch();
+    struct random_batch batch = long_batch();
     struct engine engine;
     struct trial trial;
 
     engine_open(&engine, harness->socket, "lanes");
-    if (e2e_on_gpu()) { /* longer than three calls there, too */
-        batch.shape.group = 16;
-        batch.level[0].entry[0].qo_len = 512;
-        batch.level[0].entry[0].kv_len[0] = 16384;
-    }
     batch.shape.service_pool = 1; /* so that only the run holds the memory of the rows */
     trial_begin(&trial, &engine, &batch, 0);
     CHECK_OK(trial_submit_set(&trial, 0, 0));
@@ -210,7 +219,7 @@ static void count_ends(struct engine *engine, uint32_t count, uint64_t user_data
 static void cancelling_stops_what_it_names_and_nothing_else(void **state)
 {
     const struct harness *harness = *state;
-    const struct random_batch batch = e2e_long_batch(), after = e2e_batch();
+    const struct random_batch batch = long_batch(), after = e2e_batch();
     struct engine engine;
     struct trial trial;
     struct counts counts = {0};
@@ -238,7 +247,7 @@ static void cancelling_stops_what_it_names_and_nothing_else(void **state)
 static void deadlines_end_what_is_late_and_the_lane_goes_on(void **state)
 {
     const struct harness *harness = *state;
-    const struct random_batch batch = e2e_long_batch(), after = e2e_batch();
+    const struct random_batch batch = long_batch(), after = e2e_batch();
     struct engine engine;
     struct trial trial;
     struct counts counts = {0}, last = {0};
