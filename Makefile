@@ -193,7 +193,7 @@ test-e2e: all $(E2E)
 # runs. gcc's runtime; leaks are errors.
 test-asan:
 	@$(MAKE) --no-print-directory -j2 BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g' tested
-	@ATTND_TEST_TIMEOUT=400 tests/run $(patsubst $(BUILD)/%,build/asan/%,$(UNIT) $(E2E))
+	@ATTND_TEST_TIMEOUT=240 tests/run $(patsubst $(BUILD)/%,build/asan/%,$(UNIT) $(E2E))
 
 # Programs whose threads share memory: both ring ends in one process and one mapping (TSan sees
 # nothing across two), the worker's threads, the client's two.
@@ -201,7 +201,7 @@ TSAN_TESTS := $(filter %threads %cpu_queue %worker_memory test_client_%,$(notdir
 test-tsan:
 	@$(MAKE) --no-print-directory -j2 BUILD=build/tsan SANITIZE=thread CC=clang CFLAGS='-O1 -g' \
 	  $(patsubst %,build/tsan/tests/unit/%,$(TSAN_TESTS))
-	@ATTND_TEST_TIMEOUT=400 tests/run $(patsubst %,build/tsan/tests/unit/%,$(TSAN_TESTS))
+	@ATTND_TEST_TIMEOUT=240 tests/run $(patsubst %,build/tsan/tests/unit/%,$(TSAN_TESTS))
 
 check-long: check $(LONG)
 	@$(MAKE) --no-print-directory fuzz-long

@@ -101,6 +101,7 @@ static void a_thousand_replays_of_four_layers_are_right_while_lengths_advance(vo
     pid_t pid = harness_fork(neighbour, beside);
     rung_open_all(&engine, &trial, harness->socket, "stream", &batch, LANE, prepared);
     rung_extend(&trial, 0);
+    harness_await(&beside->started, 1); /* it is at work from the first replay to the last */
     for (uint32_t replay = 0; replay < REPLAYS; replay++) {
         int32_t kv_len[3];
         next_lengths(&batch, replay, kv_len);
@@ -110,10 +111,10 @@ static void a_thousand_replays_of_four_layers_are_right_while_lengths_advance(vo
         for (uint32_t layer = 0; layer < RUNG_LAYERS; layer++)
             rung_verify(&trial, layer);
     }
-    harness_await(&beside->started, 1); /* it gets its turns */
     harness_say(&beside->stop, 1);
     CHECK_EQUAL(harness_join(pid, 30000), 0);
     printf("%u replays, %u batches of a neighbour\n", REPLAYS, beside->right);
+    CHECK(beside->right > 1);
     CHECK_EQUAL(attnd_lane_error(engine.session, LANE), 0);
     rung_close_all(&engine, &trial, prepared);
 }

@@ -65,7 +65,7 @@ static void a_stopped_worker_is_replaced_and_its_runs_are_answered(void **state)
         CHECK_OK(trial_submit_run(&trial, 0, 0, 0, 0));
     CHECK(trial_await(&trial) != 0); /* every one of them, and none before its time */
     CHECK_EQUAL(trial.failure.fault.code, -ATTND_E_WORKER_RESTARTED);
-    harness_eventually(another_runs, &old, 20000, "a new worker runs");
+    harness_eventually(another_runs, &old, 5000, "a new worker runs");
     check_last_end(&harness);
     trial_end(&trial);
 
@@ -88,7 +88,7 @@ static void a_fault_is_injected_into_the_first_worker_only(void **state)
     engine_open(&engine, harness.socket, "patient");
     batch.shape.layers = 1; /* one run, behind which it stops with nothing in flight */
     trial_expect(&engine, &batch);
-    harness_eventually(another_runs, &old, 20000, "a new worker runs");
+    harness_eventually(another_runs, &old, 5000, "a new worker runs");
     check_last_end(&harness);
     old.pid = harness_worker(&harness);
     trial_expect(&engine, &batch);

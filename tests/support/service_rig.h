@@ -136,7 +136,7 @@ static inline int dial(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    const struct timeval timeout = {.tv_sec = 20};
+    const struct timeval timeout = {.tv_sec = 10};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     memcpy(address.sun_path, rig.options.socket_path, sizeof(address.sun_path));
     if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0) {
@@ -151,7 +151,7 @@ static inline Attnd__Reply *receive(int socket, int *fds, int *fd_count)
 {
     static uint8_t bytes[ATTND_DATAGRAM_BYTES_MAX];
     long got = attnd_fdpass_recv(socket, bytes, sizeof(bytes), fds, fd_count);
-    assert_int_not_equal(got, 0); /* nothing within twenty seconds */
+    assert_int_not_equal(got, 0); /* nothing within ten seconds */
     return got < 0 ? NULL : attnd__reply__unpack(NULL, (size_t)got, bytes);
 }
 

@@ -84,7 +84,7 @@ static void *wait_for_all(void *context)
     struct attnd_completion done[16];
     int got = 1;
     while (stage->seen < MESSAGES && got > 0) {
-        got = attnd_wait(stage->session, done, 16, 20 * SECOND_NS);
+        got = attnd_wait(stage->session, done, 16, 10 * SECOND_NS);
         for (int i = 0; i < got; i++)
             CHECK_EQUAL(done[i].user_data, stage->seen++);
     }

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#define LINGER_S 40 /* so long that no busy machine is taken for it */
+#define LINGER_S 2
 
 /* A connection whose close() waits: it has unsent data, and the other end does not read. */
 static int lingering_socket(int *listener)

@@ -25,7 +25,6 @@
 
 #define FDS_MAX 64
 #define SECOND_NS 1000000000u
-#define REAP_NS (10 * (uint64_t)SECOND_NS)
 
 /* What the worker found. */
 struct report {
@@ -118,7 +117,7 @@ static int teardown(void **state)
 {
     (void)state;
     attnd_spawn_signal(&rig.process, SIGKILL);
-    if (!attnd_spawn_reap(&rig.process, REAP_NS, rig.text, sizeof(rig.text)))
+    if (!attnd_spawn_reap(&rig.process, SECOND_NS, rig.text, sizeof(rig.text)))
         return -1;
     if (rig.process.control >= 0)
         close(rig.process.control);
@@ -139,7 +138,8 @@ static void start(const char *part)
 
 static void reap(void)
 {
-    assert_int_equal(attnd_spawn_reap(&rig.process, REAP_NS, rig.text, sizeof(rig.text)), 1);
+    assert_int_equal(
+        attnd_spawn_reap(&rig.process, 10 * (uint64_t)SECOND_NS, rig.text, sizeof(rig.text)), 1);
     assert_int_equal(rig.process.pid, 0);
 }
 
@@ -280,7 +280,7 @@ static void an_end_that_nobody_may_ask_for_is_an_end(void **state)
     (void)state;
     void (*before)(int) = signal(SIGCHLD, SIG_IGN);
     start("3");
-    int rc = attnd_spawn_reap(&rig.process, REAP_NS, rig.text, sizeof(rig.text));
+    int rc = attnd_spawn_reap(&rig.process, 10 * (uint64_t)SECOND_NS, rig.text, sizeof(rig.text));
     (void)signal(SIGCHLD, before);
     assert_int_equal(rc, 1);
     assert_string_equal(rig.text, "ended");
