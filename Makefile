@@ -43,10 +43,10 @@ endif
 PERSISTENT := $(wildcard $(PERSISTENT))
 include persistent/cuda/cuda.mk
 CLIENT := $(wildcard client/*.c)
-SERVICE := $(filter-out $(wildcard service/main_*.c),$(wildcard service/*.c))
+SERVICE := $(filter-out $(wildcard service/*/main_*.c),$(wildcard service/*/*.c))
 MEASURE := $(wildcard bench/support/*.c) \
            $(filter-out bench/replay/main.c,$(wildcard bench/replay/*.c))
-SUPPORT := $(wildcard tests/support/*.c)
+SUPPORT := $(wildcard tests/support/*/*.c)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 GENOBJ := $(BUILD)/obj/gen/attnd.pb-c.o
@@ -56,10 +56,9 @@ LIBATTND_SO := $(BUILD)/libattnd.so.0
 LIBCORE := $(BUILD)/libcore.a
 LIBMEASURE := $(BUILD)/libmeasure.a
 LIBSUPPORT := $(BUILD)/libsupport.a
-PROGRAMS := $(patsubst service/main_%.c,$(BUILD)/%,$(wildcard service/main_*.c))
-PROGRAMS := $(subst $(BUILD)/worker,$(BUILD)/attnd-worker,$(PROGRAMS))
+PROGRAMS := $(addprefix $(BUILD)/,attnd attnd-worker attnctl)
 EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%,$(wildcard client/examples/*.c))
-UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/*.c))
+UNIT := $(patsubst %.c,$(BUILD)/%,$(sort $(shell find tests/unit -name 'test_*.c')))
 E2E := $(patsubst tests/e2e/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/*.c))
 LONG := $(patsubst tests/long/%.c,$(BUILD)/tests/long/%,$(wildcard tests/long/*.c))
 BENCH := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
@@ -128,10 +127,11 @@ $(LIBCORE) $(LIBMEASURE) $(LIBSUPPORT):
 	@rm -f $@
 	ar rcs $@ $^
 
-LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o %.a,$^) -o $@
-$(BUILD)/attnd-worker: $(BUILD)/obj/service/main_worker.o $(LIBCORE)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
-$(BUILD)/%: $(BUILD)/obj/service/main_%.o $(LIBCORE)
+LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@
+$(BUILD)/attnd: $(BUILD)/obj/service/daemon/main_attnd.o
+$(BUILD)/attnd-worker: $(BUILD)/obj/service/worker/main_worker.o
+$(BUILD)/attnctl: $(BUILD)/obj/service/ctl/main_attnctl.o
+$(PROGRAMS): $(LIBCORE)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
 $(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
 	@mkdir -p $(@D)
@@ -142,7 +142,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBSUPPORT) $(LIBMEASURE) $(LIBCORE)
 $(BUILD)/bench/attnd-replay: $(BUILD)/obj/bench/replay/main.o $(LIBMEASURE) $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
-$(BUILD)/bench/cpu_kernels: $(call obj,tests/support/cpu_rig.c)
+$(BUILD)/bench/cpu_kernels: $(call obj,tests/support/rigs/cpu_rig.c)
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBMEASURE) $(LIBCORE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
@@ -197,11 +197,11 @@ test-asan:
 
 # Programs whose threads share memory: both ring ends in one process and one mapping (TSan sees
 # nothing across two), the worker's threads, the client's two.
-TSAN_TESTS := $(filter %threads %cpu_queue %worker_memory test_client_%,$(notdir $(UNIT)))
+TSAN_TESTS := $(filter %threads %cpu_queue %worker_memory $(BUILD)/tests/unit/client/%,$(UNIT))
 test-tsan:
 	@$(MAKE) --no-print-directory -j2 BUILD=build/tsan SANITIZE=thread CC=clang CFLAGS='-O1 -g' \
-	  $(patsubst %,build/tsan/tests/unit/%,$(TSAN_TESTS))
-	@ATTND_TEST_TIMEOUT=240 tests/run $(patsubst %,build/tsan/tests/unit/%,$(TSAN_TESTS))
+	  $(patsubst $(BUILD)/%,build/tsan/%,$(TSAN_TESTS))
+	@ATTND_TEST_TIMEOUT=240 tests/run $(patsubst $(BUILD)/%,build/tsan/%,$(TSAN_TESTS))
 
 check-long: check $(LONG)
 	@$(MAKE) --no-print-directory fuzz-long

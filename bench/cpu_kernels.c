@@ -16,7 +16,7 @@
 #include "bench/support/peak.h"
 #include "persistent/cpu/kernel.h"
 #include "persistent/plan/plan.h"
-#include "tests/support/cpu_rig.h"
+#include "tests/support/rigs/cpu_rig.h"
 
 #define HEADS_Q 32u
 #define HEADS_KV 8u

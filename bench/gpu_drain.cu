@@ -20,7 +20,7 @@
 extern "C" {
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
-#include "schemas/seal.h"
+#include "schemas/checksum.h"
 }
 
 #include <algorithm>
@@ -356,7 +356,7 @@ void ring(Bench &b, uint32_t layer)
     command->body = *run;
     command->k = planes[layer];
     command->v = planes[pool->layers + layer];
-    command->seal = attnd_seal(command, b.tail);
+    command->seal = attnd_checksum(command, b.tail);
     attnd_publish32(&head_of(b)->command_tail, ++b.tail);
 }
 

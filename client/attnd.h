@@ -537,7 +537,7 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
 struct attnd_prepare_args {
     uint32_t size;
     uint32_t layer;
-    uint32_t lane; /* 0..63: whose bell rings it */
+    uint32_t lane; /* 0..63: whose doorbell rings it */
     uint32_t zero; /* 0 */
     struct attnd_tensor q, o;
     struct attnd_tensor lse; /* memory 0: not wanted */
@@ -552,7 +552,7 @@ struct attnd_prepare_args {
  * in flight have ended. It holds plan, pool and memory until it is unprepared: they are
  * -ATTND_E_BUSY to whoever destroys or releases them.
  * Return: 0; -ATTND_E_UNSUPPORTED: field mailbox, the service rings nothing; field items, tiles of
- * the plan times KV heads are more than a bell can count, 4,194,304; else, the worker cannot
+ * the plan times KV heads are more than a doorbell can count, 4,194,304; else, the worker cannot
  * execute this plan; -ATTND_E_INVALID (the plan is empty), -ATTND_E_UNKNOWN, -ATTND_E_RANGE,
  * -ATTND_E_OVERLAP, -ATTND_E_PERMISSION, -ATTND_E_NO_SPACE: field prepared or partials, a session
  * may have half of what there is of either; limit says what is left to it.
@@ -567,28 +567,28 @@ int attnd_unprepare(struct attnd_session *session, uint32_t prepared);
 /**
  * attnd_mailbox() - the memory whose words a ring writes; made when it is first needed
  * @memory: receives the handle; attnd_memory_info() tells where it lies. It begins with
- *          bell[64], error[64] of 32 bits each. A bell is 1 + code when the lane is at rest, and
- *          only then may be rung: store 0x80000000 + prepared, with release, and wait until it is
+ *          doorbell[64], error[64] of 32 bits each. A doorbell is 1 + code when the lane is at
+ * rest, and only then may be rung: store 0x80000000 + prepared, with release, and wait until it is
  *          not 0 and below 0x80000000. It goes with the session.
- * Only for those who ring without attnd_ring() or libattnd-cuda. Return: 0; -ATTND_E_UNSUPPORTED.
+ * Only for those who ring without attnd_launch() or libattnd-cuda. Return: 0; -ATTND_E_UNSUPPORTED.
  */
 int attnd_mailbox(struct attnd_session *session, uint32_t *memory);
 
 /**
- * attnd_ring() - ring a prepared run from the host
+ * attnd_launch() - ring a prepared run from the host
  * Threads: one at a time for each lane. Never blocks; one system call. The service reads q from now
  * on. Return: 0; -ATTND_E_BUSY the lane's last ring is not answered; -ATTND_E_INVALID nothing was
  * ever prepared; -ATTND_E_UNSUPPORTED the mailbox is in device memory: libattnd-cuda rings it.
  */
-int attnd_ring(struct attnd_session *session, uint32_t lane, uint32_t prepared);
+int attnd_launch(struct attnd_session *session, uint32_t lane, uint32_t prepared);
 
 /**
- * attnd_ring_wait() - wait until the lane's last ring is answered
+ * attnd_launch_wait() - wait until the lane's last ring is answered
  * Threads: any. Spins as attnd_wait() does, then sleeps. Return: 0: o and lse are there; what the
  * ring failed with (no field; index: the lane); -ATTND_E_TIMEOUT it is still pending;
  * -ATTND_E_DISCONNECTED it never will be answered.
  */
-int attnd_ring_wait(struct attnd_session *session, uint32_t lane, uint64_t timeout_ns);
+int attnd_launch_wait(struct attnd_session *session, uint32_t lane, uint64_t timeout_ns);
 
 /** attnd_lane_error() - what the first ring of the lane failed with since this was last asked.
  * Return: 0 none did; its code. */

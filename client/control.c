@@ -42,7 +42,7 @@ static int broken(struct attnd_session *session)
     return attnd_fault_raise(-ATTND_E_PROTOCOL, ATTND_F_SOCKET, 0, 0, 0);
 }
 
-static int send_request(struct attnd_session *session, struct attnd_call *call)
+static int send_request(struct attnd_session *session, struct attnd_rpc *call)
 {
     call->request.id = ++session->call_id;
     size_t bytes = attnd__request__get_packed_size(&call->request);
@@ -56,7 +56,7 @@ static int send_request(struct attnd_session *session, struct attnd_call *call)
 }
 
 /* Return: bytes of the reply in session->datagram, or a fault. */
-static long receive_reply(struct attnd_session *session, struct attnd_call *call)
+static long receive_reply(struct attnd_session *session, struct attnd_rpc *call)
 {
     uint64_t timeout_ns = call->timeout_ns ? call->timeout_ns : ATTND_CALL_TIMEOUT_NS;
     uint64_t deadline_ns = attnd_clock_ns() + timeout_ns;
@@ -79,7 +79,7 @@ static long receive_reply(struct attnd_session *session, struct attnd_call *call
     }
 }
 
-static int unpack_reply(struct attnd_session *session, struct attnd_call *call, long bytes,
+static int unpack_reply(struct attnd_session *session, struct attnd_rpc *call, long bytes,
                         Attnd__Reply__ResultCase expect)
 {
     struct attnd_admit_alloc alloc;
@@ -101,7 +101,7 @@ static int unpack_reply(struct attnd_session *session, struct attnd_call *call, 
     return 0;
 }
 
-int attnd_call(struct attnd_session *session, struct attnd_call *call,
+int attnd_call(struct attnd_session *session, struct attnd_rpc *call,
                Attnd__Reply__ResultCase expect)
 {
     int rc = attnd_session_check(session);
@@ -121,7 +121,7 @@ int attnd_call(struct attnd_session *session, struct attnd_call *call,
     return rc;
 }
 
-void attnd_call_end(struct attnd_session *session, struct attnd_call *call)
+void attnd_call_end(struct attnd_session *session, struct attnd_rpc *call)
 {
     attnd_fdpass_close(call->fds, call->fd_count);
     call->fd_count = 0;
@@ -129,14 +129,14 @@ void attnd_call_end(struct attnd_session *session, struct attnd_call *call)
     pthread_mutex_unlock(&session->call_lock);
 }
 
-int attnd_call_broken(struct attnd_session *session, struct attnd_call *call)
+int attnd_call_broken(struct attnd_session *session, struct attnd_rpc *call)
 {
     int rc = broken(session);
     attnd_call_end(session, call);
     return rc;
 }
 
-int attnd_call_take_fd(struct attnd_call *call, int index)
+int attnd_call_take_fd(struct attnd_rpc *call, int index)
 {
     int fd = call->fds[index];
     call->fds[index] = -1;

@@ -84,7 +84,7 @@ static uint64_t slots_bytes(uint32_t entries)
 }
 
 /* Is what the daemon says consistent with itself? The files are held against it when mapped. */
-static int check_reply(const struct attnd_call *call)
+static int check_reply(const struct attnd_rpc *call)
 {
     const Attnd__HelloReply *hello = call->reply->hello;
     if (hello->version != ATTND_PROTOCOL_VERSION)
@@ -101,7 +101,7 @@ static int check_reply(const struct attnd_call *call)
 }
 
 /* A segment's fd is closed once it is mapped: the mapping keeps the memory. */
-static int map_segment(struct attnd_call *call, int index, uint64_t bytes, int writable,
+static int map_segment(struct attnd_rpc *call, int index, uint64_t bytes, int writable,
                        struct attnd_shm *out)
 {
     struct attnd_fault fault = {0};
@@ -111,7 +111,7 @@ static int map_segment(struct attnd_call *call, int index, uint64_t bytes, int w
     return 0;
 }
 
-static int map_segments(struct attnd_session *session, struct attnd_call *call)
+static int map_segments(struct attnd_session *session, struct attnd_rpc *call)
 {
     const Attnd__HelloReply *hello = call->reply->hello;
     int rc = map_segment(call, 0, hello->arena_offset_bytes + hello->arena_bytes, 1,
@@ -145,8 +145,8 @@ static int init_rings(struct attnd_session *session, const Attnd__HelloReply *he
                         &submit->cq_head, hello->ring_entries);
     session->cq_need = &submit->cq_need;
     session->spin_ns = attnd_spin_flight_ns(); /* who waits has asked */
-    session->bell = (struct attnd_doorbell){
-        .word = &submit->sq_tail, .need = &complete->sq_need, .fd = session->doorbell};
+    session->doorbell = (struct attnd_doorbell){
+        .word = &submit->sq_tail, .need = &complete->sq_need, .fd = session->doorbell_fd};
     if (attnd_arena_init(&session->arena, submission + hello->arena_offset_bytes,
                          hello->arena_bytes, hello->ring_entries) < 0)
         return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_ARENA, 0, 0, 0);
@@ -194,7 +194,7 @@ static int say_hello(struct attnd_session *session, const struct attnd_open_args
     message.has_arena_bytes = 1;
     message.arena_bytes = args->arena_bytes ? args->arena_bytes : ARENA_BYTES_DEFAULT;
 
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_HELLO;
     call.request.hello = &message;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_HELLO);
@@ -205,7 +205,7 @@ static int say_hello(struct attnd_session *session, const struct attnd_open_args
         rc = map_segments(session, &call);
     if (rc == 0) {
         session->notify = attnd_call_take_fd(&call, 2);
-        session->doorbell = call.fd_count > 3 ? attnd_call_take_fd(&call, 3) : -1;
+        session->doorbell_fd = call.fd_count > 3 ? attnd_call_take_fd(&call, 3) : -1;
         fill_info(&session->info, call.reply->hello);
         rc = init_rings(session, call.reply->hello);
     }
@@ -235,7 +235,7 @@ int attnd_session_connect(struct attnd_session *session, const struct attnd_open
         return rc;
 
     Attnd__Mapped message = ATTND__MAPPED__INIT;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_MAPPED;
     call.request.mapped = &message;
     rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);

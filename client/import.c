@@ -40,7 +40,7 @@ static struct attnd_object *describe(const struct attnd_memory_desc *desc,
     return object;
 }
 
-static int send_import(struct attnd_session *session, struct attnd_call *call,
+static int send_import(struct attnd_session *session, struct attnd_rpc *call,
                        struct attnd_memory_desc *desc)
 {
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
@@ -65,7 +65,7 @@ static int send_import(struct attnd_session *session, struct attnd_call *call,
 int attnd_import(struct attnd_session *session, struct attnd_memory_desc *desc,
                  const struct attnd_origin *origin, uint32_t *memory)
 {
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     struct attnd_object *object = describe(desc, origin);
 
     if (object == NULL) /* before the daemon has what nobody here would know of */

@@ -96,12 +96,12 @@ struct attnd_object {
 
 /* ---- the session ---- */
 
-struct attnd_stream_rings; /* client/cuda/stream.c */
+struct attnd_stream_launcher; /* client/cuda/stream.c */
 
 struct attnd_session {
     /* The submitting thread. */
     struct attnd_producer sq;
-    struct attnd_doorbell bell;
+    struct attnd_doorbell doorbell;
     struct attnd_arena arena;
 
     /* The waiting thread. */
@@ -115,9 +115,9 @@ struct attnd_session {
     _Alignas(ATTND_CACHE_LINE) uint32_t gone;
     uint32_t forks; /* of the process when the session was opened */
     int socket;
-    int notify;   /* the daemon writes it when cq_need is set */
-    int doorbell; /* -1 with futex doorbells */
-    int event;    /* epoll of notify and the socket's end: attnd_fd() */
+    int notify;      /* the daemon writes it when cq_need is set */
+    int doorbell_fd; /* -1 with futex doorbells */
+    int event;       /* epoll of notify and the socket's end: attnd_fd() */
     struct attnd_shm submission, completion;
     struct attnd_info info;
     uint32_t mailbox_memory;       /* handle; 0: no mailbox. Published last */
@@ -133,8 +133,8 @@ struct attnd_session {
     struct attnd_object *objects;
 
     /* libattnd-cuda's, under objects_lock; it goes before the mailbox does. */
-    struct attnd_stream_rings *rings;
-    void (*rings_end)(struct attnd_stream_rings *rings);
+    struct attnd_stream_launcher *rings;
+    void (*rings_end)(struct attnd_stream_launcher *rings);
 };
 
 /* Forks this process has been born through; a session of another number is the parent's. */
@@ -199,7 +199,7 @@ static inline int attnd_session_check(const struct attnd_session *session)
 
 /* ---- control.c: one request, one reply ---- */
 
-struct attnd_call {
+struct attnd_rpc {
     Attnd__Request request; /* by the caller: the call and its case */
     int fd;                 /* to send, -1: none; stays the caller's */
     Attnd__Reply *reply;    /* in the session's buffer, until attnd_call_end() */
@@ -219,18 +219,18 @@ struct attnd_call {
  * Return: 0 with call_lock held until attnd_call_end(); otherwise a fault, the lock released:
  * the daemon's answer, -ATTND_E_DISCONNECTED, or -ATTND_E_PROTOCOL, which ends the session.
  */
-int attnd_call(struct attnd_session *session, struct attnd_call *call,
+int attnd_call(struct attnd_session *session, struct attnd_rpc *call,
                Attnd__Reply__ResultCase expect);
-void attnd_call_end(struct attnd_session *session, struct attnd_call *call);
+void attnd_call_end(struct attnd_session *session, struct attnd_rpc *call);
 
 /** attnd_call_take_fd() - the received descriptor is the caller's from here. */
-int attnd_call_take_fd(struct attnd_call *call, int index);
+int attnd_call_take_fd(struct attnd_rpc *call, int index);
 
 /** attnd_call_buffer_bytes() - what session->datagram must hold: a datagram and its unpacking. */
 size_t attnd_call_buffer_bytes(void);
 
 /** attnd_call_broken() - the reply makes no sense: end the call and the session. */
-int attnd_call_broken(struct attnd_session *session, struct attnd_call *call);
+int attnd_call_broken(struct attnd_session *session, struct attnd_rpc *call);
 
 /* ---- import.c, for libattnd-cuda ---- */
 

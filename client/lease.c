@@ -29,7 +29,7 @@ static int32_t *wire_pages(const int32_t *pages)
     return (int32_t *)(uintptr_t)pages;
 }
 
-static int call_empty(struct attnd_session *session, struct attnd_call *call)
+static int call_empty(struct attnd_session *session, struct attnd_rpc *call)
 {
     int rc = attnd_call(session, call, ATTND__REPLY__RESULT__NOT_SET);
     if (rc == 0)
@@ -46,7 +46,7 @@ int attnd_pages_alloc(struct attnd_session *session, uint32_t pool, uint32_t cou
     Attnd__PagesAlloc message = ATTND__PAGES_ALLOC__INIT;
     message.pool = pool;
     message.count = count;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PAGES_ALLOC;
     call.request.pages_alloc = &message;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PAGES);
@@ -70,7 +70,7 @@ int attnd_pages_share(struct attnd_session *session, uint32_t pool, uint32_t cou
     message.pool = pool;
     message.n_page = count;
     message.page = wire_pages(pages);
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PAGES_SHARE;
     call.request.pages_share = &message;
     return call_empty(session, &call);
@@ -86,7 +86,7 @@ int attnd_pages_free(struct attnd_session *session, uint32_t pool, uint32_t coun
     message.pool = pool;
     message.n_page = count;
     message.page = wire_pages(pages);
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PAGES_FREE;
     call.request.pages_free = &message;
     return call_empty(session, &call);
@@ -105,7 +105,7 @@ int attnd_pages_offer(struct attnd_session *session, uint32_t pool, uint32_t cou
     message.n_page = count;
     message.page = wire_pages(pages);
     message.expire_ms = expire_ms;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PAGES_OFFER;
     call.request.pages_offer = &message;
     rc = attnd_call(session, &call, ATTND__REPLY__RESULT_TICKET);
@@ -128,7 +128,7 @@ int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *t
     Attnd__PagesClaim message = ATTND__PAGES_CLAIM__INIT;
     message.ticket = (ProtobufCBinaryData){.len = ATTND_TOKEN_BYTES, .data = own.bytes};
     message.pages_max = pages_max;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PAGES_CLAIM;
     call.request.pages_claim = &message;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PAGES);

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 /* Asks the service for memory; the reply carries its descriptor. */
-static int ask(struct attnd_session *session, struct attnd_call *call, uint64_t size_bytes,
+static int ask(struct attnd_session *session, struct attnd_rpc *call, uint64_t size_bytes,
                uint32_t kind)
 {
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
@@ -30,7 +30,7 @@ static int ask(struct attnd_session *session, struct attnd_call *call, uint64_t 
 
 /* What the session keeps of memory that the service made. Return: an object, with call_lock held
  * until attnd_call_end(); NULL with *rc. */
-static struct attnd_object *make(struct attnd_session *session, struct attnd_call *call,
+static struct attnd_object *make(struct attnd_session *session, struct attnd_rpc *call,
                                  uint64_t size_bytes, uint32_t kind, int *rc)
 {
     struct attnd_object *object = calloc(1, sizeof(*object));
@@ -58,7 +58,7 @@ int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint
 {
     if (memory == NULL)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     int rc;
     struct attnd_object *object = make(session, &call, size_bytes, ATTND_KIND_HOST, &rc);
     if (object == NULL)
@@ -87,7 +87,7 @@ int attnd_memory_create_device(struct attnd_session *session, uint64_t size_byte
 {
     if (memory == NULL)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_MEMORY, 0, 0, 0);
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     int rc;
     struct attnd_object *object = make(session, &call, size_bytes, ATTND_KIND_DEVICE, &rc);
     if (object == NULL)
@@ -158,7 +158,7 @@ int attnd_memory_release(struct attnd_session *session, uint32_t memory)
 {
     Attnd__MemoryRelease message = ATTND__MEMORY_RELEASE__INIT;
     message.memory = memory;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_MEMORY_RELEASE;
     call.request.memory_release = &message;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;

@@ -20,7 +20,7 @@
 /* A Batch of ATTND_LEVELS_MAX levels with every varint at its longest takes less. */
 #define HEADER_BYTES_MAX 1024u
 
-static int call_empty(struct attnd_session *session, struct attnd_call *call)
+static int call_empty(struct attnd_session *session, struct attnd_rpc *call)
 {
     return attnd_call(session, call, ATTND__REPLY__RESULT__NOT_SET);
 }
@@ -43,7 +43,7 @@ int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_arg
     message.pages = own.pages;
     message.levels = own.levels;
     message.heads_q = own.heads_q;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PLAN_CREATE;
     call.request.plan_create = &message;
     rc = attnd_call(session, &call, ATTND__REPLY__RESULT_PLAN);
@@ -69,7 +69,7 @@ int attnd_plan_destroy(struct attnd_session *session, uint32_t plan)
 {
     Attnd__PlanDestroy message = ATTND__PLAN_DESTROY__INIT;
     message.plan = plan;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PLAN_DESTROY;
     call.request.plan_destroy = &message;
     int rc = call_empty(session, &call);

@@ -53,7 +53,7 @@ static int read_pool(struct attnd_object *pool, const Attnd__PoolReply *reply)
     return 0;
 }
 
-static int reply_is_sane(const struct attnd_call *call)
+static int reply_is_sane(const struct attnd_rpc *call)
 {
     const Attnd__PoolReply *reply = call->reply->pool;
     const Attnd__PoolCreate *desc = reply->desc;
@@ -63,7 +63,7 @@ static int reply_is_sane(const struct attnd_call *call)
 }
 
 /* A pool's memory as this session has it: mapped, or device memory's descriptor. */
-static int take_memory(struct attnd_call *call, struct attnd_shm *shm, struct attnd_fault *fault)
+static int take_memory(struct attnd_rpc *call, struct attnd_shm *shm, struct attnd_fault *fault)
 {
     const Attnd__PoolReply *reply = call->reply->pool;
     if (reply->desc->memory_kind == ATTND__MEMORY_KIND__MEMORY_DEVICE) {
@@ -78,7 +78,7 @@ static int take_memory(struct attnd_call *call, struct attnd_shm *shm, struct at
 /* The pool's memory: one that this session knows already, or @memory, which then is the session's.
  * Return: 0 or a fault of mapping. Handles come and go under call_lock, which is held; objects_lock
  * is for readers of the address. */
-static int adopt_memory(struct attnd_session *session, struct attnd_call *call,
+static int adopt_memory(struct attnd_session *session, struct attnd_rpc *call,
                         struct attnd_object **memory, void **address)
 {
     const Attnd__PoolReply *reply = call->reply->pool;
@@ -109,7 +109,7 @@ static int adopt_memory(struct attnd_session *session, struct attnd_call *call,
     return 0;
 }
 
-static int adopt_pool(struct attnd_session *session, struct attnd_call *call,
+static int adopt_pool(struct attnd_session *session, struct attnd_rpc *call,
                       struct attnd_object *pool, struct attnd_object **memory)
 {
     if (read_pool(pool, call->reply->pool) < 0)
@@ -127,7 +127,7 @@ static void pool_free(struct attnd_object *pool)
 }
 
 /* @pool and @memory are NULL afterwards where the session has taken them. */
-static int call_and_adopt(struct attnd_session *session, struct attnd_call *call,
+static int call_and_adopt(struct attnd_session *session, struct attnd_rpc *call,
                           struct attnd_object **pool, struct attnd_object **memory,
                           uint32_t *handle)
 {
@@ -148,7 +148,7 @@ static int call_and_adopt(struct attnd_session *session, struct attnd_call *call
 
 /* Sends a request that a PoolReply answers, and keeps what it says. What it is kept in is allocated
  * first: a pool that exists at the daemon and nowhere here could not be released. */
-static int pool_call(struct attnd_session *session, struct attnd_call *call, uint32_t *handle)
+static int pool_call(struct attnd_session *session, struct attnd_rpc *call, uint32_t *handle)
 {
     uint32_t created = 0;
     struct attnd_object *pool = calloc(1, sizeof(*pool));
@@ -189,7 +189,7 @@ static void write_planes(struct wire_planes *wire, size_t at, const struct attnd
     }
 }
 
-static int create_with_planes(struct attnd_session *session, struct attnd_call *call,
+static int create_with_planes(struct attnd_session *session, struct attnd_rpc *call,
                               const struct attnd_pool_desc *desc, uint32_t *handle)
 {
     size_t layers = desc->layers;
@@ -236,7 +236,7 @@ int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_des
     message.page_owner = (Attnd__PageOwner)own.page_owner;
     message.has_memory_kind = own.memory_kind > ATTND_MEMORY_HOST;
     message.memory_kind = (Attnd__MemoryKind)own.memory_kind;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_POOL_CREATE;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS; /* its memory may be pinned first */
     call.request.pool_create = &message;
@@ -251,7 +251,7 @@ int attnd_pool_attach(struct attnd_session *session, const struct attnd_token *t
     struct attnd_token own = *token;
     Attnd__PoolAttach message = ATTND__POOL_ATTACH__INIT;
     message.token = (ProtobufCBinaryData){.len = ATTND_TOKEN_BYTES, .data = own.bytes};
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_POOL_ATTACH;
     call.request.pool_attach = &message;
     return pool_call(session, &call, pool);
@@ -278,7 +278,7 @@ int attnd_pool_share(struct attnd_session *session, uint32_t pool, int writable,
     Attnd__PoolShare message = ATTND__POOL_SHARE__INIT;
     message.pool = pool;
     message.writable = writable != 0;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_POOL_SHARE;
     call.request.pool_share = &message;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_TOKEN);
@@ -295,7 +295,7 @@ int attnd_pool_release(struct attnd_session *session, uint32_t pool)
 {
     Attnd__PoolRelease message = ATTND__POOL_RELEASE__INIT;
     message.pool = pool;
-    struct attnd_call call = ATTND_CALL_INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_POOL_RELEASE;
     call.request.pool_release = &message;
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);

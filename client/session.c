@@ -34,7 +34,7 @@ static struct attnd_session *session_new(void)
         return NULL;
     memset(session, 0, sizeof(*session));
     session->forks = attnd_peek32(&attnd_session_forks);
-    session->socket = session->notify = session->doorbell = session->event = -1;
+    session->socket = session->notify = session->doorbell_fd = session->event = -1;
     session->submission.fd = session->completion.fd = -1;
     pthread_mutex_init(&session->call_lock, NULL);
     pthread_mutex_init(&session->objects_lock, NULL);
@@ -93,7 +93,7 @@ void attnd_close(struct attnd_session *session)
     }
     close_fd(session->event);
     close_fd(session->notify);
-    close_fd(session->doorbell);
+    close_fd(session->doorbell_fd);
     close_fd(session->socket);
     attnd_object_drop_all(session, owner);
     attnd_arena_free(&session->arena);

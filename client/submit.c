@@ -44,7 +44,7 @@ int attnd_submit_push(struct attnd_session *session, const struct attnd_sqe *sqe
         return full(session, ATTND_F_RING_ENTRIES, session->sq.entries);
     if (rc < 0)
         return attnd_fault_raise(rc, ATTND_F_NONE, 0, 0, 0);
-    (void)attnd_doorbell_ring(&session->bell); /* F2; it says whether it had to wake anybody */
+    (void)attnd_doorbell_ring(&session->doorbell); /* F2; it says whether it had to wake anybody */
     return 0;
 }
 

@@ -54,7 +54,7 @@ static void tell_of_room(const struct attnd_session *session)
 {
     attnd_fence_full();
     if (attnd_peek32(session->sq.tail) != attnd_peek32(session->sq.head))
-        (void)attnd_doorbell_ring(&session->bell);
+        (void)attnd_doorbell_ring(&session->doorbell);
 }
 
 /* Return: completions copied; -ATTND_E_PROTOCOL. No lock, and a system call only to wake a daemon

@@ -28,7 +28,7 @@ static uint64_t level_words(const struct attnd_level_view *level)
 }
 
 /* Copies one array to *@words and moves *@words behind it. */
-static int copy_array(const struct attnd_arena *arena, uint64_t offset_bytes, uint64_t count,
+static int copy_array(const struct attnd_admit_arena *arena, uint64_t offset_bytes, uint64_t count,
                       uint32_t level, int32_t **words, const int32_t **array,
                       struct attnd_fault *fault)
 {
@@ -40,8 +40,9 @@ static int copy_array(const struct attnd_arena *arena, uint64_t offset_bytes, ui
                             copy, fault);
 }
 
-static int copy_level(const struct attnd_arena *arena, const Attnd__Level *from, uint32_t index,
-                      int32_t **words, struct attnd_level_view *to, struct attnd_fault *fault)
+static int copy_level(const struct attnd_admit_arena *arena, const Attnd__Level *from,
+                      uint32_t index, int32_t **words, struct attnd_level_view *to,
+                      struct attnd_fault *fault)
 {
     uint64_t indptrs = (uint64_t)to->entries + 1;
     int code;
@@ -59,7 +60,7 @@ int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_o
                       struct attnd_staging *staging, struct attnd_batch_view *batch,
                       struct attnd_fault *fault)
 {
-    const struct attnd_arena source = {arena, arena_bytes};
+    const struct attnd_admit_arena source = {arena, arena_bytes};
     struct attnd_admit_header header;
     uint64_t words_needed = 0;
 
@@ -89,7 +90,7 @@ int attnd_admit_advance(const void *arena, uint64_t arena_bytes,
                         const struct attnd_batch_limits *limits, struct attnd_staging *staging,
                         struct attnd_advance_view *advance, struct attnd_fault *fault)
 {
-    const struct attnd_arena source = {arena, arena_bytes};
+    const struct attnd_admit_arena source = {arena, arena_bytes};
     uint64_t entries = sqe->entries, pages = sqe->pages;
 
     memset(advance, 0, sizeof(*advance));

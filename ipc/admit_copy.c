@@ -14,8 +14,9 @@
 #define STAGING_WORDS_MIN 4096u
 #define LINE_WORDS (ATTND_CACHE_LINE / sizeof(int32_t))
 
-int attnd_arena_copy(const struct attnd_arena *arena, uint64_t offset_bytes, uint64_t count_bytes,
-                     uint32_t align_bytes, uint64_t index, void *copy, struct attnd_fault *fault)
+int attnd_arena_copy(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
+                     uint64_t count_bytes, uint32_t align_bytes, uint64_t index, void *copy,
+                     struct attnd_fault *fault)
 {
     if (count_bytes > arena->size_bytes || offset_bytes > arena->size_bytes - count_bytes) {
         int64_t limit =

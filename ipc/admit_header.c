@@ -12,7 +12,7 @@
 #include <assert.h>
 #include <math.h>
 
-int attnd_admit_header_unpack(const struct attnd_arena *arena, uint64_t offset_bytes,
+int attnd_admit_header_unpack(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
                               uint32_t bytes, struct attnd_admit_header *header,
                               struct attnd_fault *fault)
 {

@@ -20,7 +20,7 @@ struct attnd_admit_header {
 };
 
 /* A client's arena as mapped here. Only attnd_arena_copy() reads it. */
-struct attnd_arena {
+struct attnd_admit_arena {
     const uint8_t *bytes;
     uint64_t size_bytes;
 };
@@ -31,8 +31,9 @@ struct attnd_arena {
  * Return: 0; -ATTND_E_RANGE if the range leaves the arena, -ATTND_E_INVALID if @offset_bytes is not
  * a multiple of @align_bytes; both name field ARENA.
  */
-int attnd_arena_copy(const struct attnd_arena *arena, uint64_t offset_bytes, uint64_t count_bytes,
-                     uint32_t align_bytes, uint64_t index, void *copy, struct attnd_fault *fault);
+int attnd_arena_copy(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
+                     uint64_t count_bytes, uint32_t align_bytes, uint64_t index, void *copy,
+                     struct attnd_fault *fault);
 
 /** attnd_staging_reserve() - room for @words int32; what was there is lost. Return: 0 or
  * -ATTND_E_NO_MEMORY. */
@@ -40,7 +41,7 @@ int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words);
 
 /** attnd_admit_header_unpack() - copy and unpack a header. Return: 0, -ATTND_E_RANGE or
  * -ATTND_E_PROTOCOL. */
-int attnd_admit_header_unpack(const struct attnd_arena *arena, uint64_t offset_bytes,
+int attnd_admit_header_unpack(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
                               uint32_t bytes, struct attnd_admit_header *header,
                               struct attnd_fault *fault);
 

@@ -28,19 +28,19 @@
 #define SPIN_FLIGHT_NS 100000u
 #define SPINS_PER_CLOCK 16u
 
-int attnd_doorbell_ring(const struct attnd_doorbell *bell)
+int attnd_doorbell_ring(const struct attnd_doorbell *doorbell)
 {
     attnd_fence_full(); /* F2 */
-    if (!attnd_peek32(bell->need))
+    if (!attnd_peek32(doorbell->need))
         return 0;
-    if (bell->fd < 0) {
+    if (doorbell->fd < 0) {
         /* Fails only for an unmapped word, and then nobody can sleep on it. */
-        (void)attnd_futex_wake(bell->word, 1);
+        (void)attnd_futex_wake(doorbell->word, 1);
         return 1;
     }
     /* EAGAIN: counter or pipe are full, so the sleeper's fd is readable already. */
     uint64_t one = 1;
-    ssize_t written = write(bell->fd, &one, sizeof(one));
+    ssize_t written = write(doorbell->fd, &one, sizeof(one));
     (void)written;
     return 1;
 }

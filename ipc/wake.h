@@ -19,7 +19,7 @@ struct attnd_doorbell {
  * attnd_doorbell_ring() - after publishing: F2, and a system call only if the peer sleeps
  * Threads: the producer's. Return: 1 if a wake-up was sent, 0 if none was needed.
  */
-int attnd_doorbell_ring(const struct attnd_doorbell *bell);
+int attnd_doorbell_ring(const struct attnd_doorbell *doorbell);
 
 /**
  * attnd_doorbell_drain() - take the knocks off the fd one sleeps on, eventfd or read end of a pipe

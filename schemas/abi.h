@@ -317,27 +317,27 @@ ATTND_ASSERT_SIZE(attnd_queue_head, 640);
  *
  * RUN: execute run slot `run`; answered when it is done.
  *
- * MAILBOX: begin to watch mailbox slot `run`. If it is fresh, first: bells 1, errors 0. If it is
- * not, another worker died: a bell that is 0 is answered 1 + ATTND_E_WORKER_RESTARTED, one that is
- * rung is executed. With memory ATTND_NONE in the slot: stop watching; answered when no run of it
- * is in flight.
+ * MAILBOX: begin to watch mailbox slot `run`. If it is fresh, first: doorbells 1, errors 0. If it
+ * is not, another worker died: a doorbell that is 0 is answered 1 + ATTND_E_WORKER_RESTARTED, one
+ * that is rung is executed. With memory ATTND_NONE in the slot: stop watching; answered when no run
+ * of it is in flight.
  *
  * PREPARED: run slot `run` is now `body`: new, changed, or empty (kind 0). Code: 0, or why it
  * cannot be executed; rings of it are then answered with that. No doorbell finds the old body any
  * more; answered when no run of the old one is in flight.
  *
- * HOLD: no prepared run of the plan at body.plan_offset_bytes begins until SHOW; doorbells stay
+ * HOLD: no prepared run of the plan at body.plan_offset_bytes begins until PUBLISH; doorbells stay
  * pending. Answered when none is in flight.
  *
- * SHOW: the plan was set or advanced: prepared runs that begin from now on use body.generation and
- * body.items, also those that PREPARED brought before. Ends a HOLD; comes without one too. Answered
- * as soon as that holds; runs that began before may still be in flight. */
+ * PUBLISH: the plan was set or advanced: prepared runs that begin from now on use body.generation
+ * and body.items, also those that PREPARED brought before. Ends a HOLD; comes without one too.
+ * Answered as soon as that holds; runs that began before may still be in flight. */
 enum attnd_command_kind {
     ATTND_COMMAND_RUN = 1,
     ATTND_COMMAND_MAILBOX = 2,
     ATTND_COMMAND_PREPARED = 3,
     ATTND_COMMAND_HOLD = 4,
-    ATTND_COMMAND_SHOW = 5
+    ATTND_COMMAND_PUBLISH = 5
 };
 
 /* A place in memory as the worker knows it: its memory table index; ATTND_NONE: absent. */
@@ -394,11 +394,11 @@ struct attnd_command {
     uint32_t kind;
     uint32_t run;             /* RUN, PREPARED: index into the run table; MAILBOX: into its table */
     uint32_t tag;             /* the daemon's own */
-    uint32_t advance_version; /* RUN, PREPARED, HOLD, SHOW: of the plan, when this was pushed */
+    uint32_t advance_version; /* RUN, PREPARED, HOLD, PUBLISH: of the plan, when this was pushed */
     uint64_t set_version;
-    uint32_t page_size, pages;    /* RUN, PREPARED: of the plan's pool */
-    struct attnd_run body;        /* RUN, PREPARED: what the run table has; HOLD, SHOW: plan, items,
-                                     generation */
+    uint32_t page_size, pages; /* RUN, PREPARED: of the plan's pool */
+    struct attnd_run body;     /* RUN, PREPARED: what the run table has; HOLD, PUBLISH: plan, items,
+                                  generation */
     struct attnd_heap_plane k, v; /* RUN, PREPARED: of the run's layer */
     uint64_t zero;
     uint64_t seal; /* seal.h; wrong: read the slot after the tail */
@@ -429,54 +429,55 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 /* One a session, in a memory of its own. A lane's word says where its run is:
  *
  *   1 + code               at rest: what became of the last one, 0 or ATTND_E_*
- *   ATTND_BELL_RUNG + run  the engine rang: 1 + code -> this, run is an index into the run table
- *   0, ATTND_BELL_TAKEN..  the worker took it: this -> that, where it may count as it likes what is
- *                          still to do, and at the end that -> 1 + code
+ *   ATTND_DOORBELL_RUNG + run  the engine rang: 1 + code -> this, run is an index into the run
+ * table 0, ATTND_DOORBELL_TAKEN..  the worker took it: this -> that, where it may count as it likes
+ * what is still to do, and at the end that -> 1 + code
  *
  * So as a signed number it is above 0 when the run is over. It is one word so that each step is one
  * store, and there is no moment between two of them at which a worker that takes over from a dead
  * one could mistake what it sees: what is taken is a run that the other one took with it. A ring is
  * a constant, so a captured graph replays it. The engine rings only a lane that is at rest, but may
- * in fact write anything anywhere at any time: the worker reads a bell once and believes nothing
- * but that somebody of this session wrote it. */
+ * in fact write anything anywhere at any time: the worker reads a doorbell once and believes
+ * nothing but that somebody of this session wrote it. */
 struct attnd_mailbox {
-    uint32_t bell[ATTND_LANES_MAX];
+    uint32_t doorbell[ATTND_LANES_MAX];
     uint32_t error[ATTND_LANES_MAX]; /* worker: ATTND_E_* of the first failure; engine: 0 */
     uint32_t rung;                   /* host engines count their rings here and wake (futex) */
     uint32_t zero[127];
 };
-#define ATTND_BELL_RUNG 0x80000000u
-#define ATTND_BELL_TAKEN 0xc0000000u
+#define ATTND_DOORBELL_RUNG 0x80000000u
+#define ATTND_DOORBELL_TAKEN 0xc0000000u
 
-/* A worker that counts in the word begins at 1 - items * ATTND_BELL_ITEM and adds as much for each
- * item that is done, and less than that once for a failure. Who rings a lane that does not rest has
- * his number counted up like that; it must not come to look like one that is taken, which nobody
- * would ever answer. So rings have half of the numbers there are, and items less than the rest. */
-#define ATTND_BELL_ITEM 64u
-#define ATTND_BELL_RUNS (1u << 29)      /* what is rung is below */
-#define ATTND_BELL_ITEMS_MAX (1u << 22) /* of a run that is prepared */
-ATTND_ASSERT_ABI(ATTND_BELL_RUNS + (ATTND_BELL_ITEMS_MAX + 1) * ATTND_BELL_ITEM <=
-                 ATTND_BELL_TAKEN - ATTND_BELL_RUNG);
+/* A worker that counts in the word begins at 1 - items * ATTND_DOORBELL_ITEM and adds as much for
+ * each item that is done, and less than that once for a failure. Who rings a lane that does not
+ * rest has his number counted up like that; it must not come to look like one that is taken, which
+ * nobody would ever answer. So rings have half of the numbers there are, and items less than the
+ * rest. */
+#define ATTND_DOORBELL_ITEM 64u
+#define ATTND_DOORBELL_RUNS (1u << 29)      /* what is rung is below */
+#define ATTND_DOORBELL_ITEMS_MAX (1u << 22) /* of a run that is prepared */
+ATTND_ASSERT_ABI(ATTND_DOORBELL_RUNS + (ATTND_DOORBELL_ITEMS_MAX + 1) * ATTND_DOORBELL_ITEM <=
+                 ATTND_DOORBELL_TAKEN - ATTND_DOORBELL_RUNG);
 ATTND_ASSERT_SIZE(attnd_mailbox, 1024);
 ATTND_ASSERT_AT(attnd_mailbox, error, 256);
 ATTND_ASSERT_AT(attnd_mailbox, rung, 512);
 
-/* 1: the lane's run is over, or there was none; *bell - 1 is its code. */
-static inline int attnd_bell_rests(uint32_t bell)
+/* 1: the lane's run is over, or there was none; *doorbell - 1 is its code. */
+static inline int attnd_doorbell_rests(uint32_t doorbell)
 {
-    return bell != 0 && bell < ATTND_BELL_RUNG;
+    return doorbell != 0 && doorbell < ATTND_DOORBELL_RUNG;
 }
 
 /* 1: no worker has taken it yet. */
-static inline int attnd_bell_rung(uint32_t bell)
+static inline int attnd_doorbell_rung(uint32_t doorbell)
 {
-    return bell >= ATTND_BELL_RUNG && bell < ATTND_BELL_TAKEN;
+    return doorbell >= ATTND_DOORBELL_RUNG && doorbell < ATTND_DOORBELL_TAKEN;
 }
 
 /* 1: a worker has, and its answer is still to come. */
-static inline int attnd_bell_taken(uint32_t bell)
+static inline int attnd_doorbell_taken(uint32_t doorbell)
 {
-    return !attnd_bell_rests(bell) && !attnd_bell_rung(bell);
+    return !attnd_doorbell_rests(doorbell) && !attnd_doorbell_rung(doorbell);
 }
 
 /* Which mailboxes there are, and what came of them. */

@@ -105,7 +105,7 @@ struct attnd_plan_object {
     uint32_t in_flight;                          /* operations queued or dispatched */
     uint32_t filled;                             /* a plan_set succeeded */
     uint32_t prepared;                           /* runs that a mailbox rings */
-    struct attnd_plan_stream *stream;            /* of those; NULL: never had any */
+    struct attnd_plan_prepared *prepared_runs;   /* of those; NULL: never had any */
 
     /* of the batch it is filled with */
     uint64_t set_version; /* as the worker finds them in the heap */
@@ -124,7 +124,7 @@ struct attnd_plan_object {
 struct attnd_sched_op;      /* sched.h */
 struct attnd_session_lanes; /* sched.h */
 struct attnd_mail;          /* stream.h */
-struct attnd_plan_stream;   /* stream.h */
+struct attnd_plan_prepared; /* stream.h */
 
 enum attnd_session_state {
     ATTND_SESSION_HELLO,   /* connected, nothing known */
@@ -334,28 +334,28 @@ void attnd_sched_close(struct attnd_client *client);
 /* The three below answer request @id later, through stream_calls.c, where they return 1; otherwise
  * they return a fault's code. A session has one of them open at a time. */
 
-/** attnd_stream_open() - a mailbox for the session. -ATTND_E_BUSY it has one; -ATTND_E_UNSUPPORTED
- * (field mailbox) the worker watches none; -ATTND_E_NO_MEMORY. */
-int attnd_stream_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault);
+/** attnd_prepared_open() - a mailbox for the session. -ATTND_E_BUSY it has one;
+ * -ATTND_E_UNSUPPORTED (field mailbox) the worker watches none; -ATTND_E_NO_MEMORY. */
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault);
 
 /**
- * attnd_stream_prepare() - a run that the session's stream may ring
+ * attnd_prepared_add() - a run that the session's stream may ring
  * @wish: what a submitted run would say; checked here
  */
-int attnd_stream_prepare(struct attnd_client *client, uint64_t id, uint32_t plan, uint32_t lane,
-                         const struct attnd_sqe_run *wish, struct attnd_fault *fault);
-/** attnd_stream_unprepare() - @run: index into the run table; answered when nothing of it is in
+int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, uint32_t lane,
+                       const struct attnd_sqe_run *wish, struct attnd_fault *fault);
+/** attnd_prepared_remove() - @run: index into the run table; answered when nothing of it is in
  * flight. */
-int attnd_stream_unprepare(struct attnd_client *client, uint64_t id, uint32_t run,
-                           struct attnd_fault *fault);
+int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
+                          struct attnd_fault *fault);
 
-struct attnd_stream_status {
+struct attnd_prepared_status {
     uint32_t prepared;
     uint64_t rings, busy_ns;
     uint32_t errors, error_code, error_lane; /* of the last one, ATTND_E_* */
 };
-/** attnd_stream_status() - Return: 1; 0 the session has no mailbox. */
-int attnd_stream_status(const struct attnd_client *client, struct attnd_stream_status *status);
+/** attnd_prepared_status() - Return: 1; 0 the session has no mailbox. */
+int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepared_status *status);
 
 /** attnd_data_worker() - what the worker said of itself when it came up, or the last one did. */
 const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service);

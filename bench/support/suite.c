@@ -3,7 +3,7 @@
 #include "bench/support/suite.h"
 #include "bench/support/private_service.h"
 #include "schemas/atomics.h"
-#include "service/attnctl.h"
+#include "service/ctl/attnctl.h"
 
 #include <argp.h>
 #include <errno.h>

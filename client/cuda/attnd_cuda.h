@@ -91,7 +91,7 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * its lengths. Who advances while a graph is on its way does not know which of its layers see it:
  * wait for the graph, or for the completion of the advance, before the other begins.
  *
- * A lane has one bell: everything that rings it must be in one stream, or ordered by events.
+ * A lane has one doorbell: everything that rings it must be in one stream, or ordered by events.
  * Runs on different lanes overlap. What became of a run is in the lane's error word; the stream
  * goes on in any case, also when the worker dies, which is answered for it by the next one, and
  * when there is none for 30 s: the ring is given up then, and the next one of the lane waits for
@@ -110,7 +110,7 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * attnd_cuda_stream_open(), before what must not wait. All streams of a session are of one context.
  * Threads: any, one at a time for each lane. Return: 0: it is in the stream; -ATTND_E_RANGE (lane);
  * -ATTND_E_INVALID (no context is current, or another one than in the first call);
- * -ATTND_E_UNSUPPORTED, field backend: the worker is not a GPU's, attnd_ring() rings it; field
+ * -ATTND_E_UNSUPPORTED, field backend: the worker is not a GPU's, attnd_launch() rings it; field
  * device: the context is of another GPU (value) than the service's (limit; -1: this process does
  * not see that), and the mailbox is in device memory; what attnd_mailbox() returns;
  * -ATTND_E_DEVICE, attnd_last_fault() has the CUresult as value.

@@ -1,9 +1,9 @@
 /*
  * stream.c - runs in the order of an engine's stream: a kernel of one thread that rings and waits.
  *
- * A ring is a word of the session's mailbox: ATTND_BELL_RUNG + prepared run, and then until it says
- * what became of that. A stream could write and wait by memory operations alone; a kernel does it
- * faster (persistent/cuda/README.md has the figures), because the front end that executes those
+ * A ring is a word of the session's mailbox: ATTND_DOORBELL_RUNG + prepared run, and then until it
+ * says what became of that. A stream could write and wait by memory operations alone; a kernel does
+ * it faster (persistent/cuda/README.md has the figures), because the front end that executes those
  * operations looks at the word less and less often. It needs one thread, no shared memory and a
  * handful of registers, so it runs beside anything.
  *
@@ -15,8 +15,8 @@
  * first.
  *
  * Orders. Kernels before it have ended, so what they wrote is the stream's, and the release of the
- * bell, the fence and then the swap, hands it to the worker, which is another process. The acquire
- * of the answer hands o back, and kernels behind it start after this one has ended.
+ * doorbell, the fence and then the swap, hands it to the worker, which is another process. The
+ * acquire of the answer hands o back, and kernels behind it start after this one has ended.
  *
  * Scopes. Where the mailbox lies in device memory both sides are threads of one GPU, and device
  * scope orders them, whatever programs they are of: it relates all GPU threads of one device and
@@ -47,23 +47,23 @@
 
 #define TIMEOUT_NS 30000000000u
 
-/* Bytes from a lane's bell: struct attnd_mailbox. Of a word that rests, and of no other, the sign
- * is positive. */
+/* Bytes from a lane's doorbell: struct attnd_mailbox. Of a word that rests, and of no other, the
+ * sign is positive. */
 _Static_assert(offsetof(struct attnd_mailbox, error) == 256, "in the text below");
-_Static_assert(ATTND_BELL_RUNG == 1u << 31, "in the text below");
+_Static_assert(ATTND_DOORBELL_RUNG == 1u << 31, "in the text below");
 _Static_assert(ATTND_E_TIMEOUT == 16, "in the text below");
 
 static const char ring_text[] =
     ".version 7.8\n"
     ".target sm_90\n" /* what a worker runs on, and so its engines */
     ".address_size 64\n"
-    ".visible .entry attnd_ring(.param .u64 bell, .param .u32 rung, .param .u32 host,\n"
+    ".visible .entry attnd_launch(.param .u64 doorbell, .param .u32 rung, .param .u32 host,\n"
     "                           .param .u64 timeout_ns)\n"
     "{\n"
     "    .reg .pred %p<2>;\n"
     "    .reg .b32 %r<3>;\n"
     "    .reg .b64 %rd<5>;\n"
-    "    ld.param.u64 %rd0, [bell];\n"
+    "    ld.param.u64 %rd0, [doorbell];\n"
     "    ld.param.u32 %r0, [rung];\n"
     "    ld.param.u32 %r1, [host];\n"
     "    ld.param.u64 %rd1, [timeout_ns];\n"
@@ -106,7 +106,7 @@ static const char ring_text[] =
     "    ret;\n"
     "}\n";
 
-struct attnd_stream_rings {
+struct attnd_stream_launcher {
     CUcontext context;
     CUdeviceptr mailbox; /* struct attnd_mailbox, as the GPU sees it */
     void *registered;    /* host memory that was registered for that; NULL: device memory */
@@ -123,7 +123,7 @@ static int driver_fault(CUresult result)
 /* ---- once a session ---- */
 
 /* The context may be gone, and with it all there is to undo: results do not matter. */
-static void end(struct attnd_stream_rings *rings)
+static void end(struct attnd_stream_launcher *rings)
 {
     if (rings->module)
         (void)cuModuleUnload(rings->module);
@@ -137,7 +137,7 @@ static void end(struct attnd_stream_rings *rings)
 }
 
 /* At the end of the session, whatever context is current then. */
-static void end_in_context(struct attnd_stream_rings *rings)
+static void end_in_context(struct attnd_stream_launcher *rings)
 {
     CUcontext context = NULL;
 
@@ -161,7 +161,7 @@ static int map_on_device(struct attnd_session *session, uint32_t memory, CUdevic
     return rc < 0 ? rc : attnd_cuda_map(session, memory, address);
 }
 
-static int map_mailbox(struct attnd_session *session, struct attnd_stream_rings *rings)
+static int map_mailbox(struct attnd_session *session, struct attnd_stream_launcher *rings)
 {
     struct attnd_info info = {.size = sizeof(info)};
     uint32_t memory;
@@ -169,7 +169,7 @@ static int map_mailbox(struct attnd_session *session, struct attnd_stream_rings 
 
     if (rc < 0)
         return rc;
-    /* A worker of processors is woken by attnd_ring(); nothing that a GPU writes wakes it. */
+    /* A worker of processors is woken by attnd_launch(); nothing that a GPU writes wakes it. */
     if (strcmp(info.backend, "cpu") == 0)
         return attnd_fault_raise(-ATTND_E_UNSUPPORTED, ATTND_F_BACKEND, 0, 0, 0);
     rc = attnd_mailbox(session, &memory);
@@ -186,23 +186,23 @@ static int map_mailbox(struct attnd_session *session, struct attnd_stream_rings 
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 
-static int load_kernel(struct attnd_stream_rings *rings)
+static int load_kernel(struct attnd_stream_launcher *rings)
 {
     CUresult result = cuModuleLoadData(&rings->module, ring_text);
 
     if (result == CUDA_SUCCESS)
-        result = cuModuleGetFunction(&rings->ring, rings->module, "attnd_ring");
+        result = cuModuleGetFunction(&rings->ring, rings->module, "attnd_launch");
     if (result == CUDA_SUCCESS)
         result = cuStreamCreate(&rings->stream, CU_STREAM_NON_BLOCKING);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 
 /* Return: NULL with *code. */
-static struct attnd_stream_rings *make_rings(struct attnd_session *session, CUcontext context,
-                                             int *code)
+static struct attnd_stream_launcher *make_rings(struct attnd_session *session, CUcontext context,
+                                                int *code)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    struct attnd_stream_rings *rings = calloc(1, sizeof(*rings));
+    struct attnd_stream_launcher *rings = calloc(1, sizeof(*rings));
 
     if (rings == NULL) {
         *code = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, 0, 0);
@@ -222,20 +222,20 @@ static struct attnd_stream_rings *make_rings(struct attnd_session *session, CUco
 }
 
 /* Return: what the session already has. */
-static struct attnd_stream_rings *peek_rings(struct attnd_session *session)
+static struct attnd_stream_launcher *peek_rings(struct attnd_session *session)
 {
     pthread_mutex_lock(&session->objects_lock);
-    struct attnd_stream_rings *rings = session->rings;
+    struct attnd_stream_launcher *rings = session->rings;
     pthread_mutex_unlock(&session->objects_lock);
     return rings;
 }
 
 /* Keeps @made, unless another thread was faster. Return: what is kept. */
-static struct attnd_stream_rings *keep_rings(struct attnd_session *session,
-                                             struct attnd_stream_rings *made)
+static struct attnd_stream_launcher *keep_rings(struct attnd_session *session,
+                                                struct attnd_stream_launcher *made)
 {
     pthread_mutex_lock(&session->objects_lock);
-    struct attnd_stream_rings *kept = session->rings;
+    struct attnd_stream_launcher *kept = session->rings;
     if (kept == NULL) {
         kept = session->rings = made;
         session->rings_end = end_in_context;
@@ -247,7 +247,7 @@ static struct attnd_stream_rings *keep_rings(struct attnd_session *session,
 }
 
 /* Return: NULL with *code. */
-static struct attnd_stream_rings *open_rings(struct attnd_session *session, int *code)
+static struct attnd_stream_launcher *open_rings(struct attnd_session *session, int *code)
 {
     CUcontext context = NULL;
 
@@ -259,7 +259,7 @@ static struct attnd_stream_rings *open_rings(struct attnd_session *session, int 
         *code = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, result, 0);
         return NULL;
     }
-    struct attnd_stream_rings *rings = peek_rings(session);
+    struct attnd_stream_launcher *rings = peek_rings(session);
     if (rings == NULL) {
         rings = make_rings(session, context, code);
         if (rings == NULL)
@@ -304,20 +304,20 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     int rc;
-    const struct attnd_stream_rings *rings = open_rings(session, &rc);
+    const struct attnd_stream_launcher *rings = open_rings(session, &rc);
 
     if (rings == NULL)
         return rc;
     rc = check_lane(lane);
-    if (rc == 0 && prepared >= ATTND_BELL_RUNS)
+    if (rc == 0 && prepared >= ATTND_DOORBELL_RUNS)
         rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
     if (rc < 0)
         return rc;
-    CUdeviceptr bell = rings->mailbox + lane * sizeof(uint32_t);
-    uint32_t rung = ATTND_BELL_RUNG + prepared;
+    CUdeviceptr doorbell = rings->mailbox + lane * sizeof(uint32_t);
+    uint32_t rung = ATTND_DOORBELL_RUNG + prepared;
     uint32_t host = rings->registered != NULL;
     uint64_t timeout_ns = TIMEOUT_NS;
-    void *arguments[] = {&bell, &rung, &host, &timeout_ns};
+    void *arguments[] = {&doorbell, &rung, &host, &timeout_ns};
     CUresult result = cuStreamIsCapturing(stream, &capture);
     if (result != CUDA_SUCCESS)
         return driver_fault(result);
@@ -339,7 +339,7 @@ int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
 {
     uint32_t code = 0;
     int rc;
-    const struct attnd_stream_rings *rings = open_rings(session, &rc);
+    const struct attnd_stream_launcher *rings = open_rings(session, &rc);
 
     if (rings == NULL)
         return rc;

@@ -122,7 +122,7 @@ static int create(const struct attnd_backend_config *config, struct attnd_backen
 
 static void join(struct attnd_backend *backend)
 {
-    attnd_cpu_bell_stop(backend);
+    attnd_cpu_doorbell_stop(backend);
     attnd_cpu_workers_stop(backend);
     for (; backend->running > 0; backend->running--)
         (void)pthread_join(backend->workers[backend->running - 1].thread, NULL);
@@ -135,7 +135,7 @@ static int start(struct attnd_backend *backend)
     sigset_t all, before;
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = attnd_cpu_bell_start(backend);
+    int error = attnd_cpu_doorbell_start(backend);
     while (backend->running < backend->threads && error == 0) {
         struct attnd_cpu_worker *worker = &backend->workers[backend->running];
         error = pthread_create(&worker->thread, NULL, attnd_cpu_worker_main, worker);

@@ -9,7 +9,7 @@
  *   merge.c    finished rows: normalise, or merge parts first
  *   append.c   new tokens' K and V rows into pages
  *   kernel*.c  the arithmetic
- *   mailbox.c, note.c, bell.c  prepared runs (mailbox.h)
+ *   mailbox.c, note.c, doorbell.c  prepared runs (mailbox.h)
  */
 #ifndef ATTND_PERSISTENT_CPU_CPU_H
 #define ATTND_PERSISTENT_CPU_CPU_H

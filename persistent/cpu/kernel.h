@@ -43,7 +43,7 @@ struct attnd_keys {
 };
 
 /* What one kernel call reads: keys, and the way (elements) from KV head 0 to the head meant. */
-struct attnd_block {
+struct attnd_kv_block {
     const struct attnd_keys *keys;
     ptrdiff_t k_head, v_head;
 };
@@ -69,13 +69,13 @@ struct attnd_kernel {
 
     /* Lets at most ATTND_DECODE_ROWS rows see a block; reads K and V once, as they lie, and
      * fetches K of @next into the cache meanwhile. */
-    void (*decode)(const struct attnd_rows *rows, const struct attnd_block *block,
-                   const struct attnd_block *next);
+    void (*decode)(const struct attnd_rows *rows, const struct attnd_kv_block *block,
+                   const struct attnd_kv_block *next);
 
     /* Lets any number of rows see a block; unpacks K and V first, and fetches @next into the cache
      * meanwhile. Micro-tiles of rows that see nothing of it are skipped. */
-    void (*prefill)(const struct attnd_rows *rows, const struct attnd_block *block,
-                    const struct attnd_block *next, const struct attnd_panel *panel);
+    void (*prefill)(const struct attnd_rows *rows, const struct attnd_kv_block *block,
+                    const struct attnd_kv_block *next, const struct attnd_panel *panel);
 };
 
 /**

@@ -128,8 +128,8 @@ INLINE float soften(float s[KEYS], size_t limit, float *m, float *l)
  * @fetch: asks for V of the block on the way, a line for every line used. The hardware's own
  * prefetcher sees a stride of a whole token and gives up at page ends; more requests at once would
  * find no free fill buffer and stall. */
-INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q, const struct attnd_block *block,
-                       size_t dim, uint32_t dtype, int fetch)
+INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q,
+                       const struct attnd_kv_block *block, size_t dim, uint32_t dtype, int fetch)
 {
     const struct attnd_keys *keys = block->keys;
     const size_t T = VF_LANES / R;
@@ -171,9 +171,9 @@ INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q, const struct 
 }
 
 /* o of R rows += their weights times `count` rows of V. @fetch: asks for K of @next. */
-INLINE void gather_rows(size_t R, float *o, const float (*p)[KEYS], const struct attnd_block *block,
-                        const struct attnd_block *next, size_t count, size_t dim, uint32_t dtype,
-                        int fetch)
+INLINE void gather_rows(size_t R, float *o, const float (*p)[KEYS],
+                        const struct attnd_kv_block *block, const struct attnd_kv_block *next,
+                        size_t count, size_t dim, uint32_t dtype, int fetch)
 {
     const uint16_t *const *v = block->keys->v, *const *k = next->keys->k;
     for (size_t d = 0; d < dim; d += DECODE_COLS * VF_LANES) {
@@ -204,8 +204,8 @@ INLINE void gather_rows(size_t R, float *o, const float (*p)[KEYS], const struct
 }
 
 /* All rows' scores; the first pass over K fetches V. */
-INLINE void score(const struct attnd_rows *rows, const struct attnd_block *block, float (*s)[KEYS],
-                  uint32_t dtype)
+INLINE void score(const struct attnd_rows *rows, const struct attnd_kv_block *block,
+                  float (*s)[KEYS], uint32_t dtype)
 {
     const size_t dim = rows->dim, count = rows->count;
     size_t r = 0;
@@ -226,7 +226,7 @@ INLINE void score(const struct attnd_rows *rows, const struct attnd_block *block
 
 /* Rows [r, r + n) of one limit; n <= DECODE_ROWS. Return: how many were done. */
 INLINE size_t gather(const struct attnd_rows *rows, size_t r, size_t n,
-                     const struct attnd_block *block, const struct attnd_block *next,
+                     const struct attnd_kv_block *block, const struct attnd_kv_block *next,
                      const float (*p)[KEYS], size_t limit, uint32_t dtype)
 {
     const size_t dim = rows->dim;
@@ -240,8 +240,8 @@ INLINE size_t gather(const struct attnd_rows *rows, size_t r, size_t n,
     return n == 3 ? 2 : n;
 }
 
-INLINE void decode_typed(const struct attnd_rows *rows, const struct attnd_block *block,
-                         const struct attnd_block *next, uint32_t dtype)
+INLINE void decode_typed(const struct attnd_rows *rows, const struct attnd_kv_block *block,
+                         const struct attnd_kv_block *next, uint32_t dtype)
 {
     float s[ATTND_DECODE_ROWS][KEYS] __attribute__((aligned(64)));
     uint32_t limit[ATTND_DECODE_ROWS];
@@ -262,8 +262,8 @@ INLINE void decode_typed(const struct attnd_rows *rows, const struct attnd_block
     }
 }
 
-static void decode(const struct attnd_rows *rows, const struct attnd_block *block,
-                   const struct attnd_block *next)
+static void decode(const struct attnd_rows *rows, const struct attnd_kv_block *block,
+                   const struct attnd_kv_block *next)
 {
     if (block->keys->dtype == ATTND_FP16)
         decode_typed(rows, block, next, ATTND_FP16);
@@ -380,7 +380,7 @@ static void prefill_rows(const struct attnd_rows *rows, size_t r, const struct a
 }
 
 /* Asks for keys [begin, end) of a block, into the second-level cache: the first is the panels'. */
-static void fetch_keys(const struct attnd_block *next, size_t begin, size_t end, size_t dim)
+static void fetch_keys(const struct attnd_kv_block *next, size_t begin, size_t end, size_t dim)
 {
     for (size_t t = begin; t < end && t < KEYS; t++)
         for (size_t d = 0; d < dim; d += LINE) {
@@ -389,8 +389,8 @@ static void fetch_keys(const struct attnd_block *next, size_t begin, size_t end,
         }
 }
 
-static void prefill(const struct attnd_rows *rows, const struct attnd_block *block,
-                    const struct attnd_block *next, const struct attnd_panel *panel)
+static void prefill(const struct attnd_rows *rows, const struct attnd_kv_block *block,
+                    const struct attnd_kv_block *next, const struct attnd_panel *panel)
 {
     const struct attnd_keys *keys = block->keys;
     if (keys->dtype == ATTND_FP16) {

@@ -1,10 +1,10 @@
 /*
- * mailbox.c - bells to runs, ends of runs to answers.
+ * mailbox.c - doorbells to runs, ends of runs to answers.
  *
- * A bell is a word that an engine wrote: it is read once, and what it names must have been prepared
- * for this session, this mailbox and this lane. A bell that cannot be taken yet (its plan is held)
- * is left where it is, and whoever removes the obstacle has it looked at again. Who rings a lane
- * whose run is not over finds its ring gone with that run's answer.
+ * A doorbell is a word that an engine wrote: it is read once, and what it names must have been
+ * prepared for this session, this mailbox and this lane. A doorbell that cannot be taken yet (its
+ * plan is held) is left where it is, and whoever removes the obstacle has it looked at again. Who
+ * rings a lane whose run is not over finds its ring gone with that run's answer.
  *
  * The order of a run's end: o and lse are stored; the lane is free; R1 answer. An engine that sees
  * the answer may ring again at once.
@@ -71,8 +71,8 @@ void attnd_cpu_mail_answer(struct attnd_cpu_mail *mail, uint32_t mailbox, uint32
         return; /* let go meanwhile */
     if (code)
         (void)attnd_claim32(&box->error[lane], 0, code); /* the first one stays */
-    attnd_publish32(&box->bell[lane], 1 + code);         /* R1: o, lse and the error */
-    (void)attnd_futex_wake(&box->bell[lane], INT_MAX);
+    attnd_publish32(&box->doorbell[lane], 1 + code);     /* R1: o, lse and the error */
+    (void)attnd_futex_wake(&box->doorbell[lane], INT_MAX);
 }
 
 static void finish(struct attnd_cpu_mail *mail, struct attnd_cpu_prepared *prepared, uint32_t code)
@@ -100,13 +100,13 @@ void attnd_cpu_mail_done(struct attnd_backend *backend, struct attnd_cpu_run *ru
     (void)pthread_mutex_unlock(&mail->lock);
 }
 
-/* ---- bells ---- */
+/* ---- doorbells ---- */
 
-/* What the bell names, if this mailbox may ring it on this lane; else NULL. */
+/* What the doorbell names, if this mailbox may ring it on this lane; else NULL. */
 static struct attnd_cpu_prepared *find(const struct attnd_cpu_mail *mail, uint32_t index,
                                        uint32_t lane, uint32_t value)
 {
-    uint32_t number = value - ATTND_BELL_RUNG - mail->runs_transient;
+    uint32_t number = value - ATTND_DOORBELL_RUNG - mail->runs_transient;
     if (number >= mail->prepared_count)
         return NULL;
     struct attnd_cpu_prepared *prepared = &mail->prepared[number];
@@ -144,15 +144,15 @@ static int look(struct attnd_backend *backend, uint32_t index, uint32_t lane)
 {
     struct attnd_cpu_mail *mail = backend->mail;
     struct attnd_cpu_mailbox *mailbox = &mail->mailboxes[index];
-    uint32_t *bell = &mailbox->box->bell[lane];
-    uint32_t value = attnd_observe32(bell); /* A1: q */
-    if (!attnd_bell_rung(value) || mailbox->busy[lane])
+    uint32_t *doorbell = &mailbox->box->doorbell[lane];
+    uint32_t value = attnd_observe32(doorbell); /* A1: q */
+    if (!attnd_doorbell_rung(value) || mailbox->busy[lane])
         return 0;
     struct attnd_cpu_prepared *prepared = find(mail, index, lane, value);
     if (prepared &&
         (prepared->running || attnd_cpu_mail_held(mail, prepared->body.plan_offset_bytes)))
         return 0;
-    if (!attnd_claim32(bell, value, 0)) { /* rung again meanwhile, with something else */
+    if (!attnd_claim32(doorbell, value, 0)) { /* rung again meanwhile, with something else */
         mailbox->rescan = 1;
         return 0;
     }
@@ -172,7 +172,7 @@ int attnd_cpu_mail_scan(struct attnd_backend *backend)
         struct attnd_cpu_mailbox *mailbox = &mail->mailboxes[i];
         if (mailbox->box == NULL)
             continue;
-        uint32_t rung = attnd_observe32(&mailbox->box->rung); /* A1: the bells before it */
+        uint32_t rung = attnd_observe32(&mailbox->box->rung); /* A1: the doorbells before it */
         if (rung == mailbox->seen && !mailbox->rescan)
             continue;
         mailbox->seen = rung;

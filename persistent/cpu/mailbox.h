@@ -3,7 +3,7 @@
  *
  *   mailbox.c   doorbells to runs, ends of runs to answers
  *   note.c      commands about mailboxes, prepared runs and plans
- *   bell.c      the thread that sleeps until somebody rings
+ *   doorbell.c      the thread that sleeps until somebody rings
  *
  * Everything here is under one lock; it is held for a look at some words and never while a tile is
  * executed. The mailbox itself is the engine's to write at any time.
@@ -18,8 +18,8 @@ struct attnd_cpu_mailbox {
     struct attnd_mailbox *box; /* NULL: not watched */
     uint32_t session;
     uint32_t running;              /* runs of it in flight, also after it was let go */
-    uint32_t seen, heard;          /* of `rung`: by the dispatcher, by the bell */
-    uint32_t rescan;               /* a bell that had to wait may be taken now */
+    uint32_t seen, heard;          /* of `rung`: by the dispatcher, by the doorbell */
+    uint32_t rescan;               /* a doorbell that had to wait may be taken now */
     uint8_t busy[ATTND_LANES_MAX]; /* a run of the lane is in flight */
 };
 
@@ -50,9 +50,9 @@ struct attnd_cpu_mail {
     struct attnd_cpu_wait *waits; /* [waits_max] */
     uint32_t waits_count, waits_max;
 
-    pthread_t bell;
-    uint32_t bell_runs, bell_stop;
-    uint32_t bell_word; /* counts changes that the bell has to know of; it sleeps on it */
+    pthread_t doorbell;
+    uint32_t doorbell_runs, doorbell_stop;
+    uint32_t doorbell_word; /* counts changes that the doorbell has to know of; it sleeps on it */
 };
 
 int attnd_cpu_mail_init(struct attnd_backend *backend);
@@ -83,12 +83,12 @@ int attnd_cpu_mail_held(const struct attnd_cpu_mail *mail, uint64_t plan_offset_
 /** attnd_cpu_mail_settle() - answer the commands that wait for nothing any more; lock held. */
 void attnd_cpu_mail_settle(struct attnd_backend *backend);
 
-/* ---- bell.c ---- */
+/* ---- doorbell.c ---- */
 
-/** attnd_cpu_bell_start()/stop() - Return: 0 or -ATTND_E_SYSTEM. */
-int attnd_cpu_bell_start(struct attnd_backend *backend);
-void attnd_cpu_bell_stop(struct attnd_backend *backend);
-/** attnd_cpu_bell_tell() - another set of mailboxes is watched. */
-void attnd_cpu_bell_tell(struct attnd_cpu_mail *mail);
+/** attnd_cpu_doorbell_start()/stop() - Return: 0 or -ATTND_E_SYSTEM. */
+int attnd_cpu_doorbell_start(struct attnd_backend *backend);
+void attnd_cpu_doorbell_stop(struct attnd_backend *backend);
+/** attnd_cpu_doorbell_watch() - another set of mailboxes is watched. */
+void attnd_cpu_doorbell_watch(struct attnd_cpu_mail *mail);
 
 #endif

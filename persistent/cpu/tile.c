@@ -145,11 +145,11 @@ static int find_block(const struct chunk *chunk, uint32_t begin, struct attnd_ke
     return find_keys(chunk, begin, count, keys) ? -1 : (int)count;
 }
 
-static struct attnd_block block_of(const struct chunk *chunk, const struct attnd_keys *keys,
-                                   uint32_t head)
+static struct attnd_kv_block block_of(const struct chunk *chunk, const struct attnd_keys *keys,
+                                      uint32_t head)
 {
-    return (struct attnd_block){keys, (ptrdiff_t)head * chunk->run->k.stride_head,
-                                (ptrdiff_t)head * chunk->run->v.stride_head};
+    return (struct attnd_kv_block){keys, (ptrdiff_t)head * chunk->run->k.stride_head,
+                                   (ptrdiff_t)head * chunk->run->v.stride_head};
 }
 
 /* All keys of the chunk by the rows of @heads KV heads from @head on. */
@@ -163,8 +163,8 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
         const int more = find_block(chunk, keys->begin + keys->count, later);
         for (uint32_t h = 0; h < heads; h++) {
             const struct attnd_rows rows = rows_of(worker, chunk, h);
-            const struct attnd_block block = block_of(chunk, keys, head + h);
-            struct attnd_block next = block;
+            const struct attnd_kv_block block = block_of(chunk, keys, head + h);
+            struct attnd_kv_block next = block;
             if (h + 1 < heads)
                 next = block_of(chunk, keys, head + h + 1);
             else if (more > 0)

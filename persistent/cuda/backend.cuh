@@ -52,9 +52,9 @@ struct Driver {
 /* What check() looks at (health.cu). */
 struct Health {
     cudaStream_t stream;
-    struct Snapshot *snapshot;                            /* pinned */
-    const attnd::StuckNote *notes[attnd::variants_count]; /* device memory */
-    int asked;                                            /* a snapshot is on its way */
+    struct Snapshot *snapshot;                              /* pinned */
+    const attnd::StuckRecord *notes[attnd::variants_count]; /* device memory */
+    int asked;                                              /* a snapshot is on its way */
     int injected;
     uint32_t looks;
     uint64_t progress, moved_ns; /* what was seen last, and when it was another */

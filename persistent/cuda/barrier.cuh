@@ -18,7 +18,7 @@ constexpr int resident_threads = producer_threads + consumer_threads;
  * worker's host half sees it and ends the worker. Not by __trap(): with one in the consumers' path,
  * ptxas 13.0 ignores setmaxnreg and spills. */
 constexpr long long wait_clocks_max = 4000000000ll;
-static __device__ StuckNote stuck;
+static __device__ StuckRecord stuck;
 
 /* 1: a wait of this CTA was in vain. */
 __device__ __forceinline__ uint32_t *cta_stuck()

@@ -67,7 +67,7 @@ struct HostWords {
 };
 
 /* Of a thread that waited in vain, one a variant. */
-struct StuckNote {
+struct StuckRecord {
     uint32_t seen; /* 1: the rest is filled */
     uint32_t block, thread;
     uint32_t barrier, parity; /* shared address */
@@ -177,11 +177,12 @@ struct alignas(128) Live {
 };
 constexpr uint32_t busy_unit_ns = 32;
 
-/* While a rung run is in flight its lane's bell counts: it begins this far below 1 for each item,
- * each item that is done adds as much, and the first that fails adds its code. */
-constexpr uint32_t bell_item = ATTND_BELL_ITEM;
-static_assert(1u - ATTND_BELL_ITEMS_MAX * bell_item > ATTND_BELL_TAKEN, "it reads as taken");
-#define X(name, number, sentence) &&number < bell_item
+/* While a launched run is in flight its lane's doorbell counts: it begins this far below 1 for each
+ * item, each item that is done adds as much, and the first that fails adds its code. */
+constexpr uint32_t doorbell_item = ATTND_DOORBELL_ITEM;
+static_assert(1u - ATTND_DOORBELL_ITEMS_MAX * doorbell_item > ATTND_DOORBELL_TAKEN,
+              "it reads as taken");
+#define X(name, number, sentence) &&number < doorbell_item
 static_assert(true ATTND_ERRORS(X), "a failure does not look like an item");
 #undef X
 
@@ -219,7 +220,7 @@ struct Settings {
 /* The kernels' own state, in device memory. Lives as long as the backend. */
 struct Resident : Settings {
     alignas(128) uint32_t published;      /* positions, free-running; kept from launch to launch */
-    uint32_t ring_runs;                   /* of them, from the command ring */
+    uint32_t submitted_runs;              /* of them, from the command ring */
     uint32_t commands_head, retires_tail; /* the dispatcher's private indices between launches */
     uint32_t error;                       /* ATTND_E_* of a dispatcher that gave up */
     uint32_t used;                        /* bit v: runs of variant v came since the launch */
@@ -227,7 +228,7 @@ struct Resident : Settings {
     alignas(128) uint32_t leave;          /* 1: park; set after the last run is published */
     alignas(128) Entry ring[ring_positions];
     Live live[ring_positions];
-    uint32_t ring_run[ring_positions];             /* of the run table; for a look from outside */
+    uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
     uint32_t doing[workers_max];                   /* enum WarpState */
     uint32_t guest[workers_max];                   /* enum GuestState of workers of a burst */

@@ -4,7 +4,7 @@
  *   commands  the only one that looks at host memory all the time: command ring, park, heartbeat,
  *             mailboxes that lie there
  *   retires   finished runs to the retire ring, of which it is the only writer (retire.cuh)
- *   bells     mailboxes in device memory (bells.cuh)
+ *   doorbells     mailboxes in device memory (doorbells.cuh)
  *   chores    what nobody waits for: positions made ready, cancelled runs, sums (retire.cuh)
  *
  * A command is fetched in one trip across the bus and carries all that its run needs; another trip
@@ -12,15 +12,15 @@
  *
  * Parking: `closing` first, under the lock, so that nothing is published after it; then the word
  * that workers look at. What was published is executed and answered; commands that were not taken
- * stay in their ring, bells in their mailbox. Where the process behind these kernels is dead, and
- * they are not yet, what was published is not executed either (retire.cuh, pass_cancels()).
+ * stay in their ring, doorbells in their mailbox. Where the process behind these kernels is dead,
+ * and they are not yet, what was published is not executed either (retire.cuh, pass_cancels()).
  */
 #ifndef ATTND_PERSISTENT_CUDA_DISPATCH_CUH
 #define ATTND_PERSISTENT_CUDA_DISPATCH_CUH
 
-#include "persistent/cuda/notes.cuh"
+#include "persistent/cuda/control.cuh"
 #include "persistent/cuda/retire.cuh"
-#include "schemas/seal.h"
+#include "schemas/checksum.h"
 
 namespace attnd
 {
@@ -38,7 +38,7 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
      * comes next, is behind every cursor. */
     if (at == observe_cta(&dispatch->ready))
         return taken_later;
-    const uint32_t slot = self->ring_runs % ring_positions;
+    const uint32_t slot = self->submitted_runs % ring_positions;
     const RunSource source = run_source(command);
     const uint32_t items = command.body.items;
     uint32_t code;
@@ -59,8 +59,8 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
     const Position position = {clock_ns(), command.run, command.tag, items, ATTND_NONE, ATTND_NONE,
                                1};
     while (!publish_run(dispatch, resident, entry, position, self->head + 1))
-        ; /* a bell was first: the watching warp makes room as runs end */
-    self->ring_runs++;
+        ; /* a doorbell was first: the watching warp makes room as runs end */
+    self->submitted_runs++;
     return taken;
 }
 
@@ -85,8 +85,9 @@ __device__ __forceinline__ bool sealed(const Commander *self, const uint4 &part)
     const uint32_t lane = threadIdx.x % 32, last = command_vectors - 1;
     const uint64_t first = uint64_t(part.y) << 32 | part.x,
                    second = uint64_t(part.w) << 32 | part.z;
-    const uint64_t one = attnd_seal_word(first, attnd_seal_seed(2 * lane, self->head));
-    const uint64_t other = attnd_seal_word(second, attnd_seal_seed(2 * lane + 1, self->head));
+    const uint64_t one = attnd_checksum_word(first, attnd_checksum_seed(2 * lane, self->head));
+    const uint64_t other =
+        attnd_checksum_word(second, attnd_checksum_seed(2 * lane + 1, self->head));
     const uint64_t one_counts = lane <= last ? one : 0, other_counts = lane < last ? other : 0;
     const uint32_t low =
         __reduce_add_sync(0xffffffffu, uint32_t(one_counts) + uint32_t(other_counts));
@@ -125,8 +126,8 @@ __device__ __forceinline__ Taken take_command(Commander *self, const uint4 &part
     case ATTND_COMMAND_HOLD:
         take_hold(self);
         return taken;
-    case ATTND_COMMAND_SHOW:
-        return take_show(self);
+    case ATTND_COMMAND_PUBLISH:
+        return take_publish(self);
     case ATTND_COMMAND_MAILBOX:
         take_mailbox(self);
         return taken;
@@ -146,7 +147,7 @@ __device__ __forceinline__ bool drained(Commander *self)
     const uint32_t retired = observe_cta(&dispatch->retired);
     if (self->emptied && int32_t(retired - self->emptied_at) < 0)
         return false;
-    if (bells_pending(dispatch))
+    if (doorbells_pending(dispatch))
         return false;
     if (self->emptied)
         return true;
@@ -165,7 +166,7 @@ __device__ __forceinline__ void close_ring(Commander *self)
     while (self->dispatch->pending_count) /* runs end by themselves */
         settle_pending(self);
     if (threadIdx.x % 32 == 0) {
-        self->resident->ring_runs = self->ring_runs;
+        self->resident->submitted_runs = self->submitted_runs;
         publish_cta(&self->dispatch->commands_head, self->head);
         publish_sys(&self->dispatch->settings.queue->command_head, self->head);
         publish_gpu(&self->resident->leave, 1);
@@ -185,7 +186,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       reinterpret_cast<const attnd_command *>(base + queue->commands_offset_bytes),
                       queue->ring_entries,
                       resident->commands_head,
-                      resident->ring_runs,
+                      resident->submitted_runs,
                       0};
     const uint32_t *heart =
         reinterpret_cast<const uint32_t *>(&dispatch->settings.host->heartbeat_ns);
@@ -194,13 +195,13 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
     for (uint32_t pass = 0;; pass++) {
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self);
-        const Bells bells = look_at_host(dispatch, pass);
+        const Doorbells doorbells = look_at_host(dispatch, pass);
         /* One trip across the bus for all words: A1 on the tail; park and the beat's low half now
          * and then: each line more makes the trip longer. */
-        const bool look_park = pass % 4 == 0, look_heart = pass % 16 == 0;
-        const uint32_t word = observe_sys(lane == 2 && look_heart  ? heart
-                                          : lane == 1 && look_park ? &queue->park
-                                                                   : &queue->command_tail);
+        const bool look_park = pass % 4 == 0, look_heartbeat = pass % 16 == 0;
+        const uint32_t word = observe_sys(lane == 2 && look_heartbeat ? heart
+                                          : lane == 1 && look_park    ? &queue->park
+                                                                      : &queue->command_tail);
         /* One vote: is there a command, and is park set? A tail out of bounds is no ring of ours.
          */
         const uint32_t found =
@@ -216,19 +217,19 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                     publish_cta(&dispatch->commands_head, self.head);
             }
         }
-        const bool bell = rung(bells);
-        if (bell)
-            take_bells(dispatch, resident, bell_rules(dispatch),
-                       look_at_mailbox<true>(dispatch, bells.index));
+        const bool doorbell = rung(doorbells);
+        if (doorbell)
+            take_doorbells(dispatch, resident, doorbell_rules(dispatch),
+                           look_at_mailbox<true>(dispatch, doorbells.index));
         const uint64_t now = clock_ns();
         const uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
         const uint32_t now_beat = __shfl_sync(0xffffffffu, word, 2);
-        if (look_heart && now_beat != beat) {
+        if (look_heartbeat && now_beat != beat) {
             beat = now_beat;
             beat_seen = now;
         }
         /* Judged with a beat at hand: kernels that were kept from running are not orphans. */
-        const bool orphan = look_heart && now - beat_seen > heartbeat_stale_ns;
+        const bool orphan = look_heartbeat && now - beat_seen > heartbeat_stale_ns;
         const uint32_t wanted = observe_cta(&dispatch->wanted);
         if (wanted && lane == 0)
             publish_sys(&dispatch->settings.host->wanted, wanted);
@@ -240,7 +241,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         }
         if (dispatch->pending_count)
             settle_pending(&self);
-        if (tail == self.head && dispatch->settings.drain && !bell && drained(&self))
+        if (tail == self.head && dispatch->settings.drain && !doorbell && drained(&self))
             break;
     }
     close_ring(&self);

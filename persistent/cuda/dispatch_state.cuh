@@ -21,7 +21,8 @@ struct Position {
     uint64_t begin_ns;
     uint32_t run; /* of the run table */
     uint32_t tag, items;
-    uint32_t bell;   /* mailbox * ATTND_LANES_MAX + lane; ATTND_NONE: it came by the command ring */
+    uint32_t
+        doorbell;    /* mailbox * ATTND_LANES_MAX + lane; ATTND_NONE: it came by the command ring */
     uint32_t plan;   /* as in Prepared */
     uint32_t active; /* put_position() */
 };
@@ -68,7 +69,7 @@ struct Dispatch {
     uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
     uint32_t published, ready, retired; /* positions, free-running */
     uint32_t commands_head;             /* commands taken */
-    uint32_t bell_rounds;               /* of the warp that watches mailboxes in device memory */
+    uint32_t doorbell_rounds;           /* of the warp that watches mailboxes in device memory */
     uint32_t direct_head, direct_tail;
     Direct direct[direct_max];
     Pending *pending; /* [pending_max], in device memory: what is rare has no place here */
@@ -127,7 +128,7 @@ __device__ __forceinline__ void dispatch_unlock(Dispatch *dispatch)
 }
 
 /* Acquires what was loaded before it and releases to what is stored after it; at system scope for
- * the daemon and for bells in host memory. */
+ * the daemon and for doorbells in host memory. */
 __device__ __forceinline__ void fence_sys()
 {
     asm volatile("fence.acq_rel.sys;" ::: "memory");

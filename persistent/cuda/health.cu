@@ -25,7 +25,7 @@ extern "C" {
 
 using attnd::Resident;
 using attnd::ring_positions;
-using attnd::StuckNote;
+using attnd::StuckRecord;
 using attnd::variants_count;
 
 /* Nothing moves for so long although something is begun: the longest tile there is takes less. */
@@ -39,7 +39,7 @@ constexpr uint64_t leave_ns = 500000000ull;
 
 struct Snapshot {
     Resident resident;
-    StuckNote notes[variants_count];
+    StuckRecord notes[variants_count];
 };
 
 __global__ void access_illegally(uint32_t *nowhere)
@@ -56,7 +56,7 @@ cudaError_t health_init(attnd_backend *backend)
         (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
     health->moved_ns = health->left_ns = monotonic_ns();
-    return attnd::resident_notes(health->notes);
+    return attnd::resident_stuck_records(health->notes);
 }
 
 static cudaError_t ask(attnd_backend *backend)
@@ -68,7 +68,7 @@ static cudaError_t ask(attnd_backend *backend)
                                  cudaMemcpyDeviceToHost, health->stream)))
         return error;
     for (uint32_t v = 0; v < variants_count; v++)
-        if ((error = cudaMemcpyAsync(&to->notes[v], health->notes[v], sizeof(StuckNote),
+        if ((error = cudaMemcpyAsync(&to->notes[v], health->notes[v], sizeof(StuckRecord),
                                      cudaMemcpyDeviceToHost, health->stream)))
             return error;
     health->asked = 1;
@@ -103,7 +103,7 @@ static void say_runs(Report *report, const Snapshot *from, const attnd_queue_hea
     const attnd_run *runs = reinterpret_cast<const attnd_run *>(base + queue->runs_offset_bytes);
     uint32_t end = resident->published, begin = resident->retired;
     for (uint32_t i = begin; i != end && i - begin < ring_positions; i++) {
-        const uint32_t at = i % ring_positions, slot = resident->ring_run[at];
+        const uint32_t at = i % ring_positions, slot = resident->submitted_run[at];
         const attnd::Entry *entry = &resident->ring[at];
         const attnd::Live *live = &resident->live[at];
         if (slot >= queue->runs || entry->sequence != i + 1)
@@ -241,7 +241,7 @@ static int judge(attnd_backend *backend, Report *report)
         health->moved_ns = now_ns;
     }
     bool waited = false;
-    for (const StuckNote &note : from->notes)
+    for (const StuckRecord &note : from->notes)
         waited |= note.seen != 0;
     if (!attnd_observe32(&backend->words->left) || only_burst_waits(backend, from))
         health->left_ns = now_ns;

@@ -17,7 +17,7 @@ extern "C" {
 /* What is much: so many runs in flight, for so long. */
 constexpr uint32_t burst_runs = 4;
 constexpr uint64_t burst_after_ns = 100000;
-constexpr long nap_ns = 100000000, bell_nap_ns = 50000;
+constexpr long nap_ns = 100000000, doorbell_nap_ns = 50000;
 
 cudaError_t kernels_wait(attnd_backend *backend)
 {
@@ -29,9 +29,9 @@ cudaError_t kernels_wait(attnd_backend *backend)
     return cudaSuccess;
 }
 
-/* Is a bell rung in a mailbox in host memory? @there: is there such a mailbox at all? What is
+/* Is a doorbell rung in a mailbox in host memory? @there: is there such a mailbox at all? What is
  * made of it is the dispatcher's business. */
-static bool bell_waits(const attnd_backend *backend, bool *there)
+static bool doorbell_waits(const attnd_backend *backend, bool *there)
 {
     const char *base = reinterpret_cast<const char *>(backend->config.queue);
     const attnd_mailbox_slot *slots = reinterpret_cast<const attnd_mailbox_slot *>(
@@ -46,8 +46,8 @@ static bool bell_waits(const attnd_backend *backend, bool *there)
         const attnd_mailbox *mailbox =
             reinterpret_cast<const attnd_mailbox *>(address + slots[i].offset_bytes);
         *there = true;
-        for (const uint32_t &bell : mailbox->bell)
-            set |= attnd_bell_rung(attnd_peek32(&bell)) != 0;
+        for (const uint32_t &doorbell : mailbox->doorbell)
+            set |= attnd_doorbell_rung(attnd_peek32(&doorbell)) != 0;
     }
     return set;
 }
@@ -59,7 +59,7 @@ static bool work_waits(const attnd_backend *backend)
     const attnd_queue_head *queue = backend->config.queue;
     bool there;
     return attnd_observe32(&queue->command_tail) != attnd_observe32(&queue->command_head) ||
-           bell_waits(backend, &there);
+           doorbell_waits(backend, &there);
 }
 
 static cudaError_t launch(attnd_backend *backend)
@@ -139,10 +139,10 @@ static cudaError_t burst(attnd_backend *backend, uint32_t in_flight)
 static void sleep_on(const attnd_backend *backend, uint32_t commands)
 {
     attnd_queue_head *queue = backend->config.queue;
-    bool bells = false;
-    if (backend->residency == ATTND_RESIDENCY_ISOLATED && bell_waits(backend, &bells))
+    bool doorbells = false;
+    if (backend->residency == ATTND_RESIDENCY_ISOLATED && doorbell_waits(backend, &doorbells))
         return;
-    const timespec nap = {0, bells ? bell_nap_ns : nap_ns};
+    const timespec nap = {0, doorbells ? doorbell_nap_ns : nap_ns};
     attnd_poke32(&queue->command_need, 1);
     attnd_fence_full(); /* F1 */
     if (attnd_observe32(&queue->command_tail) == commands)

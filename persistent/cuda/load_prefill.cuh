@@ -11,7 +11,7 @@
 #define ATTND_PERSISTENT_CUDA_LOAD_PREFILL_CUH
 
 #include "persistent/cuda/copy.cuh"
-#include "persistent/cuda/turn.cuh"
+#include "persistent/cuda/work_slot.cuh"
 
 namespace attnd
 {

@@ -182,7 +182,7 @@ static void unmap_device(const Driver *driver, CUdeviceptr address, uint64_t byt
 }
 
 /* The driver would map what lies on another GPU too, and kernels reach it over the link between
- * them. But they take bells and hand results on at device scope, which is of one GPU. */
+ * them. But they take doorbells and hand results on at device scope, which is of one GPU. */
 static int check_place(const Driver *driver, int lies_on, attnd_fault *fault)
 {
     return lies_on == driver->device ? 0

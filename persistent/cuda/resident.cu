@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(dispatch_threads, 1) dispatch_kernel(Resident 
         dispatch_retires(dispatch, resident);
         break;
     case 2:
-        dispatch_bells(dispatch, resident);
+        dispatch_doorbells(dispatch, resident);
         break;
     default:
         dispatch_chores(dispatch, resident);
@@ -73,7 +73,7 @@ cudaError_t resident_prepare()
     return error;
 }
 
-cudaError_t resident_notes(const StuckNote **notes)
+cudaError_t resident_stuck_records(const StuckRecord **notes)
 {
     for (uint32_t v = 0; v < variants_count; v++) {
         void *address;
@@ -81,7 +81,7 @@ cudaError_t resident_notes(const StuckNote **notes)
             cudaGetSymbolAddress(&address, static_cast<const void *>(variant_get(v).stuck));
         if (error)
             return error;
-        notes[v] = static_cast<const StuckNote *>(address);
+        notes[v] = static_cast<const StuckRecord *>(address);
     }
     return cudaSuccess;
 }

@@ -17,7 +17,7 @@ constexpr int dispatch_threads = 128; /* dispatch.cuh: a warp a duty */
 /* A worker kernel: (Resident *, uint32_t variant, uint32_t first_worker). */
 struct Variant {
     const void *kernel;
-    const StuckNote *stuck; /* a symbol */
+    const StuckRecord *stuck; /* a symbol */
     uint32_t shared_bytes;
 };
 
@@ -28,7 +28,7 @@ Variant variant_get(uint32_t index);
 cudaError_t resident_prepare();
 
 /* Where each variant notes that it is stuck, in device memory. @notes: [variants_count] */
-cudaError_t resident_notes(const StuckNote **notes);
+cudaError_t resident_stuck_records(const StuckRecord **notes);
 
 /* Writes the templates of tensor maps to device memory. */
 cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);

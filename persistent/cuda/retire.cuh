@@ -67,26 +67,26 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
     const uint32_t lane = threadIdx.x % 32;
     const int64_t offset_ns = self->dispatch->settings.host_clock_offset_ns;
     Position *position = &dispatch->positions[at];
-    const bool rung = mine && position->bell != ATTND_NONE;
+    const bool rung = mine && position->doorbell != ATTND_NONE;
     const uint32_t records = __ballot_sync(0xffffffffu, mine && !rung);
     if (rung) /* first: its lane may have been rung again */
-        atomicAnd(&dispatch->busy[position->bell / ATTND_LANES_MAX]
-                                 [position->bell % ATTND_LANES_MAX / 32],
-                  ~(1u << position->bell % 32));
+        atomicAnd(&dispatch->busy[position->doorbell / ATTND_LANES_MAX]
+                                 [position->doorbell % ATTND_LANES_MAX / 32],
+                  ~(1u << position->doorbell % 32));
     if (mine) {
         const Live *live = &self->resident->live[at];
         const ulonglong2 sums = __ldcg(reinterpret_cast<const ulonglong2 *>(&live->end_ns));
         const uint32_t cancelled = __ldcg(&live->cancelled), code = __ldcg(&live->code);
         const uint64_t busy_ns = (done >> 32) * busy_unit_ns, kv_bytes = sums.y;
         if (rung) {
-            MailboxSums *all = &dispatch->sums[position->bell / ATTND_LANES_MAX];
+            MailboxSums *all = &dispatch->sums[position->doorbell / ATTND_LANES_MAX];
             atomicAdd(&all->runs, 1);
             atomicAdd(&all->tiles, position->items);
             atomicAdd(&all->busy_ns, static_cast<unsigned long long>(busy_ns));
             atomicAdd(&all->kv_bytes, static_cast<unsigned long long>(kv_bytes));
             if (code) {
                 atomicExch(&all->error, code);
-                atomicExch(&all->error_lane, position->bell % ATTND_LANES_MAX);
+                atomicExch(&all->error_lane, position->doorbell % ATTND_LANES_MAX);
                 atomicAdd(&all->errors, 1);
             }
         } else {
@@ -237,8 +237,8 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
 
 /* The daemon's word for a run, behind the bus, to the word its workers see: what items that were
  * not begun fail with. If the process behind these kernels is dead that is all of them, long before
- * another worker can be there to look at the same bells. @look: for that; seldom while commands are
- * taken, because kernels of others on this SM feel each look across the bus (a tenth of a small
+ * another worker can be there to look at the same doorbells. @look: for that; seldom while commands
+ * are taken, because kernels of others on this SM feel each look across the bus (a tenth of a small
  * kernel's time, where every pass had one). */
 __device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resident,
                                              const attnd_run *runs, bool look)
@@ -253,7 +253,7 @@ __device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resid
     __syncwarp();
 }
 
-/* Sums of rung runs, for the daemon's statistics, of mailboxes that were rung since. */
+/* Sums of launched runs, for the daemon's statistics, of mailboxes that were rung since. */
 __device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *resident)
 {
     for (uint32_t m = threadIdx.x % 32; m < ATTND_MAILBOXES_MAX; m += 32) {
@@ -280,7 +280,7 @@ __device__ __forceinline__ void show_state(Dispatch *dispatch, Resident *residen
 {
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t p = lane; p < ring_positions; p += 32)
-        resident->ring_run[p] = dispatch->positions[p].run;
+        resident->submitted_run[p] = dispatch->positions[p].run;
     if (lane == 0) {
         resident->commands_head = observe_cta(&dispatch->commands_head);
         resident->retired = observe_cta(&dispatch->retired);

@@ -18,7 +18,7 @@
 #include "persistent/cuda/copy.cuh"
 #include "persistent/cuda/mma.cuh"
 #include "persistent/cuda/tile_naive.cuh"
-#include "persistent/cuda/turn.cuh"
+#include "persistent/cuda/work_slot.cuh"
 
 namespace attnd
 {

@@ -49,7 +49,7 @@ static int walk_next(const struct attnd_plan *plan, struct row_walk *walk)
     walk->end = walk->row_end;
     walk->covers = 0;
     for (uint32_t l = 0; l < walk->levels; l++) {
-        const struct attnd_block *block = &plan->blocks[walk->next[l]];
+        const struct attnd_row_block *block = &plan->blocks[walk->next[l]];
 
         if (walk->next[l] < walk->blocks[l] && block->row_begin + block->row_count == walk->begin)
             block = &plan->blocks[++walk->next[l]];
@@ -82,7 +82,7 @@ static void assign_partials(struct attnd_plan *plan)
     uint32_t rows = 0;
 
     for (uint32_t b = 0; b < plan->level_blocks[plan->shape.levels]; b++) {
-        const struct attnd_block *block = &plan->blocks[b];
+        const struct attnd_row_block *block = &plan->blocks[b];
 
         for (uint32_t t = 0; block->partial && t < block->tile_count; t++) {
             plan->built[block->tile_begin + t].partial = rows;
@@ -105,7 +105,7 @@ static struct attnd_merge merge_of(const struct attnd_plan *plan, const struct r
 }
 
 /* Lists the tiles of @block as parts of merge number @index; returns parts so far. */
-static uint32_t list_parts(struct attnd_plan *plan, const struct attnd_block *block,
+static uint32_t list_parts(struct attnd_plan *plan, const struct attnd_row_block *block,
                            const struct attnd_merge *merge, uint32_t index, uint32_t parts)
 {
     for (uint32_t t = 0; t < block->tile_count; t++) {

@@ -46,7 +46,7 @@ struct attnd_plan_capacity {
 };
 
 /* Query rows of one entry before splitting: its tiles are built[tile_begin..+tile_count]. */
-struct attnd_block {
+struct attnd_row_block {
     uint32_t entry;
     uint32_t row_begin, row_count;
     uint32_t keys; /* visible to its last row when planned */
@@ -80,7 +80,7 @@ struct attnd_plan {
 
     /* private, one allocation */
     void *memory;
-    struct attnd_block *blocks;                  /* [blocks]: by level, then by row */
+    struct attnd_row_block *blocks;              /* [blocks]: by level, then by row */
     struct attnd_tile *built;                    /* [tiles]: by block, then by kv_begin */
     struct attnd_entry_state *state;             /* [requests]: by level */
     uint32_t *order, *order_spare;               /* [tiles] */

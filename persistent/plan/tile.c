@@ -59,7 +59,7 @@ static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_bloc
         uint64_t cost = tile_cost(keys, rows);
 
         assert(blocks->count < plan->capacity.blocks);
-        plan->blocks[blocks->count++] = (struct attnd_block){
+        plan->blocks[blocks->count++] = (struct attnd_row_block){
             .entry = index,
             .row_begin = state->entry.row_begin + row,
             .row_count = count,
@@ -103,7 +103,7 @@ struct split {
     uint32_t shortest; /* keys of a part, at least */
 };
 
-static uint32_t split_parts(const struct attnd_plan *plan, const struct attnd_block *block,
+static uint32_t split_parts(const struct attnd_plan *plan, const struct attnd_row_block *block,
                             const struct split *split)
 {
     const uint32_t granule = plan->limits.target.kv_granule;
@@ -199,7 +199,7 @@ static uint32_t halved_blocks(const struct attnd_plan *plan, const struct batch_
 }
 
 /* Emits the tiles of one block; returns the new number of tiles. */
-static uint32_t split_block(struct attnd_plan *plan, struct attnd_block *block, uint32_t parts,
+static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *block, uint32_t parts,
                             uint32_t tiles)
 {
     const uint32_t granule = plan->limits.target.kv_granule;

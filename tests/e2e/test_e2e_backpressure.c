@@ -1,8 +1,8 @@
 /*
  * test_e2e_backpressure.c - full rings and arenas are answers; nothing is lost and nothing hangs.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

@@ -6,8 +6,8 @@
  * advance. After every row the same plan takes a good batch again and another session computes. In
  * a fault, limit is the nearest value that would have been accepted.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

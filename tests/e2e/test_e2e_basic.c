@@ -1,8 +1,8 @@
 /*
  * test_e2e_basic.c - one engine: plan, append, run, on every layer, every element against fp64.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

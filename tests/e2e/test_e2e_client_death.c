@@ -1,8 +1,8 @@
 /*
  * test_e2e_client_death.c - kill -9 of a client in the middle of a batch.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

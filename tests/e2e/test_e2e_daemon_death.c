@@ -1,8 +1,8 @@
 /*
  * test_e2e_daemon_death.c - kill -9 of the daemon: every client gets an error soon, none hangs.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

@@ -2,8 +2,8 @@
  * test_e2e_doctor.c - attnctl doctor on the machine that the tests run on, with a service and
  * without: it always has a verdict, and where the service works nothing FAILs.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/json.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/harness/json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

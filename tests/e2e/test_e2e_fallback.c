@@ -1,11 +1,11 @@
 /*
  * test_e2e_fallback.c - where io_uring is refused: the epoll loop does all of the same.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/refuse.h"
-#include "tests/support/seed.h"
-#include "tests/support/soak.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/oracle/refuse.h"
+#include "tests/support/random/seed.h"
+#include "tests/support/random/soak.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

@@ -4,8 +4,8 @@
  * The prefill stores every key and value by append, so what the decode engine attends to has never
  * been in its own memory: it builds its shadow from the same seed.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

@@ -4,8 +4,8 @@
  */
 #include "client/internal.h"
 #include "schemas/futex.h"
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * test_e2e_import.c - memory that an engine brings: what the service takes and what it refuses, by
  * name and without a trace. What the worker of a GPU does with what is taken is tests/gpu's.
  */
-#include "tests/support/e2e.h"
+#include "tests/support/harness/e2e.h"
 
 #include "client/attnd.h"
 #include "schemas/abi.h"

@@ -1,8 +1,8 @@
 /*
  * test_e2e_lanes.c - order within a lane, independence between lanes, and how operations end early.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

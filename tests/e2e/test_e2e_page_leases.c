@@ -1,8 +1,8 @@
 /*
  * test_e2e_page_leases.c - pages of a pool that the service owns: who holds them, and until when.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

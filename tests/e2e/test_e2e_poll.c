@@ -1,8 +1,8 @@
 /*
  * test_e2e_poll.c - a session as one descriptor among others in the engine's own event loop.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

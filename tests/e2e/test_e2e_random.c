@@ -4,10 +4,10 @@
  *   ATTND_SEED     repeats a run         ATTND_FIRST    number of the first batch (0)
  *   ATTND_ROUNDS   batches in all (1500)
  */
-#include "tests/support/e2e.h"
-#include "tests/support/seed.h"
-#include "tests/support/soak.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/random/seed.h"
+#include "tests/support/random/soak.h"
+#include "tests/support/trial/trial.h"
 
 #include <inttypes.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * behind, which is nothing. The program's private service gets its directory in ours, so that we
  * see what stays; we adopt its orphans, so that we see who stays. */
 #include "bench/support/json.h"
-#include "tests/support/harness.h"
+#include "tests/support/harness/harness.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,9 +1,9 @@
 /*
  * test_e2e_status.c - attnctl status, for people and as JSON: valid, complete, and true.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/json.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/harness/json.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

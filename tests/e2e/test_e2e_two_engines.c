@@ -1,8 +1,8 @@
 /*
  * test_e2e_two_engines.c - two processes, one pool, joined by a token.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

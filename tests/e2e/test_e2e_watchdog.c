@@ -1,8 +1,8 @@
 /*
  * test_e2e_watchdog.c - a worker that is alive and does not move is killed, and another one works.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

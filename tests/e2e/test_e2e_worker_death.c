@@ -1,9 +1,9 @@
 /*
  * test_e2e_worker_death.c - kill -9 of the worker: the service goes on.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/seed.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/random/seed.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 #include "schemas/atomics.h"

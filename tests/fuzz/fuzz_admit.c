@@ -7,8 +7,8 @@
  */
 #include "ipc/admit.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/support/batch_check.h"
-#include "tests/support/plan_check.h"
+#include "tests/support/oracle/batch_check.h"
+#include "tests/support/rigs/plan_check.h"
 
 #include <string.h>
 

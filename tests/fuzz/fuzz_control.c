@@ -7,9 +7,9 @@
  * decoded again: nothing of it may lie outside the allocator's buffer or point nowhere.
  */
 #include "ipc/fdpass.h"
-#include "service/control_decode.h"
+#include "service/rpc/control_decode.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/support/plan_case.h"
+#include "tests/support/rigs/plan_case.h"
 
 #include <string.h>
 

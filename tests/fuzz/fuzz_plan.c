@@ -3,7 +3,7 @@
  * is judged by brute force (plan_check.c).
  */
 #include "tests/fuzz/fuzz.h"
-#include "tests/support/plan_check.h"
+#include "tests/support/rigs/plan_check.h"
 
 #include <string.h>
 

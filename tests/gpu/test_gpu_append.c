@@ -13,8 +13,8 @@
 #include "schemas/atomics.h"
 #include "tests/gpu/support/gpu.h"
 #include "tests/gpu/support/load.h"
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

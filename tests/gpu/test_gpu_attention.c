@@ -4,8 +4,8 @@
  * first.
  */
 #include "tests/gpu/support/gpu.h"
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

@@ -6,8 +6,8 @@
  */
 #include "tests/gpu/support/load.h"
 #include "tests/gpu/support/neighbour.h"
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 

@@ -7,8 +7,8 @@
 #include "schemas/atomics.h"
 #include "tests/gpu/support/gpu.h"
 #include "tests/gpu/support/one_key.h"
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

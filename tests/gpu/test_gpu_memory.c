@@ -1,6 +1,6 @@
 /* test_gpu_memory.c - whose bytes they are, and how long they live. */
 #include "tests/gpu/support/gpu.h"
-#include "tests/support/e2e.h"
+#include "tests/support/harness/e2e.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -8,7 +8,7 @@
  */
 #include "tests/gpu/support/gpu.h"
 #include "tests/gpu/support/one_key.h"
-#include "tests/support/e2e.h"
+#include "tests/support/harness/e2e.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -211,7 +211,7 @@ static void an_engine_that_does_not_see_the_services_gpu_is_refused(void **state
     in_a_client(blind);
 }
 
-/* Where bells lie in host memory any GPU may ring them, at system scope. */
+/* Where doorbells lie in host memory any GPU may ring them, at system scope. */
 static int rings_from_the_other(void *context)
 {
     struct attnd_session *session = open_on(scene->other);
@@ -222,7 +222,7 @@ static int rings_from_the_other(void *context)
     return 0;
 }
 
-static void bells_in_host_memory_are_rung_from_any_gpu(void **state)
+static void doorbells_in_host_memory_are_rung_from_any_gpu(void **state)
 {
     static const char *const isolated[] = {"--residency", "isolated", NULL};
     (void)state;
@@ -387,7 +387,7 @@ int main(void)
         OTHER_TEST(an_engine_on_another_gpu_is_refused_by_number),
         OTHER_TEST(numbers_are_the_engines_own),
         OTHER_TEST(an_engine_that_does_not_see_the_services_gpu_is_refused),
-        OTHER_TEST(bells_in_host_memory_are_rung_from_any_gpu),
+        OTHER_TEST(doorbells_in_host_memory_are_rung_from_any_gpu),
         OTHER_TEST(memory_of_another_gpu_is_refused_and_others_go_on),
         OTHER_TEST(memory_of_a_gpu_that_the_service_does_not_see_is_refused_by_the_library),
         OTHER_TEST(the_service_takes_the_one_it_is_told),

@@ -6,8 +6,8 @@
  * after the other, and which notes how long each took and what was going on when it began.
  */
 #include "tests/gpu/support/load.h"
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/atomics.h"
 

@@ -5,9 +5,9 @@
  *   ATTND_ROUNDS   batches in all (160)
  */
 #include "tests/gpu/support/gpu.h"
-#include "tests/support/e2e.h"
-#include "tests/support/seed.h"
-#include "tests/support/soak.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/random/seed.h"
+#include "tests/support/random/soak.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,8 +4,8 @@
  */
 #include "tests/gpu/support/load.h"
 #include "tests/gpu/support/neighbour.h"
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/abi.h"
 #include "schemas/atomics.h"
@@ -355,8 +355,8 @@ static void parking_loses_no_doorbell(void **state)
         uint64_t until_ns = harness_now_ns() + (random >> 16) % 300000;
         while (harness_now_ns() < until_ns)
             ;
-        CHECK_OK(attnd_ring(engine.session, 1, prepared));
-        CHECK_OK(attnd_ring_wait(engine.session, 1, TRIAL_WAIT_NS));
+        CHECK_OK(attnd_launch(engine.session, 1, prepared));
+        CHECK_OK(attnd_launch_wait(engine.session, 1, TRIAL_WAIT_NS));
     }
     printf("2000 rings, and parked 200 times: %.1f us each\n",
            (double)(harness_now_ns() - begin_ns) / 2e6);

@@ -4,7 +4,7 @@
  */
 #include "tests/gpu/support/gpu.h"
 #include "tests/gpu/support/one_key.h"
-#include "tests/support/e2e.h"
+#include "tests/support/harness/e2e.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

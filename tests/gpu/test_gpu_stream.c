@@ -12,9 +12,9 @@
  * a few replays only.
  */
 #include "tests/gpu/support/mover.h"
-#include "tests/support/e2e.h"
-#include "tests/support/reference.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/oracle/reference.h"
+#include "tests/support/trial/trial.h"
 
 #include "schemas/atomics.h"
 

@@ -8,8 +8,8 @@
  * MPS takes no one in before the last victim is gone.
  */
 #include "tests/gpu/support/gpu.h"
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -9,9 +9,9 @@
  * every code path once, descriptors of daemon and worker must be the same after every round, and
  * their memory at the end what it was.
  */
-#include "tests/support/e2e.h"
-#include "tests/support/harness.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/harness/harness.h"
+#include "tests/support/trial/trial.h"
 
 #include <dirent.h>
 #include <getopt.h>

@@ -11,8 +11,8 @@
  *
  * A mismatch is printed with the smallest batch that shows it, and the exit status is 1.
  */
-#include "tests/support/harness.h"
-#include "tests/support/soak.h"
+#include "tests/support/harness/harness.h"
+#include "tests/support/random/soak.h"
 
 #include "schemas/atomics.h"
 

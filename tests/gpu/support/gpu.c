@@ -1,8 +1,8 @@
 /* gpu.c - a context, and how an engine's bytes get to the device and back. */
 #include "tests/gpu/support/gpu.h"
 
-#include "tests/support/check.h"
-#include "tests/support/harness.h"
+#include "tests/support/harness/check.h"
+#include "tests/support/harness/harness.h"
 
 static CUresult try_on(int number)
 {

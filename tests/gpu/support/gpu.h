@@ -8,7 +8,7 @@
 #define ATTND_TESTS_GPU_SUPPORT_GPU_H
 
 #include "client/cuda/attnd_cuda.h"
-#include "tests/support/engine.h"
+#include "tests/support/harness/engine.h"
 
 #define GPU_SKIPPED 77
 

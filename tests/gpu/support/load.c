@@ -2,8 +2,8 @@
 #include "tests/gpu/support/load.h"
 
 #include "schemas/atomics.h"
-#include "tests/support/e2e.h"
-#include "tests/support/trial.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/trial/trial.h"
 
 #include <stdlib.h>
 

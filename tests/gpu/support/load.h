@@ -5,7 +5,7 @@
 #define ATTND_TESTS_GPU_SUPPORT_LOAD_H
 
 #include "tests/gpu/support/gpu.h"
-#include "tests/support/harness.h"
+#include "tests/support/harness/harness.h"
 
 #define LOAD_IN_FLIGHT 16u
 

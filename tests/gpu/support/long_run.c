@@ -1,7 +1,7 @@
 /* long_run.c - see long_run.h. */
 #include "tests/gpu/support/long_run.h"
 
-#include "tests/support/check.h"
+#include "tests/support/harness/check.h"
 
 #define DIM 64u
 #define HEADS_Q 8u

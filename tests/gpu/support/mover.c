@@ -1,7 +1,7 @@
 /* mover.c - PTX compiled by the driver: these programs are built without nvcc. */
 #include "tests/gpu/support/mover.h"
 
-#include "tests/support/check.h"
+#include "tests/support/harness/check.h"
 
 #define THREADS 64
 

@@ -6,7 +6,7 @@
  */
 #include "tests/gpu/support/neighbour.h"
 
-#include "tests/support/check.h"
+#include "tests/support/harness/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "tests/gpu/support/one_key.h"
 
 #include "tests/gpu/support/gpu.h"
-#include "tests/support/check.h"
+#include "tests/support/harness/check.h"
 
 #include <string.h>
 

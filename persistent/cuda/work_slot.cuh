@@ -1,0 +1,424 @@
+/*
+ * turn.cuh - how items reach a worker: one warp takes them, everybody else is handed turns.
+ *
+ * A turn is an item resolved once, in one of two slots of shared memory. The taker fills a slot
+ * when all warps have left it, so at most one item is claimed ahead of the one being worked on: its
+ * latency is hidden, and what idle workers could do is not hoarded. When fewer items are left than
+ * workers, none is claimed ahead at all. The taker also settles turns that are over, because the
+ * release of an item's results takes as long as all its stores: consumers go on meanwhile. A decode
+ * item's last warp settles it instead: its rings hold keys enough of the next one.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_WORK_SLOT_CUH
+#define ATTND_PERSISTENT_CUDA_WORK_SLOT_CUH
+
+#include "persistent/cuda/barrier.cuh"
+#include "persistent/cuda/copy.cuh"
+#include "persistent/cuda/tile.cuh"
+
+namespace attnd
+{
+
+enum Path : uint32_t { path_leave, path_skip, path_append, path_naive, path_decode, path_prefill };
+
+constexpr int turn_slots = 2;
+constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
+
+struct Turn {
+    Item item;
+    uint64_t begin_ns; /* written by a consumer */
+    uint32_t index;    /* in the run */
+    Path path;
+    uint32_t ended; /* decode: consumer warps that have stored what they had to */
+};
+
+/* A run's constant part, copied once for all its items: what consumers read is next to them. A
+ * vector a lane. */
+constexpr uint32_t run_copy_bytes = offsetof(ActiveRun, k_map);
+static_assert(run_copy_bytes == 32 * 16, "a vector a lane");
+
+struct Turns {
+    Turn slot[turn_slots];
+    alignas(16) char run_copy[2][run_copy_bytes]; /* of the turn in hand and of the one before */
+    uint64_t full[turn_slots], empty[turn_slots];
+    Settings settings;
+    uint64_t until_ns; /* a worker of a burst: when it goes at the latest; else 0 */
+};
+
+/* This CTA's. What finds them here has no address to keep: the registers of prefill are all in use,
+ * and what a warp puts in local memory instead is fetched from the L2, because the acquires of the
+ * taker empty the L1. */
+__device__ __forceinline__ Turns *cta_turns()
+{
+    __shared__ Turns turns;
+    return &turns;
+}
+
+__device__ __forceinline__ void turns_init(Turns *turns)
+{
+    for (int s = 0; s < turn_slots; s++) {
+        barrier_init(&turns->full[s], 1);
+        barrier_init(&turns->empty[s], consumer_threads / 32 + loader_warps);
+    }
+}
+
+/* Turn number @number; blocks until it is there, for as long as the service is idle. */
+__device__ __forceinline__ Turn *turn_wait(Turns *turns, uint32_t number)
+{
+    uint32_t slot = number % turn_slots, parity = number / turn_slots % 2;
+    while (!barrier_test(&turns->full[slot], parity))
+        ;
+    return &turns->slot[slot];
+}
+
+/* The whole warp: turn number @number if it is there already, else NULL. */
+__device__ __forceinline__ Turn *turn_peek(Turns *turns, uint32_t number)
+{
+    uint32_t slot = number % turn_slots, parity = number / turn_slots % 2;
+    return __all_sync(0xffffffffu, barrier_peek(&turns->full[slot], parity)) ? &turns->slot[slot]
+                                                                             : nullptr;
+}
+
+/* A warp has read turn @number for the last time. */
+__device__ __forceinline__ void turn_leave(Turns *turns, uint32_t number)
+{
+    barrier_arrive_warp(&turns->empty[number % turn_slots]);
+}
+
+/* Waits until every warp has left turn @number. */
+__device__ __forceinline__ void turn_left(Turns *turns, uint32_t number)
+{
+    uint32_t slot = number % turn_slots, parity = number / turn_slots % 2;
+    while (!barrier_test(&turns->empty[slot], parity))
+        ;
+}
+
+/* The taker's place in the stream of runs. A whole warp; the same in all lanes. */
+struct Taker {
+    Resident *resident;
+    Turns *turns;
+    uint32_t worker, variant, cursor;
+    uint32_t copied;  /* 1 + the position whose run is in run_copy[copy] */
+    uint32_t copy;    /* the one the last turn refers to */
+    uint32_t settled; /* turns accounted for */
+};
+
+constexpr uint32_t nothing = 0xffffffffu;
+
+/* An item failed. The run goes on, and its first failure counts; all of this before the item is
+ * counted, so that an answer that is there has its code. */
+__device__ __forceinline__ void run_fail(const Item &item, uint32_t code)
+{
+    uint32_t *answer = item.run->answer;
+    if (atomicCAS(&item.live->code, 0u, code) || !answer)
+        return;
+    atomicCAS_system(answer + ATTND_LANES_MAX, 0u, code); /* error of struct attnd_mailbox */
+    atomicAdd_system(answer, code);
+}
+
+/* An item that took longer may have outlived its worker: none is started in less. */
+constexpr uint64_t outlived_ns = 20000000;
+
+/* A turn that every warp is done with: counts its item, and the last item of a run ends it. One
+ * lane. What the consumers stored is covered: they said that they are done by an arrival that
+ * releases to the CTA, this lane saw it, and releases in turn.
+ * - The answer to a doorbell is what all items add to, each with a release: whoever acquires what
+ * the last one made of it, an engine's stream in another process, sees all of o and lse, because
+ *   those additions are one chain. So nobody has to find out first that it is the last, and no
+ *   other warp lies on that way. In device memory that stream is of this GPU, and GPU scope reaches
+ *   it; a doorbell in host memory may be waited for by a processor.
+ * - The arrival comes behind that, a release like every other item's: the dispatcher acquires the
+ *   count, and when it is that of all items it writes a retire or only takes note. Before that
+ *   nothing else counts in the lane's doorbell, and its memory is not let go. */
+template <int D> __device__ __forceinline__ void turn_settle(const Turn *turn)
+{
+    const Item &item = turn->item;
+    Live *live = item.live;
+    uint32_t *answer = item.run->answer;
+    const bool answer_host = item.run->answer_host;
+    const uint64_t end_ns = clock_ns(), busy = (end_ns - turn->begin_ns) / busy_unit_ns;
+    if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
+        return;
+    /* Its process is dead, and it took so long that another worker may have answered for it. */
+    const bool late = end_ns - turn->begin_ns > outlived_ns &&
+                      peek_gpu(&live->cancelled) == ATTND_E_WORKER_RESTARTED;
+    if (item.failed && !late)
+        run_fail(item, item.failed);
+    if (answer && !late && answer_host)
+        add_sys(answer, doorbell_item);
+    else if (answer && !late)
+        add_gpu(answer, doorbell_item);
+    else
+        latest_gpu(&live->end_ns, end_ns); /* nobody has to be the last to say when that was */
+    add_gpu(&live->done, busy << 32 | 1);
+}
+
+/* A warp is done with a decode item and leaves it. The last one settles it on its way: somebody
+ * waits for that, and the taker would know some 800 clocks later. It leaves behind that, so whoever
+ * sees the turn left finds it settled. */
+template <int D> __device__ __forceinline__ void turn_end(Turns *turns, uint32_t number)
+{
+    Turn *turn = &turns->slot[number % turn_slots];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        if (arrive_cta(&turn->ended) + 1 == consumer_threads / 32)
+            turn_settle<D>(turn);
+        barrier_arrive(&turns->empty[number % turn_slots], 1);
+    }
+    __syncwarp();
+}
+
+/* Settles turns before @end, in order: all of them if @wait, else those that are over. Return: true
+ * if none is left. */
+template <int D> __device__ __forceinline__ bool taker_settle(Taker *taker, uint32_t end, bool wait)
+{
+    Turns *turns = taker->turns;
+    for (; taker->settled != end; taker->settled++) {
+        const uint32_t slot = taker->settled % turn_slots, parity = taker->settled / turn_slots % 2;
+        if (wait)
+            turn_left(turns, taker->settled);
+        else if (!__all_sync(0xffffffffu, barrier_peek(&turns->empty[slot], parity)))
+            return false;
+        const Turn *turn = &turns->slot[slot];
+        if (threadIdx.x % 32 == 0 && turn->path != path_decode)
+            turn_settle<D>(turn);
+        __syncwarp();
+    }
+    return true;
+}
+
+constexpr uint32_t settle_wait_ns = 1000;
+
+/* The entry the cursor is at, as soon as it is there; what is not there, by its sequence, when the
+ * kernel is to leave. While an item is in hand, its end is what somebody waits for: the warp is
+ * suspended until then, and looks at the ring once in a while. */
+template <int D> __device__ __forceinline__ Entry taker_entry(Taker *taker, uint32_t number)
+{
+    const Resident *resident = taker->resident;
+    const Entry *at = &resident->ring[taker->cursor % ring_positions];
+    const uint64_t until_ns = taker->turns->until_ns;
+    Entry entry = {taker->cursor, 0, 0, 0, 0};
+    if (until_ns && clock_ns() > until_ns) {
+        taker_settle<D>(taker, number, true);
+        return entry;
+    }
+    for (;;) {
+        const bool idle = taker->settled == number && !until_ns;
+        uint32_t leave;
+        do { /* while there is nothing to do, nothing but this: few instructions in one place */
+            leave = peek_gpu(&resident->leave); /* in flight together with the entry */
+            entry = observe_entry(at);          /* A1 */
+            if (entry.sequence == taker->cursor + 1)
+                return entry;
+            if (idle)
+                __nanosleep(32);
+        } while (idle && !leave);
+        bool settled = taker_settle<D>(taker, number, false);
+        if (!settled) {
+            const uint32_t slot = taker->settled % turn_slots;
+            (void)barrier_try(&taker->turns->empty[slot], taker->settled / turn_slots % 2,
+                              settle_wait_ns);
+            __syncwarp();
+            settled = taker_settle<D>(taker, number, false);
+        }
+        if (settled && until_ns)
+            return entry; /* nothing is left for it */
+        if (settled && leave && observe_gpu(&resident->leave))
+            /* All that was ever published was so before `leave`: a look after it is the last. */
+            return observe_entry(at);
+    }
+}
+
+/* Nothing is left of the run at the cursor, or nothing for this worker. */
+__device__ __forceinline__ void taker_next(Taker *taker)
+{
+    taker->cursor++;
+    if (threadIdx.x % 32 == 0)
+        publish_gpu(&taker->resident->cursor[taker->worker], taker->cursor);
+}
+
+/* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
+ * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
+ * has looks first whether it should. @cancelled: if the run is, what its items fail with; else 0.
+ */
+template <int D>
+__device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Entry *entry,
+                                              uint32_t *cancelled)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (;; taker_next(taker)) {
+        *entry = taker_entry<D>(taker, number);
+        if (entry->sequence != taker->cursor + 1)
+            return nothing;
+        if (entry->variant != taker->variant)
+            continue;
+        Live *live = &taker->resident->live[taker->cursor % ring_positions];
+        if (!taker_settle<D>(taker, number, false)) {
+            const uint32_t next = peek_gpu(&live->next_item);
+            if (next >= entry->items)
+                continue;
+            if (next + taker->turns->settings.workers > entry->items)
+                taker_settle<D>(taker, number, true);
+        }
+        const bool fresh = taker->copied != taker->cursor + 1;
+        uint32_t item = nothing, flag = 0;
+        uint4 part = {};
+        if (lane == 0) {
+            item = take_gpu(&live->next_item);
+            flag = peek_gpu(&live->cancelled);
+        }
+        if (fresh)
+            part = __ldcg(
+                reinterpret_cast<const uint4 *>(&taker->turns->settings.runs[entry->slot]) + lane);
+        item = __shfl_sync(0xffffffffu, item, 0);
+        if (item >= entry->items)
+            continue;
+        *cancelled = __shfl_sync(0xffffffffu, flag, 0);
+        if (fresh) {
+            taker->copy ^= 1;
+            reinterpret_cast<uint4 *>(taker->turns->run_copy[taker->copy])[lane] = part;
+            taker->copied = taker->cursor + 1;
+            __syncwarp();
+        }
+        return item;
+    }
+}
+
+/* A worker of a burst waits until it is let in. Return: false if the kernels leave instead. One
+ * warp. */
+__device__ __forceinline__ bool guest_enter(Resident *resident, Turns *turns, uint32_t worker)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    bool in = false;
+    if (lane == 0) {
+        turns->until_ns = clock_ns() + burst_ns;
+        publish_gpu(&resident->guest[worker], guest_asks);
+        while (!(in = observe_gpu(&resident->guest[worker]) == guest_there) &&
+               !observe_gpu(&resident->leave))
+            __nanosleep(200);
+    }
+    __syncwarp();
+    return __shfl_sync(0xffffffffu, in, 0);
+}
+
+/* Everybody else is told to leave before the first turn. One warp. */
+__device__ __forceinline__ void turns_close(Turns *turns)
+{
+    if (threadIdx.x % 32 == 0) {
+        turns->slot[0].path = path_leave;
+        barrier_arrive(&turns->full[0], 1);
+    }
+}
+
+/* Makes @turn item @index of the run at the cursor, which has been copied. @cancelled: what it
+ * fails with, 0: nothing. The whole warp. Return: who executes it. */
+template <int D>
+__device__ __forceinline__ Path turn_fill(const Taker *taker, Turn *turn, const Entry &entry,
+                                          uint32_t index, uint32_t cancelled)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const Settings &settings = taker->turns->settings;
+    const ActiveRun *run = reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy]);
+    __builtin_assume(__isShared(run) && __isShared(turn));
+    const bool attends = run->kind == ATTND_RUN_ATTEND;
+    const ItemPlace place = item_place(run, index, settings.workers);
+    const uint32_t word = attends ? tile_word(run, place.tile, lane) : 0;
+    const uint32_t paths = run->aligned ? settings.paths : 0;
+    if (lane == 0) {
+        Item *item = &turn->item;
+        turn->index = index;
+        turn->ended = 0;
+        item->run = run;
+        item->maps = &settings.runs[entry.slot];
+        item->live = &taker->resident->live[taker->cursor % ring_positions];
+        item->failed = cancelled;
+        item->generation = entry.generation;
+        item->kv_head = place.head;
+        item->k = run->k_base + 2 * (place.head * run->k_plane.stride_head);
+        item->v = run->v_base + 2 * (place.head * run->v_plane.stride_head);
+    }
+    if (cancelled)
+        return path_skip;
+    if (!attends)
+        return path_append;
+    const bool few = item_load<D>(&turn->item, run, word, lane) <= decode_rows<D>;
+    return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
+}
+
+/* The keys that a decode item's warps ask for first, a block each (tile_decode.cuh). */
+constexpr int32_t first_keys = 128;
+
+/* Asks the L2 for the first keys and values of a decode item, of four tokens a lane. The consumers
+ * do so 800 to 2,500 clocks later, once they are awake and have asked for Q; a memory that has had
+ * nothing to do would have nothing to do until then. Whoever asks for more keys than these before
+ * they are wanted only disturbs those that are. One warp. */
+template <int D>
+__device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t lane)
+{
+    constexpr int rows = first_keys / 32;
+    const ActiveRun *run = item.run;
+    __builtin_assume(__isShared(&item) && __isShared(run));
+    const int32_t token = item.kv_begin + int32_t(lane) * rows;
+    if (token >= item.kv_end || (run->page_size | uint32_t(item.kv_begin)) % rows)
+        return; /* none, or more than one page */
+    const Divided at = divided(uint32_t(token), run->page_size, run->page_reciprocal);
+    const uint32_t ahead = at.quotient - item.page_first;
+    const uint32_t page = ahead < 32 ? uint32_t(item.pages[ahead]) : run->pages;
+    if (page >= run->pages)
+        return; /* who loads it says so */
+    const int64_t k_stride = run->k_plane.stride_token * 2,
+                  v_stride = run->v_plane.stride_token * 2;
+    const char *k = item.k + page * (run->k_plane.stride_page * 2) + at.rest * k_stride;
+    const char *v = item.v + page * (run->v_plane.stride_page * 2) + at.rest * v_stride;
+#pragma unroll
+    for (int r = 0; r < rows; r++, k += k_stride)
+#pragma unroll
+        for (int line = 0; line < D * 2; line += 128)
+            prefetch_line(k + line);
+#pragma unroll
+    for (int r = 0; r < rows; r++, v += v_stride)
+#pragma unroll
+        for (int line = 0; line < D * 2; line += 128)
+            prefetch_line(v + line);
+}
+
+/* The taker: every turn until the kernel leaves. One warp. */
+template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
+{
+    Resident *resident = taker->resident;
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t number = 0;; number++) {
+        if (number >= turn_slots)
+            taker_settle<D>(taker, number - turn_slots + 1, true);
+        Turn *turn = &taker->turns->slot[number % turn_slots];
+        if (lane == 0)
+            resident->doing[taker->worker] = state_idle;
+        Entry entry;
+        uint32_t cancelled = 0;
+        const uint32_t index = take_item<D>(taker, number, &entry, &cancelled);
+        Path path = path_leave;
+        if (index != nothing)
+            path = turn_fill<D>(taker, turn, entry, index, cancelled);
+        if (lane == 0) {
+            turn->path = path;
+            resident->doing[taker->worker] = index == nothing ? state_left : state_item;
+            barrier_arrive(&taker->turns->full[number % turn_slots], 1);
+        }
+        if (index == nothing)
+            return;
+        /* With nothing else in hand. The keys of a short item are asked for all at once anyway. */
+        const Item &item = turn->item;
+        if (path == path_decode && taker->settled == number &&
+            item.kv_end - item.kv_begin > first_keys)
+            first_keys_prefetch<D>(item, lane);
+        __syncwarp();
+        /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
+         * all that is on its way; or, of a decode item, another's, microseconds later. */
+        if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
+            tally_gpu(&item.live->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
+        __syncwarp();
+    }
+}
+
+} // namespace attnd
+
+#endif

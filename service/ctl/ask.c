@@ -1,0 +1,100 @@
+/*
+ * attnctl_ask.c - a question without a session: connect, one datagram there, one back.
+ */
+#include "ipc/fdpass.h"
+#include "service/ctl/attnctl.h"
+#include "service/daemon/listen.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define TIMEOUT_S 5
+
+static int find_address(const char *socket_path, struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (!socket_path)
+        return attnd_listen_path(address->sun_path, sizeof(address->sun_path));
+    size_t length = strlen(socket_path);
+    if (length == 0 || length >= sizeof(address->sun_path))
+        return -ATTND_E_INVALID;
+    memcpy(address->sun_path, socket_path, length);
+    return 0;
+}
+
+/* Return: a connected socket, or -ATTND_E_*. */
+static int dial(const struct sockaddr_un *address)
+{
+    const struct timeval timeout = {.tv_sec = TIMEOUT_S};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return -ATTND_E_SYSTEM;
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0 ||
+        connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -ATTND_E_DISCONNECTED;
+    }
+    return fd;
+}
+
+static int exchange(int fd, const Attnd__Request *request, uint8_t *datagram, Attnd__Reply **reply)
+{
+    int fds[ATTND_FDS_MAX];
+    int fds_count;
+    size_t bytes = attnd__request__get_packed_size(request);
+
+    if (bytes > ATTND_DATAGRAM_BYTES_MAX)
+        return -ATTND_E_INVALID;
+    attnd__request__pack(request, datagram);
+    int rc = attnd_fdpass_send(fd, datagram, bytes, NULL, 0);
+    if (rc < 0)
+        return rc == -ATTND_E_FULL ? -ATTND_E_DISCONNECTED : rc;
+
+    long received = attnd_fdpass_recv(fd, datagram, ATTND_DATAGRAM_BYTES_MAX, fds, &fds_count);
+    if (received <= 0) {
+        if (received == 0)
+            errno = ETIMEDOUT;
+        return received == 0 ? -ATTND_E_DISCONNECTED : (int)received;
+    }
+    attnd_fdpass_close(fds, fds_count);
+    *reply = attnd__reply__unpack(NULL, (size_t)received, datagram);
+    if (*reply && (*reply)->id == request->id)
+        return 0;
+    if (*reply)
+        attnd__reply__free_unpacked(*reply, NULL);
+    *reply = NULL;
+    return -ATTND_E_PROTOCOL;
+}
+
+int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply **reply)
+{
+    struct sockaddr_un address;
+    int rc = find_address(socket_path, &address);
+
+    *reply = NULL;
+    request->id = 1;
+    if (rc < 0)
+        return rc;
+    int fd = dial(&address);
+    if (fd < 0)
+        return fd;
+    uint8_t *datagram = malloc(ATTND_DATAGRAM_BYTES_MAX);
+    if (datagram)
+        rc = exchange(fd, request, datagram, reply);
+    else
+        rc = -ATTND_E_SYSTEM;
+    int error = errno;
+    free(datagram);
+    close(fd);
+    errno = error;
+    return rc;
+}

@@ -1,0 +1,63 @@
+/*
+ * attnctl.h - the parts of attnctl: commands, the question to the daemon, and ways to print the
+ * answer. A new command is a function here and a line in main_attnctl.c.
+ */
+#ifndef ATTND_SERVICE_CTL_ATTNCTL_H
+#define ATTND_SERVICE_CTL_ATTNCTL_H
+
+#include "schemas/attnd.pb-c.h"
+#include "schemas/errors.h"
+
+#include <argp.h>
+#include <stdio.h>
+
+/* Exit codes of attnctl, printed by --help. */
+enum attnctl_exit {
+    ATTNCTL_EXIT_OK = 0,
+    ATTNCTL_EXIT_USAGE = 1,
+    ATTNCTL_EXIT_UNREACHABLE = 2,
+    ATTNCTL_EXIT_ANSWER = 4,
+    ATTNCTL_EXIT_UNWELL = 5 /* doctor: something FAILs */
+};
+
+/* What every command takes. */
+struct attnctl_options {
+    const char *socket_path;
+    int json;
+};
+#define ATTNCTL_KEY_JSON 'j'
+#define ATTNCTL_KEY_SOCKET 's'
+
+/** attnctl_parse_option() - argp's parser of them; input: struct attnctl_options. */
+error_t attnctl_parse_option(int key, char *text, struct argp_state *state);
+
+/** attnctl_status()/doctor() - the commands: argv[0] is the name. Return: the exit code. */
+enum attnctl_exit attnctl_status(int argc, char **argv);
+enum attnctl_exit attnctl_doctor(int argc, char **argv);
+
+/**
+ * attnctl_ask() - one call without a session
+ * @socket_path: NULL for the default
+ * @reply: freed by attnd__reply__free_unpacked(); its code may be negative
+ * Blocks for at most 5 s. Return: 0; -ATTND_E_INVALID no path is known; -ATTND_E_DISCONNECTED
+ * nobody listens there, or answers (errno says why); -ATTND_E_PROTOCOL the answer makes no sense;
+ * -ATTND_E_SYSTEM.
+ */
+int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply **reply);
+
+/** attnctl_print_json() - any message as one JSON object, every field that is set, by the names of
+ * the schema. */
+void attnctl_print_json(FILE *out, const ProtobufCMessage *message);
+
+/** attnctl_print_json_string() - quoted and escaped. */
+void attnctl_print_json_string(FILE *out, const char *text);
+
+/** attnctl_print_findings() - of the doctor, for people or as one JSON object. */
+struct attnd_finding;
+void attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
+                            int json);
+
+/** attnctl_print_status() - for people. */
+void attnctl_print_status(FILE *out, const Attnd__Status *status);
+
+#endif

@@ -1,0 +1,61 @@
+/*
+ * main_attnctl.c - `attnctl COMMAND [OPTION...]`: finds the command, which parses the rest itself.
+ */
+#include "service/ctl/attnctl.h"
+
+#include <string.h>
+
+struct command {
+    const char *name;
+    enum attnctl_exit (*run)(int argc, char **argv);
+    const char *text;
+};
+
+static const struct command commands[] = {
+    {"status", attnctl_status, "what the service is and what its sessions do (--json)"},
+    {"doctor", attnctl_doctor,
+     "what this machine lacks for the service, and how to mend it (--json)"},
+};
+#define COMMANDS_COUNT (sizeof(commands) / sizeof(commands[0]))
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "Usage: attnctl COMMAND [OPTION...]\n\nCommands:\n");
+    for (size_t i = 0; i < COMMANDS_COUNT; i++)
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].text);
+    fprintf(out, "\n`attnctl COMMAND --help` lists the options of one; --version prints the "
+                 "version.\n\n"
+                 "Exit codes:\n"
+                 "  0  done\n"
+                 "  1  bad option or usage\n"
+                 "  2  no service can be reached\n"
+                 "  4  the service refused, or its answer makes no sense\n"
+                 "  5  the doctor found something that FAILs\n");
+}
+
+int main(int argc, char **argv)
+{
+    char name[64];
+
+    if (argc < 2) {
+        print_usage(stderr);
+        return ATTNCTL_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0) {
+        print_usage(stdout);
+        return ATTNCTL_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+        printf("attnctl %s\n", ATTND_VERSION);
+        return ATTNCTL_EXIT_OK;
+    }
+    for (size_t i = 0; i < COMMANDS_COUNT; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            /* What its --help calls it. */
+            snprintf(name, sizeof(name), "attnctl %s", commands[i].name);
+            argv[1] = name;
+            return (int)commands[i].run(argc - 1, argv + 1);
+        }
+    fprintf(stderr, "attnctl: there is no command '%s' (try attnctl --help)\n", argv[1]);
+    return ATTNCTL_EXIT_USAGE;
+}

@@ -1,0 +1,206 @@
+/*
+ * attnctl_status.c - `attnctl status`.
+ */
+#include "service/ctl/attnctl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* Into a few letters: "1.5 GiB". */
+static const char *bytes_text(uint64_t bytes, char *text, size_t text_bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes;
+    unsigned unit = 0;
+
+    while (value >= 1024.0 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+        value /= 1024.0;
+        unit++;
+    }
+    snprintf(text, text_bytes, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return text;
+}
+
+static const char *or_dash(const char *text)
+{
+    return text && text[0] ? text : "-";
+}
+
+static void print_service(FILE *out, const Attnd__Status *status)
+{
+    char used[24], all[24], read[24], gpu[24];
+
+    fprintf(out, "attnd %s, up %" PRIu64 ".%03" PRIu64 " s\n", or_dash(status->version),
+            status->uptime_ms / 1000, status->uptime_ms % 1000);
+    fprintf(out, "loop     %s", or_dash(status->loop));
+    if (status->loop_reason && status->loop_reason[0])
+        fprintf(out, " (%s)", status->loop_reason);
+    fprintf(out,
+            "\nworker   pid %" PRIu32 " %s, backend %s, isa %s, %" PRIu32 " tile workers, %" PRIu32
+            " restarts\n",
+            status->worker_pid, or_dash(status->worker_state), or_dash(status->backend),
+            or_dash(status->isa), status->tile_workers, status->worker_restarts);
+    if (status->worker_last_end)
+        fprintf(out, "         the one before %s\n", status->worker_last_end);
+    if (status->residency)
+        fprintf(out, "gpu      number %" PRIu32 ", %s: %" PRIu32 " of %" PRIu32 " SMs%s, %s MPS\n",
+                status->device, status->residency, status->sms_resident, status->sms,
+                status->sms_burst ? " (all when much is queued)" : "",
+                status->mps ? "under" : "no");
+    fprintf(out, "queue    %" PRIu32 " runs with the worker, %" PRIu32 " waiting\n",
+            status->queue_runs, status->queue_waiting);
+    fprintf(out, "heap     %s of %s, %" PRIu32 " plans\n",
+            bytes_text(status->heap_used_bytes, used, sizeof(used)),
+            bytes_text(status->heap_bytes, all, sizeof(all)), status->plans);
+    if (status->has_host_memory_bytes)
+        fprintf(out, "memory   %s of %s on the host, a session up to %s%s%s\n",
+                bytes_text(status->host_memory_bytes, used, sizeof(used)),
+                bytes_text(status->host_memory_max_bytes, all, sizeof(all)),
+                bytes_text(status->memory_max_bytes, read, sizeof(read)),
+                status->has_device_memory_max_bytes ? ", and of the GPU's up to " : "",
+                status->has_device_memory_max_bytes
+                    ? bytes_text(status->device_memory_max_bytes, gpu, sizeof(gpu))
+                    : "");
+    fprintf(out, "done     %" PRIu64 " runs, %" PRIu64 " tiles, %s of KV read, %.3f s busy\n",
+            status->runs, status->tiles, bytes_text(status->kv_bytes, read, sizeof(read)),
+            (double)status->busy_ns / 1e9);
+}
+
+static void print_sessions(FILE *out, const Attnd__Status *status)
+{
+    char memory[24];
+
+    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %10s\n", "session", "pid", "name",
+            "plans", "in flight", "runs", "appends", "busy s", "share", "memory");
+    for (size_t i = 0; i < status->n_sessions; i++) {
+        const Attnd__SessionStatus *session = status->sessions[i];
+        fprintf(out,
+                "%7" PRIu32 " %7" PRIu32 " %-16s %5" PRIu32 " %9" PRIu32 " %9" PRIu64 " %9" PRIu64
+                " %6.2f %5.1f%% %10s%s\n",
+                session->session, session->pid, or_dash(session->name), session->plans,
+                session->in_flight, session->runs, session->appends, (double)session->busy_ns / 1e9,
+                100.0 * session->share, bytes_text(session->memory_bytes, memory, sizeof(memory)),
+                session->dying ? " (ending)" : "");
+    }
+}
+
+/* Sessions with a mailbox: what is prepared, and how rings of it went. */
+static void print_streams(FILE *out, const Attnd__Status *status)
+{
+    int printed = 0;
+
+    for (size_t i = 0; i < status->n_sessions; i++) {
+        const Attnd__SessionStatus *session = status->sessions[i];
+        if (!session->has_prepared)
+            continue;
+        if (!printed++)
+            fprintf(out, "\n%7s %8s %10s %9s %9s  %s\n", "session", "prepared", "rings", "busy s",
+                    "errors", "last error");
+        fprintf(out, "%7" PRIu32 " %8" PRIu32 " %10" PRIu64 " %9.2f %9" PRIu32, session->session,
+                session->prepared, session->rings, (double)session->ring_busy_ns / 1e9,
+                session->ring_errors);
+        if (session->has_ring_error)
+            fprintf(out, "  %s on lane %" PRIu32, attnd_error_name((int)session->ring_error),
+                    session->ring_error_lane);
+        fputc('\n', out);
+    }
+}
+
+static void print_pools(FILE *out, const Attnd__Status *status)
+{
+    char memory[24];
+
+    fprintf(out, "\n%7s %6s %9s %9s %9s %8s %10s\n", "pool", "layers", "page size", "pages",
+            "leased", "attached", "memory");
+    for (size_t i = 0; i < status->n_pools; i++) {
+        const Attnd__PoolStatus *pool = status->pools[i];
+        fprintf(out,
+                "%7" PRIu32 " %6" PRIu32 " %9" PRIu32 " %9" PRIu32 " %9" PRIu32 " %8" PRIu32
+                " %10s\n",
+                pool->pool, pool->layers, pool->page_size, pool->pages, pool->pages_leased,
+                pool->attached, bytes_text(pool->memory_bytes, memory, sizeof(memory)));
+    }
+}
+
+void attnctl_print_status(FILE *out, const Attnd__Status *status)
+{
+    print_service(out, status);
+    if (status->n_sessions)
+        print_sessions(out, status);
+    print_streams(out, status);
+    if (status->n_pools)
+        print_pools(out, status);
+}
+
+static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
+{
+    char text[256];
+
+    if (reply->code < 0) {
+        struct attnd_fault fault = {.code = reply->code,
+                                    .field = reply->field,
+                                    .index = reply->index,
+                                    .value = reply->value,
+                                    .limit = reply->limit};
+        fprintf(stderr, "attnctl: the service answers %s\n",
+                attnd_fault_string(&fault, text, sizeof(text)));
+        return ATTNCTL_EXIT_ANSWER;
+    }
+    if (reply->result_case != ATTND__REPLY__RESULT_STATUS) {
+        fprintf(stderr, "attnctl: the service's answer is no status\n");
+        return ATTNCTL_EXIT_ANSWER;
+    }
+    if (json) {
+        attnctl_print_json(stdout, &reply->status->base);
+        fputc('\n', stdout);
+    } else {
+        attnctl_print_status(stdout, reply->status);
+    }
+    return fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
+}
+
+static enum attnctl_exit explain(const char *socket_path, int rc)
+{
+    switch (-rc) {
+    case ATTND_E_INVALID:
+        fprintf(stderr, "attnctl: no usable socket path: give --socket, or set ATTND_SOCKET or "
+                        "XDG_RUNTIME_DIR\n");
+        return ATTNCTL_EXIT_USAGE;
+    case ATTND_E_PROTOCOL:
+        fprintf(stderr, "attnctl: the service's answer makes no sense\n");
+        return ATTNCTL_EXIT_ANSWER;
+    default:
+        fprintf(stderr, "attnctl: no service at %s: %s\n",
+                socket_path ? socket_path : "the default socket", strerror(errno));
+        return ATTNCTL_EXIT_UNREACHABLE;
+    }
+}
+
+enum attnctl_exit attnctl_status(int argc, char **argv)
+{
+    static const struct argp_option list[] = {
+        {"json", ATTNCTL_KEY_JSON, NULL, 0, "One JSON object with every field", 0},
+        {"socket", ATTNCTL_KEY_SOCKET, "PATH", 0,
+         "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0},
+        {0}};
+    static const struct argp parser = {
+        .options = list,
+        .parser = attnctl_parse_option,
+        .doc = "Show what the service is, and what its sessions and pools do."};
+    struct attnctl_options options = {0};
+    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
+    Attnd__Request request = ATTND__REQUEST__INIT;
+    Attnd__Reply *reply;
+
+    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
+    argp_parse(&parser, argc, argv, 0, NULL, &options);
+    request.call_case = ATTND__REQUEST__CALL_STATUS;
+    request.status = &query;
+    int rc = attnctl_ask(options.socket_path, &request, &reply);
+    if (rc < 0)
+        return explain(options.socket_path, rc);
+    enum attnctl_exit code = print_reply(reply, options.json);
+    attnd__reply__free_unpacked(reply, NULL);
+    return code;
+}

@@ -1,0 +1,164 @@
+/*
+ * listen.c - taking a name in the file system, from the dead but never from the living.
+ *
+ * A daemon that was killed leaves its socket file behind, and bind() then fails. Whether anybody
+ * listens is asked by connecting: refused means nobody, and so does a connection that is reset. Two
+ * daemons that start at once could both ask, and the slower would unlink the faster one's new
+ * socket; so the question and the answer are given under a lock on the directory, which leaves no
+ * file behind.
+ */
+#include "service/daemon/listen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG 64
+#define DYING_MS 1000
+
+static int system_fault(struct attnd_fault *fault)
+{
+    return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SOCKET, 0, errno, 0);
+}
+
+int attnd_listen_path(char *path, size_t bytes)
+{
+    const char *given = getenv("ATTND_SOCKET");
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    int length;
+
+    if (given && given[0])
+        length = snprintf(path, bytes, "%s", given);
+    else if (runtime && runtime[0])
+        length = snprintf(path, bytes, "%s/attnd.sock", runtime);
+    else
+        return -ATTND_E_INVALID;
+    return length < 0 || (size_t)length >= bytes ? -ATTND_E_INVALID : 0;
+}
+
+/* A descriptor that holds the lock until it is closed; -1 if the directory cannot be opened, and
+ * then bind() will say why. */
+static int lock_directory(const char *path)
+{
+    char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+    const char *slash = strrchr(path, '/');
+    size_t length = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+
+    if (length)
+        memcpy(directory, path, length);
+    else
+        directory[length++] = '.';
+    directory[length] = '\0';
+
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_EX) < 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* A killed daemon's io_uring is taken apart after the process is gone, and holds the listening
+ * socket until then: a connection to it succeeds and is reset soon. A living one keeps it. */
+static int hangs_up(int fd)
+{
+    struct pollfd end = {.fd = fd, .events = POLLRDHUP};
+    return poll(&end, 1, DYING_MS) > 0;
+}
+
+/* Return: 1 somebody listens, 0 nobody does, -ATTND_E_SYSTEM. */
+static int somebody_listens(const struct sockaddr_un *address)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -ATTND_E_SYSTEM;
+    int rc = connect(fd, (const struct sockaddr *)address, sizeof(*address));
+    int error = errno;
+    int dying = rc == 0 && hangs_up(fd);
+    close(fd);
+    if (dying)
+        return 0;
+    errno = error;
+    if (rc == 0 || error == EAGAIN || error == EPROTOTYPE)
+        return 1;
+    return error == ECONNREFUSED || error == ENOENT ? 0 : -ATTND_E_SYSTEM;
+}
+
+/* Makes room for bind() where a socket nobody listens on is in the way. */
+static int remove_stale(const struct sockaddr_un *address, struct attnd_fault *fault)
+{
+    struct stat file;
+
+    if (lstat(address->sun_path, &file) < 0)
+        return errno == ENOENT ? 0 : system_fault(fault);
+    if (!S_ISSOCK(file.st_mode))
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_SOCKET, 0, 0, 0);
+    int rc = somebody_listens(address);
+    if (rc == 1)
+        return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_SOCKET, 0, 0, 0);
+    if (rc < 0)
+        return system_fault(fault);
+    if (unlink(address->sun_path) < 0 && errno != ENOENT)
+        return system_fault(fault);
+    return 0;
+}
+
+static int bind_here(int fd, const struct sockaddr_un *address, mode_t mode,
+                     struct attnd_listen *out, struct attnd_fault *fault)
+{
+    struct stat file;
+    mode_t mask = umask(0777 & ~mode);
+    int rc = bind(fd, (const struct sockaddr *)address, sizeof(*address));
+    int error = errno;
+
+    umask(mask);
+    errno = error;
+    if (rc < 0 || listen(fd, BACKLOG) < 0 || lstat(address->sun_path, &file) < 0)
+        return system_fault(fault);
+    out->fd = fd;
+    out->device = file.st_dev;
+    out->inode = file.st_ino;
+    return 0;
+}
+
+int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
+                      struct attnd_fault *fault)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t length = strlen(path);
+
+    if (length == 0 || length >= sizeof(address.sun_path))
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_SOCKET, 0, (int64_t)length,
+                               sizeof(address.sun_path) - 1);
+    memcpy(address.sun_path, path, length);
+
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return system_fault(fault);
+    int lock = lock_directory(path);
+    int rc = remove_stale(&address, fault);
+    if (rc == 0)
+        rc = bind_here(fd, &address, mode, out, fault);
+    if (lock >= 0)
+        close(lock);
+    if (rc < 0)
+        close(fd);
+    return rc;
+}
+
+void attnd_listen_unlink(const struct attnd_listen *listener, const char *path)
+{
+    struct stat file;
+
+    if (lstat(path, &file) == 0 && file.st_dev == listener->device &&
+        file.st_ino == listener->inode)
+        unlink(path);
+}

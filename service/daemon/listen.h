@@ -1,0 +1,41 @@
+/*
+ * listen.h - the daemon's socket in the file system.
+ */
+#ifndef ATTND_SERVICE_DAEMON_LISTEN_H
+#define ATTND_SERVICE_DAEMON_LISTEN_H
+
+#include "schemas/errors.h"
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* The socket and the file that is its name. */
+struct attnd_listen {
+    int fd;
+    dev_t device; /* of the file, to unlink ours and nobody else's */
+    ino_t inode;
+};
+
+/**
+ * attnd_listen_path() - where the socket is by default
+ * $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock.
+ * Return: 0; -ATTND_E_INVALID if neither is set or the path is too long for a socket.
+ */
+int attnd_listen_path(char *path, size_t bytes);
+
+/**
+ * attnd_listen_open() - bind and listen at @path
+ * @mode: of the file; it never exists with more rights than these
+ *
+ * The file of a socket that nobody listens on is replaced. Blocks while another daemon does the
+ * same in this directory (microseconds).
+ * Return: 0; -ATTND_E_BUSY somebody listens there; -ATTND_E_INVALID the path is too long or
+ * something else lies there; -ATTND_E_SYSTEM with errno in @fault->value.
+ */
+int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
+                      struct attnd_fault *fault);
+
+/** attnd_listen_unlink() - remove the file if it is still ours; the socket stays open. */
+void attnd_listen_unlink(const struct attnd_listen *listener, const char *path);
+
+#endif

@@ -1,0 +1,315 @@
+/*
+ * options.c - argp over struct attnd_options.
+ *
+ * The parser lives in a library that other programs link, so argp's global variables stay untouched
+ * (each program would set them differently) and --version is an option like any other.
+ */
+#include "service/daemon/options.h"
+
+#include "service/daemon/listen.h"
+#include "service/daemon/machine.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum option_key {
+    KEY_SOCKET = 's',
+    KEY_BACKEND = 'b',
+    KEY_THREADS = 't',
+    KEY_VERBOSE = 'v',
+    KEY_QUIET = 'q',
+    KEY_VERSION = 'V',
+    KEY_WORKER = 256,
+    KEY_ISA,
+    KEY_LOOP,
+    KEY_HEAP,
+    KEY_SCRATCH,
+    KEY_MEMORY_MAX,
+    KEY_HOST_MEMORY_MAX,
+    KEY_DEVICE_MEMORY_MAX,
+    KEY_ALLOW_UID,
+    KEY_DEVICE,
+    KEY_RESIDENCY,
+    KEY_SMS,
+    KEY_BURST,
+    KEY_WATCHDOG,
+    KEY_INJECT,
+    KEY_TRUST
+};
+
+static const struct argp_option option_list[] = {
+    {"socket", KEY_SOCKET, "PATH", 0,
+     "Listen here (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 1},
+    {"allow-uid", KEY_ALLOW_UID, "UID", 0,
+     "Serve this user; repeat for more (default: the daemon's own). The socket's mode is 0600, and "
+     "0666 when another user is named: the peer's credentials decide",
+     1},
+    {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda (default: auto)", 2},
+    {"worker", KEY_WORKER, "PATH", 0,
+     "The worker program (default: attnd-worker beside attnd, else on PATH)", 2},
+    {"isa", KEY_ISA, "NAME", 0, "Instruction set of the worker: avx512, avx2, portable", 2},
+    {"threads", KEY_THREADS, "N", 0, "Threads of the CPU worker (default: all processors)", 2},
+    {"device", KEY_DEVICE, "N", 0,
+     "GPU of the CUDA worker, as CUDA numbers them under this CUDA_VISIBLE_DEVICES (default: 0)",
+     2},
+    {"residency", KEY_RESIDENCY, "MODE", 0,
+     "How the CUDA worker lives beside other kernels of its GPU: shared (resident on --sms of the "
+     "SMs), exclusive (on all), isolated (there only while something is queued), or auto: shared "
+     "under MPS, isolated without (default: auto)",
+     2},
+    {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
+    {"burst", KEY_BURST, NULL, 0,
+     "A shared worker takes the other SMs too for a moment when much is queued", 2},
+    {"watchdog", KEY_WATCHDOG, "SECONDS", 0,
+     "A worker process that does not move for so long is killed and started again; 0: never "
+     "(default: 3)",
+     2},
+    {"inject", KEY_INJECT, "FAULT", OPTION_HIDDEN, "Tests: a fault that the first worker makes", 2},
+    {"loop", KEY_LOOP, "KIND", 0, "auto, io_uring or epoll (default: auto)", 3},
+    {"heap", KEY_HEAP, "SIZE", 0, "Memory for plans and pools' descriptions (default: 256M)", 3},
+    {"scratch", KEY_SCRATCH, "SIZE", 0,
+     "Memory for partial results (default: of a GPU a sixty-fourth, else 256M). Half of it is for "
+     "prepared runs, and of that half for one session",
+     3},
+    {"memory-max", KEY_MEMORY_MAX, "SIZE", 0,
+     "Host memory of one session at most: what the service makes for it, and what it registers "
+     "(default: half of the machine's memory, or of the control group's)",
+     3},
+    {"host-memory-max", KEY_HOST_MEMORY_MAX, "SIZE", 0,
+     "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
+     "(default: three quarters of the machine's memory, or of the control group's)",
+     3},
+    {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,
+     "Memory of the GPU that the service makes for one session at most (default: what the GPU has)",
+     3},
+    {"trust", KEY_TRUST, NULL, 0,
+     "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
+     "goes to the driver unseen, and they must not free it before the service has let go",
+     2},
+    {"verbose", KEY_VERBOSE, NULL, 0, "Log more", 4},
+    {"quiet", KEY_QUIET, NULL, 0, "Log warnings and errors only", 4},
+    {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
+    {0}};
+
+static const char doc[] =
+    "attnd - the attention service\v"
+    "SIZE is a number of bytes with an optional suffix K, M, G or T (powers of 1024).\n"
+    "SIGTERM, SIGINT and SIGHUP end the service: it stops accepting, finishes what runs, parks the "
+    "worker and leaves. A second one ends it at once.\n\n"
+    "Exit codes:\n"
+    "  0  ended cleanly\n"
+    "  1  bad option or usage\n"
+    "  2  the socket cannot be made, or another service listens on it\n"
+    "  3  the worker does not start, or there is no such backend\n"
+    "  4  an internal failure";
+
+int attnd_options_size(const char *text, uint64_t *bytes)
+{
+    static const char suffixes[] = "KMGT";
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return -ATTND_E_INVALID;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (errno)
+        return -ATTND_E_INVALID;
+
+    unsigned shift = 0;
+    if (end[0]) {
+        const char *suffix = strchr(suffixes, end[0] & ~0x20);
+        if (!suffix || !suffix[0] || end[1])
+            return -ATTND_E_INVALID;
+        shift = 10 * (unsigned)(suffix - suffixes + 1);
+    }
+    if (number > UINT64_MAX >> shift)
+        return -ATTND_E_INVALID;
+    *bytes = (uint64_t)number << shift;
+    return 0;
+}
+
+static uint64_t parse_size(struct argp_state *state, const char *name, const char *text)
+{
+    uint64_t bytes = 0;
+    if (attnd_options_size(text, &bytes) < 0 || bytes == 0 || bytes > INT64_MAX)
+        argp_error(state, "--%s: '%s' is not a size (try 256M)", name, text);
+    return bytes;
+}
+
+static uint32_t parse_number(struct argp_state *state, const char *name, const char *text,
+                             uint32_t max)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || end[0] || errno || number > max)
+        argp_error(state, "--%s: '%s' is not a number in 0..%u", name, text, max);
+    return (uint32_t)number;
+}
+
+static const char *parse_word(struct argp_state *state, const char *name, const char *text,
+                              const char *const *words)
+{
+    char list[128] = "";
+    for (unsigned i = 0; words[i]; i++) {
+        if (strcmp(words[i], text) == 0)
+            return words[i];
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", words[i]);
+    }
+    argp_error(state, "--%s: '%s' is none of: %s", name, text, list);
+    return words[0];
+}
+
+static enum attnd_loop_kind parse_loop(struct argp_state *state, const char *text)
+{
+    static const char *const words[] = {"auto", "io_uring", "epoll", NULL};
+    const char *word = parse_word(state, "loop", text, words);
+    return word == words[1]   ? ATTND_LOOP_IO_URING
+           : word == words[2] ? ATTND_LOOP_EPOLL
+                              : ATTND_LOOP_AUTO;
+}
+
+static void allow_uid(struct argp_state *state, struct attnd_options *options, const char *text)
+{
+    if (options->allow_uids_count == ATTND_ALLOW_UIDS_MAX)
+        argp_error(state, "--allow-uid: at most %u users", ATTND_ALLOW_UIDS_MAX);
+    else
+        options->allow_uids[options->allow_uids_count++] =
+            (uid_t)parse_number(state, "allow-uid", text, UINT32_MAX - 1);
+}
+
+static void print_version(struct argp_state *state)
+{
+    fprintf(state->out_stream, "attnd %s\n", ATTND_VERSION);
+    if (!(state->flags & ARGP_NO_EXIT))
+        exit(ATTND_EXIT_OK);
+}
+
+/* What has no static default. */
+static void finish(struct argp_state *state, struct attnd_options *options)
+{
+    if (!options->socket_path[0] &&
+        attnd_listen_path(options->socket_path, sizeof(options->socket_path)) < 0)
+        argp_error(state,
+                   "no --socket, and neither ATTND_SOCKET nor XDG_RUNTIME_DIR names a place "
+                   "for it (of less than %zu bytes)",
+                   sizeof(options->socket_path));
+    if (options->allow_uids_count == 0)
+        options->allow_uids[options->allow_uids_count++] = getuid();
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
+    static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
+    static const char *const residencies[] = {"auto", "shared", "exclusive", "isolated", NULL};
+    static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
+    struct attnd_options *options = state->input;
+
+    switch (key) {
+    case KEY_SOCKET:
+        if (text[0] == '\0' || strlen(text) >= sizeof(options->socket_path))
+            argp_error(state, "--socket: a path of 1 to %zu bytes is needed",
+                       sizeof(options->socket_path) - 1);
+        else
+            memcpy(options->socket_path, text, strlen(text) + 1);
+        break;
+    case KEY_ALLOW_UID:
+        allow_uid(state, options, text);
+        break;
+    case KEY_BACKEND:
+        options->backend = parse_word(state, "backend", text, backends);
+        break;
+    case KEY_WORKER:
+        options->worker_path = text;
+        break;
+    case KEY_ISA:
+        options->isa = parse_word(state, "isa", text, isas);
+        break;
+    case KEY_THREADS:
+        options->threads = parse_number(state, "threads", text, 1024);
+        break;
+    case KEY_DEVICE:
+        options->device = parse_number(state, "device", text, ATTND_DEVICES_MAX - 1);
+        break;
+    case KEY_RESIDENCY:
+        options->residency = parse_word(state, "residency", text, residencies);
+        break;
+    case KEY_SMS:
+        options->sms = parse_number(state, "sms", text, 1024);
+        if (options->sms == 1)
+            argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
+        break;
+    case KEY_BURST:
+        options->burst = 1;
+        break;
+    case KEY_WATCHDOG:
+        options->watchdog_s = parse_number(state, "watchdog", text, 3600);
+        break;
+    case KEY_INJECT:
+        options->inject = parse_word(state, "inject", text, faults);
+        break;
+    case KEY_LOOP:
+        options->loop = parse_loop(state, text);
+        break;
+    case KEY_HEAP:
+        options->heap_bytes = parse_size(state, "heap", text);
+        break;
+    case KEY_SCRATCH:
+        options->scratch_bytes = parse_size(state, "scratch", text);
+        break;
+    case KEY_MEMORY_MAX:
+        options->memory_max_bytes = parse_size(state, "memory-max", text);
+        break;
+    case KEY_HOST_MEMORY_MAX:
+        options->host_memory_max_bytes = parse_size(state, "host-memory-max", text);
+        break;
+    case KEY_DEVICE_MEMORY_MAX:
+        options->device_memory_max_bytes = parse_size(state, "device-memory-max", text);
+        break;
+    case KEY_TRUST:
+        options->trust = 1;
+        break;
+    case KEY_VERBOSE:
+        options->log_level = ATTND_LOG_DEBUG;
+        break;
+    case KEY_QUIET:
+        options->log_level = ATTND_LOG_WARNING;
+        break;
+    case KEY_VERSION:
+        print_version(state);
+        break;
+    case ARGP_KEY_ARG:
+        argp_error(state, "'%s' is not an option", text);
+        break;
+    case ARGP_KEY_END:
+        finish(state, options);
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
+{
+    static const struct argp parser = {.options = option_list, .parser = parse_option, .doc = doc};
+    uint64_t machine_bytes = attnd_machine_memory_bytes();
+
+    *options = (struct attnd_options){.backend = "auto",
+                                      .residency = "auto",
+                                      .watchdog_s = 3,
+                                      .loop = ATTND_LOOP_AUTO,
+                                      .heap_bytes = 256u << 20,
+                                      .log_level = ATTND_LOG_INFO};
+    options->memory_max_bytes = machine_bytes / 2;
+    options->host_memory_max_bytes = machine_bytes / 4 * 3;
+    argp_err_exit_status = ATTND_EXIT_USAGE;
+    argp_parse(&parser, argc, argv, 0, NULL, options);
+}

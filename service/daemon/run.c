@@ -1,0 +1,304 @@
+/*
+ * run.c - start, serve, stop.
+ *
+ * What fails early is tried early: the socket first, because a second daemon on it is the commonest
+ * mistake, and the worker last. Stopping is the reverse, with one rule: whoever still waits for
+ * something learns of the end by its connection closing, and that happens only after what ran has
+ * been drained and its completions posted.
+ *
+ * Signals are read by the loop while it runs. Once it does not, they have their default effect
+ * again: that is what makes a second one end the daemon at once, and the worker leaves when its
+ * socket hangs up.
+ */
+#include "service/daemon/run.h"
+
+#include "service/daemon/listen.h"
+#include "service/daemon/notify.h"
+#include "service/rpc/control.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define DRAIN_TIMEOUT_NS 10000000000u
+
+struct runner {
+    struct attnd_service *service;
+    struct attnd_listen listener;
+    sigset_t signals, signals_before;
+    int signal_fd;
+    struct attnd_watch *signal_watch;
+};
+
+static void log_fault(const char *what, const struct attnd_fault *fault)
+{
+    char text[256];
+    attnd_log(ATTND_LOG_ERROR, "%s: %s", what, attnd_fault_string(fault, text, sizeof(text)));
+}
+
+/* ---- the loop's hooks ---- */
+
+static int sweep(void *context)
+{
+    struct attnd_service *service = context;
+    int moved = attnd_data_sweep(service);
+    if (service->drained)
+        attnd_client_reap(service, 0);
+    return moved;
+}
+
+static void asleep(void *context, int is_asleep)
+{
+    attnd_data_asleep(context, is_asleep);
+}
+
+static int expecting(void *context)
+{
+    return attnd_data_expecting(context);
+}
+
+/* ---- signals ---- */
+
+static void on_signal(void *context, uint32_t poll_events)
+{
+    const struct runner *runner = context;
+    struct signalfd_siginfo info;
+    (void)poll_events;
+
+    if (read(runner->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return;
+    attnd_log(ATTND_LOG_INFO, "stopping: %s", strsignal((int)info.ssi_signo));
+    runner->service->stopping = 1;
+    attnd_loop_stop(runner->service->loop);
+}
+
+static int block_signals(struct runner *runner)
+{
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* ulimit -f counts memfds too: ftruncate() says EFBIG */
+    sigemptyset(&runner->signals);
+    sigaddset(&runner->signals, SIGTERM);
+    sigaddset(&runner->signals, SIGINT);
+    sigaddset(&runner->signals, SIGHUP);
+    if (sigprocmask(SIG_BLOCK, &runner->signals, &runner->signals_before) < 0)
+        return -ATTND_E_SYSTEM;
+    runner->signal_fd = signalfd(-1, &runner->signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    return runner->signal_fd < 0 ? -ATTND_E_SYSTEM : 0;
+}
+
+/* Every session holds several descriptors and every memory object one. */
+static void raise_fd_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+/* ---- start ---- */
+
+/* For other users the socket must be writable; then the peer's credentials decide alone. */
+static mode_t socket_mode(const struct attnd_options *options)
+{
+    for (uint32_t i = 0; i < options->allow_uids_count; i++)
+        if (options->allow_uids[i] != getuid())
+            return 0666;
+    return 0600;
+}
+
+static enum attnd_exit open_socket(struct runner *runner)
+{
+    struct attnd_service *service = runner->service;
+    const char *path = service->options.socket_path;
+    struct attnd_fault fault = {0};
+
+    int rc = attnd_listen_open(path, socket_mode(&service->options), &runner->listener, &fault);
+    if (rc == 0) {
+        service->listen_fd = runner->listener.fd;
+        return ATTND_EXIT_OK;
+    }
+    if (rc == -ATTND_E_BUSY)
+        attnd_log(ATTND_LOG_ERROR, "another service listens on %s", path);
+    else if (rc == -ATTND_E_INVALID)
+        attnd_log(ATTND_LOG_ERROR, "%s is there and is not a socket: give another --socket", path);
+    else
+        attnd_log(ATTND_LOG_ERROR, "%s: %s", path, strerror((int)fault.value));
+    return ATTND_EXIT_SOCKET;
+}
+
+static enum attnd_exit make_loop(struct runner *runner)
+{
+    struct attnd_service *service = runner->service;
+    struct attnd_loop_hooks hooks = {
+        .context = service, .sweep = sweep, .asleep = asleep, .expecting = expecting};
+    struct attnd_fault fault = {0};
+
+    if (attnd_loop_new(service->options.loop, attnd_spin_budget_ns(), &hooks, &service->loop,
+                       &fault) < 0) {
+        log_fault("no event loop", &fault);
+        return ATTND_EXIT_INTERNAL;
+    }
+    if (attnd_loop_reason(service->loop)[0])
+        attnd_log(ATTND_LOG_WARNING, "the loop is %s: %s", attnd_loop_name(service->loop),
+                  attnd_loop_reason(service->loop));
+    runner->signal_watch =
+        attnd_loop_watch_fd(service->loop, runner->signal_fd, POLLIN, on_signal, runner);
+    return runner->signal_watch ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
+}
+
+void attnd_service_listen(struct attnd_service *service)
+{
+    service->listen_watch = attnd_loop_watch_fd(service->loop, service->listen_fd, POLLIN,
+                                                attnd_client_accept, service);
+    if (!service->listen_watch)
+        attnd_log(ATTND_LOG_ERROR, "no memory to listen: nobody can connect");
+}
+
+static enum attnd_exit start_data(struct attnd_service *service)
+{
+    struct attnd_fault fault = {0};
+
+    if (attnd_data_start(service, &fault) < 0) {
+        log_fault("the service does not start", &fault);
+        return ATTND_EXIT_WORKER;
+    }
+    return ATTND_EXIT_OK;
+}
+
+static int asks_for_gpu(const struct attnd_options *options)
+{
+    const char *residency = options->residency;
+    return options->device || options->sms || options->burst ||
+           (residency && strcmp(residency, "auto") != 0);
+}
+
+static void announce(const struct attnd_service *service)
+{
+    struct attnd_data_status data;
+
+    attnd_data_status(service, &data);
+    attnd_log(ATTND_LOG_INFO, "attnd %s: socket %s, loop %s, backend %s, isa %s, %u tile workers",
+              ATTND_VERSION, service->options.socket_path, attnd_loop_name(service->loop),
+              data.backend, data.isa, data.tile_workers);
+    if (data.residency)
+        attnd_log(ATTND_LOG_INFO, "GPU %u, residency %s on %u of %u SMs%s, %s",
+                  service->options.device, data.residency, data.sms_resident, data.sms,
+                  data.sms_burst ? ", bursts on all" : "", data.mps ? "under MPS" : "without MPS");
+    else if (asks_for_gpu(&service->options))
+        attnd_log(ATTND_LOG_WARNING,
+                  "--device, --residency, --sms and --burst are of the cuda backend, not of %s",
+                  data.backend);
+    if (attnd_notify("READY=1") < 0)
+        attnd_log(ATTND_LOG_WARNING, "the service manager cannot be told: %s", strerror(errno));
+}
+
+static enum attnd_exit start(struct runner *runner)
+{
+    struct attnd_service *service = runner->service;
+
+    raise_fd_limit();
+    if (block_signals(runner) < 0 || attnd_control_new(service) < 0) {
+        attnd_log(ATTND_LOG_ERROR, "out of memory or descriptors");
+        return ATTND_EXIT_INTERNAL;
+    }
+    enum attnd_exit code = open_socket(runner);
+    if (code == ATTND_EXIT_OK)
+        code = make_loop(runner);
+    if (code == ATTND_EXIT_OK)
+        code = start_data(service);
+    if (code == ATTND_EXIT_WORKER || code == ATTND_EXIT_INTERNAL)
+        attnd_log(ATTND_LOG_ERROR, "attnctl doctor says what this machine lacks");
+    if (code != ATTND_EXIT_OK)
+        return code;
+    attnd_service_listen(service);
+    announce(service);
+    return service->listen_watch ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
+}
+
+/* ---- stop ---- */
+
+static void end_clients(struct attnd_service *service)
+{
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        if (service->clients[i])
+            attnd_client_end(service->clients[i]);
+    while (service->visitors)
+        attnd_client_end(service->visitors);
+    attnd_ticket_free_all(service);
+}
+
+/* From now on connecting is refused. Harmless twice. */
+static void close_door(const struct runner *runner)
+{
+    const struct attnd_service *service = runner->service;
+
+    if (service->listen_fd < 0)
+        return;
+    attnd_listen_unlink(&runner->listener, service->options.socket_path);
+    shutdown(service->listen_fd, SHUT_RDWR);
+}
+
+/* Undoes whatever start() got done. */
+static void stop(struct runner *runner)
+{
+    struct attnd_service *service = runner->service;
+
+    close_door(runner);
+    if (service->loop) {
+        attnd_loop_unwatch(service->loop, service->listen_watch, NULL, NULL);
+        attnd_loop_unwatch(service->loop, service->listen_timer, NULL, NULL);
+        attnd_loop_unwatch(service->loop, runner->signal_watch, NULL, NULL);
+    }
+    if (service->supervisor || service->queue) {
+        attnd_data_stop(service, DRAIN_TIMEOUT_NS);
+        end_clients(service);
+    }
+    attnd_loop_free(service->loop);
+    service->loop = NULL;
+    attnd_client_reap(service, 1);
+    attnd_data_free(service);
+    attnd_control_free(service);
+    if (service->listen_fd >= 0)
+        close(service->listen_fd);
+    if (runner->signal_fd >= 0)
+        close(runner->signal_fd);
+}
+
+enum attnd_exit attnd_service_run(const struct attnd_options *options)
+{
+    struct attnd_service *service = calloc(1, sizeof(*service));
+    struct runner runner = {.service = service, .signal_fd = -1};
+    struct attnd_fault fault = {0};
+
+    attnd_log_level(options->log_level);
+    if (!service) {
+        attnd_log(ATTND_LOG_ERROR, "out of memory");
+        return ATTND_EXIT_INTERNAL;
+    }
+    service->options = *options;
+    service->listen_fd = -1;
+    service->start_ns = attnd_clock_ns();
+
+    enum attnd_exit code = start(&runner);
+    if (code == ATTND_EXIT_OK) {
+        if (attnd_loop_run(service->loop, &fault) < 0) {
+            log_fault("the event loop failed", &fault);
+            code = ATTND_EXIT_INTERNAL;
+        }
+        (void)attnd_notify("STOPPING=1");
+        close_door(&runner); /* before a second signal can end us */
+        sigprocmask(SIG_SETMASK, &runner.signals_before, NULL);
+    }
+    stop(&runner);
+    if (code == ATTND_EXIT_OK)
+        attnd_log(ATTND_LOG_INFO, "stopped");
+    free(service);
+    return code;
+}

@@ -1,0 +1,205 @@
+/*
+ * lease.c - who may use which pages of a pool that the service owns.
+ *
+ * Two counts a page: leases[] of the pool, all of them, and held[] of each attachment, that
+ * session's. The difference is held by tickets. A page is free when leases[] is 0; it is shared,
+ * and may not be written, when it is more than 1. Calls name a list of pages, the same one possibly
+ * twice, and take effect for all or for none: what can fail is done first and undone on failure,
+ * which nobody sees, because one thread does everything.
+ *
+ * held[] is kept as minus the count: a sign bit says "held", and those of all the pages of a batch
+ * are collected by AND. A batch has thousands, in random order, and each set looks them up.
+ *
+ * A page that was never leased is not in any list: `fresh` says where those begin.
+ */
+#include "service/rpc/control.h"
+
+#include <assert.h>
+#include <string.h>
+
+static int check_leased_pool(const struct attnd_pool *pool, struct attnd_fault *fault)
+{
+    if (pool->leases)
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PAGE_OWNER, 0, pool->page_owner,
+                           ATTND__PAGE_OWNER__OWNER_SERVICE);
+}
+
+static int check_page(const struct attnd_attachment *attachment, const int32_t *pages, uint32_t i,
+                      struct attnd_fault *fault)
+{
+    uint32_t limit = attachment->pool->shape.pages;
+
+    if (pages[i] < 0 || (uint32_t)pages[i] >= limit)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PAGES, i, pages[i],
+                               pages[i] < 0 ? 0 : (int64_t)limit - 1);
+    if (attachment->held[pages[i]] == 0)
+        return attnd_fault_set(fault, -ATTND_E_NOT_LEASED, ATTND_F_PAGES, i, pages[i], 0);
+    return 0;
+}
+
+static uint32_t free_total(const struct attnd_pool *pool)
+{
+    return pool->free_count + pool->shape.pages - pool->fresh;
+}
+
+static int32_t take_free(struct attnd_pool *pool)
+{
+    return pool->free_count ? pool->free_pages[--pool->free_count] : (int32_t)pool->fresh++;
+}
+
+int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32_t *pages,
+                      struct attnd_fault *fault)
+{
+    struct attnd_pool *pool = attachment->pool;
+    int rc = check_leased_pool(pool, fault);
+
+    if (rc < 0)
+        return rc;
+    if (count > free_total(pool))
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, count, free_total(pool));
+    for (uint32_t i = 0; i < count; i++) {
+        pages[i] = take_free(pool);
+        assert(pool->leases[pages[i]] == 0 && attachment->held[pages[i]] == 0);
+        pool->leases[pages[i]] = 1;
+        attachment->held[pages[i]] = -1;
+    }
+    attachment->held_count += count;
+    return 0;
+}
+
+static int check_shareable(const struct attnd_attachment *attachment, const int32_t *pages,
+                           uint32_t i, struct attnd_fault *fault)
+{
+    int rc = check_page(attachment, pages, i, fault);
+    if (rc == 0 && attachment->pool->leases[pages[i]] == ATTND_PAGE_LEASES_MAX)
+        rc = attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_COUNT, i, ATTND_PAGE_LEASES_MAX + 1,
+                             ATTND_PAGE_LEASES_MAX);
+    return rc;
+}
+
+int attnd_lease_share(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
+                      struct attnd_fault *fault)
+{
+    struct attnd_pool *pool = attachment->pool;
+    int rc = check_leased_pool(pool, fault);
+    uint32_t done = 0;
+
+    while (rc == 0 && done < count) {
+        rc = check_shareable(attachment, pages, done, fault);
+        if (rc < 0)
+            break;
+        pool->leases[pages[done]]++;
+        attachment->held[pages[done]]--;
+        done++;
+    }
+    if (rc == 0) {
+        attachment->held_count += count;
+        return 0;
+    }
+    while (done-- > 0) {
+        pool->leases[pages[done]]--;
+        attachment->held[pages[done]]++;
+    }
+    return rc;
+}
+
+int attnd_lease_give(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
+                     struct attnd_fault *fault)
+{
+    int rc = check_leased_pool(attachment->pool, fault);
+    uint32_t done = 0;
+
+    while (rc == 0 && done < count) {
+        rc = check_page(attachment, pages, done, fault);
+        if (rc == 0)
+            attachment->held[pages[done++]]++;
+    }
+    if (rc == 0) {
+        attachment->held_count -= count;
+        return 0;
+    }
+    while (done-- > 0)
+        attachment->held[pages[done]]--;
+    return rc;
+}
+
+void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        attachment->held[pages[i]]--;
+    attachment->held_count += count;
+}
+
+void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        assert(pool->leases[pages[i]] > 0);
+        if (--pool->leases[pages[i]] == 0)
+            pool->free_pages[pool->free_count++] = pages[i];
+    }
+}
+
+int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
+                     struct attnd_fault *fault)
+{
+    int rc = attnd_lease_give(attachment, pages, count, fault);
+    if (rc == 0)
+        attnd_lease_drop(attachment->pool, pages, count);
+    return rc;
+}
+
+void attnd_lease_drop_all(struct attnd_attachment *attachment)
+{
+    struct attnd_pool *pool = attachment->pool;
+    /* A page at once: a session may hold billions of leases of a few pages. */
+    for (int32_t page = 0; attachment->held_count > 0; page++) {
+        uint32_t held = (uint32_t)-attachment->held[page];
+        attachment->held[page] = 0;
+        attachment->held_count -= held;
+        assert(pool->leases[page] >= held);
+        pool->leases[page] = (uint16_t)(pool->leases[page] - held);
+        if (held && pool->leases[page] == 0)
+            pool->free_pages[pool->free_count++] = page;
+    }
+}
+
+uint32_t attnd_lease_count(const struct attnd_pool *pool)
+{
+    return pool->leases ? pool->shape.pages - free_total(pool) : 0;
+}
+
+/* Both of two? Negative if so. Two ids come by one load, because loads are what this waits for. */
+static int two_held(const int16_t *held, const int32_t *page)
+{
+    uint64_t both;
+    memcpy(&both, page, sizeof(both));
+    return held[(uint32_t)both] & held[both >> 32];
+}
+
+static int eight_held(const int16_t *held, const int32_t *page)
+{
+    return two_held(held, page) & two_held(held, page + 2) & two_held(held, page + 4) &
+           two_held(held, page + 6);
+}
+
+int attnd_lease_check(const struct attnd_attachment *attachment, const int32_t *pages,
+                      uint32_t count, struct attnd_fault *fault)
+{
+    const int16_t *held = attachment->held;
+    uint32_t i = 0;
+
+    if (!held)
+        return 0;
+    while (i + 8 <= count && eight_held(held, pages + i) < 0)
+        i += 8;
+    for (; i < count; i++)
+        if (held[pages[i]] == 0)
+            return attnd_fault_set(fault, -ATTND_E_NOT_LEASED, ATTND_F_KV_INDICES, i, pages[i], 0);
+    return 0;
+}
+
+int attnd_lease_shared(const struct attnd_pool *pool, uint32_t page)
+{
+    return pool->leases && pool->leases[page] > 1;
+}

@@ -1,0 +1,264 @@
+/*
+ * memory.c - memory objects: a descriptor the daemon holds and the worker maps.
+ *
+ * The descriptor is a memfd or memory of the GPU (device.c), or an engine sent it, with or instead
+ * of a handle of the driver's (memory_calls.c); once it is here nothing asks which. The daemon
+ * never touches the bytes. It owns the descriptor so that the memory outlives
+ * whoever uses it: engines, and the worker, which gets every object again when it is restarted. An
+ * object is counted: by session handles, by pools that lie in it, by runs in flight. Its index in
+ * the worker's table is not given out again before the worker has said that it let go.
+ */
+#include "service/rpc/control.h"
+
+#include "ipc/discard.h"
+#include "service/supervise/device.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* From here on the last close() may take longer than others should wait: 1 GiB is some 50 ms. */
+#define LARGE_BYTES (16u << 20)
+
+static uint32_t find_index(const struct attnd_service *service)
+{
+    for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
+        if (!service->memories[i])
+            return i;
+    return ATTND_NONE;
+}
+
+/* ---- budgets ---- */
+
+static uint64_t host_left_bytes(const struct attnd_client *payer)
+{
+    const struct attnd_service *service = payer->service;
+    uint64_t own_bytes = service->options.memory_max_bytes - payer->memory_bytes;
+    uint64_t all_bytes = service->options.host_memory_max_bytes - service->host_memory_bytes;
+
+    return own_bytes < all_bytes ? own_bytes : all_bytes;
+}
+
+/* Host memory has to be counted: a worker that pins too much of it is killed. The GPU counts its
+ * own, and says no itself. */
+static uint64_t device_left_bytes(const struct attnd_client *payer)
+{
+    uint64_t max_bytes = payer->service->options.device_memory_max_bytes;
+
+    return max_bytes ? max_bytes - payer->device_memory_bytes : UINT64_MAX;
+}
+
+int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
+                        struct attnd_fault *fault)
+{
+    uint64_t left_bytes =
+        kind == ATTND_KIND_HOST ? host_left_bytes(payer) : device_left_bytes(payer);
+
+    if (size_bytes <= left_bytes)
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_SIZE, 0, (int64_t)size_bytes,
+                           (int64_t)left_bytes);
+}
+
+static uint64_t *counted_bytes(struct attnd_client *client, uint32_t kind)
+{
+    return kind == ATTND_KIND_HOST ? &client->memory_bytes : &client->device_memory_bytes;
+}
+
+static void charge(struct attnd_client *payer, struct attnd_memory *memory)
+{
+    memory->payer = payer->id;
+    *counted_bytes(payer, memory->kind) += memory->size_bytes;
+    if (memory->kind == ATTND_KIND_HOST)
+        payer->service->host_memory_bytes += memory->size_bytes;
+}
+
+/* When the last reference goes, not when the worker has let go: it is told of what takes the room
+ * after it was told to give this up. The session may be gone, and its pool live on. */
+static void refund(struct attnd_service *service, const struct attnd_memory *memory)
+{
+    if (memory->payer && memory->kind == ATTND_KIND_HOST)
+        service->host_memory_bytes -= memory->size_bytes;
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        if (service->clients[i] && memory->payer && service->clients[i]->id == memory->payer)
+            *counted_bytes(service->clients[i], memory->kind) -= memory->size_bytes;
+}
+
+/* ---- descriptors ---- */
+
+/* What all connections there can be hold at most, and the daemon itself, to start a worker too. */
+#define FDS_KEPT (4 * (ATTND_SESSIONS_MAX + ATTND_VISITORS_MAX) + 64)
+
+/* The kernel gives out the lowest that is free: so many are in use, or nearly. */
+static int check_fd(int fd, struct attnd_fault *fault)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 0;
+    rlim_t kept = limit.rlim_cur / 2 < FDS_KEPT ? limit.rlim_cur / 2 : FDS_KEPT;
+    rlim_t end = limit.rlim_cur - kept;
+    if (fd < 0 || (rlim_t)fd < end)
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, fd, (int64_t)end);
+}
+
+/* Entries of the table that @client's process has brought or had made. */
+int attnd_memory_share(const struct attnd_client *client, struct attnd_fault *fault)
+{
+    const struct attnd_service *service = client->service;
+    uint32_t has = 0;
+
+    for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
+        has += service->memories[i] && service->memories[i]->maker == client->pid;
+    return attnd_client_share(client->pid, has, ATTND_MEMORIES_MAX, ATTND_F_MEMORY, fault);
+}
+
+int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,
+                     struct attnd_client *payer, struct attnd_memory **out,
+                     struct attnd_fault *fault)
+{
+    int rc = check_fd(source->fd, fault);
+    if (rc < 0)
+        return rc;
+    uint32_t index = find_index(service);
+    struct attnd_memory *memory = index == ATTND_NONE ? NULL : calloc(1, sizeof(*memory));
+
+    if (!memory)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, ATTND_MEMORIES_MAX,
+                               ATTND_MEMORIES_MAX);
+    memory->index = index;
+    memory->refs = 1;
+    memory->kind = source->kind;
+    memory->fd = source->fd;
+    memory->size_bytes = source->size_bytes;
+    if (source->handle)
+        memcpy(memory->handle, source->handle, sizeof(memory->handle));
+    service->memories[index] = memory;
+
+    rc = attnd_supervisor_map(service->supervisor, memory);
+    if (rc < 0) {
+        service->memories[index] = NULL;
+        free(memory);
+        return attnd_fault_set(fault, rc, ATTND_F_MEMORY, 0, index, 0);
+    }
+    if (payer)
+        charge(payer, memory);
+    *out = memory;
+    return 0;
+}
+
+static int make_host(uint64_t size_bytes, int *fd, struct attnd_fault *fault)
+{
+    int rc = attnd_shm_create_unmapped("attnd-memory", size_bytes, fd, fault);
+    if (rc < 0)
+        return rc;
+    if (attnd_shm_seal(*fd, ATTND_SEAL_POOL) == 0)
+        return 0;
+    rc = attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, errno, 0);
+    close(*fd);
+    return rc;
+}
+
+static int check_kind(const struct attnd_service *service, uint32_t kind, struct attnd_fault *fault)
+{
+    if (kind != ATTND_KIND_HOST && kind != ATTND_KIND_DEVICE)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MEMORY_KIND, 0, kind,
+                               ATTND_KIND_DEVICE);
+    if (kind == ATTND_KIND_DEVICE && !service->device)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY_KIND, 0, kind,
+                               ATTND_KIND_HOST);
+    return 0;
+}
+
+int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
+                      struct attnd_memory **out, struct attnd_fault *fault)
+{
+    struct attnd_service *service = payer->service;
+    int fd, rc = check_kind(service, kind, fault);
+
+    if (rc < 0)
+        return rc;
+    uint64_t page_bytes =
+        kind == ATTND_KIND_DEVICE ? attnd_device_page_bytes(service->device) : ATTND_PAGE_BYTES;
+    if (size_bytes == 0 || size_bytes > INT64_MAX)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
+                               size_bytes ? INT64_MAX : 1);
+    size_bytes = (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
+    rc = attnd_memory_share(payer, fault);
+    if (rc == 0)
+        rc = attnd_memory_afford(payer, kind, size_bytes, fault);
+    if (rc < 0)
+        return rc;
+    rc = kind == ATTND_KIND_DEVICE ? attnd_device_make(service->device, size_bytes, &fd, fault)
+                                   : make_host(size_bytes, &fd, fault);
+    if (rc < 0)
+        return rc;
+    const struct attnd_memory_source source = {.kind = kind, .fd = fd, .size_bytes = size_bytes};
+    rc = attnd_memory_new(service, &source, payer, out, fault);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    (*out)->made = 1;
+    (*out)->maker = payer->pid;
+    return 0;
+}
+
+void attnd_memory_ref(struct attnd_memory *memory)
+{
+    assert(memory->refs > 0 && memory->refs < UINT32_MAX);
+    memory->refs++;
+}
+
+void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memory)
+{
+    assert(memory->refs > 0);
+    if (--memory->refs > 0)
+        return;
+    refund(service, memory);
+    /* The worker may answer at once, and the object is gone then. */
+    int fd = memory->fd;
+    int large = memory->size_bytes >= LARGE_BYTES;
+    memory->fd = -1;
+    attnd_supervisor_unmap(service->supervisor, memory->index);
+    if (fd >= 0 && large)
+        attnd_discard(&fd, 1);
+    else if (fd >= 0)
+        close(fd);
+}
+
+void attnd_memory_unmapped(struct attnd_service *service, uint32_t index)
+{
+    struct attnd_memory *memory = service->memories[index];
+
+    assert(memory && memory->refs == 0);
+    uint32_t session = memory->release_session;
+    uint64_t id = memory->release_id;
+    service->memories[index] = NULL;
+    free(memory);
+    if (session)
+        attnd_memory_released(service, session, id);
+}
+
+int attnd_memory_bind(struct attnd_client *client, struct attnd_memory *memory, uint32_t *handle,
+                      struct attnd_fault *fault)
+{
+    *handle = attnd_client_vacant((void *const *)client->memories);
+    if (*handle == 0)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, ATTND_HANDLES_MAX,
+                               ATTND_HANDLES_MAX);
+    client->memories[*handle - 1] = memory;
+    return 0;
+}
+
+void attnd_memory_unbind(struct attnd_client *client, uint32_t handle)
+{
+    struct attnd_memory *memory = client->memories[handle - 1];
+
+    client->memories[handle - 1] = NULL;
+    attnd_memory_unref(client->service, memory);
+}

@@ -1,0 +1,203 @@
+/*
+ * pool.c - pools, and the sessions' holds on them.
+ *
+ * A pool outlives its creator: it is freed when the last attachment and the last ticket of its
+ * pages are gone. What the worker needs of it lies in the queue heap and is written once, before
+ * any plan can name it. Plans hold attachments, and runs in flight hold plans, so when the last
+ * reference goes nothing reads the pool any more.
+ */
+#include "service/rpc/control.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int out_of_memory(struct attnd_fault *fault, enum attnd_field field, uint64_t limit)
+{
+    return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, field, 0, (int64_t)limit, (int64_t)limit);
+}
+
+/* The private arrays. Pages that were never leased are counted, not listed, so a large pool costs
+ * memory only as its pages are used. */
+static int alloc_arrays(struct attnd_pool *pool, uint32_t memories_count)
+{
+    pool->memories = calloc(memories_count, sizeof(struct attnd_memory *));
+    if (!pool->memories)
+        return -ATTND_E_NO_MEMORY;
+    if (pool->page_owner == ATTND__PAGE_OWNER__OWNER_ENGINE)
+        return 0;
+    pool->leases = calloc(pool->shape.pages, sizeof(*pool->leases));
+    pool->free_pages = calloc(pool->shape.pages, sizeof(*pool->free_pages));
+    return pool->leases && pool->free_pages ? 0 : -ATTND_E_NO_MEMORY;
+}
+
+static void free_arrays(struct attnd_pool *pool)
+{
+    free(pool->memories);
+    free(pool->leases);
+    free(pool->free_pages);
+    free(pool);
+}
+
+static int write_heap(struct attnd_queue *queue, struct attnd_pool *pool,
+                      const struct attnd_heap_plane *planes)
+{
+    uint64_t planes_bytes = 2 * (uint64_t)pool->shape.layers * sizeof(*planes);
+
+    pool->heap_bytes = sizeof(*pool->heap) + planes_bytes;
+    pool->heap_offset_bytes = attnd_heap_alloc(queue, pool->heap_bytes);
+    if (pool->heap_offset_bytes == 0)
+        return -ATTND_E_NO_MEMORY;
+    pool->heap = attnd_heap_at(queue, pool->heap_offset_bytes);
+    *pool->heap = pool->shape;
+    memcpy(pool->heap + 1, planes, planes_bytes);
+    return 0;
+}
+
+int attnd_pool_new(struct attnd_service *service, const struct attnd_heap_pool *shape,
+                   uint32_t page_owner, const struct attnd_heap_plane *planes,
+                   struct attnd_memory *const *memories, uint32_t memories_count,
+                   struct attnd_pool **out, struct attnd_fault *fault)
+{
+    if (service->pools_count >= ATTND_POOLS_MAX)
+        return out_of_memory(fault, ATTND_F_POOL, ATTND_POOLS_MAX);
+    struct attnd_pool *pool = calloc(1, sizeof(*pool));
+    if (!pool)
+        return out_of_memory(fault, ATTND_F_NONE, 0);
+    pool->refs = 1;
+    pool->shape = *shape;
+    pool->page_owner = page_owner;
+    if (alloc_arrays(pool, memories_count) < 0) {
+        free_arrays(pool);
+        return out_of_memory(fault, ATTND_F_PAGES, shape->pages);
+    }
+    if (write_heap(service->queue, pool, planes) < 0) {
+        free_arrays(pool);
+        return out_of_memory(fault, ATTND_F_LAYERS, shape->layers);
+    }
+    for (uint32_t i = 0; i < memories_count; i++) {
+        attnd_memory_ref(memories[i]);
+        memories[i]->pools++;
+        pool->memories[i] = memories[i];
+    }
+    pool->memories_count = memories_count;
+    pool->id = ++service->next_pool_id;
+    pool->next = service->pools;
+    service->pools = pool;
+    service->pools_count++;
+    *out = pool;
+    return 0;
+}
+
+void attnd_pool_ref(struct attnd_pool *pool)
+{
+    assert(pool->refs > 0 && pool->refs < UINT32_MAX);
+    pool->refs++;
+}
+
+void attnd_pool_unref(struct attnd_service *service, struct attnd_pool *pool)
+{
+    assert(pool->refs > 0);
+    if (--pool->refs > 0)
+        return;
+    struct attnd_pool **link = &service->pools;
+    while (*link != pool)
+        link = &(*link)->next;
+    *link = pool->next;
+    service->pools_count--;
+    attnd_heap_free(service->queue, pool->heap_offset_bytes, pool->heap_bytes);
+    for (uint32_t i = 0; i < pool->memories_count; i++) {
+        pool->memories[i]->pools--;
+        attnd_memory_unref(service, pool->memories[i]);
+    }
+    free_arrays(pool);
+}
+
+const struct attnd_heap_plane *attnd_pool_planes(const struct attnd_pool *pool)
+{
+    return (const struct attnd_heap_plane *)(pool->heap + 1);
+}
+
+struct attnd_memory *attnd_pool_lone(const struct attnd_pool *pool)
+{
+    return pool->memories_count == 1 && pool->memories[0]->made ? pool->memories[0] : NULL;
+}
+
+static int holds_memory(const struct attnd_client *client, const struct attnd_memory *memory)
+{
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        if (client->memories[i] == memory)
+            return 1;
+    return 0;
+}
+
+/* The pool's memory under a handle of this session, where it has none. */
+static int bind_lone(struct attnd_client *client, struct attnd_attachment *attachment,
+                     struct attnd_fault *fault)
+{
+    struct attnd_memory *memory = attnd_pool_lone(attachment->pool);
+
+    if (!memory || holds_memory(client, memory))
+        return 0;
+    int rc = attnd_memory_bind(client, memory, &attachment->memory, fault);
+    if (rc == 0)
+        attnd_memory_ref(memory);
+    return rc;
+}
+
+int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, int writable,
+                        uint32_t *handle, struct attnd_fault *fault)
+{
+    *handle = attnd_client_vacant((void *const *)client->attachments);
+    if (*handle == 0)
+        return out_of_memory(fault, ATTND_F_POOL, ATTND_HANDLES_MAX);
+    struct attnd_attachment *attachment = calloc(1, sizeof(*attachment));
+    if (!attachment)
+        return out_of_memory(fault, ATTND_F_NONE, 0);
+    attachment->pool = pool;
+    attachment->writable = writable;
+    int rc = 0;
+    if (pool->leases) {
+        attachment->held = calloc(pool->shape.pages, sizeof(*attachment->held));
+        if (!attachment->held)
+            rc = out_of_memory(fault, ATTND_F_PAGES, pool->shape.pages);
+    }
+    if (rc == 0)
+        rc = bind_lone(client, attachment, fault);
+    if (rc < 0) {
+        free(attachment->held);
+        free(attachment);
+        return rc;
+    }
+    attnd_pool_ref(pool);
+    client->attachments[*handle - 1] = attachment;
+    return 0;
+}
+
+/* The handle that came with an attachment goes with it, unless another pool of the session lies in
+ * the same memory: then it is that one's from now on. */
+static void release_lone(struct attnd_client *client, uint32_t handle)
+{
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++) {
+        struct attnd_attachment *other = client->attachments[i];
+        if (other && attnd_pool_lone(other->pool) == client->memories[handle - 1]) {
+            other->memory = handle;
+            return;
+        }
+    }
+    attnd_memory_unbind(client, handle);
+}
+
+void attnd_client_detach(struct attnd_client *client, uint32_t handle)
+{
+    struct attnd_attachment *attachment = client->attachments[handle - 1];
+
+    assert(attachment->plans == 0);
+    client->attachments[handle - 1] = NULL;
+    attnd_lease_drop_all(attachment);
+    if (attachment->memory)
+        release_lone(client, attachment->memory);
+    attnd_pool_unref(client->service, attachment->pool);
+    free(attachment->held);
+    free(attachment);
+}

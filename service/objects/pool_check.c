@@ -1,0 +1,133 @@
+/*
+ * pool_check.c - a pool's description against the rules, before anything is made for it.
+ *
+ * After this, [page, token, head, d] of every plane is inside its memory, so admission only has to
+ * bound page ids. All sizes are 64-bit and every product is checked: the limits alone let a pool
+ * have more bytes than a uint64_t counts.
+ */
+#include "service/rpc/control.h"
+
+#define PAGES_MAX (1u << 24)
+#define PAGE_SIZE_MAX (1u << 20)
+/* Keeps `index * stride` of any index inside int64_t. */
+#define STRIDE_MAX ((int64_t)1 << 38)
+
+static int in_range(uint32_t value, uint32_t limit, enum attnd_field field,
+                    struct attnd_fault *fault)
+{
+    if (value >= 1 && value <= limit)
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_RANGE, field, 0, value, value ? limit : 1);
+}
+
+static int check_dims(const Attnd__PoolCreate *desc, struct attnd_fault *fault)
+{
+    uint32_t dim = desc->dim_qk;
+
+    if (dim != 64 && dim != 128 && dim != 256)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, dim,
+                               ATTND_HEAD_DIM_MAX);
+    if (desc->dim_vo != dim)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, desc->dim_vo, dim);
+    if (desc->dtype != ATTND_FP16 && desc->dtype != ATTND_BF16)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, 0, desc->dtype,
+                               ATTND_BF16);
+    return 0;
+}
+
+int attnd_pool_check_shape(const Attnd__PoolCreate *desc, struct attnd_heap_pool *shape,
+                           struct attnd_fault *fault)
+{
+    int rc = in_range(desc->layers, ATTND_LAYERS_MAX, ATTND_F_LAYERS, fault);
+    if (rc == 0)
+        rc = in_range(desc->pages, PAGES_MAX, ATTND_F_PAGES, fault);
+    if (rc == 0)
+        rc = in_range(desc->page_size, PAGE_SIZE_MAX, ATTND_F_PAGE_SIZE, fault);
+    if (rc == 0)
+        rc = in_range(desc->heads_kv, ATTND_HEADS_MAX, ATTND_F_HEADS_KV, fault);
+    if (rc == 0)
+        rc = check_dims(desc, fault);
+    if (rc < 0)
+        return rc;
+    if (desc->page_owner != ATTND__PAGE_OWNER__OWNER_SERVICE &&
+        desc->page_owner != ATTND__PAGE_OWNER__OWNER_ENGINE)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PAGE_OWNER, 0, desc->page_owner,
+                               ATTND__PAGE_OWNER__OWNER_ENGINE);
+    if (desc->n_k != desc->n_v || (desc->n_k != 0 && desc->n_k != desc->layers))
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_LAYERS, 0,
+                               (int64_t)(desc->n_k == desc->layers ? desc->n_v : desc->n_k),
+                               desc->layers);
+    *shape = (struct attnd_heap_pool){.layers = desc->layers,
+                                      .pages = desc->pages,
+                                      .page_size = desc->page_size,
+                                      .heads_kv = desc->heads_kv,
+                                      .dim_qk = desc->dim_qk,
+                                      .dim_vo = desc->dim_vo,
+                                      .dtype = desc->dtype};
+    return 0;
+}
+
+/* The nearest that there is, for whoever asked in vain: the largest not above, else the smallest.
+ */
+static uint32_t nearest_dim(uint16_t dims, uint32_t wanted)
+{
+    uint32_t found = 0;
+
+    for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
+        if (dims & attnd_head_dim_bit(dim) && (found == 0 || dim <= wanted))
+            found = dim;
+    return found;
+}
+
+int attnd_pool_check_variant(const struct attnd_worker_info *worker,
+                             const struct attnd_heap_pool *shape, struct attnd_fault *fault)
+{
+    uint16_t dims = worker->head_dims[shape->dtype];
+
+    if (dims & attnd_head_dim_bit(shape->dim_qk))
+        return 0;
+    if (dims)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, shape->dim_qk,
+                               nearest_dim(dims, shape->dim_qk));
+    return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, 0, shape->dtype,
+                           shape->dtype == ATTND_FP16 ? ATTND_BF16 : ATTND_FP16);
+}
+
+int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Plane *plane,
+                           uint64_t memory_bytes, enum attnd_field field, uint32_t layer,
+                           struct attnd_fault *fault)
+{
+    const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, shape->dim_qk};
+    const int64_t strides[] = {plane->stride_page, plane->stride_token, plane->stride_head, 1};
+    uint64_t extent_bytes, end_bytes;
+
+    for (int i = 0; i < 3; i++)
+        if (strides[i] < 0 || strides[i] > STRIDE_MAX)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_STRIDE, layer, strides[i],
+                                   strides[i] < 0 ? 0 : STRIDE_MAX);
+    if (plane->offset_bytes % sizeof(uint16_t))
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_OFFSET, layer,
+                               (int64_t)plane->offset_bytes, sizeof(uint16_t));
+    int rc = attnd_extent_bytes(counts, strides, 4, sizeof(uint16_t), &extent_bytes);
+    if (rc < 0 || __builtin_add_overflow(plane->offset_bytes, extent_bytes, &end_bytes))
+        end_bytes = UINT64_MAX;
+    if (end_bytes > memory_bytes)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, field, layer,
+                               end_bytes > INT64_MAX ? INT64_MAX : (int64_t)end_bytes,
+                               (int64_t)memory_bytes);
+    return 0;
+}
+
+int attnd_pool_plane_bytes(const struct attnd_heap_pool *shape, uint64_t *bytes,
+                           struct attnd_fault *fault)
+{
+    /* At most 2^24 * 2^20 and 2^10 * 2^8 * 2. */
+    uint64_t tokens = (uint64_t)shape->pages * shape->page_size;
+    uint64_t token_bytes = (uint64_t)shape->heads_kv * shape->dim_qk * sizeof(uint16_t);
+    uint64_t all_bytes;
+
+    if (__builtin_mul_overflow(tokens, token_bytes, bytes) ||
+        __builtin_mul_overflow(*bytes, 2u * shape->layers, &all_bytes) || all_bytes > INT64_MAX)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, INT64_MAX, INT64_MAX);
+    return 0;
+}

@@ -1,0 +1,363 @@
+/*
+ * stream_plan.c - what prepared runs are while their plan is set and advanced.
+ *
+ * A set changes everything that a run of the plan reads, so the worker is asked to HOLD the plan
+ * first and to PUBLISH it when it is done: rings wait in between, and none is refused. Extents and
+ * scratch are decided again at each set; a run that does not fit any more stays prepared and
+ * answers its rings with the reason until a later set suits it.
+ *
+ * An advance writes lengths that nobody reads, and only then are they shown. Which lengths the runs
+ * in flight still read is not known here, so those shown since the last HOLD count as read; when
+ * none is left to write to, a HOLD, which waits for all of them, makes them free again: once every
+ * ATTND_GENERATIONS - 1 advances.
+ *
+ * Scratch of prepared runs is kept for as long as they are, so nobody can wait for it: a session
+ * that took all would shut others out, and is refused what is beyond its share.
+ */
+#include "service/prepared/prepared.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int has_runs(const struct attnd_plan_object *plan)
+{
+    return plan->prepared > 0;
+}
+
+/* ---- what a run is ---- */
+
+/* A session may hold memory of another's making, where it may only read (a pool it attached). Ring
+ * runs are held against all pools each time they run. These are once, to catch a mistake; what
+ * keeps others safe is that their memory is refused altogether. */
+static int check_own(const struct attnd_client *client, const struct attnd_memory *memory,
+                     enum attnd_field field, struct attnd_fault *fault)
+{
+    if (!memory || memory->payer == 0 || memory->payer == client->id)
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_PERMISSION, field, 0, 0, 0);
+}
+
+/* Where no scratch is: a run that is answered with its code has no block, or no longer. */
+#define NOWHERE (1ull << 62)
+
+/* @service: for the pools; NULL: they have been looked at. */
+static int describe(const struct attnd_prepared_runs *prepared_runs,
+                    const struct attnd_prepared *prepared, const struct attnd_service *service,
+                    struct attnd_run *run, struct attnd_fault *fault)
+{
+    const struct attnd_plan_object *plan = prepared->plan;
+    const struct attnd_client *client = prepared->mail->client;
+    const struct attnd_plan_lane *lane = &plan->prepared_runs->lane[prepared->lane];
+
+    *run = (struct attnd_run){.kind = ATTND_RUN_ATTEND,
+                              .generation = plan->generation,
+                              .plan_offset_bytes = plan->heap_offset_bytes,
+                              .layer = prepared->wish.layer,
+                              .items = plan->filled ? plan->tile_items : 0,
+                              .session = client->id,
+                              .scratch_offset_bytes = lane->offset_bytes,
+                              .mailbox = attnd_mail_index(prepared_runs, prepared->mail),
+                              .lane = prepared->lane};
+    if (!plan->filled)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, 0, 0);
+    if (plan->tile_items > ATTND_DOORBELL_ITEMS_MAX)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_ITEMS, 0, plan->tile_items,
+                               ATTND_DOORBELL_ITEMS_MAX);
+    int rc = attnd_places_attend(service, plan, &prepared->wish, prepared->memories, run, fault);
+    if (rc == 0)
+        rc = check_own(client, prepared->memories[1], ATTND_F_O, fault);
+    if (rc == 0)
+        rc = check_own(client, prepared->memories[2], ATTND_F_LSE, fault);
+    if (rc == 0 && lane->bytes < plan->scratch_bytes)
+        rc = attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
+                             (int64_t)plan->scratch_bytes, (int64_t)prepared_runs->scratch.bytes);
+    if (rc < 0)
+        run->scratch_offset_bytes = NOWHERE;
+    return rc;
+}
+
+int attnd_prepared_fill(struct attnd_prepared_runs *prepared_runs,
+                        const struct attnd_prepared *prepared)
+{
+    struct attnd_run *slot = attnd_prepared_run(prepared_runs, prepared), run;
+    struct attnd_fault fault = {0};
+
+    if (prepared->ending)
+        return 0;
+    run.code = (uint32_t)-describe(prepared_runs, prepared, NULL, &run, &fault);
+    /* PUBLISH brings these two. */
+    slot->generation = run.generation;
+    slot->items = run.items;
+    int differs = memcmp(slot, &run, sizeof(run)) != 0;
+    *slot = run;
+    return differs;
+}
+
+/* ---- scratch ---- */
+
+static void give_block(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
+                       struct attnd_plan_lane *lane)
+{
+    if (lane->bytes == 0)
+        return;
+    attnd_heap_give(&prepared_runs->scratch, lane->offset_bytes, lane->bytes);
+    mail->scratch_bytes -= lane->bytes;
+    lane->bytes = 0;
+}
+
+/* What @mail may still have: a session gets a part of the scratch, so that there is some for the
+ * others, and not more than is there. Small free ranges may still be too small. */
+static uint64_t left_bytes(const struct attnd_prepared_runs *prepared_runs,
+                           const struct attnd_mail *mail)
+{
+    uint64_t share_bytes = prepared_runs->scratch.bytes / ATTND_SCRATCH_SESSION_PART;
+    uint64_t free_bytes = prepared_runs->scratch.bytes - prepared_runs->scratch.used_bytes;
+    uint64_t own_bytes = share_bytes > mail->scratch_bytes ? share_bytes - mail->scratch_bytes : 0;
+
+    return own_bytes < free_bytes ? own_bytes : free_bytes;
+}
+
+/* A block of what the plan as it is filled needs; of its own, if @lane has one that will do. */
+static int take_block(struct attnd_prepared_runs *prepared_runs,
+                      const struct attnd_plan_object *plan, struct attnd_plan_lane *lane,
+                      struct attnd_fault *fault)
+{
+    struct attnd_mail *mail = plan->prepared_runs->mail;
+    uint64_t wanted = plan->scratch_bytes;
+    if (lane->bytes >= wanted && lane->bytes / 2 <= wanted)
+        return 0;
+    give_block(prepared_runs, mail, lane);
+    if (wanted > left_bytes(prepared_runs, mail) ||
+        (wanted && attnd_heap_take(&prepared_runs->scratch, wanted, &lane->offset_bytes) < 0))
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0, (int64_t)wanted,
+                               (int64_t)left_bytes(prepared_runs, mail));
+    lane->bytes = wanted;
+    mail->scratch_bytes += wanted;
+    return 0;
+}
+
+static int take_blocks(struct attnd_prepared_runs *prepared_runs, struct attnd_plan_object *plan,
+                       struct attnd_fault *fault)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
+        if (plan->prepared_runs->lane[i].uses && rc == 0)
+            rc = take_block(prepared_runs, plan, &plan->prepared_runs->lane[i], fault);
+    return rc;
+}
+
+void attnd_prepared_rescratch(struct attnd_prepared_runs *prepared_runs,
+                              struct attnd_plan_object *plan)
+{
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
+        plan->prepared_runs->lane[i].bytes = 0;
+    if (plan->filled)
+        (void)take_blocks(prepared_runs, plan, NULL);
+}
+
+/* ---- joining and leaving ---- */
+
+static struct attnd_plan_prepared *stream_of(struct attnd_plan_object *plan)
+{
+    if (!plan->prepared_runs) {
+        plan->prepared_runs = calloc(1, sizeof(*plan->prepared_runs));
+        if (plan->prepared_runs)
+            plan->prepared_runs->first = ATTND_NONE;
+    }
+    return plan->prepared_runs;
+}
+
+static void unuse_lane(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
+                       struct attnd_plan_lane *lane)
+{
+    if (--lane->uses == 0)
+        give_block(prepared_runs, mail, lane);
+}
+
+static void take_memories(struct attnd_prepared *prepared)
+{
+    const struct attnd_client *client = prepared->mail->client;
+    const struct attnd_sqe_run *wish = &prepared->wish;
+    const uint32_t handles[] = {wish->q_memory, wish->o_memory, wish->lse_memory};
+    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++) {
+        prepared->memories[i] = attnd_client_memory(client, handles[i]);
+        if (prepared->memories[i])
+            attnd_memory_ref(prepared->memories[i]);
+    }
+}
+
+int attnd_prepared_join(struct attnd_prepared_runs *prepared_runs, struct attnd_prepared *prepared,
+                        struct attnd_fault *fault)
+{
+    struct attnd_plan_object *plan = prepared->plan;
+    struct attnd_plan_prepared *own = stream_of(plan);
+    if (!own)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    own->mail = prepared->mail;
+    struct attnd_plan_lane *lane = &own->lane[prepared->lane];
+    struct attnd_run run;
+    int rc = 0;
+
+    /* A lane's block that runs use may be larger or, on its way to a set, smaller than it should
+     * be; only a set, which holds them, may move it. Without a worker there is none to take. */
+    if (lane->uses++ == 0 && !prepared_runs->lost)
+        rc = take_block(prepared_runs, plan, lane, fault);
+    take_memories(prepared);
+    if (rc == 0)
+        rc = describe(prepared_runs, prepared, prepared_runs->scheduler->service, &run, fault);
+    if (rc == -ATTND_E_NO_SPACE && prepared_runs->lost)
+        rc = 0;
+    if (rc < 0) {
+        unuse_lane(prepared_runs, own->mail, lane);
+        for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
+            if (prepared->memories[i])
+                attnd_memory_unref(prepared_runs->scheduler->service, prepared->memories[i]);
+        return rc;
+    }
+    if (plan->prepared++ == 0)
+        own->shown = 0;
+    own->shown |= 1u << plan->generation;
+    prepared->next = own->first;
+    own->first = attnd_prepared_index(prepared_runs, prepared);
+    (void)attnd_prepared_fill(prepared_runs, prepared);
+    return 0;
+}
+
+void attnd_prepared_leave(struct attnd_prepared_runs *prepared_runs,
+                          struct attnd_prepared *prepared)
+{
+    struct attnd_plan_prepared *own = prepared->plan->prepared_runs;
+    uint32_t *link = &own->first;
+    while (*link != attnd_prepared_index(prepared_runs, prepared))
+        link = &prepared_runs->prepared[*link].next;
+    *link = prepared->next;
+    prepared->plan->prepared--;
+    unuse_lane(prepared_runs, own->mail, &own->lane[prepared->lane]);
+}
+
+void attnd_prepared_forget(struct attnd_plan_object *plan)
+{
+    free(plan->prepared_runs);
+    plan->prepared_runs = NULL;
+}
+
+/* ---- hold, show ---- */
+
+int attnd_prepared_taken(const struct attnd_plan_object *plan)
+{
+    return plan->prepared_runs && plan->prepared_runs->taken;
+}
+
+int attnd_prepared_changing(const struct attnd_plan_object *plan)
+{
+    return attnd_prepared_taken(plan) && plan->prepared_runs->taken->sent == ATTND_COMMAND_HOLD;
+}
+
+uint32_t attnd_prepared_generations(const struct attnd_plan_object *plan)
+{
+    return has_runs(plan) ? plan->prepared_runs->shown : 0;
+}
+
+int attnd_prepared_stale(const struct attnd_plan_object *plan)
+{
+    for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
+        if (g != plan->generation && plan->generation_runs[g] == 0)
+            return has_runs(plan);
+    return 0;
+}
+
+int attnd_prepared_must_hold(const struct attnd_scheduler *scheduler,
+                             const struct attnd_plan_object *plan)
+{
+    return has_runs(plan) && !scheduler->prepared_runs->lost;
+}
+
+static void tell(struct attnd_prepared_runs *prepared_runs, uint32_t kind,
+                 struct attnd_sched_op *op)
+{
+    op->sent = kind;
+    op->lane->session->sent++;
+    attnd_control_command_plan(prepared_runs, kind, op);
+    attnd_control_command_pump(prepared_runs);
+}
+
+int attnd_prepared_hold(struct attnd_sched_op *op)
+{
+    struct attnd_prepared_runs *prepared_runs = op->lane->session->scheduler->prepared_runs;
+    if (!attnd_prepared_must_hold(op->lane->session->scheduler, op->plan))
+        return 0;
+    op->plan->prepared_runs->taken = op;
+    tell(prepared_runs, ATTND_COMMAND_HOLD, op);
+    return 1;
+}
+
+/* Nobody runs, so every generation but the one that will be shown is free. */
+static void held(const struct attnd_plan_object *plan)
+{
+    plan->prepared_runs->shown = 1u << plan->generation;
+}
+
+int attnd_prepared_publish(struct attnd_sched_op *op)
+{
+    struct attnd_prepared_runs *prepared_runs = op->lane->session->scheduler->prepared_runs;
+    struct attnd_plan_prepared *own = op->plan->prepared_runs;
+    if (!has_runs(op->plan) && op->sent != ATTND_COMMAND_HOLD)
+        return 0;
+    own->shown |= 1u << op->plan->generation;
+    if (prepared_runs->lost) {
+        own->taken = NULL;
+        return 0;
+    }
+    own->taken = op;
+    tell(prepared_runs, ATTND_COMMAND_PUBLISH, op);
+    return 1;
+}
+
+void attnd_prepared_was_set(struct attnd_sched_op *op)
+{
+    struct attnd_prepared_runs *prepared_runs = op->lane->session->scheduler->prepared_runs;
+    struct attnd_plan_object *plan = op->plan;
+    if (!has_runs(plan))
+        return;
+    if (plan->filled && !prepared_runs->lost && take_blocks(prepared_runs, plan, &op->fault) < 0)
+        plan->filled = 0;
+    held(plan);
+    for (uint32_t i = plan->prepared_runs->first; i != ATTND_NONE;
+         i = prepared_runs->prepared[i].next)
+        if (attnd_prepared_fill(prepared_runs, &prepared_runs->prepared[i]))
+            attnd_control_command_prepared(prepared_runs, &prepared_runs->prepared[i]);
+}
+
+/* The session is dying; its plan must not stay held in the worker, where another may come to lie.
+ */
+static void step_closing(struct attnd_prepared_runs *prepared_runs, struct attnd_sched_op *op,
+                         uint32_t kind)
+{
+    struct attnd_lane *lane = op->lane;
+    struct attnd_session_lanes *session = lane->session;
+    if (kind == ATTND_COMMAND_HOLD && !prepared_runs->lost) {
+        tell(prepared_runs, ATTND_COMMAND_PUBLISH, op);
+        return;
+    }
+    op->plan->prepared_runs->taken = NULL;
+    lane->state = ATTND_LANE_IDLE;
+    attnd_op_free(attnd_lane_pop(lane));
+    attnd_sched_drain(session);
+}
+
+void attnd_prepared_step(struct attnd_prepared_runs *prepared_runs, struct attnd_sched_op *op,
+                         uint32_t kind)
+{
+    struct attnd_session_lanes *session = op->lane->session;
+    session->sent--;
+    if (session->closing) {
+        step_closing(prepared_runs, op, kind);
+        return;
+    }
+    if (kind == ATTND_COMMAND_HOLD)
+        held(op->plan);
+    else
+        op->plan->prepared_runs->taken = NULL;
+    op->lane->state = ATTND_LANE_IDLE;
+    attnd_lane_go(op->lane);
+}

@@ -1,0 +1,368 @@
+/*
+ * stream.c - mailboxes and prepared runs, from the call that makes them to their end.
+ *
+ * Making one is: check, fill the slot of the queue segment, tell the worker, and answer the engine
+ * when the worker has said that it knows; from then on a ring finds it. Ending one is the reverse
+ * and needs the worker's word even more: what a run reads and writes is let go only when nothing of
+ * it can be in flight. A dead session's runs are not ended one by one. The worker is told to look
+ * at the mailbox no more, which nobody else can ring them by, and that one answer frees them all.
+ *
+ * A worker that died holds nothing any more, so every answer that is missing then counts as given,
+ * and the next worker is told everything from the beginning: runs first, then the mailboxes they
+ * are rung by, so that no pending ring meets a slot that is still empty.
+ */
+#include "service/prepared/prepared.h"
+
+#include "schemas/atomics.h"
+#include "service/rpc/control.h"
+
+#include <stdlib.h>
+
+int attnd_prepared_new(struct attnd_scheduler *scheduler, struct attnd_prepared_runs **out)
+{
+    struct attnd_prepared_runs *prepared_runs = calloc(1, sizeof(*prepared_runs));
+    if (!prepared_runs)
+        return -ATTND_E_NO_MEMORY;
+    prepared_runs->scheduler = scheduler;
+    prepared_runs->lost = 1;
+    for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
+        prepared_runs->prepared[i].next = i + 1 < ATTND_QUEUE_PREPARED ? i + 1 : ATTND_NONE;
+    attnd_control_command_init(prepared_runs);
+    *out = prepared_runs;
+    return 0;
+}
+
+void attnd_prepared_free(struct attnd_prepared_runs *prepared_runs)
+{
+    if (prepared_runs)
+        attnd_heap_destroy(&prepared_runs->scratch);
+    free(prepared_runs);
+}
+
+static struct attnd_prepared_runs *stream_of(const struct attnd_client *client)
+{
+    return client->service->scheduler->prepared_runs;
+}
+
+/* ---- making ---- */
+
+static struct attnd_mail *vacant_mail(struct attnd_prepared_runs *prepared_runs)
+{
+    for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++)
+        if (prepared_runs->mail[i].state == ATTND_MAIL_FREE)
+            return &prepared_runs->mail[i];
+    return NULL;
+}
+
+static int take_memory(struct attnd_client *client, uint32_t kind, struct attnd_mail *mail,
+                       struct attnd_fault *fault)
+{
+    int rc = attnd_memory_make(client, kind, sizeof(struct attnd_mailbox), &mail->memory, fault);
+    if (rc < 0)
+        return rc;
+    rc = attnd_memory_bind(client, mail->memory, &mail->handle, fault);
+    if (rc < 0)
+        attnd_memory_unref(client->service, mail->memory);
+    else
+        attnd_memory_ref(mail->memory); /* the handle has the first reference */
+    return rc;
+}
+
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault)
+{
+    struct attnd_prepared_runs *prepared_runs = stream_of(client);
+    uint32_t kind = attnd_data_worker(client->service)->mailbox_kind;
+    struct attnd_mail *mail = vacant_mail(prepared_runs);
+
+    if (client->mail)
+        return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_MAILBOX, 0, client->mail->handle, 0);
+    if (!kind)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MAILBOX, 0, 0, 0);
+    if (!mail)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, ATTND_MAILBOXES_MAX,
+                               ATTND_MAILBOXES_MAX);
+    *mail = (struct attnd_mail){.client = client, .call_id = id};
+    int rc = take_memory(client, kind, mail, fault);
+    if (rc < 0)
+        return rc;
+    mail->state = ATTND_MAIL_OPENING;
+    mail->calling = 1;
+    client->mail = mail;
+    prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, mail)] =
+        (struct attnd_mailbox_slot){
+            .memory = mail->memory->index, .session = client->id, .fresh = 1};
+    attnd_control_command_mail(prepared_runs, mail);
+    attnd_control_command_pump(prepared_runs);
+    return 1;
+}
+
+/* What holds for both calls about runs. */
+static int check_mail(const struct attnd_client *client, struct attnd_fault *fault)
+{
+    if (!client->mail || client->mail->state != ATTND_MAIL_OPEN)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MAILBOX, 0, 0, 0);
+    if (client->mail->calling)
+        return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_MAILBOX, 0, client->mail->handle, 0);
+    return 0;
+}
+
+static int check_prepare(const struct attnd_client *client, const struct attnd_plan_object *object,
+                         uint32_t plan, uint32_t lane, uint32_t layer, struct attnd_fault *fault)
+{
+    if (!object)
+        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, plan, 0);
+    if (lane >= ATTND_LANES_MAX)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
+    uint32_t layers = object->attachment->pool->shape.layers;
+    if (layer >= layers)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LAYER, 0, layer, layers - 1);
+    if (!object->filled)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, plan, 0);
+    if (client->mail->prepared >= ATTND_PREPARED_SESSION_MAX)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PREPARED, 0,
+                               ATTND_PREPARED_SESSION_MAX + 1, ATTND_PREPARED_SESSION_MAX);
+    if (stream_of(client)->free_prepared == ATTND_NONE)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PREPARED, 0,
+                               ATTND_QUEUE_PREPARED + 1, ATTND_QUEUE_PREPARED);
+    return 0;
+}
+
+/* Neither waits for anything: a memory that the worker has not mapped yet delays the note. */
+int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, uint32_t lane,
+                       const struct attnd_sqe_run *wish, struct attnd_fault *fault)
+{
+    struct attnd_prepared_runs *prepared_runs = stream_of(client);
+    struct attnd_plan_object *object = attnd_client_plan(client, plan);
+    int rc = check_mail(client, fault);
+    if (rc == 0)
+        rc = check_prepare(client, object, plan, lane, wish->layer, fault);
+    if (rc < 0)
+        return rc;
+
+    struct attnd_prepared *prepared = &prepared_runs->prepared[prepared_runs->free_prepared];
+    uint32_t next = prepared->next, serial = prepared->serial;
+    *prepared = (struct attnd_prepared){
+        .mail = client->mail, .plan = object, .wish = *wish, .lane = lane, .serial = serial + 1};
+    rc = attnd_prepared_join(prepared_runs, prepared, fault);
+    if (rc < 0) {
+        *prepared = (struct attnd_prepared){.next = next, .serial = serial + 1};
+        return rc;
+    }
+    prepared_runs->free_prepared = next;
+    prepared_runs->prepared_count++;
+    client->mail->prepared++;
+    prepared->called = 1;
+    client->mail->calling = 1;
+    client->mail->call_id = id;
+    attnd_control_command_prepared(prepared_runs, prepared);
+    attnd_control_command_pump(prepared_runs);
+    return 1;
+}
+
+/* ---- ending ---- */
+
+/* Nothing of it is in flight, nor is any note about it. */
+static void release(struct attnd_prepared_runs *prepared_runs, struct attnd_prepared *prepared)
+{
+    struct attnd_service *service = prepared_runs->scheduler->service;
+    uint32_t serial = prepared->serial;
+    prepared->mail->prepared--;
+    prepared->mail->runs_due -= prepared->due;
+    attnd_prepared_leave(prepared_runs, prepared);
+    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
+        if (prepared->memories[i])
+            attnd_memory_unref(service, prepared->memories[i]);
+    *attnd_prepared_run(prepared_runs, prepared) = (struct attnd_run){.mailbox = ATTND_NONE};
+    *prepared = (struct attnd_prepared){.next = prepared_runs->free_prepared, .serial = serial + 1};
+    prepared_runs->free_prepared = attnd_prepared_index(prepared_runs, prepared);
+    prepared_runs->prepared_count--;
+}
+
+static void end_prepared(struct attnd_prepared_runs *prepared_runs, struct attnd_prepared *prepared)
+{
+    prepared->ending = 1;
+    *attnd_prepared_run(prepared_runs, prepared) = (struct attnd_run){.mailbox = ATTND_NONE};
+    attnd_control_command_prepared(prepared_runs, prepared);
+    attnd_control_command_pump(prepared_runs);
+}
+
+void attnd_prepared_run_acked(struct attnd_prepared_runs *prepared_runs,
+                              struct attnd_prepared *prepared, int emptied, int code)
+{
+    struct attnd_mail *mail = prepared->mail;
+    uint32_t run = ATTND_QUEUE_RUNS + attnd_prepared_index(prepared_runs, prepared);
+    int unprepared = 0, made = 0;
+
+    prepared->ended |= (uint8_t)(emptied != 0);
+    if (prepared->called && !prepared->ending) {
+        prepared->called = 0;
+        made = 1;
+    }
+    if (made && code < 0)
+        end_prepared(prepared_runs, prepared);
+    if (prepared->ended && prepared->notes == 0) {
+        unprepared = prepared->called;
+        release(prepared_runs, prepared);
+    }
+    if (made)
+        attnd_prepared_answer_add(mail, run, code);
+    else if (unprepared)
+        attnd_prepared_answer_remove(mail);
+}
+
+int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
+                          struct attnd_fault *fault)
+{
+    struct attnd_prepared_runs *prepared_runs = stream_of(client);
+    struct attnd_prepared *prepared = run - ATTND_QUEUE_RUNS < ATTND_QUEUE_PREPARED
+                                          ? &prepared_runs->prepared[run - ATTND_QUEUE_RUNS]
+                                          : NULL;
+    int rc = check_mail(client, fault);
+    if (rc < 0)
+        return rc;
+    if (!prepared || prepared->mail != client->mail || prepared->ending)
+        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, run, 0);
+    client->mail->calling = 1;
+    client->mail->call_id = id;
+    prepared->called = 1;
+    end_prepared(prepared_runs, prepared);
+    if (prepared_runs->lost)
+        attnd_prepared_run_acked(prepared_runs, prepared, 1, 0);
+    return 1;
+}
+
+/* The worker let go of a dead session's mailbox and every note about its runs is answered. */
+static void let_go(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail)
+{
+    struct attnd_client *client = mail->client;
+    for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED && mail->prepared; i++)
+        if (prepared_runs->prepared[i].mail == mail)
+            release(prepared_runs, &prepared_runs->prepared[i]);
+    attnd_memory_unref(client->service, mail->memory);
+    *mail = (struct attnd_mail){.state = ATTND_MAIL_FREE};
+    client->mail = NULL;
+}
+
+void attnd_prepared_close(struct attnd_client *client)
+{
+    struct attnd_prepared_runs *prepared_runs = stream_of(client);
+    struct attnd_mail *mail = client->mail;
+    if (!mail)
+        return;
+    mail->state = ATTND_MAIL_CLOSING;
+    mail->calling = 0;
+    prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, mail)].memory =
+        ATTND_NONE;
+    for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++) /* nobody waits for what is in flight */
+        if (prepared_runs->prepared[i].mail == mail)
+            attnd_poke32(&attnd_prepared_run(prepared_runs, &prepared_runs->prepared[i])->cancel,
+                         1);
+    if (prepared_runs->lost) {
+        let_go(prepared_runs, mail);
+        return;
+    }
+    attnd_control_command_mail(prepared_runs, mail);
+    attnd_control_command_pump(prepared_runs);
+}
+
+/* The worker does not watch it, so the session has none and may ask for another. */
+static void answer_open(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
+                        int code)
+{
+    attnd_prepared_answer_open(mail, code);
+    if (mail->state != ATTND_MAIL_OPENING) /* open, or the answer has ended the session */
+        return;
+    prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, mail)].memory =
+        ATTND_NONE;
+    attnd_memory_unbind(mail->client, mail->handle);
+    let_go(prepared_runs, mail);
+}
+
+void attnd_prepared_mail_acked(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
+                               int stopped, int code)
+{
+    mail->stopped |= stopped;
+    if (mail->state == ATTND_MAIL_CLOSING) {
+        struct attnd_client *client = mail->client;
+        if (mail->stopped && mail->notes == 0) {
+            let_go(prepared_runs, mail);
+            attnd_sched_drain(client->lanes);
+        }
+        return;
+    }
+    struct attnd_mailbox_slot *slot =
+        &prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, mail)];
+    if (code == 0)
+        slot->fresh = 0;
+    else
+        attnd_log(ATTND_LOG_WARNING, "session %u: its mailbox cannot be watched: %s",
+                  mail->client->id, attnd_error_name(code));
+    int opening = mail->state == ATTND_MAIL_OPENING;
+    if (code == 0 && opening)
+        mail->state = ATTND_MAIL_OPEN;
+    if (opening && mail->calling)
+        answer_open(prepared_runs, mail, code);
+    else if (code < 0) /* whoever waits for an answer in it learns so from the end of its session */
+        attnd_client_kill(mail->client, "its mailbox cannot be watched");
+}
+
+int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepared_status *status)
+{
+    if (!client->mail)
+        return 0;
+    const struct attnd_prepared_runs *prepared_runs = stream_of(client);
+    const struct attnd_mailbox_slot *slot =
+        &prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, client->mail)];
+    *status = (struct attnd_prepared_status){.prepared = client->mail->prepared,
+                                             .rings = attnd_peek64(&slot->runs),
+                                             .busy_ns = attnd_peek64(&slot->busy_ns),
+                                             .errors = attnd_peek32(&slot->errors),
+                                             .error_code = attnd_peek32(&slot->error_code),
+                                             .error_lane = attnd_peek32(&slot->error_lane)};
+    return 1;
+}
+
+/* ---- the worker's death ---- */
+
+static void step_over(struct attnd_prepared_runs *prepared_runs,
+                      const struct attnd_control_command *note)
+{
+    attnd_prepared_step(prepared_runs, note->op, note->kind);
+}
+
+void attnd_prepared_lost(struct attnd_prepared_runs *prepared_runs)
+{
+    prepared_runs->lost = 1;
+    attnd_control_command_forget(prepared_runs, step_over);
+    for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
+        if (prepared_runs->prepared[i].ending)
+            attnd_prepared_run_acked(prepared_runs, &prepared_runs->prepared[i], 1, 0);
+    for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++)
+        if (prepared_runs->mail[i].state == ATTND_MAIL_CLOSING)
+            attnd_prepared_mail_acked(prepared_runs, &prepared_runs->mail[i], 1, 0);
+}
+
+int attnd_prepared_resume(struct attnd_prepared_runs *prepared_runs, uint64_t begin_bytes,
+                          uint64_t end_bytes)
+{
+    int rc = attnd_heap_reset(&prepared_runs->scratch, begin_bytes, end_bytes);
+    if (rc < 0)
+        return rc;
+    prepared_runs->lost = 0;
+    for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++)
+        prepared_runs->mail[i].scratch_bytes = 0;
+    for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
+        if (prepared_runs->prepared[i].plan &&
+            prepared_runs->prepared[i].plan->prepared_runs->first == i)
+            attnd_prepared_rescratch(prepared_runs, prepared_runs->prepared[i].plan);
+    for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
+        if (prepared_runs->prepared[i].mail) {
+            (void)attnd_prepared_fill(prepared_runs, &prepared_runs->prepared[i]);
+            attnd_control_command_prepared(prepared_runs, &prepared_runs->prepared[i]);
+        }
+    for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++)
+        if (prepared_runs->mail[i].state != ATTND_MAIL_FREE)
+            attnd_control_command_mail(prepared_runs, &prepared_runs->mail[i]);
+    attnd_control_command_pump(prepared_runs);
+    return 0;
+}

@@ -1,0 +1,150 @@
+/*
+ * lease_calls.c - PagesAlloc, PagesShare, PagesFree, PagesOffer, PagesClaim.
+ */
+#include "service/rpc/control.h"
+
+#include <string.h>
+
+#define PAGES_MAX 16384u /* a call; what fits a datagram at five bytes a page id, and then some */
+#define EXPIRE_MS_MAX 600000u
+
+static struct attnd_attachment *find(struct attnd_call *call, uint32_t handle)
+{
+    struct attnd_attachment *attachment = attnd_client_attachment(call->client, handle);
+    if (!attachment)
+        attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_POOL, 0, handle, 0);
+    return attachment;
+}
+
+static int check_count(struct attnd_call *call, uint64_t count)
+{
+    if (count <= PAGES_MAX)
+        return 0;
+    return attnd_fault_set(call->fault, -ATTND_E_RANGE, ATTND_F_COUNT, 0, (int64_t)count,
+                           PAGES_MAX);
+}
+
+/* A PagesReply with room for @count pages, already the call's result; NULL: fault is set. */
+static Attnd__PagesReply *reply_pages(struct attnd_call *call, uint32_t handle, uint32_t count)
+{
+    Attnd__PagesReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    int32_t *pages = attnd_call_alloc(call, count * sizeof(*pages));
+
+    if (!reply || !pages) {
+        attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_COUNT, 0, count, 0);
+        return NULL;
+    }
+    attnd__pages_reply__init(reply);
+    reply->pool = handle;
+    reply->n_page = count;
+    reply->page = pages;
+    call->reply->pages = reply;
+    call->reply->result_case = ATTND__REPLY__RESULT_PAGES;
+    return reply;
+}
+
+int attnd_call_pages_alloc(struct attnd_call *call)
+{
+    const Attnd__PagesAlloc *request = call->request->pages_alloc;
+    struct attnd_attachment *attachment = find(call, request->pool);
+
+    if (!attachment)
+        return -ATTND_E_UNKNOWN;
+    int rc = check_count(call, request->count);
+    if (rc < 0)
+        return rc;
+    const Attnd__PagesReply *reply = reply_pages(call, request->pool, request->count);
+    if (!reply)
+        return -ATTND_E_NO_MEMORY;
+    return attnd_lease_alloc(attachment, request->count, reply->page, call->fault);
+}
+
+int attnd_call_pages_share(struct attnd_call *call)
+{
+    const Attnd__PagesShare *request = call->request->pages_share;
+    struct attnd_attachment *attachment = find(call, request->pool);
+
+    if (!attachment)
+        return -ATTND_E_UNKNOWN;
+    int rc = check_count(call, request->n_page);
+    if (rc < 0)
+        return rc;
+    return attnd_lease_share(attachment, request->page, (uint32_t)request->n_page, call->fault);
+}
+
+int attnd_call_pages_free(struct attnd_call *call)
+{
+    const Attnd__PagesFree *request = call->request->pages_free;
+    struct attnd_attachment *attachment = find(call, request->pool);
+
+    if (!attachment)
+        return -ATTND_E_UNKNOWN;
+    int rc = check_count(call, request->n_page);
+    if (rc < 0)
+        return rc;
+    return attnd_lease_free(attachment, request->page, (uint32_t)request->n_page, call->fault);
+}
+
+int attnd_call_pages_offer(struct attnd_call *call)
+{
+    const Attnd__PagesOffer *request = call->request->pages_offer;
+    struct attnd_attachment *attachment = find(call, request->pool);
+    Attnd__TicketReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    uint8_t *secret = attnd_call_alloc(call, ATTND_SECRET_BYTES);
+    const struct attnd_ticket *ticket;
+
+    if (!attachment)
+        return -ATTND_E_UNKNOWN;
+    if (!reply || !secret)
+        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    if (request->expire_ms < 1 || request->expire_ms > EXPIRE_MS_MAX)
+        return attnd_fault_set(call->fault, -ATTND_E_RANGE, ATTND_F_EXPIRE_MS, 0,
+                               request->expire_ms, request->expire_ms ? EXPIRE_MS_MAX : 1);
+    int rc = check_count(call, request->n_page);
+    if (rc == 0)
+        rc =
+            attnd_ticket_offer(call->service, attachment, call->client->pid, request->page,
+                               (uint32_t)request->n_page, request->expire_ms, &ticket, call->fault);
+    if (rc != 0)
+        return rc;
+    memcpy(secret, ticket->secret, ATTND_SECRET_BYTES);
+    attnd__ticket_reply__init(reply);
+    reply->ticket.data = secret;
+    reply->ticket.len = ATTND_SECRET_BYTES;
+    call->reply->ticket = reply;
+    call->reply->result_case = ATTND__REPLY__RESULT_TICKET;
+    return 0;
+}
+
+/* The session's hold on the ticket's pool, the lowest handle if it has several. 0: none. */
+static uint32_t attachment_of(const struct attnd_client *client, const struct attnd_pool *pool)
+{
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        if (client->attachments[i] && client->attachments[i]->pool == pool)
+            return i + 1;
+    return 0;
+}
+
+int attnd_call_pages_claim(struct attnd_call *call)
+{
+    const Attnd__PagesClaim *request = call->request->pages_claim;
+    struct attnd_ticket *ticket = request->ticket.len == ATTND_SECRET_BYTES
+                                      ? attnd_ticket_find(call->service, request->ticket.data)
+                                      : NULL;
+
+    if (!ticket)
+        return attnd_fault_set(call->fault, -ATTND_E_EXPIRED, ATTND_F_TICKET, 0, 0, 0);
+    uint32_t handle = attachment_of(call->client, ticket->pool);
+    if (handle == 0)
+        return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, 0, 0);
+    if (ticket->count > request->pages_max)
+        return attnd_fault_set(call->fault, -ATTND_E_NO_SPACE, ATTND_F_COUNT, 0, request->pages_max,
+                               ticket->count);
+    const Attnd__PagesReply *reply = reply_pages(call, handle, ticket->count);
+    if (!reply)
+        return -ATTND_E_NO_MEMORY;
+    if (ticket->count)
+        memcpy(reply->page, ticket->pages, ticket->count * sizeof(*reply->page));
+    attnd_ticket_claim(ticket, call->client->attachments[handle - 1]);
+    return 0;
+}

@@ -1,0 +1,351 @@
+/*
+ * pool_calls.c - PoolCreate, PoolShare, PoolAttach, PoolRelease.
+ *
+ * Engines name memory by their own handles, the worker by its table. Between the two stands the
+ * memory object: a description is translated when a pool is made, and back, into the handles of
+ * whoever asks, when it is told of one.
+ *
+ * Host memory that is made for a pool may be more than a worker can pin. As where memory is
+ * registered, the reply waits until that is known; until then the session cannot name the pool.
+ */
+#include "service/rpc/control.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int no_memory(struct attnd_call *call)
+{
+    return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+}
+
+/* ---- a description of planes, while a pool is being made ---- */
+
+struct layout {
+    struct attnd_heap_plane *planes; /* k[layers], v[layers] */
+    struct attnd_memory **memories;  /* distinct */
+    uint32_t memories_count;
+};
+
+static void layout_add_memory(struct layout *layout, struct attnd_memory *memory)
+{
+    for (uint32_t i = 0; i < layout->memories_count; i++)
+        if (layout->memories[i] == memory)
+            return;
+    layout->memories[layout->memories_count++] = memory;
+}
+
+/* One of the engine's planes, checked. */
+static int layout_plane(struct attnd_call *call, const struct attnd_heap_pool *shape,
+                        struct layout *layout, uint32_t is_v, uint32_t layer)
+{
+    const Attnd__PoolCreate *desc = call->request->pool_create;
+    const Attnd__Plane *plane = is_v ? desc->v[layer] : desc->k[layer];
+    struct attnd_memory *memory = attnd_client_memory(call->client, plane->memory);
+
+    if (!memory)
+        return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_MEMORY, layer, plane->memory,
+                               0);
+    int rc = attnd_pool_check_plane(shape, plane, memory->size_bytes, is_v ? ATTND_F_V : ATTND_F_K,
+                                    layer, call->fault);
+    if (rc < 0)
+        return rc;
+    layout_add_memory(layout, memory);
+    layout->planes[is_v * shape->layers + layer] =
+        (struct attnd_heap_plane){.memory = memory->index,
+                                  .offset_bytes = plane->offset_bytes,
+                                  .stride_page = plane->stride_page,
+                                  .stride_token = plane->stride_token,
+                                  .stride_head = plane->stride_head};
+    return 0;
+}
+
+static int layout_given(struct attnd_call *call, const struct attnd_heap_pool *shape,
+                        struct layout *layout)
+{
+    const Attnd__PoolCreate *desc = call->request->pool_create;
+    int rc = 0;
+
+    if (desc->memory_kind != ATTND__MEMORY_KIND__MEMORY_HOST) /* each plane's memory has its own */
+        return attnd_fault_set(call->fault, -ATTND_E_INVALID, ATTND_F_MEMORY_KIND, 0,
+                               (int64_t)desc->memory_kind, ATTND_KIND_HOST);
+    for (uint32_t is_v = 0; is_v < 2; is_v++)
+        for (uint32_t layer = 0; rc == 0 && layer < shape->layers; layer++)
+            rc = layout_plane(call, shape, layout, is_v, layer);
+    return rc;
+}
+
+/* Contiguous, [layer][K, V][page][token][head][dim]. The memory's reference is the caller's. */
+static int layout_made(struct attnd_call *call, const struct attnd_heap_pool *shape,
+                       struct layout *layout, struct attnd_memory **made)
+{
+    uint64_t plane_bytes;
+    int64_t token = (int64_t)shape->heads_kv * shape->dim_qk;
+    uint32_t kind = (uint32_t)call->request->pool_create->memory_kind;
+    int rc = attnd_pool_plane_bytes(shape, &plane_bytes, call->fault);
+
+    if (rc == 0 && kind == ATTND_KIND_HOST)
+        rc = attnd_memory_check_now(call, kind);
+    if (rc == 0)
+        rc = attnd_memory_make(call->client, kind, 2 * shape->layers * plane_bytes, made,
+                               call->fault);
+    if (rc != 0)
+        return rc;
+    layout_add_memory(layout, *made);
+    for (uint32_t is_v = 0; is_v < 2; is_v++)
+        for (uint32_t layer = 0; layer < shape->layers; layer++)
+            layout->planes[is_v * shape->layers + layer] = (struct attnd_heap_plane){
+                .memory = layout->memories[0]->index,
+                .offset_bytes = (2 * (uint64_t)layer + is_v) * plane_bytes,
+                .stride_page = token * shape->page_size,
+                .stride_token = token,
+                .stride_head = shape->dim_qk};
+    return 0;
+}
+
+/* ---- telling a session of a pool ---- */
+
+static uint32_t handle_of(const struct attnd_client *client, uint32_t index)
+{
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        if (client->memories[i] && client->memories[i]->index == index)
+            return i + 1;
+    return 0;
+}
+
+/* Planes as the session names their memories; 0 for those it has no handle of. */
+static int tell_planes(struct attnd_call *call, const struct attnd_pool *pool,
+                       Attnd__PoolCreate *desc)
+{
+    const struct attnd_heap_plane *from = attnd_pool_planes(pool);
+    uint32_t count = 2 * pool->shape.layers;
+    Attnd__Plane *planes = attnd_call_alloc(call, count * sizeof(*planes));
+    Attnd__Plane **list = attnd_call_alloc(call, count * sizeof(Attnd__Plane *));
+    uint32_t index = ATTND_NONE, handle = 0;
+
+    if (!planes || !list)
+        return no_memory(call);
+    for (uint32_t i = 0; i < count; i++) {
+        /* Neighbours mostly lie in the same memory. */
+        if (from[i].memory != index) {
+            index = from[i].memory;
+            handle = handle_of(call->client, index);
+        }
+        attnd__plane__init(&planes[i]);
+        planes[i].memory = handle;
+        planes[i].offset_bytes = from[i].offset_bytes;
+        planes[i].stride_page = from[i].stride_page;
+        planes[i].stride_token = from[i].stride_token;
+        planes[i].stride_head = from[i].stride_head;
+        list[i] = &planes[i];
+    }
+    desc->n_k = desc->n_v = pool->shape.layers;
+    desc->k = list;
+    desc->v = list + pool->shape.layers;
+    return 0;
+}
+
+static int tell_pool(struct attnd_call *call, uint32_t handle)
+{
+    const struct attnd_attachment *attachment = attnd_client_attachment(call->client, handle);
+    const struct attnd_pool *pool = attachment->pool;
+    const struct attnd_memory *lone = attnd_pool_lone(pool);
+    Attnd__PoolReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    Attnd__PoolCreate *desc = attnd_call_alloc(call, sizeof(*desc));
+
+    if (!reply || !desc)
+        return no_memory(call);
+    attnd__pool_create__init(desc);
+    desc->layers = pool->shape.layers;
+    desc->pages = pool->shape.pages;
+    desc->page_size = pool->shape.page_size;
+    desc->heads_kv = pool->shape.heads_kv;
+    desc->dim_qk = pool->shape.dim_qk;
+    desc->dim_vo = pool->shape.dim_vo;
+    desc->dtype = pool->shape.dtype;
+    desc->page_owner = (Attnd__PageOwner)pool->page_owner;
+    int rc = tell_planes(call, pool, desc);
+    if (rc < 0)
+        return rc;
+
+    attnd__pool_reply__init(reply);
+    reply->pool = handle;
+    reply->desc = desc;
+    reply->writable = attachment->writable;
+    if (lone) {
+        reply->memory = handle_of(call->client, lone->index);
+        reply->memory_bytes = lone->size_bytes;
+        desc->has_memory_kind = 1;
+        desc->memory_kind = (Attnd__MemoryKind)lone->kind;
+        call->reply_fds[call->reply_fds_count++] = lone->fd;
+    }
+    call->reply->pool = reply;
+    call->reply->result_case = ATTND__REPLY__RESULT_POOL;
+    return 0;
+}
+
+/* Attaches and tells; undoes the first if the second fails. */
+static int attach(struct attnd_call *call, struct attnd_pool *pool, int writable)
+{
+    uint32_t handle;
+    int rc = attnd_client_attach(call->client, pool, writable, &handle, call->fault);
+
+    if (rc < 0)
+        return rc;
+    rc = tell_pool(call, handle);
+    if (rc < 0)
+        attnd_client_detach(call->client, handle);
+    return rc;
+}
+
+/* The same when the worker has tried the memory. */
+static int attach_later(struct attnd_call *call, struct attnd_pool *pool)
+{
+    struct attnd_client *client = call->client;
+    uint32_t handle;
+    int rc = attnd_client_attach(client, pool, 1, &handle, call->fault);
+
+    if (rc < 0)
+        return rc;
+    client->import = client->attachments[handle - 1]->memory;
+    client->import_pool = handle;
+    client->import_id = call->request->id;
+    assert(client->import);
+    return ATTND_CALL_LATER;
+}
+
+void attnd_pool_tried(struct attnd_client *client, const struct attnd_fault *fault)
+{
+    struct attnd_fault own = *fault;
+    Attnd__Reply reply = ATTND__REPLY__INIT;
+    struct attnd_call call = {
+        .service = client->service, .client = client, .reply = &reply, .fault = &own};
+    const uint32_t handle = client->import_pool;
+
+    reply.id = client->import_id;
+    client->import = client->import_pool = 0;
+    attnd_control_reset(client->service);
+    if (own.code < 0 || tell_pool(&call, handle) < 0) {
+        attnd_client_detach(client, handle);
+        call.reply_fds_count = 0;
+    }
+    attnd_control_answer(client, &reply, call.reply_fds_count ? call.reply_fds[0] : -1, &own);
+}
+
+/* ---- the calls ---- */
+
+/* Of the pools there can be. */
+static int check_share(const struct attnd_call *call)
+{
+    const pid_t pid = call->client->pid;
+    uint32_t has = 0;
+
+    for (const struct attnd_pool *pool = call->service->pools; pool; pool = pool->next)
+        has += pool->maker == pid;
+    return attnd_client_share(pid, has, ATTND_POOLS_MAX, ATTND_F_POOL, call->fault);
+}
+
+static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
+                  struct layout *layout)
+{
+    const Attnd__PoolCreate *desc = call->request->pool_create;
+    struct attnd_memory *made = NULL;
+    struct attnd_pool *pool;
+    int rc =
+        desc->n_k ? layout_given(call, shape, layout) : layout_made(call, shape, layout, &made);
+
+    if (rc < 0)
+        return rc;
+    rc = attnd_pool_new(call->service, shape, desc->page_owner, layout->planes, layout->memories,
+                        layout->memories_count, &pool, call->fault);
+    const int waits = made && attnd_memory_waits(call->service, made);
+    /* From now on the pool holds it, or nobody. */
+    if (made)
+        attnd_memory_unref(call->service, made);
+    if (rc < 0)
+        return rc;
+    pool->maker = call->client->pid;
+    rc = waits ? attach_later(call, pool) : attach(call, pool, 1);
+    attnd_pool_unref(call->service, pool);
+    return rc;
+}
+
+int attnd_call_pool_create(struct attnd_call *call)
+{
+    struct attnd_heap_pool shape;
+    struct layout layout = {0};
+    int rc = attnd_pool_check_shape(call->request->pool_create, &shape, call->fault);
+
+    if (rc == 0)
+        rc = attnd_pool_check_variant(attnd_data_worker(call->service), &shape, call->fault);
+    if (rc == 0)
+        rc = check_share(call);
+    if (rc < 0)
+        return rc;
+    layout.planes = calloc(2 * (size_t)shape.layers, sizeof(*layout.planes));
+    layout.memories = calloc(2 * (size_t)shape.layers, sizeof(struct attnd_memory *));
+    rc = layout.planes && layout.memories ? create(call, &shape, &layout) : no_memory(call);
+    free(layout.planes);
+    free(layout.memories);
+    return rc;
+}
+
+static struct attnd_attachment *find(struct attnd_call *call, uint32_t handle)
+{
+    struct attnd_attachment *attachment = attnd_client_attachment(call->client, handle);
+    if (!attachment)
+        attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_POOL, 0, handle, 0);
+    return attachment;
+}
+
+/* One token a pool and right: sharing again hands out the same, so tokens need no list. */
+int attnd_call_pool_share(struct attnd_call *call)
+{
+    static const uint8_t none[ATTND_SECRET_BYTES];
+    const Attnd__PoolShare *request = call->request->pool_share;
+    struct attnd_attachment *attachment = find(call, request->pool);
+    Attnd__TokenReply *reply = attnd_call_alloc(call, sizeof(*reply));
+
+    if (!attachment)
+        return -ATTND_E_UNKNOWN;
+    if (!reply)
+        return no_memory(call);
+    if (request->writable && !attachment->writable)
+        return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, request->pool, 0);
+    uint8_t *token = attachment->pool->token[request->writable ? 1 : 0];
+    if (attnd_secret_equal(token, none) && attnd_secret_make(token, call->fault) < 0)
+        return -ATTND_E_SYSTEM;
+
+    attnd__token_reply__init(reply);
+    reply->token.data = token;
+    reply->token.len = ATTND_SECRET_BYTES;
+    call->reply->token = reply;
+    call->reply->result_case = ATTND__REPLY__RESULT_TOKEN;
+    return 0;
+}
+
+int attnd_call_pool_attach(struct attnd_call *call)
+{
+    static const uint8_t none[ATTND_SECRET_BYTES];
+    const ProtobufCBinaryData *token = &call->request->pool_attach->token;
+
+    if (token->len == ATTND_SECRET_BYTES && !attnd_secret_equal(token->data, none))
+        for (struct attnd_pool *pool = call->service->pools; pool; pool = pool->next)
+            for (int writable = 0; writable < 2; writable++)
+                if (attnd_secret_equal(token->data, pool->token[writable]))
+                    return attach(call, pool, writable);
+    return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_TOKEN, 0, 0, 0);
+}
+
+int attnd_call_pool_release(struct attnd_call *call)
+{
+    uint32_t handle = call->request->pool_release->pool;
+    const struct attnd_attachment *attachment = find(call, handle);
+
+    if (!attachment)
+        return -ATTND_E_UNKNOWN;
+    if (attachment->plans)
+        return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_POOL, 0, handle, 0);
+    attnd_client_detach(call->client, handle);
+    return 0;
+}

@@ -1,0 +1,179 @@
+/*
+ * status.c - everything attnctl shows, in one message.
+ *
+ * Bounded by the limits on sessions and pools, so that it always fits a datagram.
+ */
+#include "service/rpc/control.h"
+
+#include <string.h>
+
+/* protobuf-c's strings are not const, and packing does not write them. */
+static char *text(const char *string)
+{
+    return (char *)(uintptr_t)string;
+}
+
+static uint32_t count_handles(void *const *table)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        count += table[i] != NULL;
+    return count;
+}
+
+static void fill_stream(Attnd__SessionStatus *status, const struct attnd_client *client)
+{
+    struct attnd_prepared_status stream;
+
+    if (!attnd_prepared_status(client, &stream))
+        return;
+    status->prepared = stream.prepared;
+    status->rings = stream.rings;
+    status->ring_busy_ns = stream.busy_ns;
+    status->ring_errors = stream.errors;
+    status->has_prepared = status->has_rings = status->has_ring_busy_ns = 1;
+    status->has_ring_errors = 1;
+    if (!stream.errors)
+        return;
+    status->ring_error = stream.error_code;
+    status->ring_error_lane = stream.error_lane;
+    status->has_ring_error = status->has_ring_error_lane = 1;
+}
+
+static void fill_session(Attnd__SessionStatus *status, struct attnd_client *client)
+{
+    uint64_t busy_ns = client->service->totals.busy_ns;
+
+    attnd__session_status__init(status);
+    status->session = client->id;
+    status->name = client->name;
+    status->pid = (uint32_t)client->pid;
+    status->in_flight = client->in_flight;
+    status->runs = client->stats.runs;
+    status->appends = client->stats.appends;
+    status->busy_ns = client->stats.busy_ns;
+    status->share = busy_ns ? (double)client->stats.busy_ns / (double)busy_ns : 0.0;
+    status->memory_bytes = client->memory_bytes + client->device_memory_bytes;
+    status->device_memory_bytes = client->device_memory_bytes;
+    status->plans = count_handles((void *const *)client->plans);
+    status->dying = client->state == ATTND_SESSION_DYING;
+    status->has_pid = status->has_in_flight = status->has_runs = status->has_appends = 1;
+    status->has_busy_ns = status->has_share = status->has_memory_bytes = 1;
+    status->has_device_memory_bytes = status->has_plans = status->has_dying = 1;
+    fill_stream(status, client);
+}
+
+static void fill_pool(Attnd__PoolStatus *status, const struct attnd_pool *pool)
+{
+    attnd__pool_status__init(status);
+    status->pool = pool->id;
+    status->layers = pool->shape.layers;
+    status->pages = pool->shape.pages;
+    status->pages_leased = attnd_lease_count(pool);
+    status->page_size = pool->shape.page_size;
+    status->attached = pool->refs;
+    status->memory_bytes = 0;
+    for (uint32_t i = 0; i < pool->memories_count; i++)
+        status->memory_bytes += pool->memories[i]->size_bytes;
+    status->has_layers = status->has_pages = status->has_pages_leased = 1;
+    status->has_page_size = status->has_attached = status->has_memory_bytes = 1;
+}
+
+static int add_sessions(struct attnd_call *call, Attnd__Status *status)
+{
+    status->sessions = attnd_call_alloc(call, ATTND_SESSIONS_MAX * sizeof(Attnd__SessionStatus *));
+    if (!status->sessions)
+        return -ATTND_E_NO_MEMORY;
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
+        struct attnd_client *client = call->service->clients[i];
+        if (!client)
+            continue;
+        Attnd__SessionStatus *session = attnd_call_alloc(call, sizeof(*session));
+        if (!session)
+            return -ATTND_E_NO_MEMORY;
+        fill_session(session, client);
+        status->plans += session->plans;
+        status->sessions[status->n_sessions++] = session;
+    }
+    return 0;
+}
+
+static int add_pools(struct attnd_call *call, Attnd__Status *status)
+{
+    status->pools =
+        attnd_call_alloc(call, call->service->pools_count * sizeof(Attnd__PoolStatus *));
+    if (!status->pools)
+        return -ATTND_E_NO_MEMORY;
+    for (const struct attnd_pool *pool = call->service->pools; pool; pool = pool->next) {
+        Attnd__PoolStatus *entry = attnd_call_alloc(call, sizeof(*entry));
+        if (!entry)
+            return -ATTND_E_NO_MEMORY;
+        fill_pool(entry, pool);
+        status->pools[status->n_pools++] = entry;
+    }
+    return 0;
+}
+
+static void fill_service(const struct attnd_service *service, Attnd__Status *status)
+{
+    struct attnd_data_status data;
+
+    attnd_data_status(service, &data);
+    status->version = text(ATTND_VERSION);
+    status->backend = text(data.backend);
+    status->isa = text(data.isa);
+    status->loop = text(attnd_loop_name(service->loop));
+    status->loop_reason = text(attnd_loop_reason(service->loop));
+    status->uptime_ms = (attnd_clock_ns() - service->start_ns) / 1000000u;
+    status->worker_pid = (uint32_t)data.worker_pid;
+    status->worker_state = text(data.worker_state);
+    status->worker_restarts = data.worker_restarts;
+    status->tile_workers = data.tile_workers;
+    status->worker_last_end = text(data.worker_last_end);
+    if (data.residency) {
+        status->residency = text(data.residency);
+        status->sms = data.sms;
+        status->sms_resident = data.sms_resident;
+        status->sms_burst = data.sms_burst;
+        status->launches = data.launches;
+        status->has_launches = 1;
+        status->mps = data.mps;
+        status->device = service->options.device;
+        status->has_device = 1;
+        status->has_sms = status->has_sms_resident = status->has_sms_burst = status->has_mps = 1;
+    }
+    status->queue_runs = data.queue_runs;
+    status->queue_waiting = data.queue_waiting;
+    attnd_heap_usage(service->queue, &status->heap_bytes, &status->heap_used_bytes);
+    status->host_memory_bytes = service->host_memory_bytes;
+    status->host_memory_max_bytes = service->options.host_memory_max_bytes;
+    status->memory_max_bytes = service->options.memory_max_bytes;
+    status->has_host_memory_bytes = status->has_host_memory_max_bytes = 1;
+    status->has_memory_max_bytes = 1;
+    status->device_memory_max_bytes = service->options.device_memory_max_bytes;
+    status->has_device_memory_max_bytes = status->device_memory_max_bytes != 0;
+    status->runs = service->totals.runs;
+    status->tiles = service->totals.tiles;
+    status->kv_bytes = service->totals.kv_bytes;
+    status->busy_ns = service->totals.busy_ns;
+    status->has_uptime_ms = status->has_worker_pid = status->has_worker_restarts = 1;
+    status->has_tile_workers = status->has_queue_runs = status->has_queue_waiting = 1;
+    status->has_plans = status->has_heap_bytes = status->has_heap_used_bytes = 1;
+    status->has_runs = status->has_tiles = status->has_kv_bytes = status->has_busy_ns = 1;
+}
+
+int attnd_call_status(struct attnd_call *call)
+{
+    Attnd__Status *status = attnd_call_alloc(call, sizeof(*status));
+
+    if (status) {
+        attnd__status__init(status);
+        fill_service(call->service, status);
+        if (add_sessions(call, status) == 0 && add_pools(call, status) == 0) {
+            call->reply->status = status;
+            call->reply->result_case = ATTND__REPLY__RESULT_STATUS;
+            return 0;
+        }
+    }
+    return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+}

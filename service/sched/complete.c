@@ -1,0 +1,99 @@
+/*
+ * complete.c - the end of an operation: a completion slot, then back to the session's free list.
+ *
+ * The slot is always there: an operation was accepted only when the completion ring had room for
+ * every operation in flight and one more. If the push fails all the same, the client moved its own
+ * index backwards, and is killed when the sweep is over, not in the middle of it.
+ */
+#include "service/sched/sched.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+void attnd_session_mark_dirty(struct attnd_session_lanes *session)
+{
+    if (session->dirty)
+        return;
+    session->dirty = 1;
+    session->scheduler->dirty_count++;
+}
+
+void attnd_session_break(struct attnd_session_lanes *session)
+{
+    session->broken = 1;
+    attnd_session_mark_dirty(session);
+}
+
+static void post(struct attnd_session_lanes *session, const struct attnd_cqe *cqe)
+{
+    if (session->closing || session->broken)
+        return;
+    if (attnd_producer_push(&session->client->cq, cqe) < 0)
+        session->broken = 1;
+    else
+        session->cq_room--;
+    attnd_session_mark_dirty(session);
+}
+
+static void count_success(struct attnd_session_lanes *session, uint8_t opcode)
+{
+    struct attnd_session_stats *own = &session->client->stats;
+    struct attnd_session_stats *all = &session->scheduler->service->totals;
+    if (opcode == ATTND_OP_RUN) {
+        own->runs++;
+        all->runs++;
+    } else if (opcode == ATTND_OP_APPEND) {
+        own->appends++;
+        all->appends++;
+    }
+}
+
+void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_ns)
+{
+    struct attnd_session_lanes *session = op->lane->session;
+    const struct attnd_fault *fault = &op->fault;
+
+    if (fault->code == 0)
+        count_success(session, op->sqe.opcode);
+    if (fault->code != 0 || !(op->sqe.flags & ATTND_OP_SKIP_SUCCESS)) {
+        const struct attnd_cqe cqe = {.user_data = op->sqe.user_data,
+                                      .code = fault->code,
+                                      .opcode = op->sqe.opcode,
+                                      .lane = op->sqe.lane,
+                                      .field = fault->field,
+                                      .index = fault->index,
+                                      .value = fault->value,
+                                      .limit = fault->limit,
+                                      .begin_ns = begin_ns,
+                                      .end_ns = end_ns};
+        post(session, &cqe);
+    }
+    attnd_op_free(op);
+}
+
+struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
+                                    const struct attnd_sqe *sqe)
+{
+    struct attnd_sched_op *op = session->free_ops;
+    assert(op); /* as many as completion slots */
+    session->free_ops = op->next;
+    *op = (struct attnd_sched_op){.sqe = *sqe, .lane = &session->lane[0]};
+    session->client->in_flight++;
+    return op;
+}
+
+void attnd_op_free(struct attnd_sched_op *op)
+{
+    struct attnd_session_lanes *session = op->lane->session;
+    if (op->deferred) {
+        session->deferred_bytes -= attnd_deferred_bytes(op->deferred);
+        attnd_staging_free(&op->deferred->staging);
+        free(op->deferred);
+    }
+    attnd_places_release(op);
+    if (op->plan)
+        op->plan->in_flight--;
+    session->client->in_flight--;
+    op->next = session->free_ops;
+    session->free_ops = op;
+}

@@ -1,0 +1,159 @@
+/*
+ * dispatch.c - from an operation whose turn has come to a command in the worker's ring.
+ *
+ * A run holds what it uses until it is retired: a slot of the run table, a range of the worker's
+ * scratch, and its generation of lengths; the memory it names it has held since it was submitted.
+ * Everything that can
+ * be wrong with it is found before any of that is taken. A run without work never gets so far: it
+ * is done on the spot.
+ */
+#include "service/sched/sched.h"
+
+#include "schemas/atomics.h"
+
+#include <assert.h>
+
+static enum attnd_turn refuse(struct attnd_sched_op *op, int code, enum attnd_field field,
+                              int64_t value, int64_t limit)
+{
+    attnd_fault_set(&op->fault, code, field, 0, value, limit);
+    return ATTND_TURN_DONE;
+}
+
+/* Return: 1 all are mapped; 0 not yet; -ATTND_E_* one never will be, with the worker's @fault: an
+ * engine's memory may be gone when a new worker asks for it. */
+static int all_mapped(const struct attnd_maps *maps, struct attnd_memory *const *memories,
+                      uint32_t count, struct attnd_fault *fault)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        int ready = memories[i] ? attnd_maps_ready(maps, memories[i]->index) : 1;
+        if (ready < 0)
+            *fault = memories[i]->fault;
+        if (ready <= 0)
+            return ready;
+    }
+    return 1;
+}
+
+static int mapped(const struct attnd_scheduler *scheduler, struct attnd_sched_op *op)
+{
+    if (scheduler->maps->unsettled == 0)
+        return 1;
+    const struct attnd_pool *pool = op->plan->attachment->pool;
+    int rc = all_mapped(scheduler->maps, op->memories, ATTND_RUN_PLACES, &op->fault);
+    return rc <= 0 ? rc
+                   : all_mapped(scheduler->maps, pool->memories, pool->memories_count, &op->fault);
+}
+
+static int check_append(struct attnd_sched_op *op)
+{
+    if (!op->plan->attachment->writable)
+        return attnd_fault_set(&op->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, 0, 0);
+    return attnd_planobj_check_append(op->plan, &op->fault);
+}
+
+void attnd_dispatch_fill(const struct attnd_plan_object *plan, const struct attnd_run *run,
+                         struct attnd_command *command)
+{
+    const struct attnd_pool *pool = plan->attachment->pool;
+    const struct attnd_heap_plane *planes = (const void *)(pool->heap + 1);
+    command->set_version = plan->set_version;
+    command->advance_version = plan->advance_version;
+    command->page_size = pool->shape.page_size;
+    command->pages = pool->shape.pages;
+    command->body = *run;
+    command->k = planes[run->layer];
+    command->v = planes[pool->shape.layers + run->layer];
+}
+
+static void push_command(struct attnd_scheduler *scheduler, const struct attnd_plan_object *plan,
+                         uint32_t run)
+{
+    struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = run};
+    attnd_dispatch_fill(plan, &scheduler->queue->runs[run], &command);
+    if (attnd_queue_push(scheduler->queue, &command) < 0)
+        scheduler->queue_broken = 1; /* it has room for every run: never full */
+    scheduler->commands_pushed = 1;
+}
+
+static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
+                   const struct attnd_run *run)
+{
+    uint32_t index = scheduler->free_slot;
+    struct attnd_run_slot *slot = &scheduler->slots[index];
+    scheduler->free_slot = slot->next_free;
+
+    slot->op = op;
+    slot->generation = run->generation;
+    op->plan->generation_runs[run->generation]++;
+    op->run = index;
+    op->lane->session->dispatched++;
+    scheduler->dispatched++;
+    scheduler->queue->runs[index] = *run;
+    push_command(scheduler, op->plan, index);
+}
+
+enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
+{
+    struct attnd_scheduler *scheduler = op->lane->session->scheduler;
+    const struct attnd_plan_object *plan = op->plan;
+    int appends = op->sqe.opcode == ATTND_OP_APPEND;
+
+    if (attnd_prepared_taken(plan))
+        return ATTND_TURN_BLOCKED;
+    if (!plan->filled)
+        return refuse(op, -ATTND_E_INVALID, ATTND_F_PLAN, op->sqe.plan, 0);
+    uint32_t items = appends ? plan->append_items : plan->tile_items;
+    if (items == 0)
+        return ATTND_TURN_DONE;
+
+    struct attnd_run run = {.kind = appends ? ATTND_RUN_APPEND : ATTND_RUN_ATTEND,
+                            .generation = plan->generation,
+                            .plan_offset_bytes = plan->heap_offset_bytes,
+                            .layer = appends ? op->sqe.u.append.layer : op->sqe.u.run.layer,
+                            .items = items,
+                            .session = op->lane->session->client->id,
+                            .mailbox = ATTND_NONE};
+    if (attnd_places_resolve(op, &run, &op->fault) < 0)
+        return ATTND_TURN_DONE;
+    if (appends && check_append(op) < 0)
+        return ATTND_TURN_DONE;
+    uint64_t scratch_bytes = appends ? 0 : plan->scratch_bytes;
+
+    if (!scheduler->ready || scheduler->free_slot == ATTND_NONE ||
+        (in_line && scheduler->waiting.head))
+        return ATTND_TURN_WAIT;
+    int rc = mapped(scheduler, op);
+    if (rc < 0)
+        return ATTND_TURN_DONE;
+    if (rc == 0)
+        return ATTND_TURN_BLOCKED;
+    struct attnd_run_slot *slot = &scheduler->slots[scheduler->free_slot];
+    slot->scratch_bytes = scratch_bytes;
+    if (scratch_bytes) {
+        if (scratch_bytes > scheduler->scratch.bytes) /* a new worker may have less */
+            return refuse(op, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, (int64_t)scratch_bytes,
+                          (int64_t)scheduler->scratch.bytes);
+        if (attnd_heap_take(&scheduler->scratch, scratch_bytes, &slot->scratch_offset_bytes) < 0)
+            return ATTND_TURN_WAIT;
+        run.scratch_offset_bytes = slot->scratch_offset_bytes;
+    }
+    launch(scheduler, op, &run);
+    return ATTND_TURN_DISPATCHED;
+}
+
+void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run)
+{
+    struct attnd_run_slot *slot = &scheduler->slots[run];
+    struct attnd_sched_op *op = slot->op;
+    assert(op);
+
+    if (slot->scratch_bytes)
+        attnd_heap_give(&scheduler->scratch, slot->scratch_offset_bytes, slot->scratch_bytes);
+    op->plan->generation_runs[slot->generation]--;
+    op->lane->session->dispatched--;
+    scheduler->dispatched--;
+    slot->op = NULL;
+    slot->next_free = scheduler->free_slot;
+    scheduler->free_slot = run;
+}

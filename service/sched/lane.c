@@ -1,0 +1,250 @@
+/*
+ * lane.c - operations of one lane, one after the other.
+ *
+ * Only the head of a lane is ever under way. Its turn ends in one of four ways: it is done, and
+ * the next has its turn; the worker has it, and the lane goes on when it retires; the worker is
+ * told of its plan, and it has another turn when that is answered; or something is missing, and the
+ * lane stands in a line of the scheduler until that may have changed. Runs that miss a slot or
+ * scratch stand in one line for all sessions, served strictly in order, so a large run cannot be
+ * starved by small ones. Whoever misses something of its own stands apart: an advance without a
+ * free generation must not hold up the runs that will free one, and a run whose memory the worker
+ * has not mapped yet must not hold up the others.
+ */
+#include "service/prepared/prepared.h"
+
+#include <assert.h>
+
+static void list_push(struct attnd_lane_list *list, struct attnd_lane *lane)
+{
+    lane->next = NULL;
+    if (list->tail)
+        list->tail->next = lane;
+    else
+        list->head = lane;
+    list->tail = lane;
+    list->count++;
+}
+
+static void list_remove(struct attnd_lane_list *list, struct attnd_lane *lane)
+{
+    struct attnd_lane *before = NULL;
+    for (struct attnd_lane *at = list->head; at != lane; at = at->next)
+        before = at;
+    if (before)
+        before->next = lane->next;
+    else
+        list->head = lane->next;
+    if (list->tail == lane)
+        list->tail = before;
+    list->count--;
+}
+
+void attnd_lane_unlist(struct attnd_lane *lane)
+{
+    struct attnd_scheduler *scheduler = lane->session->scheduler;
+    if (lane->state == ATTND_LANE_WAITING)
+        list_remove(&scheduler->waiting, lane);
+    else if (lane->state == ATTND_LANE_BLOCKED)
+        list_remove(&scheduler->blocked, lane);
+    else
+        return;
+    lane->state = ATTND_LANE_IDLE;
+}
+
+void attnd_lane_push(struct attnd_lane *lane, struct attnd_sched_op *op)
+{
+    op->lane = lane;
+    op->next = NULL;
+    if (lane->tail)
+        lane->tail->next = op;
+    else
+        lane->head = op;
+    lane->tail = op;
+}
+
+struct attnd_sched_op *attnd_lane_pop(struct attnd_lane *lane)
+{
+    struct attnd_sched_op *op = lane->head;
+    lane->head = op->next;
+    if (!lane->head)
+        lane->tail = NULL;
+    return op;
+}
+
+void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op)
+{
+    if (op == lane->head) {
+        assert(lane->state != ATTND_LANE_DISPATCHED);
+        attnd_lane_unlist(lane);
+        attnd_lane_pop(lane);
+        return;
+    }
+    struct attnd_sched_op *before = lane->head;
+    while (before->next != op)
+        before = before->next;
+    before->next = op->next;
+    if (lane->tail == op)
+        lane->tail = before;
+}
+
+/* Operations of other lanes on this plan; what is queued behind @op in its own lane does not
+ * count, and nothing of it is under way. */
+static uint32_t elsewhere(const struct attnd_sched_op *op)
+{
+    uint32_t here = 0;
+    if (op->plan->in_flight == 1)
+        return 0;
+    for (const struct attnd_sched_op *at = op; at; at = at->next)
+        here += at->plan == op->plan;
+    return op->plan->in_flight - here;
+}
+
+static enum attnd_turn plan_set(struct attnd_sched_op *op)
+{
+    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_client *client = session->client;
+    struct attnd_batch_view batch;
+    const struct attnd_batch_view *admitted = &batch;
+
+    (void)attnd_sched_now(session->scheduler); /* the beginning, for the completion */
+    if (op->sent == ATTND_COMMAND_PUBLISH)
+        return ATTND_TURN_DONE;
+    uint32_t busy = op->sent ? 0 : elsewhere(op);
+    if (busy) {
+        attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_PLAN, 0, op->sqe.plan, busy);
+        return ATTND_TURN_DONE;
+    }
+    if (!op->sent && attnd_prepared_hold(op))
+        return ATTND_TURN_SENT;
+    op->plan->filled = 0;
+    if (op->deferred)
+        admitted = &op->deferred->u.batch;
+    else if (op->fault.code == 0)
+        (void)attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
+                                op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
+                                &op->plan->limits, &client->staging, &batch, &op->fault);
+    if (op->fault.code == 0)
+        (void)attnd_planobj_set(op->plan, admitted, session->scheduler->scratch.bytes, &op->fault);
+    attnd_prepared_was_set(op);
+    return attnd_prepared_publish(op) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
+}
+
+static enum attnd_turn plan_advance(struct attnd_sched_op *op)
+{
+    struct attnd_client *client = op->lane->session->client;
+    struct attnd_advance_view advance;
+    const struct attnd_advance_view *admitted = &advance;
+
+    if (op->fault.code != 0 || op->sent == ATTND_COMMAND_PUBLISH)
+        return ATTND_TURN_DONE;
+    if (!op->sent && attnd_prepared_taken(op->plan))
+        return ATTND_TURN_BLOCKED;
+    if (!op->plan->filled) {
+        attnd_fault_set(&op->fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, op->sqe.plan, 0);
+        return ATTND_TURN_DONE;
+    }
+    if (attnd_planobj_free_generation(op->plan) < 0)
+        return attnd_prepared_stale(op->plan) && attnd_prepared_hold(op) ? ATTND_TURN_SENT
+                                                                         : ATTND_TURN_BLOCKED;
+    (void)attnd_sched_now(op->lane->session->scheduler);
+    if (op->deferred)
+        admitted = &op->deferred->u.advance;
+    else
+        (void)attnd_admit_advance(attnd_client_arena(client), client->arena_bytes,
+                                  &op->sqe.u.advance, &op->plan->limits, &client->staging, &advance,
+                                  &op->fault);
+    if (op->fault.code == 0)
+        (void)attnd_planobj_advance(op->plan, admitted, &op->fault);
+    if (op->fault.code != 0 && !op->sent)
+        return ATTND_TURN_DONE;
+    return attnd_prepared_publish(op) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
+}
+
+static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)
+{
+    if (!op->plan)
+        return ATTND_TURN_DONE; /* refused on the way in */
+    switch (op->sqe.opcode) {
+    case ATTND_OP_PLAN_SET:
+        return plan_set(op);
+    case ATTND_OP_PLAN_ADVANCE:
+        return plan_advance(op);
+    default:
+        return attnd_dispatch_run(op, in_line);
+    }
+}
+
+/* The head is done without the worker. */
+static void finish_head(struct attnd_lane *lane)
+{
+    struct attnd_scheduler *scheduler = lane->session->scheduler;
+    struct attnd_sched_op *op = attnd_lane_pop(lane);
+    uint64_t begin_ns = attnd_sched_now(scheduler), end_ns = begin_ns;
+    if (op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE) {
+        end_ns = attnd_clock_ns();
+        scheduler->now_ns = end_ns;
+    }
+    attnd_complete(op, begin_ns, end_ns);
+}
+
+static void block(struct attnd_lane *lane)
+{
+    lane->state = ATTND_LANE_BLOCKED;
+    list_push(&lane->session->scheduler->blocked, lane);
+}
+
+void attnd_lane_go(struct attnd_lane *lane)
+{
+    struct attnd_scheduler *scheduler = lane->session->scheduler;
+    while (lane->state == ATTND_LANE_IDLE && lane->head) {
+        switch (take_turn(lane->head, 1)) {
+        case ATTND_TURN_DONE:
+            finish_head(lane);
+            break;
+        case ATTND_TURN_DISPATCHED:
+            lane->state = ATTND_LANE_DISPATCHED;
+            break;
+        case ATTND_TURN_WAIT:
+            lane->state = ATTND_LANE_WAITING;
+            list_push(&scheduler->waiting, lane);
+            break;
+        case ATTND_TURN_BLOCKED:
+            block(lane);
+            break;
+        case ATTND_TURN_SENT:
+            lane->state = ATTND_LANE_SENT;
+            break;
+        }
+    }
+}
+
+static void retry_waiting(struct attnd_scheduler *scheduler)
+{
+    struct attnd_lane *lane;
+    while ((lane = scheduler->waiting.head)) { /* runs: none is told of */
+        enum attnd_turn turn = take_turn(lane->head, 0);
+        if (turn == ATTND_TURN_WAIT)
+            return;
+        attnd_lane_unlist(lane);
+        if (turn == ATTND_TURN_DISPATCHED) {
+            lane->state = ATTND_LANE_DISPATCHED;
+        } else if (turn == ATTND_TURN_BLOCKED) {
+            block(lane);
+        } else {
+            finish_head(lane);
+            attnd_lane_go(lane);
+        }
+    }
+}
+
+void attnd_lane_retry(struct attnd_scheduler *scheduler)
+{
+    attnd_control_command_pump(scheduler->prepared_runs);
+    /* Each blocked lane once: those still blocked come to stand behind the count. */
+    for (uint32_t count = scheduler->blocked.count; count > 0; count--) {
+        struct attnd_lane *lane = scheduler->blocked.head;
+        attnd_lane_unlist(lane);
+        attnd_lane_go(lane);
+    }
+    retry_waiting(scheduler);
+}

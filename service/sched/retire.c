@@ -1,0 +1,110 @@
+/*
+ * retire.c - what the worker finished, and what it will never finish.
+ *
+ * A retire gives back everything the run held, completes the operation and lets its lane go on;
+ * only when the ring is empty do lanes that wait get their turn, so that they find all there is. A
+ * dead worker retires nothing: its runs, and what is queued behind them, are answered
+ * -ATTND_E_WORKER_RESTARTED, because a later operation of a lane may depend on an earlier one. What
+ * it was told beside runs is as good as answered.
+ */
+#include "service/prepared/prepared.h"
+
+#include "schemas/atomics.h"
+
+static void count_work(struct attnd_session_stats *stats, const struct attnd_retire *retire)
+{
+    stats->busy_ns += retire->busy_ns;
+    stats->kv_bytes += retire->kv_bytes;
+    stats->tiles += retire->tiles;
+}
+
+/* Why a dispatched run ends otherwise than it should. */
+static void fault_for(struct attnd_sched_op *op, int code)
+{
+    /* A deadline has passed even if the run was done a moment later; a cancelled run that was done
+     * all the same is good. */
+    if (op->verdict == -ATTND_E_TIMEOUT)
+        code = op->verdict;
+    if (code == -ATTND_E_TIMEOUT)
+        attnd_deadline_fault(op);
+    else if (code != 0)
+        attnd_fault_set(&op->fault, code < 0 ? code : -ATTND_E_UNSUPPORTED, ATTND_F_NONE, 0, 0, 0);
+}
+
+static void retire_one(struct attnd_scheduler *scheduler, const struct attnd_retire *retire)
+{
+    if (retire->kind > ATTND_COMMAND_RUN) {
+        if (attnd_control_command_retired(scheduler->prepared_runs, retire) < 0)
+            scheduler->queue_broken = 1;
+        return;
+    }
+    if (retire->run >= ATTND_QUEUE_RUNS || !scheduler->slots[retire->run].op) {
+        scheduler->queue_broken = 1;
+        return;
+    }
+    struct attnd_sched_op *op = scheduler->slots[retire->run].op;
+    struct attnd_lane *lane = op->lane;
+    struct attnd_session_lanes *session = lane->session;
+    count_work(&session->client->stats, retire);
+    count_work(&scheduler->service->totals, retire);
+    fault_for(op, retire->code);
+
+    attnd_dispatch_release(scheduler, retire->run);
+    attnd_lane_pop(lane);
+    lane->state = ATTND_LANE_IDLE;
+    uint64_t end_ns = retire->end_ns ? retire->end_ns : attnd_sched_now(scheduler);
+    attnd_complete(op, retire->begin_ns ? retire->begin_ns : end_ns, end_ns);
+    if (session->closing)
+        attnd_sched_drain(session);
+    else
+        attnd_lane_go(lane);
+}
+
+int attnd_retire_sweep(struct attnd_scheduler *scheduler)
+{
+    struct attnd_retire retire;
+    int rc, moved = 0;
+    while ((rc = attnd_consumer_pop(&scheduler->queue->retires, &retire)) > 0) {
+        retire_one(scheduler, &retire);
+        moved++;
+    }
+    if (rc < 0)
+        scheduler->queue_broken = 1;
+    if (moved)
+        attnd_lane_retry(scheduler);
+    return moved;
+}
+
+/* Everything in a lane whose head the worker took with it. */
+static void fail_lane(struct attnd_lane *lane)
+{
+    struct attnd_session_lanes *session = lane->session;
+    uint64_t now_ns = attnd_sched_now(session->scheduler);
+    lane->state = ATTND_LANE_IDLE;
+    while (lane->head) {
+        struct attnd_sched_op *op = attnd_lane_pop(lane);
+        fault_for(op, op->verdict ? op->verdict : -ATTND_E_WORKER_RESTARTED);
+        attnd_complete(op, now_ns, now_ns);
+    }
+}
+
+void attnd_retire_lost(struct attnd_scheduler *scheduler)
+{
+    attnd_sched_pause(scheduler);
+    (void)attnd_retire_sweep(scheduler); /* what it finished is good */
+    for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++) {
+        struct attnd_sched_op *op = scheduler->slots[run].op;
+        if (!op)
+            continue;
+        struct attnd_lane *lane = op->lane;
+        attnd_dispatch_release(scheduler, run);
+        fail_lane(lane);
+        if (lane->session->closing)
+            attnd_sched_drain(lane->session);
+    }
+    attnd_prepared_lost(scheduler->prepared_runs);
+    scheduler->queue_broken = 0;
+    scheduler->commands_pushed = 0;
+    attnd_queue_abandon(scheduler->queue);
+    attnd_sched_flush(scheduler);
+}

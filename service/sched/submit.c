@@ -1,0 +1,235 @@
+/*
+ * submit.c - from a submission slot to an operation in its lane.
+ *
+ * The slot is copied once and only the copy is looked at. A slot stays in the ring while the
+ * completion ring could not take its answer, or while too many batches wait for their turn already:
+ * that is the backpressure a client sees as -ATTND_E_FULL. A slot that is malformed still becomes
+ * an operation and fails at its turn, so that a lane's completions come in its order.
+ *
+ * Freeing the slot of a batch tells the client that its arena may be reused. So a batch is copied
+ * before: into the plan if its turn is now, else into memory that waits with it.
+ */
+#include "service/sched/sched.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a session may take of a sweep before the next one is looked at: slots, and time, because a
+ * batch can be large. The clock is read after each batch and every few slots. */
+#define SUBMIT_BURST 64
+#define SUBMIT_BURST_NS 200000u
+#define SUBMIT_SLOTS_PER_CLOCK 8
+#define STALL_NS_MIN 1000000u
+
+static int is_zero(const uint64_t *words, size_t count, struct attnd_fault *fault)
+{
+    for (size_t i = 0; i < count; i++)
+        if (words[i]) {
+            attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_RESERVED, i, (int64_t)words[i], 0);
+            return 0;
+        }
+    return 1;
+}
+
+#define ZERO_WORDS(array, fault) is_zero((array), sizeof(array) / sizeof((array)[0]), (fault))
+
+static int reserved_is_zero(const struct attnd_sqe *sqe, struct attnd_fault *fault)
+{
+    uint64_t word;
+    switch (sqe->opcode) {
+    case ATTND_OP_PLAN_SET:
+        word = sqe->u.set.zero0;
+        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.set.zero, fault);
+    case ATTND_OP_PLAN_ADVANCE:
+        return ZERO_WORDS(sqe->u.advance.zero, fault);
+    case ATTND_OP_APPEND:
+        return ZERO_WORDS(sqe->u.append.zero, fault);
+    case ATTND_OP_RUN:
+        word = sqe->u.run.zero;
+        return is_zero(&word, 1, fault);
+    case ATTND_OP_CANCEL:
+        return ZERO_WORDS(sqe->u.cancel.zero, fault);
+    default:
+        attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, sqe->opcode, ATTND_OP_CANCEL);
+        return 0;
+    }
+}
+
+/* What holds for every opcode. Return: 0 or the fault's code. */
+static int check_common(const struct attnd_sqe *sqe, struct attnd_fault *fault)
+{
+    if (!reserved_is_zero(sqe, fault))
+        return fault->code;
+    if (sqe->flags & ~ATTND_OP_FLAGS)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, sqe->flags,
+                               ATTND_OP_FLAGS);
+    if (sqe->lane >= ATTND_LANES_MAX)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LANE, 0, sqe->lane,
+                               ATTND_LANES_MAX - 1);
+    return 0;
+}
+
+static struct attnd_plan_object *check_plan(const struct attnd_client *client,
+                                            const struct attnd_sqe *sqe, struct attnd_fault *fault)
+{
+    struct attnd_plan_object *plan = attnd_client_plan(client, sqe->plan);
+    if (!plan) {
+        attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, sqe->plan, 0);
+        return NULL;
+    }
+    uint32_t layer = 0, layers = plan->attachment->pool->shape.layers;
+    if (sqe->opcode == ATTND_OP_RUN)
+        layer = sqe->u.run.layer;
+    else if (sqe->opcode == ATTND_OP_APPEND)
+        layer = sqe->u.append.layer;
+    if (layer >= layers) {
+        attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LAYER, 0, layer, layers - 1);
+        return NULL;
+    }
+    return plan;
+}
+
+static int carries_data(const struct attnd_sqe *sqe)
+{
+    return sqe->opcode == ATTND_OP_PLAN_SET || sqe->opcode == ATTND_OP_PLAN_ADVANCE;
+}
+
+/* Will the operation be done before attnd_lane_go() returns? Runs have no data that waits. */
+static int turn_is_now(const struct attnd_lane *lane, const struct attnd_sched_op *op)
+{
+    if (lane->head)
+        return 0;
+    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
+        return !attnd_prepared_must_hold(lane->session->scheduler, op->plan);
+    return !op->plan->filled ||
+           (!attnd_prepared_taken(op->plan) && attnd_planobj_free_generation(op->plan) >= 0);
+}
+
+/* Copies a batch or an advance whose turn comes later. A failure becomes the operation's fault. */
+static void defer(struct attnd_session_lanes *session, struct attnd_sched_op *op)
+{
+    const struct attnd_client *client = session->client;
+    struct attnd_deferred *deferred = calloc(1, sizeof(*deferred));
+    if (!deferred) {
+        attnd_fault_set(&op->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+        return;
+    }
+    int rc;
+    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
+        rc = attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
+                               op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
+                               &op->plan->limits, &deferred->staging, &deferred->u.batch,
+                               &op->fault);
+    else
+        rc = attnd_admit_advance(attnd_client_arena(client), client->arena_bytes,
+                                 &op->sqe.u.advance, &op->plan->limits, &deferred->staging,
+                                 &deferred->u.advance, &op->fault);
+    if (rc < 0) {
+        attnd_staging_free(&deferred->staging);
+        free(deferred);
+        return;
+    }
+    op->deferred = deferred;
+    session->deferred_bytes += attnd_deferred_bytes(deferred);
+}
+
+static void set_deadline(struct attnd_scheduler *scheduler, struct attnd_sched_op *op)
+{
+    uint32_t timeout_us = attnd_timeout_us(&op->sqe);
+    if (!timeout_us)
+        return;
+    op->deadline_ns = attnd_sched_now(scheduler) + (uint64_t)timeout_us * 1000u;
+    attnd_deadline_arm(scheduler, op->deadline_ns);
+}
+
+static void accept_op(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+{
+    struct attnd_sched_op *op = attnd_op_new(session, sqe);
+    int malformed = check_common(sqe, &op->fault) < 0;
+    if (malformed && (sqe->lane >= ATTND_LANES_MAX || sqe->opcode == ATTND_OP_CANCEL)) {
+        uint64_t now_ns = attnd_sched_now(session->scheduler);
+        attnd_complete(op, now_ns, now_ns); /* it has no place in a lane */
+        return;
+    }
+    if (!malformed)
+        op->plan = check_plan(session->client, sqe, &op->fault);
+
+    struct attnd_lane *lane = &session->lane[sqe->lane];
+    if (op->plan) {
+        op->plan->in_flight++;
+        attnd_places_take(op);
+        set_deadline(session->scheduler, op);
+        if (carries_data(sqe) && !turn_is_now(lane, op))
+            defer(session, op);
+    }
+    attnd_lane_push(lane, op);
+    attnd_lane_go(lane);
+}
+
+/* One that says what it should: it posts no completion. */
+static int is_cancel(const struct attnd_sqe *sqe)
+{
+    struct attnd_fault fault = {0};
+    return sqe->opcode == ATTND_OP_CANCEL && check_common(sqe, &fault) == 0;
+}
+
+static void take_slot(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+{
+    if (is_cancel(sqe))
+        attnd_deadline_cancel(session, sqe->u.cancel.target_user_data);
+    else
+        accept_op(session, sqe);
+}
+
+/* Is there a completion slot for this operation besides those in flight, and memory for its data?
+ * A client that does not read its completions must not keep the daemon awake, and may fail to wake
+ * it when it does: then, and only when no retire would, a timer looks again. */
+static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
+{
+    struct attnd_client *client = session->client;
+    if (is_cancel(sqe)) /* what it ends makes the room */
+        return 1;
+    if (carries_data(sqe) && session->deferred_bytes >= client->arena_bytes)
+        return 0;
+    if (session->cq_room <= client->in_flight) {
+        int space = attnd_producer_space(&client->cq);
+        if (space < 0) {
+            attnd_session_break(session);
+            return 0;
+        }
+        session->cq_room = (uint32_t)space;
+    }
+    if (session->cq_room > client->in_flight) {
+        session->stall_ns = 0;
+        return 1;
+    }
+    if (client->in_flight == 0 && session->stall_ns == 0) {
+        session->stall_ns = STALL_NS_MIN;
+        attnd_deadline_arm(session->scheduler, attnd_sched_now(session->scheduler) + STALL_NS_MIN);
+    }
+    return 0;
+}
+
+int attnd_submit_sweep(struct attnd_session_lanes *session)
+{
+    struct attnd_consumer *sq = &session->client->sq;
+    struct attnd_sqe sqe;
+    uint64_t begin_ns = 0;
+    int rc = 0, moved = 0;
+    while (moved < SUBMIT_BURST && (rc = attnd_consumer_peek(sq, &sqe)) > 0) {
+        if (!has_room(session, &sqe))
+            return moved;
+        int look =
+            carries_data(&sqe) || moved % SUBMIT_SLOTS_PER_CLOCK == SUBMIT_SLOTS_PER_CLOCK - 1;
+        if (look && begin_ns == 0)
+            begin_ns = attnd_clock_ns();
+        take_slot(session, &sqe);
+        attnd_consumer_skip(sq);
+        moved++;
+        if (look && attnd_clock_ns() - begin_ns >= SUBMIT_BURST_NS)
+            return moved;
+    }
+    if (rc < 0)
+        attnd_session_break(session);
+    return moved;
+}

@@ -1,0 +1,64 @@
+/*
+ * queue.h - the segment that daemon and worker share: command ring, retire ring, run and mailbox
+ * tables, heap.
+ */
+#ifndef ATTND_SERVICE_SUPERVISE_QUEUE_H
+#define ATTND_SERVICE_SUPERVISE_QUEUE_H
+
+#include "service/service.h"
+#include "service/supervise/heap.h"
+
+/* Runs in flight in the whole service that came through a ring, and prepared ones beside them in
+ * the run table. */
+#define ATTND_QUEUE_RUNS 512u
+#define ATTND_QUEUE_PREPARED 4096u
+/* Commands in flight that are no runs. With the runs they fill the rings, so neither is ever full.
+ */
+#define ATTND_QUEUE_CONTROLS 512u
+#define ATTND_QUEUE_ENTRIES (ATTND_QUEUE_RUNS + ATTND_QUEUE_CONTROLS)
+
+struct attnd_queue {
+    struct attnd_shm segment; /* both of: */
+    int rings_fd, heap_fd;    /* everything before the heap, a file for each worker; the heap */
+    uint64_t heap_bytes;
+    int abandoned;       /* between abandon() and renew() */
+    uint32_t nothing[2]; /* tail and head of no ring, meanwhile */
+    struct attnd_queue_head *head;
+    struct attnd_run *runs;               /* [ATTND_QUEUE_RUNS + ATTND_QUEUE_PREPARED] */
+    struct attnd_mailbox_slot *mailboxes; /* [ATTND_MAILBOXES_MAX] */
+    struct attnd_producer commands;
+    struct attnd_consumer retires;
+    struct attnd_heap heap;        /* offsets in the segment */
+    struct attnd_worker_info info; /* private copy of what the worker said of itself */
+    int retire_fd;                 /* eventfd that the worker writes; -1: futex on retire_tail */
+};
+
+/**
+ * attnd_queue_new()
+ * @heap_bytes:  for pools' planes and plans
+ * @use_eventfd: 1 where the loop cannot sleep on futex words
+ * Return: 0; -ATTND_E_SYSTEM; -ATTND_E_NO_MEMORY.
+ */
+int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **out,
+                    struct attnd_fault *fault);
+/** attnd_queue_free() - unmaps the segment: pools and plans in it are gone. NULL is fine. */
+void attnd_queue_free(struct attnd_queue *queue);
+
+/** attnd_queue_abandon() - the worker's process is gone. What is left of it, kernels perhaps, is
+ * told to end, and nothing that it still writes is looked at. No command may be pushed before
+ * attnd_queue_renew(). */
+void attnd_queue_abandon(struct attnd_queue *queue);
+
+/** attnd_queue_renew() - empty rings for the next worker, in a file of its own; prepared runs,
+ * mailboxes and heap are as they were. A watch of the word retire_tail has to be made anew.
+ * Return: 0; -ATTND_E_SYSTEM, and it is still abandoned. */
+int attnd_queue_renew(struct attnd_queue *queue, struct attnd_fault *fault);
+
+/** attnd_queue_push() - seal and publish a command, without a wake-up.
+ * Return: 0; -ATTND_E_FULL or -ATTND_E_PROTOCOL: the worker broke the ring. */
+int attnd_queue_push(struct attnd_queue *queue, struct attnd_command *command);
+
+/** attnd_queue_ring() - wake the worker if it sleeps; once after a burst of commands. */
+void attnd_queue_ring(struct attnd_queue *queue);
+
+#endif

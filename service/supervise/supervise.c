@@ -1,0 +1,388 @@
+/*
+ * supervise.c - the worker may die; the service goes on.
+ *
+ * A worker is one process on the queue segment. When it ends, however it ends, what it wrote there
+ * is left to it, the scheduler answers what it had, every mapping is due again, and the next one is
+ * started at once: nothing of the KV was its own. Five deaths in ten seconds are taken for a worker
+ * that cannot live; from then on there is a growing pause, and operations wait. The pidfd tells of
+ * the death; the end of file on the socket only that it is coming, so that one is killed to be
+ * sure.
+ *
+ * One thing is not given to a third: memory that two workers in a row were bringing in when a
+ * signal ended them. To pin more than the machine has is how a worker gets killed, and it would be
+ * again, and again. Once may be chance: whoever kills a worker does not look what it is doing. The
+ * memory's owner is told that it cannot be had; others go on.
+ */
+#include "service/supervise/supervise.h"
+
+#include "ipc/fdpass.h"
+#include "schemas/atomics.h"
+#include "schemas/futex.h"
+#include "service/sched/sched.h"
+#include "service/supervise/worker_abi.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define START_TIMEOUT_NS 10000000000u
+#define STORM_NS 10000000000u
+#define DELAY_NS_MIN 50000000u
+#define DELAY_NS_MAX 1000000000u
+#define REAP_NS 2000000000u
+#define DEATHS_BARRED 2u
+#define POLL_STEP_NS 1000000u
+
+static void start_next(struct attnd_supervisor *supervisor);
+
+static void close_later(void *context)
+{
+    close((int)(intptr_t)context);
+}
+
+static void let_go(struct attnd_supervisor *supervisor)
+{
+    struct attnd_loop *loop = supervisor->service->loop;
+    struct attnd_process *process = &supervisor->process;
+    /* The loop may hold the descriptors for a while yet; the worker need not wait for that. */
+    if (process->control >= 0)
+        shutdown(process->control, SHUT_RDWR);
+    if (supervisor->control_watch)
+        attnd_loop_unwatch(loop, supervisor->control_watch, close_later,
+                           (void *)(intptr_t)process->control);
+    else if (process->control >= 0)
+        close(process->control);
+    if (supervisor->pidfd_watch)
+        attnd_loop_unwatch(loop, supervisor->pidfd_watch, close_later,
+                           (void *)(intptr_t)process->pidfd);
+    else if (process->pidfd >= 0)
+        close(process->pidfd);
+    attnd_loop_unwatch(loop, supervisor->timer, NULL, NULL);
+    attnd_watchdog_stop(supervisor);
+    supervisor->control_watch = supervisor->pidfd_watch = supervisor->timer = NULL;
+    process->control = process->pidfd = -1;
+}
+
+/* What a signal ended it over: notes that, in each such memory. Return: how many. */
+static uint32_t find_suspects(const struct attnd_supervisor *supervisor, uint32_t *suspects)
+{
+    const struct attnd_service *service = supervisor->service;
+    uint32_t *words = service->queue->head->pinning, count = 0;
+    for (uint32_t i = 0; i < ATTND_PINNING; i++) {
+        uint32_t index = attnd_observe32(&words[i]) - 1;
+        if (!supervisor->process.signal || index >= ATTND_MEMORIES_MAX ||
+            supervisor->maps.state[index] != ATTND_MAP_MAPPING)
+            continue;
+        service->memories[index]->deaths++;
+        suspects[count++] = index;
+    }
+    return count;
+}
+
+static void bar(struct attnd_supervisor *supervisor, uint32_t index)
+{
+    struct attnd_service *service = supervisor->service;
+    const struct attnd_memory *memory = service->memories[index];
+    const struct attnd_fault fault = {
+        .code = -ATTND_E_NO_MEMORY, .field = ATTND_F_SIZE, .value = (int64_t)memory->size_bytes};
+    attnd_maps_bar(&supervisor->maps, index, fault.code);
+    attnd_memory_mapped(service, index, &fault);
+}
+
+/* What is due again. */
+static void judge(struct attnd_supervisor *supervisor, uint32_t index)
+{
+    const struct attnd_memory *memory = supervisor->service->memories[index];
+    if (supervisor->maps.state[index] != ATTND_MAP_TO_MAP)
+        return;
+    attnd_log(ATTND_LOG_WARNING, "memory %u of %llu bytes was being brought in%s", index,
+              (unsigned long long)memory->size_bytes,
+              memory->deaths < DEATHS_BARRED ? "" : ", again: no other worker is given it");
+    if (memory->deaths >= DEATHS_BARRED)
+        bar(supervisor, index);
+}
+
+/* Everything that was the worker's: its runs, then its mappings. */
+static void inherit_from(struct attnd_supervisor *supervisor)
+{
+    uint32_t freed[ATTND_MEMORIES_MAX];
+    uint32_t suspects[ATTND_PINNING];
+    uint32_t suspected = find_suspects(supervisor, suspects); /* before its queue is given up */
+    attnd_retire_lost(supervisor->service->scheduler);
+    uint32_t count = attnd_maps_lost(&supervisor->maps, freed);
+    for (uint32_t i = 0; i < suspected; i++)
+        judge(supervisor, suspects[i]);
+    for (uint32_t i = 0; i < count; i++)
+        attnd_memory_unmapped(supervisor->service, freed[i]);
+    attnd_memory_lost(supervisor->service);
+}
+
+static void on_timer(void *context)
+{
+    struct attnd_supervisor *supervisor = context;
+    supervisor->timer = NULL;
+    if (supervisor->state == ATTND_WORKER_DOWN)
+        start_next(supervisor);
+    else
+        attnd_supervisor_kill(supervisor, "it did not come up in 10 s");
+}
+
+static void arm(struct attnd_supervisor *supervisor, uint64_t delay_ns)
+{
+    supervisor->timer = attnd_loop_watch_timer(supervisor->service->loop,
+                                               attnd_clock_ns() + delay_ns, on_timer, supervisor);
+    if (!supervisor->timer)
+        attnd_log(ATTND_LOG_ERROR, "no memory for a timer: the worker may stay down");
+}
+
+/* How long to wait before the next start: not at all, unless the last deaths came fast. */
+static uint64_t note_death(struct attnd_supervisor *supervisor)
+{
+    uint64_t now_ns = attnd_clock_ns();
+    uint64_t *oldest = &supervisor->deaths_ns[supervisor->deaths % ATTND_DEATHS_KEPT];
+    int storm = supervisor->deaths >= ATTND_DEATHS_KEPT && now_ns - *oldest < STORM_NS;
+    *oldest = now_ns;
+    supervisor->deaths++;
+    if (!storm)
+        supervisor->delay_ns = 0;
+    else if (supervisor->delay_ns == 0)
+        supervisor->delay_ns = DELAY_NS_MIN;
+    else if (supervisor->delay_ns < DELAY_NS_MAX)
+        supervisor->delay_ns *= 2;
+    return supervisor->delay_ns < DELAY_NS_MAX ? supervisor->delay_ns : DELAY_NS_MAX;
+}
+
+static void come_again(struct attnd_supervisor *supervisor)
+{
+    uint64_t delay_ns = note_death(supervisor);
+    supervisor->state = ATTND_WORKER_DOWN;
+    supervisor->restarts++;
+    if (delay_ns)
+        arm(supervisor, delay_ns);
+    else
+        start_next(supervisor);
+}
+
+static void bury(struct attnd_supervisor *supervisor)
+{
+    char *text = supervisor->last_end;
+    pid_t pid = supervisor->process.pid;
+    snprintf(text, sizeof(supervisor->last_end), "does not end");
+    (void)attnd_spawn_reap(&supervisor->process, REAP_NS, text, sizeof(supervisor->last_end));
+    attnd_log(ATTND_LOG_WARNING, "worker %d: %s", (int)pid, text);
+    let_go(supervisor);
+    supervisor->condemned = 0;
+    supervisor->state = ATTND_WORKER_DOWN;
+    inherit_from(supervisor);
+    come_again(supervisor);
+}
+
+static void on_death(void *context, uint32_t poll_events)
+{
+    (void)poll_events;
+    bury(context);
+}
+
+static void on_control(void *context, uint32_t poll_events)
+{
+    struct attnd_supervisor *supervisor = context;
+    (void)poll_events;
+    if (attnd_talk_receive(supervisor))
+        return;
+    /* Whoever closes the socket is as good as dead: make sure of it. */
+    supervisor->condemned = 1;
+    attnd_spawn_signal(&supervisor->process, SIGKILL);
+    if (!supervisor->pidfd_watch) {
+        bury(supervisor);
+        return;
+    }
+    attnd_loop_unwatch(supervisor->service->loop, supervisor->control_watch, close_later,
+                       (void *)(intptr_t)supervisor->process.control);
+    supervisor->control_watch = NULL;
+    supervisor->process.control = -1;
+}
+
+static int watch(struct attnd_supervisor *supervisor)
+{
+    struct attnd_loop *loop = supervisor->service->loop;
+    struct attnd_process *process = &supervisor->process;
+    supervisor->control_watch =
+        attnd_loop_watch_fd(loop, process->control, POLLIN, on_control, supervisor);
+    if (process->pidfd >= 0)
+        supervisor->pidfd_watch =
+            attnd_loop_watch_fd(loop, process->pidfd, POLLIN, on_death, supervisor);
+    return supervisor->control_watch && (process->pidfd < 0 || supervisor->pidfd_watch)
+               ? 0
+               : -ATTND_E_NO_MEMORY;
+}
+
+static int renew_queue(struct attnd_service *service, struct attnd_fault *fault)
+{
+    /* First, so that it is tried again if the other fails; the wait itself begins later. */
+    int rc = attnd_data_watch_retires(service, fault);
+    return rc < 0 ? rc : attnd_queue_renew(service->queue, fault);
+}
+
+static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
+{
+    struct attnd_service *service = supervisor->service;
+    int rc = service->queue->abandoned ? renew_queue(service, fault) : 0;
+    if (rc < 0)
+        return rc;
+    rc = attnd_spawn_worker(&service->options, service->queue, &supervisor->process, fault);
+    if (rc < 0)
+        return rc;
+    if (service->options.inject && strcmp(service->options.inject, "pins") != 0)
+        service->options.inject = NULL; /* the next one is to live */
+    supervisor->state = ATTND_WORKER_COMING_UP;
+    attnd_talk_send_due(supervisor);
+    return 0;
+}
+
+static void start_next(struct attnd_supervisor *supervisor)
+{
+    char text[160];
+    struct attnd_fault fault = {0};
+    int rc = start(supervisor, &fault);
+    if (rc == 0 && watch(supervisor) == 0) {
+        arm(supervisor, START_TIMEOUT_NS);
+        return;
+    }
+    if (rc == 0) {
+        attnd_spawn_signal(&supervisor->process, SIGKILL);
+        (void)attnd_spawn_reap(&supervisor->process, REAP_NS, text, sizeof(text));
+        let_go(supervisor);
+        (void)attnd_fault_set(&fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    }
+    attnd_log(ATTND_LOG_ERROR, "no worker can be started: %s",
+              attnd_fault_string(&fault, text, sizeof(text)));
+    supervisor->state = ATTND_WORKER_DOWN;
+    supervisor->delay_ns = DELAY_NS_MAX;
+    arm(supervisor, DELAY_NS_MAX);
+}
+
+/* ---- the outside ---- */
+
+int attnd_supervisor_new(struct attnd_service *service, struct attnd_supervisor **out)
+{
+    struct attnd_supervisor *supervisor = calloc(1, sizeof(*supervisor));
+    if (!supervisor)
+        return -ATTND_E_NO_MEMORY;
+    supervisor->service = service;
+    supervisor->process.control = supervisor->process.pidfd = -1;
+    *out = supervisor;
+    return 0;
+}
+
+void attnd_supervisor_free(struct attnd_supervisor *supervisor)
+{
+    free(supervisor);
+}
+
+/* The loop does not run yet: look at the socket by hand until READY, FAILED or the end. */
+static int await_ready(struct attnd_supervisor *supervisor, uint64_t timeout_ns,
+                       struct attnd_fault *fault)
+{
+    uint64_t deadline_ns = attnd_clock_ns() + timeout_ns;
+    while (supervisor->state != ATTND_WORKER_UP) {
+        uint64_t now_ns = attnd_clock_ns();
+        if (now_ns >= deadline_ns)
+            return attnd_fault_set(fault, -ATTND_E_TIMEOUT, ATTND_F_NONE, 0, 0, 0);
+        struct pollfd control = {.fd = supervisor->process.control, .events = POLLIN};
+        (void)poll(&control, 1, (int)((deadline_ns - now_ns) / 1000000u) + 1);
+        if (!attnd_talk_receive(supervisor) && supervisor->state != ATTND_WORKER_UP) {
+            if (supervisor->fault.code == 0) {
+                attnd_log(ATTND_LOG_ERROR, "worker %d: left without a word: is it an attnd-worker?",
+                          (int)supervisor->process.pid);
+                attnd_fault_set(&supervisor->fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, ECHILD, 0);
+            }
+            *fault = supervisor->fault;
+            return fault->code;
+        }
+    }
+    return 0;
+}
+
+int attnd_supervisor_start(struct attnd_supervisor *supervisor, uint64_t timeout_ns,
+                           struct attnd_fault *fault)
+{
+    int rc = start(supervisor, fault);
+    if (rc < 0)
+        return rc;
+    rc = await_ready(supervisor, timeout_ns, fault);
+    if (rc == 0 && watch(supervisor) < 0)
+        rc = attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    if (rc < 0)
+        attnd_supervisor_stop(supervisor, 0);
+    return rc;
+}
+
+/* @text: how it ended, if it did. */
+static void park(struct attnd_supervisor *supervisor, uint64_t deadline_ns, char *text,
+                 size_t text_bytes)
+{
+    struct attnd_queue_head *head = supervisor->service->queue->head;
+    const struct attnd_worker_message message = {.kind = ATTND_WORKER_PARK};
+    attnd_publish32(&head->park, ATTND_PARK_ASKED);
+    /* If it cannot be sent, the end of file that follows parks the worker as well. */
+    (void)attnd_fdpass_send(supervisor->process.control, &message, sizeof(message), NULL, 0);
+    while (attnd_observe32(&head->state) != ATTND_WORKER_PARKED && attnd_clock_ns() < deadline_ns) {
+        /* The word it sleeps on has not changed: knock until it has looked at park. */
+        (void)attnd_futex_wake(&head->command_tail, 1);
+        if (attnd_spawn_reap(&supervisor->process, POLL_STEP_NS, text, text_bytes))
+            return;
+    }
+}
+
+void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout_ns)
+{
+    struct attnd_process *process = &supervisor->process;
+    uint64_t deadline_ns = attnd_clock_ns() + timeout_ns;
+    char text[96] = "does not end";
+    pid_t pid = process->pid;
+
+    if (supervisor->state == ATTND_WORKER_UP)
+        park(supervisor, deadline_ns, text, sizeof(text));
+    supervisor->state = ATTND_WORKER_STOPPED;
+    if (pid) {
+        shutdown(process->control, SHUT_RDWR); /* asks it to leave */
+        uint64_t now_ns = attnd_clock_ns();
+        uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+        static const int signals[] = {0, SIGTERM, SIGKILL};
+        for (int i = 0; i < 3 && process->pid; i++) {
+            attnd_spawn_signal(process, signals[i]);
+            (void)attnd_spawn_reap(process, left_ns, text, sizeof(text));
+            left_ns = signals[i] == 0 ? REAP_NS / 10 : REAP_NS;
+        }
+        attnd_log(ATTND_LOG_INFO, "worker %d: %s", (int)pid, text);
+    }
+    let_go(supervisor);
+    inherit_from(supervisor);
+}
+
+void attnd_supervisor_kill(struct attnd_supervisor *supervisor, const char *why)
+{
+    if (!supervisor || supervisor->condemned || !supervisor->process.pid)
+        return;
+    supervisor->condemned = 1;
+    attnd_log(ATTND_LOG_ERROR, "worker %d is killed: %s", (int)supervisor->process.pid, why);
+    attnd_spawn_signal(&supervisor->process, SIGKILL);
+}
+
+const char *attnd_supervisor_state_name(const struct attnd_supervisor *supervisor)
+{
+    switch (supervisor->state) {
+    case ATTND_WORKER_DOWN:
+        return "down";
+    case ATTND_WORKER_COMING_UP:
+        return "starting";
+    case ATTND_WORKER_UP:
+        return "running";
+    case ATTND_WORKER_STOPPED:
+        break;
+    }
+    return "stopped";
+}

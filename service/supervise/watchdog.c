@@ -1,0 +1,59 @@
+/*
+ * watchdog.c - a worker that is alive and does not move.
+ *
+ * A process that was stopped, or that hangs in a call that never returns, does not die, and nobody
+ * would start another. So the worker counts in the queue segment for as long as it moves, by a
+ * thread that does nothing else but look whether all is well, and the daemon looks at the count a
+ * few times a second. What is counted is looks, not time: if both were stopped and go on together,
+ * the daemon does not blame the worker for it.
+ *
+ * By default a CUDA worker's kernels, which watch their host's heart themselves, have left when the
+ * process is killed: no other client of MPS is taken along.
+ */
+#include "service/supervise/supervise.h"
+
+#include "schemas/atomics.h"
+
+#define LOOK_NS 500000000u
+#define LOOKS_A_SECOND (1000000000u / LOOK_NS)
+
+static void look(void *context);
+
+static void look_later(struct attnd_supervisor *supervisor)
+{
+    supervisor->watchdog = attnd_loop_watch_timer(supervisor->service->loop,
+                                                  attnd_clock_ns() + LOOK_NS, look, supervisor);
+    if (!supervisor->watchdog)
+        attnd_log(ATTND_LOG_ERROR, "no memory for a timer: a worker that hangs is not noticed");
+}
+
+static void look(void *context)
+{
+    struct attnd_supervisor *supervisor = context;
+    uint32_t heart = attnd_observe32(&supervisor->service->queue->head->heart);
+
+    supervisor->watchdog = NULL;
+    if (heart != supervisor->heart) {
+        supervisor->heart = heart;
+        supervisor->heartbeat_missed = 0;
+    } else if (++supervisor->heartbeat_missed >
+               supervisor->service->options.watchdog_s * LOOKS_A_SECOND) {
+        attnd_supervisor_kill(supervisor, "it does not move");
+        return;
+    }
+    look_later(supervisor);
+}
+
+void attnd_watchdog_start(struct attnd_supervisor *supervisor)
+{
+    if (supervisor->watchdog || supervisor->service->options.watchdog_s == 0)
+        return;
+    supervisor->heartbeat_missed = 0;
+    look_later(supervisor);
+}
+
+void attnd_watchdog_stop(struct attnd_supervisor *supervisor)
+{
+    attnd_loop_unwatch(supervisor->service->loop, supervisor->watchdog, NULL, NULL);
+    supervisor->watchdog = NULL;
+}

@@ -1,0 +1,356 @@
+/*
+ * main_worker.c - attnd-worker: the process that executes tiles.
+ *
+ * Started by attnd and by nobody else; it inherits the queue segment and one end of a socketpair.
+ * Commands and retires go through the segment, between the daemon and the backend's own threads;
+ * this thread passes on what it is told of memory (worker_memory.c), and sees to the end: when the
+ * daemon asks, when the socket's other end is gone, or on SIGTERM, which the kernel sends if the
+ * daemon dies. It then parks, so that no tile is cut in the middle, and leaves.
+ */
+#include "ipc/fdpass.h"
+#include "schemas/atomics.h"
+#include "service/service.h"
+#include "service/supervise/worker_abi.h"
+#include "service/worker/memory.h"
+#include "service/worker/port.h"
+#include "service/worker/watch.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A tile that takes longer than this to end is stuck. */
+#define PARK_TIMEOUT_S 5u
+
+/* ---- options ---- */
+
+struct options {
+    const char *backend, *isa, *residency, *inject;
+    uint32_t sms, device;
+    int burst;
+    uint32_t threads;
+    uint64_t scratch_bytes;
+    int parent;
+    int log_level;
+    int retire_eventfd;
+};
+
+enum key {
+    KEY_VERSION = 'V',
+    KEY_BACKEND = 256,
+    KEY_ISA,
+    KEY_THREADS,
+    KEY_SCRATCH,
+    KEY_PARENT,
+    KEY_LEVEL,
+    KEY_DOORBELL,
+    KEY_DEVICE,
+    KEY_RESIDENCY,
+    KEY_SMS,
+    KEY_BURST,
+    KEY_INJECT
+};
+
+static const struct argp_option option_list[] = {
+    {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda", 0},
+    {"isa", KEY_ISA, "NAME", 0, "Instruction set: avx512, avx2, portable (default: the best)", 0},
+    {"threads", KEY_THREADS, "N", 0, "Tile workers of the cpu backend (0: all processors)", 0},
+    {"scratch", KEY_SCRATCH, "BYTES", 0, "Memory for partial results (0: what suits the backend)",
+     0},
+    {"device", KEY_DEVICE, "N", 0, "cuda: which GPU (default: 0)", 0},
+    {"residency", KEY_RESIDENCY, "MODE", 0,
+     "cuda: auto, shared, exclusive or isolated (default: auto)", 0},
+    {"sms", KEY_SMS, "N", 0, "cuda: SMs of \"shared\" (0: half of them)", 0},
+    {"burst", KEY_BURST, NULL, 0, "cuda: \"shared\" takes all SMs when much is queued", 0},
+    {"inject", KEY_INJECT, "FAULT", 0,
+     "For tests. stop: the process stops after its first run; pin: it is killed by the first "
+     "memory of 60 MiB that it would bring in, pins: and so is each worker after it; and of the "
+     "cuda backend, stall: runs never end; stuck: a tile waits in vain; fault: an illegal access "
+     "on the device",
+     0},
+    {"parent", KEY_PARENT, "PID", 0, "Leave at once if this is not the parent", 0},
+    {"log-level", KEY_LEVEL, "N", 0, "As syslog's, 3 to 7", 0},
+    {"retire-eventfd", KEY_DOORBELL, NULL, 0, "Descriptor 6 is an eventfd that wakes attnd", 0},
+    {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
+    {0}};
+
+static uint64_t parse_number(struct argp_state *state, const char *name, const char *text,
+                             uint64_t max)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || end[0] || errno || number > max)
+        argp_error(state, "--%s: '%s' is not a number in 0..%llu", name, text,
+                   (unsigned long long)max);
+    return number;
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct options *options = state->input;
+    switch (key) {
+    case KEY_BACKEND:
+        options->backend = text;
+        return 0;
+    case KEY_ISA:
+        options->isa = text;
+        return 0;
+    case KEY_THREADS:
+        options->threads = (uint32_t)parse_number(state, "threads", text, UINT32_MAX);
+        return 0;
+    case KEY_SCRATCH:
+        options->scratch_bytes = parse_number(state, "scratch", text, INT64_MAX);
+        return 0;
+    case KEY_PARENT:
+        options->parent = (int)parse_number(state, "parent", text, INT_MAX);
+        return 0;
+    case KEY_LEVEL:
+        options->log_level = (int)parse_number(state, "log-level", text, ATTND_LOG_DEBUG);
+        return 0;
+    case KEY_DOORBELL:
+        options->retire_eventfd = 1;
+        return 0;
+    case KEY_DEVICE:
+        options->device = (uint32_t)parse_number(state, "device", text, ATTND_DEVICES_MAX - 1);
+        return 0;
+    case KEY_RESIDENCY:
+        options->residency = text;
+        return 0;
+    case KEY_SMS:
+        options->sms = (uint32_t)parse_number(state, "sms", text, UINT32_MAX);
+        return 0;
+    case KEY_BURST:
+        options->burst = 1;
+        return 0;
+    case KEY_INJECT:
+        options->inject = text;
+        return 0;
+    case KEY_VERSION:
+        fprintf(state->out_stream, "attnd-worker %s\n", ATTND_VERSION);
+        exit(ATTND_WORKER_EXIT_PARKED);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const char doc[] =
+    "attnd-worker - executes the tiles of attnd\v"
+    "attnd starts this program itself, with its socket as descriptor 3 and the two files of its "
+    "queue segment as 4 and 5. There is no reason to start it by hand.\n\n"
+    "Exit codes:\n"
+    "  0  parked and left\n"
+    "  1  bad option or usage\n"
+    "  2  no queue segment, or of another version\n"
+    "  3  the backend does not start\n"
+    "  4  the device failed\n"
+    "  5  a tile did not end";
+
+/* ---- the backend ---- */
+
+static enum attnd_injection injection(const char *name)
+{
+    static const char *const names[] = {[ATTND_INJECT_STALL] = "stall",
+                                        [ATTND_INJECT_STUCK] = "stuck",
+                                        [ATTND_INJECT_FAULT] = "fault"};
+    for (int i = ATTND_INJECT_STALL; i <= ATTND_INJECT_FAULT; i++)
+        if (name && strcmp(name, names[i]) == 0)
+            return (enum attnd_injection)i;
+    return ATTND_INJECT_NONE;
+}
+
+static int create(const char *name, const struct attnd_backend_config *config,
+                  const struct attnd_backend_ops **ops, struct attnd_backend **backend,
+                  struct attnd_fault *fault)
+{
+    static const struct attnd_backend_ops *const known[] = {&attnd_backend_cuda,
+                                                            &attnd_backend_cpu};
+    int any = strcmp(name, "auto") == 0;
+    int rc = attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_NONE, 0, 0, 0);
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (!any && strcmp(name, known[i]->name) != 0)
+            continue;
+        *ops = known[i];
+        rc = known[i]->create(config, backend, fault);
+        if (rc == 0 || !any)
+            return rc;
+    }
+    return rc;
+}
+
+/* ---- the control socket ---- */
+
+static void say(void *context, const struct attnd_worker_message *message)
+{
+    (void)context;
+    /* Blocks while the daemon is behind. If it is gone, the next receive says so. */
+    (void)attnd_fdpass_send(ATTND_WORKER_FD_CONTROL, message, sizeof(*message), NULL, 0);
+}
+
+static int wait_for_request(int signals)
+{
+    struct pollfd sources[] = {{.fd = ATTND_WORKER_FD_CONTROL, .events = POLLIN},
+                               {.fd = signals, .events = POLLIN}};
+    while (poll(sources, 2, -1) < 0)
+        if (errno != EINTR)
+            return 0;
+    return !(sources[1].revents & POLLIN);
+}
+
+/* Returns when it is time to leave. */
+static void serve_until_told(struct attnd_worker_memory *memory, int signals)
+{
+    while (wait_for_request(signals)) {
+        struct attnd_worker_message request;
+        int fds[ATTND_FDS_MAX], fd_count = 0;
+        long got =
+            attnd_fdpass_recv(ATTND_WORKER_FD_CONTROL, &request, sizeof(request), fds, &fd_count);
+        if (got < 0)
+            return;
+        int whole = got == (long)sizeof(request);
+        if (whole && (request.kind == ATTND_WORKER_MAP || request.kind == ATTND_WORKER_UNMAP)) {
+            attnd_worker_memory_serve(memory, &request, fd_count == 1 ? fds[0] : -1);
+            fd_count = fd_count == 1 ? 0 : fd_count; /* taken over */
+        } else if (whole && request.kind == ATTND_WORKER_PARK) {
+            (void)memory->ops->park(memory->backend);
+        }
+        attnd_fdpass_close(fds, fd_count);
+    }
+}
+
+/* ---- from start to end ---- */
+
+static int read_signals(void)
+{
+    sigset_t ending;
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    /* Ctrl-C reaches the whole process group; when to leave is the daemon's decision. */
+    (void)signal(SIGINT, SIG_IGN);
+    (void)signal(SIGHUP, SIG_IGN);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)pthread_sigmask(SIG_BLOCK, &ending, NULL);
+    return signalfd(-1, &ending, SFD_CLOEXEC);
+}
+
+/* The daemon may have died before the kernel was asked to tell. */
+static int has_parent(const struct options *options)
+{
+    return prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 &&
+           (options->parent == 0 || getppid() == options->parent);
+}
+
+static int map_queue(struct attnd_shm *queue)
+{
+    static const int fds[] = {ATTND_WORKER_FD_QUEUE, ATTND_WORKER_FD_HEAP};
+    uint64_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        struct stat status;
+        if (fstat(fds[i], &status) < 0 || status.st_size <= 0)
+            return -ATTND_E_SYSTEM;
+        bytes[i] = (uint64_t)status.st_size;
+    }
+    int rc = attnd_shm_map_joined(fds, bytes, queue, NULL);
+    return rc < 0 ? rc : attnd_worker_port_check(queue->address, queue->size_bytes);
+}
+
+static int start(struct attnd_worker_memory *memory, struct attnd_worker_watch *watch)
+{
+    int rc = memory->ops->start(memory->backend);
+    if (rc == 0)
+        rc = attnd_worker_memory_start(memory);
+    if (rc < 0)
+        return rc;
+    rc = attnd_worker_watch_start(watch);
+    if (rc < 0)
+        (void)attnd_worker_memory_stop(memory);
+    return rc;
+}
+
+static int work(const struct options *options, const struct attnd_shm *queue, int signals)
+{
+    static struct attnd_worker_memory memory; /* large; and its thread may be there to the end */
+    static struct attnd_worker_port port;
+    struct attnd_worker_watch watch = {.queue = queue->address};
+    struct attnd_fault fault = {0};
+
+    attnd_worker_port_init(&port, queue->address,
+                           options->retire_eventfd ? ATTND_WORKER_FD_RETIRE : -1);
+    const struct attnd_backend_config config = {.queue = queue->address,
+                                                .queue_bytes = queue->size_bytes,
+                                                .port = &port.port,
+                                                .threads = options->threads,
+                                                .scratch_bytes = options->scratch_bytes,
+                                                .isa = options->isa,
+                                                .device = options->device,
+                                                .residency = options->residency,
+                                                .sms = options->sms,
+                                                .burst = options->burst,
+                                                .injection = injection(options->inject)};
+    memory.port = &port;
+    memory.answer = say;
+    memory.dies = options->inject && strncmp(options->inject, "pin", 3) == 0;
+    int rc = create(options->backend, &config, &memory.ops, &memory.backend, &fault);
+    if (rc == 0) {
+        watch.ops = memory.ops;
+        watch.backend = memory.backend;
+        watch.stop_once = options->inject && strcmp(options->inject, "stop") == 0;
+        rc = start(&memory, &watch);
+        if (rc < 0) {
+            /* What the system refuses here is a thread. */
+            attnd_fault_set(&fault, rc, ATTND_F_NONE, 0, rc == -ATTND_E_SYSTEM ? EAGAIN : 0, 0);
+            (void)memory.ops->park(memory.backend);
+            memory.ops->destroy(memory.backend);
+        }
+    }
+    const struct attnd_worker_message ready = {.kind =
+                                                   rc ? ATTND_WORKER_FAILED : ATTND_WORKER_READY,
+                                               .code = rc,
+                                               .field = fault.field,
+                                               .value = fault.value,
+                                               .limit = fault.limit};
+    if (rc < 0)
+        attnd_log(ATTND_LOG_ERROR, "--backend %s%s%s does not start here", options->backend,
+                  options->isa ? " --isa " : "", options->isa ? options->isa : "");
+    say(NULL, &ready);
+    if (rc < 0)
+        return ATTND_WORKER_EXIT_NO_BACKEND;
+
+    serve_until_told(&memory, signals);
+    (void)alarm(PARK_TIMEOUT_S);
+    (void)memory.ops->park(memory.backend);
+    if (!attnd_worker_memory_stop(&memory)) /* first: the watch may wait for the same driver */
+        _exit(ATTND_WORKER_EXIT_PARKED);    /* what it waits for goes with the process */
+    attnd_worker_watch_stop(&watch);
+    memory.ops->destroy(memory.backend);
+    return ATTND_WORKER_EXIT_PARKED;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp parser = {option_list, parse_option, NULL, doc, NULL, NULL, NULL};
+    struct options options = {.backend = "auto", .residency = "auto", .log_level = ATTND_LOG_INFO};
+    struct attnd_shm queue;
+
+    argp_err_exit_status = ATTND_WORKER_EXIT_USAGE;
+    if (argp_parse(&parser, argc, argv, 0, NULL, &options))
+        return ATTND_WORKER_EXIT_USAGE;
+    attnd_log_level((enum attnd_log_level)options.log_level);
+    int signals = read_signals();
+    if (signals < 0 || !has_parent(&options) || map_queue(&queue) < 0) {
+        attnd_log(ATTND_LOG_ERROR, "attnd-worker: no queue segment to work on");
+        return ATTND_WORKER_EXIT_NO_QUEUE;
+    }
+    int code = work(&options, &queue, signals);
+    attnd_shm_unmap(&queue);
+    return code;
+}

@@ -1,0 +1,387 @@
+/*
+ * harness.c - starting, watching and ending processes.
+ *
+ * The daemon is the leader of a process group of its own, so it can be ended together with its
+ * worker, and its parent-death signal is SIGKILL: a test program that is killed leaves nothing. The
+ * worker of a daemon killed by a test is an orphan; as a subreaper the program inherits it and can
+ * prove that it ends by itself.
+ */
+#include "tests/support/harness/harness.h"
+
+#include "ipc/fdpass.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h> /* wants those two before it */
+
+#define HARNESSES_MAX 4
+#define READY_MS 30000
+#define STOP_MS 10000
+#define ARGUMENTS_MAX 32
+
+static struct harness *running[HARNESSES_MAX];
+
+/* ---- failing ---- */
+
+static void print_log(const struct harness *harness)
+{
+    char line[512];
+    FILE *log = fopen(harness->log, "r");
+
+    if (!log)
+        return;
+    fprintf(stderr, "--- log of the daemon at %s\n", harness->socket);
+    while (fgets(line, sizeof(line), log))
+        fprintf(stderr, "    %s", line);
+    fprintf(stderr, "---\n");
+    (void)fclose(log);
+}
+
+static void fail_test(const char *file, int line)
+{
+    for (int i = 0; i < HARNESSES_MAX; i++)
+        if (running[i])
+            print_log(running[i]);
+    _fail(file, line);
+}
+
+void harness_init(void)
+{
+    check_failed = fail_test;
+}
+
+/* ---- programs ---- */
+
+static void program_path(const char *name, char *path, size_t bytes)
+{
+    const char *folder = getenv("ATTND_BIN");
+    char self[512];
+
+    if (folder) {
+        snprintf(path, bytes, "%s/%s", folder, name);
+        return;
+    }
+    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    CHECK(length > 0);
+    self[length] = 0;
+    for (int up = 0; up < 3; up++) {
+        char *slash = strrchr(self, '/');
+        CHECK(slash != NULL);
+        *slash = 0;
+    }
+    snprintf(path, bytes, "%s/%s", self, name);
+}
+
+/* ---- the daemon ---- */
+
+static void notify_open(struct harness *harness)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s/notify", harness->directory);
+    (void)unlink(address.sun_path);
+    harness->notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    CHECK(harness->notify >= 0);
+    CHECK_EQUAL(bind(harness->notify, (const struct sockaddr *)&address, sizeof(address)), 0);
+}
+
+static _Noreturn void exec_daemon(const struct harness *harness, const char *const *options)
+{
+    char path[600], notify[96];
+    /* Two threads, on however many processors: a batch is as long everywhere. */
+    const char *arguments[ARGUMENTS_MAX] = {"attnd",     "--socket",  harness->socket,
+                                            "--verbose", "--threads", "2"};
+    const char *backend = getenv("ATTND_TEST_BACKEND");
+    int count = 6;
+
+    if (backend) {
+        arguments[count++] = "--backend";
+        arguments[count++] = backend;
+    }
+    for (; options && *options && count < ARGUMENTS_MAX - 1; options++)
+        arguments[count++] = *options;
+    program_path("attnd", path, sizeof(path));
+    snprintf(notify, sizeof(notify), "%s/notify", harness->directory);
+    setenv("NOTIFY_SOCKET", notify, 1);
+    int log = open(harness->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (log >= 0) {
+        dup2(log, STDOUT_FILENO);
+        dup2(log, STDERR_FILENO);
+    }
+    execv(path, (char *const *)(uintptr_t)arguments);
+    fprintf(stderr, "%s: %s\n", path, strerror(errno));
+    _exit(127);
+}
+
+static void await_ready(struct harness *harness)
+{
+    struct pollfd ready = {.fd = harness->notify, .events = POLLIN};
+    char text[256] = "";
+    uint64_t end_ns = harness_now_ns() + READY_MS * 1000000ull;
+    int status;
+
+    while (!strstr(text, "READY=1")) {
+        CHECK(harness_now_ns() < end_ns); /* the daemon says READY in time */
+        if (poll(&ready, 1, 20) > 0) {
+            ssize_t got = recv(harness->notify, text, sizeof(text) - 1, 0);
+            text[got > 0 ? got : 0] = 0;
+        } else if (waitpid(harness->daemon, &status, WNOHANG) == harness->daemon) {
+            harness->daemon = 0;
+            CHECK_FAIL("the daemon ended before it was ready");
+        }
+    }
+}
+
+void harness_restart(struct harness *harness, const char *const *options)
+{
+    const pid_t parent = getpid();
+
+    notify_open(harness);
+    fflush(NULL);
+    harness->daemon = fork();
+    CHECK(harness->daemon >= 0);
+    if (harness->daemon == 0) {
+        setpgid(0, 0);
+        harness_die_with(parent);
+        exec_daemon(harness, options);
+    }
+    setpgid(harness->daemon, harness->daemon);
+    await_ready(harness);
+}
+
+void harness_start(struct harness *harness, const char *const *options)
+{
+    int slot = 0;
+
+    while (slot < HARNESSES_MAX - 1 && running[slot])
+        slot++;
+    memset(harness, 0, sizeof(*harness));
+    snprintf(harness->directory, sizeof(harness->directory), "/tmp/attnd-test-XXXXXX");
+    CHECK(mkdtemp(harness->directory) != NULL);
+    snprintf(harness->socket, sizeof(harness->socket), "%s/sock", harness->directory);
+    snprintf(harness->log, sizeof(harness->log), "%s/log", harness->directory);
+    running[slot] = harness;
+    CHECK_EQUAL(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    harness_restart(harness, options);
+}
+
+/* kill -9 of whatever child there is, adopted ones included. */
+static void kill_children(void)
+{
+    char path[64];
+    int pid;
+
+    snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+    FILE *children = fopen(path, "r");
+    while (children && fscanf(children, "%d", &pid) == 1)
+        kill(pid, SIGKILL);
+    if (children)
+        (void)fclose(children);
+}
+
+/* The daemon is gone: its worker and what a test forked must have ended, or be ended. Return: 1 if
+ * they did it by themselves. */
+static int orphans_end(void)
+{
+    int rc, status;
+
+    while ((rc = harness_reap(-1, STOP_MS, &status)) > 0)
+        ;
+    if (rc < 0)
+        return 1;
+    kill_children();
+    while (harness_reap(-1, STOP_MS, &status) > 0)
+        ;
+    return 0;
+}
+
+static void clean_up(struct harness *harness)
+{
+    static const char *const names[] = {"sock", "notify", "log"};
+    char path[128];
+
+    for (int i = 0; i < HARNESSES_MAX; i++)
+        if (running[i] == harness)
+            running[i] = NULL;
+    close(harness->notify);
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof(path), "%s/%s", harness->directory, names[i]);
+        (void)unlink(path);
+    }
+    (void)rmdir(harness->directory);
+    harness->directory[0] = 0;
+}
+
+void harness_stop(struct harness *harness)
+{
+    const pid_t daemon = harness->daemon;
+    int status = 0, ended = 1;
+
+    if (!harness->directory[0])
+        return;
+    if (daemon > 0) {
+        kill(daemon, SIGTERM);
+        ended = harness_reap(daemon, STOP_MS, &status) != 0;
+        if (!ended) {
+            kill(-daemon, SIGKILL); /* the worker with it */
+            (void)harness_reap(daemon, STOP_MS, &status);
+        }
+        harness->daemon = 0;
+    }
+    int alone = orphans_end();
+    if (!ended || !alone || status != 0)
+        print_log(harness);
+    clean_up(harness);
+    check_true(ended, "the daemon ends within 10 s of SIGTERM", __FILE__, __LINE__);
+    CHECK_EQUAL(status, 0);
+    check_true(alone, "no process outlives the daemon", __FILE__, __LINE__);
+}
+
+void harness_kill_daemon(struct harness *harness)
+{
+    int status;
+
+    kill(harness->daemon, SIGKILL);
+    CHECK_EQUAL(harness_reap(harness->daemon, STOP_MS, &status), 1);
+    harness->daemon = 0;
+    close(harness->notify);
+    harness->notify = -1;
+}
+
+/* ---- status ---- */
+
+Attnd__Status *harness_status(const struct harness *harness)
+{
+    static uint8_t bytes[ATTND_DATAGRAM_BYTES_MAX];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
+    Attnd__Request request = ATTND__REQUEST__INIT;
+    int fds[ATTND_FDS_MAX], fd_count = 0;
+
+    memcpy(address.sun_path, harness->socket, sizeof(harness->socket));
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0);
+    CHECK_EQUAL(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+    request.id = 1;
+    request.call_case = ATTND__REQUEST__CALL_STATUS;
+    request.status = &query;
+    CHECK_EQUAL(attnd_fdpass_send(fd, bytes, attnd__request__pack(&request, bytes), NULL, 0), 0);
+    long got = attnd_fdpass_recv(fd, bytes, sizeof(bytes), fds, &fd_count);
+    close(fd);
+    CHECK(got > 0);
+    Attnd__Reply *reply = attnd__reply__unpack(NULL, (size_t)got, bytes);
+    CHECK(reply && reply->code == 0 && reply->result_case == ATTND__REPLY__RESULT_STATUS);
+    Attnd__Status *status = reply->status;
+    reply->status = NULL;
+    reply->result_case = ATTND__REPLY__RESULT__NOT_SET;
+    attnd__reply__free_unpacked(reply, NULL);
+    return status;
+}
+
+pid_t harness_worker(const struct harness *harness)
+{
+    Attnd__Status *status = harness_status(harness);
+    pid_t pid = (pid_t)status->worker_pid;
+
+    attnd__status__free_unpacked(status, NULL);
+    CHECK(pid > 1);
+    return pid;
+}
+
+int harness_threads_are(pid_t pid, char state)
+{
+    const char mark[] = {')', ' ', state, ' ', 0}; /* the name stands in brackets before it */
+    char path[300], text[256];
+    int all = 1;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    CHECK(tasks != NULL);
+    for (struct dirent *task; (task = readdir(tasks));) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)pid, task->d_name);
+        FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "re");
+        if (!file)
+            continue;
+        text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+        (void)fclose(file);
+        all &= strstr(text, mark) != NULL;
+    }
+    (void)closedir(tasks);
+    return all;
+}
+
+static int stands_still(void *context)
+{
+    const pid_t *pid = context;
+
+    return harness_threads_are(*pid, 'T');
+}
+
+pid_t harness_stop_worker(const struct harness *harness)
+{
+    pid_t worker = harness_worker(harness);
+
+    CHECK_EQUAL(kill(worker, SIGSTOP), 0);
+    harness_eventually(stands_still, &worker, STOP_MS, "the worker stands still");
+    return worker;
+}
+
+int harness_program(const struct harness *harness, const char *const *argv, char *output,
+                    size_t output_bytes)
+{
+    int pipes[2], status = 0;
+    char path[600];
+    size_t length = 0;
+
+    program_path(argv[0], path, sizeof(path));
+    CHECK_EQUAL(pipe2(pipes, O_CLOEXEC), 0);
+    fflush(NULL);
+    pid_t parent = getpid(), pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        harness_die_with(parent);
+        setenv("ATTND_SOCKET", harness->socket, 1);
+        dup2(pipes[1], STDOUT_FILENO);
+        execv(path, (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    close(pipes[1]);
+    for (ssize_t got = 1; got > 0 && length + 1 < output_bytes; length += (size_t)got) {
+        got = read(pipes[0], output + length, output_bytes - 1 - length);
+        if (got < 0)
+            got = 0;
+    }
+    output[length] = 0;
+    close(pipes[0]);
+    CHECK_EQUAL(harness_reap(pid, STOP_MS, &status), 1);
+    CHECK(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+int harness_attnctl(const struct harness *harness, const char *const *arguments, char *output,
+                    size_t output_bytes)
+{
+    const char *argv[ARGUMENTS_MAX] = {"attnctl"};
+    int count = 1;
+
+    for (; *arguments && count < ARGUMENTS_MAX - 3; arguments++)
+        argv[count++] = *arguments;
+    argv[count++] = "--socket";
+    argv[count] = harness->socket;
+    return harness_program(harness, argv, output, output_bytes);
+}

@@ -1,0 +1,290 @@
+/*
+ * reference.c - read from top to bottom: gather, score, softmax, sum, compare.
+ *
+ * For every KV head the keys and values of every request are gathered from their pages as doubles,
+ * and all arithmetic is in double. A query row then looks up, at each level, the one request that
+ * owns it and how many of that request's keys it sees. Those keys, in level order, are one list
+ * with one softmax over it: cascade levels need no merge here.
+ */
+#include "tests/support/oracle/reference.h"
+
+#include "schemas/abi.h"
+#include "tests/support/oracle/bits16.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* Keys and values of one request for one KV head. */
+struct span {
+    double *keys, *values; /* [count][dim] */
+    int32_t count;
+};
+
+/* Kept between calls: fresh pages from the kernel would cost as much as the arithmetic. */
+static double *workspace(size_t count)
+{
+    static double *words;
+    static size_t words_max;
+
+    if (count > words_max) {
+        free(words);
+        words = malloc(count * sizeof(*words));
+        words_max = count;
+        if (!words)
+            abort(); /* a test without memory cannot say anything */
+    }
+    return words;
+}
+
+int32_t reference_kv_len(int32_t pages, int32_t page_size, int32_t last_page_len)
+{
+    return pages > 0 ? page_size * (pages - 1) + last_page_len : 0;
+}
+
+/* ---- gather ---- */
+
+/* @out: [kv_len][dim] of request @request, KV head @head. */
+static void gather(const struct reference_batch *batch, const struct reference_plane *plane,
+                   const struct reference_level *level, uint32_t request, uint32_t head,
+                   double *out)
+{
+    const float *value_of = bits16_table(batch->dtype);
+    const int32_t *pages = level->kv_indices + level->kv_indptr[request];
+    const int32_t page_size = (int32_t)batch->page_size;
+
+    assert(level->kv_len[request] <=
+           (level->kv_indptr[request + 1] - level->kv_indptr[request]) * page_size);
+    for (int32_t j = 0; j < level->kv_len[request]; j++) {
+        const uint16_t *token = plane->bits + pages[j / page_size] * plane->stride_page +
+                                j % page_size * plane->stride_token + head * plane->stride_head;
+        for (uint32_t d = 0; d < batch->dim; d++)
+            *out++ = (double)value_of[token[d]];
+    }
+}
+
+/* Fills spans[level][request] for one KV head, out of @words. */
+static void gather_head(const struct reference_batch *batch, uint32_t head,
+                        struct span spans[][REFERENCE_REQUESTS_MAX], double *words)
+{
+    for (uint32_t l = 0; l < batch->levels; l++) {
+        const struct reference_level *level = &batch->level[l];
+        for (uint32_t r = 0; r < level->requests; r++) {
+            struct span *span = &spans[l][r];
+            span->count = level->kv_len[r];
+            span->keys = words;
+            span->values = words + (size_t)span->count * batch->dim;
+            words = span->values + (size_t)span->count * batch->dim;
+            gather(batch, &batch->k, level, r, head, span->keys);
+            gather(batch, &batch->v, level, r, head, span->values);
+        }
+    }
+}
+
+/* ---- what a query sees ---- */
+
+static uint32_t request_of(const struct reference_level *level, uint32_t row)
+{
+    uint32_t request = 0;
+    while (level->qo_indptr[request + 1] <= (int32_t)row)
+        request++;
+    return request;
+}
+
+/* Keys 0..visible of the request are seen by @row. Right-aligned: the last query stands at the last
+ * key. Only the last level can be causal: what comes before it is all past. */
+static int32_t visible_keys(const struct reference_batch *batch, uint32_t l, uint32_t request,
+                            uint32_t row)
+{
+    const struct reference_level *level = &batch->level[l];
+    int32_t kv_len = level->kv_len[request];
+
+    if (!batch->causal || l + 1 < batch->levels)
+        return kv_len;
+    int32_t qo_len = level->qo_indptr[request + 1] - level->qo_indptr[request];
+    int32_t position = kv_len - qo_len + ((int32_t)row - level->qo_indptr[request]);
+    return position < 0 ? 0 : position + 1;
+}
+
+/* ---- the sum ---- */
+
+/* Four chains of additions, for speed: fp64 does not mind the order. */
+static double dot(const double *a, const double *b, uint32_t dim)
+{
+    double sum[4] = {0, 0, 0, 0};
+
+    for (uint32_t d = 0; d < dim; d += 4)
+        for (uint32_t i = 0; i < 4; i++)
+            sum[i] += a[d + i] * b[d + i];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* o += weight * value, by fours like dot(). */
+static void accumulate(double weight, const double *restrict value, double *restrict o,
+                       uint32_t dim)
+{
+    for (uint32_t d = 0; d < dim; d += 4)
+        for (uint32_t i = 0; i < 4; i++)
+            o[d + i] += weight * value[d + i];
+}
+
+/* One query against the keys it sees, listed as @spans. @scores has room for all of them. */
+static void attend_query(const struct reference_batch *batch, const double *q,
+                         const struct span *spans, double *scores, double *o, double *lse)
+{
+    const double scale = batch->sm_scale != 0 ? batch->sm_scale : 1 / sqrt(batch->dim);
+    const uint32_t dim = batch->dim;
+    double max = -INFINITY, sum = 0;
+    size_t count = 0, n = 0;
+
+    for (uint32_t l = 0; l < batch->levels; l++)
+        for (int32_t j = 0; j < spans[l].count; j++)
+            scores[count++] = scale * dot(q, spans[l].keys + (size_t)j * dim, dim);
+
+    for (uint32_t d = 0; d < dim; d++)
+        o[d] = 0;
+    *lse = -INFINITY;
+    if (count == 0)
+        return;
+
+    for (n = 0; n < count; n++)
+        if (scores[n] > max)
+            max = scores[n];
+    for (n = 0; n < count; n++) {
+        scores[n] = exp(scores[n] - max);
+        sum += scores[n];
+    }
+    n = 0;
+    for (uint32_t l = 0; l < batch->levels; l++)
+        for (int32_t j = 0; j < spans[l].count; j++)
+            accumulate(scores[n++], spans[l].values + (size_t)j * dim, o, dim);
+    for (uint32_t d = 0; d < dim; d++)
+        o[d] /= sum;
+    *lse = (max + log(sum)) / (batch->lse_ln ? 1 : log(2));
+}
+
+static void attend_head(const struct reference_batch *batch, uint32_t head,
+                        struct span gathered[][REFERENCE_REQUESTS_MAX], double *scores, double *o,
+                        double *lse)
+{
+    const float *value_of = bits16_table(batch->dtype);
+    const uint32_t group = batch->heads_q / batch->heads_kv;
+    struct span seen[REFERENCE_LEVELS_MAX];
+    double q[ATTND_HEAD_DIM_MAX];
+
+    for (uint32_t row = 0; row < batch->rows; row++) {
+        for (uint32_t l = 0; l < batch->levels; l++) {
+            uint32_t request = request_of(&batch->level[l], row);
+            seen[l] = gathered[l][request];
+            seen[l].count = visible_keys(batch, l, request, row);
+        }
+        for (uint32_t h = head * group; h < (head + 1) * group; h++) {
+            const uint16_t *bits =
+                batch->q.bits + row * batch->q.stride_row + h * batch->q.stride_head;
+            for (uint32_t d = 0; d < batch->dim; d++)
+                q[d] = (double)value_of[bits[d]];
+            size_t index = (size_t)row * batch->heads_q + h;
+            attend_query(batch, q, seen, scores, o + index * batch->dim, lse + index);
+        }
+    }
+}
+
+void reference_attend(const struct reference_batch *batch, double *o, double *lse)
+{
+    static struct span gathered[REFERENCE_LEVELS_MAX][REFERENCE_REQUESTS_MAX];
+    size_t keys = 0;
+
+    assert(batch->dim % 4 == 0 && batch->dim <= ATTND_HEAD_DIM_MAX);
+    assert(batch->levels <= REFERENCE_LEVELS_MAX);
+    for (uint32_t l = 0; l < batch->levels; l++) {
+        assert(batch->level[l].requests <= REFERENCE_REQUESTS_MAX);
+        for (uint32_t r = 0; r < batch->level[l].requests; r++)
+            keys += (size_t)batch->level[l].kv_len[r];
+    }
+    double *scores = workspace(keys * (2 * (size_t)batch->dim + 1) + 1);
+
+    for (uint32_t head = 0; head < batch->heads_kv; head++) {
+        gather_head(batch, head, gathered, scores + keys);
+        attend_head(batch, head, gathered, scores, o, lse);
+    }
+}
+
+/* ---- compare ---- */
+
+enum number_class { FINITE, NOT_A_NUMBER, PLUS_INFINITY, MINUS_INFINITY };
+
+static enum number_class class_of(double x)
+{
+    if (isnan(x))
+        return NOT_A_NUMBER;
+    if (isinf(x))
+        return x > 0 ? PLUS_INFINITY : MINUS_INFINITY;
+    return FINITE;
+}
+
+/* @tolerance 0: the first pass, classes only. Otherwise the second, numbers only. */
+static int agrees(double got, double want, double tolerance)
+{
+    if (tolerance == 0)
+        return class_of(got) == class_of(want);
+    return class_of(got) != FINITE || class_of(want) != FINITE ||
+           fabs(got - want) <= tolerance + tolerance * fabs(want);
+}
+
+static void note(struct reference_mismatch *mismatch, const char *tensor, uint32_t row,
+                 uint32_t head, uint32_t dim, double got, double want)
+{
+    if (mismatch->count++ > 0)
+        return;
+    mismatch->tensor = tensor;
+    mismatch->row = row;
+    mismatch->head = head;
+    mismatch->dim = dim;
+    mismatch->got = got;
+    mismatch->want = want;
+}
+
+static void compare_o(const struct reference_batch *batch, const double *want,
+                      const struct reference_rows *o, double tolerance,
+                      struct reference_mismatch *mismatch)
+{
+    const float *value_of = bits16_table(batch->dtype);
+
+    for (uint32_t row = 0; row < batch->rows; row++)
+        for (uint32_t head = 0; head < batch->heads_q; head++) {
+            const uint16_t *got = o->bits + row * o->stride_row + head * o->stride_head;
+            for (uint32_t d = 0; d < batch->dim; d++, want++)
+                if (!agrees((double)value_of[got[d]], *want, tolerance))
+                    note(mismatch, "o", row, head, d, (double)value_of[got[d]], *want);
+        }
+}
+
+static void compare_lse(const struct reference_batch *batch, const double *want, const float *lse,
+                        int64_t stride_row, int64_t stride_head, double tolerance,
+                        struct reference_mismatch *mismatch)
+{
+    for (uint32_t row = 0; row < batch->rows; row++)
+        for (uint32_t head = 0; head < batch->heads_q; head++, want++) {
+            double got = (double)lse[row * stride_row + head * stride_head];
+            if (!agrees(got, *want, tolerance))
+                note(mismatch, "lse", row, head, 0, got, *want);
+        }
+}
+
+int reference_compare(const struct reference_batch *batch, const double *o_want,
+                      const double *lse_want, const struct reference_rows *o, const float *lse,
+                      int64_t lse_stride_row, int64_t lse_stride_head,
+                      struct reference_mismatch *mismatch)
+{
+    const double tolerance_o = batch->dtype == ATTND_BF16 ? 1e-2 : 1e-3;
+    const double tolerance_lse = 1e-3;
+
+    *mismatch = (struct reference_mismatch){0};
+    for (int pass = 0; pass < 2; pass++) {
+        compare_o(batch, o_want, o, pass ? tolerance_o : 0, mismatch);
+        if (lse)
+            compare_lse(batch, lse_want, lse, lse_stride_row, lse_stride_head,
+                        pass ? tolerance_lse : 0, mismatch);
+    }
+    return mismatch->count == 0;
+}

@@ -1,0 +1,60 @@
+/*
+ * soak.c - a batch that fails is repeated alone, made smaller, and printed.
+ *
+ * If it does not fail when it is repeated, its predecessors matter (pool and plan are kept between
+ * batches of one shape), and the line with seed and number is what there is to go on.
+ */
+#include "tests/support/random/soak.h"
+
+#include "tests/support/random/random_shrink.h"
+#include "tests/support/trial/trial.h"
+
+#include <inttypes.h>
+
+#define SHRINK_TRIES 2000
+
+struct replay {
+    struct engine *engine;
+    char why[256];
+};
+
+static int fails(void *context, const struct random_batch *batch)
+{
+    struct replay *replay = context;
+    return trial_run(replay->engine, batch, replay->why, sizeof(replay->why));
+}
+
+static void explain(struct engine *engine, struct random_batch *batch)
+{
+    struct replay replay = {engine, ""};
+
+    random_batch_print(stderr, batch);
+    if (!fails(&replay, batch)) {
+        fprintf(stderr, "repeated alone, it is right\n");
+        return;
+    }
+    uint32_t kept = random_shrink(batch, fails, &replay, SHRINK_TRIES);
+    (void)fails(&replay, batch);
+    fprintf(stderr, "made smaller %u times: %s\n", kept, replay.why);
+    random_batch_print(stderr, batch);
+}
+
+int soak_step(struct soak *soak, struct engine *engine)
+{
+    const uint64_t number = soak->next;
+    struct random_batch batch;
+    char why[256] = "";
+
+    soak->next += soak->stride;
+    random_batch_draw(soak->seed, number, &batch);
+    if (trial_run(engine, &batch, why, sizeof(why))) {
+        fprintf(stderr, "ATTND_SEED=%" PRIu64 ", batch number %" PRIu64 ": %s\n", soak->seed,
+                number, why);
+        explain(engine, &batch);
+        return 1;
+    }
+    soak->verified++;
+    soak->runs += (uint64_t)batch.steps * batch.shape.layers;
+    soak->with_long_kv += random_batch_kv_max(&batch) > RANDOM_KV_LONG;
+    return 0;
+}

@@ -1,0 +1,221 @@
+/*
+ * data_stub.h - a data plane without a worker, for tests of the control plane: a heap in malloc'ed
+ * memory, plans that are only counted, sessions that are drained as soon as they close.
+ *
+ * Included by the one .c file of a test program: these definitions stand in for the library's.
+ */
+#ifndef ATTND_TESTS_SUPPORT_RIGS_DATA_STUB_H
+#define ATTND_TESTS_SUPPORT_RIGS_DATA_STUB_H
+
+#include "service/service.h"
+
+#include <stdlib.h>
+
+#define STUB_HEAP_BYTES (1u << 20)
+
+struct attnd_queue {
+    uint8_t *bytes;
+    uint64_t next; /* offsets are never reused */
+    uint64_t used_bytes;
+};
+
+/* What the stub was asked to do, for tests to look at. */
+static struct {
+    int map_rc;          /* what attnd_supervisor_map() returns */
+    int unmaps_answered; /* 0: indices stay taken */
+    int down;            /* 1: no worker runs */
+    uint32_t maps, unmaps, plans, sessions, sweeps;
+    uint32_t last_unmapped;
+} stub = {.unmaps_answered = 1};
+
+static struct attnd_service *stub_service;
+
+/* The worker that is not there: it can do whatever the CUDA one can. */
+static const struct attnd_worker_info stub_worker_able = {
+    .backend = "stub",
+    .memory_kinds = 1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL |
+                    1u << ATTND_KIND_IPC | ATTND_KIND_TRIED(ATTND_KIND_DEVICE) |
+                    ATTND_KIND_TRIED(ATTND_KIND_POOL) | ATTND_KIND_TRIED(ATTND_KIND_IPC),
+    .head_dims = {0, 0x8088, 0x8088, 0}}; /* 64, 128, 256 */
+
+static struct attnd_worker_info stub_worker;
+
+const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service)
+{
+    (void)service;
+    return &stub_worker;
+}
+
+int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
+{
+    (void)fault;
+    stub_service = service;
+    stub_worker = stub_worker_able;
+    service->queue = calloc(1, sizeof(*service->queue));
+    service->queue->bytes = calloc(1, STUB_HEAP_BYTES);
+    service->queue->next = ATTND_CACHE_LINE;
+    return 0;
+}
+
+int attnd_data_running(const struct attnd_service *service)
+{
+    (void)service;
+    return !stub.down;
+}
+
+void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns)
+{
+    (void)service;
+    (void)timeout_ns;
+}
+
+void attnd_data_free(struct attnd_service *service)
+{
+    if (service->queue)
+        free(service->queue->bytes);
+    free(service->queue);
+    service->queue = NULL;
+}
+
+int attnd_data_sweep(void *service)
+{
+    (void)service;
+    return 0;
+}
+
+int attnd_data_caught_up(struct attnd_client *client)
+{
+    (void)client;
+    stub.sweeps++;
+    return 1;
+}
+
+int attnd_data_expecting(void *service)
+{
+    (void)service;
+    return 0;
+}
+
+void attnd_data_asleep(void *service, int asleep)
+{
+    (void)service;
+    (void)asleep;
+}
+
+uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes)
+{
+    uint64_t rounded = (bytes + ATTND_CACHE_LINE - 1) / ATTND_CACHE_LINE * ATTND_CACHE_LINE;
+    uint64_t at = queue->next;
+    if (rounded > STUB_HEAP_BYTES - at)
+        return 0;
+    queue->next += rounded;
+    queue->used_bytes += bytes;
+    return at;
+}
+
+void attnd_heap_free(struct attnd_queue *queue, uint64_t offset_bytes, uint64_t bytes)
+{
+    (void)offset_bytes;
+    queue->used_bytes -= bytes;
+}
+
+void *attnd_heap_at(struct attnd_queue *queue, uint64_t offset_bytes)
+{
+    return queue->bytes + offset_bytes;
+}
+
+void attnd_heap_usage(const struct attnd_queue *queue, uint64_t *bytes, uint64_t *used_bytes)
+{
+    *bytes = STUB_HEAP_BYTES;
+    *used_bytes = queue->used_bytes;
+}
+
+int attnd_supervisor_map(struct attnd_supervisor *supervisor, const struct attnd_memory *memory)
+{
+    (void)supervisor;
+    (void)memory;
+    stub.maps += stub.map_rc == 0;
+    return stub.map_rc;
+}
+
+void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
+{
+    (void)supervisor;
+    stub.unmaps++;
+    stub.last_unmapped = index;
+    if (stub.unmaps_answered)
+        attnd_memory_unmapped(stub_service, index);
+}
+
+int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
+                         const struct attnd_batch_limits *limits, uint32_t heads_q,
+                         struct attnd_plan_object **out, struct attnd_fault *fault)
+{
+    (void)service;
+    (void)heads_q;
+    (void)fault;
+    *out = calloc(1, sizeof(**out));
+    (*out)->attachment = attachment;
+    (*out)->limits = *limits;
+    stub.plans++;
+    return 0;
+}
+
+void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object)
+{
+    (void)service;
+    stub.plans--;
+    free(object);
+}
+
+int attnd_sched_open(struct attnd_client *client)
+{
+    (void)client;
+    stub.sessions++;
+    return 0;
+}
+
+void attnd_sched_close(struct attnd_client *client)
+{
+    stub.sessions--;
+    attnd_client_drained(client);
+}
+
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault)
+{
+    (void)client;
+    (void)id;
+    return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MAILBOX, 0, 0, 0);
+}
+
+int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, uint32_t lane,
+                       const struct attnd_sqe_run *wish, struct attnd_fault *fault)
+{
+    (void)plan;
+    (void)lane;
+    (void)wish;
+    return attnd_prepared_open(client, id, fault);
+}
+
+int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
+                          struct attnd_fault *fault)
+{
+    (void)run;
+    return attnd_prepared_open(client, id, fault);
+}
+
+int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepared_status *status)
+{
+    (void)client;
+    (void)status;
+    return 0;
+}
+
+void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
+{
+    (void)service;
+    *status = (struct attnd_data_status){
+        .backend = "stub", .isa = "none", .worker_state = "running", .tile_workers = 1};
+}
+
+#endif

@@ -1,0 +1,359 @@
+/* plan_check.c - plan_check(): for every row, the list of tiles that answer for it; everything else
+ * is a statement about these lists. */
+#include "tests/support/rigs/plan_check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Tiles over one row, by level, then by kv_begin. */
+struct row_tiles {
+    uint32_t count;
+    uint32_t *tile;
+};
+
+struct checker {
+    const struct plan_case *c;
+    const struct attnd_plan_head *head;
+    const struct attnd_entry *entries;
+    const struct attnd_tile *tiles;
+    const struct attnd_merge *merges;
+    const uint32_t *parts;
+    struct row_tiles *rows; /* [rows] */
+    char *why;
+    size_t why_bytes;
+};
+
+__attribute__((format(printf, 2, 3))) static int wrong(struct checker *k, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(k->why, k->why_bytes, format, arguments);
+    va_end(arguments);
+    return 0;
+}
+
+static const void *at(const struct plan_case *c, uint64_t offset_bytes)
+{
+    return (const uint8_t *)attnd_plan_head(c->plan) + offset_bytes;
+}
+
+const struct attnd_entry *plan_entries(const struct plan_case *c)
+{
+    return at(c, attnd_plan_head(c->plan)->entries_offset_bytes);
+}
+
+const struct attnd_tile *plan_tiles(const struct plan_case *c)
+{
+    return at(c, attnd_plan_head(c->plan)->tiles_offset_bytes);
+}
+
+const struct attnd_merge *plan_merges(const struct plan_case *c)
+{
+    return at(c, attnd_plan_head(c->plan)->merges_offset_bytes);
+}
+
+const uint32_t *plan_merge_parts(const struct plan_case *c)
+{
+    return at(c, attnd_plan_head(c->plan)->merge_parts_offset_bytes);
+}
+
+const int32_t *plan_kv_pages(const struct plan_case *c)
+{
+    return at(c, attnd_plan_head(c->plan)->kv_pages_offset_bytes);
+}
+
+const int32_t *plan_kv_len(const struct plan_case *c, uint32_t generation)
+{
+    const struct attnd_plan_head *head = attnd_plan_head(c->plan);
+    const int32_t *kv_len = at(c, head->kv_len_offset_bytes);
+    return kv_len + (size_t)generation * head->entries_max;
+}
+
+/* The arrays follow each other in the heap; none may reach into the next. */
+static int check_places(struct checker *k)
+{
+    const struct attnd_plan_head *h = k->head;
+    const uint64_t end[][2] = {
+        {sizeof(*h), h->entries_offset_bytes},
+        {h->entries_offset_bytes + (uint64_t)h->entries * 32, h->tiles_offset_bytes},
+        {h->tiles_offset_bytes + (uint64_t)h->tiles * 48, h->merges_offset_bytes},
+        {h->merges_offset_bytes + (uint64_t)h->merges * 16, h->merge_parts_offset_bytes},
+        {h->merge_parts_offset_bytes + (uint64_t)h->parts * 4, h->kv_pages_offset_bytes},
+        {h->kv_pages_offset_bytes + (uint64_t)k->c->limits.pages * 4, h->kv_len_offset_bytes},
+        {h->kv_len_offset_bytes + (uint64_t)ATTND_GENERATIONS * h->entries_max * 4,
+         attnd_plan_heap_bytes(&k->c->limits)},
+    };
+
+    for (size_t i = 0; i < sizeof(end) / sizeof(end[0]); i++)
+        if (end[i][0] > end[i][1] || end[i][1] % (i < 6 ? 64 : 1))
+            return wrong(k, "array %zu ends at %llu, beyond %llu", i, (unsigned long long)end[i][0],
+                         (unsigned long long)end[i][1]);
+    return 1;
+}
+
+static int check_entry(struct checker *k, uint32_t index, uint32_t l, uint32_t r, uint32_t *page)
+{
+    const struct attnd_batch_view *batch = &k->c->batch;
+    const struct attnd_level_view *level = &batch->level[l];
+    const struct attnd_entry *entry = &k->entries[index];
+    const uint32_t last = l + 1 == batch->levels;
+    const uint32_t pages = (uint32_t)(level->kv_indptr[r + 1] - level->kv_indptr[r]);
+    const uint32_t reserve = last ? batch->reserve_pages : 0;
+    const int32_t *slots = plan_kv_pages(k->c) + entry->page_begin;
+    int64_t kv_len =
+        pages ? (int64_t)(pages - 1) * k->c->pool.page_size + level->kv_last_page_len[r] : 0;
+
+    if (entry->row_begin != (uint32_t)level->qo_indptr[r] ||
+        entry->row_begin + entry->row_count != (uint32_t)level->qo_indptr[r + 1] ||
+        entry->level != l || entry->causal != (last && (batch->flags & ATTND_BATCH_CAUSAL)))
+        return wrong(k, "entry %u is not request %u of level %u", index, r, l);
+    if (entry->page_begin != *page || entry->page_count != pages + reserve)
+        return wrong(k, "entry %u has pages %u+%u", index, entry->page_begin, entry->page_count);
+    for (uint32_t p = 0; p < entry->page_count; p++)
+        if (slots[p] != (p < pages ? level->kv_indices[level->kv_indptr[r] + (int32_t)p] : 0))
+            return wrong(k, "page %u of entry %u is %d", p, index, slots[p]);
+    if (plan_kv_len(k->c, 0)[index] != kv_len)
+        return wrong(k, "kv_len of entry %u is %d", index, plan_kv_len(k->c, 0)[index]);
+    *page += entry->page_count;
+    return 1;
+}
+
+static int check_entries(struct checker *k)
+{
+    const struct attnd_batch_view *batch = &k->c->batch;
+    uint32_t index = 0, page = 0;
+
+    for (uint32_t l = 0; l < batch->levels; l++)
+        for (uint32_t r = 0; r < batch->level[l].entries; r++, index++)
+            if (!check_entry(k, index, l, r, &page))
+                return 0;
+    return index == k->head->entries || wrong(k, "%u entries", k->head->entries);
+}
+
+static int check_tile(struct checker *k, uint32_t t)
+{
+    const struct attnd_tile *tile = &k->tiles[t];
+    const uint32_t group = k->head->group, full = k->c->limits.target.rows_per_tile;
+
+    if (tile->entry >= k->head->entries)
+        return wrong(k, "tile %u has entry %u", t, tile->entry);
+    const struct attnd_entry *entry = &k->entries[tile->entry];
+    if (memcmp(&tile->of_entry, entry, sizeof(*entry)) != 0)
+        return wrong(k, "tile %u repeats its entry wrongly", t);
+    if (tile->row_count == 0 || tile->row_begin < entry->row_begin ||
+        tile->row_begin + tile->row_count > entry->row_begin + entry->row_count)
+        return wrong(k, "tile %u leaves its entry", t);
+    if (tile->row_count > 1 && tile->row_count * group > full)
+        return wrong(k, "tile %u has %u packed rows", t, tile->row_count * group);
+    if (tile->tile_class !=
+        (uint32_t)(tile->row_count * group <= 16 ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE))
+        return wrong(k, "tile %u has class %u", t, tile->tile_class);
+    if (t && tile->cost > k->tiles[t - 1].cost)
+        return wrong(k, "tile %u costs more than the one before", t);
+    return 1;
+}
+
+/* Puts tile @t into the list of a row, by (level, kv_begin). */
+static void insert_tile(struct checker *k, struct row_tiles *row, uint32_t t)
+{
+    row->tile = realloc(row->tile, (row->count + 1) * sizeof(uint32_t));
+    if (!row->tile)
+        abort();
+    uint32_t i = row->count++;
+    for (; i > 0; i--) {
+        const struct attnd_tile *before = &k->tiles[row->tile[i - 1]];
+        uint32_t level = k->entries[k->tiles[t].entry].level;
+        uint32_t level_before = k->entries[before->entry].level;
+        if (level_before < level ||
+            (level_before == level && before->kv_begin <= k->tiles[t].kv_begin))
+            break;
+        row->tile[i] = row->tile[i - 1];
+    }
+    row->tile[i] = t;
+}
+
+/* The tiles of one level over @row, as a chain over the keys. *next: first not of this level. */
+static int check_chain(struct checker *k, uint32_t row, uint32_t level, uint32_t *next)
+{
+    const struct row_tiles *list = &k->rows[row];
+    uint32_t key = 0, tiles = 0;
+
+    for (; *next < list->count; (*next)++, tiles++) {
+        const struct attnd_tile *tile = &k->tiles[list->tile[*next]];
+        if (k->entries[tile->entry].level != level)
+            break;
+        if (key == ATTND_KV_OPEN || tile->kv_begin != key || tile->kv_end <= key)
+            return wrong(k, "level %u of row %u: keys %u..%u after %u", level, row, tile->kv_begin,
+                         tile->kv_end, key);
+        if (tile->kv_end != ATTND_KV_OPEN && tile->kv_end % k->c->limits.target.kv_granule)
+            return wrong(k, "level %u of row %u is cut at %u", level, row, tile->kv_end);
+        key = tile->kv_end;
+    }
+    if (tiles && key != ATTND_KV_OPEN)
+        return wrong(k, "level %u of row %u ends at key %u", level, row, key);
+    if (tiles)
+        return 1;
+    if (level + 1 == k->head->levels)
+        return wrong(k, "the last level has no tile for row %u", row);
+    for (uint32_t e = 0; e < k->head->entries; e++)
+        if (k->entries[e].level == level && row >= k->entries[e].row_begin &&
+            row < k->entries[e].row_begin + k->entries[e].row_count && k->entries[e].page_count)
+            return wrong(k, "level %u has no tile for row %u", level, row);
+    return 1;
+}
+
+static int check_coverage(struct checker *k)
+{
+    for (uint32_t t = 0; t < k->head->tiles; t++) {
+        if (!check_tile(k, t))
+            return 0;
+        for (uint32_t i = 0; i < k->tiles[t].row_count; i++)
+            insert_tile(k, &k->rows[k->tiles[t].row_begin + i], t);
+    }
+    for (uint32_t row = 0; row < k->head->rows; row++) {
+        uint32_t next = 0;
+        for (uint32_t l = 0; l < k->head->levels; l++)
+            if (!check_chain(k, row, l, &next))
+                return 0;
+        if (next != k->rows[row].count)
+            return wrong(k, "row %u has a tile of no level", row);
+    }
+    return 1;
+}
+
+static int check_partials(struct checker *k)
+{
+    uint8_t *used = calloc(k->head->partial_rows + 1, 1);
+    uint64_t total = 0;
+    int good = used != NULL;
+
+    for (uint32_t t = 0; good && t < k->head->tiles; t++) {
+        const struct attnd_tile *tile = &k->tiles[t];
+        int alone = 1;
+        for (uint32_t i = 0; i < tile->row_count; i++)
+            alone &= k->rows[tile->row_begin + i].count == 1;
+        if ((tile->partial == ATTND_NONE) != alone)
+            good = wrong(k, "tile %u is %s", t, alone ? "partial" : "direct");
+        if (tile->partial == ATTND_NONE) {
+            if (tile->merge_count)
+                good = wrong(k, "tile %u is direct and arrives", t);
+            continue;
+        }
+        for (uint32_t i = 0; good && i < tile->row_count; i++) {
+            uint64_t row = (uint64_t)tile->partial + i;
+            if (row >= k->head->partial_rows || used[row]++)
+                good = wrong(k, "partial row %llu of tile %u is beyond or taken",
+                             (unsigned long long)row, t);
+        }
+        total += tile->row_count;
+    }
+    free(used);
+    if (good && total != k->head->partial_rows)
+        return wrong(k, "%u partial rows, %llu used", k->head->partial_rows,
+                     (unsigned long long)total);
+    return good;
+}
+
+static int rows_alike(const struct checker *k, uint32_t a, uint32_t b)
+{
+    return k->rows[a].count == k->rows[b].count &&
+           !memcmp(k->rows[a].tile, k->rows[b].tile, k->rows[a].count * sizeof(uint32_t));
+}
+
+/* One merge: its rows have these parts, in this order, and its neighbours have others. */
+static int check_merge(struct checker *k, uint32_t m, uint32_t *row, uint32_t *part)
+{
+    const struct attnd_merge *merge = &k->merges[m];
+
+    while (*row < merge->row_begin && *row < k->head->rows)
+        if (k->tiles[k->rows[(*row)++].tile[0]].partial != ATTND_NONE)
+            return wrong(k, "row %u is in no merge", *row - 1);
+    if (merge->row_begin != *row || merge->row_count == 0 ||
+        merge->row_count > k->head->rows - *row || merge->part_begin != *part)
+        return wrong(k, "merge %u: rows %u+%u, parts from %u", m, merge->row_begin,
+                     merge->row_count, merge->part_begin);
+    for (uint32_t i = 0; i < merge->row_count; i++) {
+        const struct row_tiles *list = &k->rows[merge->row_begin + i];
+        if (list->count != merge->part_count || !rows_alike(k, merge->row_begin, *row + i))
+            return wrong(k, "merge %u has %u parts, row %u has %u", m, merge->part_count, *row + i,
+                         list->count);
+        for (uint32_t p = 0; p < list->count; p++) {
+            const struct attnd_tile *tile = &k->tiles[list->tile[p]];
+            uint32_t want = tile->partial + (merge->row_begin + i - tile->row_begin);
+            if (tile->partial == ATTND_NONE || k->parts[merge->part_begin + p] + i != want)
+                return wrong(k, "part %u of merge %u is not row %u of tile %u", p, m, *row + i,
+                             list->tile[p]);
+        }
+    }
+    *row += merge->row_count;
+    *part += merge->part_count;
+    if (*row < k->head->rows && rows_alike(k, *row - 1, *row))
+        return wrong(k, "merge %u could be longer", m);
+    return 1;
+}
+
+static int check_merges(struct checker *k)
+{
+    uint32_t *arrivals = calloc((size_t)k->head->merges + 1, sizeof(*arrivals));
+    uint32_t row = 0, part = 0;
+    int good = arrivals != NULL;
+
+    for (uint32_t m = 0; good && m < k->head->merges; m++)
+        good = check_merge(k, m, &row, &part);
+    for (; good && row < k->head->rows; row++)
+        if (k->tiles[k->rows[row].tile[0]].partial != ATTND_NONE)
+            good = wrong(k, "row %u is in no merge", row);
+    if (good && part != k->head->parts)
+        good = wrong(k, "%u parts, %u listed", k->head->parts, part);
+    for (uint32_t t = 0; good && t < k->head->tiles; t++) {
+        const struct attnd_tile *tile = &k->tiles[t];
+        const struct attnd_merge none = {0};
+        const struct attnd_merge *first = tile->merge_count && tile->merge_begin < k->head->merges
+                                              ? &k->merges[tile->merge_begin]
+                                              : &none;
+        if (memcmp(&tile->first_merge, first, sizeof(*first)) != 0)
+            good = wrong(k, "tile %u repeats its first merge wrongly", t);
+    }
+    for (uint32_t t = 0; good && t < k->head->tiles; t++)
+        for (uint32_t i = 0; good && i < k->tiles[t].merge_count; i++) {
+            uint32_t m = k->tiles[t].merge_begin + i;
+            if (m >= k->head->merges)
+                good = wrong(k, "tile %u arrives at merge %u", t, m);
+            else
+                arrivals[m]++;
+        }
+    for (uint32_t m = 0; good && m < k->head->merges; m++)
+        if (arrivals[m] != k->merges[m].part_count)
+            good = wrong(k, "merge %u: %u arrivals, %u parts", m, arrivals[m],
+                         k->merges[m].part_count);
+    free(arrivals);
+    return good;
+}
+
+int plan_check(const struct plan_case *c, char *why, size_t why_bytes)
+{
+    struct checker k = {.c = c,
+                        .head = attnd_plan_head(c->plan),
+                        .entries = plan_entries(c),
+                        .tiles = plan_tiles(c),
+                        .merges = plan_merges(c),
+                        .parts = plan_merge_parts(c),
+                        .why = why,
+                        .why_bytes = why_bytes};
+    int good = k.head->rows == c->batch.rows && k.head->levels == c->batch.levels &&
+               k.head->heads_q == c->batch.heads_q &&
+               k.head->group * c->pool.heads_kv == c->batch.heads_q;
+
+    if (!good)
+        return wrong(&k, "the head is not the batch's");
+    k.rows = calloc(k.head->rows + 1u, sizeof(*k.rows));
+    good = k.rows && check_places(&k) && check_entries(&k) && check_coverage(&k) &&
+           check_partials(&k) && check_merges(&k);
+    for (uint32_t row = 0; k.rows && row < k.head->rows; row++)
+        free(k.rows[row].tile);
+    free(k.rows);
+    return good;
+}

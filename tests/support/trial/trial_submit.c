@@ -1,0 +1,213 @@
+/*
+ * trial_submit.c - a batch through the public API, and its completions back.
+ *
+ * user_data is the trial's address, so several trials of one session can be under way and whoever
+ * waits hands each completion to its trial.
+ */
+#include "tests/support/trial/trial_internal.h"
+
+#include "tests/support/harness/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct attnd_op op_of(const struct trial *trial, uint32_t lane, uint32_t flags)
+{
+    return (struct attnd_op){
+        .user_data = (uint64_t)(uintptr_t)trial, .lane = (uint16_t)lane, .flags = (uint16_t)flags};
+}
+
+/* What counts is what was accepted and will answer when it succeeds. */
+static int submitted(struct trial *trial, uint32_t flags, int code)
+{
+    if (code == 0 && !(flags & ATTND_SKIP_SUCCESS))
+        trial->expected++;
+    return code;
+}
+
+/* Contiguous rows are asked for by zeros. */
+static struct attnd_strides asked(const struct random_rows *layout,
+                                  const struct attnd_strides *strides)
+{
+    if (!layout->heads_first && !layout->pad)
+        return (struct attnd_strides){0, 0};
+    return *strides;
+}
+
+static struct attnd_tensor at(const struct trial *trial, uint64_t offset_bytes)
+{
+    return (struct attnd_tensor){.memory = trial->engine->memory,
+                                 .offset_bytes = trial->engine->rows_offset_bytes + offset_bytes};
+}
+
+int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
+{
+    const struct random_batch *batch = &trial->batch;
+    const struct attnd_op op = op_of(trial, lane, flags);
+    struct attnd_level level[RANDOM_LEVELS_MAX];
+    struct attnd_batch api = {.size = sizeof(api), .level = level};
+
+    for (uint32_t l = 0; l < batch->levels; l++)
+        level[l] = (struct attnd_level){.requests = batch->level[l].requests,
+                                        .qo_indptr = trial->level[l].qo_indptr,
+                                        .kv_indptr = trial->level[l].kv_indptr,
+                                        .kv_indices = trial->level[l].kv_indices,
+                                        .kv_last_page_len = trial->level[l].last_page_len};
+    api.levels = batch->levels;
+    api.flags = (batch->causal ? ATTND_CAUSAL : 0) | (batch->lse_ln ? ATTND_LSE_LN : 0);
+    api.reserve_pages = batch->reserve_pages;
+    api.sm_scale = batch->sm_scale;
+    api.q = asked(&batch->q, &trial->q);
+    api.o = asked(&batch->o, &trial->o);
+    api.lse = asked(&batch->lse, &trial->lse);
+    api.k = api.v = asked(&batch->kv_rows, &trial->kv);
+    return submitted(trial, flags, attnd_plan_set(trial->engine->session, trial->plan, &api, &op));
+}
+
+int trial_submit_advance(struct trial *trial, uint32_t step, uint32_t lane, uint32_t flags)
+{
+    const struct random_batch *batch = &trial->batch;
+    const struct attnd_op op = op_of(trial, lane, flags);
+    int32_t kv_len[RANDOM_LEVELS_MAX * RANDOM_REQUESTS_MAX];
+    int32_t indptr[RANDOM_LEVELS_MAX * RANDOM_REQUESTS_MAX + 1] = {0};
+    uint32_t entries = 0, pages = 0;
+
+    for (uint32_t l = 0; l < batch->levels; l++)
+        for (uint32_t e = 0; e < batch->level[l].requests; e++, entries++) {
+            kv_len[entries] = batch->level[l].entry[e].kv_len[step];
+            pages += (uint32_t)(random_batch_pages(batch, l, e, step) -
+                                random_batch_pages(batch, l, e, step - 1));
+            indptr[entries + 1] = (int32_t)pages;
+        }
+    int32_t *indices = trial_allocate(pages, sizeof(*indices));
+    for (uint32_t l = 0, i = 0; l < batch->levels; l++)
+        for (uint32_t e = 0; e < batch->level[l].requests; e++, i++)
+            memcpy(indices + indptr[i],
+                   trial->level[l].list + trial->level[l].list_indptr[e] +
+                       random_batch_pages(batch, l, e, step - 1),
+                   (size_t)(indptr[i + 1] - indptr[i]) * sizeof(*indices));
+
+    const struct attnd_advance advance = {.size = sizeof(advance),
+                                          .entries = entries,
+                                          .kv_len = kv_len,
+                                          .page_indptr = pages ? indptr : NULL,
+                                          .page_indices = pages ? indices : NULL};
+    int code = attnd_plan_advance(trial->engine->session, trial->plan, &advance, &op);
+    trial_free(indices);
+    return submitted(trial, flags, code);
+}
+
+int trial_submit_append(struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane,
+                        uint32_t flags)
+{
+    const struct attnd_op op = op_of(trial, lane, flags);
+    const struct trial_place *place = &trial->place[step][layer];
+    const struct attnd_append_args args = {
+        .size = sizeof(args), .layer = layer, .k = at(trial, place->k), .v = at(trial, place->v)};
+
+    return submitted(trial, flags, attnd_append(trial->engine->session, trial->plan, &args, &op));
+}
+
+static int run(const struct trial *trial, uint32_t step, uint32_t layer, const struct attnd_op *op)
+{
+    const struct trial_place *place = &trial->place[step][layer];
+    struct attnd_run_args args = {
+        .size = sizeof(args), .layer = layer, .q = at(trial, place->q), .o = at(trial, place->o)};
+
+    if (trial->batch.want_lse)
+        args.lse = at(trial, place->lse);
+    return attnd_run(trial->engine->session, trial->plan, &args, op);
+}
+
+int trial_submit_run(struct trial *trial, uint32_t step, uint32_t layer, uint32_t lane,
+                     uint32_t flags)
+{
+    const struct attnd_op op = op_of(trial, lane, flags);
+    return submitted(trial, flags, run(trial, step, layer, &op));
+}
+
+int trial_submit_as(const struct trial *trial, uint32_t layer, const struct attnd_op *op)
+{
+    return run(trial, 0, layer, op);
+}
+
+static int refused(struct trial *trial, const char *what, int code)
+{
+    struct attnd_fault fault;
+    char sentence[160];
+
+    if (code == 0)
+        return 0;
+    attnd_last_fault(&fault);
+    snprintf(trial->why, sizeof(trial->why), "%s was refused: %s", what,
+             attnd_fault_string(&fault, sentence, sizeof(sentence)));
+    return 1;
+}
+
+int trial_submit(struct trial *trial)
+{
+    const struct random_batch *batch = &trial->batch;
+    const uint32_t lane = batch->lane;
+    const uint32_t flags = trial->quiet ? ATTND_SKIP_SUCCESS : 0;
+
+    if (refused(trial, "plan_set", trial_submit_set(trial, lane, flags)))
+        return 1;
+    for (uint32_t step = 0; step < batch->steps; step++) {
+        if (step > 0 &&
+            refused(trial, "plan_advance", trial_submit_advance(trial, step, lane, flags)))
+            return 1;
+        for (uint32_t layer = 0; layer < batch->shape.layers; layer++) {
+            if (batch->append &&
+                refused(trial, "append", trial_submit_append(trial, step, layer, lane, flags)))
+                return 1;
+            if (refused(trial, "run", trial_submit_run(trial, step, layer, lane, 0)))
+                return 1;
+        }
+    }
+    return 0;
+}
+
+/* ---- completions ---- */
+
+static void deliver(const struct attnd_completion *completion)
+{
+    struct trial *trial = (struct trial *)(uintptr_t)completion->user_data;
+
+    /* A quiet operation that failed answers although nothing was due. */
+    if (completion->fault.code && trial->quiet && completion->operation != ATTND_RUN)
+        trial->expected++;
+    trial->completed++;
+    if (completion->fault.code && !trial->failure.fault.code)
+        trial->failure = *completion;
+}
+
+int trial_await(struct trial *trial)
+{
+    static const char *const names[] = {"?", "plan_set", "plan_advance", "append", "run"};
+    struct attnd_completion completions[16];
+    struct attnd_fault *fault = &trial->failure.fault;
+    char sentence[160];
+    const uint32_t before = trial->completed;
+
+    while (trial->completed < trial->expected && !trial->lost) {
+        int count = attnd_wait(trial->engine->session, completions, 16, TRIAL_WAIT_NS);
+        if (count <= 0) {
+            snprintf(trial->why, sizeof(trial->why), "%u of %u completions came, then %s",
+                     trial->completed, trial->expected,
+                     count ? attnd_error_name(count) : "none for 20 s");
+            trial->lost = 1;
+            return 1;
+        }
+        for (int i = 0; i < count; i++)
+            deliver(&completions[i]);
+    }
+    if (trial->completed != before)
+        engine_pull(trial->engine);
+    if (!fault->code)
+        return 0;
+    snprintf(trial->why, sizeof(trial->why), "%s completed with %s",
+             names[trial->failure.operation <= ATTND_RUN ? trial->failure.operation : 0],
+             attnd_fault_string(fault, sentence, sizeof(sentence)));
+    return 1;
+}

@@ -1,0 +1,183 @@
+/*
+ * trial_verify.c - is it right, and was nothing else touched?
+ *
+ * The shadow is moved on by this file's own reading of "append": row i of a request goes to
+ * position kv_len - qo_len + i of the last level. The reference reads the shadow; at the end the
+ * pool must be the shadow, so an append that stored too much or in the wrong place shows even where
+ * no query looks.
+ */
+#include "tests/support/trial/trial_internal.h"
+
+#include "tests/support/harness/check.h"
+#include "tests/support/oracle/reference.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const uint16_t *rows_at(const struct trial *trial, uint64_t offset_bytes)
+{
+    return (const uint16_t *)(const void *)(trial->engine->rows + offset_bytes);
+}
+
+void trial_store(struct trial *trial, uint32_t step, uint32_t layer)
+{
+    const struct random_batch *batch = &trial->batch;
+    const struct random_level *last = &batch->level[batch->levels - 1];
+    const struct trial_level *level = &trial->level[batch->levels - 1];
+    const struct trial_place *place = &trial->place[step][layer];
+    const int32_t page_size = (int32_t)batch->shape.page_size;
+    const size_t bytes = batch->shape.dim * sizeof(uint16_t);
+
+    if (!batch->append)
+        return;
+    for (uint32_t e = 0; e < last->requests; e++) {
+        const struct random_entry *entry = &last->entry[e];
+        const int32_t *list = level->list + level->list_indptr[e];
+        for (int32_t i = 0; i < entry->qo_len; i++)
+            for (uint32_t head = 0; head < batch->shape.heads_kv; head++) {
+                int32_t j = entry->kv_len[step] - entry->qo_len + i;
+                int64_t from = (level->qo_indptr[e] + i) * trial->kv.row + head * trial->kv.head;
+                memcpy(trial_token(&trial->engine->k[layer], trial->engine->shadow,
+                                   list[j / page_size], j % page_size, head),
+                       rows_at(trial, place->k) + from, bytes);
+                memcpy(trial_token(&trial->engine->v[layer], trial->engine->shadow,
+                                   list[j / page_size], j % page_size, head),
+                       rows_at(trial, place->v) + from, bytes);
+            }
+    }
+}
+
+/* ---- one run ---- */
+
+static struct reference_plane shadow_plane(const struct engine *engine,
+                                           const struct attnd_plane *plane)
+{
+    return (struct reference_plane){
+        .bits = (const uint16_t *)(const void *)(engine->shadow + plane->offset_bytes),
+        .stride_page = plane->stride_page,
+        .stride_token = plane->stride_token,
+        .stride_head = plane->stride_head};
+}
+
+/* @kv_len: room for the lengths of all levels. */
+static void describe(const struct trial *trial, uint32_t step, uint32_t layer,
+                     int32_t kv_len[RANDOM_LEVELS_MAX][RANDOM_REQUESTS_MAX],
+                     struct reference_batch *to)
+{
+    const struct random_batch *batch = &trial->batch;
+    const struct random_shape *shape = &batch->shape;
+
+    *to = (struct reference_batch){.dtype = shape->dtype,
+                                   .rows = trial->rows,
+                                   .heads_q = shape->heads_kv * shape->group,
+                                   .heads_kv = shape->heads_kv,
+                                   .dim = shape->dim,
+                                   .page_size = shape->page_size,
+                                   .causal = batch->causal,
+                                   .lse_ln = batch->lse_ln,
+                                   .sm_scale = (double)batch->sm_scale,
+                                   .levels = batch->levels,
+                                   .k = shadow_plane(trial->engine, &trial->engine->k[layer]),
+                                   .v = shadow_plane(trial->engine, &trial->engine->v[layer])};
+    to->q.bits = rows_at(trial, trial->place[step][layer].q);
+    to->q.stride_row = trial->q.row;
+    to->q.stride_head = trial->q.head;
+    for (uint32_t l = 0; l < batch->levels; l++) {
+        const struct trial_level *level = &trial->level[l];
+        for (uint32_t e = 0; e < batch->level[l].requests; e++)
+            kv_len[l][e] = batch->level[l].entry[e].kv_len[step];
+        to->level[l] = (struct reference_level){.requests = batch->level[l].requests,
+                                                .qo_indptr = level->qo_indptr,
+                                                .kv_indptr = level->list_indptr,
+                                                .kv_indices = level->list,
+                                                .kv_len = kv_len[l]};
+    }
+}
+
+/* After the comparison: poison what was to be written, and all must be poison again. */
+static int check_poison(struct trial *trial, const struct trial_place *place)
+{
+    const uint32_t heads_q = trial->batch.shape.heads_kv * trial->batch.shape.group;
+    uint8_t *rows = trial->engine->rows;
+    const int lse = (int)trial->batch.want_lse;
+
+    for (uint32_t row = 0; row < trial->rows; row++)
+        for (uint32_t head = 0; head < heads_q; head++) {
+            uint8_t *o = rows + place->o + 2 * (row * trial->o.row + head * trial->o.head);
+            uint8_t *l = rows + place->lse + 4 * (row * trial->lse.row + head * trial->lse.head);
+            trial_poison(o, o + 2 * trial->batch.shape.dim, &trial_poison_o, 2);
+            if (lse)
+                trial_poison(l, l + 4, &trial_poison_lse, 4);
+        }
+    for (uint64_t at = place->o_begin; at < place->o_end; at += 2)
+        if (memcmp(rows + at, &trial_poison_o, 2)) {
+            snprintf(trial->why, sizeof(trial->why), "wrote beside o, %lld bytes from its start",
+                     (long long)(at - place->o));
+            return 1;
+        }
+    for (uint64_t at = place->lse_begin; at < place->lse_end; at += 4)
+        if (memcmp(rows + at, &trial_poison_lse, 4)) {
+            snprintf(trial->why, sizeof(trial->why), "wrote beside lse, %lld bytes from its start",
+                     (long long)(at - place->lse));
+            return 1;
+        }
+    return 0;
+}
+
+int trial_verify_run(struct trial *trial, uint32_t step, uint32_t layer)
+{
+    const struct trial_place *place = &trial->place[step][layer];
+    int32_t kv_len[RANDOM_LEVELS_MAX][RANDOM_REQUESTS_MAX];
+    struct reference_batch reference;
+    struct reference_mismatch mismatch;
+
+    describe(trial, step, layer, kv_len, &reference);
+    const size_t states = (size_t)reference.rows * reference.heads_q;
+    double *o = trial_allocate(states * reference.dim, sizeof(*o));
+    double *lse = trial_allocate(states, sizeof(*lse));
+    reference_attend(&reference, o, lse);
+
+    int wrong = trial_await(trial); /* the service had the time of the reference */
+    if (!wrong) {
+        const struct reference_rows got = {rows_at(trial, place->o), trial->o.row, trial->o.head};
+        const float *got_lse = (const float *)(const void *)(trial->engine->rows + place->lse);
+        wrong = !reference_compare(&reference, o, lse, &got, trial->batch.want_lse ? got_lse : NULL,
+                                   trial->lse.row, trial->lse.head, &mismatch);
+        if (wrong)
+            snprintf(trial->why, sizeof(trial->why),
+                     "step %u, layer %u: %llu of %zu elements differ, the first is %s[row %u, head "
+                     "%u, dim %u]: got %.9g, want %.9g",
+                     step, layer, (unsigned long long)mismatch.count, states * reference.dim,
+                     mismatch.tensor, mismatch.row, mismatch.head, mismatch.dim, mismatch.got,
+                     mismatch.want);
+    }
+    trial_free(o);
+    trial_free(lse);
+    if (!wrong)
+        wrong = check_poison(trial, place);
+    trial->verified += !wrong;
+    return wrong;
+}
+
+/* ---- pages ---- */
+
+static void compare_page(struct trial *trial, uint32_t used, uint32_t layer, int v, uint8_t *shadow,
+                         uint8_t *pool, size_t bytes)
+{
+    size_t at = 0;
+
+    if (trial->why[0] || memcmp(shadow, pool, bytes) == 0)
+        return;
+    while (shadow[at] == pool[at])
+        at++;
+    snprintf(trial->why, sizeof(trial->why),
+             "layer %u, %c of page %d: byte %zu is 0x%02x, want 0x%02x", layer, v ? 'V' : 'K',
+             trial->pages_used[used], at, pool[at], shadow[at]);
+}
+
+int trial_verify_pages(struct trial *trial)
+{
+    trial->why[0] = 0;
+    trial_each_page(trial, compare_page);
+    return trial->why[0] != 0;
+}

@@ -1,0 +1,169 @@
+/* The arithmetic of the CPU kernels, one operation at a time, in every instruction set there is. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "persistent/cpu/kernel.h"
+#include "tests/support/oracle/bits16.h"
+#include "tests/support/random/prng.h"
+
+#define DIM 64u
+#define KEYS ATTND_KEYS_BLOCK
+
+static const struct attnd_kernel *kernels[3];
+static int kernel_count;
+
+static uint32_t float_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static void widening_is_exact_for_every_value(void **state)
+{
+    (void)state;
+    static uint16_t in[65536];
+    static float out[65536];
+    for (uint32_t i = 0; i < 65536; i++)
+        in[i] = (uint16_t)i;
+    for (int k = 0; k < kernel_count; k++)
+        for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++) {
+            kernels[k]->widen(out, in, 65536, dtype, 1.0f);
+            for (uint32_t i = 0; i < 65536; i++) {
+                float want = bits16_table(dtype)[i];
+                if (isnan(want) ? !isnan(out[i]) : float_bits(out[i]) != float_bits(want))
+                    fail_msg("%s, dtype %u: 0x%04x is %g, want %g", kernels[k]->name, dtype, i,
+                             (double)out[i], (double)want);
+            }
+        }
+}
+
+/* Values between neighbours of the format, on them, and half-way: where rounding is decided. */
+static void narrowing_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    static float in[65536];
+    static uint16_t out[65536];
+    struct prng prng = {7};
+    for (int k = 0; k < kernel_count; k++)
+        for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
+            for (uint32_t kind = 0; kind < 3; kind++) {
+                const float *value = bits16_table(dtype);
+                for (uint32_t i = 0; i < 65536; i++) {
+                    double low = (double)value[i], high = (double)value[(i + 1) % 65536];
+                    double part = kind == 0 ? 0 : kind == 1 ? 0.5 : prng_unit(&prng);
+                    in[i] = isfinite(high) && isfinite(low) ? (float)(low + part * (high - low))
+                                                            : value[i];
+                }
+                kernels[k]->narrow(out, in, 65536, dtype, 1.0f);
+                for (uint32_t i = 0; i < 65536; i++) {
+                    uint16_t want = bits16_round(dtype, (double)in[i]);
+                    int agree = isnan(in[i]) ? isnan(value[out[i]]) : out[i] == want;
+                    if (!agree)
+                        fail_msg("%s, dtype %u: %a is 0x%04x, want 0x%04x", kernels[k]->name, dtype,
+                                 (double)in[i], out[i], want);
+                }
+            }
+}
+
+static void scales_are_applied(void **state)
+{
+    (void)state;
+    float wide[DIM], sum[DIM];
+    uint16_t half[DIM];
+    for (int k = 0; k < kernel_count; k++) {
+        for (uint32_t i = 0; i < DIM; i++) {
+            half[i] = bits16_round(ATTND_FP16, (double)i);
+            sum[i] = 1.0f;
+        }
+        kernels[k]->widen(wide, half, DIM, ATTND_FP16, 0.5f);
+        kernels[k]->narrow(half, wide, DIM, ATTND_BF16, 4.0f);
+        kernels[k]->blend(sum, wide, DIM, -2.0f);
+        for (uint32_t i = 0; i < DIM; i++) {
+            assert_true(wide[i] == 0.5f * (float)i);
+            assert_true(bits16_value(ATTND_BF16, half[i]) == 2.0 * i);
+            assert_true(sum[i] == 1.0f - (float)i);
+        }
+    }
+}
+
+/* Two keys, 0 and the first unit vector, against q = (-x, 0, ...): the scores are 0 and -x, and
+ * with values 0 and 1 the unnormalised output is the second weight itself. */
+static float weight(const struct attnd_kernel *kernel, float x, int prefill)
+{
+    static uint16_t zero[DIM], unit[DIM], ones[DIM];
+    static float q[16 * DIM], o[16 * DIM], panel_k[DIM * KEYS], panel_v[DIM * KEYS];
+    float m[1] = {-INFINITY}, l[1] = {0};
+    const uint32_t end[1] = {2};
+    struct attnd_keys keys = {.count = 2, .dtype = ATTND_BF16};
+    const struct attnd_kv_block block = {&keys, 0, 0};
+    const struct attnd_panel panel = {panel_k, panel_v};
+    const struct attnd_rows rows = {1, DIM, q, o, m, l, end};
+    unit[0] = bits16_round(ATTND_BF16, 1);
+    for (uint32_t i = 0; i < DIM; i++)
+        ones[i] = bits16_round(ATTND_BF16, 1);
+    for (uint32_t t = 0; t < KEYS; t++) {
+        keys.k[t] = t == 0 ? zero : unit;
+        keys.v[t] = t == 0 ? zero : ones;
+    }
+    q[0] = -x;
+    memset(o, 0, sizeof o);
+    if (prefill)
+        kernel->prefill(&rows, &block, &block, &panel);
+    else
+        kernel->decode(&rows, &block, &block);
+    for (uint32_t d = 1; d < DIM && !isnan(x); d++)
+        assert_true(m[0] == 0.0f && o[d] == o[0]);
+    return o[0];
+}
+
+static void weights_are_powers_of_two(void **state)
+{
+    (void)state;
+    for (int k = 0; k < kernel_count; k++)
+        for (int prefill = 0; prefill < 2; prefill++)
+            for (float x = 0; x < 200; x += 0.0371f) {
+                double got = (double)weight(kernels[k], x, prefill), want = exp2(-(double)x);
+                if (x > 126 ? got != 0 : fabs(got - want) > 2.5e-7 * want)
+                    fail_msg("%s: 2^-%g is %g, want %g", kernels[k]->name, (double)x, got, want);
+            }
+}
+
+static void a_weight_of_a_nan_is_a_nan(void **state)
+{
+    (void)state;
+    for (int k = 0; k < kernel_count; k++)
+        for (int prefill = 0; prefill < 2; prefill++)
+            assert_true(isnan(weight(kernels[k], NAN, prefill)));
+}
+
+static void the_best_kernel_is_chosen_and_unknown_ones_are_not_found(void **state)
+{
+    (void)state;
+    assert_ptr_equal(attnd_kernel_find(NULL), kernels[0]);
+    assert_null(attnd_kernel_find("mmx"));
+    assert_non_null(attnd_kernel_find("portable"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(widening_is_exact_for_every_value),
+        cmocka_unit_test(narrowing_rounds_to_nearest_even),
+        cmocka_unit_test(scales_are_applied),
+        cmocka_unit_test(weights_are_powers_of_two),
+        cmocka_unit_test(a_weight_of_a_nan_is_a_nan),
+        cmocka_unit_test(the_best_kernel_is_chosen_and_unknown_ones_are_not_found),
+    };
+    const char *const best_first[] = {"avx512", "avx2", "portable"};
+    for (int i = 0; i < 3; i++)
+        if (attnd_kernel_find(best_first[i]) != NULL)
+            kernels[kernel_count++] = attnd_kernel_find(best_first[i]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

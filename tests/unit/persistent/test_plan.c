@@ -1,0 +1,479 @@
+/*
+ * test_plan.c - what the planner promises, one promise a test.
+ *
+ * Every plan made here also passes plan_check(): coverage, merges, partials, order. The tests say
+ * what a plan should look like beyond being right.
+ */
+#include "tests/support/rigs/plan_check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ENTRIES 300
+
+static struct plan_case c;
+static int32_t qo_len[ENTRIES], kv_len[ENTRIES];
+
+static int begin(void **state)
+{
+    (void)state;
+    plan_case_begin(&c);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    plan_case_free(&c);
+    return 0;
+}
+
+static void level(uint32_t entries, int32_t qo, int32_t kv)
+{
+    for (uint32_t r = 0; r < entries; r++) {
+        qo_len[r] = qo;
+        kv_len[r] = kv;
+    }
+    plan_case_level(&c, entries, qo_len, kv_len);
+}
+
+static const struct attnd_plan_head *plan(void)
+{
+    char why[200];
+
+    assert_int_equal(plan_case_plan(&c), 0);
+    if (!plan_check(&c, why, sizeof(why)))
+        fail_msg("%s", why);
+    return attnd_plan_head(c.plan);
+}
+
+static void a_batch_without_requests_is_an_empty_plan(void **state)
+{
+    (void)state;
+    level(0, 0, 0);
+    const struct attnd_plan_head *head = plan();
+    assert_int_equal(head->rows, 0);
+    assert_int_equal(head->tiles, 0);
+    assert_int_equal(attnd_plan_items(head, ATTND_RUN_ATTEND), 0);
+    assert_int_equal(attnd_plan_items(head, ATTND_RUN_APPEND), 0);
+    assert_int_equal(attnd_plan_scratch_bytes(head), 0);
+}
+
+static void requests_without_query_rows_have_no_tiles(void **state)
+{
+    (void)state;
+    level(5, 0, 100);
+    const struct attnd_plan_head *head = plan();
+    assert_int_equal(head->entries, 5);
+    assert_int_equal(head->tiles, 0);
+}
+
+static void rows_without_keys_have_a_tile_all_the_same(void **state)
+{
+    (void)state;
+    level(3, 2, 0);
+    const struct attnd_plan_head *head = plan();
+    assert_int_equal(head->tiles, 3);
+    assert_int_equal(plan_tiles(&c)[0].kv_end, ATTND_KV_OPEN);
+}
+
+static void a_lone_long_decode_is_split_for_many_workers(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 132;
+    level(1, 1, 30000);
+    const struct attnd_plan_head *head = plan();
+    assert_int_equal(head->tiles, 132 / 8); /* an item a worker, or nearly */
+    assert_int_equal(head->merges, 1);
+    assert_int_equal(head->partial_rows, head->tiles);
+    assert_int_equal(plan_merges(&c)[0].part_count, head->tiles);
+}
+
+static void a_few_decodes_are_split_to_one_item_a_worker(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 131;
+    level(8, 1, 4096);
+    assert_int_equal(plan()->tiles, 2 * 8);
+}
+
+/* 88 items leave a third of 131 workers idle, and so do 176 in two waves; 352 make three full. */
+static void decodes_that_fill_no_wave_are_split_until_they_do(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 131;
+    level(11, 1, 4096);
+    assert_int_equal(plan()->tiles, 4 * 11);
+}
+
+/* Its last blocks are long, but the short ones fill what they leave. */
+static void a_causal_prompt_balances_unsplit(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 131;
+    c.batch.flags = ATTND_BATCH_CAUSAL;
+    level(1, 2048, 2048);
+    assert_int_equal(plan()->merges, 0);
+}
+
+static void parts_of_a_split_stay_worth_a_merge(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 1000;
+    level(1, 1, 1000);
+    plan();
+    for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++) {
+        const struct attnd_tile *tile = &plan_tiles(&c)[t];
+        uint32_t kv_end = tile->kv_end == ATTND_KV_OPEN ? 1000 : tile->kv_end;
+        assert_true(kv_end - tile->kv_begin >= 100);
+    }
+}
+
+static void a_batch_that_comes_out_even_is_not_split(void **state)
+{
+    (void)state;
+    level(1, 1, 30000); /* 8 heads for 2 workers */
+    assert_int_equal(plan()->tiles, 1);
+    assert_int_equal(attnd_plan_head(c.plan)->merges, 0);
+}
+
+/* 512 items on 132 workers: the fourth wave has 116 of them, of 15 decodes. */
+static void of_many_equal_decodes_the_last_wave_ends_in_halves_and_quarters(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 132;
+    level(64, 1, 8192);
+    const uint32_t whole = 64 - 15, halves = whole + 8 * 2, quarters = halves + 7 * 4;
+    assert_int_equal(plan()->tiles, quarters);
+    for (uint32_t t = 0; t < quarters; t++) {
+        const struct attnd_tile *tile = &plan_tiles(&c)[t];
+        const uint32_t end = tile->kv_end == ATTND_KV_OPEN ? 8192 : tile->kv_end;
+        const uint32_t keys = t < whole ? 8192 : t < halves ? 4096 : 2048;
+        assert_int_equal(end - tile->kv_begin, keys);
+    }
+    assert_int_equal(attnd_plan_head(c.plan)->merges, 15);
+}
+
+static void a_last_wave_of_short_items_is_not_halved(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 132;
+    level(64, 1, 8191);
+    assert_int_equal(plan()->tiles, 64);
+}
+
+static void an_end_of_small_items_is_not_halved(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 66;
+    for (uint32_t r = 0; r < 64; r++) {
+        qo_len[r] = 1;
+        kv_len[r] = r < 63 ? 32768 : 10000;
+    }
+    plan_case_level(&c, 64, qo_len, kv_len);
+    assert_int_equal(plan()->tiles, 64);
+}
+
+static void every_block_split_fits_the_capacities(void **state)
+{
+    (void)state;
+    c.limits.target = (struct attnd_plan_target){100, 64, 64};
+    c.pool.heads_kv = 1;
+    c.batch.heads_q = 1;
+    level(130, 64, 4096); /* two waves, the second nearly empty */
+    const struct attnd_plan_head *head = plan();
+    assert_int_equal(head->tiles, 3 * 130);
+    assert_int_equal(head->partial_rows, 3 * 130 * 64);
+}
+
+static void causal_blocks_cost_only_what_they_see(void **state)
+{
+    (void)state;
+    c.batch.flags = ATTND_BATCH_CAUSAL;
+    level(1, 2048, 2048);
+    const uint32_t tiles = plan()->tiles;
+    assert_int_equal(tiles, 2048 * 4 / 128);
+    for (uint32_t t = 1; t < tiles; t++) /* largest first, so the last rows first */
+        assert_true(plan_tiles(&c)[t].row_begin < plan_tiles(&c)[t - 1].row_begin);
+    assert_true(plan_tiles(&c)[0].cost > 40 * plan_tiles(&c)[tiles - 1].cost);
+}
+
+static void queries_longer_than_their_keys_are_legal(void **state)
+{
+    (void)state;
+    c.batch.flags = ATTND_BATCH_CAUSAL;
+    level(1, 500, 3);
+    plan();
+}
+
+static void tiles_are_whole_tokens_whatever_the_group(void **state)
+{
+    (void)state;
+    end(NULL);
+    for (uint32_t group = 1; group <= 64; group++) {
+        plan_case_begin(&c);
+        c.pool.heads_kv = 2;
+        c.batch.heads_q = 2 * group;
+        level(3, 150, 400);
+        const struct attnd_plan_head *head = plan();
+        const uint32_t tokens = 128 / group;
+        assert_int_equal(head->group, group);
+        assert_int_equal(head->tiles, 3 * ((150 + tokens - 1) / tokens));
+        plan_case_free(&c);
+    }
+}
+
+static void a_group_larger_than_a_tile_makes_tiles_of_one_token(void **state)
+{
+    (void)state;
+    c.limits.target.rows_per_tile = 16;
+    c.pool.heads_kv = 1;
+    c.batch.heads_q = 64;
+    level(2, 5, 100);
+    assert_int_equal(plan()->tiles, 10);
+}
+
+static void prefill_and_decode_share_a_batch_in_two_classes(void **state)
+{
+    uint32_t count[2] = {0, 0};
+
+    (void)state;
+    qo_len[0] = 512;
+    kv_len[0] = 1024;
+    qo_len[1] = qo_len[2] = 1;
+    kv_len[1] = kv_len[2] = 2000;
+    plan_case_level(&c, 3, qo_len, kv_len);
+    plan();
+    for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++)
+        count[plan_tiles(&c)[t].tile_class]++;
+    assert_int_equal(count[ATTND_TILE_COMPUTE], 16);
+    assert_int_equal(count[ATTND_TILE_MEMORY], 2);
+}
+
+/* 64 decodes of 4 heads each against one prefix: two tiles of 128 packed rows, not 64. */
+static void a_shared_prefix_is_read_once_for_all_requests(void **state)
+{
+    (void)state;
+    qo_len[0] = 64;
+    kv_len[0] = 1600;
+    plan_case_level(&c, 1, qo_len, kv_len);
+    level(64, 1, 40);
+    const struct attnd_plan_head *head = plan();
+    assert_int_equal(head->tiles, 2 + 64);
+    assert_int_equal(head->merges, 64);
+    assert_int_equal(head->parts, 128);
+    assert_int_equal(plan_tiles(&c)[0].entry, 0);
+    assert_int_equal(plan_tiles(&c)[0].merge_count, 32);
+}
+
+static void a_prefix_level_without_pages_costs_nothing(void **state)
+{
+    (void)state;
+    level(4, 1, 0);
+    c.batch.reserve_pages = 1;
+    level(4, 1, 100);
+    const struct attnd_plan_head *head = plan();
+    assert_int_equal(head->tiles, 4);
+    assert_int_equal(head->merges, 0);
+}
+
+/* Level 0: rows 0..6 with a prefix, 6..10 without; level 1: 0..4 and 4..10. The second tile of
+ * level 1 shares rows 4 and 5 only. */
+static void levels_may_partition_the_rows_differently(void **state)
+{
+    (void)state;
+    qo_len[0] = 6;
+    qo_len[1] = 4;
+    kv_len[0] = 160;
+    kv_len[1] = 0;
+    plan_case_level(&c, 2, qo_len, kv_len);
+    qo_len[0] = 4;
+    qo_len[1] = 6;
+    kv_len[0] = kv_len[1] = 50;
+    plan_case_level(&c, 2, qo_len, kv_len);
+    const struct attnd_plan_head *head = plan();
+    const struct attnd_merge *merge = plan_merges(&c);
+    assert_int_equal(head->tiles, 3);
+    assert_int_equal(head->merges, 3);
+    assert_int_equal(merge[0].row_count, 4);
+    assert_int_equal(merge[1].row_count, 2);
+    assert_int_equal(merge[2].row_count, 4);
+    assert_int_equal(merge[2].part_count, 1);
+}
+
+/* List scheduling of the tiles in their order, as the workers do it. */
+static double finish_over_share(void)
+{
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    const uint32_t workers = c.limits.target.tile_workers;
+    double *busy = calloc(workers, sizeof(*busy)), sum = 0, last = 0;
+
+    assert_non_null(busy);
+    for (uint32_t i = 0; i < attnd_plan_items(head, ATTND_RUN_ATTEND); i++) {
+        uint32_t first = 0;
+        for (uint32_t w = 1; w < workers; w++)
+            first = busy[w] < busy[first] ? w : first;
+        const uint32_t tile = i / head->heads_kv;
+        busy[first] += plan_tiles(&c)[tile].cost;
+        sum += plan_tiles(&c)[tile].cost;
+        last = busy[first] > last ? busy[first] : last;
+    }
+    free(busy);
+    return last * workers / sum;
+}
+
+static void workers_finish_close_together(void **state)
+{
+    struct prng prng = {7};
+
+    (void)state;
+    end(NULL);
+    for (uint32_t i = 0; i < 200; i++) {
+        plan_case_begin(&c);
+        c.limits.target.tile_workers = 2 + prng_below(&prng, 140);
+        c.batch.flags = ATTND_BATCH_CAUSAL;
+        const uint32_t entries = 1 + prng_below(&prng, 40);
+        for (uint32_t r = 0; r < entries; r++) {
+            qo_len[r] = prng_percent(&prng, 80) ? 1 : prng_between(&prng, 1, 1500);
+            kv_len[r] = prng_between(&prng, 0, 3000) + qo_len[r];
+        }
+        kv_len[0] += 20000; /* work for everyone */
+        plan_case_level(&c, entries, qo_len, kv_len);
+        plan();
+        assert_true(finish_over_share() < 1.3);
+        plan_case_free(&c);
+    }
+}
+
+static void a_capacity_too_small_is_named_and_leaves_the_plan_empty(void **state)
+{
+    struct attnd_fault fault = {0};
+
+    (void)state;
+    level(4, 3, 100);
+    c.batch.reserve_pages = 2;
+    plan_case_fit(&c);
+    const struct attnd_plan_limits fits = c.limits;
+    const enum attnd_field field[] = {ATTND_F_REQUESTS, ATTND_F_ROWS, ATTND_F_PAGES,
+                                      ATTND_F_HEADS_Q};
+    for (uint32_t i = 0; i < 4; i++) {
+        c.limits = fits;
+        c.limits.requests -= field[i] == ATTND_F_REQUESTS;
+        c.limits.rows -= field[i] == ATTND_F_ROWS;
+        c.limits.pages -= field[i] == ATTND_F_PAGES;
+        c.limits.heads_q -= field[i] == ATTND_F_HEADS_Q ? 8 : 0;
+        assert_int_equal(plan_case_new(&c), 0);
+        assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), -ATTND_E_NO_SPACE);
+        assert_int_equal(fault.field, field[i]);
+        assert_int_equal(fault.limit, fault.value - (field[i] == ATTND_F_HEADS_Q ? 8 : 1));
+        assert_int_equal(attnd_plan_head(c.plan)->tiles, 0);
+        assert_int_equal(attnd_plan_head(c.plan)->rows, 0);
+        attnd_plan_free(c.plan);
+        free(c.heap);
+        c.plan = NULL;
+        c.heap = NULL;
+    }
+}
+
+static void capacities_out_of_range_need_no_heap(void **state)
+{
+    (void)state;
+    level(1, 1, 1);
+    plan_case_fit(&c);
+    const struct attnd_plan_limits good = c.limits;
+    assert_true(attnd_plan_heap_bytes(&good) > 0);
+    struct attnd_plan_limits bad[] = {good, good, good, good, good, good, good, good, good};
+    bad[0].levels = 0;
+    bad[1].levels = ATTND_LEVELS_MAX + 1;
+    bad[2].heads_q = 12;
+    bad[3].heads_kv = 0;
+    bad[4].rows = UINT32_MAX;
+    bad[5].target.tile_workers = 0;
+    bad[6].target.rows_per_tile = 0;
+    bad[7].target.kv_granule = 0;
+    bad[8].rows = INT32_MAX; /* in range by itself; its partial rows are not */
+    bad[8].levels = 8;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(attnd_plan_heap_bytes(&bad[i]), 0);
+}
+
+static void scratch_holds_counters_states_and_outputs(void **state)
+{
+    (void)state;
+    c.limits.target.tile_workers = 132;
+    level(3, 1, 20000);
+    const struct attnd_plan_head *head = plan();
+    const uint64_t states = (uint64_t)head->partial_rows * 32;
+    assert_true(head->partial_rows > 0);
+    assert_true(attnd_scratch_state_offset(head) >= head->merges * 8 * 4);
+    assert_true(attnd_scratch_output_offset(head) >= attnd_scratch_state_offset(head) + states * 8);
+    assert_true(attnd_plan_scratch_bytes(head) >=
+                attnd_scratch_output_offset(head) + states * 128 * 4);
+    assert_int_equal(attnd_scratch_state_offset(head) % 64, 0);
+    assert_int_equal(attnd_scratch_output_offset(head) % 64, 0);
+    assert_int_equal(attnd_plan_scratch_bytes(head) % 64, 0);
+}
+
+static void an_append_has_an_item_for_each_block_of_rows(void **state)
+{
+    (void)state;
+    level(1, 2 * ATTND_APPEND_ROWS + 1, 400);
+    assert_int_equal(attnd_plan_items(plan(), ATTND_RUN_APPEND), 3);
+}
+
+static void no_two_sets_have_the_same_version(void **state)
+{
+    struct attnd_fault fault;
+
+    (void)state;
+    level(1, 1, 1);
+    uint64_t first = plan()->set_version;
+    assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), 0);
+    uint64_t second = attnd_plan_head(c.plan)->set_version;
+    attnd_plan_free(c.plan);
+    free(c.heap);
+    uint64_t other = plan()->set_version;
+    assert_true(first != second && second != other && first != other && first != 0);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+    const struct CMUnitTest tests[] = {
+        TEST(a_batch_without_requests_is_an_empty_plan),
+        TEST(requests_without_query_rows_have_no_tiles),
+        TEST(rows_without_keys_have_a_tile_all_the_same),
+        TEST(a_lone_long_decode_is_split_for_many_workers),
+        TEST(a_few_decodes_are_split_to_one_item_a_worker),
+        TEST(decodes_that_fill_no_wave_are_split_until_they_do),
+        TEST(a_causal_prompt_balances_unsplit),
+        TEST(parts_of_a_split_stay_worth_a_merge),
+        TEST(a_batch_that_comes_out_even_is_not_split),
+        TEST(of_many_equal_decodes_the_last_wave_ends_in_halves_and_quarters),
+        TEST(a_last_wave_of_short_items_is_not_halved),
+        TEST(an_end_of_small_items_is_not_halved),
+        TEST(every_block_split_fits_the_capacities),
+        TEST(causal_blocks_cost_only_what_they_see),
+        TEST(queries_longer_than_their_keys_are_legal),
+        TEST(tiles_are_whole_tokens_whatever_the_group),
+        TEST(a_group_larger_than_a_tile_makes_tiles_of_one_token),
+        TEST(prefill_and_decode_share_a_batch_in_two_classes),
+        TEST(a_shared_prefix_is_read_once_for_all_requests),
+        TEST(a_prefix_level_without_pages_costs_nothing),
+        TEST(levels_may_partition_the_rows_differently),
+        TEST(workers_finish_close_together),
+        TEST(a_capacity_too_small_is_named_and_leaves_the_plan_empty),
+        TEST(capacities_out_of_range_need_no_heap),
+        TEST(scratch_holds_counters_states_and_outputs),
+        TEST(an_append_has_an_item_for_each_block_of_rows),
+        TEST(no_two_sets_have_the_same_version),
+    };
+#undef TEST
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,140 @@
+/* test_attnctl.c - what attnctl prints: every field of the status, and strings that stay strings.
+ */
+#include "service/ctl/attnctl.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char *json_of(const ProtobufCMessage *message)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    attnctl_print_json(out, message);
+    fclose(out);
+    return text;
+}
+
+static void numbers_strings_and_lists_are_printed_as_such(void **state)
+{
+    (void)state;
+    Attnd__Status status = ATTND__STATUS__INIT;
+    Attnd__SessionStatus session = ATTND__SESSION_STATUS__INIT;
+    Attnd__SessionStatus *sessions[] = {&session, &session};
+    session.session = 3;
+    session.has_share = session.has_dying = 1;
+    session.share = 0.5;
+    session.dying = 1;
+    status.version = (char *)(uintptr_t) "1\"\\\n2";
+    status.has_kv_bytes = 1;
+    status.kv_bytes = UINT64_MAX;
+    status.n_sessions = 2;
+    status.sessions = sessions;
+    char *text = json_of(&status.base);
+    assert_string_equal(text,
+                        "{\"version\":\"1\\\"\\\\\\u000a2\",\"kv_bytes\":18446744073709551615,"
+                        "\"sessions\":[{\"session\":3,\"share\":0.5,\"dying\":true},"
+                        "{\"session\":3,\"share\":0.5,\"dying\":true}],\"pools\":[]}");
+    free(text);
+}
+
+static void the_other_kinds_of_fields_are_printed_too(void **state)
+{
+    (void)state;
+    uint8_t bytes[] = {0x00, 0xfe};
+    int32_t pages[] = {-1, 2};
+    Attnd__PagesReply pages_reply = ATTND__PAGES_REPLY__INIT;
+    Attnd__TokenReply token = ATTND__TOKEN_REPLY__INIT;
+    Attnd__Reply reply = ATTND__REPLY__INIT;
+    Attnd__PoolCreate pool = ATTND__POOL_CREATE__INIT;
+    token.token.data = bytes;
+    token.token.len = sizeof(bytes);
+    reply.id = 1;
+    reply.code = -2;
+    reply.result_case = ATTND__REPLY__RESULT_TOKEN;
+    reply.token = &token;
+    char *text = json_of(&reply.base);
+    assert_string_equal(text, "{\"id\":1,\"code\":-2,\"token\":{\"token\":\"00fe\"}}");
+    free(text);
+
+    pages_reply.page = pages;
+    pages_reply.n_page = 2;
+    text = json_of(&pages_reply.base);
+    assert_string_equal(text, "{\"pool\":0,\"page\":[-1,2]}");
+    free(text);
+
+    pool.page_owner = ATTND__PAGE_OWNER__OWNER_ENGINE;
+    text = json_of(&pool.base);
+    assert_non_null(strstr(text, "\"page_owner\":\"OWNER_ENGINE\",\"k\":[],\"v\":[]}"));
+    free(text);
+}
+
+/* Sets has_ of every optional field, so that the walk has to print them all. */
+static void set_all(ProtobufCMessage *message)
+{
+    for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
+        char *base = (char *)message;
+        if (field->label != PROTOBUF_C_LABEL_OPTIONAL)
+            continue;
+        if (field->type == PROTOBUF_C_TYPE_STRING)
+            memcpy(base + field->offset, &(char *){(char *)(uintptr_t) "text"}, sizeof(char *));
+        else
+            memcpy(base + field->quantifier_offset, &(protobuf_c_boolean){1},
+                   sizeof(protobuf_c_boolean));
+    }
+}
+
+static void no_field_of_the_status_is_left_out(void **state)
+{
+    (void)state;
+    Attnd__Status status = ATTND__STATUS__INIT;
+    char key[64];
+    set_all(&status.base);
+    char *text = json_of(&status.base);
+    for (unsigned i = 0; i < status.base.descriptor->n_fields; i++) {
+        snprintf(key, sizeof(key), "\"%s\":", status.base.descriptor->fields[i].name);
+        assert_non_null(strstr(text, key));
+    }
+    free(text);
+}
+
+static void people_read_a_table(void **state)
+{
+    (void)state;
+    Attnd__Status status = ATTND__STATUS__INIT;
+    Attnd__PoolStatus pool = ATTND__POOL_STATUS__INIT;
+    Attnd__PoolStatus *pools[] = {&pool};
+    char *text = NULL;
+    size_t bytes = 0;
+    set_all(&status.base);
+    status.heap_bytes = 3u << 29;
+    status.loop_reason = (char *)(uintptr_t) "refused";
+    status.n_pools = 1;
+    status.pools = pools;
+    FILE *out = open_memstream(&text, &bytes);
+    attnctl_print_status(out, &status);
+    fclose(out);
+    assert_non_null(strstr(text, "1.5 GiB"));
+    assert_non_null(strstr(text, "(refused)"));
+    assert_non_null(strstr(text, "page size"));
+    assert_null(strstr(text, "share")); /* there is no session */
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_strings_and_lists_are_printed_as_such),
+        cmocka_unit_test(the_other_kinds_of_fields_are_printed_too),
+        cmocka_unit_test(no_field_of_the_status_is_left_out),
+        cmocka_unit_test(people_read_a_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

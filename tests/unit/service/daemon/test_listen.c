@@ -1,0 +1,150 @@
+/* test_listen.c - a name is taken from the dead, never from the living, and only one's own let go.
+ */
+#include "service/daemon/listen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[32], path[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/attnd-test-XXXXXX");
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(path, sizeof(path), "%s/sock", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    (void)unlink(path);
+    return rmdir(folder);
+}
+
+static int can_connect(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    memcpy(address.sun_path, path, sizeof(path));
+    int rc = connect(fd, (const struct sockaddr *)&address, sizeof(address));
+    close(fd);
+    return rc == 0;
+}
+
+static void a_socket_of_the_dead_is_replaced(void **state)
+{
+    struct attnd_listen first, second;
+    struct attnd_fault fault = {0};
+    (void)state;
+    assert_int_equal(attnd_listen_open(path, 0600, &first, &fault), 0);
+    close(first.fd);
+    assert_false(can_connect());
+    assert_int_equal(attnd_listen_open(path, 0600, &second, &fault), 0);
+    assert_true(can_connect());
+    close(second.fd);
+}
+
+static void a_socket_of_the_living_is_not_taken(void **state)
+{
+    struct attnd_listen living, other;
+    struct attnd_fault fault = {0};
+    (void)state;
+    assert_int_equal(attnd_listen_open(path, 0600, &living, &fault), 0);
+    assert_int_equal(attnd_listen_open(path, 0600, &other, &fault), -ATTND_E_BUSY);
+    assert_true(can_connect());
+    close(living.fd);
+}
+
+static void what_is_no_socket_stays(void **state)
+{
+    struct attnd_listen listener;
+    struct attnd_fault fault = {0};
+    struct stat file;
+    (void)state;
+    int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(attnd_listen_open(path, 0600, &listener, &fault), -ATTND_E_INVALID);
+    assert_int_equal(lstat(path, &file), 0);
+    assert_true(S_ISREG(file.st_mode));
+}
+
+static void the_file_has_the_mode_asked_for_whatever_the_umask(void **state)
+{
+    struct attnd_listen listener;
+    struct attnd_fault fault = {0};
+    struct stat file;
+    (void)state;
+    mode_t before = umask(0);
+    assert_int_equal(attnd_listen_open(path, 0600, &listener, &fault), 0);
+    assert_int_equal(umask(before), 0); /* it is given back */
+    assert_int_equal(lstat(path, &file), 0);
+    assert_int_equal(file.st_mode & 0777, 0600);
+    close(listener.fd);
+}
+
+static void only_ones_own_name_is_let_go(void **state)
+{
+    struct attnd_listen first, second;
+    struct attnd_fault fault = {0};
+    struct stat file;
+    (void)state;
+    assert_int_equal(attnd_listen_open(path, 0600, &first, &fault), 0);
+    assert_int_equal(unlink(path), 0); /* somebody cleans up, somebody else starts */
+    assert_int_equal(attnd_listen_open(path, 0600, &second, &fault), 0);
+    attnd_listen_unlink(&first, path);
+    assert_true(can_connect());
+    attnd_listen_unlink(&second, path);
+    assert_int_equal(lstat(path, &file), -1);
+    close(first.fd);
+    close(second.fd);
+}
+
+static void a_place_that_is_not_there_is_the_systems_error(void **state)
+{
+    struct attnd_listen listener;
+    struct attnd_fault fault = {0};
+    char far[128];
+    (void)state;
+    snprintf(far, sizeof(far), "%s/not/sock", folder);
+    assert_int_equal(attnd_listen_open(far, 0600, &listener, &fault), -ATTND_E_SYSTEM);
+    assert_int_equal(fault.field, ATTND_F_SOCKET);
+    assert_int_equal(fault.value, ENOENT);
+    memset(far, 'x', sizeof(far) - 1);
+    far[sizeof(far) - 1] = '\0';
+    assert_int_equal(attnd_listen_open(far, 0600, &listener, &fault), -ATTND_E_INVALID);
+    assert_int_equal(fault.value, sizeof(far) - 1);
+    assert_int_equal(fault.limit, 107);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_socket_of_the_dead_is_replaced),
+        CASE(a_socket_of_the_living_is_not_taken),
+        CASE(what_is_no_socket_stays),
+        CASE(the_file_has_the_mode_asked_for_whatever_the_umask),
+        CASE(only_ones_own_name_is_let_go),
+        CASE(a_place_that_is_not_there_is_the_systems_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,210 @@
+/* test_options.c - the daemon's command line, its place for the socket, and its word to systemd. */
+#include "service/daemon/listen.h"
+#include "service/daemon/notify.h"
+#include "service/daemon/options.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void sizes_have_suffixes(void **state)
+{
+    (void)state;
+    uint64_t bytes;
+    const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"0", 0},
+                {"512", 512},
+                {"64K", 64u << 10},
+                {"8m", 8u << 20},
+                {"2G", (uint64_t)2 << 30},
+                {"16777215T", (uint64_t)16777215 << 40},
+                {"18446744073709551615", UINT64_MAX}};
+    const char *const bad[] = {"",    "K",   "-1",   "+1", " 1",        "1.5G",
+                               "1KB", "1 K", "0x10", "1X", "16777216T", "18446744073709551616"};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_int_equal(attnd_options_size(good[i].text, &bytes), 0);
+        assert_true(bytes == good[i].bytes);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(attnd_options_size(bad[i], &bytes), -ATTND_E_INVALID);
+}
+
+static struct attnd_options parse(const char *const *arguments)
+{
+    struct attnd_options options;
+    char *argv[20] = {(char *)(uintptr_t) "attnd"};
+    int argc = 1;
+    while (arguments[argc - 1]) {
+        argv[argc] = (char *)(uintptr_t)arguments[argc - 1];
+        argc++;
+    }
+    attnd_options_parse(argc, argv, &options);
+    return options;
+}
+
+static void what_is_not_given_has_a_default(void **state)
+{
+    (void)state;
+    setenv("ATTND_SOCKET", "/somewhere/a.sock", 1);
+    struct attnd_options options = parse((const char *const[]){NULL});
+    assert_string_equal(options.socket_path, "/somewhere/a.sock");
+    assert_string_equal(options.backend, "auto");
+    assert_null(options.worker_path);
+    assert_null(options.isa);
+    assert_int_equal(options.loop, ATTND_LOOP_AUTO);
+    assert_int_equal(options.threads, 0);
+    assert_int_equal(options.trust, 0); /* unless somebody says so */
+    assert_string_equal(options.residency, "auto");
+    assert_int_equal(options.device, 0);
+    assert_int_equal(options.sms, 0);
+    assert_int_equal(options.burst, 0);
+    assert_int_equal(options.watchdog_s, 3);
+    assert_null(options.inject);
+    assert_true(options.heap_bytes > 0);
+    assert_int_equal(options.scratch_bytes, 0); /* the worker knows its memory */
+    assert_true(options.memory_max_bytes > 0);
+    assert_true(options.host_memory_max_bytes > options.memory_max_bytes); /* one leaves some */
+    assert_true(options.device_memory_max_bytes == 0); /* the machine's says nothing of the GPU's */
+    assert_int_equal(options.allow_uids_count, 1);
+    assert_int_equal(options.allow_uids[0], getuid());
+    assert_int_equal(options.log_level, ATTND_LOG_INFO);
+}
+
+static void the_workers_way_of_living_is_an_option(void **state)
+{
+    (void)state;
+    struct attnd_options options =
+        parse((const char *const[]){"-s", "/x", "--residency=shared", "--sms=40", "--burst",
+                                    "--watchdog=0", "--inject=stall", "--device=3", NULL});
+    assert_string_equal(options.residency, "shared");
+    assert_int_equal(options.device, 3);
+    assert_int_equal(options.sms, 40);
+    assert_int_equal(options.burst, 1);
+    assert_int_equal(options.watchdog_s, 0);
+    assert_string_equal(options.inject, "stall");
+}
+
+static void what_is_given_is_taken(void **state)
+{
+    (void)state;
+    struct attnd_options options = parse((const char *const[]){
+        "-s", "/x", "--backend=cpu", "--isa=avx2", "--threads=3", "--loop=epoll", "--heap=1M",
+        "--scratch=2M", "--memory-max=3G", "--host-memory-max=5G", "--device-memory-max=7G",
+        "--allow-uid=1", "--allow-uid=2", "--worker=/w", "--trust", "-q", NULL});
+    assert_string_equal(options.socket_path, "/x");
+    assert_string_equal(options.backend, "cpu");
+    assert_string_equal(options.isa, "avx2");
+    assert_int_equal(options.threads, 3);
+    assert_int_equal(options.loop, ATTND_LOOP_EPOLL);
+    assert_int_equal(options.heap_bytes, 1 << 20);
+    assert_int_equal(options.scratch_bytes, 2 << 20);
+    assert_true(options.memory_max_bytes == (uint64_t)3 << 30);
+    assert_true(options.host_memory_max_bytes == (uint64_t)5 << 30);
+    assert_true(options.device_memory_max_bytes == (uint64_t)7 << 30);
+    assert_int_equal(options.trust, 1);
+    assert_int_equal(options.allow_uids_count, 2);
+    assert_int_equal(options.allow_uids[1], 2);
+    assert_string_equal(options.worker_path, "/w");
+    assert_int_equal(options.log_level, ATTND_LOG_WARNING);
+}
+
+/* In a child, because bad usage exits. */
+static int exit_code(const char *const *arguments)
+{
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        dup2(null, STDERR_FILENO);
+        dup2(null, STDOUT_FILENO);
+        parse(arguments);
+        _exit(99);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void bad_usage_exits_with_1_and_questions_with_0(void **state)
+{
+    (void)state;
+    const char *const bad[] = {"--heap=0",         "--heap=x",       "--device-memory-max=0",
+                               "--threads=-1",     "--threads=9999", "--loop=kqueue",
+                               "--backend=x",      "--isa=sse",      "--socket=",
+                               "--allow-uid=a",    "argument",       "--no-such-thing",
+                               "--residency=park", "--sms=1",        "--sms=2000",
+                               "--watchdog=x",     "--inject=luck",  "--device=64",
+                               "--device=GPU-0"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(exit_code((const char *const[]){bad[i], NULL}), ATTND_EXIT_USAGE);
+    assert_int_equal(exit_code((const char *const[]){"--help", NULL}), 0);
+    assert_int_equal(exit_code((const char *const[]){"--version", NULL}), 0);
+    unsetenv("ATTND_SOCKET");
+    unsetenv("XDG_RUNTIME_DIR");
+    assert_int_equal(exit_code((const char *const[]){NULL}), ATTND_EXIT_USAGE);
+}
+
+static void the_socket_has_a_default_place(void **state)
+{
+    (void)state;
+    char path[32];
+    setenv("ATTND_SOCKET", "/s", 1);
+    setenv("XDG_RUNTIME_DIR", "/run/user/1", 1);
+    assert_int_equal(attnd_listen_path(path, sizeof(path)), 0);
+    assert_string_equal(path, "/s");
+    setenv("ATTND_SOCKET", "", 1);
+    assert_int_equal(attnd_listen_path(path, sizeof(path)), 0);
+    assert_string_equal(path, "/run/user/1/attnd.sock");
+    assert_int_equal(attnd_listen_path(path, 10), -ATTND_E_INVALID);
+    unsetenv("XDG_RUNTIME_DIR");
+    assert_int_equal(attnd_listen_path(path, sizeof(path)), -ATTND_E_INVALID);
+}
+
+static void the_service_manager_is_told_where_it_asks_to_be(void **state)
+{
+    (void)state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char got[16] = "", name[32];
+    int length = snprintf(name, sizeof(name), "@attnd-test-%d", (int)getpid());
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)length);
+    memcpy(address.sun_path + 1, name + 1, (size_t)length - 1);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&address, bytes), 0);
+    unsetenv("NOTIFY_SOCKET");
+    assert_int_equal(attnd_notify("READY=1"), 0);
+    setenv("NOTIFY_SOCKET", name, 1);
+    assert_int_equal(attnd_notify("READY=1"), 1);
+    assert_int_equal(read(fd, got, sizeof(got) - 1), 7);
+    assert_string_equal(got, "READY=1");
+    close(fd);
+    assert_int_equal(attnd_notify("READY=1"), -ATTND_E_SYSTEM);
+    setenv("NOTIFY_SOCKET", "neither", 1);
+    assert_int_equal(attnd_notify("READY=1"), -ATTND_E_SYSTEM);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_have_suffixes),
+        cmocka_unit_test(what_is_not_given_has_a_default),
+        cmocka_unit_test(what_is_given_is_taken),
+        cmocka_unit_test(the_workers_way_of_living_is_an_option),
+        cmocka_unit_test(bad_usage_exits_with_1_and_questions_with_0),
+        cmocka_unit_test(the_socket_has_a_default_place),
+        cmocka_unit_test(the_service_manager_is_told_where_it_asks_to_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

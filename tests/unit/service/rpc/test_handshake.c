@@ -1,0 +1,282 @@
+/* test_handshake.c - how a session begins, and those who get it wrong. */
+#include "tests/support/rigs/service_rig.h"
+
+static void a_session_has_a_private_name_and_sealed_segments(void **state)
+{
+    (void)state;
+    start();
+    struct session session = open_session();
+    assert_true(session.fd_count == 3 || session.fd_count == 4);
+    int fixed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    assert_int_equal(fcntl(session.fds[0], F_GET_SEALS) & fixed, fixed);
+    assert_int_equal(fcntl(session.fds[1], F_GET_SEALS) & fixed, fixed);
+    assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, session.fds[1], 0) ==
+                MAP_FAILED);
+
+    Attnd__Reply *reply = ask_status();
+    assert_int_equal(reply->status->n_sessions, 1);
+    assert_string_equal(reply->status->sessions[0]->name, "by?hand");
+    assert_int_equal(reply->status->sessions[0]->pid, getpid());
+    assert_string_equal(reply->status->backend, "stub");
+    attnd__reply__free_unpacked(reply, NULL);
+    close_session(&session);
+    expect_sessions(0);
+}
+
+static void calls_out_of_turn_are_refused_and_change_nothing(void **state)
+{
+    (void)state;
+    start();
+    struct session session = {.socket = dial()};
+    assert_int_equal(say_mapped(session.socket), -ATTND_E_PROTOCOL);
+    assert_int_equal(create_pool(session.socket), -ATTND_E_PROTOCOL);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
+    assert_int_equal(create_pool(session.socket), -ATTND_E_PROTOCOL);
+    assert_int_equal(say_mapped(session.socket), 0);
+    assert_int_equal(say_mapped(session.socket), -ATTND_E_PROTOCOL);
+    assert_int_equal(create_pool(session.socket), 0);
+    close_session(&session);
+}
+
+static void a_wish_that_cannot_be_granted_is_named(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {0};
+    start();
+    struct session session = {.socket = dial()};
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION + 1, 8, 64 << 10, &fault),
+                     -ATTND_E_VERSION);
+    assert_int_equal(fault.value, ATTND_PROTOCOL_VERSION + 1);
+    assert_int_equal(fault.limit, ATTND_PROTOCOL_VERSION);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 12, 64 << 10, &fault),
+                     -ATTND_E_RANGE);
+    assert_int_equal(fault.field, ATTND_F_RING_ENTRIES);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, UINT64_MAX, &fault),
+                     -ATTND_E_RANGE);
+    assert_int_equal(fault.field, ATTND_F_ARENA);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 0, &fault), -ATTND_E_RANGE);
+    assert_int_equal(fault.limit, 64 << 10);
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 4096, 64 << 10, NULL), 0);
+    assert_int_equal(say_mapped(session.socket), 0);
+    close_session(&session);
+}
+
+static void a_segment_resized_before_it_is_sealed_ends_the_session(void **state)
+{
+    (void)state;
+    start();
+    size_t fds = settled_fds();
+    const off_t sizes[] = {4096, 1 << 20};
+    for (int i = 0; i < 2; i++) {
+        struct session session = {.socket = dial()};
+        assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
+        assert_int_equal(ftruncate(session.fds[0], sizes[i]), 0);
+        assert_int_equal(say_mapped(session.socket), -ATTND_E_DISCONNECTED);
+        close_session(&session);
+    }
+    expect_sessions(0);
+    expect_fds(fds);
+}
+
+static void a_segment_sealed_by_the_client_ends_the_session(void **state)
+{
+    (void)state;
+    start();
+    struct session session = {.socket = dial()};
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
+    assert_int_equal(fcntl(session.fds[0], F_ADD_SEALS, F_SEAL_SEAL), 0);
+    assert_int_equal(say_mapped(session.socket), -ATTND_E_DISCONNECTED);
+    close_session(&session);
+    expect_sessions(0);
+}
+
+static void what_is_no_request_ends_the_connection(void **state)
+{
+    (void)state;
+    static uint8_t large[ATTND_DATAGRAM_BYTES_MAX + 1];
+    int fds[ATTND_FDS_MAX], fd_count = 0;
+    start();
+    int socket = dial();
+    assert_int_equal(attnd_fdpass_send(socket, "rubbish", 7, NULL, 0), 0);
+    assert_null(receive(socket, fds, &fd_count));
+    close(socket);
+    struct session session = open_session();
+    assert_int_equal(attnd_fdpass_send(session.socket, large, sizeof(large), NULL, 0), 0);
+    assert_null(receive(session.socket, fds, &fd_count));
+    close_session(&session);
+    expect_sessions(0);
+}
+
+static void descriptors_nobody_asked_for_are_closed(void **state)
+{
+    (void)state;
+    uint8_t bytes[64];
+    int fds[ATTND_FDS_MAX], fd_count = 0;
+    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
+    Attnd__Request request = ATTND__REQUEST__INIT;
+    start();
+    int socket = dial();
+    expect_sessions(0);
+    size_t before = settled_fds();
+    request.call_case = ATTND__REQUEST__CALL_STATUS;
+    request.status = &query;
+    size_t size_bytes = attnd__request__pack(&request, bytes);
+    for (int i = 0; i < ATTND_FDS_MAX; i++)
+        fds[i] = rig.notify;
+    assert_int_equal(attnd_fdpass_send(socket, bytes, size_bytes, fds, ATTND_FDS_MAX), 0);
+    Attnd__Reply *reply = receive(socket, fds, &fd_count);
+    assert_non_null(reply);
+    attnd__reply__free_unpacked(reply, NULL);
+    expect_fds(before);
+    close(socket);
+}
+
+static void a_stranger_is_told_so(void **state)
+{
+    (void)state;
+    struct stat file;
+    struct attnd_fault fault = {0};
+    rig.options.allow_uids[0] = getuid() + 1;
+    start();
+    /* Others may connect: what they are decides, not the file. */
+    assert_int_equal(stat(rig.options.socket_path, &file), 0);
+    assert_int_equal(file.st_mode & 0777, 0666);
+    struct session session = {.socket = dial()};
+    assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, &fault),
+                     -ATTND_E_PERMISSION);
+    assert_int_equal(fault.field, ATTND_F_SOCKET);
+    assert_int_equal(fault.value, getuid());
+    close_session(&session);
+}
+
+#define HALF (ATTND_SESSIONS_MAX / 2)
+
+/* Another process with @count sessions, until end_process(). */
+static pid_t begin_process(uint32_t count)
+{
+    char byte = 0;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (uint32_t i = 0; i < count; i++)
+            (void)open_session();
+        (void)!write(ends[1], &byte, 1);
+        for (;;)
+            pause();
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+    return pid;
+}
+
+static void end_process(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void expect_refused(struct session *late, uint32_t value, uint32_t limit)
+{
+    struct attnd_fault fault = {0};
+    assert_int_equal(say_hello(late, ATTND_PROTOCOL_VERSION, 8, 64 << 10, &fault), -ATTND_E_RANGE);
+    assert_int_equal(fault.field, ATTND_F_SESSIONS);
+    assert_int_equal(fault.value, value);
+    assert_int_equal(fault.limit, limit);
+}
+
+static void a_process_may_have_half_of_the_sessions(void **state)
+{
+    static struct session sessions[HALF];
+    (void)state;
+    start();
+    for (uint32_t i = 0; i < HALF; i++)
+        sessions[i] = open_session();
+    struct session late = {.socket = dial()};
+    expect_refused(&late, HALF + 1, HALF);
+    pid_t other = begin_process(2); /* which has no less room for it */
+    assert_int_equal(count_sessions(), HALF + 2);
+    end_process(other);
+    expect_sessions(HALF);
+    close_session(&sessions[0]);
+    expect_sessions(HALF - 1);
+    assert_int_equal(say_hello(&late, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
+    assert_int_equal(say_mapped(late.socket), 0);
+    close_session(&late);
+    for (uint32_t i = 1; i < HALF; i++)
+        close_session(&sessions[i]);
+    expect_sessions(0);
+}
+
+static void a_full_house_refuses_sessions_and_still_answers(void **state)
+{
+    (void)state;
+    static struct session sessions[HALF - 1];
+    struct attnd_fault fault = {0};
+    start();
+    pid_t most = begin_process(HALF), another = begin_process(1);
+    for (uint32_t i = 0; i < HALF - 1; i++)
+        sessions[i] = open_session();
+    struct session late = {.socket = dial()};
+    assert_int_equal(count_sessions(), ATTND_SESSIONS_MAX); /* and late is accepted */
+    size_t fds = settled_fds();
+    for (int i = 0; i < 3; i++)
+        expect_refused(&late, ATTND_SESSIONS_MAX + 1, ATTND_SESSIONS_MAX);
+    expect_fds(fds); /* nothing was kept for it */
+    assert_int_equal(count_sessions(), ATTND_SESSIONS_MAX);
+    close_session(&sessions[10]);
+    expect_sessions(ATTND_SESSIONS_MAX - 1);
+    assert_int_equal(say_hello(&late, ATTND_PROTOCOL_VERSION, 8, 64 << 10, &fault), 0);
+    assert_int_equal(say_mapped(late.socket), 0);
+    close_session(&late);
+    for (uint32_t i = 0; i < HALF - 1; i++)
+        if (i != 10)
+            close_session(&sessions[i]);
+    end_process(most);
+    end_process(another);
+    expect_sessions(0);
+}
+
+static void who_does_not_finish_the_handshake_is_dropped(void **state)
+{
+    (void)state;
+    int fds[ATTND_FDS_MAX], fd_count = 0;
+    start();
+    uint64_t begin_ns = attnd_clock_ns(); /* before the first of them is there */
+    int silent = dial();
+    struct session half = {.socket = dial()};
+    assert_int_equal(say_hello(&half, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
+    assert_null(receive(silent, fds, &fd_count));
+    assert_null(receive(half.socket, fds, &fd_count));
+    uint64_t waited_ns = attnd_clock_ns() - begin_ns;
+    assert_in_range(waited_ns, 5000000000u, 9000000000u);
+    close(silent);
+    close_session(&half);
+    expect_sessions(0);
+}
+
+int main(void)
+{
+    static const enum attnd_loop_kind automatic = ATTND_LOOP_AUTO, epoll = ATTND_LOOP_EPOLL;
+    const struct CMUnitTest tests[] = {
+#define TEST(name, loop) {#name, name, setup, teardown, (void *)(uintptr_t) & (loop)}
+        TEST(a_session_has_a_private_name_and_sealed_segments, automatic),
+        TEST(a_session_has_a_private_name_and_sealed_segments, epoll),
+        TEST(calls_out_of_turn_are_refused_and_change_nothing, automatic),
+        TEST(a_wish_that_cannot_be_granted_is_named, automatic),
+        TEST(a_segment_resized_before_it_is_sealed_ends_the_session, automatic),
+        TEST(a_segment_resized_before_it_is_sealed_ends_the_session, epoll),
+        TEST(a_segment_sealed_by_the_client_ends_the_session, automatic),
+        TEST(what_is_no_request_ends_the_connection, automatic),
+        TEST(descriptors_nobody_asked_for_are_closed, automatic),
+        TEST(a_stranger_is_told_so, automatic),
+        TEST(a_process_may_have_half_of_the_sessions, automatic),
+        TEST(a_full_house_refuses_sessions_and_still_answers, automatic),
+        TEST(who_does_not_finish_the_handshake_is_dropped, automatic),
+#undef TEST
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

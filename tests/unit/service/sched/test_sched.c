@@ -1,0 +1,589 @@
+/* test_sched.c - lanes, operations and runs, with a worker and clients played by the test. */
+#include "schemas/atomics.h"
+#include "tests/support/rigs/sched_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static int setup(void **state)
+{
+    (void)state;
+    return sched_rig_begin(16);
+}
+
+/* ---- the way of a run ---- */
+
+static void a_run_goes_to_the_worker_and_comes_back(void **state)
+{
+    uint32_t plan = filled_plan();
+    (void)state;
+    submit(stage_run(plan, 3, 42));
+    CHECK_EQUAL(stage_sweep(&stage), 1);
+    const struct attnd_run *run = must_command();
+    CHECK_EQUAL(run->kind, ATTND_RUN_ATTEND);
+    CHECK_EQUAL(run->plan_offset_bytes, client.daemon->plans[0]->heap_offset_bytes);
+    CHECK_EQUAL(run->o.offset_bytes, 16384);
+    CHECK_EQUAL(run->k.memory, ATTND_NONE);
+    CHECK(run->items > 0);
+    stage_expect_none(&client);
+    stage_retire(&stage, run, 0);
+    CHECK_EQUAL(stage_sweep(&stage), 1);
+    struct attnd_cqe cqe = stage_expect(&client, 42, 0);
+    CHECK_EQUAL(cqe.lane, 3);
+    CHECK_EQUAL(cqe.opcode, ATTND_OP_RUN);
+    CHECK_EQUAL(client.daemon->stats.runs, 1);
+    CHECK_EQUAL(client.daemon->stats.kv_bytes, 100);
+}
+
+static void an_empty_batch_never_reaches_the_worker(void **state)
+{
+    uint32_t plan = stage_plan(&client);
+    (void)state;
+    submit(stage_batch(&client, plan, 0, 0, 6, 0, 0));
+    submit(stage_run(plan, 0, 1));
+    submit(stage_append(plan, 0, 2));
+    CHECK_EQUAL(stage_sweep(&stage), 3);
+    CHECK(stage_command(&stage) == NULL);
+    stage_expect(&client, 0, 0);
+    stage_expect(&client, 1, 0);
+    stage_expect(&client, 2, 0);
+}
+
+static void operations_of_a_lane_take_effect_in_order(void **state)
+{
+    uint32_t plan = filled_plan();
+    (void)state;
+    submit(stage_append(plan, 0, 1));
+    submit(stage_run(plan, 0, 2));
+    submit(stage_run(plan, 0, 3));
+    stage_sweep(&stage);
+    for (uint64_t user_data = 1; user_data <= 3; user_data++) {
+        const struct attnd_run *run = must_command();
+        CHECK_EQUAL(run->kind, user_data == 1 ? ATTND_RUN_APPEND : ATTND_RUN_ATTEND);
+        CHECK(stage_command(&stage) == NULL);
+        stage_retire(&stage, run, 0);
+        stage_sweep(&stage);
+        stage_expect(&client, user_data, 0);
+    }
+}
+
+static void lanes_do_not_wait_for_each_other(void **state)
+{
+    uint32_t plan = filled_plan();
+    (void)state;
+    submit(stage_run(plan, 0, 1));
+    submit(stage_run(plan, 1, 2));
+    stage_sweep(&stage);
+    const struct attnd_run *first = must_command(), *second = must_command();
+    stage_retire(&stage, second, 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 2, 0);
+    stage_retire(&stage, first, 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 1, 0);
+}
+
+static void success_can_be_silent_and_failure_cannot(void **state)
+{
+    uint32_t plan = filled_plan();
+    struct attnd_sqe quiet = stage_run(plan, 0, 1), loud = stage_run(plan, 0, 2);
+    (void)state;
+    quiet.flags = loud.flags = ATTND_OP_SKIP_SUCCESS;
+    loud.u.run.q_memory = 77;
+    submit(quiet);
+    submit(loud);
+    stage_sweep(&stage);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    struct attnd_cqe cqe = stage_expect(&client, 2, -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(cqe.field, ATTND_F_Q);
+    CHECK_EQUAL(cqe.value, 77);
+}
+
+/* ---- plans ---- */
+
+static void a_batch_that_waits_is_not_harmed_by_reuse_of_the_arena(void **state)
+{
+    uint32_t plan = filled_plan(), other = stage_plan(&client);
+    (void)state;
+    submit(stage_run(plan, 0, 1));
+    submit(stage_batch(&client, other, 4096, 4, 6, 0, 0));
+    submit(stage_run(other, 0, 2));
+    CHECK_EQUAL(stage_sweep(&stage), 3);
+    CHECK_EQUAL(attnd_producer_space(&client.sq), 16); /* consumed: the arena is the client's */
+    memset(client.arena + 4096, 0xff, 4096);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 1, 0);
+    stage_expect(&client, 0, 0);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 2, 0);
+    CHECK_EQUAL(client.daemon->lanes->deferred_bytes, 0);
+}
+
+/* Else a client that sends batches behind one long run would have the daemon hold all of them. */
+static void batches_that_wait_take_no_more_memory_than_about_an_arena(void **state)
+{
+    enum { BATCHES = 12 };
+    uint32_t plan = filled_plan(), other = stage_plan(&client);
+    (void)state;
+    submit(stage_run(plan, 0, 1));
+    for (int i = 0; i < BATCHES; i++)
+        submit(stage_batch(&client, other, 4096, 4, 6, 0, 0));
+    CHECK(stage_sweep(&stage) < 1 + BATCHES);
+    CHECK(client.daemon->lanes->deferred_bytes >= client.daemon->arena_bytes);
+    CHECK_EQUAL(stage_sweep(&stage), 0);
+    stage_retire(&stage, must_command(), 0);
+    while (stage_sweep(&stage) > 0)
+        ;
+    stage_expect(&client, 1, 0);
+    for (int i = 0; i < BATCHES; i++)
+        stage_expect(&client, 0, 0);
+    CHECK_EQUAL(client.daemon->lanes->deferred_bytes, 0);
+}
+
+static void plan_set_is_busy_while_another_lane_uses_the_plan(void **state)
+{
+    uint32_t plan = filled_plan();
+    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 8, 0, 0);
+    (void)state;
+    submit(stage_run(plan, 1, 1));
+    set.user_data = 2;
+    submit(set);
+    stage_sweep(&stage);
+    struct attnd_cqe cqe = stage_expect(&client, 2, -ATTND_E_BUSY);
+    CHECK_EQUAL(cqe.field, ATTND_F_PLAN);
+    CHECK_EQUAL(cqe.value, plan);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 1, 0);
+    submit(set);
+    stage_sweep(&stage);
+    stage_expect(&client, 2, 0);
+}
+
+static void plan_set_in_the_lane_of_its_runs_waits_for_them(void **state)
+{
+    uint32_t plan = filled_plan();
+    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 8, 0, 0);
+    (void)state;
+    set.user_data = 2;
+    submit(stage_run(plan, 1, 1));
+    set.lane = 1;
+    submit(set);
+    submit(stage_run(plan, 1, 3));
+    stage_sweep(&stage);
+    stage_expect_none(&client);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 1, 0);
+    stage_expect(&client, 2, 0);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 3, 0);
+}
+
+static void a_plan_that_failed_to_set_is_not_run(void **state)
+{
+    uint32_t plan = filled_plan();
+    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 6, 15, 0); /* page 16 of 16 */
+    (void)state;
+    set.user_data = 1;
+    submit(set);
+    submit(stage_run(plan, 0, 2));
+    stage_sweep(&stage);
+    struct attnd_cqe cqe = stage_expect(&client, 1, -ATTND_E_RANGE);
+    CHECK_EQUAL(cqe.field, ATTND_F_KV_INDICES);
+    CHECK_EQUAL(cqe.index, 1);
+    CHECK_EQUAL(cqe.value, 16);
+    cqe = stage_expect(&client, 2, -ATTND_E_INVALID);
+    CHECK_EQUAL(cqe.field, ATTND_F_PLAN);
+}
+
+static void runs_keep_the_generation_they_started_with(void **state)
+{
+    uint32_t plan = filled_plan();
+    (void)state;
+    submit(stage_run(plan, 1, 1));
+    submit(stage_advance(&client, plan, 0, 7));
+    submit(stage_run(plan, 2, 2));
+    stage_sweep(&stage);
+    stage_expect(&client, 0, 0);
+    const struct attnd_run *before = must_command(), *after = must_command();
+    CHECK_EQUAL(before->generation, 0);
+    CHECK(after->generation != before->generation);
+    stage_retire(&stage, before, 0);
+    stage_retire(&stage, after, 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 1, 0);
+    stage_expect(&client, 2, 0);
+}
+
+static void an_advance_waits_for_a_generation_and_holds_nobody_up(void **state)
+{
+    uint32_t plan = filled_plan(), other = filled_plan();
+    const struct attnd_run *runs[ATTND_GENERATIONS];
+    struct attnd_sqe advance;
+    (void)state;
+    for (uint16_t g = 0; g < ATTND_GENERATIONS; g++) {
+        submit(stage_run(plan, g, g));
+        stage_sweep(&stage);
+        runs[g] = must_command();
+        advance = stage_advance(&client, plan, 0, 4 + g % 4);
+        advance.lane = 60;
+        advance.user_data = 99;
+        submit(advance);
+        stage_sweep(&stage);
+        if (g + 1 < (int)ATTND_GENERATIONS)
+            stage_expect(&client, 99, 0);
+    }
+    submit(stage_run(other, 61, 100));
+    stage_sweep(&stage);
+    memset(client.arena, 0xff, 64); /* its data were copied */
+    stage_expect_none(&client);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 100, 0);
+    stage_retire(&stage, runs[5], 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 5, 0);
+    stage_expect(&client, 99, 0);
+    CHECK_EQUAL(client.daemon->plans[0]->generation, runs[5]->generation);
+}
+
+static void shared_pages_are_not_appended_to(void **state)
+{
+    uint32_t plan = filled_plan();
+    const int32_t page = 1;
+    struct attnd_fault fault = {0};
+    (void)state;
+    CHECK_EQUAL(attnd_lease_share(client.daemon->attachments[0], &page, 1, &fault), 0);
+    submit(stage_append(plan, 0, 1));
+    submit(stage_run(plan, 0, 2));
+    stage_sweep(&stage);
+    struct attnd_cqe cqe = stage_expect(&client, 1, -ATTND_E_SHARED_PAGE);
+    CHECK_EQUAL(cqe.value, page);
+    stage_retire(&stage, must_command(), 0); /* reading it is fine, and the lane goes on */
+    stage_sweep(&stage);
+    stage_expect(&client, 2, 0);
+}
+
+static void pages_given_away_since_are_not_appended_to(void **state)
+{
+    uint32_t plan = filled_plan();
+    const int32_t page = 1;
+    struct attnd_fault fault = {0};
+    (void)state;
+    CHECK_EQUAL(attnd_lease_free(client.daemon->attachments[0], &page, 1, &fault), 0);
+    submit(stage_append(plan, 0, 1));
+    stage_sweep(&stage);
+    struct attnd_cqe cqe = stage_expect(&client, 1, -ATTND_E_NOT_LEASED);
+    CHECK_EQUAL(cqe.field, ATTND_F_KV_INDICES);
+    CHECK_EQUAL(cqe.value, page);
+}
+
+static void pages_without_a_lease_are_refused(void **state)
+{
+    const int32_t page = 1;
+    struct attnd_fault fault = {0};
+    uint32_t plan = stage_plan(&client);
+    (void)state;
+    CHECK_EQUAL(attnd_lease_free(client.daemon->attachments[0], &page, 1, &fault), 0);
+    submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
+    stage_sweep(&stage);
+    struct attnd_cqe cqe = stage_expect(&client, 0, -ATTND_E_NOT_LEASED);
+    CHECK_EQUAL(cqe.field, ATTND_F_KV_INDICES);
+    CHECK_EQUAL(cqe.value, page);
+}
+
+static void a_reader_of_a_pool_may_not_append_nor_write_to_it_by_a_run(void **state)
+{
+    struct stage_client reader;
+    struct attnd_fault fault = {0};
+    int32_t pages[] = {0, 1};
+    (void)state;
+    stage_connect(&stage, &reader, 16, 0);
+    CHECK_EQUAL(attnd_lease_free(client.daemon->attachments[0], pages, 2, &fault), 0);
+    CHECK_EQUAL(attnd_lease_alloc(reader.daemon->attachments[0], 2, pages, &fault), 0);
+    uint32_t plan = stage_plan(&reader);
+    int32_t first = pages[0] < pages[1] ? pages[0] : pages[1];
+    struct attnd_sqe sqe = stage_batch(&reader, plan, 0, 4, 6, first, 0);
+    CHECK_EQUAL(stage_submit(&reader, &sqe), 0);
+    sqe = stage_append(plan, 0, 1);
+    CHECK_EQUAL(stage_submit(&reader, &sqe), 0);
+    sqe = stage_run(plan, 0, 2);
+    sqe.u.run.o_memory = 1;
+    CHECK_EQUAL(stage_submit(&reader, &sqe), 0);
+    stage_sweep(&stage);
+    stage_expect(&reader, 0, 0);
+    stage_expect(&reader, 1, -ATTND_E_PERMISSION);
+    CHECK_EQUAL(stage_expect(&reader, 2, -ATTND_E_OVERLAP).field, ATTND_F_O);
+}
+
+/* ---- ends that come early ---- */
+
+static void cancel_ends_what_is_queued_and_asks_what_runs(void **state)
+{
+    uint32_t plan = filled_plan();
+    (void)state;
+    submit(stage_run(plan, 0, 7));
+    submit(stage_run(plan, 0, 7));
+    submit(stage_run(plan, 0, 8));
+    submit(stage_cancel(7));
+    stage_sweep(&stage);
+    stage_expect(&client, 7, -ATTND_E_CANCELLED);
+    stage_expect_none(&client);
+    const struct attnd_run *run = must_command();
+    CHECK_EQUAL(run->cancel, 1);
+    stage_retire(&stage, run, -ATTND_E_CANCELLED);
+    stage_sweep(&stage);
+    stage_expect(&client, 7, -ATTND_E_CANCELLED);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 8, 0);
+}
+
+static void what_comes_behind_a_cancelled_operation_goes_on(void **state)
+{
+    uint32_t plan = filled_plan();
+    (void)state;
+    submit(stage_run(plan, 0, 1));
+    submit(stage_run(plan, 0, 7)); /* the last of its lane */
+    submit(stage_cancel(7));
+    stage_sweep(&stage);
+    stage_expect(&client, 7, -ATTND_E_CANCELLED);
+    submit(stage_run(plan, 0, 2));
+    stage_sweep(&stage);
+    for (uint64_t i = 1; i <= 2; i++) {
+        stage_retire(&stage, must_command(), 0);
+        stage_sweep(&stage);
+        stage_expect(&client, i, 0);
+    }
+}
+
+static void let_the_timer_fire(void *context)
+{
+    (void)context;
+    attnd_loop_stop(stage.service.loop);
+}
+
+static void a_deadline_ends_queued_and_running_operations(void **state)
+{
+    uint32_t plan = filled_plan();
+    struct attnd_sqe first = stage_run(plan, 0, 1), second = stage_run(plan, 0, 2);
+    struct attnd_fault fault = {0};
+    (void)state;
+    first.u.run.timeout_us = second.u.run.timeout_us = 1000;
+    submit(first);
+    submit(second);
+    submit(stage_run(plan, 0, 3));
+    stage_sweep(&stage);
+    stage_expect_none(&client);
+    attnd_loop_watch_timer(stage.service.loop, attnd_clock_ns() + 20000000, let_the_timer_fire,
+                           NULL);
+    CHECK_EQUAL(attnd_loop_run(stage.service.loop, &fault), 0);
+    struct attnd_cqe cqe = stage_expect(&client, 2, -ATTND_E_TIMEOUT);
+    CHECK_EQUAL(cqe.field, ATTND_F_TIMEOUT);
+    CHECK_EQUAL(cqe.value, 1000);
+    const struct attnd_run *run = must_command();
+    CHECK_EQUAL(run->cancel, 1);
+    stage_retire(&stage, run, -ATTND_E_CANCELLED);
+    stage_sweep(&stage);
+    stage_expect(&client, 1, -ATTND_E_TIMEOUT);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 3, 0);
+}
+
+static void a_lost_worker_answers_its_lanes_and_spares_the_others(void **state)
+{
+    uint32_t plan = filled_plan(), other = filled_plan();
+    struct attnd_fault fault = {0};
+    uint32_t freed[ATTND_MEMORIES_MAX];
+    (void)state;
+    submit(stage_run(plan, 0, 1));
+    submit(stage_run(plan, 0, 2));
+    submit(stage_run(other, 1, 3));
+    stage_sweep(&stage);
+    stage_retire(&stage, must_command(), 0); /* 1 is done before the worker dies, 2 is next */
+    stage_lose_worker(&stage);
+    CHECK_EQUAL(attnd_maps_lost(&stage.service.supervisor->maps, freed), 0);
+    stage_expect(&client, 1, 0);
+    stage_expect(&client, 3, -ATTND_E_WORKER_RESTARTED);
+    submit(stage_run(other, 1, 4));
+    stage_sweep(&stage);
+    stage_expect_none(&client);
+    CHECK_EQUAL(stage.service.scheduler->waiting.count, 2);
+
+    attnd_worker_port_init(&stage.worker, stage.service.queue->head, -1);
+    CHECK_EQUAL(attnd_sched_resume(stage.service.scheduler, STAGE_SCRATCH_BYTES), 0);
+    CHECK(stage_command(&stage) == NULL); /* nothing is mapped yet */
+    stage_memory_mapped(&stage);
+    attnd_lane_retry(stage.service.scheduler);
+    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 2, 0);
+    stage_expect(&client, 4, 0);
+    (void)fault;
+}
+
+static void a_dead_client_is_freed_when_its_runs_are_retired(void **state)
+{
+    uint32_t plan = filled_plan();
+    (void)state;
+    submit(stage_run(plan, 0, 1));
+    submit(stage_run(plan, 0, 2));
+    submit(stage_run(plan, 1, 3));
+    stage_sweep(&stage);
+    const struct attnd_run *first = must_command(), *second = must_command();
+    attnd_client_end(client.daemon);
+    CHECK_EQUAL(first->cancel, 1);
+    CHECK_EQUAL(second->cancel, 1);
+    CHECK(stage.service.clients[0] == client.daemon);
+    stage_retire(&stage, first, -ATTND_E_CANCELLED);
+    stage_sweep(&stage);
+    CHECK(stage.service.clients[0] == client.daemon);
+    stage_retire(&stage, second, 0);
+    stage_sweep(&stage);
+    CHECK(stage.service.clients[0] == NULL);
+    CHECK(stage_command(&stage) == NULL);
+}
+
+/* ---- limits ---- */
+
+static void a_full_completion_ring_holds_submissions_back(void **state)
+{
+    struct stage_client small;
+    (void)state;
+    stage_connect(&stage, &small, 8, 1);
+    const struct attnd_sqe bad = stage_run(99, 0, 5);
+    for (int i = 0; i < 8; i++)
+        CHECK_EQUAL(stage_submit(&small, &bad), 0);
+    CHECK_EQUAL(stage_sweep(&stage), 8);
+    for (int i = 0; i < 8; i++)
+        CHECK_EQUAL(stage_submit(&small, &bad), 0);
+    CHECK_EQUAL(stage_sweep(&stage), 0);
+    CHECK_EQUAL(stage_submit(&small, &bad), -ATTND_E_FULL);
+    stage_expect(&small, 5, -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(stage_sweep(&stage), 1);
+    for (int i = 0; i < 8; i++)
+        stage_expect(&small, 5, -ATTND_E_UNKNOWN);
+    CHECK_EQUAL(stage_sweep(&stage), 7);
+}
+
+static void runs_in_flight_reserve_their_completions(void **state)
+{
+    struct stage_client small;
+    (void)state;
+    stage_connect(&stage, &small, 8, 1);
+    uint32_t plan = stage_plan(&small);
+    struct attnd_fault fault = {0};
+    const int32_t pages[] = {0, 1};
+    CHECK_EQUAL(attnd_lease_give(client.daemon->attachments[0], pages, 2, &fault), 0);
+    attnd_lease_take(small.daemon->attachments[0], pages, 2);
+    struct attnd_sqe sqe = stage_batch(&small, plan, 0, 4, 6, 0, 0);
+    CHECK_EQUAL(stage_submit(&small, &sqe), 0);
+    stage_sweep(&stage);
+    stage_expect(&small, 0, 0);
+    for (uint16_t i = 0; i < 8; i++) {
+        sqe = stage_run(plan, i, i);
+        CHECK_EQUAL(stage_submit(&small, &sqe), 0);
+    }
+    CHECK_EQUAL(stage_sweep(&stage), 8);
+    CHECK_EQUAL(stage_submit(&small, &sqe), 0);
+    CHECK_EQUAL(stage_sweep(&stage), 0);
+    CHECK_EQUAL(stage.service.scheduler->dispatched, 8);
+    stage_retire(&stage, must_command(), 0);
+    CHECK_EQUAL(stage_sweep(&stage), 1); /* the retire; its completion is not read yet */
+    stage_expect(&small, 0, 0);
+    CHECK_EQUAL(stage_sweep(&stage), 1);
+}
+
+static void an_impossible_index_ends_its_session_alone(void **state)
+{
+    struct stage_client liar;
+    uint32_t plan = filled_plan();
+    (void)state;
+    stage_connect(&stage, &liar, 8, 1);
+    struct attnd_submit_head *head = liar.daemon->submission.address;
+    attnd_publish32(&head->sq_tail, 1000);
+    submit(stage_run(plan, 0, 1));
+    stage_sweep(&stage);
+    CHECK(stage.service.clients[1] == NULL);
+    stage_retire(&stage, must_command(), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 1, 0);
+}
+
+static void a_sleeping_client_is_notified_once_a_sweep(void **state)
+{
+    struct attnd_submit_head *head = client.daemon->submission.address;
+    uint64_t rings = 0;
+    (void)state;
+    submit(stage_run(99, 0, 1));
+    stage_sweep(&stage);
+    CHECK(read(client.daemon->notify_fd, &rings, sizeof(rings)) < 0);
+    attnd_poke32(&head->cq_need, 1);
+    submit(stage_run(99, 0, 2));
+    submit(stage_run(99, 0, 3));
+    stage_sweep(&stage);
+    CHECK_EQUAL(read(client.daemon->notify_fd, &rings, sizeof(rings)), sizeof(rings));
+    CHECK_EQUAL(rings, 1);
+}
+
+static void sleep_is_announced_to_everybody(void **state)
+{
+    const struct attnd_complete_head *head = client.daemon->completion.address;
+    (void)state;
+    attnd_data_asleep(&stage.service, 1);
+    CHECK_EQUAL(head->sq_need, 1);
+    CHECK_EQUAL(stage.service.queue->head->retire_need, 1);
+    attnd_data_asleep(&stage.service, 0);
+    CHECK_EQUAL(head->sq_need, 0);
+    CHECK_EQUAL(stage.service.queue->head->retire_need, 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_run_goes_to_the_worker_and_comes_back),
+        CASE(an_empty_batch_never_reaches_the_worker),
+        CASE(operations_of_a_lane_take_effect_in_order),
+        CASE(lanes_do_not_wait_for_each_other),
+        CASE(success_can_be_silent_and_failure_cannot),
+        CASE(a_batch_that_waits_is_not_harmed_by_reuse_of_the_arena),
+        CASE(batches_that_wait_take_no_more_memory_than_about_an_arena),
+        CASE(plan_set_is_busy_while_another_lane_uses_the_plan),
+        CASE(plan_set_in_the_lane_of_its_runs_waits_for_them),
+        CASE(a_plan_that_failed_to_set_is_not_run),
+        CASE(runs_keep_the_generation_they_started_with),
+        CASE(an_advance_waits_for_a_generation_and_holds_nobody_up),
+        CASE(shared_pages_are_not_appended_to),
+        CASE(pages_given_away_since_are_not_appended_to),
+        CASE(pages_without_a_lease_are_refused),
+        CASE(a_reader_of_a_pool_may_not_append_nor_write_to_it_by_a_run),
+        CASE(cancel_ends_what_is_queued_and_asks_what_runs),
+        CASE(what_comes_behind_a_cancelled_operation_goes_on),
+        CASE(a_deadline_ends_queued_and_running_operations),
+        CASE(a_lost_worker_answers_its_lanes_and_spares_the_others),
+        CASE(a_dead_client_is_freed_when_its_runs_are_retired),
+        CASE(a_full_completion_ring_holds_submissions_back),
+        CASE(runs_in_flight_reserve_their_completions),
+        CASE(an_impossible_index_ends_its_session_alone),
+        CASE(a_sleeping_client_is_notified_once_a_sweep),
+        CASE(sleep_is_announced_to_everybody),
+    };
+    check_failed = _fail;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

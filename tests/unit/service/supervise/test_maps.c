@@ -1,0 +1,213 @@
+/* test_maps.c - what the worker has mapped, through every order of answers and deaths. */
+#include "schemas/errors.h"
+#include "service/supervise/maps.h"
+#include "tests/support/random/prng.h"
+#include "tests/support/random/seed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct attnd_maps maps;
+static uint32_t freed[ATTND_MEMORIES_MAX];
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&maps, 0, sizeof(maps));
+    return 0;
+}
+
+static uint32_t send_next(void)
+{
+    uint32_t index = ATTND_NONE;
+    assert_int_equal(attnd_maps_due(&maps, &index), 1);
+    attnd_maps_sent(&maps);
+    return index;
+}
+
+static void memory_is_ready_once_the_worker_says_so(void **state)
+{
+    (void)state;
+    attnd_maps_add(&maps, 7);
+    assert_int_equal(attnd_maps_ready(&maps, 7), 0);
+    assert_int_equal(send_next(), 7);
+    assert_int_equal(attnd_maps_ready(&maps, 7), 0);
+    assert_int_equal(maps.unsettled, 1);
+    attnd_maps_mapped(&maps, 7, 0);
+    assert_int_equal(attnd_maps_ready(&maps, 7), 1);
+    assert_int_equal(maps.unsettled, 0);
+}
+
+static void memory_that_cannot_be_mapped_says_why(void **state)
+{
+    (void)state;
+    attnd_maps_add(&maps, 7);
+    send_next();
+    attnd_maps_mapped(&maps, 7, -ATTND_E_NO_MEMORY);
+    assert_int_equal(attnd_maps_ready(&maps, 7), -ATTND_E_NO_MEMORY);
+    assert_int_equal(attnd_maps_remove(&maps, 7), 1);
+    assert_int_equal(maps.unsettled, 0);
+}
+
+static void memory_nobody_heard_of_goes_at_once(void **state)
+{
+    uint32_t index;
+    (void)state;
+    attnd_maps_add(&maps, 7);
+    assert_int_equal(attnd_maps_remove(&maps, 7), 1);
+    assert_int_equal(attnd_maps_due(&maps, &index), 0);
+    attnd_maps_add(&maps, 7); /* and its index may come back */
+    assert_int_equal(send_next(), 7);
+}
+
+/* The queue has a place for every index, and for no index two. */
+static void what_is_due_is_in_the_queue_once_however_often_it_changes(void **state)
+{
+    uint32_t index;
+    (void)state;
+    for (uint32_t i = 0; i < 3 * ATTND_MEMORIES_MAX; i++) {
+        attnd_maps_add(&maps, 7); /* while the worker takes no messages */
+        assert_int_equal(attnd_maps_remove(&maps, 7), 1);
+    }
+    assert_int_equal(maps.due_count, 1);
+    attnd_maps_add(&maps, 7);
+    attnd_maps_add(&maps, 8);
+    assert_int_equal(send_next(), 7);
+    assert_int_equal(send_next(), 8);
+    assert_int_equal(attnd_maps_due(&maps, &index), 0);
+}
+
+static void an_unmap_may_overtake_the_answer_to_its_map(void **state)
+{
+    (void)state;
+    attnd_maps_add(&maps, 7);
+    send_next();
+    assert_int_equal(attnd_maps_remove(&maps, 7), 0);
+    send_next();
+    attnd_maps_mapped(&maps, 7, 0);
+    assert_int_equal(attnd_maps_ready(&maps, 7), 0);
+    assert_int_equal(attnd_maps_unmapped(&maps, 7), 1);
+    assert_int_equal(attnd_maps_unmapped(&maps, 7), 0);
+}
+
+static void after_a_death_the_living_are_mapped_again_and_the_leaving_are_gone(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        attnd_maps_add(&maps, i);
+    for (uint32_t i = 0; i < 3; i++)
+        send_next();
+    attnd_maps_mapped(&maps, 0, 0);
+    attnd_maps_mapped(&maps, 1, 0);
+    assert_int_equal(attnd_maps_remove(&maps, 1), 0);
+    assert_int_equal(attnd_maps_lost(&maps, freed), 1);
+    assert_int_equal(freed[0], 1);
+    assert_int_equal(maps.unsettled, 3);
+    uint32_t seen = 0;
+    for (int i = 0; i < 3; i++)
+        seen |= 1u << send_next();
+    assert_int_equal(seen, 0xd);
+}
+
+static void what_is_barred_is_given_to_no_worker_and_goes_at_once(void **state)
+{
+    (void)state;
+    attnd_maps_add(&maps, 7);
+    attnd_maps_add(&maps, 8);
+    send_next();
+    assert_int_equal(attnd_maps_lost(&maps, freed), 0);
+    attnd_maps_bar(&maps, 7, -ATTND_E_NO_MEMORY);
+    for (int death = 0; death < 2; death++) {
+        uint32_t index;
+        assert_int_equal(send_next(), 8);
+        assert_int_equal(attnd_maps_due(&maps, &index), 0);
+        assert_int_equal(attnd_maps_ready(&maps, 7), -ATTND_E_NO_MEMORY);
+        assert_int_equal(attnd_maps_lost(&maps, freed), 0);
+    }
+    assert_int_equal(maps.unsettled, 2);
+    assert_int_equal(attnd_maps_remove(&maps, 7), 1);
+    assert_int_equal(maps.unsettled, 1);
+    attnd_maps_add(&maps, 7); /* another memory */
+    assert_int_equal(attnd_maps_ready(&maps, 7), 0);
+}
+
+/* The model: the worker's own table, and messages in two queues. */
+static void random_lives_end_with_both_sides_agreed(void **state)
+{
+    enum { INDICES = 8, QUEUE = 64 };
+    struct prng prng = prng_fork(test_seed(), 0);
+    uint8_t alive[INDICES] = {0}, leaving[INDICES] = {0}, worker[INDICES] = {0};
+    struct {
+        uint32_t index;
+        int map;
+    } wire[QUEUE];
+    uint32_t wire_count = 0, index;
+    (void)state;
+    for (uint32_t step = 0; step < 200000; step++) {
+        uint32_t pick = prng_below(&prng, INDICES);
+        switch (prng_below(&prng, 40) ? prng_below(&prng, 3) : 3) {
+        case 0:
+            if (alive[pick]) {
+                alive[pick] = 0;
+                leaving[pick] = !attnd_maps_remove(&maps, pick);
+            } else if (!leaving[pick]) {
+                alive[pick] = 1;
+                attnd_maps_add(&maps, pick);
+            }
+            break;
+        case 1:
+            if (wire_count < QUEUE && attnd_maps_due(&maps, &index)) {
+                wire[wire_count].index = index;
+                wire[wire_count++].map = maps.state[index] == ATTND_MAP_TO_MAP;
+                attnd_maps_sent(&maps);
+            }
+            break;
+        case 2:
+            if (wire_count == 0)
+                break;
+            index = wire[0].index;
+            assert_int_equal(worker[index], !wire[0].map);
+            worker[index] = (uint8_t)wire[0].map;
+            if (wire[0].map)
+                attnd_maps_mapped(&maps, index, 0);
+            else if (attnd_maps_unmapped(&maps, index))
+                leaving[index] = 0;
+            memmove(&wire[0], &wire[1], --wire_count * sizeof(wire[0]));
+            break;
+        default:
+            wire_count = 0;
+            memset(worker, 0, sizeof(worker));
+            for (uint32_t count = attnd_maps_lost(&maps, freed); count > 0; count--) {
+                assert_int_equal(leaving[freed[count - 1]], 1);
+                leaving[freed[count - 1]] = 0;
+            }
+            for (uint32_t i = 0; i < INDICES; i++)
+                assert_int_equal(leaving[i], 0);
+        }
+        for (uint32_t i = 0; i < INDICES; i++)
+            if (attnd_maps_ready(&maps, i) == 1)
+                assert_true(worker[i] && alive[i]);
+    }
+}
+
+#define CASE(name) cmocka_unit_test_setup(name, setup)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(memory_is_ready_once_the_worker_says_so),
+        CASE(memory_that_cannot_be_mapped_says_why),
+        CASE(memory_nobody_heard_of_goes_at_once),
+        CASE(what_is_due_is_in_the_queue_once_however_often_it_changes),
+        CASE(an_unmap_may_overtake_the_answer_to_its_map),
+        CASE(after_a_death_the_living_are_mapped_again_and_the_leaving_are_gone),
+        CASE(what_is_barred_is_given_to_no_worker_and_goes_at_once),
+        CASE(random_lives_end_with_both_sides_agreed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
