@@ -144,7 +144,7 @@ static int init_rings(struct attnd_session *session, const Attnd__HelloReply *he
     attnd_consumer_init(&session->cq, completion + ATTND_PAGE_BYTES, &complete->cq_tail,
                         &submit->cq_head, hello->ring_entries);
     session->cq_need = &submit->cq_need;
-    session->spin_ns = attnd_spin_flight_ns(); /* who waits has asked */
+    session->spin_ns = attnd_spin_flight_ns(); /* a thread that waits has asked */
     session->doorbell = (struct attnd_doorbell){
         .word = &submit->sq_tail, .need = &complete->sq_need, .fd = session->doorbell_fd};
     if (attnd_arena_init(&session->arena, submission + hello->arena_offset_bytes,
