@@ -221,7 +221,7 @@ void attnd_client_reap(struct attnd_service *service, int all)
         }
         *link = client->next;
         attnd_client_unmap(client);
-        attnd_discard(&client->socket, 1); /* what was sent and not received is in it */
+        attnd_discard(ATTND_DISCARD_OWN, &client->socket, 1); /* what was sent and not received is in it */
         if (client->pidfd >= 0)
             close(client->pidfd);
         free(client);
@@ -342,7 +342,7 @@ static void welcome(struct attnd_service *service, int fd)
     if (!client) {
         attnd_log(ATTND_LOG_WARNING, "a connection is refused: %u are waiting already",
                   service->visitors_count);
-        attnd_discard(&fd, 1);
+        attnd_discard(ATTND_DISCARD_OWN, &fd, 1);
         return;
     }
     client->service = service;
