@@ -173,6 +173,8 @@ check-all:
 	@$(MAKE) --no-print-directory -s test-tsan
 	@echo '== fuzzing, briefly'
 	@$(MAKE) --no-print-directory -s fuzz-short
+	@echo '== models of the protocols'
+	@tests/models/check
 	@echo '== tests'
 	@$(MAKE) --no-print-directory -s test
 
