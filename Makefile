@@ -23,6 +23,7 @@ CFLAGS ?= -O2 -g
 override CFLAGS += -std=c11 -fno-strict-aliasing -fno-common -pthread -MMD -MP
 LDLIBS_PB := -lprotobuf-c
 LDLIBS_DAEMON := -luring
+LDLIBS_JSON := -ljansson
 override LDFLAGS += -pthread
 ifneq ($(SANITIZE),)
 override CFLAGS += -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -131,21 +132,22 @@ LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@
 $(BUILD)/attnd: $(BUILD)/obj/service/daemon/main_attnd.o
 $(BUILD)/attnd-worker: $(BUILD)/obj/service/worker/main_worker.o
 $(BUILD)/attnctl: $(BUILD)/obj/service/ctl/main_attnctl.o
+$(BUILD)/attnctl: LDLIBS_OWN := $(LDLIBS_JSON)
 $(PROGRAMS): $(LIBCORE)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_OWN) $(CUDALIBS) -lm
 $(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) -lm
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBSUPPORT) $(LIBMEASURE) $(LIBCORE)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lcmocka -lm
 $(BUILD)/bench/attnd-replay: $(BUILD)/obj/bench/replay/main.o $(LIBMEASURE) $(LIBCORE)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lm
 $(BUILD)/bench/cpu_kernels: $(call obj,tests/support/rigs/cpu_rig.c)
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBMEASURE) $(LIBCORE)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lm
 
 include bench/demo.mk
 include persistent/cuda/gpu.mk

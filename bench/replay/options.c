@@ -71,7 +71,8 @@ static const struct argp_option option_list[] = {
 
     {"samples", KEY_SAMPLES, "N", 0,
      "Rows of every step that are checked against the fp64 reference (default: 4)", 4},
-    {"json", KEY_JSON, "FILE", 0, "Write the figures as JSON as well; - is standard output", 4},
+    {"json", KEY_JSON, "FILE", 0,
+     "Write the figures as JSON as well; -: to standard output, and the rest to standard error", 4},
 
     {"socket", KEY_SOCKET, "PATH", 0, "The service to use (default: as libattnd finds it)", 5},
     {"spawn", KEY_SPAWN, NULL, 0,

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define REPLAY_ENGINES_MAX 64u
 #define REPLAY_BATCH_MAX 512u
@@ -112,9 +113,10 @@ void replay_progress_end(struct replay_progress *progress);
 
 /* ---- report.c, report_json.c ---- */
 
-/** replay_report_table() - to stdout; @other: the second replay of a comparison or NULL. */
-void replay_report_table(const struct replay_options *options, const struct replay_trace *trace,
-                         const struct replay_result *result, const struct replay_result *other);
+/** replay_report_table() - for people; @other: the second replay of a comparison or NULL. */
+void replay_report_table(FILE *out, const struct replay_options *options,
+                         const struct replay_trace *trace, const struct replay_result *result,
+                         const struct replay_result *other);
 
 /** replay_report_json() - Return: 0; -1 with errno. "-" is stdout. */
 int replay_report_json(const char *path, const struct replay_options *options,
