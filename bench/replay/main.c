@@ -83,6 +83,8 @@ static int report(const struct replay_options *options, const struct replay_trac
         status = EXIT_FAILED;
     }
     replay_report_table(out, options, trace, &results[0], other);
+    if (other)
+        replay_report_conclusion(out, &results[0], other);
     fprintf(out, "verified %" PRIu64 " rows, %" PRIu64 " mismatches\n", verified, mismatches);
     return fflush(out) ? EXIT_FAILED : status;
 }

@@ -225,3 +225,30 @@ void replay_report_table(FILE *out, const struct replay_options *options,
         other && other->total.worst_error > result->total.worst_error ? other->total.worst_error
                                                                       : result->total.worst_error);
 }
+
+static double change(double value, double against)
+{
+    return against > 0 ? 100 * (value / against - 1) : 0;
+}
+
+void replay_report_conclusion(FILE *out, const struct replay_result *result,
+                              const struct replay_result *other)
+{
+    const struct replay_stats *s = &result->total;
+    const double spent_s = (double)s->attention_ns * 1e-9;
+    const double other_s = (double)other->total.attention_ns * 1e-9;
+    const double read_bytes = kv_read(result), flat_bytes = (double)s->kv_bytes_flat;
+    char found[CELL_BYTES], all[CELL_BYTES], stored[CELL_BYTES], read[CELL_BYTES], flat[CELL_BYTES];
+
+    format_cell(COUNT, prompt_found(result), found);
+    format_cell(COUNT, prompt_tokens(result), all);
+    format_cell(BYTES, saved_storage(result), stored);
+    format_cell(BYTES, read_bytes, read);
+    format_cell(BYTES, flat_bytes, flat);
+    fprintf(out, "\nSharing found %s of %s prompt tokens computed, %s of KV.\n", found, all,
+            stored);
+    fprintf(out, "Cascade read %s of KV instead of %s (%+.0f %%).\n", read, flat,
+            change(read_bytes, flat_bytes));
+    fprintf(out, "Attention took the engines %.2f s, and %.2f s with nothing shared (%+.0f %%).\n",
+            spent_s, other_s, change(spent_s, other_s));
+}

@@ -30,12 +30,14 @@ $(BUILD)/libattnd-cuda.so.0: $(LIBATTND_CUDA_OBJ) $(LIBATTND_SO) client/libattnd
 # (Static: a pattern rule would be passed over while an object of the support is not there yet.)
 $(GPU_TESTS): $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_SUPPORT) $(LIBSUPPORT) \
                                     $(LIBATTND_CUDA) $(LIBCORE)
+	$(call say,$@)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lcmocka -ldl -lm
 
 $(BUILD)/bench/gpu: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard bench/gpu/*.c)) \
                     $(BUILD)/obj/tests/gpu/support/driver.o \
                     $(LIBMEASURE) $(LIBATTND_CUDA) $(LIBCORE)
+	$(call say,$@)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -ldl -lm
 all: $(BUILD)/bench/gpu

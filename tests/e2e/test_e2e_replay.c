@@ -197,6 +197,7 @@ static void a_comparison_says_what_sharing_saves(void **state)
     assert_true(shared > 0 && shared < apart);
     json_decref(report);
     assert_non_null(strstr(errors, "prefix bytes saved, reading"));
+    assert_non_null(strstr(errors, "\nCascade read "));
     assert_true(verified_rows_of(errors) > 200);
 }
 
