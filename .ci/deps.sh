@@ -3,7 +3,7 @@
 # says so first. Nothing is installed when nothing is missing.
 set -euo pipefail
 
-build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev)
+build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev)
 check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++ libclang-rt-14-dev
        pkg-config spin)
 

@@ -11,6 +11,7 @@ CUDALIBS := -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
 PERSISTENT := $(filter-out persistent/cuda/cuda_none.c,$(PERSISTENT))
 
 $(BUILD)/obj/%.o: %.cu
+	$(call say,$<)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
 
