@@ -74,7 +74,7 @@ __device__ __forceinline__ uint4 look_at_ring(const Commander *self)
     const attnd_command *slot = &self->ring[self->head & (self->entries - 1)];
     uint4 part = {};
     if (lane < command_vectors)
-        part = load_host(reinterpret_cast<const uint4 *>(slot) + lane);
+        part = peek16_sys(reinterpret_cast<const uint4 *>(slot) + lane);
     return part;
 }
 
@@ -280,7 +280,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
             used |= 1u << dispatch->prepared[i].variant;
     }
     if (used)
-        atomicOr(&resident->used, used);
+        set_bits(&resident->used, used);
     for (uint32_t m = threadIdx.x; m < ATTND_MAILBOXES_MAX; m += blockDim.x)
         if (resident->mailboxes[m])
             list_mailbox(dispatch, resident, m, resident->mailboxes[m], resident->mailbox_host[m]);
