@@ -160,8 +160,8 @@ int attnd_fault_raise(int code, enum attnd_field field, uint64_t index, int64_t 
                       int64_t limit);
 /** attnd_fault_keep() - the same from a struct. Return: its code. */
 int attnd_fault_keep(const struct attnd_fault *fault);
-/** attnd_lane_failed() - what a word of the mailbox says; the worker wrote it, or whoever else can
- * write there. What was wrong in the run it does not say, only in which lane. Return: as raised. */
+/** attnd_lane_failed() - a fault made of a word of the mailbox, which the worker wrote or a writer
+ * of the engine's. It names the lane; the word does not tell more. Return: as raised. */
 static inline int attnd_lane_failed(uint32_t lane, uint32_t code)
 {
     if (code == 0)

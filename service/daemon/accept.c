@@ -113,7 +113,7 @@ static void welcome(struct attnd_service *service, int fd)
     if (!client) {
         attnd_log(ATTND_LOG_WARNING, "a connection is refused: %u are waiting already",
                   service->visitors_count);
-        attnd_discard(&fd, 1);
+        attnd_discard(ATTND_DISCARD_OWN, &fd, 1);
         return;
     }
     if (identify(client) < 0 || one_stranger_too_many(client) || watch(client) < 0)

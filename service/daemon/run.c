@@ -123,6 +123,12 @@ static enum attnd_exit open_socket(struct runner *runner)
         attnd_log(ATTND_LOG_ERROR, "another service listens on %s", path);
     else if (rc == -ATTND_E_INVALID)
         attnd_log(ATTND_LOG_ERROR, "%s is there and is not a socket: give another --socket", path);
+    else if (rc == -ATTND_E_TIMEOUT)
+        attnd_log(ATTND_LOG_ERROR, "%s.lock was held for %d s: another start hangs", path,
+                  (int)(fault.limit / 1000));
+    else if (rc == -ATTND_E_PERMISSION)
+        attnd_log(ATTND_LOG_ERROR, "%s.lock belongs to user %d: give another --socket", path,
+                  (int)fault.value);
     else
         attnd_log(ATTND_LOG_ERROR, "%s: %s", path, strerror((int)fault.value));
     return ATTND_EXIT_SOCKET;

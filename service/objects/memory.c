@@ -231,7 +231,7 @@ void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memo
     memory->fd = -1;
     attnd_supervisor_unmap(service->supervisor, memory->index);
     if (fd >= 0 && large)
-        attnd_discard(&fd, 1);
+        attnd_discard(ATTND_DISCARD_OWN, &fd, 1);
     else if (fd >= 0)
         close(fd);
 }

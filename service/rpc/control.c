@@ -102,5 +102,5 @@ void attnd_control_serve(struct attnd_client *client)
         if (fds[i] >= 0)
             fds[left++] = fds[i];
     if (left > 0)
-        attnd_discard(fds, left);
+        attnd_discard(ATTND_DISCARD_OWN, fds, left);
 }

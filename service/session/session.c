@@ -221,7 +221,7 @@ void attnd_client_reap(struct attnd_service *service, int all)
         }
         *link = client->next;
         attnd_segments_free(client);
-        attnd_discard(&client->socket, 1); /* what was sent and not received is in it */
+        attnd_discard(ATTND_DISCARD_OWN, &client->socket, 1); /* what was sent and not received */
         if (client->pidfd >= 0)
             close(client->pidfd);
         free(client);

@@ -1,4 +1,4 @@
-/* test_stream.c - what the worker is told of prepared runs, in which order, and what waits for its
+/* test_prepared.c - what the worker is told of prepared runs, in which order, and what waits for its
  * answers. */
 #include "service/prepared/internal.h"
 #include "tests/support/rigs/prepared_rig.h"

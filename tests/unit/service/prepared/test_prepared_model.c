@@ -1,5 +1,5 @@
 /*
- * test_stream_model.c - a session that does what it likes with prepared runs, and a worker that
+ * test_prepared_model.c - a session that does what it likes with prepared runs, and a worker that
  * executes, answers in any order, and dies.
  *
  * The claim is about what is in flight. Whenever the worker executes a launched run, what that run
