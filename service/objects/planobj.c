@@ -7,6 +7,8 @@
  */
 #include "service/objects/planobj.h"
 
+#include "ipc/admit.h"
+
 #include "service/objects/lease.h"
 #include "service/supervise/queue.h"
 
