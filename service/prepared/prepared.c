@@ -321,7 +321,7 @@ int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepar
     const struct attnd_mailbox_slot *slot =
         &prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, client->mail)];
     *status = (struct attnd_prepared_status){.prepared = client->mail->prepared,
-                                             .rings = attnd_peek64(&slot->runs),
+                                             .launches = attnd_peek64(&slot->runs),
                                              .busy_ns = attnd_peek64(&slot->busy_ns),
                                              .errors = attnd_peek32(&slot->errors),
                                              .error_code = attnd_peek32(&slot->error_code),

@@ -1,5 +1,5 @@
 /*
- * supervise.h - keeps a worker running on the queue and tells it what memory there is.
+ * supervise.h - keeps a worker running on the queue and sends it what memory there is.
  */
 #ifndef ATTND_SERVICE_SUPERVISE_SUPERVISE_H
 #define ATTND_SERVICE_SUPERVISE_SUPERVISE_H
