@@ -8,6 +8,7 @@
  * daemon dies. It then parks, so that no tile is cut in the middle, and leaves.
  */
 #include "ipc/fdpass.h"
+#include "ipc/shm.h"
 #include "schemas/atomics.h"
 #include "service/args/args.h"
 #include "service/service.h"

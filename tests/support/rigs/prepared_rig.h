@@ -6,6 +6,7 @@
 #define ATTND_TESTS_SUPPORT_RIGS_PREPARED_RIG_H
 
 #include "schemas/atomics.h"
+#include "service/rpc/call.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/trial/stage.h"
 
