@@ -35,8 +35,9 @@ struct attnd_client {
     pid_t pid;
     uid_t uid;
     int allowed; /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
+    int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
-    struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer;
+    struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
     uint32_t watches_ending;      /* unwatched, but the kernel may still hold the fd or word */
     struct attnd_client *next;    /* among visitors, or among the drained */
     uint64_t memory_bytes;        /* on the host, counted against options.memory_max_bytes */
