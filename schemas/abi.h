@@ -554,6 +554,13 @@ ATTND_ASSERT_AT(attnd_tile, partial, 20);
 ATTND_ASSERT_AT(attnd_tile, of_entry, 48);
 ATTND_ASSERT_AT(attnd_tile, first_merge, 80);
 
+/* Of a tensor [rows, heads, dim], in elements: from one row to the next, and from one head to the
+ * next. A row of one head is contiguous. */
+struct attnd_pitch {
+    int64_t row, head;
+};
+ATTND_ASSERT_SIZE(attnd_pitch, 16);
+
 /* A plan in the heap. Offsets of its arrays are in bytes from this head. The arrays after kv_len
  * are written by plan_set only, which is refused while a run of the plan is in flight; kv_pages
  * beyond the used part and one generation of kv_len are written by advance. */
@@ -572,12 +579,8 @@ struct attnd_plan_head {
     uint64_t merges_offset_bytes, merge_parts_offset_bytes;
     uint64_t kv_pages_offset_bytes; /* int32 page ids */
     uint64_t kv_len_offset_bytes;   /* int32 [ATTND_GENERATIONS][entries_max] */
-    /* strides in elements */
-    int64_t q_stride_row, q_stride_head;
-    int64_t o_stride_row, o_stride_head;
-    int64_t lse_stride_row, lse_stride_head;
-    int64_t k_stride_row, k_stride_head; /* rows to append */
-    int64_t v_stride_row, v_stride_head;
+    struct attnd_pitch q_pitch, o_pitch, lse_pitch;
+    struct attnd_pitch k_pitch, v_pitch; /* rows to append */
     uint64_t set_version;     /* new with each plan_set of any plan: a kept copy is all stale */
     uint32_t advance_version; /* counts advances since: lengths and page ids again */
     uint32_t generation;      /* of the last set or advance, written last */
@@ -585,6 +588,6 @@ struct attnd_plan_head {
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);
-ATTND_ASSERT_AT(attnd_plan_head, q_stride_row, 120);
+ATTND_ASSERT_AT(attnd_plan_head, q_pitch, 120);
 
 #endif

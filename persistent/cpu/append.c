@@ -56,9 +56,9 @@ void attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item)
             continue;
         }
         const uint32_t token = (uint32_t)position % page_size;
-        store_row(run, &run->k, page, token, run->append_k + row * plan->k_stride_row,
-                  plan->k_stride_head);
-        store_row(run, &run->v, page, token, run->append_v + row * plan->v_stride_row,
-                  plan->v_stride_head);
+        store_row(run, &run->k, page, token, run->append_k + row * plan->k_pitch.row,
+                  plan->k_pitch.head);
+        store_row(run, &run->v, page, token, run->append_v + row * plan->v_pitch.row,
+                  plan->v_pitch.head);
     }
 }

@@ -17,7 +17,7 @@ void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_c
                          uint32_t row, uint32_t head, const float *o, float m, float l)
 {
     const struct attnd_plan_head *plan = run->plan;
-    uint16_t *out = run->o + row * plan->o_stride_row + head * plan->o_stride_head;
+    uint16_t *out = run->o + row * plan->o_pitch.row + head * plan->o_pitch.head;
     float lse = -INFINITY;
     if (l == 0.0f) { /* nothing seen; NaN is not 0 */
         memset(out, 0, plan->dim_vo * sizeof *out);
@@ -28,7 +28,7 @@ void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_c
         lse = m + log2f(sum);
     }
     if (run->lse != NULL)
-        run->lse[row * plan->lse_stride_row + head * plan->lse_stride_head] =
+        run->lse[row * plan->lse_pitch.row + head * plan->lse_pitch.head] =
             plan->flags & ATTND_BATCH_LSE_LN ? lse * LN2 : lse;
 }
 

@@ -98,8 +98,8 @@ static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk 
         ptrdiff_t row = chunk->row_begin + i / plan->group;
         ptrdiff_t head = kv_head * plan->group + i % plan->group;
         worker->backend->kernel->widen(rows->q + (size_t)i * rows->dim,
-                                       chunk->run->q + row * plan->q_stride_row +
-                                           head * plan->q_stride_head,
+                                       chunk->run->q + row * plan->q_pitch.row +
+                                           head * plan->q_pitch.head,
                                        rows->dim, plan->dtype, scale);
         rows->m[i] = -INFINITY;
         rows->l[i] = 0.0f;

@@ -261,7 +261,7 @@ __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset
         built->states = (uint64_t(built->counters) * 4 + 63) / 64 * 64;
         built->outputs = built->states + (rows * 8 + 63) / 64 * 64;
         built->end = built->outputs + rows * plan.dim_vo * 4;
-        built->odd = plan.q_stride_row % 8 || plan.q_stride_head % 8;
+        built->odd = plan.q_pitch.row % 8 || plan.q_pitch.head % 8;
         built->many = mirrored.many;
     }
     __syncwarp();

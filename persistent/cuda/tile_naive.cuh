@@ -30,8 +30,8 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
     for (uint32_t r = first; r < end_row; r += step_rows) {
         uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         uint32_t row = item.tile.row_begin + token;
-        const T *q = reinterpret_cast<const T *>(run->q) + int64_t(row) * plan.q_stride_row +
-                     int64_t(head) * plan.q_stride_head;
+        const T *q = reinterpret_cast<const T *>(run->q) + int64_t(row) * plan.q_pitch.row +
+                     int64_t(head) * plan.q_pitch.head;
         float qs[dims], o[dims];
         for (int i = 0; i < dims; i++) {
             qs[i] = to_float<T>(q[i * 32 + lane]);
@@ -83,13 +83,13 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
         }
         l = sum_stored(l, end > item.kv_begin, item.tile.partial != ATTND_NONE);
         if (item.tile.partial == ATTND_NONE) {
-            T *out = reinterpret_cast<T *>(run->o) + int64_t(row) * plan.o_stride_row +
-                     int64_t(head) * plan.o_stride_head;
+            T *out = reinterpret_cast<T *>(run->o) + int64_t(row) * plan.o_pitch.row +
+                     int64_t(head) * plan.o_pitch.head;
             for (int i = 0; i < dims; i++)
                 out[i * 32 + lane] = from_float<T>(l == 0.0f ? 0.0f : o[i] / l);
             if (run->lse && lane == 0)
-                run->lse[int64_t(row) * plan.lse_stride_row +
-                         int64_t(head) * plan.lse_stride_head] = lse_of(plan, m, l);
+                run->lse[int64_t(row) * plan.lse_pitch.row + int64_t(head) * plan.lse_pitch.head] =
+                    lse_of(plan, m, l);
         } else {
             uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
             for (int i = 0; i < dims; i++)

@@ -7,7 +7,6 @@
 #ifndef ATTND_SERVICE_OBJECTS_CLIENT_H
 #define ATTND_SERVICE_OBJECTS_CLIENT_H
 
-#include "ipc/admit.h"
 #include "ipc/discard.h"
 #include "ipc/ring.h"
 #include "ipc/shm.h"
@@ -64,7 +63,6 @@ struct attnd_client {
     struct attnd_mail *mail;           /* prepared's; NULL: no mailbox */
     uint32_t in_flight;                /* operations accepted and not completed */
     uint32_t holds;                    /* HOLD commands that the worker has not acked */
-    struct attnd_staging staging;
     struct attnd_session_stats stats;
 };
 

@@ -82,38 +82,6 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     free(object);
 }
 
-/* [rows, heads, dim], a row of elements contiguous. */
-static int tensor_bytes(uint64_t rows, uint64_t heads, uint64_t dim, int64_t stride_row,
-                        int64_t stride_head, uint32_t element_bytes, uint64_t *bytes)
-{
-    const uint64_t counts[] = {rows, heads, dim};
-    const int64_t strides[] = {stride_row, stride_head, 1};
-    return attnd_extent_bytes(counts, strides, 3, element_bytes, bytes);
-}
-
-static int measure(struct attnd_plan_object *object, const struct attnd_plan_head *head)
-{
-    uint64_t rows = head->rows;
-    int rc = tensor_bytes(rows, head->heads_q, head->dim_qk, head->q_stride_row,
-                          head->q_stride_head, 2, &object->q_bytes);
-    if (rc == 0)
-        rc = tensor_bytes(rows, head->heads_q, head->dim_vo, head->o_stride_row,
-                          head->o_stride_head, 2, &object->o_bytes);
-    if (rc == 0)
-        rc = tensor_bytes(rows, head->heads_q, 1, head->lse_stride_row, head->lse_stride_head, 4,
-                          &object->lse_bytes);
-    if (rc == 0)
-        rc = tensor_bytes(rows, head->heads_kv, head->dim_qk, head->k_stride_row,
-                          head->k_stride_head, 2, &object->k_bytes);
-    if (rc == 0)
-        rc = tensor_bytes(rows, head->heads_kv, head->dim_vo, head->v_stride_row,
-                          head->v_stride_head, 2, &object->v_bytes);
-    object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
-    object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
-    object->scratch_bytes = attnd_plan_scratch_bytes(head);
-    return rc;
-}
-
 /* Private copies: what an append may write is decided without asking shared memory for sizes. */
 static void keep_append(struct attnd_plan_object *object, const struct attnd_plan_head *head)
 {
@@ -150,8 +118,10 @@ int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch
     if (rc < 0)
         return rc;
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
-    if (measure(object, head) < 0)
-        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_STRIDE, 0, INT64_MAX, INT64_MAX);
+    object->extents = batch->extents;
+    object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
+    object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
+    object->scratch_bytes = attnd_plan_scratch_bytes(head);
     if (object->scratch_bytes > scratch_limit_bytes)
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
                                (int64_t)object->scratch_bytes, (int64_t)scratch_limit_bytes);

@@ -25,13 +25,13 @@ struct attnd_plan_object {
     /* of the batch it is filled with */
     uint64_t set_version; /* as the worker finds them in the heap */
     uint32_t advance_version;
-    uint32_t tile_items, append_items; /* queue items of a run and of an append */
-    uint64_t q_bytes, o_bytes, lse_bytes, k_bytes, v_bytes; /* extents from a tensor's offset */
-    uint64_t scratch_bytes;                                 /* of a run */
-    struct attnd_append_entry *append;                      /* planobj.c; [append_entries] */
-    uint32_t append_first, append_entries;                  /* the last level's */
-    uint32_t kv_len_stride;                                 /* between generations */
-    const int32_t *kv_pages, *kv_len;                       /* in the heap */
+    uint32_t tile_items, append_items;     /* queue items of a run and of an append */
+    struct attnd_extents extents;          /* from a tensor's offset */
+    uint64_t scratch_bytes;                /* of a run */
+    struct attnd_append_entry *append;     /* planobj.c; [append_entries] */
+    uint32_t append_first, append_entries; /* the last level's */
+    uint32_t kv_len_stride;                /* between generations */
+    const int32_t *kv_pages, *kv_len;      /* in the heap */
 };
 
 /** attnd_planobj_create() - heap memory and planner state for capacities. */

@@ -215,9 +215,6 @@ int attnd_control_command_retired(struct attnd_prepared_runs *prepared_runs,
 int attnd_prepared_taken(const struct attnd_plan_object *plan);
 /** attnd_prepared_stale() - no generation is free, and a HOLD would free one. */
 int attnd_prepared_stale(const struct attnd_plan_object *plan);
-/** attnd_prepared_must_hold() - would attnd_prepared_hold() return 1? */
-int attnd_prepared_must_hold(const struct attnd_prepared_runs *prepared_runs,
-                             const struct attnd_plan_object *plan);
 /** attnd_prepared_hold() - before a plan may change. Return: 1 the change waits for the event
  * acked, and change->sent says why when its turn comes again; 0 go on: nobody can launch a run of
  * it. */

@@ -29,9 +29,6 @@ static uint32_t elsewhere(const struct attnd_sched_op *op)
 enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
 {
     struct attnd_session_lanes *session = op->lane->session;
-    struct attnd_client *client = session->client;
-    struct attnd_batch_view batch;
-    const struct attnd_batch_view *admitted = &batch;
 
     (void)attnd_sched_now(session->scheduler); /* the beginning, for the completion */
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
@@ -44,45 +41,30 @@ enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
     if (!op->change.sent && attnd_prepared_hold(change_of(op)))
         return ATTND_TURN_SENT;
     op->plan->filled = 0;
-    if (op->deferred)
-        admitted = &op->deferred->u.batch;
-    else if (op->fault.code == 0)
-        (void)attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
-                                op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
-                                &op->plan->limits, &client->staging, &batch, &op->fault);
     if (op->fault.code == 0)
-        (void)attnd_planobj_set(op->plan, admitted, session->scheduler->scratch.bytes, &op->fault);
+        (void)attnd_planobj_set(op->plan, &op->admitted->u.batch, session->scheduler->scratch.bytes,
+                                &op->fault);
     (void)attnd_prepared_was_set(change_of(op), &op->fault);
     return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
 }
 
 enum attnd_turn attnd_change_advance(struct attnd_sched_op *op)
 {
-    struct attnd_client *client = op->lane->session->client;
-    struct attnd_advance_view advance;
-    const struct attnd_advance_view *admitted = &advance;
-
-    if (op->fault.code != 0 || op->change.sent == ATTND_COMMAND_PUBLISH)
+    if (op->change.sent == ATTND_COMMAND_PUBLISH)
         return ATTND_TURN_DONE;
-    if (!op->change.sent && attnd_prepared_taken(op->plan))
+    int taken = !op->change.sent && attnd_prepared_taken(op->plan);
+    if (taken && op->fault.code == 0)
         return ATTND_TURN_BLOCKED;
-    if (!op->plan->filled) {
+    if (!taken && !op->plan->filled)
         attnd_fault_set(&op->fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, op->sqe.plan, 0);
+    if (op->fault.code != 0)
         return ATTND_TURN_DONE;
-    }
     if (attnd_planobj_free_generation(op->plan) < 0)
         return attnd_prepared_stale(op->plan) && attnd_prepared_hold(change_of(op))
                    ? ATTND_TURN_SENT
                    : ATTND_TURN_BLOCKED;
     (void)attnd_sched_now(op->lane->session->scheduler);
-    if (op->deferred)
-        admitted = &op->deferred->u.advance;
-    else
-        (void)attnd_admit_advance(attnd_client_arena(client), client->arena_bytes,
-                                  &op->sqe.u.advance, &op->plan->limits, &client->staging, &advance,
-                                  &op->fault);
-    if (op->fault.code == 0)
-        (void)attnd_planobj_advance(op->plan, admitted, &op->fault);
+    (void)attnd_planobj_advance(op->plan, &op->admitted->u.advance, &op->fault);
     if (op->fault.code != 0 && !op->change.sent)
         return ATTND_TURN_DONE;
     return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;

@@ -31,6 +31,7 @@ void attnd_session_drain(struct attnd_session_lanes *session)
     if (session->dispatched || session->sent || client->mail)
         return;
     client->lanes = NULL;
+    attnd_admitted_free(session->spare);
     free(session);
     scheduler->events.drained(client);
 }

@@ -3,6 +3,7 @@
  * it.
  *
  *   submit.c    slot -> admitted operation at the tail of its lane
+ *   admit.c     batches and advances: copied and checked once, on the way in
  *   lane.c      the operation at the head of a lane has its turn: done at once, dispatched, or it
  * waits change.c    the turn of a set or an advance of a plan dispatch.c  a run's turn: places
  * checked, run slot and scratch taken, command pushed retire.c    the worker is done (or gone):
@@ -14,13 +15,15 @@
 #ifndef ATTND_SERVICE_SCHED_LANES_H
 #define ATTND_SERVICE_SCHED_LANES_H
 
+#include "ipc/admit.h"
 #include "service/objects/places.h"
 #include "service/prepared/prepared.h"
 #include "service/sched/sched.h"
 #include "service/supervise/queue.h"
 
-/* A batch or an advance whose turn has not come: copied, because the client reuses the arena. */
-struct attnd_deferred {
+/* A batch or an advance as it was admitted: a private copy, because the client may reuse the arena
+ * as soon as the slot is free. */
+struct attnd_admitted {
     struct attnd_staging staging;
     union {
         struct attnd_batch_view batch;
@@ -28,9 +31,9 @@ struct attnd_deferred {
     } u;
 };
 
-static inline uint64_t attnd_deferred_bytes(const struct attnd_deferred *deferred)
+static inline uint64_t attnd_admitted_bytes(const struct attnd_admitted *admitted)
 {
-    return deferred->staging.words_max * sizeof(int32_t);
+    return admitted->staging.words_max * sizeof(int32_t);
 }
 
 struct attnd_lane;
@@ -42,7 +45,7 @@ struct attnd_sched_op {
     struct attnd_plan_object *plan;                  /* NULL: refused on the way in, see fault */
     struct attnd_plan_change change;                 /* of a set or an advance: what was sent */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
-    struct attnd_deferred *deferred;
+    struct attnd_admitted *admitted;
     uint64_t deadline_ns;     /* 0: none */
     uint32_t run;             /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
@@ -74,10 +77,11 @@ struct attnd_session_lanes {
     uint32_t cq_room; /* completion slots known to be free */
     int call_waits;   /* a control call does, until sq.index is at call_tail */
     uint32_t call_tail;
-    uint32_t dispatched;     /* runs the worker has */
-    uint32_t sent;           /* lanes in ATTND_LANE_SENT */
-    uint64_t deferred_bytes; /* of batches that wait for their turn */
-    uint64_t stall_ns;       /* until the completion ring is looked at again; 0: not stalled */
+    uint32_t dispatched;          /* runs the worker has */
+    uint32_t sent;                /* lanes in ATTND_LANE_SENT */
+    uint64_t admitted_bytes;      /* that operations hold */
+    struct attnd_admitted *spare; /* one that none holds, or NULL: its memory is used again */
+    uint64_t stall_ns;            /* until the completion ring is looked at again; 0: not stalled */
     struct attnd_sched_op *free_ops;
     struct attnd_lane lane[ATTND_LANES_MAX];
     struct attnd_sched_op ops[]; /* [ring_entries] */
@@ -180,6 +184,16 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 
 /** attnd_retire_sweep() - take what the worker retired. Return: slots consumed. */
 int attnd_retire_sweep(struct attnd_scheduler *scheduler);
+/* ---- admit.c ---- */
+
+/** attnd_op_admit() - copy and check the batch or the advance that the operation carries, once. A
+ * failure becomes the operation's fault. */
+void attnd_op_admit(struct attnd_sched_op *op);
+/** attnd_op_let_go() - the operation needs its copy no more. Harmless without one. */
+void attnd_op_let_go(struct attnd_sched_op *op);
+/** attnd_admitted_free() - the memory of a copy. NULL is fine. */
+void attnd_admitted_free(struct attnd_admitted *admitted);
+
 /* ---- complete.c ---- */
 
 /** attnd_complete() - post op->fault (code 0: success) and free the operation; it is in no lane. */

@@ -203,7 +203,6 @@ void attnd_client_drained(struct attnd_client *client)
 
     assert(client->state == ATTND_SESSION_DYING && client->in_flight == 0);
     free_objects(client);
-    attnd_staging_free(&client->staging);
     if (slot) {
         *slot = NULL;
         attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone", client->id, (int)client->pid,

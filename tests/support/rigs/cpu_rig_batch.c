@@ -276,16 +276,16 @@ static void make_plan(struct rig_work *work)
             (batch->causal ? ATTND_BATCH_CAUSAL : 0) | (batch->lse_ln ? ATTND_BATCH_LSE_LN : 0),
         .sm_scale = 1.0f / sqrtf((float)batch->dim),
         .entries_max = 16,
-        .q_stride_row = stride_row,
-        .q_stride_head = stride_head,
-        .o_stride_row = stride_row,
-        .o_stride_head = stride_head,
-        .lse_stride_row = work->heads_q + 1,
-        .lse_stride_head = 1,
-        .k_stride_row = stride_row,
-        .k_stride_head = stride_head,
-        .v_stride_row = stride_row,
-        .v_stride_head = stride_head,
+        .q_pitch.row = stride_row,
+        .q_pitch.head = stride_head,
+        .o_pitch.row = stride_row,
+        .o_pitch.head = stride_head,
+        .lse_pitch.row = work->heads_q + 1,
+        .lse_pitch.head = 1,
+        .k_pitch.row = stride_row,
+        .k_pitch.head = stride_head,
+        .v_pitch.row = stride_row,
+        .v_pitch.head = stride_head,
     };
     (void)plan_array(work, &plan->entries_offset_bytes, 16 * sizeof(struct attnd_entry));
     (void)plan_array(work, &plan->kv_pages_offset_bytes, work->pool_pages * sizeof(int32_t));
@@ -395,12 +395,12 @@ void rig_judge(const struct rig_work *work, const char *what)
     size_t rows = (size_t)work->rows * work->heads_q;
     double *o = malloc(rows * batch->dim * sizeof *o + 1), *lse = malloc(rows * sizeof *lse + 1);
     struct reference_mismatch mismatch;
-    struct reference_rows got = {work->o.address, work->plan->o_stride_row,
-                                 work->plan->o_stride_head};
+    struct reference_rows got = {work->o.address, work->plan->o_pitch.row,
+                                 work->plan->o_pitch.head};
     reference_attend(&work->reference, o, lse);
     int agrees =
         reference_compare(&work->reference, o, lse, &got, work->lse.address,
-                          work->plan->lse_stride_row, work->plan->lse_stride_head, &mismatch);
+                          work->plan->lse_pitch.row, work->plan->lse_pitch.head, &mismatch);
     free(o);
     free(lse);
     if (!agrees)
@@ -411,7 +411,7 @@ void rig_judge(const struct rig_work *work, const char *what)
     if (batch->pad) {
         const uint16_t *row = work->o.address;
         assert_int_equal(row[batch->dim], not_a_number(work));
-        assert_int_equal(row[work->plan->o_stride_row - 1], not_a_number(work));
+        assert_int_equal(row[work->plan->o_pitch.row - 1], not_a_number(work));
     }
 }
 

@@ -367,8 +367,8 @@ static void expect_stored(const struct rig_work *work, uint32_t request, uint32_
     const struct attnd_plan_head *plan = work->plan;
     for (uint32_t h = 0; h < plan->heads_kv; h++) {
         const uint16_t *k = work->new_k.address, *v = work->new_v.address;
-        k += row * plan->k_stride_row + h * plan->k_stride_head;
-        v += row * plan->v_stride_row + h * plan->v_stride_head;
+        k += row * plan->k_pitch.row + h * plan->k_pitch.head;
+        v += row * plan->v_pitch.row + h * plan->v_pitch.head;
         assert_memory_equal(rig_element(work, work->k, request, token, h), k, plan->dim_qk * 2);
         assert_memory_equal(rig_element(work, work->v, request, token, h), v, plan->dim_vo * 2);
     }

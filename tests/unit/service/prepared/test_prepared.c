@@ -70,6 +70,13 @@ static void submit(struct attnd_sqe sqe)
     stage_sweep(&stage);
 }
 
+static void ack_all(void)
+{
+    struct attnd_command command;
+    while (rig_take(&command))
+        rig_retire(&command, 0);
+}
+
 /* ---- calls ---- */
 
 static void a_mailbox_is_known_when_it_is_watched(void **state)
@@ -327,6 +334,35 @@ static void an_advance_is_shown_and_holds_when_no_lengths_are_left(void **state)
     CHECK_EQUAL(holds, 3);
 }
 
+/* The plan is empty, so the advance seems to have nothing to wait for; but a set holds the plan, and
+ * the advance waits for it. Its slot is free meanwhile, and the client reuses its arena. */
+static void an_advance_that_waits_for_a_set_under_way_keeps_what_was_submitted(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    prepare(plan, 0);
+    const struct attnd_plan_object *object = client.daemon->plans[0];
+    submit(stage_batch(&client, plan, 0, 4, 6, (int32_t)STAGE_PAGES, 0)); /* no such page */
+    ack_all();
+    stage_expect(&client, 0, -ATTND_E_RANGE);
+    CHECK_EQUAL(object->filled, 0);
+
+    submit(stage_batch(&client, plan, 0, 4, 6, 0, 2));
+    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    struct attnd_sqe advance = stage_advance(&client, plan, 2048, 7);
+    advance.lane = 60;
+    advance.user_data = 99;
+    submit(advance);
+    memset(client.arena, 0xff, 4096);
+
+    rig_retire(&hold, 0);
+    ack_all();
+    stage_expect(&client, 0, 0);
+    stage_expect(&client, 99, 0);
+    CHECK_EQUAL(object->kv_len[object->generation * object->kv_len_stride], 7);
+}
+
 /* They wait for runs, and others' calls must find room beside them. */
 static void a_session_holds_so_many_plans_at_once_and_the_rest_in_turn(void **state)
 {
@@ -520,6 +556,7 @@ int main(void)
         CASE(prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them),
         CASE(a_set_changes_nothing_before_the_plan_is_held_nor_completes_before_it_is_shown),
         CASE(an_advance_is_shown_and_holds_when_no_lengths_are_left),
+        CASE(an_advance_that_waits_for_a_set_under_way_keeps_what_was_submitted),
         CASE(a_session_holds_so_many_plans_at_once_and_the_rest_in_turn),
         CASE(a_set_that_fails_shows_an_empty_plan),
         CASE(a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of),

@@ -97,7 +97,7 @@ static void a_run_without_items_is_done_on_the_spot(void **state)
 static void a_place_that_is_too_small_for_the_batch_is_found_at_the_turn(void **state)
 {
     (void)state;
-    plan->q_bytes = STAGE_TENSOR_BYTES + 1;
+    plan->extents.q_bytes = STAGE_TENSOR_BYTES + 1;
     refused(ATTND_E_RANGE, ATTND_F_Q);
 }
 
