@@ -48,7 +48,6 @@ class Engine:
 
         self.torch = torch
         torch.cuda.set_device(0)
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True
         answer = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
         ways = list(command["ways"])
         if "flashinfer" in ways:
