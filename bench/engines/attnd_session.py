@@ -3,6 +3,7 @@
 Calls that fail raise Refused. `session.prepare(...)` is attnd_prepare(session, ...), and
 `session.cuda_export(...)` is attnd_cuda_export(session, ...).
 """
+
 import ctypes as c
 
 u16, u32, u64, i32, i64 = c.c_uint16, c.c_uint32, c.c_uint64, c.c_int32, c.c_int64
@@ -36,8 +37,8 @@ Plane = struct(
     "Plane", memory=u32, offset_bytes=u64, stride_page=i64, stride_token=i64, stride_head=i64
 )
 PoolDesc = struct(
-    "PoolDesc", size=u32, layers=u32, pages=u32, page_size=u32, heads_kv=u32, dim_qk=u32, dim_vo=u32,
-    dtype=u32, page_owner=u32, k=c.POINTER(Plane), v=c.POINTER(Plane), memory_kind=u32,
+    "PoolDesc", size=u32, layers=u32, pages=u32, page_size=u32, heads_kv=u32, dim_qk=u32,
+    dim_vo=u32, dtype=u32, page_owner=u32, k=c.POINTER(Plane), v=c.POINTER(Plane), memory_kind=u32,
 )  # fmt: skip
 PlanArgs = struct(
     "PlanArgs", size=u32, pool=u32, requests=u32, rows=u32, pages=u32, levels=u32, heads_q=u32
@@ -48,7 +49,8 @@ Level = struct(
 Strides = struct("Strides", row=i64, head=i64)
 Batch = struct(
     "Batch", size=u32, levels=u32, heads_q=u32, dtype=u32, flags=u32, reserve_pages=u32,
-    sm_scale=c.c_float, level=c.POINTER(Level), q=Strides, o=Strides, lse=Strides, k=Strides, v=Strides,
+    sm_scale=c.c_float, level=c.POINTER(Level), q=Strides, o=Strides, lse=Strides, k=Strides,
+    v=Strides,
 )  # fmt: skip
 Op = struct("Op", user_data=u64, lane=u16, flags=u16, timeout_us=u32)
 PrepareArgs = struct(

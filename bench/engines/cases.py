@@ -3,6 +3,7 @@
 A case is a word of roles, one letter an engine: D, PDDD, MMMM, DI. Behind it may stand "/no-mps".
 A way is who computes attention: attnd, flashinfer, or none (the same layers without attention).
 """
+
 import dataclasses
 
 PAGE_SIZE = 16

@@ -1,4 +1,5 @@
 """The table as one picture: for each case, sums over FlashInfer's, as bars of an SVG."""
+
 import html
 import math
 import statistics
@@ -11,7 +12,7 @@ NAMES = {"flashinfer": "FlashInfer in the engine", "attnd": "attnd", "none": "no
 
 def bars_of(results):
     """[(case name, [(label, color, value, low, high, absolute)])], values over FlashInfer's sum."""
-    cases = {}
+    cases, several = {}, len(results) > len({result.case for result in results})
     for result in results:
         peer = result.median_score("flashinfer")
         if math.isnan(peer):
@@ -25,7 +26,7 @@ def bars_of(results):
             label, color = NAMES[way], COLORS[way]
             if way == "attnd":
                 values = result.ratios()
-                label = f"attnd, {result.residency}"
+                label = f"attnd, {result.residency}" if several else "attnd"
                 ours = sum(bar[0].startswith("attnd") for bar in bars)
                 color = LIGHTER[min(ours, len(LIGHTER) - 1)]
             middle = statistics.median(values)
@@ -79,8 +80,11 @@ def draw(results, title):
         x += 26 + 6 * len(label)
     for tick in range(int(top_value * 4) + 1):
         y, dashed = y_of(tick / 4), ' stroke-dasharray="4 3" stroke="#333"' if tick == 4 else ""
-        out.append(f'<path d="M{LEFT} {y:.1f}H{width - 10}" stroke="#ddd"{dashed}/>\n'
-                   if not dashed else f'<path d="M{LEFT} {y:.1f}H{width - 10}"{dashed}/>\n')
+        out.append(
+            f'<path d="M{LEFT} {y:.1f}H{width - 10}" stroke="#ddd"{dashed}/>\n'
+            if not dashed
+            else f'<path d="M{LEFT} {y:.1f}H{width - 10}"{dashed}/>\n'
+        )
         out.append(text(LEFT - 6, y + 4, f"{tick / 4:.2f}", 10, "end"))
     x = LEFT + CASE_GAP / 2
     for (name, bars), case_width in zip(cases, widths):

@@ -8,9 +8,11 @@ Commands (answers carry "ok", or "error" in words):
   prepare     weights, and graphs of the ways that need no service, for the roles named
   connect     a session with the service; the role's graph with attention by attnd
   window      steps between two moments of CLOCK_MONOTONIC
+  profile     as window, with the kernels of one step
   disconnect  the session ends
   state       answered at once by a thread of its own, whatever the engine is waiting for
 """
+
 import contextlib
 import ctypes
 import json
@@ -24,6 +26,7 @@ import traceback
 from cases import IDLE
 
 PR_SET_PDEATHSIG, SIGKILL = 1, 9
+PROFILED_STEPS = 5
 
 
 class Engine:
@@ -84,9 +87,7 @@ class Engine:
         if way == "none":
             self.graphs[role, way] = step.capture(ways.NoAttention())
             return None
-        attention = ways.FlashInferAttention(
-            self.torch, self.flashinfer, step.batch, step.buffers
-        )
+        attention = ways.FlashInferAttention(self.torch, self.flashinfer, step.batch, step.buffers)
         self.graphs[role, way] = step.capture(attention)
         self.kept.append(attention)
         return self.verify(role, way, seed)
@@ -158,6 +159,21 @@ class Engine:
         self.state = "idle"
         self.check_lane()
         return {"ends_ns": ends, "took_ns": took}
+
+    def profile(self, command):
+        """@command: as window's. Return: the kernels of one step, while others take theirs."""
+        import timeline
+
+        graph = self.graphs[command["role"], command["way"]]
+        stream = self.torch.cuda.current_stream()
+
+        def step():
+            graph.replay()
+            stream.synchronize()
+
+        self.state = f"role {command['role']}, {command['way']}: steps that are profiled"
+        kernels = timeline.record(self.torch, step, PROFILED_STEPS)
+        return {**self.window(command), "kernels": kernels}
 
     def describe(self):
         """The state in words."""

@@ -3,6 +3,7 @@
 A Result is one case with one residency. What engines of different roles do is added as rates over
 what each role does alone with FlashInfer; the sum of equal roles is in steps/s.
 """
+
 import dataclasses
 import datetime
 import json
@@ -14,7 +15,8 @@ import statistics
 import subprocess
 
 RECORD_KEYS = (
-    "name", "value", "unit", "better", "device", "cpu", "date", "commit", "dirty", "command", "notes",
+    "name", "value", "unit", "better", "device", "cpu", "date", "commit", "dirty", "command",
+    "notes",
 )  # fmt: skip
 
 
@@ -46,10 +48,14 @@ class Measured:
 @dataclasses.dataclass
 class Result:
     case: object
-    residency: str  # as asked for; the daemon's own word follows it in `actual`
+    residency: str  # as asked for; `actual` is the daemon's own word
     windows: list = dataclasses.field(default_factory=list)
     verified: dict = dataclasses.field(default_factory=dict)
+    kernels: dict = dataclasses.field(default_factory=dict)  # "role, way" -> of one step
     actual: str = ""
+
+    def rows_verified(self):
+        return sum(found["rows"] for found in self.verified.values())
 
     def of(self, way, *where):
         """Windows of a way; alone ones only if asked for."""
@@ -159,7 +165,9 @@ def figures(result):
     case, found = result.case, []
     ours, peers = ([f"{r.engine_rate(w, i):.1f}" for i in case.working] for r, w in
                    ((result, "attnd"), (result, "flashinfer")))  # fmt: skip
-    notes = f"residency {result.actual or result.residency}; {spread(ratios)} in {len(ratios)} rounds; "
+    notes = (
+        f"residency {result.actual or result.residency}; {spread(ratios)} in {len(ratios)} rounds; "
+    )
     notes += f"steps/s {' '.join(ours)}, FlashInfer {' '.join(peers)}"
     before, beside = (result.median_score("flashinfer", at) for at in ("before", "beside"))
     if not math.isnan(before + beside):
@@ -192,7 +200,7 @@ def cpu_name():
 
 
 def stamp_commit(folder):
-    """(commit, dirty) of what is measured: $ATTND_COMMIT, the bundle's `commit`, or the checkout."""
+    """(commit, dirty) of what is measured: $ATTND_COMMIT, the bundle's, or the checkout's."""
     packed = os.environ.get("ATTND_COMMIT", "")
     beside = pathlib.Path(folder, "commit")
     if not packed and beside.exists():

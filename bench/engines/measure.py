@@ -1,14 +1,16 @@
 """One case with one residency: its windows in order, over engines that are there already."""
+
 import sys
 import time
 
-from cases import stays, windows_after, windows_before, windows_beside
+from cases import Window, stays, windows_after, windows_before, windows_beside
 from figures import Measured, Result, rate
 from processes import Daemon
 
 CONNECT_S = 40
 LEAD_S, TAIL_S = 0.06, 0.06  # steps that do not count, while others begin or end
 STEPS_MIN, WINDOW_MAX_S = 5, 4.0
+PROFILE_S = 2.0
 
 
 class Bench:
@@ -25,7 +27,7 @@ class Bench:
             print(f"engines: {text}", file=sys.stderr, flush=True)
 
     def measure(self, case, residency):
-        """@residency: the daemon's, and options of it. Return: the Result. A Hang is the caller's."""
+        """@residency: the daemon's, and options of it. Return: the Result. Raises Hang."""
         options = self.options
         for number, role in enumerate(case.roles):
             self.engines.all[number].role = role
@@ -35,8 +37,14 @@ class Bench:
             self.start(result)
             apart = stays(" ".join([result.actual, *residency.split()[1:]]))
             self.run_windows(result, windows_beside(case, self.ways, options.rounds, apart))
+            if options.timeline:
+                self.profile(result, "attnd")
             self.stop(case)
             self.run_windows(result, windows_after(case, self.ways, options.rounds, apart))
+        if options.timeline:
+            for way in self.ways:
+                if way != "attnd":
+                    self.profile(result, way)
         return result
 
     def start(self, result):
@@ -60,7 +68,7 @@ class Bench:
         done = time.monotonic()
         self.say(
             f"{result.case.name}: {result.actual}: daemon ready in {ready - since:.2f} s, engines "
-            f"in {done - ready:.2f} s; {sum(v['rows'] for v in result.verified.values())} rows right"
+            f"in {done - ready:.2f} s; {result.rows_verified()} rows right"
         )
 
     def stop(self, case):
@@ -92,15 +100,25 @@ class Bench:
             rates = " ".join(f"{r:.1f}" for r in measured.rates.values())
             self.say(f"{result.case.name}: {window.way} {window.where}: {rates}")
 
-    def run_window(self, case, window):
-        """Return: {number: answer}, and how long the window was, in seconds."""
-        seconds = self.window_s
+    def profile(self, result, way):
+        """The kernels of a step, of the first engine of each role, the others at work."""
+        case = result.case
+        for role in case.working_roles:
+            window = Window(way, "profiled", tuple(case.working))
+            first = case.roles.index(role)
+            answers, _ = self.run_window(case, window, profiled=first)
+            result.kernels[f"{role}, {way}"] = answers[first]["kernels"]
+
+    def run_window(self, case, window, profiled=None):
+        """Return: {number: answer}, and how long the window was, in seconds. The engine @profiled
+        answers with the kernels of a step, which takes it some seconds; others step meanwhile."""
+        seconds = self.window_s if profiled is None else PROFILE_S
         now = time.monotonic_ns()
         begin = now + int((0.02 + LEAD_S) * 1e9)
         end = begin + int(seconds * 1e9)
         commands = {
             number: {
-                "do": "window",
+                "do": "profile" if number == profiled else "window",
                 "role": case.roles[number],
                 "way": window.way,
                 "begin_ns": begin,

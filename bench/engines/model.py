@@ -1,9 +1,10 @@
 """The layers around attention, as an engine has them: llama-3-8b's, fp16, random weights.
 
 A step is one CUDA graph over all layers: rms norm, QKV product, attention, O product, rms norm,
-gate/up product, SiLU, down product. Keys and values of the context lie in the cache already: nothing
-is appended, so every step computes the same and any of them can be verified.
+gate/up product, SiLU, down product. Keys and values of the context lie in the cache already:
+nothing is appended, so every step computes the same and any of them can be verified.
 """
+
 import dataclasses
 
 from cases import LAYERS, PAGE_SIZE, PAGES, ROLES, rows_of

@@ -4,6 +4,7 @@ Whatever does not answer in time is a Hang, whose text names the engine, its lan
 Leaving a `with` ends what it began, within seconds, however it is left; children also die with
 their parent.
 """
+
 import contextlib
 import ctypes
 import json
@@ -72,7 +73,7 @@ def without_mps():
 
 @contextlib.contextmanager
 def mps_server(with_mps):
-    """An MPS server of its own, by the script @with_mps. Gives what its clients' environment needs."""
+    """An MPS server of its own, by the script @with_mps. Gives its clients' environment."""
     command = [with_mps, "sh", "-c", 'echo "$CUDA_MPS_PIPE_DIRECTORY"; exec cat >/dev/null']
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:

@@ -2,10 +2,9 @@
 
 It reads the same q, pages and page lists as the ways do, and shares no code with them.
 """
+
 import math
 import random
-
-from cases import PAGE_SIZE
 
 RELATIVE_ERROR_MAX = 4e-3  # root mean square over a row, against that of the reference
 REQUESTS_MAX = 3
@@ -13,7 +12,7 @@ ROWS_MAX = 6
 
 
 def sample(batch, seed):
-    """[(request, its first row in the batch, [rows])]: edges of requests, tiles, and random ones."""
+    """[(request, its first row in the batch, [rows])]: edges of requests and tiles, random ones."""
     draw = random.Random(seed)
     first = [sum(batch.rows[:r]) for r in range(len(batch.rows))]
     last = len(batch.rows) - 1

@@ -1,8 +1,9 @@
-"""Who computes attention: each way is an object with `attend(layer)`, called while a graph is captured.
+"""The ways to compute attention: objects with `attend(layer)`, called while a graph is captured.
 
 All ways read q from the product's output, where its rows lie among those of k and v, and write the
 same o. What they need is planned once, before the capture.
 """
+
 import ctypes as c
 import math
 import os
@@ -111,7 +112,7 @@ class FlashInferAttention:
 
 
 class AttndAttention:
-    """One session, one pool of the engine's own tensors, one plan, a prepared run for each layer."""
+    """One session, a pool of the engine's own tensors, one plan, a prepared run a layer."""
 
     def __init__(self, torch, batch, buffers, socket_path, name):
         self.torch = torch
