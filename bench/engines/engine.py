@@ -32,7 +32,7 @@ PROFILED_STEPS = 5
 class Engine:
     def __init__(self, number):
         self.number = number
-        self.state = "starting"
+        self.state, self.since, self.took_s = "starting", time.monotonic(), {}
         self.torch = self.model = self.flashinfer = None
         self.steps = {}  # role -> Step
         self.graphs = {}  # (role, way) -> graph
@@ -40,11 +40,17 @@ class Engine:
         self.attnd = None
         self.context = ctypes.c_void_p()
 
+    def enter(self, state):
+        """A state that may last; how long the last one did is kept for the answer."""
+        now = time.monotonic()
+        self.took_s[self.state] = round(now - self.since, 2)
+        self.state, self.since = state, now
+
     # ---- commands ----
 
     def prepare(self, command):
         """@command: roles, ways, peers, seed."""
-        self.state = "importing torch"
+        self.enter("importing torch")
         import torch
 
         import model
@@ -58,7 +64,7 @@ class Engine:
             if not self.flashinfer:
                 ways.remove("flashinfer")
         if not self.model:
-            self.state = "making weights"
+            self.enter("making weights")
             self.model = model.Model(torch, command["seed"] + self.number)
             ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(self.context))
         verified = {}
@@ -66,13 +72,13 @@ class Engine:
             self.steps[role] = model.Step(torch, self.model, role)
             for way in ways:
                 verified[f"{role} {way}"] = self.prepare_way(role, way, command["seed"])
-        answer["verified"] = verified
-        return answer
+        self.enter("ready")
+        return {**answer, "verified": verified, "took_s": self.took_s}
 
     def import_peer(self, peers):
         import ways
 
-        self.state = "importing flashinfer"
+        self.enter("importing flashinfer")
         try:
             self.flashinfer = ways.import_flashinfer(peers)
         except Exception as error:  # whatever it fails with, it is not there
@@ -82,7 +88,7 @@ class Engine:
     def prepare_way(self, role, way, seed):
         import ways
 
-        self.state = f"role {role}, {way}: planning and capturing"
+        self.enter(f"role {role}, {way}: planning and capturing")
         step = self.steps[role]
         if way == "none":
             self.graphs[role, way] = step.capture(ways.NoAttention())
@@ -96,13 +102,13 @@ class Engine:
         """One step into poisoned outputs, a sample of rows compared."""
         import reference
 
-        self.state = f"role {role}, {way}: a step to be verified"
+        self.enter(f"role {role}, {way}: a step to be verified")
         step = self.steps[role]
         step.poison()
         self.graphs[role, way].replay()
         self.torch.cuda.synchronize()
         self.check_lane()
-        self.state = f"role {role}, {way}: verifying"
+        self.enter(f"role {role}, {way}: verifying")
         return reference.verify(self.torch, step.batch, step.buffers, seed)
 
     def check_lane(self):
@@ -116,19 +122,19 @@ class Engine:
 
         role = command["role"]
         step = self.steps["D" if role == IDLE else role]
-        self.state = f"role {role}, attnd: connecting"
+        self.enter(f"role {role}, attnd: connecting")
         self.attnd = ways.AttndAttention(
             self.torch, step.batch, step.buffers, command["socket"], f"engine {self.number} {role}"
         )
         answer = {"residency": self.attnd.session.residency()}
         if role != IDLE:
-            self.state = f"role {role}, attnd: capturing"
+            self.enter(f"role {role}, attnd: capturing")
             self.graphs[role, "attnd"] = step.capture(self.attnd)
             answer["verified"] = {f"{role} attnd": self.verify(role, "attnd", command["seed"])}
         return answer
 
     def disconnect(self, command):
-        self.state = "disconnecting"
+        self.enter("disconnecting")
         self.graphs = {key: graph for key, graph in self.graphs.items() if key[1] != "attnd"}
         self.torch.cuda.synchronize()
         if self.attnd:
@@ -171,7 +177,7 @@ class Engine:
             graph.replay()
             stream.synchronize()
 
-        self.state = f"role {command['role']}, {command['way']}: steps that are profiled"
+        self.enter(f"role {command['role']}, {command['way']}: steps that are profiled")
         kernels = timeline.record(self.torch, step, PROFILED_STEPS)
         return {**self.window(command), "kernels": kernels}
 
