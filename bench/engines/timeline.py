@@ -14,7 +14,8 @@ NAME_CHARACTERS = 60
 
 def record(torch, step, count):
     """Kernels of the last of @count calls of step(): [[name, start us, duration us]]."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
         for _ in range(count):
             step()
     events = [
@@ -65,6 +66,7 @@ def table(title, kernels, layers):
     if layer:
         lines.append(f"  {'kernel of a layer':<{NAME_CHARACTERS}} {'gap us':>8} {'us':>8}")
     for name, gap, duration in layer:
+        gap = round(gap, 1) + 0.0  # below 0 where it begins before the last one ends; never -0
         lines.append(f"  {short(name):<{NAME_CHARACTERS}} {gap:>8.1f} {duration:>8.1f}")
     if layer:
         gaps, busy = (sum(column) for column in list(zip(*layer))[1:])
