@@ -200,7 +200,7 @@ format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 test: all tests
-	@tests/run $(UNIT) $(E2E) tests/install
+	@tests/run $(UNIT) $(E2E) tests/install tests/bench_engines
 test-unit: $(UNIT)
 	@tests/run $(UNIT)
 test-e2e: all $(E2E)

@@ -1,6 +1,6 @@
 # What needs cuda.h or a GPU: libattnd-cuda, tests/gpu, and the bundle that is built where nvcc is and
 # run where the GPU is.
-CUDA_H := $(firstword $(wildcard $(dir $(NVCC))../include/cuda.h /usr/local/cuda/include/cuda.h \
+CUDA_H := $(firstword $(wildcard $(NVCC_FOLDER)../include/cuda.h /usr/local/cuda/include/cuda.h \
             /usr/include/cuda.h))
 
 ifneq ($(CUDA_H),)
@@ -78,6 +78,7 @@ gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TE
 	@install -D -t $(GPU_BUNDLE)/tests tests/run
 	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
 	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py
+	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py
 	@install -D -t $(GPU_BUNDLE) tests/gpu/check tests/gpu/with-mps bench/gpu/measure bench/gpu/profile
 	@echo "$$(git rev-parse HEAD)$$(git status --porcelain -- . ':!bench/results' ':!*.md' | sed -n '1s/.*/+/p')" \
 	  > $(GPU_BUNDLE)/commit

@@ -117,6 +117,7 @@ static enum attnd_exit open_socket(struct runner *runner)
     int rc = attnd_listen_open(path, socket_mode(&service->options), &runner->listener, &fault);
     if (rc == 0) {
         service->listen_fd = runner->listener.fd;
+        service->refuses_descriptors = runner->listener.refuses_descriptors;
         return ATTND_EXIT_OK;
     }
     if (rc == -ATTND_E_BUSY)

@@ -7,6 +7,7 @@
 #ifndef ATTND_SERVICE_OBJECTS_CLIENT_H
 #define ATTND_SERVICE_OBJECTS_CLIENT_H
 
+#include "ipc/discard.h"
 #include "ipc/ring.h"
 #include "ipc/shm.h"
 #include "ipc/wake.h"
@@ -33,8 +34,9 @@ struct attnd_client {
     pid_t pid;
     uid_t uid;
     int allowed; /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
+    int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
-    struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer;
+    struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
     uint32_t watches_ending;      /* unwatched, but the kernel may still hold the fd or word */
     struct attnd_client *next;    /* among visitors, or among the drained */
     uint64_t memory_bytes;        /* on the host, counted against options.memory_max_bytes */
@@ -63,6 +65,12 @@ struct attnd_client {
     uint32_t holds;                    /* HOLD commands that the worker has not acked */
     struct attnd_session_stats stats;
 };
+
+/** attnd_client_discards() - under whose name what it sent is closed (ipc/discard.h). */
+static inline uint32_t attnd_client_discards(const struct attnd_client *client)
+{
+    return client->allowed ? client->uid : ATTND_DISCARD_STRANGERS;
+}
 
 /** attnd_client_memory(), _attachment(), _plan() - the object behind a handle, or NULL. Borrowed.
  */

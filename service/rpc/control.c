@@ -79,7 +79,7 @@ static void answer(struct attnd_client *client, const Attnd__Request *request, i
         attnd_call_deliver(&call, code);
 }
 
-void attnd_control_serve(struct attnd_client *client)
+int attnd_control_serve(struct attnd_client *client)
 {
     int fds[ATTND_FDS_MAX];
     int fds_count = 0;
@@ -87,12 +87,12 @@ void attnd_control_serve(struct attnd_client *client)
 
     /* The datagram stays where it is, and the socket readable. */
     if (client->state == ATTND_SESSION_OPEN && !attnd_sched_caught_up(client))
-        return;
+        return 0;
     if (client->state == ATTND_SESSION_DYING)
-        return;
+        return 0;
     int rc = attnd_control_receive(client, &request, fds, &fds_count);
     if (rc > 0)
-        return;
+        return rc == ATTND_CONTROL_PAUSE;
     if (request)
         answer(client, request, rc, fds, fds_count);
     else
@@ -102,5 +102,6 @@ void attnd_control_serve(struct attnd_client *client)
         if (fds[i] >= 0)
             fds[left++] = fds[i];
     if (left > 0)
-        attnd_discard(ATTND_DISCARD_OWN, fds, left);
+        attnd_discard(attnd_client_discards(client), fds, left);
+    return 0;
 }
