@@ -31,7 +31,7 @@ static int setup(void **state)
     (void)state;
     (void)sched_rig_begin(16);
     scheduler = stage.service.scheduler;
-    plan = client.daemon->plans[filled_plan() - 1];
+    plan = client.daemon->plans[sched_rig_filled_plan() - 1];
     op = op_of(stage_run(1, 2, 42));
     return 0;
 }
@@ -42,7 +42,7 @@ static int drop_and_teardown(void **state)
         attnd_op_free(op);
     CHECK_EQUAL(scheduler->dispatched, 0);
     CHECK_EQUAL(scheduler->scratch.used_bytes, 0);
-    return teardown(state);
+    return sched_rig_teardown(state);
 }
 
 /* It is told so at its turn, and has taken nothing. */
@@ -240,20 +240,21 @@ static void scratch_is_the_runs_own_until_it_is_back(void **state)
 static void who_waits_for_scratch_is_not_overtaken_by_who_needs_less(void **state)
 {
     struct attnd_plan_object *const *plans = client.daemon->plans;
-    uint32_t half = filled_plan(), eighth = filled_plan(), all = filled_plan();
+    uint32_t half = sched_rig_filled_plan(), eighth = sched_rig_filled_plan(),
+             all = sched_rig_filled_plan();
     const struct attnd_run *runs[3];
     (void)state;
     plans[half - 1]->scratch_bytes = STAGE_SCRATCH_BYTES / 2;
     plans[eighth - 1]->scratch_bytes = STAGE_SCRATCH_BYTES / 8;
     plans[all - 1]->scratch_bytes = STAGE_SCRATCH_BYTES;
-    submit(stage_run(half, 0, 0));
-    submit(stage_run(eighth, 1, 1));
-    submit(stage_run(eighth, 2, 2));
-    submit(stage_run(all, 3, 3));
-    submit(stage_run(eighth, 4, 4)); /* there is room for it all the time */
+    sched_rig_submit(stage_run(half, 0, 0));
+    sched_rig_submit(stage_run(eighth, 1, 1));
+    sched_rig_submit(stage_run(eighth, 2, 2));
+    sched_rig_submit(stage_run(all, 3, 3));
+    sched_rig_submit(stage_run(eighth, 4, 4)); /* there is room for it all the time */
     stage_sweep(&stage);
     for (int i = 0; i < 3; i++)
-        runs[i] = must_command();
+        runs[i] = sched_rig_must_command();
     for (int i = 2; i >= 0; i--) {
         CHECK(stage_command(&stage) == NULL);
         stage_retire(&stage, runs[i], 0);
@@ -261,7 +262,7 @@ static void who_waits_for_scratch_is_not_overtaken_by_who_needs_less(void **stat
         stage_expect(&client, (uint64_t)i, 0);
     }
     for (uint64_t i = 3; i <= 4; i++) {
-        const struct attnd_run *run = must_command();
+        const struct attnd_run *run = sched_rig_must_command();
         CHECK(stage_command(&stage) == NULL);
         stage_retire(&stage, run, 0);
         stage_sweep(&stage);
