@@ -105,7 +105,7 @@ static void write_line(enum attnd_log_level level, const char *format, va_list a
         return;
     used += strlen(line + used);
     line[used++] = '\n';
-    /* Nobody to tell if stderr is gone. */
+    /* If stderr is gone there is no place to say so. */
     ssize_t written = write(STDERR_FILENO, line, used);
     (void)written;
 }

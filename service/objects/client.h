@@ -52,7 +52,7 @@ struct attnd_client {
     struct attnd_producer cq;
 
     uint32_t import;      /* handle of memory that the worker tries out; 0: none */
-    uint32_t import_pool; /* handle of the pool that it was made for, not told of yet; 0: none */
+    uint32_t import_pool; /* handle of the pool that it was made for, not answered yet; 0: none */
     uint64_t import_id;   /* the request that waits for it */
 
     struct attnd_memory *memories[ATTND_HANDLES_MAX];

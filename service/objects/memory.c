@@ -77,8 +77,8 @@ static void charge(struct attnd_client *payer, struct attnd_memory *memory)
         payer->service->host_memory_bytes += memory->size_bytes;
 }
 
-/* When the last reference goes, not when the worker has let go: it is told of what takes the room
- * after it was told to give this up. The session may be gone, and its pool live on. */
+/* This happens when the last reference goes, not when the worker has let go: the worker is sent what
+ * takes the room after it was sent the order to give this up. The session may be gone, and its pool live on. */
 static void refund(struct attnd_service *service, const struct attnd_memory *memory)
 {
     if (memory->payer && memory->kind == ATTND_KIND_HOST)

@@ -181,7 +181,7 @@ int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run
 
 struct attnd_prepared_status {
     uint32_t prepared;
-    uint64_t rings, busy_ns;
+    uint64_t launches, busy_ns;
     uint32_t errors, error_code, error_lane; /* of the last one, ATTND_E_* */
 };
 /** attnd_prepared_status() - Return: 1; 0 the session has no mailbox. */

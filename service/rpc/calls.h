@@ -51,6 +51,12 @@ void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
  * memory is kept. */
 void attnd_memory_lost(struct attnd_service *service);
 
+/* ---- pool_reply.c ---- */
+
+/** attnd_pool_describe() - the reply to a session that has just attached a pool as @handle.
+ * Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_pool_describe(struct attnd_call *call, uint32_t handle);
+
 /* ---- prepared_calls.c ---- */
 
 /** attnd_prepared_answered() - the event of prepared/: the call that waits is answered. The client
