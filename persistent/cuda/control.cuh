@@ -419,7 +419,8 @@ __device__ __forceinline__ Taken take_publish(Commander *self)
         if (in_flight(dispatch, ATTND_NONE, key, ATTND_NONE))
             return taken_later;
     }
-    mirror_plan(dispatch->settings, command.body.plan_offset_bytes, plan_version(command));
+    mirror_plan(dispatch, command.body.plan_offset_bytes, plan_version(command),
+                command.body.generation, command.page_size);
     for (uint32_t base = 0; any && base < count; base += 32) {
         const bool mine = stale(dispatch, key, base + lane, command.set_version);
         for (uint32_t left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {

@@ -272,6 +272,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         dispatch->commands_head = resident->commands_head;
         dispatch->transient = transient;
         dispatch->prepared_count = prepared;
+        dispatch->plan_bytes = peek8_sys(&dispatch->settings.queue->plan_bytes);
     }
     uint32_t used = 0;
     for (uint32_t i = threadIdx.x; i < prepared; i += blockDim.x) {
