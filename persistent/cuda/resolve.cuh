@@ -190,30 +190,14 @@ __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset
     __syncwarp();
 }
 
-/* Fills @active from @source and the plan's copy, which is brought up to date. It is put together
- * in shared memory, a word a lane where words lie in a row, and stored as one vector a lane. The
- * whole warp. @look: look_up() of it. Return: the variant that must execute it; variants_count if
- * none can, and then @code says why. */
-__device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *active,
-                                                const RunSource &source, const LookUp &look,
-                                                uint32_t *answer, uint32_t *code)
+/* Places and planes of the run, a word a lane where words lie in a row. @address: of the lane's
+ * place. Return: true if K, V or q do not keep 16-byte alignment: cp.async and TMA move 16 bytes.
+ * The lane's own. */
+__device__ __forceinline__ bool fill_places(ActiveRun *build, const RunSource &source,
+                                            uint64_t address)
 {
-    const Settings &settings = dispatch->settings;
-    ActiveRun *build = &dispatch->build;
-    const BuiltPlan &built = dispatch->built;
     const uint32_t lane = threadIdx.x % 32;
-    const attnd_run &body = *source.body;
-    const PlanVersion version = source.version;
-    bool bad = false;
-    const uint64_t address = uint64_t(resolve(look.memory, look.index, look.offset_bytes, &bad));
-    if (!((built.version.set == version.set) & (built.version.advance == version.advance) &
-          (built.page_size == source.page_size) & (look.mirrored.set_version == version.set) &
-          (look.mirrored.advance_version == version.advance)))
-        build_plan(dispatch, body.plan_offset_bytes, version, body.generation, source.page_size,
-                   look.mirrored, look.plan);
-
-    /* cp.async and TMA move 16 bytes: what does not keep that alignment takes the naive way. */
-    bool odd = built.odd | ((lane < 3) & (address % 16 != 0)); /* K, V, q */
+    bool odd = (lane < 3) & (address % 16 != 0); /* K, V, q */
     if (lane < 7)
         reinterpret_cast<uint64_t *>(&build->k_base)[lane] = address;
     if (lane < 10) {
@@ -223,6 +207,54 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
         odd |= (at > 1) & (word % 8 != 0);
         reinterpret_cast<uint64_t *>(&build->k_plane)[lane] = word;
     }
+    return odd;
+}
+
+/* What one lane fills: scratch as the plan divides it, and what the run says itself. */
+__device__ __forceinline__ void fill_rest(ActiveRun *build, const BuiltPlan &built,
+                                          const RunSource &source, char *scratch, uint32_t *answer,
+                                          bool aligned)
+{
+    build->arrivals = reinterpret_cast<uint32_t *>(scratch);
+    build->states = reinterpret_cast<float *>(scratch + built.states);
+    build->outputs = reinterpret_cast<float *>(scratch + built.outputs);
+    build->answer = answer;
+    build->kind = uint8_t(source.body->kind);
+    build->page_size = source.page_size;
+    build->pages = source.pages;
+    build->box_rows = 0;
+    build->aligned = aligned;
+}
+
+/* Is the last run's plan, as it was built, what this run wants, and the mirror's? */
+__device__ __forceinline__ bool built_suits(const BuiltPlan &built, const RunSource &source,
+                                            const Mirrored &mirrored)
+{
+    const PlanVersion version = source.version;
+    return (built.version.set == version.set) & (built.version.advance == version.advance) &
+           (built.page_size == source.page_size) & (mirrored.set_version == version.set) &
+           (mirrored.advance_version == version.advance);
+}
+
+/* Fills @active from @source and the plan's copy, which is brought up to date. It is put together
+ * in shared memory and stored as one vector a lane. The whole warp. @look: look_up() of it. Return:
+ * the variant that must execute it; variants_count if none can, and then @code says why. */
+__device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *active,
+                                                const RunSource &source, const LookUp &look,
+                                                uint32_t *answer, uint32_t *code)
+{
+    const Settings &settings = dispatch->settings;
+    ActiveRun *build = &dispatch->build;
+    const BuiltPlan &built = dispatch->built;
+    const uint32_t lane = threadIdx.x % 32;
+    const attnd_run &body = *source.body;
+    bool bad = false;
+    const uint64_t address = uint64_t(resolve(look.memory, look.index, look.offset_bytes, &bad));
+    if (!built_suits(built, source, look.mirrored))
+        build_plan(dispatch, body.plan_offset_bytes, source.version, body.generation,
+                   source.page_size, look.mirrored, look.plan);
+    /* What does not keep 16-byte alignment takes the naive way. */
+    const bool odd = built.odd | fill_places(build, source, address);
     bad |= body.scratch_offset_bytes + built.end > settings.scratch_bytes;
     const uint32_t variant = built.variant;
     const bool many = built.many;
@@ -236,17 +268,8 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     if (body.kind == ATTND_RUN_ATTEND) /* what another run left there is not a count */
         for (uint32_t i = lane; i < built.counters; i += 32)
             reinterpret_cast<uint32_t *>(scratch)[i] = 0;
-    if (lane == 0) {
-        build->arrivals = reinterpret_cast<uint32_t *>(scratch);
-        build->states = reinterpret_cast<float *>(scratch + built.states);
-        build->outputs = reinterpret_cast<float *>(scratch + built.outputs);
-        build->answer = answer;
-        build->kind = uint8_t(body.kind);
-        build->page_size = source.page_size;
-        build->pages = source.pages;
-        build->box_rows = 0;
-        build->aligned = aligned;
-    }
+    if (lane == 0)
+        fill_rest(build, built, source, scratch, answer, aligned);
     if (many) {
         __syncwarp(); /* the planes and places that other lanes stored */
         if (lane == 0)
