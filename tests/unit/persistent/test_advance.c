@@ -189,6 +189,44 @@ static void advances_are_counted_from_the_last_set(void **state)
     assert_int_equal(attnd_plan_head(c.plan)->advance_version, 0);
 }
 
+/* What a worker with a copy of the plan lives by: it copies the lengths of one generation and the
+ * page ids that they reach, and is to have the plan then. Advances are made of the heap as it was
+ * before, with the words that they may write; nothing else may differ. */
+static void an_advance_writes_its_lengths_and_free_slots_and_nothing_else(void **state)
+{
+    const uint64_t bytes = attnd_plan_heap_bytes(&c.limits);
+    uint8_t *want = malloc(bytes);
+    struct attnd_plan_head *head = (void *)want;
+    uint32_t used[6] = {2, 0, 2, 2, 2, 2};
+
+    (void)state;
+    assert_non_null(want);
+    memcpy(want, c.heap, bytes);
+    for (uint32_t step = 1; step <= 12; step++) {
+        struct prng prng = prng_fork(seed, 1000 + step);
+        const uint32_t generation = step % ATTND_GENERATIONS;
+        int32_t kv_len[6], indptr[7] = {0}, pages[6];
+        int32_t *slots = (void *)(want + head->kv_pages_offset_bytes);
+        for (uint32_t e = 0; e < 6; e++) {
+            const struct attnd_entry *entry = plan_entries(&c) + e;
+            const uint32_t add = used[e] < entry->page_count && prng_percent(&prng, 25);
+            indptr[e + 1] = indptr[e] + (int32_t)add;
+            if (add)
+                slots[entry->page_begin + used[e]++] = pages[indptr[e]] =
+                    prng_between(&prng, 0, POOL_PAGES - 1);
+            kv_len[e] = prng_between(&prng, 0, (int32_t)(used[e] * c.pool.page_size));
+        }
+        memcpy(want + head->kv_len_offset_bytes +
+                   (uint64_t)generation * head->entries_max * sizeof(int32_t),
+               kv_len, sizeof(kv_len));
+        head->advance_version = step;
+        head->generation = generation;
+        assert_int_equal(advance(kv_len, indptr, pages, generation), 0);
+        assert_memory_equal(c.heap, want, bytes);
+    }
+    free(want);
+}
+
 /* Generations of one plan in a row, some of them impossible, against lists kept here. */
 static void any_sequence_of_advances_keeps_the_lists_right(void **state)
 {
@@ -276,6 +314,7 @@ int main(void)
         TEST(a_page_outside_the_pool_is_refused_and_nothing_changes),
         TEST(an_advance_of_another_number_of_entries_is_refused),
         TEST(advances_are_counted_from_the_last_set),
+        TEST(an_advance_writes_its_lengths_and_free_slots_and_nothing_else),
         TEST(any_sequence_of_advances_keeps_the_lists_right),
         TEST(setting_and_advancing_allocate_nothing),
     };
