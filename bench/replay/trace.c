@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,14 @@ static const char *read_line(const char *text, size_t bytes, int csv, struct rep
     return csv ? replay_line_csv(text, bytes, line) : replay_line_json(text, bytes, line);
 }
 
+static bool is_blank(const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (!strchr(" \t", text[i]) || !text[i])
+            return false;
+    return true;
+}
+
 /* The lines of the file one after the other; @line lends room for hash ids. */
 static int parse_lines(const char *text, size_t bytes, const struct replay_trace_options *options,
                        struct replay_line *line, struct replay_trace *trace,
@@ -110,6 +119,8 @@ static int parse_lines(const char *text, size_t bytes, const struct replay_trace
             length--;
         if (number == 1 && replay_line_is_csv_header(text, length)) {
             csv = 1;
+        } else if (!csv && is_blank(text, length)) {
+            ; /* between JSON lines, and at the end, it is nothing */
         } else if ((why = read_line(text, length, csv, line))) {
             fail(error, number, why);
             if (!options->skip_bad)
