@@ -124,8 +124,8 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]} x",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]}}",
-        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': "
-        "[7, 9223372036854775808]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 1e1]}",
+        "{'timestamp':5, 'input_length':9, 'output_length':3, 'hash_ids':[9223372036854775808]}",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9.0]}",
         "{'timestamp': 5, 'input_length': 16777217, 'output_length': 3, 'hash_ids': [7, 9]}",
         "TIMESTAMP,ContextTokens,GeneratedTokens",
