@@ -59,7 +59,7 @@ GPU_BUNDLE := $(BUILD)/gpu-bundle
 # Nothing but glibc and the driver has to be there: liburing, protobuf-c and jansson are linked in,
 # cmocka has no static library and comes along. `commit` says of what the figures will be.
 gpu-bundle:
-	@$(MAKE) --no-print-directory -s BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
+	@$(BUILD_SAYING) 'build of the bundle for a GPU' BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a LDLIBS_JSON=-l:libjansson.a \
 	  gpu-bundle-files
 
