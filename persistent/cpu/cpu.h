@@ -18,6 +18,7 @@
 
 #include "persistent/backend.h"
 #include "persistent/cpu/kernel.h"
+#include "schemas/atomics.h"
 
 struct attnd_cpu_memory {
     uint64_t address; /* 0: not mapped; published last */
@@ -43,7 +44,9 @@ struct attnd_cpu_run {
     uint32_t executed;
 
     uint32_t index;
-    uint32_t tag; /* of the command */
+    uint32_t tag;           /* of the command */
+    const uint32_t *cancel; /* not 0: nothing of the run is worth finishing */
+    uint32_t let_go;        /* what cancels a prepared run: its mailbox is watched no more */
     uint32_t kind;
     const struct attnd_plan_head *plan;
     const struct attnd_heap_pool *pool;
@@ -157,6 +160,13 @@ int attnd_cpu_queue_empty(const struct attnd_cpu_queue *queue);
 int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index,
                            const struct attnd_run *shared);
 
+/** attnd_cpu_run_cancelled() - 1: what is left of the run is not to be executed. A load that is
+ * cheap enough for every block of keys. Threads: any that holds an item of the run. */
+static inline int attnd_cpu_run_cancelled(const struct attnd_cpu_run *run)
+{
+    return attnd_peek32(run->cancel) != 0;
+}
+
 /** attnd_cpu_run_check() - would it open? Return: 0, or as attnd_cpu_run_open(). */
 int attnd_cpu_run_check(const struct attnd_backend *backend, const struct attnd_run *shared);
 
@@ -184,9 +194,10 @@ void *attnd_cpu_memory_at(const struct attnd_backend *backend, uint32_t index,
 
 /* ---- tile.c, merge.c, append.c: any thread, with its own worker ---- */
 
-/** attnd_cpu_tile() - attend one tile for KV heads [head_begin, head_end). */
-void attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
-                    uint32_t head_begin, uint32_t head_end);
+/** attnd_cpu_tile() - attend one tile for KV heads [head_begin, head_end).
+ * Return: 0; -ATTND_E_CANCELLED it ended in the middle, and what its rows hold means nothing. */
+int attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
+                   uint32_t head_begin, uint32_t head_end);
 
 /**
  * attnd_cpu_page() - bounded look-up of a page id
@@ -207,8 +218,8 @@ void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_c
 void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_cpu_run *run,
                             const struct attnd_tile *tile, uint32_t kv_head);
 
-/** attnd_cpu_append() - store the rows of append item @item. */
-void attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item);
+/** attnd_cpu_append() - store the rows of append item @item. Return: as attnd_cpu_tile(). */
+int attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item);
 
 /* ---- worker.c ---- */
 

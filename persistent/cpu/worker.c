@@ -111,21 +111,26 @@ static void dispatch(struct attnd_backend *backend)
 
 /* ---- executing ------------------------------------------------------------------------------- */
 
-static void execute(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t begin,
-                    uint32_t end)
+/* Return: how many of the items were executed; fewer than all if the run was cancelled. */
+static uint32_t execute(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run,
+                        const uint32_t begin, const uint32_t end)
 {
-    if (run->kind == ATTND_RUN_APPEND) {
-        for (uint32_t item = begin; item < end; item++)
-            attnd_cpu_append(run, item);
-        return;
-    }
     const uint32_t heads = run->plan->heads_kv;
-    while (begin < end) {
-        uint32_t head = begin % heads;
-        uint32_t count = end - begin < heads - head ? end - begin : heads - head;
-        attnd_cpu_tile(worker, run, begin / heads, head, head + count);
-        begin += count;
+    uint32_t item = begin;
+    while (item < end) {
+        uint32_t head = item % heads, count = 1;
+        int error;
+        if (run->kind == ATTND_RUN_APPEND) {
+            error = attnd_cpu_append(run, item);
+        } else {
+            count = end - item < heads - head ? end - item : heads - head;
+            error = attnd_cpu_tile(worker, run, item / heads, head, head + count);
+        }
+        if (error)
+            break;
+        item += count;
     }
+    return item - begin;
 }
 
 /* The earliest of all threads counts. */
@@ -146,10 +151,12 @@ static void serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_share 
         uint64_t begin_ns = now_ns();
         note_begin(run, begin_ns);
         worker->kv_bytes = 0;
-        execute(worker, run, share->item_begin, share->item_end);
+        const uint32_t executed = execute(worker, run, share->item_begin, share->item_end);
+        if (executed < count)
+            attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
         (void)attnd_take64(&run->busy_ns, now_ns() - begin_ns);
         (void)attnd_take64(&run->kv_bytes, worker->kv_bytes);
-        (void)attnd_take32(&run->executed, count);
+        (void)attnd_take32(&run->executed, executed);
     }
     const uint32_t items = run->items; /* after the arrival the slot may be another run's */
     if (attnd_arrive32(&run->done, count) + count == items)
