@@ -46,6 +46,7 @@ int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment 
                                                   .rows = limits->rows,
                                                   .pages = limits->pages,
                                                   .levels = limits->levels,
+                                                  .page_size = limits->page_size,
                                                   .heads_q = heads_q,
                                                   .heads_kv = limits->heads_kv,
                                                   .target = {.tile_workers = info->tile_workers,
