@@ -175,14 +175,13 @@ int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index,
     run->kind = shared->kind;
     run->let_go = 0;
     run->cancel =
-        index < backend->head->runs_transient ? &backend->queue.shared[index].cancel : &run->let_go;
+        index < backend->head->runs_transient ? &backend->runs[index].cancel : &run->let_go;
 
     int error = open_shape(backend, run, shared);
     if (error == 0 && run->kind == ATTND_RUN_ATTEND)
         error = open_scratch(backend, run, shared);
     if (error)
         return error;
-    attnd_poke32(&run->heads, run->kind == ATTND_RUN_ATTEND ? run->plan->heads_kv : 1);
     /* The daemon counts alike; what is executed follows from the plan alone. */
     return attnd_plan_items(run->plan, run->kind);
 }

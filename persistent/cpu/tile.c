@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "persistent/cpu/cpu.h"
+#include "persistent/plan/plan.h"
 
 /* Query rows [row_begin, row_begin + row_count) of a tile that fit the buffers together. */
 struct chunk {
@@ -180,6 +181,7 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
                 kernel->decode(&rows, &block, &next);
             else
                 kernel->prefill(&rows, &block, &next, &worker->panel);
+            attnd_cpu_worker_worked(worker, attnd_item_cost(keys->count, rows.count));
         }
         worker->kv_bytes += 2u * sizeof(uint16_t) * keys->count * chunk->run->plan->dim_qk * heads;
         struct attnd_keys *done = keys;
