@@ -370,8 +370,8 @@ struct attnd_run {
     struct attnd_place k, v;       /* APPEND: rows to store */
     uint32_t mailbox;              /* prepared: whose doorbell may name it; else ATTND_NONE */
     uint32_t lane;                 /* prepared: which of its doorbells */
-    uint32_t code; /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
-    uint32_t zero0;
+    uint32_t code;   /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
+    uint32_t weight; /* of the session, against others'; 0: 1 */
     uint64_t zero[7];
 };
 ATTND_ASSERT_SIZE(attnd_run, 192);
