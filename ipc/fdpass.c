@@ -162,8 +162,11 @@ static rlim_t open_count(void)
 int attnd_fdpass_room(void)
 {
     struct rlimit limit;
-    return getrlimit(RLIMIT_NOFILE, &limit) < 0 ||
-           open_count() + CARRIED_MAX + SPARE <= limit.rlim_cur;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 1;
+    /* A process that may open few at all makes do with what a call of ours brings. */
+    const rlim_t wanted = limit.rlim_cur < 4 * CARRIED_MAX ? ATTND_FDS_MAX : CARRIED_MAX;
+    return open_count() + wanted + SPARE <= limit.rlim_cur;
 }
 
 void attnd_fdpass_close(const int *fds, int fd_count)

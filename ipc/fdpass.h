@@ -49,7 +49,8 @@ int attnd_fdpass_carries(int socket);
 int attnd_fdpass_allow(int socket, int allow);
 
 /** attnd_fdpass_room() - 1: this process can open as many descriptors as a datagram may carry, and
- * some more. Otherwise the kernel would close what has no room, in our name and at our expense. */
+ * some more. Otherwise the kernel would close what has no room, in our name and at our expense.
+ * Under a limit of less than 1012 descriptors as many as ATTND_FDS_MAX are enough. */
 int attnd_fdpass_room(void);
 
 /** attnd_fdpass_close() - close an array of descriptors. Those of a client are discarded instead

@@ -298,7 +298,9 @@ struct attnd_queue_head {
     uint32_t launches; /* worker: kernels that it launched; none of a run's own */
     /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
     uint32_t pinning[ATTND_PINNING];
-    uint32_t zero7[10];
+    uint32_t zero7[2];
+    uint64_t plan_bytes; /* worker: of plans and their changes, copied to the device */
+    uint32_t zero9[6];
     struct attnd_worker_info info; /* worker */
     uint32_t zero8[2];
 };
@@ -309,6 +311,7 @@ ATTND_ASSERT_AT(attnd_queue_head, retire_tail, 256);
 ATTND_ASSERT_AT(attnd_queue_head, retire_head, 320);
 ATTND_ASSERT_AT(attnd_queue_head, retire_need, 384);
 ATTND_ASSERT_AT(attnd_queue_head, park, 448);
+ATTND_ASSERT_AT(attnd_queue_head, plan_bytes, 480);
 ATTND_ASSERT_AT(attnd_queue_head, info, 512);
 ATTND_ASSERT_SIZE(attnd_queue_head, 640);
 
@@ -367,8 +370,8 @@ struct attnd_run {
     struct attnd_place k, v;       /* APPEND: rows to store */
     uint32_t mailbox;              /* prepared: whose doorbell may name it; else ATTND_NONE */
     uint32_t lane;                 /* prepared: which of its doorbells */
-    uint32_t code; /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
-    uint32_t zero0;
+    uint32_t code;   /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
+    uint32_t weight; /* of the session, against others'; 0: 1 */
     uint64_t zero[7];
 };
 ATTND_ASSERT_SIZE(attnd_run, 192);
@@ -396,7 +399,7 @@ struct attnd_command {
     uint32_t tag;             /* the daemon's own */
     uint32_t advance_version; /* RUN, PREPARED, HOLD, PUBLISH: of the plan, when this was pushed */
     uint64_t set_version;
-    uint32_t page_size, pages; /* RUN, PREPARED: of the plan's pool */
+    uint32_t page_size, pages; /* RUN, PREPARED, PUBLISH: of the plan's pool */
     struct attnd_run body;     /* RUN, PREPARED: what the run table has; HOLD, PUBLISH: plan, items,
                                   generation */
     struct attnd_heap_plane k, v; /* RUN, PREPARED: of the run's layer */
@@ -516,8 +519,8 @@ struct attnd_entry {
     uint32_t row_begin, row_count;   /* query rows (tokens) */
     uint32_t page_begin, page_count; /* in kv_pages; page_count includes the reserve */
     uint32_t level;
-    uint32_t causal; /* 1: query i sees keys j <= kv_len - row_count + i */
-    uint32_t zero[2];
+    uint32_t causal;  /* 1: query i sees keys j <= kv_len - row_count + i */
+    uint32_t zero[2]; /* in the heap; in a worker's own copy it may use them */
 };
 ATTND_ASSERT_SIZE(attnd_entry, 32);
 

@@ -67,7 +67,7 @@ void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_
         uint32_t *counter = &run->counters[index * run->plan->heads_kv + kv_head];
         if (attnd_arrive32(counter, 1) + 1 != merge->part_count)
             continue;
-        for (uint32_t row = 0; row < merge->row_count; row++)
+        for (uint32_t row = 0; row < merge->row_count && !attnd_cpu_run_cancelled(run); row++)
             for (uint32_t g = 0; g < group; g++)
                 merge_row(worker, run, merge, row, kv_head * group + g);
     }

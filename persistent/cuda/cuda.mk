@@ -32,7 +32,7 @@ $(BUILD)/obj/%.o: %.cu | $(CUDA_VARIANTS_INC)
 # Of variant/DIM_TYPE.o: 1, the head dimension; 2, the element type.
 variant_part = $(word $(1),$(subst _, ,$(basename $(@F))))
 $(CUDA_VARIANT_OBJ): persistent/cuda/variant.cu | $(CUDA_VARIANTS_INC)
-	$(call say,$<)
+	$(call say,$< $(basename $(@F)))
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -DATTND_VARIANT_DIM=$(call variant_part,1) \
 	  -DATTND_VARIANT_TYPE=$(call variant_part,2) -MMD -MP -c $< -o $@

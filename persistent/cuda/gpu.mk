@@ -59,16 +59,16 @@ GPU_BUNDLE := $(BUILD)/gpu-bundle
 # Nothing but glibc and the driver has to be there: liburing, protobuf-c and jansson are linked in,
 # cmocka has no static library and comes along. `commit` says of what the figures will be.
 gpu-bundle:
-	@$(MAKE) --no-print-directory -s BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
+	@$(BUILD_SAYING) 'build of the bundle for a GPU' BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a LDLIBS_JSON=-l:libjansson.a \
 	  gpu-bundle-files
 
-gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
-                  $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
+gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay \
+                  $(BUILD)/bench/gpu $(BUILD)/bench/plan $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
-	  $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer
+	  $(BUILD)/bench/plan $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer
 	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)

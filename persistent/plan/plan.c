@@ -178,9 +178,15 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
     if (!code) {
         take_shape(&plan->shape, batch);
         attnd_plan_fill_entries(plan, batch);
-        attnd_plan_build_tiles(plan);
+        code = attnd_plan_build_tiles(plan, fault);
+    }
+    if (!code) {
         attnd_plan_build_merges(plan);
         attnd_plan_order_tiles(plan);
+    } else {
+        const uint64_t version = plan->shape.set_version;
+        plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
+        plan->shape.set_version = version;
     }
     *plan->head = plan->shape;
     return code;

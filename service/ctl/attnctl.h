@@ -45,6 +45,13 @@ enum attnctl_exit attnctl_doctor(int argc, char **argv);
  */
 int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply **reply);
 
+/**
+ * attnctl_explain() - why attnctl_ask() failed, and which path it tried
+ * @code: what it returned; errno is as it left it
+ * Return: the exit code for that.
+ */
+enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code);
+
 /** attnctl_print_findings() - of the doctor, for people or as one JSON object.
  * Return: 0; -ATTND_E_SYSTEM. */
 struct attnd_finding;

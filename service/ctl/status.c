@@ -1,12 +1,11 @@
 /*
  * status.c - `attnctl status`.
  */
+#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 
 /* Into a few letters: "1.5 GiB". */
 static const char *bytes_text(uint64_t bytes, char *text, size_t text_bytes)
@@ -160,23 +159,6 @@ static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
     return rc == 0 && fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
 }
 
-static enum attnctl_exit explain(const char *socket_path, int rc)
-{
-    switch (-rc) {
-    case ATTND_E_INVALID:
-        fprintf(stderr, "attnctl: no usable socket path: give --socket, or set ATTND_SOCKET or "
-                        "XDG_RUNTIME_DIR\n");
-        return ATTNCTL_EXIT_USAGE;
-    case ATTND_E_PROTOCOL:
-        fprintf(stderr, "attnctl: the service's answer makes no sense\n");
-        return ATTNCTL_EXIT_ANSWER;
-    default:
-        fprintf(stderr, "attnctl: no service at %s: %s\n",
-                socket_path ? socket_path : "the default socket", strerror(errno));
-        return ATTNCTL_EXIT_UNREACHABLE;
-    }
-}
-
 enum attnctl_exit attnctl_status(int argc, char **argv)
 {
     static const struct argp_option list[] = {
@@ -187,6 +169,7 @@ enum attnctl_exit attnctl_status(int argc, char **argv)
     static const struct argp parser = {
         .options = list,
         .parser = attnctl_parse_option,
+        .children = attnd_args_help,
         .doc = "Show what the service is, and what its sessions and pools do."};
     struct attnctl_options options = {0};
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
@@ -199,7 +182,7 @@ enum attnctl_exit attnctl_status(int argc, char **argv)
     request.status = &query;
     int rc = attnctl_ask(options.socket_path, &request, &reply);
     if (rc < 0)
-        return explain(options.socket_path, rc);
+        return attnctl_explain(stderr, options.socket_path, rc);
     enum attnctl_exit code = print_reply(reply, options.json);
     attnd__reply__free_unpacked(reply, NULL);
     return code;

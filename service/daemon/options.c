@@ -287,7 +287,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
 {
-    static const struct argp parser = {.options = option_list, .parser = parse_option, .doc = doc};
+    static const struct argp parser = {
+        .options = option_list, .parser = parse_option, .doc = doc, .children = attnd_args_help};
     uint64_t machine_bytes = attnd_machine_memory_bytes();
 
     *options = (struct attnd_options){.backend = "auto",

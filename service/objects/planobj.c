@@ -46,6 +46,7 @@ int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment 
                                                   .rows = limits->rows,
                                                   .pages = limits->pages,
                                                   .levels = limits->levels,
+                                                  .page_size = limits->page_size,
                                                   .heads_q = heads_q,
                                                   .heads_kv = limits->heads_kv,
                                                   .target = {.tile_workers = info->tile_workers,
@@ -104,8 +105,8 @@ static void keep_append(struct attnd_plan_object *object, const struct attnd_pla
     }
 }
 
-int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                      uint64_t scratch_limit_bytes, struct attnd_fault *fault)
+int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                        struct attnd_fault *fault)
 {
     object->filled = 0;
     for (uint32_t l = 0; l < batch->levels; l++) {
@@ -114,6 +115,12 @@ int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch
         if (rc < 0)
             return rc;
     }
+    return 0;
+}
+
+int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                       struct attnd_fault *fault)
+{
     int rc = attnd_planner_set(object->plan, batch, fault);
     if (rc < 0)
         return rc;
@@ -122,10 +129,17 @@ int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch
     object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
     object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
     object->scratch_bytes = attnd_plan_scratch_bytes(head);
+    keep_append(object, head);
+    return 0;
+}
+
+int attnd_planobj_fill(struct attnd_plan_object *object, uint64_t scratch_limit_bytes,
+                       struct attnd_fault *fault)
+{
+    const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
     if (object->scratch_bytes > scratch_limit_bytes)
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
                                (int64_t)object->scratch_bytes, (int64_t)scratch_limit_bytes);
-    keep_append(object, head);
     object->set_version = head->set_version;
     object->advance_version = head->advance_version;
     object->generation = 0;

@@ -59,13 +59,14 @@ int attnd_control_receive(struct attnd_client *client, Attnd__Request **request,
     struct attnd_control *control = client->service->control;
     const uint32_t owner = attnd_client_discards(client);
 
-    if ((!client->allowed || attnd_discard_full(owner)) && attnd_fdpass_carries(client->socket)) {
+    const int carries = attnd_fdpass_carries(client->socket);
+    if (carries && (!client->allowed || attnd_discard_full(owner))) {
         attnd_client_kill(client, client->allowed
                                       ? "its user's descriptors come faster than they are closed"
                                       : "it is not admitted, and sends descriptors");
         return 1;
     }
-    if (!attnd_fdpass_room())
+    if (carries && !attnd_fdpass_room())
         return ATTND_CONTROL_PAUSE;
     long received = attnd_fdpass_recv_from(client->socket, owner, control->received,
                                            sizeof(control->received), fds, fds_count);

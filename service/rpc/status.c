@@ -140,6 +140,8 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
         status->sms_burst = data.sms_burst;
         status->launches = data.launches;
         status->has_launches = 1;
+        status->plan_bytes = data.plan_bytes;
+        status->has_plan_bytes = 1;
         status->mps = data.mps;
         status->device = service->options.device;
         status->has_device = 1;

@@ -93,7 +93,7 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
     const struct attnd_plan_object *plan = op->plan;
     int appends = op->sqe.opcode == ATTND_OP_APPEND;
 
-    if (attnd_prepared_taken(plan))
+    if (plan->planning || attnd_prepared_taken(plan))
         return ATTND_TURN_BLOCKED;
     if (!plan->filled)
         return refuse(op, -ATTND_E_INVALID, ATTND_F_PLAN, op->sqe.plan, 0);

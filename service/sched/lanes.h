@@ -4,6 +4,7 @@
  *
  *   submit.c    slot -> admitted operation at the tail of its lane
  *   admit.c     batches and advances: copied and checked once, on the way in
+ *   planner.c   a thread that fills large plans
  *   lane.c      the operation at the head of a lane has its turn: done at once, dispatched, or it
  * waits change.c    the turn of a set or an advance of a plan dispatch.c  a run's turn: places
  * checked, run slot and scratch taken, command pushed retire.c    the worker is done (or gone):
@@ -18,6 +19,7 @@
 #include "ipc/admit.h"
 #include "service/objects/places.h"
 #include "service/prepared/prepared.h"
+#include "service/sched/planner.h"
 #include "service/sched/sched.h"
 #include "service/supervise/queue.h"
 
@@ -46,8 +48,10 @@ struct attnd_sched_op {
     struct attnd_plan_change change;                 /* of a set or an advance: what was sent */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_admitted *admitted;
-    uint64_t deadline_ns;     /* 0: none */
-    uint32_t run;             /* slot, while dispatched */
+    struct attnd_planner_job job; /* while it is planned by the thread */
+    uint64_t begin_ns;            /* of that; 0: it was not */
+    uint64_t deadline_ns;         /* 0: none */
+    uint32_t run;                 /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
     struct attnd_fault fault; /* code != 0: what the turn will bring */
 };
@@ -57,7 +61,8 @@ enum attnd_lane_state {
     ATTND_LANE_WAITING,    /* the head waits for a run slot, scratch or the worker */
     ATTND_LANE_BLOCKED,    /* the head waits for a generation of its plan, or for a mapping */
     ATTND_LANE_DISPATCHED, /* the worker has the head */
-    ATTND_LANE_SENT        /* the head waits for the ack of a HOLD or PUBLISH of its plan */
+    ATTND_LANE_SENT,       /* the head waits for the ack of a HOLD or PUBLISH of its plan */
+    ATTND_LANE_PLANNING    /* the planner's thread has the head */
 };
 
 struct attnd_lane {
@@ -79,6 +84,8 @@ struct attnd_session_lanes {
     uint32_t call_tail;
     uint32_t dispatched;          /* runs the worker has */
     uint32_t sent;                /* lanes in ATTND_LANE_SENT */
+    uint32_t planning;            /* lanes in ATTND_LANE_PLANNING */
+    uint64_t planner_turn;        /* the planner's */
     uint64_t admitted_bytes;      /* that operations hold */
     struct attnd_admitted *spare; /* one that none holds, or NULL: its memory is used again */
     uint64_t stall_ns;            /* until the completion ring is looked at again; 0: not stalled */
@@ -115,6 +122,7 @@ struct attnd_scheduler {
     struct attnd_lane_list blocked;
     struct attnd_session_lanes *open[ATTND_SESSIONS_MAX];
     uint32_t open_count;
+    struct attnd_planner *planner; /* NULL: nothing was large enough yet */
     struct attnd_watch *timer;
     uint64_t timer_ns; /* when it fires; UINT64_MAX: not armed */
     struct attnd_run_slot slots[ATTND_QUEUE_RUNS];
@@ -126,7 +134,8 @@ enum attnd_turn {
     ATTND_TURN_WAIT,    /* in line, for what all runs share */
     ATTND_TURN_BLOCKED, /* apart, for something of its own */
     ATTND_TURN_DISPATCHED,
-    ATTND_TURN_SENT /* it has another turn when the worker has answered */
+    ATTND_TURN_SENT,    /* it has another turn when the worker has answered */
+    ATTND_TURN_PLANNING /* and when the planner's thread is done with it */
 };
 
 /* ---- flush.c ---- */
@@ -163,6 +172,9 @@ void attnd_lane_go(struct attnd_lane *lane);
 void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind);
 /** attnd_lane_retry() - lanes that wait get their turn again, in order, as far as it goes. */
 void attnd_lane_retry(struct attnd_scheduler *scheduler);
+
+/** attnd_lane_planned() - the thread is done with the head, or will not begin: the lane goes on. */
+void attnd_lane_planned(struct attnd_sched_op *op);
 
 /* ---- change.c ---- */
 

@@ -40,5 +40,6 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .sms_resident = info->sms_resident,
         .sms_burst = info->sms_burst,
         .launches = attnd_peek32(&service->queue->head->launches),
+        .plan_bytes = attnd_observe64(&service->queue->head->plan_bytes),
         .mps = info->mps == 1};
 }

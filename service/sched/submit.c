@@ -146,6 +146,10 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
         return 1;
     if (carries_data(sqe) && session->admitted_bytes >= client->arena_bytes)
         return 0;
+    /* To copy and check a large batch takes a while as well: no session has more of that than it
+     * has of the planner. */
+    if (carries_data(sqe) && session->planning)
+        return 0;
     if (session->cq_room <= client->in_flight) {
         int space = attnd_producer_space(&client->cq);
         if (space < 0) {

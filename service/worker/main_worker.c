@@ -327,7 +327,8 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
 
 int main(int argc, char **argv)
 {
-    static const struct argp parser = {option_list, parse_option, NULL, doc, NULL, NULL, NULL};
+    static const struct argp parser = {option_list,     parse_option, NULL, doc,
+                                       attnd_args_help, NULL,         NULL};
     struct options options = {.backend = "auto", .residency = "auto", .log_level = ATTND_LOG_INFO};
     struct attnd_shm queue;
 

@@ -79,11 +79,9 @@ static const char *check_strides(const struct attnd_batch_view *b,
     return NULL;
 }
 
-const char *batch_check(const struct attnd_batch_view *batch,
-                        const struct attnd_batch_limits *limits)
+static const char *check_head(const struct attnd_batch_view *batch,
+                              const struct attnd_batch_limits *limits)
 {
-    uint64_t entries = 0, pages = 0;
-
     if (batch->levels < 1 || batch->levels > limits->levels || batch->rows > limits->rows)
         return "levels or rows";
     if (!batch->heads_q || batch->heads_q % limits->heads_kv ||
@@ -93,6 +91,17 @@ const char *batch_check(const struct attnd_batch_view *batch,
         return "dtype or flags";
     if (!isfinite(batch->sm_scale) || batch->sm_scale <= 0)
         return "sm_scale";
+    return NULL;
+}
+
+const char *batch_check(const struct attnd_batch_view *batch,
+                        const struct attnd_batch_limits *limits)
+{
+    uint64_t entries = 0, pages = 0;
+    const char *bad_head = check_head(batch, limits);
+
+    if (bad_head)
+        return bad_head;
     for (uint32_t l = 0; l < batch->levels; l++) {
         const char *wrong = check_level(&batch->level[l], batch->rows, limits);
         if (wrong)

@@ -345,6 +345,29 @@ void rig_make(struct rig_work *work, struct rig *rig, const struct rig_batch *ba
     make_plan(work);
 }
 
+void rig_make_endless(struct rig_work *work, struct rig *rig, uint32_t heads_kv)
+{
+    /* 2048 pages of one token; then a page has 2^20 tokens, all in the place of the first. */
+    const struct rig_batch batch = {.seed = 31,
+                                    .dtype = ATTND_BF16,
+                                    .heads_kv = heads_kv,
+                                    .group = 1,
+                                    .dim = 64,
+                                    .page_size = 1,
+                                    .requests = 1,
+                                    .qo_len = {1},
+                                    .kv_len = {2048},
+                                    .tile_class = ATTND_TILE_MEMORY};
+    rig_make(work, rig, &batch);
+    struct attnd_heap_pool *pool = (void *)((char *)rig->head + work->plan->pool_offset_bytes);
+    struct attnd_heap_plane *planes = (struct attnd_heap_plane *)(pool + 1);
+    pool->page_size = 1u << 20;
+    planes[0].stride_token = planes[1].stride_token = 0;
+    int32_t *len = (int32_t *)((char *)work->plan + work->plan->kv_len_offset_bytes);
+    for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
+        len[g * work->plan->entries_max] = INT32_MAX;
+}
+
 void rig_free(struct rig_work *work)
 {
     for (int l = 0; l < 2; l++) {

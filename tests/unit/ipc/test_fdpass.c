@@ -217,9 +217,12 @@ static void there_is_room_until_descriptors_run_low(void **state)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     assert_true(attnd_fdpass_room());
     low = limit;
-    low.rlim_cur = 200; /* less than the kernel carries in one datagram */
+    low.rlim_cur = (rlim_t)open_fds() + ATTND_FDS_MAX;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     assert_false(attnd_fdpass_room());
+    low.rlim_cur += 16;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    assert_true(attnd_fdpass_room());
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 

@@ -146,9 +146,8 @@ static int overtakes(struct rig *rig)
     const struct attnd_backend *backend = rig->backend;
     while (attnd_observe32(&backend->sleepers) != 1 || !attnd_observe32(&backend->dispatching))
         sleep_us(100); /* until one thread waits for commands and the other sleeps */
-    const uint32_t head = attnd_observe32(&backend->queue.head);
     rig_submit(rig, 0);
-    while (attnd_observe32(&backend->queue.head) == head)
+    while (attnd_peek64(&backend->queue.runs[0].begin_ns) == 0)
         sleep_us(100); /* until its tile was taken */
     rig_submit(rig, 1);
     return rig_wait(rig, 1, 1).end_ns < rig_wait(rig, 0, 1).end_ns;

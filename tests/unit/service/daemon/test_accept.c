@@ -153,7 +153,7 @@ static void ask_later(int socket)
     request.call_case = ATTND__REQUEST__CALL_STATUS;
     request.status = &query;
     size_t size_bytes = attnd__request__pack(&request, bytes);
-    assert_int_equal(attnd_fdpass_send(socket, bytes, size_bytes, NULL, 0), 0);
+    assert_int_equal(attnd_fdpass_send(socket, bytes, size_bytes, &service_rig.notify, 1), 0);
 }
 
 static void a_session_waits_while_descriptors_run_low(void **state)
@@ -165,7 +165,7 @@ static void a_session_waits_while_descriptors_run_low(void **state)
     struct session session = service_rig_open_session();
     assert_int_equal(prlimit(service_rig.daemon, RLIMIT_NOFILE, NULL, &limit), 0);
     low = limit;
-    low.rlim_cur = 100; /* less than a datagram may carry */
+    low.rlim_cur = service_rig_settled_fds() + 4; /* less than a datagram may carry */
     assert_int_equal(prlimit(service_rig.daemon, RLIMIT_NOFILE, &low, NULL), 0);
     struct pollfd answer = {.fd = session.socket, .events = POLLIN};
     ask_later(session.socket);
