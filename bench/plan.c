@@ -207,10 +207,11 @@ int main(int argc, char **argv)
 
     bench_suite_begin(&suite, argc, argv);
     fill(&batch);
-    if (open_plan(&suite, &session, &batch, &plan))
+    if (open_plan(&suite, &session, &batch, &plan)) {
         measure(&suite, session, plan, &batch);
-    if (session && !suite.failed)
-        measure_copies(&suite, session, plan, &batch);
+        if (!suite.failed)
+            measure_copies(&suite, session, plan, &batch);
+    }
     attnd_close(session);
     return bench_suite_end(&suite);
 }
