@@ -33,7 +33,7 @@ struct attnd_client {
     int pidfd; /* -1 where the kernel has none */
     pid_t pid;
     uid_t uid;
-    int allowed; /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
+    int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;

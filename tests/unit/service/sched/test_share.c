@@ -18,7 +18,7 @@ static int setup(void **state)
     (void)state;
     sched_rig_begin(64);
     scheduler = stage.service.scheduler;
-    plan = filled_plan();
+    plan = sched_rig_filled_plan();
     return 0;
 }
 
@@ -52,7 +52,7 @@ static void flood(struct stage_client *who, uint32_t of, uint32_t runs)
 
 static struct attnd_run *must_command_of(const struct stage_client *who)
 {
-    struct attnd_run *run = must_command();
+    struct attnd_run *run = sched_rig_must_command();
     CHECK_EQUAL(run->session, who->daemon->id);
     return run;
 }
@@ -69,7 +69,7 @@ static void alone_a_session_may_have_every_slot(void **state)
     leave_slots(5);
     flood(&client, plan, 6);
     for (uint32_t i = 0; i < 5; i++)
-        (void)must_command();
+        (void)sched_rig_must_command();
     CHECK(stage_command(&stage) == NULL);
     CHECK_EQUAL(scheduler->waiting_count, 1);
 }
@@ -144,7 +144,8 @@ static void a_session_that_ends_with_runs_leaves_the_counts_right(void **state)
     connect_other();
     const uint32_t all = scheduler->slots_free;
     flood(&other, others_plan, 3);
-    struct attnd_run *runs[] = {must_command(), must_command(), must_command()};
+    struct attnd_run *runs[] = {sched_rig_must_command(), sched_rig_must_command(),
+                                sched_rig_must_command()};
     CHECK_EQUAL(scheduler->open_busy, 1);
     attnd_client_end(other.daemon);
     CHECK_EQUAL(scheduler->open_busy, 0);
@@ -154,14 +155,14 @@ static void a_session_that_ends_with_runs_leaves_the_counts_right(void **state)
     CHECK_EQUAL(scheduler->slots_free, all);
     flood(&client, plan, 1);
     CHECK_EQUAL(scheduler->open_busy, 1);
-    retire(must_command());
+    retire(sched_rig_must_command());
     CHECK_EQUAL(scheduler->open_busy, 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, sched_rig_teardown)
         TEST(alone_a_session_may_have_every_slot),
         TEST(a_slot_is_kept_for_each_session_that_has_none),
         TEST(a_slot_that_comes_free_is_of_the_session_that_has_the_fewest),
