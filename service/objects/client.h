@@ -33,7 +33,7 @@ struct attnd_client {
     int pidfd; /* -1 where the kernel has none */
     pid_t pid;
     uid_t uid;
-    int allowed; /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
+    int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
@@ -61,6 +61,7 @@ struct attnd_client {
 
     struct attnd_session_lanes *lanes; /* sched's; NULL: not open */
     struct attnd_mail *mail;           /* prepared's; NULL: no mailbox */
+    uint32_t weight;                   /* against other sessions'; 0: 1 */
     uint32_t in_flight;                /* operations accepted and not completed */
     uint32_t holds;                    /* HOLD commands that the worker has not acked */
     struct attnd_session_stats stats;

@@ -126,26 +126,28 @@ static void a_plan_that_another_operation_changes_keeps_its_runs_waiting(void **
 
 static void without_a_worker_or_a_slot_it_stands_in_line(void **state)
 {
-    uint32_t slot = scheduler->free_slot;
     (void)state;
     scheduler->queue->accepting = 0;
     waits(ATTND_TURN_WAIT);
     scheduler->queue->accepting = 1;
-    scheduler->free_slot = ATTND_NONE;
+    scheduler->slots_free = 0;
     waits(ATTND_TURN_WAIT);
-    scheduler->free_slot = slot;
+    scheduler->slots_free = ATTND_QUEUE_RUNS;
     goes();
     comes_back();
 }
 
 static void nobody_overtakes_those_in_line_but_the_first_of_them_goes(void **state)
 {
-    struct attnd_lane somebody = {0};
+    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_lane somebody = {.session = session};
     (void)state;
-    scheduler->waiting.head = &somebody;
+    session->waiting.head = &somebody;
+    scheduler->waiting_count = 1;
     waits(ATTND_TURN_WAIT);
     CHECK_EQUAL(attnd_dispatch_run(op, 0), ATTND_TURN_DISPATCHED);
-    scheduler->waiting.head = NULL;
+    session->waiting.head = NULL;
+    scheduler->waiting_count = 0;
     comes_back();
 }
 

@@ -423,7 +423,7 @@ static void a_lost_worker_answers_its_lanes_and_spares_the_others(void **state)
     sched_rig_submit(stage_run(other, 1, 4));
     stage_sweep(&stage);
     stage_expect_none(&client);
-    CHECK_EQUAL(stage.service.scheduler->waiting.count, 2);
+    CHECK_EQUAL(stage.service.scheduler->waiting_count, 2);
 
     attnd_worker_port_init(&stage.worker, stage.service.queue->head, -1);
     CHECK_EQUAL(attnd_sched_resume(stage.service.scheduler, STAGE_SCRATCH_BYTES), 0);
