@@ -7,6 +7,7 @@
  *   memory.c   the memory table
  *   tile.c     one tile: pages to rows, blocks to a kernel, results to their place
  *   merge.c    finished rows: normalise, or merge parts first
+ *   health.c   an item that does not get on
  *   append.c   new tokens' K and V rows into pages
  *   kernel*.c  the arithmetic
  *   mailbox.c, note.c, doorbell.c  prepared runs (mailbox.h)
@@ -109,7 +110,9 @@ struct attnd_cpu_worker {
     uint64_t polled_ns;             /* commands were looked for */
     double start;                   /* as of the share */
     uint32_t weight;
-    uint32_t progress; /* counts while items are executed; the outermost's */
+    uint32_t *progress;   /* the outermost's `counted` */
+    uint32_t counted;     /* twice the steps that were made, and 1 in the middle of a share */
+    uint32_t seen, still; /* health.c: steps at the last look, and looks without one */
 };
 
 struct attnd_cpu_mail;
@@ -127,6 +130,7 @@ struct attnd_backend {
     const struct attnd_run *runs; /* the run table of the queue segment */
     struct attnd_cpu_worker *workers;
     uint32_t threads, running;
+    int stuck;                   /* tests: no item ever ends */
     pthread_mutex_t retire_lock; /* after mail->lock */
     struct attnd_cpu_mail *mail;
 
@@ -255,6 +259,14 @@ int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry
 
 /** attnd_cpu_kv_len() - tokens of an entry in the run's generation, clamped to its pages. */
 uint32_t attnd_cpu_kv_len(const struct attnd_cpu_run *run, uint32_t entry);
+
+/* ---- health.c ---- */
+
+#define ATTND_CPU_LOOK_MS 500u
+#define ATTND_CPU_STILL_LOOKS 10u /* 5 s, as on a GPU */
+
+/** attnd_cpu_check() - as check() of struct attnd_backend_ops. Threads: one, beside all others. */
+int attnd_cpu_check(struct attnd_backend *backend, char *report, size_t report_bytes);
 
 /* ---- worker.c ---- */
 

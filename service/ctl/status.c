@@ -71,16 +71,17 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
 {
     char memory[24];
 
-    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %10s\n", "session", "pid", "name",
-            "plans", "in flight", "runs", "appends", "busy s", "share", "memory");
+    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %6s %10s\n", "session", "pid", "name",
+            "plans", "in flight", "runs", "appends", "busy s", "share", "weight", "memory");
     for (size_t i = 0; i < status->n_sessions; i++) {
         const Attnd__SessionStatus *session = status->sessions[i];
         fprintf(out,
                 "%7" PRIu32 " %7" PRIu32 " %-16s %5" PRIu32 " %9" PRIu32 " %9" PRIu64 " %9" PRIu64
-                " %6.2f %5.1f%% %10s%s\n",
+                " %6.2f %5.1f%% %6" PRIu32 " %10s%s\n",
                 session->session, session->pid, or_dash(session->name), session->plans,
                 session->in_flight, session->runs, session->appends, (double)session->busy_ns / 1e9,
-                100.0 * session->share, bytes_text(session->memory_bytes, memory, sizeof(memory)),
+                100.0 * session->share, session->has_weight ? session->weight : 1,
+                bytes_text(session->memory_bytes, memory, sizeof(memory)),
                 session->dying ? " (ending)" : "");
     }
 }
@@ -135,18 +136,8 @@ void attnctl_print_status(FILE *out, const Attnd__Status *status)
 
 static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
 {
-    char text[256];
-
-    if (reply->code < 0) {
-        struct attnd_fault fault = {.code = reply->code,
-                                    .field = reply->field,
-                                    .index = reply->index,
-                                    .value = reply->value,
-                                    .limit = reply->limit};
-        fprintf(stderr, "attnctl: the service answers %s\n",
-                attnd_fault_string(&fault, text, sizeof(text)));
-        return ATTNCTL_EXIT_ANSWER;
-    }
+    if (reply->code < 0)
+        return attnctl_refused(stderr, reply);
     if (reply->result_case != ATTND__REPLY__RESULT_STATUS) {
         fprintf(stderr, "attnctl: the service's answer is no status\n");
         return ATTNCTL_EXIT_ANSWER;
