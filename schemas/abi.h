@@ -48,6 +48,8 @@
 #define ATTND_HEAD_DIM_MAX 256u
 #define ATTND_MEMORIES_MAX 4096u /* worker-side memory table */
 #define ATTND_MAILBOXES_MAX 128u
+#define ATTND_PREFIX_SPACES_MAX 64u       /* namespaces of a pool's prefix tree */
+#define ATTND_PREFIX_BLOCK_PAGES_MAX 256u /* pages of one block */
 #define ATTND_NONE 0xffffffffu
 #define ATTND_KV_OPEN 0xffffffffu /* kv_end of a last split: up to the generation's length */
 
@@ -135,6 +137,12 @@ struct attnd_sqe_cancel {
     uint64_t zero[5];
 };
 ATTND_ASSERT_SIZE(attnd_sqe_cancel, 48);
+
+/* Names a block of a prompt and all before it: the engine's hash, chained. */
+struct attnd_prefix_key {
+    uint64_t word[2];
+};
+ATTND_ASSERT_SIZE(attnd_prefix_key, 16);
 
 /* One submission. Written whole by the client, copied once by the daemon. */
 struct attnd_sqe {
