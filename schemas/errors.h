@@ -98,7 +98,13 @@ extern "C" {
     X(PREPARED, 52, "prepared")                                                                    \
     X(BACKEND, 53, "backend")                                                                      \
     X(ITEMS, 54, "items")                                                                          \
-    X(DEVICE, 55, "device")
+    X(DEVICE, 55, "device")                                                                        \
+    X(PREFIX, 56, "prefix")                                                                        \
+    X(KEYS, 57, "keys")                                                                            \
+    X(PARENT, 58, "parent")                                                                        \
+    X(BLOCKS, 59, "blocks")                                                                        \
+    X(BLOCK_PAGES, 60, "block_pages")                                                              \
+    X(PAGES_MAX, 61, "pages_max")
 
 enum attnd_error {
     ATTND_OK = 0,

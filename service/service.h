@@ -19,6 +19,7 @@
 #include "persistent/plan/plan.h"
 #include "schemas/abi.h"
 #include "schemas/errors.h"
+#include "service/prefix/tree.h"
 
 #include <sys/types.h>
 
@@ -80,6 +81,7 @@ struct attnd_pool {
     uint32_t free_count;
     uint32_t fresh;                       /* pages from here on were never leased */
     uint8_t token[2][ATTND_SECRET_BYTES]; /* [writable]; all zero: never shared */
+    struct attnd_pool_prefix *prefix;     /* NULL: no namespace was ever opened in it */
     struct attnd_pool *next;
 };
 
@@ -90,6 +92,7 @@ struct attnd_attachment {
     int16_t *held; /* [pages] minus the leases of this session (lease.c); NULL for OWNER_ENGINE */
     uint64_t held_count; /* sum of held */
     uint32_t plans;      /* plan objects of this session that use it; control plane counts */
+    uint32_t prefixes;   /* handles of this session on namespaces of the pool */
     uint32_t memory;     /* handle that came with the attachment and goes with it; 0: none */
 };
 
@@ -121,6 +124,8 @@ struct attnd_plan_object {
 
 /* ---- sessions (session.c) and their operations (sched.c, submit.c) ---- */
 
+struct attnd_pool_prefix;   /* prefix.h */
+struct attnd_prefix_handle; /* prefix.h */
 struct attnd_sched_op;      /* sched.h */
 struct attnd_session_lanes; /* sched.h */
 struct attnd_mail;          /* stream.h */
@@ -159,6 +164,7 @@ struct attnd_client {
     int doorbell_fd;    /* eventfd the client writes, -1 with futex doorbells */
     uint32_t ring_entries;
     uint64_t arena_offset_bytes, arena_bytes;
+    uint64_t results_offset_bytes; /* ATTND_RESULT_WORDS int32 in the completion segment */
     struct attnd_consumer sq;
     struct attnd_producer cq;
 
@@ -169,6 +175,7 @@ struct attnd_client {
     struct attnd_memory *memories[ATTND_HANDLES_MAX];
     struct attnd_attachment *attachments[ATTND_HANDLES_MAX];
     struct attnd_plan_object *plans[ATTND_HANDLES_MAX];
+    struct attnd_prefix_handle *prefixes[ATTND_HANDLES_MAX];
 
     struct attnd_session_lanes *lanes; /* data plane's */
     struct attnd_mail *mail;           /* data plane's; NULL: no mailbox */
@@ -197,6 +204,7 @@ struct attnd_options {
     uint64_t memory_max_bytes; /* of the host, one session's: made for it and registered */
     uint64_t host_memory_max_bytes;   /* of all sessions, made and registered */
     uint64_t device_memory_max_bytes; /* of the GPU, made for one session; 0: all there is */
+    uint32_t prefix_blocks;           /* of all prefix trees */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
     int trust; /* 1: handles of engines are passed on to the driver unseen */
@@ -226,6 +234,7 @@ struct attnd_service {
     struct attnd_pool *pools;
     uint32_t pools_count;
     uint32_t next_pool_id;
+    struct attnd_tree_budget prefix_budget;
     struct attnd_tickets *tickets;
     struct attnd_control *control;
     struct attnd_queue *queue;

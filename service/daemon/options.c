@@ -32,6 +32,7 @@ enum option_key {
     KEY_MEMORY_MAX,
     KEY_HOST_MEMORY_MAX,
     KEY_DEVICE_MEMORY_MAX,
+    KEY_PREFIX_BLOCKS,
     KEY_ALLOW_UID,
     KEY_DEVICE,
     KEY_RESIDENCY,
@@ -86,6 +87,10 @@ static const struct argp_option option_list[] = {
      3},
     {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,
      "Memory of the GPU that the service makes for one session at most (default: what the GPU has)",
+     3},
+    {"prefix-blocks", KEY_PREFIX_BLOCKS, "N", 0,
+     "Blocks of all prefix trees together, at up to 128 bytes of the daemon's memory each; the "
+     "pools of one process may have half (default: 4194304)",
      3},
     {"trust", KEY_TRUST, NULL, 0,
      "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
@@ -273,6 +278,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_DEVICE_MEMORY_MAX:
         options->device_memory_max_bytes = parse_size(state, "device-memory-max", text);
         break;
+    case KEY_PREFIX_BLOCKS:
+        options->prefix_blocks = parse_number(state, "prefix-blocks", text, 1u << 28);
+        break;
     case KEY_TRUST:
         options->trust = 1;
         break;
@@ -307,6 +315,7 @@ void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
                                       .watchdog_s = 3,
                                       .loop = ATTND_LOOP_AUTO,
                                       .heap_bytes = 256u << 20,
+                                      .prefix_blocks = 4u << 20,
                                       .log_level = ATTND_LOG_INFO};
     options->memory_max_bytes = machine_bytes / 2;
     options->host_memory_max_bytes = machine_bytes / 4 * 3;

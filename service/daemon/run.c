@@ -195,6 +195,7 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_WARNING,
                   "--device, --residency, --sms and --burst are of the cuda backend, not of %s",
                   data.backend);
+    attnd_log(ATTND_LOG_INFO, "prefix trees begin empty: what an earlier service had is gone");
     if (attnd_notify("READY=1") < 0)
         attnd_log(ATTND_LOG_WARNING, "the service manager cannot be told: %s", strerror(errno));
 }
@@ -283,6 +284,7 @@ enum attnd_exit attnd_service_run(const struct attnd_options *options)
         return ATTND_EXIT_INTERNAL;
     }
     service->options = *options;
+    service->prefix_budget.max = options->prefix_blocks;
     service->listen_fd = -1;
     service->start_ns = attnd_clock_ns();
 

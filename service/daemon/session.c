@@ -12,6 +12,7 @@
  * holds none of the watched descriptors and words: mappings and descriptors. The last is done
  * after a sweep and never from inside a callback, so whoever ended a client may still look at it.
  */
+#include "service/prefix/prefix.h"
 #include "service/rpc/control.h"
 
 #include "ipc/discard.h"
@@ -182,6 +183,9 @@ static void free_objects(struct attnd_client *client)
             attnd_planobj_destroy(service, client->plans[i]);
             client->plans[i] = NULL;
         }
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        if (client->prefixes[i])
+            attnd_prefix_space_release(client, i + 1);
     for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
         if (client->attachments[i])
             attnd_client_detach(client, i + 1);

@@ -12,6 +12,7 @@
  *
  * A page that was never leased is not in any list: `fresh` says where those begin.
  */
+#include "service/prefix/prefix.h"
 #include "service/rpc/control.h"
 
 #include <assert.h>
@@ -48,6 +49,13 @@ static int32_t take_free(struct attnd_pool *pool)
     return pool->free_count ? pool->free_pages[--pool->free_count] : (int32_t)pool->fresh++;
 }
 
+/* Pages that only the prefix tree holds are as good as free. Where they would not do, they stay. */
+static void make_free(struct attnd_pool *pool, uint32_t missing)
+{
+    if (pool->prefix && missing <= attnd_tree_evictable(pool->prefix->tree))
+        (void)attnd_tree_evict(pool->prefix->tree, missing);
+}
+
 int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32_t *pages,
                       struct attnd_fault *fault)
 {
@@ -56,6 +64,8 @@ int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32
 
     if (rc < 0)
         return rc;
+    if (count > free_total(pool))
+        make_free(pool, count - free_total(pool));
     if (count > free_total(pool))
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, count, free_total(pool));
     for (uint32_t i = 0; i < count; i++) {
@@ -131,13 +141,31 @@ void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages,
     attachment->held_count += count;
 }
 
+/* Leases of the page have gone, @left are there. One may be the prefix tree's. */
+static void page_left(struct attnd_pool *pool, int32_t page, uint32_t left)
+{
+    if (left == 0)
+        pool->free_pages[pool->free_count++] = page;
+    else if (left == 1 && pool->prefix)
+        attnd_tree_page_idle(pool->prefix->tree, page);
+}
+
 void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         assert(pool->leases[pages[i]] > 0);
-        if (--pool->leases[pages[i]] == 0)
-            pool->free_pages[pool->free_count++] = pages[i];
+        page_left(pool, pages[i], --pool->leases[pages[i]]);
     }
+}
+
+void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        assert(attachment->pool->leases[pages[i]] < ATTND_PAGE_LEASES_MAX);
+        attachment->pool->leases[pages[i]]++;
+        attachment->held[pages[i]]--;
+    }
+    attachment->held_count += count;
 }
 
 int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
@@ -159,8 +187,8 @@ void attnd_lease_drop_all(struct attnd_attachment *attachment)
         attachment->held_count -= held;
         assert(pool->leases[page] >= held);
         pool->leases[page] = (uint16_t)(pool->leases[page] - held);
-        if (held && pool->leases[page] == 0)
-            pool->free_pages[pool->free_count++] = page;
+        if (held)
+            page_left(pool, page, pool->leases[page]);
     }
 }
 

@@ -82,7 +82,7 @@ static uint32_t take_entry(struct attnd_tree *tree)
 }
 
 uint32_t attnd_tree_block_new(struct attnd_tree *tree, uint32_t space,
-                              const struct attnd_prefix_key *key)
+                              const struct attnd_block_key *key)
 {
     uint32_t block = take_entry(tree);
 

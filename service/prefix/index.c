@@ -17,7 +17,7 @@
 #define BUCKETS_MIN 16u
 
 static uint32_t hash(const struct attnd_tree *tree, uint32_t space,
-                     const struct attnd_prefix_key *key)
+                     const struct attnd_block_key *key)
 {
     attnd_u128 sum = tree->factor[0] * key->word[0] + tree->factor[1] * key->word[1] +
                      tree->factor[2] * space + tree->factor[3];
@@ -47,14 +47,14 @@ int attnd_tree_index_init(struct attnd_tree *tree)
 }
 
 static int is_of(const struct attnd_tree_block *block, uint32_t space,
-                 const struct attnd_prefix_key *key)
+                 const struct attnd_block_key *key)
 {
     return block->key.word[0] == key->word[0] && block->key.word[1] == key->word[1] &&
            block->space == space;
 }
 
 static uint32_t look(const struct attnd_tree *tree, uint32_t bucket, uint32_t space,
-                     const struct attnd_prefix_key *key)
+                     const struct attnd_block_key *key)
 {
     for (uint32_t at = tree->bucket[bucket]; at; at = tree->block[at - 1].bucket_next)
         if (is_of(&tree->block[at - 1], space, key))
@@ -63,15 +63,14 @@ static uint32_t look(const struct attnd_tree *tree, uint32_t bucket, uint32_t sp
 }
 
 uint32_t attnd_tree_index_find(const struct attnd_tree *tree, uint32_t space,
-                               const struct attnd_prefix_key *key)
+                               const struct attnd_block_key *key)
 {
     return look(tree, bucket_of(tree, hash(tree, space, key)), space, key);
 }
 
 /* What a lookup waits for is memory: the misses of all keys are under way at once. */
 void attnd_tree_index_find_all(const struct attnd_tree *tree, uint32_t space,
-                               const struct attnd_prefix_key *keys, uint32_t count,
-                               uint32_t *blocks)
+                               const struct attnd_block_key *keys, uint32_t count, uint32_t *blocks)
 {
     uint32_t bucket[ATTND_TREE_GROUP];
 

@@ -69,13 +69,13 @@ static int use(struct attnd_tree *tree, uint32_t block, uint32_t block_pages, in
 }
 
 /* Why a match went no further than before @block. */
-static enum attnd_tree_stop why(const struct attnd_tree *tree, const struct attnd_tree_owner *owner,
-                                uint32_t block)
+static enum attnd_prefix_stop why(const struct attnd_tree *tree,
+                                  const struct attnd_tree_owner *owner, uint32_t block)
 {
     if (block != ATTND_NONE && tree->block[block].flags & ATTND_TREE_CLAIMED &&
         tree->block[block].owner != owner)
-        return ATTND_TREE_STOP_CLAIMED;
-    return ATTND_TREE_STOP_MISSING;
+        return ATTND_PREFIX_STOP_CLAIMED;
+    return ATTND_PREFIX_STOP_MISSING;
 }
 
 struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
@@ -83,15 +83,15 @@ struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
                                           const struct attnd_tree_chain *chain, int32_t *pages)
 {
     struct attnd_tree_space_info *info = &tree->space[chain->space].info;
-    struct attnd_tree_result result = {.stop = ATTND_TREE_STOP_END};
+    struct attnd_tree_result result = {.stop = ATTND_PREFIX_STOP_END};
     uint32_t found[ATTND_TREE_GROUP], block_pages = info->args.block_pages, parent;
 
-    info->stats.asked += chain->count;
+    info->stats.asked += chain->again ? 0 : chain->count;
     if (!find_parent(tree, chain, &parent)) {
-        result.stop = ATTND_TREE_STOP_MISSING;
+        result.stop = ATTND_PREFIX_STOP_MISSING;
         return result;
     }
-    while (result.blocks < chain->count && result.stop == ATTND_TREE_STOP_END) {
+    while (result.blocks < chain->count && result.stop == ATTND_PREFIX_STOP_END) {
         uint32_t left = chain->count - result.blocks;
         uint32_t group = left < ATTND_TREE_GROUP ? left : ATTND_TREE_GROUP;
 
@@ -102,7 +102,7 @@ struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
                 break;
             }
             if (!use(tree, found[i], block_pages, pages + (size_t)result.blocks * block_pages)) {
-                result.stop = ATTND_TREE_STOP_FULL;
+                result.stop = ATTND_PREFIX_STOP_FULL;
                 break;
             }
             result.foreign += tree->block[found[i]].publisher != owner->session;
@@ -165,19 +165,19 @@ static struct attnd_tree_result walk(struct attnd_tree *tree, const struct attnd
                                      int pin)
 {
     struct attnd_tree_space *space = &tree->space[chain->space];
-    struct attnd_tree_result result = {.stop = ATTND_TREE_STOP_MISSING};
+    struct attnd_tree_result result = {.stop = ATTND_PREFIX_STOP_MISSING};
     uint32_t parent;
 
     if (!find_parent(tree, chain, &parent))
         return result;
     for (; result.blocks < chain->count; result.blocks++) {
-        const struct attnd_prefix_key *key = &chain->keys[result.blocks];
+        const struct attnd_block_key *key = &chain->keys[result.blocks];
         uint32_t block = attnd_tree_index_find(tree, chain->space, key);
         if (!published(tree, block) || tree->block[block].parent != parent)
             return result;
         int pinned = tree->block[block].flags & ATTND_TREE_PINNED;
         if (pin && !pinned && !pin_fits(tree, space)) {
-            result.stop = ATTND_TREE_STOP_FULL;
+            result.stop = ATTND_PREFIX_STOP_FULL;
             return result;
         }
         if (pin && !pinned)
@@ -186,7 +186,7 @@ static struct attnd_tree_result walk(struct attnd_tree *tree, const struct attnd
             attnd_tree_pinned_remove(tree, block);
         parent = block;
     }
-    result.stop = ATTND_TREE_STOP_END;
+    result.stop = ATTND_PREFIX_STOP_END;
     return result;
 }
 

@@ -31,7 +31,7 @@ void attnd_tree_unwait(struct attnd_tree_waiter *waiter)
 }
 
 int attnd_tree_wait(struct attnd_tree *tree, const struct attnd_tree_owner *owner, uint32_t space,
-                    const struct attnd_prefix_key *key, struct attnd_tree_waiter *waiter)
+                    const struct attnd_block_key *key, struct attnd_tree_waiter *waiter)
 {
     uint32_t block = attnd_tree_index_find(tree, space, key);
 
@@ -110,24 +110,24 @@ static int claim_fits(const struct attnd_tree *tree, const struct attnd_tree_own
 struct attnd_tree_result attnd_tree_claim(struct attnd_tree *tree, struct attnd_tree_owner *owner,
                                           const struct attnd_tree_chain *chain)
 {
-    struct attnd_tree_result result = {.stop = ATTND_TREE_STOP_END};
+    struct attnd_tree_result result = {.stop = ATTND_PREFIX_STOP_END};
 
     for (; result.blocks < chain->count; result.blocks++) {
-        const struct attnd_prefix_key *key = &chain->keys[result.blocks];
+        const struct attnd_block_key *key = &chain->keys[result.blocks];
         uint32_t block = attnd_tree_index_find(tree, chain->space, key);
         if (block == ATTND_NONE) {
             if (claim_fits(tree, owner))
                 block = attnd_tree_block_new(tree, chain->space, key);
             if (block == ATTND_NONE) {
-                result.stop = ATTND_TREE_STOP_FULL;
+                result.stop = ATTND_PREFIX_STOP_FULL;
                 return result;
             }
             claim_begin(tree, owner, block);
         } else if (tree->block[block].flags & ATTND_TREE_PUBLISHED) {
-            result.stop = ATTND_TREE_STOP_PUBLISHED;
+            result.stop = ATTND_PREFIX_STOP_PUBLISHED;
             return result;
         } else if (tree->block[block].owner != owner) {
-            result.stop = ATTND_TREE_STOP_CLAIMED;
+            result.stop = ATTND_PREFIX_STOP_CLAIMED;
             return result;
         }
     }
@@ -226,7 +226,7 @@ static int leases_fit(const struct attnd_tree *tree, const int32_t *pages, uint3
 /* One block under @parent, which does not go meanwhile. Return: 1 it is there, in *@out; 0 there is
  * no room; -ATTND_E_INVALID. */
 static int publish_one(struct attnd_tree *tree, const struct attnd_tree_owner *owner,
-                       const struct attnd_prefix_key *key, uint32_t space_index, uint32_t parent,
+                       const struct attnd_block_key *key, uint32_t space_index, uint32_t parent,
                        const int32_t *pages, uint32_t *out, uint32_t *taken)
 {
     struct attnd_tree_space *space = &tree->space[space_index];
@@ -270,7 +270,7 @@ int attnd_tree_publish(struct attnd_tree *tree, struct attnd_tree_owner *owner,
     uint32_t block_pages = tree->space[chain->space].info.args.block_pages;
     uint32_t parent = ATTND_NONE, block = ATTND_NONE;
 
-    *result = (struct attnd_tree_result){.stop = ATTND_TREE_STOP_END};
+    *result = (struct attnd_tree_result){.stop = ATTND_PREFIX_STOP_END};
     if (chain->parent) {
         parent = attnd_tree_index_find(tree, chain->space, chain->parent);
         if (parent == ATTND_NONE || !(tree->block[parent].flags & ATTND_TREE_PUBLISHED))
@@ -291,7 +291,7 @@ int attnd_tree_publish(struct attnd_tree *tree, struct attnd_tree_owner *owner,
         if (rc < 0)
             return rc;
         if (rc == 0) {
-            result->stop = ATTND_TREE_STOP_FULL;
+            result->stop = ATTND_PREFIX_STOP_FULL;
             return 0;
         }
         parent = block;

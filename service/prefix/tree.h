@@ -93,9 +93,9 @@ const struct attnd_tree_space_info *attnd_tree_space_info(const struct attnd_tre
                                                           uint32_t space);
 
 struct attnd_tree_top {
-    struct attnd_prefix_key key; /* of the last block */
-    uint32_t blocks;             /* from the root to it */
-    uint32_t hits;               /* matches that ended there */
+    struct attnd_block_key key; /* of the last block */
+    uint32_t blocks;            /* from the root to it */
+    uint32_t hits;              /* matches that ended there */
 };
 /** attnd_tree_space_top() - the prefixes found most often, most first. Return: how many. */
 uint32_t attnd_tree_space_top(const struct attnd_tree *tree, uint32_t space,
@@ -113,24 +113,16 @@ struct attnd_tree_owner {
 struct attnd_tree_chain {
     uint32_t space;
     uint32_t count;
-    const struct attnd_prefix_key *keys;   /* [count] */
-    const struct attnd_prefix_key *parent; /* of keys[0]; NULL: keys[0] begins a prompt */
-};
-
-/* Why an operation went no further. */
-enum attnd_tree_stop {
-    ATTND_TREE_STOP_END,       /* it was the end of the keys */
-    ATTND_TREE_STOP_MISSING,   /* the next block, or the parent, is not published */
-    ATTND_TREE_STOP_CLAIMED,   /* another owner computes the next block */
-    ATTND_TREE_STOP_PUBLISHED, /* claim: the next block is published */
-    ATTND_TREE_STOP_FULL       /* no room: budgets, or a page has all leases it can have */
+    const struct attnd_block_key *keys;   /* [count] */
+    const struct attnd_block_key *parent; /* of keys[0]; NULL: keys[0] begins a prompt */
+    int again;                            /* a match of the rest: they are counted already */
 };
 
 struct attnd_tree_result {
     uint32_t blocks;  /* leading blocks of the chain that it holds for */
     uint32_t foreign; /* match: of them, published by another session */
     uint32_t taken;   /* publish: of them, whose pages the tree took; the others were there */
-    enum attnd_tree_stop stop;
+    enum attnd_prefix_stop stop;
 };
 
 /**
@@ -185,7 +177,7 @@ struct attnd_tree_waiter {
 /** attnd_tree_wait() - wait for the claim of another owner on @key. Return: 1 it waits; 0 there
  * is no such claim. */
 int attnd_tree_wait(struct attnd_tree *tree, const struct attnd_tree_owner *owner, uint32_t space,
-                    const struct attnd_prefix_key *key, struct attnd_tree_waiter *waiter);
+                    const struct attnd_block_key *key, struct attnd_tree_waiter *waiter);
 /** attnd_tree_unwait() - out of whatever list it is in. */
 void attnd_tree_unwait(struct attnd_tree_waiter *waiter);
 /** attnd_tree_woken() - the next one whose claim has ended, in no list any more; NULL: none. */

@@ -26,7 +26,7 @@ enum attnd_tree_flag {
 
 /* One cache line, so that a match misses once a block. A claim has no place in the tree yet. */
 struct attnd_tree_block {
-    struct attnd_prefix_key key;
+    struct attnd_block_key key;
     union {
         uint64_t due;                      /* published and idle */
         struct attnd_tree_waiter *waiters; /* claimed */
@@ -90,11 +90,11 @@ struct attnd_tree {
 int attnd_tree_index_init(struct attnd_tree *tree);
 /** attnd_tree_index_find() - the block of a key, whatever its state; ATTND_NONE. */
 uint32_t attnd_tree_index_find(const struct attnd_tree *tree, uint32_t space,
-                               const struct attnd_prefix_key *key);
+                               const struct attnd_block_key *key);
 /** attnd_tree_index_find_all() - those of @count <= ATTND_TREE_GROUP keys, side by side. */
 #define ATTND_TREE_GROUP 32u
 void attnd_tree_index_find_all(const struct attnd_tree *tree, uint32_t space,
-                               const struct attnd_prefix_key *keys, uint32_t count,
+                               const struct attnd_block_key *keys, uint32_t count,
                                uint32_t *blocks);
 void attnd_tree_index_add(struct attnd_tree *tree, uint32_t block);
 void attnd_tree_index_remove(struct attnd_tree *tree, uint32_t block);
@@ -120,7 +120,7 @@ void attnd_tree_settle(struct attnd_tree *tree, uint32_t block);
 /** attnd_tree_block_new() - an entry in the index, of no state yet; evicts of the same namespace
  * if there is no other. Return: ATTND_NONE without room. */
 uint32_t attnd_tree_block_new(struct attnd_tree *tree, uint32_t space,
-                              const struct attnd_prefix_key *key);
+                              const struct attnd_block_key *key);
 /** attnd_tree_block_free() - out of the index; nothing else names it. */
 void attnd_tree_block_free(struct attnd_tree *tree, uint32_t block);
 /** attnd_tree_evict_one() - the block of @space that is due first. Return: its pages; 0: none. */

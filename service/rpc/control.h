@@ -67,6 +67,9 @@ attnd_call_fn attnd_call_pages_claim;                                /* lease_ca
 attnd_call_fn attnd_call_plan_create, attnd_call_plan_destroy;       /* plan_calls.c */
 attnd_call_fn attnd_call_mailbox_open, attnd_call_prepare;           /* stream_calls.c */
 attnd_call_fn attnd_call_unprepare;                                  /* stream_calls.c */
+attnd_call_fn attnd_call_prefix_open, attnd_call_prefix_share;       /* prefix_calls.c */
+attnd_call_fn attnd_call_prefix_attach, attnd_call_prefix_release;   /* prefix_calls.c */
+attnd_call_fn attnd_call_prefix_query;                               /* prefix_calls.c */
 attnd_call_fn attnd_call_status;                                     /* status.c */
 
 /* ---- session.c: clients from accept() to the last close() ---- */
@@ -223,6 +226,8 @@ struct attnd_memory *attnd_pool_lone(const struct attnd_pool *pool);
  * a handle of attnd_pool_lone() gets one with it. Return: 0 or -ATTND_E_NO_MEMORY. */
 int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, int writable,
                         uint32_t *handle, struct attnd_fault *fault);
+/** attnd_client_attached() - the lowest handle of @client on @pool; 0: none. */
+uint32_t attnd_client_attached(const struct attnd_client *client, const struct attnd_pool *pool);
 /** attnd_client_detach() - frees the session's leases; no plan uses the attachment any more. */
 void attnd_client_detach(struct attnd_client *client, uint32_t handle);
 
@@ -239,6 +244,8 @@ int attnd_lease_give(struct attnd_attachment *attachment, const int32_t *pages, 
                      struct attnd_fault *fault);
 /** attnd_lease_take() - and somebody's again. */
 void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count);
+/** attnd_lease_grant() - one more lease of each page, which others have leased: its prefix tree. */
+void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count);
 /** attnd_lease_drop() - leases that are nobody's are given up. */
 void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t count);
 /** attnd_lease_drop_all() - every lease of an attachment. */

@@ -65,8 +65,10 @@ static int make_segments(struct attnd_client *client, struct attnd_fault *fault)
                               &client->submission, fault);
     if (rc < 0)
         return rc;
-    rc = attnd_shm_create("attnd-completion", ATTND_PAGE_BYTES + slots_bytes, &client->completion,
-                          fault);
+    client->results_offset_bytes = ATTND_PAGE_BYTES + slots_bytes;
+    rc = attnd_shm_create("attnd-completion",
+                          client->results_offset_bytes + ATTND_RESULT_WORDS * sizeof(int32_t),
+                          &client->completion, fault);
     if (rc < 0)
         return rc;
 
@@ -140,6 +142,7 @@ static int reply_hello(struct attnd_call *call)
         reply->gpu_uuid.len = sizeof(worker->gpu_uuid);
         reply->gpu_uuid.data = (uint8_t *)(uintptr_t)worker->gpu_uuid;
     }
+    reply->has_results = reply->results = 1;
     call->reply->hello = reply;
     call->reply->result_case = ATTND__REPLY__RESULT_HELLO;
 

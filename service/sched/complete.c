@@ -5,6 +5,7 @@
  * every operation in flight and one more. If the push fails all the same, the client moved its own
  * index backwards, and is killed when the sweep is over, not in the middle of it.
  */
+#include "service/prefix/prefix.h"
 #include "service/sched/sched.h"
 
 #include <assert.h>
@@ -91,6 +92,9 @@ void attnd_op_free(struct attnd_sched_op *op)
         free(op->deferred);
     }
     attnd_places_release(op);
+    attnd_results_unreserve(op);
+    if (op->prefix)
+        op->prefix->in_flight--;
     if (op->plan)
         op->plan->in_flight--;
     session->client->in_flight--;

@@ -162,6 +162,8 @@ static enum attnd_turn plan_advance(struct attnd_sched_op *op)
 
 static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)
 {
+    if (op->prefix)
+        return attnd_prefix_turn(op);
     if (!op->plan)
         return ATTND_TURN_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {
@@ -180,7 +182,7 @@ static void finish_head(struct attnd_lane *lane)
     struct attnd_scheduler *scheduler = lane->session->scheduler;
     struct attnd_sched_op *op = attnd_lane_pop(lane);
     uint64_t begin_ns = attnd_sched_now(scheduler), end_ns = begin_ns;
-    if (op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE) {
+    if (op->sqe.opcode != ATTND_OP_RUN && op->sqe.opcode != ATTND_OP_APPEND) {
         end_ns = attnd_clock_ns();
         scheduler->now_ns = end_ns;
     }
@@ -213,6 +215,9 @@ void attnd_lane_go(struct attnd_lane *lane)
             break;
         case ATTND_TURN_SENT:
             lane->state = ATTND_LANE_SENT;
+            break;
+        case ATTND_TURN_PARKED:
+            attnd_lane_pop(lane);
             break;
         }
     }

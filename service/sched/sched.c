@@ -9,6 +9,7 @@
 #include "service/sched/sched.h"
 
 #include "schemas/atomics.h"
+#include "service/prefix/prefix.h"
 #include "service/prepared/prepared.h"
 #include "service/supervise/supervise.h"
 
@@ -85,6 +86,13 @@ int attnd_sched_open(struct attnd_client *client)
         calloc(1, sizeof(*session) + ops * sizeof(session->ops[0]));
     if (!session)
         return -ATTND_E_NO_MEMORY;
+    session->results.mark = calloc(ops, sizeof(*session->results.mark));
+    if (!session->results.mark) {
+        free(session);
+        return -ATTND_E_NO_MEMORY;
+    }
+    session->results.words =
+        (int32_t *)(void *)((char *)client->completion.address + client->results_offset_bytes);
     session->client = client;
     session->scheduler = scheduler;
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
@@ -137,6 +145,7 @@ void attnd_sched_close(struct attnd_client *client)
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
         drop_lane(&session->lane[i]);
     attnd_prepared_close(client);
+    attnd_prefix_close(session);
     attnd_sched_drain(session);
     /* Lanes of others may have stood behind this session's. No flush: one may have led here, and
      * the loop sweeps before it sleeps. */
@@ -149,6 +158,7 @@ void attnd_sched_drain(struct attnd_session_lanes *session)
     if (session->dispatched || session->sent || client->mail)
         return;
     client->lanes = NULL;
+    free(session->results.mark);
     free(session);
     attnd_client_drained(client);
 }

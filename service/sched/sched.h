@@ -6,6 +6,7 @@
  * waits dispatch.c  a run's turn: places checked, run slot and scratch taken, command pushed
  *   retire.c    the worker is done (or gone): slot and scratch back, completion, the lane goes on
  *   complete.c  completion slots, notifications, operations back to their session
+ *   results.c   what a completion has no room for
  *   deadline.c  cancel and timeouts
  *   stream*.c   runs that are not submitted but rung (stream.h)
  *   sched.c     the whole: sessions in and out, the sweep, the loop's hooks
@@ -16,6 +17,7 @@
 #ifndef ATTND_SERVICE_SCHED_SCHED_H
 #define ATTND_SERVICE_SCHED_SCHED_H
 
+#include "service/sched/results.h"
 #include "service/service.h"
 #include "service/supervise/maps.h"
 #include "service/supervise/queue.h"
@@ -29,6 +31,7 @@ struct attnd_deferred {
     union {
         struct attnd_batch_view batch;
         struct attnd_advance_view advance;
+        struct attnd_prefix_view prefix;
     } u;
 };
 
@@ -43,7 +46,9 @@ struct attnd_sched_op {
     struct attnd_sqe sqe;
     struct attnd_sched_op *next; /* in its lane; in the session's free list */
     struct attnd_lane *lane;
-    struct attnd_plan_object *plan;                  /* NULL: refused on the way in, see fault */
+    struct attnd_plan_object *plan; /* it or the other: both NULL: refused on the way in */
+    struct attnd_prefix_handle *prefix;
+    uint32_t result_words;                           /* reserved for its completion */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_deferred *deferred;
     uint32_t sent; /* ATTND_COMMAND_HOLD, _PUBLISH: of its plan, to the worker, under way or done */
@@ -82,7 +87,11 @@ struct attnd_session_lanes {
     uint32_t sent;           /* lanes in ATTND_LANE_SENT */
     uint32_t holds;          /* HOLDs that the worker has, and has not answered */
     uint64_t deferred_bytes; /* of batches that wait for their turn */
-    uint64_t stall_ns;       /* until the completion ring is looked at again; 0: not stalled */
+    struct attnd_results results;
+    struct attnd_prefix_parked *parked; /* matches that wait, in no lane */
+    uint32_t parked_count;
+    uint64_t parked_bytes;
+    uint64_t stall_ns; /* until the completion ring is looked at again; 0: not stalled */
     struct attnd_sched_op *free_ops;
     struct attnd_lane lane[ATTND_LANES_MAX];
     struct attnd_sched_op ops[]; /* [ring_entries] */
@@ -134,7 +143,8 @@ enum attnd_turn {
     ATTND_TURN_WAIT,    /* in line, for what all runs share */
     ATTND_TURN_BLOCKED, /* apart, for something of its own */
     ATTND_TURN_DISPATCHED,
-    ATTND_TURN_SENT /* it has another turn when the worker has answered */
+    ATTND_TURN_SENT,  /* it has another turn when the worker has answered */
+    ATTND_TURN_PARKED /* it has left the lane, which goes on, and completes by itself */
 };
 
 /* ---- sched.c ---- */
@@ -235,11 +245,13 @@ void attnd_op_free(struct attnd_sched_op *op);
 
 /* ---- deadline.c ---- */
 
-/** attnd_timeout_us() - of an append or a run; 0: none, or another operation. */
+/** attnd_timeout_us() - of an append, a run or a match; 0: none, or another operation. */
 static inline uint32_t attnd_timeout_us(const struct attnd_sqe *sqe)
 {
     if (sqe->opcode == ATTND_OP_RUN)
         return sqe->u.run.timeout_us;
+    if (sqe->opcode == ATTND_OP_PREFIX_MATCH)
+        return sqe->u.prefix.timeout_us;
     return sqe->opcode == ATTND_OP_APPEND ? sqe->u.append.timeout_us : 0;
 }
 
@@ -274,6 +286,11 @@ int attnd_prepared_publish(struct attnd_sched_op *op);
 uint32_t attnd_prepared_generations(const struct attnd_plan_object *plan);
 /** attnd_prepared_forget() - the plan is destroyed; it has no prepared runs. */
 void attnd_prepared_forget(struct attnd_plan_object *plan);
+
+/* ---- service/prefix ---- */
+
+/** attnd_prefix_turn() - of an operation on the prefix tree. DONE or PARKED. */
+enum attnd_turn attnd_prefix_turn(struct attnd_sched_op *op);
 
 /* ---- planobj.c, beyond service.h ---- */
 

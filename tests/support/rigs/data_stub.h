@@ -7,6 +7,7 @@
 #ifndef ATTND_TESTS_SUPPORT_RIGS_DATA_STUB_H
 #define ATTND_TESTS_SUPPORT_RIGS_DATA_STUB_H
 
+#include "service/prefix/prefix.h"
 #include "service/service.h"
 
 #include <stdlib.h>
@@ -166,6 +167,11 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     (void)service;
     stub.plans--;
     free(object);
+}
+
+void attnd_prefix_wake(struct attnd_tree *tree)
+{
+    (void)tree;
 }
 
 int attnd_sched_open(struct attnd_client *client)

@@ -111,9 +111,9 @@ static inline void rig_free_all(uint32_t session)
             rig_free(session, &page, 1);
 }
 
-static inline struct attnd_prefix_key rig_key(uint64_t number)
+static inline struct attnd_block_key rig_key(uint64_t number)
 {
-    return (struct attnd_prefix_key){{number * 0x9e3779b97f4a7c15u, ~number}};
+    return (struct attnd_block_key){{number * 0x9e3779b97f4a7c15u, ~number}};
 }
 
 #endif

@@ -11,7 +11,7 @@
 #define CHAIN 8u
 
 static struct attnd_tree_owner owner[2]; /* of sessions 0 and 1 */
-static struct attnd_prefix_key keys[64];
+static struct attnd_block_key keys[64];
 static int32_t pages[256], found[256];
 
 static int setup(void **state)
@@ -71,7 +71,7 @@ static void what_is_published_is_found_with_its_pages(void **state)
     result = match(1, space, 0, CHAIN + 3);
     assert_int_equal(result.blocks, CHAIN);
     assert_int_equal(result.foreign, CHAIN);
-    assert_int_equal(result.stop, ATTND_TREE_STOP_MISSING);
+    assert_int_equal(result.stop, ATTND_PREFIX_STOP_MISSING);
     assert_memory_equal(found, pages, 2 * CHAIN * sizeof(pages[0]));
     result = match(0, space, 3, 5); /* from the middle on */
     assert_int_equal(result.blocks, 2);
@@ -215,7 +215,7 @@ static void a_namespace_evicts_its_own_beyond_its_budget(void **state)
     assert_int_equal(rig_alloc(1, 1, pages), 1);
     assert_int_equal(attnd_tree_publish(rig.tree, &owner[1], &more, pages, &result), 0);
     assert_int_equal(result.blocks, 0);
-    assert_int_equal(result.stop, ATTND_TREE_STOP_FULL);
+    assert_int_equal(result.stop, ATTND_PREFIX_STOP_FULL);
     assert_int_equal(rig.leases[pages[0]], 1);
 }
 
@@ -260,14 +260,14 @@ static void not_more_than_half_can_be_pinned(void **state)
     struct attnd_tree_chain of = chain(small, 0, CHAIN);
     struct attnd_tree_result result = attnd_tree_pin(rig.tree, &of);
     assert_int_equal(result.blocks, 4);
-    assert_int_equal(result.stop, ATTND_TREE_STOP_FULL);
+    assert_int_equal(result.stop, ATTND_PREFIX_STOP_FULL);
     publish(0, large, 0, 40, 1);
     struct attnd_tree_chain orphan = {large, 30, &keys[10], &keys[50]};
     assert_int_equal(attnd_tree_pin(rig.tree, &orphan).blocks, 0); /* its parent is not there */
     struct attnd_tree_chain whole = chain(large, 0, 40);
     result = attnd_tree_pin(rig.tree, &whole);
     assert_int_equal(result.blocks, 64 / 2 - 4); /* of the pool, with those of the other */
-    assert_int_equal(result.stop, ATTND_TREE_STOP_FULL);
+    assert_int_equal(result.stop, ATTND_PREFIX_STOP_FULL);
 }
 
 static void a_claim_is_one_owners_and_the_others_are_told(void **state)
@@ -279,12 +279,12 @@ static void a_claim_is_one_owners_and_the_others_are_told(void **state)
     assert_int_equal(attnd_tree_claim(rig.tree, &owner[0], &longer).blocks, CHAIN + 1);
     struct attnd_tree_result result = attnd_tree_claim(rig.tree, &owner[1], &of);
     assert_int_equal(result.blocks, 0);
-    assert_int_equal(result.stop, ATTND_TREE_STOP_CLAIMED);
-    assert_int_equal(match(1, space, 0, CHAIN).stop, ATTND_TREE_STOP_CLAIMED);
-    assert_int_equal(match(0, space, 0, CHAIN).stop, ATTND_TREE_STOP_MISSING);
+    assert_int_equal(result.stop, ATTND_PREFIX_STOP_CLAIMED);
+    assert_int_equal(match(1, space, 0, CHAIN).stop, ATTND_PREFIX_STOP_CLAIMED);
+    assert_int_equal(match(0, space, 0, CHAIN).stop, ATTND_PREFIX_STOP_MISSING);
     publish(0, space, 0, 2, 1);
     result = attnd_tree_claim(rig.tree, &owner[1], &of);
-    assert_int_equal(result.stop, ATTND_TREE_STOP_PUBLISHED);
+    assert_int_equal(result.stop, ATTND_PREFIX_STOP_PUBLISHED);
     assert_int_equal(attnd_tree_space_info(rig.tree, space)->claims, CHAIN - 1);
     attnd_tree_owner_end(rig.tree, &owner[0]);
     assert_int_equal(owner[0].claims, 0);
@@ -337,7 +337,7 @@ static void claims_are_limited_for_each_and_for_all(void **state)
     uint32_t space = rig_space(1, 64, 0);
     struct attnd_tree_chain all = chain(space, 0, 64);
     struct attnd_tree_result result = attnd_tree_claim(rig.tree, &owner[0], &all);
-    assert_int_equal(result.stop, ATTND_TREE_STOP_FULL);
+    assert_int_equal(result.stop, ATTND_PREFIX_STOP_FULL);
     assert_true(result.blocks > 0 && result.blocks <= 64 / 4);
     struct attnd_tree_chain rest = {space, 64 - result.blocks, keys + result.blocks, NULL};
     struct attnd_tree_result other = attnd_tree_claim(rig.tree, &owner[1], &rest);
@@ -355,7 +355,7 @@ static void all_trees_together_stay_within_their_budget(void **state)
     uint32_t space = rig_space(1, 64, 0);
     struct attnd_tree_result result = publish(0, space, 0, CHAIN, 1);
     assert_int_equal(result.blocks, 6);
-    assert_int_equal(result.stop, ATTND_TREE_STOP_FULL);
+    assert_int_equal(result.stop, ATTND_PREFIX_STOP_FULL);
     rig_free_all(0);
     struct attnd_tree_chain next = {space, 2, &keys[10], NULL};
     assert_int_equal(rig_alloc(1, 2, pages), 2);
@@ -409,7 +409,7 @@ static void a_page_with_all_its_leases_ends_a_match(void **state)
     rig.leases[pages[1]] = RIG_LEASES_MAX;
     struct attnd_tree_result result = match(1, space, 0, 3);
     assert_int_equal(result.blocks, 1);
-    assert_int_equal(result.stop, ATTND_TREE_STOP_FULL);
+    assert_int_equal(result.stop, ATTND_PREFIX_STOP_FULL);
 }
 
 int main(void)

@@ -60,25 +60,25 @@ static int teardown(void **state)
     return 0;
 }
 
-typedef struct attnd_prefix_key key_fn(uint32_t number);
+typedef struct attnd_block_key key_fn(uint32_t number);
 
-static struct attnd_prefix_key random_key(uint32_t number)
+static struct attnd_block_key random_key(uint32_t number)
 {
-    return (struct attnd_prefix_key){{prng_mix(number), prng_mix(~(uint64_t)number)}};
+    return (struct attnd_block_key){{prng_mix(number), prng_mix(~(uint64_t)number)}};
 }
 
 /* All alike but for the bits that a hash of low bits, or of high ones, would not see. */
-static struct attnd_prefix_key middle_key(uint32_t number)
+static struct attnd_block_key middle_key(uint32_t number)
 {
-    return (struct attnd_prefix_key){{(uint64_t)number << 24, (uint64_t)number << 24}};
+    return (struct attnd_block_key){{(uint64_t)number << 24, (uint64_t)number << 24}};
 }
 
-static struct attnd_prefix_key step_key(uint32_t number)
+static struct attnd_block_key step_key(uint32_t number)
 {
-    return (struct attnd_prefix_key){{(uint64_t)number << 44, 0}};
+    return (struct attnd_block_key){{(uint64_t)number << 44, 0}};
 }
 
-static struct attnd_tree_chain chain_of(key_fn *key, uint32_t first, struct attnd_prefix_key *keys)
+static struct attnd_tree_chain chain_of(key_fn *key, uint32_t first, struct attnd_block_key *keys)
 {
     for (uint32_t i = 0; i < CHAIN; i++)
         keys[i] = key(first + i);
@@ -88,7 +88,7 @@ static struct attnd_tree_chain chain_of(key_fn *key, uint32_t first, struct attn
 /* In chains; nobody holds them afterwards. */
 static void fill(key_fn *key)
 {
-    struct attnd_prefix_key keys[CHAIN];
+    struct attnd_block_key keys[CHAIN];
     struct attnd_tree_result result;
     int32_t pages[CHAIN];
 
@@ -107,7 +107,7 @@ static void fill(key_fn *key)
 
 static void find_all(key_fn *key)
 {
-    struct attnd_prefix_key keys[CHAIN];
+    struct attnd_block_key keys[CHAIN];
     int32_t pages[CHAIN];
 
     for (uint32_t first = 0; first < BLOCKS; first += CHAIN) {

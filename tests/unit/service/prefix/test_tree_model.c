@@ -56,7 +56,7 @@ static struct {
     int forgetful; /* a fault planted in the model: an unpin is not noted */
 } model;
 
-static struct attnd_prefix_key key_of(uint32_t node)
+static struct attnd_block_key key_of(uint32_t node)
 {
     return rig_key(1000 + node);
 }
@@ -109,8 +109,8 @@ static void judge_drop(const int32_t *pages, uint32_t count)
 /* ---- operations ---- */
 
 /* The path to @node, its last `number % depth + 1` nodes. Return: how many. */
-static uint32_t path(const struct operation *op, uint32_t *nodes, struct attnd_prefix_key *keys,
-                     struct attnd_prefix_key *parent, struct attnd_tree_chain *chain)
+static uint32_t path(const struct operation *op, uint32_t *nodes, struct attnd_block_key *keys,
+                     struct attnd_block_key *parent, struct attnd_tree_chain *chain)
 {
     uint32_t depth = 0, all[NODES];
     for (uint32_t at = op->node; at != ROOT; at = model.parent[at])
@@ -136,23 +136,23 @@ static int parent_there(const struct operation *op, uint32_t first)
 static void do_match(const struct operation *op)
 {
     uint32_t nodes[NODES], count, want = 0, foreign = 0;
-    struct attnd_prefix_key keys[NODES], parent;
+    struct attnd_block_key keys[NODES], parent;
     struct attnd_tree_chain chain;
     int32_t pages[NODES * BLOCK_PAGES_MAX];
     uint32_t block_pages = model.block_pages[op->space];
-    enum attnd_tree_stop stop = ATTND_TREE_STOP_END;
+    enum attnd_prefix_stop stop = ATTND_PREFIX_STOP_END;
 
     count = path(op, nodes, keys, &parent, &chain);
     struct attnd_tree_result got =
         attnd_tree_match(rig.tree, &model.owner[op->session][op->space], &chain, pages);
     if (!parent_there(op, nodes[0]))
-        stop = ATTND_TREE_STOP_MISSING;
-    while (stop == ATTND_TREE_STOP_END && want < count) {
+        stop = ATTND_PREFIX_STOP_MISSING;
+    while (stop == ATTND_PREFIX_STOP_END && want < count) {
         const struct entry *entry = &model.entry[op->space][nodes[want]];
         if (!entry->published) {
             stop = entry->claimer >= 0 && entry->claimer != (int)op->session
-                       ? ATTND_TREE_STOP_CLAIMED
-                       : ATTND_TREE_STOP_MISSING;
+                       ? ATTND_PREFIX_STOP_CLAIMED
+                       : ATTND_PREFIX_STOP_MISSING;
             break;
         }
         CHECK(memcmp(entry->page, pages + want * block_pages, block_pages * sizeof(*pages)) == 0);
@@ -184,7 +184,7 @@ static void note_published(const struct operation *op, const uint32_t *nodes, co
 static void do_publish(const struct operation *op)
 {
     uint32_t nodes[NODES], count, block_pages = model.block_pages[op->space];
-    struct attnd_prefix_key keys[NODES], parent;
+    struct attnd_block_key keys[NODES], parent;
     struct attnd_tree_chain chain;
     struct attnd_tree_result result;
     int32_t pages[NODES * BLOCK_PAGES_MAX];
@@ -198,8 +198,9 @@ static void do_publish(const struct operation *op)
     CHECK_EQUAL(rc, there ? 0 : -ATTND_E_UNKNOWN);
     note_published(op, nodes, pages, &result);
     CHECK_EQUAL(result.stop,
-                rc == 0 && result.blocks < count ? ATTND_TREE_STOP_FULL : ATTND_TREE_STOP_END);
-    if (result.stop == ATTND_TREE_STOP_FULL) /* then its own namespace had nothing that could go */
+                rc == 0 && result.blocks < count ? ATTND_PREFIX_STOP_FULL : ATTND_PREFIX_STOP_END);
+    if (result.stop ==
+        ATTND_PREFIX_STOP_FULL) /* then its own namespace had nothing that could go */
         CHECK_EQUAL(can_go_count(op->space, model.parent[nodes[result.blocks]]), 0);
     if (op->number & 64) /* others keep what they computed, for a while */
         rig_free(op->session, pages, got);
@@ -208,7 +209,7 @@ static void do_publish(const struct operation *op)
 static void do_claim(const struct operation *op)
 {
     uint32_t nodes[NODES], want = 0;
-    struct attnd_prefix_key keys[NODES], parent;
+    struct attnd_block_key keys[NODES], parent;
     struct attnd_tree_chain chain;
     uint32_t count = path(op, nodes, keys, &parent, &chain);
     struct attnd_tree_result got =
@@ -218,21 +219,21 @@ static void do_claim(const struct operation *op)
         struct entry *entry = &model.entry[op->space][nodes[want]];
         if (entry->published || (entry->claimer >= 0 && entry->claimer != (int)op->session))
             break;
-        if (entry->claimer < 0 && want == got.blocks && got.stop == ATTND_TREE_STOP_FULL)
+        if (entry->claimer < 0 && want == got.blocks && got.stop == ATTND_PREFIX_STOP_FULL)
             return; /* it may say so at any claim that is new */
         entry->claimer = (int)op->session;
     }
     CHECK_EQUAL(got.blocks, want);
-    CHECK_EQUAL(got.stop, want == count ? ATTND_TREE_STOP_END
+    CHECK_EQUAL(got.stop, want == count ? ATTND_PREFIX_STOP_END
                           : model.entry[op->space][nodes[want]].published
-                              ? ATTND_TREE_STOP_PUBLISHED
-                              : ATTND_TREE_STOP_CLAIMED);
+                              ? ATTND_PREFIX_STOP_PUBLISHED
+                              : ATTND_PREFIX_STOP_CLAIMED);
 }
 
 static void do_abandon(const struct operation *op)
 {
     uint32_t nodes[NODES], want = 0;
-    struct attnd_prefix_key keys[NODES], parent;
+    struct attnd_block_key keys[NODES], parent;
     struct attnd_tree_chain chain;
     uint32_t count = path(op, nodes, keys, &parent, &chain);
     for (uint32_t i = 0; i < count; i++) {
@@ -285,7 +286,7 @@ static void do_evict(const struct operation *op)
 static void do_pin(const struct operation *op)
 {
     uint32_t nodes[NODES], want = 0;
-    struct attnd_prefix_key keys[NODES], parent;
+    struct attnd_block_key keys[NODES], parent;
     struct attnd_tree_chain chain;
     uint32_t count = path(op, nodes, keys, &parent, &chain);
     struct attnd_tree_result got =
@@ -293,7 +294,7 @@ static void do_pin(const struct operation *op)
     if (parent_there(op, nodes[0]))
         while (want < count && model.entry[op->space][nodes[want]].published)
             want++;
-    CHECK(got.blocks == want || (op->kind == PIN && got.stop == ATTND_TREE_STOP_FULL));
+    CHECK(got.blocks == want || (op->kind == PIN && got.stop == ATTND_PREFIX_STOP_FULL));
     for (uint32_t i = 0; i < got.blocks; i++)
         if (op->kind == PIN || !model.forgetful)
             model.entry[op->space][nodes[i]].pinned = op->kind == PIN;
@@ -301,7 +302,7 @@ static void do_pin(const struct operation *op)
 
 static void do_wait(const struct operation *op)
 {
-    const struct attnd_prefix_key key = key_of(op->node);
+    const struct attnd_block_key key = key_of(op->node);
     int claimer = model.entry[op->space][op->node].claimer;
 
     if (model.waits) {
@@ -319,7 +320,7 @@ static void do_wait(const struct operation *op)
 /* Keys out of order, pages that are taken: refused, and nothing has changed but what is whole. */
 static void do_wrong(const struct operation *op)
 {
-    const struct attnd_prefix_key key = key_of(op->node), other = key_of(op->number % NODES);
+    const struct attnd_block_key key = key_of(op->node), other = key_of(op->number % NODES);
     struct entry *entry = &model.entry[op->space][op->node];
     struct attnd_tree_chain chain = {model.space[op->space], 1, &key, &other};
     struct attnd_tree_result result;
