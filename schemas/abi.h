@@ -214,7 +214,7 @@ struct attnd_cqe {
     uint8_t zero0;
     uint16_t lane;
     uint32_t field;
-    uint32_t zero1;
+    uint32_t words; /* of results, of a match that succeeded */
     uint64_t index;
     int64_t value, limit;
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC: started and finished */

@@ -117,9 +117,9 @@ static void complete(struct attnd_prefix_parked *parked, enum attnd_prefix_stop 
 
     if (!fits)
         give_back(parked);
-    attnd_prefix_result(parked->op, fits ? parked->found : 0, fits ? stop : ATTND_PREFIX_STOP_FULL,
+    attnd_prefix_answer(parked->op, fits ? parked->found : 0, fits ? stop : ATTND_PREFIX_STOP_FULL,
                         fits ? parked->foreign : 0);
-    parked->op->fault.limit = attnd_results_put(session, parked->pages, fits ? pages : 0);
+    attnd_results_put(parked->op, parked->pages, fits ? pages : 0);
     attnd_complete(unpark(parked), now_ns, now_ns);
 }
 

@@ -81,8 +81,8 @@ int attnd_prefix_admit(const struct attnd_sched_op *op, struct attnd_staging *st
 /** attnd_prefix_matched() - lease what a match found. */
 void attnd_prefix_matched(const struct attnd_prefix_handle *handle, const int32_t *pages,
                           uint32_t blocks);
-/** attnd_prefix_result() - what the operation's completion says. */
-void attnd_prefix_result(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
+/** attnd_prefix_answer() - what the operation's completion says. */
+void attnd_prefix_answer(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
                          uint64_t value);
 
 /* ---- parked.c ---- */

@@ -32,7 +32,7 @@ void attnd_prefix_matched(const struct attnd_prefix_handle *handle, const int32_
     attnd_lease_grant(handle->attachment, pages, blocks * info->args.block_pages);
 }
 
-void attnd_prefix_result(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
+void attnd_prefix_answer(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
                          uint64_t value)
 {
     op->fault.index = (uint64_t)stop << 32 | blocks;
@@ -51,9 +51,8 @@ static enum attnd_turn match(struct attnd_sched_op *op, const struct attnd_tree_
     if (result.stop == ATTND_PREFIX_STOP_CLAIMED && op->sqe.u.prefix.flags & ATTND_PREFIX_WAIT &&
         attnd_prefix_park(op, view, &result))
         return ATTND_TURN_PARKED;
-    attnd_prefix_result(op, result.blocks, result.stop, result.foreign);
-    op->fault.limit =
-        attnd_results_put(op->lane->session, view->pages, result.blocks * block_pages);
+    attnd_prefix_answer(op, result.blocks, result.stop, result.foreign);
+    attnd_results_put(op, view->pages, result.blocks * block_pages);
     return ATTND_TURN_DONE;
 }
 
@@ -74,7 +73,7 @@ static void publish(struct attnd_sched_op *op, const struct attnd_tree_chain *ch
         attnd_fault_set(&op->fault, rc, rc == -ATTND_E_UNKNOWN ? ATTND_F_PARENT : ATTND_F_KEYS,
                         result.blocks, result.blocks, chain->count);
     else
-        attnd_prefix_result(op, result.blocks, result.stop, result.taken);
+        attnd_prefix_answer(op, result.blocks, result.stop, result.taken);
     attnd_prefix_wake(tree);
 }
 
@@ -99,7 +98,7 @@ static void others(struct attnd_sched_op *op, const struct attnd_tree_chain *cha
         result = attnd_tree_unpin(tree, chain);
         break;
     }
-    attnd_prefix_result(op, result.blocks, result.stop, 0);
+    attnd_prefix_answer(op, result.blocks, result.stop, 0);
 }
 
 enum attnd_turn attnd_prefix_turn(struct attnd_sched_op *op)

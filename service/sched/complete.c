@@ -62,6 +62,7 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
                                       .opcode = op->sqe.opcode,
                                       .lane = op->sqe.lane,
                                       .field = fault->field,
+                                      .words = op->answer_words,
                                       .index = fault->index,
                                       .value = fault->value,
                                       .limit = fault->limit,

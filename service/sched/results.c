@@ -49,16 +49,16 @@ void attnd_results_unreserve(struct attnd_sched_op *op)
     op->result_words = 0;
 }
 
-uint32_t attnd_results_put(struct attnd_session_lanes *session, const int32_t *words,
-                           uint32_t count)
+void attnd_results_put(struct attnd_sched_op *op, const int32_t *words, uint32_t count)
 {
+    struct attnd_session_lanes *session = op->lane->session;
     struct attnd_results *results = &session->results;
     uint32_t entries = session->client->cq.entries;
     uint32_t place = results->end % ATTND_RESULT_WORDS;
     uint32_t first = ATTND_RESULT_WORDS - place < count ? ATTND_RESULT_WORDS - place : count;
 
     if (count == 0 || session->closing || session->broken)
-        return place; /* nothing is posted */
+        return; /* nothing is posted */
     assert(count <= ATTND_RESULT_WORDS - (results->end - results->begin));
     if (results->mark_end - results->mark_begin == entries)
         reclaim(session);
@@ -68,5 +68,6 @@ uint32_t attnd_results_put(struct attnd_session_lanes *session, const int32_t *w
     results->end += count;
     results->mark[results->mark_end++ % entries] =
         (struct attnd_result_mark){.slot = session->client->cq.index, .end = results->end};
-    return place;
+    op->answer_words = count;
+    op->fault.limit = place;
 }

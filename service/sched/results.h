@@ -31,8 +31,8 @@ int attnd_results_room(struct attnd_session_lanes *session, uint32_t words);
 /** attnd_results_reserve() - for @op, until it completes; attnd_results_room() has said 1. */
 void attnd_results_reserve(struct attnd_sched_op *op, uint32_t words);
 void attnd_results_unreserve(struct attnd_sched_op *op);
-/** attnd_results_put() - the words of the completion that is posted next. Return: where. */
-uint32_t attnd_results_put(struct attnd_session_lanes *session, const int32_t *words,
-                           uint32_t count);
+/** attnd_results_put() - the words of @op, whose completion is posted next: where they lie becomes
+ * its limit. attnd_results_room() has said 1, or they are reserved. */
+void attnd_results_put(struct attnd_sched_op *op, const int32_t *words, uint32_t count);
 
 #endif

@@ -49,6 +49,7 @@ struct attnd_sched_op {
     struct attnd_plan_object *plan; /* it or the other: both NULL: refused on the way in */
     struct attnd_prefix_handle *prefix;
     uint32_t result_words;                           /* reserved for its completion */
+    uint32_t answer_words;                           /* put there */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_deferred *deferred;
     uint32_t sent; /* ATTND_COMMAND_HOLD, _PUBLISH: of its plan, to the worker, under way or done */

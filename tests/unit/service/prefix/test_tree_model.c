@@ -123,7 +123,7 @@ static uint32_t path(const struct operation *op, uint32_t *nodes, struct attnd_b
     if (count < depth)
         *parent = key_of(all[count]);
     *chain = (struct attnd_tree_chain){model.space[op->space], count, keys,
-                                       count < depth ? parent : NULL};
+                                       count < depth ? parent : NULL, 0};
     return count;
 }
 
@@ -322,7 +322,7 @@ static void do_wrong(const struct operation *op)
 {
     const struct attnd_block_key key = key_of(op->node), other = key_of(op->number % NODES);
     struct entry *entry = &model.entry[op->space][op->node];
-    struct attnd_tree_chain chain = {model.space[op->space], 1, &key, &other};
+    struct attnd_tree_chain chain = {model.space[op->space], 1, &key, &other, 0};
     struct attnd_tree_result result;
     int32_t pages[BLOCK_PAGES_MAX];
 
