@@ -31,8 +31,10 @@ struct attnctl_options {
 /** attnctl_parse_option() - argp's parser of them; input: struct attnctl_options. */
 error_t attnctl_parse_option(int key, char *text, struct argp_state *state);
 
-/** attnctl_status()/doctor() - the commands: argv[0] is the name. Return: the exit code. */
+/** attnctl_status()/prefix()/doctor() - the commands: argv[0] is the name. Return: the exit code.
+ */
 enum attnctl_exit attnctl_status(int argc, char **argv);
+enum attnctl_exit attnctl_prefix(int argc, char **argv);
 enum attnctl_exit attnctl_doctor(int argc, char **argv);
 
 /**
@@ -56,6 +58,16 @@ void attnctl_print_json_string(FILE *out, const char *text);
 struct attnd_finding;
 void attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
                             int json);
+
+/** attnctl_explain() - say why attnctl_ask() returned @rc. Return: the exit code for it. */
+enum attnctl_exit attnctl_explain(const char *socket_path, int rc);
+/** attnctl_explain_refusal() - say what the fault of an answer is. Return: the exit code. */
+enum attnctl_exit attnctl_explain_refusal(const Attnd__Reply *reply);
+/** attnctl_bytes() - into a few letters: "1.5 GiB". Return: @text. */
+const char *attnctl_bytes(uint64_t bytes, char *text, size_t text_bytes);
+
+/** attnctl_print_prefix() - for people. */
+void attnctl_print_prefix(FILE *out, const Attnd__PrefixStatus *status);
 
 /** attnctl_print_status() - for people. */
 void attnctl_print_status(FILE *out, const Attnd__Status *status);
