@@ -11,7 +11,6 @@
 #include "service/prefix/tree_internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/random.h>
 
 #define BUCKETS_MIN 16u
@@ -33,10 +32,10 @@ static uint32_t bucket_of(const struct attnd_tree *tree, uint32_t hashed)
 
 int attnd_tree_index_init(struct attnd_tree *tree)
 {
-    uint64_t buckets_max = BUCKETS_MIN;
-    while (buckets_max < 2 * (uint64_t)tree->args.blocks_max)
-        buckets_max *= 2;
-    tree->bucket = calloc(buckets_max, sizeof(*tree->bucket));
+    tree->buckets_max = BUCKETS_MIN;
+    while (tree->buckets_max < 2 * (uint64_t)tree->args.blocks_max)
+        tree->buckets_max *= 2;
+    tree->bucket = attnd_tree_map(tree->buckets_max * sizeof(*tree->bucket));
     if (!tree->bucket)
         return -ATTND_E_NO_MEMORY;
     tree->buckets = BUCKETS_MIN;

@@ -9,6 +9,25 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+
+/* Zeroed, touched as it is used, and in large pages where there are any: what a match of random
+ * blocks waits for is translations first. NULL: no memory. */
+void *attnd_tree_map(uint64_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
+}
+
+static void unmap(void *memory, uint64_t bytes)
+{
+    if (memory)
+        munmap(memory, bytes);
+}
 
 int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out)
 {
@@ -19,7 +38,7 @@ int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out)
     if (!tree)
         return rc;
     tree->args = *args;
-    tree->block = calloc(args->blocks_max, sizeof(*tree->block));
+    tree->block = attnd_tree_map((uint64_t)args->blocks_max * sizeof(*tree->block));
     tree->block_of = calloc(args->pages, sizeof(*tree->block_of));
     if (tree->block && tree->block_of)
         rc = attnd_tree_index_init(tree);
@@ -38,8 +57,8 @@ void attnd_tree_free(struct attnd_tree *tree)
     for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
         free(tree->space[i].order.entry);
     tree->args.budget->used -= tree->fresh;
-    free(tree->block);
-    free(tree->bucket);
+    unmap(tree->block, (uint64_t)tree->args.blocks_max * sizeof(*tree->block));
+    unmap(tree->bucket, tree->buckets_max * sizeof(*tree->bucket));
     free(tree->block_of);
     free(tree->page_next);
     free(tree);

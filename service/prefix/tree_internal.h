@@ -75,6 +75,7 @@ struct attnd_tree {
     uint32_t fresh;
     uint32_t *bucket; /* 1 + block; 0: empty */
     uint32_t buckets, bucket_mask, entries;
+    uint64_t buckets_max;
     attnd_u128 factor[4]; /* random: of key, namespace, and one to add */
     uint32_t *block_of;   /* [pages] 1 + block; 0: not published */
     int32_t *page_next;   /* [pages]; NULL until a namespace has blocks of several pages */
@@ -84,6 +85,10 @@ struct attnd_tree {
     struct attnd_tree_waiter *woken, **woken_tail;
     struct attnd_tree_space space[ATTND_PREFIX_SPACES_MAX];
 };
+
+/* ---- tree.c ---- */
+
+void *attnd_tree_map(uint64_t bytes);
 
 /* ---- index.c ---- */
 
