@@ -2,7 +2,7 @@
 
 # Three engines, a small trace, every step verified; replayed with prefixes shared and without. It
 # starts its own service on a private socket and stops it, also on Ctrl-C.
-DEMO_OPTIONS ?= --engines 3 --layers 2 --limit 32 --compare
+DEMO_OPTIONS ?= --engines 3 --layers 2 --limit 32 --route turns --compare engine
 DEMO_TRACE ?= bench/traces/sample.jsonl
 
 .PHONY: demo

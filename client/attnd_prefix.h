@@ -125,12 +125,12 @@ struct attnd_prefix_args {
  * attnd_prefix_match() - lease the leading blocks that are published
  * Completes with attnd_prefix_result(): how many, their pages, and why no more. Each page has one
  * lease more for this session, which attnd_pages_free() ends. With ATTND_PREFIX_MATCH_WAITS it
- * completes only when the next block is not claimed by another session: published as far as it
- * goes, or given up. It keeps its leases while it waits, may be cancelled, and @op's timeout_us
- * ends it with -ATTND_E_TIMEOUT; both leave no lease. A session that has a quarter of its ring
- * waiting does not wait: the match completes and says CLAIMED. ATTND_SKIP_SUCCESS is
- * -ATTND_E_INVALID, because the pages would be leased in silence.
- * Return: as attnd_plan_set().
+ * completes only when the next block is not claimed: published as far as it goes, or given up. That
+ * may be a claim of this session too, for another request of the engine. It keeps its leases while
+ * it waits, may be cancelled, and @op's timeout_us ends it with -ATTND_E_TIMEOUT; both leave no
+ * lease. A session that has a quarter of its ring waiting does not wait: the match completes and
+ * says CLAIMED. ATTND_SKIP_SUCCESS is -ATTND_E_INVALID, because the pages would be leased in
+ * silence. Return: as attnd_plan_set().
  */
 int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_args *args,
                        const struct attnd_op *op);
@@ -155,8 +155,8 @@ int attnd_prefix_publish(struct attnd_session *session, const struct attnd_prefi
 
 /**
  * attnd_prefix_claim() - say that this session computes these blocks
- * Claims the leading ones that are neither published nor claimed by another. A match of others that
- * waits is woken when they are published, or when the claim ends without: by
+ * Claims the leading ones that are neither published nor claimed, by this session or another. A
+ * match that waits is woken when they are published, or when the claim ends without: by
  * attnd_prefix_abandon(), by the release of the handle, or because the session died. The parent is
  * not looked at. Claims are advice: a block may be published without one. Completes with
  * attnd_prefix_result(). Return: as attnd_plan_set().
@@ -182,7 +182,7 @@ int attnd_prefix_unpin(struct attnd_session *session, const struct attnd_prefix_
 enum attnd_prefix_end {
     ATTND_PREFIX_END = 0,       /* it was the end of the keys */
     ATTND_PREFIX_MISSING = 1,   /* the next block, or the parent, is not published */
-    ATTND_PREFIX_CLAIMED = 2,   /* another session computes the next block */
+    ATTND_PREFIX_CLAIMED = 2,   /* somebody computes the next block */
     ATTND_PREFIX_PUBLISHED = 3, /* claim: the next block is published */
     ATTND_PREFIX_FULL = 4,      /* no room: the namespace's budget, --prefix-blocks, a page that has
                                    all leases it can have, or unread results: match again */

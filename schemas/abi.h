@@ -158,7 +158,7 @@ struct attnd_block_key {
 ATTND_ASSERT_SIZE(attnd_block_key, 16);
 
 #define ATTND_PREFIX_PARENT 0x1u /* the first key in the arena is the parent of the others */
-#define ATTND_PREFIX_WAIT 0x2u   /* match: wait while another session computes the next block */
+#define ATTND_PREFIX_WAIT 0x2u   /* match: wait while somebody computes the next block */
 #define ATTND_PREFIX_FLAGS 0x3u
 
 /* In the arena, 8-byte aligned: with ATTND_PREFIX_PARENT a key, then key[blocks]; of a publish then
@@ -198,7 +198,7 @@ ATTND_ASSERT_AT(attnd_sqe, u, 16);
 enum attnd_prefix_stop {
     ATTND_PREFIX_STOP_END = 0,       /* it was the end of the keys */
     ATTND_PREFIX_STOP_MISSING = 1,   /* the next block, or the parent, is not published */
-    ATTND_PREFIX_STOP_CLAIMED = 2,   /* another session computes the next block */
+    ATTND_PREFIX_STOP_CLAIMED = 2,   /* somebody computes the next block */
     ATTND_PREFIX_STOP_PUBLISHED = 3, /* claim: the next block is published */
     ATTND_PREFIX_STOP_FULL = 4,      /* no room: budgets, or a page has all its leases */
     ATTND_PREFIX_STOP_ABANDONED = 5  /* a match waited, and the next block's claim was given up */

@@ -273,6 +273,8 @@ static int connect_service(struct replay_engine *engine, const char *socket_path
     code = attnd_pool_attach(engine->session, &engine->job->pool_token, &engine->pool);
     if (code)
         return replay_fail_call(engine, "attnd_pool_attach", code);
+    if (engine->job->cache == REPLAY_CACHE_SERVICE && replay_tree_attach(engine))
+        return -1;
     return make_buffers(engine) || make_plan(engine, pages_max) ? -1 : 0;
 }
 

@@ -46,6 +46,7 @@ static double engines_ns(const struct replay_result *r)
 FIELD(requests, r->total.requests)
 FIELD(prompt_tokens, r->total.prompt_tokens)
 FIELD(prompt_found, r->total.prompt_tokens - r->total.prompt_computed)
+FIELD(prompt_foreign, r->total.pages_foreign * r->page_tokens)
 FIELD(output_tokens, r->total.output_tokens)
 FIELD(tokens_per_s, (double)(r->total.prompt_tokens + r->total.output_tokens) / wall_s(r))
 FIELD(output_per_s, (double)r->total.output_tokens / wall_s(r))
@@ -78,6 +79,7 @@ static const struct row rows[] = {
     {"requests", requests, COUNT, false},
     {"prompt tokens", prompt_tokens, COUNT, false},
     {"  found computed (shared prefixes)", prompt_found, COUNT, false},
+    {"    of them by another engine", prompt_foreign, COUNT, true},
     {"output tokens", output_tokens, COUNT, false},
     {"seconds", seconds, RATE, false},
     {"tokens/s, prompt and output", tokens_per_s, COUNT, false},
@@ -206,12 +208,30 @@ static void print_heading(const struct replay_options *options, const struct rep
            result->service.isa);
 }
 
+/* What it was all for, in a sentence. */
+static void print_conclusion(const struct replay_result *result, const struct replay_result *other)
+{
+    static const char *const without[] = {"one tree", "a cache of each engine's own", "no cache"};
+    double computed = (double)result->total.prompt_computed;
+    double against = (double)other->total.prompt_computed;
+    char tokens[CELL_BYTES], bytes[CELL_BYTES];
+
+    if (result->cache != REPLAY_CACHE_SERVICE || against <= 0)
+        return;
+    format_cell(COUNT, against > computed ? against - computed : 0, tokens);
+    format_cell(BYTES, (double)result->total.pages_foreign * (double)result->page_bytes, bytes);
+    printf("\nOne prefix tree for all engines: %.1f %% of the prompt tokens computed that %s "
+           "takes\n(%s fewer); %s of KV were read that another engine had computed.\n",
+           100 * computed / against, without[other->cache], tokens, bytes);
+}
+
 void replay_report_table(const struct replay_options *options, const struct replay_trace *trace,
                          const struct replay_result *result, const struct replay_result *other)
 {
     print_heading(options, trace, result);
     if (other)
-        printf("%-36s %16s %16s %10s\n", "", "prefixes shared", "nothing shared", "change");
+        printf("%-36s %16s %16s %10s\n", "", replay_cache_title(result->cache),
+               replay_cache_title(other->cache), "change");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         print_row(&rows[i], result, other);
     print_engines(options, result);
@@ -220,4 +240,6 @@ void replay_report_table(const struct replay_options *options, const struct repl
            other && other->total.worst_error > result->total.worst_error
                ? other->total.worst_error
                : result->total.worst_error);
+    if (other)
+        print_conclusion(result, other);
 }

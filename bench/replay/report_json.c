@@ -33,6 +33,9 @@ static void write_stats(struct bench_json_out *out, const struct replay_stats *s
     bench_json_out_uint(out, "kv_bytes_read", s->kv_bytes_read);
     bench_json_out_uint(out, "prefix_bytes_saved_reading", s->kv_bytes_flat - s->kv_bytes_read);
     bench_json_out_uint(out, "prefix_bytes_saved_storage", s->pages_hit * page_bytes);
+    bench_json_out_uint(out, "prefix_bytes_of_other_engines", s->pages_foreign * page_bytes);
+    bench_json_out_uint(out, "cached_pages_evicted", s->pages_evicted);
+    bench_json_out_uint(out, "publishes_refused", s->publishes_refused);
     bench_json_out_uint(out, "handover_bytes", s->pages_claimed * page_bytes);
     bench_json_out_double(out, "attention_s", (double)s->attention_ns * 1e-9);
     bench_json_out_double(out, "service_s", (double)s->service_ns * 1e-9);
@@ -106,7 +109,7 @@ int replay_report_json(const char *path, const struct replay_options *options,
     bool to_stdout = !strcmp(path, "-");
     FILE *file = to_stdout ? stdout : fopen(path, "we");
     struct bench_json_out out;
-    bool shared = other || options->share_prefixes;
+    static const char *const names[] = {"cache_service", "cache_engine", "cache_none"};
     int failed;
 
     if (!file)
@@ -118,9 +121,9 @@ int replay_report_json(const char *path, const struct replay_options *options,
     bench_json_out_string(&out, "backend", result->service.backend);
     bench_json_out_string(&out, "isa", result->service.isa);
     bench_json_out_close(&out);
-    write_result(&out, shared ? "prefixes_shared" : "nothing_shared", options, result);
+    write_result(&out, names[result->cache], options, result);
     if (other)
-        write_result(&out, "nothing_shared", options, other);
+        write_result(&out, names[other->cache], options, other);
     bench_json_out_end(&out);
     failed = ferror(file) || fflush(file);
     if (!to_stdout)

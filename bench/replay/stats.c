@@ -16,6 +16,8 @@ void replay_stats_merge(struct replay_stats *to, const struct replay_stats *from
     to->pages_allocated += from->pages_allocated;
     to->pages_hit += from->pages_hit;
     to->pages_evicted += from->pages_evicted;
+    to->pages_foreign += from->pages_foreign;
+    to->publishes_refused += from->publishes_refused;
     to->pages_offered += from->pages_offered;
     to->pages_claimed += from->pages_claimed;
     to->kv_bytes_read += from->kv_bytes_read;

@@ -69,13 +69,11 @@ static int use(struct attnd_tree *tree, uint32_t block, uint32_t block_pages, in
 }
 
 /* Why a match went no further than before @block. */
-static enum attnd_prefix_stop why(const struct attnd_tree *tree,
-                                  const struct attnd_tree_owner *owner, uint32_t block)
+static enum attnd_prefix_stop why(const struct attnd_tree *tree, uint32_t block)
 {
-    if (block != ATTND_NONE && tree->block[block].flags & ATTND_TREE_CLAIMED &&
-        tree->block[block].owner != owner)
-        return ATTND_PREFIX_STOP_CLAIMED;
-    return ATTND_PREFIX_STOP_MISSING;
+    return block != ATTND_NONE && tree->block[block].flags & ATTND_TREE_CLAIMED
+               ? ATTND_PREFIX_STOP_CLAIMED
+               : ATTND_PREFIX_STOP_MISSING;
 }
 
 struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
@@ -98,7 +96,7 @@ struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
         attnd_tree_index_find_all(tree, chain->space, chain->keys + result.blocks, group, found);
         for (uint32_t i = 0; i < group; i++) {
             if (!published(tree, found[i]) || tree->block[found[i]].parent != parent) {
-                result.stop = why(tree, owner, found[i]);
+                result.stop = why(tree, found[i]);
                 break;
             }
             if (!use(tree, found[i], block_pages, pages + (size_t)result.blocks * block_pages)) {

@@ -1,5 +1,5 @@
 /*
- * parked.c - matches that wait for what another session computes.
+ * parked.c - matches that wait for what somebody computes.
  *
  * A parked match has left its lane: what is submitted behind it goes on, also the publish that
  * somebody else waits for. It keeps the leases of what it has found, a copy of its keys, and no
@@ -38,7 +38,7 @@ static const struct attnd_block_key *first_key(const struct attnd_prefix_parked 
 static int wait_for_next(struct attnd_prefix_parked *parked)
 {
     const struct attnd_prefix_handle *handle = parked->op->prefix;
-    return attnd_tree_wait(attnd_prefix_tree(handle), &handle->owner, handle->space,
+    return attnd_tree_wait(attnd_prefix_tree(handle), handle->space,
                            first_key(parked) + parked->found, &parked->waiter);
 }
 

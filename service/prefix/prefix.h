@@ -4,7 +4,7 @@
  *   tree.h     the tree itself, which knows neither sessions nor rings
  *   spaces.c   a pool's tree and its namespaces; handles of sessions; what leases need of it
  *   turn.c     an operation's turn in its lane
- *   parked.c   matches that wait for what another session computes
+ *   parked.c   matches that wait for what somebody computes
  *
  * The tree goes with its pool, and the pool stays for as long as somebody has it attached. Pages
  * outlive the session that published them, because the tree's lease is nobody's.

@@ -30,13 +30,12 @@ void attnd_tree_unwait(struct attnd_tree_waiter *waiter)
     waiter->link = NULL;
 }
 
-int attnd_tree_wait(struct attnd_tree *tree, const struct attnd_tree_owner *owner, uint32_t space,
-                    const struct attnd_block_key *key, struct attnd_tree_waiter *waiter)
+int attnd_tree_wait(struct attnd_tree *tree, uint32_t space, const struct attnd_block_key *key,
+                    struct attnd_tree_waiter *waiter)
 {
     uint32_t block = attnd_tree_index_find(tree, space, key);
 
-    if (block == ATTND_NONE || !(tree->block[block].flags & ATTND_TREE_CLAIMED) ||
-        tree->block[block].owner == owner)
+    if (block == ATTND_NONE || !(tree->block[block].flags & ATTND_TREE_CLAIMED))
         return 0;
     waiter->abandoned = 0;
     waiter_add(&tree->block[block].waiters, waiter);
@@ -115,21 +114,19 @@ struct attnd_tree_result attnd_tree_claim(struct attnd_tree *tree, struct attnd_
     for (; result.blocks < chain->count; result.blocks++) {
         const struct attnd_block_key *key = &chain->keys[result.blocks];
         uint32_t block = attnd_tree_index_find(tree, chain->space, key);
-        if (block == ATTND_NONE) {
-            if (claim_fits(tree, owner))
-                block = attnd_tree_block_new(tree, chain->space, key);
-            if (block == ATTND_NONE) {
-                result.stop = ATTND_PREFIX_STOP_FULL;
-                return result;
-            }
-            claim_begin(tree, owner, block);
-        } else if (tree->block[block].flags & ATTND_TREE_PUBLISHED) {
-            result.stop = ATTND_PREFIX_STOP_PUBLISHED;
-            return result;
-        } else if (tree->block[block].owner != owner) {
-            result.stop = ATTND_PREFIX_STOP_CLAIMED;
+        if (block != ATTND_NONE) {
+            result.stop = tree->block[block].flags & ATTND_TREE_PUBLISHED
+                              ? ATTND_PREFIX_STOP_PUBLISHED
+                              : ATTND_PREFIX_STOP_CLAIMED;
             return result;
         }
+        if (claim_fits(tree, owner))
+            block = attnd_tree_block_new(tree, chain->space, key);
+        if (block == ATTND_NONE) {
+            result.stop = ATTND_PREFIX_STOP_FULL;
+            return result;
+        }
+        claim_begin(tree, owner, block);
     }
     return result;
 }

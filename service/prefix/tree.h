@@ -147,8 +147,8 @@ int attnd_tree_publish(struct attnd_tree *tree, struct attnd_tree_owner *owner,
                        const struct attnd_tree_chain *chain, const int32_t *pages,
                        struct attnd_tree_result *result);
 
-/** attnd_tree_claim() - the leading keys that nobody has published or claimed; own claims count
- * again. The parent is not looked at. */
+/** attnd_tree_claim() - the leading keys that nobody has published or claimed, this owner included.
+ * The parent is not looked at. */
 struct attnd_tree_result attnd_tree_claim(struct attnd_tree *tree, struct attnd_tree_owner *owner,
                                           const struct attnd_tree_chain *chain);
 
@@ -174,10 +174,9 @@ struct attnd_tree_waiter {
     uint32_t abandoned; /* it was woken because the claim ended without a block */
 };
 
-/** attnd_tree_wait() - wait for the claim of another owner on @key. Return: 1 it waits; 0 there
- * is no such claim. */
-int attnd_tree_wait(struct attnd_tree *tree, const struct attnd_tree_owner *owner, uint32_t space,
-                    const struct attnd_block_key *key, struct attnd_tree_waiter *waiter);
+/** attnd_tree_wait() - wait for the claim on @key. Return: 1 it waits; 0 there is none. */
+int attnd_tree_wait(struct attnd_tree *tree, uint32_t space, const struct attnd_block_key *key,
+                    struct attnd_tree_waiter *waiter);
 /** attnd_tree_unwait() - out of whatever list it is in. */
 void attnd_tree_unwait(struct attnd_tree_waiter *waiter);
 /** attnd_tree_woken() - the next one whose claim has ended, in no list any more; NULL: none. */
