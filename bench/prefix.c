@@ -6,6 +6,7 @@
  * the answer. The daemon's memory is its anonymous resident memory before the first block and after
  * the last: pages are leased before, because leases are not the tree's. */
 #include "bench/support/private_service.h"
+#include "bench/support/replay_json.h"
 #include "bench/support/suite.h"
 #include "ipc/wake.h"
 
@@ -157,6 +158,45 @@ static bool match(struct bench_suite *suite, const struct tree *tree, uint32_t c
         attnd_pages_free(tree->session, tree->pool, result.pages_count, result.pages));
 }
 
+/* From a comparison of the service's tree with engines' own caches: of several engines what they
+ * computed, of one what a step takes, with all that it asks of pages and prefixes in between. */
+static void figure_replay(struct bench_suite *suite, const char *path)
+{
+    struct bench_replay_file file;
+    char why[256], notes[160];
+
+    if (bench_replay_read(path, &file, why, sizeof(why))) {
+        bench_suite_fail(suite, "%s", why);
+        return;
+    }
+    const struct bench_replay_side *tree = &file.service, *own = &file.engine;
+    if (tree->mismatches || own->mismatches || !own->prompt_computed || !own->steps ||
+        !tree->steps) {
+        bench_suite_fail(suite, "%s: it is of no use for figures", path);
+        return;
+    }
+    if (file.engines > 1) {
+        snprintf(notes, sizeof(notes),
+                 "%" PRIu64 " engines in turns, %" PRIu64 " requests, contexts to %" PRIu64
+                 ": %" PRIu64 " of %" PRIu64 " prompt tokens over %" PRIu64,
+                 file.engines, tree->requests, file.context_max, tree->prompt_computed,
+                 tree->prompt_tokens, own->prompt_computed);
+        bench_suite_figure(suite, "cross_engine_computed_ratio",
+                           (double)tree->prompt_computed / (double)own->prompt_computed, "ratio",
+                           "lower", 0.83, notes);
+        return;
+    }
+    double tree_us = (tree->attention_s + tree->pages_s) / (double)tree->steps * 1e6;
+    double own_us = (own->attention_s + own->pages_s) / (double)own->steps * 1e6;
+    snprintf(notes, sizeof(notes),
+             "mean step of one engine, %" PRIu64 " requests: %.1f us over %.1f, of which pages and "
+             "prefixes %.1f and %.1f",
+             tree->requests, tree_us, own_us, tree->pages_s / (double)tree->steps * 1e6,
+             own->pages_s / (double)own->steps * 1e6);
+    bench_suite_figure(suite, "hit_overhead_over_engine", tree_us / own_us, "ratio", "lower", 1.02,
+                       notes);
+}
+
 static void measure(struct bench_suite *suite, struct tree *tree)
 {
     uint64_t *took_ns = calloc(suite->rounds, sizeof(*took_ns));
@@ -191,12 +231,15 @@ int main(int argc, char **argv)
     static struct bench_suite suite = {
         .name = "prefix",
         .doc = "prefix - matches in a tree of a million blocks, and what it costs the daemon",
-        .rounds = 10000};
+        .rounds = 10000,
+        .replays_max = BENCH_REPLAYS_MAX};
     static struct tree tree;
 
     bench_suite_begin(&suite, argc, argv);
     if (open_tree(&suite, &tree))
         measure(&suite, &tree);
+    for (uint32_t i = 0; i < suite.replays && !suite.failed; i++)
+        figure_replay(&suite, suite.replay_path[i]);
     attnd_close(tree.session);
     free(tree.pages);
     free(tree.keys);

@@ -59,6 +59,7 @@ struct replay_stats {
     uint64_t kv_bytes_read; /* K and V that each entry of each run covers, read once */
     uint64_t kv_bytes_flat; /* the same if no entry were shared between requests */
     uint64_t attention_ns, service_ns, fill_ns, check_ns;
+    uint64_t pages_ns;         /* in calls for pages and prefixes, and in a cache of its own */
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
     uint64_t rows_verified, mismatches;
     double worst_error; /* in units of the tolerance */

@@ -71,6 +71,7 @@ FIELD(handed_over, r->total.pages_claimed * r->page_bytes)
 FIELD(handover_p50, us(&r->total.handover_ns, 0.5))
 FIELD(handover_p99, us(&r->total.handover_ns, 0.99))
 FIELD(share_service, 100 * (double)r->total.attention_ns / engines_ns(r))
+FIELD(share_pages, 100 * (double)r->total.pages_ns / engines_ns(r))
 FIELD(share_fill, 100 * (double)r->total.fill_ns / engines_ns(r))
 FIELD(share_check, 100 * (double)r->total.check_ns / engines_ns(r))
 FIELD(repeated, r->total.repeated)
@@ -104,6 +105,7 @@ static const struct row rows[] = {
     {"hand-over p50", handover_p50, TIME_P50, true},
     {"hand-over p99", handover_p99, TIME_P99, true},
     {"engines' time: in the service", share_service, PERCENT, false},
+    {"engines' time: pages and prefixes", share_pages, PERCENT, false},
     {"engines' time: making q, k, v", share_fill, PERCENT, false},
     {"engines' time: checking results", share_check, PERCENT, false},
     {"runs repeated (worker restarted)", repeated, COUNT, true},

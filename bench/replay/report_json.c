@@ -38,6 +38,7 @@ static void write_stats(struct bench_json_out *out, const struct replay_stats *s
     bench_json_out_uint(out, "publishes_refused", s->publishes_refused);
     bench_json_out_uint(out, "handover_bytes", s->pages_claimed * page_bytes);
     bench_json_out_double(out, "attention_s", (double)s->attention_ns * 1e-9);
+    bench_json_out_double(out, "pages_s", (double)s->pages_ns * 1e-9);
     bench_json_out_double(out, "service_s", (double)s->service_ns * 1e-9);
     bench_json_out_double(out, "fill_s", (double)s->fill_ns * 1e-9);
     bench_json_out_double(out, "check_s", (double)s->check_ns * 1e-9);

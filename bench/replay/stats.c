@@ -26,6 +26,7 @@ void replay_stats_merge(struct replay_stats *to, const struct replay_stats *from
     to->service_ns += from->service_ns;
     to->fill_ns += from->fill_ns;
     to->check_ns += from->check_ns;
+    to->pages_ns += from->pages_ns;
     if (!to->begin_ns || (from->begin_ns && from->begin_ns < to->begin_ns))
         to->begin_ns = from->begin_ns;
     if (from->end_ns > to->end_ns)

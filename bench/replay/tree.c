@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#define MATCH_PATIENCE_NS 1000000u /* what is there is told within microseconds */
+#define MATCH_PATIENCE_NS 100000u /* what is there is told within tens of microseconds */
 #define ANSWER_TIMEOUT_NS 60000000000u
 
 int replay_tree_attach(struct replay_engine *engine)
