@@ -24,8 +24,8 @@ step 'clang-format'
 mapfile -t device < <(git ls-files '*.cu' '*.cuh')
 clang-format --dry-run -Werror "${sources[@]}" "${device[@]}" || fail 'clang-format (make format mends it)'
 
-step 'include direction'
-.ci/includes.sh || fail 'include direction'
+step 'include direction, rooms, circles'
+.ci/includes.sh || fail 'include direction, rooms or circles'
 
 step 'file sizes'
 long=$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.proto' '*.sh' | xargs wc -l | awk '$2 != "total" && $1 > 600')
@@ -34,6 +34,14 @@ long=$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.proto' '*.sh' | xargs wc -l | 
 step 'memory orders only in schemas/atomics.h'
 if grep -nE '__atomic_|__ATOMIC_|stdatomic|__sync_' $(printf '%s\n' "${sources[@]}" | grep -v '^schemas/atomics.h$'); then
     fail 'memory order outside schemas/atomics.h'
+fi
+
+step 'device memory orders only in persistent/cuda/atomics.cuh'
+orders='\b(ld|st|red|atom)\.(async\.)?(acquire|release|relaxed|acq_rel|volatile|mmio)|(?<!wgmma\.)\bfence\.\w|\bmembar\.'
+orders+='|\batomic(Add|Sub|Exch|Min|Max|Inc|Dec|CAS|And|Or|Xor)|__threadfence|cuda::(std::)?atomic'
+if git ls-files 'persistent/cuda/*.cu' 'persistent/cuda/*.cuh' | grep -v '/atomics\.cuh$' |
+    xargs grep -nP "$orders"; then
+    fail 'device memory order outside persistent/cuda/atomics.cuh'
 fi
 
 step 'abi.h in every dialect, every header alone'

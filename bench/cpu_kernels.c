@@ -16,6 +16,7 @@
 #include "bench/support/peak.h"
 #include "persistent/cpu/kernel.h"
 #include "persistent/plan/plan.h"
+#include "service/args/args.h"
 #include "tests/support/rigs/cpu_rig.h"
 
 #define HEADS_Q 32u
@@ -78,6 +79,7 @@ static struct attnd_plan *make_plan(struct rig *rig, const struct job *job,
         .rows = rows,
         .pages = pages,
         .levels = 1,
+        .page_size = PAGE_SIZE,
         .heads_q = HEADS_Q,
         .heads_kv = HEADS_KV,
         .target = {info->tile_workers, info->rows_per_tile, info->kv_granule},
@@ -101,10 +103,10 @@ static struct attnd_plan *make_plan(struct rig *rig, const struct job *job,
         .dtype = job->dtype,
         .flags = job->flags,
         .sm_scale = 0.088388f,
-        .q_stride_row = HEADS_Q * DIM,
-        .q_stride_head = DIM,
-        .o_stride_row = HEADS_Q * DIM,
-        .o_stride_head = DIM,
+        .q_pitch.row = HEADS_Q * DIM,
+        .q_pitch.head = DIM,
+        .o_pitch.row = HEADS_Q * DIM,
+        .o_pitch.head = DIM,
         .level = {{job->requests, pages, qo, kv, ids, last}},
     };
     struct attnd_plan *plan = NULL;
@@ -219,8 +221,7 @@ struct options {
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct options *options = state->input;
-    char *end;
-    unsigned long number;
+    uint64_t number = 0;
 
     if (key != ARGP_KEY_ARG)
         return ARGP_ERR_UNKNOWN;
@@ -229,8 +230,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
             argp_error(state, "'%s' is no instruction set of this processor", text);
         options->isa = text;
     } else if (state->arg_num == 1) {
-        number = strtoul(text, &end, 10);
-        if (*text < '1' || *text > '9' || *end || number > 4096)
+        if (attnd_number_parse(text, 1, 4096, &number) < 0)
             argp_error(state, "'%s' is not a number of threads in 1..4096", text);
         options->threads = (uint32_t)number;
     } else {

@@ -49,6 +49,7 @@ struct attnd_open_args {
     uint64_t arena_bytes;    /* for batches on their way, 64 KiB to 1 GiB; 0: 8 MiB */
     const char *socket_path; /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock */
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
+    const uint32_t *daemon_uid; /* the user that the daemon must run as; NULL: this one, or root */
 };
 
 struct attnd_info {
@@ -68,7 +69,8 @@ struct attnd_info {
  * @args: may be NULL for the defaults; borrowed for the call
  * Blocks for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
  * -ATTND_E_INVALID (field socket) no path is given or set; -ATTND_E_DISCONNECTED (field socket,
- * value errno) nobody answers there; -ATTND_E_PERMISSION (field socket) this user is not admitted;
+ * value errno) nobody answers there; -ATTND_E_PERMISSION (field socket) this user is not admitted,
+ * or (field daemon_uid) another user (value) listens there than is expected (limit);
  * -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's path of over 107 bytes, or
  * sessions: as many as it takes, or takes of one process); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
  */

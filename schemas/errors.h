@@ -99,12 +99,13 @@ extern "C" {
     X(BACKEND, 53, "backend")                                                                      \
     X(ITEMS, 54, "items")                                                                          \
     X(DEVICE, 55, "device")                                                                        \
-    X(PREFIX, 56, "prefix")                                                                        \
-    X(KEYS, 57, "keys")                                                                            \
-    X(PARENT, 58, "parent")                                                                        \
-    X(BLOCKS, 59, "blocks")                                                                        \
-    X(BLOCK_PAGES, 60, "block_pages")                                                              \
-    X(PAGES_MAX, 61, "pages_max")
+    X(DAEMON_UID, 56, "daemon_uid")                                                                \
+    X(PREFIX, 57, "prefix")                                                                        \
+    X(KEYS, 58, "keys")                                                                            \
+    X(PARENT, 59, "parent")                                                                        \
+    X(BLOCKS, 60, "blocks")                                                                        \
+    X(BLOCK_PAGES, 61, "block_pages")                                                              \
+    X(PAGES_MAX, 62, "pages_max")
 
 enum attnd_error {
     ATTND_OK = 0,

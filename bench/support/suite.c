@@ -3,10 +3,10 @@
 #include "bench/support/suite.h"
 #include "bench/support/private_service.h"
 #include "schemas/atomics.h"
+#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 
 #include <argp.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,20 +41,13 @@ static const struct argp_option option_list[] = {
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct bench_suite *suite = state->input;
-    char *end;
 
     switch (key) {
     case KEY_ROUNDS:
-        errno = 0;
-        suite->rounds = strtoull(text, &end, 10);
-        if (*text < '0' || *text > '9' || *end || errno || !suite->rounds ||
-            suite->rounds > 100000000)
-            argp_error(state, "--rounds: '%s' is not a number in 1..100000000", text);
+        suite->rounds = attnd_args_number(state, "rounds", text, 1, 100000000);
         return 0;
     case KEY_SECONDS:
-        suite->seconds = strtod(text, &end);
-        if (end == text || *end || !(suite->seconds > 0 && suite->seconds <= 3600))
-            argp_error(state, "--seconds: '%s' is not a number in 0..3600", text);
+        suite->seconds = attnd_args_decimal(state, "seconds", text, 1e-3, 3600);
         return 0;
     case KEY_SOCKET:
         suite->socket_path = text;
@@ -136,7 +129,7 @@ static bool find_device(struct bench_suite *suite, char *device, size_t device_b
 void bench_suite_begin(struct bench_suite *suite, int argc, char **argv)
 {
     static const char *const quiet[] = {"--quiet", NULL};
-    struct argp argp = {option_list, parse_option, NULL, suite->doc, NULL, NULL, NULL};
+    struct argp argp = {option_list, parse_option, NULL, suite->doc, attnd_args_help, NULL, NULL};
     char why[512], device[32] = "cpu";
 
     argp_parse(&argp, argc, argv, 0, NULL, suite);

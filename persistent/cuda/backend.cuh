@@ -13,6 +13,7 @@ extern "C" {
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <pthread.h>
+#include <time.h>
 
 /* One memory object, as memory.cu brought it in. */
 struct Mapping {
@@ -53,7 +54,7 @@ struct Driver {
 struct Health {
     cudaStream_t stream;
     struct Snapshot *snapshot;                              /* pinned */
-    const attnd::StuckRecord *notes[attnd::variants_count]; /* device memory */
+    const attnd::StuckRecord *stuck[attnd::variants_count]; /* device memory */
     int asked;                                              /* a snapshot is on its way */
     int injected;
     uint32_t looks;
@@ -117,7 +118,12 @@ int health_check(attnd_backend *backend, char *report, size_t report_bytes);
  * Return: workers; 0 there is no such mode. */
 int residency_choose(attnd_backend *backend, int sms, int mps);
 
-uint64_t monotonic_ns();
+inline uint64_t monotonic_ns()
+{
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
+}
 
 /* A runtime error as a fault. Return: its code. */
 int cuda_fault(cudaError_t error, attnd_fault *fault);

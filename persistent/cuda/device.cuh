@@ -1,13 +1,13 @@
 /*
- * device.cuh - what lives in device memory while the kernel is resident, and the memory orders of
- * the device side, each named where it acts.
+ * device.cuh - what lives in device memory while the kernels are resident.
  *
- * Host memory is watched by one warp of CTA 0 only (the dispatcher); everyone else polls device
- * memory. All flags that cross the PCIe bus are system scope, all others GPU scope.
+ * Host memory is watched by one warp of the dispatcher only; all others poll device memory. All
+ * flags that cross the bus are system scope, all others GPU scope (atomics.cuh).
  */
 #ifndef ATTND_PERSISTENT_CUDA_DEVICE_CUH
 #define ATTND_PERSISTENT_CUDA_DEVICE_CUH
 
+#include "persistent/cuda/atomics.cuh"
 #include "schemas/abi.h"
 #include "schemas/errors.h"
 
@@ -26,16 +26,26 @@ constexpr uint32_t prepared_max = 4096;
 constexpr uint32_t run_slots = ring_positions + prepared_max;
 constexpr uint32_t workers_max = 512;
 
-/* The compiled variants of the worker kernel, one a head dimension and element type. Each has a
- * file of its own (variant_*.cu) and a row in resident.cu, in the order of variant_index(). */
-constexpr uint32_t variants_count = 6;
+/* The compiled variants of the worker kernel, one a head dimension and element type. The list is in
+ * cuda.mk, which makes variants.inc of it. */
+enum VariantDtype : uint32_t { dtype_fp16 = ATTND_FP16, dtype_bf16 = ATTND_BF16 };
+#define ATTND_VARIANT(head_dim, type) +1
+constexpr uint32_t variants_count = 0
+#include "persistent/cuda/variants.inc"
+    ;
+#undef ATTND_VARIANT
 
-/* Which one executes a head dimension and element type; variants_count: none does. */
+/* The variant for a head dimension and element type; variants_count: there is none. */
 __host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtype)
 {
-    if ((dim != 64 && dim != 128 && dim != 256) || (dtype != ATTND_FP16 && dtype != ATTND_BF16))
-        return variants_count;
-    return (dim == 64 ? 0 : dim == 128 ? 2 : 4) + (dtype == ATTND_BF16);
+    uint32_t index = 0;
+#define ATTND_VARIANT(head_dim, type)                                                              \
+    if (dim == (head_dim) && dtype == dtype_##type)                                                \
+        return index;                                                                              \
+    index++;
+#include "persistent/cuda/variants.inc"
+#undef ATTND_VARIANT
+    return index;
 }
 
 /* Templates of tensor maps, for head dimensions of 1, 2, 4 panels of 64: for V of 16 tokens, then
@@ -81,9 +91,9 @@ struct Memory {
     uint32_t zero;
 };
 
-/* What the daemon brought of a prepared run. Workers do not read it, so it may change while the run
+/* What the daemon sent of a prepared run. Workers do not read it, so it may change while the run
  * that was made of it is in flight. */
-struct Brought {
+struct PreparedSource {
     attnd_run body;
     attnd_heap_plane k, v; /* of the run's layer */
     uint32_t page_size, pages;
@@ -122,12 +132,12 @@ struct alignas(128) ActiveRun {
 
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
-    Brought brought;                     /* prepared runs: resolved again when the plan is set */
+    PreparedSource source;               /* prepared runs: resolved again when the plan is set */
     uint64_t set_version;                /* of the plan, when that was done last */
 };
 
-/* A run published: what a worker learns with one load. */
-struct alignas(16) Entry {
+/* A run published, as an entry of the ring of runs: what a worker learns with one load. */
+struct alignas(16) RunEntry {
     uint32_t sequence; /* 1 + its position, free-running; anything else: not there yet */
     uint32_t slot;     /* of runs[] */
     uint32_t items;
@@ -226,12 +236,12 @@ struct Resident : Settings {
     uint32_t used;                        /* bit v: runs of variant v came since the launch */
     uint32_t retired;                     /* positions; for a look from outside, as published is */
     alignas(128) uint32_t leave;          /* 1: park; set after the last run is published */
-    alignas(128) Entry ring[ring_positions];
+    alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions];
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
     uint32_t doing[workers_max];                   /* enum WarpState */
-    uint32_t guest[workers_max];                   /* enum GuestState of workers of a burst */
+    uint32_t burst_state[workers_max];             /* enum BurstState of workers of a burst */
     Prepared prepared[prepared_max];               /* the dispatcher's, between launches */
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* likewise; NULL: not watched */
     uint32_t mailbox_host[ATTND_MAILBOXES_MAX];    /* 1: it lies in host memory */
@@ -240,7 +250,7 @@ struct Resident : Settings {
 
 /* A worker of a burst asks, the dispatcher lets it in where nothing can be taken from under it, and
  * it says when it goes: in between its cursor counts like any other. */
-enum GuestState { guest_gone = 0, guest_asks = 1, guest_there = 2 };
+enum BurstState { burst_gone = 0, burst_asks = 1, burst_there = 2 };
 
 /* How long a worker of a burst takes items: others may be waiting for its SM. */
 constexpr uint64_t burst_ns = 2000000;
@@ -271,56 +281,12 @@ __device__ __forceinline__ Divided divided(uint32_t n, uint32_t divisor, uint32_
     return {quotient, rest};
 }
 
-/* A1 across the bus */
-__device__ __forceinline__ uint32_t observe_sys(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-/* R1 across the bus */
-__device__ __forceinline__ void publish_sys(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-/* Across the bus, for a word that nothing hangs on, or behind a fence. */
-__device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-__device__ __forceinline__ uint32_t observe_gpu(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ uint64_t observe_gpu8(const unsigned long long *word)
-{
-    uint64_t value;
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void publish_gpu(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-/* A1 for an entry: 16 bytes in one access. */
-__device__ __forceinline__ Entry observe_entry(const Entry *entry)
+/* A1 for an entry: in one access. */
+__device__ __forceinline__ RunEntry observe_entry(const RunEntry *entry)
 {
     uint64_t low, high;
-    asm volatile("{\n.reg .b128 v;\n"
-                 "ld.acquire.gpu.global.b128 v, [%2];\n"
-                 "mov.b128 {%0, %1}, v;\n}\n"
-                 : "=l"(low), "=l"(high)
-                 : "l"(entry)
-                 : "memory");
-    Entry value;
+    observe_gpu16(entry, &low, &high);
+    RunEntry value;
     value.sequence = uint32_t(low);
     value.slot = uint32_t(low >> 32);
     value.items = uint32_t(high);
@@ -330,87 +296,11 @@ __device__ __forceinline__ Entry observe_entry(const Entry *entry)
 }
 
 /* The store of R1 for an entry; the fence is the caller's. */
-__device__ __forceinline__ void store_entry(Entry *entry, const Entry &value)
+__device__ __forceinline__ void store_entry(RunEntry *entry, const RunEntry &value)
 {
     uint64_t low = uint64_t(value.slot) << 32 | value.sequence;
     uint64_t high = uint64_t(value.generation) << 48 | uint64_t(value.variant) << 32 | value.items;
-    asm volatile("{\n.reg .b128 v;\n"
-                 "mov.b128 v, {%1, %2};\n"
-                 "st.relaxed.gpu.global.b128 [%0], v;\n}\n" ::"l"(entry),
-                 "l"(low), "l"(high)
-                 : "memory");
-}
-
-/* A look that no data hangs on. */
-__device__ __forceinline__ uint32_t peek_gpu(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-/* R1 across the bus, for a word that several add to. */
-__device__ __forceinline__ void add_sys(uint32_t *word, uint32_t value)
-{
-    asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-/* The same for those on this GPU, of whatever process. */
-__device__ __forceinline__ void add_gpu(uint32_t *word, uint32_t value)
-{
-    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-/* A count that no data hangs on, and nobody waits for. (atomicAdd() of what may be anywhere waits
- * to learn where it was.) */
-__device__ __forceinline__ void tally_gpu(unsigned long long *word, unsigned long long value)
-{
-    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-
-/* Tickets: no data hangs on them. */
-__device__ __forceinline__ uint32_t take_gpu(uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
-                 : "=r"(value)
-                 : "l"(word)
-                 : "memory");
-    return value;
-}
-
-/* Arrival counters: the last arriver sees what all others wrote. */
-__device__ __forceinline__ uint32_t arrive_gpu(uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                 : "=r"(value)
-                 : "l"(word)
-                 : "memory");
-    return value;
-}
-
-/* R1 for a counter and what goes with it, for those who only look at it. */
-__device__ __forceinline__ void add_gpu(unsigned long long *word, unsigned long long more)
-{
-    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(more) : "memory");
-}
-
-/* The later of two times; what orders it comes behind. */
-__device__ __forceinline__ void latest_gpu(unsigned long long *word, unsigned long long ns)
-{
-    asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(word), "l"(ns) : "memory");
-}
-
-/* Host memory that the daemon rewrites between doorbells: never through the read-only path. */
-__device__ __forceinline__ uint4 load_host(const uint4 *from)
-{
-    uint4 value;
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(from)
-                 : "memory");
-    return value;
+    store_relaxed_gpu16(entry, low, high);
 }
 
 __device__ __forceinline__ uint64_t clock_ns()

@@ -8,7 +8,7 @@
  *   chores    what nobody waits for: positions made ready, cancelled runs, sums (retire.cuh)
  *
  * A command is fetched in one trip across the bus and carries all that its run needs; another trip
- * is made only for plans that changed. Those that are no runs are the business of notes.cuh.
+ * is made only for plans that changed. Those that are no runs are the business of control.cuh.
  *
  * Parking: `closing` first, under the lock, so that nothing is published after it; then the word
  * that workers look at. What was published is executed and answered; commands that were not taken
@@ -48,14 +48,14 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
         answer_taken(self, -int32_t(code));
         return taken;
     }
-    note_used(self, variant);
+    mark_used(self, variant);
     if (!(dispatch->settings.resident >> variant & 1)) {
         /* The command stays where it is, for the kernels that come instead of these. */
         if (threadIdx.x % 32 == 0)
             publish_sys(&dispatch->settings.host->wanted, variant + 1);
         return taken_leave;
     }
-    const Entry entry = {0, slot, items, uint16_t(variant), uint16_t(command.body.generation)};
+    const RunEntry entry = {0, slot, items, uint16_t(variant), uint16_t(command.body.generation)};
     const Position position = {clock_ns(), command.run, command.tag, items, ATTND_NONE, ATTND_NONE,
                                1};
     while (!publish_run(dispatch, resident, entry, position, self->head + 1))
@@ -74,7 +74,7 @@ __device__ __forceinline__ uint4 look_at_ring(const Commander *self)
     const attnd_command *slot = &self->ring[self->head & (self->entries - 1)];
     uint4 part = {};
     if (lane < command_vectors)
-        part = load_host(reinterpret_cast<const uint4 *>(slot) + lane);
+        part = peek16_sys(reinterpret_cast<const uint4 *>(slot) + lane);
     return part;
 }
 
@@ -164,7 +164,7 @@ __device__ __forceinline__ void close_ring(Commander *self)
         publish_cta(&self->dispatch->closing, 1);
     dispatch_unlock(self->dispatch);
     while (self->dispatch->pending_count) /* runs end by themselves */
-        settle_pending(self);
+        complete_pending(self);
     if (threadIdx.x % 32 == 0) {
         self->resident->submitted_runs = self->submitted_runs;
         publish_cta(&self->dispatch->commands_head, self->head);
@@ -175,12 +175,86 @@ __device__ __forceinline__ void close_ring(Commander *self)
     __syncwarp();
 }
 
+/* The host's heartbeat, as this warp saw it last. */
+struct Heartbeat {
+    const uint32_t *word; /* its low half, in host memory */
+    uint32_t beat;
+    uint64_t seen_ns;
+};
+
+/* Each line more makes a trip across the bus longer, so what is rare is looked at now and then. */
+__device__ __forceinline__ bool looks_at_park(uint32_t pass)
+{
+    return pass % 4 == 0;
+}
+
+__device__ __forceinline__ bool looks_at_heartbeat(uint32_t pass)
+{
+    return pass % 16 == 0;
+}
+
+/* One trip across the bus for all words: A1 on the tail in all lanes but lane 1, park, and lane 2,
+ * the heartbeat, in the passes that look at them. */
+__device__ __forceinline__ uint32_t look_at_words(const Commander *self, const Heartbeat &heartbeat,
+                                                  uint32_t pass)
+{
+    attnd_queue_head *queue = self->dispatch->settings.queue;
+    const uint32_t lane = threadIdx.x % 32;
+    return observe_sys(lane == 2 && looks_at_heartbeat(pass) ? heartbeat.word
+                       : lane == 1 && looks_at_park(pass)    ? &queue->park
+                                                             : &queue->command_tail);
+}
+
+/* One vote: bit 0: there is a command; bit 1: park is set. A tail out of bounds is no ring of ours.
+ */
+__device__ __forceinline__ uint32_t vote_on_words(const Commander *self, uint32_t word,
+                                                  uint32_t pass)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    return __ballot_sync(0xffffffffu, lane == 0 ? word - self->head - 1 < self->entries
+                                                : lane == 1 && looks_at_park(pass) && word);
+}
+
+/* Takes the command at the head, if it can be taken now. */
+__device__ __forceinline__ Taken take_next(Commander *self, const uint4 &part)
+{
+    const Taken result = take_command(self, part);
+    if (result == taken) {
+        free_slot(self); /* also of one whose answer comes later */
+        self->head++;
+        if (threadIdx.x % 32 == 0)
+            publish_cta(&self->dispatch->commands_head, self->head);
+    }
+    return result;
+}
+
+/* Is the host gone? Judged with a beat at hand: kernels that were kept from running are not
+ * orphans. */
+__device__ __forceinline__ bool orphaned(Heartbeat *heartbeat, uint32_t word, uint32_t pass)
+{
+    const uint64_t now = clock_ns();
+    const uint32_t beat = __shfl_sync(0xffffffffu, word, 2);
+    if (looks_at_heartbeat(pass) && beat != heartbeat->beat) {
+        heartbeat->beat = beat;
+        heartbeat->seen_ns = now;
+    }
+    return looks_at_heartbeat(pass) && now - heartbeat->seen_ns > heartbeat_stale_ns;
+}
+
+/* Does a doorbell name a variant that is not resident? Then the host is to know. */
+__device__ __forceinline__ bool variant_wanted(Dispatch *dispatch)
+{
+    const uint32_t wanted = observe_cta(&dispatch->wanted);
+    if (wanted && threadIdx.x % 32 == 0)
+        publish_sys(&dispatch->settings.host->wanted, wanted);
+    return wanted;
+}
+
 /* The warp that takes commands. */
 __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *resident)
 {
-    attnd_queue_head *queue = dispatch->settings.queue;
+    const attnd_queue_head *queue = dispatch->settings.queue;
     const char *base = reinterpret_cast<const char *>(queue);
-    const uint32_t lane = threadIdx.x % 32;
     Commander self = {dispatch,
                       resident,
                       reinterpret_cast<const attnd_command *>(base + queue->commands_offset_bytes),
@@ -188,59 +262,31 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->commands_head,
                       resident->submitted_runs,
                       0};
-    const uint32_t *heart =
-        reinterpret_cast<const uint32_t *>(&dispatch->settings.host->heartbeat_ns);
-    uint32_t beat = 0;
-    uint64_t beat_seen = clock_ns();
+    Heartbeat heartbeat = {
+        reinterpret_cast<const uint32_t *>(&dispatch->settings.host->heartbeat_ns), 0, clock_ns()};
     for (uint32_t pass = 0;; pass++) {
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self);
         const Doorbells doorbells = look_at_host(dispatch, pass);
-        /* One trip across the bus for all words: A1 on the tail; park and the beat's low half now
-         * and then: each line more makes the trip longer. */
-        const bool look_park = pass % 4 == 0, look_heartbeat = pass % 16 == 0;
-        const uint32_t word = observe_sys(lane == 2 && look_heartbeat ? heart
-                                          : lane == 1 && look_park    ? &queue->park
-                                                                      : &queue->command_tail);
-        /* One vote: is there a command, and is park set? A tail out of bounds is no ring of ours.
-         */
-        const uint32_t found =
-            __ballot_sync(0xffffffffu, lane == 0 ? word - self.head - 1 < self.entries
-                                                 : lane == 1 && look_park && word);
+        const uint32_t word = look_at_words(&self, heartbeat, pass);
+        const uint32_t found = vote_on_words(&self, word, pass);
         Taken result = taken;
-        if (found == 1) { /* first, because somebody waits for it */
-            result = take_command(&self, part);
-            if (result == taken) {
-                free_slot(&self); /* also of one whose answer comes later */
-                self.head++;
-                if (lane == 0)
-                    publish_cta(&dispatch->commands_head, self.head);
-            }
-        }
+        if (found == 1) /* first, because somebody waits for it */
+            result = take_next(&self, part);
         const bool doorbell = rung(doorbells);
         if (doorbell)
             take_doorbells(dispatch, resident, doorbell_rules(dispatch),
                            look_at_mailbox<true>(dispatch, doorbells.index));
-        const uint64_t now = clock_ns();
         const uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
-        const uint32_t now_beat = __shfl_sync(0xffffffffu, word, 2);
-        if (look_heartbeat && now_beat != beat) {
-            beat = now_beat;
-            beat_seen = now;
-        }
-        /* Judged with a beat at hand: kernels that were kept from running are not orphans. */
-        const bool orphan = look_heartbeat && now - beat_seen > heartbeat_stale_ns;
-        const uint32_t wanted = observe_cta(&dispatch->wanted);
-        if (wanted && lane == 0)
-            publish_sys(&dispatch->settings.host->wanted, wanted);
-        if (wanted || found > 1 || result == taken_leave || orphan)
+        const bool orphan = orphaned(&heartbeat, word, pass);
+        if (variant_wanted(dispatch) || found > 1 || result == taken_leave || orphan)
             break;
         if (tail - self.head > self.entries) { /* health.cu ends the worker */
             resident->error = ATTND_E_PROTOCOL;
             break;
         }
         if (dispatch->pending_count)
-            settle_pending(&self);
+            complete_pending(&self);
         if (tail == self.head && dispatch->settings.drain && !doorbell && drained(&self))
             break;
     }
@@ -272,6 +318,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         dispatch->commands_head = resident->commands_head;
         dispatch->transient = transient;
         dispatch->prepared_count = prepared;
+        dispatch->plan_bytes = peek8_sys(&dispatch->settings.queue->plan_bytes);
     }
     uint32_t used = 0;
     for (uint32_t i = threadIdx.x; i < prepared; i += blockDim.x) {
@@ -280,7 +327,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
             used |= 1u << dispatch->prepared[i].variant;
     }
     if (used)
-        atomicOr(&resident->used, used);
+        set_bits(&resident->used, used);
     for (uint32_t m = threadIdx.x; m < ATTND_MAILBOXES_MAX; m += blockDim.x)
         if (resident->mailboxes[m])
             list_mailbox(dispatch, resident, m, resident->mailboxes[m], resident->mailbox_host[m]);

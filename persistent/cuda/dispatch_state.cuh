@@ -39,7 +39,7 @@ constexpr uint32_t direct_max = 32;
 struct MailboxSums {
     unsigned long long runs, tiles, busy_ns, kv_bytes;
     uint32_t errors, error, error_lane, zero;
-    unsigned long long told; /* runs and errors that the host knows of */
+    unsigned long long sent; /* runs and errors that the host has been sent */
 };
 
 /* Which set of a plan, and which advance since, a command is about. */
@@ -69,6 +69,7 @@ struct Dispatch {
     uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
     uint32_t published, ready, retired; /* positions, free-running */
     uint32_t commands_head;             /* commands taken */
+    uint64_t plan_bytes;                /* of plans, copied over the bus */
     uint32_t doorbell_rounds;           /* of the warp that watches mailboxes in device memory */
     uint32_t direct_head, direct_tail;
     Direct direct[direct_max];
@@ -88,35 +89,12 @@ struct Dispatch {
     Prepared prepared[prepared_max];
 };
 
-/* A1 and R1 among the dispatcher's warps: words of struct Dispatch only. */
-__device__ __forceinline__ uint32_t observe_cta(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
-                 : "=r"(value)
-                 : "r"(shared_address(word))
-                 : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void publish_cta(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(shared_address(word)), "r"(value)
-                 : "memory");
-}
-
 /* The whole warp. */
 __device__ __forceinline__ void dispatch_lock(Dispatch *dispatch)
 {
-    if (threadIdx.x % 32 == 0) {
-        uint32_t was;
-        do {
-            asm volatile("atom.acquire.cta.shared::cta.exch.b32 %0, [%1], 1;"
-                         : "=r"(was)
-                         : "r"(shared_address(&dispatch->lock))
-                         : "memory");
-        } while (was);
-    }
+    if (threadIdx.x % 32 == 0)
+        while (lock_cta(&dispatch->lock))
+            ;
     __syncwarp();
 }
 
@@ -125,33 +103,6 @@ __device__ __forceinline__ void dispatch_unlock(Dispatch *dispatch)
     __syncwarp();
     if (threadIdx.x % 32 == 0)
         publish_cta(&dispatch->lock, 0);
-}
-
-/* Acquires what was loaded before it and releases to what is stored after it; at system scope for
- * the daemon and for doorbells in host memory. */
-__device__ __forceinline__ void fence_sys()
-{
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
-}
-
-__device__ __forceinline__ void fence_gpu()
-{
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
-
-/* Host memory, one word. */
-__device__ __forceinline__ uint32_t load_host4(const void *from)
-{
-    uint32_t value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ uint64_t load_host8(const void *from)
-{
-    uint64_t value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    return value;
 }
 
 __device__ __forceinline__ attnd_mailbox_slot *mailbox_slot(const Dispatch *dispatch,
@@ -172,7 +123,7 @@ __device__ __forceinline__ void put_position(Dispatch *dispatch, uint32_t at, Po
 
 /* A run of the command ring becomes visible to the workers; the ring's head is @head then. The
  * whole warp. Return: false if there is no room. */
-__device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *resident, Entry entry,
+__device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *resident, RunEntry entry,
                                             const Position &position, uint32_t head)
 {
     fence_gpu(); /* R1: the resolved run, which this warp stored */

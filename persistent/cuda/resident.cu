@@ -1,5 +1,5 @@
 /*
- * resident.cu - the list of variants, and how they are launched side by side.
+ * resident.cu - the table of variants, and how they are launched side by side.
  */
 #include "persistent/cuda/resident.cuh"
 
@@ -10,17 +10,15 @@
 namespace attnd
 {
 
-Variant variant_64_fp16();
-Variant variant_64_bf16();
-Variant variant_128_fp16();
-Variant variant_128_bf16();
-Variant variant_256_fp16();
-Variant variant_256_bf16();
+#define ATTND_VARIANT(head_dim, type) Variant variant_##head_dim##_##type();
+#include "persistent/cuda/variants.inc"
+#undef ATTND_VARIANT
 
 /* In the order of variant_index(). */
 static Variant (*const variants_list[variants_count])() = {
-    variant_64_fp16,  variant_64_bf16,  variant_128_fp16,
-    variant_128_bf16, variant_256_fp16, variant_256_bf16,
+#define ATTND_VARIANT(head_dim, type) variant_##head_dim##_##type,
+#include "persistent/cuda/variants.inc"
+#undef ATTND_VARIANT
 };
 
 Variant variant_get(uint32_t index)
@@ -73,7 +71,7 @@ cudaError_t resident_prepare()
     return error;
 }
 
-cudaError_t resident_stuck_records(const StuckRecord **notes)
+cudaError_t resident_stuck_records(const StuckRecord **records)
 {
     for (uint32_t v = 0; v < variants_count; v++) {
         void *address;
@@ -81,7 +79,7 @@ cudaError_t resident_stuck_records(const StuckRecord **notes)
             cudaGetSymbolAddress(&address, static_cast<const void *>(variant_get(v).stuck));
         if (error)
             return error;
-        notes[v] = static_cast<const StuckRecord *>(address);
+        records[v] = static_cast<const StuckRecord *>(address);
     }
     return cudaSuccess;
 }
@@ -140,7 +138,8 @@ cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cuda
     const uint32_t variants = settings->resident;
     error = cudaMemsetAsync(&resident->leave, 0, 4, streams[0]);
     if (!error && settings->burst) /* whoever asked before is gone */
-        error = cudaMemsetAsync(resident->guest, 0, sizeof(resident->guest), streams[0]);
+        error =
+            cudaMemsetAsync(resident->burst_state, 0, sizeof(resident->burst_state), streams[0]);
     if (error || (error = cudaStreamSynchronize(streams[0])))
         return error;
     dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident);

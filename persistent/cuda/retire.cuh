@@ -2,7 +2,7 @@
  * retire.cuh - what becomes of runs that are done, and the chores nobody waits for.
  *
  * One warp looks at the counters of all runs in flight, a lane each, writes retire records for
- * those of the command ring that have ended, and frees the lanes of those that were rung. The other
+ * those of the command ring that have ended, and frees the lanes of launched runs. The other
  * makes positions ready for their next run, passes cancellations on, and carries sums of the
  * mailboxes to the host.
  */
@@ -67,27 +67,27 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
     const uint32_t lane = threadIdx.x % 32;
     const int64_t offset_ns = self->dispatch->settings.host_clock_offset_ns;
     Position *position = &dispatch->positions[at];
-    const bool rung = mine && position->doorbell != ATTND_NONE;
-    const uint32_t records = __ballot_sync(0xffffffffu, mine && !rung);
-    if (rung) /* first: its lane may have been rung again */
-        atomicAnd(&dispatch->busy[position->doorbell / ATTND_LANES_MAX]
-                                 [position->doorbell % ATTND_LANES_MAX / 32],
-                  ~(1u << position->doorbell % 32));
+    const bool launched = mine && position->doorbell != ATTND_NONE;
+    const uint32_t records = __ballot_sync(0xffffffffu, mine && !launched);
+    if (launched) /* first: its lane may have been rung again */
+        clear_bits(&dispatch->busy[position->doorbell / ATTND_LANES_MAX]
+                                  [position->doorbell % ATTND_LANES_MAX / 32],
+                   1u << position->doorbell % 32);
     if (mine) {
         const Live *live = &self->resident->live[at];
         const ulonglong2 sums = __ldcg(reinterpret_cast<const ulonglong2 *>(&live->end_ns));
         const uint32_t cancelled = __ldcg(&live->cancelled), code = __ldcg(&live->code);
         const uint64_t busy_ns = (done >> 32) * busy_unit_ns, kv_bytes = sums.y;
-        if (rung) {
+        if (launched) {
             MailboxSums *all = &dispatch->sums[position->doorbell / ATTND_LANES_MAX];
-            atomicAdd(&all->runs, 1);
-            atomicAdd(&all->tiles, position->items);
-            atomicAdd(&all->busy_ns, static_cast<unsigned long long>(busy_ns));
-            atomicAdd(&all->kv_bytes, static_cast<unsigned long long>(kv_bytes));
+            add_relaxed(&all->runs, 1ull);
+            add_relaxed(&all->tiles, static_cast<unsigned long long>(position->items));
+            add_relaxed(&all->busy_ns, static_cast<unsigned long long>(busy_ns));
+            add_relaxed(&all->kv_bytes, static_cast<unsigned long long>(kv_bytes));
             if (code) {
-                atomicExch(&all->error, code);
-                atomicExch(&all->error_lane, position->doorbell % ATTND_LANES_MAX);
-                atomicAdd(&all->errors, 1);
+                swap_relaxed(&all->error, code);
+                swap_relaxed(&all->error_lane, position->doorbell % ATTND_LANES_MAX);
+                add_relaxed(&all->errors, 1u);
             }
         } else {
             attnd_retire retire = {};
@@ -105,8 +105,8 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
     }
     publish_retires(self, __popc(records));
     if (mine) {
-        atomicOr(&dispatch->finished[at / 32], 1u << at % 32);
-        __threadfence_block();
+        set_bits(&dispatch->finished[at / 32], 1u << at % 32);
+        fence_cta();
         publish_cta(&position->active,
                     0); /* behind the lane's bit: HOLD and MAILBOX look at this */
     }
@@ -195,13 +195,13 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
 
 /* At the oldest run that is not retired: positions from there on are not made ready, and this warp
  * alone decides both. */
-__device__ __forceinline__ void admit_guests(Dispatch *dispatch, Resident *resident)
+__device__ __forceinline__ void admit_burst_workers(Dispatch *dispatch, Resident *resident)
 {
     const uint32_t first = dispatch->settings.workers, end = first + dispatch->settings.burst;
     for (uint32_t w = first + threadIdx.x % 32; w < end; w += 32)
-        if (observe_gpu(&resident->guest[w]) == guest_asks) {
+        if (observe_gpu(&resident->burst_state[w]) == burst_asks) {
             resident->cursor[w] = observe_cta(&dispatch->retired);
-            publish_gpu(&resident->guest[w], guest_there);
+            publish_gpu(&resident->burst_state[w], burst_there);
         }
     __syncwarp();
 }
@@ -216,7 +216,7 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
     uint32_t behind = ring_positions - (ready - observe_cta(&dispatch->retired)); /* positions */
     const Settings &settings = dispatch->settings;
     for (uint32_t w = lane; w < settings.workers + settings.burst; w += 32) {
-        if (w >= settings.workers && observe_gpu(&resident->guest[w]) != guest_there)
+        if (w >= settings.workers && observe_gpu(&resident->burst_state[w]) != burst_there)
             continue;
         uint32_t cursor = observe_gpu(&resident->cursor[w]);
         behind = min(behind, ring_positions - (ready - cursor));
@@ -258,18 +258,18 @@ __device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *residen
 {
     for (uint32_t m = threadIdx.x % 32; m < ATTND_MAILBOXES_MAX; m += 32) {
         MailboxSums *sums = &dispatch->sums[m];
-        const unsigned long long runs = atomicAdd(&sums->runs, 0);
-        const uint32_t errors = atomicAdd(&sums->errors, 0);
-        if (runs + errors == sums->told)
+        const unsigned long long runs = read_sum(&sums->runs);
+        const uint32_t errors = read_sum(&sums->errors);
+        if (runs + errors == sums->sent)
             continue;
-        sums->told = runs + errors;
+        sums->sent = runs + errors;
         volatile attnd_mailbox_slot *slot = mailbox_slot(dispatch, m);
-        slot->tiles = atomicAdd(&sums->tiles, 0);
-        slot->busy_ns = atomicAdd(&sums->busy_ns, 0);
-        slot->kv_bytes = atomicAdd(&sums->kv_bytes, 0);
+        slot->tiles = read_sum(&sums->tiles);
+        slot->busy_ns = read_sum(&sums->busy_ns);
+        slot->kv_bytes = read_sum(&sums->kv_bytes);
         slot->errors = errors;
-        slot->error_code = atomicAdd(&sums->error, 0);
-        slot->error_lane = atomicAdd(&sums->error_lane, 0);
+        slot->error_code = read_sum(&sums->error);
+        slot->error_lane = read_sum(&sums->error_lane);
         slot->runs = runs;
     }
     __syncwarp();
@@ -298,7 +298,7 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
     for (uint32_t pass = 0;; pass++) {
         const bool ended = observe_cta(&dispatch->ended);
         if (dispatch->settings.burst)
-            admit_guests(dispatch, resident);
+            admit_burst_workers(dispatch, resident);
         make_ready(dispatch, resident);
         if (pass % 8 == 0)
             pass_cancels(dispatch, resident, runs,

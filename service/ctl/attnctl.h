@@ -47,20 +47,19 @@ enum attnctl_exit attnctl_doctor(int argc, char **argv);
  */
 int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply **reply);
 
-/** attnctl_print_json() - any message as one JSON object, every field that is set, by the names of
- * the schema. */
-void attnctl_print_json(FILE *out, const ProtobufCMessage *message);
+/**
+ * attnctl_explain() - why attnctl_ask() failed, and which path it tried
+ * @code: what it returned; errno is as it left it
+ * Return: the exit code for that.
+ */
+enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code);
 
-/** attnctl_print_json_string() - quoted and escaped. */
-void attnctl_print_json_string(FILE *out, const char *text);
-
-/** attnctl_print_findings() - of the doctor, for people or as one JSON object. */
+/** attnctl_print_findings() - of the doctor, for people or as one JSON object.
+ * Return: 0; -ATTND_E_SYSTEM. */
 struct attnd_finding;
-void attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
-                            int json);
+int attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
+                           int json);
 
-/** attnctl_explain() - say why attnctl_ask() returned @rc. Return: the exit code for it. */
-enum attnctl_exit attnctl_explain(const char *socket_path, int rc);
 /** attnctl_explain_refusal() - say what the fault of an answer is. Return: the exit code. */
 enum attnctl_exit attnctl_explain_refusal(const Attnd__Reply *reply);
 /** attnctl_bytes() - into a few letters: "1.5 GiB". Return: @text. */

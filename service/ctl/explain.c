@@ -1,10 +1,7 @@
 /*
- * explain.c - what all commands say in the same words: why there is no answer, and sizes.
+ * explain.c - what all commands say in the same words: refusals, and sizes.
  */
 #include "service/ctl/attnctl.h"
-
-#include <errno.h>
-#include <string.h>
 
 const char *attnctl_bytes(uint64_t bytes, char *text, size_t text_bytes)
 {
@@ -18,23 +15,6 @@ const char *attnctl_bytes(uint64_t bytes, char *text, size_t text_bytes)
     }
     snprintf(text, text_bytes, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
     return text;
-}
-
-enum attnctl_exit attnctl_explain(const char *socket_path, int rc)
-{
-    switch (-rc) {
-    case ATTND_E_INVALID:
-        fprintf(stderr, "attnctl: no usable socket path: give --socket, or set ATTND_SOCKET or "
-                        "XDG_RUNTIME_DIR\n");
-        return ATTNCTL_EXIT_USAGE;
-    case ATTND_E_PROTOCOL:
-        fprintf(stderr, "attnctl: the service's answer makes no sense\n");
-        return ATTNCTL_EXIT_ANSWER;
-    default:
-        fprintf(stderr, "attnctl: no service at %s: %s\n",
-                socket_path ? socket_path : "the default socket", strerror(errno));
-        return ATTNCTL_EXIT_UNREACHABLE;
-    }
 }
 
 enum attnctl_exit attnctl_explain_refusal(const Attnd__Reply *reply)

@@ -42,7 +42,8 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return ATTNCTL_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "-?") == 0) {
         print_usage(stdout);
         return ATTNCTL_EXIT_OK;
     }

@@ -3,7 +3,9 @@
  *
  * A reply holds some tens of namespaces; the rest is asked for until there is no more.
  */
+#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
+#include "service/ctl/json.h"
 
 #include <inttypes.h>
 
@@ -74,18 +76,18 @@ static int print_part(const struct attnctl_options *options, uint32_t *first,
     request.prefix_query = &query;
     int rc = attnctl_ask(options->socket_path, &request, &reply);
     if (rc < 0) {
-        *code = attnctl_explain(options->socket_path, rc);
+        *code = attnctl_explain(stderr, options->socket_path, rc);
         return -1;
     }
     const Attnd__PrefixStatus *status = reply->prefix_status;
     if (reply->code < 0) {
         *code = attnctl_explain_refusal(reply);
     } else if (reply->result_case != ATTND__REPLY__RESULT_PREFIX_STATUS) {
-        *code = attnctl_explain(options->socket_path, -ATTND_E_PROTOCOL);
+        *code = attnctl_explain(stderr, options->socket_path, -ATTND_E_PROTOCOL);
     } else {
         if (options->json) {
-            attnctl_print_json(stdout, &status->base);
-            fputc('\n', stdout);
+            if (attnd_json_print(stdout, attnd_json_message(&status->base), JSON_COMPACT) < 0)
+                *code = ATTNCTL_EXIT_ANSWER;
         } else {
             if (*first == 0)
                 print_head(stdout, status);
@@ -108,6 +110,7 @@ enum attnctl_exit attnctl_prefix(int argc, char **argv)
     static const struct argp parser = {
         .options = list,
         .parser = attnctl_parse_option,
+        .children = attnd_args_help,
         .doc = "Show the prefix trees: what each namespace holds, how often its blocks were found, "
                "and at which blocks most matches ended, by the first half of a key's first word."};
     struct attnctl_options options = {0};

@@ -1,7 +1,9 @@
 /*
- * attnctl_status.c - `attnctl status`.
+ * status.c - `attnctl status`.
  */
+#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
+#include "service/ctl/json.h"
 
 #include <inttypes.h>
 
@@ -126,13 +128,12 @@ static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
         fprintf(stderr, "attnctl: the service's answer is no status\n");
         return ATTNCTL_EXIT_ANSWER;
     }
-    if (json) {
-        attnctl_print_json(stdout, &reply->status->base);
-        fputc('\n', stdout);
-    } else {
+    int rc = 0;
+    if (json)
+        rc = attnd_json_print(stdout, attnd_json_message(&reply->status->base), JSON_COMPACT);
+    else
         attnctl_print_status(stdout, reply->status);
-    }
-    return fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
+    return rc == 0 && fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
 }
 
 enum attnctl_exit attnctl_status(int argc, char **argv)
@@ -145,6 +146,7 @@ enum attnctl_exit attnctl_status(int argc, char **argv)
     static const struct argp parser = {
         .options = list,
         .parser = attnctl_parse_option,
+        .children = attnd_args_help,
         .doc = "Show what the service is, and what its sessions and pools do."};
     struct attnctl_options options = {0};
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
@@ -157,7 +159,7 @@ enum attnctl_exit attnctl_status(int argc, char **argv)
     request.status = &query;
     int rc = attnctl_ask(options.socket_path, &request, &reply);
     if (rc < 0)
-        return attnctl_explain(options.socket_path, rc);
+        return attnctl_explain(stderr, options.socket_path, rc);
     enum attnctl_exit code = print_reply(reply, options.json);
     attnd__reply__free_unpacked(reply, NULL);
     return code;

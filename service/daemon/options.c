@@ -6,12 +6,12 @@
  */
 #include "service/daemon/options.h"
 
+#include "service/args/args.h"
 #include "service/daemon/listen.h"
 #include "service/daemon/machine.h"
 
 #include <argp.h>
-#include <errno.h>
-#include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,12 +85,12 @@ static const struct argp_option option_list[] = {
      "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
      "(default: three quarters of the machine's memory, or of the control group's)",
      3},
-    {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,
-     "Memory of the GPU that the service makes for one session at most (default: what the GPU has)",
-     3},
     {"prefix-blocks", KEY_PREFIX_BLOCKS, "N", 0,
      "Blocks of all prefix trees together, at up to 128 bytes of the daemon's memory each; the "
      "pools of one process may have half (default: 4194304)",
+     3},
+    {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,
+     "Memory of the GPU that the service makes for one session at most (default: what the GPU has)",
      3},
     {"trust", KEY_TRUST, NULL, 0,
      "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
@@ -113,71 +113,12 @@ static const char doc[] =
     "  3  the worker does not start, or there is no such backend\n"
     "  4  an internal failure";
 
-int attnd_options_size(const char *text, uint64_t *bytes)
-{
-    static const char suffixes[] = "KMGT";
-    char *end;
-
-    if (text[0] < '0' || text[0] > '9')
-        return -ATTND_E_INVALID;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (errno)
-        return -ATTND_E_INVALID;
-
-    unsigned shift = 0;
-    if (end[0]) {
-        const char *suffix = strchr(suffixes, end[0] & ~0x20);
-        if (!suffix || !suffix[0] || end[1])
-            return -ATTND_E_INVALID;
-        shift = 10 * (unsigned)(suffix - suffixes + 1);
-    }
-    if (number > UINT64_MAX >> shift)
-        return -ATTND_E_INVALID;
-    *bytes = (uint64_t)number << shift;
-    return 0;
-}
-
-static uint64_t parse_size(struct argp_state *state, const char *name, const char *text)
-{
-    uint64_t bytes = 0;
-    if (attnd_options_size(text, &bytes) < 0 || bytes == 0 || bytes > INT64_MAX)
-        argp_error(state, "--%s: '%s' is not a size (try 256M)", name, text);
-    return bytes;
-}
-
-static uint32_t parse_number(struct argp_state *state, const char *name, const char *text,
-                             uint32_t max)
-{
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || end[0] || errno || number > max)
-        argp_error(state, "--%s: '%s' is not a number in 0..%u", name, text, max);
-    return (uint32_t)number;
-}
-
-static const char *parse_word(struct argp_state *state, const char *name, const char *text,
-                              const char *const *words)
-{
-    char list[128] = "";
-    for (unsigned i = 0; words[i]; i++) {
-        if (strcmp(words[i], text) == 0)
-            return words[i];
-        size_t used = strlen(list);
-        snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", words[i]);
-    }
-    argp_error(state, "--%s: '%s' is none of: %s", name, text, list);
-    return words[0];
-}
-
 static enum attnd_loop_kind parse_loop(struct argp_state *state, const char *text)
 {
     static const char *const words[] = {"auto", "io_uring", "epoll", NULL};
-    const char *word = parse_word(state, "loop", text, words);
-    return word == words[1]   ? ATTND_LOOP_IO_URING
-           : word == words[2] ? ATTND_LOOP_EPOLL
-                              : ATTND_LOOP_AUTO;
+    static const enum attnd_loop_kind kinds[] = {ATTND_LOOP_AUTO, ATTND_LOOP_IO_URING,
+                                                 ATTND_LOOP_EPOLL};
+    return kinds[attnd_args_word(state, "loop", text, words)];
 }
 
 static void allow_uid(struct argp_state *state, struct attnd_options *options, const char *text)
@@ -186,7 +127,7 @@ static void allow_uid(struct argp_state *state, struct attnd_options *options, c
         argp_error(state, "--allow-uid: at most %u users", ATTND_ALLOW_UIDS_MAX);
     else
         options->allow_uids[options->allow_uids_count++] =
-            (uid_t)parse_number(state, "allow-uid", text, UINT32_MAX - 1);
+            attnd_args_number32(state, "allow-uid", text, 0, UINT32_MAX - 1);
 }
 
 static void print_version(struct argp_state *state)
@@ -209,113 +150,159 @@ static void finish(struct argp_state *state, struct attnd_options *options)
         options->allow_uids[options->allow_uids_count++] = getuid();
 }
 
+/* ---- options that only set a member, by the type of their value ---- */
+
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
+static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
+static const char *const residencies[] = {"auto", "shared", "exclusive", "isolated", NULL};
+static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
+
+#define AT(member) offsetof(struct attnd_options, member)
+
+/* One of @words, into a const char *. */
+static const struct {
+    int key;
+    const char *name;
+    const char *const *words;
+    size_t at;
+} words[] = {{KEY_BACKEND, "backend", backends, AT(backend)},
+             {KEY_ISA, "isa", isas, AT(isa)},
+             {KEY_RESIDENCY, "residency", residencies, AT(residency)},
+             {KEY_INJECT, "inject", faults, AT(inject)}};
+
+/* 0..@most, into a uint32_t. */
+static const struct {
+    int key;
+    const char *name;
+    uint32_t most;
+    size_t at;
+} numbers[] = {{KEY_THREADS, "threads", 1024, AT(threads)},
+               {KEY_DEVICE, "device", ATTND_DEVICES_MAX - 1, AT(device)},
+               {KEY_SMS, "sms", 1024, AT(sms)},
+               {KEY_WATCHDOG, "watchdog", 3600, AT(watchdog_s)},
+               {KEY_PREFIX_BLOCKS, "prefix-blocks", 1u << 28, AT(prefix_blocks)}};
+
+/* Bytes, into a uint64_t. */
+static const struct {
+    int key;
+    const char *name;
+    size_t at;
+} sizes[] = {{KEY_HEAP, "heap", AT(heap_bytes)},
+             {KEY_SCRATCH, "scratch", AT(scratch_bytes)},
+             {KEY_MEMORY_MAX, "memory-max", AT(memory_max_bytes)},
+             {KEY_HOST_MEMORY_MAX, "host-memory-max", AT(host_memory_max_bytes)},
+             {KEY_DEVICE_MEMORY_MAX, "device-memory-max", AT(device_memory_max_bytes)}};
+
+#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
+
+/* Return: 1 the option is one of the tables, and has been taken; 0 it is not. */
+static int take_value(struct argp_state *state, int key, const char *text)
+{
+    char *options = state->input;
+
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (words[i].key == key) {
+            uint32_t which = attnd_args_word(state, words[i].name, text, words[i].words);
+            memcpy(options + words[i].at, &words[i].words[which], sizeof(const char *));
+            return 1;
+        }
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if (numbers[i].key == key) {
+            uint32_t number = attnd_args_number32(state, numbers[i].name, text, 0, numbers[i].most);
+            memcpy(options + numbers[i].at, &number, sizeof(number));
+            return 1;
+        }
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (sizes[i].key == key) {
+            uint64_t bytes = attnd_args_size(state, sizes[i].name, text);
+            memcpy(options + sizes[i].at, &bytes, sizeof(bytes));
+            return 1;
+        }
+    return 0;
+}
+
+/* Return: 1 the option has no value, and has been taken; 0 it is none of these. */
+static int take_flag(struct argp_state *state, int key)
+{
+    struct attnd_options *options = state->input;
+
+    switch (key) {
+    case KEY_BURST:
+        options->burst = 1;
+        return 1;
+    case KEY_TRUST:
+        options->trust = 1;
+        return 1;
+    case KEY_VERBOSE:
+        options->log_level = ATTND_LOG_DEBUG;
+        return 1;
+    case KEY_QUIET:
+        options->log_level = ATTND_LOG_WARNING;
+        return 1;
+    case KEY_VERSION:
+        print_version(state);
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static void take_socket(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+
+    if (text[0] == '\0' || strlen(text) >= sizeof(options->socket_path))
+        argp_error(state, "--socket: a path of 1 to %zu bytes is needed",
+                   sizeof(options->socket_path) - 1);
+    else
+        memcpy(options->socket_path, text, strlen(text) + 1);
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
-    static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
-    static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
-    static const char *const residencies[] = {"auto", "shared", "exclusive", "isolated", NULL};
-    static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
     struct attnd_options *options = state->input;
 
     switch (key) {
     case KEY_SOCKET:
-        if (text[0] == '\0' || strlen(text) >= sizeof(options->socket_path))
-            argp_error(state, "--socket: a path of 1 to %zu bytes is needed",
-                       sizeof(options->socket_path) - 1);
-        else
-            memcpy(options->socket_path, text, strlen(text) + 1);
-        break;
+        take_socket(state, text);
+        return 0;
     case KEY_ALLOW_UID:
         allow_uid(state, options, text);
-        break;
-    case KEY_BACKEND:
-        options->backend = parse_word(state, "backend", text, backends);
-        break;
+        return 0;
     case KEY_WORKER:
         options->worker_path = text;
-        break;
-    case KEY_ISA:
-        options->isa = parse_word(state, "isa", text, isas);
-        break;
-    case KEY_THREADS:
-        options->threads = parse_number(state, "threads", text, 1024);
-        break;
-    case KEY_DEVICE:
-        options->device = parse_number(state, "device", text, ATTND_DEVICES_MAX - 1);
-        break;
-    case KEY_RESIDENCY:
-        options->residency = parse_word(state, "residency", text, residencies);
-        break;
-    case KEY_SMS:
-        options->sms = parse_number(state, "sms", text, 1024);
-        if (options->sms == 1)
-            argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
-        break;
-    case KEY_BURST:
-        options->burst = 1;
-        break;
-    case KEY_WATCHDOG:
-        options->watchdog_s = parse_number(state, "watchdog", text, 3600);
-        break;
-    case KEY_INJECT:
-        options->inject = parse_word(state, "inject", text, faults);
-        break;
+        return 0;
     case KEY_LOOP:
         options->loop = parse_loop(state, text);
-        break;
-    case KEY_HEAP:
-        options->heap_bytes = parse_size(state, "heap", text);
-        break;
-    case KEY_SCRATCH:
-        options->scratch_bytes = parse_size(state, "scratch", text);
-        break;
-    case KEY_MEMORY_MAX:
-        options->memory_max_bytes = parse_size(state, "memory-max", text);
-        break;
-    case KEY_HOST_MEMORY_MAX:
-        options->host_memory_max_bytes = parse_size(state, "host-memory-max", text);
-        break;
-    case KEY_DEVICE_MEMORY_MAX:
-        options->device_memory_max_bytes = parse_size(state, "device-memory-max", text);
-        break;
-    case KEY_PREFIX_BLOCKS:
-        options->prefix_blocks = parse_number(state, "prefix-blocks", text, 1u << 28);
-        break;
-    case KEY_TRUST:
-        options->trust = 1;
-        break;
-    case KEY_VERBOSE:
-        options->log_level = ATTND_LOG_DEBUG;
-        break;
-    case KEY_QUIET:
-        options->log_level = ATTND_LOG_WARNING;
-        break;
-    case KEY_VERSION:
-        print_version(state);
-        break;
+        return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "'%s' is not an option", text);
-        break;
+        return 0;
     case ARGP_KEY_END:
         finish(state, options);
-        break;
+        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        break;
     }
+    if (!take_flag(state, key) && !take_value(state, key, text))
+        return ARGP_ERR_UNKNOWN;
+    if (key == KEY_SMS && options->sms == 1)
+        argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
     return 0;
 }
 
 void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
 {
-    static const struct argp parser = {.options = option_list, .parser = parse_option, .doc = doc};
+    static const struct argp parser = {
+        .options = option_list, .parser = parse_option, .doc = doc, .children = attnd_args_help};
     uint64_t machine_bytes = attnd_machine_memory_bytes();
 
     *options = (struct attnd_options){.backend = "auto",
                                       .residency = "auto",
                                       .watchdog_s = 3,
+                                      .prefix_blocks = 4u << 20,
                                       .loop = ATTND_LOOP_AUTO,
                                       .heap_bytes = 256u << 20,
-                                      .prefix_blocks = 4u << 20,
                                       .log_level = ATTND_LOG_INFO};
     options->memory_max_bytes = machine_bytes / 2;
     options->host_memory_max_bytes = machine_bytes / 4 * 3;

@@ -12,8 +12,9 @@
  *
  * A page that was never leased is not in any list: `fresh` says where those begin.
  */
-#include "service/prefix/prefix.h"
-#include "service/rpc/control.h"
+#include "service/objects/lease.h"
+
+#include "schemas/attnd.pb-c.h"
 
 #include <assert.h>
 #include <string.h>
@@ -49,13 +50,6 @@ static int32_t take_free(struct attnd_pool *pool)
     return pool->free_count ? pool->free_pages[--pool->free_count] : (int32_t)pool->fresh++;
 }
 
-/* Pages that only the prefix tree holds are as good as free. Where they would not do, they stay. */
-static void make_free(struct attnd_pool *pool, uint32_t missing)
-{
-    if (pool->prefix && missing <= attnd_tree_evictable(pool->prefix->tree))
-        (void)attnd_tree_evict(pool->prefix->tree, missing);
-}
-
 int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32_t *pages,
                       struct attnd_fault *fault)
 {
@@ -64,8 +58,9 @@ int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32
 
     if (rc < 0)
         return rc;
-    if (count > free_total(pool))
-        make_free(pool, count - free_total(pool));
+    /* Pages that only the keeper holds are as good as free. */
+    if (count > free_total(pool) && pool->keeper)
+        pool->keeper->evict(pool, count - free_total(pool));
     if (count > free_total(pool))
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, count, free_total(pool));
     for (uint32_t i = 0; i < count; i++) {
@@ -141,13 +136,13 @@ void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages,
     attachment->held_count += count;
 }
 
-/* Leases of the page have gone, @left are there. One may be the prefix tree's. */
+/* Leases of the page have gone, @left are there. */
 static void page_left(struct attnd_pool *pool, int32_t page, uint32_t left)
 {
     if (left == 0)
         pool->free_pages[pool->free_count++] = page;
-    else if (left == 1 && pool->prefix)
-        attnd_tree_page_idle(pool->prefix->tree, page);
+    else if (left == 1 && pool->keeper)
+        pool->keeper->idle(pool, page);
 }
 
 void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t count)

@@ -8,10 +8,11 @@
  * object is counted: by session handles, by pools that lie in it, by runs in flight. Its index in
  * the worker's table is not given out again before the worker has said that it let go.
  */
-#include "service/rpc/control.h"
+#include "service/objects/memory.h"
 
 #include "ipc/discard.h"
 #include "service/supervise/device.h"
+#include "service/supervise/supervise.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -76,8 +77,9 @@ static void charge(struct attnd_client *payer, struct attnd_memory *memory)
         payer->service->host_memory_bytes += memory->size_bytes;
 }
 
-/* When the last reference goes, not when the worker has let go: it is told of what takes the room
- * after it was told to give this up. The session may be gone, and its pool live on. */
+/* This happens when the last reference goes, not when the worker has let go: the worker is sent
+ * what takes the room after it was sent the order to give this up. The session may be gone, and its
+ * pool live on. */
 static void refund(struct attnd_service *service, const struct attnd_memory *memory)
 {
     if (memory->payer && memory->kind == ATTND_KIND_HOST)
@@ -139,7 +141,11 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
         memcpy(memory->handle, source->handle, sizeof(memory->handle));
     service->memories[index] = memory;
 
-    rc = attnd_supervisor_map(service->supervisor, memory);
+    const struct attnd_memory_source kept = {.kind = memory->kind,
+                                             .fd = memory->fd,
+                                             .size_bytes = memory->size_bytes,
+                                             .handle = memory->handle};
+    rc = attnd_supervisor_map(service->supervisor, index, &kept);
     if (rc < 0) {
         service->memories[index] = NULL;
         free(memory);
@@ -226,7 +232,7 @@ void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memo
     memory->fd = -1;
     attnd_supervisor_unmap(service->supervisor, memory->index);
     if (fd >= 0 && large)
-        attnd_discard(&fd, 1);
+        attnd_discard(ATTND_DISCARD_OWN, &fd, 1);
     else if (fd >= 0)
         close(fd);
 }
@@ -241,7 +247,7 @@ void attnd_memory_unmapped(struct attnd_service *service, uint32_t index)
     service->memories[index] = NULL;
     free(memory);
     if (session)
-        attnd_memory_released(service, session, id);
+        service->memory_events->released(service, session, id);
 }
 
 int attnd_memory_bind(struct attnd_client *client, struct attnd_memory *memory, uint32_t *handle,

@@ -6,8 +6,11 @@
  * any plan can name it. Plans hold attachments, and runs in flight hold plans, so when the last
  * reference goes nothing reads the pool any more.
  */
-#include "service/prefix/prefix.h"
-#include "service/rpc/control.h"
+#include "service/objects/pool.h"
+
+#include "schemas/attnd.pb-c.h"
+#include "service/objects/lease.h"
+#include "service/supervise/queue.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -34,7 +37,8 @@ static int alloc_arrays(struct attnd_pool *pool, uint32_t memories_count)
 
 static void free_arrays(struct attnd_pool *pool)
 {
-    attnd_pool_prefix_free(pool->prefix);
+    if (pool->keeper)
+        pool->keeper->end(pool);
     free(pool->memories);
     free(pool->leases);
     free(pool->free_pages);

@@ -15,6 +15,7 @@
 #include "service/prefix/tree_internal.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 /* At COST_TOKENS before it a block costs twice as much as at the beginning of a prompt: about there
  * attention takes the time that the rest of a layer takes. */
@@ -75,9 +76,9 @@ static uint32_t take_entry(struct attnd_tree *tree)
         tree->free_first = tree->block[block].bucket_next;
         return block;
     }
-    if (tree->fresh == tree->args.blocks_max || tree->args.budget->used >= tree->args.budget->max)
+    if (tree->fresh == tree->args.blocks_max || *tree->args.used >= tree->args.used_max)
         return ATTND_NONE;
-    tree->args.budget->used++;
+    *tree->args.used += 1;
     return tree->fresh++;
 }
 
@@ -153,6 +154,15 @@ uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *
     tree->pages -= count;
     tree->args.leases.drop(tree->args.leases.context, pages, count);
     return count;
+}
+
+void attnd_tree_space_settle(struct attnd_tree_space *space)
+{
+    if (!space->used || space->info.handles || space->info.blocks)
+        return;
+    assert(space->info.claims == 0 && space->info.pinned == 0);
+    free(space->order.entry);
+    *space = (struct attnd_tree_space){0};
 }
 
 /* The namespace whose next block is due first. @above_low: of those that have more than others must

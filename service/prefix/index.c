@@ -11,9 +11,22 @@
 #include "service/prefix/tree_internal.h"
 
 #include <errno.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 
 #define BUCKETS_MIN 16u
+
+/* Zeroed, touched as it is used, and in large pages where there are any: what a match of random
+ * blocks waits for is translations first. NULL: no memory. */
+void *attnd_tree_map(uint64_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
+}
 
 static uint32_t hash(const struct attnd_tree *tree, uint32_t space,
                      const struct attnd_block_key *key)

@@ -3,8 +3,8 @@
  *
  *   tree.h     the tree itself, which knows neither sessions nor rings
  *   spaces.c   a pool's tree and its namespaces; handles of sessions; what leases need of it
- *   turn.c     an operation's turn in its lane
- *   parked.c   matches that wait for what somebody computes
+ *
+ * Operations have their turns in sched/ (prefix_turn.c, parked.c).
  *
  * The tree goes with its pool, and the pool stays for as long as somebody has it attached. Pages
  * outlive the session that published them, because the tree's lease is nobody's.
@@ -12,8 +12,8 @@
 #ifndef ATTND_SERVICE_PREFIX_PREFIX_H
 #define ATTND_SERVICE_PREFIX_PREFIX_H
 
+#include "service/objects/pool.h"
 #include "service/prefix/tree.h"
-#include "service/service.h"
 
 struct attnd_prefix_space {
     uint8_t token[2][ATTND_SECRET_BYTES]; /* [writable]; all zero: never shared */
@@ -59,47 +59,14 @@ const uint8_t *attnd_prefix_space_share(const struct attnd_prefix_handle *handle
  * -ATTND_E_PERMISSION (field pool: it is not attached), -ATTND_E_NO_MEMORY. */
 int attnd_prefix_space_attach(struct attnd_client *client, const uint8_t *token, uint32_t *handle,
                               struct attnd_fault *fault);
-/** attnd_prefix_space_release() - the handle goes, its claims end; nothing of it is in flight. */
+/** attnd_prefix_space_release() - the handle goes, its claims end; nothing of it is in flight.
+ * Those who waited for the claims are woken by the caller. */
 void attnd_prefix_space_release(struct attnd_client *client, uint32_t handle);
 
 /** attnd_client_prefix() - the handle's object, or NULL. Borrowed. */
 struct attnd_prefix_handle *attnd_client_prefix(const struct attnd_client *client, uint32_t handle);
 
-/** attnd_pool_prefix_free() - with the pool. NULL is fine. */
-void attnd_pool_prefix_free(struct attnd_pool_prefix *prefix);
 /** attnd_pool_cached() - pages that the pool's tree holds. */
 uint32_t attnd_pool_cached(const struct attnd_pool *pool);
-
-/* ---- turn.c ---- */
-
-struct attnd_sched_op;
-
-/** attnd_prefix_admit() - the operation's arrays out of the arena. Return: 0 or the fault's. */
-int attnd_prefix_admit(const struct attnd_sched_op *op, struct attnd_staging *staging,
-                       struct attnd_prefix_view *view, struct attnd_fault *fault);
-
-/** attnd_prefix_matched() - lease what a match found. */
-void attnd_prefix_matched(const struct attnd_prefix_handle *handle, const int32_t *pages,
-                          uint32_t blocks);
-/** attnd_prefix_answer() - what the operation's completion says. */
-void attnd_prefix_answer(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
-                         uint64_t value);
-
-/* ---- parked.c ---- */
-
-struct attnd_session_lanes;
-
-/** attnd_prefix_park() - a match that found @result waits for the rest. Return: 1 it is parked;
- * 0 it does not wait: too many of the session do, or the claim has just ended. */
-int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view *view,
-                      const struct attnd_tree_result *result);
-/** attnd_prefix_wake() - matches whose claims have ended go on. */
-void attnd_prefix_wake(struct attnd_tree *tree);
-/** attnd_prefix_cancel() - end those of @user_data. Return: how many. */
-int attnd_prefix_cancel(struct attnd_session_lanes *session, uint64_t user_data);
-/** attnd_prefix_expire() - end those that are too late. Return: the earliest deadline left. */
-uint64_t attnd_prefix_expire(struct attnd_session_lanes *session, uint64_t now_ns);
-/** attnd_prefix_close() - the session is closing: nothing of it waits or is claimed any more. */
-void attnd_prefix_close(struct attnd_session_lanes *session);
 
 #endif

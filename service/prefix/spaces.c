@@ -7,7 +7,8 @@
  */
 #include "service/prefix/prefix.h"
 
-#include "service/rpc/control.h"
+#include "service/objects/lease.h"
+#include "service/objects/ticket.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -25,11 +26,33 @@ static void drop_leases(void *context, const int32_t *pages, uint32_t count)
     attnd_lease_drop(context, pages, count);
 }
 
+/* ---- the pool's keeper ---- */
+
+/* Where all that could go would not do, nothing goes. */
+static void evict(struct attnd_pool *pool, uint32_t pages)
+{
+    if (pages <= attnd_tree_evictable(pool->prefix->tree))
+        (void)attnd_tree_evict(pool->prefix->tree, pages);
+}
+
+static void idle(struct attnd_pool *pool, int32_t page)
+{
+    attnd_tree_page_idle(pool->prefix->tree, page);
+}
+
+static void end(struct attnd_pool *pool)
+{
+    attnd_tree_free(pool->prefix->tree);
+    free(pool->prefix);
+}
+
+static const struct attnd_page_keeper keeper = {.evict = evict, .idle = idle, .end = end};
+
 /* Blocks that a tree of @pool may have; 0: its maker has all it can. */
 static uint32_t promise(const struct attnd_service *service, const struct attnd_pool *pool)
 {
     uint64_t wanted = pool->shape.pages + (uint64_t)pool->shape.pages / 4 + 64;
-    uint64_t left = ATTND_SHARE_MAX(service->prefix_budget.max);
+    uint64_t left = ATTND_SHARE_MAX(service->options.prefix_blocks);
 
     for (const struct attnd_pool *at = service->pools; at; at = at->next) {
         if (!at->prefix || at->maker != pool->maker || !pool->maker)
@@ -47,13 +70,14 @@ static int make_tree(struct attnd_service *service, struct attnd_pool *pool,
 
     if (!prefix)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PREFIX, 0, blocks_max,
-                               ATTND_SHARE_MAX(service->prefix_budget.max));
+                               ATTND_SHARE_MAX(service->options.prefix_blocks));
     const struct attnd_tree_args args = {
         .pages = pool->shape.pages,
         .page_size = pool->shape.page_size,
         .blocks_max = blocks_max,
         .leases = {pool->leases, ATTND_PAGE_LEASES_MAX, take_leases, drop_leases, pool},
-        .budget = &service->prefix_budget};
+        .used = &service->prefix_blocks_used,
+        .used_max = service->options.prefix_blocks};
     prefix->blocks_max = blocks_max;
     int rc = attnd_tree_new(&args, &prefix->tree);
     if (rc < 0) {
@@ -61,15 +85,8 @@ static int make_tree(struct attnd_service *service, struct attnd_pool *pool,
         return attnd_fault_set(fault, rc, ATTND_F_PREFIX, 0, 0, 0);
     }
     pool->prefix = prefix;
+    pool->keeper = &keeper;
     return 0;
-}
-
-void attnd_pool_prefix_free(struct attnd_pool_prefix *prefix)
-{
-    if (!prefix)
-        return;
-    attnd_tree_free(prefix->tree);
-    free(prefix);
 }
 
 uint32_t attnd_pool_cached(const struct attnd_pool *pool)
@@ -235,5 +252,4 @@ void attnd_prefix_space_release(struct attnd_client *client, uint32_t handle)
     attnd_tree_space_release(tree, held->space);
     held->attachment->prefixes--;
     free(held);
-    attnd_prefix_wake(tree);
 }

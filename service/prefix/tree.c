@@ -3,25 +3,13 @@
  *
  * Arrays are as long as they can ever be and touched as they are needed, so nothing moves and
  * nothing is copied while the daemon runs. What was touched is counted against a budget of all
- * trees (attnd_tree_budget), because it is not given back before the tree goes.
+ * trees, because it is not given back before the tree goes.
  */
 #include "service/prefix/tree_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-/* Zeroed, touched as it is used, and in large pages where there are any: what a match of random
- * blocks waits for is translations first. NULL: no memory. */
-void *attnd_tree_map(uint64_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        return NULL;
-    (void)madvise(memory, bytes, MADV_HUGEPAGE);
-    return memory;
-}
 
 static void unmap(void *memory, uint64_t bytes)
 {
@@ -56,7 +44,7 @@ void attnd_tree_free(struct attnd_tree *tree)
         return;
     for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
         free(tree->space[i].order.entry);
-    tree->args.budget->used -= tree->fresh;
+    *tree->args.used -= tree->fresh;
     unmap(tree->block, (uint64_t)tree->args.blocks_max * sizeof(*tree->block));
     unmap(tree->bucket, tree->buckets_max * sizeof(*tree->bucket));
     free(tree->block_of);
@@ -65,15 +53,6 @@ void attnd_tree_free(struct attnd_tree *tree)
 }
 
 /* ---- namespaces ---- */
-
-void attnd_tree_space_settle(struct attnd_tree_space *space)
-{
-    if (!space->used || space->info.handles || space->info.blocks)
-        return;
-    assert(space->info.claims == 0 && space->info.pinned == 0);
-    free(space->order.entry);
-    *space = (struct attnd_tree_space){0};
-}
 
 /* The place of a namespace that nobody has a handle on any more, if all its blocks can go. */
 static struct attnd_tree_space *clear_orphan(struct attnd_tree *tree)

@@ -19,12 +19,6 @@
 struct attnd_tree;
 struct attnd_tree_block;
 
-/* How many blocks all trees of the daemon have touched, and may: memory is not given back before
- * its tree goes, so what was touched once counts. */
-struct attnd_tree_budget {
-    uint32_t used, max;
-};
-
 /* The leases of the pool, as the tree needs them. */
 struct attnd_tree_leases {
     const uint16_t *count; /* [pages] all leases of each page, the tree's included */
@@ -39,7 +33,10 @@ struct attnd_tree_args {
     uint32_t page_size;  /* tokens */
     uint32_t blocks_max; /* published and claimed; at least 1 */
     struct attnd_tree_leases leases;
-    struct attnd_tree_budget *budget; /* borrowed for the tree's life */
+    /* Blocks that all trees have touched, which the tree counts up, and that they may: memory does
+     * not come back before its tree goes. */
+    uint32_t *used;
+    uint32_t used_max;
 };
 
 /**

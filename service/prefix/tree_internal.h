@@ -86,11 +86,10 @@ struct attnd_tree {
     struct attnd_tree_space space[ATTND_PREFIX_SPACES_MAX];
 };
 
-/* ---- tree.c ---- */
-
-void *attnd_tree_map(uint64_t bytes);
-
 /* ---- index.c ---- */
+
+/** attnd_tree_map() - zeroed memory that is touched as it is used; NULL without. */
+void *attnd_tree_map(uint64_t bytes);
 
 int attnd_tree_index_init(struct attnd_tree *tree);
 /** attnd_tree_index_find() - the block of a key, whatever its state; ATTND_NONE. */

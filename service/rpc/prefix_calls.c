@@ -4,8 +4,10 @@
  * A query is for people, and everybody who may connect may ask it. So it counts and tells no key:
  * who has a key and a handle could ask for its pages.
  */
+#include "service/objects/pool.h"
 #include "service/prefix/prefix.h"
-#include "service/rpc/control.h"
+#include "service/rpc/calls.h"
+#include "service/sched/sched.h"
 
 #include <string.h>
 
@@ -110,7 +112,9 @@ int attnd_call_prefix_release(struct attnd_call *call)
     if (prefix->in_flight)
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_PREFIX, 0, handle,
                                prefix->in_flight);
+    struct attnd_tree *tree = attnd_prefix_tree(prefix);
     attnd_prefix_space_release(call->client, handle);
+    attnd_sched_wake(tree); /* its claims have ended */
     return 0;
 }
 
@@ -209,8 +213,8 @@ int attnd_call_prefix_query(struct attnd_call *call)
         return no_memory(call);
     for (const struct attnd_pool *pool = service->pools; pool; pool = pool->next)
         status->memory_bytes += pool->prefix ? attnd_tree_bytes(pool->prefix->tree) : 0;
-    status->blocks_used = service->prefix_budget.used;
-    status->blocks_max = service->prefix_budget.max;
+    status->blocks_used = service->prefix_blocks_used;
+    status->blocks_max = service->options.prefix_blocks;
     status->has_memory_bytes = status->has_blocks_used = status->has_blocks_max = 1;
     call->reply->prefix_status = status;
     call->reply->result_case = ATTND__REPLY__RESULT_PREFIX_STATUS;

@@ -5,11 +5,9 @@
  * every operation in flight and one more. If the push fails all the same, the client moved its own
  * index backwards, and is killed when the sweep is over, not in the middle of it.
  */
-#include "service/prefix/prefix.h"
-#include "service/sched/sched.h"
+#include "service/sched/lanes.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
 void attnd_session_mark_dirty(struct attnd_session_lanes *session)
 {
@@ -87,15 +85,11 @@ struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
 void attnd_op_free(struct attnd_sched_op *op)
 {
     struct attnd_session_lanes *session = op->lane->session;
-    if (op->deferred) {
-        session->deferred_bytes -= attnd_deferred_bytes(op->deferred);
-        attnd_staging_free(&op->deferred->staging);
-        free(op->deferred);
-    }
-    attnd_places_release(op);
+    attnd_op_let_go(op);
     attnd_results_unreserve(op);
     if (op->prefix)
         op->prefix->in_flight--;
+    attnd_places_release(session->scheduler->service, op->memories);
     if (op->plan)
         op->plan->in_flight--;
     session->client->in_flight--;

@@ -7,18 +7,11 @@
  * nothing. The same timer looks again at completion rings that were full when nothing else would
  * have woken the daemon (submit.c).
  */
-#include "service/sched/sched.h"
+#include "service/sched/lanes.h"
 
 #include "schemas/atomics.h"
-#include "service/prefix/prefix.h"
 
 #define STALL_NS_MAX 64000000u
-
-void attnd_deadline_fault(struct attnd_sched_op *op)
-{
-    uint32_t timeout_us = attnd_timeout_us(&op->sqe);
-    attnd_fault_set(&op->fault, -ATTND_E_TIMEOUT, ATTND_F_TIMEOUT, 0, timeout_us, timeout_us);
-}
 
 /* Ends one operation with @code. Return: 1 it was queued and is gone. */
 static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int code)
@@ -31,7 +24,7 @@ static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int cod
         }
         return 0;
     }
-    if (op == lane->head && lane->state == ATTND_LANE_SENT)
+    if (op == lane->head && (lane->state == ATTND_LANE_SENT || lane->state == ATTND_LANE_PLANNING))
         return 0; /* half done, and soon done */
     attnd_lane_remove(lane, op);
     if (code == -ATTND_E_TIMEOUT)

@@ -3,10 +3,20 @@
  */
 #include "service/sched/results.h"
 
-#include "service/sched/sched.h"
+#include "service/sched/lanes.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
+
+int attnd_results_init(struct attnd_results *results, const struct attnd_client *client)
+{
+    void *words = (char *)client->completion.address + client->results_offset_bytes;
+
+    *results = (struct attnd_results){.words = words,
+                                      .mark = calloc(client->ring_entries, sizeof(*results->mark))};
+    return results->mark ? 0 : -ATTND_E_NO_MEMORY;
+}
 
 /* The client's head of the completion ring, as it was last checked, says what it has read. */
 static void reclaim(struct attnd_session_lanes *session)

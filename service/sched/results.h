@@ -26,6 +26,11 @@ struct attnd_results {
     uint32_t mark_begin, mark_end;
 };
 
+struct attnd_client;
+/** attnd_results_init() - in the client's completion segment; `mark` is to be freed. Return: 0 or
+ * -ATTND_E_NO_MEMORY. */
+int attnd_results_init(struct attnd_results *results, const struct attnd_client *client);
+
 /** attnd_results_room() - are there @words beside those reserved? Return: 1, 0. */
 int attnd_results_room(struct attnd_session_lanes *session, uint32_t words);
 /** attnd_results_reserve() - for @op, until it completes; attnd_results_room() has said 1. */

@@ -2,18 +2,11 @@
  * submit.c - from a submission slot to an operation in its lane.
  *
  * The slot is copied once and only the copy is looked at. A slot stays in the ring while the
- * completion ring could not take its answer, or while too many batches wait for their turn already:
- * that is the backpressure a client sees as -ATTND_E_FULL. A slot that is malformed still becomes
- * an operation and fails at its turn, so that a lane's completions come in its order.
- *
- * Freeing the slot of a batch tells the client that its arena may be reused. So a batch is copied
- * before: into the plan if its turn is now, else into memory that waits with it.
+ * completion ring could not take its answer, or while operations that wait hold too many batches
+ * already: that is the backpressure a client sees as -ATTND_E_FULL. A slot that is malformed still
+ * becomes an operation and fails at its turn, so that a lane's completions come in its order.
  */
-#include "service/prefix/prefix.h"
-#include "service/sched/sched.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "service/sched/lanes.h"
 
 /* What a session may take of a sweep before the next one is looked at: slots, and time, because a
  * batch can be large. The clock is read after each batch and every few slots. */
@@ -115,10 +108,14 @@ static struct attnd_prefix_handle *check_prefix(const struct attnd_client *clien
     return prefix;
 }
 
+static int carries_batch(const struct attnd_sqe *sqe)
+{
+    return sqe->opcode == ATTND_OP_PLAN_SET || sqe->opcode == ATTND_OP_PLAN_ADVANCE;
+}
+
 static int carries_data(const struct attnd_sqe *sqe)
 {
-    return sqe->opcode == ATTND_OP_PLAN_SET || sqe->opcode == ATTND_OP_PLAN_ADVANCE ||
-           attnd_op_is_prefix(sqe->opcode);
+    return carries_batch(sqe) || attnd_op_is_prefix(sqe->opcode);
 }
 
 /* Room for the pages of a match. One that asks for more than it can have is refused. */
@@ -127,49 +124,6 @@ static uint32_t words_wanted(const struct attnd_sqe *sqe)
     if (sqe->opcode != ATTND_OP_PREFIX_MATCH || sqe->u.prefix.pages > ATTND_PREFIX_PAGES_MAX)
         return 0;
     return sqe->u.prefix.pages;
-}
-
-/* Will the operation be done before attnd_lane_go() returns? Runs have no data that waits. */
-static int turn_is_now(const struct attnd_lane *lane, const struct attnd_sched_op *op)
-{
-    if (lane->head)
-        return 0;
-    if (op->prefix)
-        return 1;
-    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
-        return !attnd_prepared_must_hold(lane->session->scheduler, op->plan);
-    return !op->plan->filled ||
-           (!attnd_prepared_taken(op->plan) && attnd_planobj_free_generation(op->plan) >= 0);
-}
-
-/* Copies a batch or an advance whose turn comes later. A failure becomes the operation's fault. */
-static void defer(struct attnd_session_lanes *session, struct attnd_sched_op *op)
-{
-    const struct attnd_client *client = session->client;
-    struct attnd_deferred *deferred = calloc(1, sizeof(*deferred));
-    if (!deferred) {
-        attnd_fault_set(&op->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-        return;
-    }
-    int rc;
-    if (op->prefix)
-        rc = attnd_prefix_admit(op, &deferred->staging, &deferred->u.prefix, &op->fault);
-    else if (op->sqe.opcode == ATTND_OP_PLAN_SET)
-        rc = attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
-                               op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
-                               &op->plan->limits, &deferred->staging, &deferred->u.batch,
-                               &op->fault);
-    else
-        rc = attnd_admit_advance(attnd_client_arena(client), client->arena_bytes,
-                                 &op->sqe.u.advance, &op->plan->limits, &deferred->staging,
-                                 &deferred->u.advance, &op->fault);
-    if (rc < 0) {
-        attnd_staging_free(&deferred->staging);
-        free(deferred);
-        return;
-    }
-    op->deferred = deferred;
-    session->deferred_bytes += attnd_deferred_bytes(deferred);
 }
 
 static void set_deadline(struct attnd_scheduler *scheduler, struct attnd_sched_op *op)
@@ -187,7 +141,7 @@ static void begin_plan(struct attnd_session_lanes *session, struct attnd_sched_o
     if (!op->plan)
         return;
     op->plan->in_flight++;
-    attnd_places_take(op);
+    attnd_places_take(session->client, &op->sqe, op->memories);
     set_deadline(session->scheduler, op);
 }
 
@@ -210,13 +164,13 @@ static void accept_op(struct attnd_session_lanes *session, const struct attnd_sq
         attnd_complete(op, now_ns, now_ns); /* it has no place in a lane */
         return;
     }
-    struct attnd_lane *lane = &session->lane[sqe->lane];
     if (!malformed && attnd_op_is_prefix(sqe->opcode))
         begin_prefix(session, op);
     else if (!malformed)
         begin_plan(session, op);
-    if ((op->plan || op->prefix) && carries_data(sqe) && !turn_is_now(lane, op))
-        defer(session, op);
+    if ((op->plan || op->prefix) && carries_data(sqe))
+        attnd_op_admit(op);
+    struct attnd_lane *lane = &session->lane[sqe->lane];
     attnd_lane_push(lane, op);
     attnd_lane_go(lane);
 }
@@ -244,7 +198,11 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
     struct attnd_client *client = session->client;
     if (is_cancel(sqe)) /* what it ends makes the room */
         return 1;
-    if (carries_data(sqe) && session->deferred_bytes >= client->arena_bytes)
+    if (carries_data(sqe) && session->admitted_bytes >= client->arena_bytes)
+        return 0;
+    /* To copy and check a large batch takes a while as well: no session has more of that than it
+     * has of the planner. */
+    if (carries_batch(sqe) && session->planning)
         return 0;
     if (session->cq_room <= client->in_flight) {
         int space = attnd_producer_space(&client->cq);

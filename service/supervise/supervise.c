@@ -7,18 +7,12 @@
  * that cannot live; from then on there is a growing pause, and operations wait. The pidfd tells of
  * the death; the end of file on the socket only that it is coming, so that one is killed to be
  * sure.
- *
- * One thing is not given to a third: memory that two workers in a row were bringing in when a
- * signal ended them. To pin more than the machine has is how a worker gets killed, and it would be
- * again, and again. Once may be chance: whoever kills a worker does not look what it is doing. The
- * memory's owner is told that it cannot be had; others go on.
  */
 #include "service/supervise/supervise.h"
 
 #include "ipc/fdpass.h"
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
-#include "service/sched/sched.h"
 #include "service/supervise/worker_abi.h"
 
 #include <poll.h>
@@ -33,7 +27,6 @@
 #define DELAY_NS_MIN 50000000u
 #define DELAY_NS_MAX 1000000000u
 #define REAP_NS 2000000000u
-#define DEATHS_BARRED 2u
 #define POLL_STEP_NS 1000000u
 
 static void start_next(struct attnd_supervisor *supervisor);
@@ -64,60 +57,6 @@ static void let_go(struct attnd_supervisor *supervisor)
     attnd_watchdog_stop(supervisor);
     supervisor->control_watch = supervisor->pidfd_watch = supervisor->timer = NULL;
     process->control = process->pidfd = -1;
-}
-
-/* What a signal ended it over: notes that, in each such memory. Return: how many. */
-static uint32_t find_suspects(const struct attnd_supervisor *supervisor, uint32_t *suspects)
-{
-    const struct attnd_service *service = supervisor->service;
-    uint32_t *words = service->queue->head->pinning, count = 0;
-    for (uint32_t i = 0; i < ATTND_PINNING; i++) {
-        uint32_t index = attnd_observe32(&words[i]) - 1;
-        if (!supervisor->process.signal || index >= ATTND_MEMORIES_MAX ||
-            supervisor->maps.state[index] != ATTND_MAP_MAPPING)
-            continue;
-        service->memories[index]->deaths++;
-        suspects[count++] = index;
-    }
-    return count;
-}
-
-static void bar(struct attnd_supervisor *supervisor, uint32_t index)
-{
-    struct attnd_service *service = supervisor->service;
-    const struct attnd_memory *memory = service->memories[index];
-    const struct attnd_fault fault = {
-        .code = -ATTND_E_NO_MEMORY, .field = ATTND_F_SIZE, .value = (int64_t)memory->size_bytes};
-    attnd_maps_bar(&supervisor->maps, index, fault.code);
-    attnd_memory_mapped(service, index, &fault);
-}
-
-/* What is due again. */
-static void judge(struct attnd_supervisor *supervisor, uint32_t index)
-{
-    const struct attnd_memory *memory = supervisor->service->memories[index];
-    if (supervisor->maps.state[index] != ATTND_MAP_TO_MAP)
-        return;
-    attnd_log(ATTND_LOG_WARNING, "memory %u of %llu bytes was being brought in%s", index,
-              (unsigned long long)memory->size_bytes,
-              memory->deaths < DEATHS_BARRED ? "" : ", again: no other worker is given it");
-    if (memory->deaths >= DEATHS_BARRED)
-        bar(supervisor, index);
-}
-
-/* Everything that was the worker's: its runs, then its mappings. */
-static void inherit_from(struct attnd_supervisor *supervisor)
-{
-    uint32_t freed[ATTND_MEMORIES_MAX];
-    uint32_t suspects[ATTND_PINNING];
-    uint32_t suspected = find_suspects(supervisor, suspects); /* before its queue is given up */
-    attnd_retire_lost(supervisor->service->scheduler);
-    uint32_t count = attnd_maps_lost(&supervisor->maps, freed);
-    for (uint32_t i = 0; i < suspected; i++)
-        judge(supervisor, suspects[i]);
-    for (uint32_t i = 0; i < count; i++)
-        attnd_memory_unmapped(supervisor->service, freed[i]);
-    attnd_memory_lost(supervisor->service);
 }
 
 static void on_timer(void *context)
@@ -176,7 +115,7 @@ static void bury(struct attnd_supervisor *supervisor)
     let_go(supervisor);
     supervisor->condemned = 0;
     supervisor->state = ATTND_WORKER_DOWN;
-    inherit_from(supervisor);
+    attnd_supervisor_inherit(supervisor);
     come_again(supervisor);
 }
 
@@ -219,17 +158,17 @@ static int watch(struct attnd_supervisor *supervisor)
                : -ATTND_E_NO_MEMORY;
 }
 
-static int renew_queue(struct attnd_service *service, struct attnd_fault *fault)
+static int renew_queue(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
 {
     /* First, so that it is tried again if the other fails; the wait itself begins later. */
-    int rc = attnd_data_watch_retires(service, fault);
-    return rc < 0 ? rc : attnd_queue_renew(service->queue, fault);
+    int rc = attnd_supervisor_watch_retires(supervisor, fault);
+    return rc < 0 ? rc : attnd_queue_renew(supervisor->service->queue, fault);
 }
 
 static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
 {
     struct attnd_service *service = supervisor->service;
-    int rc = service->queue->abandoned ? renew_queue(service, fault) : 0;
+    int rc = service->queue->abandoned ? renew_queue(supervisor, fault) : 0;
     if (rc < 0)
         return rc;
     rc = attnd_spawn_worker(&service->options, service->queue, &supervisor->process, fault);
@@ -266,12 +205,15 @@ static void start_next(struct attnd_supervisor *supervisor)
 
 /* ---- the outside ---- */
 
-int attnd_supervisor_new(struct attnd_service *service, struct attnd_supervisor **out)
+int attnd_supervisor_new(struct attnd_service *service,
+                         const struct attnd_supervisor_events *events,
+                         struct attnd_supervisor **out)
 {
     struct attnd_supervisor *supervisor = calloc(1, sizeof(*supervisor));
     if (!supervisor)
         return -ATTND_E_NO_MEMORY;
     supervisor->service = service;
+    supervisor->events = events;
     supervisor->process.control = supervisor->process.pidfd = -1;
     *out = supervisor;
     return 0;
@@ -360,7 +302,7 @@ void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout
         attnd_log(ATTND_LOG_INFO, "worker %d: %s", (int)pid, text);
     }
     let_go(supervisor);
-    inherit_from(supervisor);
+    attnd_supervisor_inherit(supervisor);
 }
 
 void attnd_supervisor_kill(struct attnd_supervisor *supervisor, const char *why)
@@ -370,6 +312,16 @@ void attnd_supervisor_kill(struct attnd_supervisor *supervisor, const char *why)
     supervisor->condemned = 1;
     attnd_log(ATTND_LOG_ERROR, "worker %d is killed: %s", (int)supervisor->process.pid, why);
     attnd_spawn_signal(&supervisor->process, SIGKILL);
+}
+
+const struct attnd_worker_info *attnd_supervisor_worker(const struct attnd_service *service)
+{
+    return &service->queue->info;
+}
+
+int attnd_supervisor_running(const struct attnd_service *service)
+{
+    return service->supervisor->state == ATTND_WORKER_UP;
 }
 
 const char *attnd_supervisor_state_name(const struct attnd_supervisor *supervisor)

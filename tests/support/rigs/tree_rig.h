@@ -19,7 +19,7 @@
 
 static struct {
     struct attnd_tree *tree;
-    struct attnd_tree_budget budget;
+    uint32_t used;
     uint32_t pages;
     uint16_t leases[RIG_PAGES_MAX];
     uint16_t held[RIG_SESSIONS][RIG_PAGES_MAX];
@@ -50,19 +50,19 @@ static inline void rig_begin(uint32_t pages, uint32_t blocks_max, uint32_t budge
     CHECK(pages <= RIG_PAGES_MAX);
     memset(&rig, 0, sizeof(rig));
     rig.pages = pages;
-    rig.budget.max = budget;
     struct attnd_tree_args args = {.pages = pages,
                                    .page_size = 16,
                                    .blocks_max = blocks_max,
                                    .leases = {rig.leases, RIG_LEASES_MAX, rig_take, rig_drop, NULL},
-                                   .budget = &rig.budget};
+                                   .used = &rig.used,
+                                   .used_max = budget};
     CHECK_EQUAL(attnd_tree_new(&args, &rig.tree), 0);
 }
 
 static inline void rig_end(void)
 {
     attnd_tree_free(rig.tree);
-    CHECK_EQUAL(rig.budget.used, 0);
+    CHECK_EQUAL(rig.used, 0);
 }
 
 static inline uint32_t rig_space(uint32_t block_pages, uint32_t pages_max, uint32_t pages_low)

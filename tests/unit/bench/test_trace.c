@@ -104,7 +104,7 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
 {
     /* ' stands for " */
     static const char *const bad[] = {
-        "",
+        "\v",
         "{}",
         "[]",
         "nonsense",
@@ -124,7 +124,10 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]} x",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]}}",
-        "{'timestamp':5,'x':[[[[[[[[[1]]]]]]]]],'input_length':9,'output_length':3,'hash_ids':[7]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 1e1]}",
+        "{'timestamp':5, 'input_length':9, 'output_length':3, 'hash_ids':[9223372036854775808]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9.0]}",
+        "{'timestamp': 5, 'input_length': 16777217, 'output_length': 3, 'hash_ids': [7, 9]}",
         "TIMESTAMP,ContextTokens,GeneratedTokens",
     };
     char text[1024];
@@ -136,6 +139,35 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
             *quote = '"';
         refused_at(text, 3);
     }
+}
+
+static void blank_lines_between_json_lines_are_counted_and_nothing_else(void **state)
+{
+    struct replay_trace trace;
+    struct replay_trace_error error;
+
+    (void)state;
+    assert_int_equal(parse("\n" GOOD "\r\n \t\n" GOOD "\n\n", &strict, &trace, &error), 0);
+    assert_int_equal(trace.requests, 2);
+    assert_int_equal(trace.bad_lines, 0);
+    replay_trace_free(&trace);
+    refused_at(GOOD "\n\n" GOOD "x\n", 5);
+    refused_at("\n\n", 0); /* no requests in it */
+}
+
+/* A line that only opens brackets must not exhaust the stack. */
+static void a_line_that_nests_without_end_is_refused(void **state)
+{
+    enum { DEEP = 1 << 18 };
+    char *text = malloc(sizeof(GOOD) + DEEP);
+
+    (void)state;
+    assert_non_null(text);
+    memcpy(text, GOOD, sizeof(GOOD) - 1);
+    memset(text + sizeof(GOOD) - 1, '[', DEEP);
+    text[sizeof(GOOD) - 1 + DEEP] = 0;
+    refused_at(text, 2);
+    free(text);
 }
 
 static void a_bad_csv_line_is_refused_with_its_number(void **state)
@@ -186,7 +218,7 @@ static void bad_lines_are_skipped_on_request(void **state)
 
     (void)state;
     skipped_count = 0;
-    assert_int_equal(parse("garbage\n" GOOD "\n" GOOD "{", &lenient, &trace, &error), 0);
+    assert_int_equal(parse("garbage\n" GOOD "x\n" GOOD "{", &lenient, &trace, &error), 0);
     assert_int_equal(trace.requests, 2);
     assert_int_equal(trace.bad_lines, 3);
     assert_int_equal(skipped_count, 3);
@@ -289,6 +321,8 @@ int main(void)
         cmocka_unit_test(csv_lines_become_requests_that_share_nothing),
         cmocka_unit_test(requests_are_ordered_by_arrival_and_keep_their_identity),
         cmocka_unit_test(a_bad_json_line_is_refused_with_its_number),
+        cmocka_unit_test(blank_lines_between_json_lines_are_counted_and_nothing_else),
+        cmocka_unit_test(a_line_that_nests_without_end_is_refused),
         cmocka_unit_test(a_bad_csv_line_is_refused_with_its_number),
         cmocka_unit_test(bad_lines_are_skipped_on_request),
         cmocka_unit_test(a_trace_without_requests_is_refused),

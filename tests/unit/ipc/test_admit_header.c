@@ -49,13 +49,28 @@ static void absent_options_get_their_defaults(void **state)
     assert_int_equal(admit_case_admit(&t), 0);
     assert_true(fabsf(t.batch.sm_scale - 1.0f / sqrtf(128.0f)) < 1e-7f);
     assert_int_equal(t.batch.reserve_pages, 0);
-    assert_int_equal(t.batch.q_stride_row, 32 * 128);
-    assert_int_equal(t.batch.q_stride_head, 128);
-    assert_int_equal(t.batch.o_stride_row, 32 * 128);
-    assert_int_equal(t.batch.lse_stride_row, 32);
-    assert_int_equal(t.batch.lse_stride_head, 1);
-    assert_int_equal(t.batch.k_stride_row, 8 * 128);
-    assert_int_equal(t.batch.v_stride_head, 128);
+    assert_int_equal(t.batch.q_pitch.row, 32 * 128);
+    assert_int_equal(t.batch.q_pitch.head, 128);
+    assert_int_equal(t.batch.o_pitch.row, 32 * 128);
+    assert_int_equal(t.batch.lse_pitch.row, 32);
+    assert_int_equal(t.batch.lse_pitch.head, 1);
+    assert_int_equal(t.batch.k_pitch.row, 8 * 128);
+    assert_int_equal(t.batch.v_pitch.head, 128);
+    assert_int_equal(t.batch.extents.q_bytes, t.batch.rows * 32 * 128 * 2);
+    assert_int_equal(t.batch.extents.o_bytes, t.batch.rows * 32 * 128 * 2);
+    assert_int_equal(t.batch.extents.lse_bytes, t.batch.rows * 32 * 4);
+    assert_int_equal(t.batch.extents.k_bytes, t.batch.rows * 8 * 128 * 2);
+    assert_int_equal(t.batch.extents.v_bytes, t.batch.rows * 8 * 128 * 2);
+}
+
+static void an_extent_ends_with_the_last_element_and_not_with_its_padding(void **state)
+{
+    (void)state;
+    t.c.batch.o_pitch.row = 40 * 128;
+    t.c.batch.o_pitch.head = 130;
+    admit_case_write(&t);
+    assert_int_equal(admit_case_admit(&t), 0);
+    assert_int_equal(t.batch.extents.o_bytes, ((t.batch.rows - 1) * 40 * 128 + 31 * 130 + 128) * 2);
 }
 
 static void what_exceeds_the_plan_is_no_space(void **state)
@@ -135,17 +150,17 @@ static void sm_scale_is_finite_and_positive_or_defaulted(void **state)
 static void strides_that_reach_beyond_64_bits_are_refused(void **state)
 {
     (void)state;
-    t.c.batch.q_stride_row = INT64_MAX;
+    t.c.batch.q_pitch.row = INT64_MAX;
     admit_case_write(&t);
     expect_fault(ATTND_E_RANGE, ATTND_F_Q, 0, INT64_MAX, INT64_MAX / 2);
-    t.c.batch.q_stride_row = -1;
+    t.c.batch.q_pitch.row = -1;
     admit_case_write(&t);
     expect_fault(ATTND_E_RANGE, ATTND_F_Q, 0, -1, 0);
-    t.c.batch.q_stride_row = 0;
-    t.c.batch.v_stride_head = -128;
+    t.c.batch.q_pitch.row = 0;
+    t.c.batch.v_pitch.head = -128;
     admit_case_write(&t);
     expect_fault(ATTND_E_RANGE, ATTND_F_V, 1, -128, 0);
-    t.c.batch.v_stride_head = INT64_MAX / 4;
+    t.c.batch.v_pitch.head = INT64_MAX / 4;
     admit_case_write(&t);
     assert_int_equal(admit_case_admit(&t), -ATTND_E_RANGE);
     assert_int_equal(t.fault.field, ATTND_F_V);
@@ -154,33 +169,33 @@ static void strides_that_reach_beyond_64_bits_are_refused(void **state)
 static void inputs_may_broadcast_and_outputs_may_not(void **state)
 {
     (void)state;
-    t.c.batch.q_stride_row = 128; /* all heads read the same */
+    t.c.batch.q_pitch.row = 128; /* all heads read the same */
     admit_case_write(&t);
     assert_int_equal(admit_case_admit(&t), 0);
-    t.c.batch.o_stride_row = 128;
+    t.c.batch.o_pitch.row = 128;
     admit_case_write(&t);
     expect_fault(ATTND_E_INVALID, ATTND_F_O, 1, 0, 128);
-    t.c.batch.o_stride_row = 31 * 128 + 127; /* the last head of a row runs into the next row */
-    t.c.batch.o_stride_head = 128;
+    t.c.batch.o_pitch.row = 31 * 128 + 127; /* the last head of a row runs into the next row */
+    t.c.batch.o_pitch.head = 128;
     admit_case_write(&t);
     expect_fault(ATTND_E_INVALID, ATTND_F_O, 0, 31 * 128 + 127, 32 * 128);
-    t.c.batch.o_stride_row = 128; /* heads first */
-    t.c.batch.o_stride_head = 7 * 128;
+    t.c.batch.o_pitch.row = 128; /* heads first */
+    t.c.batch.o_pitch.head = 7 * 128;
     admit_case_write(&t);
     assert_int_equal(admit_case_admit(&t), 0);
-    t.c.batch.o_stride_head = 7 * 128 - 1;
+    t.c.batch.o_pitch.head = 7 * 128 - 1;
     admit_case_write(&t);
     assert_int_equal(admit_case_admit(&t), -ATTND_E_INVALID);
-    t.c.batch.o_stride_row = 40 * 128; /* padded */
-    t.c.batch.o_stride_head = 130;
+    t.c.batch.o_pitch.row = 40 * 128; /* padded */
+    t.c.batch.o_pitch.head = 130;
     admit_case_write(&t);
     assert_int_equal(admit_case_admit(&t), 0);
-    t.c.batch.lse_stride_row = 31;
-    t.c.batch.lse_stride_head = 1;
+    t.c.batch.lse_pitch.row = 31;
+    t.c.batch.lse_pitch.head = 1;
     admit_case_write(&t);
     expect_fault(ATTND_E_INVALID, ATTND_F_LSE, 0, 31, 32);
-    t.c.batch.lse_stride_row = 1;
-    t.c.batch.lse_stride_head = 7;
+    t.c.batch.lse_pitch.row = 1;
+    t.c.batch.lse_pitch.head = 7;
     admit_case_write(&t);
     assert_int_equal(admit_case_admit(&t), 0);
 }
@@ -332,6 +347,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(absent_options_get_their_defaults),
+        TEST(an_extent_ends_with_the_last_element_and_not_with_its_padding),
         TEST(what_exceeds_the_plan_is_no_space),
         TEST(scalars_are_checked_against_the_pool),
         TEST(a_group_has_at_most_its_maximum_of_heads),

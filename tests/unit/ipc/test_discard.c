@@ -1,41 +1,15 @@
 /* test_discard.c - closing takes nobody's time, whatever the file does when it is closed. */
 #include "ipc/discard.h"
 #include "ipc/wake.h"
+#include "tests/support/harness/slow_file.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#define LINGER_S 2
-
-/* A connection whose close() waits: it has unsent data, and the other end does not read. */
-static int lingering_socket(int *listener)
-{
-    static const char data[65536];
-    const struct linger linger = {.l_onoff = 1, .l_linger = LINGER_S};
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof(address);
-
-    *listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (*listener < 0 || fd < 0 || bind(*listener, (struct sockaddr *)&address, bytes) < 0 ||
-        listen(*listener, 1) < 0 ||
-        getsockname(*listener, (struct sockaddr *)&address, &bytes) < 0 ||
-        connect(fd, (struct sockaddr *)&address, bytes) < 0)
-        return -1;
-    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
-    assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
-    while (write(fd, data, sizeof(data)) > 0)
-        ;
-    assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
-    return fd;
-}
 
 static int is_open(int fd)
 {
@@ -45,16 +19,32 @@ static int is_open(int fd)
 static void a_socket_that_lingers_makes_nobody_wait(void **state)
 {
     (void)state;
-    int listener, fd = lingering_socket(&listener);
+    int listener, fd = slow_lingering(&listener);
     if (fd < 0)
         skip(); /* no network, not even to ourselves */
     uint64_t begin_ns = attnd_clock_ns();
-    attnd_discard(&fd, 1);
-    assert_true(attnd_clock_ns() - begin_ns < LINGER_S * UINT64_C(500000000));
+    attnd_discard(1, &fd, 1);
+    assert_true(attnd_clock_ns() - begin_ns < SLOW_LINGER_S * UINT64_C(500000000));
     close(listener); /* it takes the connection with it, and the wait ends */
     for (int i = 0; i < 10000 && is_open(fd); i++)
         usleep(1000);
     assert_false(is_open(fd));
+}
+
+static void a_socket_that_travels_in_another_does_not_linger(void **state)
+{
+    (void)state;
+    int listener, slow = slow_nested(&listener), behind = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (slow < 0)
+        skip();
+    uint64_t begin_ns = attnd_clock_ns();
+    attnd_discard(1, &slow, 1);
+    attnd_discard(1, &behind, 1);
+    for (int i = 0; i < 10000 && is_open(behind); i++)
+        usleep(1000);
+    assert_false(is_open(behind));
+    assert_true(attnd_clock_ns() - begin_ns < SLOW_LINGER_S * UINT64_C(500000000));
+    close(listener);
 }
 
 static void all_of_them_are_closed(void **state)
@@ -65,7 +55,7 @@ static void all_of_them_are_closed(void **state)
         fds[i] = open("/dev/null", O_RDWR | O_CLOEXEC);
         assert_true(fds[i] >= 0);
     }
-    attnd_discard(fds, 4);
+    attnd_discard(1, fds, 4);
     for (int i = 0; i < 10000 && (is_open(fds[0]) || is_open(fds[3])); i++)
         usleep(1000);
     for (int i = 0; i < 4; i++)
@@ -74,11 +64,67 @@ static void all_of_them_are_closed(void **state)
     close(fds[4]);
 }
 
+static int null_device(void)
+{
+    int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static void a_file_that_never_closes_holds_up_its_owner_and_nobody_else(void **state)
+{
+    (void)state;
+    int listener, slow = slow_file(&listener);
+    if (slow < 0)
+        skip();
+    int behind = null_device(), other = null_device();
+    attnd_discard(1, &slow, 1);
+    for (int i = 0; i < 10000 && is_open(slow); i++)
+        usleep(1000);
+    assert_false(is_open(slow)); /* its number is free, and the thread is in close() */
+    attnd_discard(1, &behind, 1);
+    attnd_discard(2, &other, 1);
+    for (int i = 0; i < 10000 && is_open(other); i++)
+        usleep(1000);
+    assert_false(is_open(other));
+    assert_true(is_open(behind));
+    close(listener);
+    for (int i = 0; i < 10000 && is_open(behind); i++)
+        usleep(1000);
+    assert_false(is_open(behind));
+}
+
+static void an_owner_is_full_when_too_many_of_its_files_wait(void **state)
+{
+    (void)state;
+    int listener, slow = slow_file(&listener), last = -1;
+    if (slow < 0)
+        skip();
+    attnd_discard(1, &slow, 1);
+    for (int i = 0; i < 10000 && is_open(slow); i++)
+        usleep(1000);
+    for (uint32_t i = 0; i < ATTND_DISCARD_WAITING_MAX; i++) {
+        assert_false(attnd_discard_full(1));
+        last = null_device();
+        attnd_discard(1, &last, 1);
+    }
+    assert_true(attnd_discard_full(1));
+    assert_false(attnd_discard_full(2));
+    close(listener);
+    for (int i = 0; i < 10000 && is_open(last); i++)
+        usleep(1000);
+    assert_false(is_open(last));
+    assert_false(attnd_discard_full(1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_socket_that_lingers_makes_nobody_wait),
+        cmocka_unit_test(a_socket_that_travels_in_another_does_not_linger),
         cmocka_unit_test(all_of_them_are_closed),
+        cmocka_unit_test(a_file_that_never_closes_holds_up_its_owner_and_nobody_else),
+        cmocka_unit_test(an_owner_is_full_when_too_many_of_its_files_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,8 +125,46 @@ static void strides_are_bounded_and_not_negative(void **state)
     plane.stride_page = (int64_t)1 << 38;
     assert_int_equal(create_in(&plane, 1), -ATTND_E_RANGE);
     assert_int_equal(rig.fault.field, ATTND_F_K);
-    plane.stride_page = 0; /* every page is the same: odd, and legal */
-    assert_int_equal(create_in(&plane, 1), 0);
+}
+
+/* Four pages of 16 tokens, 2 heads of 64: what engines have, and what shares elements of pages. */
+static void pages_may_lie_in_any_order_but_not_in_each_other(void **state)
+{
+    enum { DIM = 64, HEADS = 2, TOKENS = 16, PAGES = 4, PAGE = TOKENS * HEADS * DIM };
+    const struct {
+        int64_t stride_page, stride_token, stride_head;
+        int64_t value, limit; /* 0: legal */
+    } cases[] = {
+        {PAGE, HEADS * DIM, DIM, 0, 0},                  /* NHD: vLLM, SGLang, FlashInfer */
+        {2 * PAGE, HEADS * DIM, DIM, 0, 0},              /* K and V of a page side by side */
+        {2 * PAGE, 2 * HEADS * DIM, DIM, 0, 0},          /* of a token */
+        {PAGE, DIM, TOKENS * DIM, 0, 0},                 /* HND */
+        {TOKENS * DIM, DIM, PAGES * TOKENS * DIM, 0, 0}, /* heads outside the pages */
+        {HEADS * DIM, PAGES * HEADS * DIM, DIM, 0, 0},   /* tokens outside the pages */
+        {TOKENS * DIM, DIM, 0, 0, 0},                    /* one K for all heads */
+        {DIM, 0, 0, 0, 0},                               /* one key for all tokens of a page */
+        {0, HEADS * DIM, DIM, 0, PAGE},
+        {PAGE - 1, HEADS * DIM, DIM, PAGE - 1, PAGE},
+        {DIM, HEADS * DIM, DIM, DIM, PAGE}, /* pages in the heads' places */
+        {TOKENS * DIM, DIM, PAGES * TOKENS * DIM - 1, PAGES * TOKENS * DIM - 1,
+         PAGES * TOKENS * DIM},
+        {DIM - 1, 0, 0, DIM - 1, DIM},
+        {0, 0, 0, 0, DIM},
+    };
+    uint32_t memory = make_memory(0, MEMORY_BYTES);
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        Attnd__Plane plane = good_plane(memory);
+        plane.stride_page = cases[i].stride_page;
+        plane.stride_token = cases[i].stride_token;
+        plane.stride_head = cases[i].stride_head;
+        assert_int_equal(create_in(&plane, 1), cases[i].limit ? -ATTND_E_RANGE : 0);
+        if (!cases[i].limit)
+            continue;
+        assert_int_equal(rig.fault.field, ATTND_F_STRIDE);
+        assert_int_equal(rig.fault.value, cases[i].value);
+        assert_int_equal(rig.fault.limit, cases[i].limit);
+    }
 }
 
 static void the_second_list_of_planes_is_checked_too(void **state)
@@ -244,6 +282,7 @@ int main(void)
         TEST(sizes_that_overflow_are_refused),
         TEST(a_plane_must_end_inside_its_memory),
         TEST(strides_are_bounded_and_not_negative),
+        TEST(pages_may_lie_in_any_order_but_not_in_each_other),
         TEST(the_second_list_of_planes_is_checked_too),
         TEST(plans_have_limits),
         TEST(what_the_worker_has_no_variant_for_is_refused_by_name),

@@ -21,7 +21,7 @@
 
 static uint16_t *leases;
 static struct attnd_tree *tree;
-static struct attnd_tree_budget budget = {.max = BLOCKS};
+static uint32_t used;
 static struct attnd_tree_owner owner;
 static uint32_t space;
 
@@ -47,7 +47,8 @@ static int setup(void **state)
                                    .page_size = 16,
                                    .blocks_max = BLOCKS,
                                    .leases = {leases, 1000, take, drop, NULL},
-                                   .budget = &budget};
+                                   .used = &used,
+                                   .used_max = BLOCKS};
     struct attnd_tree_space_args space_args = {1, BLOCKS, 0};
     return attnd_tree_new(&args, &tree) || attnd_tree_space_open(tree, &space_args, &space);
 }

@@ -1,5 +1,6 @@
-/* test_prepared.c - what the worker is told of prepared runs, in which order, and what waits for its
- * answers. */
+/* test_prepared.c - what the worker is told of prepared runs, in which order, and what waits for
+ * its answers. */
+#include "service/prepared/internal.h"
 #include "tests/support/rigs/prepared_rig.h"
 
 #include <setjmp.h>
@@ -67,6 +68,13 @@ static void submit(struct attnd_sqe sqe)
 {
     CHECK_EQUAL(stage_submit(&client, &sqe), 0);
     stage_sweep(&stage);
+}
+
+static void ack_all(void)
+{
+    struct attnd_command command;
+    while (rig_take(&command))
+        rig_retire(&command, 0);
 }
 
 /* ---- calls ---- */
@@ -160,7 +168,7 @@ static void a_run_of_more_items_than_a_doorbell_counts_is_refused_by_name(void *
     CHECK_EQUAL(object->prepared, 0);
     object->tile_items = ATTND_DOORBELL_ITEMS_MAX;
     uint32_t run = prepare(plan, 0);
-    struct attnd_prepared_runs *stream = stage.service.scheduler->prepared_runs;
+    struct attnd_prepared_runs *stream = stage.service.prepared_runs;
     object->tile_items = ATTND_DOORBELL_ITEMS_MAX + 1;
     CHECK_EQUAL(attnd_prepared_fill(stream, &stream->prepared[run - ATTND_QUEUE_RUNS]), 1);
     CHECK_EQUAL(stage.service.queue->runs[run].code, ATTND_E_UNSUPPORTED);
@@ -232,7 +240,7 @@ static uint32_t prepare_lanes(struct stage_client *of, int peer, uint32_t plan, 
 static void prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them(void **state)
 {
     uint32_t prepared[ATTND_LANES_MAX], code_prepared;
-    struct attnd_prepared_runs *stream = stage.service.scheduler->prepared_runs;
+    struct attnd_prepared_runs *stream = stage.service.prepared_runs;
     int code;
     (void)state;
     open_mailbox();
@@ -324,6 +332,35 @@ static void an_advance_is_shown_and_holds_when_no_lengths_are_left(void **state)
         stage_expect(&client, 0, 0);
     }
     CHECK_EQUAL(holds, 3);
+}
+
+/* The plan is empty, so the advance seems to have nothing to wait for; but a set holds the plan,
+ * and the advance waits for it. Its slot is free meanwhile, and the client reuses its arena. */
+static void an_advance_that_waits_for_a_set_under_way_keeps_what_was_submitted(void **state)
+{
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    prepare(plan, 0);
+    const struct attnd_plan_object *object = client.daemon->plans[0];
+    submit(stage_batch(&client, plan, 0, 4, 6, (int32_t)STAGE_PAGES, 0)); /* no such page */
+    ack_all();
+    stage_expect(&client, 0, -ATTND_E_RANGE);
+    CHECK_EQUAL(object->filled, 0);
+
+    submit(stage_batch(&client, plan, 0, 4, 6, 0, 2));
+    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    struct attnd_sqe advance = stage_advance(&client, plan, 2048, 7);
+    advance.lane = 60;
+    advance.user_data = 99;
+    submit(advance);
+    memset(client.arena, 0xff, 4096);
+
+    rig_retire(&hold, 0);
+    ack_all();
+    stage_expect(&client, 0, 0);
+    stage_expect(&client, 99, 0);
+    CHECK_EQUAL(object->kv_len[object->generation * object->kv_len_stride], 7);
 }
 
 /* They wait for runs, and others' calls must find room beside them. */
@@ -501,7 +538,7 @@ static void an_answer_to_nothing_ends_the_worker(void **state)
     const struct attnd_retire retire = {.kind = made_up.kind, .tag = made_up.tag};
     stage.worker.port.retire(stage.worker.port.context, &retire);
     (void)attnd_retire_sweep(stage.service.scheduler);
-    CHECK_EQUAL(stage.service.scheduler->queue_broken, 1);
+    CHECK_EQUAL(stage.service.queue->broken, 1);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -519,6 +556,7 @@ int main(void)
         CASE(prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them),
         CASE(a_set_changes_nothing_before_the_plan_is_held_nor_completes_before_it_is_shown),
         CASE(an_advance_is_shown_and_holds_when_no_lengths_are_left),
+        CASE(an_advance_that_waits_for_a_set_under_way_keeps_what_was_submitted),
         CASE(a_session_holds_so_many_plans_at_once_and_the_rest_in_turn),
         CASE(a_set_that_fails_shows_an_empty_plan),
         CASE(a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of),

@@ -107,27 +107,49 @@ static void what_is_no_request_ends_the_connection(void **state)
     expect_sessions(0);
 }
 
+static size_t pack_status(uint8_t bytes[64])
+{
+    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
+    Attnd__Request request = ATTND__REQUEST__INIT;
+    request.call_case = ATTND__REQUEST__CALL_STATUS;
+    request.status = &query;
+    return attnd__request__pack(&request, bytes);
+}
+
 static void descriptors_nobody_asked_for_are_closed(void **state)
 {
     (void)state;
     uint8_t bytes[64];
     int fds[ATTND_FDS_MAX], fd_count = 0;
-    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
-    Attnd__Request request = ATTND__REQUEST__INIT;
     start();
-    int socket = dial();
-    expect_sessions(0);
-    size_t before = settled_fds();
-    request.call_case = ATTND__REQUEST__CALL_STATUS;
-    request.status = &query;
-    size_t size_bytes = attnd__request__pack(&request, bytes);
+    struct session session = open_session();
+    size_t before = settled_fds(), size_bytes = pack_status(bytes);
     for (int i = 0; i < ATTND_FDS_MAX; i++)
         fds[i] = rig.notify;
-    assert_int_equal(attnd_fdpass_send(socket, bytes, size_bytes, fds, ATTND_FDS_MAX), 0);
-    Attnd__Reply *reply = receive(socket, fds, &fd_count);
+    assert_int_equal(attnd_fdpass_send(session.socket, bytes, size_bytes, fds, ATTND_FDS_MAX), 0);
+    Attnd__Reply *reply = receive(session.socket, fds, &fd_count);
     assert_non_null(reply);
     attnd__reply__free_unpacked(reply, NULL);
     expect_fds(before);
+    close_session(&session);
+}
+
+static void a_visitor_brings_no_descriptors(void **state)
+{
+    (void)state;
+    uint8_t bytes[64];
+    int pair[2];
+    start();
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    int refused = attnd_fdpass_allow(pair[0], 0) == 0;
+    close(pair[0]);
+    close(pair[1]);
+    if (!refused)
+        skip(); /* Linux before 6.16: they come, and are closed */
+    int socket = dial();
+    size_t size_bytes = pack_status(bytes);
+    assert_int_equal(attnd_fdpass_send(socket, bytes, size_bytes, &rig.notify, 1), -ATTND_E_SYSTEM);
+    assert_int_equal(attnd_fdpass_send(socket, bytes, size_bytes, NULL, 0), 0);
     close(socket);
 }
 
@@ -272,6 +294,7 @@ int main(void)
         TEST(a_segment_sealed_by_the_client_ends_the_session, automatic),
         TEST(what_is_no_request_ends_the_connection, automatic),
         TEST(descriptors_nobody_asked_for_are_closed, automatic),
+        TEST(a_visitor_brings_no_descriptors, automatic),
         TEST(a_stranger_is_told_so, automatic),
         TEST(a_process_may_have_half_of_the_sessions, automatic),
         TEST(a_full_house_refuses_sessions_and_still_answers, automatic),

@@ -126,7 +126,7 @@ static void a_batch_that_waits_is_not_harmed_by_reuse_of_the_arena(void **state)
     stage_retire(&stage, must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 2, 0);
-    CHECK_EQUAL(client.daemon->lanes->deferred_bytes, 0);
+    CHECK_EQUAL(client.daemon->lanes->admitted_bytes, 0);
 }
 
 /* Else a client that sends batches behind one long run would have the daemon hold all of them. */
@@ -139,7 +139,7 @@ static void batches_that_wait_take_no_more_memory_than_about_an_arena(void **sta
     for (int i = 0; i < BATCHES; i++)
         submit(stage_batch(&client, other, 4096, 4, 6, 0, 0));
     CHECK(stage_sweep(&stage) < 1 + BATCHES);
-    CHECK(client.daemon->lanes->deferred_bytes >= client.daemon->arena_bytes);
+    CHECK(client.daemon->lanes->admitted_bytes >= client.daemon->arena_bytes);
     CHECK_EQUAL(stage_sweep(&stage), 0);
     stage_retire(&stage, must_command(), 0);
     while (stage_sweep(&stage) > 0)
@@ -147,7 +147,7 @@ static void batches_that_wait_take_no_more_memory_than_about_an_arena(void **sta
     stage_expect(&client, 1, 0);
     for (int i = 0; i < BATCHES; i++)
         stage_expect(&client, 0, 0);
-    CHECK_EQUAL(client.daemon->lanes->deferred_bytes, 0);
+    CHECK_EQUAL(client.daemon->lanes->admitted_bytes, 0);
 }
 
 static void plan_set_is_busy_while_another_lane_uses_the_plan(void **state)
@@ -544,10 +544,10 @@ static void sleep_is_announced_to_everybody(void **state)
 {
     const struct attnd_complete_head *head = client.daemon->completion.address;
     (void)state;
-    attnd_data_asleep(&stage.service, 1);
+    attnd_sched_asleep(&stage.service, 1);
     CHECK_EQUAL(head->sq_need, 1);
     CHECK_EQUAL(stage.service.queue->head->retire_need, 1);
-    attnd_data_asleep(&stage.service, 0);
+    attnd_sched_asleep(&stage.service, 0);
     CHECK_EQUAL(head->sq_need, 0);
     CHECK_EQUAL(stage.service.queue->head->retire_need, 0);
 }

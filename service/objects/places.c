@@ -1,0 +1,184 @@
+/*
+ * places.c - the memory a run names: does it exist, is it large enough, may it be written?
+ *
+ * Handles are looked up when the run is submitted, and what they name is held until it is done: a
+ * handle given out again meanwhile is another memory. The rest is checked at the run's turn,
+ * because how far q, o and lse reach depends on the batch that is in the plan then. Two handles of
+ * one object are one object here, so an output is compared with inputs by object and byte range. An
+ * output may not lie in any pool's planes either: a session that attached a pool for reading holds
+ * a handle of its memory, and a run must not become a way to write it.
+ */
+#include "service/objects/places.h"
+
+#include "ipc/admit.h"
+
+struct span {
+    const struct attnd_memory *memory;
+    uint64_t begin, end;
+};
+
+struct want {
+    enum attnd_field field;
+    uint32_t handle;
+    uint32_t align;
+    uint64_t offset_bytes, bytes;
+};
+
+static const struct attnd_place absent = {.memory = ATTND_NONE};
+
+/* The handles in the order of the memories of an operation. */
+static void handles_of(const struct attnd_sqe *sqe, uint32_t handles[ATTND_RUN_PLACES])
+{
+    int runs = sqe->opcode == ATTND_OP_RUN, appends = sqe->opcode == ATTND_OP_APPEND;
+    handles[0] = runs ? sqe->u.run.q_memory : appends ? sqe->u.append.k_memory : 0;
+    handles[1] = runs ? sqe->u.run.o_memory : appends ? sqe->u.append.v_memory : 0;
+    handles[2] = runs ? sqe->u.run.lse_memory : 0;
+}
+
+void attnd_places_take(const struct attnd_client *client, const struct attnd_sqe *sqe,
+                       struct attnd_memory *memories[ATTND_RUN_PLACES])
+{
+    uint32_t handles[ATTND_RUN_PLACES];
+    handles_of(sqe, handles);
+    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++) {
+        memories[i] = attnd_client_memory(client, handles[i]);
+        if (memories[i])
+            attnd_memory_ref(memories[i]);
+    }
+}
+
+void attnd_places_release(struct attnd_service *service,
+                          struct attnd_memory *const memories[ATTND_RUN_PLACES])
+{
+    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
+        if (memories[i])
+            attnd_memory_unref(service, memories[i]);
+}
+
+/* Fills @place and @span. Return: 0, or the fault's code. */
+static int resolve(const struct attnd_memory *memory, const struct want *want,
+                   struct attnd_place *place, struct span *span, struct attnd_fault *fault)
+{
+    if (!memory)
+        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, want->field, 0, want->handle, 0);
+    if (want->offset_bytes % want->align != 0)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, want->field, 0, (int64_t)want->offset_bytes,
+                               want->align);
+    uint64_t size = memory->size_bytes, end;
+    if (__builtin_add_overflow(want->offset_bytes, want->bytes, &end) || end > size) {
+        int64_t value = end > INT64_MAX || end < want->bytes ? INT64_MAX : (int64_t)end;
+        return attnd_fault_set(fault, -ATTND_E_RANGE, want->field, 0, value, (int64_t)size);
+    }
+    *place = (struct attnd_place){.memory = memory->index, .offset_bytes = want->offset_bytes};
+    *span = (struct span){memory, want->offset_bytes, end};
+    return 0;
+}
+
+static int overlaps(const struct span *a, const struct span *b)
+{
+    return a->memory == b->memory && a->begin < b->end && b->begin < a->end;
+}
+
+static int refuse_overlap(const struct span *output, enum attnd_field field,
+                          const struct span *other, struct attnd_fault *fault)
+{
+    if (!overlaps(output, other))
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_OVERLAP, field, 0, (int64_t)output->begin,
+                           (int64_t)other->begin);
+}
+
+static int pool_lies_in(const struct attnd_pool *pool, const struct attnd_memory *memory)
+{
+    for (uint32_t i = 0; i < pool->memories_count; i++)
+        if (pool->memories[i] == memory)
+            return 1;
+    return 0;
+}
+
+/* Where a plane lies. Its extent was checked against its memory when the pool was made. */
+static struct span plane_span(const struct attnd_pool *pool, const struct attnd_heap_plane *plane,
+                              const struct attnd_memory *memory, uint32_t dim)
+{
+    const struct attnd_heap_pool *shape = &pool->shape;
+    const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, dim};
+    const int64_t strides[] = {plane->stride_page, plane->stride_token, plane->stride_head, 1};
+    uint64_t bytes = 0;
+    (void)attnd_extent_bytes(counts, strides, 4, 2, &bytes);
+    return (struct span){memory, plane->offset_bytes, plane->offset_bytes + bytes};
+}
+
+static int refuse_planes(const struct attnd_service *service, const struct span *span,
+                         enum attnd_field field, struct attnd_fault *fault)
+{
+    if (!span->memory ||
+        !span->memory->pools) /* nobody's runs should pay for pools that others make */
+        return 0;
+    for (const struct attnd_pool *pool = service->pools; pool; pool = pool->next) {
+        if (!pool_lies_in(pool, span->memory))
+            continue;
+        const struct attnd_heap_plane *planes = (const void *)(pool->heap + 1);
+        uint32_t layers = pool->shape.layers;
+        for (uint32_t i = 0; i < 2 * layers; i++) {
+            if (planes[i].memory != span->memory->index)
+                continue;
+            uint32_t dim = i < layers ? pool->shape.dim_qk : pool->shape.dim_vo;
+            struct span plane = plane_span(pool, &planes[i], span->memory, dim);
+            int rc = refuse_overlap(span, field, &plane, fault);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+int attnd_places_attend(const struct attnd_service *service, const struct attnd_plan_object *plan,
+                        const struct attnd_sqe_run *sqe, struct attnd_memory *const *memories,
+                        struct attnd_run *run, struct attnd_fault *fault)
+{
+    const struct want q_want = {ATTND_F_Q, sqe->q_memory, 16, sqe->q_offset_bytes,
+                                plan->extents.q_bytes};
+    const struct want o_want = {ATTND_F_O, sqe->o_memory, 16, sqe->o_offset_bytes,
+                                plan->extents.o_bytes};
+    struct span q = {0}, o = {0}, lse = {0};
+
+    run->q = run->o = run->lse = run->k = run->v = absent;
+    int rc = resolve(memories[0], &q_want, &run->q, &q, fault);
+    if (rc == 0)
+        rc = resolve(memories[1], &o_want, &run->o, &o, fault);
+    if (rc == 0)
+        rc = refuse_overlap(&o, ATTND_F_O, &q, fault);
+    if (rc == 0 && service)
+        rc = refuse_planes(service, &o, ATTND_F_O, fault);
+    if (rc < 0 || sqe->lse_memory == 0)
+        return rc;
+
+    const struct want lse_want = {ATTND_F_LSE, sqe->lse_memory, 4, sqe->lse_offset_bytes,
+                                  plan->extents.lse_bytes};
+    rc = resolve(memories[2], &lse_want, &run->lse, &lse, fault);
+    if (rc == 0)
+        rc = refuse_overlap(&lse, ATTND_F_LSE, &q, fault);
+    if (rc == 0)
+        rc = refuse_overlap(&lse, ATTND_F_LSE, &o, fault);
+    return rc < 0 || !service ? rc : refuse_planes(service, &lse, ATTND_F_LSE, fault);
+}
+
+/* The output of an append is the pool, so its inputs may not lie there. */
+int attnd_places_append(const struct attnd_service *service, const struct attnd_plan_object *plan,
+                        const struct attnd_sqe_append *sqe, struct attnd_memory *const *memories,
+                        struct attnd_run *run, struct attnd_fault *fault)
+{
+    const struct want k_want = {ATTND_F_K, sqe->k_memory, 16, sqe->k_offset_bytes,
+                                plan->extents.k_bytes};
+    const struct want v_want = {ATTND_F_V, sqe->v_memory, 16, sqe->v_offset_bytes,
+                                plan->extents.v_bytes};
+    struct span k = {0}, v = {0};
+
+    run->q = run->o = run->lse = run->k = run->v = absent;
+    int rc = resolve(memories[0], &k_want, &run->k, &k, fault);
+    if (rc == 0)
+        rc = resolve(memories[1], &v_want, &run->v, &v, fault);
+    if (rc == 0)
+        rc = refuse_planes(service, &k, ATTND_F_K, fault);
+    return rc < 0 ? rc : refuse_planes(service, &v, ATTND_F_V, fault);
+}

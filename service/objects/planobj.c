@@ -1,0 +1,237 @@
+/*
+ * planobj.c - plan objects: the planner's plan, and what the scheduler asks of it for every run.
+ *
+ * Everything a run needs to know of the batch (how far its tensors reach, items, scratch) is
+ * derived once, when the batch is set. Lengths have generations: an advance writes into one that no
+ * run uses, so runs in flight keep the lengths they started with.
+ */
+#include "service/objects/planobj.h"
+
+#include "service/objects/lease.h"
+#include "service/supervise/queue.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* One request of the last level: where its new tokens go. */
+struct attnd_append_entry {
+    uint32_t row_count;
+    uint32_t page_begin, page_count; /* in kv_pages */
+};
+
+/* The heap first: it is what bounds capacities, so nothing large is asked of malloc in vain. */
+static int allocate(struct attnd_queue *queue, const struct attnd_plan_limits *limits,
+                    struct attnd_plan_object *object, struct attnd_fault *fault)
+{
+    const struct attnd_pool *pool = object->attachment->pool;
+    object->heap_offset_bytes = attnd_heap_alloc(queue, object->heap_bytes);
+    if (!object->heap_offset_bytes)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PLAN, 0,
+                               (int64_t)object->heap_bytes,
+                               (int64_t)(queue->heap.bytes - queue->heap.used_bytes));
+    object->append = calloc(limits->requests ? limits->requests : 1, sizeof(*object->append));
+    int rc = -ATTND_E_NO_MEMORY;
+    if (object->append)
+        rc = attnd_plan_new(limits, attnd_heap_at(queue, object->heap_offset_bytes), pool->heap,
+                            pool->heap_offset_bytes, &object->plan);
+    return rc < 0 ? attnd_fault_set(fault, rc, ATTND_F_NONE, 0, 0, 0) : 0;
+}
+
+int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
+                         const struct attnd_batch_limits *limits, uint32_t heads_q,
+                         struct attnd_plan_object **out, struct attnd_fault *fault)
+{
+    const struct attnd_worker_info *info = &service->queue->info;
+    const struct attnd_plan_limits plan_limits = {.requests = limits->requests,
+                                                  .rows = limits->rows,
+                                                  .pages = limits->pages,
+                                                  .levels = limits->levels,
+                                                  .page_size = limits->page_size,
+                                                  .heads_q = heads_q,
+                                                  .heads_kv = limits->heads_kv,
+                                                  .target = {.tile_workers = info->tile_workers,
+                                                             .rows_per_tile = info->rows_per_tile,
+                                                             .kv_granule = info->kv_granule}};
+    uint64_t heap_bytes = attnd_plan_heap_bytes(&plan_limits);
+    if (heap_bytes == 0)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PLAN, 0, 0, 0);
+
+    struct attnd_plan_object *object = calloc(1, sizeof(*object));
+    if (!object)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    object->attachment = attachment;
+    object->limits = *limits;
+    object->heap_bytes = heap_bytes;
+    int rc = allocate(service->queue, &plan_limits, object, fault);
+    if (rc < 0) {
+        attnd_planobj_destroy(service, object);
+        return rc;
+    }
+    *out = object;
+    return 0;
+}
+
+void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object)
+{
+    assert(object->in_flight == 0);
+    assert(object->prepared == 0);
+    free(object->prepared_runs);
+    attnd_plan_free(object->plan);
+    if (object->heap_offset_bytes)
+        attnd_heap_free(service->queue, object->heap_offset_bytes, object->heap_bytes);
+    free(object->append);
+    free(object);
+}
+
+/* Private copies: what an append may write is decided without asking shared memory for sizes. */
+static void keep_append(struct attnd_plan_object *object, const struct attnd_plan_head *head)
+{
+    const char *base = (const char *)attnd_plan_head(object->plan);
+    object->append_entries = 0;
+    object->kv_pages = (const void *)(base + head->kv_pages_offset_bytes);
+    object->kv_len = (const void *)(base + head->kv_len_offset_bytes);
+    object->kv_len_stride = head->entries_max;
+    object->append_first = 0;
+    for (uint32_t i = 0; i < head->entries; i++) {
+        const struct attnd_entry *entry = attnd_plan_entry(object->plan, i);
+        if (entry->level + 1 != head->levels)
+            continue;
+        if (object->append_entries == 0)
+            object->append_first = i;
+        object->append[object->append_entries++] =
+            (struct attnd_append_entry){.row_count = entry->row_count,
+                                        .page_begin = entry->page_begin,
+                                        .page_count = entry->page_count};
+    }
+}
+
+int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                        struct attnd_fault *fault)
+{
+    object->filled = 0;
+    for (uint32_t l = 0; l < batch->levels; l++) {
+        const struct attnd_level_view *level = &batch->level[l];
+        int rc = attnd_lease_check(object->attachment, level->kv_indices, level->pages, fault);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                       struct attnd_fault *fault)
+{
+    int rc = attnd_planner_set(object->plan, batch, fault);
+    if (rc < 0)
+        return rc;
+    const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
+    object->extents = batch->extents;
+    object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
+    object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
+    object->scratch_bytes = attnd_plan_scratch_bytes(head);
+    keep_append(object, head);
+    return 0;
+}
+
+int attnd_planobj_fill(struct attnd_plan_object *object, uint64_t scratch_limit_bytes,
+                       struct attnd_fault *fault)
+{
+    const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
+    if (object->scratch_bytes > scratch_limit_bytes)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
+                               (int64_t)object->scratch_bytes, (int64_t)scratch_limit_bytes);
+    object->set_version = head->set_version;
+    object->advance_version = head->advance_version;
+    object->generation = 0;
+    object->filled = 1;
+    return 0;
+}
+
+int attnd_planobj_free_generation(const struct attnd_plan_object *object)
+{
+    uint32_t read = object->prepared ? object->published : 0;
+    for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
+        if (g != object->generation && object->generation_runs[g] == 0 && !(read >> g & 1))
+            return (int)g;
+    return -1;
+}
+
+int attnd_planobj_advance(struct attnd_plan_object *object,
+                          const struct attnd_advance_view *advance, struct attnd_fault *fault)
+{
+    uint32_t pool_pages = object->limits.pool_pages;
+    int generation = attnd_planobj_free_generation(object);
+    assert(object->filled && generation >= 0);
+
+    for (uint32_t i = 0; i < advance->pages; i++) /* leases are looked up by page */
+        if (advance->page_indices[i] < 0 || (uint32_t)advance->page_indices[i] >= pool_pages)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_INDICES, i,
+                                   advance->page_indices[i],
+                                   advance->page_indices[i] < 0 ? 0 : (int64_t)pool_pages - 1);
+    int rc = attnd_lease_check(object->attachment, advance->page_indices, advance->pages, fault);
+    if (rc == 0)
+        rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation, pool_pages, fault);
+    if (rc == 0) {
+        object->generation = (uint32_t)generation;
+        object->advance_version = attnd_plan_shape(object->plan)->advance_version;
+    }
+    return rc;
+}
+
+/* Pages that the new tokens of one request fall into: the session must still have the lease of
+ * each, and nobody else one. */
+static int check_pages(const struct attnd_plan_object *object, const struct attnd_append_entry *to,
+                       uint32_t begin, uint32_t end, struct attnd_fault *fault)
+{
+    const struct attnd_pool *pool = object->attachment->pool;
+    for (uint32_t page = begin; page < end && page < to->page_count; page++) {
+        const int32_t *id = &object->kv_pages[to->page_begin + page];
+        if (*id < 0 || (uint32_t)*id >= pool->shape.pages)
+            continue;
+        if (attnd_lease_check(object->attachment, id, 1, fault) < 0) {
+            fault->index = to->page_begin + page;
+            return fault->code;
+        }
+        if (attnd_lease_shared(pool, (uint32_t)*id))
+            return attnd_fault_set(fault, -ATTND_E_SHARED_PAGE, ATTND_F_KV_INDICES,
+                                   to->page_begin + page, *id, 1);
+    }
+    return 0;
+}
+
+int attnd_planobj_check_append(const struct attnd_plan_object *object, struct attnd_fault *fault)
+{
+    const struct attnd_pool *pool = object->attachment->pool;
+    uint32_t page_size = pool->shape.page_size;
+    const int32_t *kv_len = object->kv_len + (uint64_t)object->generation * object->kv_len_stride +
+                            object->append_first;
+
+    for (uint32_t i = 0; i < object->append_entries; i++) {
+        const struct attnd_append_entry *entry = &object->append[i];
+        uint32_t length = kv_len[i] > 0 ? (uint32_t)kv_len[i] : 0;
+        if (length < entry->row_count)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, object->append_first + i,
+                                   length, entry->row_count);
+        if (!pool->leases || entry->row_count == 0)
+            continue;
+        int rc = check_pages(object, entry, (length - entry->row_count) / page_size,
+                             (length + page_size - 1) / page_size, fault);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+void attnd_planobj_command(const struct attnd_plan_object *object, const struct attnd_run *run,
+                           struct attnd_command *command)
+{
+    const struct attnd_pool *pool = object->attachment->pool;
+    const struct attnd_heap_plane *planes = (const void *)(pool->heap + 1);
+    command->set_version = object->set_version;
+    command->advance_version = object->advance_version;
+    command->page_size = pool->shape.page_size;
+    command->pages = pool->shape.pages;
+    command->body = *run;
+    command->k = planes[run->layer];
+    command->v = planes[pool->shape.layers + run->layer];
+}
