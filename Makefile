@@ -254,7 +254,8 @@ install: all
 	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do \
 	  ln -sf $$so $(DESTDIR)$(PREFIX)/lib/$${so%.0}; done
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h \
+	  client/attnd_prefix.h
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
 	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
 

@@ -101,7 +101,13 @@ extern "C" {
     X(DEVICE, 55, "device")                                                                        \
     X(DAEMON_UID, 56, "daemon_uid")                                                                \
     X(SESSION, 57, "session")                                                                      \
-    X(WEIGHT, 58, "weight")
+    X(WEIGHT, 58, "weight")                                                                        \
+    X(PREFIX, 59, "prefix")                                                                        \
+    X(KEYS, 60, "keys")                                                                            \
+    X(PARENT, 61, "parent")                                                                        \
+    X(BLOCKS, 62, "blocks")                                                                        \
+    X(BLOCK_PAGES, 63, "block_pages")                                                              \
+    X(PAGES_MAX, 64, "pages_max")
 
 enum attnd_error {
     ATTND_OK = 0,
