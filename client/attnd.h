@@ -108,6 +108,16 @@ void attnd_last_fault(struct attnd_fault *fault);
 /** attnd_version() - of this library, "major.minor.patch". */
 const char *attnd_version(void);
 
+/* A struct of this header and its size, or a field of one ("attnd_batch.sm_scale") and its place. */
+struct attnd_abi_entry {
+    const char *name;
+    uint32_t offset, bytes;
+};
+
+/** attnd_abi() - how this library lays out its structs, for callers that no compiler checks.
+ * Return: static storage; the last entry's name is NULL. */
+const struct attnd_abi_entry *attnd_abi(void);
+
 /* ---- memory: buffers that runs name (q, o, lse, k, v) and pools lie in ---- */
 
 /**

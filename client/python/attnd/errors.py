@@ -24,14 +24,10 @@ class Error(Exception):
         self.field = lib.attnd_field_name(fault.field).decode()
         self.index, self.value, self.limit = fault.index, fault.value, fault.limit
         self.operation = operation
+        self._numbers = fault.code, fault.field, fault.index, fault.value, fault.limit
 
-    def __reduce__(self):  # multiprocessing sends exceptions of its workers pickled
-        numbers = self.code, self.field_number, self.index, self.value, self.limit
-        return _again, (numbers, self.operation)
-
-    @property
-    def field_number(self):
-        return next(n for n in range(1 << 10) if lib.attnd_field_name(n).decode() == self.field)
+    def __reduce__(self):  # multiprocessing sends the exceptions of its workers pickled
+        return _again, (self._numbers, self.operation)
 
 
 def _again(numbers, operation):
