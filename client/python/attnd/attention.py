@@ -96,7 +96,7 @@ class BatchAttention:
         if window_left >= 0 or logits_soft_cap:
             raise NotImplementedError("attnd has no sliding window and no soft cap yet")
         arrays = qo_indptr, kv_indptr, kv_indices, kv_last_page_len
-        if not isinstance(qo_indptr, (list, tuple)) or not hasattr(qo_indptr[0], "__len__"):
+        if not isinstance(qo_indptr, (list, tuple)) or not any(hasattr(x, "__len__") for x in qo_indptr):
             arrays = tuple([x] for x in arrays)
         levels, kept, entries, pages, rows = (_abi.Level * len(arrays[0]))(), [], 0, 0, 0
         for level, *csr in zip(levels, *arrays):

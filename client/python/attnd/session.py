@@ -22,6 +22,7 @@ from .errors import Disconnected, checked, error, last_error
 from .memory import BYTES, Memory, current_cuda_device, dtype_name
 
 _SPIN_NS = 100_000
+_FOLLOW_S = 0.05  # who waits behind another thread looks by itself this often
 _COLLECTED = 32  # completions a call
 _BUSY, _FULL = -5, -6
 
@@ -59,22 +60,37 @@ class Operation:
     fails with what those before it in its lane were refused for (@refusal)."""
 
     __slots__ = (
-        "session", "what", "keep", "refusal", "done", "error", "number", "callbacks", "begin_ns", "end_ns"
+        "session", "what", "keep", "refusal", "done", "error", "number", "callbacks", "gate", "begin_ns",
+        "end_ns",
     )  # fmt: skip
 
     def __init__(self, session, what, keep=None, refusal=None):
         self.session, self.what, self.keep, self.refusal = session, what, keep, refusal
         self.done, self.error, self.callbacks = False, None, []
         self.number = self.begin_ns = self.end_ns = 0
+        self.gate = None
 
     def _end(self, failure):
+        """May be interrupted by a signal's exception, and called again."""
         refusal = self.refusal
-        if refusal is not None and refusal.failure is not None:
-            failure, refusal.failure = refusal.failure, None
-        self.error, self.keep, self.done = failure, None, True
-        callbacks, self.callbacks = self.callbacks, []
-        for callback in callbacks:
-            callback()
+        if not self.done:
+            before = refusal.failure if refusal is not None else None
+            self.error = failure if before is None else before
+            self.keep, self.done = None, True
+            if before is not None:
+                refusal.failure = None
+        self._open()
+        while self.callbacks:
+            self.callbacks.pop()()
+
+    def _open(self):
+        """Wake the thread that sleeps until this has ended, or until it may collect itself."""
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            try:
+                gate.release()
+            except RuntimeError:
+                pass  # another thread opened it at the same moment
 
     def result(self):
         """None, or the exception that it ended with. Only when it is done."""
@@ -109,8 +125,7 @@ class Session:
         )
         self._native = _Native(args)
         self._submitting = threading.Lock()
-        self._turn = threading.Condition(threading.Lock())
-        self._collecting = False
+        self._leader = {}  # {0: thread that collects}; of dict.setdefault() only one wins
         self._completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
         self._first = 0
         self._numbers = 0
@@ -243,7 +258,7 @@ class Session:
                 op.user_data = operation.number = self._number()
                 self._pending[operation.number] = operation
             while (code := function(self.native(), plan, c.byref(args), c.byref(op))) == _FULL:
-                self._lead(lambda: False, 0.001)
+                self._lead(None, 0.001)
             if code < 0:
                 if operation is not None:
                     del self._pending[operation.number]
@@ -270,8 +285,8 @@ class Session:
             if isinstance(found, Operation):
                 failure = error(done.fault, found.what) if failed else None
                 found.begin_ns, found.end_ns = done.begin_ns, done.end_ns
-                del pending[number]
                 found._end(failure)
+                pending.pop(number, None)
             elif found is not None and failed:
                 found(error(done.fault, _WHAT.get(done.operation)))
             self._first += 1
@@ -295,8 +310,8 @@ class Session:
         """The end of everything in flight."""
         for number, found in list(self._pending.items()):
             if isinstance(found, Operation):
-                self._pending.pop(number, None)
                 found._end(failure)
+                self._pending.pop(number, None)
 
     def _sleep(self, native, timeout):
         if not self._collect(native, _SPIN_NS if timeout is None else int(min(timeout * 1e9, _SPIN_NS))):
@@ -305,26 +320,41 @@ class Session:
             self._poll.poll(None if timeout is None else max(timeout * 1000, 0.001))
             self._collect(native, 0)
 
-    def _lead(self, enough, timeout):
-        """Collect for everybody, unless another thread does: then sleep until it has."""
-        native, leading = self.native(), False
+    def _lead(self, operation, timeout):
+        """Collect for everybody, unless another thread does: then sleep until it has, or hands over.
+        A signal's exception may leave the lead behind with the thread that has it; its next wait
+        finds it again."""
+        native, me = self.native(), threading.get_ident()
+        if self._leader.setdefault(0, me) != me:
+            self._follow(operation, timeout)
+            return
         try:
-            with self._turn:
-                if enough():
-                    return
-                if self._collecting:
-                    self._turn.wait(timeout)
-                    return
-                leading = self._collecting = True
-            self._sleep(native, timeout)
+            if operation is None or not operation.done:
+                self._sleep(native, timeout)
         finally:
-            if leading:
-                with self._turn:
-                    self._collecting = False
-                    self._turn.notify_all()
-                loop = self._loop
-                if loop is not None and not loop.is_closed():
-                    loop.call_soon_threadsafe(self._readable)
+            self._leader.pop(0, None)
+            self._hand_over()
+
+    def _follow(self, operation, timeout):
+        slice_s = _FOLLOW_S if timeout is None else min(timeout, _FOLLOW_S)
+        if operation is None:
+            time.sleep(min(slice_s, 0.0005))
+            return
+        gate = threading.Lock()
+        gate.acquire()
+        operation.gate = gate
+        if not operation.done:
+            gate.acquire(timeout=slice_s)
+
+    def _hand_over(self):
+        """Somebody else who waits collects from now on."""
+        for found in list(self._pending.values()):
+            if getattr(found, "gate", None) is not None:
+                found._open()
+                return
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._readable)
 
     def _wait(self, operation, timeout):
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -332,7 +362,7 @@ class Session:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left < 0:
                 raise TimeoutError(f"{operation.what} goes on after {timeout} s")
-            self._lead(lambda: operation.done, left)
+            self._lead(operation, left)
 
     # ---- asyncio ----
 
@@ -361,11 +391,9 @@ class Session:
         loop = self._loop
         if loop is None or self._native is None:
             return
-        native = self.native()
-        with self._turn:
-            if self._collecting:
-                return  # its leader calls again
-            self._collecting = True
+        native, me = self.native(), threading.get_ident()
+        if self._leader.setdefault(0, me) != me:
+            return  # it calls again when it hands over
         try:
             self._collect(native, 0)
             while any(getattr(found, "callbacks", None) for found in list(self._pending.values())):
@@ -377,9 +405,7 @@ class Session:
         except Disconnected as failure:
             self._fail(failure)
         finally:
-            with self._turn:
-                self._collecting = False
-                self._turn.notify_all()
+            self._leader.pop(0, None)
 
 
 _WHAT = {1: "plan", 2: "advance", 3: "append", 4: "run"}

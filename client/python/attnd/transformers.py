@@ -48,10 +48,10 @@ class PagedCache(transformers.Cache):
     def sequence(self, pages=(), length=None):
         """A new sequence; @pages: leases that it takes over, for instance claimed from a ticket,
         full of tokens unless @length says fewer."""
-        self_ = Sequence()
-        self_.pages = list(map(int, pages))
-        self_.length = len(self_.pages) * self.pool.page_size if length is None else length
-        return self_
+        made = Sequence()
+        made.pages = list(map(int, pages))
+        made.length = len(made.pages) * self.pool.page_size if length is None else length
+        return made
 
     def fork(self, sequence, tokens):
         """A new sequence that begins with the first @tokens of another, as far as these fill pages:
@@ -81,9 +81,7 @@ class PagedCache(transformers.Cache):
             pages += sequence.pages[: -(-length // size)]
             kv.append(len(pages))
             last.append((length - 1) % size + 1)
-        self.attention.plan(
-            qo, kv, pages, last, self.num_qo_heads, causal=True, reserve_pages=0, **plan
-        )
+        self.attention.plan(qo, kv, pages, last, self.num_qo_heads, causal=True, **plan)
         self._make_buffers(qo[-1])
         positions = torch.cat(positions)
         if self.pool.device == "cuda":  # the pages that new tokens go to, for the stream

@@ -25,11 +25,11 @@ import attnd
 from attnd.transformers import PagedCache, register
 
 HEADS, HEADS_KV, DIM, LAYERS, PAGE = 4, 2, 64, 2, 16
-WORDS, LINES, LINE, PREFIX = 96, 24, 112, 32  # the text: lines that begin alike
+WORDS, LINES, LINE, PREFIX, KEY = 96, 16, 112, 32, 4  # the text: lines that begin alike
 
 
 def text(seed):
-    """[LINES, LINE] tokens; the first PREFIX are the same in each."""
+    """[LINES, LINE] tokens; the first PREFIX are the same in each, the next KEY tell them apart."""
     draw = random.Random(seed)
     prefix = [draw.randrange(WORDS) for _ in range(PREFIX)]
     return torch.tensor([
@@ -37,7 +37,7 @@ def text(seed):
     ])  # fmt: skip
 
 
-def learned(architecture, seed, steps=160):
+def learned(architecture, seed, steps=120):
     """A model with seeded weights that knows the text by heart."""
     torch.manual_seed(seed)
     config = getattr(transformers, architecture + "Config")(
@@ -120,7 +120,7 @@ def differences(model, got, prompts, counts):
 def batched(model, lines, socket, device, seed):
     """Prompts of many lengths through one cache."""
     draw = random.Random(seed)
-    cuts = [draw.randrange(PREFIX, LINE - 40) for _ in lines]
+    cuts = [draw.randrange(PREFIX + KEY, LINE - 40) for _ in lines]
     prompts = [line[:cut].tolist() for line, cut in zip(lines, cuts)]
     counts = [draw.randrange(36, LINE - cut) for cut in cuts]
     with attnd.Session(socket, name="generate") as session:
@@ -145,15 +145,13 @@ def continue_prefix(socket, device, token, ticket, model, prompts, counts, resul
 
 def shared(model, lines, socket, device):
     """A prefix computed once, continued by two processes at the same time."""
-    prompts = [line[: PREFIX + 4].tolist() for line in lines]
-    counts, half = [40] * len(prompts), len(prompts) // 2
+    prompts = [line[: PREFIX + KEY].tolist() for line in lines]
+    counts, half = [60] * len(prompts), len(prompts) // 2
     spawn = multiprocessing.get_context("spawn")
     with attnd.Session(socket, name="first") as session:
         pool = open_pool(session, device)
         cache = PagedCache(pool, HEADS)
-        prefix = Request(prompts[0][:PREFIX], 1, cache.sequence())
-        first = cache.fork(prefix.sequence, 0)
-        prefix.sequence = first
+        first = cache.sequence()
         with torch.no_grad():
             model.set_attn_implementation("attnd")
             positions = cache.step([(first, PREFIX)])
