@@ -19,6 +19,12 @@ ROOT = HERE.parents[1]
 BUILD = pathlib.Path(os.environ.get("ATTND_BUILD", ROOT / "build"))
 
 
+def version():
+    """The project's; beside this file in a copy of the package."""
+    found = [folder / "VERSION" for folder in (HERE, ROOT) if (folder / "VERSION").exists()]
+    return found[0].read_text().strip() if found else "0"
+
+
 def carried():
     """The libraries that there are."""
     if not (BUILD / "libattnd.so.0").exists():
@@ -56,7 +62,7 @@ class Wheel(bdist_wheel):
 
 
 setup(
-    version=(ROOT / "VERSION").read_text().strip() if (ROOT / "VERSION").exists() else "0",
+    version=version(),
     packages=["attnd"],
     cmdclass={"build_py": BuildPy, "bdist_wheel": Wheel},
 )

@@ -37,7 +37,7 @@ def text(seed):
     ])  # fmt: skip
 
 
-def learned(architecture, seed, steps=120):
+def learned(architecture, seed, steps=80):
     """A model with seeded weights that knows the text by heart."""
     torch.manual_seed(seed)
     config = getattr(transformers, architecture + "Config")(

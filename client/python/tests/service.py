@@ -5,6 +5,7 @@ import os
 import pathlib
 import socket
 import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -35,3 +36,9 @@ def service(*options, backend="cpu"):
         finally:
             daemon.terminate()
             daemon.wait(30)
+
+
+if __name__ == "__main__":  # service.py COMMAND...: with $ATTND_SOCKET
+    backend = os.environ.get("ATTND_BACKEND", "cpu")
+    with service(*os.environ.get("ATTND_OPTIONS", "").split(), backend=backend) as path:
+        sys.exit(subprocess.call(sys.argv[1:], env=dict(os.environ, ATTND_SOCKET=path)))
