@@ -2,16 +2,21 @@
  * abi.c - how this library lays out the structs of attnd.h, for callers that no compiler checks.
  *
  * An engine in C is compiled with the header; one in Python writes the structs down by hand. This
- * table is what it compares with before the first call. The offsets are the compiler's: what stands
- * here by hand is only which fields there are, and test_client_abi counts their bytes.
+ * table is what it compares with before the first call. The offsets are the compiler's. Only the
+ * list of fields is written by hand, and the package's test_layout compares it with the header.
  */
 #include "client/attnd.h"
 
 #include <stddef.h>
 
-#define S(name) {#name, 0, sizeof(struct name)}
+#define S(name)                                                                                    \
+    {                                                                                              \
+#name, 0, sizeof(struct name)                                                              \
+    }
 #define F(name, field)                                                                             \
-    {#name "." #field, offsetof(struct name, field), sizeof(((struct name *)0)->field)}
+    {                                                                                              \
+#name "." #field, offsetof(struct name, field), sizeof(((struct name *)0)->field)          \
+    }
 
 static const struct attnd_abi_entry entries[] = {
     S(attnd_fault),
@@ -26,6 +31,7 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_open_args, arena_bytes),
     F(attnd_open_args, socket_path),
     F(attnd_open_args, name),
+    F(attnd_open_args, daemon_uid),
     S(attnd_info),
     F(attnd_info, size),
     F(attnd_info, session),

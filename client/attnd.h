@@ -108,7 +108,8 @@ void attnd_last_fault(struct attnd_fault *fault);
 /** attnd_version() - of this library, "major.minor.patch". */
 const char *attnd_version(void);
 
-/* A struct of this header and its size, or a field of one ("attnd_batch.sm_scale") and its place. */
+/* A struct of this header and its size, or a field of one ("attnd_batch.sm_scale") and its place.
+ */
 struct attnd_abi_entry {
     const char *name;
     uint32_t offset, bytes;

@@ -114,15 +114,18 @@ class Operation:
 
 
 class Session:
-    """A connection to the service at @socket ($ATTND_SOCKET if None)."""
+    """A connection to the service at @socket ($ATTND_SOCKET if None), which must run as user
+    @daemon_uid (this one, or root, if None)."""
 
-    def __init__(self, socket=None, name=None, ring_entries=0, arena_bytes=0):
+    def __init__(self, socket=None, name=None, ring_entries=0, arena_bytes=0, daemon_uid=None):
         args = _abi.OpenArgs(
             socket_path=os.fsencode(socket) if socket is not None else None,
             name=name.encode() if name else None,
             ring_entries=ring_entries,
             arena_bytes=arena_bytes,
         )
+        if daemon_uid is not None:
+            args.daemon_uid = c.pointer(c.c_uint32(daemon_uid))
         self._native = _Native(args)
         self._submitting = threading.Lock()
         self._leader = {}  # {0: thread that collects}; of dict.setdefault() only one wins

@@ -1,9 +1,11 @@
 """What is written down twice is the same, or importing the package fails."""
 
 import ctypes as c
+import re
 import unittest
 
 from attnd import LayoutMismatch, _abi, _library
+from service import ROOT
 
 
 class Layout(unittest.TestCase):
@@ -14,6 +16,16 @@ class Layout(unittest.TestCase):
         for kind in _abi.STRUCTS:
             for name, own in _abi.layout(kind).items():
                 self.assertEqual(self.table[name], own, name)
+
+    def test_every_struct_and_field_of_the_headers_is_in_the_librarys_table(self):
+        found = set()
+        for header in "client/attnd.h", "client/attnd_launch.h", "schemas/errors.h":
+            text = re.sub(r"/\*.*?\*/", "", (ROOT / header).read_text(), flags=re.S)
+            for name, body in re.findall(r"^struct (\w+) \{(.*?)^\};", text, flags=re.S | re.M):
+                fields = re.findall(r"(\w+)(?:\[\w+\])?\s*[,;]", body)
+                found |= {name} | {f"{name}.{field}" for field in fields}
+        found = {name for name in found if not name.startswith("attnd_abi_entry")}
+        self.assertEqual(found, set(self.table))
 
     def test_a_field_at_another_place_is_named(self):
         self.table["attnd_batch.sm_scale"] = 20, 4
