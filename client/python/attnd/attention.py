@@ -13,6 +13,8 @@ import collections
 import ctypes as c
 import math
 
+import numpy
+
 from . import _abi
 from ._dlpack import CPU, contiguous
 from ._library import cuda, lib
@@ -20,12 +22,16 @@ from .errors import checked
 from .memory import BYTES, Tensor, copy, describe, dtype_name
 from .session import Operation, Refusal
 
+_INT32 = numpy.dtype(numpy.int32)
 _STRIDED = "q", "o", "lse", "k", "v"
+_NOTHING_SAID = (None,) * 6
 _PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared
 
 
 def _ints(x):
     """(address, length, what keeps it) of int32 values, wherever they are now."""
+    if type(x) is numpy.ndarray and x.dtype is _INT32 and x.size and x.flags.carray:
+        return c.addressof(c.c_int32.from_buffer(x)), x.size, x
     if isinstance(x, (list, tuple, range)):
         array = (c.c_int32 * len(x))(*x)
         return c.addressof(array), len(x), array
@@ -33,8 +39,6 @@ def _ints(x):
         if x.is_cuda or x.dtype.itemsize != 4 or not x.is_contiguous():
             x = x.cpu().int().contiguous()
         return x.data_ptr(), x.numel(), x
-    import numpy
-
     x = numpy.ascontiguousarray(x, dtype=numpy.int32)
     return x.__array_interface__["data"][0], x.size, x
 
@@ -92,38 +96,37 @@ class BatchAttention:
         agree with it. Strides are (row, head) in elements, contiguous if None. @reserve_pages are
         kept for advance(), of each request of the last level. Returns when the plan is submitted,
         or with @wait when it is accepted."""
-        self._agree(num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type)
+        said = num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type
+        if said != _NOTHING_SAID:
+            self._agree(*said)
         if window_left >= 0 or logits_soft_cap:
             raise NotImplementedError("attnd has no sliding window and no soft cap yet")
         arrays = qo_indptr, kv_indptr, kv_indices, kv_last_page_len
-        if not isinstance(qo_indptr, (list, tuple)) or not any(hasattr(x, "__len__") for x in qo_indptr):
-            arrays = tuple([x] for x in arrays)
-        levels, kept, entries, pages, rows = (_abi.Level * len(arrays[0]))(), [], 0, 0, 0
-        for level, *csr in zip(levels, *arrays):
-            ints = [_ints(x) for x in csr]
-            kept.append(ints)
-            level.requests = requests = _lengths(ints)
-            level.qo_indptr, level.kv_indptr, level.kv_indices, level.kv_last_page_len = (
-                x[0] for x in ints
-            )
+        if isinstance(qo_indptr, (list, tuple)) and any(hasattr(x, "__len__") for x in qo_indptr):
+            csr = list(zip(*arrays, strict=True))
+        else:
+            csr = [arrays]
+        levels, kept = (_abi.Level * len(csr))(), []
+        requests = entries = pages = rows = 0
+        for level, arrays in zip(levels, csr):
+            kept.append(ints := [_ints(x) for x in arrays])
+            level.requests = requests = _lengths(*ints)
+            level.qo_indptr, level.kv_indptr = ints[0][0], ints[1][0]
+            level.kv_indices, level.kv_last_page_len = ints[2][0], ints[3][0]
             entries, pages = entries + requests, pages + ints[2][1]
             rows = max(rows, c.c_int32.from_address(ints[0][0] + 4 * requests).value)
-        batch = _abi.Batch(
-            levels=len(levels),
-            flags=_abi.CAUSAL * bool(causal) | _abi.LSE_LN * bool(natural_lse),
-            reserve_pages=reserve_pages,
-            sm_scale=0.0 if sm_scale is None else sm_scale,
-            level=levels,
-        )
-        given = zip(_STRIDED, (q_strides, out_strides, lse_strides, k_strides, v_strides))
-        strides = {name: tuple(pair) for name, pair in given if pair is not None}
-        for name, pair in strides.items():
-            setattr(batch, name, _abi.Strides(*pair))
-        pages += reserve_pages * levels[len(levels) - 1].requests
-        self._make_room(num_qo_heads, entries, rows, pages, len(levels))
+        batch, self._strides = _abi.Batch(), {}
+        batch.levels, batch.level, batch.reserve_pages = len(levels), levels, reserve_pages
+        batch.flags = (_abi.CAUSAL if causal else 0) | (_abi.LSE_LN if natural_lse else 0)
+        batch.sm_scale = sm_scale or 0.0
+        for name, pair in zip(_STRIDED, (q_strides, out_strides, lse_strides, k_strides, v_strides)):
+            if pair is not None:
+                self._strides[name] = tuple(pair)
+                setattr(batch, name, _abi.Strides(*pair))
+        self._make_room(num_qo_heads, entries, rows, pages + reserve_pages * requests, len(levels))
         self._refusal.failure = None
         self.rows, self.entries = rows, entries
-        self._strides = strides
+        self._shapes = {name: self._shape(name) for name in _STRIDED}
         self._set(lib.attnd_plan_set, batch, wait or self.pool.device == "cuda")
 
     def advance(self, kv_len, page_indptr=None, page_indices=None, *, wait=False):
@@ -249,7 +252,7 @@ class BatchAttention:
 
     def _check(self, name, shape, strides, dtype):
         """Refuse a tensor that is not what the plan wants. Return: whether its strides are right."""
-        wanted, of = self._shape(name), "float32" if name == "lse" else self.pool.dtype
+        wanted, of = self._shapes[name], "float32" if name == "lse" else self.pool.dtype
         if tuple(shape) != wanted or dtype != of:
             raise ValueError(f"{name} is {tuple(shape)} of {dtype}; the plan wants {wanted} of {of}")
         planned = self._strides.get(name)
@@ -262,8 +265,14 @@ class BatchAttention:
     def _place(self, name, x, read, back):
         """(memory, offset, what keeps it) of a tensor, or of a copy in memory of the session. Copies
         that are written go to @back; without it they are refused."""
+        if (
+            type(x) is Tensor and x.contiguous and x.shape == self._shapes[name] and not self._strides
+            and x.dtype == ("float32" if name == "lse" else self.pool.dtype)
+            and x.memory._native is self.session._native
+        ):  # fmt: skip
+            return x.memory.handle, x.offset, x
         described = describe(x)
-        address, shape, strides, dtype, kind, _ = described
+        _, shape, strides, dtype, kind, _ = described
         fits = self._check(name, shape, strides, dtype)
         if fits:
             try:
@@ -275,7 +284,7 @@ class BatchAttention:
             raise ValueError(f"{name} is not contiguous: say its strides to plan()")
         if back is None and not read:
             raise LookupError(f"{name} must lie in memory of the session, contiguous as planned")
-        own = self._stage(name, self._shape(name), dtype)
+        own = self._stage(name, self._shapes[name], dtype)
         if read:
             copy(own, x)
         else:
@@ -344,9 +353,11 @@ class BatchAttention:
         checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))
 
 
-def _lengths(ints):
+def _lengths(qo_indptr, kv_indptr, kv_indices, kv_last_page_len):
     """The number of requests of a level; the library reads as many entries as it says."""
-    (_, qo, _), (kv_at, kv, _), (_, indices, _), (_, last, _) = ints
+    qo, kv_at, kv, indices, last = (
+        qo_indptr[1], kv_indptr[0], kv_indptr[1], kv_indices[1], kv_last_page_len[1]
+    )  # fmt: skip
     requests = qo - 1
     if requests < 0 or kv != qo or last != requests:
         raise ValueError(
@@ -364,6 +375,4 @@ def _like(q, shape, dtype):
         import torch
 
         return torch.empty(shape, dtype=getattr(torch, dtype))
-    import numpy
-
     return numpy.empty(shape, {"bfloat16": "uint16"}.get(dtype, dtype))

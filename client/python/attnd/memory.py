@@ -9,6 +9,9 @@ mappings: what it reads there is a fault of its own.
 import ctypes as c
 import functools
 import math
+import sys
+
+import numpy
 
 from . import _dlpack
 from ._library import cuda, lib
@@ -29,8 +32,10 @@ def dtype_name(dtype):
 
 
 def current_cuda_device():
-    """The device of the current CUDA context."""
-    device = c.c_int()
+    """The device of the current CUDA context. PyTorch makes one when it is first needed."""
+    device, torch = c.c_int(), sys.modules.get("torch")
+    if torch is not None:
+        torch.cuda.synchronize()
     if c.CDLL("libcuda.so.1").cuCtxGetDevice(c.byref(device)) != 0:
         raise RuntimeError("no CUDA context is current: torch.cuda.init() makes one")
     return device.value
@@ -58,7 +63,8 @@ class Memory:
             return
         if getattr(self, "address", None) and self._mapped:
             cuda().attnd_cuda_unmap(self.address)
-        drop[0](self._native, drop[1])
+        if self._native.alive:
+            drop[0](self._native, drop[1])
 
     def tensor(self, shape, dtype="float16", offset=0, strides=None):
         """A tensor at @offset bytes; strides in elements, contiguous if None."""
@@ -69,11 +75,13 @@ class Tensor:
     """A strided tensor in memory of a session. `numpy()` and `torch()` show the same bytes;
     numpy has no bfloat16 and gets uint16."""
 
-    __slots__ = ("memory", "offset", "shape", "strides", "dtype", "__weakref__")
+    __slots__ = ("memory", "offset", "shape", "strides", "dtype", "contiguous", "__weakref__")
 
     def __init__(self, memory, offset, shape, strides, dtype):
         self.memory, self.offset, self.shape, self.dtype = memory, offset, shape, dtype
-        self.strides = _dlpack.contiguous(shape) if strides is None else strides
+        dense = _dlpack.contiguous(shape)
+        self.strides = dense if strides is None else strides
+        self.contiguous = self.strides == dense
         last = sum((n - 1) * s for n, s in zip(shape, self.strides))
         inside = offset >= 0 and all(n >= 0 for n in shape) and all(s >= 0 for s in self.strides)
         if len(self.strides) != len(shape) or not inside or (
@@ -96,9 +104,6 @@ class Tensor:
     def data_ptr(self):
         """The address of its first element in this process."""
         return self.memory.address + self.offset
-
-    def is_contiguous(self):
-        return self.strides == _dlpack.contiguous(self.shape)
 
     def _interface(self, version):
         size = BYTES[self.dtype]
@@ -135,8 +140,6 @@ class Tensor:
         )
 
     def numpy(self):
-        import numpy
-
         return numpy.asarray(self)
 
     def torch(self):
@@ -175,6 +178,4 @@ def copy(to, source):
         to, source = (x.torch() if isinstance(x, Tensor) else x for x in tensors)
         to.copy_(source)
     else:
-        import numpy
-
         numpy.copyto(numpy.asarray(to), numpy.asarray(source))

@@ -9,6 +9,8 @@ A pool of tensors lies in the engine's own memory, and the engine hands out its 
 
 import ctypes as c
 
+import numpy
+
 from . import _abi, _dlpack
 from ._library import lib
 from .errors import checked, last_error
@@ -33,7 +35,8 @@ class _Lease:
         self.native, self.handle = native, handle
 
     def __del__(self, release=lib.attnd_pool_release):
-        release(self.native, self.handle)
+        if self.native.alive:
+            release(self.native, self.handle)
 
 
 class PagePool:
@@ -160,8 +163,6 @@ class PagePool:
 
     def alloc_pages(self, count):
         """Lease free pages; a numpy array of their ids."""
-        import numpy
-
         pages = numpy.empty(count, numpy.int32)
         for at in range(0, count, _abi.LEASE_PAGES_MAX):
             part = pages[at : at + _abi.LEASE_PAGES_MAX]
@@ -200,8 +201,6 @@ class PagePool:
 
     def claim_pages(self, ticket):
         """The pages of a ticket of this pool, in the order in which they were offered."""
-        import numpy
-
         pages, pool = numpy.empty(_abi.LEASE_PAGES_MAX, numpy.int32), c.c_uint32()
         count = checked(
             lib.attnd_pages_claim(
@@ -253,6 +252,4 @@ def _split(layer):
 
 
 def _pages(pages):
-    import numpy
-
     return numpy.ascontiguousarray(pages, dtype=numpy.int32)

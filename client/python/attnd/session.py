@@ -1,8 +1,8 @@
 """A session: the connection to the service, what is in flight, and who waits for it.
 
 The library lets one thread submit and one wait. Here any thread may do either: a lock orders the
-submissions, and of the threads that wait one collects completions for all of them. A wait spins for
-some microseconds in the library and then sleeps in poll() here, where Python runs the handlers of
+submissions, and of the threads that wait one collects completions for all of them. A wait spends some
+milliseconds in the library and then sleeps in poll() here, where Python runs the handlers of
 signals: Ctrl-C ends a wait, and the operation stays in flight. `await` does the same by the
 session's descriptor in the event loop.
 """
@@ -21,14 +21,15 @@ from ._library import cuda, lib
 from .errors import Disconnected, checked, error, last_error
 from .memory import BYTES, Memory, current_cuda_device, dtype_name
 
-_SPIN_NS = 100_000
+_IN_LIBRARY_NS = 5_000_000  # a wait stays in the library this long before it heeds signals
 _FOLLOW_S = 0.05  # who waits behind another thread looks by itself this often
 _COLLECTED = 32  # completions a call
 _BUSY, _FULL = -5, -6
 
 
 class _Native:
-    """The session of the library. It ends with its last user: a Session, a Memory, a call."""
+    """The session of the library. It ends with its last user: a Session, a Memory, a call. In a cycle
+    that is collected as one, it may end before the others: `alive` tells them."""
 
     __slots__ = ("_as_parameter_", "__weakref__")
 
@@ -37,9 +38,15 @@ class _Native:
         checked(lib.attnd_open(c.byref(args), c.byref(pointer)))
         self._as_parameter_ = pointer
 
+    @property
+    def alive(self):
+        return self._as_parameter_ is not None
+
     def __del__(self, close=lib.attnd_close):
-        if hasattr(self, "_as_parameter_"):
-            close(self._as_parameter_)
+        pointer = getattr(self, "_as_parameter_", None)
+        self._as_parameter_ = None
+        if pointer is not None:
+            close(pointer)
 
 
 class Refusal:
@@ -145,7 +152,7 @@ class Session:
     def native(self):
         """The library's session, to pass to its functions; it lives at least as long as the call."""
         native = self._native
-        if native is None:
+        if native is None or native._as_parameter_ is None:
             raise ValueError("the session is closed")
         return native
 
@@ -164,7 +171,7 @@ class Session:
 
     @property
     def closed(self):
-        return self._native is None
+        return self._native is None or not self._native.alive
 
     def __enter__(self):
         return self
@@ -317,7 +324,10 @@ class Session:
                 self._pending.pop(number, None)
 
     def _sleep(self, native, timeout):
-        if not self._collect(native, _SPIN_NS if timeout is None else int(min(timeout * 1e9, _SPIN_NS))):
+        in_library_ns = _IN_LIBRARY_NS
+        if timeout is not None:
+            in_library_ns = min(int(timeout * 1e9), in_library_ns)
+        if not self._collect(native, in_library_ns):
             if timeout == 0 or checked(lib.attnd_arm(native)) == 1:
                 return
             self._poll.poll(None if timeout is None else max(timeout * 1000, 0.001))

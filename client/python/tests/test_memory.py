@@ -81,6 +81,24 @@ class MemoryTest(unittest.TestCase):
         array[:] = 7
         self.assertEqual(int(array.sum()), 7 << 20)
 
+    def test_a_cycle_that_is_collected_as_one_ends_in_any_order(self):
+        program = (
+            "import attnd, gc, sys\n"
+            "for order in range(40):\n"
+            "    session = attnd.Session(sys.argv[1])\n"
+            "    pool = attnd.PagePool(session, 1, 8, 16, 1, 64)\n"
+            "    attention = attnd.BatchAttention(pool)\n"
+            "    attention.plan([0, 1], [0, 1], pool.alloc_pages(1), [1], 1)\n"
+            "    cycle = [session, session.empty(64), pool, attention, session._native, pool.memory]\n"
+            "    cycle = cycle[order % 6 :] + cycle[: order % 6]\n"
+            "    cycle.append(cycle)\n"
+            "    session.cycle = cycle\n"
+            "    del session, pool, attention, cycle\n"
+            "    gc.collect()\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program, self.path], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_strided_views_describe_themselves(self):
         tensor = self.session.empty((4, 3, 64))
         for make in (lambda: tensor.numpy()[1:, :, ::2], lambda: np.from_dlpack(tensor)[1:, :, ::2]):
