@@ -24,7 +24,7 @@ from .session import Operation, Refusal
 
 _INT32 = numpy.dtype(numpy.int32)
 _STRIDED = "q", "o", "lse", "k", "v"
-_NOTHING_SAID = (None,) * 6
+_NOTHING_SAID, _NO_STRIDES = (None,) * 6, (None,) * 5
 _PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared
 
 
@@ -53,7 +53,8 @@ class BatchAttention:
 
     def __init__(self, pool, lane=0):
         self.pool, self.session, self.lane = pool, pool.session, lane
-        self._plan = None
+        self._plan = self._batch = self._levels = self._shaped_for = None
+        self._strides = {}
         self._capacity = {"requests": 0, "rows": 0, "pages": 0, "levels": 0}
         self._kept, self._staged, self._spare = [], [], {}
         self._prepared = collections.OrderedDict()
@@ -106,7 +107,9 @@ class BatchAttention:
             csr = list(zip(*arrays, strict=True))
         else:
             csr = [arrays]
-        levels, kept = (_abi.Level * len(csr))(), []
+        if self._levels is None or len(self._levels) != len(csr):
+            self._levels = (_abi.Level * len(csr))()
+        levels, kept = self._levels, []
         requests = entries = pages = rows = 0
         for level, arrays in zip(levels, csr):
             kept.append(ints := [_ints(x) for x in arrays])
@@ -115,18 +118,23 @@ class BatchAttention:
             level.kv_indices, level.kv_last_page_len = ints[2][0], ints[3][0]
             entries, pages = entries + requests, pages + ints[2][1]
             rows = max(rows, c.c_int32.from_address(ints[0][0] + 4 * requests).value)
-        batch, self._strides = _abi.Batch(), {}
-        batch.levels, batch.level, batch.reserve_pages = len(levels), levels, reserve_pages
+        batch = self._batch
+        if batch is None or self._strides or batch.levels != len(levels):
+            batch = self._batch = _abi.Batch(levels=len(levels), level=levels)
+        batch.reserve_pages = reserve_pages
         batch.flags = (_abi.CAUSAL if causal else 0) | (_abi.LSE_LN if natural_lse else 0)
         batch.sm_scale = sm_scale or 0.0
-        for name, pair in zip(_STRIDED, (q_strides, out_strides, lse_strides, k_strides, v_strides)):
-            if pair is not None:
-                self._strides[name] = tuple(pair)
-                setattr(batch, name, _abi.Strides(*pair))
+        self._strides = {}
+        if (q_strides, out_strides, lse_strides, k_strides, v_strides) != _NO_STRIDES:
+            for name, pair in zip(_STRIDED, (q_strides, out_strides, lse_strides, k_strides, v_strides)):
+                if pair is not None:
+                    self._strides[name] = tuple(pair)
+                    setattr(batch, name, _abi.Strides(*pair))
         self._make_room(num_qo_heads, entries, rows, pages + reserve_pages * requests, len(levels))
         self._refusal.failure = None
-        self.rows, self.entries = rows, entries
-        self._shapes = {name: self._shape(name) for name in _STRIDED}
+        if (rows, num_qo_heads) != self._shaped_for:
+            self.rows, self._shaped_for = rows, (rows, num_qo_heads)
+            self._shapes = {name: self._shape(name) for name in _STRIDED}
         self._set(lib.attnd_plan_set, batch, wait or self.pool.device == "cuda")
 
     def advance(self, kv_len, page_indptr=None, page_indices=None, *, wait=False):
