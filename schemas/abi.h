@@ -415,7 +415,7 @@ struct attnd_run {
     uint64_t plan_offset_bytes; /* heap: struct attnd_plan_head */
     uint32_t layer;
     uint32_t items;  /* queue items: tiles x heads_kv, or row blocks of an append */
-    uint32_t cancel; /* daemon sets 1: items not begun are skipped */
+    uint32_t cancel; /* daemon sets 1: items are skipped, or end in the middle */
     uint32_t session;
     uint64_t scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes
                                       counters */
