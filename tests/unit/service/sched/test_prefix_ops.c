@@ -94,7 +94,7 @@ static void what_lies_outside_is_refused_and_named(void **state)
     REFUSED(u.prefix.arrays_offset_bytes = UINT64_MAX - 7, ATTND_E_RANGE, ATTND_F_ARENA);
     REFUSED(u.prefix.arrays_offset_bytes = 65536 - 32, ATTND_E_RANGE, ATTND_F_ARENA);
     REFUSED(u.prefix.arrays_offset_bytes = 4, ATTND_E_INVALID, ATTND_F_ARENA);
-    REFUSED(u.prefix.blocks = ATTND_PREFIX_PAGES_MAX + 1, ATTND_E_RANGE, ATTND_F_BLOCKS);
+    REFUSED(u.prefix.blocks = ATTND_PREFIX_BLOCKS_MAX + 1, ATTND_E_RANGE, ATTND_F_BLOCKS);
     REFUSED(u.prefix.blocks = UINT32_MAX, ATTND_E_RANGE, ATTND_F_BLOCKS);
     REFUSED(u.prefix.pages = 3, ATTND_E_INVALID, ATTND_F_PAGES);
     REFUSED(u.prefix.flags = ATTND_PREFIX_WAIT, ATTND_E_INVALID, ATTND_F_FLAGS);
