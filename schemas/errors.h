@@ -100,12 +100,14 @@ extern "C" {
     X(ITEMS, 54, "items")                                                                          \
     X(DEVICE, 55, "device")                                                                        \
     X(DAEMON_UID, 56, "daemon_uid")                                                                \
-    X(PREFIX, 57, "prefix")                                                                        \
-    X(KEYS, 58, "keys")                                                                            \
-    X(PARENT, 59, "parent")                                                                        \
-    X(BLOCKS, 60, "blocks")                                                                        \
-    X(BLOCK_PAGES, 61, "block_pages")                                                              \
-    X(PAGES_MAX, 62, "pages_max")
+    X(SESSION, 57, "session")                                                                      \
+    X(WEIGHT, 58, "weight")                                                                        \
+    X(PREFIX, 59, "prefix")                                                                        \
+    X(KEYS, 60, "keys")                                                                            \
+    X(PARENT, 61, "parent")                                                                        \
+    X(BLOCKS, 62, "blocks")                                                                        \
+    X(BLOCK_PAGES, 63, "block_pages")                                                              \
+    X(PAGES_MAX, 64, "pages_max")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -81,7 +81,7 @@ static int print_part(const struct attnctl_options *options, uint32_t *first,
     }
     const Attnd__PrefixStatus *status = reply->prefix_status;
     if (reply->code < 0) {
-        *code = attnctl_explain_refusal(reply);
+        *code = attnctl_refused(stderr, reply);
     } else if (reply->result_case != ATTND__REPLY__RESULT_PREFIX_STATUS) {
         *code = attnctl_explain(stderr, options->socket_path, -ATTND_E_PROTOCOL);
     } else {

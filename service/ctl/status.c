@@ -56,16 +56,16 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
 {
     char memory[24];
 
-    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %10s\n", "session", "pid", "name",
-            "plans", "in flight", "runs", "appends", "busy s", "share", "memory");
+    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %6s %10s\n", "session", "pid", "name",
+            "plans", "in flight", "runs", "appends", "busy s", "share", "weight", "memory");
     for (size_t i = 0; i < status->n_sessions; i++) {
         const Attnd__SessionStatus *session = status->sessions[i];
         fprintf(out,
                 "%7" PRIu32 " %7" PRIu32 " %-16s %5" PRIu32 " %9" PRIu32 " %9" PRIu64 " %9" PRIu64
-                " %6.2f %5.1f%% %10s%s\n",
+                " %6.2f %5.1f%% %6" PRIu32 " %10s%s\n",
                 session->session, session->pid, or_dash(session->name), session->plans,
                 session->in_flight, session->runs, session->appends, (double)session->busy_ns / 1e9,
-                100.0 * session->share,
+                100.0 * session->share, session->has_weight ? session->weight : 1,
                 attnctl_bytes(session->memory_bytes, memory, sizeof(memory)),
                 session->dying ? " (ending)" : "");
     }
@@ -123,7 +123,7 @@ void attnctl_print_status(FILE *out, const Attnd__Status *status)
 static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
 {
     if (reply->code < 0)
-        return attnctl_explain_refusal(reply);
+        return attnctl_refused(stderr, reply);
     if (reply->result_case != ATTND__REPLY__RESULT_STATUS) {
         fprintf(stderr, "attnctl: the service's answer is no status\n");
         return ATTNCTL_EXIT_ANSWER;

@@ -173,14 +173,14 @@ static const struct {
 /* 0..@most, into a uint32_t. */
 static const struct {
     int key;
-    const char *name;
     uint32_t most;
+    const char *name;
     size_t at;
-} numbers[] = {{KEY_THREADS, "threads", 1024, AT(threads)},
-               {KEY_DEVICE, "device", ATTND_DEVICES_MAX - 1, AT(device)},
-               {KEY_SMS, "sms", 1024, AT(sms)},
-               {KEY_WATCHDOG, "watchdog", 3600, AT(watchdog_s)},
-               {KEY_PREFIX_BLOCKS, "prefix-blocks", 1u << 28, AT(prefix_blocks)}};
+} numbers[] = {{KEY_THREADS, 1024, "threads", AT(threads)},
+               {KEY_DEVICE, ATTND_DEVICES_MAX - 1, "device", AT(device)},
+               {KEY_SMS, 1024, "sms", AT(sms)},
+               {KEY_WATCHDOG, 3600, "watchdog", AT(watchdog_s)},
+               {KEY_PREFIX_BLOCKS, 1u << 28, "prefix-blocks", AT(prefix_blocks)}};
 
 /* Bytes, into a uint64_t. */
 static const struct {
@@ -203,7 +203,8 @@ static int take_value(struct argp_state *state, int key, const char *text)
     for (size_t i = 0; i < COUNT(words); i++)
         if (words[i].key == key) {
             uint32_t which = attnd_args_word(state, words[i].name, text, words[i].words);
-            memcpy(options + words[i].at, &words[i].words[which], sizeof(const char *));
+            const char *word = words[i].words[which];
+            memcpy(options + words[i].at, &word, sizeof(word));
             return 1;
         }
     for (size_t i = 0; i < COUNT(numbers); i++)

@@ -64,6 +64,7 @@ struct attnd_client {
 
     struct attnd_session_lanes *lanes; /* sched's; NULL: not open */
     struct attnd_mail *mail;           /* prepared's; NULL: no mailbox */
+    uint32_t weight;                   /* against other sessions'; 0: 1 */
     uint32_t in_flight;                /* operations accepted and not completed */
     uint32_t holds;                    /* HOLD commands that the worker has not acked */
     struct attnd_session_stats stats;

@@ -61,6 +61,8 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->device_memory_bytes = client->device_memory_bytes;
     status->plans = count_handles((void *const *)client->plans);
     status->dying = client->state == ATTND_SESSION_DYING;
+    status->weight = client->weight ? client->weight : 1;
+    status->has_weight = 1;
     status->has_pid = status->has_in_flight = status->has_runs = status->has_appends = 1;
     status->has_busy_ns = status->has_share = status->has_memory_bytes = 1;
     status->has_device_memory_bytes = status->has_plans = status->has_dying = 1;

@@ -5,6 +5,7 @@
  *   submit.c        slot -> admitted operation at the tail of its lane
  *   admit.c         what an operation carries: copied and checked once, on the way in
  *   planner.c       a thread that fills large plans
+ *   share.c         who is next in the line for run slots and scratch
  *   lane.c          the head of a lane has its turn: done at once, dispatched, or it waits
  *   change.c        the turn of a set or an advance of a plan
  *   prefix_turn.c   the turn of an operation on the prefix tree
@@ -78,8 +79,14 @@ enum attnd_lane_state {
 struct attnd_lane {
     struct attnd_session_lanes *session;
     struct attnd_sched_op *head, *tail;
-    struct attnd_lane *next; /* in scheduler->waiting or ->blocked */
+    struct attnd_lane *next; /* in session->waiting or scheduler->blocked */
+    uint64_t since;          /* waiting: the smaller the number, the longer */
     enum attnd_lane_state state;
+};
+
+struct attnd_lane_list {
+    struct attnd_lane *head, *tail;
+    uint32_t count;
 };
 
 struct attnd_session_lanes {
@@ -103,6 +110,7 @@ struct attnd_session_lanes {
     uint32_t parked_count;
     uint64_t parked_bytes;
     uint64_t stall_ns; /* until the completion ring is looked at again; 0: not stalled */
+    struct attnd_lane_list waiting; /* for what all runs share, in order of arrival */
     struct attnd_sched_op *free_ops;
     struct attnd_lane lane[ATTND_LANES_MAX];
     struct attnd_sched_op ops[]; /* [ring_entries] */
@@ -116,11 +124,6 @@ struct attnd_run_slot {
     uint32_t next_free;
 };
 
-struct attnd_lane_list {
-    struct attnd_lane *head, *tail;
-    uint32_t count;
-};
-
 struct attnd_scheduler {
     struct attnd_service *service;
     struct attnd_sched_events events;
@@ -131,8 +134,11 @@ struct attnd_scheduler {
     uint64_t now_ns;      /* of this sweep; 0: not read yet */
     struct attnd_heap scratch;
     uint32_t dispatched;
-    uint32_t free_slot;             /* ATTND_NONE: none */
-    struct attnd_lane_list waiting; /* strictly first come, first served */
+    uint32_t free_slot;     /* ATTND_NONE: none */
+    uint32_t slots_free;    /* how many */
+    uint32_t open_busy;     /* open sessions of which the worker has runs */
+    uint32_t waiting_count; /* lanes in the lines of all sessions */
+    uint64_t waited;        /* numbers for lanes that come into one */
     struct attnd_lane_list blocked;
     struct attnd_session_lanes *open[ATTND_SESSIONS_MAX];
     uint32_t open_count;
@@ -190,6 +196,17 @@ void attnd_lane_retry(struct attnd_scheduler *scheduler);
 
 /** attnd_lane_planned() - the thread is done with the head, or will not begin: the lane goes on. */
 void attnd_lane_planned(struct attnd_sched_op *op);
+
+/* ---- share.c ---- */
+
+/** attnd_share_slot() - may the session take a run slot now? */
+int attnd_share_slot(const struct attnd_session_lanes *session);
+/** attnd_share_count() - the worker has @more runs of it, 1 or -1. */
+void attnd_share_count(struct attnd_session_lanes *session, int more);
+/** attnd_share_next() - whose turn it is in the line; NULL: nobody's. */
+struct attnd_lane *attnd_share_next(const struct attnd_scheduler *scheduler);
+/** attnd_share_in_line() - 1: a run that comes now has others before it. */
+int attnd_share_in_line(const struct attnd_session_lanes *session);
 
 /* ---- change.c ---- */
 

@@ -32,6 +32,7 @@ int attnd_sched_new(struct attnd_service *service, const struct attnd_maps *maps
     scheduler->prepared_runs->events.closed = mailbox_closed;
     scheduler->maps = maps;
     scheduler->timer_ns = UINT64_MAX;
+    scheduler->slots_free = ATTND_QUEUE_RUNS;
     for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++)
         scheduler->slots[run].next_free = run + 1 < ATTND_QUEUE_RUNS ? run + 1 : ATTND_NONE;
     *out = scheduler;
@@ -131,6 +132,7 @@ void attnd_sched_close(struct attnd_client *client)
     struct attnd_scheduler *scheduler = session->scheduler;
     session->closing = 1;
     scheduler->dirty_count -= (uint32_t)session->dirty;
+    scheduler->open_busy -= session->dispatched > 0;
     struct attnd_session_lanes *last = scheduler->open[--scheduler->open_count];
     scheduler->open[session->index] = last;
     last->index = session->index;
