@@ -49,7 +49,8 @@
 #define ATTND_MEMORIES_MAX 4096u /* worker-side memory table */
 #define ATTND_MAILBOXES_MAX 128u
 #define ATTND_RESULT_WORDS 32768u         /* of a completion segment */
-#define ATTND_PREFIX_PAGES_MAX 16384u     /* of one prefix operation, and its blocks */
+#define ATTND_PREFIX_PAGES_MAX 16384u     /* of one prefix operation */
+#define ATTND_PREFIX_BLOCKS_MAX 4096u     /* and its blocks: others wait meanwhile */
 #define ATTND_PREFIX_SPACES_MAX 64u       /* namespaces of a pool's prefix tree */
 #define ATTND_PREFIX_BLOCK_PAGES_MAX 256u /* pages of one block */
 #define ATTND_NONE 0xffffffffu
