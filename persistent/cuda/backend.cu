@@ -130,55 +130,34 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     return error ? error : health_init(backend);
 }
 
-static int cuda_create(const attnd_backend_config *config, attnd_backend **out, attnd_fault *fault)
+/* Makes the device current and finds out what it is. Kernels are loaded here, before the first one
+ * is resident. */
+static int open_device(int device, cudaDeviceProp *properties, attnd_fault *fault)
 {
     /* Lazy loading would load the kernel behind a resident one: a hang. */
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     /* CUDA_DEVICE_MAX_CONNECTIONS stays at its 8. There are more streams, but those beyond the
      * kernels' carry copies, which take other ways; with 32 a context takes 350 ms longer to make
      * and 250 ms longer to end, and a worker that is back within a second is promised. */
-    const int device = int(config->device);
-    cudaDeviceProp properties;
     cudaError_t error;
     int devices = 0;
     if ((error = cudaGetDeviceCount(&devices)))
         return cuda_fault(error, fault);
     if (device >= devices)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_DEVICE, 0, device, devices - 1);
-    if ((error = cudaSetDevice(device)) || (error = cudaGetDeviceProperties(&properties, device)))
+    if ((error = cudaSetDevice(device)) || (error = cudaGetDeviceProperties(properties, device)))
         return cuda_fault(error, fault);
-    if (properties.major != 9)
+    if (properties->major != 9)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_VERSION, 0,
-                               properties.major * 10 + properties.minor, 90);
+                               properties->major * 10 + properties->minor, 90);
     if ((error = attnd::resident_prepare()))
         return cuda_fault(error, fault);
+    return 0;
+}
 
-    attnd_backend *backend = static_cast<attnd_backend *>(calloc(1, sizeof(*backend)));
-    if (!backend)
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-    backend->config = *config;
-    pthread_mutex_init(&backend->rest, NULL);
-    const int sms = properties.multiProcessorCount;
-    int mps = 0; /* an older driver does not know the question */
-    (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device);
-    (void)cudaGetLastError();
-    backend->workers = residency_choose(backend, sms, mps);
-    if (!backend->workers) {
-        free(backend);
-        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
-    }
-    attnd_worker_info *info = &config->queue->info;
-    if ((error = driver_load(&backend->driver, device)) ||
-        (error = driver_uuid(device, info->gpu_uuid)) ||
-        (error = allocate(backend, properties.totalGlobalMem))) {
-        int scratch_is_missing = backend->settings.mirror && !backend->settings.scratch;
-        int code = cuda_fault(error, fault);
-        if (code == -ATTND_E_NO_MEMORY && scratch_is_missing) /* --scratch is too much */
-            attnd_fault_set(fault, code, ATTND_F_PARTIALS, 0,
-                            int64_t(backend->settings.scratch_bytes), 0);
-        free(backend); /* the process ends; the driver takes the rest back */
-        return code;
-    }
+/* What the daemon learns of this worker. */
+static void describe(const attnd_backend *backend, int sms, int mps, attnd_worker_info *info)
+{
     strcpy(info->backend, "cuda");
     strcpy(info->isa, "sm_90a");
     info->tile_workers = uint32_t(backend->workers);
@@ -202,6 +181,43 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     info->sms_resident = uint32_t(backend->workers) + 1;
     info->sms_burst = backend->burst;
     info->mps = mps != 0;
+}
+
+static int cuda_create(const attnd_backend_config *config, attnd_backend **out, attnd_fault *fault)
+{
+    const int device = int(config->device);
+    cudaDeviceProp properties;
+    int code = open_device(device, &properties, fault);
+    if (code)
+        return code;
+    attnd_backend *backend = static_cast<attnd_backend *>(calloc(1, sizeof(*backend)));
+    if (!backend)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    backend->config = *config;
+    pthread_mutex_init(&backend->rest, NULL);
+    const int sms = properties.multiProcessorCount;
+    int mps = 0; /* an older driver does not know the question */
+    (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device);
+    (void)cudaGetLastError();
+    backend->workers = residency_choose(backend, sms, mps);
+    if (!backend->workers) {
+        free(backend);
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
+    }
+    attnd_worker_info *info = &config->queue->info;
+    cudaError_t error;
+    if ((error = driver_load(&backend->driver, device)) ||
+        (error = driver_uuid(device, info->gpu_uuid)) ||
+        (error = allocate(backend, properties.totalGlobalMem))) {
+        int scratch_is_missing = backend->settings.mirror && !backend->settings.scratch;
+        code = cuda_fault(error, fault);
+        if (code == -ATTND_E_NO_MEMORY && scratch_is_missing) /* --scratch is too much */
+            attnd_fault_set(fault, code, ATTND_F_PARTIALS, 0,
+                            int64_t(backend->settings.scratch_bytes), 0);
+        free(backend); /* the process ends; the driver takes the rest back */
+        return code;
+    }
+    describe(backend, sms, mps, info);
     *out = backend;
     return 0;
 }

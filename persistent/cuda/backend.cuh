@@ -53,7 +53,7 @@ struct Driver {
 struct Health {
     cudaStream_t stream;
     struct Snapshot *snapshot;                              /* pinned */
-    const attnd::StuckRecord *notes[attnd::variants_count]; /* device memory */
+    const attnd::StuckRecord *stuck[attnd::variants_count]; /* device memory */
     int asked;                                              /* a snapshot is on its way */
     int injected;
     uint32_t looks;

@@ -1,15 +1,14 @@
 /*
- * notes.cuh - commands that are no runs: about mailboxes, prepared runs and plans.
+ * control.cuh - commands that are no runs: about mailboxes, prepared runs and plans.
  *
  * Most are a word to write and are answered on the spot. Three may find runs in flight: a mailbox
  * that is let go, a run that is replaced, a plan that is held. They are kept in a list until those
  * have ended and do not hold up the commands behind them, which may be anybody's.
  *
- * A prepared run that is brought while others of its plan are in flight waits there too, because
- * constants and counters are in use that it shares: a lane's prepared runs are one block of
- * scratch. What comes behind it and is about the same plan finds it in the list: a PUBLISH tells it
- * the new lengths, a HOLD is answered after it, and whoever replaces it or lets its mailbox go
- * leaves nothing of it to be resolved.
+ * A prepared run that arrives while others of its plan are in flight waits there too, because it
+ * shares constants and counters with them: a lane's prepared runs are one block of scratch. Later
+ * commands about the same plan find it in the list. A PUBLISH gives it the new lengths, a HOLD is
+ * answered after it, and a command that replaces it or closes its mailbox removes it.
  */
 #ifndef ATTND_PERSISTENT_CUDA_CONTROL_CUH
 #define ATTND_PERSISTENT_CUDA_CONTROL_CUH
@@ -36,7 +35,7 @@ struct Commander {
 enum Taken { taken, taken_later, taken_leave };
 
 /* Kernels of variants that were used come back after a change of kernels. */
-__device__ __forceinline__ void note_used(Commander *self, uint32_t variant)
+__device__ __forceinline__ void mark_used(Commander *self, uint32_t variant)
 {
     const uint32_t bit = 1u << variant;
     if (!(self->used & bit) && threadIdx.x % 32 == 0)
@@ -106,10 +105,10 @@ __device__ __forceinline__ RunSource run_source(const attnd_command &command)
             command.page_size, command.pages, plan_version(command)};
 }
 
-__device__ __forceinline__ RunSource run_source(const Brought &brought)
+__device__ __forceinline__ RunSource run_source(const PreparedSource &source)
 {
-    return {&brought.body,     &brought.k,    &brought.v,
-            brought.page_size, brought.pages, {brought.set_version, brought.advance_version}};
+    return {&source.body,     &source.k,    &source.v,
+            source.page_size, source.pages, {source.set_version, source.advance_version}};
 }
 
 /* Where a prepared run's answer goes; NULL: its mailbox is not watched yet. */
@@ -120,10 +119,10 @@ __device__ __forceinline__ uint32_t *answer_of(const Dispatch *dispatch, const a
     return mailbox && body.lane < ATTND_LANES_MAX ? &mailbox->doorbell[body.lane] : nullptr;
 }
 
-/* Resolves a prepared run, of whose plan nothing is in flight, and says what a doorbell finds. Good
- * or bad, that holds until the plan is set again. The whole warp. Return: its code. */
-__device__ __forceinline__ uint32_t settle_prepared(Commander *self, uint32_t index,
-                                                    const RunSource &source, Prepared *settled)
+/* Resolves a prepared run, of whose plan nothing is in flight; @resolved is what a doorbell finds.
+ * Good or bad, that holds until the plan is set again. The whole warp. Return: its code. */
+__device__ __forceinline__ uint32_t resolve_prepared(Commander *self, uint32_t index,
+                                                     const RunSource &source, Prepared *resolved)
 {
     ActiveRun *active = &self->dispatch->settings.runs[ring_positions + index];
     const attnd_run &body = *source.body;
@@ -137,18 +136,18 @@ __device__ __forceinline__ uint32_t settle_prepared(Commander *self, uint32_t in
         active->answer_host =
             uint8_t(self->resident->mailbox_host[body.mailbox % ATTND_MAILBOXES_MAX]);
     }
-    *settled = {plan_key(body.plan_offset_bytes),
-                body.items,
-                uint8_t(body.mailbox),
-                uint8_t(body.lane),
-                uint8_t(prepared_there | (answer && session == body.session ? prepared_owned : 0) |
-                        (code ? prepared_bad : 0)),
-                uint8_t(body.code ? body.code : code),
-                uint8_t(variant),
-                uint8_t(body.generation),
-                {0, 0}};
+    *resolved = {plan_key(body.plan_offset_bytes),
+                 body.items,
+                 uint8_t(body.mailbox),
+                 uint8_t(body.lane),
+                 uint8_t(prepared_there | (answer && session == body.session ? prepared_owned : 0) |
+                         (code ? prepared_bad : 0)),
+                 uint8_t(body.code ? body.code : code),
+                 uint8_t(variant),
+                 uint8_t(body.generation),
+                 {0, 0}};
     if (!code)
-        note_used(self, variant);
+        mark_used(self, variant);
     return code;
 }
 
@@ -187,7 +186,7 @@ __device__ __forceinline__ bool plan_changing(Commander *self, uint32_t key, uin
 /* ---- the list ---- */
 
 /* Does a prepared run of the plan wait to be resolved? The whole warp. */
-__device__ __forceinline__ bool brought_waits(const Dispatch *dispatch, uint32_t key)
+__device__ __forceinline__ bool prepared_waits(const Dispatch *dispatch, uint32_t key)
 {
     bool found = false;
     for (uint32_t i = threadIdx.x % 32; i < dispatch->pending_count; i += 32) {
@@ -200,8 +199,8 @@ __device__ __forceinline__ bool brought_waits(const Dispatch *dispatch, uint32_t
 /* What waits of slot @run of the run table, or for mailbox @mailbox, is not to be resolved any
  * more; it is answered all the same. ATTND_NONE: not asked. The whole warp. Return: the plan of
  * such a run, of which a slot has at most one; ATTND_NONE: nothing waited. */
-__device__ __forceinline__ uint32_t forget_brought(Dispatch *dispatch, uint32_t run,
-                                                   uint32_t mailbox)
+__device__ __forceinline__ uint32_t forget_prepared(Dispatch *dispatch, uint32_t run,
+                                                    uint32_t mailbox)
 {
     uint32_t plan = ATTND_NONE;
     for (uint32_t i = threadIdx.x % 32; i < dispatch->pending_count; i += 32) {
@@ -209,7 +208,7 @@ __device__ __forceinline__ uint32_t forget_brought(Dispatch *dispatch, uint32_t 
         if (pending->kind != ATTND_COMMAND_PREPARED || pending->plan == ATTND_NONE)
             continue;
         const uint32_t slot = ring_positions + pending->run - dispatch->transient;
-        if (pending->run == run || dispatch->settings.runs[slot].brought.body.mailbox == mailbox) {
+        if (pending->run == run || dispatch->settings.runs[slot].source.body.mailbox == mailbox) {
             plan = pending->plan;
             pending->plan = ATTND_NONE;
         }
@@ -240,7 +239,7 @@ __device__ __forceinline__ bool pending_waits(const Dispatch *dispatch, const Pe
     if (mailbox && observe_cta(&dispatch->doorbell_rounds) - pending.round < 2)
         return true;
     /* The daemon writes to the plan when its HOLD is answered, and resolving reads it. */
-    if (pending.kind == ATTND_COMMAND_HOLD && brought_waits(dispatch, pending.plan))
+    if (pending.kind == ATTND_COMMAND_HOLD && prepared_waits(dispatch, pending.plan))
         return true;
     return in_flight(dispatch, mailbox ? pending.run : ATTND_NONE, pending.plan,
                      pending.kind == ATTND_COMMAND_PREPARED ? pending.run : ATTND_NONE);
@@ -249,26 +248,26 @@ __device__ __forceinline__ bool pending_waits(const Dispatch *dispatch, const Pe
 /* A prepared run of whose plan nothing is in flight any more; it is in the list no longer.
  * @missing: 1 + a variant that it wants and that is not resident; else 0. Return: the code of its
  * answer. */
-__device__ __forceinline__ int32_t settle_brought(Commander *self, const Pending &pending,
-                                                  uint32_t *missing)
+__device__ __forceinline__ int32_t complete_prepared(Commander *self, const Pending &pending,
+                                                     uint32_t *missing)
 {
     Dispatch *dispatch = self->dispatch;
     const uint32_t index = pending.run - dispatch->transient;
-    const Brought &brought = dispatch->settings.runs[ring_positions + index].brought;
-    const bool more = brought_waits(dispatch, pending.plan);
+    const PreparedSource &source = dispatch->settings.runs[ring_positions + index].source;
+    const bool more = prepared_waits(dispatch, pending.plan);
     Prepared value;
-    const uint32_t code = settle_prepared(self, index, run_source(brought), &value);
+    const uint32_t code = resolve_prepared(self, index, run_source(source), &value);
     value.state |= uint8_t((pending.held ? prepared_held : 0) | (more ? prepared_changing : 0));
     put_prepared(self, index, value);
     plan_changing(self, pending.plan, more);
     const bool there = code || dispatch->settings.resident >> value.variant & 1;
     *missing = there ? 0 : value.variant + 1u;
-    return brought.body.code ? 0 : -int32_t(code); /* the daemon knows its own */
+    return source.body.code ? 0 : -int32_t(code); /* the daemon knows its own */
 }
 
 /* Answers those of the list whose runs have ended. A few at a time: each is a look at all runs in
  * flight, and commands wait meanwhile. */
-__device__ __forceinline__ void settle_pending(Commander *self)
+__device__ __forceinline__ void complete_pending(Commander *self)
 {
     Dispatch *dispatch = self->dispatch;
     for (uint32_t looks = 4; looks && dispatch->pending_count; looks--) {
@@ -286,7 +285,7 @@ __device__ __forceinline__ void settle_pending(Commander *self)
         int32_t code = 0;
         uint32_t missing = 0;
         if (pending.kind == ATTND_COMMAND_PREPARED && pending.plan != ATTND_NONE)
-            code = settle_brought(self, pending, &missing);
+            code = complete_prepared(self, pending, &missing);
         if (missing && threadIdx.x % 32 == 0) /* as a doorbell that rang it would */
             publish_cta(&dispatch->wanted, missing);
         attnd_command command;
@@ -310,9 +309,9 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
         return taken;
     }
     const uint32_t key = plan_key(command.body.plan_offset_bytes);
-    const uint32_t forgotten = forget_brought(dispatch, command.run, ATTND_NONE);
+    const uint32_t forgotten = forget_prepared(dispatch, command.run, ATTND_NONE);
     /* The others of its plan have waited for it, and for nothing else. */
-    if (forgotten != ATTND_NONE && forgotten != key && !brought_waits(dispatch, forgotten))
+    if (forgotten != ATTND_NONE && forgotten != key && !prepared_waits(dispatch, forgotten))
         plan_changing(self, forgotten, 0);
     if (!command.body.kind || dispatch->prepared[index].plan != key)
         put_prepared(self, index, Prepared{});
@@ -320,17 +319,17 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
         add_pending(dispatch, pending_of(dispatch, command, ATTND_NONE));
         return taken;
     }
-    Brought *brought = &dispatch->settings.runs[ring_positions + index].brought;
+    PreparedSource *source = &dispatch->settings.runs[ring_positions + index].source;
     if (lane < sizeof(attnd_run) / 16)
-        reinterpret_cast<uint4 *>(&brought->body)[lane] =
+        reinterpret_cast<uint4 *>(&source->body)[lane] =
             reinterpret_cast<const uint4 *>(&command.body)[lane];
     if (lane == 0) {
-        brought->k = command.k;
-        brought->v = command.v;
-        brought->page_size = command.page_size;
-        brought->pages = command.pages;
-        brought->set_version = command.set_version;
-        brought->advance_version = command.advance_version;
+        source->k = command.k;
+        source->v = command.v;
+        source->page_size = command.page_size;
+        source->pages = command.pages;
+        source->set_version = command.set_version;
+        source->advance_version = command.advance_version;
     }
     __syncwarp();
     Pending pending = pending_of(dispatch, command, key);
@@ -341,7 +340,7 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
     }
     /* At once: behind it may come the mailbox in which it has been rung. */
     uint32_t missing;
-    const int32_t code = settle_brought(self, pending, &missing);
+    const int32_t code = complete_prepared(self, pending, &missing);
     if (missing) { /* and again from the start, beside the right kernel */
         if (lane == 0)
             publish_sys(&dispatch->settings.host->wanted, missing);
@@ -381,9 +380,9 @@ __device__ __forceinline__ bool stale(const Dispatch *dispatch, uint32_t key, ui
            dispatch->settings.runs[ring_positions + index].set_version != set_version;
 }
 
-/* Prepared runs of the plan that wait to be resolved are told what the PUBLISH in hand says, which
- * was sent after them. The whole warp. */
-__device__ __forceinline__ void show_brought(Dispatch *dispatch, uint32_t key)
+/* Prepared runs of the plan that wait to be resolved take what the PUBLISH in hand says, which was
+ * sent after them. The whole warp. */
+__device__ __forceinline__ void publish_to_waiting(Dispatch *dispatch, uint32_t key)
 {
     const attnd_command &command = dispatch->command;
     for (uint32_t i = threadIdx.x % 32; i < dispatch->pending_count; i += 32) {
@@ -391,19 +390,19 @@ __device__ __forceinline__ void show_brought(Dispatch *dispatch, uint32_t key)
         if (pending->kind != ATTND_COMMAND_PREPARED || pending->plan != key)
             continue;
         const uint32_t slot = ring_positions + pending->run - dispatch->transient;
-        Brought *brought = &dispatch->settings.runs[slot].brought;
-        brought->body.items = command.body.items;
-        brought->body.generation = command.body.generation;
-        brought->set_version = command.set_version;
-        brought->advance_version = command.advance_version;
+        PreparedSource *source = &dispatch->settings.runs[slot].source;
+        source->body.items = command.body.items;
+        source->body.generation = command.body.generation;
+        source->set_version = command.set_version;
+        source->advance_version = command.advance_version;
         pending->held = 0;
     }
     __syncwarp();
 }
 
-/* PUBLISH: the plan's new face is mirrored, then all its prepared runs turn to it. After an advance
- * they keep their constants, which runs in flight read; after a set, when none is in flight, they
- * are resolved anew. */
+/* PUBLISH: the plan's new version is mirrored, then all its prepared runs change to it. After an
+ * advance they keep their constants, which runs in flight read; after a set, when none is in
+ * flight, they are resolved anew. */
 __device__ __forceinline__ Taken take_publish(Commander *self)
 {
     Dispatch *dispatch = self->dispatch;
@@ -426,17 +425,17 @@ __device__ __forceinline__ Taken take_publish(Commander *self)
         for (uint32_t left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
             const uint32_t index = base + __ffs(left) - 1;
             ActiveRun *active = &dispatch->settings.runs[ring_positions + index];
-            RunSource source = run_source(active->brought);
+            RunSource source = run_source(active->source);
             source.version = plan_version(command);
             Prepared value;
-            settle_prepared(self, index, source, &value);
+            resolve_prepared(self, index, source, &value);
             value.state |= prepared_held; /* until all are */
             put_prepared(self, index, value);
         }
     }
-    show_brought(dispatch, key);
+    publish_to_waiting(dispatch, key);
     const uint32_t over =
-        brought_waits(dispatch, key) ? prepared_held : prepared_held | prepared_changing;
+        prepared_waits(dispatch, key) ? prepared_held : prepared_held | prepared_changing;
     dispatch_lock(dispatch);
     for (uint32_t i = lane; i < count; i += 32)
         if (dispatch->prepared[i].state && dispatch->prepared[i].plan == key) {
@@ -464,7 +463,7 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
     const attnd_mailbox_slot *slot = mailbox_slot(dispatch, command.run);
     uint32_t memory = load_host4(&slot->memory);
     if (dispatch->mailboxes[command.run] || memory == ATTND_NONE) {
-        (void)forget_brought(dispatch, ATTND_NONE, command.run); /* no run of its plans is left */
+        (void)forget_prepared(dispatch, ATTND_NONE, command.run); /* no run of its plans is left */
         unwatch_mailbox(dispatch, resident, command.run);
     }
     if (memory == ATTND_NONE) {
@@ -480,7 +479,7 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
         answer_taken(self, -ATTND_E_UNKNOWN);
         return;
     }
-    const uint64_t lost = greet_mailbox(mailbox, load_host4(&slot->fresh) != 0);
+    const uint64_t lost = adopt_mailbox(mailbox, load_host4(&slot->fresh) != 0);
     watch_mailbox(dispatch, resident, command.run, mailbox, lies_in.host,
                   load_host4(&slot->session));
     if (threadIdx.x % 32 == 0)

@@ -1,6 +1,6 @@
 /*
  * cuda_none.c - stands in for the CUDA backend where there is no nvcc, so that nothing else needs
- * to know: whoever asks for it is told that this build does not have it.
+ * to know: a caller that asks for it learns that this build does not have it.
  */
 #include "persistent/backend.h"
 

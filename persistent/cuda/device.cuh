@@ -81,9 +81,9 @@ struct Memory {
     uint32_t zero;
 };
 
-/* What the daemon brought of a prepared run. Workers do not read it, so it may change while the run
+/* What the daemon sent of a prepared run. Workers do not read it, so it may change while the run
  * that was made of it is in flight. */
-struct Brought {
+struct PreparedSource {
     attnd_run body;
     attnd_heap_plane k, v; /* of the run's layer */
     uint32_t page_size, pages;
@@ -122,12 +122,12 @@ struct alignas(128) ActiveRun {
 
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
-    Brought brought;                     /* prepared runs: resolved again when the plan is set */
+    PreparedSource source;               /* prepared runs: resolved again when the plan is set */
     uint64_t set_version;                /* of the plan, when that was done last */
 };
 
-/* A run published: what a worker learns with one load. */
-struct alignas(16) Entry {
+/* A run published, as an entry of the ring of runs: what a worker learns with one load. */
+struct alignas(16) RunEntry {
     uint32_t sequence; /* 1 + its position, free-running; anything else: not there yet */
     uint32_t slot;     /* of runs[] */
     uint32_t items;
@@ -226,12 +226,12 @@ struct Resident : Settings {
     uint32_t used;                        /* bit v: runs of variant v came since the launch */
     uint32_t retired;                     /* positions; for a look from outside, as published is */
     alignas(128) uint32_t leave;          /* 1: park; set after the last run is published */
-    alignas(128) Entry ring[ring_positions];
+    alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions];
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
     uint32_t doing[workers_max];                   /* enum WarpState */
-    uint32_t guest[workers_max];                   /* enum GuestState of workers of a burst */
+    uint32_t burst_state[workers_max];             /* enum BurstState of workers of a burst */
     Prepared prepared[prepared_max];               /* the dispatcher's, between launches */
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* likewise; NULL: not watched */
     uint32_t mailbox_host[ATTND_MAILBOXES_MAX];    /* 1: it lies in host memory */
@@ -240,7 +240,7 @@ struct Resident : Settings {
 
 /* A worker of a burst asks, the dispatcher lets it in where nothing can be taken from under it, and
  * it says when it goes: in between its cursor counts like any other. */
-enum GuestState { guest_gone = 0, guest_asks = 1, guest_there = 2 };
+enum BurstState { burst_gone = 0, burst_asks = 1, burst_there = 2 };
 
 /* How long a worker of a burst takes items: others may be waiting for its SM. */
 constexpr uint64_t burst_ns = 2000000;
@@ -311,7 +311,7 @@ __device__ __forceinline__ void publish_gpu(uint32_t *word, uint32_t value)
 }
 
 /* A1 for an entry: 16 bytes in one access. */
-__device__ __forceinline__ Entry observe_entry(const Entry *entry)
+__device__ __forceinline__ RunEntry observe_entry(const RunEntry *entry)
 {
     uint64_t low, high;
     asm volatile("{\n.reg .b128 v;\n"
@@ -320,7 +320,7 @@ __device__ __forceinline__ Entry observe_entry(const Entry *entry)
                  : "=l"(low), "=l"(high)
                  : "l"(entry)
                  : "memory");
-    Entry value;
+    RunEntry value;
     value.sequence = uint32_t(low);
     value.slot = uint32_t(low >> 32);
     value.items = uint32_t(high);
@@ -330,7 +330,7 @@ __device__ __forceinline__ Entry observe_entry(const Entry *entry)
 }
 
 /* The store of R1 for an entry; the fence is the caller's. */
-__device__ __forceinline__ void store_entry(Entry *entry, const Entry &value)
+__device__ __forceinline__ void store_entry(RunEntry *entry, const RunEntry &value)
 {
     uint64_t low = uint64_t(value.slot) << 32 | value.sequence;
     uint64_t high = uint64_t(value.generation) << 48 | uint64_t(value.variant) << 32 | value.items;

@@ -8,7 +8,7 @@
  *   chores    what nobody waits for: positions made ready, cancelled runs, sums (retire.cuh)
  *
  * A command is fetched in one trip across the bus and carries all that its run needs; another trip
- * is made only for plans that changed. Those that are no runs are the business of notes.cuh.
+ * is made only for plans that changed. Those that are no runs are the business of control.cuh.
  *
  * Parking: `closing` first, under the lock, so that nothing is published after it; then the word
  * that workers look at. What was published is executed and answered; commands that were not taken
@@ -48,14 +48,14 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
         answer_taken(self, -int32_t(code));
         return taken;
     }
-    note_used(self, variant);
+    mark_used(self, variant);
     if (!(dispatch->settings.resident >> variant & 1)) {
         /* The command stays where it is, for the kernels that come instead of these. */
         if (threadIdx.x % 32 == 0)
             publish_sys(&dispatch->settings.host->wanted, variant + 1);
         return taken_leave;
     }
-    const Entry entry = {0, slot, items, uint16_t(variant), uint16_t(command.body.generation)};
+    const RunEntry entry = {0, slot, items, uint16_t(variant), uint16_t(command.body.generation)};
     const Position position = {clock_ns(), command.run, command.tag, items, ATTND_NONE, ATTND_NONE,
                                1};
     while (!publish_run(dispatch, resident, entry, position, self->head + 1))
@@ -164,7 +164,7 @@ __device__ __forceinline__ void close_ring(Commander *self)
         publish_cta(&self->dispatch->closing, 1);
     dispatch_unlock(self->dispatch);
     while (self->dispatch->pending_count) /* runs end by themselves */
-        settle_pending(self);
+        complete_pending(self);
     if (threadIdx.x % 32 == 0) {
         self->resident->submitted_runs = self->submitted_runs;
         publish_cta(&self->dispatch->commands_head, self->head);
@@ -188,7 +188,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->commands_head,
                       resident->submitted_runs,
                       0};
-    const uint32_t *heart =
+    const uint32_t *heartbeat =
         reinterpret_cast<const uint32_t *>(&dispatch->settings.host->heartbeat_ns);
     uint32_t beat = 0;
     uint64_t beat_seen = clock_ns();
@@ -199,7 +199,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         /* One trip across the bus for all words: A1 on the tail; park and the beat's low half now
          * and then: each line more makes the trip longer. */
         const bool look_park = pass % 4 == 0, look_heartbeat = pass % 16 == 0;
-        const uint32_t word = observe_sys(lane == 2 && look_heartbeat ? heart
+        const uint32_t word = observe_sys(lane == 2 && look_heartbeat ? heartbeat
                                           : lane == 1 && look_park    ? &queue->park
                                                                       : &queue->command_tail);
         /* One vote: is there a command, and is park set? A tail out of bounds is no ring of ours.
@@ -240,7 +240,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
             break;
         }
         if (dispatch->pending_count)
-            settle_pending(&self);
+            complete_pending(&self);
         if (tail == self.head && dispatch->settings.drain && !doorbell && drained(&self))
             break;
     }

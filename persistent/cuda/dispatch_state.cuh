@@ -39,7 +39,7 @@ constexpr uint32_t direct_max = 32;
 struct MailboxSums {
     unsigned long long runs, tiles, busy_ns, kv_bytes;
     uint32_t errors, error, error_lane, zero;
-    unsigned long long told; /* runs and errors that the host knows of */
+    unsigned long long sent; /* runs and errors that the host has been sent */
 };
 
 /* Which set of a plan, and which advance since, a command is about. */
@@ -172,7 +172,7 @@ __device__ __forceinline__ void put_position(Dispatch *dispatch, uint32_t at, Po
 
 /* A run of the command ring becomes visible to the workers; the ring's head is @head then. The
  * whole warp. Return: false if there is no room. */
-__device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *resident, Entry entry,
+__device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *resident, RunEntry entry,
                                             const Position &position, uint32_t head)
 {
     fence_gpu(); /* R1: the resolved run, which this warp stored */

@@ -237,7 +237,7 @@ __device__ __forceinline__ void list_mailbox(Dispatch *dispatch, const Resident 
     sums->busy_ns = load_host8(&slot->busy_ns);
     sums->kv_bytes = load_host8(&slot->kv_bytes);
     sums->errors = load_host4(&slot->errors);
-    sums->told = sums->runs + sums->errors;
+    sums->sent = sums->runs + sums->errors;
     sums->error = load_host4(&slot->error_code);
     sums->error_lane = load_host4(&slot->error_lane);
     dispatch->mailboxes[index] = mailbox;
@@ -257,7 +257,7 @@ __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resi
     for (uint32_t i = threadIdx.x % 32; i < dispatch->prepared_count; i += 32) {
         Prepared *prepared = &dispatch->prepared[i];
         ActiveRun *run = &dispatch->settings.runs[ring_positions + i];
-        if (!prepared->state || prepared->mailbox != index || run->brought.body.session != session)
+        if (!prepared->state || prepared->mailbox != index || run->source.body.session != session)
             continue;
         run->answer = &mailbox->doorbell[prepared->lane];
         run->answer_host = uint8_t(host);
@@ -303,12 +303,12 @@ __device__ __forceinline__ void unwatch_mailbox(Dispatch *dispatch, Resident *re
     dispatch_unlock(dispatch);
 }
 
-/* Before the first look. Lanes of a new mailbox are at rest. In one that another worker watched, a
- * doorbell that is taken is one whose run that worker took with it: its stream waits, and is told.
- * The whole warp. Return: bit l: lane l was told. */
-__device__ __forceinline__ uint64_t greet_mailbox(attnd_mailbox *mailbox, bool fresh)
+/* Before the first look. Lanes of a new mailbox are at rest. In a mailbox that an earlier worker
+ * watched, a doorbell that reads as taken is of a run that died with that worker: its stream waits,
+ * and gets an answer. The whole warp. Return: bit l: lane l was answered. */
+__device__ __forceinline__ uint64_t adopt_mailbox(attnd_mailbox *mailbox, bool fresh)
 {
-    uint64_t told = 0;
+    uint64_t answered = 0;
 #pragma unroll
     for (uint32_t base = 0; base < ATTND_LANES_MAX; base += 32) {
         const uint32_t doorbell = base + threadIdx.x % 32;
@@ -321,10 +321,10 @@ __device__ __forceinline__ uint64_t greet_mailbox(attnd_mailbox *mailbox, bool f
                 store_relaxed_sys(&mailbox->error[doorbell], ATTND_E_WORKER_RESTARTED);
             publish_sys(&mailbox->doorbell[doorbell], 1 + ATTND_E_WORKER_RESTARTED);
         }
-        told |= uint64_t(__ballot_sync(0xffffffffu, lost)) << base;
+        answered |= uint64_t(__ballot_sync(0xffffffffu, lost)) << base;
     }
     fence_sys(); /* before the command's answer */
-    return told;
+    return answered;
 }
 
 /* Rings that were answered without a run: behind list_mailbox(), which reads the sums. One thread.

@@ -39,7 +39,7 @@ constexpr uint64_t leave_ns = 500000000ull;
 
 struct Snapshot {
     Resident resident;
-    StuckRecord notes[variants_count];
+    StuckRecord stuck[variants_count];
 };
 
 __global__ void access_illegally(uint32_t *nowhere)
@@ -56,7 +56,7 @@ cudaError_t health_init(attnd_backend *backend)
         (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
     health->moved_ns = health->left_ns = monotonic_ns();
-    return attnd::resident_stuck_records(health->notes);
+    return attnd::resident_stuck_records(health->stuck);
 }
 
 static cudaError_t ask(attnd_backend *backend)
@@ -68,7 +68,7 @@ static cudaError_t ask(attnd_backend *backend)
                                  cudaMemcpyDeviceToHost, health->stream)))
         return error;
     for (uint32_t v = 0; v < variants_count; v++)
-        if ((error = cudaMemcpyAsync(&to->notes[v], health->notes[v], sizeof(StuckRecord),
+        if ((error = cudaMemcpyAsync(&to->stuck[v], health->stuck[v], sizeof(StuckRecord),
                                      cudaMemcpyDeviceToHost, health->stream)))
             return error;
     health->asked = 1;
@@ -104,7 +104,7 @@ static void say_runs(Report *report, const Snapshot *from, const attnd_queue_hea
     uint32_t end = resident->published, begin = resident->retired;
     for (uint32_t i = begin; i != end && i - begin < ring_positions; i++) {
         const uint32_t at = i % ring_positions, slot = resident->submitted_run[at];
-        const attnd::Entry *entry = &resident->ring[at];
+        const attnd::RunEntry *entry = &resident->ring[at];
         const attnd::Live *live = &resident->live[at];
         if (slot >= queue->runs || entry->sequence != i + 1)
             continue; /* the copy caught it in the middle */
@@ -146,12 +146,12 @@ static void say_all(Report *report, const attnd_backend *backend)
         attnd_observe32(&queue->command_tail), resident->retires_tail, resident->resident,
         resident->leave, resident->error);
     for (uint32_t v = 0; v < variants_count; v++)
-        if (from->notes[v].seen)
+        if (from->stuck[v].seen)
             say(report,
                 "variant %" PRIu32 ": block %" PRIu32 ", warp %" PRIu32
                 " waited in vain: barrier %#" PRIx32 ", parity %" PRIu32 "\n",
-                v, from->notes[v].block, from->notes[v].thread / 32, from->notes[v].barrier,
-                from->notes[v].parity);
+                v, from->stuck[v].block, from->stuck[v].thread / 32, from->stuck[v].barrier,
+                from->stuck[v].parity);
     say_runs(report, from, queue);
     say_workers(report, from, backend->settings.workers + backend->settings.burst);
 }
@@ -241,8 +241,8 @@ static int judge(attnd_backend *backend, Report *report)
         health->moved_ns = now_ns;
     }
     bool waited = false;
-    for (const StuckRecord &note : from->notes)
-        waited |= note.seen != 0;
+    for (const StuckRecord &record : from->stuck)
+        waited |= record.seen != 0;
     if (!attnd_observe32(&backend->words->left) || only_burst_waits(backend, from))
         health->left_ns = now_ns;
     int code = 0;

@@ -1,5 +1,5 @@
 /*
- * load_prefill.cuh - what the prefill loop computes on, brought to shared memory by the loader
+ * load_prefill.cuh - what the prefill loop computes on, loaded to shared memory by the loader
  * warps of the producer warpgroup.
  *
  * Where a page holds a multiple of 16 tokens, K and V come as boxes of a tensor map (TMA), all dims
@@ -218,7 +218,7 @@ template <typename T, int D> struct Loader {
     using Shape = PrefillShape<D>;
     uint32_t shared; /* of the tile buffer */
     PrefillBarriers<D> *bars;
-    Turns *turns;
+    WorkSlots *work;
     uint32_t warp;           /* 0..loader_warps; the last q_warps of them load Q */
     uint32_t count, q_count; /* blocks and Q tiles so far */
     uint32_t fenced; /* shared address of the run in hand, if its memory is there for TMA; else 0 */
@@ -234,7 +234,7 @@ template <typename T, int D> struct Loader {
         q_count++;
     }
 
-    /* Between blocks of turn @number: Q of the next one, if both it and the place for it are there.
+    /* Between blocks of work @number: Q of the next one, if both it and the place for it are there.
      * It then lies there when the next item begins. */
     __device__ __forceinline__ void look_ahead(uint32_t number)
     {
@@ -243,7 +243,7 @@ template <typename T, int D> struct Loader {
             !__all_sync(0xffffffffu,
                         barrier_peek(&bars->q_empty[stage], q_count / Shape::q_stages % 2 ^ 1)))
             return;
-        const Turn *next = turn_peek(turns, number + 1);
+        const WorkSlot *next = work_peek(work, number + 1);
         if (!next || next->path != path_prefill)
             return;
         begin_q(next->item);
@@ -267,7 +267,7 @@ template <typename T, int D> struct Loader {
         int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(box * rows);
         uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
 
-        int32_t stop = blocks / 2; /* half way, the next turn is there */
+        int32_t stop = blocks / 2; /* half way, the next item is there */
         for (int32_t block = blocks - 1; block >= 0; stop = 0) {
             for (; block >= stop; block--, count++) {
                 const uint32_t stage = count % Shape::stages, parity = count / Shape::stages % 2;
@@ -293,9 +293,9 @@ template <typename T, int D> struct Loader {
         }
     }
 
-    /* Kernels of others stored K and V, and the dispatcher the map; the taker acquired that, but
-     * TMA is another proxy, and another one its maps. Once a run: it takes over a thousand clocks,
-     * in front of an item's first keys. */
+    /* Kernels of others stored K and V, and the dispatcher the map; the fetch warp acquired that,
+     * but TMA is another proxy, and another one its maps. Once a run: it takes over a thousand
+     * clocks, in front of an item's first keys. */
     __device__ __forceinline__ void fence_run(const ActiveRun *run, const TensorMap *map)
     {
         if (fenced)
@@ -306,7 +306,7 @@ template <typename T, int D> struct Loader {
         fenced = shared_address(run);
     }
 
-    /* Of every turn, before anything else of it: consecutive runs have copies at different places.
+    /* Of every item, before anything else of it: consecutive runs have copies at different places.
      */
     __device__ __forceinline__ void meet(const ActiveRun *run)
     {
@@ -314,7 +314,7 @@ template <typename T, int D> struct Loader {
             fenced = 0;
     }
 
-    /* Turn @number, of many rows. */
+    /* Work @number, of many rows. */
     __device__ __forceinline__ void load(const Item &item, uint32_t number)
     {
         const uint32_t k = shared + Shape::k_offset, v = shared + Shape::v_offset;

@@ -14,7 +14,7 @@
  * under a lock that launches need too: `isolated`, which launches all the time, would stand still.
  * So HOST comes in pieces. The pages of a piece are made first, which is most of it and nobody's
  * lock; to pin them then takes a millisecond. Large memory is brought in on a thread of its own
- * (service/worker_memory.c), a piece of each in turn; on it HOST and IPC also go.
+ * (service/worker/memory.c), a piece of each in turn; on it HOST and IPC also go.
  *
  * HOST and IPC are let go with the kernels parked, all that are due at once but no more than a few
  * milliseconds of it, and the others without anybody noticing. Giving the pages back takes longer

@@ -73,7 +73,7 @@ cudaError_t resident_prepare()
     return error;
 }
 
-cudaError_t resident_stuck_records(const StuckRecord **notes)
+cudaError_t resident_stuck_records(const StuckRecord **records)
 {
     for (uint32_t v = 0; v < variants_count; v++) {
         void *address;
@@ -81,7 +81,7 @@ cudaError_t resident_stuck_records(const StuckRecord **notes)
             cudaGetSymbolAddress(&address, static_cast<const void *>(variant_get(v).stuck));
         if (error)
             return error;
-        notes[v] = static_cast<const StuckRecord *>(address);
+        records[v] = static_cast<const StuckRecord *>(address);
     }
     return cudaSuccess;
 }
@@ -140,7 +140,8 @@ cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cuda
     const uint32_t variants = settings->resident;
     error = cudaMemsetAsync(&resident->leave, 0, 4, streams[0]);
     if (!error && settings->burst) /* whoever asked before is gone */
-        error = cudaMemsetAsync(resident->guest, 0, sizeof(resident->guest), streams[0]);
+        error =
+            cudaMemsetAsync(resident->burst_state, 0, sizeof(resident->burst_state), streams[0]);
     if (error || (error = cudaStreamSynchronize(streams[0])))
         return error;
     dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident);

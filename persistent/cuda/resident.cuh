@@ -28,7 +28,7 @@ Variant variant_get(uint32_t index);
 cudaError_t resident_prepare();
 
 /* Where each variant notes that it is stuck, in device memory. @notes: [variants_count] */
-cudaError_t resident_stuck_records(const StuckRecord **notes);
+cudaError_t resident_stuck_records(const StuckRecord **records);
 
 /* Writes the templates of tensor maps to device memory. */
 cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);

@@ -2,10 +2,11 @@
  * resident_kernel.cuh - the loop of a tile worker: one CTA, one producer warpgroup and two consumer
  * warpgroups. Included by the variant files, each of which compiles it once.
  *
- * A worker walks the published runs in order: its taker takes item numbers of the run its cursor is
- * at until there are none left, then moves on (turn.cuh). It never waits for an item, only for a
- * run to be published. Loaders bring what prefill computes on; decode loads for itself. Barriers
- * hand over turns and stages; there is none that all threads of the CTA meet at.
+ * A worker walks the published runs in order: its fetch warp takes item numbers of the run its
+ * cursor is at until there are none left, then moves on (work_slot.cuh). It never waits for an
+ * item, only for a run to be published. Loaders bring what prefill computes on; decode loads for
+ * itself. Barriers hand over work slots and stages; there is none that all threads of the CTA meet
+ * at.
  */
 #ifndef ATTND_PERSISTENT_CUDA_RESIDENT_KERNEL_CUH
 #define ATTND_PERSISTENT_CUDA_RESIDENT_KERNEL_CUH
@@ -24,30 +25,31 @@ constexpr uint32_t tile_bytes =
     PrefillShape<D>::shared_bytes > decode_shared_bytes<D> ? PrefillShape<D>::shared_bytes
                                                            : decode_shared_bytes<D>;
 
-/* What a consumer warp keeps from turn to turn of prefill. */
+/* What a consumer warp keeps from item to item of prefill. */
 template <int D> struct Consumer {
     PrefillBarriers<D> *bars;
     uint32_t blocks, q_tiles; /* used so far */
 };
 
-/* Prefill turns from @number on, one after the other; the scores of a turn's first keys are
- * computed with the last products of the one before, if that is there in time. Return: the last
+/* Prefill items from @number on, one after the other; the scores of an item's first keys are
+ * computed with the last products of the one before, if the item is there in time. Return: the last
  * one's number. All consumers. */
 template <typename T, int D>
-__device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, Turn *turn, uint32_t number)
+__device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, WorkSlot *slot,
+                                                   uint32_t number)
 {
-    Turns *turns = cta_turns();
+    WorkSlots *work = cta_work();
     Prefill<T, D> prefill(self->bars, shared_address(cta_buffer()), self->blocks, self->q_tiles);
     for (;; number++) {
-        const Item &item = turn->item;
-        Turn *next = prefill.compute(item, turns, number);
+        const Item &item = slot->item;
+        WorkSlot *next = prefill.compute(item, work, number);
         merge_arrive<T, D>(item);
-        turn_leave(turns, number);
+        work_leave(work, number);
         if (!next)
             break;
-        turn = next;
+        slot = next;
         if (consumer_thread() == 0)
-            turn->begin_ns = clock_ns();
+            slot->begin_ns = clock_ns();
     }
     self->blocks = prefill.count;
     self->q_tiles = prefill.q_count;
@@ -64,40 +66,40 @@ template <typename T, int D> __device__ __forceinline__ void attend_naively(cons
 template <typename T, int D> __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    Turns *turns = cta_turns();
+    WorkSlots *work = cta_work();
     Consumer<D> self = {bars, 0, 0};
     Path before = path_skip;
     if (consumer_thread() >= 128)
         products_end(1);
     for (uint32_t number = 0;; number++) {
-        Turn *turn = turn_wait(turns, number);
-        const Path path = turn->path, last = before;
+        WorkSlot *slot = work_wait(work, number);
+        const Path path = slot->path, last = before;
         if (path == path_leave)
             break;
         before = path;
-        if (path == path_decode) { /* stamps the turn when its keys are on their way */
+        if (path == path_decode) { /* stamps the slot when its keys are on their way */
             if (last == path_prefill)
                 consumers_sync(); /* the other warpgroup may still read Q, K and V */
             constexpr int groups = decode_rows<D> / 8;
-            if (groups > 1 && turn->item.packed_rows > 8)
-                decode_turn<T, D, groups>(number); /* has left it */
+            if (groups > 1 && slot->item.packed_rows > 8)
+                decode_work<T, D, groups>(number); /* has left it */
             else
-                decode_turn<T, D, 1>(number);
+                decode_work<T, D, 1>(number);
             continue;
         }
         if (consumer_thread() == 0)
-            turn->begin_ns = clock_ns();
+            slot->begin_ns = clock_ns();
         if (path == path_prefill) {
-            number = attend_prefill<T, D>(&self, turn, number); /* has left its turns */
+            number = attend_prefill<T, D>(&self, slot, number); /* has left its slots */
             continue;
         }
         if (consumer_thread() % 32 == 0)
             decode_ring()->ahead = 0;
         if (path == path_append)
-            append_item<T>(turn->item, turn->index);
+            append_item<T>(slot->item, slot->index);
         else if (path == path_naive)
-            attend_naively<T, D>(turn->item);
-        turn_leave(turns, number);
+            attend_naively<T, D>(slot->item);
+        work_leave(work, number);
     }
     if (consumer_thread() < 128)
         products_begin(0); /* nobody is left waiting or arrived */
@@ -105,24 +107,24 @@ template <typename T, int D> __device__ __forceinline__ void consume(PrefillBarr
 
 template <typename T, int D> __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
 {
-    Turns *turns = cta_turns();
-    Loader<T, D> loader = {shared_address(cta_buffer()), bars, turns, threadIdx.x / 32 - 1};
+    WorkSlots *work = cta_work();
+    Loader<T, D> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
-        const Turn *turn = turn_wait(turns, number);
-        const Path path = turn->path;
+        const WorkSlot *slot = work_wait(work, number);
+        const Path path = slot->path;
         if (path == path_leave)
             return;
-        loader.meet(turn->item.run);
+        loader.meet(slot->item.run);
         if (path == path_prefill) {
             if (number && before != path_prefill) {
-                turn_left(turns, number - 1); /* the buffer is decode's until then */
-                fence_proxy_async();          /* TMA may write next what ldmatrix read */
+                work_wait_empty(work, number - 1); /* the buffer is decode's until then */
+                fence_proxy_async();               /* TMA may write next what ldmatrix read */
             }
-            loader.load(turn->item, number);
+            loader.load(slot->item, number);
         }
         before = path;
-        turn_leave(turns, number);
+        work_leave(work, number);
     }
 }
 
@@ -131,18 +133,18 @@ __global__ void __launch_bounds__(resident_threads, 1)
     resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker)
 {
     __shared__ PrefillBarriers<D> bars;
-    Turns *turns = cta_turns();
+    WorkSlots *work = cta_work();
     if (threadIdx.x < sizeof(Settings) / 4)
-        reinterpret_cast<uint32_t *>(&turns->settings)[threadIdx.x] =
+        reinterpret_cast<uint32_t *>(&work->settings)[threadIdx.x] =
             reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
     if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
         *decode_ring() = {};
     if (threadIdx.x == 0) {
-        turns_init(turns);
+        work_init(work);
         prefill_barriers_init(&bars);
         *cta_stuck() = resident->inject == 1;
         *cta_naive() = 0;
-        turns->until_ns = 0;
+        work->until_ns = 0;
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -155,17 +157,17 @@ __global__ void __launch_bounds__(resident_threads, 1)
         } else {
             uint32_t worker = first_worker + blockIdx.x;
             if (resident->inject == 2 && worker == 0)
-                barrier_wait(&turns->empty[0], 0); /* nobody has been given a turn */
-            const bool guest = worker >= turns->settings.workers;
-            if (guest && !guest_enter(resident, turns, worker)) {
-                turns_close(turns);
+                barrier_wait(&work->empty[0], 0); /* no warp has been given work */
+            const bool burst_worker = worker >= work->settings.workers;
+            if (burst_worker && !burst_enter(resident, work, worker)) {
+                work_close(work);
             } else {
-                Taker taker = {resident, turns, worker, variant,
-                               observe_gpu(&resident->cursor[worker])};
-                take_turns<D>(&taker);
+                FetchWarp fetch = {resident, work, worker, variant,
+                                   observe_gpu(&resident->cursor[worker])};
+                fetch_work<D>(&fetch);
             }
-            if (guest && threadIdx.x == 0)
-                publish_gpu(&resident->guest[worker], guest_gone);
+            if (burst_worker && threadIdx.x == 0)
+                publish_gpu(&resident->burst_state[worker], burst_gone);
         }
     }
 }

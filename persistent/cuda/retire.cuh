@@ -2,7 +2,7 @@
  * retire.cuh - what becomes of runs that are done, and the chores nobody waits for.
  *
  * One warp looks at the counters of all runs in flight, a lane each, writes retire records for
- * those of the command ring that have ended, and frees the lanes of those that were rung. The other
+ * those of the command ring that have ended, and frees the lanes of launched runs. The other
  * makes positions ready for their next run, passes cancellations on, and carries sums of the
  * mailboxes to the host.
  */
@@ -67,9 +67,9 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
     const uint32_t lane = threadIdx.x % 32;
     const int64_t offset_ns = self->dispatch->settings.host_clock_offset_ns;
     Position *position = &dispatch->positions[at];
-    const bool rung = mine && position->doorbell != ATTND_NONE;
-    const uint32_t records = __ballot_sync(0xffffffffu, mine && !rung);
-    if (rung) /* first: its lane may have been rung again */
+    const bool launched = mine && position->doorbell != ATTND_NONE;
+    const uint32_t records = __ballot_sync(0xffffffffu, mine && !launched);
+    if (launched) /* first: its lane may have been rung again */
         atomicAnd(&dispatch->busy[position->doorbell / ATTND_LANES_MAX]
                                  [position->doorbell % ATTND_LANES_MAX / 32],
                   ~(1u << position->doorbell % 32));
@@ -78,7 +78,7 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
         const ulonglong2 sums = __ldcg(reinterpret_cast<const ulonglong2 *>(&live->end_ns));
         const uint32_t cancelled = __ldcg(&live->cancelled), code = __ldcg(&live->code);
         const uint64_t busy_ns = (done >> 32) * busy_unit_ns, kv_bytes = sums.y;
-        if (rung) {
+        if (launched) {
             MailboxSums *all = &dispatch->sums[position->doorbell / ATTND_LANES_MAX];
             atomicAdd(&all->runs, 1);
             atomicAdd(&all->tiles, position->items);
@@ -195,13 +195,13 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
 
 /* At the oldest run that is not retired: positions from there on are not made ready, and this warp
  * alone decides both. */
-__device__ __forceinline__ void admit_guests(Dispatch *dispatch, Resident *resident)
+__device__ __forceinline__ void admit_burst_workers(Dispatch *dispatch, Resident *resident)
 {
     const uint32_t first = dispatch->settings.workers, end = first + dispatch->settings.burst;
     for (uint32_t w = first + threadIdx.x % 32; w < end; w += 32)
-        if (observe_gpu(&resident->guest[w]) == guest_asks) {
+        if (observe_gpu(&resident->burst_state[w]) == burst_asks) {
             resident->cursor[w] = observe_cta(&dispatch->retired);
-            publish_gpu(&resident->guest[w], guest_there);
+            publish_gpu(&resident->burst_state[w], burst_there);
         }
     __syncwarp();
 }
@@ -216,7 +216,7 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
     uint32_t behind = ring_positions - (ready - observe_cta(&dispatch->retired)); /* positions */
     const Settings &settings = dispatch->settings;
     for (uint32_t w = lane; w < settings.workers + settings.burst; w += 32) {
-        if (w >= settings.workers && observe_gpu(&resident->guest[w]) != guest_there)
+        if (w >= settings.workers && observe_gpu(&resident->burst_state[w]) != burst_there)
             continue;
         uint32_t cursor = observe_gpu(&resident->cursor[w]);
         behind = min(behind, ring_positions - (ready - cursor));
@@ -260,9 +260,9 @@ __device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *residen
         MailboxSums *sums = &dispatch->sums[m];
         const unsigned long long runs = atomicAdd(&sums->runs, 0);
         const uint32_t errors = atomicAdd(&sums->errors, 0);
-        if (runs + errors == sums->told)
+        if (runs + errors == sums->sent)
             continue;
-        sums->told = runs + errors;
+        sums->sent = runs + errors;
         volatile attnd_mailbox_slot *slot = mailbox_slot(dispatch, m);
         slot->tiles = atomicAdd(&sums->tiles, 0);
         slot->busy_ns = atomicAdd(&sums->busy_ns, 0);
@@ -298,7 +298,7 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
     for (uint32_t pass = 0;; pass++) {
         const bool ended = observe_cta(&dispatch->ended);
         if (dispatch->settings.burst)
-            admit_guests(dispatch, resident);
+            admit_burst_workers(dispatch, resident);
         make_ready(dispatch, resident);
         if (pass % 8 == 0)
             pass_cancels(dispatch, resident, runs,

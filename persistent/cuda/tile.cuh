@@ -83,7 +83,7 @@ struct Item {
     int32_t kv_begin, kv_end;
     uint32_t page_first; /* of the entry's list: where the range begins */
     uint32_t *arrivals;  /* of its first merge */
-    /* Found by the taker with the rest, so that nobody waits to find what to load. */
+    /* Found by the fetch warp with the rest, so that nobody waits to find what to load. */
     int32_t pages[32];              /* from page_first on */
     uint32_t parts[32];             /* of the tile's first merge */
     const char *q[decode_rows_max]; /* packed rows of a decode item; NULL: there is none */

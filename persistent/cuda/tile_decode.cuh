@@ -4,7 +4,7 @@
  * Every warp walks 16-token blocks of the range on its own (block w, w + warps, ...), with a ring
  * of blocks in shared memory that it fills by cp.async and a softmax state of its own: no barrier
  * until the warps' states are merged at the end. A ring does not stop at the end of an item: if the
- * next turn is there and is decode too, its blocks follow, so that memory stays busy while an item
+ * next item is there and is decode too, its blocks follow, so that memory stays busy while an item
  * is finished and the next one begins. KV is the M operand and the queries are N
  * (m16n8k16), so four query rows waste half an instruction and not fifteen sixteenths of one:
  *   S^T[16 tokens][8 rows] = K[16][D] * Q^T[D][8]      K by ldmatrix, Q^T in registers
@@ -53,7 +53,7 @@ __device__ __forceinline__ uint32_t movmatrix_trans(uint32_t value)
 }
 
 /* One warp's walk over the blocks of an item: what is to be loaded next. Where that lies is found
- * from what the taker left in the item. */
+ * from what the fetch warp left in the item. */
 struct BlockWalk {
     const Item *item;
     int32_t next;     /* block */
@@ -182,11 +182,11 @@ __device__ __forceinline__ DecodeRing *decode_ring()
 
 /* Refills the slot just freed: a block of this item, or of the next one if that is known. */
 template <int D>
-__device__ __forceinline__ void ring_refill(DecodeRing *ring, Turns *turns, uint32_t number,
+__device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, uint32_t number,
                                             uint32_t shared, uint32_t warp, uint32_t lane)
 {
     if (!ring->ahead && walk_ended(ring->walk)) {
-        const Turn *next = turn_peek(turns, number + 1);
+        const WorkSlot *next = work_peek(work, number + 1);
         if (next && next->path == path_decode) {
             walk_begin(&ring->walk, next->item, int32_t(warp), lane);
             ring->ahead = 1;
@@ -200,9 +200,9 @@ __device__ __forceinline__ void ring_refill(DecodeRing *ring, Turns *turns, uint
     ring->slot = ring->slot + 1 == decode_stages<D> ? 0 : ring->slot + 1;
 }
 
-/* The ring turns to turn @number: slots in front of its first block are passed over. */
+/* The ring begins work @number: slots in front of its first block are passed over. */
 template <int D>
-__device__ __forceinline__ void ring_begin(DecodeRing *ring, Turns *turns, uint32_t number,
+__device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, uint32_t number,
                                            const Item &item, uint32_t shared, uint32_t warp,
                                            uint32_t lane)
 {
@@ -211,7 +211,7 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, Turns *turns, uint3
     ring->ahead = 0;
 #pragma unroll 1
     for (int i = 0; i < gap; i++)
-        ring_refill<D>(ring, turns, number, shared, warp, lane);
+        ring_refill<D>(ring, work, number, shared, warp, lane);
 }
 
 /* Thread r of the consumers: where packed row r goes. Read behind their next barrier. */
@@ -285,11 +285,11 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
  * from a key its row does not see: a product with a zero probability cannot hide a NaN. Nothing is
  * stored then; the caller takes the naive way. */
 template <typename T, int D, int N>
-__device__ __forceinline__ bool attend_decode(Turns *turns, uint32_t number)
+__device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
 {
     constexpr int stages = decode_stages<D>, block_bytes = decode_block * D * 2 * 2;
-    Turn *const turn = &turns->slot[number % turn_slots];
-    const Item &item = turn->item;
+    WorkSlot *const slot = &work->slot[number % work_slots];
+    const Item &item = slot->item;
     __builtin_assume(__isShared(item.run));
     char *const shared = cta_buffer();
     DecodeRing *const kept = decode_ring();
@@ -323,13 +323,13 @@ __device__ __forceinline__ bool attend_decode(Turns *turns, uint32_t number)
         if (row < item.packed_rows)
             part[i] = reinterpret_cast<const uint4 *>(item.q[row])[chunk];
     }
-    ring_begin<D>(ring, turns, number, item, slots, warp, lane);
+    ring_begin<D>(ring, work, number, item, slots, warp, lane);
 
     /* All that is not in front of them is done while they are on their way. */
     int32_t ends[N][2]; /* what this lane's columns 2c, 2c + 1 see */
-    rows_find<D>(&turn->item);
+    rows_find<D>(&slot->item);
     if (consumer_thread() == 0)
-        turn->begin_ns = clock_ns();
+        slot->begin_ns = clock_ns();
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
@@ -426,7 +426,7 @@ __device__ __forceinline__ bool attend_decode(Turns *turns, uint32_t number)
                 Mma<T>::run(o[n][d], a, p[n][0], p[n][1]);
         }
         __syncwarp(); /* every lane has read the stage */
-        ring_refill<D>(ring, turns, number, slots, warp, lane);
+        ring_refill<D>(ring, work, number, slots, warp, lane);
     }
     if (lane == 0)
         *kept = here;
@@ -471,16 +471,16 @@ __device__ __forceinline__ bool attend_decode(Turns *turns, uint32_t number)
     return true;
 }
 
-/* All of a decode turn. All consumers. A call, so that neither its loop nor that of prefill is
+/* All of a decode item. All consumers. A call, so that neither its loop nor that of prefill is
  * given registers with regard to the other: beside this one inlined, prefill is 3 % slower. */
-template <typename T, int D, int N> __device__ __noinline__ void decode_turn(uint32_t number)
+template <typename T, int D, int N> __device__ __noinline__ void decode_work(uint32_t number)
 {
-    Turns *const turns = cta_turns();
-    const Item &item = turns->slot[number % turn_slots].item;
-    if (!attend_decode<T, D, N>(turns, number))
+    WorkSlots *const work = cta_work();
+    const Item &item = work->slot[number % work_slots].item;
+    if (!attend_decode<T, D, N>(work, number))
         attend_naive<T, D>(item, consumer_thread() / 32, item.packed_rows, decode_warps);
     merge_arrive<T, D>(item);
-    turn_end<D>(turns, number);
+    work_end<D>(work, number);
 }
 
 } // namespace attnd

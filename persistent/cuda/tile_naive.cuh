@@ -1,6 +1,6 @@
 /*
  * tile_naive.cuh - attention of one item, one warp a packed row, one key after the other. Right,
- * slow, and the first rung of the ladder: every other inner loop must agree with it. A few keys are
+ * slow, and the first optimisation step: every other inner loop must agree with it. A few keys are
  * fetched at a time, because their latency is all the time there is.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TILE_NAIVE_CUH

@@ -248,19 +248,20 @@ template <typename T, int D> struct Prefill {
         leave_k(count);
     }
 
-    /* The next turn if it is there, in all warps of the group alike, and its products may go with
-     * the last of @item. */
-    __device__ __forceinline__ Turn *next_turn(const Item &item, Turns *turns, uint32_t number)
+    /* The next item's slot if it is there, in all warps of the group alike, and its products may go
+     * with the last of @item. */
+    __device__ __forceinline__ WorkSlot *next_work(const Item &item, WorkSlots *work,
+                                                   uint32_t number)
     {
         if (item.tile.partial != ATTND_NONE)
             return nullptr;
-        Turn *next = turn_peek(turns, number + 1);
+        WorkSlot *next = work_peek(work, number + 1);
         bool fits = next && next->path == path_prefill && prefill_blocks<D>(next->item) > 0;
         return group_any(!fits, group) ? nullptr : next;
     }
 
     /* PV of the last block; with it QK of the first one of @next, if there is one. */
-    __device__ __forceinline__ void end(const Turn *next)
+    __device__ __forceinline__ void end(const WorkSlot *next)
     {
         const uint32_t now = count++;
         const VDescriptor v = v_at(now);
@@ -345,14 +346,14 @@ template <typename T, int D> struct Prefill {
         }
     }
 
-    /* One item, by both consumer warpgroups. Return: the next turn, if it has been begun. */
-    __device__ __forceinline__ Turn *compute(const Item &item, Turns *turns, uint32_t number)
+    /* One item, by both consumer warpgroups. Return: the next item's slot, if it has been begun. */
+    __device__ __forceinline__ WorkSlot *compute(const Item &item, WorkSlots *work, uint32_t number)
     {
         const uint32_t warp = consumer_thread() / 32 % 4;
         const uint32_t first_row = group * 64 + warp * 16 + threadIdx.x % 32 / 4;
         const float scale = item.run->plan.sm_scale * 1.44269504088896f;
         const int32_t blocks = prefill_blocks<D>(item);
-        Turn *next = nullptr;
+        WorkSlot *next = nullptr;
 
         begin_rows(item, first_row);
         if (!overlaps || !ahead) {
@@ -365,7 +366,7 @@ template <typename T, int D> struct Prefill {
         if (blocks > 0) {
             blocks_of(item, blocks, scale);
             if (overlaps)
-                next = next_turn(item, turns, number);
+                next = next_work(item, work, number);
             end(next);
         }
 #pragma unroll

@@ -1,12 +1,15 @@
 /*
- * turn.cuh - how items reach a worker: one warp takes them, everybody else is handed turns.
+ * work_slot.cuh - how items reach a worker: the fetch warp claims them and fills work slots, which
+ * all other warps read.
  *
- * A turn is an item resolved once, in one of two slots of shared memory. The taker fills a slot
- * when all warps have left it, so at most one item is claimed ahead of the one being worked on: its
- * latency is hidden, and what idle workers could do is not hoarded. When fewer items are left than
- * workers, none is claimed ahead at all. The taker also settles turns that are over, because the
- * release of an item's results takes as long as all its stores: consumers go on meanwhile. A decode
- * item's last warp settles it instead: its rings hold keys enough of the next one.
+ * A work slot is one of two places in shared memory and holds an item that was resolved once. The
+ * fetch warp fills a slot when all warps have left it. So at most one item is claimed ahead of the
+ * one in hand: this hides its latency and does not hoard the work of idle workers. When fewer items
+ * are left than workers, no item is claimed ahead.
+ *
+ * The fetch warp also completes slots whose item is over. The release of an item's results takes as
+ * long as all its stores, and the consumers go on meanwhile. The last warp of a decode item
+ * completes it instead, because its rings hold enough keys of the next item.
  */
 #ifndef ATTND_PERSISTENT_CUDA_WORK_SLOT_CUH
 #define ATTND_PERSISTENT_CUDA_WORK_SLOT_CUH
@@ -20,10 +23,10 @@ namespace attnd
 
 enum Path : uint32_t { path_leave, path_skip, path_append, path_naive, path_decode, path_prefill };
 
-constexpr int turn_slots = 2;
+constexpr int work_slots = 2;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
 
-struct Turn {
+struct WorkSlot {
     Item item;
     uint64_t begin_ns; /* written by a consumer */
     uint32_t index;    /* in the run */
@@ -36,70 +39,70 @@ struct Turn {
 constexpr uint32_t run_copy_bytes = offsetof(ActiveRun, k_map);
 static_assert(run_copy_bytes == 32 * 16, "a vector a lane");
 
-struct Turns {
-    Turn slot[turn_slots];
-    alignas(16) char run_copy[2][run_copy_bytes]; /* of the turn in hand and of the one before */
-    uint64_t full[turn_slots], empty[turn_slots];
+struct WorkSlots {
+    WorkSlot slot[work_slots];
+    alignas(16) char run_copy[2][run_copy_bytes]; /* of the item in hand and of the one before */
+    uint64_t full[work_slots], empty[work_slots];
     Settings settings;
     uint64_t until_ns; /* a worker of a burst: when it goes at the latest; else 0 */
 };
 
 /* This CTA's. What finds them here has no address to keep: the registers of prefill are all in use,
  * and what a warp puts in local memory instead is fetched from the L2, because the acquires of the
- * taker empty the L1. */
-__device__ __forceinline__ Turns *cta_turns()
+ * fetch warp empty the L1. */
+__device__ __forceinline__ WorkSlots *cta_work()
 {
-    __shared__ Turns turns;
-    return &turns;
+    __shared__ WorkSlots work;
+    return &work;
 }
 
-__device__ __forceinline__ void turns_init(Turns *turns)
+__device__ __forceinline__ void work_init(WorkSlots *work)
 {
-    for (int s = 0; s < turn_slots; s++) {
-        barrier_init(&turns->full[s], 1);
-        barrier_init(&turns->empty[s], consumer_threads / 32 + loader_warps);
+    for (int s = 0; s < work_slots; s++) {
+        barrier_init(&work->full[s], 1);
+        barrier_init(&work->empty[s], consumer_threads / 32 + loader_warps);
     }
 }
 
-/* Turn number @number; blocks until it is there, for as long as the service is idle. */
-__device__ __forceinline__ Turn *turn_wait(Turns *turns, uint32_t number)
+/* Work number @number; blocks until it is there, for as long as the service is idle. */
+__device__ __forceinline__ WorkSlot *work_wait(WorkSlots *work, uint32_t number)
 {
-    uint32_t slot = number % turn_slots, parity = number / turn_slots % 2;
-    while (!barrier_test(&turns->full[slot], parity))
+    uint32_t slot = number % work_slots, parity = number / work_slots % 2;
+    while (!barrier_test(&work->full[slot], parity))
         ;
-    return &turns->slot[slot];
+    return &work->slot[slot];
 }
 
-/* The whole warp: turn number @number if it is there already, else NULL. */
-__device__ __forceinline__ Turn *turn_peek(Turns *turns, uint32_t number)
+/* The whole warp: work number @number if it is there already, else NULL. */
+__device__ __forceinline__ WorkSlot *work_peek(WorkSlots *work, uint32_t number)
 {
-    uint32_t slot = number % turn_slots, parity = number / turn_slots % 2;
-    return __all_sync(0xffffffffu, barrier_peek(&turns->full[slot], parity)) ? &turns->slot[slot]
-                                                                             : nullptr;
+    uint32_t slot = number % work_slots, parity = number / work_slots % 2;
+    return __all_sync(0xffffffffu, barrier_peek(&work->full[slot], parity)) ? &work->slot[slot]
+                                                                            : nullptr;
 }
 
-/* A warp has read turn @number for the last time. */
-__device__ __forceinline__ void turn_leave(Turns *turns, uint32_t number)
+/* A warp has read work @number for the last time. */
+__device__ __forceinline__ void work_leave(WorkSlots *work, uint32_t number)
 {
-    barrier_arrive_warp(&turns->empty[number % turn_slots]);
+    barrier_arrive_warp(&work->empty[number % work_slots]);
 }
 
-/* Waits until every warp has left turn @number. */
-__device__ __forceinline__ void turn_left(Turns *turns, uint32_t number)
+/* Waits until every warp has left work @number. */
+__device__ __forceinline__ void work_wait_empty(WorkSlots *work, uint32_t number)
 {
-    uint32_t slot = number % turn_slots, parity = number / turn_slots % 2;
-    while (!barrier_test(&turns->empty[slot], parity))
+    uint32_t slot = number % work_slots, parity = number / work_slots % 2;
+    while (!barrier_test(&work->empty[slot], parity))
         ;
 }
 
-/* The taker's place in the stream of runs. A whole warp; the same in all lanes. */
-struct Taker {
+/* The fetch warp's place in the stream of runs. The same in all lanes. */
+struct FetchWarp {
     Resident *resident;
-    Turns *turns;
+    WorkSlots *work;
     uint32_t worker, variant, cursor;
-    uint32_t copied;  /* 1 + the position whose run is in run_copy[copy] */
-    uint32_t copy;    /* the one the last turn refers to */
-    uint32_t settled; /* turns accounted for */
+    uint32_t copied;    /* 1 + the position whose run is in run_copy[copy] */
+    uint32_t copy;      /* the one the last work slot refers to */
+    uint32_t completed; /* work accounted for */
 };
 
 constexpr uint32_t nothing = 0xffffffffu;
@@ -118,28 +121,28 @@ __device__ __forceinline__ void run_fail(const Item &item, uint32_t code)
 /* An item that took longer may have outlived its worker: none is started in less. */
 constexpr uint64_t outlived_ns = 20000000;
 
-/* A turn that every warp is done with: counts its item, and the last item of a run ends it. One
+/* Every warp is done with the slot: counts its item, and the last item of a run ends it. One
  * lane. What the consumers stored is covered: they said that they are done by an arrival that
- * releases to the CTA, this lane saw it, and releases in turn.
+ * releases to the CTA, this lane saw it, and releases too.
  * - The answer to a doorbell is what all items add to, each with a release: whoever acquires what
  * the last one made of it, an engine's stream in another process, sees all of o and lse, because
  *   those additions are one chain. So nobody has to find out first that it is the last, and no
  *   other warp lies on that way. In device memory that stream is of this GPU, and GPU scope reaches
  *   it; a doorbell in host memory may be waited for by a processor.
  * - The arrival comes behind that, a release like every other item's: the dispatcher acquires the
- *   count, and when it is that of all items it writes a retire or only takes note. Before that
+ *   count, and when it is that of all items it writes a retire or only remembers it. Before that
  *   nothing else counts in the lane's doorbell, and its memory is not let go. */
-template <int D> __device__ __forceinline__ void turn_settle(const Turn *turn)
+template <int D> __device__ __forceinline__ void work_complete(const WorkSlot *slot)
 {
-    const Item &item = turn->item;
+    const Item &item = slot->item;
     Live *live = item.live;
     uint32_t *answer = item.run->answer;
     const bool answer_host = item.run->answer_host;
-    const uint64_t end_ns = clock_ns(), busy = (end_ns - turn->begin_ns) / busy_unit_ns;
+    const uint64_t end_ns = clock_ns(), busy = (end_ns - slot->begin_ns) / busy_unit_ns;
     if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
         return;
     /* Its process is dead, and it took so long that another worker may have answered for it. */
-    const bool late = end_ns - turn->begin_ns > outlived_ns &&
+    const bool late = end_ns - slot->begin_ns > outlived_ns &&
                       peek_gpu(&live->cancelled) == ATTND_E_WORKER_RESTARTED;
     if (item.failed && !late)
         run_fail(item, item.failed);
@@ -152,88 +155,90 @@ template <int D> __device__ __forceinline__ void turn_settle(const Turn *turn)
     add_gpu(&live->done, busy << 32 | 1);
 }
 
-/* A warp is done with a decode item and leaves it. The last one settles it on its way: somebody
- * waits for that, and the taker would know some 800 clocks later. It leaves behind that, so whoever
- * sees the turn left finds it settled. */
-template <int D> __device__ __forceinline__ void turn_end(Turns *turns, uint32_t number)
+/* A warp is done with a decode item and leaves it. The last warp completes it first: somebody
+ * waits for that, and the fetch warp would know some 800 clocks later. So a slot that every warp
+ * has left is a slot that has been completed. */
+template <int D> __device__ __forceinline__ void work_end(WorkSlots *work, uint32_t number)
 {
-    Turn *turn = &turns->slot[number % turn_slots];
+    WorkSlot *slot = &work->slot[number % work_slots];
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-        if (arrive_cta(&turn->ended) + 1 == consumer_threads / 32)
-            turn_settle<D>(turn);
-        barrier_arrive(&turns->empty[number % turn_slots], 1);
+        if (arrive_cta(&slot->ended) + 1 == consumer_threads / 32)
+            work_complete<D>(slot);
+        barrier_arrive(&work->empty[number % work_slots], 1);
     }
     __syncwarp();
 }
 
-/* Settles turns before @end, in order: all of them if @wait, else those that are over. Return: true
- * if none is left. */
-template <int D> __device__ __forceinline__ bool taker_settle(Taker *taker, uint32_t end, bool wait)
+/* Completes work before @end, in order: all of it if @wait, else only what is over. Return: true if
+ * none is left. */
+template <int D>
+__device__ __forceinline__ bool fetch_complete(FetchWarp *fetch, uint32_t end, bool wait)
 {
-    Turns *turns = taker->turns;
-    for (; taker->settled != end; taker->settled++) {
-        const uint32_t slot = taker->settled % turn_slots, parity = taker->settled / turn_slots % 2;
+    WorkSlots *work = fetch->work;
+    for (; fetch->completed != end; fetch->completed++) {
+        const uint32_t at = fetch->completed % work_slots;
+        const uint32_t parity = fetch->completed / work_slots % 2;
         if (wait)
-            turn_left(turns, taker->settled);
-        else if (!__all_sync(0xffffffffu, barrier_peek(&turns->empty[slot], parity)))
+            work_wait_empty(work, fetch->completed);
+        else if (!__all_sync(0xffffffffu, barrier_peek(&work->empty[at], parity)))
             return false;
-        const Turn *turn = &turns->slot[slot];
-        if (threadIdx.x % 32 == 0 && turn->path != path_decode)
-            turn_settle<D>(turn);
+        const WorkSlot *slot = &work->slot[at];
+        if (threadIdx.x % 32 == 0 && slot->path != path_decode)
+            work_complete<D>(slot);
         __syncwarp();
     }
     return true;
 }
 
-constexpr uint32_t settle_wait_ns = 1000;
+constexpr uint32_t complete_wait_ns = 1000;
 
 /* The entry the cursor is at, as soon as it is there; what is not there, by its sequence, when the
  * kernel is to leave. While an item is in hand, its end is what somebody waits for: the warp is
  * suspended until then, and looks at the ring once in a while. */
-template <int D> __device__ __forceinline__ Entry taker_entry(Taker *taker, uint32_t number)
+template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetch, uint32_t number)
 {
-    const Resident *resident = taker->resident;
-    const Entry *at = &resident->ring[taker->cursor % ring_positions];
-    const uint64_t until_ns = taker->turns->until_ns;
-    Entry entry = {taker->cursor, 0, 0, 0, 0};
+    const Resident *resident = fetch->resident;
+    const RunEntry *at = &resident->ring[fetch->cursor % ring_positions];
+    const uint64_t until_ns = fetch->work->until_ns;
+    RunEntry entry = {fetch->cursor, 0, 0, 0, 0};
     if (until_ns && clock_ns() > until_ns) {
-        taker_settle<D>(taker, number, true);
+        fetch_complete<D>(fetch, number, true);
         return entry;
     }
     for (;;) {
-        const bool idle = taker->settled == number && !until_ns;
+        const bool idle = fetch->completed == number && !until_ns;
         uint32_t leave;
         do { /* while there is nothing to do, nothing but this: few instructions in one place */
             leave = peek_gpu(&resident->leave); /* in flight together with the entry */
             entry = observe_entry(at);          /* A1 */
-            if (entry.sequence == taker->cursor + 1)
+            if (entry.sequence == fetch->cursor + 1)
                 return entry;
             if (idle)
                 __nanosleep(32);
         } while (idle && !leave);
-        bool settled = taker_settle<D>(taker, number, false);
-        if (!settled) {
-            const uint32_t slot = taker->settled % turn_slots;
-            (void)barrier_try(&taker->turns->empty[slot], taker->settled / turn_slots % 2,
-                              settle_wait_ns);
+        bool completed = fetch_complete<D>(fetch, number, false);
+        if (!completed) {
+            const uint32_t at = fetch->completed % work_slots;
+            (void)barrier_try(&fetch->work->empty[at], fetch->completed / work_slots % 2,
+                              complete_wait_ns);
             __syncwarp();
-            settled = taker_settle<D>(taker, number, false);
+            completed = fetch_complete<D>(fetch, number, false);
         }
-        if (settled && until_ns)
+        if (completed && until_ns)
             return entry; /* nothing is left for it */
-        if (settled && leave && observe_gpu(&resident->leave))
+        if (completed && leave && observe_gpu(&resident->leave))
             /* All that was ever published was so before `leave`: a look after it is the last. */
             return observe_entry(at);
     }
 }
 
 /* Nothing is left of the run at the cursor, or nothing for this worker. */
-__device__ __forceinline__ void taker_next(Taker *taker)
+__device__ __forceinline__ void fetch_next_run(FetchWarp *fetch)
 {
-    taker->cursor++;
+    fetch->cursor++;
     if (threadIdx.x % 32 == 0)
-        publish_gpu(&taker->resident->cursor[taker->worker], taker->cursor);
+        publish_gpu(&fetch->resident->cursor[fetch->worker], fetch->cursor);
 }
 
 /* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
@@ -241,25 +246,25 @@ __device__ __forceinline__ void taker_next(Taker *taker)
  * has looks first whether it should. @cancelled: if the run is, what its items fail with; else 0.
  */
 template <int D>
-__device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Entry *entry,
+__device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number, RunEntry *entry,
                                               uint32_t *cancelled)
 {
     const uint32_t lane = threadIdx.x % 32;
-    for (;; taker_next(taker)) {
-        *entry = taker_entry<D>(taker, number);
-        if (entry->sequence != taker->cursor + 1)
+    for (;; fetch_next_run(fetch)) {
+        *entry = fetch_entry<D>(fetch, number);
+        if (entry->sequence != fetch->cursor + 1)
             return nothing;
-        if (entry->variant != taker->variant)
+        if (entry->variant != fetch->variant)
             continue;
-        Live *live = &taker->resident->live[taker->cursor % ring_positions];
-        if (!taker_settle<D>(taker, number, false)) {
+        Live *live = &fetch->resident->live[fetch->cursor % ring_positions];
+        if (!fetch_complete<D>(fetch, number, false)) {
             const uint32_t next = peek_gpu(&live->next_item);
             if (next >= entry->items)
                 continue;
-            if (next + taker->turns->settings.workers > entry->items)
-                taker_settle<D>(taker, number, true);
+            if (next + fetch->work->settings.workers > entry->items)
+                fetch_complete<D>(fetch, number, true);
         }
-        const bool fresh = taker->copied != taker->cursor + 1;
+        const bool fresh = fetch->copied != fetch->cursor + 1;
         uint32_t item = nothing, flag = 0;
         uint4 part = {};
         if (lane == 0) {
@@ -268,15 +273,15 @@ __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Ent
         }
         if (fresh)
             part = __ldcg(
-                reinterpret_cast<const uint4 *>(&taker->turns->settings.runs[entry->slot]) + lane);
+                reinterpret_cast<const uint4 *>(&fetch->work->settings.runs[entry->slot]) + lane);
         item = __shfl_sync(0xffffffffu, item, 0);
         if (item >= entry->items)
             continue;
         *cancelled = __shfl_sync(0xffffffffu, flag, 0);
         if (fresh) {
-            taker->copy ^= 1;
-            reinterpret_cast<uint4 *>(taker->turns->run_copy[taker->copy])[lane] = part;
-            taker->copied = taker->cursor + 1;
+            fetch->copy ^= 1;
+            reinterpret_cast<uint4 *>(fetch->work->run_copy[fetch->copy])[lane] = part;
+            fetch->copied = fetch->cursor + 1;
             __syncwarp();
         }
         return item;
@@ -285,14 +290,14 @@ __device__ __forceinline__ uint32_t take_item(Taker *taker, uint32_t number, Ent
 
 /* A worker of a burst waits until it is let in. Return: false if the kernels leave instead. One
  * warp. */
-__device__ __forceinline__ bool guest_enter(Resident *resident, Turns *turns, uint32_t worker)
+__device__ __forceinline__ bool burst_enter(Resident *resident, WorkSlots *work, uint32_t worker)
 {
     const uint32_t lane = threadIdx.x % 32;
     bool in = false;
     if (lane == 0) {
-        turns->until_ns = clock_ns() + burst_ns;
-        publish_gpu(&resident->guest[worker], guest_asks);
-        while (!(in = observe_gpu(&resident->guest[worker]) == guest_there) &&
+        work->until_ns = clock_ns() + burst_ns;
+        publish_gpu(&resident->burst_state[worker], burst_asks);
+        while (!(in = observe_gpu(&resident->burst_state[worker]) == burst_there) &&
                !observe_gpu(&resident->leave))
             __nanosleep(200);
     }
@@ -300,36 +305,36 @@ __device__ __forceinline__ bool guest_enter(Resident *resident, Turns *turns, ui
     return __shfl_sync(0xffffffffu, in, 0);
 }
 
-/* Everybody else is told to leave before the first turn. One warp. */
-__device__ __forceinline__ void turns_close(Turns *turns)
+/* All other warps are to leave before the first item. One warp. */
+__device__ __forceinline__ void work_close(WorkSlots *work)
 {
     if (threadIdx.x % 32 == 0) {
-        turns->slot[0].path = path_leave;
-        barrier_arrive(&turns->full[0], 1);
+        work->slot[0].path = path_leave;
+        barrier_arrive(&work->full[0], 1);
     }
 }
 
-/* Makes @turn item @index of the run at the cursor, which has been copied. @cancelled: what it
- * fails with, 0: nothing. The whole warp. Return: who executes it. */
+/* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
+ * code that the item fails with, 0: none. The whole warp. Return: the path that executes it. */
 template <int D>
-__device__ __forceinline__ Path turn_fill(const Taker *taker, Turn *turn, const Entry &entry,
-                                          uint32_t index, uint32_t cancelled)
+__device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot,
+                                          const RunEntry &entry, uint32_t index, uint32_t cancelled)
 {
     const uint32_t lane = threadIdx.x % 32;
-    const Settings &settings = taker->turns->settings;
-    const ActiveRun *run = reinterpret_cast<const ActiveRun *>(taker->turns->run_copy[taker->copy]);
-    __builtin_assume(__isShared(run) && __isShared(turn));
+    const Settings &settings = fetch->work->settings;
+    const ActiveRun *run = reinterpret_cast<const ActiveRun *>(fetch->work->run_copy[fetch->copy]);
+    __builtin_assume(__isShared(run) && __isShared(slot));
     const bool attends = run->kind == ATTND_RUN_ATTEND;
     const ItemPlace place = item_place(run, index, settings.workers);
     const uint32_t word = attends ? tile_word(run, place.tile, lane) : 0;
     const uint32_t paths = run->aligned ? settings.paths : 0;
     if (lane == 0) {
-        Item *item = &turn->item;
-        turn->index = index;
-        turn->ended = 0;
+        Item *item = &slot->item;
+        slot->index = index;
+        slot->ended = 0;
         item->run = run;
         item->maps = &settings.runs[entry.slot];
-        item->live = &taker->resident->live[taker->cursor % ring_positions];
+        item->live = &fetch->resident->live[fetch->cursor % ring_positions];
         item->failed = cancelled;
         item->generation = entry.generation;
         item->kv_head = place.head;
@@ -340,7 +345,7 @@ __device__ __forceinline__ Path turn_fill(const Taker *taker, Turn *turn, const 
         return path_skip;
     if (!attends)
         return path_append;
-    const bool few = item_load<D>(&turn->item, run, word, lane) <= decode_rows<D>;
+    const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
     return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
 }
 
@@ -381,33 +386,33 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
             prefetch_line(v + line);
 }
 
-/* The taker: every turn until the kernel leaves. One warp. */
-template <int D> __device__ __forceinline__ void take_turns(Taker *taker)
+/* The fetch warp: every item until the kernel leaves. */
+template <int D> __device__ __forceinline__ void fetch_work(FetchWarp *fetch)
 {
-    Resident *resident = taker->resident;
+    Resident *resident = fetch->resident;
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t number = 0;; number++) {
-        if (number >= turn_slots)
-            taker_settle<D>(taker, number - turn_slots + 1, true);
-        Turn *turn = &taker->turns->slot[number % turn_slots];
+        if (number >= work_slots)
+            fetch_complete<D>(fetch, number - work_slots + 1, true);
+        WorkSlot *slot = &fetch->work->slot[number % work_slots];
         if (lane == 0)
-            resident->doing[taker->worker] = state_idle;
-        Entry entry;
+            resident->doing[fetch->worker] = state_idle;
+        RunEntry entry;
         uint32_t cancelled = 0;
-        const uint32_t index = take_item<D>(taker, number, &entry, &cancelled);
+        const uint32_t index = take_item<D>(fetch, number, &entry, &cancelled);
         Path path = path_leave;
         if (index != nothing)
-            path = turn_fill<D>(taker, turn, entry, index, cancelled);
+            path = work_fill<D>(fetch, slot, entry, index, cancelled);
         if (lane == 0) {
-            turn->path = path;
-            resident->doing[taker->worker] = index == nothing ? state_left : state_item;
-            barrier_arrive(&taker->turns->full[number % turn_slots], 1);
+            slot->path = path;
+            resident->doing[fetch->worker] = index == nothing ? state_left : state_item;
+            barrier_arrive(&fetch->work->full[number % work_slots], 1);
         }
         if (index == nothing)
             return;
         /* With nothing else in hand. The keys of a short item are asked for all at once anyway. */
-        const Item &item = turn->item;
-        if (path == path_decode && taker->settled == number &&
+        const Item &item = slot->item;
+        if (path == path_decode && fetch->completed == number &&
             item.kv_end - item.kv_begin > first_keys)
             first_keys_prefetch<D>(item, lane);
         __syncwarp();
