@@ -4,15 +4,34 @@ NVCC ?= $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 CUDA ?= $(if $(NVCC),$(if $(SANITIZE),0,1),0)
 
 ifeq ($(CUDA),1)
-NVFLAGS := -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a -I. \
+# The variants of the worker kernel, DIM_TYPE: one object each, and a row each of every table that
+# is made by including variants.inc (device.cuh, resident.cu).
+CUDA_VARIANTS := $(foreach dim,64 128 256,$(foreach type,fp16 bf16,$(dim)_$(type)))
+comma := ,
+CUDA_VARIANTS_INC := $(BUILD)/gen/persistent/cuda/variants.inc
+
+NVFLAGS := -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a -I. -I$(BUILD)/gen \
            -Xcompiler -Wall,-Wextra -Xptxas -warn-spills
-CUDAOBJ := $(patsubst %.cu,$(BUILD)/obj/%.o,$(wildcard persistent/cuda/*.cu))
+CUDA_VARIANT_OBJ := $(CUDA_VARIANTS:%=$(BUILD)/obj/persistent/cuda/variant/%.o)
+CUDAOBJ := $(patsubst %.cu,$(BUILD)/obj/%.o, \
+             $(filter-out %/variant.cu,$(wildcard persistent/cuda/*.cu))) $(CUDA_VARIANT_OBJ)
 CUDALIBS := -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
 PERSISTENT := $(filter-out persistent/cuda/cuda_none.c,$(PERSISTENT))
 
-$(BUILD)/obj/%.o: %.cu
+$(CUDA_VARIANTS_INC): persistent/cuda/cuda.mk
+	@mkdir -p $(@D)
+	@printf 'ATTND_VARIANT(%s)\n' $(subst _,$(comma),$(CUDA_VARIANTS)) >$@
+
+$(BUILD)/obj/%.o: %.cu | $(CUDA_VARIANTS_INC)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
+
+# Of variant/DIM_TYPE.o: 1, the head dimension; 2, the element type.
+variant_part = $(word $(1),$(subst _, ,$(basename $(@F))))
+$(CUDA_VARIANT_OBJ): persistent/cuda/variant.cu | $(CUDA_VARIANTS_INC)
+	@mkdir -p $(@D)
+	$(NVCC) $(NVFLAGS) -DATTND_VARIANT_DIM=$(call variant_part,1) \
+	  -DATTND_VARIANT_TYPE=$(call variant_part,2) -MMD -MP -c $< -o $@
 
 # Not in BENCH: it runs where the GPU is.
 $(BUILD)/bench/gpu_%: $(BUILD)/obj/bench/gpu_%.o $(BUILD)/libcore.a

@@ -26,16 +26,26 @@ constexpr uint32_t prepared_max = 4096;
 constexpr uint32_t run_slots = ring_positions + prepared_max;
 constexpr uint32_t workers_max = 512;
 
-/* The compiled variants of the worker kernel, one a head dimension and element type. Each has a
- * file of its own (variant_*.cu) and a row in resident.cu, in the order of variant_index(). */
-constexpr uint32_t variants_count = 6;
+/* The compiled variants of the worker kernel, one a head dimension and element type. The list is in
+ * cuda.mk, which makes variants.inc of it. */
+enum VariantDtype : uint32_t { dtype_fp16 = ATTND_FP16, dtype_bf16 = ATTND_BF16 };
+#define ATTND_VARIANT(head_dim, type) +1
+constexpr uint32_t variants_count = 0
+#include "persistent/cuda/variants.inc"
+    ;
+#undef ATTND_VARIANT
 
-/* Which one executes a head dimension and element type; variants_count: none does. */
+/* The variant for a head dimension and element type; variants_count: there is none. */
 __host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtype)
 {
-    if ((dim != 64 && dim != 128 && dim != 256) || (dtype != ATTND_FP16 && dtype != ATTND_BF16))
-        return variants_count;
-    return (dim == 64 ? 0 : dim == 128 ? 2 : 4) + (dtype == ATTND_BF16);
+    uint32_t index = 0;
+#define ATTND_VARIANT(head_dim, type)                                                              \
+    if (dim == (head_dim) && dtype == dtype_##type)                                                \
+        return index;                                                                              \
+    index++;
+#include "persistent/cuda/variants.inc"
+#undef ATTND_VARIANT
+    return index;
 }
 
 /* Templates of tensor maps, for head dimensions of 1, 2, 4 panels of 64: for V of 16 tokens, then

@@ -2,8 +2,8 @@
  * helper.cu - the thread that does for the kernels what a GPU cannot do itself.
  *
  * It writes the heartbeat (a kernel whose host is gone leaves by itself), wakes the daemon when a
- * retire finds it asleep, and launches. Kernels leave for three reasons besides parking: a run needs
- * a variant that is not resident; the residency is `isolated` and nothing is queued; or the
+ * retire finds it asleep, and launches. Kernels leave for three reasons besides parking: a run
+ * needs a variant that is not resident; the residency is `isolated` and nothing is queued; or the
  * heartbeat stood still, because this process was stopped. Whatever the reason was, the dispatcher
  * says that it has left in `left`, and what to do next depends only on what there is to do.
  */

@@ -1,5 +1,5 @@
 /*
- * resident.cu - the list of variants, and how they are launched side by side.
+ * resident.cu - the table of variants, and how they are launched side by side.
  */
 #include "persistent/cuda/resident.cuh"
 
@@ -10,17 +10,15 @@
 namespace attnd
 {
 
-Variant variant_64_fp16();
-Variant variant_64_bf16();
-Variant variant_128_fp16();
-Variant variant_128_bf16();
-Variant variant_256_fp16();
-Variant variant_256_bf16();
+#define ATTND_VARIANT(head_dim, type) Variant variant_##head_dim##_##type();
+#include "persistent/cuda/variants.inc"
+#undef ATTND_VARIANT
 
 /* In the order of variant_index(). */
 static Variant (*const variants_list[variants_count])() = {
-    variant_64_fp16,  variant_64_bf16,  variant_128_fp16,
-    variant_128_bf16, variant_256_fp16, variant_256_bf16,
+#define ATTND_VARIANT(head_dim, type) variant_##head_dim##_##type,
+#include "persistent/cuda/variants.inc"
+#undef ATTND_VARIANT
 };
 
 Variant variant_get(uint32_t index)

@@ -1,6 +1,6 @@
 /*
  * resident_kernel.cuh - the loop of a tile worker: one CTA, one producer warpgroup and two consumer
- * warpgroups. Included by the variant files, each of which compiles it once.
+ * warpgroups. Included by variant.cu, which is compiled once for each variant.
  *
  * A worker walks the published runs in order: its fetch warp takes item numbers of the run its
  * cursor is at until there are none left, then moves on (work_slot.cuh). It never waits for an
