@@ -228,7 +228,7 @@ enum attnd_residency {
     ATTND_RESIDENCY_NONE = 0,      /* no GPU */
     ATTND_RESIDENCY_SHARED = 1,    /* resident on some SMs */
     ATTND_RESIDENCY_EXCLUSIVE = 2, /* resident on all SMs */
-    ATTND_RESIDENCY_ISOLATED = 3   /* there while something is queued */
+    ATTND_RESIDENCY_ELASTIC = 3    /* on all SMs while something is queued */
 };
 
 #define ATTND_GPU_UUID_BYTES 16u
@@ -298,7 +298,8 @@ struct attnd_queue_head {
     uint32_t launches; /* worker: kernels that it launched; none of a run's own */
     /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
     uint32_t pinning[ATTND_PINNING];
-    uint32_t zero7[10];
+    uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
+    uint32_t zero7[9];
     struct attnd_worker_info info; /* worker */
     uint32_t zero8[2];
 };
@@ -425,6 +426,17 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 
 /* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
  */
+
+/* One a GPU, of a worker whose kernels come when they are wanted (elastic): every session that rings
+ * sets it behind its bell, and the kernels clear it when they leave. It is shared by sessions that do
+ * not trust each other, so nothing but time hangs on it: a session that clears it or sets it all
+ * the time delays others, as it could by kernels of its own; what is written there beside 0 and 1
+ * counts as 1. */
+struct attnd_wake {
+    uint32_t wake;
+    uint32_t zero[31];
+};
+ATTND_ASSERT_SIZE(attnd_wake, 128);
 
 /* One a session, in a memory of its own. A lane's word says where its run is:
  *

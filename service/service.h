@@ -184,7 +184,7 @@ struct attnd_options {
     const char *backend;     /* "auto", "cpu", "cuda" */
     const char *worker_path; /* NULL: attnd-worker beside the daemon, else on PATH */
     const char *isa;         /* NULL: best */
-    const char *residency;   /* "auto", "shared", "exclusive", "isolated" */
+    const char *residency;   /* "auto", "shared", "exclusive", "elastic" */
     const char *inject;      /* tests: a fault that the first worker makes; NULL: none */
     enum attnd_loop_kind loop;
     uint32_t threads;          /* of the worker; 0: all processors */
@@ -232,6 +232,7 @@ struct attnd_service {
     struct attnd_supervisor *supervisor;
     struct attnd_scheduler *scheduler;
     struct attnd_device *device; /* NULL: the worker's backend has no memory of its own */
+    struct attnd_memory *wake;   /* of the wake word; NULL: nobody has asked for it yet */
     struct attnd_session_stats totals;
     int stopping;
 };

@@ -45,6 +45,8 @@ struct Driver {
     decltype(&cuMemGetAddressRange) range;
     decltype(&cuMemGetAllocationPropertiesFromHandle) properties;
     decltype(&cuPointerGetAttribute) attribute;
+    decltype(&cuStreamWaitValue32) wait_value;
+    decltype(&cuStreamWriteValue32) write_value;
     int device;        /* ours */
     size_t page_bytes; /* what device memory is mapped in multiples of */
 };
@@ -58,7 +60,8 @@ struct Health {
     int injected;
     uint32_t looks;
     uint64_t progress, moved_ns; /* what was seen last, and when it was another */
-    uint64_t left_ns;            /* when no dispatcher had left yet */
+    uint64_t left_ns;            /* when no worker outstayed its dispatcher yet */
+    uint32_t running;            /* the gang that was there then */
 };
 
 struct attnd_backend {
@@ -70,11 +73,12 @@ struct attnd_backend {
     attnd::Memory *memories;        /* device memory */
     Mapping mappings[ATTND_MEMORIES_MAX];
     attnd::HostWords *words;                         /* pinned */
-    cudaStream_t streams[2 + attnd::variants_count]; /* dispatcher, variants, bursts */
+    /* The dispatcher's, and one a variant; elastic: gangs are all in the first. */
+    cudaStream_t streams[1 + attnd::variants_count];
     cudaStream_t copy_stream;
+    cudaStream_t wake_stream; /* elastic: where the host sets the wake word */
     attnd_residency residency;
     int workers;
-    uint32_t burst;       /* more workers, when much is queued */
     pthread_mutex_t rest; /* held by who lets the kernels rest and begin again */
     int running;          /* between start() and quiesce: there is a helper */
     pthread_t helper;
@@ -83,7 +87,9 @@ struct attnd_backend {
     uint32_t launched;  /* helper: kernels are there, or have not been seen to be gone */
     uint32_t failed;    /* helper: the cudaError_t it gave up with */
     int settings_fresh; /* helper: not yet on the device */
-    uint64_t queued_ns; /* helper: since when much is queued; 0: it is not */
+    uint32_t gang;      /* helper: number of the last launch, or of the last that is armed */
+    uint32_t woken;     /* helper: the gang that was called last */
+    uint32_t *own_wake; /* device memory; until there is one that engines see */
     Health health;
 };
 
@@ -103,6 +109,12 @@ int backend_quiesce(attnd_backend *backend);
 /* backend.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);
 
+/* backend.cu: elastic: from now on gangs are called by the word at @wake. */
+int backend_set_wake(attnd_backend *backend, CUdeviceptr wake);
+
+/* helper.cu: elastic: calls a gang. Any thread. */
+cudaError_t gang_wake(attnd_backend *backend);
+
 /* helper.cu: the thread that start() creates. */
 void *helper_main(void *backend);
 
@@ -115,7 +127,7 @@ int health_check(attnd_backend *backend, char *report, size_t report_bytes);
 
 /* residency.cu: the mode asked for, or for "auto" the one that suits, and what it means in SMs.
  * Return: workers; 0 there is no such mode. */
-int residency_choose(attnd_backend *backend, int sms, int mps);
+int residency_choose(attnd_backend *backend, int sms);
 
 uint64_t monotonic_ns();
 

@@ -95,6 +95,8 @@ cudaError_t driver_load(Driver *driver, int device)
         (error = driver_call("cuMemGetAddressRange", &driver->range)) ||
         (error = driver_call("cuMemGetAllocationPropertiesFromHandle", &driver->properties)) ||
         (error = driver_call("cuPointerGetAttribute", &driver->attribute)) ||
+        (error = driver_call("cuStreamWaitValue32", &driver->wait_value)) ||
+        (error = driver_call("cuStreamWriteValue32", &driver->write_value)) ||
         (error = find_page_bytes(driver)))
         return error;
     return cudaSuccess;
@@ -396,7 +398,11 @@ static int begin_use(attnd_backend *backend, uint32_t index, const attnd_memory_
     Memory memory = {reinterpret_cast<char *>(mapping->device), source->size_bytes,
                      source->kind == ATTND_KIND_HOST, 0};
     cudaError_t error = set_memory(backend, index, &memory);
-    return error ? cuda_fault(error, fault) : 0;
+    if (error)
+        return cuda_fault(error, fault);
+    return backend->config.queue->wake_memory == index + 1
+               ? backend_set_wake(backend, mapping->device)
+               : 0;
 }
 
 int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source *source,

@@ -12,7 +12,9 @@
 
 #include <inttypes.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define START_TIMEOUT_NS 10000000000u
 #define DRAIN_STEP_NS 1000000u
@@ -116,6 +118,12 @@ void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns)
 
 void attnd_data_free(struct attnd_service *service)
 {
+    if (service->wake) { /* no worker is left to let go of it */
+        close(service->wake->fd);
+        service->memories[service->wake->index] = NULL;
+        free(service->wake);
+        service->wake = NULL;
+    }
     attnd_sched_free(service->scheduler);
     attnd_supervisor_free(service->supervisor);
     attnd_queue_free(service->queue);
@@ -144,8 +152,8 @@ static const char *residency_name(uint32_t residency)
         return "shared";
     case ATTND_RESIDENCY_EXCLUSIVE:
         return "exclusive";
-    case ATTND_RESIDENCY_ISOLATED:
-        return "isolated";
+    case ATTND_RESIDENCY_ELASTIC:
+        return "elastic";
     default:
         return NULL;
     }

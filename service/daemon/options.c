@@ -208,7 +208,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
     static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
-    static const char *const residencies[] = {"auto", "shared", "exclusive", "isolated", NULL};
+    static const char *const residencies[] = {"auto", "shared", "exclusive", "elastic", NULL};
     static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
     struct attnd_options *options = state->input;
 

@@ -59,6 +59,7 @@ void *attnd_call_alloc(struct attnd_call *call, size_t bytes);
 
 attnd_call_fn attnd_call_hello, attnd_call_mapped;                   /* handshake.c */
 attnd_call_fn attnd_call_memory_register, attnd_call_memory_release; /* memory_calls.c */
+attnd_call_fn attnd_call_wake_open;
 attnd_call_fn attnd_call_pool_create, attnd_call_pool_share;         /* pool_calls.c */
 attnd_call_fn attnd_call_pool_attach, attnd_call_pool_release;       /* pool_calls.c */
 attnd_call_fn attnd_call_pages_alloc, attnd_call_pages_share;        /* lease_calls.c */
@@ -140,6 +141,12 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
  */
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault);
+
+/** attnd_memory_wake() - the memory of the worker's wake word, which is made when it is first asked
+ * for and lives as long as the service. The worker is told when it has mapped it. Return: 0 and
+ * *out, borrowed; -ATTND_E_UNSUPPORTED the worker's kernels do not leave; as attnd_memory_new(). */
+int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
+                      struct attnd_fault *fault);
 
 /** attnd_memory_share() - has @client's process room for one more in the worker's table? Return: 0;
  * -ATTND_E_NO_MEMORY (field memory). */

@@ -17,7 +17,10 @@
  * a release waits too, until the worker has let go.
  */
 #include "service/rpc/control.h"
+
+#include "schemas/atomics.h"
 #include "service/supervise/device.h"
+#include "service/supervise/queue.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -191,6 +194,8 @@ void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
     memory->fault = *fault;
     if (fault->code == 0)
         memory->deaths = 0; /* it kills nobody */
+    if (fault->code == 0 && memory == service->wake)
+        attnd_publish32(&service->queue->head->wake_memory, 1 + index);
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
         struct attnd_client *client = service->clients[i];
         if (client && client->import && client->memories[client->import - 1] == memory) {
@@ -261,6 +266,29 @@ int attnd_call_memory_register(struct attnd_call *call)
     }
     if (memory->made)
         call->reply_fds[call->reply_fds_count++] = memory->fd;
+    call->reply->memory = reply;
+    call->reply->result_case = ATTND__REPLY__RESULT_MEMORY;
+    return 0;
+}
+
+/* Every session that asks has a handle and with it a reference. */
+int attnd_call_wake_open(struct attnd_call *call)
+{
+    Attnd__MemoryReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    struct attnd_memory *memory;
+
+    if (!reply)
+        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    int rc = attnd_memory_wake(call->service, &memory, call->fault);
+    attnd__memory_reply__init(reply);
+    if (rc == 0)
+        rc = attnd_memory_bind(call->client, memory, &reply->memory, call->fault);
+    if (rc < 0)
+        return rc;
+    attnd_memory_ref(memory);
+    reply->has_size_bytes = 1;
+    reply->size_bytes = memory->size_bytes;
+    call->reply_fds[call->reply_fds_count++] = memory->fd;
     call->reply->memory = reply;
     call->reply->result_case = ATTND__REPLY__RESULT_MEMORY;
     return 0;
