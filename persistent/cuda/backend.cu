@@ -260,9 +260,7 @@ int backend_quiesce(attnd_backend *backend)
     attnd_poke32(&backend->helper_leave, 1);
     attnd_futex_wake(&queue->command_tail, 1);
     pthread_join(backend->helper, NULL); /* first: it may be launching */
-    cudaError_t error = gang_wake(backend); /* those that are armed come and go */
-    if (!error)
-        error = kernels_wait(backend);
+    cudaError_t error = kernels_wait(backend);
     attnd_publish32(&backend->launched, 0);
     attnd_publish32(&queue->park, asked);
     attnd_poke32(&backend->words->wanted, 0); /* the command is still there and will ask again */
@@ -270,21 +268,6 @@ int backend_quiesce(attnd_backend *backend)
     /* What was begun has been finished, with no helper there to say so. */
     backend->config.port->knock(backend->config.port->context);
     return error == cudaSuccess && !backend->failed ? 0 : -ATTND_E_SYSTEM;
-}
-
-int backend_set_wake(attnd_backend *backend, CUdeviceptr wake)
-{
-    int code = 0;
-    if (backend->residency != ATTND_RESIDENCY_ELASTIC)
-        return 0;
-    pthread_mutex_lock(&backend->rest);
-    const int begins_again = backend->running;
-    backend_quiesce(backend);
-    backend->settings.wake = reinterpret_cast<uint32_t *>(wake);
-    if (begins_again)
-        code = backend_start(backend);
-    pthread_mutex_unlock(&backend->rest);
-    return code;
 }
 
 static int cuda_park(attnd_backend *backend)

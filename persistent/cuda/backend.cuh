@@ -109,16 +109,13 @@ int backend_quiesce(attnd_backend *backend);
 /* backend.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);
 
-/* backend.cu: elastic: from now on gangs are called by the word at @wake. */
-int backend_set_wake(attnd_backend *backend, CUdeviceptr wake);
-
 /* helper.cu: elastic: calls a gang. Any thread. */
 cudaError_t gang_wake(attnd_backend *backend);
 
 /* helper.cu: the thread that start() creates. */
 void *helper_main(void *backend);
 
-/* helper.cu: waits until no kernel is there; those that are there must have been told to leave. */
+/* helper.cu: waits until no kernel is there or armed; they must have been told to leave. */
 cudaError_t kernels_wait(attnd_backend *backend);
 
 /* health.cu: check() of the vtable, and what it needs. */

@@ -188,10 +188,11 @@ static void end_in_order(attnd_backend *backend)
     const uint64_t until_ns = monotonic_ns() + leave_ns;
     const timespec step = {0, 1000000};
     attnd_publish32(&backend->config.queue->park, 1);
-    (void)gang_wake(backend); /* those that are armed are not to come later */
     for (cudaStream_t stream : backend->streams)
-        while (cudaStreamQuery(stream) == cudaErrorNotReady && monotonic_ns() < until_ns)
+        while (cudaStreamQuery(stream) == cudaErrorNotReady && monotonic_ns() < until_ns) {
+            (void)gang_wake(backend); /* what is armed is not to come later */
             (void)nanosleep(&step, NULL);
+        }
 }
 
 /* Changes when anything gets on. */

@@ -36,6 +36,8 @@ extern "C" {
 #include "schemas/futex.h"
 }
 
+#include <time.h>
+
 /* So many are armed: enough for the time that this thread sleeps. To let them all come and go, as
  * parking does, takes 10 us each. */
 constexpr uint32_t gangs_armed = 96;
@@ -43,16 +45,6 @@ constexpr uint32_t gangs_armed = 96;
  * last command, because to be woken takes longer than a run. */
 constexpr long nap_ns = 100000000, gang_nap_ns = 10000000, busy_nap_ns = 1000000;
 constexpr uint64_t spin_ns = 60000;
-
-cudaError_t kernels_wait(attnd_backend *backend)
-{
-    for (cudaStream_t stream : backend->streams) {
-        cudaError_t error = cudaStreamSynchronize(stream);
-        if (error)
-            return error;
-    }
-    return cudaSuccess;
-}
 
 static bool elastic(const attnd_backend *backend)
 {
@@ -70,6 +62,24 @@ cudaError_t gang_wake(attnd_backend *backend)
         return cudaSuccess;
     return of_driver(backend->driver.write_value(
         backend->wake_stream, reinterpret_cast<CUdeviceptr>(backend->settings.wake), 1, 0));
+}
+
+/* What is armed must be called, and again: a gang that had drained before it was told to leave wipes
+ * the word out. */
+cudaError_t kernels_wait(attnd_backend *backend)
+{
+    const timespec step = {0, 200000};
+    cudaError_t error = cudaSuccess;
+    while (elastic(backend) && !error &&
+           (error = cudaStreamQuery(backend->streams[0])) == cudaErrorNotReady) {
+        attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
+        if ((error = gang_wake(backend)) == cudaSuccess)
+            (void)nanosleep(&step, NULL);
+    }
+    for (cudaStream_t stream : backend->streams)
+        if (!error)
+            error = cudaStreamSynchronize(stream);
+    return error;
 }
 
 /* A command that no dispatcher has taken. The ring's head is the device's word, and stands still
@@ -157,16 +167,34 @@ static cudaError_t arm(attnd_backend *backend)
     return cudaSuccess;
 }
 
-/* Armed gangs come and go, because those that are needed are of other variants. */
+/* Armed gangs come and go, because those that are needed are of other variants, or wait for another
+ * word. */
 static cudaError_t flush(attnd_backend *backend)
 {
     attnd_publish32(&backend->words->flush, 1);
-    cudaError_t error = gang_wake(backend);
-    if (!error)
-        error = kernels_wait(backend);
+    cudaError_t error = kernels_wait(backend);
     attnd_publish32(&backend->words->flush, 0);
     attnd_publish32(&backend->launched, 0);
     return error;
+}
+
+/* The word that engines see, once there is one; until then the worker has its own. */
+static CUdeviceptr shared_word(const attnd_backend *backend)
+{
+    const uint32_t memory = attnd_observe32(&backend->config.queue->wake_memory); /* A1: mapped */
+    return memory - 1 < ATTND_MEMORIES_MAX ? backend->mappings[memory - 1].device : 0;
+}
+
+static bool wake_moved(const attnd_backend *backend)
+{
+    const CUdeviceptr word = shared_word(backend);
+    return word && word != reinterpret_cast<CUdeviceptr>(backend->settings.wake);
+}
+
+static void take_word(attnd_backend *backend)
+{
+    backend->settings.wake = reinterpret_cast<uint32_t *>(shared_word(backend));
+    backend->settings_fresh = 1;
 }
 
 static cudaError_t keep_armed(attnd_backend *backend)
@@ -175,14 +203,17 @@ static cudaError_t keep_armed(attnd_backend *backend)
     const bool there = attnd_peek32(&backend->launched);
     if (attnd_observe32(&backend->config.queue->park))
         return cudaSuccess; /* what is armed comes and goes: see backend_quiesce() */
-    if (there && attnd_observe32(&backend->words->wanted) && (error = flush(backend)))
+    const bool moved = wake_moved(backend);
+    if (there && (moved || attnd_observe32(&backend->words->wanted)) && (error = flush(backend)))
         return error;
+    if (moved)
+        take_word(backend);
     if (!attnd_peek32(&backend->launched)) {
         /* The first looks at everything that came meanwhile. */
+        backend->woken = backend->gang + 1;
         if ((error = upload(backend)) || (error = arm(backend)) || (error = gang_wake(backend)))
             return error;
         attnd_publish32(&backend->launched, 1);
-        backend->woken = attnd_observe32(&backend->words->left) + 1;
         return cudaSuccess;
     }
     const uint32_t left = attnd_observe32(&backend->words->left);

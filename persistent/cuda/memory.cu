@@ -398,11 +398,7 @@ static int begin_use(attnd_backend *backend, uint32_t index, const attnd_memory_
     Memory memory = {reinterpret_cast<char *>(mapping->device), source->size_bytes,
                      source->kind == ATTND_KIND_HOST, 0};
     cudaError_t error = set_memory(backend, index, &memory);
-    if (error)
-        return cuda_fault(error, fault);
-    return backend->config.queue->wake_memory == index + 1
-               ? backend_set_wake(backend, mapping->device)
-               : 0;
+    return error ? cuda_fault(error, fault) : 0;
 }
 
 int memory_map(attnd_backend *backend, uint32_t index, const attnd_memory_source *source,
