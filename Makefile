@@ -23,11 +23,15 @@ CFLAGS ?= -O2 -g
 override CFLAGS += -std=c11 -fno-strict-aliasing -fno-common -pthread -MMD -MP
 LDLIBS_PB := -lprotobuf-c
 LDLIBS_DAEMON := -luring
+LDLIBS_JSON := -ljansson
 override LDFLAGS += -pthread
 ifneq ($(SANITIZE),)
 override CFLAGS += -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
 override LDFLAGS += -fsanitize=$(SANITIZE)
 endif
+
+# PROGRESS=1: each recipe says what it makes, for .ci/build.sh to count.
+say = $(if $(PROGRESS),@echo '+ $(1)')
 
 # ---- what is built ----
 
@@ -86,10 +90,12 @@ help:
 
 .SECONDARY:
 $(BUILD)/gen/schemas/attnd.pb-c.c $(BUILD)/gen/schemas/attnd.pb-c.h &: schemas/attnd.proto
+	$(call say,$<)
 	@mkdir -p $(BUILD)/gen
 	$(PROTOC_C) --c_out=$(BUILD)/gen schemas/attnd.proto
 
 $(GENOBJ): $(GEN)
+	$(call say,$<)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -w -c $< -o $@
 
@@ -104,6 +110,7 @@ pic_flags = $(if $(filter client/% ipc/% schemas/%,$<),-fPIC)
 # Examples include what an engine includes: the header by its installed name.
 $(BUILD)/obj/client/examples/%.o: CPPFLAGS += -Iclient
 $(BUILD)/obj/%.o: %.c | $(GEN)
+	$(call say,$<)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) $(hot_flags) $(isa_flags) $(pic_flags) -c $< -o $@
 
@@ -131,21 +138,27 @@ LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@
 $(BUILD)/attnd: $(BUILD)/obj/service/daemon/main_attnd.o
 $(BUILD)/attnd-worker: $(BUILD)/obj/service/worker/main_worker.o
 $(BUILD)/attnctl: $(BUILD)/obj/service/ctl/main_attnctl.o
+$(BUILD)/attnctl: LDLIBS_OWN := $(LDLIBS_JSON)
 $(PROGRAMS): $(LIBCORE)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
+	$(call say,$@)
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_OWN) $(CUDALIBS) -lm
 $(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
+	$(call say,$@)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) -lm
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBSUPPORT) $(LIBMEASURE) $(LIBCORE)
+	$(call say,$@)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lcmocka -lm
 $(BUILD)/bench/attnd-replay: $(BUILD)/obj/bench/replay/main.o $(LIBMEASURE) $(LIBCORE)
+	$(call say,$@)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lm
 $(BUILD)/bench/cpu_kernels: $(call obj,tests/support/rigs/cpu_rig.c)
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIBMEASURE) $(LIBCORE)
+	$(call say,$@)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lm
 
 include bench/demo.mk
 include persistent/cuda/gpu.mk
@@ -159,11 +172,12 @@ check:
 	@.ci/deps.sh check
 	@$(MAKE) --no-print-directory check-all
 
+# Builds, and says how far it is.
+BUILD_SAYING = MAKE='$(MAKE)' .ci/build.sh
+
 check-all:
-	@echo '== build with gcc, and nvcc where there is one'
-	@$(MAKE) --no-print-directory -s -j2 BUILD=build CC=gcc all tests
-	@echo '== build with clang'
-	@$(MAKE) --no-print-directory -s -j2 BUILD=build/clang CC=clang CUDA=0 all tests
+	@$(BUILD_SAYING) 'build with gcc, and nvcc where there is one' -j2 BUILD=build CC=gcc all tests
+	@$(BUILD_SAYING) 'build with clang' -j2 BUILD=build/clang CC=clang CUDA=0 all tests
 	@echo '== ASan + UBSan; lint beside it, with what the tests leave'
 	@nice -n 19 $(MAKE) --no-print-directory -s lint >$(BUILD)/lint.log 2>&1 & lint=$$!; \
 	 trap 'kill $$lint 2>/dev/null' EXIT; \
@@ -172,7 +186,10 @@ check-all:
 	@echo '== TSan'
 	@$(MAKE) --no-print-directory -s test-tsan
 	@echo '== fuzzing, briefly'
+	@$(BUILD_SAYING) 'build what is fuzzed' -j2 fuzz
 	@$(MAKE) --no-print-directory -s fuzz-short
+	@echo '== models of the protocols'
+	@tests/models/check
 	@echo '== tests'
 	@$(MAKE) --no-print-directory -s test
 
@@ -192,14 +209,15 @@ test-e2e: all $(E2E)
 # Instrumented code is several times slower: more time for a program, and nothing built that no test
 # runs. gcc's runtime; leaks are errors.
 test-asan:
-	@$(MAKE) --no-print-directory -j2 BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g' tested
+	@$(BUILD_SAYING) 'build with ASan and UBSan' -j2 BUILD=build/asan SANITIZE=address,undefined \
+	  CFLAGS='-O1 -g' tested
 	@ATTND_TEST_TIMEOUT=240 tests/run $(patsubst $(BUILD)/%,build/asan/%,$(UNIT) $(E2E))
 
 # Programs whose threads share memory: both ring ends in one process and one mapping (TSan sees
 # nothing across two), the worker's threads, the client's two.
 TSAN_TESTS := $(filter %threads %cpu_queue %worker_memory $(BUILD)/tests/unit/client/%,$(UNIT))
 test-tsan:
-	@$(MAKE) --no-print-directory -j2 BUILD=build/tsan SANITIZE=thread CC=clang CFLAGS='-O1 -g' \
+	@$(BUILD_SAYING) 'build with TSan' -j2 BUILD=build/tsan SANITIZE=thread CC=clang CFLAGS='-O1 -g' \
 	  $(patsubst $(BUILD)/%,build/tsan/%,$(TSAN_TESTS))
 	@ATTND_TEST_TIMEOUT=240 tests/run $(patsubst $(BUILD)/%,build/tsan/%,$(TSAN_TESTS))
 
@@ -227,7 +245,7 @@ install: all
 	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do \
 	  ln -sf $$so $(DESTDIR)$(PREFIX)/lib/$${so%.0}; done
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
 	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
 

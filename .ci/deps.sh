@@ -3,9 +3,9 @@
 # says so first. Nothing is installed when nothing is missing.
 set -euo pipefail
 
-build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev)
+build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev)
 check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++ libclang-rt-14-dev
-       pkg-config)
+       pkg-config spin)
 
 case "${1:-check}" in
 demo | build) wanted=("${build[@]}") ;;
@@ -21,7 +21,7 @@ command -v dpkg-query >/dev/null || {
 # A tool that is on the PATH from elsewhere is as good as its package.
 has() {
     case "$1" in
-    gcc | make | git | g++ | pkg-config | clang | clang-format | clang-tidy | cppcheck)
+    gcc | make | git | g++ | pkg-config | clang | clang-format | clang-tidy | cppcheck | spin)
         command -v "$1" >/dev/null && return 0 ;;
     protobuf-c-compiler) command -v protoc-c >/dev/null && return 0 ;;
     esac

@@ -36,6 +36,14 @@ if grep -nE '__atomic_|__ATOMIC_|stdatomic|__sync_' $(printf '%s\n' "${sources[@
     fail 'memory order outside schemas/atomics.h'
 fi
 
+step 'device memory orders only in persistent/cuda/atomics.cuh'
+orders='\b(ld|st|red|atom)\.(async\.)?(acquire|release|relaxed|acq_rel|volatile|mmio)|(?<!wgmma\.)\bfence\.\w|\bmembar\.'
+orders+='|\batomic(Add|Sub|Exch|Min|Max|Inc|Dec|CAS|And|Or|Xor)|__threadfence|cuda::(std::)?atomic'
+if git ls-files 'persistent/cuda/*.cu' 'persistent/cuda/*.cuh' | grep -v '/atomics\.cuh$' |
+    xargs grep -nP "$orders"; then
+    fail 'device memory order outside persistent/cuda/atomics.cuh'
+fi
+
 step 'abi.h in every dialect, every header alone'
 for std in c11 c17; do
     gcc -std=$std -Wall -Wextra -Werror -I. -fsyntax-only tests/abi/abi_$std.c || fail "abi.h as $std"

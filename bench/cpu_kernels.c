@@ -16,6 +16,7 @@
 #include "bench/support/peak.h"
 #include "persistent/cpu/kernel.h"
 #include "persistent/plan/plan.h"
+#include "service/args/args.h"
 #include "tests/support/rigs/cpu_rig.h"
 
 #define HEADS_Q 32u
@@ -219,8 +220,7 @@ struct options {
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct options *options = state->input;
-    char *end;
-    unsigned long number;
+    uint64_t number = 0;
 
     if (key != ARGP_KEY_ARG)
         return ARGP_ERR_UNKNOWN;
@@ -229,8 +229,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
             argp_error(state, "'%s' is no instruction set of this processor", text);
         options->isa = text;
     } else if (state->arg_num == 1) {
-        number = strtoul(text, &end, 10);
-        if (*text < '1' || *text > '9' || *end || number > 4096)
+        if (attnd_number_parse(text, 1, 4096, &number) < 0)
             argp_error(state, "'%s' is not a number of threads in 1..4096", text);
         options->threads = (uint32_t)number;
     } else {

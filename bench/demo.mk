@@ -4,12 +4,17 @@
 # starts its own service on a private socket and stops it, also on Ctrl-C.
 DEMO_OPTIONS ?= --engines 3 --layers 2 --limit 32 --compare
 DEMO_TRACE ?= bench/traces/sample.jsonl
+# Where there is no GPU the CPU worker computes, and nvcc has nothing to do. What is made without it
+# lies apart: nothing that is linked with the CUDA worker may be mixed up with it.
+DEMO_BUILD := $(BUILD)$(if $(wildcard /dev/nvidiactl),,$(if $(filter 1,$(CUDA)),/demo))
+DEMO_PROGRAMS := $(addprefix $(DEMO_BUILD)/,attnd attnd-worker bench/attnd-replay)
 
 .PHONY: demo
 demo:
 	@.ci/deps.sh demo
-	@$(MAKE) --no-print-directory -s -j2 $(PROGRAMS) $(BUILD)/bench/attnd-replay
-	@exec $(BUILD)/bench/attnd-replay --spawn --attnd $(BUILD)/attnd --trace $(DEMO_TRACE) $(DEMO_OPTIONS)
+	@HIDE='^ptxas' $(BUILD_SAYING) 'build of the demonstration' -j$(shell nproc) BUILD=$(DEMO_BUILD) \
+	  $(if $(filter $(BUILD),$(DEMO_BUILD)),,CUDA=0) $(DEMO_PROGRAMS)
+	@exec $(DEMO_BUILD)/bench/attnd-replay --spawn --attnd $(DEMO_BUILD)/attnd --trace $(DEMO_TRACE) $(DEMO_OPTIONS)
 
 # Every suite of figures on this machine's CPU, into bench/results. Wants a quiet machine and a
 # clean checkout: a build with uncommitted changes is refused.
@@ -18,7 +23,7 @@ BENCH_SUITES ?= ring plan cpu
 BENCH_OPTIONS ?=
 .PHONY: bench figures figures-update
 bench:
-	@$(MAKE) --no-print-directory -s -j2 all
+	@$(BUILD_SAYING) 'build of what measures' -j2 all
 	@for suite in $(BENCH_SUITES); do \
 	  echo "== $$suite"; \
 	  $(BUILD)/bench/$$suite --spawn --record $(BENCH_RESULTS) $(BENCH_OPTIONS) || exit 1; \

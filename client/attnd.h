@@ -49,6 +49,7 @@ struct attnd_open_args {
     uint64_t arena_bytes;    /* for batches on their way, 64 KiB to 1 GiB; 0: 8 MiB */
     const char *socket_path; /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock */
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
+    const uint32_t *daemon_uid; /* the user that the daemon must run as; NULL: this one, or root */
 };
 
 struct attnd_info {
@@ -68,7 +69,8 @@ struct attnd_info {
  * @args: may be NULL for the defaults; borrowed for the call
  * Blocks for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
  * -ATTND_E_INVALID (field socket) no path is given or set; -ATTND_E_DISCONNECTED (field socket,
- * value errno) nobody answers there; -ATTND_E_PERMISSION (field socket) this user is not admitted;
+ * value errno) nobody answers there; -ATTND_E_PERMISSION (field socket) this user is not admitted,
+ * or (field daemon_uid) another user (value) listens there than is expected (limit);
  * -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's path of over 107 bytes, or
  * sessions: as many as it takes, or takes of one process); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
  */
@@ -313,7 +315,7 @@ int attnd_pages_alloc(struct attnd_session *session, uint32_t pool, uint32_t cou
 int attnd_pages_share(struct attnd_session *session, uint32_t pool, uint32_t count,
                       const int32_t *pages);
 /** attnd_pages_free() - give one lease of each back, after the runs that read them and the appends
- * that write them: whoever gets the page next writes it. -ATTND_E_NOT_LEASED names the page. */
+ * that write them: the next owner of the page writes it. -ATTND_E_NOT_LEASED names the page. */
 int attnd_pages_free(struct attnd_session *session, uint32_t pool, uint32_t count,
                      const int32_t *pages);
 /**
@@ -467,9 +469,9 @@ struct attnd_run_args {
  * The service reads q when the run is scheduled and writes o before it completes.
  * Memory: it sees what this thread stored before the call, in the pool too; o and lse are seen by
  * the thread that attnd_wait() has given the completion.
- * On a GPU the first run of a head_dim and dtype that nobody has used yet, submitted or rung, waits
- * until all that is in flight has ended, and so does what anybody submits or rings behind it: then
- * its kernels come beside those that were used. Nothing is refused for that.
+ * On a GPU the first run of a head_dim and dtype that is not in use yet, submitted or launched,
+ * waits until all runs in flight have ended, and so do the runs that anybody submits or launches
+ * behind it. Then its kernels come beside those that were used. Nothing is refused for that.
  * Completes with -ATTND_E_INVALID field plan: it is empty, nothing was set or the set was refused;
  * -ATTND_E_OVERLAP: o or lse lie in q, in each other or in anybody's pool, which begins at limit;
  * -ATTND_E_UNKNOWN, -ATTND_E_RANGE, -ATTND_E_INVALID naming layer, q, o or lse;
@@ -514,87 +516,10 @@ struct attnd_completion {
 int attnd_wait(struct attnd_session *session, struct attnd_completion *completions, uint32_t count,
                uint64_t timeout_ns);
 
-/* ---- stream-ordered runs ----
- * Prepared once, then rung any number of times, without a submission and without a completion: a
- * ring writes one word of the session's mailbox, a constant, so that a CUDA graph can hold it and
- * replay it. What a ring executes follows its plan: attnd_plan_set() and attnd_plan_advance()
- * change what the rings after their completion see, and wait for those before; six of one session
- * at a time, the rest in line, so that other sessions' calls find room beside them.
- *
- * Lanes here are rung one run at a time and are not those of submitted operations: nothing orders a
- * ring with what is submitted on the lane of the same number, but the engine, which waits for a
- * completion before it rings or for an answer before it submits.
- *
- * A ring that fails is answered all the same, and the lane keeps the first failure's code until the
- * engine takes it: -ATTND_E_WORKER_RESTARTED (ring it again), -ATTND_E_UNKNOWN (nothing of that
- * number is prepared for this session and lane), and what became of the plan: -ATTND_E_INVALID (it
- * is empty), -ATTND_E_RANGE, -ATTND_E_OVERLAP (q, o or lse do not suit the batch that was set),
- * -ATTND_E_NO_SPACE (no memory for its partials), -ATTND_E_UNSUPPORTED (more items than
- * attnd_prepare() takes). Appends are not prepared, because which pages they may write depends on
- * lengths and leases: engines store K and V themselves, or submit them.
- */
-
-struct attnd_prepare_args {
-    uint32_t size;
-    uint32_t layer;
-    uint32_t lane; /* 0..63: whose doorbell rings it */
-    uint32_t zero; /* 0 */
-    struct attnd_tensor q, o;
-    struct attnd_tensor lse; /* memory 0: not wanted */
-};
-
-/**
- * attnd_prepare() - a run that can be rung
- * @plan: filled; may be set and advanced again later
- * @args: as attnd_run() takes them. o and lse must lie in memory of this session's own.
- * @prepared: receives its number; rings of other sessions cannot reach it
- * Blocks until a ring would find it: until the worker has its memory, and runs of the plan that are
- * in flight have ended. It holds plan, pool and memory until it is unprepared: they are
- * -ATTND_E_BUSY to whoever destroys or releases them.
- * Return: 0; -ATTND_E_UNSUPPORTED: field mailbox, the service rings nothing; field items, tiles of
- * the plan times KV heads are more than a doorbell can count, 4,194,304; else, the worker cannot
- * execute this plan; -ATTND_E_INVALID (the plan is empty), -ATTND_E_UNKNOWN, -ATTND_E_RANGE,
- * -ATTND_E_OVERLAP, -ATTND_E_PERMISSION, -ATTND_E_NO_SPACE: field prepared or partials, a session
- * may have half of what there is of either; limit says what is left to it.
- */
-int attnd_prepare(struct attnd_session *session, uint32_t plan,
-                  const struct attnd_prepare_args *args, uint32_t *prepared);
-
-/** attnd_unprepare() - the reverse; returns when nothing of it is in flight. A ring that comes
- * after it is answered with -ATTND_E_UNKNOWN. Return: 0; -ATTND_E_UNKNOWN. */
-int attnd_unprepare(struct attnd_session *session, uint32_t prepared);
-
-/**
- * attnd_mailbox() - the memory whose words a ring writes; made when it is first needed
- * @memory: receives the handle; attnd_memory_info() tells where it lies. It begins with
- *          doorbell[64], error[64] of 32 bits each. A doorbell is 1 + code when the lane is at
- * rest, and only then may be rung: store 0x80000000 + prepared, with release, and wait until it is
- *          not 0 and below 0x80000000. It goes with the session.
- * Only for those who ring without attnd_launch() or libattnd-cuda. Return: 0; -ATTND_E_UNSUPPORTED.
- */
-int attnd_mailbox(struct attnd_session *session, uint32_t *memory);
-
-/**
- * attnd_launch() - ring a prepared run from the host
- * Threads: one at a time for each lane. Never blocks; one system call. The service reads q from now
- * on. Return: 0; -ATTND_E_BUSY the lane's last ring is not answered; -ATTND_E_INVALID nothing was
- * ever prepared; -ATTND_E_UNSUPPORTED the mailbox is in device memory: libattnd-cuda rings it.
- */
-int attnd_launch(struct attnd_session *session, uint32_t lane, uint32_t prepared);
-
-/**
- * attnd_launch_wait() - wait until the lane's last ring is answered
- * Threads: any. Spins as attnd_wait() does, then sleeps. Return: 0: o and lse are there; what the
- * ring failed with (no field; index: the lane); -ATTND_E_TIMEOUT it is still pending;
- * -ATTND_E_DISCONNECTED it never will be answered.
- */
-int attnd_launch_wait(struct attnd_session *session, uint32_t lane, uint64_t timeout_ns);
-
-/** attnd_lane_error() - what the first ring of the lane failed with since this was last asked.
- * Return: 0 none did; its code. */
-int attnd_lane_error(struct attnd_session *session, uint32_t lane);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include "attnd_launch.h" /* launched runs: for CUDA streams and graphs */
+
 #endif

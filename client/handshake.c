@@ -55,10 +55,25 @@ static int find_address(const char *path, struct sockaddr_un *address)
     return 0;
 }
 
-static int dial(struct attnd_session *session, const char *path)
+/* Anybody can listen on a path in a folder that is everybody's, and would be sent q, K and V. The
+ * credentials are those of the process that began to listen. */
+static int check_daemon(int socket, const uint32_t *wanted)
+{
+    struct ucred daemon;
+    socklen_t bytes = sizeof(daemon);
+    const uid_t expected = wanted ? *wanted : geteuid();
+
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &daemon, &bytes) < 0)
+        return socket_fault(-ATTND_E_SYSTEM, errno);
+    if (daemon.uid == expected || (!wanted && daemon.uid == 0))
+        return 0;
+    return attnd_fault_raise(-ATTND_E_PERMISSION, ATTND_F_DAEMON_UID, 0, daemon.uid, expected);
+}
+
+static int dial(struct attnd_session *session, const struct attnd_open_args *args)
 {
     struct sockaddr_un address;
-    int rc = find_address(path, &address);
+    int rc = find_address(args->socket_path, &address);
     if (rc < 0)
         return rc;
     session->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -75,7 +90,7 @@ static int dial(struct attnd_session *session, const char *path)
     if (rc < 0)
         return socket_fault(
             errno == EACCES || errno == EPERM ? -ATTND_E_PERMISSION : -ATTND_E_DISCONNECTED, errno);
-    return 0;
+    return check_daemon(session->socket, args->daemon_uid);
 }
 
 static uint64_t slots_bytes(uint32_t entries)
@@ -144,7 +159,7 @@ static int init_rings(struct attnd_session *session, const Attnd__HelloReply *he
     attnd_consumer_init(&session->cq, completion + ATTND_PAGE_BYTES, &complete->cq_tail,
                         &submit->cq_head, hello->ring_entries);
     session->cq_need = &submit->cq_need;
-    session->spin_ns = attnd_spin_flight_ns(); /* who waits has asked */
+    session->spin_ns = attnd_spin_flight_ns(); /* a thread that waits has asked */
     session->doorbell = (struct attnd_doorbell){
         .word = &submit->sq_tail, .need = &complete->sq_need, .fd = session->doorbell_fd};
     if (attnd_arena_init(&session->arena, submission + hello->arena_offset_bytes,
@@ -226,7 +241,7 @@ int attnd_session_connect(struct attnd_session *session, const struct attnd_open
 {
     if (args->ring_entries != 0 && !attnd_ring_entries_valid(args->ring_entries))
         return ring_entries_fault(args->ring_entries);
-    int rc = dial(session, args->socket_path);
+    int rc = dial(session, args);
     if (rc == 0)
         rc = say_hello(session, args);
     if (rc == 0)

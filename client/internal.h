@@ -164,8 +164,8 @@ int attnd_fault_keep(const struct attnd_fault *fault);
  * Return: 0; -ATTND_E_UNSUPPORTED the worker's kernels do not leave; as attnd_memory_create(). */
 int attnd_wake_memory(struct attnd_session *session, uint32_t *memory);
 
-/** attnd_lane_failed() - what a word of the mailbox says; the worker wrote it, or whoever else can
- * write there. What was wrong in the run it does not say, only in which lane. Return: as raised. */
+/** attnd_lane_failed() - a fault made of a word of the mailbox, which the worker wrote or a writer
+ * of the engine's. It names the lane; the word does not tell more. Return: as raised. */
 static inline int attnd_lane_failed(uint32_t lane, uint32_t code)
 {
     if (code == 0)

@@ -1,17 +1,16 @@
 /*
- * stream.c - runs that are prepared once and then rung, as often as one likes.
+ * launch.c - runs that are prepared once and then launched, as often as an engine likes.
  *
- * Preparing is a call like any other. Ringing is not: a word in a mailbox, written by whoever is on
- * the engine's side of it. That is a stream of the GPU where the mailbox lies there, and
- * libattnd-cuda knows how; in host memory it is attnd_launch(), which does with a futex what the
- * stream does by looking.
+ * Preparing is a call like any other. A launch is a word in a mailbox, which the engine's side
+ * writes. That is a stream of the GPU where the mailbox lies there, and libattnd-cuda knows how. In
+ * host memory it is attnd_launch(), which does with a futex what the stream does by looking.
  *
- *   doorbell = RUNG + r   R1: after q; the worker takes it with A1 and counts in it until it is
- * over rung + 1          R1: after the doorbell; the worker may sleep on it
- *   ... doorbell          A1: it rests, and o is there
+ *   doorbell = RUNG + r   R1: after q; the worker takes it with A1 and counts in it until the end
+ *   launches + 1          R1: after the doorbell; the worker may sleep on it
+ *   ... doorbell          A1: the lane rests, and o is there
  *
- * A lane that does not rest is not rung: the answer that is still to come would be taken for the
- * new ring's.
+ * A lane that does not rest is not launched on. The answer that is still to come would be taken for
+ * the answer to the new launch.
  */
 #include "client/internal.h"
 
@@ -155,7 +154,7 @@ int attnd_unprepare(struct attnd_session *session, uint32_t prepared)
     return rc;
 }
 
-/* ---- ringing, from the host ---- */
+/* ---- launching, from the host ---- */
 
 /* Return: the mailbox; NULL with a fault in *rc. */
 static struct attnd_mailbox *host_mailbox(const struct attnd_session *session, uint32_t lane,

@@ -3,7 +3,7 @@
  *
  * The service makes it or the engine does (import.c); what travels is a descriptor. The library
  * maps only what the service made in host memory and the caller wants to see. Device memory is its
- * descriptor and nothing else here: who maps it needs CUDA, and this library does not.
+ * descriptor and nothing else here: a caller that maps it needs CUDA, and this library does not.
  */
 #include "client/internal.h"
 

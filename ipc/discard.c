@@ -1,43 +1,105 @@
 /*
- * discard.c - closing what a stranger sent.
+ * discard.c - closing what somebody else sent.
  *
  * The last close() of a file does what its maker arranged, in the process that happens to be last:
  * a TCP socket may linger over unsent data for hours, a FUSE file asks its server, a unix socket
  * takes along whatever descriptors still travel in it, and a memfd of many gigabytes gives them
- * back page by page. A process that serves others must not be the one who waits. So it is left to a
- * thread of its own, which ends when they are closed, or with the process.
+ * back page by page. A process that serves others must not be the one that waits.
+ *
+ * So each owner has a queue and, while something is in it, one thread. Threads are bounded by the
+ * owners, descriptors by the queues. An owner whose file never finishes closing fills its own
+ * queue; then nothing more is received from it. Lingering is switched off first, because that is
+ * the wait that costs its owner nothing to arrange.
  */
 #include "ipc/discard.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-struct load {
-    int count;
-    int fds[];
+#define OWNERS_MAX 32u
+#define CARRIED_MAX 253u /* SCM_MAX_FD of the kernel */
+#define QUEUE_MAX (ATTND_DISCARD_WAITING_MAX + CARRIED_MAX)
+
+struct owner {
+    uint32_t name;
+    uint32_t waiting; /* 0, and no thread: free for another owner */
+    uint32_t head;
+    int thread; /* 1: it has one */
+    int fds[QUEUE_MAX];
 };
 
-static void *close_load(void *context)
+static struct owner owners[OWNERS_MAX];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The next one to close, or -1: the thread is over. */
+static int take(struct owner *owner)
 {
-    struct load *load = context;
-    for (int i = 0; i < load->count; i++)
-        close(load->fds[i]);
-    free(load);
+    int fd = -1;
+    pthread_mutex_lock(&lock);
+    if (owner->waiting) {
+        fd = owner->fds[owner->head];
+        owner->head = (owner->head + 1) % QUEUE_MAX;
+        owner->waiting--;
+    } else {
+        owner->thread = 0;
+    }
+    pthread_mutex_unlock(&lock);
+    return fd;
+}
+
+static void *close_all(void *context)
+{
+    const struct linger none = {0, 0};
+    struct owner *owner = context;
+
+    for (int fd = take(owner); fd >= 0; fd = take(owner)) {
+        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+        close(fd);
+    }
     return NULL;
 }
 
-void attnd_discard(const int *fds, int fd_count)
+/* Under the lock. NULL: all have somebody else's. */
+static struct owner *find(uint32_t name, int make)
+{
+    struct owner *vacant = NULL;
+    for (uint32_t i = 0; i < OWNERS_MAX; i++) {
+        struct owner *owner = &owners[i];
+        const int used = owner->waiting || owner->thread;
+        if (used && owner->name == name)
+            return owner;
+        if (!used && !vacant)
+            vacant = owner;
+    }
+    if (!make || !vacant)
+        return NULL;
+    vacant->name = name;
+    vacant->head = 0;
+    return vacant;
+}
+
+void attnd_discard(uint32_t owner_name, const int *fds, int fd_count)
 {
     pthread_t thread;
-    struct load *load = malloc(sizeof(*load) + (size_t)fd_count * sizeof(int));
-    if (!load)
-        return; /* left open: better than to wait */
-    load->count = fd_count;
-    memcpy(load->fds, fds, (size_t)fd_count * sizeof(int));
-    if (pthread_create(&thread, NULL, close_load, load) == 0)
+
+    pthread_mutex_lock(&lock);
+    struct owner *owner = find(owner_name, 1);
+    for (int i = 0; owner && i < fd_count && owner->waiting < QUEUE_MAX; i++)
+        owner->fds[(owner->head + owner->waiting++) % QUEUE_MAX] = fds[i];
+    /* Without a thread they stay open, until the next time: better than to wait. */
+    if (owner && !owner->thread && pthread_create(&thread, NULL, close_all, owner) == 0) {
+        owner->thread = 1;
         pthread_detach(thread);
-    else
-        free(load);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+int attnd_discard_full(uint32_t owner_name)
+{
+    pthread_mutex_lock(&lock);
+    const struct owner *owner = find(owner_name, 0);
+    const int full = owner && owner->waiting >= ATTND_DISCARD_WAITING_MAX;
+    pthread_mutex_unlock(&lock);
+    return full;
 }

@@ -11,12 +11,20 @@
 #include "ipc/discard.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define CARRIED_MAX 253 /* SCM_MAX_FD of the kernel */
+#define SPARE 8         /* for what else is opened meanwhile */
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
 
 /* Aligned for cmsghdr, as CMSG_FIRSTHDR expects. */
 union control {
@@ -75,7 +83,15 @@ static int collect_fds(struct msghdr *message, int *fds)
     return count;
 }
 
-long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_count)
+static long recv_failed(void)
+{
+    if (errno == EAGAIN)
+        return 0;
+    return is_disconnect(errno) ? -ATTND_E_DISCONNECTED : -ATTND_E_SYSTEM;
+}
+
+long attnd_fdpass_recv_from(int socket, uint32_t owner, void *data, size_t bytes, int *fds,
+                            int *fd_count)
 {
     struct iovec part = {.iov_base = data, .iov_len = bytes};
     union control control;
@@ -89,11 +105,8 @@ long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_c
     do
         received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     while (received < 0 && errno == EINTR);
-    if (received < 0) {
-        if (errno == EAGAIN)
-            return 0;
-        return is_disconnect(errno) ? -ATTND_E_DISCONNECTED : -ATTND_E_SYSTEM;
-    }
+    if (received < 0)
+        return recv_failed();
 
     int carried[CARRIED_MAX];
     int count = collect_fds(&message, carried);
@@ -101,12 +114,61 @@ long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_c
     if (received == 0 || truncated) {
         /* An empty datagram looks like end of file, and no peer of ours sends one. */
         if (count > 0)
-            attnd_discard(carried, count);
+            attnd_discard(owner, carried, count);
         return truncated ? -ATTND_E_PROTOCOL : -ATTND_E_DISCONNECTED;
     }
     memcpy(fds, carried, (size_t)count * sizeof(int));
     *fd_count = count;
     return received;
+}
+
+long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_count)
+{
+    return attnd_fdpass_recv_from(socket, ATTND_DISCARD_OWN, data, bytes, fds, fd_count);
+}
+
+/* The kernel takes a reference of its own to each descriptor for as long as it looks, and the
+ * datagram keeps one: what it lets go of then is never the last. */
+long attnd_fdpass_peek(int socket, void *data, size_t bytes)
+{
+    ssize_t received;
+    do
+        received = recv(socket, data, bytes, MSG_PEEK | MSG_TRUNC);
+    while (received < 0 && errno == EINTR);
+    if (received < 0)
+        return recv_failed();
+    if (received == 0)
+        return -ATTND_E_DISCONNECTED;
+    return (size_t)received > bytes ? -ATTND_E_PROTOCOL : received;
+}
+
+int attnd_fdpass_allow(int socket, int allow)
+{
+    return setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &allow, sizeof(allow)) == 0
+               ? 0
+               : -ATTND_E_UNSUPPORTED;
+}
+
+/* Since Linux 6.2 the size of the directory is how many are open; before, it has to be read. */
+static rlim_t open_count(void)
+{
+    struct stat status;
+    if (stat("/proc/self/fd", &status) == 0 && status.st_size > 0)
+        return (rlim_t)status.st_size;
+    rlim_t count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (folder && readdir(folder))
+        count++;
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
+int attnd_fdpass_room(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_NOFILE, &limit) < 0 ||
+           open_count() + CARRIED_MAX + SPARE <= limit.rlim_cur;
 }
 
 void attnd_fdpass_close(const int *fds, int fd_count)

@@ -7,6 +7,7 @@
 #include "schemas/errors.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define ATTND_FDS_MAX 8
 #define ATTND_DATAGRAM_BYTES_MAX (128u * 1024u)
@@ -29,6 +30,29 @@ int attnd_fdpass_send(int socket, const void *data, size_t bytes, const int *fds
  * truncated datagram or control message (its descriptors are discarded); -ATTND_E_SYSTEM.
  */
 long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_count);
+
+/**
+ * attnd_fdpass_recv_from() - the same from a peer that is not trusted
+ * @owner: whose descriptors they are if they are discarded (discard.h)
+ * Look at attnd_fdpass_room() and attnd_discard_full() first.
+ */
+long attnd_fdpass_recv_from(int socket, uint32_t owner, void *data, size_t bytes, int *fds,
+                            int *fd_count);
+
+/**
+ * attnd_fdpass_peek() - read a datagram, and leave it and its descriptors where they are
+ * Return: as attnd_fdpass_recv(), without descriptors.
+ */
+long attnd_fdpass_peek(int socket, void *data, size_t bytes);
+
+/** attnd_fdpass_allow() - may the peer of @socket send descriptors? Those of a listening socket's
+ * peers are what it was when they connected. Return: 0; -ATTND_E_UNSUPPORTED: this kernel (before
+ * 6.16) lets them in any case. */
+int attnd_fdpass_allow(int socket, int allow);
+
+/** attnd_fdpass_room() - 1: this process can open as many descriptors as a datagram may carry, and
+ * some more. Otherwise the kernel would close what has no room, in our name and at our expense. */
+int attnd_fdpass_room(void);
 
 /** attnd_fdpass_close() - close an array of descriptors. Those of a client are discarded instead
  * (discard.h). */

@@ -1,5 +1,5 @@
 /*
- * seal.h - a command that says of itself that it is whole.
+ * checksum.h - a command that says of itself that it is whole.
  *
  * Whoever reads the command ring across a bus would need two trips: the tail, and, once that has
  * moved, the slot behind it. Both can be read in one trip, but nothing orders two reads that are on

@@ -98,7 +98,8 @@ extern "C" {
     X(PREPARED, 52, "prepared")                                                                    \
     X(BACKEND, 53, "backend")                                                                      \
     X(ITEMS, 54, "items")                                                                          \
-    X(DEVICE, 55, "device")
+    X(DEVICE, 55, "device")                                                                        \
+    X(DAEMON_UID, 56, "daemon_uid")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -74,15 +74,19 @@ static int report(const struct replay_options *options, const struct replay_trac
     uint64_t verified = results[0].total.rows_verified + results[1].total.rows_verified;
     uint64_t mismatches = results[0].total.mismatches + results[1].total.mismatches;
     int status = mismatches || !verified ? EXIT_MISMATCH : EXIT_VERIFIED;
+    bool json_only = options->json_path && strcmp(options->json_path, "-") == 0;
+    FILE *out = json_only ? stderr : stdout; /* a pipe gets JSON and nothing else */
 
     if (options->json_path &&
         replay_report_json(options->json_path, options, trace, &results[0], other)) {
         fprintf(stderr, "attnd-replay: %s: %s\n", options->json_path, strerror(errno));
         status = EXIT_FAILED;
     }
-    replay_report_table(options, trace, &results[0], other);
-    printf("verified %" PRIu64 " rows, %" PRIu64 " mismatches\n", verified, mismatches);
-    return fflush(stdout) ? EXIT_FAILED : status;
+    replay_report_table(out, options, trace, &results[0], other);
+    if (other)
+        replay_report_conclusion(out, &results[0], other);
+    fprintf(out, "verified %" PRIu64 " rows, %" PRIu64 " mismatches\n", verified, mismatches);
+    return fflush(out) ? EXIT_FAILED : status;
 }
 
 int main(int argc, char **argv)

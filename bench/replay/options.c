@@ -2,6 +2,8 @@
  * in range, so nothing later has to ask again. */
 #include "bench/replay/options.h"
 
+#include "service/args/args.h"
+
 #include <argp.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -69,7 +71,8 @@ static const struct argp_option option_list[] = {
 
     {"samples", KEY_SAMPLES, "N", 0,
      "Rows of every step that are checked against the fp64 reference (default: 4)", 4},
-    {"json", KEY_JSON, "FILE", 0, "Write the figures as JSON as well; - is standard output", 4},
+    {"json", KEY_JSON, "FILE", 0,
+     "Write the figures as JSON as well; -: to standard output, and the rest to standard error", 4},
 
     {"socket", KEY_SOCKET, "PATH", 0, "The service to use (default: as libattnd finds it)", 5},
     {"spawn", KEY_SPAWN, NULL, 0,
@@ -91,36 +94,6 @@ static const char doc[] =
     "Exit status: 0 all verified rows are right; 1 mismatches, or nothing was verified; 2 an "
     "engine, the service or the trace failed; 64 wrong usage.";
 
-static uint64_t number(struct argp_state *state, const char *name, const char *text, uint64_t least,
-                       uint64_t most)
-{
-    unsigned long long value;
-    char *end;
-
-    errno = 0;
-    value = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || errno || value < least || value > most)
-        argp_error(state, "--%s: '%s' is not a number in %llu..%llu", name, text,
-                   (unsigned long long)least, (unsigned long long)most);
-    return value;
-}
-
-static uint32_t number32(struct argp_state *state, const char *name, const char *text,
-                         uint32_t least, uint32_t most)
-{
-    return (uint32_t)number(state, name, text, least, most);
-}
-
-static double time_scale(struct argp_state *state, const char *text)
-{
-    char *end;
-    double value = strtod(text, &end);
-
-    if (end == text || *end || !(value >= 0 && value <= 1e6))
-        argp_error(state, "--time-scale: '%s' is not a number in 0..1000000", text);
-    return value;
-}
-
 static void heads(struct argp_state *state, const char *text, struct replay_options *options)
 {
     char copy[32], *slash;
@@ -132,21 +105,11 @@ static void heads(struct argp_state *state, const char *text, struct replay_opti
         return;
     }
     *slash = 0;
-    options->heads_q = number32(state, "heads", copy, 1, 1024);
-    options->heads_kv = number32(state, "heads", slash + 1, 1, 1024);
+    options->heads_q = attnd_args_number32(state, "heads", copy, 1, 1024);
+    options->heads_kv = attnd_args_number32(state, "heads", slash + 1, 1, 1024);
     if (!options->heads_kv || options->heads_q % options->heads_kv)
         argp_error(state, "--heads: %u is not a multiple of %u", options->heads_q,
                    options->heads_kv);
-}
-
-static uint32_t word(struct argp_state *state, const char *name, const char *text,
-                     const char *const words[2])
-{
-    for (uint32_t i = 0; i < 2; i++)
-        if (!strcmp(text, words[i]))
-            return i;
-    argp_error(state, "--%s: '%s' is neither %s nor %s", name, text, words[0], words[1]);
-    return 0;
 }
 
 /* Before the replay, which may take hours, and not behind it. */
@@ -196,13 +159,13 @@ static error_t parse_trace(int key, char *text, struct argp_state *state,
         options->trace_path = text;
         return 0;
     case KEY_LIMIT:
-        options->limit = number32(state, "limit", text, 1, REPLAY_REQUESTS_MAX);
+        options->limit = attnd_args_number32(state, "limit", text, 1, REPLAY_REQUESTS_MAX);
         return 0;
     case KEY_MAX_CONTEXT:
-        options->context_max = number32(state, "max-context", text, 2, 1u << 20);
+        options->context_max = attnd_args_number32(state, "max-context", text, 2, 1u << 20);
         return 0;
     case KEY_TIME_SCALE:
-        options->time_scale = time_scale(state, text);
+        options->time_scale = attnd_args_decimal(state, "time-scale", text, 0, 1e6);
         return 0;
     case KEY_SKIP_BAD:
         options->skip_bad = true;
@@ -215,24 +178,25 @@ static error_t parse_trace(int key, char *text, struct argp_state *state,
 static error_t parse_engines(int key, char *text, struct argp_state *state,
                              struct replay_options *options)
 {
-    static const char *const modes[2] = {"shared", "disaggregated"};
+    static const char *const modes[] = {"shared", "disaggregated", NULL};
 
     switch (key) {
     case KEY_ENGINES:
-        options->engines = number32(state, "engines", text, 1, REPLAY_ENGINES_MAX - 1);
+        options->engines = attnd_args_number32(state, "engines", text, 1, REPLAY_ENGINES_MAX - 1);
         return 0;
     case KEY_MODE:
-        options->mode = word(state, "mode", text, modes) ? REPLAY_DISAGGREGATED : REPLAY_SHARED;
+        options->mode =
+            attnd_args_word(state, "mode", text, modes) ? REPLAY_DISAGGREGATED : REPLAY_SHARED;
         return 0;
     case KEY_PREFILL_ENGINES:
         options->prefill_engines =
-            number32(state, "prefill-engines", text, 1, REPLAY_ENGINES_MAX - 1);
+            attnd_args_number32(state, "prefill-engines", text, 1, REPLAY_ENGINES_MAX - 1);
         return 0;
     case KEY_BATCH:
-        options->batch = number32(state, "batch", text, 1, REPLAY_BATCH_MAX);
+        options->batch = attnd_args_number32(state, "batch", text, 1, REPLAY_BATCH_MAX);
         return 0;
     case KEY_CHUNK:
-        options->chunk = number32(state, "chunk", text, 1, 1u << 16);
+        options->chunk = attnd_args_number32(state, "chunk", text, 1, 1u << 16);
         return 0;
     case KEY_NO_SHARING:
         options->share_prefixes = false;
@@ -248,31 +212,32 @@ static error_t parse_engines(int key, char *text, struct argp_state *state,
 static error_t parse_model(int key, char *text, struct argp_state *state,
                            struct replay_options *options)
 {
-    static const char *const dtypes[2] = {"fp16", "bf16"};
+    static const char *const dtypes[] = {"fp16", "bf16", NULL};
 
     switch (key) {
     case KEY_LAYERS:
-        options->layers = number32(state, "layers", text, 1, 1024);
+        options->layers = attnd_args_number32(state, "layers", text, 1, 1024);
         return 0;
     case KEY_HEADS:
         heads(state, text, options);
         return 0;
     case KEY_HEAD_DIM:
-        options->head_dim = number32(state, "head-dim", text, 64, 256);
+        options->head_dim = attnd_args_number32(state, "head-dim", text, 64, 256);
         if (options->head_dim & (options->head_dim - 1))
             argp_error(state, "--head-dim: 64, 128 or 256");
         return 0;
     case KEY_DTYPE:
-        options->dtype = word(state, "dtype", text, dtypes) ? ATTND_DTYPE_BF16 : ATTND_DTYPE_FP16;
+        options->dtype =
+            attnd_args_word(state, "dtype", text, dtypes) ? ATTND_DTYPE_BF16 : ATTND_DTYPE_FP16;
         return 0;
     case KEY_PAGE_SIZE:
-        options->page_size = number32(state, "page-size", text, 1, 65536);
+        options->page_size = attnd_args_number32(state, "page-size", text, 1, 65536);
         return 0;
     case KEY_POOL:
-        options->pool_bytes = number(state, "pool-mib", text, 1, 1u << 24) << 20;
+        options->pool_bytes = attnd_args_number(state, "pool-mib", text, 1, 1u << 24) << 20;
         return 0;
     case KEY_SEED:
-        options->seed = number(state, "seed", text, 0, UINT64_MAX);
+        options->seed = attnd_args_number(state, "seed", text, 0, UINT64_MAX);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -285,7 +250,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
     switch (key) {
     case KEY_SAMPLES:
-        options->samples = number32(state, "samples", text, 1, 4096);
+        options->samples = attnd_args_number32(state, "samples", text, 1, 4096);
         return 0;
     case KEY_JSON:
         options->json_path = text;

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define REPLAY_ENGINES_MAX 64u
 #define REPLAY_BATCH_MAX 512u
@@ -107,14 +108,25 @@ struct replay_progress {
     bool terminal, drawn;
 };
 void replay_progress_begin(struct replay_progress *progress, const char *label, uint64_t tokens);
+#define REPLAY_PROGRESS_BYTES 128
+/** replay_progress_line() - 60 columns: what is replayed, how much of it, how fast, for how long.
+ */
+void replay_progress_line(const struct replay_progress *progress, uint64_t tokens_done,
+                          double elapsed_s, char line[REPLAY_PROGRESS_BYTES]);
 void replay_progress_show(struct replay_progress *progress, uint64_t tokens_done);
 void replay_progress_end(struct replay_progress *progress);
 
 /* ---- report.c, report_json.c ---- */
 
-/** replay_report_table() - to stdout; @other: the second replay of a comparison or NULL. */
-void replay_report_table(const struct replay_options *options, const struct replay_trace *trace,
-                         const struct replay_result *result, const struct replay_result *other);
+/** replay_report_table() - for people; @other: the second replay of a comparison or NULL. */
+void replay_report_table(FILE *out, const struct replay_options *options,
+                         const struct replay_trace *trace, const struct replay_result *result,
+                         const struct replay_result *other);
+
+/** replay_report_conclusion() - what sharing and cascade saved, in three sentences
+ * @result: with prefixes shared; @other: with nothing shared. */
+void replay_report_conclusion(FILE *out, const struct replay_result *result,
+                              const struct replay_result *other);
 
 /** replay_report_json() - Return: 0; -1 with errno. "-" is stdout. */
 int replay_report_json(const char *path, const struct replay_options *options,

@@ -145,7 +145,7 @@ static void format_cell(enum unit unit, double value, char *text)
         snprintf(text, CELL_BYTES, unit == PERCENT ? "%.1f %%" : "%.2f", value);
 }
 
-static void print_row(const struct row *row, const struct replay_result *result,
+static void print_row(FILE *out, const struct row *row, const struct replay_result *result,
                       const struct replay_result *other)
 {
     double value = row->value(result), against = other ? row->value(other) : 0;
@@ -155,14 +155,14 @@ static void print_row(const struct row *row, const struct replay_result *result,
         return;
     format_cell(row->unit, value, text);
     if (!other) {
-        printf("%-36s %16s\n", row->label, text);
+        fprintf(out, "%-36s %16s\n", row->label, text);
         return;
     }
     format_cell(row->unit, against, other_text);
-    printf("%-36s %16s %16s", row->label, text, other_text);
+    fprintf(out, "%-36s %16s %16s", row->label, text, other_text);
     if (against > 0 && row->unit != PERCENT)
-        printf(" %+8.1f %%", 100 * (value / against - 1));
-    putchar('\n');
+        fprintf(out, " %+8.1f %%", 100 * (value / against - 1));
+    fputc('\n', out);
 }
 
 static const char *role(const struct replay_options *options, uint32_t engine)
@@ -172,52 +172,83 @@ static const char *role(const struct replay_options *options, uint32_t engine)
     return engine < options->prefill_engines ? "prefill" : "decode";
 }
 
-static void print_engines(const struct replay_options *options, const struct replay_result *result)
+static void print_engines(FILE *out, const struct replay_options *options,
+                          const struct replay_result *result)
 {
     uint64_t service_ns = result->total.service_ns ? result->total.service_ns : 1;
 
-    printf("\n%-8s %-18s %10s %12s %12s %8s %14s\n", "engine", "role", "requests", "prefilled",
-           "generated", "steps", "service share");
+    fprintf(out, "\n%-8s %-18s %10s %12s %12s %8s %14s\n", "engine", "role", "requests",
+            "prefilled", "generated", "steps", "service share");
     for (uint32_t i = 0; i < options->engines; i++) {
         const struct replay_stats *s = &result->engine[i];
-        printf("%-8u %-18s %10" PRIu64 " %12" PRIu64 " %12" PRIu64 " %8" PRIu64 " %12.1f %%\n", i,
-               role(options, i), s->requests, s->prompt_computed, s->output_tokens, s->steps,
-               100 * (double)s->service_ns / (double)service_ns);
+        fprintf(out,
+                "%-8u %-18s %10" PRIu64 " %12" PRIu64 " %12" PRIu64 " %8" PRIu64 " %12.1f %%\n", i,
+                role(options, i), s->requests, s->prompt_computed, s->output_tokens, s->steps,
+                100 * (double)s->service_ns / (double)service_ns);
     }
 }
 
-static void print_heading(const struct replay_options *options, const struct replay_trace *trace,
-                          const struct replay_result *result)
+static void print_heading(FILE *out, const struct replay_options *options,
+                          const struct replay_trace *trace, const struct replay_result *result)
 {
     char pool[CELL_BYTES];
 
     format_cell(BYTES, (double)result->pool_pages * (double)result->page_bytes, pool);
-    printf("%s: %u requests", options->trace_path, trace->requests);
+    fprintf(out, "%s: %u requests", options->trace_path, trace->requests);
     if (trace->clipped)
-        printf(", %u clipped to %u tokens", trace->clipped, options->context_max);
+        fprintf(out, ", %u clipped to %u tokens", trace->clipped, options->context_max);
     if (trace->bad_lines)
-        printf(", %u bad lines skipped", trace->bad_lines);
-    printf("\n%u engines %s, %u layers, %u/%u heads of %u, %s, pool %u pages of %u (%s)\n",
-           options->engines, options->mode == REPLAY_SHARED ? "sharing a pool" : "disaggregated",
-           options->layers, options->heads_q, options->heads_kv, options->head_dim,
-           options->dtype == ATTND_DTYPE_BF16 ? "bf16" : "fp16", result->pool_pages,
-           options->page_size, pool);
-    printf("service: attnd %s, %s, %s\n\n", result->service.daemon_version, result->service.backend,
-           result->service.isa);
+        fprintf(out, ", %u bad lines skipped", trace->bad_lines);
+    fprintf(out, "\n%u engines %s, %u layers, %u/%u heads of %u, %s, pool %u pages of %u (%s)\n",
+            options->engines, options->mode == REPLAY_SHARED ? "sharing a pool" : "disaggregated",
+            options->layers, options->heads_q, options->heads_kv, options->head_dim,
+            options->dtype == ATTND_DTYPE_BF16 ? "bf16" : "fp16", result->pool_pages,
+            options->page_size, pool);
+    fprintf(out, "service: attnd %s, %s, %s\n\n", result->service.daemon_version,
+            result->service.backend, result->service.isa);
 }
 
-void replay_report_table(const struct replay_options *options, const struct replay_trace *trace,
-                         const struct replay_result *result, const struct replay_result *other)
+void replay_report_table(FILE *out, const struct replay_options *options,
+                         const struct replay_trace *trace, const struct replay_result *result,
+                         const struct replay_result *other)
 {
-    print_heading(options, trace, result);
+    print_heading(out, options, trace, result);
     if (other)
-        printf("%-36s %16s %16s %10s\n", "", "prefixes shared", "nothing shared", "change");
+        fprintf(out, "%-36s %16s %16s %10s\n", "", "prefixes shared", "nothing shared", "change");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        print_row(&rows[i], result, other);
-    print_engines(options, result);
-    printf("\nAttention time counts from a submission to its completion: neither making q, k and v "
-           "nor\nchecking results is in it. Worst error found: %.2f of the tolerance.\n",
-           other && other->total.worst_error > result->total.worst_error
-               ? other->total.worst_error
-               : result->total.worst_error);
+        print_row(out, &rows[i], result, other);
+    print_engines(out, options, result);
+    fprintf(
+        out,
+        "\nAttention time counts from a submission to its completion: neither making q, k and v "
+        "nor\nchecking results is in it. Worst error found: %.2f of the tolerance.\n",
+        other && other->total.worst_error > result->total.worst_error ? other->total.worst_error
+                                                                      : result->total.worst_error);
+}
+
+static double change(double value, double against)
+{
+    return against > 0 ? 100 * (value / against - 1) : 0;
+}
+
+void replay_report_conclusion(FILE *out, const struct replay_result *result,
+                              const struct replay_result *other)
+{
+    const struct replay_stats *s = &result->total;
+    const double spent_s = (double)s->attention_ns * 1e-9;
+    const double other_s = (double)other->total.attention_ns * 1e-9;
+    const double read_bytes = kv_read(result), flat_bytes = (double)s->kv_bytes_flat;
+    char found[CELL_BYTES], all[CELL_BYTES], stored[CELL_BYTES], read[CELL_BYTES], flat[CELL_BYTES];
+
+    format_cell(COUNT, prompt_found(result), found);
+    format_cell(COUNT, prompt_tokens(result), all);
+    format_cell(BYTES, saved_storage(result), stored);
+    format_cell(BYTES, read_bytes, read);
+    format_cell(BYTES, flat_bytes, flat);
+    fprintf(out, "\nSharing found %s of %s prompt tokens computed, %s of KV.\n", found, all,
+            stored);
+    fprintf(out, "Cascade read %s of KV instead of %s (%+.0f %%).\n", read, flat,
+            change(read_bytes, flat_bytes));
+    fprintf(out, "Attention took the engines %.2f s, and %.2f s with nothing shared (%+.0f %%).\n",
+            spent_s, other_s, change(spent_s, other_s));
 }

@@ -1,129 +1,140 @@
 /* report_json.c - the same figures for programs: plain keys, times in microseconds with their unit
  * in the name, bytes and tokens as whole numbers. */
 #include "bench/replay/replay.h"
-#include "bench/support/json_out.h"
+#include "service/ctl/json.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-static void write_times(struct bench_json_out *out, const char *name,
-                        const struct bench_histogram *histogram)
+static void set(json_t *object, const char *key, uint64_t count)
 {
-    bench_json_out_object(out, name);
-    bench_json_out_uint(out, "count", histogram->count);
-    bench_json_out_double(out, "p50_us", (double)bench_histogram_quantile(histogram, 0.5) * 1e-3);
-    bench_json_out_double(out, "p99_us", (double)bench_histogram_quantile(histogram, 0.99) * 1e-3);
-    bench_json_out_double(out, "max_us", (double)histogram->max * 1e-3);
-    bench_json_out_close(out);
+    json_object_set_new(object, key, attnd_json_count(count));
 }
 
-static void write_stats(struct bench_json_out *out, const struct replay_stats *s,
-                        uint64_t page_bytes)
+static void set_real(json_t *object, const char *key, double value)
 {
-    bench_json_out_uint(out, "requests", s->requests);
-    bench_json_out_uint(out, "prompt_tokens", s->prompt_tokens);
-    bench_json_out_uint(out, "prompt_tokens_computed", s->prompt_computed);
-    bench_json_out_uint(out, "output_tokens", s->output_tokens);
-    bench_json_out_uint(out, "steps", s->steps);
-    bench_json_out_uint(out, "plan_sets", s->plan_sets);
-    bench_json_out_uint(out, "plan_advances", s->plan_advances);
-    bench_json_out_uint(out, "runs", s->runs);
-    bench_json_out_uint(out, "runs_repeated", s->repeated);
-    bench_json_out_uint(out, "kv_bytes_read", s->kv_bytes_read);
-    bench_json_out_uint(out, "prefix_bytes_saved_reading", s->kv_bytes_flat - s->kv_bytes_read);
-    bench_json_out_uint(out, "prefix_bytes_saved_storage", s->pages_hit * page_bytes);
-    bench_json_out_uint(out, "handover_bytes", s->pages_claimed * page_bytes);
-    bench_json_out_double(out, "attention_s", (double)s->attention_ns * 1e-9);
-    bench_json_out_double(out, "service_s", (double)s->service_ns * 1e-9);
-    bench_json_out_double(out, "fill_s", (double)s->fill_ns * 1e-9);
-    bench_json_out_double(out, "check_s", (double)s->check_ns * 1e-9);
-    write_times(out, "step", &s->step_ns);
-    write_times(out, "attention_to_first_token", &s->first_token_ns);
-    write_times(out, "attention_between_tokens", &s->next_token_ns);
-    write_times(out, "plan_set", &s->plan_set_ns);
-    write_times(out, "plan_advance", &s->plan_advance_ns);
-    write_times(out, "handover", &s->handover_ns);
-    bench_json_out_uint(out, "rows_verified", s->rows_verified);
-    bench_json_out_uint(out, "mismatches", s->mismatches);
-    bench_json_out_double(out, "worst_error", s->worst_error);
+    json_object_set_new(object, key, attnd_json_real(value));
 }
 
-static void write_result(struct bench_json_out *out, const char *name,
-                         const struct replay_options *options, const struct replay_result *r)
+static json_t *times_json(const struct bench_histogram *histogram)
+{
+    json_t *times = json_object();
+
+    set(times, "count", histogram->count);
+    set_real(times, "p50_us", (double)bench_histogram_quantile(histogram, 0.5) * 1e-3);
+    set_real(times, "p99_us", (double)bench_histogram_quantile(histogram, 0.99) * 1e-3);
+    set_real(times, "max_us", (double)histogram->max * 1e-3);
+    return times;
+}
+
+static json_t *stats_json(const struct replay_stats *s, uint64_t page_bytes)
+{
+    json_t *stats = json_object();
+
+    set(stats, "requests", s->requests);
+    set(stats, "prompt_tokens", s->prompt_tokens);
+    set(stats, "prompt_tokens_computed", s->prompt_computed);
+    set(stats, "output_tokens", s->output_tokens);
+    set(stats, "steps", s->steps);
+    set(stats, "plan_sets", s->plan_sets);
+    set(stats, "plan_advances", s->plan_advances);
+    set(stats, "runs", s->runs);
+    set(stats, "runs_repeated", s->repeated);
+    set(stats, "kv_bytes_read", s->kv_bytes_read);
+    set(stats, "prefix_bytes_saved_reading", s->kv_bytes_flat - s->kv_bytes_read);
+    set(stats, "prefix_bytes_saved_storage", s->pages_hit * page_bytes);
+    set(stats, "handover_bytes", s->pages_claimed * page_bytes);
+    set_real(stats, "attention_s", (double)s->attention_ns * 1e-9);
+    set_real(stats, "service_s", (double)s->service_ns * 1e-9);
+    set_real(stats, "fill_s", (double)s->fill_ns * 1e-9);
+    set_real(stats, "check_s", (double)s->check_ns * 1e-9);
+    json_object_set_new(stats, "step", times_json(&s->step_ns));
+    json_object_set_new(stats, "attention_to_first_token", times_json(&s->first_token_ns));
+    json_object_set_new(stats, "attention_between_tokens", times_json(&s->next_token_ns));
+    json_object_set_new(stats, "plan_set", times_json(&s->plan_set_ns));
+    json_object_set_new(stats, "plan_advance", times_json(&s->plan_advance_ns));
+    json_object_set_new(stats, "handover", times_json(&s->handover_ns));
+    set(stats, "rows_verified", s->rows_verified);
+    set(stats, "mismatches", s->mismatches);
+    set_real(stats, "worst_error", s->worst_error);
+    return stats;
+}
+
+static json_t *result_json(const struct replay_options *options, const struct replay_result *r)
 {
     double wall_s = (double)r->wall_ns * 1e-9;
+    uint64_t tokens = r->total.prompt_tokens + r->total.output_tokens;
+    json_t *result = json_object(), *engines = json_array();
 
-    bench_json_out_object(out, name);
-    bench_json_out_double(out, "wall_s", wall_s);
-    bench_json_out_double(
-        out, "tokens_per_s",
-        wall_s > 0 ? (double)(r->total.prompt_tokens + r->total.output_tokens) / wall_s : 0);
-    bench_json_out_uint(out, "pool_pages", r->pool_pages);
-    bench_json_out_uint(out, "page_bytes", r->page_bytes);
-    bench_json_out_object(out, "total");
-    write_stats(out, &r->total, r->page_bytes);
-    bench_json_out_close(out);
-    bench_json_out_array(out, "engines");
-    for (uint32_t i = 0; i < options->engines; i++) {
-        bench_json_out_object(out, NULL);
-        write_stats(out, &r->engine[i], r->page_bytes);
-        bench_json_out_close(out);
-    }
-    bench_json_out_close(out);
-    bench_json_out_close(out);
+    set_real(result, "wall_s", wall_s);
+    set_real(result, "tokens_per_s", wall_s > 0 ? (double)tokens / wall_s : 0);
+    set(result, "pool_pages", r->pool_pages);
+    set(result, "page_bytes", r->page_bytes);
+    json_object_set_new(result, "total", stats_json(&r->total, r->page_bytes));
+    for (uint32_t i = 0; i < options->engines; i++)
+        json_array_append_new(engines, stats_json(&r->engine[i], r->page_bytes));
+    json_object_set_new(result, "engines", engines);
+    return result;
 }
 
-static void write_options(struct bench_json_out *out, const struct replay_options *options,
-                          const struct replay_trace *trace)
+static json_t *options_json(const struct replay_options *options, const struct replay_trace *trace)
 {
-    bench_json_out_object(out, "options");
-    bench_json_out_string(out, "trace", options->trace_path);
-    bench_json_out_uint(out, "trace_requests", trace->requests);
-    bench_json_out_uint(out, "trace_requests_clipped", trace->clipped);
-    bench_json_out_uint(out, "trace_bad_lines", trace->bad_lines);
-    bench_json_out_string(out, "mode", options->mode == REPLAY_SHARED ? "shared" : "disaggregated");
-    bench_json_out_uint(out, "engines", options->engines);
-    bench_json_out_uint(out, "prefill_engines", options->prefill_engines);
-    bench_json_out_uint(out, "layers", options->layers);
-    bench_json_out_uint(out, "heads_q", options->heads_q);
-    bench_json_out_uint(out, "heads_kv", options->heads_kv);
-    bench_json_out_uint(out, "head_dim", options->head_dim);
-    bench_json_out_string(out, "dtype", options->dtype == ATTND_DTYPE_BF16 ? "bf16" : "fp16");
-    bench_json_out_uint(out, "page_size", options->page_size);
-    bench_json_out_uint(out, "chunk", options->chunk);
-    bench_json_out_uint(out, "batch", options->batch);
-    bench_json_out_uint(out, "max_context", options->context_max);
-    bench_json_out_uint(out, "seed", options->seed);
-    bench_json_out_double(out, "time_scale", options->time_scale);
-    bench_json_out_close(out);
+    json_t *json = json_object();
+
+    json_object_set_new(json, "trace", attnd_json_text(options->trace_path));
+    set(json, "trace_requests", trace->requests);
+    set(json, "trace_requests_clipped", trace->clipped);
+    set(json, "trace_bad_lines", trace->bad_lines);
+    json_object_set_new(json, "mode",
+                        json_string(options->mode == REPLAY_SHARED ? "shared" : "disaggregated"));
+    set(json, "engines", options->engines);
+    set(json, "prefill_engines", options->prefill_engines);
+    set(json, "layers", options->layers);
+    set(json, "heads_q", options->heads_q);
+    set(json, "heads_kv", options->heads_kv);
+    set(json, "head_dim", options->head_dim);
+    json_object_set_new(json, "dtype",
+                        json_string(options->dtype == ATTND_DTYPE_BF16 ? "bf16" : "fp16"));
+    set(json, "page_size", options->page_size);
+    set(json, "chunk", options->chunk);
+    set(json, "batch", options->batch);
+    set(json, "max_context", options->context_max);
+    set(json, "seed", options->seed);
+    set_real(json, "time_scale", options->time_scale);
+    return json;
+}
+
+static json_t *report_json(const struct replay_options *options, const struct replay_trace *trace,
+                           const struct replay_result *result, const struct replay_result *other)
+{
+    bool shared = other || options->share_prefixes;
+    const struct attnd_info *service = &result->service;
+    json_t *report = json_object();
+
+    json_object_set_new(report, "options", options_json(options, trace));
+    json_object_set_new(
+        report, "service",
+        json_pack("{s:o, s:o, s:o}", "version", attnd_json_text(service->daemon_version), "backend",
+                  attnd_json_text(service->backend), "isa", attnd_json_text(service->isa)));
+    json_object_set_new(report, shared ? "prefixes_shared" : "nothing_shared",
+                        result_json(options, result));
+    if (other)
+        json_object_set_new(report, "nothing_shared", result_json(options, other));
+    return report;
 }
 
 int replay_report_json(const char *path, const struct replay_options *options,
                        const struct replay_trace *trace, const struct replay_result *result,
                        const struct replay_result *other)
 {
-    bool to_stdout = !strcmp(path, "-");
-    FILE *file = to_stdout ? stdout : fopen(path, "we");
-    struct bench_json_out out;
-    bool shared = other || options->share_prefixes;
+    FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
     int failed;
 
     if (!file)
         return -1;
-    bench_json_out_begin(&out, file);
-    write_options(&out, options, trace);
-    bench_json_out_object(&out, "service");
-    bench_json_out_string(&out, "version", result->service.daemon_version);
-    bench_json_out_string(&out, "backend", result->service.backend);
-    bench_json_out_string(&out, "isa", result->service.isa);
-    bench_json_out_close(&out);
-    write_result(&out, shared ? "prefixes_shared" : "nothing_shared", options, result);
-    if (other)
-        write_result(&out, "nothing_shared", options, other);
-    bench_json_out_end(&out);
-    failed = ferror(file) || fflush(file);
-    if (!to_stdout)
-        failed |= fclose(file);
+    failed = attnd_json_print(file, report_json(options, trace, result, other),
+                              JSON_INDENT(2) | JSON_REAL_PRECISION(9)) < 0;
+    failed |= (file == stdout ? fflush(file) : fclose(file)) != 0;
     return failed ? -1 : 0;
 }

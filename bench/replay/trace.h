@@ -81,12 +81,14 @@ struct replay_line {
     uint32_t input_tokens, output_tokens;
     uint64_t *ids; /* [room], the caller's */
     uint32_t ids_count, ids_room;
+    char why[160];
 };
 
 /** replay_line_is_csv_header() - does the file begin as an Azure trace does? */
 int replay_line_is_csv_header(const char *text, size_t bytes);
 
-/** replay_line_json(), replay_line_csv() - Return: NULL, or why the line is refused (static). */
+/** replay_line_json(), replay_line_csv()
+ * Return: NULL, or why the line is refused: static, or in @line. */
 const char *replay_line_json(const char *text, size_t bytes, struct replay_line *line);
 const char *replay_line_csv(const char *text, size_t bytes, struct replay_line *line);
 

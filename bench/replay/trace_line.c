@@ -2,8 +2,10 @@
  * many hash ids as the prompt has blocks. A trace that was cut or edited is refused here and not
  * discovered as a strange figure later. */
 #include "bench/replay/trace.h"
-#include "bench/support/json.h"
 
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #define ARRIVAL_MS_MAX 4e12 /* a century and a bit; keeps nanoseconds within 64 bits */
@@ -24,102 +26,78 @@ static const char *check_lengths(const struct replay_line *line)
 
 /* ---- Mooncake ---- */
 
-enum json_field { TIMESTAMP = 1, INPUT = 2, OUTPUT = 4, IDS = 8, ALL = 15 };
-
-static enum json_field field_named(const char *key)
+/* A whole number that JSON writes without fraction and exponent, from 0 to @most. */
+static bool read_count(const json_t *value, uint64_t most, uint64_t *count)
 {
-    static const struct {
-        const char *name;
-        enum json_field field;
-    } fields[] = {{"timestamp", TIMESTAMP},
-                  {"input_length", INPUT},
-                  {"output_length", OUTPUT},
-                  {"hash_ids", IDS}};
+    json_int_t number = json_integer_value(value);
 
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        if (!strcmp(key, fields[i].name))
-            return fields[i].field;
-    return 0;
-}
-
-static bool read_tokens(struct bench_json *json, uint32_t *tokens)
-{
-    uint64_t value;
-
-    if (!bench_json_uint(json, REPLAY_TOKENS_MAX, &value))
+    if (!json_is_integer(value) || number < 0 || (uint64_t)number > most)
         return false;
-    *tokens = (uint32_t)value;
+    *count = (uint64_t)number;
     return true;
 }
 
-static bool read_timestamp(struct bench_json *json, uint64_t *arrival_ns)
+static bool read_tokens(const json_t *value, uint32_t *tokens)
 {
-    double ms;
+    uint64_t count;
 
-    if (!bench_json_double(json, &ms))
+    if (!read_count(value, REPLAY_TOKENS_MAX, &count))
         return false;
-    if (!(ms >= 0 && ms <= ARRIVAL_MS_MAX))
-        return bench_json_fail(json, "a timestamp out of range");
-    *arrival_ns = (uint64_t)(ms * 1e6);
+    *tokens = (uint32_t)count;
     return true;
 }
 
-static bool read_ids(struct bench_json *json, struct replay_line *line)
+static const char *read_ids(const json_t *list, struct replay_line *line)
 {
-    int more;
-
-    bench_json_array(json);
-    while ((more = bench_json_element(json)) > 0) {
-        if (line->ids_count == line->ids_room)
-            return bench_json_fail(json, "too many hash_ids");
-        if (!bench_json_uint(json, UINT64_MAX >> 1, &line->ids[line->ids_count++]))
-            return false;
-    }
-    return more == 0;
+    if (!json_is_array(list))
+        return "hash_ids is no list";
+    if (json_array_size(list) > line->ids_room)
+        return "too many hash_ids";
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!read_count(json_array_get(list, i), INT64_MAX, &line->ids[i]))
+            return "a hash id is not a whole number";
+    line->ids_count = (uint32_t)json_array_size(list);
+    return NULL;
 }
 
-static bool read_field(struct bench_json *json, enum json_field field, struct replay_line *line)
+/* Newer traces may have more members. */
+static const char *read_members(const json_t *object, struct replay_line *line)
 {
-    switch (field) {
-    case TIMESTAMP:
-        return read_timestamp(json, &line->arrival_ns);
-    case INPUT:
-        return read_tokens(json, &line->input_tokens);
-    case OUTPUT:
-        return read_tokens(json, &line->output_tokens);
-    case IDS:
-        return read_ids(json, line);
-    default: /* newer traces may say more */
-        return bench_json_skip(json);
-    }
+    const json_t *timestamp = json_object_get(object, "timestamp");
+    double ms = json_number_value(timestamp);
+    const char *wrong;
+
+    if (!json_is_object(object))
+        return "the line is no object";
+    if (!json_is_number(timestamp) || !(ms >= 0 && ms <= ARRIVAL_MS_MAX))
+        return "timestamp is not a time in milliseconds";
+    line->arrival_ns = (uint64_t)(ms * 1e6);
+    if (!read_tokens(json_object_get(object, "input_length"), &line->input_tokens))
+        return "input_length is not a number of tokens";
+    if (!read_tokens(json_object_get(object, "output_length"), &line->output_tokens))
+        return "output_length is not a number of tokens";
+    wrong = read_ids(json_object_get(object, "hash_ids"), line);
+    if (wrong)
+        return wrong;
+    if (line->ids_count != (line->input_tokens + REPLAY_BLOCK_TOKENS - 1) / REPLAY_BLOCK_TOKENS)
+        return "the number of hash_ids is not input_length / 512, rounded up";
+    return check_lengths(line);
 }
 
 const char *replay_line_json(const char *text, size_t bytes, struct replay_line *line)
 {
-    struct bench_json json;
-    char key[64];
-    unsigned seen = 0;
-    int more;
+    json_error_t error;
+    json_t *object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    const char *wrong;
 
     line->ids_count = 0;
-    bench_json_init(&json, text, bytes);
-    bench_json_object(&json);
-    while ((more = bench_json_key(&json, key, sizeof(key))) > 0) {
-        enum json_field field = field_named(key);
-
-        if (seen & field)
-            return "a field appears twice";
-        seen |= field;
-        if (!read_field(&json, field, line))
-            return json.error;
+    if (!object) {
+        snprintf(line->why, sizeof(line->why), "%s", error.text);
+        return line->why;
     }
-    if (more < 0 || !bench_json_end(&json))
-        return json.error;
-    if (seen != ALL)
-        return "timestamp, input_length, output_length or hash_ids is missing";
-    if (line->ids_count != (line->input_tokens + REPLAY_BLOCK_TOKENS - 1) / REPLAY_BLOCK_TOKENS)
-        return "the number of hash_ids is not input_length / 512, rounded up";
-    return check_lengths(line);
+    wrong = read_members(object, line);
+    json_decref(object);
+    return wrong;
 }
 
 /* ---- Azure ---- */

@@ -1,8 +1,7 @@
 /* record.c - records to a file and back. A file is written beside its place and renamed over it, so
  * an interrupted run leaves the old one. */
 #include "bench/support/record.h"
-#include "bench/support/json.h"
-#include "bench/support/json_out.h"
+#include "service/ctl/json.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -12,7 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FILE_BYTES_MAX (1u << 20)
+/* Digits that a figure may have: its noise is larger than the tenth. */
+#define FORMAT (JSON_INDENT(2) | JSON_REAL_PRECISION(9))
 
 static int fail(char *why, size_t why_bytes, const char *what, const char *detail)
 {
@@ -142,36 +142,41 @@ struct bench_record bench_record_make(const struct bench_stamp *stamp, const cha
 
 /* ---- writing ---- */
 
-static void write_record(struct bench_json_out *out, const struct bench_record *record)
+#define PLACE(field) offsetof(struct bench_record, field), sizeof(((struct bench_record *)0)->field)
+/* Fields of a record that are texts. */
+static const struct {
+    const char *key;
+    size_t offset, bytes;
+} texts[] = {
+    {"name", PLACE(name)},     {"unit", PLACE(unit)},       {"better", PLACE(better)},
+    {"device", PLACE(device)}, {"cpu", PLACE(cpu)},         {"date", PLACE(date)},
+    {"commit", PLACE(commit)}, {"command", PLACE(command)}, {"notes", PLACE(notes)},
+};
+#undef PLACE
+#define TEXTS (sizeof(texts) / sizeof(texts[0]))
+
+static json_t *record_json(const struct bench_record *record)
 {
-    bench_json_out_object(out, NULL);
-    bench_json_out_string(out, "name", record->name);
-    bench_json_out_double(out, "value", record->value);
-    bench_json_out_string(out, "unit", record->unit);
-    bench_json_out_string(out, "better", record->better);
-    bench_json_out_string(out, "device", record->device);
-    bench_json_out_string(out, "cpu", record->cpu);
-    bench_json_out_string(out, "date", record->date);
-    bench_json_out_string(out, "commit", record->commit);
-    bench_json_out_bool(out, "dirty", record->dirty);
-    bench_json_out_string(out, "command", record->command);
-    bench_json_out_string(out, "notes", record->notes);
-    bench_json_out_close(out);
+    json_t *object = json_object();
+
+    for (size_t i = 0; i < TEXTS; i++)
+        json_object_set_new(object, texts[i].key,
+                            attnd_json_text((const char *)record + texts[i].offset));
+    json_object_set_new(object, "value", attnd_json_real(record->value));
+    json_object_set_new(object, "dirty", json_boolean(record->dirty));
+    return object;
 }
 
-static int write_file(FILE *file, const struct bench_record *records, size_t count)
+static json_t *records_json(const struct bench_record *records, size_t count)
 {
-    struct bench_json_out out;
-    int failed;
+    json_t *list = json_array();
 
-    bench_json_out_begin(&out, file);
-    bench_json_out_array(&out, "records");
     for (size_t i = 0; i < count; i++)
-        write_record(&out, &records[i]);
-    bench_json_out_close(&out);
-    bench_json_out_end(&out);
-    failed = fflush(file) || ferror(file);
-    return fclose(file) || failed ? -1 : 0;
+        if (json_array_append_new(list, record_json(&records[i]))) {
+            json_decref(list);
+            return NULL;
+        }
+    return json_pack("{s:o}", "records", list);
 }
 
 /* The folder whose records are under version control. */
@@ -191,6 +196,7 @@ int bench_records_write(const struct bench_stamp *stamp, const char *directory, 
 {
     char path[PATH_MAX], beside[PATH_MAX + 16];
     FILE *file;
+    int failed;
     int length =
         snprintf(path, sizeof(path), "%s/%s-%s.json", directory, suite, stamp->common.device);
 
@@ -202,7 +208,9 @@ int bench_records_write(const struct bench_stamp *stamp, const char *directory, 
     file = fopen(beside, "we");
     if (!file)
         return fail(why, why_bytes, beside, strerror(errno));
-    if (write_file(file, records, count) || rename(beside, path)) {
+    failed = attnd_json_print(file, records_json(records, count), FORMAT) < 0;
+    failed |= fclose(file) != 0;
+    if (failed || rename(beside, path)) {
         fail(why, why_bytes, path, strerror(errno));
         unlink(beside);
         return -1;
@@ -212,102 +220,57 @@ int bench_records_write(const struct bench_stamp *stamp, const char *directory, 
 
 /* ---- reading ---- */
 
-struct text_field {
-    const char *key;
-    size_t offset, bytes;
-};
-#define PLACE(field) offsetof(struct bench_record, field), sizeof(((struct bench_record *)0)->field)
-static const struct text_field text_fields[] = {
-    {"name", PLACE(name)},     {"unit", PLACE(unit)},       {"better", PLACE(better)},
-    {"device", PLACE(device)}, {"cpu", PLACE(cpu)},         {"date", PLACE(date)},
-    {"commit", PLACE(commit)}, {"command", PLACE(command)}, {"notes", PLACE(notes)},
-};
-#undef PLACE
-#define TEXT_FIELDS (sizeof(text_fields) / sizeof(text_fields[0]))
-#define ALL_SEEN ((1u << (TEXT_FIELDS + 2)) - 1)
-
-/* Return: the field's bit, 0 if it could not be read. */
-static unsigned read_member(struct bench_json *json, const char *key, struct bench_record *record)
+/* Return: NULL, or why it is not a record. */
+static const char *read_record(const json_t *object, struct bench_record *record)
 {
-    for (size_t i = 0; i < TEXT_FIELDS; i++)
-        if (!strcmp(key, text_fields[i].key))
-            return bench_json_string(json, (char *)record + text_fields[i].offset,
-                                     text_fields[i].bytes)
-                       ? 1u << i
-                       : 0;
-    if (!strcmp(key, "value"))
-        return bench_json_double(json, &record->value) ? 1u << TEXT_FIELDS : 0;
-    if (!strcmp(key, "dirty"))
-        return bench_json_bool(json, &record->dirty) ? 2u << TEXT_FIELDS : 0;
-    bench_json_fail(json, "a member that no record has");
-    return 0;
+    const json_t *value = json_object_get(object, "value"),
+                 *dirty = json_object_get(object, "dirty");
+
+    if (json_object_size(object) != TEXTS + 2 || !json_is_number(value) || !json_is_boolean(dirty))
+        return "an element has not the members of a record";
+    for (size_t i = 0; i < TEXTS; i++) {
+        const json_t *text = json_object_get(object, texts[i].key);
+
+        if (!json_is_string(text) || json_string_length(text) >= texts[i].bytes)
+            return "a text of a record is missing or too long";
+        memcpy((char *)record + texts[i].offset, json_string_value(text),
+               json_string_length(text) + 1);
+    }
+    record->value = json_number_value(value);
+    record->dirty = json_boolean_value(dirty);
+    if (strcmp(record->better, "lower") != 0 && strcmp(record->better, "higher") != 0)
+        return "better is neither lower nor higher";
+    return NULL;
 }
 
-static bool read_record(struct bench_json *json, struct bench_record *record)
+/* Return: NULL and how many, or why the file is refused. */
+static const char *read_records(const json_t *root, struct bench_record *records, int *count)
 {
-    char key[32];
-    unsigned seen = 0;
-    int more;
+    const json_t *list = json_object_get(root, "records");
+    const char *wrong = NULL;
 
-    bench_json_object(json);
-    while ((more = bench_json_key(json, key, sizeof(key))) > 0) {
-        unsigned bit = read_member(json, key, record);
-        if (!bit)
-            return false;
-        if (seen & bit)
-            return bench_json_fail(json, "a member appears twice");
-        seen |= bit;
-    }
-    if (!more && seen != ALL_SEEN)
-        return bench_json_fail(json, "a member of a record is missing");
-    if (!more && strcmp(record->better, "lower") != 0 && strcmp(record->better, "higher") != 0)
-        return bench_json_fail(json, "better is neither lower nor higher");
-    return !more;
-}
-
-static int read_records(struct bench_json *json, struct bench_record *records)
-{
-    char key[32];
-    int count = 0;
-
-    bench_json_object(json);
-    if (bench_json_key(json, key, sizeof(key)) != 1 || strcmp(key, "records") != 0)
-        bench_json_fail(json, "expected \"records\"");
-    bench_json_array(json);
-    while (bench_json_element(json) > 0) {
-        if (count == BENCH_RECORDS_MAX)
-            bench_json_fail(json, "more records than a file may have");
-        else if (read_record(json, &records[count]))
-            count++;
-        if (json->error)
-            return -1;
-    }
-    if (bench_json_key(json, key, sizeof(key)) > 0)
-        bench_json_fail(json, "something beside \"records\"");
-    return bench_json_end(json) ? count : -1;
+    if (json_object_size(root) != 1 || !json_is_array(list))
+        return "it is not {\"records\": [...]}";
+    if (json_array_size(list) > BENCH_RECORDS_MAX)
+        return "more records than a file may have";
+    *count = (int)json_array_size(list);
+    for (int i = 0; i < *count && !wrong; i++)
+        wrong = read_record(json_array_get(list, (size_t)i), &records[i]);
+    return wrong;
 }
 
 int bench_records_read(const char *path, struct bench_record *records, char *why, size_t why_bytes)
 {
-    FILE *file = fopen(path, "re");
-    char *text = file ? malloc(FILE_BYTES_MAX) : NULL;
-    struct bench_json json;
-    size_t bytes;
-    int count;
+    json_error_t error;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    int count = 0;
+    const char *wrong = error.text;
 
-    if (!text) {
-        fail(why, why_bytes, path, strerror(errno));
-        if (file)
-            fclose(file);
-        return -1;
-    }
-    bytes = fread(text, 1, FILE_BYTES_MAX, file);
-    fclose(file);
     memset(records, 0, BENCH_RECORDS_MAX * sizeof(records[0]));
-    bench_json_init(&json, text, bytes);
-    count = read_records(&json, records);
-    if (count < 0)
-        fail(why, why_bytes, path, json.error ? json.error : "it ends too early");
-    free(text);
-    return count;
+    if (root)
+        wrong = read_records(root, records, &count);
+    if (wrong)
+        fail(why, why_bytes, path, wrong);
+    json_decref(root);
+    return wrong ? -1 : count;
 }

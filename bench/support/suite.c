@@ -3,10 +3,10 @@
 #include "bench/support/suite.h"
 #include "bench/support/private_service.h"
 #include "schemas/atomics.h"
+#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 
 #include <argp.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,20 +38,13 @@ static const struct argp_option option_list[] = {
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct bench_suite *suite = state->input;
-    char *end;
 
     switch (key) {
     case KEY_ROUNDS:
-        errno = 0;
-        suite->rounds = strtoull(text, &end, 10);
-        if (*text < '0' || *text > '9' || *end || errno || !suite->rounds ||
-            suite->rounds > 100000000)
-            argp_error(state, "--rounds: '%s' is not a number in 1..100000000", text);
+        suite->rounds = attnd_args_number(state, "rounds", text, 1, 100000000);
         return 0;
     case KEY_SECONDS:
-        suite->seconds = strtod(text, &end);
-        if (end == text || *end || !(suite->seconds > 0 && suite->seconds <= 3600))
-            argp_error(state, "--seconds: '%s' is not a number in 0..3600", text);
+        suite->seconds = attnd_args_decimal(state, "seconds", text, 1e-3, 3600);
         return 0;
     case KEY_SOCKET:
         suite->socket_path = text;

@@ -4,8 +4,8 @@
  * A library of its own beside libattnd, which needs no CUDA: link -lattnd-cuda -lattnd -lcuda.
  *
  * Under MPS a GPU fault of any process, or the death of the worker, ends the context of every
- * engine; what they mapped is still there. An engine comes back as a new process: one that MPS has
- * turned away while it recovers is turned away for good.
+ * engine; what they mapped is still there. An engine comes back as a new process: a process that
+ * MPS has turned away while it recovers is turned away for good.
  */
 #ifndef ATTND_CLIENT_CUDA_ATTND_CUDA_H
 #define ATTND_CLIENT_CUDA_ATTND_CUDA_H
@@ -88,19 +88,19 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  *         cuGraphLaunch(executable, stream);
  *
  * An advance takes effect for the runs that begin after its completion; a run that has begun keeps
- * its lengths. Who advances while a graph is on its way does not know which of its layers see it:
- * wait for the graph, or for the completion of the advance, before the other begins.
+ * its lengths. An advance during a graph's launch takes effect at an unknown layer: wait for the
+ * graph, or for the completion of the advance, before the other begins.
  *
- * A lane has one doorbell: everything that rings it must be in one stream, or ordered by events.
+ * A lane has one doorbell: its launches must be in one stream, or ordered by events.
  * Runs on different lanes overlap. What became of a run is in the lane's error word; the stream
  * goes on in any case, also when the worker dies, which is answered for it by the next one, and
- * when there is none for 30 s: the ring is given up then, and the next one of the lane waits for
+ * when there is none for 30 s: the launch is given up then, and the next one of the lane waits for
  * the answer that it may still get, again for 30 s at most. Under MPS the death of a worker ends
  * this context (see above).
  */
 
 /**
- * attnd_cuda_run_on_stream() - ring a prepared run, and wait for it, in the order of a stream
+ * attnd_cuda_run_on_stream() - launch a prepared run, and wait for it, in the order of a stream
  * @lane, @prepared: as given to and by attnd_prepare()
  * @stream: of the current context; may be capturing
  * Costs one kernel of one thread on the stream. Outside of a capture it may be there before the
@@ -110,7 +110,7 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * attnd_cuda_stream_open(), before what must not wait. All streams of a session are of one context.
  * Threads: any, one at a time for each lane. Return: 0: it is in the stream; -ATTND_E_RANGE (lane);
  * -ATTND_E_INVALID (no context is current, or another one than in the first call);
- * -ATTND_E_UNSUPPORTED, field backend: the worker is not a GPU's, attnd_launch() rings it; field
+ * -ATTND_E_UNSUPPORTED, field backend: the worker is not a GPU's, attnd_launch() launches it; field
  * device: the context is of another GPU (value) than the service's (limit; -1: this process does
  * not see that), and the mailbox is in device memory; what attnd_mailbox() returns;
  * -ATTND_E_DEVICE, attnd_last_fault() has the CUresult as value.
@@ -118,13 +118,13 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
 int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
                              CUstream stream);
 
-/** attnd_cuda_stream_open() - what the first attnd_cuda_run_on_stream() does before it rings. */
+/** attnd_cuda_stream_open() - what the first attnd_cuda_run_on_stream() does before it launches. */
 int attnd_cuda_stream_open(struct attnd_session *session);
 
 /**
  * attnd_cuda_lane_error() - what the first run of the lane failed with since this was last asked
  * Outputs of a lane that has an error are not to be used. Blocks for a copy of four bytes; streams
- * are not waited for, so ask when what rang is done.
+ * are not waited for, so ask when the run is over.
  * Threads: as above, the context current. Return: 0 none did; its code, for instance
  * -ATTND_E_UNKNOWN (no such prepared run), -ATTND_E_WORKER_RESTARTED (launch it again),
  * -ATTND_E_TIMEOUT (nobody answered for 30 s); -ATTND_E_INVALID; -ATTND_E_DEVICE.

@@ -61,11 +61,6 @@ __device__ __forceinline__ void consumers_sync()
     asm volatile("bar.sync 1, %0;" ::"n"(consumer_threads) : "memory");
 }
 
-__device__ __forceinline__ uint32_t shared_address(const void *pointer)
-{
-    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
@@ -162,23 +157,6 @@ __device__ __forceinline__ void barrier_arrive_copies(uint64_t *barrier)
     asm volatile(
         "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
         : "memory");
-}
-
-/* A counter in shared memory: the last to add sees what all others of the CTA wrote before. */
-__device__ __forceinline__ uint32_t arrive_cta(uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("atom.acq_rel.cta.shared.add.u32 %0, [%1], 1;"
-                 : "=r"(value)
-                 : "r"(shared_address(word))
-                 : "memory");
-    return value;
-}
-
-/* What generic loads and copies wrote to shared memory becomes visible to wgmma. */
-__device__ __forceinline__ void fence_proxy_async()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 } // namespace attnd

@@ -130,7 +130,7 @@ __device__ __forceinline__ uint32_t resolve_prepared(Commander *self, uint32_t i
     const attnd_run &body = *source.body;
     uint32_t *answer = answer_of(self->dispatch, body), code = 0;
     uint32_t session =
-        load_host4(&mailbox_slot(self->dispatch, body.mailbox % ATTND_MAILBOXES_MAX)->session);
+        peek_sys(&mailbox_slot(self->dispatch, body.mailbox % ATTND_MAILBOXES_MAX)->session);
     uint32_t variant = resolve_run(self->dispatch, active, source,
                                    look_up(self->dispatch->settings, source), answer, &code);
     if (threadIdx.x % 32 == 0) {
@@ -465,7 +465,7 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
         return;
     }
     const attnd_mailbox_slot *slot = mailbox_slot(dispatch, command.run);
-    uint32_t memory = load_host4(&slot->memory);
+    uint32_t memory = peek_sys(&slot->memory);
     if (dispatch->mailboxes[command.run] || memory == ATTND_NONE) {
         (void)forget_prepared(dispatch, ATTND_NONE, command.run); /* no run of its plans is left */
         unwatch_mailbox(dispatch, resident, command.run);
@@ -474,7 +474,7 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
         add_pending(dispatch, pending_of(dispatch, command, ATTND_NONE));
         return;
     }
-    const uint64_t offset_bytes = load_host8(&slot->offset_bytes);
+    const uint64_t offset_bytes = peek8_sys(&slot->offset_bytes);
     const Memory &lies_in = memory_at(dispatch->settings, memory);
     bool bad = false;
     attnd_mailbox *mailbox =
@@ -483,9 +483,8 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
         answer_taken(self, -ATTND_E_UNKNOWN);
         return;
     }
-    const uint64_t lost = adopt_mailbox(mailbox, load_host4(&slot->fresh) != 0);
-    watch_mailbox(dispatch, resident, command.run, mailbox, lies_in.host,
-                  load_host4(&slot->session));
+    const uint64_t lost = adopt_mailbox(mailbox, peek_sys(&slot->fresh) != 0);
+    watch_mailbox(dispatch, resident, command.run, mailbox, lies_in.host, peek_sys(&slot->session));
     if (threadIdx.x % 32 == 0)
         count_lost(dispatch, command.run, lost);
     answer_taken(self, 0);

@@ -50,7 +50,7 @@ template <int N> __device__ __forceinline__ void cp_async_wait()
 __device__ __forceinline__ void tma_box(uint32_t to, const TensorMap *map, uint64_t *barrier,
                                         int32_t c1, int32_t c2, int32_t c3, int32_t c4)
 {
-    uint32_t barrier_at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+    uint32_t barrier_at = shared_address(barrier);
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
                  "l"(map), "r"(barrier_at), "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)

@@ -23,12 +23,14 @@ $(CUDA_VARIANTS_INC): persistent/cuda/cuda.mk
 	@printf 'ATTND_VARIANT(%s)\n' $(subst _,$(comma),$(CUDA_VARIANTS)) >$@
 
 $(BUILD)/obj/%.o: %.cu | $(CUDA_VARIANTS_INC)
+	$(call say,$<)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
 
 # Of variant/DIM_TYPE.o: 1, the head dimension; 2, the element type.
 variant_part = $(word $(1),$(subst _, ,$(basename $(@F))))
 $(CUDA_VARIANT_OBJ): persistent/cuda/variant.cu | $(CUDA_VARIANTS_INC)
+	$(call say,$<)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -DATTND_VARIANT_DIM=$(call variant_part,1) \
 	  -DATTND_VARIANT_TYPE=$(call variant_part,2) -MMD -MP -c $< -o $@

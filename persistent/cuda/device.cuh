@@ -1,13 +1,13 @@
 /*
- * device.cuh - what lives in device memory while the kernel is resident, and the memory orders of
- * the device side, each named where it acts.
+ * device.cuh - what lives in device memory while the kernels are resident.
  *
- * Host memory is watched by one warp of CTA 0 only (the dispatcher); everyone else polls device
- * memory. All flags that cross the PCIe bus are system scope, all others GPU scope.
+ * Host memory is watched by one warp of the dispatcher only; all others poll device memory. All
+ * flags that cross the bus are system scope, all others GPU scope (atomics.cuh).
  */
 #ifndef ATTND_PERSISTENT_CUDA_DEVICE_CUH
 #define ATTND_PERSISTENT_CUDA_DEVICE_CUH
 
+#include "persistent/cuda/atomics.cuh"
 #include "schemas/abi.h"
 #include "schemas/errors.h"
 
@@ -293,55 +293,11 @@ __device__ __forceinline__ Divided divided(uint32_t n, uint32_t divisor, uint32_
     return {quotient, rest};
 }
 
-/* A1 across the bus */
-__device__ __forceinline__ uint32_t observe_sys(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-/* R1 across the bus */
-__device__ __forceinline__ void publish_sys(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-/* Across the bus, for a word that nothing hangs on, or behind a fence. */
-__device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-__device__ __forceinline__ uint32_t observe_gpu(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ uint64_t observe_gpu8(const unsigned long long *word)
-{
-    uint64_t value;
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void publish_gpu(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-/* A1 for an entry: 16 bytes in one access. */
+/* A1 for an entry: in one access. */
 __device__ __forceinline__ RunEntry observe_entry(const RunEntry *entry)
 {
     uint64_t low, high;
-    asm volatile("{\n.reg .b128 v;\n"
-                 "ld.acquire.gpu.global.b128 v, [%2];\n"
-                 "mov.b128 {%0, %1}, v;\n}\n"
-                 : "=l"(low), "=l"(high)
-                 : "l"(entry)
-                 : "memory");
+    observe_gpu16(entry, &low, &high);
     RunEntry value;
     value.sequence = uint32_t(low);
     value.slot = uint32_t(low >> 32);
@@ -356,101 +312,7 @@ __device__ __forceinline__ void store_entry(RunEntry *entry, const RunEntry &val
 {
     uint64_t low = uint64_t(value.slot) << 32 | value.sequence;
     uint64_t high = uint64_t(value.generation) << 48 | uint64_t(value.variant) << 32 | value.items;
-    asm volatile("{\n.reg .b128 v;\n"
-                 "mov.b128 v, {%1, %2};\n"
-                 "st.relaxed.gpu.global.b128 [%0], v;\n}\n" ::"l"(entry),
-                 "l"(low), "l"(high)
-                 : "memory");
-}
-
-/* Between a store of one word and a load of another that somebody else stores. */
-__device__ __forceinline__ void fence_order()
-{
-    asm volatile("fence.sc.gpu;" ::: "memory");
-}
-
-/* A look that no data hangs on. */
-__device__ __forceinline__ uint32_t peek_gpu(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-/* R1 across the bus, for a word that several add to. */
-__device__ __forceinline__ void add_sys(uint32_t *word, uint32_t value)
-{
-    asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-/* The same for those on this GPU, of whatever process. */
-__device__ __forceinline__ void add_gpu(uint32_t *word, uint32_t value)
-{
-    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-/* A count that no data hangs on, and nobody waits for. (atomicAdd() of what may be anywhere waits
- * to learn where it was.) */
-__device__ __forceinline__ void tally_gpu(unsigned long long *word, unsigned long long value)
-{
-    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-
-/* The wake word, which engines set: see dispatch_end(). */
-__device__ __forceinline__ void take_wake(uint32_t *word)
-{
-    asm volatile("{\n.reg .b32 was;\natom.acq_rel.sys.global.exch.b32 was, [%0], 0;\n}\n" ::"l"(word)
-                 : "memory");
-}
-
-__device__ __forceinline__ void set_wake(uint32_t *word)
-{
-    asm volatile("red.release.sys.global.or.b32 [%0], 1;" ::"l"(word) : "memory");
-}
-
-/* Tickets: no data hangs on them. */
-__device__ __forceinline__ uint32_t take_gpu(uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
-                 : "=r"(value)
-                 : "l"(word)
-                 : "memory");
-    return value;
-}
-
-/* Arrival counters: the last arriver sees what all others wrote. */
-__device__ __forceinline__ uint32_t arrive_gpu(uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                 : "=r"(value)
-                 : "l"(word)
-                 : "memory");
-    return value;
-}
-
-/* R1 for a counter and what goes with it, for those who only look at it. */
-__device__ __forceinline__ void add_gpu(unsigned long long *word, unsigned long long more)
-{
-    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(more) : "memory");
-}
-
-/* The later of two times; what orders it comes behind. */
-__device__ __forceinline__ void latest_gpu(unsigned long long *word, unsigned long long ns)
-{
-    asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(word), "l"(ns) : "memory");
-}
-
-/* Host memory that the daemon rewrites between doorbells: never through the read-only path. */
-__device__ __forceinline__ uint4 load_host(const uint4 *from)
-{
-    uint4 value;
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(from)
-                 : "memory");
-    return value;
+    store_relaxed_gpu16(entry, low, high);
 }
 
 __device__ __forceinline__ uint64_t clock_ns()

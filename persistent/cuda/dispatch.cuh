@@ -78,7 +78,7 @@ __device__ __forceinline__ uint4 look_at_ring(const Commander *self)
     const attnd_command *slot = &self->ring[self->head & (self->entries - 1)];
     uint4 part = {};
     if (lane < command_vectors)
-        part = load_host(reinterpret_cast<const uint4 *>(slot) + lane);
+        part = peek16_sys(reinterpret_cast<const uint4 *>(slot) + lane);
     return part;
 }
 
@@ -320,7 +320,7 @@ __device__ __forceinline__ void mark_prepared(const Dispatch *dispatch, Resident
     }
     used = __reduce_or_sync(0xffffffffu, used);
     if (used && threadIdx.x % 32 == 0)
-        atomicOr(&resident->used, used);
+        set_bits(&resident->used, used);
 }
 
 /* When all warps are done: what is kept for the next launch; and is there anybody who would wait

@@ -82,35 +82,12 @@ struct Dispatch {
     Prepared prepared[prepared_max];
 };
 
-/* A1 and R1 among the dispatcher's warps: words of struct Dispatch only. */
-__device__ __forceinline__ uint32_t observe_cta(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
-                 : "=r"(value)
-                 : "r"(shared_address(word))
-                 : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void publish_cta(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(shared_address(word)), "r"(value)
-                 : "memory");
-}
-
 /* The whole warp. */
 __device__ __forceinline__ void dispatch_lock(Dispatch *dispatch)
 {
-    if (threadIdx.x % 32 == 0) {
-        uint32_t was;
-        do {
-            asm volatile("atom.acquire.cta.shared::cta.exch.b32 %0, [%1], 1;"
-                         : "=r"(was)
-                         : "r"(shared_address(&dispatch->lock))
-                         : "memory");
-        } while (was);
-    }
+    if (threadIdx.x % 32 == 0)
+        while (lock_cta(&dispatch->lock))
+            ;
     __syncwarp();
 }
 
@@ -119,33 +96,6 @@ __device__ __forceinline__ void dispatch_unlock(Dispatch *dispatch)
     __syncwarp();
     if (threadIdx.x % 32 == 0)
         publish_cta(&dispatch->lock, 0);
-}
-
-/* Acquires what was loaded before it and releases to what is stored after it; at system scope for
- * the daemon and for doorbells in host memory. */
-__device__ __forceinline__ void fence_sys()
-{
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
-}
-
-__device__ __forceinline__ void fence_gpu()
-{
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
-
-/* Host memory, one word. */
-__device__ __forceinline__ uint32_t load_host4(const void *from)
-{
-    uint32_t value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ uint64_t load_host8(const void *from)
-{
-    uint64_t value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    return value;
 }
 
 __device__ __forceinline__ attnd_mailbox_slot *mailbox_slot(const Dispatch *dispatch,

@@ -60,19 +60,9 @@ __device__ __forceinline__ Doorbells look_at_mailbox(const Dispatch *dispatch, u
     if (!doorbells.mailbox)
         return doorbells;
     const uint32_t *pair = &doorbells.mailbox->doorbell[2 * lane];
-    uint32_t first, second;
-    if (acquire) /* A1 */
-        asm volatile("ld.acquire.sys.global.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(first), "=r"(second)
-                     : "l"(pair)
-                     : "memory");
-    else
-        asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(first), "=r"(second)
-                     : "l"(pair)
-                     : "memory");
-    doorbells.value[0] = busy >> (2 * lane % 32) & 1 || !doorbell_rung(first) ? 0 : first;
-    doorbells.value[1] = busy >> (2 * lane % 32 + 1) & 1 || !doorbell_rung(second) ? 0 : second;
+    const uint2 seen = acquire ? observe_pair_sys(pair) : peek_pair_sys(pair); /* A1 */
+    doorbells.value[0] = busy >> (2 * lane % 32) & 1 || !doorbell_rung(seen.x) ? 0 : seen.x;
+    doorbells.value[1] = busy >> (2 * lane % 32 + 1) & 1 || !doorbell_rung(seen.y) ? 0 : seen.y;
     return doorbells;
 }
 
@@ -137,20 +127,16 @@ __device__ __noinline__ void refuse_doorbell(Dispatch *dispatch, attnd_mailbox *
 {
     MailboxSums *sums = &dispatch->sums[index];
     const uint32_t code = answer - 1;
-    uint32_t error;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
-                 : "=r"(error)
-                 : "l"(&mailbox->error[doorbell])
-                 : "memory");
+    const uint32_t error = peek_sys(&mailbox->error[doorbell]);
     if (code && !error)
         store_relaxed_sys(&mailbox->error[doorbell], code);
     publish_sys(&mailbox->doorbell[doorbell], answer);
     if (code) {
-        atomicExch(&sums->error, code);
-        atomicExch(&sums->error_lane, doorbell);
-        atomicAdd(&sums->errors, 1);
+        swap_relaxed(&sums->error, code);
+        swap_relaxed(&sums->error_lane, doorbell);
+        add_relaxed(&sums->errors, 1u);
     }
-    atomicAdd(&sums->runs, 1);
+    add_relaxed(&sums->runs, 1ull);
 }
 
 /* One doorbell of each lane of the warp. */
@@ -187,7 +173,7 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     if (begin) {
         /* Nobody looks at these before the lock is given back, but who finds the position active;
          * it is set last. */
-        atomicOr(&dispatch->busy[doorbells.index][doorbell / 32], 1u << doorbell % 32);
+        set_bits(&dispatch->busy[doorbells.index][doorbell / 32], 1u << doorbell % 32);
         put_position(dispatch, at,
                      {0, rules.transient + index, 0, run.items,
                       doorbells.index * ATTND_LANES_MAX + doorbell, run.plan, 0});
@@ -232,9 +218,9 @@ __device__ __forceinline__ void list_mailbox(Dispatch *dispatch, uint32_t index,
 {
     dispatch->mailboxes[index] = mailbox;
     if (host)
-        dispatch->host_list[atomicAdd(&dispatch->host_count, 1)] = uint8_t(index);
+        dispatch->host_list[add_relaxed(&dispatch->host_count, 1u)] = uint8_t(index);
     else
-        dispatch->device_list[atomicAdd(&dispatch->device_count, 1)] = uint8_t(index);
+        dispatch->device_list[add_relaxed(&dispatch->device_count, 1u)] = uint8_t(index);
 }
 
 /* Sums of a mailbox go on where the last worker left them. One thread. */
@@ -242,14 +228,14 @@ __device__ __forceinline__ void load_sums(Dispatch *dispatch, uint32_t index)
 {
     const attnd_mailbox_slot *slot = mailbox_slot(dispatch, index);
     MailboxSums *sums = &dispatch->sums[index];
-    sums->runs = load_host8(&slot->runs);
-    sums->tiles = load_host8(&slot->tiles);
-    sums->busy_ns = load_host8(&slot->busy_ns);
-    sums->kv_bytes = load_host8(&slot->kv_bytes);
-    sums->errors = load_host4(&slot->errors);
+    sums->runs = peek8_sys(&slot->runs);
+    sums->tiles = peek8_sys(&slot->tiles);
+    sums->busy_ns = peek8_sys(&slot->busy_ns);
+    sums->kv_bytes = peek8_sys(&slot->kv_bytes);
+    sums->errors = peek_sys(&slot->errors);
     sums->sent = sums->runs + sums->errors;
-    sums->error = load_host4(&slot->error_code);
-    sums->error_lane = load_host4(&slot->error_lane);
+    sums->error = peek_sys(&slot->error_code);
+    sums->error_lane = peek_sys(&slot->error_lane);
 }
 
 /* From now on; also for what was prepared before: after a death all of that comes first, so that no
@@ -340,10 +326,10 @@ __device__ __forceinline__ void count_lost(Dispatch *dispatch, uint32_t index, u
     MailboxSums *sums = &dispatch->sums[index];
     if (!lanes)
         return;
-    atomicExch(&sums->error, ATTND_E_WORKER_RESTARTED);
-    atomicExch(&sums->error_lane, 63 - __clzll(int64_t(lanes)));
-    atomicAdd(&sums->errors, __popcll(lanes));
-    atomicAdd(&sums->runs, static_cast<unsigned long long>(__popcll(lanes)));
+    swap_relaxed(&sums->error, ATTND_E_WORKER_RESTARTED);
+    swap_relaxed(&sums->error_lane, uint32_t(63 - __clzll(int64_t(lanes))));
+    add_relaxed(&sums->errors, uint32_t(__popcll(lanes)));
+    add_relaxed(&sums->runs, static_cast<unsigned long long>(__popcll(lanes)));
 }
 
 /* ---- who looks --------------------------------------------------------------------------------

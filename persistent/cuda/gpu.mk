@@ -30,14 +30,16 @@ $(BUILD)/libattnd-cuda.so.0: $(LIBATTND_CUDA_OBJ) $(LIBATTND_SO) client/libattnd
 # (Static: a pattern rule would be passed over while an object of the support is not there yet.)
 $(GPU_TESTS): $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_SUPPORT) $(LIBSUPPORT) \
                                     $(LIBATTND_CUDA) $(LIBCORE)
+	$(call say,$@)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lcmocka -ldl -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lcmocka -ldl -lm
 
 $(BUILD)/bench/gpu: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard bench/gpu/*.c)) \
                     $(BUILD)/obj/tests/gpu/support/driver.o \
                     $(LIBMEASURE) $(LIBATTND_CUDA) $(LIBCORE)
+	$(call say,$@)
 	@mkdir -p $(@D)
-	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -ldl -lm
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -ldl -lm
 all: $(BUILD)/bench/gpu
 endif
 
@@ -54,11 +56,12 @@ $(BUILD)/bench/peer_flashinfer: bench/gpu/peer_flashinfer.cu bench/settle.cuh
 GPU_BUILD ?= $(BUILD)/cuda
 GPU_BUNDLE := $(BUILD)/gpu-bundle
 
-# Nothing but glibc and the driver has to be there: liburing and protobuf-c are linked in, cmocka has
-# no static library and comes along. `commit` says of what the figures will be.
+# Nothing but glibc and the driver has to be there: liburing, protobuf-c and jansson are linked in,
+# cmocka has no static library and comes along. `commit` says of what the figures will be.
 gpu-bundle:
 	@$(MAKE) --no-print-directory -s BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
-	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a gpu-bundle-files
+	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a LDLIBS_JSON=-l:libjansson.a \
+	  gpu-bundle-files
 
 gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
                   $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)

@@ -300,9 +300,7 @@ template <typename T, int D> struct Loader {
     {
         if (fenced)
             return;
-        asm volatile("fence.proxy.async.global;\n"
-                     "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map)
-                     : "memory");
+        fence_map_acquire(map);
         fenced = shared_address(run);
     }
 

@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
         prefill_barriers_init(&bars);
         *cta_stuck() = resident->inject == 1;
         *cta_naive() = 0;
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        work->until_ns = 0;
+        fence_barrier_init();
     }
     __syncthreads();
     if (threadIdx.x >= producer_threads) {

@@ -23,7 +23,7 @@ __device__ __forceinline__ void copy_in(char *to, const char *from, uint64_t byt
         for (int i = 0; i < 8; i++) {
             uint64_t index = base + i * 32 + lane;
             if (index < count)
-                part[i] = load_host(in + index);
+                part[i] = peek16_sys(in + index);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void map_plane(TensorMap *map, const TensorMap *from,
                  "tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 3, %3;\n" ::"l"(map),
                  "l"(uint64_t(plane.stride_token) * 2), "l"(stride3 * 2), "l"(stride4 * 2)
                  : "memory");
-    asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+    fence_map_release();
 }
 
 /* The largest unit that page and head strides are multiples of, elements. Most layouts: the head

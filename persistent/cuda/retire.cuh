@@ -70,9 +70,9 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
     const bool launched = mine && position->doorbell != ATTND_NONE;
     const uint32_t records = __ballot_sync(0xffffffffu, mine && !launched);
     if (launched) /* first: its lane may have been rung again */
-        atomicAnd(&dispatch->busy[position->doorbell / ATTND_LANES_MAX]
-                                 [position->doorbell % ATTND_LANES_MAX / 32],
-                  ~(1u << position->doorbell % 32));
+        clear_bits(&dispatch->busy[position->doorbell / ATTND_LANES_MAX]
+                                  [position->doorbell % ATTND_LANES_MAX / 32],
+                   1u << position->doorbell % 32);
     if (mine) {
         const Live *live = &self->resident->live[at];
         const ulonglong2 sums = __ldcg(reinterpret_cast<const ulonglong2 *>(&live->end_ns));
@@ -80,14 +80,14 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
         const uint64_t busy_ns = (done >> 32) * busy_unit_ns, kv_bytes = sums.y;
         if (launched) {
             MailboxSums *all = &dispatch->sums[position->doorbell / ATTND_LANES_MAX];
-            atomicAdd(&all->runs, 1);
-            atomicAdd(&all->tiles, position->items);
-            atomicAdd(&all->busy_ns, static_cast<unsigned long long>(busy_ns));
-            atomicAdd(&all->kv_bytes, static_cast<unsigned long long>(kv_bytes));
+            add_relaxed(&all->runs, 1ull);
+            add_relaxed(&all->tiles, static_cast<unsigned long long>(position->items));
+            add_relaxed(&all->busy_ns, static_cast<unsigned long long>(busy_ns));
+            add_relaxed(&all->kv_bytes, static_cast<unsigned long long>(kv_bytes));
             if (code) {
-                atomicExch(&all->error, code);
-                atomicExch(&all->error_lane, position->doorbell % ATTND_LANES_MAX);
-                atomicAdd(&all->errors, 1);
+                swap_relaxed(&all->error, code);
+                swap_relaxed(&all->error_lane, position->doorbell % ATTND_LANES_MAX);
+                add_relaxed(&all->errors, 1u);
             }
         } else {
             attnd_retire retire = {};
@@ -105,8 +105,8 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
     }
     publish_retires(self, __popc(records));
     if (mine) {
-        atomicOr(&dispatch->finished[at / 32], 1u << at % 32);
-        __threadfence_block();
+        set_bits(&dispatch->finished[at / 32], 1u << at % 32);
+        fence_cta();
         publish_cta(&position->active,
                     0); /* behind the lane's bit: HOLD and MAILBOX look at this */
     }
@@ -267,18 +267,18 @@ __device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *residen
 {
     for (uint32_t m = threadIdx.x % 32; m < ATTND_MAILBOXES_MAX; m += 32) {
         MailboxSums *sums = &dispatch->sums[m];
-        const unsigned long long runs = atomicAdd(&sums->runs, 0);
-        const uint32_t errors = atomicAdd(&sums->errors, 0);
+        const unsigned long long runs = read_sum(&sums->runs);
+        const uint32_t errors = read_sum(&sums->errors);
         if (runs + errors == sums->sent)
             continue;
         sums->sent = runs + errors;
         volatile attnd_mailbox_slot *slot = mailbox_slot(dispatch, m);
-        slot->tiles = atomicAdd(&sums->tiles, 0);
-        slot->busy_ns = atomicAdd(&sums->busy_ns, 0);
-        slot->kv_bytes = atomicAdd(&sums->kv_bytes, 0);
+        slot->tiles = read_sum(&sums->tiles);
+        slot->busy_ns = read_sum(&sums->busy_ns);
+        slot->kv_bytes = read_sum(&sums->kv_bytes);
         slot->errors = errors;
-        slot->error_code = atomicAdd(&sums->error, 0);
-        slot->error_lane = atomicAdd(&sums->error_lane, 0);
+        slot->error_code = read_sum(&sums->error);
+        slot->error_lane = read_sum(&sums->error_lane);
         slot->runs = runs;
     }
     __syncwarp();

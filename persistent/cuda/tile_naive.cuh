@@ -25,7 +25,7 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
     float scale = plan.sm_scale * 1.44269504088896f; /* exponents base 2 from here on */
 
     if (lane == 0)
-        atomicAdd(cta_naive(), 1u);
+        add_relaxed(cta_naive(), 1u);
 #pragma unroll 1
     for (uint32_t r = first; r < end_row; r += step_rows) {
         uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
@@ -100,10 +100,10 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
             }
         }
         if (lane == 0)
-            atomicAdd(&item.live->rows_naive, 1u);
+            add_relaxed(&item.live->rows_naive, 1u);
     }
     if (lane == 0)
-        atomicSub(cta_naive(), 1u);
+        add_relaxed(cta_naive(), 0u - 1);
 }
 
 } // namespace attnd

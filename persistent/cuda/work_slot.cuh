@@ -111,10 +111,10 @@ constexpr uint32_t nothing = 0xffffffffu;
 __device__ __forceinline__ void run_fail(const Item &item, uint32_t code)
 {
     uint32_t *answer = item.run->answer;
-    if (atomicCAS(&item.live->code, 0u, code) || !answer)
+    if (!set_if_zero(&item.live->code, code) || !answer)
         return;
-    atomicCAS_system(answer + ATTND_LANES_MAX, 0u, code); /* error of struct attnd_mailbox */
-    atomicAdd_system(answer, code);
+    set_if_zero_sys(answer + ATTND_LANES_MAX, code); /* error of struct attnd_mailbox */
+    add_relaxed_sys(answer, code);
 }
 
 /* An item that took longer may have outlived its worker: none is started in less. */

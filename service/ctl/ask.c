@@ -1,5 +1,5 @@
 /*
- * attnctl_ask.c - a question without a session: connect, one datagram there, one back.
+ * ask.c - a question without a session: connect, one datagram there, one back.
  */
 #include "ipc/fdpass.h"
 #include "service/ctl/attnctl.h"

@@ -45,17 +45,11 @@ enum attnctl_exit attnctl_doctor(int argc, char **argv);
  */
 int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply **reply);
 
-/** attnctl_print_json() - any message as one JSON object, every field that is set, by the names of
- * the schema. */
-void attnctl_print_json(FILE *out, const ProtobufCMessage *message);
-
-/** attnctl_print_json_string() - quoted and escaped. */
-void attnctl_print_json_string(FILE *out, const char *text);
-
-/** attnctl_print_findings() - of the doctor, for people or as one JSON object. */
+/** attnctl_print_findings() - of the doctor, for people or as one JSON object.
+ * Return: 0; -ATTND_E_SYSTEM. */
 struct attnd_finding;
-void attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
-                            int json);
+int attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
+                           int json);
 
 /** attnctl_print_status() - for people. */
 void attnctl_print_status(FILE *out, const Attnd__Status *status);

@@ -1,41 +1,44 @@
 /*
- * attnctl_doctor.c - `attnctl doctor`: what the machine has of what the service wants.
+ * doctor.c - `attnctl doctor`: what the machine has of what the service wants.
  */
 #include "service/ctl/doctor.h"
 #include "service/ctl/attnctl.h"
-
-#include <string.h>
+#include "service/ctl/json.h"
 
 static const char *const health_names[] = {"OK", "WARN", "FAIL"};
 
-static void print_member(FILE *out, const char *name, const char *text, const char *separator)
+static json_t *finding_json(const struct attnd_finding *finding)
 {
-    fprintf(out, "\"%s\":", name);
-    attnctl_print_json_string(out, text);
-    fputs(separator, out);
+    return json_pack("{s:s, s:s, s:o, s:o}", "subject", finding->subject, "health",
+                     health_names[finding->health], "what", attnd_json_text(finding->what), "mend",
+                     attnd_json_text(finding->mend));
 }
 
-void attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
-                            int json)
+static json_t *report_json(const struct attnd_finding *findings, uint32_t count)
 {
-    if (json) {
-        fputs("{\"findings\":[", out);
-        for (uint32_t i = 0; i < count; i++) {
-            fputs(i ? ",{" : "{", out);
-            print_member(out, "subject", findings[i].subject, ",");
-            print_member(out, "health", health_names[findings[i].health], ",");
-            print_member(out, "what", findings[i].what, ",");
-            print_member(out, "mend", findings[i].mend, "}");
+    const char *worst = health_names[attnd_doctor_worst(findings, count)];
+    json_t *list = json_array();
+
+    for (uint32_t i = 0; i < count; i++)
+        if (json_array_append_new(list, finding_json(&findings[i]))) {
+            json_decref(list);
+            return NULL;
         }
-        fprintf(out, "],\"worst\":\"%s\"}\n", health_names[attnd_doctor_worst(findings, count)]);
-        return;
-    }
+    return json_pack("{s:o, s:s}", "findings", list, "worst", worst);
+}
+
+int attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
+                           int json)
+{
+    if (json)
+        return attnd_json_print(out, report_json(findings, count), JSON_COMPACT);
     for (uint32_t i = 0; i < count; i++) {
         fprintf(out, "%-4s  %-9s %s\n", health_names[findings[i].health], findings[i].subject,
                 findings[i].what);
         if (findings[i].mend[0])
             fprintf(out, "%16s-> %s\n", "", findings[i].mend);
     }
+    return ferror(out) ? -ATTND_E_SYSTEM : 0;
 }
 
 enum attnctl_exit attnctl_doctor(int argc, char **argv)
@@ -58,8 +61,7 @@ enum attnctl_exit attnctl_doctor(int argc, char **argv)
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, &options);
     uint32_t count = attnd_doctor_all(options.socket_path, findings);
-    attnctl_print_findings(stdout, findings, count, options.json);
-    if (fflush(stdout) != 0)
+    if (attnctl_print_findings(stdout, findings, count, options.json) < 0 || fflush(stdout) != 0)
         return ATTNCTL_EXIT_ANSWER;
     return attnd_doctor_worst(findings, count) == ATTND_HEALTH_FAIL ? ATTNCTL_EXIT_UNWELL
                                                                     : ATTNCTL_EXIT_OK;

@@ -1,98 +1,110 @@
 /*
- * attnctl_json.c - a message as JSON, by its own description.
+ * json.c - a message as JSON, by its own description.
  *
- * The schema's names are the keys, so whatever is added to Status is printed without a line here.
- * Optional fields that are absent are left out, lists always appear. Numbers are printed as
- * numbers; 64-bit ones exceed what some readers keep exactly, but none of ours get there in years.
+ * The schema's names are the keys, so a field that is added to Status is printed without a line
+ * here. Optional fields that are absent are left out; lists always appear.
  */
-#include "service/ctl/attnctl.h"
+#include "service/ctl/json.h"
 
-#include <inttypes.h>
+#include "schemas/errors.h"
+
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-void attnctl_print_json_string(FILE *out, const char *text)
+json_t *attnd_json_text(const char *text)
 {
-    fputc('"', out);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(out, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(out, "\\u%04x", c);
-        else
-            fputc(c, out);
-    }
-    fputc('"', out);
+    json_t *value = json_string(text);
+    char *ascii;
+
+    if (value)
+        return value;
+    ascii = strdup(text);
+    if (!ascii)
+        return NULL;
+    for (char *c = ascii; *c; c++)
+        if ((unsigned char)*c >= 0x80)
+            *c = '?';
+    value = json_string(ascii);
+    free(ascii);
+    return value;
 }
 
-static void print_enum(FILE *out, const ProtobufCFieldDescriptor *field, int value)
+json_t *attnd_json_real(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *attnd_json_count(uint64_t value)
+{
+    return value > INT64_MAX ? json_real((double)value) : json_integer((json_int_t)value);
+}
+
+int attnd_json_print(FILE *out, json_t *value, size_t flags)
+{
+    int failed = !value || json_dumpf(value, out, flags) < 0 || fputc('\n', out) == EOF;
+
+    json_decref(value);
+    return failed || ferror(out) ? -ATTND_E_SYSTEM : 0;
+}
+
+/* ---- messages ---- */
+
+static json_t *enum_value(const ProtobufCFieldDescriptor *field, int value)
 {
     const ProtobufCEnumValue *name = protobuf_c_enum_descriptor_get_value(field->descriptor, value);
-    if (name)
-        attnctl_print_json_string(out, name->name);
-    else
-        fprintf(out, "%d", value);
+
+    return name ? json_string(name->name) : json_integer(value);
 }
 
-static void print_bytes(FILE *out, const ProtobufCBinaryData *data)
+static json_t *hexadecimal(const ProtobufCBinaryData *data)
 {
-    fputc('"', out);
+    char *text = malloc(2 * data->len + 1);
+    json_t *value;
+
+    if (!text)
+        return NULL;
+    text[0] = 0;
     for (size_t i = 0; i < data->len; i++)
-        fprintf(out, "%02x", data->data[i]);
-    fputc('"', out);
+        snprintf(text + 2 * i, 3, "%02x", data->data[i]);
+    value = json_string(text);
+    free(text);
+    return value;
 }
 
-static void print_real(FILE *out, double value)
-{
-    if (isfinite(value))
-        fprintf(out, "%.17g", value);
-    else
-        fputs("null", out);
-}
-
-static void print_value(FILE *out, const ProtobufCFieldDescriptor *field, const void *value)
+static json_t *field_value(const ProtobufCFieldDescriptor *field, const void *value)
 {
     switch (field->type) {
     case PROTOBUF_C_TYPE_INT32:
     case PROTOBUF_C_TYPE_SINT32:
     case PROTOBUF_C_TYPE_SFIXED32:
-        fprintf(out, "%" PRId32, *(const int32_t *)value);
-        break;
+        return json_integer(*(const int32_t *)value);
     case PROTOBUF_C_TYPE_INT64:
     case PROTOBUF_C_TYPE_SINT64:
     case PROTOBUF_C_TYPE_SFIXED64:
-        fprintf(out, "%" PRId64, *(const int64_t *)value);
-        break;
+        return json_integer(*(const int64_t *)value);
     case PROTOBUF_C_TYPE_UINT32:
     case PROTOBUF_C_TYPE_FIXED32:
-        fprintf(out, "%" PRIu32, *(const uint32_t *)value);
-        break;
+        return json_integer(*(const uint32_t *)value);
     case PROTOBUF_C_TYPE_UINT64:
     case PROTOBUF_C_TYPE_FIXED64:
-        fprintf(out, "%" PRIu64, *(const uint64_t *)value);
-        break;
+        return attnd_json_count(*(const uint64_t *)value);
     case PROTOBUF_C_TYPE_FLOAT:
-        print_real(out, (double)*(const float *)value);
-        break;
+        return attnd_json_real((double)*(const float *)value);
     case PROTOBUF_C_TYPE_DOUBLE:
-        print_real(out, *(const double *)value);
-        break;
+        return attnd_json_real(*(const double *)value);
     case PROTOBUF_C_TYPE_BOOL:
-        fputs(*(const protobuf_c_boolean *)value ? "true" : "false", out);
-        break;
+        return json_boolean(*(const protobuf_c_boolean *)value);
     case PROTOBUF_C_TYPE_ENUM:
-        print_enum(out, field, *(const int *)value);
-        break;
+        return enum_value(field, *(const int *)value);
     case PROTOBUF_C_TYPE_STRING:
-        attnctl_print_json_string(out, *(char *const *)value);
-        break;
+        return attnd_json_text(*(char *const *)value);
     case PROTOBUF_C_TYPE_BYTES:
-        print_bytes(out, value);
-        break;
+        return hexadecimal(value);
     case PROTOBUF_C_TYPE_MESSAGE:
-        attnctl_print_json(out, *(ProtobufCMessage *const *)value);
-        break;
+        return attnd_json_message(*(ProtobufCMessage *const *)value);
     }
+    return NULL;
 }
 
 static size_t element_bytes(ProtobufCType type)
@@ -125,20 +137,20 @@ static size_t element_bytes(ProtobufCType type)
     return 0;
 }
 
-static void print_list(FILE *out, const ProtobufCMessage *message,
-                       const ProtobufCFieldDescriptor *field)
+static json_t *list_value(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
 {
     const char *base = (const char *)message;
     size_t count = *(const size_t *)(const void *)(base + field->quantifier_offset);
     const char *list = *(char *const *)(const void *)(base + field->offset);
+    json_t *array = json_array();
 
-    fputc('[', out);
-    for (size_t i = 0; i < count; i++) {
-        if (i)
-            fputc(',', out);
-        print_value(out, field, list + i * element_bytes(field->type));
-    }
-    fputc(']', out);
+    for (size_t i = 0; array && i < count; i++)
+        if (json_array_append_new(array, field_value(field, list + i * element_bytes(field->type))))
+            goto failed;
+    return array;
+failed:
+    json_decref(array);
+    return NULL;
 }
 
 /* As protobuf-c says that a field is set: a member of a oneof, a pointer, or a has_ flag. */
@@ -155,22 +167,24 @@ static int is_set(const ProtobufCMessage *message, const ProtobufCFieldDescripto
     return *(const protobuf_c_boolean *)(const void *)(base + field->quantifier_offset) != 0;
 }
 
-void attnctl_print_json(FILE *out, const ProtobufCMessage *message)
+json_t *attnd_json_message(const ProtobufCMessage *message)
 {
     const char *base = (const char *)message;
-    const char *separator = "";
+    json_t *object = json_object();
 
-    fputc('{', out);
-    for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
+    for (unsigned i = 0; object && i < message->descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
+        json_t *value;
+
         if (!is_set(message, field))
             continue;
-        fprintf(out, "%s\"%s\":", separator, field->name);
-        if (field->label == PROTOBUF_C_LABEL_REPEATED)
-            print_list(out, message, field);
-        else
-            print_value(out, field, base + field->offset);
-        separator = ",";
+        value = field->label == PROTOBUF_C_LABEL_REPEATED
+                    ? list_value(message, field)
+                    : field_value(field, base + field->offset);
+        if (json_object_set_new(object, field->name, value)) {
+            json_decref(object);
+            return NULL;
+        }
     }
-    fputc('}', out);
+    return object;
 }

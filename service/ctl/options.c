@@ -1,5 +1,5 @@
 /*
- * attnctl_options.c - what every command of attnctl takes.
+ * options.c - what every command of attnctl takes.
  */
 #include "service/ctl/attnctl.h"
 

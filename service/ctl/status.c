@@ -1,7 +1,8 @@
 /*
- * attnctl_status.c - `attnctl status`.
+ * status.c - `attnctl status`.
  */
 #include "service/ctl/attnctl.h"
+#include "service/ctl/json.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -151,13 +152,12 @@ static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
         fprintf(stderr, "attnctl: the service's answer is no status\n");
         return ATTNCTL_EXIT_ANSWER;
     }
-    if (json) {
-        attnctl_print_json(stdout, &reply->status->base);
-        fputc('\n', stdout);
-    } else {
+    int rc = 0;
+    if (json)
+        rc = attnd_json_print(stdout, attnd_json_message(&reply->status->base), JSON_COMPACT);
+    else
         attnctl_print_status(stdout, reply->status);
-    }
-    return fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
+    return rc == 0 && fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
 }
 
 static enum attnctl_exit explain(const char *socket_path, int rc)

@@ -1,45 +1,59 @@
 /*
- * data.c - the data plane as one thing: started, stopped, freed, asked how it is.
+ * data.c - the data plane as one thing: put together, started, stopped, freed.
  *
- * Start builds from the inside out: the segment, the scheduler, the worker, the watch on its
- * answers. Stop takes the same road back, but leaves the objects in place: sessions, pools and
- * plans are let go after it, and find nothing in flight.
+ * This is the one place that knows all rooms. It builds from the ground up: the segment, the
+ * supervisor, prepared runs, the scheduler. Each is given the events that rooms above it have asked
+ * for; the tables here are all there are. Stopping takes the same road back, but leaves the objects
+ * in place: sessions, pools and plans are let go after it, and find nothing in flight.
  */
-#include "schemas/atomics.h"
+#include "service/daemon/data.h"
+
+#include "service/objects/memory.h"
+#include "service/prepared/prepared.h"
+#include "service/rpc/calls.h"
 #include "service/sched/sched.h"
+#include "service/session/session.h"
 #include "service/supervise/device.h"
 #include "service/supervise/supervise.h"
 
 #include <inttypes.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define START_TIMEOUT_NS 10000000000u
-#define DRAIN_STEP_NS 1000000u
 
-static void on_retire_eventfd(void *context, uint32_t poll_events)
+/* ---- who hears what ---- */
+
+static int worker_up(struct attnd_service *service, uint64_t scratch_bytes)
 {
-    const struct attnd_queue *queue = context;
-    (void)poll_events;
-    /* Only to make it unreadable again: the sweep that follows looks at the ring itself. */
-    attnd_doorbell_drain(queue->retire_fd);
+    return attnd_sched_resume(service->scheduler, scratch_bytes);
 }
 
-int attnd_data_watch_retires(struct attnd_service *service, struct attnd_fault *fault)
+static void worker_lost(struct attnd_service *service)
 {
-    struct attnd_queue *queue = service->queue;
-    /* A wait on the word of the worker before would sleep on that one's file. */
-    attnd_loop_unwatch(service->loop, service->scheduler->retire_watch, NULL, NULL);
-    service->scheduler->retire_watch =
-        queue->retire_fd < 0 ? attnd_loop_watch_word(service->loop, &queue->head->retire_tail)
-                             : attnd_loop_watch_fd(service->loop, queue->retire_fd, POLLIN,
-                                                   on_retire_eventfd, queue);
-    if (service->scheduler->retire_watch)
-        return 0;
-    return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    attnd_retire_lost(service->scheduler);
 }
+
+static void worker_heard(struct attnd_service *service)
+{
+    attnd_sched_retry(service->scheduler);
+}
+
+static const struct attnd_supervisor_events supervisor_events = {.up = worker_up,
+                                                                 .lost = worker_lost,
+                                                                 .imports_lost = attnd_memory_lost,
+                                                                 .mapped = attnd_memory_mapped,
+                                                                 .unmapped = attnd_memory_unmapped,
+                                                                 .heard = worker_heard};
+
+static const struct attnd_memory_events memory_events = {.released = attnd_memory_released};
+
+static const struct attnd_prepared_events prepared_events = {.answered = attnd_prepared_answered,
+                                                             .unwatched = attnd_client_kill};
+
+static const struct attnd_sched_events sched_events = {.drained = attnd_client_drained,
+                                                       .broken = attnd_client_kill};
 
 /* Without it the service is as good as ever, except that memory is the host's. */
 static void open_device(struct attnd_service *service)
@@ -57,8 +71,9 @@ static void open_device(struct attnd_service *service)
                       : "");
 }
 
-int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
+int attnd_data_new(struct attnd_service *service, struct attnd_fault *fault)
 {
+    service->memory_events = &memory_events;
     int rc = attnd_queue_new(service->options.heap_bytes, !attnd_loop_has_futex(service->loop),
                              &service->queue, fault);
     if (rc < 0) {
@@ -66,40 +81,31 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
                   service->options.heap_bytes);
         return rc;
     }
-    rc = attnd_supervisor_new(service, &service->supervisor);
+    rc = attnd_supervisor_new(service, &supervisor_events, &service->supervisor);
     if (rc == 0)
-        rc = attnd_sched_new(service, service->queue, &service->supervisor->maps,
+        rc = attnd_prepared_new(service, &service->supervisor->maps, &prepared_events,
+                                &service->prepared_runs);
+    if (rc == 0)
+        rc = attnd_sched_new(service, &service->supervisor->maps, &sched_events,
                              &service->scheduler);
-    if (rc < 0)
-        attnd_fault_set(fault, rc, ATTND_F_NONE, 0, 0, 0);
-    else
-        rc = attnd_data_watch_retires(service, fault);
+    return rc < 0 ? attnd_fault_set(fault, rc, ATTND_F_NONE, 0, 0, 0) : 0;
+}
+
+int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
+{
+    int rc = attnd_data_new(service, fault);
+    if (rc == 0)
+        rc = attnd_supervisor_watch_retires(service->supervisor, fault);
     if (rc == 0)
         rc = attnd_supervisor_start(service->supervisor, START_TIMEOUT_NS, fault);
     if (rc == 0 && strcmp(service->queue->info.backend, "cuda") == 0)
         open_device(service);
     if (rc < 0) {
-        if (service->scheduler)
-            attnd_loop_unwatch(service->loop, service->scheduler->retire_watch, NULL, NULL);
+        if (service->supervisor)
+            attnd_supervisor_unwatch_retires(service->supervisor);
         attnd_data_free(service);
     }
     return rc;
-}
-
-/* Lets runs that the worker has come to their end; what is queued stays queued. */
-static void drain(struct attnd_service *service, uint64_t deadline_ns)
-{
-    struct attnd_scheduler *scheduler = service->scheduler;
-    struct attnd_queue *queue = service->queue;
-    attnd_sched_pause(scheduler);
-    (void)attnd_retire_sweep(scheduler);
-    while (scheduler->dispatched && service->supervisor->state == ATTND_WORKER_UP &&
-           attnd_clock_ns() < deadline_ns) {
-        (void)attnd_wake_wait(&queue->head->retire_tail, queue->retires.index,
-                              &queue->head->retire_need, DRAIN_STEP_NS);
-        (void)attnd_retire_sweep(scheduler);
-    }
-    attnd_sched_flush(scheduler);
 }
 
 void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns)
@@ -108,12 +114,11 @@ void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns)
     if (!scheduler)
         return;
     uint64_t deadline_ns = attnd_clock_ns() + timeout_ns;
-    drain(service, deadline_ns);
+    attnd_sched_drain(scheduler, deadline_ns);
     uint64_t now_ns = attnd_clock_ns();
     attnd_supervisor_stop(service->supervisor, deadline_ns > now_ns ? deadline_ns - now_ns : 0);
     attnd_deadline_stop(scheduler);
-    attnd_loop_unwatch(service->loop, scheduler->retire_watch, NULL, NULL);
-    scheduler->retire_watch = NULL;
+    attnd_supervisor_unwatch_retires(service->supervisor);
 }
 
 void attnd_data_free(struct attnd_service *service)
@@ -125,59 +130,13 @@ void attnd_data_free(struct attnd_service *service)
         service->wake = NULL;
     }
     attnd_sched_free(service->scheduler);
+    attnd_prepared_free(service->prepared_runs);
     attnd_supervisor_free(service->supervisor);
     attnd_queue_free(service->queue);
     service->scheduler = NULL;
+    service->prepared_runs = NULL;
     service->supervisor = NULL;
     service->queue = NULL;
     attnd_device_close(service->device);
     service->device = NULL;
-}
-
-const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service)
-{
-    return &service->queue->info;
-}
-
-int attnd_data_running(const struct attnd_service *service)
-{
-    return service->supervisor->state == ATTND_WORKER_UP;
-}
-
-/* Return: NULL where there is no GPU. */
-static const char *residency_name(uint32_t residency)
-{
-    switch (residency) {
-    case ATTND_RESIDENCY_SHARED:
-        return "shared";
-    case ATTND_RESIDENCY_EXCLUSIVE:
-        return "exclusive";
-    case ATTND_RESIDENCY_ELASTIC:
-        return "elastic";
-    default:
-        return NULL;
-    }
-}
-
-void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
-{
-    const struct attnd_scheduler *scheduler = service->scheduler;
-    const struct attnd_supervisor *supervisor = service->supervisor;
-    const struct attnd_worker_info *info = &service->queue->info;
-    *status = (struct attnd_data_status){
-        .backend = service->queue->info.backend,
-        .isa = service->queue->info.isa,
-        .worker_state = attnd_supervisor_state_name(supervisor),
-        .worker_pid = supervisor->process.pid,
-        .worker_restarts = supervisor->restarts,
-        .tile_workers = service->queue->info.tile_workers,
-        .queue_runs = scheduler->dispatched,
-        .queue_waiting = scheduler->waiting.count + scheduler->blocked.count,
-        .worker_last_end = supervisor->last_end[0] ? supervisor->last_end : NULL,
-        .residency = residency_name(info->residency),
-        .sms = info->sms,
-        .sms_resident = info->sms_resident,
-        .sms_burst = info->sms_burst,
-        .launches = attnd_peek32(&service->queue->head->launches),
-        .mps = info->mps == 1};
 }

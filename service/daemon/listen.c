@@ -4,10 +4,12 @@
  * A daemon that was killed leaves its socket file behind, and bind() then fails. Whether anybody
  * listens is asked by connecting: refused means nobody, and so does a connection that is reset. Two
  * daemons that start at once could both ask, and the slower would unlink the faster one's new
- * socket; so the question and the answer are given under a lock on the directory, which leaves no
- * file behind.
+ * socket. So the question is asked and answered under a lock on a file of our own, which nobody
+ * else can open, and which is taken away before the lock is.
  */
 #include "service/daemon/listen.h"
+
+#include "service/service.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +21,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BACKLOG 64
 #define DYING_MS 1000
+#define LOCK_MS 5000
+#define LOCK_LOOK_MS 50
 
 static int system_fault(struct attnd_fault *fault)
 {
@@ -44,26 +49,54 @@ int attnd_listen_path(char *path, size_t bytes)
     return length < 0 || (size_t)length >= bytes ? -ATTND_E_INVALID : 0;
 }
 
-/* A descriptor that holds the lock until it is closed; -1 if the directory cannot be opened, and
- * then bind() will say why. */
-static int lock_directory(const char *path)
+/* ---- the lock: a file beside the socket, which is gone again when this is over ---- */
+
+static int same_file(int fd, const char *path)
 {
-    char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
-    const char *slash = strrchr(path, '/');
-    size_t length = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
+           held.st_ino == named.st_ino;
+}
 
-    if (length)
-        memcpy(directory, path, length);
-    else
-        directory[length++] = '.';
-    directory[length] = '\0';
+/* Another user's file of that name could be locked by that user for ever. */
+static int open_lock(const char *path, struct attnd_fault *fault)
+{
+    struct stat file;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0 && flock(fd, LOCK_EX) < 0) {
+    if (fd < 0)
+        return system_fault(fault);
+    if (fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_uid == geteuid())
+        return fd;
+    close(fd);
+    return attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_SOCKET, 0, file.st_uid, geteuid());
+}
+
+/* Return: a descriptor that holds the lock until let_go(); or a fault's code. */
+static int take_lock(const char *path, struct attnd_fault *fault)
+{
+    for (int waited_ms = 0;; waited_ms += LOCK_LOOK_MS) {
+        const struct timespec pause = {0, LOCK_LOOK_MS * 1000000};
+        int fd = open_lock(path, fault);
+        if (fd < 0)
+            return fd;
+        /* The one before may have taken the name away between our open() and our lock. */
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 && same_file(fd, path))
+            return fd;
         close(fd);
-        return -1;
+        if (waited_ms == 0)
+            attnd_log(ATTND_LOG_INFO, "another start holds %s: waiting for at most %d s", path,
+                      LOCK_MS / 1000);
+        if (waited_ms >= LOCK_MS)
+            return attnd_fault_set(fault, -ATTND_E_TIMEOUT, ATTND_F_SOCKET, 0, waited_ms, LOCK_MS);
+        nanosleep(&pause, NULL);
     }
-    return fd;
+}
+
+static void let_go(int fd, const char *path)
+{
+    unlink(path);
+    close(fd);
 }
 
 /* A killed daemon's io_uring is taken apart after the process is gone, and holds the listening
@@ -140,15 +173,17 @@ int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
                                sizeof(address.sun_path) - 1);
     memcpy(address.sun_path, path, length);
 
+    char lock_path[sizeof(address.sun_path) + sizeof(".lock")];
+    snprintf(lock_path, sizeof(lock_path), "%s.lock", path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return system_fault(fault);
-    int lock = lock_directory(path);
-    int rc = remove_stale(&address, fault);
+    int lock = take_lock(lock_path, fault);
+    int rc = lock < 0 ? lock : remove_stale(&address, fault);
     if (rc == 0)
         rc = bind_here(fd, &address, mode, out, fault);
     if (lock >= 0)
-        close(lock);
+        let_go(lock, lock_path);
     if (rc < 0)
         close(fd);
     return rc;

@@ -27,10 +27,12 @@ int attnd_listen_path(char *path, size_t bytes);
  * attnd_listen_open() - bind and listen at @path
  * @mode: of the file; it never exists with more rights than these
  *
- * The file of a socket that nobody listens on is replaced. Blocks while another daemon does the
- * same in this directory (microseconds).
+ * The file of a socket that nobody listens on is replaced. Starts on one path exclude each other by
+ * a lock on @path.lock, a file of this user's that is gone afterwards. Blocks for that at most 5 s.
  * Return: 0; -ATTND_E_BUSY somebody listens there; -ATTND_E_INVALID the path is too long or
- * something else lies there; -ATTND_E_SYSTEM with errno in @fault->value.
+ * something else lies there; -ATTND_E_TIMEOUT the lock was held for all of that time (limit, ms);
+ * -ATTND_E_PERMISSION @path.lock belongs to another user (value; limit is this one);
+ * -ATTND_E_SYSTEM with errno in @fault->value.
  */
 int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
                       struct attnd_fault *fault);

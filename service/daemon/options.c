@@ -6,12 +6,11 @@
  */
 #include "service/daemon/options.h"
 
+#include "service/args/args.h"
 #include "service/daemon/listen.h"
 #include "service/daemon/machine.h"
 
 #include <argp.h>
-#include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,71 +107,12 @@ static const char doc[] =
     "  3  the worker does not start, or there is no such backend\n"
     "  4  an internal failure";
 
-int attnd_options_size(const char *text, uint64_t *bytes)
-{
-    static const char suffixes[] = "KMGT";
-    char *end;
-
-    if (text[0] < '0' || text[0] > '9')
-        return -ATTND_E_INVALID;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (errno)
-        return -ATTND_E_INVALID;
-
-    unsigned shift = 0;
-    if (end[0]) {
-        const char *suffix = strchr(suffixes, end[0] & ~0x20);
-        if (!suffix || !suffix[0] || end[1])
-            return -ATTND_E_INVALID;
-        shift = 10 * (unsigned)(suffix - suffixes + 1);
-    }
-    if (number > UINT64_MAX >> shift)
-        return -ATTND_E_INVALID;
-    *bytes = (uint64_t)number << shift;
-    return 0;
-}
-
-static uint64_t parse_size(struct argp_state *state, const char *name, const char *text)
-{
-    uint64_t bytes = 0;
-    if (attnd_options_size(text, &bytes) < 0 || bytes == 0 || bytes > INT64_MAX)
-        argp_error(state, "--%s: '%s' is not a size (try 256M)", name, text);
-    return bytes;
-}
-
-static uint32_t parse_number(struct argp_state *state, const char *name, const char *text,
-                             uint32_t max)
-{
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || end[0] || errno || number > max)
-        argp_error(state, "--%s: '%s' is not a number in 0..%u", name, text, max);
-    return (uint32_t)number;
-}
-
-static const char *parse_word(struct argp_state *state, const char *name, const char *text,
-                              const char *const *words)
-{
-    char list[128] = "";
-    for (unsigned i = 0; words[i]; i++) {
-        if (strcmp(words[i], text) == 0)
-            return words[i];
-        size_t used = strlen(list);
-        snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", words[i]);
-    }
-    argp_error(state, "--%s: '%s' is none of: %s", name, text, list);
-    return words[0];
-}
-
 static enum attnd_loop_kind parse_loop(struct argp_state *state, const char *text)
 {
     static const char *const words[] = {"auto", "io_uring", "epoll", NULL};
-    const char *word = parse_word(state, "loop", text, words);
-    return word == words[1]   ? ATTND_LOOP_IO_URING
-           : word == words[2] ? ATTND_LOOP_EPOLL
-                              : ATTND_LOOP_AUTO;
+    static const enum attnd_loop_kind kinds[] = {ATTND_LOOP_AUTO, ATTND_LOOP_IO_URING,
+                                                 ATTND_LOOP_EPOLL};
+    return kinds[attnd_args_word(state, "loop", text, words)];
 }
 
 static void allow_uid(struct argp_state *state, struct attnd_options *options, const char *text)
@@ -181,7 +121,7 @@ static void allow_uid(struct argp_state *state, struct attnd_options *options, c
         argp_error(state, "--allow-uid: at most %u users", ATTND_ALLOW_UIDS_MAX);
     else
         options->allow_uids[options->allow_uids_count++] =
-            (uid_t)parse_number(state, "allow-uid", text, UINT32_MAX - 1);
+            attnd_args_number32(state, "allow-uid", text, 0, UINT32_MAX - 1);
 }
 
 static void print_version(struct argp_state *state)
@@ -224,25 +164,25 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         allow_uid(state, options, text);
         break;
     case KEY_BACKEND:
-        options->backend = parse_word(state, "backend", text, backends);
+        options->backend = backends[attnd_args_word(state, "backend", text, backends)];
         break;
     case KEY_WORKER:
         options->worker_path = text;
         break;
     case KEY_ISA:
-        options->isa = parse_word(state, "isa", text, isas);
+        options->isa = isas[attnd_args_word(state, "isa", text, isas)];
         break;
     case KEY_THREADS:
-        options->threads = parse_number(state, "threads", text, 1024);
+        options->threads = attnd_args_number32(state, "threads", text, 0, 1024);
         break;
     case KEY_DEVICE:
-        options->device = parse_number(state, "device", text, ATTND_DEVICES_MAX - 1);
+        options->device = attnd_args_number32(state, "device", text, 0, ATTND_DEVICES_MAX - 1);
         break;
     case KEY_RESIDENCY:
-        options->residency = parse_word(state, "residency", text, residencies);
+        options->residency = residencies[attnd_args_word(state, "residency", text, residencies)];
         break;
     case KEY_SMS:
-        options->sms = parse_number(state, "sms", text, 1024);
+        options->sms = attnd_args_number32(state, "sms", text, 0, 1024);
         if (options->sms == 1)
             argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
         break;
@@ -250,28 +190,28 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         options->burst = 1;
         break;
     case KEY_WATCHDOG:
-        options->watchdog_s = parse_number(state, "watchdog", text, 3600);
+        options->watchdog_s = attnd_args_number32(state, "watchdog", text, 0, 3600);
         break;
     case KEY_INJECT:
-        options->inject = parse_word(state, "inject", text, faults);
+        options->inject = faults[attnd_args_word(state, "inject", text, faults)];
         break;
     case KEY_LOOP:
         options->loop = parse_loop(state, text);
         break;
     case KEY_HEAP:
-        options->heap_bytes = parse_size(state, "heap", text);
+        options->heap_bytes = attnd_args_size(state, "heap", text);
         break;
     case KEY_SCRATCH:
-        options->scratch_bytes = parse_size(state, "scratch", text);
+        options->scratch_bytes = attnd_args_size(state, "scratch", text);
         break;
     case KEY_MEMORY_MAX:
-        options->memory_max_bytes = parse_size(state, "memory-max", text);
+        options->memory_max_bytes = attnd_args_size(state, "memory-max", text);
         break;
     case KEY_HOST_MEMORY_MAX:
-        options->host_memory_max_bytes = parse_size(state, "host-memory-max", text);
+        options->host_memory_max_bytes = attnd_args_size(state, "host-memory-max", text);
         break;
     case KEY_DEVICE_MEMORY_MAX:
-        options->device_memory_max_bytes = parse_size(state, "device-memory-max", text);
+        options->device_memory_max_bytes = attnd_args_size(state, "device-memory-max", text);
         break;
     case KEY_TRUST:
         options->trust = 1;

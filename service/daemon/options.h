@@ -23,10 +23,4 @@ enum attnd_exit {
  */
 void attnd_options_parse(int argc, char **argv, struct attnd_options *options);
 
-/**
- * attnd_options_size() - "512", "64K", "8M", "2G", "1T" as bytes
- * Return: 0; -ATTND_E_INVALID for anything else, overflow included.
- */
-int attnd_options_size(const char *text, uint64_t *bytes);
-
 #endif

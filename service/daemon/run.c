@@ -12,9 +12,14 @@
  */
 #include "service/daemon/run.h"
 
+#include "service/daemon/accept.h"
+#include "service/daemon/data.h"
 #include "service/daemon/listen.h"
 #include "service/daemon/notify.h"
-#include "service/rpc/control.h"
+#include "service/objects/ticket.h"
+#include "service/rpc/call.h"
+#include "service/sched/sched.h"
+#include "service/session/session.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -47,20 +52,10 @@ static void log_fault(const char *what, const struct attnd_fault *fault)
 static int sweep(void *context)
 {
     struct attnd_service *service = context;
-    int moved = attnd_data_sweep(service);
+    int moved = attnd_sched_sweep(service);
     if (service->drained)
         attnd_client_reap(service, 0);
     return moved;
-}
-
-static void asleep(void *context, int is_asleep)
-{
-    attnd_data_asleep(context, is_asleep);
-}
-
-static int expecting(void *context)
-{
-    return attnd_data_expecting(context);
 }
 
 /* ---- signals ---- */
@@ -128,6 +123,12 @@ static enum attnd_exit open_socket(struct runner *runner)
         attnd_log(ATTND_LOG_ERROR, "another service listens on %s", path);
     else if (rc == -ATTND_E_INVALID)
         attnd_log(ATTND_LOG_ERROR, "%s is there and is not a socket: give another --socket", path);
+    else if (rc == -ATTND_E_TIMEOUT)
+        attnd_log(ATTND_LOG_ERROR, "%s.lock was held for %d s: another start hangs", path,
+                  (int)(fault.limit / 1000));
+    else if (rc == -ATTND_E_PERMISSION)
+        attnd_log(ATTND_LOG_ERROR, "%s.lock belongs to user %d: give another --socket", path,
+                  (int)fault.value);
     else
         attnd_log(ATTND_LOG_ERROR, "%s: %s", path, strerror((int)fault.value));
     return ATTND_EXIT_SOCKET;
@@ -136,8 +137,10 @@ static enum attnd_exit open_socket(struct runner *runner)
 static enum attnd_exit make_loop(struct runner *runner)
 {
     struct attnd_service *service = runner->service;
-    struct attnd_loop_hooks hooks = {
-        .context = service, .sweep = sweep, .asleep = asleep, .expecting = expecting};
+    struct attnd_loop_hooks hooks = {.context = service,
+                                     .sweep = sweep,
+                                     .asleep = attnd_sched_asleep,
+                                     .expecting = attnd_sched_expecting};
     struct attnd_fault fault = {0};
 
     if (attnd_loop_new(service->options.loop, attnd_spin_budget_ns(), &hooks, &service->loop,
@@ -151,14 +154,6 @@ static enum attnd_exit make_loop(struct runner *runner)
     runner->signal_watch =
         attnd_loop_watch_fd(service->loop, runner->signal_fd, POLLIN, on_signal, runner);
     return runner->signal_watch ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
-}
-
-void attnd_service_listen(struct attnd_service *service)
-{
-    service->listen_watch = attnd_loop_watch_fd(service->loop, service->listen_fd, POLLIN,
-                                                attnd_client_accept, service);
-    if (!service->listen_watch)
-        attnd_log(ATTND_LOG_ERROR, "no memory to listen: nobody can connect");
 }
 
 static enum attnd_exit start_data(struct attnd_service *service)
@@ -217,7 +212,7 @@ static enum attnd_exit start(struct runner *runner)
         attnd_log(ATTND_LOG_ERROR, "attnctl doctor says what this machine lacks");
     if (code != ATTND_EXIT_OK)
         return code;
-    attnd_service_listen(service);
+    attnd_accept_start(service);
     announce(service);
     return service->listen_watch ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
 }
@@ -252,8 +247,7 @@ static void stop(struct runner *runner)
 
     close_door(runner);
     if (service->loop) {
-        attnd_loop_unwatch(service->loop, service->listen_watch, NULL, NULL);
-        attnd_loop_unwatch(service->loop, service->listen_timer, NULL, NULL);
+        attnd_accept_stop(service);
         attnd_loop_unwatch(service->loop, runner->signal_watch, NULL, NULL);
     }
     if (service->supervisor || service->queue) {

@@ -12,7 +12,9 @@
  *
  * A page that was never leased is not in any list: `fresh` says where those begin.
  */
-#include "service/rpc/control.h"
+#include "service/objects/lease.h"
+
+#include "schemas/attnd.pb-c.h"
 
 #include <assert.h>
 #include <string.h>

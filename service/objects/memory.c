@@ -8,10 +8,11 @@
  * object is counted: by session handles, by pools that lie in it, by runs in flight. Its index in
  * the worker's table is not given out again before the worker has said that it let go.
  */
-#include "service/rpc/control.h"
+#include "service/objects/memory.h"
 
 #include "ipc/discard.h"
 #include "service/supervise/device.h"
+#include "service/supervise/supervise.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -139,7 +140,11 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
         memcpy(memory->handle, source->handle, sizeof(memory->handle));
     service->memories[index] = memory;
 
-    rc = attnd_supervisor_map(service->supervisor, memory);
+    const struct attnd_memory_source kept = {.kind = memory->kind,
+                                             .fd = memory->fd,
+                                             .size_bytes = memory->size_bytes,
+                                             .handle = memory->handle};
+    rc = attnd_supervisor_map(service->supervisor, index, &kept);
     if (rc < 0) {
         service->memories[index] = NULL;
         free(memory);
@@ -217,7 +222,7 @@ int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
     *out = service->wake;
     if (service->wake)
         return 0;
-    if (!service->device || attnd_data_worker(service)->residency != ATTND_RESIDENCY_ELASTIC)
+    if (!service->device || attnd_supervisor_worker(service)->residency != ATTND_RESIDENCY_ELASTIC)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, 0, 0, 0);
     source.size_bytes = attnd_device_page_bytes(service->device);
     int rc = attnd_device_make(service->device, source.size_bytes, &fd, fault);
@@ -252,7 +257,7 @@ void attnd_memory_unref(struct attnd_service *service, struct attnd_memory *memo
     memory->fd = -1;
     attnd_supervisor_unmap(service->supervisor, memory->index);
     if (fd >= 0 && large)
-        attnd_discard(&fd, 1);
+        attnd_discard(ATTND_DISCARD_OWN, &fd, 1);
     else if (fd >= 0)
         close(fd);
 }
@@ -267,7 +272,7 @@ void attnd_memory_unmapped(struct attnd_service *service, uint32_t index)
     service->memories[index] = NULL;
     free(memory);
     if (session)
-        attnd_memory_released(service, session, id);
+        service->memory_events->released(service, session, id);
 }
 
 int attnd_memory_bind(struct attnd_client *client, struct attnd_memory *memory, uint32_t *handle,

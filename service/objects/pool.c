@@ -6,7 +6,11 @@
  * any plan can name it. Plans hold attachments, and runs in flight hold plans, so when the last
  * reference goes nothing reads the pool any more.
  */
-#include "service/rpc/control.h"
+#include "service/objects/pool.h"
+
+#include "schemas/attnd.pb-c.h"
+#include "service/objects/lease.h"
+#include "service/supervise/queue.h"
 
 #include <assert.h>
 #include <stdlib.h>

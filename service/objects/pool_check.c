@@ -5,7 +5,9 @@
  * bound page ids. All sizes are 64-bit and every product is checked: the limits alone let a pool
  * have more bytes than a uint64_t counts.
  */
-#include "service/rpc/control.h"
+#include "service/objects/pool_check.h"
+
+#include "ipc/admit.h"
 
 #define PAGES_MAX (1u << 24)
 #define PAGE_SIZE_MAX (1u << 20)

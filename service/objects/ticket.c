@@ -5,7 +5,7 @@
  * whoever has them, and has attached the pool, may claim it once. So the giver may die as soon as
  * it has passed the bytes on. A ticket that nobody claims in time gives its pages back.
  */
-#include "service/rpc/control.h"
+#include "service/objects/ticket.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,20 +1,20 @@
 /*
- * stream_plan.c - what prepared runs are while their plan is set and advanced.
+ * plan.c - what prepared runs are while their plan is set and advanced.
  *
- * A set changes everything that a run of the plan reads, so the worker is asked to HOLD the plan
- * first and to PUBLISH it when it is done: rings wait in between, and none is refused. Extents and
- * scratch are decided again at each set; a run that does not fit any more stays prepared and
- * answers its rings with the reason until a later set suits it.
+ * A set changes everything that a run of the plan reads, so the worker is sent a HOLD of the plan
+ * first and a PUBLISH when the set is done: launched runs wait in between, and none is refused.
+ * Extents and scratch are decided again at each set. A run that does not fit any more stays
+ * prepared, and its launches are answered with the reason until a later set suits it.
  *
- * An advance writes lengths that nobody reads, and only then are they shown. Which lengths the runs
- * in flight still read is not known here, so those shown since the last HOLD count as read; when
- * none is left to write to, a HOLD, which waits for all of them, makes them free again: once every
- * ATTND_GENERATIONS - 1 advances.
+ * An advance writes lengths that nobody reads, and only then are they published. Which lengths the
+ * runs in flight still read is not known here, so those published since the last HOLD count as
+ * read. When none is left to write to, a HOLD, which waits for all of them, makes them free again:
+ * once every ATTND_GENERATIONS - 1 advances.
  *
- * Scratch of prepared runs is kept for as long as they are, so nobody can wait for it: a session
+ * Scratch of prepared runs is kept for as long as they are, so nobody can wait for it. A session
  * that took all would shut others out, and is refused what is beyond its share.
  */
-#include "service/prepared/prepared.h"
+#include "service/prepared/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +26,9 @@ static int has_runs(const struct attnd_plan_object *plan)
 
 /* ---- what a run is ---- */
 
-/* A session may hold memory of another's making, where it may only read (a pool it attached). Ring
- * runs are held against all pools each time they run. These are once, to catch a mistake; what
- * keeps others safe is that their memory is refused altogether. */
+/* A session may hold memory of another's making, where it may only read (a pool it attached).
+ * Submitted runs are held against all pools each time they run. These are held against them once,
+ * to catch a mistake; what keeps others safe is that their memory is refused altogether. */
 static int check_own(const struct attnd_client *client, const struct attnd_memory *memory,
                      enum attnd_field field, struct attnd_fault *fault)
 {
@@ -85,7 +85,7 @@ int attnd_prepared_fill(struct attnd_prepared_runs *prepared_runs,
     if (prepared->ending)
         return 0;
     run.code = (uint32_t)-describe(prepared_runs, prepared, NULL, &run, &fault);
-    /* PUBLISH brings these two. */
+    /* PUBLISH carries these two. */
     slot->generation = run.generation;
     slot->items = run.items;
     int differs = memcmp(slot, &run, sizeof(run)) != 0;
@@ -157,7 +157,7 @@ void attnd_prepared_rescratch(struct attnd_prepared_runs *prepared_runs,
 
 /* ---- joining and leaving ---- */
 
-static struct attnd_plan_prepared *stream_of(struct attnd_plan_object *plan)
+static struct attnd_plan_prepared *prepared_of(struct attnd_plan_object *plan)
 {
     if (!plan->prepared_runs) {
         plan->prepared_runs = calloc(1, sizeof(*plan->prepared_runs));
@@ -176,21 +176,15 @@ static void unuse_lane(struct attnd_prepared_runs *prepared_runs, struct attnd_m
 
 static void take_memories(struct attnd_prepared *prepared)
 {
-    const struct attnd_client *client = prepared->mail->client;
-    const struct attnd_sqe_run *wish = &prepared->wish;
-    const uint32_t handles[] = {wish->q_memory, wish->o_memory, wish->lse_memory};
-    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++) {
-        prepared->memories[i] = attnd_client_memory(client, handles[i]);
-        if (prepared->memories[i])
-            attnd_memory_ref(prepared->memories[i]);
-    }
+    const struct attnd_sqe sqe = {.opcode = ATTND_OP_RUN, .u.run = prepared->wish};
+    attnd_places_take(prepared->mail->client, &sqe, prepared->memories);
 }
 
 int attnd_prepared_join(struct attnd_prepared_runs *prepared_runs, struct attnd_prepared *prepared,
                         struct attnd_fault *fault)
 {
     struct attnd_plan_object *plan = prepared->plan;
-    struct attnd_plan_prepared *own = stream_of(plan);
+    struct attnd_plan_prepared *own = prepared_of(plan);
     if (!own)
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     own->mail = prepared->mail;
@@ -204,19 +198,17 @@ int attnd_prepared_join(struct attnd_prepared_runs *prepared_runs, struct attnd_
         rc = take_block(prepared_runs, plan, lane, fault);
     take_memories(prepared);
     if (rc == 0)
-        rc = describe(prepared_runs, prepared, prepared_runs->scheduler->service, &run, fault);
+        rc = describe(prepared_runs, prepared, prepared_runs->service, &run, fault);
     if (rc == -ATTND_E_NO_SPACE && prepared_runs->lost)
         rc = 0;
     if (rc < 0) {
         unuse_lane(prepared_runs, own->mail, lane);
-        for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
-            if (prepared->memories[i])
-                attnd_memory_unref(prepared_runs->scheduler->service, prepared->memories[i]);
+        attnd_places_release(prepared_runs->service, prepared->memories);
         return rc;
     }
     if (plan->prepared++ == 0)
-        own->shown = 0;
-    own->shown |= 1u << plan->generation;
+        plan->published = 0;
+    plan->published |= 1u << plan->generation;
     prepared->next = own->first;
     own->first = attnd_prepared_index(prepared_runs, prepared);
     (void)attnd_prepared_fill(prepared_runs, prepared);
@@ -235,13 +227,7 @@ void attnd_prepared_leave(struct attnd_prepared_runs *prepared_runs,
     unuse_lane(prepared_runs, own->mail, &own->lane[prepared->lane]);
 }
 
-void attnd_prepared_forget(struct attnd_plan_object *plan)
-{
-    free(plan->prepared_runs);
-    plan->prepared_runs = NULL;
-}
-
-/* ---- hold, show ---- */
+/* ---- hold, publish ---- */
 
 int attnd_prepared_taken(const struct attnd_plan_object *plan)
 {
@@ -253,11 +239,6 @@ int attnd_prepared_changing(const struct attnd_plan_object *plan)
     return attnd_prepared_taken(plan) && plan->prepared_runs->taken->sent == ATTND_COMMAND_HOLD;
 }
 
-uint32_t attnd_prepared_generations(const struct attnd_plan_object *plan)
-{
-    return has_runs(plan) ? plan->prepared_runs->shown : 0;
-}
-
 int attnd_prepared_stale(const struct attnd_plan_object *plan)
 {
     for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
@@ -266,98 +247,85 @@ int attnd_prepared_stale(const struct attnd_plan_object *plan)
     return 0;
 }
 
-int attnd_prepared_must_hold(const struct attnd_scheduler *scheduler,
-                             const struct attnd_plan_object *plan)
+static void send(struct attnd_prepared_runs *prepared_runs, uint32_t kind,
+                 struct attnd_plan_change *change)
 {
-    return has_runs(plan) && !scheduler->prepared_runs->lost;
-}
-
-static void tell(struct attnd_prepared_runs *prepared_runs, uint32_t kind,
-                 struct attnd_sched_op *op)
-{
-    op->sent = kind;
-    op->lane->session->sent++;
-    attnd_control_command_plan(prepared_runs, kind, op);
+    change->sent = kind;
+    change->plan->prepared_runs->taken = change;
+    attnd_control_command_plan(prepared_runs, kind, change);
     attnd_control_command_pump(prepared_runs);
 }
 
-int attnd_prepared_hold(struct attnd_sched_op *op)
+int attnd_prepared_must_hold(const struct attnd_prepared_runs *prepared_runs,
+                             const struct attnd_plan_object *plan)
 {
-    struct attnd_prepared_runs *prepared_runs = op->lane->session->scheduler->prepared_runs;
-    if (!attnd_prepared_must_hold(op->lane->session->scheduler, op->plan))
+    return has_runs(plan) && !prepared_runs->lost;
+}
+
+int attnd_prepared_hold(struct attnd_plan_change *change)
+{
+    struct attnd_prepared_runs *prepared_runs = change->client->service->prepared_runs;
+    if (!attnd_prepared_must_hold(prepared_runs, change->plan))
         return 0;
-    op->plan->prepared_runs->taken = op;
-    tell(prepared_runs, ATTND_COMMAND_HOLD, op);
+    send(prepared_runs, ATTND_COMMAND_HOLD, change);
     return 1;
 }
 
-/* Nobody runs, so every generation but the one that will be shown is free. */
-static void held(const struct attnd_plan_object *plan)
+/* Nobody runs, so every generation but the one that will be published is free. */
+static void held(struct attnd_plan_object *plan)
 {
-    plan->prepared_runs->shown = 1u << plan->generation;
+    plan->published = 1u << plan->generation;
 }
 
-int attnd_prepared_publish(struct attnd_sched_op *op)
+int attnd_prepared_publish(struct attnd_plan_change *change)
 {
-    struct attnd_prepared_runs *prepared_runs = op->lane->session->scheduler->prepared_runs;
-    struct attnd_plan_prepared *own = op->plan->prepared_runs;
-    if (!has_runs(op->plan) && op->sent != ATTND_COMMAND_HOLD)
+    struct attnd_prepared_runs *prepared_runs = change->client->service->prepared_runs;
+    struct attnd_plan_object *plan = change->plan;
+    if (!has_runs(plan) && change->sent != ATTND_COMMAND_HOLD)
         return 0;
-    own->shown |= 1u << op->plan->generation;
+    plan->published |= 1u << plan->generation;
     if (prepared_runs->lost) {
-        own->taken = NULL;
+        plan->prepared_runs->taken = NULL;
         return 0;
     }
-    own->taken = op;
-    tell(prepared_runs, ATTND_COMMAND_PUBLISH, op);
+    send(prepared_runs, ATTND_COMMAND_PUBLISH, change);
     return 1;
 }
 
-void attnd_prepared_was_set(struct attnd_sched_op *op)
+int attnd_prepared_was_set(struct attnd_plan_change *change, struct attnd_fault *fault)
 {
-    struct attnd_prepared_runs *prepared_runs = op->lane->session->scheduler->prepared_runs;
-    struct attnd_plan_object *plan = op->plan;
+    struct attnd_prepared_runs *prepared_runs = change->client->service->prepared_runs;
+    struct attnd_plan_object *plan = change->plan;
+    int rc = 0;
     if (!has_runs(plan))
-        return;
-    if (plan->filled && !prepared_runs->lost && take_blocks(prepared_runs, plan, &op->fault) < 0)
+        return 0;
+    if (plan->filled && !prepared_runs->lost)
+        rc = take_blocks(prepared_runs, plan, fault);
+    if (rc < 0)
         plan->filled = 0;
     held(plan);
     for (uint32_t i = plan->prepared_runs->first; i != ATTND_NONE;
          i = prepared_runs->prepared[i].next)
         if (attnd_prepared_fill(prepared_runs, &prepared_runs->prepared[i]))
             attnd_control_command_prepared(prepared_runs, &prepared_runs->prepared[i]);
+    return rc;
 }
 
-/* The session is dying; its plan must not stay held in the worker, where another may come to lie.
- */
-static void step_closing(struct attnd_prepared_runs *prepared_runs, struct attnd_sched_op *op,
-                         uint32_t kind)
+int attnd_prepared_acked(struct attnd_plan_change *change, uint32_t kind, int closing)
 {
-    struct attnd_lane *lane = op->lane;
-    struct attnd_session_lanes *session = lane->session;
-    if (kind == ATTND_COMMAND_HOLD && !prepared_runs->lost) {
-        tell(prepared_runs, ATTND_COMMAND_PUBLISH, op);
-        return;
+    struct attnd_prepared_runs *prepared_runs = change->client->service->prepared_runs;
+    if (kind != ATTND_COMMAND_HOLD) {
+        change->plan->prepared_runs->taken = NULL;
+        return 0;
     }
-    op->plan->prepared_runs->taken = NULL;
-    lane->state = ATTND_LANE_IDLE;
-    attnd_op_free(attnd_lane_pop(lane));
-    attnd_sched_drain(session);
-}
-
-void attnd_prepared_step(struct attnd_prepared_runs *prepared_runs, struct attnd_sched_op *op,
-                         uint32_t kind)
-{
-    struct attnd_session_lanes *session = op->lane->session;
-    session->sent--;
-    if (session->closing) {
-        step_closing(prepared_runs, op, kind);
-        return;
+    if (!closing) {
+        held(change->plan);
+        return 0;
     }
-    if (kind == ATTND_COMMAND_HOLD)
-        held(op->plan);
-    else
-        op->plan->prepared_runs->taken = NULL;
-    op->lane->state = ATTND_LANE_IDLE;
-    attnd_lane_go(op->lane);
+    if (prepared_runs->lost) {
+        change->plan->prepared_runs->taken = NULL;
+        return 0;
+    }
+    send(prepared_runs, ATTND_COMMAND_PUBLISH, change);
+    return 1;
 }

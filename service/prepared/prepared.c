@@ -1,29 +1,32 @@
 /*
- * stream.c - mailboxes and prepared runs, from the call that makes them to their end.
+ * prepared.c - mailboxes and prepared runs, from the call that makes them to their end.
  *
- * Making one is: check, fill the slot of the queue segment, tell the worker, and answer the engine
- * when the worker has said that it knows; from then on a ring finds it. Ending one is the reverse
- * and needs the worker's word even more: what a run reads and writes is let go only when nothing of
- * it can be in flight. A dead session's runs are not ended one by one. The worker is told to look
- * at the mailbox no more, which nobody else can ring them by, and that one answer frees them all.
+ * To make one, the daemon checks it, fills its slot of the queue segment, and sends the worker a
+ * control command; the ack answers the engine, and from then on a launch finds the run. To end one
+ * takes the reverse, and the worker's ack matters even more: what a run reads and writes is let go
+ * only when nothing of it can be in flight. A dead session's runs are not ended one by one. The
+ * worker is sent one command, to look at the mailbox no more, and its ack frees them all.
  *
- * A worker that died holds nothing any more, so every answer that is missing then counts as given,
- * and the next worker is told everything from the beginning: runs first, then the mailboxes they
- * are rung by, so that no pending ring meets a slot that is still empty.
+ * A worker that died holds nothing any more, so every ack that is missing then counts as given. The
+ * next worker is sent everything from the beginning: runs first and then their mailboxes, so that
+ * no pending launch meets a slot that is still empty.
  */
-#include "service/prepared/prepared.h"
+#include "service/prepared/internal.h"
 
 #include "schemas/atomics.h"
-#include "service/rpc/control.h"
 
 #include <stdlib.h>
 
-int attnd_prepared_new(struct attnd_scheduler *scheduler, struct attnd_prepared_runs **out)
+int attnd_prepared_new(struct attnd_service *service, const struct attnd_maps *maps,
+                       const struct attnd_prepared_events *events, struct attnd_prepared_runs **out)
 {
     struct attnd_prepared_runs *prepared_runs = calloc(1, sizeof(*prepared_runs));
     if (!prepared_runs)
         return -ATTND_E_NO_MEMORY;
-    prepared_runs->scheduler = scheduler;
+    prepared_runs->service = service;
+    prepared_runs->queue = service->queue;
+    prepared_runs->maps = maps;
+    prepared_runs->events = *events;
     prepared_runs->lost = 1;
     for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
         prepared_runs->prepared[i].next = i + 1 < ATTND_QUEUE_PREPARED ? i + 1 : ATTND_NONE;
@@ -39,9 +42,9 @@ void attnd_prepared_free(struct attnd_prepared_runs *prepared_runs)
     free(prepared_runs);
 }
 
-static struct attnd_prepared_runs *stream_of(const struct attnd_client *client)
+static struct attnd_prepared_runs *prepared_of(const struct attnd_client *client)
 {
-    return client->service->scheduler->prepared_runs;
+    return client->service->prepared_runs;
 }
 
 /* ---- making ---- */
@@ -70,8 +73,8 @@ static int take_memory(struct attnd_client *client, uint32_t kind, struct attnd_
 
 int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault)
 {
-    struct attnd_prepared_runs *prepared_runs = stream_of(client);
-    uint32_t kind = attnd_data_worker(client->service)->mailbox_kind;
+    struct attnd_prepared_runs *prepared_runs = prepared_of(client);
+    uint32_t kind = prepared_runs->queue->info.mailbox_kind;
     struct attnd_mail *mail = vacant_mail(prepared_runs);
 
     if (client->mail)
@@ -88,7 +91,7 @@ int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_f
     mail->state = ATTND_MAIL_OPENING;
     mail->calling = 1;
     client->mail = mail;
-    prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, mail)] =
+    prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, mail)] =
         (struct attnd_mailbox_slot){
             .memory = mail->memory->index, .session = client->id, .fresh = 1};
     attnd_control_command_mail(prepared_runs, mail);
@@ -121,17 +124,18 @@ static int check_prepare(const struct attnd_client *client, const struct attnd_p
     if (client->mail->prepared >= ATTND_PREPARED_SESSION_MAX)
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PREPARED, 0,
                                ATTND_PREPARED_SESSION_MAX + 1, ATTND_PREPARED_SESSION_MAX);
-    if (stream_of(client)->free_prepared == ATTND_NONE)
+    if (prepared_of(client)->free_prepared == ATTND_NONE)
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PREPARED, 0,
                                ATTND_QUEUE_PREPARED + 1, ATTND_QUEUE_PREPARED);
     return 0;
 }
 
-/* Neither waits for anything: a memory that the worker has not mapped yet delays the note. */
+/* Neither waits for anything: a memory that the worker has not mapped yet delays the control
+ * command. */
 int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, uint32_t lane,
                        const struct attnd_sqe_run *wish, struct attnd_fault *fault)
 {
-    struct attnd_prepared_runs *prepared_runs = stream_of(client);
+    struct attnd_prepared_runs *prepared_runs = prepared_of(client);
     struct attnd_plan_object *object = attnd_client_plan(client, plan);
     int rc = check_mail(client, fault);
     if (rc == 0)
@@ -161,17 +165,25 @@ int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, 
 
 /* ---- ending ---- */
 
-/* Nothing of it is in flight, nor is any note about it. */
+/* Answers the call that waits, if one does: the session may be dying. It may be ended by this. */
+static void answer(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
+                   uint32_t call, uint32_t run, int code)
+{
+    const struct attnd_prepared_answer is = {.call = call, .run = run, .code = code};
+    if (!mail->calling)
+        return;
+    mail->calling = 0;
+    prepared_runs->events.answered(mail, &is);
+}
+
+/* Nothing of it is in flight, nor is any control command about it. */
 static void release(struct attnd_prepared_runs *prepared_runs, struct attnd_prepared *prepared)
 {
-    struct attnd_service *service = prepared_runs->scheduler->service;
     uint32_t serial = prepared->serial;
     prepared->mail->prepared--;
     prepared->mail->runs_due -= prepared->due;
     attnd_prepared_leave(prepared_runs, prepared);
-    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
-        if (prepared->memories[i])
-            attnd_memory_unref(service, prepared->memories[i]);
+    attnd_places_release(prepared_runs->service, prepared->memories);
     *attnd_prepared_run(prepared_runs, prepared) = (struct attnd_run){.mailbox = ATTND_NONE};
     *prepared = (struct attnd_prepared){.next = prepared_runs->free_prepared, .serial = serial + 1};
     prepared_runs->free_prepared = attnd_prepared_index(prepared_runs, prepared);
@@ -200,20 +212,20 @@ void attnd_prepared_run_acked(struct attnd_prepared_runs *prepared_runs,
     }
     if (made && code < 0)
         end_prepared(prepared_runs, prepared);
-    if (prepared->ended && prepared->notes == 0) {
+    if (prepared->ended && prepared->unacked == 0) {
         unprepared = prepared->called;
         release(prepared_runs, prepared);
     }
     if (made)
-        attnd_prepared_answer_add(mail, run, code);
+        answer(prepared_runs, mail, ATTND_PREPARED_ADDED, run, code);
     else if (unprepared)
-        attnd_prepared_answer_remove(mail);
+        answer(prepared_runs, mail, ATTND_PREPARED_REMOVED, run, 0);
 }
 
 int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
                           struct attnd_fault *fault)
 {
-    struct attnd_prepared_runs *prepared_runs = stream_of(client);
+    struct attnd_prepared_runs *prepared_runs = prepared_of(client);
     struct attnd_prepared *prepared = run - ATTND_QUEUE_RUNS < ATTND_QUEUE_PREPARED
                                           ? &prepared_runs->prepared[run - ATTND_QUEUE_RUNS]
                                           : NULL;
@@ -231,7 +243,8 @@ int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run
     return 1;
 }
 
-/* The worker let go of a dead session's mailbox and every note about its runs is answered. */
+/* The worker let go of a dead session's mailbox and every control command about its runs is acked.
+ */
 static void let_go(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail)
 {
     struct attnd_client *client = mail->client;
@@ -245,14 +258,13 @@ static void let_go(struct attnd_prepared_runs *prepared_runs, struct attnd_mail 
 
 void attnd_prepared_close(struct attnd_client *client)
 {
-    struct attnd_prepared_runs *prepared_runs = stream_of(client);
+    struct attnd_prepared_runs *prepared_runs = prepared_of(client);
     struct attnd_mail *mail = client->mail;
     if (!mail)
         return;
     mail->state = ATTND_MAIL_CLOSING;
     mail->calling = 0;
-    prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, mail)].memory =
-        ATTND_NONE;
+    prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, mail)].memory = ATTND_NONE;
     for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++) /* nobody waits for what is in flight */
         if (prepared_runs->prepared[i].mail == mail)
             attnd_poke32(&attnd_prepared_run(prepared_runs, &prepared_runs->prepared[i])->cancel,
@@ -269,11 +281,10 @@ void attnd_prepared_close(struct attnd_client *client)
 static void answer_open(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
                         int code)
 {
-    attnd_prepared_answer_open(mail, code);
+    answer(prepared_runs, mail, ATTND_PREPARED_OPENED, 0, code);
     if (mail->state != ATTND_MAIL_OPENING) /* open, or the answer has ended the session */
         return;
-    prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, mail)].memory =
-        ATTND_NONE;
+    prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, mail)].memory = ATTND_NONE;
     attnd_memory_unbind(mail->client, mail->handle);
     let_go(prepared_runs, mail);
 }
@@ -284,14 +295,14 @@ void attnd_prepared_mail_acked(struct attnd_prepared_runs *prepared_runs, struct
     mail->stopped |= stopped;
     if (mail->state == ATTND_MAIL_CLOSING) {
         struct attnd_client *client = mail->client;
-        if (mail->stopped && mail->notes == 0) {
+        if (mail->stopped && mail->unacked == 0) {
             let_go(prepared_runs, mail);
-            attnd_sched_drain(client->lanes);
+            prepared_runs->events.closed(client);
         }
         return;
     }
     struct attnd_mailbox_slot *slot =
-        &prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, mail)];
+        &prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, mail)];
     if (code == 0)
         slot->fresh = 0;
     else
@@ -302,17 +313,17 @@ void attnd_prepared_mail_acked(struct attnd_prepared_runs *prepared_runs, struct
         mail->state = ATTND_MAIL_OPEN;
     if (opening && mail->calling)
         answer_open(prepared_runs, mail, code);
-    else if (code < 0) /* whoever waits for an answer in it learns so from the end of its session */
-        attnd_client_kill(mail->client, "its mailbox cannot be watched");
+    else if (code < 0) /* an engine that waits for an answer in it sees its session end */
+        prepared_runs->events.unwatched(mail->client, "its mailbox cannot be watched");
 }
 
 int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepared_status *status)
 {
     if (!client->mail)
         return 0;
-    const struct attnd_prepared_runs *prepared_runs = stream_of(client);
+    const struct attnd_prepared_runs *prepared_runs = prepared_of(client);
     const struct attnd_mailbox_slot *slot =
-        &prepared_runs->scheduler->queue->mailboxes[attnd_mail_index(prepared_runs, client->mail)];
+        &prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, client->mail)];
     *status = (struct attnd_prepared_status){.prepared = client->mail->prepared,
                                              .rings = attnd_peek64(&slot->runs),
                                              .busy_ns = attnd_peek64(&slot->busy_ns),
@@ -324,16 +335,10 @@ int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepar
 
 /* ---- the worker's death ---- */
 
-static void step_over(struct attnd_prepared_runs *prepared_runs,
-                      const struct attnd_control_command *note)
-{
-    attnd_prepared_step(prepared_runs, note->op, note->kind);
-}
-
 void attnd_prepared_lost(struct attnd_prepared_runs *prepared_runs)
 {
     prepared_runs->lost = 1;
-    attnd_control_command_forget(prepared_runs, step_over);
+    attnd_control_command_forget(prepared_runs);
     for (uint32_t i = 0; i < ATTND_QUEUE_PREPARED; i++)
         if (prepared_runs->prepared[i].ending)
             attnd_prepared_run_acked(prepared_runs, &prepared_runs->prepared[i], 1, 0);

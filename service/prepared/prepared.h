@@ -1,28 +1,26 @@
 /*
- * stream.h - stream-ordered runs, the daemon's half: it prepares them and is not asked again.
- *
- *   stream.c        mailboxes and prepared runs: from the call that makes them to the end
- *   stream_note.c   notes: what the worker is told beside runs, and its answers
- *   stream_plan.c   what a prepared run is while its plan is set and advanced; scratch
- *   stream_calls.c  MailboxOpen, Prepare, Unprepare
+ * prepared.h - runs that are prepared once and launched by an engine's stream: the daemon's half.
  *
  * A prepared run is a slot of the run table behind those of submitted runs. It stays filled, and
- * the worker executes it whenever the mailbox of its session rings it. The daemon never sees that;
- * it must therefore tell the worker before it changes anything that such a run may use, and wait
- * for the answer: each note is answered once, and objects live until all notes about them are.
+ * the worker executes it whenever the mailbox of its session names it. The daemon never sees that.
+ * Therefore it sends the worker a control command before it changes anything that such a run may
+ * use, and waits for the ack. Each control command is acked once, and objects live until all
+ * control commands about them are.
  */
 #ifndef ATTND_SERVICE_PREPARED_PREPARED_H
 #define ATTND_SERVICE_PREPARED_PREPARED_H
 
-#include "service/sched/sched.h"
+#include "service/objects/places.h"
+#include "service/supervise/maps.h"
+#include "service/supervise/queue.h"
 
 /* So that one session leaves some to others. */
 #define ATTND_PREPARED_SESSION_MAX (ATTND_QUEUE_PREPARED / 2)
 #define ATTND_SCRATCH_SESSION_PART 2u /* of the scratch: 1 / this */
 
-/* A HOLD is answered when the runs that it waits for have ended, which may be long; everything else
- * soon. So a session has only so many of them out: each has as many, and notes are left for a call
- * of each session and for its end. */
+/* A HOLD is acked when the runs that it waits for have ended, which may be long; everything else is
+ * acked soon. So a session may have only so many of them out: all may have as many, and control
+ * commands are left for a call of each session and for its end. */
 #define ATTND_HOLDS_SESSION_MAX                                                                    \
     ((ATTND_QUEUE_CONTROLS - 2 * ATTND_SESSIONS_MAX) / ATTND_SESSIONS_MAX)
 
@@ -30,7 +28,7 @@ enum attnd_mail_state {
     ATTND_MAIL_FREE,
     ATTND_MAIL_OPENING, /* the worker does not watch it yet */
     ATTND_MAIL_OPEN,
-    ATTND_MAIL_CLOSING /* the session is gone; the worker has not said that it let go */
+    ATTND_MAIL_CLOSING /* the session is gone; the worker has not acked that it let go */
 };
 
 /* A session's mailbox. Its number is that of its slot in the queue segment. */
@@ -41,9 +39,9 @@ struct attnd_mail {
     enum attnd_mail_state state;
     uint32_t prepared;      /* runs */
     uint64_t scratch_bytes; /* of them */
-    uint32_t runs_due;      /* of them, that the worker is still to be told of */
-    uint32_t notes;         /* sent and not answered, about it and its runs */
-    int due;                /* a note about it waits to be sent */
+    uint32_t runs_due;      /* of them, about which a control command waits to be sent */
+    uint32_t unacked;       /* control commands about it and its runs, sent and not acked */
+    int due;                /* a control command about it waits to be sent */
     int stopped;            /* the worker has let go of it */
     int calling;            /* MailboxOpen, Prepare or Unprepare waits for the worker */
     uint64_t call_id;       /* that request */
@@ -58,11 +56,11 @@ struct attnd_prepared {
     uint32_t lane;
     uint32_t next; /* in its plan's list or the free list; ATTND_NONE */
     uint32_t serial;
-    uint32_t notes; /* sent and not answered */
-    uint8_t due;    /* a note about it waits to be sent */
-    uint8_t ending; /* unprepared: nobody may ring it any more */
-    uint8_t ended;  /* and the worker has said so */
-    uint8_t called; /* the call of its session that waits is about it */
+    uint32_t unacked; /* control commands about it, sent and not acked */
+    uint8_t due;      /* a control command about it waits to be sent */
+    uint8_t ending;   /* unprepared: nobody may launch it any more */
+    uint8_t ended;    /* and the worker has said so */
+    uint8_t called;   /* the call of its session that waits is about it */
 };
 
 /* Scratch of the prepared runs of one plan and lane; they never overlap in time. */
@@ -71,39 +69,68 @@ struct attnd_plan_lane {
     uint32_t uses;
 };
 
+/* A set or an advance of a plan that has prepared runs, on its way. It is the scheduler's: a part
+ * of the operation. */
+struct attnd_plan_change {
+    struct attnd_client *client;
+    struct attnd_plan_object *plan;
+    uint32_t sent; /* ATTND_COMMAND_HOLD, _PUBLISH: the last one that was sent; 0: none */
+};
+
 /* Of a plan that has, or had, prepared runs. */
 struct attnd_plan_prepared {
-    struct attnd_mail *mail;      /* of the prepared runs, whose session the plan is of */
-    uint32_t first;               /* prepared run; ATTND_NONE */
-    uint32_t shown;               /* bit g: runs in flight may use generation g */
-    struct attnd_sched_op *taken; /* a set or an advance that the worker is told of: others wait */
+    struct attnd_mail *mail;         /* of the prepared runs, whose session the plan is of */
+    uint32_t first;                  /* prepared run; ATTND_NONE */
+    struct attnd_plan_change *taken; /* the change that has the plan: others wait */
     struct attnd_plan_lane lane[ATTND_LANES_MAX];
 };
 
-/* Something that the worker is to be told, or was. */
+/* A control command, waiting or sent. */
 struct attnd_control_command {
     uint32_t kind;   /* enum attnd_command_kind */
     uint32_t index;  /* mailbox or prepared run */
     uint32_t serial; /* of the prepared run: that of an earlier user of the slot is void */
     uint32_t ending; /* as it was when this was sent: empty, or watched no more */
-    struct attnd_sched_op *op; /* HOLD, PUBLISH: who waits; else NULL */
+    struct attnd_plan_change *change; /* HOLD, PUBLISH: what waits; else NULL */
     uint32_t next_free;
 };
 
-/* Every object has at most one note waiting, and operations one each. */
+/* Every object has at most one control command waiting, and operations one each. */
 #define ATTND_CONTROL_COMMANDS_MAX 16384u
 
+/* An answer to the call that a session waits for: MailboxOpen, Prepare or Unprepare. */
+struct attnd_prepared_answer {
+    enum { ATTND_PREPARED_OPENED, ATTND_PREPARED_ADDED, ATTND_PREPARED_REMOVED } call;
+    uint32_t run; /* ADDED: its index in the run table */
+    int code;     /* 0, or why not */
+};
+
+/* What the rooms above have asked to hear. */
+struct attnd_prepared_events {
+    /* The call that waits has its answer. The session may be ended by it, and its mailbox gone. */
+    void (*answered)(struct attnd_mail *mail, const struct attnd_prepared_answer *answer);
+    /* The worker does not watch the mailbox of a session that counts on it. */
+    void (*unwatched)(struct attnd_client *client, const char *why);
+    /* The HOLD or PUBLISH (@kind) of a change is acked: its turn comes again. */
+    void (*acked)(struct attnd_plan_change *change, uint32_t kind);
+    /* Nothing of a dying session's mailbox is left. */
+    void (*closed)(struct attnd_client *client);
+};
+
 struct attnd_prepared_runs {
-    struct attnd_scheduler *scheduler;
-    int lost; /* there is no worker: nothing is in flight, and the next one is told everything */
+    struct attnd_service *service;
+    struct attnd_queue *queue;
+    const struct attnd_maps *maps;
+    struct attnd_prepared_events events;
+    int lost; /* there is no worker: nothing is in flight, and the next one is sent everything */
     struct attnd_heap scratch; /* of prepared runs */
     uint32_t free_prepared, prepared_count;
-    uint32_t controls_begin, controls_count; /* waiting, circular */
+    uint32_t waiting_begin, waiting_count; /* circular */
     uint32_t free_sent, sent_count;
     struct attnd_mail mail[ATTND_MAILBOXES_MAX];
     struct attnd_control_command sent[ATTND_QUEUE_CONTROLS]; /* by tag */
     struct attnd_prepared prepared[ATTND_QUEUE_PREPARED];
-    struct attnd_control_command notes[ATTND_CONTROL_COMMANDS_MAX];
+    struct attnd_control_command waiting[ATTND_CONTROL_COMMANDS_MAX];
 };
 
 static inline uint32_t attnd_mail_index(const struct attnd_prepared_runs *prepared_runs,
@@ -121,88 +148,89 @@ static inline uint32_t attnd_prepared_index(const struct attnd_prepared_runs *pr
 static inline struct attnd_run *attnd_prepared_run(const struct attnd_prepared_runs *prepared_runs,
                                                    const struct attnd_prepared *prepared)
 {
-    return &prepared_runs->scheduler->queue
+    return &prepared_runs->queue
                 ->runs[ATTND_QUEUE_RUNS + attnd_prepared_index(prepared_runs, prepared)];
 }
 
-/* ---- stream.c ---- */
+/* ---- prepared.c: from the call that makes them to the end ---- */
 
-int attnd_prepared_new(struct attnd_scheduler *scheduler, struct attnd_prepared_runs **out);
+/** attnd_prepared_new() - for the service's queue and @maps; @events is copied. The scheduler fills
+ * in its own. */
+int attnd_prepared_new(struct attnd_service *service, const struct attnd_maps *maps,
+                       const struct attnd_prepared_events *events,
+                       struct attnd_prepared_runs **out);
 void attnd_prepared_free(struct attnd_prepared_runs *prepared_runs);
 
+/* The three below answer request @id later, by the event answered, where they return 1; otherwise
+ * they return a fault's code. A session has one of them open at a time. */
+
+/** attnd_prepared_open() - a mailbox for the session. -ATTND_E_BUSY it has one;
+ * -ATTND_E_UNSUPPORTED (field mailbox) the worker watches none; -ATTND_E_NO_MEMORY. */
+int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_fault *fault);
+
+/**
+ * attnd_prepared_add() - a run that the session's stream may launch
+ * @wish: what a submitted run would say; checked here
+ */
+int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, uint32_t lane,
+                       const struct attnd_sqe_run *wish, struct attnd_fault *fault);
+/** attnd_prepared_remove() - @run: index into the run table; answered when nothing of it is in
+ * flight. */
+int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
+                          struct attnd_fault *fault);
+
+struct attnd_prepared_status {
+    uint32_t prepared;
+    uint64_t rings, busy_ns;
+    uint32_t errors, error_code, error_lane; /* of the last one, ATTND_E_* */
+};
+/** attnd_prepared_status() - Return: 1; 0 the session has no mailbox. */
+int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepared_status *status);
+
 /** attnd_prepared_close() - the session is dying: its mailbox is looked at no more. client->mail is
- * NULL once the worker has said so and everything prepared is let go, at once or later; then
- * attnd_sched_drain() is called. */
+ * NULL once the worker has said so and everything prepared is let go, at once or later; if later,
+ * by the event closed. */
 void attnd_prepared_close(struct attnd_client *client);
 
-/** attnd_prepared_mail_acked(), _prepared_told() - the worker answered a note with @code; the last
- * thing that is done with what it is about. */
-void attnd_prepared_mail_acked(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
-                               int stopped, int code);
-void attnd_prepared_run_acked(struct attnd_prepared_runs *prepared_runs,
-                              struct attnd_prepared *prepared, int emptied, int code);
-
-/** attnd_prepared_lost() - the worker is gone: every note is as good as answered. */
+/** attnd_prepared_lost() - the worker is gone: every control command is as good as
+ * acked. */
 void attnd_prepared_lost(struct attnd_prepared_runs *prepared_runs);
-/** attnd_prepared_resume() - a new one: it is told everything. Return: 0 or -ATTND_E_NO_MEMORY. */
+/** attnd_prepared_resume() - a new one: it is sent everything. Return: 0 or -ATTND_E_NO_MEMORY. */
 int attnd_prepared_resume(struct attnd_prepared_runs *prepared_runs, uint64_t begin_bytes,
                           uint64_t end_bytes);
 
-/* ---- stream_note.c ---- */
-
-void attnd_control_command_init(struct attnd_prepared_runs *prepared_runs);
-void attnd_control_command_mail(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail);
-void attnd_control_command_prepared(struct attnd_prepared_runs *prepared_runs,
-                                    struct attnd_prepared *prepared);
-/** attnd_control_command_plan() - HOLD or PUBLISH of op's plan; it goes on when that is answered.
- */
-void attnd_control_command_plan(struct attnd_prepared_runs *prepared_runs, uint32_t kind,
-                                struct attnd_sched_op *op);
+/* ---- control_command.c: what the worker is sent beside runs ---- */
 
 /** attnd_control_command_pump() - send what can be sent: room, and memory that the worker has
  * mapped. */
 void attnd_control_command_pump(struct attnd_prepared_runs *prepared_runs);
-/** attnd_control_command_retired() - the worker's answer. Return: 0; -ATTND_E_PROTOCOL: nobody
- * asked. */
+/** attnd_control_command_retired() - the worker's ack. Return: 0; -ATTND_E_PROTOCOL: there is no
+ * such command. */
 int attnd_control_command_retired(struct attnd_prepared_runs *prepared_runs,
                                   const struct attnd_retire *retire);
-/** attnd_control_command_forget() - no note is waiting or sent any more.
- * @each: called with each HOLD and PUBLISH among them; may add new ones. */
-void attnd_control_command_forget(struct attnd_prepared_runs *prepared_runs,
-                                  void (*each)(struct attnd_prepared_runs *prepared_runs,
-                                               const struct attnd_control_command *note));
 
-/* ---- stream_plan.c ---- */
+/* ---- plan.c: the turn of a set or an advance whose plan has prepared runs ---- */
 
-/** attnd_prepared_join() - @prepared is of its plan from here: scratch, body. Return: 0 or a fault;
- * then nothing is changed. */
-int attnd_prepared_join(struct attnd_prepared_runs *prepared_runs, struct attnd_prepared *prepared,
-                        struct attnd_fault *fault);
-void attnd_prepared_leave(struct attnd_prepared_runs *prepared_runs,
-                          struct attnd_prepared *prepared);
-
-/** attnd_prepared_fill() - what the run is now, into the run table.
- * Return: 1 if the worker must be told. */
-int attnd_prepared_fill(struct attnd_prepared_runs *prepared_runs,
-                        const struct attnd_prepared *prepared);
-
-/** attnd_prepared_changing() - the plan is held for a set that is not done: it may not be read. */
-int attnd_prepared_changing(const struct attnd_plan_object *plan);
-
-/** attnd_prepared_rescratch() - blocks again from an empty heap; runs that get none become bad. */
-void attnd_prepared_rescratch(struct attnd_prepared_runs *prepared_runs,
-                              struct attnd_plan_object *plan);
-
-/** attnd_prepared_step() - a HOLD or PUBLISH for @op is answered: its lane goes on. */
-void attnd_prepared_step(struct attnd_prepared_runs *prepared_runs, struct attnd_sched_op *op,
-                         uint32_t kind);
-
-/* ---- stream_calls.c ---- */
-
-/* The call that waits is answered: with its result, or @code if that is negative. The client may be
- * ended by it, and its mailbox gone. */
-void attnd_prepared_answer_open(struct attnd_mail *mail, int code);
-void attnd_prepared_answer_add(struct attnd_mail *mail, uint32_t run, int code);
-void attnd_prepared_answer_remove(struct attnd_mail *mail);
+/** attnd_prepared_taken() - another change has the plan: this one must wait. */
+int attnd_prepared_taken(const struct attnd_plan_object *plan);
+/** attnd_prepared_stale() - no generation is free, and a HOLD would free one. */
+int attnd_prepared_stale(const struct attnd_plan_object *plan);
+/** attnd_prepared_must_hold() - would attnd_prepared_hold() return 1? */
+int attnd_prepared_must_hold(const struct attnd_prepared_runs *prepared_runs,
+                             const struct attnd_plan_object *plan);
+/** attnd_prepared_hold() - before a plan may change. Return: 1 the change waits for the event
+ * acked, and change->sent says why when its turn comes again; 0 go on: nobody can launch a run of
+ * it. */
+int attnd_prepared_hold(struct attnd_plan_change *change);
+/** attnd_prepared_was_set() - scratch and extents of the plan's prepared runs again; if there is no
+ * scratch the plan is empty. Return: 0, or the fault's code. */
+int attnd_prepared_was_set(struct attnd_plan_change *change, struct attnd_fault *fault);
+/** attnd_prepared_publish() - after it did. Return: 1 the change waits for the event acked; 0
+ * it is done. */
+int attnd_prepared_publish(struct attnd_plan_change *change);
+/** attnd_prepared_acked() - the scheduler, in its event acked: the change goes on.
+ * @closing: its session is dying. Return: 1 another command was sent, so that the plan does not
+ * stay held in the worker, where another may come to lie; 0 nothing of the change is under way. */
+int attnd_prepared_acked(struct attnd_plan_change *change, uint32_t kind, int closing);
 
 #endif

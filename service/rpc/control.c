@@ -1,32 +1,17 @@
 /*
- * control.c - requests in, replies out.
+ * control.c - requests in, replies out: which call is served when, and by which handler.
  *
- * One datagram is one request and gets one reply, at once or, where the worker has to try something
- * out first, later. A request is received into a private buffer,
- * unpacked there in bounded memory, and served by the handler its call names; the reply is built in
- * bounded memory too and sent without waiting. A client that does not read its replies is ended,
- * because the daemon waits for nobody.
+ * One datagram is one request and gets one reply: at once or, where the worker has to try something
+ * out first, later. A call comes after everything that was submitted before it.
  */
 #include "service/rpc/control.h"
 
 #include "ipc/discard.h"
-#include "service/rpc/control_decode.h"
+#include "service/rpc/calls.h"
+#include "service/sched/sched.h"
+#include "service/session/session.h"
 
 #include <assert.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* A reply of as many pages or planes as a datagram carries, unpacked. */
-#define REPLY_BYTES (1024u * 1024u)
-
-struct attnd_control {
-    uint8_t received[ATTND_DATAGRAM_BYTES_MAX];
-    uint8_t sent[ATTND_DATAGRAM_BYTES_MAX];
-    _Alignas(ATTND_ADMIT_ALIGN_BYTES) uint8_t request[ATTND_CONTROL_DECODE_BYTES];
-    _Alignas(ATTND_ADMIT_ALIGN_BYTES) uint8_t reply[REPLY_BYTES];
-    struct attnd_admit_alloc request_alloc, reply_alloc;
-};
 
 /* What may be called when: before the handshake, between its two halves, after it. */
 struct call_entry {
@@ -60,34 +45,6 @@ static const struct call_entry calls[] = {
 };
 #define CALLS_COUNT (sizeof(calls) / sizeof(calls[0]))
 
-int attnd_control_new(struct attnd_service *service)
-{
-    service->control = malloc(sizeof(*service->control));
-    return service->control ? 0 : -ATTND_E_NO_MEMORY;
-}
-
-void attnd_control_free(struct attnd_service *service)
-{
-    free(service->control);
-    service->control = NULL;
-}
-
-void attnd_control_reset(struct attnd_service *service)
-{
-    struct attnd_control *control = service->control;
-    attnd_admit_alloc_init(&control->request_alloc, control->request, sizeof(control->request));
-    attnd_admit_alloc_init(&control->reply_alloc, control->reply, sizeof(control->reply));
-}
-
-void *attnd_call_alloc(struct attnd_call *call, size_t bytes)
-{
-    ProtobufCAllocator *allocator = &call->service->control->reply_alloc.allocator;
-    void *memory = allocator->alloc(allocator->allocator_data, bytes);
-    if (memory)
-        memset(memory, 0, bytes);
-    return memory;
-}
-
 static int serve(struct attnd_call *call)
 {
     const struct attnd_client *client = call->client;
@@ -100,43 +57,6 @@ static int serve(struct attnd_call *call)
     if (!(calls[which].states & 1u << client->state))
         return attnd_fault_set(call->fault, -ATTND_E_PROTOCOL, ATTND_F_NONE, 0, 0, 0);
     return calls[which].serve(call);
-}
-
-/* Return: 0, or the code of the failure to send. */
-static int send_reply(struct attnd_call *call, int code)
-{
-    struct attnd_control *control = call->service->control;
-    Attnd__Reply *reply = call->reply;
-
-    reply->code = code;
-    if (code < 0) {
-        const struct attnd_fault *fault = call->fault;
-        reply->result_case = ATTND__REPLY__RESULT__NOT_SET;
-        reply->has_field = reply->has_index = reply->has_value = reply->has_limit = 1;
-        reply->field = fault->field;
-        reply->index = fault->index;
-        reply->value = fault->value;
-        reply->limit = fault->limit;
-        call->reply_fds_count = 0;
-    }
-    size_t bytes = attnd__reply__get_packed_size(reply);
-    assert(bytes <= sizeof(control->sent));
-    attnd__reply__pack(reply, control->sent);
-    return attnd_fdpass_send(call->client->socket, control->sent, bytes, call->reply_fds,
-                             call->reply_fds_count);
-}
-
-/* The daemon waits for nobody, not even here. */
-static void deliver(struct attnd_call *call, int code)
-{
-    struct attnd_client *client = call->client;
-    if (client->state == ATTND_SESSION_DYING)
-        return;
-    int rc = send_reply(call, code);
-    if (rc == -ATTND_E_DISCONNECTED)
-        attnd_client_end(client);
-    else if (rc < 0)
-        attnd_client_kill(client, "it does not read its replies");
 }
 
 /* Serves a request whose form is known (@code 0) or answers that it is not understood. */
@@ -157,49 +77,23 @@ static void answer(struct attnd_client *client, const Attnd__Request *request, i
     if (code == 0)
         code = serve(&call);
     if (code != ATTND_CALL_LATER)
-        deliver(&call, code);
-}
-
-void attnd_control_answer(struct attnd_client *client, Attnd__Reply *reply, int fd,
-                          const struct attnd_fault *fault)
-{
-    struct attnd_fault copy = *fault;
-    struct attnd_call call = {
-        .service = client->service, .client = client, .reply = reply, .fault = &copy};
-
-    if (fd >= 0)
-        call.reply_fds[call.reply_fds_count++] = fd;
-    deliver(&call, copy.code);
+        attnd_call_deliver(&call, code);
 }
 
 void attnd_control_serve(struct attnd_client *client)
 {
-    struct attnd_control *control = client->service->control;
     int fds[ATTND_FDS_MAX];
-    int fds_count;
-    Attnd__Request *request;
+    int fds_count = 0;
+    Attnd__Request *request = NULL;
 
     /* The datagram stays where it is, and the socket readable. */
-    if (client->state == ATTND_SESSION_OPEN && !attnd_data_caught_up(client))
+    if (client->state == ATTND_SESSION_OPEN && !attnd_sched_caught_up(client))
         return;
     if (client->state == ATTND_SESSION_DYING)
         return;
-    long received = attnd_fdpass_recv(client->socket, control->received, sizeof(control->received),
-                                      fds, &fds_count);
-    if (received == 0)
+    int rc = attnd_control_receive(client, &request, fds, &fds_count);
+    if (rc > 0)
         return;
-    if (received == -ATTND_E_DISCONNECTED) {
-        attnd_client_end(client);
-        return;
-    }
-    if (received < 0) {
-        attnd_client_kill(client, "its datagram is too large or carries too many descriptors");
-        return;
-    }
-
-    attnd_control_reset(client->service);
-    int rc = attnd_control_decode(control->received, (size_t)received, &control->request_alloc,
-                                  &request);
     if (request)
         answer(client, request, rc, fds, fds_count);
     else
@@ -209,5 +103,5 @@ void attnd_control_serve(struct attnd_client *client)
         if (fds[i] >= 0)
             fds[left++] = fds[i];
     if (left > 0)
-        attnd_discard(fds, left);
+        attnd_discard(attnd_client_discards(client), fds, left);
 }

@@ -1,31 +1,21 @@
 /*
- * handshake.c - Hello and Mapped: two segments and their doorbells, sealed in the order that holds.
+ * handshake.c - Hello and Mapped: from a connection to an open session.
  *
- * The completion segment is sealed before its descriptor leaves, so that no client ever has a
- * writable mapping of it. The submission segment must first be mapped by the client, writable, and
- * is sealed when it says that it has. In between the client could have shrunk or grown the file
- * under our mapping: nothing of ours reads it then, and its size is looked at again once the seals
- * make the answer final.
+ * Hello makes the segments and answers with their descriptors; Mapped says that the client has
+ * mapped them, so they can be sealed. Only then is the session open (segments.c says why).
  */
-#include "service/rpc/control.h"
-#include "service/supervise/device.h"
+#include "service/rpc/calls.h"
+#include "service/sched/sched.h"
+#include "service/session/segments.h"
+#include "service/session/session.h"
+#include "service/supervise/supervise.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define RING_ENTRIES_DEFAULT 256u
 #define ARENA_BYTES_DEFAULT (8u << 20)
 #define ARENA_BYTES_MIN (64u << 10)
 #define ARENA_BYTES_MAX (1u << 30)
-
-static uint64_t round_to_pages(uint64_t bytes)
-{
-    return (bytes + ATTND_PAGE_BYTES - 1) / ATTND_PAGE_BYTES * ATTND_PAGE_BYTES;
-}
 
 static int check_hello(const Attnd__Hello *hello, struct attnd_client *client,
                        struct attnd_fault *fault)
@@ -43,7 +33,7 @@ static int check_hello(const Attnd__Hello *hello, struct attnd_client *client,
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_ARENA, 0, (int64_t)arena_bytes,
                                arena_bytes < ARENA_BYTES_MIN ? ARENA_BYTES_MIN : ARENA_BYTES_MAX);
     client->ring_entries = entries;
-    client->arena_bytes = round_to_pages(arena_bytes);
+    client->arena_bytes = arena_bytes;
     return 0;
 }
 
@@ -54,62 +44,6 @@ static void take_name(struct attnd_client *client, const char *name)
     for (; name && name[length] && length < sizeof(client->name) - 1; length++)
         client->name[length] = name[length] >= 0x20 && name[length] < 0x7f ? name[length] : '?';
     client->name[length] = '\0';
-}
-
-static int make_segments(struct attnd_client *client, struct attnd_fault *fault)
-{
-    uint64_t slots_bytes = round_to_pages((uint64_t)client->ring_entries * ATTND_SLOT_BYTES);
-
-    client->arena_offset_bytes = ATTND_PAGE_BYTES + slots_bytes;
-    int rc = attnd_shm_create("attnd-submission", client->arena_offset_bytes + client->arena_bytes,
-                              &client->submission, fault);
-    if (rc < 0)
-        return rc;
-    rc = attnd_shm_create("attnd-completion", ATTND_PAGE_BYTES + slots_bytes, &client->completion,
-                          fault);
-    if (rc < 0)
-        return rc;
-
-    struct attnd_submit_head *submit = client->submission.address;
-    struct attnd_complete_head *complete = client->completion.address;
-    submit->magic = complete->magic = ATTND_SEGMENT_MAGIC;
-    submit->version = complete->version = ATTND_PROTOCOL_VERSION;
-    if (attnd_shm_seal(client->completion.fd, ATTND_SEAL_COMPLETION) < 0)
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SEALS, 0, errno, 0);
-    return 0;
-}
-
-/* The client sleeps on a pipe: it cannot make our end of it block (ipc/wake.h). */
-static int make_doorbells(struct attnd_client *client, struct attnd_fault *fault)
-{
-    int ends[2];
-
-    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, errno, 0);
-    client->notify_peer_fd = ends[0];
-    client->notify_fd = ends[1];
-    if (attnd_loop_has_futex(client->service->loop))
-        return 0;
-    client->doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (client->doorbell_fd < 0)
-        return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_NONE, 0, errno, 0);
-    return 0;
-}
-
-static void close_fd(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
-void attnd_client_unmap(struct attnd_client *client)
-{
-    attnd_shm_unmap(&client->submission);
-    attnd_shm_unmap(&client->completion);
-    close_fd(&client->notify_fd);
-    close_fd(&client->notify_peer_fd);
-    close_fd(&client->doorbell_fd);
 }
 
 static int reply_hello(struct attnd_call *call)
@@ -134,7 +68,7 @@ static int reply_hello(struct attnd_call *call)
     reply->isa = (char *)(uintptr_t)data.isa;
     reply->residency = (char *)(uintptr_t)data.residency;
     reply->daemon_version = (char *)(uintptr_t)ATTND_VERSION;
-    const struct attnd_worker_info *worker = attnd_data_worker(call->service);
+    const struct attnd_worker_info *worker = attnd_supervisor_worker(call->service);
     if (worker->sms) {
         reply->has_gpu_uuid = 1;
         reply->gpu_uuid.len = sizeof(worker->gpu_uuid);
@@ -159,54 +93,24 @@ int attnd_call_hello(struct attnd_call *call)
     if (rc < 0)
         return rc;
     take_name(client, hello->name);
-    rc = make_segments(client, call->fault);
-    if (rc == 0)
-        rc = make_doorbells(client, call->fault);
+    rc = attnd_segments_new(client, call->fault);
     if (rc == 0)
         rc = attnd_client_enroll(client, call->fault);
     if (rc < 0) {
-        attnd_client_unmap(client);
+        attnd_segments_free(client);
         return rc;
     }
     return reply_hello(call);
-}
-
-/* From here on no page of the submission segment can go away under our feet. */
-static int seal_submission(const struct attnd_client *client)
-{
-    struct stat file;
-
-    if (attnd_shm_seal(client->submission.fd, ATTND_SEAL_SUBMISSION) < 0 ||
-        fstat(client->submission.fd, &file) < 0)
-        return -ATTND_E_SYSTEM;
-    return (uint64_t)file.st_size == client->submission.size_bytes ? 0 : -ATTND_E_PROTOCOL;
-}
-
-static void init_rings(struct attnd_client *client)
-{
-    struct attnd_submit_head *submit = client->submission.address;
-    struct attnd_complete_head *complete = client->completion.address;
-
-    attnd_consumer_init(&client->sq, (const char *)client->submission.address + ATTND_PAGE_BYTES,
-                        &submit->sq_tail, &complete->sq_head, client->ring_entries);
-    attnd_producer_init(&client->cq, (char *)client->completion.address + ATTND_PAGE_BYTES,
-                        &complete->cq_tail, &submit->cq_head, client->ring_entries);
 }
 
 int attnd_call_mapped(struct attnd_call *call)
 {
     struct attnd_client *client = call->client;
 
-    if (seal_submission(client) < 0) {
+    if (attnd_segments_seal(client) < 0) {
         attnd_client_kill(client, "its submission segment could not be sealed in its size");
         return 0;
     }
-    init_rings(client);
-    /* The mappings stay; the client has its own descriptors. */
-    close_fd(&client->submission.fd);
-    close_fd(&client->completion.fd);
-    close_fd(&client->notify_peer_fd);
-
     int rc = attnd_client_watch_doorbell(client);
     if (rc == 0)
         rc = attnd_sched_open(client);

@@ -1,7 +1,8 @@
 /*
  * lease_calls.c - PagesAlloc, PagesShare, PagesFree, PagesOffer, PagesClaim.
  */
-#include "service/rpc/control.h"
+#include "service/objects/ticket.h"
+#include "service/rpc/calls.h"
 
 #include <string.h>
 

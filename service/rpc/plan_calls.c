@@ -1,7 +1,10 @@
 /*
  * plan_calls.c - PlanCreate and PlanDestroy: capacities, which everything of a plan is sized by.
  */
-#include "service/rpc/control.h"
+#include "service/objects/planobj.h"
+#include "service/objects/pool_check.h"
+#include "service/rpc/calls.h"
+#include "service/supervise/supervise.h"
 
 #define REQUESTS_MAX (1u << 20)
 #define ROWS_MAX (1u << 22)
@@ -69,8 +72,8 @@ int attnd_call_plan_create(struct attnd_call *call)
                                ATTND_HANDLES_MAX);
     int rc = check(request, attachment->pool->shape.heads_kv, call->fault);
     if (rc == 0) /* the worker may be another one than when the pool was made */
-        rc = attnd_pool_check_variant(attnd_data_worker(call->service), &attachment->pool->shape,
-                                      call->fault);
+        rc = attnd_pool_check_variant(attnd_supervisor_worker(call->service),
+                                      &attachment->pool->shape, call->fault);
     if (rc < 0)
         return rc;
     struct attnd_batch_limits limits = limits_of(&attachment->pool->shape, request);

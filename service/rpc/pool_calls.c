@@ -8,7 +8,10 @@
  * Host memory that is made for a pool may be more than a worker can pin. As where memory is
  * registered, the reply waits until that is known; until then the session cannot name the pool.
  */
-#include "service/rpc/control.h"
+#include "service/objects/pool_check.h"
+#include "service/objects/ticket.h"
+#include "service/rpc/calls.h"
+#include "service/supervise/supervise.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -277,7 +280,7 @@ int attnd_call_pool_create(struct attnd_call *call)
     int rc = attnd_pool_check_shape(call->request->pool_create, &shape, call->fault);
 
     if (rc == 0)
-        rc = attnd_pool_check_variant(attnd_data_worker(call->service), &shape, call->fault);
+        rc = attnd_pool_check_variant(attnd_supervisor_worker(call->service), &shape, call->fault);
     if (rc == 0)
         rc = check_share(call);
     if (rc < 0)

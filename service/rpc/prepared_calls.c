@@ -1,13 +1,12 @@
 /*
- * stream_calls.c - MailboxOpen, Prepare and Unprepare.
+ * prepared_calls.c - MailboxOpen, Prepare and Unprepare.
  *
- * None is answered at once: what an engine's stream does next involves nobody who could make it
+ * None is answered at once. What an engine's stream does next passes no daemon that could make it
  * wait, so the reply itself must mean that the worker is ready for it, or done with it.
  */
-#include "service/prepared/prepared.h"
-#include "service/rpc/control.h"
+#include "service/rpc/calls.h"
 
-/* stream.c says 1 where the worker has to answer first. */
+/* prepared/ says 1 where the worker has to ack first. */
 static int later(int rc)
 {
     return rc > 0 ? ATTND_CALL_LATER : rc;
@@ -41,41 +40,26 @@ int attnd_call_unprepare(struct attnd_call *call)
 
 /* ---- answers ---- */
 
-/* @reply: with its result; @code < 0: that instead. */
-static void answer(struct attnd_mail *mail, Attnd__Reply *reply, int fd, int code)
+void attnd_prepared_answered(struct attnd_mail *mail, const struct attnd_prepared_answer *answer)
 {
-    const struct attnd_fault fault = {.code = code};
-    if (!mail->calling)
-        return; /* the session is dying */
-    mail->calling = 0;
-    reply->id = mail->call_id;
-    attnd_control_answer(mail->client, reply, fd, &fault);
-}
-
-void attnd_prepared_answer_open(struct attnd_mail *mail, int code)
-{
+    const struct attnd_fault fault = {.code = answer->code};
+    Attnd__MailboxReply mailbox = ATTND__MAILBOX_REPLY__INIT;
+    Attnd__PrepareReply prepare = ATTND__PREPARE_REPLY__INIT;
     Attnd__Reply reply = ATTND__REPLY__INIT;
-    Attnd__MailboxReply result = ATTND__MAILBOX_REPLY__INIT;
-    result.memory = mail->handle;
-    result.size_bytes = mail->memory->size_bytes;
-    result.memory_kind = (Attnd__MemoryKind)mail->memory->kind;
-    reply.mailbox = &result;
-    reply.result_case = ATTND__REPLY__RESULT_MAILBOX;
-    answer(mail, &reply, mail->memory->fd, code);
-}
+    int fd = -1;
 
-void attnd_prepared_answer_add(struct attnd_mail *mail, uint32_t run, int code)
-{
-    Attnd__Reply reply = ATTND__REPLY__INIT;
-    Attnd__PrepareReply result = ATTND__PREPARE_REPLY__INIT;
-    result.prepared = run;
-    reply.prepare = &result;
-    reply.result_case = ATTND__REPLY__RESULT_PREPARE;
-    answer(mail, &reply, -1, code);
-}
-
-void attnd_prepared_answer_remove(struct attnd_mail *mail)
-{
-    Attnd__Reply reply = ATTND__REPLY__INIT;
-    answer(mail, &reply, -1, 0);
+    reply.id = mail->call_id;
+    if (answer->call == ATTND_PREPARED_OPENED) {
+        mailbox.memory = mail->handle;
+        mailbox.size_bytes = mail->memory->size_bytes;
+        mailbox.memory_kind = (Attnd__MemoryKind)mail->memory->kind;
+        reply.mailbox = &mailbox;
+        reply.result_case = ATTND__REPLY__RESULT_MAILBOX;
+        fd = mail->memory->fd;
+    } else if (answer->call == ATTND_PREPARED_ADDED) {
+        prepare.prepared = answer->run;
+        reply.prepare = &prepare;
+        reply.result_case = ATTND__REPLY__RESULT_PREPARE;
+    }
+    attnd_control_answer(mail->client, &reply, fd, &fault);
 }

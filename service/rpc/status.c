@@ -3,7 +3,10 @@
  *
  * Bounded by the limits on sessions and pools, so that it always fits a datagram.
  */
-#include "service/rpc/control.h"
+#include "service/objects/lease.h"
+#include "service/rpc/calls.h"
+#include "service/sched/sched.h"
+#include "service/supervise/queue.h"
 
 #include <string.h>
 

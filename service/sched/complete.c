@@ -5,7 +5,7 @@
  * every operation in flight and one more. If the push fails all the same, the client moved its own
  * index backwards, and is killed when the sweep is over, not in the middle of it.
  */
-#include "service/sched/sched.h"
+#include "service/sched/lanes.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ void attnd_op_free(struct attnd_sched_op *op)
         attnd_staging_free(&op->deferred->staging);
         free(op->deferred);
     }
-    attnd_places_release(op);
+    attnd_places_release(session->scheduler->service, op->memories);
     if (op->plan)
         op->plan->in_flight--;
     session->client->in_flight--;

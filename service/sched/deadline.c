@@ -7,7 +7,7 @@
  * nothing. The same timer looks again at completion rings that were full when nothing else would
  * have woken the daemon (submit.c).
  */
-#include "service/sched/sched.h"
+#include "service/sched/lanes.h"
 
 #include "schemas/atomics.h"
 

@@ -7,7 +7,7 @@
  * be wrong with it is found before any of that is taken. A run without work never gets so far: it
  * is done on the spot.
  */
-#include "service/sched/sched.h"
+#include "service/sched/lanes.h"
 
 #include "schemas/atomics.h"
 
@@ -45,6 +45,16 @@ static int mapped(const struct attnd_scheduler *scheduler, struct attnd_sched_op
                    : all_mapped(scheduler->maps, pool->memories, pool->memories_count, &op->fault);
 }
 
+/* The places that the operation names, checked, into @run. */
+static int resolve(struct attnd_sched_op *op, struct attnd_run *run)
+{
+    const struct attnd_service *service = op->lane->session->scheduler->service;
+    if (op->sqe.opcode == ATTND_OP_APPEND)
+        return attnd_places_append(service, op->plan, &op->sqe.u.append, op->memories, run,
+                                   &op->fault);
+    return attnd_places_attend(service, op->plan, &op->sqe.u.run, op->memories, run, &op->fault);
+}
+
 static int check_append(struct attnd_sched_op *op)
 {
     if (!op->plan->attachment->writable)
@@ -52,28 +62,12 @@ static int check_append(struct attnd_sched_op *op)
     return attnd_planobj_check_append(op->plan, &op->fault);
 }
 
-void attnd_dispatch_fill(const struct attnd_plan_object *plan, const struct attnd_run *run,
-                         struct attnd_command *command)
-{
-    const struct attnd_pool *pool = plan->attachment->pool;
-    const struct attnd_heap_plane *planes = (const void *)(pool->heap + 1);
-    command->set_version = plan->set_version;
-    command->advance_version = plan->advance_version;
-    command->page_size = pool->shape.page_size;
-    command->pages = pool->shape.pages;
-    command->body = *run;
-    command->k = planes[run->layer];
-    command->v = planes[pool->shape.layers + run->layer];
-}
-
 static void push_command(struct attnd_scheduler *scheduler, const struct attnd_plan_object *plan,
                          uint32_t run)
 {
     struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = run};
-    attnd_dispatch_fill(plan, &scheduler->queue->runs[run], &command);
-    if (attnd_queue_push(scheduler->queue, &command) < 0)
-        scheduler->queue_broken = 1; /* it has room for every run: never full */
-    scheduler->commands_pushed = 1;
+    attnd_planobj_command(plan, &scheduler->queue->runs[run], &command);
+    (void)attnd_queue_push(scheduler->queue, &command);
 }
 
 static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
@@ -114,13 +108,13 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
                             .items = items,
                             .session = op->lane->session->client->id,
                             .mailbox = ATTND_NONE};
-    if (attnd_places_resolve(op, &run, &op->fault) < 0)
+    if (resolve(op, &run) < 0)
         return ATTND_TURN_DONE;
     if (appends && check_append(op) < 0)
         return ATTND_TURN_DONE;
     uint64_t scratch_bytes = appends ? 0 : plan->scratch_bytes;
 
-    if (!scheduler->ready || scheduler->free_slot == ATTND_NONE ||
+    if (!scheduler->queue->accepting || scheduler->free_slot == ATTND_NONE ||
         (in_line && scheduler->waiting.head))
         return ATTND_TURN_WAIT;
     int rc = mapped(scheduler, op);

@@ -2,17 +2,18 @@
  * lane.c - operations of one lane, one after the other.
  *
  * Only the head of a lane is ever under way. Its turn ends in one of four ways: it is done, and
- * the next has its turn; the worker has it, and the lane goes on when it retires; the worker is
- * told of its plan, and it has another turn when that is answered; or something is missing, and the
- * lane stands in a line of the scheduler until that may have changed. Runs that miss a slot or
- * scratch stand in one line for all sessions, served strictly in order, so a large run cannot be
- * starved by small ones. Whoever misses something of its own stands apart: an advance without a
- * free generation must not hold up the runs that will free one, and a run whose memory the worker
- * has not mapped yet must not hold up the others.
+ * the next has its turn; the worker has it, and the lane goes on when it retires; the worker was
+ * sent a HOLD or PUBLISH of its plan, and it has another turn when that is acked; or something is
+ * missing, and the lane stands in a line of the scheduler until that may have changed. Runs that
+ * miss a slot or scratch stand in one line for all sessions, served strictly in order, so a large
+ * run cannot be starved by small ones. An operation that misses something of its own stands apart:
+ * an advance without a free generation must not hold up the runs that will free one, and a run
+ * whose memory the worker has not mapped yet must not hold up the others.
  */
-#include "service/prepared/prepared.h"
+#include "service/sched/lanes.h"
 
 #include <assert.h>
+#include <stddef.h>
 
 static void list_push(struct attnd_lane_list *list, struct attnd_lane *lane)
 {
@@ -87,88 +88,15 @@ void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op)
         lane->tail = before;
 }
 
-/* Operations of other lanes on this plan; what is queued behind @op in its own lane does not
- * count, and nothing of it is under way. */
-static uint32_t elsewhere(const struct attnd_sched_op *op)
-{
-    uint32_t here = 0;
-    if (op->plan->in_flight == 1)
-        return 0;
-    for (const struct attnd_sched_op *at = op; at; at = at->next)
-        here += at->plan == op->plan;
-    return op->plan->in_flight - here;
-}
-
-static enum attnd_turn plan_set(struct attnd_sched_op *op)
-{
-    struct attnd_session_lanes *session = op->lane->session;
-    struct attnd_client *client = session->client;
-    struct attnd_batch_view batch;
-    const struct attnd_batch_view *admitted = &batch;
-
-    (void)attnd_sched_now(session->scheduler); /* the beginning, for the completion */
-    if (op->sent == ATTND_COMMAND_PUBLISH)
-        return ATTND_TURN_DONE;
-    uint32_t busy = op->sent ? 0 : elsewhere(op);
-    if (busy) {
-        attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_PLAN, 0, op->sqe.plan, busy);
-        return ATTND_TURN_DONE;
-    }
-    if (!op->sent && attnd_prepared_hold(op))
-        return ATTND_TURN_SENT;
-    op->plan->filled = 0;
-    if (op->deferred)
-        admitted = &op->deferred->u.batch;
-    else if (op->fault.code == 0)
-        (void)attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
-                                op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
-                                &op->plan->limits, &client->staging, &batch, &op->fault);
-    if (op->fault.code == 0)
-        (void)attnd_planobj_set(op->plan, admitted, session->scheduler->scratch.bytes, &op->fault);
-    attnd_prepared_was_set(op);
-    return attnd_prepared_publish(op) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
-}
-
-static enum attnd_turn plan_advance(struct attnd_sched_op *op)
-{
-    struct attnd_client *client = op->lane->session->client;
-    struct attnd_advance_view advance;
-    const struct attnd_advance_view *admitted = &advance;
-
-    if (op->fault.code != 0 || op->sent == ATTND_COMMAND_PUBLISH)
-        return ATTND_TURN_DONE;
-    if (!op->sent && attnd_prepared_taken(op->plan))
-        return ATTND_TURN_BLOCKED;
-    if (!op->plan->filled) {
-        attnd_fault_set(&op->fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, op->sqe.plan, 0);
-        return ATTND_TURN_DONE;
-    }
-    if (attnd_planobj_free_generation(op->plan) < 0)
-        return attnd_prepared_stale(op->plan) && attnd_prepared_hold(op) ? ATTND_TURN_SENT
-                                                                         : ATTND_TURN_BLOCKED;
-    (void)attnd_sched_now(op->lane->session->scheduler);
-    if (op->deferred)
-        admitted = &op->deferred->u.advance;
-    else
-        (void)attnd_admit_advance(attnd_client_arena(client), client->arena_bytes,
-                                  &op->sqe.u.advance, &op->plan->limits, &client->staging, &advance,
-                                  &op->fault);
-    if (op->fault.code == 0)
-        (void)attnd_planobj_advance(op->plan, admitted, &op->fault);
-    if (op->fault.code != 0 && !op->sent)
-        return ATTND_TURN_DONE;
-    return attnd_prepared_publish(op) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
-}
-
 static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)
 {
     if (!op->plan)
         return ATTND_TURN_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {
     case ATTND_OP_PLAN_SET:
-        return plan_set(op);
+        return attnd_change_set(op);
     case ATTND_OP_PLAN_ADVANCE:
-        return plan_advance(op);
+        return attnd_change_advance(op);
     default:
         return attnd_dispatch_run(op, in_line);
     }
@@ -213,15 +141,35 @@ void attnd_lane_go(struct attnd_lane *lane)
             break;
         case ATTND_TURN_SENT:
             lane->state = ATTND_LANE_SENT;
+            lane->session->sent++;
             break;
         }
     }
 }
 
+void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
+{
+    struct attnd_sched_op *op =
+        (struct attnd_sched_op *)(void *)((char *)change - offsetof(struct attnd_sched_op, change));
+    struct attnd_lane *lane = op->lane;
+    struct attnd_session_lanes *session = lane->session;
+
+    if (attnd_prepared_acked(change, kind, session->closing))
+        return;
+    session->sent--;
+    lane->state = ATTND_LANE_IDLE;
+    if (!session->closing) {
+        attnd_lane_go(lane);
+        return;
+    }
+    attnd_op_free(attnd_lane_pop(lane));
+    attnd_session_drain(session);
+}
+
 static void retry_waiting(struct attnd_scheduler *scheduler)
 {
     struct attnd_lane *lane;
-    while ((lane = scheduler->waiting.head)) { /* runs: none is told of */
+    while ((lane = scheduler->waiting.head)) { /* runs: none is sent ahead */
         enum attnd_turn turn = take_turn(lane->head, 0);
         if (turn == ATTND_TURN_WAIT)
             return;

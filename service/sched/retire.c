@@ -5,9 +5,9 @@
  * only when the ring is empty do lanes that wait get their turn, so that they find all there is. A
  * dead worker retires nothing: its runs, and what is queued behind them, are answered
  * -ATTND_E_WORKER_RESTARTED, because a later operation of a lane may depend on an earlier one. What
- * it was told beside runs is as good as answered.
+ * it was sent beside runs is as good as acked.
  */
-#include "service/prepared/prepared.h"
+#include "service/sched/lanes.h"
 
 #include "schemas/atomics.h"
 
@@ -35,11 +35,11 @@ static void retire_one(struct attnd_scheduler *scheduler, const struct attnd_ret
 {
     if (retire->kind > ATTND_COMMAND_RUN) {
         if (attnd_control_command_retired(scheduler->prepared_runs, retire) < 0)
-            scheduler->queue_broken = 1;
+            scheduler->queue->broken = 1;
         return;
     }
     if (retire->run >= ATTND_QUEUE_RUNS || !scheduler->slots[retire->run].op) {
-        scheduler->queue_broken = 1;
+        scheduler->queue->broken = 1;
         return;
     }
     struct attnd_sched_op *op = scheduler->slots[retire->run].op;
@@ -55,7 +55,7 @@ static void retire_one(struct attnd_scheduler *scheduler, const struct attnd_ret
     uint64_t end_ns = retire->end_ns ? retire->end_ns : attnd_sched_now(scheduler);
     attnd_complete(op, retire->begin_ns ? retire->begin_ns : end_ns, end_ns);
     if (session->closing)
-        attnd_sched_drain(session);
+        attnd_session_drain(session);
     else
         attnd_lane_go(lane);
 }
@@ -69,7 +69,7 @@ int attnd_retire_sweep(struct attnd_scheduler *scheduler)
         moved++;
     }
     if (rc < 0)
-        scheduler->queue_broken = 1;
+        scheduler->queue->broken = 1;
     if (moved)
         attnd_lane_retry(scheduler);
     return moved;
@@ -100,11 +100,9 @@ void attnd_retire_lost(struct attnd_scheduler *scheduler)
         attnd_dispatch_release(scheduler, run);
         fail_lane(lane);
         if (lane->session->closing)
-            attnd_sched_drain(lane->session);
+            attnd_session_drain(lane->session);
     }
     attnd_prepared_lost(scheduler->prepared_runs);
-    scheduler->queue_broken = 0;
-    scheduler->commands_pushed = 0;
     attnd_queue_abandon(scheduler->queue);
     attnd_sched_flush(scheduler);
 }

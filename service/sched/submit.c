@@ -9,7 +9,7 @@
  * Freeing the slot of a batch tells the client that its arena may be reused. So a batch is copied
  * before: into the plan if its turn is now, else into memory that waits with it.
  */
-#include "service/sched/sched.h"
+#include "service/sched/lanes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,7 +100,7 @@ static int turn_is_now(const struct attnd_lane *lane, const struct attnd_sched_o
     if (lane->head)
         return 0;
     if (op->sqe.opcode == ATTND_OP_PLAN_SET)
-        return !attnd_prepared_must_hold(lane->session->scheduler, op->plan);
+        return !attnd_prepared_must_hold(lane->session->scheduler->prepared_runs, op->plan);
     return !op->plan->filled ||
            (!attnd_prepared_taken(op->plan) && attnd_planobj_free_generation(op->plan) >= 0);
 }
@@ -157,7 +157,7 @@ static void accept_op(struct attnd_session_lanes *session, const struct attnd_sq
     struct attnd_lane *lane = &session->lane[sqe->lane];
     if (op->plan) {
         op->plan->in_flight++;
-        attnd_places_take(op);
+        attnd_places_take(session->client, sqe, op->memories);
         set_deadline(session->scheduler, op);
         if (carries_data(sqe) && !turn_is_now(lane, op))
             defer(session, op);

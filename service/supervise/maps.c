@@ -35,6 +35,7 @@ static void enqueue(struct attnd_maps *maps, uint32_t index)
 void attnd_maps_add(struct attnd_maps *maps, uint32_t index)
 {
     assert(index < ATTND_MEMORIES_MAX && maps->state[index] == ATTND_MAP_NONE);
+    maps->deaths[index] = 0;
     enter(maps, index, ATTND_MAP_TO_MAP);
     enqueue(maps, index);
 }
@@ -86,6 +87,8 @@ int attnd_maps_mapped(struct attnd_maps *maps, uint32_t index, int code)
     if (maps->state[index] != ATTND_MAP_MAPPING)
         return 0;
     maps->code[index] = code;
+    if (code >= 0)
+        maps->deaths[index] = 0; /* it kills nobody */
     enter(maps, index, code < 0 ? ATTND_MAP_FAILED : ATTND_MAP_MAPPED);
     return 1;
 }

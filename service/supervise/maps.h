@@ -30,6 +30,7 @@ struct attnd_maps {
     uint32_t unsettled; /* indices in TO_MAP, MAPPING, FAILED or BARRED: 0 in the common case */
     uint8_t state[ATTND_MEMORIES_MAX];
     int32_t code[ATTND_MEMORIES_MAX];
+    uint8_t deaths[ATTND_MEMORIES_MAX];     /* in a row: of workers that were bringing it in */
     uint8_t due[ATTND_MEMORIES_MAX];        /* 1: in the queue below */
     uint32_t due_index[ATTND_MEMORIES_MAX]; /* circular: each index at most once */
     uint32_t due_begin, due_count;

@@ -72,6 +72,7 @@ void attnd_queue_abandon(struct attnd_queue *queue)
     queue->nothing[0] = queue->nothing[1] = 0;
     attnd_consumer_init(&queue->retires, base + RETIRES_OFFSET, &queue->nothing[0],
                         &queue->nothing[1], ATTND_QUEUE_ENTRIES);
+    queue->broken = queue->pushed = 0;
     queue->abandoned = 1;
 }
 
@@ -165,13 +166,17 @@ void attnd_queue_free(struct attnd_queue *queue)
 int attnd_queue_push(struct attnd_queue *queue, struct attnd_command *command)
 {
     command->seal = attnd_checksum(command, queue->commands.index);
-    return attnd_producer_push(&queue->commands, command);
+    int rc = attnd_producer_push(&queue->commands, command);
+    queue->broken |= rc < 0; /* it has room for every run and control command: never full */
+    queue->pushed = 1;
+    return rc;
 }
 
 void attnd_queue_ring(struct attnd_queue *queue)
 {
     const struct attnd_doorbell doorbell = {
         .word = &queue->head->command_tail, .need = &queue->head->command_need, .fd = -1};
+    queue->pushed = 0;
     (void)attnd_doorbell_ring(&doorbell);
 }
 

@@ -5,7 +5,11 @@
 #ifndef ATTND_SERVICE_SUPERVISE_QUEUE_H
 #define ATTND_SERVICE_SUPERVISE_QUEUE_H
 
-#include "service/service.h"
+#include "ipc/ring.h"
+#include "ipc/shm.h"
+#include "ipc/wake.h"
+#include "schemas/abi.h"
+#include "schemas/errors.h"
 #include "service/supervise/heap.h"
 
 /* Runs in flight in the whole service that came through a ring, and prepared ones beside them in
@@ -21,7 +25,10 @@ struct attnd_queue {
     struct attnd_shm segment; /* both of: */
     int rings_fd, heap_fd;    /* everything before the heap, a file for each worker; the heap */
     uint64_t heap_bytes;
-    int abandoned;       /* between abandon() and renew() */
+    int abandoned; /* between abandon() and renew() */
+    int accepting; /* the worker is RUNNING and nobody is stopping it: commands may be pushed */
+    int pushed;    /* commands, since attnd_queue_ring() */
+    int broken;    /* the worker's indices are impossible: it is killed at the next chance */
     uint32_t nothing[2]; /* tail and head of no ring, meanwhile */
     struct attnd_queue_head *head;
     struct attnd_run *runs;               /* [ATTND_QUEUE_RUNS + ATTND_QUEUE_PREPARED] */
@@ -54,11 +61,17 @@ void attnd_queue_abandon(struct attnd_queue *queue);
  * Return: 0; -ATTND_E_SYSTEM, and it is still abandoned. */
 int attnd_queue_renew(struct attnd_queue *queue, struct attnd_fault *fault);
 
-/** attnd_queue_push() - seal and publish a command, without a wake-up.
- * Return: 0; -ATTND_E_FULL or -ATTND_E_PROTOCOL: the worker broke the ring. */
+/** attnd_queue_push() - seal and publish a command, without a wake-up. A failure is kept in
+ * queue->broken. Return: 0; -ATTND_E_FULL or -ATTND_E_PROTOCOL: the worker broke the ring. */
 int attnd_queue_push(struct attnd_queue *queue, struct attnd_command *command);
 
-/** attnd_queue_ring() - wake the worker if it sleeps; once after a burst of commands. */
+/** attnd_queue_ring() - after a burst of commands: wake the worker if it sleeps. */
 void attnd_queue_ring(struct attnd_queue *queue);
+
+/** attnd_heap_alloc() - queue heap memory, 64-byte aligned, zeroed. Return: offset, 0 if full. */
+uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes);
+void attnd_heap_free(struct attnd_queue *queue, uint64_t offset_bytes, uint64_t bytes);
+void *attnd_heap_at(struct attnd_queue *queue, uint64_t offset_bytes);
+void attnd_heap_usage(const struct attnd_queue *queue, uint64_t *bytes, uint64_t *used_bytes);
 
 #endif

@@ -4,6 +4,7 @@
 #ifndef ATTND_SERVICE_SUPERVISE_SPAWN_H
 #define ATTND_SERVICE_SUPERVISE_SPAWN_H
 
+#include "service/service.h"
 #include "service/supervise/queue.h"
 
 struct attnd_process {

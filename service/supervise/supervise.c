@@ -18,7 +18,6 @@
 #include "ipc/fdpass.h"
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
-#include "service/sched/sched.h"
 #include "service/supervise/worker_abi.h"
 
 #include <poll.h>
@@ -66,17 +65,16 @@ static void let_go(struct attnd_supervisor *supervisor)
     process->control = process->pidfd = -1;
 }
 
-/* What a signal ended it over: notes that, in each such memory. Return: how many. */
-static uint32_t find_suspects(const struct attnd_supervisor *supervisor, uint32_t *suspects)
+/* What a signal ended it over; counts the death of each such memory. Return: how many. */
+static uint32_t find_suspects(struct attnd_supervisor *supervisor, uint32_t *suspects)
 {
-    const struct attnd_service *service = supervisor->service;
-    uint32_t *words = service->queue->head->pinning, count = 0;
+    uint32_t *words = supervisor->service->queue->head->pinning, count = 0;
     for (uint32_t i = 0; i < ATTND_PINNING; i++) {
         uint32_t index = attnd_observe32(&words[i]) - 1;
         if (!supervisor->process.signal || index >= ATTND_MEMORIES_MAX ||
             supervisor->maps.state[index] != ATTND_MAP_MAPPING)
             continue;
-        service->memories[index]->deaths++;
+        supervisor->maps.deaths[index]++;
         suspects[count++] = index;
     }
     return count;
@@ -84,24 +82,23 @@ static uint32_t find_suspects(const struct attnd_supervisor *supervisor, uint32_
 
 static void bar(struct attnd_supervisor *supervisor, uint32_t index)
 {
-    struct attnd_service *service = supervisor->service;
-    const struct attnd_memory *memory = service->memories[index];
-    const struct attnd_fault fault = {
-        .code = -ATTND_E_NO_MEMORY, .field = ATTND_F_SIZE, .value = (int64_t)memory->size_bytes};
+    const struct attnd_fault fault = {.code = -ATTND_E_NO_MEMORY,
+                                      .field = ATTND_F_SIZE,
+                                      .value = (int64_t)supervisor->sources[index].size_bytes};
     attnd_maps_bar(&supervisor->maps, index, fault.code);
-    attnd_memory_mapped(service, index, &fault);
+    supervisor->events->mapped(supervisor->service, index, &fault);
 }
 
 /* What is due again. */
 static void judge(struct attnd_supervisor *supervisor, uint32_t index)
 {
-    const struct attnd_memory *memory = supervisor->service->memories[index];
     if (supervisor->maps.state[index] != ATTND_MAP_TO_MAP)
         return;
+    int again = supervisor->maps.deaths[index] >= DEATHS_BARRED;
     attnd_log(ATTND_LOG_WARNING, "memory %u of %llu bytes was being brought in%s", index,
-              (unsigned long long)memory->size_bytes,
-              memory->deaths < DEATHS_BARRED ? "" : ", again: no other worker is given it");
-    if (memory->deaths >= DEATHS_BARRED)
+              (unsigned long long)supervisor->sources[index].size_bytes,
+              again ? ", again: no other worker is given it" : "");
+    if (again)
         bar(supervisor, index);
 }
 
@@ -111,13 +108,14 @@ static void inherit_from(struct attnd_supervisor *supervisor)
     uint32_t freed[ATTND_MEMORIES_MAX];
     uint32_t suspects[ATTND_PINNING];
     uint32_t suspected = find_suspects(supervisor, suspects); /* before its queue is given up */
-    attnd_retire_lost(supervisor->service->scheduler);
+    const struct attnd_supervisor_events *events = supervisor->events;
+    events->lost(supervisor->service);
     uint32_t count = attnd_maps_lost(&supervisor->maps, freed);
     for (uint32_t i = 0; i < suspected; i++)
         judge(supervisor, suspects[i]);
     for (uint32_t i = 0; i < count; i++)
-        attnd_memory_unmapped(supervisor->service, freed[i]);
-    attnd_memory_lost(supervisor->service);
+        events->unmapped(supervisor->service, freed[i]);
+    events->imports_lost(supervisor->service);
 }
 
 static void on_timer(void *context)
@@ -219,17 +217,46 @@ static int watch(struct attnd_supervisor *supervisor)
                : -ATTND_E_NO_MEMORY;
 }
 
-static int renew_queue(struct attnd_service *service, struct attnd_fault *fault)
+static void on_retire_eventfd(void *context, uint32_t poll_events)
+{
+    const struct attnd_queue *queue = context;
+    (void)poll_events;
+    /* Only to make it unreadable again: the sweep that follows looks at the ring itself. */
+    attnd_doorbell_drain(queue->retire_fd);
+}
+
+void attnd_supervisor_unwatch_retires(struct attnd_supervisor *supervisor)
+{
+    attnd_loop_unwatch(supervisor->service->loop, supervisor->retire_watch, NULL, NULL);
+    supervisor->retire_watch = NULL;
+}
+
+int attnd_supervisor_watch_retires(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
+{
+    struct attnd_loop *loop = supervisor->service->loop;
+    struct attnd_queue *queue = supervisor->service->queue;
+    /* A wait on the word of the worker before would sleep on that one's file. */
+    attnd_supervisor_unwatch_retires(supervisor);
+    supervisor->retire_watch =
+        queue->retire_fd < 0
+            ? attnd_loop_watch_word(loop, &queue->head->retire_tail)
+            : attnd_loop_watch_fd(loop, queue->retire_fd, POLLIN, on_retire_eventfd, queue);
+    return supervisor->retire_watch
+               ? 0
+               : attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+}
+
+static int renew_queue(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
 {
     /* First, so that it is tried again if the other fails; the wait itself begins later. */
-    int rc = attnd_data_watch_retires(service, fault);
-    return rc < 0 ? rc : attnd_queue_renew(service->queue, fault);
+    int rc = attnd_supervisor_watch_retires(supervisor, fault);
+    return rc < 0 ? rc : attnd_queue_renew(supervisor->service->queue, fault);
 }
 
 static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
 {
     struct attnd_service *service = supervisor->service;
-    int rc = service->queue->abandoned ? renew_queue(service, fault) : 0;
+    int rc = service->queue->abandoned ? renew_queue(supervisor, fault) : 0;
     if (rc < 0)
         return rc;
     rc = attnd_spawn_worker(&service->options, service->queue, &supervisor->process, fault);
@@ -266,12 +293,15 @@ static void start_next(struct attnd_supervisor *supervisor)
 
 /* ---- the outside ---- */
 
-int attnd_supervisor_new(struct attnd_service *service, struct attnd_supervisor **out)
+int attnd_supervisor_new(struct attnd_service *service,
+                         const struct attnd_supervisor_events *events,
+                         struct attnd_supervisor **out)
 {
     struct attnd_supervisor *supervisor = calloc(1, sizeof(*supervisor));
     if (!supervisor)
         return -ATTND_E_NO_MEMORY;
     supervisor->service = service;
+    supervisor->events = events;
     supervisor->process.control = supervisor->process.pidfd = -1;
     *out = supervisor;
     return 0;
@@ -370,6 +400,16 @@ void attnd_supervisor_kill(struct attnd_supervisor *supervisor, const char *why)
     supervisor->condemned = 1;
     attnd_log(ATTND_LOG_ERROR, "worker %d is killed: %s", (int)supervisor->process.pid, why);
     attnd_spawn_signal(&supervisor->process, SIGKILL);
+}
+
+const struct attnd_worker_info *attnd_supervisor_worker(const struct attnd_service *service)
+{
+    return &service->queue->info;
+}
+
+int attnd_supervisor_running(const struct attnd_service *service)
+{
+    return service->supervisor->state == ATTND_WORKER_UP;
 }
 
 const char *attnd_supervisor_state_name(const struct attnd_supervisor *supervisor)

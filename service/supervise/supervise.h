@@ -4,6 +4,7 @@
 #ifndef ATTND_SERVICE_SUPERVISE_SUPERVISE_H
 #define ATTND_SERVICE_SUPERVISE_SUPERVISE_H
 
+#include "persistent/backend.h"
 #include "service/service.h"
 #include "service/supervise/maps.h"
 #include "service/supervise/queue.h"
@@ -18,9 +19,30 @@ enum attnd_supervision {
     ATTND_WORKER_STOPPED /* for good */
 };
 
+/* What the rooms above have asked to hear of the worker. Each may call back into the supervisor. */
+struct attnd_supervisor_events {
+    /* It is RUNNING with @scratch_bytes of scratch. Return: 0; < 0: it cannot be used and is
+     * killed.
+     */
+    int (*up)(struct attnd_service *service, uint64_t scratch_bytes);
+    /* Its process is gone, and with it everything that it was given to do. */
+    void (*lost)(struct attnd_service *service);
+    /* After lost(): of what it was to map, everything that had an answer has been answered. */
+    void (*imports_lost)(struct attnd_service *service);
+    /* Memory @index was tried; @fault's code is 0, or says why it cannot be had. */
+    void (*mapped)(struct attnd_service *service, uint32_t index, const struct attnd_fault *fault);
+    /* It let go of memory @index, which may be used again. */
+    void (*unmapped)(struct attnd_service *service, uint32_t index);
+    /* All that it had said so far has been heard: runs may have waited for a mapping. */
+    void (*heard)(struct attnd_service *service);
+};
+
 struct attnd_supervisor {
     struct attnd_service *service;
+    const struct attnd_supervisor_events *events;
     struct attnd_maps maps;
+    struct attnd_memory_source sources[ATTND_MEMORIES_MAX]; /* of indices that are not NONE */
+    struct attnd_watch *retire_watch;
     struct attnd_process process;
     enum attnd_supervision state;
     int condemned; /* SIGKILL is on its way */
@@ -35,7 +57,10 @@ struct attnd_supervisor {
     uint32_t heart, heartbeat_missed; /* seen last; looks since that found it unchanged */
 };
 
-int attnd_supervisor_new(struct attnd_service *service, struct attnd_supervisor **out);
+/** attnd_supervisor_new() - @events is borrowed and outlives the supervisor. */
+int attnd_supervisor_new(struct attnd_service *service,
+                         const struct attnd_supervisor_events *events,
+                         struct attnd_supervisor **out);
 void attnd_supervisor_free(struct attnd_supervisor *supervisor);
 
 /** attnd_supervisor_start() - the first worker. Blocks until it is RUNNING, at most @timeout_ns.
@@ -51,12 +76,34 @@ void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout
  * NULL is fine. */
 void attnd_supervisor_kill(struct attnd_supervisor *supervisor, const char *why);
 
+/**
+ * attnd_supervisor_map() - a memory object came to life at @index: the worker is to map it, and
+ * each worker after it
+ * @source: copied; its descriptor and handle stay the caller's until attnd_supervisor_unmap()
+ */
+int attnd_supervisor_map(struct attnd_supervisor *supervisor, uint32_t index,
+                         const struct attnd_memory_source *source);
+/** attnd_supervisor_unmap() - the last reference went: the worker drops it. @index may be reused
+ * after the event unmapped, which may come before this returns. The fd may be closed now. */
+void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index);
+
+/** attnd_supervisor_watch_retires() - the loop is woken by the worker's answers; anew for each
+ * worker. Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_supervisor_watch_retires(struct attnd_supervisor *supervisor, struct attnd_fault *fault);
+void attnd_supervisor_unwatch_retires(struct attnd_supervisor *supervisor);
+
+/** attnd_supervisor_worker() - what the worker said of itself when it came up, or the last one did.
+ */
+const struct attnd_worker_info *attnd_supervisor_worker(const struct attnd_service *service);
+/** attnd_supervisor_running() - 1: it answers; 0: it is gone, or not yet there again. */
+int attnd_supervisor_running(const struct attnd_service *service);
+
 /** attnd_watchdog_start()/stop() - watchdog.c: from now on the worker's heart has to beat. Harmless
  * twice. */
 void attnd_watchdog_start(struct attnd_supervisor *supervisor);
 void attnd_watchdog_stop(struct attnd_supervisor *supervisor);
 
-/** attnd_talk_send_due() - supervise_talk.c: send messages about memory that are due. */
+/** attnd_talk_send_due() - talk.c: send messages about memory that are due. */
 void attnd_talk_send_due(struct attnd_supervisor *supervisor);
 /** attnd_talk_receive() - take what the worker says. Return: 1; 0 at end of file. */
 int attnd_talk_receive(struct attnd_supervisor *supervisor);

@@ -1,5 +1,5 @@
 /*
- * supervise_talk.c - what daemon and worker say to each other beside the rings.
+ * talk.c - what daemon and worker say to each other beside the rings.
  *
  * The worker says whether it came up; the daemon says which memory comes and goes, and the worker
  * answers. Nothing here waits: a message that the socket does not take is due again when an answer
@@ -8,7 +8,6 @@
 #include "service/supervise/supervise.h"
 
 #include "ipc/fdpass.h"
-#include "service/sched/sched.h"
 #include "service/supervise/worker_abi.h"
 
 #include <string.h>
@@ -23,17 +22,17 @@ void attnd_talk_send_due(struct attnd_supervisor *supervisor)
         (supervisor->state != ATTND_WORKER_COMING_UP && supervisor->state != ATTND_WORKER_UP))
         return;
     while (attnd_maps_due(&supervisor->maps, &index)) {
-        const struct attnd_memory *memory = supervisor->service->memories[index];
+        const struct attnd_memory_source *source = &supervisor->sources[index];
         int maps = supervisor->maps.state[index] == ATTND_MAP_TO_MAP;
         struct attnd_worker_message message = {.kind = maps ? ATTND_WORKER_MAP : ATTND_WORKER_UNMAP,
                                                .index = index,
-                                               .size_bytes = maps ? memory->size_bytes : 0,
-                                               .memory_kind = maps ? memory->kind : 0};
-        int has_fd = maps && memory->fd >= 0;
-        if (maps)
-            memcpy(message.handle, memory->handle, sizeof(message.handle));
+                                               .size_bytes = maps ? source->size_bytes : 0,
+                                               .memory_kind = maps ? source->kind : 0};
+        int has_fd = maps && source->fd >= 0;
+        if (maps && source->handle)
+            memcpy(message.handle, source->handle, sizeof(message.handle));
         int rc = attnd_fdpass_send(supervisor->process.control, &message, sizeof(message),
-                                   has_fd ? &memory->fd : NULL, has_fd);
+                                   has_fd ? &source->fd : NULL, has_fd);
         if (rc == -ATTND_E_FULL || rc == -ATTND_E_DISCONNECTED)
             return; /* its end is handled where it is noticed */
         if (rc < 0) {
@@ -44,9 +43,11 @@ void attnd_talk_send_due(struct attnd_supervisor *supervisor)
     }
 }
 
-int attnd_supervisor_map(struct attnd_supervisor *supervisor, const struct attnd_memory *memory)
+int attnd_supervisor_map(struct attnd_supervisor *supervisor, uint32_t index,
+                         const struct attnd_memory_source *source)
 {
-    attnd_maps_add(&supervisor->maps, memory->index);
+    supervisor->sources[index] = *source;
+    attnd_maps_add(&supervisor->maps, index);
     attnd_talk_send_due(supervisor);
     return 0;
 }
@@ -54,7 +55,7 @@ int attnd_supervisor_map(struct attnd_supervisor *supervisor, const struct attnd
 void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
 {
     if (attnd_maps_remove(&supervisor->maps, index))
-        attnd_memory_unmapped(supervisor->service, index);
+        supervisor->events->unmapped(supervisor->service, index);
     else
         attnd_talk_send_due(supervisor);
 }
@@ -80,7 +81,7 @@ static void worker_ready(struct attnd_supervisor *supervisor)
     attnd_watchdog_start(supervisor);
     attnd_log(ATTND_LOG_INFO, "worker %d: running, backend %s (%s), %u tile workers",
               (int)supervisor->process.pid, info->backend, info->isa, info->tile_workers);
-    if (attnd_sched_resume(supervisor->service->scheduler, info->scratch_bytes) < 0)
+    if (supervisor->events->up(supervisor->service, info->scratch_bytes) < 0)
         attnd_supervisor_kill(supervisor, "no memory for its scratch");
 }
 
@@ -111,7 +112,7 @@ static void worker_mapped(struct attnd_supervisor *supervisor,
                   (int)supervisor->process.pid, message->index,
                   attnd_fault_string(&fault, text, sizeof(text)));
     }
-    attnd_memory_mapped(supervisor->service, message->index, &fault);
+    supervisor->events->mapped(supervisor->service, message->index, &fault);
 }
 
 static void worker_says(struct attnd_supervisor *supervisor,
@@ -142,7 +143,7 @@ static void worker_says(struct attnd_supervisor *supervisor,
         if (message->code < 0 && message->code != -ATTND_E_UNKNOWN)
             attnd_supervisor_kill(supervisor, "it cannot let go of memory");
         else if (attnd_maps_unmapped(&supervisor->maps, index))
-            attnd_memory_unmapped(supervisor->service, index);
+            supervisor->events->unmapped(supervisor->service, index);
     } else {
         worker_mapped(supervisor, message);
     }
@@ -150,7 +151,6 @@ static void worker_says(struct attnd_supervisor *supervisor,
 
 int attnd_talk_receive(struct attnd_supervisor *supervisor)
 {
-    struct attnd_scheduler *scheduler = supervisor->service->scheduler;
     struct attnd_worker_message message;
     int fds[ATTND_FDS_MAX], fd_count;
     long got;
@@ -164,7 +164,6 @@ int attnd_talk_receive(struct attnd_supervisor *supervisor)
         worker_says(supervisor, &message);
     }
     attnd_talk_send_due(supervisor);
-    attnd_lane_retry(scheduler); /* runs may have waited for a mapping */
-    attnd_sched_flush(scheduler);
+    supervisor->events->heard(supervisor->service);
     return got == 0;
 }

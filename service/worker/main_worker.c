@@ -8,7 +8,9 @@
  * daemon dies. It then parks, so that no tile is cut in the middle, and leaves.
  */
 #include "ipc/fdpass.h"
+#include "ipc/shm.h"
 #include "schemas/atomics.h"
+#include "service/args/args.h"
 #include "service/service.h"
 #include "service/supervise/worker_abi.h"
 #include "service/worker/memory.h"
@@ -83,18 +85,6 @@ static const struct argp_option option_list[] = {
     {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
     {0}};
 
-static uint64_t parse_number(struct argp_state *state, const char *name, const char *text,
-                             uint64_t max)
-{
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || end[0] || errno || number > max)
-        argp_error(state, "--%s: '%s' is not a number in 0..%llu", name, text,
-                   (unsigned long long)max);
-    return number;
-}
-
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct options *options = state->input;
@@ -106,28 +96,28 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         options->isa = text;
         return 0;
     case KEY_THREADS:
-        options->threads = (uint32_t)parse_number(state, "threads", text, UINT32_MAX);
+        options->threads = attnd_args_number32(state, "threads", text, 0, UINT32_MAX);
         return 0;
     case KEY_SCRATCH:
-        options->scratch_bytes = parse_number(state, "scratch", text, INT64_MAX);
+        options->scratch_bytes = attnd_args_number(state, "scratch", text, 0, INT64_MAX);
         return 0;
     case KEY_PARENT:
-        options->parent = (int)parse_number(state, "parent", text, INT_MAX);
+        options->parent = (int)attnd_args_number(state, "parent", text, 0, INT_MAX);
         return 0;
     case KEY_LEVEL:
-        options->log_level = (int)parse_number(state, "log-level", text, ATTND_LOG_DEBUG);
+        options->log_level = (int)attnd_args_number(state, "log-level", text, 0, ATTND_LOG_DEBUG);
         return 0;
     case KEY_DOORBELL:
         options->retire_eventfd = 1;
         return 0;
     case KEY_DEVICE:
-        options->device = (uint32_t)parse_number(state, "device", text, ATTND_DEVICES_MAX - 1);
+        options->device = attnd_args_number32(state, "device", text, 0, ATTND_DEVICES_MAX - 1);
         return 0;
     case KEY_RESIDENCY:
         options->residency = text;
         return 0;
     case KEY_SMS:
-        options->sms = (uint32_t)parse_number(state, "sms", text, UINT32_MAX);
+        options->sms = attnd_args_number32(state, "sms", text, 0, UINT32_MAX);
         return 0;
     case KEY_BURST:
         options->burst = 1;

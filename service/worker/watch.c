@@ -15,9 +15,10 @@
 #include "service/worker/watch.h"
 
 #include "ipc/fdpass.h"
+#include "ipc/wake.h"
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
-#include "service/service.h"
+#include "service/base/log.h"
 #include "service/supervise/worker_abi.h"
 
 #include <limits.h>

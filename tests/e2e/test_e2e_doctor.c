@@ -18,30 +18,26 @@ static char text[65536];
 static const char *const subjects[] = {"socket", "io_uring", "memfd", "pidfd", "memlock",
                                        "files",  "driver",   "gpu",   "mps"};
 
-static const char *finding(const char *report, const char *subject)
+static const json_t *finding(const json_t *report, const char *subject)
 {
-    const char *findings = json_member(report, "findings");
-    for (unsigned i = 0; json_element(findings, i); i++)
-        if (json_is(json_element(findings, i), "subject", subject))
-            return json_element(findings, i);
-    return NULL;
+    return json_find(json_object_get(report, "findings"), "subject", subject);
 }
 
-/* Return: its exit status. */
-static int examine(const struct harness *harness)
+/* Return: what it says, borrowed until the next time. */
+static const json_t *examine(const struct harness *harness)
 {
     static const char *const arguments[] = {"doctor", "--json", NULL};
     int code = harness_attnctl(harness, arguments, text, sizeof(text));
 
-    CHECK(json_valid(text));
+    const json_t *report = json_document(text);
     for (size_t i = 0; i < sizeof(subjects) / sizeof(subjects[0]); i++) {
-        const char *found = finding(text, subjects[i]);
+        const json_t *found = finding(report, subjects[i]);
         CHECK(found != NULL);
         CHECK(json_is(found, "health", "OK") || json_is(found, "health", "WARN") ||
               json_is(found, "health", "FAIL"));
     }
-    CHECK_EQUAL(code, json_is(text, "worst", "FAIL") ? 5 : 0);
-    return code;
+    CHECK_EQUAL(code, json_is(report, "worst", "FAIL") ? 5 : 0);
+    return report;
 }
 
 static void where_the_service_works_nothing_of_the_host_fails(void **state)
@@ -49,16 +45,16 @@ static void where_the_service_works_nothing_of_the_host_fails(void **state)
     static const char *const arguments[] = {"doctor", NULL};
     const struct harness *harness = *state;
 
-    examine(harness);
+    const json_t *report = examine(harness);
     for (size_t i = 0; i < 6; i++)
-        CHECK(!json_is(finding(text, subjects[i]), "health", "FAIL"));
-    CHECK(strstr(json_member(finding(text, "socket"), "what"), "a service listens"));
+        CHECK(!json_is(finding(report, subjects[i]), "health", "FAIL"));
+    CHECK(strstr(json_text(finding(report, "socket"), "what"), "a service listens"));
     if (e2e_on_gpu()) {
-        CHECK(json_is(text, "worst", "OK") || json_is(text, "worst", "WARN"));
-        CHECK(json_is(finding(text, "driver"), "health", "OK"));
-        CHECK(json_is(finding(text, "gpu"), "health", "OK"));
+        CHECK(json_is(report, "worst", "OK") || json_is(report, "worst", "WARN"));
+        CHECK(json_is(finding(report, "driver"), "health", "OK"));
+        CHECK(json_is(finding(report, "gpu"), "health", "OK"));
         Attnd__Status *status = harness_status(harness);
-        CHECK_EQUAL(json_is(finding(text, "mps"), "health", "OK"), status->mps);
+        CHECK_EQUAL(json_is(finding(report, "mps"), "health", "OK"), status->mps);
         attnd__status__free_unpacked(status, NULL);
     }
     (void)harness_attnctl(harness, arguments, text, sizeof(text));
@@ -70,8 +66,8 @@ static void where_the_service_works_nothing_of_the_host_fails(void **state)
 /* The kernel may keep the socket of a dead daemon for a moment yet. */
 static int place_is_free(void *harness)
 {
-    examine(harness);
-    return strstr(json_member(finding(text, "socket"), "what"), "is free") != NULL;
+    const json_t *report = examine(harness);
+    return strstr(json_text(finding(report, "socket"), "what"), "is free") != NULL;
 }
 
 static void it_needs_no_service(void **state)

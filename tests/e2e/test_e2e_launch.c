@@ -1,5 +1,5 @@
 /*
- * test_e2e_stream.c - runs that are prepared once and rung, through real processes. What goes wrong
+ * test_e2e_launch.c - runs that are prepared once and rung, through real processes. What goes wrong
  * with them is in test_e2e_stream_faults.c.
  */
 #include "tests/support/harness/e2e.h"

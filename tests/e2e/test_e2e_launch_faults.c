@@ -1,5 +1,5 @@
 /*
- * test_e2e_stream_faults.c - rings that mean harm, and deaths while somebody waits for an answer.
+ * test_e2e_launch_faults.c - rings that mean harm, and deaths while somebody waits for an answer.
  *
  * They are rung from here, so on a GPU only where mailboxes lie in host memory (isolated, without
  * MPS); tests/gpu/test_gpu_stream.c has deaths while a stream waits. What stops the worker's

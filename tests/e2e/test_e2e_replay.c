@@ -1,11 +1,11 @@
 /* test_e2e_replay.c - attnd-replay as its user runs it: exit status, last line, and what it leaves
  * behind, which is nothing. The program's private service gets its directory in ours, so that we
  * see what stays; we adopt its orphans, so that we see who stays. */
-#include "bench/support/json.h"
 #include "tests/support/harness/harness.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -120,10 +120,11 @@ static int run(const char *const *arguments)
     return WEXITSTATUS(status);
 }
 
-/* "verified N rows, 0 mismatches" and nothing behind it. Return: N. */
-static unsigned long verified_rows(void)
+/* "verified N rows, 0 mismatches" in @text, and nothing behind it. Return: N. */
+static unsigned long verified_rows_of(const char *text)
 {
-    char *line = strstr(output, "verified "), expected[64];
+    const char *line = strstr(text, "verified ");
+    char expected[64];
     unsigned long rows;
 
     if (!line) {
@@ -134,6 +135,11 @@ static unsigned long verified_rows(void)
     snprintf(expected, sizeof(expected), "verified %lu rows, 0 mismatches\n", rows);
     assert_string_equal(line, expected);
     return rows;
+}
+
+static unsigned long verified_rows(void)
+{
+    return verified_rows_of(output);
 }
 
 #define SMALL "--engines", "2", "--layers", "2", "--limit", "6", "--max-context", "2048"
@@ -170,24 +176,29 @@ static void unusual_shapes_replay_without_a_mismatch(void **state)
     assert_true(verified_rows() > 100);
 }
 
-/* Two replays in one, as JSON too: the second shares nothing, so it must compute more. */
+/* Two replays in one: the second shares nothing, so it must read more. Standard output is JSON from
+ * its first byte to its last; people read the rest on standard error. */
 static void a_comparison_says_what_sharing_saves(void **state)
 {
     const char *const arguments[] = {
         "--trace", "bench/traces/sample.jsonl", "--compare", "--json", "-", SMALL, NULL};
-    struct bench_json json;
-    char *end;
+    json_int_t shared = 0, apart = 0;
+    json_error_t error;
 
     (void)state;
     assert_int_equal(run(arguments), 0);
-    assert_true(verified_rows() > 200);
-    end = strstr(output, "\n}\n");
-    assert_non_null(end);
-    bench_json_init(&json, output, (size_t)(end + 3 - output));
-    assert_true(bench_json_skip(&json) && bench_json_end(&json));
-    assert_non_null(strstr(output, "\"prefixes_shared\""));
-    assert_non_null(strstr(output, "\"nothing_shared\""));
-    assert_non_null(strstr(end, "prefix bytes saved, reading"));
+    json_t *report = json_loads(output, JSON_REJECT_DUPLICATES, &error);
+    if (!report)
+        fail_msg("%s in: %s", error.text, output);
+    assert_int_equal(json_unpack(report, "{s:{s:{s:I}}, s:{s:{s:I}}}", "prefixes_shared", "total",
+                                 "kv_bytes_read", &shared, "nothing_shared", "total",
+                                 "kv_bytes_read", &apart),
+                     0);
+    assert_true(shared > 0 && shared < apart);
+    json_decref(report);
+    assert_non_null(strstr(errors, "prefix bytes saved, reading"));
+    assert_non_null(strstr(errors, "\nCascade read "));
+    assert_true(verified_rows_of(errors) > 200);
 }
 
 static void an_unreadable_line_is_refused_with_its_number_or_skipped(void **state)

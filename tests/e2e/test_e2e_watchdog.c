@@ -49,7 +49,7 @@ static void a_stopped_worker_is_replaced_and_its_runs_are_answered(void **state)
 {
     static const char *const options[] = {"--watchdog", "1", NULL};
     struct random_batch batch = e2e_batch();
-    struct harness harness;
+    static struct harness harness;
     struct engine engine;
     struct trial trial;
     (void)state;
@@ -79,7 +79,7 @@ static void a_fault_is_injected_into_the_first_worker_only(void **state)
 {
     static const char *const options[] = {"--watchdog", "1", "--inject", "stop", NULL};
     struct random_batch batch = e2e_batch();
-    struct harness harness;
+    static struct harness harness;
     struct engine engine;
     (void)state;
 
@@ -102,7 +102,7 @@ static void without_a_watchdog_a_stopped_worker_is_waited_for(void **state)
 {
     static const char *const options[] = {"--watchdog", "0", NULL};
     struct random_batch batch = e2e_batch();
-    struct harness harness;
+    static struct harness harness;
     struct engine engine;
     (void)state;
 
@@ -120,9 +120,9 @@ static void without_a_watchdog_a_stopped_worker_is_waited_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stopped_worker_is_replaced_and_its_runs_are_answered),
-        cmocka_unit_test(a_fault_is_injected_into_the_first_worker_only),
-        cmocka_unit_test(without_a_watchdog_a_stopped_worker_is_waited_for),
+        E2E_OWN_TEST(a_stopped_worker_is_replaced_and_its_runs_are_answered),
+        E2E_OWN_TEST(a_fault_is_injected_into_the_first_worker_only),
+        E2E_OWN_TEST(without_a_watchdog_a_stopped_worker_is_waited_for),
     };
 
     harness_init();

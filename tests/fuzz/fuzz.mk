@@ -15,12 +15,15 @@ FUZZ_LIB := $(SCHEMAS) $(wildcard ipc/admit*.c persistent/plan/*.c tests/support
 FUZZ_OBJ := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(FUZZ_LIB)) $(BUILD)/fuzz/obj/gen/attnd.pb-c.o
 
 $(BUILD)/fuzz/obj/gen/attnd.pb-c.o: $(GEN)
+	$(call say,$<)
 	@mkdir -p $(@D)
 	$(FUZZ_CC) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -w -c $< -o $@
 $(BUILD)/fuzz/obj/%.o: %.c | $(GEN)
+	$(call say,$<)
 	@mkdir -p $(@D)
 	$(FUZZ_CC) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link $(WARN) -c $< -o $@
 $(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/fuzz/%.o $(FUZZ_OBJ)
+	$(call say,$@)
 	$(FUZZ_CC) $(FUZZ_CFLAGS) -fsanitize=fuzzer $^ $(LDLIBS_PB) -lm -o $@
 
 .PHONY: fuzz fuzz-short fuzz-long

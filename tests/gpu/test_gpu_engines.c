@@ -262,9 +262,9 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(four_engines_that_fill_the_gpu_are_all_answered),
-        cmocka_unit_test(so_they_are_beside_kernels_that_stay),
-        cmocka_unit_test(engines_and_workers_may_die_while_kernels_come_and_go),
+        E2E_OWN_TEST(four_engines_that_fill_the_gpu_are_all_answered),
+        E2E_OWN_TEST(so_they_are_beside_kernels_that_stay),
+        E2E_OWN_TEST(engines_and_workers_may_die_while_kernels_come_and_go),
     };
 
     harness_init();

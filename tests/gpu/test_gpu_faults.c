@@ -293,11 +293,11 @@ static void a_worker_that_dies_with_an_engine_is_back_within_a_second(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tile_that_does_not_end_ends_the_worker),
-        cmocka_unit_test(a_wait_in_vain_ends_the_worker),
-        cmocka_unit_test(an_error_of_the_device_ends_the_worker),
-        cmocka_unit_test(kernels_leave_a_stopped_process_before_it_is_killed),
-        cmocka_unit_test(a_worker_that_dies_with_an_engine_is_back_within_a_second),
+        E2E_OWN_TEST(a_tile_that_does_not_end_ends_the_worker),
+        E2E_OWN_TEST(a_wait_in_vain_ends_the_worker),
+        E2E_OWN_TEST(an_error_of_the_device_ends_the_worker),
+        E2E_OWN_TEST(kernels_leave_a_stopped_process_before_it_is_killed),
+        E2E_OWN_TEST(a_worker_that_dies_with_an_engine_is_back_within_a_second),
     };
 
     harness_init();

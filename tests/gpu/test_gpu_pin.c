@@ -154,7 +154,7 @@ static void runs_of_others_go_on_while_many_gib_are_pinned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_of_others_go_on_while_many_gib_are_pinned),
+        E2E_OWN_TEST(runs_of_others_go_on_while_many_gib_are_pinned),
     };
 
     harness_init();

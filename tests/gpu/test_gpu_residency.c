@@ -272,12 +272,12 @@ static void parking_loses_no_doorbell(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_says_how_it_lives),
-        cmocka_unit_test(an_idle_service_slows_nobody_down),
-        cmocka_unit_test(kernels_of_full_size_finish_beside_a_saturated_service),
-        cmocka_unit_test(kernels_that_leave_when_idle_lose_no_run),
-        cmocka_unit_test(parking_loses_no_run),
-        cmocka_unit_test(parking_loses_no_doorbell),
+        E2E_OWN_TEST(it_says_how_it_lives),
+        E2E_OWN_TEST(an_idle_service_slows_nobody_down),
+        E2E_OWN_TEST(kernels_of_full_size_finish_beside_a_saturated_service),
+        E2E_OWN_TEST(kernels_that_leave_when_idle_lose_no_run),
+        E2E_OWN_TEST(parking_loses_no_run),
+        E2E_OWN_TEST(parking_loses_no_doorbell),
     };
 
     harness_init();

@@ -13,8 +13,10 @@
 #include "tests/support/harness/harness.h"
 #include "tests/support/trial/trial.h"
 
+#include "service/args/args.h"
+
+#include <argp.h>
 #include <dirent.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,32 +169,50 @@ static void check_growth(const char *what, const struct footprint *before,
     CHECK(after->resident_kb - before->resident_kb <= GROWTH_MAX_KB);
 }
 
+struct settings {
+    uint64_t rounds, seed;
+    const char *loop;
+};
+
+static const struct argp_option option_list[] = {
+    {"rounds", 'n', "N", 0, "Clients that are killed (default: 1000)", 0},
+    {"seed", 's', "S", 0, "What they do and when they die (default: the clock)", 0},
+    {"loop", 'l', "KIND", 0, "Of the daemon (default: auto)", 0},
+    {0}};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct settings *settings = state->input;
+
+    switch (key) {
+    case 'n':
+        settings->rounds = attnd_args_number(state, "rounds", text, 1, UINT32_MAX);
+        return 0;
+    case 's':
+        settings->seed = attnd_args_number(state, "seed", text, 0, UINT64_MAX);
+        return 0;
+    case 'l':
+        settings->loop = text;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"rounds", required_argument, NULL, 'n'},
-                                            {"seed", required_argument, NULL, 's'},
-                                            {"loop", required_argument, NULL, 'l'},
-                                            {NULL, 0, NULL, 0}};
-    const char *daemon_options[] = {"--loop", "auto", "--quiet", NULL};
-    uint64_t rounds = 1000, seed = (uint64_t)time(NULL);
+    static const struct argp parser = {.options = option_list, .parser = parse_option};
+    struct settings settings = {.rounds = 1000, .seed = (uint64_t)time(NULL), .loop = "auto"};
     struct random_batch batch = e2e_batch();
     struct harness harness;
     struct engine neighbour;
     struct pair before = {0}, now;
-    int key;
 
-    while ((key = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        if (key == 'n')
-            rounds = strtoull(optarg, NULL, 0);
-        else if (key == 's')
-            seed = strtoull(optarg, NULL, 0);
-        else if (key == 'l')
-            daemon_options[1] = optarg;
-        else
-            return 2;
-    }
-    printf("seed %" PRIu64 ", %" PRIu64 " rounds\n", seed, rounds);
-    struct prng prng = prng_fork(seed, 0);
+    argp_parse(&parser, argc, argv, 0, NULL, &settings);
+    const uint64_t rounds = settings.rounds;
+    const char *const daemon_options[] = {"--loop", settings.loop, "--quiet", NULL};
+    printf("seed %" PRIu64 ", %" PRIu64 " rounds\n", settings.seed, rounds);
+    struct prng prng = prng_fork(settings.seed, 0);
     struct client *victim = harness_shared(sizeof(*victim));
     harness_start(&harness, daemon_options);
     const pid_t worker = harness_worker(&harness);

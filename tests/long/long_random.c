@@ -15,8 +15,9 @@
 #include "tests/support/random/soak.h"
 
 #include "schemas/atomics.h"
+#include "service/args/args.h"
 
-#include <getopt.h>
+#include <argp.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -150,59 +151,54 @@ static uint32_t supervise(const struct settings *settings, struct shared *shared
     return failed;
 }
 
-static void parse(int argc, char **argv, struct settings *settings)
-{
-    static const struct option options[] = {{"rounds", required_argument, NULL, 'n'},
-                                            {"seed", required_argument, NULL, 's'},
-                                            {"first", required_argument, NULL, 'f'},
-                                            {"seconds", required_argument, NULL, 't'},
-                                            {"sessions", required_argument, NULL, 'p'},
-                                            {"loop", required_argument, NULL, 'l'},
-                                            {NULL, 0, NULL, 0}};
-    int key;
+static const struct argp_option option_list[] = {
+    {"rounds", 'n', "N", 0, "Batches (default: a million)", 0},
+    {"seed", 's', "S", 0, "What they are drawn from (default: the clock)", 0},
+    {"first", 'f', "K", 0, "Number of the first batch", 0},
+    {"seconds", 't', "T", 0, "Stop after so long (0: never)", 0},
+    {"sessions", 'p', "P", 0, "Processes that verify (default: 3)", 0},
+    {"loop", 'l', "KIND", 0, "Of the daemon (default: auto)", 0},
+    {0}};
 
-    while ((key = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        uint64_t number = optarg ? strtoull(optarg, NULL, 0) : 0;
-        switch (key) {
-        case 'n':
-            settings->rounds = number;
-            break;
-        case 's':
-            settings->seed = number;
-            break;
-        case 'f': /* whole shapes, so that the same batches share one */
-            settings->first = number / SHAPE_BATCHES * SHAPE_BATCHES;
-            break;
-        case 't':
-            settings->seconds = (uint32_t)number;
-            break;
-        case 'p':
-            settings->sessions = (uint32_t)number;
-            break;
-        case 'l':
-            settings->loop = optarg;
-            break;
-        default:
-            fprintf(stderr,
-                    "usage: %s [--rounds N] [--seed S] [--first K] [--seconds T] "
-                    "[--sessions 1..%d] [--loop KIND]\n",
-                    argv[0], SESSIONS_MAX);
-            exit(2);
-        }
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct settings *settings = state->input;
+
+    switch (key) {
+    case 'n':
+        settings->rounds = attnd_args_number(state, "rounds", text, 1, UINT32_MAX);
+        return 0;
+    case 's':
+        settings->seed = attnd_args_number(state, "seed", text, 0, UINT64_MAX);
+        return 0;
+    case 'f': /* whole shapes, so that the same batches share one */
+        settings->first =
+            attnd_args_number(state, "first", text, 0, INT64_MAX) / SHAPE_BATCHES * SHAPE_BATCHES;
+        return 0;
+    case 't':
+        settings->seconds = attnd_args_number32(state, "seconds", text, 0, UINT32_MAX);
+        return 0;
+    case 'p':
+        settings->sessions = attnd_args_number32(state, "sessions", text, 1, SESSIONS_MAX);
+        return 0;
+    case 'l':
+        settings->loop = text;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
     }
-    if (settings->sessions < 1 || settings->sessions > SESSIONS_MAX)
-        settings->sessions = SESSIONS_MAX;
 }
 
 int main(int argc, char **argv)
 {
+    static const struct argp parser = {.options = option_list, .parser = parse_option};
     struct settings settings = {
         .rounds = 1000000, .seed = (uint64_t)time(NULL), .sessions = 3, .loop = "auto"};
     struct session sessions[SESSIONS_MAX];
     pid_t pids[SESSIONS_MAX];
     struct harness harness;
 
-    parse(argc, argv, &settings);
+    argp_parse(&parser, argc, argv, 0, NULL, &settings);
     const char *const options[] = {"--loop", settings.loop, "--quiet", NULL};
     struct shared *shared = harness_shared(sizeof(*shared));
     printf("seed %" PRIu64 ", batches %" PRIu64 " to %" PRIu64 "\n", settings.seed, settings.first,

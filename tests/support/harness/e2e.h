@@ -17,6 +17,9 @@ int e2e_start_trusting(void **state);
 #define E2E_TEST(name) cmocka_unit_test_setup_teardown(name, e2e_start, e2e_stop)
 #define E2E_TRUST_TEST(name) cmocka_unit_test_setup_teardown(name, e2e_start_trusting, e2e_stop)
 
+/** E2E_OWN_TEST() - a test that starts its services itself, in a static struct harness. */
+#define E2E_OWN_TEST(name) cmocka_unit_test_teardown(name, harness_end_all)
+
 /** e2e_open() - a session with the default options; must come about. */
 struct attnd_session *e2e_open(const struct harness *harness);
 

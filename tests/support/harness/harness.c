@@ -100,19 +100,29 @@ static void notify_open(struct harness *harness)
     CHECK_EQUAL(bind(harness->notify, (const struct sockaddr *)&address, sizeof(address)), 0);
 }
 
-static _Noreturn void exec_daemon(const struct harness *harness, const char *const *options)
+/* Threads of a CPU worker: two, on however many processors, so that a batch takes as long
+ * everywhere. A GPU's worker takes --threads for a limit of its SMs, and is to have them all. */
+static int backend_options(const char **arguments, int count)
 {
-    char path[600], notify[96];
-    /* Two threads, on however many processors: a batch is as long everywhere. */
-    const char *arguments[ARGUMENTS_MAX] = {"attnd",     "--socket",  harness->socket,
-                                            "--verbose", "--threads", "2"};
     const char *backend = getenv("ATTND_TEST_BACKEND");
-    int count = 6;
 
     if (backend) {
         arguments[count++] = "--backend";
         arguments[count++] = backend;
     }
+    if (!backend || strcmp(backend, "cuda") != 0) {
+        arguments[count++] = "--threads";
+        arguments[count++] = "2";
+    }
+    return count;
+}
+
+static _Noreturn void exec_daemon(const struct harness *harness, const char *const *options)
+{
+    char path[600], notify[96];
+    const char *arguments[ARGUMENTS_MAX] = {"attnd", "--socket", harness->socket, "--verbose"};
+    int count = backend_options(arguments, 4);
+
     for (; options && *options && count < ARGUMENTS_MAX - 1; options++)
         arguments[count++] = *options;
     program_path("attnd", path, sizeof(path));
@@ -227,29 +237,55 @@ static void clean_up(struct harness *harness)
     harness->directory[0] = 0;
 }
 
+/* SIGTERM, and SIGKILL if that does not help. Return: 1 if it helped. */
+static int end_daemon(struct harness *harness, int *status)
+{
+    int in_time = 1;
+
+    *status = 0;
+    if (harness->daemon > 0) {
+        kill(harness->daemon, SIGTERM);
+        in_time = harness_reap(harness->daemon, STOP_MS, status) != 0;
+    }
+    if (!in_time) {
+        kill(-harness->daemon, SIGKILL); /* the worker with it */
+        (void)harness_reap(harness->daemon, STOP_MS, status);
+    }
+    harness->daemon = 0;
+    return in_time;
+}
+
 void harness_stop(struct harness *harness)
 {
-    const pid_t daemon = harness->daemon;
-    int status = 0, ended = 1;
+    int status;
 
     if (!harness->directory[0])
         return;
-    if (daemon > 0) {
-        kill(daemon, SIGTERM);
-        ended = harness_reap(daemon, STOP_MS, &status) != 0;
-        if (!ended) {
-            kill(-daemon, SIGKILL); /* the worker with it */
-            (void)harness_reap(daemon, STOP_MS, &status);
-        }
-        harness->daemon = 0;
-    }
-    int alone = orphans_end();
-    if (!ended || !alone || status != 0)
+    const int in_time = end_daemon(harness, &status), alone = orphans_end();
+    if (!in_time || !alone || status != 0)
         print_log(harness);
     clean_up(harness);
-    check_true(ended, "the daemon ends within 10 s of SIGTERM", __FILE__, __LINE__);
+    check_true(in_time, "the daemon ends within 10 s of SIGTERM", __FILE__, __LINE__);
     CHECK_EQUAL(status, 0);
     check_true(alone, "no process outlives the daemon", __FILE__, __LINE__);
+}
+
+int harness_end_all(void **state)
+{
+    int status, found = 0;
+
+    (void)state;
+    for (int i = 0; i < HARNESSES_MAX; i++)
+        if (running[i]) {
+            found = 1;
+            (void)end_daemon(running[i], &status);
+            clean_up(running[i]);
+        }
+    if (found) /* clients that wait for the test that failed */
+        kill_children();
+    while (found && harness_reap(-1, STOP_MS, &status) > 0)
+        ;
+    return 0;
 }
 
 void harness_kill_daemon(struct harness *harness)

@@ -4,9 +4,7 @@
  * Nothing outlives the test: daemon and clients die with the test program (PR_SET_PDEATHSIG), the
  * program adopts orphans, and harness_stop() fails if a process is left. Programs are looked for in
  * the folder $ATTND_BIN, else two folders above the test program. $ATTND_TEST_BACKEND is the
- * daemon's
- * --backend. When a check fails, the logs of
- * the daemons that run are printed with it.
+ * daemon's --backend. When a check fails, the logs of the daemons that run are printed with it.
  */
 #ifndef ATTND_TESTS_SUPPORT_HARNESS_HARNESS_H
 #define ATTND_TESTS_SUPPORT_HARNESS_HARNESS_H
@@ -37,6 +35,14 @@ void harness_start(struct harness *harness, const char *const *options);
 
 /** harness_stop() - SIGTERM, a clean exit within 10 s, no process left. Harmless when stopped. */
 void harness_stop(struct harness *harness);
+
+/**
+ * harness_end_all() - teardown of a test that starts services itself
+ *
+ * Ends what a test left that failed in the middle: its services, and the clients that it forked.
+ * The next test must not find them. Does nothing after one that passed. Return: 0.
+ */
+int harness_end_all(void **state);
 
 /** harness_kill_daemon() - kill -9 and reap it. */
 void harness_kill_daemon(struct harness *harness);

@@ -1,4 +1,4 @@
-/* rung.c - prepared runs of a trial. */
+/* launched.c - prepared runs of a trial. */
 #include "tests/support/harness/launched.h"
 
 #include "tests/support/harness/check.h"

@@ -1,5 +1,5 @@
 /*
- * rung.h - a trial whose runs are not submitted but prepared and rung.
+ * launched.h - a trial whose runs are not submitted but prepared and rung.
  *
  * Runs lie at step 0's places; lengths may be advanced as often as one likes, because step 0's are
  * moved along for the reference.

@@ -7,17 +7,24 @@
 #ifndef ATTND_TESTS_SUPPORT_RIGS_DATA_STUB_H
 #define ATTND_TESTS_SUPPORT_RIGS_DATA_STUB_H
 
-#include "service/service.h"
+#include "service/daemon/data.h"
+#include "service/objects/memory.h"
+#include "service/objects/planobj.h"
+#include "service/prepared/prepared.h"
+#include "service/rpc/calls.h"
+#include "service/sched/sched.h"
+#include "service/session/session.h"
+#include "service/supervise/supervise.h"
 
 #include <stdlib.h>
 
 #define STUB_HEAP_BYTES (1u << 20)
 
-struct attnd_queue {
+static struct {
     uint8_t *bytes;
     uint64_t next; /* offsets are never reused */
     uint64_t used_bytes;
-};
+} stub_heap;
 
 /* What the stub was asked to do, for tests to look at. */
 static struct {
@@ -40,7 +47,7 @@ static const struct attnd_worker_info stub_worker_able = {
 
 static struct attnd_worker_info stub_worker;
 
-const struct attnd_worker_info *attnd_data_worker(const struct attnd_service *service)
+const struct attnd_worker_info *attnd_supervisor_worker(const struct attnd_service *service)
 {
     (void)service;
     return &stub_worker;
@@ -51,13 +58,16 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
     (void)fault;
     stub_service = service;
     stub_worker = stub_worker_able;
+    static const struct attnd_memory_events events = {.released = attnd_memory_released};
+    service->memory_events = &events;
     service->queue = calloc(1, sizeof(*service->queue));
-    service->queue->bytes = calloc(1, STUB_HEAP_BYTES);
-    service->queue->next = ATTND_CACHE_LINE;
+    stub_heap.bytes = calloc(1, STUB_HEAP_BYTES);
+    stub_heap.next = ATTND_CACHE_LINE;
+    stub_heap.used_bytes = 0;
     return 0;
 }
 
-int attnd_data_running(const struct attnd_service *service)
+int attnd_supervisor_running(const struct attnd_service *service)
 {
     (void)service;
     return !stub.down;
@@ -72,31 +82,32 @@ void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns)
 void attnd_data_free(struct attnd_service *service)
 {
     if (service->queue)
-        free(service->queue->bytes);
+        free(stub_heap.bytes);
+    stub_heap.bytes = NULL;
     free(service->queue);
     service->queue = NULL;
 }
 
-int attnd_data_sweep(void *service)
+int attnd_sched_sweep(void *service)
 {
     (void)service;
     return 0;
 }
 
-int attnd_data_caught_up(struct attnd_client *client)
+int attnd_sched_caught_up(struct attnd_client *client)
 {
     (void)client;
     stub.sweeps++;
     return 1;
 }
 
-int attnd_data_expecting(void *service)
+int attnd_sched_expecting(void *service)
 {
     (void)service;
     return 0;
 }
 
-void attnd_data_asleep(void *service, int asleep)
+void attnd_sched_asleep(void *service, int asleep)
 {
     (void)service;
     (void)asleep;
@@ -105,35 +116,41 @@ void attnd_data_asleep(void *service, int asleep)
 uint64_t attnd_heap_alloc(struct attnd_queue *queue, uint64_t bytes)
 {
     uint64_t rounded = (bytes + ATTND_CACHE_LINE - 1) / ATTND_CACHE_LINE * ATTND_CACHE_LINE;
-    uint64_t at = queue->next;
+    (void)queue;
+    uint64_t at = stub_heap.next;
     if (rounded > STUB_HEAP_BYTES - at)
         return 0;
-    queue->next += rounded;
-    queue->used_bytes += bytes;
+    stub_heap.next += rounded;
+    stub_heap.used_bytes += bytes;
     return at;
 }
 
 void attnd_heap_free(struct attnd_queue *queue, uint64_t offset_bytes, uint64_t bytes)
 {
+    (void)queue;
     (void)offset_bytes;
-    queue->used_bytes -= bytes;
+    stub_heap.used_bytes -= bytes;
 }
 
 void *attnd_heap_at(struct attnd_queue *queue, uint64_t offset_bytes)
 {
-    return queue->bytes + offset_bytes;
+    (void)queue;
+    return stub_heap.bytes + offset_bytes;
 }
 
 void attnd_heap_usage(const struct attnd_queue *queue, uint64_t *bytes, uint64_t *used_bytes)
 {
     *bytes = STUB_HEAP_BYTES;
-    *used_bytes = queue->used_bytes;
+    (void)queue;
+    *used_bytes = stub_heap.used_bytes;
 }
 
-int attnd_supervisor_map(struct attnd_supervisor *supervisor, const struct attnd_memory *memory)
+int attnd_supervisor_map(struct attnd_supervisor *supervisor, uint32_t index,
+                         const struct attnd_memory_source *source)
 {
     (void)supervisor;
-    (void)memory;
+    (void)index;
+    (void)source;
     stub.maps += stub.map_rc == 0;
     return stub.map_rc;
 }

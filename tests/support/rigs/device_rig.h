@@ -7,7 +7,8 @@
 #ifndef ATTND_TESTS_SUPPORT_RIGS_DEVICE_RIG_H
 #define ATTND_TESTS_SUPPORT_RIGS_DEVICE_RIG_H
 
-#include "service/rpc/control.h"
+#include "service/objects/lease.h"
+#include "service/rpc/calls.h"
 #include "service/supervise/device.h"
 #include "tests/support/rigs/data_stub.h"
 

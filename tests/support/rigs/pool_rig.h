@@ -7,7 +7,11 @@
 #ifndef ATTND_TESTS_SUPPORT_RIGS_POOL_RIG_H
 #define ATTND_TESTS_SUPPORT_RIGS_POOL_RIG_H
 
-#include "service/rpc/control.h"
+#include "service/objects/lease.h"
+#include "service/objects/pool.h"
+#include "service/objects/pool_check.h"
+#include "service/objects/ticket.h"
+#include "service/rpc/calls.h"
 #include "tests/support/rigs/data_stub.h"
 
 #include <setjmp.h>
@@ -78,7 +82,7 @@ static inline int teardown(void **state)
     assert_int_equal(rig.service.host_memory_bytes, 0);
     assert_null(rig.service.pools);
     assert_int_equal(rig.service.pools_count, 0);
-    assert_int_equal(rig.service.queue->used_bytes, 0);
+    assert_int_equal(stub_heap.used_bytes, 0);
     assert_int_equal(stub.maps, stub.unmaps);
     for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
         assert_null(rig.service.memories[i]);

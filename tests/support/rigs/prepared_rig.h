@@ -1,11 +1,12 @@
 /*
- * stream_rig.h - a session with a mailbox, between a test that makes its calls and a worker that is
+ * prepared_rig.h - a session with a mailbox, between a test that makes its calls and a worker that is
  * the test too: commands are taken and answered one by one. Included by a test program, once.
  */
 #ifndef ATTND_TESTS_SUPPORT_RIGS_PREPARED_RIG_H
 #define ATTND_TESTS_SUPPORT_RIGS_PREPARED_RIG_H
 
 #include "schemas/atomics.h"
+#include "service/rpc/call.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/trial/stage.h"
 

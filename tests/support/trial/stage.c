@@ -2,6 +2,7 @@
 #include "tests/support/trial/stage.h"
 
 #include "schemas/attnd.pb-c.h"
+#include "service/daemon/data.h"
 #include "tests/support/harness/check.h"
 
 #include <stdlib.h>
@@ -69,11 +70,8 @@ void stage_start(struct stage *stage)
     *stage = (struct stage){0};
     attnd_log_level(ATTND_LOG_ERROR);
     CHECK_EQUAL(attnd_loop_new(ATTND_LOOP_EPOLL, 0, &hooks, &service->loop, &fault), 0);
-    CHECK_EQUAL(attnd_queue_new(1u << 20, 0, &service->queue, &fault), 0);
-    CHECK_EQUAL(attnd_supervisor_new(service, &service->supervisor), 0);
-    CHECK_EQUAL(
-        attnd_sched_new(service, service->queue, &service->supervisor->maps, &service->scheduler),
-        0);
+    service->options.heap_bytes = 1u << 20;
+    CHECK_EQUAL(attnd_data_new(service, &fault), 0);
     service->queue->info = (struct attnd_worker_info){.backend = "stage",
                                                       .tile_workers = 2,
                                                       .rows_per_tile = 16,
@@ -211,7 +209,7 @@ int stage_sweep(struct stage *stage)
 {
     int moved = 0, more;
     do { /* one ends early, at any place, when its time is over: this machine may be busy */
-        more = attnd_data_sweep(&stage->service);
+        more = attnd_sched_sweep(&stage->service);
         attnd_client_reap(&stage->service, 0);
         moved += more;
     } while (more > 0);

@@ -8,8 +8,9 @@
 #ifndef ATTND_TESTS_SUPPORT_TRIAL_STAGE_H
 #define ATTND_TESTS_SUPPORT_TRIAL_STAGE_H
 
-#include "service/prepared/prepared.h"
-#include "service/rpc/control.h"
+#include "service/objects/ticket.h"
+#include "service/sched/lanes.h"
+#include "service/session/session.h"
 #include "service/supervise/supervise.h"
 #include "service/worker/port.h"
 

@@ -1,7 +1,6 @@
 /* test_record.c - records survive being written and read, and nothing half-written or dirty gets
- * in; histograms; the JSON reader's limits. */
+ * in; histograms. */
 #include "bench/support/histogram.h"
-#include "bench/support/json.h"
 #include "bench/support/record.h"
 
 #include <setjmp.h>
@@ -158,23 +157,6 @@ static void a_file_that_is_not_exactly_records_is_refused(void **state)
     }
 }
 
-static void json_numbers_are_read_to_the_last_value_and_no_further(void **state)
-{
-    struct bench_json json;
-    uint64_t value = 0;
-
-    (void)state;
-    bench_json_init(&json, "18446744073709551615", 20);
-    assert_true(bench_json_uint(&json, UINT64_MAX, &value));
-    assert_true(value == UINT64_MAX);
-    bench_json_init(&json, "18446744073709551616", 20);
-    assert_false(bench_json_uint(&json, UINT64_MAX, &value));
-    bench_json_init(&json, "256", 3);
-    assert_false(bench_json_uint(&json, 255, &value));
-    bench_json_init(&json, "3", 1);
-    assert_false(bench_json_uint(&json, 2, &value));
-}
-
 static void quantiles_are_within_a_bucket(void **state)
 {
     static struct bench_histogram histogram, other;
@@ -226,7 +208,6 @@ int main(void)
         cmocka_unit_test(figures_of_uncommitted_changes_are_refused),
         cmocka_unit_test(what_was_packed_elsewhere_says_of_what_commit_it_is),
         cmocka_unit_test(a_file_that_is_not_exactly_records_is_refused),
-        cmocka_unit_test(json_numbers_are_read_to_the_last_value_and_no_further),
         cmocka_unit_test(quantiles_are_within_a_bucket),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);

@@ -124,7 +124,10 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]} x",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]}}",
-        "{'timestamp':5,'x':[[[[[[[[[1]]]]]]]]],'input_length':9,'output_length':3,'hash_ids':[7]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': "
+        "[7, 9223372036854775808]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9.0]}",
+        "{'timestamp': 5, 'input_length': 16777217, 'output_length': 3, 'hash_ids': [7, 9]}",
         "TIMESTAMP,ContextTokens,GeneratedTokens",
     };
     char text[1024];
@@ -136,6 +139,21 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
             *quote = '"';
         refused_at(text, 3);
     }
+}
+
+/* A line that only opens brackets must not exhaust the stack. */
+static void a_line_that_nests_without_end_is_refused(void **state)
+{
+    enum { DEEP = 1 << 18 };
+    char *text = malloc(sizeof(GOOD) + DEEP);
+
+    (void)state;
+    assert_non_null(text);
+    memcpy(text, GOOD, sizeof(GOOD) - 1);
+    memset(text + sizeof(GOOD) - 1, '[', DEEP);
+    text[sizeof(GOOD) - 1 + DEEP] = 0;
+    refused_at(text, 2);
+    free(text);
 }
 
 static void a_bad_csv_line_is_refused_with_its_number(void **state)
@@ -289,6 +307,7 @@ int main(void)
         cmocka_unit_test(csv_lines_become_requests_that_share_nothing),
         cmocka_unit_test(requests_are_ordered_by_arrival_and_keep_their_identity),
         cmocka_unit_test(a_bad_json_line_is_refused_with_its_number),
+        cmocka_unit_test(a_line_that_nests_without_end_is_refused),
         cmocka_unit_test(a_bad_csv_line_is_refused_with_its_number),
         cmocka_unit_test(bad_lines_are_skipped_on_request),
         cmocka_unit_test(a_trace_without_requests_is_refused),

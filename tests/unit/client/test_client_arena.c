@@ -3,15 +3,13 @@
 #include "client/internal.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/random/prng.h"
+#include "tests/support/random/seed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #define ENTRIES 16u
 
@@ -114,9 +112,7 @@ static void check_disjoint(const struct model *model, uint32_t index, uint32_t i
 static void random_traffic_never_hands_out_bytes_in_flight(void **state)
 {
     (void)state;
-    const char *given = getenv("ATTND_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 0) : 20261121;
-    fprintf(stderr, "ATTND_SEED=%" PRIu64 "\n", seed);
+    uint64_t seed = test_seed();
 
     for (uint64_t round = 0; round < 200; round++) {
         struct prng prng = prng_fork(seed, round);

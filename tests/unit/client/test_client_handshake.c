@@ -10,11 +10,16 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -203,6 +208,71 @@ static void nobody_listening_is_said_with_errno(void **state)
     CHECK_EQUAL(fault.value, ENOENT);
 }
 
+static void a_daemon_of_another_user_than_asked_for_is_told_nothing(void **state)
+{
+    (void)state;
+    struct fake_daemon fake = {0};
+    struct attnd_session *session;
+    struct attnd_fault fault;
+    const uint32_t wanted = geteuid() + 1;
+    struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = fake.path, .daemon_uid = &wanted};
+    fake_listen(&fake);
+    CHECK_ERROR(attnd_open(&args, &session), ATTND_E_PERMISSION);
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.field, ATTND_F_DAEMON_UID);
+    CHECK_EQUAL(fault.value, geteuid());
+    CHECK_EQUAL(fault.limit, wanted);
+    CHECK_EQUAL(fake.calls, 0);
+    fake_stop(&fake);
+}
+
+/* Listens as another user until its pipe ends. */
+static void listen_as_another_user(const char *path, int ready, int end)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char byte = 0;
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (setuid(geteuid() + 1) < 0 || bind(fd, (const void *)&address, sizeof(address)) < 0 ||
+        listen(fd, 1) < 0 || write(ready, &byte, 1) != 1)
+        _exit(1);
+    _exit(read(end, &byte, 1) == 0 ? 0 : 1);
+}
+
+static void a_stranger_that_listens_on_the_path_is_not_believed(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/attnd-test-XXXXXX", path[64], byte;
+    int ready[2], end[2], status;
+    struct attnd_session *session;
+    struct attnd_fault fault;
+    if (geteuid() != 0)
+        skip(); /* only root becomes another user */
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/sock", folder);
+    assert_int_equal(chmod(folder, 0777), 0);
+    assert_int_equal(pipe2(ready, O_CLOEXEC) | pipe2(end, O_CLOEXEC), 0);
+    pid_t other = fork();
+    if (other == 0) {
+        close(end[1]);
+        listen_as_another_user(path, ready[1], end[0]);
+    }
+    CHECK_EQUAL(read(ready[0], &byte, 1), 1);
+    CHECK_ERROR(open_at(path, &session), ATTND_E_PERMISSION);
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.field, ATTND_F_DAEMON_UID);
+    CHECK_EQUAL(fault.value, 1);
+    close(end[1]);
+    CHECK_EQUAL(waitpid(other, &status, 0), other);
+    CHECK_EQUAL(status, 0);
+    close(ready[0]);
+    close(ready[1]);
+    close(end[0]);
+    unlink(path);
+    rmdir(folder);
+}
+
 static void a_path_too_long_for_a_socket_is_refused(void **state)
 {
     (void)state;
@@ -302,6 +372,8 @@ int main(void)
         cmocka_unit_test(a_segment_shorter_than_said_is_refused_before_it_is_touched),
         cmocka_unit_test(a_reply_that_contradicts_itself_is_a_protocol_error),
         cmocka_unit_test(nobody_listening_is_said_with_errno),
+        cmocka_unit_test(a_daemon_of_another_user_than_asked_for_is_told_nothing),
+        cmocka_unit_test(a_stranger_that_listens_on_the_path_is_not_believed),
         cmocka_unit_test(a_path_too_long_for_a_socket_is_refused),
         cmocka_unit_test(the_environment_says_where_when_the_caller_does_not),
         cmocka_unit_test(closing_ends_the_session_whatever_children_there_are),

@@ -1,4 +1,4 @@
-/* test_client_stream.c - libattnd's side of stream-ordered runs: what it writes when it rings, and
+/* test_client_launch.c - libattnd's side of stream-ordered runs: what it writes when it rings, and
  * what it makes of replies and answers. */
 #include "client/internal.h"
 #include "tests/support/harness/check.h"

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -178,6 +179,48 @@ static void an_empty_datagram_smuggles_nothing_in(void **state)
     must_come_back_to(before);
 }
 
+static void a_look_takes_neither_the_datagram_nor_its_descriptors(void **state)
+{
+    (void)state;
+    int got[ATTND_FDS_MAX], count = -1, before = open_fds();
+    char data[16];
+    send_raw(8, 3);
+    assert_int_equal(attnd_fdpass_peek(pair[1], data, sizeof(data)), 8);
+    assert_int_equal(attnd_fdpass_peek(pair[1], data, 4), -ATTND_E_PROTOCOL);
+    assert_int_equal(open_fds(), before);
+    assert_int_equal(attnd_fdpass_recv(pair[1], data, sizeof(data), got, &count), 8);
+    assert_int_equal(count, 3);
+    attnd_fdpass_close(got, count);
+}
+
+static void a_peer_that_may_send_no_descriptors_cannot(void **state)
+{
+    (void)state;
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (attnd_fdpass_allow(pair[1], 0) == -ATTND_E_UNSUPPORTED) {
+        close(null);
+        skip(); /* Linux before 6.16 */
+    }
+    assert_int_equal(attnd_fdpass_send(pair[0], "x", 1, &null, 1), -ATTND_E_SYSTEM);
+    assert_int_equal(attnd_fdpass_send(pair[0], "x", 1, NULL, 0), 0);
+    assert_int_equal(attnd_fdpass_allow(pair[1], 1), 0);
+    assert_int_equal(attnd_fdpass_send(pair[0], "x", 1, &null, 1), 0);
+    close(null);
+}
+
+static void there_is_room_until_descriptors_run_low(void **state)
+{
+    (void)state;
+    struct rlimit limit, low;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_true(attnd_fdpass_room());
+    low = limit;
+    low.rlim_cur = 200; /* less than the kernel carries in one datagram */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    assert_false(attnd_fdpass_room());
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
 static void a_closed_peer_is_disconnected_without_a_signal(void **state)
 {
     (void)state;
@@ -230,6 +273,9 @@ int main(void)
         CLAIM(a_truncated_datagram_closes_its_descriptors),
         CLAIM(more_descriptors_than_fit_close_them_all),
         CLAIM(an_empty_datagram_smuggles_nothing_in),
+        CLAIM(a_look_takes_neither_the_datagram_nor_its_descriptors),
+        CLAIM(a_peer_that_may_send_no_descriptors_cannot),
+        CLAIM(there_is_room_until_descriptors_run_low),
         CLAIM(a_closed_peer_is_disconnected_without_a_signal),
         CLAIM(what_was_sent_before_the_close_still_arrives),
         CLAIM(what_is_not_a_socket_is_a_system_error),

@@ -13,6 +13,7 @@
 #include "persistent/plan/plan.h"
 #include "tests/support/oracle/bits16.h"
 #include "tests/support/random/prng.h"
+#include "tests/support/random/seed.h"
 #include "tests/support/rigs/cpu_rig.h"
 
 static const char *const isas[] = {"portable", "avx2", "avx512"};
@@ -327,8 +328,7 @@ static void draw_batch(struct rig_batch *b, struct prng *prng)
 static void random_batches_are_right(void **state)
 {
     (void)state;
-    const char *text = getenv("ATTND_SEED");
-    struct prng prng = {text != NULL ? strtoull(text, NULL, 0) : 20251121};
+    struct prng prng = {test_number("ATTND_SEED", 20251121)};
     print_message("ATTND_SEED=%llu\n", (unsigned long long)prng.state);
     for (int i = 0; i < 25; i++) {
         struct rig_batch b;

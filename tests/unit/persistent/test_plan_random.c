@@ -20,8 +20,7 @@ static uint64_t seed;
 
 static uint32_t cases(void)
 {
-    const char *text = getenv("ATTND_CASES");
-    return text ? (uint32_t)strtoul(text, NULL, 0) : 2000;
+    return (uint32_t)test_number("ATTND_CASES", 2000);
 }
 
 static void draw(struct plan_case *c, uint32_t number)

@@ -1,5 +1,5 @@
 /*
- * test_seal.c - a command is taken for whole only when it is.
+ * test_checksum.c - a command is taken for whole only when it is.
  *
  * What a reader across a bus may see too early is an old lap's slot with some of its 16-byte
  * vectors already new. Commands of neighbouring laps often differ in little, or in nothing but

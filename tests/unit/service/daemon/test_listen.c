@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -134,6 +135,55 @@ static void a_place_that_is_not_there_is_the_systems_error(void **state)
     assert_int_equal(fault.limit, 107);
 }
 
+static void a_lock_that_others_hold_on_the_directory_is_nothing_to_us(void **state)
+{
+    struct attnd_listen listener;
+    struct attnd_fault fault = {0};
+    (void)state;
+    int held = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(flock(held, LOCK_EX), 0);
+    assert_int_equal(attnd_listen_open(path, 0600, &listener, &fault), 0);
+    close(listener.fd);
+    close(held);
+}
+
+static void a_start_waits_for_another_one_and_not_for_ever(void **state)
+{
+    struct attnd_listen listener;
+    struct attnd_fault fault = {0};
+    struct stat file;
+    char lock[80];
+    (void)state;
+    snprintf(lock, sizeof(lock), "%s.lock", path);
+    int held = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(flock(held, LOCK_EX), 0);
+    assert_int_equal(attnd_listen_open(path, 0600, &listener, &fault), -ATTND_E_TIMEOUT);
+    assert_int_equal(fault.limit, 5000);
+    close(held);
+    assert_int_equal(attnd_listen_open(path, 0600, &listener, &fault), 0);
+    close(listener.fd);
+    assert_int_equal(lstat(lock, &file), -1); /* nothing is left behind */
+}
+
+static void a_lock_of_another_user_is_not_waited_for(void **state)
+{
+    struct attnd_listen listener;
+    struct attnd_fault fault = {0};
+    char lock[80];
+    (void)state;
+    snprintf(lock, sizeof(lock), "%s.lock", path);
+    int held = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fchown(held, geteuid() + 1, (gid_t)-1) < 0) {
+        close(held);
+        unlink(lock);
+        skip(); /* only root gives a file away */
+    }
+    assert_int_equal(attnd_listen_open(path, 0600, &listener, &fault), -ATTND_E_PERMISSION);
+    assert_int_equal(fault.value, geteuid() + 1);
+    close(held);
+    unlink(lock);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
 int main(void)
@@ -144,6 +194,9 @@ int main(void)
         CASE(what_is_no_socket_stays),
         CASE(the_file_has_the_mode_asked_for_whatever_the_umask),
         CASE(only_ones_own_name_is_let_go),
+        CASE(a_lock_that_others_hold_on_the_directory_is_nothing_to_us),
+        CASE(a_start_waits_for_another_one_and_not_for_ever),
+        CASE(a_lock_of_another_user_is_not_waited_for),
         CASE(a_place_that_is_not_there_is_the_systems_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

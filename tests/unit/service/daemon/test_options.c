@@ -18,30 +18,6 @@
 
 #include <cmocka.h>
 
-static void sizes_have_suffixes(void **state)
-{
-    (void)state;
-    uint64_t bytes;
-    const struct {
-        const char *text;
-        uint64_t bytes;
-    } good[] = {{"0", 0},
-                {"512", 512},
-                {"64K", 64u << 10},
-                {"8m", 8u << 20},
-                {"2G", (uint64_t)2 << 30},
-                {"16777215T", (uint64_t)16777215 << 40},
-                {"18446744073709551615", UINT64_MAX}};
-    const char *const bad[] = {"",    "K",   "-1",   "+1", " 1",        "1.5G",
-                               "1KB", "1 K", "0x10", "1X", "16777216T", "18446744073709551616"};
-    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-        assert_int_equal(attnd_options_size(good[i].text, &bytes), 0);
-        assert_true(bytes == good[i].bytes);
-    }
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_int_equal(attnd_options_size(bad[i], &bytes), -ATTND_E_INVALID);
-}
-
 static struct attnd_options parse(const char *const *arguments)
 {
     struct attnd_options options;
@@ -198,7 +174,6 @@ static void the_service_manager_is_told_where_it_asks_to_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_have_suffixes),
         cmocka_unit_test(what_is_not_given_has_a_default),
         cmocka_unit_test(what_is_given_is_taken),
         cmocka_unit_test(the_workers_way_of_living_is_an_option),

@@ -1,5 +1,5 @@
 /* test_lease.c - pages are counted right, whatever is asked for; tickets move them and expire. */
-#include "service/rpc/control.h"
+#include "service/objects/ticket.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
 #include "tests/support/rigs/data_stub.h"

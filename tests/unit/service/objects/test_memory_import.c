@@ -333,24 +333,6 @@ static void host_memory_outlives_the_worker_that_was_pinning_it(void **state)
     assert_int_equal(stub.unmaps, 0);
 }
 
-/* What a worker died over is suspect until another one has brought it in. */
-static void memory_that_was_brought_in_is_not_suspect_any_more(void **state)
-{
-    static const struct attnd_fault none = {0}, refused = {.code = -ATTND_E_DEVICE};
-    (void)state;
-    stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
-    assert_int_equal(bring_host(), ATTND_CALL_LATER);
-    struct attnd_memory *memory = attnd_client_memory(rig.client, rig.client->import);
-    memory->deaths = 1;
-    attnd_memory_lost(&rig.service); /* its session is answered, and the next worker tries */
-    free_reply(read_reply());
-    assert_int_equal(memory->deaths, 1);
-    attnd_memory_mapped(&rig.service, memory->index, &refused);
-    assert_int_equal(memory->deaths, 1);
-    attnd_memory_mapped(&rig.service, memory->index, &none);
-    assert_int_equal(memory->deaths, 0);
-}
-
 static void while_no_worker_runs_an_import_is_not_begun(void **state)
 {
     (void)state;
@@ -483,7 +465,6 @@ int main(void)
         TEST(a_pool_outlives_the_worker_that_was_pinning_its_memory),
         TEST(a_worker_that_dies_over_an_import_does_not_get_it_again),
         TEST(host_memory_outlives_the_worker_that_was_pinning_it),
-        TEST(memory_that_was_brought_in_is_not_suspect_any_more),
         TEST(while_no_worker_runs_an_import_is_not_begun),
         TEST(only_trusted_engines_bring_handles),
         TEST(a_kind_that_the_worker_cannot_map_is_refused_by_name),

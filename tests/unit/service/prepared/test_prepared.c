@@ -1,5 +1,6 @@
-/* test_stream.c - what the worker is told of prepared runs, in which order, and what waits for its
+/* test_prepared.c - what the worker is told of prepared runs, in which order, and what waits for its
  * answers. */
+#include "service/prepared/internal.h"
 #include "tests/support/rigs/prepared_rig.h"
 
 #include <setjmp.h>
@@ -160,7 +161,7 @@ static void a_run_of_more_items_than_a_doorbell_counts_is_refused_by_name(void *
     CHECK_EQUAL(object->prepared, 0);
     object->tile_items = ATTND_DOORBELL_ITEMS_MAX;
     uint32_t run = prepare(plan, 0);
-    struct attnd_prepared_runs *stream = stage.service.scheduler->prepared_runs;
+    struct attnd_prepared_runs *stream = stage.service.prepared_runs;
     object->tile_items = ATTND_DOORBELL_ITEMS_MAX + 1;
     CHECK_EQUAL(attnd_prepared_fill(stream, &stream->prepared[run - ATTND_QUEUE_RUNS]), 1);
     CHECK_EQUAL(stage.service.queue->runs[run].code, ATTND_E_UNSUPPORTED);
@@ -232,7 +233,7 @@ static uint32_t prepare_lanes(struct stage_client *of, int peer, uint32_t plan, 
 static void prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them(void **state)
 {
     uint32_t prepared[ATTND_LANES_MAX], code_prepared;
-    struct attnd_prepared_runs *stream = stage.service.scheduler->prepared_runs;
+    struct attnd_prepared_runs *stream = stage.service.prepared_runs;
     int code;
     (void)state;
     open_mailbox();
@@ -501,7 +502,7 @@ static void an_answer_to_nothing_ends_the_worker(void **state)
     const struct attnd_retire retire = {.kind = made_up.kind, .tag = made_up.tag};
     stage.worker.port.retire(stage.worker.port.context, &retire);
     (void)attnd_retire_sweep(stage.service.scheduler);
-    CHECK_EQUAL(stage.service.scheduler->queue_broken, 1);
+    CHECK_EQUAL(stage.service.queue->broken, 1);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -1,5 +1,5 @@
 /*
- * test_stream_model.c - a session that does what it likes with prepared runs, and a worker that
+ * test_prepared_model.c - a session that does what it likes with prepared runs, and a worker that
  * executes, answers in any order, and dies.
  *
  * The claim is about what is in flight. Whenever the worker executes a launched run, what that run
@@ -333,8 +333,7 @@ static void what_a_launched_run_reads_does_not_change_under_it(void **state)
             calm_down();
             CHECK_EQUAL(engine.completed, engine.submitted);
             CHECK_EQUAL(engine.calling, 0);
-            CHECK_EQUAL(stage.service.scheduler->prepared_runs->prepared_count,
-                        engine.prepared_count);
+            CHECK_EQUAL(stage.service.prepared_runs->prepared_count, engine.prepared_count);
         }
         attnd_client_end(client.daemon); /* in the middle of it */
         client.daemon = NULL;
@@ -347,8 +346,8 @@ static void what_a_launched_run_reads_does_not_change_under_it(void **state)
             die();
         calm_down();
         CHECK(stage.service.clients[0] == NULL);
-        CHECK_EQUAL(stage.service.scheduler->prepared_runs->prepared_count, 0);
-        CHECK_EQUAL(stage.service.scheduler->prepared_runs->scratch.used_bytes, 0);
+        CHECK_EQUAL(stage.service.prepared_runs->prepared_count, 0);
+        CHECK_EQUAL(stage.service.prepared_runs->scratch.used_bytes, 0);
         for (uint32_t i = 0; i < PLANS; i++)
             CHECK_EQUAL(worker.held[i], 0); /* or the next plan there would never run */
         close(rig_peer);

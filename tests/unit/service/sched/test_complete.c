@@ -178,14 +178,14 @@ static void an_operation_begins_with_nothing_of_the_one_before(void **state)
     (void)state;
     struct attnd_sched_op *op = op_of(ATTND_OP_RUN, 0);
     op->verdict = -ATTND_E_CANCELLED;
-    op->sent = ATTND_COMMAND_HOLD;
+    op->change.sent = ATTND_COMMAND_HOLD;
     op->deadline_ns = 1;
     op->fault.code = -ATTND_E_RANGE;
     attnd_op_free(op);
     struct attnd_sched_op *next = op_of(ATTND_OP_RUN, 0);
     CHECK(next == op);
     CHECK_EQUAL(next->verdict, 0);
-    CHECK_EQUAL(next->sent, 0);
+    CHECK_EQUAL(next->change.sent, 0);
     CHECK_EQUAL(next->deadline_ns, 0);
     CHECK_EQUAL(next->fault.code, 0);
     CHECK(next->plan == NULL && next->deferred == NULL);

@@ -22,7 +22,7 @@ static struct attnd_sched_op *op_of(struct attnd_sqe sqe)
     made->lane = &session->lane[sqe.lane];
     made->plan = plan;
     plan->in_flight++;
-    attnd_places_take(made);
+    attnd_places_take(client.daemon, &sqe, made->memories);
     return made;
 }
 
@@ -112,9 +112,10 @@ static void a_reader_of_the_pool_does_not_append(void **state)
 
 /* ---- what it waits for ---- */
 
-static void a_plan_that_the_worker_is_told_of_keeps_its_runs_waiting(void **state)
+static void a_plan_that_another_operation_changes_keeps_its_runs_waiting(void **state)
 {
-    struct attnd_plan_prepared taken = {.taken = op};
+    struct attnd_plan_change other = {.plan = plan};
+    struct attnd_plan_prepared taken = {.taken = &other};
     (void)state;
     plan->prepared_runs = &taken;
     waits(ATTND_TURN_BLOCKED);
@@ -127,9 +128,9 @@ static void without_a_worker_or_a_slot_it_stands_in_line(void **state)
 {
     uint32_t slot = scheduler->free_slot;
     (void)state;
-    scheduler->ready = 0;
+    scheduler->queue->accepting = 0;
     waits(ATTND_TURN_WAIT);
-    scheduler->ready = 1;
+    scheduler->queue->accepting = 1;
     scheduler->free_slot = ATTND_NONE;
     waits(ATTND_TURN_WAIT);
     scheduler->free_slot = slot;
@@ -307,7 +308,7 @@ int main(void)
         TEST(a_run_without_items_is_done_on_the_spot),
         TEST(a_place_that_is_too_small_for_the_batch_is_found_at_the_turn),
         TEST(a_reader_of_the_pool_does_not_append),
-        TEST(a_plan_that_the_worker_is_told_of_keeps_its_runs_waiting),
+        TEST(a_plan_that_another_operation_changes_keeps_its_runs_waiting),
         TEST(without_a_worker_or_a_slot_it_stands_in_line),
         TEST(nobody_overtakes_those_in_line_but_the_first_of_them_goes),
         TEST(memory_that_the_worker_has_not_mapped_is_waited_for_apart),

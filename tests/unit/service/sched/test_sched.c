@@ -544,10 +544,10 @@ static void sleep_is_announced_to_everybody(void **state)
 {
     const struct attnd_complete_head *head = client.daemon->completion.address;
     (void)state;
-    attnd_data_asleep(&stage.service, 1);
+    attnd_sched_asleep(&stage.service, 1);
     CHECK_EQUAL(head->sq_need, 1);
     CHECK_EQUAL(stage.service.queue->head->retire_need, 1);
-    attnd_data_asleep(&stage.service, 0);
+    attnd_sched_asleep(&stage.service, 0);
     CHECK_EQUAL(head->sq_need, 0);
     CHECK_EQUAL(stage.service.queue->head->retire_need, 0);
 }

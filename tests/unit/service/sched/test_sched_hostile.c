@@ -2,6 +2,7 @@
  * notice, and nothing is decided twice. */
 #include "ipc/fdpass.h"
 #include "schemas/atomics.h"
+#include "service/rpc/calls.h"
 #include "service/supervise/worker_abi.h"
 #include "tests/support/rigs/sched_rig.h"
 
@@ -119,7 +120,7 @@ static void a_call_comes_after_all_that_was_submitted_before_it(void **state)
     const struct attnd_sqe bad = stage_run(99, 0, 5);
     for (int i = 0; i < 200; i++)
         CHECK_EQUAL(stage_submit(&eager, &bad), 0);
-    while (!attnd_data_caught_up(eager.daemon)) {
+    while (!attnd_sched_caught_up(eager.daemon)) {
         asked++;
         CHECK_EQUAL(stage_submit(&eager, &bad), 0); /* what comes later is not waited for */
     }
@@ -136,7 +137,7 @@ static void a_full_completion_ring_does_not_hold_a_call_up(void **state)
         submit(bad);
     CHECK_EQUAL(stage_sweep(&stage), 8);
     submit(bad);
-    CHECK(attnd_data_caught_up(client.daemon));
+    CHECK(attnd_sched_caught_up(client.daemon));
 }
 
 /* ---- lines ---- */

@@ -65,6 +65,34 @@ static void memory_nobody_heard_of_goes_at_once(void **state)
     assert_int_equal(send_next(), 7);
 }
 
+/* What a worker died over is suspect until another one has brought it in. */
+static void memory_that_was_brought_in_is_not_suspect_any_more(void **state)
+{
+    (void)state;
+    attnd_maps_add(&maps, 7);
+    send_next();
+    maps.deaths[7] = 1;
+    (void)attnd_maps_lost(&maps, freed);
+    assert_int_equal(maps.deaths[7], 1);
+    send_next();
+    attnd_maps_mapped(&maps, 7, -ATTND_E_DEVICE);
+    assert_int_equal(maps.deaths[7], 1);
+    (void)attnd_maps_lost(&maps, freed);
+    send_next();
+    attnd_maps_mapped(&maps, 7, 0);
+    assert_int_equal(maps.deaths[7], 0);
+}
+
+static void an_index_that_is_used_again_is_not_suspect(void **state)
+{
+    (void)state;
+    attnd_maps_add(&maps, 7);
+    maps.deaths[7] = 1;
+    assert_int_equal(attnd_maps_remove(&maps, 7), 1);
+    attnd_maps_add(&maps, 7);
+    assert_int_equal(maps.deaths[7], 0);
+}
+
 /* The queue has a place for every index, and for no index two. */
 static void what_is_due_is_in_the_queue_once_however_often_it_changes(void **state)
 {
@@ -207,6 +235,8 @@ int main(void)
         CASE(an_unmap_may_overtake_the_answer_to_its_map),
         CASE(after_a_death_the_living_are_mapped_again_and_the_leaving_are_gone),
         CASE(what_is_barred_is_given_to_no_worker_and_goes_at_once),
+        CASE(memory_that_was_brought_in_is_not_suspect_any_more),
+        CASE(an_index_that_is_used_again_is_not_suspect),
         CASE(random_lives_end_with_both_sides_agreed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* test_places.c - where a run may read and write: extents, alignment, overlaps, other people's
  * pools. */
-#include "service/sched/sched.h"
+#include "service/objects/places.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,8 +23,6 @@ enum { FIRST = 1, SECOND, POOLS };
 static struct {
     struct attnd_service service;
     struct attnd_client client;
-    struct attnd_scheduler scheduler;
-    struct attnd_lane lane;
     struct attnd_memory memories[3];
     struct attnd_memory *lies_in[1];
     struct attnd_pool pool;
@@ -33,7 +31,10 @@ static struct {
         struct attnd_heap_plane planes[2];
     } heap;
     struct attnd_plan_object plan;
-    struct attnd_sched_op op;
+    struct {
+        struct attnd_sqe sqe;
+        struct attnd_memory *memories[ATTND_RUN_PLACES];
+    } op;
     struct attnd_run run;
     struct attnd_fault fault;
 } rig;
@@ -55,17 +56,11 @@ static void make_pool(void)
     rig.memories[POOLS - 1].pools = 1;
 }
 
-static struct attnd_session_lanes session;
-
 static int setup(void **state)
 {
     (void)state;
     memset(&rig, 0, sizeof(rig));
     rig.client.service = &rig.service;
-    rig.scheduler.service = &rig.service;
-    session.client = &rig.client;
-    session.scheduler = &rig.scheduler;
-    rig.lane.session = &session;
     for (uint32_t i = 0; i < 3; i++) {
         rig.memories[i] =
             (struct attnd_memory){.index = 10 + i, .refs = 1, .size_bytes = MEMORY_BYTES};
@@ -77,7 +72,6 @@ static int setup(void **state)
                                           .lse_bytes = LSE_BYTES,
                                           .k_bytes = Q_BYTES,
                                           .v_bytes = Q_BYTES};
-    rig.op = (struct attnd_sched_op){.lane = &rig.lane, .plan = &rig.plan};
     rig.op.sqe.opcode = ATTND_OP_RUN;
     rig.op.sqe.u.run = (struct attnd_sqe_run){.q_memory = FIRST,
                                               .o_memory = FIRST,
@@ -96,15 +90,23 @@ static int teardown(void **state)
     return 0;
 }
 
+static int check(void)
+{
+    if (rig.op.sqe.opcode == ATTND_OP_APPEND)
+        return attnd_places_append(&rig.service, &rig.plan, &rig.op.sqe.u.append, rig.op.memories,
+                                   &rig.run, &rig.fault);
+    return attnd_places_attend(&rig.service, &rig.plan, &rig.op.sqe.u.run, rig.op.memories,
+                               &rig.run, &rig.fault);
+}
+
 /* The turn of the operation as it stands. Return: 0 or the fault's code. */
 static int resolve(void)
 {
     memset(&rig.fault, 0, sizeof(rig.fault));
-    rig.run = (struct attnd_run){.kind = rig.op.sqe.opcode == ATTND_OP_APPEND ? ATTND_RUN_APPEND
-                                                                              : ATTND_RUN_ATTEND};
-    attnd_places_take(&rig.op);
-    int rc = attnd_places_resolve(&rig.op, &rig.run, &rig.fault);
-    attnd_places_release(&rig.op);
+    rig.run = (struct attnd_run){0};
+    attnd_places_take(&rig.client, &rig.op.sqe, rig.op.memories);
+    int rc = check();
+    attnd_places_release(&rig.service, rig.op.memories);
     return rc;
 }
 
@@ -136,14 +138,13 @@ static void a_place_is_the_memory_as_the_worker_knows_it(void **state)
 static void what_is_named_is_held_until_it_is_released(void **state)
 {
     (void)state;
-    attnd_places_take(&rig.op);
+    attnd_places_take(&rig.client, &rig.op.sqe, rig.op.memories);
     assert_int_equal(rig.memories[0].refs, 3); /* q and o */
     assert_int_equal(rig.memories[1].refs, 2);
     rig.client.memories[FIRST - 1] = &rig.memories[1]; /* the handle is given out again */
-    rig.run.kind = ATTND_RUN_ATTEND;
-    assert_int_equal(attnd_places_resolve(&rig.op, &rig.run, &rig.fault), 0);
+    assert_int_equal(check(), 0);
     assert_int_equal(rig.run.q.memory, 10);
-    attnd_places_release(&rig.op);
+    attnd_places_release(&rig.service, rig.op.memories);
 }
 
 static void a_handle_of_nothing_is_named(void **state)

@@ -5,7 +5,9 @@
  * derived once, when the batch is set. Lengths have generations: an advance writes into one that no
  * run uses, so runs in flight keep the lengths they started with.
  */
-#include "service/sched/sched.h"
+#include "service/objects/planobj.h"
+
+#include "service/objects/lease.h"
 #include "service/supervise/queue.h"
 
 #include <assert.h>
@@ -71,7 +73,8 @@ int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment 
 void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object)
 {
     assert(object->in_flight == 0);
-    attnd_prepared_forget(object);
+    assert(object->prepared == 0);
+    free(object->prepared_runs);
     attnd_plan_free(object->plan);
     if (object->heap_offset_bytes)
         attnd_heap_free(service->queue, object->heap_offset_bytes, object->heap_bytes);
@@ -162,9 +165,9 @@ int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch
 
 int attnd_planobj_free_generation(const struct attnd_plan_object *object)
 {
-    uint32_t rung = attnd_prepared_generations(object);
+    uint32_t read = object->prepared ? object->published : 0;
     for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
-        if (g != object->generation && object->generation_runs[g] == 0 && !(rung >> g & 1))
+        if (g != object->generation && object->generation_runs[g] == 0 && !(read >> g & 1))
             return (int)g;
     return -1;
 }
@@ -233,4 +236,18 @@ int attnd_planobj_check_append(const struct attnd_plan_object *object, struct at
             return rc;
     }
     return 0;
+}
+
+void attnd_planobj_command(const struct attnd_plan_object *object, const struct attnd_run *run,
+                           struct attnd_command *command)
+{
+    const struct attnd_pool *pool = object->attachment->pool;
+    const struct attnd_heap_plane *planes = (const void *)(pool->heap + 1);
+    command->set_version = object->set_version;
+    command->advance_version = object->advance_version;
+    command->page_size = pool->shape.page_size;
+    command->pages = pool->shape.pages;
+    command->body = *run;
+    command->k = planes[run->layer];
+    command->v = planes[pool->shape.layers + run->layer];
 }

@@ -5,7 +5,7 @@
  * systemd the level travels as the <N> prefix that journald understands and the journal has its own
  * clock; elsewhere the line begins with the time of day.
  */
-#include "service/service.h"
+#include "service/base/log.h"
 
 #include <errno.h>
 #include <stdarg.h>

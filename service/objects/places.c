@@ -8,7 +8,9 @@
  * output may not lie in any pool's planes either: a session that attached a pool for reading holds
  * a handle of its memory, and a run must not become a way to write it.
  */
-#include "service/sched/sched.h"
+#include "service/objects/places.h"
+
+#include "ipc/admit.h"
 
 struct span {
     const struct attnd_memory *memory;
@@ -22,7 +24,9 @@ struct want {
     uint64_t offset_bytes, bytes;
 };
 
-/* The handles in the order of op->memories. */
+static const struct attnd_place absent = {.memory = ATTND_NONE};
+
+/* The handles in the order of the memories of an operation. */
 static void handles_of(const struct attnd_sqe *sqe, uint32_t handles[ATTND_RUN_PLACES])
 {
     int runs = sqe->opcode == ATTND_OP_RUN, appends = sqe->opcode == ATTND_OP_APPEND;
@@ -31,22 +35,24 @@ static void handles_of(const struct attnd_sqe *sqe, uint32_t handles[ATTND_RUN_P
     handles[2] = runs ? sqe->u.run.lse_memory : 0;
 }
 
-void attnd_places_take(struct attnd_sched_op *op)
+void attnd_places_take(const struct attnd_client *client, const struct attnd_sqe *sqe,
+                       struct attnd_memory *memories[ATTND_RUN_PLACES])
 {
     uint32_t handles[ATTND_RUN_PLACES];
-    handles_of(&op->sqe, handles);
+    handles_of(sqe, handles);
     for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++) {
-        op->memories[i] = attnd_client_memory(op->lane->session->client, handles[i]);
-        if (op->memories[i])
-            attnd_memory_ref(op->memories[i]);
+        memories[i] = attnd_client_memory(client, handles[i]);
+        if (memories[i])
+            attnd_memory_ref(memories[i]);
     }
 }
 
-void attnd_places_release(struct attnd_sched_op *op)
+void attnd_places_release(struct attnd_service *service,
+                          struct attnd_memory *const memories[ATTND_RUN_PLACES])
 {
     for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
-        if (op->memories[i])
-            attnd_memory_unref(op->lane->session->scheduler->service, op->memories[i]);
+        if (memories[i])
+            attnd_memory_unref(service, memories[i]);
 }
 
 /* Fills @place and @span. Return: 0, or the fault's code. */
@@ -130,7 +136,6 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
                         const struct attnd_sqe_run *sqe, struct attnd_memory *const *memories,
                         struct attnd_run *run, struct attnd_fault *fault)
 {
-    static const struct attnd_place absent = {.memory = ATTND_NONE};
     const struct want q_want = {ATTND_F_Q, sqe->q_memory, 16, sqe->q_offset_bytes, plan->q_bytes};
     const struct want o_want = {ATTND_F_O, sqe->o_memory, 16, sqe->o_offset_bytes, plan->o_bytes};
     struct span q = {0}, o = {0}, lse = {0};
@@ -157,30 +162,19 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
 }
 
 /* The output of an append is the pool, so its inputs may not lie there. */
-static int resolve_append(const struct attnd_service *service, const struct attnd_sched_op *op,
-                          struct attnd_run *run, struct attnd_fault *fault)
+int attnd_places_append(const struct attnd_service *service, const struct attnd_plan_object *plan,
+                        const struct attnd_sqe_append *sqe, struct attnd_memory *const *memories,
+                        struct attnd_run *run, struct attnd_fault *fault)
 {
-    const struct attnd_sqe_append *sqe = &op->sqe.u.append;
-    const struct attnd_plan_object *plan = op->plan;
     const struct want k_want = {ATTND_F_K, sqe->k_memory, 16, sqe->k_offset_bytes, plan->k_bytes};
     const struct want v_want = {ATTND_F_V, sqe->v_memory, 16, sqe->v_offset_bytes, plan->v_bytes};
     struct span k = {0}, v = {0};
 
-    int rc = resolve(op->memories[0], &k_want, &run->k, &k, fault);
+    run->q = run->o = run->lse = run->k = run->v = absent;
+    int rc = resolve(memories[0], &k_want, &run->k, &k, fault);
     if (rc == 0)
-        rc = resolve(op->memories[1], &v_want, &run->v, &v, fault);
+        rc = resolve(memories[1], &v_want, &run->v, &v, fault);
     if (rc == 0)
         rc = refuse_planes(service, &k, ATTND_F_K, fault);
     return rc < 0 ? rc : refuse_planes(service, &v, ATTND_F_V, fault);
-}
-
-int attnd_places_resolve(const struct attnd_sched_op *op, struct attnd_run *run,
-                         struct attnd_fault *fault)
-{
-    const struct attnd_service *service = op->lane->session->scheduler->service;
-    static const struct attnd_place absent = {.memory = ATTND_NONE};
-    if (run->kind == ATTND_RUN_ATTEND)
-        return attnd_places_attend(service, op->plan, &op->sqe.u.run, op->memories, run, fault);
-    run->q = run->o = run->lse = run->k = run->v = absent;
-    return resolve_append(service, op, run, fault);
 }

@@ -1,0 +1,168 @@
+/*
+ * accept.c - how a client comes in: a connection, the identity of its peer, and what is watched.
+ *
+ * The pidfd is watched beside the socket, because a forked child that inherited the socket keeps it
+ * open. The identity is the kernel's word (SO_PEERCRED), never the client's.
+ */
+#include "service/daemon/accept.h"
+
+#include "ipc/discard.h"
+#include "service/rpc/control.h"
+#include "service/session/session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define HELLO_TIMEOUT_NS 5000000000u
+#define ACCEPT_PAUSE_NS 100000000u
+
+/* Visitors who are not admitted: they get an answer, and not the place of those who are. */
+#define STRANGERS_MAX (ATTND_VISITORS_MAX / 4)
+
+static void on_socket(void *context, uint32_t poll_events)
+{
+    struct attnd_client *client = context;
+    if (poll_events & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL))
+        attnd_client_end(client);
+    else if (poll_events & POLLIN)
+        attnd_control_serve(client);
+}
+
+static void on_death(void *context, uint32_t poll_events)
+{
+    (void)poll_events;
+    attnd_client_end(context);
+}
+
+static void on_hello_timeout(void *context)
+{
+    struct attnd_client *client = context;
+    client->hello_timer = NULL;
+    if (client->id)
+        attnd_client_kill(client, "it did not finish the handshake in 5 s");
+    else
+        attnd_client_end(client);
+}
+
+static int uid_allowed(const struct attnd_options *options, uid_t uid)
+{
+    for (uint32_t i = 0; i < options->allow_uids_count; i++)
+        if (options->allow_uids[i] == uid)
+            return 1;
+    return 0;
+}
+
+/* Who is it? Return: 0, or -ATTND_E_DISCONNECTED if the process is gone already. */
+static int identify(struct attnd_client *client)
+{
+    struct ucred credentials;
+    socklen_t bytes = sizeof(credentials);
+
+    if (getsockopt(client->socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) < 0)
+        return -ATTND_E_DISCONNECTED;
+    client->pid = credentials.pid;
+    client->uid = credentials.uid;
+    client->allowed = uid_allowed(&client->service->options, credentials.uid);
+
+    bytes = sizeof(client->pidfd);
+    if (getsockopt(client->socket, SOL_SOCKET, SO_PEERPIDFD, &client->pidfd, &bytes) == 0)
+        return 0;
+    /* Older kernels: by number, which could be another process by now, but then ours is dead and
+     * its socket says so. */
+    client->pidfd = (int)syscall(SYS_pidfd_open, client->pid, 0);
+    return client->pidfd < 0 && errno == ESRCH ? -ATTND_E_DISCONNECTED : 0;
+}
+
+static int watch(struct attnd_client *client)
+{
+    struct attnd_loop *loop = client->service->loop;
+
+    client->socket_watch =
+        attnd_loop_watch_fd(loop, client->socket, POLLIN | POLLRDHUP, on_socket, client);
+    if (client->pidfd >= 0)
+        client->pidfd_watch = attnd_loop_watch_fd(loop, client->pidfd, POLLIN, on_death, client);
+    client->hello_timer =
+        attnd_loop_watch_timer(loop, attnd_clock_ns() + HELLO_TIMEOUT_NS, on_hello_timeout, client);
+    return client->socket_watch && (client->pidfd < 0 || client->pidfd_watch) && client->hello_timer
+               ? 0
+               : -ATTND_E_NO_MEMORY;
+}
+
+static int one_stranger_too_many(const struct attnd_client *client)
+{
+    uint32_t count = 0;
+    if (client->allowed)
+        return 0;
+    for (const struct attnd_client *at = client->service->visitors; at; at = at->next)
+        count += !at->allowed;
+    return count > STRANGERS_MAX;
+}
+
+static void welcome(struct attnd_service *service, int fd)
+{
+    struct attnd_client *client = attnd_client_new(service, fd);
+
+    if (!client) {
+        attnd_log(ATTND_LOG_WARNING, "a connection is refused: %u are waiting already",
+                  service->visitors_count);
+        attnd_discard(ATTND_DISCARD_STRANGERS, &fd, 1);
+        return;
+    }
+    if (identify(client) < 0 || one_stranger_too_many(client) || watch(client) < 0)
+        attnd_client_end(client);
+}
+
+static void on_connection(void *context, uint32_t poll_events);
+
+void attnd_accept_start(struct attnd_service *service)
+{
+    service->listen_watch =
+        attnd_loop_watch_fd(service->loop, service->listen_fd, POLLIN, on_connection, service);
+    if (!service->listen_watch)
+        attnd_log(ATTND_LOG_ERROR, "no memory to listen: nobody can connect");
+}
+
+void attnd_accept_stop(struct attnd_service *service)
+{
+    attnd_loop_unwatch(service->loop, service->listen_watch, NULL, NULL);
+    attnd_loop_unwatch(service->loop, service->listen_timer, NULL, NULL);
+    service->listen_watch = service->listen_timer = NULL;
+}
+
+static void resume_accepting(void *context)
+{
+    struct attnd_service *service = context;
+    service->listen_timer = NULL;
+    attnd_accept_start(service);
+}
+
+/* Out of descriptors: the connection stays pending and would wake the loop again at once. */
+static void pause_accepting(struct attnd_service *service)
+{
+    uint64_t when_ns = attnd_clock_ns() + ACCEPT_PAUSE_NS;
+    attnd_loop_unwatch(service->loop, service->listen_watch, NULL, NULL);
+    service->listen_watch = NULL;
+    service->listen_timer =
+        attnd_loop_watch_timer(service->loop, when_ns, resume_accepting, service);
+}
+
+static void on_connection(void *context, uint32_t poll_events)
+{
+    struct attnd_service *service = context;
+    (void)poll_events;
+    int fd = accept4(service->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+        welcome(service, fd);
+    } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+        attnd_log(ATTND_LOG_WARNING, "a connection cannot be accepted: %s", strerror(errno));
+        pause_accepting(service);
+    }
+}

@@ -1,0 +1,38 @@
+/*
+ * lease.h - who may use which pages of a pool. A call is about the pages of one attachment and
+ * takes effect for all of them or for none.
+ */
+#ifndef ATTND_SERVICE_OBJECTS_LEASE_H
+#define ATTND_SERVICE_OBJECTS_LEASE_H
+
+#include "service/objects/pool.h"
+
+int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32_t *pages,
+                      struct attnd_fault *fault);
+int attnd_lease_share(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
+                      struct attnd_fault *fault);
+int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
+                     struct attnd_fault *fault);
+/** attnd_lease_give() - the session's leases become nobody's: the caller keeps the pages. */
+int attnd_lease_give(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
+                     struct attnd_fault *fault);
+/** attnd_lease_take() - and somebody's again. */
+void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count);
+/** attnd_lease_drop() - leases that are nobody's are given up. */
+void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t count);
+/** attnd_lease_drop_all() - every lease of an attachment. */
+void attnd_lease_drop_all(struct attnd_attachment *attachment);
+/** attnd_lease_count() - pages with at least one lease. */
+uint32_t attnd_lease_count(const struct attnd_pool *pool);
+
+/**
+ * attnd_lease_check() - does the attachment hold a lease of each page?
+ * Pages of an engine-owned pool always pass. Return: 0, or -ATTND_E_NOT_LEASED (field kv_indices).
+ */
+int attnd_lease_check(const struct attnd_attachment *attachment, const int32_t *pages,
+                      uint32_t count, struct attnd_fault *fault);
+
+/** attnd_lease_shared() - 1 if the page has more than one lease and may not be written. */
+int attnd_lease_shared(const struct attnd_pool *pool, uint32_t page);
+
+#endif

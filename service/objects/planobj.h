@@ -1,0 +1,60 @@
+/*
+ * planobj.h - plan objects: the planner's plan, and what every run of it needs to know.
+ */
+#ifndef ATTND_SERVICE_OBJECTS_PLANOBJ_H
+#define ATTND_SERVICE_OBJECTS_PLANOBJ_H
+
+#include "persistent/plan/plan.h"
+#include "service/objects/pool.h"
+
+struct attnd_plan_prepared; /* prepared/prepared.h; one block of malloc() */
+
+struct attnd_plan_object {
+    struct attnd_plan *plan;
+    struct attnd_attachment *attachment;
+    struct attnd_batch_limits limits;
+    uint64_t heap_offset_bytes, heap_bytes;
+    uint32_t generation;                         /* that a run submitted now would use */
+    uint32_t generation_runs[ATTND_GENERATIONS]; /* runs in flight that use each */
+    uint32_t in_flight;                          /* operations queued or dispatched */
+    uint32_t filled;                             /* a plan_set succeeded */
+    uint32_t prepared;                           /* runs that a mailbox launches */
+    uint32_t published;                          /* bit g: launched runs may read generation g */
+    struct attnd_plan_prepared *prepared_runs;   /* of those; NULL: never had any */
+
+    /* of the batch it is filled with */
+    uint64_t set_version; /* as the worker finds them in the heap */
+    uint32_t advance_version;
+    uint32_t tile_items, append_items; /* queue items of a run and of an append */
+    uint64_t q_bytes, o_bytes, lse_bytes, k_bytes, v_bytes; /* extents from a tensor's offset */
+    uint64_t scratch_bytes;                                 /* of a run */
+    struct attnd_append_entry *append;                      /* planobj.c; [append_entries] */
+    uint32_t append_first, append_entries;                  /* the last level's */
+    uint32_t kv_len_stride;                                 /* between generations */
+    const int32_t *kv_pages, *kv_len;                       /* in the heap */
+};
+
+/** attnd_planobj_create() - heap memory and planner state for capacities. */
+int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
+                         const struct attnd_batch_limits *limits, uint32_t heads_q,
+                         struct attnd_plan_object **out, struct attnd_fault *fault);
+/** attnd_planobj_destroy() - only when in_flight is 0. */
+void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object);
+
+/** attnd_planobj_set() - fill the plan from an admitted batch; checks leases first.
+ * Return: 0; otherwise the plan is empty and @fault says why. */
+int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                      uint64_t scratch_limit_bytes, struct attnd_fault *fault);
+/** attnd_planobj_advance() - new lengths into a free generation (there must be one). */
+int attnd_planobj_advance(struct attnd_plan_object *object,
+                          const struct attnd_advance_view *advance, struct attnd_fault *fault);
+/** attnd_planobj_free_generation() - one that no run uses, or -1. */
+int attnd_planobj_free_generation(const struct attnd_plan_object *object);
+/** attnd_planobj_check_append() - may the rows be stored where the current lengths put them? */
+int attnd_planobj_check_append(const struct attnd_plan_object *object, struct attnd_fault *fault);
+
+/** attnd_planobj_command() - what a command says of @run beside its kind and number. */
+void attnd_planobj_command(const struct attnd_plan_object *object, const struct attnd_run *run,
+                           struct attnd_command *command);
+
+#endif

@@ -1,0 +1,65 @@
+/*
+ * pool.h - pools of pages, and the sessions' holds on them.
+ */
+#ifndef ATTND_SERVICE_OBJECTS_POOL_H
+#define ATTND_SERVICE_OBJECTS_POOL_H
+
+#include "service/objects/memory.h"
+
+struct attnd_pool {
+    uint32_t id;
+    uint32_t refs;                /* attachments and tickets */
+    pid_t maker;                  /* process whose share it is of; 0: nobody's */
+    uint32_t page_owner;          /* PageOwner of attnd.proto */
+    struct attnd_heap_pool shape; /* private copy of *heap */
+    struct attnd_heap_pool *heap; /* in the queue segment, planes behind it */
+    uint64_t heap_offset_bytes;
+    uint64_t heap_bytes;
+    uint32_t memories_count;
+    struct attnd_memory **memories; /* referenced; distinct */
+    uint16_t *leases;               /* [pages] all leases of a page; NULL for OWNER_ENGINE */
+    int32_t *free_pages;            /* stack of pages that came back */
+    uint32_t free_count;
+    uint32_t fresh;                       /* pages from here on were never leased */
+    uint8_t token[2][ATTND_SECRET_BYTES]; /* [writable]; all zero: never shared */
+    struct attnd_pool *next;
+};
+
+/* One session's hold on a pool. */
+struct attnd_attachment {
+    struct attnd_pool *pool;
+    int writable;
+    int16_t *held; /* [pages] minus the leases of this session (lease.c); NULL for OWNER_ENGINE */
+    uint64_t held_count; /* sum of held */
+    uint32_t plans;      /* plan objects of this session that use it; control plane counts */
+    uint32_t memory;     /* handle that came with the attachment and goes with it; 0: none */
+};
+
+/**
+ * attnd_pool_new() - a pool nobody is attached to yet
+ * @planes:   k[layers], v[layers], memories as the worker knows them; copied
+ * @memories: [memories_count] distinct; each gets a reference of the pool's own
+ * Return: 0, with one reference, the caller's; -ATTND_E_NO_MEMORY.
+ */
+int attnd_pool_new(struct attnd_service *service, const struct attnd_heap_pool *shape,
+                   uint32_t page_owner, const struct attnd_heap_plane *planes,
+                   struct attnd_memory *const *memories, uint32_t memories_count,
+                   struct attnd_pool **out, struct attnd_fault *fault);
+void attnd_pool_ref(struct attnd_pool *pool);
+/** attnd_pool_unref() - the last reference frees the pool; nothing of it is in flight then. */
+void attnd_pool_unref(struct attnd_service *service, struct attnd_pool *pool);
+
+/** attnd_pool_planes() - k[layers], v[layers] in the heap. */
+const struct attnd_heap_plane *attnd_pool_planes(const struct attnd_pool *pool);
+
+/** attnd_pool_lone() - the one memory of the daemon's making the pool lies in, or NULL. */
+struct attnd_memory *attnd_pool_lone(const struct attnd_pool *pool);
+
+/** attnd_client_attach() - a handle of the session; takes a reference of its own. A session without
+ * a handle of attnd_pool_lone() gets one with it. Return: 0 or -ATTND_E_NO_MEMORY. */
+int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, int writable,
+                        uint32_t *handle, struct attnd_fault *fault);
+/** attnd_client_detach() - frees the session's leases; no plan uses the attachment any more. */
+void attnd_client_detach(struct attnd_client *client, uint32_t handle);
+
+#endif

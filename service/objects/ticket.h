@@ -1,0 +1,36 @@
+/*
+ * ticket.h - leases on their way from one session to another.
+ */
+#ifndef ATTND_SERVICE_OBJECTS_TICKET_H
+#define ATTND_SERVICE_OBJECTS_TICKET_H
+
+#include "service/objects/lease.h"
+
+struct attnd_ticket {
+    struct attnd_service *service;
+    struct attnd_pool *pool; /* referenced */
+    struct attnd_watch *timer;
+    pid_t giver; /* process whose share it is of; 0: nobody's */
+    uint32_t slot;
+    uint32_t count;
+    uint8_t secret[ATTND_SECRET_BYTES];
+    int32_t pages[];
+};
+
+/** attnd_secret_make() - 16 random bytes. Return: 0 or -ATTND_E_SYSTEM. */
+int attnd_secret_make(uint8_t *secret, struct attnd_fault *fault);
+/** attnd_secret_equal() - in constant time. */
+int attnd_secret_equal(const uint8_t *a, const uint8_t *b);
+
+/** attnd_ticket_offer() - move leases of @attachment to a ticket of the process @giver. */
+int attnd_ticket_offer(struct attnd_service *service, struct attnd_attachment *attachment,
+                       pid_t giver, const int32_t *pages, uint32_t count, uint32_t expire_ms,
+                       const struct attnd_ticket **out, struct attnd_fault *fault);
+/** attnd_ticket_find() - NULL if it expired or was claimed or never was. */
+struct attnd_ticket *attnd_ticket_find(struct attnd_service *service, const uint8_t *secret);
+/** attnd_ticket_claim() - its leases go to @attachment, of its pool; the ticket is gone. */
+void attnd_ticket_claim(struct attnd_ticket *ticket, struct attnd_attachment *attachment);
+/** attnd_ticket_free_all() - at the end of the service. */
+void attnd_ticket_free_all(struct attnd_service *service);
+
+#endif

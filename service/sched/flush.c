@@ -1,0 +1,64 @@
+/*
+ * flush.c - what happens once at the end of every entry into the scheduler.
+ *
+ * A sweep, a timer and an event of the worker may each complete many operations and push many
+ * commands. The wake-ups wait for the end, so that a burst costs one for each side; completions
+ * themselves are visible at once to a client that spins. A session or a worker that broke its ring
+ * is ended here, too, because nothing of the scheduler is in the middle of anything.
+ */
+#include "service/sched/lanes.h"
+
+#include "service/supervise/supervise.h"
+
+#include <stdlib.h>
+
+uint64_t attnd_sched_now(struct attnd_scheduler *scheduler)
+{
+    if (!scheduler->now_ns)
+        scheduler->now_ns = attnd_clock_ns();
+    return scheduler->now_ns;
+}
+
+void attnd_sched_pause(struct attnd_scheduler *scheduler)
+{
+    scheduler->queue->accepting = 0;
+}
+
+void attnd_session_drain(struct attnd_session_lanes *session)
+{
+    struct attnd_client *client = session->client;
+    struct attnd_scheduler *scheduler = session->scheduler;
+    if (session->dispatched || session->sent || client->mail)
+        return;
+    client->lanes = NULL;
+    free(session);
+    scheduler->events.drained(client);
+}
+
+/* May free the session; another has its place in the list then. */
+static void flush_session(struct attnd_session_lanes *session)
+{
+    struct attnd_client *client = session->client;
+    if (!session->dirty)
+        return;
+    if (session->broken) {
+        session->scheduler->events.broken(client, "impossible ring index");
+        return;
+    }
+    session->dirty = 0;
+    session->scheduler->dirty_count--;
+    struct attnd_submit_head *head = client->submission.address;
+    const struct attnd_doorbell doorbell = {.need = &head->cq_need, .fd = client->notify_fd};
+    (void)attnd_doorbell_ring(&doorbell);
+}
+
+void attnd_sched_flush(struct attnd_scheduler *scheduler)
+{
+    scheduler->now_ns = 0;
+    if (scheduler->queue->pushed)
+        attnd_queue_ring(scheduler->queue);
+    for (uint32_t i = scheduler->open_count; i > 0 && scheduler->dirty_count; i--)
+        flush_session(scheduler->open[i - 1]);
+    if (scheduler->queue->broken)
+        attnd_supervisor_kill(scheduler->service->supervisor, "impossible ring index");
+}

@@ -1,0 +1,215 @@
+/*
+ * lanes.h - lanes and operations: what the files of sched/ share. Nobody else but tests includes
+ * it.
+ *
+ *   submit.c    slot -> admitted operation at the tail of its lane
+ *   lane.c      the operation at the head of a lane has its turn: done at once, dispatched, or it
+ * waits change.c    the turn of a set or an advance of a plan dispatch.c  a run's turn: places
+ * checked, run slot and scratch taken, command pushed retire.c    the worker is done (or gone):
+ * slot and scratch back, completion, the lane goes on complete.c  completion slots, notifications,
+ * operations back to their session deadline.c  cancel and timeouts flush.c     what happens once at
+ * the end of every entry into the scheduler sched.c     the whole: sessions in and out, the sweep,
+ * the loop's hooks
+ */
+#ifndef ATTND_SERVICE_SCHED_LANES_H
+#define ATTND_SERVICE_SCHED_LANES_H
+
+#include "service/objects/places.h"
+#include "service/prepared/prepared.h"
+#include "service/sched/sched.h"
+#include "service/supervise/queue.h"
+
+/* A batch or an advance whose turn has not come: copied, because the client reuses the arena. */
+struct attnd_deferred {
+    struct attnd_staging staging;
+    union {
+        struct attnd_batch_view batch;
+        struct attnd_advance_view advance;
+    } u;
+};
+
+static inline uint64_t attnd_deferred_bytes(const struct attnd_deferred *deferred)
+{
+    return deferred->staging.words_max * sizeof(int32_t);
+}
+
+struct attnd_lane;
+
+struct attnd_sched_op {
+    struct attnd_sqe sqe;
+    struct attnd_sched_op *next; /* in its lane; in the session's free list */
+    struct attnd_lane *lane;
+    struct attnd_plan_object *plan;                  /* NULL: refused on the way in, see fault */
+    struct attnd_plan_change change;                 /* of a set or an advance: what was sent */
+    struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
+    struct attnd_deferred *deferred;
+    uint64_t deadline_ns;     /* 0: none */
+    uint32_t run;             /* slot, while dispatched */
+    int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
+    struct attnd_fault fault; /* code != 0: what the turn will bring */
+};
+
+enum attnd_lane_state {
+    ATTND_LANE_IDLE,       /* nothing at the head, or its turn is now */
+    ATTND_LANE_WAITING,    /* the head waits for a run slot, scratch or the worker */
+    ATTND_LANE_BLOCKED,    /* the head waits for a generation of its plan, or for a mapping */
+    ATTND_LANE_DISPATCHED, /* the worker has the head */
+    ATTND_LANE_SENT        /* the head waits for the ack of a HOLD or PUBLISH of its plan */
+};
+
+struct attnd_lane {
+    struct attnd_session_lanes *session;
+    struct attnd_sched_op *head, *tail;
+    struct attnd_lane *next; /* in scheduler->waiting or ->blocked */
+    enum attnd_lane_state state;
+};
+
+struct attnd_session_lanes {
+    struct attnd_client *client;
+    struct attnd_scheduler *scheduler;
+    uint32_t index;   /* in scheduler->open, while open */
+    int closing;      /* operations end without a completion */
+    int broken;       /* the client's indices are impossible: killed by the next flush */
+    int dirty;        /* the next flush has to look at it */
+    uint32_t cq_room; /* completion slots known to be free */
+    int call_waits;   /* a control call does, until sq.index is at call_tail */
+    uint32_t call_tail;
+    uint32_t dispatched;     /* runs the worker has */
+    uint32_t sent;           /* lanes in ATTND_LANE_SENT */
+    uint64_t deferred_bytes; /* of batches that wait for their turn */
+    uint64_t stall_ns;       /* until the completion ring is looked at again; 0: not stalled */
+    struct attnd_sched_op *free_ops;
+    struct attnd_lane lane[ATTND_LANES_MAX];
+    struct attnd_sched_op ops[]; /* [ring_entries] */
+};
+
+/* The daemon's half of a run in the run table. */
+struct attnd_run_slot {
+    struct attnd_sched_op *op; /* NULL: free */
+    uint64_t scratch_offset_bytes, scratch_bytes;
+    uint32_t generation;
+    uint32_t next_free;
+};
+
+struct attnd_lane_list {
+    struct attnd_lane *head, *tail;
+    uint32_t count;
+};
+
+struct attnd_scheduler {
+    struct attnd_service *service;
+    struct attnd_sched_events events;
+    struct attnd_queue *queue;
+    const struct attnd_maps *maps;
+    struct attnd_prepared_runs *prepared_runs;
+    uint32_t dirty_count; /* open sessions with dirty set */
+    uint64_t now_ns;      /* of this sweep; 0: not read yet */
+    struct attnd_heap scratch;
+    uint32_t dispatched;
+    uint32_t free_slot;             /* ATTND_NONE: none */
+    struct attnd_lane_list waiting; /* strictly first come, first served */
+    struct attnd_lane_list blocked;
+    struct attnd_session_lanes *open[ATTND_SESSIONS_MAX];
+    uint32_t open_count;
+    struct attnd_watch *timer;
+    uint64_t timer_ns; /* when it fires; UINT64_MAX: not armed */
+    struct attnd_run_slot slots[ATTND_QUEUE_RUNS];
+};
+
+/* What came of an operation's turn. */
+enum attnd_turn {
+    ATTND_TURN_DONE,    /* complete it, with op->fault */
+    ATTND_TURN_WAIT,    /* in line, for what all runs share */
+    ATTND_TURN_BLOCKED, /* apart, for something of its own */
+    ATTND_TURN_DISPATCHED,
+    ATTND_TURN_SENT /* it has another turn when the worker has answered */
+};
+
+/* ---- flush.c ---- */
+
+/** attnd_sched_flush() - ring doorbells, notify clients, kill the broken: the end of every entry
+ * into the scheduler. Sessions may be gone afterwards. */
+void attnd_sched_flush(struct attnd_scheduler *scheduler);
+
+/** attnd_session_drain() - if the worker has nothing of a closing session any more, it is over: the
+ * session is freed, and the event drained follows. */
+void attnd_session_drain(struct attnd_session_lanes *session);
+
+/** attnd_sched_now() - CLOCK_MONOTONIC, read at most once a sweep. */
+uint64_t attnd_sched_now(struct attnd_scheduler *scheduler);
+
+/* ---- submit.c ---- */
+
+/** attnd_submit_sweep() - consume what the session's ring holds and there is room for.
+ * Return: slots consumed. */
+int attnd_submit_sweep(struct attnd_session_lanes *session);
+
+/* ---- lane.c ---- */
+
+void attnd_lane_push(struct attnd_lane *lane, struct attnd_sched_op *op);
+/** attnd_lane_pop() - take the head off; nothing of it is under way. */
+struct attnd_sched_op *attnd_lane_pop(struct attnd_lane *lane);
+/** attnd_lane_unlist() - out of the line it stands in, if it does; IDLE then. */
+void attnd_lane_unlist(struct attnd_lane *lane);
+/** attnd_lane_remove() - take a queued (not dispatched) operation out, wherever it stands. */
+void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op);
+/** attnd_lane_go() - give turns until the lane is empty, waits, or the worker has its head. */
+void attnd_lane_go(struct attnd_lane *lane);
+/** attnd_lane_acked() - the event acked of prepared runs: the lane of the change goes on. */
+void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind);
+/** attnd_lane_retry() - lanes that wait get their turn again, in order, as far as it goes. */
+void attnd_lane_retry(struct attnd_scheduler *scheduler);
+
+/* ---- change.c ---- */
+
+/** attnd_change_set(), _advance() - the turn of a set or an advance of a plan. */
+enum attnd_turn attnd_change_set(struct attnd_sched_op *op);
+enum attnd_turn attnd_change_advance(struct attnd_sched_op *op);
+
+/* ---- dispatch.c ---- */
+
+/**
+ * attnd_dispatch_run() - the turn of an append or a run
+ * @in_line: 1: lanes that wait go first; 0: this is the first of them
+ */
+enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line);
+/** attnd_dispatch_release() - give back what a run held. */
+void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
+
+/* ---- retire.c ---- */
+
+/** attnd_retire_sweep() - take what the worker retired. Return: slots consumed. */
+int attnd_retire_sweep(struct attnd_scheduler *scheduler);
+/* ---- complete.c ---- */
+
+/** attnd_complete() - post op->fault (code 0: success) and free the operation; it is in no lane. */
+void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_ns);
+/** attnd_session_mark_dirty() - have the next flush look at the session. */
+void attnd_session_mark_dirty(struct attnd_session_lanes *session);
+/** attnd_session_break() - its indices are impossible: the next flush kills it. */
+void attnd_session_break(struct attnd_session_lanes *session);
+/** attnd_op_new() - an operation for a slot; its lane is the first until it is put in another. */
+struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
+                                    const struct attnd_sqe *sqe);
+/** attnd_op_free() - back to the session without a completion; it is in no lane. */
+void attnd_op_free(struct attnd_sched_op *op);
+
+/* ---- deadline.c ---- */
+
+/** attnd_timeout_us() - of an append or a run; 0: none, or another operation. */
+static inline uint32_t attnd_timeout_us(const struct attnd_sqe *sqe)
+{
+    if (sqe->opcode == ATTND_OP_RUN)
+        return sqe->u.run.timeout_us;
+    return sqe->opcode == ATTND_OP_APPEND ? sqe->u.append.timeout_us : 0;
+}
+
+/** attnd_deadline_fault() - the fault of an operation whose deadline passed. */
+void attnd_deadline_fault(struct attnd_sched_op *op);
+
+/** attnd_deadline_arm() - have the timer fire at @when_ns or earlier. */
+void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns);
+/** attnd_deadline_cancel() - end operations of @session that carry @user_data. */
+void attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_data);
+
+#endif

@@ -1,0 +1,44 @@
+/*
+ * status.c - how the worker and its queue are, for everybody who asks.
+ */
+#include "schemas/atomics.h"
+#include "service/sched/lanes.h"
+#include "service/supervise/supervise.h"
+
+/* Return: NULL where there is no GPU. */
+static const char *residency_name(uint32_t residency)
+{
+    switch (residency) {
+    case ATTND_RESIDENCY_SHARED:
+        return "shared";
+    case ATTND_RESIDENCY_EXCLUSIVE:
+        return "exclusive";
+    case ATTND_RESIDENCY_ELASTIC:
+        return "elastic";
+    default:
+        return NULL;
+    }
+}
+
+void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
+{
+    const struct attnd_scheduler *scheduler = service->scheduler;
+    const struct attnd_supervisor *supervisor = service->supervisor;
+    const struct attnd_worker_info *info = &service->queue->info;
+    *status = (struct attnd_data_status){
+        .backend = service->queue->info.backend,
+        .isa = service->queue->info.isa,
+        .worker_state = attnd_supervisor_state_name(supervisor),
+        .worker_pid = supervisor->process.pid,
+        .worker_restarts = supervisor->restarts,
+        .tile_workers = service->queue->info.tile_workers,
+        .queue_runs = scheduler->dispatched,
+        .queue_waiting = scheduler->waiting.count + scheduler->blocked.count,
+        .worker_last_end = supervisor->last_end[0] ? supervisor->last_end : NULL,
+        .residency = residency_name(info->residency),
+        .sms = info->sms,
+        .sms_resident = info->sms_resident,
+        .sms_burst = info->sms_burst,
+        .launches = attnd_peek32(&service->queue->head->launches),
+        .mps = info->mps == 1};
+}

@@ -1,0 +1,230 @@
+/*
+ * session.c - a client's place in the daemon, and its end.
+ *
+ * A connection begins as a visitor: it may ask for the status, or say Hello and become a session.
+ * It ends when its process does, when its socket hangs up, or when it breaks the protocol.
+ *
+ * The end takes three steps, because others still hold parts of the session. At once: the state is
+ * DYING, nothing is read from it any more, and the scheduler drops or cancels its operations. When
+ * those are drained: plans, pools, leases, memory and the slot are given back. When the kernel has
+ * answered that it holds none of the watched descriptors and words: mappings and descriptors. The
+ * last step is done after a sweep and never from inside a callback, so the code that ended a client
+ * may still look at it.
+ */
+#include "service/session/session.h"
+
+#include "ipc/discard.h"
+#include "service/objects/planobj.h"
+#include "service/sched/sched.h"
+#include "service/session/segments.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- the slots ---- */
+
+static void visitors_add(struct attnd_client *client)
+{
+    struct attnd_service *service = client->service;
+    client->next = service->visitors;
+    service->visitors = client;
+    service->visitors_count++;
+}
+
+static void visitors_remove(struct attnd_client *client)
+{
+    struct attnd_service *service = client->service;
+    struct attnd_client **link = &service->visitors;
+    while (*link && *link != client)
+        link = &(*link)->next;
+    if (!*link)
+        return;
+    *link = client->next;
+    client->next = NULL;
+    service->visitors_count--;
+}
+
+struct attnd_client *attnd_client_new(struct attnd_service *service, int socket)
+{
+    struct attnd_client *client =
+        service->visitors_count < ATTND_VISITORS_MAX ? calloc(1, sizeof(*client)) : NULL;
+
+    if (!client)
+        return NULL;
+    client->service = service;
+    client->state = ATTND_SESSION_HELLO;
+    client->socket = socket;
+    client->pidfd = client->doorbell_fd = -1;
+    client->notify_fd = client->notify_peer_fd = -1;
+    client->submission.fd = client->completion.fd = -1;
+    visitors_add(client);
+    return client;
+}
+
+static struct attnd_client **find_slot(struct attnd_service *service,
+                                       const struct attnd_client *client)
+{
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        if (service->clients[i] == client)
+            return &service->clients[i];
+    return NULL;
+}
+
+static uint32_t sessions_of(const struct attnd_service *service, pid_t pid)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        count += service->clients[i] && service->clients[i]->pid == pid;
+    return count;
+}
+
+int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault)
+{
+    const uint32_t has = sessions_of(client->service, client->pid);
+    if (client->pid && has >= ATTND_SHARE_MAX(ATTND_SESSIONS_MAX))
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SESSIONS, 0, has + 1,
+                               ATTND_SHARE_MAX(ATTND_SESSIONS_MAX));
+    struct attnd_client **slot = find_slot(client->service, NULL);
+    if (!slot)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SESSIONS, 0, ATTND_SESSIONS_MAX + 1,
+                               ATTND_SESSIONS_MAX);
+    visitors_remove(client);
+    *slot = client;
+    client->id = ++client->service->next_session_id;
+    client->state = ATTND_SESSION_MAPPING;
+    return 0;
+}
+
+/* ---- its doorbell ---- */
+
+static void on_doorbell(void *context, uint32_t poll_events)
+{
+    const struct attnd_client *client = context;
+    (void)poll_events;
+    /* Only to make it unreadable again: the sweep that follows looks at the ring itself. */
+    attnd_doorbell_drain(client->doorbell_fd);
+}
+
+int attnd_client_watch_doorbell(struct attnd_client *client)
+{
+    struct attnd_loop *loop = client->service->loop;
+    struct attnd_submit_head *submit = client->submission.address;
+
+    client->doorbell_watch =
+        client->doorbell_fd < 0
+            ? attnd_loop_watch_word(loop, &submit->sq_tail)
+            : attnd_loop_watch_fd(loop, client->doorbell_fd, POLLIN, on_doorbell, client);
+    return client->doorbell_watch ? 0 : -ATTND_E_NO_MEMORY;
+}
+
+/* ---- the end ---- */
+
+static void watch_ended(void *context)
+{
+    struct attnd_client *client = context;
+    assert(client->watches_ending > 0);
+    client->watches_ending--;
+}
+
+static void unwatch(struct attnd_client *client, struct attnd_watch **watch)
+{
+    struct attnd_watch *ending = *watch;
+    if (!ending)
+        return;
+    *watch = NULL;
+    client->watches_ending++;
+    attnd_loop_unwatch(client->service->loop, ending, watch_ended, client);
+}
+
+void attnd_client_opened(struct attnd_client *client)
+{
+    unwatch(client, &client->hello_timer);
+}
+
+void attnd_client_end(struct attnd_client *client)
+{
+    enum attnd_session_state was = client->state;
+
+    if (was == ATTND_SESSION_DYING)
+        return;
+    client->state = ATTND_SESSION_DYING;
+    /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
+    shutdown(client->socket, SHUT_RDWR);
+    unwatch(client, &client->socket_watch);
+    unwatch(client, &client->pidfd_watch);
+    unwatch(client, &client->doorbell_watch);
+    unwatch(client, &client->hello_timer);
+    if (was == ATTND_SESSION_OPEN)
+        attnd_sched_close(client);
+    else
+        attnd_client_drained(client);
+}
+
+void attnd_client_kill(struct attnd_client *client, const char *why)
+{
+    if (client->state == ATTND_SESSION_DYING)
+        return;
+    attnd_log(ATTND_LOG_WARNING, "session %u: pid %d (%s) is ended: %s", client->id,
+              (int)client->pid, attnd_client_name(client), why);
+    attnd_client_end(client);
+}
+
+static void free_objects(struct attnd_client *client)
+{
+    struct attnd_service *service = client->service;
+
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        if (client->plans[i]) {
+            client->plans[i]->attachment->plans--;
+            attnd_planobj_destroy(service, client->plans[i]);
+            client->plans[i] = NULL;
+        }
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        if (client->attachments[i])
+            attnd_client_detach(client, i + 1);
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        if (client->memories[i])
+            attnd_memory_unbind(client, i + 1);
+}
+
+void attnd_client_drained(struct attnd_client *client)
+{
+    struct attnd_service *service = client->service;
+    struct attnd_client **slot = find_slot(service, client);
+
+    assert(client->state == ATTND_SESSION_DYING && client->in_flight == 0);
+    free_objects(client);
+    attnd_staging_free(&client->staging);
+    if (slot) {
+        *slot = NULL;
+        attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone", client->id, (int)client->pid,
+                  attnd_client_name(client));
+    } else {
+        visitors_remove(client);
+    }
+    client->next = service->drained;
+    service->drained = client;
+}
+
+void attnd_client_reap(struct attnd_service *service, int all)
+{
+    struct attnd_client **link = &service->drained;
+
+    while (*link) {
+        struct attnd_client *client = *link;
+        if (client->watches_ending && !all) {
+            link = &client->next;
+            continue;
+        }
+        *link = client->next;
+        attnd_segments_free(client);
+        /* What was sent and not received is in it. */
+        attnd_discard(attnd_client_discards(client), &client->socket, 1);
+        if (client->pidfd >= 0)
+            close(client->pidfd);
+        free(client);
+    }
+}
