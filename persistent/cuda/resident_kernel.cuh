@@ -145,7 +145,6 @@ __global__ void __launch_bounds__(resident_threads, 1)
         prefill_barriers_init(&bars);
         *cta_stuck() = resident->inject == 1;
         *cta_naive() = 0;
-        work->until_ns = 0;
         fence_barrier_init();
     }
     __syncthreads();
