@@ -86,15 +86,19 @@ static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
     }
 }
 
-/* Gangs come before what engines have queued: they do it for one of them, and leave. */
+/* Gangs come before what engines have queued: they do it for one of them, and leave. No more streams
+ * than are used: the ninth would share a queue of the hardware with the first, and what is copied
+ * there would wait behind gangs that nobody calls. */
 static cudaError_t create_streams(attnd_backend *backend)
 {
+    const bool elastic = backend->residency == ATTND_RESIDENCY_ELASTIC;
     int least = 0, most = 0;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
-    const int priority = backend->residency == ATTND_RESIDENCY_ELASTIC ? most : least;
-    for (cudaStream_t &stream : backend->streams)
-        if (error ||
-            (error = cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority)))
+    backend->streams_count = elastic ? 1 : 1 + attnd::variants_count;
+    for (uint32_t i = 0; i < backend->streams_count; i++)
+        if (error || (error = cudaStreamCreateWithPriority(&backend->streams[i],
+                                                           cudaStreamNonBlocking,
+                                                           elastic ? most : least)))
             return error;
     if ((error = cudaStreamCreateWithFlags(&backend->wake_stream, cudaStreamNonBlocking)))
         return error;
@@ -296,8 +300,8 @@ static void cuda_destroy(attnd_backend *backend)
     cudaFree(backend->settings.templates);
     cudaFreeHost(backend->words);
     cudaHostUnregister(backend->config.queue);
-    for (cudaStream_t stream : backend->streams)
-        cudaStreamDestroy(stream);
+    for (uint32_t i = 0; i < backend->streams_count; i++)
+        cudaStreamDestroy(backend->streams[i]);
     cudaStreamDestroy(backend->copy_stream);
     cudaStreamDestroy(backend->wake_stream);
     free(backend);

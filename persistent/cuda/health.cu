@@ -174,8 +174,8 @@ static cudaError_t device_error(const attnd_backend *backend)
     uint32_t failed = attnd_observe32(&backend->failed);
     if (failed)
         return cudaError_t(failed);
-    for (cudaStream_t stream : backend->streams) {
-        cudaError_t error = cudaStreamQuery(stream);
+    for (uint32_t i = 0; i < backend->streams_count; i++) {
+        cudaError_t error = cudaStreamQuery(backend->streams[i]);
         if (error && error != cudaErrorNotReady)
             return error;
     }
@@ -188,8 +188,8 @@ static void end_in_order(attnd_backend *backend)
     const uint64_t until_ns = monotonic_ns() + leave_ns;
     const timespec step = {0, 1000000};
     attnd_publish32(&backend->config.queue->park, 1);
-    for (cudaStream_t stream : backend->streams)
-        while (cudaStreamQuery(stream) == cudaErrorNotReady && monotonic_ns() < until_ns) {
+    for (uint32_t i = 0; i < backend->streams_count; i++)
+        while (cudaStreamQuery(backend->streams[i]) == cudaErrorNotReady && monotonic_ns() < until_ns) {
             (void)gang_wake(backend); /* what is armed is not to come later */
             (void)nanosleep(&step, NULL);
         }

@@ -76,9 +76,8 @@ cudaError_t kernels_wait(attnd_backend *backend)
         if ((error = gang_wake(backend)) == cudaSuccess)
             (void)nanosleep(&step, NULL);
     }
-    for (cudaStream_t stream : backend->streams)
-        if (!error)
-            error = cudaStreamSynchronize(stream);
+    for (uint32_t i = 0; i < backend->streams_count && !error; i++)
+        error = cudaStreamSynchronize(backend->streams[i]);
     return error;
 }
 
