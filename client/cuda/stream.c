@@ -82,6 +82,8 @@ static const char ring_text[] =
     "    setp.gt.s32 %p0, %r1, 0;\n" /* after a failure */
     "    @%p0 bra ring;\n"
     "    mov.u64 %rd2, %globaltimer;\n"
+    "    setp.eq.u64 %p1, %rd5, 0;\n"
+    "    @!%p1 red.release.sys.global.or.b32 [%rd5], 1;\n" /* was that one called? */
     "before:\n" /* the answer to a ring that was given up */
     "    mov.u64 %rd3, %globaltimer;\n"
     "    sub.u64 %rd4, %rd3, %rd2;\n"
@@ -94,7 +96,6 @@ static const char ring_text[] =
     "waits:\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n" /* they are there */
     "    @%p1 bra begun;\n"
-    "    cvta.to.global.u64 %rd5, %rd5;\n"
     "    red.release.sys.global.or.b32 [%rd5], 1;\n" /* behind the doorbell: they come */
     "begun:\n"
     "    mov.u64 %rd2, %globaltimer;\n"

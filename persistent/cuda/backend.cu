@@ -122,8 +122,8 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
              cudaMalloc(&settings.templates, attnd::map_templates * sizeof(attnd::TensorMap))) ||
         (error = attnd::resident_templates(settings.templates, backend->copy_stream)) ||
         (error = cudaMalloc(&backend->resident, sizeof(Resident))) ||
-        (error = cudaMalloc(&backend->own_wake, sizeof(uint32_t))) ||
-        (error = cudaMemset(backend->own_wake, 0, sizeof(uint32_t))) ||
+        (error = cudaMalloc(&backend->own_wake, 2 * sizeof(uint32_t))) ||
+        (error = cudaMemset(backend->own_wake, 0, 2 * sizeof(uint32_t))) ||
         (error = cudaMalloc(&backend->memories, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
         (error = cudaMalloc(&settings.runs, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMalloc(&settings.mirror, backend->config.queue_bytes)) ||

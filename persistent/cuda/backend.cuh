@@ -90,7 +90,10 @@ struct attnd_backend {
     int settings_fresh; /* helper: not yet on the device */
     uint32_t gang;      /* helper: number of the last launch, or of the last that is armed */
     uint32_t woken;     /* helper: the gang that was called last */
-    uint32_t *own_wake; /* device memory; until there is one that engines see */
+    uint32_t *own_wake; /* device memory: a word until there is one that engines see; the gate */
+    uint32_t batch;     /* helper: the last that stands behind the gate */
+    uint32_t last_left; /* helper: as it was when called_ns was now */
+    uint64_t called_ns;
     Health health;
 };
 

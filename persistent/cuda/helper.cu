@@ -45,6 +45,9 @@ constexpr uint32_t gangs_armed = 96;
  * last command, because to be woken takes longer than a run. */
 constexpr long nap_ns = 100000000, gang_nap_ns = 10000000, busy_nap_ns = 1000000;
 constexpr uint64_t spin_ns = 60000;
+/* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
+ * word of others. */
+constexpr uint64_t call_ns = 50000000;
 
 static bool elastic(const attnd_backend *backend)
 {
@@ -56,12 +59,22 @@ static cudaError_t of_driver(CUresult result)
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
+static cudaError_t wait_for(attnd_backend *backend, const uint32_t *word, uint32_t value)
+{
+    return of_driver(backend->driver.wait_value(backend->streams[0],
+                                                reinterpret_cast<CUdeviceptr>(word), value,
+                                                CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+static cudaError_t write_word(attnd_backend *backend, const uint32_t *word, uint32_t value)
+{
+    return of_driver(backend->driver.write_value(
+        backend->wake_stream, reinterpret_cast<CUdeviceptr>(word), value, 0));
+}
+
 cudaError_t gang_wake(attnd_backend *backend)
 {
-    if (!elastic(backend))
-        return cudaSuccess;
-    return of_driver(backend->driver.write_value(
-        backend->wake_stream, reinterpret_cast<CUdeviceptr>(backend->settings.wake), 1, 0));
+    return elastic(backend) ? write_word(backend, backend->settings.wake, 1) : cudaSuccess;
 }
 
 /* What is armed must be called, and again: a gang that had drained before it was told to leave wipes
@@ -147,23 +160,24 @@ static cudaError_t keep_resident(attnd_backend *backend)
 
 /* ---- gangs that come and go ---- */
 
+/* A batch of gangs stands behind a gate, which is opened when all of them are enqueued: a dispatcher
+ * that began before its workers were enqueued would wait for them, and they for its end. */
 static cudaError_t arm(attnd_backend *backend)
 {
-    const CUdeviceptr wake = reinterpret_cast<CUdeviceptr>(backend->settings.wake);
-    while (backend->gang - attnd_observe32(&backend->words->left) < gangs_armed) {
-        cudaError_t error = of_driver(
-            backend->driver.wait_value(backend->streams[0], wake, 1, CU_STREAM_WAIT_VALUE_GEQ));
-        if (error)
-            return error;
+    const attnd_queue_head *queue = backend->config.queue;
+    uint32_t *gate = &backend->own_wake[1];
+    cudaError_t error = wait_for(backend, gate, ++backend->batch);
+    while (!error && backend->gang - attnd_observe32(&backend->words->left) < gangs_armed &&
+           !attnd_peek32(&queue->park)) {
+        if ((error = wait_for(backend, backend->settings.wake, 1)))
+            break;
         backend->gang++;
         error = attnd::resident_arm(backend->resident, &backend->settings, backend->gang,
                                     backend->streams[0]);
-        if (error)
-            return error;
         count_launch(backend);
         attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
     }
-    return cudaSuccess;
+    return error ? error : write_word(backend, gate, backend->batch);
 }
 
 /* Armed gangs come and go, because those that are needed are of other variants, or wait for another
@@ -216,7 +230,14 @@ static cudaError_t keep_armed(attnd_backend *backend)
         return cudaSuccess;
     }
     const uint32_t left = attnd_observe32(&backend->words->left);
-    if (int32_t(left - backend->woken) >= 0 && command_waits(backend)) {
+    const uint64_t now_ns = monotonic_ns();
+    const bool waits = int32_t(left - backend->woken) >= 0 && command_waits(backend);
+    if (left != backend->last_left) {
+        backend->last_left = left;
+        backend->called_ns = now_ns;
+    }
+    if (waits || (shared_word(backend) && now_ns - backend->called_ns > call_ns)) {
+        backend->called_ns = now_ns;
         backend->woken = left + 1;
         if ((error = gang_wake(backend)))
             return error;

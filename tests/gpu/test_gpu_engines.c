@@ -34,8 +34,9 @@
 #define SMS 132u
 #define CLIENT_MS 60000
 
+static struct harness harness;
+
 struct scene {
-    struct harness harness;
     int full; /* kernels of engines fill the GPU */
     uint32_t steps, ready, begin;
 };
@@ -85,7 +86,7 @@ static int ring_all(struct scene *scene, int long_too)
     struct long_run run;
 
     gpu_open();
-    gpu_engine_open(&engine, scene->harness.socket, "rings");
+    gpu_engine_open(&engine, harness.socket, "rings");
     launched_begin(&trial, &engine, &batch);
     open_lanes(&trial, lanes);
     neighbour_open(&neighbour);
@@ -130,7 +131,7 @@ static void four_engines(const char *const *options, int full)
 
     scene->full = full;
     scene->steps = load_under_mps() ? STEPS_MPS : STEPS_ALONE;
-    harness_start(&scene->harness, options);
+    harness_start(&harness, options);
     for (uint32_t i = 0; i < ENGINES; i++)
         engines[i] = harness_fork(i == 0 ? long_engine : plain_engine, scene);
     harness_await(&scene->ready, ENGINES);
@@ -140,7 +141,7 @@ static void four_engines(const char *const *options, int full)
         CHECK_EQUAL(harness_join(engines[i], CLIENT_MS), 0);
     printf("%u rings of %u engines: %.1f us each\n", scene->steps * ENGINES * LANES, ENGINES,
            (double)(harness_now_ns() - begin_ns) * 1e-3 / (scene->steps * ENGINES * LANES));
-    harness_stop(&scene->harness);
+    harness_stop(&harness);
 }
 
 static void four_engines_that_fill_the_gpu_are_all_answered(void **state)
@@ -164,12 +165,11 @@ static void so_they_are_beside_kernels_that_stay(void **state)
 #define DEATHS 52u /* each of them causes */
 
 struct mortal {
-    struct scene *scene;
-    uint32_t began, over;
+    struct graveyard *graveyard;
+    uint32_t began;
 };
 
 struct graveyard {
-    struct scene scene;
     struct mortal mortals[KILLERS];
     struct load load;
     uint32_t deaths;
@@ -185,7 +185,7 @@ static int ring_until_killed(void *context)
     struct lane lanes[LANES];
 
     gpu_open();
-    gpu_engine_open(&engine, mortal->scene->harness.socket, "mortal");
+    gpu_engine_open(&engine, harness.socket, "mortal");
     launched_begin(&trial, &engine, &batch);
     open_lanes(&trial, lanes);
     for (;;) {
@@ -200,7 +200,7 @@ static int ring_until_killed(void *context)
 static int killer(void *context)
 {
     struct mortal *mortal = context;
-    struct graveyard *graveyard = (struct graveyard *)(void *)mortal->scene;
+    struct graveyard *graveyard = mortal->graveyard;
     uint32_t random = (uint32_t)(uintptr_t)mortal;
 
     for (uint32_t i = 0; i < DEATHS; i++) {
@@ -231,24 +231,24 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
         puts("under MPS others die with who is killed in a kernel");
         return;
     }
-    harness_start(&graveyard->scene.harness, NULL);
-    graveyard->load.harness = &graveyard->scene.harness;
+    harness_start(&harness, NULL);
+    graveyard->load.harness = &harness;
     pid_t busy = harness_fork(load_keep_up, &graveyard->load);
     harness_await(&graveyard->load.began, 1);
     for (uint32_t i = 0; i < KILLERS; i++) {
-        graveyard->mortals[i].scene = &graveyard->scene;
+        graveyard->mortals[i].graveyard = graveyard;
         killers[i] = harness_fork(killer, &graveyard->mortals[i]);
     }
     while (attnd_observe32(&graveyard->deaths) < KILLERS * DEATHS) {
         if (attnd_observe32(&graveyard->deaths) / 40 > workers) { /* and a worker */
-            CHECK_EQUAL(kill(harness_worker(&graveyard->scene.harness), SIGKILL), 0);
+            CHECK_EQUAL(kill(harness_worker(&harness), SIGKILL), 0);
             workers++;
         }
         harness_sleep_ms(5);
     }
     for (uint32_t i = 0; i < KILLERS; i++)
         CHECK_EQUAL(harness_join(killers[i], CLIENT_MS), 0);
-    engine_open(&engine, graveyard->scene.harness.socket, "witness");
+    engine_open(&engine, harness.socket, "witness");
     for (batch.seed = 1; batch.seed <= 10; batch.seed++)
         trial_expect(&engine, &batch);
     engine_close(&engine);
@@ -256,7 +256,7 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
     CHECK_EQUAL(harness_join(busy, CLIENT_MS), 0); /* every run was answered */
     printf("%u engines and %u workers died; %u runs of another engine, %u of them told of it\n",
            graveyard->deaths, workers, graveyard->load.answered, graveyard->load.restarted);
-    harness_stop(&graveyard->scene.harness);
+    harness_stop(&harness);
 }
 
 int main(void)
