@@ -86,23 +86,30 @@ static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
     }
 }
 
-/* Gangs come before what engines have queued: they do it for one of them, and leave. No more streams
+/* Gangs come before what engines have queued: they do it for one of them, and leave. All streams have
+ * one priority: what is asked of those of a lower one waits for the end of a gang. No more streams
  * than are used: the ninth would share a queue of the hardware with the first, and what is copied
  * there would wait behind gangs that nobody calls. */
-static cudaError_t create_streams(attnd_backend *backend)
+cudaError_t stream_create(const attnd_backend *backend, cudaStream_t *stream)
 {
-    const bool elastic = backend->residency == ATTND_RESIDENCY_ELASTIC;
     int least = 0, most = 0;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
-    backend->streams_count = elastic ? 1 : 1 + attnd::variants_count;
-    for (uint32_t i = 0; i < backend->streams_count; i++)
-        if (error || (error = cudaStreamCreateWithPriority(&backend->streams[i],
-                                                           cudaStreamNonBlocking,
-                                                           elastic ? most : least)))
-            return error;
-    if ((error = cudaStreamCreateWithFlags(&backend->wake_stream, cudaStreamNonBlocking)))
+    return error ? error
+                 : cudaStreamCreateWithPriority(
+                       stream, cudaStreamNonBlocking,
+                       backend->residency == ATTND_RESIDENCY_ELASTIC ? most : least);
+}
+
+static cudaError_t create_streams(attnd_backend *backend)
+{
+    cudaError_t error = cudaSuccess;
+    backend->streams_count =
+        backend->residency == ATTND_RESIDENCY_ELASTIC ? 1 : 1 + attnd::variants_count;
+    for (uint32_t i = 0; i < backend->streams_count && !error; i++)
+        error = stream_create(backend, &backend->streams[i]);
+    if (error || (error = stream_create(backend, &backend->wake_stream)))
         return error;
-    return cudaStreamCreateWithFlags(&backend->copy_stream, cudaStreamNonBlocking);
+    return stream_create(backend, &backend->copy_stream);
 }
 
 static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)

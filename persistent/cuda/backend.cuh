@@ -113,6 +113,9 @@ int backend_quiesce(attnd_backend *backend);
 /* backend.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);
 
+/* backend.cu: not of the legacy stream's. */
+cudaError_t stream_create(const attnd_backend *backend, cudaStream_t *stream);
+
 /* helper.cu: elastic: calls a gang. Any thread. */
 cudaError_t gang_wake(attnd_backend *backend);
 

@@ -179,8 +179,8 @@ __device__ __forceinline__ void close_ring(Commander *self)
     if (threadIdx.x % 32 == 0) {
         self->resident->submitted_runs = self->submitted_runs;
         publish_cta(&self->dispatch->commands_head, self->head);
-        publish_sys(&self->dispatch->settings.queue->command_head, self->head);
-        publish_gpu(&self->resident->leave, self->dispatch->gang);
+        publish_gpu(&self->resident->leave, self->dispatch->gang); /* others wait for the SMs */
+        store_relaxed_sys(&self->dispatch->settings.queue->command_head, self->head);
         publish_cta(&self->dispatch->ended, 1);
     }
     __syncwarp();
@@ -331,19 +331,22 @@ __device__ __forceinline__ void dispatch_end(Dispatch *dispatch, Resident *resid
 {
     const uint32_t lane = threadIdx.x % 32;
     uint32_t *wake = dispatch->settings.wake;
-    if (lane == 0 && wake && !dispatch->quiet)
-        take_wake(wake);
-    __syncwarp();
-    if (wake && !dispatch->quiet && doorbells_pending(dispatch) && lane == 0)
-        set_wake(wake);
+    if (wake && !dispatch->quiet) {
+        if (lane == 0)
+            take_wake(wake);
+        __syncwarp();
+        if (doorbells_pending(dispatch) && lane == 0)
+            set_wake(wake);
+    }
     carry_sums(dispatch, resident); /* with what the others added at the end */
     for (uint32_t m = lane; m < ATTND_MAILBOXES_MAX; m += 32)
-        resident->sums[m] = dispatch->sums[m];
-    __syncwarp();
+        if (dispatch->mailboxes[m])
+            resident->sums[m] = dispatch->sums[m];
     if (lane == 0) {
         resident->dirty = dispatch->ready - ring_positions;
         resident->horizon = dispatch->published;
-        publish_sys(&dispatch->settings.host->left, dispatch->gang);
+        /* Behind the head: close_ring(). Nothing else is looked at because of it. */
+        store_relaxed_sys(&dispatch->settings.host->left, dispatch->gang);
     }
 }
 

@@ -52,7 +52,7 @@ cudaError_t health_init(attnd_backend *backend)
     Health *health = &backend->health;
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, access_illegally); /* loaded now */
-    if (error || (error = cudaStreamCreateWithFlags(&health->stream, cudaStreamNonBlocking)) ||
+    if (error || (error = stream_create(backend, &health->stream)) ||
         (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
     health->moved_ns = health->left_ns = monotonic_ns();

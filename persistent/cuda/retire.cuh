@@ -306,18 +306,18 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
         dispatch->settings.queue->runs_offset_bytes);
     for (uint32_t pass = 0;; pass++) {
         const bool ended = observe_cta(&dispatch->ended);
+        if (ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published)) {
+            show_state(dispatch, resident);
+            return;
+        }
         make_ready(dispatch, resident);
         if (pass % 8 == 0)
             pass_cancels(dispatch, resident, runs,
-                         pass % 512 == 0 || observe_cta(&dispatch->closing));
-        const bool over = /* before the last sums are carried: they are added before that */
-            ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published);
-        if (over || pass % 8 == 4)
+                         pass % 512 == 256 || observe_cta(&dispatch->closing));
+        if (pass % 8 == 4)
             carry_sums(dispatch, resident);
-        if (over || pass % 64 == 0)
+        if (pass % 64 == 32)
             show_state(dispatch, resident);
-        if (over)
-            return;
         __nanosleep(500);
     }
 }
