@@ -244,7 +244,7 @@ struct attnd_worker_info {
     uint64_t scratch_bytes; /* for partials of all runs in flight */
     uint32_t sms;           /* of the GPU; 0: there is none */
     uint32_t sms_resident;  /* that the kernels take, the dispatcher's included */
-    uint32_t sms_burst;     /* that they take beside those when much is queued */
+    uint32_t zero0;
     uint32_t mps;           /* 1: contexts on this GPU are shared through MPS */
     uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
     uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k; and
@@ -427,11 +427,11 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 /* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
  */
 
-/* One a GPU, of a worker whose kernels come when they are wanted (elastic): every session that rings
- * sets it behind its bell, and the kernels clear it when they leave. It is shared by sessions that do
- * not trust each other, so nothing but time hangs on it: a session that clears it or sets it all
- * the time delays others, as it could by kernels of its own; what is written there beside 0 and 1
- * counts as 1. */
+/* One a GPU, of a worker whose kernels come when they are wanted (elastic): every session that
+ * rings sets it behind its bell, and the kernels clear it when they leave. It is shared by sessions
+ * that do not trust each other, so nothing but time hangs on it: a session that clears it or sets
+ * it all the time delays others, as it could by kernels of its own; what is written there beside 0
+ * and 1 counts as 1. */
 struct attnd_wake {
     uint32_t wake;
     uint32_t zero[31];

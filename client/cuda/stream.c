@@ -230,12 +230,11 @@ static int load_kernel(struct attnd_stream_launcher *rings)
 
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&rings->ring, rings->module, "attnd_launch");
-    /* An SM's memory is not parted anew while something is there: with the driver's preference for a
-     * kernel that has none, nothing that wants much could begin beside it. */
+    /* An SM's memory is not parted anew while something is there: with the driver's preference for
+     * a kernel that has none, nothing that wants much could begin beside it. */
     if (result == CUDA_SUCCESS)
-        result =
-            cuFuncSetAttribute(rings->ring, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                               CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+        result = cuFuncSetAttribute(rings->ring, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                                    CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     if (result == CUDA_SUCCESS)
         result = cuStreamCreate(&rings->stream, CU_STREAM_NON_BLOCKING);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);

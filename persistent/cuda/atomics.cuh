@@ -187,8 +187,9 @@ __device__ __forceinline__ void fence_order()
  * host sets it by the GPU's front end. */
 __device__ __forceinline__ void take_wake(uint32_t *word)
 {
-    asm volatile("{\n.reg .b32 was;\natom.acq_rel.gpu.global.exch.b32 was, [%0], 0;\n}\n" ::"l"(word)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .b32 was;\natom.acq_rel.gpu.global.exch.b32 was, [%0], 0;\n}\n" ::"l"(word)
+        : "memory");
 }
 
 __device__ __forceinline__ void set_wake(uint32_t *word)

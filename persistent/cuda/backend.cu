@@ -86,10 +86,10 @@ static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
     }
 }
 
-/* Gangs come before what engines have queued: they do it for one of them, and leave. All streams have
- * one priority: what is asked of those of a lower one waits for the end of a gang. No more streams
- * than are used: the ninth would share a queue of the hardware with the first, and what is copied
- * there would wait behind gangs that nobody calls. */
+/* Gangs come before what engines have queued: they do it for one of them, and leave. All streams
+ * have one priority: what is asked of those of a lower one waits for the end of a gang. No more
+ * streams than are used: the ninth would share a queue of the hardware with the first, and what is
+ * copied there would wait behind gangs that nobody calls. */
 cudaError_t stream_create(const attnd_backend *backend, cudaStream_t *stream)
 {
     int least = 0, most = 0;

@@ -72,7 +72,7 @@ struct attnd_backend {
     attnd::Resident settings;       /* what was last written there before a launch */
     attnd::Memory *memories;        /* device memory */
     Mapping mappings[ATTND_MEMORIES_MAX];
-    attnd::HostWords *words;                         /* pinned */
+    attnd::HostWords *words; /* pinned */
     /* The dispatcher's, and one a variant; elastic: gangs are all in the first. */
     cudaStream_t streams[1 + attnd::variants_count];
     uint32_t streams_count;

@@ -232,12 +232,12 @@ struct Settings {
     uint32_t workers;
     /* inner loops that may be used: bit 0 decode, bit 1 prefill, bit 2 TMA; else naive */
     uint32_t paths;
-    uint32_t drain;    /* 1: leave when nothing is left to take, drained() */
-    uint32_t resident; /* bit v: workers of variant v are resident */
+    uint32_t drain;                     /* 1: leave when nothing is left to take, drained() */
+    uint32_t resident;                  /* bit v: workers of variant v are resident */
     uint32_t transient, prepared_count; /* of the run table: doorbells name the second part */
     uint32_t mailboxes_offset;          /* of the queue segment, bytes */
     uint32_t *wake;                     /* elastic: the word that calls a gang; else NULL */
-    uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
+    uint32_t inject; /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
 };
 
 /* The kernels' own state, in device memory. Lives as long as the backend. */
@@ -248,12 +248,14 @@ struct Resident : Settings {
     uint32_t error;                       /* ATTND_E_* of a dispatcher that gave up */
     uint32_t used;                        /* bit v: runs of variant v came since the launch */
     uint32_t retired;                     /* positions; for a look from outside, as published is */
-    /* Positions before it are gone: no worker enters there. Moved by the dispatcher (retire.cuh). */
+    /* Positions before it are gone: no worker enters there. Moved by the dispatcher (retire.cuh).
+     */
     uint32_t horizon;
-    uint32_t dirty;        /* positions from here to `published` have live lines that are not zero */
-    uint32_t running;      /* the last gang whose dispatcher has begun */
+    uint32_t dirty;   /* positions from here to `published` have live lines that are not zero */
+    uint32_t running; /* the last gang whose dispatcher has begun */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
-    alignas(128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
+    alignas(
+        128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions];
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */

@@ -153,8 +153,8 @@ __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
     const Dispatch *dispatch = self->dispatch;
     const uint32_t retired = observe_cta(&dispatch->retired);
     const uint32_t published = observe_cta(&dispatch->published);
-    const bool enough = now - self->begun_ns > stay_ns && self->emptied &&
-                        int32_t(retired - self->emptied_at) >= 0;
+    const bool enough =
+        now - self->begun_ns > stay_ns && self->emptied && int32_t(retired - self->emptied_at) >= 0;
     if (!enough && retired != published) {
         if (!self->emptied && !doorbells_pending(dispatch)) {
             self->emptied = true;
@@ -164,7 +164,8 @@ __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
     }
     if (!enough && self->active_ns && now - self->active_ns < linger_ns)
         return false;
-    return !doorbells_pending(dispatch) && (enough || published == observe_cta(&dispatch->published));
+    return !doorbells_pending(dispatch) &&
+           (enough || published == observe_cta(&dispatch->published));
 }
 
 /* Nothing is published after this; the workers leave when they have done what was. */
@@ -213,7 +214,8 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                                           : lane == 1 && look_park    ? &queue->park
                                           : lane == 3 && look_park    ? flush
                                                                       : &queue->command_tail);
-        /* One vote: is there a command, and are park or flush set? A tail out of bounds is no ring of ours.
+        /* One vote: is there a command, and are park or flush set? A tail out of bounds is no ring
+         * of ours.
          */
         const uint32_t found =
             __ballot_sync(0xffffffffu, lane == 0 ? word - self.head - 1 < self.entries
@@ -254,7 +256,8 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         if (dispatch->pending_count)
             complete_pending(&self);
         if (found || dispatch->pending_count ||
-            (self.active_ns && observe_cta(&dispatch->retired) != observe_cta(&dispatch->published)))
+            (self.active_ns &&
+             observe_cta(&dispatch->retired) != observe_cta(&dispatch->published)))
             self.active_ns = now;
         if (tail == self.head && dispatch->settings.drain && !doorbell && drained(&self, now))
             break;

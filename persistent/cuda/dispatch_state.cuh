@@ -55,8 +55,8 @@ struct BuiltPlan {
 
 struct Dispatch {
     Settings settings;
-    uint32_t gang;                      /* the number of this launch */
-    uint32_t quiet;                     /* 1: the gang ends for a reason that more gangs do not cure */
+    uint32_t gang;  /* the number of this launch */
+    uint32_t quiet; /* 1: the gang ends for a reason that more gangs do not cure */
     uint32_t lock;
     uint32_t closing;                   /* nothing is published any more */
     uint32_t ended;                     /* and every command that was taken is answered */
@@ -102,7 +102,8 @@ __device__ __forceinline__ attnd_mailbox_slot *mailbox_slot(const Dispatch *disp
                                                             uint32_t index)
 {
     char *queue = reinterpret_cast<char *>(dispatch->settings.queue);
-    return reinterpret_cast<attnd_mailbox_slot *>(queue + dispatch->settings.mailboxes_offset) + index;
+    return reinterpret_cast<attnd_mailbox_slot *>(queue + dispatch->settings.mailboxes_offset) +
+           index;
 }
 
 /* Under the lock; for those who look without it: the rest is there before `active` says so. */

@@ -140,9 +140,8 @@ static void say_all(Report *report, const attnd_backend *backend)
     const Resident *resident = &from->resident;
     say(report,
         "dispatcher: %" PRIu32 " runs published, %" PRIu32 " retired; commands: %" PRIu32
-        " taken of %" PRIu32 "; retires: %" PRIu32 "; variants %#" PRIx32
-        ", gang %" PRIu32 ", closed %" PRIu32
-        ", error %" PRIu32 "\n",
+        " taken of %" PRIu32 "; retires: %" PRIu32 "; variants %#" PRIx32 ", gang %" PRIu32
+        ", closed %" PRIu32 ", error %" PRIu32 "\n",
         resident->published, resident->retired, resident->commands_head,
         attnd_observe32(&queue->command_tail), resident->retires_tail, resident->resident,
         resident->running, resident->leave, resident->error);
@@ -189,7 +188,8 @@ static void end_in_order(attnd_backend *backend)
     const timespec step = {0, 1000000};
     attnd_publish32(&backend->config.queue->park, 1);
     for (uint32_t i = 0; i < backend->streams_count; i++)
-        while (cudaStreamQuery(backend->streams[i]) == cudaErrorNotReady && monotonic_ns() < until_ns) {
+        while (cudaStreamQuery(backend->streams[i]) == cudaErrorNotReady &&
+               monotonic_ns() < until_ns) {
             (void)gang_wake(backend); /* what is armed is not to come later */
             (void)nanosleep(&step, NULL);
         }

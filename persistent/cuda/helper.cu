@@ -61,15 +61,14 @@ static cudaError_t of_driver(CUresult result)
 
 static cudaError_t wait_for(attnd_backend *backend, const uint32_t *word, uint32_t value)
 {
-    return of_driver(backend->driver.wait_value(backend->streams[0],
-                                                reinterpret_cast<CUdeviceptr>(word), value,
-                                                CU_STREAM_WAIT_VALUE_GEQ));
+    return of_driver(backend->driver.wait_value(
+        backend->streams[0], reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ));
 }
 
 static cudaError_t write_word(attnd_backend *backend, const uint32_t *word, uint32_t value)
 {
-    return of_driver(backend->driver.write_value(
-        backend->wake_stream, reinterpret_cast<CUdeviceptr>(word), value, 0));
+    return of_driver(backend->driver.write_value(backend->wake_stream,
+                                                 reinterpret_cast<CUdeviceptr>(word), value, 0));
 }
 
 cudaError_t gang_wake(attnd_backend *backend)
@@ -77,8 +76,8 @@ cudaError_t gang_wake(attnd_backend *backend)
     return elastic(backend) ? write_word(backend, backend->settings.wake, 1) : cudaSuccess;
 }
 
-/* What is armed must be called, and again: a gang that had drained before it was told to leave wipes
- * the word out. */
+/* What is armed must be called, and again: a gang that had drained before it was told to leave
+ * wipes the word out. */
 cudaError_t kernels_wait(attnd_backend *backend)
 {
     const timespec step = {0, 200000};
@@ -160,8 +159,9 @@ static cudaError_t keep_resident(attnd_backend *backend)
 
 /* ---- gangs that come and go ---- */
 
-/* A batch of gangs stands behind a gate, which is opened when all of them are enqueued: a dispatcher
- * that began before its workers were enqueued would wait for them, and they for its end. */
+/* A batch of gangs stands behind a gate, which is opened when all of them are enqueued: a
+ * dispatcher that began before its workers were enqueued would wait for them, and they for its end.
+ */
 static cudaError_t arm(attnd_backend *backend)
 {
     const attnd_queue_head *queue = backend->config.queue;

@@ -26,7 +26,8 @@ Variant variant_get(uint32_t index)
     return variants_list[index]();
 }
 
-__global__ void __launch_bounds__(dispatch_threads, 1) dispatch_kernel(Resident *resident, uint32_t gang)
+__global__ void __launch_bounds__(dispatch_threads, 1)
+    dispatch_kernel(Resident *resident, uint32_t gang)
 {
     extern __shared__ __align__(128) char state[];
     /* Not known to ptxas, which would compute it anew behind every __syncwarp(), 40 clocks each. */
@@ -153,8 +154,7 @@ static cudaError_t launch_all(Resident *resident, const Resident *settings, uint
         if (!(variants >> v & 1))
             continue;
         const uint32_t count = (settings->workers - first) / left--;
-        error =
-            launch_workers(resident, v, first, count, gang, streams[one ? 0 : 1 + v], one);
+        error = launch_workers(resident, v, first, count, gang, streams[one ? 0 : 1 + v], one);
         first += count;
     }
     return error;

@@ -158,7 +158,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
             uint32_t worker = first_worker + blockIdx.x;
             if (resident->inject == 2 && worker == 0)
                 barrier_wait(&work->empty[0], 0); /* no warp has been given work */
-            FetchWarp fetch = {resident, work, worker, variant, gang, worker_enter(resident, worker)};
+            FetchWarp fetch = {resident, work, worker,
+                               variant,  gang, worker_enter(resident, worker)};
             fetch_work<D>(&fetch);
             worker_leave(resident, worker);
             /* A gang is over when all its kernels are, and the next one waits for the last. */

@@ -206,7 +206,7 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
         do { /* while there is nothing to do, nothing but this: few instructions in one place */
             /* in flight together with the entry */
             leave = int32_t(peek_gpu(&resident->leave) - fetch->gang) >= 0;
-            entry = observe_entry(at);          /* A1 */
+            entry = observe_entry(at); /* A1 */
             if (entry.sequence == fetch->cursor + 1)
                 return entry;
             if (idle)

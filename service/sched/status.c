@@ -38,7 +38,6 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .residency = residency_name(info->residency),
         .sms = info->sms,
         .sms_resident = info->sms_resident,
-        .sms_burst = info->sms_burst,
         .launches = attnd_peek32(&service->queue->head->launches),
         .mps = info->mps == 1};
 }

@@ -1,11 +1,11 @@
 /*
- * test_gpu_engines.c - several engines whose own kernels fill the GPU, all of which ring; and engines
- * and workers that die while kernels of the service come and go.
+ * test_gpu_engines.c - several engines whose own kernels fill the GPU, all of which ring; and
+ * engines and workers that die while kernels of the service come and go.
  *
  * An engine is a few lanes, each a stream of its own with a full-size kernel before every ring. One
  * of them also has a run that takes long, so that the service's kernels find something to do for
- * longer than a ring of positions lasts. A ring's kernel waits on some SM meanwhile; all results are
- * looked at in the end.
+ * longer than a ring of positions lasts. A ring's kernel waits on some SM meanwhile; all results
+ * are looked at in the end.
  */
 #include "tests/gpu/support/load.h"
 #include "tests/gpu/support/long_run.h"

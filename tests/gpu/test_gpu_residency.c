@@ -83,12 +83,15 @@ static int before_and_beside(void *context)
 
     gpu_open();
     neighbour_open(&neighbour);
-    (void)neighbour_time_us(&neighbour, others->ctas, NEIGHBOUR_SHARED_BYTES, 400, 200); /* clocks up */
-    others->alone_us = neighbour_time_us(&neighbour, others->ctas, NEIGHBOUR_SHARED_BYTES, 400, 200);
+    (void)neighbour_time_us(&neighbour, others->ctas, NEIGHBOUR_SHARED_BYTES, 400,
+                            200); /* clocks up */
+    others->alone_us =
+        neighbour_time_us(&neighbour, others->ctas, NEIGHBOUR_SHARED_BYTES, 400, 200);
     harness_say(&others->before, 1);
     harness_await(&others->started, 1);
     (void)neighbour_time_us(&neighbour, others->ctas, NEIGHBOUR_SHARED_BYTES, 400, 200);
-    others->beside_us = neighbour_time_us(&neighbour, others->ctas, NEIGHBOUR_SHARED_BYTES, 400, 200);
+    others->beside_us =
+        neighbour_time_us(&neighbour, others->ctas, NEIGHBOUR_SHARED_BYTES, 400, 200);
     return 0;
 }
 
@@ -125,9 +128,7 @@ static void it_says_how_it_lives(void **state)
         const char *const *options;
         const char *residency;
         uint32_t sms;
-    } ways[] = {{NULL, "elastic", SMS},
-                {three, "shared", 3},
-                {all, "exclusive", SMS}};
+    } ways[] = {{NULL, "elastic", SMS}, {three, "shared", 3}, {all, "exclusive", SMS}};
     (void)state;
 
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {

@@ -111,8 +111,7 @@ FORWARD(cuLaunchKernelEx,
         (const CUlaunchConfig *launch, CUfunction function, void **parameters, void **extra),
         (launch, function, parameters, extra))
 FORWARD(cuStreamBatchMemOp,
-        (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params,
-         unsigned int flags),
+        (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params, unsigned int flags),
         (stream, count, params, flags))
 FORWARD(cuPointerGetAttribute, (void *value, CUpointer_attribute name, CUdeviceptr address),
         (value, name, address))
