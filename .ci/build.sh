@@ -32,7 +32,7 @@ show() {
 
 # Counts what make says. What is no step is printed as it is.
 follow() {
-    local line status number=0 file= shown=$SECONDS
+    local line status number=0 file="" shown=$SECONDS
     while :; do
         IFS= read -r -t 1 line
         status=$?

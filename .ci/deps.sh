@@ -4,8 +4,8 @@
 set -euo pipefail
 
 build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev)
-check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++ libclang-rt-14-dev
-       pkg-config spin)
+check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++
+       libclang-rt-14-dev pkg-config python3 spin)
 
 case "${1:-check}" in
 demo | build) wanted=("${build[@]}") ;;
@@ -21,7 +21,8 @@ command -v dpkg-query >/dev/null || {
 # A tool that is on the PATH from elsewhere is as good as its package.
 has() {
     case "$1" in
-    gcc | make | git | g++ | pkg-config | clang | clang-format | clang-tidy | cppcheck | spin)
+    gcc | make | git | g++ | pkg-config | python3 | clang | clang-format | clang-tidy | cppcheck | \
+        spin)
         command -v "$1" >/dev/null && return 0 ;;
     protobuf-c-compiler) command -v protoc-c >/dev/null && return 0 ;;
     esac

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The include direction: a file may include its own folder and lower floors only.
 #   schemas <- ipc, persistent <- client, service <- tests, bench
+# Within service/ every room says which others it may include; what is not in the table may not be.
+# Last, .ci/circles.py counts the files that need each other in a loop.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,12 +17,35 @@ allowed() {
     esac
 }
 
+# The rooms of service/, from the ground up: a room, then the rooms or single headers that it may
+# include. service.h, the daemon's state, stands in base. README.md has a line on each.
+rooms='
+args
+base
+supervise  base
+objects    base supervise
+prefix     base supervise objects
+prepared   base supervise objects
+sched      base supervise objects prepared
+session    base supervise objects prefix sched
+rpc        base supervise objects prefix prepared sched session
+daemon     base args supervise objects prefix prepared sched session rpc
+worker     base args supervise/worker_abi.h
+ctl        base args daemon/listen.h
+'
+
 status=0
+# Prints file:line:path of every include of ours in a folder.
+includes_of() {
+    grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$1" \
+        --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' |
+        sed 's/^\([^:]*:[^:]*\):.*#[[:space:]]*include[[:space:]]*"\([^"]*\)".*/\1:\2/' || true
+}
+
 for folder in schemas ipc persistent client service tests bench; do
     [ -d "$folder" ] || continue
     pattern=" $(allowed "$folder") "
-    while IFS=: read -r file line text; do
-        path=$(sed -n 's/.*#[[:space:]]*include[[:space:]]*"\([^"]*\)".*/\1/p' <<<"$text")
+    while IFS=: read -r file line path; do
         top=${path%%/*}
         # The public headers are included by their installed names, in examples and in each other.
         [[ "$path" == attnd*.h && "$folder" = client ]] && continue
@@ -31,12 +56,33 @@ for folder in schemas ipc persistent client service tests bench; do
             echo "$file:$line: $folder/ may not include $top/ (\"$path\")"
             status=1
         fi
-    done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$folder" \
-        --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' || true)
+    done < <(includes_of "$folder")
 done
+
+for folder in service/*/; do
+    room=$(basename "$folder")
+    if ! row=$(grep -E "^$room( |\$)" <<<"$rooms"); then
+        echo "$folder: no such room in the table of .ci/includes.sh"
+        status=1
+        continue
+    fi
+    pattern=" $(tr -s ' ' <<<"$row") "
+    while IFS=: read -r file line path; do
+        [[ "$path" == service/* ]] || continue
+        place=${path#service/}
+        to=${place%%/*}
+        [ "$to" = service.h ] && to=base
+        if [[ "$pattern" != *" $to "* && "$pattern" != *" $place "* ]]; then
+            echo "$file:$line: service/$room/ may not include \"$path\""
+            status=1
+        fi
+    done < <(includes_of "$folder")
+done
+
 # What an engine links must not see the daemon's half of ipc; the allocator for unpacking is both's.
 if grep -nE '#include "ipc/(loop|admit)' client/*.c client/*.h 2>/dev/null | grep -v 'admit_alloc\.h'; then
     echo "client/ may not include the daemon's part of ipc/"
     status=1
 fi
+python3 .ci/circles.py || status=1
 exit $status

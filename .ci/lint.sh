@@ -24,8 +24,8 @@ step 'clang-format'
 mapfile -t device < <(git ls-files '*.cu' '*.cuh')
 clang-format --dry-run -Werror "${sources[@]}" "${device[@]}" || fail 'clang-format (make format mends it)'
 
-step 'include direction'
-.ci/includes.sh || fail 'include direction'
+step 'include direction, rooms, circles'
+.ci/includes.sh || fail 'include direction, rooms or circles'
 
 step 'file sizes'
 long=$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.proto' '*.sh' | xargs wc -l | awk '$2 != "total" && $1 > 600')

@@ -12,7 +12,7 @@ DEMO_PROGRAMS := $(addprefix $(DEMO_BUILD)/,attnd attnd-worker bench/attnd-repla
 .PHONY: demo
 demo:
 	@.ci/deps.sh demo
-	@HIDE='^ptxas' $(BUILD_SAYING) 'build of the demonstration' -j$(shell nproc) BUILD=$(DEMO_BUILD) \
+	@HIDE='^ptxas (info|warning)' $(BUILD_SAYING) 'build of the demonstration' -j$(shell nproc) BUILD=$(DEMO_BUILD) \
 	  $(if $(filter $(BUILD),$(DEMO_BUILD)),,CUDA=0) $(DEMO_PROGRAMS)
 	@exec $(DEMO_BUILD)/bench/attnd-replay --spawn --attnd $(DEMO_BUILD)/attnd --trace $(DEMO_TRACE) $(DEMO_OPTIONS)
 

@@ -6,10 +6,9 @@
  *
  * A text whose table is not this table is an error under --check: figures in a text are copies, and
  * copies age. */
-#include "bench/support/record.h"
+#include "bench/support/table.h"
 
 #include <argp.h>
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -54,79 +53,6 @@ static int fail(const char *what, const char *why)
 {
     fprintf(stderr, "figures: %s: %s\n", what, why);
     return -1;
-}
-
-/* ---- the table ---- */
-
-/* A cell's text; what would end the cell is escaped. */
-static void print_text(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        if (*text == '|')
-            fputc('\\', out);
-        fputc(*text, out);
-    }
-}
-
-static void print_record(FILE *out, const struct bench_record *record)
-{
-    fprintf(out, record->value >= 1000 ? "| `%s` | %.0f | " : "| `%s` | %.3g | ", record->name,
-            record->value);
-    print_text(out, record->unit);
-    fprintf(out, " | %s | ", record->better);
-    print_text(out, record->device);
-    fputs(" | ", out);
-    print_text(out, record->cpu);
-    fprintf(out, " | %.10s | %.12s%s | ", record->date, record->commit,
-            record->dirty ? " + changes" : "");
-    print_text(out, record->notes);
-    fputs(" |\n", out);
-}
-
-static int print_file(FILE *out, const char *directory, const char *name)
-{
-    static struct bench_record records[BENCH_RECORDS_MAX];
-    char path[PATH_MAX], why[PATH_MAX + 256];
-    int count, length = snprintf(path, sizeof(path), "%s/%s", directory, name);
-
-    if (length < 0 || (size_t)length >= sizeof(path))
-        return fail(name, "the path is too long");
-    count = bench_records_read(path, records, why, sizeof(why));
-    if (count < 0)
-        return fail("records", why);
-    for (int i = 0; i < count; i++) {
-        if (records[i].dirty)
-            return fail(path, "a figure of uncommitted changes");
-        print_record(out, &records[i]);
-    }
-    return 0;
-}
-
-static int is_json(const struct dirent *entry)
-{
-    const char *dot = strrchr(entry->d_name, '.');
-
-    return dot && !strcmp(dot, ".json");
-}
-
-static int print_table(FILE *out, const char *directory)
-{
-    struct dirent **entries;
-    int count = scandir(directory, &entries, is_json, alphasort), failed = 0;
-
-    if (count < 0)
-        return fail(directory, strerror(errno));
-    if (count)
-        fputs("| figure | value | unit | better | device | processor | date | commit | notes |\n"
-              "| --- | ---: | --- | --- | --- | --- | --- | --- | --- |\n",
-              out);
-    for (int i = 0; i < count; i++) {
-        if (!failed)
-            failed = print_file(out, directory, entries[i]->d_name);
-        free(entries[i]);
-    }
-    free(entries);
-    return failed;
 }
 
 /* ---- the text ---- */
@@ -200,6 +126,7 @@ int main(int argc, char **argv)
     struct options options = {.results = "bench/results"};
     char *table = NULL;
     size_t table_bytes = 0;
+    char why[PATH_MAX + 256];
     FILE *out;
     int failed;
 
@@ -207,7 +134,9 @@ int main(int argc, char **argv)
     if (options.check && options.update)
         return fail("options", "--check and --update exclude each other") ? EXIT_FAILURE : 0;
     out = open_memstream(&table, &table_bytes);
-    failed = out ? print_table(out, options.results) : fail("table", strerror(errno));
+    failed = out ? bench_table_print(out, options.results, why, sizeof(why)) : -1;
+    if (failed)
+        fail("table", out ? why : strerror(errno));
     if (out && fclose(out))
         failed = fail("table", strerror(errno));
     if (!failed && (options.check || options.update))

@@ -249,10 +249,10 @@ void make_plan(Bench &b, uint32_t plan_workers)
     batch.dtype = s.dtype;
     batch.flags = ATTND_BATCH_CAUSAL;
     batch.sm_scale = 1.0f / std::sqrt(float(s.dim));
-    batch.q_stride_row = batch.o_stride_row = int64_t(s.heads_q) * s.dim;
-    batch.q_stride_head = batch.o_stride_head = s.dim;
-    batch.lse_stride_row = s.heads_q;
-    batch.lse_stride_head = 1;
+    batch.q_pitch.row = batch.o_pitch.row = int64_t(s.heads_q) * s.dim;
+    batch.q_pitch.head = batch.o_pitch.head = s.dim;
+    batch.lse_pitch.row = s.heads_q;
+    batch.lse_pitch.head = 1;
     batch.level[0] = {s.batch, batch.pages, qo.data(), kv.data(), b.page_ids.data(), last.data()};
     attnd_fault fault = {};
     if (attnd_plan_new(&limits, b.queue + plan_at, pool, pool_at, &b.plan) ||

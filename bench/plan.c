@@ -4,9 +4,16 @@
  * again.
  *
  * 64 decodes of 4,096 tokens each, pages of 16 leased from the service, so that every page id is
- * also looked up in the books; an advance moves every request by a token within its last page. */
+ * also looked up in the books; an advance moves every request by a token within its last page.
+ *
+ * A worker on a GPU has a copy of the plan behind the bus. There the same advances are measured
+ * once more, of a plan with a prepared run: they are published, so they are over when the copy has
+ * them.
+ */
 #include "bench/support/suite.h"
+#include "client/attnd_launch.h"
 #include "ipc/wake.h"
+#include "schemas/abi.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +21,9 @@
 #define REQUESTS 64
 #define PAGES_EACH 256
 #define PAGE_SIZE 16
+#define HEADS_Q 32
+#define DIM 128
+#define COPIES 1000 /* advances that are published */
 #define PAGES (REQUESTS * PAGES_EACH)
 
 struct batch {
@@ -32,8 +42,8 @@ static bool open_plan(struct bench_suite *suite, struct attnd_session **session,
                                    .pages = PAGES,
                                    .page_size = PAGE_SIZE,
                                    .heads_kv = 8,
-                                   .dim_qk = 128,
-                                   .dim_vo = 128,
+                                   .dim_qk = DIM,
+                                   .dim_vo = DIM,
                                    .dtype = ATTND_DTYPE_BF16,
                                    .page_owner = ATTND_PAGES_OF_SERVICE};
     struct attnd_plan_args plan_args = {.size = sizeof(plan_args),
@@ -41,7 +51,7 @@ static bool open_plan(struct bench_suite *suite, struct attnd_session **session,
                                         .rows = REQUESTS,
                                         .pages = PAGES + REQUESTS,
                                         .levels = 1,
-                                        .heads_q = 32};
+                                        .heads_q = HEADS_Q};
 
     return bench_suite_call(suite, "attnd_open", attnd_open(&args, session)) &&
            bench_suite_call(suite, "attnd_pool_create",
@@ -134,6 +144,57 @@ out:
     free(advance_ns);
 }
 
+/* Return: false if the worker has no copy, or after a failure. */
+static bool copied_bytes(struct bench_suite *suite, uint64_t *bytes)
+{
+    Attnd__Reply *reply = bench_suite_status(suite);
+    const bool has = reply && reply->status->has_plan_bytes;
+
+    if (has)
+        *bytes = reply->status->plan_bytes;
+    attnd__reply__free_unpacked(reply, NULL);
+    return has;
+}
+
+static bool prepare(struct bench_suite *suite, struct attnd_session *session, uint32_t plan)
+{
+    const uint64_t rows_bytes = sizeof(uint16_t) * REQUESTS * HEADS_Q * DIM;
+    struct attnd_prepare_args args = {.size = sizeof(args)};
+    uint32_t prepared;
+
+    if (!bench_suite_call(suite, "attnd_memory_create",
+                          attnd_memory_create(session, 2 * rows_bytes, &args.q.memory, NULL)))
+        return false;
+    args.o = (struct attnd_tensor){args.q.memory, rows_bytes};
+    return bench_suite_call(suite, "attnd_prepare", attnd_prepare(session, plan, &args, &prepared));
+}
+
+static void measure_copies(struct bench_suite *suite, struct attnd_session *session, uint32_t plan,
+                           struct batch *batch)
+{
+    const uint64_t rounds = suite->rounds < COPIES ? suite->rounds : COPIES;
+    uint64_t took_ns[COPIES], before, after;
+    char notes[160];
+
+    if (!copied_bytes(suite, &before) || !prepare(suite, session, plan) ||
+        !copied_bytes(suite, &before))
+        return;
+    for (uint64_t i = 0; i < rounds; i++)
+        if (!advance(suite, session, plan, batch, i, &took_ns[i]))
+            return;
+    if (!copied_bytes(suite, &after))
+        return;
+    const uint64_t ring_bytes = sizeof(struct attnd_command) + sizeof(struct attnd_retire);
+    const double bytes = (double)(after - before) / (double)rounds;
+    snprintf(notes, sizeof(notes),
+             "%.0f of the plan, %llu of command and answer; %llu advances, no page boundary", bytes,
+             (unsigned long long)ring_bytes, (unsigned long long)rounds);
+    bench_suite_figure(suite, "advance_bytes_64x256", bytes + (double)ring_bytes, "bytes", "lower",
+                       1024, notes);
+    bench_suite_figure(suite, "advance_published_us", (double)bench_p50(took_ns, rounds) * 1e-3,
+                       "us", "lower", 30, "p50, hot; until the GPU's copy has the new lengths");
+}
+
 int main(int argc, char **argv)
 {
     static struct bench_suite suite = {
@@ -146,8 +207,11 @@ int main(int argc, char **argv)
 
     bench_suite_begin(&suite, argc, argv);
     fill(&batch);
-    if (open_plan(&suite, &session, &batch, &plan))
+    if (open_plan(&suite, &session, &batch, &plan)) {
         measure(&suite, session, plan, &batch);
+        if (!suite.failed)
+            measure_copies(&suite, session, plan, &batch);
+    }
     attnd_close(session);
     return bench_suite_end(&suite);
 }

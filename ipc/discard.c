@@ -8,17 +8,19 @@
  *
  * So each owner has a queue and, while something is in it, one thread. Threads are bounded by the
  * owners, descriptors by the queues. An owner whose file never finishes closing fills its own
- * queue; then nothing more is received from it. Lingering is switched off first, because that is
- * the wait that costs its owner nothing to arrange.
+ * queue; then nothing more is received from it. Lingering is switched off first, also of sockets
+ * that travel in sockets, because that is the wait that costs its owner nothing to arrange.
  */
 #include "ipc/discard.h"
 
 #include <pthread.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define OWNERS_MAX 32u
 #define CARRIED_MAX 253u /* SCM_MAX_FD of the kernel */
+#define NESTED_MAX 6
 #define QUEUE_MAX (ATTND_DISCARD_WAITING_MAX + CARRIED_MAX)
 
 struct owner {
@@ -48,15 +50,49 @@ static int take(struct owner *owner)
     return fd;
 }
 
-static void *close_all(void *context)
+/* The descriptors of one datagram that waits in @socket. Return: how many; -1 there is none. */
+static int unpack(int socket, int fds[CARRIED_MAX])
+{
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(CARRIED_MAX * sizeof(int))];
+    } control;
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof(control.bytes)};
+    if (recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
+        return -1;
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (!header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+        return 0;
+    const size_t bytes = header->cmsg_len - CMSG_LEN(0);
+    memcpy(fds, CMSG_DATA(header), bytes);
+    return (int)(bytes / sizeof(int));
+}
+
+/* The kernel nests no deeper than this, and neither do we. */
+static void close_gently(int fd, int depth)
 {
     const struct linger none = {0, 0};
-    struct owner *owner = context;
+    int fds[CARRIED_MAX], domain = 0, count;
+    socklen_t bytes = sizeof(domain);
 
-    for (int fd = take(owner); fd >= 0; fd = take(owner)) {
-        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
-        close(fd);
-    }
+    if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)) == 0 && depth < NESTED_MAX &&
+        getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX)
+        while ((count = unpack(fd, fds)) >= 0)
+            for (int i = 0; i < count; i++)
+                close_gently(fds[i], depth + 1);
+    close(fd);
+}
+
+static void *close_all(void *context)
+{
+    struct owner *owner = context;
+    for (int fd = take(owner); fd >= 0; fd = take(owner))
+        close_gently(fd, 0);
     return NULL;
 }
 

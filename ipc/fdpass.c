@@ -129,17 +129,12 @@ long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_c
 
 /* The kernel takes a reference of its own to each descriptor for as long as it looks, and the
  * datagram keeps one: what it lets go of then is never the last. */
-long attnd_fdpass_peek(int socket, void *data, size_t bytes)
+int attnd_fdpass_carries(int socket)
 {
-    ssize_t received;
-    do
-        received = recv(socket, data, bytes, MSG_PEEK | MSG_TRUNC);
-    while (received < 0 && errno == EINTR);
-    if (received < 0)
-        return recv_failed();
-    if (received == 0)
-        return -ATTND_E_DISCONNECTED;
-    return (size_t)received > bytes ? -ATTND_E_PROTOCOL : received;
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    return recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT) > 0 && message.msg_flags & MSG_CTRUNC;
 }
 
 int attnd_fdpass_allow(int socket, int allow)
@@ -167,8 +162,11 @@ static rlim_t open_count(void)
 int attnd_fdpass_room(void)
 {
     struct rlimit limit;
-    return getrlimit(RLIMIT_NOFILE, &limit) < 0 ||
-           open_count() + CARRIED_MAX + SPARE <= limit.rlim_cur;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 1;
+    /* A process that may open few at all makes do with what a call of ours brings. */
+    const rlim_t wanted = limit.rlim_cur < 4 * CARRIED_MAX ? ATTND_FDS_MAX : CARRIED_MAX;
+    return open_count() + wanted + SPARE <= limit.rlim_cur;
 }
 
 void attnd_fdpass_close(const int *fds, int fd_count)

@@ -39,11 +39,9 @@ long attnd_fdpass_recv(int socket, void *data, size_t bytes, int *fds, int *fd_c
 long attnd_fdpass_recv_from(int socket, uint32_t owner, void *data, size_t bytes, int *fds,
                             int *fd_count);
 
-/**
- * attnd_fdpass_peek() - read a datagram, and leave it and its descriptors where they are
- * Return: as attnd_fdpass_recv(), without descriptors.
+/** attnd_fdpass_carries() - 1: the next datagram has descriptors. It and they stay where they are.
  */
-long attnd_fdpass_peek(int socket, void *data, size_t bytes);
+int attnd_fdpass_carries(int socket);
 
 /** attnd_fdpass_allow() - may the peer of @socket send descriptors? Those of a listening socket's
  * peers are what it was when they connected. Return: 0; -ATTND_E_UNSUPPORTED: this kernel (before
@@ -51,7 +49,8 @@ long attnd_fdpass_peek(int socket, void *data, size_t bytes);
 int attnd_fdpass_allow(int socket, int allow);
 
 /** attnd_fdpass_room() - 1: this process can open as many descriptors as a datagram may carry, and
- * some more. Otherwise the kernel would close what has no room, in our name and at our expense. */
+ * some more. Otherwise the kernel would close what has no room, in our name and at our expense.
+ * Under a limit of less than 1012 descriptors as many as ATTND_FDS_MAX are enough. */
 int attnd_fdpass_room(void);
 
 /** attnd_fdpass_close() - close an array of descriptors. Those of a client are discarded instead

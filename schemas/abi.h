@@ -299,7 +299,9 @@ struct attnd_queue_head {
     /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
     uint32_t pinning[ATTND_PINNING];
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
-    uint32_t zero7[9];
+    uint32_t zero7;
+    uint64_t plan_bytes; /* worker: of plans and their changes, copied to the device */
+    uint32_t zero9[6];
     struct attnd_worker_info info; /* worker */
     uint32_t zero8[2];
 };
@@ -310,6 +312,7 @@ ATTND_ASSERT_AT(attnd_queue_head, retire_tail, 256);
 ATTND_ASSERT_AT(attnd_queue_head, retire_head, 320);
 ATTND_ASSERT_AT(attnd_queue_head, retire_need, 384);
 ATTND_ASSERT_AT(attnd_queue_head, park, 448);
+ATTND_ASSERT_AT(attnd_queue_head, plan_bytes, 480);
 ATTND_ASSERT_AT(attnd_queue_head, info, 512);
 ATTND_ASSERT_SIZE(attnd_queue_head, 640);
 
@@ -368,8 +371,8 @@ struct attnd_run {
     struct attnd_place k, v;       /* APPEND: rows to store */
     uint32_t mailbox;              /* prepared: whose doorbell may name it; else ATTND_NONE */
     uint32_t lane;                 /* prepared: which of its doorbells */
-    uint32_t code; /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
-    uint32_t zero0;
+    uint32_t code;   /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
+    uint32_t weight; /* of the session, against others'; 0: 1 */
     uint64_t zero[7];
 };
 ATTND_ASSERT_SIZE(attnd_run, 192);
@@ -397,7 +400,7 @@ struct attnd_command {
     uint32_t tag;             /* the daemon's own */
     uint32_t advance_version; /* RUN, PREPARED, HOLD, PUBLISH: of the plan, when this was pushed */
     uint64_t set_version;
-    uint32_t page_size, pages; /* RUN, PREPARED: of the plan's pool */
+    uint32_t page_size, pages; /* RUN, PREPARED, PUBLISH: of the plan's pool */
     struct attnd_run body;     /* RUN, PREPARED: what the run table has; HOLD, PUBLISH: plan, items,
                                   generation */
     struct attnd_heap_plane k, v; /* RUN, PREPARED: of the run's layer */
@@ -528,8 +531,8 @@ struct attnd_entry {
     uint32_t row_begin, row_count;   /* query rows (tokens) */
     uint32_t page_begin, page_count; /* in kv_pages; page_count includes the reserve */
     uint32_t level;
-    uint32_t causal; /* 1: query i sees keys j <= kv_len - row_count + i */
-    uint32_t zero[2];
+    uint32_t causal;  /* 1: query i sees keys j <= kv_len - row_count + i */
+    uint32_t zero[2]; /* in the heap; in a worker's own copy it may use them */
 };
 ATTND_ASSERT_SIZE(attnd_entry, 32);
 
@@ -566,6 +569,13 @@ ATTND_ASSERT_AT(attnd_tile, partial, 20);
 ATTND_ASSERT_AT(attnd_tile, of_entry, 48);
 ATTND_ASSERT_AT(attnd_tile, first_merge, 80);
 
+/* Of a tensor [rows, heads, dim], in elements: from one row to the next, and from one head to the
+ * next. A row of one head is contiguous. */
+struct attnd_pitch {
+    int64_t row, head;
+};
+ATTND_ASSERT_SIZE(attnd_pitch, 16);
+
 /* A plan in the heap. Offsets of its arrays are in bytes from this head. The arrays after kv_len
  * are written by plan_set only, which is refused while a run of the plan is in flight; kv_pages
  * beyond the used part and one generation of kv_len are written by advance. */
@@ -584,12 +594,8 @@ struct attnd_plan_head {
     uint64_t merges_offset_bytes, merge_parts_offset_bytes;
     uint64_t kv_pages_offset_bytes; /* int32 page ids */
     uint64_t kv_len_offset_bytes;   /* int32 [ATTND_GENERATIONS][entries_max] */
-    /* strides in elements */
-    int64_t q_stride_row, q_stride_head;
-    int64_t o_stride_row, o_stride_head;
-    int64_t lse_stride_row, lse_stride_head;
-    int64_t k_stride_row, k_stride_head; /* rows to append */
-    int64_t v_stride_row, v_stride_head;
+    struct attnd_pitch q_pitch, o_pitch, lse_pitch;
+    struct attnd_pitch k_pitch, v_pitch; /* rows to append */
     uint64_t set_version;     /* new with each plan_set of any plan: a kept copy is all stale */
     uint32_t advance_version; /* counts advances since: lengths and page ids again */
     uint32_t generation;      /* of the last set or advance, written last */
@@ -597,6 +603,6 @@ struct attnd_plan_head {
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);
-ATTND_ASSERT_AT(attnd_plan_head, q_stride_row, 120);
+ATTND_ASSERT_AT(attnd_plan_head, q_pitch, 120);
 
 #endif

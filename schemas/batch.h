@@ -22,6 +22,11 @@ struct attnd_level_view {
         *kv_last_page_len; /* [entries], 1..page_size; not read where there are no pages */
 };
 
+/* How far each tensor reaches from its first element; 0 where it has no rows. */
+struct attnd_extents {
+    uint64_t q_bytes, o_bytes, lse_bytes, k_bytes, v_bytes;
+};
+
 struct attnd_batch_view {
     uint32_t rows;          /* query rows; every level covers 0..rows */
     uint32_t levels;        /* 1..ATTND_LEVELS_MAX */
@@ -30,13 +35,10 @@ struct attnd_batch_view {
     uint32_t reserve_pages; /* extra page slots of each entry of the last level, for advance */
     uint32_t heads_q;       /* multiple of the pool's heads_kv */
     uint32_t dtype;
-    uint32_t flags;                      /* ATTND_BATCH_* */
-    float sm_scale;                      /* finite; already defaulted to 1/sqrt(dim_qk) */
-    int64_t q_stride_row, q_stride_head; /* elements; already defaulted */
-    int64_t o_stride_row, o_stride_head;
-    int64_t lse_stride_row, lse_stride_head;
-    int64_t k_stride_row, k_stride_head;
-    int64_t v_stride_row, v_stride_head;
+    uint32_t flags; /* ATTND_BATCH_* */
+    float sm_scale; /* finite; already defaulted to 1/sqrt(dim_qk) */
+    struct attnd_pitch q_pitch, o_pitch, lse_pitch, k_pitch, v_pitch; /* already defaulted */
+    struct attnd_extents extents;
     struct attnd_level_view level[ATTND_LEVELS_MAX];
 };
 

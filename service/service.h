@@ -15,7 +15,7 @@
 #include <sys/types.h>
 
 #define ATTND_SESSIONS_MAX 64u
-#define ATTND_VISITORS_MAX 32u /* connections that are no session (yet) */
+#define ATTND_VISITORS_MAX 64u /* connections that are no session (yet) */
 #define ATTND_POOLS_MAX 1024u  /* in the service */
 #define ATTND_SECRET_BYTES 16u /* pool tokens and page tickets */
 #define ATTND_ALLOW_UIDS_MAX 16u
@@ -69,6 +69,7 @@ struct attnd_service {
     struct attnd_options options;
     struct attnd_loop *loop;
     int listen_fd;
+    int refuses_descriptors; /* of peers that are no open session: Linux 6.16 */
     struct attnd_watch *listen_watch, *listen_timer;
     uint64_t start_ns;
     struct attnd_client *clients[ATTND_SESSIONS_MAX]; /* sessions: MAPPING, OPEN, DYING */

@@ -29,18 +29,19 @@ struct shape {
     uint32_t layers, requests, qo_len, kv_len, page_size, rounds;
     enum unit unit;
     double reach;
+    const char *peer; /* its time is what ours is put over */
 };
 
 /* Layers: what runs in turn is far more than the 50 MB of L2. */
 static const struct shape decode_large = {
-    "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 3000};
-static const struct shape prefill_8192 = {"prefill_8192", "_tflops", 4,  1,      8192,
-                                          8192,           128,       30, TFLOPS, 600};
+    "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 3000, "flashinfer"};
+static const struct shape prefill_8192 = {"prefill_8192", "_tflops", 4,      1, 8192, 8192, 128, 30,
+                                          TFLOPS,         600,       "cudnn"};
 static const struct shape others[] = {
-    {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 19},
-    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 52},
-    {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 620},
-    {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 440},
+    {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 19, "flashinfer"},
+    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 52, "flashinfer"},
+    {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 620, "cudnn"},
+    {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 440, "fa3"},
 };
 
 static struct bench_uniform uniform_of(const struct shape *shape)
@@ -76,9 +77,8 @@ static void write_notes(const struct shape *shape, const struct gpu_times *times
                         size_t notes_bytes)
 {
     static const char *const labels[][2] = {
-        {"flashinfer", "FlashInfer"}, {"cudnn", "cuDNN"}, {"fa2", "FA2"}};
+        {"flashinfer", "FlashInfer"}, {"cudnn", "cuDNN"}, {"fa2", "FA2"}, {"fa3", "FA3"}};
     FILE *out = fmemopen(notes, notes_bytes, "w");
-    char name[96];
 
     notes[0] = 0;
     if (!out)
@@ -86,9 +86,10 @@ static void write_notes(const struct shape *shape, const struct gpu_times *times
     fprintf(out, "%.1f us; by rings %.1f, of which tiles %.1f", times->stream_us, times->ring_us,
             times->tile_us);
     for (size_t i = 0; i < sizeof(labels) / sizeof(labels[0]); i++) {
-        snprintf(name, sizeof(name), "%s_%s_us", labels[i][0], shape->name);
-        if (gpu_peer(name) > 0)
-            fprintf(out, ", %s %.4g", labels[i][1], value_of(shape, gpu_peer(name)));
+        double us = gpu_peer_us(labels[i][0], shape->name);
+
+        if (us > 0)
+            fprintf(out, ", %s %.4g", labels[i][1], value_of(shape, us));
     }
     if (shape->unit == GBPS && gpu_peer("read_gbps") > 0)
         fprintf(out, ", reading alone %.4g", gpu_peer("read_gbps"));
@@ -97,6 +98,21 @@ static void write_notes(const struct shape *shape, const struct gpu_times *times
     if (shape->unit == US && gpu_peer("empty_event_us") > 0)
         fprintf(out, ", an empty kernel %.3g", gpu_peer("empty_event_us"));
     fclose(out); /* what did not fit is missing at the end */
+}
+
+/* Cards differ, and a card from hour to hour; the ratio of two times of one run is what lasts. */
+static void put_over_peer(struct bench_suite *suite, const struct shape *shape, double us)
+{
+    double peer_us = gpu_peer_us(shape->peer, shape->name);
+    char figure[64], notes[96];
+
+    if (!(peer_us > 0)) {
+        printf("gpu: no time of %s for %s: no ratio to it\n", shape->peer, shape->name);
+        return;
+    }
+    snprintf(figure, sizeof(figure), "%s_over_%s", shape->name, shape->peer);
+    snprintf(notes, sizeof(notes), "%.1f us over %.1f us", us, peer_us);
+    bench_suite_figure(suite, figure, us / peer_us, "ratio", "lower", 1, notes);
 }
 
 /* Return: the time of a call in a stream, microseconds; 0 after a failure. */
@@ -126,6 +142,7 @@ static double measure_shape(struct bench_suite *suite, const struct shape *shape
     write_notes(shape, &times, notes, sizeof(notes));
     bench_suite_figure(suite, figure, value_of(shape, us), units[shape->unit],
                        shape->unit == US ? "lower" : "higher", shape->reach, notes);
+    put_over_peer(suite, shape, us);
     return us;
 }
 
@@ -167,7 +184,7 @@ static uint32_t launches(struct bench_suite *suite)
 
 static void measure_submit(struct bench_suite *suite)
 {
-    const struct shape shape = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 10};
+    const struct shape shape = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 10, ""};
     struct gpu_times times;
     char notes[200];
     uint32_t before = launches(suite);

@@ -74,6 +74,21 @@ double gpu_peer(const char *name)
     return 0;
 }
 
+double gpu_peer_us(const char *peer, const char *shape)
+{
+    static const char *const ways[] = {"", "python_"};
+    double best_us = 0;
+    char name[96];
+
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(name, sizeof(name), "%s_%s%s_us", peer, ways[i], shape);
+        double us = gpu_peer(name);
+        if (us > 0 && (!(best_us > 0) || us < best_us))
+            best_us = us;
+    }
+    return best_us;
+}
+
 pid_t gpu_peers_hold(void)
 {
     char path[PATH_MAX], line[64] = "";

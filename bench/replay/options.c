@@ -280,7 +280,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 void replay_options_parse(int argc, char **argv, struct replay_options *options)
 {
-    static const struct argp argp = {option_list, parse_option, NULL, doc, NULL, NULL, NULL};
+    static const struct argp argp = {option_list,     parse_option, NULL, doc,
+                                     attnd_args_help, NULL,         NULL};
 
     *options = (struct replay_options){.engines = 2,
                                        .layers = 4,

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,60 +86,91 @@ static void order_by_arrival(struct replay_trace *trace)
         trace->request[i].arrival_ns -= first_ns;
 }
 
-static const char *read_line(const char *text, size_t bytes, int csv, struct replay_line *line)
+static const char *read_line(const char *text, size_t bytes, bool csv, struct replay_line *line)
 {
     if (bytes > REPLAY_LINE_BYTES_MAX)
         return "the line is longer than 1 MiB";
     return csv ? replay_line_csv(text, bytes, line) : replay_line_json(text, bytes, line);
 }
 
-/* The lines of the file one after the other; @line lends room for hash ids. */
-static int parse_lines(const char *text, size_t bytes, const struct replay_trace_options *options,
-                       struct replay_line *line, struct replay_trace *trace,
-                       struct replay_trace_error *error)
+static bool is_blank(const char *text, size_t bytes)
 {
-    uint32_t limit = options->limit ? options->limit : REPLAY_REQUESTS_MAX;
-    const char *end = text + bytes;
-    int csv = 0;
+    for (size_t i = 0; i < bytes; i++)
+        if (text[i] != ' ' && text[i] != '\t')
+            return false;
+    return true;
+}
 
-    for (uint64_t number = 1; text < end && trace->requests < limit; number++) {
+/* What the lines of a file have in common. */
+struct parser {
+    const struct replay_trace_options *options;
+    struct replay_trace *trace;
+    struct replay_trace_error *error;
+    struct replay_line line; /* lends room for hash ids */
+    uint64_t number;         /* of the line, from 1 */
+    bool csv;
+};
+
+/* Return: 0; -1 if the load ends here. */
+static int parse_line(struct parser *p, const char *text, size_t bytes)
+{
+    const char *why;
+
+    if (p->number == 1 && replay_line_is_csv_header(text, bytes)) {
+        p->csv = true;
+        return 0;
+    }
+    if (!p->csv && is_blank(text, bytes)) /* between JSON lines, and at the end, it is nothing */
+        return 0;
+    why = read_line(text, bytes, p->csv, &p->line);
+    if (!why)
+        return add_request(p->trace, &p->line) ? fail(p->error, p->number, "out of memory") : 0;
+    fail(p->error, p->number, why);
+    if (!p->options->skip_bad)
+        return -1;
+    p->trace->bad_lines++;
+    if (p->options->skipped)
+        p->options->skipped(p->error);
+    return 0;
+}
+
+/* The lines of the file one after the other. */
+static int parse_lines(struct parser *p, const char *text, size_t bytes)
+{
+    uint32_t limit = p->options->limit ? p->options->limit : REPLAY_REQUESTS_MAX;
+    const char *end = text + bytes;
+
+    while (text < end && p->trace->requests < limit) {
         const char *newline = memchr(text, '\n', (size_t)(end - text));
         size_t length = (size_t)((newline ? newline : end) - text);
-        const char *why;
 
         if (length && text[length - 1] == '\r')
             length--;
-        if (number == 1 && replay_line_is_csv_header(text, length)) {
-            csv = 1;
-        } else if ((why = read_line(text, length, csv, line))) {
-            fail(error, number, why);
-            if (!options->skip_bad)
-                return -1;
-            trace->bad_lines++;
-            if (options->skipped)
-                options->skipped(error);
-        } else if (add_request(trace, line)) {
-            return fail(error, number, "out of memory");
-        }
+        p->number++;
+        if (parse_line(p, text, length))
+            return -1;
         text = newline ? newline + 1 : end;
     }
-    if (!options->limit && text < end)
-        return fail(error, 0, "more requests than a trace may have");
+    if (!p->options->limit && text < end)
+        return fail(p->error, 0, "more requests than a trace may have");
     return 0;
 }
 
 int replay_trace_parse(const char *text, size_t bytes, const struct replay_trace_options *options,
                        struct replay_trace *trace, struct replay_trace_error *error)
 {
-    struct replay_line line = {.ids_room = REPLAY_TOKENS_MAX / REPLAY_BLOCK_TOKENS};
+    struct parser parser = {.options = options,
+                            .trace = trace,
+                            .error = error,
+                            .line = {.ids_room = REPLAY_TOKENS_MAX / REPLAY_BLOCK_TOKENS}};
     int result;
 
     *trace = (struct replay_trace){0};
-    line.ids = calloc(line.ids_room, sizeof(line.ids[0]));
-    if (!line.ids)
+    parser.line.ids = calloc(parser.line.ids_room, sizeof(parser.line.ids[0]));
+    if (!parser.line.ids)
         return fail(error, 0, "out of memory");
-    result = parse_lines(text, bytes, options, &line, trace, error);
-    free(line.ids);
+    result = parse_lines(&parser, text, bytes);
+    free(parser.line.ids);
     if (!result && !trace->requests)
         result = fail(error, 0, "no requests in it");
     if (result)

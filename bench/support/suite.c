@@ -120,7 +120,7 @@ static bool find_device(struct bench_suite *suite, char *device, size_t device_b
 void bench_suite_begin(struct bench_suite *suite, int argc, char **argv)
 {
     static const char *const quiet[] = {"--quiet", NULL};
-    struct argp argp = {option_list, parse_option, NULL, suite->doc, NULL, NULL, NULL};
+    struct argp argp = {option_list, parse_option, NULL, suite->doc, attnd_args_help, NULL, NULL};
     char why[512], device[32] = "cpu";
 
     argp_parse(&argp, argc, argv, 0, NULL, suite);

@@ -34,7 +34,7 @@ static void store_row(const struct attnd_cpu_run *run, const struct attnd_cpu_pl
                run->plan->dim_qk * sizeof *out);
 }
 
-void attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item)
+int attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item)
 {
     const struct attnd_plan_head *plan = run->plan;
     const uint32_t page_size = run->pool->page_size;
@@ -43,6 +43,8 @@ void attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item)
     row_end = row_end < plan->rows ? row_end : plan->rows;
     uint32_t e = entry_of(run, row_begin);
     for (uint32_t row = row_begin; row < row_end; row++) {
+        if (attnd_cpu_run_cancelled(run))
+            return -ATTND_E_CANCELLED;
         while (e + 1 < plan->entries && run->entries[e + 1].row_begin <= row)
             e++;
         const struct attnd_entry *entry = &run->entries[e];
@@ -56,9 +58,10 @@ void attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item)
             continue;
         }
         const uint32_t token = (uint32_t)position % page_size;
-        store_row(run, &run->k, page, token, run->append_k + row * plan->k_stride_row,
-                  plan->k_stride_head);
-        store_row(run, &run->v, page, token, run->append_v + row * plan->v_stride_row,
-                  plan->v_stride_head);
+        store_row(run, &run->k, page, token, run->append_k + row * plan->k_pitch.row,
+                  plan->k_pitch.head);
+        store_row(run, &run->v, page, token, run->append_v + row * plan->v_pitch.row,
+                  plan->v_pitch.head);
     }
+    return 0;
 }

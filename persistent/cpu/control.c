@@ -85,6 +85,15 @@ static void release_lost(struct attnd_cpu_mail *mail, uint32_t index)
         }
 }
 
+/* Nobody will read what these runs were to store. */
+static void abandon(struct attnd_backend *backend, uint32_t index)
+{
+    const struct attnd_cpu_mail *mail = backend->mail;
+    for (uint32_t i = 0; i < mail->prepared_count; i++)
+        if (mail->prepared[i].running && mail->prepared[i].mailbox == index)
+            attnd_poke32(&backend->queue.runs[mail->runs_transient + i].let_go, 1);
+}
+
 /* Return: 0, or why the mailbox cannot be watched. */
 static int32_t watch(struct attnd_backend *backend, uint32_t index)
 {
@@ -93,8 +102,10 @@ static int32_t watch(struct attnd_backend *backend, uint32_t index)
     struct attnd_cpu_mailbox *mailbox = &mail->mailboxes[index];
 
     mailbox->box = NULL;
-    if (slot->memory == ATTND_NONE)
+    if (slot->memory == ATTND_NONE) {
+        abandon(backend, index);
         return 0;
+    }
     struct attnd_mailbox *box = attnd_cpu_memory_at(backend, slot->memory, slot->offset_bytes);
     if (box == NULL ||
         attnd_cpu_memory_at(backend, slot->memory, slot->offset_bytes + sizeof *box - 1) == NULL)

@@ -81,9 +81,7 @@ static int allocate(struct attnd_backend *backend, uint64_t scratch_bytes)
     backend->workers = calloc(backend->threads, sizeof *backend->workers);
     if (backend->memories == NULL || backend->workers == NULL)
         return -ATTND_E_NO_MEMORY;
-    int error = attnd_cpu_queue_init(
-        &backend->queue, head->runs, backend->threads,
-        (const struct attnd_run *)(backend->segment + head->runs_offset_bytes));
+    int error = attnd_cpu_queue_init(&backend->queue, head->runs, backend->threads);
     error = error ? error : attnd_cpu_mail_init(backend);
     error = error ? error : map_scratch(backend, scratch_bytes);
     for (uint32_t i = 0; i < backend->threads && error == 0; i++)
@@ -106,7 +104,9 @@ static int create(const struct attnd_backend_config *config, struct attnd_backen
         .segment = (char *)config->queue,
         .segment_bytes = config->queue_bytes,
         .port = config->port,
+        .runs = (const void *)((char *)config->queue + config->queue->runs_offset_bytes),
         .kernel = kernel,
+        .stuck = config->injection == ATTND_INJECT_STUCK,
         .threads = threads < THREADS_MAX ? threads : THREADS_MAX,
     };
     (void)pthread_mutex_init(&backend->retire_lock, NULL);
@@ -169,5 +169,7 @@ const struct attnd_backend_ops attnd_backend_cpu = {
     .map = attnd_cpu_memory_map,
     .unmap = attnd_cpu_memory_unmap,
     .park = park,
+    .check = attnd_cpu_check,
+    .check_period_ms = ATTND_CPU_LOOK_MS,
     .destroy = destroy,
 };

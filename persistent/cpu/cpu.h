@@ -1,12 +1,13 @@
 /*
  * cpu.h - the CPU backend's own state, shared by its modules.
  *
- *   worker.c   threads: who dispatches, who sleeps, who is woken
- *   queue.c    runs in flight in order of arrival; tickets for their items
+ *   worker.c   threads: who dispatches, who sleeps, who is woken, who makes way in between
+ *   queue.c    runs in flight, and whose items are next: fair over sessions
  *   run.c      a run in the queue segment -> pointers; the end of a run
  *   memory.c   the memory table
  *   tile.c     one tile: pages to rows, blocks to a kernel, results to their place
  *   merge.c    finished rows: normalise, or merge parts first
+ *   health.c   an item that does not get on
  *   append.c   new tokens' K and V rows into pages
  *   kernel*.c  the arithmetic
  *   mailbox.c, note.c, doorbell.c  prepared runs (mailbox.h)
@@ -18,6 +19,7 @@
 
 #include "persistent/backend.h"
 #include "persistent/cpu/kernel.h"
+#include "schemas/atomics.h"
 
 struct attnd_cpu_memory {
     uint64_t address; /* 0: not mapped; published last */
@@ -30,12 +32,12 @@ struct attnd_cpu_plane {
     ptrdiff_t stride_page, stride_token, stride_head;
 };
 
-/* A run in flight. The slot's number is the run's index in the queue segment. Everything after the
- * statistics is written before the tickets are published and constant until the run is retired. */
+/* A run in flight. The slot's number is the run's index in the queue segment. What the queue keeps
+ * is under its lock; what follows the statistics is written before the run is published and
+ * constant until it is retired. */
 struct attnd_cpu_run {
-    uint64_t tickets; /* sequence << 32 | items not taken */
-    uint32_t items;   /* these two may be peeked at by a thread that holds no ticket */
-    uint32_t heads;   /* items of one tile that are best taken together */
+    uint32_t items, left; /* of the queue: all, and those that nobody has taken */
+    uint32_t flow, next;  /* of the queue: whose it is, and the run behind it there */
 
     uint32_t done; /* items executed or skipped; the last arrival retires the run */
     uint32_t error;
@@ -43,7 +45,9 @@ struct attnd_cpu_run {
     uint32_t executed;
 
     uint32_t index;
-    uint32_t tag; /* of the command */
+    uint32_t tag;           /* of the command */
+    const uint32_t *cancel; /* not 0: nothing of the run is worth finishing */
+    uint32_t let_go;        /* what cancels a prepared run: its mailbox is watched no more */
     uint32_t kind;
     const struct attnd_plan_head *plan;
     const struct attnd_heap_pool *pool;
@@ -64,27 +68,51 @@ struct attnd_cpu_run {
     float *outputs;     /* scratch: [partial_rows][heads_q][dim] */
 } __attribute__((aligned(ATTND_CACHE_LINE)));
 
-/* Runs that still have tickets, in order of arrival. */
-struct attnd_cpu_queue {
-    uint32_t head __attribute__((aligned(ATTND_CACHE_LINE)));
-    uint32_t tail __attribute__((aligned(ATTND_CACHE_LINE)));
-    uint32_t mask __attribute__((aligned(ATTND_CACHE_LINE)));
-    uint32_t threads;
-    uint32_t *fifo; /* [mask + 1] slot numbers */
-    struct attnd_cpu_run *runs;
-    const struct attnd_run *shared; /* the run table of the queue segment */
+#define ATTND_CPU_FLOWS 128u /* more than there are sessions */
+
+/* What the queue knows of a session. */
+struct attnd_cpu_flow {
+    uint32_t session, weight;
+    uint32_t known;      /* 0: nobody's yet */
+    uint32_t head, tail; /* its runs that have items left, oldest first; head ATTND_NONE: idle */
+    uint32_t taken;      /* portions that are not settled */
+    double clock;        /* ns of tile workers that it has had, over its weight */
 };
 
-/* A tile worker: a thread and its buffers. */
+struct attnd_cpu_queue {
+    uint32_t waiting __attribute__((aligned(ATTND_CACHE_LINE))); /* runs with items left */
+    pthread_mutex_t lock __attribute__((aligned(ATTND_CACHE_LINE)));
+    double clock; /* of the flow that was served last, when it was */
+    uint32_t taken;
+    uint32_t busy[ATTND_CPU_FLOWS], busy_count; /* flows that have items left */
+    struct attnd_cpu_flow flow[ATTND_CPU_FLOWS];
+    uint32_t threads;
+    struct attnd_cpu_run *runs;
+};
+
+/* A tile worker: a thread, and buffers for an item. An item that takes long makes way for one of
+ * somebody else, which has buffers of its own: the worker's inner one. */
 struct attnd_cpu_worker {
     struct attnd_backend *backend;
-    pthread_t thread;
-    void *memory; /* one allocation; the rest points into it */
+    void (*pause)(struct attnd_cpu_worker *worker); /* an item makes way; worker.c asked for it */
+    pthread_t thread;                               /* of the outermost */
+    void *memory;                                   /* one allocation; the rest points into it */
     float *q, *o, *m, *l;
     uint32_t *end;
     struct attnd_panel panel;
     struct attnd_keys keys[2]; /* the block at hand and the next */
     uint64_t kv_bytes;         /* read since the worker last reported */
+
+    struct attnd_cpu_worker *inner; /* NULL: not needed yet */
+    uint32_t depth;                 /* 0: the outermost */
+    int64_t pace;                   /* work until it looks whether to make way */
+    uint64_t begin_ns, away_ns;     /* of the share at hand: begun, and spent on others since */
+    uint64_t polled_ns;             /* commands were looked for */
+    double start;                   /* as of the share */
+    uint32_t weight;
+    uint32_t *progress;   /* the outermost's `counted` */
+    uint32_t counted;     /* twice the steps that were made, and 1 in the middle of a share */
+    uint32_t seen, still; /* health.c: steps at the last look, and looks without one */
 };
 
 struct attnd_cpu_mail;
@@ -99,8 +127,10 @@ struct attnd_backend {
     uint64_t scratch_bytes;
     struct attnd_cpu_memory *memories; /* [ATTND_MEMORIES_MAX] */
     struct attnd_cpu_queue queue;
+    const struct attnd_run *runs; /* the run table of the queue segment */
     struct attnd_cpu_worker *workers;
     uint32_t threads, running;
+    int stuck;                   /* tests: no item ever ends */
     pthread_mutex_t retire_lock; /* after mail->lock */
     struct attnd_cpu_mail *mail;
 
@@ -117,29 +147,39 @@ struct attnd_cpu_share {
     struct attnd_cpu_run *run;
     uint32_t item_begin, item_end;
     int skip;
+    uint32_t flow, weight;
+    double start;      /* the flow's clock when they were taken */
+    double charged_ns; /* what the flow's clock was moved by */
 };
 
 /** attnd_cpu_queue_init() - @runs slots. Return: 0, -ATTND_E_NO_MEMORY. */
-int attnd_cpu_queue_init(struct attnd_cpu_queue *queue, uint32_t runs, uint32_t threads,
-                         const struct attnd_run *shared);
+int attnd_cpu_queue_init(struct attnd_cpu_queue *queue, uint32_t runs, uint32_t threads);
 void attnd_cpu_queue_free(struct attnd_cpu_queue *queue);
 
 /**
  * attnd_cpu_queue_publish() - let threads take items of a resolved run
- * @items: at least 1
+ * @shared: whose it is, and of what weight (a weight of 0 is 1)
+ * @items:  at least 1
  *
- * Threads: the dispatcher. Memory: R1 on the tickets and on the tail; pairs with take.
+ * Threads: the dispatcher.
  */
 void attnd_cpu_queue_publish(struct attnd_cpu_queue *queue, struct attnd_cpu_run *run,
-                             uint32_t items);
+                             const struct attnd_run *shared, uint32_t items);
 
 /**
- * attnd_cpu_queue_take() - items nobody else will get, from the oldest run that has any
+ * attnd_cpu_queue_take() - items nobody else will get, of the session that is the furthest behind
+ * @before: only if its clock is less; INFINITY: whatever it is
  *
- * Threads: any. Blocking: never; lock-free. Memory: A1.
- * Return: 1 and *share; 0 if no run has items left.
+ * Threads: any. Blocking: for others' calls of this and the two beside it. Every share that was
+ * taken is settled.
+ * Return: 1 and *share; 0 if there is none.
  */
-int attnd_cpu_queue_take(struct attnd_cpu_queue *queue, struct attnd_cpu_share *share);
+int attnd_cpu_queue_take(struct attnd_cpu_queue *queue, double before,
+                         struct attnd_cpu_share *share);
+
+/** attnd_cpu_queue_settle() - what a share took in the end; before its items count as done. */
+void attnd_cpu_queue_settle(struct attnd_cpu_queue *queue, const struct attnd_cpu_share *share,
+                            uint64_t ns);
 
 /** attnd_cpu_queue_empty() - 1 if no item is waiting; a hint. */
 int attnd_cpu_queue_empty(const struct attnd_cpu_queue *queue);
@@ -156,6 +196,13 @@ int attnd_cpu_queue_empty(const struct attnd_cpu_queue *queue);
  */
 int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index,
                            const struct attnd_run *shared);
+
+/** attnd_cpu_run_cancelled() - 1: what is left of the run is not to be executed. A load that is
+ * cheap enough for every block of keys. Threads: any that holds an item of the run. */
+static inline int attnd_cpu_run_cancelled(const struct attnd_cpu_run *run)
+{
+    return attnd_peek32(run->cancel) != 0;
+}
 
 /** attnd_cpu_run_check() - would it open? Return: 0, or as attnd_cpu_run_open(). */
 int attnd_cpu_run_check(const struct attnd_backend *backend, const struct attnd_run *shared);
@@ -184,9 +231,23 @@ void *attnd_cpu_memory_at(const struct attnd_backend *backend, uint32_t index,
 
 /* ---- tile.c, merge.c, append.c: any thread, with its own worker ---- */
 
-/** attnd_cpu_tile() - attend one tile for KV heads [head_begin, head_end). */
-void attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
-                    uint32_t head_begin, uint32_t head_end);
+/** attnd_cpu_tile() - attend one tile for KV heads [head_begin, head_end).
+ * Return: 0; -ATTND_E_CANCELLED it ended in the middle, and what its rows hold means nothing. */
+int attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
+                   uint32_t head_begin, uint32_t head_end);
+
+/** attnd_cpu_row_store() - normalise one row (@o: [dim]) into the caller's o and lse. */
+void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_cpu_run *run,
+                         uint32_t row, uint32_t head, const float *o, float m, float l);
+
+/** attnd_cpu_merge_arrive() - one tile is done for one KV head: merge where it was the last. */
+void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_cpu_run *run,
+                            const struct attnd_tile *tile, uint32_t kv_head);
+
+/** attnd_cpu_append() - store the rows of append item @item. Return: as attnd_cpu_tile(). */
+int attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item);
+
+/* ---- lookup.c ---- */
 
 /**
  * attnd_cpu_page() - bounded look-up of a page id
@@ -199,18 +260,24 @@ int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry
 /** attnd_cpu_kv_len() - tokens of an entry in the run's generation, clamped to its pages. */
 uint32_t attnd_cpu_kv_len(const struct attnd_cpu_run *run, uint32_t entry);
 
-/** attnd_cpu_row_store() - normalise one row (@o: [dim]) into the caller's o and lse. */
-void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_cpu_run *run,
-                         uint32_t row, uint32_t head, const float *o, float m, float l);
+/* ---- health.c ---- */
 
-/** attnd_cpu_merge_arrive() - one tile is done for one KV head: merge where it was the last. */
-void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_cpu_run *run,
-                            const struct attnd_tile *tile, uint32_t kv_head);
+#define ATTND_CPU_LOOK_MS 500u
+#define ATTND_CPU_STILL_LOOKS 10u /* 5 s, as on a GPU */
 
-/** attnd_cpu_append() - store the rows of append item @item. */
-void attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item);
+/** attnd_cpu_check() - as check() of struct attnd_backend_ops. Threads: one, beside all others. */
+int attnd_cpu_check(struct attnd_backend *backend, char *report, size_t report_bytes);
 
 /* ---- worker.c ---- */
+
+/** attnd_cpu_worker_worked() - an item went on by @cost of the planner's units: now and then take
+ * commands, and make way for a session that is behind. Threads: the worker's; blocks for that. */
+static inline void attnd_cpu_worker_worked(struct attnd_cpu_worker *worker, uint64_t cost)
+{
+    worker->pace -= (int64_t)cost;
+    if (worker->pace < 0)
+        worker->pause(worker);
+}
 
 /** attnd_cpu_worker_init() - buffers of one worker. Return: 0, -ATTND_E_NO_MEMORY. */
 int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend *backend);

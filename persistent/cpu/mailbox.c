@@ -132,7 +132,8 @@ static int begin(struct attnd_backend *backend, struct attnd_cpu_prepared *prepa
 
     int64_t items = body->code ? -(int64_t)body->code : attnd_cpu_run_open(backend, index, body);
     if (items > 0) {
-        attnd_cpu_queue_publish(&backend->queue, &backend->queue.runs[index], (uint32_t)items);
+        attnd_cpu_queue_publish(&backend->queue, &backend->queue.runs[index], body,
+                                (uint32_t)items);
         return 1;
     }
     finish(mail, prepared, (uint32_t)-items);

@@ -17,7 +17,7 @@ void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_c
                          uint32_t row, uint32_t head, const float *o, float m, float l)
 {
     const struct attnd_plan_head *plan = run->plan;
-    uint16_t *out = run->o + row * plan->o_stride_row + head * plan->o_stride_head;
+    uint16_t *out = run->o + row * plan->o_pitch.row + head * plan->o_pitch.head;
     float lse = -INFINITY;
     if (l == 0.0f) { /* nothing seen; NaN is not 0 */
         memset(out, 0, plan->dim_vo * sizeof *out);
@@ -28,7 +28,7 @@ void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_c
         lse = m + log2f(sum);
     }
     if (run->lse != NULL)
-        run->lse[row * plan->lse_stride_row + head * plan->lse_stride_head] =
+        run->lse[row * plan->lse_pitch.row + head * plan->lse_pitch.head] =
             plan->flags & ATTND_BATCH_LSE_LN ? lse * LN2 : lse;
 }
 
@@ -67,7 +67,7 @@ void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_
         uint32_t *counter = &run->counters[index * run->plan->heads_kv + kv_head];
         if (attnd_arrive32(counter, 1) + 1 != merge->part_count)
             continue;
-        for (uint32_t row = 0; row < merge->row_count; row++)
+        for (uint32_t row = 0; row < merge->row_count && !attnd_cpu_run_cancelled(run); row++)
             for (uint32_t g = 0; g < group; g++)
                 merge_row(worker, run, merge, row, kv_head * group + g);
     }

@@ -21,6 +21,22 @@ static const void *segment_at(const struct attnd_backend *backend, uint64_t offs
     return backend->segment + offset_bytes;
 }
 
+/* Entries are listed by level, and appends act on the last. A search, because a batch may have
+ * hundreds of thousands of entries, and everybody waits for the dispatcher. */
+static uint32_t first_of_last_level(const struct attnd_entry *entries,
+                                    const struct attnd_plan_head *plan)
+{
+    uint32_t begin = 0, end = plan->entries;
+    while (begin < end) {
+        uint32_t middle = begin + (end - begin) / 2;
+        if (entries[middle].level + 1 < plan->levels)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
 static int open_plan(const struct attnd_backend *backend, struct attnd_cpu_run *run,
                      const struct attnd_run *shared)
 {
@@ -47,11 +63,7 @@ static int open_plan(const struct attnd_backend *backend, struct attnd_cpu_run *
         return -ATTND_E_RANGE;
     run->kv_len += (uint64_t)shared->generation * plan->entries_max;
 
-    /* Entries are listed by level; appends act on the last. */
-    run->last_level_begin = plan->entries;
-    while (run->last_level_begin > 0 &&
-           run->entries[run->last_level_begin - 1].level + 1 == plan->levels)
-        run->last_level_begin--;
+    run->last_level_begin = first_of_last_level(run->entries, plan);
     return 0;
 }
 
@@ -158,16 +170,19 @@ int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index,
     struct attnd_cpu_run *run = &backend->queue.runs[index];
     run->done = 0;
     run->error = 0;
-    run->begin_ns = run->busy_ns = run->kv_bytes = 0;
+    attnd_poke64(&run->begin_ns, 0); /* tests look whether it has begun */
+    run->busy_ns = run->kv_bytes = 0;
     run->executed = 0;
     run->kind = shared->kind;
+    run->let_go = 0;
+    run->cancel =
+        index < backend->head->runs_transient ? &backend->runs[index].cancel : &run->let_go;
 
     int error = open_shape(backend, run, shared);
     if (error == 0 && run->kind == ATTND_RUN_ATTEND)
         error = open_scratch(backend, run, shared);
     if (error)
         return error;
-    attnd_poke32(&run->heads, run->kind == ATTND_RUN_ATTEND ? run->plan->heads_kv : 1);
     /* The daemon counts alike; what is executed follows from the plan alone. */
     return attnd_plan_items(run->plan, run->kind);
 }

@@ -9,12 +9,17 @@
  * the buffers at once and a block is read head by head while its pages are near: with the NHD
  * layout the heads of a token are neighbours in memory. A compute-bound tile fills the buffers with
  * one head.
+ *
+ * A run can be cancelled in the middle of a tile. Its word is read before every kernel call, which
+ * takes microseconds, so a tile ends soon however many keys it still has. What it leaves is no
+ * result: nothing of it is stored, and it does not arrive at its merges, which nobody does then.
  */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "persistent/cpu/cpu.h"
+#include "persistent/plan/plan.h"
 
 /* Query rows [row_begin, row_begin + row_count) of a tile that fit the buffers together. */
 struct chunk {
@@ -27,20 +32,6 @@ struct chunk {
     uint32_t block;            /* keys of a kernel call */
     int memory_bound;
 };
-
-int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry *entry,
-                       uint32_t index)
-{
-    int32_t page = run->kv_pages[entry->page_begin + index];
-    return page >= 0 && (uint32_t)page < run->pool->pages ? page : -1;
-}
-
-uint32_t attnd_cpu_kv_len(const struct attnd_cpu_run *run, uint32_t entry)
-{
-    uint64_t planned = (uint64_t)run->entries[entry].page_count * run->pool->page_size;
-    int32_t len = run->kv_len[entry];
-    return len < 0 ? 0 : (uint64_t)len < planned ? (uint32_t)len : (uint32_t)planned;
-}
 
 /* The first key that query row @row does not see. */
 static uint32_t visible_end(const struct attnd_entry *entry, uint32_t kv_len, uint32_t row)
@@ -98,8 +89,8 @@ static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk 
         ptrdiff_t row = chunk->row_begin + i / plan->group;
         ptrdiff_t head = kv_head * plan->group + i % plan->group;
         worker->backend->kernel->widen(rows->q + (size_t)i * rows->dim,
-                                       chunk->run->q + row * plan->q_stride_row +
-                                           head * plan->q_stride_head,
+                                       chunk->run->q + row * plan->q_pitch.row +
+                                           head * plan->q_pitch.head,
                                        rows->dim, plan->dtype, scale);
         rows->m[i] = -INFINITY;
         rows->l[i] = 0.0f;
@@ -152,7 +143,8 @@ static struct attnd_kv_block block_of(const struct chunk *chunk, const struct at
                                    (ptrdiff_t)head * chunk->run->v.stride_head};
 }
 
-/* All keys of the chunk by the rows of @heads KV heads from @head on. */
+/* All keys of the chunk by the rows of @heads KV heads from @head on. Return: 0;
+ * -ATTND_E_CANCELLED; -ATTND_E_RANGE at a page id outside the pool. */
 static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, uint32_t head,
                     uint32_t heads)
 {
@@ -162,6 +154,8 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
     while (count > 0) {
         const int more = find_block(chunk, keys->begin + keys->count, later);
         for (uint32_t h = 0; h < heads; h++) {
+            if (attnd_cpu_run_cancelled(chunk->run))
+                return -ATTND_E_CANCELLED;
             const struct attnd_rows rows = rows_of(worker, chunk, h);
             const struct attnd_kv_block block = block_of(chunk, keys, head + h);
             struct attnd_kv_block next = block;
@@ -173,6 +167,7 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
                 kernel->decode(&rows, &block, &next);
             else
                 kernel->prefill(&rows, &block, &next, &worker->panel);
+            attnd_cpu_worker_worked(worker, attnd_item_cost(keys->count, rows.count));
         }
         worker->kv_bytes += 2u * sizeof(uint16_t) * keys->count * chunk->run->plan->dim_qk * heads;
         struct attnd_keys *done = keys;
@@ -204,8 +199,9 @@ static void store_rows(const struct attnd_cpu_worker *worker, const struct chunk
     }
 }
 
-static void attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run,
-                         struct chunk *chunk, uint32_t head_begin, uint32_t head_end)
+/* Return: 0; -ATTND_E_CANCELLED. */
+static int attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run,
+                        struct chunk *chunk, uint32_t head_begin, uint32_t head_end)
 {
     open_chunk(worker, chunk);
     assert(chunk->packed > 0); /* run_open() refuses a group of 0; a chunk has rows */
@@ -217,6 +213,8 @@ static void attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *
             load_rows(worker, chunk, head + h, &rows);
         }
         int error = see_keys(worker, chunk, head, heads);
+        if (error == -ATTND_E_CANCELLED)
+            return error;
         if (error)
             attnd_cpu_run_fail(run, error);
         for (uint32_t h = 0; h < heads; h++) {
@@ -224,10 +222,11 @@ static void attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *
             store_rows(worker, chunk, head + h, &rows);
         }
     }
+    return 0;
 }
 
-void attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
-                    uint32_t head_begin, uint32_t head_end)
+int attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
+                   uint32_t head_begin, uint32_t head_end)
 {
     const struct attnd_tile *t = &run->tiles[tile];
     const uint32_t tokens = ATTND_ROWS_MAX / run->plan->group;
@@ -239,8 +238,10 @@ void attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, 
             .row_begin = t->row_begin + row,
             .row_count = t->row_count - row < tokens ? t->row_count - row : tokens,
         };
-        attend_chunk(worker, run, &chunk, head_begin, head_end);
+        if (attend_chunk(worker, run, &chunk, head_begin, head_end))
+            return -ATTND_E_CANCELLED;
     }
     for (uint32_t head = head_begin; head < head_end; head++)
         attnd_cpu_merge_arrive(worker, run, t, head);
+    return 0;
 }

@@ -10,8 +10,14 @@
  * something behind: items, or the role. The woken one does the same. The sleeper's half (count
  * itself, fence, look again, sleep) and the waker's half (publish, fence, look for sleepers) are
  * edges F1 and F2 of atomics.h, so no wake-up is lost; no thread ever waits for a tile.
+ *
+ * A thread that is busy for long looks up now and then (make_way): it takes commands,
+ * and if another session has become the one that is due, it executes items of that one before it
+ * goes on. So a short run waits for some tens of microseconds of a long one, not for its end, and
+ * the long one loses nothing but that time. Items that came in between make way likewise.
  */
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -21,6 +27,10 @@
 #include "schemas/futex.h"
 
 #define WAIT_NS 1000000000u /* the port wakes us; this only bounds a port that does not */
+#define POLL_NS 50000u      /* how often a busy thread looks for commands, about */
+#define PACE_COST 8192      /* work in between: some 40 us */
+#define AHEAD_NS 100000.0   /* an item this far ahead of another session's makes way for it */
+#define DEPTH_MAX 4u        /* how often one within the other */
 
 static uint64_t now_ns(void)
 {
@@ -80,10 +90,11 @@ static void accept_command(struct attnd_backend *backend, const struct attnd_com
     if (command->run >= backend->head->runs_transient)
         return;
     struct attnd_cpu_run *run = &backend->queue.runs[command->run];
+    const struct attnd_run *shared = &backend->runs[command->run];
     run->tag = command->tag;
-    int64_t items = attnd_cpu_run_open(backend, command->run, &backend->queue.shared[command->run]);
+    int64_t items = attnd_cpu_run_open(backend, command->run, shared);
     if (items > 0) {
-        attnd_cpu_queue_publish(&backend->queue, run, (uint32_t)items);
+        attnd_cpu_queue_publish(&backend->queue, run, shared, (uint32_t)items);
         return;
     }
     if (items < 0)
@@ -91,41 +102,62 @@ static void accept_command(struct attnd_backend *backend, const struct attnd_com
     attnd_cpu_run_close(backend, run);
 }
 
+/* By the thread that holds the role. Return: 1 if there was any. */
+static int accept_all(struct attnd_backend *backend)
+{
+    const struct attnd_port *port = backend->port;
+    struct attnd_command command;
+    int taken = 0;
+    while (port->next(port->context, &command)) {
+        accept_command(backend, &command);
+        taken = 1;
+    }
+    return taken | attnd_cpu_mail_scan(backend);
+}
+
 /* Holds the role until there is something to execute or the backend stops. */
 static void dispatch(struct attnd_backend *backend)
 {
     const struct attnd_port *port = backend->port;
-    while (!attnd_observe32(&backend->stop)) {
-        struct attnd_command command;
-        int taken = 0;
-        while (port->next(port->context, &command)) {
-            accept_command(backend, &command);
-            taken = 1;
-        }
-        taken |= attnd_cpu_mail_scan(backend);
-        if (taken)
-            return;
+    while (!attnd_observe32(&backend->stop) && !accept_all(backend))
         port->wait(port->context, WAIT_NS);
-    }
+}
+
+/* A busy thread takes the role for a moment, unless a thread has it that waits for commands: while
+ * all are busy, what a session asks for must not wait for the end of what others did. */
+static void poll(struct attnd_cpu_worker *worker, uint64_t now)
+{
+    struct attnd_backend *backend = worker->backend;
+    if (now - worker->polled_ns < POLL_NS || !attnd_claim32(&backend->dispatching, 0, 1))
+        return;
+    worker->polled_ns = now;
+    (void)accept_all(backend);
+    attnd_publish32(&backend->dispatching, 0);
+    pass_on(backend); /* a thread may have found the role taken and fallen asleep */
 }
 
 /* ---- executing ------------------------------------------------------------------------------- */
 
-static void execute(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t begin,
-                    uint32_t end)
+/* Return: how many of the items were executed; fewer than all if the run was cancelled. */
+static uint32_t execute(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run,
+                        const uint32_t begin, const uint32_t end)
 {
-    if (run->kind == ATTND_RUN_APPEND) {
-        for (uint32_t item = begin; item < end; item++)
-            attnd_cpu_append(run, item);
-        return;
-    }
     const uint32_t heads = run->plan->heads_kv;
-    while (begin < end) {
-        uint32_t head = begin % heads;
-        uint32_t count = end - begin < heads - head ? end - begin : heads - head;
-        attnd_cpu_tile(worker, run, begin / heads, head, head + count);
-        begin += count;
+    uint32_t item = begin;
+    while (item < end) {
+        uint32_t head = item % heads, count = 1;
+        int error;
+        if (run->kind == ATTND_RUN_APPEND) {
+            error = attnd_cpu_append(run, item);
+        } else {
+            count = end - item < heads - head ? end - item : heads - head;
+            error = attnd_cpu_tile(worker, run, item / heads, head, head + count);
+        }
+        if (error)
+            break;
+        item += count;
     }
+    return item - begin;
 }
 
 /* The earliest of all threads counts. */
@@ -136,24 +168,87 @@ static void note_begin(struct attnd_cpu_run *run, uint64_t begin_ns)
         seen = attnd_peek64(&run->begin_ns);
 }
 
-static void serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_share *share)
+/* Tests: as an item that never ends. */
+static void stall(const struct attnd_backend *backend)
+{
+    static const struct timespec nap = {.tv_nsec = 1000000};
+    while (backend->stuck && !attnd_observe32(&backend->stop))
+        (void)nanosleep(&nap, NULL);
+}
+
+/* Return: when it was done. */
+static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_share *share)
 {
     struct attnd_cpu_run *run = share->run;
     const uint32_t count = share->item_end - share->item_begin;
+    const uint64_t begin_ns = now_ns();
+    uint64_t end_ns = begin_ns, busy_ns = 0;
     if (share->skip) {
         attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
     } else {
-        uint64_t begin_ns = now_ns();
         note_begin(run, begin_ns);
-        worker->kv_bytes = 0;
-        execute(worker, run, share->item_begin, share->item_end);
-        (void)attnd_take64(&run->busy_ns, now_ns() - begin_ns);
+        worker->kv_bytes = worker->away_ns = 0;
+        worker->begin_ns = begin_ns;
+        worker->start = share->start;
+        worker->weight = share->weight;
+        stall(worker->backend);
+        const uint32_t executed = execute(worker, run, share->item_begin, share->item_end);
+        if (executed < count)
+            attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
+        end_ns = now_ns();
+        busy_ns = end_ns - begin_ns - worker->away_ns;
+        (void)attnd_take64(&run->busy_ns, busy_ns);
         (void)attnd_take64(&run->kv_bytes, worker->kv_bytes);
-        (void)attnd_take32(&run->executed, count);
+        (void)attnd_take32(&run->executed, executed);
     }
+    attnd_cpu_queue_settle(&worker->backend->queue, share, busy_ns);
     const uint32_t items = run->items; /* after the arrival the slot may be another run's */
     if (attnd_arrive32(&run->done, count) + count == items)
         attnd_cpu_run_close(worker->backend, run);
+    return end_ns;
+}
+
+/* ---- making way ------------------------------------------------------------------------------ */
+
+/* Buffers for an item that comes in between. Return: NULL if there are none. */
+static struct attnd_cpu_worker *inner_of(struct attnd_cpu_worker *worker)
+{
+    if (worker->inner == NULL && worker->depth + 1 < DEPTH_MAX) {
+        struct attnd_cpu_worker *inner = malloc(sizeof *inner);
+        if (inner == NULL || attnd_cpu_worker_init(inner, worker->backend)) {
+            free(inner);
+            return NULL;
+        }
+        inner->depth = worker->depth + 1;
+        inner->progress = worker->progress;
+        worker->inner = inner;
+    }
+    return worker->inner;
+}
+
+/* A long item does now and then what its thread does between items: it looks for commands, and it
+ * executes what is due before the rest of itself. */
+static void make_way(struct attnd_cpu_worker *worker)
+{
+    struct attnd_backend *backend = worker->backend;
+    struct attnd_cpu_share share;
+    uint64_t now = now_ns();
+    worker->pace = PACE_COST;
+    (void)attnd_take32(worker->progress, 2);
+    if (attnd_observe32(&backend->stop))
+        return;
+    poll(worker, now);
+    const double had_ns = (double)(now - worker->begin_ns - worker->away_ns);
+    const double before = worker->start + (had_ns - AHEAD_NS) / worker->weight;
+    if (before <= worker->start || attnd_cpu_queue_empty(&backend->queue) || !inner_of(worker))
+        return;
+    while (!attnd_observe32(&backend->stop) &&
+           attnd_cpu_queue_take(&backend->queue, before, &share)) {
+        pass_on(backend);
+        const uint64_t end_ns = serve(worker->inner, &share);
+        worker->away_ns += end_ns - now;
+        now = end_ns;
+    }
 }
 
 void *attnd_cpu_worker_main(void *argument)
@@ -162,9 +257,12 @@ void *attnd_cpu_worker_main(void *argument)
     struct attnd_backend *backend = worker->backend;
     struct attnd_cpu_share share;
     while (!attnd_observe32(&backend->stop)) {
-        if (attnd_cpu_queue_take(&backend->queue, &share)) {
+        if (attnd_cpu_queue_take(&backend->queue, INFINITY, &share)) {
             pass_on(backend);
-            serve(worker, &share);
+            (void)attnd_take32(&worker->counted, 1);
+            const uint64_t end_ns = serve(worker, &share);
+            (void)attnd_take32(&worker->counted, 1);
+            poll(worker, end_ns);
         } else if (attnd_claim32(&backend->dispatching, 0, 1)) {
             dispatch(backend);
             attnd_publish32(&backend->dispatching, 0);
@@ -188,7 +286,8 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     if (memory == NULL)
         return -ATTND_E_NO_MEMORY;
     memset(memory, 0, bytes);
-    *worker = (struct attnd_cpu_worker){.backend = backend, .memory = memory};
+    *worker = (struct attnd_cpu_worker){
+        .backend = backend, .pause = make_way, .memory = memory, .progress = &worker->counted};
     worker->q = memory;
     worker->o = worker->q + rows;
     worker->panel.k = worker->o + rows;
@@ -201,5 +300,8 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
 
 void attnd_cpu_worker_free(struct attnd_cpu_worker *worker)
 {
+    if (worker->inner)
+        attnd_cpu_worker_free(worker->inner);
+    free(worker->inner);
     free(worker->memory);
 }

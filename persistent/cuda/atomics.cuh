@@ -63,6 +63,11 @@ __device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_relaxed_sys(uint64_t *word, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+
 /* Memory that the daemon or an engine rewrites: never through the read-only path. */
 __device__ __forceinline__ uint32_t peek_sys(const void *from)
 {

@@ -17,7 +17,6 @@ extern "C" {
 #include <algorithm>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 using attnd::ActiveRun;
 using attnd::Memory;
@@ -30,13 +29,6 @@ int cuda_fault(cudaError_t error, attnd_fault *fault)
                    ? -ATTND_E_UNSUPPORTED
                    : -ATTND_E_DEVICE;
     return attnd_fault_set(fault, code, ATTND_F_NONE, 0, error, 0);
-}
-
-uint64_t monotonic_ns()
-{
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
 }
 
 __global__ void read_clock(uint64_t *out)

@@ -13,6 +13,7 @@ extern "C" {
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <pthread.h>
+#include <time.h>
 
 /* One memory object, as memory.cu brought it in. */
 struct Mapping {
@@ -133,7 +134,12 @@ int health_check(attnd_backend *backend, char *report, size_t report_bytes);
  * Return: workers; 0 there is no such mode. */
 int residency_choose(attnd_backend *backend, int sms);
 
-uint64_t monotonic_ns();
+inline uint64_t monotonic_ns()
+{
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
+}
 
 /* A runtime error as a fault. Return: its code. */
 int cuda_fault(cudaError_t error, attnd_fault *fault);

@@ -302,27 +302,11 @@ __device__ __forceinline__ void complete_pending(Commander *self)
 
 /* ---- the commands ---- */
 
-/* PREPARED: no doorbell begins a run of the plan until the new body is there. */
-__device__ __forceinline__ Taken take_prepared(Commander *self)
+/* Keeps what the PREPARED in hand says of run @index, for when it is resolved. */
+__device__ __forceinline__ void keep_source(Dispatch *dispatch, uint32_t index)
 {
-    Dispatch *dispatch = self->dispatch;
     const attnd_command &command = dispatch->command;
-    const uint32_t index = command.run - dispatch->transient, lane = threadIdx.x % 32;
-    if (command.run < dispatch->transient || index >= dispatch->prepared_count) {
-        answer_taken(self, -ATTND_E_UNKNOWN);
-        return taken;
-    }
-    const uint32_t key = plan_key(command.body.plan_offset_bytes);
-    const uint32_t forgotten = forget_prepared(dispatch, command.run, ATTND_NONE);
-    /* The others of its plan have waited for it, and for nothing else. */
-    if (forgotten != ATTND_NONE && forgotten != key && !prepared_waits(dispatch, forgotten))
-        plan_changing(self, forgotten, 0);
-    if (!command.body.kind || dispatch->prepared[index].plan != key)
-        put_prepared(self, index, Prepared{});
-    if (!command.body.kind) {
-        add_pending(dispatch, pending_of(dispatch, command, ATTND_NONE));
-        return taken;
-    }
+    const uint32_t lane = threadIdx.x % 32;
     PreparedSource *source = &dispatch->settings.runs[ring_positions + index].source;
     if (lane < sizeof(attnd_run) / 16)
         reinterpret_cast<uint4 *>(&source->body)[lane] =
@@ -336,17 +320,50 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
         source->advance_version = command.advance_version;
     }
     __syncwarp();
+}
+
+/* The PREPARED in hand replaces run @index: nothing is to find the old one. @key: of the new one's
+ * plan. */
+__device__ __forceinline__ void forget_replaced(Commander *self, uint32_t index, uint32_t key)
+{
+    Dispatch *dispatch = self->dispatch;
+    const attnd_command &command = dispatch->command;
+    const uint32_t forgotten = forget_prepared(dispatch, command.run, ATTND_NONE);
+    /* The others of its plan have waited for it, and for nothing else. */
+    if (forgotten != ATTND_NONE && forgotten != key && !prepared_waits(dispatch, forgotten))
+        plan_changing(self, forgotten, 0);
+    if (!command.body.kind || dispatch->prepared[index].plan != key)
+        put_prepared(self, index, Prepared{});
+}
+
+/* PREPARED: no doorbell begins a run of the plan until the new body is there. */
+__device__ __forceinline__ Taken take_prepared(Commander *self)
+{
+    Dispatch *dispatch = self->dispatch;
+    const attnd_command &command = dispatch->command;
+    const uint32_t index = command.run - dispatch->transient;
+    if (command.run < dispatch->transient || index >= dispatch->prepared_count) {
+        answer_taken(self, -ATTND_E_UNKNOWN);
+        return taken;
+    }
+    const uint32_t key = plan_key(command.body.plan_offset_bytes);
+    forget_replaced(self, index, key);
+    if (!command.body.kind) {
+        add_pending(dispatch, pending_of(dispatch, command, ATTND_NONE));
+        return taken;
+    }
+    keep_source(dispatch, index);
     Pending pending = pending_of(dispatch, command, key);
     pending.held = plan_changing(self, key, 1);
     if (pending_waits(dispatch, pending)) {
         add_pending(dispatch, pending);
         return taken;
     }
-    /* At once: behind it may come the mailbox in which it has been rung. */
+    /* At once: behind it may come the mailbox whose doorbell names it already. */
     uint32_t missing;
     const int32_t code = complete_prepared(self, pending, &missing);
     if (missing) { /* and again from the start, beside the right kernel */
-        if (lane == 0)
+        if (threadIdx.x % 32 == 0)
             publish_sys(&dispatch->settings.host->wanted, missing);
         return taken_leave;
     }
@@ -423,7 +440,8 @@ __device__ __forceinline__ Taken take_publish(Commander *self)
         if (in_flight(dispatch, ATTND_NONE, key, ATTND_NONE))
             return taken_later;
     }
-    mirror_plan(dispatch->settings, command.body.plan_offset_bytes, plan_version(command));
+    mirror_plan(dispatch, command.body.plan_offset_bytes, plan_version(command),
+                command.body.generation, command.page_size);
     for (uint32_t base = 0; any && base < count; base += 32) {
         const bool mine = stale(dispatch, key, base + lane, command.set_version);
         for (uint32_t left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {

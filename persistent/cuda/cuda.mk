@@ -1,6 +1,8 @@
 # The CUDA backend, compiled wherever there is an nvcc (CUDA=0 leaves it out). Sanitizer builds use
 # cuda_none.c: the host compilers' runtimes know nothing of the driver.
 NVCC ?= $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+# Where it is; it may stand behind a launcher (NVCC="ccache nvcc").
+NVCC_FOLDER := $(if $(NVCC),$(dir $(shell command -v $(lastword $(NVCC)))))
 CUDA ?= $(if $(NVCC),$(if $(SANITIZE),0,1),0)
 
 ifeq ($(CUDA),1)
@@ -15,7 +17,7 @@ NVFLAGS := -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a -I. -I
 CUDA_VARIANT_OBJ := $(CUDA_VARIANTS:%=$(BUILD)/obj/persistent/cuda/variant/%.o)
 CUDAOBJ := $(patsubst %.cu,$(BUILD)/obj/%.o, \
              $(filter-out %/variant.cu,$(wildcard persistent/cuda/*.cu))) $(CUDA_VARIANT_OBJ)
-CUDALIBS := -L$(dir $(NVCC))../lib64 -lcudart_static -ldl -lrt -lstdc++
+CUDALIBS := -L$(NVCC_FOLDER)../lib64 -lcudart_static -ldl -lrt -lstdc++
 PERSISTENT := $(filter-out persistent/cuda/cuda_none.c,$(PERSISTENT))
 
 $(CUDA_VARIANTS_INC): persistent/cuda/cuda.mk
@@ -30,7 +32,7 @@ $(BUILD)/obj/%.o: %.cu | $(CUDA_VARIANTS_INC)
 # Of variant/DIM_TYPE.o: 1, the head dimension; 2, the element type.
 variant_part = $(word $(1),$(subst _, ,$(basename $(@F))))
 $(CUDA_VARIANT_OBJ): persistent/cuda/variant.cu | $(CUDA_VARIANTS_INC)
-	$(call say,$<)
+	$(call say,$< $(basename $(@F)))
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -DATTND_VARIANT_DIM=$(call variant_part,1) \
 	  -DATTND_VARIANT_TYPE=$(call variant_part,2) -MMD -MP -c $< -o $@

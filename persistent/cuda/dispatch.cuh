@@ -187,12 +187,78 @@ __device__ __forceinline__ void close_ring(Commander *self)
     __syncwarp();
 }
 
+/* Each line more makes a trip across the bus longer, so what is rare is looked at now and then. */
+__device__ __forceinline__ bool looks_at_park(uint32_t pass)
+{
+    return pass % 4 == 0;
+}
+
+__device__ __forceinline__ bool looks_at_heartbeat(uint32_t pass)
+{
+    return pass % 16 == 0;
+}
+
+/* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
+ * and 3, flush, in the passes that look at them. */
+__device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
+{
+    attnd_queue_head *queue = self->dispatch->settings.queue;
+    const HostWords *host = self->dispatch->settings.host;
+    const uint32_t lane = threadIdx.x % 32;
+    return observe_sys(lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
+                       : lane == 1 && looks_at_park(pass)    ? &queue->park
+                       : lane == 3 && looks_at_park(pass)    ? &host->flush
+                                                             : &queue->command_tail);
+}
+
+/* One vote: bit 0: there is a command; bits 1 and 3: park or flush is set. A tail out of bounds is
+ * no ring of ours. */
+__device__ __forceinline__ uint32_t vote_on_words(const Commander *self, uint32_t word,
+                                                  uint32_t pass)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    return __ballot_sync(0xffffffffu, lane == 0 ? word - self->head - 1 < self->entries
+                                                : (lane & 29) == 1 && looks_at_park(pass) && word);
+}
+
+/* Takes the command at the head, if it can be taken now. */
+__device__ __forceinline__ Taken take_next(Commander *self, const uint4 &part)
+{
+    const Taken result = take_command(self, part);
+    if (result == taken) {
+        free_slot(self); /* also of one whose answer comes later */
+        self->head++;
+        if (threadIdx.x % 32 == 0)
+            publish_cta(&self->dispatch->commands_head, self->head);
+    }
+    return result;
+}
+
+/* Is the host gone? By its own clock, so that the first look of a gang can tell. Judged with a beat
+ * at hand: kernels that were kept from running are not orphans. */
+__device__ __forceinline__ bool orphaned(const Commander *self, uint32_t word, uint32_t pass,
+                                         uint64_t now)
+{
+    const uint32_t beat_ms = __shfl_sync(0xffffffffu, word, 2);
+    const uint64_t host_ns = now + uint64_t(self->dispatch->settings.host_clock_offset_ns);
+    const int32_t age_ms = int32_t(uint32_t(host_ns / 1000000) - beat_ms);
+    return looks_at_heartbeat(pass) && beat_ms && age_ms > int32_t(heartbeat_stale_ms);
+}
+
+/* Does a doorbell name a variant that is not resident? Then the host is to know. */
+__device__ __forceinline__ bool variant_wanted(Dispatch *dispatch)
+{
+    const uint32_t wanted = observe_cta(&dispatch->wanted);
+    if (wanted && threadIdx.x % 32 == 0)
+        publish_sys(&dispatch->settings.host->wanted, wanted);
+    return wanted;
+}
+
 /* The warp that takes commands. */
 __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *resident)
 {
-    attnd_queue_head *queue = dispatch->settings.queue;
+    const attnd_queue_head *queue = dispatch->settings.queue;
     const char *base = reinterpret_cast<const char *>(queue);
-    const uint32_t lane = threadIdx.x % 32;
     Commander self = {dispatch,
                       resident,
                       reinterpret_cast<const attnd_command *>(base + queue->commands_offset_bytes),
@@ -200,56 +266,28 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->commands_head,
                       resident->submitted_runs,
                       0};
-    const uint32_t *heartbeat = &dispatch->settings.host->heartbeat_ms;
-    const uint32_t *flush = &dispatch->settings.host->flush;
     self.begun_ns = clock_ns();
     for (uint32_t pass = 0;; pass++) {
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self);
         const Doorbells doorbells = look_at_host(dispatch, pass);
-        /* One trip across the bus for all words: A1 on the tail; park and the beat's low half now
-         * and then: each line more makes the trip longer. */
-        const bool look_park = pass % 4 == 0, look_heartbeat = pass % 16 == 0;
-        const uint32_t word = observe_sys(lane == 2 && look_heartbeat ? heartbeat
-                                          : lane == 1 && look_park    ? &queue->park
-                                          : lane == 3 && look_park    ? flush
-                                                                      : &queue->command_tail);
-        /* One vote: is there a command, and are park or flush set? A tail out of bounds is no ring
-         * of ours.
-         */
-        const uint32_t found =
-            __ballot_sync(0xffffffffu, lane == 0 ? word - self.head - 1 < self.entries
-                                                 : (lane & 29) == 1 && look_park && word);
+        const uint32_t word = look_at_words(&self, pass);
+        const uint32_t found = vote_on_words(&self, word, pass);
         Taken result = taken;
-        if (found == 1) { /* first, because somebody waits for it */
-            result = take_command(&self, part);
-            if (result == taken) {
-                free_slot(&self); /* also of one whose answer comes later */
-                self.head++;
-                if (lane == 0)
-                    publish_cta(&dispatch->commands_head, self.head);
-            }
-        }
+        if (found == 1) /* first, because somebody waits for it */
+            result = take_next(&self, part);
         const bool doorbell = rung(doorbells);
         if (doorbell)
             take_doorbells(dispatch, resident, doorbell_rules(dispatch),
                            look_at_mailbox<true>(dispatch, doorbells.index));
-        const uint64_t now = clock_ns();
         const uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
-        const uint32_t beat_ms = __shfl_sync(0xffffffffu, word, 2);
-        const uint32_t now_ms =
-            uint32_t((now + uint64_t(dispatch->settings.host_clock_offset_ns)) / 1000000);
-        /* By the host's own clock: the first look of a gang says it too. */
-        const bool orphan =
-            look_heartbeat && beat_ms && int32_t(now_ms - beat_ms) > int32_t(heartbeat_stale_ms);
-        const uint32_t wanted = observe_cta(&dispatch->wanted);
-        if (wanted && lane == 0)
-            publish_sys(&dispatch->settings.host->wanted, wanted);
+        const uint64_t now = clock_ns();
+        const bool orphan = orphaned(&self, word, pass, now);
         const bool broken = tail - self.head > self.entries; /* health.cu ends the worker */
         if (broken)
             resident->error = ATTND_E_PROTOCOL;
-        if (wanted || found > 1 || result == taken_leave || orphan || broken) {
-            if (lane == 0)
+        if (variant_wanted(dispatch) || found > 1 || result == taken_leave || orphan || broken) {
+            if (threadIdx.x % 32 == 0)
                 dispatch->quiet = 1;
             break;
         }
@@ -273,6 +311,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
     static_assert(dispatch_threads == ATTND_MAILBOXES_MAX, "a mailbox a thread");
     static_assert(sizeof(Dispatch) % 16 == 0 && sizeof(Settings) / 4 <= dispatch_threads, "");
     const uint32_t thread = threadIdx.x, published = resident->published, dirty = resident->dirty;
+    const uint64_t plan_bytes = resident->plan_bytes;
     const uint32_t prepared_end = resident->prepared_end, head = resident->commands_head;
     attnd_mailbox *mailbox = resident->mailboxes[thread];
     const uint32_t mailbox_host = resident->mailbox_host[thread];
@@ -305,6 +344,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         dispatch->published = dispatch->retired = published;
         dispatch->ready = published + ring_positions;
         dispatch->commands_head = head;
+        dispatch->plan_bytes = plan_bytes;
         dispatch->transient = resident->transient;
         dispatch->prepared_count = resident->prepared_count;
     }
@@ -348,6 +388,7 @@ __device__ __forceinline__ void dispatch_end(Dispatch *dispatch, Resident *resid
     if (lane == 0) {
         resident->dirty = dispatch->ready - ring_positions;
         resident->horizon = dispatch->published;
+        resident->plan_bytes = dispatch->plan_bytes;
         /* Behind the head: close_ring(). Nothing else is looked at because of it. */
         store_relaxed_sys(&dispatch->settings.host->left, dispatch->gang);
     }

@@ -63,6 +63,7 @@ struct Dispatch {
     uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
     uint32_t published, ready, retired; /* positions, free-running */
     uint32_t commands_head;             /* commands taken */
+    uint64_t plan_bytes;                /* of plans, copied over the bus */
     uint32_t doorbell_rounds;           /* of the warp that watches mailboxes in device memory */
     uint32_t direct_head, direct_tail;
     Direct direct[direct_max];

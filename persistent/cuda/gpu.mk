@@ -1,6 +1,6 @@
 # What needs cuda.h or a GPU: libattnd-cuda, tests/gpu, and the bundle that is built where nvcc is and
 # run where the GPU is.
-CUDA_H := $(firstword $(wildcard $(dir $(NVCC))../include/cuda.h /usr/local/cuda/include/cuda.h \
+CUDA_H := $(firstword $(wildcard $(NVCC_FOLDER)../include/cuda.h /usr/local/cuda/include/cuda.h \
             /usr/include/cuda.h))
 
 ifneq ($(CUDA_H),)
@@ -59,16 +59,17 @@ GPU_BUNDLE := $(BUILD)/gpu-bundle
 # Nothing but glibc and the driver has to be there: liburing, protobuf-c and jansson are linked in,
 # cmocka has no static library and comes along. `commit` says of what the figures will be.
 gpu-bundle:
-	@$(MAKE) --no-print-directory -s BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
+	@$(BUILD_SAYING) 'build of the bundle for a GPU' BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a LDLIBS_JSON=-l:libjansson.a \
 	  gpu-bundle-files
 
-gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
+gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
+                  $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
                   $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
-	  $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer
+	  $(BUILD)/bench/plan $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer
 	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)
@@ -78,6 +79,7 @@ gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TE
 	@install -D -t $(GPU_BUNDLE)/tests tests/run
 	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
 	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py
+	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py
 	@install -D -t $(GPU_BUNDLE) tests/gpu/check tests/gpu/with-mps bench/gpu/measure bench/gpu/profile
 	@echo "$$(git rev-parse HEAD)$$(git status --porcelain -- . ':!bench/results' ':!*.md' | sed -n '1s/.*/+/p')" \
 	  > $(GPU_BUNDLE)/commit

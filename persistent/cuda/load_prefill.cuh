@@ -94,8 +94,8 @@ __device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32
         const int32_t left = int32_t(item.packed_rows - first);
         uint64_t row = uint64_t(run->q);
         if (int32_t(lane) < left)
-            row += 2 * (int64_t(item.tile.row_begin + token) * run->plan.q_stride_row +
-                        int64_t(item.kv_head * group + head) * run->plan.q_stride_head);
+            row += 2 * (int64_t(item.tile.row_begin + token) * run->plan.q_pitch.row +
+                        int64_t(item.kv_head * group + head) * run->plan.q_pitch.head);
 #pragma unroll 4
         for (int i = 0; i < chunks; i++) {
             const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;

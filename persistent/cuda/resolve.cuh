@@ -1,92 +1,15 @@
 /*
- * resolve.cuh - from a run descriptor to pointers: plans mirrored in device memory, places looked
- * up, tensor maps made. By one warp; what many lanes can do at once they do, because a run waits
- * for this.
+ * resolve.cuh - from a run descriptor to pointers: places looked up, tensor maps made, what follows
+ * from the plan taken from its mirror. By one warp; what many lanes can do at once they do, because
+ * a run waits for this.
  */
 #ifndef ATTND_PERSISTENT_CUDA_RESOLVE_CUH
 #define ATTND_PERSISTENT_CUDA_RESOLVE_CUH
 
-#include "persistent/cuda/dispatch_state.cuh"
+#include "persistent/cuda/mirror.cuh"
 
 namespace attnd
 {
-
-/* One warp copies host -> device, 16 bytes a lane, eight loads in flight. */
-__device__ __forceinline__ void copy_in(char *to, const char *from, uint64_t bytes, uint32_t lane)
-{
-    uint4 *out = reinterpret_cast<uint4 *>(to);
-    const uint4 *in = reinterpret_cast<const uint4 *>(from);
-    uint64_t count = (bytes + 15) / 16;
-    for (uint64_t base = 0; base < count; base += 256) {
-        uint4 part[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            uint64_t index = base + i * 32 + lane;
-            if (index < count)
-                part[i] = peek16_sys(in + index);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            uint64_t index = base + i * 32 + lane;
-            if (index < count)
-                out[index] = part[i];
-        }
-    }
-}
-
-__device__ __forceinline__ Mirrored *mirrored_at(const Settings &settings, uint64_t plan_offset)
-{
-    return &settings.mirrored[plan_offset / mirrored_bytes];
-}
-
-/* Brings the device copy of a plan up to date with the version a command carries. The daemon writes
- * arrays, then versions, then the command: what they cover is complete. The whole warp. Return:
- * what the mirror holds now. */
-__device__ __noinline__ Mirrored mirror_plan(const Settings &settings, uint64_t plan_offset,
-                                             PlanVersion version)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    const char *host = reinterpret_cast<const char *>(settings.queue) + plan_offset;
-    char *copy = settings.mirror + plan_offset;
-    attnd_plan_head *head = reinterpret_cast<attnd_plan_head *>(copy);
-    Mirrored mirrored = *mirrored_at(settings, plan_offset);
-    const bool fresh = mirrored.set_version != version.set;
-    if (!fresh && mirrored.advance_version == version.advance)
-        return mirrored;
-    copy_in(copy, host, sizeof(attnd_plan_head), lane);
-    __syncwarp();
-    if (fresh) {
-        copy_in(copy + head->entries_offset_bytes, host + head->entries_offset_bytes,
-                uint64_t(head->entries) * sizeof(attnd_entry), lane);
-        copy_in(copy + head->tiles_offset_bytes, host + head->tiles_offset_bytes,
-                uint64_t(head->tiles) * sizeof(attnd_tile), lane);
-        copy_in(copy + head->merges_offset_bytes, host + head->merges_offset_bytes,
-                uint64_t(head->merges) * sizeof(attnd_merge), lane);
-        copy_in(copy + head->merge_parts_offset_bytes, host + head->merge_parts_offset_bytes,
-                uint64_t(head->parts) * sizeof(uint32_t), lane);
-        __syncwarp();
-    }
-    const attnd_entry *entries =
-        reinterpret_cast<const attnd_entry *>(copy + head->entries_offset_bytes);
-    uint64_t pages = 0;
-    if (head->entries)
-        pages =
-            uint64_t(entries[head->entries - 1].page_begin) + entries[head->entries - 1].page_count;
-    copy_in(copy + head->kv_pages_offset_bytes, host + head->kv_pages_offset_bytes,
-            pages * sizeof(int32_t), lane);
-    copy_in(copy + head->kv_len_offset_bytes, host + head->kv_len_offset_bytes,
-            uint64_t(ATTND_GENERATIONS) * head->entries_max * sizeof(int32_t), lane);
-    bool many = false;
-    for (uint32_t i = lane; i < head->entries; i += 32)
-        many |= entries[i].row_count * head->group > 8;
-    many = __any_sync(0xffffffffu, many);
-    /* Not what the head carries: it may be newer than the arrays. */
-    mirrored = {version.set, version.advance, many};
-    if (lane == 0)
-        *mirrored_at(settings, plan_offset) = mirrored;
-    __syncwarp();
-    return mirrored;
-}
 
 /* A plane as a tensor map of 5 dimensions: 64 dims, @tokens, the panels of 64, and two more of
  * @size3 and @size4, @stride3 and @stride4 elements apart. */
@@ -230,8 +153,8 @@ __device__ __forceinline__ LookUp look_up(const Settings &settings, const RunSou
  * in what follows from it and from the pool's page size. @mirrored, @part: of look_up(). The whole
  * warp. */
 __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset,
-                                        PlanVersion version, uint32_t page_size, Mirrored mirrored,
-                                        uint4 part)
+                                        PlanVersion version, uint32_t generation,
+                                        uint32_t page_size, Mirrored mirrored, uint4 part)
 {
     const Settings &settings = dispatch->settings;
     ActiveRun *build = &dispatch->build;
@@ -240,7 +163,7 @@ __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset
     const char *copy = settings.mirror + plan_offset;
     const uint32_t lane = threadIdx.x % 32;
     if (mirrored.set_version != version.set || mirrored.advance_version != version.advance) {
-        mirrored = mirror_plan(settings, plan_offset, version);
+        mirrored = mirror_plan(dispatch, plan_offset, version, generation, page_size);
         part = reinterpret_cast<const uint4 *>(copy)[lane % plan_vectors];
     }
     reinterpret_cast<uint4 *>(&build->plan)[lane % plan_vectors] = part;
@@ -261,36 +184,20 @@ __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset
         built->states = (uint64_t(built->counters) * 4 + 63) / 64 * 64;
         built->outputs = built->states + (rows * 8 + 63) / 64 * 64;
         built->end = built->outputs + rows * plan.dim_vo * 4;
-        built->odd = plan.q_stride_row % 8 || plan.q_stride_head % 8;
+        built->odd = plan.q_pitch.row % 8 || plan.q_pitch.head % 8;
         built->many = mirrored.many;
     }
     __syncwarp();
 }
 
-/* Fills @active from @source and the plan's copy, which is brought up to date. It is put together
- * in shared memory, a word a lane where words lie in a row, and stored as one vector a lane. The
- * whole warp. @look: look_up() of it. Return: the variant that must execute it; variants_count if
- * none can, and then @code says why. */
-__device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *active,
-                                                const RunSource &source, const LookUp &look,
-                                                uint32_t *answer, uint32_t *code)
+/* Places and planes of the run, a word a lane where words lie in a row. @address: of the lane's
+ * place. Return: true if K, V or q do not keep 16-byte alignment: cp.async and TMA move 16 bytes.
+ * The lane's own. */
+__device__ __forceinline__ bool fill_places(ActiveRun *build, const RunSource &source,
+                                            uint64_t address)
 {
-    const Settings &settings = dispatch->settings;
-    ActiveRun *build = &dispatch->build;
-    const BuiltPlan &built = dispatch->built;
     const uint32_t lane = threadIdx.x % 32;
-    const attnd_run &body = *source.body;
-    const PlanVersion version = source.version;
-    bool bad = false;
-    const uint64_t address = uint64_t(resolve(look.memory, look.index, look.offset_bytes, &bad));
-    if (!((built.version.set == version.set) & (built.version.advance == version.advance) &
-          (built.page_size == source.page_size) & (look.mirrored.set_version == version.set) &
-          (look.mirrored.advance_version == version.advance)))
-        build_plan(dispatch, body.plan_offset_bytes, version, source.page_size, look.mirrored,
-                   look.plan);
-
-    /* cp.async and TMA move 16 bytes: what does not keep that alignment takes the naive way. */
-    bool odd = built.odd | ((lane < 3) & (address % 16 != 0)); /* K, V, q */
+    bool odd = (lane < 3) & (address % 16 != 0); /* K, V, q */
     if (lane < 7)
         reinterpret_cast<uint64_t *>(&build->k_base)[lane] = address;
     if (lane < 10) {
@@ -300,6 +207,54 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
         odd |= (at > 1) & (word % 8 != 0);
         reinterpret_cast<uint64_t *>(&build->k_plane)[lane] = word;
     }
+    return odd;
+}
+
+/* What one lane fills: scratch as the plan divides it, and what the run says itself. */
+__device__ __forceinline__ void fill_rest(ActiveRun *build, const BuiltPlan &built,
+                                          const RunSource &source, char *scratch, uint32_t *answer,
+                                          bool aligned)
+{
+    build->arrivals = reinterpret_cast<uint32_t *>(scratch);
+    build->states = reinterpret_cast<float *>(scratch + built.states);
+    build->outputs = reinterpret_cast<float *>(scratch + built.outputs);
+    build->answer = answer;
+    build->kind = uint8_t(source.body->kind);
+    build->page_size = source.page_size;
+    build->pages = source.pages;
+    build->box_rows = 0;
+    build->aligned = aligned;
+}
+
+/* Is the last run's plan, as it was built, what this run wants, and the mirror's? */
+__device__ __forceinline__ bool built_suits(const BuiltPlan &built, const RunSource &source,
+                                            const Mirrored &mirrored)
+{
+    const PlanVersion version = source.version;
+    return (built.version.set == version.set) & (built.version.advance == version.advance) &
+           (built.page_size == source.page_size) & (mirrored.set_version == version.set) &
+           (mirrored.advance_version == version.advance);
+}
+
+/* Fills @active from @source and the plan's copy, which is brought up to date. It is put together
+ * in shared memory and stored as one vector a lane. The whole warp. @look: look_up() of it. Return:
+ * the variant that must execute it; variants_count if none can, and then @code says why. */
+__device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *active,
+                                                const RunSource &source, const LookUp &look,
+                                                uint32_t *answer, uint32_t *code)
+{
+    const Settings &settings = dispatch->settings;
+    ActiveRun *build = &dispatch->build;
+    const BuiltPlan &built = dispatch->built;
+    const uint32_t lane = threadIdx.x % 32;
+    const attnd_run &body = *source.body;
+    bool bad = false;
+    const uint64_t address = uint64_t(resolve(look.memory, look.index, look.offset_bytes, &bad));
+    if (!built_suits(built, source, look.mirrored))
+        build_plan(dispatch, body.plan_offset_bytes, source.version, body.generation,
+                   source.page_size, look.mirrored, look.plan);
+    /* What does not keep 16-byte alignment takes the naive way. */
+    const bool odd = built.odd | fill_places(build, source, address);
     bad |= body.scratch_offset_bytes + built.end > settings.scratch_bytes;
     const uint32_t variant = built.variant;
     const bool many = built.many;
@@ -313,17 +268,8 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     if (body.kind == ATTND_RUN_ATTEND) /* what another run left there is not a count */
         for (uint32_t i = lane; i < built.counters; i += 32)
             reinterpret_cast<uint32_t *>(scratch)[i] = 0;
-    if (lane == 0) {
-        build->arrivals = reinterpret_cast<uint32_t *>(scratch);
-        build->states = reinterpret_cast<float *>(scratch + built.states);
-        build->outputs = reinterpret_cast<float *>(scratch + built.outputs);
-        build->answer = answer;
-        build->kind = uint8_t(body.kind);
-        build->page_size = source.page_size;
-        build->pages = source.pages;
-        build->box_rows = 0;
-        build->aligned = aligned;
-    }
+    if (lane == 0)
+        fill_rest(build, built, source, scratch, answer, aligned);
     if (many) {
         __syncwarp(); /* the planes and places that other lanes stored */
         if (lane == 0)

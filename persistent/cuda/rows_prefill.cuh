@@ -170,7 +170,7 @@ template <typename T> __device__ __forceinline__ T *o_row(const Item &item, uint
     const attnd_plan_head &plan = run->plan;
     uint32_t token = r / plan.group, head = item.kv_head * plan.group + r - token * plan.group;
     return reinterpret_cast<T *>(run->o) +
-           (int64_t(item.tile.row_begin) + token) * plan.o_stride_row + head * plan.o_stride_head;
+           (int64_t(item.tile.row_begin) + token) * plan.o_pitch.row + head * plan.o_pitch.head;
 }
 
 /* Writes o through the warp's 16 rows of Q, so that it goes out in lines. @q: the tile's Q; @row:
@@ -265,10 +265,10 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
             *reinterpret_cast<float2 *>(run->states + at * 2) =
                 make_float2(sees ? m : -INFINITY, l);
         else if (run->lse)
-            run->lse[(int64_t(item.tile.row_begin) + token) * plan.lse_stride_row +
-                     head * plan.lse_stride_head] = lse_of(plan, m, l);
+            run->lse[(int64_t(item.tile.row_begin) + token) * plan.lse_pitch.row +
+                     head * plan.lse_pitch.head] = lse_of(plan, m, l);
     }
-    const uint64_t bits = uint64_t(run->o) | uint64_t(plan.o_stride_row | plan.o_stride_head) * 2;
+    const uint64_t bits = uint64_t(run->o) | uint64_t(plan.o_pitch.row | plan.o_pitch.head) * 2;
     if (D < 256 && !partial && bits % 16 == 0) /* 256: Q is wanted back, and registers are short */
         store_lines<T, D>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
     else

@@ -176,7 +176,7 @@ __device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, 
     if (packed_rows <= decode_rows<D> && lane < decode_rows<D>) {
         const Divided at = divided(lane, group, run->group_reciprocal);
         const uint32_t row = t.row_begin + at.quotient, head = item->kv_head * group + at.rest;
-        const int64_t from = row * run->plan.q_stride_row + head * run->plan.q_stride_head;
+        const int64_t from = row * run->plan.q_pitch.row + head * run->plan.q_pitch.head;
         item->q[lane] = lane < packed_rows ? run->q + from * 2 : nullptr;
     }
     if (lane == 0) {
@@ -238,10 +238,10 @@ __device__ __forceinline__ RowOut row_out(const ActiveRun *run, uint32_t row, ui
                                           bool sees)
 {
     const attnd_plan_head &plan = run->plan;
-    char *values = run->o + 2 * (row * plan.o_stride_row + head * plan.o_stride_head);
+    char *values = run->o + 2 * (row * plan.o_pitch.row + head * plan.o_pitch.head);
     float *sum = run->lse;
     if (sum)
-        sum += row * plan.lse_stride_row + head * plan.lse_stride_head;
+        sum += row * plan.lse_pitch.row + head * plan.lse_pitch.head;
     return {values, sum, sees};
 }
 
@@ -431,10 +431,10 @@ template <typename T> __device__ __forceinline__ void append_item(const Item &it
             kv_row<T>(item, entry, run->k_base, run->k_plane, head, int32_t(position)));
         T *v = const_cast<T *>(
             kv_row<T>(item, entry, run->v_base, run->v_plane, head, int32_t(position)));
-        const T *k_in = reinterpret_cast<const T *>(run->k_rows) +
-                        int64_t(row) * plan.k_stride_row + int64_t(head) * plan.k_stride_head + d;
-        const T *v_in = reinterpret_cast<const T *>(run->v_rows) +
-                        int64_t(row) * plan.v_stride_row + int64_t(head) * plan.v_stride_head + d;
+        const T *k_in = reinterpret_cast<const T *>(run->k_rows) + int64_t(row) * plan.k_pitch.row +
+                        int64_t(head) * plan.k_pitch.head + d;
+        const T *v_in = reinterpret_cast<const T *>(run->v_rows) + int64_t(row) * plan.v_pitch.row +
+                        int64_t(head) * plan.v_pitch.head + d;
 #pragma unroll
         for (int i = 0; i < 8; i++) { /* strides need not keep 16-byte alignment */
             k[d + i] = k_in[i];

@@ -13,6 +13,34 @@ namespace attnd
 
 constexpr int naive_batch = 4;
 
+/* A row's result, or its partial. @sees: it sees a key. */
+template <typename T, int D>
+__device__ __forceinline__ void naive_store(const Item &item, uint32_t row, uint32_t head,
+                                            uint32_t token, float m, float l,
+                                            const float (&o)[D / 32], bool sees, uint32_t lane)
+{
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
+    l = sum_stored(l, sees, item.tile.partial != ATTND_NONE);
+    if (item.tile.partial == ATTND_NONE) {
+        T *out = reinterpret_cast<T *>(run->o) + int64_t(row) * plan.o_pitch.row +
+                 int64_t(head) * plan.o_pitch.head;
+        for (int i = 0; i < D / 32; i++)
+            out[i * 32 + lane] = from_float<T>(l == 0.0f ? 0.0f : o[i] / l);
+        if (run->lse && lane == 0)
+            run->lse[int64_t(row) * plan.lse_pitch.row + int64_t(head) * plan.lse_pitch.head] =
+                lse_of(plan, m, l);
+        return;
+    }
+    uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
+    for (int i = 0; i < D / 32; i++)
+        run->outputs[at * D + i * 32 + lane] = o[i];
+    if (lane == 0) {
+        run->states[at * 2] = m;
+        run->states[at * 2 + 1] = l;
+    }
+}
+
 /* Packed rows first, first + step, ... below end, by the calling warp. */
 template <typename T, int D>
 __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint32_t end_row,
@@ -30,8 +58,8 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
     for (uint32_t r = first; r < end_row; r += step_rows) {
         uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         uint32_t row = item.tile.row_begin + token;
-        const T *q = reinterpret_cast<const T *>(run->q) + int64_t(row) * plan.q_stride_row +
-                     int64_t(head) * plan.q_stride_head;
+        const T *q = reinterpret_cast<const T *>(run->q) + int64_t(row) * plan.q_pitch.row +
+                     int64_t(head) * plan.q_pitch.head;
         float qs[dims], o[dims];
         for (int i = 0; i < dims; i++) {
             qs[i] = to_float<T>(q[i * 32 + lane]);
@@ -81,24 +109,7 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
                 m = top;
             }
         }
-        l = sum_stored(l, end > item.kv_begin, item.tile.partial != ATTND_NONE);
-        if (item.tile.partial == ATTND_NONE) {
-            T *out = reinterpret_cast<T *>(run->o) + int64_t(row) * plan.o_stride_row +
-                     int64_t(head) * plan.o_stride_head;
-            for (int i = 0; i < dims; i++)
-                out[i * 32 + lane] = from_float<T>(l == 0.0f ? 0.0f : o[i] / l);
-            if (run->lse && lane == 0)
-                run->lse[int64_t(row) * plan.lse_stride_row +
-                         int64_t(head) * plan.lse_stride_head] = lse_of(plan, m, l);
-        } else {
-            uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
-            for (int i = 0; i < dims; i++)
-                run->outputs[at * D + i * 32 + lane] = o[i];
-            if (lane == 0) {
-                run->states[at * 2] = m;
-                run->states[at * 2 + 1] = l;
-            }
-        }
+        naive_store<T, D>(item, row, head, token, m, l, o, end > item.kv_begin, lane);
         if (lane == 0)
             add_relaxed(&item.live->rows_naive, 1u);
     }

@@ -7,11 +7,14 @@
  * Splits: a block of cost c gets round(c / target) parts, that is at most c / target more; over all
  * blocks that is total / target, which the choice of target makes TILES_PER_WORKER * workers queue
  * items, each tile being heads_kv of them. tile.c holds this as a hard budget.
- * Merges: a row segment ends where a block begins or ends; levels are partitions of the same rows,
- * so there are no more segments than blocks, and no more than rows.
- * Partial rows: every level's blocks cover a row at most once, and each added tile repeats at most
- * one block's rows. With one level only split blocks have partials, at least one added tile each.
- * Parts: each (merge, part) pair stands for at least one partial row of its own.
+ * Splits that bound an item: a block needs one for each time that the longest item's keys fit into
+ * the keys which its entry may come to have (and one, because the keys there are are cut evenly);
+ * all pages of the plan may be one entry's. There are no more than ATTND_BOUND_SPLITS_MAX; a batch
+ * that would need more is refused. Merges: a row segment ends where a block begins or ends; levels
+ * are partitions of the same rows, so there are no more segments than blocks, and no more than
+ * rows. Partial rows: every level's blocks cover a row at most once, and each added tile repeats at
+ * most one block's rows. With one level only split blocks have partials, at least one added tile
+ * each. Parts: each (merge, part) pair stands for at least one partial row of its own.
  */
 #include "persistent/plan/private.h"
 
@@ -35,6 +38,15 @@ static int limits_valid(const struct attnd_plan_limits *limits)
            in_range(target->tile_workers, 1, TARGET_MAX) &&
            in_range(target->rows_per_tile, 1, TARGET_MAX) &&
            in_range(target->kv_granule, 1, TARGET_MAX);
+}
+
+uint32_t attnd_plan_keys_max(const struct attnd_plan_target *target, uint32_t packed_rows)
+{
+    const uint64_t key_cost = ATTND_COST_KEY + (uint64_t)packed_rows * ATTND_COST_ROW;
+    const uint64_t keys = (ATTND_ITEM_COST_MAX - ATTND_COST_TILE) / key_cost;
+    const uint64_t granules = keys / target->kv_granule;
+
+    return (granules > 1 ? (uint32_t)granules - 1 : 1) * target->kv_granule;
 }
 
 static uint64_t min64(uint64_t a, uint64_t b)
@@ -67,12 +79,16 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
 
     uint64_t blocks = min64(levels * rows, levels * (rows / tokens_min) + requests);
     uint64_t splits = (items + limits->heads_kv - 1) / limits->heads_kv;
-    uint64_t split_rows = splits * min64(tokens_max, rows);
+    const uint64_t keys = min64((uint64_t)limits->pages * limits->page_size, INT32_MAX);
+    const uint32_t packed_max = (uint32_t)(tokens_max > group ? tokens_max : group);
+    const uint64_t longest = keys / attnd_plan_keys_max(&limits->target, packed_max);
+    uint64_t bound_splits = min64(longest ? blocks * (longest + 1) : 0, ATTND_BOUND_SPLITS_MAX);
+    uint64_t split_rows = (splits + bound_splits) * min64(tokens_max, rows);
     uint64_t partial_rows = levels * rows + split_rows;
     if (levels == 1)
         partial_rows = min64(partial_rows, 2 * split_rows);
     uint64_t merges = min64(rows, blocks);
-    if (partial_rows > INT32_MAX || (blocks + splits) * limits->heads_kv > INT32_MAX)
+    if (partial_rows > INT32_MAX || (blocks + splits + bound_splits) * limits->heads_kv > INT32_MAX)
         return -ATTND_E_RANGE;
 
     const uint64_t line = ATTND_CACHE_LINE / sizeof(int32_t);
@@ -81,7 +97,8 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
     *capacity = (struct attnd_plan_capacity){
         .blocks = (uint32_t)blocks,
         .splits = (uint32_t)splits,
-        .tiles = (uint32_t)(blocks + splits),
+        .bound_splits = (uint32_t)bound_splits,
+        .tiles = (uint32_t)(blocks + splits + bound_splits),
         .merges = (uint32_t)merges,
         .partial_rows = (uint32_t)partial_rows,
         .entries = (uint32_t)entries,

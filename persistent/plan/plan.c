@@ -159,16 +159,11 @@ static void take_shape(struct attnd_plan_head *shape, const struct attnd_batch_v
     shape->dtype = batch->dtype;
     shape->flags = batch->flags;
     shape->sm_scale = batch->sm_scale;
-    shape->q_stride_row = batch->q_stride_row;
-    shape->q_stride_head = batch->q_stride_head;
-    shape->o_stride_row = batch->o_stride_row;
-    shape->o_stride_head = batch->o_stride_head;
-    shape->lse_stride_row = batch->lse_stride_row;
-    shape->lse_stride_head = batch->lse_stride_head;
-    shape->k_stride_row = batch->k_stride_row;
-    shape->k_stride_head = batch->k_stride_head;
-    shape->v_stride_row = batch->v_stride_row;
-    shape->v_stride_head = batch->v_stride_head;
+    shape->q_pitch = batch->q_pitch;
+    shape->o_pitch = batch->o_pitch;
+    shape->lse_pitch = batch->lse_pitch;
+    shape->k_pitch = batch->k_pitch;
+    shape->v_pitch = batch->v_pitch;
 }
 
 int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
@@ -183,9 +178,15 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
     if (!code) {
         take_shape(&plan->shape, batch);
         attnd_plan_fill_entries(plan, batch);
-        attnd_plan_build_tiles(plan);
+        code = attnd_plan_build_tiles(plan, fault);
+    }
+    if (!code) {
         attnd_plan_build_merges(plan);
         attnd_plan_order_tiles(plan);
+    } else {
+        const uint64_t version = plan->shape.set_version;
+        plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
+        plan->shape.set_version = version;
     }
     *plan->head = plan->shape;
     return code;

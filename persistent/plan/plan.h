@@ -6,8 +6,10 @@
  * arrays, schemas/abi.h) and keeps what only the daemon needs (pages in use, scratch for ordering)
  * in struct attnd_plan. A tile is work for every KV head: {entry, query rows, KV range}. Query rows
  * are cut into blocks of about rows_per_tile packed rows (token x group); a block whose KV is long
- * against the average load of a worker is split along KV. Rows that get several parts (splits, or
- * one part a cascade level) are cut into merges: maximal runs of rows that the same tiles cover.
+ * against the average load of a worker is split along KV, and so is one of which an item might ever
+ * cost more than ATTND_ITEM_COST_MAX: nobody's item keeps a worker for long. Rows that get several
+ * parts (splits, or one part a cascade level) are cut into merges: maximal runs of rows that the
+ * same tiles cover.
  *
  * attnd_planner_set() and attnd_planner_advance() are what attnd_plan_set() and
  * attnd_plan_advance() of client/attnd.h come to; a test links both.
@@ -31,9 +33,28 @@ struct attnd_plan_limits {
     uint32_t rows;
     uint32_t pages; /* over all levels, reserve included */
     uint32_t levels;
+    uint32_t page_size; /* of the pool: with pages, how many keys there may come to be */
     uint32_t heads_q, heads_kv;
     struct attnd_plan_target target;
 };
+
+/* The cost of an item, that is a tile for one KV head: keys * (KEY + packed rows * ROW) + TILE. KEY
+ * is what reading a key and a value costs in units of computing one packed row against them, TILE
+ * what a tile costs that sees nothing. Only ratios matter, and they only have to be good enough to
+ * balance and to be fair. */
+#define ATTND_COST_KEY 8u
+#define ATTND_COST_ROW 1u
+#define ATTND_COST_TILE 256u
+
+/* What no item costs more than, whatever lengths an advance may bring: 7 million keys of one row,
+ * 330,000 of 192. It takes a CPU thread some 0.3 s and an SM a fraction of that. */
+#define ATTND_ITEM_COST_MAX (1u << 26)
+
+static inline uint64_t attnd_item_cost(uint32_t keys, uint32_t packed_rows)
+{
+    return (uint64_t)keys * (ATTND_COST_KEY + (uint64_t)packed_rows * ATTND_COST_ROW) +
+           ATTND_COST_TILE;
+}
 
 struct attnd_plan; /* daemon-private half */
 
@@ -65,8 +86,10 @@ void attnd_plan_free(struct attnd_plan *plan);
  * @batch: admitted (ipc/admit.h): the planner asserts, it does not check again
  *
  * No run of the plan may be in flight. Threads: one. Allocates nothing.
- * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault (the plan is then
- * empty: no rows, no tiles).
+ * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault; -ATTND_E_RANGE for a
+ * batch whose items cannot be kept below ATTND_ITEM_COST_MAX: field kv_len, index the entry, value
+ * the keys it may come to have, limit how many of them fit. The plan is then empty: no rows, no
+ * tiles.
  */
 int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
                       struct attnd_fault *fault);

@@ -24,18 +24,15 @@
 #define ATTND_HALVES_WORKERS_MIN 32u
 #define ATTND_HALVES_KEYS_MIN 4096u
 
-/* The cost of a tile for one KV head: keys * (KEY + packed rows * ROW) + TILE. KEY is what reading
- * a key and a value costs in units of computing one packed row against them, TILE what a tile costs
- * that sees nothing. Only ratios matter, and they only have to be good enough to balance. */
-#define ATTND_COST_KEY 8u
-#define ATTND_COST_ROW 1u
-#define ATTND_COST_TILE 256u
+/* Splits that only keep items below ATTND_ITEM_COST_MAX: enough for one row and 2^31 keys. */
+#define ATTND_BOUND_SPLITS_MAX 512u
 
 /* What the capacities of a plan come to. Derived in layout.c and nowhere else. */
 struct attnd_plan_capacity {
     uint32_t blocks;       /* tiles before any split */
-    uint32_t splits;       /* tiles that splitting may add */
-    uint32_t tiles;        /* blocks + splits */
+    uint32_t splits;       /* tiles that splitting may add, for balance */
+    uint32_t bound_splits; /* and to keep items below ATTND_ITEM_COST_MAX */
+    uint32_t tiles;        /* blocks and all splits */
     uint32_t merges;       /* row segments */
     uint32_t partial_rows; /* rows of all partial tiles together; also bounds merge parts */
     uint32_t entries;      /* requests, rounded up so that generations start on cache lines */
@@ -94,8 +91,13 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
 /** attnd_plan_fill_entries() - entries, page lists and generation 0. */
 void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch);
 
-/** attnd_plan_build_tiles() - blocks, then tiles by splitting them, into plan->built. */
-void attnd_plan_build_tiles(struct attnd_plan *plan);
+/** attnd_plan_keys_max() - whole granules of keys that an item of @packed_rows may have and stay
+ * below ATTND_ITEM_COST_MAX, with a granule more to spare; at least one granule. */
+uint32_t attnd_plan_keys_max(const struct attnd_plan_target *target, uint32_t packed_rows);
+
+/** attnd_plan_build_tiles() - blocks, then tiles by splitting them, into plan->built.
+ * Return: 0; -ATTND_E_RANGE as attnd_planner_set(). */
+int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault);
 
 /** attnd_plan_build_merges() - give partial rows to tiles whose rows have several parts. */
 void attnd_plan_build_merges(struct attnd_plan *plan);

@@ -9,6 +9,10 @@
  *
  * The last part of a block is open-ended and takes what later generations append. Interior
  * boundaries stay; a generation that shrinks below one leaves that part empty, which is legal.
+ *
+ * A block is also cut where an item of it would cost more than ATTND_ITEM_COST_MAX, now or once
+ * its pages are full: then tiles stand ready for keys that are not there yet. Such splits have a
+ * number of their own, so that balance cannot use up what the bound needs.
  */
 #include "persistent/plan/private.h"
 
@@ -26,12 +30,6 @@ struct batch_blocks {
     uint64_t cost_min, cost_max;
     uint32_t rows_max; /* packed */
 };
-
-static uint64_t tile_cost(uint32_t keys, uint32_t packed_rows)
-{
-    return (uint64_t)keys * (ATTND_COST_KEY + (uint64_t)packed_rows * ATTND_COST_ROW) +
-           ATTND_COST_TILE;
-}
 
 static uint32_t packed_rows(const struct attnd_plan *plan, uint32_t row_count)
 {
@@ -56,7 +54,7 @@ static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_bloc
         uint32_t count = left < blocks->tokens ? left : blocks->tokens;
         uint32_t keys = visible_keys(state, row + count);
         uint32_t rows = packed_rows(plan, count);
-        uint64_t cost = tile_cost(keys, rows);
+        uint64_t cost = attnd_item_cost(keys, rows);
 
         assert(blocks->count < plan->capacity.blocks);
         plan->blocks[blocks->count++] = (struct attnd_row_block){
@@ -198,28 +196,73 @@ static uint32_t halved_blocks(const struct attnd_plan *plan, const struct batch_
     return (uint32_t)((last + heads - 1) / heads);
 }
 
-/* Emits the tiles of one block; returns the new number of tiles. */
-static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *block, uint32_t parts,
-                            uint32_t tiles)
+/* How one block is cut along KV. */
+struct cut {
+    uint32_t parts; /* of the keys that it has now, about equal */
+    uint32_t tail;  /* more behind them, for keys that an advance may bring */
+    uint32_t step;  /* keys of each of these */
+};
+
+/* Where part @part of the keys there are begins. */
+static uint32_t part_begin(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                           uint32_t part, uint32_t parts)
 {
     const uint32_t granule = plan->limits.target.kv_granule;
-    /* At least one a part: split_parts() sees to it. */
-    const uint64_t granules = parts > 1 ? block->keys / granule : 0;
+    const uint64_t granules = block->keys / granule;
+
+    return (uint32_t)(granules * part / parts) * granule;
+}
+
+/* Keys that the block's entry may come to have. */
+static uint32_t reach_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
+{
+    const uint64_t keys =
+        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
+
+    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
+}
+
+/* @parts, and more where one of them would cost more than an item may. */
+static struct cut bound_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                              uint32_t parts)
+{
+    const uint32_t granule = plan->limits.target.kv_granule;
+    const uint32_t most =
+        attnd_plan_keys_max(&plan->limits.target, packed_rows(plan, block->row_count));
+    struct cut cut = {.parts = parts, .step = most};
+
+    if (block->keys > most) {
+        const uint32_t needed = (block->keys / granule + most / granule - 1) / (most / granule);
+        cut.parts = needed > parts ? needed : parts;
+    }
+    const uint32_t open = reach_of(plan, block) - part_begin(plan, block, cut.parts - 1, cut.parts);
+    if (open > most + granule)
+        cut.tail = (open - 1) / most;
+    return cut;
+}
+
+/* Emits the tiles of one block; returns the new number of tiles. */
+static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *block,
+                            const struct cut *cut, uint32_t tiles)
+{
     const uint32_t rows = packed_rows(plan, block->row_count);
+    const uint32_t all = cut->parts + cut->tail;
     uint32_t begin = 0;
 
     block->tile_begin = tiles;
-    block->tile_count = parts;
-    block->partial = parts > 1;
-    for (uint32_t part = 1; part <= parts; part++) {
-        uint32_t end = part < parts ? (uint32_t)(granules * part / parts) * granule : block->keys;
-        uint64_t cost = tile_cost(end - begin, rows);
+    block->tile_count = all;
+    block->partial = all > 1;
+    for (uint32_t part = 1; part <= all; part++) {
+        const uint32_t end =
+            part < cut->parts ? part_begin(plan, block, part, cut->parts) : begin + cut->step;
+        const uint32_t seen = part < all && end < block->keys ? end : block->keys;
+        const uint64_t cost = attnd_item_cost(seen > begin ? seen - begin : 0, rows);
         plan->built[tiles++] = (struct attnd_tile){
             .entry = block->entry,
             .row_begin = block->row_begin,
             .row_count = block->row_count,
             .kv_begin = begin,
-            .kv_end = part < parts ? end : ATTND_KV_OPEN,
+            .kv_end = part < all ? end : ATTND_KV_OPEN,
             .partial = ATTND_NONE,
             .cost = cost > UINT32_MAX ? UINT32_MAX : (uint32_t)cost,
             .tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE,
@@ -230,22 +273,40 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
     return tiles;
 }
 
-void attnd_plan_build_tiles(struct attnd_plan *plan)
+static int refuse_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                        uint32_t splits_left, struct attnd_fault *fault)
+{
+    const uint32_t most =
+        attnd_plan_keys_max(&plan->limits.target, packed_rows(plan, block->row_count));
+
+    return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, block->entry,
+                           reach_of(plan, block), (int64_t)most * (splits_left + 1));
+}
+
+int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault)
 {
     const struct batch_blocks blocks = cut_batch(plan);
     const struct split split = choose_split(plan, &blocks);
     const uint32_t halved = split.target > 0 ? 0 : halved_blocks(plan, &blocks);
     const struct split halves = {(double)blocks.cost_max / 2, 0.5, ATTND_HALVES_KEYS_MIN};
-    uint32_t splits_left = plan->capacity.splits, tiles = 0;
+    uint32_t splits_left = plan->capacity.splits, bound_left = plan->capacity.bound_splits;
+    uint32_t tiles = 0;
 
     for (uint32_t b = 0; b < blocks.count; b++) {
+        struct attnd_row_block *block = &plan->blocks[b];
         const struct split *how = b < blocks.count - halved ? &split : &halves;
-        uint32_t parts = split_parts(plan, &plan->blocks[b], how);
+        uint32_t parts = split_parts(plan, block, how);
         if (parts > 1 && b >= blocks.count - halved / 2)
             parts *= 2;
         parts = parts > splits_left + 1 ? splits_left + 1 : parts;
         splits_left -= parts - 1;
-        tiles = split_block(plan, &plan->blocks[b], parts, tiles);
+        const struct cut cut = bound_block(plan, block, parts);
+        const uint32_t more = cut.parts + cut.tail - parts;
+        if (more > bound_left)
+            return refuse_block(plan, block, bound_left, fault);
+        bound_left -= more;
+        tiles = split_block(plan, block, &cut, tiles);
     }
     plan->shape.tiles = tiles;
+    return 0;
 }

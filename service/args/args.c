@@ -12,6 +12,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- -h ---- */
+
+static error_t parse_help(int key, char *text, struct argp_state *state)
+{
+    (void)text;
+    if (key != 'h')
+        return ARGP_ERR_UNKNOWN;
+    argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP);
+    return 0;
+}
+
+static const struct argp_option help_options[] = {{NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1}, {0}};
+static const struct argp help = {help_options, parse_help, NULL, NULL, NULL, NULL, NULL};
+const struct argp_child attnd_args_help[] = {{&help, 0, NULL, 0}, {0}};
+
+/* ---- numbers and words ---- */
+
 static int is_digit(char c)
 {
     return c >= '0' && c <= '9';

@@ -12,6 +12,9 @@
 #include <argp.h>
 #include <stdint.h>
 
+/* For the children of a program's struct argp: -h says what --help says. */
+extern const struct argp_child attnd_args_help[];
+
 /**
  * attnd_number_parse() - decimal digits as a number in @least..@most
  * @number: written on success only

@@ -8,7 +8,9 @@
 #include "service/base/log.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +19,16 @@
 
 #define LINE_BYTES 1024
 
+/* What a peer can cause is not written faster than this: a burst, and so many a second. Errors are
+ * always written. With debug lines on there is no limit. */
+#define BURST_LINES 200u
+#define LINE_NS 50000000u /* one more every 50 ms */
+
 static enum attnd_log_level level_max = ATTND_LOG_INFO;
+
+static pthread_mutex_t limit_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t limit_ns; /* the lines so far are paid for until then */
+static uint32_t left_out;
 
 void attnd_log_level(enum attnd_log_level level)
 {
@@ -58,22 +69,66 @@ static size_t put_prefix(char *line, size_t bytes, enum attnd_log_level level)
     return length < 0 ? 0 : (size_t)length < bytes ? (size_t)length : bytes - 1;
 }
 
-void attnd_log(enum attnd_log_level level, const char *format, ...)
+static uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* May a line be written? *@missing: how many were not, before this one. */
+static int afford(enum attnd_log_level level, uint32_t *missing)
+{
+    const uint64_t now_ns = clock_ns(), burst_ns = (uint64_t)BURST_LINES * LINE_NS;
+    int pays = 1;
+
+    pthread_mutex_lock(&limit_lock);
+    if (limit_ns < now_ns)
+        limit_ns = now_ns;
+    if (level > ATTND_LOG_ERROR && level_max < ATTND_LOG_DEBUG) {
+        pays = limit_ns + LINE_NS <= now_ns + burst_ns;
+        limit_ns += pays ? LINE_NS : 0;
+        left_out += !pays;
+    }
+    *missing = pays ? left_out : 0;
+    left_out -= *missing;
+    pthread_mutex_unlock(&limit_lock);
+    return pays;
+}
+
+static void write_line(enum attnd_log_level level, const char *format, va_list arguments)
 {
     char line[LINE_BYTES];
-    va_list arguments;
-
-    if (level > level_max)
-        return;
     size_t used = put_prefix(line, sizeof(line) - 1, level);
-    va_start(arguments, format);
     int length = vsnprintf(line + used, sizeof(line) - 1 - used, format, arguments);
-    va_end(arguments);
     if (length < 0)
         return;
     used += strlen(line + used);
     line[used++] = '\n';
-    /* Nobody to tell if stderr is gone. */
+    /* If stderr is gone there is no place to say so. */
     ssize_t written = write(STDERR_FILENO, line, used);
     (void)written;
+}
+
+static void say_left_out(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    write_line(ATTND_LOG_WARNING, format, arguments);
+    va_end(arguments);
+}
+
+void attnd_log(enum attnd_log_level level, const char *format, ...)
+{
+    va_list arguments;
+    uint32_t missing;
+
+    if (level > level_max || !afford(level, &missing))
+        return;
+    if (missing)
+        say_left_out("%u lines were left out: more than %u at once, or %u a second", missing,
+                     BURST_LINES, 1000000000u / LINE_NS);
+    va_start(arguments, format);
+    write_line(level, format, arguments);
+    va_end(arguments);
 }

@@ -14,7 +14,8 @@ enum attnd_log_level {
 /** attnd_log_level() - lines above @level are dropped from now on. */
 void attnd_log_level(enum attnd_log_level level);
 
-/** attnd_log() - format and write one line, with level, time and process before it. */
+/** attnd_log() - format and write one line, with level, time and process before it. Lines that come
+ * too fast are left out and counted, errors never. Threads: any. */
 void attnd_log(enum attnd_log_level level, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -98,3 +98,42 @@ int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply *
     errno = error;
     return rc;
 }
+
+enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code)
+{
+    const char *why = strerror(errno); /* before anything else is called */
+    char standard[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+
+    if (!socket_path && attnd_listen_path(standard, sizeof(standard)) == 0)
+        socket_path = standard;
+    switch (-code) {
+    case ATTND_E_INVALID:
+        if (socket_path)
+            fprintf(out, "attnctl: no socket can be at '%s': a path of 1 to %zu bytes is needed\n",
+                    socket_path, sizeof(standard) - 1);
+        else
+            fprintf(out, "attnctl: no usable socket path: give --socket, or set ATTND_SOCKET or "
+                         "XDG_RUNTIME_DIR\n");
+        return ATTNCTL_EXIT_USAGE;
+    case ATTND_E_PROTOCOL:
+        fprintf(out, "attnctl: the answer of the service at %s makes no sense\n", socket_path);
+        return ATTNCTL_EXIT_ANSWER;
+    default:
+        fprintf(out, "attnctl: no service at %s: %s\n", socket_path, why);
+        return ATTNCTL_EXIT_UNREACHABLE;
+    }
+}
+
+enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply)
+{
+    const struct attnd_fault fault = {.code = reply->code,
+                                      .field = reply->field,
+                                      .index = reply->index,
+                                      .value = reply->value,
+                                      .limit = reply->limit};
+    char text[256];
+
+    fprintf(out, "attnctl: the service answers %s\n",
+            attnd_fault_string(&fault, text, sizeof(text)));
+    return ATTNCTL_EXIT_ANSWER;
+}

@@ -31,8 +31,10 @@ struct attnctl_options {
 /** attnctl_parse_option() - argp's parser of them; input: struct attnctl_options. */
 error_t attnctl_parse_option(int key, char *text, struct argp_state *state);
 
-/** attnctl_status()/doctor() - the commands: argv[0] is the name. Return: the exit code. */
+/** attnctl_status()/weight()/doctor() - the commands: argv[0] is the name. Return: the exit code.
+ */
 enum attnctl_exit attnctl_status(int argc, char **argv);
+enum attnctl_exit attnctl_weight(int argc, char **argv);
 enum attnctl_exit attnctl_doctor(int argc, char **argv);
 
 /**
@@ -44,6 +46,17 @@ enum attnctl_exit attnctl_doctor(int argc, char **argv);
  * -ATTND_E_SYSTEM.
  */
 int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply **reply);
+
+/**
+ * attnctl_explain() - why attnctl_ask() failed, and which path it tried
+ * @code: what it returned; errno is as it left it
+ * Return: the exit code for that.
+ */
+enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code);
+
+/** attnctl_refused() - the service's own reason, of a reply whose code is negative.
+ * Return: the exit code for that. */
+enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply);
 
 /** attnctl_print_findings() - of the doctor, for people or as one JSON object.
  * Return: 0; -ATTND_E_SYSTEM. */

@@ -2,6 +2,8 @@
  * doctor.c - `attnctl doctor`: what the machine has of what the service wants.
  */
 #include "service/ctl/doctor.h"
+
+#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
@@ -53,6 +55,7 @@ enum attnctl_exit attnctl_doctor(int argc, char **argv)
     static const struct argp parser = {
         .options = list,
         .parser = attnctl_parse_option,
+        .children = attnd_args_help,
         .doc = "Look at this machine as the service will see it, and say what is missing and how "
                "to mend it. Needs no service; run it as the service's user, in its container."};
     struct attnctl_options options = {0};

@@ -72,13 +72,9 @@ static json_t *hexadecimal(const ProtobufCBinaryData *data)
     return value;
 }
 
-static json_t *field_value(const ProtobufCFieldDescriptor *field, const void *value)
+static json_t *whole_number(ProtobufCType type, const void *value)
 {
-    switch (field->type) {
-    case PROTOBUF_C_TYPE_INT32:
-    case PROTOBUF_C_TYPE_SINT32:
-    case PROTOBUF_C_TYPE_SFIXED32:
-        return json_integer(*(const int32_t *)value);
+    switch (type) {
     case PROTOBUF_C_TYPE_INT64:
     case PROTOBUF_C_TYPE_SINT64:
     case PROTOBUF_C_TYPE_SFIXED64:
@@ -89,6 +85,14 @@ static json_t *field_value(const ProtobufCFieldDescriptor *field, const void *va
     case PROTOBUF_C_TYPE_UINT64:
     case PROTOBUF_C_TYPE_FIXED64:
         return attnd_json_count(*(const uint64_t *)value);
+    default:
+        return json_integer(*(const int32_t *)value);
+    }
+}
+
+static json_t *field_value(const ProtobufCFieldDescriptor *field, const void *value)
+{
+    switch (field->type) {
     case PROTOBUF_C_TYPE_FLOAT:
         return attnd_json_real((double)*(const float *)value);
     case PROTOBUF_C_TYPE_DOUBLE:
@@ -103,39 +107,31 @@ static json_t *field_value(const ProtobufCFieldDescriptor *field, const void *va
         return hexadecimal(value);
     case PROTOBUF_C_TYPE_MESSAGE:
         return attnd_json_message(*(ProtobufCMessage *const *)value);
+    default:
+        return whole_number(field->type, value);
     }
-    return NULL;
 }
 
-static size_t element_bytes(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_INT32:
-    case PROTOBUF_C_TYPE_SINT32:
-    case PROTOBUF_C_TYPE_SFIXED32:
-    case PROTOBUF_C_TYPE_UINT32:
-    case PROTOBUF_C_TYPE_FIXED32:
-    case PROTOBUF_C_TYPE_FLOAT:
-        return sizeof(uint32_t);
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return sizeof(uint64_t);
-    case PROTOBUF_C_TYPE_BOOL:
-        return sizeof(protobuf_c_boolean);
-    case PROTOBUF_C_TYPE_ENUM:
-        return sizeof(int);
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return sizeof(void *);
-    case PROTOBUF_C_TYPE_BYTES:
-        return sizeof(ProtobufCBinaryData);
-    }
-    return 0;
-}
+/* Of a list, by protobuf-c's type. */
+static const size_t element_bytes[] = {
+    [PROTOBUF_C_TYPE_INT32] = 4,
+    [PROTOBUF_C_TYPE_SINT32] = 4,
+    [PROTOBUF_C_TYPE_SFIXED32] = 4,
+    [PROTOBUF_C_TYPE_UINT32] = 4,
+    [PROTOBUF_C_TYPE_FIXED32] = 4,
+    [PROTOBUF_C_TYPE_FLOAT] = 4,
+    [PROTOBUF_C_TYPE_INT64] = 8,
+    [PROTOBUF_C_TYPE_SINT64] = 8,
+    [PROTOBUF_C_TYPE_SFIXED64] = 8,
+    [PROTOBUF_C_TYPE_UINT64] = 8,
+    [PROTOBUF_C_TYPE_FIXED64] = 8,
+    [PROTOBUF_C_TYPE_DOUBLE] = 8,
+    [PROTOBUF_C_TYPE_BOOL] = sizeof(protobuf_c_boolean),
+    [PROTOBUF_C_TYPE_ENUM] = sizeof(int),
+    [PROTOBUF_C_TYPE_STRING] = sizeof(char *),
+    [PROTOBUF_C_TYPE_BYTES] = sizeof(ProtobufCBinaryData),
+    [PROTOBUF_C_TYPE_MESSAGE] = sizeof(ProtobufCMessage *),
+};
 
 static json_t *list_value(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
 {
@@ -145,12 +141,12 @@ static json_t *list_value(const ProtobufCMessage *message, const ProtobufCFieldD
     json_t *array = json_array();
 
     for (size_t i = 0; array && i < count; i++)
-        if (json_array_append_new(array, field_value(field, list + i * element_bytes(field->type))))
-            goto failed;
+        if (json_array_append_new(array,
+                                  field_value(field, list + i * element_bytes[field->type]))) {
+            json_decref(array);
+            return NULL;
+        }
     return array;
-failed:
-    json_decref(array);
-    return NULL;
 }
 
 /* As protobuf-c says that a field is set: a member of a oneof, a pointer, or a has_ flag. */

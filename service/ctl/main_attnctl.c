@@ -13,6 +13,7 @@ struct command {
 
 static const struct command commands[] = {
     {"status", attnctl_status, "what the service is and what its sessions do (--json)"},
+    {"weight", attnctl_weight, "how much of the worker a session gets beside others"},
     {"doctor", attnctl_doctor,
      "what this machine lacks for the service, and how to mend it (--json)"},
 };
@@ -41,7 +42,8 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return ATTNCTL_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "-?") == 0) {
         print_usage(stdout);
         return ATTNCTL_EXIT_OK;
     }

@@ -1,12 +1,11 @@
 /*
  * status.c - `attnctl status`.
  */
+#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 
 /* Into a few letters: "1.5 GiB". */
 static const char *bytes_text(uint64_t bytes, char *text, size_t text_bytes)
@@ -71,16 +70,17 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
 {
     char memory[24];
 
-    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %10s\n", "session", "pid", "name",
-            "plans", "in flight", "runs", "appends", "busy s", "share", "memory");
+    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %6s %10s\n", "session", "pid", "name",
+            "plans", "in flight", "runs", "appends", "busy s", "share", "weight", "memory");
     for (size_t i = 0; i < status->n_sessions; i++) {
         const Attnd__SessionStatus *session = status->sessions[i];
         fprintf(out,
                 "%7" PRIu32 " %7" PRIu32 " %-16s %5" PRIu32 " %9" PRIu32 " %9" PRIu64 " %9" PRIu64
-                " %6.2f %5.1f%% %10s%s\n",
+                " %6.2f %5.1f%% %6" PRIu32 " %10s%s\n",
                 session->session, session->pid, or_dash(session->name), session->plans,
                 session->in_flight, session->runs, session->appends, (double)session->busy_ns / 1e9,
-                100.0 * session->share, bytes_text(session->memory_bytes, memory, sizeof(memory)),
+                100.0 * session->share, session->has_weight ? session->weight : 1,
+                bytes_text(session->memory_bytes, memory, sizeof(memory)),
                 session->dying ? " (ending)" : "");
     }
 }
@@ -135,18 +135,8 @@ void attnctl_print_status(FILE *out, const Attnd__Status *status)
 
 static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
 {
-    char text[256];
-
-    if (reply->code < 0) {
-        struct attnd_fault fault = {.code = reply->code,
-                                    .field = reply->field,
-                                    .index = reply->index,
-                                    .value = reply->value,
-                                    .limit = reply->limit};
-        fprintf(stderr, "attnctl: the service answers %s\n",
-                attnd_fault_string(&fault, text, sizeof(text)));
-        return ATTNCTL_EXIT_ANSWER;
-    }
+    if (reply->code < 0)
+        return attnctl_refused(stderr, reply);
     if (reply->result_case != ATTND__REPLY__RESULT_STATUS) {
         fprintf(stderr, "attnctl: the service's answer is no status\n");
         return ATTNCTL_EXIT_ANSWER;
@@ -159,23 +149,6 @@ static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
     return rc == 0 && fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
 }
 
-static enum attnctl_exit explain(const char *socket_path, int rc)
-{
-    switch (-rc) {
-    case ATTND_E_INVALID:
-        fprintf(stderr, "attnctl: no usable socket path: give --socket, or set ATTND_SOCKET or "
-                        "XDG_RUNTIME_DIR\n");
-        return ATTNCTL_EXIT_USAGE;
-    case ATTND_E_PROTOCOL:
-        fprintf(stderr, "attnctl: the service's answer makes no sense\n");
-        return ATTNCTL_EXIT_ANSWER;
-    default:
-        fprintf(stderr, "attnctl: no service at %s: %s\n",
-                socket_path ? socket_path : "the default socket", strerror(errno));
-        return ATTNCTL_EXIT_UNREACHABLE;
-    }
-}
-
 enum attnctl_exit attnctl_status(int argc, char **argv)
 {
     static const struct argp_option list[] = {
@@ -186,6 +159,7 @@ enum attnctl_exit attnctl_status(int argc, char **argv)
     static const struct argp parser = {
         .options = list,
         .parser = attnctl_parse_option,
+        .children = attnd_args_help,
         .doc = "Show what the service is, and what its sessions and pools do."};
     struct attnctl_options options = {0};
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
@@ -198,7 +172,7 @@ enum attnctl_exit attnctl_status(int argc, char **argv)
     request.status = &query;
     int rc = attnctl_ask(options.socket_path, &request, &reply);
     if (rc < 0)
-        return explain(options.socket_path, rc);
+        return attnctl_explain(stderr, options.socket_path, rc);
     enum attnctl_exit code = print_reply(reply, options.json);
     attnd__reply__free_unpacked(reply, NULL);
     return code;

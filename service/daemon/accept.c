@@ -24,16 +24,51 @@
 #define HELLO_TIMEOUT_NS 5000000000u
 #define ACCEPT_PAUSE_NS 100000000u
 
-/* Visitors who are not admitted: they get an answer, and not the place of those who are. */
-#define STRANGERS_MAX (ATTND_VISITORS_MAX / 4)
+#define READ_PAUSE_NS 50000000u
+
+/* Visitors that are not admitted get an answer, and not the places of those that are. */
+#define STRANGERS_MAX (ATTND_VISITORS_MAX / 8)
+/* One that is admitted has so many places for visitors, of one process and of one user. */
+#define PROCESS_VISITORS_MAX (ATTND_VISITORS_MAX / 8)
+#define USER_VISITORS_MAX (ATTND_VISITORS_MAX / 4)
+
+static void read_pause(struct attnd_client *client);
 
 static void on_socket(void *context, uint32_t poll_events)
 {
     struct attnd_client *client = context;
     if (poll_events & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL))
         attnd_client_end(client);
-    else if (poll_events & POLLIN)
-        attnd_control_serve(client);
+    else if (poll_events & POLLIN && attnd_control_serve(client))
+        read_pause(client);
+}
+
+static int watch_socket(struct attnd_client *client, uint32_t events)
+{
+    client->socket_watch = attnd_loop_watch_fd(client->service->loop, client->socket,
+                                               events | POLLRDHUP, on_socket, client);
+    return client->socket_watch ? 0 : -ATTND_E_NO_MEMORY;
+}
+
+static void read_on(void *context)
+{
+    struct attnd_client *client = context;
+    client->read_timer = NULL;
+    attnd_client_unwatch(client, &client->socket_watch);
+    if (watch_socket(client, POLLIN) < 0)
+        attnd_client_end(client);
+}
+
+/* A socket that stays readable would wake the loop again at once. Its end is still noticed. */
+static void read_pause(struct attnd_client *client)
+{
+    attnd_log(ATTND_LOG_WARNING, "descriptors run low: pid %d waits (raise ulimit -n)",
+              (int)client->pid);
+    attnd_client_unwatch(client, &client->socket_watch);
+    client->read_timer = attnd_loop_watch_timer(client->service->loop,
+                                                attnd_clock_ns() + READ_PAUSE_NS, read_on, client);
+    if (watch_socket(client, 0) < 0 || !client->read_timer)
+        attnd_client_end(client);
 }
 
 static void on_death(void *context, uint32_t poll_events)
@@ -60,7 +95,8 @@ static int uid_allowed(const struct attnd_options *options, uid_t uid)
     return 0;
 }
 
-/* Who is it? Return: 0, or -ATTND_E_DISCONNECTED if the process is gone already. */
+/* Finds the peer's process and user. Return: 0, or -ATTND_E_DISCONNECTED if the process is gone
+ * already. */
 static int identify(struct attnd_client *client)
 {
     struct ucred credentials;
@@ -85,25 +121,41 @@ static int watch(struct attnd_client *client)
 {
     struct attnd_loop *loop = client->service->loop;
 
-    client->socket_watch =
-        attnd_loop_watch_fd(loop, client->socket, POLLIN | POLLRDHUP, on_socket, client);
+    int rc = watch_socket(client, POLLIN);
     if (client->pidfd >= 0)
         client->pidfd_watch = attnd_loop_watch_fd(loop, client->pidfd, POLLIN, on_death, client);
     client->hello_timer =
         attnd_loop_watch_timer(loop, attnd_clock_ns() + HELLO_TIMEOUT_NS, on_hello_timeout, client);
-    return client->socket_watch && (client->pidfd < 0 || client->pidfd_watch) && client->hello_timer
+    return rc == 0 && (client->pidfd < 0 || client->pidfd_watch) && client->hello_timer
                ? 0
                : -ATTND_E_NO_MEMORY;
 }
 
-static int one_stranger_too_many(const struct attnd_client *client)
+/* The visitor that has waited longest of those that count against @client's share, if they are
+ * more than it; else NULL. New ones are in front of the list. */
+static struct attnd_client *one_too_many(const struct attnd_client *client)
 {
-    uint32_t count = 0;
-    if (client->allowed)
-        return 0;
-    for (const struct attnd_client *at = client->service->visitors; at; at = at->next)
-        count += !at->allowed;
-    return count > STRANGERS_MAX;
+    struct attnd_client *of_process = NULL, *of_user = NULL, *stranger = NULL;
+    uint32_t process = 0, user = 0, strangers = 0;
+
+    for (struct attnd_client *at = client->service->visitors; at; at = at->next) {
+        if (!at->allowed) {
+            stranger = at;
+            strangers++;
+        } else if (at->uid == client->uid) {
+            of_user = at;
+            user++;
+            if (client->pid && at->pid == client->pid) {
+                of_process = at;
+                process++;
+            }
+        }
+    }
+    if (!client->allowed)
+        return strangers > STRANGERS_MAX ? stranger : NULL;
+    if (process > PROCESS_VISITORS_MAX)
+        return of_process;
+    return user > USER_VISITORS_MAX ? of_user : NULL;
 }
 
 static void welcome(struct attnd_service *service, int fd)
@@ -113,11 +165,23 @@ static void welcome(struct attnd_service *service, int fd)
     if (!client) {
         attnd_log(ATTND_LOG_WARNING, "a connection is refused: %u are waiting already",
                   service->visitors_count);
-        attnd_discard(ATTND_DISCARD_STRANGERS, &fd, 1);
+        if (service->refuses_descriptors)
+            close(fd);
+        else
+            attnd_discard(ATTND_DISCARD_STRANGERS, &fd, 1);
         return;
     }
-    if (identify(client) < 0 || one_stranger_too_many(client) || watch(client) < 0)
+    if (identify(client) < 0 || watch(client) < 0) {
         attnd_client_end(client);
+        return;
+    }
+    /* One that connects and says nothing loses its place to the next one of its own. */
+    struct attnd_client *oldest = one_too_many(client);
+    if (oldest) {
+        attnd_log(ATTND_LOG_WARNING, "pid %d has too many connections that say nothing",
+                  (int)oldest->pid);
+        attnd_client_end(oldest);
+    }
 }
 
 static void on_connection(void *context, uint32_t poll_events);
@@ -158,6 +222,11 @@ static void on_connection(void *context, uint32_t poll_events)
 {
     struct attnd_service *service = context;
     (void)poll_events;
+    /* What is accepted must be closed again some time; by us only if nothing can be in it. */
+    if (!service->refuses_descriptors && attnd_discard_full(ATTND_DISCARD_STRANGERS)) {
+        pause_accepting(service);
+        return;
+    }
     int fd = accept4(service->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
         welcome(service, fd);

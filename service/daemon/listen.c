@@ -9,6 +9,7 @@
  */
 #include "service/daemon/listen.h"
 
+#include "ipc/fdpass.h"
 #include "service/service.h"
 
 #include <errno.h>
@@ -156,6 +157,8 @@ static int bind_here(int fd, const struct sockaddr_un *address, mode_t mode,
     errno = error;
     if (rc < 0 || listen(fd, BACKLOG) < 0 || lstat(address->sun_path, &file) < 0)
         return system_fault(fault);
+    /* Peers inherit it when they connect; a session that is open may send some (session.c). */
+    out->refuses_descriptors = attnd_fdpass_allow(fd, 0) == 0;
     out->fd = fd;
     out->device = file.st_dev;
     out->inode = file.st_ino;

@@ -12,7 +12,8 @@
 /* The socket and the file that is its name. */
 struct attnd_listen {
     int fd;
-    dev_t device; /* of the file, to unlink ours and nobody else's */
+    int refuses_descriptors; /* of peers, unless their own socket says otherwise */
+    dev_t device;            /* of the file, to unlink ours and nobody else's */
     ino_t inode;
 };
 

@@ -1,5 +1,5 @@
 /*
- * notify.h - tell the service manager how far we are.
+ * notify.h - the service manager learns how far the daemon is.
  */
 #ifndef ATTND_SERVICE_DAEMON_NOTIFY_H
 #define ATTND_SERVICE_DAEMON_NOTIFY_H

@@ -11,6 +11,7 @@
 #include "service/daemon/machine.h"
 
 #include <argp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,99 +143,148 @@ static void finish(struct argp_state *state, struct attnd_options *options)
         options->allow_uids[options->allow_uids_count++] = getuid();
 }
 
+/* ---- options that only set a member, by the type of their value ---- */
+
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
+static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
+static const char *const residencies[] = {"auto", "elastic", "shared", "exclusive", NULL};
+static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
+
+#define AT(member) offsetof(struct attnd_options, member)
+
+/* One of @words, into a const char *. */
+static const struct {
+    int key;
+    const char *name;
+    const char *const *words;
+    size_t at;
+} words[] = {{KEY_BACKEND, "backend", backends, AT(backend)},
+             {KEY_ISA, "isa", isas, AT(isa)},
+             {KEY_RESIDENCY, "residency", residencies, AT(residency)},
+             {KEY_INJECT, "inject", faults, AT(inject)}};
+
+/* 0..@most, into a uint32_t. */
+static const struct {
+    int key;
+    uint32_t most;
+    const char *name;
+    size_t at;
+} numbers[] = {{KEY_THREADS, 1024, "threads", AT(threads)},
+               {KEY_DEVICE, ATTND_DEVICES_MAX - 1, "device", AT(device)},
+               {KEY_SMS, 1024, "sms", AT(sms)},
+               {KEY_WATCHDOG, 3600, "watchdog", AT(watchdog_s)}};
+
+/* Bytes, into a uint64_t. */
+static const struct {
+    int key;
+    const char *name;
+    size_t at;
+} sizes[] = {{KEY_HEAP, "heap", AT(heap_bytes)},
+             {KEY_SCRATCH, "scratch", AT(scratch_bytes)},
+             {KEY_MEMORY_MAX, "memory-max", AT(memory_max_bytes)},
+             {KEY_HOST_MEMORY_MAX, "host-memory-max", AT(host_memory_max_bytes)},
+             {KEY_DEVICE_MEMORY_MAX, "device-memory-max", AT(device_memory_max_bytes)}};
+
+#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
+
+/* Return: 1 the option is one of the tables, and has been taken; 0 it is not. */
+static int take_value(struct argp_state *state, int key, const char *text)
+{
+    char *options = state->input;
+
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (words[i].key == key) {
+            uint32_t which = attnd_args_word(state, words[i].name, text, words[i].words);
+            const char *word = words[i].words[which];
+            memcpy(options + words[i].at, &word, sizeof(word));
+            return 1;
+        }
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if (numbers[i].key == key) {
+            uint32_t number = attnd_args_number32(state, numbers[i].name, text, 0, numbers[i].most);
+            memcpy(options + numbers[i].at, &number, sizeof(number));
+            return 1;
+        }
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (sizes[i].key == key) {
+            uint64_t bytes = attnd_args_size(state, sizes[i].name, text);
+            memcpy(options + sizes[i].at, &bytes, sizeof(bytes));
+            return 1;
+        }
+    return 0;
+}
+
+/* Return: 1 the option has no value, and has been taken; 0 it is none of these. */
+static int take_flag(struct argp_state *state, int key)
+{
+    struct attnd_options *options = state->input;
+
+    switch (key) {
+    case KEY_TRUST:
+        options->trust = 1;
+        return 1;
+    case KEY_VERBOSE:
+        options->log_level = ATTND_LOG_DEBUG;
+        return 1;
+    case KEY_QUIET:
+        options->log_level = ATTND_LOG_WARNING;
+        return 1;
+    case KEY_VERSION:
+        print_version(state);
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static void take_socket(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+
+    if (text[0] == '\0' || strlen(text) >= sizeof(options->socket_path))
+        argp_error(state, "--socket: a path of 1 to %zu bytes is needed",
+                   sizeof(options->socket_path) - 1);
+    else
+        memcpy(options->socket_path, text, strlen(text) + 1);
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
-    static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
-    static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
-    static const char *const residencies[] = {"auto", "elastic", "shared", "exclusive", NULL};
-    static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
     struct attnd_options *options = state->input;
 
     switch (key) {
     case KEY_SOCKET:
-        if (text[0] == '\0' || strlen(text) >= sizeof(options->socket_path))
-            argp_error(state, "--socket: a path of 1 to %zu bytes is needed",
-                       sizeof(options->socket_path) - 1);
-        else
-            memcpy(options->socket_path, text, strlen(text) + 1);
-        break;
+        take_socket(state, text);
+        return 0;
     case KEY_ALLOW_UID:
         allow_uid(state, options, text);
-        break;
-    case KEY_BACKEND:
-        options->backend = backends[attnd_args_word(state, "backend", text, backends)];
-        break;
+        return 0;
     case KEY_WORKER:
         options->worker_path = text;
-        break;
-    case KEY_ISA:
-        options->isa = isas[attnd_args_word(state, "isa", text, isas)];
-        break;
-    case KEY_THREADS:
-        options->threads = attnd_args_number32(state, "threads", text, 0, 1024);
-        break;
-    case KEY_DEVICE:
-        options->device = attnd_args_number32(state, "device", text, 0, ATTND_DEVICES_MAX - 1);
-        break;
-    case KEY_RESIDENCY:
-        options->residency = residencies[attnd_args_word(state, "residency", text, residencies)];
-        break;
-    case KEY_SMS:
-        options->sms = attnd_args_number32(state, "sms", text, 0, 1024);
-        if (options->sms == 1)
-            argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
-        break;
-    case KEY_WATCHDOG:
-        options->watchdog_s = attnd_args_number32(state, "watchdog", text, 0, 3600);
-        break;
-    case KEY_INJECT:
-        options->inject = faults[attnd_args_word(state, "inject", text, faults)];
-        break;
+        return 0;
     case KEY_LOOP:
         options->loop = parse_loop(state, text);
-        break;
-    case KEY_HEAP:
-        options->heap_bytes = attnd_args_size(state, "heap", text);
-        break;
-    case KEY_SCRATCH:
-        options->scratch_bytes = attnd_args_size(state, "scratch", text);
-        break;
-    case KEY_MEMORY_MAX:
-        options->memory_max_bytes = attnd_args_size(state, "memory-max", text);
-        break;
-    case KEY_HOST_MEMORY_MAX:
-        options->host_memory_max_bytes = attnd_args_size(state, "host-memory-max", text);
-        break;
-    case KEY_DEVICE_MEMORY_MAX:
-        options->device_memory_max_bytes = attnd_args_size(state, "device-memory-max", text);
-        break;
-    case KEY_TRUST:
-        options->trust = 1;
-        break;
-    case KEY_VERBOSE:
-        options->log_level = ATTND_LOG_DEBUG;
-        break;
-    case KEY_QUIET:
-        options->log_level = ATTND_LOG_WARNING;
-        break;
-    case KEY_VERSION:
-        print_version(state);
-        break;
+        return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "'%s' is not an option", text);
-        break;
+        return 0;
     case ARGP_KEY_END:
         finish(state, options);
-        break;
+        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        break;
     }
+    if (!take_flag(state, key) && !take_value(state, key, text))
+        return ARGP_ERR_UNKNOWN;
+    if (key == KEY_SMS && options->sms == 1)
+        argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
     return 0;
 }
 
 void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
 {
-    static const struct argp parser = {.options = option_list, .parser = parse_option, .doc = doc};
+    static const struct argp parser = {
+        .options = option_list, .parser = parse_option, .doc = doc, .children = attnd_args_help};
     uint64_t machine_bytes = attnd_machine_memory_bytes();
 
     *options = (struct attnd_options){.backend = "auto",

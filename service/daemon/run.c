@@ -2,8 +2,8 @@
  * run.c - start, serve, stop.
  *
  * What fails early is tried early: the socket first, because a second daemon on it is the commonest
- * mistake, and the worker last. Stopping is the reverse, with one rule: whoever still waits for
- * something learns of the end by its connection closing, and that happens only after what ran has
+ * mistake, and the worker last. Stopping is the reverse, with one rule: a client that still waits
+ * for something learns of the end by its connection closing. That happens only after what ran has
  * been drained and its completions posted.
  *
  * Signals are read by the loop while it runs. Once it does not, they have their default effect
@@ -117,6 +117,7 @@ static enum attnd_exit open_socket(struct runner *runner)
     int rc = attnd_listen_open(path, socket_mode(&service->options), &runner->listener, &fault);
     if (rc == 0) {
         service->listen_fd = runner->listener.fd;
+        service->refuses_descriptors = runner->listener.refuses_descriptors;
         return ATTND_EXIT_OK;
     }
     if (rc == -ATTND_E_BUSY)
@@ -195,7 +196,7 @@ static void announce(const struct attnd_service *service)
                   "--device, --residency and --sms are of the cuda backend, not of %s",
                   data.backend);
     if (attnd_notify("READY=1") < 0)
-        attnd_log(ATTND_LOG_WARNING, "the service manager cannot be told: %s", strerror(errno));
+        attnd_log(ATTND_LOG_WARNING, "the service manager cannot be notified: %s", strerror(errno));
 }
 
 static enum attnd_exit start(struct runner *runner)

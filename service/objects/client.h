@@ -7,7 +7,6 @@
 #ifndef ATTND_SERVICE_OBJECTS_CLIENT_H
 #define ATTND_SERVICE_OBJECTS_CLIENT_H
 
-#include "ipc/admit.h"
 #include "ipc/discard.h"
 #include "ipc/ring.h"
 #include "ipc/shm.h"
@@ -34,9 +33,10 @@ struct attnd_client {
     int pidfd; /* -1 where the kernel has none */
     pid_t pid;
     uid_t uid;
-    int allowed; /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
+    int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
+    int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
-    struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer;
+    struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
     uint32_t watches_ending;      /* unwatched, but the kernel may still hold the fd or word */
     struct attnd_client *next;    /* among visitors, or among the drained */
     uint64_t memory_bytes;        /* on the host, counted against options.memory_max_bytes */
@@ -52,7 +52,7 @@ struct attnd_client {
     struct attnd_producer cq;
 
     uint32_t import;      /* handle of memory that the worker tries out; 0: none */
-    uint32_t import_pool; /* handle of the pool that it was made for, not told of yet; 0: none */
+    uint32_t import_pool; /* handle of the pool that it was made for, not answered yet; 0: none */
     uint64_t import_id;   /* the request that waits for it */
 
     struct attnd_memory *memories[ATTND_HANDLES_MAX];
@@ -61,9 +61,9 @@ struct attnd_client {
 
     struct attnd_session_lanes *lanes; /* sched's; NULL: not open */
     struct attnd_mail *mail;           /* prepared's; NULL: no mailbox */
+    uint32_t weight;                   /* against other sessions'; 0: 1 */
     uint32_t in_flight;                /* operations accepted and not completed */
     uint32_t holds;                    /* HOLD commands that the worker has not acked */
-    struct attnd_staging staging;
     struct attnd_session_stats stats;
 };
 

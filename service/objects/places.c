@@ -136,8 +136,10 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
                         const struct attnd_sqe_run *sqe, struct attnd_memory *const *memories,
                         struct attnd_run *run, struct attnd_fault *fault)
 {
-    const struct want q_want = {ATTND_F_Q, sqe->q_memory, 16, sqe->q_offset_bytes, plan->q_bytes};
-    const struct want o_want = {ATTND_F_O, sqe->o_memory, 16, sqe->o_offset_bytes, plan->o_bytes};
+    const struct want q_want = {ATTND_F_Q, sqe->q_memory, 16, sqe->q_offset_bytes,
+                                plan->extents.q_bytes};
+    const struct want o_want = {ATTND_F_O, sqe->o_memory, 16, sqe->o_offset_bytes,
+                                plan->extents.o_bytes};
     struct span q = {0}, o = {0}, lse = {0};
 
     run->q = run->o = run->lse = run->k = run->v = absent;
@@ -152,7 +154,7 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
         return rc;
 
     const struct want lse_want = {ATTND_F_LSE, sqe->lse_memory, 4, sqe->lse_offset_bytes,
-                                  plan->lse_bytes};
+                                  plan->extents.lse_bytes};
     rc = resolve(memories[2], &lse_want, &run->lse, &lse, fault);
     if (rc == 0)
         rc = refuse_overlap(&lse, ATTND_F_LSE, &q, fault);
@@ -166,8 +168,10 @@ int attnd_places_append(const struct attnd_service *service, const struct attnd_
                         const struct attnd_sqe_append *sqe, struct attnd_memory *const *memories,
                         struct attnd_run *run, struct attnd_fault *fault)
 {
-    const struct want k_want = {ATTND_F_K, sqe->k_memory, 16, sqe->k_offset_bytes, plan->k_bytes};
-    const struct want v_want = {ATTND_F_V, sqe->v_memory, 16, sqe->v_offset_bytes, plan->v_bytes};
+    const struct want k_want = {ATTND_F_K, sqe->k_memory, 16, sqe->k_offset_bytes,
+                                plan->extents.k_bytes};
+    const struct want v_want = {ATTND_F_V, sqe->v_memory, 16, sqe->v_offset_bytes,
+                                plan->extents.v_bytes};
     struct span k = {0}, v = {0};
 
     run->q = run->o = run->lse = run->k = run->v = absent;

@@ -46,6 +46,7 @@ int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment 
                                                   .rows = limits->rows,
                                                   .pages = limits->pages,
                                                   .levels = limits->levels,
+                                                  .page_size = limits->page_size,
                                                   .heads_q = heads_q,
                                                   .heads_kv = limits->heads_kv,
                                                   .target = {.tile_workers = info->tile_workers,
@@ -82,38 +83,6 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     free(object);
 }
 
-/* [rows, heads, dim], a row of elements contiguous. */
-static int tensor_bytes(uint64_t rows, uint64_t heads, uint64_t dim, int64_t stride_row,
-                        int64_t stride_head, uint32_t element_bytes, uint64_t *bytes)
-{
-    const uint64_t counts[] = {rows, heads, dim};
-    const int64_t strides[] = {stride_row, stride_head, 1};
-    return attnd_extent_bytes(counts, strides, 3, element_bytes, bytes);
-}
-
-static int measure(struct attnd_plan_object *object, const struct attnd_plan_head *head)
-{
-    uint64_t rows = head->rows;
-    int rc = tensor_bytes(rows, head->heads_q, head->dim_qk, head->q_stride_row,
-                          head->q_stride_head, 2, &object->q_bytes);
-    if (rc == 0)
-        rc = tensor_bytes(rows, head->heads_q, head->dim_vo, head->o_stride_row,
-                          head->o_stride_head, 2, &object->o_bytes);
-    if (rc == 0)
-        rc = tensor_bytes(rows, head->heads_q, 1, head->lse_stride_row, head->lse_stride_head, 4,
-                          &object->lse_bytes);
-    if (rc == 0)
-        rc = tensor_bytes(rows, head->heads_kv, head->dim_qk, head->k_stride_row,
-                          head->k_stride_head, 2, &object->k_bytes);
-    if (rc == 0)
-        rc = tensor_bytes(rows, head->heads_kv, head->dim_vo, head->v_stride_row,
-                          head->v_stride_head, 2, &object->v_bytes);
-    object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
-    object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
-    object->scratch_bytes = attnd_plan_scratch_bytes(head);
-    return rc;
-}
-
 /* Private copies: what an append may write is decided without asking shared memory for sizes. */
 static void keep_append(struct attnd_plan_object *object, const struct attnd_plan_head *head)
 {
@@ -136,8 +105,8 @@ static void keep_append(struct attnd_plan_object *object, const struct attnd_pla
     }
 }
 
-int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                      uint64_t scratch_limit_bytes, struct attnd_fault *fault)
+int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                        struct attnd_fault *fault)
 {
     object->filled = 0;
     for (uint32_t l = 0; l < batch->levels; l++) {
@@ -146,16 +115,31 @@ int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch
         if (rc < 0)
             return rc;
     }
+    return 0;
+}
+
+int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                       struct attnd_fault *fault)
+{
     int rc = attnd_planner_set(object->plan, batch, fault);
     if (rc < 0)
         return rc;
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
-    if (measure(object, head) < 0)
-        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_STRIDE, 0, INT64_MAX, INT64_MAX);
+    object->extents = batch->extents;
+    object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
+    object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
+    object->scratch_bytes = attnd_plan_scratch_bytes(head);
+    keep_append(object, head);
+    return 0;
+}
+
+int attnd_planobj_fill(struct attnd_plan_object *object, uint64_t scratch_limit_bytes,
+                       struct attnd_fault *fault)
+{
+    const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
     if (object->scratch_bytes > scratch_limit_bytes)
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PARTIALS, 0,
                                (int64_t)object->scratch_bytes, (int64_t)scratch_limit_bytes);
-    keep_append(object, head);
     object->set_version = head->set_version;
     object->advance_version = head->advance_version;
     object->generation = 0;

@@ -18,6 +18,7 @@ struct attnd_plan_object {
     uint32_t generation_runs[ATTND_GENERATIONS]; /* runs in flight that use each */
     uint32_t in_flight;                          /* operations queued or dispatched */
     uint32_t filled;                             /* a plan_set succeeded */
+    uint32_t planning;                           /* the planner's thread has it */
     uint32_t prepared;                           /* runs that a mailbox launches */
     uint32_t published;                          /* bit g: launched runs may read generation g */
     struct attnd_plan_prepared *prepared_runs;   /* of those; NULL: never had any */
@@ -25,13 +26,13 @@ struct attnd_plan_object {
     /* of the batch it is filled with */
     uint64_t set_version; /* as the worker finds them in the heap */
     uint32_t advance_version;
-    uint32_t tile_items, append_items; /* queue items of a run and of an append */
-    uint64_t q_bytes, o_bytes, lse_bytes, k_bytes, v_bytes; /* extents from a tensor's offset */
-    uint64_t scratch_bytes;                                 /* of a run */
-    struct attnd_append_entry *append;                      /* planobj.c; [append_entries] */
-    uint32_t append_first, append_entries;                  /* the last level's */
-    uint32_t kv_len_stride;                                 /* between generations */
-    const int32_t *kv_pages, *kv_len;                       /* in the heap */
+    uint32_t tile_items, append_items;     /* queue items of a run and of an append */
+    struct attnd_extents extents;          /* from a tensor's offset */
+    uint64_t scratch_bytes;                /* of a run */
+    struct attnd_append_entry *append;     /* planobj.c; [append_entries] */
+    uint32_t append_first, append_entries; /* the last level's */
+    uint32_t kv_len_stride;                /* between generations */
+    const int32_t *kv_pages, *kv_len;      /* in the heap */
 };
 
 /** attnd_planobj_create() - heap memory and planner state for capacities. */
@@ -41,10 +42,20 @@ int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment 
 /** attnd_planobj_destroy() - only when in_flight is 0. */
 void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object);
 
-/** attnd_planobj_set() - fill the plan from an admitted batch; checks leases first.
- * Return: 0; otherwise the plan is empty and @fault says why. */
-int attnd_planobj_set(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
-                      uint64_t scratch_limit_bytes, struct attnd_fault *fault);
+/* A set in three steps, of which the second is the long one: any thread may do it, for as long as
+ * the plan is not filled and object->planning says that nobody else may touch it. Each returns 0;
+ * otherwise the plan stays empty and @fault says why. */
+
+/** attnd_planobj_check() - leases; the plan is empty from here on. */
+int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                        struct attnd_fault *fault);
+/** attnd_planobj_plan() - tiles, entries and extents of an admitted batch. */
+int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
+                       struct attnd_fault *fault);
+/** attnd_planobj_fill() - the plan is what was planned, if its partials fit. */
+int attnd_planobj_fill(struct attnd_plan_object *object, uint64_t scratch_limit_bytes,
+                       struct attnd_fault *fault);
+
 /** attnd_planobj_advance() - new lengths into a free generation (there must be one). */
 int attnd_planobj_advance(struct attnd_plan_object *object,
                           const struct attnd_advance_view *advance, struct attnd_fault *fault);

@@ -4,6 +4,10 @@
  * After this, [page, token, head, d] of every plane is inside its memory, so admission only has to
  * bound page ids. All sizes are 64-bit and every product is checked: the limits alone let a pool
  * have more bytes than a uint64_t counts.
+ *
+ * Pages do not share elements. Otherwise a little memory would be as many keys as its owner likes,
+ * and what a pool costs to read and to keep account of would not be what it costs to have. Heads
+ * and tokens of one page may share: a K that all heads read is stored once.
  */
 #include "service/objects/pool_check.h"
 
@@ -69,8 +73,7 @@ int attnd_pool_check_shape(const Attnd__PoolCreate *desc, struct attnd_heap_pool
     return 0;
 }
 
-/* The nearest that there is, for whoever asked in vain: the largest not above, else the smallest.
- */
+/* The nearest that there is, for the fault: the largest not above, else the smallest. */
 static uint32_t nearest_dim(uint16_t dims, uint32_t wanted)
 {
     uint32_t found = 0;
@@ -95,6 +98,52 @@ int attnd_pool_check_variant(const struct attnd_worker_info *worker,
                            shape->dtype == ATTND_FP16 ? ATTND_BF16 : ATTND_FP16);
 }
 
+struct axis {
+    int64_t count, stride;
+    int is_page;
+};
+
+/* Axes with the smallest stride first; of equal ones the page is the outer one. */
+static void sort_axes(struct axis axes[3])
+{
+    for (int i = 1; i < 3; i++)
+        for (int j = i; j > 0; j--) {
+            const struct axis inner = axes[j - 1], outer = axes[j];
+            if (inner.stride < outer.stride || (inner.stride == outer.stride && !inner.is_page))
+                break;
+            axes[j - 1] = outer;
+            axes[j] = inner;
+        }
+}
+
+/* From the page's axis outwards each stride spans what lies inside it: then no two pages meet,
+ * wherever in the plane the page's axis is. The extent of the plane is known to fit int64_t. */
+static int check_pages_apart(const struct attnd_heap_pool *shape, const Attnd__Plane *plane,
+                             uint32_t layer, struct attnd_fault *fault)
+{
+    struct axis axes[] = {{shape->heads_kv, plane->stride_head, 0},
+                          {shape->page_size, plane->stride_token, 0},
+                          {shape->pages, plane->stride_page, 1}};
+    const int64_t page = shape->dim_qk + (int64_t)(shape->heads_kv - 1) * plane->stride_head +
+                         (int64_t)(shape->page_size - 1) * plane->stride_token;
+    int64_t inside = shape->dim_qk; /* elements of what lies inside the axis */
+    int outside_page = 0;
+
+    if (shape->pages == 1)
+        return 0;
+    sort_axes(axes);
+    for (int i = 0; i < 3; i++) {
+        if (axes[i].count == 1)
+            continue;
+        outside_page |= axes[i].is_page;
+        if (outside_page && axes[i].stride < inside)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_STRIDE, layer, axes[i].stride,
+                                   axes[i].is_page ? page : inside);
+        inside += (axes[i].count - 1) * axes[i].stride;
+    }
+    return 0;
+}
+
 int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Plane *plane,
                            uint64_t memory_bytes, enum attnd_field field, uint32_t layer,
                            struct attnd_fault *fault)
@@ -117,7 +166,7 @@ int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Pla
         return attnd_fault_set(fault, -ATTND_E_RANGE, field, layer,
                                end_bytes > INT64_MAX ? INT64_MAX : (int64_t)end_bytes,
                                (int64_t)memory_bytes);
-    return 0;
+    return check_pages_apart(shape, plane, layer, fault);
 }
 
 int attnd_pool_plane_bytes(const struct attnd_heap_pool *shape, uint64_t *bytes,

@@ -19,7 +19,8 @@ int attnd_pool_check_variant(const struct attnd_worker_info *worker,
                              const struct attnd_heap_pool *shape, struct attnd_fault *fault);
 
 /** attnd_pool_check_plane() - strides and extent of one plane in memory of @memory_bytes
- * @field: K or V; @layer: the fault's index. Return: 0, -ATTND_E_RANGE, -ATTND_E_INVALID. */
+ * @field: K or V; @layer: the fault's index. Return: 0; -ATTND_E_RANGE (of a stride that lets pages
+ * overlap, the limit is one that does not); -ATTND_E_INVALID. */
 int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Plane *plane,
                            uint64_t memory_bytes, enum attnd_field field, uint32_t layer,
                            struct attnd_fault *fault);

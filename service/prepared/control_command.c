@@ -177,6 +177,8 @@ static void fill(struct attnd_prepared_runs *prepared_runs, struct attnd_control
     const struct attnd_plan_object *plan = control->change->plan;
     command->set_version = plan->set_version;
     command->advance_version = plan->advance_version;
+    command->page_size = plan->attachment->pool->shape.page_size;
+    command->pages = plan->attachment->pool->shape.pages;
     command->body.plan_offset_bytes = plan->heap_offset_bytes;
     command->body.generation = plan->generation;
     command->body.items = plan->filled ? plan->tile_items : 0;

@@ -55,6 +55,7 @@ static int describe(const struct attnd_prepared_runs *prepared_runs,
                               .layer = prepared->wish.layer,
                               .items = plan->filled ? plan->tile_items : 0,
                               .session = client->id,
+                              .weight = client->weight,
                               .scratch_offset_bytes = lane->offset_bytes,
                               .mailbox = attnd_mail_index(prepared_runs, prepared->mail),
                               .lane = prepared->lane};
@@ -256,16 +257,10 @@ static void send(struct attnd_prepared_runs *prepared_runs, uint32_t kind,
     attnd_control_command_pump(prepared_runs);
 }
 
-int attnd_prepared_must_hold(const struct attnd_prepared_runs *prepared_runs,
-                             const struct attnd_plan_object *plan)
-{
-    return has_runs(plan) && !prepared_runs->lost;
-}
-
 int attnd_prepared_hold(struct attnd_plan_change *change)
 {
     struct attnd_prepared_runs *prepared_runs = change->client->service->prepared_runs;
-    if (!attnd_prepared_must_hold(prepared_runs, change->plan))
+    if (!has_runs(change->plan) || prepared_runs->lost)
         return 0;
     send(prepared_runs, ATTND_COMMAND_HOLD, change);
     return 1;

@@ -181,7 +181,7 @@ int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run
 
 struct attnd_prepared_status {
     uint32_t prepared;
-    uint64_t rings, busy_ns;
+    uint64_t launches, busy_ns;
     uint32_t errors, error_code, error_lane; /* of the last one, ATTND_E_* */
 };
 /** attnd_prepared_status() - Return: 1; 0 the session has no mailbox. */
@@ -215,9 +215,6 @@ int attnd_control_command_retired(struct attnd_prepared_runs *prepared_runs,
 int attnd_prepared_taken(const struct attnd_plan_object *plan);
 /** attnd_prepared_stale() - no generation is free, and a HOLD would free one. */
 int attnd_prepared_stale(const struct attnd_plan_object *plan);
-/** attnd_prepared_must_hold() - would attnd_prepared_hold() return 1? */
-int attnd_prepared_must_hold(const struct attnd_prepared_runs *prepared_runs,
-                             const struct attnd_plan_object *plan);
 /** attnd_prepared_hold() - before a plan may change. Return: 1 the change waits for the event
  * acked, and change->sent says why when its turn comes again; 0 go on: nobody can launch a run of
  * it. */

@@ -57,8 +57,19 @@ int attnd_control_receive(struct attnd_client *client, Attnd__Request **request,
                           int *fds_count)
 {
     struct attnd_control *control = client->service->control;
-    long received = attnd_fdpass_recv(client->socket, control->received, sizeof(control->received),
-                                      fds, fds_count);
+    const uint32_t owner = attnd_client_discards(client);
+
+    const int carries = attnd_fdpass_carries(client->socket);
+    if (carries && (!client->allowed || attnd_discard_full(owner))) {
+        attnd_client_kill(client, client->allowed
+                                      ? "its user's descriptors come faster than they are closed"
+                                      : "it is not admitted, and sends descriptors");
+        return 1;
+    }
+    if (carries && !attnd_fdpass_room())
+        return ATTND_CONTROL_PAUSE;
+    long received = attnd_fdpass_recv_from(client->socket, owner, control->received,
+                                           sizeof(control->received), fds, fds_count);
     if (received == 0)
         return 1;
     if (received == -ATTND_E_DISCONNECTED) {

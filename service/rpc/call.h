@@ -31,10 +31,14 @@ void attnd_control_free(struct attnd_service *service);
 /** attnd_control_reset() - forget the last request and reply: their memory serves the next. */
 void attnd_control_reset(struct attnd_service *service);
 
+/* Descriptors run low: nothing is received until there are some. */
+#define ATTND_CONTROL_PAUSE 2
+
 /** attnd_control_receive() - one datagram of the client, decoded into the service's buffers
  * @request: NULL if its bytes are no request at all
  * @fds:     [ATTND_FDS_MAX], received with it
- * Return: the code of attnd_control_decode(); 1 there is none, or the client was ended. */
+ * Return: the code of attnd_control_decode(); 1 there is none, or the client was ended;
+ * ATTND_CONTROL_PAUSE. */
 int attnd_control_receive(struct attnd_client *client, Attnd__Request **request, int *fds,
                           int *fds_count);
 

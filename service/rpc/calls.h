@@ -23,6 +23,7 @@ attnd_call_fn attnd_call_pages_claim;                                /* lease_ca
 attnd_call_fn attnd_call_plan_create, attnd_call_plan_destroy;       /* plan_calls.c */
 attnd_call_fn attnd_call_mailbox_open, attnd_call_prepare;           /* prepared_calls.c */
 attnd_call_fn attnd_call_unprepare;                                  /* prepared_calls.c */
+attnd_call_fn attnd_call_session_weight;                             /* weight.c */
 attnd_call_fn attnd_call_status;                                     /* status.c */
 
 /* ---- what the worker has to try before the reply: imports.c ---- */
@@ -51,6 +52,12 @@ void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
  * given to import. Those imports are answered -ATTND_E_WORKER_RESTARTED and not tried again. Host
  * memory is kept. */
 void attnd_memory_lost(struct attnd_service *service);
+
+/* ---- pool_reply.c ---- */
+
+/** attnd_pool_describe() - the reply to a session that has just attached a pool as @handle.
+ * Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_pool_describe(struct attnd_call *call, uint32_t handle);
 
 /* ---- prepared_calls.c ---- */
 

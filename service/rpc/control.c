@@ -41,6 +41,7 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_PREPARE] = {attnd_call_prepare, IN(OPEN)},
     [ATTND__REQUEST__CALL_WAKE_OPEN] = {attnd_call_wake_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_UNPREPARE] = {attnd_call_unprepare, IN(OPEN)},
+    [ATTND__REQUEST__CALL_SESSION_WEIGHT] = {attnd_call_session_weight, IN(HELLO)},
     [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN)},
 };
 #define CALLS_COUNT (sizeof(calls) / sizeof(calls[0]))
@@ -80,7 +81,7 @@ static void answer(struct attnd_client *client, const Attnd__Request *request, i
         attnd_call_deliver(&call, code);
 }
 
-void attnd_control_serve(struct attnd_client *client)
+int attnd_control_serve(struct attnd_client *client)
 {
     int fds[ATTND_FDS_MAX];
     int fds_count = 0;
@@ -88,12 +89,12 @@ void attnd_control_serve(struct attnd_client *client)
 
     /* The datagram stays where it is, and the socket readable. */
     if (client->state == ATTND_SESSION_OPEN && !attnd_sched_caught_up(client))
-        return;
+        return 0;
     if (client->state == ATTND_SESSION_DYING)
-        return;
+        return 0;
     int rc = attnd_control_receive(client, &request, fds, &fds_count);
     if (rc > 0)
-        return;
+        return rc == ATTND_CONTROL_PAUSE;
     if (request)
         answer(client, request, rc, fds, fds_count);
     else
@@ -104,4 +105,5 @@ void attnd_control_serve(struct attnd_client *client)
             fds[left++] = fds[i];
     if (left > 0)
         attnd_discard(attnd_client_discards(client), fds, left);
+    return 0;
 }

@@ -7,7 +7,7 @@
 #include "service/objects/client.h"
 
 /** attnd_control_serve() - receive, serve and answer one datagram, if there is one. May end the
- * client. */
-void attnd_control_serve(struct attnd_client *client);
+ * client. Return: 1: look again in a while, and not before; 0. */
+int attnd_control_serve(struct attnd_client *client);
 
 #endif

@@ -20,7 +20,7 @@ static int is_tried(const struct attnd_service *service, uint32_t kind)
            (attnd_supervisor_worker(service)->memory_kinds & ATTND_KIND_TRIED(kind)) != 0;
 }
 
-/* While there is nobody to try it an engine is told so: it would wait for a start that may take
+/* While there is no worker to try it the call fails: it would wait for a start that may take
  * longer than its patience with a call. Host memory is taken all the same: there is nothing to be
  * found out about it but that it is too much. */
 int attnd_memory_check_now(const struct attnd_call *call, uint32_t kind)

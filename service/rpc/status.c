@@ -24,22 +24,22 @@ static uint32_t count_handles(void *const *table)
     return count;
 }
 
-static void fill_stream(Attnd__SessionStatus *status, const struct attnd_client *client)
+static void fill_prepared(Attnd__SessionStatus *status, const struct attnd_client *client)
 {
-    struct attnd_prepared_status stream;
+    struct attnd_prepared_status prepared;
 
-    if (!attnd_prepared_status(client, &stream))
+    if (!attnd_prepared_status(client, &prepared))
         return;
-    status->prepared = stream.prepared;
-    status->rings = stream.rings;
-    status->ring_busy_ns = stream.busy_ns;
-    status->ring_errors = stream.errors;
+    status->prepared = prepared.prepared;
+    status->rings = prepared.launches;
+    status->ring_busy_ns = prepared.busy_ns;
+    status->ring_errors = prepared.errors;
     status->has_prepared = status->has_rings = status->has_ring_busy_ns = 1;
     status->has_ring_errors = 1;
-    if (!stream.errors)
+    if (!prepared.errors)
         return;
-    status->ring_error = stream.error_code;
-    status->ring_error_lane = stream.error_lane;
+    status->ring_error = prepared.error_code;
+    status->ring_error_lane = prepared.error_lane;
     status->has_ring_error = status->has_ring_error_lane = 1;
 }
 
@@ -60,10 +60,12 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->device_memory_bytes = client->device_memory_bytes;
     status->plans = count_handles((void *const *)client->plans);
     status->dying = client->state == ATTND_SESSION_DYING;
+    status->weight = client->weight ? client->weight : 1;
+    status->has_weight = 1;
     status->has_pid = status->has_in_flight = status->has_runs = status->has_appends = 1;
     status->has_busy_ns = status->has_share = status->has_memory_bytes = 1;
     status->has_device_memory_bytes = status->has_plans = status->has_dying = 1;
-    fill_stream(status, client);
+    fill_prepared(status, client);
 }
 
 static void fill_pool(Attnd__PoolStatus *status, const struct attnd_pool *pool)
@@ -139,6 +141,8 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
         status->sms_resident = data.sms_resident;
         status->launches = data.launches;
         status->has_launches = 1;
+        status->plan_bytes = data.plan_bytes;
+        status->has_plan_bytes = 1;
         status->mps = data.mps;
         status->device = service->options.device;
         status->has_device = 1;

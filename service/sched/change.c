@@ -4,8 +4,23 @@
  * A plan that nobody can launch a run of is changed at once. Otherwise the turn comes up to three
  * times: a HOLD is sent, the plan is changed, a PUBLISH is sent, and its ack is the end. What was
  * sent last stands in the operation.
+ *
+ * A set that takes long is planned by a thread of its own (planner.c), and its turn goes on when
+ * that is done. Meanwhile the plan is empty, and operations of other lanes that want it wait.
  */
 #include "service/sched/lanes.h"
+
+#include <stddef.h>
+
+/* Small batches are planned on the spot: in some 100 us at most. What counts is entries and rows;
+ * pages are only copied. */
+#define ENTRY_WORK 16u
+#define INLINE_WORK 65536u
+
+static uint64_t work_of(const struct attnd_batch_view *batch)
+{
+    return (uint64_t)ENTRY_WORK * batch->entries + batch->rows + batch->pages;
+}
 
 static struct attnd_plan_change *change_of(struct attnd_sched_op *op)
 {
@@ -26,63 +41,112 @@ static uint32_t elsewhere(const struct attnd_sched_op *op)
     return op->plan->in_flight - here;
 }
 
-enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
+static struct attnd_sched_op *op_of(struct attnd_planner_job *job)
+{
+    return (struct attnd_sched_op *)(void *)((char *)job - offsetof(struct attnd_sched_op, job));
+}
+
+static void plan(struct attnd_planner_job *job)
+{
+    struct attnd_sched_op *op = op_of(job);
+    (void)attnd_planobj_plan(op->plan, &op->admitted->u.batch, &op->fault);
+}
+
+static void planned(struct attnd_planner_job *job, int worked)
+{
+    struct attnd_sched_op *op = op_of(job);
+    op->plan->planning = 0;
+    if (!worked) /* the service ends */
+        attnd_fault_set(&op->fault, -ATTND_E_CANCELLED, ATTND_F_NONE, 0, 0, 0);
+    attnd_lane_planned(op);
+}
+
+static void after_planning(void *context)
+{
+    struct attnd_scheduler *scheduler = context;
+    attnd_lane_retry(scheduler); /* others may have waited for the plan */
+    attnd_sched_flush(scheduler);
+}
+
+/* Return: 1 the thread has it; 0 there is no thread. */
+static int lend(struct attnd_sched_op *op)
 {
     struct attnd_session_lanes *session = op->lane->session;
-    struct attnd_client *client = session->client;
-    struct attnd_batch_view batch;
-    const struct attnd_batch_view *admitted = &batch;
+    struct attnd_scheduler *scheduler = session->scheduler;
+    if (!scheduler->planner && attnd_planner_new(scheduler->service->loop, after_planning,
+                                                 scheduler, &scheduler->planner) < 0)
+        return 0;
+    op->plan->planning = 1;
+    op->begin_ns = attnd_sched_now(scheduler);
+    op->job =
+        (struct attnd_planner_job){.turn = &session->planner_turn, .work = plan, .done = planned};
+    attnd_planner_submit(scheduler->planner, &op->job);
+    return 1;
+}
 
-    (void)attnd_sched_now(session->scheduler); /* the beginning, for the completion */
+/* Return: 1 the thread plans it, and the turn comes again; 0 it is planned, or has a fault. */
+static int plan_batch(struct attnd_sched_op *op)
+{
+    const struct attnd_batch_view *batch = &op->admitted->u.batch;
+    if (attnd_planobj_check(op->plan, batch, &op->fault) < 0)
+        return 0;
+    if (work_of(batch) > INLINE_WORK && lend(op))
+        return 1;
+    (void)attnd_planobj_plan(op->plan, batch, &op->fault);
+    return 0;
+}
+
+/* Is anybody in the way? Return: 1 the turn is over: @turn. */
+static int must_wait(struct attnd_sched_op *op, enum attnd_turn *turn)
+{
+    const uint32_t busy = op->change.sent ? 0 : elsewhere(op);
+    *turn = ATTND_TURN_DONE;
+    if (busy)
+        attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_PLAN, 0, op->sqe.plan, busy);
+    if (busy)
+        return 1;
+    *turn = ATTND_TURN_SENT;
+    return !op->change.sent && attnd_prepared_hold(change_of(op));
+}
+
+enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
+{
+    struct attnd_scheduler *scheduler = op->lane->session->scheduler;
+    enum attnd_turn turn;
+
+    (void)attnd_sched_now(scheduler); /* the beginning, for the completion */
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
         return ATTND_TURN_DONE;
-    uint32_t busy = op->change.sent ? 0 : elsewhere(op);
-    if (busy) {
-        attnd_fault_set(&op->fault, -ATTND_E_BUSY, ATTND_F_PLAN, 0, op->sqe.plan, busy);
-        return ATTND_TURN_DONE;
+    if (!op->begin_ns) { /* otherwise it was planned meanwhile */
+        if (must_wait(op, &turn))
+            return turn;
+        op->plan->filled = 0;
+        if (op->fault.code == 0 && plan_batch(op))
+            return ATTND_TURN_PLANNING;
     }
-    if (!op->change.sent && attnd_prepared_hold(change_of(op)))
-        return ATTND_TURN_SENT;
-    op->plan->filled = 0;
-    if (op->deferred)
-        admitted = &op->deferred->u.batch;
-    else if (op->fault.code == 0)
-        (void)attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
-                                op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
-                                &op->plan->limits, &client->staging, &batch, &op->fault);
     if (op->fault.code == 0)
-        (void)attnd_planobj_set(op->plan, admitted, session->scheduler->scratch.bytes, &op->fault);
+        (void)attnd_planobj_fill(op->plan, scheduler->scratch.bytes, &op->fault);
     (void)attnd_prepared_was_set(change_of(op), &op->fault);
     return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
 }
 
 enum attnd_turn attnd_change_advance(struct attnd_sched_op *op)
 {
-    struct attnd_client *client = op->lane->session->client;
-    struct attnd_advance_view advance;
-    const struct attnd_advance_view *admitted = &advance;
-
-    if (op->fault.code != 0 || op->change.sent == ATTND_COMMAND_PUBLISH)
+    if (op->change.sent == ATTND_COMMAND_PUBLISH)
         return ATTND_TURN_DONE;
-    if (!op->change.sent && attnd_prepared_taken(op->plan))
+    int taken = op->plan->planning || (!op->change.sent && attnd_prepared_taken(op->plan));
+    if (taken && op->fault.code == 0)
         return ATTND_TURN_BLOCKED;
-    if (!op->plan->filled) {
+    if (!taken && !op->plan->filled)
         attnd_fault_set(&op->fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, op->sqe.plan, 0);
+    if (op->fault.code != 0)
         return ATTND_TURN_DONE;
-    }
     if (attnd_planobj_free_generation(op->plan) < 0)
         return attnd_prepared_stale(op->plan) && attnd_prepared_hold(change_of(op))
                    ? ATTND_TURN_SENT
                    : ATTND_TURN_BLOCKED;
     (void)attnd_sched_now(op->lane->session->scheduler);
-    if (op->deferred)
-        admitted = &op->deferred->u.advance;
-    else
-        (void)attnd_admit_advance(attnd_client_arena(client), client->arena_bytes,
-                                  &op->sqe.u.advance, &op->plan->limits, &client->staging, &advance,
-                                  &op->fault);
-    if (op->fault.code == 0)
-        (void)attnd_planobj_advance(op->plan, admitted, &op->fault);
+    (void)attnd_planobj_advance(op->plan, &op->admitted->u.advance, &op->fault);
     if (op->fault.code != 0 && !op->change.sent)
         return ATTND_TURN_DONE;
     return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;

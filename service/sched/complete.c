@@ -8,7 +8,6 @@
 #include "service/sched/lanes.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
 void attnd_session_mark_dirty(struct attnd_session_lanes *session)
 {
@@ -85,11 +84,7 @@ struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
 void attnd_op_free(struct attnd_sched_op *op)
 {
     struct attnd_session_lanes *session = op->lane->session;
-    if (op->deferred) {
-        session->deferred_bytes -= attnd_deferred_bytes(op->deferred);
-        attnd_staging_free(&op->deferred->staging);
-        free(op->deferred);
-    }
+    attnd_op_let_go(op);
     attnd_places_release(session->scheduler->service, op->memories);
     if (op->plan)
         op->plan->in_flight--;

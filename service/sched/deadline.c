@@ -30,7 +30,7 @@ static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int cod
         }
         return 0;
     }
-    if (op == lane->head && lane->state == ATTND_LANE_SENT)
+    if (op == lane->head && (lane->state == ATTND_LANE_SENT || lane->state == ATTND_LANE_PLANNING))
         return 0; /* half done, and soon done */
     attnd_lane_remove(lane, op);
     if (code == -ATTND_E_TIMEOUT)

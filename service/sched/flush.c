@@ -28,9 +28,10 @@ void attnd_session_drain(struct attnd_session_lanes *session)
 {
     struct attnd_client *client = session->client;
     struct attnd_scheduler *scheduler = session->scheduler;
-    if (session->dispatched || session->sent || client->mail)
+    if (session->dispatched || session->sent || session->planning || client->mail)
         return;
     client->lanes = NULL;
+    attnd_admitted_free(session->spare);
     free(session);
     scheduler->events.drained(client);
 }

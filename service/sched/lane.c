@@ -1,14 +1,15 @@
 /*
  * lane.c - operations of one lane, one after the other.
  *
- * Only the head of a lane is ever under way. Its turn ends in one of four ways: it is done, and
- * the next has its turn; the worker has it, and the lane goes on when it retires; the worker was
- * sent a HOLD or PUBLISH of its plan, and it has another turn when that is acked; or something is
- * missing, and the lane stands in a line of the scheduler until that may have changed. Runs that
- * miss a slot or scratch stand in one line for all sessions, served strictly in order, so a large
- * run cannot be starved by small ones. An operation that misses something of its own stands apart:
- * an advance without a free generation must not hold up the runs that will free one, and a run
- * whose memory the worker has not mapped yet must not hold up the others.
+ * Only the head of a lane is ever under way. Its turn ends in one of five ways: it is done, and
+ * the next has its turn; the planner's thread has it; the worker has it, and the lane goes on when
+ * it retires; the worker was sent a HOLD or PUBLISH of its plan, and it has another turn when that
+ * is acked; or something is missing, and the lane stands in a line of the scheduler until that may
+ * have changed. Runs that miss a slot or scratch stand in a line for all sessions (share.c),
+ * and the first of it goes before all others, so a large run cannot be starved by small ones. An
+ * operation that misses something of its own stands apart: an advance without a free generation
+ * must not hold up the runs that will free one, and a run whose memory the worker has not mapped
+ * yet must not hold up the others.
  */
 #include "service/sched/lanes.h"
 
@@ -40,11 +41,26 @@ static void list_remove(struct attnd_lane_list *list, struct attnd_lane *lane)
     list->count--;
 }
 
+static void wait_in_line(struct attnd_lane *lane)
+{
+    struct attnd_scheduler *scheduler = lane->session->scheduler;
+    lane->state = ATTND_LANE_WAITING;
+    lane->since = scheduler->waited++;
+    scheduler->waiting_count++;
+    list_push(&lane->session->waiting, lane);
+}
+
+static void leave_line(struct attnd_lane *lane)
+{
+    lane->session->scheduler->waiting_count--;
+    list_remove(&lane->session->waiting, lane);
+}
+
 void attnd_lane_unlist(struct attnd_lane *lane)
 {
     struct attnd_scheduler *scheduler = lane->session->scheduler;
     if (lane->state == ATTND_LANE_WAITING)
-        list_remove(&scheduler->waiting, lane);
+        leave_line(lane);
     else if (lane->state == ATTND_LANE_BLOCKED)
         list_remove(&scheduler->blocked, lane);
     else
@@ -107,7 +123,8 @@ static void finish_head(struct attnd_lane *lane)
 {
     struct attnd_scheduler *scheduler = lane->session->scheduler;
     struct attnd_sched_op *op = attnd_lane_pop(lane);
-    uint64_t begin_ns = attnd_sched_now(scheduler), end_ns = begin_ns;
+    uint64_t begin_ns = op->begin_ns ? op->begin_ns : attnd_sched_now(scheduler);
+    uint64_t end_ns = begin_ns;
     if (op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE) {
         end_ns = attnd_clock_ns();
         scheduler->now_ns = end_ns;
@@ -123,7 +140,6 @@ static void block(struct attnd_lane *lane)
 
 void attnd_lane_go(struct attnd_lane *lane)
 {
-    struct attnd_scheduler *scheduler = lane->session->scheduler;
     while (lane->state == ATTND_LANE_IDLE && lane->head) {
         switch (take_turn(lane->head, 1)) {
         case ATTND_TURN_DONE:
@@ -133,8 +149,7 @@ void attnd_lane_go(struct attnd_lane *lane)
             lane->state = ATTND_LANE_DISPATCHED;
             break;
         case ATTND_TURN_WAIT:
-            lane->state = ATTND_LANE_WAITING;
-            list_push(&scheduler->waiting, lane);
+            wait_in_line(lane);
             break;
         case ATTND_TURN_BLOCKED:
             block(lane);
@@ -142,6 +157,10 @@ void attnd_lane_go(struct attnd_lane *lane)
         case ATTND_TURN_SENT:
             lane->state = ATTND_LANE_SENT;
             lane->session->sent++;
+            break;
+        case ATTND_TURN_PLANNING:
+            lane->state = ATTND_LANE_PLANNING;
+            lane->session->planning++;
             break;
         }
     }
@@ -166,10 +185,31 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind)
     attnd_session_drain(session);
 }
 
+void attnd_lane_planned(struct attnd_sched_op *op)
+{
+    struct attnd_lane *lane = op->lane;
+    struct attnd_session_lanes *session = lane->session;
+
+    session->planning--;
+    lane->state = ATTND_LANE_IDLE;
+    if (!session->closing) {
+        attnd_lane_go(lane);
+        return;
+    }
+    /* What was held must be let go, or a plan that comes to lie there will never run. */
+    if (op->change.sent && attnd_prepared_publish(&op->change)) {
+        lane->state = ATTND_LANE_SENT;
+        session->sent++;
+        return;
+    }
+    attnd_op_free(attnd_lane_pop(lane));
+    attnd_session_drain(session);
+}
+
 static void retry_waiting(struct attnd_scheduler *scheduler)
 {
     struct attnd_lane *lane;
-    while ((lane = scheduler->waiting.head)) { /* runs: none is sent ahead */
+    while ((lane = attnd_share_next(scheduler))) { /* runs: none is sent ahead */
         enum attnd_turn turn = take_turn(lane->head, 0);
         if (turn == ATTND_TURN_WAIT)
             return;

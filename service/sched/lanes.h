@@ -3,6 +3,9 @@
  * it.
  *
  *   submit.c    slot -> admitted operation at the tail of its lane
+ *   admit.c     batches and advances: copied and checked once, on the way in
+ *   planner.c   a thread that fills large plans
+ *   share.c     who is next in the line for run slots and scratch
  *   lane.c      the operation at the head of a lane has its turn: done at once, dispatched, or it
  * waits change.c    the turn of a set or an advance of a plan dispatch.c  a run's turn: places
  * checked, run slot and scratch taken, command pushed retire.c    the worker is done (or gone):
@@ -14,13 +17,16 @@
 #ifndef ATTND_SERVICE_SCHED_LANES_H
 #define ATTND_SERVICE_SCHED_LANES_H
 
+#include "ipc/admit.h"
 #include "service/objects/places.h"
 #include "service/prepared/prepared.h"
+#include "service/sched/planner.h"
 #include "service/sched/sched.h"
 #include "service/supervise/queue.h"
 
-/* A batch or an advance whose turn has not come: copied, because the client reuses the arena. */
-struct attnd_deferred {
+/* A batch or an advance as it was admitted: a private copy, because the client may reuse the arena
+ * as soon as the slot is free. */
+struct attnd_admitted {
     struct attnd_staging staging;
     union {
         struct attnd_batch_view batch;
@@ -28,9 +34,9 @@ struct attnd_deferred {
     } u;
 };
 
-static inline uint64_t attnd_deferred_bytes(const struct attnd_deferred *deferred)
+static inline uint64_t attnd_admitted_bytes(const struct attnd_admitted *admitted)
 {
-    return deferred->staging.words_max * sizeof(int32_t);
+    return admitted->staging.words_max * sizeof(int32_t);
 }
 
 struct attnd_lane;
@@ -42,9 +48,11 @@ struct attnd_sched_op {
     struct attnd_plan_object *plan;                  /* NULL: refused on the way in, see fault */
     struct attnd_plan_change change;                 /* of a set or an advance: what was sent */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
-    struct attnd_deferred *deferred;
-    uint64_t deadline_ns;     /* 0: none */
-    uint32_t run;             /* slot, while dispatched */
+    struct attnd_admitted *admitted;
+    struct attnd_planner_job job; /* while it is planned by the thread */
+    uint64_t begin_ns;            /* of that; 0: it was not */
+    uint64_t deadline_ns;         /* 0: none */
+    uint32_t run;                 /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */
     struct attnd_fault fault; /* code != 0: what the turn will bring */
 };
@@ -54,14 +62,21 @@ enum attnd_lane_state {
     ATTND_LANE_WAITING,    /* the head waits for a run slot, scratch or the worker */
     ATTND_LANE_BLOCKED,    /* the head waits for a generation of its plan, or for a mapping */
     ATTND_LANE_DISPATCHED, /* the worker has the head */
-    ATTND_LANE_SENT        /* the head waits for the ack of a HOLD or PUBLISH of its plan */
+    ATTND_LANE_SENT,       /* the head waits for the ack of a HOLD or PUBLISH of its plan */
+    ATTND_LANE_PLANNING    /* the planner's thread has the head */
 };
 
 struct attnd_lane {
     struct attnd_session_lanes *session;
     struct attnd_sched_op *head, *tail;
-    struct attnd_lane *next; /* in scheduler->waiting or ->blocked */
+    struct attnd_lane *next; /* in session->waiting or scheduler->blocked */
+    uint64_t since;          /* waiting: the smaller the number, the longer */
     enum attnd_lane_state state;
+};
+
+struct attnd_lane_list {
+    struct attnd_lane *head, *tail;
+    uint32_t count;
 };
 
 struct attnd_session_lanes {
@@ -74,10 +89,14 @@ struct attnd_session_lanes {
     uint32_t cq_room; /* completion slots known to be free */
     int call_waits;   /* a control call does, until sq.index is at call_tail */
     uint32_t call_tail;
-    uint32_t dispatched;     /* runs the worker has */
-    uint32_t sent;           /* lanes in ATTND_LANE_SENT */
-    uint64_t deferred_bytes; /* of batches that wait for their turn */
-    uint64_t stall_ns;       /* until the completion ring is looked at again; 0: not stalled */
+    uint32_t dispatched;          /* runs the worker has */
+    uint32_t sent;                /* lanes in ATTND_LANE_SENT */
+    uint32_t planning;            /* lanes in ATTND_LANE_PLANNING */
+    uint64_t planner_turn;        /* the planner's */
+    uint64_t admitted_bytes;      /* that operations hold */
+    struct attnd_admitted *spare; /* one that none holds, or NULL: its memory is used again */
+    uint64_t stall_ns;            /* until the completion ring is looked at again; 0: not stalled */
+    struct attnd_lane_list waiting; /* for what all runs share, in order of arrival */
     struct attnd_sched_op *free_ops;
     struct attnd_lane lane[ATTND_LANES_MAX];
     struct attnd_sched_op ops[]; /* [ring_entries] */
@@ -91,11 +110,6 @@ struct attnd_run_slot {
     uint32_t next_free;
 };
 
-struct attnd_lane_list {
-    struct attnd_lane *head, *tail;
-    uint32_t count;
-};
-
 struct attnd_scheduler {
     struct attnd_service *service;
     struct attnd_sched_events events;
@@ -106,11 +120,15 @@ struct attnd_scheduler {
     uint64_t now_ns;      /* of this sweep; 0: not read yet */
     struct attnd_heap scratch;
     uint32_t dispatched;
-    uint32_t free_slot;             /* ATTND_NONE: none */
-    struct attnd_lane_list waiting; /* strictly first come, first served */
+    uint32_t free_slot;     /* ATTND_NONE: none */
+    uint32_t slots_free;    /* how many */
+    uint32_t open_busy;     /* open sessions of which the worker has runs */
+    uint32_t waiting_count; /* lanes in the lines of all sessions */
+    uint64_t waited;        /* numbers for lanes that come into one */
     struct attnd_lane_list blocked;
     struct attnd_session_lanes *open[ATTND_SESSIONS_MAX];
     uint32_t open_count;
+    struct attnd_planner *planner; /* NULL: nothing was large enough yet */
     struct attnd_watch *timer;
     uint64_t timer_ns; /* when it fires; UINT64_MAX: not armed */
     struct attnd_run_slot slots[ATTND_QUEUE_RUNS];
@@ -122,7 +140,8 @@ enum attnd_turn {
     ATTND_TURN_WAIT,    /* in line, for what all runs share */
     ATTND_TURN_BLOCKED, /* apart, for something of its own */
     ATTND_TURN_DISPATCHED,
-    ATTND_TURN_SENT /* it has another turn when the worker has answered */
+    ATTND_TURN_SENT,    /* it has another turn when the worker has answered */
+    ATTND_TURN_PLANNING /* and when the planner's thread is done with it */
 };
 
 /* ---- flush.c ---- */
@@ -160,6 +179,20 @@ void attnd_lane_acked(struct attnd_plan_change *change, uint32_t kind);
 /** attnd_lane_retry() - lanes that wait get their turn again, in order, as far as it goes. */
 void attnd_lane_retry(struct attnd_scheduler *scheduler);
 
+/** attnd_lane_planned() - the thread is done with the head, or will not begin: the lane goes on. */
+void attnd_lane_planned(struct attnd_sched_op *op);
+
+/* ---- share.c ---- */
+
+/** attnd_share_slot() - may the session take a run slot now? */
+int attnd_share_slot(const struct attnd_session_lanes *session);
+/** attnd_share_count() - the worker has @more runs of it, 1 or -1. */
+void attnd_share_count(struct attnd_session_lanes *session, int more);
+/** attnd_share_next() - whose turn it is in the line; NULL: nobody's. */
+struct attnd_lane *attnd_share_next(const struct attnd_scheduler *scheduler);
+/** attnd_share_in_line() - 1: a run that comes now has others before it. */
+int attnd_share_in_line(const struct attnd_session_lanes *session);
+
 /* ---- change.c ---- */
 
 /** attnd_change_set(), _advance() - the turn of a set or an advance of a plan. */
@@ -180,6 +213,16 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run);
 
 /** attnd_retire_sweep() - take what the worker retired. Return: slots consumed. */
 int attnd_retire_sweep(struct attnd_scheduler *scheduler);
+/* ---- admit.c ---- */
+
+/** attnd_op_admit() - copy and check the batch or the advance that the operation carries, once. A
+ * failure becomes the operation's fault. */
+void attnd_op_admit(struct attnd_sched_op *op);
+/** attnd_op_let_go() - the operation needs its copy no more. Harmless without one. */
+void attnd_op_let_go(struct attnd_sched_op *op);
+/** attnd_admitted_free() - the memory of a copy. NULL is fine. */
+void attnd_admitted_free(struct attnd_admitted *admitted);
+
 /* ---- complete.c ---- */
 
 /** attnd_complete() - post op->fault (code 0: success) and free the operation; it is in no lane. */

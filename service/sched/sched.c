@@ -32,6 +32,7 @@ int attnd_sched_new(struct attnd_service *service, const struct attnd_maps *maps
     scheduler->prepared_runs->events.closed = mailbox_closed;
     scheduler->maps = maps;
     scheduler->timer_ns = UINT64_MAX;
+    scheduler->slots_free = ATTND_QUEUE_RUNS;
     for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++)
         scheduler->slots[run].next_free = run + 1 < ATTND_QUEUE_RUNS ? run + 1 : ATTND_NONE;
     *out = scheduler;
@@ -42,6 +43,7 @@ void attnd_sched_free(struct attnd_scheduler *scheduler)
 {
     if (!scheduler)
         return;
+    attnd_planner_free(scheduler->planner);
     attnd_heap_destroy(&scheduler->scratch);
     free(scheduler);
 }
@@ -100,7 +102,7 @@ static void drop_lane(struct attnd_lane *lane)
 {
     struct attnd_scheduler *scheduler = lane->session->scheduler;
     struct attnd_sched_op *kept = NULL;
-    if (lane->state == ATTND_LANE_SENT) {
+    if (lane->state == ATTND_LANE_SENT || lane->state == ATTND_LANE_PLANNING) {
         kept = attnd_lane_pop(lane);
     } else if (lane->state == ATTND_LANE_DISPATCHED) {
         kept = attnd_lane_pop(lane);
@@ -126,6 +128,7 @@ void attnd_sched_close(struct attnd_client *client)
     struct attnd_scheduler *scheduler = session->scheduler;
     session->closing = 1;
     scheduler->dirty_count -= (uint32_t)session->dirty;
+    scheduler->open_busy -= session->dispatched > 0;
     struct attnd_session_lanes *last = scheduler->open[--scheduler->open_count];
     scheduler->open[session->index] = last;
     last->index = session->index;
@@ -170,8 +173,9 @@ int attnd_sched_caught_up(struct attnd_client *client)
     (void)attnd_sched_sweep(client->service);
     if (client->state != ATTND_SESSION_OPEN)
         return 1;
-    /* Where nothing moves there is no room for completions, and only the client can make some. */
-    if (sq->index != index && (int32_t)(session->call_tail - sq->index) > 0)
+    /* Where nothing moves there is no room for completions, and only the client can make some; or
+     * a large batch of the session is being planned. */
+    if ((sq->index != index || session->planning) && (int32_t)(session->call_tail - sq->index) > 0)
         return 0;
     session->call_waits = 0;
     return 1;
@@ -201,6 +205,8 @@ void attnd_sched_drain(struct attnd_scheduler *scheduler, uint64_t deadline_ns)
 {
     struct attnd_queue *queue = scheduler->queue;
     attnd_sched_pause(scheduler);
+    attnd_planner_free(scheduler->planner);
+    scheduler->planner = NULL;
     (void)attnd_retire_sweep(scheduler);
     while (scheduler->dispatched && attnd_supervisor_running(scheduler->service) &&
            attnd_clock_ns() < deadline_ns) {

@@ -71,6 +71,7 @@ struct attnd_data_status {
     const char *worker_last_end; /* of the worker before; NULL: this is the first */
     const char *residency;       /* NULL: no GPU */
     uint32_t sms, sms_resident, launches;
+    uint64_t plan_bytes;
     int mps;
 };
 /** attnd_data_status() - how worker and queue are; strings live as long as the service. */

@@ -2,17 +2,11 @@
  * submit.c - from a submission slot to an operation in its lane.
  *
  * The slot is copied once and only the copy is looked at. A slot stays in the ring while the
- * completion ring could not take its answer, or while too many batches wait for their turn already:
- * that is the backpressure a client sees as -ATTND_E_FULL. A slot that is malformed still becomes
- * an operation and fails at its turn, so that a lane's completions come in its order.
- *
- * Freeing the slot of a batch tells the client that its arena may be reused. So a batch is copied
- * before: into the plan if its turn is now, else into memory that waits with it.
+ * completion ring could not take its answer, or while operations that wait hold too many batches
+ * already: that is the backpressure a client sees as -ATTND_E_FULL. A slot that is malformed still
+ * becomes an operation and fails at its turn, so that a lane's completions come in its order.
  */
 #include "service/sched/lanes.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* What a session may take of a sweep before the next one is looked at: slots, and time, because a
  * batch can be large. The clock is read after each batch and every few slots. */
@@ -94,45 +88,6 @@ static int carries_data(const struct attnd_sqe *sqe)
     return sqe->opcode == ATTND_OP_PLAN_SET || sqe->opcode == ATTND_OP_PLAN_ADVANCE;
 }
 
-/* Will the operation be done before attnd_lane_go() returns? Runs have no data that waits. */
-static int turn_is_now(const struct attnd_lane *lane, const struct attnd_sched_op *op)
-{
-    if (lane->head)
-        return 0;
-    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
-        return !attnd_prepared_must_hold(lane->session->scheduler->prepared_runs, op->plan);
-    return !op->plan->filled ||
-           (!attnd_prepared_taken(op->plan) && attnd_planobj_free_generation(op->plan) >= 0);
-}
-
-/* Copies a batch or an advance whose turn comes later. A failure becomes the operation's fault. */
-static void defer(struct attnd_session_lanes *session, struct attnd_sched_op *op)
-{
-    const struct attnd_client *client = session->client;
-    struct attnd_deferred *deferred = calloc(1, sizeof(*deferred));
-    if (!deferred) {
-        attnd_fault_set(&op->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
-        return;
-    }
-    int rc;
-    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
-        rc = attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
-                               op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
-                               &op->plan->limits, &deferred->staging, &deferred->u.batch,
-                               &op->fault);
-    else
-        rc = attnd_admit_advance(attnd_client_arena(client), client->arena_bytes,
-                                 &op->sqe.u.advance, &op->plan->limits, &deferred->staging,
-                                 &deferred->u.advance, &op->fault);
-    if (rc < 0) {
-        attnd_staging_free(&deferred->staging);
-        free(deferred);
-        return;
-    }
-    op->deferred = deferred;
-    session->deferred_bytes += attnd_deferred_bytes(deferred);
-}
-
 static void set_deadline(struct attnd_scheduler *scheduler, struct attnd_sched_op *op)
 {
     uint32_t timeout_us = attnd_timeout_us(&op->sqe);
@@ -159,8 +114,8 @@ static void accept_op(struct attnd_session_lanes *session, const struct attnd_sq
         op->plan->in_flight++;
         attnd_places_take(session->client, sqe, op->memories);
         set_deadline(session->scheduler, op);
-        if (carries_data(sqe) && !turn_is_now(lane, op))
-            defer(session, op);
+        if (carries_data(sqe))
+            attnd_op_admit(op);
     }
     attnd_lane_push(lane, op);
     attnd_lane_go(lane);
@@ -189,7 +144,11 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
     struct attnd_client *client = session->client;
     if (is_cancel(sqe)) /* what it ends makes the room */
         return 1;
-    if (carries_data(sqe) && session->deferred_bytes >= client->arena_bytes)
+    if (carries_data(sqe) && session->admitted_bytes >= client->arena_bytes)
+        return 0;
+    /* To copy and check a large batch takes a while as well: no session has more of that than it
+     * has of the planner. */
+    if (carries_data(sqe) && session->planning)
         return 0;
     if (session->cq_room <= client->in_flight) {
         int space = attnd_producer_space(&client->cq);

@@ -14,6 +14,7 @@
 #include "service/session/session.h"
 
 #include "ipc/discard.h"
+#include "ipc/fdpass.h"
 #include "service/objects/planobj.h"
 #include "service/sched/sched.h"
 #include "service/session/segments.h"
@@ -84,6 +85,8 @@ static uint32_t sessions_of(const struct attnd_service *service, pid_t pid)
 int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault)
 {
     const uint32_t has = sessions_of(client->service, client->pid);
+    if (attnd_discard_full(attnd_client_discards(client)))
+        return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_SESSIONS, 0, 0, 0);
     if (client->pid && has >= ATTND_SHARE_MAX(ATTND_SESSIONS_MAX))
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SESSIONS, 0, has + 1,
                                ATTND_SHARE_MAX(ATTND_SESSIONS_MAX));
@@ -129,7 +132,7 @@ static void watch_ended(void *context)
     client->watches_ending--;
 }
 
-static void unwatch(struct attnd_client *client, struct attnd_watch **watch)
+void attnd_client_unwatch(struct attnd_client *client, struct attnd_watch **watch)
 {
     struct attnd_watch *ending = *watch;
     if (!ending)
@@ -141,7 +144,9 @@ static void unwatch(struct attnd_client *client, struct attnd_watch **watch)
 
 void attnd_client_opened(struct attnd_client *client)
 {
-    unwatch(client, &client->hello_timer);
+    client->may_send = 1; /* descriptors: calls bring some */
+    (void)attnd_fdpass_allow(client->socket, 1);
+    attnd_client_unwatch(client, &client->hello_timer);
 }
 
 void attnd_client_end(struct attnd_client *client)
@@ -153,10 +158,11 @@ void attnd_client_end(struct attnd_client *client)
     client->state = ATTND_SESSION_DYING;
     /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
     shutdown(client->socket, SHUT_RDWR);
-    unwatch(client, &client->socket_watch);
-    unwatch(client, &client->pidfd_watch);
-    unwatch(client, &client->doorbell_watch);
-    unwatch(client, &client->hello_timer);
+    attnd_client_unwatch(client, &client->socket_watch);
+    attnd_client_unwatch(client, &client->pidfd_watch);
+    attnd_client_unwatch(client, &client->doorbell_watch);
+    attnd_client_unwatch(client, &client->hello_timer);
+    attnd_client_unwatch(client, &client->read_timer);
     if (was == ATTND_SESSION_OPEN)
         attnd_sched_close(client);
     else
@@ -197,7 +203,6 @@ void attnd_client_drained(struct attnd_client *client)
 
     assert(client->state == ATTND_SESSION_DYING && client->in_flight == 0);
     free_objects(client);
-    attnd_staging_free(&client->staging);
     if (slot) {
         *slot = NULL;
         attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone", client->id, (int)client->pid,
@@ -221,8 +226,11 @@ void attnd_client_reap(struct attnd_service *service, int all)
         }
         *link = client->next;
         attnd_segments_free(client);
-        /* What was sent and not received is in it. */
-        attnd_discard(attnd_client_discards(client), &client->socket, 1);
+        /* What was sent and not received is in it, and may be a file that closes slowly. */
+        if (client->may_send || !service->refuses_descriptors)
+            attnd_discard(attnd_client_discards(client), &client->socket, 1);
+        else
+            close(client->socket);
         if (client->pidfd >= 0)
             close(client->pidfd);
         free(client);

@@ -23,6 +23,10 @@ void attnd_client_opened(struct attnd_client *client);
  * -ATTND_E_NO_MEMORY. */
 int attnd_client_watch_doorbell(struct attnd_client *client);
 
+/** attnd_client_unwatch() - one of the client's watches, which is NULL from now on. The client is
+ * not freed before the kernel has let go of what it watched. */
+void attnd_client_unwatch(struct attnd_client *client, struct attnd_watch **watch);
+
 /** attnd_client_end() - the peer is gone: drain, then free. Harmless on a dying one. */
 void attnd_client_end(struct attnd_client *client);
 

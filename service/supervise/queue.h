@@ -12,7 +12,7 @@
 #include "schemas/errors.h"
 #include "service/supervise/heap.h"
 
-/* Runs in flight in the whole service that came through a ring, and prepared ones beside them in
+/* Runs in flight in the whole service that were submitted, and prepared ones beside them in
  * the run table. */
 #define ATTND_QUEUE_RUNS 512u
 #define ATTND_QUEUE_PREPARED 4096u

@@ -7,11 +7,6 @@
  * that cannot live; from then on there is a growing pause, and operations wait. The pidfd tells of
  * the death; the end of file on the socket only that it is coming, so that one is killed to be
  * sure.
- *
- * One thing is not given to a third: memory that two workers in a row were bringing in when a
- * signal ended them. To pin more than the machine has is how a worker gets killed, and it would be
- * again, and again. Once may be chance: whoever kills a worker does not look what it is doing. The
- * memory's owner is told that it cannot be had; others go on.
  */
 #include "service/supervise/supervise.h"
 
@@ -32,7 +27,6 @@
 #define DELAY_NS_MIN 50000000u
 #define DELAY_NS_MAX 1000000000u
 #define REAP_NS 2000000000u
-#define DEATHS_BARRED 2u
 #define POLL_STEP_NS 1000000u
 
 static void start_next(struct attnd_supervisor *supervisor);
@@ -63,59 +57,6 @@ static void let_go(struct attnd_supervisor *supervisor)
     attnd_watchdog_stop(supervisor);
     supervisor->control_watch = supervisor->pidfd_watch = supervisor->timer = NULL;
     process->control = process->pidfd = -1;
-}
-
-/* What a signal ended it over; counts the death of each such memory. Return: how many. */
-static uint32_t find_suspects(struct attnd_supervisor *supervisor, uint32_t *suspects)
-{
-    uint32_t *words = supervisor->service->queue->head->pinning, count = 0;
-    for (uint32_t i = 0; i < ATTND_PINNING; i++) {
-        uint32_t index = attnd_observe32(&words[i]) - 1;
-        if (!supervisor->process.signal || index >= ATTND_MEMORIES_MAX ||
-            supervisor->maps.state[index] != ATTND_MAP_MAPPING)
-            continue;
-        supervisor->maps.deaths[index]++;
-        suspects[count++] = index;
-    }
-    return count;
-}
-
-static void bar(struct attnd_supervisor *supervisor, uint32_t index)
-{
-    const struct attnd_fault fault = {.code = -ATTND_E_NO_MEMORY,
-                                      .field = ATTND_F_SIZE,
-                                      .value = (int64_t)supervisor->sources[index].size_bytes};
-    attnd_maps_bar(&supervisor->maps, index, fault.code);
-    supervisor->events->mapped(supervisor->service, index, &fault);
-}
-
-/* What is due again. */
-static void judge(struct attnd_supervisor *supervisor, uint32_t index)
-{
-    if (supervisor->maps.state[index] != ATTND_MAP_TO_MAP)
-        return;
-    int again = supervisor->maps.deaths[index] >= DEATHS_BARRED;
-    attnd_log(ATTND_LOG_WARNING, "memory %u of %llu bytes was being brought in%s", index,
-              (unsigned long long)supervisor->sources[index].size_bytes,
-              again ? ", again: no other worker is given it" : "");
-    if (again)
-        bar(supervisor, index);
-}
-
-/* Everything that was the worker's: its runs, then its mappings. */
-static void inherit_from(struct attnd_supervisor *supervisor)
-{
-    uint32_t freed[ATTND_MEMORIES_MAX];
-    uint32_t suspects[ATTND_PINNING];
-    uint32_t suspected = find_suspects(supervisor, suspects); /* before its queue is given up */
-    const struct attnd_supervisor_events *events = supervisor->events;
-    events->lost(supervisor->service);
-    uint32_t count = attnd_maps_lost(&supervisor->maps, freed);
-    for (uint32_t i = 0; i < suspected; i++)
-        judge(supervisor, suspects[i]);
-    for (uint32_t i = 0; i < count; i++)
-        events->unmapped(supervisor->service, freed[i]);
-    events->imports_lost(supervisor->service);
 }
 
 static void on_timer(void *context)
@@ -174,7 +115,7 @@ static void bury(struct attnd_supervisor *supervisor)
     let_go(supervisor);
     supervisor->condemned = 0;
     supervisor->state = ATTND_WORKER_DOWN;
-    inherit_from(supervisor);
+    attnd_supervisor_inherit(supervisor);
     come_again(supervisor);
 }
 
@@ -190,7 +131,7 @@ static void on_control(void *context, uint32_t poll_events)
     (void)poll_events;
     if (attnd_talk_receive(supervisor))
         return;
-    /* Whoever closes the socket is as good as dead: make sure of it. */
+    /* A worker that closes the socket is as good as dead: make sure of it. */
     supervisor->condemned = 1;
     attnd_spawn_signal(&supervisor->process, SIGKILL);
     if (!supervisor->pidfd_watch) {
@@ -215,35 +156,6 @@ static int watch(struct attnd_supervisor *supervisor)
     return supervisor->control_watch && (process->pidfd < 0 || supervisor->pidfd_watch)
                ? 0
                : -ATTND_E_NO_MEMORY;
-}
-
-static void on_retire_eventfd(void *context, uint32_t poll_events)
-{
-    const struct attnd_queue *queue = context;
-    (void)poll_events;
-    /* Only to make it unreadable again: the sweep that follows looks at the ring itself. */
-    attnd_doorbell_drain(queue->retire_fd);
-}
-
-void attnd_supervisor_unwatch_retires(struct attnd_supervisor *supervisor)
-{
-    attnd_loop_unwatch(supervisor->service->loop, supervisor->retire_watch, NULL, NULL);
-    supervisor->retire_watch = NULL;
-}
-
-int attnd_supervisor_watch_retires(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
-{
-    struct attnd_loop *loop = supervisor->service->loop;
-    struct attnd_queue *queue = supervisor->service->queue;
-    /* A wait on the word of the worker before would sleep on that one's file. */
-    attnd_supervisor_unwatch_retires(supervisor);
-    supervisor->retire_watch =
-        queue->retire_fd < 0
-            ? attnd_loop_watch_word(loop, &queue->head->retire_tail)
-            : attnd_loop_watch_fd(loop, queue->retire_fd, POLLIN, on_retire_eventfd, queue);
-    return supervisor->retire_watch
-               ? 0
-               : attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
 }
 
 static int renew_queue(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
@@ -390,7 +302,7 @@ void attnd_supervisor_stop(struct attnd_supervisor *supervisor, uint64_t timeout
         attnd_log(ATTND_LOG_INFO, "worker %d: %s", (int)pid, text);
     }
     let_go(supervisor);
-    inherit_from(supervisor);
+    attnd_supervisor_inherit(supervisor);
 }
 
 void attnd_supervisor_kill(struct attnd_supervisor *supervisor, const char *why)

@@ -1,5 +1,5 @@
 /*
- * supervise.h - keeps a worker running on the queue and tells it what memory there is.
+ * supervise.h - keeps a worker running on the queue and sends it what memory there is.
  */
 #ifndef ATTND_SERVICE_SUPERVISE_SUPERVISE_H
 #define ATTND_SERVICE_SUPERVISE_SUPERVISE_H
@@ -102,6 +102,10 @@ int attnd_supervisor_running(const struct attnd_service *service);
  * twice. */
 void attnd_watchdog_start(struct attnd_supervisor *supervisor);
 void attnd_watchdog_stop(struct attnd_supervisor *supervisor);
+
+/** attnd_supervisor_inherit() - inherit.c: the process is gone. Its runs are lost, its mappings are
+ * due again, and the events about both follow. */
+void attnd_supervisor_inherit(struct attnd_supervisor *supervisor);
 
 /** attnd_talk_send_due() - talk.c: send messages about memory that are due. */
 void attnd_talk_send_due(struct attnd_supervisor *supervisor);

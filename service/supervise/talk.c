@@ -36,7 +36,7 @@ void attnd_talk_send_due(struct attnd_supervisor *supervisor)
         if (rc == -ATTND_E_FULL || rc == -ATTND_E_DISCONNECTED)
             return; /* its end is handled where it is noticed */
         if (rc < 0) {
-            attnd_supervisor_kill(supervisor, "it cannot be told of memory");
+            attnd_supervisor_kill(supervisor, "it cannot be sent memory");
             return;
         }
         attnd_maps_sent(&supervisor->maps);
@@ -139,7 +139,7 @@ static void worker_says(struct attnd_supervisor *supervisor,
         return;
     }
     if (message->kind == ATTND_WORKER_UNMAP) {
-        /* UNKNOWN: what it could not map, and was told to unmap before it had said so. */
+        /* UNKNOWN: what it could not map, and was sent the unmap of before it had said so. */
         if (message->code < 0 && message->code != -ATTND_E_UNKNOWN)
             attnd_supervisor_kill(supervisor, "it cannot let go of memory");
         else if (attnd_maps_unmapped(&supervisor->maps, index))

@@ -39,11 +39,12 @@ static void every_program_says_what_it_is_and_refuses_what_it_does_not_know(void
                     {"attnd-worker", "attnd-worker " ATTND_VERSION "\n", 1},
                     {"attnctl", "attnctl " ATTND_VERSION "\n", 1},
                     {"bench/attnd-replay", "attnd-replay " ATTND_VERSION "\n", 64}};
-    char output[8192];
+    char output[8192], again[8192];
 
     for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
         const char *const version[] = {programs[i].program, "--version", NULL};
         const char *const help[] = {programs[i].program, "--help", NULL};
+        const char *const short_help[] = {programs[i].program, "-h", NULL};
         const char *const wrong[] = {programs[i].program, "--no-such-option", NULL};
 
         CHECK_EQUAL(harness_program(*state, version, output, sizeof(output)), 0);
@@ -51,6 +52,8 @@ static void every_program_says_what_it_is_and_refuses_what_it_does_not_know(void
         CHECK_EQUAL(harness_program(*state, help, output, sizeof(output)), 0);
         CHECK(!strncmp(output, "Usage: ", 7) && strstr(output, "--help"));
         CHECK(strstr(output, "Exit codes:") || strstr(output, "Exit status:"));
+        CHECK_EQUAL(harness_program(*state, short_help, again, sizeof(again)), 0);
+        check_true(!strcmp(output, again), again, __FILE__, __LINE__);
         CHECK_EQUAL(harness_program(*state, wrong, output, sizeof(output)),
                     programs[i].usage_status);
     }

@@ -16,46 +16,23 @@
 
 #include <cmocka.h>
 
-#define ENGINES 2
-
 static uint64_t seed, first, rounds;
 
-struct client {
-    const struct harness *harness;
-    uint32_t number;
-};
-
-/* Whole shapes of eight batches by turns: 0..7 for one engine, 8..15 for the other. */
 static int client(void *context)
 {
-    const struct client *self = context;
+    const struct soak_engine *self = context;
     struct soak soak = {.seed = seed, .stride = 1};
     struct engine engine;
-    int wrong = 0;
 
     engine_open(&engine, self->harness->socket, "random");
-    for (uint64_t shape = self->number; shape * 8 < rounds && !wrong; shape += ENGINES) {
-        soak.next = first + shape * 8;
-        for (uint64_t i = shape * 8; i < shape * 8 + 8 && i < rounds && !wrong; i++)
-            wrong = soak_step(&soak, &engine);
-    }
+    int wrong = soak_shapes(&soak, &engine, self->number, first, rounds);
     engine_close(&engine);
     return wrong;
 }
 
 static void random_batches_of_two_engines_are_right(void **state)
 {
-    struct client clients[ENGINES];
-    pid_t pids[ENGINES];
-
-    for (uint32_t i = 0; i < ENGINES; i++) {
-        clients[i] = (struct client){*state, i};
-        pids[i] = harness_fork(client, &clients[i]);
-    }
-    int wrong = 0;
-    for (uint32_t i = 0; i < ENGINES; i++)
-        wrong += harness_join(pids[i], 600000);
-    CHECK_EQUAL(wrong, 0);
+    CHECK_EQUAL(soak_in_engines(*state, client), 0);
 }
 
 /* ---- several at a time in one session ---- */
@@ -99,13 +76,13 @@ static uint32_t begin_together(struct engine *engine, uint64_t number, struct tr
 
 static int crowded_client(void *context)
 {
-    const struct client *self = context;
+    const struct soak_engine *self = context;
     struct trial trials[TOGETHER];
     struct engine engine;
 
     engine_open(&engine, self->harness->socket, "crowded");
     for (uint64_t number = first + TOGETHER * self->number; number < first + rounds / 2;
-         number += TOGETHER * ENGINES) {
+         number += TOGETHER * SOAK_ENGINES) {
         uint32_t count = begin_together(&engine, number, trials);
         for (uint32_t t = 0; t < count; t++)
             trial_must(&trials[t], trial_submit(&trials[t]));
@@ -120,15 +97,7 @@ static int crowded_client(void *context)
 
 static void batches_in_several_lanes_at_once_are_right(void **state)
 {
-    struct client clients[ENGINES];
-    pid_t pids[ENGINES];
-
-    for (uint32_t i = 0; i < ENGINES; i++) {
-        clients[i] = (struct client){*state, i};
-        pids[i] = harness_fork(crowded_client, &clients[i]);
-    }
-    for (uint32_t i = 0; i < ENGINES; i++)
-        CHECK_EQUAL(harness_join(pids[i], 600000), 0);
+    CHECK_EQUAL(soak_in_engines(*state, crowded_client), 0);
 }
 
 int main(void)

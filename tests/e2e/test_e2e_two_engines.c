@@ -2,7 +2,7 @@
  * test_e2e_two_engines.c - two processes, one pool, joined by a token.
  */
 #include "tests/support/harness/e2e.h"
-#include "tests/support/trial/trial.h"
+#include "tests/support/trial/meeting.h"
 
 #include "schemas/abi.h"
 
@@ -13,37 +13,6 @@
 #include <cmocka.h>
 
 #define ROUNDS 10
-
-/* What the two processes tell each other. */
-struct meeting {
-    const struct harness *harness;
-    struct random_batch batch;
-    struct attnd_token token;
-    int writable;
-    uint32_t token_ready, written, read;
-};
-
-static struct meeting *meet(const struct harness *harness, int writable)
-{
-    struct meeting *meeting = harness_shared(sizeof(*meeting));
-
-    meeting->harness = harness;
-    meeting->batch = e2e_batch();
-    meeting->writable = writable;
-    return meeting;
-}
-
-static void share(struct meeting *meeting, struct engine *engine)
-{
-    CHECK_OK(attnd_pool_share(engine->session, engine->pool, meeting->writable, &meeting->token));
-    harness_say(&meeting->token_ready, 1);
-}
-
-static void attach(struct meeting *meeting, struct engine *engine)
-{
-    harness_await(&meeting->token_ready, 1);
-    engine_attach(engine, &meeting->batch.shape, &meeting->token);
-}
 
 static void run_all(struct trial *trial)
 {
@@ -56,19 +25,9 @@ static int writer(void *context)
 {
     struct meeting *meeting = context;
     struct engine engine;
-    struct trial trial;
 
     engine_open(&engine, meeting->harness->socket, "writer");
-    engine_pool(&engine, &meeting->batch.shape);
-    share(meeting, &engine);
-    for (uint32_t round = 1; round <= ROUNDS; round++) {
-        meeting->batch.seed = round;
-        trial_begin(&trial, &engine, &meeting->batch, 0);
-        harness_say(&meeting->written, round);
-        run_all(&trial);
-        harness_await(&meeting->read, round);
-        trial_end(&trial);
-    }
+    meeting_write(meeting, &engine, ROUNDS);
     engine_close(&engine);
     return 0;
 }
@@ -77,24 +36,16 @@ static int reader(void *context)
 {
     struct meeting *meeting = context;
     struct engine engine;
-    struct trial trial;
 
     engine_open(&engine, meeting->harness->socket, "reader");
-    attach(meeting, &engine);
-    for (uint32_t round = 1; round <= ROUNDS; round++) {
-        harness_await(&meeting->written, round);
-        trial_begin(&trial, &engine, &meeting->batch, 0);
-        run_all(&trial);
-        trial_end(&trial);
-        harness_say(&meeting->read, round);
-    }
+    meeting_read(meeting, &engine, ROUNDS);
     engine_close(&engine);
     return 0;
 }
 
 static void what_one_engine_writes_the_other_attends_to(void **state)
 {
-    struct meeting *meeting = meet(*state, 0);
+    struct meeting *meeting = meeting_new(*state, 0);
     pid_t a = harness_fork(writer, meeting), b = harness_fork(reader, meeting);
 
     CHECK_EQUAL(harness_join(a, 30000), 0);
@@ -122,7 +73,7 @@ static int lower_half(void *context)
 
     engine_open(&engine, meeting->harness->socket, "lower");
     engine_pool(&engine, &meeting->batch.shape);
-    share(meeting, &engine);
+    meeting_share(meeting, &engine);
     use_half(&engine, 0, meeting->batch);
     harness_await(&meeting->read, 1);
     engine_close(&engine);
@@ -135,7 +86,7 @@ static int upper_half(void *context)
     struct engine engine;
 
     engine_open(&engine, meeting->harness->socket, "upper");
-    attach(meeting, &engine);
+    meeting_attach(meeting, &engine);
     use_half(&engine, 1, meeting->batch);
     harness_say(&meeting->read, 1);
     engine_close(&engine);
@@ -144,7 +95,7 @@ static int upper_half(void *context)
 
 static void two_engines_append_to_one_pool_at_once(void **state)
 {
-    struct meeting *meeting = meet(*state, 1);
+    struct meeting *meeting = meeting_new(*state, 1);
     pid_t a = harness_fork(lower_half, meeting), b = harness_fork(upper_half, meeting);
 
     CHECK_EQUAL(harness_join(a, 30000), 0);
@@ -164,7 +115,7 @@ static int trespasser(void *context)
     engine_open(&engine, meeting->harness->socket, "trespasser");
     CHECK_ERROR(attnd_pool_attach(engine.session, &(struct attnd_token){{1, 2, 3}}, &engine.pool),
                 ATTND_E_UNKNOWN);
-    attach(meeting, &engine);
+    meeting_attach(meeting, &engine);
     CHECK_ERROR(attnd_pool_share(engine.session, engine.pool, 1, &token), ATTND_E_PERMISSION);
     batch.append = 1;
     trial_begin(&trial, &engine, &batch, 0);
@@ -180,13 +131,13 @@ static int trespasser(void *context)
 
 static void a_pool_attached_for_reading_refuses_append(void **state)
 {
-    struct meeting *meeting = meet(*state, 0);
+    struct meeting *meeting = meeting_new(*state, 0);
     struct engine engine;
     struct trial trial;
 
     engine_open(&engine, meeting->harness->socket, "owner");
     trial_begin(&trial, &engine, &meeting->batch, 0);
-    share(meeting, &engine);
+    meeting_share(meeting, &engine);
     CHECK_EQUAL(harness_join(harness_fork(trespasser, meeting), 20000), 0);
     run_all(&trial); /* not a byte was changed */
     trial_end(&trial);
@@ -203,7 +154,7 @@ static int creator(void *context)
 
     engine_open(&engine, meeting->harness->socket, "creator");
     trial_begin(&trial, &engine, &meeting->batch, 0);
-    share(meeting, &engine);
+    meeting_share(meeting, &engine);
     harness_say(&meeting->written, 1);
     harness_await(&meeting->read, 1); /* for ever: it is killed */
     return 1;
@@ -211,14 +162,14 @@ static int creator(void *context)
 
 static void a_pool_outlives_its_creator(void **state)
 {
-    struct meeting *meeting = meet(*state, 0);
+    struct meeting *meeting = meeting_new(*state, 0);
     struct engine engine;
     struct trial trial;
     pid_t pid = harness_fork(creator, meeting);
 
     engine_open(&engine, meeting->harness->socket, "heir");
     harness_await(&meeting->written, 1);
-    attach(meeting, &engine);
+    meeting_attach(meeting, &engine);
     harness_kill(pid);
     trial_begin(&trial, &engine, &meeting->batch, 0);
     run_all(&trial);

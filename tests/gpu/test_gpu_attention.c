@@ -5,7 +5,7 @@
  */
 #include "tests/gpu/support/gpu.h"
 #include "tests/support/harness/e2e.h"
-#include "tests/support/trial/trial.h"
+#include "tests/support/trial/meeting.h"
 
 #include "schemas/abi.h"
 
@@ -103,32 +103,14 @@ static void every_type_and_head_dim_is_right(void **state)
 
 /* ---- two engines, one pool ---- */
 
-struct meeting {
-    const struct harness *harness;
-    struct random_batch batch;
-    struct attnd_token token;
-    uint32_t token_ready, written, read;
-};
-
 static int writer(void *context)
 {
     struct meeting *meeting = context;
     struct engine engine;
-    struct trial trial;
 
     gpu_open();
     gpu_engine_open(&engine, meeting->harness->socket, "writer");
-    engine_pool(&engine, &meeting->batch.shape);
-    CHECK_OK(attnd_pool_share(engine.session, engine.pool, 0, &meeting->token));
-    harness_say(&meeting->token_ready, 1);
-    for (uint32_t round = 1; round <= ROUNDS; round++) {
-        meeting->batch.seed = round;
-        trial_begin(&trial, &engine, &meeting->batch, 0);
-        harness_say(&meeting->written, round);
-        trial_must(&trial, trial_submit(&trial) || trial_judge(&trial));
-        harness_await(&meeting->read, round);
-        trial_end(&trial);
-    }
+    meeting_write(meeting, &engine, ROUNDS);
     engine_close(&engine);
     return 0;
 }
@@ -137,29 +119,17 @@ static int reader(void *context)
 {
     struct meeting *meeting = context;
     struct engine engine;
-    struct trial trial;
 
     gpu_open();
     gpu_engine_open(&engine, meeting->harness->socket, "reader");
-    harness_await(&meeting->token_ready, 1);
-    engine_attach(&engine, &meeting->batch.shape, &meeting->token);
-    for (uint32_t round = 1; round <= ROUNDS; round++) {
-        harness_await(&meeting->written, round);
-        trial_begin(&trial, &engine, &meeting->batch, 0);
-        trial_must(&trial, trial_submit(&trial) || trial_judge(&trial));
-        trial_end(&trial);
-        harness_say(&meeting->read, round);
-    }
+    meeting_read(meeting, &engine, ROUNDS);
     engine_close(&engine);
     return 0;
 }
 
 static void what_one_engine_writes_the_other_attends_to(void **state)
 {
-    struct meeting *meeting = harness_shared(sizeof(*meeting));
-
-    meeting->harness = *state;
-    meeting->batch = e2e_batch();
+    struct meeting *meeting = meeting_new(*state, 0);
     pid_t a = harness_fork(writer, meeting), b = harness_fork(reader, meeting);
     CHECK_EQUAL(harness_join(a, CLIENT_MS), 0);
     CHECK_EQUAL(harness_join(b, CLIENT_MS), 0);

@@ -16,30 +16,17 @@
 
 #include <cmocka.h>
 
-#define ENGINES 2
-#define EACH 8 /* batches of one shape in a row */
-
 static uint64_t seed, first, rounds;
-
-struct client {
-    const struct harness *harness;
-    uint32_t number;
-};
 
 static int client(void *context)
 {
-    const struct client *self = context;
+    const struct soak_engine *self = context;
     struct soak soak = {.seed = seed, .stride = 1};
     struct engine engine;
-    int wrong = 0;
 
     gpu_open();
     gpu_engine_open(&engine, self->harness->socket, "random");
-    for (uint64_t shape = self->number; shape * EACH < rounds && !wrong; shape += ENGINES) {
-        soak.next = first + shape * EACH;
-        for (uint64_t i = shape * EACH; i < shape * EACH + EACH && i < rounds && !wrong; i++)
-            wrong = soak_step(&soak, &engine);
-    }
+    int wrong = soak_shapes(&soak, &engine, self->number, first, rounds);
     printf("engine %u: %llu batches, %llu runs right\n", self->number,
            (unsigned long long)soak.verified, (unsigned long long)soak.runs);
     engine_close(&engine);
@@ -48,17 +35,7 @@ static int client(void *context)
 
 static void random_batches_of_two_engines_are_right(void **state)
 {
-    struct client clients[ENGINES];
-    pid_t pids[ENGINES];
-    int wrong = 0;
-
-    for (uint32_t i = 0; i < ENGINES; i++) {
-        clients[i] = (struct client){*state, i};
-        pids[i] = harness_fork(client, &clients[i]);
-    }
-    for (uint32_t i = 0; i < ENGINES; i++)
-        wrong += harness_join(pids[i], 600000);
-    CHECK_EQUAL(wrong, 0);
+    CHECK_EQUAL(soak_in_engines(*state, client), 0);
 }
 
 int main(void)

@@ -67,23 +67,21 @@ static const char *check_strides(const struct attnd_batch_view *b,
 {
     const uint64_t rows = b->rows, q = b->heads_q, kv = limits->heads_kv;
 
-    if (!reach_fits(rows, q, limits->dim_qk, b->q_stride_row, b->q_stride_head, 2) ||
-        !reach_fits(rows, q, limits->dim_vo, b->o_stride_row, b->o_stride_head, 2) ||
-        !reach_fits(rows, q, 1, b->lse_stride_row, b->lse_stride_head, 4) ||
-        !reach_fits(rows, kv, limits->dim_qk, b->k_stride_row, b->k_stride_head, 2) ||
-        !reach_fits(rows, kv, limits->dim_vo, b->v_stride_row, b->v_stride_head, 2))
+    if (!reach_fits(rows, q, limits->dim_qk, b->q_pitch.row, b->q_pitch.head, 2) ||
+        !reach_fits(rows, q, limits->dim_vo, b->o_pitch.row, b->o_pitch.head, 2) ||
+        !reach_fits(rows, q, 1, b->lse_pitch.row, b->lse_pitch.head, 4) ||
+        !reach_fits(rows, kv, limits->dim_qk, b->k_pitch.row, b->k_pitch.head, 2) ||
+        !reach_fits(rows, kv, limits->dim_vo, b->v_pitch.row, b->v_pitch.head, 2))
         return "a stride reaches too far";
-    if (!disjoint(rows, q, limits->dim_vo, b->o_stride_row, b->o_stride_head) ||
-        !disjoint(rows, q, 1, b->lse_stride_row, b->lse_stride_head))
+    if (!disjoint(rows, q, limits->dim_vo, b->o_pitch.row, b->o_pitch.head) ||
+        !disjoint(rows, q, 1, b->lse_pitch.row, b->lse_pitch.head))
         return "an output overlaps itself";
     return NULL;
 }
 
-const char *batch_check(const struct attnd_batch_view *batch,
-                        const struct attnd_batch_limits *limits)
+static const char *check_head(const struct attnd_batch_view *batch,
+                              const struct attnd_batch_limits *limits)
 {
-    uint64_t entries = 0, pages = 0;
-
     if (batch->levels < 1 || batch->levels > limits->levels || batch->rows > limits->rows)
         return "levels or rows";
     if (!batch->heads_q || batch->heads_q % limits->heads_kv ||
@@ -93,6 +91,17 @@ const char *batch_check(const struct attnd_batch_view *batch,
         return "dtype or flags";
     if (!isfinite(batch->sm_scale) || batch->sm_scale <= 0)
         return "sm_scale";
+    return NULL;
+}
+
+const char *batch_check(const struct attnd_batch_view *batch,
+                        const struct attnd_batch_limits *limits)
+{
+    uint64_t entries = 0, pages = 0;
+    const char *bad_head = check_head(batch, limits);
+
+    if (bad_head)
+        return bad_head;
     for (uint32_t l = 0; l < batch->levels; l++) {
         const char *wrong = check_level(&batch->level[l], batch->rows, limits);
         if (wrong)

@@ -62,11 +62,11 @@ struct case_bytes case_write(const struct plan_case *c, uint8_t *arena, uint64_t
     message.reserve_pages = batch->reserve_pages;
     message.n_level = batch->levels;
     message.level = levels;
-    set_strides(message.q = &q, batch->q_stride_row, batch->q_stride_head);
-    set_strides(message.o = &o, batch->o_stride_row, batch->o_stride_head);
-    set_strides(message.lse = &lse, batch->lse_stride_row, batch->lse_stride_head);
-    set_strides(message.k = &k, batch->k_stride_row, batch->k_stride_head);
-    set_strides(message.v = &v, batch->v_stride_row, batch->v_stride_head);
+    set_strides(message.q = &q, batch->q_pitch.row, batch->q_pitch.head);
+    set_strides(message.o = &o, batch->o_pitch.row, batch->o_pitch.head);
+    set_strides(message.lse = &lse, batch->lse_pitch.row, batch->lse_pitch.head);
+    set_strides(message.k = &k, batch->k_pitch.row, batch->k_pitch.head);
+    set_strides(message.v = &v, batch->v_pitch.row, batch->v_pitch.head);
     if (end > arena_bytes)
         return at;
     at.header_bytes = (uint32_t)attnd__batch__pack(&message, arena + at.header_offset_bytes);

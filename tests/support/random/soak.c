@@ -12,6 +12,8 @@
 #include <inttypes.h>
 
 #define SHRINK_TRIES 2000
+#define SHAPE_BATCHES 8u
+#define ENGINE_MS 600000
 
 struct replay {
     struct engine *engine;
@@ -57,4 +59,32 @@ int soak_step(struct soak *soak, struct engine *engine)
     soak->runs += (uint64_t)batch.steps * batch.shape.layers;
     soak->with_long_kv += random_batch_kv_max(&batch) > RANDOM_KV_LONG;
     return 0;
+}
+
+int soak_shapes(struct soak *soak, struct engine *engine, uint32_t number, uint64_t first,
+                uint64_t rounds)
+{
+    for (uint64_t begin = number * SHAPE_BATCHES; begin < rounds;
+         begin += SOAK_ENGINES * SHAPE_BATCHES) {
+        soak->next = first + begin;
+        for (uint64_t i = begin; i < begin + SHAPE_BATCHES && i < rounds; i++)
+            if (soak_step(soak, engine))
+                return 1;
+    }
+    return 0;
+}
+
+int soak_in_engines(const struct harness *harness, int (*client)(void *context))
+{
+    struct soak_engine engines[SOAK_ENGINES];
+    pid_t pids[SOAK_ENGINES];
+    int wrong = 0;
+
+    for (uint32_t i = 0; i < SOAK_ENGINES; i++) {
+        engines[i] = (struct soak_engine){harness, i};
+        pids[i] = harness_fork(client, &engines[i]);
+    }
+    for (uint32_t i = 0; i < SOAK_ENGINES; i++)
+        wrong += harness_join(pids[i], ENGINE_MS);
+    return wrong;
 }

@@ -5,6 +5,7 @@
 #define ATTND_TESTS_SUPPORT_RANDOM_SOAK_H
 
 #include "tests/support/harness/engine.h"
+#include "tests/support/harness/harness.h"
 
 struct soak {
     uint64_t seed;
@@ -21,5 +22,25 @@ struct soak {
  * shows it.
  */
 int soak_step(struct soak *soak, struct engine *engine);
+
+#define SOAK_ENGINES 2u
+
+/* One of several engine processes that do a run of batches between them. */
+struct soak_engine {
+    const struct harness *harness;
+    uint32_t number;
+};
+
+/**
+ * soak_shapes() - the batches of engine @number among @first..@first + @rounds: whole shapes of
+ * eight by turns, 0..7 for one engine and 8..15 for the other Return: 0; 1 after the first that was
+ * wrong.
+ */
+int soak_shapes(struct soak *soak, struct engine *engine, uint32_t number, uint64_t first,
+                uint64_t rounds);
+
+/** soak_in_engines() - @client with a struct soak_engine in SOAK_ENGINES processes at once.
+ * Return: the sum of their exit statuses. */
+int soak_in_engines(const struct harness *harness, int (*client)(void *context));
 
 #endif

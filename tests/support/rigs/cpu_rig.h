@@ -112,6 +112,10 @@ void rig_free(struct rig_work *work);
 /** rig_run() - fills run @run with this work: attend or append (enum attnd_run_kind). */
 void rig_run(struct rig_work *work, uint32_t run, uint32_t kind);
 
+/** rig_make_endless() - one row against 2^31 - 1 keys in one item a KV head: hours of work. Nothing
+ * of it can be judged. */
+void rig_make_endless(struct rig_work *work, struct rig *rig, uint32_t heads_kv);
+
 /** rig_element() - key or value @token of request @request of the last level, KV head @head. */
 uint16_t *rig_element(const struct rig_work *work, uint16_t *plane, uint32_t request,
                       uint32_t token, uint32_t head);

@@ -276,16 +276,16 @@ static void make_plan(struct rig_work *work)
             (batch->causal ? ATTND_BATCH_CAUSAL : 0) | (batch->lse_ln ? ATTND_BATCH_LSE_LN : 0),
         .sm_scale = 1.0f / sqrtf((float)batch->dim),
         .entries_max = 16,
-        .q_stride_row = stride_row,
-        .q_stride_head = stride_head,
-        .o_stride_row = stride_row,
-        .o_stride_head = stride_head,
-        .lse_stride_row = work->heads_q + 1,
-        .lse_stride_head = 1,
-        .k_stride_row = stride_row,
-        .k_stride_head = stride_head,
-        .v_stride_row = stride_row,
-        .v_stride_head = stride_head,
+        .q_pitch.row = stride_row,
+        .q_pitch.head = stride_head,
+        .o_pitch.row = stride_row,
+        .o_pitch.head = stride_head,
+        .lse_pitch.row = work->heads_q + 1,
+        .lse_pitch.head = 1,
+        .k_pitch.row = stride_row,
+        .k_pitch.head = stride_head,
+        .v_pitch.row = stride_row,
+        .v_pitch.head = stride_head,
     };
     (void)plan_array(work, &plan->entries_offset_bytes, 16 * sizeof(struct attnd_entry));
     (void)plan_array(work, &plan->kv_pages_offset_bytes, work->pool_pages * sizeof(int32_t));
@@ -345,6 +345,29 @@ void rig_make(struct rig_work *work, struct rig *rig, const struct rig_batch *ba
     make_plan(work);
 }
 
+void rig_make_endless(struct rig_work *work, struct rig *rig, uint32_t heads_kv)
+{
+    /* 2048 pages of one token; then a page has 2^20 tokens, all in the place of the first. */
+    const struct rig_batch batch = {.seed = 31,
+                                    .dtype = ATTND_BF16,
+                                    .heads_kv = heads_kv,
+                                    .group = 1,
+                                    .dim = 64,
+                                    .page_size = 1,
+                                    .requests = 1,
+                                    .qo_len = {1},
+                                    .kv_len = {2048},
+                                    .tile_class = ATTND_TILE_MEMORY};
+    rig_make(work, rig, &batch);
+    struct attnd_heap_pool *pool = (void *)((char *)rig->head + work->plan->pool_offset_bytes);
+    struct attnd_heap_plane *planes = (struct attnd_heap_plane *)(pool + 1);
+    pool->page_size = 1u << 20;
+    planes[0].stride_token = planes[1].stride_token = 0;
+    int32_t *len = (int32_t *)((char *)work->plan + work->plan->kv_len_offset_bytes);
+    for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
+        len[g * work->plan->entries_max] = INT32_MAX;
+}
+
 void rig_free(struct rig_work *work)
 {
     for (int l = 0; l < 2; l++) {
@@ -395,12 +418,12 @@ void rig_judge(const struct rig_work *work, const char *what)
     size_t rows = (size_t)work->rows * work->heads_q;
     double *o = malloc(rows * batch->dim * sizeof *o + 1), *lse = malloc(rows * sizeof *lse + 1);
     struct reference_mismatch mismatch;
-    struct reference_rows got = {work->o.address, work->plan->o_stride_row,
-                                 work->plan->o_stride_head};
+    struct reference_rows got = {work->o.address, work->plan->o_pitch.row,
+                                 work->plan->o_pitch.head};
     reference_attend(&work->reference, o, lse);
     int agrees =
         reference_compare(&work->reference, o, lse, &got, work->lse.address,
-                          work->plan->lse_stride_row, work->plan->lse_stride_head, &mismatch);
+                          work->plan->lse_pitch.row, work->plan->lse_pitch.head, &mismatch);
     free(o);
     free(lse);
     if (!agrees)
@@ -411,7 +434,7 @@ void rig_judge(const struct rig_work *work, const char *what)
     if (batch->pad) {
         const uint16_t *row = work->o.address;
         assert_int_equal(row[batch->dim], not_a_number(work));
-        assert_int_equal(row[work->plan->o_stride_row - 1], not_a_number(work));
+        assert_int_equal(row[work->plan->o_pitch.row - 1], not_a_number(work));
     }
 }
 

@@ -84,6 +84,7 @@ void plan_case_fit(struct plan_case *c)
     c->limits.requests = batch->entries;
     c->limits.rows = batch->rows;
     c->limits.levels = batch->levels;
+    c->limits.page_size = c->pool.page_size;
     c->limits.pages = batch->pages + batch->level[batch->levels - 1].entries * batch->reserve_pages;
     c->limits.heads_q = batch->heads_q;
     c->limits.heads_kv = c->pool.heads_kv;

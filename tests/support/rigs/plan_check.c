@@ -175,6 +175,16 @@ static void insert_tile(struct checker *k, struct row_tiles *row, uint32_t t)
     row->tile[i] = t;
 }
 
+/* Do keys of this level, of whatever entry, belong to @row? */
+static int has_keys(const struct checker *k, uint32_t row, uint32_t level)
+{
+    for (uint32_t e = 0; e < k->head->entries; e++)
+        if (k->entries[e].level == level && row >= k->entries[e].row_begin &&
+            row < k->entries[e].row_begin + k->entries[e].row_count && k->entries[e].page_count)
+            return 1;
+    return 0;
+}
+
 /* The tiles of one level over @row, as a chain over the keys. *next: first not of this level. */
 static int check_chain(struct checker *k, uint32_t row, uint32_t level, uint32_t *next)
 {
@@ -198,10 +208,8 @@ static int check_chain(struct checker *k, uint32_t row, uint32_t level, uint32_t
         return 1;
     if (level + 1 == k->head->levels)
         return wrong(k, "the last level has no tile for row %u", row);
-    for (uint32_t e = 0; e < k->head->entries; e++)
-        if (k->entries[e].level == level && row >= k->entries[e].row_begin &&
-            row < k->entries[e].row_begin + k->entries[e].row_count && k->entries[e].page_count)
-            return wrong(k, "level %u has no tile for row %u", level, row);
+    if (has_keys(k, row, level))
+        return wrong(k, "level %u has no tile for row %u", level, row);
     return 1;
 }
 
@@ -295,40 +303,58 @@ static int check_merge(struct checker *k, uint32_t m, uint32_t *row, uint32_t *p
     return 1;
 }
 
-static int check_merges(struct checker *k)
+/* Merges follow each other over the rows and over the list of parts, and nothing is left over. */
+static int check_merge_list(struct checker *k)
 {
-    uint32_t *arrivals = calloc((size_t)k->head->merges + 1, sizeof(*arrivals));
     uint32_t row = 0, part = 0;
-    int good = arrivals != NULL;
 
-    for (uint32_t m = 0; good && m < k->head->merges; m++)
-        good = check_merge(k, m, &row, &part);
-    for (; good && row < k->head->rows; row++)
+    for (uint32_t m = 0; m < k->head->merges; m++)
+        if (!check_merge(k, m, &row, &part))
+            return 0;
+    for (; row < k->head->rows; row++)
         if (k->tiles[k->rows[row].tile[0]].partial != ATTND_NONE)
-            good = wrong(k, "row %u is in no merge", row);
-    if (good && part != k->head->parts)
-        good = wrong(k, "%u parts, %u listed", k->head->parts, part);
-    for (uint32_t t = 0; good && t < k->head->tiles; t++) {
+            return wrong(k, "row %u is in no merge", row);
+    if (part != k->head->parts)
+        return wrong(k, "%u parts, %u listed", k->head->parts, part);
+    return 1;
+}
+
+static int check_first_merges(struct checker *k)
+{
+    for (uint32_t t = 0; t < k->head->tiles; t++) {
         const struct attnd_tile *tile = &k->tiles[t];
         const struct attnd_merge none = {0};
         const struct attnd_merge *first = tile->merge_count && tile->merge_begin < k->head->merges
                                               ? &k->merges[tile->merge_begin]
                                               : &none;
         if (memcmp(&tile->first_merge, first, sizeof(*first)) != 0)
-            good = wrong(k, "tile %u repeats its first merge wrongly", t);
+            return wrong(k, "tile %u repeats its first merge wrongly", t);
     }
-    for (uint32_t t = 0; good && t < k->head->tiles; t++)
-        for (uint32_t i = 0; good && i < k->tiles[t].merge_count; i++) {
+    return 1;
+}
+
+static int count_arrivals(struct checker *k, uint32_t *arrivals)
+{
+    for (uint32_t t = 0; t < k->head->tiles; t++)
+        for (uint32_t i = 0; i < k->tiles[t].merge_count; i++) {
             uint32_t m = k->tiles[t].merge_begin + i;
             if (m >= k->head->merges)
-                good = wrong(k, "tile %u arrives at merge %u", t, m);
-            else
-                arrivals[m]++;
+                return wrong(k, "tile %u arrives at merge %u", t, m);
+            arrivals[m]++;
         }
-    for (uint32_t m = 0; good && m < k->head->merges; m++)
+    for (uint32_t m = 0; m < k->head->merges; m++)
         if (arrivals[m] != k->merges[m].part_count)
-            good = wrong(k, "merge %u: %u arrivals, %u parts", m, arrivals[m],
+            return wrong(k, "merge %u: %u arrivals, %u parts", m, arrivals[m],
                          k->merges[m].part_count);
+    return 1;
+}
+
+static int check_merges(struct checker *k)
+{
+    uint32_t *arrivals = calloc((size_t)k->head->merges + 1, sizeof(*arrivals));
+    int good =
+        arrivals && check_merge_list(k) && check_first_merges(k) && count_arrivals(k, arrivals);
+
     free(arrivals);
     return good;
 }

@@ -7,18 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *trial_allocate(size_t count, size_t bytes)
-{
-    void *memory = malloc(count ? count * bytes : 1);
-    CHECK(memory != NULL);
-    return memory;
-}
-
-void trial_free(void *memory)
-{
-    free(memory);
-}
-
 static uint32_t tight_plan(const struct trial *trial)
 {
     const struct random_batch *batch = &trial->batch;

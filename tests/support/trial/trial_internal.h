@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-/* trial.c: never NULL. */
+/* trial_memory.c: never NULL. */
 void *trial_allocate(size_t count, size_t bytes);
 void trial_free(void *memory);
 

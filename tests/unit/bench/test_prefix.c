@@ -140,63 +140,99 @@ struct model_page {
     uint64_t idle_since;
 };
 
+enum { MODEL_KEYS = 40, MODEL_ROOM = 16 };
+
+struct model {
+    struct model_page page[MODEL_KEYS];
+    uint32_t held;
+    uint64_t step;
+};
+
+/* All in few buckets: chains get long. */
+static uint64_t model_key(uint32_t k)
+{
+    return k * 16;
+}
+
+static void begin_one(struct model *model, struct replay_prefix *cache, uint32_t k)
+{
+    const int room = !model->page[k].state && model->held < MODEL_ROOM;
+    const int32_t page = (int32_t)model->step;
+
+    assert_int_equal(replay_prefix_begin(cache, model_key(k), page), room);
+    if (room) {
+        model->page[k] = (struct model_page){.page = page, .users = 1, .state = 1};
+        model->held++;
+    }
+}
+
+static void finish_one(struct model *model, struct replay_prefix *cache, uint32_t k)
+{
+    struct model_page *m = &model->page[k];
+
+    assert_int_equal(replay_prefix_ready(cache, model_key(k), m->page), m->state == 1);
+    m->state = m->state == 1 ? 2 : m->state;
+}
+
+static void use_one(struct model *model, struct replay_prefix *cache, uint32_t k)
+{
+    const uint64_t key = model_key(k);
+
+    if (model->page[k].state != 2)
+        return;
+    replay_prefix_use(cache, &key, 1);
+    model->page[k].users++;
+}
+
+static void unuse_one(struct model *model, struct replay_prefix *cache, uint32_t k)
+{
+    struct model_page *m = &model->page[k];
+    const uint64_t key = model_key(k);
+
+    if (m->state != 2 || !m->users)
+        return;
+    replay_prefix_unuse(cache, &key, &m->page, 1);
+    if (!--m->users)
+        m->idle_since = model->step;
+}
+
+static void evict_one(struct model *model, struct replay_prefix *cache, uint32_t k)
+{
+    struct model_page *oldest = NULL;
+    int32_t out;
+
+    (void)k;
+    for (int i = 0; i < MODEL_KEYS; i++) {
+        struct model_page *m = &model->page[i];
+        if (m->state == 2 && !m->users && (!oldest || m->idle_since < oldest->idle_since))
+            oldest = m;
+    }
+    assert_int_equal(replay_prefix_evict(cache, 1, &out), oldest != NULL);
+    if (oldest) {
+        assert_int_equal(out, oldest->page);
+        oldest->state = 0;
+        model->held--;
+    }
+}
+
 static void random_use_agrees_with_a_model(void **state)
 {
-    enum { KEYS = 40, ROOM = 16, STEPS = 20000 };
+    static void (*const acts[])(struct model *, struct replay_prefix *,
+                                uint32_t) = {begin_one, finish_one, use_one, unuse_one, evict_one};
     struct prng prng = {test_seed()};
-    struct model_page model[KEYS] = {0};
+    struct model model = {.held = 0};
     struct replay_prefix cache;
-    uint32_t held = 0;
 
     (void)state;
-    assert_int_equal(replay_prefix_init(&cache, ROOM), 0);
-    for (uint64_t step = 1; step <= STEPS; step++) {
-        uint32_t k = prng_below(&prng, KEYS);
-        struct model_page *m = &model[k];
-        uint64_t key = k * 16; /* all in few buckets: chains get long */
-        int32_t page = (int32_t)step, out;
+    assert_int_equal(replay_prefix_init(&cache, MODEL_ROOM), 0);
+    for (model.step = 1; model.step <= 20000; model.step++) {
+        const uint32_t k = prng_below(&prng, MODEL_KEYS);
+        const struct model_page *m = &model.page[k];
+        const uint64_t key = model_key(k);
         bool filling;
+        int32_t out;
 
-        switch (prng_below(&prng, 5)) {
-        case 0:
-            assert_int_equal(replay_prefix_begin(&cache, key, page), !m->state && held < ROOM);
-            if (!m->state && held < ROOM) {
-                *m = (struct model_page){.page = page, .users = 1, .state = 1};
-                held++;
-            }
-            break;
-        case 1:
-            assert_int_equal(replay_prefix_ready(&cache, key, m->page), m->state == 1);
-            m->state = m->state == 1 ? 2 : m->state;
-            break;
-        case 2:
-            if (m->state == 2) {
-                replay_prefix_use(&cache, &key, 1);
-                m->users++;
-            }
-            break;
-        case 3:
-            if (m->state == 2 && m->users) {
-                replay_prefix_unuse(&cache, &key, &m->page, 1);
-                if (!--m->users)
-                    m->idle_since = step;
-            }
-            break;
-        default: {
-            struct model_page *oldest = NULL;
-
-            for (int i = 0; i < KEYS; i++)
-                if (model[i].state == 2 && !model[i].users &&
-                    (!oldest || model[i].idle_since < oldest->idle_since))
-                    oldest = &model[i];
-            assert_int_equal(replay_prefix_evict(&cache, 1, &out), oldest != NULL);
-            if (oldest) {
-                assert_int_equal(out, oldest->page);
-                oldest->state = 0;
-                held--;
-            }
-        }
-        }
+        acts[prng_below(&prng, 5)](&model, &cache, k);
         assert_int_equal(replay_prefix_match(&cache, &key, 1, &out, &filling), m->state == 2);
         assert_int_equal(filling, m->state == 1);
         if (m->state == 2)

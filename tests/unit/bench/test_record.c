@@ -2,6 +2,7 @@
  * in; histograms. */
 #include "bench/support/histogram.h"
 #include "bench/support/record.h"
+#include "bench/support/table.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -157,6 +158,47 @@ static void a_file_that_is_not_exactly_records_is_refused(void **state)
     }
 }
 
+/* Two machines, and a figure that only the second has. */
+static void a_table_has_the_records_of_all_devices(void **state)
+{
+    static const char *const devices[] = {"h100", "h200"};
+    struct bench_stamp stamp = make_stamp();
+    char why[256] = "", path[128], *text = NULL;
+    size_t bytes = 0;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct bench_record records[3];
+
+        snprintf(stamp.common.device, sizeof(stamp.common.device), "%s", devices[i]);
+        records[0] = bench_record_make(&stamp, "gpu.a_us", 10 + i, "us", "lower", "a | b");
+        records[1] = bench_record_make(&stamp, "gpu.b_us", 20 + i, "us", "lower", NULL);
+        records[2] = bench_record_make(&stamp, "gpu.a_over_peer", 0.5, "ratio", "lower", NULL);
+        assert_int_equal(
+            bench_records_write(&stamp, directory, "gpu", records, i ? 3 : 2, why, sizeof(why)), 0);
+    }
+    snprintf(path, sizeof(path), "%s/suite-cpu.json", directory);
+    unlink(path);
+    FILE *out = open_memstream(&text, &bytes);
+    assert_int_equal(bench_table_print(out, directory, why, sizeof(why)), 0);
+    assert_int_equal(fclose(out), 0);
+    static const char *const order[] = {"| `gpu.a_us` | 10 |", "| `gpu.a_us` | 11 |",
+                                        "| `gpu.b_us` | 20 |", "| `gpu.b_us` | 21 |",
+                                        "| `gpu.a_over_peer` | 0.5 |"};
+    const char *at = text;
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        at = strstr(at, order[i]);
+        if (!at)
+            fail_msg("%s is not there, or not in its place: %s", order[i], text);
+    }
+    assert_non_null(strstr(text, "a \\| b"));
+    free(text);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%s/gpu-%s.json", directory, devices[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
 static void quantiles_are_within_a_bucket(void **state)
 {
     static struct bench_histogram histogram, other;
@@ -208,6 +250,7 @@ int main(void)
         cmocka_unit_test(figures_of_uncommitted_changes_are_refused),
         cmocka_unit_test(what_was_packed_elsewhere_says_of_what_commit_it_is),
         cmocka_unit_test(a_file_that_is_not_exactly_records_is_refused),
+        cmocka_unit_test(a_table_has_the_records_of_all_devices),
         cmocka_unit_test(quantiles_are_within_a_bucket),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);

@@ -104,7 +104,7 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
 {
     /* ' stands for " */
     static const char *const bad[] = {
-        "",
+        "\v",
         "{}",
         "[]",
         "nonsense",
@@ -124,8 +124,8 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]} x",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9]}}",
-        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': "
-        "[7, 9223372036854775808]}",
+        "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 1e1]}",
+        "{'timestamp':5, 'input_length':9, 'output_length':3, 'hash_ids':[9223372036854775808]}",
         "{'timestamp': 5, 'input_length': 600, 'output_length': 3, 'hash_ids': [7, 9.0]}",
         "{'timestamp': 5, 'input_length': 16777217, 'output_length': 3, 'hash_ids': [7, 9]}",
         "TIMESTAMP,ContextTokens,GeneratedTokens",
@@ -139,6 +139,20 @@ static void a_bad_json_line_is_refused_with_its_number(void **state)
             *quote = '"';
         refused_at(text, 3);
     }
+}
+
+static void blank_lines_between_json_lines_are_counted_and_nothing_else(void **state)
+{
+    struct replay_trace trace;
+    struct replay_trace_error error;
+
+    (void)state;
+    assert_int_equal(parse("\n" GOOD "\r\n \t\n" GOOD "\n\n", &strict, &trace, &error), 0);
+    assert_int_equal(trace.requests, 2);
+    assert_int_equal(trace.bad_lines, 0);
+    replay_trace_free(&trace);
+    refused_at(GOOD "\n\n" GOOD "x\n", 5);
+    refused_at("\n\n", 0); /* no requests in it */
 }
 
 /* A line that only opens brackets must not exhaust the stack. */
@@ -204,7 +218,7 @@ static void bad_lines_are_skipped_on_request(void **state)
 
     (void)state;
     skipped_count = 0;
-    assert_int_equal(parse("garbage\n" GOOD "\n" GOOD "{", &lenient, &trace, &error), 0);
+    assert_int_equal(parse("garbage\n" GOOD "x\n" GOOD "{", &lenient, &trace, &error), 0);
     assert_int_equal(trace.requests, 2);
     assert_int_equal(trace.bad_lines, 3);
     assert_int_equal(skipped_count, 3);
@@ -307,6 +321,7 @@ int main(void)
         cmocka_unit_test(csv_lines_become_requests_that_share_nothing),
         cmocka_unit_test(requests_are_ordered_by_arrival_and_keep_their_identity),
         cmocka_unit_test(a_bad_json_line_is_refused_with_its_number),
+        cmocka_unit_test(blank_lines_between_json_lines_are_counted_and_nothing_else),
         cmocka_unit_test(a_line_that_nests_without_end_is_refused),
         cmocka_unit_test(a_bad_csv_line_is_refused_with_its_number),
         cmocka_unit_test(bad_lines_are_skipped_on_request),

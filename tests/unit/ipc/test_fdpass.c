@@ -184,13 +184,15 @@ static void a_look_takes_neither_the_datagram_nor_its_descriptors(void **state)
     (void)state;
     int got[ATTND_FDS_MAX], count = -1, before = open_fds();
     char data[16];
+    assert_false(attnd_fdpass_carries(pair[1]));
     send_raw(8, 3);
-    assert_int_equal(attnd_fdpass_peek(pair[1], data, sizeof(data)), 8);
-    assert_int_equal(attnd_fdpass_peek(pair[1], data, 4), -ATTND_E_PROTOCOL);
+    assert_true(attnd_fdpass_carries(pair[1]));
     assert_int_equal(open_fds(), before);
     assert_int_equal(attnd_fdpass_recv(pair[1], data, sizeof(data), got, &count), 8);
     assert_int_equal(count, 3);
     attnd_fdpass_close(got, count);
+    send_raw(8, 0);
+    assert_false(attnd_fdpass_carries(pair[1]));
 }
 
 static void a_peer_that_may_send_no_descriptors_cannot(void **state)
@@ -215,9 +217,12 @@ static void there_is_room_until_descriptors_run_low(void **state)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     assert_true(attnd_fdpass_room());
     low = limit;
-    low.rlim_cur = 200; /* less than the kernel carries in one datagram */
+    low.rlim_cur = (rlim_t)open_fds() + ATTND_FDS_MAX;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     assert_false(attnd_fdpass_room());
+    low.rlim_cur += 16;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    assert_true(attnd_fdpass_room());
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 

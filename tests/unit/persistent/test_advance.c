@@ -189,6 +189,110 @@ static void advances_are_counted_from_the_last_set(void **state)
     assert_int_equal(attnd_plan_head(c.plan)->advance_version, 0);
 }
 
+/* What a worker with a copy of the plan lives by: it copies the lengths of one generation and the
+ * page ids that they reach, and is to have the plan then. Advances are made of the heap as it was
+ * before, with the words that they may write; nothing else may differ. */
+static void an_advance_writes_its_lengths_and_free_slots_and_nothing_else(void **state)
+{
+    const uint64_t bytes = attnd_plan_heap_bytes(&c.limits);
+    uint8_t *want = malloc(bytes);
+    struct attnd_plan_head *head = (void *)want;
+    uint32_t used[6] = {2, 0, 2, 2, 2, 2};
+
+    (void)state;
+    assert_non_null(want);
+    memcpy(want, c.heap, bytes);
+    for (uint32_t step = 1; step <= 12; step++) {
+        struct prng prng = prng_fork(seed, 1000 + step);
+        const uint32_t generation = step % ATTND_GENERATIONS;
+        int32_t kv_len[6], indptr[7] = {0}, pages[6];
+        int32_t *slots = (void *)(want + head->kv_pages_offset_bytes);
+        for (uint32_t e = 0; e < 6; e++) {
+            const struct attnd_entry *entry = plan_entries(&c) + e;
+            const uint32_t add = used[e] < entry->page_count && prng_percent(&prng, 25);
+            indptr[e + 1] = indptr[e] + (int32_t)add;
+            if (add)
+                slots[entry->page_begin + used[e]++] = pages[indptr[e]] =
+                    prng_between(&prng, 0, POOL_PAGES - 1);
+            kv_len[e] = prng_between(&prng, 0, (int32_t)(used[e] * c.pool.page_size));
+        }
+        memcpy(want + head->kv_len_offset_bytes +
+                   (uint64_t)generation * head->entries_max * sizeof(int32_t),
+               kv_len, sizeof(kv_len));
+        head->advance_version = step;
+        head->generation = generation;
+        assert_int_equal(advance(kv_len, indptr, pages, generation), 0);
+        assert_memory_equal(c.heap, want, bytes);
+    }
+    free(want);
+}
+
+/* What the plan must say of its pages, kept here. */
+struct lists {
+    int32_t list[ENTRIES][64], used[ENTRIES];
+    uint32_t reserve;
+};
+
+static void begin_lists(struct prng *prng, struct lists *lists)
+{
+    const int32_t one_row[ENTRIES] = {1, 1, 1, 1};
+    int32_t kv_len[ENTRIES];
+
+    lists->reserve = prng_below(prng, 20);
+    plan_case_begin(&c);
+    c.pool.page_size = 1 + prng_below(prng, 20);
+    c.batch.reserve_pages = lists->reserve;
+    for (uint32_t e = 0; e < ENTRIES; e++)
+        kv_len[e] = prng_between(prng, 0, 30 * (int32_t)c.pool.page_size);
+    plan_case_level(&c, ENTRIES, one_row, kv_len);
+    assert_int_equal(plan_case_plan(&c), 0);
+    const struct attnd_level_view *level = &c.batch.level[0];
+    for (uint32_t e = 0; e < ENTRIES; e++) {
+        lists->used[e] = level->kv_indptr[e + 1] - level->kv_indptr[e];
+        for (int32_t p = 0; p < lists->used[e]; p++)
+            lists->list[e][p] = level->kv_indices[level->kv_indptr[e] + p];
+    }
+}
+
+struct drawn {
+    int32_t kv_len[ENTRIES], indptr[ENTRIES + 1], pages[ENTRIES * 4];
+};
+
+/* New pages and lengths, now and then one that cannot be. Return: 1 if all of them can. */
+static int draw_advance(struct prng *prng, const struct lists *lists, struct drawn *drawn)
+{
+    const struct attnd_level_view *level = &c.batch.level[0];
+    int good = 1;
+
+    drawn->indptr[0] = 0;
+    for (uint32_t e = 0; e < ENTRIES; e++) {
+        const int32_t begin = drawn->indptr[e];
+        int32_t now = level->kv_indptr[e + 1] - level->kv_indptr[e] + (int32_t)lists->reserve;
+        int32_t add = prng_percent(prng, 80) ? 0 : prng_between(prng, 0, 4);
+        good &= lists->used[e] + add <= now;
+        for (int32_t p = 0; p < add; p++) {
+            int32_t id = prng_between(prng, prng_percent(prng, 99) ? 0 : -1, POOL_PAGES - 1);
+            good &= id >= 0;
+            drawn->pages[begin + p] = id;
+        }
+        drawn->indptr[e + 1] = begin + add;
+        int32_t room = (lists->used[e] + add) * (int32_t)c.pool.page_size;
+        drawn->kv_len[e] = prng_between(prng, 0, room + (prng_percent(prng, 3) ? 2 : 0));
+        good &= drawn->kv_len[e] <= room;
+    }
+    return good;
+}
+
+static void expect_lists(struct lists *lists, const struct drawn *drawn, int good)
+{
+    for (uint32_t e = 0; e < ENTRIES; e++) {
+        for (int32_t p = drawn->indptr[e]; good && p < drawn->indptr[e + 1]; p++)
+            lists->list[e][lists->used[e]++] = drawn->pages[p];
+        assert_memory_equal(plan_kv_pages(&c) + plan_entries(&c)[e].page_begin, lists->list[e],
+                            (size_t)lists->used[e] * sizeof(int32_t));
+    }
+}
+
 /* Generations of one plan in a row, some of them impossible, against lists kept here. */
 static void any_sequence_of_advances_keeps_the_lists_right(void **state)
 {
@@ -196,57 +300,25 @@ static void any_sequence_of_advances_keeps_the_lists_right(void **state)
     end(NULL);
     for (uint32_t round = 0; round < 300; round++) {
         struct prng prng = prng_fork(seed, round);
-        const int32_t one_row[ENTRIES] = {1, 1, 1, 1};
-        int32_t kv_len[ENTRIES], list[ENTRIES][64], used[ENTRIES];
-        const uint32_t reserve = prng_below(&prng, 20);
+        struct lists lists;
 
-        plan_case_begin(&c);
-        c.pool.page_size = 1 + prng_below(&prng, 20);
-        c.batch.reserve_pages = reserve;
-        for (uint32_t e = 0; e < ENTRIES; e++)
-            kv_len[e] = prng_between(&prng, 0, 30 * (int32_t)c.pool.page_size);
-        plan_case_level(&c, ENTRIES, one_row, kv_len);
-        assert_int_equal(plan_case_plan(&c), 0);
-        const struct attnd_level_view *level = &c.batch.level[0];
-        for (uint32_t e = 0; e < ENTRIES; e++) {
-            used[e] = level->kv_indptr[e + 1] - level->kv_indptr[e];
-            for (int32_t p = 0; p < used[e]; p++)
-                list[e][p] = level->kv_indices[level->kv_indptr[e] + p];
-        }
+        begin_lists(&prng, &lists);
         for (uint32_t step = 1; step < 30; step++) {
-            int32_t indptr[ENTRIES + 1] = {0}, pages[ENTRIES * 4];
-            int good = 1;
-            for (uint32_t e = 0; e < ENTRIES; e++) {
-                int32_t now = level->kv_indptr[e + 1] - level->kv_indptr[e] + (int32_t)reserve;
-                int32_t add = prng_percent(&prng, 80) ? 0 : prng_between(&prng, 0, 4);
-                good &= used[e] + add <= now;
-                for (int32_t p = 0; p < add; p++) {
-                    int32_t id =
-                        prng_between(&prng, prng_percent(&prng, 99) ? 0 : -1, POOL_PAGES - 1);
-                    good &= id >= 0;
-                    pages[indptr[e] + p] = id;
-                }
-                indptr[e + 1] = indptr[e] + add;
-                int32_t room = (used[e] + add) * (int32_t)c.pool.page_size;
-                kv_len[e] = prng_between(&prng, 0, room + (prng_percent(&prng, 3) ? 2 : 0));
-                good &= kv_len[e] <= room;
-            }
+            struct drawn drawn;
+            const int good = draw_advance(&prng, &lists, &drawn);
+            const int32_t added = drawn.indptr[ENTRIES];
             const struct attnd_advance_view view = {.entries = ENTRIES,
-                                                    .pages = (uint32_t)indptr[ENTRIES],
-                                                    .kv_len = kv_len,
-                                                    .page_indptr = indptr[ENTRIES] ? indptr : NULL,
-                                                    .page_indices = pages};
+                                                    .pages = (uint32_t)added,
+                                                    .kv_len = drawn.kv_len,
+                                                    .page_indptr = added ? drawn.indptr : NULL,
+                                                    .page_indices = drawn.pages};
             const uint32_t generation = step % ATTND_GENERATIONS;
             int code = attnd_planner_advance(c.plan, &view, generation, POOL_PAGES, &fault);
             assert_int_equal(code, good ? 0 : -ATTND_E_RANGE);
-            for (uint32_t e = 0; e < ENTRIES; e++) {
-                for (int32_t p = indptr[e]; good && p < indptr[e + 1]; p++)
-                    list[e][used[e]++] = pages[p];
-                assert_memory_equal(plan_kv_pages(&c) + plan_entries(&c)[e].page_begin, list[e],
-                                    (size_t)used[e] * sizeof(int32_t));
-            }
+            expect_lists(&lists, &drawn, good);
             if (good)
-                assert_memory_equal(plan_kv_len(&c, generation), kv_len, sizeof(kv_len));
+                assert_memory_equal(plan_kv_len(&c, generation), drawn.kv_len,
+                                    sizeof(drawn.kv_len));
         }
         plan_case_free(&c);
     }
@@ -276,6 +348,7 @@ int main(void)
         TEST(a_page_outside_the_pool_is_refused_and_nothing_changes),
         TEST(an_advance_of_another_number_of_entries_is_refused),
         TEST(advances_are_counted_from_the_last_set),
+        TEST(an_advance_writes_its_lengths_and_free_slots_and_nothing_else),
         TEST(any_sequence_of_advances_keeps_the_lists_right),
         TEST(setting_and_advancing_allocate_nothing),
     };

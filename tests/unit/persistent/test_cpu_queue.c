@@ -146,9 +146,8 @@ static int overtakes(struct rig *rig)
     const struct attnd_backend *backend = rig->backend;
     while (attnd_observe32(&backend->sleepers) != 1 || !attnd_observe32(&backend->dispatching))
         sleep_us(100); /* until one thread waits for commands and the other sleeps */
-    const uint32_t head = attnd_observe32(&backend->queue.head);
     rig_submit(rig, 0);
-    while (attnd_observe32(&backend->queue.head) == head)
+    while (attnd_peek64(&backend->queue.runs[0].begin_ns) == 0)
         sleep_us(100); /* until its tile was taken */
     rig_submit(rig, 1);
     return rig_wait(rig, 1, 1).end_ns < rig_wait(rig, 0, 1).end_ns;
@@ -367,8 +366,8 @@ static void expect_stored(const struct rig_work *work, uint32_t request, uint32_
     const struct attnd_plan_head *plan = work->plan;
     for (uint32_t h = 0; h < plan->heads_kv; h++) {
         const uint16_t *k = work->new_k.address, *v = work->new_v.address;
-        k += row * plan->k_stride_row + h * plan->k_stride_head;
-        v += row * plan->v_stride_row + h * plan->v_stride_head;
+        k += row * plan->k_pitch.row + h * plan->k_pitch.head;
+        v += row * plan->v_pitch.row + h * plan->v_pitch.head;
         assert_memory_equal(rig_element(work, work->k, request, token, h), k, plan->dim_qk * 2);
         assert_memory_equal(rig_element(work, work->v, request, token, h), v, plan->dim_vo * 2);
     }

@@ -315,6 +315,27 @@ static void a_ring_of_a_lane_that_is_not_at_rest_is_gone_with_the_answer(void **
     close_scene(&scene);
 }
 
+/* Its engine is gone, and an item of it has hours to go. */
+static void a_run_whose_mailbox_is_let_go_ends(void **state)
+{
+    static struct scene scene;
+    static struct rig_work endless;
+    (void)state;
+    open_scene(&scene, 2, 5);
+    rig_make_endless(&endless, &scene.rig, 1);
+    struct attnd_command first = prepared_of(&scene, LANES, &endless, 0);
+    assert_int_equal(tell(&scene, &first), 0);
+    ring(scene.box, 0, RIG_RUNS + LANES);
+    while (attnd_doorbell_rung(attnd_observe32(&scene.box->doorbell[0])))
+        attnd_relax();
+    sleep_us(2000);
+    assert_int_equal(tell_mailbox(&scene, ATTND_NONE, 0), 0); /* when nothing of it is in flight */
+    assert_int_equal(attnd_peek64(&scene.rig.mailboxes[MAILBOX].tiles), 0);
+    rig_free(&endless);
+    assert_int_equal(tell_mailbox(&scene, scene.memory.index, 1), 0);
+    close_scene(&scene);
+}
+
 /* As a worker finds it whose predecessor died: taken, rung, at rest; there is nothing else. */
 static void a_mailbox_that_is_not_fresh_has_no_wait_left_open(void **state)
 {
@@ -350,6 +371,7 @@ int main(void)
         cmocka_unit_test(a_hold_is_answered_when_nothing_of_the_plan_runs),
         cmocka_unit_test(doorbells_that_name_nothing_are_answered_at_once),
         cmocka_unit_test(a_ring_of_a_lane_that_is_not_at_rest_is_gone_with_the_answer),
+        cmocka_unit_test(a_run_whose_mailbox_is_let_go_ends),
         cmocka_unit_test(a_mailbox_that_is_not_fresh_has_no_wait_left_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

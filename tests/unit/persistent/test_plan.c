@@ -192,6 +192,87 @@ static void every_block_split_fits_the_capacities(void **state)
     assert_int_equal(head->partial_rows, 3 * 130 * 64);
 }
 
+/* Keys that a tile may ever have to read. */
+static uint32_t reach(const struct attnd_tile *tile)
+{
+    const uint64_t pages = (uint64_t)tile->of_entry.page_count * c.pool.page_size;
+    const uint32_t end = pages < INT32_MAX ? (uint32_t)pages : INT32_MAX;
+    return (tile->kv_end < end ? tile->kv_end : end) - tile->kv_begin;
+}
+
+static void expect_bounded(void)
+{
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    for (uint32_t t = 0; t < head->tiles; t++) {
+        const struct attnd_tile *tile = &plan_tiles(&c)[t];
+        assert_true(attnd_item_cost(reach(tile), tile->row_count * head->group) <=
+                    ATTND_ITEM_COST_MAX);
+    }
+}
+
+static void no_item_costs_more_than_the_bound(void **state)
+{
+    const struct {
+        int32_t rows, kv_len;
+        uint32_t heads_q, page_size, reserve_pages;
+    } cases[] = {
+        {1, INT32_MAX, 8, 1u << 20, 0},    /* the longest there is */
+        {1, 1, 8, 1u << 20, 2047},         /* and what may become it */
+        {1, 8000000, 8, 1u << 20, 8},      /* cut, and then some */
+        {3, 7456500, 8, 16, 1},            /* about the bound */
+        {1, 7456400, 8, 1, 70000},         /* a little below, and then above */
+        {128, 1 << 21, 8, 1u << 16, 3},    /* many rows */
+        {128, 493000, 8, 64, 1000},        /* the same about the bound */
+        {1, 1 << 24, 1024, 1u << 20, 100}, /* a group of 128 */
+    };
+    (void)state;
+    end(NULL);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (uint32_t workers = 1; workers < 2000; workers = workers * 11 + 1) {
+            plan_case_begin(&c);
+            c.pool.page_size = cases[i].page_size;
+            c.limits.target.tile_workers = workers;
+            c.batch.heads_q = cases[i].heads_q;
+            c.batch.reserve_pages = cases[i].reserve_pages;
+            level(1, cases[i].rows, cases[i].kv_len);
+            (void)plan();
+            expect_bounded();
+            plan_case_free(&c);
+        }
+    }
+}
+
+/* A million keys, and a prompt of as many as engines have: not worth a split for this. */
+static void what_engines_ask_for_is_below_the_bound(void **state)
+{
+    (void)state;
+    c.batch.reserve_pages = 512;
+    level(8, 1, 1 << 20);
+    assert_int_equal(plan()->tiles, 8);
+    end(NULL);
+    begin(NULL);
+    level(1, 32, 1 << 17);
+    assert_int_equal(plan()->tiles, 1);
+}
+
+static void a_batch_that_cannot_be_bounded_is_refused_by_name(void **state)
+{
+    struct attnd_fault fault = {0};
+    (void)state;
+    c.pool.page_size = 1u << 20;
+    c.batch.heads_q = 8;
+    level(4, 1, INT32_MAX);
+    plan_case_fit(&c);
+    assert_int_equal(plan_case_new(&c), 0);
+    assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), -ATTND_E_RANGE);
+    assert_int_equal(fault.field, ATTND_F_KV_LEN);
+    assert_int_equal(fault.index, 1); /* the first one took most of the splits */
+    assert_int_equal(fault.value, INT32_MAX);
+    assert_true(fault.limit > 0 && fault.limit < INT32_MAX);
+    assert_int_equal(attnd_plan_head(c.plan)->tiles, 0);
+    assert_int_equal(attnd_plan_head(c.plan)->rows, 0);
+}
+
 static void causal_blocks_cost_only_what_they_see(void **state)
 {
     (void)state;
@@ -459,6 +540,9 @@ int main(void)
         TEST(a_last_wave_of_short_items_is_not_halved),
         TEST(an_end_of_small_items_is_not_halved),
         TEST(every_block_split_fits_the_capacities),
+        TEST(no_item_costs_more_than_the_bound),
+        TEST(what_engines_ask_for_is_below_the_bound),
+        TEST(a_batch_that_cannot_be_bounded_is_refused_by_name),
         TEST(causal_blocks_cost_only_what_they_see),
         TEST(queries_longer_than_their_keys_are_legal),
         TEST(tiles_are_whole_tokens_whatever_the_group),

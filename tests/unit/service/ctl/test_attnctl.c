@@ -3,6 +3,7 @@
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -127,6 +128,36 @@ static void no_field_of_the_status_is_left_out(void **state)
     free(text);
 }
 
+static void expect_explained(const char *path, int code, enum attnctl_exit exit_code,
+                             const char *wanted)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    errno = ENOENT;
+    assert_int_equal(attnctl_explain(out, path, code), exit_code);
+    fclose(out);
+    if (!strstr(text, wanted))
+        fail_msg("'%s' is not in: %s", wanted, text);
+    free(text);
+}
+
+static void a_failure_names_the_path_that_was_tried(void **state)
+{
+    (void)state;
+    setenv("ATTND_SOCKET", "/nowhere/attnd.sock", 1);
+    expect_explained(NULL, -ATTND_E_DISCONNECTED, ATTNCTL_EXIT_UNREACHABLE,
+                     "at /nowhere/attnd.sock: No such file or directory");
+    expect_explained("/other", -ATTND_E_DISCONNECTED, ATTNCTL_EXIT_UNREACHABLE,
+                     "at /other: No such");
+    expect_explained("/other", -ATTND_E_PROTOCOL, ATTNCTL_EXIT_ANSWER,
+                     "service at /other makes no");
+    expect_explained("", -ATTND_E_INVALID, ATTNCTL_EXIT_USAGE, "at '': a path of 1 to 107 bytes");
+    unsetenv("ATTND_SOCKET");
+    unsetenv("XDG_RUNTIME_DIR");
+    expect_explained(NULL, -ATTND_E_INVALID, ATTNCTL_EXIT_USAGE, "set ATTND_SOCKET");
+}
+
 static void people_read_a_table(void **state)
 {
     (void)state;
@@ -157,6 +188,7 @@ int main(void)
         cmocka_unit_test(what_json_cannot_say_is_said_as_nearly_as_it_can),
         cmocka_unit_test(the_other_kinds_of_fields_are_printed_too),
         cmocka_unit_test(no_field_of_the_status_is_left_out),
+        cmocka_unit_test(a_failure_names_the_path_that_was_tried),
         cmocka_unit_test(people_read_a_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,11 +67,11 @@ static int setup(void **state)
         rig.client.memories[i] = &rig.memories[i];
     }
     make_pool();
-    rig.plan = (struct attnd_plan_object){.q_bytes = Q_BYTES,
-                                          .o_bytes = O_BYTES,
-                                          .lse_bytes = LSE_BYTES,
-                                          .k_bytes = Q_BYTES,
-                                          .v_bytes = Q_BYTES};
+    rig.plan.extents = (struct attnd_extents){.q_bytes = Q_BYTES,
+                                              .o_bytes = O_BYTES,
+                                              .lse_bytes = LSE_BYTES,
+                                              .k_bytes = Q_BYTES,
+                                              .v_bytes = Q_BYTES};
     rig.op.sqe.opcode = ATTND_OP_RUN;
     rig.op.sqe.u.run = (struct attnd_sqe_run){.q_memory = FIRST,
                                               .o_memory = FIRST,

@@ -158,19 +158,19 @@ static void all_that_an_operation_held_is_given_back(void **state)
     object->in_flight++;
     op->memories[0] = op->memories[2] = memory;
     memory->refs += 2;
-    op->deferred = calloc(1, sizeof(*op->deferred));
-    CHECK(op->deferred != NULL);
-    op->deferred->staging.words = calloc(100, sizeof(int32_t));
-    op->deferred->staging.words_max = 100;
-    session->deferred_bytes = 5 + attnd_deferred_bytes(op->deferred);
+    op->admitted = calloc(1, sizeof(*op->admitted));
+    CHECK(op->admitted != NULL);
+    op->admitted->staging.words = calloc(100, sizeof(int32_t));
+    op->admitted->staging.words_max = 100;
+    session->admitted_bytes = 5 + attnd_admitted_bytes(op->admitted);
     attnd_complete(op, 1, 2);
 
     CHECK_EQUAL(client.daemon->in_flight, 0);
     CHECK_EQUAL(free_ops(), room);
     CHECK_EQUAL(object->in_flight, 0);
     CHECK_EQUAL(memory->refs, refs);
-    CHECK_EQUAL(session->deferred_bytes, 5);
-    session->deferred_bytes = 0;
+    CHECK_EQUAL(session->admitted_bytes, 5);
+    session->admitted_bytes = 0;
 }
 
 static void an_operation_begins_with_nothing_of_the_one_before(void **state)
@@ -188,7 +188,7 @@ static void an_operation_begins_with_nothing_of_the_one_before(void **state)
     CHECK_EQUAL(next->change.sent, 0);
     CHECK_EQUAL(next->deadline_ns, 0);
     CHECK_EQUAL(next->fault.code, 0);
-    CHECK(next->plan == NULL && next->deferred == NULL);
+    CHECK(next->plan == NULL && next->admitted == NULL);
     attnd_op_free(next);
     stage_expect_none(&client); /* freeing posts nothing */
 }
@@ -196,7 +196,7 @@ static void an_operation_begins_with_nothing_of_the_one_before(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, sched_rig_teardown)
         TEST(a_completion_repeats_the_operation_and_says_what_was_wrong),
         TEST(success_can_be_silent_and_failure_cannot),
         TEST(each_completion_takes_one_place_and_is_told_by_the_next_flush),

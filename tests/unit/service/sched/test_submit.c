@@ -229,7 +229,7 @@ static void noise_in_slots_and_arena_is_survived(void **state)
             ;
     }
     CHECK_EQUAL(client.daemon->in_flight, 0);
-    CHECK_EQUAL(client.daemon->lanes->deferred_bytes, 0);
+    CHECK_EQUAL(client.daemon->lanes->admitted_bytes, 0);
     CHECK_EQUAL(stage.service.scheduler->dispatched, 0);
     CHECK_EQUAL(stage.service.scheduler->scratch.used_bytes, 0);
 }

@@ -164,62 +164,87 @@ static void what_is_barred_is_given_to_no_worker_and_goes_at_once(void **state)
     assert_int_equal(attnd_maps_ready(&maps, 7), 0);
 }
 
-/* The model: the worker's own table, and messages in two queues. */
-static void random_lives_end_with_both_sides_agreed(void **state)
-{
-    enum { INDICES = 8, QUEUE = 64 };
-    struct prng prng = prng_fork(test_seed(), 0);
-    uint8_t alive[INDICES] = {0}, leaving[INDICES] = {0}, worker[INDICES] = {0};
+enum { INDICES = 8, WIRE = 64 };
+
+/* The model: the worker's own table, and messages on the way to it. */
+struct model {
+    uint8_t alive[INDICES], leaving[INDICES], worker[INDICES];
     struct {
         uint32_t index;
         int map;
-    } wire[QUEUE];
-    uint32_t wire_count = 0, index;
+    } wire[WIRE];
+    uint32_t wire_count;
+};
+
+static void come_or_go(struct model *model, uint32_t pick)
+{
+    if (model->alive[pick]) {
+        model->alive[pick] = 0;
+        model->leaving[pick] = !attnd_maps_remove(&maps, pick);
+    } else if (!model->leaving[pick]) {
+        model->alive[pick] = 1;
+        attnd_maps_add(&maps, pick);
+    }
+}
+
+static void send_one(struct model *model, uint32_t pick)
+{
+    uint32_t index;
+
+    (void)pick;
+    if (model->wire_count == WIRE || !attnd_maps_due(&maps, &index))
+        return;
+    model->wire[model->wire_count].index = index;
+    model->wire[model->wire_count++].map = maps.state[index] == ATTND_MAP_TO_MAP;
+    attnd_maps_sent(&maps);
+}
+
+static void receive_one(struct model *model, uint32_t pick)
+{
+    const uint32_t index = model->wire[0].index;
+    const int map = model->wire[0].map;
+
+    (void)pick;
+    if (model->wire_count == 0)
+        return;
+    assert_int_equal(model->worker[index], !map);
+    model->worker[index] = (uint8_t)map;
+    if (map)
+        attnd_maps_mapped(&maps, index, 0);
+    else if (attnd_maps_unmapped(&maps, index))
+        model->leaving[index] = 0;
+    memmove(&model->wire[0], &model->wire[1], --model->wire_count * sizeof(model->wire[0]));
+}
+
+static void die(struct model *model)
+{
+    model->wire_count = 0;
+    memset(model->worker, 0, sizeof(model->worker));
+    for (uint32_t count = attnd_maps_lost(&maps, freed); count > 0; count--) {
+        assert_int_equal(model->leaving[freed[count - 1]], 1);
+        model->leaving[freed[count - 1]] = 0;
+    }
+    for (uint32_t i = 0; i < INDICES; i++)
+        assert_int_equal(model->leaving[i], 0);
+}
+
+static void random_lives_end_with_both_sides_agreed(void **state)
+{
+    static void (*const acts[])(struct model *, uint32_t) = {come_or_go, send_one, receive_one};
+    struct prng prng = prng_fork(test_seed(), 0);
+    struct model model = {.wire_count = 0};
+
     (void)state;
     for (uint32_t step = 0; step < 200000; step++) {
-        uint32_t pick = prng_below(&prng, INDICES);
-        switch (prng_below(&prng, 40) ? prng_below(&prng, 3) : 3) {
-        case 0:
-            if (alive[pick]) {
-                alive[pick] = 0;
-                leaving[pick] = !attnd_maps_remove(&maps, pick);
-            } else if (!leaving[pick]) {
-                alive[pick] = 1;
-                attnd_maps_add(&maps, pick);
-            }
-            break;
-        case 1:
-            if (wire_count < QUEUE && attnd_maps_due(&maps, &index)) {
-                wire[wire_count].index = index;
-                wire[wire_count++].map = maps.state[index] == ATTND_MAP_TO_MAP;
-                attnd_maps_sent(&maps);
-            }
-            break;
-        case 2:
-            if (wire_count == 0)
-                break;
-            index = wire[0].index;
-            assert_int_equal(worker[index], !wire[0].map);
-            worker[index] = (uint8_t)wire[0].map;
-            if (wire[0].map)
-                attnd_maps_mapped(&maps, index, 0);
-            else if (attnd_maps_unmapped(&maps, index))
-                leaving[index] = 0;
-            memmove(&wire[0], &wire[1], --wire_count * sizeof(wire[0]));
-            break;
-        default:
-            wire_count = 0;
-            memset(worker, 0, sizeof(worker));
-            for (uint32_t count = attnd_maps_lost(&maps, freed); count > 0; count--) {
-                assert_int_equal(leaving[freed[count - 1]], 1);
-                leaving[freed[count - 1]] = 0;
-            }
-            for (uint32_t i = 0; i < INDICES; i++)
-                assert_int_equal(leaving[i], 0);
-        }
+        const uint32_t pick = prng_below(&prng, INDICES);
+
+        if (prng_below(&prng, 40) == 0)
+            die(&model);
+        else
+            acts[prng_below(&prng, 3)](&model, pick);
         for (uint32_t i = 0; i < INDICES; i++)
             if (attnd_maps_ready(&maps, i) == 1)
-                assert_true(worker[i] && alive[i]);
+                assert_true(model.worker[i] && model.alive[i]);
     }
 }
 

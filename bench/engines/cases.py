@@ -1,0 +1,135 @@
+"""What is measured: roles of engines, cases of several engines, and the order of windows.
+
+A case is a word of roles, one letter an engine: D, PDDD, MMMM, DI. Behind it may stand "/no-mps".
+A way is who computes attention: attnd, flashinfer, or none (the same layers without attention).
+"""
+
+import dataclasses
+
+PAGE_SIZE = 16
+LAYERS = 16
+
+# Of a role: (query rows, tokens in the cache, those rows included) of each request, chunks first.
+DECODES = [(1, 4096)] * 32
+ROLES = {
+    "D": DECODES,
+    "P": [(2048, 8192)],
+    "M": [(512, 8192)] + DECODES,
+    "I": DECODES,  # connected like D, but takes no step
+}
+IDLE = "I"
+WAYS = ("attnd", "flashinfer", "none")
+ENGINES_MAX = 4
+NO_MPS = "/no-mps"
+
+# What stays on SMs while nothing is queued would slow the peer down, too.
+RESIDENCIES_THAT_STAY = ("shared", "exclusive")
+
+
+def rows_of(role):
+    return sum(rows for rows, _ in ROLES[role])
+
+
+def pages_of(role):
+    return sum(-(-tokens // PAGE_SIZE) for _, tokens in ROLES[role])
+
+
+PAGES = max(pages_of(role) for role in ROLES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Engines that run at once."""
+
+    roles: str
+    mps: bool = True
+
+    @property
+    def name(self):
+        return self.roles + ("" if self.mps else NO_MPS)
+
+    @property
+    def figure(self):
+        """Its name in a record."""
+        return ("" if self.mps else "no_mps_") + self.roles
+
+    @property
+    def working(self):
+        """Numbers of the engines that take steps."""
+        return [i for i, role in enumerate(self.roles) if role != IDLE]
+
+    @property
+    def working_roles(self):
+        """Distinct roles that take steps, in order."""
+        return list(dict.fromkeys(role for role in self.roles if role != IDLE))
+
+    @property
+    def mixed(self):
+        """Steps of different roles cannot be added: each is divided by its rate alone first."""
+        return len(self.working_roles) > 1
+
+
+def parse_case(text):
+    """A Case; ValueError says what is wrong with the text."""
+    roles, mps = (text.removesuffix(NO_MPS), not text.endswith(NO_MPS))
+    unknown = [role for role in roles if role not in ROLES]
+    if unknown:
+        raise ValueError(f"{text}: {unknown[0]} is no role; roles are {', '.join(ROLES)}")
+    case = Case(roles, mps)
+    if not case.working:
+        raise ValueError(f"{text}: no engine of it takes steps")
+    if len(roles) > ENGINES_MAX:
+        raise ValueError(f"{text}: at most {ENGINES_MAX} engines")
+    return case
+
+
+def sets(cases):
+    """Cases in groups that share one set of processes: [(mps, [case])], those under MPS first."""
+    groups = [(mps, [case for case in cases if case.mps == mps]) for mps in (True, False)]
+    return [(mps, group) for mps, group in groups if group]
+
+
+def stays(residency):
+    """Does a worker keep SMs while idle? @residency: the daemon's own word, then its options."""
+    words = residency.split()
+    reserved = any(word.split("=")[0] == "--reserve" for word in words)
+    return words[0] in RESIDENCIES_THAT_STAY or reserved
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """One stretch of time in which the engines of a case take steps all the same way."""
+
+    way: str
+    where: str  # "before" the service starts, "beside" it, "after" it has ended, or "alone"
+    engines: tuple  # numbers of those that take steps
+
+
+def windows_before(case, ways):
+    """The peer without the service, the ceiling, and what each role does alone if roles differ."""
+    everybody = tuple(case.working)
+    found = []
+    if case.mixed and "flashinfer" in ways:
+        first = [case.roles.index(role) for role in case.working_roles]
+        found += [Window("flashinfer", "alone", (i,)) for i in first] * 2
+    for way in ("flashinfer", "none"):
+        if way in ways:
+            found += [Window(way, "before", everybody)] * 2
+    return found
+
+
+def windows_beside(case, ways, rounds, stays_resident):
+    """Alternating rounds. The peer is in them only where an idle service leaves all SMs to it."""
+    everybody = tuple(case.working)
+    found = []
+    for _ in range(rounds):
+        found.append(Window("attnd", "beside", everybody))
+        if "flashinfer" in ways and not stays_resident:
+            found.append(Window("flashinfer", "beside", everybody))
+    return found
+
+
+def windows_after(case, ways, rounds, stays_resident):
+    """The other half of the peer's rounds, if it had none beside the service."""
+    count = max(1, rounds - 2) if "flashinfer" in ways and stays_resident else 0
+    return [Window("flashinfer", "after", tuple(case.working))] * count

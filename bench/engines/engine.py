@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""An engine process: takes steps the way it is told, when it is told, and says how long each took.
+
+engine.py NUMBER   speaks JSON, one object a line: commands on standard input, answers on the
+                   descriptor that standard output was. Started by `run`; needs PyTorch and a GPU.
+
+Commands (answers carry "ok", or "error" in words):
+  prepare     weights, and graphs of the ways that need no service, for the roles named
+  connect     a session with the service; the role's graph with attention by attnd
+  window      steps between two moments of CLOCK_MONOTONIC
+  profile     as window, with the kernels of one step
+  disconnect  the session ends
+  state       answered at once by a thread of its own, whatever the engine is waiting for
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+
+from cases import IDLE
+
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+PROFILED_STEPS = 5
+
+
+class Engine:
+    def __init__(self, number):
+        self.number = number
+        self.state, self.since, self.took_s = "starting", time.monotonic(), {}
+        self.torch = self.model = self.flashinfer = None
+        self.steps = {}  # role -> Step
+        self.graphs = {}  # (role, way) -> graph
+        self.kept = []  # workspaces that graphs read
+        self.attnd = None
+        self.context = ctypes.c_void_p()
+
+    def enter(self, state):
+        """A state that may last; how long the last one did is kept for the answer."""
+        now = time.monotonic()
+        self.took_s[self.state] = round(now - self.since, 2)
+        self.state, self.since = state, now
+
+    # ---- commands ----
+
+    def prepare(self, command):
+        """@command: roles, ways, peers, seed."""
+        self.enter("importing torch")
+        import torch
+
+        import model
+
+        self.torch = torch
+        torch.cuda.set_device(0)
+        answer = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
+        ways = list(command["ways"])
+        if "flashinfer" in ways:
+            answer.update(self.import_peer(command["peers"]))
+            if not self.flashinfer:
+                ways.remove("flashinfer")
+        if not self.model:
+            self.enter("making weights")
+            self.model = model.Model(torch, command["seed"] + self.number)
+            ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(self.context))
+        verified = {}
+        for role in command["roles"]:
+            self.steps[role] = model.Step(torch, self.model, role)
+            for way in ways:
+                verified[f"{role} {way}"] = self.prepare_way(role, way, command["seed"])
+        self.enter("ready")
+        return {**answer, "verified": verified, "took_s": self.took_s}
+
+    def import_peer(self, peers):
+        import ways
+
+        self.enter("importing flashinfer")
+        try:
+            self.flashinfer = ways.import_flashinfer(peers)
+        except Exception as error:  # whatever it fails with, it is not there
+            return {"flashinfer": None, "why": f"{type(error).__name__}: {error}"}
+        return {"flashinfer": self.flashinfer.__version__}
+
+    def prepare_way(self, role, way, seed):
+        import ways
+
+        self.enter(f"role {role}, {way}: planning and capturing")
+        step = self.steps[role]
+        if way == "none":
+            self.graphs[role, way] = step.capture(ways.NoAttention())
+            return None
+        attention = ways.FlashInferAttention(self.torch, self.flashinfer, step.batch, step.buffers)
+        self.graphs[role, way] = step.capture(attention)
+        self.kept.append(attention)
+        return self.verify(role, way, seed)
+
+    def verify(self, role, way, seed):
+        """One step into poisoned outputs, a sample of rows compared."""
+        import reference
+
+        self.enter(f"role {role}, {way}: a step to be verified")
+        step = self.steps[role]
+        step.poison()
+        self.graphs[role, way].replay()
+        self.torch.cuda.synchronize()
+        self.check_lane()
+        self.enter(f"role {role}, {way}: verifying")
+        return reference.verify(self.torch, step.batch, step.buffers, seed)
+
+    def check_lane(self):
+        error = self.attnd.session.lane_error(0) if self.attnd else 0
+        if error:
+            raise RuntimeError(f"lane 0: {self.attnd.session.error_name(error)}")
+
+    def connect(self, command):
+        """@command: role, socket, seed."""
+        import ways
+
+        role = command["role"]
+        step = self.steps["D" if role == IDLE else role]
+        self.enter(f"role {role}, attnd: connecting")
+        self.attnd = ways.AttndAttention(
+            self.torch, step.batch, step.buffers, command["socket"], f"engine {self.number} {role}"
+        )
+        answer = {"residency": self.attnd.session.residency()}
+        if role != IDLE:
+            self.enter(f"role {role}, attnd: capturing")
+            self.graphs[role, "attnd"] = step.capture(self.attnd)
+            answer["verified"] = {f"{role} attnd": self.verify(role, "attnd", command["seed"])}
+        return answer
+
+    def disconnect(self, command):
+        self.enter("disconnecting")
+        self.graphs = {key: graph for key, graph in self.graphs.items() if key[1] != "attnd"}
+        self.torch.cuda.synchronize()
+        if self.attnd:
+            self.attnd.close()
+            self.attnd = None
+        return {}
+
+    def window(self, command):
+        """@command: role, way, begin_ns, end_ns (what counts), stop_ns (the engine goes on until
+        then, so that others are not measured alone). It may start before begin_ns. Return: ends of
+        the steps that count, and of the one before; how long each took."""
+        graph = self.graphs[command["role"], command["way"]]
+        stream = self.torch.cuda.current_stream()
+        begin, end, stop = (command[key] for key in ("begin_ns", "end_ns", "stop_ns"))
+        name = f"role {command['role']}, {command['way']}"
+        ends, took, steps = [], [], 0
+        now = time.monotonic_ns()
+        while now < stop:
+            steps += 1
+            self.state = (name, steps, now)
+            since = now
+            graph.replay()
+            stream.synchronize()
+            now = time.monotonic_ns()
+            if begin <= now < end:
+                ends.append(now)
+                took.append(now - since)
+        self.state = "idle"
+        self.check_lane()
+        return {"ends_ns": ends, "took_ns": took}
+
+    def profile(self, command):
+        """@command: as window's. Return: the kernels of one step, while others take theirs."""
+        import timeline
+
+        graph = self.graphs[command["role"], command["way"]]
+        stream = self.torch.cuda.current_stream()
+
+        def step():
+            graph.replay()
+            stream.synchronize()
+
+        self.enter(f"role {command['role']}, {command['way']}: steps that are profiled")
+        kernels = timeline.record(self.torch, step, PROFILED_STEPS)
+        return {**self.window(command), "kernels": kernels}
+
+    def describe(self):
+        """The state in words."""
+        if isinstance(self.state, str):
+            return self.state
+        name, step, since = self.state
+        waited = (time.monotonic_ns() - since) / 1e9
+        return f"{name}: step {step} of the window not done since {waited:.1f} s"
+
+    def ask_lane(self):
+        """What the lane's error word says, from the thread that answers `state`."""
+        if not self.attnd:
+            return "no session"
+        ctypes.CDLL("libcuda.so.1").cuCtxSetCurrent(self.context)
+        error = self.attnd.session.lane_error(0)
+        return self.attnd.session.error_name(error) if error else "no error yet"
+
+
+# ---- the protocol ----
+
+
+def serve(engine, commands, answers):
+    """Commands until the input ends."""
+    lock, waiting = threading.Lock(), queue.Queue()
+
+    def say(answer):
+        with lock:
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+
+    def listen():
+        for line in commands:
+            command = json.loads(line)
+            if command["do"] == "state":
+                say({"state": engine.describe()})
+                say({"lane": engine.ask_lane()})
+            else:
+                waiting.put(command)
+        os._exit(0)  # whoever commands is gone
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        command = waiting.get()
+        try:
+            say({"ok": command["do"], **getattr(engine, command["do"])(command)})
+            engine.state = "idle"
+        except Exception as error:
+            traceback.print_exc()
+            say({"error": f"{engine.describe()}: {type(error).__name__}: {error}"})
+
+
+def main():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(Engine(int(sys.argv[1])), sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

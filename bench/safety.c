@@ -1,0 +1,288 @@
+/* safety.c - what others beside it cost a small client, and how soon what is cancelled ends.
+ *
+ * safety.honest_p99_ratio: attnd_plan_set() and attnd_run() of a small batch, beside one attacker
+ * (bench/support/attack.h) at a time, over alone; the worst of them. safety.flood_p99_over_item:
+ * the same beside three floods, over the time of the longest item that the worker has, which is one
+ * of theirs. Blocks alone and blocks beside alternate, so that the machine's moods meet both.
+ *
+ * safety.cancel_us: from attnd_cancel() to the completion, of runs of 16,384 and of 2^31 keys; the
+ * median of each, and the worse of the two. */
+#include "bench/support/attack.h"
+#include "bench/support/private_service.h"
+#include "bench/support/suite.h"
+#include "bench/support/uniform.h"
+#include "ipc/wake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BLOCKS 4u
+#define FLOODS 3u
+#define CANCELS 50u
+#define ITEM_RUNS 20u
+#define SETTLE_NS 20000000
+
+static void nap(long ns)
+{
+    const struct timespec time = {.tv_nsec = ns};
+
+    nanosleep(&time, NULL);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double p99_us(uint64_t *samples, size_t count)
+{
+    qsort(samples, count, sizeof(*samples), by_value);
+    return (double)samples[(count - 1) * 99 / 100] * 1e-3;
+}
+
+/* ---- the small client ---- */
+
+struct small {
+    struct attnd_session *session;
+    uint32_t plan, memory;
+    uint64_t *alone_ns, *beside_ns; /* [rounds] each */
+};
+
+/* One decode of 256 keys, 8 heads. */
+static const struct bench_uniform small_batch = {.dtype = ATTND_DTYPE_FP16,
+                                                 .layers = 1,
+                                                 .requests = 1,
+                                                 .qo_len = 1,
+                                                 .kv_len = 256,
+                                                 .page_size = 16,
+                                                 .heads_q = 8,
+                                                 .heads_kv = 8,
+                                                 .dim = 64};
+
+static bool open_with(struct bench_suite *suite, const struct bench_uniform *uniform,
+                      struct attnd_session **session, uint32_t *plan, uint32_t *memory)
+{
+    struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-safety"};
+    const uint64_t q_bytes = bench_uniform_q_bytes(uniform);
+    struct attnd_pool_info info;
+    void *address;
+    uint32_t pool;
+
+    if (!bench_suite_call(suite, "attnd_open", attnd_open(&args, session)) ||
+        !bench_suite_call(suite, "attnd_memory_create",
+                          attnd_memory_create(*session, 2 * q_bytes, memory, &address)) ||
+        !bench_uniform_pool(suite, *session, uniform, &pool, &info))
+        return false;
+    bench_uniform_fill(address, q_bytes, uniform->dtype);
+    bench_uniform_fill(info.address, info.memory_bytes, uniform->dtype);
+    return bench_uniform_plan(suite, *session, uniform, pool, plan);
+}
+
+static void measure_block(struct bench_suite *suite, const struct small *small, uint64_t *samples,
+                          size_t count)
+{
+    static const int32_t qo_indptr[] = {0, 1}, kv_indptr[] = {0, 16}, last = 16,
+                         pages[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const struct attnd_level level = {1, qo_indptr, kv_indptr, pages, &last};
+    const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
+    const struct attnd_run_args run = {.size = sizeof(run),
+                                       .q = {small->memory, 0},
+                                       .o = {small->memory, bench_uniform_q_bytes(&small_batch)}};
+    const struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS}, op = {0};
+
+    for (size_t i = 0; i < count && !suite->failed; i++) {
+        const uint64_t begin_ns = attnd_clock_ns();
+        if (bench_suite_call(suite, "attnd_plan_set",
+                             attnd_plan_set(small->session, small->plan, &batch, &quiet)) &&
+            bench_suite_call(suite, "attnd_run", attnd_run(small->session, small->plan, &run, &op)))
+            bench_wait_all(suite, small->session, 1, NULL);
+        samples[i] = attnd_clock_ns() - begin_ns;
+    }
+}
+
+/* Fills both arrays of @small, in blocks in turn. */
+static void measure_beside(struct bench_suite *suite, struct small *small, enum bench_attack attack,
+                           uint32_t attackers)
+{
+    const size_t block = suite->rounds / BLOCKS;
+    pid_t pids[FLOODS] = {0};
+
+    for (uint32_t b = 0; b < BLOCKS && !suite->failed; b++) {
+        measure_block(suite, small, small->alone_ns + b * block, block);
+        for (uint32_t i = 0; i < attackers && !suite->failed; i++)
+            pids[i] = bench_attack_start(suite, attack);
+        nap(SETTLE_NS);
+        measure_block(suite, small, small->beside_ns + b * block, block);
+        for (uint32_t i = 0; i < attackers; i++)
+            bench_attack_stop(pids[i]);
+        memset(pids, 0, sizeof(pids));
+        nap(SETTLE_NS);
+    }
+}
+
+/* ---- figures ---- */
+
+static void measure_attackers(struct bench_suite *suite, struct small *small)
+{
+    static const char *const names[] = {[BENCH_ATTACK_FLOOD] = "a flood",
+                                        [BENCH_ATTACK_ENDLESS] = "endless runs",
+                                        [BENCH_ATTACK_PLANNER] = "large plans"};
+    const size_t samples = suite->rounds / BLOCKS * BLOCKS;
+    double worst = 0;
+    char notes[240] = "";
+
+    for (int a = 0; a <= BENCH_ATTACK_PLANNER && !suite->failed; a++) {
+        measure_beside(suite, small, (enum bench_attack)a, 1);
+        const double alone_us = p99_us(small->alone_ns, samples);
+        const double beside_us = p99_us(small->beside_ns, samples);
+        const size_t length = strlen(notes);
+
+        snprintf(notes + length, sizeof(notes) - length, "%s%s %.0f us (p50 %.0f), alone %.0f",
+                 length ? "; " : "p99 beside ", names[a], beside_us,
+                 (double)small->beside_ns[samples / 2] * 1e-3, alone_us);
+        worst = beside_us / alone_us > worst ? beside_us / alone_us : worst;
+    }
+    if (!suite->failed)
+        bench_suite_figure(suite, "honest_p99_ratio", worst, "ratio", "lower", 2, notes);
+}
+
+/* The longest item of a flood: a tile's 192 rows against its keys, for one head. */
+static double item_us(struct bench_suite *suite)
+{
+    const struct bench_uniform uniform = {.dtype = ATTND_DTYPE_FP16,
+                                          .layers = 1,
+                                          .requests = 1,
+                                          .qo_len = 192,
+                                          .kv_len = 2048,
+                                          .page_size = 16,
+                                          .heads_q = 1,
+                                          .heads_kv = 1,
+                                          .dim = 128};
+    struct attnd_session *session = NULL;
+    uint32_t plan, memory;
+    uint64_t samples[ITEM_RUNS] = {0};
+
+    if (open_with(suite, &uniform, &session, &plan, &memory)) {
+        const struct attnd_run_args run = {
+            .size = sizeof(run), .q = {memory, 0}, .o = {memory, bench_uniform_q_bytes(&uniform)}};
+        const struct attnd_op op = {0};
+        for (uint32_t i = 0; i < ITEM_RUNS && !suite->failed; i++) {
+            struct attnd_completion done = {0};
+            if (bench_suite_call(suite, "attnd_run", attnd_run(session, plan, &run, &op)) &&
+                bench_wait_all(suite, session, 1, &done))
+                samples[i] = done.end_ns - done.begin_ns;
+        }
+    }
+    attnd_close(session);
+    return (double)bench_p50(samples, ITEM_RUNS) * 1e-3;
+}
+
+static void measure_flood(struct bench_suite *suite, struct small *small)
+{
+    const size_t samples = suite->rounds / BLOCKS * BLOCKS;
+    const double item = item_us(suite);
+    char notes[200];
+
+    if (suite->failed)
+        return;
+    measure_beside(suite, small, BENCH_ATTACK_FLOOD, FLOODS);
+    if (suite->failed)
+        return;
+    const double p99 = p99_us(small->beside_ns, samples);
+    snprintf(notes, sizeof(notes),
+             "p99 %.0f us, p50 %.0f, beside %u floods; the longest item %.0f us; alone %.0f", p99,
+             (double)small->beside_ns[samples / 2] * 1e-3, FLOODS, item,
+             p99_us(small->alone_ns, samples));
+    bench_suite_figure(suite, "flood_p99_over_item", p99 / item, "ratio", "lower", 3, notes);
+}
+
+/* The median over runs that are cancelled while the worker has them. */
+static double cancel_us(struct bench_suite *suite, struct attnd_session *session, uint32_t plan,
+                        const struct attnd_run_args *run)
+{
+    uint64_t samples[CANCELS] = {0};
+
+    for (uint32_t i = 0; i < CANCELS && !suite->failed; i++) {
+        const struct attnd_op op = {.user_data = i + 1};
+        struct attnd_completion done = {0};
+
+        if (!bench_suite_call(suite, "attnd_run", attnd_run(session, plan, run, &op)))
+            break;
+        nap(SETTLE_NS / 10);
+        const uint64_t begin_ns = attnd_clock_ns();
+        if (!bench_suite_call(suite, "attnd_cancel", attnd_cancel(session, i + 1)) ||
+            attnd_wait(session, &done, 1, ATTND_FOREVER) != 1)
+            bench_suite_fail(suite, "nothing came of a cancel");
+        samples[i] = attnd_clock_ns() - begin_ns;
+        if (done.fault.code != -ATTND_E_CANCELLED)
+            bench_suite_fail(suite, "a run was over before it was cancelled");
+    }
+    return (double)bench_p50(samples, CANCELS) * 1e-3;
+}
+
+static void measure_cancel(struct bench_suite *suite)
+{
+    const struct bench_uniform uniform = {.dtype = ATTND_DTYPE_FP16,
+                                          .layers = 1,
+                                          .requests = 1,
+                                          .qo_len = 512,
+                                          .kv_len = 16384,
+                                          .page_size = 16,
+                                          .heads_q = 8,
+                                          .heads_kv = 8,
+                                          .dim = 128};
+    const uint64_t q_bytes = bench_uniform_q_bytes(&uniform);
+    struct attnd_session *session = NULL, *endless = NULL;
+    uint32_t plan, memory;
+    double long_us = 0, endless_us = 0;
+    char notes[160];
+
+    if (open_with(suite, &uniform, &session, &plan, &memory)) {
+        const struct attnd_run_args run = {
+            .size = sizeof(run), .q = {memory, 0}, .o = {memory, q_bytes}};
+        long_us = cancel_us(suite, session, plan, &run);
+    }
+    attnd_close(session);
+    if (!suite->failed && bench_endless_open(suite, INT32_MAX, &endless, &plan, &memory)) {
+        const struct attnd_run_args run = {
+            .size = sizeof(run), .q = {memory, 0}, .o = {memory, 4096}};
+        endless_us = cancel_us(suite, endless, plan, &run);
+    }
+    attnd_close(endless);
+    if (suite->failed)
+        return;
+    snprintf(notes, sizeof(notes), "p50 of %u: kv 16384 %.0f us, kv 2^31 %.0f us", CANCELS, long_us,
+             endless_us);
+    bench_suite_figure(suite, "cancel_us", long_us > endless_us ? long_us : endless_us, "us",
+                       "lower", 1000, notes);
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench_suite suite = {
+        .name = "safety",
+        .doc = "safety - a small client beside sessions that take what they can; cancelling",
+        .rounds = 4000};
+    struct small small = {0};
+
+    bench_suite_begin(&suite, argc, argv);
+    small.alone_ns = calloc(suite.rounds, sizeof(uint64_t));
+    small.beside_ns = calloc(suite.rounds, sizeof(uint64_t));
+    if (!small.alone_ns || !small.beside_ns)
+        bench_suite_fail(&suite, "out of memory");
+    measure_cancel(&suite);
+    if (!suite.failed &&
+        open_with(&suite, &small_batch, &small.session, &small.plan, &small.memory)) {
+        measure_flood(&suite, &small);
+        measure_attackers(&suite, &small);
+    }
+    attnd_close(small.session);
+    free(small.alone_ns);
+    free(small.beside_ns);
+    return bench_suite_end(&suite);
+}

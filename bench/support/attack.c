@@ -1,0 +1,232 @@
+/* attack.c - what a tenant does that thinks of nobody else. */
+#include "bench/support/attack.h"
+#include "bench/support/private_service.h"
+#include "bench/support/uniform.h"
+#include "schemas/abi.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FLOOD_LANES 32u
+#define PLANNER_REQUESTS (1u << 18)
+#define PLANNER_SETS 2u /* in flight */
+#define PAGE_TOKENS (1u << 20)
+#define PAGES_MAX 2048u
+
+static bool open_session(struct bench_suite *suite, const char *name,
+                         struct attnd_session **session)
+{
+    struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = suite->socket_path, .name = name};
+
+    return bench_suite_call(suite, "attnd_open", attnd_open(&args, session));
+}
+
+/* A byte says that it is under way. */
+static void begun(int fd)
+{
+    if (write(fd, "", 1) == 1)
+        close(fd);
+}
+
+/* Runs of a plan on all @lanes, each followed by the next; never returns but after a failure. */
+static void run_on(struct bench_suite *suite, struct attnd_session *session, uint32_t plan,
+                   const struct attnd_run_args *run, uint32_t lanes, int fd)
+{
+    struct attnd_completion done[ATTND_LANES_MAX];
+    int count = (int)lanes;
+
+    for (uint32_t i = 0; i < lanes; i++)
+        done[i].lane = i;
+    for (bool first = true; !suite->failed; first = false) {
+        for (int i = 0; i < count; i++) {
+            const struct attnd_op op = {.lane = (uint16_t)done[i].lane};
+            if (!bench_suite_call(suite, "attnd_run", attnd_run(session, plan, run, &op)))
+                return;
+        }
+        if (first)
+            begun(fd);
+        count = attnd_wait(session, done, ATTND_LANES_MAX, ATTND_FOREVER);
+        bench_suite_call(suite, "attnd_wait", count);
+    }
+}
+
+static void flood(struct bench_suite *suite, int fd)
+{
+    const struct bench_uniform uniform = {.dtype = ATTND_DTYPE_FP16,
+                                          .layers = 1,
+                                          .requests = 1,
+                                          .qo_len = 512,
+                                          .kv_len = 2048,
+                                          .page_size = 16,
+                                          .heads_q = 8,
+                                          .heads_kv = 8,
+                                          .dim = 128};
+    const uint64_t q_bytes = bench_uniform_q_bytes(&uniform);
+    struct attnd_session *session;
+    struct attnd_pool_info info;
+    uint32_t pool, plan, memory;
+    void *address;
+
+    if (!open_session(suite, "flood", &session) ||
+        !bench_suite_call(suite, "attnd_memory_create",
+                          attnd_memory_create(session, 2 * q_bytes, &memory, &address)) ||
+        !bench_uniform_pool(suite, session, &uniform, &pool, &info))
+        return;
+    bench_uniform_fill(address, q_bytes, uniform.dtype);
+    bench_uniform_fill(info.address, info.memory_bytes, uniform.dtype);
+    if (!bench_uniform_plan(suite, session, &uniform, pool, &plan))
+        return;
+    const struct attnd_run_args run = {
+        .size = sizeof(run), .q = {memory, 0}, .o = {memory, q_bytes}};
+    run_on(suite, session, plan, &run, FLOOD_LANES, fd);
+}
+
+bool bench_endless_open(struct bench_suite *suite, uint32_t kv_len, struct attnd_session **session,
+                        uint32_t *plan, uint32_t *memory)
+{
+    static const int32_t qo_indptr[] = {0, 1}, pages[PAGES_MAX]; /* all of them page 0 */
+    const int32_t count = (int32_t)((kv_len + (uint64_t)PAGE_TOKENS - 1) / PAGE_TOKENS);
+    const int32_t kv_indptr[] = {0, count};
+    const int32_t last = (int32_t)(kv_len - (uint32_t)(count - 1) * PAGE_TOKENS);
+    const struct attnd_level level = {1, qo_indptr, kv_indptr, pages, &last};
+    const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
+    struct attnd_plan_args args = {.size = sizeof(args),
+                                   .requests = 1,
+                                   .rows = 1,
+                                   .pages = PAGES_MAX,
+                                   .levels = 1,
+                                   .heads_q = 1};
+    struct attnd_plane plane = {.offset_bytes = 8192};
+    struct attnd_pool_desc desc = {.size = sizeof(desc),
+                                   .layers = 1,
+                                   .pages = 1,
+                                   .page_size = PAGE_TOKENS,
+                                   .heads_kv = 1,
+                                   .dim_qk = 64,
+                                   .dim_vo = 64,
+                                   .dtype = ATTND_DTYPE_FP16,
+                                   .page_owner = ATTND_PAGES_OF_ENGINE,
+                                   .k = &plane,
+                                   .v = &plane};
+    struct attnd_op op = {0};
+
+    if (!open_session(suite, "endless", session) ||
+        !bench_suite_call(suite, "attnd_memory_create",
+                          attnd_memory_create(*session, 16384, memory, NULL)))
+        return false;
+    plane.memory = *memory;
+    return bench_suite_call(suite, "attnd_pool_create",
+                            attnd_pool_create(*session, &desc, &args.pool)) &&
+           bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(*session, &args, plan)) &&
+           bench_suite_call(suite, "attnd_plan_set",
+                            attnd_plan_set(*session, *plan, &batch, &op)) &&
+           bench_wait_all(suite, *session, 1, NULL);
+}
+
+static void endless(struct bench_suite *suite, int fd)
+{
+    struct attnd_session *session;
+    uint32_t plan, memory;
+
+    if (!bench_endless_open(suite, INT32_MAX, &session, &plan, &memory))
+        return;
+    const struct attnd_run_args run = {.size = sizeof(run), .q = {memory, 0}, .o = {memory, 4096}};
+    run_on(suite, session, plan, &run, ATTND_LANES_MAX, fd);
+}
+
+/* One key and one row for each of very many requests. */
+static void planner(struct bench_suite *suite, int fd)
+{
+    const struct bench_uniform uniform = {.dtype = ATTND_DTYPE_FP16,
+                                          .layers = 1,
+                                          .requests = 1,
+                                          .qo_len = 1,
+                                          .kv_len = 1,
+                                          .page_size = 1,
+                                          .heads_q = 1,
+                                          .heads_kv = 1,
+                                          .dim = 64};
+    struct attnd_plan_args args = {.size = sizeof(args),
+                                   .requests = PLANNER_REQUESTS,
+                                   .rows = PLANNER_REQUESTS,
+                                   .pages = PLANNER_REQUESTS,
+                                   .levels = 1,
+                                   .heads_q = 1};
+    int32_t *indptr = calloc(PLANNER_REQUESTS + 1, sizeof(*indptr));
+    int32_t *pages = calloc(PLANNER_REQUESTS, sizeof(*pages));
+    int32_t *ones = calloc(PLANNER_REQUESTS, sizeof(*ones));
+    struct attnd_open_args open = {.size = sizeof(open),
+                                   .socket_path = suite->socket_path,
+                                   .name = "planner",
+                                   .arena_bytes = 16u << 20};
+    const struct attnd_level level = {PLANNER_REQUESTS, indptr, indptr, pages, ones};
+    const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
+    struct attnd_session *session;
+    struct attnd_pool_info info;
+    struct attnd_op op = {0};
+    uint32_t plan, in_flight = 0;
+
+    if (!indptr || !pages || !ones)
+        bench_suite_fail(suite, "out of memory");
+    for (uint32_t i = 0; !suite->failed && i < PLANNER_REQUESTS; i++) {
+        indptr[i + 1] = (int32_t)i + 1;
+        ones[i] = 1;
+    }
+    if (suite->failed || !bench_suite_call(suite, "attnd_open", attnd_open(&open, &session)) ||
+        !bench_uniform_pool(suite, session, &uniform, &args.pool, &info) ||
+        !bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(session, &args, &plan)))
+        return;
+    while (!suite->failed) {
+        for (; in_flight < PLANNER_SETS && !suite->failed; in_flight++)
+            bench_suite_call(suite, "attnd_plan_set", attnd_plan_set(session, plan, &batch, &op));
+        bench_wait_all(suite, session, 1, NULL);
+        in_flight--;
+        if (fd >= 0)
+            begun(fd);
+        fd = -1;
+    }
+}
+
+pid_t bench_attack_start(struct bench_suite *suite, enum bench_attack attack)
+{
+    static void (*const attacks[])(struct bench_suite *, int) = {
+        [BENCH_ATTACK_FLOOD] = flood,
+        [BENCH_ATTACK_ENDLESS] = endless,
+        [BENCH_ATTACK_PLANNER] = planner,
+    };
+    int ends[2];
+    char byte;
+    pid_t pid;
+
+    if (pipe(ends) < 0 || (pid = fork()) < 0) {
+        bench_suite_fail(suite, "no process for an attacker");
+        return 0;
+    }
+    if (pid == 0) {
+        bench_private_leave();
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(ends[0]);
+        attacks[attack](suite, ends[1]);
+        _exit(1);
+    }
+    bench_private_child(pid);
+    close(ends[1]);
+    if (read(ends[0], &byte, 1) != 1)
+        bench_suite_fail(suite, "an attacker did not come so far");
+    close(ends[0]);
+    return pid;
+}
+
+void bench_attack_stop(pid_t pid)
+{
+    if (pid <= 0)
+        return;
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    bench_private_gone(pid);
+}

@@ -1,0 +1,72 @@
+/*
+ * admit.c - what a batch or an advance says, copied and checked once, on the way in.
+ *
+ * A slot is free as soon as it has become an operation, and the client may reuse its arena then. So
+ * the copy is made before, whether the operation's turn comes at once or later: nothing here asks
+ * when. Memory of copies is kept and used again, so an engine whose sets are done at once costs no
+ * allocation.
+ */
+#include "service/sched/lanes.h"
+
+#include <stdlib.h>
+
+static struct attnd_admitted *take_memory(struct attnd_session_lanes *session)
+{
+    struct attnd_admitted *admitted = session->spare;
+    session->spare = NULL;
+    return admitted ? admitted : calloc(1, sizeof(*admitted));
+}
+
+static void give_memory(struct attnd_session_lanes *session, struct attnd_admitted *admitted)
+{
+    if (session->spare)
+        attnd_admitted_free(admitted);
+    else
+        session->spare = admitted;
+}
+
+static int admit(struct attnd_sched_op *op, struct attnd_admitted *to)
+{
+    const struct attnd_client *client = op->lane->session->client;
+    const void *arena = attnd_client_arena(client);
+    if (op->sqe.opcode == ATTND_OP_PLAN_SET)
+        return attnd_admit_batch(arena, client->arena_bytes, op->sqe.u.set.header_offset_bytes,
+                                 op->sqe.u.set.header_bytes, &op->plan->limits, &to->staging,
+                                 &to->u.batch, &op->fault);
+    return attnd_admit_advance(arena, client->arena_bytes, &op->sqe.u.advance, &op->plan->limits,
+                               &to->staging, &to->u.advance, &op->fault);
+}
+
+void attnd_op_admit(struct attnd_sched_op *op)
+{
+    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_admitted *admitted = take_memory(session);
+    (void)attnd_sched_now(session->scheduler); /* the beginning, for the completion */
+    if (!admitted) {
+        attnd_fault_set(&op->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+        return;
+    }
+    if (admit(op, admitted) < 0) {
+        give_memory(session, admitted);
+        return;
+    }
+    op->admitted = admitted;
+    session->admitted_bytes += attnd_admitted_bytes(admitted);
+}
+
+void attnd_op_let_go(struct attnd_sched_op *op)
+{
+    struct attnd_session_lanes *session = op->lane->session;
+    if (!op->admitted)
+        return;
+    session->admitted_bytes -= attnd_admitted_bytes(op->admitted);
+    give_memory(session, op->admitted);
+    op->admitted = NULL;
+}
+
+void attnd_admitted_free(struct attnd_admitted *admitted)
+{
+    if (admitted)
+        attnd_staging_free(&admitted->staging);
+    free(admitted);
+}
