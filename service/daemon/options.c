@@ -32,6 +32,7 @@ enum option_key {
     KEY_MEMORY_MAX,
     KEY_HOST_MEMORY_MAX,
     KEY_DEVICE_MEMORY_MAX,
+    KEY_PREFIX_BLOCKS,
     KEY_ALLOW_UID,
     KEY_DEVICE,
     KEY_RESIDENCY,
@@ -81,6 +82,10 @@ static const struct argp_option option_list[] = {
     {"host-memory-max", KEY_HOST_MEMORY_MAX, "SIZE", 0,
      "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
      "(default: three quarters of the machine's memory, or of the control group's)",
+     3},
+    {"prefix-blocks", KEY_PREFIX_BLOCKS, "N", 0,
+     "Blocks of all prefix trees together, at up to 128 bytes of the daemon's memory each; the "
+     "pools of one process may have half (default: 4194304)",
      3},
     {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,
      "Memory of the GPU that the service makes for one session at most (default: what the GPU has)",
@@ -172,7 +177,8 @@ static const struct {
 } numbers[] = {{KEY_THREADS, 1024, "threads", AT(threads)},
                {KEY_DEVICE, ATTND_DEVICES_MAX - 1, "device", AT(device)},
                {KEY_SMS, 1024, "sms", AT(sms)},
-               {KEY_WATCHDOG, 3600, "watchdog", AT(watchdog_s)}};
+               {KEY_WATCHDOG, 3600, "watchdog", AT(watchdog_s)},
+               {KEY_PREFIX_BLOCKS, 1u << 28, "prefix-blocks", AT(prefix_blocks)}};
 
 /* Bytes, into a uint64_t. */
 static const struct {
@@ -290,6 +296,7 @@ void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
     *options = (struct attnd_options){.backend = "auto",
                                       .residency = "auto",
                                       .watchdog_s = 3,
+                                      .prefix_blocks = 4u << 20,
                                       .loop = ATTND_LOOP_AUTO,
                                       .heap_bytes = 256u << 20,
                                       .log_level = ATTND_LOG_INFO};

@@ -195,6 +195,7 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_WARNING,
                   "--device, --residency and --sms are of the cuda backend, not of %s",
                   data.backend);
+    attnd_log(ATTND_LOG_INFO, "prefix trees begin empty: what an earlier service had is gone");
     if (attnd_notify("READY=1") < 0)
         attnd_log(ATTND_LOG_WARNING, "the service manager cannot be notified: %s", strerror(errno));
 }

@@ -106,6 +106,8 @@ void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op)
 
 static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)
 {
+    if (op->prefix)
+        return attnd_prefix_turn(op);
     if (!op->plan)
         return ATTND_TURN_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {
@@ -125,7 +127,7 @@ static void finish_head(struct attnd_lane *lane)
     struct attnd_sched_op *op = attnd_lane_pop(lane);
     uint64_t begin_ns = op->begin_ns ? op->begin_ns : attnd_sched_now(scheduler);
     uint64_t end_ns = begin_ns;
-    if (op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE) {
+    if (op->sqe.opcode != ATTND_OP_RUN && op->sqe.opcode != ATTND_OP_APPEND) {
         end_ns = attnd_clock_ns();
         scheduler->now_ns = end_ns;
     }
@@ -161,6 +163,9 @@ void attnd_lane_go(struct attnd_lane *lane)
         case ATTND_TURN_PLANNING:
             lane->state = ATTND_LANE_PLANNING;
             lane->session->planning++;
+            break;
+        case ATTND_TURN_PARKED:
+            attnd_lane_pop(lane);
             break;
         }
     }

@@ -83,6 +83,10 @@ int attnd_sched_open(struct attnd_client *client)
         calloc(1, sizeof(*session) + ops * sizeof(session->ops[0]));
     if (!session)
         return -ATTND_E_NO_MEMORY;
+    if (attnd_results_init(&session->results, client) < 0) {
+        free(session);
+        return -ATTND_E_NO_MEMORY;
+    }
     session->client = client;
     session->scheduler = scheduler;
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
@@ -136,6 +140,7 @@ void attnd_sched_close(struct attnd_client *client)
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
         drop_lane(&session->lane[i]);
     attnd_prepared_close(client);
+    attnd_prefix_close(session);
     attnd_session_drain(session);
     /* Lanes of others may have stood behind this session's. No flush: one may have led here, and
      * the loop sweeps before it sleeps. */

@@ -181,6 +181,11 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     free(object);
 }
 
+void attnd_sched_wake(struct attnd_tree *tree)
+{
+    (void)tree;
+}
+
 int attnd_sched_open(struct attnd_client *client)
 {
     (void)client;
