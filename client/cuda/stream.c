@@ -392,7 +392,7 @@ static CUstreamBatchMemOpParams write_word(CUdeviceptr address, uint32_t value)
 /* By memory operations of the stream: while it waits, the GPU is the others'. A kernel that waits
  * would keep it for a whole time slice, 2 ms. Each write comes behind all that was before it in the
  * stream (CU_STREAM_WRITE_VALUE_DEFAULT). There is no time after which it gives up: a ring that
- * nobody answers ends with the session. */
+ * nobody answers waits for the next worker. */
 static CUresult ring_by_stream(const struct attnd_stream_launcher *rings, CUdeviceptr doorbell,
                                uint32_t rung, CUstream stream)
 {
