@@ -138,7 +138,10 @@ def continue_prefix(socket, device, token, ticket, model, prompts, counts, resul
         pool = attnd.PagePool.attach(session, token)
         cache = PagedCache(pool, HEADS)
         first = cache.sequence(pool.claim_pages(ticket))
-        requests = [Request(p[first.length :], n, cache.fork(first, first.length)) for p, n in zip(prompts, counts)]
+        requests = [
+            Request(p[first.length :], n, cache.fork(first, first.length))
+            for p, n in zip(prompts, counts)
+        ]
         results.put(generate(model.to(device), cache, requests))
         cache.end(first)
 
@@ -167,7 +170,10 @@ def shared(model, lines, socket, device):
         )  # fmt: skip
         second = spawn.Process(target=continue_prefix, args=arguments)
         second.start()
-        requests = [Request(p[PREFIX:], n, cache.fork(first, PREFIX)) for p, n in zip(prompts[:half], counts)]
+        requests = [
+            Request(p[PREFIX:], n, cache.fork(first, PREFIX))
+            for p, n in zip(prompts[:half], counts)
+        ]
         got = generate(model.to(device), cache, requests)
         got += results.get(timeout=300)
         second.join()
@@ -175,7 +181,9 @@ def shared(model, lines, socket, device):
 
 
 def main():
-    options = argparse.ArgumentParser(description="Generate with attnd and compare with eager attention.")
+    options = argparse.ArgumentParser(
+        description="Generate with attnd and compare with eager attention."
+    )
     options.add_argument("--socket", help="of the service (default: $ATTND_SOCKET)")
     options.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     options.add_argument("--seed", type=int, default=1)
@@ -185,8 +193,14 @@ def main():
     for architecture in ("Llama", "Qwen2"):
         model, lines = learned(architecture, options.seed)
         for what, claim in (
-            ("batched", lambda: batched(model, lines, options.socket, options.device, options.seed)),
-            ("shared prefix, two processes", lambda: shared(model, lines, options.socket, options.device)),
+            (
+                "batched",
+                lambda: batched(model, lines, options.socket, options.device, options.seed),
+            ),
+            (
+                "shared prefix, two processes",
+                lambda: shared(model, lines, options.socket, options.device),
+            ),
         ):
             begin = time.monotonic()
             tokens, different, margin = claim()

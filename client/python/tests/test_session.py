@@ -44,7 +44,9 @@ class SessionTest(unittest.TestCase):
             attention.run(q, 0, o)
         fault = raised.exception
         self.assertEqual((fault.name, fault.field), ("ATTND_E_RANGE", "kv_indices"))
-        self.assertEqual((fault.index, fault.value, fault.limit, fault.operation), (0, 777, 15, "plan"))
+        self.assertEqual(
+            (fault.index, fault.value, fault.limit, fault.operation), (0, 777, 15, "plan")
+        )
         self.assertIsInstance(fault, ValueError)
         again = pickle.loads(pickle.dumps(fault))
         self.assertEqual((type(again), str(again)), (attnd.Range, str(fault)))
