@@ -167,7 +167,8 @@ class Session:
         if self._loop is not None:
             loop, self._loop = self._loop, None
             if not loop.is_closed():
-                loop.call_soon_threadsafe(loop.remove_reader, lib.attnd_fd(native))
+                # The loop holds the session until then: its descriptor must not be another's.
+                loop.call_soon_threadsafe(lambda: loop.remove_reader(lib.attnd_fd(native)))
         self._fail(error(_abi.Fault(code=-13)))
 
     @property
