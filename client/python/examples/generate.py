@@ -134,6 +134,7 @@ def batched(model, lines, socket, device, seed):
 def continue_prefix(socket, device, token, ticket, model, prompts, counts, results):
     """The second process: the prefix is there already, by token and ticket."""
     register()
+    torch.set_num_threads(1)
     with attnd.Session(socket, name="second") as session:
         pool = attnd.PagePool.attach(session, token)
         cache = PagedCache(pool, HEADS)
@@ -189,6 +190,7 @@ def main():
     options.add_argument("--seed", type=int, default=1)
     options = options.parse_args()
     register()
+    torch.set_num_threads(1)  # threads of small products wait for each other, and for the service's
     checked = wrong = 0
     for architecture in ("Llama", "Qwen2"):
         model, lines = learned(architecture, options.seed)
