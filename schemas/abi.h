@@ -231,7 +231,7 @@ enum attnd_residency {
     ATTND_RESIDENCY_NONE = 0,      /* no GPU */
     ATTND_RESIDENCY_SHARED = 1,    /* resident on some SMs */
     ATTND_RESIDENCY_EXCLUSIVE = 2, /* resident on all SMs */
-    ATTND_RESIDENCY_ISOLATED = 3   /* there while something is queued */
+    ATTND_RESIDENCY_ELASTIC = 3    /* on all SMs while something is queued */
 };
 
 #define ATTND_GPU_UUID_BYTES 16u
@@ -247,7 +247,7 @@ struct attnd_worker_info {
     uint64_t scratch_bytes; /* for partials of all runs in flight */
     uint32_t sms;           /* of the GPU; 0: there is none */
     uint32_t sms_resident;  /* that the kernels take, the dispatcher's included */
-    uint32_t sms_burst;     /* that they take beside those when much is queued */
+    uint32_t zero0;
     uint32_t mps;           /* 1: contexts on this GPU are shared through MPS */
     uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
     uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k; and
@@ -301,7 +301,8 @@ struct attnd_queue_head {
     uint32_t launches; /* worker: kernels that it launched; none of a run's own */
     /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
     uint32_t pinning[ATTND_PINNING];
-    uint32_t zero7[2];
+    uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
+    uint32_t zero7;
     uint64_t plan_bytes; /* worker: of plans and their changes, copied to the device */
     uint32_t zero9[6];
     struct attnd_worker_info info; /* worker */
@@ -365,7 +366,7 @@ struct attnd_run {
     uint64_t plan_offset_bytes; /* heap: struct attnd_plan_head */
     uint32_t layer;
     uint32_t items;  /* queue items: tiles x heads_kv, or row blocks of an append */
-    uint32_t cancel; /* daemon sets 1: items not begun are skipped */
+    uint32_t cancel; /* daemon sets 1: items are skipped, or end in the middle */
     uint32_t session;
     uint64_t scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes
                                       counters */
@@ -431,6 +432,17 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 
 /* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
  */
+
+/* One a GPU, of a worker whose kernels come when they are wanted (elastic): every session that
+ * rings sets it behind its bell, and the kernels clear it when they leave. It is shared by sessions
+ * that do not trust each other, so nothing but time hangs on it: a session that clears it or sets
+ * it all the time delays others, as it could by kernels of its own; what is written there beside 0
+ * and 1 counts as 1. */
+struct attnd_wake {
+    uint32_t wake;
+    uint32_t zero[31];
+};
+ATTND_ASSERT_SIZE(attnd_wake, 128);
 
 /* One a session, in a memory of its own. A lane's word says where its run is:
  *
