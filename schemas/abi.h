@@ -17,7 +17,7 @@
 #ifndef ATTND_SCHEMAS_ABI_H
 #define ATTND_SCHEMAS_ABI_H
 
-#include "schemas/abi_prefix.h"
+#include "schemas/abi_slots.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -82,57 +82,6 @@ enum attnd_opcode {
 
 #define ATTND_OP_SKIP_SUCCESS 0x1u /* no completion unless it fails */
 #define ATTND_OP_FLAGS 0x1u
-
-/* A place in registered memory; memory 0 means none. */
-struct attnd_sqe_run {
-    uint32_t layer;
-    uint32_t timeout_us; /* from submission; 0: none */
-    uint32_t q_memory, o_memory;
-    uint64_t q_offset_bytes, o_offset_bytes, lse_offset_bytes;
-    uint32_t lse_memory;
-    uint32_t zero;
-};
-ATTND_ASSERT_SIZE(attnd_sqe_run, 48);
-ATTND_ASSERT_AT(attnd_sqe_run, q_offset_bytes, 16);
-ATTND_ASSERT_AT(attnd_sqe_run, lse_memory, 40);
-
-struct attnd_sqe_append {
-    uint32_t layer;
-    uint32_t timeout_us;
-    uint32_t k_memory, v_memory;
-    uint64_t k_offset_bytes, v_offset_bytes;
-    uint64_t zero[2];
-};
-ATTND_ASSERT_SIZE(attnd_sqe_append, 48);
-ATTND_ASSERT_AT(attnd_sqe_append, k_offset_bytes, 16);
-
-/* A packed Attnd.Batch (attnd.proto) in the arena, which names its arrays by arena offset. */
-struct attnd_sqe_set {
-    uint64_t header_offset_bytes;
-    uint32_t header_bytes;
-    uint32_t zero0;
-    uint64_t zero[4];
-};
-ATTND_ASSERT_SIZE(attnd_sqe_set, 48);
-ATTND_ASSERT_AT(attnd_sqe_set, zero, 16);
-
-/* In the arena: int32 kv_len[entries]; with pages > 0 also int32 page_indptr[entries + 1] and
- * int32 page_indices[pages], the pages appended to each entry. Entries of all levels, level 0
- * first. */
-struct attnd_sqe_advance {
-    uint64_t arrays_offset_bytes;
-    uint32_t entries;
-    uint32_t pages;
-    uint64_t zero[4];
-};
-ATTND_ASSERT_SIZE(attnd_sqe_advance, 48);
-ATTND_ASSERT_AT(attnd_sqe_advance, zero, 16);
-
-struct attnd_sqe_cancel {
-    uint64_t target_user_data;
-    uint64_t zero[5];
-};
-ATTND_ASSERT_SIZE(attnd_sqe_cancel, 48);
 
 /* One submission. Written whole by the client, copied once by the daemon. */
 struct attnd_sqe {
@@ -248,11 +197,11 @@ struct attnd_worker_info {
     uint32_t sms;           /* of the GPU; 0: there is none */
     uint32_t sms_resident;  /* that the kernels take, the dispatcher's included */
     uint32_t zero0;
-    uint32_t mps;           /* 1: contexts on this GPU are shared through MPS */
-    uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
-    uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k; and
-                               ATTND_KIND_TRIED(k) */
-    uint16_t head_dims[4];  /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
+    uint32_t mps;          /* 1: contexts on this GPU are shared through MPS */
+    uint32_t mailbox_kind; /* enum attnd_memory_kind of mailboxes; 0: it watches none */
+    uint32_t memory_kinds; /* bit k: it maps memory of enum attnd_memory_kind k; and
+                              ATTND_KIND_TRIED(k) */
+    uint16_t head_dims[4]; /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
 };
 ATTND_ASSERT_SIZE(attnd_worker_info, 120);

@@ -1,9 +1,9 @@
 /*
- * abi_prefix.h - the part of abi.h that operations on the prefix tree have: what lies in a slot, in
- * the arena and in the completion segment. Included by abi.h.
+ * abi_slots.h - the part of abi.h that operations differ in: what a submission slot says of each,
+ * and what of the prefix tree's lies in the arena and in the completion segment. Included by abi.h.
  */
-#ifndef ATTND_SCHEMAS_ABI_PREFIX_H
-#define ATTND_SCHEMAS_ABI_PREFIX_H
+#ifndef ATTND_SCHEMAS_ABI_SLOTS_H
+#define ATTND_SCHEMAS_ABI_SLOTS_H
 
 #include "schemas/abi_assert.h"
 
@@ -14,6 +14,57 @@
 #define ATTND_PREFIX_BLOCKS_MAX 4096u     /* and its blocks: others wait meanwhile */
 #define ATTND_PREFIX_SPACES_MAX 64u       /* namespaces of a pool's prefix tree */
 #define ATTND_PREFIX_BLOCK_PAGES_MAX 256u /* pages of one block */
+
+/* A place in registered memory; memory 0 means none. */
+struct attnd_sqe_run {
+    uint32_t layer;
+    uint32_t timeout_us; /* from submission; 0: none */
+    uint32_t q_memory, o_memory;
+    uint64_t q_offset_bytes, o_offset_bytes, lse_offset_bytes;
+    uint32_t lse_memory;
+    uint32_t zero;
+};
+ATTND_ASSERT_SIZE(attnd_sqe_run, 48);
+ATTND_ASSERT_AT(attnd_sqe_run, q_offset_bytes, 16);
+ATTND_ASSERT_AT(attnd_sqe_run, lse_memory, 40);
+
+struct attnd_sqe_append {
+    uint32_t layer;
+    uint32_t timeout_us;
+    uint32_t k_memory, v_memory;
+    uint64_t k_offset_bytes, v_offset_bytes;
+    uint64_t zero[2];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_append, 48);
+ATTND_ASSERT_AT(attnd_sqe_append, k_offset_bytes, 16);
+
+/* A packed Attnd.Batch (attnd.proto) in the arena, which names its arrays by arena offset. */
+struct attnd_sqe_set {
+    uint64_t header_offset_bytes;
+    uint32_t header_bytes;
+    uint32_t zero0;
+    uint64_t zero[4];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_set, 48);
+ATTND_ASSERT_AT(attnd_sqe_set, zero, 16);
+
+/* In the arena: int32 kv_len[entries]; with pages > 0 also int32 page_indptr[entries + 1] and
+ * int32 page_indices[pages], the pages appended to each entry. Entries of all levels, level 0
+ * first. */
+struct attnd_sqe_advance {
+    uint64_t arrays_offset_bytes;
+    uint32_t entries;
+    uint32_t pages;
+    uint64_t zero[4];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_advance, 48);
+ATTND_ASSERT_AT(attnd_sqe_advance, zero, 16);
+
+struct attnd_sqe_cancel {
+    uint64_t target_user_data;
+    uint64_t zero[5];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_cancel, 48);
 
 /* Names a block of a prompt and all before it: the engine's hash, chained. */
 struct attnd_block_key {
