@@ -99,7 +99,9 @@ extern "C" {
     X(BACKEND, 53, "backend")                                                                      \
     X(ITEMS, 54, "items")                                                                          \
     X(DEVICE, 55, "device")                                                                        \
-    X(DAEMON_UID, 56, "daemon_uid")
+    X(DAEMON_UID, 56, "daemon_uid")                                                                \
+    X(HEAP, 57, "heap")                                                                            \
+    X(DAEMON_MEMORY, 58, "daemon_memory")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -103,9 +103,8 @@ int attnd_call_pages_offer(struct attnd_call *call)
                                request->expire_ms, request->expire_ms ? EXPIRE_MS_MAX : 1);
     int rc = check_count(call, request->n_page);
     if (rc == 0)
-        rc =
-            attnd_ticket_offer(call->service, attachment, call->client->pid, request->page,
-                               (uint32_t)request->n_page, request->expire_ms, &ticket, call->fault);
+        rc = attnd_ticket_offer(call->client, attachment, request->page, (uint32_t)request->n_page,
+                                request->expire_ms, &ticket, call->fault);
     if (rc != 0)
         return rc;
     memcpy(secret, ticket->secret, ATTND_SECRET_BYTES);

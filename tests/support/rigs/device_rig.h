@@ -118,7 +118,7 @@ static inline int teardown(void **state)
     for (uint32_t h = 1; h <= ATTND_HANDLES_MAX; h++)
         if (rig.client->memories[h - 1])
             attnd_memory_unbind(rig.client, h);
-    assert_int_equal(rig.client->memory_bytes + rig.client->device_memory_bytes, 0);
+    assert_int_equal(rig.client->used[ATTND_QUOTA_HOST] + rig.client->device_memory_bytes, 0);
     close(rig.client->socket);
     close(rig.peer);
     free(rig.client);

@@ -78,8 +78,12 @@ static inline int teardown(void **state)
     for (uint32_t i = 0; i < 2; i++)
         client_end(rig.clients[i]);
     for (uint32_t i = 0; i < 2; i++)
-        assert_int_equal(rig.clients[i]->memory_bytes + rig.clients[i]->device_memory_bytes, 0);
-    assert_int_equal(rig.service.host_memory_bytes, 0);
+        assert_int_equal(
+            rig.clients[i]->used[ATTND_QUOTA_HOST] + rig.clients[i]->device_memory_bytes, 0);
+    for (uint32_t kind = 0; kind < ATTND_QUOTA_KINDS; kind++) {
+        assert_int_equal(rig.service.used[kind], 0);
+        assert_int_equal(rig.clients[0]->used[kind] + rig.clients[1]->used[kind], 0);
+    }
     assert_null(rig.service.pools);
     assert_int_equal(rig.service.pools_count, 0);
     assert_int_equal(stub_heap.used_bytes, 0);

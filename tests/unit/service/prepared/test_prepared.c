@@ -1,5 +1,5 @@
-/* test_prepared.c - what the worker is told of prepared runs, in which order, and what waits for its
- * answers. */
+/* test_prepared.c - what the worker is told of prepared runs, in which order, and what waits for
+ * its answers. */
 #include "service/prepared/internal.h"
 #include "tests/support/rigs/prepared_rig.h"
 
@@ -105,12 +105,12 @@ static void a_mailbox_that_cannot_be_watched_leaves_room_for_another(void **stat
     attnd_lane_retry(stage.service.scheduler);
     struct attnd_command command = rig_expect(ATTND_COMMAND_MAILBOX);
     const struct attnd_mailbox_slot *slot = &stage.service.queue->mailboxes[command.run];
-    uint64_t before_bytes = client.daemon->memory_bytes;
+    uint64_t before_bytes = client.daemon->used[ATTND_QUOTA_HOST];
     rig_retire(&command, -ATTND_E_UNKNOWN);
     expect_answer(-ATTND_E_UNKNOWN);
     CHECK(client.daemon->mail == NULL);
     CHECK_EQUAL(slot->memory, ATTND_NONE);
-    CHECK(client.daemon->memory_bytes < before_bytes);
+    CHECK(client.daemon->used[ATTND_QUOTA_HOST] < before_bytes);
     open_mailbox();
     CHECK(client.daemon->mail != NULL);
 }
@@ -334,8 +334,8 @@ static void an_advance_is_shown_and_holds_when_no_lengths_are_left(void **state)
     CHECK_EQUAL(holds, 3);
 }
 
-/* The plan is empty, so the advance seems to have nothing to wait for; but a set holds the plan, and
- * the advance waits for it. Its slot is free meanwhile, and the client reuses its arena. */
+/* The plan is empty, so the advance seems to have nothing to wait for; but a set holds the plan,
+ * and the advance waits for it. Its slot is free meanwhile, and the client reuses its arena. */
 static void an_advance_that_waits_for_a_set_under_way_keeps_what_was_submitted(void **state)
 {
     (void)state;
