@@ -50,7 +50,14 @@ CLIENT := $(wildcard client/*.c)
 SERVICE := $(filter-out $(wildcard service/*/main_*.c),$(wildcard service/*/*.c))
 MEASURE := $(wildcard bench/support/*.c) \
            $(filter-out bench/replay/main.c,$(wildcard bench/replay/*.c))
-SUPPORT := $(wildcard tests/support/*/*.c)
+# Stubs stand in for what the library defines: they are linked before it, and only where asked for.
+SUPPORT := $(filter-out tests/support/stubs/%,$(wildcard tests/support/*/*.c))
+DEVICE_STUBBED := tests/unit/service/objects/test_memory_import \
+                  tests/unit/service/supervise/test_device_memory
+DATA_STUBBED := $(DEVICE_STUBBED) \
+                $(addprefix tests/unit/service/daemon/,test_accept test_service) \
+                $(basename $(wildcard tests/unit/service/rpc/*.c)) \
+                $(addprefix tests/unit/service/objects/,test_lease test_pool test_pool_lives)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 GENOBJ := $(BUILD)/obj/gen/attnd.pb-c.o
@@ -146,6 +153,8 @@ $(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
 	$(call say,$@)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) -lm
+$(addprefix $(BUILD)/,$(DATA_STUBBED)): $(call obj,tests/support/stubs/data_stub.c)
+$(addprefix $(BUILD)/,$(DEVICE_STUBBED)): $(call obj,tests/support/stubs/device_stub.c)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBSUPPORT) $(LIBMEASURE) $(LIBCORE)
 	$(call say,$@)
 	@mkdir -p $(@D)
@@ -245,7 +254,8 @@ install: all
 	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do \
 	  ln -sf $$so $(DESTDIR)$(PREFIX)/lib/$${so%.0}; done
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h \
+	  client/attnd_prefix.h
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
 	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
 

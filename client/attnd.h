@@ -492,7 +492,13 @@ enum attnd_operation {
     ATTND_PLAN_SET = 1,
     ATTND_PLAN_ADVANCE = 2,
     ATTND_APPEND = 3,
-    ATTND_RUN = 4
+    ATTND_RUN = 4,
+    ATTND_MATCH = 6, /* attnd_prefix.h, from here on */
+    ATTND_PUBLISH = 7,
+    ATTND_CLAIM = 8,
+    ATTND_ABANDON = 9,
+    ATTND_PIN = 10,
+    ATTND_UNPIN = 11
 };
 
 struct attnd_completion {
@@ -521,5 +527,6 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
 #endif
 
 #include "attnd_launch.h" /* launched runs: for CUDA streams and graphs */
+#include "attnd_prefix.h" /* one prefix cache for all engines of a pool */
 
 #endif

@@ -100,8 +100,16 @@ extern "C" {
     X(ITEMS, 54, "items")                                                                          \
     X(DEVICE, 55, "device")                                                                        \
     X(DAEMON_UID, 56, "daemon_uid")                                                                \
-    X(HEAP, 57, "heap")                                                                            \
-    X(DAEMON_MEMORY, 58, "daemon_memory")
+    X(SESSION, 57, "session")                                                                      \
+    X(WEIGHT, 58, "weight")                                                                        \
+    X(PREFIX, 59, "prefix")                                                                        \
+    X(KEYS, 60, "keys")                                                                            \
+    X(PARENT, 61, "parent")                                                                        \
+    X(BLOCKS, 62, "blocks")                                                                        \
+    X(BLOCK_PAGES, 63, "block_pages")                                                              \
+    X(PAGES_MAX, 64, "pages_max")                                                                  \
+    X(HEAP, 65, "heap")                                                                            \
+    X(DAEMON_MEMORY, 66, "daemon_memory")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -33,6 +33,7 @@ enum attnd_quota_kind {
     ATTND_QUOTA_TICKETS,
     ATTND_QUOTA_HOST,   /* bytes of host memory, made and registered */
     ATTND_QUOTA_HEAP,   /* bytes of the queue segment: plans and pools' planes */
+    ATTND_QUOTA_BLOCKS, /* of prefix trees, promised */
     ATTND_QUOTA_DAEMON, /* bytes of the daemon's own */
     ATTND_QUOTA_KINDS
 };
@@ -56,6 +57,7 @@ struct attnd_options {
     uint64_t host_memory_max_bytes;   /* of all sessions, made and registered */
     uint64_t daemon_memory_max_bytes; /* of the daemon's own, for all sessions */
     uint64_t device_memory_max_bytes; /* of the GPU, made for one session; 0: all there is */
+    uint32_t prefix_blocks;           /* of all prefix trees */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
     int trust; /* 1: handles of engines are passed on to the driver unseen */
@@ -98,6 +100,7 @@ struct attnd_service {
     struct attnd_pool *pools;
     uint32_t pools_count;
     uint32_t next_pool_id;
+    uint32_t prefix_blocks_used; /* touched, of options.prefix_blocks */
     struct attnd_tickets *tickets;
     struct attnd_control *control;
     struct attnd_queue *queue;

@@ -123,3 +123,17 @@ enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code)
         return ATTNCTL_EXIT_UNREACHABLE;
     }
 }
+
+enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply)
+{
+    const struct attnd_fault fault = {.code = reply->code,
+                                      .field = reply->field,
+                                      .index = reply->index,
+                                      .value = reply->value,
+                                      .limit = reply->limit};
+    char text[256];
+
+    fprintf(out, "attnctl: the service answers %s\n",
+            attnd_fault_string(&fault, text, sizeof(text)));
+    return ATTNCTL_EXIT_ANSWER;
+}

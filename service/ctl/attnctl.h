@@ -31,8 +31,12 @@ struct attnctl_options {
 /** attnctl_parse_option() - argp's parser of them; input: struct attnctl_options. */
 error_t attnctl_parse_option(int key, char *text, struct argp_state *state);
 
-/** attnctl_status()/doctor() - the commands: argv[0] is the name. Return: the exit code. */
+/** attnctl_status()/weight()/prefix()/doctor() - the commands: argv[0] is the name. Return: the
+ * exit code.
+ */
 enum attnctl_exit attnctl_status(int argc, char **argv);
+enum attnctl_exit attnctl_weight(int argc, char **argv);
+enum attnctl_exit attnctl_prefix(int argc, char **argv);
 enum attnctl_exit attnctl_doctor(int argc, char **argv);
 
 /**
@@ -52,11 +56,21 @@ int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply *
  */
 enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code);
 
+/** attnctl_refused() - the service's own reason, of a reply whose code is negative.
+ * Return: the exit code for that. */
+enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply);
+
 /** attnctl_print_findings() - of the doctor, for people or as one JSON object.
  * Return: 0; -ATTND_E_SYSTEM. */
 struct attnd_finding;
 int attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
                            int json);
+
+/** attnctl_bytes() - into a few letters: "1.5 GiB". Return: @text. */
+const char *attnctl_bytes(uint64_t bytes, char *text, size_t text_bytes);
+
+/** attnctl_print_prefix() - for people. */
+void attnctl_print_prefix(FILE *out, const Attnd__PrefixStatus *status);
 
 /** attnctl_print_status() - for people. */
 void attnctl_print_status(FILE *out, const Attnd__Status *status);

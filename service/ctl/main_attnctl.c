@@ -13,6 +13,8 @@ struct command {
 
 static const struct command commands[] = {
     {"status", attnctl_status, "what the service is and what its sessions do (--json)"},
+    {"weight", attnctl_weight, "how much of the worker a session gets beside others"},
+    {"prefix", attnctl_prefix, "the prefix trees: namespaces, blocks, hits, memory (--json)"},
     {"doctor", attnctl_doctor,
      "what this machine lacks for the service, and how to mend it (--json)"},
 };

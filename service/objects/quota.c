@@ -13,10 +13,10 @@
 #include <assert.h>
 
 static const enum attnd_field fields[ATTND_QUOTA_KINDS] = {
-    [ATTND_QUOTA_SESSIONS] = ATTND_F_SESSIONS,   [ATTND_QUOTA_MEMORIES] = ATTND_F_MEMORY,
-    [ATTND_QUOTA_POOLS] = ATTND_F_POOL,          [ATTND_QUOTA_TICKETS] = ATTND_F_TICKET,
-    [ATTND_QUOTA_HOST] = ATTND_F_SIZE,           [ATTND_QUOTA_HEAP] = ATTND_F_HEAP,
-    [ATTND_QUOTA_DAEMON] = ATTND_F_DAEMON_MEMORY};
+    [ATTND_QUOTA_SESSIONS] = ATTND_F_SESSIONS, [ATTND_QUOTA_MEMORIES] = ATTND_F_MEMORY,
+    [ATTND_QUOTA_POOLS] = ATTND_F_POOL,        [ATTND_QUOTA_TICKETS] = ATTND_F_TICKET,
+    [ATTND_QUOTA_HOST] = ATTND_F_SIZE,         [ATTND_QUOTA_HEAP] = ATTND_F_HEAP,
+    [ATTND_QUOTA_BLOCKS] = ATTND_F_PREFIX,     [ATTND_QUOTA_DAEMON] = ATTND_F_DAEMON_MEMORY};
 
 /* Calls of others were refused before anything could be counted. */
 static uint32_t user_of(const struct attnd_service *service, uid_t uid)
@@ -49,6 +49,8 @@ static uint64_t limit_of_all(const struct attnd_service *service, enum attnd_quo
         return service->options.host_memory_max_bytes;
     case ATTND_QUOTA_HEAP:
         return service->queue->heap.bytes;
+    case ATTND_QUOTA_BLOCKS:
+        return service->options.prefix_blocks;
     default:
         return service->options.daemon_memory_max_bytes;
     }
@@ -82,11 +84,18 @@ static struct ledger ledger_of(const struct attnd_client *client, enum attnd_quo
 {
     const struct attnd_service *service = client->service;
     uint32_t user = user_of(service, client->uid);
-
-    return (struct ledger){
+    struct ledger ledger = {
         .used = {&client->used[kind], &service->user_used[user][kind], &service->used[kind]},
         .limit = {attnd_quota_limit(client, kind), attnd_quota_user_limit(service, kind),
                   limit_of_all(service, kind)}};
+
+    /* Blocks are promised, and few are touched: what all touch is bounded by the trees. */
+    if (kind == ATTND_QUOTA_BLOCKS) {
+        ledger.limit[2] = UINT64_MAX;
+        if (service->options.allow_uids_count <= 1)
+            ledger.limit[1] = UINT64_MAX;
+    }
+    return ledger;
 }
 
 uint64_t attnd_quota_left(const struct attnd_client *client, enum attnd_quota_kind kind)

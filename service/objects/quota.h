@@ -23,7 +23,7 @@ struct attnd_payer attnd_quota_payer(const struct attnd_client *client);
  * attnd_quota_limit() - how much of a kind one session may have
  *
  * All together may have what there is. Where several users are admitted, one may have half of that.
- * A session may have half of what its user may have; of host memory it may have --memory-max, and
+ * A session may have half of what its user may have. Of host memory it may have --memory-max, and
  * sessions are counted by user only.
  */
 uint64_t attnd_quota_limit(const struct attnd_client *client, enum attnd_quota_kind kind);

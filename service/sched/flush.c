@@ -33,6 +33,7 @@ void attnd_session_drain(struct attnd_session_lanes *session)
     client->lanes = NULL;
     attnd_admitted_free(client, session->spare);
     attnd_quota_refund(client->service, attnd_quota_payer(client), session->charged_bytes);
+    free(session->results.mark);
     free(session);
     scheduler->events.drained(client);
 }

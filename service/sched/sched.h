@@ -56,6 +56,10 @@ void attnd_sched_close(struct attnd_client *client);
  * Return: 1 serve it, 0 ask again in the loop's next turn. */
 int attnd_sched_caught_up(struct attnd_client *client);
 
+struct attnd_tree;
+/** attnd_sched_wake() - claims of the tree have ended: matches that waited for them go on. */
+void attnd_sched_wake(struct attnd_tree *tree);
+
 /* ---- struct attnd_loop_hooks; the context is the service ---- */
 
 int attnd_sched_sweep(void *service);
