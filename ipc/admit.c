@@ -74,8 +74,9 @@ int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_o
 
     for (uint32_t l = 0; l < batch->levels; l++)
         words_needed += level_words(&batch->level[l]);
-    if (attnd_staging_reserve(staging, words_needed))
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PAGES, 0, batch->pages, 0);
+    code = attnd_staging_reserve(staging, words_needed, fault);
+    if (code)
+        return code;
 
     int32_t *words = staging->words;
     for (uint32_t l = 0; l < batch->levels && !code; l++)
@@ -101,10 +102,11 @@ int attnd_admit_advance(const void *arena, uint64_t arena_bytes,
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, (int64_t)pages,
                                limits->pages);
     uint64_t words = entries + (pages ? entries + 1 + pages : 0);
-    if (attnd_staging_reserve(staging, words))
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PAGES, 0, (int64_t)pages, 0);
-    int code = attnd_arena_copy(&source, sqe->arrays_offset_bytes, words * sizeof(int32_t),
-                                sizeof(int32_t), 0, staging->words, fault);
+    int code = attnd_staging_reserve(staging, words, fault);
+    if (code)
+        return code;
+    code = attnd_arena_copy(&source, sqe->arrays_offset_bytes, words * sizeof(int32_t),
+                            sizeof(int32_t), 0, staging->words, fault);
     if (code)
         return code;
 

@@ -17,6 +17,7 @@
 struct attnd_staging {
     int32_t *words;
     uint64_t words_max;
+    uint64_t words_limit; /* it does not grow beyond; 0: there is no limit */
 };
 
 void attnd_staging_free(struct attnd_staging *staging);

@@ -33,18 +33,22 @@ int attnd_arena_copy(const struct attnd_admit_arena *arena, uint64_t offset_byte
     return 0;
 }
 
-int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words)
+int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words, struct attnd_fault *fault)
 {
     if (words <= staging->words_max)
         return 0;
-    if (words > SIZE_MAX / sizeof(int32_t) / 2)
-        return -ATTND_E_NO_MEMORY;
+    if (words > INT64_MAX / sizeof(int32_t) / 2)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PAGES, 0, INT64_MAX, 0);
     /* A quarter more than asked, in whole lines: a batch that grows token by token moves seldom. */
     uint64_t room = words < STAGING_WORDS_MIN ? STAGING_WORDS_MIN : words + words / 4;
     room = (room + LINE_WORDS - 1) / LINE_WORDS * LINE_WORDS;
+    if (staging->words_limit && room > staging->words_limit)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_DAEMON_MEMORY, 0,
+                               (int64_t)(room * sizeof(int32_t)),
+                               (int64_t)(staging->words_limit * sizeof(int32_t)));
     int32_t *grown = aligned_alloc(ATTND_CACHE_LINE, room * sizeof(int32_t));
     if (!grown)
-        return -ATTND_E_NO_MEMORY;
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PAGES, 0, (int64_t)words, 0);
     free(staging->words);
     staging->words = grown;
     staging->words_max = room;

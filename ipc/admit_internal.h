@@ -37,7 +37,7 @@ int attnd_arena_copy(const struct attnd_admit_arena *arena, uint64_t offset_byte
 
 /** attnd_staging_reserve() - room for @words int32; what was there is lost. Return: 0 or
  * -ATTND_E_NO_MEMORY. */
-int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words);
+int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words, struct attnd_fault *fault);
 
 /** attnd_admit_header_unpack() - copy and unpack a header. Return: 0, -ATTND_E_RANGE or
  * -ATTND_E_PROTOCOL. */

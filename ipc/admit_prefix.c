@@ -50,8 +50,8 @@ int attnd_admit_prefix(const void *arena, uint64_t arena_bytes, uint8_t opcode,
     uint64_t keys = sqe->blocks + (sqe->flags & ATTND_PREFIX_PARENT ? UINT64_C(1) : 0);
     uint64_t words = keys * KEY_WORDS;
     uint64_t copied = words + (opcode == ATTND_OP_PREFIX_PUBLISH ? sqe->pages : 0);
-    if (attnd_staging_reserve(staging, words + sqe->pages))
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_BLOCKS, 0, sqe->blocks, 0);
+    if (attnd_staging_reserve(staging, words + sqe->pages, fault))
+        return -ATTND_E_NO_MEMORY;
     code = attnd_arena_copy(&source, sqe->arrays_offset_bytes, copied * sizeof(int32_t),
                             sizeof(uint64_t), 0, staging->words, fault);
     if (code)

@@ -107,7 +107,9 @@ extern "C" {
     X(PARENT, 61, "parent")                                                                        \
     X(BLOCKS, 62, "blocks")                                                                        \
     X(BLOCK_PAGES, 63, "block_pages")                                                              \
-    X(PAGES_MAX, 64, "pages_max")
+    X(PAGES_MAX, 64, "pages_max")                                                                  \
+    X(HEAP, 65, "heap")                                                                            \
+    X(DAEMON_MEMORY, 66, "daemon_memory")
 
 enum attnd_error {
     ATTND_OK = 0,

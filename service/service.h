@@ -22,8 +22,21 @@
 #define ATTND_DEVICES_MAX 64u
 #define ATTND_PAGE_LEASES_MAX 32767u /* of one page */
 #define ATTND_HANDLES_MAX 1024u      /* per session and kind; handle h is slot h - 1 */
-/* Of what all sessions share, one process may have half: it cannot use up what others need. */
-#define ATTND_SHARE_MAX(all) ((all) / 2)
+#define ATTND_TICKETS_MAX 4096u
+#define ATTND_SESSIONS_PROCESS_MAX (ATTND_SESSIONS_MAX / 2) /* of one process */
+
+/* What is counted by session, by user, and for all (objects/quota.h). */
+enum attnd_quota_kind {
+    ATTND_QUOTA_SESSIONS,
+    ATTND_QUOTA_MEMORIES, /* entries of the worker's memory table */
+    ATTND_QUOTA_POOLS,
+    ATTND_QUOTA_TICKETS,
+    ATTND_QUOTA_HOST,   /* bytes of host memory, made and registered */
+    ATTND_QUOTA_HEAP,   /* bytes of the queue segment: plans and pools' planes */
+    ATTND_QUOTA_BLOCKS, /* of prefix trees, promised */
+    ATTND_QUOTA_DAEMON, /* bytes of the daemon's own */
+    ATTND_QUOTA_KINDS
+};
 
 struct attnd_options {
     char socket_path[108];   /* sockaddr_un's limit */
@@ -41,6 +54,7 @@ struct attnd_options {
     uint64_t scratch_bytes;    /* partials; 0: as much as the worker thinks best */
     uint64_t memory_max_bytes; /* of the host, one session's: made for it and registered */
     uint64_t host_memory_max_bytes;   /* of all sessions, made and registered */
+    uint64_t daemon_memory_max_bytes; /* of the daemon's own, for all sessions */
     uint64_t device_memory_max_bytes; /* of the GPU, made for one session; 0: all there is */
     uint32_t prefix_blocks;           /* of all prefix trees */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
@@ -80,7 +94,8 @@ struct attnd_service {
     uint32_t next_session_id;
     struct attnd_memory *memories[ATTND_MEMORIES_MAX];
     const struct attnd_memory_events *memory_events;
-    uint64_t host_memory_bytes; /* of them, counted against options.host_memory_max_bytes */
+    uint64_t used[ATTND_QUOTA_KINDS]; /* by all; and by each user of options.allow_uids */
+    uint64_t user_used[ATTND_ALLOW_UIDS_MAX][ATTND_QUOTA_KINDS];
     struct attnd_pool *pools;
     uint32_t pools_count;
     uint32_t next_pool_id;

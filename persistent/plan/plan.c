@@ -33,14 +33,34 @@
  * the plan that is there now, even if another one was there before. It never comes around. */
 static uint64_t sets;
 
-/* The parts of the private half that grow with the capacities, in one allocation. */
+/* The parts of the private half that grow with the capacities. */
+static size_t memory_bytes(const struct attnd_plan_limits *limits,
+                           const struct attnd_plan_capacity *capacity)
+{
+    const struct attnd_plan *plan = NULL;
+    const size_t blocks = capacity->blocks, tiles = capacity->tiles;
+    const size_t requests = limits->requests;
+
+    return blocks * sizeof(*plan->blocks) + tiles * sizeof(*plan->built) +
+           requests * sizeof(*plan->state) + 2 * tiles * sizeof(*plan->order);
+}
+
+uint64_t attnd_plan_private_bytes(const struct attnd_plan_limits *limits)
+{
+    struct attnd_plan_capacity capacity;
+
+    if (attnd_plan_capacity(limits, &capacity) < 0)
+        return 0;
+    return sizeof(struct attnd_plan) + memory_bytes(limits, &capacity);
+}
+
+/* All of them in one allocation. */
 static int allocate_private(struct attnd_plan *plan)
 {
     const struct attnd_plan_capacity *capacity = &plan->capacity;
     const size_t blocks = capacity->blocks, tiles = capacity->tiles;
     const size_t requests = plan->limits.requests;
-    size_t bytes = blocks * sizeof(*plan->blocks) + tiles * sizeof(*plan->built) +
-                   requests * sizeof(*plan->state) + 2 * tiles * sizeof(*plan->order);
+    size_t bytes = memory_bytes(&plan->limits, capacity);
 
     plan->memory = malloc(bytes ? bytes : 1);
     if (!plan->memory)

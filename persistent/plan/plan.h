@@ -58,6 +58,10 @@ static inline uint64_t attnd_item_cost(uint32_t keys, uint32_t packed_rows)
 
 struct attnd_plan; /* daemon-private half */
 
+/** attnd_plan_private_bytes() - private memory of such a plan, which attnd_plan_new() allocates.
+ * Return: 0 if the capacities are out of range. */
+uint64_t attnd_plan_private_bytes(const struct attnd_plan_limits *limits);
+
 /**
  * attnd_plan_heap_bytes() - heap memory a plan of these capacities needs
  * Return: bytes, a multiple of ATTND_CACHE_LINE; 0 if the capacities overflow or are out of range.

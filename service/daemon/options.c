@@ -31,6 +31,7 @@ enum option_key {
     KEY_SCRATCH,
     KEY_MEMORY_MAX,
     KEY_HOST_MEMORY_MAX,
+    KEY_DAEMON_MEMORY_MAX,
     KEY_DEVICE_MEMORY_MAX,
     KEY_PREFIX_BLOCKS,
     KEY_ALLOW_UID,
@@ -83,6 +84,12 @@ static const struct argp_option option_list[] = {
      "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
      "(default: three quarters of the machine's memory, or of the control group's)",
      3},
+    {"daemon-memory-max", KEY_DAEMON_MEMORY_MAX, "SIZE", 0,
+     "The daemon's own memory for all sessions together: leases, plans, batches that wait, tickets "
+     "(default: an eighth of the machine's memory, or of the control group's). Of this, of the "
+     "heap, of pools, tickets and registered memories one session may have half; where several "
+     "users are admitted one user may have half, and a session half of that",
+     3},
     {"prefix-blocks", KEY_PREFIX_BLOCKS, "N", 0,
      "Blocks of all prefix trees together, at up to 128 bytes of the daemon's memory each; the "
      "pools of one process may have half (default: 4194304)",
@@ -119,13 +126,18 @@ static enum attnd_loop_kind parse_loop(struct argp_state *state, const char *tex
     return kinds[attnd_args_word(state, "loop", text, words)];
 }
 
+/* Each user once: shares go by how many there are. */
 static void allow_uid(struct argp_state *state, struct attnd_options *options, const char *text)
 {
+    uid_t uid = attnd_args_number32(state, "allow-uid", text, 0, UINT32_MAX - 1);
+
+    for (uint32_t i = 0; i < options->allow_uids_count; i++)
+        if (options->allow_uids[i] == uid)
+            return;
     if (options->allow_uids_count == ATTND_ALLOW_UIDS_MAX)
         argp_error(state, "--allow-uid: at most %u users", ATTND_ALLOW_UIDS_MAX);
     else
-        options->allow_uids[options->allow_uids_count++] =
-            attnd_args_number32(state, "allow-uid", text, 0, UINT32_MAX - 1);
+        options->allow_uids[options->allow_uids_count++] = uid;
 }
 
 static void print_version(struct argp_state *state)
@@ -189,6 +201,7 @@ static const struct {
              {KEY_SCRATCH, "scratch", AT(scratch_bytes)},
              {KEY_MEMORY_MAX, "memory-max", AT(memory_max_bytes)},
              {KEY_HOST_MEMORY_MAX, "host-memory-max", AT(host_memory_max_bytes)},
+             {KEY_DAEMON_MEMORY_MAX, "daemon-memory-max", AT(daemon_memory_max_bytes)},
              {KEY_DEVICE_MEMORY_MAX, "device-memory-max", AT(device_memory_max_bytes)}};
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
@@ -302,6 +315,7 @@ void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
                                       .log_level = ATTND_LOG_INFO};
     options->memory_max_bytes = machine_bytes / 2;
     options->host_memory_max_bytes = machine_bytes / 4 * 3;
+    options->daemon_memory_max_bytes = machine_bytes / 8;
     argp_err_exit_status = ATTND_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, options);
 }

@@ -38,10 +38,10 @@ struct attnd_client {
     int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
-    uint32_t watches_ending;      /* unwatched, but the kernel may still hold the fd or word */
-    struct attnd_client *next;    /* among visitors, or among the drained */
-    uint64_t memory_bytes;        /* on the host, counted against options.memory_max_bytes */
-    uint64_t device_memory_bytes; /* counted against options.device_memory_max_bytes */
+    uint32_t watches_ending;          /* unwatched, but the kernel may still hold the fd or word */
+    struct attnd_client *next;        /* among visitors, or among the drained */
+    uint64_t used[ATTND_QUOTA_KINDS]; /* quota.h */
+    uint64_t device_memory_bytes;     /* counted against options.device_memory_max_bytes */
 
     struct attnd_shm submission, completion;
     int notify_fd;      /* write end of the pipe that the client polls */
@@ -86,16 +86,6 @@ struct attnd_plan_object *attnd_client_plan(const struct attnd_client *client, u
 /** attnd_client_vacant() - handle of a free slot of one of the client's tables, 0 if all are used.
  */
 uint32_t attnd_client_vacant(void *const *table);
-
-/**
- * attnd_client_share() - may a process have one more of what all sessions share?
- * @pid:  0: not known (it is in another pid namespace): yes
- * @has:  how many it has
- * @all:  how many there can be
- * Return: 0; -ATTND_E_NO_MEMORY with @field, how many it would have, and ATTND_SHARE_MAX(@all).
- */
-int attnd_client_share(pid_t pid, uint32_t has, uint32_t all, uint32_t field,
-                       struct attnd_fault *fault);
 
 /** attnd_client_name() - for the log. */
 static inline const char *attnd_client_name(const struct attnd_client *client)

@@ -6,14 +6,6 @@
  */
 #include "service/objects/client.h"
 
-int attnd_client_share(pid_t pid, uint32_t has, uint32_t all, uint32_t field,
-                       struct attnd_fault *fault)
-{
-    if (pid == 0 || has < ATTND_SHARE_MAX(all))
-        return 0;
-    return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, field, 0, has + 1, ATTND_SHARE_MAX(all));
-}
-
 uint32_t attnd_client_vacant(void *const *table)
 {
     for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)

@@ -34,15 +34,6 @@ static uint32_t find_index(const struct attnd_service *service)
 
 /* ---- budgets ---- */
 
-static uint64_t host_left_bytes(const struct attnd_client *payer)
-{
-    const struct attnd_service *service = payer->service;
-    uint64_t own_bytes = service->options.memory_max_bytes - payer->memory_bytes;
-    uint64_t all_bytes = service->options.host_memory_max_bytes - service->host_memory_bytes;
-
-    return own_bytes < all_bytes ? own_bytes : all_bytes;
-}
-
 /* Host memory has to be counted: a worker that pins too much of it is killed. The GPU counts its
  * own, and says no itself. */
 static uint64_t device_left_bytes(const struct attnd_client *payer)
@@ -55,8 +46,8 @@ static uint64_t device_left_bytes(const struct attnd_client *payer)
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault)
 {
-    uint64_t left_bytes =
-        kind == ATTND_KIND_HOST ? host_left_bytes(payer) : device_left_bytes(payer);
+    uint64_t left_bytes = kind == ATTND_KIND_HOST ? attnd_quota_left(payer, ATTND_QUOTA_HOST)
+                                                  : device_left_bytes(payer);
 
     if (size_bytes <= left_bytes)
         return 0;
@@ -64,17 +55,14 @@ int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_
                            (int64_t)left_bytes);
 }
 
-static uint64_t *counted_bytes(struct attnd_client *client, uint32_t kind)
-{
-    return kind == ATTND_KIND_HOST ? &client->memory_bytes : &client->device_memory_bytes;
-}
-
+/* It was afforded. */
 static void charge(struct attnd_client *payer, struct attnd_memory *memory)
 {
-    memory->payer = payer->id;
-    *counted_bytes(payer, memory->kind) += memory->size_bytes;
-    if (memory->kind == ATTND_KIND_HOST)
-        payer->service->host_memory_bytes += memory->size_bytes;
+    memory->charged_bytes = memory->size_bytes;
+    if (memory->kind != ATTND_KIND_HOST)
+        payer->device_memory_bytes += memory->size_bytes;
+    else if (attnd_quota_take(payer, ATTND_QUOTA_HOST, memory->size_bytes, NULL) < 0)
+        assert(0);
 }
 
 /* This happens when the last reference goes, not when the worker has let go: the worker is sent
@@ -82,11 +70,13 @@ static void charge(struct attnd_client *payer, struct attnd_memory *memory)
  * pool live on. */
 static void refund(struct attnd_service *service, const struct attnd_memory *memory)
 {
-    if (memory->payer && memory->kind == ATTND_KIND_HOST)
-        service->host_memory_bytes -= memory->size_bytes;
+    if (memory->kind == ATTND_KIND_HOST) {
+        attnd_quota_give(service, memory->payer, ATTND_QUOTA_HOST, memory->charged_bytes);
+        return;
+    }
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
-        if (service->clients[i] && memory->payer && service->clients[i]->id == memory->payer)
-            *counted_bytes(service->clients[i], memory->kind) -= memory->size_bytes;
+        if (service->clients[i] && service->clients[i]->id == memory->payer.session)
+            service->clients[i]->device_memory_bytes -= memory->charged_bytes;
 }
 
 /* ---- descriptors ---- */
@@ -108,50 +98,72 @@ static int check_fd(int fd, struct attnd_fault *fault)
     return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, fd, (int64_t)end);
 }
 
-/* Entries of the table that @client's process has brought or had made. */
-int attnd_memory_share(const struct attnd_client *client, struct attnd_fault *fault)
+static int map(struct attnd_service *service, const struct attnd_memory *memory)
 {
-    const struct attnd_service *service = client->service;
-    uint32_t has = 0;
+    const struct attnd_memory_source kept = {.kind = memory->kind,
+                                             .fd = memory->fd,
+                                             .size_bytes = memory->size_bytes,
+                                             .handle = memory->handle};
+    return attnd_supervisor_map(service->supervisor, memory->index, &kept);
+}
 
-    for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
-        has += service->memories[i] && service->memories[i]->maker == client->pid;
-    return attnd_client_share(client->pid, has, ATTND_MEMORIES_MAX, ATTND_F_MEMORY, fault);
+/* An entry of the table, in @payer's name. */
+static struct attnd_memory *entry_new(struct attnd_service *service, struct attnd_client *payer,
+                                      struct attnd_fault *fault)
+{
+    if (payer && attnd_quota_take(payer, ATTND_QUOTA_MEMORIES, 1, fault) < 0)
+        return NULL;
+    uint32_t index = find_index(service);
+    struct attnd_memory *memory = index == ATTND_NONE ? NULL : calloc(1, sizeof(*memory));
+
+    if (!memory) {
+        if (payer)
+            attnd_quota_give(service, attnd_quota_payer(payer), ATTND_QUOTA_MEMORIES, 1);
+        attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, ATTND_MEMORIES_MAX,
+                        ATTND_MEMORIES_MAX);
+        return NULL;
+    }
+    memory->index = index;
+    memory->refs = 1;
+    if (payer) {
+        memory->payer = attnd_quota_payer(payer);
+        memory->entries = 1;
+    }
+    service->memories[index] = memory;
+    return memory;
+}
+
+/* Nothing of it is left but that. */
+static void entry_free(struct attnd_service *service, struct attnd_memory *memory)
+{
+    service->memories[memory->index] = NULL;
+    if (memory->entries)
+        attnd_quota_give(service, memory->payer, ATTND_QUOTA_MEMORIES, 1);
+    free(memory);
 }
 
 int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,
-                     struct attnd_client *payer, struct attnd_memory **out,
+                     struct attnd_client *payer, int counts, struct attnd_memory **out,
                      struct attnd_fault *fault)
 {
     int rc = check_fd(source->fd, fault);
     if (rc < 0)
         return rc;
-    uint32_t index = find_index(service);
-    struct attnd_memory *memory = index == ATTND_NONE ? NULL : calloc(1, sizeof(*memory));
-
+    struct attnd_memory *memory = entry_new(service, payer, fault);
     if (!memory)
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, ATTND_MEMORIES_MAX,
-                               ATTND_MEMORIES_MAX);
-    memory->index = index;
-    memory->refs = 1;
+        return -ATTND_E_NO_MEMORY;
     memory->kind = source->kind;
     memory->fd = source->fd;
     memory->size_bytes = source->size_bytes;
     if (source->handle)
         memcpy(memory->handle, source->handle, sizeof(memory->handle));
-    service->memories[index] = memory;
-
-    const struct attnd_memory_source kept = {.kind = memory->kind,
-                                             .fd = memory->fd,
-                                             .size_bytes = memory->size_bytes,
-                                             .handle = memory->handle};
-    rc = attnd_supervisor_map(service->supervisor, index, &kept);
+    rc = map(service, memory);
     if (rc < 0) {
-        service->memories[index] = NULL;
-        free(memory);
-        return attnd_fault_set(fault, rc, ATTND_F_MEMORY, 0, index, 0);
+        attnd_fault_set(fault, rc, ATTND_F_MEMORY, 0, memory->index, 0);
+        entry_free(service, memory);
+        return rc;
     }
-    if (payer)
+    if (counts)
         charge(payer, memory);
     *out = memory;
     return 0;
@@ -194,9 +206,7 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SIZE, 0, (int64_t)size_bytes,
                                size_bytes ? INT64_MAX : 1);
     size_bytes = (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
-    rc = attnd_memory_share(payer, fault);
-    if (rc == 0)
-        rc = attnd_memory_afford(payer, kind, size_bytes, fault);
+    rc = attnd_memory_afford(payer, kind, size_bytes, fault);
     if (rc < 0)
         return rc;
     rc = kind == ATTND_KIND_DEVICE ? attnd_device_make(service->device, size_bytes, &fd, fault)
@@ -204,13 +214,12 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
     if (rc < 0)
         return rc;
     const struct attnd_memory_source source = {.kind = kind, .fd = fd, .size_bytes = size_bytes};
-    rc = attnd_memory_new(service, &source, payer, out, fault);
+    rc = attnd_memory_new(service, &source, payer, 1, out, fault);
     if (rc < 0) {
         close(fd);
         return rc;
     }
     (*out)->made = 1;
-    (*out)->maker = payer->pid;
     return 0;
 }
 
@@ -230,7 +239,7 @@ int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
     if (rc < 0)
         return rc;
     source.fd = fd;
-    rc = attnd_memory_new(service, &source, NULL, out, fault);
+    rc = attnd_memory_new(service, &source, NULL, 0, out, fault);
     if (rc < 0) {
         close(fd);
         return rc;
@@ -270,8 +279,7 @@ void attnd_memory_unmapped(struct attnd_service *service, uint32_t index)
     assert(memory && memory->refs == 0);
     uint32_t session = memory->release_session;
     uint64_t id = memory->release_id;
-    service->memories[index] = NULL;
-    free(memory);
+    entry_free(service, memory);
     if (session)
         service->memory_events->released(service, session, id);
 }

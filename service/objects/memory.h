@@ -6,17 +6,18 @@
 #define ATTND_SERVICE_OBJECTS_MEMORY_H
 
 #include "persistent/backend.h"
-#include "service/objects/client.h"
+#include "service/objects/quota.h"
 
 struct attnd_memory {
     uint32_t index; /* in the worker's memory table */
     uint32_t refs;  /* session handles, pools and runs in flight */
     int fd;         /* -1: the kind has none, or unreferenced and the worker has not let go yet */
-    uint32_t payer; /* session whose budget it counts against; 0: memory of the GPU, imported */
-    uint32_t kind;  /* enum attnd_memory_kind */
-    uint32_t made;  /* by the daemon; 0: imported */
-    pid_t maker;    /* process whose share it is of; 0: nobody's */
-    uint32_t pools; /* that lie in it */
+    struct attnd_payer payer; /* that its entry of the table counts against, and its bytes */
+    uint64_t charged_bytes;   /* those; 0: memory of the GPU, imported */
+    uint32_t entries;         /* 1; 0: nobody's */
+    uint32_t kind;            /* enum attnd_memory_kind */
+    uint32_t made;            /* by the daemon; 0: imported */
+    uint32_t pools;           /* that lie in it */
     uint64_t size_bytes;
     uint8_t handle[ATTND_IPC_HANDLE_BYTES]; /* beside or instead of the descriptor, by kind */
     struct attnd_fault fault;               /* why the worker that lives cannot map it; code 0 */
@@ -34,18 +35,19 @@ struct attnd_memory_events {
  * attnd_memory_new() - an object known to the worker
  * @source: what stands for it, checked by the caller as far as that goes; its descriptor is taken
  *          over on success
- * @payer:  whose budget it counts against, after attnd_memory_afford(); NULL: nobody's
+ * @payer:  whose share of the table it counts against; NULL: nobody's
+ * @counts: its bytes do too, after attnd_memory_afford()
  * Return: 0 with one reference, the caller's; -ATTND_E_NO_MEMORY the worker's table is full, or the
- * daemon has no descriptor left for it (field memory).
+ * payer's share of it, or the daemon has no descriptor left for it (field memory).
  */
 int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_source *source,
-                     struct attnd_client *payer, struct attnd_memory **out,
+                     struct attnd_client *payer, int counts, struct attnd_memory **out,
                      struct attnd_fault *fault);
 
 /**
  * attnd_memory_afford() - do @size_bytes more of @kind fit in what is left of @payer's budget for
- * it and, of host memory, of all sessions'? Return: 0; -ATTND_E_NO_MEMORY (field size, limit what
- * is left).
+ * it and, of host memory, of its user's and of all sessions'? Return: 0; -ATTND_E_NO_MEMORY (field
+ * size, limit what is left).
  */
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault);
@@ -55,10 +57,6 @@ int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_
  * *out, borrowed; -ATTND_E_UNSUPPORTED the worker's kernels do not leave; as attnd_memory_new(). */
 int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
                       struct attnd_fault *fault);
-
-/** attnd_memory_share() - has @client's process room for one more in the worker's table? Return: 0;
- * -ATTND_E_NO_MEMORY (field memory). */
-int attnd_memory_share(const struct attnd_client *client, struct attnd_fault *fault);
 
 /** attnd_memory_make() - the same over memory of the daemon's making: a memfd sealed as a pool, or
  * memory of the GPU; @size_bytes is rounded up to pages of @kind.

@@ -19,7 +19,31 @@ struct attnd_append_entry {
     uint32_t page_begin, page_count; /* in kv_pages */
 };
 
-/* The heap first: it is what bounds capacities, so nothing large is asked of malloc in vain. */
+static uint64_t append_bytes(const struct attnd_plan_limits *limits)
+{
+    return (limits->requests ? limits->requests : 1) * sizeof(struct attnd_append_entry);
+}
+
+static uint64_t private_bytes(const struct attnd_plan_limits *limits)
+{
+    return sizeof(struct attnd_plan_object) + attnd_plan_private_bytes(limits) +
+           append_bytes(limits);
+}
+
+static int charge(struct attnd_client *client, struct attnd_plan_object *object,
+                  struct attnd_fault *fault)
+{
+    object->payer = attnd_quota_payer(client);
+    int rc = attnd_quota_charge(client, object->charged_bytes, fault);
+    if (rc < 0)
+        return rc;
+    rc = attnd_quota_take(client, ATTND_QUOTA_HEAP, object->heap_bytes, fault);
+    if (rc < 0)
+        attnd_quota_refund(client->service, object->payer, object->charged_bytes);
+    return rc;
+}
+
+/* It was charged for. */
 static int allocate(struct attnd_queue *queue, const struct attnd_plan_limits *limits,
                     struct attnd_plan_object *object, struct attnd_fault *fault)
 {
@@ -29,7 +53,7 @@ static int allocate(struct attnd_queue *queue, const struct attnd_plan_limits *l
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PLAN, 0,
                                (int64_t)object->heap_bytes,
                                (int64_t)(queue->heap.bytes - queue->heap.used_bytes));
-    object->append = calloc(limits->requests ? limits->requests : 1, sizeof(*object->append));
+    object->append = calloc(1, append_bytes(limits));
     int rc = -ATTND_E_NO_MEMORY;
     if (object->append)
         rc = attnd_plan_new(limits, attnd_heap_at(queue, object->heap_offset_bytes), pool->heap,
@@ -37,21 +61,29 @@ static int allocate(struct attnd_queue *queue, const struct attnd_plan_limits *l
     return rc < 0 ? attnd_fault_set(fault, rc, ATTND_F_NONE, 0, 0, 0) : 0;
 }
 
-int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
+static struct attnd_plan_limits plan_limits_of(const struct attnd_queue *queue,
+                                               const struct attnd_batch_limits *limits,
+                                               uint32_t heads_q)
+{
+    const struct attnd_worker_info *info = &queue->info;
+    return (struct attnd_plan_limits){.requests = limits->requests,
+                                      .rows = limits->rows,
+                                      .pages = limits->pages,
+                                      .levels = limits->levels,
+                                      .page_size = limits->page_size,
+                                      .heads_q = heads_q,
+                                      .heads_kv = limits->heads_kv,
+                                      .target = {.tile_workers = info->tile_workers,
+                                                 .rows_per_tile = info->rows_per_tile,
+                                                 .kv_granule = info->kv_granule}};
+}
+
+int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
                          const struct attnd_batch_limits *limits, uint32_t heads_q,
                          struct attnd_plan_object **out, struct attnd_fault *fault)
 {
-    const struct attnd_worker_info *info = &service->queue->info;
-    const struct attnd_plan_limits plan_limits = {.requests = limits->requests,
-                                                  .rows = limits->rows,
-                                                  .pages = limits->pages,
-                                                  .levels = limits->levels,
-                                                  .page_size = limits->page_size,
-                                                  .heads_q = heads_q,
-                                                  .heads_kv = limits->heads_kv,
-                                                  .target = {.tile_workers = info->tile_workers,
-                                                             .rows_per_tile = info->rows_per_tile,
-                                                             .kv_granule = info->kv_granule}};
+    struct attnd_queue *queue = client->service->queue;
+    const struct attnd_plan_limits plan_limits = plan_limits_of(queue, limits, heads_q);
     uint64_t heap_bytes = attnd_plan_heap_bytes(&plan_limits);
     if (heap_bytes == 0)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PLAN, 0, 0, 0);
@@ -62,9 +94,15 @@ int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment 
     object->attachment = attachment;
     object->limits = *limits;
     object->heap_bytes = heap_bytes;
-    int rc = allocate(service->queue, &plan_limits, object, fault);
+    object->charged_bytes = private_bytes(&plan_limits);
+    int rc = charge(client, object, fault);
     if (rc < 0) {
-        attnd_planobj_destroy(service, object);
+        free(object);
+        return rc;
+    }
+    rc = allocate(queue, &plan_limits, object, fault);
+    if (rc < 0) {
+        attnd_planobj_destroy(client->service, object);
         return rc;
     }
     *out = object;
@@ -79,6 +117,8 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
     attnd_plan_free(object->plan);
     if (object->heap_offset_bytes)
         attnd_heap_free(service->queue, object->heap_offset_bytes, object->heap_bytes);
+    attnd_quota_give(service, object->payer, ATTND_QUOTA_HEAP, object->heap_bytes);
+    attnd_quota_refund(service, object->payer, object->charged_bytes);
     free(object->append);
     free(object);
 }

@@ -14,6 +14,8 @@ struct attnd_plan_object {
     struct attnd_attachment *attachment;
     struct attnd_batch_limits limits;
     uint64_t heap_offset_bytes, heap_bytes;
+    uint64_t charged_bytes;                      /* of the daemon's memory */
+    struct attnd_payer payer;                    /* its session: of those, and of the heap's */
     uint32_t generation;                         /* that a run submitted now would use */
     uint32_t generation_runs[ATTND_GENERATIONS]; /* runs in flight that use each */
     uint32_t in_flight;                          /* operations queued or dispatched */
@@ -35,8 +37,9 @@ struct attnd_plan_object {
     const int32_t *kv_pages, *kv_len;      /* in the heap */
 };
 
-/** attnd_planobj_create() - heap memory and planner state for capacities. */
-int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
+/** attnd_planobj_create() - heap memory and planner state for capacities, which count against
+ * @client. Return: 0; -ATTND_E_RANGE; -ATTND_E_NO_MEMORY. */
+int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
                          const struct attnd_batch_limits *limits, uint32_t heads_q,
                          struct attnd_plan_object **out, struct attnd_fault *fault);
 /** attnd_planobj_destroy() - only when in_flight is 0. */

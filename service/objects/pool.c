@@ -21,18 +21,31 @@ static int out_of_memory(struct attnd_fault *fault, enum attnd_field field, uint
     return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, field, 0, (int64_t)limit, (int64_t)limit);
 }
 
-/* The private arrays. Pages that were never leased are counted, not listed, so a large pool costs
- * memory only as its pages are used. */
-static int alloc_arrays(struct attnd_pool *pool, uint32_t memories_count)
+static int is_leased(const struct attnd_pool *pool)
 {
-    pool->memories = calloc(memories_count, sizeof(struct attnd_memory *));
-    if (!pool->memories)
-        return -ATTND_E_NO_MEMORY;
-    if (pool->page_owner == ATTND__PAGE_OWNER__OWNER_ENGINE)
+    return pool->page_owner != ATTND__PAGE_OWNER__OWNER_ENGINE;
+}
+
+/* Of the daemon's memory. Pages that were never leased are counted, not listed, so a large pool
+ * costs memory only as its pages are used; what it may come to is counted from the beginning. */
+static uint64_t private_bytes(const struct attnd_pool *pool)
+{
+    uint64_t page_bytes = is_leased(pool) ? sizeof(*pool->leases) + sizeof(*pool->free_pages) : 0;
+
+    return sizeof(*pool) + pool->memories_count * sizeof(struct attnd_memory *) +
+           pool->shape.pages * page_bytes;
+}
+
+static int alloc_arrays(struct attnd_pool *pool, struct attnd_fault *fault)
+{
+    pool->memories = calloc(pool->memories_count, sizeof(struct attnd_memory *));
+    if (is_leased(pool)) {
+        pool->leases = calloc(pool->shape.pages, sizeof(*pool->leases));
+        pool->free_pages = calloc(pool->shape.pages, sizeof(*pool->free_pages));
+    }
+    if (pool->memories && (!is_leased(pool) || (pool->leases && pool->free_pages)))
         return 0;
-    pool->leases = calloc(pool->shape.pages, sizeof(*pool->leases));
-    pool->free_pages = calloc(pool->shape.pages, sizeof(*pool->free_pages));
-    return pool->leases && pool->free_pages ? 0 : -ATTND_E_NO_MEMORY;
+    return out_of_memory(fault, ATTND_F_PAGES, pool->shape.pages);
 }
 
 static void free_arrays(struct attnd_pool *pool)
@@ -46,51 +59,87 @@ static void free_arrays(struct attnd_pool *pool)
 }
 
 static int write_heap(struct attnd_queue *queue, struct attnd_pool *pool,
-                      const struct attnd_heap_plane *planes)
+                      const struct attnd_heap_plane *planes, struct attnd_fault *fault)
 {
-    uint64_t planes_bytes = 2 * (uint64_t)pool->shape.layers * sizeof(*planes);
-
-    pool->heap_bytes = sizeof(*pool->heap) + planes_bytes;
     pool->heap_offset_bytes = attnd_heap_alloc(queue, pool->heap_bytes);
     if (pool->heap_offset_bytes == 0)
-        return -ATTND_E_NO_MEMORY;
+        return out_of_memory(fault, ATTND_F_LAYERS, pool->shape.layers);
     pool->heap = attnd_heap_at(queue, pool->heap_offset_bytes);
     *pool->heap = pool->shape;
-    memcpy(pool->heap + 1, planes, planes_bytes);
+    memcpy(pool->heap + 1, planes, pool->heap_bytes - sizeof(*pool->heap));
     return 0;
 }
 
-int attnd_pool_new(struct attnd_service *service, const struct attnd_heap_pool *shape,
+/* Everything that it counts for; all of it or nothing. */
+static int charge(struct attnd_client *maker, struct attnd_pool *pool, struct attnd_fault *fault)
+{
+    struct attnd_service *service = maker->service;
+
+    pool->payer = attnd_quota_payer(maker);
+    pool->charged_bytes = private_bytes(pool);
+    int rc = attnd_quota_take(maker, ATTND_QUOTA_POOLS, 1, fault);
+    if (rc < 0)
+        return rc;
+    rc = attnd_quota_charge(maker, pool->charged_bytes, fault);
+    if (rc == 0) {
+        rc = attnd_quota_take(maker, ATTND_QUOTA_HEAP, pool->heap_bytes, fault);
+        if (rc == 0)
+            return 0;
+        attnd_quota_refund(service, pool->payer, pool->charged_bytes);
+    }
+    attnd_quota_give(service, pool->payer, ATTND_QUOTA_POOLS, 1);
+    return rc;
+}
+
+static void refund(struct attnd_service *service, const struct attnd_pool *pool)
+{
+    attnd_quota_give(service, pool->payer, ATTND_QUOTA_HEAP, pool->heap_bytes);
+    attnd_quota_refund(service, pool->payer, pool->charged_bytes);
+    attnd_quota_give(service, pool->payer, ATTND_QUOTA_POOLS, 1);
+}
+
+static void enlist(struct attnd_service *service, struct attnd_pool *pool,
+                   struct attnd_memory *const *memories)
+{
+    for (uint32_t i = 0; i < pool->memories_count; i++) {
+        attnd_memory_ref(memories[i]);
+        memories[i]->pools++;
+        pool->memories[i] = memories[i];
+    }
+    pool->id = ++service->next_pool_id;
+    pool->next = service->pools;
+    service->pools = pool;
+    service->pools_count++;
+}
+
+int attnd_pool_new(struct attnd_client *maker, const struct attnd_heap_pool *shape,
                    uint32_t page_owner, const struct attnd_heap_plane *planes,
                    struct attnd_memory *const *memories, uint32_t memories_count,
                    struct attnd_pool **out, struct attnd_fault *fault)
 {
-    if (service->pools_count >= ATTND_POOLS_MAX)
-        return out_of_memory(fault, ATTND_F_POOL, ATTND_POOLS_MAX);
+    struct attnd_service *service = maker->service;
     struct attnd_pool *pool = calloc(1, sizeof(*pool));
     if (!pool)
         return out_of_memory(fault, ATTND_F_NONE, 0);
     pool->refs = 1;
     pool->shape = *shape;
     pool->page_owner = page_owner;
-    if (alloc_arrays(pool, memories_count) < 0) {
-        free_arrays(pool);
-        return out_of_memory(fault, ATTND_F_PAGES, shape->pages);
-    }
-    if (write_heap(service->queue, pool, planes) < 0) {
-        free_arrays(pool);
-        return out_of_memory(fault, ATTND_F_LAYERS, shape->layers);
-    }
-    for (uint32_t i = 0; i < memories_count; i++) {
-        attnd_memory_ref(memories[i]);
-        memories[i]->pools++;
-        pool->memories[i] = memories[i];
-    }
     pool->memories_count = memories_count;
-    pool->id = ++service->next_pool_id;
-    pool->next = service->pools;
-    service->pools = pool;
-    service->pools_count++;
+    pool->heap_bytes = sizeof(*pool->heap) + 2 * (uint64_t)shape->layers * sizeof(*planes);
+    int rc = charge(maker, pool, fault);
+    if (rc < 0) {
+        free(pool);
+        return rc;
+    }
+    rc = alloc_arrays(pool, fault);
+    if (rc == 0)
+        rc = write_heap(service->queue, pool, planes, fault);
+    if (rc < 0) {
+        refund(service, pool);
+        free_arrays(pool);
+        return rc;
+    }
+    enlist(service, pool, memories);
     *out = pool;
     return 0;
 }
@@ -116,6 +165,7 @@ void attnd_pool_unref(struct attnd_service *service, struct attnd_pool *pool)
         pool->memories[i]->pools--;
         attnd_memory_unref(service, pool->memories[i]);
     }
+    refund(service, pool);
     free_arrays(pool);
 }
 
@@ -151,28 +201,52 @@ static int bind_lone(struct attnd_client *client, struct attnd_attachment *attac
     return rc;
 }
 
+static void attachment_free(struct attnd_client *client, struct attnd_attachment *attachment)
+{
+    attnd_quota_refund(client->service, attnd_quota_payer(client), attachment->charged_bytes);
+    free(attachment->held);
+    free(attachment);
+}
+
+static int attachment_new(struct attnd_client *client, struct attnd_pool *pool,
+                          struct attnd_attachment **out, struct attnd_fault *fault)
+{
+    uint64_t held_bytes = pool->leases ? pool->shape.pages * sizeof(*(*out)->held) : 0;
+    uint64_t charged_bytes = sizeof(**out) + held_bytes;
+    int rc = attnd_quota_charge(client, charged_bytes, fault);
+
+    if (rc < 0)
+        return rc;
+    struct attnd_attachment *attachment = calloc(1, sizeof(*attachment));
+    if (!attachment) {
+        attnd_quota_refund(client->service, attnd_quota_payer(client), charged_bytes);
+        return out_of_memory(fault, ATTND_F_NONE, 0);
+    }
+    attachment->pool = pool;
+    attachment->charged_bytes = charged_bytes;
+    attachment->held = held_bytes ? calloc(1, held_bytes) : NULL;
+    if (held_bytes && !attachment->held) {
+        attachment_free(client, attachment);
+        return out_of_memory(fault, ATTND_F_PAGES, pool->shape.pages);
+    }
+    *out = attachment;
+    return 0;
+}
+
 int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, int writable,
                         uint32_t *handle, struct attnd_fault *fault)
 {
     *handle = attnd_client_vacant((void *const *)client->attachments);
     if (*handle == 0)
         return out_of_memory(fault, ATTND_F_POOL, ATTND_HANDLES_MAX);
-    struct attnd_attachment *attachment = calloc(1, sizeof(*attachment));
-    if (!attachment)
-        return out_of_memory(fault, ATTND_F_NONE, 0);
-    attachment->pool = pool;
+    struct attnd_attachment *attachment = NULL;
+    int rc = attachment_new(client, pool, &attachment, fault);
+    if (rc < 0)
+        return rc;
     attachment->writable = writable;
-    int rc = 0;
-    if (pool->leases) {
-        attachment->held = calloc(pool->shape.pages, sizeof(*attachment->held));
-        if (!attachment->held)
-            rc = out_of_memory(fault, ATTND_F_PAGES, pool->shape.pages);
-    }
-    if (rc == 0)
-        rc = bind_lone(client, attachment, fault);
+    rc = bind_lone(client, attachment, fault);
     if (rc < 0) {
-        free(attachment->held);
-        free(attachment);
+        attachment_free(client, attachment);
         return rc;
     }
     attnd_pool_ref(pool);
@@ -212,6 +286,5 @@ void attnd_client_detach(struct attnd_client *client, uint32_t handle)
     if (attachment->memory)
         release_lone(client, attachment->memory);
     attnd_pool_unref(client->service, attachment->pool);
-    free(attachment->held);
-    free(attachment);
+    attachment_free(client, attachment);
 }

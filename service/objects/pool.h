@@ -21,7 +21,8 @@ struct attnd_page_keeper {
 struct attnd_pool {
     uint32_t id;
     uint32_t refs;                /* attachments and tickets */
-    pid_t maker;                  /* process whose share it is of; 0: nobody's */
+    struct attnd_payer payer;     /* that made it */
+    uint64_t charged_bytes;       /* of the daemon's memory, against the payer */
     uint32_t page_owner;          /* PageOwner of attnd.proto */
     struct attnd_heap_pool shape; /* private copy of *heap */
     struct attnd_heap_pool *heap; /* in the queue segment, planes behind it */
@@ -44,19 +45,21 @@ struct attnd_attachment {
     struct attnd_pool *pool;
     int writable;
     int16_t *held; /* [pages] minus the leases of this session (lease.c); NULL for OWNER_ENGINE */
-    uint64_t held_count; /* sum of held */
-    uint32_t plans;      /* plan objects of this session that use it; control plane counts */
-    uint32_t prefixes;   /* handles of this session on namespaces of the pool */
-    uint32_t memory;     /* handle that came with the attachment and goes with it; 0: none */
+    uint64_t held_count;    /* sum of held */
+    uint32_t plans;         /* plan objects of this session that use it; control plane counts */
+    uint32_t prefixes;      /* handles of this session on namespaces of the pool */
+    uint32_t memory;        /* handle that came with the attachment and goes with it; 0: none */
+    uint64_t charged_bytes; /* of the daemon's memory, against the session */
 };
 
 /**
  * attnd_pool_new() - a pool nobody is attached to yet
+ * @maker:    counts for it, and for the daemon's memory that it costs (quota.h)
  * @planes:   k[layers], v[layers], memories as the worker knows them; copied
  * @memories: [memories_count] distinct; each gets a reference of the pool's own
  * Return: 0, with one reference, the caller's; -ATTND_E_NO_MEMORY.
  */
-int attnd_pool_new(struct attnd_service *service, const struct attnd_heap_pool *shape,
+int attnd_pool_new(struct attnd_client *maker, const struct attnd_heap_pool *shape,
                    uint32_t page_owner, const struct attnd_heap_plane *planes,
                    struct attnd_memory *const *memories, uint32_t memories_count,
                    struct attnd_pool **out, struct attnd_fault *fault);

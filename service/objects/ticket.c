@@ -7,18 +7,18 @@
  */
 #include "service/objects/ticket.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#define TICKETS_MAX 4096u
 #define MS_NS 1000000u
 
 /* tickets[0..count), in no order. */
 struct attnd_tickets {
     uint32_t count;
-    struct attnd_ticket *tickets[TICKETS_MAX];
+    struct attnd_ticket *tickets[ATTND_TICKETS_MAX];
 };
 
 int attnd_secret_make(uint8_t *secret, struct attnd_fault *fault)
@@ -36,17 +36,32 @@ int attnd_secret_equal(const uint8_t *a, const uint8_t *b)
     return difference == 0;
 }
 
-/* Forgets the ticket; its leases are somebody else's business by now. */
+static uint64_t ticket_bytes(uint32_t count)
+{
+    return sizeof(struct attnd_ticket) + count * sizeof(int32_t);
+}
+
+/* Of a ticket that is in no table. */
 static void ticket_free(struct attnd_ticket *ticket)
+{
+    struct attnd_service *service = ticket->service;
+
+    attnd_loop_unwatch(service->loop, ticket->timer, NULL, NULL);
+    attnd_quota_refund(service, ticket->payer, ticket_bytes(ticket->count));
+    attnd_quota_give(service, ticket->payer, ATTND_QUOTA_TICKETS, 1);
+    free(ticket);
+}
+
+/* Forgets the ticket; its leases are somebody else's business by now. */
+static void ticket_end(struct attnd_ticket *ticket)
 {
     struct attnd_tickets *tickets = ticket->service->tickets;
     struct attnd_ticket *last = tickets->tickets[--tickets->count];
 
     tickets->tickets[ticket->slot] = last;
     last->slot = ticket->slot;
-    attnd_loop_unwatch(ticket->service->loop, ticket->timer, NULL, NULL);
     attnd_pool_unref(ticket->service, ticket->pool);
-    free(ticket);
+    ticket_free(ticket);
 }
 
 static void on_expire(void *context)
@@ -54,68 +69,78 @@ static void on_expire(void *context)
     struct attnd_ticket *ticket = context;
     ticket->timer = NULL;
     attnd_lease_drop(ticket->pool, ticket->pages, ticket->count);
-    ticket_free(ticket);
+    ticket_end(ticket);
 }
 
-static uint32_t tickets_of(const struct attnd_tickets *tickets, pid_t giver)
+static int charge(struct attnd_client *giver, uint32_t count, struct attnd_fault *fault)
 {
-    uint32_t has = 0;
-    for (uint32_t i = 0; tickets && i < tickets->count; i++)
-        has += tickets->tickets[i]->giver == giver;
-    return has;
+    int rc = attnd_quota_take(giver, ATTND_QUOTA_TICKETS, 1, fault);
+    if (rc < 0)
+        return rc;
+    rc = attnd_quota_charge(giver, ticket_bytes(count), fault);
+    if (rc < 0)
+        attnd_quota_give(giver->service, attnd_quota_payer(giver), ATTND_QUOTA_TICKETS, 1);
+    return rc;
 }
 
-static struct attnd_ticket *ticket_new(struct attnd_service *service, struct attnd_pool *pool,
+static struct attnd_ticket *ticket_new(struct attnd_client *giver, struct attnd_pool *pool,
                                        const int32_t *pages, uint32_t count,
                                        struct attnd_fault *fault)
 {
-    size_t pages_bytes = count * sizeof(*pages);
-    struct attnd_ticket *ticket = NULL;
+    struct attnd_service *service = giver->service;
 
-    if (!service->tickets)
-        service->tickets = calloc(1, sizeof(*service->tickets));
-    if (service->tickets && service->tickets->count < TICKETS_MAX)
-        ticket = calloc(1, sizeof(*ticket) + pages_bytes);
-    if (!ticket) {
-        attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_TICKET, 0, TICKETS_MAX, TICKETS_MAX);
+    if (charge(giver, count, fault) < 0)
         return NULL;
-    }
-    if (attnd_secret_make(ticket->secret, fault) < 0) {
-        free(ticket);
+    struct attnd_ticket *ticket = calloc(1, ticket_bytes(count));
+    if (!ticket) {
+        attnd_quota_refund(service, attnd_quota_payer(giver), ticket_bytes(count));
+        attnd_quota_give(service, attnd_quota_payer(giver), ATTND_QUOTA_TICKETS, 1);
+        attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
         return NULL;
     }
     ticket->service = service;
+    ticket->payer = attnd_quota_payer(giver);
     ticket->pool = pool;
     ticket->count = count;
     if (count)
-        memcpy(ticket->pages, pages, pages_bytes);
+        memcpy(ticket->pages, pages, count * sizeof(*pages));
     return ticket;
 }
 
-int attnd_ticket_offer(struct attnd_service *service, struct attnd_attachment *attachment,
-                       pid_t giver, const int32_t *pages, uint32_t count, uint32_t expire_ms,
+/* What can fail, of which the leases are the last. */
+static int ticket_arm(struct attnd_ticket *ticket, struct attnd_attachment *attachment,
+                      uint32_t expire_ms, struct attnd_fault *fault)
+{
+    struct attnd_service *service = ticket->service;
+
+    if (!service->tickets)
+        service->tickets = calloc(1, sizeof(*service->tickets));
+    if (service->tickets)
+        ticket->timer = attnd_loop_watch_timer(
+            service->loop, attnd_clock_ns() + (uint64_t)expire_ms * MS_NS, on_expire, ticket);
+    if (!ticket->timer)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    int rc = attnd_secret_make(ticket->secret, fault);
+    return rc < 0 ? rc : attnd_lease_give(attachment, ticket->pages, ticket->count, fault);
+}
+
+int attnd_ticket_offer(struct attnd_client *giver, struct attnd_attachment *attachment,
+                       const int32_t *pages, uint32_t count, uint32_t expire_ms,
                        const struct attnd_ticket **out, struct attnd_fault *fault)
 {
-    int rc = attnd_client_share(giver, tickets_of(service->tickets, giver), TICKETS_MAX,
-                                ATTND_F_TICKET, fault);
-    if (rc < 0)
-        return rc;
-    struct attnd_ticket *ticket = ticket_new(service, attachment->pool, pages, count, fault);
+    struct attnd_ticket *ticket = ticket_new(giver, attachment->pool, pages, count, fault);
     if (!ticket)
-        return fault->code;
-    ticket->giver = giver;
-    ticket->timer = attnd_loop_watch_timer(
-        service->loop, attnd_clock_ns() + (uint64_t)expire_ms * MS_NS, on_expire, ticket);
-    rc = ticket->timer ? attnd_lease_give(attachment, pages, count, fault)
-                       : attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+        return -ATTND_E_NO_MEMORY;
+    int rc = ticket_arm(ticket, attachment, expire_ms, fault);
     if (rc < 0) {
-        attnd_loop_unwatch(service->loop, ticket->timer, NULL, NULL);
-        free(ticket);
+        ticket_free(ticket);
         return rc;
     }
+    struct attnd_tickets *tickets = giver->service->tickets;
+    assert(tickets->count < ATTND_TICKETS_MAX); /* as many as are counted */
     attnd_pool_ref(ticket->pool);
-    ticket->slot = service->tickets->count++;
-    service->tickets->tickets[ticket->slot] = ticket;
+    ticket->slot = tickets->count++;
+    tickets->tickets[ticket->slot] = ticket;
     *out = ticket;
     return 0;
 }
@@ -131,7 +156,7 @@ struct attnd_ticket *attnd_ticket_find(struct attnd_service *service, const uint
 void attnd_ticket_claim(struct attnd_ticket *ticket, struct attnd_attachment *attachment)
 {
     attnd_lease_take(attachment, ticket->pages, ticket->count);
-    ticket_free(ticket);
+    ticket_end(ticket);
 }
 
 void attnd_ticket_free_all(struct attnd_service *service)
@@ -139,7 +164,7 @@ void attnd_ticket_free_all(struct attnd_service *service)
     while (service->tickets && service->tickets->count) {
         struct attnd_ticket *ticket = service->tickets->tickets[service->tickets->count - 1];
         attnd_lease_drop(ticket->pool, ticket->pages, ticket->count);
-        ticket_free(ticket);
+        ticket_end(ticket);
     }
     free(service->tickets);
     service->tickets = NULL;

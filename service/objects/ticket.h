@@ -10,7 +10,7 @@ struct attnd_ticket {
     struct attnd_service *service;
     struct attnd_pool *pool; /* referenced */
     struct attnd_watch *timer;
-    pid_t giver; /* process whose share it is of; 0: nobody's */
+    struct attnd_payer payer; /* that made it: it, and its memory of the daemon's */
     uint32_t slot;
     uint32_t count;
     uint8_t secret[ATTND_SECRET_BYTES];
@@ -22,9 +22,10 @@ int attnd_secret_make(uint8_t *secret, struct attnd_fault *fault);
 /** attnd_secret_equal() - in constant time. */
 int attnd_secret_equal(const uint8_t *a, const uint8_t *b);
 
-/** attnd_ticket_offer() - move leases of @attachment to a ticket of the process @giver. */
-int attnd_ticket_offer(struct attnd_service *service, struct attnd_attachment *attachment,
-                       pid_t giver, const int32_t *pages, uint32_t count, uint32_t expire_ms,
+/** attnd_ticket_offer() - move leases of @attachment, @giver's, to a ticket. Return: 0;
+ * -ATTND_E_NO_MEMORY also when the giver has its share of tickets; what attnd_lease_give() says. */
+int attnd_ticket_offer(struct attnd_client *giver, struct attnd_attachment *attachment,
+                       const int32_t *pages, uint32_t count, uint32_t expire_ms,
                        const struct attnd_ticket **out, struct attnd_fault *fault);
 /** attnd_ticket_find() - NULL if it expired or was claimed or never was. */
 struct attnd_ticket *attnd_ticket_find(struct attnd_service *service, const uint8_t *secret);

@@ -18,12 +18,15 @@
 struct attnd_prefix_space {
     uint8_t token[2][ATTND_SECRET_BYTES]; /* [writable]; all zero: never shared */
     uint8_t salt[ATTND_SECRET_BYTES];
-    pid_t opener; /* process whose share it is of; 0: nobody's */
+    struct attnd_payer opener; /* whose share it is of */
 };
 
 struct attnd_pool_prefix {
     struct attnd_tree *tree;
+    struct attnd_service *service;
+    struct attnd_payer payer; /* that made it: its blocks, and its tables' bytes */
     uint32_t blocks_max;
+    uint64_t charged_bytes;
     struct attnd_prefix_space space[ATTND_PREFIX_SPACES_MAX]; /* by the tree's numbers */
 };
 

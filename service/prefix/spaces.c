@@ -2,8 +2,8 @@
  * spaces.c - the tree of a pool, its namespaces, and sessions' handles on them.
  *
  * A tree is made with the first namespace of its pool. How many blocks it can have is promised out
- * of what all trees may have, and of that one process's pools get half at most: the memory of a
- * tree is the daemon's, and does not come back before the pool goes.
+ * of what all trees may have, and of that a session and its user get a share at most (quota.h): the
+ * memory of a tree is the daemon's, and does not come back before the pool goes.
  */
 #include "service/prefix/prefix.h"
 
@@ -42,45 +42,71 @@ static void idle(struct attnd_pool *pool, int32_t page)
 
 static void end(struct attnd_pool *pool)
 {
-    attnd_tree_free(pool->prefix->tree);
-    free(pool->prefix);
+    struct attnd_pool_prefix *prefix = pool->prefix;
+    attnd_tree_free(prefix->tree);
+    attnd_quota_give(prefix->service, prefix->payer, ATTND_QUOTA_BLOCKS, prefix->blocks_max);
+    attnd_quota_refund(prefix->service, prefix->payer, prefix->charged_bytes);
+    free(prefix);
 }
 
 static const struct attnd_page_keeper keeper = {.evict = evict, .idle = idle, .end = end};
 
-/* Blocks that a tree of @pool may have; 0: its maker has all it can. */
-static uint32_t promise(const struct attnd_service *service, const struct attnd_pool *pool)
+/* Of the daemon's memory, beside the blocks: two words a page. */
+static uint64_t tables_bytes(const struct attnd_pool *pool)
 {
-    uint64_t wanted = pool->shape.pages + (uint64_t)pool->shape.pages / 4 + 64;
-    uint64_t left = ATTND_SHARE_MAX(service->options.prefix_blocks);
-
-    for (const struct attnd_pool *at = service->pools; at; at = at->next) {
-        if (!at->prefix || at->maker != pool->maker || !pool->maker)
-            continue;
-        left -= at->prefix->blocks_max < left ? at->prefix->blocks_max : left;
-    }
-    return (uint32_t)(wanted < left ? wanted : left);
+    return sizeof(struct attnd_pool_prefix) + 2 * sizeof(uint32_t) * (uint64_t)pool->shape.pages;
 }
 
-static int make_tree(struct attnd_service *service, struct attnd_pool *pool,
+/* Blocks that a tree of @pool may have, which count against @client from now on. */
+static int promise(struct attnd_client *client, const struct attnd_pool *pool, uint32_t *blocks_max,
+                   struct attnd_fault *fault)
+{
+    uint64_t wanted = pool->shape.pages + (uint64_t)pool->shape.pages / 4 + 64;
+    uint64_t left = attnd_quota_left(client, ATTND_QUOTA_BLOCKS);
+
+    *blocks_max = (uint32_t)(wanted < left ? wanted : left);
+    return attnd_quota_take(client, ATTND_QUOTA_BLOCKS, *blocks_max ? *blocks_max : 1, fault);
+}
+
+static int charge(struct attnd_client *client, struct attnd_pool *pool,
+                  struct attnd_pool_prefix *prefix, struct attnd_fault *fault)
+{
+    prefix->service = client->service;
+    prefix->payer = attnd_quota_payer(client);
+    prefix->charged_bytes = tables_bytes(pool);
+    int rc = attnd_quota_charge(client, prefix->charged_bytes, fault);
+    if (rc < 0)
+        return rc;
+    rc = promise(client, pool, &prefix->blocks_max, fault);
+    if (rc < 0)
+        attnd_quota_refund(client->service, prefix->payer, prefix->charged_bytes);
+    return rc;
+}
+
+static int make_tree(struct attnd_client *client, struct attnd_pool *pool,
                      struct attnd_fault *fault)
 {
-    uint32_t blocks_max = promise(service, pool);
-    struct attnd_pool_prefix *prefix = blocks_max ? calloc(1, sizeof(*prefix)) : NULL;
+    struct attnd_service *service = client->service;
+    struct attnd_pool_prefix *prefix = calloc(1, sizeof(*prefix));
 
     if (!prefix)
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PREFIX, 0, blocks_max,
-                               ATTND_SHARE_MAX(service->options.prefix_blocks));
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    int rc = charge(client, pool, prefix, fault);
+    if (rc < 0) {
+        free(prefix);
+        return rc;
+    }
     const struct attnd_tree_args args = {
         .pages = pool->shape.pages,
         .page_size = pool->shape.page_size,
-        .blocks_max = blocks_max,
+        .blocks_max = prefix->blocks_max,
         .leases = {pool->leases, ATTND_PAGE_LEASES_MAX, take_leases, drop_leases, pool},
         .used = &service->prefix_blocks_used,
         .used_max = service->options.prefix_blocks};
-    prefix->blocks_max = blocks_max;
-    int rc = attnd_tree_new(&args, &prefix->tree);
+    rc = attnd_tree_new(&args, &prefix->tree);
     if (rc < 0) {
+        attnd_quota_give(service, prefix->payer, ATTND_QUOTA_BLOCKS, prefix->blocks_max);
+        attnd_quota_refund(service, prefix->payer, prefix->charged_bytes);
         free(prefix);
         return attnd_fault_set(fault, rc, ATTND_F_PREFIX, 0, 0, 0);
     }
@@ -120,16 +146,31 @@ static int bind(struct attnd_client *client, uint32_t pool, uint32_t space, int 
     return 0;
 }
 
-/* Of the namespaces that a pool's tree can have, one process may have half. */
-static int check_share(const struct attnd_pool *pool, pid_t pid, struct attnd_fault *fault)
+/* Of the namespaces that a pool's tree can have, a session may have half, and where several users
+ * are admitted a user half and a session half of that. */
+static int check_share(const struct attnd_client *client, const struct attnd_pool *pool,
+                       struct attnd_fault *fault)
 {
-    uint32_t has = 0;
+    const struct attnd_payer self = attnd_quota_payer(client);
+    const uint32_t user_limit = client->service->options.allow_uids_count > 1
+                                    ? ATTND_PREFIX_SPACES_MAX / 2
+                                    : ATTND_PREFIX_SPACES_MAX;
+    uint32_t session = 0, user = 0;
 
     for (uint32_t i = 0; pool->prefix && i < ATTND_PREFIX_SPACES_MAX; i++) {
         const struct attnd_tree_space_info *info = attnd_tree_space_info(pool->prefix->tree, i);
-        has += info && info->handles && pool->prefix->space[i].opener == pid;
+        const struct attnd_payer *opener = &pool->prefix->space[i].opener;
+        if (!info || !info->handles)
+            continue;
+        session += opener->session == self.session;
+        user += opener->user == self.user;
     }
-    return attnd_client_share(pid, has, ATTND_PREFIX_SPACES_MAX, ATTND_F_PREFIX, fault);
+    if (session >= user_limit / 2)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PREFIX, 0, session + 1,
+                               user_limit / 2);
+    if (user >= user_limit)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PREFIX, 0, user + 1, user_limit);
+    return 0;
 }
 
 static int check_args(const struct attnd_pool *pool, const struct attnd_tree_space_args *args,
@@ -167,11 +208,11 @@ int attnd_prefix_space_open(struct attnd_client *client, uint32_t pool_handle,
         return attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, pool_handle, 0);
     int rc = check_args(pool, args, fault);
     if (rc == 0)
-        rc = check_share(pool, client->pid, fault);
+        rc = check_share(client, pool, fault);
     if (rc == 0)
         rc = attnd_secret_make(salt, fault);
     if (rc == 0 && !pool->prefix)
-        rc = make_tree(client->service, pool, fault);
+        rc = make_tree(client, pool, fault);
     if (rc < 0)
         return rc;
     rc = attnd_tree_space_open(pool->prefix->tree, args, &space);
@@ -179,7 +220,7 @@ int attnd_prefix_space_open(struct attnd_client *client, uint32_t pool_handle,
         return attnd_fault_set(fault, rc, ATTND_F_PREFIX, 0, ATTND_PREFIX_SPACES_MAX,
                                ATTND_PREFIX_SPACES_MAX);
     struct attnd_prefix_space *made = &pool->prefix->space[space];
-    *made = (struct attnd_prefix_space){.opener = client->pid};
+    *made = (struct attnd_prefix_space){.opener = attnd_quota_payer(client)};
     memcpy(made->salt, salt, sizeof(salt));
     rc = bind(client, pool_handle, space, 1, handle, fault);
     if (rc < 0)

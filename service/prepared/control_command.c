@@ -85,17 +85,30 @@ static int mapped(const struct attnd_prepared_runs *prepared_runs,
     return memory ? attnd_maps_ready(prepared_runs->maps, memory->index) : 1;
 }
 
-/* Return: 1 all that the run names is mapped; 0 not yet; -ATTND_E_* it never will be. */
-static int run_mapped(const struct attnd_prepared_runs *prepared_runs,
-                      const struct attnd_prepared *prepared)
+/* Return: the first memory that the run names and that is not mapped, NULL if all are. */
+static const struct attnd_memory *unmapped(const struct attnd_prepared_runs *prepared_runs,
+                                           const struct attnd_prepared *prepared)
 {
     const struct attnd_pool *pool = prepared->plan->attachment->pool;
-    int rc = 1;
-    for (uint32_t i = 0; i < ATTND_RUN_PLACES && rc > 0; i++)
-        rc = mapped(prepared_runs, prepared->memories[i]);
-    for (uint32_t i = 0; i < pool->memories_count && rc > 0; i++)
-        rc = mapped(prepared_runs, pool->memories[i]);
-    return rc;
+    for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++)
+        if (mapped(prepared_runs, prepared->memories[i]) <= 0)
+            return prepared->memories[i];
+    for (uint32_t i = 0; i < pool->memories_count; i++)
+        if (mapped(prepared_runs, pool->memories[i]) <= 0)
+            return pool->memories[i];
+    return NULL;
+}
+
+int attnd_prepared_lacks(const struct attnd_prepared_runs *prepared_runs,
+                         const struct attnd_prepared *prepared, struct attnd_fault *fault)
+{
+    const struct attnd_memory *memory = unmapped(prepared_runs, prepared);
+    int code = mapped(prepared_runs, memory);
+    if (code >= 0)
+        return 0;
+    *fault = memory->fault;
+    return fault->code < 0 ? fault->code
+                           : attnd_fault_set(fault, code, ATTND_F_MEMORY, 0, memory->index, 0);
 }
 
 static enum readiness ready_prepared(struct attnd_prepared_runs *prepared_runs,
@@ -112,7 +125,7 @@ static enum readiness ready_prepared(struct attnd_prepared_runs *prepared_runs,
         return READY;
     if (attnd_prepared_changing(prepared->plan)) /* the worker looks at the plan */
         return NOT_YET;
-    int rc = run_mapped(prepared_runs, prepared);
+    int rc = mapped(prepared_runs, unmapped(prepared_runs, prepared));
     if (rc < 0)
         run->code = (uint32_t)-rc;
     return rc ? READY : NOT_YET;

@@ -51,4 +51,9 @@ int attnd_prepared_changing(const struct attnd_plan_object *plan);
 void attnd_prepared_rescratch(struct attnd_prepared_runs *prepared_runs,
                               struct attnd_plan_object *plan);
 
+/** attnd_prepared_lacks() - has the worker failed to map a memory that the run names? Return: 0;
+ * -ATTND_E_* with the fault of the memory. */
+int attnd_prepared_lacks(const struct attnd_prepared_runs *prepared_runs,
+                         const struct attnd_prepared *prepared, struct attnd_fault *fault);
+
 #endif

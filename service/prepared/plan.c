@@ -32,7 +32,7 @@ static int has_runs(const struct attnd_plan_object *plan)
 static int check_own(const struct attnd_client *client, const struct attnd_memory *memory,
                      enum attnd_field field, struct attnd_fault *fault)
 {
-    if (!memory || memory->payer == 0 || memory->payer == client->id)
+    if (!memory || memory->charged_bytes == 0 || memory->payer.session == client->id)
         return 0;
     return attnd_fault_set(fault, -ATTND_E_PERMISSION, field, 0, 0, 0);
 }
@@ -158,13 +158,23 @@ void attnd_prepared_rescratch(struct attnd_prepared_runs *prepared_runs,
 
 /* ---- joining and leaving ---- */
 
-static struct attnd_plan_prepared *prepared_of(struct attnd_plan_object *plan)
+/* Return: NULL and @fault; the plan keeps it, and counts for it, to its end. */
+static struct attnd_plan_prepared *
+prepared_of(struct attnd_client *client, struct attnd_plan_object *plan, struct attnd_fault *fault)
 {
+    const uint64_t bytes = sizeof(*plan->prepared_runs);
+    if (plan->prepared_runs)
+        return plan->prepared_runs;
+    if (attnd_quota_charge(client, bytes, fault) < 0)
+        return NULL;
+    plan->prepared_runs = calloc(1, bytes);
     if (!plan->prepared_runs) {
-        plan->prepared_runs = calloc(1, sizeof(*plan->prepared_runs));
-        if (plan->prepared_runs)
-            plan->prepared_runs->first = ATTND_NONE;
+        attnd_quota_refund(client->service, attnd_quota_payer(client), bytes);
+        attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+        return NULL;
     }
+    plan->charged_bytes += bytes;
+    plan->prepared_runs->first = ATTND_NONE;
     return plan->prepared_runs;
 }
 
@@ -185,9 +195,9 @@ int attnd_prepared_join(struct attnd_prepared_runs *prepared_runs, struct attnd_
                         struct attnd_fault *fault)
 {
     struct attnd_plan_object *plan = prepared->plan;
-    struct attnd_plan_prepared *own = prepared_of(plan);
+    struct attnd_plan_prepared *own = prepared_of(prepared->mail->client, plan, fault);
     if (!own)
-        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+        return -ATTND_E_NO_MEMORY;
     own->mail = prepared->mail;
     struct attnd_plan_lane *lane = &own->lane[prepared->lane];
     struct attnd_run run;

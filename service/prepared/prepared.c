@@ -163,9 +163,9 @@ int attnd_prepared_add(struct attnd_client *client, uint64_t id, uint32_t plan, 
 
 /* Answers the call that waits, if one does: the session may be dying. It may be ended by this. */
 static void answer(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
-                   uint32_t call, uint32_t run, int code)
+                   uint32_t call, uint32_t run, const struct attnd_fault *fault)
 {
-    const struct attnd_prepared_answer is = {.call = call, .run = run, .code = code};
+    const struct attnd_prepared_answer is = {.call = call, .run = run, .fault = *fault};
     if (!mail->calling)
         return;
     mail->calling = 0;
@@ -197,7 +197,9 @@ static void end_prepared(struct attnd_prepared_runs *prepared_runs, struct attnd
 void attnd_prepared_run_acked(struct attnd_prepared_runs *prepared_runs,
                               struct attnd_prepared *prepared, int emptied, int code)
 {
+    static const struct attnd_fault none;
     struct attnd_mail *mail = prepared->mail;
+    struct attnd_fault fault = {.code = code};
     uint32_t run = ATTND_QUEUE_RUNS + attnd_prepared_index(prepared_runs, prepared);
     int unprepared = 0, made = 0;
 
@@ -206,6 +208,9 @@ void attnd_prepared_run_acked(struct attnd_prepared_runs *prepared_runs,
         prepared->called = 0;
         made = 1;
     }
+    /* The worker knows the run all the same where a memory of it has failed since. */
+    if (made && code == 0)
+        code = attnd_prepared_lacks(prepared_runs, prepared, &fault);
     if (made && code < 0)
         end_prepared(prepared_runs, prepared);
     if (prepared->ended && prepared->unacked == 0) {
@@ -213,9 +218,9 @@ void attnd_prepared_run_acked(struct attnd_prepared_runs *prepared_runs,
         release(prepared_runs, prepared);
     }
     if (made)
-        answer(prepared_runs, mail, ATTND_PREPARED_ADDED, run, code);
+        answer(prepared_runs, mail, ATTND_PREPARED_ADDED, run, &fault);
     else if (unprepared)
-        answer(prepared_runs, mail, ATTND_PREPARED_REMOVED, run, 0);
+        answer(prepared_runs, mail, ATTND_PREPARED_REMOVED, run, &none);
 }
 
 int attnd_prepared_remove(struct attnd_client *client, uint64_t id, uint32_t run,
@@ -277,7 +282,8 @@ void attnd_prepared_close(struct attnd_client *client)
 static void answer_open(struct attnd_prepared_runs *prepared_runs, struct attnd_mail *mail,
                         int code)
 {
-    answer(prepared_runs, mail, ATTND_PREPARED_OPENED, 0, code);
+    const struct attnd_fault fault = {.code = code};
+    answer(prepared_runs, mail, ATTND_PREPARED_OPENED, 0, &fault);
     if (mail->state != ATTND_MAIL_OPENING) /* open, or the answer has ended the session */
         return;
     prepared_runs->queue->mailboxes[attnd_mail_index(prepared_runs, mail)].memory = ATTND_NONE;

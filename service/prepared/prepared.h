@@ -101,8 +101,8 @@ struct attnd_control_command {
 /* An answer to the call that a session waits for: MailboxOpen, Prepare or Unprepare. */
 struct attnd_prepared_answer {
     enum { ATTND_PREPARED_OPENED, ATTND_PREPARED_ADDED, ATTND_PREPARED_REMOVED } call;
-    uint32_t run; /* ADDED: its index in the run table */
-    int code;     /* 0, or why not */
+    uint32_t run;             /* ADDED: its index in the run table */
+    struct attnd_fault fault; /* code 0, or why not */
 };
 
 /* What the rooms above have asked to hear. */

@@ -114,7 +114,7 @@ int attnd_call_mapped(struct attnd_call *call)
     }
     int rc = attnd_client_watch_doorbell(client);
     if (rc == 0)
-        rc = attnd_sched_open(client);
+        rc = attnd_sched_open(client, call->fault);
     if (rc < 0) {
         attnd_client_kill(client, "there is no memory for its session");
         return 0;

@@ -17,6 +17,16 @@ static struct attnd_attachment *find(struct attnd_call *call, uint32_t handle)
     return attachment;
 }
 
+/* The pages are the pool's owner's: one that may only read neither takes some, nor has a page kept
+ * from being free, nor passes on what was passed to it. It may give up what it claimed. */
+static int check_writable(struct attnd_call *call, const struct attnd_attachment *attachment,
+                          uint32_t handle)
+{
+    if (attachment->writable)
+        return 0;
+    return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, handle, 0);
+}
+
 static int check_count(struct attnd_call *call, uint64_t count)
 {
     if (count <= PAGES_MAX)
@@ -51,7 +61,9 @@ int attnd_call_pages_alloc(struct attnd_call *call)
 
     if (!attachment)
         return -ATTND_E_UNKNOWN;
-    int rc = check_count(call, request->count);
+    int rc = check_writable(call, attachment, request->pool);
+    if (rc == 0)
+        rc = check_count(call, request->count);
     if (rc < 0)
         return rc;
     const Attnd__PagesReply *reply = reply_pages(call, request->pool, request->count);
@@ -67,7 +79,9 @@ int attnd_call_pages_share(struct attnd_call *call)
 
     if (!attachment)
         return -ATTND_E_UNKNOWN;
-    int rc = check_count(call, request->n_page);
+    int rc = check_writable(call, attachment, request->pool);
+    if (rc == 0)
+        rc = check_count(call, request->n_page);
     if (rc < 0)
         return rc;
     return attnd_lease_share(attachment, request->page, (uint32_t)request->n_page, call->fault);
@@ -101,11 +115,12 @@ int attnd_call_pages_offer(struct attnd_call *call)
     if (request->expire_ms < 1 || request->expire_ms > EXPIRE_MS_MAX)
         return attnd_fault_set(call->fault, -ATTND_E_RANGE, ATTND_F_EXPIRE_MS, 0,
                                request->expire_ms, request->expire_ms ? EXPIRE_MS_MAX : 1);
-    int rc = check_count(call, request->n_page);
+    int rc = check_writable(call, attachment, request->pool);
     if (rc == 0)
-        rc =
-            attnd_ticket_offer(call->service, attachment, call->client->pid, request->page,
-                               (uint32_t)request->n_page, request->expire_ms, &ticket, call->fault);
+        rc = check_count(call, request->n_page);
+    if (rc == 0)
+        rc = attnd_ticket_offer(call->client, attachment, request->page, (uint32_t)request->n_page,
+                                request->expire_ms, &ticket, call->fault);
     if (rc != 0)
         return rc;
     memcpy(secret, ticket->secret, ATTND_SECRET_BYTES);

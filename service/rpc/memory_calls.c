@@ -102,19 +102,17 @@ static int import(struct attnd_call *call, struct attnd_memory **memory)
                                                .handle = request->handle.len ? request->handle.data
                                                                              : NULL};
     /* Memory of the GPU is the engine's own and has its limit there. */
-    struct attnd_client *payer = source.kind == ATTND_KIND_HOST ? call->client : NULL;
+    const int counts = source.kind == ATTND_KIND_HOST;
     int rc = check_kind(call, source.kind);
 
     if (rc == 0)
         rc = check_form(call, &source);
     if (rc == 0)
         rc = attnd_memory_check_now(call, source.kind);
+    if (rc == 0 && counts)
+        rc = attnd_memory_afford(call->client, source.kind, source.size_bytes, call->fault);
     if (rc == 0)
-        rc = attnd_memory_share(call->client, call->fault);
-    if (rc == 0 && payer)
-        rc = attnd_memory_afford(payer, source.kind, source.size_bytes, call->fault);
-    if (rc == 0)
-        rc = attnd_memory_new(call->service, &source, payer, memory, call->fault);
+        rc = attnd_memory_new(call->service, &source, call->client, counts, memory, call->fault);
     if (rc == 0 && call->fds_count)
         call->fds[0] = -1;
     return rc;
@@ -135,7 +133,6 @@ int attnd_call_memory_register(struct attnd_call *call)
     if (rc != 0 || !memory)
         return rc;
 
-    memory->maker = call->client->pid;
     attnd__memory_reply__init(reply);
     reply->has_size_bytes = 1;
     reply->size_bytes = memory->size_bytes;

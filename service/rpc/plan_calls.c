@@ -77,7 +77,7 @@ int attnd_call_plan_create(struct attnd_call *call)
     if (rc < 0)
         return rc;
     struct attnd_batch_limits limits = limits_of(&attachment->pool->shape, request);
-    rc = attnd_planobj_create(call->service, attachment, &limits, request->heads_q,
+    rc = attnd_planobj_create(client, attachment, &limits, request->heads_q,
                               &client->plans[handle - 1], call->fault);
     if (rc < 0)
         return rc;

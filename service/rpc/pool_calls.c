@@ -158,17 +158,6 @@ void attnd_pool_tried(struct attnd_client *client, const struct attnd_fault *fau
 
 /* ---- the calls ---- */
 
-/* Of the pools there can be. */
-static int check_share(const struct attnd_call *call)
-{
-    const pid_t pid = call->client->pid;
-    uint32_t has = 0;
-
-    for (const struct attnd_pool *pool = call->service->pools; pool; pool = pool->next)
-        has += pool->maker == pid;
-    return attnd_client_share(pid, has, ATTND_POOLS_MAX, ATTND_F_POOL, call->fault);
-}
-
 static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
                   struct layout *layout)
 {
@@ -180,7 +169,7 @@ static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
 
     if (rc < 0)
         return rc;
-    rc = attnd_pool_new(call->service, shape, desc->page_owner, layout->planes, layout->memories,
+    rc = attnd_pool_new(call->client, shape, desc->page_owner, layout->planes, layout->memories,
                         layout->memories_count, &pool, call->fault);
     const int waits = made && attnd_memory_waits(call->service, made);
     /* From now on the pool holds it, or nobody. */
@@ -188,7 +177,6 @@ static int create(struct attnd_call *call, const struct attnd_heap_pool *shape,
         attnd_memory_unref(call->service, made);
     if (rc < 0)
         return rc;
-    pool->maker = call->client->pid;
     rc = waits ? attach_later(call, pool) : attach(call, pool, 1);
     attnd_pool_unref(call->service, pool);
     return rc;
@@ -202,8 +190,6 @@ int attnd_call_pool_create(struct attnd_call *call)
 
     if (rc == 0)
         rc = attnd_pool_check_variant(attnd_supervisor_worker(call->service), &shape, call->fault);
-    if (rc == 0)
-        rc = check_share(call);
     if (rc < 0)
         return rc;
     layout.planes = calloc(2 * (size_t)shape.layers, sizeof(*layout.planes));

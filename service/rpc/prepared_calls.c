@@ -42,7 +42,6 @@ int attnd_call_unprepare(struct attnd_call *call)
 
 void attnd_prepared_answered(struct attnd_mail *mail, const struct attnd_prepared_answer *answer)
 {
-    const struct attnd_fault fault = {.code = answer->code};
     Attnd__MailboxReply mailbox = ATTND__MAILBOX_REPLY__INIT;
     Attnd__PrepareReply prepare = ATTND__PREPARE_REPLY__INIT;
     Attnd__Reply reply = ATTND__REPLY__INIT;
@@ -61,5 +60,5 @@ void attnd_prepared_answered(struct attnd_mail *mail, const struct attnd_prepare
         reply.prepare = &prepare;
         reply.result_case = ATTND__REPLY__RESULT_PREPARE;
     }
-    attnd_control_answer(mail->client, &reply, fd, &fault);
+    attnd_control_answer(mail->client, &reply, fd, &answer->fault);
 }

@@ -57,7 +57,7 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->appends = client->stats.appends;
     status->busy_ns = client->stats.busy_ns;
     status->share = busy_ns ? (double)client->stats.busy_ns / (double)busy_ns : 0.0;
-    status->memory_bytes = client->memory_bytes + client->device_memory_bytes;
+    status->memory_bytes = client->used[ATTND_QUOTA_HOST] + client->device_memory_bytes;
     status->device_memory_bytes = client->device_memory_bytes;
     status->plans = count_handles((void *const *)client->plans);
     status->dying = client->state == ATTND_SESSION_DYING;
@@ -154,7 +154,7 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->queue_runs = data.queue_runs;
     status->queue_waiting = data.queue_waiting;
     attnd_heap_usage(service->queue, &status->heap_bytes, &status->heap_used_bytes);
-    status->host_memory_bytes = service->host_memory_bytes;
+    status->host_memory_bytes = service->used[ATTND_QUOTA_HOST];
     status->host_memory_max_bytes = service->options.host_memory_max_bytes;
     status->memory_max_bytes = service->options.memory_max_bytes;
     status->has_host_memory_bytes = status->has_host_memory_max_bytes = 1;

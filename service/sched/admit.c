@@ -9,21 +9,49 @@
  */
 #include "service/sched/lanes.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
-static struct attnd_admitted *take_memory(struct attnd_session_lanes *session)
+static struct attnd_admitted *take_memory(struct attnd_session_lanes *session,
+                                          struct attnd_fault *fault)
 {
+    struct attnd_client *client = session->client;
     struct attnd_admitted *admitted = session->spare;
+
     session->spare = NULL;
-    return admitted ? admitted : calloc(1, sizeof(*admitted));
+    if (admitted || attnd_quota_charge(client, sizeof(*admitted), fault) < 0)
+        return admitted;
+    admitted = calloc(1, sizeof(*admitted));
+    if (!admitted) {
+        attnd_quota_refund(client->service, attnd_quota_payer(client), sizeof(*admitted));
+        attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    }
+    return admitted;
 }
 
 static void give_memory(struct attnd_session_lanes *session, struct attnd_admitted *admitted)
 {
     if (session->spare)
-        attnd_admitted_free(admitted);
+        attnd_admitted_free(session->client, admitted);
     else
         session->spare = admitted;
+}
+
+/* How large a copy is shows while it is made, so its bound comes first and its charge, which is
+ * within that, last. */
+static void bound(struct attnd_client *client, struct attnd_staging *staging)
+{
+    uint64_t left_words = attnd_quota_left(client, ATTND_QUOTA_DAEMON) / sizeof(*staging->words);
+    uint64_t limit = staging->words_max + left_words;
+    staging->words_limit = limit ? limit : 1;
+}
+
+static void charge(struct attnd_client *client, const struct attnd_staging *staging,
+                   uint64_t words_before)
+{
+    uint64_t bytes = (staging->words_max - words_before) * sizeof(*staging->words);
+    if (attnd_quota_charge(client, bytes, NULL) < 0)
+        assert(0); /* it was bounded */
 }
 
 static int admit_prefix(struct attnd_sched_op *op, struct attnd_admitted *to)
@@ -55,13 +83,15 @@ static int admit(struct attnd_sched_op *op, struct attnd_admitted *to)
 void attnd_op_admit(struct attnd_sched_op *op)
 {
     struct attnd_session_lanes *session = op->lane->session;
-    struct attnd_admitted *admitted = take_memory(session);
+    struct attnd_admitted *admitted = take_memory(session, &op->fault);
     (void)attnd_sched_now(session->scheduler); /* the beginning, for the completion */
-    if (!admitted) {
-        attnd_fault_set(&op->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    if (!admitted)
         return;
-    }
-    if (admit(op, admitted) < 0) {
+    uint64_t words_before = admitted->staging.words_max;
+    bound(session->client, &admitted->staging);
+    int rc = admit(op, admitted);
+    charge(session->client, &admitted->staging, words_before);
+    if (rc < 0) {
         give_memory(session, admitted);
         return;
     }
@@ -79,9 +109,12 @@ void attnd_op_let_go(struct attnd_sched_op *op)
     op->admitted = NULL;
 }
 
-void attnd_admitted_free(struct attnd_admitted *admitted)
+void attnd_admitted_free(struct attnd_client *client, struct attnd_admitted *admitted)
 {
-    if (admitted)
-        attnd_staging_free(&admitted->staging);
+    if (!admitted)
+        return;
+    attnd_quota_refund(client->service, attnd_quota_payer(client),
+                       sizeof(*admitted) + attnd_admitted_bytes(admitted));
+    attnd_staging_free(&admitted->staging);
     free(admitted);
 }

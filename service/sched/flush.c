@@ -31,7 +31,8 @@ void attnd_session_drain(struct attnd_session_lanes *session)
     if (session->dispatched || session->sent || session->planning || client->mail)
         return;
     client->lanes = NULL;
-    attnd_admitted_free(session->spare);
+    attnd_admitted_free(client, session->spare);
+    attnd_quota_refund(client->service, attnd_quota_payer(client), session->charged_bytes);
     free(session->results.mark);
     free(session);
     scheduler->events.drained(client);

@@ -23,6 +23,7 @@
 
 #include "ipc/admit.h"
 #include "service/objects/places.h"
+#include "service/objects/quota.h"
 #include "service/prefix/prefix.h"
 #include "service/prepared/prepared.h"
 #include "service/sched/planner.h"
@@ -103,6 +104,7 @@ struct attnd_session_lanes {
     uint32_t sent;                /* lanes in ATTND_LANE_SENT */
     uint32_t planning;            /* lanes in ATTND_LANE_PLANNING */
     uint64_t planner_turn;        /* the planner's */
+    uint64_t charged_bytes;       /* of the daemon's memory, for all this */
     uint64_t admitted_bytes;      /* that operations hold */
     struct attnd_admitted *spare; /* one that none holds, or NULL: its memory is used again */
     struct attnd_results results;
@@ -259,8 +261,8 @@ int attnd_retire_sweep(struct attnd_scheduler *scheduler);
 void attnd_op_admit(struct attnd_sched_op *op);
 /** attnd_op_let_go() - the operation needs its copy no more. Harmless without one. */
 void attnd_op_let_go(struct attnd_sched_op *op);
-/** attnd_admitted_free() - the memory of a copy. NULL is fine. */
-void attnd_admitted_free(struct attnd_admitted *admitted);
+/** attnd_admitted_free() - the memory of a copy of @client's. NULL is fine. */
+void attnd_admitted_free(struct attnd_client *client, struct attnd_admitted *admitted);
 
 /* ---- complete.c ---- */
 

@@ -42,6 +42,25 @@ static int wait_for_next(struct attnd_prefix_parked *parked)
                            first_key(parked) + parked->found, &parked->waiter);
 }
 
+/* Return: NULL if there is no memory for it, or the session has its share. */
+static struct attnd_prefix_parked *parked_new(struct attnd_client *client, uint64_t bytes)
+{
+    if (attnd_quota_charge(client, bytes, NULL) < 0)
+        return NULL;
+    struct attnd_prefix_parked *parked = calloc(1, bytes);
+    if (parked)
+        parked->bytes = bytes;
+    else
+        attnd_quota_refund(client->service, attnd_quota_payer(client), bytes);
+    return parked;
+}
+
+static void parked_free(struct attnd_client *client, struct attnd_prefix_parked *parked)
+{
+    attnd_quota_refund(client->service, attnd_quota_payer(client), parked->bytes);
+    free(parked);
+}
+
 int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view *view,
                       const struct attnd_tree_result *result)
 {
@@ -54,11 +73,10 @@ int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view 
     if (session->parked_count >= PARKED_MAX || session->parked_count >= client->ring_entries / 4 ||
         session->parked_bytes + bytes > client->arena_bytes)
         return 0;
-    struct attnd_prefix_parked *parked = calloc(1, bytes);
+    struct attnd_prefix_parked *parked = parked_new(op->lane->session->client, bytes);
     if (!parked)
         return 0;
     parked->op = op;
-    parked->bytes = bytes;
     parked->blocks = view->blocks;
     parked->block_pages = view->blocks ? op->sqe.u.prefix.pages / view->blocks : 0;
     parked->found = result->blocks;
@@ -69,7 +87,7 @@ int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view 
     memcpy(parked->pages, view->pages,
            (size_t)result->blocks * parked->block_pages * sizeof(*view->pages));
     if (!wait_for_next(parked)) {
-        free(parked);
+        parked_free(session->client, parked);
         return 0;
     }
     parked->next = session->parked;
@@ -96,7 +114,7 @@ static struct attnd_sched_op *unpark(struct attnd_prefix_parked *parked)
         parked->next->link = parked->link;
     session->parked_count--;
     session->parked_bytes -= parked->bytes;
-    free(parked);
+    parked_free(session->client, parked);
     return op;
 }
 

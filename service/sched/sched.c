@@ -75,19 +75,28 @@ void attnd_sched_retry(struct attnd_scheduler *scheduler)
 
 /* ---- sessions ---- */
 
-int attnd_sched_open(struct attnd_client *client)
+int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
 {
     struct attnd_scheduler *scheduler = client->service->scheduler;
     uint32_t ops = client->ring_entries;
-    struct attnd_session_lanes *session =
-        calloc(1, sizeof(*session) + ops * sizeof(session->ops[0]));
-    if (!session)
-        return -ATTND_E_NO_MEMORY;
+    struct attnd_session_lanes *session;
+    const uint64_t bytes =
+        sizeof(*session) + ops * sizeof(session->ops[0]) + ops * sizeof(*session->results.mark);
+    int rc = attnd_quota_charge(client, bytes, fault);
+    if (rc < 0)
+        return rc;
+    session = calloc(1, sizeof(*session) + ops * sizeof(session->ops[0]));
+    if (!session) {
+        attnd_quota_refund(client->service, attnd_quota_payer(client), bytes);
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    }
     if (attnd_results_init(&session->results, client) < 0) {
+        attnd_quota_refund(client->service, attnd_quota_payer(client), bytes);
         free(session);
-        return -ATTND_E_NO_MEMORY;
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     }
     session->client = client;
+    session->charged_bytes = bytes;
     session->scheduler = scheduler;
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
         session->lane[i].session = session;

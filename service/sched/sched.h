@@ -47,7 +47,7 @@ void attnd_deadline_stop(struct attnd_scheduler *scheduler);
 
 /** attnd_sched_open()/close() - a session's lanes. close: queued operations are dropped, dispatched
  * ones cancelled and awaited, then the event drained follows (possibly at once). */
-int attnd_sched_open(struct attnd_client *client);
+int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault);
 void attnd_sched_close(struct attnd_client *client);
 
 /** attnd_sched_caught_up() - sweep; has an open session's call come to its turn? A call comes after

@@ -14,6 +14,7 @@
 #define SUBMIT_BURST_NS 200000u
 #define SUBMIT_SLOTS_PER_CLOCK 8
 #define STALL_NS_MIN 1000000u
+#define COPIES_SESSION_PART 4
 
 static int is_zero(const uint64_t *words, size_t count, struct attnd_fault *fault)
 {
@@ -195,6 +196,14 @@ static void take_slot(struct attnd_session_lanes *session, const struct attnd_sq
         accept_op(session, sqe);
 }
 
+/* What waits may hold of copies before the next is taken: what the arena holds, and no more than a
+ * part of the session's share, so that the next one fits. */
+static uint64_t copies_max_bytes(const struct attnd_client *client)
+{
+    uint64_t part_bytes = attnd_quota_limit(client, ATTND_QUOTA_DAEMON) / COPIES_SESSION_PART;
+    return part_bytes < client->arena_bytes ? part_bytes : client->arena_bytes;
+}
+
 /* Is there a completion slot for this operation besides those in flight, and memory for its data?
  * A client that does not read its completions must not keep the daemon awake, and may fail to wake
  * it when it does: then, and only when no retire would, a timer looks again. */
@@ -203,7 +212,7 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
     struct attnd_client *client = session->client;
     if (is_cancel(sqe)) /* what it ends makes the room */
         return 1;
-    if (carries_data(sqe) && session->admitted_bytes >= client->arena_bytes)
+    if (carries_data(sqe) && session->admitted_bytes >= copies_max_bytes(client))
         return 0;
     /* To copy and check a large batch takes a while as well: no session has more of that than it
      * has of the planner. */

@@ -16,6 +16,7 @@
 #include "ipc/discard.h"
 #include "ipc/fdpass.h"
 #include "service/objects/planobj.h"
+#include "service/objects/quota.h"
 #include "service/prefix/prefix.h"
 #include "service/sched/sched.h"
 #include "service/session/segments.h"
@@ -88,13 +89,16 @@ int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault)
     const uint32_t has = sessions_of(client->service, client->pid);
     if (attnd_discard_full(attnd_client_discards(client)))
         return attnd_fault_set(fault, -ATTND_E_BUSY, ATTND_F_SESSIONS, 0, 0, 0);
-    if (client->pid && has >= ATTND_SHARE_MAX(ATTND_SESSIONS_MAX))
+    /* In another pid namespace processes have no number; users are counted everywhere. */
+    if (client->pid && has >= ATTND_SESSIONS_PROCESS_MAX)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SESSIONS, 0, has + 1,
-                               ATTND_SHARE_MAX(ATTND_SESSIONS_MAX));
+                               ATTND_SESSIONS_PROCESS_MAX);
+    if (attnd_quota_take(client, ATTND_QUOTA_SESSIONS, 1, fault) < 0) {
+        fault->code = -ATTND_E_RANGE;
+        return fault->code;
+    }
     struct attnd_client **slot = find_slot(client->service, NULL);
-    if (!slot)
-        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SESSIONS, 0, ATTND_SESSIONS_MAX + 1,
-                               ATTND_SESSIONS_MAX);
+    assert(slot); /* as many as are counted */
     visitors_remove(client);
     *slot = client;
     client->id = ++client->service->next_session_id;
@@ -208,6 +212,7 @@ void attnd_client_drained(struct attnd_client *client)
     assert(client->state == ATTND_SESSION_DYING && client->in_flight == 0);
     free_objects(client);
     if (slot) {
+        attnd_quota_give(service, attnd_quota_payer(client), ATTND_QUOTA_SESSIONS, 1);
         *slot = NULL;
         attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone", client->id, (int)client->pid,
                   attnd_client_name(client));

@@ -12,7 +12,8 @@
 struct attnd_client *attnd_client_new(struct attnd_service *service, int socket);
 
 /** attnd_client_enroll() - a visitor becomes a session: gets a slot and an id.
- * Return: 0, or -ATTND_E_RANGE (field sessions) if all are taken, or all that one process may have.
+ * Return: 0, or -ATTND_E_RANGE (field sessions) if all are taken, or all that one process or its
+ * user may have.
  */
 int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault);
 

@@ -54,7 +54,8 @@ int device_rig_teardown(void **state)
     for (uint32_t h = 1; h <= ATTND_HANDLES_MAX; h++)
         if (device_rig.client->memories[h - 1])
             attnd_memory_unbind(device_rig.client, h);
-    assert_int_equal(device_rig.client->memory_bytes + device_rig.client->device_memory_bytes, 0);
+    assert_int_equal(
+        device_rig.client->used[ATTND_QUOTA_HOST] + device_rig.client->device_memory_bytes, 0);
     close(device_rig.client->socket);
     close(device_rig.peer);
     free(device_rig.client);

@@ -59,9 +59,13 @@ int pool_rig_teardown(void **state)
     for (uint32_t i = 0; i < 2; i++)
         pool_rig_client_end(pool_rig.clients[i]);
     for (uint32_t i = 0; i < 2; i++)
-        assert_int_equal(
-            pool_rig.clients[i]->memory_bytes + pool_rig.clients[i]->device_memory_bytes, 0);
-    assert_int_equal(pool_rig.service.host_memory_bytes, 0);
+        assert_int_equal(pool_rig.clients[i]->used[ATTND_QUOTA_HOST] +
+                             pool_rig.clients[i]->device_memory_bytes,
+                         0);
+    for (uint32_t kind = 0; kind < ATTND_QUOTA_KINDS; kind++) {
+        assert_int_equal(pool_rig.service.used[kind], 0);
+        assert_int_equal(pool_rig.clients[0]->used[kind] + pool_rig.clients[1]->used[kind], 0);
+    }
     assert_null(pool_rig.service.pools);
     assert_int_equal(pool_rig.service.pools_count, 0);
     assert_int_equal(data_stub_heap_used(), 0);

@@ -57,6 +57,8 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
     static const struct attnd_memory_events events = {.released = attnd_memory_released};
     service->memory_events = &events;
     service->queue = calloc(1, sizeof(*service->queue));
+    service->queue->heap.bytes = 2 * STUB_HEAP_BYTES; /* half is a session's */
+    service->options.daemon_memory_max_bytes = 1u << 30;
     stub_heap.bytes = calloc(1, STUB_HEAP_BYTES);
     stub_heap.next = ATTND_CACHE_LINE;
     stub_heap.used_bytes = 0;
@@ -160,11 +162,11 @@ void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
         attnd_memory_unmapped(stub_service, index);
 }
 
-int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment *attachment,
+int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
                          const struct attnd_batch_limits *limits, uint32_t heads_q,
                          struct attnd_plan_object **out, struct attnd_fault *fault)
 {
-    (void)service;
+    (void)client;
     (void)heads_q;
     (void)fault;
     *out = calloc(1, sizeof(**out));
@@ -186,9 +188,10 @@ void attnd_sched_wake(struct attnd_tree *tree)
     (void)tree;
 }
 
-int attnd_sched_open(struct attnd_client *client)
+int attnd_sched_open(struct attnd_client *client, struct attnd_fault *fault)
 {
     (void)client;
+    (void)fault;
     data_stub.sessions++;
     return 0;
 }

@@ -33,7 +33,7 @@ static struct attnd_memory *new_memory(struct stage *stage, uint64_t bytes)
     CHECK_EQUAL(attnd_shm_create_unmapped("stage", bytes, &fd, &fault), 0);
     const struct attnd_memory_source source = {
         .kind = ATTND_KIND_HOST, .fd = fd, .size_bytes = bytes};
-    CHECK_EQUAL(attnd_memory_new(&stage->service, &source, NULL, &memory, &fault), 0);
+    CHECK_EQUAL(attnd_memory_new(&stage->service, &source, NULL, 0, &memory, &fault), 0);
     return memory;
 }
 
@@ -56,7 +56,7 @@ static void make_pool(struct stage *stage)
                                               .stride_page = STAGE_PAGE_SIZE * STAGE_DIM,
                                               .stride_token = STAGE_DIM,
                                               .stride_head = STAGE_DIM};
-    CHECK_EQUAL(attnd_pool_new(&stage->service, &shape, ATTND__PAGE_OWNER__OWNER_SERVICE, planes,
+    CHECK_EQUAL(attnd_pool_new(&stage->maker, &shape, ATTND__PAGE_OWNER__OWNER_SERVICE, planes,
                                &memory, 1, &stage->pool, &fault),
                 0);
     attnd_memory_unref(&stage->service, memory); /* the pool's now */
@@ -72,6 +72,8 @@ void stage_start(struct stage *stage)
     service->options.prefix_blocks = STAGE_PREFIX_BLOCKS;
     CHECK_EQUAL(attnd_loop_new(ATTND_LOOP_EPOLL, 0, &hooks, &service->loop, &fault), 0);
     service->options.heap_bytes = 1u << 20;
+    service->options.daemon_memory_max_bytes = 1u << 30;
+    stage->maker.service = service;
     CHECK_EQUAL(attnd_data_new(service, &fault), 0);
     service->queue->info = (struct attnd_worker_info){.backend = "stage",
                                                       .tile_workers = 2,
@@ -107,6 +109,8 @@ void stage_stop(struct stage *stage)
     for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
         CHECK(service->memories[i] == NULL);
     CHECK_EQUAL(service->queue->heap.used_bytes, 0);
+    for (uint32_t kind = 0; kind < ATTND_QUOTA_KINDS; kind++)
+        CHECK_EQUAL(service->used[kind], 0);
     attnd_data_free(service);
 }
 
@@ -173,7 +177,7 @@ void stage_connect(struct stage *stage, struct stage_client *out, uint32_t ring_
     uint32_t left = STAGE_PAGES - attnd_lease_count(stage->pool);
     if (left)
         CHECK_EQUAL(attnd_lease_alloc(client->attachments[0], left, pages, &fault), 0);
-    CHECK_EQUAL(attnd_sched_open(client), 0);
+    CHECK_EQUAL(attnd_sched_open(client, &fault), 0);
     client->state = ATTND_SESSION_OPEN;
     stage_memory_mapped(stage);
 
@@ -202,7 +206,7 @@ uint32_t stage_plan(struct stage_client *client)
                                               .pages = 16,
                                               .levels = 1};
     uint32_t handle = attnd_client_vacant((void *const *)daemon->plans);
-    CHECK_EQUAL(attnd_planobj_create(daemon->service, daemon->attachments[0], &limits, 1,
+    CHECK_EQUAL(attnd_planobj_create(daemon, daemon->attachments[0], &limits, 1,
                                      &daemon->plans[handle - 1], &fault),
                 0);
     daemon->attachments[0]->plans++;

@@ -25,6 +25,7 @@
 
 struct stage {
     struct attnd_service service;
+    struct attnd_client maker; /* of the pool; it is no session */
     struct attnd_pool *pool;
     struct attnd_worker_port worker;
 };

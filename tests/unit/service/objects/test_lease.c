@@ -17,6 +17,8 @@
 #define PAGES 12u
 
 static struct attnd_service service;
+static struct attnd_client one, two;
+#define OTHER_UID 1000
 static struct attnd_pool pool;
 
 static int sweep(void *context)
@@ -37,6 +39,12 @@ static int setup(void **state)
     const struct attnd_loop_hooks hooks = {.sweep = sweep, .asleep = asleep};
     (void)state;
     memset(&service, 0, sizeof(service));
+    service.options.daemon_memory_max_bytes = 1u << 30;
+    service.options.allow_uids[1] = OTHER_UID;
+    one = (struct attnd_client){.service = &service, .id = 1};
+    two = (struct attnd_client){.service = &service, .id = 2};
+    service.clients[0] = &one;
+    service.clients[1] = &two;
     memset(&pool, 0, sizeof(pool));
     pool.refs = 1;
     pool.page_owner = ATTND__PAGE_OWNER__OWNER_SERVICE;
@@ -50,6 +58,8 @@ static int teardown(void **state)
 {
     (void)state;
     attnd_ticket_free_all(&service);
+    assert_int_equal(service.used[ATTND_QUOTA_TICKETS], 0);
+    assert_int_equal(service.used[ATTND_QUOTA_DAEMON], 0);
     attnd_loop_free(service.loop);
     assert_int_equal(pool.refs, 1);
     assert_int_equal(attnd_lease_count(&pool), 0);
@@ -291,7 +301,7 @@ static void a_ticket_outlives_its_giver_and_is_claimed_once(void **state)
     uint8_t secret[ATTND_SECRET_BYTES];
     int32_t pages[3];
     assert_int_equal(attnd_lease_alloc(&giver, 3, pages, NULL), 0);
-    assert_int_equal(attnd_ticket_offer(&service, &giver, 0, pages, 3, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &giver, pages, 3, 60000, &ticket, &fault), 0);
     memcpy(secret, ticket->secret, sizeof(secret));
     assert_int_equal(giver.held_count, 0);
     detach(&giver);
@@ -316,7 +326,7 @@ static void what_is_not_held_cannot_be_offered(void **state)
     int32_t pages[2] = {0, 0};
     assert_int_equal(attnd_lease_alloc(&a, 1, pages, NULL), 0);
     pages[1] = pages[0];
-    assert_int_equal(attnd_ticket_offer(&service, &a, 0, pages, 2, 60000, &ticket, &fault),
+    assert_int_equal(attnd_ticket_offer(&one, &a, pages, 2, 60000, &ticket, &fault),
                      -ATTND_E_NOT_LEASED);
     assert_int_equal(a.held_count, 1);
     assert_int_equal(pool.refs, 1);
@@ -337,7 +347,7 @@ static void an_unclaimed_ticket_gives_its_pages_back(void **state)
     uint8_t secret[ATTND_SECRET_BYTES];
     int32_t pages[2];
     assert_int_equal(attnd_lease_alloc(&a, 2, pages, NULL), 0);
-    assert_int_equal(attnd_ticket_offer(&service, &a, 0, pages, 2, 20, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, pages, 2, 20, &ticket, &fault), 0);
     memcpy(secret, ticket->secret, sizeof(secret));
     assert_non_null(
         attnd_loop_watch_timer(service.loop, attnd_clock_ns() + 60000000u, stop, service.loop));
@@ -348,36 +358,78 @@ static void an_unclaimed_ticket_gives_its_pages_back(void **state)
     detach(&a);
 }
 
-static void the_tickets_of_a_full_table_are_refused(void **state)
+static void a_session_may_have_half_of_the_tickets_and_a_user_all(void **state)
 {
-    (void)state;
-    struct attnd_attachment a = attach();
-    const struct attnd_ticket *ticket;
-    struct attnd_fault fault = {0};
-    for (uint32_t i = 0; i < 4096; i++)
-        assert_int_equal(attnd_ticket_offer(&service, &a, 0, NULL, 0, 60000, &ticket, &fault), 0);
-    assert_int_equal(attnd_ticket_offer(&service, &a, 0, NULL, 0, 60000, &ticket, &fault),
-                     -ATTND_E_NO_MEMORY);
-    assert_int_equal(fault.field, ATTND_F_TICKET);
-    assert_int_equal(fault.limit, 4096);
-    detach(&a);
-}
-
-static void a_process_may_have_half_of_the_tickets(void **state)
-{
-    const uint32_t half = 2048;
+    const uint32_t half = ATTND_TICKETS_MAX / 2;
     (void)state;
     struct attnd_attachment a = attach();
     const struct attnd_ticket *ticket;
     struct attnd_fault fault = {0};
     for (uint32_t i = 0; i < half; i++)
-        assert_int_equal(attnd_ticket_offer(&service, &a, 77, NULL, 0, 60000, &ticket, &fault), 0);
-    assert_int_equal(attnd_ticket_offer(&service, &a, 77, NULL, 0, 60000, &ticket, &fault),
+        assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault),
                      -ATTND_E_NO_MEMORY);
     assert_int_equal(fault.field, ATTND_F_TICKET);
     assert_int_equal(fault.value, half + 1);
     assert_int_equal(fault.limit, half);
-    assert_int_equal(attnd_ticket_offer(&service, &a, 78, NULL, 0, 60000, &ticket, &fault), 0);
+    for (uint32_t i = 0; i < half; i++)
+        assert_int_equal(attnd_ticket_offer(&two, &a, NULL, 0, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&two, &a, NULL, 0, 60000, &ticket, &fault),
+                     -ATTND_E_NO_MEMORY);
+    assert_int_equal(service.used[ATTND_QUOTA_TICKETS], ATTND_TICKETS_MAX);
+    detach(&a);
+}
+
+/* Two processes that a fork made are two sessions of one user. */
+static void a_user_among_several_may_have_half_of_the_tickets(void **state)
+{
+    const uint32_t quarter = ATTND_TICKETS_MAX / 4;
+    (void)state;
+    struct attnd_attachment a = attach();
+    const struct attnd_ticket *ticket;
+    struct attnd_fault fault = {0};
+    service.options.allow_uids_count = 2;
+    two.uid = OTHER_UID;
+    for (uint32_t i = 0; i < quarter; i++)
+        assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault),
+                     -ATTND_E_NO_MEMORY);
+    assert_int_equal(fault.limit, quarter);
+    one.id = 11; /* the next session of the same user */
+    memset(one.used, 0, sizeof(one.used));
+    for (uint32_t i = 0; i < quarter; i++)
+        assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault), 0);
+    one.id = 12;
+    memset(one.used, 0, sizeof(one.used));
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault),
+                     -ATTND_E_NO_MEMORY);
+    assert_int_equal(fault.value, 2 * quarter + 1);
+    assert_int_equal(fault.limit, 2 * quarter);
+    assert_int_equal(attnd_ticket_offer(&two, &a, NULL, 0, 60000, &ticket, &fault), 0);
+    detach(&a);
+}
+
+static void pages_of_a_ticket_are_memory_of_its_giver(void **state)
+{
+    (void)state;
+    struct attnd_attachment a = attach();
+    const struct attnd_ticket *ticket;
+    struct attnd_fault fault = {0};
+    int32_t pages[3];
+    const uint64_t bytes = sizeof(*ticket) + sizeof(pages);
+    service.options.daemon_memory_max_bytes = 2 * bytes + 2; /* half is a session's */
+    assert_int_equal(attnd_lease_alloc(&a, 3, pages, NULL), 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, pages, 3, 60000, &ticket, &fault), 0);
+    assert_int_equal(one.used[ATTND_QUOTA_DAEMON], bytes);
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault),
+                     -ATTND_E_NO_MEMORY);
+    assert_int_equal(fault.field, ATTND_F_DAEMON_MEMORY);
+    assert_int_equal(fault.value, bytes + sizeof(*ticket));
+    assert_int_equal(fault.limit, bytes + 1);
+    assert_int_equal(one.used[ATTND_QUOTA_TICKETS], 1);
+    attnd_ticket_claim(attnd_ticket_find(&service, ticket->secret), &a);
+    assert_int_equal(one.used[ATTND_QUOTA_DAEMON], 0);
+    assert_int_equal(attnd_ticket_offer(&one, &a, NULL, 0, 60000, &ticket, &fault), 0);
     detach(&a);
 }
 
@@ -397,8 +449,9 @@ int main(void)
         TEST(a_ticket_outlives_its_giver_and_is_claimed_once),
         TEST(what_is_not_held_cannot_be_offered),
         TEST(an_unclaimed_ticket_gives_its_pages_back),
-        TEST(the_tickets_of_a_full_table_are_refused),
-        TEST(a_process_may_have_half_of_the_tickets),
+        TEST(a_session_may_have_half_of_the_tickets_and_a_user_all),
+        TEST(a_user_among_several_may_have_half_of_the_tickets),
+        TEST(pages_of_a_ticket_are_memory_of_its_giver),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

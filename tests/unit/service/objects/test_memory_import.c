@@ -175,7 +175,7 @@ static void host_memory_is_tried_where_the_worker_has_to_pin_it(void **state)
     assert_int_equal(reply->field, ATTND_F_MEMORY);
     free_reply(reply);
     assert_null(attnd_client_memory(device_rig.client, import));
-    assert_int_equal(device_rig.client->memory_bytes, 4096); /* of the first */
+    assert_int_equal(device_rig.client->used[ATTND_QUOTA_HOST], 4096); /* of the first */
 
     assert_int_equal(bring_host(), ATTND_CALL_LATER);
     attnd_memory_mapped(&device_rig.service,
@@ -282,7 +282,7 @@ static void a_pool_whose_memory_cannot_be_pinned_is_none(void **state)
     assert_int_equal(reply->result_case, ATTND__REPLY__RESULT__NOT_SET);
     free_reply(reply);
     assert_int_equal(device_rig.client->import, 0);
-    assert_int_equal(device_rig.client->memory_bytes, 0);
+    assert_int_equal(device_rig.client->used[ATTND_QUOTA_HOST], 0);
     assert_int_equal(device_rig.service.pools_count, 0);
     assert_int_equal(data_stub.maps, data_stub.unmaps);
 }

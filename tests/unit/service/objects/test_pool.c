@@ -27,7 +27,7 @@ static void a_made_pool_lies_contiguously_in_one_memory(void **state)
     assert_int_equal(reply->desc->k[1]->stride_page, 16 * 2 * 64);
     assert_int_equal(reply->desc->k[1]->stride_token, 2 * 64);
     assert_int_equal(reply->desc->k[1]->stride_head, 64);
-    assert_int_equal(pool_rig.clients[0]->memory_bytes, 4 * plane_bytes);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST], 4 * plane_bytes);
 }
 
 static void the_worker_reads_what_was_described(void **state)

@@ -77,11 +77,12 @@ static void a_pool_lives_until_the_last_session_lets_it_go(void **state)
     assert_int_equal(release_pool(0, made), -ATTND_E_UNKNOWN);
     assert_int_equal(pool_rig.service.pools_count, 1);
     assert_int_equal(data_stub.unmaps, 0);
-    assert_true(pool_rig.clients[0]->memory_bytes > 0); /* who made it pays while it lives */
+    assert_true(pool_rig.clients[0]->used[ATTND_QUOTA_HOST] >
+                0); /* who made it pays while it lives */
     assert_int_equal(release_pool(1, attached), 0);
     assert_int_equal(pool_rig.service.pools_count, 0);
     assert_int_equal(data_stub.unmaps, 1);
-    assert_int_equal(pool_rig.clients[0]->memory_bytes, 0);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST], 0);
 }
 
 static void reading_rights_cannot_be_made_writing_ones(void **state)
@@ -206,7 +207,7 @@ static void a_session_has_a_budget(void **state)
     (void)state;
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
     uint32_t memory = pool_rig_make_memory(0, 8 * MEMORY_BYTES - 1); /* rounded up to pages */
-    assert_int_equal(pool_rig.clients[0]->memory_bytes, 8 * MEMORY_BYTES);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST], 8 * MEMORY_BYTES);
     const uint64_t sizes[] = {1, MEMORY_BYTES, UINT64_MAX, INT64_MAX, 0};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         struct attnd_call *call = pool_rig_begin(0);
@@ -217,7 +218,7 @@ static void a_session_has_a_budget(void **state)
     }
     (void)pool_rig_make_memory(1, 4096); /* another's is its own */
     assert_int_equal(release_memory(0, memory), 0);
-    assert_int_equal(pool_rig.clients[0]->memory_bytes, 0);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST], 0);
 }
 
 static int import_of(uint32_t who, int fd, uint64_t size_bytes, int *left)
@@ -280,7 +281,7 @@ static void memory_that_is_registered_costs_what_made_memory_costs(void **state)
     assert_int_equal(data_stub.maps, 1); /* the worker never heard of it */
     assert_int_equal(register_sparse(0, 3 * MEMORY_BYTES), 0);
     uint32_t registered = pool_rig.reply.memory->memory;
-    assert_int_equal(pool_rig.clients[0]->memory_bytes, 8 * MEMORY_BYTES);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST], 8 * MEMORY_BYTES);
     assert_int_equal(register_sparse(0, 4096), -ATTND_E_NO_MEMORY);
     assert_int_equal(release_memory(0, registered), 0);
     assert_int_equal(register_sparse(0, 3 * MEMORY_BYTES), 0);
@@ -297,7 +298,7 @@ static void all_sessions_together_have_a_budget_of_the_hosts_memory(void **state
     assert_int_equal(register_sparse(1, 1), -ATTND_E_NO_MEMORY); /* half of its own is left */
     expect_left(1, 0);
     pool_rig_client_end(pool_rig.clients[0]);
-    assert_int_equal(pool_rig.service.host_memory_bytes, 4 * MEMORY_BYTES);
+    assert_int_equal(pool_rig.service.used[ATTND_QUOTA_HOST], 4 * MEMORY_BYTES);
     assert_int_equal(register_sparse(1, 4 * MEMORY_BYTES), 0);
 }
 
@@ -316,12 +317,13 @@ static void memory_of_the_gone_counts_while_a_pool_lies_in_it(void **state)
     assert_int_equal(pool_rig.call.reply_fds_count, 0);
     pool_rig_client_end(pool_rig.clients[0]);
     pool_rig.service.clients[0] = NULL;
-    assert_int_equal(pool_rig.service.host_memory_bytes, 8 * MEMORY_BYTES);
+    assert_int_equal(pool_rig.service.used[ATTND_QUOTA_HOST], 8 * MEMORY_BYTES);
     assert_int_equal(register_sparse(1, 8 * MEMORY_BYTES), -ATTND_E_NO_MEMORY);
     assert_int_equal(release_pool(1, attached), 0);
-    assert_int_equal(pool_rig.service.host_memory_bytes, 0);
+    assert_int_equal(pool_rig.service.used[ATTND_QUOTA_HOST], 0);
     assert_int_equal(register_sparse(1, 8 * MEMORY_BYTES), 0);
-    pool_rig.clients[0]->memory_bytes = 0; /* it was gone before it could be refunded */
+    memset(pool_rig.clients[0]->used, 0,
+           sizeof(pool_rig.clients[0]->used)); /* it was gone before that */
 }
 
 static void only_memory_that_cannot_shrink_and_can_be_written_is_imported(void **state)
@@ -348,7 +350,7 @@ static void only_memory_that_cannot_shrink_and_can_be_written_is_imported(void *
     assert_int_equal(import(fd, 4096, &left), 0);
     assert_int_equal(left, -1);
     assert_int_equal(pool_rig.call.reply_fds_count, 0);
-    assert_int_equal(pool_rig.clients[0]->memory_bytes, 4096);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST], 4096);
 }
 
 static void a_worker_that_has_no_room_refuses_memory_without_a_trace(void **state)
@@ -360,15 +362,14 @@ static void a_worker_that_has_no_room_refuses_memory_without_a_trace(void **stat
     pool_rig.request.memory_register = &message;
     data_stub.map_rc = -ATTND_E_NO_MEMORY;
     assert_int_equal(attnd_call_memory_register(call), -ATTND_E_NO_MEMORY);
-    assert_int_equal(pool_rig.clients[0]->memory_bytes, 0);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST], 0);
     Attnd__PoolCreate desc = pool_rig_good_desc();
     assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY);
     data_stub.map_rc = 0;
 }
 
-/* ---- what one process may have of what all share ---- */
+/* ---- what a session may have of what all share ---- */
 
-#define MAKER 77
 #define HALF_MEMORIES (ATTND_MEMORIES_MAX / 2)
 #define HALF_POOLS (ATTND_POOLS_MAX / 2)
 
@@ -381,56 +382,156 @@ static int try_memory(uint32_t who)
     return attnd_call_memory_register(call);
 }
 
-/* As many as a process may have but one, from the end of the table, where nobody looks first. */
-static void a_process_may_have_half_of_the_memory_table(void **state)
+static void expect_share(enum attnd_field field, uint64_t limit)
 {
-    static struct attnd_memory many = {.maker = MAKER};
+    assert_int_equal(pool_rig.fault.field, field);
+    assert_int_equal(pool_rig.fault.value, limit + 1);
+    assert_int_equal(pool_rig.fault.limit, limit);
+}
+
+/* As many as it may have but one, of which only the count is there. */
+static void a_session_may_have_half_of_the_memory_table(void **state)
+{
     (void)state;
-    pool_rig.clients[0]->pid = MAKER;
-    pool_rig.clients[1]->pid = MAKER + 1;
-    for (uint32_t i = 1; i < HALF_MEMORIES; i++)
-        pool_rig.service.memories[ATTND_MEMORIES_MAX - i] = &many;
+    const uint64_t others = HALF_MEMORIES - 1;
+    assert_int_equal(
+        attnd_quota_take(pool_rig.clients[0], ATTND_QUOTA_MEMORIES, others, &pool_rig.fault), 0);
     uint32_t last = pool_rig_make_memory(0, 4096);
     assert_int_equal(try_memory(0), -ATTND_E_NO_MEMORY);
-    assert_int_equal(pool_rig.fault.field, ATTND_F_MEMORY);
-    assert_int_equal(pool_rig.fault.value, HALF_MEMORIES + 1);
-    assert_int_equal(pool_rig.fault.limit, HALF_MEMORIES);
+    expect_share(ATTND_F_MEMORY, HALF_MEMORIES);
     Attnd__PoolCreate desc = pool_rig_good_desc();
     assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY); /* nor for a pool */
     assert_int_equal(pool_rig.fault.field, ATTND_F_MEMORY);
     assert_int_equal(try_memory(1), 0); /* another's share is another's */
     assert_int_equal(release_memory(0, last), 0);
     assert_int_equal(try_memory(0), 0);
-    pool_rig.clients[1]->pid = 0; /* in another pid namespace: whose it is cannot be said */
-    assert_int_equal(try_memory(1), 0);
-    for (uint32_t i = 1; i < HALF_MEMORIES; i++)
-        pool_rig.service.memories[ATTND_MEMORIES_MAX - i] = NULL;
+    attnd_quota_give(&pool_rig.service, attnd_quota_payer(pool_rig.clients[0]),
+                     ATTND_QUOTA_MEMORIES, others);
 }
 
-static void a_process_may_have_half_of_the_pools(void **state)
+static void an_entry_counts_until_the_worker_let_go_of_it(void **state)
 {
-    static struct attnd_pool many[HALF_POOLS];
     (void)state;
-    pool_rig.clients[0]->pid = MAKER;
-    pool_rig.clients[1]->pid = MAKER + 1;
-    for (uint32_t i = 0; i < HALF_POOLS; i++)
-        many[i] =
-            (struct attnd_pool){.maker = MAKER, .next = i + 1 < HALF_POOLS ? &many[i + 1] : NULL};
-    pool_rig.service.pools = many;
+    data_stub.unmaps_answered = 0;
+    uint32_t memory = pool_rig_make_memory(0, 4096);
+    assert_int_equal(release_memory(0, memory), 0);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST], 0);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_MEMORIES], 1);
+    attnd_memory_unmapped(&pool_rig.service, data_stub.last_unmapped);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_MEMORIES], 0);
+}
+
+static void a_session_may_have_half_of_the_pools(void **state)
+{
+    (void)state;
+    const uint64_t others = HALF_POOLS - 1;
+    assert_int_equal(
+        attnd_quota_take(pool_rig.clients[0], ATTND_QUOTA_POOLS, others, &pool_rig.fault), 0);
     Attnd__PoolCreate desc = pool_rig_good_desc();
-    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY);
-    assert_int_equal(pool_rig.fault.field, ATTND_F_POOL);
-    assert_int_equal(pool_rig.fault.value, HALF_POOLS + 1);
-    assert_int_equal(pool_rig.fault.limit, HALF_POOLS);
-    assert_int_equal(pool_rig.clients[0]->memory_bytes, 0); /* nothing is left of the attempt */
-    assert_int_equal(data_stub.maps, data_stub.unmaps);
-    pool_rig.service.pools = &many[1]; /* one less */
     assert_int_equal(pool_rig_create(0, &desc), 0);
-    assert_int_equal(release_pool(0, pool_rig.reply.pool->pool), 0);
-    pool_rig.service.pools = many;
+    uint32_t last = pool_rig.reply.pool->pool;
+    uint64_t bytes = pool_rig.clients[0]->used[ATTND_QUOTA_HOST];
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY);
+    expect_share(ATTND_F_POOL, HALF_POOLS);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST],
+                     bytes); /* nothing is left of it */
     assert_int_equal(pool_rig_create(1, &desc), 0);
     assert_int_equal(release_pool(1, pool_rig.reply.pool->pool), 0);
-    pool_rig.service.pools = NULL;
+    assert_int_equal(release_pool(0, last), 0);
+    attnd_quota_give(&pool_rig.service, attnd_quota_payer(pool_rig.clients[0]), ATTND_QUOTA_POOLS,
+                     others);
+}
+
+static void a_session_may_have_half_of_the_heap(void **state)
+{
+    (void)state;
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    const uint64_t bytes =
+        sizeof(struct attnd_heap_pool) + 2 * desc.layers * sizeof(struct attnd_heap_plane);
+    pool_rig.service.queue->heap.bytes = 4 * bytes - 2; /* one short of two for a session */
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    uint32_t pool = pool_rig.reply.pool->pool;
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_HEAP);
+    assert_int_equal(pool_rig.fault.value, 2 * bytes);
+    assert_int_equal(pool_rig.fault.limit, 2 * bytes - 1);
+    assert_int_equal(pool_rig_create(1, &desc), 0);
+    assert_int_equal(release_pool(1, pool_rig.reply.pool->pool), 0);
+    assert_int_equal(release_pool(0, pool), 0);
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    assert_int_equal(release_pool(0, pool_rig.reply.pool->pool), 0);
+}
+
+/* ---- memory of the daemon's own ---- */
+
+/* What a pool costs does not depend on how little memory its planes are. */
+static void what_the_daemon_keeps_of_a_pool_counts_before_it_is_there(void **state)
+{
+    (void)state;
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    const uint64_t page_bytes = sizeof(uint16_t) + sizeof(int32_t); /* leases, free pages */
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    uint32_t pool = pool_rig.reply.pool->pool;
+    const uint64_t bytes = pool_rig.clients[0]->used[ATTND_QUOTA_DAEMON];
+    assert_true(bytes >= desc.pages * (page_bytes + sizeof(int16_t))); /* and what it holds */
+    assert_int_equal(release_pool(0, pool), 0);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_DAEMON], 0);
+
+    pool_rig.service.options.daemon_memory_max_bytes = 2 * bytes - 2;
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_DAEMON_MEMORY);
+    assert_int_equal(pool_rig.fault.value, bytes);
+    assert_int_equal(pool_rig.fault.limit, bytes - 1);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_DAEMON], 0);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_POOLS], 0);
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_HOST], 0);
+    pool_rig.service.options.daemon_memory_max_bytes = 2 * bytes;
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    assert_int_equal(release_pool(0, pool_rig.reply.pool->pool), 0);
+}
+
+static void attaching_counts_against_the_one_that_attaches(void **state)
+{
+    (void)state;
+    uint8_t token[ATTND_SECRET_BYTES];
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    uint32_t pool = pool_rig.reply.pool->pool;
+    const uint64_t before = pool_rig.clients[0]->used[ATTND_QUOTA_DAEMON];
+    assert_int_equal(share(0, pool, 1, token), 0);
+    assert_int_equal(attach(1, token, sizeof(token)), 0);
+    const uint64_t bytes = pool_rig.clients[1]->used[ATTND_QUOTA_DAEMON];
+    assert_true(bytes >= desc.pages * sizeof(int16_t));
+    assert_int_equal(pool_rig.clients[0]->used[ATTND_QUOTA_DAEMON], before);
+    pool_rig.service.options.daemon_memory_max_bytes = 4 * bytes - 2;
+    assert_int_equal(attach(1, token, sizeof(token)), -ATTND_E_NO_MEMORY);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_DAEMON_MEMORY);
+    assert_int_equal(pool_rig.fault.value, 2 * bytes);
+    pool_rig.service.options.daemon_memory_max_bytes = 1u << 30;
+    assert_int_equal(attach(1, token, sizeof(token)), 0);
+    assert_int_equal(pool_rig.clients[1]->used[ATTND_QUOTA_DAEMON], 2 * bytes);
+}
+
+/* Its maker is gone, so it is its user's, and nobody's when it goes. */
+static void a_pool_that_outlives_its_session_is_its_users(void **state)
+{
+    (void)state;
+    uint8_t token[ATTND_SECRET_BYTES];
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    assert_int_equal(share(0, pool_rig.reply.pool->pool, 1, token), 0);
+    assert_int_equal(attach(1, token, sizeof(token)), 0);
+    uint32_t attached = pool_rig.reply.pool->pool;
+    const uint64_t bytes = pool_rig.service.used[ATTND_QUOTA_DAEMON];
+    const uint64_t held = pool_rig.clients[1]->used[ATTND_QUOTA_DAEMON];
+    pool_rig_client_end(pool_rig.clients[0]);
+    assert_int_equal(pool_rig.service.used[ATTND_QUOTA_DAEMON], bytes - held);
+    assert_int_equal(pool_rig.service.user_used[0][ATTND_QUOTA_POOLS], 1);
+    pool_rig.service.clients[0] = NULL;
+    assert_int_equal(release_pool(1, attached), 0);
+    assert_int_equal(pool_rig.service.used[ATTND_QUOTA_DAEMON], 0);
+    assert_int_equal(pool_rig.service.user_used[0][ATTND_QUOTA_POOLS], 0);
+    memset(pool_rig.clients[0]->used, 0, sizeof(pool_rig.clients[0]->used)); /* it was not told */
 }
 
 int main(void)
@@ -450,8 +551,13 @@ int main(void)
         TEST(memory_of_the_gone_counts_while_a_pool_lies_in_it),
         TEST(only_memory_that_cannot_shrink_and_can_be_written_is_imported),
         TEST(a_worker_that_has_no_room_refuses_memory_without_a_trace),
-        TEST(a_process_may_have_half_of_the_memory_table),
-        TEST(a_process_may_have_half_of_the_pools),
+        TEST(a_session_may_have_half_of_the_memory_table),
+        TEST(an_entry_counts_until_the_worker_let_go_of_it),
+        TEST(a_session_may_have_half_of_the_pools),
+        TEST(a_session_may_have_half_of_the_heap),
+        TEST(what_the_daemon_keeps_of_a_pool_counts_before_it_is_there),
+        TEST(attaching_counts_against_the_one_that_attaches),
+        TEST(a_pool_that_outlives_its_session_is_its_users),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

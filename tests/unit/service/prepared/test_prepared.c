@@ -1,6 +1,7 @@
 /* test_prepared.c - what the worker is told of prepared runs, in which order, and what waits for
  * its answers. */
 #include "service/prepared/internal.h"
+#include "service/rpc/calls.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/rigs/prepared_rig.h"
 
@@ -107,12 +108,12 @@ static void a_mailbox_that_cannot_be_watched_leaves_room_for_another(void **stat
     attnd_lane_retry(stage.service.scheduler);
     struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
     const struct attnd_mailbox_slot *slot = &stage.service.queue->mailboxes[command.run];
-    uint64_t before_bytes = client.daemon->memory_bytes;
+    uint64_t before_bytes = client.daemon->used[ATTND_QUOTA_HOST];
     prepared_rig_retire(&command, -ATTND_E_UNKNOWN);
     expect_answer(-ATTND_E_UNKNOWN);
     CHECK(client.daemon->mail == NULL);
     CHECK_EQUAL(slot->memory, ATTND_NONE);
-    CHECK(client.daemon->memory_bytes < before_bytes);
+    CHECK(client.daemon->used[ATTND_QUOTA_HOST] < before_bytes);
     open_mailbox();
     CHECK(client.daemon->mail != NULL);
 }
@@ -533,6 +534,50 @@ static void what_waits_for_memory_has_the_lengths_of_the_advance_that_overtook_i
     CHECK_EQUAL(prepared.body.items, object->tile_items);
 }
 
+/* As when its engine has sealed it since: the next worker cannot map the memory of the tensors. */
+static void lose_the_tensors(const struct attnd_fault *why)
+{
+    static uint32_t freed[ATTND_MEMORIES_MAX];
+    struct attnd_maps *maps = &stage.service.supervisor->maps;
+    const uint32_t tensors = client.daemon->memories[STAGE_TENSORS - 1]->index;
+    uint32_t index;
+
+    stage_lose_worker(&stage);
+    attnd_worker_port_init(&stage.worker, stage.service.queue->head, -1);
+    CHECK_EQUAL(attnd_maps_lost(maps, freed), 0);
+    CHECK_EQUAL(attnd_sched_resume(stage.service.scheduler, STAGE_SCRATCH_BYTES), 0);
+    while (attnd_maps_due(maps, &index)) {
+        static const struct attnd_fault none;
+        const struct attnd_fault *is = index == tensors ? why : &none;
+        attnd_maps_sent(maps);
+        CHECK_EQUAL(attnd_maps_mapped(maps, index, is->code), 1);
+        attnd_memory_mapped(&stage.service, index, is);
+    }
+    attnd_lane_retry(stage.service.scheduler);
+}
+
+static void a_run_whose_memory_the_new_worker_cannot_map_is_not_prepared(void **state)
+{
+    const struct attnd_fault sealed = {.code = -ATTND_E_PERMISSION, .field = ATTND_F_SEALS};
+    struct attnd_command command;
+    (void)state;
+    open_mailbox();
+    uint32_t plan = filled_plan();
+    const struct attnd_sqe_run wish = prepared_rig_wish(0);
+    lose_the_tensors(&sealed);
+    command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
+    prepared_rig_retire(&command, 0);
+    CHECK_EQUAL(attnd_prepared_add(client.daemon, 2, plan, LANE, &wish, &fault), 1);
+    command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+    CHECK_EQUAL(command.body.code, ATTND_E_PERMISSION); /* its launches would be answered so */
+    prepared_rig_retire(&command, 0);
+    expect_answer(-ATTND_E_PERMISSION); /* and the call is */
+    command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+    CHECK_EQUAL(command.body.kind, 0);
+    prepared_rig_retire(&command, 0);
+    CHECK_EQUAL(client.daemon->plans[0]->prepared, 0);
+}
+
 static void an_answer_to_nothing_ends_the_worker(void **state)
 {
     struct attnd_command made_up = {.kind = ATTND_COMMAND_HOLD, .tag = 7};
@@ -566,6 +611,7 @@ int main(void)
         CASE(a_plan_that_a_dead_session_had_held_is_shown),
         CASE(a_new_worker_hears_of_runs_before_their_mailbox),
         CASE(what_waits_for_memory_has_the_lengths_of_the_advance_that_overtook_it),
+        CASE(a_run_whose_memory_the_new_worker_cannot_map_is_not_prepared),
         CASE(an_answer_to_nothing_ends_the_worker),
     };
     check_failed = _fail;

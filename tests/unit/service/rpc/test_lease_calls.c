@@ -41,10 +41,10 @@ static int alloc(uint32_t who, uint32_t of, uint32_t count)
     return attnd_call_pages_alloc(call);
 }
 
-static int share_pages(uint32_t of, int32_t *pages, size_t count)
+static int share_pages_as(uint32_t who, uint32_t of, int32_t *pages, size_t count)
 {
     Attnd__PagesShare message = ATTND__PAGES_SHARE__INIT;
-    struct attnd_call *call = pool_rig_begin(0);
+    struct attnd_call *call = pool_rig_begin(who);
     message.pool = of;
     message.page = pages;
     message.n_page = count;
@@ -52,10 +52,15 @@ static int share_pages(uint32_t of, int32_t *pages, size_t count)
     return attnd_call_pages_share(call);
 }
 
-static int free_pages(uint32_t of, int32_t *pages, size_t count)
+static int share_pages(uint32_t of, int32_t *pages, size_t count)
+{
+    return share_pages_as(0, of, pages, count);
+}
+
+static int free_pages_as(uint32_t who, uint32_t of, int32_t *pages, size_t count)
 {
     Attnd__PagesFree message = ATTND__PAGES_FREE__INIT;
-    struct attnd_call *call = pool_rig_begin(0);
+    struct attnd_call *call = pool_rig_begin(who);
     message.pool = of;
     message.page = pages;
     message.n_page = count;
@@ -63,10 +68,16 @@ static int free_pages(uint32_t of, int32_t *pages, size_t count)
     return attnd_call_pages_free(call);
 }
 
-static int offer(uint32_t of, int32_t *pages, size_t count, uint32_t expire_ms, uint8_t *ticket)
+static int free_pages(uint32_t of, int32_t *pages, size_t count)
+{
+    return free_pages_as(0, of, pages, count);
+}
+
+static int offer_as(uint32_t who, uint32_t of, int32_t *pages, size_t count, uint32_t expire_ms,
+                    uint8_t *ticket)
 {
     Attnd__PagesOffer message = ATTND__PAGES_OFFER__INIT;
-    struct attnd_call *call = pool_rig_begin(0);
+    struct attnd_call *call = pool_rig_begin(who);
     message.pool = of;
     message.page = pages;
     message.n_page = count;
@@ -81,6 +92,11 @@ static int offer(uint32_t of, int32_t *pages, size_t count, uint32_t expire_ms, 
     return rc;
 }
 
+static int offer(uint32_t of, int32_t *pages, size_t count, uint32_t expire_ms, uint8_t *ticket)
+{
+    return offer_as(0, of, pages, count, expire_ms, ticket);
+}
+
 static int claim(uint32_t who, uint8_t *ticket, size_t ticket_bytes, uint32_t pages_max)
 {
     Attnd__PagesClaim message = ATTND__PAGES_CLAIM__INIT;
@@ -93,14 +109,14 @@ static int claim(uint32_t who, uint8_t *ticket, size_t ticket_bytes, uint32_t pa
 }
 
 /* Client 1 attaches the pool. Return: its handle. */
-static uint32_t attach_other(void)
+static uint32_t attach_as(int writable)
 {
     Attnd__PoolShare message = ATTND__POOL_SHARE__INIT;
     Attnd__PoolAttach attach = ATTND__POOL_ATTACH__INIT;
     uint8_t token[ATTND_SECRET_BYTES];
     struct attnd_call *call = pool_rig_begin(0);
     message.pool = pool;
-    message.writable = 1;
+    message.writable = writable;
     pool_rig.request.pool_share = &message;
     assert_int_equal(attnd_call_pool_share(call), 0);
     memcpy(token, pool_rig.reply.token->token.data, sizeof(token));
@@ -110,6 +126,11 @@ static uint32_t attach_other(void)
     pool_rig.request.pool_attach = &attach;
     assert_int_equal(attnd_call_pool_attach(call), 0);
     return pool_rig.reply.pool->pool;
+}
+
+static uint32_t attach_other(void)
+{
+    return attach_as(1);
 }
 
 static uint32_t leased(void)
@@ -264,6 +285,31 @@ static void an_offer_that_fails_makes_no_ticket(void **state)
     assert_int_equal(pool_rig.service.pools->refs, 1);
 }
 
+/* Its share of the pool is for reading: it cannot have the pages of a pool used up or kept. */
+static void one_that_may_only_read_neither_allocates_nor_shares_nor_offers(void **state)
+{
+    uint8_t ticket[ATTND_SECRET_BYTES], other[ATTND_SECRET_BYTES];
+    int32_t page;
+    (void)state;
+    const uint32_t reading = attach_as(0);
+    assert_int_equal(alloc(0, pool, 1), 0);
+    page = pool_rig.reply.pages->page[0];
+    assert_int_equal(alloc(1, reading, 1), -ATTND_E_PERMISSION);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_POOL);
+    assert_int_equal(pool_rig.fault.value, reading);
+    assert_int_equal(leased(), 1);
+
+    assert_int_equal(offer(pool, &page, 1, 60000, ticket), 0);
+    assert_int_equal(claim(1, ticket, sizeof(ticket), 1), 0); /* what it is given it has */
+    const struct attnd_pool *there = pool_rig.service.pools;
+    assert_int_equal(share_pages_as(1, reading, &page, 1), -ATTND_E_PERMISSION);
+    assert_int_equal(there->leases[page], 1);
+    assert_int_equal(offer_as(1, reading, &page, 1, 60000, other), -ATTND_E_PERMISSION);
+    assert_int_equal(pool_rig.service.used[ATTND_QUOTA_TICKETS], 0);
+    assert_int_equal(free_pages_as(1, reading, &page, 1), 0); /* and gives it up */
+    assert_int_equal(leased(), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +322,7 @@ int main(void)
         TEST(a_ticket_is_claimed_once_by_whoever_attached_the_pool),
         TEST(what_is_no_ticket_is_as_good_as_an_expired_one),
         TEST(an_offer_that_fails_makes_no_ticket),
+        TEST(one_that_may_only_read_neither_allocates_nor_shares_nor_offers),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

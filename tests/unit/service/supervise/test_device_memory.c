@@ -42,7 +42,7 @@ static void it_is_made_in_pages_of_the_device_and_paid_for(void **state)
     assert_int_equal(device_rig.client->device_memory_bytes, DEVICE_PAGE_BYTES);
     assert_int_equal(device_rig.call.reply_fds_count, 1);
     assert_int_equal(device_rig.call.reply_fds[0], memory->fd);
-    assert_int_equal(device_rig.client->memory_bytes, 0);
+    assert_int_equal(device_rig.client->used[ATTND_QUOTA_HOST], 0);
 }
 
 /* A GPU may have more memory than the machine around it. */
@@ -54,7 +54,7 @@ static void the_hosts_budgets_do_not_bound_it(void **state)
     assert_true(much_bytes > device_rig.service.options.host_memory_max_bytes);
     assert_int_equal(device_rig_make(ATTND_KIND_DEVICE, much_bytes), 0);
     assert_int_equal(device_rig_make(ATTND_KIND_DEVICE, much_bytes), 0);
-    assert_int_equal(device_rig.service.host_memory_bytes, 0);
+    assert_int_equal(device_rig.service.used[ATTND_QUOTA_HOST], 0);
     assert_int_equal(device_rig_make(ATTND_KIND_HOST, DEVICE_PAGE_BYTES),
                      0); /* all of that is left */
     assert_int_equal(device_rig_make(ATTND_KIND_HOST, 4096), -ATTND_E_NO_MEMORY);

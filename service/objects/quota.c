@@ -1,0 +1,148 @@
+/*
+ * quota.c - what a session, its user, and all together use of what the daemon has once.
+ *
+ * A process is no measure: it forks. A user cannot make another user, so what is shared by all has
+ * shares of users. Within a user, the share of a session keeps a mistake of one engine from
+ * stopping the user's others. The counts are plain numbers in the client and in the service. A
+ * session that is gone has none any more, and its objects are still its user's.
+ */
+#include "service/objects/quota.h"
+
+#include "service/supervise/queue.h"
+
+#include <assert.h>
+
+static const enum attnd_field fields[ATTND_QUOTA_KINDS] = {
+    [ATTND_QUOTA_SESSIONS] = ATTND_F_SESSIONS, [ATTND_QUOTA_MEMORIES] = ATTND_F_MEMORY,
+    [ATTND_QUOTA_POOLS] = ATTND_F_POOL,        [ATTND_QUOTA_TICKETS] = ATTND_F_TICKET,
+    [ATTND_QUOTA_HOST] = ATTND_F_SIZE,         [ATTND_QUOTA_HEAP] = ATTND_F_HEAP,
+    [ATTND_QUOTA_BLOCKS] = ATTND_F_PREFIX,     [ATTND_QUOTA_DAEMON] = ATTND_F_DAEMON_MEMORY};
+
+/* Calls of others were refused before anything could be counted. */
+static uint32_t user_of(const struct attnd_service *service, uid_t uid)
+{
+    const struct attnd_options *options = &service->options;
+    for (uint32_t i = 0; i < options->allow_uids_count; i++)
+        if (options->allow_uids[i] == uid)
+            return i;
+    return 0;
+}
+
+struct attnd_payer attnd_quota_payer(const struct attnd_client *client)
+{
+    return (struct attnd_payer){.session = client->id,
+                                .user = user_of(client->service, client->uid)};
+}
+
+static uint64_t limit_of_all(const struct attnd_service *service, enum attnd_quota_kind kind)
+{
+    switch (kind) {
+    case ATTND_QUOTA_SESSIONS:
+        return ATTND_SESSIONS_MAX;
+    case ATTND_QUOTA_MEMORIES:
+        return ATTND_MEMORIES_MAX;
+    case ATTND_QUOTA_POOLS:
+        return ATTND_POOLS_MAX;
+    case ATTND_QUOTA_TICKETS:
+        return ATTND_TICKETS_MAX;
+    case ATTND_QUOTA_HOST:
+        return service->options.host_memory_max_bytes;
+    case ATTND_QUOTA_HEAP:
+        return service->queue->heap.bytes;
+    case ATTND_QUOTA_BLOCKS:
+        return service->options.prefix_blocks;
+    default:
+        return service->options.daemon_memory_max_bytes;
+    }
+}
+
+uint64_t attnd_quota_user_limit(const struct attnd_service *service, enum attnd_quota_kind kind)
+{
+    uint64_t all = limit_of_all(service, kind);
+    return service->options.allow_uids_count > 1 ? all / 2 : all;
+}
+
+uint64_t attnd_quota_limit(const struct attnd_client *client, enum attnd_quota_kind kind)
+{
+    uint64_t user = attnd_quota_user_limit(client->service, kind);
+    uint64_t own = client->service->options.memory_max_bytes;
+
+    if (kind == ATTND_QUOTA_SESSIONS)
+        return user;
+    if (kind == ATTND_QUOTA_HOST)
+        return own < user ? own : user;
+    return user / 2;
+}
+
+/* Three counts and the limit of each: of the session, of its user, of all. */
+struct ledger {
+    const uint64_t *used[3];
+    uint64_t limit[3];
+};
+
+static struct ledger ledger_of(const struct attnd_client *client, enum attnd_quota_kind kind)
+{
+    const struct attnd_service *service = client->service;
+    uint32_t user = user_of(service, client->uid);
+    struct ledger ledger = {
+        .used = {&client->used[kind], &service->user_used[user][kind], &service->used[kind]},
+        .limit = {attnd_quota_limit(client, kind), attnd_quota_user_limit(service, kind),
+                  limit_of_all(service, kind)}};
+
+    /* Blocks are promised, and few are touched: what all touch is bounded by the trees. */
+    if (kind == ATTND_QUOTA_BLOCKS) {
+        ledger.limit[2] = UINT64_MAX;
+        if (service->options.allow_uids_count <= 1)
+            ledger.limit[1] = UINT64_MAX;
+    }
+    return ledger;
+}
+
+uint64_t attnd_quota_left(const struct attnd_client *client, enum attnd_quota_kind kind)
+{
+    const struct ledger ledger = ledger_of(client, kind);
+    uint64_t left = UINT64_MAX;
+
+    for (int i = 0; i < 3; i++) {
+        uint64_t used = *ledger.used[i], limit = ledger.limit[i];
+        uint64_t here = used < limit ? limit - used : 0;
+        left = here < left ? here : left;
+    }
+    return left;
+}
+
+int attnd_quota_take(struct attnd_client *client, enum attnd_quota_kind kind, uint64_t amount,
+                     struct attnd_fault *fault)
+{
+    struct attnd_service *service = client->service;
+    const struct ledger ledger = ledger_of(client, kind);
+
+    for (int i = 0; i < 3; i++) {
+        uint64_t used = *ledger.used[i], limit = ledger.limit[i];
+        if (used <= limit && amount <= limit - used)
+            continue;
+        uint64_t would = amount > INT64_MAX - used ? INT64_MAX : used + amount;
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, fields[kind], 0, (int64_t)would,
+                               (int64_t)limit);
+    }
+    client->used[kind] += amount;
+    service->user_used[user_of(service, client->uid)][kind] += amount;
+    service->used[kind] += amount;
+    return 0;
+}
+
+void attnd_quota_give(struct attnd_service *service, struct attnd_payer payer,
+                      enum attnd_quota_kind kind, uint64_t amount)
+{
+    assert(service->used[kind] >= amount && service->user_used[payer.user][kind] >= amount);
+    service->used[kind] -= amount;
+    service->user_used[payer.user][kind] -= amount;
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
+        struct attnd_client *client = service->clients[i];
+        if (!client || client->id != payer.session)
+            continue;
+        assert(client->used[kind] >= amount);
+        client->used[kind] -= amount;
+        return;
+    }
+}
