@@ -10,6 +10,7 @@
 #include "ipc/loop.h"
 #include "schemas/abi.h"
 #include "schemas/errors.h"
+#include "service/base/histogram.h"
 #include "service/base/log.h"
 
 #include <sys/types.h>
@@ -52,6 +53,9 @@ struct attnd_options {
 /* What was done: for one session, or for all that there were. */
 struct attnd_session_stats {
     uint64_t runs, appends, busy_ns, kv_bytes, tiles;
+    uint64_t faults[ATTND_ERRORS_END]; /* operations that ended with this code; [0] is not used */
+    struct attnd_histogram latency;    /* of runs: from taken out of the ring to done */
+    struct attnd_histogram duration;   /* of runs: from begun by the worker to done */
 };
 
 struct attnd_client;        /* objects/client.h */

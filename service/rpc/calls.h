@@ -23,6 +23,7 @@ attnd_call_fn attnd_call_plan_create, attnd_call_plan_destroy;       /* plan_cal
 attnd_call_fn attnd_call_mailbox_open, attnd_call_prepare;           /* prepared_calls.c */
 attnd_call_fn attnd_call_unprepare;                                  /* prepared_calls.c */
 attnd_call_fn attnd_call_status;                                     /* status.c */
+attnd_call_fn attnd_call_session_kill;                               /* operator_calls.c */
 
 /* ---- what the worker has to try before the reply: imports.c ---- */
 

@@ -56,6 +56,10 @@ void attnd_sched_close(struct attnd_client *client);
  * Return: 1 serve it, 0 ask again in the loop's next turn. */
 int attnd_sched_caught_up(struct attnd_client *client);
 
+/** attnd_sched_oldest_ns() - status.c: CLOCK_MONOTONIC when the oldest operation in flight of a
+ * session was taken out of its ring; 0: none is. */
+uint64_t attnd_sched_oldest_ns(const struct attnd_client *client);
+
 /* ---- struct attnd_loop_hooks; the context is the service ---- */
 
 int attnd_sched_sweep(void *service);
@@ -68,6 +72,7 @@ struct attnd_data_status {
     const char *backend, *isa, *worker_state;
     pid_t worker_pid;
     uint32_t worker_restarts, tile_workers, queue_runs, queue_waiting;
+    uint32_t worker_heart;       /* counts while the worker moves */
     const char *worker_last_end; /* of the worker before; NULL: this is the first */
     const char *residency;       /* NULL: no GPU */
     uint32_t sms, sms_resident, sms_burst, launches;
