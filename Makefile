@@ -138,7 +138,7 @@ LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@
 $(BUILD)/attnd: $(BUILD)/obj/service/daemon/main_attnd.o
 $(BUILD)/attnd-worker: $(BUILD)/obj/service/worker/main_worker.o
 $(BUILD)/attnctl: $(BUILD)/obj/service/ctl/main_attnctl.o
-$(BUILD)/attnctl: LDLIBS_OWN := $(LDLIBS_JSON)
+$(BUILD)/attnctl: LDLIBS_OWN := $(LDLIBS_JSON) -lncursesw -ltinfo
 $(PROGRAMS): $(LIBCORE)
 	$(call say,$@)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_OWN) $(CUDALIBS) -lm

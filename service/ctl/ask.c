@@ -123,3 +123,39 @@ enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code)
         return ATTNCTL_EXIT_UNREACHABLE;
     }
 }
+
+enum attnctl_exit attnctl_check(const Attnd__Reply *reply)
+{
+    char text[256];
+    const struct attnd_fault fault = {.code = reply->code,
+                                      .field = reply->field,
+                                      .index = reply->index,
+                                      .value = reply->value,
+                                      .limit = reply->limit};
+
+    if (reply->code >= 0)
+        return ATTNCTL_EXIT_OK;
+    fprintf(stderr, "attnctl: the service answers %s\n",
+            attnd_fault_string(&fault, text, sizeof(text)));
+    return ATTNCTL_EXIT_ANSWER;
+}
+
+enum attnctl_exit attnctl_ask_status(const char *socket_path, Attnd__Reply **reply)
+{
+    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
+    Attnd__Request request = ATTND__REQUEST__INIT;
+
+    request.call_case = ATTND__REQUEST__CALL_STATUS;
+    request.status = &query;
+    int rc = attnctl_ask(socket_path, &request, reply);
+    if (rc < 0)
+        return attnctl_explain(stderr, socket_path, rc);
+    enum attnctl_exit code = attnctl_check(*reply);
+    if (code == ATTNCTL_EXIT_OK && (*reply)->result_case != ATTND__REPLY__RESULT_STATUS) {
+        fprintf(stderr, "attnctl: the service's answer is no status\n");
+        code = ATTNCTL_EXIT_ANSWER;
+    }
+    if (code != ATTNCTL_EXIT_OK)
+        attnd__reply__free_unpacked(*reply, NULL);
+    return code;
+}

@@ -7,8 +7,7 @@
 
 #include <inttypes.h>
 
-/* Into a few letters: "1.5 GiB". */
-static const char *bytes_text(uint64_t bytes, char *text, size_t text_bytes)
+const char *attnctl_bytes_text(uint64_t bytes, char *text, size_t text_bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = (double)bytes;
@@ -19,6 +18,23 @@ static const char *bytes_text(uint64_t bytes, char *text, size_t text_bytes)
         unit++;
     }
     snprintf(text, text_bytes, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return text;
+}
+
+const char *attnctl_time_text(uint64_t ns, char *text, size_t text_bytes)
+{
+    static const char *const units[] = {"ns", "us", "ms", "s"};
+    double value = (double)ns;
+    unsigned unit = 0;
+
+    while (value >= 1000.0 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+        value /= 1000.0;
+        unit++;
+    }
+    if (ns)
+        snprintf(text, text_bytes, value < 100 ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    else
+        snprintf(text, text_bytes, "-");
     return text;
 }
 
@@ -51,19 +67,19 @@ static void print_service(FILE *out, const Attnd__Status *status)
     fprintf(out, "queue    %" PRIu32 " runs with the worker, %" PRIu32 " waiting\n",
             status->queue_runs, status->queue_waiting);
     fprintf(out, "heap     %s of %s, %" PRIu32 " plans\n",
-            bytes_text(status->heap_used_bytes, used, sizeof(used)),
-            bytes_text(status->heap_bytes, all, sizeof(all)), status->plans);
+            attnctl_bytes_text(status->heap_used_bytes, used, sizeof(used)),
+            attnctl_bytes_text(status->heap_bytes, all, sizeof(all)), status->plans);
     if (status->has_host_memory_bytes)
         fprintf(out, "memory   %s of %s on the host, a session up to %s%s%s\n",
-                bytes_text(status->host_memory_bytes, used, sizeof(used)),
-                bytes_text(status->host_memory_max_bytes, all, sizeof(all)),
-                bytes_text(status->memory_max_bytes, read, sizeof(read)),
+                attnctl_bytes_text(status->host_memory_bytes, used, sizeof(used)),
+                attnctl_bytes_text(status->host_memory_max_bytes, all, sizeof(all)),
+                attnctl_bytes_text(status->memory_max_bytes, read, sizeof(read)),
                 status->has_device_memory_max_bytes ? ", and of the GPU's up to " : "",
                 status->has_device_memory_max_bytes
-                    ? bytes_text(status->device_memory_max_bytes, gpu, sizeof(gpu))
+                    ? attnctl_bytes_text(status->device_memory_max_bytes, gpu, sizeof(gpu))
                     : "");
     fprintf(out, "done     %" PRIu64 " runs, %" PRIu64 " tiles, %s of KV read, %.3f s busy\n",
-            status->runs, status->tiles, bytes_text(status->kv_bytes, read, sizeof(read)),
+            status->runs, status->tiles, attnctl_bytes_text(status->kv_bytes, read, sizeof(read)),
             (double)status->busy_ns / 1e9);
 }
 
@@ -80,7 +96,8 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
                 " %6.2f %5.1f%% %10s%s\n",
                 session->session, session->pid, or_dash(session->name), session->plans,
                 session->in_flight, session->runs, session->appends, (double)session->busy_ns / 1e9,
-                100.0 * session->share, bytes_text(session->memory_bytes, memory, sizeof(memory)),
+                100.0 * session->share,
+                attnctl_bytes_text(session->memory_bytes, memory, sizeof(memory)),
                 session->dying ? " (ending)" : "");
     }
 }
@@ -119,7 +136,7 @@ static void print_pools(FILE *out, const Attnd__Status *status)
                 "%7" PRIu32 " %6" PRIu32 " %9" PRIu32 " %9" PRIu32 " %9" PRIu32 " %8" PRIu32
                 " %10s\n",
                 pool->pool, pool->layers, pool->page_size, pool->pages, pool->pages_leased,
-                pool->attached, bytes_text(pool->memory_bytes, memory, sizeof(memory)));
+                pool->attached, attnctl_bytes_text(pool->memory_bytes, memory, sizeof(memory)));
     }
 }
 
@@ -133,38 +150,11 @@ void attnctl_print_status(FILE *out, const Attnd__Status *status)
         print_pools(out, status);
 }
 
-static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
-{
-    char text[256];
-
-    if (reply->code < 0) {
-        struct attnd_fault fault = {.code = reply->code,
-                                    .field = reply->field,
-                                    .index = reply->index,
-                                    .value = reply->value,
-                                    .limit = reply->limit};
-        fprintf(stderr, "attnctl: the service answers %s\n",
-                attnd_fault_string(&fault, text, sizeof(text)));
-        return ATTNCTL_EXIT_ANSWER;
-    }
-    if (reply->result_case != ATTND__REPLY__RESULT_STATUS) {
-        fprintf(stderr, "attnctl: the service's answer is no status\n");
-        return ATTNCTL_EXIT_ANSWER;
-    }
-    int rc = 0;
-    if (json)
-        rc = attnd_json_print(stdout, attnd_json_message(&reply->status->base), JSON_COMPACT);
-    else
-        attnctl_print_status(stdout, reply->status);
-    return rc == 0 && fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
-}
-
 enum attnctl_exit attnctl_status(int argc, char **argv)
 {
     static const struct argp_option list[] = {
         {"json", ATTNCTL_KEY_JSON, NULL, 0, "One JSON object with every field", 0},
-        {"socket", ATTNCTL_KEY_SOCKET, "PATH", 0,
-         "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0},
+        ATTNCTL_SOCKET_OPTION,
         {0}};
     static const struct argp parser = {
         .options = list,
@@ -172,18 +162,18 @@ enum attnctl_exit attnctl_status(int argc, char **argv)
         .children = attnd_args_help,
         .doc = "Show what the service is, and what its sessions and pools do."};
     struct attnctl_options options = {0};
-    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
-    Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__Reply *reply;
 
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, &options);
-    request.call_case = ATTND__REQUEST__CALL_STATUS;
-    request.status = &query;
-    int rc = attnctl_ask(options.socket_path, &request, &reply);
-    if (rc < 0)
-        return attnctl_explain(stderr, options.socket_path, rc);
-    enum attnctl_exit code = print_reply(reply, options.json);
+    enum attnctl_exit code = attnctl_ask_status(options.socket_path, &reply);
+    if (code != ATTNCTL_EXIT_OK)
+        return code;
+    int rc = 0;
+    if (options.json)
+        rc = attnd_json_print(stdout, attnd_json_message(&reply->status->base), JSON_COMPACT);
+    else
+        attnctl_print_status(stdout, reply->status);
     attnd__reply__free_unpacked(reply, NULL);
-    return code;
+    return rc == 0 && fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
 }
