@@ -46,6 +46,7 @@ struct attnd_options {
     uint64_t device_memory_max_bytes; /* of the GPU, made for one session; 0: all there is */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
+    char metrics[108]; /* path or 127.0.0.1:PORT; "": not served */
     int trust; /* 1: handles of engines are passed on to the driver unseen */
     enum attnd_log_level log_level;
 };

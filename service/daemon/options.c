@@ -9,6 +9,7 @@
 #include "service/args/args.h"
 #include "service/daemon/listen.h"
 #include "service/daemon/machine.h"
+#include "service/daemon/scrape.h"
 
 #include <argp.h>
 #include <stddef.h>
@@ -39,7 +40,8 @@ enum option_key {
     KEY_BURST,
     KEY_WATCHDOG,
     KEY_INJECT,
-    KEY_TRUST
+    KEY_TRUST,
+    KEY_METRICS
 };
 
 static const struct argp_option option_list[] = {
@@ -91,6 +93,10 @@ static const struct argp_option option_list[] = {
      "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
      "goes to the driver unseen, and they must not free it before the service has let go",
      2},
+    {"metrics", KEY_METRICS, "PATH|127.0.0.1:PORT", 0,
+     "Serve metrics for Prometheus by HTTP: on a unix socket (a path with a slash in it) for the "
+     "users that are served, or on loopback for every user of the machine",
+     4},
     {"verbose", KEY_VERBOSE, NULL, 0, "Log more", 4},
     {"quiet", KEY_QUIET, NULL, 0, "Log warnings and errors only", 4},
     {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
@@ -252,6 +258,17 @@ static void take_socket(struct argp_state *state, const char *text)
         memcpy(options->socket_path, text, strlen(text) + 1);
 }
 
+static void take_metrics(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+
+    if (strlen(text) >= sizeof(options->metrics) || attnd_scrape_where(text, NULL) < 0)
+        argp_error(state, "--metrics: '%s' is neither a path with a slash in it nor 127.0.0.1:PORT",
+                   text);
+    else
+        memcpy(options->metrics, text, strlen(text) + 1);
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct attnd_options *options = state->input;
@@ -262,6 +279,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_ALLOW_UID:
         allow_uid(state, options, text);
+        return 0;
+    case KEY_METRICS:
+        take_metrics(state, text);
         return 0;
     case KEY_WORKER:
         options->worker_path = text;

@@ -16,6 +16,7 @@
 #include "service/daemon/data.h"
 #include "service/daemon/listen.h"
 #include "service/daemon/notify.h"
+#include "service/daemon/scrape.h"
 #include "service/objects/ticket.h"
 #include "service/rpc/call.h"
 #include "service/sched/sched.h"
@@ -38,6 +39,7 @@ struct runner {
     struct attnd_listen listener;
     sigset_t signals, signals_before;
     int signal_fd;
+    struct attnd_scrape *scrape; /* NULL: no metrics are served */
     struct attnd_watch *signal_watch;
 };
 
@@ -213,6 +215,10 @@ static enum attnd_exit start(struct runner *runner)
         attnd_log(ATTND_LOG_ERROR, "attnctl doctor says what this machine lacks");
     if (code != ATTND_EXIT_OK)
         return code;
+    if (service->options.metrics[0] &&
+        attnd_scrape_start(service, service->options.metrics, socket_mode(&service->options),
+                           &runner->scrape) < 0)
+        return ATTND_EXIT_SOCKET;
     attnd_accept_start(service);
     announce(service);
     return service->listen_watch ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
@@ -248,6 +254,7 @@ static void stop(struct runner *runner)
 
     close_door(runner);
     if (service->loop) {
+        attnd_scrape_stop(runner->scrape);
         attnd_accept_stop(service);
         attnd_loop_unwatch(service->loop, runner->signal_watch, NULL, NULL);
     }
@@ -257,6 +264,7 @@ static void stop(struct runner *runner)
     }
     attnd_loop_free(service->loop);
     service->loop = NULL;
+    attnd_scrape_free(runner->scrape);
     attnd_client_reap(service, 1);
     attnd_data_free(service);
     attnd_control_free(service);
