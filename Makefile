@@ -22,7 +22,7 @@ CFLAGS ?= -O2 -g
 # the sanitizer included.
 override CFLAGS += -std=c11 -fno-strict-aliasing -fno-common -pthread -MMD -MP
 LDLIBS_PB := -lprotobuf-c
-LDLIBS_DAEMON := -luring
+LDLIBS_DAEMON := -luring -linih
 LDLIBS_JSON := -ljansson
 override LDFLAGS += -pthread
 ifneq ($(SANITIZE),)

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev
-       libncurses-dev)
+       libncurses-dev libinih-dev)
 check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++
        libclang-rt-14-dev pkg-config python3 spin)
 

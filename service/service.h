@@ -13,6 +13,7 @@
 #include "service/base/histogram.h"
 #include "service/base/log.h"
 
+#include <stdio.h>
 #include <sys/types.h>
 
 #define ATTND_SESSIONS_MAX 64u
@@ -25,6 +26,13 @@
 #define ATTND_HANDLES_MAX 1024u      /* per session and kind; handle h is slot h - 1 */
 /* Of what all sessions share, one process may have half: it cannot use up what others need. */
 #define ATTND_SHARE_MAX(all) ((all) / 2)
+
+/* A value in force, and whether it is "default", "file" or "command line". */
+struct attnd_setting {
+    const char *name, *origin;
+    char value[112];
+};
+#define ATTND_SETTINGS_MAX 32u
 
 struct attnd_options {
     char socket_path[108];   /* sockaddr_un's limit */
@@ -49,6 +57,12 @@ struct attnd_options {
     char metrics[108]; /* path or 127.0.0.1:PORT; "": not served */
     int trust; /* 1: handles of engines are passed on to the driver unseen */
     enum attnd_log_level log_level;
+    FILE *errors; /* while options are read: what is wrong, instead of an end; else NULL */
+    char config[256]; /* the file; "": none */
+    int check_config; /* print the settings and leave */
+    struct attnd_setting settings[ATTND_SETTINGS_MAX];
+    uint32_t settings_count;
+    char worker_text[256]; /* where worker_path points if the file names it */
 };
 
 /* What was done: for one session, or for all that there were. */

@@ -204,6 +204,25 @@ int attnd_listen_stream(const char *path, mode_t mode, struct attnd_listen *out,
     return listen_at(path, SOCK_STREAM, mode, out, fault);
 }
 
+/* Not by its path: what lies there may be another file by the time. */
+int attnd_listen_mode(const struct attnd_listen *listener, const char *path, mode_t mode)
+{
+    struct stat file;
+    char self[32];
+    int rc = -1, fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        return -ATTND_E_SYSTEM;
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+    errno = ENOENT;
+    if (fstat(fd, &file) == 0 && file.st_dev == listener->device && file.st_ino == listener->inode)
+        rc = (file.st_mode & 0777) == mode ? 0 : chmod(self, mode);
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return rc < 0 ? -ATTND_E_SYSTEM : 0;
+}
+
 void attnd_listen_unlink(const struct attnd_listen *listener, const char *path)
 {
     struct stat file;

@@ -13,6 +13,7 @@
 #include "service/daemon/run.h"
 
 #include "service/daemon/accept.h"
+#include "service/daemon/config.h"
 #include "service/daemon/data.h"
 #include "service/daemon/listen.h"
 #include "service/daemon/notify.h"
@@ -35,6 +36,8 @@
 #define DRAIN_TIMEOUT_NS 10000000000u
 
 struct runner {
+    int argc;
+    char **argv;
     struct attnd_service *service;
     struct attnd_listen listener;
     sigset_t signals, signals_before;
@@ -62,6 +65,47 @@ static int sweep(void *context)
 
 /* ---- signals ---- */
 
+/* For other users the socket must be writable; then the peer's credentials decide alone. */
+static mode_t socket_mode(const struct attnd_options *options)
+{
+    for (uint32_t i = 0; i < options->allow_uids_count; i++)
+        if (options->allow_uids[i] != getuid())
+            return 0666;
+    return 0600;
+}
+
+/* Users that are admitted no more are ended, and the file's mode is as at a start. */
+static void apply_users(const struct runner *runner)
+{
+    struct attnd_service *service = runner->service;
+    struct attnd_client *client, *next;
+
+    if (attnd_listen_mode(&runner->listener, service->options.socket_path,
+                          socket_mode(&service->options)) < 0)
+        attnd_log(ATTND_LOG_WARNING, "%s: its mode cannot be changed: %s",
+                  service->options.socket_path, strerror(errno));
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
+        client = service->clients[i];
+        if (client && !attnd_accept_allows(&service->options, client->uid))
+            attnd_client_kill(client, "its user is admitted no more");
+    }
+    for (client = service->visitors; client; client = next) {
+        next = client->next;
+        if (client->allowed && !attnd_accept_allows(&service->options, client->uid))
+            attnd_client_end(client);
+    }
+}
+
+static void reload(const struct runner *runner)
+{
+    attnd_log(ATTND_LOG_INFO, "SIGHUP: options are read again");
+    (void)attnd_notify("RELOADING=1");
+    if (runner->argc > 0 &&
+        attnd_config_reload(runner->argc, runner->argv, &runner->service->options) == 0)
+        apply_users(runner);
+    (void)attnd_notify("READY=1");
+}
+
 static void on_signal(void *context, uint32_t poll_events)
 {
     const struct runner *runner = context;
@@ -70,6 +114,10 @@ static void on_signal(void *context, uint32_t poll_events)
 
     if (read(runner->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
         return;
+    if (info.ssi_signo == SIGHUP) {
+        reload(runner);
+        return;
+    }
     attnd_log(ATTND_LOG_INFO, "stopping: %s", strsignal((int)info.ssi_signo));
     runner->service->stopping = 1;
     attnd_loop_stop(runner->service->loop);
@@ -100,15 +148,6 @@ static void raise_fd_limit(void)
 }
 
 /* ---- start ---- */
-
-/* For other users the socket must be writable; then the peer's credentials decide alone. */
-static mode_t socket_mode(const struct attnd_options *options)
-{
-    for (uint32_t i = 0; i < options->allow_uids_count; i++)
-        if (options->allow_uids[i] != getuid())
-            return 0666;
-    return 0600;
-}
 
 static enum attnd_exit open_socket(struct runner *runner)
 {
@@ -274,10 +313,10 @@ static void stop(struct runner *runner)
         close(runner->signal_fd);
 }
 
-enum attnd_exit attnd_service_run(const struct attnd_options *options)
+enum attnd_exit attnd_service_run(const struct attnd_options *options, int argc, char **argv)
 {
     struct attnd_service *service = calloc(1, sizeof(*service));
-    struct runner runner = {.service = service, .signal_fd = -1};
+    struct runner runner = {.argc = argc, .argv = argv, .service = service, .signal_fd = -1};
     struct attnd_fault fault = {0};
 
     attnd_log_level(options->log_level);
@@ -296,7 +335,8 @@ enum attnd_exit attnd_service_run(const struct attnd_options *options)
             code = ATTND_EXIT_INTERNAL;
         }
         (void)attnd_notify("STOPPING=1");
-        close_door(&runner); /* before a second signal can end us */
+        close_door(&runner);     /* before a second signal can end us */
+        signal(SIGHUP, SIG_IGN); /* one that comes late ends nothing either */
         sigprocmask(SIG_SETMASK, &runner.signals_before, NULL);
     }
     stop(&runner);

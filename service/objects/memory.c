@@ -34,11 +34,18 @@ static uint32_t find_index(const struct attnd_service *service)
 
 /* ---- budgets ---- */
 
+/* A budget can become smaller than what is used (SIGHUP). */
+static uint64_t left_bytes_of(uint64_t max_bytes, uint64_t used_bytes)
+{
+    return max_bytes > used_bytes ? max_bytes - used_bytes : 0;
+}
+
 static uint64_t host_left_bytes(const struct attnd_client *payer)
 {
     const struct attnd_service *service = payer->service;
-    uint64_t own_bytes = service->options.memory_max_bytes - payer->memory_bytes;
-    uint64_t all_bytes = service->options.host_memory_max_bytes - service->host_memory_bytes;
+    uint64_t own_bytes = left_bytes_of(service->options.memory_max_bytes, payer->memory_bytes);
+    uint64_t all_bytes =
+        left_bytes_of(service->options.host_memory_max_bytes, service->host_memory_bytes);
 
     return own_bytes < all_bytes ? own_bytes : all_bytes;
 }
@@ -49,7 +56,7 @@ static uint64_t device_left_bytes(const struct attnd_client *payer)
 {
     uint64_t max_bytes = payer->service->options.device_memory_max_bytes;
 
-    return max_bytes ? max_bytes - payer->device_memory_bytes : UINT64_MAX;
+    return max_bytes ? left_bytes_of(max_bytes, payer->device_memory_bytes) : UINT64_MAX;
 }
 
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
@@ -77,8 +84,9 @@ static void charge(struct attnd_client *payer, struct attnd_memory *memory)
         payer->service->host_memory_bytes += memory->size_bytes;
 }
 
-/* This happens when the last reference goes, not when the worker has let go: the worker is sent what
- * takes the room after it was sent the order to give this up. The session may be gone, and its pool live on. */
+/* This happens when the last reference goes, not when the worker has let go: the worker is sent
+ * what takes the room after it was sent the order to give this up. The session may be gone, and its
+ * pool live on. */
 static void refund(struct attnd_service *service, const struct attnd_memory *memory)
 {
     if (memory->payer && memory->kind == ATTND_KIND_HOST)

@@ -184,6 +184,26 @@ static int add_totals(struct attnd_call *call, Attnd__Status *status)
     return 0;
 }
 
+static int add_settings(struct attnd_call *call, Attnd__Status *status)
+{
+    const struct attnd_options *options = &call->service->options;
+
+    status->settings = attnd_call_alloc(call, ATTND_SETTINGS_MAX * sizeof(Attnd__Setting *));
+    if (!status->settings)
+        return -ATTND_E_NO_MEMORY;
+    for (uint32_t i = 0; i < options->settings_count; i++) {
+        Attnd__Setting *setting = attnd_call_alloc(call, sizeof(*setting));
+        if (!setting)
+            return -ATTND_E_NO_MEMORY;
+        attnd__setting__init(setting);
+        setting->name = text(options->settings[i].name);
+        setting->value = text(options->settings[i].value);
+        setting->origin = text(options->settings[i].origin);
+        status->settings[status->n_settings++] = setting;
+    }
+    return 0;
+}
+
 static void fill_service(const struct attnd_service *service, Attnd__Status *status)
 {
     struct attnd_data_status data;
@@ -244,8 +264,8 @@ int attnd_call_status(struct attnd_call *call)
     if (status) {
         attnd__status__init(status);
         fill_service(call->service, status);
-        if (add_totals(call, status) == 0 && add_sessions(call, status) == 0 &&
-            add_pools(call, status) == 0) {
+        if (add_totals(call, status) == 0 && add_settings(call, status) == 0 &&
+            add_sessions(call, status) == 0 && add_pools(call, status) == 0) {
             call->reply->status = status;
             call->reply->result_case = ATTND__REPLY__RESULT_STATUS;
             return 0;

@@ -58,7 +58,7 @@ static inline pid_t start_daemon(void)
         _exit(99);
     close(rig.notify);
     setenv("NOTIFY_SOCKET", rig.notify_path, 1);
-    exit((int)attnd_service_run(&rig.options)); /* not _exit: leaks are looked for */
+    exit((int)attnd_service_run(&rig.options, 0, NULL)); /* not _exit: leaks are looked for */
 }
 
 static inline void expect_notice(const char *notice)

@@ -159,6 +159,12 @@ static void the_fullest_house_fits_a_datagram(void **state)
     rig.service.pools = &pools[ATTND_POOLS_MAX - 1];
     rig.service.pools_count = ATTND_POOLS_MAX;
     fill(&rig.service.totals);
+    rig.service.options.settings_count = ATTND_SETTINGS_MAX;
+    for (uint32_t i = 0; i < ATTND_SETTINGS_MAX; i++) {
+        struct attnd_setting *setting = &rig.service.options.settings[i];
+        *setting = (struct attnd_setting){.name = "device-memory-max", .origin = "command line"};
+        memset(setting->value, 'v', sizeof(setting->value) - 1);
+    }
     const Attnd__Status *it = status();
     size_t bytes = attnd__reply__get_packed_size(&rig.reply);
     assert_int_equal(it->n_sessions, SESSIONS);
@@ -167,6 +173,7 @@ static void the_fullest_house_fits_a_datagram(void **state)
     memcpy(rig.service.clients, before, sizeof(before));
     rig.service.pools = NULL;
     rig.service.pools_count = 0;
+    rig.service.options.settings_count = 0;
 }
 
 int main(void)
