@@ -6,6 +6,7 @@
 #include "service/ctl/json.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 const char *attnctl_bytes_text(uint64_t bytes, char *text, size_t text_bytes)
 {
@@ -83,6 +84,22 @@ static void print_service(FILE *out, const Attnd__Status *status)
             (double)status->busy_ns / 1e9);
 }
 
+/* Values that somebody has chosen. */
+static void print_settings(FILE *out, const Attnd__Status *status)
+{
+    const char *before = "options  ";
+
+    for (size_t i = 0; i < status->n_settings; i++) {
+        const Attnd__Setting *setting = status->settings[i];
+        if (strcmp(setting->origin, "default") == 0)
+            continue;
+        fprintf(out, "%s%s = %s (%s)", before, setting->name, setting->value, setting->origin);
+        before = ", ";
+    }
+    if (before[0] == ',')
+        fputc('\n', out);
+}
+
 static void print_sessions(FILE *out, const Attnd__Status *status)
 {
     char memory[24];
@@ -143,6 +160,7 @@ static void print_pools(FILE *out, const Attnd__Status *status)
 void attnctl_print_status(FILE *out, const Attnd__Status *status)
 {
     print_service(out, status);
+    print_settings(out, status);
     if (status->n_sessions)
         print_sessions(out, status);
     print_streams(out, status);

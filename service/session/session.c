@@ -17,10 +17,12 @@
 #include "ipc/fdpass.h"
 #include "service/objects/planobj.h"
 #include "service/sched/sched.h"
+#include "service/session/ending.h"
 #include "service/session/segments.h"
 
 #include <assert.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -175,6 +177,7 @@ void attnd_client_kill(struct attnd_client *client, const char *why)
         return;
     attnd_log(ATTND_LOG_WARNING, "session %u: pid %d (%s) is ended: %s", client->id,
               (int)client->pid, attnd_client_name(client), why);
+    snprintf(client->ending, sizeof(client->ending), "was ended: %s", why);
     attnd_client_end(client);
 }
 
@@ -196,6 +199,18 @@ static void free_objects(struct attnd_client *client)
             attnd_memory_unbind(client, i + 1);
 }
 
+static void log_end(const struct attnd_client *client)
+{
+    char text[64];
+
+    attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone: %s", client->id, (int)client->pid,
+              attnd_client_name(client),
+              client->ending[0] ? client->ending
+              : client->service->stopping
+                  ? "the service stops"
+                  : attnd_ending_text(client->pidfd, client->pid, text, sizeof(text)));
+}
+
 void attnd_client_drained(struct attnd_client *client)
 {
     struct attnd_service *service = client->service;
@@ -205,8 +220,7 @@ void attnd_client_drained(struct attnd_client *client)
     free_objects(client);
     if (slot) {
         *slot = NULL;
-        attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone", client->id, (int)client->pid,
-                  attnd_client_name(client));
+        log_end(client);
     } else {
         visitors_remove(client);
     }
