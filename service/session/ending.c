@@ -87,7 +87,7 @@ const char *attnd_ending_text(int pidfd, pid_t pid, char *text, size_t text_byte
         snprintf(text, text_bytes, "closed");
     else if (wait_status > 0 && WIFSIGNALED(wait_status))
         snprintf(text, text_bytes, "was killed by signal %d", WTERMSIG(wait_status));
-    else if (life == ENDED && wait_status >= 0)
+    else if (wait_status > 0 || (life == ENDED && wait_status == 0)) /* else 0 may mean unknown */
         snprintf(text, text_bytes, "exited with status %d", WEXITSTATUS(wait_status));
     else
         snprintf(text, text_bytes, "its process ended");
