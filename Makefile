@@ -50,7 +50,14 @@ CLIENT := $(wildcard client/*.c)
 SERVICE := $(filter-out $(wildcard service/*/main_*.c),$(wildcard service/*/*.c))
 MEASURE := $(wildcard bench/support/*.c) \
            $(filter-out bench/replay/main.c,$(wildcard bench/replay/*.c))
-SUPPORT := $(wildcard tests/support/*/*.c)
+# Stubs stand in for what the library defines: they are linked before it, and only where asked for.
+SUPPORT := $(filter-out tests/support/stubs/%,$(wildcard tests/support/*/*.c))
+DEVICE_STUBBED := tests/unit/service/objects/test_memory_import \
+                  tests/unit/service/supervise/test_device_memory
+DATA_STUBBED := $(DEVICE_STUBBED) \
+                $(addprefix tests/unit/service/daemon/,test_accept test_service) \
+                $(basename $(wildcard tests/unit/service/rpc/*.c)) \
+                $(addprefix tests/unit/service/objects/,test_lease test_pool test_pool_lives)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 GENOBJ := $(BUILD)/obj/gen/attnd.pb-c.o
@@ -79,6 +86,7 @@ help:
 	@echo 'make check        build, lint, run all tests (no GPU needed; under 15 minutes)'
 	@echo 'make check-long   a million random batches, 1,000 client deaths, long fuzzing'
 	@echo 'make all          build only; make install PREFIX=/usr/local'
+	@echo 'make wheel        the Python package; make check-python tests it with models from PyPI'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
 	@echo 'make gpu-bundle   what a machine with a GPU needs to run the tests, in one folder'
 	@echo 'make gpu-check    the same, and run them here'
@@ -146,6 +154,8 @@ $(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBATTND)
 	$(call say,$@)
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) -lm
+$(addprefix $(BUILD)/,$(DATA_STUBBED)): $(call obj,tests/support/stubs/data_stub.c)
+$(addprefix $(BUILD)/,$(DEVICE_STUBBED)): $(call obj,tests/support/stubs/device_stub.c)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBSUPPORT) $(LIBMEASURE) $(LIBCORE)
 	$(call say,$@)
 	@mkdir -p $(@D)
@@ -200,7 +210,7 @@ format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 test: all tests
-	@tests/run $(UNIT) $(E2E) tests/install tests/bench_engines
+	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/bench_engines tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)
 test-e2e: all $(E2E)
@@ -226,6 +236,7 @@ check-long: check $(LONG)
 	@for program in $(LONG); do echo "== $$program"; $$program || exit 1; done
 
 -include tests/fuzz/fuzz.mk
+include client/python/python.mk
 
 # ---- installing ----
 
@@ -245,7 +256,8 @@ install: all
 	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do \
 	  ln -sf $$so $(DESTDIR)$(PREFIX)/lib/$${so%.0}; done
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h \
+	  client/attnd_prefix.h
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
 	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
 

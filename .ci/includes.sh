@@ -26,7 +26,7 @@ supervise  base
 objects    base supervise
 prefix     base supervise objects
 prepared   base supervise objects
-sched      base supervise objects prepared
+sched      base supervise objects prefix prepared
 session    base supervise objects prefix sched
 rpc        base supervise objects prefix prepared sched session
 daemon     base args supervise objects prefix prepared sched session rpc

@@ -1,8 +1,9 @@
 # The demonstration, and the figures. Included by the Makefile.
 
-# Three engines, a small trace, every step verified; replayed with prefixes shared and without. It
-# starts its own service on a private socket and stops it, also on Ctrl-C.
-DEMO_OPTIONS ?= --engines 3 --layers 2 --limit 32 --compare
+# Three engines, a small trace, every step verified; replayed with one prefix tree for all, and with
+# a cache of each engine's own. It starts its own service on a private socket and stops it, also on
+# Ctrl-C.
+DEMO_OPTIONS ?= --engines 3 --layers 2 --limit 32 --route turns --compare engine
 DEMO_TRACE ?= bench/traces/sample.jsonl
 # Where there is no GPU the CPU worker computes, and nvcc has nothing to do. What is made without it
 # lies apart: nothing that is linked with the CUDA worker may be mixed up with it.
@@ -19,7 +20,7 @@ demo:
 # Every suite of figures on this machine's CPU, into bench/results. Wants a quiet machine and a
 # clean checkout: a build with uncommitted changes is refused.
 BENCH_RESULTS ?= bench/results
-BENCH_SUITES ?= ring plan cpu
+BENCH_SUITES ?= ring plan prefix cpu
 BENCH_OPTIONS ?=
 .PHONY: bench figures figures-update
 bench:

@@ -98,6 +98,18 @@ static uint64_t slots_bytes(uint32_t entries)
     return (uint64_t)entries * ATTND_SLOT_BYTES;
 }
 
+/* Behind the slots, from the next page on. */
+static uint64_t results_offset(const Attnd__HelloReply *hello)
+{
+    uint64_t bytes = ATTND_PAGE_BYTES + slots_bytes(hello->ring_entries);
+    return (bytes + ATTND_PAGE_BYTES - 1) / ATTND_PAGE_BYTES * ATTND_PAGE_BYTES;
+}
+
+static uint64_t results_bytes(const Attnd__HelloReply *hello)
+{
+    return hello->has_results && hello->results ? ATTND_RESULT_WORDS * sizeof(int32_t) : 0;
+}
+
 /* Is what the daemon says consistent with itself? The files are held against it when mapped. */
 static int check_reply(const struct attnd_rpc *call)
 {
@@ -132,7 +144,7 @@ static int map_segments(struct attnd_session *session, struct attnd_rpc *call)
     int rc = map_segment(call, 0, hello->arena_offset_bytes + hello->arena_bytes, 1,
                          &session->submission);
     if (rc == 0)
-        rc = map_segment(call, 1, ATTND_PAGE_BYTES + slots_bytes(hello->ring_entries), 0,
+        rc = map_segment(call, 1, results_offset(hello) + results_bytes(hello), 0,
                          &session->completion);
     if (rc < 0)
         return rc;
@@ -158,6 +170,12 @@ static int init_rings(struct attnd_session *session, const Attnd__HelloReply *he
                         &complete->sq_head, hello->ring_entries);
     attnd_consumer_init(&session->cq, completion + ATTND_PAGE_BYTES, &complete->cq_tail,
                         &submit->cq_head, hello->ring_entries);
+    if (results_bytes(hello)) {
+        session->results_shared = (const void *)(completion + results_offset(hello));
+        session->results = malloc(results_bytes(hello));
+        if (session->results == NULL)
+            return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    }
     session->cq_need = &submit->cq_need;
     session->spin_ns = attnd_spin_flight_ns(); /* a thread that waits has asked */
     session->doorbell = (struct attnd_doorbell){

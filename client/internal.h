@@ -64,7 +64,12 @@ void attnd_arena_commit(struct attnd_arena *arena, uint64_t bytes, uint32_t sq_i
 
 /* ---- objects.c: what the session knows of its handles ---- */
 
-enum attnd_object_kind { ATTND_OBJECT_MEMORY, ATTND_OBJECT_POOL, ATTND_OBJECT_PLAN };
+enum attnd_object_kind {
+    ATTND_OBJECT_MEMORY,
+    ATTND_OBJECT_POOL,
+    ATTND_OBJECT_PLAN,
+    ATTND_OBJECT_PREFIX
+};
 
 /* The engine's allocation that memory was imported from; all zero: nobody asks. */
 struct attnd_origin {
@@ -91,6 +96,7 @@ struct attnd_object {
         struct {
             uint32_t heads_q, dtype;
         } plan;
+        struct attnd_prefix_info prefix;
     } u;
 };
 
@@ -108,8 +114,11 @@ struct attnd_session {
     _Alignas(ATTND_CACHE_LINE) struct attnd_consumer cq;
     uint32_t *cq_need;
     uint64_t spin_ns;
-    uint64_t glanced_ns; /* when a wait that does not block last asked the socket */
-    int armed;           /* need was left set by attnd_arm() */
+    uint64_t glanced_ns;           /* when a wait that does not block last asked the socket */
+    int armed;                     /* need was left set by attnd_arm() */
+    const int32_t *results_shared; /* [ATTND_RESULT_WORDS] behind the completions; NULL: none */
+    int32_t *results;              /* [ATTND_RESULT_WORDS] of the last wait, copied */
+    uint32_t results_used;
 
     /* Read by all; `gone` goes from 0 to 1 once. */
     _Alignas(ATTND_CACHE_LINE) uint32_t gone;

@@ -97,6 +97,7 @@ void attnd_close(struct attnd_session *session)
     close_fd(session->socket);
     attnd_object_drop_all(session, owner);
     attnd_arena_free(&session->arena);
+    free(session->results);
     free(session->datagram);
     free(session);
 }

@@ -14,6 +14,7 @@
 #include "client/internal.h"
 
 #include <poll.h>
+#include <string.h>
 
 /* A wait that does not block asks the socket at most this often: an engine that polls must learn
  * of a dead daemon too, but not pay a system call each time. */
@@ -57,6 +58,24 @@ static void tell_of_room(const struct attnd_session *session)
         (void)attnd_doorbell_ring(&session->doorbell);
 }
 
+/* The pages of a match, into memory that stays when the slot is freed: where they lie there, and
+ * how many, become the completion's limit. Return: 1; -ATTND_E_PROTOCOL. */
+static int take_results(struct attnd_session *session, struct attnd_cqe *cqe)
+{
+    uint32_t place = (uint32_t)cqe->limit, used = session->results_used;
+    if (session->results == NULL || cqe->limit < 0 || cqe->limit >= ATTND_RESULT_WORDS ||
+        cqe->words > ATTND_RESULT_WORDS - used)
+        return -ATTND_E_PROTOCOL;
+    uint32_t to_end = ATTND_RESULT_WORDS - place;
+    uint32_t first = cqe->words < to_end ? cqe->words : to_end;
+    memcpy(session->results + used, session->results_shared + place, first * sizeof(int32_t));
+    memcpy(session->results + used + first, session->results_shared,
+           (cqe->words - first) * sizeof(int32_t));
+    session->results_used += cqe->words;
+    cqe->limit = (int64_t)((uint64_t)cqe->words << 32 | used);
+    return 1;
+}
+
 /* Return: completions copied; -ATTND_E_PROTOCOL. No lock, and a system call only to wake a daemon
  * that waited for room. */
 static int collect(struct attnd_session *session, struct attnd_completion *completions,
@@ -65,11 +84,14 @@ static int collect(struct attnd_session *session, struct attnd_completion *compl
     uint32_t got = 0;
     struct attnd_cqe cqe;
     while (got < count) {
-        int rc = attnd_consumer_pop(&session->cq, &cqe);
+        int rc = attnd_consumer_peek(&session->cq, &cqe);
         if (rc == 0)
             break;
+        if (rc > 0 && cqe.words > 0)
+            rc = take_results(session, &cqe);
         if (rc < 0)
             return got > 0 ? (int)got : attnd_fault_raise(rc, ATTND_F_NONE, 0, 0, 0);
+        attnd_consumer_skip(&session->cq);
         completions[got++] = (struct attnd_completion){.user_data = cqe.user_data,
                                                        .fault = {.code = cqe.code,
                                                                  .field = cqe.field,
@@ -124,6 +146,7 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
         return got;
     if (completions == NULL || count == 0)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_COUNT, 0, count, 1);
+    session->results_used = 0;
     if (session->armed) {
         session->armed = 0;
         attnd_wake_withdraw(session->cq_need);

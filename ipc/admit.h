@@ -51,6 +51,19 @@ int attnd_admit_advance(const void *arena, uint64_t arena_bytes,
                         struct attnd_advance_view *advance, struct attnd_fault *fault);
 
 /**
+ * attnd_admit_prefix() - copy the keys of a prefix operation, and the pages of a publish
+ * @opcode:      one of ATTND_OP_PREFIX_*
+ * @block_pages: of the namespace; @pool_pages: page ids are below it
+ * Checks: counts against ATTND_PREFIX_PAGES_MAX, flags, ranges inside the arena, page ids.
+ * Return: 0; -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_MEMORY with field blocks, flags, arena
+ * or pages.
+ */
+int attnd_admit_prefix(const void *arena, uint64_t arena_bytes, uint8_t opcode,
+                       const struct attnd_sqe_prefix *sqe, uint32_t block_pages,
+                       uint32_t pool_pages, struct attnd_staging *staging,
+                       struct attnd_prefix_view *view, struct attnd_fault *fault);
+
+/**
  * attnd_extent_bytes() - bytes from the first to past the last element of a strided block
  * counts[i] steps of strides[i] elements (>= 0) over @rank dimensions, elements of element_bytes.
  * Return: 0 and *bytes (0 when a count is 0); -ATTND_E_RANGE on overflow or a negative stride.

@@ -48,6 +48,11 @@
 #define ATTND_HEAD_DIM_MAX 256u
 #define ATTND_MEMORIES_MAX 4096u /* worker-side memory table */
 #define ATTND_MAILBOXES_MAX 128u
+#define ATTND_RESULT_WORDS 32768u         /* of a completion segment */
+#define ATTND_PREFIX_PAGES_MAX 16384u     /* of one prefix operation */
+#define ATTND_PREFIX_BLOCKS_MAX 4096u     /* and its blocks: others wait meanwhile */
+#define ATTND_PREFIX_SPACES_MAX 64u       /* namespaces of a pool's prefix tree */
+#define ATTND_PREFIX_BLOCK_PAGES_MAX 256u /* pages of one block */
 #define ATTND_NONE 0xffffffffu
 #define ATTND_KV_OPEN 0xffffffffu /* kv_end of a last split: up to the generation's length */
 
@@ -79,8 +84,19 @@ enum attnd_opcode {
     ATTND_OP_PLAN_ADVANCE = 2,
     ATTND_OP_APPEND = 3,
     ATTND_OP_RUN = 4,
-    ATTND_OP_CANCEL = 5 /* not lane-ordered; acts when the daemon reads it */
+    ATTND_OP_CANCEL = 5,       /* not lane-ordered; acts when the daemon reads it */
+    ATTND_OP_PREFIX_MATCH = 6, /* these name a namespace where others name a plan */
+    ATTND_OP_PREFIX_PUBLISH = 7,
+    ATTND_OP_PREFIX_CLAIM = 8,
+    ATTND_OP_PREFIX_ABANDON = 9,
+    ATTND_OP_PREFIX_PIN = 10,
+    ATTND_OP_PREFIX_UNPIN = 11
 };
+
+static inline int attnd_op_is_prefix(uint8_t opcode)
+{
+    return opcode >= ATTND_OP_PREFIX_MATCH && opcode <= ATTND_OP_PREFIX_UNPIN;
+}
 
 #define ATTND_OP_SKIP_SUCCESS 0x1u /* no completion unless it fails */
 #define ATTND_OP_FLAGS 0x1u
@@ -136,6 +152,29 @@ struct attnd_sqe_cancel {
 };
 ATTND_ASSERT_SIZE(attnd_sqe_cancel, 48);
 
+/* Names a block of a prompt and all before it: the engine's hash, chained. */
+struct attnd_block_key {
+    uint64_t word[2];
+};
+ATTND_ASSERT_SIZE(attnd_block_key, 16);
+
+#define ATTND_PREFIX_PARENT 0x1u /* the first key in the arena is the parent of the others */
+#define ATTND_PREFIX_WAIT 0x2u   /* match: wait while somebody computes the next block */
+#define ATTND_PREFIX_FLAGS 0x3u
+
+/* In the arena, 8-byte aligned: with ATTND_PREFIX_PARENT a key, then key[blocks]; of a publish then
+ * int32 page[pages]. */
+struct attnd_sqe_prefix {
+    uint64_t arrays_offset_bytes;
+    uint32_t blocks;
+    uint32_t pages;      /* match and publish: blocks times the namespace's block_pages; else 0 */
+    uint32_t flags;      /* ATTND_PREFIX_* */
+    uint32_t timeout_us; /* of a match that waits; 0: none */
+    uint64_t zero[3];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_prefix, 48);
+ATTND_ASSERT_AT(attnd_sqe_prefix, flags, 16);
+
 /* One submission. Written whole by the client, copied once by the daemon. */
 struct attnd_sqe {
     uint8_t opcode;
@@ -149,13 +188,26 @@ struct attnd_sqe {
         struct attnd_sqe_set set;
         struct attnd_sqe_advance advance;
         struct attnd_sqe_cancel cancel;
+        struct attnd_sqe_prefix prefix;
     } u;
 };
 ATTND_ASSERT_SIZE(attnd_sqe, ATTND_SLOT_BYTES);
 ATTND_ASSERT_AT(attnd_sqe, user_data, 8);
 ATTND_ASSERT_AT(attnd_sqe, u, 16);
 
-/* One completion. code, field, index, value, limit as in struct attnd_fault. */
+/* Why a prefix operation went no further. */
+enum attnd_prefix_stop {
+    ATTND_PREFIX_STOP_END = 0,       /* it was the end of the keys */
+    ATTND_PREFIX_STOP_MISSING = 1,   /* the next block, or the parent, is not published */
+    ATTND_PREFIX_STOP_CLAIMED = 2,   /* somebody computes the next block */
+    ATTND_PREFIX_STOP_PUBLISHED = 3, /* claim: the next block is published */
+    ATTND_PREFIX_STOP_FULL = 4,      /* no room: budgets, or a page has all its leases */
+    ATTND_PREFIX_STOP_ABANDONED = 5  /* a match waited, and the next block's claim was given up */
+};
+
+/* One completion. code, field, index, value, limit as in struct attnd_fault. Of a prefix operation
+ * that succeeded: index is the blocks, and from bit 32 on why it went no further (enum
+ * attnd_prefix_stop); value what it counts beside them; limit where a match's pages begin. */
 struct attnd_cqe {
     uint64_t user_data;
     int32_t code;
@@ -163,7 +215,7 @@ struct attnd_cqe {
     uint8_t zero0;
     uint16_t lane;
     uint32_t field;
-    uint32_t zero1;
+    uint32_t words; /* of results, of a match that succeeded */
     uint64_t index;
     int64_t value, limit;
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC: started and finished */
@@ -190,7 +242,9 @@ ATTND_ASSERT_AT(attnd_submit_head, cq_head, 128);
 ATTND_ASSERT_AT(attnd_submit_head, cq_need, 192);
 
 /* First page of the completion segment, mapped read-only by the client (F_SEAL_FUTURE_WRITE). CQ
- * slots follow at ATTND_PAGE_BYTES. */
+ * slots follow at ATTND_PAGE_BYTES, then ATTND_RESULT_WORDS int32 at the next page boundary: the
+ * pages of matches. Word w of them lies at w modulo their number. They are the client's until it
+ * has freed the slot of the completion that names them. */
 struct attnd_complete_head {
     uint32_t magic, version;
     uint32_t zero0[14];
@@ -362,7 +416,7 @@ struct attnd_run {
     uint64_t plan_offset_bytes; /* heap: struct attnd_plan_head */
     uint32_t layer;
     uint32_t items;  /* queue items: tiles x heads_kv, or row blocks of an append */
-    uint32_t cancel; /* daemon sets 1: items not begun are skipped */
+    uint32_t cancel; /* daemon sets 1: items are skipped, or end in the middle */
     uint32_t session;
     uint64_t scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes
                                       counters */

@@ -51,6 +51,14 @@ struct attnd_advance_view {
     const int32_t *page_indices; /* [pages] */
 };
 
+/* The arrays of a prefix operation. */
+struct attnd_prefix_view {
+    uint32_t blocks;
+    const struct attnd_block_key *parent; /* NULL: keys[0] begins a prompt */
+    const struct attnd_block_key *keys;   /* [blocks] */
+    int32_t *pages; /* [blocks * block_pages]: publish, in the pool; match: room for them */
+};
+
 /* What admission checks page ids, heads and capacities against: one pool and one plan. */
 struct attnd_batch_limits {
     uint32_t pool_pages, page_size, heads_kv, dim_qk, dim_vo;

@@ -52,6 +52,7 @@ struct attnd_options {
     uint64_t memory_max_bytes; /* of the host, one session's: made for it and registered */
     uint64_t host_memory_max_bytes;   /* of all sessions, made and registered */
     uint64_t device_memory_max_bytes; /* of the GPU, made for one session; 0: all there is */
+    uint32_t prefix_blocks;           /* of all prefix trees */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
     char metrics[108]; /* path or 127.0.0.1:PORT; "": not served */
@@ -103,6 +104,7 @@ struct attnd_service {
     struct attnd_pool *pools;
     uint32_t pools_count;
     uint32_t next_pool_id;
+    uint32_t prefix_blocks_used; /* touched, of options.prefix_blocks */
     struct attnd_tickets *tickets;
     struct attnd_control *control;
     struct attnd_queue *queue;

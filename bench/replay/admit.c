@@ -21,7 +21,7 @@ uint32_t replay_pages_of(const struct replay_trace_request *request, uint32_t pa
 
 uint32_t replay_cache_pages_max(const struct replay_job *job)
 {
-    return job->share_prefixes ? job->pool_pages / (2 * job->options->engines) : 0;
+    return job->cache == REPLAY_CACHE_ENGINE ? job->pool_pages / (2 * job->options->engines) : 0;
 }
 
 struct replay_request *replay_request_new(const struct replay_engine *engine,
@@ -34,17 +34,20 @@ struct replay_request *replay_request_new(const struct replay_engine *engine,
         return NULL;
     request->trace = trace;
     request->pages_count = replay_pages_of(trace, page_size);
-    request->keys_count = engine->job->share_prefixes && engine->role != REPLAY_DECODE
+    request->keys_count = engine->job->cache != REPLAY_CACHE_NONE && engine->role != REPLAY_DECODE
                               ? trace->input_tokens / page_size
                               : 0;
     request->pages = calloc(request->pages_count, sizeof(request->pages[0]));
     request->keys = calloc((size_t)request->keys_count + 1, sizeof(request->keys[0]));
-    if (!request->pages || !request->keys) {
+    request->tree_keys = calloc((size_t)request->keys_count + 1, sizeof(request->tree_keys[0]));
+    if (!request->pages || !request->keys || !request->tree_keys) {
         replay_request_free(request);
         return NULL;
     }
     replay_prefix_keys(engine->job->trace->block_ids + trace->blocks_offset, REPLAY_BLOCK_TOKENS,
                        page_size, request->keys_count, request->keys);
+    if (engine->job->cache == REPLAY_CACHE_SERVICE)
+        replay_tree_keys(engine, request->keys, request->keys_count, request->tree_keys);
     return request;
 }
 
@@ -54,6 +57,7 @@ void replay_request_free(struct replay_request *request)
         return;
     free(request->pages);
     free(request->keys);
+    free(request->tree_keys);
     free(request);
 }
 
@@ -151,13 +155,68 @@ static int announce(struct replay_engine *engine, const struct replay_request *r
 
 enum verdict { FAILED = -1, ADMITTED, PREFIX_FILLING, NO_PAGES };
 
+/* It has all its pages, of which the first @hit are computed. */
+static void begin(struct replay_engine *engine, struct replay_request *request, uint32_t hit)
+{
+    request->ready_pages = hit;
+    request->stored = hit * engine->options->page_size;
+    engine->stats->pages_hit += hit;
+    engine->stats->prompt_tokens += request->trace->input_tokens;
+    replay_progress_add(engine, request->stored);
+    replay_run_add(engine, request);
+}
+
+static enum verdict admit_from_cache(struct replay_engine *engine, struct replay_request *request,
+                                     uint32_t usable)
+{
+    bool filling;
+    uint32_t hit =
+        replay_prefix_match(&engine->prefix, request->keys, usable, request->pages, &filling);
+
+    if (filling)
+        return PREFIX_FILLING;
+    /* Used before anything is evicted, or what was found could be lost again. */
+    replay_prefix_use(&engine->prefix, request->keys, hit);
+    if (share(engine, request->pages, hit))
+        return FAILED;
+    int got = allocate(engine, request->pages + hit, request->pages_count - hit);
+    if (got <= 0) {
+        replay_prefix_unuse(&engine->prefix, request->keys, request->pages, hit);
+        return got < 0 || release(engine, request->pages, hit) ? FAILED : NO_PAGES;
+    }
+    begin(engine, request, hit);
+    return announce(engine, request) ? FAILED : ADMITTED;
+}
+
+static enum verdict admit_from_tree(struct replay_engine *engine, struct replay_request *request,
+                                    uint32_t usable)
+{
+    int rc = replay_tree_match(engine, request, usable);
+
+    if (rc <= 0)
+        return rc < 0 ? FAILED : PREFIX_FILLING;
+    uint32_t hit = request->answer_blocks, foreign = request->answer_foreign;
+    int got = allocate(engine, request->pages + hit, request->pages_count - hit);
+
+    request->answer = REPLAY_UNASKED;
+    if (got <= 0)
+        return got < 0 || release(engine, request->pages, hit) ? FAILED : NO_PAGES;
+    rc = replay_tree_claim(engine, request, hit);
+    request->answer = REPLAY_UNASKED;
+    if (rc < 0)
+        return FAILED;
+    /* Somebody was faster: it may be found now. What cannot be used anyway is left to whoever. */
+    if (rc == 0 && hit < usable)
+        return release(engine, request->pages, request->pages_count) ? FAILED : PREFIX_FILLING;
+    engine->stats->pages_foreign += foreign;
+    begin(engine, request, hit);
+    return ADMITTED;
+}
+
 static enum verdict admit(struct replay_engine *engine, struct replay_request *request)
 {
     /* The last token of the prompt is always computed: its row gives the first token. */
-    uint32_t page_size = engine->options->page_size, hit;
-    uint32_t usable = (request->trace->input_tokens - 1) / page_size;
-    bool filling;
-    int got;
+    uint32_t usable = (request->trace->input_tokens - 1) / engine->options->page_size;
 
     if (request->stored) { /* claimed from a prefill engine, pages and all */
         replay_run_add(engine, request);
@@ -165,27 +224,9 @@ static enum verdict admit(struct replay_engine *engine, struct replay_request *r
     }
     if (usable > request->keys_count)
         usable = request->keys_count;
-    hit = replay_prefix_match(&engine->prefix, request->keys, usable, request->pages, &filling);
-    if (filling)
-        return PREFIX_FILLING;
-    /* Used before anything is evicted, or what was found could be lost again. */
-    replay_prefix_use(&engine->prefix, request->keys, hit);
-    if (share(engine, request->pages, hit))
-        return FAILED;
-    got = allocate(engine, request->pages + hit, request->pages_count - hit);
-    if (got <= 0) {
-        replay_prefix_unuse(&engine->prefix, request->keys, request->pages, hit);
-        return got < 0 || release(engine, request->pages, hit) ? FAILED : NO_PAGES;
-    }
-    request->ready_pages = hit;
-    request->stored = hit * page_size;
-    engine->stats->pages_hit += hit;
-    engine->stats->prompt_tokens += request->trace->input_tokens;
-    replay_progress_add(engine, request->stored);
-    if (announce(engine, request))
-        return FAILED;
-    replay_run_add(engine, request);
-    return ADMITTED;
+    return engine->job->cache == REPLAY_CACHE_SERVICE && engine->role != REPLAY_DECODE
+               ? admit_from_tree(engine, request, usable)
+               : admit_from_cache(engine, request, usable);
 }
 
 int replay_admit(struct replay_engine *engine)
@@ -218,6 +259,11 @@ int replay_admit_computed(struct replay_engine *engine, struct replay_request *r
 
     if (full > request->keys_count)
         full = request->keys_count;
+    if (full > request->ready_pages && engine->job->cache == REPLAY_CACHE_SERVICE) {
+        int failed = replay_tree_publish(engine, request, full);
+        request->ready_pages = full;
+        return failed;
+    }
     for (uint32_t i = request->ready_pages; i < full; i++)
         if (replay_prefix_ready(&engine->prefix, request->keys[i], request->pages[i]))
             engine->page_scratch[count++] = request->pages[i];
@@ -236,6 +282,8 @@ int replay_admit_leave(struct replay_engine *engine, struct replay_request *requ
     engine->running[index] = engine->running[--engine->running_count];
     engine->running_version++;
     engine->unfinished--;
+    if (engine->job->cache == REPLAY_CACHE_SERVICE && replay_tree_leave(engine, request))
+        return -1;
     replay_prefix_unuse(&engine->prefix, request->keys, request->pages, request->keys_count);
     return free_pages ? release(engine, request->pages, request->pages_count) : 0;
 }

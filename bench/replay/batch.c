@@ -108,8 +108,9 @@ static uint32_t group_slots(struct replay_batch *batch, const struct replay_engi
         const struct replay_slot *slot = &batch->slot[i];
         batch->list[i] = (struct replay_cascade_list){
             .pages = slot->request->pages,
-            .count =
-                engine->job->share_prefixes ? slot->position_begin / engine->options->page_size : 0,
+            .count = engine->job->cache != REPLAY_CACHE_NONE
+                         ? slot->position_begin / engine->options->page_size
+                         : 0,
             .tag = i};
     }
     groups = replay_cascade_group(batch->list, batch->slots, batch->group);

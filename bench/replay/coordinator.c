@@ -8,6 +8,7 @@
 #include "bench/support/private_service.h"
 #include "ipc/wake.h"
 #include "schemas/atomics.h"
+#include "service/ctl/attnctl.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,6 +50,12 @@ static int fail_call(struct replay *replay, const char *call)
 
     attnd_last_fault(&fault);
     return fail(replay, call, attnd_fault_string(&fault, text, sizeof(text)));
+}
+
+const char *replay_cache_title(enum replay_cache cache)
+{
+    static const char *const titles[] = {"one tree", "caches apart", "no cache"};
+    return titles[cache];
 }
 
 /* ---- the pool ---- */
@@ -96,6 +103,18 @@ static int choose_pool_pages(struct replay *replay)
     return 0;
 }
 
+static int make_prefix(struct replay *replay)
+{
+    struct attnd_prefix_desc desc = {.size = sizeof(desc), .block_pages = 1};
+    uint32_t prefix;
+
+    if (attnd_prefix_open(replay->session, replay->pool, &desc, &prefix))
+        return fail_call(replay, "attnd_prefix_open");
+    if (attnd_prefix_share(replay->session, prefix, 1, &replay->job.prefix_token))
+        return fail_call(replay, "attnd_prefix_share");
+    return 0;
+}
+
 static int make_pool(struct replay *replay, struct attnd_info *info)
 {
     const struct replay_options *options = replay->job.options;
@@ -120,7 +139,7 @@ static int make_pool(struct replay *replay, struct attnd_info *info)
         return fail_call(replay, "attnd_pool_create");
     if (attnd_pool_share(replay->session, replay->pool, 1, &replay->job.pool_token))
         return fail_call(replay, "attnd_pool_share");
-    return 0;
+    return replay->job.cache == REPLAY_CACHE_SERVICE ? make_prefix(replay) : 0;
 }
 
 /* ---- the engines ---- */
@@ -130,9 +149,8 @@ static int make_routes(struct replay *replay)
     uint32_t requests = replay->job.trace->requests;
 
     replay->routes = calloc(2 * (size_t)requests, sizeof(replay->routes[0]));
-    if (!replay->routes ||
-        replay_route(replay->job.options, replay->job.trace, replay->job.share_prefixes,
-                     replay->routes, replay->routes + requests))
+    if (!replay->routes || replay_route(replay->job.options, replay->job.trace, replay->job.cache,
+                                        replay->routes, replay->routes + requests))
         return fail(replay, "routes", "out of memory");
     replay->job.prefill_of = replay->routes;
     replay->job.decode_of = replay->routes + requests;
@@ -285,6 +303,31 @@ static uint64_t tokens_in(const struct replay_trace *trace)
     return tokens;
 }
 
+/* By the service's own account, of the newest pool: the trees of others do not count. */
+static uint64_t pages_evicted(const struct replay *replay)
+{
+    Attnd__PrefixQuery query = ATTND__PREFIX_QUERY__INIT;
+    Attnd__Request request = ATTND__REQUEST__INIT;
+    Attnd__Reply *reply;
+    uint64_t evicted = 0;
+    uint32_t newest = 0;
+
+    request.call_case = ATTND__REQUEST__CALL_PREFIX_QUERY;
+    request.prefix_query = &query;
+    if (attnctl_ask(replay->job.socket_path, &request, &reply))
+        return 0;
+    for (size_t i = 0; reply->prefix_status && i < reply->prefix_status->n_space; i++) {
+        const Attnd__PrefixSpace *space = reply->prefix_status->space[i];
+
+        if (space->pool < newest)
+            continue;
+        newest = space->pool;
+        evicted = space->evicted;
+    }
+    attnd__reply__free_unpacked(reply, NULL);
+    return evicted;
+}
+
 static int run(struct replay *replay, struct replay_result *result)
 {
     const struct replay_options *options = replay->job.options;
@@ -294,8 +337,7 @@ static int run(struct replay *replay, struct replay_result *result)
     if (choose_pool_pages(replay) || make_routes(replay) || make_pipes(replay) ||
         make_pool(replay, &result->service) || fork_engines(replay))
         return -1;
-    replay_progress_begin(&progress,
-                          replay->job.share_prefixes ? "prefixes shared" : "nothing shared",
+    replay_progress_begin(&progress, replay_cache_title(replay->job.cache),
                           tokens_in(replay->job.trace));
     failed = await_engines(replay, &progress);
     replay_progress_end(&progress);
@@ -308,22 +350,24 @@ static int run(struct replay *replay, struct replay_result *result)
             fprintf(stderr, "attnd-replay: engine %u: mismatch: %s\n", i, slot->mismatch);
     }
     result->wall_ns = result->total.end_ns - replay->job.start_ns;
+    if (replay->job.cache == REPLAY_CACHE_SERVICE)
+        result->total.pages_evicted = pages_evicted(replay);
+    result->cache = replay->job.cache;
     result->pool_pages = replay->job.pool_pages;
     result->page_bytes = replay->job.page_bytes;
+    result->page_tokens = options->page_size;
     return failed;
 }
 
 int replay_run(const struct replay_options *options, const struct replay_trace *trace,
-               const char *socket_path, bool share_prefixes, struct replay_result *result,
+               const char *socket_path, enum replay_cache cache, struct replay_result *result,
                char *why, size_t why_bytes)
 {
-    struct replay replay = {.job = {.options = options,
-                                    .trace = trace,
-                                    .share_prefixes = share_prefixes,
-                                    .socket_path = socket_path},
-                            .slot_bytes = options->engines * sizeof(struct replay_engine_slot),
-                            .why = why,
-                            .why_bytes = why_bytes};
+    struct replay replay = {
+        .job = {.options = options, .trace = trace, .cache = cache, .socket_path = socket_path},
+        .slot_bytes = options->engines * sizeof(struct replay_engine_slot),
+        .why = why,
+        .why_bytes = why_bytes};
     int failed;
 
     memset(result, 0, sizeof(*result));

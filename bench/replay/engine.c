@@ -147,8 +147,18 @@ static int after_slot(struct replay_engine *engine, const struct replay_slot *sl
 
 /* ---- the loop ---- */
 
+static int admit(struct replay_engine *engine)
+{
+    uint64_t begin_ns = attnd_clock_ns();
+    int failed = replay_admit(engine);
+
+    engine->stats->pages_ns += attnd_clock_ns() - begin_ns;
+    return failed;
+}
+
 static int turn(struct replay_engine *engine)
 {
+    uint64_t begin_ns;
     bool advance;
 
     if (engine->role == REPLAY_DECODE) {
@@ -158,7 +168,7 @@ static int turn(struct replay_engine *engine)
     } else if (take_arrivals(engine)) {
         return -1;
     }
-    if (replay_admit(engine))
+    if (admit(engine))
         return -1;
     if (!engine->running_count) {
         if (engine->role != REPLAY_DECODE)
@@ -170,9 +180,11 @@ static int turn(struct replay_engine *engine)
         replay_batch_compose(&engine->batch, engine);
     if (replay_step(engine, advance))
         return -1;
+    begin_ns = attnd_clock_ns();
     for (uint32_t i = 0; i < engine->batch.slots; i++)
         if (after_slot(engine, &engine->batch.slot[i]))
             return -1;
+    engine->stats->pages_ns += attnd_clock_ns() - begin_ns;
     return 0;
 }
 
@@ -240,6 +252,8 @@ static int connect_service(struct replay_engine *engine, const char *socket_path
     code = attnd_pool_attach(engine->session, &engine->job->pool_token, &engine->pool);
     if (code)
         return replay_fail_call(engine, "attnd_pool_attach", code);
+    if (engine->job->cache == REPLAY_CACHE_SERVICE && replay_tree_attach(engine))
+        return -1;
     return make_buffers(engine) || make_plan(engine, pages_max) ? -1 : 0;
 }
 

@@ -2,6 +2,7 @@
  * engine.h - the inside of one engine process: requests that run, the step they take together.
  *
  *   admit.c   requests get pages, and find those that others have computed
+ *   tree.c    the same, from the service's prefix tree
  *   batch.c   the requests of a step as arrays for the service
  *   step.c    one step: plan, then append and run layer by layer
  *   check.c   sampled rows of every step against the reference
@@ -19,12 +20,17 @@
 
 enum replay_role { REPLAY_BOTH, REPLAY_PREFILL, REPLAY_DECODE };
 
+enum replay_answer { REPLAY_UNASKED, REPLAY_ASKED, REPLAY_ANSWERED };
+
 /* A request on its way through an engine. */
 struct replay_request {
     const struct replay_trace_request *trace;
     struct replay_request *next; /* in the waiting list */
     int32_t *pages;              /* [pages_count] for its whole life: nothing is ever preempted */
     uint64_t *keys;              /* [keys_count] of the full pages of its prompt */
+    struct attnd_prefix_key *tree_keys; /* the same, as the service's tree knows them */
+    enum replay_answer answer;          /* of the tree, to what this request asked last */
+    uint32_t answer_blocks, answer_foreign;
     uint32_t pages_count, keys_count;
     uint32_t ready_pages;                       /* leading pages known to the cache as computed */
     uint32_t stored;                            /* tokens whose K and V are in the pages */
@@ -80,7 +86,9 @@ struct replay_engine {
     uint32_t pool, plan;
     struct replay_model model;
     struct replay_reference reference;
-    struct replay_prefix prefix;
+    struct replay_prefix prefix; /* its own cache */
+    uint32_t prefix_handle;      /* on the service's tree */
+    uint8_t salt[ATTND_PREFIX_SALT_BYTES];
     struct replay_buffers buffers;
 
     struct replay_request *waiting, **waiting_tail;
@@ -127,6 +135,24 @@ int replay_admit_leave(struct replay_engine *engine, struct replay_request *requ
 void replay_run_add(struct replay_engine *engine, struct replay_request *request);
 /** replay_cache_pages_max() - how many idle prefix pages an engine may keep. */
 uint32_t replay_cache_pages_max(const struct replay_job *job);
+
+/* ---- the service's prefix tree (tree.c) ---- */
+
+int replay_tree_attach(struct replay_engine *engine);
+void replay_tree_keys(const struct replay_engine *engine, const uint64_t *names, uint32_t count,
+                      struct attnd_prefix_key *keys);
+/** replay_tree_match() - the leading of @blocks that are there, leased, into pages and
+ * answer_blocks. Return: 1 answered; 0 not yet: ask again; -1. */
+int replay_tree_match(struct replay_engine *engine, struct replay_request *request,
+                      uint32_t blocks);
+/** replay_tree_claim() - the rest, from page @begin on. Return: 1; 0 somebody was faster; -1. */
+int replay_tree_claim(struct replay_engine *engine, struct replay_request *request, uint32_t begin);
+/** replay_tree_publish() - pages ready_pages to @end are computed. Return: 0; -1. */
+int replay_tree_publish(struct replay_engine *engine, struct replay_request *request, uint32_t end);
+/** replay_tree_leave() - what it has claimed and not published, nobody waits for. */
+int replay_tree_leave(struct replay_engine *engine, struct replay_request *request);
+/** replay_tree_taken() - the completion of an operation on the tree. Return: 0; -1. */
+int replay_tree_taken(struct replay_engine *engine, const struct attnd_completion *completion);
 
 /* ---- the step ---- */
 

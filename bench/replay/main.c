@@ -57,10 +57,11 @@ static int replay(const struct replay_options *options, const struct replay_trac
     int failed = -1;
 
     if (socket_path || !options->spawn)
-        failed = replay_run(options, trace, socket_path, options->share_prefixes, &results[0], why,
-                            sizeof(why));
+        failed =
+            replay_run(options, trace, socket_path, options->cache, &results[0], why, sizeof(why));
     if (!failed && options->compare)
-        failed = replay_run(options, trace, socket_path, false, &results[1], why, sizeof(why));
+        failed = replay_run(options, trace, socket_path, options->compare_cache, &results[1], why,
+                            sizeof(why));
     bench_private_stop();
     if (failed)
         fprintf(stderr, "attnd-replay: %s\n", why);

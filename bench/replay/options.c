@@ -29,7 +29,8 @@ enum key {
     KEY_POOL,
     KEY_SEED,
     KEY_COMPARE,
-    KEY_NO_SHARING,
+    KEY_CACHE,
+    KEY_ROUTE,
     KEY_SAMPLES,
     KEY_JSON,
     KEY_SPAWN,
@@ -57,9 +58,16 @@ static const struct argp_option option_list[] = {
      "Of the engines, when disaggregated (default: half of them)", 2},
     {"batch", KEY_BATCH, "N", 0, "Requests that run at once in an engine (default: 32)", 2},
     {"chunk", KEY_CHUNK, "TOKENS", 0, "Prompt tokens an engine computes a step (default: 256)", 2},
-    {"no-sharing", KEY_NO_SHARING, NULL, 0, "Do not share prefixes", 2},
-    {"compare", KEY_COMPARE, NULL, 0,
-     "Replay twice, with prefixes shared and without, and print both with the difference", 2},
+    {"cache", KEY_CACHE, "NAME", 0,
+     "Where prompts find what was computed before. service: in the service's prefix tree, which "
+     "all engines share. engine: in a cache of each engine's own. none (default: service)",
+     2},
+    {"route", KEY_ROUTE, "NAME", 0,
+     "Which engine gets a request. prefix: the one that knows most of it, by load. turns: each in "
+     "turn (default: prefix)",
+     2},
+    {"compare", KEY_COMPARE, "CACHE", 0,
+     "Replay twice, the second time with this cache, and print both with the difference", 2},
 
     {"layers", KEY_LAYERS, "N", 0, "Layers a step runs through (default: 4)", 3},
     {"heads", KEY_HEADS, "Q/KV", 0, "Query and KV heads (default: 8/2)", 3},
@@ -145,9 +153,8 @@ static void finish(struct argp_state *state, struct replay_options *options)
                    "--batch, --max-context and --page-size: more pages than a plan can have");
     if (options->spawn && options->socket_path)
         argp_error(state, "--spawn makes its own socket; --socket names another");
-    if (options->compare && !options->share_prefixes)
-        argp_error(state,
-                   "--compare replays with sharing and without; --no-sharing contradicts it");
+    if (options->compare && options->compare_cache == options->cache)
+        argp_error(state, "--compare: that is what --cache says already");
     find_json_place(state, options->json_path);
 }
 
@@ -179,6 +186,8 @@ static error_t parse_engines(int key, char *text, struct argp_state *state,
                              struct replay_options *options)
 {
     static const char *const modes[] = {"shared", "disaggregated", NULL};
+    static const char *const caches[] = {"service", "engine", "none", NULL}; /* enum's order */
+    static const char *const routes[] = {"prefix", "turns", NULL};
 
     switch (key) {
     case KEY_ENGINES:
@@ -198,11 +207,15 @@ static error_t parse_engines(int key, char *text, struct argp_state *state,
     case KEY_CHUNK:
         options->chunk = attnd_args_number32(state, "chunk", text, 1, 1u << 16);
         return 0;
-    case KEY_NO_SHARING:
-        options->share_prefixes = false;
+    case KEY_CACHE:
+        options->cache = (enum replay_cache)attnd_args_word(state, "cache", text, caches);
+        return 0;
+    case KEY_ROUTE:
+        options->routing = (enum replay_routing)attnd_args_word(state, "route", text, routes);
         return 0;
     case KEY_COMPARE:
         options->compare = true;
+        options->compare_cache = (enum replay_cache)attnd_args_word(state, "compare", text, caches);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -294,7 +307,6 @@ void replay_options_parse(int argc, char **argv, struct replay_options *options)
                                        .chunk = 256,
                                        .batch = 32,
                                        .samples = 4,
-                                       .seed = 1,
-                                       .share_prefixes = true};
+                                       .seed = 1};
     argp_parse(&argp, argc, argv, 0, NULL, options);
 }

@@ -20,6 +20,19 @@ enum replay_mode {
     REPLAY_DISAGGREGATED /* prefill engines hand their pages over to decode engines */
 };
 
+/* Where a prompt finds what was computed before. */
+enum replay_cache {
+    REPLAY_CACHE_SERVICE, /* the service's prefix tree, all engines' */
+    REPLAY_CACHE_ENGINE,  /* a cache of each engine's own */
+    REPLAY_CACHE_NONE
+};
+
+/* Which engine gets a request. */
+enum replay_routing {
+    REPLAY_ROUTE_PREFIX, /* the one that knows most of it, by load */
+    REPLAY_ROUTE_TURNS   /* in turns */
+};
+
 struct replay_options {
     const char *trace_path, *json_path, *socket_path, *attnd_path;
     enum replay_mode mode;
@@ -28,8 +41,10 @@ struct replay_options {
     uint32_t limit, context_max, chunk, batch, samples;
     uint64_t pool_bytes; /* 0: chosen from the trace */
     uint64_t seed;
-    double time_scale; /* 0: as fast as possible */
-    bool compare, share_prefixes, spawn, skip_bad;
+    double time_scale;                      /* 0: as fast as possible */
+    enum replay_cache cache, compare_cache; /* the second: if compare */
+    enum replay_routing routing;
+    bool compare, spawn, skip_bad;
 };
 
 /* What an engine counts, in memory it shares with its parent. Times in ns. "Attention time" is a
@@ -40,10 +55,12 @@ struct replay_stats {
     uint64_t prompt_tokens, prompt_computed, output_tokens;
     uint64_t steps, plan_sets, plan_advances, runs, repeated; /* repeated: after a worker died */
     uint64_t pages_allocated, pages_hit, pages_evicted;
+    uint64_t pages_foreign, publishes_refused; /* foreign: of pages_hit, computed by another */
     uint64_t pages_offered, pages_claimed;
     uint64_t kv_bytes_read; /* K and V that each entry of each run covers, read once */
     uint64_t kv_bytes_flat; /* the same if no entry were shared between requests */
     uint64_t attention_ns, service_ns, fill_ns, check_ns;
+    uint64_t pages_ns;         /* in calls for pages and prefixes, and in a cache of its own */
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
     uint64_t rows_verified, mismatches;
     double worst_error; /* in units of the tolerance */
@@ -61,13 +78,13 @@ struct replay_engine_slot {
 struct replay_job {
     const struct replay_options *options;
     const struct replay_trace *trace;
-    bool share_prefixes;
+    enum replay_cache cache;
     uint32_t pool_pages;
     uint64_t page_bytes; /* K and V of all layers */
     const char *socket_path;
-    struct attnd_token pool_token;
-    const uint16_t *prefill_of, *decode_of; /* [requests] engine */
-    int (*pipe)[2];                         /* [engines] tickets, of decode engines; else -1 */
+    struct attnd_token pool_token, prefix_token; /* the second: with the service's cache */
+    const uint16_t *prefill_of, *decode_of;      /* [requests] engine */
+    int (*pipe)[2];                              /* [engines] tickets, of decode engines; else -1 */
     uint64_t start_ns;
     struct replay_engine_slot *slot; /* [engines], shared */
 };
@@ -75,16 +92,20 @@ struct replay_job {
 struct replay_result {
     struct replay_stats total, engine[REPLAY_ENGINES_MAX];
     uint64_t wall_ns;
+    enum replay_cache cache;
     struct attnd_info service;
-    uint32_t pool_pages;
+    uint32_t pool_pages, page_tokens;
     uint64_t page_bytes;
 };
 
 /** replay_run() - one replay with forked engines (coordinator.c)
  * @why: receives a sentence on failure. Return: 0; -1. */
 int replay_run(const struct replay_options *options, const struct replay_trace *trace,
-               const char *socket_path, bool share_prefixes, struct replay_result *result,
+               const char *socket_path, enum replay_cache cache, struct replay_result *result,
                char *why, size_t why_bytes);
+
+/** replay_cache_title() - of a column. */
+const char *replay_cache_title(enum replay_cache cache);
 
 /** replay_engine_main() - life of engine @index in its own process. Return: its exit status. */
 int replay_engine_main(const struct replay_job *job, uint32_t index);
@@ -92,7 +113,7 @@ int replay_engine_main(const struct replay_job *job, uint32_t index);
 /** replay_route() - which engine prefills and which decodes each request (route.c)
  * Return: 0; -1 without memory. */
 int replay_route(const struct replay_options *options, const struct replay_trace *trace,
-                 bool share_prefixes, uint16_t *prefill_of, uint16_t *decode_of);
+                 enum replay_cache cache, uint16_t *prefill_of, uint16_t *decode_of);
 
 /** replay_stats_merge() - add @from to @to. */
 void replay_stats_merge(struct replay_stats *to, const struct replay_stats *from);
@@ -124,7 +145,7 @@ void replay_report_table(FILE *out, const struct replay_options *options,
                          const struct replay_result *other);
 
 /** replay_report_conclusion() - what sharing and cascade saved, in three sentences
- * @result: with prefixes shared; @other: with nothing shared. */
+ * @other: of the same trace with another cache. */
 void replay_report_conclusion(FILE *out, const struct replay_result *result,
                               const struct replay_result *other);
 

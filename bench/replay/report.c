@@ -46,6 +46,7 @@ static double engines_ns(const struct replay_result *r)
 FIELD(requests, r->total.requests)
 FIELD(prompt_tokens, r->total.prompt_tokens)
 FIELD(prompt_found, r->total.prompt_tokens - r->total.prompt_computed)
+FIELD(prompt_foreign, r->total.pages_foreign * r->page_tokens)
 FIELD(output_tokens, r->total.output_tokens)
 FIELD(tokens_per_s, (double)(r->total.prompt_tokens + r->total.output_tokens) / wall_s(r))
 FIELD(output_per_s, (double)r->total.output_tokens / wall_s(r))
@@ -70,6 +71,7 @@ FIELD(handed_over, r->total.pages_claimed * r->page_bytes)
 FIELD(handover_p50, us(&r->total.handover_ns, 0.5))
 FIELD(handover_p99, us(&r->total.handover_ns, 0.99))
 FIELD(share_service, 100 * (double)r->total.attention_ns / engines_ns(r))
+FIELD(share_pages, 100 * (double)r->total.pages_ns / engines_ns(r))
 FIELD(share_fill, 100 * (double)r->total.fill_ns / engines_ns(r))
 FIELD(share_check, 100 * (double)r->total.check_ns / engines_ns(r))
 FIELD(repeated, r->total.repeated)
@@ -78,6 +80,7 @@ static const struct row rows[] = {
     {"requests", requests, COUNT, false},
     {"prompt tokens", prompt_tokens, COUNT, false},
     {"  found computed (shared prefixes)", prompt_found, COUNT, false},
+    {"    of them by another engine", prompt_foreign, COUNT, true},
     {"output tokens", output_tokens, COUNT, false},
     {"seconds", seconds, RATE, false},
     {"tokens/s, prompt and output", tokens_per_s, COUNT, false},
@@ -102,6 +105,7 @@ static const struct row rows[] = {
     {"hand-over p50", handover_p50, TIME_P50, true},
     {"hand-over p99", handover_p99, TIME_P99, true},
     {"engines' time: in the service", share_service, PERCENT, false},
+    {"engines' time: pages and prefixes", share_pages, PERCENT, false},
     {"engines' time: making q, k, v", share_fill, PERCENT, false},
     {"engines' time: checking results", share_check, PERCENT, false},
     {"runs repeated (worker restarted)", repeated, COUNT, true},
@@ -214,7 +218,8 @@ void replay_report_table(FILE *out, const struct replay_options *options,
 {
     print_heading(out, options, trace, result);
     if (other)
-        fprintf(out, "%-36s %16s %16s %10s\n", "", "prefixes shared", "nothing shared", "change");
+        fprintf(out, "%-36s %16s %16s %10s\n", "", replay_cache_title(result->cache),
+                replay_cache_title(other->cache), "change");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         print_row(out, &rows[i], result, other);
     print_engines(out, options, result);
@@ -224,6 +229,21 @@ void replay_report_table(FILE *out, const struct replay_options *options,
         "nor\nchecking results is in it. Worst error found: %.2f of the tolerance.\n",
         other && other->total.worst_error > result->total.worst_error ? other->total.worst_error
                                                                       : result->total.worst_error);
+}
+
+/* What one tree saves that caches apart would not. */
+static void print_across(FILE *out, const struct replay_result *result,
+                         const struct replay_result *other)
+{
+    const double computed = (double)result->total.prompt_computed;
+    const double against = (double)other->total.prompt_computed;
+    char text[CELL_BYTES];
+
+    format_cell(BYTES, (double)result->total.pages_foreign * (double)result->page_bytes, text);
+    fprintf(out,
+            "One tree for all engines computed %.1f %% of the prompt tokens that %s did, and %s\n"
+            "of KV were read that another engine had computed.\n",
+            100 * computed / against, replay_cache_title(other->cache), text);
 }
 
 static double change(double value, double against)
@@ -249,6 +269,8 @@ void replay_report_conclusion(FILE *out, const struct replay_result *result,
             stored);
     fprintf(out, "Cascade read %s of KV instead of %s (%+.0f %%).\n", read, flat,
             change(read_bytes, flat_bytes));
-    fprintf(out, "Attention took the engines %.2f s, and %.2f s with nothing shared (%+.0f %%).\n",
-            spent_s, other_s, change(spent_s, other_s));
+    fprintf(out, "Attention took the engines %.2f s, and %.2f s with %s (%+.0f %%).\n", spent_s,
+            other_s, replay_cache_title(other->cache), change(spent_s, other_s));
+    if (result->cache == REPLAY_CACHE_SERVICE && other->total.prompt_computed > 0)
+        print_across(out, result, other);
 }

@@ -44,8 +44,12 @@ static json_t *stats_json(const struct replay_stats *s, uint64_t page_bytes)
     set(stats, "kv_bytes_read", s->kv_bytes_read);
     set(stats, "prefix_bytes_saved_reading", s->kv_bytes_flat - s->kv_bytes_read);
     set(stats, "prefix_bytes_saved_storage", s->pages_hit * page_bytes);
+    set(stats, "prefix_bytes_of_other_engines", s->pages_foreign * page_bytes);
+    set(stats, "cached_pages_evicted", s->pages_evicted);
+    set(stats, "publishes_refused", s->publishes_refused);
     set(stats, "handover_bytes", s->pages_claimed * page_bytes);
     set_real(stats, "attention_s", (double)s->attention_ns * 1e-9);
+    set_real(stats, "pages_s", (double)s->pages_ns * 1e-9);
     set_real(stats, "service_s", (double)s->service_ns * 1e-9);
     set_real(stats, "fill_s", (double)s->fill_ns * 1e-9);
     set_real(stats, "check_s", (double)s->check_ns * 1e-9);
@@ -108,7 +112,7 @@ static json_t *options_json(const struct replay_options *options, const struct r
 static json_t *report_json(const struct replay_options *options, const struct replay_trace *trace,
                            const struct replay_result *result, const struct replay_result *other)
 {
-    bool shared = other || options->share_prefixes;
+    static const char *const names[] = {"cache_service", "cache_engine", "cache_none"};
     const struct attnd_info *service = &result->service;
     json_t *report = json_object();
 
@@ -117,10 +121,9 @@ static json_t *report_json(const struct replay_options *options, const struct re
         report, "service",
         json_pack("{s:o, s:o, s:o}", "version", attnd_json_text(service->daemon_version), "backend",
                   attnd_json_text(service->backend), "isa", attnd_json_text(service->isa)));
-    json_object_set_new(report, shared ? "prefixes_shared" : "nothing_shared",
-                        result_json(options, result));
+    json_object_set_new(report, names[result->cache], result_json(options, result));
     if (other)
-        json_object_set_new(report, "nothing_shared", result_json(options, other));
+        json_object_set_new(report, names[other->cache], result_json(options, other));
     return report;
 }
 

@@ -91,7 +91,7 @@ static uint32_t choose_decode(const struct replay_options *options,
 }
 
 int replay_route(const struct replay_options *options, const struct replay_trace *trace,
-                 bool share_prefixes, uint16_t *prefill_of, uint16_t *decode_of)
+                 enum replay_cache cache, uint16_t *prefill_of, uint16_t *decode_of)
 {
     uint32_t prefills =
         options->mode == REPLAY_SHARED ? options->engines : options->prefill_engines;
@@ -110,10 +110,13 @@ int replay_route(const struct replay_options *options, const struct replay_trace
 
         replay_prefix_keys(trace->block_ids + request->blocks_offset, REPLAY_BLOCK_TOKENS,
                            REPLAY_BLOCK_TOKENS, request->blocks, chains);
-        if (!share_prefixes) /* nothing is found twice */
+        if (cache == REPLAY_CACHE_NONE) /* nothing is found twice */
             for (uint32_t b = 0; b < request->blocks; b++)
                 chains[b] = (uint64_t)request->blocks_offset + b + 1;
-        prefill_of[i] = (uint16_t)choose_prefill(options, &seen, request, chains, load, prefills);
+        prefill_of[i] =
+            options->routing == REPLAY_ROUTE_TURNS
+                ? (uint16_t)(i % prefills)
+                : (uint16_t)choose_prefill(options, &seen, request, chains, load, prefills);
         decode_of[i] = options->mode == REPLAY_SHARED
                            ? prefill_of[i]
                            : (uint16_t)choose_decode(options, request, load);

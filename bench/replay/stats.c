@@ -16,6 +16,8 @@ void replay_stats_merge(struct replay_stats *to, const struct replay_stats *from
     to->pages_allocated += from->pages_allocated;
     to->pages_hit += from->pages_hit;
     to->pages_evicted += from->pages_evicted;
+    to->pages_foreign += from->pages_foreign;
+    to->publishes_refused += from->publishes_refused;
     to->pages_offered += from->pages_offered;
     to->pages_claimed += from->pages_claimed;
     to->kv_bytes_read += from->kv_bytes_read;
@@ -24,6 +26,7 @@ void replay_stats_merge(struct replay_stats *to, const struct replay_stats *from
     to->service_ns += from->service_ns;
     to->fill_ns += from->fill_ns;
     to->check_ns += from->check_ns;
+    to->pages_ns += from->pages_ns;
     if (!to->begin_ns || (from->begin_ns && from->begin_ns < to->begin_ns))
         to->begin_ns = from->begin_ns;
     if (from->end_ns > to->end_ns)

@@ -20,7 +20,8 @@ enum {
     KEY_SPAWN = 256,
     KEY_ATTND,
     KEY_RECORD,
-    KEY_ALLOW_DIRTY
+    KEY_ALLOW_DIRTY,
+    KEY_REPLAY
 };
 
 static const struct argp_option option_list[] = {
@@ -33,6 +34,8 @@ static const struct argp_option option_list[] = {
      "Write the figures to DIR/<suite>-<device>.json; uncommitted changes are refused", 3},
     {"allow-dirty", KEY_ALLOW_DIRTY, NULL, 0,
      "Record uncommitted changes too, marked so, but not in bench/results", 3},
+    {"replay", KEY_REPLAY, "FILE", 0,
+     "Figures of a comparison that attnd-replay wrote (--json), where a suite has such", 1},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
@@ -60,6 +63,12 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_ALLOW_DIRTY:
         suite->allow_dirty = true;
+        return 0;
+    case KEY_REPLAY:
+        if (suite->replays == suite->replays_max)
+            argp_error(state, "--replay: this suite takes %u", suite->replays_max);
+        else
+            suite->replay_path[suite->replays++] = text;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

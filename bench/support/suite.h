@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#define BENCH_REPLAYS_MAX 2u
+
 struct bench_suite {
     const char *name; /* of the suite: its file and the first part of its figures' names */
     const char *doc;  /* for --help */
@@ -21,7 +23,9 @@ struct bench_suite {
 
     const char *socket_path; /* NULL: as libattnd finds it */
     const char *attnd_path, *record_directory;
-    char isa[32]; /* of the service */
+    char isa[32];                               /* of the service */
+    const char *replay_path[BENCH_REPLAYS_MAX]; /* --replay, as often as it was given */
+    uint32_t replays, replays_max;              /* the second: that the suite takes */
     bool spawn, allow_dirty;
     bool failed, missed; /* missed: a figure is not within its reach */
     bool incomplete;     /* see bench_suite_go_on() */

@@ -106,6 +106,7 @@ static int create(const struct attnd_backend_config *config, struct attnd_backen
         .port = config->port,
         .runs = (const void *)((char *)config->queue + config->queue->runs_offset_bytes),
         .kernel = kernel,
+        .stuck = config->injection == ATTND_INJECT_STUCK,
         .threads = threads < THREADS_MAX ? threads : THREADS_MAX,
     };
     (void)pthread_mutex_init(&backend->retire_lock, NULL);
@@ -168,5 +169,7 @@ const struct attnd_backend_ops attnd_backend_cpu = {
     .map = attnd_cpu_memory_map,
     .unmap = attnd_cpu_memory_unmap,
     .park = park,
+    .check = attnd_cpu_check,
+    .check_period_ms = ATTND_CPU_LOOK_MS,
     .destroy = destroy,
 };

@@ -7,6 +7,7 @@
  *   memory.c   the memory table
  *   tile.c     one tile: pages to rows, blocks to a kernel, results to their place
  *   merge.c    finished rows: normalise, or merge parts first
+ *   health.c   an item that does not get on
  *   append.c   new tokens' K and V rows into pages
  *   kernel*.c  the arithmetic
  *   mailbox.c, note.c, doorbell.c  prepared runs (mailbox.h)
@@ -93,8 +94,9 @@ struct attnd_cpu_queue {
  * somebody else, which has buffers of its own: the worker's inner one. */
 struct attnd_cpu_worker {
     struct attnd_backend *backend;
-    pthread_t thread; /* of the outermost */
-    void *memory;     /* one allocation; the rest points into it */
+    void (*pause)(struct attnd_cpu_worker *worker); /* an item makes way; worker.c asked for it */
+    pthread_t thread;                               /* of the outermost */
+    void *memory;                                   /* one allocation; the rest points into it */
     float *q, *o, *m, *l;
     uint32_t *end;
     struct attnd_panel panel;
@@ -108,7 +110,9 @@ struct attnd_cpu_worker {
     uint64_t polled_ns;             /* commands were looked for */
     double start;                   /* as of the share */
     uint32_t weight;
-    uint32_t progress; /* counts while items are executed; the outermost's */
+    uint32_t *progress;   /* the outermost's `counted` */
+    uint32_t counted;     /* twice the steps that were made, and 1 in the middle of a share */
+    uint32_t seen, still; /* health.c: steps at the last look, and looks without one */
 };
 
 struct attnd_cpu_mail;
@@ -126,6 +130,7 @@ struct attnd_backend {
     const struct attnd_run *runs; /* the run table of the queue segment */
     struct attnd_cpu_worker *workers;
     uint32_t threads, running;
+    int stuck;                   /* tests: no item ever ends */
     pthread_mutex_t retire_lock; /* after mail->lock */
     struct attnd_cpu_mail *mail;
 
@@ -231,17 +236,6 @@ void *attnd_cpu_memory_at(const struct attnd_backend *backend, uint32_t index,
 int attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
                    uint32_t head_begin, uint32_t head_end);
 
-/**
- * attnd_cpu_page() - bounded look-up of a page id
- * @index: which page of the entry; below its page_count
- * Return: the page id, or -1 if it lies outside the pool.
- */
-int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry *entry,
-                       uint32_t index);
-
-/** attnd_cpu_kv_len() - tokens of an entry in the run's generation, clamped to its pages. */
-uint32_t attnd_cpu_kv_len(const struct attnd_cpu_run *run, uint32_t entry);
-
 /** attnd_cpu_row_store() - normalise one row (@o: [dim]) into the caller's o and lse. */
 void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_cpu_run *run,
                          uint32_t row, uint32_t head, const float *o, float m, float l);
@@ -253,9 +247,28 @@ void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_
 /** attnd_cpu_append() - store the rows of append item @item. Return: as attnd_cpu_tile(). */
 int attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item);
 
-/* ---- worker.c ---- */
+/* ---- lookup.c ---- */
 
-void attnd_cpu_worker_pause(struct attnd_cpu_worker *worker);
+/**
+ * attnd_cpu_page() - bounded look-up of a page id
+ * @index: which page of the entry; below its page_count
+ * Return: the page id, or -1 if it lies outside the pool.
+ */
+int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry *entry,
+                       uint32_t index);
+
+/** attnd_cpu_kv_len() - tokens of an entry in the run's generation, clamped to its pages. */
+uint32_t attnd_cpu_kv_len(const struct attnd_cpu_run *run, uint32_t entry);
+
+/* ---- health.c ---- */
+
+#define ATTND_CPU_LOOK_MS 500u
+#define ATTND_CPU_STILL_LOOKS 10u /* 5 s, as on a GPU */
+
+/** attnd_cpu_check() - as check() of struct attnd_backend_ops. Threads: one, beside all others. */
+int attnd_cpu_check(struct attnd_backend *backend, char *report, size_t report_bytes);
+
+/* ---- worker.c ---- */
 
 /** attnd_cpu_worker_worked() - an item went on by @cost of the planner's units: now and then take
  * commands, and make way for a session that is behind. Threads: the worker's; blocks for that. */
@@ -263,7 +276,7 @@ static inline void attnd_cpu_worker_worked(struct attnd_cpu_worker *worker, uint
 {
     worker->pace -= (int64_t)cost;
     if (worker->pace < 0)
-        attnd_cpu_worker_pause(worker);
+        worker->pause(worker);
 }
 
 /** attnd_cpu_worker_init() - buffers of one worker. Return: 0, -ATTND_E_NO_MEMORY. */

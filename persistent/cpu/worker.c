@@ -11,7 +11,7 @@
  * itself, fence, look again, sleep) and the waker's half (publish, fence, look for sleepers) are
  * edges F1 and F2 of atomics.h, so no wake-up is lost; no thread ever waits for a tile.
  *
- * A thread that is busy for long looks up now and then (attnd_cpu_worker_pause): it takes commands,
+ * A thread that is busy for long looks up now and then (make_way): it takes commands,
  * and if another session has become the one that is due, it executes items of that one before it
  * goes on. So a short run waits for some tens of microseconds of a long one, not for its end, and
  * the long one loses nothing but that time. Items that came in between make way likewise.
@@ -168,6 +168,14 @@ static void note_begin(struct attnd_cpu_run *run, uint64_t begin_ns)
         seen = attnd_peek64(&run->begin_ns);
 }
 
+/* Tests: as an item that never ends. */
+static void stall(const struct attnd_backend *backend)
+{
+    static const struct timespec nap = {.tv_nsec = 1000000};
+    while (backend->stuck && !attnd_observe32(&backend->stop))
+        (void)nanosleep(&nap, NULL);
+}
+
 /* Return: when it was done. */
 static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_share *share)
 {
@@ -183,6 +191,7 @@ static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_sh
         worker->begin_ns = begin_ns;
         worker->start = share->start;
         worker->weight = share->weight;
+        stall(worker->backend);
         const uint32_t executed = execute(worker, run, share->item_begin, share->item_end);
         if (executed < count)
             attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
@@ -211,6 +220,7 @@ static struct attnd_cpu_worker *inner_of(struct attnd_cpu_worker *worker)
             return NULL;
         }
         inner->depth = worker->depth + 1;
+        inner->progress = worker->progress;
         worker->inner = inner;
     }
     return worker->inner;
@@ -218,12 +228,13 @@ static struct attnd_cpu_worker *inner_of(struct attnd_cpu_worker *worker)
 
 /* A long item does now and then what its thread does between items: it looks for commands, and it
  * executes what is due before the rest of itself. */
-void attnd_cpu_worker_pause(struct attnd_cpu_worker *worker)
+static void make_way(struct attnd_cpu_worker *worker)
 {
     struct attnd_backend *backend = worker->backend;
     struct attnd_cpu_share share;
     uint64_t now = now_ns();
     worker->pace = PACE_COST;
+    (void)attnd_take32(worker->progress, 2);
     if (attnd_observe32(&backend->stop))
         return;
     poll(worker, now);
@@ -248,7 +259,10 @@ void *attnd_cpu_worker_main(void *argument)
     while (!attnd_observe32(&backend->stop)) {
         if (attnd_cpu_queue_take(&backend->queue, INFINITY, &share)) {
             pass_on(backend);
-            poll(worker, serve(worker, &share));
+            (void)attnd_take32(&worker->counted, 1);
+            const uint64_t end_ns = serve(worker, &share);
+            (void)attnd_take32(&worker->counted, 1);
+            poll(worker, end_ns);
         } else if (attnd_claim32(&backend->dispatching, 0, 1)) {
             dispatch(backend);
             attnd_publish32(&backend->dispatching, 0);
@@ -272,7 +286,8 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     if (memory == NULL)
         return -ATTND_E_NO_MEMORY;
     memset(memory, 0, bytes);
-    *worker = (struct attnd_cpu_worker){.backend = backend, .memory = memory};
+    *worker = (struct attnd_cpu_worker){
+        .backend = backend, .pause = make_way, .memory = memory, .progress = &worker->counted};
     worker->q = memory;
     worker->o = worker->q + rows;
     worker->panel.k = worker->o + rows;

@@ -355,7 +355,7 @@ __device__ __forceinline__ Taken take_prepared(Commander *self)
         add_pending(dispatch, pending);
         return taken;
     }
-    /* At once: behind it may come the mailbox in which it has been rung. */
+    /* At once: behind it may come the mailbox whose doorbell names it already. */
     uint32_t missing;
     const int32_t code = complete_prepared(self, pending, &missing);
     if (missing) { /* and again from the start, beside the right kernel */

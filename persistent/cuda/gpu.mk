@@ -63,8 +63,9 @@ gpu-bundle:
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a LDLIBS_JSON=-l:libjansson.a \
 	  gpu-bundle-files
 
-gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) $(BUILD)/bench/attnd-replay \
-                  $(BUILD)/bench/gpu $(BUILD)/bench/plan $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
+gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
+                  $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
+                  $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \

@@ -27,7 +27,7 @@ Variant variant_get(uint32_t index);
 /* Loads every kernel; with lazy loading the first launch behind a resident kernel would hang. */
 cudaError_t resident_prepare();
 
-/* Where each variant notes that it is stuck, in device memory. @notes: [variants_count] */
+/* Where each variant records that it is stuck, in device memory. @records: [variants_count] */
 cudaError_t resident_stuck_records(const StuckRecord **records);
 
 /* Writes the templates of tensor maps to device memory. */

@@ -69,7 +69,7 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
     Position *position = &dispatch->positions[at];
     const bool launched = mine && position->doorbell != ATTND_NONE;
     const uint32_t records = __ballot_sync(0xffffffffu, mine && !launched);
-    if (launched) /* first: its lane may have been rung again */
+    if (launched) /* first: its lane may be launched again by now */
         clear_bits(&dispatch->busy[position->doorbell / ATTND_LANES_MAX]
                                   [position->doorbell % ATTND_LANES_MAX / 32],
                    1u << position->doorbell % 32);
@@ -253,7 +253,7 @@ __device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resid
     __syncwarp();
 }
 
-/* Sums of launched runs, for the daemon's statistics, of mailboxes that were rung since. */
+/* Sums of launched runs, for the daemon's statistics, of mailboxes where some ended since. */
 __device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *resident)
 {
     for (uint32_t m = threadIdx.x % 32; m < ATTND_MAILBOXES_MAX; m += 32) {

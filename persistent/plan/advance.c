@@ -87,8 +87,9 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
     if (advance->entries)
         memcpy(plan->kv_len + (size_t)generation * plan->capacity.entries, advance->kv_len,
                advance->entries * sizeof(int32_t));
-    /* R1: a worker may be copying the arrays for a run of an older generation right now. It reads
-     * the version first, so a copy that missed something of ours is known to be old. */
+    /* R1: a worker that reads the heap in place sees what a version covers. One with a copy takes
+     * the version from its command, and copies what it lacks: the lengths of the command's
+     * generation, and page ids that they reach. */
     attnd_publish32(&plan->head->advance_version, ++plan->shape.advance_version);
     plan->shape.generation = generation;
     attnd_publish32(&plan->head->generation, generation); /* R1: its lengths are there */

@@ -124,18 +124,16 @@ enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code)
     }
 }
 
-enum attnctl_exit attnctl_check(const Attnd__Reply *reply)
+enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply)
 {
-    char text[256];
     const struct attnd_fault fault = {.code = reply->code,
                                       .field = reply->field,
                                       .index = reply->index,
                                       .value = reply->value,
                                       .limit = reply->limit};
+    char text[256];
 
-    if (reply->code >= 0)
-        return ATTNCTL_EXIT_OK;
-    fprintf(stderr, "attnctl: the service answers %s\n",
+    fprintf(out, "attnctl: the service answers %s\n",
             attnd_fault_string(&fault, text, sizeof(text)));
     return ATTNCTL_EXIT_ANSWER;
 }
@@ -144,14 +142,16 @@ enum attnctl_exit attnctl_ask_status(const char *socket_path, Attnd__Reply **rep
 {
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
+    enum attnctl_exit code = ATTNCTL_EXIT_OK;
 
     request.call_case = ATTND__REQUEST__CALL_STATUS;
     request.status = &query;
     int rc = attnctl_ask(socket_path, &request, reply);
     if (rc < 0)
         return attnctl_explain(stderr, socket_path, rc);
-    enum attnctl_exit code = attnctl_check(*reply);
-    if (code == ATTNCTL_EXIT_OK && (*reply)->result_case != ATTND__REPLY__RESULT_STATUS) {
+    if ((*reply)->code < 0) {
+        code = attnctl_refused(stderr, *reply);
+    } else if ((*reply)->result_case != ATTND__REPLY__RESULT_STATUS) {
         fprintf(stderr, "attnctl: the service's answer is no status\n");
         code = ATTNCTL_EXIT_ANSWER;
     }

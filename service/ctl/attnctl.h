@@ -43,6 +43,8 @@ enum attnctl_exit attnctl_ping(int argc, char **argv);
 enum attnctl_exit attnctl_latency(int argc, char **argv);
 enum attnctl_exit attnctl_metrics(int argc, char **argv);
 enum attnctl_exit attnctl_kill(int argc, char **argv);
+enum attnctl_exit attnctl_weight(int argc, char **argv);
+enum attnctl_exit attnctl_prefix(int argc, char **argv);
 enum attnctl_exit attnctl_doctor(int argc, char **argv);
 
 /**
@@ -62,10 +64,9 @@ int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply *
  */
 enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code);
 
-/** attnctl_check() - says on standard error what the service refused, if @reply is a refusal.
- * Return: the exit code for it. */
-enum attnctl_exit attnctl_check(const Attnd__Reply *reply);
-
+/** attnctl_refused() - the service's own reason, of a reply whose code is negative.
+ * Return: the exit code for that. */
+enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply);
 /** attnctl_ask_status() - ask for the status, and explain on standard error what went wrong.
  * @reply: on success has a status, and is freed by attnd__reply__free_unpacked()
  * Return: the exit code. */
@@ -77,9 +78,11 @@ struct attnd_finding;
 int attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint32_t count,
                            int json);
 
-/** attnctl_bytes_text() - into a few letters: "1.5 GiB". Return: @text. */
-const char *attnctl_bytes_text(uint64_t bytes, char *text, size_t text_bytes);
+/** attnctl_bytes() - into a few letters: "1.5 GiB". Return: @text. */
+const char *attnctl_bytes(uint64_t bytes, char *text, size_t text_bytes);
 
+/** attnctl_print_prefix() - for people. */
+void attnctl_print_prefix(FILE *out, const Attnd__PrefixStatus *status);
 /** attnctl_time_text() - into a few letters: "1.5 ms"; "-" for 0. Return: @text. */
 const char *attnctl_time_text(uint64_t ns, char *text, size_t text_bytes);
 

@@ -50,7 +50,7 @@ enum attnd_health attnd_doctor_worst(const struct attnd_finding *findings, uint3
 
 /* ---- the socket ---- */
 
-/* Return: a connection to whoever listens at @path; -1 with errno. */
+/* Return: a connection to the listener at @path; -1 with errno. */
 static int dial(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

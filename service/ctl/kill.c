@@ -56,7 +56,7 @@ enum attnctl_exit attnctl_kill(int argc, char **argv)
     int rc = attnctl_ask(options.common.socket_path, &request, &reply);
     if (rc < 0)
         return attnctl_explain(stderr, options.common.socket_path, rc);
-    enum attnctl_exit code = attnctl_check(reply);
+    enum attnctl_exit code = reply->code < 0 ? attnctl_refused(stderr, reply) : ATTNCTL_EXIT_OK;
     attnd__reply__free_unpacked(reply, NULL);
     return code;
 }

@@ -18,6 +18,8 @@ static const struct command commands[] = {
     {"ping", attnctl_ping, "round trip of a call, and whether the worker moves (--json)"},
     {"kill", attnctl_kill, "end a session, by its number"},
     {"metrics", attnctl_metrics, "the same numbers as text for Prometheus"},
+    {"weight", attnctl_weight, "how much of the worker a session gets beside others"},
+    {"prefix", attnctl_prefix, "the prefix trees: namespaces, blocks, hits, memory (--json)"},
     {"doctor", attnctl_doctor,
      "what this machine lacks for the service, and how to mend it (--json)"},
 };

@@ -8,37 +8,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-const char *attnctl_bytes_text(uint64_t bytes, char *text, size_t text_bytes)
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double value = (double)bytes;
-    unsigned unit = 0;
-
-    while (value >= 1024.0 && unit + 1 < sizeof(units) / sizeof(units[0])) {
-        value /= 1024.0;
-        unit++;
-    }
-    snprintf(text, text_bytes, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
-    return text;
-}
-
-const char *attnctl_time_text(uint64_t ns, char *text, size_t text_bytes)
-{
-    static const char *const units[] = {"ns", "us", "ms", "s"};
-    double value = (double)ns;
-    unsigned unit = 0;
-
-    while (value >= 1000.0 && unit + 1 < sizeof(units) / sizeof(units[0])) {
-        value /= 1000.0;
-        unit++;
-    }
-    if (ns)
-        snprintf(text, text_bytes, value < 100 ? "%.1f %s" : "%.0f %s", value, units[unit]);
-    else
-        snprintf(text, text_bytes, "-");
-    return text;
-}
-
 static const char *or_dash(const char *text)
 {
     return text && text[0] ? text : "-";
@@ -68,19 +37,19 @@ static void print_service(FILE *out, const Attnd__Status *status)
     fprintf(out, "queue    %" PRIu32 " runs with the worker, %" PRIu32 " waiting\n",
             status->queue_runs, status->queue_waiting);
     fprintf(out, "heap     %s of %s, %" PRIu32 " plans\n",
-            attnctl_bytes_text(status->heap_used_bytes, used, sizeof(used)),
-            attnctl_bytes_text(status->heap_bytes, all, sizeof(all)), status->plans);
+            attnctl_bytes(status->heap_used_bytes, used, sizeof(used)),
+            attnctl_bytes(status->heap_bytes, all, sizeof(all)), status->plans);
     if (status->has_host_memory_bytes)
         fprintf(out, "memory   %s of %s on the host, a session up to %s%s%s\n",
-                attnctl_bytes_text(status->host_memory_bytes, used, sizeof(used)),
-                attnctl_bytes_text(status->host_memory_max_bytes, all, sizeof(all)),
-                attnctl_bytes_text(status->memory_max_bytes, read, sizeof(read)),
+                attnctl_bytes(status->host_memory_bytes, used, sizeof(used)),
+                attnctl_bytes(status->host_memory_max_bytes, all, sizeof(all)),
+                attnctl_bytes(status->memory_max_bytes, read, sizeof(read)),
                 status->has_device_memory_max_bytes ? ", and of the GPU's up to " : "",
                 status->has_device_memory_max_bytes
-                    ? attnctl_bytes_text(status->device_memory_max_bytes, gpu, sizeof(gpu))
+                    ? attnctl_bytes(status->device_memory_max_bytes, gpu, sizeof(gpu))
                     : "");
     fprintf(out, "done     %" PRIu64 " runs, %" PRIu64 " tiles, %s of KV read, %.3f s busy\n",
-            status->runs, status->tiles, attnctl_bytes_text(status->kv_bytes, read, sizeof(read)),
+            status->runs, status->tiles, attnctl_bytes(status->kv_bytes, read, sizeof(read)),
             (double)status->busy_ns / 1e9);
 }
 
@@ -104,17 +73,17 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
 {
     char memory[24];
 
-    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %10s\n", "session", "pid", "name",
-            "plans", "in flight", "runs", "appends", "busy s", "share", "memory");
+    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %6s %10s\n", "session", "pid", "name",
+            "plans", "in flight", "runs", "appends", "busy s", "share", "weight", "memory");
     for (size_t i = 0; i < status->n_sessions; i++) {
         const Attnd__SessionStatus *session = status->sessions[i];
         fprintf(out,
                 "%7" PRIu32 " %7" PRIu32 " %-16s %5" PRIu32 " %9" PRIu32 " %9" PRIu64 " %9" PRIu64
-                " %6.2f %5.1f%% %10s%s\n",
+                " %6.2f %5.1f%% %6" PRIu32 " %10s%s\n",
                 session->session, session->pid, or_dash(session->name), session->plans,
                 session->in_flight, session->runs, session->appends, (double)session->busy_ns / 1e9,
-                100.0 * session->share,
-                attnctl_bytes_text(session->memory_bytes, memory, sizeof(memory)),
+                100.0 * session->share, session->has_weight ? session->weight : 1,
+                attnctl_bytes(session->memory_bytes, memory, sizeof(memory)),
                 session->dying ? " (ending)" : "");
     }
 }
@@ -145,15 +114,16 @@ static void print_pools(FILE *out, const Attnd__Status *status)
 {
     char memory[24];
 
-    fprintf(out, "\n%7s %6s %9s %9s %9s %8s %10s\n", "pool", "layers", "page size", "pages",
-            "leased", "attached", "memory");
+    fprintf(out, "\n%7s %6s %9s %9s %9s %9s %8s %10s\n", "pool", "layers", "page size", "pages",
+            "leased", "cached", "attached", "memory");
     for (size_t i = 0; i < status->n_pools; i++) {
         const Attnd__PoolStatus *pool = status->pools[i];
         fprintf(out,
-                "%7" PRIu32 " %6" PRIu32 " %9" PRIu32 " %9" PRIu32 " %9" PRIu32 " %8" PRIu32
-                " %10s\n",
+                "%7" PRIu32 " %6" PRIu32 " %9" PRIu32 " %9" PRIu32 " %9" PRIu32 " %9" PRIu32
+                " %8" PRIu32 " %10s\n",
                 pool->pool, pool->layers, pool->page_size, pool->pages, pool->pages_leased,
-                pool->attached, attnctl_bytes_text(pool->memory_bytes, memory, sizeof(memory)));
+                pool->pages_cached, pool->attached,
+                attnctl_bytes(pool->memory_bytes, memory, sizeof(memory)));
     }
 }
 

@@ -121,7 +121,7 @@ void attnctl_top_print(FILE *out, const struct attnctl_top *top)
                 row->in_flight, attnctl_time_text(row->oldest_us * 1000, age, sizeof(age)),
                 attnctl_time_text(row->p50_ns, p50, sizeof(p50)),
                 attnctl_time_text(row->p99_ns, p99, sizeof(p99)), row->faults_per_s, row->pages,
-                attnctl_bytes_text(row->memory_bytes, memory, sizeof(memory)),
+                attnctl_bytes(row->memory_bytes, memory, sizeof(memory)),
                 row->dying ? " (ending)" : "");
     }
 }

@@ -95,7 +95,8 @@ int attnd_accept_allows(const struct attnd_options *options, uid_t uid)
     return 0;
 }
 
-/* Who is it? Return: 0, or -ATTND_E_DISCONNECTED if the process is gone already. */
+/* Finds the peer's process and user. Return: 0, or -ATTND_E_DISCONNECTED if the process is gone
+ * already. */
 static int identify(struct attnd_client *client)
 {
     struct ucred credentials;

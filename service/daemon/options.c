@@ -37,6 +37,7 @@ enum option_key {
     KEY_MEMORY_MAX,
     KEY_HOST_MEMORY_MAX,
     KEY_DEVICE_MEMORY_MAX,
+    KEY_PREFIX_BLOCKS,
     KEY_ALLOW_UID,
     KEY_DEVICE,
     KEY_RESIDENCY,
@@ -93,6 +94,10 @@ static const struct argp_option option_list[] = {
     {"host-memory-max", KEY_HOST_MEMORY_MAX, "SIZE", 0,
      "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
      "(default: three quarters of the machine's memory, or of the control group's)",
+     3},
+    {"prefix-blocks", KEY_PREFIX_BLOCKS, "N", 0,
+     "Blocks of all prefix trees together, at up to 128 bytes of the daemon's memory each; the "
+     "pools of one process may have half (default: 4194304)",
      3},
     {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,
      "Memory of the GPU that the service makes for one session at most (default: what the GPU has)",
@@ -198,13 +203,14 @@ static const struct {
 /* 0..@most, into a uint32_t. */
 static const struct {
     int key;
-    const char *name;
     uint32_t most;
+    const char *name;
     size_t at;
-} numbers[] = {{KEY_THREADS, "threads", 1024, AT(threads)},
-               {KEY_DEVICE, "device", ATTND_DEVICES_MAX - 1, AT(device)},
-               {KEY_SMS, "sms", 1024, AT(sms)},
-               {KEY_WATCHDOG, "watchdog", 3600, AT(watchdog_s)}};
+} numbers[] = {{KEY_THREADS, 1024, "threads", AT(threads)},
+               {KEY_DEVICE, ATTND_DEVICES_MAX - 1, "device", AT(device)},
+               {KEY_SMS, 1024, "sms", AT(sms)},
+               {KEY_WATCHDOG, 3600, "watchdog", AT(watchdog_s)},
+               {KEY_PREFIX_BLOCKS, 1u << 28, "prefix-blocks", AT(prefix_blocks)}};
 
 /* Bytes, into a uint64_t. */
 static const struct {
@@ -227,7 +233,8 @@ static int take_value(struct argp_state *state, int key, const char *text)
     for (size_t i = 0; i < COUNT(words); i++)
         if (words[i].key == key) {
             uint32_t which = attnd_args_word(state, words[i].name, text, words[i].words);
-            memcpy(options + words[i].at, &words[i].words[which], sizeof(const char *));
+            const char *word = words[i].words[which];
+            memcpy(options + words[i].at, &word, sizeof(word));
             return 1;
         }
     for (size_t i = 0; i < COUNT(numbers); i++)
@@ -421,6 +428,7 @@ void attnd_options_default(struct attnd_options *options)
     *options = (struct attnd_options){.backend = "auto",
                                       .residency = "auto",
                                       .watchdog_s = 3,
+                                      .prefix_blocks = 4u << 20,
                                       .loop = ATTND_LOOP_AUTO,
                                       .heap_bytes = 256u << 20,
                                       .log_level = ATTND_LOG_INFO};

@@ -2,8 +2,8 @@
  * run.c - start, serve, stop.
  *
  * What fails early is tried early: the socket first, because a second daemon on it is the commonest
- * mistake, and the worker last. Stopping is the reverse, with one rule: whoever still waits for
- * something learns of the end by its connection closing, and that happens only after what ran has
+ * mistake, and the worker last. Stopping is the reverse, with one rule: a client that still waits
+ * for something learns of the end by its connection closing. That happens only after what ran has
  * been drained and its completions posted.
  *
  * Signals are read by the loop while it runs. Once it does not, they have their default effect
@@ -232,8 +232,9 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_WARNING,
                   "--device, --residency, --sms and --burst are of the cuda backend, not of %s",
                   data.backend);
+    attnd_log(ATTND_LOG_INFO, "prefix trees begin empty: what an earlier service had is gone");
     if (attnd_notify("READY=1") < 0)
-        attnd_log(ATTND_LOG_WARNING, "the service manager cannot be told: %s", strerror(errno));
+        attnd_log(ATTND_LOG_WARNING, "the service manager cannot be notified: %s", strerror(errno));
 }
 
 static enum attnd_exit start(struct runner *runner)

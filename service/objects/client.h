@@ -15,6 +15,7 @@
 
 struct attnd_attachment;    /* pool.h */
 struct attnd_plan_object;   /* planobj.h */
+struct attnd_prefix_handle; /* prefix/prefix.h */
 struct attnd_session_lanes; /* sched/lanes.h */
 struct attnd_mail;          /* prepared/prepared.h */
 
@@ -33,7 +34,7 @@ struct attnd_client {
     int pidfd; /* -1 where the kernel has none */
     pid_t pid;
     uid_t uid;
-    int allowed; /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
+    int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
     char ending[96]; /* why the service ended it; "": it did not */
@@ -49,6 +50,7 @@ struct attnd_client {
     int doorbell_fd;    /* eventfd the client writes, -1 with futex doorbells */
     uint32_t ring_entries;
     uint64_t arena_offset_bytes, arena_bytes;
+    uint64_t results_offset_bytes; /* ATTND_RESULT_WORDS int32 in the completion segment */
     struct attnd_consumer sq;
     struct attnd_producer cq;
 
@@ -59,9 +61,11 @@ struct attnd_client {
     struct attnd_memory *memories[ATTND_HANDLES_MAX];
     struct attnd_attachment *attachments[ATTND_HANDLES_MAX];
     struct attnd_plan_object *plans[ATTND_HANDLES_MAX];
+    struct attnd_prefix_handle *prefixes[ATTND_HANDLES_MAX];
 
     struct attnd_session_lanes *lanes; /* sched's; NULL: not open */
     struct attnd_mail *mail;           /* prepared's; NULL: no mailbox */
+    uint32_t weight;                   /* against other sessions'; 0: 1 */
     uint32_t in_flight;                /* operations accepted and not completed */
     uint32_t holds;                    /* HOLD commands that the worker has not acked */
     struct attnd_session_stats stats;

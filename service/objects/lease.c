@@ -58,6 +58,9 @@ int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32
 
     if (rc < 0)
         return rc;
+    /* Pages that only the keeper holds are as good as free. */
+    if (count > free_total(pool) && pool->keeper)
+        pool->keeper->evict(pool, count - free_total(pool));
     if (count > free_total(pool))
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, count, free_total(pool));
     for (uint32_t i = 0; i < count; i++) {
@@ -133,13 +136,31 @@ void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages,
     attachment->held_count += count;
 }
 
+/* Leases of the page have gone, @left are there. */
+static void page_left(struct attnd_pool *pool, int32_t page, uint32_t left)
+{
+    if (left == 0)
+        pool->free_pages[pool->free_count++] = page;
+    else if (left == 1 && pool->keeper)
+        pool->keeper->idle(pool, page);
+}
+
 void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         assert(pool->leases[pages[i]] > 0);
-        if (--pool->leases[pages[i]] == 0)
-            pool->free_pages[pool->free_count++] = pages[i];
+        page_left(pool, pages[i], --pool->leases[pages[i]]);
     }
+}
+
+void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        assert(attachment->pool->leases[pages[i]] < ATTND_PAGE_LEASES_MAX);
+        attachment->pool->leases[pages[i]]++;
+        attachment->held[pages[i]]--;
+    }
+    attachment->held_count += count;
 }
 
 int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
@@ -161,8 +182,8 @@ void attnd_lease_drop_all(struct attnd_attachment *attachment)
         attachment->held_count -= held;
         assert(pool->leases[page] >= held);
         pool->leases[page] = (uint16_t)(pool->leases[page] - held);
-        if (held && pool->leases[page] == 0)
-            pool->free_pages[pool->free_count++] = page;
+        if (held)
+            page_left(pool, page, pool->leases[page]);
     }
 }
 

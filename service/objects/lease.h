@@ -18,6 +18,8 @@ int attnd_lease_give(struct attnd_attachment *attachment, const int32_t *pages, 
                      struct attnd_fault *fault);
 /** attnd_lease_take() - and somebody's again. */
 void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count);
+/** attnd_lease_grant() - one more lease of each page, which others have leased: its keeper. */
+void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count);
 /** attnd_lease_drop() - leases that are nobody's are given up. */
 void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t count);
 /** attnd_lease_drop_all() - every lease of an attachment. */

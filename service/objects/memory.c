@@ -3,10 +3,10 @@
  *
  * The descriptor is a memfd or memory of the GPU (device.c), or an engine sent it, with or instead
  * of a handle of the driver's (memory_calls.c); once it is here nothing asks which. The daemon
- * never touches the bytes. It owns the descriptor so that the memory outlives
- * whoever uses it: engines, and the worker, which gets every object again when it is restarted. An
- * object is counted: by session handles, by pools that lie in it, by runs in flight. Its index in
- * the worker's table is not given out again before the worker has said that it let go.
+ * never touches the bytes. It owns the descriptor so that the memory outlives its users: engines,
+ * and the worker, which gets every object again when it is restarted. An object is counted: by
+ * session handles, by pools that lie in it, by runs in flight. Its index in the worker's table is
+ * not given out again before the worker has said that it let go.
  */
 #include "service/objects/memory.h"
 

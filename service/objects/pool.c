@@ -37,6 +37,8 @@ static int alloc_arrays(struct attnd_pool *pool, uint32_t memories_count)
 
 static void free_arrays(struct attnd_pool *pool)
 {
+    if (pool->keeper)
+        pool->keeper->end(pool);
     free(pool->memories);
     free(pool->leases);
     free(pool->free_pages);
@@ -178,6 +180,14 @@ int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, in
     return 0;
 }
 
+uint32_t attnd_client_attached(const struct attnd_client *client, const struct attnd_pool *pool)
+{
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        if (client->attachments[i] && client->attachments[i]->pool == pool)
+            return i + 1;
+    return 0;
+}
+
 /* The handle that came with an attachment goes with it, unless another pool of the session lies in
  * the same memory: then it is that one's from now on. */
 static void release_lone(struct attnd_client *client, uint32_t handle)
@@ -196,7 +206,7 @@ void attnd_client_detach(struct attnd_client *client, uint32_t handle)
 {
     struct attnd_attachment *attachment = client->attachments[handle - 1];
 
-    assert(attachment->plans == 0);
+    assert(attachment->plans == 0 && attachment->prefixes == 0);
     client->attachments[handle - 1] = NULL;
     attnd_lease_drop_all(attachment);
     if (attachment->memory)

@@ -6,6 +6,18 @@
 
 #include "service/objects/memory.h"
 
+struct attnd_pool_prefix; /* prefix/prefix.h */
+
+/* Who keeps pages of a pool beside sessions and tickets: its prefix tree, by one lease of each. */
+struct attnd_page_keeper {
+    /* Give up leases until @pages pages are free, if that can be; they come by attnd_lease_drop().
+     */
+    void (*evict)(struct attnd_pool *pool, uint32_t pages);
+    /* One lease of @page is left, which may be the keeper's. */
+    void (*idle)(struct attnd_pool *pool, int32_t page);
+    void (*end)(struct attnd_pool *pool); /* the pool goes */
+};
+
 struct attnd_pool {
     uint32_t id;
     uint32_t refs;                /* attachments and tickets */
@@ -20,8 +32,10 @@ struct attnd_pool {
     uint16_t *leases;               /* [pages] all leases of a page; NULL for OWNER_ENGINE */
     int32_t *free_pages;            /* stack of pages that came back */
     uint32_t free_count;
-    uint32_t fresh;                       /* pages from here on were never leased */
-    uint8_t token[2][ATTND_SECRET_BYTES]; /* [writable]; all zero: never shared */
+    uint32_t fresh;                         /* pages from here on were never leased */
+    uint8_t token[2][ATTND_SECRET_BYTES];   /* [writable]; all zero: never shared */
+    const struct attnd_page_keeper *keeper; /* NULL: nobody */
+    struct attnd_pool_prefix *prefix;       /* the keeper's */
     struct attnd_pool *next;
 };
 
@@ -32,6 +46,7 @@ struct attnd_attachment {
     int16_t *held; /* [pages] minus the leases of this session (lease.c); NULL for OWNER_ENGINE */
     uint64_t held_count; /* sum of held */
     uint32_t plans;      /* plan objects of this session that use it; control plane counts */
+    uint32_t prefixes;   /* handles of this session on namespaces of the pool */
     uint32_t memory;     /* handle that came with the attachment and goes with it; 0: none */
 };
 
@@ -59,6 +74,8 @@ struct attnd_memory *attnd_pool_lone(const struct attnd_pool *pool);
  * a handle of attnd_pool_lone() gets one with it. Return: 0 or -ATTND_E_NO_MEMORY. */
 int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, int writable,
                         uint32_t *handle, struct attnd_fault *fault);
+/** attnd_client_attached() - the lowest handle of @client on @pool; 0: none. */
+uint32_t attnd_client_attached(const struct attnd_client *client, const struct attnd_pool *pool);
 /** attnd_client_detach() - frees the session's leases; no plan uses the attachment any more. */
 void attnd_client_detach(struct attnd_client *client, uint32_t handle);
 

@@ -73,8 +73,7 @@ int attnd_pool_check_shape(const Attnd__PoolCreate *desc, struct attnd_heap_pool
     return 0;
 }
 
-/* The nearest that there is, for whoever asked in vain: the largest not above, else the smallest.
- */
+/* The nearest that there is, for the fault: the largest not above, else the smallest. */
 static uint32_t nearest_dim(uint16_t dims, uint32_t wanted)
 {
     uint32_t found = 0;

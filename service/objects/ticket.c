@@ -1,9 +1,9 @@
 /*
  * ticket.c - leases on their way from one session to another.
  *
- * A ticket holds leases and its pool, belongs to no session, and is found by 16 random bytes:
- * whoever has them, and has attached the pool, may claim it once. So the giver may die as soon as
- * it has passed the bytes on. A ticket that nobody claims in time gives its pages back.
+ * A ticket holds leases and its pool, belongs to no session, and is found by 16 random bytes. A
+ * session that has the bytes, and has attached the pool, may claim it once. So the giver may die as
+ * soon as it has passed the bytes on. A ticket that nobody claims in time gives its pages back.
  */
 #include "service/objects/ticket.h"
 

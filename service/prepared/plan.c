@@ -55,6 +55,7 @@ static int describe(const struct attnd_prepared_runs *prepared_runs,
                               .layer = prepared->wish.layer,
                               .items = plan->filled ? plan->tile_items : 0,
                               .session = client->id,
+                              .weight = client->weight,
                               .scratch_offset_bytes = lane->offset_bytes,
                               .mailbox = attnd_mail_index(prepared_runs, prepared->mail),
                               .lane = prepared->lane};

@@ -43,6 +43,12 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_UNPREPARE] = {attnd_call_unprepare, IN(OPEN)},
     [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN), 1},
     [ATTND__REQUEST__CALL_SESSION_KILL] = {attnd_call_session_kill, IN(HELLO) | IN(OPEN), 1},
+    [ATTND__REQUEST__CALL_SESSION_WEIGHT] = {attnd_call_session_weight, IN(HELLO), 1},
+    [ATTND__REQUEST__CALL_PREFIX_OPEN] = {attnd_call_prefix_open, IN(OPEN)},
+    [ATTND__REQUEST__CALL_PREFIX_SHARE] = {attnd_call_prefix_share, IN(OPEN)},
+    [ATTND__REQUEST__CALL_PREFIX_ATTACH] = {attnd_call_prefix_attach, IN(OPEN)},
+    [ATTND__REQUEST__CALL_PREFIX_RELEASE] = {attnd_call_prefix_release, IN(OPEN)},
+    [ATTND__REQUEST__CALL_PREFIX_QUERY] = {attnd_call_prefix_query, IN(HELLO) | IN(OPEN)},
 };
 #define CALLS_COUNT (sizeof(calls) / sizeof(calls[0]))
 

@@ -74,6 +74,7 @@ static int reply_hello(struct attnd_call *call)
         reply->gpu_uuid.len = sizeof(worker->gpu_uuid);
         reply->gpu_uuid.data = (uint8_t *)(uintptr_t)worker->gpu_uuid;
     }
+    reply->has_results = reply->results = 1;
     call->reply->hello = reply;
     call->reply->result_case = ATTND__REPLY__RESULT_HELLO;
 

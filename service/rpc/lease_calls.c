@@ -117,15 +117,6 @@ int attnd_call_pages_offer(struct attnd_call *call)
     return 0;
 }
 
-/* The session's hold on the ticket's pool, the lowest handle if it has several. 0: none. */
-static uint32_t attachment_of(const struct attnd_client *client, const struct attnd_pool *pool)
-{
-    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
-        if (client->attachments[i] && client->attachments[i]->pool == pool)
-            return i + 1;
-    return 0;
-}
-
 int attnd_call_pages_claim(struct attnd_call *call)
 {
     const Attnd__PagesClaim *request = call->request->pages_claim;
@@ -135,7 +126,7 @@ int attnd_call_pages_claim(struct attnd_call *call)
 
     if (!ticket)
         return attnd_fault_set(call->fault, -ATTND_E_EXPIRED, ATTND_F_TICKET, 0, 0, 0);
-    uint32_t handle = attachment_of(call->client, ticket->pool);
+    uint32_t handle = attnd_client_attached(call->client, ticket->pool);
     if (handle == 0)
         return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, 0, 0);
     if (ticket->count > request->pages_max)

@@ -268,7 +268,7 @@ int attnd_call_pool_release(struct attnd_call *call)
 
     if (!attachment)
         return -ATTND_E_UNKNOWN;
-    if (attachment->plans)
+    if (attachment->plans || attachment->prefixes)
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_POOL, 0, handle, 0);
     attnd_client_detach(call->client, handle);
     return 0;

@@ -4,6 +4,7 @@
  * Bounded by the limits on sessions and pools, so that it always fits a datagram.
  */
 #include "service/objects/lease.h"
+#include "service/prefix/prefix.h"
 #include "service/rpc/calls.h"
 #include "service/sched/sched.h"
 #include "service/supervise/queue.h"
@@ -102,6 +103,8 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->device_memory_bytes = client->device_memory_bytes;
     status->plans = count_handles((void *const *)client->plans);
     status->dying = client->state == ATTND_SESSION_DYING;
+    status->weight = client->weight ? client->weight : 1;
+    status->has_weight = 1;
     status->has_pid = status->has_in_flight = status->has_runs = status->has_appends = 1;
     status->has_busy_ns = status->has_share = status->has_memory_bytes = 1;
     status->has_device_memory_bytes = status->has_plans = status->has_dying = 1;
@@ -122,6 +125,8 @@ static void fill_pool(Attnd__PoolStatus *status, const struct attnd_pool *pool)
     for (uint32_t i = 0; i < pool->memories_count; i++)
         status->memory_bytes += pool->memories[i]->size_bytes;
     status->has_layers = status->has_pages = status->has_pages_leased = 1;
+    status->pages_cached = attnd_pool_cached(pool);
+    status->has_pages_cached = 1;
     status->has_page_size = status->has_attached = status->has_memory_bytes = 1;
 }
 

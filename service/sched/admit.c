@@ -1,5 +1,6 @@
 /*
- * admit.c - what a batch or an advance says, copied and checked once, on the way in.
+ * admit.c - what a batch, an advance or a prefix operation says, copied and checked once, on the
+ * way in.
  *
  * A slot is free as soon as it has become an operation, and the client may reuse its arena then. So
  * the copy is made before, whether the operation's turn comes at once or later: nothing here asks
@@ -25,10 +26,24 @@ static void give_memory(struct attnd_session_lanes *session, struct attnd_admitt
         session->spare = admitted;
 }
 
+static int admit_prefix(struct attnd_sched_op *op, struct attnd_admitted *to)
+{
+    const struct attnd_client *client = op->lane->session->client;
+    const struct attnd_pool *pool = op->prefix->attachment->pool;
+    uint32_t block_pages =
+        attnd_tree_space_info(pool->prefix->tree, op->prefix->space)->args.block_pages;
+
+    return attnd_admit_prefix(attnd_client_arena(client), client->arena_bytes, op->sqe.opcode,
+                              &op->sqe.u.prefix, block_pages, pool->shape.pages, &to->staging,
+                              &to->u.prefix, &op->fault);
+}
+
 static int admit(struct attnd_sched_op *op, struct attnd_admitted *to)
 {
     const struct attnd_client *client = op->lane->session->client;
     const void *arena = attnd_client_arena(client);
+    if (op->prefix)
+        return admit_prefix(op, to);
     if (op->sqe.opcode == ATTND_OP_PLAN_SET)
         return attnd_admit_batch(arena, client->arena_bytes, op->sqe.u.set.header_offset_bytes,
                                  op->sqe.u.set.header_bytes, &op->plan->limits, &to->staging,

@@ -82,6 +82,7 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
                                       .opcode = op->sqe.opcode,
                                       .lane = op->sqe.lane,
                                       .field = fault->field,
+                                      .words = op->answer_words,
                                       .index = fault->index,
                                       .value = fault->value,
                                       .limit = fault->limit,
@@ -108,6 +109,9 @@ void attnd_op_free(struct attnd_sched_op *op)
 {
     struct attnd_session_lanes *session = op->lane->session;
     attnd_op_let_go(op);
+    attnd_results_unreserve(op);
+    if (op->prefix)
+        op->prefix->in_flight--;
     attnd_places_release(session->scheduler->service, op->memories);
     if (op->plan)
         op->plan->in_flight--;

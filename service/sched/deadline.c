@@ -13,12 +13,6 @@
 
 #define STALL_NS_MAX 64000000u
 
-void attnd_deadline_fault(struct attnd_sched_op *op)
-{
-    uint32_t timeout_us = attnd_timeout_us(&op->sqe);
-    attnd_fault_set(&op->fault, -ATTND_E_TIMEOUT, ATTND_F_TIMEOUT, 0, timeout_us, timeout_us);
-}
-
 /* Ends one operation with @code. Return: 1 it was queued and is gone. */
 static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int code)
 {
@@ -44,7 +38,7 @@ static int end_early(struct attnd_lane *lane, struct attnd_sched_op *op, int cod
 
 void attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_data)
 {
-    int ended = 0;
+    int ended = attnd_prefix_cancel(session, user_data);
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
         struct attnd_lane *lane = &session->lane[i];
         for (struct attnd_sched_op *op = lane->head, *next; op; op = next) {
@@ -61,7 +55,7 @@ void attnd_deadline_cancel(struct attnd_session_lanes *session, uint64_t user_da
 /* Return: the earliest deadline left in the session. */
 static uint64_t expire_session(struct attnd_session_lanes *session, uint64_t now_ns)
 {
-    uint64_t earliest_ns = UINT64_MAX;
+    uint64_t earliest_ns = attnd_prefix_expire(session, now_ns);
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
         struct attnd_lane *lane = &session->lane[i];
         for (struct attnd_sched_op *op = lane->head, *next; op; op = next) {

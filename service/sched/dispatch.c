@@ -81,8 +81,7 @@ static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
     slot->generation = run->generation;
     op->plan->generation_runs[run->generation]++;
     op->run = index;
-    op->lane->session->dispatched++;
-    scheduler->dispatched++;
+    attnd_share_count(op->lane->session, 1);
     scheduler->queue->runs[index] = *run;
     push_command(scheduler, op->plan, index);
 }
@@ -107,6 +106,7 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
                             .layer = appends ? op->sqe.u.append.layer : op->sqe.u.run.layer,
                             .items = items,
                             .session = op->lane->session->client->id,
+                            .weight = op->lane->session->client->weight,
                             .mailbox = ATTND_NONE};
     if (resolve(op, &run) < 0)
         return ATTND_TURN_DONE;
@@ -114,8 +114,8 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
         return ATTND_TURN_DONE;
     uint64_t scratch_bytes = appends ? 0 : plan->scratch_bytes;
 
-    if (!scheduler->queue->accepting || scheduler->free_slot == ATTND_NONE ||
-        (in_line && scheduler->waiting.head))
+    if (!scheduler->queue->accepting || !attnd_share_slot(op->lane->session) ||
+        (in_line && attnd_share_in_line(op->lane->session)))
         return ATTND_TURN_WAIT;
     int rc = mapped(scheduler, op);
     if (rc < 0)
@@ -145,8 +145,7 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run)
     if (slot->scratch_bytes)
         attnd_heap_give(&scheduler->scratch, slot->scratch_offset_bytes, slot->scratch_bytes);
     op->plan->generation_runs[slot->generation]--;
-    op->lane->session->dispatched--;
-    scheduler->dispatched--;
+    attnd_share_count(op->lane->session, -1);
     slot->op = NULL;
     slot->next_free = scheduler->free_slot;
     scheduler->free_slot = run;

@@ -32,6 +32,7 @@ void attnd_session_drain(struct attnd_session_lanes *session)
         return;
     client->lanes = NULL;
     attnd_admitted_free(session->spare);
+    free(session->results.mark);
     free(session);
     scheduler->events.drained(client);
 }

@@ -5,11 +5,11 @@
  * the next has its turn; the planner's thread has it; the worker has it, and the lane goes on when
  * it retires; the worker was sent a HOLD or PUBLISH of its plan, and it has another turn when that
  * is acked; or something is missing, and the lane stands in a line of the scheduler until that may
- * have changed. Runs that miss a slot or scratch stand in one line for all sessions, served
- * strictly in order, so a large run cannot be starved by small ones. An operation that misses
- * something of its own stands apart: an advance without a free generation must not hold up the runs
- * that will free one, and a run whose memory the worker has not mapped yet must not hold up the
- * others.
+ * have changed. Runs that miss a slot or scratch stand in a line for all sessions (share.c),
+ * and the first of it goes before all others, so a large run cannot be starved by small ones. An
+ * operation that misses something of its own stands apart: an advance without a free generation
+ * must not hold up the runs that will free one, and a run whose memory the worker has not mapped
+ * yet must not hold up the others.
  */
 #include "service/sched/lanes.h"
 
@@ -41,11 +41,26 @@ static void list_remove(struct attnd_lane_list *list, struct attnd_lane *lane)
     list->count--;
 }
 
+static void wait_in_line(struct attnd_lane *lane)
+{
+    struct attnd_scheduler *scheduler = lane->session->scheduler;
+    lane->state = ATTND_LANE_WAITING;
+    lane->since = scheduler->waited++;
+    scheduler->waiting_count++;
+    list_push(&lane->session->waiting, lane);
+}
+
+static void leave_line(struct attnd_lane *lane)
+{
+    lane->session->scheduler->waiting_count--;
+    list_remove(&lane->session->waiting, lane);
+}
+
 void attnd_lane_unlist(struct attnd_lane *lane)
 {
     struct attnd_scheduler *scheduler = lane->session->scheduler;
     if (lane->state == ATTND_LANE_WAITING)
-        list_remove(&scheduler->waiting, lane);
+        leave_line(lane);
     else if (lane->state == ATTND_LANE_BLOCKED)
         list_remove(&scheduler->blocked, lane);
     else
@@ -91,6 +106,8 @@ void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op)
 
 static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)
 {
+    if (op->prefix)
+        return attnd_prefix_turn(op);
     if (!op->plan)
         return ATTND_TURN_DONE; /* refused on the way in */
     switch (op->sqe.opcode) {
@@ -110,7 +127,7 @@ static void finish_head(struct attnd_lane *lane)
     struct attnd_sched_op *op = attnd_lane_pop(lane);
     uint64_t begin_ns = op->begin_ns ? op->begin_ns : attnd_sched_now(scheduler);
     uint64_t end_ns = begin_ns;
-    if (op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE) {
+    if (op->sqe.opcode != ATTND_OP_RUN && op->sqe.opcode != ATTND_OP_APPEND) {
         end_ns = attnd_clock_ns();
         scheduler->now_ns = end_ns;
     }
@@ -125,7 +142,6 @@ static void block(struct attnd_lane *lane)
 
 void attnd_lane_go(struct attnd_lane *lane)
 {
-    struct attnd_scheduler *scheduler = lane->session->scheduler;
     while (lane->state == ATTND_LANE_IDLE && lane->head) {
         switch (take_turn(lane->head, 1)) {
         case ATTND_TURN_DONE:
@@ -135,8 +151,7 @@ void attnd_lane_go(struct attnd_lane *lane)
             lane->state = ATTND_LANE_DISPATCHED;
             break;
         case ATTND_TURN_WAIT:
-            lane->state = ATTND_LANE_WAITING;
-            list_push(&scheduler->waiting, lane);
+            wait_in_line(lane);
             break;
         case ATTND_TURN_BLOCKED:
             block(lane);
@@ -148,6 +163,9 @@ void attnd_lane_go(struct attnd_lane *lane)
         case ATTND_TURN_PLANNING:
             lane->state = ATTND_LANE_PLANNING;
             lane->session->planning++;
+            break;
+        case ATTND_TURN_PARKED:
+            attnd_lane_pop(lane);
             break;
         }
     }
@@ -196,7 +214,7 @@ void attnd_lane_planned(struct attnd_sched_op *op)
 static void retry_waiting(struct attnd_scheduler *scheduler)
 {
     struct attnd_lane *lane;
-    while ((lane = scheduler->waiting.head)) { /* runs: none is sent ahead */
+    while ((lane = attnd_share_next(scheduler))) { /* runs: none is sent ahead */
         enum attnd_turn turn = take_turn(lane->head, 0);
         if (turn == ATTND_TURN_WAIT)
             return;

@@ -2,24 +2,31 @@
  * lanes.h - lanes and operations: what the files of sched/ share. Nobody else but tests includes
  * it.
  *
- *   submit.c    slot -> admitted operation at the tail of its lane
- *   admit.c     batches and advances: copied and checked once, on the way in
- *   planner.c   a thread that fills large plans
- *   lane.c      the operation at the head of a lane has its turn: done at once, dispatched, or it
- * waits change.c    the turn of a set or an advance of a plan dispatch.c  a run's turn: places
- * checked, run slot and scratch taken, command pushed retire.c    the worker is done (or gone):
- * slot and scratch back, completion, the lane goes on complete.c  completion slots, notifications,
- * operations back to their session deadline.c  cancel and timeouts flush.c     what happens once at
- * the end of every entry into the scheduler sched.c     the whole: sessions in and out, the sweep,
- * the loop's hooks
+ *   submit.c        slot -> admitted operation at the tail of its lane
+ *   admit.c         what an operation carries: copied and checked once, on the way in
+ *   planner.c       a thread that fills large plans
+ *   share.c         who is next in the line for run slots and scratch
+ *   lane.c          the head of a lane has its turn: done at once, dispatched, or it waits
+ *   change.c        the turn of a set or an advance of a plan
+ *   prefix_turn.c   the turn of an operation on the prefix tree
+ *   parked.c        matches that wait, in no lane
+ *   dispatch.c      a run's turn: places checked, run slot and scratch taken, command pushed
+ *   retire.c        the worker is done (or gone): slot and scratch back, the lane goes on
+ *   complete.c      completion slots, notifications, operations back to their session
+ *   results.c       what a completion has no room for
+ *   deadline.c      cancel and timeouts
+ *   flush.c         what happens once at the end of every entry into the scheduler
+ *   sched.c         the whole: sessions in and out, the sweep, the loop's hooks
  */
 #ifndef ATTND_SERVICE_SCHED_LANES_H
 #define ATTND_SERVICE_SCHED_LANES_H
 
 #include "ipc/admit.h"
 #include "service/objects/places.h"
+#include "service/prefix/prefix.h"
 #include "service/prepared/prepared.h"
 #include "service/sched/planner.h"
+#include "service/sched/results.h"
 #include "service/sched/sched.h"
 #include "service/supervise/queue.h"
 
@@ -30,6 +37,7 @@ struct attnd_admitted {
     union {
         struct attnd_batch_view batch;
         struct attnd_advance_view advance;
+        struct attnd_prefix_view prefix;
     } u;
 };
 
@@ -44,8 +52,11 @@ struct attnd_sched_op {
     struct attnd_sqe sqe;
     struct attnd_sched_op *next; /* in its lane; in the session's free list */
     struct attnd_lane *lane;
-    struct attnd_plan_object *plan;                  /* NULL: refused on the way in, see fault */
-    struct attnd_plan_change change;                 /* of a set or an advance: what was sent */
+    struct attnd_plan_object *plan;     /* it or the other; both NULL: refused on the way in */
+    struct attnd_prefix_handle *prefix; /* the namespace of a prefix operation */
+    uint32_t result_words;              /* reserved for its completion */
+    uint32_t answer_words;              /* put there */
+    struct attnd_plan_change change;    /* of a set or an advance: what was sent */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_admitted *admitted;
     struct attnd_planner_job job; /* while it is planned by the thread */
@@ -69,8 +80,14 @@ enum attnd_lane_state {
 struct attnd_lane {
     struct attnd_session_lanes *session;
     struct attnd_sched_op *head, *tail;
-    struct attnd_lane *next; /* in scheduler->waiting or ->blocked */
+    struct attnd_lane *next; /* in session->waiting or scheduler->blocked */
+    uint64_t since;          /* waiting: the smaller the number, the longer */
     enum attnd_lane_state state;
+};
+
+struct attnd_lane_list {
+    struct attnd_lane *head, *tail;
+    uint32_t count;
 };
 
 struct attnd_session_lanes {
@@ -89,7 +106,12 @@ struct attnd_session_lanes {
     uint64_t planner_turn;        /* the planner's */
     uint64_t admitted_bytes;      /* that operations hold */
     struct attnd_admitted *spare; /* one that none holds, or NULL: its memory is used again */
-    uint64_t stall_ns;            /* until the completion ring is looked at again; 0: not stalled */
+    struct attnd_results results;
+    struct attnd_prefix_parked *parked; /* matches that wait, in no lane */
+    uint32_t parked_count;
+    uint64_t parked_bytes;
+    uint64_t stall_ns; /* until the completion ring is looked at again; 0: not stalled */
+    struct attnd_lane_list waiting; /* for what all runs share, in order of arrival */
     struct attnd_sched_op *free_ops;
     struct attnd_lane lane[ATTND_LANES_MAX];
     struct attnd_sched_op ops[]; /* [ring_entries] */
@@ -103,11 +125,6 @@ struct attnd_run_slot {
     uint32_t next_free;
 };
 
-struct attnd_lane_list {
-    struct attnd_lane *head, *tail;
-    uint32_t count;
-};
-
 struct attnd_scheduler {
     struct attnd_service *service;
     struct attnd_sched_events events;
@@ -118,8 +135,11 @@ struct attnd_scheduler {
     uint64_t now_ns;      /* of this sweep; 0: not read yet */
     struct attnd_heap scratch;
     uint32_t dispatched;
-    uint32_t free_slot;             /* ATTND_NONE: none */
-    struct attnd_lane_list waiting; /* strictly first come, first served */
+    uint32_t free_slot;     /* ATTND_NONE: none */
+    uint32_t slots_free;    /* how many */
+    uint32_t open_busy;     /* open sessions of which the worker has runs */
+    uint32_t waiting_count; /* lanes in the lines of all sessions */
+    uint64_t waited;        /* numbers for lanes that come into one */
     struct attnd_lane_list blocked;
     struct attnd_session_lanes *open[ATTND_SESSIONS_MAX];
     uint32_t open_count;
@@ -135,8 +155,9 @@ enum attnd_turn {
     ATTND_TURN_WAIT,    /* in line, for what all runs share */
     ATTND_TURN_BLOCKED, /* apart, for something of its own */
     ATTND_TURN_DISPATCHED,
-    ATTND_TURN_SENT,    /* it has another turn when the worker has answered */
-    ATTND_TURN_PLANNING /* and when the planner's thread is done with it */
+    ATTND_TURN_SENT,     /* it has another turn when the worker has answered */
+    ATTND_TURN_PLANNING, /* and when the planner's thread is done with it */
+    ATTND_TURN_PARKED    /* it has left the lane, which goes on, and completes by itself */
 };
 
 /* ---- flush.c ---- */
@@ -177,11 +198,46 @@ void attnd_lane_retry(struct attnd_scheduler *scheduler);
 /** attnd_lane_planned() - the thread is done with the head, or will not begin: the lane goes on. */
 void attnd_lane_planned(struct attnd_sched_op *op);
 
+/* ---- share.c ---- */
+
+/** attnd_share_slot() - may the session take a run slot now? */
+int attnd_share_slot(const struct attnd_session_lanes *session);
+/** attnd_share_count() - the worker has @more runs of it, 1 or -1. */
+void attnd_share_count(struct attnd_session_lanes *session, int more);
+/** attnd_share_next() - whose turn it is in the line; NULL: nobody's. */
+struct attnd_lane *attnd_share_next(const struct attnd_scheduler *scheduler);
+/** attnd_share_in_line() - 1: a run that comes now has others before it. */
+int attnd_share_in_line(const struct attnd_session_lanes *session);
+
 /* ---- change.c ---- */
 
 /** attnd_change_set(), _advance() - the turn of a set or an advance of a plan. */
 enum attnd_turn attnd_change_set(struct attnd_sched_op *op);
 enum attnd_turn attnd_change_advance(struct attnd_sched_op *op);
+
+/* ---- prefix_turn.c ---- */
+
+/** attnd_prefix_turn() - of an operation on the prefix tree. DONE or PARKED. */
+enum attnd_turn attnd_prefix_turn(struct attnd_sched_op *op);
+/** attnd_prefix_matched() - lease what a match found. */
+void attnd_prefix_matched(const struct attnd_prefix_handle *handle, const int32_t *pages,
+                          uint32_t blocks);
+/** attnd_prefix_answer() - what the operation's completion says. */
+void attnd_prefix_answer(struct attnd_sched_op *op, uint32_t blocks, enum attnd_prefix_stop stop,
+                         uint64_t value);
+
+/* ---- parked.c ---- */
+
+/** attnd_prefix_park() - a match that found @result waits for the rest. Return: 1 it is parked;
+ * 0 it does not wait: too many of the session do, or the claim has just ended. */
+int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view *view,
+                      const struct attnd_tree_result *result);
+/** attnd_prefix_cancel() - end those of @user_data. Return: how many. */
+int attnd_prefix_cancel(struct attnd_session_lanes *session, uint64_t user_data);
+/** attnd_prefix_expire() - end those that are too late. Return: the earliest deadline left. */
+uint64_t attnd_prefix_expire(struct attnd_session_lanes *session, uint64_t now_ns);
+/** attnd_prefix_close() - the session is closing: nothing of it waits or is claimed any more. */
+void attnd_prefix_close(struct attnd_session_lanes *session);
 
 /* ---- dispatch.c ---- */
 
@@ -223,16 +279,22 @@ void attnd_op_free(struct attnd_sched_op *op);
 
 /* ---- deadline.c ---- */
 
-/** attnd_timeout_us() - of an append or a run; 0: none, or another operation. */
+/** attnd_timeout_us() - of an append, a run or a match; 0: none, or another operation. */
 static inline uint32_t attnd_timeout_us(const struct attnd_sqe *sqe)
 {
     if (sqe->opcode == ATTND_OP_RUN)
         return sqe->u.run.timeout_us;
+    if (sqe->opcode == ATTND_OP_PREFIX_MATCH)
+        return sqe->u.prefix.timeout_us;
     return sqe->opcode == ATTND_OP_APPEND ? sqe->u.append.timeout_us : 0;
 }
 
 /** attnd_deadline_fault() - the fault of an operation whose deadline passed. */
-void attnd_deadline_fault(struct attnd_sched_op *op);
+static inline void attnd_deadline_fault(struct attnd_sched_op *op)
+{
+    uint32_t timeout_us = attnd_timeout_us(&op->sqe);
+    attnd_fault_set(&op->fault, -ATTND_E_TIMEOUT, ATTND_F_TIMEOUT, 0, timeout_us, timeout_us);
+}
 
 /** attnd_deadline_arm() - have the timer fire at @when_ns or earlier. */
 void attnd_deadline_arm(struct attnd_scheduler *scheduler, uint64_t when_ns);

@@ -32,6 +32,7 @@ int attnd_sched_new(struct attnd_service *service, const struct attnd_maps *maps
     scheduler->prepared_runs->events.closed = mailbox_closed;
     scheduler->maps = maps;
     scheduler->timer_ns = UINT64_MAX;
+    scheduler->slots_free = ATTND_QUEUE_RUNS;
     for (uint32_t run = 0; run < ATTND_QUEUE_RUNS; run++)
         scheduler->slots[run].next_free = run + 1 < ATTND_QUEUE_RUNS ? run + 1 : ATTND_NONE;
     *out = scheduler;
@@ -82,6 +83,10 @@ int attnd_sched_open(struct attnd_client *client)
         calloc(1, sizeof(*session) + ops * sizeof(session->ops[0]));
     if (!session)
         return -ATTND_E_NO_MEMORY;
+    if (attnd_results_init(&session->results, client) < 0) {
+        free(session);
+        return -ATTND_E_NO_MEMORY;
+    }
     session->client = client;
     session->scheduler = scheduler;
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
@@ -127,6 +132,7 @@ void attnd_sched_close(struct attnd_client *client)
     struct attnd_scheduler *scheduler = session->scheduler;
     session->closing = 1;
     scheduler->dirty_count -= (uint32_t)session->dirty;
+    scheduler->open_busy -= session->dispatched > 0;
     struct attnd_session_lanes *last = scheduler->open[--scheduler->open_count];
     scheduler->open[session->index] = last;
     last->index = session->index;
@@ -134,6 +140,7 @@ void attnd_sched_close(struct attnd_client *client)
     for (uint32_t i = 0; i < ATTND_LANES_MAX; i++)
         drop_lane(&session->lane[i]);
     attnd_prepared_close(client);
+    attnd_prefix_close(session);
     attnd_session_drain(session);
     /* Lanes of others may have stood behind this session's. No flush: one may have led here, and
      * the loop sweeps before it sleeps. */

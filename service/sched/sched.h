@@ -56,6 +56,9 @@ void attnd_sched_close(struct attnd_client *client);
  * Return: 1 serve it, 0 ask again in the loop's next turn. */
 int attnd_sched_caught_up(struct attnd_client *client);
 
+struct attnd_tree;
+/** attnd_sched_wake() - claims of the tree have ended: matches that waited for them go on. */
+void attnd_sched_wake(struct attnd_tree *tree);
 /** attnd_sched_oldest_ns() - status.c: CLOCK_MONOTONIC when the oldest operation in flight of a
  * session was taken out of its ring; 0: none is. */
 uint64_t attnd_sched_oldest_ns(const struct attnd_client *client);

@@ -44,7 +44,10 @@ static int reserved_is_zero(const struct attnd_sqe *sqe, struct attnd_fault *fau
     case ATTND_OP_CANCEL:
         return ZERO_WORDS(sqe->u.cancel.zero, fault);
     default:
-        attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, sqe->opcode, ATTND_OP_CANCEL);
+        if (attnd_op_is_prefix(sqe->opcode))
+            return ZERO_WORDS(sqe->u.prefix.zero, fault);
+        attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, sqe->opcode,
+                        ATTND_OP_PREFIX_UNPIN);
         return 0;
     }
 }
@@ -83,9 +86,44 @@ static struct attnd_plan_object *check_plan(const struct attnd_client *client,
     return plan;
 }
 
-static int carries_data(const struct attnd_sqe *sqe)
+/* The namespace, if the session may do this there. What a match finds is leased: it is not to be
+ * found in silence. */
+static struct attnd_prefix_handle *check_prefix(const struct attnd_client *client,
+                                                const struct attnd_sqe *sqe,
+                                                struct attnd_fault *fault)
+{
+    struct attnd_prefix_handle *prefix = attnd_client_prefix(client, sqe->plan);
+    if (!prefix) {
+        attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_PREFIX, 0, sqe->plan, 0);
+        return NULL;
+    }
+    if (sqe->opcode != ATTND_OP_PREFIX_MATCH && !prefix->writable) {
+        attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_PREFIX, 0, sqe->plan, 0);
+        return NULL;
+    }
+    if (sqe->opcode == ATTND_OP_PREFIX_MATCH && sqe->flags & ATTND_OP_SKIP_SUCCESS) {
+        attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, sqe->flags, 0);
+        return NULL;
+    }
+    return prefix;
+}
+
+static int carries_batch(const struct attnd_sqe *sqe)
 {
     return sqe->opcode == ATTND_OP_PLAN_SET || sqe->opcode == ATTND_OP_PLAN_ADVANCE;
+}
+
+static int carries_data(const struct attnd_sqe *sqe)
+{
+    return carries_batch(sqe) || attnd_op_is_prefix(sqe->opcode);
+}
+
+/* Room for the pages of a match. One that asks for more than it can have is refused. */
+static uint32_t words_wanted(const struct attnd_sqe *sqe)
+{
+    if (sqe->opcode != ATTND_OP_PREFIX_MATCH || sqe->u.prefix.pages > ATTND_PREFIX_PAGES_MAX)
+        return 0;
+    return sqe->u.prefix.pages;
 }
 
 static void set_deadline(struct attnd_scheduler *scheduler, struct attnd_sched_op *op)
@@ -97,6 +135,26 @@ static void set_deadline(struct attnd_scheduler *scheduler, struct attnd_sched_o
     attnd_deadline_arm(scheduler, op->deadline_ns);
 }
 
+static void begin_plan(struct attnd_session_lanes *session, struct attnd_sched_op *op)
+{
+    op->plan = check_plan(session->client, &op->sqe, &op->fault);
+    if (!op->plan)
+        return;
+    op->plan->in_flight++;
+    attnd_places_take(session->client, &op->sqe, op->memories);
+    set_deadline(session->scheduler, op);
+}
+
+static void begin_prefix(struct attnd_session_lanes *session, struct attnd_sched_op *op)
+{
+    op->prefix = check_prefix(session->client, &op->sqe, &op->fault);
+    if (!op->prefix)
+        return;
+    op->prefix->in_flight++;
+    attnd_results_reserve(op, words_wanted(&op->sqe));
+    set_deadline(session->scheduler, op);
+}
+
 static void accept_op(struct attnd_session_lanes *session, const struct attnd_sqe *sqe)
 {
     struct attnd_sched_op *op = attnd_op_new(session, sqe);
@@ -106,17 +164,13 @@ static void accept_op(struct attnd_session_lanes *session, const struct attnd_sq
         attnd_complete(op, now_ns, now_ns); /* it has no place in a lane */
         return;
     }
-    if (!malformed)
-        op->plan = check_plan(session->client, sqe, &op->fault);
-
+    if (!malformed && attnd_op_is_prefix(sqe->opcode))
+        begin_prefix(session, op);
+    else if (!malformed)
+        begin_plan(session, op);
+    if ((op->plan || op->prefix) && carries_data(sqe))
+        attnd_op_admit(op);
     struct attnd_lane *lane = &session->lane[sqe->lane];
-    if (op->plan) {
-        op->plan->in_flight++;
-        attnd_places_take(session->client, sqe, op->memories);
-        set_deadline(session->scheduler, op);
-        if (carries_data(sqe))
-            attnd_op_admit(op);
-    }
     attnd_lane_push(lane, op);
     attnd_lane_go(lane);
 }
@@ -148,7 +202,7 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
         return 0;
     /* To copy and check a large batch takes a while as well: no session has more of that than it
      * has of the planner. */
-    if (carries_data(sqe) && session->planning)
+    if (carries_batch(sqe) && session->planning)
         return 0;
     if (session->cq_room <= client->in_flight) {
         int space = attnd_producer_space(&client->cq);
@@ -158,11 +212,13 @@ static int has_room(struct attnd_session_lanes *session, const struct attnd_sqe 
         }
         session->cq_room = (uint32_t)space;
     }
-    if (session->cq_room > client->in_flight) {
+    if (session->cq_room > client->in_flight && attnd_results_room(session, words_wanted(sqe))) {
         session->stall_ns = 0;
         return 1;
     }
-    if (client->in_flight == 0 && session->stall_ns == 0) {
+    if (session->broken)
+        return 0;
+    if (client->in_flight == session->parked_count && session->stall_ns == 0) {
         session->stall_ns = STALL_NS_MIN;
         attnd_deadline_arm(session->scheduler, attnd_sched_now(session->scheduler) + STALL_NS_MIN);
     }

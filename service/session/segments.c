@@ -29,8 +29,10 @@ static int make_segments(struct attnd_client *client, struct attnd_fault *fault)
                               &client->submission, fault);
     if (rc < 0)
         return rc;
-    rc = attnd_shm_create("attnd-completion", ATTND_PAGE_BYTES + slots_bytes, &client->completion,
-                          fault);
+    client->results_offset_bytes = ATTND_PAGE_BYTES + slots_bytes;
+    rc = attnd_shm_create("attnd-completion",
+                          client->results_offset_bytes + ATTND_RESULT_WORDS * sizeof(int32_t),
+                          &client->completion, fault);
     if (rc < 0)
         return rc;
 

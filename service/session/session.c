@@ -16,6 +16,7 @@
 #include "ipc/discard.h"
 #include "ipc/fdpass.h"
 #include "service/objects/planobj.h"
+#include "service/prefix/prefix.h"
 #include "service/sched/sched.h"
 #include "service/session/ending.h"
 #include "service/session/segments.h"
@@ -191,6 +192,9 @@ static void free_objects(struct attnd_client *client)
             attnd_planobj_destroy(service, client->plans[i]);
             client->plans[i] = NULL;
         }
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        if (client->prefixes[i])
+            attnd_prefix_space_release(client, i + 1);
     for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
         if (client->attachments[i])
             attnd_client_detach(client, i + 1);

@@ -1,11 +1,11 @@
 /*
  * device.c - memory of the GPU, made by a process that never has a context on it.
  *
- * Whoever holds a context shares its fate: a fault of any process under MPS ends the contexts of
- * all, and memory with them. Virtual memory management needs cuInit and no context. The allocation
- * is exported as a descriptor, and the driver keeps it for as long as the descriptor, a duplicate
- * or a mapping lives; so the handle is released at once and the descriptor is the memory, like a
- * memfd.
+ * A process that holds a context shares its fate: a fault of any process under MPS ends the
+ * contexts of all, and memory with them. Virtual memory management needs cuInit and no context. The
+ * allocation is exported as a descriptor, and the driver keeps it for as long as the descriptor, a
+ * duplicate or a mapping lives; so the handle is released at once and the descriptor is the memory,
+ * like a memfd.
  *
  * The driver is loaded by name, or not at all: the daemon must start where there is none. The few
  * declarations here are its stable ABI, so that building needs no CUDA either.

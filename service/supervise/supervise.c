@@ -131,7 +131,7 @@ static void on_control(void *context, uint32_t poll_events)
     (void)poll_events;
     if (attnd_talk_receive(supervisor))
         return;
-    /* Whoever closes the socket is as good as dead: make sure of it. */
+    /* A worker that closes the socket is as good as dead: make sure of it. */
     supervisor->condemned = 1;
     attnd_spawn_signal(&supervisor->process, SIGKILL);
     if (!supervisor->pidfd_watch) {

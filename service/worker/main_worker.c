@@ -3,7 +3,7 @@
  *
  * Started by attnd and by nobody else; it inherits the queue segment and one end of a socketpair.
  * Commands and retires go through the segment, between the daemon and the backend's own threads;
- * this thread passes on what it is told of memory (worker_memory.c), and sees to the end: when the
+ * this thread passes on the messages about memory (memory.c), and sees to the end: when the
  * daemon asks, when the socket's other end is gone, or on SIGTERM, which the kernel sends if the
  * daemon dies. It then parks, so that no tile is cut in the middle, and leaves.
  */

@@ -1,5 +1,5 @@
 /*
- * worker_memory.c - memory comes and goes, and nobody waits for another's.
+ * memory.c - memory comes and goes, and nobody waits for another's.
  *
  * A GPU's worker pins host memory, which takes seconds where it is many GiB, and lets it go, as it
  * does legacy handles, only with its kernels at rest. Such requests stand in line for a thread of

@@ -1,5 +1,5 @@
 /*
- * worker_port.c - how a backend gets commands, gives retires, and sleeps in between.
+ * port.c - how a backend gets commands, gives retires, and sleeps in between.
  *
  * One thread of the backend at a time waits for commands. It sleeps on the futex at command_tail,
  * which the daemon wakes when it has published a command. Others of the worker wake it too (kick),

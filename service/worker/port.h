@@ -13,12 +13,12 @@ struct attnd_worker_port {
     struct attnd_queue_head *head;
     struct attnd_consumer commands;
     struct attnd_producer retires;
-    struct attnd_doorbell daemon; /* rung after a retire */
+    struct attnd_doorbell daemon; /* woken after a retire */
     uint64_t spin_ns;             /* before a wait sleeps */
     uint32_t kicked;              /* a wait has to return */
     uint32_t asleep;              /* a wait is in the kernel, or about to be */
     uint32_t park_seen;
-    uint32_t retired; /* retires so far, see worker_port.c */
+    uint32_t retired; /* retires so far, see port.c */
 };
 
 /**

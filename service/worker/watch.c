@@ -1,5 +1,5 @@
 /*
- * worker_watch.c - two threads that do nothing but look.
+ * watch.c - two threads that do nothing but look.
  *
  * The worker's main thread may be in a call that takes long, and the backend's own threads are busy
  * or asleep: none of them can promise to notice anything. One thread here counts in the queue
@@ -8,8 +8,8 @@
  * to it, such as one that pins a large memory, and that is no reason to be killed; only when a
  * question has waited for a minute does the first thread stop counting.
  *
- * If the backend is not well, nothing can be mended here: what is known is logged, the daemon is
- * told, and the process ends with a code that names the reason. The daemon answers what was in
+ * If the backend is not well, nothing can be mended here: what is known is logged and sent to the
+ * daemon, and the process ends with a code that names the reason. The daemon answers what was in
  * flight and starts the next worker.
  */
 #include "service/worker/watch.h"

@@ -1,5 +1,6 @@
 /*
- * test_e2e_watchdog.c - a worker that is alive and does not move is killed, and another one works.
+ * test_e2e_watchdog.c - a worker that is alive and does not move is killed, and another one works;
+ * so it is with one that moves while its item does not.
  */
 #include "tests/support/harness/e2e.h"
 #include "tests/support/trial/trial.h"
@@ -98,6 +99,32 @@ static void a_fault_is_injected_into_the_first_worker_only(void **state)
     harness_stop(&harness);
 }
 
+/* Its process moves, and its item does not: the worker sees that by itself, after 5 s. */
+static void an_item_that_does_not_get_on_ends_the_worker(void **state)
+{
+    static const char *const options[] = {"--inject", "stuck", NULL};
+    struct random_batch batch = e2e_batch();
+    static struct harness harness;
+    struct engine engine;
+    struct trial trial;
+    (void)state;
+
+    harness_start(&harness, options);
+    engine_open(&engine, harness.socket, "patient");
+    trial_begin(&trial, &engine, &batch, 0);
+    CHECK_OK(trial_submit_set(&trial, 0, 0));
+    CHECK_EQUAL(trial_await(&trial), 0);
+    struct worker old = {&harness, harness_worker(&harness)};
+    CHECK_OK(trial_submit_run(&trial, 0, 0, 0, 0));
+    CHECK(trial_await(&trial) != 0);
+    CHECK_EQUAL(trial.failure.fault.code, -ATTND_E_WORKER_RESTARTED);
+    harness_eventually(another_runs, &old, 5000, "a new worker runs");
+    trial_end(&trial);
+    trial_expect(&engine, &batch); /* the second one has no fault */
+    engine_close(&engine);
+    harness_stop(&harness);
+}
+
 static void without_a_watchdog_a_stopped_worker_is_waited_for(void **state)
 {
     static const char *const options[] = {"--watchdog", "0", NULL};
@@ -122,6 +149,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         E2E_OWN_TEST(a_stopped_worker_is_replaced_and_its_runs_are_answered),
         E2E_OWN_TEST(a_fault_is_injected_into_the_first_worker_only),
+        E2E_OWN_TEST(an_item_that_does_not_get_on_ends_the_worker),
         E2E_OWN_TEST(without_a_watchdog_a_stopped_worker_is_waited_for),
     };
 

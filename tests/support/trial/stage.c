@@ -69,6 +69,7 @@ void stage_start(struct stage *stage)
     struct attnd_fault fault = {0};
     *stage = (struct stage){0};
     attnd_log_level(ATTND_LOG_ERROR);
+    service->options.prefix_blocks = STAGE_PREFIX_BLOCKS;
     CHECK_EQUAL(attnd_loop_new(ATTND_LOOP_EPOLL, 0, &hooks, &service->loop, &fault), 0);
     service->options.heap_bytes = 1u << 20;
     CHECK_EQUAL(attnd_data_new(service, &fault), 0);
@@ -133,8 +134,11 @@ static void make_segments(struct attnd_client *client)
     CHECK_EQUAL(attnd_shm_create("stage", client->arena_offset_bytes + ARENA_BYTES,
                                  &client->submission, &fault),
                 0);
-    CHECK_EQUAL(
-        attnd_shm_create("stage", ATTND_PAGE_BYTES + slots_bytes, &client->completion, &fault), 0);
+    client->results_offset_bytes = client->arena_offset_bytes;
+    CHECK_EQUAL(attnd_shm_create(
+                    "stage", client->results_offset_bytes + ATTND_RESULT_WORDS * sizeof(int32_t),
+                    &client->completion, &fault),
+                0);
     struct attnd_submit_head *submit = client->submission.address;
     struct attnd_complete_head *complete = client->completion.address;
     attnd_consumer_init(&client->sq, (char *)client->submission.address + ATTND_PAGE_BYTES,

@@ -16,6 +16,7 @@
 
 #define STAGE_LAYERS 2u
 #define STAGE_PAGES 16u
+#define STAGE_PREFIX_BLOCKS 100000u
 #define STAGE_PAGE_SIZE 4u
 #define STAGE_DIM 64u
 #define STAGE_TENSORS 2u /* handle */

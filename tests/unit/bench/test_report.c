@@ -59,12 +59,17 @@ static void the_conclusion_says_what_was_saved(void **state)
     shared.total.kv_bytes_read = 1ull << 30;
     shared.total.kv_bytes_flat = 4ull << 30;
     shared.total.attention_ns = 1500000000;
+    shared.total.pages_foreign = 8;
     apart.total.attention_ns = 2000000000;
+    apart.total.prompt_computed = 1600;
+    apart.cache = REPLAY_CACHE_ENGINE;
     replay_report_conclusion(out, &shared, &apart);
     assert_int_equal(fclose(out), 0);
     assert_non_null(strstr(text, "found 3,000 of 4,000 prompt tokens computed, 32.0 MiB of KV."));
     assert_non_null(strstr(text, "read 1.00 GiB of KV instead of 4.00 GiB (-75 %)."));
-    assert_non_null(strstr(text, "1.50 s, and 2.00 s with nothing shared (-25 %)."));
+    assert_non_null(strstr(text, "1.50 s, and 2.00 s with caches apart (-25 %)."));
+    assert_non_null(strstr(text, "computed 62.5 % of the prompt tokens that caches apart did"));
+    assert_non_null(strstr(text, "8.00 MiB\nof KV were read that another engine had computed."));
     free(text);
 }
 

@@ -21,8 +21,8 @@
 /* The header as a message, to change it; put back with pack(). */
 static Attnd__Batch *unpack(void)
 {
-    Attnd__Batch *message =
-        attnd__batch__unpack(NULL, t.at.header_bytes, t.arena + t.at.header_offset_bytes);
+    Attnd__Batch *message = attnd__batch__unpack(
+        NULL, admit_rig.at.header_bytes, admit_rig.arena + admit_rig.at.header_offset_bytes);
     assert_non_null(message);
     return message;
 }
@@ -30,7 +30,8 @@ static Attnd__Batch *unpack(void)
 static void pack(Attnd__Batch *message)
 {
     assert_true(attnd__batch__get_packed_size(message) < ATTND_PAGE_BYTES);
-    t.at.header_bytes = (uint32_t)attnd__batch__pack(message, t.arena + t.at.header_offset_bytes);
+    admit_rig.at.header_bytes =
+        (uint32_t)attnd__batch__pack(message, admit_rig.arena + admit_rig.at.header_offset_bytes);
     attnd__batch__free_unpacked(message, NULL);
 }
 
@@ -46,73 +47,74 @@ static void absent_options_get_their_defaults(void **state)
         *strides[i] = NULL;
     }
     pack(message);
-    assert_int_equal(admit_case_admit(&t), 0);
-    assert_true(fabsf(t.batch.sm_scale - 1.0f / sqrtf(128.0f)) < 1e-7f);
-    assert_int_equal(t.batch.reserve_pages, 0);
-    assert_int_equal(t.batch.q_pitch.row, 32 * 128);
-    assert_int_equal(t.batch.q_pitch.head, 128);
-    assert_int_equal(t.batch.o_pitch.row, 32 * 128);
-    assert_int_equal(t.batch.lse_pitch.row, 32);
-    assert_int_equal(t.batch.lse_pitch.head, 1);
-    assert_int_equal(t.batch.k_pitch.row, 8 * 128);
-    assert_int_equal(t.batch.v_pitch.head, 128);
-    assert_int_equal(t.batch.extents.q_bytes, t.batch.rows * 32 * 128 * 2);
-    assert_int_equal(t.batch.extents.o_bytes, t.batch.rows * 32 * 128 * 2);
-    assert_int_equal(t.batch.extents.lse_bytes, t.batch.rows * 32 * 4);
-    assert_int_equal(t.batch.extents.k_bytes, t.batch.rows * 8 * 128 * 2);
-    assert_int_equal(t.batch.extents.v_bytes, t.batch.rows * 8 * 128 * 2);
+    assert_int_equal(admit_case_admit(&admit_rig), 0);
+    assert_true(fabsf(admit_rig.batch.sm_scale - 1.0f / sqrtf(128.0f)) < 1e-7f);
+    assert_int_equal(admit_rig.batch.reserve_pages, 0);
+    assert_int_equal(admit_rig.batch.q_pitch.row, 32 * 128);
+    assert_int_equal(admit_rig.batch.q_pitch.head, 128);
+    assert_int_equal(admit_rig.batch.o_pitch.row, 32 * 128);
+    assert_int_equal(admit_rig.batch.lse_pitch.row, 32);
+    assert_int_equal(admit_rig.batch.lse_pitch.head, 1);
+    assert_int_equal(admit_rig.batch.k_pitch.row, 8 * 128);
+    assert_int_equal(admit_rig.batch.v_pitch.head, 128);
+    assert_int_equal(admit_rig.batch.extents.q_bytes, admit_rig.batch.rows * 32 * 128 * 2);
+    assert_int_equal(admit_rig.batch.extents.o_bytes, admit_rig.batch.rows * 32 * 128 * 2);
+    assert_int_equal(admit_rig.batch.extents.lse_bytes, admit_rig.batch.rows * 32 * 4);
+    assert_int_equal(admit_rig.batch.extents.k_bytes, admit_rig.batch.rows * 8 * 128 * 2);
+    assert_int_equal(admit_rig.batch.extents.v_bytes, admit_rig.batch.rows * 8 * 128 * 2);
 }
 
 static void an_extent_ends_with_the_last_element_and_not_with_its_padding(void **state)
 {
     (void)state;
-    t.c.batch.o_pitch.row = 40 * 128;
-    t.c.batch.o_pitch.head = 130;
-    admit_case_write(&t);
-    assert_int_equal(admit_case_admit(&t), 0);
-    assert_int_equal(t.batch.extents.o_bytes, ((t.batch.rows - 1) * 40 * 128 + 31 * 130 + 128) * 2);
+    admit_rig.c.batch.o_pitch.row = 40 * 128;
+    admit_rig.c.batch.o_pitch.head = 130;
+    admit_case_write(&admit_rig);
+    assert_int_equal(admit_case_admit(&admit_rig), 0);
+    assert_int_equal(admit_rig.batch.extents.o_bytes,
+                     ((admit_rig.batch.rows - 1) * 40 * 128 + 31 * 130 + 128) * 2);
 }
 
 static void what_exceeds_the_plan_is_no_space(void **state)
 {
     (void)state;
-    t.limits.requests = 3;
-    expect_fault(ATTND_E_NO_SPACE, ATTND_F_REQUESTS, 0, 4, 3);
-    t.limits.requests = 4;
-    t.limits.rows = 6;
-    expect_fault(ATTND_E_NO_SPACE, ATTND_F_ROWS, 0, 7, 6);
-    t.limits.rows = 7;
-    t.limits.levels = 1;
-    expect_fault(ATTND_E_NO_SPACE, ATTND_F_LEVELS, 0, 2, 1);
-    t.limits.levels = 2;
-    t.limits.pages = 9;
-    expect_fault(ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, 10, 9);
-    t.limits.pages = 12; /* three requests of the last level want one more each */
-    expect_fault(ATTND_E_NO_SPACE, ATTND_F_RESERVE_PAGES, 0, 1, 0);
-    t.limits.pages = 13;
-    assert_int_equal(admit_case_admit(&t), 0);
+    admit_rig.limits.requests = 3;
+    admit_rig_expect_fault(ATTND_E_NO_SPACE, ATTND_F_REQUESTS, 0, 4, 3);
+    admit_rig.limits.requests = 4;
+    admit_rig.limits.rows = 6;
+    admit_rig_expect_fault(ATTND_E_NO_SPACE, ATTND_F_ROWS, 0, 7, 6);
+    admit_rig.limits.rows = 7;
+    admit_rig.limits.levels = 1;
+    admit_rig_expect_fault(ATTND_E_NO_SPACE, ATTND_F_LEVELS, 0, 2, 1);
+    admit_rig.limits.levels = 2;
+    admit_rig.limits.pages = 9;
+    admit_rig_expect_fault(ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, 10, 9);
+    admit_rig.limits.pages = 12; /* three requests of the last level want one more each */
+    admit_rig_expect_fault(ATTND_E_NO_SPACE, ATTND_F_RESERVE_PAGES, 0, 1, 0);
+    admit_rig.limits.pages = 13;
+    assert_int_equal(admit_case_admit(&admit_rig), 0);
 }
 
 static void scalars_are_checked_against_the_pool(void **state)
 {
     (void)state;
-    t.c.batch.heads_q = 33;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_INVALID, ATTND_F_HEADS_Q, 0, 33, 32);
-    t.c.batch.heads_q = 0;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_RANGE, ATTND_F_HEADS_Q, 0, 0, 8);
-    t.c.batch.heads_q = UINT32_MAX;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_RANGE, ATTND_F_HEADS_Q, 0, UINT32_MAX, ATTND_HEADS_MAX);
-    t.c.batch.heads_q = 32;
-    t.c.batch.dtype = ATTND_BF16;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_INVALID, ATTND_F_DTYPE, 0, ATTND_BF16, ATTND_FP16);
-    t.c.batch.dtype = ATTND_FP16;
-    t.c.batch.flags = 8;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_INVALID, ATTND_F_FLAGS, 0, 8, ATTND_BATCH_FLAGS);
+    admit_rig.c.batch.heads_q = 33;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_INVALID, ATTND_F_HEADS_Q, 0, 33, 32);
+    admit_rig.c.batch.heads_q = 0;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_RANGE, ATTND_F_HEADS_Q, 0, 0, 8);
+    admit_rig.c.batch.heads_q = UINT32_MAX;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_RANGE, ATTND_F_HEADS_Q, 0, UINT32_MAX, ATTND_HEADS_MAX);
+    admit_rig.c.batch.heads_q = 32;
+    admit_rig.c.batch.dtype = ATTND_BF16;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_INVALID, ATTND_F_DTYPE, 0, ATTND_BF16, ATTND_FP16);
+    admit_rig.c.batch.dtype = ATTND_FP16;
+    admit_rig.c.batch.flags = 8;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_INVALID, ATTND_F_FLAGS, 0, 8, ATTND_BATCH_FLAGS);
 }
 
 static void a_group_has_at_most_its_maximum_of_heads(void **state)
@@ -120,14 +122,14 @@ static void a_group_has_at_most_its_maximum_of_heads(void **state)
     const int32_t one_row[1] = {1}, kv_len[1] = {1};
 
     (void)state;
-    plan_case_free(&t.c);
-    plan_case_begin(&t.c);
-    t.c.pool.heads_kv = 1;
-    t.c.batch.heads_q = ATTND_GROUP_MAX + 1;
-    plan_case_level(&t.c, 1, one_row, kv_len);
-    plan_case_fit(&t.c);
-    admit_case_write(&t);
-    expect_fault(ATTND_E_RANGE, ATTND_F_HEADS_Q, 0, ATTND_GROUP_MAX + 1, ATTND_GROUP_MAX);
+    plan_case_free(&admit_rig.c);
+    plan_case_begin(&admit_rig.c);
+    admit_rig.c.pool.heads_kv = 1;
+    admit_rig.c.batch.heads_q = ATTND_GROUP_MAX + 1;
+    plan_case_level(&admit_rig.c, 1, one_row, kv_len);
+    plan_case_fit(&admit_rig.c);
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_RANGE, ATTND_F_HEADS_Q, 0, ATTND_GROUP_MAX + 1, ATTND_GROUP_MAX);
 }
 
 static void sm_scale_is_finite_and_positive_or_defaulted(void **state)
@@ -136,88 +138,92 @@ static void sm_scale_is_finite_and_positive_or_defaulted(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        t.c.batch.sm_scale = bad[i];
-        admit_case_write(&t);
-        assert_int_equal(admit_case_admit(&t), -ATTND_E_RANGE);
-        assert_int_equal(t.fault.field, ATTND_F_SM_SCALE);
+        admit_rig.c.batch.sm_scale = bad[i];
+        admit_case_write(&admit_rig);
+        assert_int_equal(admit_case_admit(&admit_rig), -ATTND_E_RANGE);
+        assert_int_equal(admit_rig.fault.field, ATTND_F_SM_SCALE);
+        uint32_t bits = (uint32_t)admit_rig.fault.value;
+        assert_memory_equal(&bits, &bad[i], sizeof(bits));
     }
-    t.c.batch.sm_scale = 0.0f;
-    admit_case_write(&t);
-    assert_int_equal(admit_case_admit(&t), 0);
-    assert_true(fabsf(t.batch.sm_scale - 1.0f / sqrtf(128.0f)) < 1e-7f);
+    admit_rig.c.batch.sm_scale = 0.0f;
+    admit_case_write(&admit_rig);
+    assert_int_equal(admit_case_admit(&admit_rig), 0);
+    assert_true(fabsf(admit_rig.batch.sm_scale - 1.0f / sqrtf(128.0f)) < 1e-7f);
 }
 
 static void strides_that_reach_beyond_64_bits_are_refused(void **state)
 {
     (void)state;
-    t.c.batch.q_pitch.row = INT64_MAX;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_RANGE, ATTND_F_Q, 0, INT64_MAX, INT64_MAX / 2);
-    t.c.batch.q_pitch.row = -1;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_RANGE, ATTND_F_Q, 0, -1, 0);
-    t.c.batch.q_pitch.row = 0;
-    t.c.batch.v_pitch.head = -128;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_RANGE, ATTND_F_V, 1, -128, 0);
-    t.c.batch.v_pitch.head = INT64_MAX / 4;
-    admit_case_write(&t);
-    assert_int_equal(admit_case_admit(&t), -ATTND_E_RANGE);
-    assert_int_equal(t.fault.field, ATTND_F_V);
+    admit_rig.c.batch.q_pitch.row = INT64_MAX;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_RANGE, ATTND_F_Q, 0, INT64_MAX, INT64_MAX / 2);
+    admit_rig.c.batch.q_pitch.row = -1;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_RANGE, ATTND_F_Q, 0, -1, 0);
+    admit_rig.c.batch.q_pitch.row = 0;
+    admit_rig.c.batch.v_pitch.head = -128;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_RANGE, ATTND_F_V, 1, -128, 0);
+    admit_rig.c.batch.v_pitch.head = INT64_MAX / 4;
+    admit_case_write(&admit_rig);
+    assert_int_equal(admit_case_admit(&admit_rig), -ATTND_E_RANGE);
+    assert_int_equal(admit_rig.fault.field, ATTND_F_V);
 }
 
 static void inputs_may_broadcast_and_outputs_may_not(void **state)
 {
     (void)state;
-    t.c.batch.q_pitch.row = 128; /* all heads read the same */
-    admit_case_write(&t);
-    assert_int_equal(admit_case_admit(&t), 0);
-    t.c.batch.o_pitch.row = 128;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_INVALID, ATTND_F_O, 1, 0, 128);
-    t.c.batch.o_pitch.row = 31 * 128 + 127; /* the last head of a row runs into the next row */
-    t.c.batch.o_pitch.head = 128;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_INVALID, ATTND_F_O, 0, 31 * 128 + 127, 32 * 128);
-    t.c.batch.o_pitch.row = 128; /* heads first */
-    t.c.batch.o_pitch.head = 7 * 128;
-    admit_case_write(&t);
-    assert_int_equal(admit_case_admit(&t), 0);
-    t.c.batch.o_pitch.head = 7 * 128 - 1;
-    admit_case_write(&t);
-    assert_int_equal(admit_case_admit(&t), -ATTND_E_INVALID);
-    t.c.batch.o_pitch.row = 40 * 128; /* padded */
-    t.c.batch.o_pitch.head = 130;
-    admit_case_write(&t);
-    assert_int_equal(admit_case_admit(&t), 0);
-    t.c.batch.lse_pitch.row = 31;
-    t.c.batch.lse_pitch.head = 1;
-    admit_case_write(&t);
-    expect_fault(ATTND_E_INVALID, ATTND_F_LSE, 0, 31, 32);
-    t.c.batch.lse_pitch.row = 1;
-    t.c.batch.lse_pitch.head = 7;
-    admit_case_write(&t);
-    assert_int_equal(admit_case_admit(&t), 0);
+    admit_rig.c.batch.q_pitch.row = 128; /* all heads read the same */
+    admit_case_write(&admit_rig);
+    assert_int_equal(admit_case_admit(&admit_rig), 0);
+    admit_rig.c.batch.o_pitch.row = 128;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_INVALID, ATTND_F_O, 1, 0, 128);
+    admit_rig.c.batch.o_pitch.row =
+        31 * 128 + 127; /* the last head of a row runs into the next row */
+    admit_rig.c.batch.o_pitch.head = 128;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_INVALID, ATTND_F_O, 0, 31 * 128 + 127, 32 * 128);
+    admit_rig.c.batch.o_pitch.row = 128; /* heads first */
+    admit_rig.c.batch.o_pitch.head = 7 * 128;
+    admit_case_write(&admit_rig);
+    assert_int_equal(admit_case_admit(&admit_rig), 0);
+    admit_rig.c.batch.o_pitch.head = 7 * 128 - 1;
+    admit_case_write(&admit_rig);
+    assert_int_equal(admit_case_admit(&admit_rig), -ATTND_E_INVALID);
+    admit_rig.c.batch.o_pitch.row = 40 * 128; /* padded */
+    admit_rig.c.batch.o_pitch.head = 130;
+    admit_case_write(&admit_rig);
+    assert_int_equal(admit_case_admit(&admit_rig), 0);
+    admit_rig.c.batch.lse_pitch.row = 31;
+    admit_rig.c.batch.lse_pitch.head = 1;
+    admit_case_write(&admit_rig);
+    admit_rig_expect_fault(ATTND_E_INVALID, ATTND_F_LSE, 0, 31, 32);
+    admit_rig.c.batch.lse_pitch.row = 1;
+    admit_rig.c.batch.lse_pitch.head = 7;
+    admit_case_write(&admit_rig);
+    assert_int_equal(admit_case_admit(&admit_rig), 0);
 }
 
 static void arrays_must_lie_inside_the_arena_and_aligned(void **state)
 {
     (void)state;
     Attnd__Batch *message = unpack();
-    message->level[1]->kv_indices = t.arena_bytes - 4 * message->level[1]->pages + 4;
+    message->level[1]->kv_indices = admit_rig.arena_bytes - 4 * message->level[1]->pages + 4;
     pack(message);
-    expect_fault(ATTND_E_RANGE, ATTND_F_ARENA, 1, (int64_t)t.arena_bytes - 24,
-                 (int64_t)t.arena_bytes - 28);
+    admit_rig_expect_fault(ATTND_E_RANGE, ATTND_F_ARENA, 1, (int64_t)admit_rig.arena_bytes - 24,
+                           (int64_t)admit_rig.arena_bytes - 28);
     message = unpack();
     message->level[1]->kv_indices = UINT64_MAX - 4;
     pack(message);
-    assert_int_equal(admit_case_admit(&t), -ATTND_E_RANGE);
+    assert_int_equal(admit_case_admit(&admit_rig), -ATTND_E_RANGE);
     message = unpack();
-    message->level[1]->kv_indices = t.at.kv_indices[1];
+    message->level[1]->kv_indices = admit_rig.at.kv_indices[1];
     message->level[0]->qo_indptr += 2;
     pack(message);
-    expect_fault(ATTND_E_INVALID, ATTND_F_ARENA, 0, (int64_t)t.at.qo_indptr[0] + 2,
-                 (int64_t)t.at.qo_indptr[0]);
+    admit_rig_expect_fault(ATTND_E_INVALID, ATTND_F_ARENA, 0,
+                           (int64_t)admit_rig.at.qo_indptr[0] + 2,
+                           (int64_t)admit_rig.at.qo_indptr[0]);
 }
 
 static void counts_that_overflow_are_refused_before_anything_is_copied(void **state)
@@ -227,19 +233,19 @@ static void counts_that_overflow_are_refused_before_anything_is_copied(void **st
     message->level[0]->entries = UINT32_MAX;
     message->level[1]->entries = 5;
     pack(message);
-    expect_fault(ATTND_E_NO_SPACE, ATTND_F_REQUESTS, 0, (int64_t)UINT32_MAX + 5, 4);
+    admit_rig_expect_fault(ATTND_E_NO_SPACE, ATTND_F_REQUESTS, 0, (int64_t)UINT32_MAX + 5, 4);
     message = unpack();
     message->level[0]->entries = 1;
     message->level[1]->entries = 3;
     message->level[0]->pages = UINT32_MAX;
     pack(message);
-    assert_int_equal(admit_case_admit(&t), -ATTND_E_NO_SPACE);
+    assert_int_equal(admit_case_admit(&admit_rig), -ATTND_E_NO_SPACE);
     message = unpack();
     message->level[0]->pages = 3;
     message->reserve_pages = UINT32_MAX;
     pack(message);
-    expect_fault(ATTND_E_NO_SPACE, ATTND_F_RESERVE_PAGES, 0, UINT32_MAX, 1);
-    assert_null(t.staging.words);
+    admit_rig_expect_fault(ATTND_E_NO_SPACE, ATTND_F_RESERVE_PAGES, 0, UINT32_MAX, 1);
+    assert_null(admit_rig.staging.words);
 }
 
 static void the_header_must_lie_inside_the_arena(void **state)
@@ -249,7 +255,7 @@ static void the_header_must_lie_inside_the_arena(void **state)
         uint32_t bytes;
         enum attnd_field field;
     } bad[] = {
-        {t.arena_bytes, 1, ATTND_F_ARENA},
+        {admit_rig.arena_bytes, 1, ATTND_F_ARENA},
         {UINT64_MAX, 100, ATTND_F_ARENA},
         {UINT64_MAX - 99, 100, ATTND_F_ARENA},
         {64, ATTND_BATCH_HEADER_BYTES_MAX + 1, ATTND_F_HEADER},
@@ -258,27 +264,29 @@ static void the_header_must_lie_inside_the_arena(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        assert_int_equal(attnd_admit_batch(t.arena, t.arena_bytes, bad[i].offset_bytes,
-                                           bad[i].bytes, &t.limits, &t.staging, &t.batch, &t.fault),
+        assert_int_equal(attnd_admit_batch(admit_rig.arena, admit_rig.arena_bytes,
+                                           bad[i].offset_bytes, bad[i].bytes, &admit_rig.limits,
+                                           &admit_rig.staging, &admit_rig.batch, &admit_rig.fault),
                          -ATTND_E_RANGE);
-        assert_int_equal(t.fault.field, bad[i].field);
+        assert_int_equal(admit_rig.fault.field, bad[i].field);
     }
 }
 
 static void a_header_cut_short_is_a_protocol_error_or_a_batch(void **state)
 {
-    const uint32_t full = t.at.header_bytes;
+    const uint32_t full = admit_rig.at.header_bytes;
     uint32_t refused = 0;
 
     (void)state;
-    for (t.at.header_bytes = 0; t.at.header_bytes < full; t.at.header_bytes++) {
-        int code = admit_case_admit(&t);
+    for (admit_rig.at.header_bytes = 0; admit_rig.at.header_bytes < full;
+         admit_rig.at.header_bytes++) {
+        int code = admit_case_admit(&admit_rig);
         refused += code == -ATTND_E_PROTOCOL;
-        assert_true(code != 0 || !batch_check(&t.batch, &t.limits));
+        assert_true(code != 0 || !batch_check(&admit_rig.batch, &admit_rig.limits));
     }
     assert_true(refused > full / 2);
-    t.at.header_bytes = 0;
-    expect_fault(ATTND_E_PROTOCOL, ATTND_F_HEADER, 0, 0, 0);
+    admit_rig.at.header_bytes = 0;
+    admit_rig_expect_fault(ATTND_E_PROTOCOL, ATTND_F_HEADER, 0, 0, 0);
 }
 
 /* Field 1000, a varint. */
@@ -298,14 +306,14 @@ static void an_unknown_field_is_refused_wherever_it_is(void **state)
 {
     (void)state;
     for (uint32_t place = 0; place < 5; place++) {
-        admit_case_write(&t);
+        admit_case_write(&admit_rig);
         Attnd__Batch *message = unpack();
         ProtobufCMessage *bases[] = {&message->base, &message->level[0]->base,
                                      &message->level[1]->base, &message->q->base,
                                      &message->v->base};
         give_unknown_field(bases[place]);
         pack(message);
-        expect_fault(ATTND_E_PROTOCOL, ATTND_F_HEADER, 0, t.at.header_bytes, 0);
+        admit_rig_expect_fault(ATTND_E_PROTOCOL, ATTND_F_HEADER, 0, admit_rig.at.header_bytes, 0);
     }
 }
 
@@ -313,13 +321,13 @@ static void a_header_that_unpacks_to_too_much_is_refused(void **state)
 {
     (void)state;
     /* 2,000 empty Strides: 2 bytes each, a message each. */
-    uint8_t *header = t.arena + t.at.header_offset_bytes;
+    uint8_t *header = admit_rig.arena + admit_rig.at.header_offset_bytes;
     for (uint32_t i = 0; i < 4000; i += 2) {
         header[i] = 8 << 3 | 2;
         header[i + 1] = 0;
     }
-    t.at.header_bytes = 4000;
-    expect_fault(ATTND_E_PROTOCOL, ATTND_F_HEADER, 0, 4000, 0);
+    admit_rig.at.header_bytes = 4000;
+    admit_rig_expect_fault(ATTND_E_PROTOCOL, ATTND_F_HEADER, 0, 4000, 0);
 }
 
 static void the_allocator_ends_where_its_buffer_does(void **state)
@@ -344,7 +352,7 @@ static void the_allocator_ends_where_its_buffer_does(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, admit_rig_begin, admit_rig_end)
     const struct CMUnitTest tests[] = {
         TEST(absent_options_get_their_defaults),
         TEST(an_extent_ends_with_the_last_element_and_not_with_its_padding),

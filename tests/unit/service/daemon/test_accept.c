@@ -1,8 +1,23 @@
 /* test_accept.c - who comes in when others crowd the door, and what a peer's files may cost. */
+#include "ipc/wake.h"
+#include "tests/support/harness/harness.h"
 #include "tests/support/harness/slow_file.h"
 #include "tests/support/rigs/service_rig.h"
 
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cmocka.h>
 
 /* A process of this user's that does @what, says that it has, and stays. */
 static pid_t fork_peer(void (*what)(void))
@@ -29,24 +44,24 @@ static pid_t fork_peer(void (*what)(void))
 static void end_peer(pid_t pid)
 {
     assert_int_equal(kill(pid, SIGKILL), 0);
-    assert_int_equal(join(pid), 1000 + SIGKILL);
+    assert_int_equal(service_rig_join(pid), 1000 + SIGKILL);
 }
 
 static void crowd(void)
 {
     for (uint32_t i = 0; i < 4 * ATTND_VISITORS_MAX; i++)
-        (void)dial();
+        (void)service_rig_dial();
 }
 
 static void a_process_that_connects_and_says_nothing_keeps_nobody_out(void **state)
 {
     (void)state;
-    rig.options.log_level = (enum attnd_log_level)0;
-    start();
+    service_rig.options.log_level = (enum attnd_log_level)0;
+    service_rig_start();
     pid_t silent = fork_peer(crowd);
     for (int i = 0; i < 20; i++) {
-        struct session session = open_session();
-        close_session(&session);
+        struct session session = service_rig_open_session();
+        service_rig_close_session(&session);
     }
     end_peer(silent);
 }
@@ -55,13 +70,13 @@ static void many_processes_that_say_nothing_keep_nobody_out(void **state)
 {
     (void)state;
     pid_t silent[8];
-    rig.options.log_level = (enum attnd_log_level)0;
-    start();
+    service_rig.options.log_level = (enum attnd_log_level)0;
+    service_rig_start();
     for (size_t i = 0; i < 8; i++)
         silent[i] = fork_peer(crowd);
     for (int i = 0; i < 20; i++) {
-        struct session session = open_session();
-        close_session(&session);
+        struct session session = service_rig_open_session();
+        service_rig_close_session(&session);
     }
     for (size_t i = 0; i < 8; i++)
         end_peer(silent[i]);
@@ -97,12 +112,12 @@ static void send_slow_files(int socket)
 /* The daemon stands still meanwhile, so that it is the one that closes them last. */
 static void flood(void)
 {
-    struct session session = open_session();
-    assert_int_equal(kill(rig.daemon, SIGSTOP), 0);
-    while (!harness_threads_are(rig.daemon, 'T'))
+    struct session session = service_rig_open_session();
+    assert_int_equal(kill(service_rig.daemon, SIGSTOP), 0);
+    while (!harness_threads_are(service_rig.daemon, 'T'))
         usleep(1000);
     send_slow_files(session.socket);
-    assert_int_equal(kill(rig.daemon, SIGCONT), 0);
+    assert_int_equal(kill(service_rig.daemon, SIGCONT), 0);
 }
 
 static void files_that_take_long_to_close_make_nobody_wait(void **state)
@@ -113,21 +128,21 @@ static void files_that_take_long_to_close_make_nobody_wait(void **state)
         skip();
     close(listener);
     close(probe);
-    rig.options.log_level = (enum attnd_log_level)0;
-    start();
-    struct session honest = open_session();
+    service_rig.options.log_level = (enum attnd_log_level)0;
+    service_rig_start();
+    struct session honest = service_rig_open_session();
     pid_t hostile[2];
     for (size_t i = 0; i < 2; i++)
         hostile[i] = fork_peer(flood);
     /* The daemon's own wait would be SLOW_LINGER_S for each file. */
     uint64_t begin_ns = attnd_clock_ns();
     for (int i = 0; i < 100; i++)
-        expect_sessions(1);
-    assert_int_equal(create_pool(honest.socket), 0);
+        service_rig_expect_sessions(1);
+    assert_int_equal(service_rig_create_pool(honest.socket), 0);
     assert_true(attnd_clock_ns() - begin_ns < SLOW_LINGER_S * UINT64_C(500000000));
     for (size_t i = 0; i < 2; i++)
         end_peer(hostile[i]);
-    close_session(&honest);
+    service_rig_close_session(&honest);
 }
 
 static void ask_later(int socket)
@@ -138,34 +153,35 @@ static void ask_later(int socket)
     request.call_case = ATTND__REQUEST__CALL_STATUS;
     request.status = &query;
     size_t size_bytes = attnd__request__pack(&request, bytes);
-    assert_int_equal(attnd_fdpass_send(socket, bytes, size_bytes, &rig.notify, 1), 0);
+    assert_int_equal(attnd_fdpass_send(socket, bytes, size_bytes, &service_rig.notify, 1), 0);
 }
 
 static void a_session_waits_while_descriptors_run_low(void **state)
 {
     (void)state;
     struct rlimit limit, low;
-    rig.options.log_level = (enum attnd_log_level)0;
-    start();
-    struct session session = open_session();
-    assert_int_equal(prlimit(rig.daemon, RLIMIT_NOFILE, NULL, &limit), 0);
+    service_rig.options.log_level = (enum attnd_log_level)0;
+    service_rig_start();
+    struct session session = service_rig_open_session();
+    assert_int_equal(prlimit(service_rig.daemon, RLIMIT_NOFILE, NULL, &limit), 0);
     low = limit;
-    low.rlim_cur = settled_fds() + 4; /* less than a datagram may carry */
-    assert_int_equal(prlimit(rig.daemon, RLIMIT_NOFILE, &low, NULL), 0);
+    low.rlim_cur = service_rig_settled_fds() + 4; /* less than a datagram may carry */
+    assert_int_equal(prlimit(service_rig.daemon, RLIMIT_NOFILE, &low, NULL), 0);
     struct pollfd answer = {.fd = session.socket, .events = POLLIN};
     ask_later(session.socket);
     assert_int_equal(poll(&answer, 1, 200), 0);
-    assert_int_equal(prlimit(rig.daemon, RLIMIT_NOFILE, &limit, NULL), 0);
+    assert_int_equal(prlimit(service_rig.daemon, RLIMIT_NOFILE, &limit, NULL), 0);
     assert_int_equal(poll(&answer, 1, 10000), 1);
     assert_int_equal(answer.revents, POLLIN);
-    close_session(&session);
+    service_rig_close_session(&session);
 }
 
 int main(void)
 {
     static const enum attnd_loop_kind automatic = ATTND_LOOP_AUTO, epoll = ATTND_LOOP_EPOLL;
     const struct CMUnitTest tests[] = {
-#define TEST(name, loop) {#name, name, setup, teardown, (void *)(uintptr_t) & (loop)}
+#define TEST(name, loop)                                                                           \
+    {#name, name, service_rig_setup, service_rig_teardown, (void *)(uintptr_t) & (loop)}
         TEST(a_process_that_connects_and_says_nothing_keeps_nobody_out, automatic),
         TEST(many_processes_that_say_nothing_keep_nobody_out, automatic),
         TEST(files_that_take_long_to_close_make_nobody_wait, automatic),

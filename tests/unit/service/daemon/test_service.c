@@ -2,52 +2,66 @@
  */
 #include "tests/support/rigs/service_rig.h"
 
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
 /* ---- the socket ---- */
 
 static void a_signal_ends_it_cleanly(void **state)
 {
     (void)state;
     struct stat file;
-    start();
-    assert_int_equal(stat(rig.options.socket_path, &file), 0);
+    service_rig_start();
+    assert_int_equal(stat(service_rig.options.socket_path, &file), 0);
     assert_int_equal(file.st_mode & 0777, 0600);
-    struct session session = open_session();
-    stop();
-    expect_notice("STOPPING=1");
-    assert_int_equal(stat(rig.options.socket_path, &file), -1);
-    assert_int_equal(say_mapped(session.socket), -ATTND_E_DISCONNECTED);
-    close_session(&session);
+    struct session session = service_rig_open_session();
+    service_rig_stop();
+    service_rig_expect_notice("STOPPING=1");
+    assert_int_equal(stat(service_rig.options.socket_path, &file), -1);
+    assert_int_equal(service_rig_say_mapped(session.socket), -ATTND_E_DISCONNECTED);
+    service_rig_close_session(&session);
 }
 
 static void a_second_service_is_refused_and_the_first_goes_on(void **state)
 {
     (void)state;
-    start();
-    rig.options.log_level = (enum attnd_log_level)0;
-    assert_int_equal(join(start_daemon()), ATTND_EXIT_SOCKET);
-    expect_sessions(0);
+    service_rig_start();
+    service_rig.options.log_level = (enum attnd_log_level)0;
+    assert_int_equal(service_rig_join(service_rig_start_daemon()), ATTND_EXIT_SOCKET);
+    service_rig_expect_sessions(0);
 }
 
 static void the_socket_of_a_dead_service_is_replaced(void **state)
 {
     (void)state;
-    start();
-    kill(rig.daemon, SIGKILL);
-    assert_int_equal(join(rig.daemon), 1000 + SIGKILL);
-    assert_int_equal(access(rig.options.socket_path, F_OK), 0);
-    start();
-    expect_sessions(0);
+    service_rig_start();
+    kill(service_rig.daemon, SIGKILL);
+    assert_int_equal(service_rig_join(service_rig.daemon), 1000 + SIGKILL);
+    assert_int_equal(access(service_rig.options.socket_path, F_OK), 0);
+    service_rig_start();
+    service_rig_expect_sessions(0);
 }
 
 static void what_is_no_socket_is_left_alone(void **state)
 {
     (void)state;
-    int fd = open(rig.options.socket_path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    int fd = open(service_rig.options.socket_path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     close(fd);
-    rig.options.log_level = (enum attnd_log_level)0;
-    assert_int_equal(join(start_daemon()), ATTND_EXIT_SOCKET);
-    assert_int_equal(access(rig.options.socket_path, F_OK), 0);
+    service_rig.options.log_level = (enum attnd_log_level)0;
+    assert_int_equal(service_rig_join(service_rig_start_daemon()), ATTND_EXIT_SOCKET);
+    assert_int_equal(access(service_rig.options.socket_path, F_OK), 0);
 }
 
 #define NOBODY 65534u
@@ -65,7 +79,7 @@ static pid_t fork_stranger(void)
             _exit(1);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (uint32_t i = 0; i < 2 * ATTND_VISITORS_MAX; i++)
-            (void)dial();
+            (void)service_rig_dial();
         (void)write(ready[1], "r", 1);
         pause();
         _exit(0);
@@ -81,17 +95,18 @@ static void strangers_leave_room_for_those_who_are_admitted(void **state)
     (void)state;
     if (getuid() != 0) /* who can be somebody else */
         skip();
-    rig.options.allow_uids[rig.options.allow_uids_count++] = 1; /* the socket is for others too */
-    assert_int_equal(chmod(rig.directory, 0711), 0);
-    rig.options.log_level = (enum attnd_log_level)0;
-    start();
+    service_rig.options.allow_uids[service_rig.options.allow_uids_count++] =
+        1; /* the socket is for others too */
+    assert_int_equal(chmod(service_rig.directory, 0711), 0);
+    service_rig.options.log_level = (enum attnd_log_level)0;
+    service_rig_start();
     pid_t stranger = fork_stranger();
     for (int i = 0; i < 3; i++) {
-        struct session session = open_session();
-        close_session(&session);
+        struct session session = service_rig_open_session();
+        service_rig_close_session(&session);
     }
     assert_int_equal(kill(stranger, SIGKILL), 0);
-    assert_int_equal(join(stranger), 1000 + SIGKILL);
+    assert_int_equal(service_rig_join(stranger), 1000 + SIGKILL);
 }
 
 /* ---- the end of a client ---- */
@@ -104,9 +119,10 @@ static pid_t fork_client(pid_t *child)
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        struct session session = {.socket = dial()};
-        if (say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL) < 0 ||
-            say_mapped(session.socket) < 0 || create_pool(session.socket) < 0)
+        struct session session = {.socket = service_rig_dial()};
+        if (service_rig_say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL) < 0 ||
+            service_rig_say_mapped(session.socket) < 0 ||
+            service_rig_create_pool(session.socket) < 0)
             _exit(1);
         pid_t own = fork();
         if (own == 0)
@@ -126,43 +142,44 @@ static void a_dead_clients_session_ends_though_its_child_holds_the_socket(void *
 {
     (void)state;
     pid_t child;
-    start();
-    size_t fds = settled_fds();
+    service_rig_start();
+    size_t fds = service_rig_settled_fds();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = fork_client(&child);
-    expect_sessions(1);
+    service_rig_expect_sessions(1);
     kill(pid, SIGKILL);
-    assert_int_equal(join(pid), 1000 + SIGKILL);
-    expect_sessions(0);
-    expect_fds(fds);
+    assert_int_equal(service_rig_join(pid), 1000 + SIGKILL);
+    service_rig_expect_sessions(0);
+    service_rig_expect_fds(fds);
     assert_int_equal(waitpid(child, NULL, WNOHANG), 0); /* it lived all the while */
     kill(child, SIGKILL);
-    assert_int_equal(join(child), 1000 + SIGKILL);
+    assert_int_equal(service_rig_join(child), 1000 + SIGKILL);
 }
 
 static void many_deaths_leave_nothing_behind(void **state)
 {
     (void)state;
-    start();
-    struct session warm = open_session();
-    assert_int_equal(create_pool(warm.socket), 0);
-    close_session(&warm);
-    expect_sessions(0);
-    size_t fds = settled_fds();
+    service_rig_start();
+    struct session warm = service_rig_open_session();
+    assert_int_equal(service_rig_create_pool(warm.socket), 0);
+    service_rig_close_session(&warm);
+    service_rig_expect_sessions(0);
+    size_t fds = service_rig_settled_fds();
     for (int round = 0; round < 100; round++) {
-        struct session session = {.socket = dial()};
+        struct session session = {.socket = service_rig_dial()};
         /* At every stage of its life. */
         if (round % 4 > 0)
-            assert_int_equal(say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
+            assert_int_equal(
+                service_rig_say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
         if (round % 4 > 1)
-            assert_int_equal(say_mapped(session.socket), 0);
+            assert_int_equal(service_rig_say_mapped(session.socket), 0);
         if (round % 4 > 2)
-            assert_int_equal(create_pool(session.socket), 0);
-        close_session(&session);
+            assert_int_equal(service_rig_create_pool(session.socket), 0);
+        service_rig_close_session(&session);
     }
-    expect_sessions(0);
-    expect_fds(fds);
-    Attnd__Reply *reply = ask_status();
+    service_rig_expect_sessions(0);
+    service_rig_expect_fds(fds);
+    Attnd__Reply *reply = service_rig_ask_status();
     assert_int_equal(reply->status->n_pools, 0);
     assert_int_equal(reply->status->heap_used_bytes, 0);
     attnd__reply__free_unpacked(reply, NULL);
@@ -172,7 +189,8 @@ int main(void)
 {
     static const enum attnd_loop_kind automatic = ATTND_LOOP_AUTO, epoll = ATTND_LOOP_EPOLL;
     const struct CMUnitTest tests[] = {
-#define TEST(name, loop) {#name, name, setup, teardown, (void *)(uintptr_t) & (loop)}
+#define TEST(name, loop)                                                                           \
+    {#name, name, service_rig_setup, service_rig_teardown, (void *)(uintptr_t) & (loop)}
         TEST(a_signal_ends_it_cleanly, automatic),
         TEST(a_signal_ends_it_cleanly, epoll),
         TEST(a_second_service_is_refused_and_the_first_goes_on, automatic),

@@ -1,13 +1,15 @@
 /* test_lease.c - pages are counted right, whatever is asked for; tickets move them and expire. */
+#include "schemas/attnd.pb-c.h"
 #include "service/objects/ticket.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
-#include "tests/support/rigs/data_stub.h"
+#include "tests/support/stubs/data_stub.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>

@@ -2,6 +2,18 @@
  * is let go. */
 #include "tests/support/rigs/device_rig.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
 static uint8_t handle[ATTND_IPC_HANDLE_BYTES] = "a handle of the driver's";
 
 /* With @fds descriptors and the first @handle_bytes of handle. The daemon takes what it keeps. */
@@ -9,18 +21,18 @@ static int bring(uint32_t kind, int fds, size_t handle_bytes)
 {
     static Attnd__MemoryRegister message;
     int fd[2] = {-1, -1};
-    struct attnd_call *call = begin();
+    struct attnd_call *call = device_rig_begin();
 
     for (int i = 0; i < fds; i++)
-        assert_int_equal(attnd_shm_create_unmapped("own", 4096, &fd[i], &rig.fault), 0);
+        assert_int_equal(attnd_shm_create_unmapped("own", 4096, &fd[i], &device_rig.fault), 0);
     attnd__memory_register__init(&message);
     message.size_bytes = 4096;
     message.has_memory_kind = 1;
     message.memory_kind = (Attnd__MemoryKind)kind;
     message.has_handle = handle_bytes > 0;
     message.handle = (ProtobufCBinaryData){.len = handle_bytes, .data = handle};
-    rig.request.id = 77;
-    rig.request.memory_register = &message;
+    device_rig.request.id = 77;
+    device_rig.request.memory_register = &message;
     call->fds = fd;
     call->fds_count = fds;
     int rc = attnd_call_memory_register(call);
@@ -35,15 +47,15 @@ static int bring(uint32_t kind, int fds, size_t handle_bytes)
 static int bring_host(void)
 {
     static Attnd__MemoryRegister message;
-    struct attnd_call *call = begin();
+    struct attnd_call *call = device_rig_begin();
     int fd = -1;
 
-    assert_int_equal(attnd_shm_create_unmapped("own", 4096, &fd, &rig.fault), 0);
+    assert_int_equal(attnd_shm_create_unmapped("own", 4096, &fd, &device_rig.fault), 0);
     assert_int_equal(attnd_shm_seal(fd, ATTND_SEAL_POOL), 0);
     attnd__memory_register__init(&message);
     message.size_bytes = 4096;
-    rig.request.id = 77;
-    rig.request.memory_register = &message;
+    device_rig.request.id = 77;
+    device_rig.request.memory_register = &message;
     call->fds = &fd;
     call->fds_count = 1;
     int rc = attnd_call_memory_register(call);
@@ -70,7 +82,7 @@ static Attnd__Reply *read_reply(void)
 {
     uint8_t bytes[4096];
     ProtobufCAllocator allocator = {allocate, release, NULL};
-    ssize_t got = recv(rig.peer, bytes, sizeof(bytes), MSG_DONTWAIT);
+    ssize_t got = recv(device_rig.peer, bytes, sizeof(bytes), MSG_DONTWAIT);
 
     assert_true(got > 0);
     Attnd__Reply *reply = attnd__reply__unpack(&allocator, (size_t)got, bytes);
@@ -88,35 +100,37 @@ static void free_reply(Attnd__Reply *reply)
 static int answered(void)
 {
     uint8_t byte;
-    return recv(rig.peer, &byte, 1, MSG_DONTWAIT | MSG_PEEK) > 0;
+    return recv(device_rig.peer, &byte, 1, MSG_DONTWAIT | MSG_PEEK) > 0;
 }
 
 static void an_import_is_answered_when_the_worker_has_it(void **state)
 {
     static const struct attnd_fault none = {0};
     (void)state;
-    gpu.fds_are_memory = 1;
-    rig.service.options.trust = 1;
+    device_stub.fds_are_memory = 1;
+    device_rig.service.options.trust = 1;
     for (uint32_t kind = ATTND_KIND_DEVICE; kind <= ATTND_KIND_IPC; kind++) {
         int fds = kind != ATTND_KIND_IPC;
         size_t handle_bytes = kind == ATTND_KIND_DEVICE ? 0 : sizeof(handle);
         assert_int_equal(bring(kind, fds, handle_bytes), ATTND_CALL_LATER);
-        const struct attnd_memory *memory = rig.client->memories[rig.client->import - 1];
+        const struct attnd_memory *memory =
+            device_rig.client->memories[device_rig.client->import - 1];
         assert_int_equal(memory->kind, kind);
         assert_int_equal(memory->fd >= 0, fds);
         assert_int_equal(memcmp(memory->handle, handle, handle_bytes), 0);
         assert_false(answered());
-        attnd_memory_mapped(&rig.service, memory->index, &none);
+        attnd_memory_mapped(&device_rig.service, memory->index, &none);
         Attnd__Reply *reply = read_reply();
         assert_int_equal(reply->code, 0);
-        assert_ptr_equal(attnd_client_memory(rig.client, reply->memory->memory), memory);
+        assert_ptr_equal(attnd_client_memory(device_rig.client, reply->memory->memory), memory);
         assert_int_equal(reply->memory->size_bytes, 4096);
-        assert_int_equal(rig.client->import, 0);
+        assert_int_equal(device_rig.client->import, 0);
         free_reply(reply);
-        attnd_memory_mapped(&rig.service, memory->index, &none); /* again, after a restart */
+        attnd_memory_mapped(&device_rig.service, memory->index, &none); /* again, after a restart */
         assert_false(answered());
     }
-    assert_int_equal(rig.client->device_memory_bytes, 0); /* the engine's own is not counted */
+    assert_int_equal(device_rig.client->device_memory_bytes,
+                     0); /* the engine's own is not counted */
 }
 
 static void an_import_that_fails_says_why_and_leaves_no_trace(void **state)
@@ -124,19 +138,20 @@ static void an_import_that_fails_says_why_and_leaves_no_trace(void **state)
     const struct attnd_fault fault = {
         .code = -ATTND_E_RANGE, .field = ATTND_F_SIZE, .value = 4096, .limit = 64};
     (void)state;
-    gpu.fds_are_memory = 1;
+    device_stub.fds_are_memory = 1;
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
-    uint32_t import = rig.client->import;
-    attnd_memory_mapped(&rig.service, rig.client->memories[import - 1]->index, &fault);
+    uint32_t import = device_rig.client->import;
+    attnd_memory_mapped(&device_rig.service, device_rig.client->memories[import - 1]->index,
+                        &fault);
     Attnd__Reply *reply = read_reply();
     assert_int_equal(reply->code, -ATTND_E_RANGE);
     assert_int_equal(reply->field, ATTND_F_SIZE);
     assert_int_equal(reply->value, 4096);
     assert_int_equal(reply->limit, 64);
     free_reply(reply);
-    assert_null(attnd_client_memory(rig.client, import));
-    assert_int_equal(rig.client->import, 0);
-    assert_int_equal(stub.maps, stub.unmaps);
+    assert_null(attnd_client_memory(device_rig.client, import));
+    assert_int_equal(device_rig.client->import, 0);
+    assert_int_equal(data_stub.maps, data_stub.unmaps);
 }
 
 /* To pin it may take seconds, and be more than the machine allows. */
@@ -145,31 +160,34 @@ static void host_memory_is_tried_where_the_worker_has_to_pin_it(void **state)
     static const struct attnd_fault none = {0};
     static const struct attnd_fault fault = {.code = -ATTND_E_NO_MEMORY, .field = ATTND_F_MEMORY};
     (void)state;
-    assert_int_equal(make(ATTND_KIND_HOST, 4096), 0); /* by processors it is mapped, no more */
+    assert_int_equal(device_rig_make(ATTND_KIND_HOST, 4096),
+                     0); /* by processors it is mapped, no more */
     stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
 
     assert_int_equal(bring_host(), ATTND_CALL_LATER);
-    uint32_t import = rig.client->import;
+    uint32_t import = device_rig.client->import;
     assert_false(answered());
     assert_int_equal(bring_host(), -ATTND_E_BUSY);
-    attnd_memory_mapped(&rig.service, rig.client->memories[import - 1]->index, &fault);
+    attnd_memory_mapped(&device_rig.service, device_rig.client->memories[import - 1]->index,
+                        &fault);
     Attnd__Reply *reply = read_reply();
     assert_int_equal(reply->code, -ATTND_E_NO_MEMORY);
     assert_int_equal(reply->field, ATTND_F_MEMORY);
     free_reply(reply);
-    assert_null(attnd_client_memory(rig.client, import));
-    assert_int_equal(rig.client->memory_bytes, 4096); /* of the first */
+    assert_null(attnd_client_memory(device_rig.client, import));
+    assert_int_equal(device_rig.client->memory_bytes, 4096); /* of the first */
 
     assert_int_equal(bring_host(), ATTND_CALL_LATER);
-    attnd_memory_mapped(&rig.service, rig.client->memories[rig.client->import - 1]->index, &none);
+    attnd_memory_mapped(&device_rig.service,
+                        device_rig.client->memories[device_rig.client->import - 1]->index, &none);
     reply = read_reply();
     assert_int_equal(reply->code, 0);
     assert_int_equal(reply->memory->size_bytes, 4096);
     free_reply(reply);
 
-    stub.down = 1; /* nobody tries, and nobody has to wait */
+    data_stub.down = 1; /* nobody tries, and nobody has to wait */
     assert_int_equal(bring_host(), 0);
-    stub.down = 0;
+    data_stub.down = 0;
 }
 
 static void host_memory_that_is_made_is_handed_out_when_it_is_pinned(void **state)
@@ -183,9 +201,10 @@ static void host_memory_that_is_made_is_handed_out_when_it_is_pinned(void **stat
                              .msg_controllen = sizeof(control)};
     (void)state;
     stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
-    assert_int_equal(make(ATTND_KIND_HOST, 4096), ATTND_CALL_LATER);
-    attnd_memory_mapped(&rig.service, rig.client->memories[rig.client->import - 1]->index, &none);
-    assert_true(recvmsg(rig.peer, &message, MSG_DONTWAIT) > 0);
+    assert_int_equal(device_rig_make(ATTND_KIND_HOST, 4096), ATTND_CALL_LATER);
+    attnd_memory_mapped(&device_rig.service,
+                        device_rig.client->memories[device_rig.client->import - 1]->index, &none);
+    assert_true(recvmsg(device_rig.peer, &message, MSG_DONTWAIT) > 0);
     const struct cmsghdr *passed = CMSG_FIRSTHDR(&message);
     int fd;
     assert_non_null(passed);
@@ -199,7 +218,7 @@ static void host_memory_that_is_made_is_handed_out_when_it_is_pinned(void **stat
 static int make_pool(void)
 {
     static Attnd__PoolCreate desc;
-    struct attnd_call *call = begin();
+    struct attnd_call *call = device_rig_begin();
 
     attnd__pool_create__init(&desc);
     desc.layers = 1;
@@ -209,25 +228,25 @@ static int make_pool(void)
     desc.dim_qk = desc.dim_vo = 64;
     desc.dtype = ATTND_BF16;
     desc.page_owner = ATTND__PAGE_OWNER__OWNER_SERVICE;
-    rig.request.id = 77;
-    rig.request.pool_create = &desc;
+    device_rig.request.id = 77;
+    device_rig.request.pool_create = &desc;
     return attnd_call_pool_create(call);
 }
 
 static int release_pool(uint32_t pool)
 {
     static Attnd__PoolRelease message;
-    struct attnd_call *call = begin();
+    struct attnd_call *call = device_rig_begin();
 
     attnd__pool_release__init(&message);
     message.pool = pool;
-    rig.request.pool_release = &message;
+    device_rig.request.pool_release = &message;
     return attnd_call_pool_release(call);
 }
 
 static uint32_t tried_index(void)
 {
-    return rig.client->memories[rig.client->import - 1]->index;
+    return device_rig.client->memories[device_rig.client->import - 1]->index;
 }
 
 static void a_pool_is_there_when_its_memory_is_pinned(void **state)
@@ -236,17 +255,17 @@ static void a_pool_is_there_when_its_memory_is_pinned(void **state)
     (void)state;
     stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
     assert_int_equal(make_pool(), ATTND_CALL_LATER);
-    uint32_t memory = rig.client->import;
+    uint32_t memory = device_rig.client->import;
     assert_false(answered());
     assert_int_equal(make_pool(), -ATTND_E_BUSY);
-    attnd_memory_mapped(&rig.service, tried_index(), &none);
+    attnd_memory_mapped(&device_rig.service, tried_index(), &none);
     Attnd__Reply *reply = read_reply();
     assert_int_equal(reply->code, 0);
     assert_int_equal(reply->pool->memory, memory);
     assert_int_equal(reply->pool->desc->pages, 4);
-    assert_non_null(attnd_client_attachment(rig.client, reply->pool->pool));
+    assert_non_null(attnd_client_attachment(device_rig.client, reply->pool->pool));
     assert_int_equal(release_pool(reply->pool->pool), 0);
-    assert_null(attnd_client_memory(rig.client, memory));
+    assert_null(attnd_client_memory(device_rig.client, memory));
     free_reply(reply);
 }
 
@@ -256,16 +275,16 @@ static void a_pool_whose_memory_cannot_be_pinned_is_none(void **state)
     (void)state;
     stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
     assert_int_equal(make_pool(), ATTND_CALL_LATER);
-    attnd_memory_mapped(&rig.service, tried_index(), &fault);
+    attnd_memory_mapped(&device_rig.service, tried_index(), &fault);
     Attnd__Reply *reply = read_reply();
     assert_int_equal(reply->code, -ATTND_E_NO_MEMORY);
     assert_int_equal(reply->field, ATTND_F_SIZE);
     assert_int_equal(reply->result_case, ATTND__REPLY__RESULT__NOT_SET);
     free_reply(reply);
-    assert_int_equal(rig.client->import, 0);
-    assert_int_equal(rig.client->memory_bytes, 0);
-    assert_int_equal(rig.service.pools_count, 0);
-    assert_int_equal(stub.maps, stub.unmaps);
+    assert_int_equal(device_rig.client->import, 0);
+    assert_int_equal(device_rig.client->memory_bytes, 0);
+    assert_int_equal(device_rig.service.pools_count, 0);
+    assert_int_equal(data_stub.maps, data_stub.unmaps);
 }
 
 /* It may go again, and nothing of the session's may depend on it then. */
@@ -275,13 +294,13 @@ static void while_its_memory_is_tried_a_pool_cannot_be_named(void **state)
     (void)state;
     stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
     assert_int_equal(make_pool(), ATTND_CALL_LATER);
-    uint32_t pool = rig.client->import_pool;
-    assert_non_null(rig.client->attachments[pool - 1]);
-    assert_null(attnd_client_attachment(rig.client, pool));
+    uint32_t pool = device_rig.client->import_pool;
+    assert_non_null(device_rig.client->attachments[pool - 1]);
+    assert_null(attnd_client_attachment(device_rig.client, pool));
     assert_int_equal(release_pool(pool), -ATTND_E_UNKNOWN);
-    attnd_memory_mapped(&rig.service, tried_index(), &fault);
+    attnd_memory_mapped(&device_rig.service, tried_index(), &fault);
     free_reply(read_reply());
-    assert_null(rig.client->attachments[pool - 1]);
+    assert_null(device_rig.client->attachments[pool - 1]);
 }
 
 static void a_pool_outlives_the_worker_that_was_pinning_its_memory(void **state)
@@ -289,14 +308,14 @@ static void a_pool_outlives_the_worker_that_was_pinning_its_memory(void **state)
     (void)state;
     stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
     assert_int_equal(make_pool(), ATTND_CALL_LATER);
-    attnd_memory_lost(&rig.service);
+    attnd_memory_lost(&device_rig.service);
     Attnd__Reply *reply = read_reply();
     assert_int_equal(reply->code, 0);
-    assert_non_null(attnd_client_attachment(rig.client, reply->pool->pool));
+    assert_non_null(attnd_client_attachment(device_rig.client, reply->pool->pool));
     free_reply(reply);
-    stub.down = 1; /* nobody tries, and nobody has to wait */
+    data_stub.down = 1; /* nobody tries, and nobody has to wait */
     assert_int_equal(make_pool(), 0);
-    stub.down = 0;
+    data_stub.down = 0;
 }
 
 /* ---- deaths ---- */
@@ -305,15 +324,15 @@ static void a_pool_outlives_the_worker_that_was_pinning_its_memory(void **state)
 static void a_worker_that_dies_over_an_import_does_not_get_it_again(void **state)
 {
     (void)state;
-    gpu.fds_are_memory = 1;
+    device_stub.fds_are_memory = 1;
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
-    uint32_t import = rig.client->import;
-    attnd_memory_lost(&rig.service);
+    uint32_t import = device_rig.client->import;
+    attnd_memory_lost(&device_rig.service);
     Attnd__Reply *reply = read_reply();
     assert_int_equal(reply->code, -ATTND_E_WORKER_RESTARTED);
     free_reply(reply);
-    assert_null(attnd_client_memory(rig.client, import));
-    assert_int_equal(stub.maps, stub.unmaps);
+    assert_null(attnd_client_memory(device_rig.client, import));
+    assert_int_equal(data_stub.maps, data_stub.unmaps);
 }
 
 /* Its maker could do nothing about a death, and the next worker gets all host memory anyway. */
@@ -322,37 +341,37 @@ static void host_memory_outlives_the_worker_that_was_pinning_it(void **state)
     (void)state;
     stub_worker.memory_kinds |= ATTND_KIND_TRIED(ATTND_KIND_HOST);
     assert_int_equal(bring_host(), ATTND_CALL_LATER);
-    uint32_t import = rig.client->import;
-    attnd_memory_lost(&rig.service);
+    uint32_t import = device_rig.client->import;
+    attnd_memory_lost(&device_rig.service);
     Attnd__Reply *reply = read_reply();
     assert_int_equal(reply->code, 0);
     assert_int_equal(reply->memory->memory, import);
     free_reply(reply);
-    assert_int_equal(rig.client->import, 0);
-    assert_non_null(attnd_client_memory(rig.client, import));
-    assert_int_equal(stub.unmaps, 0);
+    assert_int_equal(device_rig.client->import, 0);
+    assert_non_null(attnd_client_memory(device_rig.client, import));
+    assert_int_equal(data_stub.unmaps, 0);
 }
 
 static void while_no_worker_runs_an_import_is_not_begun(void **state)
 {
     (void)state;
-    gpu.fds_are_memory = 1;
-    stub.down = 1;
+    device_stub.fds_are_memory = 1;
+    data_stub.down = 1;
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), -ATTND_E_WORKER_RESTARTED);
-    assert_int_equal(rig.client->import, 0);
-    assert_int_equal(stub.maps, 0);
-    stub.down = 0;
+    assert_int_equal(device_rig.client->import, 0);
+    assert_int_equal(data_stub.maps, 0);
+    data_stub.down = 0;
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
 }
 
 static void only_trusted_engines_bring_handles(void **state)
 {
     (void)state;
-    gpu.fds_are_memory = 1;
+    device_stub.fds_are_memory = 1;
     assert_int_equal(bring(ATTND_KIND_POOL, 1, sizeof(handle)), -ATTND_E_PERMISSION);
-    assert_int_equal(rig.fault.field, ATTND_F_MEMORY_KIND);
-    assert_int_equal(rig.fault.value, ATTND_KIND_POOL);
-    assert_int_equal(rig.fault.limit, ATTND_KIND_DEVICE);
+    assert_int_equal(device_rig.fault.field, ATTND_F_MEMORY_KIND);
+    assert_int_equal(device_rig.fault.value, ATTND_KIND_POOL);
+    assert_int_equal(device_rig.fault.limit, ATTND_KIND_DEVICE);
     assert_int_equal(bring(ATTND_KIND_IPC, 0, sizeof(handle)), -ATTND_E_PERMISSION);
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
 }
@@ -360,13 +379,13 @@ static void only_trusted_engines_bring_handles(void **state)
 static void a_kind_that_the_worker_cannot_map_is_refused_by_name(void **state)
 {
     (void)state;
-    gpu.fds_are_memory = 1;
+    device_stub.fds_are_memory = 1;
     stub_worker.memory_kinds = 1u << ATTND_KIND_HOST;
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), -ATTND_E_UNSUPPORTED);
-    assert_int_equal(rig.fault.field, ATTND_F_MEMORY_KIND);
-    assert_int_equal(rig.fault.value, ATTND_KIND_DEVICE);
+    assert_int_equal(device_rig.fault.field, ATTND_F_MEMORY_KIND);
+    assert_int_equal(device_rig.fault.value, ATTND_KIND_DEVICE);
     assert_int_equal(bring(ATTND_KIND_IPC + 1, 1, 0), -ATTND_E_INVALID);
-    assert_int_equal(rig.fault.field, ATTND_F_MEMORY_KIND);
+    assert_int_equal(device_rig.fault.field, ATTND_F_MEMORY_KIND);
 }
 
 static void an_import_of_the_wrong_form_is_refused(void **state)
@@ -384,31 +403,31 @@ static void an_import_of_the_wrong_form_is_refused(void **state)
         {ATTND_KIND_HOST, 1, 64, ATTND_F_MEMORY},
     };
     (void)state;
-    gpu.fds_are_memory = 1;
-    rig.service.options.trust = 1;
+    device_stub.fds_are_memory = 1;
+    device_rig.service.options.trust = 1;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         assert_int_equal(bring(rows[i].kind, rows[i].fds, rows[i].handle_bytes), -ATTND_E_INVALID);
-        assert_int_equal(rig.fault.field, rows[i].field);
+        assert_int_equal(device_rig.fault.field, rows[i].field);
     }
-    assert_int_equal(stub.maps, 0);
+    assert_int_equal(data_stub.maps, 0);
 }
 
 static void a_descriptor_that_is_not_the_drivers_is_refused(void **state)
 {
     (void)state;
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), -ATTND_E_INVALID);
-    assert_int_equal(rig.fault.field, ATTND_F_MEMORY);
-    assert_int_equal(stub.maps, 0);
+    assert_int_equal(device_rig.fault.field, ATTND_F_MEMORY);
+    assert_int_equal(data_stub.maps, 0);
 }
 
 static int release_memory(uint32_t released)
 {
     static Attnd__MemoryRelease message;
-    struct attnd_call *call = begin();
+    struct attnd_call *call = device_rig_begin();
     attnd__memory_release__init(&message);
     message.memory = released;
-    rig.request.id = 77;
-    rig.request.memory_release = &message;
+    device_rig.request.id = 77;
+    device_rig.request.memory_release = &message;
     return attnd_call_memory_release(call);
 }
 
@@ -417,21 +436,21 @@ static void a_release_waits_for_the_worker_where_nothing_else_holds_the_memory(v
 {
     static const struct attnd_fault none = {0};
     (void)state;
-    gpu.fds_are_memory = 1;
-    rig.service.options.trust = 1;
+    device_stub.fds_are_memory = 1;
+    device_rig.service.options.trust = 1;
     for (uint32_t kind = ATTND_KIND_DEVICE; kind <= ATTND_KIND_IPC; kind++) {
         (void)bring(kind, kind != ATTND_KIND_IPC, kind == ATTND_KIND_DEVICE ? 0 : sizeof(handle));
-        uint32_t imported = rig.client->import;
-        uint32_t index = rig.client->memories[imported - 1]->index;
-        attnd_memory_mapped(&rig.service, index, &none);
+        uint32_t imported = device_rig.client->import;
+        uint32_t index = device_rig.client->memories[imported - 1]->index;
+        attnd_memory_mapped(&device_rig.service, index, &none);
         free_reply(read_reply());
-        stub.unmaps_answered = 0;
+        data_stub.unmaps_answered = 0;
         assert_int_equal(release_memory(imported),
                          kind == ATTND_KIND_DEVICE ? 0 : ATTND_CALL_LATER);
-        assert_null(attnd_client_memory(rig.client, imported));
+        assert_null(attnd_client_memory(device_rig.client, imported));
         assert_false(answered());
-        stub.unmaps_answered = 1;
-        attnd_memory_unmapped(&rig.service, index);
+        data_stub.unmaps_answered = 1;
+        attnd_memory_unmapped(&device_rig.service, index);
         assert_int_equal(answered(), kind != ATTND_KIND_DEVICE);
         if (kind == ATTND_KIND_DEVICE)
             continue;
@@ -445,16 +464,16 @@ static void a_release_waits_for_the_worker_where_nothing_else_holds_the_memory(v
 static void while_one_import_is_tried_the_session_is_busy(void **state)
 {
     (void)state;
-    gpu.fds_are_memory = 1;
+    device_stub.fds_are_memory = 1;
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), ATTND_CALL_LATER);
     assert_int_equal(bring(ATTND_KIND_DEVICE, 1, 0), -ATTND_E_BUSY);
-    assert_int_equal(release_memory(rig.client->import), -ATTND_E_BUSY);
+    assert_int_equal(release_memory(device_rig.client->import), -ATTND_E_BUSY);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, device_rig_setup, device_rig_teardown)
         TEST(an_import_is_answered_when_the_worker_has_it),
         TEST(an_import_that_fails_says_why_and_leaves_no_trace),
         TEST(host_memory_is_tried_where_the_worker_has_to_pin_it),

@@ -1,16 +1,24 @@
 /* test_pool.c - what a pool and its plans may look like, and what is said of one that may not. */
 #include "tests/support/rigs/pool_rig.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
 static void a_made_pool_lies_contiguously_in_one_memory(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc();
-    assert_int_equal(create(0, &desc), 0);
-    const Attnd__PoolReply *reply = rig.reply.pool;
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    const Attnd__PoolReply *reply = pool_rig.reply.pool;
     const uint64_t plane_bytes = 4 * 16 * 2 * 64 * 2;
     assert_true(reply->writable);
     assert_int_equal(reply->memory_bytes, 4 * plane_bytes);
-    assert_int_equal(rig.call.reply_fds_count, 1);
+    assert_int_equal(pool_rig.call.reply_fds_count, 1);
     assert_int_equal(reply->desc->n_k, 2);
     assert_int_equal(reply->desc->v[0]->offset_bytes, plane_bytes);
     assert_int_equal(reply->desc->k[1]->offset_bytes, 2 * plane_bytes);
@@ -19,16 +27,17 @@ static void a_made_pool_lies_contiguously_in_one_memory(void **state)
     assert_int_equal(reply->desc->k[1]->stride_page, 16 * 2 * 64);
     assert_int_equal(reply->desc->k[1]->stride_token, 2 * 64);
     assert_int_equal(reply->desc->k[1]->stride_head, 64);
-    assert_int_equal(rig.clients[0]->memory_bytes, 4 * plane_bytes);
+    assert_int_equal(pool_rig.clients[0]->memory_bytes, 4 * plane_bytes);
 }
 
 static void the_worker_reads_what_was_described(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc();
-    assert_int_equal(create(0, &desc), 0);
-    const struct attnd_pool *pool = rig.service.pools;
-    const struct attnd_heap_pool *heap = attnd_heap_at(rig.service.queue, pool->heap_offset_bytes);
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    const struct attnd_pool *pool = pool_rig.service.pools;
+    const struct attnd_heap_pool *heap =
+        attnd_heap_at(pool_rig.service.queue, pool->heap_offset_bytes);
     const struct attnd_heap_plane *planes = (const struct attnd_heap_plane *)(heap + 1);
     assert_int_equal(heap->layers, 2);
     assert_int_equal(heap->page_size, 16);
@@ -64,67 +73,67 @@ static void each_bad_scalar_is_named(void **state)
 #undef FIELD
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        Attnd__PoolCreate desc = good_desc();
+        Attnd__PoolCreate desc = pool_rig_good_desc();
         memcpy((char *)&desc + cases[i].offset, &cases[i].value, sizeof(uint32_t));
-        assert_int_equal(create(0, &desc), cases[i].code);
-        assert_int_equal(rig.fault.field, cases[i].field);
-        assert_int_equal(rig.fault.value, cases[i].value);
-        assert_int_equal(rig.fault.limit, cases[i].limit);
+        assert_int_equal(pool_rig_create(0, &desc), cases[i].code);
+        assert_int_equal(pool_rig.fault.field, cases[i].field);
+        assert_int_equal(pool_rig.fault.value, cases[i].value);
+        assert_int_equal(pool_rig.fault.limit, cases[i].limit);
     }
 }
 
 static void sizes_that_overflow_are_refused(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc();
+    Attnd__PoolCreate desc = pool_rig_good_desc();
     desc.layers = 1024;
     desc.pages = 1 << 24;
     desc.page_size = 1 << 20;
     desc.heads_kv = 1024;
     desc.dim_qk = desc.dim_vo = 256;
-    assert_int_equal(create(0, &desc), -ATTND_E_RANGE);
-    assert_int_equal(rig.fault.field, ATTND_F_SIZE);
-    desc = good_desc();
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_RANGE);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_SIZE);
+    desc = pool_rig_good_desc();
     desc.pages = 1 << 20;
-    assert_int_equal(create(0, &desc), -ATTND_E_NO_MEMORY);
-    assert_int_equal(rig.fault.limit, 8 * MEMORY_BYTES);
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY);
+    assert_int_equal(pool_rig.fault.limit, 8 * MEMORY_BYTES);
 }
 
 static void a_plane_must_end_inside_its_memory(void **state)
 {
     (void)state;
     const uint64_t plane_bytes = 4 * 16 * 2 * 64 * 2;
-    Attnd__Plane plane = good_plane(make_memory(0, MEMORY_BYTES));
+    Attnd__Plane plane = pool_rig_good_plane(pool_rig_make_memory(0, MEMORY_BYTES));
     plane.offset_bytes = MEMORY_BYTES - plane_bytes;
-    assert_int_equal(create_in(&plane, 1), 0);
+    assert_int_equal(pool_rig_create_in(&plane, 1), 0);
     plane.offset_bytes += 2;
-    assert_int_equal(create_in(&plane, 1), -ATTND_E_RANGE);
-    assert_int_equal(rig.fault.field, ATTND_F_K);
-    assert_int_equal(rig.fault.value, MEMORY_BYTES + 2);
-    assert_int_equal(rig.fault.limit, MEMORY_BYTES);
+    assert_int_equal(pool_rig_create_in(&plane, 1), -ATTND_E_RANGE);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_K);
+    assert_int_equal(pool_rig.fault.value, MEMORY_BYTES + 2);
+    assert_int_equal(pool_rig.fault.limit, MEMORY_BYTES);
     plane.offset_bytes = UINT64_MAX - 1;
-    assert_int_equal(create_in(&plane, 1), -ATTND_E_RANGE);
+    assert_int_equal(pool_rig_create_in(&plane, 1), -ATTND_E_RANGE);
     plane.offset_bytes = 1;
-    assert_int_equal(create_in(&plane, 1), -ATTND_E_INVALID);
-    assert_int_equal(rig.fault.field, ATTND_F_OFFSET);
+    assert_int_equal(pool_rig_create_in(&plane, 1), -ATTND_E_INVALID);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_OFFSET);
 }
 
 static void strides_are_bounded_and_not_negative(void **state)
 {
     (void)state;
     const int64_t bad[] = {-1, INT64_MIN, INT64_MAX, ((int64_t)1 << 38) + 1};
-    uint32_t memory = make_memory(0, MEMORY_BYTES);
+    uint32_t memory = pool_rig_make_memory(0, MEMORY_BYTES);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        Attnd__Plane plane = good_plane(memory);
+        Attnd__Plane plane = pool_rig_good_plane(memory);
         plane.stride_head = bad[i];
-        assert_int_equal(create_in(&plane, 1), -ATTND_E_RANGE);
-        assert_int_equal(rig.fault.field, ATTND_F_STRIDE);
-        assert_int_equal(rig.fault.value, bad[i]);
+        assert_int_equal(pool_rig_create_in(&plane, 1), -ATTND_E_RANGE);
+        assert_int_equal(pool_rig.fault.field, ATTND_F_STRIDE);
+        assert_int_equal(pool_rig.fault.value, bad[i]);
     }
-    Attnd__Plane plane = good_plane(memory);
+    Attnd__Plane plane = pool_rig_good_plane(memory);
     plane.stride_page = (int64_t)1 << 38;
-    assert_int_equal(create_in(&plane, 1), -ATTND_E_RANGE);
-    assert_int_equal(rig.fault.field, ATTND_F_K);
+    assert_int_equal(pool_rig_create_in(&plane, 1), -ATTND_E_RANGE);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_K);
 }
 
 /* Four pages of 16 tokens, 2 heads of 64: what engines have, and what shares elements of pages. */
@@ -151,54 +160,54 @@ static void pages_may_lie_in_any_order_but_not_in_each_other(void **state)
         {DIM - 1, 0, 0, DIM - 1, DIM},
         {0, 0, 0, 0, DIM},
     };
-    uint32_t memory = make_memory(0, MEMORY_BYTES);
+    uint32_t memory = pool_rig_make_memory(0, MEMORY_BYTES);
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        Attnd__Plane plane = good_plane(memory);
+        Attnd__Plane plane = pool_rig_good_plane(memory);
         plane.stride_page = cases[i].stride_page;
         plane.stride_token = cases[i].stride_token;
         plane.stride_head = cases[i].stride_head;
-        assert_int_equal(create_in(&plane, 1), cases[i].limit ? -ATTND_E_RANGE : 0);
+        assert_int_equal(pool_rig_create_in(&plane, 1), cases[i].limit ? -ATTND_E_RANGE : 0);
         if (!cases[i].limit)
             continue;
-        assert_int_equal(rig.fault.field, ATTND_F_STRIDE);
-        assert_int_equal(rig.fault.value, cases[i].value);
-        assert_int_equal(rig.fault.limit, cases[i].limit);
+        assert_int_equal(pool_rig.fault.field, ATTND_F_STRIDE);
+        assert_int_equal(pool_rig.fault.value, cases[i].value);
+        assert_int_equal(pool_rig.fault.limit, cases[i].limit);
     }
 }
 
 static void the_second_list_of_planes_is_checked_too(void **state)
 {
     (void)state;
-    Attnd__Plane good = good_plane(make_memory(0, MEMORY_BYTES));
+    Attnd__Plane good = pool_rig_good_plane(pool_rig_make_memory(0, MEMORY_BYTES));
     Attnd__Plane bad = good;
     Attnd__Plane *k[] = {&good, &good}, *v[] = {&good, &bad};
-    Attnd__PoolCreate desc = good_desc();
+    Attnd__PoolCreate desc = pool_rig_good_desc();
     bad.memory = 77;
     desc.n_k = desc.n_v = 2;
     desc.k = k;
     desc.v = v;
-    assert_int_equal(create(0, &desc), -ATTND_E_UNKNOWN);
-    assert_int_equal(rig.fault.field, ATTND_F_MEMORY);
-    assert_int_equal(rig.fault.index, 1);
-    assert_int_equal(rig.fault.value, 77);
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_UNKNOWN);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_MEMORY);
+    assert_int_equal(pool_rig.fault.index, 1);
+    assert_int_equal(pool_rig.fault.value, 77);
     bad = good;
     bad.offset_bytes = MEMORY_BYTES;
-    assert_int_equal(create(0, &desc), -ATTND_E_RANGE);
-    assert_int_equal(rig.fault.field, ATTND_F_V);
-    assert_int_equal(rig.fault.index, 1);
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_RANGE);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_V);
+    assert_int_equal(pool_rig.fault.index, 1);
     desc.n_v = 1;
-    assert_int_equal(create(0, &desc), -ATTND_E_INVALID);
-    assert_int_equal(rig.fault.value, 1);
-    assert_int_equal(rig.fault.limit, 2);
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_INVALID);
+    assert_int_equal(pool_rig.fault.value, 1);
+    assert_int_equal(pool_rig.fault.limit, 2);
 }
 
 static void plans_have_limits(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc();
-    assert_int_equal(create(0, &desc), 0);
-    uint32_t pool = rig.reply.pool->pool;
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    uint32_t pool = pool_rig.reply.pool->pool;
     const struct {
         uint32_t requests, rows, pages, levels, heads_q;
         int code;
@@ -214,68 +223,68 @@ static void plans_have_limits(void **state)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         Attnd__PlanCreate plan = ATTND__PLAN_CREATE__INIT;
-        struct attnd_call *call = begin(0);
+        struct attnd_call *call = pool_rig_begin(0);
         plan.pool = pool;
         plan.requests = cases[i].requests;
         plan.rows = cases[i].rows;
         plan.pages = cases[i].pages;
         plan.levels = cases[i].levels;
         plan.heads_q = cases[i].heads_q;
-        rig.request.plan_create = &plan;
+        pool_rig.request.plan_create = &plan;
         assert_int_equal(attnd_call_plan_create(call), cases[i].code);
-        assert_int_equal(rig.fault.field, cases[i].field);
+        assert_int_equal(pool_rig.fault.field, cases[i].field);
     }
 }
 
 static int plan_on(uint32_t pool)
 {
     Attnd__PlanCreate plan = ATTND__PLAN_CREATE__INIT;
-    struct attnd_call *call = begin(0);
+    struct attnd_call *call = pool_rig_begin(0);
     plan.pool = pool;
     plan.requests = plan.rows = plan.pages = plan.levels = 1;
     plan.heads_q = 2;
-    rig.request.plan_create = &plan;
+    pool_rig.request.plan_create = &plan;
     return attnd_call_plan_create(call);
 }
 
 static void what_the_worker_has_no_variant_for_is_refused_by_name(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc(); /* bf16, 64 */
+    Attnd__PoolCreate desc = pool_rig_good_desc(); /* bf16, 64 */
     Attnd__PlanDestroy destroy = ATTND__PLAN_DESTROY__INIT;
-    assert_int_equal(create(0, &desc), 0);
-    uint32_t pool = rig.reply.pool->pool;
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    uint32_t pool = pool_rig.reply.pool->pool;
 
     /* Another worker has come since. */
     stub_worker.head_dims[ATTND_BF16] = attnd_head_dim_bit(128) | attnd_head_dim_bit(256);
     assert_int_equal(plan_on(pool), -ATTND_E_UNSUPPORTED);
-    assert_int_equal(rig.fault.field, ATTND_F_HEAD_DIM);
-    assert_int_equal(rig.fault.value, 64);
-    assert_int_equal(rig.fault.limit, 128);
-    assert_int_equal(create(0, &desc), -ATTND_E_UNSUPPORTED);
-    assert_int_equal(rig.fault.field, ATTND_F_HEAD_DIM);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_HEAD_DIM);
+    assert_int_equal(pool_rig.fault.value, 64);
+    assert_int_equal(pool_rig.fault.limit, 128);
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_HEAD_DIM);
     stub_worker.head_dims[ATTND_BF16] = attnd_head_dim_bit(64);
     assert_int_equal(plan_on(pool), 0);
-    destroy.plan = rig.reply.plan->plan;
-    struct attnd_call *call = begin(0);
-    rig.request.plan_destroy = &destroy;
+    destroy.plan = pool_rig.reply.plan->plan;
+    struct attnd_call *call = pool_rig_begin(0);
+    pool_rig.request.plan_destroy = &destroy;
     assert_int_equal(attnd_call_plan_destroy(call), 0);
     desc.dim_qk = desc.dim_vo = 128;
-    assert_int_equal(create(0, &desc), -ATTND_E_UNSUPPORTED);
-    assert_int_equal(rig.fault.value, 128);
-    assert_int_equal(rig.fault.limit, 64);
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(pool_rig.fault.value, 128);
+    assert_int_equal(pool_rig.fault.limit, 64);
 
     stub_worker.head_dims[ATTND_BF16] = 0;
-    assert_int_equal(create(0, &desc), -ATTND_E_UNSUPPORTED);
-    assert_int_equal(rig.fault.field, ATTND_F_DTYPE);
-    assert_int_equal(rig.fault.value, ATTND_BF16);
-    assert_int_equal(rig.fault.limit, ATTND_FP16);
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_DTYPE);
+    assert_int_equal(pool_rig.fault.value, ATTND_BF16);
+    assert_int_equal(pool_rig.fault.limit, ATTND_FP16);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, pool_rig_setup, pool_rig_teardown)
         TEST(a_made_pool_lies_contiguously_in_one_memory),
         TEST(the_worker_reads_what_was_described),
         TEST(each_bad_scalar_is_named),

@@ -2,50 +2,57 @@
 #include "tests/support/rigs/pool_rig.h"
 
 #include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 static int release_memory(uint32_t who, uint32_t memory)
 {
     Attnd__MemoryRelease message = ATTND__MEMORY_RELEASE__INIT;
-    struct attnd_call *call = begin(who);
+    struct attnd_call *call = pool_rig_begin(who);
     message.memory = memory;
-    rig.request.memory_release = &message;
+    pool_rig.request.memory_release = &message;
     return attnd_call_memory_release(call);
 }
 
 static int release_pool(uint32_t who, uint32_t pool)
 {
     Attnd__PoolRelease message = ATTND__POOL_RELEASE__INIT;
-    struct attnd_call *call = begin(who);
+    struct attnd_call *call = pool_rig_begin(who);
     message.pool = pool;
-    rig.request.pool_release = &message;
+    pool_rig.request.pool_release = &message;
     return attnd_call_pool_release(call);
 }
 
 static int share(uint32_t who, uint32_t pool, int writable, uint8_t *token)
 {
     Attnd__PoolShare message = ATTND__POOL_SHARE__INIT;
-    struct attnd_call *call = begin(who);
+    struct attnd_call *call = pool_rig_begin(who);
     message.pool = pool;
     message.writable = writable;
-    rig.request.pool_share = &message;
+    pool_rig.request.pool_share = &message;
     int rc = attnd_call_pool_share(call);
     if (rc == 0)
-        memcpy(token, rig.reply.token->token.data, ATTND_SECRET_BYTES);
+        memcpy(token, pool_rig.reply.token->token.data, ATTND_SECRET_BYTES);
     return rc;
 }
 
 static int attach(uint32_t who, const uint8_t *token, size_t bytes)
 {
     Attnd__PoolAttach message = ATTND__POOL_ATTACH__INIT;
-    struct attnd_call *call = begin(who);
+    struct attnd_call *call = pool_rig_begin(who);
     uint8_t copy[2 * ATTND_SECRET_BYTES] = {0};
     memcpy(copy, token, bytes);
     message.token.data = copy;
     message.token.len = bytes;
-    rig.request.pool_attach = &message;
+    pool_rig.request.pool_attach = &message;
     return attnd_call_pool_attach(call);
 }
 
@@ -54,36 +61,36 @@ static int attach(uint32_t who, const uint8_t *token, size_t bytes)
 static void a_pool_lives_until_the_last_session_lets_it_go(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc();
+    Attnd__PoolCreate desc = pool_rig_good_desc();
     uint8_t token[ATTND_SECRET_BYTES];
-    assert_int_equal(create(0, &desc), 0);
-    uint32_t made = rig.reply.pool->pool;
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    uint32_t made = pool_rig.reply.pool->pool;
     assert_int_equal(share(0, made, 0, token), 0);
     assert_int_equal(attach(1, token, sizeof(token)), 0);
-    uint32_t attached = rig.reply.pool->pool;
-    assert_false(rig.reply.pool->writable);
-    assert_int_equal(rig.call.reply_fds_count, 1);
-    assert_true(rig.reply.pool->memory > 0);
-    assert_int_equal(rig.reply.pool->desc->k[0]->memory, rig.reply.pool->memory);
+    uint32_t attached = pool_rig.reply.pool->pool;
+    assert_false(pool_rig.reply.pool->writable);
+    assert_int_equal(pool_rig.call.reply_fds_count, 1);
+    assert_true(pool_rig.reply.pool->memory > 0);
+    assert_int_equal(pool_rig.reply.pool->desc->k[0]->memory, pool_rig.reply.pool->memory);
 
     assert_int_equal(release_pool(0, made), 0);
     assert_int_equal(release_pool(0, made), -ATTND_E_UNKNOWN);
-    assert_int_equal(rig.service.pools_count, 1);
-    assert_int_equal(stub.unmaps, 0);
-    assert_true(rig.clients[0]->memory_bytes > 0); /* who made it pays while it lives */
+    assert_int_equal(pool_rig.service.pools_count, 1);
+    assert_int_equal(data_stub.unmaps, 0);
+    assert_true(pool_rig.clients[0]->memory_bytes > 0); /* who made it pays while it lives */
     assert_int_equal(release_pool(1, attached), 0);
-    assert_int_equal(rig.service.pools_count, 0);
-    assert_int_equal(stub.unmaps, 1);
-    assert_int_equal(rig.clients[0]->memory_bytes, 0);
+    assert_int_equal(pool_rig.service.pools_count, 0);
+    assert_int_equal(data_stub.unmaps, 1);
+    assert_int_equal(pool_rig.clients[0]->memory_bytes, 0);
 }
 
 static void reading_rights_cannot_be_made_writing_ones(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc();
+    Attnd__PoolCreate desc = pool_rig_good_desc();
     uint8_t reading[ATTND_SECRET_BYTES], writing[ATTND_SECRET_BYTES], again[ATTND_SECRET_BYTES];
-    assert_int_equal(create(0, &desc), 0);
-    uint32_t made = rig.reply.pool->pool;
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    uint32_t made = pool_rig.reply.pool->pool;
     assert_int_equal(share(0, made, 0, reading), 0);
     assert_int_equal(share(0, made, 1, writing), 0);
     assert_memory_not_equal(reading, writing, sizeof(reading));
@@ -91,23 +98,23 @@ static void reading_rights_cannot_be_made_writing_ones(void **state)
     assert_memory_equal(again, writing, sizeof(again));
 
     assert_int_equal(attach(1, reading, sizeof(reading)), 0);
-    uint32_t attached = rig.reply.pool->pool;
+    uint32_t attached = pool_rig.reply.pool->pool;
     assert_int_equal(share(1, attached, 1, again), -ATTND_E_PERMISSION);
     assert_int_equal(share(1, attached, 0, again), 0);
     assert_memory_equal(again, reading, sizeof(again));
     assert_int_equal(attach(1, writing, sizeof(writing)), 0);
-    assert_true(rig.reply.pool->writable);
+    assert_true(pool_rig.reply.pool->writable);
 }
 
 static void a_guessed_token_attaches_nothing(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc();
+    Attnd__PoolCreate desc = pool_rig_good_desc();
     uint8_t token[ATTND_SECRET_BYTES + 1] = {0};
-    assert_int_equal(create(0, &desc), 0); /* never shared: its tokens are all zero */
+    assert_int_equal(pool_rig_create(0, &desc), 0); /* never shared: its tokens are all zero */
     assert_int_equal(attach(1, token, ATTND_SECRET_BYTES), -ATTND_E_UNKNOWN);
     assert_int_equal(attach(1, token, 0), -ATTND_E_UNKNOWN);
-    uint32_t made = rig.service.pools->id;
+    uint32_t made = pool_rig.service.pools->id;
     assert_int_equal(share(0, made, 1, token), 0);
     assert_int_equal(attach(1, token, ATTND_SECRET_BYTES - 1), -ATTND_E_UNKNOWN);
     assert_int_equal(attach(1, token, ATTND_SECRET_BYTES + 1), -ATTND_E_UNKNOWN);
@@ -118,11 +125,11 @@ static void a_guessed_token_attaches_nothing(void **state)
 static void memory_that_a_pool_lies_in_is_busy(void **state)
 {
     (void)state;
-    uint32_t memory = make_memory(0, MEMORY_BYTES);
-    Attnd__Plane plane = good_plane(memory);
-    assert_int_equal(create_in(&plane, 2), 0);
-    uint32_t pool = rig.reply.pool->pool;
-    assert_int_equal(rig.reply.pool->memory, memory);
+    uint32_t memory = pool_rig_make_memory(0, MEMORY_BYTES);
+    Attnd__Plane plane = pool_rig_good_plane(memory);
+    assert_int_equal(pool_rig_create_in(&plane, 2), 0);
+    uint32_t pool = pool_rig.reply.pool->pool;
+    assert_int_equal(pool_rig.reply.pool->memory, memory);
     assert_int_equal(release_memory(0, memory), -ATTND_E_BUSY);
     assert_int_equal(release_pool(0, pool), 0);
     assert_int_equal(release_memory(0, memory), 0); /* the session's own handle stays until here */
@@ -132,47 +139,48 @@ static void memory_that_a_pool_lies_in_is_busy(void **state)
 static void the_handle_that_came_with_a_pool_goes_with_the_last_of_it(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc();
+    Attnd__PoolCreate desc = pool_rig_good_desc();
     uint8_t token[ATTND_SECRET_BYTES];
-    assert_int_equal(create(0, &desc), 0);
-    assert_int_equal(share(0, rig.reply.pool->pool, 1, token), 0);
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    assert_int_equal(share(0, pool_rig.reply.pool->pool, 1, token), 0);
     assert_int_equal(attach(1, token, sizeof(token)), 0);
-    uint32_t first = rig.reply.pool->pool, memory = rig.reply.pool->memory;
+    uint32_t first = pool_rig.reply.pool->pool, memory = pool_rig.reply.pool->memory;
     assert_int_equal(attach(1, token, sizeof(token)), 0);
-    uint32_t second = rig.reply.pool->pool;
-    assert_int_equal(rig.reply.pool->memory, memory);
+    uint32_t second = pool_rig.reply.pool->pool;
+    assert_int_equal(pool_rig.reply.pool->memory, memory);
     assert_int_equal(release_pool(1, first), 0);
-    assert_non_null(attnd_client_memory(rig.clients[1], memory));
+    assert_non_null(attnd_client_memory(pool_rig.clients[1], memory));
     assert_int_equal(release_pool(1, second), 0);
-    assert_null(attnd_client_memory(rig.clients[1], memory));
+    assert_null(attnd_client_memory(pool_rig.clients[1], memory));
 }
 
 static void a_pool_with_plans_is_busy(void **state)
 {
     (void)state;
-    Attnd__PoolCreate desc = good_desc();
+    Attnd__PoolCreate desc = pool_rig_good_desc();
     Attnd__PlanCreate plan = ATTND__PLAN_CREATE__INIT;
     Attnd__PlanDestroy destroy = ATTND__PLAN_DESTROY__INIT;
-    assert_int_equal(create(0, &desc), 0);
-    uint32_t pool = rig.reply.pool->pool;
-    struct attnd_call *call = begin(0);
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    uint32_t pool = pool_rig.reply.pool->pool;
+    struct attnd_call *call = pool_rig_begin(0);
     plan.pool = pool;
     plan.requests = plan.rows = plan.pages = plan.levels = 1;
     plan.heads_q = 8;
-    rig.request.plan_create = &plan;
+    pool_rig.request.plan_create = &plan;
     assert_int_equal(attnd_call_plan_create(call), 0);
-    destroy.plan = rig.reply.plan->plan;
+    destroy.plan = pool_rig.reply.plan->plan;
     assert_int_equal(release_pool(0, pool), -ATTND_E_BUSY);
 
-    rig.clients[0]->plans[destroy.plan - 1]->in_flight = 1;
-    call = begin(0);
-    rig.request.plan_destroy = &destroy;
+    pool_rig.clients[0]->plans[destroy.plan - 1]->in_flight = 1;
+    call = pool_rig_begin(0);
+    pool_rig.request.plan_destroy = &destroy;
     assert_int_equal(attnd_call_plan_destroy(call), -ATTND_E_BUSY);
-    rig.clients[0]->plans[destroy.plan - 1]->in_flight = 0;
+    assert_int_equal(pool_rig.fault.value, destroy.plan);
+    pool_rig.clients[0]->plans[destroy.plan - 1]->in_flight = 0;
     assert_int_equal(attnd_call_plan_destroy(call), 0);
     assert_int_equal(attnd_call_plan_destroy(call), -ATTND_E_UNKNOWN);
     assert_int_equal(release_pool(0, pool), 0);
-    assert_int_equal(stub.plans, 0);
+    assert_int_equal(data_stub.plans, 0);
 }
 
 /* ---- memory ---- */
@@ -180,45 +188,45 @@ static void a_pool_with_plans_is_busy(void **state)
 static void an_index_is_not_reused_before_the_worker_let_go(void **state)
 {
     (void)state;
-    uint32_t memory = make_memory(0, 4096);
-    uint32_t index = rig.clients[0]->memories[memory - 1]->index;
-    stub.unmaps_answered = 0;
+    uint32_t memory = pool_rig_make_memory(0, 4096);
+    uint32_t index = pool_rig.clients[0]->memories[memory - 1]->index;
+    data_stub.unmaps_answered = 0;
     assert_int_equal(release_memory(0, memory), 0);
-    assert_int_equal(stub.last_unmapped, index);
-    uint32_t other = make_memory(0, 4096);
-    assert_int_not_equal(rig.clients[0]->memories[other - 1]->index, index);
-    stub.unmaps_answered = 1;
-    attnd_memory_unmapped(&rig.service, index);
-    uint32_t third = make_memory(0, 4096);
-    assert_int_equal(rig.clients[0]->memories[third - 1]->index, index);
+    assert_int_equal(data_stub.last_unmapped, index);
+    uint32_t other = pool_rig_make_memory(0, 4096);
+    assert_int_not_equal(pool_rig.clients[0]->memories[other - 1]->index, index);
+    data_stub.unmaps_answered = 1;
+    attnd_memory_unmapped(&pool_rig.service, index);
+    uint32_t third = pool_rig_make_memory(0, 4096);
+    assert_int_equal(pool_rig.clients[0]->memories[third - 1]->index, index);
 }
 
 static void a_session_has_a_budget(void **state)
 {
     (void)state;
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
-    uint32_t memory = make_memory(0, 8 * MEMORY_BYTES - 1); /* rounded up to pages */
-    assert_int_equal(rig.clients[0]->memory_bytes, 8 * MEMORY_BYTES);
+    uint32_t memory = pool_rig_make_memory(0, 8 * MEMORY_BYTES - 1); /* rounded up to pages */
+    assert_int_equal(pool_rig.clients[0]->memory_bytes, 8 * MEMORY_BYTES);
     const uint64_t sizes[] = {1, MEMORY_BYTES, UINT64_MAX, INT64_MAX, 0};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        struct attnd_call *call = begin(0);
+        struct attnd_call *call = pool_rig_begin(0);
         message.size_bytes = sizes[i];
-        rig.request.memory_register = &message;
+        pool_rig.request.memory_register = &message;
         assert_true(attnd_call_memory_register(call) < 0);
-        assert_int_equal(rig.fault.field, ATTND_F_SIZE);
+        assert_int_equal(pool_rig.fault.field, ATTND_F_SIZE);
     }
-    (void)make_memory(1, 4096); /* another's is its own */
+    (void)pool_rig_make_memory(1, 4096); /* another's is its own */
     assert_int_equal(release_memory(0, memory), 0);
-    assert_int_equal(rig.clients[0]->memory_bytes, 0);
+    assert_int_equal(pool_rig.clients[0]->memory_bytes, 0);
 }
 
 static int import_of(uint32_t who, int fd, uint64_t size_bytes, int *left)
 {
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
-    struct attnd_call *call = begin(who);
+    struct attnd_call *call = pool_rig_begin(who);
     int fds[] = {fd};
     message.size_bytes = size_bytes;
-    rig.request.memory_register = &message;
+    pool_rig.request.memory_register = &message;
     call->fds = fds;
     call->fds_count = 1;
     int rc = attnd_call_memory_register(call);
@@ -257,22 +265,22 @@ static int register_sparse(uint32_t who, uint64_t size_bytes)
 
 static void expect_left(uint64_t value_bytes, uint64_t left_bytes)
 {
-    assert_int_equal(rig.fault.field, ATTND_F_SIZE);
-    assert_int_equal(rig.fault.value, value_bytes);
-    assert_int_equal(rig.fault.limit, left_bytes);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_SIZE);
+    assert_int_equal(pool_rig.fault.value, value_bytes);
+    assert_int_equal(pool_rig.fault.limit, left_bytes);
 }
 
 static void memory_that_is_registered_costs_what_made_memory_costs(void **state)
 {
     (void)state;
     const uint64_t enormous_bytes = (uint64_t)1 << 40;
-    uint32_t made = make_memory(0, 5 * MEMORY_BYTES);
+    uint32_t made = pool_rig_make_memory(0, 5 * MEMORY_BYTES);
     assert_int_equal(register_sparse(0, enormous_bytes), -ATTND_E_NO_MEMORY);
     expect_left(enormous_bytes, 3 * MEMORY_BYTES);
-    assert_int_equal(stub.maps, 1); /* the worker never heard of it */
+    assert_int_equal(data_stub.maps, 1); /* the worker never heard of it */
     assert_int_equal(register_sparse(0, 3 * MEMORY_BYTES), 0);
-    uint32_t registered = rig.reply.memory->memory;
-    assert_int_equal(rig.clients[0]->memory_bytes, 8 * MEMORY_BYTES);
+    uint32_t registered = pool_rig.reply.memory->memory;
+    assert_int_equal(pool_rig.clients[0]->memory_bytes, 8 * MEMORY_BYTES);
     assert_int_equal(register_sparse(0, 4096), -ATTND_E_NO_MEMORY);
     assert_int_equal(release_memory(0, registered), 0);
     assert_int_equal(register_sparse(0, 3 * MEMORY_BYTES), 0);
@@ -285,11 +293,11 @@ static void all_sessions_together_have_a_budget_of_the_hosts_memory(void **state
     assert_int_equal(register_sparse(0, 8 * MEMORY_BYTES), 0);
     assert_int_equal(register_sparse(1, 4 * MEMORY_BYTES + 1), -ATTND_E_NO_MEMORY);
     expect_left(4 * MEMORY_BYTES + 1, 4 * MEMORY_BYTES);
-    (void)make_memory(1, 4 * MEMORY_BYTES);
+    (void)pool_rig_make_memory(1, 4 * MEMORY_BYTES);
     assert_int_equal(register_sparse(1, 1), -ATTND_E_NO_MEMORY); /* half of its own is left */
     expect_left(1, 0);
-    client_end(rig.clients[0]);
-    assert_int_equal(rig.service.host_memory_bytes, 4 * MEMORY_BYTES);
+    pool_rig_client_end(pool_rig.clients[0]);
+    assert_int_equal(pool_rig.service.host_memory_bytes, 4 * MEMORY_BYTES);
     assert_int_equal(register_sparse(1, 4 * MEMORY_BYTES), 0);
 }
 
@@ -298,21 +306,22 @@ static void memory_of_the_gone_counts_while_a_pool_lies_in_it(void **state)
     (void)state;
     uint8_t token[ATTND_SECRET_BYTES];
     assert_int_equal(register_sparse(0, 8 * MEMORY_BYTES), 0);
-    Attnd__Plane plane = good_plane(rig.reply.memory->memory);
-    assert_int_equal(create_in(&plane, ATTND__PAGE_OWNER__OWNER_ENGINE), 0);
-    assert_int_equal(share(0, rig.reply.pool->pool, 1, token), 0);
+    Attnd__Plane plane = pool_rig_good_plane(pool_rig.reply.memory->memory);
+    assert_int_equal(pool_rig_create_in(&plane, ATTND__PAGE_OWNER__OWNER_ENGINE), 0);
+    assert_int_equal(share(0, pool_rig.reply.pool->pool, 1, token), 0);
     assert_int_equal(attach(1, token, sizeof(token)), 0);
-    uint32_t attached = rig.reply.pool->pool;
-    assert_int_equal(rig.reply.pool->memory, 0); /* its descriptor is its maker's to give away */
-    assert_int_equal(rig.call.reply_fds_count, 0);
-    client_end(rig.clients[0]);
-    rig.service.clients[0] = NULL;
-    assert_int_equal(rig.service.host_memory_bytes, 8 * MEMORY_BYTES);
+    uint32_t attached = pool_rig.reply.pool->pool;
+    assert_int_equal(pool_rig.reply.pool->memory,
+                     0); /* its descriptor is its maker's to give away */
+    assert_int_equal(pool_rig.call.reply_fds_count, 0);
+    pool_rig_client_end(pool_rig.clients[0]);
+    pool_rig.service.clients[0] = NULL;
+    assert_int_equal(pool_rig.service.host_memory_bytes, 8 * MEMORY_BYTES);
     assert_int_equal(register_sparse(1, 8 * MEMORY_BYTES), -ATTND_E_NO_MEMORY);
     assert_int_equal(release_pool(1, attached), 0);
-    assert_int_equal(rig.service.host_memory_bytes, 0);
+    assert_int_equal(pool_rig.service.host_memory_bytes, 0);
     assert_int_equal(register_sparse(1, 8 * MEMORY_BYTES), 0);
-    rig.clients[0]->memory_bytes = 0; /* it was gone before it could be refunded */
+    pool_rig.clients[0]->memory_bytes = 0; /* it was gone before it could be refunded */
 }
 
 static void only_memory_that_cannot_shrink_and_can_be_written_is_imported(void **state)
@@ -320,7 +329,7 @@ static void only_memory_that_cannot_shrink_and_can_be_written_is_imported(void *
     (void)state;
     int left, fd = memfd(0);
     assert_int_equal(import(fd, 4096, &left), -ATTND_E_PERMISSION);
-    assert_int_equal(rig.fault.field, ATTND_F_SEALS);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_SEALS);
     assert_int_equal(left, fd); /* still the caller's to close */
     close(fd);
 
@@ -330,7 +339,7 @@ static void only_memory_that_cannot_shrink_and_can_be_written_is_imported(void *
 
     fd = memfd(F_SEAL_SHRINK);
     assert_int_equal(import(fd, 8192, &left), -ATTND_E_RANGE);
-    assert_int_equal(rig.fault.field, ATTND_F_SIZE);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_SIZE);
     char path[64];
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     int reading = open(path, O_RDONLY | O_CLOEXEC);
@@ -338,23 +347,23 @@ static void only_memory_that_cannot_shrink_and_can_be_written_is_imported(void *
     close(reading);
     assert_int_equal(import(fd, 4096, &left), 0);
     assert_int_equal(left, -1);
-    assert_int_equal(rig.call.reply_fds_count, 0);
-    assert_int_equal(rig.clients[0]->memory_bytes, 4096);
+    assert_int_equal(pool_rig.call.reply_fds_count, 0);
+    assert_int_equal(pool_rig.clients[0]->memory_bytes, 4096);
 }
 
 static void a_worker_that_has_no_room_refuses_memory_without_a_trace(void **state)
 {
     (void)state;
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
-    struct attnd_call *call = begin(0);
+    struct attnd_call *call = pool_rig_begin(0);
     message.size_bytes = 4096;
-    rig.request.memory_register = &message;
-    stub.map_rc = -ATTND_E_NO_MEMORY;
+    pool_rig.request.memory_register = &message;
+    data_stub.map_rc = -ATTND_E_NO_MEMORY;
     assert_int_equal(attnd_call_memory_register(call), -ATTND_E_NO_MEMORY);
-    assert_int_equal(rig.clients[0]->memory_bytes, 0);
-    Attnd__PoolCreate desc = good_desc();
-    assert_int_equal(create(0, &desc), -ATTND_E_NO_MEMORY);
-    stub.map_rc = 0;
+    assert_int_equal(pool_rig.clients[0]->memory_bytes, 0);
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY);
+    data_stub.map_rc = 0;
 }
 
 /* ---- what one process may have of what all share ---- */
@@ -366,9 +375,9 @@ static void a_worker_that_has_no_room_refuses_memory_without_a_trace(void **stat
 static int try_memory(uint32_t who)
 {
     Attnd__MemoryRegister message = ATTND__MEMORY_REGISTER__INIT;
-    struct attnd_call *call = begin(who);
+    struct attnd_call *call = pool_rig_begin(who);
     message.size_bytes = 4096;
-    rig.request.memory_register = &message;
+    pool_rig.request.memory_register = &message;
     return attnd_call_memory_register(call);
 }
 
@@ -377,57 +386,57 @@ static void a_process_may_have_half_of_the_memory_table(void **state)
 {
     static struct attnd_memory many = {.maker = MAKER};
     (void)state;
-    rig.clients[0]->pid = MAKER;
-    rig.clients[1]->pid = MAKER + 1;
+    pool_rig.clients[0]->pid = MAKER;
+    pool_rig.clients[1]->pid = MAKER + 1;
     for (uint32_t i = 1; i < HALF_MEMORIES; i++)
-        rig.service.memories[ATTND_MEMORIES_MAX - i] = &many;
-    uint32_t last = make_memory(0, 4096);
+        pool_rig.service.memories[ATTND_MEMORIES_MAX - i] = &many;
+    uint32_t last = pool_rig_make_memory(0, 4096);
     assert_int_equal(try_memory(0), -ATTND_E_NO_MEMORY);
-    assert_int_equal(rig.fault.field, ATTND_F_MEMORY);
-    assert_int_equal(rig.fault.value, HALF_MEMORIES + 1);
-    assert_int_equal(rig.fault.limit, HALF_MEMORIES);
-    Attnd__PoolCreate desc = good_desc();
-    assert_int_equal(create(0, &desc), -ATTND_E_NO_MEMORY); /* nor for a pool */
-    assert_int_equal(rig.fault.field, ATTND_F_MEMORY);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_MEMORY);
+    assert_int_equal(pool_rig.fault.value, HALF_MEMORIES + 1);
+    assert_int_equal(pool_rig.fault.limit, HALF_MEMORIES);
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY); /* nor for a pool */
+    assert_int_equal(pool_rig.fault.field, ATTND_F_MEMORY);
     assert_int_equal(try_memory(1), 0); /* another's share is another's */
     assert_int_equal(release_memory(0, last), 0);
     assert_int_equal(try_memory(0), 0);
-    rig.clients[1]->pid = 0; /* in another pid namespace: whose it is cannot be said */
+    pool_rig.clients[1]->pid = 0; /* in another pid namespace: whose it is cannot be said */
     assert_int_equal(try_memory(1), 0);
     for (uint32_t i = 1; i < HALF_MEMORIES; i++)
-        rig.service.memories[ATTND_MEMORIES_MAX - i] = NULL;
+        pool_rig.service.memories[ATTND_MEMORIES_MAX - i] = NULL;
 }
 
 static void a_process_may_have_half_of_the_pools(void **state)
 {
     static struct attnd_pool many[HALF_POOLS];
     (void)state;
-    rig.clients[0]->pid = MAKER;
-    rig.clients[1]->pid = MAKER + 1;
+    pool_rig.clients[0]->pid = MAKER;
+    pool_rig.clients[1]->pid = MAKER + 1;
     for (uint32_t i = 0; i < HALF_POOLS; i++)
         many[i] =
             (struct attnd_pool){.maker = MAKER, .next = i + 1 < HALF_POOLS ? &many[i + 1] : NULL};
-    rig.service.pools = many;
-    Attnd__PoolCreate desc = good_desc();
-    assert_int_equal(create(0, &desc), -ATTND_E_NO_MEMORY);
-    assert_int_equal(rig.fault.field, ATTND_F_POOL);
-    assert_int_equal(rig.fault.value, HALF_POOLS + 1);
-    assert_int_equal(rig.fault.limit, HALF_POOLS);
-    assert_int_equal(rig.clients[0]->memory_bytes, 0); /* nothing is left of the attempt */
-    assert_int_equal(stub.maps, stub.unmaps);
-    rig.service.pools = &many[1]; /* one less */
-    assert_int_equal(create(0, &desc), 0);
-    assert_int_equal(release_pool(0, rig.reply.pool->pool), 0);
-    rig.service.pools = many;
-    assert_int_equal(create(1, &desc), 0);
-    assert_int_equal(release_pool(1, rig.reply.pool->pool), 0);
-    rig.service.pools = NULL;
+    pool_rig.service.pools = many;
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_NO_MEMORY);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_POOL);
+    assert_int_equal(pool_rig.fault.value, HALF_POOLS + 1);
+    assert_int_equal(pool_rig.fault.limit, HALF_POOLS);
+    assert_int_equal(pool_rig.clients[0]->memory_bytes, 0); /* nothing is left of the attempt */
+    assert_int_equal(data_stub.maps, data_stub.unmaps);
+    pool_rig.service.pools = &many[1]; /* one less */
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    assert_int_equal(release_pool(0, pool_rig.reply.pool->pool), 0);
+    pool_rig.service.pools = many;
+    assert_int_equal(pool_rig_create(1, &desc), 0);
+    assert_int_equal(release_pool(1, pool_rig.reply.pool->pool), 0);
+    pool_rig.service.pools = NULL;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, pool_rig_setup, pool_rig_teardown)
         TEST(a_pool_lives_until_the_last_session_lets_it_go),
         TEST(reading_rights_cannot_be_made_writing_ones),
         TEST(a_guessed_token_attaches_nothing),

@@ -1,12 +1,14 @@
-/* test_prepared.c - what the worker is told of prepared runs, in which order, and what waits for its
- * answers. */
+/* test_prepared.c - what the worker is told of prepared runs, in which order, and what waits for
+ * its answers. */
 #include "service/prepared/internal.h"
+#include "tests/support/harness/check.h"
 #include "tests/support/rigs/prepared_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -18,7 +20,7 @@ static void expect_answer(int code)
 {
     int got;
     uint32_t prepared;
-    CHECK_EQUAL(rig_answer(rig_peer, &got, &prepared), 1);
+    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &got, &prepared), 1);
     CHECK_EQUAL(got, code);
 }
 
@@ -26,7 +28,7 @@ static void expect_no_answer(void)
 {
     int got;
     uint32_t prepared;
-    CHECK_EQUAL(rig_answer(rig_peer, &got, &prepared), 0);
+    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &got, &prepared), 0);
 }
 
 static void open_mailbox(void)
@@ -34,8 +36,8 @@ static void open_mailbox(void)
     CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, &fault), 1);
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
-    struct attnd_command command = rig_expect(ATTND_COMMAND_MAILBOX);
-    rig_retire(&command, 0);
+    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
+    prepared_rig_retire(&command, 0);
     expect_answer(0);
 }
 
@@ -52,13 +54,13 @@ static uint32_t filled_plan(void)
 /* Return: its index in the run table. */
 static uint32_t prepare(uint32_t plan, uint32_t layer)
 {
-    const struct attnd_sqe_run wish = rig_wish(layer);
+    const struct attnd_sqe_run wish = prepared_rig_wish(layer);
     uint32_t prepared;
     int code;
     CHECK_EQUAL(attnd_prepared_add(client.daemon, 2, plan, LANE, &wish, &fault), 1);
-    struct attnd_command command = rig_expect(ATTND_COMMAND_PREPARED);
-    rig_retire(&command, 0);
-    CHECK_EQUAL(rig_answer(rig_peer, &code, &prepared), 1);
+    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+    prepared_rig_retire(&command, 0);
+    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &code, &prepared), 1);
     CHECK_EQUAL(code, 0);
     CHECK_EQUAL(prepared, command.run);
     return prepared;
@@ -73,8 +75,8 @@ static void submit(struct attnd_sqe sqe)
 static void ack_all(void)
 {
     struct attnd_command command;
-    while (rig_take(&command))
-        rig_retire(&command, 0);
+    while (prepared_rig_take(&command))
+        prepared_rig_retire(&command, 0);
 }
 
 /* ---- calls ---- */
@@ -83,16 +85,16 @@ static void a_mailbox_is_known_when_it_is_watched(void **state)
 {
     (void)state;
     CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, &fault), 1);
-    rig_expect_none(); /* the worker has not mapped its memory */
+    prepared_rig_expect_none(); /* the worker has not mapped its memory */
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
-    struct attnd_command command = rig_expect(ATTND_COMMAND_MAILBOX);
+    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
     const struct attnd_mailbox_slot *slot = &stage.service.queue->mailboxes[command.run];
     CHECK_EQUAL(slot->session, client.daemon->id);
     CHECK_EQUAL(slot->fresh, 1);
     expect_no_answer();
     CHECK_EQUAL(attnd_prepared_open(client.daemon, 2, &fault), -ATTND_E_BUSY);
-    rig_retire(&command, 0);
+    prepared_rig_retire(&command, 0);
     expect_answer(0);
     CHECK_EQUAL(slot->fresh, 0);
 }
@@ -103,10 +105,10 @@ static void a_mailbox_that_cannot_be_watched_leaves_room_for_another(void **stat
     CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, &fault), 1);
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
-    struct attnd_command command = rig_expect(ATTND_COMMAND_MAILBOX);
+    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
     const struct attnd_mailbox_slot *slot = &stage.service.queue->mailboxes[command.run];
     uint64_t before_bytes = client.daemon->memory_bytes;
-    rig_retire(&command, -ATTND_E_UNKNOWN);
+    prepared_rig_retire(&command, -ATTND_E_UNKNOWN);
     expect_answer(-ATTND_E_UNKNOWN);
     CHECK(client.daemon->mail == NULL);
     CHECK_EQUAL(slot->memory, ATTND_NONE);
@@ -129,9 +131,9 @@ static void a_prepared_run_carries_all_that_a_ring_needs(void **state)
     open_mailbox();
     uint32_t plan = filled_plan();
     const struct attnd_plan_object *object = client.daemon->plans[0];
-    const struct attnd_sqe_run wish = rig_wish(1);
+    const struct attnd_sqe_run wish = prepared_rig_wish(1);
     CHECK_EQUAL(attnd_prepared_add(client.daemon, 2, plan, LANE, &wish, &fault), 1);
-    struct attnd_command command = rig_expect(ATTND_COMMAND_PREPARED);
+    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     CHECK(command.run >= ATTND_QUEUE_RUNS);
     CHECK_EQUAL(command.set_version, object->set_version);
     CHECK_EQUAL(command.page_size, STAGE_PAGE_SIZE);
@@ -145,7 +147,7 @@ static void a_prepared_run_carries_all_that_a_ring_needs(void **state)
     CHECK_EQUAL(body->items, object->tile_items);
     CHECK_EQUAL(memcmp(body, &stage.service.queue->runs[command.run], sizeof(*body)), 0);
     expect_no_answer();
-    rig_retire(&command, 0);
+    prepared_rig_retire(&command, 0);
     expect_answer(0);
 }
 
@@ -157,7 +159,7 @@ static void a_run_of_more_items_than_a_doorbell_counts_is_refused_by_name(void *
     open_mailbox();
     uint32_t plan = filled_plan();
     struct attnd_plan_object *object = client.daemon->plans[plan - 1];
-    const struct attnd_sqe_run wish = rig_wish(0);
+    const struct attnd_sqe_run wish = prepared_rig_wish(0);
     const uint32_t items = object->tile_items;
     object->tile_items = ATTND_DOORBELL_ITEMS_MAX + 1;
     CHECK_EQUAL(attnd_prepared_add(client.daemon, 2, plan, LANE, &wish, &fault),
@@ -180,16 +182,16 @@ static void what_the_worker_refuses_is_answered_so_and_holds_nothing(void **stat
     (void)state;
     open_mailbox();
     uint32_t plan = filled_plan();
-    const struct attnd_sqe_run wish = rig_wish(0);
+    const struct attnd_sqe_run wish = prepared_rig_wish(0);
     CHECK_EQUAL(attnd_prepared_add(client.daemon, 2, plan, LANE, &wish, &fault), 1);
-    struct attnd_command command = rig_expect(ATTND_COMMAND_PREPARED);
-    rig_retire(&command, -ATTND_E_UNSUPPORTED);
+    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+    prepared_rig_retire(&command, -ATTND_E_UNSUPPORTED);
     expect_answer(-ATTND_E_UNSUPPORTED);
-    struct attnd_command empty = rig_expect(ATTND_COMMAND_PREPARED);
+    struct attnd_command empty = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     CHECK_EQUAL(empty.run, command.run);
     CHECK_EQUAL(empty.body.kind, 0);
     CHECK_EQUAL(client.daemon->plans[0]->prepared, 1);
-    rig_retire(&empty, 0);
+    prepared_rig_retire(&empty, 0);
     CHECK_EQUAL(client.daemon->plans[0]->prepared, 0);
 }
 
@@ -200,17 +202,17 @@ static void a_slot_is_not_given_out_again_before_every_answer_about_it(void **st
     uint32_t plan = filled_plan();
     uint32_t first = prepare(plan, 0);
     submit(stage_batch(&client, plan, 0, 8, 9, 0, 0)); /* other extents: it is told of again */
-    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
-    rig_retire(&hold, 0);
-    struct attnd_command show = rig_expect(ATTND_COMMAND_PUBLISH);
-    rig_retire(&show, 0);
+    struct attnd_command hold = prepared_rig_expect(ATTND_COMMAND_HOLD);
+    prepared_rig_retire(&hold, 0);
+    struct attnd_command show = prepared_rig_expect(ATTND_COMMAND_PUBLISH);
+    prepared_rig_retire(&show, 0);
     stage_expect(&client, 0, 0);
 
     CHECK_EQUAL(attnd_prepared_remove(client.daemon, 3, first, &fault), 1);
     CHECK_EQUAL(attnd_prepared_remove(client.daemon, 4, first, &fault), -ATTND_E_BUSY);
-    struct attnd_command empty = rig_expect(ATTND_COMMAND_PREPARED);
+    struct attnd_command empty = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     expect_no_answer();
-    rig_retire(&empty, 0);
+    prepared_rig_retire(&empty, 0);
     expect_answer(0);
     CHECK_EQUAL(prepare(plan, 1), first);
 }
@@ -223,16 +225,16 @@ static void a_slot_is_not_given_out_again_before_every_answer_about_it(void **st
 static uint32_t prepare_lanes(struct stage_client *of, int peer, uint32_t plan, uint32_t first,
                               uint32_t prepared[ATTND_LANES_MAX])
 {
-    const struct attnd_sqe_run wish = rig_wish(0);
+    const struct attnd_sqe_run wish = prepared_rig_wish(0);
     uint32_t lane = first;
     int code;
 
     for (; lane < ATTND_LANES_MAX; lane++) {
         if (attnd_prepared_add(of->daemon, 2, plan, lane, &wish, &fault) != 1)
             break;
-        struct attnd_command command = rig_expect(ATTND_COMMAND_PREPARED);
-        rig_retire(&command, 0);
-        CHECK_EQUAL(rig_answer(peer, &code, &prepared[lane]), 1);
+        struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+        prepared_rig_retire(&command, 0);
+        CHECK_EQUAL(prepared_rig_answer(peer, &code, &prepared[lane]), 1);
     }
     return lane - first;
 }
@@ -248,7 +250,7 @@ static void prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them
     client.daemon->plans[plan - 1]->scratch_bytes = BLOCK_BYTES; /* its keys are too few to split */
     const uint64_t share_bytes = stream->scratch.bytes / 2;
 
-    uint32_t lanes = prepare_lanes(&client, rig_peer, plan, 0, prepared);
+    uint32_t lanes = prepare_lanes(&client, prepared_rig_peer, plan, 0, prepared);
     CHECK_EQUAL(lanes, share_bytes / BLOCK_BYTES);
     CHECK_EQUAL(fault.code, -ATTND_E_NO_SPACE);
     CHECK_EQUAL(fault.field, ATTND_F_PARTIALS);
@@ -257,12 +259,12 @@ static void prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them
     CHECK_EQUAL(client.daemon->mail->scratch_bytes, lanes * BLOCK_BYTES);
 
     CHECK_EQUAL(attnd_prepared_remove(client.daemon, 3, prepared[0], &fault), 1);
-    struct attnd_command empty = rig_expect(ATTND_COMMAND_PREPARED);
-    rig_retire(&empty, 0);
-    CHECK_EQUAL(rig_answer(rig_peer, &code, &code_prepared), 1);
-    CHECK_EQUAL(prepare_lanes(&client, rig_peer, plan, lanes, prepared), 1);
+    struct attnd_command empty = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+    prepared_rig_retire(&empty, 0);
+    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &code, &code_prepared), 1);
+    CHECK_EQUAL(prepare_lanes(&client, prepared_rig_peer, plan, lanes, prepared), 1);
 
-    rig_new_worker(); /* all is counted again, from nothing */
+    prepared_rig_new_worker(); /* all is counted again, from nothing */
     CHECK_EQUAL(client.daemon->mail->scratch_bytes, lanes * BLOCK_BYTES);
     CHECK_EQUAL(stream->scratch.used_bytes, lanes * BLOCK_BYTES);
 }
@@ -280,25 +282,25 @@ a_set_changes_nothing_before_the_plan_is_held_nor_completes_before_it_is_shown(v
     const struct attnd_plan_head *head = attnd_plan_head(object->plan);
     uint64_t version = object->set_version;
     submit(stage_batch(&client, plan, 0, 4, 12, 0, 0));
-    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    struct attnd_command hold = prepared_rig_expect(ATTND_COMMAND_HOLD);
     CHECK_EQUAL(hold.body.plan_offset_bytes, object->heap_offset_bytes);
     CHECK_EQUAL(head->set_version, version);
     memset(client.arena, 0xff, 4096); /* the batch has been copied */
 
     submit(stage_run(plan, 1, 42)); /* a run that is submitted waits as well */
-    rig_expect_none();
-    rig_retire(&hold, 0);
+    prepared_rig_expect_none();
+    prepared_rig_retire(&hold, 0);
     CHECK(head->set_version != version);
-    struct attnd_command show = rig_expect(ATTND_COMMAND_PUBLISH);
+    struct attnd_command show = prepared_rig_expect(ATTND_COMMAND_PUBLISH);
     CHECK_EQUAL(show.set_version, head->set_version);
     CHECK_EQUAL(show.body.generation, 0);
     CHECK_EQUAL(show.body.items, object->tile_items);
-    rig_expect_none();
+    prepared_rig_expect_none();
     stage_expect_none(&client);
-    rig_retire(&show, 0);
+    prepared_rig_retire(&show, 0);
     stage_expect(&client, 0, 0);
-    struct attnd_command run = rig_expect(ATTND_COMMAND_RUN);
-    rig_retire(&run, 0);
+    struct attnd_command run = prepared_rig_expect(ATTND_COMMAND_RUN);
+    prepared_rig_retire(&run, 0);
     stage_expect(&client, 42, 0);
 }
 
@@ -315,27 +317,27 @@ static void an_advance_is_shown_and_holds_when_no_lengths_are_left(void **state)
         uint32_t before = object->generation;
         submit(stage_advance(&client, plan, 0, 5 + (int32_t)(step % 2)));
         struct attnd_command command;
-        CHECK(rig_take(&command));
+        CHECK(prepared_rig_take(&command));
         if (command.kind == ATTND_COMMAND_HOLD) {
             CHECK_EQUAL(object->generation, before);
             holds++;
             since = 1u << before;
-            rig_retire(&command, 0);
-            CHECK(rig_take(&command));
+            prepared_rig_retire(&command, 0);
+            CHECK(prepared_rig_take(&command));
         }
         CHECK_EQUAL(command.kind, ATTND_COMMAND_PUBLISH);
         CHECK_EQUAL(command.body.generation, object->generation);
         CHECK(!(since >> object->generation & 1)); /* nobody can be reading what was written */
         since |= 1u << object->generation;
         stage_expect_none(&client);
-        rig_retire(&command, 0);
+        prepared_rig_retire(&command, 0);
         stage_expect(&client, 0, 0);
     }
     CHECK_EQUAL(holds, 3);
 }
 
-/* The plan is empty, so the advance seems to have nothing to wait for; but a set holds the plan, and
- * the advance waits for it. Its slot is free meanwhile, and the client reuses its arena. */
+/* The plan is empty, so the advance seems to have nothing to wait for; but a set holds the plan,
+ * and the advance waits for it. Its slot is free meanwhile, and the client reuses its arena. */
 static void an_advance_that_waits_for_a_set_under_way_keeps_what_was_submitted(void **state)
 {
     (void)state;
@@ -349,14 +351,14 @@ static void an_advance_that_waits_for_a_set_under_way_keeps_what_was_submitted(v
     CHECK_EQUAL(object->filled, 0);
 
     submit(stage_batch(&client, plan, 0, 4, 6, 0, 2));
-    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    struct attnd_command hold = prepared_rig_expect(ATTND_COMMAND_HOLD);
     struct attnd_sqe advance = stage_advance(&client, plan, 2048, 7);
     advance.lane = 60;
     advance.user_data = 99;
     submit(advance);
     memset(client.arena, 0xff, 4096);
 
-    rig_retire(&hold, 0);
+    prepared_rig_retire(&hold, 0);
     ack_all();
     stage_expect(&client, 0, 0);
     stage_expect(&client, 99, 0);
@@ -381,23 +383,23 @@ static void a_session_holds_so_many_plans_at_once_and_the_rest_in_turn(void **st
         set.lane = (uint16_t)(1 + i); /* lane 0 is for what goes past them */
         submit(set);
     }
-    while (rig_take(&command))
+    while (prepared_rig_take(&command))
         hold[held++] = command;
     CHECK_EQUAL(held, ATTND_HOLDS_SESSION_MAX);
     /* Another call goes past those that wait. */
-    const struct attnd_sqe_run wish = rig_wish(1);
+    const struct attnd_sqe_run wish = prepared_rig_wish(1);
     uint32_t other = filled_plan();
     CHECK_EQUAL(attnd_prepared_add(client.daemon, 2, other, LANE, &wish, &fault), 1);
-    command = rig_expect(ATTND_COMMAND_PREPARED);
-    rig_retire(&command, 0);
+    command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+    prepared_rig_retire(&command, 0);
     expect_answer(0);
     for (uint32_t done = 0; done < SETS; done++) {
-        rig_retire(&hold[done], 0);
-        while (rig_take(&command)) {
+        prepared_rig_retire(&hold[done], 0);
+        while (prepared_rig_take(&command)) {
             if (command.kind == ATTND_COMMAND_HOLD)
                 hold[held++] = command;
             else /* its plan is shown */
-                rig_retire(&command, 0);
+                prepared_rig_retire(&command, 0);
         }
         CHECK(held <= ATTND_HOLDS_SESSION_MAX + done + 1);
         stage_expect(&client, 0, 0);
@@ -413,15 +415,15 @@ static void a_set_that_fails_shows_an_empty_plan(void **state)
     uint32_t plan = filled_plan();
     uint32_t prepared = prepare(plan, 0);
     submit(stage_batch(&client, plan, 0, 4, 6, STAGE_PAGES, 0)); /* pages that are not there */
-    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
-    rig_retire(&hold, 0);
-    struct attnd_command told = rig_expect(ATTND_COMMAND_PREPARED);
+    struct attnd_command hold = prepared_rig_expect(ATTND_COMMAND_HOLD);
+    prepared_rig_retire(&hold, 0);
+    struct attnd_command told = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     CHECK_EQUAL(told.run, prepared);
     CHECK_EQUAL(told.body.code, ATTND_E_INVALID);
-    rig_retire(&told, 0);
-    struct attnd_command show = rig_expect(ATTND_COMMAND_PUBLISH);
+    prepared_rig_retire(&told, 0);
+    struct attnd_command show = prepared_rig_expect(ATTND_COMMAND_PUBLISH);
     CHECK_EQUAL(show.body.items, 0);
-    rig_retire(&show, 0);
+    prepared_rig_retire(&show, 0);
     stage_expect(&client, 0, -ATTND_E_RANGE);
 }
 
@@ -433,11 +435,11 @@ static void a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of(void **
     prepare(plan, 0);
     submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
     submit(stage_cancel(0));
-    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    struct attnd_command hold = prepared_rig_expect(ATTND_COMMAND_HOLD);
     stage_expect_none(&client);
-    rig_retire(&hold, 0);
-    struct attnd_command show = rig_expect(ATTND_COMMAND_PUBLISH);
-    rig_retire(&show, 0);
+    prepared_rig_retire(&hold, 0);
+    struct attnd_command show = prepared_rig_expect(ATTND_COMMAND_PUBLISH);
+    prepared_rig_retire(&show, 0);
     stage_expect(&client, 0, 0);
 }
 
@@ -453,10 +455,10 @@ static void a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go(void **s
     CHECK_EQUAL(client.daemon->state, ATTND_SESSION_DYING);
     CHECK(client.daemon->mail != NULL);
     CHECK_EQUAL(stage.service.queue->runs[prepared].cancel, 1);
-    struct attnd_command stop = rig_expect(ATTND_COMMAND_MAILBOX);
+    struct attnd_command stop = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
     CHECK_EQUAL(stage.service.queue->mailboxes[stop.run].memory, ATTND_NONE);
     CHECK(stage.service.clients[0] == client.daemon);
-    rig_retire(&stop, 0);
+    prepared_rig_retire(&stop, 0);
     CHECK(stage.service.clients[0] == NULL);
     CHECK_EQUAL(stage.service.queue->runs[prepared].mailbox, ATTND_NONE);
 }
@@ -468,15 +470,15 @@ static void a_plan_that_a_dead_session_had_held_is_shown(void **state)
     uint32_t plan = filled_plan();
     prepare(plan, 0);
     submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
-    struct attnd_command hold = rig_expect(ATTND_COMMAND_HOLD);
+    struct attnd_command hold = prepared_rig_expect(ATTND_COMMAND_HOLD);
     attnd_client_end(client.daemon);
-    struct attnd_command stop = rig_expect(ATTND_COMMAND_MAILBOX);
-    rig_retire(&stop, 0);
+    struct attnd_command stop = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
+    prepared_rig_retire(&stop, 0);
     CHECK(stage.service.clients[0] != NULL);
-    rig_retire(&hold, 0);
-    struct attnd_command show = rig_expect(ATTND_COMMAND_PUBLISH);
+    prepared_rig_retire(&hold, 0);
+    struct attnd_command show = prepared_rig_expect(ATTND_COMMAND_PUBLISH);
     CHECK(stage.service.clients[0] != NULL);
-    rig_retire(&show, 0);
+    prepared_rig_retire(&show, 0);
     CHECK(stage.service.clients[0] == NULL);
 }
 
@@ -488,19 +490,19 @@ static void a_new_worker_hears_of_runs_before_their_mailbox(void **state)
     prepare(plan, 0);
     prepare(plan, 1);
     submit(stage_batch(&client, plan, 0, 4, 12, 0, 0));
-    (void)rig_expect(ATTND_COMMAND_HOLD);
-    rig_new_worker(); /* the old one dies with it */
+    (void)prepared_rig_expect(ATTND_COMMAND_HOLD);
+    prepared_rig_new_worker(); /* the old one dies with it */
     stage_expect(&client, 0, 0);
-    struct attnd_command first = rig_expect(ATTND_COMMAND_PREPARED);
-    struct attnd_command second = rig_expect(ATTND_COMMAND_PREPARED);
+    struct attnd_command first = prepared_rig_expect(ATTND_COMMAND_PREPARED);
+    struct attnd_command second = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     CHECK(first.run != second.run);
     CHECK_EQUAL(first.set_version, client.daemon->plans[0]->set_version);
-    struct attnd_command mailbox = rig_expect(ATTND_COMMAND_MAILBOX);
+    struct attnd_command mailbox = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
     CHECK_EQUAL(stage.service.queue->mailboxes[mailbox.run].fresh, 0);
-    rig_expect_none();
-    rig_retire(&mailbox, 0);
-    rig_retire(&second, 0);
-    rig_retire(&first, 0);
+    prepared_rig_expect_none();
+    prepared_rig_retire(&mailbox, 0);
+    prepared_rig_retire(&second, 0);
+    prepared_rig_retire(&first, 0);
     expect_no_answer();
 }
 
@@ -517,16 +519,16 @@ static void what_waits_for_memory_has_the_lengths_of_the_advance_that_overtook_i
     attnd_worker_port_init(&stage.worker, stage.service.queue->head, -1);
     CHECK_EQUAL(attnd_maps_lost(&stage.service.supervisor->maps, freed), 0);
     CHECK_EQUAL(attnd_sched_resume(stage.service.scheduler, STAGE_SCRATCH_BYTES), 0);
-    rig_expect_none(); /* nothing is mapped */
+    prepared_rig_expect_none(); /* nothing is mapped */
 
     submit(stage_advance(&client, plan, 0, 6));
-    struct attnd_command show = rig_expect(ATTND_COMMAND_PUBLISH);
-    rig_retire(&show, 0);
+    struct attnd_command show = prepared_rig_expect(ATTND_COMMAND_PUBLISH);
+    prepared_rig_retire(&show, 0);
     stage_expect(&client, 0, 0);
     CHECK(object->generation != before);
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
-    struct attnd_command prepared = rig_expect(ATTND_COMMAND_PREPARED);
+    struct attnd_command prepared = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     CHECK_EQUAL(prepared.body.generation, object->generation);
     CHECK_EQUAL(prepared.body.items, object->tile_items);
 }
@@ -541,7 +543,7 @@ static void an_answer_to_nothing_ends_the_worker(void **state)
     CHECK_EQUAL(stage.service.queue->broken, 1);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, prepared_rig_setup, prepared_rig_teardown)
 
 int main(void)
 {

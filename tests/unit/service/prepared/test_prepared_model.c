@@ -7,16 +7,18 @@
  * memory it writes. The worker here obeys its orders as late as it may and rings itself as often as
  * it may.
  */
-#include "tests/support/rigs/prepared_rig.h"
-
+#include "tests/support/harness/check.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
+#include "tests/support/rigs/prepared_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -152,7 +154,7 @@ static int may_answer(const struct attnd_command *command)
 static void take_command(void)
 {
     struct attnd_command command;
-    if (worker.waiting_count == COMMANDS_MAX || !rig_take(&command))
+    if (worker.waiting_count == COMMANDS_MAX || !prepared_rig_take(&command))
         return;
     obey(&command);
     worker.waiting[worker.waiting_count++] = command;
@@ -167,7 +169,7 @@ static void answer_any(void)
     if (!may_answer(&command))
         return;
     worker.waiting[i] = worker.waiting[--worker.waiting_count];
-    rig_retire(&command, 0);
+    prepared_rig_retire(&command, 0);
 }
 
 static void begin_any(void)
@@ -188,7 +190,7 @@ static void begin_any(void)
 static void die(void)
 {
     memset(&worker, 0, sizeof(worker));
-    rig_new_worker();
+    prepared_rig_new_worker();
     engine.deaths++;
 }
 
@@ -201,7 +203,7 @@ static void collect(void)
     uint32_t prepared;
     while (stage_completion(&client, &cqe))
         engine.completed++;
-    while (rig_answer(rig_peer, &code, &prepared)) {
+    while (prepared_rig_answer(prepared_rig_peer, &code, &prepared)) {
         CHECK_EQUAL(engine.calling, 1); /* answered once */
         CHECK_EQUAL(code, 0);
         engine.calling = 0;
@@ -243,7 +245,7 @@ static void call_any(void)
         rc = attnd_prepared_remove(client.daemon, 1, run, &fault);
         CHECK_EQUAL(rc, 1);
     } else if (engine.prepared_count < RUNS_MAX) {
-        const struct attnd_sqe_run wish = rig_wish(below(STAGE_LAYERS));
+        const struct attnd_sqe_run wish = prepared_rig_wish(below(STAGE_LAYERS));
         rc = attnd_prepared_add(client.daemon, 1, engine.plans[below(PLANS)], below(LANES), &wish,
                                 &fault);
         CHECK(rc == 1 || rc == -ATTND_E_INVALID || rc == -ATTND_E_NO_SPACE);
@@ -350,8 +352,8 @@ static void what_a_launched_run_reads_does_not_change_under_it(void **state)
         CHECK_EQUAL(stage.service.prepared_runs->scratch.used_bytes, 0);
         for (uint32_t i = 0; i < PLANS; i++)
             CHECK_EQUAL(worker.held[i], 0); /* or the next plan there would never run */
-        close(rig_peer);
-        rig_peer = rig_connect(&client);
+        close(prepared_rig_peer);
+        prepared_rig_peer = prepared_rig_connect(&client);
     }
     printf("%llu runs rung, %llu sets, %llu deaths\n", (unsigned long long)engine.begun,
            (unsigned long long)engine.sets, (unsigned long long)engine.deaths);
@@ -361,8 +363,8 @@ static void what_a_launched_run_reads_does_not_change_under_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_a_launched_run_reads_does_not_change_under_it, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(what_a_launched_run_reads_does_not_change_under_it,
+                                        prepared_rig_setup, prepared_rig_teardown),
     };
     check_failed = _fail;
     prng = prng_fork(test_seed(), 0);

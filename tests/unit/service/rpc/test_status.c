@@ -2,29 +2,37 @@
  * it fits one datagram however many there are. How it is printed is test_attnctl.c's. */
 #include "tests/support/rigs/pool_rig.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
 #define SESSIONS ATTND_SESSIONS_MAX
 
 static int begin_rig(void **state)
 {
-    (void)setup_with_loop(state);
-    rig.service.start_ns = attnd_clock_ns();
+    (void)pool_rig_setup_with_loop(state);
+    pool_rig.service.start_ns = attnd_clock_ns();
     return 0;
 }
 
 static const Attnd__Status *status(void)
 {
-    assert_int_equal(attnd_call_status(begin(0)), 0);
-    assert_int_equal(rig.reply.result_case, ATTND__REPLY__RESULT_STATUS);
-    return rig.reply.status;
+    assert_int_equal(attnd_call_status(pool_rig_begin(0)), 0);
+    assert_int_equal(pool_rig.reply.result_case, ATTND__REPLY__RESULT_STATUS);
+    return pool_rig.reply.status;
 }
 
 static void the_service_says_what_it_is(void **state)
 {
     (void)state;
-    rig.service.totals =
+    pool_rig.service.totals =
         (struct attnd_session_stats){.runs = 1, .busy_ns = 3, .kv_bytes = 4, .tiles = 5};
-    rig.service.options.memory_max_bytes = 6;
-    rig.service.options.host_memory_max_bytes = 7;
+    pool_rig.service.options.memory_max_bytes = 6;
+    pool_rig.service.options.host_memory_max_bytes = 7;
     const Attnd__Status *it = status();
     assert_string_equal(it->version, ATTND_VERSION);
     assert_string_equal(it->backend, "stub");
@@ -39,7 +47,7 @@ static void the_service_says_what_it_is(void **state)
     assert_int_equal(it->memory_max_bytes, 6);
     assert_int_equal(it->host_memory_max_bytes, 7);
     assert_false(it->has_device_memory_max_bytes); /* not given */
-    rig.service.options.device_memory_max_bytes = 8;
+    pool_rig.service.options.device_memory_max_bytes = 8;
     assert_int_equal(status()->device_memory_max_bytes, 8);
 }
 
@@ -58,13 +66,13 @@ static void what_there_is_not_is_left_out(void **state)
 
 static void a_session_is_told_by_its_own_numbers(void **state)
 {
-    struct attnd_client *client = rig.clients[1];
+    struct attnd_client *client = pool_rig.clients[1];
     (void)state;
     strcpy(client->name, "second");
     client->pid = 1234;
     client->in_flight = 7;
     client->stats = (struct attnd_session_stats){.runs = 10, .appends = 11, .busy_ns = 25};
-    rig.service.totals.busy_ns = 100;
+    pool_rig.service.totals.busy_ns = 100;
     const Attnd__SessionStatus *session = status()->sessions[1];
     assert_int_equal(session->session, client->id);
     assert_string_equal(session->name, "second");
@@ -77,7 +85,7 @@ static void a_session_is_told_by_its_own_numbers(void **state)
     assert_false(session->dying);
     client->state = ATTND_SESSION_DYING;
     assert_true(status()->sessions[1]->dying);
-    rig.service.totals.busy_ns = 0; /* nobody has done anything: no share, and no division */
+    pool_rig.service.totals.busy_ns = 0; /* nobody has done anything: no share, and no division */
     assert_true(status()->sessions[1]->share == 0);
     client->state = ATTND_SESSION_OPEN;
 }
@@ -86,9 +94,9 @@ static void plans_are_counted_for_each_and_for_all(void **state)
 {
     static struct attnd_plan_object plans[3];
     (void)state;
-    rig.clients[0]->plans[0] = &plans[0];
-    rig.clients[0]->plans[ATTND_HANDLES_MAX - 1] = &plans[1];
-    rig.clients[1]->plans[5] = &plans[2];
+    pool_rig.clients[0]->plans[0] = &plans[0];
+    pool_rig.clients[0]->plans[ATTND_HANDLES_MAX - 1] = &plans[1];
+    pool_rig.clients[1]->plans[5] = &plans[2];
     const Attnd__Status *it = status();
     assert_int_equal(it->sessions[0]->plans, 2);
     assert_int_equal(it->sessions[1]->plans, 1);
@@ -97,21 +105,21 @@ static void plans_are_counted_for_each_and_for_all(void **state)
 
 static void memory_is_told_for_the_session_that_pays_the_pool_and_the_host(void **state)
 {
-    Attnd__PoolCreate desc = good_desc();
+    Attnd__PoolCreate desc = pool_rig_good_desc();
     (void)state;
-    (void)make_memory(1, 8192);
-    assert_int_equal(create(0, &desc), 0);
-    uint64_t pool_bytes = rig.reply.pool->memory_bytes;
+    (void)pool_rig_make_memory(1, 8192);
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    uint64_t pool_bytes = pool_rig.reply.pool->memory_bytes;
     int32_t pages[3];
-    assert_int_equal(attnd_lease_alloc(rig.clients[0]->attachments[0], 3, pages, NULL), 0);
+    assert_int_equal(attnd_lease_alloc(pool_rig.clients[0]->attachments[0], 3, pages, NULL), 0);
 
     const Attnd__Status *it = status();
     assert_int_equal(it->sessions[0]->memory_bytes, pool_bytes);
     assert_int_equal(it->sessions[1]->memory_bytes, 8192);
     assert_int_equal(it->sessions[1]->device_memory_bytes, 0);
-    rig.clients[1]->device_memory_bytes = 4096;
+    pool_rig.clients[1]->device_memory_bytes = 4096;
     it = status();
-    rig.clients[1]->device_memory_bytes = 0;
+    pool_rig.clients[1]->device_memory_bytes = 0;
     assert_int_equal(it->sessions[1]->memory_bytes, 8192 + 4096);
     assert_int_equal(it->sessions[1]->device_memory_bytes, 4096);
     assert_int_equal(it->host_memory_bytes, pool_bytes + 8192);
@@ -139,9 +147,9 @@ static void the_fullest_house_fits_a_datagram(void **state)
     static struct attnd_pool pools[ATTND_POOLS_MAX];
     struct attnd_client *before[SESSIONS];
     (void)state;
-    memcpy(before, rig.service.clients, sizeof(before));
+    memcpy(before, pool_rig.service.clients, sizeof(before));
     for (uint32_t i = 0; i < SESSIONS; i++) {
-        clients[i] = (struct attnd_client){.service = &rig.service,
+        clients[i] = (struct attnd_client){.service = &pool_rig.service,
                                            .id = UINT32_MAX,
                                            .pid = INT32_MAX,
                                            .in_flight = UINT32_MAX,
@@ -149,37 +157,37 @@ static void the_fullest_house_fits_a_datagram(void **state)
                                            .state = ATTND_SESSION_DYING};
         memset(clients[i].name, 'n', sizeof(clients[i].name) - 1);
         fill(&clients[i].stats);
-        rig.service.clients[i] = &clients[i];
+        pool_rig.service.clients[i] = &clients[i];
     }
     for (uint32_t i = 0; i < ATTND_POOLS_MAX; i++) {
         pools[i].id = pools[i].refs = UINT32_MAX;
         memset(&pools[i].shape, 0xff, sizeof(pools[i].shape));
         pools[i].next = i ? &pools[i - 1] : NULL;
     }
-    rig.service.pools = &pools[ATTND_POOLS_MAX - 1];
-    rig.service.pools_count = ATTND_POOLS_MAX;
-    fill(&rig.service.totals);
-    rig.service.options.settings_count = ATTND_SETTINGS_MAX;
+    pool_rig.service.pools = &pools[ATTND_POOLS_MAX - 1];
+    pool_rig.service.pools_count = ATTND_POOLS_MAX;
+    fill(&pool_rig.service.totals);
+    pool_rig.service.options.settings_count = ATTND_SETTINGS_MAX;
     for (uint32_t i = 0; i < ATTND_SETTINGS_MAX; i++) {
-        struct attnd_setting *setting = &rig.service.options.settings[i];
+        struct attnd_setting *setting = &pool_rig.service.options.settings[i];
         *setting = (struct attnd_setting){.name = "device-memory-max", .origin = "command line"};
         memset(setting->value, 'v', sizeof(setting->value) - 1);
     }
     const Attnd__Status *it = status();
-    size_t bytes = attnd__reply__get_packed_size(&rig.reply);
+    size_t bytes = attnd__reply__get_packed_size(&pool_rig.reply);
     assert_int_equal(it->n_sessions, SESSIONS);
     assert_int_equal(it->n_pools, ATTND_POOLS_MAX);
     assert_true(bytes <= ATTND_DATAGRAM_BYTES_MAX);
-    memcpy(rig.service.clients, before, sizeof(before));
-    rig.service.pools = NULL;
-    rig.service.pools_count = 0;
-    rig.service.options.settings_count = 0;
+    memcpy(pool_rig.service.clients, before, sizeof(before));
+    pool_rig.service.pools = NULL;
+    pool_rig.service.pools_count = 0;
+    pool_rig.service.options.settings_count = 0;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin_rig, teardown_with_loop)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin_rig, pool_rig_teardown_with_loop)
         TEST(the_service_says_what_it_is),
         TEST(what_there_is_not_is_left_out),
         TEST(a_session_is_told_by_its_own_numbers),

@@ -196,7 +196,7 @@ static void an_operation_begins_with_nothing_of_the_one_before(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, sched_rig_teardown)
         TEST(a_completion_repeats_the_operation_and_says_what_was_wrong),
         TEST(success_can_be_silent_and_failure_cannot),
         TEST(each_completion_takes_one_place_and_is_told_by_the_next_flush),

@@ -31,7 +31,7 @@ static int setup(void **state)
     (void)state;
     (void)sched_rig_begin(16);
     scheduler = stage.service.scheduler;
-    plan = client.daemon->plans[filled_plan() - 1];
+    plan = client.daemon->plans[sched_rig_filled_plan() - 1];
     op = op_of(stage_run(1, 2, 42));
     return 0;
 }
@@ -42,7 +42,7 @@ static int drop_and_teardown(void **state)
         attnd_op_free(op);
     CHECK_EQUAL(scheduler->dispatched, 0);
     CHECK_EQUAL(scheduler->scratch.used_bytes, 0);
-    return teardown(state);
+    return sched_rig_teardown(state);
 }
 
 /* It is told so at its turn, and has taken nothing. */
@@ -126,26 +126,28 @@ static void a_plan_that_another_operation_changes_keeps_its_runs_waiting(void **
 
 static void without_a_worker_or_a_slot_it_stands_in_line(void **state)
 {
-    uint32_t slot = scheduler->free_slot;
     (void)state;
     scheduler->queue->accepting = 0;
     waits(ATTND_TURN_WAIT);
     scheduler->queue->accepting = 1;
-    scheduler->free_slot = ATTND_NONE;
+    scheduler->slots_free = 0;
     waits(ATTND_TURN_WAIT);
-    scheduler->free_slot = slot;
+    scheduler->slots_free = ATTND_QUEUE_RUNS;
     goes();
     comes_back();
 }
 
 static void nobody_overtakes_those_in_line_but_the_first_of_them_goes(void **state)
 {
-    struct attnd_lane somebody = {0};
+    struct attnd_session_lanes *session = op->lane->session;
+    struct attnd_lane somebody = {.session = session};
     (void)state;
-    scheduler->waiting.head = &somebody;
+    session->waiting.head = &somebody;
+    scheduler->waiting_count = 1;
     waits(ATTND_TURN_WAIT);
     CHECK_EQUAL(attnd_dispatch_run(op, 0), ATTND_TURN_DISPATCHED);
-    scheduler->waiting.head = NULL;
+    session->waiting.head = NULL;
+    scheduler->waiting_count = 0;
     comes_back();
 }
 
@@ -240,20 +242,21 @@ static void scratch_is_the_runs_own_until_it_is_back(void **state)
 static void who_waits_for_scratch_is_not_overtaken_by_who_needs_less(void **state)
 {
     struct attnd_plan_object *const *plans = client.daemon->plans;
-    uint32_t half = filled_plan(), eighth = filled_plan(), all = filled_plan();
+    uint32_t half = sched_rig_filled_plan(), eighth = sched_rig_filled_plan(),
+             all = sched_rig_filled_plan();
     const struct attnd_run *runs[3];
     (void)state;
     plans[half - 1]->scratch_bytes = STAGE_SCRATCH_BYTES / 2;
     plans[eighth - 1]->scratch_bytes = STAGE_SCRATCH_BYTES / 8;
     plans[all - 1]->scratch_bytes = STAGE_SCRATCH_BYTES;
-    submit(stage_run(half, 0, 0));
-    submit(stage_run(eighth, 1, 1));
-    submit(stage_run(eighth, 2, 2));
-    submit(stage_run(all, 3, 3));
-    submit(stage_run(eighth, 4, 4)); /* there is room for it all the time */
+    sched_rig_submit(stage_run(half, 0, 0));
+    sched_rig_submit(stage_run(eighth, 1, 1));
+    sched_rig_submit(stage_run(eighth, 2, 2));
+    sched_rig_submit(stage_run(all, 3, 3));
+    sched_rig_submit(stage_run(eighth, 4, 4)); /* there is room for it all the time */
     stage_sweep(&stage);
     for (int i = 0; i < 3; i++)
-        runs[i] = must_command();
+        runs[i] = sched_rig_must_command();
     for (int i = 2; i >= 0; i--) {
         CHECK(stage_command(&stage) == NULL);
         stage_retire(&stage, runs[i], 0);
@@ -261,7 +264,7 @@ static void who_waits_for_scratch_is_not_overtaken_by_who_needs_less(void **stat
         stage_expect(&client, (uint64_t)i, 0);
     }
     for (uint64_t i = 3; i <= 4; i++) {
-        const struct attnd_run *run = must_command();
+        const struct attnd_run *run = sched_rig_must_command();
         CHECK(stage_command(&stage) == NULL);
         stage_retire(&stage, run, 0);
         stage_sweep(&stage);

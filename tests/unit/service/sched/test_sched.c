@@ -22,11 +22,11 @@ static int setup(void **state)
 
 static void a_run_goes_to_the_worker_and_comes_back(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     (void)state;
-    submit(stage_run(plan, 3, 42));
+    sched_rig_submit(stage_run(plan, 3, 42));
     CHECK_EQUAL(stage_sweep(&stage), 1);
-    const struct attnd_run *run = must_command();
+    const struct attnd_run *run = sched_rig_must_command();
     CHECK_EQUAL(run->kind, ATTND_RUN_ATTEND);
     CHECK_EQUAL(run->plan_offset_bytes, client.daemon->plans[0]->heap_offset_bytes);
     CHECK_EQUAL(run->o.offset_bytes, 16384);
@@ -46,9 +46,9 @@ static void an_empty_batch_never_reaches_the_worker(void **state)
 {
     uint32_t plan = stage_plan(&client);
     (void)state;
-    submit(stage_batch(&client, plan, 0, 0, 6, 0, 0));
-    submit(stage_run(plan, 0, 1));
-    submit(stage_append(plan, 0, 2));
+    sched_rig_submit(stage_batch(&client, plan, 0, 0, 6, 0, 0));
+    sched_rig_submit(stage_run(plan, 0, 1));
+    sched_rig_submit(stage_append(plan, 0, 2));
     CHECK_EQUAL(stage_sweep(&stage), 3);
     CHECK(stage_command(&stage) == NULL);
     stage_expect(&client, 0, 0);
@@ -58,14 +58,14 @@ static void an_empty_batch_never_reaches_the_worker(void **state)
 
 static void operations_of_a_lane_take_effect_in_order(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     (void)state;
-    submit(stage_append(plan, 0, 1));
-    submit(stage_run(plan, 0, 2));
-    submit(stage_run(plan, 0, 3));
+    sched_rig_submit(stage_append(plan, 0, 1));
+    sched_rig_submit(stage_run(plan, 0, 2));
+    sched_rig_submit(stage_run(plan, 0, 3));
     stage_sweep(&stage);
     for (uint64_t user_data = 1; user_data <= 3; user_data++) {
-        const struct attnd_run *run = must_command();
+        const struct attnd_run *run = sched_rig_must_command();
         CHECK_EQUAL(run->kind, user_data == 1 ? ATTND_RUN_APPEND : ATTND_RUN_ATTEND);
         CHECK(stage_command(&stage) == NULL);
         stage_retire(&stage, run, 0);
@@ -76,12 +76,12 @@ static void operations_of_a_lane_take_effect_in_order(void **state)
 
 static void lanes_do_not_wait_for_each_other(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     (void)state;
-    submit(stage_run(plan, 0, 1));
-    submit(stage_run(plan, 1, 2));
+    sched_rig_submit(stage_run(plan, 0, 1));
+    sched_rig_submit(stage_run(plan, 1, 2));
     stage_sweep(&stage);
-    const struct attnd_run *first = must_command(), *second = must_command();
+    const struct attnd_run *first = sched_rig_must_command(), *second = sched_rig_must_command();
     stage_retire(&stage, second, 0);
     stage_sweep(&stage);
     stage_expect(&client, 2, 0);
@@ -92,15 +92,15 @@ static void lanes_do_not_wait_for_each_other(void **state)
 
 static void success_can_be_silent_and_failure_cannot(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     struct attnd_sqe quiet = stage_run(plan, 0, 1), loud = stage_run(plan, 0, 2);
     (void)state;
     quiet.flags = loud.flags = ATTND_OP_SKIP_SUCCESS;
     loud.u.run.q_memory = 77;
-    submit(quiet);
-    submit(loud);
+    sched_rig_submit(quiet);
+    sched_rig_submit(loud);
     stage_sweep(&stage);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     struct attnd_cqe cqe = stage_expect(&client, 2, -ATTND_E_UNKNOWN);
     CHECK_EQUAL(cqe.field, ATTND_F_Q);
@@ -111,19 +111,19 @@ static void success_can_be_silent_and_failure_cannot(void **state)
 
 static void a_batch_that_waits_is_not_harmed_by_reuse_of_the_arena(void **state)
 {
-    uint32_t plan = filled_plan(), other = stage_plan(&client);
+    uint32_t plan = sched_rig_filled_plan(), other = stage_plan(&client);
     (void)state;
-    submit(stage_run(plan, 0, 1));
-    submit(stage_batch(&client, other, 4096, 4, 6, 0, 0));
-    submit(stage_run(other, 0, 2));
+    sched_rig_submit(stage_run(plan, 0, 1));
+    sched_rig_submit(stage_batch(&client, other, 4096, 4, 6, 0, 0));
+    sched_rig_submit(stage_run(other, 0, 2));
     CHECK_EQUAL(stage_sweep(&stage), 3);
     CHECK_EQUAL(attnd_producer_space(&client.sq), 16); /* consumed: the arena is the client's */
     memset(client.arena + 4096, 0xff, 4096);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 1, 0);
     stage_expect(&client, 0, 0);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 2, 0);
     CHECK_EQUAL(client.daemon->lanes->admitted_bytes, 0);
@@ -133,15 +133,15 @@ static void a_batch_that_waits_is_not_harmed_by_reuse_of_the_arena(void **state)
 static void batches_that_wait_take_no_more_memory_than_about_an_arena(void **state)
 {
     enum { BATCHES = 12 };
-    uint32_t plan = filled_plan(), other = stage_plan(&client);
+    uint32_t plan = sched_rig_filled_plan(), other = stage_plan(&client);
     (void)state;
-    submit(stage_run(plan, 0, 1));
+    sched_rig_submit(stage_run(plan, 0, 1));
     for (int i = 0; i < BATCHES; i++)
-        submit(stage_batch(&client, other, 4096, 4, 6, 0, 0));
+        sched_rig_submit(stage_batch(&client, other, 4096, 4, 6, 0, 0));
     CHECK(stage_sweep(&stage) < 1 + BATCHES);
     CHECK(client.daemon->lanes->admitted_bytes >= client.daemon->arena_bytes);
     CHECK_EQUAL(stage_sweep(&stage), 0);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     while (stage_sweep(&stage) > 0)
         ;
     stage_expect(&client, 1, 0);
@@ -152,53 +152,53 @@ static void batches_that_wait_take_no_more_memory_than_about_an_arena(void **sta
 
 static void plan_set_is_busy_while_another_lane_uses_the_plan(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 8, 0, 0);
     (void)state;
-    submit(stage_run(plan, 1, 1));
+    sched_rig_submit(stage_run(plan, 1, 1));
     set.user_data = 2;
-    submit(set);
+    sched_rig_submit(set);
     stage_sweep(&stage);
     struct attnd_cqe cqe = stage_expect(&client, 2, -ATTND_E_BUSY);
     CHECK_EQUAL(cqe.field, ATTND_F_PLAN);
     CHECK_EQUAL(cqe.value, plan);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 1, 0);
-    submit(set);
+    sched_rig_submit(set);
     stage_sweep(&stage);
     stage_expect(&client, 2, 0);
 }
 
 static void plan_set_in_the_lane_of_its_runs_waits_for_them(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 8, 0, 0);
     (void)state;
     set.user_data = 2;
-    submit(stage_run(plan, 1, 1));
+    sched_rig_submit(stage_run(plan, 1, 1));
     set.lane = 1;
-    submit(set);
-    submit(stage_run(plan, 1, 3));
+    sched_rig_submit(set);
+    sched_rig_submit(stage_run(plan, 1, 3));
     stage_sweep(&stage);
     stage_expect_none(&client);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 1, 0);
     stage_expect(&client, 2, 0);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 3, 0);
 }
 
 static void a_plan_that_failed_to_set_is_not_run(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 6, 15, 0); /* page 16 of 16 */
     (void)state;
     set.user_data = 1;
-    submit(set);
-    submit(stage_run(plan, 0, 2));
+    sched_rig_submit(set);
+    sched_rig_submit(stage_run(plan, 0, 2));
     stage_sweep(&stage);
     struct attnd_cqe cqe = stage_expect(&client, 1, -ATTND_E_RANGE);
     CHECK_EQUAL(cqe.field, ATTND_F_KV_INDICES);
@@ -210,14 +210,14 @@ static void a_plan_that_failed_to_set_is_not_run(void **state)
 
 static void runs_keep_the_generation_they_started_with(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     (void)state;
-    submit(stage_run(plan, 1, 1));
-    submit(stage_advance(&client, plan, 0, 7));
-    submit(stage_run(plan, 2, 2));
+    sched_rig_submit(stage_run(plan, 1, 1));
+    sched_rig_submit(stage_advance(&client, plan, 0, 7));
+    sched_rig_submit(stage_run(plan, 2, 2));
     stage_sweep(&stage);
     stage_expect(&client, 0, 0);
-    const struct attnd_run *before = must_command(), *after = must_command();
+    const struct attnd_run *before = sched_rig_must_command(), *after = sched_rig_must_command();
     CHECK_EQUAL(before->generation, 0);
     CHECK(after->generation != before->generation);
     stage_retire(&stage, before, 0);
@@ -229,27 +229,27 @@ static void runs_keep_the_generation_they_started_with(void **state)
 
 static void an_advance_waits_for_a_generation_and_holds_nobody_up(void **state)
 {
-    uint32_t plan = filled_plan(), other = filled_plan();
+    uint32_t plan = sched_rig_filled_plan(), other = sched_rig_filled_plan();
     const struct attnd_run *runs[ATTND_GENERATIONS];
     struct attnd_sqe advance;
     (void)state;
     for (uint16_t g = 0; g < ATTND_GENERATIONS; g++) {
-        submit(stage_run(plan, g, g));
+        sched_rig_submit(stage_run(plan, g, g));
         stage_sweep(&stage);
-        runs[g] = must_command();
+        runs[g] = sched_rig_must_command();
         advance = stage_advance(&client, plan, 0, 4 + g % 4);
         advance.lane = 60;
         advance.user_data = 99;
-        submit(advance);
+        sched_rig_submit(advance);
         stage_sweep(&stage);
         if (g + 1 < (int)ATTND_GENERATIONS)
             stage_expect(&client, 99, 0);
     }
-    submit(stage_run(other, 61, 100));
+    sched_rig_submit(stage_run(other, 61, 100));
     stage_sweep(&stage);
     memset(client.arena, 0xff, 64); /* its data were copied */
     stage_expect_none(&client);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 100, 0);
     stage_retire(&stage, runs[5], 0);
@@ -261,29 +261,30 @@ static void an_advance_waits_for_a_generation_and_holds_nobody_up(void **state)
 
 static void shared_pages_are_not_appended_to(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     const int32_t page = 1;
     struct attnd_fault fault = {0};
     (void)state;
     CHECK_EQUAL(attnd_lease_share(client.daemon->attachments[0], &page, 1, &fault), 0);
-    submit(stage_append(plan, 0, 1));
-    submit(stage_run(plan, 0, 2));
+    sched_rig_submit(stage_append(plan, 0, 1));
+    sched_rig_submit(stage_run(plan, 0, 2));
     stage_sweep(&stage);
     struct attnd_cqe cqe = stage_expect(&client, 1, -ATTND_E_SHARED_PAGE);
     CHECK_EQUAL(cqe.value, page);
-    stage_retire(&stage, must_command(), 0); /* reading it is fine, and the lane goes on */
+    stage_retire(&stage, sched_rig_must_command(),
+                 0); /* reading it is fine, and the lane goes on */
     stage_sweep(&stage);
     stage_expect(&client, 2, 0);
 }
 
 static void pages_given_away_since_are_not_appended_to(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     const int32_t page = 1;
     struct attnd_fault fault = {0};
     (void)state;
     CHECK_EQUAL(attnd_lease_free(client.daemon->attachments[0], &page, 1, &fault), 0);
-    submit(stage_append(plan, 0, 1));
+    sched_rig_submit(stage_append(plan, 0, 1));
     stage_sweep(&stage);
     struct attnd_cqe cqe = stage_expect(&client, 1, -ATTND_E_NOT_LEASED);
     CHECK_EQUAL(cqe.field, ATTND_F_KV_INDICES);
@@ -297,7 +298,7 @@ static void pages_without_a_lease_are_refused(void **state)
     uint32_t plan = stage_plan(&client);
     (void)state;
     CHECK_EQUAL(attnd_lease_free(client.daemon->attachments[0], &page, 1, &fault), 0);
-    submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
+    sched_rig_submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
     stage_sweep(&stage);
     struct attnd_cqe cqe = stage_expect(&client, 0, -ATTND_E_NOT_LEASED);
     CHECK_EQUAL(cqe.field, ATTND_F_KV_INDICES);
@@ -332,38 +333,38 @@ static void a_reader_of_a_pool_may_not_append_nor_write_to_it_by_a_run(void **st
 
 static void cancel_ends_what_is_queued_and_asks_what_runs(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     (void)state;
-    submit(stage_run(plan, 0, 7));
-    submit(stage_run(plan, 0, 7));
-    submit(stage_run(plan, 0, 8));
-    submit(stage_cancel(7));
+    sched_rig_submit(stage_run(plan, 0, 7));
+    sched_rig_submit(stage_run(plan, 0, 7));
+    sched_rig_submit(stage_run(plan, 0, 8));
+    sched_rig_submit(stage_cancel(7));
     stage_sweep(&stage);
     stage_expect(&client, 7, -ATTND_E_CANCELLED);
     stage_expect_none(&client);
-    const struct attnd_run *run = must_command();
+    const struct attnd_run *run = sched_rig_must_command();
     CHECK_EQUAL(run->cancel, 1);
     stage_retire(&stage, run, -ATTND_E_CANCELLED);
     stage_sweep(&stage);
     stage_expect(&client, 7, -ATTND_E_CANCELLED);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 8, 0);
 }
 
 static void what_comes_behind_a_cancelled_operation_goes_on(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     (void)state;
-    submit(stage_run(plan, 0, 1));
-    submit(stage_run(plan, 0, 7)); /* the last of its lane */
-    submit(stage_cancel(7));
+    sched_rig_submit(stage_run(plan, 0, 1));
+    sched_rig_submit(stage_run(plan, 0, 7)); /* the last of its lane */
+    sched_rig_submit(stage_cancel(7));
     stage_sweep(&stage);
     stage_expect(&client, 7, -ATTND_E_CANCELLED);
-    submit(stage_run(plan, 0, 2));
+    sched_rig_submit(stage_run(plan, 0, 2));
     stage_sweep(&stage);
     for (uint64_t i = 1; i <= 2; i++) {
-        stage_retire(&stage, must_command(), 0);
+        stage_retire(&stage, sched_rig_must_command(), 0);
         stage_sweep(&stage);
         stage_expect(&client, i, 0);
     }
@@ -377,14 +378,14 @@ static void let_the_timer_fire(void *context)
 
 static void a_deadline_ends_queued_and_running_operations(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     struct attnd_sqe first = stage_run(plan, 0, 1), second = stage_run(plan, 0, 2);
     struct attnd_fault fault = {0};
     (void)state;
     first.u.run.timeout_us = second.u.run.timeout_us = 1000;
-    submit(first);
-    submit(second);
-    submit(stage_run(plan, 0, 3));
+    sched_rig_submit(first);
+    sched_rig_submit(second);
+    sched_rig_submit(stage_run(plan, 0, 3));
     stage_sweep(&stage);
     stage_expect_none(&client);
     attnd_loop_watch_timer(stage.service.loop, attnd_clock_ns() + 20000000, let_the_timer_fire,
@@ -393,43 +394,44 @@ static void a_deadline_ends_queued_and_running_operations(void **state)
     struct attnd_cqe cqe = stage_expect(&client, 2, -ATTND_E_TIMEOUT);
     CHECK_EQUAL(cqe.field, ATTND_F_TIMEOUT);
     CHECK_EQUAL(cqe.value, 1000);
-    const struct attnd_run *run = must_command();
+    const struct attnd_run *run = sched_rig_must_command();
     CHECK_EQUAL(run->cancel, 1);
     stage_retire(&stage, run, -ATTND_E_CANCELLED);
     stage_sweep(&stage);
     stage_expect(&client, 1, -ATTND_E_TIMEOUT);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 3, 0);
 }
 
 static void a_lost_worker_answers_its_lanes_and_spares_the_others(void **state)
 {
-    uint32_t plan = filled_plan(), other = filled_plan();
+    uint32_t plan = sched_rig_filled_plan(), other = sched_rig_filled_plan();
     struct attnd_fault fault = {0};
     uint32_t freed[ATTND_MEMORIES_MAX];
     (void)state;
-    submit(stage_run(plan, 0, 1));
-    submit(stage_run(plan, 0, 2));
-    submit(stage_run(other, 1, 3));
+    sched_rig_submit(stage_run(plan, 0, 1));
+    sched_rig_submit(stage_run(plan, 0, 2));
+    sched_rig_submit(stage_run(other, 1, 3));
     stage_sweep(&stage);
-    stage_retire(&stage, must_command(), 0); /* 1 is done before the worker dies, 2 is next */
+    stage_retire(&stage, sched_rig_must_command(),
+                 0); /* 1 is done before the worker dies, 2 is next */
     stage_lose_worker(&stage);
     CHECK_EQUAL(attnd_maps_lost(&stage.service.supervisor->maps, freed), 0);
     stage_expect(&client, 1, 0);
     stage_expect(&client, 3, -ATTND_E_WORKER_RESTARTED);
-    submit(stage_run(other, 1, 4));
+    sched_rig_submit(stage_run(other, 1, 4));
     stage_sweep(&stage);
     stage_expect_none(&client);
-    CHECK_EQUAL(stage.service.scheduler->waiting.count, 2);
+    CHECK_EQUAL(stage.service.scheduler->waiting_count, 2);
 
     attnd_worker_port_init(&stage.worker, stage.service.queue->head, -1);
     CHECK_EQUAL(attnd_sched_resume(stage.service.scheduler, STAGE_SCRATCH_BYTES), 0);
     CHECK(stage_command(&stage) == NULL); /* nothing is mapped yet */
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
-    stage_retire(&stage, must_command(), 0);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 2, 0);
     stage_expect(&client, 4, 0);
@@ -438,13 +440,13 @@ static void a_lost_worker_answers_its_lanes_and_spares_the_others(void **state)
 
 static void a_dead_client_is_freed_when_its_runs_are_retired(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     (void)state;
-    submit(stage_run(plan, 0, 1));
-    submit(stage_run(plan, 0, 2));
-    submit(stage_run(plan, 1, 3));
+    sched_rig_submit(stage_run(plan, 0, 1));
+    sched_rig_submit(stage_run(plan, 0, 2));
+    sched_rig_submit(stage_run(plan, 1, 3));
     stage_sweep(&stage);
-    const struct attnd_run *first = must_command(), *second = must_command();
+    const struct attnd_run *first = sched_rig_must_command(), *second = sched_rig_must_command();
     attnd_client_end(client.daemon);
     CHECK_EQUAL(first->cancel, 1);
     CHECK_EQUAL(second->cancel, 1);
@@ -502,7 +504,7 @@ static void runs_in_flight_reserve_their_completions(void **state)
     CHECK_EQUAL(stage_submit(&small, &sqe), 0);
     CHECK_EQUAL(stage_sweep(&stage), 0);
     CHECK_EQUAL(stage.service.scheduler->dispatched, 8);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     CHECK_EQUAL(stage_sweep(&stage), 1); /* the retire; its completion is not read yet */
     stage_expect(&small, 0, 0);
     CHECK_EQUAL(stage_sweep(&stage), 1);
@@ -511,15 +513,15 @@ static void runs_in_flight_reserve_their_completions(void **state)
 static void an_impossible_index_ends_its_session_alone(void **state)
 {
     struct stage_client liar;
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     (void)state;
     stage_connect(&stage, &liar, 8, 1);
     struct attnd_submit_head *head = liar.daemon->submission.address;
     attnd_publish32(&head->sq_tail, 1000);
-    submit(stage_run(plan, 0, 1));
+    sched_rig_submit(stage_run(plan, 0, 1));
     stage_sweep(&stage);
     CHECK(stage.service.clients[1] == NULL);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 1, 0);
 }
@@ -529,12 +531,12 @@ static void a_sleeping_client_is_notified_once_a_sweep(void **state)
     struct attnd_submit_head *head = client.daemon->submission.address;
     uint64_t rings = 0;
     (void)state;
-    submit(stage_run(99, 0, 1));
+    sched_rig_submit(stage_run(99, 0, 1));
     stage_sweep(&stage);
     CHECK(read(client.daemon->notify_fd, &rings, sizeof(rings)) < 0);
     attnd_poke32(&head->cq_need, 1);
-    submit(stage_run(99, 0, 2));
-    submit(stage_run(99, 0, 3));
+    sched_rig_submit(stage_run(99, 0, 2));
+    sched_rig_submit(stage_run(99, 0, 3));
     stage_sweep(&stage);
     CHECK_EQUAL(read(client.daemon->notify_fd, &rings, sizeof(rings)), sizeof(rings));
     CHECK_EQUAL(rings, 1);
@@ -552,7 +554,7 @@ static void sleep_is_announced_to_everybody(void **state)
     CHECK_EQUAL(stage.service.queue->head->retire_need, 0);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, sched_rig_teardown)
 
 int main(void)
 {

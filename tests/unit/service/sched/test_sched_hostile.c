@@ -26,7 +26,7 @@ static int setup(void **state)
 /* A plan whose runs need more than half of the worker's scratch. */
 static uint32_t greedy_plan(void)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     client.daemon->plans[plan - 1]->scratch_bytes = STAGE_SCRATCH_BYTES / 2 + 64;
     return plan;
 }
@@ -60,18 +60,18 @@ static int release(uint32_t handle)
 
 static void memory_that_a_queued_run_names_is_not_released(void **state)
 {
-    uint32_t plan = filled_plan(), memory = new_memory();
+    uint32_t plan = sched_rig_filled_plan(), memory = new_memory();
     struct attnd_sqe second = stage_run(plan, 0, 2);
     (void)state;
     stage_memory_mapped(&stage);
     second.u.run.o_memory = memory;
-    submit(stage_run(plan, 0, 1));
-    submit(second);
+    sched_rig_submit(stage_run(plan, 0, 1));
+    sched_rig_submit(second);
     stage_sweep(&stage);
     CHECK_EQUAL(release(memory), -ATTND_E_BUSY);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
-    const struct attnd_run *run = must_command();
+    const struct attnd_run *run = sched_rig_must_command();
     CHECK_EQUAL(run->o.memory, client.daemon->memories[memory - 1]->index);
     CHECK_EQUAL(release(memory), -ATTND_E_BUSY);
     stage_retire(&stage, run, 0);
@@ -81,16 +81,16 @@ static void memory_that_a_queued_run_names_is_not_released(void **state)
 
 static void a_handle_that_comes_later_is_not_what_a_queued_run_meant(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     struct attnd_sqe second = stage_run(plan, 0, 2);
     (void)state;
     second.u.run.o_memory = 3;
-    submit(stage_run(plan, 0, 1));
-    submit(second);
+    sched_rig_submit(stage_run(plan, 0, 1));
+    sched_rig_submit(second);
     stage_sweep(&stage);
     CHECK_EQUAL(new_memory(), 3);
     stage_memory_mapped(&stage);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 1, 0);
     CHECK_EQUAL(stage_expect(&client, 2, -ATTND_E_UNKNOWN).field, ATTND_F_O);
@@ -100,13 +100,13 @@ static void a_handle_that_comes_later_is_not_what_a_queued_run_meant(void **stat
 
 static void a_cancel_needs_no_room_for_a_completion(void **state)
 {
-    uint32_t plan = filled_plan();
+    uint32_t plan = sched_rig_filled_plan();
     (void)state;
     for (uint16_t lane = 0; lane < 8; lane++)
-        submit(stage_run(plan, lane, lane));
+        sched_rig_submit(stage_run(plan, lane, lane));
     CHECK_EQUAL(stage_sweep(&stage), 8);
-    const struct attnd_run *run = must_command();
-    submit(stage_cancel(0));
+    const struct attnd_run *run = sched_rig_must_command();
+    sched_rig_submit(stage_cancel(0));
     CHECK_EQUAL(stage_sweep(&stage), 1);
     CHECK_EQUAL(run->cancel, 1);
 }
@@ -134,9 +134,9 @@ static void a_full_completion_ring_does_not_hold_a_call_up(void **state)
     const struct attnd_sqe bad = stage_run(99, 0, 5);
     (void)state;
     for (int i = 0; i < 8; i++)
-        submit(bad);
+        sched_rig_submit(bad);
     CHECK_EQUAL(stage_sweep(&stage), 8);
-    submit(bad);
+    sched_rig_submit(bad);
     CHECK(attnd_sched_caught_up(client.daemon));
 }
 
@@ -144,38 +144,38 @@ static void a_full_completion_ring_does_not_hold_a_call_up(void **state)
 
 static void a_run_that_waits_for_a_mapping_holds_nobody_up(void **state)
 {
-    uint32_t plan = filled_plan(), memory = new_memory();
+    uint32_t plan = sched_rig_filled_plan(), memory = new_memory();
     struct attnd_sqe first = stage_run(plan, 0, 1);
     (void)state;
     first.u.run.o_memory = memory; /* the worker has not mapped it */
-    submit(first);
-    submit(stage_run(plan, 1, 2));
+    sched_rig_submit(first);
+    sched_rig_submit(stage_run(plan, 1, 2));
     stage_sweep(&stage);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 2, 0);
     CHECK(stage_command(&stage) == NULL);
     stage_memory_mapped(&stage);
     attnd_lane_retry(stage.service.scheduler);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 1, 0);
 }
 
 static void what_waits_behind_a_cancelled_run_goes_at_once(void **state)
 {
-    uint32_t greedy = greedy_plan(), plan = filled_plan();
+    uint32_t greedy = greedy_plan(), plan = sched_rig_filled_plan();
     (void)state;
-    submit(stage_run(greedy, 0, 1));
-    submit(stage_run(greedy, 1, 2));
-    submit(stage_run(plan, 2, 3));
+    sched_rig_submit(stage_run(greedy, 0, 1));
+    sched_rig_submit(stage_run(greedy, 1, 2));
+    sched_rig_submit(stage_run(plan, 2, 3));
     stage_sweep(&stage);
-    (void)must_command();
+    (void)sched_rig_must_command();
     CHECK(stage_command(&stage) == NULL);
-    submit(stage_cancel(2));
+    sched_rig_submit(stage_cancel(2));
     stage_sweep(&stage);
     stage_expect(&client, 2, -ATTND_E_CANCELLED);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
     stage_expect(&client, 3, 0);
 }
@@ -184,11 +184,11 @@ static void what_waits_behind_a_cancelled_run_goes_at_once(void **state)
 static void the_end_of_a_liar_is_a_reason_to_sweep_again(void **state)
 {
     struct stage_client liar;
-    uint32_t greedy = greedy_plan(), plan = filled_plan();
+    uint32_t greedy = greedy_plan(), plan = sched_rig_filled_plan();
     struct attnd_fault fault = {0};
     const int32_t pages[] = {0, 1};
     (void)state;
-    submit(stage_run(greedy, 0, 1));
+    sched_rig_submit(stage_run(greedy, 0, 1));
     stage_sweep(&stage);
 
     stage_connect(&stage, &liar, 8, 1);
@@ -202,15 +202,15 @@ static void the_end_of_a_liar_is_a_reason_to_sweep_again(void **state)
     sqe = stage_run(its, 0, 2);
     CHECK_EQUAL(stage_submit(&liar, &sqe), 0);
     stage_sweep(&stage);
-    submit(stage_run(plan, 1, 3));
+    sched_rig_submit(stage_run(plan, 1, 3));
     stage_sweep(&stage);
 
     struct attnd_submit_head *head = liar.daemon->submission.address;
     attnd_publish32(&head->sq_tail, 1000);
     CHECK(stage_sweep(&stage) > 0);
     CHECK_EQUAL(stage_sweep(&stage), 0);
-    stage_retire(&stage, must_command(), 0);
-    stage_retire(&stage, must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
+    stage_retire(&stage, sched_rig_must_command(), 0);
     stage_sweep(&stage);
 }
 
@@ -223,9 +223,9 @@ static void a_worker_that_is_ready_twice_is_killed(void **state)
     uint32_t greedy = greedy_plan();
     int pair[2], status;
     (void)state;
-    submit(stage_run(greedy, 0, 1));
+    sched_rig_submit(stage_run(greedy, 0, 1));
     stage_sweep(&stage);
-    const struct attnd_run *run = must_command();
+    const struct attnd_run *run = sched_rig_must_command();
 
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair), 0);
     pid_t pid = fork();
@@ -253,7 +253,7 @@ static void a_worker_that_is_ready_twice_is_killed(void **state)
     close(pair[1]);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, sched_rig_teardown)
 
 int main(void)
 {

@@ -56,9 +56,9 @@ static void a_slot_without_meaning_is_refused(void **state)
     struct attnd_sqe sqe = stage_run(plan, 0, 1);
     (void)state;
     sqe.opcode = 0;
-    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, 0, ATTND_OP_CANCEL);
+    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, 0, ATTND_OP_PREFIX_UNPIN);
     sqe.opcode = 200;
-    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, 200, ATTND_OP_CANCEL);
+    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, 200, ATTND_OP_PREFIX_UNPIN);
     sqe = stage_run(plan, 0, 1);
     sqe.flags = 0x81;
     EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, 0x81, ATTND_OP_FLAGS);

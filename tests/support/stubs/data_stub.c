@@ -1,11 +1,10 @@
 /*
- * data_stub.h - a data plane without a worker, for tests of the control plane: a heap in malloc'ed
+ * data_stub.c - a data plane without a worker, for tests of the control plane: a heap in malloc'ed
  * memory, plans that are only counted, sessions that are drained as soon as they close.
  *
- * Included by the one .c file of a test program: these definitions stand in for the library's.
+ * The Makefile links it before the library, so these definitions stand in for the library's.
  */
-#ifndef ATTND_TESTS_SUPPORT_RIGS_DATA_STUB_H
-#define ATTND_TESTS_SUPPORT_RIGS_DATA_STUB_H
+#include "tests/support/stubs/data_stub.h"
 
 #include "service/daemon/data.h"
 #include "service/objects/memory.h"
@@ -26,31 +25,28 @@ static struct {
     uint64_t used_bytes;
 } stub_heap;
 
-/* What the stub was asked to do, for tests to look at. */
-static struct {
-    int map_rc;          /* what attnd_supervisor_map() returns */
-    int unmaps_answered; /* 0: indices stay taken */
-    int down;            /* 1: no worker runs */
-    uint32_t maps, unmaps, plans, sessions, sweeps;
-    uint32_t last_unmapped;
-} stub = {.unmaps_answered = 1};
+struct data_stub data_stub = {.unmaps_answered = 1};
 
 static struct attnd_service *stub_service;
 
-/* The worker that is not there: it can do whatever the CUDA one can. */
-static const struct attnd_worker_info stub_worker_able = {
+const struct attnd_worker_info stub_worker_able = {
     .backend = "stub",
     .memory_kinds = 1u << ATTND_KIND_HOST | 1u << ATTND_KIND_DEVICE | 1u << ATTND_KIND_POOL |
                     1u << ATTND_KIND_IPC | ATTND_KIND_TRIED(ATTND_KIND_DEVICE) |
                     ATTND_KIND_TRIED(ATTND_KIND_POOL) | ATTND_KIND_TRIED(ATTND_KIND_IPC),
     .head_dims = {0, 0x8088, 0x8088, 0}}; /* 64, 128, 256 */
 
-static struct attnd_worker_info stub_worker;
+struct attnd_worker_info stub_worker;
 
 const struct attnd_worker_info *attnd_supervisor_worker(const struct attnd_service *service)
 {
     (void)service;
     return &stub_worker;
+}
+
+uint64_t data_stub_heap_used(void)
+{
+    return stub_heap.used_bytes;
 }
 
 int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
@@ -70,7 +66,7 @@ int attnd_data_start(struct attnd_service *service, struct attnd_fault *fault)
 int attnd_supervisor_running(const struct attnd_service *service)
 {
     (void)service;
-    return !stub.down;
+    return !data_stub.down;
 }
 
 void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns)
@@ -97,7 +93,7 @@ int attnd_sched_sweep(void *service)
 int attnd_sched_caught_up(struct attnd_client *client)
 {
     (void)client;
-    stub.sweeps++;
+    data_stub.sweeps++;
     return 1;
 }
 
@@ -151,16 +147,16 @@ int attnd_supervisor_map(struct attnd_supervisor *supervisor, uint32_t index,
     (void)supervisor;
     (void)index;
     (void)source;
-    stub.maps += stub.map_rc == 0;
-    return stub.map_rc;
+    data_stub.maps += data_stub.map_rc == 0;
+    return data_stub.map_rc;
 }
 
 void attnd_supervisor_unmap(struct attnd_supervisor *supervisor, uint32_t index)
 {
     (void)supervisor;
-    stub.unmaps++;
-    stub.last_unmapped = index;
-    if (stub.unmaps_answered)
+    data_stub.unmaps++;
+    data_stub.last_unmapped = index;
+    if (data_stub.unmaps_answered)
         attnd_memory_unmapped(stub_service, index);
 }
 
@@ -174,27 +170,32 @@ int attnd_planobj_create(struct attnd_service *service, struct attnd_attachment 
     *out = calloc(1, sizeof(**out));
     (*out)->attachment = attachment;
     (*out)->limits = *limits;
-    stub.plans++;
+    data_stub.plans++;
     return 0;
 }
 
 void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_object *object)
 {
     (void)service;
-    stub.plans--;
+    data_stub.plans--;
     free(object);
+}
+
+void attnd_sched_wake(struct attnd_tree *tree)
+{
+    (void)tree;
 }
 
 int attnd_sched_open(struct attnd_client *client)
 {
     (void)client;
-    stub.sessions++;
+    data_stub.sessions++;
     return 0;
 }
 
 void attnd_sched_close(struct attnd_client *client)
 {
-    stub.sessions--;
+    data_stub.sessions--;
     attnd_client_drained(client);
 }
 
@@ -239,5 +240,3 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
     *status = (struct attnd_data_status){
         .backend = "stub", .isa = "none", .worker_state = "running", .tile_workers = 1};
 }
-
-#endif

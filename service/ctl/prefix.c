@@ -1,0 +1,129 @@
+/*
+ * prefix.c - `attnctl prefix`: the prefix trees of all pools.
+ *
+ * A reply holds some tens of namespaces; the rest is asked for until there is no more.
+ */
+#include "service/args/args.h"
+#include "service/ctl/attnctl.h"
+#include "service/ctl/json.h"
+
+#include <inttypes.h>
+
+static double percent(uint64_t part, uint64_t whole)
+{
+    return whole ? 100.0 * (double)part / (double)whole : 0.0;
+}
+
+static void print_space(FILE *out, const Attnd__PrefixSpace *space)
+{
+    uint64_t pages = (uint64_t)space->blocks * space->block_pages;
+    char held[24], saved[24];
+
+    fprintf(out,
+            "\npool %" PRIu32 ", namespace %" PRIu32 ": %" PRIu32 " handles, blocks of %" PRIu32
+            " pages\n",
+            space->pool, space->space, space->handles, space->block_pages);
+    fprintf(out,
+            "  holds     %" PRIu32 " blocks, %" PRIu64 " of %" PRIu32
+            " pages (%s), low mark %" PRIu32 ", %" PRIu32 " blocks pinned, %" PRIu32 " claimed\n",
+            space->blocks, pages, space->pages_max,
+            attnctl_bytes(pages * space->page_bytes, held, sizeof(held)), space->pages_low,
+            space->pinned, space->claims);
+    fprintf(
+        out,
+        "  found     %" PRIu64 " of %" PRIu64 " blocks (%.1f%%), %" PRIu64
+        " of them published by another session; %s not computed again\n",
+        space->found, space->asked, percent(space->found, space->asked), space->found_foreign,
+        attnctl_bytes(space->found * space->block_pages * space->page_bytes, saved, sizeof(saved)));
+    fprintf(out,
+            "  so far    %" PRIu64 " published, %" PRIu64 " twice, %" PRIu64 " evicted, %" PRIu64
+            " waits, %" PRIu64 " claims given up\n",
+            space->published, space->duplicate, space->evicted, space->waits, space->abandoned);
+    for (size_t i = 0; i < space->n_top; i++)
+        fprintf(out, "  %s %08" PRIx32 "  %6" PRIu32 " blocks, found last %" PRIu32 " times\n",
+                i ? "         " : "top      ", space->top[i]->mark, space->top[i]->blocks,
+                space->top[i]->hits);
+}
+
+void attnctl_print_prefix(FILE *out, const Attnd__PrefixStatus *status)
+{
+    for (size_t i = 0; i < status->n_space; i++)
+        print_space(out, status->space[i]);
+}
+
+static void print_head(FILE *out, const Attnd__PrefixStatus *status)
+{
+    char memory[24];
+    fprintf(out, "prefix trees: %" PRIu32 " of %" PRIu32 " blocks touched, %s of the service\n",
+            status->blocks_used, status->blocks_max,
+            attnctl_bytes(status->memory_bytes, memory, sizeof(memory)));
+    if (status->n_space == 0)
+        fprintf(out, "no namespace is open\n");
+}
+
+/* One reply. Return: 1 there is more, from *@first on; 0; -1 with *@code. */
+static int print_part(const struct attnctl_options *options, uint32_t *first,
+                      enum attnctl_exit *code)
+{
+    Attnd__PrefixQuery query = ATTND__PREFIX_QUERY__INIT;
+    Attnd__Request request = ATTND__REQUEST__INIT;
+    Attnd__Reply *reply;
+    int more = -1;
+
+    query.has_first = 1;
+    query.first = *first;
+    request.call_case = ATTND__REQUEST__CALL_PREFIX_QUERY;
+    request.prefix_query = &query;
+    int rc = attnctl_ask(options->socket_path, &request, &reply);
+    if (rc < 0) {
+        *code = attnctl_explain(stderr, options->socket_path, rc);
+        return -1;
+    }
+    const Attnd__PrefixStatus *status = reply->prefix_status;
+    if (reply->code < 0) {
+        *code = attnctl_refused(stderr, reply);
+    } else if (reply->result_case != ATTND__REPLY__RESULT_PREFIX_STATUS) {
+        *code = attnctl_explain(stderr, options->socket_path, -ATTND_E_PROTOCOL);
+    } else {
+        if (options->json) {
+            if (attnd_json_print(stdout, attnd_json_message(&status->base), JSON_COMPACT) < 0)
+                *code = ATTNCTL_EXIT_ANSWER;
+        } else {
+            if (*first == 0)
+                print_head(stdout, status);
+            attnctl_print_prefix(stdout, status);
+        }
+        more = status->has_next && status->next > *first;
+        *first = status->next;
+    }
+    attnd__reply__free_unpacked(reply, NULL);
+    return more;
+}
+
+enum attnctl_exit attnctl_prefix(int argc, char **argv)
+{
+    static const struct argp_option list[] = {
+        {"json", ATTNCTL_KEY_JSON, NULL, 0, "JSON objects, one for each part of the answer", 0},
+        {"socket", ATTNCTL_KEY_SOCKET, "PATH", 0,
+         "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0},
+        {0}};
+    static const struct argp parser = {
+        .options = list,
+        .parser = attnctl_parse_option,
+        .children = attnd_args_help,
+        .doc = "Show the prefix trees: what each namespace holds, how often its blocks were found, "
+               "and at which blocks most matches ended, by the first half of a key's first word."};
+    struct attnctl_options options = {0};
+    enum attnctl_exit code = ATTNCTL_EXIT_OK;
+    uint32_t first = 0;
+    int more;
+
+    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
+    argp_parse(&parser, argc, argv, 0, NULL, &options);
+    do
+        more = print_part(&options, &first, &code);
+    while (more > 0);
+    if (more == 0 && fflush(stdout) != 0)
+        code = ATTNCTL_EXIT_ANSWER;
+    return code;
+}

@@ -1,0 +1,255 @@
+/*
+ * spaces.c - the tree of a pool, its namespaces, and sessions' handles on them.
+ *
+ * A tree is made with the first namespace of its pool. How many blocks it can have is promised out
+ * of what all trees may have, and of that one process's pools get half at most: the memory of a
+ * tree is the daemon's, and does not come back before the pool goes.
+ */
+#include "service/prefix/prefix.h"
+
+#include "service/objects/lease.h"
+#include "service/objects/ticket.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void take_leases(void *context, const int32_t *pages, uint32_t count)
+{
+    const struct attnd_pool *pool = context;
+    for (uint32_t i = 0; i < count; i++)
+        pool->leases[pages[i]]++;
+}
+
+static void drop_leases(void *context, const int32_t *pages, uint32_t count)
+{
+    attnd_lease_drop(context, pages, count);
+}
+
+/* ---- the pool's keeper ---- */
+
+/* Where all that could go would not do, nothing goes. */
+static void evict(struct attnd_pool *pool, uint32_t pages)
+{
+    if (pages <= attnd_tree_evictable(pool->prefix->tree))
+        (void)attnd_tree_evict(pool->prefix->tree, pages);
+}
+
+static void idle(struct attnd_pool *pool, int32_t page)
+{
+    attnd_tree_page_idle(pool->prefix->tree, page);
+}
+
+static void end(struct attnd_pool *pool)
+{
+    attnd_tree_free(pool->prefix->tree);
+    free(pool->prefix);
+}
+
+static const struct attnd_page_keeper keeper = {.evict = evict, .idle = idle, .end = end};
+
+/* Blocks that a tree of @pool may have; 0: its maker has all it can. */
+static uint32_t promise(const struct attnd_service *service, const struct attnd_pool *pool)
+{
+    uint64_t wanted = pool->shape.pages + (uint64_t)pool->shape.pages / 4 + 64;
+    uint64_t left = ATTND_SHARE_MAX(service->options.prefix_blocks);
+
+    for (const struct attnd_pool *at = service->pools; at; at = at->next) {
+        if (!at->prefix || at->maker != pool->maker || !pool->maker)
+            continue;
+        left -= at->prefix->blocks_max < left ? at->prefix->blocks_max : left;
+    }
+    return (uint32_t)(wanted < left ? wanted : left);
+}
+
+static int make_tree(struct attnd_service *service, struct attnd_pool *pool,
+                     struct attnd_fault *fault)
+{
+    uint32_t blocks_max = promise(service, pool);
+    struct attnd_pool_prefix *prefix = blocks_max ? calloc(1, sizeof(*prefix)) : NULL;
+
+    if (!prefix)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PREFIX, 0, blocks_max,
+                               ATTND_SHARE_MAX(service->options.prefix_blocks));
+    const struct attnd_tree_args args = {
+        .pages = pool->shape.pages,
+        .page_size = pool->shape.page_size,
+        .blocks_max = blocks_max,
+        .leases = {pool->leases, ATTND_PAGE_LEASES_MAX, take_leases, drop_leases, pool},
+        .used = &service->prefix_blocks_used,
+        .used_max = service->options.prefix_blocks};
+    prefix->blocks_max = blocks_max;
+    int rc = attnd_tree_new(&args, &prefix->tree);
+    if (rc < 0) {
+        free(prefix);
+        return attnd_fault_set(fault, rc, ATTND_F_PREFIX, 0, 0, 0);
+    }
+    pool->prefix = prefix;
+    pool->keeper = &keeper;
+    return 0;
+}
+
+uint32_t attnd_pool_cached(const struct attnd_pool *pool)
+{
+    return pool->prefix ? attnd_tree_pages(pool->prefix->tree) : 0;
+}
+
+/* ---- handles ---- */
+
+struct attnd_prefix_handle *attnd_client_prefix(const struct attnd_client *client, uint32_t handle)
+{
+    return handle >= 1 && handle <= ATTND_HANDLES_MAX ? client->prefixes[handle - 1] : NULL;
+}
+
+/* Takes over one hold on the namespace, on success. */
+static int bind(struct attnd_client *client, uint32_t pool, uint32_t space, int writable,
+                uint32_t *handle, struct attnd_fault *fault)
+{
+    *handle = attnd_client_vacant((void *const *)client->prefixes);
+    struct attnd_prefix_handle *made = *handle ? calloc(1, sizeof(*made)) : NULL;
+    if (!made)
+        return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, ATTND_F_PREFIX, 0, ATTND_HANDLES_MAX,
+                               ATTND_HANDLES_MAX);
+    made->attachment = attnd_client_attachment(client, pool);
+    made->attachment->prefixes++;
+    made->pool = pool;
+    made->space = space;
+    made->writable = writable && made->attachment->writable;
+    made->owner.session = client->id;
+    client->prefixes[*handle - 1] = made;
+    return 0;
+}
+
+/* Of the namespaces that a pool's tree can have, one process may have half. */
+static int check_share(const struct attnd_pool *pool, pid_t pid, struct attnd_fault *fault)
+{
+    uint32_t has = 0;
+
+    for (uint32_t i = 0; pool->prefix && i < ATTND_PREFIX_SPACES_MAX; i++) {
+        const struct attnd_tree_space_info *info = attnd_tree_space_info(pool->prefix->tree, i);
+        has += info && info->handles && pool->prefix->space[i].opener == pid;
+    }
+    return attnd_client_share(pid, has, ATTND_PREFIX_SPACES_MAX, ATTND_F_PREFIX, fault);
+}
+
+static int check_args(const struct attnd_pool *pool, const struct attnd_tree_space_args *args,
+                      struct attnd_fault *fault)
+{
+    uint32_t pages = pool->shape.pages;
+    uint32_t most = pages < ATTND_PREFIX_BLOCK_PAGES_MAX ? pages : ATTND_PREFIX_BLOCK_PAGES_MAX;
+
+    if (args->block_pages < 1 || args->block_pages > most)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_BLOCK_PAGES, 0, args->block_pages,
+                               args->block_pages ? most : 1);
+    if (args->pages_max < args->block_pages || args->pages_max > pages)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PAGES_MAX, 0, args->pages_max,
+                               args->pages_max > pages ? pages : args->block_pages);
+    if (args->pages_low > args->pages_max)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PAGES, 0, args->pages_low,
+                               args->pages_max);
+    return 0;
+}
+
+int attnd_prefix_space_open(struct attnd_client *client, uint32_t pool_handle,
+                            const struct attnd_tree_space_args *args, uint32_t *handle,
+                            struct attnd_fault *fault)
+{
+    const struct attnd_attachment *attachment = attnd_client_attachment(client, pool_handle);
+    uint8_t salt[ATTND_SECRET_BYTES];
+    uint32_t space;
+
+    if (!attachment)
+        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_POOL, 0, pool_handle, 0);
+    struct attnd_pool *pool = attachment->pool;
+    if (!pool->leases)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_PAGE_OWNER, 0, pool->page_owner, 1);
+    if (!attachment->writable)
+        return attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, pool_handle, 0);
+    int rc = check_args(pool, args, fault);
+    if (rc == 0)
+        rc = check_share(pool, client->pid, fault);
+    if (rc == 0)
+        rc = attnd_secret_make(salt, fault);
+    if (rc == 0 && !pool->prefix)
+        rc = make_tree(client->service, pool, fault);
+    if (rc < 0)
+        return rc;
+    rc = attnd_tree_space_open(pool->prefix->tree, args, &space);
+    if (rc < 0)
+        return attnd_fault_set(fault, rc, ATTND_F_PREFIX, 0, ATTND_PREFIX_SPACES_MAX,
+                               ATTND_PREFIX_SPACES_MAX);
+    struct attnd_prefix_space *made = &pool->prefix->space[space];
+    *made = (struct attnd_prefix_space){.opener = client->pid};
+    memcpy(made->salt, salt, sizeof(salt));
+    rc = bind(client, pool_handle, space, 1, handle, fault);
+    if (rc < 0)
+        attnd_tree_space_release(pool->prefix->tree, space);
+    return rc;
+}
+
+const uint8_t *attnd_prefix_space_share(const struct attnd_prefix_handle *handle, int writable,
+                                        struct attnd_fault *fault)
+{
+    static const uint8_t none[ATTND_SECRET_BYTES];
+    struct attnd_pool_prefix *prefix = handle->attachment->pool->prefix;
+    uint8_t *token = prefix->space[handle->space].token[writable ? 1 : 0];
+
+    if (writable && !handle->writable) {
+        attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_PREFIX, 0, 0, 0);
+        return NULL;
+    }
+    if (attnd_secret_equal(token, none) && attnd_secret_make(token, fault) < 0)
+        return NULL;
+    return token;
+}
+
+/* The namespace of a token. Return: its pool, NULL: nobody's. */
+static struct attnd_pool *find_token(const struct attnd_service *service, const uint8_t *token,
+                                     uint32_t *space, int *writable)
+{
+    for (struct attnd_pool *pool = service->pools; pool; pool = pool->next)
+        for (uint32_t i = 0; pool->prefix && i < ATTND_PREFIX_SPACES_MAX; i++)
+            for (int right = 0; right < 2; right++) {
+                if (!attnd_tree_space_info(pool->prefix->tree, i) ||
+                    !attnd_secret_equal(token, pool->prefix->space[i].token[right]))
+                    continue;
+                *space = i;
+                *writable = right;
+                return pool;
+            }
+    return NULL;
+}
+
+int attnd_prefix_space_attach(struct attnd_client *client, const uint8_t *token, uint32_t *handle,
+                              struct attnd_fault *fault)
+{
+    static const uint8_t none[ATTND_SECRET_BYTES];
+    uint32_t space = 0;
+    int writable = 0;
+    const struct attnd_pool *pool = attnd_secret_equal(token, none)
+                                        ? NULL
+                                        : find_token(client->service, token, &space, &writable);
+
+    if (!pool)
+        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, ATTND_F_TOKEN, 0, 0, 0);
+    uint32_t attached = attnd_client_attached(client, pool);
+    if (!attached)
+        return attnd_fault_set(fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, 0, 0);
+    int rc = bind(client, attached, space, writable, handle, fault);
+    if (rc == 0)
+        attnd_tree_space_hold(pool->prefix->tree, space);
+    return rc;
+}
+
+void attnd_prefix_space_release(struct attnd_client *client, uint32_t handle)
+{
+    struct attnd_prefix_handle *held = client->prefixes[handle - 1];
+    struct attnd_tree *tree = attnd_prefix_tree(held);
+
+    assert(held->in_flight == 0);
+    client->prefixes[handle - 1] = NULL;
+    attnd_tree_owner_end(tree, &held->owner);
+    attnd_tree_space_release(tree, held->space);
+    held->attachment->prefixes--;
+    free(held);
+}

@@ -1,0 +1,168 @@
+/*
+ * tree.c - trees made and freed, and their namespaces.
+ *
+ * Arrays are as long as they can ever be and touched as they are needed, so nothing moves and
+ * nothing is copied while the daemon runs. What was touched is counted against a budget of all
+ * trees, because it is not given back before the tree goes.
+ */
+#include "service/prefix/tree_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+static void unmap(void *memory, uint64_t bytes)
+{
+    if (memory)
+        munmap(memory, bytes);
+}
+
+int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out)
+{
+    assert(args->blocks_max > 0 && args->pages > 0);
+    struct attnd_tree *tree = calloc(1, sizeof(*tree));
+    int rc = -ATTND_E_NO_MEMORY;
+
+    if (!tree)
+        return rc;
+    tree->args = *args;
+    tree->block = attnd_tree_map((uint64_t)args->blocks_max * sizeof(*tree->block));
+    tree->block_of = calloc(args->pages, sizeof(*tree->block_of));
+    if (tree->block && tree->block_of)
+        rc = attnd_tree_index_init(tree);
+    if (rc < 0) {
+        attnd_tree_free(tree);
+        return rc;
+    }
+    *out = tree;
+    return 0;
+}
+
+void attnd_tree_free(struct attnd_tree *tree)
+{
+    if (!tree)
+        return;
+    for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
+        free(tree->space[i].order.entry);
+    *tree->args.used -= tree->fresh;
+    unmap(tree->block, (uint64_t)tree->args.blocks_max * sizeof(*tree->block));
+    unmap(tree->bucket, tree->buckets_max * sizeof(*tree->bucket));
+    free(tree->block_of);
+    free(tree->page_next);
+    free(tree);
+}
+
+/* ---- namespaces ---- */
+
+/* The place of a namespace that nobody has a handle on any more, if all its blocks can go. */
+static struct attnd_tree_space *clear_orphan(struct attnd_tree *tree)
+{
+    for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++) {
+        struct attnd_tree_space *space = &tree->space[i];
+        if (space->info.handles)
+            continue;
+        while (attnd_tree_evict_one(tree, space) > 0)
+            ;
+        attnd_tree_space_settle(space);
+        if (!space->used)
+            return space;
+    }
+    return NULL;
+}
+
+static struct attnd_tree_space *vacant(struct attnd_tree *tree)
+{
+    for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
+        if (!tree->space[i].used)
+            return &tree->space[i];
+    return clear_orphan(tree);
+}
+
+int attnd_tree_space_open(struct attnd_tree *tree, const struct attnd_tree_space_args *args,
+                          uint32_t *space)
+{
+    if (args->block_pages < 1 || args->block_pages > ATTND_PREFIX_BLOCK_PAGES_MAX ||
+        args->pages_max < args->block_pages)
+        return -ATTND_E_RANGE;
+    if (args->block_pages > 1 && !tree->page_next) {
+        tree->page_next = calloc(tree->args.pages, sizeof(*tree->page_next));
+        if (!tree->page_next)
+            return -ATTND_E_NO_MEMORY;
+    }
+    struct attnd_tree_space *place = vacant(tree);
+    if (!place)
+        return -ATTND_E_NO_SPACE;
+    place->used = 1;
+    place->info.args = *args;
+    place->info.handles = 1;
+    *space = (uint32_t)(place - tree->space);
+    return 0;
+}
+
+void attnd_tree_space_hold(struct attnd_tree *tree, uint32_t space)
+{
+    tree->space[space].info.handles++;
+}
+
+void attnd_tree_space_release(struct attnd_tree *tree, uint32_t space)
+{
+    struct attnd_tree_space *place = &tree->space[space];
+
+    assert(place->info.handles > 0);
+    if (--place->info.handles > 0)
+        return;
+    while (place->info.pinned)
+        attnd_tree_pinned_remove(tree, place->pinned_first);
+    attnd_tree_space_settle(place);
+}
+
+const struct attnd_tree_space_info *attnd_tree_space_info(const struct attnd_tree *tree,
+                                                          uint32_t space)
+{
+    return space < ATTND_PREFIX_SPACES_MAX && tree->space[space].used ? &tree->space[space].info
+                                                                      : NULL;
+}
+
+uint32_t attnd_tree_space_top(const struct attnd_tree *tree, uint32_t space,
+                              struct attnd_tree_top top[ATTND_TREE_TOP])
+{
+    const struct attnd_tree_space *from = &tree->space[space];
+
+    for (uint32_t i = 0; i < from->top_count; i++) {
+        const struct attnd_tree_block *at = &tree->block[from->top[i]];
+        struct attnd_tree_top entry = {.key = at->key, .blocks = at->depth + 1, .hits = at->hits};
+        uint32_t place = i;
+        for (; place > 0 && top[place - 1].hits < entry.hits; place--)
+            top[place] = top[place - 1];
+        top[place] = entry;
+    }
+    return from->top_count;
+}
+
+/* ---- what can be asked ---- */
+
+uint32_t attnd_tree_pages(const struct attnd_tree *tree)
+{
+    return tree->pages;
+}
+
+uint64_t attnd_tree_bytes(const struct attnd_tree *tree)
+{
+    uint64_t bytes = sizeof(*tree) + (uint64_t)tree->fresh * sizeof(*tree->block) +
+                     (uint64_t)tree->buckets * sizeof(*tree->bucket) +
+                     (uint64_t)tree->args.pages * sizeof(*tree->block_of);
+    if (tree->page_next)
+        bytes += (uint64_t)tree->args.pages * sizeof(*tree->page_next);
+    for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
+        bytes += (uint64_t)tree->space[i].order.max * sizeof(struct attnd_tree_order_entry);
+    return bytes;
+}
+
+uint32_t attnd_tree_node(const struct attnd_tree *tree, int32_t page, uint32_t *depth)
+{
+    uint32_t block = tree->block_of[page];
+    if (!block)
+        return ATTND_NONE;
+    *depth = tree->block[block - 1].depth;
+    return block - 1;
+}

@@ -1,0 +1,206 @@
+/*
+ * tree.h - the prefix tree of one pool: which pages hold which beginning of a prompt.
+ *
+ * A block is `block_pages` whole pages under a 128-bit key in a namespace. Engines chain the keys:
+ * a key depends on everything before it, so a block has one parent. A block is published, which
+ * means that its pages are there for everybody of the namespace, or claimed, which means that
+ * somebody computes it. The tree holds one lease of each published page. A block can be evicted
+ * when nobody else holds a lease of its pages, no published block follows it, and it is not pinned.
+ *
+ * No I/O, no clock, no sessions: leases come as an interface, and what waits for a claim is a link
+ * that the caller embeds. Everything is bounded when the tree is made. One thread.
+ */
+#ifndef ATTND_SERVICE_PREFIX_TREE_H
+#define ATTND_SERVICE_PREFIX_TREE_H
+
+#include "schemas/abi.h"
+#include "schemas/errors.h"
+
+struct attnd_tree;
+struct attnd_tree_block;
+
+/* The leases of the pool, as the tree needs them. */
+struct attnd_tree_leases {
+    const uint16_t *count; /* [pages] all leases of each page, the tree's included */
+    uint32_t max;          /* of one page */
+    void (*take)(void *context, const int32_t *pages, uint32_t count); /* one for the tree */
+    void (*drop)(void *context, const int32_t *pages, uint32_t count); /* and back */
+    void *context;
+};
+
+struct attnd_tree_args {
+    uint32_t pages;      /* of the pool */
+    uint32_t page_size;  /* tokens */
+    uint32_t blocks_max; /* published and claimed; at least 1 */
+    struct attnd_tree_leases leases;
+    /* Blocks that all trees have touched, which the tree counts up, and that they may: memory does
+     * not come back before its tree goes. */
+    uint32_t *used;
+    uint32_t used_max;
+};
+
+/**
+ * attnd_tree_new() - an empty tree
+ * Memory is taken as blocks are published. Return: 0; -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM: no
+ * random numbers for the index.
+ */
+int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out);
+/** attnd_tree_free() - with the pool: its leases are not given back. NULL is fine. */
+void attnd_tree_free(struct attnd_tree *tree);
+
+/* ---- namespaces ---- */
+
+#define ATTND_TREE_TOP 8u /* blocks at which most matches ended, of each namespace */
+
+struct attnd_tree_stats {
+    uint64_t asked, found, found_foreign; /* blocks; foreign: another session published them */
+    uint64_t published, duplicate, evicted;
+    uint64_t waits, abandoned; /* matches that waited; claims that ended without a block */
+};
+
+struct attnd_tree_space_args {
+    uint32_t block_pages; /* 1..ATTND_PREFIX_BLOCK_PAGES_MAX */
+    uint32_t pages_max;   /* budget: it evicts its own beyond this */
+    uint32_t pages_low;   /* others' pressure takes it below this only when nothing else is left */
+};
+
+/* What can be read of a namespace; the tree writes it. */
+struct attnd_tree_space_info {
+    struct attnd_tree_space_args args;
+    uint32_t handles;
+    uint32_t blocks, claims, pinned; /* pinned: blocks, of `blocks` */
+    struct attnd_tree_stats stats;
+};
+
+/**
+ * attnd_tree_space_open() - a namespace with one handle on it
+ * Where all places are taken, a namespace without handles makes room if its blocks can be evicted.
+ * Return: 0 and *space; -ATTND_E_RANGE: block_pages, or a budget of less than a block;
+ * -ATTND_E_NO_SPACE: ATTND_PREFIX_SPACES_MAX are in use; -ATTND_E_NO_MEMORY.
+ */
+int attnd_tree_space_open(struct attnd_tree *tree, const struct attnd_tree_space_args *args,
+                          uint32_t *space);
+/** attnd_tree_space_hold() - one handle more. */
+void attnd_tree_space_hold(struct attnd_tree *tree, uint32_t space);
+/** attnd_tree_space_release() - one handle less. With the last one pins end; the blocks stay
+ * until they are evicted, and the namespace goes with the last of them. */
+void attnd_tree_space_release(struct attnd_tree *tree, uint32_t space);
+/** attnd_tree_space_info() - borrowed; NULL: there is no such namespace. */
+const struct attnd_tree_space_info *attnd_tree_space_info(const struct attnd_tree *tree,
+                                                          uint32_t space);
+
+struct attnd_tree_top {
+    struct attnd_block_key key; /* of the last block */
+    uint32_t blocks;            /* from the root to it */
+    uint32_t hits;              /* matches that ended there */
+};
+/** attnd_tree_space_top() - the prefixes found most often, most first. Return: how many. */
+uint32_t attnd_tree_space_top(const struct attnd_tree *tree, uint32_t space,
+                              struct attnd_tree_top top[ATTND_TREE_TOP]);
+
+/* ---- operations ---- */
+
+/* Who operates: a session's handle on a namespace. Zero-initialise; the caller sets `session`. */
+struct attnd_tree_owner {
+    uint32_t session; /* whose blocks it publishes */
+    uint32_t claims;
+    uint32_t claims_first; /* tree's; valid while claims > 0 */
+};
+
+struct attnd_tree_chain {
+    uint32_t space;
+    uint32_t count;
+    const struct attnd_block_key *keys;   /* [count] */
+    const struct attnd_block_key *parent; /* of keys[0]; NULL: keys[0] begins a prompt */
+    int again;                            /* a match of the rest: they are counted already */
+};
+
+struct attnd_tree_result {
+    uint32_t blocks;  /* leading blocks of the chain that it holds for */
+    uint32_t foreign; /* match: of them, published by another session */
+    uint32_t taken;   /* publish: of them, whose pages the tree took; the others were there */
+    enum attnd_prefix_stop stop;
+};
+
+/**
+ * attnd_tree_match() - the leading blocks that are published
+ * @pages: [count * block_pages] receives their pages
+ * The caller then takes a lease of each page, before it does anything else with the tree.
+ */
+struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
+                                          const struct attnd_tree_owner *owner,
+                                          const struct attnd_tree_chain *chain, int32_t *pages);
+
+/**
+ * attnd_tree_publish() - blocks that are computed
+ * @pages: [count * block_pages], each in the pool and leased by the caller, who stays the one to
+ *         free its leases
+ * Block by block, each whole. A key that is published already is passed over. Whoever waits for a
+ * claim on one of the keys is woken. @result.stop FULL: the rest found no room.
+ * Return: 0; -ATTND_E_INVALID: block result->blocks has another parent in the tree, or a page that
+ * the tree holds already, or holds it twice; -ATTND_E_UNKNOWN: the parent is not published.
+ */
+int attnd_tree_publish(struct attnd_tree *tree, struct attnd_tree_owner *owner,
+                       const struct attnd_tree_chain *chain, const int32_t *pages,
+                       struct attnd_tree_result *result);
+
+/** attnd_tree_claim() - the leading keys that nobody has published or claimed, this owner included.
+ * The parent is not looked at. */
+struct attnd_tree_result attnd_tree_claim(struct attnd_tree *tree, struct attnd_tree_owner *owner,
+                                          const struct attnd_tree_chain *chain);
+
+/** attnd_tree_abandon() - give up those claims on the keys that are @owner's. Return: how many.*/
+uint32_t attnd_tree_abandon(struct attnd_tree *tree, struct attnd_tree_owner *owner,
+                            const struct attnd_tree_chain *chain);
+/** attnd_tree_owner_end() - give up all of them. */
+void attnd_tree_owner_end(struct attnd_tree *tree, struct attnd_tree_owner *owner);
+
+/** attnd_tree_pin() - keep the leading blocks until they are unpinned, or the namespace has no
+ * handle any more. At most half of the namespace's budget, and half of the pool, can be pinned. */
+struct attnd_tree_result attnd_tree_pin(struct attnd_tree *tree,
+                                        const struct attnd_tree_chain *chain);
+/** attnd_tree_unpin() - the reverse, as far as blocks are there. */
+struct attnd_tree_result attnd_tree_unpin(struct attnd_tree *tree,
+                                          const struct attnd_tree_chain *chain);
+
+/* ---- waiting for a claim ---- */
+
+/* Embedded in whatever waits. Zero-initialise. */
+struct attnd_tree_waiter {
+    struct attnd_tree_waiter *next, **link; /* link NULL: in no list */
+    uint32_t abandoned; /* it was woken because the claim ended without a block */
+};
+
+/** attnd_tree_wait() - wait for the claim on @key. Return: 1 it waits; 0 there is none. */
+int attnd_tree_wait(struct attnd_tree *tree, uint32_t space, const struct attnd_block_key *key,
+                    struct attnd_tree_waiter *waiter);
+/** attnd_tree_unwait() - out of whatever list it is in. */
+void attnd_tree_unwait(struct attnd_tree_waiter *waiter);
+/** attnd_tree_woken() - the next one whose claim has ended, in no list any more; NULL: none. */
+struct attnd_tree_waiter *attnd_tree_woken(struct attnd_tree *tree);
+
+/* ---- the pool's side ---- */
+
+/** attnd_tree_evictable() - pages that could be evicted, or would follow when others were: an
+ * upper bound of what attnd_tree_evict() finds. */
+uint32_t attnd_tree_evictable(const struct attnd_tree *tree);
+/** attnd_tree_evict() - drop leases until @pages pages came back. Return: how many did; more than
+ * asked where a block has more, fewer where nothing is left. */
+uint32_t attnd_tree_evict(struct attnd_tree *tree, uint32_t pages);
+/** attnd_tree_page_idle() - the tree's lease became the only one of @page, or the page is not the
+ * tree's, which does not matter. */
+void attnd_tree_page_idle(struct attnd_tree *tree, int32_t page);
+/** attnd_tree_pages() - that the tree holds. */
+uint32_t attnd_tree_pages(const struct attnd_tree *tree);
+/** attnd_tree_bytes() - that the tree has touched. */
+uint64_t attnd_tree_bytes(const struct attnd_tree *tree);
+
+/**
+ * attnd_tree_node() - the planner's hint: the node of a page
+ * @depth: receives the number of blocks before it
+ * Equal nodes are equal beginnings, all pages before them included, in all sessions.
+ * Return: its number, which is good until the block is evicted; ATTND_NONE: it is not published.
+ */
+uint32_t attnd_tree_node(const struct attnd_tree *tree, int32_t page, uint32_t *depth);
+
+#endif
