@@ -56,9 +56,9 @@ struct attnd_options {
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
     char metrics[108]; /* path or 127.0.0.1:PORT; "": not served */
-    int trust; /* 1: handles of engines are passed on to the driver unseen */
+    int trust;         /* 1: handles of engines are passed on to the driver unseen */
     enum attnd_log_level log_level;
-    FILE *errors; /* while options are read: what is wrong, instead of an end; else NULL */
+    FILE *errors;     /* while options are read: what is wrong, instead of an end; else NULL */
     char config[256]; /* the file; "": none */
     int check_config; /* print the settings and leave */
     struct attnd_setting settings[ATTND_SETTINGS_MAX];
