@@ -464,7 +464,9 @@ int attnd_options_take(struct attnd_options *options, const char *name, const ch
         return -ATTND_E_UNKNOWN;
     if (!option->arg) {
         if (strcmp(value, "yes") == 0)
-            return take(&state, option->key, NULL, origin_file) ? 0 : -ATTND_E_UNKNOWN;
+            return take(&state, option->key, (char *)(uintptr_t) "", origin_file)
+                       ? 0
+                       : -ATTND_E_UNKNOWN;
         return strcmp(value, "no") == 0 ? 0 : -ATTND_E_INVALID;
     }
     if (option->key == KEY_WORKER) {

@@ -13,6 +13,7 @@
 #include "service/daemon/run.h"
 
 #include "service/daemon/accept.h"
+#include "service/daemon/alive.h"
 #include "service/daemon/config.h"
 #include "service/daemon/data.h"
 #include "service/daemon/listen.h"
@@ -42,6 +43,7 @@ struct runner {
     struct attnd_listen listener;
     sigset_t signals, signals_before;
     int signal_fd;
+    struct attnd_alive alive;
     struct attnd_scrape *scrape; /* NULL: no metrics are served */
     struct attnd_watch *signal_watch;
 };
@@ -259,6 +261,8 @@ static enum attnd_exit start(struct runner *runner)
         attnd_scrape_start(service, service->options.metrics, socket_mode(&service->options),
                            &runner->scrape) < 0)
         return ATTND_EXIT_SOCKET;
+    if (attnd_alive_start(&runner->alive, service) < 0)
+        return ATTND_EXIT_INTERNAL;
     attnd_accept_start(service);
     announce(service);
     return service->listen_watch ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
@@ -294,6 +298,7 @@ static void stop(struct runner *runner)
 
     close_door(runner);
     if (service->loop) {
+        attnd_alive_stop(&runner->alive);
         attnd_scrape_stop(runner->scrape);
         attnd_accept_stop(service);
         attnd_loop_unwatch(service->loop, runner->signal_watch, NULL, NULL);

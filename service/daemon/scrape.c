@@ -392,8 +392,10 @@ void attnd_scrape_stop(struct attnd_scrape *scrape)
     attnd_loop_unwatch(scrape->service->loop, scrape->watch, NULL, NULL);
     attnd_loop_unwatch(scrape->service->loop, scrape->timer, NULL, NULL);
     scrape->watch = scrape->timer = NULL;
-    while (scrape->scrapers)
-        end(scrape->scrapers);
+    for (struct scraper *scraper = scrape->scrapers, *next; scraper; scraper = next) {
+        next = scraper->next;
+        end(scraper);
+    }
 }
 
 void attnd_scrape_free(struct attnd_scrape *scrape)

@@ -8,12 +8,14 @@
 #include "client/attnd.h"
 #include "schemas/errors.h"
 
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -196,6 +198,23 @@ static void users_come_and_go_with_the_file(void **state)
     harness_stop(&harness);
 }
 
+static void the_service_managers_watchdog_is_fed(void **state)
+{
+    char notice[64] = "";
+    (void)state;
+    CHECK_EQUAL(setenv("WATCHDOG_USEC", "900000", 1), 0);
+    harness_start(&harness, NULL);
+    CHECK_EQUAL(unsetenv("WATCHDOG_USEC"), 0);
+    struct pollfd readable = {.fd = harness.notify, .events = POLLIN};
+    for (int i = 0; i < 2; i++) { /* and again */
+        CHECK_EQUAL(poll(&readable, 1, 10000), 1);
+        notice[0] = 0;
+        CHECK(recv(harness.notify, notice, sizeof(notice) - 1, 0) > 0);
+        CHECK(!strncmp(notice, "WATCHDOG=1", 10));
+    }
+    harness_stop(&harness);
+}
+
 /* ---- how sessions end ---- */
 
 static _Noreturn int exit_with_7(void *context)
@@ -248,6 +267,7 @@ int main(void)
         TEST(sighup_changes_budgets_and_ends_nothing),
         TEST(a_file_that_is_wrong_by_now_changes_nothing),
         TEST(users_come_and_go_with_the_file),
+        TEST(the_service_managers_watchdog_is_fed),
         TEST(the_log_says_how_a_session_ended_and_when),
 #undef TEST
     };
