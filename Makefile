@@ -24,6 +24,7 @@ override CFLAGS += -std=c11 -fno-strict-aliasing -fno-common -pthread -MMD -MP
 LDLIBS_PB := -lprotobuf-c
 LDLIBS_DAEMON := -luring -linih
 LDLIBS_JSON := -ljansson
+LDLIBS_SCREEN := -lncursesw -ltinfo
 override LDFLAGS += -pthread
 ifneq ($(SANITIZE),)
 override CFLAGS += -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -146,7 +147,7 @@ LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@
 $(BUILD)/attnd: $(BUILD)/obj/service/daemon/main_attnd.o
 $(BUILD)/attnd-worker: $(BUILD)/obj/service/worker/main_worker.o
 $(BUILD)/attnctl: $(BUILD)/obj/service/ctl/main_attnctl.o
-$(BUILD)/attnctl: LDLIBS_OWN := $(LDLIBS_JSON) -lncursesw -ltinfo
+$(BUILD)/attnctl: LDLIBS_OWN := $(LDLIBS_JSON) $(LDLIBS_SCREEN)
 $(PROGRAMS): $(LIBCORE)
 	$(call say,$@)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_OWN) $(CUDALIBS) -lm

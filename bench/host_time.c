@@ -84,10 +84,12 @@ int main(int argc, char **argv)
     }
     if (rc < 0) {
         fprintf(stderr, "%s: %s\n", argv[0], attnd_last_fault_string(text, sizeof(text)));
+        free(took_ns);
         return 1;
     }
     qsort(took_ns, rounds, sizeof(*took_ns), compare);
-    printf("%.3f\n", (double)took_ns[rounds / 2] * 1e-3);
+    uint64_t median_ns = took_ns[rounds / 2];
+    printf("%.3f\n", (double)median_ns * 1e-3);
     attnd_close(engine.session);
     free(took_ns);
     return 0;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What Python costs: plan and run of a decode batch through the package, and through C.
 
-Both do the same calls on the same service in turns, and the figure is the difference of the medians.
-With --tokens N the record also says how many tokens of client/python/examples/generate.py were
-checked against eager attention, which `make check-python` runs. On a GPU where FlashInfer can be
-imported, --flashinfer measures its plan() of 64 decodes beside ours.
+Both do the same calls on the same service in turns, and the figure is the difference of the
+medians. With --tokens N the record also says how many tokens of client/python/examples/generate.py
+were checked against eager attention, which `make check-python` runs. On a GPU where FlashInfer can
+be imported, --flashinfer measures its plan() of 64 decodes beside ours.
 
     ATTND_LIBRARY_PATH=build PYTHONPATH=client/python bench/python.py [--record bench/results]
 
@@ -56,7 +56,8 @@ def c_us(path):
 
 
 def flashinfer_plan_us(path):
-    """Plan of 64 decodes at 4096 tokens: ours, waited for, and FlashInfer's, as its users call it."""
+    """Plan of 64 decodes at 4096 tokens: ours, waited for, and FlashInfer's, as its users call
+    it."""
     import flashinfer
     import torch
 
@@ -80,23 +81,30 @@ def flashinfer_plan_us(path):
         q_data_type=torch.float16, kv_data_type=torch.float16,
     ))  # fmt: skip
     on_device = kv_starts.cuda(), indices.cuda(), last.cuda()
-    placed = median(lambda: peer.plan(
-        *on_device, 32, 8, dim, 16, q_data_type=torch.float16, kv_data_type=torch.float16
-    ))
+    placed = median(
+        lambda: peer.plan(
+            *on_device, 32, 8, dim, 16, q_data_type=torch.float16, kv_data_type=torch.float16
+        )
+    )
     with attnd.Session(path) as session:
         pool = attnd.PagePool(session, 1, REQUESTS * pages, 16, 8, dim, device="cuda", leased=False)
         attention = attnd.BatchAttention(pool)
-        ours = median(lambda: attention.plan(starts, kv_starts, indices, last, 32, causal=True, wait=True))
+        ours = median(
+            lambda: attention.plan(starts, kv_starts, indices, last, 32, causal=True, wait=True)
+        )
         attention.close()
     return ours, min(theirs, placed)
 
 
 def record(name, value, unit, better, device, notes):
     def git(*arguments):
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip()
 
-    given = os.environ.get("ATTND_COMMIT") or git("rev-parse", "HEAD")
-    dirty = given.endswith("+") or bool(git("status", "--porcelain", "--untracked-files=no"))
+    given = os.environ.get("ATTND_COMMIT")  # of a machine that has no checkout
+    dirty = given.endswith("+") if given else bool(git("status", "--porcelain"))
+    given = given or git("rev-parse", "HEAD")
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())[1]
     return {
         "name": name,
@@ -115,9 +123,15 @@ def record(name, value, unit, better, device, notes):
 
 def main():
     options = argparse.ArgumentParser(description="What Python costs.")
-    options.add_argument("--record", metavar="DIR", help="write python-cpu.json or python-DEVICE.json there")
-    options.add_argument("--tokens", type=int, help="tokens that generate.py checked, none of them different")
-    options.add_argument("--flashinfer", metavar="DEVICE", help="on a GPU of this name: plan beside FlashInfer's")
+    options.add_argument(
+        "--record", metavar="DIR", help="write python-cpu.json or python-DEVICE.json there"
+    )
+    options.add_argument(
+        "--tokens", type=int, help="tokens that generate.py checked, none of them different"
+    )
+    options.add_argument(
+        "--flashinfer", metavar="DEVICE", help="on a GPU of this name: plan beside FlashInfer's"
+    )
     options = options.parse_args()
     records, device = [], options.flashinfer or "cpu"
     if options.flashinfer:
@@ -125,7 +139,7 @@ def main():
             ours, theirs = flashinfer_plan_us(path)
         records.append(record(
             "python.plan_us_over_flashinfer", round(ours / theirs, 3), "ratio", "lower", device,
-            f"plan of 64 decodes at 4096 from Python, waited for: {ours:.1f} us over {theirs:.1f} us of FlashInfer's",
+            f"64 decodes at 4096, waited for: {ours:.1f} us over FlashInfer's {theirs:.1f} us",
         ))  # fmt: skip
     else:
         with service() as path:
@@ -134,7 +148,7 @@ def main():
         ours, theirs = (statistics.median(x) for x in zip(*turns))
         records.append(record(
             "python.run_us_over_c", round(over, 1), "us", "lower", device,
-            f"plan + run of 64 decodes: {ours:.1f} us from Python, {theirs:.1f} from C, median of {TURNS} turns",
+            f"64 decodes: {ours:.1f} us from Python, {theirs:.1f} from C, median of {TURNS} turns",
         ))  # fmt: skip
     if options.tokens:
         records.append(record(
@@ -146,7 +160,9 @@ def main():
     if options.record:
         path = pathlib.Path(options.record, f"python-{device}.json")
         if any(one["dirty"] for one in records):
-            sys.exit("bench/python.py: the checkout has changes: figures of it cannot be found again")
+            sys.exit(
+                "bench/python.py: the checkout has changes: figures of it cannot be found again"
+            )
         path.write_text(json.dumps({"records": records}, indent=2) + "\n")
 
 

@@ -70,8 +70,8 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_pool_desc, dim_vo),
     F(attnd_pool_desc, dtype),
     F(attnd_pool_desc, page_owner),
-    F(attnd_pool_desc, k),
-    F(attnd_pool_desc, v),
+    F(attnd_pool_desc, k), /* NOLINT(bugprone-sizeof-expression): of the pointer itself */
+    F(attnd_pool_desc, v), /* NOLINT(bugprone-sizeof-expression) */
     F(attnd_pool_desc, memory_kind),
     S(attnd_pool_info),
     F(attnd_pool_info, size),
@@ -107,7 +107,7 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_batch, flags),
     F(attnd_batch, reserve_pages),
     F(attnd_batch, sm_scale),
-    F(attnd_batch, level),
+    F(attnd_batch, level), /* NOLINT(bugprone-sizeof-expression) */
     F(attnd_batch, q),
     F(attnd_batch, o),
     F(attnd_batch, lse),

@@ -65,7 +65,7 @@ struct attnd_info {
     char daemon_version[32];
     uint32_t ring_entries;
     uint64_t arena_bytes;
-    char residency[16];   /* "shared", "exclusive", "isolated"; "": no GPU */
+    char residency[16];   /* "shared", "exclusive", "elastic"; "": no GPU */
     uint8_t gpu_uuid[16]; /* of the service's GPU, as CUDA tells it; zeros: none */
 };
 

@@ -31,7 +31,7 @@ static int open_decoder(struct decoder *d)
             0 ||
         attnd_memory_create(*s, BYTES, &d->memory, &at) < 0)
         return -1;
-    d->lse = (float *)((char *)at + LSE);
+    d->lse = (float *)at + LSE / 4;
     return attnd_plan_create(*s,
                              &ATTND_ARGS(plan_args, .pool = d->pool, .requests = 1, .rows = 1,
                                          .pages = PAGES, .levels = 1, .heads_q = HEADS),

@@ -78,7 +78,7 @@ static int decode(int from)
     struct attnd_run_args run = ATTND_ARGS(run_args, 0, {memory, Q}, {memory, O}, {memory, LSE});
     if (attnd_run_sync(s, plan, &run) < 0)
         return -1;
-    const float *lse = (const float *)((const char *)at + LSE);
+    const float *lse = (const float *)at + LSE / 4;
     printf("the decode engine sees %g tokens of the prefill engine\n", round(exp2((double)lse[0])));
     attnd_close(s);
     return 0;

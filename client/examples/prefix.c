@@ -29,7 +29,7 @@ static int open_engine(struct engine *e)
     if (attnd_open(NULL, &e->session) < 0 ||
         attnd_memory_create(e->session, BYTES, &e->memory, &at) < 0)
         return -1;
-    e->lse = (float *)((char *)at + LSE);
+    e->lse = (float *)at + LSE / 4;
     return 0;
 }
 

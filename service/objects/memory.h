@@ -50,6 +50,12 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault);
 
+/** attnd_memory_wake() - the memory of the worker's wake word, which is made when it is first asked
+ * for and lives as long as the service. The worker is told when it has mapped it. Return: 0 and
+ * *out, borrowed; -ATTND_E_UNSUPPORTED the worker's kernels do not leave; as attnd_memory_new(). */
+int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
+                      struct attnd_fault *fault);
+
 /** attnd_memory_share() - has @client's process room for one more in the worker's table? Return: 0;
  * -ATTND_E_NO_MEMORY (field memory). */
 int attnd_memory_share(const struct attnd_client *client, struct attnd_fault *fault);

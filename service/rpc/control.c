@@ -40,6 +40,7 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_PLAN_DESTROY] = {attnd_call_plan_destroy, IN(OPEN)},
     [ATTND__REQUEST__CALL_MAILBOX_OPEN] = {attnd_call_mailbox_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_PREPARE] = {attnd_call_prepare, IN(OPEN)},
+    [ATTND__REQUEST__CALL_WAKE_OPEN] = {attnd_call_wake_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_UNPREPARE] = {attnd_call_unprepare, IN(OPEN)},
     [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN), 1},
     [ATTND__REQUEST__CALL_SESSION_KILL] = {attnd_call_session_kill, IN(HELLO) | IN(OPEN), 1},

@@ -9,7 +9,13 @@ when the interpreter is ending: it only removes an entry and raises nothing.
 import ctypes as c
 
 CPU, CUDA = 1, 2
-_CODES = {"float16": (2, 16), "bfloat16": (4, 16), "float32": (2, 32), "int32": (0, 32), "uint8": (1, 8)}
+_CODES = {
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "float32": (2, 32),
+    "int32": (0, 32),
+    "uint8": (1, 8),
+}
 _NAMES = {code: name for name, code in _CODES.items()}
 
 
@@ -71,7 +77,9 @@ def lend(owner, address, shape, strides, dtype, device):
     dims = (c.c_int64 * ndim)(*shape), (c.c_int64 * ndim)(*strides)
     code, bits = _CODES[dtype]
     managed = _Managed(
-        _Tensor(address, _Device(*device), ndim, code, bits, 1, dims[0], dims[1], 0), None, _give_back
+        _Tensor(address, _Device(*device), ndim, code, bits, 1, dims[0], dims[1], 0),
+        None,
+        _give_back,
     )
     at = c.addressof(managed)
     _lent[at] = managed, dims, owner
@@ -90,7 +98,11 @@ def borrow(capsule):
     if tensor.lanes != 1 or (tensor.code, tensor.bits) not in _NAMES:
         raise TypeError(f"no type of attnd: DLPack code {tensor.code} of {tensor.bits} bits")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else contiguous(shape)
+    strides = (
+        tuple(tensor.strides[i] for i in range(tensor.ndim))
+        if tensor.strides
+        else contiguous(shape)
+    )
     address = (tensor.data or 0) + tensor.byte_offset
     return address, shape, strides, _NAMES[tensor.code, tensor.bits], tensor.device.kind
 

@@ -13,8 +13,8 @@ from .pool import PagePool
 
 
 def csr_of_blocks(query_start_loc, seq_lens, block_table, block_size):
-    """A dense table of blocks, [requests, blocks], as CSR arrays. Requests of no rows at the end are
-    padding: they get no pages. Return: qo_indptr, kv_indptr, kv_indices, kv_last_page_len."""
+    """A dense table of blocks, [requests, blocks], as CSR arrays. Requests of no rows at the end
+    are padding: they get no pages. Return: qo_indptr, kv_indptr, kv_indices, kv_last_page_len."""
     qo, lengths, table = (_host(x) for x in (query_start_loc, seq_lens, block_table))
     lengths = numpy.where(qo[1:] > qo[:-1], lengths[: len(qo) - 1], 0)
     blocks = -(-lengths // block_size)
@@ -47,7 +47,8 @@ class Layers:
             shape, pool = (room, self.num_qo_heads, self.pool.head_dim), self.pool
             if pool.device == "cuda":
                 self._q, self._o = (
-                    torch.empty(shape, dtype=getattr(torch, pool.dtype), device="cuda") for _ in "qo"
+                    torch.empty(shape, dtype=getattr(torch, pool.dtype), device="cuda")
+                    for _ in "qo"
                 )
             else:
                 self._q, self._o = (pool.session.empty(shape, pool.dtype).torch() for _ in "qo")

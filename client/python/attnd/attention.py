@@ -74,7 +74,8 @@ class BatchAttention:
         self._destroy(session)
 
     def _destroy(self, session):
-        """No wait: this may be called in the middle of anything, by whoever dropped the last run."""
+        """No wait: this may be called in the middle of anything, by whoever dropped the last
+        run."""
         if self._plan is not None:
             session.destroy_plan(self._plan, self.pool)
         self._plan = None
@@ -126,7 +127,9 @@ class BatchAttention:
         batch.sm_scale = sm_scale or 0.0
         self._strides = {}
         if (q_strides, out_strides, lse_strides, k_strides, v_strides) != _NO_STRIDES:
-            for name, pair in zip(_STRIDED, (q_strides, out_strides, lse_strides, k_strides, v_strides)):
+            for name, pair in zip(
+                _STRIDED, (q_strides, out_strides, lse_strides, k_strides, v_strides)
+            ):
                 if pair is not None:
                     self._strides[name] = tuple(pair)
                     setattr(batch, name, _abi.Strides(*pair))
@@ -172,9 +175,9 @@ class BatchAttention:
     def _make_room(self, num_qo_heads, requests, rows, pages, levels):
         have = self._capacity
         if (
-            self._plan is not None and num_qo_heads == self.num_qo_heads and levels <= have["levels"]
-            and requests <= have["requests"] and rows <= have["rows"] and pages <= have["pages"]
-        ):  # fmt: skip
+            self._plan is not None and num_qo_heads == self.num_qo_heads and levels <=
+            have["levels"] and requests <= have["requests"] and rows <= have["rows"] and pages <=
+            have["pages"] ):  # fmt: skip
             return
         room = {
             "requests": _room(requests, have["requests"]),
@@ -210,8 +213,8 @@ class BatchAttention:
         return out, lse
 
     def submit(self, q, kv_cache, out, lse=None, *, timeout_us=0):
-        """The same as an operation, to wait() for or to await. out and lse must lie in memory of the
-        session, or on the GPU, so that nothing is left to copy."""
+        """The same as an operation, to wait() for or to await. out and lse must lie in memory of
+        the session, or on the GPU, so that nothing is left to copy."""
         for name, x in (("out", out), ("lse", lse)):
             if x is not None:
                 self._place(name if name == "lse" else "o", x, False, None)
@@ -259,10 +262,13 @@ class BatchAttention:
         return (self.rows, heads) if name == "lse" else (self.rows, heads, self.pool.head_dim)
 
     def _check(self, name, shape, strides, dtype):
-        """Refuse a tensor that is not what the plan wants. Return: whether its strides are right."""
+        """Refuse a tensor that is not what the plan wants. Return: whether its strides are
+        right."""
         wanted, of = self._shapes[name], "float32" if name == "lse" else self.pool.dtype
         if tuple(shape) != wanted or dtype != of:
-            raise ValueError(f"{name} is {tuple(shape)} of {dtype}; the plan wants {wanted} of {of}")
+            raise ValueError(
+                f"{name} is {tuple(shape)} of {dtype}; the plan wants {wanted} of {of}"
+            )
         planned = self._strides.get(name)
         if planned is None:
             return tuple(strides) == contiguous(wanted) or self.rows == 0
@@ -271,11 +277,11 @@ class BatchAttention:
         return True
 
     def _place(self, name, x, read, back):
-        """(memory, offset, what keeps it) of a tensor, or of a copy in memory of the session. Copies
-        that are written go to @back; without it they are refused."""
+        """(memory, offset, what keeps it) of a tensor, or of a copy in memory of the session.
+        Copies that are written go to @back; without it they are refused."""
         if (
-            type(x) is Tensor and x.contiguous and x.shape == self._shapes[name] and not self._strides
-            and x.dtype == ("float32" if name == "lse" else self.pool.dtype)
+            type(x) is Tensor and x.contiguous and x.shape == self._shapes[name] and not
+            self._strides and x.dtype == ("float32" if name == "lse" else self.pool.dtype)
             and x.memory._native is self.session._native
         ):  # fmt: skip
             return x.memory.handle, x.offset, x
@@ -300,10 +306,12 @@ class BatchAttention:
         return own.memory.handle, own.offset, own
 
     def _stage(self, name, shape, dtype):
-        """A contiguous tensor in memory of the session, for one that lies elsewhere. run() gives its
-        memory back when it has ended."""
+        """A contiguous tensor in memory of the session, for one that lies elsewhere. run() gives
+        its memory back when it has ended."""
         if name in self._strides:
-            raise LookupError(f"{name} was planned with strides: it must lie in memory of the session")
+            raise LookupError(
+                f"{name} was planned with strides: it must lie in memory of the session"
+            )
         nbytes, spare = math.prod(shape) * BYTES[dtype], self._spare.setdefault(name, [])
         memory = spare.pop() if spare else None
         if memory is None or memory.nbytes < nbytes:
@@ -328,8 +336,8 @@ class BatchAttention:
         return out, lse
 
     def _prepare(self, layer, tensors):
-        """The run of these tensors, prepared the first time. A graph replays its number, so a number
-        stays good until more than _PREPARED_MAX others came after it."""
+        """The run of these tensors, prepared the first time. A graph replays its number, so a
+        number stays good until more than _PREPARED_MAX others came after it."""
         described = [(name, *describe(x)) for name, x in zip(_STRIDED, tensors)]
         for name, _, shape, strides, dtype, _, _ in described:
             if not self._check(name, shape, strides, dtype):

@@ -1,8 +1,8 @@
 """What the service and the library refuse, as exceptions.
 
 Every failure is an `Error` with the numbers of `struct attnd_fault`: `field`, `index`, `value` and
-`limit`. Its class says which code it is, so that an engine catches `attnd.NoSpace` and not a number.
-The sentence is the library's own.
+`limit`. Its class says which code it is, so that an engine catches `attnd.NoSpace` and not a
+number. The sentence is the library's own.
 """
 
 import ctypes as c

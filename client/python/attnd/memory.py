@@ -23,7 +23,7 @@ _TYPESTR = {"float16": "<f2", "bfloat16": "<u2", "float32": "<f4", "int32": "<i4
 
 @functools.lru_cache(64)
 def dtype_name(dtype):
-    """"float16" of "float16", numpy.float16, torch.float16 and the like."""
+    """The name of a type: of numpy's, of torch's, or the name itself."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
     name = name.rpartition(".")[2]
     if name not in BYTES:
@@ -84,8 +84,10 @@ class Tensor:
         self.contiguous = self.strides == dense
         last = sum((n - 1) * s for n, s in zip(shape, self.strides))
         inside = offset >= 0 and all(n >= 0 for n in shape) and all(s >= 0 for s in self.strides)
-        if len(self.strides) != len(shape) or not inside or (
-            math.prod(shape) and offset + (last + 1) * BYTES[dtype] > memory.nbytes
+        if (
+            len(self.strides) != len(shape)
+            or not inside
+            or (math.prod(shape) and offset + (last + 1) * BYTES[dtype] > memory.nbytes)
         ):
             raise ValueError(f"{shape} at {offset} leaves its memory of {memory.nbytes} bytes")
 
@@ -155,7 +157,10 @@ def describe(x):
     if hasattr(x, "data_ptr"):  # torch
         kind = _dlpack.CUDA if x.is_cuda else _dlpack.CPU
         return x.data_ptr(), tuple(x.shape), x.stride(), dtype_name(x.dtype), kind, x
-    for name, kind in (("__array_interface__", _dlpack.CPU), ("__cuda_array_interface__", _dlpack.CUDA)):
+    for name, kind in (
+        ("__array_interface__", _dlpack.CPU),
+        ("__cuda_array_interface__", _dlpack.CUDA),
+    ):
         interface = getattr(x, name, None)
         if interface is not None:
             dtype = next((d for d, t in _TYPESTR.items() if t == interface["typestr"]), None)

@@ -2,9 +2,10 @@
 
 A pool of the service lies in memory that the service made, in the order [layer][K, V][page][token]
 [head][dim], and hands its pages out by leases. A page goes back when no lease of it is left, so a
-prefix that several requests read is leased once for each. `share()` gives a token with which another
-session attaches the pool; `offer_pages()` gives a ticket that moves leases to whoever claims it.
-A pool of tensors lies in the engine's own memory, and the engine hands out its pages itself.
+prefix that several requests read is leased once for each. `share()` gives a token with which
+another session attaches the pool; `offer_pages()` gives a ticket that moves leases to whoever
+claims it. A pool of tensors lies in the engine's own memory, and the engine hands out its pages
+itself.
 """
 
 import ctypes as c
@@ -60,7 +61,8 @@ class PagePool:
     @classmethod
     def from_tensors(cls, session, layers, kv_layout="NHD", leased=False):
         """A pool in the engine's own tensors: one (k, v) for each layer, or one 5-D tensor with K
-        and V in dimension 1, in FlashInfer's NHD or HND. They must stay alive as long as the pool."""
+        and V in dimension 1, in FlashInfer's NHD or HND. They must stay alive as long as the pool.
+        """
         planes, kept, places = ([], []), [], {}
         for number, layer in enumerate(layers):
             for which, x in enumerate(_split(layer)):
@@ -93,7 +95,12 @@ class PagePool:
     def _open(self, session, handle):
         native = session.native()
         self.session, self.handle, self.plans = session, handle, 0
-        self._lease, self._layer_at, self._given, self._tensors = _Lease(native, handle), {}, None, None
+        self._lease, self._layer_at, self._given, self._tensors = (
+            _Lease(native, handle),
+            {},
+            None,
+            None,
+        )
         info = _abi.PoolInfo()
         checked(lib.attnd_pool_info(native, handle, c.byref(info)))
         desc = info.desc
@@ -114,7 +121,8 @@ class PagePool:
                 self._layer_at[self.memory.address + k[0]] = layer
 
     def _map(self, native, info):
-        """The pool's memory. What looks at it keeps the pool's handle, and that keeps the mapping."""
+        """The pool's memory. What looks at it keeps the pool's handle, and that keeps the
+        mapping."""
         where, about = (_dlpack.CPU, 0), _abi.MemoryInfo()
         checked(lib.attnd_memory_info(native, info.memory, c.byref(about)))
         if about.memory_kind != _abi.HOST:
@@ -154,7 +162,9 @@ class PagePool:
         layer = getattr(kv_cache, "layer", None)
         if layer is not None:
             return layer
-        layer = self._layer_at.get(describe(kv_cache[0] if isinstance(kv_cache, tuple) else kv_cache)[0])
+        layer = self._layer_at.get(
+            describe(kv_cache[0] if isinstance(kv_cache, tuple) else kv_cache)[0]
+        )
         if layer is None:
             raise ValueError("kv_cache is no layer of the pool")
         return layer
@@ -204,7 +214,11 @@ class PagePool:
         pages, pool = numpy.empty(_abi.LEASE_PAGES_MAX, numpy.int32), c.c_uint32()
         count = checked(
             lib.attnd_pages_claim(
-                self._native(), c.byref(_token(ticket)), c.byref(pool), pages.ctypes.data, len(pages)
+                self._native(),
+                c.byref(_token(ticket)),
+                c.byref(pool),
+                pages.ctypes.data,
+                len(pages),
             )
         )
         if pool.value != self.handle:  # taken all the same: back with them

@@ -1,8 +1,8 @@
 """A session: the connection to the service, what is in flight, and who waits for it.
 
 The library lets one thread submit and one wait. Here any thread may do either: a lock orders the
-submissions, and of the threads that wait one collects completions for all of them. A wait spends some
-milliseconds in the library and then sleeps in poll() here, where Python runs the handlers of
+submissions, and of the threads that wait one collects completions for all of them. A wait spends
+some milliseconds in the library and then sleeps in poll() here, where Python runs the handlers of
 signals: Ctrl-C ends a wait, and the operation stays in flight. `await` does the same by the
 session's descriptor in the event loop.
 """
@@ -28,8 +28,8 @@ _BUSY, _FULL = -5, -6
 
 
 class _Native:
-    """The session of the library. It ends with its last user: a Session, a Memory, a call. In a cycle
-    that is collected as one, it may end before the others: `alive` tells them."""
+    """The session of the library. It ends with its last user: a Session, a Memory, a call. In a
+    cycle that is collected as one, it may end before the others: `alive` tells them."""
 
     __slots__ = ("_as_parameter_", "__weakref__")
 
@@ -67,8 +67,8 @@ class Operation:
     fails with what those before it in its lane were refused for (@refusal)."""
 
     __slots__ = (
-        "session", "what", "keep", "refusal", "done", "error", "number", "callbacks", "gate", "begin_ns",
-        "end_ns",
+        "session", "what", "keep", "refusal", "done", "error", "number", "callbacks", "gate",
+        "begin_ns", "end_ns",
     )  # fmt: skip
 
     def __init__(self, session, what, keep=None, refusal=None):
@@ -150,7 +150,8 @@ class Session:
         weakref.finalize(self, os.close, self._wakeup)
 
     def native(self):
-        """The library's session, to pass to its functions; it lives at least as long as the call."""
+        """The library's session, to pass to its functions; it lives at least as long as the
+        call."""
         native = self._native
         if native is None or native._as_parameter_ is None:
             raise ValueError("the session is closed")
@@ -166,7 +167,8 @@ class Session:
         if self._loop is not None:
             loop, self._loop = self._loop, None
             if not loop.is_closed():
-                loop.call_soon_threadsafe(loop.remove_reader, lib.attnd_fd(native))
+                # The loop holds the session until then: its descriptor must not be another's.
+                loop.call_soon_threadsafe(lambda: loop.remove_reader(lib.attnd_fd(native)))
         self._fail(error(_abi.Fault(code=-13)))
 
     @property
@@ -190,7 +192,10 @@ class Session:
         checked(lib.attnd_info(self.native(), c.byref(info)))
         found = {field[0]: getattr(info, field[0]) for field in info._fields_[1:]}
         found["gpu_uuid"] = bytes(info.gpu_uuid)
-        return {k: v.decode() if isinstance(v, bytes) and k != "gpu_uuid" else v for k, v in found.items()}
+        return {
+            k: v.decode() if isinstance(v, bytes) and k != "gpu_uuid" else v
+            for k, v in found.items()
+        }
 
     # ---- memory ----
 
@@ -231,9 +236,9 @@ class Session:
         return places[index][2]()
 
     def place(self, described):
-        """Where a tensor lies that describe() described: (memory handle, offset in bytes, what keeps
-        it). Of the GPU any tensor can be named (attnd_cuda_export()); of the host those in memory of
-        this session. LookupError: it lies elsewhere, and must be copied."""
+        """Where a tensor lies that describe() described: (memory handle, offset in bytes, what
+        keeps it). Of the GPU any tensor can be named (attnd_cuda_export()); of the host those in
+        memory of this session. LookupError: it lies elsewhere, and must be copied."""
         address, shape, strides, dtype, kind, keep = described
         nbytes = (sum((n - 1) * s for n, s in zip(shape, strides)) + 1) * BYTES[dtype]
         memory = self.find(address, nbytes)
@@ -334,7 +339,7 @@ class Session:
             self._collect(native, 0)
 
     def _lead(self, operation, timeout):
-        """Collect for everybody, unless another thread does: then sleep until it has, or hands over.
+        """Collect for everybody, unless another thread does: then sleep until it has or hands over.
         A signal's exception may leave the lead behind with the thread that has it; its next wait
         finds it again."""
         native, me = self.native(), threading.get_ident()

@@ -24,7 +24,12 @@ def csr_of_tokens(req_to_token, req_pool_indices, seq_lens, query_lens):
     def starts(counts):
         return numpy.concatenate([[0], numpy.cumsum(counts)]).astype(numpy.int32)
 
-    return starts([int(n) for n in query_lens]), starts(lengths), indices, numpy.ones(len(lengths), numpy.int32)
+    return (
+        starts([int(n) for n in query_lens]),
+        starts(lengths),
+        indices,
+        numpy.ones(len(lengths), numpy.int32),
+    )
 
 
 class AttndAttnBackend(AttentionBackend):
@@ -36,22 +41,33 @@ class AttndAttnBackend(AttentionBackend):
         self._session, self._layers, self._csr, self._scale = session, None, None, None
 
     def init_forward_metadata(self, forward_batch):
-        """The batch's page table. It is planned with the first layer, which tells heads and scale."""
+        """The batch's page table. It is planned with the first layer, which tells heads and
+        scale."""
         extend = forward_batch.extend_seq_lens
-        queries = [1] * len(forward_batch.seq_lens) if forward_batch.forward_mode.is_decode() else extend
+        queries = (
+            [1] * len(forward_batch.seq_lens) if forward_batch.forward_mode.is_decode() else extend
+        )
         self._csr = csr_of_tokens(
             self.req_to_token_pool.req_to_token, forward_batch.req_pool_indices,
             forward_batch.seq_lens, queries,
         )  # fmt: skip
 
     def _planned(self, layer):
-        if layer.sliding_window_size not in (None, -1) or layer.logit_cap or layer.is_cross_attention:
-            raise NotImplementedError("attnd has no sliding window, soft cap or cross attention yet")
+        if (
+            layer.sliding_window_size not in (None, -1)
+            or layer.logit_cap
+            or layer.is_cross_attention
+        ):
+            raise NotImplementedError(
+                "attnd has no sliding window, soft cap or cross attention yet"
+            )
         if layer.qk_head_dim != layer.v_head_dim:
             raise NotImplementedError("attnd takes equal head dimensions of K and V")
         if self._layers is None:
             pool = self.token_to_kv_pool
-            caches = [(pool.get_key_buffer(i), pool.get_value_buffer(i)) for i in range(self.num_layers)]
+            caches = [
+                (pool.get_key_buffer(i), pool.get_value_buffer(i)) for i in range(self.num_layers)
+            ]
             self._session = self._session or Session(name="sglang")
             self._layers = Layers(
                 self._session, [(k[:, None], v[:, None]) for k, v in caches], layer.tp_q_head_num
@@ -67,7 +83,9 @@ class AttndAttnBackend(AttentionBackend):
         if save_kv_cache and k is not None:
             from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
-            self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v)
+            self.token_to_kv_pool.set_kv_buffer(
+                layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v
+            )
         out = torch.empty_like(q)
         self._planned(layer).run(layer.layer_id, q, out)
         return out

@@ -68,7 +68,8 @@ class PagedCache(transformers.Cache):
         sequence.pages, sequence.length = [], 0
 
     def step(self, batch, **plan):
-        """Plan a forward pass of [(sequence, new tokens), ...]. Return: their positions, [1, tokens]."""
+        """Plan a forward pass of [(sequence, new tokens), ...]. Return: their positions, [1,
+        tokens]."""
         size, qo, kv, pages, last, positions = self.pool.page_size, [0], [0], [], [], []
         for sequence, tokens in batch:
             length = sequence.length + tokens
@@ -86,8 +87,8 @@ class PagedCache(transformers.Cache):
         positions = torch.cat(positions)
         if self.pool.device == "cuda":  # the pages that new tokens go to, for the stream
             table = torch.cat([
-                torch.tensor(s.pages)[torch.arange(s.length - n, s.length) // size] for s, n in batch
-            ])  # fmt: skip
+                torch.tensor(s.pages)[torch.arange(s.length - n, s.length) // size] for s, n in
+                batch ])  # fmt: skip
             self._slots = table.cuda(), (positions % size).cuda()
             positions = positions.cuda()
         return positions[None]
@@ -149,7 +150,9 @@ def attention(module, query, key, value, attention_mask, scaling=None, **kwargs)
     """The attention function "attnd" of transformers' registry."""
     cache = getattr(key, "attnd_cache", None)
     if cache is None:
-        raise ValueError("attention 'attnd' works with past_key_values=attnd.transformers.PagedCache")
+        raise ValueError(
+            "attention 'attnd' works with past_key_values=attnd.transformers.PagedCache"
+        )
     expected = cache.pool.head_dim**-0.5
     if scaling is not None and abs(scaling - expected) > 1e-6 * expected:
         raise NotImplementedError(f"scaling is {scaling}: say sm_scale to PagedCache.step()")

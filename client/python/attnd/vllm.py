@@ -76,7 +76,11 @@ class AttndMetadata:
 class AttndMetadataBuilder(AttentionMetadataBuilder[AttndMetadata]):
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        self.layer_names, self.vllm_config, self.spec = list(layer_names), vllm_config, kv_cache_spec
+        self.layer_names, self.vllm_config, self.spec = (
+            list(layer_names),
+            vllm_config,
+            kv_cache_spec,
+        )
         self._layers = self._cache = None
 
     def _planned(self):
@@ -97,9 +101,9 @@ class AttndMetadataBuilder(AttentionMetadataBuilder[AttndMetadata]):
         context = self.vllm_config.compilation_config.static_forward_context
         layers.plan(
             csr_of_blocks(
-                common.query_start_loc_cpu[: common.num_reqs + 1], common.seq_lens[: common.num_reqs],
-                common.block_table_tensor[: common.num_reqs], self.spec.block_size,
-            ),
+                common.query_start_loc_cpu[: common.num_reqs + 1], common.seq_lens[:
+                common.num_reqs], common.block_table_tensor[: common.num_reqs],
+                self.spec.block_size, ),
             common.causal, context[self.layer_names[0]].impl.scale,
         )  # fmt: skip
         number = {name: i for i, name in enumerate(self.layer_names)}
@@ -108,9 +112,9 @@ class AttndMetadataBuilder(AttentionMetadataBuilder[AttndMetadata]):
 
 class AttndImpl(AttentionImpl[AttndMetadata]):
     def __init__(
-        self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None,
-        kv_cache_dtype="auto", logits_soft_cap=None, attn_type=AttentionType.DECODER,
-        kv_sharing_target_layer_name=None, sinks=None,
+        self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None,
+        sliding_window=None, kv_cache_dtype="auto", logits_soft_cap=None,
+        attn_type=AttentionType.DECODER, kv_sharing_target_layer_name=None, sinks=None,
     ):  # fmt: skip
         for name, value in (
             ("alibi_slopes", alibi_slopes), ("sliding_window", sliding_window),
@@ -119,7 +123,11 @@ class AttndImpl(AttentionImpl[AttndMetadata]):
         ):  # fmt: skip
             if value:
                 raise NotImplementedError(f"attnd has no {name} yet")
-        if attn_type != AttentionType.DECODER or kv_cache_dtype not in ("auto", "float16", "bfloat16"):
+        if attn_type != AttentionType.DECODER or kv_cache_dtype not in (
+            "auto",
+            "float16",
+            "bfloat16",
+        ):
             raise NotImplementedError(f"attnd takes no {attn_type} attention over {kv_cache_dtype}")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads, self.kv_cache_dtype = num_kv_heads or num_heads, kv_cache_dtype

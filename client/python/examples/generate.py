@@ -134,11 +134,15 @@ def batched(model, lines, socket, device, seed):
 def continue_prefix(socket, device, token, ticket, model, prompts, counts, results):
     """The second process: the prefix is there already, by token and ticket."""
     register()
+    torch.set_num_threads(1)
     with attnd.Session(socket, name="second") as session:
         pool = attnd.PagePool.attach(session, token)
         cache = PagedCache(pool, HEADS)
         first = cache.sequence(pool.claim_pages(ticket))
-        requests = [Request(p[first.length :], n, cache.fork(first, first.length)) for p, n in zip(prompts, counts)]
+        requests = [
+            Request(p[first.length :], n, cache.fork(first, first.length))
+            for p, n in zip(prompts, counts)
+        ]
         results.put(generate(model.to(device), cache, requests))
         cache.end(first)
 
@@ -167,7 +171,10 @@ def shared(model, lines, socket, device):
         )  # fmt: skip
         second = spawn.Process(target=continue_prefix, args=arguments)
         second.start()
-        requests = [Request(p[PREFIX:], n, cache.fork(first, PREFIX)) for p, n in zip(prompts[:half], counts)]
+        requests = [
+            Request(p[PREFIX:], n, cache.fork(first, PREFIX))
+            for p, n in zip(prompts[:half], counts)
+        ]
         got = generate(model.to(device), cache, requests)
         got += results.get(timeout=300)
         second.join()
@@ -175,18 +182,27 @@ def shared(model, lines, socket, device):
 
 
 def main():
-    options = argparse.ArgumentParser(description="Generate with attnd and compare with eager attention.")
+    options = argparse.ArgumentParser(
+        description="Generate with attnd and compare with eager attention."
+    )
     options.add_argument("--socket", help="of the service (default: $ATTND_SOCKET)")
     options.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     options.add_argument("--seed", type=int, default=1)
     options = options.parse_args()
     register()
+    torch.set_num_threads(1)  # threads of small products wait for each other, and for the service's
     checked = wrong = 0
     for architecture in ("Llama", "Qwen2"):
         model, lines = learned(architecture, options.seed)
         for what, claim in (
-            ("batched", lambda: batched(model, lines, options.socket, options.device, options.seed)),
-            ("shared prefix, two processes", lambda: shared(model, lines, options.socket, options.device)),
+            (
+                "batched",
+                lambda: batched(model, lines, options.socket, options.device, options.seed),
+            ),
+            (
+                "shared prefix, two processes",
+                lambda: shared(model, lines, options.socket, options.device),
+            ),
         ):
             begin = time.monotonic()
             tokens, different, margin = claim()

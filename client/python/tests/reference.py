@@ -39,7 +39,12 @@ class Batch:
 
         last = [(n - 1) % self.page_size + 1 for n in self.kv_len]
         flat = np.concatenate(self.pages).astype(np.int32)
-        return starts(self.qo_len), starts([len(p) for p in self.pages]), flat, np.array(last, np.int32)
+        return (
+            starts(self.qo_len),
+            starts([len(p) for p in self.pages]),
+            flat,
+            np.array(last, np.int32),
+        )
 
     def expected(self, q, k, v, causal=True, scale=None):
         """k and v: planes [page, token, head, dim]."""

@@ -15,7 +15,9 @@ BUILD = pathlib.Path(os.environ.get("ATTND_BUILD", ROOT / "build"))
 @contextlib.contextmanager
 def service(*options, backend="cpu"):
     """The path of the socket of a daemon that is ready."""
-    with tempfile.TemporaryDirectory(prefix="attnd-python-") as folder, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(
+        prefix="attnd-python-"
+    ) as folder, contextlib.ExitStack() as stack:
         notify = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         notify.bind(f"{folder}/notify")
         notify.settimeout(60)

@@ -57,11 +57,13 @@ class AttentionTest(unittest.TestCase):
         batch = Batch(self.draw, PAGES, PAGE)
         qo, kv, indices, last = batch.csr()
         self.attention.plan(
-            qo_indptr=qo, kv_indptr=kv, kv_indices=indices, kv_last_page_len=last, num_qo_heads=HEADS,
-            num_kv_heads=HEADS_KV, head_dim_qk=DIM, head_dim_vo=DIM, page_size=PAGE, causal=True,
-            sm_scale=0.3, q_data_type=np.float16, kv_data_type="float16",
-        )  # fmt: skip
-        q, out = self.normal(batch.rows, HEADS, DIM), np.full((batch.rows, HEADS, DIM), np.nan, np.float16)
+            qo_indptr=qo, kv_indptr=kv, kv_indices=indices, kv_last_page_len=last,
+            num_qo_heads=HEADS, num_kv_heads=HEADS_KV, head_dim_qk=DIM, head_dim_vo=DIM,
+            page_size=PAGE, causal=True, sm_scale=0.3, q_data_type=np.float16,
+            kv_data_type="float16", )  # fmt: skip
+        q, out = self.normal(batch.rows, HEADS, DIM), np.full(
+            (batch.rows, HEADS, DIM), np.nan, np.float16
+        )
         lse = np.full((batch.rows, HEADS), np.nan, np.float32)
         o, sums = self.attention.run(q=q, kv_cache=(self.k, self.v), out=out, lse=lse)
         self.assertIs(o, out)
@@ -109,7 +111,12 @@ class AttentionTest(unittest.TestCase):
         qo, kv, indices, last = own.csr()
         q = self.normal(own.rows, HEADS, DIM)
         self.attention.plan(
-            [[0, own.rows], qo], [[0, 2], kv], [prefix, indices], [[PAGE - 3], last], HEADS, causal=True
+            [[0, own.rows], qo],
+            [[0, 2], kv],
+            [prefix, indices],
+            [[PAGE - 3], last],
+            HEADS,
+            causal=True,
         )
         o, lse = self.attention.run(q, 1, lse=True)
         row = 0
@@ -120,17 +127,25 @@ class AttentionTest(unittest.TestCase):
                 for x in (self.k, self.v)
             )
             wanted, sums = exact(q[row : row + rows], keys, values, True, DIM**-0.5)
-            np.testing.assert_allclose(o[row : row + rows].astype(float), wanted, rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(
+                o[row : row + rows].astype(float), wanted, rtol=1e-3, atol=1e-3
+            )
             np.testing.assert_allclose(lse[row : row + rows], sums, rtol=1e-3, atol=1e-3)
             row += rows
 
     def test_appended_tokens_are_seen_and_lengths_advance(self):
         tokens, pages = 3, [11, 4, 60]
-        self.attention.plan([0, 1], [0, 1], pages[:1], [tokens], HEADS, causal=True, reserve_pages=2)
+        self.attention.plan(
+            [0, 1], [0, 1], pages[:1], [tokens], HEADS, causal=True, reserve_pages=2
+        )
         batch = Batch(self.draw, PAGES, PAGE, 1)
         batch.qo_len, batch.rows = [1], 1
         while tokens < 20:
-            k, v, q = self.normal(1, HEADS_KV, DIM), self.normal(1, HEADS_KV, DIM), self.normal(1, HEADS, DIM)
+            k, v, q = (
+                self.normal(1, HEADS_KV, DIM),
+                self.normal(1, HEADS_KV, DIM),
+                self.normal(1, HEADS, DIM),
+            )
             self.attention.append(k, v, 1)
             o, lse = self.attention.run(q, 1, lse=True)
             used = -(-tokens // PAGE)
@@ -169,15 +184,25 @@ class AttentionTest(unittest.TestCase):
 
     def test_what_the_pool_contradicts_is_refused_by_name(self):
         batch = Batch(self.draw, PAGES, PAGE)
-        for name, value in (("num_kv_heads", 4), ("page_size", 16), ("head_dim_qk", 128), ("q_data_type", "bfloat16")):
+        for name, value in (
+            ("num_kv_heads", 4),
+            ("page_size", 16),
+            ("head_dim_qk", 128),
+            ("q_data_type", "bfloat16"),
+        ):
             with self.assertRaisesRegex((ValueError, TypeError), name):
                 self.attention.plan(*batch.csr(), HEADS, **{name: value})
         self.attention.plan(*batch.csr(), HEADS)
-        for q in (self.normal(batch.rows + 1, HEADS, DIM), self.normal(batch.rows, HEADS, DIM).astype(np.float32)):
+        for q in (
+            self.normal(batch.rows + 1, HEADS, DIM),
+            self.normal(batch.rows, HEADS, DIM).astype(np.float32),
+        ):
             with self.assertRaisesRegex(ValueError, "plan wants"):
                 self.attention.run(q, 1)
         with self.assertRaisesRegex(ValueError, "no layer"):
-            self.attention.run(self.normal(batch.rows, HEADS, DIM), (self.normal(1), self.normal(1)))
+            self.attention.run(
+                self.normal(batch.rows, HEADS, DIM), (self.normal(1), self.normal(1))
+            )
 
     def test_a_batch_without_requests_has_no_rows(self):
         self.attention.plan([0], [0], [], [], HEADS)

@@ -1,4 +1,5 @@
-"""The backends of vLLM and SGLang: their page tables, and, where the packages are, their interfaces.
+"""The backends of vLLM and SGLang: their page tables, and, where the packages are, their
+interfaces.
 
 The engines keep their caches on a GPU; here caches lie in memory of a session, which the CPU worker
 reads in the same way.
@@ -39,9 +40,9 @@ def common_of(module, batch, page_size, padding=2):
     return module.CommonAttentionMetadata(
         query_start_loc=torch.tensor(starts), query_start_loc_cpu=torch.tensor(starts),
         seq_lens=torch.tensor(batch.kv_len + [0] * padding), num_reqs=len(batch.pages) + padding,
-        num_actual_tokens=batch.rows, max_query_len=max(batch.qo_len), max_seq_len=max(batch.kv_len),
-        block_table_tensor=torch.tensor(table), slot_mapping=torch.tensor(slots + [-1] * 3),
-    )  # fmt: skip
+        num_actual_tokens=batch.rows, max_query_len=max(batch.qo_len),
+        max_seq_len=max(batch.kv_len), block_table_tensor=torch.tensor(table),
+        slot_mapping=torch.tensor(slots + [-1] * 3), )  # fmt: skip
 
 
 @unittest.skipUnless(torch, "no PyTorch")
@@ -93,7 +94,9 @@ class Backends(unittest.TestCase):
             compilation_config=types.SimpleNamespace(static_forward_context=context)
         )
         spec = types.SimpleNamespace(head_size=dim, block_size=size)
-        builder = ours.AttndBackend.get_builder_cls()(spec, list(context), config, torch.device("cpu"))
+        builder = ours.AttndBackend.get_builder_cls()(
+            spec, list(context), config, torch.device("cpu")
+        )
         for _ in range(4):
             batch = Batch(self.draw, 39, size)
             batch.pages = [[page + 1 for page in pages] for pages in batch.pages]  # 0 is vLLM's
@@ -128,7 +131,9 @@ class Backends(unittest.TestCase):
         except ImportError as missing:
             self.skipTest(f"SGLang cannot be imported here: {missing}")
         heads, heads_kv, dim, tokens = 8, 2, 64, 400
-        buffers = [[self.session.empty((tokens, heads_kv, dim)).torch() for _ in "kv"] for _ in range(2)]
+        buffers = [
+            [self.session.empty((tokens, heads_kv, dim)).torch() for _ in "kv"] for _ in range(2)
+        ]
         for x in sum(buffers, []):
             x.copy_(self.normal(*x.shape))
         pool = types.SimpleNamespace(

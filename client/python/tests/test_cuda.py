@@ -46,7 +46,9 @@ class CudaTest(unittest.TestCase):
             np.testing.assert_allclose(lse.cpu().numpy(), sums, rtol=1e-3, atol=1e-3)
 
     def device_pool(self):
-        pool = attnd.PagePool(self.session, 2, PAGES, PAGE, HEADS_KV, DIM, device="cuda", leased=False)
+        pool = attnd.PagePool(
+            self.session, 2, PAGES, PAGE, HEADS_KV, DIM, device="cuda", leased=False
+        )
         planes = [[x.torch() for x in pool.kv_cache(layer)] for layer in range(2)]
         for x in sum(planes, []):
             x.copy_(self.normal(*x.shape))
@@ -81,9 +83,14 @@ class CudaTest(unittest.TestCase):
 
     def test_a_graph_replays_runs_over_lengths_that_advance(self):
         pool, planes = self.device_pool()
-        attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE, 4, 40, decode=True)
+        attention, batch = attnd.BatchAttention(pool), Batch(
+            self.draw, PAGES, PAGE, 4, 40, decode=True
+        )
         attention.plan(*batch.csr(), HEADS, causal=True)
-        q, o = self.normal(batch.rows, HEADS, DIM), torch.empty(batch.rows, HEADS, DIM, device="cuda").half()
+        q, o = (
+            self.normal(batch.rows, HEADS, DIM),
+            torch.empty(batch.rows, HEADS, DIM, device="cuda").half(),
+        )
         lse = torch.empty(batch.rows, HEADS, device="cuda")
         fed, twice = torch.zeros_like(q), []
         attention.run(q, 0, o, lse)

@@ -33,7 +33,9 @@ class MemoryTest(unittest.TestCase):
 
     def alive(self, handle):
         info = attnd._abi.MemoryInfo()
-        return attnd._library.lib.attnd_memory_info(self.session.native(), handle, c.byref(info)) == 0
+        return (
+            attnd._library.lib.attnd_memory_info(self.session.native(), handle, c.byref(info)) == 0
+        )
 
     def test_numpy_sees_the_bytes_and_keeps_them(self):
         tensor = self.session.empty((4, 3, 64), "float32")
@@ -89,19 +91,25 @@ class MemoryTest(unittest.TestCase):
             "    pool = attnd.PagePool(session, 1, 8, 16, 1, 64)\n"
             "    attention = attnd.BatchAttention(pool)\n"
             "    attention.plan([0, 1], [0, 1], pool.alloc_pages(1), [1], 1)\n"
-            "    cycle = [session, session.empty(64), pool, attention, session._native, pool.memory]\n"
+            "    cycle = [session, session.empty(64), pool, attention]\n"
+            "    cycle += [session._native, pool.memory]\n"
             "    cycle = cycle[order % 6 :] + cycle[: order % 6]\n"
             "    cycle.append(cycle)\n"
             "    session.cycle = cycle\n"
             "    del session, pool, attention, cycle\n"
             "    gc.collect()\n"
         )
-        done = subprocess.run([sys.executable, "-c", program, self.path], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program, self.path], capture_output=True, text=True
+        )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_strided_views_describe_themselves(self):
         tensor = self.session.empty((4, 3, 64))
-        for make in (lambda: tensor.numpy()[1:, :, ::2], lambda: np.from_dlpack(tensor)[1:, :, ::2]):
+        for make in (
+            lambda: tensor.numpy()[1:, :, ::2],
+            lambda: np.from_dlpack(tensor)[1:, :, ::2],
+        ):
             view = make()
             address, shape, strides, dtype, _, _ = describe(view)
             self.assertEqual(address, tensor.data_ptr() + 2 * 3 * 64)
@@ -126,7 +134,12 @@ class MemoryTest(unittest.TestCase):
     def test_a_tensor_beyond_its_memory_is_refused(self):
         memory = self.session.memory(4096)
         memory.tensor((4096,), "uint8")
-        for shape, strides, offset in (((4097,), None, 0), ((2, 8), (4090, 1), 0), ((1,), None, 4096), ((1,), (1,), -1)):
+        for shape, strides, offset in (
+            ((4097,), None, 0),
+            ((2, 8), (4090, 1), 0),
+            ((1,), None, 4096),
+            ((1,), (1,), -1),
+        ):
             with self.assertRaises(ValueError):
                 memory.tensor(shape, "uint8", offset, strides)
 
@@ -158,7 +171,9 @@ class MemoryTest(unittest.TestCase):
             "torch.kept = tensor[3:]\n"
             "capsule = session.empty(8).__dlpack__()\n"
         )
-        done = subprocess.run([sys.executable, "-c", program, self.path], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program, self.path], capture_output=True, text=True
+        )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 

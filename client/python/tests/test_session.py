@@ -44,7 +44,9 @@ class SessionTest(unittest.TestCase):
             attention.run(q, 0, o)
         fault = raised.exception
         self.assertEqual((fault.name, fault.field), ("ATTND_E_RANGE", "kv_indices"))
-        self.assertEqual((fault.index, fault.value, fault.limit, fault.operation), (0, 777, 15, "plan"))
+        self.assertEqual(
+            (fault.index, fault.value, fault.limit, fault.operation), (0, 777, 15, "plan")
+        )
         self.assertIsInstance(fault, ValueError)
         again = pickle.loads(pickle.dumps(fault))
         self.assertEqual((type(again), str(again)), (attnd.Range, str(fault)))
@@ -202,6 +204,25 @@ class SessionTest(unittest.TestCase):
 
         with self.assertRaises(attnd.Range):
             asyncio.run(run())
+
+    def test_a_session_may_be_closed_in_the_loop_that_awaits_it(self):
+        attention, q, o = self.engine()
+
+        async def run():
+            operation = attention.submit(q, 0, o)
+            waiting = asyncio.ensure_future(self.waits_for(operation))
+            await asyncio.sleep(0)
+            self.session.close()
+            try:
+                await asyncio.wait_for(waiting, 20)
+            except attnd.Disconnected:
+                pass
+            await asyncio.sleep(0)
+
+        asyncio.run(run())
+
+    async def waits_for(self, operation):
+        await operation
 
     def test_one_thread_may_wait_while_another_awaits(self):
         attention, q, o = self.engine()

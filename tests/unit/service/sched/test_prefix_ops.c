@@ -204,19 +204,19 @@ static void a_session_that_ends_wakes_others_and_waits_for_nothing(void **state)
 static void a_publish_behind_an_append_takes_effect_after_it(void **state)
 {
     (void)state;
-    uint32_t plan = filled_plan();
-    submit(stage_append(plan, 0, 5));
+    uint32_t plan = sched_rig_filled_plan();
+    sched_rig_submit(stage_append(plan, 0, 5));
     struct attnd_sqe publish = prefix_op(&client, ATTND_OP_PREFIX_PUBLISH, 1);
     CHECK_EQUAL(stage_submit(&client, &publish), 0);
     (void)stage_sweep(&stage);
-    struct attnd_run *run = must_command();
+    struct attnd_run *run = sched_rig_must_command();
     memset(client.arena, 0xff, 64); /* the slot is free, so the arena is the client's again */
     CHECK_EQUAL(attnd_tree_pages(stage.pool->prefix->tree), 0);
     stage_retire(&stage, run, 0);
     (void)stage_sweep(&stage);
     stage_expect(&client, 5, 0);
     CHECK_EQUAL(stage_expect(&client, ATTND_OP_PREFIX_PUBLISH, 0).value, 1);
-    submit(stage_append(plan, 0, 6)); /* immutable from now on */
+    sched_rig_submit(stage_append(plan, 0, 6)); /* immutable from now on */
     (void)stage_sweep(&stage);
     stage_expect(&client, 6, -ATTND_E_SHARED_PAGE);
 }
@@ -265,7 +265,7 @@ static void results_stay_until_the_client_has_read_their_completion(void **state
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, sched_rig_teardown)
     const struct CMUnitTest tests[] = {
         CASE(what_lies_outside_is_refused_and_named),
         CASE(what_is_not_leased_cannot_be_published),
