@@ -510,8 +510,6 @@ static const char *word_text(const struct attnd_options *options, int key)
         return options->worker_path ? options->worker_path : "";
     case KEY_LOOP:
         return loops[options->loop];
-    case KEY_BURST:
-        return options->burst ? "yes" : "no";
     case KEY_TRUST:
         return options->trust ? "yes" : "no";
     case KEY_LOG_LEVEL:

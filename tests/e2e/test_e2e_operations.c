@@ -84,13 +84,13 @@ static const json_t *setting(const char *name)
 static void values_in_force_are_told_with_their_origin(void **state)
 {
     (void)state;
-    start("# budgets\nmemory-max = 128M ; of one session\nheap = 32M\nburst = no\ntrust = yes\n");
+    start("# budgets\nmemory-max = 128M ; of one session\nheap = 32M\ntrust = yes\n");
     CHECK(json_is(setting("memory-max"), "value", "134217728"));
     CHECK(json_is(setting("memory-max"), "origin", "file"));
     CHECK(json_is(setting("heap"), "value", "67108864")); /* the command line goes first */
     CHECK(json_is(setting("heap"), "origin", "command line"));
     CHECK(json_is(setting("trust"), "value", "yes"));
-    CHECK(json_is(setting("burst"), "origin", "default"));
+    CHECK(json_is(setting("sms"), "origin", "default"));
     CHECK_EQUAL(check_config(), 0);
     CHECK(strstr(text, "memory-max = 134217728 ; file\n"));
     CHECK(strstr(text, "heap = 67108864 ; command line\n"));
