@@ -22,8 +22,9 @@ CFLAGS ?= -O2 -g
 # the sanitizer included.
 override CFLAGS += -std=c11 -fno-strict-aliasing -fno-common -pthread -MMD -MP
 LDLIBS_PB := -lprotobuf-c
-LDLIBS_DAEMON := -luring
+LDLIBS_DAEMON := -luring -linih
 LDLIBS_JSON := -ljansson
+LDLIBS_SCREEN := -lncursesw -ltinfo
 override LDFLAGS += -pthread
 ifneq ($(SANITIZE),)
 override CFLAGS += -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -146,7 +147,7 @@ LINK = $(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@
 $(BUILD)/attnd: $(BUILD)/obj/service/daemon/main_attnd.o
 $(BUILD)/attnd-worker: $(BUILD)/obj/service/worker/main_worker.o
 $(BUILD)/attnctl: $(BUILD)/obj/service/ctl/main_attnctl.o
-$(BUILD)/attnctl: LDLIBS_OWN := $(LDLIBS_JSON)
+$(BUILD)/attnctl: LDLIBS_OWN := $(LDLIBS_JSON) $(LDLIBS_SCREEN)
 $(PROGRAMS): $(LIBCORE)
 	$(call say,$@)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_OWN) $(CUDALIBS) -lm
@@ -247,7 +248,7 @@ $(BUILD)/attnd.pc:
 	@printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include/attnd' 'libdir=$${prefix}/lib' '' \
 	  'Name: attnd' 'Description: attention service, client library' 'Version: $(VERSION)' \
 	  'Requires.private: libprotobuf-c' 'Cflags: -I$${includedir}' \
-	  'Libs: -L$${libdir} -lattnd -lprotobuf-c -pthread' > $@
+	  'Libs: -L$${libdir} -lattnd' 'Libs.private: -pthread' > $@
 
 .PHONY: install
 install: all
@@ -256,10 +257,23 @@ install: all
 	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do \
 	  ln -sf $$so $(DESTDIR)$(PREFIX)/lib/$${so%.0}; done
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's:@PREFIX@:$(PREFIX):' service/dist/attnd.service \
+	  > $(DESTDIR)$(PREFIX)/lib/systemd/system/attnd.service
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/attnd service/dist/attnd.conf
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h \
 	  client/attnd_prefix.h
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
 	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
+
+# What install put in place; not /etc, which is the operator's.
+.PHONY: uninstall
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(notdir $(PROGRAMS)) attnd-replay)
+	rm -f $(DESTDIR)$(PREFIX)/lib/libattnd.* $(DESTDIR)$(PREFIX)/lib/libattnd-cuda.*
+	rm -f $(DESTDIR)$(PREFIX)/lib/pkgconfig/attnd.pc
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/attnd.service
+	rm -rf $(DESTDIR)$(PREFIX)/include/attnd $(DESTDIR)$(PREFIX)/share/doc/attnd
 
 .PHONY: clean
 clean:

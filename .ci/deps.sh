@@ -3,7 +3,8 @@
 # says so first. Nothing is installed when nothing is missing.
 set -euo pipefail
 
-build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev)
+build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev
+       libncurses-dev libinih-dev)
 check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++
        libclang-rt-14-dev pkg-config python3 python3-numpy spin)
 python=(python3 python3-venv python3-pip)

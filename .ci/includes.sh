@@ -32,6 +32,7 @@ rpc        base supervise objects prefix prepared sched session
 daemon     base args supervise objects prefix prepared sched session rpc
 worker     base args supervise/worker_abi.h
 ctl        base args daemon/listen.h
+dist
 '
 
 status=0

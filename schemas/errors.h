@@ -116,6 +116,7 @@ enum attnd_error {
 #define X(name, number, sentence) ATTND_E_##name = number,
     ATTND_ERRORS(X)
 #undef X
+        ATTND_ERRORS_END /* one more than the last */
 };
 
 enum attnd_field {

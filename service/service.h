@@ -10,8 +10,10 @@
 #include "ipc/loop.h"
 #include "schemas/abi.h"
 #include "schemas/errors.h"
+#include "service/base/histogram.h"
 #include "service/base/log.h"
 
+#include <stdio.h>
 #include <sys/types.h>
 
 #define ATTND_SESSIONS_MAX 64u
@@ -19,6 +21,7 @@
 #define ATTND_POOLS_MAX 1024u  /* in the service */
 #define ATTND_SECRET_BYTES 16u /* pool tokens and page tickets */
 #define ATTND_ALLOW_UIDS_MAX 16u
+#define ATTND_QUOTA_USERS_MAX 32u /* also such as are not admitted any more */
 #define ATTND_DEVICES_MAX 64u
 #define ATTND_PAGE_LEASES_MAX 32767u /* of one page */
 #define ATTND_HANDLES_MAX 1024u      /* per session and kind; handle h is slot h - 1 */
@@ -37,6 +40,13 @@ enum attnd_quota_kind {
     ATTND_QUOTA_DAEMON, /* bytes of the daemon's own */
     ATTND_QUOTA_KINDS
 };
+
+/* A value in force, and whether it is "default", "file" or "command line". */
+struct attnd_setting {
+    const char *name, *origin;
+    char value[112];
+};
+#define ATTND_SETTINGS_MAX 32u
 
 struct attnd_options {
     char socket_path[108];   /* sockaddr_un's limit */
@@ -59,13 +69,23 @@ struct attnd_options {
     uint32_t prefix_blocks;           /* of all prefix trees */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
-    int trust; /* 1: handles of engines are passed on to the driver unseen */
+    char metrics[108]; /* path or 127.0.0.1:PORT; "": not served */
+    int trust;         /* 1: handles of engines are passed on to the driver unseen */
     enum attnd_log_level log_level;
+    FILE *errors;     /* while options are read: what is wrong, instead of an end; else NULL */
+    char config[256]; /* the file; "": none */
+    int check_config; /* print the settings and leave */
+    struct attnd_setting settings[ATTND_SETTINGS_MAX];
+    uint32_t settings_count;
+    char worker_text[256]; /* where worker_path points if the file names it */
 };
 
 /* What was done: for one session, or for all that there were. */
 struct attnd_session_stats {
     uint64_t runs, appends, busy_ns, kv_bytes, tiles;
+    uint64_t faults[ATTND_ERRORS_END]; /* operations that ended with this code; [0] is not used */
+    struct attnd_histogram latency;    /* of runs: from taken out of the ring to done */
+    struct attnd_histogram duration;   /* of runs: from begun by the worker to done */
 };
 
 struct attnd_client;        /* objects/client.h */
@@ -94,8 +114,9 @@ struct attnd_service {
     uint32_t next_session_id;
     struct attnd_memory *memories[ATTND_MEMORIES_MAX];
     const struct attnd_memory_events *memory_events;
-    uint64_t used[ATTND_QUOTA_KINDS]; /* by all; and by each user of options.allow_uids */
-    uint64_t user_used[ATTND_ALLOW_UIDS_MAX][ATTND_QUOTA_KINDS];
+    uint64_t used[ATTND_QUOTA_KINDS]; /* by all; and by each user that has something */
+    uint64_t user_used[ATTND_QUOTA_USERS_MAX][ATTND_QUOTA_KINDS];
+    uid_t quota_uids[ATTND_QUOTA_USERS_MAX];
     struct attnd_pool *pools;
     uint32_t pools_count;
     uint32_t next_pool_id;

@@ -56,11 +56,12 @@ $(BUILD)/bench/peer_flashinfer: bench/gpu/peer_flashinfer.cu bench/settle.cuh
 GPU_BUILD ?= $(BUILD)/cuda
 GPU_BUNDLE := $(BUILD)/gpu-bundle
 
-# Nothing but glibc and the driver has to be there: liburing, protobuf-c and jansson are linked in,
-# cmocka has no static library and comes along. `commit` says of what the figures will be.
+# Nothing but glibc and the driver has to be there: all other libraries are linked in, and cmocka,
+# which has no static one, comes along. `commit` says of what the figures will be.
 gpu-bundle:
 	@$(BUILD_SAYING) 'build of the bundle for a GPU' BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
-	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON=-l:liburing.a LDLIBS_JSON=-l:libjansson.a \
+	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON='-l:liburing.a -l:libinih.a' \
+	  LDLIBS_JSON=-l:libjansson.a LDLIBS_SCREEN='-l:libncursesw.a -l:libtinfo.a' \
 	  gpu-bundle-files
 
 gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \

@@ -3,7 +3,7 @@
  *
  * Daemon and worker share stderr, so a line leaves in a single write and theirs never mix. Under
  * systemd the level travels as the <N> prefix that journald understands and the journal has its own
- * clock; elsewhere the line begins with the time of day.
+ * clock; elsewhere the line begins with date and time (UTC).
  */
 #include "service/base/log.h"
 
@@ -62,7 +62,8 @@ static size_t put_prefix(char *line, size_t bytes, enum attnd_log_level level)
         struct tm day;
         clock_gettime(CLOCK_REALTIME, &now);
         gmtime_r(&now.tv_sec, &day);
-        length = snprintf(line, bytes, "%02d:%02d:%02d.%03ldZ %s[%d] %s", day.tm_hour, day.tm_min,
+        length = snprintf(line, bytes, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ %s[%d] %s",
+                          day.tm_year + 1900, day.tm_mon + 1, day.tm_mday, day.tm_hour, day.tm_min,
                           day.tm_sec, now.tv_nsec / 1000000, program_invocation_short_name,
                           (int)getpid(), level_name(level));
     }

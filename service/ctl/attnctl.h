@@ -27,14 +27,22 @@ struct attnctl_options {
 };
 #define ATTNCTL_KEY_JSON 'j'
 #define ATTNCTL_KEY_SOCKET 's'
+#define ATTNCTL_SOCKET_OPTION                                                                      \
+    {                                                                                              \
+        "socket", ATTNCTL_KEY_SOCKET, "PATH", 0,                                                   \
+            "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0   \
+    }
 
 /** attnctl_parse_option() - argp's parser of them; input: struct attnctl_options. */
 error_t attnctl_parse_option(int key, char *text, struct argp_state *state);
 
-/** attnctl_status()/weight()/prefix()/doctor() - the commands: argv[0] is the name. Return: the
- * exit code.
- */
+/** attnctl_status()/...() - the commands: argv[0] is the name. Return: the exit code. */
 enum attnctl_exit attnctl_status(int argc, char **argv);
+enum attnctl_exit attnctl_top(int argc, char **argv);
+enum attnctl_exit attnctl_ping(int argc, char **argv);
+enum attnctl_exit attnctl_latency(int argc, char **argv);
+enum attnctl_exit attnctl_metrics(int argc, char **argv);
+enum attnctl_exit attnctl_kill(int argc, char **argv);
 enum attnctl_exit attnctl_weight(int argc, char **argv);
 enum attnctl_exit attnctl_prefix(int argc, char **argv);
 enum attnctl_exit attnctl_doctor(int argc, char **argv);
@@ -59,6 +67,10 @@ enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code);
 /** attnctl_refused() - the service's own reason, of a reply whose code is negative.
  * Return: the exit code for that. */
 enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply);
+/** attnctl_ask_status() - ask for the status, and explain on standard error what went wrong.
+ * @reply: on success has a status, and is freed by attnd__reply__free_unpacked()
+ * Return: the exit code. */
+enum attnctl_exit attnctl_ask_status(const char *socket_path, Attnd__Reply **reply);
 
 /** attnctl_print_findings() - of the doctor, for people or as one JSON object.
  * Return: 0; -ATTND_E_SYSTEM. */
@@ -71,6 +83,8 @@ const char *attnctl_bytes(uint64_t bytes, char *text, size_t text_bytes);
 
 /** attnctl_print_prefix() - for people. */
 void attnctl_print_prefix(FILE *out, const Attnd__PrefixStatus *status);
+/** attnctl_time_text() - into a few letters: "1.5 ms"; "-" for 0. Return: @text. */
+const char *attnctl_time_text(uint64_t ns, char *text, size_t text_bytes);
 
 /** attnctl_print_status() - for people. */
 void attnctl_print_status(FILE *out, const Attnd__Status *status);

@@ -13,6 +13,11 @@ struct command {
 
 static const struct command commands[] = {
     {"status", attnctl_status, "what the service is and what its sessions do (--json)"},
+    {"top", attnctl_top, "what sessions do now: rates, share, latency (--once, --json)"},
+    {"latency", attnctl_latency, "how long runs took: quantiles and a histogram (--json)"},
+    {"ping", attnctl_ping, "round trip of a call, and whether the worker moves (--json)"},
+    {"kill", attnctl_kill, "end a session, by its number"},
+    {"metrics", attnctl_metrics, "the same numbers as text for Prometheus"},
     {"weight", attnctl_weight, "how much of the worker a session gets beside others"},
     {"prefix", attnctl_prefix, "the prefix trees: namespaces, blocks, hits, memory (--json)"},
     {"doctor", attnctl_doctor,

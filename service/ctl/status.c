@@ -6,6 +6,7 @@
 #include "service/ctl/json.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static const char *or_dash(const char *text)
 {
@@ -49,6 +50,22 @@ static void print_service(FILE *out, const Attnd__Status *status)
     fprintf(out, "done     %" PRIu64 " runs, %" PRIu64 " tiles, %s of KV read, %.3f s busy\n",
             status->runs, status->tiles, attnctl_bytes(status->kv_bytes, read, sizeof(read)),
             (double)status->busy_ns / 1e9);
+}
+
+/* Values that somebody has chosen. */
+static void print_settings(FILE *out, const Attnd__Status *status)
+{
+    const char *before = "options  ";
+
+    for (size_t i = 0; i < status->n_settings; i++) {
+        const Attnd__Setting *setting = status->settings[i];
+        if (strcmp(setting->origin, "default") == 0)
+            continue;
+        fprintf(out, "%s%s = %s (%s)", before, setting->name, setting->value, setting->origin);
+        before = ", ";
+    }
+    if (before[0] == ',')
+        fputc('\n', out);
 }
 
 static void print_sessions(FILE *out, const Attnd__Status *status)
@@ -112,6 +129,7 @@ static void print_pools(FILE *out, const Attnd__Status *status)
 void attnctl_print_status(FILE *out, const Attnd__Status *status)
 {
     print_service(out, status);
+    print_settings(out, status);
     if (status->n_sessions)
         print_sessions(out, status);
     print_streams(out, status);
@@ -119,28 +137,11 @@ void attnctl_print_status(FILE *out, const Attnd__Status *status)
         print_pools(out, status);
 }
 
-static enum attnctl_exit print_reply(const Attnd__Reply *reply, int json)
-{
-    if (reply->code < 0)
-        return attnctl_refused(stderr, reply);
-    if (reply->result_case != ATTND__REPLY__RESULT_STATUS) {
-        fprintf(stderr, "attnctl: the service's answer is no status\n");
-        return ATTNCTL_EXIT_ANSWER;
-    }
-    int rc = 0;
-    if (json)
-        rc = attnd_json_print(stdout, attnd_json_message(&reply->status->base), JSON_COMPACT);
-    else
-        attnctl_print_status(stdout, reply->status);
-    return rc == 0 && fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
-}
-
 enum attnctl_exit attnctl_status(int argc, char **argv)
 {
     static const struct argp_option list[] = {
         {"json", ATTNCTL_KEY_JSON, NULL, 0, "One JSON object with every field", 0},
-        {"socket", ATTNCTL_KEY_SOCKET, "PATH", 0,
-         "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0},
+        ATTNCTL_SOCKET_OPTION,
         {0}};
     static const struct argp parser = {
         .options = list,
@@ -148,18 +149,18 @@ enum attnctl_exit attnctl_status(int argc, char **argv)
         .children = attnd_args_help,
         .doc = "Show what the service is, and what its sessions and pools do."};
     struct attnctl_options options = {0};
-    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
-    Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__Reply *reply;
 
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, &options);
-    request.call_case = ATTND__REQUEST__CALL_STATUS;
-    request.status = &query;
-    int rc = attnctl_ask(options.socket_path, &request, &reply);
-    if (rc < 0)
-        return attnctl_explain(stderr, options.socket_path, rc);
-    enum attnctl_exit code = print_reply(reply, options.json);
+    enum attnctl_exit code = attnctl_ask_status(options.socket_path, &reply);
+    if (code != ATTNCTL_EXIT_OK)
+        return code;
+    int rc = 0;
+    if (options.json)
+        rc = attnd_json_print(stdout, attnd_json_message(&reply->status->base), JSON_COMPACT);
+    else
+        attnctl_print_status(stdout, reply->status);
     attnd__reply__free_unpacked(reply, NULL);
-    return code;
+    return rc == 0 && fflush(stdout) == 0 ? ATTNCTL_EXIT_OK : ATTNCTL_EXIT_ANSWER;
 }

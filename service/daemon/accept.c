@@ -87,7 +87,7 @@ static void on_hello_timeout(void *context)
         attnd_client_end(client);
 }
 
-static int uid_allowed(const struct attnd_options *options, uid_t uid)
+int attnd_accept_allows(const struct attnd_options *options, uid_t uid)
 {
     for (uint32_t i = 0; i < options->allow_uids_count; i++)
         if (options->allow_uids[i] == uid)
@@ -106,7 +106,7 @@ static int identify(struct attnd_client *client)
         return -ATTND_E_DISCONNECTED;
     client->pid = credentials.pid;
     client->uid = credentials.uid;
-    client->allowed = uid_allowed(&client->service->options, credentials.uid);
+    client->allowed = attnd_accept_allows(&client->service->options, credentials.uid);
 
     bytes = sizeof(client->pidfd);
     if (getsockopt(client->socket, SOL_SOCKET, SO_PEERPIDFD, &client->pidfd, &bytes) == 0)

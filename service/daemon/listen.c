@@ -165,8 +165,8 @@ static int bind_here(int fd, const struct sockaddr_un *address, mode_t mode,
     return 0;
 }
 
-int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
-                      struct attnd_fault *fault)
+static int listen_at(const char *path, int type, mode_t mode, struct attnd_listen *out,
+                     struct attnd_fault *fault)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t length = strlen(path);
@@ -178,7 +178,7 @@ int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
 
     char lock_path[sizeof(address.sun_path) + sizeof(".lock")];
     snprintf(lock_path, sizeof(lock_path), "%s.lock", path);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return system_fault(fault);
     int lock = take_lock(lock_path, fault);
@@ -190,6 +190,37 @@ int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
     if (rc < 0)
         close(fd);
     return rc;
+}
+
+int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
+                      struct attnd_fault *fault)
+{
+    return listen_at(path, SOCK_SEQPACKET, mode, out, fault);
+}
+
+int attnd_listen_stream(const char *path, mode_t mode, struct attnd_listen *out,
+                        struct attnd_fault *fault)
+{
+    return listen_at(path, SOCK_STREAM, mode, out, fault);
+}
+
+/* Not by its path: what lies there may be another file by the time. */
+int attnd_listen_mode(const struct attnd_listen *listener, const char *path, mode_t mode)
+{
+    struct stat file;
+    char self[32];
+    int rc = -1, fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        return -ATTND_E_SYSTEM;
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+    errno = ENOENT;
+    if (fstat(fd, &file) == 0 && file.st_dev == listener->device && file.st_ino == listener->inode)
+        rc = (file.st_mode & 0777) == mode ? 0 : chmod(self, mode);
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return rc < 0 ? -ATTND_E_SYSTEM : 0;
 }
 
 void attnd_listen_unlink(const struct attnd_listen *listener, const char *path)

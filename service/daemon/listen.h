@@ -38,6 +38,14 @@ int attnd_listen_path(char *path, size_t bytes);
 int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
                       struct attnd_fault *fault);
 
+/** attnd_listen_stream() - the same of a SOCK_STREAM socket, for HTTP. */
+int attnd_listen_stream(const char *path, mode_t mode, struct attnd_listen *out,
+                        struct attnd_fault *fault);
+
+/** attnd_listen_mode() - give the file another mode, if it is still ours.
+ * Return: 0; -ATTND_E_SYSTEM (errno says why). */
+int attnd_listen_mode(const struct attnd_listen *listener, const char *path, mode_t mode);
+
 /** attnd_listen_unlink() - remove the file if it is still ours; the socket stays open. */
 void attnd_listen_unlink(const struct attnd_listen *listener, const char *path);
 

@@ -1,5 +1,8 @@
 /*
- * options.c - argp over struct attnd_options.
+ * options.c - what an option means, wherever it stands: on the command line or in the file.
+ *
+ * An option of the file goes through the same function as one of the command line, under a struct
+ * argp_state of our own that neither prints nor exits. Each remembers where it came from.
  *
  * The parser lives in a library that other programs link, so argp's global variables stay untouched
  * (each program would set them differently) and --version is an option like any other.
@@ -9,8 +12,10 @@
 #include "service/args/args.h"
 #include "service/daemon/listen.h"
 #include "service/daemon/machine.h"
+#include "service/daemon/scrape.h"
 
-#include <argp.h>
+#include <inttypes.h>
+#include <pwd.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,14 +45,19 @@ enum option_key {
     KEY_SMS,
     KEY_WATCHDOG,
     KEY_INJECT,
-    KEY_TRUST
+    KEY_TRUST,
+    KEY_METRICS,
+    KEY_CONFIG,
+    KEY_CHECK_CONFIG,
+    KEY_LOG_LEVEL
 };
 
 static const struct argp_option option_list[] = {
     {"socket", KEY_SOCKET, "PATH", 0,
      "Listen here (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 1},
-    {"allow-uid", KEY_ALLOW_UID, "UID", 0,
-     "Serve this user; repeat for more (default: the daemon's own). The socket's mode is 0600, and "
+    {"allow-uid", KEY_ALLOW_UID, "USER", 0,
+     "Serve this user, a number or a name; repeat for more (default: the daemon's own). The "
+     "socket's mode is 0600, and "
      "0666 when another user is named: the peer's credentials decide",
      1},
     {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda (default: auto)", 2},
@@ -101,16 +111,30 @@ static const struct argp_option option_list[] = {
      "Take GPU memory of engines also by legacy IPC handle and by pool pointer: what they send "
      "goes to the driver unseen, and they must not free it before the service has let go",
      2},
-    {"verbose", KEY_VERBOSE, NULL, 0, "Log more", 4},
-    {"quiet", KEY_QUIET, NULL, 0, "Log warnings and errors only", 4},
+    {"metrics", KEY_METRICS, "PATH|127.0.0.1:PORT", 0,
+     "Serve metrics for Prometheus by HTTP: on a unix socket (a path with a slash in it) for the "
+     "users that are served, or on loopback for every user of the machine",
+     4},
+    {"config", KEY_CONFIG, "PATH", 0,
+     "Read options from this file, as `name = value` without dashes, `yes` for those without a "
+     "value. The command line goes before it. SIGHUP reads it again",
+     5},
+    {"check-config", KEY_CHECK_CONFIG, NULL, 0,
+     "Print every value that would be in force, and where it comes from; exit 1 if the file or the "
+     "command line is wrong",
+     5},
+    {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug (default: info)", 4},
+    {"verbose", KEY_VERBOSE, NULL, 0, "Log more: --log-level debug", 4},
+    {"quiet", KEY_QUIET, NULL, 0, "Log warnings and errors only: --log-level warning", 4},
     {"version", KEY_VERSION, NULL, 0, "Print the version", -1},
     {0}};
 
 static const char doc[] =
     "attnd - the attention service\v"
     "SIZE is a number of bytes with an optional suffix K, M, G or T (powers of 1024).\n"
-    "SIGTERM, SIGINT and SIGHUP end the service: it stops accepting, finishes what runs, parks the "
-    "worker and leaves. A second one ends it at once.\n\n"
+    "SIGTERM and SIGINT end the service: it stops accepting, finishes what runs, parks the worker "
+    "and leaves. A second one ends it at once. SIGHUP reads the file again: budgets, users and the "
+    "log level take effect at once, and the log names what waits for a restart.\n\n"
     "Exit codes:\n"
     "  0  ended cleanly\n"
     "  1  bad option or usage\n"
@@ -126,10 +150,30 @@ static enum attnd_loop_kind parse_loop(struct argp_state *state, const char *tex
     return kinds[attnd_args_word(state, "loop", text, words)];
 }
 
+static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
+static const enum attnd_log_level level_numbers[] = {ATTND_LOG_ERROR, ATTND_LOG_WARNING,
+                                                     ATTND_LOG_INFO, ATTND_LOG_DEBUG};
+
+/* A user by number or by name. */
+static uid_t user_of(struct argp_state *state, const char *text)
+{
+    const struct passwd *user;
+    uint64_t number;
+
+    if (attnd_number_parse(text, 0, UINT32_MAX - 1, &number) == 0)
+        return (uid_t)number;
+    user = getpwnam(text);
+    if (!user) {
+        argp_error(state, "--allow-uid: there is no user '%s'", text);
+        return getuid();
+    }
+    return user->pw_uid;
+}
+
 /* Each user once: shares go by how many there are. */
 static void allow_uid(struct argp_state *state, struct attnd_options *options, const char *text)
 {
-    uid_t uid = attnd_args_number32(state, "allow-uid", text, 0, UINT32_MAX - 1);
+    uid_t uid = user_of(state, text);
 
     for (uint32_t i = 0; i < options->allow_uids_count; i++)
         if (options->allow_uids[i] == uid)
@@ -145,19 +189,6 @@ static void print_version(struct argp_state *state)
     fprintf(state->out_stream, "attnd %s\n", ATTND_VERSION);
     if (!(state->flags & ARGP_NO_EXIT))
         exit(ATTND_EXIT_OK);
-}
-
-/* What has no static default. */
-static void finish(struct argp_state *state, struct attnd_options *options)
-{
-    if (!options->socket_path[0] &&
-        attnd_listen_path(options->socket_path, sizeof(options->socket_path)) < 0)
-        argp_error(state,
-                   "no --socket, and neither ATTND_SOCKET nor XDG_RUNTIME_DIR names a place "
-                   "for it (of less than %zu bytes)",
-                   sizeof(options->socket_path));
-    if (options->allow_uids_count == 0)
-        options->allow_uids[options->allow_uids_count++] = getuid();
 }
 
 /* ---- options that only set a member, by the type of their value ---- */
@@ -248,6 +279,9 @@ static int take_flag(struct argp_state *state, int key)
     case KEY_QUIET:
         options->log_level = ATTND_LOG_WARNING;
         return 1;
+    case KEY_CHECK_CONFIG:
+        options->check_config = 1;
+        return 1;
     case KEY_VERSION:
         print_version(state);
         return 1;
@@ -267,44 +301,138 @@ static void take_socket(struct argp_state *state, const char *text)
         memcpy(options->socket_path, text, strlen(text) + 1);
 }
 
-static error_t parse_option(int key, char *text, struct argp_state *state)
+static void take_metrics(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+
+    if (strlen(text) >= sizeof(options->metrics) || attnd_scrape_where(text, NULL) < 0)
+        argp_error(state, "--metrics: '%s' is neither a path with a slash in it nor 127.0.0.1:PORT",
+                   text);
+    else
+        memcpy(options->metrics, text, strlen(text) + 1);
+}
+
+static void take_config(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+
+    if (text[0] == '\0' || strlen(text) >= sizeof(options->config))
+        argp_error(state, "--config: a path of 1 to %zu bytes is needed",
+                   sizeof(options->config) - 1);
+    else
+        memcpy(options->config, text, strlen(text) + 1);
+}
+
+/* Return: 1 the option is one of these, and has been taken; 0 it is not. */
+static int take_own(struct argp_state *state, int key, char *text)
 {
     struct attnd_options *options = state->input;
 
     switch (key) {
     case KEY_SOCKET:
         take_socket(state, text);
-        return 0;
+        return 1;
     case KEY_ALLOW_UID:
         allow_uid(state, options, text);
-        return 0;
+        return 1;
+    case KEY_METRICS:
+        take_metrics(state, text);
+        return 1;
     case KEY_WORKER:
         options->worker_path = text;
-        return 0;
+        return 1;
     case KEY_LOOP:
         options->loop = parse_loop(state, text);
+        return 1;
+    case KEY_CONFIG:
+        take_config(state, text);
+        return 1;
+    case KEY_LOG_LEVEL:
+        options->log_level = level_numbers[attnd_args_word(state, "log-level", text, levels)];
+        return 1;
+    default:
         return 0;
+    }
+}
+
+/* ---- where each value comes from ---- */
+
+/* No values in force, but wishes for once. */
+static int is_setting(int key)
+{
+    return key && key != KEY_VERBOSE && key != KEY_QUIET && key != KEY_VERSION &&
+           key != KEY_CHECK_CONFIG && key != KEY_INJECT;
+}
+
+/* Return: NULL if the option is none that is in force. */
+static struct attnd_setting *setting_of(struct attnd_options *options, int key)
+{
+    uint32_t index = 0;
+
+    if (key == KEY_VERBOSE || key == KEY_QUIET)
+        key = KEY_LOG_LEVEL;
+    for (const struct argp_option *option = option_list; option->name; option++) {
+        if (!is_setting(option->key))
+            continue;
+        if (option->key == key)
+            return &options->settings[index];
+        index++;
+    }
+    return NULL;
+}
+
+static void take_origin(struct attnd_options *options, int key, const char *origin)
+{
+    struct attnd_setting *setting = setting_of(options, key);
+
+    if (!setting)
+        return;
+    /* The users of the command line stand for those of the file, not beside them. */
+    if (key == KEY_ALLOW_UID && setting->origin != origin)
+        options->allow_uids_count = 0;
+    setting->origin = origin;
+}
+
+static const char origin_default[] = "default", origin_file[] = "file",
+                  origin_command[] = "command line";
+
+static int take(struct argp_state *state, int key, char *text, const char *origin)
+{
+    struct attnd_options *options = state->input;
+
+    take_origin(options, key, origin);
+    if (!take_own(state, key, text) && !take_flag(state, key) && !take_value(state, key, text))
+        return 0;
+    if (key == KEY_SMS && options->sms == 1)
+        argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
+    return 1;
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    switch (key) {
     case ARGP_KEY_ARG:
         argp_error(state, "'%s' is not an option", text);
         return 0;
-    case ARGP_KEY_END:
-        finish(state, options);
+    case ARGP_KEY_INIT: {
+        const struct attnd_options *options = state->input;
+        if (options->errors)
+            state->err_stream = options->errors;
         return 0;
-    default:
-        break;
     }
-    if (!take_flag(state, key) && !take_value(state, key, text))
-        return ARGP_ERR_UNKNOWN;
-    if (key == KEY_SMS && options->sms == 1)
-        argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
-    return 0;
+    default:
+        return take(state, key, text, origin_command) ? 0 : ARGP_ERR_UNKNOWN;
+    }
 }
 
-void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
+static const struct argp parser = {
+    .options = option_list, .parser = parse_option, .doc = doc, .children = attnd_args_help};
+
+/* ---- the parts of struct options.h ---- */
+
+void attnd_options_default(struct attnd_options *options)
 {
-    static const struct argp parser = {
-        .options = option_list, .parser = parse_option, .doc = doc, .children = attnd_args_help};
-    uint64_t machine_bytes = attnd_machine_memory_bytes();
+    const uint64_t machine_bytes = attnd_machine_memory_bytes();
 
     *options = (struct attnd_options){.backend = "auto",
                                       .residency = "auto",
@@ -316,6 +444,133 @@ void attnd_options_parse(int argc, char **argv, struct attnd_options *options)
     options->memory_max_bytes = machine_bytes / 2;
     options->host_memory_max_bytes = machine_bytes / 4 * 3;
     options->daemon_memory_max_bytes = machine_bytes / 8;
+    for (const struct argp_option *option = option_list; option->name; option++)
+        if (is_setting(option->key))
+            options->settings[options->settings_count++] =
+                (struct attnd_setting){.name = option->name, .origin = origin_default};
+}
+
+int attnd_options_command(int argc, char **argv, struct attnd_options *options)
+{
     argp_err_exit_status = ATTND_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, options);
+    return argp_parse(&parser, argc, argv, options->errors ? ARGP_NO_EXIT : 0, NULL, options) == 0
+               ? 0
+               : -ATTND_E_INVALID;
+}
+
+int attnd_options_take(struct attnd_options *options, const char *name, const char *value)
+{
+    struct argp_state state = {.root_argp = &parser,
+                               .input = options,
+                               .flags = ARGP_NO_EXIT,
+                               .name = (char *)(uintptr_t) "attnd",
+                               .err_stream = options->errors,
+                               .out_stream = options->errors};
+    const struct argp_option *option = option_list;
+
+    while (option->name && (strcmp(option->name, name) != 0 || !is_setting(option->key)))
+        option++;
+    if (!option->name || option->key == KEY_CONFIG)
+        return -ATTND_E_UNKNOWN;
+    if (!option->arg) {
+        if (strcmp(value, "yes") == 0)
+            return take(&state, option->key, (char *)(uintptr_t) "", origin_file)
+                       ? 0
+                       : -ATTND_E_UNKNOWN;
+        return strcmp(value, "no") == 0 ? 0 : -ATTND_E_INVALID;
+    }
+    if (option->key == KEY_WORKER) {
+        if (strlen(value) >= sizeof(options->worker_text))
+            return -ATTND_E_INVALID;
+        memcpy(options->worker_text, value, strlen(value) + 1);
+        value = options->worker_text;
+    }
+    return take(&state, option->key, (char *)(uintptr_t)value, origin_file) ? 0 : -ATTND_E_UNKNOWN;
+}
+
+int attnd_options_finish(struct attnd_options *options)
+{
+    if (options->allow_uids_count == 0)
+        options->allow_uids[options->allow_uids_count++] = getuid();
+    return options->socket_path[0]
+               ? 0
+               : attnd_listen_path(options->socket_path, sizeof(options->socket_path));
+}
+
+/* ---- as text ---- */
+
+static void users_text(const struct attnd_options *options, char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    text[0] = 0;
+    for (uint32_t i = 0; i < options->allow_uids_count && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%" PRIu32, i ? " " : "",
+                                 (uint32_t)options->allow_uids[i]);
+}
+
+/* Return: NULL if the option is none of these. */
+static const char *word_text(const struct attnd_options *options, int key)
+{
+    static const char *const loops[] = {"auto", "io_uring", "epoll"};
+
+    switch (key) {
+    case KEY_SOCKET:
+        return options->socket_path;
+    case KEY_METRICS:
+        return options->metrics;
+    case KEY_CONFIG:
+        return options->config;
+    case KEY_WORKER:
+        return options->worker_path ? options->worker_path : "";
+    case KEY_LOOP:
+        return loops[options->loop];
+    case KEY_TRUST:
+        return options->trust ? "yes" : "no";
+    case KEY_LOG_LEVEL:
+        for (size_t i = 0; i < COUNT(level_numbers); i++)
+            if (level_numbers[i] == options->log_level)
+                return levels[i];
+        return "";
+    default:
+        return NULL;
+    }
+}
+
+static void setting_text(const struct attnd_options *options, int key, char *text, size_t bytes)
+{
+    const char *members = (const char *)options, *word = word_text(options, key);
+
+    if (key == KEY_ALLOW_UID) {
+        users_text(options, text, bytes);
+        return;
+    }
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (words[i].key == key) {
+            memcpy(&word, members + words[i].at, sizeof(word));
+            word = word ? word : "";
+        }
+    snprintf(text, bytes, "%.*s", (int)bytes - 1, word ? word : "");
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if (numbers[i].key == key) {
+            uint32_t number;
+            memcpy(&number, members + numbers[i].at, sizeof(number));
+            snprintf(text, bytes, "%" PRIu32, number);
+        }
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (sizes[i].key == key) {
+            uint64_t number;
+            memcpy(&number, members + sizes[i].at, sizeof(number));
+            snprintf(text, bytes, "%" PRIu64, number);
+        }
+}
+
+void attnd_options_describe(struct attnd_options *options)
+{
+    for (const struct argp_option *option = option_list; option->name; option++) {
+        struct attnd_setting *setting =
+            is_setting(option->key) ? setting_of(options, option->key) : NULL;
+        if (setting)
+            setting_text(options, option->key, setting->value, sizeof(setting->value));
+    }
 }

@@ -1,5 +1,5 @@
 /*
- * options.h - the daemon's command line.
+ * options.h - the daemon's options, step by step. config.h takes the steps.
  */
 #ifndef ATTND_SERVICE_DAEMON_OPTIONS_H
 #define ATTND_SERVICE_DAEMON_OPTIONS_H
@@ -16,11 +16,35 @@ enum attnd_exit {
 };
 
 /**
- * attnd_options_parse() - defaults, then the command line
- * @options: receives everything; its strings belong to @argv or are static
- *
- * Like every argp parser it prints and exits itself for --help, --version and bad usage.
+ * attnd_options_default() - what holds if nobody says otherwise; the first step
+ * @options: receives everything
  */
-void attnd_options_parse(int argc, char **argv, struct attnd_options *options);
+void attnd_options_default(struct attnd_options *options);
+
+/**
+ * attnd_options_command() - the command line
+ * @options: its strings belong to @argv or are static
+ *
+ * Like every argp parser it prints and exits itself for --help, --version and bad usage; with
+ * @options->errors it writes errors there and comes back.
+ * Return: 0; -ATTND_E_INVALID. With @options->errors, what is written there tells of errors, too.
+ */
+int attnd_options_command(int argc, char **argv, struct attnd_options *options);
+
+/**
+ * attnd_options_take() - one option of the file
+ * @options: errors is a stream, where a wrong value is explained; @value is copied
+ * @name:    as on the command line, without dashes
+ * Return: 0, perhaps with something in errors; -ATTND_E_UNKNOWN there is no such option;
+ * -ATTND_E_INVALID it has no value but yes and no, or the value is too long.
+ */
+int attnd_options_take(struct attnd_options *options, const char *name, const char *value);
+
+/** attnd_options_finish() - defaults that depend on the environment; the last step.
+ * Return: 0; -ATTND_E_INVALID no place for the socket is known, or it is too long. */
+int attnd_options_finish(struct attnd_options *options);
+
+/** attnd_options_describe() - write the values in force to @options->settings. */
+void attnd_options_describe(struct attnd_options *options);
 
 #endif

@@ -13,9 +13,12 @@
 #include "service/daemon/run.h"
 
 #include "service/daemon/accept.h"
+#include "service/daemon/alive.h"
+#include "service/daemon/config.h"
 #include "service/daemon/data.h"
 #include "service/daemon/listen.h"
 #include "service/daemon/notify.h"
+#include "service/daemon/scrape.h"
 #include "service/objects/ticket.h"
 #include "service/rpc/call.h"
 #include "service/sched/sched.h"
@@ -34,10 +37,14 @@
 #define DRAIN_TIMEOUT_NS 10000000000u
 
 struct runner {
+    int argc;
+    char **argv;
     struct attnd_service *service;
     struct attnd_listen listener;
     sigset_t signals, signals_before;
     int signal_fd;
+    struct attnd_alive alive;
+    struct attnd_scrape *scrape; /* NULL: no metrics are served */
     struct attnd_watch *signal_watch;
 };
 
@@ -60,6 +67,47 @@ static int sweep(void *context)
 
 /* ---- signals ---- */
 
+/* For other users the socket must be writable; then the peer's credentials decide alone. */
+static mode_t socket_mode(const struct attnd_options *options)
+{
+    for (uint32_t i = 0; i < options->allow_uids_count; i++)
+        if (options->allow_uids[i] != getuid())
+            return 0666;
+    return 0600;
+}
+
+/* Users that are admitted no more are ended, and the file's mode is as at a start. */
+static void apply_users(const struct runner *runner)
+{
+    struct attnd_service *service = runner->service;
+    struct attnd_client *client, *next;
+
+    if (attnd_listen_mode(&runner->listener, service->options.socket_path,
+                          socket_mode(&service->options)) < 0)
+        attnd_log(ATTND_LOG_WARNING, "%s: its mode cannot be changed: %s",
+                  service->options.socket_path, strerror(errno));
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
+        client = service->clients[i];
+        if (client && !attnd_accept_allows(&service->options, client->uid))
+            attnd_client_kill(client, "its user is admitted no more");
+    }
+    for (client = service->visitors; client; client = next) {
+        next = client->next;
+        if (client->allowed && !attnd_accept_allows(&service->options, client->uid))
+            attnd_client_end(client);
+    }
+}
+
+static void reload(const struct runner *runner)
+{
+    attnd_log(ATTND_LOG_INFO, "SIGHUP: options are read again");
+    (void)attnd_notify("RELOADING=1");
+    if (runner->argc > 0 &&
+        attnd_config_reload(runner->argc, runner->argv, &runner->service->options) == 0)
+        apply_users(runner);
+    (void)attnd_notify("READY=1");
+}
+
 static void on_signal(void *context, uint32_t poll_events)
 {
     const struct runner *runner = context;
@@ -68,6 +116,10 @@ static void on_signal(void *context, uint32_t poll_events)
 
     if (read(runner->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
         return;
+    if (info.ssi_signo == SIGHUP) {
+        reload(runner);
+        return;
+    }
     attnd_log(ATTND_LOG_INFO, "stopping: %s", strsignal((int)info.ssi_signo));
     runner->service->stopping = 1;
     attnd_loop_stop(runner->service->loop);
@@ -98,15 +150,6 @@ static void raise_fd_limit(void)
 }
 
 /* ---- start ---- */
-
-/* For other users the socket must be writable; then the peer's credentials decide alone. */
-static mode_t socket_mode(const struct attnd_options *options)
-{
-    for (uint32_t i = 0; i < options->allow_uids_count; i++)
-        if (options->allow_uids[i] != getuid())
-            return 0666;
-    return 0600;
-}
 
 static enum attnd_exit open_socket(struct runner *runner)
 {
@@ -218,6 +261,12 @@ static enum attnd_exit start(struct runner *runner)
         attnd_log(ATTND_LOG_ERROR, "attnctl doctor says what this machine lacks");
     if (code != ATTND_EXIT_OK)
         return code;
+    if (service->options.metrics[0] &&
+        attnd_scrape_start(service, service->options.metrics, socket_mode(&service->options),
+                           &runner->scrape) < 0)
+        return ATTND_EXIT_SOCKET;
+    if (attnd_alive_start(&runner->alive, service) < 0)
+        return ATTND_EXIT_INTERNAL;
     attnd_accept_start(service);
     announce(service);
     return service->listen_watch ? ATTND_EXIT_OK : ATTND_EXIT_INTERNAL;
@@ -253,6 +302,8 @@ static void stop(struct runner *runner)
 
     close_door(runner);
     if (service->loop) {
+        attnd_alive_stop(&runner->alive);
+        attnd_scrape_stop(runner->scrape);
         attnd_accept_stop(service);
         attnd_loop_unwatch(service->loop, runner->signal_watch, NULL, NULL);
     }
@@ -262,6 +313,7 @@ static void stop(struct runner *runner)
     }
     attnd_loop_free(service->loop);
     service->loop = NULL;
+    attnd_scrape_free(runner->scrape);
     attnd_client_reap(service, 1);
     attnd_data_free(service);
     attnd_control_free(service);
@@ -271,10 +323,10 @@ static void stop(struct runner *runner)
         close(runner->signal_fd);
 }
 
-enum attnd_exit attnd_service_run(const struct attnd_options *options)
+enum attnd_exit attnd_service_run(const struct attnd_options *options, int argc, char **argv)
 {
     struct attnd_service *service = calloc(1, sizeof(*service));
-    struct runner runner = {.service = service, .signal_fd = -1};
+    struct runner runner = {.argc = argc, .argv = argv, .service = service, .signal_fd = -1};
     struct attnd_fault fault = {0};
 
     attnd_log_level(options->log_level);
@@ -293,7 +345,8 @@ enum attnd_exit attnd_service_run(const struct attnd_options *options)
             code = ATTND_EXIT_INTERNAL;
         }
         (void)attnd_notify("STOPPING=1");
-        close_door(&runner); /* before a second signal can end us */
+        close_door(&runner);     /* before a second signal can end us */
+        signal(SIGHUP, SIG_IGN); /* one that comes late ends nothing either */
         sigprocmask(SIG_SETMASK, &runner.signals_before, NULL);
     }
     stop(&runner);

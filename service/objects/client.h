@@ -37,6 +37,7 @@ struct attnd_client {
     int allowed;  /* uid is on the allow-list; others get -ATTND_E_PERMISSION to every call */
     int may_send; /* descriptors; before that the kernel refuses them, where it can */
     char name[32];
+    char ending[96]; /* why the service ended it; "": it did not */
     struct attnd_watch *socket_watch, *pidfd_watch, *doorbell_watch, *hello_timer, *read_timer;
     uint32_t watches_ending;          /* unwatched, but the kernel may still hold the fd or word */
     struct attnd_client *next;        /* among visitors, or among the drained */

@@ -34,13 +34,19 @@ static uint32_t find_index(const struct attnd_service *service)
 
 /* ---- budgets ---- */
 
+/* A budget can become smaller than what is used (SIGHUP). */
+static uint64_t left_bytes_of(uint64_t max_bytes, uint64_t used_bytes)
+{
+    return max_bytes > used_bytes ? max_bytes - used_bytes : 0;
+}
+
 /* Host memory has to be counted: a worker that pins too much of it is killed. The GPU counts its
  * own, and says no itself. */
 static uint64_t device_left_bytes(const struct attnd_client *payer)
 {
     uint64_t max_bytes = payer->service->options.device_memory_max_bytes;
 
-    return max_bytes ? max_bytes - payer->device_memory_bytes : UINT64_MAX;
+    return max_bytes ? left_bytes_of(max_bytes, payer->device_memory_bytes) : UINT64_MAX;
 }
 
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,

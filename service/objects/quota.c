@@ -18,14 +18,27 @@ static const enum attnd_field fields[ATTND_QUOTA_KINDS] = {
     [ATTND_QUOTA_HOST] = ATTND_F_SIZE,         [ATTND_QUOTA_HEAP] = ATTND_F_HEAP,
     [ATTND_QUOTA_BLOCKS] = ATTND_F_PREFIX,     [ATTND_QUOTA_DAEMON] = ATTND_F_DAEMON_MEMORY};
 
-/* Calls of others were refused before anything could be counted. */
+static int uses_anything(const struct attnd_service *service, uint32_t user)
+{
+    for (uint32_t kind = 0; kind < ATTND_QUOTA_KINDS; kind++)
+        if (service->user_used[user][kind])
+            return 1;
+    return 0;
+}
+
+/* The place of a user that has something; else one that is free. Users are not counted by their
+ * place among those that are admitted, because that changes when the configuration is read again,
+ * and what a user left behind stays counted. If all places are taken the last is shared. */
 static uint32_t user_of(const struct attnd_service *service, uid_t uid)
 {
-    const struct attnd_options *options = &service->options;
-    for (uint32_t i = 0; i < options->allow_uids_count; i++)
-        if (options->allow_uids[i] == uid)
+    uint32_t vacant = ATTND_QUOTA_USERS_MAX - 1;
+    for (uint32_t i = ATTND_QUOTA_USERS_MAX; i-- > 0;) {
+        if (!uses_anything(service, i))
+            vacant = i;
+        else if (service->quota_uids[i] == uid)
             return i;
-    return 0;
+    }
+    return vacant;
 }
 
 struct attnd_payer attnd_quota_payer(const struct attnd_client *client)
@@ -125,8 +138,10 @@ int attnd_quota_take(struct attnd_client *client, enum attnd_quota_kind kind, ui
         return attnd_fault_set(fault, -ATTND_E_NO_MEMORY, fields[kind], 0, (int64_t)would,
                                (int64_t)limit);
     }
+    const uint32_t user = user_of(service, client->uid);
     client->used[kind] += amount;
-    service->user_used[user_of(service, client->uid)][kind] += amount;
+    service->quota_uids[user] = client->uid;
+    service->user_used[user][kind] += amount;
     service->used[kind] += amount;
     return 0;
 }

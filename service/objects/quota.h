@@ -13,7 +13,7 @@
 /* Who an object counts against. */
 struct attnd_payer {
     uint32_t session; /* its id; the session may be gone */
-    uint32_t user;    /* a place in the list of users that are admitted */
+    uint32_t user;    /* its place in the service's table of users */
 };
 
 /** attnd_quota_payer() - @client, as an object remembers it. */

@@ -17,6 +17,7 @@
 struct call_entry {
     attnd_call_fn *serve;
     uint32_t states; /* bit s: allowed in enum attnd_session_state s */
+    int for_root;    /* root may call it even if it is not admitted */
 };
 
 #define IN(state) (1u << ATTND_SESSION_##state)
@@ -41,13 +42,14 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_PREPARE] = {attnd_call_prepare, IN(OPEN)},
     [ATTND__REQUEST__CALL_WAKE_OPEN] = {attnd_call_wake_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_UNPREPARE] = {attnd_call_unprepare, IN(OPEN)},
-    [ATTND__REQUEST__CALL_SESSION_WEIGHT] = {attnd_call_session_weight, IN(HELLO)},
+    [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN), 1},
+    [ATTND__REQUEST__CALL_SESSION_KILL] = {attnd_call_session_kill, IN(HELLO) | IN(OPEN), 1},
+    [ATTND__REQUEST__CALL_SESSION_WEIGHT] = {attnd_call_session_weight, IN(HELLO), 1},
     [ATTND__REQUEST__CALL_PREFIX_OPEN] = {attnd_call_prefix_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_PREFIX_SHARE] = {attnd_call_prefix_share, IN(OPEN)},
     [ATTND__REQUEST__CALL_PREFIX_ATTACH] = {attnd_call_prefix_attach, IN(OPEN)},
     [ATTND__REQUEST__CALL_PREFIX_RELEASE] = {attnd_call_prefix_release, IN(OPEN)},
     [ATTND__REQUEST__CALL_PREFIX_QUERY] = {attnd_call_prefix_query, IN(HELLO) | IN(OPEN)},
-    [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN)},
 };
 #define CALLS_COUNT (sizeof(calls) / sizeof(calls[0]))
 
@@ -57,7 +59,7 @@ static int serve(struct attnd_call *call)
     uint32_t which = (uint32_t)call->request->call_case;
 
     assert(which < CALLS_COUNT && calls[which].serve);
-    if (!client->allowed)
+    if (!client->allowed && !(calls[which].for_root && client->uid == 0))
         return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_SOCKET, 0,
                                (int64_t)client->uid, 0);
     if (!(calls[which].states & 1u << client->state))

@@ -44,6 +44,48 @@ static void fill_prepared(Attnd__SessionStatus *status, const struct attnd_clien
     status->has_ring_error = status->has_ring_error_lane = 1;
 }
 
+static int fill_histogram(struct attnd_call *call, Attnd__Histogram **out,
+                          const struct attnd_histogram *histogram)
+{
+    Attnd__Histogram *message = attnd_call_alloc(call, sizeof(*message));
+    size_t buckets = ATTND_HISTOGRAM_BUCKETS;
+
+    if (!message)
+        return -ATTND_E_NO_MEMORY;
+    attnd__histogram__init(message);
+    while (buckets && !histogram->counts[buckets - 1])
+        buckets--;
+    /* Packing does not write them, and nothing runs before this is packed. */
+    message->counts = (uint64_t *)(uintptr_t)histogram->counts;
+    message->n_counts = buckets;
+    message->sum_ns = histogram->sum_ns;
+    message->has_sum_ns = 1;
+    *out = message;
+    return 0;
+}
+
+static uint64_t count_leases(const struct attnd_client *client)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++)
+        count += client->attachments[i] ? client->attachments[i]->held_count : 0;
+    return count;
+}
+
+/* What an operator looks for: waits, errors, pages. */
+static void fill_state(Attnd__SessionStatus *status, const struct attnd_client *client)
+{
+    const uint64_t oldest_ns = attnd_sched_oldest_ns(client), now_ns = attnd_clock_ns();
+
+    status->uid = client->uid;
+    status->pages_leased = count_leases(client);
+    for (uint32_t code = 1; code < ATTND_ERRORS_END; code++)
+        status->faults += client->stats.faults[code];
+    status->has_uid = status->has_pages_leased = status->has_faults = 1;
+    status->oldest_us = oldest_ns < now_ns ? (now_ns - oldest_ns) / 1000u : 0;
+    status->has_oldest_us = oldest_ns != 0;
+}
+
 static void fill_session(Attnd__SessionStatus *status, struct attnd_client *client)
 {
     uint64_t busy_ns = client->service->totals.busy_ns;
@@ -66,6 +108,7 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->has_pid = status->has_in_flight = status->has_runs = status->has_appends = 1;
     status->has_busy_ns = status->has_share = status->has_memory_bytes = 1;
     status->has_device_memory_bytes = status->has_plans = status->has_dying = 1;
+    fill_state(status, client);
     fill_prepared(status, client);
 }
 
@@ -100,6 +143,8 @@ static int add_sessions(struct attnd_call *call, Attnd__Status *status)
         if (!session)
             return -ATTND_E_NO_MEMORY;
         fill_session(session, client);
+        if (fill_histogram(call, &session->latency, &client->stats.latency) < 0)
+            return -ATTND_E_NO_MEMORY;
         status->plans += session->plans;
         status->sessions[status->n_sessions++] = session;
     }
@@ -122,6 +167,48 @@ static int add_pools(struct attnd_call *call, Attnd__Status *status)
     return 0;
 }
 
+static int add_totals(struct attnd_call *call, Attnd__Status *status)
+{
+    const struct attnd_session_stats *totals = &call->service->totals;
+
+    status->faults = attnd_call_alloc(call, ATTND_ERRORS_END * sizeof(Attnd__FaultCount *));
+    if (!status->faults || fill_histogram(call, &status->latency, &totals->latency) < 0 ||
+        fill_histogram(call, &status->duration, &totals->duration) < 0)
+        return -ATTND_E_NO_MEMORY;
+    for (uint32_t code = 1; code < ATTND_ERRORS_END; code++) {
+        if (!totals->faults[code])
+            continue;
+        Attnd__FaultCount *entry = attnd_call_alloc(call, sizeof(*entry));
+        if (!entry)
+            return -ATTND_E_NO_MEMORY;
+        attnd__fault_count__init(entry);
+        entry->code = code;
+        entry->count = totals->faults[code];
+        status->faults[status->n_faults++] = entry;
+    }
+    return 0;
+}
+
+static int add_settings(struct attnd_call *call, Attnd__Status *status)
+{
+    const struct attnd_options *options = &call->service->options;
+
+    status->settings = attnd_call_alloc(call, ATTND_SETTINGS_MAX * sizeof(Attnd__Setting *));
+    if (!status->settings)
+        return -ATTND_E_NO_MEMORY;
+    for (uint32_t i = 0; i < options->settings_count; i++) {
+        Attnd__Setting *setting = attnd_call_alloc(call, sizeof(*setting));
+        if (!setting)
+            return -ATTND_E_NO_MEMORY;
+        attnd__setting__init(setting);
+        setting->name = text(options->settings[i].name);
+        setting->value = text(options->settings[i].value);
+        setting->origin = text(options->settings[i].origin);
+        status->settings[status->n_settings++] = setting;
+    }
+    return 0;
+}
+
 static void fill_service(const struct attnd_service *service, Attnd__Status *status)
 {
     struct attnd_data_status data;
@@ -137,6 +224,9 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->worker_state = text(data.worker_state);
     status->worker_restarts = data.worker_restarts;
     status->tile_workers = data.tile_workers;
+    status->worker_heart = data.worker_heart;
+    status->time_ns = attnd_clock_ns();
+    status->has_worker_heart = status->has_time_ns = 1;
     status->worker_last_end = text(data.worker_last_end);
     if (data.residency) {
         status->residency = text(data.residency);
@@ -178,7 +268,8 @@ int attnd_call_status(struct attnd_call *call)
     if (status) {
         attnd__status__init(status);
         fill_service(call->service, status);
-        if (add_sessions(call, status) == 0 && add_pools(call, status) == 0) {
+        if (add_totals(call, status) == 0 && add_settings(call, status) == 0 &&
+            add_sessions(call, status) == 0 && add_pools(call, status) == 0) {
             call->reply->status = status;
             call->reply->result_case = ATTND__REPLY__RESULT_STATUS;
             return 0;

@@ -34,6 +34,20 @@ static void post(struct attnd_session_lanes *session, const struct attnd_cqe *cq
     attnd_session_mark_dirty(session);
 }
 
+static void count_latency(struct attnd_session_stats *stats, const struct attnd_sched_op *op,
+                          uint64_t begin_ns, uint64_t end_ns)
+{
+    /* The worker's clock is read by other processors, and a GPU's is translated. */
+    attnd_histogram_add(&stats->latency, end_ns > op->taken_ns ? end_ns - op->taken_ns : 0);
+    attnd_histogram_add(&stats->duration, end_ns > begin_ns ? end_ns - begin_ns : 0);
+}
+
+static void count_fault(struct attnd_session_stats *stats, int code)
+{
+    if (code > -ATTND_ERRORS_END && code < 0)
+        stats->faults[-code]++;
+}
+
 static void count_success(struct attnd_session_lanes *session, uint8_t opcode)
 {
     struct attnd_session_stats *own = &session->client->stats;
@@ -52,8 +66,16 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
     struct attnd_session_lanes *session = op->lane->session;
     const struct attnd_fault *fault = &op->fault;
 
-    if (fault->code == 0)
+    if (fault->code == 0) {
         count_success(session, op->sqe.opcode);
+        if (op->sqe.opcode == ATTND_OP_RUN) {
+            count_latency(&session->client->stats, op, begin_ns, end_ns);
+            count_latency(&session->scheduler->service->totals, op, begin_ns, end_ns);
+        }
+    } else {
+        count_fault(&session->client->stats, fault->code);
+        count_fault(&session->scheduler->service->totals, fault->code);
+    }
     if (fault->code != 0 || !(op->sqe.flags & ATTND_OP_SKIP_SUCCESS)) {
         const struct attnd_cqe cqe = {.user_data = op->sqe.user_data,
                                       .code = fault->code,
@@ -77,7 +99,8 @@ struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
     struct attnd_sched_op *op = session->free_ops;
     assert(op); /* as many as completion slots */
     session->free_ops = op->next;
-    *op = (struct attnd_sched_op){.sqe = *sqe, .lane = &session->lane[0]};
+    *op = (struct attnd_sched_op){
+        .sqe = *sqe, .lane = &session->lane[0], .taken_ns = attnd_sched_now(session->scheduler)};
     session->client->in_flight++;
     return op;
 }

@@ -62,6 +62,7 @@ struct attnd_sched_op {
     struct attnd_admitted *admitted;
     struct attnd_planner_job job; /* while it is planned by the thread */
     uint64_t begin_ns;            /* of that; 0: it was not */
+    uint64_t taken_ns;            /* out of the ring */
     uint64_t deadline_ns;         /* 0: none */
     uint32_t run;                 /* slot, while dispatched */
     int32_t verdict;          /* -ATTND_E_CANCELLED or -ATTND_E_TIMEOUT asked of a dispatched run */

@@ -59,6 +59,9 @@ int attnd_sched_caught_up(struct attnd_client *client);
 struct attnd_tree;
 /** attnd_sched_wake() - claims of the tree have ended: matches that waited for them go on. */
 void attnd_sched_wake(struct attnd_tree *tree);
+/** attnd_sched_oldest_ns() - status.c: CLOCK_MONOTONIC when the oldest operation in flight of a
+ * session was taken out of its ring; 0: none is. */
+uint64_t attnd_sched_oldest_ns(const struct attnd_client *client);
 
 /* ---- struct attnd_loop_hooks; the context is the service ---- */
 
@@ -72,6 +75,7 @@ struct attnd_data_status {
     const char *backend, *isa, *worker_state;
     pid_t worker_pid;
     uint32_t worker_restarts, tile_workers, queue_runs, queue_waiting;
+    uint32_t worker_heart;       /* counts while the worker moves */
     const char *worker_last_end; /* of the worker before; NULL: this is the first */
     const char *residency;       /* NULL: no GPU */
     uint32_t sms, sms_resident, launches;

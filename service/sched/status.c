@@ -33,6 +33,7 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .worker_restarts = supervisor->restarts,
         .tile_workers = service->queue->info.tile_workers,
         .queue_runs = scheduler->dispatched,
+        .worker_heart = attnd_observe32(&service->queue->head->heart),
         .queue_waiting = scheduler->waiting_count + scheduler->blocked.count,
         .worker_last_end = supervisor->last_end[0] ? supervisor->last_end : NULL,
         .residency = residency_name(info->residency),
@@ -41,4 +42,18 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .launches = attnd_peek32(&service->queue->head->launches),
         .plan_bytes = attnd_observe64(&service->queue->head->plan_bytes),
         .mps = info->mps == 1};
+}
+
+uint64_t attnd_sched_oldest_ns(const struct attnd_client *client)
+{
+    uint64_t oldest_ns = 0;
+
+    if (!client->lanes)
+        return 0;
+    for (uint32_t i = 0; i < ATTND_LANES_MAX; i++) {
+        const struct attnd_sched_op *head = client->lanes->lane[i].head;
+        if (head && (!oldest_ns || head->taken_ns < oldest_ns))
+            oldest_ns = head->taken_ns;
+    }
+    return oldest_ns;
 }

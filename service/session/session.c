@@ -19,10 +19,12 @@
 #include "service/objects/quota.h"
 #include "service/prefix/prefix.h"
 #include "service/sched/sched.h"
+#include "service/session/ending.h"
 #include "service/session/segments.h"
 
 #include <assert.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -180,6 +182,7 @@ void attnd_client_kill(struct attnd_client *client, const char *why)
         return;
     attnd_log(ATTND_LOG_WARNING, "session %u: pid %d (%s) is ended: %s", client->id,
               (int)client->pid, attnd_client_name(client), why);
+    snprintf(client->ending, sizeof(client->ending), "was ended: %s", why);
     attnd_client_end(client);
 }
 
@@ -204,6 +207,18 @@ static void free_objects(struct attnd_client *client)
             attnd_memory_unbind(client, i + 1);
 }
 
+static void log_end(const struct attnd_client *client)
+{
+    char text[64];
+
+    attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone: %s", client->id, (int)client->pid,
+              attnd_client_name(client),
+              client->ending[0] ? client->ending
+              : client->service->stopping
+                  ? "the service stops"
+                  : attnd_ending_text(client->pidfd, client->pid, text, sizeof(text)));
+}
+
 void attnd_client_drained(struct attnd_client *client)
 {
     struct attnd_service *service = client->service;
@@ -214,8 +229,7 @@ void attnd_client_drained(struct attnd_client *client)
     if (slot) {
         attnd_quota_give(service, attnd_quota_payer(client), ATTND_QUOTA_SESSIONS, 1);
         *slot = NULL;
-        attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone", client->id, (int)client->pid,
-                  attnd_client_name(client));
+        log_end(client);
     } else {
         visitors_remove(client);
     }

@@ -40,7 +40,8 @@ pid_t service_rig_start_daemon(void)
         _exit(99);
     close(service_rig.notify);
     setenv("NOTIFY_SOCKET", service_rig.notify_path, 1);
-    exit((int)attnd_service_run(&service_rig.options)); /* not _exit: leaks are looked for */
+    exit((int)attnd_service_run(&service_rig.options, 0,
+                                NULL)); /* not _exit: leaks are looked for */
 }
 
 void service_rig_expect_notice(const char *notice)

@@ -232,6 +232,11 @@ int attnd_prepared_status(const struct attnd_client *client, struct attnd_prepar
     return 0;
 }
 
+uint64_t attnd_sched_oldest_ns(const struct attnd_client *client)
+{
+    return client->in_flight ? client->service->start_ns : 0;
+}
+
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
 {
     (void)service;

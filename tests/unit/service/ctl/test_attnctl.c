@@ -42,7 +42,8 @@ static void numbers_strings_and_lists_are_printed_as_such(void **state)
     char *text = json_of(&status.base);
     assert_string_equal(text, "{\"version\":\"1\\\"\\\\\\n2\",\"kv_bytes\":9223372036854775807,"
                               "\"sessions\":[{\"session\":3,\"share\":0.5,\"dying\":true},"
-                              "{\"session\":3,\"share\":0.5,\"dying\":true}],\"pools\":[]}\n");
+                              "{\"session\":3,\"share\":0.5,\"dying\":true}],\"pools\":[],"
+                              "\"faults\":[],\"settings\":[]}\n");
     free(text);
 }
 
@@ -101,6 +102,7 @@ static void the_other_kinds_of_fields_are_printed_too(void **state)
 /* Sets has_ of every optional field, so that the walk has to print them all. */
 static void set_all(ProtobufCMessage *message)
 {
+    static Attnd__Histogram histogram = ATTND__HISTOGRAM__INIT;
     for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
         char *base = (char *)message;
@@ -108,6 +110,8 @@ static void set_all(ProtobufCMessage *message)
             continue;
         if (field->type == PROTOBUF_C_TYPE_STRING)
             memcpy(base + field->offset, &(char *){(char *)(uintptr_t) "text"}, sizeof(char *));
+        else if (field->type == PROTOBUF_C_TYPE_MESSAGE)
+            memcpy(base + field->offset, &(Attnd__Histogram *){&histogram}, sizeof(void *));
         else
             memcpy(base + field->quantifier_offset, &(protobuf_c_boolean){1},
                    sizeof(protobuf_c_boolean));

@@ -1,7 +1,7 @@
 /* test_options.c - the daemon's command line, its place for the socket, and its word to systemd. */
+#include "service/daemon/config.h"
 #include "service/daemon/listen.h"
 #include "service/daemon/notify.h"
-#include "service/daemon/options.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -133,6 +133,13 @@ static void memory_is_told_for_the_session_that_pays_the_pool_and_the_host(void 
     assert_true(it->heap_used_bytes > 0);
 }
 
+static void fill(struct attnd_session_stats *stats)
+{
+    memset(stats, 0xff, sizeof(*stats));
+    for (uint32_t i = 0; i < ATTND_HISTOGRAM_BUCKETS; i++)
+        stats->latency.counts[i] = stats->duration.counts[i] = ATTND_HISTOGRAM_COUNT_MAX;
+}
+
 /* Every session with the longest name and largest numbers, and as many pools as there may be. */
 static void the_fullest_house_fits_a_datagram(void **state)
 {
@@ -149,7 +156,7 @@ static void the_fullest_house_fits_a_datagram(void **state)
                                            .device_memory_bytes = UINT64_MAX,
                                            .state = ATTND_SESSION_DYING};
         memset(clients[i].name, 'n', sizeof(clients[i].name) - 1);
-        memset(&clients[i].stats, 0xff, sizeof(clients[i].stats));
+        fill(&clients[i].stats);
         pool_rig.service.clients[i] = &clients[i];
     }
     for (uint32_t i = 0; i < ATTND_POOLS_MAX; i++) {
@@ -159,7 +166,13 @@ static void the_fullest_house_fits_a_datagram(void **state)
     }
     pool_rig.service.pools = &pools[ATTND_POOLS_MAX - 1];
     pool_rig.service.pools_count = ATTND_POOLS_MAX;
-    memset(&pool_rig.service.totals, 0xff, sizeof(pool_rig.service.totals));
+    fill(&pool_rig.service.totals);
+    pool_rig.service.options.settings_count = ATTND_SETTINGS_MAX;
+    for (uint32_t i = 0; i < ATTND_SETTINGS_MAX; i++) {
+        struct attnd_setting *setting = &pool_rig.service.options.settings[i];
+        *setting = (struct attnd_setting){.name = "device-memory-max", .origin = "command line"};
+        memset(setting->value, 'v', sizeof(setting->value) - 1);
+    }
     const Attnd__Status *it = status();
     size_t bytes = attnd__reply__get_packed_size(&pool_rig.reply);
     assert_int_equal(it->n_sessions, SESSIONS);
@@ -168,6 +181,7 @@ static void the_fullest_house_fits_a_datagram(void **state)
     memcpy(pool_rig.service.clients, before, sizeof(before));
     pool_rig.service.pools = NULL;
     pool_rig.service.pools_count = 0;
+    pool_rig.service.options.settings_count = 0;
 }
 
 int main(void)

@@ -1,0 +1,188 @@
+/*
+ * metrics.c - the text exposition format of Prometheus: a line of help and one of type for each
+ * metric, then its samples.
+ *
+ * Samples of one metric stand together, so sessions are walked once for each of theirs. Histograms
+ * are told at every fourth bucket, which are powers of two: as many lines as are of use. A session
+ * may call itself what it likes, so its name is escaped.
+ */
+#include "service/base/metrics.h"
+
+#include "schemas/errors.h"
+#include "service/base/histogram.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+
+static void head(FILE *out, const char *name, const char *type, const char *help)
+{
+    fprintf(out, "# HELP attnd_%s %s\n# TYPE attnd_%s %s\n", name, help, name, type);
+}
+
+static void one(FILE *out, const char *name, const char *type, const char *help, double value)
+{
+    head(out, name, type, help);
+    fprintf(out, "attnd_%s %.17g\n", name, value);
+}
+
+static void label(FILE *out, const char *text)
+{
+    for (; text && *text; text++) {
+        if (*text == '\n')
+            fputs("\\n", out);
+        else if (*text == '"' || *text == '\\')
+            fprintf(out, "\\%c", *text);
+        else
+            fputc(*text, out);
+    }
+}
+
+static void histogram(FILE *out, const char *name, const char *help,
+                      const Attnd__Histogram *counted)
+{
+    const size_t buckets = counted ? counted->n_counts : 0;
+    uint64_t seen = 0;
+
+    head(out, name, "histogram", help);
+    for (uint32_t i = 0; i + 1 < ATTND_HISTOGRAM_BUCKETS; i++) {
+        seen += i < buckets ? counted->counts[i] : 0;
+        if (i % 4 == 3)
+            fprintf(out, "attnd_%s_bucket{le=\"%.9g\"} %" PRIu64 "\n", name,
+                    (double)attnd_histogram_end_ns(i) / 1e9, seen);
+    }
+    seen += buckets == ATTND_HISTOGRAM_BUCKETS ? counted->counts[buckets - 1] : 0;
+    fprintf(out, "attnd_%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", name, seen);
+    fprintf(out, "attnd_%s_sum %.9f\nattnd_%s_count %" PRIu64 "\n", name,
+            counted ? (double)counted->sum_ns / 1e9 : 0.0, name, seen);
+}
+
+/* ---- the service ---- */
+
+static void print_service(FILE *out, const Attnd__Status *status)
+{
+    head(out, "info", "gauge", "What the service is.");
+    fputs("attnd_info{version=\"", out);
+    label(out, status->version);
+    fputs("\",backend=\"", out);
+    label(out, status->backend);
+    fputs("\",isa=\"", out);
+    label(out, status->isa);
+    fputs("\"} 1\n", out);
+    one(out, "uptime_seconds", "gauge", "Since the daemon began.", (double)status->uptime_ms / 1e3);
+    one(out, "worker_restarts_total", "counter", "Workers that ended and were replaced.",
+        status->worker_restarts);
+    one(out, "queue_runs", "gauge", "Runs that the worker has.", status->queue_runs);
+    one(out, "queue_waiting", "gauge", "Lanes whose head waits.", status->queue_waiting);
+    one(out, "runs_total", "counter", "Submitted runs that ended well.", (double)status->runs);
+    one(out, "tiles_total", "counter", "Tiles of submitted runs and appends.",
+        (double)status->tiles);
+    one(out, "kv_read_bytes_total", "counter", "Keys and values that they read.",
+        (double)status->kv_bytes);
+    one(out, "busy_seconds_total", "counter", "Time of tile workers.",
+        (double)status->busy_ns / 1e9);
+    one(out, "heap_bytes", "gauge", "Memory for plans.", (double)status->heap_bytes);
+    one(out, "heap_used_bytes", "gauge", "Of it, used.", (double)status->heap_used_bytes);
+    one(out, "host_memory_bytes", "gauge", "Host memory of all sessions.",
+        (double)status->host_memory_bytes);
+    one(out, "plans", "gauge", "Plans of all sessions.", status->plans);
+    if (status->has_sms_resident)
+        one(out, "sms_resident", "gauge", "SMs that the worker is resident on.",
+            status->sms_resident);
+    head(out, "faults_total", "counter", "Operations that ended with an error.");
+    for (size_t i = 0; i < status->n_faults; i++)
+        fprintf(out, "attnd_faults_total{code=\"%s\"} %" PRIu64 "\n",
+                attnd_error_name((int)status->faults[i]->code), status->faults[i]->count);
+    histogram(out, "run_latency_seconds", "Submitted runs, from taken out of the ring to done.",
+              status->latency);
+    histogram(out, "run_duration_seconds", "Submitted runs, from begun by the worker to done.",
+              status->duration);
+}
+
+/* ---- sessions and pools ---- */
+
+static double runs(const Attnd__SessionStatus *session)
+{
+    return (double)session->runs;
+}
+
+static double launches(const Attnd__SessionStatus *session)
+{
+    return (double)session->rings;
+}
+
+static double busy(const Attnd__SessionStatus *session)
+{
+    return (double)(session->busy_ns + session->ring_busy_ns) / 1e9;
+}
+
+static double faults(const Attnd__SessionStatus *session)
+{
+    return (double)session->faults + (double)session->ring_errors;
+}
+
+static double in_flight(const Attnd__SessionStatus *session)
+{
+    return session->in_flight;
+}
+
+static double oldest(const Attnd__SessionStatus *session)
+{
+    return (double)session->oldest_us / 1e6;
+}
+
+static double pages(const Attnd__SessionStatus *session)
+{
+    return (double)session->pages_leased;
+}
+
+static double memory(const Attnd__SessionStatus *session)
+{
+    return (double)session->memory_bytes;
+}
+
+static void print_sessions(FILE *out, const Attnd__Status *status)
+{
+    static const struct {
+        const char *name, *type, *help;
+        double (*value)(const Attnd__SessionStatus *session);
+    } metrics[] = {
+        {"session_runs_total", "counter", "Submitted runs that ended well.", runs},
+        {"session_launches_total", "counter", "Launched runs that were answered.", launches},
+        {"session_busy_seconds_total", "counter", "Time of tile workers.", busy},
+        {"session_faults_total", "counter", "Operations that ended with an error.", faults},
+        {"session_in_flight", "gauge", "Operations accepted and not completed.", in_flight},
+        {"session_oldest_seconds", "gauge", "Age of the oldest one.", oldest},
+        {"session_pages_leased", "gauge", "Leases of pages.", pages},
+        {"session_memory_bytes", "gauge", "Memory on the host and on the GPU.", memory},
+    };
+
+    one(out, "sessions", "gauge", "Sessions that are open.", (double)status->n_sessions);
+    for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
+        head(out, metrics[m].name, metrics[m].type, metrics[m].help);
+        for (size_t i = 0; i < status->n_sessions; i++) {
+            fprintf(out, "attnd_%s{session=\"%" PRIu32 "\",name=\"", metrics[m].name,
+                    status->sessions[i]->session);
+            label(out, status->sessions[i]->name);
+            fprintf(out, "\"} %.17g\n", metrics[m].value(status->sessions[i]));
+        }
+    }
+}
+
+static void print_pools(FILE *out, const Attnd__Status *status)
+{
+    head(out, "pool_pages", "gauge", "Pages of a pool.");
+    for (size_t i = 0; i < status->n_pools; i++)
+        fprintf(out, "attnd_pool_pages{pool=\"%" PRIu32 "\"} %" PRIu32 "\n", status->pools[i]->pool,
+                status->pools[i]->pages);
+    head(out, "pool_pages_leased", "gauge", "Pages with at least one lease.");
+    for (size_t i = 0; i < status->n_pools; i++)
+        fprintf(out, "attnd_pool_pages_leased{pool=\"%" PRIu32 "\"} %" PRIu32 "\n",
+                status->pools[i]->pool, status->pools[i]->pages_leased);
+}
+
+void attnd_metrics_print(FILE *out, const Attnd__Status *status)
+{
+    print_service(out, status);
+    print_sessions(out, status);
+    print_pools(out, status);
+}
