@@ -86,6 +86,7 @@ help:
 	@echo 'make check        build, lint, run all tests (no GPU needed; under 15 minutes)'
 	@echo 'make check-long   random batches, client deaths, long fuzzing, ten minutes of attackers'
 	@echo 'make all          build only; make install PREFIX=/usr/local'
+	@echo 'make wheel        the Python package; make check-python tests it with models from PyPI'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
 	@echo 'make gpu-bundle   what a machine with a GPU needs to run the tests, in one folder'
 	@echo 'make gpu-check    the same, and run them here'
@@ -209,7 +210,7 @@ format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 test: all tests
-	@tests/run $(UNIT) $(E2E) tests/install tests/bench_engines
+	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/bench_engines tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)
 test-e2e: all $(E2E)
@@ -240,6 +241,7 @@ check-long: check $(LONG)
 	build/asan/tests/long/long_hostile
 
 -include tests/fuzz/fuzz.mk
+include client/python/python.mk
 
 # ---- installing ----
 

@@ -5,12 +5,14 @@ set -euo pipefail
 
 build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev)
 check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++
-       libclang-rt-14-dev pkg-config python3 spin)
+       libclang-rt-14-dev pkg-config python3 python3-numpy spin)
+python=(python3 python3-venv python3-pip)
 
 case "${1:-check}" in
 demo | build) wanted=("${build[@]}") ;;
 check) wanted=("${check[@]}") ;;
-*) echo "usage: $0 demo|check" >&2; exit 2 ;;
+python) wanted=("${python[@]}") ;;
+*) echo "usage: $0 demo|check|python" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

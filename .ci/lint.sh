@@ -59,7 +59,7 @@ done
 
 step 'cppcheck'
 cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,portability,performance --inline-suppr \
-    --suppress=missingIncludeSystem -j2 -I. "-I$build/gen" -D_GNU_SOURCE -D__x86_64__ \
+    --suppress=missingIncludeSystem -j2 -I. "-I$build/gen" -Iclient -D_GNU_SOURCE -D__x86_64__ \
     -DATTND_VERSION='"0"' --suppressions-list=.ci/cppcheck.suppressions "${units[@]}" || fail 'cppcheck'
 
 step 'clang-tidy'

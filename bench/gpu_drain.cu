@@ -306,20 +306,21 @@ void make_resident(Bench &b, const Options &options)
     r.workers = uint32_t(b.workers);
     r.paths = options.paths;
     r.drain = options.drain != 0;
+    r.transient = ring_entries; /* nothing is prepared */
 }
 
 void launch(Bench &b)
 {
-    b.words->heartbeat_ns = now_ns();
     uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype);
-    MUST(attnd::resident_launch(b.resident, &b.settings, 1u << variant, b.streams));
+    MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
+    MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
 }
 
 void wait_left(Bench &b)
 {
     for (cudaStream_t stream : b.streams)
         while (cudaStreamQuery(stream) == cudaErrorNotReady)
-            attnd_poke64(&b.words->heartbeat_ns, now_ns());
+            ;
     MUST(cudaDeviceSynchronize());
 }
 
@@ -364,9 +365,7 @@ attnd_retire wait_retire(Bench &b, uint32_t number)
 {
     uint64_t begin = now_ns();
     while (int32_t(attnd_observe32(&head_of(b)->retire_tail) - number) <= 0) {
-        uint64_t now = now_ns();
-        attnd_poke64(&b.words->heartbeat_ns, now);
-        if (now - begin > 20000000000ull) {
+        if (now_ns() - begin > 20000000000ull) {
             fprintf(stderr, "%s: stuck at run %u\n", b.shape.name, number);
             _exit(1); /* exit() would wait for the kernel */
         }

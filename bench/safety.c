@@ -40,8 +40,18 @@ static int by_value(const void *a, const void *b)
 
 static double p99_us(uint64_t *samples, size_t count)
 {
+    const size_t at = (count - 1) * 99 / 100;
+
     qsort(samples, count, sizeof(*samples), by_value);
-    return (double)samples[(count - 1) * 99 / 100] * 1e-3;
+    return (double)samples[at] * 1e-3;
+}
+
+/* Of samples in order. */
+static double p50_us(const uint64_t *samples, size_t count)
+{
+    const size_t at = count / 2;
+
+    return (double)samples[at] * 1e-3;
 }
 
 /* ---- the small client ---- */
@@ -144,7 +154,7 @@ static void measure_attackers(struct bench_suite *suite, struct small *small)
 
         snprintf(notes + length, sizeof(notes) - length, "%s%s %.0f us (p50 %.0f), alone %.0f",
                  length ? "; " : "p99 beside ", names[a], beside_us,
-                 (double)small->beside_ns[samples / 2] * 1e-3, alone_us);
+                 p50_us(small->beside_ns, samples), alone_us);
         worst = beside_us / alone_us > worst ? beside_us / alone_us : worst;
     }
     if (!suite->failed)
@@ -196,8 +206,7 @@ static void measure_flood(struct bench_suite *suite, struct small *small)
     const double p99 = p99_us(small->beside_ns, samples);
     snprintf(notes, sizeof(notes),
              "p99 %.0f us, p50 %.0f, beside %u floods; the longest item %.0f us; alone %.0f", p99,
-             (double)small->beside_ns[samples / 2] * 1e-3, FLOODS, item,
-             p99_us(small->alone_ns, samples));
+             p50_us(small->beside_ns, samples), FLOODS, item, p99_us(small->alone_ns, samples));
     bench_suite_figure(suite, "flood_p99_over_item", p99 / item, "ratio", "lower", 3, notes);
 }
 

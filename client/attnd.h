@@ -31,6 +31,11 @@ extern "C" {
 
 struct attnd_session;
 
+/* A struct of arguments with its size set, for one call, in C:
+ * attnd_plan_create(session, &ATTND_ARGS(plan_args, .pool = pool, .requests = 8, ...), &plan) */
+#define ATTND_ARGS(name, ...)                                                                      \
+    ((struct attnd_##name){.size = sizeof(struct attnd_##name), __VA_ARGS__})
+
 /* enum attnd_dtype of the ABI, for engines */
 #define ATTND_DTYPE_FP16 1u
 #define ATTND_DTYPE_BF16 2u
@@ -60,7 +65,7 @@ struct attnd_info {
     char daemon_version[32];
     uint32_t ring_entries;
     uint64_t arena_bytes;
-    char residency[16];   /* "shared", "exclusive", "isolated"; "": no GPU */
+    char residency[16];   /* "shared", "exclusive", "elastic"; "": no GPU */
     uint8_t gpu_uuid[16]; /* of the service's GPU, as CUDA tells it; zeros: none */
 };
 
@@ -105,8 +110,22 @@ int attnd_arm(struct attnd_session *session);
 /** attnd_last_fault() - details of this thread's last failed call; code 0 if there was none. */
 void attnd_last_fault(struct attnd_fault *fault);
 
+/** attnd_last_fault_string() - the same as a sentence (attnd_fault_string()). Return: @text. */
+char *attnd_last_fault_string(char *text, size_t text_bytes);
+
 /** attnd_version() - of this library, "major.minor.patch". */
 const char *attnd_version(void);
+
+/* A struct of this header and its size, or a field of one ("attnd_batch.sm_scale") and its place.
+ */
+struct attnd_abi_entry {
+    const char *name;
+    uint32_t offset, bytes;
+};
+
+/** attnd_abi() - how this library lays out its structs, for callers that no compiler checks.
+ * Return: static storage; the last entry's name is NULL. */
+const struct attnd_abi_entry *attnd_abi(void);
 
 /* ---- memory: buffers that runs name (q, o, lse, k, v) and pools lie in ---- */
 
@@ -262,6 +281,15 @@ struct attnd_pool_desc {
  */
 int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_desc *desc,
                       uint32_t *pool);
+
+/**
+ * attnd_pool_create_leased() - the usual pool: host memory of the service, pages by leases
+ * @layers, @pages, @page_size, @heads_kv, @head_dim, @dtype: as in struct attnd_pool_desc
+ * Return: as attnd_pool_create().
+ */
+int attnd_pool_create_leased(struct attnd_session *session, uint32_t layers, uint32_t pages,
+                             uint32_t page_size, uint32_t heads_kv, uint32_t head_dim,
+                             uint32_t dtype, uint32_t *pool);
 
 /* What a session sees of a pool. The arrays belong to the session; desc.k and desc.v are there for
  * memory of the service too. */
@@ -483,6 +511,16 @@ int attnd_run(struct attnd_session *session, uint32_t plan, const struct attnd_r
               const struct attnd_op *op);
 
 /**
+ * attnd_run_sync() - attnd_run() on lane 0, and wait for it
+ * For an engine that has nothing in flight but what stands in front of this run on lane 0,
+ * submitted with ATTND_SKIP_SUCCESS: completions of other operations are taken and dropped, but for
+ * the first failure. Threads: the one that submits, which also waits. Blocks until the run has
+ * ended. Return: 0; the code of the first operation that failed; as attnd_run() and attnd_wait().
+ * In each case attnd_last_fault() has the rest.
+ */
+int attnd_run_sync(struct attnd_session *session, uint32_t plan, const struct attnd_run_args *args);
+
+/**
  * attnd_cancel() - stop every operation of this session submitted with @user_data, if it can be
  * Those stopped complete with -ATTND_E_CANCELLED; o is then undefined. Posts nothing itself.
  */
@@ -515,9 +553,10 @@ struct attnd_completion {
  * attnd_wait() - collect completions
  * @completions: [count]
  * @timeout_ns:  0: do not block; ATTND_FOREVER
- * Spins for up to 100 us (20 with two processors), then sleeps in ppoll.
- * Return: 1..count completions; 0 timed out; -ATTND_E_DISCONNECTED when the service died and every
- * completion it posted has been returned.
+ * Spins for up to 100 us (20 with two processors), then sleeps in ppoll. A signal's handler runs
+ * and the wait goes on: an engine that must leave then polls attnd_fd() instead. Return: 1..count
+ * completions; 0 timed out; -ATTND_E_DISCONNECTED when the service died and every completion it
+ * posted has been returned.
  */
 int attnd_wait(struct attnd_session *session, struct attnd_completion *completions, uint32_t count,
                uint64_t timeout_ns);

@@ -113,7 +113,7 @@ void attnd_prefix_key(const uint8_t salt[ATTND_PREFIX_SALT_BYTES],
 struct attnd_prefix_args {
     uint32_t size;
     uint32_t prefix;                       /* handle */
-    uint32_t blocks;                       /* at most 16384, and 16384 pages */
+    uint32_t blocks;                       /* at most 4096, and 16384 pages */
     uint32_t flags;                        /* ATTND_PREFIX_MATCH_WAITS, of a match */
     const struct attnd_prefix_key *keys;   /* [blocks] */
     const struct attnd_prefix_key *parent; /* of keys[0]; NULL: keys[0] begins a prompt */
@@ -128,9 +128,9 @@ struct attnd_prefix_args {
  * completes only when the next block is not claimed: published as far as it goes, or given up. That
  * may be a claim of this session too, for another request of the engine. It keeps its leases while
  * it waits, may be cancelled, and @op's timeout_us ends it with -ATTND_E_TIMEOUT; both leave no
- * lease. A session that has a quarter of its ring waiting does not wait: the match completes and
- * says CLAIMED. ATTND_SKIP_SUCCESS is -ATTND_E_INVALID, because the pages would be leased in
- * silence. Return: as attnd_plan_set().
+ * lease. A session of which 64 matches or a quarter of its ring wait does not wait: the match
+ * completes and says CLAIMED. ATTND_SKIP_SUCCESS is -ATTND_E_INVALID, because the pages would be
+ * leased in silence. Return: as attnd_plan_set().
  */
 int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_args *args,
                        const struct attnd_op *op);

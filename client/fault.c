@@ -27,6 +27,11 @@ void attnd_last_fault(struct attnd_fault *fault)
         *fault = last;
 }
 
+char *attnd_last_fault_string(char *text, size_t text_bytes)
+{
+    return attnd_fault_string(&last, text, text_bytes);
+}
+
 const char *attnd_version(void)
 {
     return ATTND_VERSION;

@@ -99,6 +99,37 @@ int attnd_memory_create_device(struct attnd_session *session, uint64_t size_byte
     return 0;
 }
 
+int attnd_wake_memory(struct attnd_session *session, uint32_t *memory)
+{
+    struct attnd_object *object = calloc(1, sizeof(*object));
+    if (object == NULL)
+        return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MEMORY, 0, 0, 0);
+    Attnd__WakeOpen message = ATTND__WAKE_OPEN__INIT;
+    struct attnd_rpc call = ATTND_CALL_INIT;
+    call.request.call_case = ATTND__REQUEST__CALL_WAKE_OPEN;
+    call.request.wake_open = &message;
+    call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
+    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_MEMORY);
+    if (rc < 0) {
+        free(object);
+        return rc;
+    }
+    const Attnd__MemoryReply *reply = call.reply->memory;
+    if (call.fd_count != 1 || reply->memory == 0 || reply->size_bytes < sizeof(struct attnd_wake)) {
+        free(object);
+        return attnd_call_broken(session, &call);
+    }
+    object->kind = ATTND_OBJECT_MEMORY;
+    object->handle = *memory = reply->memory;
+    object->u.memory.uses = 1;
+    object->u.memory.kind = ATTND_KIND_DEVICE;
+    object->u.memory.size_bytes = reply->size_bytes;
+    object->u.memory.shm.fd = attnd_call_take_fd(&call, 0);
+    attnd_object_add(session, object);
+    attnd_call_end(session, &call);
+    return 0;
+}
+
 int attnd_memory_info(struct attnd_session *session, uint32_t memory,
                       struct attnd_memory_info *info)
 {

@@ -185,7 +185,9 @@ static int fill_slot(struct attnd_session *session, const struct attnd_prefix_ar
     if (args->keys == NULL && args->blocks > 0)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_KEYS, 0, 0, args->blocks);
     int pages = brings_pages(sqe->opcode);
-    uint32_t blocks_max = ATTND_PREFIX_PAGES_MAX / (pages ? block_pages : 1);
+    uint32_t blocks_max = ATTND_PREFIX_BLOCKS_MAX;
+    if (pages && blocks_max > ATTND_PREFIX_PAGES_MAX / block_pages)
+        blocks_max = ATTND_PREFIX_PAGES_MAX / block_pages;
     if (args->blocks > blocks_max)
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_BLOCKS, 0, args->blocks, blocks_max);
     sqe->plan = args->prefix;

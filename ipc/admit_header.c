@@ -11,6 +11,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 int attnd_admit_header_unpack(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
                               uint32_t bytes, struct attnd_admit_header *header,
@@ -52,9 +53,9 @@ static int check_scale(const Attnd__Batch *message, uint32_t dim_qk, float *sm_s
     float scale = message->has_sm_scale ? message->sm_scale : 0.0f;
 
     if (!isfinite(scale) || scale < 0.0f) {
-        /* A float that does not fit a number of the fault is told by its sign. */
-        int64_t value = isnan(scale) ? 0 : scale > 0 ? INT64_MAX : scale < -1e18f ? INT64_MIN : -1;
-        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SM_SCALE, 0, value, 0);
+        uint32_t bits; /* as errors.h says of this field */
+        memcpy(&bits, &scale, sizeof(bits));
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_SM_SCALE, 0, bits, 0);
     }
     *sm_scale = scale > 0.0f ? scale : 1.0f / sqrtf((float)dim_qk);
     return 0;

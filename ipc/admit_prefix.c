@@ -13,9 +13,11 @@ static int check_counts(uint8_t opcode, const struct attnd_sqe_prefix *sqe, uint
 {
     int has_pages = opcode == ATTND_OP_PREFIX_MATCH || opcode == ATTND_OP_PREFIX_PUBLISH;
     uint32_t flags = opcode == ATTND_OP_PREFIX_MATCH ? ATTND_PREFIX_FLAGS : ATTND_PREFIX_PARENT;
-    uint32_t blocks_max = ATTND_PREFIX_PAGES_MAX / (has_pages ? block_pages : 1);
     uint32_t pages = has_pages ? sqe->blocks * block_pages : 0;
+    uint32_t blocks_max = ATTND_PREFIX_BLOCKS_MAX;
 
+    if (has_pages && blocks_max > ATTND_PREFIX_PAGES_MAX / block_pages)
+        blocks_max = ATTND_PREFIX_PAGES_MAX / block_pages;
     if (sqe->flags & ~flags)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, sqe->flags, flags);
     if (sqe->blocks > blocks_max)

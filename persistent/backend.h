@@ -45,9 +45,8 @@ struct attnd_backend_config {
     uint64_t scratch_bytes;        /* budget for partials; 0: what suits the backend */
     const char *isa;               /* NULL: the best there is; else "avx512", "avx2", "portable" */
     uint32_t device;               /* GPU only: its number, as CUDA counts */
-    const char *residency;         /* "auto", "shared", "exclusive", "isolated": GPU only */
+    const char *residency;         /* "auto", "elastic", "shared", "exclusive": GPU only */
     uint32_t sms;                  /* to be resident on in "shared"; 0: half of them */
-    int burst;                     /* more workers beside those when much is queued */
     enum attnd_injection injection;
 };
 

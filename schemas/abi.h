@@ -17,18 +17,10 @@
 #ifndef ATTND_SCHEMAS_ABI_H
 #define ATTND_SCHEMAS_ABI_H
 
-#include <assert.h>
+#include "schemas/abi_slots.h"
+
 #include <stddef.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-#define ATTND_ASSERT_ABI(condition) static_assert(condition, #condition)
-#else
-#define ATTND_ASSERT_ABI(condition) _Static_assert(condition, #condition)
-#endif
-#define ATTND_ASSERT_SIZE(type, bytes) ATTND_ASSERT_ABI(sizeof(struct type) == (bytes))
-#define ATTND_ASSERT_AT(type, field, bytes)                                                        \
-    ATTND_ASSERT_ABI(offsetof(struct type, field) == (bytes))
 
 #define ATTND_PROTOCOL_VERSION 2u
 #define ATTND_SEGMENT_MAGIC 0x646e7461u /* "attnd" short of one letter, little-endian */
@@ -48,10 +40,6 @@
 #define ATTND_HEAD_DIM_MAX 256u
 #define ATTND_MEMORIES_MAX 4096u /* worker-side memory table */
 #define ATTND_MAILBOXES_MAX 128u
-#define ATTND_RESULT_WORDS 32768u         /* of a completion segment */
-#define ATTND_PREFIX_PAGES_MAX 16384u     /* of one prefix operation, and its blocks */
-#define ATTND_PREFIX_SPACES_MAX 64u       /* namespaces of a pool's prefix tree */
-#define ATTND_PREFIX_BLOCK_PAGES_MAX 256u /* pages of one block */
 #define ATTND_NONE 0xffffffffu
 #define ATTND_KV_OPEN 0xffffffffu /* kv_end of a last split: up to the generation's length */
 
@@ -92,87 +80,8 @@ enum attnd_opcode {
     ATTND_OP_PREFIX_UNPIN = 11
 };
 
-static inline int attnd_op_is_prefix(uint8_t opcode)
-{
-    return opcode >= ATTND_OP_PREFIX_MATCH && opcode <= ATTND_OP_PREFIX_UNPIN;
-}
-
 #define ATTND_OP_SKIP_SUCCESS 0x1u /* no completion unless it fails */
 #define ATTND_OP_FLAGS 0x1u
-
-/* A place in registered memory; memory 0 means none. */
-struct attnd_sqe_run {
-    uint32_t layer;
-    uint32_t timeout_us; /* from submission; 0: none */
-    uint32_t q_memory, o_memory;
-    uint64_t q_offset_bytes, o_offset_bytes, lse_offset_bytes;
-    uint32_t lse_memory;
-    uint32_t zero;
-};
-ATTND_ASSERT_SIZE(attnd_sqe_run, 48);
-ATTND_ASSERT_AT(attnd_sqe_run, q_offset_bytes, 16);
-ATTND_ASSERT_AT(attnd_sqe_run, lse_memory, 40);
-
-struct attnd_sqe_append {
-    uint32_t layer;
-    uint32_t timeout_us;
-    uint32_t k_memory, v_memory;
-    uint64_t k_offset_bytes, v_offset_bytes;
-    uint64_t zero[2];
-};
-ATTND_ASSERT_SIZE(attnd_sqe_append, 48);
-ATTND_ASSERT_AT(attnd_sqe_append, k_offset_bytes, 16);
-
-/* A packed Attnd.Batch (attnd.proto) in the arena, which names its arrays by arena offset. */
-struct attnd_sqe_set {
-    uint64_t header_offset_bytes;
-    uint32_t header_bytes;
-    uint32_t zero0;
-    uint64_t zero[4];
-};
-ATTND_ASSERT_SIZE(attnd_sqe_set, 48);
-ATTND_ASSERT_AT(attnd_sqe_set, zero, 16);
-
-/* In the arena: int32 kv_len[entries]; with pages > 0 also int32 page_indptr[entries + 1] and
- * int32 page_indices[pages], the pages appended to each entry. Entries of all levels, level 0
- * first. */
-struct attnd_sqe_advance {
-    uint64_t arrays_offset_bytes;
-    uint32_t entries;
-    uint32_t pages;
-    uint64_t zero[4];
-};
-ATTND_ASSERT_SIZE(attnd_sqe_advance, 48);
-ATTND_ASSERT_AT(attnd_sqe_advance, zero, 16);
-
-struct attnd_sqe_cancel {
-    uint64_t target_user_data;
-    uint64_t zero[5];
-};
-ATTND_ASSERT_SIZE(attnd_sqe_cancel, 48);
-
-/* Names a block of a prompt and all before it: the engine's hash, chained. */
-struct attnd_block_key {
-    uint64_t word[2];
-};
-ATTND_ASSERT_SIZE(attnd_block_key, 16);
-
-#define ATTND_PREFIX_PARENT 0x1u /* the first key in the arena is the parent of the others */
-#define ATTND_PREFIX_WAIT 0x2u   /* match: wait while somebody computes the next block */
-#define ATTND_PREFIX_FLAGS 0x3u
-
-/* In the arena, 8-byte aligned: with ATTND_PREFIX_PARENT a key, then key[blocks]; of a publish then
- * int32 page[pages]. */
-struct attnd_sqe_prefix {
-    uint64_t arrays_offset_bytes;
-    uint32_t blocks;
-    uint32_t pages;      /* match and publish: blocks times the namespace's block_pages; else 0 */
-    uint32_t flags;      /* ATTND_PREFIX_* */
-    uint32_t timeout_us; /* of a match that waits; 0: none */
-    uint64_t zero[3];
-};
-ATTND_ASSERT_SIZE(attnd_sqe_prefix, 48);
-ATTND_ASSERT_AT(attnd_sqe_prefix, flags, 16);
 
 /* One submission. Written whole by the client, copied once by the daemon. */
 struct attnd_sqe {
@@ -193,16 +102,6 @@ struct attnd_sqe {
 ATTND_ASSERT_SIZE(attnd_sqe, ATTND_SLOT_BYTES);
 ATTND_ASSERT_AT(attnd_sqe, user_data, 8);
 ATTND_ASSERT_AT(attnd_sqe, u, 16);
-
-/* Why a prefix operation went no further. */
-enum attnd_prefix_stop {
-    ATTND_PREFIX_STOP_END = 0,       /* it was the end of the keys */
-    ATTND_PREFIX_STOP_MISSING = 1,   /* the next block, or the parent, is not published */
-    ATTND_PREFIX_STOP_CLAIMED = 2,   /* somebody computes the next block */
-    ATTND_PREFIX_STOP_PUBLISHED = 3, /* claim: the next block is published */
-    ATTND_PREFIX_STOP_FULL = 4,      /* no room: budgets, or a page has all its leases */
-    ATTND_PREFIX_STOP_ABANDONED = 5  /* a match waited, and the next block's claim was given up */
-};
 
 /* One completion. code, field, index, value, limit as in struct attnd_fault. Of a prefix operation
  * that succeeded: index is the blocks, and from bit 32 on why it went no further (enum
@@ -281,7 +180,7 @@ enum attnd_residency {
     ATTND_RESIDENCY_NONE = 0,      /* no GPU */
     ATTND_RESIDENCY_SHARED = 1,    /* resident on some SMs */
     ATTND_RESIDENCY_EXCLUSIVE = 2, /* resident on all SMs */
-    ATTND_RESIDENCY_ISOLATED = 3   /* there while something is queued */
+    ATTND_RESIDENCY_ELASTIC = 3    /* on all SMs while something is queued */
 };
 
 #define ATTND_GPU_UUID_BYTES 16u
@@ -297,12 +196,12 @@ struct attnd_worker_info {
     uint64_t scratch_bytes; /* for partials of all runs in flight */
     uint32_t sms;           /* of the GPU; 0: there is none */
     uint32_t sms_resident;  /* that the kernels take, the dispatcher's included */
-    uint32_t sms_burst;     /* that they take beside those when much is queued */
-    uint32_t mps;           /* 1: contexts on this GPU are shared through MPS */
-    uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
-    uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k; and
-                               ATTND_KIND_TRIED(k) */
-    uint16_t head_dims[4];  /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
+    uint32_t zero0;
+    uint32_t mps;          /* 1: contexts on this GPU are shared through MPS */
+    uint32_t mailbox_kind; /* enum attnd_memory_kind of mailboxes; 0: it watches none */
+    uint32_t memory_kinds; /* bit k: it maps memory of enum attnd_memory_kind k; and
+                              ATTND_KIND_TRIED(k) */
+    uint16_t head_dims[4]; /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
 };
 ATTND_ASSERT_SIZE(attnd_worker_info, 120);
@@ -351,7 +250,8 @@ struct attnd_queue_head {
     uint32_t launches; /* worker: kernels that it launched; none of a run's own */
     /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
     uint32_t pinning[ATTND_PINNING];
-    uint32_t zero7[2];
+    uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
+    uint32_t zero7;
     uint64_t plan_bytes; /* worker: of plans and their changes, copied to the device */
     uint32_t zero9[6];
     struct attnd_worker_info info; /* worker */
@@ -415,7 +315,7 @@ struct attnd_run {
     uint64_t plan_offset_bytes; /* heap: struct attnd_plan_head */
     uint32_t layer;
     uint32_t items;  /* queue items: tiles x heads_kv, or row blocks of an append */
-    uint32_t cancel; /* daemon sets 1: items not begun are skipped */
+    uint32_t cancel; /* daemon sets 1: items are skipped, or end in the middle */
     uint32_t session;
     uint64_t scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes
                                       counters */
@@ -481,6 +381,17 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 
 /* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
  */
+
+/* One a GPU, of a worker whose kernels come when they are wanted (elastic): every session that
+ * rings sets it behind its bell, and the kernels clear it when they leave. It is shared by sessions
+ * that do not trust each other, so nothing but time hangs on it: a session that clears it or sets
+ * it all the time delays others, as it could by kernels of its own; what is written there beside 0
+ * and 1 counts as 1. */
+struct attnd_wake {
+    uint32_t wake;
+    uint32_t zero[31];
+};
+ATTND_ASSERT_SIZE(attnd_wake, 128);
 
 /* One a session, in a memory of its own. A lane's word says where its run is:
  *

@@ -118,18 +118,52 @@ static int field_has_number(const struct attnd_fault *fault)
            code_has_limit(fault->code);
 }
 
+/* The value as a number; of sm_scale as the float that it was. */
+static void write_value(char *text, size_t text_bytes, const struct attnd_fault *fault)
+{
+    uint32_t bits = (uint32_t)fault->value;
+    float real;
+
+    memcpy(&real, &bits, sizeof(real));
+    if (fault->field == ATTND_F_SM_SCALE)
+        snprintf(text, text_bytes, "%g", (double)real);
+    else
+        snprintf(text, text_bytes, "%" PRId64, fault->value);
+}
+
+/* What would have been taken instead; "" where there is no such number. */
+static void write_limit(char *text, size_t text_bytes, const struct attnd_fault *fault)
+{
+    int64_t dim = fault->value;
+
+    text[0] = '\0';
+    if (!code_has_limit(fault->code))
+        return;
+    if (fault->field == ATTND_F_HEAD_DIM && dim != 64 && dim != 128 && dim != 256)
+        snprintf(text, text_bytes, ", not 64, 128 or 256");
+    else
+        snprintf(text, text_bytes, ", limit %" PRId64 "%s", fault->limit,
+                 fault->field == ATTND_F_PARTIALS ? " of attnd --scratch" : "");
+}
+
+/* Of a batch or a call: a pointer that is NULL. Of a plan: no batch was set. */
+static int is_missing(const struct attnd_fault *fault)
+{
+    return fault->code == -ATTND_E_INVALID && fault->field != ATTND_F_NONE && fault->value == 0 &&
+           fault->limit == 0;
+}
+
 char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t text_bytes)
 {
     const char *name = attnd_error_name(fault->code);
     const char *why = attnd_error_text(fault->code);
     const char *field = attnd_field_name(fault->field);
-    char index[24] = "", limit[48] = "";
+    char index[24] = "", value[24], limit[48];
 
     if (field_is_array(fault->field) || fault->index)
         snprintf(index, sizeof(index), "[%" PRIu64 "]", fault->index);
-    if (code_has_limit(fault->code))
-        snprintf(limit, sizeof(limit), ", limit %" PRId64 "%s", fault->limit,
-                 fault->field == ATTND_F_PARTIALS ? " of attnd --scratch" : "");
+    write_value(value, sizeof(value), fault);
+    write_limit(limit, sizeof(limit), fault);
 
     if (fault->code == -ATTND_E_SYSTEM)
         snprintf(text, text_bytes, "%s: %s%s%s", name, field, field[0] ? ": " : "",
@@ -146,8 +180,10 @@ char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t tex
         snprintf(text, text_bytes, "%s: %s: %s", name, field, why);
     else if (fault->field == ATTND_F_NONE || fault->code == -ATTND_E_DISCONNECTED)
         snprintf(text, text_bytes, "%s: %s", name, why);
+    else if (is_missing(fault))
+        snprintf(text, text_bytes, "%s: %s is %s", name, field,
+                 fault->field == ATTND_F_PLAN ? "empty: set a batch first" : "missing");
     else
-        snprintf(text, text_bytes, "%s: %s%s is %" PRId64 "%s (%s)", name, field, index,
-                 fault->value, limit, why);
+        snprintf(text, text_bytes, "%s: %s%s is %s%s (%s)", name, field, index, value, limit, why);
     return text;
 }

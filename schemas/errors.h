@@ -22,7 +22,7 @@ extern "C" {
     X(RANGE, 2, "a value is outside its limits")                                                   \
     X(OVERLAP, 3, "an output overlaps an input, another output or a pool")                         \
     X(UNKNOWN, 4, "the object named does not exist in this session")                               \
-    X(BUSY, 5, "the object is in use by operations in flight")                                     \
+    X(BUSY, 5, "the object is in use by a plan, a pool or operations in flight")                   \
     X(FULL, 6, "the queue is full; wait for completions and repeat")                               \
     X(NO_MEMORY, 7, "a memory budget is used up")                                                  \
     X(NO_SPACE, 8, "a capacity given at creation is too small")                                    \
@@ -125,7 +125,8 @@ enum attnd_field {
 };
 
 /* What went wrong, in numbers. `code` is negative like a return value; index is the element of an
- * array field (0 for scalars). Zero-initialise before passing it down. */
+ * array field (0 for scalars). The value of sm_scale is a float: its 32 bits. Zero-initialise
+ * before passing it down. */
 struct attnd_fault {
     int32_t code;
     uint32_t field;
@@ -160,7 +161,8 @@ const char *attnd_field_name(uint32_t field);
  * @fault:    what to describe
  * @text:     receives at most @text_bytes, always terminated when text_bytes > 0
  *
- * A code that is about a state (UNKNOWN, BUSY, NOT_LEASED, ...) has no limit, and none is named.
+ * A code that is about a state (UNKNOWN, BUSY, NOT_LEASED, ...) has no limit, and none is named. An
+ * INVALID value of 0 whose limit is 0 is a pointer that is missing.
  *
  * Return: @text. Threads: any. Example: "ATTND_E_RANGE: kv_indices[7] is 4096, limit 1023 (a value
  * is outside its limits)".

@@ -43,13 +43,12 @@ struct attnd_options {
     const char *backend;     /* "auto", "cpu", "cuda" */
     const char *worker_path; /* NULL: attnd-worker beside the daemon, else on PATH */
     const char *isa;         /* NULL: best */
-    const char *residency;   /* "auto", "shared", "exclusive", "isolated" */
+    const char *residency;   /* "auto", "shared", "exclusive", "elastic" */
     const char *inject;      /* tests: a fault that the first worker makes; NULL: none */
     enum attnd_loop_kind loop;
     uint32_t threads;          /* of the worker; 0: all processors */
     uint32_t device;           /* GPU of the worker, in the order of CUDA */
     uint32_t sms;              /* that "shared" is resident on; 0: half */
-    int burst;                 /* and more when much is queued */
     uint32_t watchdog_s;       /* a worker that does not move for so long is killed; 0: never */
     uint64_t heap_bytes;       /* pools' planes and plans */
     uint64_t scratch_bytes;    /* partials; 0: as much as the worker thinks best */
@@ -108,6 +107,7 @@ struct attnd_service {
     struct attnd_prepared_runs *prepared_runs;
     struct attnd_scheduler *scheduler;
     struct attnd_device *device; /* NULL: the worker's backend has no memory of its own */
+    struct attnd_memory *wake;   /* of the wake word; NULL: nobody has asked for it yet */
     struct attnd_session_stats totals;
     int stopping;
 };

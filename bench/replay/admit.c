@@ -203,9 +203,11 @@ static enum verdict admit_from_tree(struct replay_engine *engine, struct replay_
         return got < 0 || release(engine, request->pages, hit) ? FAILED : NO_PAGES;
     rc = replay_tree_claim(engine, request, hit);
     request->answer = REPLAY_UNASKED;
-    if (rc <= 0)
-        return rc < 0 || release(engine, request->pages, request->pages_count) ? FAILED
-                                                                               : PREFIX_FILLING;
+    if (rc < 0)
+        return FAILED;
+    /* Somebody was faster: it may be found now. What cannot be used anyway is left to whoever. */
+    if (rc == 0 && hit < usable)
+        return release(engine, request->pages, request->pages_count) ? FAILED : PREFIX_FILLING;
     engine->stats->pages_foreign += foreign;
     begin(engine, request, hit);
     return ADMITTED;

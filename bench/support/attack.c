@@ -166,21 +166,20 @@ static void planner(struct bench_suite *suite, int fd)
                                    .arena_bytes = 16u << 20};
     const struct attnd_level level = {PLANNER_REQUESTS, indptr, indptr, pages, ones};
     const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
-    struct attnd_session *session;
+    struct attnd_session *session = NULL;
     struct attnd_pool_info info;
     struct attnd_op op = {0};
-    uint32_t plan, in_flight = 0;
+    uint32_t plan = 0, in_flight = 0;
 
-    if (!indptr || !pages || !ones)
-        bench_suite_fail(suite, "out of memory");
-    for (uint32_t i = 0; !suite->failed && i < PLANNER_REQUESTS; i++) {
+    for (uint32_t i = 0; indptr && ones && i < PLANNER_REQUESTS; i++) {
         indptr[i + 1] = (int32_t)i + 1;
         ones[i] = 1;
     }
-    if (suite->failed || !bench_suite_call(suite, "attnd_open", attnd_open(&open, &session)) ||
-        !bench_uniform_pool(suite, session, &uniform, &args.pool, &info) ||
-        !bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(session, &args, &plan)))
-        return;
+    if (!indptr || !pages || !ones)
+        bench_suite_fail(suite, "out of memory");
+    else if (bench_suite_call(suite, "attnd_open", attnd_open(&open, &session)) &&
+             bench_uniform_pool(suite, session, &uniform, &args.pool, &info))
+        bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(session, &args, &plan));
     while (!suite->failed) {
         for (; in_flight < PLANNER_SETS && !suite->failed; in_flight++)
             bench_suite_call(suite, "attnd_plan_set", attnd_plan_set(session, plan, &batch, &op));
@@ -190,6 +189,9 @@ static void planner(struct bench_suite *suite, int fd)
             begun(fd);
         fd = -1;
     }
+    free(indptr);
+    free(pages);
+    free(ones);
 }
 
 pid_t bench_attack_start(struct bench_suite *suite, enum bench_attack attack)

@@ -94,7 +94,8 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * A lane has one doorbell: its launches must be in one stream, or ordered by events.
  * Runs on different lanes overlap. What became of a run is in the lane's error word; the stream
  * goes on in any case, also when the worker dies, which is answered for it by the next one, and
- * when there is none for 30 s: the launch is given up then, and the next one of the lane waits for
+ * when there is none for 30 s: the launch is given up then (under MPS; without MPS the stream waits
+ * by memory operations, for as long as it takes), and the next one of the lane waits for
  * the answer that it may still get, again for 30 s at most. Under MPS the death of a worker ends
  * this context (see above).
  */

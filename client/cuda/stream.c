@@ -58,15 +58,16 @@ static const char ring_text[] =
     ".target sm_90\n" /* what a worker runs on, and so its engines */
     ".address_size 64\n"
     ".visible .entry attnd_launch(.param .u64 doorbell, .param .u32 rung, .param .u32 host,\n"
-    "                           .param .u64 timeout_ns)\n"
+    "                             .param .u64 timeout_ns, .param .u64 wake)\n"
     "{\n"
     "    .reg .pred %p<2>;\n"
     "    .reg .b32 %r<3>;\n"
-    "    .reg .b64 %rd<5>;\n"
+    "    .reg .b64 %rd<6>;\n"
     "    ld.param.u64 %rd0, [doorbell];\n"
     "    ld.param.u32 %r0, [rung];\n"
     "    ld.param.u32 %r1, [host];\n"
     "    ld.param.u64 %rd1, [timeout_ns];\n"
+    "    ld.param.u64 %rd5, [wake];\n"
     "    cvta.to.global.u64 %rd0, %rd0;\n"
     "    setp.ne.u32 %p0, %r1, 0;\n"
     "    griddepcontrol.wait;\n"     /* all before it in the stream is over, and seen */
@@ -81,6 +82,8 @@ static const char ring_text[] =
     "    setp.gt.s32 %p0, %r1, 0;\n" /* after a failure */
     "    @%p0 bra ring;\n"
     "    mov.u64 %rd2, %globaltimer;\n"
+    "    setp.eq.u64 %p1, %rd5, 0;\n"
+    "    @!%p1 red.release.sys.global.or.b32 [%rd5], 1;\n" /* was that one called? */
     "before:\n" /* the answer to a ring that was given up */
     "    mov.u64 %rd3, %globaltimer;\n"
     "    sub.u64 %rd4, %rd3, %rd2;\n"
@@ -91,6 +94,10 @@ static const char ring_text[] =
     "    @!%p0 bra before;\n"
     "    bra ring;\n"
     "waits:\n"
+    "    setp.eq.u64 %p1, %rd5, 0;\n" /* they are there */
+    "    @%p1 bra begun;\n"
+    "    red.release.sys.global.or.b32 [%rd5], 1;\n" /* behind the doorbell: they come */
+    "begun:\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "look:\n"
     "    ld.acquire.sys.global.u32 %r1, [%rd0];\n" /* A1 */
@@ -109,6 +116,8 @@ static const char ring_text[] =
 struct attnd_stream_launcher {
     CUcontext context;
     CUdeviceptr mailbox; /* struct attnd_mailbox, as the GPU sees it */
+    CUdeviceptr wake;    /* struct attnd_wake; 0: the worker's kernels are always there */
+    int turns;           /* contexts take turns on the GPU: nothing may spin */
     void *registered;    /* host memory that was registered for that; NULL: device memory */
     CUstream stream;     /* of our own, for copies */
     CUmodule module;
@@ -133,6 +142,8 @@ static void end(struct attnd_stream_launcher *rings)
         (void)cuMemHostUnregister(rings->registered);
     else if (rings->mailbox)
         (void)attnd_cuda_unmap(rings->mailbox);
+    if (rings->wake)
+        (void)attnd_cuda_unmap(rings->wake);
     free(rings);
 }
 
@@ -186,12 +197,44 @@ static int map_mailbox(struct attnd_session *session, struct attnd_stream_launch
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 
+/* Kernels that leave when they have nothing to do are called by a word of their own. */
+static int map_wake(struct attnd_session *session, struct attnd_stream_launcher *rings)
+{
+    struct attnd_info info = {.size = sizeof(info)};
+    uint32_t memory;
+    int rc = attnd_info(session, &info);
+
+    if (rc < 0 || strcmp(info.residency, "elastic") != 0)
+        return rc;
+    rc = attnd_wake_memory(session, &memory);
+    return rc < 0 ? rc : attnd_cuda_map(session, memory, &rings->wake);
+}
+
+/* Under MPS contexts share the GPU. An older driver does not know the question, nor such an MPS. */
+static int find_turns(struct attnd_stream_launcher *rings)
+{
+    CUdevice device = 0;
+    int mps = 0;
+    CUresult result = cuCtxGetDevice(&device);
+
+    if (result != CUDA_SUCCESS)
+        return driver_fault(result);
+    (void)cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
+    rings->turns = !mps;
+    return 0;
+}
+
 static int load_kernel(struct attnd_stream_launcher *rings)
 {
     CUresult result = cuModuleLoadData(&rings->module, ring_text);
 
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&rings->ring, rings->module, "attnd_launch");
+    /* An SM's memory is not parted anew while something is there: with the driver's preference for
+     * a kernel that has none, nothing that wants much could begin beside it. */
+    if (result == CUDA_SUCCESS)
+        result = cuFuncSetAttribute(rings->ring, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                                    CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     if (result == CUDA_SUCCESS)
         result = cuStreamCreate(&rings->stream, CU_STREAM_NON_BLOCKING);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
@@ -211,6 +254,10 @@ static struct attnd_stream_launcher *make_rings(struct attnd_session *session, C
     rings->context = context;
     (void)cuThreadExchangeStreamCaptureMode(&mode);
     *code = map_mailbox(session, rings);
+    if (*code == 0)
+        *code = map_wake(session, rings);
+    if (*code == 0)
+        *code = find_turns(rings);
     if (*code == 0)
         *code = load_kernel(rings);
     if (*code < 0) {
@@ -299,28 +346,19 @@ static CUlaunchAttribute launch_attributes[IN_STREAM] = {
      .value.programmaticStreamSerializationAllowed = 1},
 };
 
-int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
-                             CUstream stream)
+/* By a kernel that rings and waits. */
+static CUresult ring_by_kernel(const struct attnd_stream_launcher *rings, CUdeviceptr doorbell,
+                               uint32_t rung, CUstream stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    int rc;
-    const struct attnd_stream_launcher *rings = open_rings(session, &rc);
-
-    if (rings == NULL)
-        return rc;
-    rc = check_lane(lane);
-    if (rc == 0 && prepared >= ATTND_DOORBELL_RUNS)
-        rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
-    if (rc < 0)
-        return rc;
-    CUdeviceptr doorbell = rings->mailbox + lane * sizeof(uint32_t);
-    uint32_t rung = ATTND_DOORBELL_RUNG + prepared;
     uint32_t host = rings->registered != NULL;
     uint64_t timeout_ns = TIMEOUT_NS;
-    void *arguments[] = {&doorbell, &rung, &host, &timeout_ns};
+    CUdeviceptr wake = rings->wake;
+    void *arguments[] = {&doorbell, &rung, &host, &timeout_ns, &wake};
     CUresult result = cuStreamIsCapturing(stream, &capture);
+
     if (result != CUDA_SUCCESS)
-        return driver_fault(result);
+        return result;
     const CUlaunchConfig launch = {
         .gridDimX = 1,
         .gridDimY = 1,
@@ -331,7 +369,59 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
         .hStream = stream,
         .attrs = launch_attributes,
         .numAttrs = capture == CU_STREAM_CAPTURE_STATUS_NONE ? IN_STREAM : IN_CAPTURE};
-    result = cuLaunchKernelEx(&launch, rings->ring, arguments, NULL);
+    return cuLaunchKernelEx(&launch, rings->ring, arguments, NULL);
+}
+
+static CUstreamBatchMemOpParams wait_at_rest(CUdeviceptr doorbell)
+{
+    /* As signed numbers whose difference is looked at: of ours, those that rest are 1 and more. A
+     * prepared run is no number 0, so what is rung is none of them. */
+    return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                                                    .address = doorbell,
+                                                    .value = 1,
+                                                    .flags = CU_STREAM_WAIT_VALUE_GEQ}};
+}
+
+static CUstreamBatchMemOpParams write_word(CUdeviceptr address, uint32_t value)
+{
+    return (CUstreamBatchMemOpParams){.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                                                     .address = address,
+                                                     .value = value}};
+}
+
+/* By memory operations of the stream: while it waits, the GPU is the others'. A kernel that waits
+ * would keep it for a whole time slice, 2 ms. Each write comes behind all that was before it in the
+ * stream (CU_STREAM_WRITE_VALUE_DEFAULT). There is no time after which it gives up: a ring that
+ * nobody answers waits for the next worker. */
+static CUresult ring_by_stream(const struct attnd_stream_launcher *rings, CUdeviceptr doorbell,
+                               uint32_t rung, CUstream stream)
+{
+    CUstreamBatchMemOpParams steps[4] = {wait_at_rest(doorbell), write_word(doorbell, rung)};
+    unsigned int count = 2;
+
+    if (rings->wake)
+        steps[count++] = write_word(rings->wake, 1);
+    steps[count++] = wait_at_rest(doorbell);
+    return cuStreamBatchMemOp(stream, count, steps, 0);
+}
+
+int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint32_t prepared,
+                             CUstream stream)
+{
+    int rc;
+    const struct attnd_stream_launcher *rings = open_rings(session, &rc);
+
+    if (rings == NULL)
+        return rc;
+    rc = check_lane(lane);
+    if (rc == 0 && (prepared == 0 || prepared >= ATTND_DOORBELL_RUNS))
+        rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
+    if (rc < 0)
+        return rc;
+    CUdeviceptr doorbell = rings->mailbox + lane * sizeof(uint32_t);
+    uint32_t rung = ATTND_DOORBELL_RUNG + prepared;
+    CUresult result = rings->turns ? ring_by_stream(rings, doorbell, rung, stream)
+                                   : ring_by_kernel(rings, doorbell, rung, stream);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 

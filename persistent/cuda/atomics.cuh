@@ -182,6 +182,26 @@ __device__ __forceinline__ void store_relaxed_gpu16(void *to, uint64_t low, uint
                  : "memory");
 }
 
+/* Between a store of one word and a load of another that somebody else stores. */
+__device__ __forceinline__ void fence_order()
+{
+    asm volatile("fence.sc.gpu;" ::: "memory");
+}
+
+/* The wake word, which engines set: see dispatch_end(). In device memory, and so at its scope; the
+ * host sets it by the GPU's front end. */
+__device__ __forceinline__ void take_wake(uint32_t *word)
+{
+    asm volatile(
+        "{\n.reg .b32 was;\natom.acq_rel.gpu.global.exch.b32 was, [%0], 0;\n}\n" ::"l"(word)
+        : "memory");
+}
+
+__device__ __forceinline__ void set_wake(uint32_t *word)
+{
+    asm volatile("red.release.gpu.global.or.b32 [%0], 1;" ::"l"(word) : "memory");
+}
+
 /* A look that no data hangs on. */
 __device__ __forceinline__ uint32_t peek_gpu(const uint32_t *word)
 {

@@ -78,6 +78,32 @@ static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
     }
 }
 
+/* Gangs come before what engines have queued: they do it for one of them, and leave. All streams
+ * have one priority: what is asked of those of a lower one waits for the end of a gang. No more
+ * streams than are used: the ninth would share a queue of the hardware with the first, and what is
+ * copied there would wait behind gangs that nobody calls. */
+cudaError_t stream_create(const attnd_backend *backend, cudaStream_t *stream)
+{
+    int least = 0, most = 0;
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
+    return error ? error
+                 : cudaStreamCreateWithPriority(
+                       stream, cudaStreamNonBlocking,
+                       backend->residency == ATTND_RESIDENCY_ELASTIC ? most : least);
+}
+
+static cudaError_t create_streams(attnd_backend *backend)
+{
+    cudaError_t error = cudaSuccess;
+    backend->streams_count =
+        backend->residency == ATTND_RESIDENCY_ELASTIC ? 1 : 1 + attnd::variants_count;
+    for (uint32_t i = 0; i < backend->streams_count && !error; i++)
+        error = stream_create(backend, &backend->streams[i]);
+    if (error || (error = stream_create(backend, &backend->wake_stream)))
+        return error;
+    return stream_create(backend, &backend->copy_stream);
+}
+
 static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
 {
     Resident &settings = backend->settings;
@@ -86,17 +112,17 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     const size_t mirrored_size =
         (backend->config.queue_bytes / attnd::mirrored_bytes + 1) * sizeof(attnd::Mirrored);
 
-    for (cudaStream_t &stream : backend->streams)
-        if ((error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)))
-            return error;
-    if ((error = cudaStreamCreateWithFlags(&backend->copy_stream, cudaStreamNonBlocking)) ||
-        (error = cudaHostRegister(queue, backend->config.queue_bytes, cudaHostRegisterMapped)) ||
+    if ((error = create_streams(backend)))
+        return error;
+    if ((error = cudaHostRegister(queue, backend->config.queue_bytes, cudaHostRegisterMapped)) ||
         (error = cudaHostGetDevicePointer((void **)&backend->queue_device, queue, 0)) ||
         (error = cudaHostAlloc((void **)&backend->words, 128, cudaHostAllocMapped)) ||
         (error =
              cudaMalloc(&settings.templates, attnd::map_templates * sizeof(attnd::TensorMap))) ||
         (error = attnd::resident_templates(settings.templates, backend->copy_stream)) ||
         (error = cudaMalloc(&backend->resident, sizeof(Resident))) ||
+        (error = cudaMalloc(&backend->own_wake, 2 * sizeof(uint32_t))) ||
+        (error = cudaMemset(backend->own_wake, 0, 2 * sizeof(uint32_t))) ||
         (error = cudaMalloc(&backend->memories, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
         (error = cudaMalloc(&settings.runs, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMalloc(&settings.mirror, backend->config.queue_bytes)) ||
@@ -114,8 +140,11 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.host = backend->words; /* one address on both sides */
     settings.workers = uint32_t(backend->workers);
     settings.paths = 7;
-    settings.burst = backend->burst;
-    settings.drain = backend->residency == ATTND_RESIDENCY_ISOLATED;
+    settings.drain = backend->residency == ATTND_RESIDENCY_ELASTIC;
+    settings.transient = queue->runs_transient;
+    settings.prepared_count = std::min(queue->runs - queue->runs_transient, attnd::prepared_max);
+    settings.mailboxes_offset = queue->mailboxes_offset;
+    settings.wake = settings.drain ? backend->own_wake : NULL;
     settings.inject = uint32_t(backend->config.injection);
     backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
     error = cudaMemset(backend->resident, 0, sizeof(Resident));
@@ -166,12 +195,9 @@ static void describe(const attnd_backend *backend, int sms, int mps, attnd_worke
             if (attnd::variant_index(dim, dtype) < attnd::variants_count)
                 info->head_dims[dtype] |= attnd_head_dim_bit(dim);
     info->residency = backend->residency;
-    /* Who looks at doorbells when no kernel is there is the host. */
-    info->mailbox_kind =
-        backend->residency == ATTND_RESIDENCY_ISOLATED ? ATTND_KIND_HOST : ATTND_KIND_DEVICE;
+    info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
     info->sms_resident = uint32_t(backend->workers) + 1;
-    info->sms_burst = backend->burst;
     info->mps = mps != 0;
 }
 
@@ -191,7 +217,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     int mps = 0; /* an older driver does not know the question */
     (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device);
     (void)cudaGetLastError();
-    backend->workers = residency_choose(backend, sms, mps);
+    backend->workers = residency_choose(backend, sms);
     if (!backend->workers) {
         free(backend);
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
@@ -217,9 +243,8 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
 int backend_start(attnd_backend *backend)
 {
     attnd::HostWords *words = backend->words;
-    backend->settings.host_clock_offset_ns =
-        clock_offset(&words->heartbeat_ns, backend->copy_stream);
-    words->heartbeat_ns = monotonic_ns();
+    backend->settings.host_clock_offset_ns = clock_offset(&words->clock_ns, backend->copy_stream);
+    attnd_poke32(&words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
     backend->settings_fresh = 1;
     attnd_poke32(&backend->helper_leave, 0);
     if (pthread_create(&backend->helper, NULL, helper_main, backend) != 0)
@@ -270,12 +295,14 @@ static void cuda_destroy(attnd_backend *backend)
     cudaFree(backend->settings.runs);
     cudaFree(backend->memories);
     cudaFree(backend->resident);
+    cudaFree(backend->own_wake);
     cudaFree(backend->settings.templates);
     cudaFreeHost(backend->words);
     cudaHostUnregister(backend->config.queue);
-    for (cudaStream_t stream : backend->streams)
-        cudaStreamDestroy(stream);
+    for (uint32_t i = 0; i < backend->streams_count; i++)
+        cudaStreamDestroy(backend->streams[i]);
     cudaStreamDestroy(backend->copy_stream);
+    cudaStreamDestroy(backend->wake_stream);
     free(backend);
 }
 

@@ -46,6 +46,8 @@ struct Driver {
     decltype(&cuMemGetAddressRange) range;
     decltype(&cuMemGetAllocationPropertiesFromHandle) properties;
     decltype(&cuPointerGetAttribute) attribute;
+    decltype(&cuStreamWaitValue32) wait_value;
+    decltype(&cuStreamWriteValue32) write_value;
     int device;        /* ours */
     size_t page_bytes; /* what device memory is mapped in multiples of */
 };
@@ -59,7 +61,8 @@ struct Health {
     int injected;
     uint32_t looks;
     uint64_t progress, moved_ns; /* what was seen last, and when it was another */
-    uint64_t left_ns;            /* when no dispatcher had left yet */
+    uint64_t left_ns;            /* when no worker outstayed its dispatcher yet */
+    uint32_t running;            /* the gang that was there then */
 };
 
 struct attnd_backend {
@@ -70,12 +73,14 @@ struct attnd_backend {
     attnd::Resident settings;       /* what was last written there before a launch */
     attnd::Memory *memories;        /* device memory */
     Mapping mappings[ATTND_MEMORIES_MAX];
-    attnd::HostWords *words;                         /* pinned */
-    cudaStream_t streams[2 + attnd::variants_count]; /* dispatcher, variants, bursts */
+    attnd::HostWords *words; /* pinned */
+    /* The dispatcher's, and one a variant; elastic: gangs are all in the first. */
+    cudaStream_t streams[1 + attnd::variants_count];
+    uint32_t streams_count;
     cudaStream_t copy_stream;
+    cudaStream_t wake_stream; /* elastic: where the host sets the wake word */
     attnd_residency residency;
     int workers;
-    uint32_t burst;       /* more workers, when much is queued */
     pthread_mutex_t rest; /* held by who lets the kernels rest and begin again */
     int running;          /* between start() and quiesce: there is a helper */
     pthread_t helper;
@@ -84,7 +89,12 @@ struct attnd_backend {
     uint32_t launched;  /* helper: kernels are there, or have not been seen to be gone */
     uint32_t failed;    /* helper: the cudaError_t it gave up with */
     int settings_fresh; /* helper: not yet on the device */
-    uint64_t queued_ns; /* helper: since when much is queued; 0: it is not */
+    uint32_t gang;      /* helper: number of the last launch, or of the last that is armed */
+    uint32_t woken;     /* helper: the gang that was called last */
+    uint32_t *own_wake; /* device memory: a word until there is one that engines see; the gate */
+    uint32_t batch;     /* helper: the last that stands behind the gate */
+    uint32_t last_left; /* helper: as it was when called_ns was now */
+    uint64_t called_ns;
     Health health;
 };
 
@@ -104,10 +114,16 @@ int backend_quiesce(attnd_backend *backend);
 /* backend.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);
 
+/* backend.cu: not of the legacy stream's. */
+cudaError_t stream_create(const attnd_backend *backend, cudaStream_t *stream);
+
+/* helper.cu: elastic: calls a gang. Any thread. */
+cudaError_t gang_wake(attnd_backend *backend);
+
 /* helper.cu: the thread that start() creates. */
 void *helper_main(void *backend);
 
-/* helper.cu: waits until no kernel is there; those that are there must have been told to leave. */
+/* helper.cu: waits until no kernel is there or armed; they must have been told to leave. */
 cudaError_t kernels_wait(attnd_backend *backend);
 
 /* health.cu: check() of the vtable, and what it needs. */
@@ -116,7 +132,7 @@ int health_check(attnd_backend *backend, char *report, size_t report_bytes);
 
 /* residency.cu: the mode asked for, or for "auto" the one that suits, and what it means in SMs.
  * Return: workers; 0 there is no such mode. */
-int residency_choose(attnd_backend *backend, int sms, int mps);
+int residency_choose(attnd_backend *backend, int sms);
 
 inline uint64_t monotonic_ns()
 {

@@ -28,8 +28,10 @@ struct Commander {
     uint32_t submitted_runs; /* runs published from the ring: their slots take turns */
     uint32_t pending_next;   /* where the list is looked at next */
     uint32_t used;           /* variants, as far as this warp noted them in the global word */
-    bool emptied;            /* there was nothing more to take, for the first time when: */
-    uint32_t emptied_at;     /* so many runs were published */
+    uint64_t begun_ns;       /* when these kernels began */
+    uint64_t active_ns;  /* when there last was a command, or one's run in flight; 0: none came */
+    bool emptied;        /* there was nothing more to take, for the first time when: */
+    uint32_t emptied_at; /* so many runs were published */
 };
 
 enum Taken { taken, taken_later, taken_leave };
@@ -158,6 +160,8 @@ __device__ __forceinline__ void put_prepared(Commander *self, uint32_t index, co
     if (threadIdx.x % 32 == 0) {
         self->dispatch->prepared[index] = value;
         self->resident->prepared[index] = value;
+        if (index >= self->resident->prepared_end)
+            self->resident->prepared_end = index + 1;
     }
     fence_gpu(); /* the resolved run before it: whoever publishes it, releases it */
     dispatch_unlock(self->dispatch);

@@ -71,9 +71,12 @@ struct alignas(128) TensorMap {
 
 /* Words the device and the worker's host half share, in pinned host memory. */
 struct HostWords {
-    uint64_t heartbeat_ns; /* host: a kernel whose host is gone leaves by itself */
+    uint64_t clock_ns;     /* device: answer of read_clock() */
+    uint32_t heartbeat_ms; /* host: a kernel whose host is gone leaves by itself; 0: there
+                              is none to be gone */
     uint32_t wanted;       /* device: 1 + a variant that is not resident and now must be */
-    uint32_t left;         /* device: the dispatcher has left, the workers follow */
+    uint32_t left;         /* device: number of the last gang whose dispatcher has left */
+    uint32_t flush;        /* host: gangs are to come and go, and take nothing */
 };
 
 /* Of a thread that waited in vain, one a variant. */
@@ -205,6 +208,14 @@ struct Pending {
 };
 constexpr uint32_t pending_max = 512; /* the daemon has no more of them out */
 
+/* Of the runs that a mailbox rang: struct attnd_mailbox_slot. */
+struct alignas(16) MailboxSums {
+    unsigned long long runs, tiles, busy_ns, kv_bytes;
+    uint32_t errors, error, error_lane, zero;
+    unsigned long long sent; /* runs and errors that the host has been sent */
+    unsigned long long unused;
+};
+
 /* Set before a launch, constant after it. Who needs it often has a copy in shared memory: an
  * acquire empties the L1. */
 struct Settings {
@@ -221,10 +232,12 @@ struct Settings {
     uint32_t workers;
     /* inner loops that may be used: bit 0 decode, bit 1 prefill, bit 2 TMA; else naive */
     uint32_t paths;
-    uint32_t drain;    /* 1: leave when nothing is left to take, drained() */
-    uint32_t resident; /* bit v: workers of variant v are resident */
-    uint32_t burst;    /* workers behind those that come and go; 0: none */
-    uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
+    uint32_t drain;                     /* 1: leave when nothing is left to take, drained() */
+    uint32_t resident;                  /* bit v: workers of variant v are resident */
+    uint32_t transient, prepared_count; /* of the run table: doorbells name the second part */
+    uint32_t mailboxes_offset;          /* of the queue segment, bytes */
+    uint32_t *wake;                     /* elastic: the word that calls a gang; else NULL */
+    uint32_t inject; /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
 };
 
 /* The kernels' own state, in device memory. Lives as long as the backend. */
@@ -235,25 +248,27 @@ struct Resident : Settings {
     uint32_t error;                       /* ATTND_E_* of a dispatcher that gave up */
     uint32_t used;                        /* bit v: runs of variant v came since the launch */
     uint32_t retired;                     /* positions; for a look from outside, as published is */
-    alignas(128) uint32_t leave;          /* 1: park; set after the last run is published */
+    /* Positions before it are gone: no worker enters there. Moved by the dispatcher (retire.cuh).
+     */
+    uint32_t horizon;
+    uint32_t dirty;   /* positions from here to `published` have live lines that are not zero */
+    uint32_t running; /* the last gang whose dispatcher has begun */
+    uint64_t plan_bytes;   /* of plans, copied over the bus by this worker */
+    uint32_t prepared_end; /* entries of prepared[] that were ever used */
+    alignas(
+        128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions];
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
     uint32_t doing[workers_max];                   /* enum WarpState */
-    uint32_t burst_state[workers_max];             /* enum BurstState of workers of a burst */
+    uint32_t present[workers_max];                 /* 1: its cursor counts */
     Prepared prepared[prepared_max];               /* the dispatcher's, between launches */
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* likewise; NULL: not watched */
     uint32_t mailbox_host[ATTND_MAILBOXES_MAX];    /* 1: it lies in host memory */
+    MailboxSums sums[ATTND_MAILBOXES_MAX];         /* likewise */
     Pending pending[pending_max];                  /* the dispatcher's, of this launch */
 };
-
-/* A worker of a burst asks, the dispatcher lets it in where nothing can be taken from under it, and
- * it says when it goes: in between its cursor counts like any other. */
-enum BurstState { burst_gone = 0, burst_asks = 1, burst_there = 2 };
-
-/* How long a worker of a burst takes items: others may be waiting for its SM. */
-constexpr uint64_t burst_ns = 2000000;
 
 /* For the debug dump: what a CTA is doing. */
 enum WarpState { state_idle = 1, state_item = 2, state_left = 3 };

@@ -25,7 +25,11 @@
 namespace attnd
 {
 
-constexpr uint64_t heartbeat_stale_ns = 2000000000ull;
+constexpr uint32_t heartbeat_stale_ms = 2000;
+/* A gang that finds something to do all the time makes way after so long. */
+constexpr uint64_t stay_ns = 2000000;
+/* How long a gang waits for one more command. */
+constexpr uint64_t linger_ns = 12000;
 
 /* RUN: resolved, and published as soon as there is room. */
 __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
@@ -137,23 +141,31 @@ __device__ __forceinline__ Taken take_command(Commander *self, const uint4 &part
     }
 }
 
-/* With an empty ring: may kernels leave that do not stay? Not before what was in flight when there
- * was nothing more to take has ended. They hold the GPU until then anyway, and whoever asks for
- * something meanwhile is not to wait for the longest run of others. What came later is not waited
- * for: somebody always asks for more, and then they would never make way. */
-__device__ __forceinline__ bool drained(Commander *self)
+/* With an empty ring: may kernels leave that do not stay? When nothing is in flight. Before that
+ * they hold the GPU anyway, and whoever asks for something is not to wait for another gang. But
+ * somebody may always ask for more: once they have been there for long, it is enough that what was
+ * in flight when there was nothing more to take has ended.
+ *
+ * Where commands came, the next one comes as soon as their answers are seen: shorter than to leave
+ * and come back. Doorbells are of streams, whose next kernels want the SMs now. */
+__device__ __forceinline__ bool drained(Commander *self, uint64_t now)
 {
     const Dispatch *dispatch = self->dispatch;
     const uint32_t retired = observe_cta(&dispatch->retired);
-    if (self->emptied && int32_t(retired - self->emptied_at) < 0)
+    const uint32_t published = observe_cta(&dispatch->published);
+    const bool enough =
+        now - self->begun_ns > stay_ns && self->emptied && int32_t(retired - self->emptied_at) >= 0;
+    if (!enough && retired != published) {
+        if (!self->emptied && !doorbells_pending(dispatch)) {
+            self->emptied = true;
+            self->emptied_at = published;
+        }
         return false;
-    if (doorbells_pending(dispatch))
+    }
+    if (!enough && self->active_ns && now - self->active_ns < linger_ns)
         return false;
-    if (self->emptied)
-        return true;
-    self->emptied = true;
-    self->emptied_at = observe_cta(&dispatch->published);
-    return self->emptied_at == retired;
+    return !doorbells_pending(dispatch) &&
+           (enough || published == observe_cta(&dispatch->published));
 }
 
 /* Nothing is published after this; the workers leave when they have done what was. */
@@ -168,19 +180,12 @@ __device__ __forceinline__ void close_ring(Commander *self)
     if (threadIdx.x % 32 == 0) {
         self->resident->submitted_runs = self->submitted_runs;
         publish_cta(&self->dispatch->commands_head, self->head);
-        publish_sys(&self->dispatch->settings.queue->command_head, self->head);
-        publish_gpu(&self->resident->leave, 1);
+        publish_gpu(&self->resident->leave, self->dispatch->gang); /* others wait for the SMs */
+        store_relaxed_sys(&self->dispatch->settings.queue->command_head, self->head);
         publish_cta(&self->dispatch->ended, 1);
     }
     __syncwarp();
 }
-
-/* The host's heartbeat, as this warp saw it last. */
-struct Heartbeat {
-    const uint32_t *word; /* its low half, in host memory */
-    uint32_t beat;
-    uint64_t seen_ns;
-};
 
 /* Each line more makes a trip across the bus longer, so what is rare is looked at now and then. */
 __device__ __forceinline__ bool looks_at_park(uint32_t pass)
@@ -193,26 +198,27 @@ __device__ __forceinline__ bool looks_at_heartbeat(uint32_t pass)
     return pass % 16 == 0;
 }
 
-/* One trip across the bus for all words: A1 on the tail in all lanes but lane 1, park, and lane 2,
- * the heartbeat, in the passes that look at them. */
-__device__ __forceinline__ uint32_t look_at_words(const Commander *self, const Heartbeat &heartbeat,
-                                                  uint32_t pass)
+/* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
+ * and 3, flush, in the passes that look at them. */
+__device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
 {
     attnd_queue_head *queue = self->dispatch->settings.queue;
+    const HostWords *host = self->dispatch->settings.host;
     const uint32_t lane = threadIdx.x % 32;
-    return observe_sys(lane == 2 && looks_at_heartbeat(pass) ? heartbeat.word
+    return observe_sys(lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
                        : lane == 1 && looks_at_park(pass)    ? &queue->park
+                       : lane == 3 && looks_at_park(pass)    ? &host->flush
                                                              : &queue->command_tail);
 }
 
-/* One vote: bit 0: there is a command; bit 1: park is set. A tail out of bounds is no ring of ours.
- */
+/* One vote: bit 0: there is a command; bits 1 and 3: park or flush is set. A tail out of bounds is
+ * no ring of ours. */
 __device__ __forceinline__ uint32_t vote_on_words(const Commander *self, uint32_t word,
                                                   uint32_t pass)
 {
     const uint32_t lane = threadIdx.x % 32;
     return __ballot_sync(0xffffffffu, lane == 0 ? word - self->head - 1 < self->entries
-                                                : lane == 1 && looks_at_park(pass) && word);
+                                                : (lane & 29) == 1 && looks_at_park(pass) && word);
 }
 
 /* Takes the command at the head, if it can be taken now. */
@@ -228,17 +234,15 @@ __device__ __forceinline__ Taken take_next(Commander *self, const uint4 &part)
     return result;
 }
 
-/* Is the host gone? Judged with a beat at hand: kernels that were kept from running are not
- * orphans. */
-__device__ __forceinline__ bool orphaned(Heartbeat *heartbeat, uint32_t word, uint32_t pass)
+/* Is the host gone? By its own clock, so that the first look of a gang can tell. Judged with a beat
+ * at hand: kernels that were kept from running are not orphans. */
+__device__ __forceinline__ bool orphaned(const Commander *self, uint32_t word, uint32_t pass,
+                                         uint64_t now)
 {
-    const uint64_t now = clock_ns();
-    const uint32_t beat = __shfl_sync(0xffffffffu, word, 2);
-    if (looks_at_heartbeat(pass) && beat != heartbeat->beat) {
-        heartbeat->beat = beat;
-        heartbeat->seen_ns = now;
-    }
-    return looks_at_heartbeat(pass) && now - heartbeat->seen_ns > heartbeat_stale_ns;
+    const uint32_t beat_ms = __shfl_sync(0xffffffffu, word, 2);
+    const uint64_t host_ns = now + uint64_t(self->dispatch->settings.host_clock_offset_ns);
+    const int32_t age_ms = int32_t(uint32_t(host_ns / 1000000) - beat_ms);
+    return looks_at_heartbeat(pass) && beat_ms && age_ms > int32_t(heartbeat_stale_ms);
 }
 
 /* Does a doorbell name a variant that is not resident? Then the host is to know. */
@@ -262,13 +266,12 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->commands_head,
                       resident->submitted_runs,
                       0};
-    Heartbeat heartbeat = {
-        reinterpret_cast<const uint32_t *>(&dispatch->settings.host->heartbeat_ns), 0, clock_ns()};
+    self.begun_ns = clock_ns();
     for (uint32_t pass = 0;; pass++) {
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self);
         const Doorbells doorbells = look_at_host(dispatch, pass);
-        const uint32_t word = look_at_words(&self, heartbeat, pass);
+        const uint32_t word = look_at_words(&self, pass);
         const uint32_t found = vote_on_words(&self, word, pass);
         Taken result = taken;
         if (found == 1) /* first, because somebody waits for it */
@@ -278,60 +281,117 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
             take_doorbells(dispatch, resident, doorbell_rules(dispatch),
                            look_at_mailbox<true>(dispatch, doorbells.index));
         const uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
-        const bool orphan = orphaned(&heartbeat, word, pass);
-        if (variant_wanted(dispatch) || found > 1 || result == taken_leave || orphan)
-            break;
-        if (tail - self.head > self.entries) { /* health.cu ends the worker */
+        const uint64_t now = clock_ns();
+        const bool orphan = orphaned(&self, word, pass, now);
+        const bool broken = tail - self.head > self.entries; /* health.cu ends the worker */
+        if (broken)
             resident->error = ATTND_E_PROTOCOL;
+        if (variant_wanted(dispatch) || found > 1 || result == taken_leave || orphan || broken) {
+            if (threadIdx.x % 32 == 0)
+                dispatch->quiet = 1;
             break;
         }
         if (dispatch->pending_count)
             complete_pending(&self);
-        if (tail == self.head && dispatch->settings.drain && !doorbell && drained(&self))
+        if (found || dispatch->pending_count ||
+            (self.active_ns &&
+             observe_cta(&dispatch->retired) != observe_cta(&dispatch->published)))
+            self.active_ns = now;
+        if (tail == self.head && dispatch->settings.drain && !doorbell && drained(&self, now))
             break;
     }
     close_ring(&self);
 }
 
-/* Before the warps part: what was kept since the last launch, and an empty ring. */
-__device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *resident)
+/* Before the warps part: what was kept since the last launch, and an empty ring. Somebody's layer
+ * waits for it: everything is asked for at once, and nothing behind the bus. */
+__device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *resident,
+                                               uint32_t gang)
 {
-    uint32_t *words = reinterpret_cast<uint32_t *>(dispatch);
-    for (uint32_t i = threadIdx.x; i < sizeof(Dispatch) / 4; i += blockDim.x)
-        words[i] = 0;
-    uint4 *live = reinterpret_cast<uint4 *>(resident->live);
-    for (uint32_t i = threadIdx.x; i < sizeof(resident->live) / 16; i += blockDim.x)
-        live[i] = make_uint4(0, 0, 0, 0);
-    fence_gpu();
+    static_assert(dispatch_threads == ATTND_MAILBOXES_MAX, "a mailbox a thread");
+    static_assert(sizeof(Dispatch) % 16 == 0 && sizeof(Settings) / 4 <= dispatch_threads, "");
+    const uint32_t thread = threadIdx.x, published = resident->published, dirty = resident->dirty;
+    const uint64_t plan_bytes = resident->plan_bytes;
+    const uint32_t prepared_end = resident->prepared_end, head = resident->commands_head;
+    attnd_mailbox *mailbox = resident->mailboxes[thread];
+    const uint32_t mailbox_host = resident->mailbox_host[thread];
+    const MailboxSums sums = resident->sums[thread];
+    const uint4 first = reinterpret_cast<const uint4 *>(resident->prepared)[thread];
+    const uint32_t word =
+        thread < sizeof(Settings) / 4 ? reinterpret_cast<const uint32_t *>(resident)[thread] : 0;
+
+    for (uint32_t i = thread; i < sizeof(Dispatch) / 16; i += dispatch_threads)
+        reinterpret_cast<uint4 *>(dispatch)[i] = make_uint4(0, 0, 0, 0);
+    constexpr uint32_t vectors = sizeof(Live) / 16;
+    for (uint32_t i = thread; i < (published - dirty) * vectors; i += dispatch_threads)
+        reinterpret_cast<uint4 *>(
+            &resident->live[(dirty + i / vectors) % ring_positions])[i % vectors] =
+            make_uint4(0, 0, 0, 0);
     __syncthreads();
-    if (threadIdx.x == 0) {
-        dispatch->settings = *resident;
-        dispatch->pending = resident->pending;
-        dispatch->mailboxes_offset = resident->queue->mailboxes_offset;
-    }
-    __syncthreads();
-    const uint32_t transient = dispatch->settings.queue->runs_transient;
-    const uint32_t prepared = min(dispatch->settings.queue->runs - transient, prepared_max);
-    if (threadIdx.x == 0) {
-        dispatch->published = dispatch->retired = resident->published;
-        dispatch->ready = resident->published + ring_positions;
-        dispatch->commands_head = resident->commands_head;
-        dispatch->transient = transient;
-        dispatch->prepared_count = prepared;
-        dispatch->plan_bytes = peek8_sys(&dispatch->settings.queue->plan_bytes);
-    }
-    uint32_t used = 0;
-    for (uint32_t i = threadIdx.x; i < prepared; i += blockDim.x) {
+    if (thread < sizeof(Settings) / 4)
+        reinterpret_cast<uint32_t *>(&dispatch->settings)[thread] = word;
+    if (thread < prepared_end)
+        reinterpret_cast<uint4 *>(dispatch->prepared)[thread] = first;
+    for (uint32_t i = dispatch_threads + thread; i < prepared_end; i += dispatch_threads)
         dispatch->prepared[i] = resident->prepared[i];
-        if (dispatch->prepared[i].state && !(dispatch->prepared[i].state & prepared_bad))
-            used |= 1u << dispatch->prepared[i].variant;
+    dispatch->sums[thread] = sums;
+    if (mailbox)
+        list_mailbox(dispatch, thread, mailbox, mailbox_host);
+    if (thread == 0) {
+        resident->running = gang;
+        dispatch->pending = resident->pending;
+        dispatch->gang = gang;
+        dispatch->published = dispatch->retired = published;
+        dispatch->ready = published + ring_positions;
+        dispatch->commands_head = head;
+        dispatch->plan_bytes = plan_bytes;
+        dispatch->transient = resident->transient;
+        dispatch->prepared_count = resident->prepared_count;
     }
-    if (used)
-        set_bits(&resident->used, used);
-    for (uint32_t m = threadIdx.x; m < ATTND_MAILBOXES_MAX; m += blockDim.x)
-        if (resident->mailboxes[m])
-            list_mailbox(dispatch, resident, m, resident->mailboxes[m], resident->mailbox_host[m]);
     __syncthreads();
+}
+
+/* Variants of runs that are prepared come back after a change of kernels. Not in front of the first
+ * doorbell. One warp. */
+__device__ __forceinline__ void mark_prepared(const Dispatch *dispatch, Resident *resident)
+{
+    uint32_t used = 0;
+    for (uint32_t i = threadIdx.x % 32; i < resident->prepared_end; i += 32) {
+        const Prepared &prepared = dispatch->prepared[i];
+        if (prepared.state && !(prepared.state & prepared_bad))
+            used |= 1u << prepared.variant;
+    }
+    used = __reduce_or_sync(0xffffffffu, used);
+    if (used && threadIdx.x % 32 == 0)
+        set_bits(&resident->used, used);
+}
+
+/* When all warps are done: what is kept for the next launch; and is there anybody who would wait
+ * for it? A ring is the bell and then, by a read-modify-write, `wake`. The exchange is one, too: if
+ * it comes behind that of a ring, the look that follows finds the bell; if in front of it, `wake`
+ * stays set and calls the next gang. One warp. */
+__device__ __forceinline__ void dispatch_end(Dispatch *dispatch, Resident *resident)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t *wake = dispatch->settings.wake;
+    if (wake && !dispatch->quiet) {
+        if (lane == 0)
+            take_wake(wake);
+        __syncwarp();
+        if (doorbells_pending(dispatch) && lane == 0)
+            set_wake(wake);
+    }
+    carry_sums(dispatch, resident); /* with what the others added at the end */
+    for (uint32_t m = lane; m < ATTND_MAILBOXES_MAX; m += 32)
+        if (dispatch->mailboxes[m])
+            resident->sums[m] = dispatch->sums[m];
+    if (lane == 0) {
+        resident->dirty = dispatch->ready - ring_positions;
+        resident->horizon = dispatch->published;
+        resident->plan_bytes = dispatch->plan_bytes;
+        /* Behind the head: close_ring(). Nothing else is looked at because of it. */
+        store_relaxed_sys(&dispatch->settings.host->left, dispatch->gang);
+    }
 }
 
 } // namespace attnd

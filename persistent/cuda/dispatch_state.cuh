@@ -35,13 +35,6 @@ struct Direct {
 };
 constexpr uint32_t direct_max = 32;
 
-/* Of the runs that a mailbox rang: struct attnd_mailbox_slot. */
-struct MailboxSums {
-    unsigned long long runs, tiles, busy_ns, kv_bytes;
-    uint32_t errors, error, error_lane, zero;
-    unsigned long long sent; /* runs and errors that the host has been sent */
-};
-
 /* Which set of a plan, and which advance since, a command is about. */
 struct PlanVersion {
     uint64_t set; /* no other plan has it; 0: none */
@@ -62,7 +55,8 @@ struct BuiltPlan {
 
 struct Dispatch {
     Settings settings;
-    uint32_t mailboxes_offset;
+    uint32_t gang;  /* the number of this launch */
+    uint32_t quiet; /* 1: the gang ends for a reason that more gangs do not cure */
     uint32_t lock;
     uint32_t closing;                   /* nothing is published any more */
     uint32_t ended;                     /* and every command that was taken is answered */
@@ -75,7 +69,7 @@ struct Dispatch {
     Direct direct[direct_max];
     Pending *pending; /* [pending_max], in device memory: what is rare has no place here */
     uint32_t pending_count;
-    uint32_t transient, prepared_count; /* of the run table: doorbells name the second part */
+    uint32_t transient, prepared_count; /* as in Settings */
     uint32_t device_count, host_count;  /* mailboxes watched, by where they lie */
     uint8_t device_list[ATTND_MAILBOXES_MAX], host_list[ATTND_MAILBOXES_MAX];
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* NULL: not watched */
@@ -109,7 +103,8 @@ __device__ __forceinline__ attnd_mailbox_slot *mailbox_slot(const Dispatch *disp
                                                             uint32_t index)
 {
     char *queue = reinterpret_cast<char *>(dispatch->settings.queue);
-    return reinterpret_cast<attnd_mailbox_slot *>(queue + dispatch->mailboxes_offset) + index;
+    return reinterpret_cast<attnd_mailbox_slot *>(queue + dispatch->settings.mailboxes_offset) +
+           index;
 }
 
 /* Under the lock; for those who look without it: the rest is there before `active` says so. */

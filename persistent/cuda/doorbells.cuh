@@ -213,11 +213,21 @@ __device__ __forceinline__ bool take_doorbells(Dispatch *dispatch, Resident *res
  */
 
 /* One thread under the lock; or, before the warps part, one for each mailbox. */
-__device__ __forceinline__ void list_mailbox(Dispatch *dispatch, const Resident *resident,
-                                             uint32_t index, attnd_mailbox *mailbox, uint32_t host)
+__device__ __forceinline__ void list_mailbox(Dispatch *dispatch, uint32_t index,
+                                             attnd_mailbox *mailbox, uint32_t host)
+{
+    dispatch->mailboxes[index] = mailbox;
+    if (host)
+        dispatch->host_list[add_relaxed(&dispatch->host_count, 1u)] = uint8_t(index);
+    else
+        dispatch->device_list[add_relaxed(&dispatch->device_count, 1u)] = uint8_t(index);
+}
+
+/* Sums of a mailbox go on where the last worker left them. One thread. */
+__device__ __forceinline__ void load_sums(Dispatch *dispatch, uint32_t index)
 {
     const attnd_mailbox_slot *slot = mailbox_slot(dispatch, index);
-    MailboxSums *sums = &dispatch->sums[index]; /* they go on */
+    MailboxSums *sums = &dispatch->sums[index];
     sums->runs = peek8_sys(&slot->runs);
     sums->tiles = peek8_sys(&slot->tiles);
     sums->busy_ns = peek8_sys(&slot->busy_ns);
@@ -226,11 +236,6 @@ __device__ __forceinline__ void list_mailbox(Dispatch *dispatch, const Resident 
     sums->sent = sums->runs + sums->errors;
     sums->error = peek_sys(&slot->error_code);
     sums->error_lane = peek_sys(&slot->error_lane);
-    dispatch->mailboxes[index] = mailbox;
-    if (host)
-        dispatch->host_list[add_relaxed(&dispatch->host_count, 1u)] = uint8_t(index);
-    else
-        dispatch->device_list[add_relaxed(&dispatch->device_count, 1u)] = uint8_t(index);
 }
 
 /* From now on; also for what was prepared before: after a death all of that comes first, so that no
@@ -253,7 +258,8 @@ __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resi
     fence_gpu();
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-        list_mailbox(dispatch, resident, index, mailbox, host);
+        load_sums(dispatch, index);
+        list_mailbox(dispatch, index, mailbox, host);
         resident->mailboxes[index] = mailbox;
         resident->mailbox_host[index] = host;
     }

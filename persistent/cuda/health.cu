@@ -52,7 +52,7 @@ cudaError_t health_init(attnd_backend *backend)
     Health *health = &backend->health;
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, access_illegally); /* loaded now */
-    if (error || (error = cudaStreamCreateWithFlags(&health->stream, cudaStreamNonBlocking)) ||
+    if (error || (error = stream_create(backend, &health->stream)) ||
         (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
     health->moved_ns = health->left_ns = monotonic_ns();
@@ -140,11 +140,11 @@ static void say_all(Report *report, const attnd_backend *backend)
     const Resident *resident = &from->resident;
     say(report,
         "dispatcher: %" PRIu32 " runs published, %" PRIu32 " retired; commands: %" PRIu32
-        " taken of %" PRIu32 "; retires: %" PRIu32 "; variants %#" PRIx32 ", leave %" PRIu32
-        ", error %" PRIu32 "\n",
+        " taken of %" PRIu32 "; retires: %" PRIu32 "; variants %#" PRIx32 ", gang %" PRIu32
+        ", closed %" PRIu32 ", error %" PRIu32 "\n",
         resident->published, resident->retired, resident->commands_head,
         attnd_observe32(&queue->command_tail), resident->retires_tail, resident->resident,
-        resident->leave, resident->error);
+        resident->running, resident->leave, resident->error);
     for (uint32_t v = 0; v < variants_count; v++)
         if (from->stuck[v].seen)
             say(report,
@@ -153,7 +153,7 @@ static void say_all(Report *report, const attnd_backend *backend)
                 v, from->stuck[v].block, from->stuck[v].thread / 32, from->stuck[v].barrier,
                 from->stuck[v].parity);
     say_runs(report, from, queue);
-    say_workers(report, from, backend->settings.workers + backend->settings.burst);
+    say_workers(report, from, backend->settings.workers);
 }
 
 /* ---- judging ---- */
@@ -173,8 +173,8 @@ static cudaError_t device_error(const attnd_backend *backend)
     uint32_t failed = attnd_observe32(&backend->failed);
     if (failed)
         return cudaError_t(failed);
-    for (cudaStream_t stream : backend->streams) {
-        cudaError_t error = cudaStreamQuery(stream);
+    for (uint32_t i = 0; i < backend->streams_count; i++) {
+        cudaError_t error = cudaStreamQuery(backend->streams[i]);
         if (error && error != cudaErrorNotReady)
             return error;
     }
@@ -187,9 +187,12 @@ static void end_in_order(attnd_backend *backend)
     const uint64_t until_ns = monotonic_ns() + leave_ns;
     const timespec step = {0, 1000000};
     attnd_publish32(&backend->config.queue->park, 1);
-    for (cudaStream_t stream : backend->streams)
-        while (cudaStreamQuery(stream) == cudaErrorNotReady && monotonic_ns() < until_ns)
+    for (uint32_t i = 0; i < backend->streams_count; i++)
+        while (cudaStreamQuery(backend->streams[i]) == cudaErrorNotReady &&
+               monotonic_ns() < until_ns) {
+            (void)gang_wake(backend); /* what is armed is not to come later */
             (void)nanosleep(&step, NULL);
+        }
 }
 
 /* Changes when anything gets on. */
@@ -208,27 +211,26 @@ static uint64_t progress(const Snapshot *from)
 static bool begun(const Snapshot *from)
 {
     const Resident *resident = &from->resident;
-    bool passed = resident->published != resident->retired;
-    for (uint32_t w = 0; w < resident->workers + resident->burst; w++) {
+    bool passed = resident->published != resident->retired, any = false;
+    for (uint32_t w = 0; w < resident->workers; w++) {
+        if (!resident->present[w])
+            continue;
         if (resident->doing[w] == attnd::state_item)
             return true;
-        passed &= w >= resident->workers || resident->cursor[w] == resident->published;
+        passed &= resident->cursor[w] == resident->published;
+        any = true;
     }
-    return passed;
+    return passed && any;
 }
 
-/* Nothing is left but a burst that waits for SMs, behind kernels of others that may take their
- * time: its workers leave as soon as they get them. */
-static bool only_burst_waits(const attnd_backend *backend, const Snapshot *from)
+/* A dispatcher has closed, and workers that had begun beside it are still there. */
+static bool some_stay(const Snapshot *from)
 {
     const Resident *resident = &from->resident;
-    for (uint32_t s = 0; s < 1 + variants_count; s++)
-        if (cudaStreamQuery(backend->streams[s]) == cudaErrorNotReady)
-            return false;
-    for (uint32_t w = resident->workers; w < resident->workers + resident->burst; w++)
-        if (resident->doing[w] == attnd::state_item)
-            return false;
-    return true;
+    bool any = false;
+    for (uint32_t w = 0; w < resident->workers; w++)
+        any |= resident->present[w] != 0;
+    return any && resident->leave == resident->running;
 }
 
 static int judge(attnd_backend *backend, Report *report)
@@ -243,8 +245,9 @@ static int judge(attnd_backend *backend, Report *report)
     bool waited = false;
     for (const StuckRecord &record : from->stuck)
         waited |= record.seen != 0;
-    if (!attnd_observe32(&backend->words->left) || only_burst_waits(backend, from))
+    if (!some_stay(from) || from->resident.running != health->running)
         health->left_ns = now_ns;
+    health->running = from->resident.running;
     int code = 0;
     if (from->resident.error) {
         say(report, "the dispatcher gave up\n");

@@ -2,10 +2,32 @@
  * helper.cu - the thread that does for the kernels what a GPU cannot do itself.
  *
  * It writes the heartbeat (a kernel whose host is gone leaves by itself), wakes the daemon when a
- * retire finds it asleep, and launches. Kernels leave for three reasons besides parking: a run
- * needs a variant that is not resident; the residency is `isolated` and nothing is queued; or the
- * heartbeat stood still, because this process was stopped. Whatever the reason was, the dispatcher
- * says that it has left in `left`, and what to do next depends only on what there is to do.
+ * retire finds it asleep, and launches. A launch is a gang: the dispatcher and its workers. Its
+ * number is one more than the last one's, and the dispatcher writes that to `left` when it leaves.
+ *
+ * In `shared` and `exclusive` a gang stays. It leaves when a run needs a variant that is not there,
+ * when the service parks, or when the heartbeat stood still; then the next one is launched.
+ *
+ * In `elastic` a gang leaves when nothing is left to do, and the next ones have been enqueued ahead
+ * of time, each behind a stream wait for the wake word. Everybody who has something to do sets it:
+ *
+ *   wake  gang        who                        what follows
+ *   0     none        engine: bell, wake |= 1    the next armed gang comes
+ *   0     none        helper: a command waits,   the same
+ *                     wake = 1
+ *   1     coming      engine, helper             nothing: the gang looks at everything
+ *   1     there       engine: bell, wake |= 1    the gang takes the bell
+ *   1     drained     gang: closes, wake <-> 0,  0 and none; the gang looks at all bells once more,
+ *                     leaves                     and sets wake if one is rung
+ *   0     drained     engine: bell, wake |= 1    the look finds the bell, or wake stays 1: either
+ *                                                way the next gang comes
+ *   any   drained     helper                     sees `left`, and a command that nobody took: again
+ *   any   any         park or flush is set,      each armed gang comes, takes nothing, leaves wake
+ *                     wake = 1                   alone, and goes
+ *
+ * So no doorbell is lost, and no gang comes for nothing but in one case: a ring's store to wake may
+ * come behind the exchange of the gang that took its bell. The stream does the rest: gang n + 1
+ * begins when all of gang n is gone.
  */
 #include "persistent/cuda/backend.cuh"
 
@@ -14,59 +36,80 @@ extern "C" {
 #include "schemas/futex.h"
 }
 
-/* What is much: so many runs in flight, for so long. */
-constexpr uint32_t burst_runs = 4;
-constexpr uint64_t burst_after_ns = 100000;
-constexpr long nap_ns = 100000000, doorbell_nap_ns = 50000;
+#include <time.h>
 
+/* So many are armed: enough for the time that this thread sleeps. To let them all come and go, as
+ * parking does, takes 10 us each. */
+constexpr uint32_t gangs_armed = 96;
+/* Sleeping: while nothing happens, and while gangs come and go. Not sleeping: so long after the
+ * last command, because to be woken takes longer than a run. */
+constexpr long nap_ns = 100000000, gang_nap_ns = 10000000, busy_nap_ns = 1000000;
+constexpr uint64_t spin_ns = 60000;
+/* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
+ * word of others. */
+constexpr uint64_t call_ns = 50000000;
+
+static bool elastic(const attnd_backend *backend)
+{
+    return backend->residency == ATTND_RESIDENCY_ELASTIC;
+}
+
+static cudaError_t of_driver(CUresult result)
+{
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
+static cudaError_t wait_for(attnd_backend *backend, const uint32_t *word, uint32_t value)
+{
+    return of_driver(backend->driver.wait_value(
+        backend->streams[0], reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+static cudaError_t write_word(attnd_backend *backend, const uint32_t *word, uint32_t value)
+{
+    return of_driver(backend->driver.write_value(backend->wake_stream,
+                                                 reinterpret_cast<CUdeviceptr>(word), value, 0));
+}
+
+cudaError_t gang_wake(attnd_backend *backend)
+{
+    return elastic(backend) ? write_word(backend, backend->settings.wake, 1) : cudaSuccess;
+}
+
+/* What is armed must be called, and again: a gang that had drained before it was told to leave
+ * wipes the word out. */
 cudaError_t kernels_wait(attnd_backend *backend)
 {
-    for (cudaStream_t stream : backend->streams) {
-        cudaError_t error = cudaStreamSynchronize(stream);
-        if (error)
-            return error;
+    const timespec step = {0, 200000};
+    cudaError_t error = cudaSuccess;
+    while (elastic(backend) && !error &&
+           (error = cudaStreamQuery(backend->streams[0])) == cudaErrorNotReady) {
+        attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
+        if ((error = gang_wake(backend)) == cudaSuccess)
+            (void)nanosleep(&step, NULL);
     }
-    return cudaSuccess;
+    for (uint32_t i = 0; i < backend->streams_count && !error; i++)
+        error = cudaStreamSynchronize(backend->streams[i]);
+    return error;
 }
 
-/* Is a doorbell rung in a mailbox in host memory? @there: is there such a mailbox at all? What is
- * made of it is the dispatcher's business. */
-static bool doorbell_waits(const attnd_backend *backend, bool *there)
-{
-    const char *base = reinterpret_cast<const char *>(backend->config.queue);
-    const attnd_mailbox_slot *slots = reinterpret_cast<const attnd_mailbox_slot *>(
-        base + backend->config.queue->mailboxes_offset);
-    bool set = false;
-    *there = false;
-    for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++) {
-        const uint32_t memory = attnd_peek32(&slots[i].memory);
-        if (memory >= ATTND_MEMORIES_MAX || !backend->mappings[memory].host)
-            continue;
-        const char *address = static_cast<const char *>(backend->mappings[memory].host);
-        const attnd_mailbox *mailbox =
-            reinterpret_cast<const attnd_mailbox *>(address + slots[i].offset_bytes);
-        *there = true;
-        for (const uint32_t &doorbell : mailbox->doorbell)
-            set |= attnd_doorbell_rung(attnd_peek32(&doorbell)) != 0;
-    }
-    return set;
-}
-
-/* A command that no dispatcher has taken, or a doorbell. The ring's head is the device's word, and
- * stands still while no kernel is there. */
-static bool work_waits(const attnd_backend *backend)
+/* A command that no dispatcher has taken. The ring's head is the device's word, and stands still
+ * while no kernel is there. */
+static bool command_waits(const attnd_backend *backend)
 {
     const attnd_queue_head *queue = backend->config.queue;
-    bool there;
-    return attnd_observe32(&queue->command_tail) != attnd_observe32(&queue->command_head) ||
-           doorbell_waits(backend, &there);
+    return attnd_observe32(&queue->command_tail) != attnd_observe32(&queue->command_head);
 }
 
-static cudaError_t launch(attnd_backend *backend)
+/* Settings, and which variants come: that which is wanted beside those that were used since the
+ * last change. */
+static cudaError_t upload(attnd_backend *backend)
 {
     const uint32_t wanted = attnd_observe32(&backend->words->wanted);
     cudaError_t error;
-    if (wanted) { /* it comes beside those that were used since the last change */
+    if (!wanted && !backend->settings_fresh)
+        return cudaSuccess;
+    if (wanted) {
         uint32_t used;
         if ((error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
             return error;
@@ -75,74 +118,141 @@ static cudaError_t launch(attnd_backend *backend)
             backend->variants = 1u << (wanted - 1); /* a worker each is the least */
         attnd_poke32(&backend->words->wanted, 0);
     }
-    attnd_poke32(&backend->words->left, 0);
-    attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
-    if (wanted || backend->settings_fresh)
-        error = attnd::resident_launch(backend->resident, &backend->settings, backend->variants,
-                                       backend->streams);
-    else
-        error = attnd::resident_relaunch(backend->resident, &backend->settings, backend->streams);
     backend->settings_fresh = 0;
-    uint32_t *launches = &backend->config.queue->launches;
-    if (!error) /* the dispatcher, and a kernel a variant */
-        attnd_poke32(launches,
-                     attnd_peek32(launches) + 1 + uint32_t(__builtin_popcount(backend->variants)));
-    return error;
+    return attnd::resident_upload(backend->resident, &backend->settings, backend->variants);
 }
 
-/* Kernels are there when they have to be. */
-static cudaError_t keep_launched(attnd_backend *backend)
+/* The dispatcher, and a kernel a variant. */
+static void count_launch(attnd_backend *backend)
 {
-    const bool isolated = backend->residency == ATTND_RESIDENCY_ISOLATED;
+    uint32_t *launches = &backend->config.queue->launches;
+    attnd_poke32(launches,
+                 attnd_peek32(launches) + 1 + uint32_t(__builtin_popcount(backend->variants)));
+}
+
+/* ---- kernels that stay ---- */
+
+static cudaError_t keep_resident(attnd_backend *backend)
+{
     cudaError_t error;
     if (attnd_peek32(&backend->launched)) {
-        if (!attnd_observe32(&backend->words->left))
+        if (attnd_observe32(&backend->words->left) != backend->gang)
             return cudaSuccess;
         if ((error = kernels_wait(backend)))
             return error;
         attnd_publish32(&backend->launched, 0);
     }
-    if (attnd_observe32(&backend->config.queue->park) || (isolated && !work_waits(backend)))
+    if (attnd_observe32(&backend->config.queue->park))
         return cudaSuccess;
-    if ((error = launch(backend)))
+    attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
+    if ((error = upload(backend)))
         return error;
+    backend->gang++;
+    error = attnd::resident_launch(backend->resident, &backend->settings, backend->gang,
+                                   backend->streams);
+    if (error)
+        return error;
+    count_launch(backend);
     attnd_publish32(&backend->launched, 1);
     return cudaSuccess;
 }
 
-/* Much is queued, and has been for a moment: workers on the SMs that are the others', if those have
- * no use for them now. One burst at a time, so that kernels of others that wait for an SM get it in
- * between. What a doorbell rang is not seen from here. */
-static cudaError_t burst(attnd_backend *backend, uint32_t in_flight)
+/* ---- gangs that come and go ---- */
+
+/* A batch of gangs stands behind a gate, which is opened when all of them are enqueued: a
+ * dispatcher that began before its workers were enqueued would wait for them, and they for its end.
+ */
+static cudaError_t arm(attnd_backend *backend)
 {
-    cudaStream_t stream = backend->streams[1 + attnd::variants_count];
-    const uint32_t variants = backend->settings.resident;
-    if (!backend->settings.burst || in_flight < burst_runs || !attnd_peek32(&backend->launched) ||
-        (variants & (variants - 1))) {
-        backend->queued_ns = 0;
-        return cudaSuccess;
+    const attnd_queue_head *queue = backend->config.queue;
+    uint32_t *gate = &backend->own_wake[1];
+    cudaError_t error = wait_for(backend, gate, ++backend->batch);
+    while (!error && backend->gang - attnd_observe32(&backend->words->left) < gangs_armed &&
+           !attnd_peek32(&queue->park)) {
+        if ((error = wait_for(backend, backend->settings.wake, 1)))
+            break;
+        backend->gang++;
+        error = attnd::resident_arm(backend->resident, &backend->settings, backend->gang,
+                                    backend->streams[0]);
+        count_launch(backend);
+        attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
     }
-    const uint64_t now_ns = monotonic_ns();
-    if (!backend->queued_ns)
-        backend->queued_ns = now_ns;
-    if (now_ns - backend->queued_ns < burst_after_ns)
-        return cudaSuccess;
-    backend->queued_ns = now_ns;
-    cudaError_t error = cudaStreamQuery(stream);
-    if (error)
-        return error == cudaErrorNotReady ? cudaSuccess : error;
-    return attnd::resident_burst(backend->resident, &backend->settings, stream);
+    return error ? error : write_word(backend, gate, backend->batch);
 }
 
-/* Nothing is in flight: until the next command, or for a moment. A doorbell in host memory wakes
- * nobody, so where there is one the moment is short. */
-static void sleep_on(const attnd_backend *backend, uint32_t commands)
+/* Armed gangs come and go, because those that are needed are of other variants, or wait for another
+ * word. */
+static cudaError_t flush(attnd_backend *backend)
+{
+    attnd_publish32(&backend->words->flush, 1);
+    cudaError_t error = kernels_wait(backend);
+    attnd_publish32(&backend->words->flush, 0);
+    attnd_publish32(&backend->launched, 0);
+    return error;
+}
+
+/* The word that engines see, once there is one; until then the worker has its own. */
+static CUdeviceptr shared_word(const attnd_backend *backend)
+{
+    const uint32_t memory = attnd_observe32(&backend->config.queue->wake_memory); /* A1: mapped */
+    return memory - 1 < ATTND_MEMORIES_MAX ? backend->mappings[memory - 1].device : 0;
+}
+
+static bool wake_moved(const attnd_backend *backend)
+{
+    const CUdeviceptr word = shared_word(backend);
+    return word && word != reinterpret_cast<CUdeviceptr>(backend->settings.wake);
+}
+
+static void take_word(attnd_backend *backend)
+{
+    backend->settings.wake = reinterpret_cast<uint32_t *>(shared_word(backend));
+    backend->settings_fresh = 1;
+}
+
+static cudaError_t keep_armed(attnd_backend *backend)
+{
+    cudaError_t error;
+    const bool there = attnd_peek32(&backend->launched);
+    if (attnd_observe32(&backend->config.queue->park))
+        return cudaSuccess; /* what is armed comes and goes: see backend_quiesce() */
+    const bool moved = wake_moved(backend);
+    if (there && (moved || attnd_observe32(&backend->words->wanted)) && (error = flush(backend)))
+        return error;
+    if (moved)
+        take_word(backend);
+    if (!attnd_peek32(&backend->launched)) {
+        /* The first looks at everything that came meanwhile. */
+        backend->woken = backend->gang + 1;
+        if ((error = upload(backend)) || (error = arm(backend)) || (error = gang_wake(backend)))
+            return error;
+        attnd_publish32(&backend->launched, 1);
+        return cudaSuccess;
+    }
+    const uint32_t left = attnd_observe32(&backend->words->left);
+    const uint64_t now_ns = monotonic_ns();
+    const bool waits = int32_t(left - backend->woken) >= 0 && command_waits(backend);
+    if (left != backend->last_left) {
+        backend->last_left = left;
+        backend->called_ns = now_ns;
+    }
+    if (waits || (shared_word(backend) && now_ns - backend->called_ns > call_ns)) {
+        backend->called_ns = now_ns;
+        backend->woken = left + 1;
+        if ((error = gang_wake(backend)))
+            return error;
+    }
+    return backend->gang - left < gangs_armed / 2 ? arm(backend) : cudaSuccess;
+}
+
+/* ---- the thread ---- */
+
+/* Nothing is in flight: until the next command, or for a moment. @busy: gangs have come since the
+ * last nap. */
+static void sleep_on(const attnd_backend *backend, uint32_t commands, bool busy)
 {
     attnd_queue_head *queue = backend->config.queue;
-    bool doorbells = false;
-    if (backend->residency == ATTND_RESIDENCY_ISOLATED && doorbell_waits(backend, &doorbells))
-        return;
-    const timespec nap = {0, doorbells ? doorbell_nap_ns : nap_ns};
+    const timespec nap = {0, !elastic(backend) ? nap_ns : busy ? busy_nap_ns : gang_nap_ns};
     attnd_poke32(&queue->command_need, 1);
     attnd_fence_full(); /* F1 */
     if (attnd_observe32(&queue->command_tail) == commands)
@@ -154,25 +264,33 @@ void *helper_main(void *argument)
 {
     attnd_backend *backend = static_cast<attnd_backend *>(argument);
     attnd_queue_head *queue = backend->config.queue;
-    uint32_t retired = attnd_peek32(&queue->retire_tail);
+    uint32_t retired = attnd_peek32(&queue->retire_tail), left = 0;
+    uint64_t active_ns = 0;
     cudaError_t error = cudaSetDevice(backend->driver.device);
     while (!error && !attnd_peek32(&backend->helper_leave)) {
-        attnd_poke64(&backend->words->heartbeat_ns, monotonic_ns());
-        if ((error = keep_launched(backend)))
+        const uint64_t now_ns = monotonic_ns();
+        attnd_poke32(&backend->words->heartbeat_ms, uint32_t(now_ns / 1000000));
+        error = elastic(backend) ? keep_armed(backend) : keep_resident(backend);
+        if (error)
             break;
         uint32_t tail = attnd_observe32(&queue->retire_tail);
         if (tail != retired) {
             retired = tail;
+            active_ns = now_ns;
             backend->config.port->knock(backend->config.port->context);
             continue;
         }
         uint32_t commands = attnd_observe32(&queue->command_tail);
-        if ((error = burst(backend, commands - tail)))
-            break;
-        if (commands == tail) /* every command retires in the end */
-            sleep_on(backend, commands);
-        else
+        if (commands != tail) { /* every command retires in the end */
+            active_ns = now_ns;
             attnd_relax();
+        } else if (elastic(backend) && now_ns - active_ns < spin_ns) {
+            attnd_relax();
+        } else {
+            const uint32_t leaves = attnd_observe32(&backend->words->left);
+            sleep_on(backend, commands, leaves != left);
+            left = leaves;
+        }
     }
     if (error) /* health.cu ends the worker */
         attnd_publish32(&backend->failed, uint32_t(error));

@@ -11,7 +11,7 @@
  *   IPC      open: at once                           close: waits for the kernel to end
  *
  * Pages of host memory are made and pinned one by one, half a second a GiB, and the driver pins
- * under a lock that launches need too: `isolated`, which launches all the time, would stand still.
+ * under a lock that launches need too: `elastic`, which launches all the time, would stand still.
  * So HOST comes in pieces. The pages of a piece are made first, which is most of it and nobody's
  * lock; to pin them then takes a millisecond. Large memory is brought in on a thread of its own
  * (service/worker/memory.c), a piece of each in turn; on it HOST and IPC also go.
@@ -95,6 +95,8 @@ cudaError_t driver_load(Driver *driver, int device)
         (error = driver_call("cuMemGetAddressRange", &driver->range)) ||
         (error = driver_call("cuMemGetAllocationPropertiesFromHandle", &driver->properties)) ||
         (error = driver_call("cuPointerGetAttribute", &driver->attribute)) ||
+        (error = driver_call("cuStreamWaitValue32", &driver->wait_value)) ||
+        (error = driver_call("cuStreamWriteValue32", &driver->write_value)) ||
         (error = find_page_bytes(driver)))
         return error;
     return cudaSuccess;

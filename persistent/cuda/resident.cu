@@ -26,14 +26,16 @@ Variant variant_get(uint32_t index)
     return variants_list[index]();
 }
 
-__global__ void __launch_bounds__(dispatch_threads, 1) dispatch_kernel(Resident *resident)
+__global__ void __launch_bounds__(dispatch_threads, 1)
+    dispatch_kernel(Resident *resident, uint32_t gang)
 {
     extern __shared__ __align__(128) char state[];
     /* Not known to ptxas, which would compute it anew behind every __syncwarp(), 40 clocks each. */
     uint32_t address = shared_address(state);
     asm volatile("" : "+r"(address));
     Dispatch *dispatch = static_cast<Dispatch *>(__cvta_shared_to_generic(address));
-    dispatch_begin(dispatch, resident);
+    asm volatile("griddepcontrol.launch_dependents;"); /* workers begin beside this */
+    dispatch_begin(dispatch, resident, gang);
     switch (threadIdx.x / 32) {
     case 0:
         dispatch_commands(dispatch, resident);
@@ -45,13 +47,12 @@ __global__ void __launch_bounds__(dispatch_threads, 1) dispatch_kernel(Resident 
         dispatch_doorbells(dispatch, resident);
         break;
     default:
+        mark_prepared(dispatch, resident);
         dispatch_chores(dispatch, resident);
     }
     __syncthreads();
     if (threadIdx.x / 32 == 0)
-        carry_sums(dispatch, resident); /* with what the others added at the end */
-    if (threadIdx.x == 0)
-        publish_sys(&resident->host->left, 1);
+        dispatch_end(dispatch, resident);
 }
 
 cudaError_t resident_prepare()
@@ -113,58 +114,62 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
     return cudaStreamSynchronize(stream);
 }
 
-cudaError_t resident_launch(Resident *resident, Resident *settings, uint32_t variants,
-                            cudaStream_t *streams)
+cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t variants)
 {
-    cudaError_t error;
-    uint32_t published, cursors[workers_max];
-    if ((error = cudaMemcpy(&published, &resident->published, 4, cudaMemcpyDeviceToHost)))
-        return error;
-    for (uint32_t &cursor : cursors) /* nothing was left over when the last kernel left */
-        cursor = published;
     settings->resident = variants;
-    const size_t constants = sizeof(Settings);
-    if ((error = cudaMemcpy(resident, settings, constants, cudaMemcpyHostToDevice)) ||
-        (error = cudaMemset(&resident->used, 0, 4)) ||
-        (error = cudaMemcpy(resident->cursor, cursors, sizeof(cursors), cudaMemcpyHostToDevice)) ||
-        (error = cudaStreamSynchronize(0)))
+    cudaError_t error = cudaMemcpy(resident, settings, sizeof(Settings), cudaMemcpyHostToDevice);
+    if (error || (error = cudaMemset(&resident->used, 0, 4)))
         return error;
-    return resident_relaunch(resident, settings, streams);
+    return cudaStreamSynchronize(0);
 }
 
-cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cudaStream_t *streams)
+/* Workers of one variant. @beside: they begin while the kernel before them in the stream runs. */
+static cudaError_t launch_workers(Resident *resident, uint32_t v, uint32_t first, uint32_t count,
+                                  uint32_t gang, cudaStream_t stream, bool beside)
 {
-    cudaError_t error;
+    const Variant variant = variant_get(v);
+    void *arguments[] = {&resident, &v, &first, &gang};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(count);
+    config.blockDim = dim3(resident_threads);
+    config.dynamicSmemBytes = variant.shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = beside;
+    return cudaLaunchKernelExC(&config, variant.kernel, arguments);
+}
+
+/* @streams: the dispatcher's, then one a variant; or, with @one, one for all. */
+static cudaError_t launch_all(Resident *resident, const Resident *settings, uint32_t gang,
+                              const cudaStream_t *streams, bool one)
+{
     const uint32_t variants = settings->resident;
-    error = cudaMemsetAsync(&resident->leave, 0, 4, streams[0]);
-    if (!error && settings->burst) /* whoever asked before is gone */
-        error =
-            cudaMemsetAsync(resident->burst_state, 0, sizeof(resident->burst_state), streams[0]);
-    if (error || (error = cudaStreamSynchronize(streams[0])))
-        return error;
-    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident);
+    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident, gang);
+    cudaError_t error = cudaGetLastError();
     uint32_t left = uint32_t(__builtin_popcount(variants)), first = 0;
-    for (uint32_t v = 0; v < variants_count; v++) {
+    for (uint32_t v = 0; v < variants_count && !error; v++) {
         if (!(variants >> v & 1))
             continue;
-        uint32_t count = (settings->workers - first) / left--;
-        Variant variant = variant_get(v);
-        void *arguments[] = {&resident, &v, &first};
-        if ((error = cudaLaunchKernel(variant.kernel, count, resident_threads, arguments,
-                                      variant.shared_bytes, streams[1 + v])))
-            return error;
+        const uint32_t count = (settings->workers - first) / left--;
+        error = launch_workers(resident, v, first, count, gang, streams[one ? 0 : 1 + v], one);
         first += count;
     }
-    return cudaGetLastError();
+    return error;
 }
 
-cudaError_t resident_burst(Resident *resident, const Resident *settings, cudaStream_t stream)
+cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32_t gang,
+                            const cudaStream_t *streams)
 {
-    uint32_t v = uint32_t(__builtin_ctz(settings->resident)), first = settings->workers;
-    Variant variant = variant_get(v);
-    void *arguments[] = {&resident, &v, &first};
-    return cudaLaunchKernel(variant.kernel, settings->burst, resident_threads, arguments,
-                            variant.shared_bytes, stream);
+    return launch_all(resident, settings, gang, streams, false);
+}
+
+cudaError_t resident_arm(Resident *resident, const Resident *settings, uint32_t gang,
+                         cudaStream_t stream)
+{
+    return launch_all(resident, settings, gang, &stream, true);
 }
 
 } // namespace attnd

@@ -33,20 +33,20 @@ cudaError_t resident_stuck_records(const StuckRecord **records);
 /* Writes the templates of tensor maps to device memory. */
 cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);
 
-/* Launches the dispatcher and settings.workers workers, shared out evenly among the variants of
- * @variants (bit v), each on its own stream of @streams [1 + variants_count]. Nothing of @resident
- * may be running. @settings: the host's copy, brought up to date. */
-cudaError_t resident_launch(Resident *resident, Resident *settings, uint32_t variants,
-                            cudaStream_t *streams);
+/* Brings settings to the device before a launch, with workers of @variants (bit v) then. Nothing of
+ * @resident may be running. @settings: the host's copy. */
+cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t variants);
 
-/* The kernels of the last launch once more, with settings as they were: next to nothing is written
- * before. */
-cudaError_t resident_relaunch(Resident *resident, const Resident *settings, cudaStream_t *streams);
+/* Launches the dispatcher and settings.workers workers, shared out evenly among the variants, each
+ * on its own stream of @streams [1 + variants_count]. The launch before must be over. @gang: its
+ * number, one more than the last. */
+cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32_t gang,
+                            const cudaStream_t *streams);
 
-/* Workers beside those of the last launch, which was of one variant: settings.burst of them, on SMs
- * as they become free. They leave when nothing is left, and soon anyway. Those of the last burst
- * have left. */
-cudaError_t resident_burst(Resident *resident, const Resident *settings, cudaStream_t stream);
+/* The same, all in one stream, in which it may wait behind others: workers begin beside their
+ * dispatcher, and what follows in the stream begins when all of them are gone. */
+cudaError_t resident_arm(Resident *resident, const Resident *settings, uint32_t gang,
+                         cudaStream_t stream);
 
 } // namespace attnd
 

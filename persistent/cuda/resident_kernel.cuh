@@ -130,8 +130,9 @@ template <typename T, int D> __device__ __forceinline__ void load(PrefillBarrier
 
 template <typename T, int D>
 __global__ void __launch_bounds__(resident_threads, 1)
-    resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker)
+    resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang)
 {
+    asm volatile("griddepcontrol.launch_dependents;"); /* those of another variant */
     __shared__ PrefillBarriers<D> bars;
     WorkSlots *work = cta_work();
     if (threadIdx.x < sizeof(Settings) / 4)
@@ -144,7 +145,6 @@ __global__ void __launch_bounds__(resident_threads, 1)
         prefill_barriers_init(&bars);
         *cta_stuck() = resident->inject == 1;
         *cta_naive() = 0;
-        work->until_ns = 0;
         fence_barrier_init();
     }
     __syncthreads();
@@ -158,16 +158,13 @@ __global__ void __launch_bounds__(resident_threads, 1)
             uint32_t worker = first_worker + blockIdx.x;
             if (resident->inject == 2 && worker == 0)
                 barrier_wait(&work->empty[0], 0); /* no warp has been given work */
-            const bool burst_worker = worker >= work->settings.workers;
-            if (burst_worker && !burst_enter(resident, work, worker)) {
-                work_close(work);
-            } else {
-                FetchWarp fetch = {resident, work, worker, variant,
-                                   observe_gpu(&resident->cursor[worker])};
-                fetch_work<D>(&fetch);
-            }
-            if (burst_worker && threadIdx.x == 0)
-                publish_gpu(&resident->burst_state[worker], burst_gone);
+            FetchWarp fetch = {resident, work, worker,
+                               variant,  gang, worker_enter(resident, worker)};
+            fetch_work<D>(&fetch);
+            worker_leave(resident, worker);
+            /* A gang is over when all its kernels are, and the next one waits for the last. */
+            if (blockIdx.x == 0)
+                asm volatile("griddepcontrol.wait;" ::: "memory");
         }
     }
 }

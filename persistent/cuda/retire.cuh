@@ -193,36 +193,45 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
 /* ---- chores -----------------------------------------------------------------------------------
  */
 
-/* At the oldest run that is not retired: positions from there on are not made ready, and this warp
- * alone decides both. */
-__device__ __forceinline__ void admit_burst_workers(Dispatch *dispatch, Resident *resident)
+/* The least cursor of the workers that are there, in positions behind @from; at most @most. The
+ * whole warp. */
+__device__ __forceinline__ uint32_t least_cursor(const Resident *resident, uint32_t workers,
+                                                 uint32_t from, uint32_t most)
 {
-    const uint32_t first = dispatch->settings.workers, end = first + dispatch->settings.burst;
-    for (uint32_t w = first + threadIdx.x % 32; w < end; w += 32)
-        if (observe_gpu(&resident->burst_state[w]) == burst_asks) {
-            resident->cursor[w] = observe_cta(&dispatch->retired);
-            publish_gpu(&resident->burst_state[w], burst_there);
-        }
-    __syncwarp();
+    uint32_t least = most;
+    for (uint32_t w = threadIdx.x % 32; w < workers; w += 32)
+        if (observe_gpu(&resident->present[w]))
+            least = min(least, observe_gpu(&resident->cursor[w]) - from);
+    return __reduce_min_sync(0xffffffffu, least);
 }
 
 /* Positions whose last run is retired and behind every cursor become ready: their live lines are
- * zero. Not before: a worker that is late would take a ticket of a line begun anew. */
+ * zero. Not before: a worker that is late would take a ticket of a line begun anew.
+ *
+ * A worker that has no SM yet holds nothing back. It enters at the horizon, which is moved first:
+ *
+ *   dispatcher   horizon = h; fence; are all who are there at h or beyond? zero the lines below
+ *   worker       cursor = c (a horizon it has seen), present = 1; fence; is the horizon still c?
+ *                if not, again
+ *
+ * The fences are sequentially consistent, so one of the two sees the other: either the worker finds
+ * the new horizon and enters there, or the dispatcher finds the worker and waits until it has
+ * walked on. */
 __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *resident)
 {
     const uint32_t lane = threadIdx.x % 32, ready = dispatch->ready;
     if (ready - observe_cta(&dispatch->published) > ring_positions / 2)
         return;
-    uint32_t behind = ring_positions - (ready - observe_cta(&dispatch->retired)); /* positions */
-    const Settings &settings = dispatch->settings;
-    for (uint32_t w = lane; w < settings.workers + settings.burst; w += 32) {
-        if (w >= settings.workers && observe_gpu(&resident->burst_state[w]) != burst_there)
-            continue;
-        uint32_t cursor = observe_gpu(&resident->cursor[w]);
-        behind = min(behind, ring_positions - (ready - cursor));
-    }
-    for (int step = 16; step; step /= 2)
-        behind = min(behind, __shfl_xor_sync(0xffffffffu, behind, step));
+    const uint32_t horizon = ready - ring_positions, workers = dispatch->settings.workers;
+    const uint32_t behind =
+        least_cursor(resident, workers, horizon, observe_cta(&dispatch->retired) - horizon);
+    if (!behind)
+        return;
+    if (lane == 0)
+        publish_gpu(&resident->horizon, horizon + behind);
+    fence_order();
+    if (least_cursor(resident, workers, horizon, behind) < behind)
+        return; /* it entered just now, and has seen the new horizon or walks there: look again */
     constexpr uint32_t vectors = sizeof(Live) / 16;
     for (uint32_t i = lane; i < behind * vectors; i += 32) {
         Live *live = &resident->live[(ready + i / vectors) % ring_positions];
@@ -297,20 +306,18 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
         dispatch->settings.queue->runs_offset_bytes);
     for (uint32_t pass = 0;; pass++) {
         const bool ended = observe_cta(&dispatch->ended);
-        if (dispatch->settings.burst)
-            admit_burst_workers(dispatch, resident);
+        if (ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published)) {
+            show_state(dispatch, resident);
+            return;
+        }
         make_ready(dispatch, resident);
         if (pass % 8 == 0)
             pass_cancels(dispatch, resident, runs,
-                         pass % 512 == 0 || observe_cta(&dispatch->closing));
-        const bool over = /* before the last sums are carried: they are added before that */
-            ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published);
-        if (over || pass % 8 == 4)
+                         pass % 512 == 256 || observe_cta(&dispatch->closing));
+        if (pass % 8 == 4)
             carry_sums(dispatch, resident);
-        if (over || pass % 64 == 0)
+        if (pass % 64 == 32)
             show_state(dispatch, resident);
-        if (over)
-            return;
         __nanosleep(500);
     }
 }

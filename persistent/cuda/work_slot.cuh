@@ -44,7 +44,6 @@ struct WorkSlots {
     alignas(16) char run_copy[2][run_copy_bytes]; /* of the item in hand and of the one before */
     uint64_t full[work_slots], empty[work_slots];
     Settings settings;
-    uint64_t until_ns; /* a worker of a burst: when it goes at the latest; else 0 */
 };
 
 /* This CTA's. What finds them here has no address to keep: the registers of prefill are all in use,
@@ -99,7 +98,7 @@ __device__ __forceinline__ void work_wait_empty(WorkSlots *work, uint32_t number
 struct FetchWarp {
     Resident *resident;
     WorkSlots *work;
-    uint32_t worker, variant, cursor;
+    uint32_t worker, variant, gang, cursor;
     uint32_t copied;    /* 1 + the position whose run is in run_copy[copy] */
     uint32_t copy;      /* the one the last work slot refers to */
     uint32_t completed; /* work accounted for */
@@ -200,18 +199,14 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
 {
     const Resident *resident = fetch->resident;
     const RunEntry *at = &resident->ring[fetch->cursor % ring_positions];
-    const uint64_t until_ns = fetch->work->until_ns;
     RunEntry entry = {fetch->cursor, 0, 0, 0, 0};
-    if (until_ns && clock_ns() > until_ns) {
-        fetch_complete<D>(fetch, number, true);
-        return entry;
-    }
     for (;;) {
-        const bool idle = fetch->completed == number && !until_ns;
+        const bool idle = fetch->completed == number;
         uint32_t leave;
         do { /* while there is nothing to do, nothing but this: few instructions in one place */
-            leave = peek_gpu(&resident->leave); /* in flight together with the entry */
-            entry = observe_entry(at);          /* A1 */
+            /* in flight together with the entry */
+            leave = int32_t(peek_gpu(&resident->leave) - fetch->gang) >= 0;
+            entry = observe_entry(at); /* A1 */
             if (entry.sequence == fetch->cursor + 1)
                 return entry;
             if (idle)
@@ -225,9 +220,7 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             __syncwarp();
             completed = fetch_complete<D>(fetch, number, false);
         }
-        if (completed && until_ns)
-            return entry; /* nothing is left for it */
-        if (completed && leave && observe_gpu(&resident->leave))
+        if (completed && leave && observe_gpu(&resident->leave) - fetch->gang < 1u << 31)
             /* All that was ever published was so before `leave`: a look after it is the last. */
             return observe_entry(at);
     }
@@ -288,30 +281,29 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
     }
 }
 
-/* A worker of a burst waits until it is let in. Return: false if the kernels leave instead. One
- * warp. */
-__device__ __forceinline__ bool burst_enter(Resident *resident, WorkSlots *work, uint32_t worker)
+/* A worker takes its place in the stream of runs, at the horizon: see make_ready(). One warp.
+ * Return: its cursor. */
+__device__ __forceinline__ uint32_t worker_enter(Resident *resident, uint32_t worker)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    bool in = false;
-    if (lane == 0) {
-        work->until_ns = clock_ns() + burst_ns;
-        publish_gpu(&resident->burst_state[worker], burst_asks);
-        while (!(in = observe_gpu(&resident->burst_state[worker]) == burst_there) &&
-               !observe_gpu(&resident->leave))
-            __nanosleep(200);
+    uint32_t cursor = __shfl_sync(0xffffffffu, observe_gpu(&resident->horizon), 0);
+    for (;;) {
+        if (threadIdx.x % 32 == 0) {
+            resident->cursor[worker] = cursor;
+            publish_gpu(&resident->present[worker], 1);
+        }
+        fence_order();
+        const uint32_t now = __shfl_sync(0xffffffffu, observe_gpu(&resident->horizon), 0);
+        if (now == cursor)
+            return cursor;
+        cursor = now;
     }
-    __syncwarp();
-    return __shfl_sync(0xffffffffu, in, 0);
 }
 
-/* All other warps are to leave before the first item. One warp. */
-__device__ __forceinline__ void work_close(WorkSlots *work)
+/* Its last touch of what the dispatcher may use anew was before. */
+__device__ __forceinline__ void worker_leave(Resident *resident, uint32_t worker)
 {
-    if (threadIdx.x % 32 == 0) {
-        work->slot[0].path = path_leave;
-        barrier_arrive(&work->full[0], 1);
-    }
+    if (threadIdx.x % 32 == 0)
+        publish_gpu(&resident->present[worker], 0);
 }
 
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the

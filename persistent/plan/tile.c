@@ -210,6 +210,7 @@ static uint32_t part_begin(const struct attnd_plan *plan, const struct attnd_row
     const uint32_t granule = plan->limits.target.kv_granule;
     const uint64_t granules = block->keys / granule;
 
+    assert(parts > 0);
     return (uint32_t)(granules * part / parts) * granule;
 }
 
@@ -232,7 +233,9 @@ static struct cut bound_block(const struct attnd_plan *plan, const struct attnd_
     struct cut cut = {.parts = parts, .step = most};
 
     if (block->keys > most) {
-        const uint32_t needed = (block->keys / granule + most / granule - 1) / (most / granule);
+        const uint32_t step = most / granule;
+        assert(step > 0);
+        const uint32_t needed = (block->keys / granule + step - 1) / step;
         cut.parts = needed > parts ? needed : parts;
     }
     const uint32_t open = reach_of(plan, block) - part_begin(plan, block, cut.parts - 1, cut.parts);

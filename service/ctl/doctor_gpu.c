@@ -267,7 +267,7 @@ static void judge_running(const struct attnd_doctor_mps *mps, uid_t uid,
                          (int)mps->owner);
     else
         attnd_doctor_say(finding, "mps", ATTND_HEALTH_OK, "",
-                         "runs (%s%s): residency is shared; a fault of one client ends all",
+                         "runs (%s%s): residency is elastic; a fault of one client ends all",
                          mps->directory, clients);
 }
 
@@ -286,8 +286,8 @@ void attnd_doctor_mps(const struct attnd_doctor_mps *mps, uid_t uid,
         attnd_doctor_say(finding, "mps", ATTND_HEALTH_WARN,
                          "nvidia-cuda-mps-control -d, with the same CUDA_MPS_PIPE_DIRECTORY for "
                          "service and engines",
-                         "does not run%s: residency is isolated, and processes take turns on the "
-                         "GPU",
+                         "does not run%s: processes take turns on the GPU, and each run in an "
+                         "engine's stream costs two switches (0.3 ms on an H200)",
                          mps->state == -1 ? " (a dead one left its socket)" : "");
 }
 

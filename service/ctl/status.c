@@ -29,9 +29,8 @@ static void print_service(FILE *out, const Attnd__Status *status)
     if (status->worker_last_end)
         fprintf(out, "         the one before %s\n", status->worker_last_end);
     if (status->residency)
-        fprintf(out, "gpu      number %" PRIu32 ", %s: %" PRIu32 " of %" PRIu32 " SMs%s, %s MPS\n",
+        fprintf(out, "gpu      number %" PRIu32 ", %s: %" PRIu32 " of %" PRIu32 " SMs, %s MPS\n",
                 status->device, status->residency, status->sms_resident, status->sms,
-                status->sms_burst ? " (all when much is queued)" : "",
                 status->mps ? "under" : "no");
     fprintf(out, "queue    %" PRIu32 " runs with the worker, %" PRIu32 " waiting\n",
             status->queue_runs, status->queue_waiting);

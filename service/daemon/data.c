@@ -17,7 +17,9 @@
 #include "service/supervise/supervise.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define START_TIMEOUT_NS 10000000000u
 
@@ -121,6 +123,12 @@ void attnd_data_stop(struct attnd_service *service, uint64_t timeout_ns)
 
 void attnd_data_free(struct attnd_service *service)
 {
+    if (service->wake) { /* no worker is left to let go of it */
+        close(service->wake->fd);
+        service->memories[service->wake->index] = NULL;
+        free(service->wake);
+        service->wake = NULL;
+    }
     attnd_sched_free(service->scheduler);
     attnd_prepared_free(service->prepared_runs);
     attnd_supervisor_free(service->supervisor);

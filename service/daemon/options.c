@@ -38,7 +38,6 @@ enum option_key {
     KEY_DEVICE,
     KEY_RESIDENCY,
     KEY_SMS,
-    KEY_BURST,
     KEY_WATCHDOG,
     KEY_INJECT,
     KEY_TRUST
@@ -60,13 +59,12 @@ static const struct argp_option option_list[] = {
      "GPU of the CUDA worker, as CUDA numbers them under this CUDA_VISIBLE_DEVICES (default: 0)",
      2},
     {"residency", KEY_RESIDENCY, "MODE", 0,
-     "How the CUDA worker lives beside other kernels of its GPU: shared (resident on --sms of the "
-     "SMs), exclusive (on all), isolated (there only while something is queued), or auto: shared "
-     "under MPS, isolated without (default: auto)",
+     "How the CUDA worker lives beside other kernels of its GPU: elastic (on all SMs, but only "
+     "while "
+     "something is queued), shared (resident on --sms of them), exclusive (on all), or auto: "
+     "elastic (default: auto)",
      2},
     {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
-    {"burst", KEY_BURST, NULL, 0,
-     "A shared worker takes the other SMs too for a moment when much is queued", 2},
     {"watchdog", KEY_WATCHDOG, "SECONDS", 0,
      "A worker process that does not move for so long is killed and started again; 0: never "
      "(default: 3)",
@@ -166,7 +164,7 @@ static void finish(struct argp_state *state, struct attnd_options *options)
 
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
 static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
-static const char *const residencies[] = {"auto", "shared", "exclusive", "isolated", NULL};
+static const char *const residencies[] = {"auto", "elastic", "shared", "exclusive", NULL};
 static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
 
 #define AT(member) offsetof(struct attnd_options, member)
@@ -241,9 +239,6 @@ static int take_flag(struct argp_state *state, int key)
     struct attnd_options *options = state->input;
 
     switch (key) {
-    case KEY_BURST:
-        options->burst = 1;
-        return 1;
     case KEY_TRUST:
         options->trust = 1;
         return 1;

@@ -52,6 +52,12 @@ int attnd_memory_new(struct attnd_service *service, const struct attnd_memory_so
 int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                         struct attnd_fault *fault);
 
+/** attnd_memory_wake() - the memory of the worker's wake word, which is made when it is first asked
+ * for and lives as long as the service. The worker is told when it has mapped it. Return: 0 and
+ * *out, borrowed; -ATTND_E_UNSUPPORTED the worker's kernels do not leave; as attnd_memory_new(). */
+int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
+                      struct attnd_fault *fault);
+
 /** attnd_memory_make() - the same over memory of the daemon's making: a memfd sealed as a pool, or
  * memory of the GPU; @size_bytes is rounded up to pages of @kind.
  * @kind: as a client sent it. -ATTND_E_INVALID no such kind; -ATTND_E_UNSUPPORTED the worker's

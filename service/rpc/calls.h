@@ -14,6 +14,7 @@ typedef int attnd_call_fn(struct attnd_call *call);
 
 attnd_call_fn attnd_call_hello, attnd_call_mapped;                   /* handshake.c */
 attnd_call_fn attnd_call_memory_register, attnd_call_memory_release; /* memory_calls.c */
+attnd_call_fn attnd_call_wake_open;                                  /* memory_calls.c */
 attnd_call_fn attnd_call_pool_create, attnd_call_pool_share;         /* pool_calls.c */
 attnd_call_fn attnd_call_pool_attach, attnd_call_pool_release;       /* pool_calls.c */
 attnd_call_fn attnd_call_pages_alloc, attnd_call_pages_share;        /* lease_calls.c */

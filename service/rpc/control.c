@@ -39,6 +39,7 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_PLAN_DESTROY] = {attnd_call_plan_destroy, IN(OPEN)},
     [ATTND__REQUEST__CALL_MAILBOX_OPEN] = {attnd_call_mailbox_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_PREPARE] = {attnd_call_prepare, IN(OPEN)},
+    [ATTND__REQUEST__CALL_WAKE_OPEN] = {attnd_call_wake_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_UNPREPARE] = {attnd_call_unprepare, IN(OPEN)},
     [ATTND__REQUEST__CALL_SESSION_WEIGHT] = {attnd_call_session_weight, IN(HELLO)},
     [ATTND__REQUEST__CALL_PREFIX_OPEN] = {attnd_call_prefix_open, IN(OPEN)},

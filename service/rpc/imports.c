@@ -7,6 +7,7 @@
  * when it registers it and not from some later run. Other sessions' calls and all runs go on
  * meanwhile.
  */
+#include "schemas/atomics.h"
 #include "service/objects/memory.h"
 #include "service/rpc/calls.h"
 #include "service/supervise/supervise.h"
@@ -79,6 +80,8 @@ void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
 
     assert(memory);
     memory->fault = *fault;
+    if (fault->code == 0 && memory == service->wake)
+        attnd_publish32(&service->queue->head->wake_memory, 1 + index);
     for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
         struct attnd_client *client = service->clients[i];
         if (client && client->import && client->memories[client->import - 1] == memory) {

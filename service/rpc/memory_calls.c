@@ -153,6 +153,29 @@ int attnd_call_memory_register(struct attnd_call *call)
     return 0;
 }
 
+/* Every session that asks has a handle and with it a reference. */
+int attnd_call_wake_open(struct attnd_call *call)
+{
+    Attnd__MemoryReply *reply = attnd_call_alloc(call, sizeof(*reply));
+    struct attnd_memory *memory;
+
+    if (!reply)
+        return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
+    int rc = attnd_memory_wake(call->service, &memory, call->fault);
+    attnd__memory_reply__init(reply);
+    if (rc == 0)
+        rc = attnd_memory_bind(call->client, memory, &reply->memory, call->fault);
+    if (rc < 0)
+        return rc;
+    attnd_memory_ref(memory);
+    reply->has_size_bytes = 1;
+    reply->size_bytes = memory->size_bytes;
+    call->reply_fds[call->reply_fds_count++] = memory->fd;
+    call->reply->memory = reply;
+    call->reply->result_case = ATTND__REPLY__RESULT_MEMORY;
+    return 0;
+}
+
 int attnd_call_memory_release(struct attnd_call *call)
 {
     uint32_t handle = call->request->memory_release->memory;

@@ -97,7 +97,7 @@ int attnd_call_plan_destroy(struct attnd_call *call)
     if (!plan)
         return attnd_fault_set(call->fault, -ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, handle, 0);
     if (plan->in_flight)
-        return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_PLAN, 0, plan->in_flight, 0);
+        return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_PLAN, 0, handle, 0);
     if (plan->prepared)
         return attnd_fault_set(call->fault, -ATTND_E_BUSY, ATTND_F_PREPARED, 0, plan->prepared, 0);
     plan->attachment->plans--;

@@ -142,7 +142,6 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
         status->residency = text(data.residency);
         status->sms = data.sms;
         status->sms_resident = data.sms_resident;
-        status->sms_burst = data.sms_burst;
         status->launches = data.launches;
         status->has_launches = 1;
         status->plan_bytes = data.plan_bytes;
@@ -150,7 +149,7 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
         status->mps = data.mps;
         status->device = service->options.device;
         status->has_device = 1;
-        status->has_sms = status->has_sms_resident = status->has_sms_burst = status->has_mps = 1;
+        status->has_sms = status->has_sms_resident = status->has_mps = 1;
     }
     status->queue_runs = data.queue_runs;
     status->queue_waiting = data.queue_waiting;

@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a session: a publish that wakes all that there are must not keep others waiting. */
+#define PARKED_MAX 64u
+
 struct attnd_prefix_parked {
     struct attnd_tree_waiter waiter; /* first: it is what the tree gives back */
     struct attnd_sched_op *op;
@@ -67,7 +70,7 @@ int attnd_prefix_park(struct attnd_sched_op *op, const struct attnd_prefix_view 
     uint64_t bytes = sizeof(struct attnd_prefix_parked) + keys * sizeof(*view->keys) +
                      (uint64_t)op->sqe.u.prefix.pages * sizeof(*view->pages);
 
-    if (session->parked_count >= client->ring_entries / 4 ||
+    if (session->parked_count >= PARKED_MAX || session->parked_count >= client->ring_entries / 4 ||
         session->parked_bytes + bytes > client->arena_bytes)
         return 0;
     struct attnd_prefix_parked *parked = parked_new(op->lane->session->client, bytes);

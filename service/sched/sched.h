@@ -74,7 +74,7 @@ struct attnd_data_status {
     uint32_t worker_restarts, tile_workers, queue_runs, queue_waiting;
     const char *worker_last_end; /* of the worker before; NULL: this is the first */
     const char *residency;       /* NULL: no GPU */
-    uint32_t sms, sms_resident, sms_burst, launches;
+    uint32_t sms, sms_resident, launches;
     uint64_t plan_bytes;
     int mps;
 };

@@ -13,8 +13,8 @@ static const char *residency_name(uint32_t residency)
         return "shared";
     case ATTND_RESIDENCY_EXCLUSIVE:
         return "exclusive";
-    case ATTND_RESIDENCY_ISOLATED:
-        return "isolated";
+    case ATTND_RESIDENCY_ELASTIC:
+        return "elastic";
     default:
         return NULL;
     }
@@ -38,7 +38,6 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .residency = residency_name(info->residency),
         .sms = info->sms,
         .sms_resident = info->sms_resident,
-        .sms_burst = info->sms_burst,
         .launches = attnd_peek32(&service->queue->head->launches),
         .plan_bytes = attnd_observe64(&service->queue->head->plan_bytes),
         .mps = info->mps == 1};

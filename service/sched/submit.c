@@ -28,6 +28,11 @@ static int is_zero(const uint64_t *words, size_t count, struct attnd_fault *faul
 
 #define ZERO_WORDS(array, fault) is_zero((array), sizeof(array) / sizeof((array)[0]), (fault))
 
+static int is_prefix(uint8_t opcode)
+{
+    return opcode >= ATTND_OP_PREFIX_MATCH && opcode <= ATTND_OP_PREFIX_UNPIN;
+}
+
 static int reserved_is_zero(const struct attnd_sqe *sqe, struct attnd_fault *fault)
 {
     uint64_t word;
@@ -45,7 +50,7 @@ static int reserved_is_zero(const struct attnd_sqe *sqe, struct attnd_fault *fau
     case ATTND_OP_CANCEL:
         return ZERO_WORDS(sqe->u.cancel.zero, fault);
     default:
-        if (attnd_op_is_prefix(sqe->opcode))
+        if (is_prefix(sqe->opcode))
             return ZERO_WORDS(sqe->u.prefix.zero, fault);
         attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, sqe->opcode,
                         ATTND_OP_PREFIX_UNPIN);
@@ -116,7 +121,7 @@ static int carries_batch(const struct attnd_sqe *sqe)
 
 static int carries_data(const struct attnd_sqe *sqe)
 {
-    return carries_batch(sqe) || attnd_op_is_prefix(sqe->opcode);
+    return carries_batch(sqe) || is_prefix(sqe->opcode);
 }
 
 /* Room for the pages of a match. One that asks for more than it can have is refused. */
@@ -165,7 +170,7 @@ static void accept_op(struct attnd_session_lanes *session, const struct attnd_sq
         attnd_complete(op, now_ns, now_ns); /* it has no place in a lane */
         return;
     }
-    if (!malformed && attnd_op_is_prefix(sqe->opcode))
+    if (!malformed && is_prefix(sqe->opcode))
         begin_prefix(session, op);
     else if (!malformed)
         begin_plan(session, op);

@@ -107,13 +107,11 @@ static int run_worker(const struct attnd_options *options, const struct attnd_qu
     snprintf(sms, sizeof(sms), "--sms=%u", options->sms);
     snprintf(device, sizeof(device), "--device=%u", options->device);
     snprintf(inject, sizeof(inject), "--inject=%s", options->inject ? options->inject : "");
-    char name[] = "attnd-worker", eventfd_doorbell[] = "--retire-eventfd", burst[] = "--burst";
-    char *arguments[14] = {name, backend, threads, scratch, parent, level, residency, sms, device};
+    char name[] = "attnd-worker", eventfd_doorbell[] = "--retire-eventfd";
+    char *arguments[13] = {name, backend, threads, scratch, parent, level, residency, sms, device};
     int count = 9;
     if (options->isa)
         arguments[count++] = isa;
-    if (options->burst)
-        arguments[count++] = burst;
     if (options->inject)
         arguments[count++] = inject;
     if (queue->retire_fd >= 0)

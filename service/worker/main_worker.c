@@ -38,7 +38,6 @@
 struct options {
     const char *backend, *isa, *residency, *inject;
     uint32_t sms, device;
-    int burst;
     uint32_t threads;
     uint64_t scratch_bytes;
     int parent;
@@ -58,7 +57,6 @@ enum key {
     KEY_DEVICE,
     KEY_RESIDENCY,
     KEY_SMS,
-    KEY_BURST,
     KEY_INJECT
 };
 
@@ -70,9 +68,8 @@ static const struct argp_option option_list[] = {
      0},
     {"device", KEY_DEVICE, "N", 0, "cuda: which GPU (default: 0)", 0},
     {"residency", KEY_RESIDENCY, "MODE", 0,
-     "cuda: auto, shared, exclusive or isolated (default: auto)", 0},
+     "cuda: auto, elastic, shared or exclusive (default: auto)", 0},
     {"sms", KEY_SMS, "N", 0, "cuda: SMs of \"shared\" (0: half of them)", 0},
-    {"burst", KEY_BURST, NULL, 0, "cuda: \"shared\" takes all SMs when much is queued", 0},
     {"inject", KEY_INJECT, "FAULT", 0,
      "For tests. stop: the process stops after its first run; pin: it is killed by the first "
      "memory of 60 MiB that it would bring in, pins: and so is each worker after it; and of the "
@@ -118,9 +115,6 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_SMS:
         options->sms = attnd_args_number32(state, "sms", text, 0, UINT32_MAX);
-        return 0;
-    case KEY_BURST:
-        options->burst = 1;
         return 0;
     case KEY_INJECT:
         options->inject = text;
@@ -284,7 +278,6 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
                                                 .device = options->device,
                                                 .residency = options->residency,
                                                 .sms = options->sms,
-                                                .burst = options->burst,
                                                 .injection = injection(options->inject)};
     memory.port = &port;
     memory.answer = say;

@@ -294,10 +294,11 @@ static void what_takes_more_than_one_word_is_named_too(void **state)
     expect_fault(&scene, SET, (struct attnd_fault)WANT(INVALID, QO_INDPTR, 3, 5, 1));
     expect_undisturbed(&scene, &neighbour);
 
+    /* The 32 bits of the float. */
     scene.batch.sm_scale = NAN;
-    expect_fault(&scene, SET, (struct attnd_fault)WANT(RANGE, SM_SCALE, 0, 0, 0));
+    expect_fault(&scene, SET, (struct attnd_fault)WANT(RANGE, SM_SCALE, 0, 0x7fc00000, 0));
     scene.batch.sm_scale = -0.5f;
-    expect_fault(&scene, SET, (struct attnd_fault)WANT(RANGE, SM_SCALE, 0, -1, 0));
+    expect_fault(&scene, SET, (struct attnd_fault)WANT(RANGE, SM_SCALE, 0, 0xbf000000, 0));
     expect_undisturbed(&scene, &neighbour);
 
     expect_success(&scene, SET); /* two pages where one is reserved */

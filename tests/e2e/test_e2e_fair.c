@@ -281,15 +281,17 @@ static void a_client_that_dies_while_it_is_planned_for_leaves_nothing(void **sta
     attnd__status__free_unpacked(status, NULL);
 }
 
-/* The service ends in the middle of it, in order: harness_stop() would say if it did not. */
+/* In order: harness_stop() would say if it did not. */
 static void a_service_ends_while_it_plans(void **state)
 {
-    const struct harness *harness = *state;
+    struct harness *harness = *state;
     struct tenant tenant;
 
     tenant_open(&tenant, harness, "last", 16, LARGE_REQUESTS);
     for (int i = 0; i < 4; i++)
         submit_large_set(&tenant);
+    harness_stop(harness);
+    attnd_close(tenant.session);
 }
 
 static void attnctl_weighs_sessions(void **state)

@@ -1,8 +1,8 @@
 /*
  * test_e2e_launch_faults.c - rings that mean harm, and deaths while somebody waits for an answer.
  *
- * They are rung from here, so on a GPU only where mailboxes lie in host memory (isolated, without
- * MPS); tests/gpu/test_gpu_stream.c has deaths while a stream waits. What stops the worker's
+ * They are rung from here, so not on a GPU, where mailboxes lie in device
+ * memory; tests/gpu/test_gpu_stream.c has deaths while a stream waits. What stops the worker's
  * process to keep it from taking a ring is for the CPU worker alone: kernels do not stop with it.
  */
 #include "tests/support/harness/e2e.h"

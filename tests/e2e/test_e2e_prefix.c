@@ -386,7 +386,7 @@ static void what_is_wrong_is_refused_and_named(void **state)
     const struct attnd_op silent = {.flags = ATTND_SKIP_SUCCESS};
     CHECK_OK(attnd_prefix_match(side.session, &args, &silent));
     CHECK_EQUAL(failure(&side, &fault), -ATTND_E_INVALID);
-    args.blocks = 16385;
+    args.blocks = 4097;
     CHECK_ERROR(attnd_prefix_match(side.session, &args, NULL), ATTND_E_RANGE);
     args.prefix = 99;
     CHECK_ERROR(attnd_prefix_match(side.session, &args, NULL), ATTND_E_UNKNOWN);

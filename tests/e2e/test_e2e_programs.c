@@ -21,6 +21,24 @@ static void the_engine_of_the_readme_prints_what_it_says(void **state)
     check_true(!strcmp(output, "lse of the last token: 3\n"), output, __FILE__, __LINE__);
 }
 
+/* As the comments at the ends of the programs say: q and k are zero, so lse counts tokens. */
+static void every_example_says_what_its_comment_promises(void **state)
+{
+    static const struct {
+        const char *program, *output;
+    } examples[] = {
+        {"examples/decode", "the last of 50 tokens sees 50\n"},
+        {"examples/handover", "the decode engine sees 24 tokens of the prefill engine\n"},
+        {"examples/prefix", "behind the same prefix: 20 tokens, and 23\n"}};
+    char output[256];
+
+    for (size_t i = 0; i < sizeof(examples) / sizeof(examples[0]); i++) {
+        const char *const arguments[] = {examples[i].program, NULL};
+        CHECK_EQUAL(harness_program(*state, arguments, output, sizeof(output)), 0);
+        check_true(!strcmp(output, examples[i].output), output, __FILE__, __LINE__);
+    }
+}
+
 static void without_a_service_it_fails(void **state)
 {
     char output[256];
@@ -79,6 +97,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(the_engine_of_the_readme_prints_what_it_says),
+        E2E_TEST(every_example_says_what_its_comment_promises),
         E2E_TEST(without_a_service_it_fails),
         E2E_TEST(every_program_says_what_it_is_and_refuses_what_it_does_not_know),
         E2E_TEST(the_worker_refuses_numbers_that_are_none),

@@ -211,25 +211,6 @@ static void an_engine_that_does_not_see_the_services_gpu_is_refused(void **state
     in_a_client(blind);
 }
 
-/* Where doorbells lie in host memory any GPU may ring them, at system scope. */
-static int rings_from_the_other(void *context)
-{
-    struct attnd_session *session = open_on(scene->other);
-    (void)context;
-
-    rings(session);
-    attnd_close(session);
-    return 0;
-}
-
-static void doorbells_in_host_memory_are_rung_from_any_gpu(void **state)
-{
-    static const char *const isolated[] = {"--residency", "isolated", NULL};
-    (void)state;
-    start("", isolated, 0);
-    in_a_client(rings_from_the_other);
-}
-
 /* ---- memory ---- */
 
 static const uint32_t kinds[] = {ATTND_MEMORY_DEVICE, ATTND_MEMORY_POOL, ATTND_MEMORY_IPC};
@@ -387,7 +368,6 @@ int main(void)
         OTHER_TEST(an_engine_on_another_gpu_is_refused_by_number),
         OTHER_TEST(numbers_are_the_engines_own),
         OTHER_TEST(an_engine_that_does_not_see_the_services_gpu_is_refused),
-        OTHER_TEST(doorbells_in_host_memory_are_rung_from_any_gpu),
         OTHER_TEST(memory_of_another_gpu_is_refused_and_others_go_on),
         OTHER_TEST(memory_of_a_gpu_that_the_service_does_not_see_is_refused_by_the_library),
         OTHER_TEST(the_service_takes_the_one_it_is_told),

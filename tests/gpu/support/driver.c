@@ -38,6 +38,8 @@ FORWARD(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), (can,
 FORWARD(cuDeviceGetName, (char *name, int bytes, CUdevice device), (name, bytes, device))
 FORWARD(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), (context, device))
 FORWARD(cuCtxSetCurrent, (CUcontext context), (context))
+FORWARD(cuDeviceGetAttribute, (int *value, CUdevice_attribute name, CUdevice device),
+        (value, name, device))
 FORWARD(cuCtxGetDevice, (CUdevice * device), (device))
 FORWARD(cuCtxSynchronize, (void), ())
 FORWARD(cuMemcpyHtoD, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes))
@@ -108,6 +110,9 @@ FORWARD(cuLaunchKernel,
 FORWARD(cuLaunchKernelEx,
         (const CUlaunchConfig *launch, CUfunction function, void **parameters, void **extra),
         (launch, function, parameters, extra))
+FORWARD(cuStreamBatchMemOp,
+        (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params, unsigned int flags),
+        (stream, count, params, flags))
 FORWARD(cuPointerGetAttribute, (void *value, CUpointer_attribute name, CUdeviceptr address),
         (value, name, address))
 FORWARD(cuStreamCreate, (CUstream * stream, unsigned int flags), (stream, flags))

@@ -142,6 +142,8 @@ static void sm_scale_is_finite_and_positive_or_defaulted(void **state)
         admit_case_write(&admit_rig);
         assert_int_equal(admit_case_admit(&admit_rig), -ATTND_E_RANGE);
         assert_int_equal(admit_rig.fault.field, ATTND_F_SM_SCALE);
+        uint32_t bits = (uint32_t)admit_rig.fault.value;
+        assert_memory_equal(&bits, &bad[i], sizeof(bits));
     }
     admit_rig.c.batch.sm_scale = 0.0f;
     admit_case_write(&admit_rig);

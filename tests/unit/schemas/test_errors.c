@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,6 +36,46 @@ static void the_first_element_of_an_array_has_an_index_too(void **state)
     char text[200];
     attnd_fault_string(&fault, text, sizeof(text));
     assert_non_null(strstr(text, "qo_indptr[0] is -3, limit 0"));
+}
+
+static void a_missing_pointer_and_an_empty_plan_are_told_in_words(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_INVALID, ATTND_F_KV_INDPTR, 0, 0, 0};
+    char text[200];
+    assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
+                        "ATTND_E_INVALID: kv_indptr is missing");
+    fault.field = ATTND_F_PLAN;
+    assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
+                        "ATTND_E_INVALID: plan is empty: set a batch first");
+}
+
+static void a_scale_is_told_as_the_float_that_it_was(void **state)
+{
+    (void)state;
+    const float scales[] = {-0.5f, NAN, -1e30f};
+    const char *const said[] = {"sm_scale is -0.5, limit 0", "nan, limit 0", "is -1e+30, limit 0"};
+    char text[200];
+
+    for (size_t i = 0; i < sizeof(scales) / sizeof(scales[0]); i++) {
+        uint32_t bits;
+        memcpy(&bits, &scales[i], sizeof(bits));
+        struct attnd_fault fault = {-ATTND_E_RANGE, ATTND_F_SM_SCALE, 0, bits, 0};
+        assert_non_null(strstr(attnd_fault_string(&fault, text, sizeof(text)), said[i]));
+    }
+}
+
+static void a_head_dim_that_nobody_has_is_told_all_that_there_are(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, 96, 256};
+    char text[200];
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_non_null(strstr(text, "head_dim is 96, not 64, 128 or 256 ("));
+    fault.value = 128;
+    fault.limit = 64;
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_non_null(strstr(text, "head_dim is 128, limit 64 ("));
 }
 
 static void a_limit_that_is_an_option_of_the_service_is_named(void **state)
@@ -71,8 +112,10 @@ static void a_code_about_a_state_names_no_limit(void **state)
                         "ATTND_E_NOT_LEASED: kv_indices[7] is 12 (the session holds no lease of "
                         "the page)");
     fault = (struct attnd_fault){-ATTND_E_BUSY, ATTND_F_PLAN, 0, 3, 1};
-    assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
-                        "ATTND_E_BUSY: plan is 3 (the object is in use by operations in flight)");
+    assert_string_equal(
+        attnd_fault_string(&fault, text, sizeof(text)),
+        "ATTND_E_BUSY: plan is 3 (the object is in use by a plan, a pool or operations "
+        "in flight)");
     for (int code = 1; code <= CODES; code++) {
         /* value is errno, or the driver's */
         int about_a_state = code == ATTND_E_SYSTEM || code == ATTND_E_DEVICE;
@@ -204,6 +247,9 @@ int main(void)
         cmocka_unit_test(the_first_element_of_an_array_has_an_index_too),
         cmocka_unit_test(a_limit_that_is_an_option_of_the_service_is_named),
         cmocka_unit_test(a_scalar_has_no_index),
+        cmocka_unit_test(a_missing_pointer_and_an_empty_plan_are_told_in_words),
+        cmocka_unit_test(a_scale_is_told_as_the_float_that_it_was),
+        cmocka_unit_test(a_head_dim_that_nobody_has_is_told_all_that_there_are),
         cmocka_unit_test(a_code_about_a_state_names_no_limit),
         cmocka_unit_test(a_system_error_says_what_the_system_said),
         cmocka_unit_test(a_lost_service_is_told_in_the_systems_words),

@@ -46,7 +46,6 @@ static void what_is_not_given_has_a_default(void **state)
     assert_string_equal(options.residency, "auto");
     assert_int_equal(options.device, 0);
     assert_int_equal(options.sms, 0);
-    assert_int_equal(options.burst, 0);
     assert_int_equal(options.watchdog_s, 3);
     assert_null(options.inject);
     assert_true(options.heap_bytes > 0);
@@ -63,12 +62,11 @@ static void the_workers_way_of_living_is_an_option(void **state)
 {
     (void)state;
     struct attnd_options options =
-        parse((const char *const[]){"-s", "/x", "--residency=shared", "--sms=40", "--burst",
-                                    "--watchdog=0", "--inject=stall", "--device=3", NULL});
+        parse((const char *const[]){"-s", "/x", "--residency=shared", "--sms=40", "--watchdog=0",
+                                    "--inject=stall", "--device=3", NULL});
     assert_string_equal(options.residency, "shared");
     assert_int_equal(options.device, 3);
     assert_int_equal(options.sms, 40);
-    assert_int_equal(options.burst, 1);
     assert_int_equal(options.watchdog_s, 0);
     assert_string_equal(options.inject, "stall");
 }

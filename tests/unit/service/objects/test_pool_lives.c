@@ -176,6 +176,7 @@ static void a_pool_with_plans_is_busy(void **state)
     call = pool_rig_begin(0);
     pool_rig.request.plan_destroy = &destroy;
     assert_int_equal(attnd_call_plan_destroy(call), -ATTND_E_BUSY);
+    assert_int_equal(pool_rig.fault.value, destroy.plan);
     pool_rig.clients[0]->plans[destroy.plan - 1]->in_flight = 0;
     assert_int_equal(attnd_call_plan_destroy(call), 0);
     assert_int_equal(attnd_call_plan_destroy(call), -ATTND_E_UNKNOWN);

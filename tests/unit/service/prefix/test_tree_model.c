@@ -112,7 +112,7 @@ static void judge_drop(const int32_t *pages, uint32_t count)
 static uint32_t path(const struct operation *op, uint32_t *nodes, struct attnd_block_key *keys,
                      struct attnd_block_key *parent, struct attnd_tree_chain *chain)
 {
-    uint32_t depth = 0, all[NODES];
+    uint32_t depth = 0, all[NODES] = {0};
     for (uint32_t at = op->node; at != ROOT; at = model.parent[at])
         all[depth++] = at;
     uint32_t count = op->number % 4 ? depth : op->number / 4 % depth + 1;

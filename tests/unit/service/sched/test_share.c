@@ -43,8 +43,8 @@ static void leave_slots(uint32_t slots)
 /* Runs on lanes of their own, as many. */
 static void flood(struct stage_client *who, uint32_t of, uint32_t runs)
 {
-    for (uint16_t lane = 0; lane < runs; lane++) {
-        const struct attnd_sqe run = stage_run(of, lane, 100u + lane);
+    for (uint32_t lane = 0; lane < runs; lane++) {
+        const struct attnd_sqe run = stage_run(of, (uint16_t)lane, 100u + lane);
         CHECK_EQUAL(stage_submit(who, &run), 0);
     }
     stage_sweep(&stage);

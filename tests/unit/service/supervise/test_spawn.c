@@ -212,19 +212,16 @@ static void options_become_arguments_and_what_is_not_set_is_not_said(void **stat
         assert_non_null(strstr(plain.arguments, always[i]));
     assert_non_null(strstr(plain.arguments, parent));
     assert_null(strstr(plain.arguments, "--isa"));
-    assert_null(strstr(plain.arguments, "--burst"));
     assert_null(strstr(plain.arguments, "--inject"));
 
     close(rig.process.control);
     close(rig.process.pidfd);
     rig.options.isa = "avx2";
-    rig.options.burst = 1;
     rig.options.inject = "stop";
     rig.options.sms = 40;
     rig.options.device = 2;
     struct report all = listen_to_it();
     assert_non_null(strstr(all.arguments, "--isa=avx2 "));
-    assert_non_null(strstr(all.arguments, "--burst "));
     assert_non_null(strstr(all.arguments, "--inject=stop "));
     assert_non_null(strstr(all.arguments, "--sms=40 "));
     assert_non_null(strstr(all.arguments, "--device=2 "));

@@ -1,0 +1,96 @@
+/*
+ * host_time.c - plan and run of a small decode batch in C, as bench/python.py does it from Python.
+ *
+ * Prints the median of the host's time in us, of one round of many: the figure is the difference of
+ * the two, so both must do the same calls. bench/python.py starts this program and feeds it rounds.
+ *
+ *   host_time ROUNDS        with $ATTND_SOCKET
+ */
+#include "client/attnd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { REQUESTS = 64, HEADS = 8, HEADS_KV = 1, DIM = 64, BYTES = REQUESTS * HEADS * DIM * 2 };
+
+struct engine {
+    struct attnd_session *session;
+    uint32_t pool, memory, plan;
+    int32_t starts[REQUESTS + 1], pages[REQUESTS], last_page_len[REQUESTS];
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int open_engine(struct engine *e)
+{
+    void *address;
+
+    if (attnd_open(NULL, &e->session) < 0 ||
+        attnd_pool_create_leased(e->session, 1, REQUESTS, 16, HEADS_KV, DIM, ATTND_DTYPE_FP16,
+                                 &e->pool) < 0 ||
+        attnd_pages_alloc(e->session, e->pool, REQUESTS, e->pages) < 0 ||
+        attnd_memory_create(e->session, (uint64_t)2 * BYTES, &e->memory, &address) < 0)
+        return -1;
+    for (int32_t i = 0; i <= REQUESTS; i++)
+        e->starts[i] = i;
+    for (int32_t i = 0; i < REQUESTS; i++)
+        e->last_page_len[i] = 1;
+    return attnd_plan_create(
+        e->session, &ATTND_ARGS(plan_args, e->pool, REQUESTS, REQUESTS, REQUESTS, 1, HEADS),
+        &e->plan);
+}
+
+static int plan_and_run(const struct engine *e)
+{
+    const struct attnd_level level = {REQUESTS, e->starts, e->starts, e->pages, e->last_page_len};
+    const struct attnd_op quiet = {.flags = ATTND_SKIP_SUCCESS};
+
+    if (attnd_plan_set(e->session, e->plan, &ATTND_ARGS(batch, .level = &level), &quiet) < 0)
+        return -1;
+    return attnd_run_sync(e->session, e->plan,
+                          &ATTND_ARGS(run_args, 0, {e->memory, 0}, {e->memory, BYTES}));
+}
+
+static int compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned long rounds = argc == 2 ? strtoul(argv[1], NULL, 10) : 0;
+    uint64_t *took_ns = rounds ? calloc(rounds, sizeof(*took_ns)) : NULL;
+    struct engine engine;
+    char text[160];
+
+    if (took_ns == NULL) {
+        fprintf(stderr, "usage: %s ROUNDS\n", argv[0]);
+        return 2;
+    }
+    int rc = open_engine(&engine);
+    for (unsigned long i = 0; i < rounds && rc == 0; i++) {
+        uint64_t begin_ns = now_ns();
+        rc = plan_and_run(&engine);
+        took_ns[i] = now_ns() - begin_ns;
+    }
+    if (rc < 0) {
+        fprintf(stderr, "%s: %s\n", argv[0], attnd_last_fault_string(text, sizeof(text)));
+        free(took_ns);
+        return 1;
+    }
+    qsort(took_ns, rounds, sizeof(*took_ns), compare);
+    uint64_t median_ns = took_ns[rounds / 2];
+    printf("%.3f\n", (double)median_ns * 1e-3);
+    attnd_close(engine.session);
+    free(took_ns);
+    return 0;
+}

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""What Python costs: plan and run of a decode batch through the package, and through C.
+
+Both do the same calls on the same service in turns, and the figure is the difference of the
+medians. With --tokens N the record also says how many tokens of client/python/examples/generate.py
+were checked against eager attention, which `make check-python` runs. On a GPU where FlashInfer can
+be imported, --flashinfer measures its plan() of 64 decodes beside ours.
+
+    ATTND_LIBRARY_PATH=build PYTHONPATH=client/python bench/python.py [--record bench/results]
+
+Exit status: 0 measured; 1 something failed.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "client/python/tests"))
+import attnd  # noqa: E402
+from service import BUILD, service  # noqa: E402
+
+REQUESTS, HEADS, DIM, ROUNDS, TURNS = 64, 8, 64, 3000, 7
+
+
+def python_us(path):
+    """Median host time of plan + run through the package."""
+    with attnd.Session(path) as session:
+        pool = attnd.PagePool(session, 1, REQUESTS, 16, 1, DIM)
+        attention, cache = attnd.BatchAttention(pool), pool.kv_cache(0)
+        q, out = (session.empty((REQUESTS, HEADS, DIM)) for _ in range(2))
+        starts = np.arange(REQUESTS + 1, dtype=np.int32)
+        pages, last = pool.alloc_pages(REQUESTS), np.ones(REQUESTS, np.int32)
+        took = []
+        for _ in range(ROUNDS):
+            begin = time.perf_counter_ns()
+            attention.plan(starts, starts, pages, last, HEADS)
+            attention.run(q, cache, out)
+            took.append(time.perf_counter_ns() - begin)
+        return statistics.median(took) * 1e-3
+
+
+def c_us(path):
+    command = [BUILD / "bench/host_time", str(ROUNDS)]
+    environment = dict(os.environ, ATTND_SOCKET=path)
+    return float(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+
+
+def flashinfer_plan_us(path):
+    """Plan of 64 decodes at 4096 tokens: ours, waited for, and FlashInfer's, as its users call
+    it."""
+    import flashinfer
+    import torch
+
+    def median(plan):
+        took = []
+        for _ in range(300):
+            torch.cuda.synchronize()
+            begin = time.perf_counter_ns()
+            plan()
+            took.append(time.perf_counter_ns() - begin)
+        return statistics.median(took[50:]) * 1e-3
+
+    pages, dim = 256, 128
+    starts = torch.arange(REQUESTS + 1, dtype=torch.int32)
+    kv_starts, indices = starts * pages, torch.arange(REQUESTS * pages, dtype=torch.int32)
+    last = torch.full((REQUESTS,), 16, dtype=torch.int32)
+    workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    peer = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
+    theirs = median(lambda: peer.plan(
+        kv_starts.cuda(), indices.cuda(), last.cuda(), 32, 8, dim, 16,
+        q_data_type=torch.float16, kv_data_type=torch.float16,
+    ))  # fmt: skip
+    on_device = kv_starts.cuda(), indices.cuda(), last.cuda()
+    placed = median(
+        lambda: peer.plan(
+            *on_device, 32, 8, dim, 16, q_data_type=torch.float16, kv_data_type=torch.float16
+        )
+    )
+    with attnd.Session(path) as session:
+        pool = attnd.PagePool(session, 1, REQUESTS * pages, 16, 8, dim, device="cuda", leased=False)
+        attention = attnd.BatchAttention(pool)
+        ours = median(
+            lambda: attention.plan(starts, kv_starts, indices, last, 32, causal=True, wait=True)
+        )
+        attention.close()
+    return ours, min(theirs, placed)
+
+
+def record(name, value, unit, better, device, notes):
+    def git(*arguments):
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip()
+
+    given = os.environ.get("ATTND_COMMIT")  # of a machine that has no checkout
+    dirty = given.endswith("+") if given else bool(git("status", "--porcelain"))
+    given = given or git("rev-parse", "HEAD")
+    cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())[1]
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "better": better,
+        "device": device,
+        "cpu": f"{cpu}, {os.cpu_count()} processors",
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": given.rstrip("+"),
+        "dirty": dirty,
+        "command": " ".join(["bench/python.py", *sys.argv[1:]]),
+        "notes": notes,
+    }
+
+
+def main():
+    options = argparse.ArgumentParser(description="What Python costs.")
+    options.add_argument(
+        "--record", metavar="DIR", help="write python-cpu.json or python-DEVICE.json there"
+    )
+    options.add_argument(
+        "--tokens", type=int, help="tokens that generate.py checked, none of them different"
+    )
+    options.add_argument(
+        "--flashinfer", metavar="DEVICE", help="on a GPU of this name: plan beside FlashInfer's"
+    )
+    options = options.parse_args()
+    records, device = [], options.flashinfer or "cpu"
+    if options.flashinfer:
+        with service("--trust", backend="cuda") as path:
+            ours, theirs = flashinfer_plan_us(path)
+        records.append(record(
+            "python.plan_us_over_flashinfer", round(ours / theirs, 3), "ratio", "lower", device,
+            f"64 decodes at 4096, waited for: {ours:.1f} us over FlashInfer's {theirs:.1f} us",
+        ))  # fmt: skip
+    else:
+        with service() as path:
+            turns = [(python_us(path), c_us(path)) for _ in range(TURNS)]
+        over = statistics.median(ours - theirs for ours, theirs in turns)
+        ours, theirs = (statistics.median(x) for x in zip(*turns))
+        records.append(record(
+            "python.run_us_over_c", round(over, 1), "us", "lower", device,
+            f"64 decodes: {ours:.1f} us from Python, {theirs:.1f} from C, median of {TURNS} turns",
+        ))  # fmt: skip
+    if options.tokens:
+        records.append(record(
+            "python.generate_tokens_checked", options.tokens, "tokens", "higher", device,
+            "Llama and Qwen2, continuous batching and a shared prefix, none differs from eager's",
+        ))  # fmt: skip
+    for one in records:
+        print(f"{one['name']} {one['value']} {one['unit']} ({one['notes']})")
+    if options.record:
+        path = pathlib.Path(options.record, f"python-{device}.json")
+        if any(one["dirty"] for one in records):
+            sys.exit(
+                "bench/python.py: the checkout has changes: figures of it cannot be found again"
+            )
+        path.write_text(json.dumps({"records": records}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What the backends of vLLM and SGLang share: a pool over an engine's own KV tensors, and page
+tables of those engines as CSR arrays.
+
+An engine hands q and out at another address in every pass. They are copied through two buffers that
+stay where they are: a run is prepared for its addresses, once for each layer.
+"""
+
+import numpy
+import torch
+
+from .attention import BatchAttention
+from .pool import PagePool
+
+
+def csr_of_blocks(query_start_loc, seq_lens, block_table, block_size):
+    """A dense table of blocks, [requests, blocks], as CSR arrays. Requests of no rows at the end
+    are padding: they get no pages. Return: qo_indptr, kv_indptr, kv_indices, kv_last_page_len."""
+    qo, lengths, table = (_host(x) for x in (query_start_loc, seq_lens, block_table))
+    lengths = numpy.where(qo[1:] > qo[:-1], lengths[: len(qo) - 1], 0)
+    blocks = -(-lengths // block_size)
+    kv = numpy.zeros(len(qo), numpy.int32)
+    numpy.cumsum(blocks, out=kv[1:])
+    indices = table[: len(lengths)][numpy.arange(table.shape[1]) < blocks[:, None]]
+    last = numpy.where(lengths > 0, (lengths - 1) % block_size + 1, 1)
+    return qo.astype(numpy.int32), kv, indices.astype(numpy.int32), last.astype(numpy.int32)
+
+
+def _host(x):
+    return x.cpu().numpy() if isinstance(x, torch.Tensor) else numpy.asarray(x)
+
+
+class Layers:
+    """Attention over the layers of one engine: [(k, v), ...], each [page, token, head, dim]."""
+
+    def __init__(self, session, planes, num_qo_heads):
+        self.pool = PagePool.from_tensors(session, planes)
+        self.attention = BatchAttention(self.pool)
+        self.num_qo_heads, self.rows = num_qo_heads, 0
+        self._q = self._o = None
+
+    def plan(self, csr, causal=True, sm_scale=None):
+        """The batch of the next passes."""
+        self.rows = int(csr[0][-1])
+        self.attention.plan(*csr, self.num_qo_heads, causal=causal, sm_scale=sm_scale)
+        if self._q is None or len(self._q) < self.rows:
+            room = max(256, 1 << (self.rows - 1).bit_length())
+            shape, pool = (room, self.num_qo_heads, self.pool.head_dim), self.pool
+            if pool.device == "cuda":
+                self._q, self._o = (
+                    torch.empty(shape, dtype=getattr(torch, pool.dtype), device="cuda")
+                    for _ in "qo"
+                )
+            else:
+                self._q, self._o = (pool.session.empty(shape, pool.dtype).torch() for _ in "qo")
+
+    def run(self, layer, q, out):
+        """Rows beyond the batch's are left as they are."""
+        shape, rows = self._q.shape[1:], self.rows
+        self._q[:rows].copy_(q.reshape(-1, *shape)[:rows])
+        self.attention.run(self._q[:rows], layer, self._o[:rows])
+        out.view(-1, *shape)[:rows].copy_(self._o[:rows])

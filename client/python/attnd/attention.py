@@ -1,0 +1,394 @@
+"""BatchAttention: plan a batch once, run it layer after layer, with FlashInfer's names.
+
+Where q lies in memory of the session, or on the GPU, nothing is copied. Other host tensors are
+copied into memory of the session and back, which is for convenience and tests.
+
+On the host, and for `submit()`, a run is an operation of the ring: it completes, and then `out` is
+there. On the GPU `run()` is one kernel of one thread in the current stream, which rings the service
+and waits: the call returns at once, a CUDA graph may hold it, and what went wrong is in
+`lane_error()`. A plan is an operation in either case. What it refuses, the next run says.
+"""
+
+import collections
+import ctypes as c
+import math
+
+import numpy
+
+from . import _abi
+from ._dlpack import CPU, contiguous
+from ._library import cuda, lib
+from .errors import checked
+from .memory import BYTES, Tensor, copy, describe, dtype_name
+from .session import Operation, Refusal
+
+_INT32 = numpy.dtype(numpy.int32)
+_STRIDED = "q", "o", "lse", "k", "v"
+_NOTHING_SAID, _NO_STRIDES = (None,) * 6, (None,) * 5
+_PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared
+
+
+def _ints(x):
+    """(address, length, what keeps it) of int32 values, wherever they are now."""
+    if type(x) is numpy.ndarray and x.dtype is _INT32 and x.size and x.flags.carray:
+        return c.addressof(c.c_int32.from_buffer(x)), x.size, x
+    if isinstance(x, (list, tuple, range)):
+        array = (c.c_int32 * len(x))(*x)
+        return c.addressof(array), len(x), array
+    if hasattr(x, "data_ptr") and not isinstance(x, Tensor):
+        if x.is_cuda or x.dtype.itemsize != 4 or not x.is_contiguous():
+            x = x.cpu().int().contiguous()
+        return x.data_ptr(), x.numel(), x
+    x = numpy.ascontiguousarray(x, dtype=numpy.int32)
+    return x.__array_interface__["data"][0], x.size, x
+
+
+def _room(wanted, have):
+    """The next power of two: a batch that grows token by token does not ask every time."""
+    return max(have, 1 << max(wanted - 1, 0).bit_length())
+
+
+class BatchAttention:
+    """Attention over batches of requests on one pool. One thread at a time."""
+
+    def __init__(self, pool, lane=0):
+        self.pool, self.session, self.lane = pool, pool.session, lane
+        self._plan = self._batch = self._levels = self._shaped_for = None
+        self._strides = {}
+        self._capacity = {"requests": 0, "rows": 0, "pages": 0, "levels": 0}
+        self._kept, self._staged, self._spare = [], [], {}
+        self._prepared = collections.OrderedDict()
+        self._refusal = Refusal()
+        self._number = self.session.listen(self._refusal)
+        self._quiet = _abi.Op(user_data=self._number, lane=lane, flags=_abi.SKIP_SUCCESS)
+        self._run_args, self._op = _abi.RunArgs(), _abi.Op(lane=lane)
+
+    def close(self):
+        """Give the plan back, and what is prepared of it, when nothing of it is in flight."""
+        session, self.session = self.session, None
+        if session is None or session.closed:
+            return
+        session.forget(self._number)
+        for number, _ in self._prepared.values():
+            lib.attnd_unprepare(session.native(), number)
+        self._destroy(session)
+
+    def _destroy(self, session):
+        """No wait: this may be called in the middle of anything, by whoever dropped the last
+        run."""
+        if self._plan is not None:
+            session.destroy_plan(self._plan, self.pool)
+        self._plan = None
+
+    def __del__(self):
+        if getattr(self, "session", None) is not None:
+            self.close()
+
+    # ---- plan ----
+
+    def plan(
+        self, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, num_qo_heads, num_kv_heads=None,
+        head_dim_qk=None, page_size=None, head_dim_vo=None, *, causal=False, sm_scale=None,
+        window_left=-1, logits_soft_cap=None, q_data_type=None, kv_data_type=None, reserve_pages=0,
+        q_strides=None, out_strides=None, lse_strides=None, k_strides=None, v_strides=None,
+        natural_lse=False, wait=False,
+    ):  # fmt: skip
+        """Plan a batch. The first four are int32 CSR arrays: lists, numpy or torch; for a cascade,
+        lists of such arrays, the shared level first. What the pool knows may be left out, and must
+        agree with it. Strides are (row, head) in elements, contiguous if None. @reserve_pages are
+        kept for advance(), of each request of the last level. Returns when the plan is submitted,
+        or with @wait when it is accepted."""
+        said = num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type
+        if said != _NOTHING_SAID:
+            self._agree(*said)
+        if window_left >= 0 or logits_soft_cap:
+            raise NotImplementedError("attnd has no sliding window and no soft cap yet")
+        arrays = qo_indptr, kv_indptr, kv_indices, kv_last_page_len
+        if isinstance(qo_indptr, (list, tuple)) and any(hasattr(x, "__len__") for x in qo_indptr):
+            csr = list(zip(*arrays, strict=True))
+        else:
+            csr = [arrays]
+        if self._levels is None or len(self._levels) != len(csr):
+            self._levels = (_abi.Level * len(csr))()
+        levels, kept = self._levels, []
+        requests = entries = pages = rows = 0
+        for level, arrays in zip(levels, csr):
+            kept.append(ints := [_ints(x) for x in arrays])
+            level.requests = requests = _lengths(*ints)
+            level.qo_indptr, level.kv_indptr = ints[0][0], ints[1][0]
+            level.kv_indices, level.kv_last_page_len = ints[2][0], ints[3][0]
+            entries, pages = entries + requests, pages + ints[2][1]
+            rows = max(rows, c.c_int32.from_address(ints[0][0] + 4 * requests).value)
+        batch = self._batch
+        if batch is None or self._strides or batch.levels != len(levels):
+            batch = self._batch = _abi.Batch(levels=len(levels), level=levels)
+        batch.reserve_pages = reserve_pages
+        batch.flags = (_abi.CAUSAL if causal else 0) | (_abi.LSE_LN if natural_lse else 0)
+        batch.sm_scale = sm_scale or 0.0
+        self._strides = {}
+        if (q_strides, out_strides, lse_strides, k_strides, v_strides) != _NO_STRIDES:
+            for name, pair in zip(
+                _STRIDED, (q_strides, out_strides, lse_strides, k_strides, v_strides)
+            ):
+                if pair is not None:
+                    self._strides[name] = tuple(pair)
+                    setattr(batch, name, _abi.Strides(*pair))
+        self._make_room(num_qo_heads, entries, rows, pages + reserve_pages * requests, len(levels))
+        self._refusal.failure = None
+        if (rows, num_qo_heads) != self._shaped_for:
+            self.rows, self._shaped_for = rows, (rows, num_qo_heads)
+            self._shapes = {name: self._shape(name) for name in _STRIDED}
+        self._set(lib.attnd_plan_set, batch, wait or self.pool.device == "cuda")
+
+    def advance(self, kv_len, page_indptr=None, page_indices=None, *, wait=False):
+        """New lengths of all entries of the planned batch, level 0's first, and pages appended to
+        their lists (CSR). Runs that were submitted keep theirs."""
+        lengths = _ints(kv_len)
+        args, kept = _abi.Advance(entries=lengths[1], kv_len=lengths[0]), [lengths]
+        if page_indptr is not None:
+            kept += [_ints(page_indptr), _ints(page_indices)]
+            args.page_indptr, args.page_indices = kept[1][0], kept[2][0]
+        self._set(lib.attnd_plan_advance, args, wait or self.pool.device == "cuda")
+
+    def _set(self, function, args, wait):
+        if wait:
+            operation = Operation(self.session, function.__name__[11:], self)
+            self.session.submit(function, self._plan, args, _abi.Op(lane=self.lane), operation)
+            operation.wait()
+        else:
+            self.session.submit(function, self._plan, args, self._quiet)
+
+    def _agree(self, num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type):
+        pool = self.pool
+        for name, said, has in (
+            ("num_kv_heads", num_kv_heads, pool.num_kv_heads),
+            ("head_dim_qk", head_dim_qk, pool.head_dim),
+            ("head_dim_vo", head_dim_vo, pool.head_dim),
+            ("page_size", page_size, pool.page_size),
+        ):
+            if said is not None and said != has:
+                raise ValueError(f"{name} is {said}, and {has} in the pool")
+        for name, said in (("q_data_type", q_data_type), ("kv_data_type", kv_data_type)):
+            if said is not None and dtype_name(said) != pool.dtype:
+                raise ValueError(f"{name} is {said}, and {pool.dtype} in the pool")
+
+    def _make_room(self, num_qo_heads, requests, rows, pages, levels):
+        have = self._capacity
+        if (
+            self._plan is not None and num_qo_heads == self.num_qo_heads and levels <=
+            have["levels"] and requests <= have["requests"] and rows <= have["rows"] and pages <=
+            have["pages"] ):  # fmt: skip
+            return
+        room = {
+            "requests": _room(requests, have["requests"]),
+            "rows": _room(rows, have["rows"]),
+            "pages": _room(pages, have["pages"]),
+            "levels": max(levels, have["levels"]),
+        }
+        args = _abi.PlanArgs(pool=self.pool.handle, heads_q=num_qo_heads, **room)
+        plan, native = c.c_uint32(), self.session.native()
+        checked(lib.attnd_plan_create(native, c.byref(args), c.byref(plan)))
+        self._drop_prepared(0)
+        self._destroy(self.session)
+        self.pool.plans += 1
+        self._plan, self._capacity, self.num_qo_heads = plan.value, room, num_qo_heads
+
+    # ---- run ----
+
+    def run(self, q, kv_cache, out=None, lse=None, *, stream=None):
+        """Attention of the planned batch on one layer. q and out: [rows, num_qo_heads, head_dim].
+        kv_cache: a layer's number, PagePool.kv_cache(layer), or tensors at its place. lse: None,
+        True, or a float32 tensor [rows, num_qo_heads]; base 2. Return: (out, lse). On a GPU q is
+        used and out is written in the order of @stream (the current one)."""
+        layer = self.pool.layer_of(kv_cache)
+        if self.pool.device == "cuda":
+            return self._run_on_stream(layer, q, out, lse, stream)
+        operation, out, lse, back = self._submit(layer, q, out, lse, 0)
+        operation.wait()
+        for to, source in back:
+            copy(to, source)
+        for name, memory in self._staged:
+            self._spare.setdefault(name, []).append(memory)
+        self._staged = []
+        return out, lse
+
+    def submit(self, q, kv_cache, out, lse=None, *, timeout_us=0):
+        """The same as an operation, to wait() for or to await. out and lse must lie in memory of
+        the session, or on the GPU, so that nothing is left to copy."""
+        for name, x in (("out", out), ("lse", lse)):
+            if x is not None:
+                self._place(name if name == "lse" else "o", x, False, None)
+        operation, _, _, _ = self._submit(self.pool.layer_of(kv_cache), q, out, lse, timeout_us)
+        self._staged = []  # nobody here learns when it has ended: the operation keeps them
+        return operation
+
+    def append(self, k, v, kv_cache):
+        """Store K and V of the batch's new tokens, [rows, num_kv_heads, head_dim] each, at the end
+        of their requests. A run that is submitted afterwards sees them."""
+        args = _abi.AppendArgs(layer=self.pool.layer_of(kv_cache))
+        for name, x in (("k", k), ("v", v)):
+            memory, offset, keep = self._place(name, x, True, None)
+            setattr(args, name, _abi.Place(memory, offset))
+            self._kept.append(keep)
+        self.session.submit(lib.attnd_append, self._plan, args, self._quiet)
+
+    def _submit(self, layer, q, out, lse, timeout_us):
+        if self._plan is None:
+            raise RuntimeError("plan() comes before run()")
+        back, args = [], self._run_args
+        if out is None:
+            out = _like(q, (self.rows, self.num_qo_heads, self.pool.head_dim), self.pool.dtype)
+        if lse is True:
+            lse = _like(q, (self.rows, self.num_qo_heads), "float32")
+        args.layer = layer
+        self._fill(args.q, "q", q, True, None)
+        self._fill(args.o, "o", out, False, back)
+        if lse is None:
+            args.lse.memory = 0
+        else:
+            self._fill(args.lse, "lse", lse, False, back)
+        self._op.timeout_us = timeout_us
+        operation = Operation(self.session, "run", (self, self._kept), self._refusal)
+        self.session.submit(lib.attnd_run, self._plan, args, self._op, operation)
+        self._kept = []
+        return operation, out, lse, back
+
+    def _fill(self, place, name, x, read, back):
+        place.memory, place.offset_bytes, keep = self._place(name, x, read, back)
+        self._kept.append(keep)
+
+    def _shape(self, name):
+        heads = self.pool.num_kv_heads if name in "kv" else self.num_qo_heads
+        return (self.rows, heads) if name == "lse" else (self.rows, heads, self.pool.head_dim)
+
+    def _check(self, name, shape, strides, dtype):
+        """Refuse a tensor that is not what the plan wants. Return: whether its strides are
+        right."""
+        wanted, of = self._shapes[name], "float32" if name == "lse" else self.pool.dtype
+        if tuple(shape) != wanted or dtype != of:
+            raise ValueError(
+                f"{name} is {tuple(shape)} of {dtype}; the plan wants {wanted} of {of}"
+            )
+        planned = self._strides.get(name)
+        if planned is None:
+            return tuple(strides) == contiguous(wanted) or self.rows == 0
+        if tuple(strides[:2]) != planned or (name != "lse" and strides[2] != 1):
+            raise ValueError(f"{name} has strides {tuple(strides)}; they were planned as {planned}")
+        return True
+
+    def _place(self, name, x, read, back):
+        """(memory, offset, what keeps it) of a tensor, or of a copy in memory of the session.
+        Copies that are written go to @back; without it they are refused."""
+        if (
+            type(x) is Tensor and x.contiguous and x.shape == self._shapes[name] and not
+            self._strides and x.dtype == ("float32" if name == "lse" else self.pool.dtype)
+            and x.memory._native is self.session._native
+        ):  # fmt: skip
+            return x.memory.handle, x.offset, x
+        described = describe(x)
+        _, shape, strides, dtype, kind, _ = described
+        fits = self._check(name, shape, strides, dtype)
+        if fits:
+            try:
+                return self.session.place(described)
+            except LookupError:
+                if kind != CPU:
+                    raise
+        elif kind != CPU:
+            raise ValueError(f"{name} is not contiguous: say its strides to plan()")
+        if back is None and not read:
+            raise LookupError(f"{name} must lie in memory of the session, contiguous as planned")
+        own = self._stage(name, self._shapes[name], dtype)
+        if read:
+            copy(own, x)
+        else:
+            back.append((x, own))
+        return own.memory.handle, own.offset, own
+
+    def _stage(self, name, shape, dtype):
+        """A contiguous tensor in memory of the session, for one that lies elsewhere. run() gives
+        its memory back when it has ended."""
+        if name in self._strides:
+            raise LookupError(
+                f"{name} was planned with strides: it must lie in memory of the session"
+            )
+        nbytes, spare = math.prod(shape) * BYTES[dtype], self._spare.setdefault(name, [])
+        memory = spare.pop() if spare else None
+        if memory is None or memory.nbytes < nbytes:
+            memory = self.session.memory(max(2 * nbytes, 4096))
+        self._staged.append((name, memory))
+        return memory.tensor(shape, dtype)
+
+    # ---- on a stream ----
+
+    def _run_on_stream(self, layer, q, out, lse, stream):
+        import torch
+
+        shape = self._shape("q")
+        if out is None:
+            out = torch.empty(shape, dtype=getattr(torch, self.pool.dtype), device="cuda")
+        if lse is True:
+            lse = torch.empty(shape[:2], dtype=torch.float32, device="cuda")
+        number = self._prepare(layer, [q, out] if lse is None else [q, out, lse])
+        if stream is None:
+            stream = torch.cuda.current_stream().cuda_stream
+        checked(cuda().attnd_cuda_run_on_stream(self.session.native(), self.lane, number, stream))
+        return out, lse
+
+    def _prepare(self, layer, tensors):
+        """The run of these tensors, prepared the first time. A graph replays its number, so a
+        number stays good until more than _PREPARED_MAX others came after it."""
+        described = [(name, *describe(x)) for name, x in zip(_STRIDED, tensors)]
+        for name, _, shape, strides, dtype, _, _ in described:
+            if not self._check(name, shape, strides, dtype):
+                raise ValueError(f"{name} is not contiguous: say its strides to plan()")
+        key = layer, *(x[1] for x in described)
+        found = self._prepared.get(key)
+        if found is not None:
+            self._prepared.move_to_end(key)
+            return found[0]
+        args, number = _abi.PrepareArgs(layer=layer, lane=self.lane), c.c_uint32()
+        kept = [x.memory for x in tensors if type(x) is Tensor]
+        for name, *x in described:
+            memory, offset, _ = self.session.place(x)
+            setattr(args, name, _abi.Place(memory, offset))
+        self._drop_prepared(_PREPARED_MAX - 1)
+        native = self.session.native()
+        checked(lib.attnd_prepare(native, self._plan, c.byref(args), c.byref(number)))
+        self._prepared[key] = number.value, kept
+        return number.value
+
+    def _drop_prepared(self, most):
+        while len(self._prepared) > most:
+            _, (number, _) = self._prepared.popitem(last=False)
+            checked(lib.attnd_unprepare(self.session.native(), number))
+
+    def lane_error(self):
+        """Raise what the first run of the lane failed with since this was last asked. Ask when the
+        stream is done: outputs of a lane with an error are not to be used."""
+        checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))
+
+
+def _lengths(qo_indptr, kv_indptr, kv_indices, kv_last_page_len):
+    """The number of requests of a level; the library reads as many entries as it says."""
+    qo, kv_at, kv, indices, last = (
+        qo_indptr[1], kv_indptr[0], kv_indptr[1], kv_indices[1], kv_last_page_len[1]
+    )  # fmt: skip
+    requests = qo - 1
+    if requests < 0 or kv != qo or last != requests:
+        raise ValueError(
+            f"qo_indptr has {qo} entries, kv_indptr {kv}, kv_last_page_len {last}: "
+            "requests + 1, requests + 1, requests"
+        )
+    if c.c_int32.from_address(kv_at + 4 * requests).value > indices:
+        raise ValueError(f"kv_indptr ends beyond the {indices} entries of kv_indices")
+    return requests
+
+
+def _like(q, shape, dtype):
+    """A new tensor of q's framework."""
+    if type(q).__module__.partition(".")[0] == "torch":
+        import torch
+
+        return torch.empty(shape, dtype=getattr(torch, dtype))
+    return numpy.empty(shape, {"bfloat16": "uint16"}.get(dtype, dtype))

@@ -1,0 +1,186 @@
+"""Memory of a session, and tensors in it.
+
+The service makes the memory and the library maps it. Whoever still looks at it keeps it: an array
+of numpy, a tensor of torch, a consumer of DLPack. So the handle goes back when the last of them is
+gone, never earlier, and a session that is closed ends only then. A child of fork() has no such
+mappings: what it reads there is a fault of its own.
+"""
+
+import ctypes as c
+import functools
+import math
+import sys
+
+import numpy
+
+from . import _dlpack
+from ._library import cuda, lib
+from .errors import checked
+
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "uint8": 1}
+_TYPESTR = {"float16": "<f2", "bfloat16": "<u2", "float32": "<f4", "int32": "<i4", "uint8": "|u1"}
+
+
+@functools.lru_cache(64)
+def dtype_name(dtype):
+    """The name of a type: of numpy's, of torch's, or the name itself."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
+    name = name.rpartition(".")[2]
+    if name not in BYTES:
+        raise TypeError(f"{dtype} is no type of attnd: {', '.join(BYTES)}")
+    return name
+
+
+def current_cuda_device():
+    """The device of the current CUDA context. PyTorch makes one when it is first needed."""
+    device, torch = c.c_int(), sys.modules.get("torch")
+    if torch is not None:
+        torch.cuda.synchronize()
+    if c.CDLL("libcuda.so.1").cuCtxGetDevice(c.byref(device)) != 0:
+        raise RuntimeError("no CUDA context is current: torch.cuda.init() makes one")
+    return device.value
+
+
+class Memory:
+    """Bytes that the service and this process both see. Drops its handle when it is collected."""
+
+    def __init__(self, native, handle, address, nbytes, device=None, drop=None):
+        self._native, self.handle, self.nbytes = native, handle, nbytes
+        self.device = device  # (kind, number) of DLPack
+        self._drop = drop or (lib.attnd_memory_release, handle)
+        self._mapped = address is None
+        if self._mapped:
+            address = c.c_uint64()
+            checked(cuda().attnd_cuda_map(native, handle, c.byref(address)))
+            address = address.value
+        self.address = address
+
+    def __del__(self):
+        # Refusals have nobody to go to: what is in use, or of a service that is gone, ends with
+        # the session.
+        drop = getattr(self, "_drop", None)
+        if drop is None:
+            return
+        if getattr(self, "address", None) and self._mapped:
+            cuda().attnd_cuda_unmap(self.address)
+        if self._native.alive:
+            drop[0](self._native, drop[1])
+
+    def tensor(self, shape, dtype="float16", offset=0, strides=None):
+        """A tensor at @offset bytes; strides in elements, contiguous if None."""
+        return Tensor(self, offset, tuple(shape), strides and tuple(strides), dtype_name(dtype))
+
+
+class Tensor:
+    """A strided tensor in memory of a session. `numpy()` and `torch()` show the same bytes;
+    numpy has no bfloat16 and gets uint16."""
+
+    __slots__ = ("memory", "offset", "shape", "strides", "dtype", "contiguous", "__weakref__")
+
+    def __init__(self, memory, offset, shape, strides, dtype):
+        self.memory, self.offset, self.shape, self.dtype = memory, offset, shape, dtype
+        dense = _dlpack.contiguous(shape)
+        self.strides = dense if strides is None else strides
+        self.contiguous = self.strides == dense
+        last = sum((n - 1) * s for n, s in zip(shape, self.strides))
+        inside = offset >= 0 and all(n >= 0 for n in shape) and all(s >= 0 for s in self.strides)
+        if (
+            len(self.strides) != len(shape)
+            or not inside
+            or (math.prod(shape) and offset + (last + 1) * BYTES[dtype] > memory.nbytes)
+        ):
+            raise ValueError(f"{shape} at {offset} leaves its memory of {memory.nbytes} bytes")
+
+    def __repr__(self):
+        return f"attnd.Tensor({self.shape}, {self.dtype}, {self.device})"
+
+    @property
+    def device(self):
+        kind, number = self.memory.device
+        return "cpu" if kind == _dlpack.CPU else f"cuda:{number}"
+
+    @property
+    def nbytes(self):
+        return math.prod(self.shape) * BYTES[self.dtype]
+
+    def data_ptr(self):
+        """The address of its first element in this process."""
+        return self.memory.address + self.offset
+
+    def _interface(self, version):
+        size = BYTES[self.dtype]
+        return {
+            "shape": self.shape,
+            "typestr": _TYPESTR[self.dtype],
+            "data": (self.data_ptr(), False),
+            "strides": tuple(s * size for s in self.strides),
+            "version": version,
+        }
+
+    @property
+    def __array_interface__(self):
+        if self.memory.device[0] != _dlpack.CPU:
+            raise AttributeError("__array_interface__: the tensor is on a GPU")
+        return self._interface(3)
+
+    @property
+    def __cuda_array_interface__(self):
+        if self.memory.device[0] != _dlpack.CUDA:
+            raise AttributeError("__cuda_array_interface__: the tensor is in host memory")
+        return self._interface(2)
+
+    def __dlpack_device__(self):
+        return self.memory.device
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        """A capsule of version 0, which every consumer takes. The service writes only what it was
+        asked to: there is nothing to wait for on @stream but operations, which have completed."""
+        if copy or dl_device not in (None, self.memory.device):
+            raise BufferError("attnd lends tensors where they are and copies none")
+        return _dlpack.lend(
+            self, self.data_ptr(), self.shape, self.strides, self.dtype, self.memory.device
+        )
+
+    def numpy(self):
+        return numpy.asarray(self)
+
+    def torch(self):
+        import torch
+
+        return torch.from_dlpack(self)
+
+
+def describe(x):
+    """(address, shape, strides in elements, dtype, kind of device, what keeps it) of any tensor."""
+    if isinstance(x, Tensor):
+        return x.data_ptr(), x.shape, x.strides, x.dtype, x.memory.device[0], x
+    if hasattr(x, "data_ptr"):  # torch
+        kind = _dlpack.CUDA if x.is_cuda else _dlpack.CPU
+        return x.data_ptr(), tuple(x.shape), x.stride(), dtype_name(x.dtype), kind, x
+    for name, kind in (
+        ("__array_interface__", _dlpack.CPU),
+        ("__cuda_array_interface__", _dlpack.CUDA),
+    ):
+        interface = getattr(x, name, None)
+        if interface is not None:
+            dtype = next((d for d, t in _TYPESTR.items() if t == interface["typestr"]), None)
+            if dtype is None:
+                raise TypeError(f"{interface['typestr']} is no type of attnd")
+            shape, size = tuple(interface["shape"]), BYTES[dtype]
+            strides = interface.get("strides")
+            strides = tuple(s // size for s in strides) if strides else _dlpack.contiguous(shape)
+            return interface["data"][0], shape, strides, dtype, kind, x
+    if hasattr(x, "__dlpack__"):
+        capsule = x.__dlpack__()
+        return *_dlpack.borrow(capsule), (x, capsule)
+    raise TypeError(f"{type(x).__name__} is no tensor")
+
+
+def copy(to, source):
+    """Between host tensors of any kind."""
+    tensors = [to, source]
+    if any(type(x).__module__.partition(".")[0] == "torch" for x in tensors):
+        to, source = (x.torch() if isinstance(x, Tensor) else x for x in tensors)
+        to.copy_(source)
+    else:
+        numpy.copyto(numpy.asarray(to), numpy.asarray(source))

@@ -1,0 +1,429 @@
+"""A session: the connection to the service, what is in flight, and who waits for it.
+
+The library lets one thread submit and one wait. Here any thread may do either: a lock orders the
+submissions, and of the threads that wait one collects completions for all of them. A wait spends
+some milliseconds in the library and then sleeps in poll() here, where Python runs the handlers of
+signals: Ctrl-C ends a wait, and the operation stays in flight. `await` does the same by the
+session's descriptor in the event loop.
+"""
+
+import ctypes as c
+import bisect
+import math
+import os
+import select
+import threading
+import time
+import weakref
+
+from . import _abi, _dlpack
+from ._library import cuda, lib
+from .errors import Disconnected, checked, error, last_error
+from .memory import BYTES, Memory, current_cuda_device, dtype_name
+
+_IN_LIBRARY_NS = 5_000_000  # a wait stays in the library this long before it heeds signals
+_FOLLOW_S = 0.05  # who waits behind another thread looks by itself this often
+_COLLECTED = 32  # completions a call
+_BUSY, _FULL = -5, -6
+
+
+class _Native:
+    """The session of the library. It ends with its last user: a Session, a Memory, a call. In a
+    cycle that is collected as one, it may end before the others: `alive` tells them."""
+
+    __slots__ = ("_as_parameter_", "__weakref__")
+
+    def __init__(self, args):
+        pointer = c.c_void_p()
+        checked(lib.attnd_open(c.byref(args), c.byref(pointer)))
+        self._as_parameter_ = pointer
+
+    @property
+    def alive(self):
+        return self._as_parameter_ is not None
+
+    def __del__(self, close=lib.attnd_close):
+        pointer = getattr(self, "_as_parameter_", None)
+        self._as_parameter_ = None
+        if pointer is not None:
+            close(pointer)
+
+
+class Refusal:
+    """What the first of some operations failed with that say nothing when they succeed."""
+
+    __slots__ = ("failure",)
+
+    def __init__(self):
+        self.failure = None
+
+    def __call__(self, failure):
+        if self.failure is None:
+            self.failure = failure
+
+
+class Operation:
+    """Something submitted: wait() for it, or await it. It keeps its tensors until it has ended, and
+    fails with what those before it in its lane were refused for (@refusal)."""
+
+    __slots__ = (
+        "session", "what", "keep", "refusal", "done", "error", "number", "callbacks", "gate",
+        "begin_ns", "end_ns",
+    )  # fmt: skip
+
+    def __init__(self, session, what, keep=None, refusal=None):
+        self.session, self.what, self.keep, self.refusal = session, what, keep, refusal
+        self.done, self.error, self.callbacks = False, None, []
+        self.number = self.begin_ns = self.end_ns = 0
+        self.gate = None
+
+    def _end(self, failure):
+        """May be interrupted by a signal's exception, and called again."""
+        refusal = self.refusal
+        if not self.done:
+            before = refusal.failure if refusal is not None else None
+            self.error = failure if before is None else before
+            self.keep, self.done = None, True
+            if before is not None:
+                refusal.failure = None
+        self._open()
+        while self.callbacks:
+            self.callbacks.pop()()
+
+    def _open(self):
+        """Wake the thread that sleeps until this has ended, or until it may collect itself."""
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            try:
+                gate.release()
+            except RuntimeError:
+                pass  # another thread opened it at the same moment
+
+    def result(self):
+        """None, or the exception that it ended with. Only when it is done."""
+        if self.error is not None:
+            raise self.error
+
+    def wait(self, timeout=None):
+        """Wait for its end, @timeout seconds at most (TimeoutError: it goes on)."""
+        if not self.done:
+            self.session._wait(self, timeout)
+        self.result()
+
+    def cancel(self):
+        """Stop it if it can be; it then ends with attnd.Cancelled."""
+        checked(lib.attnd_cancel(self.session.native(), self.number))
+
+    def __await__(self):
+        if not self.done:
+            yield from self.session._future(self)
+        self.result()
+
+
+class Session:
+    """A connection to the service at @socket ($ATTND_SOCKET if None), which must run as user
+    @daemon_uid (this one, or root, if None)."""
+
+    def __init__(self, socket=None, name=None, ring_entries=0, arena_bytes=0, daemon_uid=None):
+        args = _abi.OpenArgs(
+            socket_path=os.fsencode(socket) if socket is not None else None,
+            name=name.encode() if name else None,
+            ring_entries=ring_entries,
+            arena_bytes=arena_bytes,
+        )
+        if daemon_uid is not None:
+            args.daemon_uid = c.pointer(c.c_uint32(daemon_uid))
+        self._native = _Native(args)
+        self._submitting = threading.Lock()
+        self._leader = {}  # {0: thread that collects}; of dict.setdefault() only one wins
+        self._completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
+        self._first = 0
+        self._numbers = 0
+        self._pending = {}
+        self._loop = None
+        self._places = []  # (address, end, weak reference of Memory), sorted
+        self._doomed = []  # (plan, its pool): not destroyed yet, because they were in flight
+        self._poll = select.poll()
+        self._poll.register(self.fileno(), select.POLLIN)
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._wakeup, select.POLLIN)
+        weakref.finalize(self, os.close, self._wakeup)
+
+    def native(self):
+        """The library's session, to pass to its functions; it lives at least as long as the
+        call."""
+        native = self._native
+        if native is None or native._as_parameter_ is None:
+            raise ValueError("the session is closed")
+        return native
+
+    def close(self):
+        """End the session. Memory that somebody still looks at stays until then, and so does the
+        connection; operations in flight end as disconnected."""
+        native, self._native = self._native, None
+        if native is None:
+            return
+        os.eventfd_write(self._wakeup, 1)
+        if self._loop is not None:
+            loop, self._loop = self._loop, None
+            if not loop.is_closed():
+                # The loop holds the session until then: its descriptor must not be another's.
+                loop.call_soon_threadsafe(lambda: loop.remove_reader(lib.attnd_fd(native)))
+        self._fail(error(_abi.Fault(code=-13)))
+
+    @property
+    def closed(self):
+        return self._native is None or not self._native.alive
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def fileno(self):
+        """Readable when there is something to collect: for select and poll."""
+        return checked(lib.attnd_fd(self.native()))
+
+    @property
+    def info(self):
+        """What the session is connected to: backend, isa, version and the like."""
+        info = _abi.Info()
+        checked(lib.attnd_info(self.native(), c.byref(info)))
+        found = {field[0]: getattr(info, field[0]) for field in info._fields_[1:]}
+        found["gpu_uuid"] = bytes(info.gpu_uuid)
+        return {
+            k: v.decode() if isinstance(v, bytes) and k != "gpu_uuid" else v
+            for k, v in found.items()
+        }
+
+    # ---- memory ----
+
+    def memory(self, nbytes, device="cpu"):
+        """New memory of the service, mapped here: zeroed on the "cpu", undefined on "cuda"."""
+        native, handle, address = self.native(), c.c_uint32(), c.c_void_p()
+        if device == "cpu":
+            checked(lib.attnd_memory_create(native, nbytes, c.byref(handle), c.byref(address)))
+            return self.adopt(Memory(native, handle.value, address.value, nbytes, (_dlpack.CPU, 0)))
+        if cuda() is None:
+            raise RuntimeError("libattnd-cuda.so.0 or the CUDA driver was not found")
+        number = current_cuda_device()
+        checked(lib.attnd_memory_create_device(native, nbytes, c.byref(handle)))
+        return self.adopt(Memory(native, handle.value, None, nbytes, (_dlpack.CUDA, number)))
+
+    def empty(self, shape, dtype="float16", device="cpu"):
+        """A tensor in memory of its own, which runs read and write without a copy."""
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        nbytes = math.prod(shape) * BYTES[dtype_name(dtype)]
+        return self.memory(max(nbytes, 1), device).tensor(shape, dtype)
+
+    def adopt(self, memory):
+        """Make tensors of @memory known by their address."""
+        self._places = [place for place in self._places if place[2]() is not None]
+        bisect.insort(
+            self._places,
+            (memory.address, memory.address + memory.nbytes, weakref.ref(memory)),
+            key=lambda place: place[0],
+        )
+        return memory
+
+    def find(self, address, nbytes):
+        """The Memory of this session that these bytes lie in, or None."""
+        places = self._places
+        index = bisect.bisect_right(places, address, key=lambda place: place[0]) - 1
+        if index < 0 or address + nbytes > places[index][1]:
+            return None
+        return places[index][2]()
+
+    def place(self, described):
+        """Where a tensor lies that describe() described: (memory handle, offset in bytes, what
+        keeps it). Of the GPU any tensor can be named (attnd_cuda_export()); of the host those in
+        memory of this session. LookupError: it lies elsewhere, and must be copied."""
+        address, shape, strides, dtype, kind, keep = described
+        nbytes = (sum((n - 1) * s for n, s in zip(shape, strides)) + 1) * BYTES[dtype]
+        memory = self.find(address, nbytes)
+        if memory is not None:
+            return memory.handle, address - memory.address, keep
+        if kind == _dlpack.CUDA and cuda() is not None:
+            found = _abi.Place()
+            checked(cuda().attnd_cuda_export(self.native(), address, nbytes, c.byref(found)))
+            return found.memory, found.offset_bytes, keep
+        raise LookupError("the tensor does not lie in memory of the session: see Session.empty()")
+
+    # ---- operations ----
+
+    def destroy_plan(self, plan, pool):
+        """Give a plan back, or remember it while operations of it are in flight."""
+        doomed, self._doomed = [*self._doomed, (plan, pool)], []
+        for plan, of in doomed:
+            if lib.attnd_plan_destroy(self.native(), plan) == _BUSY:
+                self._doomed.append((plan, of))
+            else:
+                of.plans -= 1
+
+    def _number(self):
+        self._numbers += 1
+        return self._numbers
+
+    def submit(self, function, plan, args, op, operation=None):
+        """Submit @args by @function; waits while the ring is full. An @operation is told its end by
+        its number; without one, failures go to whatever listens at op.user_data."""
+        with self._submitting:
+            if operation is not None:
+                op.user_data = operation.number = self._number()
+                self._pending[operation.number] = operation
+            while (code := function(self.native(), plan, c.byref(args), c.byref(op))) == _FULL:
+                self._lead(None, 0.001)
+            if code < 0:
+                if operation is not None:
+                    del self._pending[operation.number]
+                raise last_error()
+        return operation
+
+    def listen(self, sink):
+        """A number for operations that say nothing when they succeed; `sink(failure)` otherwise."""
+        number = self._number()
+        self._pending[number] = sink
+        return number
+
+    def forget(self, number):
+        self._pending.pop(number, None)
+
+    def _settle(self):
+        """Hand completions out. A signal's exception may come between any two lines; what it leaves
+        in the array the next call finds, and an operation that has ended is not in `_pending`."""
+        completions, pending = self._completions, self._pending
+        while (number := completions[self._first].user_data) != 0:
+            done = completions[self._first]
+            found = pending.get(number)
+            failed = done.fault.code < 0
+            if isinstance(found, Operation):
+                failure = error(done.fault, found.what) if failed else None
+                found.begin_ns, found.end_ns = done.begin_ns, done.end_ns
+                found._end(failure)
+                pending.pop(number, None)
+            elif found is not None and failed:
+                found(error(done.fault, _WHAT.get(done.operation)))
+            self._first += 1
+            done.user_data = 0
+        self._first = 0
+
+    def _collect(self, native, timeout_ns):
+        """Completions of the library, into the operations. Return: whether there were any."""
+        self._settle()
+        code = lib.attnd_wait(native, self._completions, _COLLECTED, timeout_ns)
+        self._settle()
+        if code < 0:
+            failure = last_error()
+            if isinstance(failure, Disconnected):
+                self._fail(failure)
+            else:
+                raise failure
+        return code != 0
+
+    def _fail(self, failure):
+        """The end of everything in flight."""
+        for number, found in list(self._pending.items()):
+            if isinstance(found, Operation):
+                found._end(failure)
+                self._pending.pop(number, None)
+
+    def _sleep(self, native, timeout):
+        in_library_ns = _IN_LIBRARY_NS
+        if timeout is not None:
+            in_library_ns = min(int(timeout * 1e9), in_library_ns)
+        if not self._collect(native, in_library_ns):
+            if timeout == 0 or checked(lib.attnd_arm(native)) == 1:
+                return
+            self._poll.poll(None if timeout is None else max(timeout * 1000, 0.001))
+            self._collect(native, 0)
+
+    def _lead(self, operation, timeout):
+        """Collect for everybody, unless another thread does: then sleep until it has or hands over.
+        A signal's exception may leave the lead behind with the thread that has it; its next wait
+        finds it again."""
+        native, me = self.native(), threading.get_ident()
+        if self._leader.setdefault(0, me) != me:
+            self._follow(operation, timeout)
+            return
+        try:
+            if operation is None or not operation.done:
+                self._sleep(native, timeout)
+        finally:
+            self._leader.pop(0, None)
+            self._hand_over()
+
+    def _follow(self, operation, timeout):
+        slice_s = _FOLLOW_S if timeout is None else min(timeout, _FOLLOW_S)
+        if operation is None:
+            time.sleep(min(slice_s, 0.0005))
+            return
+        gate = threading.Lock()
+        gate.acquire()
+        operation.gate = gate
+        if not operation.done:
+            gate.acquire(timeout=slice_s)
+
+    def _hand_over(self):
+        """Somebody else who waits collects from now on."""
+        for found in list(self._pending.values()):
+            if getattr(found, "gate", None) is not None:
+                found._open()
+                return
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._readable)
+
+    def _wait(self, operation, timeout):
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not operation.done:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left < 0:
+                raise TimeoutError(f"{operation.what} goes on after {timeout} s")
+            self._lead(operation, left)
+
+    # ---- asyncio ----
+
+    def _future(self, operation):
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop) and not self._loop.is_closed():
+            raise RuntimeError("operations of one session are awaited in one event loop")
+        future = loop.create_future()
+
+        def ended():
+            loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+
+        operation.callbacks.append(ended)
+        if operation.done:
+            ended()
+        if self._loop is not loop:
+            self._loop = loop
+            loop.add_reader(self.fileno(), self._readable)
+        loop.call_soon(self._readable)
+        return future.__await__()
+
+    def _readable(self):
+        """In the event loop: collect, and ask to be woken as long as somebody awaits."""
+        loop = self._loop
+        if loop is None or self._native is None:
+            return
+        native, me = self.native(), threading.get_ident()
+        if self._leader.setdefault(0, me) != me:
+            return  # it calls again when it hands over
+        try:
+            self._collect(native, 0)
+            while any(getattr(found, "callbacks", None) for found in list(self._pending.values())):
+                if checked(lib.attnd_arm(native)) == 0:
+                    return
+                self._collect(native, 0)
+            self._loop = None
+            loop.remove_reader(lib.attnd_fd(native))
+        except Disconnected as failure:
+            self._fail(failure)
+        finally:
+            self._leader.pop(0, None)
+
+
+_WHAT = {1: "plan", 2: "advance", 3: "append", 4: "run"}

@@ -1,0 +1,224 @@
+"""BatchAttention against float64: layouts, growth, cascade, append, advance, and what is refused.
+
+ATTND_SEED repeats a run.
+"""
+
+import os
+import random
+import unittest
+
+import numpy as np
+
+import attnd
+from reference import Batch, attention as exact
+from service import service
+
+SEED = int(os.environ.get("ATTND_SEED", random.SystemRandom().randrange(1 << 32)))
+print(f"ATTND_SEED={SEED}", flush=True)
+PAGES, PAGE, HEADS, HEADS_KV, DIM = 64, 8, 8, 2, 64
+
+
+class AttentionTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        context = service()
+        cls.path = context.__enter__()
+        cls.addClassCleanup(context.__exit__, None, None, None)
+
+    def setUp(self):
+        self.draw = np.random.default_rng(SEED)
+        self.session = attnd.Session(self.path)
+        self.addCleanup(self.session.close)
+        self.pool = attnd.PagePool(self.session, 2, PAGES, PAGE, HEADS_KV, DIM, leased=False)
+        self.attention = attnd.BatchAttention(self.pool)
+        self.k, self.v = (x.numpy() for x in self.pool.kv_cache(1))
+        for plane in (self.k, self.v):
+            plane[:] = self.draw.normal(size=plane.shape)
+
+    def normal(self, *shape):
+        return self.draw.normal(size=shape).astype(np.float16)
+
+    def check(self, batch, q, o, lse=None, **how):
+        wanted, sums = batch.expected(q, self.k, self.v, **how)
+        np.testing.assert_allclose(np.asarray(o, np.float64), wanted, rtol=1e-3, atol=1e-3)
+        if lse is not None:
+            np.testing.assert_allclose(lse, sums, rtol=1e-3, atol=1e-3)
+
+    def test_batches_that_grow_and_shrink_are_attention(self):
+        for requests, longest in ((1, 8), (5, 70), (2, 20), (9, 40), (3, 120)):
+            for causal in (True, False):
+                batch = Batch(self.draw, PAGES, PAGE, requests, longest)
+                q = self.normal(batch.rows, HEADS, DIM)
+                self.attention.plan(*batch.csr(), HEADS, causal=causal)
+                o, lse = self.attention.run(q, self.pool.kv_cache(1), lse=True)
+                self.check(batch, q, o, lse, causal=causal)
+
+    def test_flashinfers_names_and_a_scale_of_ones_own(self):
+        batch = Batch(self.draw, PAGES, PAGE)
+        qo, kv, indices, last = batch.csr()
+        self.attention.plan(
+            qo_indptr=qo, kv_indptr=kv, kv_indices=indices, kv_last_page_len=last,
+            num_qo_heads=HEADS, num_kv_heads=HEADS_KV, head_dim_qk=DIM, head_dim_vo=DIM,
+            page_size=PAGE, causal=True, sm_scale=0.3, q_data_type=np.float16,
+            kv_data_type="float16", )  # fmt: skip
+        q, out = self.normal(batch.rows, HEADS, DIM), np.full(
+            (batch.rows, HEADS, DIM), np.nan, np.float16
+        )
+        lse = np.full((batch.rows, HEADS), np.nan, np.float32)
+        o, sums = self.attention.run(q=q, kv_cache=(self.k, self.v), out=out, lse=lse)
+        self.assertIs(o, out)
+        self.assertIs(sums, lse)
+        self.check(batch, q, out, lse, scale=0.3)
+
+    def test_tensors_of_the_session_are_used_where_they_are(self):
+        batch = Batch(self.draw, PAGES, PAGE)
+        q, o = (self.session.empty((batch.rows, HEADS, DIM)) for _ in range(2))
+        lse = self.session.empty((batch.rows, HEADS), "float32")
+        q.numpy()[:] = self.normal(batch.rows, HEADS, DIM)
+        self.attention.plan(*batch.csr(), HEADS, causal=True)
+        self.attention.run(q.numpy(), 1, o.numpy(), lse)
+        self.assertEqual(self.attention._spare, {})  # nothing was copied
+        self.check(batch, q.numpy(), o.numpy(), lse.numpy())
+
+    def test_a_view_that_is_not_contiguous_is_copied_or_planned_as_it_is(self):
+        batch = Batch(self.draw, PAGES, PAGE)
+        wide = self.session.empty((batch.rows, HEADS + 3, DIM)).numpy()
+        wide[:] = self.normal(*wide.shape)
+        q = wide[:, 1 : 1 + HEADS]
+        self.attention.plan(*batch.csr(), HEADS, causal=True)
+        self.check(batch, q, self.attention.run(q, 1)[0])
+        self.attention.plan(*batch.csr(), HEADS, causal=True, q_strides=((HEADS + 3) * DIM, DIM))
+        self.check(batch, q, self.attention.run(q, 1)[0])
+        with self.assertRaisesRegex(ValueError, "planned"):
+            self.attention.run(np.ascontiguousarray(q), 1)
+
+    def test_a_pool_of_ones_own_tensors_in_both_layouts(self):
+        for layout, shape in (("NHD", (PAGE, HEADS_KV)), ("HND", (HEADS_KV, PAGE))):
+            joined = self.session.empty((PAGES, 2, *shape, DIM)).numpy()
+            joined[:] = self.normal(*joined.shape)
+            pool = attnd.PagePool.from_tensors(self.session, [joined], layout)
+            attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+            attention.plan(*batch.csr(), HEADS, num_kv_heads=HEADS_KV, page_size=PAGE, causal=True)
+            q = self.normal(batch.rows, HEADS, DIM)
+            o, lse = attention.run(q, joined, lse=True)
+            order = (0, 1, 2, 3) if layout == "NHD" else (0, 2, 1, 3)
+            self.k, self.v = (joined[:, i].transpose(order) for i in range(2))
+            self.check(batch, q, o, lse)
+
+    def test_a_shared_level_and_an_own_level_are_one_sum(self):
+        prefix, own = [3, 9], Batch(self.draw, 20, PAGE, 4, 30)
+        own.pages = [[page + 20 for page in pages] for pages in own.pages]
+        qo, kv, indices, last = own.csr()
+        q = self.normal(own.rows, HEADS, DIM)
+        self.attention.plan(
+            [[0, own.rows], qo],
+            [[0, 2], kv],
+            [prefix, indices],
+            [[PAGE - 3], last],
+            HEADS,
+            causal=True,
+        )
+        o, lse = self.attention.run(q, 1, lse=True)
+        row = 0
+        for rows, tokens, pages in zip(own.qo_len, own.kv_len, own.pages):
+            parts = ((prefix, 2 * PAGE - 3), (pages, tokens))
+            keys, values = (
+                np.concatenate([x[p].reshape(-1, HEADS_KV, DIM)[:n] for p, n in parts])
+                for x in (self.k, self.v)
+            )
+            wanted, sums = exact(q[row : row + rows], keys, values, True, DIM**-0.5)
+            np.testing.assert_allclose(
+                o[row : row + rows].astype(float), wanted, rtol=1e-3, atol=1e-3
+            )
+            np.testing.assert_allclose(lse[row : row + rows], sums, rtol=1e-3, atol=1e-3)
+            row += rows
+
+    def test_appended_tokens_are_seen_and_lengths_advance(self):
+        tokens, pages = 3, [11, 4, 60]
+        self.attention.plan(
+            [0, 1], [0, 1], pages[:1], [tokens], HEADS, causal=True, reserve_pages=2
+        )
+        batch = Batch(self.draw, PAGES, PAGE, 1)
+        batch.qo_len, batch.rows = [1], 1
+        while tokens < 20:
+            k, v, q = (
+                self.normal(1, HEADS_KV, DIM),
+                self.normal(1, HEADS_KV, DIM),
+                self.normal(1, HEADS, DIM),
+            )
+            self.attention.append(k, v, 1)
+            o, lse = self.attention.run(q, 1, lse=True)
+            used = -(-tokens // PAGE)
+            last = pages[used - 1], (tokens - 1) % PAGE
+            np.testing.assert_array_equal(self.k[last], k[0])
+            batch.kv_len, batch.pages = [tokens], [pages[:used]]
+            self.check(batch, q, o, lse)
+            tokens += 1
+            grown = -(-tokens // PAGE) - used
+            self.attention.advance([tokens], [0, grown], pages[used : used + grown])
+
+    def test_what_an_append_was_refused_for_the_run_says(self):
+        pool = attnd.PagePool(self.session, 1, 4, PAGE, HEADS_KV, DIM)
+        attention, page = attnd.BatchAttention(pool), pool.alloc_pages(1)
+        pool.share_pages(page)
+        attention.plan([0, 1], [0, 1], page, [4], HEADS, causal=True)
+        attention.append(self.normal(1, HEADS_KV, DIM), self.normal(1, HEADS_KV, DIM), 0)
+        with self.assertRaises(attnd.SharedPage) as raised:
+            attention.run(self.normal(1, HEADS, DIM), 0)
+        self.assertEqual(raised.exception.operation, "append")
+        attention.run(self.normal(1, HEADS, DIM), 0)  # said once
+
+    def test_a_plan_that_is_waited_for_is_refused_at_once(self):
+        with self.assertRaises(attnd.Range):
+            self.attention.plan([0, 1], [0, 1], [PAGES], [1], HEADS, wait=True)
+
+    def test_arrays_that_do_not_belong_together_are_refused_here(self):
+        for csr in (
+            ([0, 1], [0, 1, 2], [1, 2], [1]),
+            ([0, 1], [0, 1], [1], [1, 1]),
+            ([0, 1], [0, 3], [1], [1]),
+            ([], [], [], []),
+        ):
+            with self.assertRaises(ValueError):
+                self.attention.plan(*csr, HEADS)
+
+    def test_what_the_pool_contradicts_is_refused_by_name(self):
+        batch = Batch(self.draw, PAGES, PAGE)
+        for name, value in (
+            ("num_kv_heads", 4),
+            ("page_size", 16),
+            ("head_dim_qk", 128),
+            ("q_data_type", "bfloat16"),
+        ):
+            with self.assertRaisesRegex((ValueError, TypeError), name):
+                self.attention.plan(*batch.csr(), HEADS, **{name: value})
+        self.attention.plan(*batch.csr(), HEADS)
+        for q in (
+            self.normal(batch.rows + 1, HEADS, DIM),
+            self.normal(batch.rows, HEADS, DIM).astype(np.float32),
+        ):
+            with self.assertRaisesRegex(ValueError, "plan wants"):
+                self.attention.run(q, 1)
+        with self.assertRaisesRegex(ValueError, "no layer"):
+            self.attention.run(
+                self.normal(batch.rows, HEADS, DIM), (self.normal(1), self.normal(1))
+            )
+
+    def test_a_batch_without_requests_has_no_rows(self):
+        self.attention.plan([0], [0], [], [], HEADS)
+        o, lse = self.attention.run(self.normal(0, HEADS, DIM), 1, lse=True)
+        self.assertEqual((o.shape, lse.shape), ((0, HEADS, DIM), (0, HEADS)))
+
+    def test_plans_that_are_dropped_in_flight_are_given_back(self):
+        q, o = (self.session.empty((4, HEADS, DIM)) for _ in range(2))
+        for _ in range(300):  # more than a session may hold at once
+            attention = attnd.BatchAttention(self.pool)
+            attention.plan(range(5), range(5), range(4), [1] * 4, HEADS)
+            attention.submit(q, 1, o)
+        del attention
+        self.attention.plan(range(5), range(5), range(4), [1] * 4, HEADS)
+        self.attention.run(q, 1, o)
+
+
+if __name__ == "__main__":
+    unittest.main()

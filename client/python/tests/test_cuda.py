@@ -1,0 +1,146 @@
+"""The GPU: pools and tensors there, runs in streams, in graphs, and by operations."""
+
+import os
+import unittest
+
+import numpy as np
+
+import attnd
+from reference import Batch
+from service import service
+from test_attention import SEED
+
+try:
+    import torch
+except ImportError:
+    torch = None
+PAGES, PAGE, HEADS, HEADS_KV, DIM = 64, 16, 8, 2, 128
+GPU = bool(torch and torch.cuda.is_available() and os.environ.get("ATTND_BACKEND") == "cuda")
+
+
+@unittest.skipUnless(GPU, "no GPU, no PyTorch, or ATTND_BACKEND is not cuda")
+class CudaTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.cuda.init()
+        context = service("--trust", backend="cuda")
+        cls.path = context.__enter__()
+        cls.addClassCleanup(context.__exit__, None, None, None)
+
+    def setUp(self):
+        torch.zeros(1, device="cuda")  # a context is current
+        torch.manual_seed(SEED)
+        self.draw = np.random.default_rng(SEED)
+        self.session = attnd.Session(self.path)
+        self.addCleanup(self.session.close)
+
+    def normal(self, *shape):
+        return torch.randn(*shape, device="cuda").half()
+
+    def check(self, batch, planes, q, o, lse=None):
+        torch.cuda.synchronize()
+        k, v = (x.cpu().numpy() for x in planes)
+        wanted, sums = batch.expected(q.cpu().numpy(), k, v)
+        np.testing.assert_allclose(o.double().cpu().numpy(), wanted, rtol=1e-3, atol=1e-3)
+        if lse is not None:
+            np.testing.assert_allclose(lse.cpu().numpy(), sums, rtol=1e-3, atol=1e-3)
+
+    def device_pool(self):
+        pool = attnd.PagePool(
+            self.session, 2, PAGES, PAGE, HEADS_KV, DIM, device="cuda", leased=False
+        )
+        planes = [[x.torch() for x in pool.kv_cache(layer)] for layer in range(2)]
+        for x in sum(planes, []):
+            x.copy_(self.normal(*x.shape))
+        return pool, planes
+
+    def test_a_pool_of_the_service_on_the_gpu_and_runs_in_a_stream(self):
+        pool, planes = self.device_pool()
+        attention = attnd.BatchAttention(pool)
+        for _ in range(3):
+            batch = Batch(self.draw, PAGES, PAGE)
+            q = self.normal(batch.rows, HEADS, DIM)
+            attention.plan(*batch.csr(), HEADS, causal=True)
+            for layer in range(2):
+                o, lse = attention.run(q, pool.kv_cache(layer), lse=True)
+                self.check(batch, planes[layer], q, o, lse)
+                attention.lane_error()
+
+    def test_a_pool_of_ones_own_tensors_in_both_layouts(self):
+        for layout, shape in (("NHD", (PAGE, HEADS_KV)), ("HND", (HEADS_KV, PAGE))):
+            layers = [self.normal(PAGES, 2, *shape, DIM) for _ in range(2)]
+            torch.cuda.synchronize()
+            pool = attnd.PagePool.from_tensors(self.session, layers, layout)
+            attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+            attention.plan(*batch.csr(), HEADS, causal=True)
+            q = self.normal(batch.rows, HEADS, DIM)
+            order = (0, 1, 2, 3) if layout == "NHD" else (0, 2, 1, 3)
+            for cache in layers:
+                o, lse = attention.run(q, cache, lse=True)
+                planes = [cache[:, i].permute(order) for i in range(2)]
+                self.check(batch, planes, q, o, lse)
+            attention.lane_error()
+
+    def test_a_graph_replays_runs_over_lengths_that_advance(self):
+        pool, planes = self.device_pool()
+        attention, batch = attnd.BatchAttention(pool), Batch(
+            self.draw, PAGES, PAGE, 4, 40, decode=True
+        )
+        attention.plan(*batch.csr(), HEADS, causal=True)
+        q, o = (
+            self.normal(batch.rows, HEADS, DIM),
+            torch.empty(batch.rows, HEADS, DIM, device="cuda").half(),
+        )
+        lse = torch.empty(batch.rows, HEADS, device="cuda")
+        fed, twice = torch.zeros_like(q), []
+        attention.run(q, 0, o, lse)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            q.copy_(fed)
+            attention.run(q, 0, o, lse)
+            twice.append(o * 2)
+        for _ in range(10):
+            batch.kv_len = [max(1, n - 1) for n in batch.kv_len]
+            attention.advance(batch.kv_len)
+            batch_pages = [-(-n // PAGE) for n in batch.kv_len]
+            batch.pages = [pages[:n] for pages, n in zip(batch.pages, batch_pages)]
+            fed.normal_()
+            o.fill_(float("nan"))
+            graph.replay()
+            self.check(batch, planes[0], q, o, lse)
+            self.assertTrue(torch.equal(twice[0], o * 2))
+        attention.lane_error()
+
+    def test_operations_of_the_ring_read_and_write_gpu_tensors(self):
+        pool, planes = self.device_pool()
+        attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+        attention.plan(*batch.csr(), HEADS, causal=True)
+        q = self.normal(batch.rows, HEADS, DIM)
+        o = torch.full_like(q, float("nan"))
+        torch.cuda.synchronize()
+        attention.submit(q, 1, o).wait(20)
+        self.check(batch, planes[1], q, o)
+
+    def test_the_interfaces_of_cuda_show_the_bytes_and_keep_them(self):
+        tensor = self.session.empty((64, 64), "float32", "cuda")
+        there = tensor.torch()
+        self.assertEqual((there.data_ptr(), there.is_cuda), (tensor.data_ptr(), True))
+        same = torch.as_tensor(tensor, device="cuda")
+        self.assertEqual(same.data_ptr(), tensor.data_ptr())
+        self.assertFalse(hasattr(tensor, "__array_interface__"))
+        there.fill_(2)
+        del tensor, same
+        self.session.close()
+        self.assertEqual(there.sum().item(), 2 * 64 * 64)
+
+    def test_host_tensors_are_refused_where_the_pool_is_on_the_gpu(self):
+        pool, _ = self.device_pool()
+        attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+        attention.plan(*batch.csr(), HEADS, causal=True)
+        with self.assertRaises(LookupError):
+            attention.run(np.zeros((batch.rows, HEADS, DIM), np.float16), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

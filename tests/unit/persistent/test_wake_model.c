@@ -1,0 +1,166 @@
+/*
+ * test_wake_model.c - the wake word of residency `elastic`: every interleaving of two engines that
+ * ring and of gangs that come and leave (persistent/cuda/helper.cu has the table).
+ *
+ * A ring is two stores, its doorbell and then the word. A gang that is called takes doorbells, sees
+ * that there is none, closes, exchanges the word for 0, looks once more, sets the word if a
+ * doorbell is rung, and is gone. All states are visited. One in which nothing can happen is a lost
+ * wake-up, unless every ring was answered. Two mistakes show that the model can tell.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ENGINES 2
+#define RINGS 2 /* of each engine */
+
+enum mistake { NONE, NO_LAST_LOOK, WORD_FIRST };
+enum gang { GONE, THERE, CLOSED, LOOKS, GANGS };
+enum engine { READY, HALF, RUNG, STEPS }; /* HALF: the first of its two stores is done */
+
+struct state {
+    uint8_t wake, gang, step[ENGINES], bell[ENGINES], left[ENGINES];
+};
+
+struct model {
+    enum mistake mistake;
+    uint32_t visited, lost, idle_gangs;
+    uint8_t seen[1u << 16];
+};
+
+static uint32_t number_of(const struct state *state)
+{
+    uint32_t number = (uint32_t)state->wake * GANGS + state->gang;
+
+    for (int e = 0; e < ENGINES; e++)
+        number =
+            ((number * STEPS + state->step[e]) * 2 + state->bell[e]) * (RINGS + 1) + state->left[e];
+    return number;
+}
+
+static void visit(struct model *model, struct state state);
+
+/* The engine's next store, or the wait for its answer. Return: 1 if it can do something. */
+static int engine_moves(struct model *model, struct state state, int e)
+{
+    const int word_first = model->mistake == WORD_FIRST;
+
+    if (state.step[e] == READY && state.left[e] > 0) {
+        state.left[e]--;
+        state.step[e] = HALF;
+        *(word_first ? &state.wake : &state.bell[e]) = 1;
+    } else if (state.step[e] == HALF) {
+        state.step[e] = RUNG;
+        *(word_first ? &state.bell[e] : &state.wake) = 1;
+    } else if (state.step[e] == RUNG && !state.bell[e]) {
+        state.step[e] = READY;
+    } else {
+        return 0;
+    }
+    visit(model, state);
+    return 1;
+}
+
+/* The gang answers a doorbell; an engine that has only half rung is answered all the same. */
+static int gang_takes(struct model *model, struct state state)
+{
+    int moves = 0;
+
+    for (int e = 0; e < ENGINES; e++)
+        if (state.bell[e]) {
+            struct state next = state;
+            next.bell[e] = 0;
+            visit(model, next);
+            moves = 1;
+        }
+    return moves;
+}
+
+static int gang_moves(struct model *model, struct state state)
+{
+    int rung = 0;
+
+    for (int e = 0; e < ENGINES; e++)
+        rung |= state.bell[e];
+    switch (state.gang) {
+    case GONE: /* the stream's wait for the word */
+        if (!state.wake)
+            return 0;
+        state.gang = THERE;
+        model->idle_gangs += !rung;
+        break;
+    case THERE:
+        if (gang_takes(model, state))
+            return 1;
+        state.gang = CLOSED;
+        break;
+    case CLOSED:
+        state.wake = 0;
+        state.gang = LOOKS;
+        break;
+    default:
+        if (rung && model->mistake != NO_LAST_LOOK)
+            state.wake = 1;
+        state.gang = GONE;
+    }
+    visit(model, state);
+    return 1;
+}
+
+static void visit(struct model *model, struct state state)
+{
+    uint8_t *seen = &model->seen[number_of(&state)];
+    int moves = 0, owed = 0;
+
+    if (*seen)
+        return;
+    *seen = 1;
+    model->visited++;
+    for (int e = 0; e < ENGINES; e++) {
+        moves |= engine_moves(model, state, e);
+        owed |= state.step[e] != READY || state.left[e] > 0;
+    }
+    moves |= gang_moves(model, state);
+    model->lost += !moves && owed;
+}
+
+static uint32_t lost_by(enum mistake mistake)
+{
+    static struct model model;
+    struct state begin = {.gang = GONE};
+
+    memset(&model, 0, sizeof(model));
+    model.mistake = mistake;
+    for (int e = 0; e < ENGINES; e++)
+        begin.left[e] = RINGS;
+    visit(&model, begin);
+    assert_true(model.visited > 100);
+    return model.lost;
+}
+
+static void no_ring_is_lost_whenever_a_gang_leaves(void **state)
+{
+    (void)state;
+    assert_int_equal(lost_by(NONE), 0);
+}
+
+static void the_last_look_and_the_order_of_a_rings_stores_are_needed(void **state)
+{
+    (void)state;
+    assert_true(lost_by(NO_LAST_LOOK) > 0);
+    assert_true(lost_by(WORD_FIRST) > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_ring_is_lost_whenever_a_gang_leaves),
+        cmocka_unit_test(the_last_look_and_the_order_of_a_rings_stores_are_needed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
