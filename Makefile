@@ -85,7 +85,7 @@ tested: tests programs $(EXAMPLES) $(BUILD)/bench/attnd-replay
 help:
 	@echo 'make demo         build, start a private service, replay a trace, verify, summarise'
 	@echo 'make check        build, lint, run all tests (no GPU needed; under 15 minutes)'
-	@echo 'make check-long   a million random batches, 1,000 client deaths, long fuzzing'
+	@echo 'make check-long   random batches, client deaths, long fuzzing, ten minutes of attackers'
 	@echo 'make all          build only; make install PREFIX=/usr/local'
 	@echo 'make wheel        the Python package; make check-python tests it with models from PyPI'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
@@ -234,7 +234,12 @@ test-tsan:
 
 check-long: check $(LONG)
 	@$(MAKE) --no-print-directory fuzz-long
-	@for program in $(LONG); do echo "== $$program"; $$program || exit 1; done
+	@for program in $(filter-out %/long_hostile,$(LONG)); do \
+	   echo "== $$program"; $$program || exit 1; done
+	@$(BUILD_SAYING) 'build the soak with ASan and UBSan' -j2 BUILD=build/asan \
+	  SANITIZE=address,undefined CFLAGS='-O1 -g' build/asan/attnd build/asan/attnd-worker \
+	  build/asan/tests/long/long_hostile
+	build/asan/tests/long/long_hostile
 
 -include tests/fuzz/fuzz.mk
 include client/python/python.mk

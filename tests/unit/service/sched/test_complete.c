@@ -1,5 +1,6 @@
 /* test_complete.c - the end of an operation: what the client is told, what is counted, and that all
  * it held is given back. */
+#include "service/objects/quota.h"
 #include "tests/support/rigs/sched_rig.h"
 
 #include <setjmp.h>
@@ -163,6 +164,10 @@ static void all_that_an_operation_held_is_given_back(void **state)
     op->admitted->staging.words = calloc(100, sizeof(int32_t));
     op->admitted->staging.words_max = 100;
     session->admitted_bytes = 5 + attnd_admitted_bytes(op->admitted);
+    const struct attnd_admitted *admitted = op->admitted;
+    CHECK_EQUAL(
+        attnd_quota_charge(client.daemon, sizeof(*admitted) + attnd_admitted_bytes(admitted), NULL),
+        0);
     attnd_complete(op, 1, 2);
 
     CHECK_EQUAL(client.daemon->in_flight, 0);
@@ -170,6 +175,7 @@ static void all_that_an_operation_held_is_given_back(void **state)
     CHECK_EQUAL(object->in_flight, 0);
     CHECK_EQUAL(memory->refs, refs);
     CHECK_EQUAL(session->admitted_bytes, 5);
+    CHECK(session->spare == admitted); /* still charged: the next one uses it */
     session->admitted_bytes = 0;
 }
 
