@@ -113,10 +113,11 @@ int replay_route(const struct replay_options *options, const struct replay_trace
         if (cache == REPLAY_CACHE_NONE) /* nothing is found twice */
             for (uint32_t b = 0; b < request->blocks; b++)
                 chains[b] = (uint64_t)request->blocks_offset + b + 1;
-        prefill_of[i] =
-            options->routing == REPLAY_ROUTE_TURNS
-                ? (uint16_t)(i % prefills)
-                : (uint16_t)choose_prefill(options, &seen, request, chains, load, prefills);
+        if (options->routing == REPLAY_ROUTE_TURNS)
+            prefill_of[i] = (uint16_t)(i % prefills);
+        else
+            prefill_of[i] =
+                (uint16_t)choose_prefill(options, &seen, request, chains, load, prefills);
         decode_of[i] = options->mode == REPLAY_SHARED
                            ? prefill_of[i]
                            : (uint16_t)choose_decode(options, request, load);
