@@ -203,8 +203,10 @@ static void measure(struct bench_suite *suite, struct tree *tree)
     uint64_t random = 1;
     char notes[160];
 
-    if (!took_ns)
+    if (!took_ns) {
         bench_suite_fail(suite, "out of memory");
+        return;
+    }
     make_keys(suite, tree);
     lease_all(suite, tree, true);
     uint64_t before = daemon_bytes(suite);

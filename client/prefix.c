@@ -211,8 +211,8 @@ static int submit(struct attnd_session *session, uint8_t opcode,
                   const struct attnd_prefix_args *args, const int32_t *pages,
                   const struct attnd_op *op)
 {
-    struct attnd_sqe sqe;
-    struct attnd_prefix_args own;
+    struct attnd_sqe sqe = {0};
+    struct attnd_prefix_args own = {0};
     uint64_t offset_bytes;
     int rc = attnd_submit_begin(session, 0, opcode, op, &sqe);
     if (rc == 0)

@@ -6,6 +6,8 @@
  */
 #include "ipc/admit_internal.h"
 
+#include <assert.h>
+
 #define KEY_WORDS (sizeof(struct attnd_block_key) / sizeof(int32_t))
 
 static int check_counts(uint8_t opcode, const struct attnd_sqe_prefix *sqe, uint32_t block_pages,
@@ -56,13 +58,12 @@ int attnd_admit_prefix(const void *arena, uint64_t arena_bytes, uint8_t opcode,
                             sizeof(uint64_t), 0, staging->words, fault);
     if (code)
         return code;
+    assert(staging->words || copied == 0);
 
     const struct attnd_block_key *key = (const void *)staging->words;
     view->blocks = sqe->blocks;
     view->parent = sqe->flags & ATTND_PREFIX_PARENT ? key : NULL;
     view->keys = key + (view->parent != NULL);
     view->pages = staging->words + words;
-    return opcode == ATTND_OP_PREFIX_PUBLISH
-               ? check_pages(view->pages, sqe->pages, pool_pages, fault)
-               : 0;
+    return copied > words ? check_pages(view->pages, sqe->pages, pool_pages, fault) : 0;
 }

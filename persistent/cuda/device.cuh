@@ -251,9 +251,9 @@ struct Resident : Settings {
     /* Positions before it are gone: no worker enters there. Moved by the dispatcher (retire.cuh).
      */
     uint32_t horizon;
-    uint32_t dirty;   /* positions from here to `published` have live lines that are not zero */
-    uint32_t running; /* the last gang whose dispatcher has begun */
-    uint64_t plan_bytes;   /* of plans, copied over the bus by this worker */
+    uint32_t dirty;      /* positions from here to `published` have live lines that are not zero */
+    uint32_t running;    /* the last gang whose dispatcher has begun */
+    uint64_t plan_bytes; /* of plans, copied over the bus by this worker */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
     alignas(
         128) uint32_t leave; /* the last gang that is to leave; set after its last publication */

@@ -243,6 +243,7 @@ int attnd_client_attach(struct attnd_client *client, struct attnd_pool *pool, in
     int rc = attachment_new(client, pool, &attachment, fault);
     if (rc < 0)
         return rc;
+    assert(attachment);
     attachment->writable = writable;
     rc = bind_lone(client, attachment, fault);
     if (rc < 0) {

@@ -215,6 +215,7 @@ int attnd_prefix_space_open(struct attnd_client *client, uint32_t pool_handle,
         rc = make_tree(client, pool, fault);
     if (rc < 0)
         return rc;
+    assert(pool->prefix);
     rc = attnd_tree_space_open(pool->prefix->tree, args, &space);
     if (rc < 0)
         return attnd_fault_set(fault, rc, ATTND_F_PREFIX, 0, ATTND_PREFIX_SPACES_MAX,

@@ -221,8 +221,10 @@ void attnd_prefix_close(struct attnd_session_lanes *session)
 {
     const struct attnd_client *client = session->client;
 
-    while (session->parked)
-        attnd_op_free(unpark(session->parked));
+    for (struct attnd_prefix_parked *at = session->parked, *next; at; at = next) {
+        next = at->next;
+        attnd_op_free(unpark(at));
+    }
     for (uint32_t i = 0; i < ATTND_HANDLES_MAX; i++) {
         struct attnd_prefix_handle *handle = client->prefixes[i];
         if (!handle)

@@ -99,3 +99,45 @@ struct attnd_sqe_run prepared_rig_wish(uint32_t layer)
     wish.layer = layer;
     return wish;
 }
+
+void prepared_rig_expect_answer(int code)
+{
+    int got;
+    uint32_t prepared;
+    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &got, &prepared), 1);
+    CHECK_EQUAL(got, code);
+}
+
+void prepared_rig_expect_no_answer(void)
+{
+    int got;
+    uint32_t prepared;
+    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &got, &prepared), 0);
+}
+
+void prepared_rig_open_mailbox(void)
+{
+    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, NULL), 1);
+    stage_memory_mapped(&stage);
+    attnd_lane_retry(stage.service.scheduler);
+    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
+    prepared_rig_retire(&command, 0);
+    prepared_rig_expect_answer(0);
+}
+
+uint32_t prepared_rig_filled_plan(void)
+{
+    uint32_t plan = stage_plan(&client);
+    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 6, 0, 2);
+    CHECK_EQUAL(stage_submit(&client, &set), 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 0, 0);
+    return plan;
+}
+
+void prepared_rig_ack_all(void)
+{
+    struct attnd_command command;
+    while (prepared_rig_take(&command))
+        prepared_rig_retire(&command, 0);
+}

@@ -24,4 +24,14 @@ void prepared_rig_expect_none(void);
 /* A run of @plan on @layer, with its rows where stage_run() has them. */
 struct attnd_sqe_run prepared_rig_wish(uint32_t layer);
 
+/* The session's call was answered with @code, or has no answer yet. */
+void prepared_rig_expect_answer(int code);
+void prepared_rig_expect_no_answer(void);
+/* A mailbox that the worker watches. */
+void prepared_rig_open_mailbox(void);
+/* A plan of one request, set. */
+uint32_t prepared_rig_filled_plan(void);
+/* Every command that was sent is answered with success. */
+void prepared_rig_ack_all(void);
+
 #endif

@@ -53,7 +53,7 @@ static void pieces_make_the_same_hash_as_the_whole(void **state)
     uint8_t text[61];
     uint64_t whole[2], pieces[2];
     (void)state;
-    for (uint8_t i = 0; i < sizeof(text); i++)
+    for (size_t i = 0; i < sizeof(text); i++)
         text[i] = (uint8_t)(i * 37);
     for (size_t bytes = 0; bytes <= sizeof(text); bytes++)
         for (size_t step = 1; step < 20; step++) {

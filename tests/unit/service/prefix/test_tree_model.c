@@ -513,8 +513,8 @@ static void the_tree_is_a_dictionary_whatever_is_asked_of_it(void **state)
             if (!fails(seed + i, ops, OPS, 0))
                 continue;
             uint32_t left = shrink(seed + i, ops, OPS, 0);
-            print_message("ATTND_SEED=%llu fails in %u operations:\n",
-                          (unsigned long long)(seed + i), left);
+            print_message("ATTND_SEED=%llu fails in %u operations:\n", (unsigned long long)seed + i,
+                          left);
             show(ops, left);
             fail();
         }

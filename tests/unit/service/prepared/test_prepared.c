@@ -17,41 +17,6 @@
 
 static struct attnd_fault fault;
 
-static void expect_answer(int code)
-{
-    int got;
-    uint32_t prepared;
-    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &got, &prepared), 1);
-    CHECK_EQUAL(got, code);
-}
-
-static void expect_no_answer(void)
-{
-    int got;
-    uint32_t prepared;
-    CHECK_EQUAL(prepared_rig_answer(prepared_rig_peer, &got, &prepared), 0);
-}
-
-static void open_mailbox(void)
-{
-    CHECK_EQUAL(attnd_prepared_open(client.daemon, 1, &fault), 1);
-    stage_memory_mapped(&stage);
-    attnd_lane_retry(stage.service.scheduler);
-    struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
-    prepared_rig_retire(&command, 0);
-    expect_answer(0);
-}
-
-static uint32_t filled_plan(void)
-{
-    uint32_t plan = stage_plan(&client);
-    struct attnd_sqe set = stage_batch(&client, plan, 0, 4, 6, 0, 2);
-    CHECK_EQUAL(stage_submit(&client, &set), 0);
-    stage_sweep(&stage);
-    stage_expect(&client, 0, 0);
-    return plan;
-}
-
 /* Return: its index in the run table. */
 static uint32_t prepare(uint32_t plan, uint32_t layer)
 {
@@ -73,13 +38,6 @@ static void submit(struct attnd_sqe sqe)
     stage_sweep(&stage);
 }
 
-static void ack_all(void)
-{
-    struct attnd_command command;
-    while (prepared_rig_take(&command))
-        prepared_rig_retire(&command, 0);
-}
-
 /* ---- calls ---- */
 
 static void a_mailbox_is_known_when_it_is_watched(void **state)
@@ -93,10 +51,10 @@ static void a_mailbox_is_known_when_it_is_watched(void **state)
     const struct attnd_mailbox_slot *slot = &stage.service.queue->mailboxes[command.run];
     CHECK_EQUAL(slot->session, client.daemon->id);
     CHECK_EQUAL(slot->fresh, 1);
-    expect_no_answer();
+    prepared_rig_expect_no_answer();
     CHECK_EQUAL(attnd_prepared_open(client.daemon, 2, &fault), -ATTND_E_BUSY);
     prepared_rig_retire(&command, 0);
-    expect_answer(0);
+    prepared_rig_expect_answer(0);
     CHECK_EQUAL(slot->fresh, 0);
 }
 
@@ -110,11 +68,11 @@ static void a_mailbox_that_cannot_be_watched_leaves_room_for_another(void **stat
     const struct attnd_mailbox_slot *slot = &stage.service.queue->mailboxes[command.run];
     uint64_t before_bytes = client.daemon->used[ATTND_QUOTA_HOST];
     prepared_rig_retire(&command, -ATTND_E_UNKNOWN);
-    expect_answer(-ATTND_E_UNKNOWN);
+    prepared_rig_expect_answer(-ATTND_E_UNKNOWN);
     CHECK(client.daemon->mail == NULL);
     CHECK_EQUAL(slot->memory, ATTND_NONE);
     CHECK(client.daemon->used[ATTND_QUOTA_HOST] < before_bytes);
-    open_mailbox();
+    prepared_rig_open_mailbox();
     CHECK(client.daemon->mail != NULL);
 }
 
@@ -129,8 +87,8 @@ static void a_worker_without_mailboxes_is_said_to_be_one(void **state)
 static void a_prepared_run_carries_all_that_a_ring_needs(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     const struct attnd_plan_object *object = client.daemon->plans[0];
     const struct attnd_sqe_run wish = prepared_rig_wish(1);
     CHECK_EQUAL(attnd_prepared_add(client.daemon, 2, plan, LANE, &wish, &fault), 1);
@@ -147,9 +105,9 @@ static void a_prepared_run_carries_all_that_a_ring_needs(void **state)
     CHECK_EQUAL(body->code, 0);
     CHECK_EQUAL(body->items, object->tile_items);
     CHECK_EQUAL(memcmp(body, &stage.service.queue->runs[command.run], sizeof(*body)), 0);
-    expect_no_answer();
+    prepared_rig_expect_no_answer();
     prepared_rig_retire(&command, 0);
-    expect_answer(0);
+    prepared_rig_expect_answer(0);
 }
 
 /* The CUDA worker counts a run's items in its doorbell: one that would not fit is said to be so
@@ -157,8 +115,8 @@ static void a_prepared_run_carries_all_that_a_ring_needs(void **state)
 static void a_run_of_more_items_than_a_doorbell_counts_is_refused_by_name(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     struct attnd_plan_object *object = client.daemon->plans[plan - 1];
     const struct attnd_sqe_run wish = prepared_rig_wish(0);
     const uint32_t items = object->tile_items;
@@ -181,13 +139,13 @@ static void a_run_of_more_items_than_a_doorbell_counts_is_refused_by_name(void *
 static void what_the_worker_refuses_is_answered_so_and_holds_nothing(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     const struct attnd_sqe_run wish = prepared_rig_wish(0);
     CHECK_EQUAL(attnd_prepared_add(client.daemon, 2, plan, LANE, &wish, &fault), 1);
     struct attnd_command command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     prepared_rig_retire(&command, -ATTND_E_UNSUPPORTED);
-    expect_answer(-ATTND_E_UNSUPPORTED);
+    prepared_rig_expect_answer(-ATTND_E_UNSUPPORTED);
     struct attnd_command empty = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     CHECK_EQUAL(empty.run, command.run);
     CHECK_EQUAL(empty.body.kind, 0);
@@ -199,8 +157,8 @@ static void what_the_worker_refuses_is_answered_so_and_holds_nothing(void **stat
 static void a_slot_is_not_given_out_again_before_every_answer_about_it(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     uint32_t first = prepare(plan, 0);
     submit(stage_batch(&client, plan, 0, 8, 9, 0, 0)); /* other extents: it is told of again */
     struct attnd_command hold = prepared_rig_expect(ATTND_COMMAND_HOLD);
@@ -212,9 +170,9 @@ static void a_slot_is_not_given_out_again_before_every_answer_about_it(void **st
     CHECK_EQUAL(attnd_prepared_remove(client.daemon, 3, first, &fault), 1);
     CHECK_EQUAL(attnd_prepared_remove(client.daemon, 4, first, &fault), -ATTND_E_BUSY);
     struct attnd_command empty = prepared_rig_expect(ATTND_COMMAND_PREPARED);
-    expect_no_answer();
+    prepared_rig_expect_no_answer();
     prepared_rig_retire(&empty, 0);
-    expect_answer(0);
+    prepared_rig_expect_answer(0);
     CHECK_EQUAL(prepare(plan, 1), first);
 }
 
@@ -246,8 +204,8 @@ static void prepared_runs_of_a_session_get_half_of_the_scratch_there_is_for_them
     struct attnd_prepared_runs *stream = stage.service.prepared_runs;
     int code;
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     client.daemon->plans[plan - 1]->scratch_bytes = BLOCK_BYTES; /* its keys are too few to split */
     const uint64_t share_bytes = stream->scratch.bytes / 2;
 
@@ -276,8 +234,8 @@ static void
 a_set_changes_nothing_before_the_plan_is_held_nor_completes_before_it_is_shown(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     prepare(plan, 0);
     const struct attnd_plan_object *object = client.daemon->plans[0];
     const struct attnd_plan_head *head = attnd_plan_head(object->plan);
@@ -309,8 +267,8 @@ static void an_advance_is_shown_and_holds_when_no_lengths_are_left(void **state)
 {
     uint32_t holds = 0;
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     prepare(plan, 0);
     const struct attnd_plan_object *object = client.daemon->plans[0];
     uint32_t since = 1u << object->generation; /* shown since the last hold */
@@ -342,12 +300,12 @@ static void an_advance_is_shown_and_holds_when_no_lengths_are_left(void **state)
 static void an_advance_that_waits_for_a_set_under_way_keeps_what_was_submitted(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     prepare(plan, 0);
     const struct attnd_plan_object *object = client.daemon->plans[0];
     submit(stage_batch(&client, plan, 0, 4, 6, (int32_t)STAGE_PAGES, 0)); /* no such page */
-    ack_all();
+    prepared_rig_ack_all();
     stage_expect(&client, 0, -ATTND_E_RANGE);
     CHECK_EQUAL(object->filled, 0);
 
@@ -360,7 +318,7 @@ static void an_advance_that_waits_for_a_set_under_way_keeps_what_was_submitted(v
     memset(client.arena, 0xff, 4096);
 
     prepared_rig_retire(&hold, 0);
-    ack_all();
+    prepared_rig_ack_all();
     stage_expect(&client, 0, 0);
     stage_expect(&client, 99, 0);
     CHECK_EQUAL(object->kv_len[object->generation * object->kv_len_stride], 7);
@@ -373,9 +331,9 @@ static void a_session_holds_so_many_plans_at_once_and_the_rest_in_turn(void **st
     struct attnd_command hold[SETS], command;
     uint32_t plans[SETS], held = 0;
     (void)state;
-    open_mailbox();
+    prepared_rig_open_mailbox();
     for (uint32_t i = 0; i < SETS; i++) {
-        plans[i] = filled_plan();
+        plans[i] = prepared_rig_filled_plan();
         (void)prepare(plans[i], 0);
     }
     client.daemon->arena_bytes *= SETS; /* or it would be what bounds them */
@@ -389,11 +347,11 @@ static void a_session_holds_so_many_plans_at_once_and_the_rest_in_turn(void **st
     CHECK_EQUAL(held, ATTND_HOLDS_SESSION_MAX);
     /* Another call goes past those that wait. */
     const struct attnd_sqe_run wish = prepared_rig_wish(1);
-    uint32_t other = filled_plan();
+    uint32_t other = prepared_rig_filled_plan();
     CHECK_EQUAL(attnd_prepared_add(client.daemon, 2, other, LANE, &wish, &fault), 1);
     command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     prepared_rig_retire(&command, 0);
-    expect_answer(0);
+    prepared_rig_expect_answer(0);
     for (uint32_t done = 0; done < SETS; done++) {
         prepared_rig_retire(&hold[done], 0);
         while (prepared_rig_take(&command)) {
@@ -412,8 +370,8 @@ static void a_session_holds_so_many_plans_at_once_and_the_rest_in_turn(void **st
 static void a_set_that_fails_shows_an_empty_plan(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     uint32_t prepared = prepare(plan, 0);
     submit(stage_batch(&client, plan, 0, 4, 6, STAGE_PAGES, 0)); /* pages that are not there */
     struct attnd_command hold = prepared_rig_expect(ATTND_COMMAND_HOLD);
@@ -431,8 +389,8 @@ static void a_set_that_fails_shows_an_empty_plan(void **state)
 static void a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     prepare(plan, 0);
     submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
     submit(stage_cancel(0));
@@ -449,8 +407,8 @@ static void a_cancel_comes_too_late_for_a_set_that_the_worker_is_told_of(void **
 static void a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     uint32_t prepared = prepare(plan, 0);
     attnd_client_end(client.daemon);
     CHECK_EQUAL(client.daemon->state, ATTND_SESSION_DYING);
@@ -467,8 +425,8 @@ static void a_dead_session_keeps_its_memory_until_its_mailbox_is_let_go(void **s
 static void a_plan_that_a_dead_session_had_held_is_shown(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     prepare(plan, 0);
     submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
     struct attnd_command hold = prepared_rig_expect(ATTND_COMMAND_HOLD);
@@ -486,8 +444,8 @@ static void a_plan_that_a_dead_session_had_held_is_shown(void **state)
 static void a_new_worker_hears_of_runs_before_their_mailbox(void **state)
 {
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     prepare(plan, 0);
     prepare(plan, 1);
     submit(stage_batch(&client, plan, 0, 4, 12, 0, 0));
@@ -504,15 +462,15 @@ static void a_new_worker_hears_of_runs_before_their_mailbox(void **state)
     prepared_rig_retire(&mailbox, 0);
     prepared_rig_retire(&second, 0);
     prepared_rig_retire(&first, 0);
-    expect_no_answer();
+    prepared_rig_expect_no_answer();
 }
 
 static void what_waits_for_memory_has_the_lengths_of_the_advance_that_overtook_it(void **state)
 {
     static uint32_t freed[ATTND_MEMORIES_MAX];
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     prepare(plan, 0);
     const struct attnd_plan_object *object = client.daemon->plans[0];
     uint32_t before = object->generation;
@@ -561,8 +519,8 @@ static void a_run_whose_memory_the_new_worker_cannot_map_is_not_prepared(void **
     const struct attnd_fault sealed = {.code = -ATTND_E_PERMISSION, .field = ATTND_F_SEALS};
     struct attnd_command command;
     (void)state;
-    open_mailbox();
-    uint32_t plan = filled_plan();
+    prepared_rig_open_mailbox();
+    uint32_t plan = prepared_rig_filled_plan();
     const struct attnd_sqe_run wish = prepared_rig_wish(0);
     lose_the_tensors(&sealed);
     command = prepared_rig_expect(ATTND_COMMAND_MAILBOX);
@@ -571,7 +529,7 @@ static void a_run_whose_memory_the_new_worker_cannot_map_is_not_prepared(void **
     command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     CHECK_EQUAL(command.body.code, ATTND_E_PERMISSION); /* its launches would be answered so */
     prepared_rig_retire(&command, 0);
-    expect_answer(-ATTND_E_PERMISSION); /* and the call is */
+    prepared_rig_expect_answer(-ATTND_E_PERMISSION); /* and the call is */
     command = prepared_rig_expect(ATTND_COMMAND_PREPARED);
     CHECK_EQUAL(command.body.kind, 0);
     prepared_rig_retire(&command, 0);
