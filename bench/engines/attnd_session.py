@@ -71,26 +71,26 @@ def ints(values):
 
 class Session:
     def __init__(self, socket_path, name):
-        self.library = c.CDLL("libattnd.so.0", mode=c.RTLD_GLOBAL)
-        self.library_cuda = c.CDLL("libattnd-cuda.so.0")
-        self.library.attnd_error_name.restype = c.c_char_p
-        self.library.attnd_close.restype = None
+        self.lib = c.CDLL("libattnd.so.0", mode=c.RTLD_GLOBAL)
+        self.lib_cuda = c.CDLL("libattnd-cuda.so.0")
+        self.lib.attnd_error_name.restype = c.c_char_p
+        self.lib.attnd_close.restype = None
         self.handle = c.c_void_p()
         args = OpenArgs(socket_path=socket_path.encode(), name=name.encode())
-        self.call(self.library.attnd_open, c.byref(args), c.byref(self.handle))
+        self.call(self.lib.attnd_open, c.byref(args), c.byref(self.handle))
 
     def close(self):
-        self.library.attnd_close(self.handle)
+        self.lib.attnd_close(self.handle)
         self.handle = None
 
     def error_name(self, code):
-        return self.library.attnd_error_name(code).decode()
+        return self.lib.attnd_error_name(code).decode()
 
     def call(self, function, *args):
         code = function(*args)
         if code < 0:
             fault = Fault()
-            self.library.attnd_last_fault(c.byref(fault))
+            self.lib.attnd_last_fault(c.byref(fault))
             raise Refused(
                 f"{function.__name__}: {self.error_name(code)}, field {fault.field}, "
                 f"index {fault.index}, value {fault.value}, limit {fault.limit}"
@@ -98,7 +98,7 @@ class Session:
         return code
 
     def __getattr__(self, name):
-        library = self.library_cuda if name.startswith("cuda_") else self.library
+        library = self.lib_cuda if name.startswith("cuda_") else self.lib
         function = getattr(library, "attnd_" + name)
         return lambda *args: self.call(function, self.handle, *args)
 
@@ -127,4 +127,4 @@ class Session:
 
     def lane_error(self, lane):
         """0, or what the first run of the lane failed with since this was last asked."""
-        return self.library_cuda.attnd_cuda_lane_error(self.handle, u32(lane))
+        return self.lib_cuda.attnd_cuda_lane_error(self.handle, u32(lane))

@@ -16,11 +16,11 @@
 /* What may be called when: before the handshake, between its two halves, after it. */
 struct call_entry {
     attnd_call_fn *serve;
-    uint32_t states; /* bit s: allowed in enum attnd_session_state s */
-    int for_root;    /* root may call it even if it is not admitted */
+    uint32_t states; /* bit s: allowed in enum attnd_session_state s; and FOR_ROOT */
 };
 
 #define IN(state) (1u << ATTND_SESSION_##state)
+#define FOR_ROOT (1u << 31) /* root may call it even if it is not admitted */
 
 static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_HELLO] = {attnd_call_hello, IN(HELLO)},
@@ -42,9 +42,10 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_PREPARE] = {attnd_call_prepare, IN(OPEN)},
     [ATTND__REQUEST__CALL_WAKE_OPEN] = {attnd_call_wake_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_UNPREPARE] = {attnd_call_unprepare, IN(OPEN)},
-    [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN), 1},
-    [ATTND__REQUEST__CALL_SESSION_KILL] = {attnd_call_session_kill, IN(HELLO) | IN(OPEN), 1},
-    [ATTND__REQUEST__CALL_SESSION_WEIGHT] = {attnd_call_session_weight, IN(HELLO), 1},
+    [ATTND__REQUEST__CALL_STATUS] = {attnd_call_status, IN(HELLO) | IN(OPEN) | FOR_ROOT},
+    [ATTND__REQUEST__CALL_SESSION_KILL] = {attnd_call_session_kill,
+                                           IN(HELLO) | IN(OPEN) | FOR_ROOT},
+    [ATTND__REQUEST__CALL_SESSION_WEIGHT] = {attnd_call_session_weight, IN(HELLO) | FOR_ROOT},
     [ATTND__REQUEST__CALL_PREFIX_OPEN] = {attnd_call_prefix_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_PREFIX_SHARE] = {attnd_call_prefix_share, IN(OPEN)},
     [ATTND__REQUEST__CALL_PREFIX_ATTACH] = {attnd_call_prefix_attach, IN(OPEN)},
@@ -59,7 +60,7 @@ static int serve(struct attnd_call *call)
     uint32_t which = (uint32_t)call->request->call_case;
 
     assert(which < CALLS_COUNT && calls[which].serve);
-    if (!client->allowed && !(calls[which].for_root && client->uid == 0))
+    if (!client->allowed && !(calls[which].states & FOR_ROOT && client->uid == 0))
         return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_SOCKET, 0,
                                (int64_t)client->uid, 0);
     if (!(calls[which].states & 1u << client->state))
