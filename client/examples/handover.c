@@ -58,7 +58,9 @@ static int prefill(int to)
         return -1;
     /* The pool lives while somebody has it attached: wait until the other one has. */
     int sent = write(to, &message, sizeof(message)) == (ssize_t)sizeof(message);
-    return sent && wait(NULL) > 0 ? 0 : -1;
+    int taken = sent && wait(NULL) > 0;
+    attnd_close(s);
+    return taken ? 0 : -1;
 }
 
 static int decode(int from)
