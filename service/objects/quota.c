@@ -31,14 +31,13 @@ static int uses_anything(const struct attnd_service *service, uint32_t user)
  * and what a user left behind stays counted. If all places are taken the last is shared. */
 static uint32_t user_of(const struct attnd_service *service, uid_t uid)
 {
-    uint32_t vacant = ATTND_QUOTA_USERS_MAX - 1;
-    for (uint32_t i = ATTND_QUOTA_USERS_MAX; i-- > 0;) {
-        if (!uses_anything(service, i))
-            vacant = i;
-        else if (service->quota_uids[i] == uid)
+    for (uint32_t i = 0; i < ATTND_QUOTA_USERS_MAX; i++)
+        if (service->quota_uids[i] == uid && uses_anything(service, i))
             return i;
-    }
-    return vacant;
+    for (uint32_t i = 0; i < ATTND_QUOTA_USERS_MAX; i++)
+        if (!uses_anything(service, i))
+            return i;
+    return ATTND_QUOTA_USERS_MAX - 1;
 }
 
 struct attnd_payer attnd_quota_payer(const struct attnd_client *client)
