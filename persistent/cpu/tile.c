@@ -20,6 +20,7 @@
 
 #include "persistent/cpu/cpu.h"
 #include "persistent/plan/plan.h"
+#include "persistent/visible.h"
 
 /* Query rows [row_begin, row_begin + row_count) of a tile that fit the buffers together. */
 struct chunk {
@@ -32,15 +33,6 @@ struct chunk {
     uint32_t block;            /* keys of a kernel call */
     int memory_bound;
 };
-
-/* The first key that query row @row does not see. */
-static uint32_t visible_end(const struct attnd_entry *entry, uint32_t kv_len, uint32_t row)
-{
-    if (!entry->causal)
-        return kv_len;
-    int64_t end = (int64_t)kv_len - entry->row_count + (row - entry->row_begin) + 1;
-    return end < 0 ? 0 : (uint32_t)end;
-}
 
 static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
 {
@@ -56,7 +48,9 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
     chunk->kv_begin = chunk->tile->kv_begin;
     chunk->kv_end = chunk->kv_begin;
     for (uint32_t i = 0; i < chunk->row_count; i++) {
-        uint32_t end = visible_end(chunk->entry, kv_len, chunk->row_begin + i);
+        const struct attnd_visible keys =
+            attnd_visible_range(chunk->entry, (int32_t)kv_len, chunk->row_begin + i);
+        uint32_t end = keys.end > 0 ? (uint32_t)keys.end : 0;
         end = end < kv_end ? end : kv_end;
         for (uint32_t g = 0; g < group; g++)
             worker->end[i * group + g] = end;

@@ -68,6 +68,7 @@ struct attnd_plan {
 
     /* heap: written, never read */
     struct attnd_plan_head *head;
+    struct attnd_variant *variant;
     struct attnd_entry *entries;
     struct attnd_tile *tiles;
     struct attnd_merge *merges;

@@ -15,6 +15,7 @@
  * number of their own, so that balance cannot use up what the bound needs.
  */
 #include "persistent/plan/private.h"
+#include "persistent/visible.h"
 
 #include <assert.h>
 
@@ -39,10 +40,10 @@ static uint32_t packed_rows(const struct attnd_plan *plan, uint32_t row_count)
 /* Keys that the last of the entry's first @rows rows sees. */
 static uint32_t visible_keys(const struct attnd_entry_state *state, uint32_t rows)
 {
-    if (!state->entry.causal)
-        return state->kv_len;
-    int64_t keys = (int64_t)state->kv_len - state->entry.row_count + rows;
-    return keys > 0 ? (uint32_t)keys : 0;
+    const uint32_t last = state->entry.row_begin + rows - 1;
+    const int32_t end = attnd_visible_range(&state->entry, (int32_t)state->kv_len, last).end;
+
+    return end > 0 ? (uint32_t)end : 0;
 }
 
 static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_blocks *blocks)
