@@ -371,11 +371,12 @@ int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *t
 struct attnd_plan_args {
     uint32_t size;
     uint32_t pool;
-    uint32_t requests; /* entries of all levels together, 1..2^20 */
-    uint32_t rows;     /* query rows (tokens), 1..2^22 */
-    uint32_t pages;    /* of all entries together, reserve_pages included, 1..2^26 */
-    uint32_t levels;   /* 1 without cascade; at most 8 */
-    uint32_t heads_q;  /* multiple of the pool's heads_kv, up to 128 times and 1024 */
+    uint32_t requests;    /* entries of all levels together, 1..2^20 */
+    uint32_t rows;        /* query rows (tokens), 1..2^22 */
+    uint32_t pages;       /* of all entries together, reserve_pages included, 1..2^26 */
+    uint32_t levels;      /* 1 without cascade; at most 8 */
+    uint32_t heads_q;     /* multiple of the pool's heads_kv, up to 128 times and 1024 */
+    uint32_t fixed_split; /* the shortest fixed_split of a variant set on it; 0: none has one */
 };
 
 /**

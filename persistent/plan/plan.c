@@ -202,7 +202,9 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
     if (!code) {
         take_shape(&plan->shape, batch);
         attnd_plan_fill_entries(plan, batch);
-        code = attnd_plan_build_tiles(plan, fault);
+        code = attnd_plan_build_tiles(
+            plan, batch->options & ATTND_OPTION_FIXED_SPLIT ? batch->variant.fixed_split : 0,
+            fault);
     }
     if (!code) {
         attnd_plan_build_merges(plan);

@@ -35,6 +35,7 @@ struct attnd_plan_limits {
     uint32_t levels;
     uint32_t page_size; /* of the pool: with pages, how many keys there may come to be */
     uint32_t heads_q, heads_kv;
+    uint32_t fixed_split; /* the shortest that a batch will ask for; 0: none will */
     struct attnd_plan_target target;
 };
 
@@ -90,7 +91,8 @@ void attnd_plan_free(struct attnd_plan *plan);
  * @batch: admitted (ipc/admit.h): the planner asserts, it does not check again
  *
  * No run of the plan may be in flight. Threads: one. Allocates nothing.
- * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault; -ATTND_E_RANGE for a
+ * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault (of fixed_split, limit
+ * is the shortest of which the parts fit; 0: the plan was made without); -ATTND_E_RANGE for a
  * batch whose items cannot be kept below ATTND_ITEM_COST_MAX: field kv_len, index the entry, value
  * the keys it may come to have, limit how many of them fit. The plan is then empty: no rows, no
  * tiles.

@@ -27,11 +27,15 @@
 /* Splits that only keep items below ATTND_ITEM_COST_MAX: enough for one row and 2^31 keys. */
 #define ATTND_BOUND_SPLITS_MAX 512u
 
+/* Tiles that fixed splits may add to a plan: 64 requests of half a million keys in parts of 512. */
+#define ATTND_FIXED_SPLITS_MAX 65536u
+
 /* What the capacities of a plan come to. Derived in layout.c and nowhere else. */
 struct attnd_plan_capacity {
     uint32_t blocks;       /* tiles before any split */
     uint32_t splits;       /* tiles that splitting may add, for balance */
     uint32_t bound_splits; /* and to keep items below ATTND_ITEM_COST_MAX */
+    uint32_t fixed_splits; /* or at fixed keys, instead of both */
     uint32_t tiles;        /* blocks and all splits */
     uint32_t merges;       /* row segments */
     uint32_t partial_rows; /* rows of all partial tiles together; also bounds merge parts */
@@ -51,6 +55,15 @@ struct attnd_row_block {
     uint32_t tile_begin, tile_count;
     uint32_t partial; /* 1: several tiles cover some of its rows, so all its tiles are partial */
     uint64_t cost;
+};
+
+/* All blocks of a batch. */
+struct attnd_blocks {
+    uint32_t tokens; /* rows of a full one */
+    uint32_t count;
+    double cost; /* of one KV head; double: the sum of many long blocks may exceed 64 bits */
+    uint64_t cost_min, cost_max;
+    uint32_t rows_max; /* packed */
 };
 
 /* An entry as the heap has it, and what only the planner knows of it. */
@@ -96,9 +109,23 @@ void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_v
  * below ATTND_ITEM_COST_MAX, with a granule more to spare; at least one granule. */
 uint32_t attnd_plan_keys_max(const struct attnd_plan_target *target, uint32_t packed_rows);
 
+/** attnd_plan_cut_blocks() - entries into plan->blocks, by level, and what they cost. */
+struct attnd_blocks attnd_plan_cut_blocks(struct attnd_plan *plan);
+
+/** attnd_block_packed_rows() - query heads of @row_count tokens. */
+uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count);
+/** attnd_block_reach() - keys that the block's entry may come to have. */
+uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row_block *block);
+/** attnd_block_seen() - keys that its rows may come to see at once: all of these, or a window. */
+uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block);
+/** attnd_block_keys_max() - keys that an item of the block may have. */
+uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_row_block *block);
+
 /** attnd_plan_build_tiles() - blocks, then tiles by splitting them, into plan->built.
- * Return: 0; -ATTND_E_RANGE as attnd_planner_set(). */
-int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault);
+ * @fixed_split: keys of a part; 0: as balance wants
+ * Return: 0; -ATTND_E_RANGE and -ATTND_E_NO_SPACE as attnd_planner_set(). */
+int attnd_plan_build_tiles(struct attnd_plan *plan, uint32_t fixed_split,
+                           struct attnd_fault *fault);
 
 /** attnd_plan_build_merges() - give partial rows to tiles whose rows have several parts. */
 void attnd_plan_build_merges(struct attnd_plan *plan);

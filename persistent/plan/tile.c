@@ -1,8 +1,7 @@
 /*
- * tile.c - query rows into blocks, blocks into tiles.
+ * tile.c - blocks into tiles.
  *
- * A block is what one pass over KV can serve: whole tokens of one entry, as many as fill
- * rows_per_tile packed rows. Its cost is known from the lengths. A worker takes queue items
+ * A worker takes queue items
  * (tile x KV head) longest first, so a batch is well spread when no item is large against a
  * worker's share, or when the items happen to come out even. Only if neither holds are blocks split
  * along KV, because a split is not free: its parts go through memory and somebody merges them.
@@ -12,12 +11,14 @@
  * first part begins at key 0 even where a window hides it: only keys that a row sees cost anything,
  * and which these are is found anew with the lengths of each run.
  *
+ * With fixed splits the same keys of a request are always one part, whatever else is in the batch:
+ * then results are the same to the bit, and balance is left to chance.
+ *
  * A block is also cut where an item of it would cost more than ATTND_ITEM_COST_MAX, now or once
  * its pages are full: then tiles stand ready for keys that are not there yet. Such splits have a
  * number of their own, so that balance cannot use up what the bound needs.
  */
 #include "persistent/plan/private.h"
-#include "persistent/visible.h"
 
 #include <assert.h>
 
@@ -25,106 +26,6 @@
 #define BALANCE_SLACK 1.125
 /* A finer split must end by this much earlier. */
 #define SPLIT_GAIN 0.95
-
-struct batch_blocks {
-    uint32_t tokens; /* rows of a full one */
-    uint32_t count;
-    double cost; /* of one KV head; double: the sum of many long blocks may exceed 64 bits */
-    uint64_t cost_min, cost_max;
-    uint32_t rows_max; /* packed */
-};
-
-static uint32_t packed_rows(const struct attnd_plan *plan, uint32_t row_count)
-{
-    return row_count * plan->shape.group;
-}
-
-/* Keys that the block's entry may come to have. */
-static uint32_t reach_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
-{
-    const uint64_t keys =
-        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
-
-    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
-}
-
-/* Keys that rows of the block may come to see at once: all that there may be, or a window. */
-static uint32_t seen_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
-{
-    const struct attnd_entry *entry = &plan->state[block->entry].entry;
-    const uint32_t rows = entry->causal ? block->row_count : entry->row_count;
-    const uint64_t seen = (uint64_t)entry->window + rows - 1;
-    const uint32_t reach = reach_of(plan, block);
-
-    return entry->window && seen < reach ? (uint32_t)seen : reach;
-}
-
-/* What an item of the block may have. */
-static uint32_t most_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
-{
-    return attnd_plan_keys_max(&plan->limits.target, packed_rows(plan, block->row_count));
-}
-
-/* The keys that the block's rows see, from a granule's beginning on. Both ends of what a row sees
- * grow with the row. A window that may cost more than an item does is cut like all keys there are:
- * after an advance to shorter lengths the first part may have to hold any of them. */
-static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *block)
-{
-    const struct attnd_entry_state *state = &plan->state[block->entry];
-    const uint32_t granule = plan->limits.target.kv_granule, top = block->row_begin;
-    const int32_t kv_len = (int32_t)state->kv_len;
-    const struct attnd_visible early = attnd_visible_range(&state->entry, kv_len, top);
-    const struct attnd_visible late =
-        attnd_visible_range(&state->entry, kv_len, top + block->row_count - 1);
-
-    if (seen_of(plan, block) <= most_of(plan, block))
-        block->first = (uint32_t)early.begin / granule * granule;
-    block->keys = late.end > early.begin ? (uint32_t)late.end - block->first : 0;
-}
-
-static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_blocks *blocks)
-{
-    const struct attnd_entry_state *state = &plan->state[index];
-
-    for (uint32_t row = 0; row < state->entry.row_count;) {
-        uint32_t left = state->entry.row_count - row;
-        uint32_t count = left < blocks->tokens ? left : blocks->tokens;
-        uint32_t rows = packed_rows(plan, count);
-        struct attnd_row_block *block = &plan->blocks[blocks->count++];
-
-        assert(blocks->count <= plan->capacity.blocks);
-        *block = (struct attnd_row_block){
-            .entry = index, .row_begin = state->entry.row_begin + row, .row_count = count};
-        visible_keys(plan, block);
-        const uint64_t cost = block->cost = attnd_item_cost(block->keys, rows);
-        blocks->cost += (double)cost;
-        blocks->cost_max = cost > blocks->cost_max ? cost : blocks->cost_max;
-        blocks->cost_min = cost < blocks->cost_min ? cost : blocks->cost_min;
-        blocks->rows_max = rows > blocks->rows_max ? rows : blocks->rows_max;
-        row += count;
-    }
-}
-
-/* The blocks of all levels. The last level's entries always get theirs, so every row has a tile
- * even where it sees nothing (it may, after an advance); an entry of another level that has no
- * pages now will never have any and adds nothing. */
-static struct batch_blocks cut_batch(struct attnd_plan *plan)
-{
-    const uint32_t rows_per_tile = plan->limits.target.rows_per_tile;
-    const uint32_t group = plan->shape.group;
-    struct batch_blocks blocks = {.tokens = rows_per_tile > group ? rows_per_tile / group : 1,
-                                  .cost_min = UINT64_MAX};
-    uint32_t index = 0;
-
-    for (uint32_t l = 0; l < plan->shape.levels; l++) {
-        plan->level_blocks[l] = blocks.count;
-        for (; index < plan->shape.entries && plan->state[index].entry.level == l; index++)
-            if (plan->state[index].pages_used || l + 1 == plan->shape.levels)
-                cut_entry(plan, index, &blocks);
-    }
-    plan->level_blocks[plan->shape.levels] = blocks.count;
-    return blocks;
-}
 
 /* How blocks are cut along KV: into parts of about @target cost, of at least that much or to the
  * nearest. */
@@ -154,7 +55,7 @@ static uint32_t split_parts(const struct attnd_plan *plan, const struct attnd_ro
 /* When the last item is done, all blocks cut as @split says. Two bounds, whichever is tighter:
  * items of the largest cost end in whole waves; and longest first, an item begins when those before
  * it are shared out at the latest, so it ends one of its own cost later. */
-static double finish_of(const struct attnd_plan *plan, const struct batch_blocks *blocks,
+static double finish_of(const struct attnd_plan *plan, const struct attnd_blocks *blocks,
                         const struct split *split)
 {
     const uint32_t workers = plan->limits.target.tile_workers;
@@ -188,7 +89,7 @@ static double finish_of(const struct attnd_plan *plan, const struct batch_blocks
 /* Nothing is split if that comes out even. Else a worker's share is one part, because whatever is
  * split more finely pays more for its starts and merges; or two, three or four, if that much is
  * gained. */
-static struct split choose_split(const struct attnd_plan *plan, const struct batch_blocks *blocks)
+static struct split choose_split(const struct attnd_plan *plan, const struct attnd_blocks *blocks)
 {
     const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
     const double share = blocks->cost * heads / workers;
@@ -217,7 +118,7 @@ static struct split choose_split(const struct attnd_plan *plan, const struct bat
  * once more: those of the last wave, if all are alike and bound by memory. Workers do not get the
  * same share of the bandwidth, so such items end far apart, and the few that are left at the end do
  * not fill the memory. Parts come last, the smallest at the very end. */
-static uint32_t halved_blocks(const struct attnd_plan *plan, const struct batch_blocks *blocks)
+static uint32_t halved_blocks(const struct attnd_plan *plan, const struct attnd_blocks *blocks)
 {
     const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
     const uint64_t items = (uint64_t)blocks->count * heads;
@@ -234,6 +135,7 @@ struct cut {
     uint32_t parts; /* of the keys that it has now, about equal */
     uint32_t tail;  /* more behind them, for keys that an advance may bring */
     uint32_t step;  /* keys of each of these */
+    uint32_t from;  /* where the first of these is counted from, if there is no other part */
 };
 
 /* Where part @part of the keys there are begins; the first begins at key 0. */
@@ -251,10 +153,11 @@ static uint32_t part_begin(const struct attnd_plan *plan, const struct attnd_row
 static struct cut bound_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
                               uint32_t parts)
 {
-    const uint32_t granule = plan->limits.target.kv_granule, most = most_of(plan, block);
+    const uint32_t granule = plan->limits.target.kv_granule,
+                   most = attnd_block_keys_max(plan, block);
     struct cut cut = {.parts = parts, .step = most};
 
-    if (seen_of(plan, block) <= most)
+    if (attnd_block_seen(plan, block) <= most)
         return cut;
     if (block->keys > most) {
         const uint32_t step = most / granule;
@@ -262,17 +165,44 @@ static struct cut bound_block(const struct attnd_plan *plan, const struct attnd_
         const uint32_t needed = (block->keys / granule + step - 1) / step;
         cut.parts = needed > parts ? needed : parts;
     }
-    const uint32_t open = reach_of(plan, block) - part_begin(plan, block, cut.parts - 1, cut.parts);
+    const uint32_t open =
+        attnd_block_reach(plan, block) - part_begin(plan, block, cut.parts - 1, cut.parts);
     if (open > most + granule)
         cut.tail = (open - 1) / most;
     return cut;
+}
+
+/* Keys of a fixed split, of a block of so many rows. */
+static uint32_t fixed_step(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                           uint32_t fixed_split)
+{
+    const uint64_t granule = plan->limits.target.kv_granule;
+    const uint64_t step = (fixed_split + granule - 1) / granule * granule;
+    const uint32_t most = attnd_block_keys_max(plan, block);
+
+    return step < most ? (uint32_t)step : most;
+}
+
+/* At every multiple of a step, as far as the pages reach: nothing but the block itself decides. The
+ * steps that a window hides are one part with the first that it shows. */
+static struct cut fix_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                            uint32_t fixed_split)
+{
+    const uint32_t step = fixed_step(plan, block, fixed_split);
+    const uint32_t reach = attnd_block_reach(plan, block);
+    const uint32_t from = block->first / step * step;
+
+    return (struct cut){.parts = 1,
+                        .tail = reach > from ? (reach - from - 1) / step : 0,
+                        .step = step,
+                        .from = from};
 }
 
 /* Emits the tiles of one block; returns the new number of tiles. */
 static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *block,
                             const struct cut *cut, uint32_t tiles)
 {
-    const uint32_t rows = packed_rows(plan, block->row_count);
+    const uint32_t rows = attnd_block_packed_rows(plan, block->row_count);
     const uint32_t all = cut->parts + cut->tail;
     const uint32_t last = block->first + block->keys;
     uint32_t begin = 0;
@@ -281,8 +211,9 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
     block->tile_count = all;
     block->partial = all > 1;
     for (uint32_t part = 1; part <= all; part++) {
-        const uint32_t end =
-            part < cut->parts ? part_begin(plan, block, part, cut->parts) : begin + cut->step;
+        const uint32_t end = part < cut->parts
+                                 ? part_begin(plan, block, part, cut->parts)
+                                 : (begin > cut->from ? begin : cut->from) + cut->step;
         const uint32_t from = begin > block->first ? begin : block->first;
         const uint32_t to = part < all && end < last ? end : last;
         const uint64_t cost = attnd_item_cost(to > from ? to - from : 0, rows);
@@ -306,24 +237,57 @@ static int refuse_block(const struct attnd_plan *plan, const struct attnd_row_bl
                         uint32_t splits_left, struct attnd_fault *fault)
 {
     return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, block->entry,
-                           reach_of(plan, block),
-                           (int64_t)most_of(plan, block) * (splits_left + 1));
+                           attnd_block_reach(plan, block),
+                           (int64_t)attnd_block_keys_max(plan, block) * (splits_left + 1));
 }
 
-int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault)
+/* Tiles that fixed splits add, all blocks. */
+static uint64_t fixed_splits(const struct attnd_plan *plan, const struct attnd_blocks *blocks,
+                             uint32_t fixed_split)
 {
-    const struct batch_blocks blocks = cut_batch(plan);
-    const struct split split = choose_split(plan, &blocks);
-    const uint32_t halved = split.target > 0 ? 0 : halved_blocks(plan, &blocks);
-    const struct split halves = {(double)blocks.cost_max / 2, 0.5, ATTND_HALVES_KEYS_MIN};
+    uint64_t splits = 0;
+
+    for (uint32_t b = 0; b < blocks->count; b++)
+        splits += fix_block(plan, &plan->blocks[b], fixed_split).tail;
+    return splits;
+}
+
+/* Every block as its own keys say. */
+static int build_fixed(struct attnd_plan *plan, const struct attnd_blocks *blocks,
+                       uint32_t fixed_split, struct attnd_fault *fault)
+{
+    uint64_t fits = fixed_split;
+    uint32_t tiles = 0;
+
+    while (fits < INT32_MAX &&
+           fixed_splits(plan, blocks, (uint32_t)fits) > plan->capacity.fixed_splits)
+        fits *= 2;
+    if (fits > fixed_split)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_FIXED_SPLIT, 0, fixed_split,
+                               plan->limits.fixed_split ? (int64_t)fits : 0);
+    for (uint32_t b = 0; b < blocks->count; b++) {
+        const struct cut cut = fix_block(plan, &plan->blocks[b], fixed_split);
+        tiles = split_block(plan, &plan->blocks[b], &cut, tiles);
+    }
+    plan->shape.tiles = tiles;
+    return 0;
+}
+
+/* Blocks in parts, or not, so that all workers end at about the same time. */
+static int build_balanced(struct attnd_plan *plan, const struct attnd_blocks *blocks,
+                          struct attnd_fault *fault)
+{
+    const struct split split = choose_split(plan, blocks);
+    const uint32_t halved = split.target > 0 ? 0 : halved_blocks(plan, blocks);
+    const struct split halves = {(double)blocks->cost_max / 2, 0.5, ATTND_HALVES_KEYS_MIN};
     uint32_t splits_left = plan->capacity.splits, bound_left = plan->capacity.bound_splits;
     uint32_t tiles = 0;
 
-    for (uint32_t b = 0; b < blocks.count; b++) {
+    for (uint32_t b = 0; b < blocks->count; b++) {
         struct attnd_row_block *block = &plan->blocks[b];
-        const struct split *how = b < blocks.count - halved ? &split : &halves;
+        const struct split *how = b < blocks->count - halved ? &split : &halves;
         uint32_t parts = split_parts(plan, block, how);
-        if (parts > 1 && b >= blocks.count - halved / 2)
+        if (parts > 1 && b >= blocks->count - halved / 2)
             parts *= 2;
         parts = parts > splits_left + 1 ? splits_left + 1 : parts;
         splits_left -= parts - 1;
@@ -336,4 +300,12 @@ int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault)
     }
     plan->shape.tiles = tiles;
     return 0;
+}
+
+int attnd_plan_build_tiles(struct attnd_plan *plan, uint32_t fixed_split, struct attnd_fault *fault)
+{
+    const struct attnd_blocks blocks = attnd_plan_cut_blocks(plan);
+
+    return fixed_split ? build_fixed(plan, &blocks, fixed_split, fault)
+                       : build_balanced(plan, &blocks, fault);
 }
