@@ -41,7 +41,7 @@ enum attnd_quota_kind {
     ATTND_QUOTA_KINDS
 };
 
-/* A value in force, and whether it is "default", "file" or "command line". */
+/* A value in force, and whether it is "default", "file", "command line" or "service manager". */
 struct attnd_setting {
     const char *name, *origin;
     char value[112];
@@ -50,6 +50,7 @@ struct attnd_setting {
 
 struct attnd_options {
     char socket_path[108];   /* sockaddr_un's limit */
+    int socket_default;      /* nobody has named it: its directory is made, too */
     const char *backend;     /* "auto", "cpu", "cuda" */
     const char *worker_path; /* NULL: attnd-worker beside the daemon, else on PATH */
     const char *isa;         /* NULL: best */

@@ -5,6 +5,7 @@
 #ifndef ATTND_SERVICE_CTL_ATTNCTL_H
 #define ATTND_SERVICE_CTL_ATTNCTL_H
 
+#include "ipc/socket_path.h"
 #include "schemas/attnd.pb-c.h"
 #include "schemas/errors.h"
 
@@ -30,7 +31,9 @@ struct attnctl_options {
 #define ATTNCTL_SOCKET_OPTION                                                                      \
     {                                                                                              \
         "socket", ATTNCTL_KEY_SOCKET, "PATH", 0,                                                   \
-            "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0   \
+            "The service's socket (default: " ATTND_SOCKET_RULE                                    \
+            "; of two that are there a user's own)",                                               \
+            0                                                                                      \
     }
 
 /** attnctl_parse_option() - argp's parser of them; input: struct attnctl_options. */
