@@ -21,6 +21,7 @@
 #define ATTND_H
 
 #include "schemas/errors.h"
+#include "schemas/version.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -12,6 +12,7 @@
 #include "schemas/errors.h"
 #include "service/base/histogram.h"
 #include "service/base/log.h"
+#include "service/base/monitor.h"
 
 #include <stdio.h>
 #include <sys/types.h>
@@ -131,6 +132,7 @@ struct attnd_service {
     struct attnd_device *device; /* NULL: the worker's backend has no memory of its own */
     struct attnd_memory *wake;   /* of the wake word; NULL: nobody has asked for it yet */
     struct attnd_session_stats totals;
+    struct attnd_monitor monitor;
     int stopping;
 };
 

@@ -45,6 +45,7 @@ enum attnctl_exit attnctl_top(int argc, char **argv);
 enum attnctl_exit attnctl_ping(int argc, char **argv);
 enum attnctl_exit attnctl_latency(int argc, char **argv);
 enum attnctl_exit attnctl_metrics(int argc, char **argv);
+enum attnctl_exit attnctl_monitor(int argc, char **argv);
 enum attnctl_exit attnctl_kill(int argc, char **argv);
 enum attnctl_exit attnctl_weight(int argc, char **argv);
 enum attnctl_exit attnctl_prefix(int argc, char **argv);
@@ -83,6 +84,10 @@ int attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint
 
 /** attnctl_bytes() - into a few letters: "1.5 GiB". Return: @text. */
 const char *attnctl_bytes(uint64_t bytes, char *text, size_t text_bytes);
+
+/** attnctl_print_event() - a line for people. @offset_ns: of the daemon's clock to the time of day.
+ */
+void attnctl_print_event(FILE *out, const Attnd__MonitorEvent *event, int64_t offset_ns);
 
 /** attnctl_print_prefix() - for people. */
 void attnctl_print_prefix(FILE *out, const Attnd__PrefixStatus *status);

@@ -10,6 +10,7 @@
 #include "service/daemon/options.h"
 
 #include "ipc/socket_path.h"
+#include "schemas/version.h"
 #include "service/args/args.h"
 #include "service/daemon/machine.h"
 #include "service/daemon/scrape.h"

@@ -12,6 +12,7 @@
  */
 #include "service/daemon/run.h"
 
+#include "schemas/version.h"
 #include "service/daemon/accept.h"
 #include "service/daemon/activate.h"
 #include "service/daemon/alive.h"
@@ -375,6 +376,7 @@ static void stop(struct runner *runner)
     attnd_client_reap(service, 1);
     attnd_data_free(service);
     attnd_control_free(service);
+    attnd_monitor_free(&service->monitor);
     if (service->listen_fd >= 0)
         close(service->listen_fd);
     if (runner->signal_fd >= 0)

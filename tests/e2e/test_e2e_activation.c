@@ -88,9 +88,8 @@ static void an_engine_that_is_there_before_the_service_is_served(void **state)
     harness_start_activated(&harness, manager, NULL);
     CHECK_EQUAL(harness_join(engine, 10000), 0);
     snprintf(harness.socket, sizeof(harness.socket), "%s", path);
-    CHECK_EQUAL(harness_attnctl(&harness, (const char *const[]){"status", NULL}, text,
-                                sizeof(text)),
-                0);
+    CHECK_EQUAL(
+        harness_attnctl(&harness, (const char *const[]){"status", NULL}, text, sizeof(text)), 0);
     CHECK(strstr(text, path) && strstr(text, "(service manager)"));
     harness_stop(&harness);
 

@@ -1,4 +1,5 @@
-/* test_socket_path.c - everybody finds the same socket, and a user's own goes before the system's. */
+/* test_socket_path.c - everybody finds the same socket, and a user's own goes before the system's.
+ */
 #include "ipc/socket_path.h"
 
 #include <fcntl.h>

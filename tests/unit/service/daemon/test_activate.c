@@ -1,4 +1,5 @@
-/* test_activate.c - a socket that is handed over is taken if it is for us and right, and else named. */
+/* test_activate.c - a socket that is handed over is taken if it is for us and right, and else
+ * named. */
 #include "service/daemon/activate.h"
 
 #include <fcntl.h>
@@ -80,9 +81,8 @@ static int activated(const struct handed *handed)
         int rc = attnd_activate(&listener, name, sizeof(name), &fault);
         if (getenv("LISTEN_PID") || getenv("LISTEN_FDS"))
             _exit(103);
-        if (rc == 1 &&
-            (listener.fd != 3 || !listener.inherited || strcmp(name, path) != 0 ||
-             !(fcntl(3, F_GETFD) & FD_CLOEXEC) || !(fcntl(3, F_GETFL) & O_NONBLOCK)))
+        if (rc == 1 && (listener.fd != 3 || !listener.inherited || strcmp(name, path) != 0 ||
+                        !(fcntl(3, F_GETFD) & FD_CLOEXEC) || !(fcntl(3, F_GETFL) & O_NONBLOCK)))
             _exit(104);
         if (rc == -ATTND_E_RANGE && (fault.value != 2 || fault.limit != 1))
             _exit(105);
