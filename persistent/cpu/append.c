@@ -26,12 +26,12 @@ static uint32_t entry_of(const struct attnd_cpu_run *run, uint32_t row)
 
 /* Every head of one row into token @token of @page. */
 static void store_row(const struct attnd_cpu_run *run, const struct attnd_cpu_plane *plane,
-                      int64_t page, uint32_t token, const uint16_t *in, int64_t in_stride_head)
+                      int64_t page, uint32_t token, const uint16_t *in, int64_t in_stride_head,
+                      uint32_t dim)
 {
     uint16_t *out = plane->base + page * plane->stride_page + token * plane->stride_token;
     for (uint32_t head = 0; head < run->plan->heads_kv; head++)
-        memcpy(out + head * plane->stride_head, in + head * in_stride_head,
-               run->plan->dim_qk * sizeof *out);
+        memcpy(out + head * plane->stride_head, in + head * in_stride_head, dim * sizeof *out);
 }
 
 int attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item)
@@ -59,9 +59,9 @@ int attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item)
         }
         const uint32_t token = (uint32_t)position % page_size;
         store_row(run, &run->k, page, token, run->append_k + row * plan->k_pitch.row,
-                  plan->k_pitch.head);
+                  plan->k_pitch.head, plan->dim_qk);
         store_row(run, &run->v, page, token, run->append_v + row * plan->v_pitch.row,
-                  plan->v_pitch.head);
+                  plan->v_pitch.head, plan->dim_vo);
     }
     return 0;
 }

@@ -6,6 +6,7 @@
  *   run.c      a run in the queue segment -> pointers; the end of a run
  *   memory.c   the memory table
  *   tile.c     one tile: pages to rows, blocks to a kernel, results to their place
+ *   stage.c    rows of K and V that no kernel takes as they lie
  *   variant.c  windows, caps, slopes, sinks
  *   merge.c    finished rows: normalise, or merge parts first
  *   health.c   an item that does not get on
@@ -62,6 +63,8 @@ struct attnd_cpu_run {
     uint32_t options;             /* of the plan; 0: the variant is not filled in */
     struct attnd_variant variant; /* a copy */
     const float *sinks;           /* [heads_q] of the layer, natural; NULL: none */
+    uint32_t dim;                 /* of a row in the buffers: dim_qk, or more, which are zeros */
+    uint32_t staged; /* 1: rows of K and V are not in the pool as a kernel wants them */
     struct attnd_cpu_plane k, v;
     const uint16_t *q;
     uint16_t *o;
@@ -108,7 +111,9 @@ struct attnd_cpu_worker {
     struct attnd_cpu_policy policy; /* of the rows at hand */
     struct attnd_panel panel;
     struct attnd_keys keys[2]; /* the block at hand and the next */
-    uint64_t kv_bytes;         /* read since the worker last reported */
+    struct attnd_keys staged;  /* the block at hand, one head of it, in the worker's own rows */
+    uint16_t *staged_k, *staged_v;
+    uint64_t kv_bytes; /* read since the worker last reported */
 
     struct attnd_cpu_worker *inner; /* NULL: not needed yet */
     uint32_t depth;                 /* 0: the outermost */
@@ -274,6 +279,20 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
  * along; a row that saw nothing stays as it is. Return: what the row's o is to be multiplied with.
  */
 float attnd_cpu_row_finish(const struct attnd_cpu_run *run, uint32_t head, float *m, float *l);
+
+/* ---- stage.c ---- */
+
+/** attnd_cpu_dim() - what a kernel takes for rows of @dim elements: a multiple of 64. */
+static inline uint32_t attnd_cpu_dim(uint32_t dim)
+{
+    return (dim + 63) / 64 * 64;
+}
+
+/** attnd_cpu_stage() - one head of a block in rows of run->dim elements, zeros at their ends.
+ * Return: the block in the worker's own memory, until the next call. */
+struct attnd_kv_block attnd_cpu_stage(struct attnd_cpu_worker *worker,
+                                      const struct attnd_cpu_run *run,
+                                      const struct attnd_kv_block *block);
 
 /* ---- lookup.c ---- */
 

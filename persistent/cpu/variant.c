@@ -10,7 +10,7 @@
 
 #define OPTIONS                                                                                    \
     (ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS |       \
-     ATTND_OPTIONS_PLANNER)
+     ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 | ATTND_OPTIONS_PLANNER)
 
 uint32_t attnd_cpu_options(void)
 {

@@ -68,9 +68,13 @@ double random_batch_work(const struct random_batch *batch)
 
 static int shape_valid(const struct random_shape *shape)
 {
-    return (shape->dim == 64 || shape->dim == 128 || shape->dim == 256) && shape->heads_kv >= 1 &&
-           shape->group >= 1 && shape->page_size >= 1 && shape->layers >= 1 &&
-           (shape->dtype == ATTND_FP16 || shape->dtype == ATTND_BF16) &&
+    const uint32_t odd = shape->dim_vo != 0 && shape->dim_vo != shape->dim;
+    const uint32_t dims = odd ? (shape->dim == 192 && shape->dim_vo == 128) ||
+                                    (shape->dim == 576 && shape->dim_vo == 512)
+                              : shape->dim >= 16 && shape->dim <= 256 && shape->dim % 16 == 0;
+
+    return dims && shape->heads_kv >= 1 && shape->group >= 1 && shape->page_size >= 1 &&
+           shape->layers >= 1 && (shape->dtype == ATTND_FP16 || shape->dtype == ATTND_BF16) &&
            !(shape->service_pool && (shape->hnd || shape->interleaved || shape->pad));
 }
 
@@ -137,10 +141,11 @@ int random_batch_valid(const struct random_batch *batch)
 
 static void print_shape(FILE *file, const struct random_shape *shape)
 {
-    fprintf(file, "  pool: %s, head_dim %u, %u KV heads x group %u, page_size %u, %u layers, %s%s",
-            shape->dtype == ATTND_BF16 ? "bf16" : "fp16", shape->dim, shape->heads_kv, shape->group,
-            shape->page_size, shape->layers, shape->hnd ? "HND" : "NHD",
-            shape->interleaved ? ", K and V interleaved" : "");
+    fprintf(file,
+            "  pool: %s, head_dim %u/%u, %u KV heads x group %u, page_size %u, %u layers, %s%s",
+            shape->dtype == ATTND_BF16 ? "bf16" : "fp16", shape->dim, random_shape_vo(shape),
+            shape->heads_kv, shape->group, shape->page_size, shape->layers,
+            shape->hnd ? "HND" : "NHD", shape->interleaved ? ", K and V interleaved" : "");
     if (shape->pad)
         fprintf(file, ", pad %u", shape->pad);
     fprintf(file, "%s\n", shape->service_pool ? ", of the service" : "");

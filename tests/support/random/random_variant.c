@@ -41,10 +41,28 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
         variant->window = variant->position_encoding = 0;
 }
 
+/* For all batches of a shape: dimensions that not every kernel takes as they are. */
+static void draw_dims(struct prng *prng, struct random_shape *shape)
+{
+    static const uint32_t dims[][2] = {{80, 0},  {96, 0},    {112, 0},   {16, 0},   {48, 0},
+                                       {192, 0}, {192, 128}, {192, 128}, {576, 512}};
+    const uint32_t *chosen = dims[prng_below(prng, sizeof(dims) / sizeof(dims[0]))];
+
+    if (prng_percent(prng, 60))
+        return;
+    shape->dim = chosen[0];
+    shape->dim_vo = chosen[1];
+}
+
 void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch)
 {
     struct prng prng = prng_fork(seed + 2, index);
+    struct prng shape_prng = prng_fork(seed + 3, index / RANDOM_SHAPE_BATCHES);
 
     random_batch_draw(seed, index, batch);
+    const struct random_shape shape = batch->shape;
+    draw_dims(&shape_prng, &batch->shape);
+    if (!random_batch_valid(batch)) /* longer rows: too much memory */
+        batch->shape = shape;
     draw_variant(&prng, batch);
 }

@@ -83,7 +83,8 @@ int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
     api.q = asked(&batch->q, &trial->q);
     api.o = asked(&batch->o, &trial->o);
     api.lse = asked(&batch->lse, &trial->lse);
-    api.k = api.v = asked(&batch->kv_rows, &trial->kv);
+    api.k = asked(&batch->kv_rows, &trial->kv);
+    api.v = batch->shape.dim_vo ? trial->kv : api.k; /* as far apart as those of k */
     api.variant = variant_of(trial, &variant);
     return submitted(trial, flags, attnd_plan_set(trial->engine->session, trial->plan, &api, &op));
 }

@@ -26,7 +26,8 @@ void trial_store(struct trial *trial, uint32_t step, uint32_t layer)
     const struct trial_level *level = &trial->level[batch->levels - 1];
     const struct trial_place *place = &trial->place[step][layer];
     const int32_t page_size = (int32_t)batch->shape.page_size;
-    const size_t bytes = batch->shape.dim * sizeof(uint16_t);
+    const size_t k_bytes = batch->shape.dim * sizeof(uint16_t);
+    const size_t v_bytes = random_shape_vo(&batch->shape) * sizeof(uint16_t);
 
     if (!batch->append)
         return;
@@ -39,10 +40,10 @@ void trial_store(struct trial *trial, uint32_t step, uint32_t layer)
                 int64_t from = (level->qo_indptr[e] + i) * trial->kv.row + head * trial->kv.head;
                 memcpy(trial_token(&trial->engine->k[layer], trial->engine->shadow,
                                    list[j / page_size], j % page_size, head),
-                       rows_at(trial, place->k) + from, bytes);
+                       rows_at(trial, place->k) + from, k_bytes);
                 memcpy(trial_token(&trial->engine->v[layer], trial->engine->shadow,
                                    list[j / page_size], j % page_size, head),
-                       rows_at(trial, place->v) + from, bytes);
+                       rows_at(trial, place->v) + from, v_bytes);
             }
     }
 }
@@ -87,6 +88,7 @@ static void describe(const struct trial *trial, uint32_t step, uint32_t layer,
                                    .heads_q = shape->heads_kv * shape->group,
                                    .heads_kv = shape->heads_kv,
                                    .dim = shape->dim,
+                                   .dim_vo = random_shape_vo(shape),
                                    .page_size = shape->page_size,
                                    .causal = batch->causal,
                                    .lse_ln = batch->lse_ln,
@@ -121,7 +123,7 @@ static int check_poison(struct trial *trial, const struct trial_place *place)
         for (uint32_t head = 0; head < heads_q; head++) {
             uint8_t *o = rows + place->o + 2 * (row * trial->o.row + head * trial->o.head);
             uint8_t *l = rows + place->lse + 4 * (row * trial->lse.row + head * trial->lse.head);
-            trial_poison(o, o + 2 * trial->batch.shape.dim, &trial_poison_o, 2);
+            trial_poison(o, o + 2 * random_shape_vo(&trial->batch.shape), &trial_poison_o, 2);
             if (lse)
                 trial_poison(l, l + 4, &trial_poison_lse, 4);
         }
@@ -149,7 +151,7 @@ int trial_verify_run(struct trial *trial, uint32_t step, uint32_t layer)
 
     describe(trial, step, layer, kv_len, &reference);
     const size_t states = (size_t)reference.rows * reference.heads_q;
-    double *o = trial_allocate(states * reference.dim, sizeof(*o));
+    double *o = trial_allocate(states * reference.dim_vo, sizeof(*o));
     double *lse = trial_allocate(states, sizeof(*lse));
     reference_attend(&reference, o, lse);
 
@@ -163,7 +165,7 @@ int trial_verify_run(struct trial *trial, uint32_t step, uint32_t layer)
             snprintf(trial->why, sizeof(trial->why),
                      "step %u, layer %u: %llu of %zu elements differ, the first is %s[row %u, head "
                      "%u, dim %u]: got %.9g, want %.9g",
-                     step, layer, (unsigned long long)mismatch.count, states * reference.dim,
+                     step, layer, (unsigned long long)mismatch.count, states * reference.dim_vo,
                      mismatch.tensor, mismatch.row, mismatch.head, mismatch.dim, mismatch.got,
                      mismatch.want);
     }
