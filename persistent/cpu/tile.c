@@ -41,8 +41,11 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
     const uint32_t kv_end = chunk->tile->kv_end < kv_len ? chunk->tile->kv_end : kv_len;
     const uint32_t group = run->plan->group;
     chunk->packed = chunk->row_count * group;
-    chunk->memory_bound =
-        chunk->tile->tile_class == ATTND_TILE_MEMORY && chunk->packed <= ATTND_DECODE_ROWS;
+    /* Only what is unpacked can be rotated. */
+    chunk->memory_bound = chunk->tile->tile_class == ATTND_TILE_MEMORY &&
+                          chunk->packed <= ATTND_DECODE_ROWS && !(run->options & ATTND_OPTION_ROPE);
+    if (run->options & (ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND))
+        attnd_cpu_rope_begin(run, worker->frequency);
     chunk->block = chunk->memory_bound ? ATTND_DECODE_ELEMENTS / run->dim : ATTND_KEYS_BLOCK;
     chunk->kv_begin = kv_end;
     chunk->kv_end = 0;
@@ -86,7 +89,7 @@ static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk 
                       uint32_t kv_head, const struct attnd_rows *rows)
 {
     const struct attnd_plan_head *plan = chunk->run->plan;
-    const float scale = plan->sm_scale * 0x1.715476p+0f; /* log2(e) */
+    const float scale = attnd_cpu_variant_scale(chunk->run);
     for (uint32_t i = 0; i < rows->count; i++) {
         ptrdiff_t row = chunk->row_begin + i / plan->group;
         ptrdiff_t head = kv_head * plan->group + i % plan->group;
@@ -95,6 +98,8 @@ static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk 
         worker->backend->kernel->widen(
             q, chunk->run->q + row * plan->q_pitch.row + head * plan->q_pitch.head, plan->dim_qk,
             plan->dtype, scale);
+        if (chunk->run->options & (ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND))
+            attnd_cpu_rope_row(chunk->run, worker->frequency, worker->position[i], q);
         rows->m[i] = -INFINITY;
         rows->l[i] = 0.0f;
     }
@@ -156,6 +161,8 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
     int count = find_block(chunk, chunk->kv_begin, keys);
     while (count > 0) {
         const int more = find_block(chunk, keys->begin + keys->count, later);
+        if (chunk->run->options & ATTND_OPTION_ROPE)
+            attnd_cpu_rope_block(worker, chunk->run, keys->begin, keys->count);
         for (uint32_t h = 0; h < heads; h++) {
             if (attnd_cpu_run_cancelled(chunk->run))
                 return -ATTND_E_CANCELLED;

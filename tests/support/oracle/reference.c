@@ -81,6 +81,8 @@ static void gather_head(const struct reference_batch *batch, uint32_t head,
             span->values = words + (size_t)span->count * batch->dim;
             words = span->values + (size_t)span->count * dim_vo_of(batch);
             gather(batch, &batch->k, level, r, head, batch->dim, span->keys);
+            for (int32_t j = 0; !batch->variant.rope_keys_stored && j < span->count; j++)
+                reference_rotate(&batch->variant, span->keys + (size_t)j * batch->dim, j);
             gather(batch, &batch->v, level, r, head, dim_vo_of(batch), span->values);
         }
     }
@@ -150,7 +152,8 @@ static void attend_query(const struct reference_batch *batch, const double *q,
                          double *o, double *lse)
 {
     const struct reference_variant *variant = &batch->variant;
-    const double scale = batch->sm_scale != 0 ? batch->sm_scale : 1 / sqrt(batch->dim);
+    const double scale = (batch->sm_scale != 0 ? batch->sm_scale : 1 / sqrt(batch->dim)) *
+                         (variant->qk_scale != 0 ? variant->qk_scale : 1);
     const uint32_t dim = batch->dim, dim_vo = dim_vo_of(batch);
     double max = -INFINITY, sum = 0;
     size_t count = 0, n = 0;
@@ -186,7 +189,7 @@ static void attend_query(const struct reference_batch *batch, const double *q,
     for (n = 0; n < count; n++)
         accumulate(scores[n], values[n], o, dim_vo);
     for (uint32_t d = 0; d < dim_vo; d++)
-        o[d] /= sum;
+        o[d] *= (variant->v_scale != 0 ? variant->v_scale : 1) / sum;
     *lse = (max + log(sum)) / (batch->lse_ln ? 1 : log(2));
 }
 
@@ -211,6 +214,7 @@ static void attend_head(const struct reference_batch *batch, uint32_t head,
                 batch->q.bits + row * batch->q.stride_row + h * batch->q.stride_head;
             for (uint32_t d = 0; d < batch->dim; d++)
                 q[d] = (double)value_of[bits[d]];
+            reference_rotate(&batch->variant, q, query.place);
             size_t index = (size_t)row * batch->heads_q + h;
             query.head = h;
             attend_query(batch, q, &query, scores, values, o + index * dim_vo_of(batch),

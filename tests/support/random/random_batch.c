@@ -108,6 +108,9 @@ static int variant_valid(const struct random_batch *batch)
 {
     const struct random_variant *variant = &batch->variant;
 
+    if (variant->rope_dim % 2 || variant->rope_dim > batch->shape.dim ||
+        (variant->rope_append && variant->position_encoding != ATTND_POSITION_ROPE))
+        return 0;
     return batch->levels == 1 || (variant->window == 0 && variant->position_encoding == 0);
 }
 
@@ -166,6 +169,13 @@ static void print_variant(FILE *file, const struct random_variant *variant)
         fprintf(file, "  logits_soft_cap %g\n", (double)variant->soft_cap);
     if (variant->position_encoding)
         fprintf(file, "  position_encoding %u\n", variant->position_encoding);
+    if (variant->position_encoding == ATTND_POSITION_ROPE)
+        fprintf(file, "  rope theta %g, scale %g, old_context %u, dim %u%s\n",
+                (double)variant->rope_theta, (double)variant->rope_scale, variant->rope_old_context,
+                variant->rope_dim, variant->rope_append ? ", at append" : "");
+    if (variant->q_scale != 0 || variant->k_scale != 0 || variant->v_scale != 0)
+        fprintf(file, "  scales q %g, k %g, v %g\n", (double)variant->q_scale,
+                (double)variant->k_scale, (double)variant->v_scale);
     if (variant->sinks)
         fprintf(file, "  sinks, %s\n", variant->sinks == 1 ? "one for all layers" : "one a layer");
 }

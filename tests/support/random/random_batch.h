@@ -66,6 +66,9 @@ struct random_variant {
     float soft_cap;
     uint32_t position_encoding; /* enum attnd_position_encoding */
     uint32_t sinks;             /* 1: one for all layers; 2: one a layer */
+    float rope_theta, rope_scale;
+    uint32_t rope_old_context, rope_dim, rope_append;
+    float q_scale, k_scale, v_scale; /* 0: 1 */
 };
 
 struct random_batch {

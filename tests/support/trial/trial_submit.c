@@ -54,6 +54,14 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
     to->window_left = (int32_t)from->window - 1;
     to->logits_soft_cap = from->soft_cap;
     to->position_encoding = from->position_encoding;
+    to->flags = from->rope_append ? ATTND_VARIANT_ROPE_APPEND : 0;
+    to->rope_theta = from->rope_theta;
+    to->rope_scale = from->rope_scale;
+    to->rope_old_context = from->rope_old_context;
+    to->rope_dim = from->rope_dim;
+    to->q_scale = from->q_scale;
+    to->k_scale = from->k_scale;
+    to->v_scale = from->v_scale;
     if (from->sinks) {
         to->sinks.memory = trial->engine->memory;
         to->sinks.offset_bytes = trial->engine->rows_offset_bytes + trial->sinks;
