@@ -76,6 +76,9 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
     if (advance->entries != plan->shape.entries)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_REQUESTS, 0, advance->entries,
                                plan->shape.entries);
+    /* A mask has a bit for each key of the lengths that were set. */
+    if (plan->shape.options & ATTND_OPTION_MASK)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MASK, ATTND_F_KV_LEN, 0, 0);
     int code = check_entries(plan, advance, fault);
     if (!code)
         code = check_pages(advance, pool_pages, fault);

@@ -127,6 +127,7 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
     capacity->merge_parts_offset_bytes = place(&bytes, partial_rows, sizeof(uint32_t));
     capacity->kv_pages_offset_bytes = place(&bytes, limits->pages, sizeof(int32_t));
     capacity->kv_len_offset_bytes = place(&bytes, ATTND_GENERATIONS * entries, sizeof(int32_t));
+    capacity->mask_begin_offset_bytes = place(&bytes, requests, sizeof(uint32_t));
     capacity->heap_bytes = bytes;
     return 0;
 }

@@ -109,7 +109,8 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
  * Lengths are absolute and may shrink or grow within the pages the entry then has in use; an
  * entry's page list only grows, up to its planned pages (pages of the batch + reserve). Pages
  * beyond the current lists are not visible to older generations, whose lengths do not reach them.
- * Allocates nothing. Return: 0; -ATTND_E_RANGE naming requests, kv_len, kv_indptr or kv_indices
+ * Allocates nothing. Return: 0; -ATTND_E_UNSUPPORTED (field mask) the plan has one, whose bits are
+ * for the lengths that were set; -ATTND_E_RANGE naming requests, kv_len, kv_indptr or kv_indices
  * with index, value and limit; nothing is changed on failure.
  */
 int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,

@@ -69,6 +69,14 @@ struct random_variant {
     float rope_theta, rope_scale;
     uint32_t rope_old_context, rope_dim, rope_append;
     float q_scale, k_scale, v_scale; /* 0: 1 */
+    uint32_t mask;                   /* enum random_mask; of one step */
+};
+
+enum random_mask {
+    MASK_NONE,
+    MASK_ANY,   /* any bits */
+    MASK_TREE,  /* all keys that were there before, and of the new ones a path to a root */
+    MASK_SPARSE /* hardly a bit: rows that see nothing */
 };
 
 struct random_batch {

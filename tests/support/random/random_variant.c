@@ -59,8 +59,10 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
         variant->k_scale = prng_percent(prng, 50) ? 1.75f : 0;
         variant->v_scale = prng_percent(prng, 50) ? 0.3f : 0;
     }
+    if (batch->steps == 1 && prng_percent(prng, 25))
+        variant->mask = 1 + prng_below(prng, MASK_SPARSE);
     if (batch->levels > 1)
-        variant->window = variant->position_encoding = variant->rope_append = 0;
+        variant->mask = variant->window = variant->position_encoding = variant->rope_append = 0;
 }
 
 /* For all batches of a shape: dimensions that not every kernel takes as they are. */
