@@ -1,6 +1,7 @@
 /* check.c - the figure of the long check: how many random batches agreed with the reference.
  *
  *   check --record bench/results -- build/tests/long/PROGRAM...
+ *   check --record bench/results --contract -- build/tests/long/long_random --contract
  *
  * Runs the program, lets its output through, and takes the number from its last line of the form
  * "verified N batches, M mismatches". A mismatch, a failing program or a missing line records
@@ -18,16 +19,20 @@
 #include <unistd.h>
 
 #define REACH 1000000u
+#define REACH_CONTRACT 100000u
+#define REACH_CONTRACT_GPU 20000u
 
 struct options {
     const char *directory, *device;
     bool allow_dirty;
+    bool contract;  /* the batches have variants */
     char **command; /* NULL-terminated */
 };
 
 static const struct argp_option option_list[] = {
     {"record", 'r', "DIR", 0, "Write the figure to DIR/check-<device>.json", 1},
     {"device", 'd', "NAME", 0, "What the batches ran on (default: cpu)", 1},
+    {"contract", 'c', NULL, 0, "The batches have variants: contract-<device>.json instead", 1},
     {"allow-dirty", 'a', NULL, 0, "Record uncommitted changes too, marked so", 1},
     {0}};
 
@@ -44,6 +49,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 'a':
         options->allow_dirty = true;
+        return 0;
+    case 'c':
+        options->contract = true;
         return 0;
     case ARGP_KEY_ARGS:
         options->command = &state->argv[state->next];
@@ -138,12 +146,18 @@ int main(int argc, char **argv)
     }
     if (run(options.command, &batches))
         return EXIT_FAILURE;
-    printf("check.random_batches %" PRIu64 ", to reach: >= %u%s\n", batches, REACH,
-           batches < REACH ? "  NOT REACHED" : "");
-    record = bench_record_make(&stamp, "check.random_batches", (double)batches, "batches", "higher",
+    const bool on_cpu = strcmp(options.device, "cpu") == 0;
+    const char *name = !options.contract ? "check.random_batches"
+                       : on_cpu          ? "check.contract_cases_cpu"
+                                         : "check.contract_cases_gpu";
+    const unsigned reach = !options.contract ? REACH : on_cpu ? REACH_CONTRACT : REACH_CONTRACT_GPU;
+    printf("%s %" PRIu64 ", to reach: >= %u%s\n", name, batches, reach,
+           batches < reach ? "  NOT REACHED" : "");
+    record = bench_record_make(&stamp, name, (double)batches, "batches", "higher",
                                "through libattnd against the fp64 reference, no mismatch");
     if (options.directory &&
-        bench_records_write(&stamp, options.directory, "check", &record, 1, why, sizeof(why))) {
+        bench_records_write(&stamp, options.directory, options.contract ? "contract" : "check",
+                            &record, 1, why, sizeof(why))) {
         fprintf(stderr, "check: %s\n", why);
         return EXIT_FAILURE;
     }

@@ -2,6 +2,7 @@
  * long_random.c - a million random batches through libattnd, each element against fp64.
  *
  *   long_random [--rounds N] [--seed S] [--first K] [--seconds T] [--sessions P] [--loop KIND]
+ *               [--contract]
  *
  * Processes, each with a session, take shapes of eight batches by turns, so a run is the batches
  * K..K+N of seed S whatever P is, and a run that was interrupted is continued with --first.
@@ -33,6 +34,7 @@
 struct settings {
     uint64_t rounds, seed, first;
     uint32_t seconds, sessions;
+    uint32_t contract; /* batches have variants */
     const char *loop;
 };
 
@@ -67,7 +69,9 @@ static int verify(void *context)
 {
     const struct session *self = context;
     const uint64_t rounds = self->settings->rounds;
-    struct soak soak = {.seed = self->settings->seed, .stride = 1};
+    struct soak soak = {.draw = self->settings->contract ? random_contract_draw_all : NULL,
+                        .seed = self->settings->seed,
+                        .stride = 1};
     struct engine engine;
     uint64_t mismatches = 0, begin;
 
@@ -157,6 +161,7 @@ static const struct argp_option option_list[] = {
     {"first", 'f', "K", 0, "Number of the first batch", 0},
     {"seconds", 't', "T", 0, "Stop after so long (0: never)", 0},
     {"sessions", 'p', "P", 0, "Processes that verify (default: 3)", 0},
+    {"contract", 'c', NULL, 0, "Variants of attention: windows, caps, encodings, masks, ...", 0},
     {"loop", 'l', "KIND", 0, "Of the daemon (default: auto)", 0},
     {0}};
 
@@ -180,6 +185,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 'p':
         settings->sessions = attnd_args_number32(state, "sessions", text, 1, SESSIONS_MAX);
+        return 0;
+    case 'c':
+        settings->contract = 1;
         return 0;
     case 'l':
         settings->loop = text;

@@ -114,6 +114,10 @@ void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch
  */
 void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
 
+/** random_contract_draw_all() - the same, and some pools of head dimensions that not every worker
+ * has. */
+void random_contract_draw_all(uint64_t seed, uint64_t index, struct random_batch *batch);
+
 typedef void random_draw_fn(uint64_t seed, uint64_t index, struct random_batch *batch);
 
 /** random_batch_valid() - 1 if the service must accept it: what draw makes, what shrink may make.

@@ -98,7 +98,10 @@ int trial_judge(struct trial *trial);
 /** trial_must() - nothing was wrong: fails the test otherwise, saying which batch and why. */
 void trial_must(const struct trial *trial, int wrong);
 
-/** trial_run() - begin, submit, judge, end. Return: 0; 1 with @why filled. A completion that does
+#define TRIAL_REFUSED 2
+
+/** trial_run() - begin, submit, judge, end. Return: 0; 1 with @why filled; TRIAL_REFUSED the worker
+ * lacks an option of the batch's variant, and plan_set said so. A completion that does
  * not come fails the test: nothing can be done with the session any more. */
 int trial_run(struct engine *engine, const struct random_batch *batch, char *why, size_t why_bytes);
 
