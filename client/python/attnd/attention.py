@@ -363,6 +363,12 @@ class BatchAttention:
 
     # ---- on a stream ----
 
+    def prepare(self, q, kv_cache, out, lse=None):
+        """What the first run() of these tensors on a GPU does before it launches, and what blocks:
+        do it for each layer before a graph is captured. Nothing runs."""
+        checked(cuda().attnd_cuda_stream_open(self.session.native()))
+        self._prepare(self.pool.layer_of(kv_cache), [q, out] if lse is None else [q, out, lse])
+
     def _run_on_stream(self, layer, q, out, lse, stream):
         import torch
 

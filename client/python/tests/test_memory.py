@@ -12,7 +12,7 @@ import numpy as np
 import attnd
 from attnd import _dlpack
 from attnd.memory import describe
-from service import BUILD, service
+from service import service
 
 try:
     import torch
