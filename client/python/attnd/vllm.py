@@ -9,6 +9,7 @@ runs attention between pieces of them.
 
 from dataclasses import dataclass
 
+from vllm.v1.attention.backend import (
     AttentionBackend, AttentionImpl, AttentionMetadataBuilder, AttentionType,
 )  # fmt: skip
 
