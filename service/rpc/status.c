@@ -3,6 +3,7 @@
  *
  * Bounded by the limits on sessions and pools, so that it always fits a datagram.
  */
+#include "schemas/version.h"
 #include "service/objects/lease.h"
 #include "service/prefix/prefix.h"
 #include "service/rpc/calls.h"

@@ -207,16 +207,17 @@ static void free_objects(struct attnd_client *client)
             attnd_memory_unbind(client, i + 1);
 }
 
-static void log_end(const struct attnd_client *client)
+static void tell_end(const struct attnd_client *client)
 {
     char text[64];
+    const char *how = client->ending[0] ? client->ending : "the service stops";
 
+    if (!client->ending[0] && !client->service->stopping)
+        how = attnd_ending_text(client->pidfd, client->pid, text, sizeof(text));
     attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone: %s", client->id, (int)client->pid,
-              attnd_client_name(client),
-              client->ending[0] ? client->ending
-              : client->service->stopping
-                  ? "the service stops"
-                  : attnd_ending_text(client->pidfd, client->pid, text, sizeof(text)));
+              attnd_client_name(client), how);
+    attnd_monitor_say(&client->service->monitor, ATTND_MONITOR_ENDED, client->id, client->uid,
+                      client->pid, how);
 }
 
 void attnd_client_drained(struct attnd_client *client)
@@ -229,7 +230,7 @@ void attnd_client_drained(struct attnd_client *client)
     if (slot) {
         attnd_quota_give(service, attnd_quota_payer(client), ATTND_QUOTA_SESSIONS, 1);
         *slot = NULL;
-        log_end(client);
+        tell_end(client);
     } else {
         visitors_remove(client);
     }
