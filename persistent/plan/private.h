@@ -24,8 +24,9 @@
 #define ATTND_HALVES_WORKERS_MIN 32u
 #define ATTND_HALVES_KEYS_MIN 4096u
 
-/* Splits that only keep items below ATTND_ITEM_COST_MAX: enough for one row and 2^31 keys. */
-#define ATTND_BOUND_SPLITS_MAX 512u
+/* Splits that only keep items below ATTND_ITEM_COST_MAX: enough for one row and 2^31 keys, and for
+ * 32,768 tokens of a group of 8 on a million keys. */
+#define ATTND_BOUND_SPLITS_MAX 4096u
 
 /* What the capacities of a plan come to. Derived in layout.c and nowhere else. */
 struct attnd_plan_capacity {
