@@ -76,7 +76,7 @@ struct HostWords {
                               is none to be gone */
     uint32_t wanted;       /* device: 1 + a variant that is not resident and now must be */
     uint32_t left;         /* device: number of the last gang whose dispatcher has left */
-    uint32_t flush;        /* host: gangs are to come and go, and take nothing */
+    uint32_t zero;
 };
 
 /* Of a thread that waited in vain, one a variant. */
@@ -253,6 +253,7 @@ struct Resident : Settings {
     uint32_t horizon;
     uint32_t dirty;      /* positions from here to `published` have live lines that are not zero */
     uint32_t running;    /* the last gang whose dispatcher has begun */
+    uint32_t dismiss;    /* host: 1: gangs that come take nothing and go */
     uint64_t plan_bytes; /* of plans, copied over the bus by this worker */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
     uint32_t ringer;       /* as in Dispatch */

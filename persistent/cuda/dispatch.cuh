@@ -224,8 +224,8 @@ __device__ __forceinline__ bool looks_at_heartbeat(uint32_t pass)
     return pass % 16 == 0;
 }
 
-/* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
- * and 3, flush, in the passes that look at them. */
+/* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, and 2, the
+ * heartbeat, in the passes that look at them. */
 __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
 {
     attnd_queue_head *queue = self->dispatch->settings.queue;
@@ -233,18 +233,17 @@ __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_
     const uint32_t lane = threadIdx.x % 32;
     return observe_sys(lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
                        : lane == 1 && looks_at_park(pass)    ? &queue->park
-                       : lane == 3 && looks_at_park(pass)    ? &host->flush
                                                              : &queue->command_tail);
 }
 
-/* One vote: bit 0: there is a command; bits 1 and 3: park or flush is set. A tail out of bounds is
- * no ring of ours. */
+/* One vote: bit 0: there is a command; bit 1: park is set. A tail out of bounds is no ring of ours.
+ */
 __device__ __forceinline__ uint32_t vote_on_words(const Commander *self, uint32_t word,
                                                   uint32_t pass)
 {
     const uint32_t lane = threadIdx.x % 32;
     return __ballot_sync(0xffffffffu, lane == 0 ? word - self->head - 1 < self->entries
-                                                : (lane & 29) == 1 && looks_at_park(pass) && word);
+                                                : lane == 1 && looks_at_park(pass) && word);
 }
 
 /* Takes the command at the head, if it can be taken now. */
@@ -293,7 +292,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->submitted_runs,
                       0};
     self.begun_ns = clock_ns();
-    for (uint32_t pass = 0;; pass++) {
+    for (uint32_t pass = 0; !dispatch->quiet; pass++) {
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self);
         const uint32_t word = look_at_words(&self, pass);
@@ -336,6 +335,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
     const uint32_t prepared_end = resident->prepared_end, head = resident->commands_head;
     const uint32_t transient = resident->transient, prepared_count = resident->prepared_count;
     const uint32_t ringer = resident->ringer, recent = resident->recent;
+    const uint32_t dismissed = resident->dismiss;
     const uint64_t turn_ns = resident->turn_ns;
     attnd_mailbox *mailbox = resident->mailboxes[thread];
     const MailboxSums sums = resident->sums[thread];
@@ -370,6 +370,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         dispatch->plan_bytes = plan_bytes;
         dispatch->transient = transient;
         dispatch->prepared_count = prepared_count;
+        dispatch->quiet = dispatch->closing = dismissed; /* and no warp takes anything */
         dispatch->ringer = ringer;
         dispatch->recent = recent;
         dispatch->turn_ns = turn_ns;
