@@ -206,8 +206,11 @@ struct attnd_worker_info {
                               ATTND_KIND_TRIED(k) */
     uint16_t head_dims[4]; /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
+    /* What the planner reckons with; 0: as for a processor. */
+    uint32_t worker_gflops;            /* 10^9 operations a second that a worker does */
+    uint16_t worker_gbps, memory_gbps; /* 10^9 bytes a second: a worker alone; all together */
 };
-ATTND_ASSERT_SIZE(attnd_worker_info, 120);
+ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
 ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
 
@@ -258,7 +261,6 @@ struct attnd_queue_head {
     uint64_t plan_bytes; /* worker: of plans and their changes, copied to the device */
     uint32_t zero9[6];
     struct attnd_worker_info info; /* worker */
-    uint32_t zero8[2];
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
 ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);
