@@ -268,7 +268,7 @@ install: all
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/attnd service/dist/attnd.conf
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h \
 	  client/attnd_prefix.h
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h schemas/variant.h
 	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
 
 # What install put in place; not /etc, which is the operator's.

@@ -244,7 +244,8 @@ static int looked_for(const struct attnd_plan *plan, const struct attnd_batch_vi
 {
     const enum attnd_plan_cascade cascade = plan->limits.target.cascade;
 
-    return plan->capacity.shared && batch->levels == 1 &&
+    /* What a row sees, or how it is split, may hang on its entry where a variant says something. */
+    return plan->capacity.shared && batch->levels == 1 && !batch->options &&
            (cascade == ATTND_CASCADE_AUTO ||
             (cascade == ATTND_CASCADE_HINT && batch->flags & ATTND_BATCH_SHARED_PAGES));
 }

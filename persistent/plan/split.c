@@ -63,7 +63,7 @@ static struct blocks_seen look(const struct attnd_plan *plan)
         seen.shortest_ns[class] = ns < seen.shortest_ns[class] ? ns : seen.shortest_ns[class];
         seen.rows_max = block->row_count > seen.rows_max ? block->row_count : seen.rows_max;
         if (class == ATTND_TILE_MEMORY)
-            keys_read += block->keys - block->keys_begin;
+            keys_read += block->keys;
     }
     seen.rows_max *= plan->shape.group;
     seen.load.compute_ns = seen.total_ns[ATTND_TILE_COMPUTE] * heads / workers;
@@ -89,7 +89,7 @@ uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attn
     if (split->target_ns <= 0)
         return 1;
     double wanted = (double)block->time_ns / split->target_ns + split->round;
-    uint32_t parts = (block->keys - block->keys_begin) / shortest; /* more are not worth it */
+    uint32_t parts = block->keys / shortest; /* more are not worth it */
     if (parts > wanted)
         parts = (uint32_t)wanted;
     return parts ? parts : 1;
@@ -119,8 +119,7 @@ static double part_of(const struct attnd_plan *plan, const struct blocks_seen *s
 
 static int alike(const struct attnd_row_block *a, const struct attnd_row_block *b)
 {
-    return a->tile_class == b->tile_class && a->row_count == b->row_count && a->keys == b->keys &&
-           a->keys_begin == b->keys_begin;
+    return a->tile_class == b->tile_class && a->row_count == b->row_count && a->keys == b->keys;
 }
 
 /* Blocks side by side that are alike need one look: the first of each run, into plan->order, which

@@ -150,6 +150,7 @@ static int ring_from_another_domain(void *context)
     struct ringer ringer;
     CUgraph graph;
     CUgraphNode node;
+    CUgraphNodeType kind;
     size_t nodes = 1;
 
     open_ringer(&ringer, context);
@@ -161,8 +162,14 @@ static int ring_from_another_domain(void *context)
     CHECK_CUDA(cuStreamEndCapture(ringer.stream, &graph));
     CHECK_CUDA(cuGraphGetNodes(graph, &node, &nodes));
     CHECK_EQUAL(nodes, 1);
-    CHECK_CUDA(cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &rings_in));
-    CHECK_EQUAL(rings_in.memSyncDomain, CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT);
+    CHECK_CUDA(cuGraphNodeGetType(node, &kind));
+    CHECK_EQUAL(kind,
+                load_under_mps() ? CU_GRAPH_NODE_TYPE_KERNEL : CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+    if (kind == CU_GRAPH_NODE_TYPE_KERNEL) {
+        CHECK_CUDA(
+            cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &rings_in));
+        CHECK_EQUAL(rings_in.memSyncDomain, CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT);
+    }
     CHECK_CUDA(cuGraphDestroy(graph));
     close_ringer(&ringer);
     return 0;
