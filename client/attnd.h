@@ -21,6 +21,8 @@
 #define ATTND_H
 
 #include "schemas/errors.h"
+#include "schemas/variant.h"
+#include "schemas/version.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -43,6 +45,7 @@ struct attnd_session;
 /* A row that sees no key at all is o = 0, lse = -inf. */
 #define ATTND_CAUSAL 0x1u /* query i of a request sees keys j <= kv_len - qo_len + i */
 #define ATTND_LSE_LN 0x2u /* lse in natural logarithm; base 2 otherwise */
+#define ATTND_SHARED_PAGES 0x4u /* requests side by side begin with the same pages: a hint */
 
 #define ATTND_SKIP_SUCCESS 0x1u /* an operation that succeeds posts no completion */
 
@@ -52,7 +55,7 @@ struct attnd_open_args {
     uint32_t size;
     uint32_t ring_entries;   /* of submissions, and of completions: power of two, 8..4096; 0: 256 */
     uint64_t arena_bytes;    /* for batches on their way, 64 KiB to 1 GiB; 0: 8 MiB */
-    const char *socket_path; /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock */
+    const char *socket_path; /* NULL: as attnd_open() says */
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
     const uint32_t *daemon_uid; /* the user that the daemon must run as; NULL: this one, or root */
 };
@@ -72,10 +75,15 @@ struct attnd_info {
 /**
  * attnd_open() - connect to the service
  * @args: may be NULL for the defaults; borrowed for the call
+ *
+ * The default socket is $ATTND_SOCKET, if that is set and not empty. Else it is
+ * $XDG_RUNTIME_DIR/attnd/attnd.sock of a user other than root, if that variable is set and the file
+ * is there or /run/attnd/attnd.sock is not. Else it is /run/attnd/attnd.sock, of the system's
+ * service.
  * Blocks for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
- * -ATTND_E_INVALID (field socket) no path is given or set; -ATTND_E_DISCONNECTED (field socket,
- * value errno) nobody answers there; -ATTND_E_PERMISSION (field socket) this user is not admitted,
- * or (field daemon_uid) another user (value) listens there than is expected (limit);
+ * -ATTND_E_DISCONNECTED (field socket, value errno) nobody answers there; -ATTND_E_PERMISSION
+ * (field socket) this user is not admitted, or (field daemon_uid) another user (value) listens
+ * there than is expected (limit);
  * -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's path of over 107 bytes, or
  * sessions: as many as it takes, or takes of one process); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
  */
@@ -412,11 +420,17 @@ struct attnd_batch {
     uint32_t levels;        /* 0: 1 */
     uint32_t heads_q;       /* 0: the plan's */
     uint32_t dtype;         /* of q, o and appended k, v; 0: the pool's; must equal the pool's */
-    uint32_t flags;         /* ATTND_CAUSAL (last level only), ATTND_LSE_LN */
+    uint32_t flags;         /* ATTND_CAUSAL (last level only), ATTND_LSE_LN, ATTND_SHARED_PAGES */
     uint32_t reserve_pages; /* page slots of each request of the last level kept for advance */
     float sm_scale;         /* finite, not negative; 0: 1/sqrt(head_dim) */
     const struct attnd_level *level; /* [levels], outermost (shared prefix) first */
     struct attnd_strides q, o, lse, k, v;
+    /* Window, soft cap, position encoding, sinks, mask, scales: schemas/variant.h. NULL: plain.
+     * Borrowed for the call; the memory of its tables is held until the plan is set again or
+     * destroyed. An option that the worker lacks is refused with -ATTND_E_UNSUPPORTED, field the
+     * option, index ATTND_F_BACKEND; one that does not go with another, with that field as index:
+     * windows, position encodings and masks go with one level. */
+    const struct attnd_variant *variant;
 };
 
 /* What every submitted operation carries. Zero-initialise; a call may be given NULL for zeros. */
@@ -444,7 +458,9 @@ int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct at
                    const struct attnd_op *op);
 
 /* New absolute lengths of all entries, level 0's first, and pages appended to their lists. Lengths
- * may shrink too; query rows stay as they were set. */
+ * may shrink too, but not into leading pages that are read once for several requests (attnd_plan_info;
+ * attnd --cascade): -ATTND_E_RANGE then, field kv_len, limit the shortest. Query rows stay as they
+ * were set. */
 struct attnd_advance {
     uint32_t size;
     uint32_t entries;            /* of the batch, over all levels */
@@ -546,6 +562,23 @@ struct attnd_completion {
     uint32_t lane;
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC in the service: started, finished */
 };
+
+/* What the service found in a batch; of a plan_set that succeeded. */
+struct attnd_plan_info {
+    uint32_t size;
+    uint32_t shared_groups; /* runs of requests whose equal leading pages are read once */
+    uint32_t fused;         /* 1: compute-bound and memory-bound work is done at once */
+    uint64_t bytes_saved;   /* of K and V, that a run of one layer need not read again */
+};
+
+/**
+ * attnd_plan_info() - what a plan_set found
+ * @completion: of attnd_plan_set(), with fault code 0
+ * @info: receives it; size is set by the caller
+ *
+ * Threads: any. Blocking: never. Return: 0; -ATTND_E_INVALID it is no such completion.
+ */
+int attnd_plan_info(const struct attnd_completion *completion, struct attnd_plan_info *info);
 
 #define ATTND_FOREVER UINT64_MAX
 

@@ -176,6 +176,26 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
     return 0;
 }
 
+/* What the planner reckons with: of the tensor cores' and the memory's peak what attention reaches,
+ * and what one SM's decode loop reads in a clock while the memory keeps up. */
+constexpr double products_clock = 4096 * 0.65, read_clock = 30, memory_share = 0.91;
+
+static void rates(int device, attnd_worker_info *info)
+{
+    int clock_khz = 0, memory_khz = 0, bits = 0;
+    if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device) ||
+        cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device) ||
+        cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device)) {
+        (void)cudaGetLastError();
+        return;
+    }
+    const double ghz = clock_khz * 1e-6, memory = memory_khz * 1e-6 * 2 * bits / 8;
+    const double workers = double(info->tile_workers) / info->sms;
+    info->worker_gflops = uint32_t(ghz * products_clock);
+    info->worker_gbps = uint16_t(ghz * read_clock);
+    info->memory_gbps = uint16_t(memory * memory_share * (workers < 0.5 ? 2 * workers : 1));
+}
+
 /* What the daemon learns of this worker. */
 static void describe(const attnd_backend *backend, int sms, attnd_worker_info *info)
 {
@@ -199,6 +219,7 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
     info->sms = uint32_t(sms);
     info->sms_resident = uint32_t(backend->workers) + 1;
     info->mps = backend->mps != 0;
+    rates(int(backend->config.device), info);
 }
 
 static int cuda_create(const attnd_backend_config *config, attnd_backend **out, attnd_fault *fault)

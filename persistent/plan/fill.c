@@ -18,6 +18,15 @@ static uint32_t planned_length(const struct attnd_level_view *level, uint32_t r,
     return (pages - 1) * page_size + (uint32_t)level->kv_last_page_len[r];
 }
 
+/* As the entry has it: keys from the row's own back, that one included. */
+static uint32_t window_of(const struct attnd_batch_view *batch)
+{
+    if (!(batch->options & ATTND_OPTION_WINDOW))
+        return 0;
+    return batch->variant.window_left < INT32_MAX ? (uint32_t)batch->variant.window_left + 1
+                                                  : INT32_MAX;
+}
+
 static struct attnd_entry_state entry_of(const struct attnd_plan *plan,
                                          const struct attnd_batch_view *batch, uint32_t l,
                                          uint32_t r, uint32_t page_begin)
@@ -31,8 +40,9 @@ static struct attnd_entry_state entry_of(const struct attnd_plan *plan,
                   .row_count = (uint32_t)(level->qo_indptr[r + 1] - level->qo_indptr[r]),
                   .page_begin = page_begin,
                   .page_count = used + (last ? batch->reserve_pages : 0),
-                  .level = l,
-                  .causal = last && (batch->flags & ATTND_BATCH_CAUSAL)},
+                  .level = plan->shape.levels - batch->levels + l,
+                  .causal = last && (batch->flags & ATTND_BATCH_CAUSAL),
+                  .window = last ? window_of(batch) : 0},
         .pages_used = used,
         .kv_len = planned_length(level, r, used, plan->pool.page_size),
     };
@@ -56,7 +66,7 @@ static void copy_pages(struct attnd_plan *plan, const struct attnd_level_view *l
 
 void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch)
 {
-    uint32_t index = 0, page = 0;
+    uint32_t index = plan->shared, page = 0;
 
     for (uint32_t l = 0; l < batch->levels; l++) {
         const uint32_t reserve = l + 1 == batch->levels ? batch->reserve_pages : 0;
