@@ -113,14 +113,8 @@ static int code_has_limit(int code)
  * nothing but what the code says. */
 static const char *socket_text(int code)
 {
-    switch (positive(code)) {
-    case ATTND_E_INVALID:
-        return "no path is given, and neither ATTND_SOCKET nor XDG_RUNTIME_DIR is set";
-    case ATTND_E_PERMISSION:
-        return "this user is not admitted; see attnd --allow-uid";
-    default:
-        return NULL;
-    }
+    return positive(code) == ATTND_E_PERMISSION ? "this user is not admitted; see attnd --allow-uid"
+                                                : NULL;
 }
 
 /* Tokens and tickets are random bytes: there is nothing to show of one that is refused. */

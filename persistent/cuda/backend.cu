@@ -197,7 +197,7 @@ static void rates(int device, attnd_worker_info *info)
 }
 
 /* What the daemon learns of this worker. */
-static void describe(const attnd_backend *backend, int sms, int mps, attnd_worker_info *info)
+static void describe(const attnd_backend *backend, int sms, attnd_worker_info *info)
 {
     strcpy(info->backend, "cuda");
     strcpy(info->isa, "sm_90a");
@@ -218,7 +218,7 @@ static void describe(const attnd_backend *backend, int sms, int mps, attnd_worke
     info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
     info->sms_resident = uint32_t(backend->workers) + 1;
-    info->mps = mps != 0;
+    info->mps = backend->mps != 0;
     rates(int(backend->config.device), info);
 }
 
@@ -235,8 +235,8 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     backend->config = *config;
     pthread_mutex_init(&backend->rest, NULL);
     const int sms = properties.multiProcessorCount;
-    int mps = 0; /* an older driver does not know the question */
-    (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device);
+    /* An older driver does not know the question. */
+    (void)cudaDeviceGetAttribute(&backend->mps, cudaDevAttrMpsEnabled, device);
     (void)cudaGetLastError();
     backend->workers = residency_choose(backend, sms);
     if (!backend->workers) {
@@ -256,7 +256,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         free(backend); /* the process ends; the driver takes the rest back */
         return code;
     }
-    describe(backend, sms, mps, info);
+    describe(backend, sms, info);
     *out = backend;
     return 0;
 }
