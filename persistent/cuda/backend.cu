@@ -178,7 +178,7 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
 
 /* What the planner reckons with: of the tensor cores' and the memory's peak what attention reaches,
  * and what one SM's decode loop reads in a clock while the memory keeps up. */
-constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 30, memory_share = 0.91;
+constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 34, memory_share = 0.91;
 
 static void rates(int device, attnd_worker_info *info)
 {
