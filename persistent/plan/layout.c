@@ -14,9 +14,10 @@
  * but the last; they take the place of all others. Merges: a row segment ends where a block begins
  * or ends; levels are partitions of the same rows, so there are no more segments than blocks, and
  * no more than rows. Partial rows: every level's blocks cover a row at most once, and each added
- * tile repeats at most one block's rows. With one level only split blocks have partials, at least
- * one added tile each. Parts: each (merge, part) pair stands for at least one partial row of its
- * own.
+ * tile repeats at most one block's rows. Where equal pages are looked for (share.c), a batch of one
+ * level may come to have ATTND_SHARED_LEVELS more, and half as many entries again. With one level
+ * only split blocks have partials, at least one added tile each. Parts: each (merge, part) pair
+ * stands for at least one partial row of its own.
  */
 #include "persistent/plan/private.h"
 
@@ -78,13 +79,13 @@ static uint64_t fixed_splits_of(const struct attnd_plan_limits *limits, uint64_t
     return min64(keys / step * entry_blocks, ATTND_FIXED_SPLITS_MAX);
 }
 
-int attnd_plan_capacity(const struct attnd_plan_limits *limits,
-                        struct attnd_plan_capacity *capacity)
+/* @shared: entries that share.c may add, on levels of its own. */
+static int derive(const struct attnd_plan_limits *limits, uint32_t shared,
+                  struct attnd_plan_capacity *capacity)
 {
-    if (!limits_valid(limits))
-        return -ATTND_E_RANGE;
-
-    const uint64_t levels = limits->levels, rows = limits->rows, requests = limits->requests;
+    const uint64_t rows = limits->rows, requests = (uint64_t)limits->requests + shared;
+    const uint64_t levels =
+        shared && limits->levels <= ATTND_SHARED_LEVELS ? ATTND_SHARED_LEVELS + 1 : limits->levels;
     const uint64_t group = limits->heads_q / limits->heads_kv;
     /* A batch may use fewer heads than the plan allows: blocks then hold more tokens. */
     const uint64_t tokens_max = limits->target.rows_per_tile;
@@ -119,6 +120,7 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
         .tiles = (uint32_t)(blocks + added),
         .merges = (uint32_t)merges,
         .partial_rows = (uint32_t)partial_rows,
+        .shared = shared,
         .entries = (uint32_t)entries,
     };
     capacity->entries_offset_bytes = place(&bytes, requests, sizeof(struct attnd_entry));
@@ -130,6 +132,18 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
     capacity->mask_begin_offset_bytes = place(&bytes, requests, sizeof(uint32_t));
     capacity->heap_bytes = bytes;
     return 0;
+}
+
+int attnd_plan_capacity(const struct attnd_plan_limits *limits,
+                        struct attnd_plan_capacity *capacity)
+{
+    if (!limits_valid(limits))
+        return -ATTND_E_RANGE;
+    const uint32_t shared = limits->target.cascade == ATTND_CASCADE_OFF ? 0 : limits->requests / 2;
+    /* Where there is no room for more levels, nothing is shared. */
+    if (shared && !derive(limits, shared, capacity))
+        return 0;
+    return derive(limits, 0, capacity);
 }
 
 uint64_t attnd_plan_heap_bytes(const struct attnd_plan_limits *limits)
