@@ -91,6 +91,7 @@ gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TE
 	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
 	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py
 	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py
+	@install -D -m644 -t $(GPU_BUNDLE)/client/python/attnd client/python/attnd/*.py
 	@install -D -t $(GPU_BUNDLE) tests/gpu/check tests/gpu/with-mps bench/gpu/measure bench/gpu/profile
 	@echo "$$(git rev-parse HEAD)$$(git status --porcelain -- . ':!bench/results' ':!*.md' | sed -n '1s/.*/+/p')" \
 	  > $(GPU_BUNDLE)/commit
