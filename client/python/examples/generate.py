@@ -38,8 +38,10 @@ ARCHITECTURES = {  # what its configuration has beside the sizes
     "Gemma3": {"sliding_window": WINDOW, "head_dim": DIM, "query_pre_attn_scalar": 40,
                "layer_types": ["sliding_attention", "full_attention"]},
     "GptOss": {"sliding_window": WINDOW, "head_dim": DIM, "num_local_experts": 4,
-               "num_experts_per_tok": 2},
+               "num_experts_per_tok": 2,
+               "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
 }  # fmt: skip
+SHARING = "Llama", "Qwen2"  # of which a second process continues a prefix
 
 
 def text(seed):
@@ -51,25 +53,25 @@ def text(seed):
     ])  # fmt: skip
 
 
-def learned(architecture, seed, steps=80):
+def learned(architecture, seed, device, steps=75):
     """A model with seeded weights that knows the text by heart."""
     torch.manual_seed(seed)
     kind = "Gemma3TextConfig" if architecture == "Gemma3" else architecture + "Config"
     config = getattr(transformers, kind)(
-        vocab_size=WORDS, hidden_size=HEADS * DIM, intermediate_size=512, num_hidden_layers=LAYERS,
+        vocab_size=WORDS, hidden_size=HEADS * DIM, intermediate_size=128, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=HEADS_KV, max_position_embeddings=512,
         attn_implementation="eager", bos_token_id=None, eos_token_id=None, pad_token_id=None,
         **ARCHITECTURES[architecture],
     )  # fmt: skip
-    model = getattr(transformers, architecture + "ForCausalLM")(config)
-    lines, rate = text(seed), torch.optim.AdamW(model.parameters(), lr=2e-3)
+    model = getattr(transformers, architecture + "ForCausalLM")(config).to(device)
+    lines, rate = text(seed).to(device), torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(steps):
         loss = model(input_ids=lines, labels=lines).loss
         rate.zero_grad()
         loss.backward()
         rate.step()
     print(f"{architecture}: loss {loss.item():.3f}", flush=True)
-    return model.eval(), lines
+    return model.eval(), lines.cpu()
 
 
 @torch.no_grad()
@@ -209,19 +211,13 @@ def main():
     options = options.parse_args()
     register()
     torch.set_num_threads(1)  # threads of small products wait for each other, and for the service's
-    checked = wrong = 0
+    socket, device, checked, wrong = options.socket, options.device, 0, 0
     for architecture in options.architectures:
-        model, lines = learned(architecture, options.seed)
-        for what, claim in (
-            (
-                "batched",
-                lambda: batched(model, lines, options.socket, options.device, options.seed),
-            ),
-            (
-                "shared prefix, two processes",
-                lambda: shared(model, lines, options.socket, options.device),
-            ),
-        ):
+        model, lines = learned(architecture, options.seed, device)
+        claims = {"batched": lambda: batched(model, lines, socket, device, options.seed)}
+        if architecture in SHARING:
+            claims["shared prefix, two processes"] = lambda: shared(model, lines, socket, device)
+        for what, claim in claims.items():
             begin = time.monotonic()
             tokens, different, margin = claim()
             print(
