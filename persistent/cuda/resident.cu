@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(dispatch_threads, 1)
         dispatch_doorbells(dispatch, resident);
         break;
     default:
+        warm_plan(dispatch);
         mark_prepared(dispatch, resident);
         dispatch_chores(dispatch, resident);
     }
