@@ -89,6 +89,7 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
                                       .page_size = limits->page_size,
                                       .heads_q = heads_q,
                                       .heads_kv = limits->heads_kv,
+                                      .fixed_split = limits->fixed_split,
                                       .target = {.tile_workers = info->tile_workers,
                                                  .rows_per_tile = info->rows_per_tile,
                                                  .kv_granule = info->kv_granule,
