@@ -21,6 +21,7 @@
 #define ATTND_H
 
 #include "schemas/errors.h"
+#include "schemas/variant.h"
 #include "schemas/version.h"
 
 #include <stddef.h>
@@ -423,6 +424,12 @@ struct attnd_batch {
     float sm_scale;         /* finite, not negative; 0: 1/sqrt(head_dim) */
     const struct attnd_level *level; /* [levels], outermost (shared prefix) first */
     struct attnd_strides q, o, lse, k, v;
+    /* Window, soft cap, position encoding, sinks, mask, scales: schemas/variant.h. NULL: plain.
+     * Borrowed for the call; the memory of its tables is held until the plan is set again or
+     * destroyed. An option that the worker lacks is refused with -ATTND_E_UNSUPPORTED, field the
+     * option, index ATTND_F_BACKEND; one that does not go with another, with that field as index:
+     * windows, position encodings and masks go with one level. */
+    const struct attnd_variant *variant;
 };
 
 /* What every submitted operation carries. Zero-initialise; a call may be given NULL for zeros. */

@@ -280,7 +280,7 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     const size_t rows = (size_t)ATTND_ROWS_MAX * ATTND_HEAD_DIM_MAX;
     const size_t block = (size_t)ATTND_KEYS_BLOCK * ATTND_HEAD_DIM_MAX;
     const size_t floats = 2 * rows + 2 * block + 2 * ATTND_ROWS_MAX;
-    const size_t bytes = floats * sizeof(float) + ATTND_ROWS_MAX * sizeof(uint32_t);
+    const size_t bytes = floats * sizeof(float) + 4 * ATTND_ROWS_MAX * sizeof(uint32_t);
     const size_t pages = bytes / ATTND_PAGE_BYTES + 1;
     void *memory = aligned_alloc(ATTND_PAGE_BYTES, pages * ATTND_PAGE_BYTES);
     if (memory == NULL)
@@ -294,7 +294,10 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     worker->panel.v = worker->panel.k + block;
     worker->m = worker->panel.v + block;
     worker->l = worker->m + ATTND_ROWS_MAX;
-    worker->end = (void *)(worker->l + ATTND_ROWS_MAX);
+    worker->slope = worker->l + ATTND_ROWS_MAX;
+    worker->begin = (void *)(worker->slope + ATTND_ROWS_MAX);
+    worker->end = worker->begin + ATTND_ROWS_MAX;
+    worker->position = (void *)(worker->end + ATTND_ROWS_MAX);
     return 0;
 }
 

@@ -64,7 +64,7 @@ install: all install-man
 	install -Dm644 -t $(DEST)/lib/pkgconfig $(PCS)
 	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_prefix.h \
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
-	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h $(VERSION_H)
+	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/variant.h $(VERSION_H)
 	install -d $(DEST)/lib/systemd/system
 	$(call unit,attnd.service)
 	$(call unit,attnd.socket)
