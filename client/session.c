@@ -84,8 +84,8 @@ void attnd_close(struct attnd_session *session)
         /* Not close() alone: a forked child may hold the socket open. */
         if (session->socket >= 0)
             shutdown(session->socket, SHUT_RDWR);
-        if (session->rings)
-            session->rings_end(session->rings);
+        if (session->launcher)
+            session->launcher_end(session->launcher);
         attnd_shm_unmap(&session->submission);
         attnd_shm_unmap(&session->completion);
         pthread_mutex_destroy(&session->call_lock);
