@@ -117,8 +117,11 @@ struct attnd_cpu_worker {
     uint64_t polled_ns;             /* commands were looked for */
     double start;                   /* as of the share */
     uint32_t weight;
-    uint32_t *progress;   /* the outermost's `counted` */
-    uint32_t counted;     /* twice the steps that were made, and 1 in the middle of a share */
+    struct attnd_cpu_worker *outermost;
+    uint64_t awake_ns; /* of the outermost: it has worked since; 0: it rests */
+    int yielding;      /* and so long that it asked for long slices */
+    uint32_t counted;  /* of the outermost: twice the steps that were made, and 1 in the middle of a
+                          share */
     uint32_t seen, still; /* health.c: steps at the last look, and looks without one */
 };
 

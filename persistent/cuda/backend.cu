@@ -176,8 +176,28 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
     return 0;
 }
 
+/* What the planner reckons with: of the tensor cores' and the memory's peak what attention reaches,
+ * and what one SM's decode loop reads in a clock while the memory keeps up. */
+constexpr double products_clock = 4096 * 0.65, read_clock = 30, memory_share = 0.91;
+
+static void rates(int device, attnd_worker_info *info)
+{
+    int clock_khz = 0, memory_khz = 0, bits = 0;
+    if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device) ||
+        cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device) ||
+        cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device)) {
+        (void)cudaGetLastError();
+        return;
+    }
+    const double ghz = clock_khz * 1e-6, memory = memory_khz * 1e-6 * 2 * bits / 8;
+    const double workers = double(info->tile_workers) / info->sms;
+    info->worker_gflops = uint32_t(ghz * products_clock);
+    info->worker_gbps = uint16_t(ghz * read_clock);
+    info->memory_gbps = uint16_t(memory * memory_share * (workers < 0.5 ? 2 * workers : 1));
+}
+
 /* What the daemon learns of this worker. */
-static void describe(const attnd_backend *backend, int sms, int mps, attnd_worker_info *info)
+static void describe(const attnd_backend *backend, int sms, attnd_worker_info *info)
 {
     strcpy(info->backend, "cuda");
     strcpy(info->isa, "sm_90a");
@@ -198,7 +218,8 @@ static void describe(const attnd_backend *backend, int sms, int mps, attnd_worke
     info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
     info->sms_resident = uint32_t(backend->workers) + 1;
-    info->mps = mps != 0;
+    info->mps = backend->mps != 0;
+    rates(int(backend->config.device), info);
 }
 
 static int cuda_create(const attnd_backend_config *config, attnd_backend **out, attnd_fault *fault)
@@ -214,8 +235,8 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     backend->config = *config;
     pthread_mutex_init(&backend->rest, NULL);
     const int sms = properties.multiProcessorCount;
-    int mps = 0; /* an older driver does not know the question */
-    (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device);
+    /* An older driver does not know the question. */
+    (void)cudaDeviceGetAttribute(&backend->mps, cudaDevAttrMpsEnabled, device);
     (void)cudaGetLastError();
     backend->workers = residency_choose(backend, sms);
     if (!backend->workers) {
@@ -235,7 +256,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         free(backend); /* the process ends; the driver takes the rest back */
         return code;
     }
-    describe(backend, sms, mps, info);
+    describe(backend, sms, info);
     *out = backend;
     return 0;
 }

@@ -12,6 +12,7 @@
  */
 #include "service/daemon/run.h"
 
+#include "schemas/timeslice.h"
 #include "schemas/version.h"
 #include "service/daemon/accept.h"
 #include "service/daemon/activate.h"
@@ -149,6 +150,14 @@ static void raise_fd_limit(void)
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
     }
+}
+
+/* All that others wait for passes this thread. */
+static void raise_priority(void)
+{
+    int rc = attnd_timeslice_raise();
+    if (rc < 0)
+        attnd_log(ATTND_LOG_INFO, "the loop runs at the priority of others: %s", strerror(-rc));
 }
 
 /* ---- start ---- */
@@ -306,6 +315,7 @@ static enum attnd_exit start(struct runner *runner)
     struct attnd_service *service = runner->service;
 
     raise_fd_limit();
+    raise_priority();
     if (block_signals(runner) < 0 || attnd_control_new(service) < 0) {
         attnd_log(ATTND_LOG_ERROR, "out of memory or descriptors");
         return ATTND_EXIT_INTERNAL;

@@ -19,6 +19,7 @@ import numpy
 from . import _abi
 from ._dlpack import CPU, contiguous
 from ._library import cuda, lib
+from ._variant import variant_of
 from .errors import checked
 from .memory import BYTES, Tensor, copy, describe, dtype_name
 from .session import Operation, Refusal
@@ -27,6 +28,7 @@ _INT32 = numpy.dtype(numpy.int32)
 _STRIDED = "q", "o", "lse", "k", "v"
 _NOTHING_SAID, _NO_STRIDES = (None,) * 6, (None,) * 5
 _NUMBERS = int, float, type(None)
+_PLAIN = -1, None, "NONE", None, None, None, None, None, None
 _PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared
 
 
@@ -58,7 +60,7 @@ class BatchAttention:
         self._plan = self._batch = self._levels = self._shaped_for = None
         self._strides = {}
         self._capacity = {"requests": 0, "rows": 0, "pages": 0, "levels": 0}
-        self._kept, self._staged, self._spare = [], [], {}
+        self._kept, self._staged, self._spare, self._table = [], [], {}, None
         self._prepared = collections.OrderedDict()
         self._refusal = Refusal()
         self._number = self.session.listen(self._refusal)
@@ -95,25 +97,31 @@ class BatchAttention:
     def plan(
         self, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, num_qo_heads, num_kv_heads=None,
         head_dim_qk=None, page_size=None, head_dim_vo=None, *, causal=False, sm_scale=None,
-        window_left=-1, logits_soft_cap=None, q_data_type=None, kv_data_type=None, reserve_pages=0,
-        q_strides=None, out_strides=None, lse_strides=None, k_strides=None, v_strides=None,
-        natural_lse=False, wait=False,
+        window_left=-1, logits_soft_cap=None, pos_encoding_mode="NONE", rope_scale=None,
+        rope_theta=None, sinks=None, q_scale=None, k_scale=None, v_scale=None,
+        fixed_split_size=None, q_data_type=None, kv_data_type=None, reserve_pages=0, q_strides=None,
+        out_strides=None, lse_strides=None, k_strides=None, v_strides=None, natural_lse=False,
+        wait=False,
     ):  # fmt: skip
         """Plan a batch. The first four are int32 CSR arrays: lists, numpy or torch; for a cascade,
         lists of such arrays, the shared level first. What the pool knows may be left out, and must
         agree with it. Strides are (row, head) in elements, contiguous if None. @reserve_pages are
         kept for advance(), of each request of the last level. Returns when the plan is submitted,
         or with @wait when it is accepted."""
+        variant = (
+            window_left, logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta, q_scale,
+            k_scale, v_scale, fixed_split_size,
+        )  # fmt: skip
         options = (
             num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo, causal, sm_scale,
-            window_left, logits_soft_cap, q_data_type, kv_data_type, reserve_pages, q_strides,
-            out_strides, lse_strides, k_strides, v_strides, natural_lse, wait,
+            variant, q_data_type, kv_data_type, reserve_pages, q_strides, out_strides, lse_strides,
+            k_strides, v_strides, natural_lse, wait,
         )  # fmt: skip
         before = self._planned
         if (
             before is not None and before[0]() is qo_indptr and before[1]() is kv_indptr
             and before[2]() is kv_indices and before[3]() is kv_last_page_len
-            and before[4] == options and qo_indptr.item(-1) == self.rows
+            and sinks is None and before[4] == options and qo_indptr.item(-1) == self.rows
             and kv_indptr.item(-1) <= kv_indices.size
         ):  # fmt: skip
             self._refusal.failure = None
@@ -123,8 +131,6 @@ class BatchAttention:
         said = num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type
         if said != _NOTHING_SAID:
             self._agree(*said)
-        if window_left >= 0 or logits_soft_cap:
-            raise NotImplementedError("attnd has no sliding window and no soft cap yet")
         arrays = qo_indptr, kv_indptr, kv_indices, kv_last_page_len
         if isinstance(qo_indptr, (list, tuple)) and any(hasattr(x, "__len__") for x in qo_indptr):
             csr = list(zip(*arrays, strict=True))
@@ -148,6 +154,11 @@ class BatchAttention:
         batch.reserve_pages = reserve_pages
         batch.flags = (_abi.CAUSAL if causal else 0) | (_abi.LSE_LN if natural_lse else 0)
         batch.sm_scale = sm_scale or 0.0
+        batch.variant, table = None, None
+        if sinks is not None or variant != _PLAIN:
+            batch.variant, table = variant_of(
+                self.session, num_qo_heads, self.pool.layers, sinks, variant
+            )
         self._strides = {}
         if (q_strides, out_strides, lse_strides, k_strides, v_strides) != _NO_STRIDES:
             for name, pair in zip(
@@ -163,7 +174,9 @@ class BatchAttention:
             self._shapes = {name: self._shape(name) for name in _STRIDED}
         wait = wait or self.pool.device == "cuda"
         self._set(lib.attnd_plan_set, self._batch_ref, wait)
-        if not (wait or self._strides) and type(sm_scale) in _NUMBERS and _are_used(csr, kept):
+        self._table = table  # until another plan does without it
+        plain = not wait and not self._strides and table is None and type(sm_scale) in _NUMBERS
+        if plain and _are_used(csr, kept):
             self._planned = *map(weakref.ref, csr[0]), options
 
     def advance(self, kv_len, page_indptr=None, page_indices=None, *, wait=False):
@@ -362,6 +375,12 @@ class BatchAttention:
         return memory.tensor(shape, dtype)
 
     # ---- on a stream ----
+
+    def prepare(self, q, kv_cache, out, lse=None):
+        """What the first run() of these tensors on a GPU does before it launches, and what blocks:
+        do it for each layer before a graph is captured. Nothing runs."""
+        checked(cuda().attnd_cuda_stream_open(self.session.native()))
+        self._prepare(self.pool.layer_of(kv_cache), [q, out] if lse is None else [q, out, lse])
 
     def _run_on_stream(self, layer, q, out, lse, stream):
         import torch

@@ -9,7 +9,6 @@ runs attention between pieces of them.
 
 from dataclasses import dataclass
 
-import torch
 from vllm.v1.attention.backend import (
     AttentionBackend, AttentionImpl, AttentionMetadataBuilder, AttentionType,
 )  # fmt: skip

@@ -72,6 +72,38 @@ class AttentionTest(unittest.TestCase):
         self.assertIs(sums, lse)
         self.check(batch, q, out, lse, scale=0.3)
 
+    def test_windows_soft_caps_alibi_and_sinks_are_flashinfers(self):
+        sinks = self.draw.normal(size=HEADS).astype(np.float32)
+        of_layers = self.session.empty((2, HEADS), "float32")
+        of_layers.numpy()[:] = np.stack([sinks + 50, sinks])
+        for said, meant in (
+            ({"window_left": 5}, {"window_left": 5}),
+            ({"window_left": 0}, {"window_left": 0}),
+            ({"logits_soft_cap": 1.5}, {"logits_soft_cap": 1.5}),
+            ({"pos_encoding_mode": "ALIBI"}, {"alibi": True}),
+            ({"sinks": sinks}, {"sinks": sinks}),
+            ({"sinks": of_layers}, {"sinks": sinks}),
+            ({"window_left": 9, "logits_soft_cap": 2.0, "sinks": of_layers.numpy()},
+             {"window_left": 9, "logits_soft_cap": 2.0, "sinks": sinks}),
+            ({"window_left": -1, "logits_soft_cap": 0.0, "q_scale": 1.0}, {}),
+        ):  # fmt: skip
+            with self.subTest(said=said):
+                batch = Batch(self.draw, PAGES, PAGE)
+                q = 3 * self.normal(batch.rows, HEADS, DIM)
+                self.attention.plan(*batch.csr(), HEADS, causal=True, **said)
+                o, lse = self.attention.run(q, self.pool.kv_cache(1), lse=True)
+                self.check(batch, q, o, lse, **meant)
+
+    def test_options_that_do_not_fit_are_refused_by_name(self):
+        batch = Batch(self.draw, PAGES, PAGE)
+        for said, what in (
+            ({"pos_encoding_mode": "SINES"}, "pos_encoding_mode is SINES"),
+            ({"sinks": np.zeros(HEADS + 1, np.float32)}, "sinks is"),
+            ({"logits_soft_cap": -2.0}, "logits_soft_cap"),
+        ):
+            with self.subTest(said=said), self.assertRaisesRegex(ValueError, what):
+                self.attention.plan(*batch.csr(), HEADS, causal=True, wait=True, **said)
+
     def test_the_same_arrays_are_read_again_whatever_was_written_into_them(self):
         csr = [np.array(x, np.int32) for x in ([0, 2, 3], [0, 3, 5], [7, 1, 9, 4, 4], [5, 2])]
         batch = Batch(self.draw, PAGES, PAGE, 2)

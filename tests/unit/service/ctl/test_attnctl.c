@@ -40,10 +40,12 @@ static void numbers_strings_and_lists_are_printed_as_such(void **state)
     status.n_sessions = 2;
     status.sessions = sessions;
     char *text = json_of(&status.base);
-    assert_string_equal(text, "{\"version\":\"1\\\"\\\\\\n2\",\"kv_bytes\":9223372036854775807,"
-                              "\"sessions\":[{\"session\":3,\"share\":0.5,\"dying\":true},"
-                              "{\"session\":3,\"share\":0.5,\"dying\":true}],\"pools\":[],"
-                              "\"faults\":[],\"settings\":[]}\n");
+    assert_string_equal(
+        text, "{\"version\":\"1\\\"\\\\\\n2\",\"kv_bytes\":9223372036854775807,"
+              "\"sessions\":[{\"session\":3,\"share\":0.5,\"dying\":true,\"quota_used\":[]},"
+              "{\"session\":3,\"share\":0.5,\"dying\":true,\"quota_used\":[]}],"
+              "\"pools\":[],\"faults\":[],\"settings\":[],"
+              "\"quotas\":[],\"users\":[]}\n");
     free(text);
 }
 
