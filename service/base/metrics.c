@@ -79,8 +79,11 @@ static void print_service(FILE *out, const Attnd__Status *status)
     one(out, "kv_read_bytes_total", "counter", "Keys and values that they read.",
         (double)status->kv_bytes);
     one(out, "kv_shared_bytes_total", "counter",
-        "Keys and values that submitted runs did not read, because cascade levels share them.",
+        "Keys and values that submitted runs did not read, because their requests share them.",
         (double)status->shared_bytes);
+    one(out, "fused_runs_total", "counter",
+        "Submitted runs with compute-bound and memory-bound tiles at once.",
+        (double)status->fused_runs);
     one(out, "busy_seconds_total", "counter", "Time of tile workers.",
         (double)status->busy_ns / 1e9);
     one(out, "heap_bytes", "gauge", "Memory for plans.", (double)status->heap_bytes);
@@ -157,8 +160,8 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
         {"session_runs_total", "counter", "Submitted runs that ended well.", runs},
         {"session_launches_total", "counter", "Launched runs that were answered.", launches},
         {"session_busy_seconds_total", "counter", "Time of tile workers.", busy},
-        {"session_kv_shared_bytes_total", "counter", "Keys and values not read: cascade levels.",
-         shared},
+        {"session_kv_shared_bytes_total", "counter",
+         "Keys and values not read, because requests share them.", shared},
         {"session_faults_total", "counter", "Operations that ended with an error.", faults},
         {"session_in_flight", "gauge", "Operations accepted and not completed.", in_flight},
         {"session_oldest_seconds", "gauge", "Age of the oldest one.", oldest},

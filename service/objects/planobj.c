@@ -216,7 +216,9 @@ int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batc
     object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
     object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
     object->scratch_bytes = attnd_plan_scratch_bytes(head);
-    object->shared_bytes = shared_bytes(object, batch);
+    const struct attnd_plan_found found = attnd_plan_found(object->plan);
+    object->shared_bytes = shared_bytes(object, batch) + found.bytes_saved;
+    object->fused = found.fused;
     keep_append(object, head);
     return 0;
 }

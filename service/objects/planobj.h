@@ -34,7 +34,8 @@ struct attnd_plan_object {
     uint32_t tile_items, append_items; /* queue items of a run and of an append */
     struct attnd_extents extents;      /* from a tensor's offset */
     uint64_t scratch_bytes;            /* of a run */
-    uint64_t shared_bytes;             /* of K and V that cascade levels save a run */
+    uint64_t shared_bytes; /* of K and V that a run does not read: the batch's levels, found ones */
+    uint32_t fused;        /* both classes of tiles are done at once */
     struct attnd_memory *tables[ATTND_VARIANT_TABLES]; /* of its variant, referenced; or NULL */
     struct attnd_append_entry *append;                 /* planobj.c; [append_entries] */
     uint32_t append_first, append_entries;             /* the last level's */

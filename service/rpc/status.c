@@ -311,7 +311,8 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->tiles = service->totals.tiles;
     status->kv_bytes = service->totals.kv_bytes;
     status->shared_bytes = service->totals.shared_bytes;
-    status->has_shared_bytes = 1;
+    status->fused_runs = service->totals.fused_runs;
+    status->has_shared_bytes = status->has_fused_runs = 1;
     status->busy_ns = service->totals.busy_ns;
     status->has_uptime_ms = status->has_worker_pid = status->has_worker_restarts = 1;
     status->has_tile_workers = status->has_queue_runs = status->has_queue_waiting = 1;

@@ -53,6 +53,7 @@ static void count_success(struct attnd_session_stats *stats, const struct attnd_
     if (op->sqe.opcode == ATTND_OP_RUN) {
         stats->runs++;
         stats->shared_bytes += op->plan ? op->plan->shared_bytes : 0;
+        stats->fused_runs += op->plan && op->plan->fused;
     } else if (op->sqe.opcode == ATTND_OP_APPEND) {
         stats->appends++;
     }

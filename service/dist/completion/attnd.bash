@@ -5,8 +5,8 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
     local help='--help --usage'
     case $1 in
     attnd)
-        echo "--allow-uid= --backend= --check-config --config= --daemon-memory-max= --device=" \
-            "--device-memory-max= --heap= --host-memory-max= --isa= --log-level= --loop=" \
+        echo "--allow-uid= --backend= --cascade= --check-config --config= --daemon-memory-max= --device=" \
+            "--device-memory-max= --fusion= --heap= --host-memory-max= --isa= --log-level= --loop=" \
             "--memory-max= --metrics= --prefix-blocks= --quiet --residency= --scratch= --sms=" \
             "--socket= --threads= --trust --verbose --version --watchdog= --worker= $help"
         ;;
@@ -36,6 +36,8 @@ _attnd_values() { # PROGRAM OPTION
     --backend | -b) echo 'auto cpu cuda' ;;
     --isa) echo 'avx512 avx2 portable' ;;
     --residency) echo 'auto elastic shared exclusive' ;;
+    --cascade) echo 'off hint auto' ;;
+    --fusion) echo 'off sm-split auto' ;;
     --loop) echo 'auto io_uring epoll' ;;
     --log-level) echo 'error warning info debug' ;;
     --allow-uid) cut -d: -f1 /etc/passwd ;;

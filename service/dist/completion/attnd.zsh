@@ -20,11 +20,13 @@ _attnd_daemon() {
     _arguments -s $help $version $at \
         '*--allow-uid=[serve this user]:user:_users' \
         '(-b --backend)'{-b,--backend=}'[what computes]:backend:(auto cpu cuda)' \
+        '--cascade=[common leading pages are read once]:mode:(off hint auto)' \
         '--check-config[print the values that would be in force]' \
         '--config=[read options from this file]:file:_files' \
         "--daemon-memory-max=[the daemon's own memory]:size" \
         '--device=[GPU of the CUDA worker]:number' \
         '--device-memory-max=[memory of the GPU for one session]:size' \
+        '--fusion=[both classes of work at once]:mode:(off sm-split auto)' \
         '--heap=[memory for plans]:size' \
         '--host-memory-max=[host memory of all sessions]:size' \
         '--isa=[instruction set of the CPU worker]:name:(avx512 avx2 portable)' \
