@@ -125,8 +125,8 @@ void attnd_plan_free(struct attnd_plan *plan);
  * @batch: admitted (ipc/admit.h): the planner asserts, it does not check again
  *
  * No run of the plan may be in flight. Threads: one. Allocates nothing.
- * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault (of fixed_split,
- * limit is the shortest of which the parts fit; 0: the plan was made without); -ATTND_E_RANGE for a
+ * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault (of fixed_split, limit
+ * is the shortest of which the parts fit; 0: the plan was made without); -ATTND_E_RANGE for a
  * batch whose items cannot be kept below ATTND_ITEM_COST_MAX: field kv_len, index the entry, value
  * the keys it may come to have, limit how many of them fit. The plan is then empty: no rows, no
  * tiles.
@@ -150,6 +150,14 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
  */
 int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
                           uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault);
+
+/**
+ * attnd_plan_shared_keys() - what cascade levels save a run: keys of one KV head that are not read
+ * @block_tokens: rows of a tile
+ * Of a batch as it is set; an advance does not change it. 0 of a batch with a window.
+ */
+uint64_t attnd_plan_shared_keys(const struct attnd_batch_view *batch, uint32_t page_size,
+                                uint32_t block_tokens);
 
 /** attnd_plan_head() - the shared half, for reading. Never NULL. */
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan);

@@ -28,12 +28,12 @@
  * 32,768 tokens of a group of 8 on a million keys. */
 #define ATTND_BOUND_SPLITS_MAX 4096u
 
-/* Tiles that fixed splits may add to a plan: 64 requests of half a million keys in parts of 512. */
-#define ATTND_FIXED_SPLITS_MAX 65536u
-
 /* Levels that share.c may put in front of a batch's, and intervals it has open at a time. */
 #define ATTND_SHARED_LEVELS 3u
 #define ATTND_SHARED_OPEN_MAX 32u
+
+/* Tiles that fixed splits may add to a plan: 64 requests of half a million keys in parts of 512. */
+#define ATTND_FIXED_SPLITS_MAX 65536u
 
 /* What the capacities of a plan come to. Derived in layout.c and nowhere else. */
 struct attnd_plan_capacity {
@@ -139,6 +139,8 @@ void attnd_plan_default_rates(struct attnd_plan_target *target);
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_start_ns() - a tile that sees nothing. */
 double attnd_plan_start_ns(const struct attnd_plan *plan);
+/** attnd_plan_item_ns() - a tile of @keys and @packed_rows. */
+double attnd_plan_item_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t packed_rows);
 /** attnd_plan_part_ns() - what it costs that @packed_rows are a partial: written and merged. */
 double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_bytes_ns() - the memory, on one key, if all workers read. */
@@ -178,6 +180,18 @@ void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_v
 /** attnd_plan_keys_max() - whole granules of keys that an item of @packed_rows may have and stay
  * below ATTND_ITEM_COST_MAX, with a granule more to spare; at least one granule. */
 uint32_t attnd_plan_keys_max(const struct attnd_plan_target *target, uint32_t packed_rows);
+
+/** attnd_plan_cut_blocks() - entries into plan->blocks, by level, and how long they take. */
+void attnd_plan_cut_blocks(struct attnd_plan *plan);
+
+/** attnd_block_packed_rows() - query heads of @row_count tokens. */
+uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count);
+/** attnd_block_reach() - keys that the block's entry may come to have. */
+uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row_block *block);
+/** attnd_block_seen() - keys that its rows may come to see at once: all of these, or a window. */
+uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block);
+/** attnd_block_keys_max() - keys that an item of the block may have. */
+uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_row_block *block);
 
 /** attnd_plan_build_tiles() - blocks, then tiles by splitting them, into plan->built.
  * @fixed_split: keys of a part; 0: as balance wants
