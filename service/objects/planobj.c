@@ -193,18 +193,24 @@ int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_bat
     return 0;
 }
 
+/* What follows from the tiles that there are now. */
+static void derive(struct attnd_plan_object *object)
+{
+    const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
+    object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
+    object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
+    object->scratch_bytes = attnd_plan_scratch_bytes(head);
+    keep_append(object, head);
+}
+
 int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
                        struct attnd_fault *fault)
 {
     int rc = attnd_planner_set(object->plan, batch, fault);
     if (rc < 0)
         return rc;
-    const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
     object->extents = batch->extents;
-    object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
-    object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
-    object->scratch_bytes = attnd_plan_scratch_bytes(head);
-    keep_append(object, head);
+    derive(object);
     return 0;
 }
 
@@ -231,21 +237,51 @@ int attnd_planobj_free_generation(const struct attnd_plan_object *object)
     return -1;
 }
 
-int attnd_planobj_advance(struct attnd_plan_object *object,
+/* The pages that an advance appends: in the pool, and the session's. */
+static int check_appended(const struct attnd_plan_object *object,
                           const struct attnd_advance_view *advance, struct attnd_fault *fault)
 {
     uint32_t pool_pages = object->limits.pool_pages;
-    int generation = attnd_planobj_free_generation(object);
-    assert(object->filled && generation >= 0);
 
     for (uint32_t i = 0; i < advance->pages; i++) /* leases are looked up by page */
         if (advance->page_indices[i] < 0 || (uint32_t)advance->page_indices[i] >= pool_pages)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_INDICES, i,
                                    advance->page_indices[i],
                                    advance->page_indices[i] < 0 ? 0 : (int64_t)pool_pages - 1);
-    int rc = attnd_lease_check(object->attachment, advance->page_indices, advance->pages, fault);
+    return attnd_lease_check(object->attachment, advance->page_indices, advance->pages, fault);
+}
+
+int attnd_planobj_unshares(const struct attnd_plan_object *object,
+                           const struct attnd_advance_view *advance)
+{
+    return object->filled && attnd_planner_unshares(object->plan, advance);
+}
+
+int attnd_planobj_unshare(struct attnd_plan_object *object,
+                          const struct attnd_advance_view *advance, uint64_t scratch_limit_bytes,
+                          struct attnd_fault *fault)
+{
+    int rc = check_appended(object, advance, fault);
     if (rc == 0)
-        rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation, pool_pages, fault);
+        rc = attnd_planner_unshare(object->plan, advance, object->limits.pool_pages, fault);
+    if (rc == 0) {
+        derive(object);
+        rc = attnd_planobj_fill(object, scratch_limit_bytes, fault);
+    }
+    object->filled = attnd_plan_shape(object->plan)->set_version == object->set_version;
+    return rc;
+}
+
+int attnd_planobj_advance(struct attnd_plan_object *object,
+                          const struct attnd_advance_view *advance, struct attnd_fault *fault)
+{
+    int generation = attnd_planobj_free_generation(object);
+    assert(object->filled && generation >= 0);
+
+    int rc = check_appended(object, advance, fault);
+    if (rc == 0)
+        rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation,
+                                   object->limits.pool_pages, fault);
     if (rc == 0) {
         object->generation = (uint32_t)generation;
         object->advance_version = attnd_plan_shape(object->plan)->advance_version;
