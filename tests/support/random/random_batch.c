@@ -99,13 +99,21 @@ double random_batch_rows_bytes(const struct random_batch *batch)
     return (random_batch_rows(batch) + 2) * row * batch->steps * shape->layers;
 }
 
+/* What asks for a row's place goes with one level. */
+static int variant_valid(const struct random_batch *batch)
+{
+    const struct random_variant *variant = &batch->variant;
+
+    return batch->levels == 1 || (variant->window == 0 && variant->position_encoding == 0);
+}
+
 int random_batch_valid(const struct random_batch *batch)
 {
     const uint32_t rows = random_batch_rows(batch);
     uint64_t pages = 0;
 
-    if (!shape_valid(&batch->shape) || batch->levels < 1 || batch->levels > RANDOM_LEVELS_MAX ||
-        batch->steps < 1 || batch->steps > RANDOM_STEPS_MAX ||
+    if (!variant_valid(batch) || !shape_valid(&batch->shape) || batch->levels < 1 ||
+        batch->levels > RANDOM_LEVELS_MAX || batch->steps < 1 || batch->steps > RANDOM_STEPS_MAX ||
         (batch->append && batch->sharing == SHARE_ANY) ||
         random_batch_rows_bytes(batch) > RANDOM_ROWS_BYTES)
         return 0;
@@ -145,6 +153,18 @@ static void print_rows(FILE *file, const char *name, const struct random_rows *r
                 rows->heads_first ? "[heads, rows, dim]" : "[rows, heads, dim]", rows->pad);
 }
 
+static void print_variant(FILE *file, const struct random_variant *variant)
+{
+    if (variant->window)
+        fprintf(file, "  window_left %u\n", variant->window - 1);
+    if (variant->soft_cap != 0)
+        fprintf(file, "  logits_soft_cap %g\n", (double)variant->soft_cap);
+    if (variant->position_encoding)
+        fprintf(file, "  position_encoding %u\n", variant->position_encoding);
+    if (variant->sinks)
+        fprintf(file, "  sinks, %s\n", variant->sinks == 1 ? "one for all layers" : "one a layer");
+}
+
 static void print_levels(FILE *file, const struct random_batch *batch)
 {
     for (uint32_t l = 0; l < batch->levels; l++) {
@@ -178,6 +198,7 @@ void random_batch_print(FILE *file, const struct random_batch *batch)
             : batch->lse_ln  ? "ln"
                              : "log2",
             (double)batch->sm_scale, (double)batch->q_scale, batch->reserve_pages);
+    print_variant(file, &batch->variant);
     print_rows(file, "q", &batch->q);
     print_rows(file, "o", &batch->o);
     print_rows(file, "lse", &batch->lse);

@@ -58,6 +58,14 @@ enum random_sharing {
     SHARE_ANY      /* any page may be anywhere, and in one list twice; not with append */
 };
 
+/* What struct attnd_variant is made of; all zero: none. */
+struct random_variant {
+    uint32_t window; /* 1 + window_left; 0: none */
+    float soft_cap;
+    uint32_t position_encoding; /* enum attnd_position_encoding */
+    uint32_t sinks;             /* 1: one for all layers; 2: one a layer */
+};
+
 struct random_batch {
     uint64_t seed; /* of page ids and values */
     struct random_shape shape;
@@ -72,6 +80,7 @@ struct random_batch {
     uint32_t seen_nan; /* 1: one NaN among the keys or values in use */
     float sm_scale;    /* 0: default */
     float q_scale;     /* values of q are in +-q_scale: how peaked the softmax is; 0 means 1 */
+    struct random_variant variant;
     struct random_rows q, o, lse, kv_rows;
     uint32_t tight; /* 1: a plan of exactly these capacities */
     uint32_t lane;
@@ -85,6 +94,14 @@ struct random_batch {
  * is small: most batches take well under a millisecond.
  */
 void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
+
+/**
+ * random_contract_draw() - the same with a variant: the product of its options, biased to edges
+ * (windows of one key, of a page, of a block and one beside them; slopes of odd head counts)
+ */
+void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
+
+typedef void random_draw_fn(uint64_t seed, uint64_t index, struct random_batch *batch);
 
 /** random_batch_valid() - 1 if the service must accept it: what draw makes, what shrink may make.
  */

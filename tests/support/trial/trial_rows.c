@@ -95,6 +95,23 @@ static void place_run(struct trial *trial, struct prng *prng, struct trial_place
                  sizeof(trial_poison_lse));
 }
 
+/* One in five is small enough that it does not matter, and one is what decides. */
+static void place_sinks(struct trial *trial, struct prng *prng)
+{
+    const struct random_shape *shape = &trial->batch.shape;
+    const uint32_t heads_q = shape->heads_kv * shape->group;
+    const uint32_t count = heads_q * (trial->batch.variant.sinks == 2 ? shape->layers : 1);
+
+    if (!trial->batch.variant.sinks)
+        return;
+    trial->sinks = take(trial, prng, count * sizeof(float), 4);
+    float *sinks = (float *)(void *)(trial->engine->rows + trial->sinks);
+    for (uint32_t i = 0; i < count; i++)
+        sinks[i] = (float)(prng_percent(prng, 20)   ? -40.0
+                           : prng_percent(prng, 20) ? 12.0
+                                                    : 6.0 * prng_unit(prng) - 3.0);
+}
+
 void trial_begin_rows(struct trial *trial, struct prng *prng)
 {
     const struct random_batch *batch = &trial->batch;
@@ -108,4 +125,5 @@ void trial_begin_rows(struct trial *trial, struct prng *prng)
     for (uint32_t step = 0; step < batch->steps; step++)
         for (uint32_t layer = 0; layer < shape->layers; layer++)
             place_run(trial, prng, &trial->place[step][layer]);
+    place_sinks(trial, prng);
 }

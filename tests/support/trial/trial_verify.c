@@ -59,6 +59,21 @@ static struct reference_plane shadow_plane(const struct engine *engine,
         .stride_head = plane->stride_head};
 }
 
+static void describe_variant(const struct trial *trial, uint32_t layer,
+                             struct reference_variant *to)
+{
+    const struct random_variant *from = &trial->batch.variant;
+    const uint32_t heads_q = trial->batch.shape.heads_kv * trial->batch.shape.group;
+
+    *to = (struct reference_variant){.windowed = from->window > 0,
+                                     .window_left = (int32_t)from->window - 1,
+                                     .soft_cap = (double)from->soft_cap,
+                                     .alibi = from->position_encoding == ATTND_POSITION_ALIBI};
+    if (from->sinks)
+        to->sinks = (const float *)(const void *)(trial->engine->rows + trial->sinks) +
+                    (from->sinks == 2 ? layer * heads_q : 0);
+}
+
 /* @kv_len: room for the lengths of all levels. */
 static void describe(const struct trial *trial, uint32_t step, uint32_t layer,
                      int32_t kv_len[RANDOM_LEVELS_MAX][RANDOM_REQUESTS_MAX],
@@ -79,6 +94,7 @@ static void describe(const struct trial *trial, uint32_t step, uint32_t layer,
                                    .levels = batch->levels,
                                    .k = shadow_plane(trial->engine, &trial->engine->k[layer]),
                                    .v = shadow_plane(trial->engine, &trial->engine->v[layer])};
+    describe_variant(trial, layer, &to->variant);
     to->q.bits = rows_at(trial, trial->place[step][layer].q);
     to->q.stride_row = trial->q.row;
     to->q.stride_head = trial->q.head;
