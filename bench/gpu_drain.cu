@@ -21,6 +21,7 @@ extern "C" {
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
 #include "schemas/checksum.h"
+#include "service/args/args.h"
 }
 
 #include <algorithm>
@@ -30,6 +31,7 @@ extern "C" {
 #include <cstring>
 #include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
+#include <map>
 #include <random>
 #include <string>
 #include <time.h>
@@ -512,27 +514,32 @@ bool bench(const Shape &shape, const Options &options, int workers)
     return error < 6e-3f;
 }
 
+/* @text: NULL behind the last argument. Ends the program if there is no such option or value. */
+void take_option(Options &options, const std::string &key, const char *text)
+{
+    const std::map<std::string, uint32_t *> numbers = {{"--paths", &options.paths},
+                                                       {"--plan-workers", &options.plan_workers},
+                                                       {"--drain", &options.drain},
+                                                       {"--runs", &options.runs}};
+    uint64_t number;
+    if (text && key == "--only") {
+        options.only = text;
+    } else if (text && numbers.count(key) && !attnd_number_parse(text, 0, UINT32_MAX, &number)) {
+        *numbers.at(key) = uint32_t(number);
+    } else {
+        fprintf(stderr, "%s %s: no such option, or not a number of 32 bits\n", key.c_str(),
+                text ? text : "");
+        exit(2);
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv)
 {
     Options options;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        std::string key = argv[i];
-        uint32_t number = uint32_t(atoi(argv[i + 1]));
-        if (key == "--only")
-            options.only = argv[i + 1];
-        else if (key == "--paths")
-            options.paths = number;
-        else if (key == "--plan-workers")
-            options.plan_workers = number;
-        else if (key == "--drain")
-            options.drain = number;
-        else if (key == "--runs")
-            options.runs = number;
-        else
-            return fprintf(stderr, "unknown option %s\n", argv[i]), 2;
-    }
+    for (int i = 1; i < argc; i += 2)
+        take_option(options, argv[i], argv[i + 1]);
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     cudaDeviceProp properties;
     MUST(cudaGetDeviceProperties(&properties, 0));

@@ -179,14 +179,14 @@ constexpr uint64_t mirrored_bytes = sizeof(attnd_plan_head);
 /* What changes while a run is in flight, one a position. All zero when the position is free. */
 struct alignas(128) Live {
     uint32_t next_item;
-    uint32_t cancelled; /* ATTND_E_* that items fail with which were not begun; 0: none */
+    uint32_t cancelled; /* ATTND_E_* that items fail with from now on; 0: none */
     /* Items that are done, and in the upper half the time they took, in units of 32 ns: one arrival
      * brings both. */
     unsigned long long done;
     alignas(16) unsigned long long end_ns; /* of the item that ended last, for retire records */
     unsigned long long kv_bytes;
-    uint32_t code;       /* ATTND_E_* of the first item that failed */
-    uint32_t rows_naive; /* done the naive way: items that take long get on, too */
+    uint32_t code;     /* ATTND_E_* of the first item that failed */
+    uint32_t portions; /* of items in hand, that are done: items that take long get on, too */
 };
 constexpr uint32_t busy_unit_ns = 32;
 
@@ -216,8 +216,8 @@ struct alignas(16) MailboxSums {
     unsigned long long unused;
 };
 
-/* Set before a launch, constant after it. Who needs it often has a copy in shared memory: an
- * acquire empties the L1. */
+/* Set before a launch, constant after it. A CTA has a copy in shared memory: an acquire empties the
+ * L1. */
 struct Settings {
     attnd_queue_head *queue; /* host memory, device pointer */
     char *mirror;            /* device copy of the queue segment's heap, same offsets */

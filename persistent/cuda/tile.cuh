@@ -89,7 +89,11 @@ struct Item {
     uint32_t parts[32];             /* of the tile's first merge */
     const char *q[decode_rows_max]; /* packed rows of a decode item; NULL: there is none */
     RowOut out[decode_rows_max]; /* found by the consumers while its first keys are on their way */
-    /* By whoever works on it: 0, or ATTND_E_* of what was wrong in it. */
+    /* No block of keys below it is computed by many rows: kv_begin, or more once the item has
+     * failed. */
+    mutable int32_t floor;
+    /* 0, or the ATTND_E_* that it fails with. Its loops look at this now and then. Set by the warp
+     * that finds something wrong, and by the fetch warp when the run is cancelled. */
     mutable uint32_t failed;
 };
 
@@ -183,7 +187,7 @@ __device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, 
     }
     if (lane == 0) {
         item->packed_rows = packed_rows;
-        item->kv_begin = int32_t(kv_begin);
+        item->kv_begin = item->floor = int32_t(kv_begin);
         item->page_first = page_first;
         item->arrivals = run->arrivals + t.merge_begin * run->plan.heads_kv + item->kv_head;
     }

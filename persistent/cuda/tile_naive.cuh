@@ -12,6 +12,8 @@ namespace attnd
 {
 
 constexpr int naive_batch = 4;
+/* Keys after which a row says that it gets on: milliseconds. */
+constexpr int naive_portion = 1024;
 
 /* A row's result, or its partial. @sees: it sees a key. */
 template <typename T, int D>
@@ -68,7 +70,10 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
         float m = -INFINITY, l = 0.0f;
         int32_t end = visible_end(item, row);
 #pragma unroll 1
-        for (int32_t key = item.kv_begin; key < end; key += naive_batch) {
+        for (int32_t key = item.kv_begin; key < end && !peek_cta(&item.failed);
+             key += naive_batch) {
+            if (lane == 0 && (key - item.kv_begin) % naive_portion == 0)
+                tally_gpu(&item.live->portions, 1u);
             const T *k_row[naive_batch], *v_row[naive_batch];
             T k[naive_batch][dims], v[naive_batch][dims];
             float s[naive_batch] = {};
@@ -110,8 +115,6 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
             }
         }
         naive_store<T, D>(item, row, head, token, m, l, o, end > item.kv_begin, lane);
-        if (lane == 0)
-            add_relaxed(&item.live->rows_naive, 1u);
     }
     if (lane == 0)
         add_relaxed(cta_naive(), 0u - 1);

@@ -336,11 +336,11 @@ template <typename T, int D> struct Prefill {
         zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::kv_bytes,
                      item.kv_end - first);
         /* Also the first one without a mask, where a row may see no key before it. */
-        for (; first > item.kv_begin && first >= free_end;) {
+        while (first > peek_cta(&item.floor) && first >= free_end) {
             first -= Shape::keys;
             step<true>(scale, first);
         }
-        while (first > item.kv_begin) {
+        while (first > peek_cta(&item.floor)) {
             first -= Shape::keys;
             step<false>(scale, first);
         }
