@@ -313,7 +313,7 @@ void make_resident(Bench &b, const Options &options)
 
 void launch(Bench &b)
 {
-    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype);
+    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype, 0);
     MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
     MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
 }

@@ -27,7 +27,7 @@ constexpr uint32_t decode_shared_bytes = decode_ring_bytes +
                                          decode_warps *decode_rows<D> *(decode_out_row<D> + 2) * 4;
 
 /* Thread r of the consumers: where packed row r goes. Read behind their next barrier. */
-template <int D> __device__ __forceinline__ void rows_find(Item *item)
+template <int D, typename Policy> __device__ __forceinline__ void rows_find(Item *item)
 {
     const uint32_t r = consumer_thread();
     if (r >= item->packed_rows)
@@ -37,7 +37,7 @@ template <int D> __device__ __forceinline__ void rows_find(Item *item)
     const Divided at = divided(r, run->plan.group, run->group_reciprocal);
     const uint32_t row = item->tile.row_begin + at.quotient;
     const uint32_t head = item->kv_head * run->plan.group + at.rest, partial = item->tile.partial;
-    const bool sees = visible_end(*item, row) > item->kv_begin;
+    const bool sees = visible_end(*item, row) > Policy::first_key(*item, row);
     if (partial != ATTND_NONE) {
         const uint64_t place = uint64_t(partial + at.quotient) * run->plan.heads_q + head;
         item->out[r] = {reinterpret_cast<char *>(run->outputs + place * D), run->states + place * 2,
@@ -47,11 +47,21 @@ template <int D> __device__ __forceinline__ void rows_find(Item *item)
     }
 }
 
+/* Policy::finish() of packed row @r. */
+template <typename Policy>
+__device__ __forceinline__ float decode_finish(const Item &item, uint32_t r, bool sees, float *m,
+                                               float *l)
+{
+    const ActiveRun *run = item.run;
+    const Divided at = divided(r, run->plan.group, run->group_reciprocal);
+    return Policy::finish(run, item.kv_head * run->plan.group + at.rest, sees, m, l);
+}
+
 /* The warps' states become one: o and lse, or a partial. A warp for 64 dims of a row, a lane for
  * two of them; each makes all weights for itself, which takes less than to hand them round. outs:
  * [warps][columns] rows of O^T, states: [warps][columns] of m and l. All consumers. A call, so that
  * the loop in front of it keeps its registers. */
-template <typename T, int D, uint32_t columns>
+template <typename T, int D, typename Policy, uint32_t columns>
 __device__ __noinline__ void decode_store(const Item &item, const float *outs, const float2 *states)
 {
     __builtin_assume(__isShared(&item) && __isShared(item.run));
@@ -82,14 +92,15 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
             sum.x = fmaf(weight, value[w].x, sum.x);
             sum.y = fmaf(weight, value[w].y, sum.y);
         }
-        l = sum_stored(l, out.sees, partial);
         if (!partial) {
-            row_store<T>(item.run->plan, out, d, sum, top, l);
+            const float fade = decode_finish<Policy>(item, column, out.sees, &top, &l);
+            sum = make_float2(sum.x * fade, sum.y * fade);
+            row_store<T>(item.run->plan, out, d, sum, top, sum_stored(l, out.sees, false));
             continue;
         }
         reinterpret_cast<float2 *>(out.values)[d / 2] = sum;
         if (d == 0)
-            *reinterpret_cast<float2 *>(out.sum) = make_float2(top, l);
+            *reinterpret_cast<float2 *>(out.sum) = make_float2(top, sum_stored(l, out.sees, true));
     }
 }
 
@@ -162,7 +173,7 @@ template <int D, int N> struct DecodeQuery {
 
 /* A warp's part of an item: its query rows are columns of S^T and O^T. Lane 4g + c has tokens g and
  * g + 8 of a block, and of each group of 8 columns 2c and 2c + 1. */
-template <typename T, int D, int N> struct DecodeColumns {
+template <typename T, int D, typename Policy, int N> struct DecodeColumns {
     uint32_t q[N][D / 16][2];
     float o[N][D / 16][4] = {}, m[N][2], l[N][2] = {};
     int32_t ends[N][2]; /* keys below are visible to columns 2c, 2c + 1 */
@@ -170,7 +181,8 @@ template <typename T, int D, int N> struct DecodeColumns {
 
     __device__ __forceinline__ void begin(const Item &item, uint32_t c)
     {
-        scale = item.run->plan.sm_scale * 1.44269504088896f;
+        scale = Policy::unit(item.run->plan);
+        Policy::rows(item, 0);
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
@@ -316,10 +328,10 @@ __device__ __forceinline__ int32_t decode_end(DecodeRing *ring, const Item &item
 }
 
 /* All blocks of this warp. @slots: shared memory of its ring. */
-template <typename T, int D, int N>
-__device__ __forceinline__ void decode_blocks(DecodeColumns<T, D, N> &columns, DecodeRing *ring,
-                                              WorkSlots *work, uint32_t number, const Item &item,
-                                              uint32_t slots)
+template <typename T, int D, typename Policy, int N>
+__device__ __forceinline__ void decode_blocks(DecodeColumns<T, D, Policy, N> &columns,
+                                              DecodeRing *ring, WorkSlots *work, uint32_t number,
+                                              const Item &item, uint32_t slots)
 {
     const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
     int32_t blocks = item.kv_end > item.kv_begin
@@ -331,8 +343,10 @@ __device__ __forceinline__ void decode_blocks(DecodeColumns<T, D, N> &columns, D
         const uint32_t keys = slots + ring->slot * decode_block_bytes<D>;
         float s[N][4] = {};
         uint32_t p[N][2];
+        const int32_t token = item.kv_begin + block * decode_block + int32_t(lane / 4);
         columns.scores(s, keys, lane);
-        columns.softmax(p, s, item.kv_begin + block * decode_block + int32_t(lane / 4));
+        Policy::decode(item, s, token);
+        columns.softmax(p, s, token);
         columns.products(p, keys + decode_block * D * 2, lane);
         blocks = decode_end(ring, item, block, blocks);
         __syncwarp(); /* every lane has read the stage */
@@ -340,10 +354,17 @@ __device__ __forceinline__ void decode_blocks(DecodeColumns<T, D, N> &columns, D
     }
 }
 
+/* Keys that a row does not see lie among those that are computed. */
+template <typename Policy> __device__ __forceinline__ bool decode_hides(const Item &item)
+{
+    const attnd_entry &entry = item.tile.of_entry;
+    return (entry.causal && item.tile.row_count > 1) || (Policy::windows && entry.window);
+}
+
 /* N: groups of 8 query rows. All consumers. Return: false if a result is not finite that may come
  * from a key its row does not see: a product with a zero probability cannot hide a NaN. Nothing is
  * stored then; the caller takes the naive way. */
-template <typename T, int D, int N>
+template <typename T, int D, typename Policy, int N>
 __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
 {
     constexpr uint32_t count = 8 * N;
@@ -362,10 +383,10 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
     DecodeQuery<D, N> query;
     query.ask(item, lane);
     ring_begin<D>(ring, work, number, item, slots, warp, lane);
-    rows_find<D>(&slot->item);
+    rows_find<D, Policy>(&slot->item);
     if (consumer_thread() == 0)
         slot->begin_ns = clock_ns();
-    DecodeColumns<T, D, N> columns;
+    DecodeColumns<T, D, Policy, N> columns;
     columns.begin(item, lane % 4);
     query.take(columns.q, shared_address(to.outs + warp * count * decode_out_row<D>), lane);
     decode_blocks(columns, ring, work, number, item, slots);
@@ -373,24 +394,24 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
         *kept = here;
 
     columns.sum();
-    if (attnd_visible_differs(&item.tile.of_entry) && item.tile.row_count > 1 &&
-        consumers_any(!columns.finite()))
+    if (decode_hides<Policy>(item) && consumers_any(!columns.finite()))
         return false;
     columns.leave(to, item, warp, lane);
     consumers_sync();
-    decode_store<T, D, count>(item, to.outs, to.states);
+    decode_store<T, D, Policy, count>(item, to.outs, to.states);
     return true;
 }
 
 /* All of a decode item. All consumers. A call, so that neither its loop nor that of prefill is
  * given registers with regard to the other: beside this one inlined, prefill is 3 % slower. */
-template <typename T, int D, int N> __device__ __noinline__ void decode_work(uint32_t number)
+template <typename T, int D, typename Policy, int N>
+__device__ __noinline__ void decode_work(uint32_t number)
 {
     WorkSlots *const work = cta_work();
     const Item &item = work->slot[number % work_slots].item;
-    if (!attend_decode<T, D, N>(work, number))
-        attend_naive<T, D>(item, consumer_thread() / 32, item.packed_rows, decode_warps);
-    merge_arrive<T, D>(item);
+    if (!attend_decode<T, D, Policy, N>(work, number))
+        attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows, decode_warps);
+    merge_arrive<T, D, Policy>(item);
     work_end<D>(work, number);
 }
 

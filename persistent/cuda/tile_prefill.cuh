@@ -97,7 +97,7 @@ template <int D> __device__ __forceinline__ void zero_tail(uint32_t v, int32_t r
 }
 
 /* A warpgroup's way through prefill items. */
-template <typename T, int D> struct Prefill {
+template <typename T, int D, typename Policy> struct Prefill {
     using Shape = PrefillShape<D>;
     static constexpr bool overlaps = Shape::q_stages > 1; /* from item to item */
     PrefillBarriers<D> *bars;
@@ -190,7 +190,8 @@ template <typename T, int D> struct Prefill {
     }
 
     /* QK of the next block, PV of this one, softmax of the next, which begins with key @first. */
-    template <bool exact> __device__ __forceinline__ void step(float scale, int32_t first)
+    template <bool exact>
+    __device__ __forceinline__ void step(const Item &item, float scale, int32_t first)
     {
         const uint32_t now = count++;
         const QDescriptor q = q_at();
@@ -209,6 +210,7 @@ template <typename T, int D> struct Prefill {
         products_end(group);
         wgmma_wait<1>();
         look_ahead();
+        Policy::prefill(item, s, first);
         /* ptxas moves the wait for PV in front of what does not feed it, but not across the branch
          * behind the exponentials. */
         const bool quick = !exact && softmax_quick<D>(state, s, scale);
@@ -216,8 +218,12 @@ template <typename T, int D> struct Prefill {
         leave_v(now);
         if (!quick) {
             float fade[2];
-            if (!exact)
+            if (!exact) {
                 scores_again<T, D>(s, warp_q(), k_block(count));
+                Policy::prefill(item, s, first);
+            } else {
+                Policy::mask(item, s, first);
+            }
             softmax_exact<D>(state, s, scale, first, fade);
             scale_o<D>(state, fade);
         }
@@ -304,6 +310,7 @@ template <typename T, int D> struct Prefill {
     /* The rows of @item this thread owns, from @first_row on. */
     __device__ __forceinline__ void begin_rows(const Item &item, uint32_t first_row)
     {
+        Policy::rows(item, first_row - threadIdx.x % 32 / 4);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const uint32_t r = first_row + half * 8;
@@ -330,6 +337,8 @@ template <typename T, int D> struct Prefill {
                                      : visible_end(item, item.tile.row_begin);
         int32_t first = item.kv_begin + (blocks - 1) * Shape::keys; /* of the block in hand */
         float fade[2];
+        Policy::prefill(item, s, first);
+        Policy::mask(item, s, first);
         softmax_exact<D>(state, s, scale, first, fade);
         look_ahead();
         wait_kv(bars->v_full, count);
@@ -338,11 +347,19 @@ template <typename T, int D> struct Prefill {
         /* Also the first one without a mask, where a row may see no key before it. */
         while (first > peek_cta(&item.floor) && first >= free_end) {
             first -= Shape::keys;
-            step<true>(scale, first);
+            step<true>(item, scale, first);
         }
-        while (first > peek_cta(&item.floor)) {
+        /* Nor does one that begins here or above. */
+        const int32_t free_begin =
+            Policy::first_key(item, item.tile.row_begin + item.tile.row_count - 1);
+        while (first > peek_cta(&item.floor) &&
+               (!Policy::windows || first - Shape::keys >= free_begin)) {
             first -= Shape::keys;
-            step<false>(scale, first);
+            step<false>(item, scale, first);
+        }
+        while (Policy::windows && first > peek_cta(&item.floor)) {
+            first -= Shape::keys;
+            step<true>(item, scale, first);
         }
     }
 
@@ -351,7 +368,7 @@ template <typename T, int D> struct Prefill {
     {
         const uint32_t warp = consumer_thread() / 32 % 4;
         const uint32_t first_row = group * 64 + warp * 16 + threadIdx.x % 32 / 4;
-        const float scale = item.run->plan.sm_scale * 1.44269504088896f;
+        const float scale = Policy::unit(item.run->plan);
         const int32_t blocks = prefill_blocks<D>(item);
         WorkSlot *next = nullptr;
 
@@ -375,10 +392,11 @@ template <typename T, int D> struct Prefill {
             state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
         }
         if (finite()) {
-            store_rows<T, D>(item, state, shared + q_here * Shape::q_bytes, first_row, scale);
+            store_rows<T, D, Policy>(item, state, shared + q_here * Shape::q_bytes, first_row,
+                                     scale);
         } else {
             const uint32_t rows = group * 64;
-            attend_naive<T, D>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
+            attend_naive<T, D, Policy>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
             if (overlaps && next) { /* a call keeps no accumulators: once more, out of turn */
                 wgmma_fence();
                 issue_k(q_at(), k_at(count));

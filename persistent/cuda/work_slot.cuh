@@ -264,7 +264,8 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
         *entry = fetch_entry<D>(fetch, number);
         if (entry->sequence != fetch->cursor + 1)
             return nothing;
-        if (entry->variant != fetch->variant)
+        const uint32_t other = fetch->variant - entry->variant;
+        if (other != 0 && other != variants_plain)
             continue;
         Live *live = &fetch->resident->live[fetch->cursor % ring_positions];
         if (!fetch_complete<D>(fetch, number, false)) {
@@ -325,7 +326,7 @@ __device__ __forceinline__ void worker_leave(Resident *resident, uint32_t worker
 
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
  * code that the item fails with, 0: none. The whole warp. Return: the path that executes it. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot,
                                           const RunEntry &entry, uint32_t index, uint32_t cancelled)
 {
@@ -355,6 +356,8 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     if (!attends)
         return path_append;
     const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
+    if (Policy::windows)
+        item_skip<D>(&slot->item, run, lane);
     return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
 }
 
@@ -396,7 +399,7 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
 }
 
 /* The fetch warp: every item until the kernel leaves. */
-template <int D> __device__ __forceinline__ void fetch_work(FetchWarp *fetch)
+template <int D, typename Policy> __device__ __forceinline__ void fetch_work(FetchWarp *fetch)
 {
     Resident *resident = fetch->resident;
     const uint32_t lane = threadIdx.x % 32;
@@ -411,7 +414,7 @@ template <int D> __device__ __forceinline__ void fetch_work(FetchWarp *fetch)
         const uint32_t index = take_item<D>(fetch, number, &entry, &cancelled);
         Path path = path_leave;
         if (index != nothing)
-            path = work_fill<D>(fetch, slot, entry, index, cancelled);
+            path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled);
         if (lane == 0) {
             slot->path = path;
             resident->doing[fetch->worker] = index == nothing ? state_left : state_item;
