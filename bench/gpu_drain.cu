@@ -69,6 +69,14 @@ constexpr Shape shapes[] = {
     {"prefill_4096_rising_hd64", 1, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 2, 10, 40},
     {"prefill_4096_rising_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 10, 20},
     {"naive_524288", 1, 4096, 524288, 128, 8, 2, 64, ATTND_FP16, true, 1, 1, 0, true},
+    {"decode_64x4096", 64, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
+    {"decode_64x32768_w4096", 64, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false,
+     4096},
+    {"decode_64x8192_cap", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 50},
+    {"prefill_8192_w1024", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 1024},
+    {"prefill_8192_cap", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 50},
+    {"prefill_8192_alibi", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
+     true},
     {"decode_32x4096_hd64", 32, 1, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 20},
     {"decode_32x4096_hd256", 32, 1, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 20},
 };
@@ -163,7 +171,7 @@ struct Bench {
     ClockWatch *watch;
     Resident settings = {};
     Resident *resident;
-    cudaStream_t streams[1 + attnd::variants_count], watch_stream;
+    cudaStream_t streams[1 + attnd::variants_plain], watch_stream;
     uint32_t tail = 0;
     int workers;
 };
@@ -205,6 +213,12 @@ void make_tensors(Bench &b)
         MUST(cudaDeviceSynchronize());
         MUST(cudaFree(list));
     }
+}
+
+uint32_t options_of(const Shape &s)
+{
+    return (s.window ? ATTND_OPTION_WINDOW : 0) | (s.soft_cap > 0 ? ATTND_OPTION_SOFT_CAP : 0) |
+           (s.alibi ? ATTND_OPTION_ALIBI : 0);
 }
 
 void make_plan(Bench &b, uint32_t plan_workers)
@@ -250,6 +264,11 @@ void make_plan(Bench &b, uint32_t plan_workers)
     batch.heads_q = s.heads_q;
     batch.dtype = s.dtype;
     batch.flags = ATTND_BATCH_CAUSAL;
+    batch.options = options_of(s);
+    batch.variant.size = ATTND_VARIANT_BYTES;
+    batch.variant.window_left = int32_t(s.window) - 1;
+    batch.variant.logits_soft_cap = s.soft_cap;
+    batch.variant.position_encoding = s.alibi ? ATTND_POSITION_ALIBI : ATTND_POSITION_NONE;
     batch.sm_scale = 1.0f / std::sqrt(float(s.dim));
     batch.q_pitch.row = batch.o_pitch.row = int64_t(s.heads_q) * s.dim;
     batch.q_pitch.head = batch.o_pitch.head = s.dim;
@@ -313,7 +332,7 @@ void make_resident(Bench &b, const Options &options)
 
 void launch(Bench &b)
 {
-    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype, 0);
+    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype, options_of(b.shape));
     MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
     MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
 }

@@ -96,7 +96,7 @@ static cudaError_t create_streams(attnd_backend *backend)
 {
     cudaError_t error = cudaSuccess;
     backend->streams_count =
-        backend->residency == ATTND_RESIDENCY_ELASTIC ? 1 : 1 + attnd::variants_count;
+        backend->residency == ATTND_RESIDENCY_ELASTIC ? 1 : 1 + attnd::variants_plain;
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = stream_create(backend, &backend->streams[i]);
     if (error || (error = stream_create(backend, &backend->wake_stream)))
