@@ -204,13 +204,14 @@ __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32
     const int32_t blocks = prefill_blocks<D>(item);
     Gather<D> at = {blocks - 1, int32_t(warp)};
     uint32_t page = at.page(item);
-    for (int32_t decided = blocks;;) {
-        if (warp == 0 && at.block >= 0 && at.block != decided) {
-            decided = at.block;
-            floor_decide<D>(item, at.block);
+    for (int32_t seen = blocks; at.block >= 0;) {
+        if (at.block != seen) {
+            seen = at.block;
+            if (warp == 0)
+                floor_decide<D>(item, seen);
+            if (seen < floor_blocks<D>(item))
+                break;
         }
-        if (at.block < floor_blocks<D>(item))
-            break;
         const uint32_t number = *count + uint32_t(blocks - 1 - at.block);
         const uint32_t stage = number % Shape::stages, parity = number / Shape::stages % 2;
         const bool values = at.group >= Gather<D>::groups;

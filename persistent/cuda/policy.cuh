@@ -84,10 +84,26 @@ struct Plain {
     }
 };
 
-/* tanh, to 2^-22 or so. */
-__device__ __forceinline__ float tanh_fast(float x)
+/* @factor * tanh(x) for |x| below the limit, to 2^-22 of it: a polynomial through Chebyshev nodes
+ * takes no special function, of which softmax wants all there are. */
+constexpr float tanh_small_max = 0.625f;
+__device__ __forceinline__ float tanh_small(float x, float factor)
 {
-    return 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x * (2.0f * log2_e)));
+    const float y = x * x;
+    float p = factor * 0.0150433566f;
+    p = fmaf(p, y, factor * -0.0518159117f);
+    p = fmaf(p, y, factor * 0.133043797f);
+    p = fmaf(p, y, factor * -0.333319427f);
+    p = fmaf(p, y, factor * 0.999999892f);
+    return x * p;
+}
+
+/* The same for any x. */
+__device__ __forceinline__ float tanh_any(float x, float factor)
+{
+    const float near = tanh_small(x, factor);
+    const float far = factor - __fdividef(2.0f * factor, 1.0f + exp2_fast(x * (2.0f * log2_e)));
+    return fabsf(x) < tanh_small_max ? near : far;
 }
 
 /* Of a packed row. */
@@ -172,17 +188,30 @@ struct Varied {
             scale = has ? __fdividef(plan.sm_scale, plan.logits_soft_cap) : plan.sm_scale * log2_e;
         }
 
-        /* All scores of a lane; one branch in front of them. */
-        __device__ void operator()(float *s, int count) const
+        __device__ float one(float s) const
         {
-            if (cap > 0.0f) {
+            return cap > 0.0f ? tanh_any(s * scale, cap) : s * scale;
+        }
+
+        /* All scores of the warp's lanes; the branches are in front of them. */
+        template <int count> __device__ void all(float *s) const
+        {
+            float top = 0.0f;
+#pragma unroll
+            for (int i = 0; i < count; i++) {
+                s[i] *= scale;
+                top = fmaxf(top, fabsf(s[i]));
+            }
+            if (cap == 0.0f)
+                return;
+            if (!__any_sync(0xffffffffu, top >= tanh_small_max)) {
 #pragma unroll
                 for (int i = 0; i < count; i++)
-                    s[i] = cap * tanh_fast(s[i] * scale);
+                    s[i] = tanh_small(s[i], cap);
             } else {
 #pragma unroll
                 for (int i = 0; i < count; i++)
-                    s[i] *= scale;
+                    s[i] = tanh_any(s[i], cap);
             }
         }
     };
@@ -198,13 +227,12 @@ struct Varied {
     }
     __device__ static float score(const Row &row, float s, int32_t key)
     {
-        row.cap(&s, 1);
-        return fmaf(row.slope, float(key - row.position), s);
+        return fmaf(row.slope, float(key - row.position), row.cap.one(s));
     }
 
     template <int N> __device__ static void decode(const Item &item, float (&s)[N][4], int32_t key)
     {
-        Cap(item.run->plan)(&s[0][0], 4 * N);
+        Cap(item.run->plan).all<4 * N>(&s[0][0]);
         const bool slopes = has(item, ATTND_OPTION_ALIBI), window = item.tile.of_entry.window;
         if (!slopes && !window)
             return;
@@ -226,7 +254,7 @@ struct Varied {
     template <int count>
     __device__ static void prefill(const Item &item, float (&s)[count], int32_t first)
     {
-        Cap(item.run->plan)(s, count);
+        Cap(item.run->plan).all<count>(s);
         if (!has(item, ATTND_OPTION_ALIBI))
             return;
 #pragma unroll
