@@ -156,7 +156,8 @@ static cudaError_t launch_all(Resident *resident, const Resident *settings, uint
         if (!(variants >> v & 1))
             continue;
         const uint32_t count = (settings->workers - first) / left--;
-        error = launch_workers(resident, v, first, count, gang, streams[one ? 0 : 1 + v % variants_plain], one);
+        error = launch_workers(resident, v, first, count, gang,
+                               streams[one ? 0 : 1 + v % variants_plain], one);
         first += count;
     }
     return error;

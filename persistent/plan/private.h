@@ -152,10 +152,11 @@ struct attnd_split {
     uint32_t shortest; /* keys of a part, at least */
 };
 
-/* The splits of a batch, by enum attnd_tile_class; and how many blocks at the end are halved. */
+/* The splits of a batch, by enum attnd_tile_class; and how many memory-bound blocks are halved, behind
+ * how many that are not. */
 struct attnd_splits {
     struct attnd_split of[2];
-    uint32_t halved;
+    uint32_t unhalved, halved;
     struct attnd_split halves;
 };
 

@@ -21,7 +21,7 @@
 #include <string.h>
 
 /* What a level costs beside its partials: its tiles are waited for by those that merge. */
-#define LEVEL_NS 6000.0
+#define LEVEL_NS 12000.0
 /* Pages compared at once. */
 #define STEP 64u
 

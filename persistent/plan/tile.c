@@ -212,14 +212,15 @@ int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault)
     const uint32_t blocks = plan->level_blocks[plan->shape.levels];
     const struct attnd_splits splits = attnd_plan_choose_splits(plan);
     uint32_t splits_left = plan->capacity.splits, bound_left = plan->capacity.bound_splits;
-    uint32_t tiles = 0;
+    uint32_t tiles = 0, memories = 0;
 
     for (uint32_t b = 0; b < blocks; b++) {
         struct attnd_row_block *block = &plan->blocks[b];
+        const uint32_t nth = block->tile_class == ATTND_TILE_MEMORY ? ++memories : 0;
         const struct attnd_split *how =
-            b < blocks - splits.halved ? &splits.of[block->tile_class] : &splits.halves;
+            nth > splits.unhalved ? &splits.halves : &splits.of[block->tile_class];
         uint32_t parts = attnd_plan_split_parts(plan, block, how);
-        if (parts > 1 && b >= blocks - splits.halved / 2)
+        if (parts > 1 && nth > splits.unhalved + splits.halved - splits.halved / 2)
             parts *= 2;
         parts = parts > splits_left + 1 ? splits_left + 1 : parts;
         splits_left -= parts - 1;

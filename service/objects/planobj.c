@@ -7,6 +7,7 @@
  */
 #include "service/objects/planobj.h"
 
+#include "schemas/crash.h"
 #include "service/objects/lease.h"
 #include "service/supervise/queue.h"
 
@@ -197,6 +198,7 @@ int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batc
                        struct attnd_fault *fault)
 {
     int rc = attnd_planner_set(object->plan, batch, fault);
+    attnd_crash(ATTND_CRASH_DAEMON_PLAN_FILLED);
     if (rc < 0)
         return rc;
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
