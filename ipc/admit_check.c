@@ -93,9 +93,9 @@ static int check_lengths(const struct attnd_level_view *level, uint32_t page_siz
 int attnd_admit_mask(const int32_t *mask_indptr, const struct attnd_level_view *level,
                      uint32_t page_size, struct attnd_fault *fault)
 {
-    int code = attnd_admit_indptr(mask_indptr, level->entries,
-                                  (uint32_t)mask_indptr[level->entries], ATTND_F_MASK_INDPTR,
-                                  fault);
+    int code =
+        attnd_admit_indptr(mask_indptr, level->entries, (uint32_t)mask_indptr[level->entries],
+                           ATTND_F_MASK_INDPTR, fault);
 
     for (uint32_t r = 0; !code && r < level->entries; r++) {
         const int64_t pages = (int64_t)level->kv_indptr[r + 1] - level->kv_indptr[r];

@@ -59,8 +59,7 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
         end = end < kv_end ? end : kv_end;
         for (uint32_t g = 0; g < group; g++) {
             worker->begin[i * group + g] = begin;
-            worker->mask_bit[i * group + g] =
-                (uint64_t)(row - chunk->entry->row_begin) * kv_len;
+            worker->mask_bit[i * group + g] = (uint64_t)(row - chunk->entry->row_begin) * kv_len;
             worker->end[i * group + g] = end;
             worker->position[i * group + g] = (int32_t)kv_len - (int32_t)chunk->entry->row_count +
                                               (int32_t)(row - chunk->entry->row_begin);

@@ -10,7 +10,7 @@
 
 #define OPTIONS                                                                                    \
     (ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS |       \
-     ATTND_OPTION_MASK | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SCALES |                          \
+     ATTND_OPTION_MASK | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SCALES |      \
      ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 | ATTND_OPTIONS_PLANNER)
 
 uint32_t attnd_cpu_options(void)
@@ -32,8 +32,7 @@ static int open_mask(const struct attnd_backend *backend, struct attnd_cpu_run *
     const struct attnd_variant_table *table = &run->variant.mask;
 
     run->mask = attnd_cpu_memory_at(backend, table->memory, table->offset_bytes);
-    run->mask_begin =
-        (const void *)((const char *)run->plan + run->plan->mask_begin_offset_bytes);
+    run->mask_begin = (const void *)((const char *)run->plan + run->plan->mask_begin_offset_bytes);
     return run->mask == NULL ? -ATTND_E_UNKNOWN : 0;
 }
 
@@ -73,8 +72,8 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
     const uint32_t options = run->options, group = run->plan->group;
     struct attnd_cpu_policy *policy = &worker->policy;
 
-    if (!(options & (ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE |
-                     ATTND_OPTION_MASK)))
+    if (!(options &
+          (ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE | ATTND_OPTION_MASK)))
         return NULL;
     *policy = (struct attnd_cpu_policy){0};
     if (options & ATTND_OPTION_SOFT_CAP)
