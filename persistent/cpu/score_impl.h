@@ -13,16 +13,19 @@
 /* cap * tanh(s / cap) of scores [from, to), whole vectors. */
 INLINE void cap_scores(float *s, size_t from, size_t to, float cap)
 {
-    float x[KEYS] __attribute__((aligned(64))), t[KEYS] __attribute__((aligned(64)));
-    for (size_t i = from; i < to; i++)
-        x[i] = __builtin_fabsf(s[i]) / cap;
-    for (size_t i = from; i < to; i += VF_LANES) /* e^-2x */
-        vf_store(t + i, exp2_down(vf_mul(vf_load(x + i), vf_set(-TWO_LOG2E))));
-    for (size_t i = from; i < to; i++) {
-        const float y = x[i] * x[i];
-        const float series = x[i] * (1.0f + y * (-1.0f / 3 + y * (2.0f / 15 + y * (-17.0f / 315))));
-        const float ratio = (1.0f - t[i]) / (1.0f + t[i]);
-        s[i] = __builtin_copysignf(cap * (x[i] < TANH_SERIES ? series : ratio), s[i]);
+    for (size_t i = from; i < to; i += VF_LANES) {
+        float x[VF_LANES], t[VF_LANES];
+        for (size_t j = 0; j < VF_LANES; j++)
+            x[j] = __builtin_fabsf(s[i + j]) / cap;
+        vf_store(t, exp2_down(vf_mul(vf_load(x), vf_set(-TWO_LOG2E)))); /* e^-2x */
+        for (size_t j = 0; j < VF_LANES; j++) {
+            const float y = x[j] * x[j];
+            const float series =
+                x[j] * (1.0f + y * (-1.0f / 3 + y * (2.0f / 15 + y * (-17.0f / 315))));
+            const float ratio = (1.0f - t[j]) / (1.0f + t[j]);
+            const float bent = x[j] < TANH_SERIES ? series : ratio;
+            s[i + j] = __builtin_copysignf(cap * bent, s[i + j]);
+        }
     }
 }
 
