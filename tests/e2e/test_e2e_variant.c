@@ -101,7 +101,7 @@ static int set(struct scene *scene, uint32_t requests, const int32_t *qo, const 
 /* What a row came to. */
 struct result {
     uint16_t o[ROW];
-    float lse[HEADS];
+    uint32_t lse[HEADS]; /* the bits of floats */
 };
 
 /* Row @row of the batch that is set, whose rows of q begin at @from. */
@@ -112,7 +112,7 @@ static struct result run(struct scene *scene, uint32_t from, uint32_t row)
                                         .o = {scene->memory, O_BYTES},
                                         .lse = {scene->memory, 2 * O_BYTES}};
     const uint16_t *o = scene->rows + ROWS_MAX * ROW;
-    const float *lse = (const float *)(const void *)(o + ROWS_MAX * ROW);
+    const uint32_t *lse = (const uint32_t *)(const void *)(o + ROWS_MAX * ROW);
     struct result result;
 
     CHECK_OK(attnd_run_sync(scene->session, scene->plan, &args));

@@ -46,9 +46,10 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
 {
     const struct random_variant *from = &trial->batch.variant;
     const struct random_shape *shape = &trial->batch.shape;
-    const struct random_variant none = {0};
+    const int scaled = from->q_scale != 0 || from->k_scale != 0 || from->v_scale != 0;
 
-    if (memcmp(from, &none, sizeof(none)) == 0)
+    if (!from->window && from->soft_cap == 0 && !from->position_encoding && !from->sinks &&
+        !from->mask && !scaled)
         return NULL;
     *to = (struct attnd_variant)ATTND_VARIANT_INIT;
     to->window_left = (int32_t)from->window - 1;
