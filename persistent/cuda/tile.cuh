@@ -320,8 +320,8 @@ struct MergeUnit {
  * together. What can be found before the parts are asked for is: their loads, 64 bytes a clock, are
  * in the way of all that goes through shared memory behind them. */
 template <typename T, int D, uint32_t batch, uint32_t at_once>
-__device__ __forceinline__ void merge_units(const ActiveRun *run,
-                                            const MergeUnit (&units)[at_once], uint32_t kv_head)
+__device__ __forceinline__ void merge_units(const ActiveRun *run, const MergeUnit (&units)[at_once],
+                                            uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
     const attnd_plan_head &plan = run->plan;
@@ -359,8 +359,8 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run,
             for (uint32_t i = 0; i < batch / 2; i++) {
                 const uint32_t from = __shfl_sync(0xffffffffu, place[u], i * 2 + upper);
                 if (first + i * 2 + upper < units[u].merge.part_count)
-                    value[u][i] = __ldcg(reinterpret_cast<const float4 *>(
-                        run->outputs + d[u] + uint64_t(from) * D));
+                    value[u][i] = __ldcg(
+                        reinterpret_cast<const float4 *>(run->outputs + d[u] + uint64_t(from) * D));
             }
 #pragma unroll
         for (uint32_t u = 0; u < at_once; u++) {
@@ -405,8 +405,8 @@ __device__ __forceinline__ void merge_turns(const ActiveRun *run, const attnd_me
 }
 
 /* All consumers: the rows of a merge for one KV head. @parts: the merge's. A merge of a few rows is
- * waited for; one of many is bound by how much of it is in flight. A call: it is kept out of the way
- * of the loops. */
+ * waited for; one of many is bound by how much of it is in flight. A call: it is kept out of the
+ * way of the loops. */
 template <typename T, int D>
 __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
                                         const uint32_t *parts, uint32_t kv_head)

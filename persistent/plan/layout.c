@@ -14,8 +14,9 @@
  * are partitions of the same rows, so there are no more segments than blocks, and no more than
  * rows. Partial rows: every level's blocks cover a row at most once, and each added tile repeats at
  * most one block's rows. Where equal pages are looked for (share.c), a batch of one level may come
- * to have ATTND_SHARED_LEVELS more, and half as many entries again. With one level only split blocks have partials, at least one added tile
- * each. Parts: each (merge, part) pair stands for at least one partial row of its own.
+ * to have ATTND_SHARED_LEVELS more, and half as many entries again. With one level only split
+ * blocks have partials, at least one added tile each. Parts: each (merge, part) pair stands for at
+ * least one partial row of its own.
  */
 #include "persistent/plan/private.h"
 
@@ -120,8 +121,7 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
 {
     if (!limits_valid(limits))
         return -ATTND_E_RANGE;
-    const uint32_t shared =
-        limits->target.cascade == ATTND_CASCADE_OFF ? 0 : limits->requests / 2;
+    const uint32_t shared = limits->target.cascade == ATTND_CASCADE_OFF ? 0 : limits->requests / 2;
     /* Where there is no room for more levels, nothing is shared. */
     if (shared && !derive(limits, shared, capacity))
         return 0;

@@ -74,8 +74,8 @@ static int allocate_private(struct attnd_plan *plan)
     plan->blocks = plan->memory;
     plan->built = (struct attnd_tile *)(void *)(plan->blocks + blocks);
     plan->key_ns = (double *)(void *)(plan->built + tiles);
-    plan->state = (struct attnd_entry_state *)(void *)(plan->key_ns +
-                                                       (capacity->shared ? requests + 1 : 0));
+    plan->state =
+        (struct attnd_entry_state *)(void *)(plan->key_ns + (capacity->shared ? requests + 1 : 0));
     plan->nodes = (struct attnd_shared_node *)(void *)(plan->state + requests + capacity->shared);
     plan->order = (uint32_t *)(void *)(plan->nodes + 2 * capacity->shared);
     plan->order_spare = plan->order + tiles;
@@ -226,7 +226,7 @@ int attnd_plan_build(struct attnd_plan *plan, struct attnd_fault *fault)
         attnd_plan_build_merges(plan);
         attnd_plan_order_tiles(plan);
         plan->found.fused = plan->mix.fused;
-        if (plan->mix.fused || plan->shape.levels > 1)
+        if (plan->mix.classes > 1 || plan->shape.levels > 1)
             plan->shape.flags |= ATTND_PLAN_ONE_PASS;
     }
     *plan->head = plan->shape;

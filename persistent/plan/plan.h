@@ -20,8 +20,8 @@
 #include "schemas/batch.h"
 #include "schemas/errors.h"
 
-/* What one worker does in a time, and all of them. All 0: a processor's threads, of which each reads
- * a key in the time in which it computes eight rows, whatever the others do. */
+/* What one worker does in a time, and all of them. All 0: a processor's threads, of which each
+ * reads a key in the time in which it computes eight rows, whatever the others do. */
 struct attnd_plan_rates {
     uint32_t worker_gflops; /* 10^9 operations a second: the products of one worker's tiles */
     uint32_t worker_gbps;   /* 10^9 bytes a second: what one worker reads if it need not wait */
@@ -56,9 +56,9 @@ struct attnd_plan_target {
 
 /* What was found when the plan was set. */
 struct attnd_plan_found {
-    uint32_t shared_groups;  /* runs of requests whose equal leading pages are read once */
-    uint32_t fused;          /* 1: compute-bound and memory-bound tiles are interleaved */
-    uint64_t bytes_saved;    /* of K and V, that a run of one layer need not read again */
+    uint32_t shared_groups; /* runs of requests whose equal leading pages are read once */
+    uint32_t fused;         /* 1: compute-bound and memory-bound tiles are interleaved */
+    uint64_t bytes_saved;   /* of K and V, that a run of one layer need not read again */
 };
 
 /* Capacities of a plan object, fixed when it is created. */

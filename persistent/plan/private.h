@@ -78,6 +78,7 @@ struct attnd_plan_load {
 
 /* How blocks are cut and ordered: split.c. */
 struct attnd_plan_mix {
+    uint32_t classes; /* of tiles that there are: 0 to 2 */
     uint32_t fused;
     double compute_workers, memory_workers; /* of which each class keeps about as many busy */
     double stretch; /* of memory-bound items, because the memory does not keep up with those */
@@ -85,7 +86,7 @@ struct attnd_plan_mix {
 
 /* An interval of requests with equal leading pages; see share.c. */
 struct attnd_shared_node {
-    uint32_t begin, end; /* requests */
+    uint32_t begin, end;       /* requests */
     uint32_t keys_begin, keys; /* what it reads: behind the interval around it, to its own end */
     uint32_t depth, used;
 };
@@ -133,8 +134,9 @@ void attnd_plan_default_rates(struct attnd_plan_target *target);
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_start_ns() - a tile that sees nothing. */
 double attnd_plan_start_ns(const struct attnd_plan *plan);
-/** attnd_plan_part_ns() - what it costs that @packed_rows are a partial: written and merged. */
-double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows);
+/** attnd_plan_part_ns() - what it costs that @packed_rows are a partial: written and merged.
+ * @shared: of a level whose rows have keys of their own as well, with which they are merged. */
+double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows, int shared);
 /** attnd_plan_bytes_ns() - the memory, on one key, if all workers read. */
 double attnd_plan_bytes_ns(const struct attnd_plan *plan);
 
@@ -152,8 +154,8 @@ struct attnd_split {
     uint32_t shortest; /* keys of a part, at least */
 };
 
-/* The splits of a batch, by enum attnd_tile_class; and how many memory-bound blocks are halved, behind
- * how many that are not. */
+/* The splits of a batch, by enum attnd_tile_class; and how many memory-bound blocks are halved,
+ * behind how many that are not. */
 struct attnd_splits {
     struct attnd_split of[2];
     uint32_t unhalved, halved;
@@ -177,8 +179,8 @@ uint32_t attnd_plan_keys_max(const struct attnd_plan_target *target, uint32_t pa
  * Return: 0; -ATTND_E_RANGE as attnd_planner_set(). */
 int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault);
 
-/** attnd_plan_build() - tiles, merges, order and the head, of entries that are there; an empty plan if
- * that fails. Return: as attnd_planner_set(). */
+/** attnd_plan_build() - tiles, merges, order and the head, of entries that are there; an empty plan
+ * if that fails. Return: as attnd_planner_set(). */
 int attnd_plan_build(struct attnd_plan *plan, struct attnd_fault *fault);
 
 /** attnd_plan_new_version() - what a worker has of the plan is stale. */

@@ -201,8 +201,7 @@ static int refuse_block(const struct attnd_plan *plan, const struct attnd_row_bl
 {
     const uint32_t entry = block->entry > plan->shared ? block->entry - plan->shared : 0;
 
-    return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, entry,
-                           reach_of(plan, block),
+    return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, entry, reach_of(plan, block),
                            (int64_t)most_of(plan, block) * (splits_left + 1));
 }
 

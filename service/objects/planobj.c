@@ -81,23 +81,23 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
                                                uint32_t heads_q)
 {
     const struct attnd_worker_info *info = &service->queue->info;
-    return (struct attnd_plan_limits){.requests = limits->requests,
-                                      .rows = limits->rows,
-                                      .pages = limits->pages,
-                                      .levels = limits->levels,
-                                      .page_size = limits->page_size,
-                                      .heads_q = heads_q,
-                                      .heads_kv = limits->heads_kv,
-                                      .target = {.tile_workers = info->tile_workers,
-                                                 .rows_per_tile = info->rows_per_tile,
-                                                 .kv_granule = info->kv_granule,
-                                                 .rates = {.worker_gflops = info->worker_gflops,
-                                                           .worker_gbps = info->worker_gbps,
-                                                           .memory_gbps = info->memory_gbps,
-                                                           .rows_step = info->sms ? info->rows_per_tile
-                                                                                  : 1},
-                                                 .fusion = fusion_of(&service->options),
-                                                 .cascade = cascade_of(&service->options)}};
+    return (struct attnd_plan_limits){
+        .requests = limits->requests,
+        .rows = limits->rows,
+        .pages = limits->pages,
+        .levels = limits->levels,
+        .page_size = limits->page_size,
+        .heads_q = heads_q,
+        .heads_kv = limits->heads_kv,
+        .target = {.tile_workers = info->tile_workers,
+                   .rows_per_tile = info->rows_per_tile,
+                   .kv_granule = info->kv_granule,
+                   .rates = {.worker_gflops = info->worker_gflops,
+                             .worker_gbps = info->worker_gbps,
+                             .memory_gbps = info->memory_gbps,
+                             .rows_step = info->sms ? info->rows_per_tile : 1},
+                   .fusion = fusion_of(&service->options),
+                   .cascade = cascade_of(&service->options)}};
 }
 
 int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
@@ -322,8 +322,8 @@ int attnd_planobj_check_append(const struct attnd_plan_object *object, struct at
         uint32_t length = kv_len[i] > 0 ? (uint32_t)kv_len[i] : 0;
         if (length < entry->row_count)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN,
-                                   object->append_first -
-                                       attnd_plan_shared_entries(object->plan) + i,
+                                   object->append_first - attnd_plan_shared_entries(object->plan) +
+                                       i,
                                    length, entry->row_count);
         if (!pool->leases || entry->row_count == 0)
             continue;

@@ -72,8 +72,8 @@ int attnd_planobj_advance(struct attnd_plan_object *object,
 /** attnd_planobj_unshares() - 1: @advance needs attnd_planobj_unshare() instead. */
 int attnd_planobj_unshares(const struct attnd_plan_object *object,
                            const struct attnd_advance_view *advance);
-/** attnd_planobj_unshare() - an advance that plans again (attnd_planner_unshare()); no run may be in
- * flight. The plan is empty after a failure that came with new tiles. */
+/** attnd_planobj_unshare() - an advance that plans again (attnd_planner_unshare()); no run may be
+ * in flight. The plan is empty after a failure that came with new tiles. */
 int attnd_planobj_unshare(struct attnd_plan_object *object,
                           const struct attnd_advance_view *advance, uint64_t scratch_limit_bytes,
                           struct attnd_fault *fault);
