@@ -4,11 +4,13 @@
 #   CC=gcc|clang     compiler
 #   SANITIZE=list    e.g. address,undefined or thread
 #   WERROR=          empty: warnings are not errors
+#   CRASH_POINTS=1   processes can be made to end at steps of the protocols (schemas/crash.h): tests
 
 BUILD ?= build
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 PROTOC_C ?= protoc-c
 SANITIZE ?=
+CRASH_POINTS ?=
 WERROR ?= -Werror
 VERSION := $(shell cat VERSION)
 VERSION_PARTS := $(subst ., ,$(firstword $(subst -, ,$(VERSION))))
@@ -17,6 +19,9 @@ ARCH := $(shell uname -m)
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
         -Wpointer-arith -Wvla $(WERROR)
 CPPFLAGS += -I. -I$(BUILD)/gen -D_GNU_SOURCE
+ifneq ($(CRASH_POINTS),)
+CPPFLAGS += -DATTND_CRASH_POINTS
+endif
 CFLAGS ?= -O2 -g
 # `override`: without it a CFLAGS on the command line, as in test-asan, would drop all that follows,
 # the sanitizer included.
@@ -87,7 +92,7 @@ help:
 	@echo 'make demo         build, start a private service, replay a trace, verify, summarise'
 	@echo 'make check        build, lint, run all tests (no GPU needed; under 15 minutes)'
 	@echo 'make check-long   random batches, client deaths, long fuzzing, ten minutes of attackers'
-	@echo 'make all          build only; make install PREFIX=/usr/local'
+	@echo 'make all          build only; make install PREFIX=/usr/local; make man (wants scdoc)'
 	@echo 'make wheel        the Python package; make check-python tests it with models from PyPI'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
 	@echo 'make gpu-bundle   what a machine with a GPU needs to run the tests, in one folder'
@@ -215,11 +220,17 @@ check-all:
 lint: $(GEN)
 	@BUILD=$(BUILD) .ci/lint.sh
 
+# After a change of the public headers that is meant: the new reference of tests/abi/check.
+.PHONY: abi-update
+abi-update:
+	@BUILD=$(BUILD) tests/abi/check --update
+
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 test: all tests
-	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/bench_engines tests/python
+	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/operators tests/abi/check \
+	  tests/bench_engines tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)
 test-e2e: all $(E2E)
@@ -229,7 +240,7 @@ test-e2e: all $(E2E)
 # runs. gcc's runtime; leaks are errors.
 test-asan:
 	@$(BUILD_SAYING) 'build with ASan and UBSan' -j2 BUILD=build/asan SANITIZE=address,undefined \
-	  CFLAGS='-O1 -g' tested
+	  CRASH_POINTS=1 CFLAGS='-O1 -g' tested
 	@ATTND_TEST_TIMEOUT=240 tests/run $(patsubst $(BUILD)/%,build/asan/%,$(UNIT) $(E2E))
 
 # Programs whose threads share memory: both ring ends in one process and one mapping (TSan sees
@@ -245,9 +256,10 @@ check-long: check $(LONG)
 	@for program in $(filter-out %/long_hostile,$(LONG)); do \
 	   echo "== $$program"; $$program || exit 1; done
 	@$(BUILD_SAYING) 'build the soak with ASan and UBSan' -j2 BUILD=build/asan \
-	  SANITIZE=address,undefined CFLAGS='-O1 -g' build/asan/attnd build/asan/attnd-worker \
-	  build/asan/tests/long/long_hostile
+	  SANITIZE=address,undefined CRASH_POINTS=1 CFLAGS='-O1 -g' build/asan/attnd \
+	  build/asan/attnd-worker build/asan/tests/long/long_hostile build/asan/tests/e2e/test_e2e_crash
 	build/asan/tests/long/long_hostile
+	ATTND_CRASH_COUNTS=8 build/asan/tests/e2e/test_e2e_crash
 
 -include tests/fuzz/fuzz.mk
 include client/python/python.mk

@@ -11,9 +11,11 @@
  */
 #include "client/internal.h"
 #include "ipc/admit_alloc.h"
+#include "schemas/crash.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/socket.h>
 
 /* The largest reply describes a pool of 1,024 layers: 2,048 planes and protobuf-c's scratch. */
@@ -52,6 +54,7 @@ static int send_request(struct attnd_session *session, struct attnd_rpc *call)
     attnd__request__pack(&call->request, session->datagram);
     int rc = attnd_fdpass_send(session->socket, session->datagram, bytes, &call->fd,
                                call->fd >= 0 ? 1 : 0);
+    attnd_crash(ATTND_CRASH_CLIENT_REQUEST_SENT);
     return rc < 0 ? lost(session, rc == -ATTND_E_FULL ? ETIMEDOUT : EPIPE) : 0;
 }
 
@@ -114,6 +117,7 @@ int attnd_call(struct attnd_session *session, struct attnd_rpc *call,
         rc = send_request(session, call);
     if (rc == 0) {
         long bytes = receive_reply(session, call);
+        attnd_crash(ATTND_CRASH_CLIENT_REPLY_TAKEN);
         rc = bytes < 0 ? (int)bytes : unpack_reply(session, call, bytes, expect);
     }
     if (rc < 0)
@@ -134,6 +138,22 @@ int attnd_call_broken(struct attnd_session *session, struct attnd_rpc *call)
     int rc = broken(session);
     attnd_call_end(session, call);
     return rc;
+}
+
+int attnd_call_secret(struct attnd_session *session, struct attnd_rpc *call,
+                      Attnd__Reply__ResultCase expect, struct attnd_token *secret)
+{
+    int rc = attnd_call(session, call, expect);
+    if (rc < 0)
+        return rc;
+    const ProtobufCBinaryData *bytes = expect == ATTND__REPLY__RESULT_TICKET
+                                           ? &call->reply->ticket->ticket
+                                           : &call->reply->token->token;
+    if (bytes->len != ATTND_TOKEN_BYTES)
+        return attnd_call_broken(session, call);
+    memcpy(secret->bytes, bytes->data, ATTND_TOKEN_BYTES);
+    attnd_call_end(session, call);
+    return 0;
 }
 
 int attnd_call_take_fd(struct attnd_rpc *call, int index)

@@ -7,6 +7,7 @@
  * closing there lets go of descriptors and private memory and touches neither socket nor segments.
  */
 #include "client/internal.h"
+#include "schemas/crash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,8 +85,9 @@ void attnd_close(struct attnd_session *session)
         /* Not close() alone: a forked child may hold the socket open. */
         if (session->socket >= 0)
             shutdown(session->socket, SHUT_RDWR);
-        if (session->rings)
-            session->rings_end(session->rings);
+        attnd_crash(ATTND_CRASH_CLIENT_SHUT_DOWN);
+        if (session->launcher)
+            session->launcher_end(session->launcher);
         attnd_shm_unmap(&session->submission);
         attnd_shm_unmap(&session->completion);
         pthread_mutex_destroy(&session->call_lock);

@@ -213,12 +213,13 @@ static void make_empty(struct attnd_plan *plan)
     plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
     plan->shape.set_version = version;
     plan->found = (struct attnd_plan_found){0};
+    plan->mix = (struct attnd_plan_mix){0};
     plan->shared = plan->shared_levels = 0;
 }
 
-int attnd_plan_build(struct attnd_plan *plan, struct attnd_fault *fault)
+int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd_fault *fault)
 {
-    int code = attnd_plan_build_tiles(plan, fault);
+    int code = attnd_plan_build_tiles(plan, fixed_split, fault);
 
     if (code) {
         make_empty(plan);
@@ -251,7 +252,8 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
     attnd_plan_share(plan, batch);
     attnd_plan_fill_entries(plan, batch);
     attnd_plan_share_entries(plan);
-    return attnd_plan_build(plan, fault);
+    return attnd_plan_build(
+        plan, batch->options & ATTND_OPTION_FIXED_SPLIT ? batch->variant.fixed_split : 0, fault);
 }
 
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan)

@@ -32,11 +32,15 @@
 #define ATTND_SHARED_LEVELS 3u
 #define ATTND_SHARED_OPEN_MAX 32u
 
+/* Tiles that fixed splits may add to a plan: 64 requests of half a million keys in parts of 512. */
+#define ATTND_FIXED_SPLITS_MAX 65536u
+
 /* What the capacities of a plan come to. Derived in layout.c and nowhere else. */
 struct attnd_plan_capacity {
     uint32_t blocks;       /* tiles before any split */
     uint32_t splits;       /* tiles that splitting may add, for balance */
     uint32_t bound_splits; /* and to keep items below ATTND_ITEM_COST_MAX */
+    uint32_t fixed_splits; /* or at fixed keys, instead of both */
     uint32_t tiles;        /* blocks and all splits */
     uint32_t merges;       /* row segments */
     uint32_t partial_rows; /* rows of all partial tiles together; also bounds merge parts */
@@ -134,6 +138,8 @@ void attnd_plan_default_rates(struct attnd_plan_target *target);
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_start_ns() - a tile that sees nothing. */
 double attnd_plan_start_ns(const struct attnd_plan *plan);
+/** attnd_plan_item_ns() - a tile of @keys and @packed_rows. */
+double attnd_plan_item_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t packed_rows);
 /** attnd_plan_part_ns() - what it costs that @packed_rows are a partial: written and merged.
  * @shared: of a level whose rows have keys of their own as well, with which they are merged. */
 double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows, int shared);
@@ -175,13 +181,27 @@ void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_v
  * below ATTND_ITEM_COST_MAX, with a granule more to spare; at least one granule. */
 uint32_t attnd_plan_keys_max(const struct attnd_plan_target *target, uint32_t packed_rows);
 
+/** attnd_plan_cut_blocks() - entries into plan->blocks, by level, and how long they take. */
+void attnd_plan_cut_blocks(struct attnd_plan *plan);
+
+/** attnd_block_packed_rows() - query heads of @row_count tokens. */
+uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count);
+/** attnd_block_reach() - keys that the block's entry may come to have. */
+uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row_block *block);
+/** attnd_block_seen() - keys that its rows may come to see at once: all of these, or a window. */
+uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block);
+/** attnd_block_keys_max() - keys that an item of the block may have. */
+uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_row_block *block);
+
 /** attnd_plan_build_tiles() - blocks, then tiles by splitting them, into plan->built.
- * Return: 0; -ATTND_E_RANGE as attnd_planner_set(). */
-int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault);
+ * @fixed_split: keys of a part; 0: as balance wants
+ * Return: 0; -ATTND_E_RANGE and -ATTND_E_NO_SPACE as attnd_planner_set(). */
+int attnd_plan_build_tiles(struct attnd_plan *plan, uint32_t fixed_split,
+                           struct attnd_fault *fault);
 
 /** attnd_plan_build() - tiles, merges, order and the head, of entries that are there; an empty plan
  * if that fails. Return: as attnd_planner_set(). */
-int attnd_plan_build(struct attnd_plan *plan, struct attnd_fault *fault);
+int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd_fault *fault);
 
 /** attnd_plan_new_version() - what a worker has of the plan is stale. */
 void attnd_plan_new_version(struct attnd_plan *plan);

@@ -60,6 +60,11 @@ double attnd_plan_start_ns(const struct attnd_plan *plan)
                                                    : ATTND_COST_TILE * row_ns(plan);
 }
 
+double attnd_plan_item_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t packed_rows)
+{
+    return keys * attnd_plan_key_ns(plan, packed_rows) + attnd_plan_start_ns(plan);
+}
+
 double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows, int shared)
 {
     const double bytes = 2.0 * sizeof(float) * plan->pool.dim_vo * packed_rows;

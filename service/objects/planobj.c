@@ -7,6 +7,7 @@
  */
 #include "service/objects/planobj.h"
 
+#include "schemas/crash.h"
 #include "service/objects/lease.h"
 #include "service/supervise/queue.h"
 
@@ -89,6 +90,7 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
         .page_size = limits->page_size,
         .heads_q = heads_q,
         .heads_kv = limits->heads_kv,
+        .fixed_split = limits->fixed_split,
         .target = {.tile_workers = info->tile_workers,
                    .rows_per_tile = info->rows_per_tile,
                    .kv_granule = info->kv_granule,
@@ -117,6 +119,7 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
     object->limits = *limits;
     object->heap_bytes = heap_bytes;
     object->charged_bytes = private_bytes(&plan_limits);
+    object->tile_rows = plan_limits.target.rows_per_tile;
     int rc = charge(client, object, fault);
     if (rc < 0) {
         free(object);
@@ -193,13 +196,29 @@ int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_bat
     return 0;
 }
 
+/* What the batch's own levels save a run. */
+static uint64_t level_bytes(const struct attnd_plan_object *object,
+                            const struct attnd_batch_view *batch)
+{
+    const struct attnd_batch_limits *limits = &object->limits;
+    const uint32_t group = batch->heads_q / limits->heads_kv;
+    const uint32_t tokens = object->tile_rows > group ? object->tile_rows / group : 1;
+
+    return attnd_plan_shared_keys(batch, limits->page_size, tokens) * limits->heads_kv *
+           (limits->dim_qk + limits->dim_vo) * sizeof(uint16_t);
+}
+
 /* What follows from the tiles that there are now. */
 static void derive(struct attnd_plan_object *object)
 {
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
+    const struct attnd_plan_found found = attnd_plan_found(object->plan);
+
     object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
     object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
     object->scratch_bytes = attnd_plan_scratch_bytes(head);
+    object->shared_bytes = object->level_bytes + found.bytes_saved;
+    object->fused = found.fused;
     keep_append(object, head);
 }
 
@@ -207,9 +226,11 @@ int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batc
                        struct attnd_fault *fault)
 {
     int rc = attnd_planner_set(object->plan, batch, fault);
+    attnd_crash(ATTND_CRASH_DAEMON_PLAN_FILLED);
     if (rc < 0)
         return rc;
     object->extents = batch->extents;
+    object->level_bytes = level_bytes(object, batch);
     derive(object);
     return 0;
 }

@@ -5,6 +5,7 @@
  * every operation in flight and one more. If the push fails all the same, the client moved its own
  * index backwards, and is killed when the sweep is over, not in the middle of it.
  */
+#include "schemas/crash.h"
 #include "service/sched/lanes.h"
 
 #include <assert.h>
@@ -31,6 +32,7 @@ static void post(struct attnd_session_lanes *session, const struct attnd_cqe *cq
         session->broken = 1;
     else
         session->cq_room--;
+    attnd_crash(ATTND_CRASH_DAEMON_COMPLETION_POSTED);
     attnd_session_mark_dirty(session);
 }
 
@@ -48,16 +50,14 @@ static void count_fault(struct attnd_session_stats *stats, int code)
         stats->faults[-code]++;
 }
 
-static void count_success(struct attnd_session_lanes *session, uint8_t opcode)
+static void count_success(struct attnd_session_stats *stats, const struct attnd_sched_op *op)
 {
-    struct attnd_session_stats *own = &session->client->stats;
-    struct attnd_session_stats *all = &session->scheduler->service->totals;
-    if (opcode == ATTND_OP_RUN) {
-        own->runs++;
-        all->runs++;
-    } else if (opcode == ATTND_OP_APPEND) {
-        own->appends++;
-        all->appends++;
+    if (op->sqe.opcode == ATTND_OP_RUN) {
+        stats->runs++;
+        stats->shared_bytes += op->plan ? op->plan->shared_bytes : 0;
+        stats->fused_runs += op->plan && op->plan->fused;
+    } else if (op->sqe.opcode == ATTND_OP_APPEND) {
+        stats->appends++;
     }
 }
 
@@ -91,7 +91,8 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
     const struct attnd_fault *fault = &op->fault;
 
     if (fault->code == 0) {
-        count_success(session, op->sqe.opcode);
+        count_success(&session->client->stats, op);
+        count_success(&session->scheduler->service->totals, op);
         if (op->sqe.opcode == ATTND_OP_RUN) {
             count_latency(&session->client->stats, op, begin_ns, end_ns);
             count_latency(&session->scheduler->service->totals, op, begin_ns, end_ns);
