@@ -141,7 +141,8 @@ static void sum_key_ns(struct attnd_plan *plan, const struct attnd_level_view *l
     plan->key_ns[0] = 0;
     for (uint32_t r = 0; r < level->entries; r++) {
         const uint32_t rows = rows_of(level, r);
-        double ns = rows / tokens * attnd_plan_key_ns(plan, tokens * group);
+        const uint32_t full = rows / tokens;
+        double ns = full * attnd_plan_key_ns(plan, tokens * group);
         if (rows % tokens)
             ns += attnd_plan_key_ns(plan, rows % tokens * group);
         plan->key_ns[r + 1] = plan->key_ns[r] + ns;

@@ -91,7 +91,7 @@ uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attn
     if (split->target_ns <= 0)
         return 1;
     double wanted = (double)block->time_ns / split->target_ns + split->round;
-    uint32_t parts = block->keys / shortest; /* more are not worth it */
+    uint32_t parts = shortest ? block->keys / shortest : 1; /* more are not worth it */
     if (parts > wanted)
         parts = (uint32_t)wanted;
     return parts ? parts : 1;
