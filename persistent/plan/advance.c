@@ -147,5 +147,5 @@ int attnd_planner_unshare(struct attnd_plan *plan, const struct attnd_advance_vi
     unshare(plan, advance);
     if (advance->pages)
         append_pages(plan, advance);
-    return attnd_plan_build(plan, 0, fault); /* with a fixed split nothing is shared */
+    return attnd_plan_build(plan, 0, fault); /* equal pages are not looked for with fixed splits */
 }

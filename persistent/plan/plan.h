@@ -150,6 +150,14 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
 int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
                           uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault);
 
+/**
+ * attnd_plan_shared_keys() - what cascade levels save a run: keys of one KV head that are not read
+ * @block_tokens: rows of a tile
+ * Of a batch as it is set; an advance does not change it. 0 of a batch with a window.
+ */
+uint64_t attnd_plan_shared_keys(const struct attnd_batch_view *batch, uint32_t page_size,
+                                uint32_t block_tokens);
+
 /** attnd_planner_unshares() - 1 if @advance shrinks a request into keys that tiles of other entries
  * read for it, and so needs attnd_planner_unshare(). */
 int attnd_planner_unshares(const struct attnd_plan *plan, const struct attnd_advance_view *advance);
@@ -162,14 +170,6 @@ int attnd_planner_unshares(const struct attnd_plan *plan, const struct attnd_adv
  */
 int attnd_planner_unshare(struct attnd_plan *plan, const struct attnd_advance_view *advance,
                           uint32_t pool_pages, struct attnd_fault *fault);
-
-/**
- * attnd_plan_shared_keys() - what cascade levels save a run: keys of one KV head that are not read
- * @block_tokens: rows of a tile
- * Of a batch as it is set; an advance does not change it. 0 of a batch with a window.
- */
-uint64_t attnd_plan_shared_keys(const struct attnd_batch_view *batch, uint32_t page_size,
-                                uint32_t block_tokens);
 
 /** attnd_plan_head() - the shared half, for reading. Never NULL. */
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan);

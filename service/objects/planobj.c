@@ -196,9 +196,8 @@ int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_bat
     return 0;
 }
 
-/* What the batch's own levels save a run. */
-static uint64_t level_bytes(const struct attnd_plan_object *object,
-                            const struct attnd_batch_view *batch)
+static uint64_t shared_bytes(const struct attnd_plan_object *object,
+                             const struct attnd_batch_view *batch)
 {
     const struct attnd_batch_limits *limits = &object->limits;
     const uint32_t group = batch->heads_q / limits->heads_kv;
@@ -212,11 +211,10 @@ static uint64_t level_bytes(const struct attnd_plan_object *object,
 static void derive(struct attnd_plan_object *object)
 {
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
-    const struct attnd_plan_found found = attnd_plan_found(object->plan);
-
     object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
     object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
     object->scratch_bytes = attnd_plan_scratch_bytes(head);
+    const struct attnd_plan_found found = attnd_plan_found(object->plan);
     object->shared_bytes = object->level_bytes + found.bytes_saved;
     object->fused = found.fused;
     keep_append(object, head);
@@ -230,7 +228,7 @@ int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batc
     if (rc < 0)
         return rc;
     object->extents = batch->extents;
-    object->level_bytes = level_bytes(object, batch);
+    object->level_bytes = shared_bytes(object, batch);
     derive(object);
     return 0;
 }

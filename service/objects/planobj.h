@@ -34,7 +34,7 @@ struct attnd_plan_object {
     uint32_t tile_items, append_items; /* queue items of a run and of an append */
     struct attnd_extents extents;      /* from a tensor's offset */
     uint64_t scratch_bytes;            /* of a run */
-    uint64_t level_bytes;  /* of K and V that a run does not read for the batch's own levels */
+    uint64_t level_bytes;              /* of these, what the batch's own levels save */
     uint64_t shared_bytes; /* of K and V that a run does not read: the batch's levels, found ones */
     uint32_t fused;        /* both classes of tiles are done at once */
     struct attnd_memory *tables[ATTND_VARIANT_TABLES]; /* of its variant, referenced; or NULL */
