@@ -214,40 +214,6 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const MergeUni
 
 constexpr uint32_t consumer_warps = consumer_threads / 32;
 
-/* Units of @merge, @at_once in each of its warps' turns. */
-template <typename T, int D, typename Policy, uint32_t batch, uint32_t at_once>
-__device__ __forceinline__ void merge_turns(const ActiveRun *run, const attnd_merge &merge,
-                                            const uint32_t *parts, uint32_t kv_head, uint32_t units)
-{
-#pragma unroll 1
-    for (uint32_t unit = uniform(consumer_thread() / 32); unit < units;
-         unit += at_once * consumer_warps) {
-        MergeUnit turn[at_once];
-#pragma unroll
-        for (uint32_t u = 0; u < at_once; u++) {
-            const uint32_t here = unit + u * consumer_warps;
-            turn[u] = {merge, parts, here < units ? here : 0};
-            if (here >= units)
-                turn[u].merge.part_count = 0;
-        }
-        merge_units<T, D, Policy, batch, at_once>(run, turn, kv_head);
-    }
-}
-
-/* A merge of many rows: bound by how much of it is in flight. */
-template <typename T, int D, typename Policy>
-__device__ __noinline__ void merge_wide(const ActiveRun *run, attnd_merge merge,
-                                        const uint32_t *parts, uint32_t kv_head, uint32_t units)
-{
-    merge.part_count = uniform(merge.part_count);
-    if (merge.part_count <= 4)
-        merge_turns<T, D, Policy, 4, 4>(run, merge, parts, kv_head, units);
-    else
-        merge_turns<T, D, Policy, merge_batch, 2>(run, merge, parts, kv_head, units);
-}
-
-constexpr uint32_t wide_units = 4 * consumer_warps;
-
 /* All consumers: the rows of a merge for one KV head. @parts: the merge's. What can be found before
  * the parts are asked for is: their loads, 64 bytes a clock, are in the way of all that goes
  * through shared memory behind them. A call: it is kept out of the way of the loops. */
@@ -261,10 +227,6 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
     const uint32_t units = uniform(merge.row_count * group * (D / 64)), upper = lane / 16;
     const uint32_t heads_q = plan.heads_q;
     const float2 *const states = reinterpret_cast<const float2 *>(run->states);
-    if (units > wide_units) {
-        merge_wide<T, D, Policy>(run, merge, parts, kv_head, units);
-        return;
-    }
 #pragma unroll 1
     for (uint32_t unit = uniform(consumer_thread() / 32); unit < units; unit += consumer_warps) {
         const uint32_t d = unit % (D / 64) * 64 + lane % 16 * 4;
@@ -315,7 +277,7 @@ __device__ __noinline__ void merge_many(const ActiveRun *run, const attnd_merge 
                                         uint32_t todo, uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
-    constexpr uint32_t at_once = 3;
+    constexpr uint32_t at_once = 2;
     const uint32_t per_row = run->plan.group * (D / 64);
 #pragma unroll 1
     while (todo) {
