@@ -243,7 +243,8 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
 {
     __builtin_assume(__isShared(run));
     const uint32_t units = uniform(merge.row_count * run->plan.group * (D / 64));
-    if (units > 2 * consumer_warps && uniform(merge.part_count) <= 4)
+    merge.part_count = uniform(merge.part_count);
+    if (units > 2 * consumer_warps && merge.part_count <= 4)
         merge_turns<T, D, Policy, 4, 4>(run, merge, parts, kv_head, units);
     else if (units > consumer_warps)
         merge_turns<T, D, Policy, merge_batch, 2>(run, merge, parts, kv_head, units);
@@ -271,6 +272,8 @@ __device__ __noinline__ void merge_many(const ActiveRun *run, const attnd_merge 
             if (todo)
                 merge[u] = first[__ffs(int32_t(todo)) - 1];
             todo &= todo - 1;
+            merge[u].part_count = uniform(merge[u].part_count);
+            merge[u].row_count = uniform(merge[u].row_count);
             most = max(most, merge[u].row_count);
         }
 #pragma unroll 1
