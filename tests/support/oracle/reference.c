@@ -17,7 +17,7 @@
 
 /* Keys and values of one request for one KV head. */
 struct span {
-    double *keys, *values; /* [count][dim] */
+    double *keys, *values; /* [count][dim], [count][dim_vo] */
     int32_t count;
 };
 
@@ -42,12 +42,17 @@ int32_t reference_kv_len(int32_t pages, int32_t page_size, int32_t last_page_len
     return pages > 0 ? page_size * (pages - 1) + last_page_len : 0;
 }
 
+static uint32_t dim_vo_of(const struct reference_batch *batch)
+{
+    return batch->dim_vo ? batch->dim_vo : batch->dim;
+}
+
 /* ---- gather ---- */
 
-/* @out: [kv_len][dim] of request @request, KV head @head. */
+/* @out: [kv_len][@dim] of request @request, KV head @head. */
 static void gather(const struct reference_batch *batch, const struct reference_plane *plane,
                    const struct reference_level *level, uint32_t request, uint32_t head,
-                   double *out)
+                   uint32_t dim, double *out)
 {
     const float *value_of = bits16_table(batch->dtype);
     const int32_t *pages = level->kv_indices + level->kv_indptr[request];
@@ -58,7 +63,7 @@ static void gather(const struct reference_batch *batch, const struct reference_p
     for (int32_t j = 0; j < level->kv_len[request]; j++) {
         const uint16_t *token = plane->bits + pages[j / page_size] * plane->stride_page +
                                 j % page_size * plane->stride_token + head * plane->stride_head;
-        for (uint32_t d = 0; d < batch->dim; d++)
+        for (uint32_t d = 0; d < dim; d++)
             *out++ = (double)value_of[token[d]];
     }
 }
@@ -74,9 +79,11 @@ static void gather_head(const struct reference_batch *batch, uint32_t head,
             span->count = level->kv_len[r];
             span->keys = words;
             span->values = words + (size_t)span->count * batch->dim;
-            words = span->values + (size_t)span->count * batch->dim;
-            gather(batch, &batch->k, level, r, head, span->keys);
-            gather(batch, &batch->v, level, r, head, span->values);
+            words = span->values + (size_t)span->count * dim_vo_of(batch);
+            gather(batch, &batch->k, level, r, head, batch->dim, span->keys);
+            for (int32_t j = 0; !batch->variant.rope_keys_stored && j < span->count; j++)
+                reference_rotate(&batch->variant, span->keys + (size_t)j * batch->dim, j);
+            gather(batch, &batch->v, level, r, head, dim_vo_of(batch), span->values);
         }
     }
 }
@@ -145,8 +152,9 @@ static void attend_query(const struct reference_batch *batch, const double *q,
                          double *o, double *lse)
 {
     const struct reference_variant *variant = &batch->variant;
-    const double scale = batch->sm_scale != 0 ? batch->sm_scale : 1 / sqrt(batch->dim);
-    const uint32_t dim = batch->dim;
+    const double scale = (batch->sm_scale != 0 ? batch->sm_scale : 1 / sqrt(batch->dim)) *
+                         (variant->qk_scale != 0 ? variant->qk_scale : 1);
+    const uint32_t dim = batch->dim, dim_vo = dim_vo_of(batch);
     double max = -INFINITY, sum = 0;
     size_t count = 0, n = 0;
 
@@ -156,12 +164,12 @@ static void attend_query(const struct reference_batch *batch, const double *q,
             if (!sees(batch, query, l, j))
                 continue;
             const double score = scale * dot(q, span->keys + (size_t)j * dim, dim);
-            values[count] = span->values + (size_t)j * dim;
+            values[count] = span->values + (size_t)j * dim_vo;
             scores[count++] =
                 reference_score(variant, score, query->head, batch->heads_q, query->place, j);
         }
 
-    for (uint32_t d = 0; d < dim; d++)
+    for (uint32_t d = 0; d < dim_vo; d++)
         o[d] = 0;
     *lse = -INFINITY;
     if (count == 0)
@@ -179,9 +187,9 @@ static void attend_query(const struct reference_batch *batch, const double *q,
     if (variant->sinks)
         sum += exp((double)variant->sinks[query->head] - max);
     for (n = 0; n < count; n++)
-        accumulate(scores[n], values[n], o, dim);
-    for (uint32_t d = 0; d < dim; d++)
-        o[d] /= sum;
+        accumulate(scores[n], values[n], o, dim_vo);
+    for (uint32_t d = 0; d < dim_vo; d++)
+        o[d] *= (variant->v_scale != 0 ? variant->v_scale : 1) / sum;
     *lse = (max + log(sum)) / (batch->lse_ln ? 1 : log(2));
 }
 
@@ -206,9 +214,11 @@ static void attend_head(const struct reference_batch *batch, uint32_t head,
                 batch->q.bits + row * batch->q.stride_row + h * batch->q.stride_head;
             for (uint32_t d = 0; d < batch->dim; d++)
                 q[d] = (double)value_of[bits[d]];
+            reference_rotate(&batch->variant, q, query.place);
             size_t index = (size_t)row * batch->heads_q + h;
             query.head = h;
-            attend_query(batch, q, &query, scores, values, o + index * batch->dim, lse + index);
+            attend_query(batch, q, &query, scores, values, o + index * dim_vo_of(batch),
+                         lse + index);
         }
     }
 }
@@ -225,7 +235,7 @@ void reference_attend(const struct reference_batch *batch, double *o, double *ls
         for (uint32_t r = 0; r < batch->level[l].requests; r++)
             keys += (size_t)batch->level[l].kv_len[r];
     }
-    double *scores = workspace(keys * (2 * (size_t)batch->dim + 2) + 1);
+    double *scores = workspace(keys * ((size_t)batch->dim + dim_vo_of(batch) + 2) + 1);
     const double **values = (const double **)(void *)(scores + keys);
     _Static_assert(sizeof(*values) <= sizeof(*scores), "a word each");
 
@@ -279,7 +289,7 @@ static void compare_o(const struct reference_batch *batch, const double *want,
     for (uint32_t row = 0; row < batch->rows; row++)
         for (uint32_t head = 0; head < batch->heads_q; head++) {
             const uint16_t *got = o->bits + row * o->stride_row + head * o->stride_head;
-            for (uint32_t d = 0; d < batch->dim; d++, want++)
+            for (uint32_t d = 0; d < dim_vo_of(batch); d++, want++)
                 if (!agrees((double)value_of[got[d]], *want, tolerance))
                     note(mismatch, "o", row, head, d, (double)value_of[got[d]], *want);
         }

@@ -38,7 +38,8 @@ struct reference_level {
 struct reference_batch {
     uint32_t dtype; /* enum attnd_dtype */
     uint32_t rows, heads_q, heads_kv;
-    uint32_t dim;       /* a multiple of 4 */
+    uint32_t dim;       /* of q and k; a multiple of 4 */
+    uint32_t dim_vo;    /* of v and o; 0: dim */
     uint32_t page_size; /* tokens */
     uint32_t causal;    /* 1: on the last level, query i sees keys j <= kv_len - qo_len + i */
     uint32_t lse_ln;    /* 1: lse in natural logarithm; 0: base 2 */
@@ -52,7 +53,7 @@ struct reference_batch {
 
 /**
  * reference_attend() - one softmax over all keys a query sees, whatever level they are in
- * @o:   receives [rows][heads_q][dim]
+ * @o:   receives [rows][heads_q][dim_vo]
  * @lse: receives [rows][heads_q]
  *
  * Threads: one.

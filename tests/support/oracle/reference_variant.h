@@ -14,6 +14,10 @@ struct reference_variant {
     double soft_cap;     /* 0: none */
     uint32_t alibi;
     const float *sinks; /* [heads_q]; NULL: none */
+    /* Rotary embeddings; theta 0: none. Of q always, of k unless it was stored like that. */
+    double rope_theta, rope_scale, rope_low, rope_high;
+    uint32_t rope_old_context, rope_dim, rope_keys_stored;
+    double qk_scale, v_scale; /* 0: 1 */
 };
 
 /** reference_sees() - may a query at position @p (which may be negative) see key @j? */
@@ -22,6 +26,9 @@ int reference_sees(const struct reference_variant *variant, int32_t p, int32_t j
 /** reference_score() - the score of head @head among @heads, scaled already, for key @j at @p. */
 double reference_score(const struct reference_variant *variant, double score, uint32_t head,
                        uint32_t heads, int32_t p, int32_t j);
+
+/** reference_rotate() - a row of q or k at position @p. */
+void reference_rotate(const struct reference_variant *variant, double *row, int32_t p);
 
 /** reference_slope() - of ALiBi, as its authors' code makes the list. */
 double reference_slope(uint32_t head, uint32_t heads);

@@ -54,6 +54,14 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
     to->window_left = (int32_t)from->window - 1;
     to->logits_soft_cap = from->soft_cap;
     to->position_encoding = from->position_encoding;
+    to->flags = from->rope_append ? ATTND_VARIANT_ROPE_APPEND : 0;
+    to->rope_theta = from->rope_theta;
+    to->rope_scale = from->rope_scale;
+    to->rope_old_context = from->rope_old_context;
+    to->rope_dim = from->rope_dim;
+    to->q_scale = from->q_scale;
+    to->k_scale = from->k_scale;
+    to->v_scale = from->v_scale;
     if (from->sinks) {
         to->sinks.memory = trial->engine->memory;
         to->sinks.offset_bytes = trial->engine->rows_offset_bytes + trial->sinks;
@@ -83,7 +91,8 @@ int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
     api.q = asked(&batch->q, &trial->q);
     api.o = asked(&batch->o, &trial->o);
     api.lse = asked(&batch->lse, &trial->lse);
-    api.k = api.v = asked(&batch->kv_rows, &trial->kv);
+    api.k = asked(&batch->kv_rows, &trial->kv);
+    api.v = batch->shape.dim_vo ? trial->kv : api.k; /* as far apart as those of k */
     api.variant = variant_of(trial, &variant);
     return submitted(trial, flags, attnd_plan_set(trial->engine->session, trial->plan, &api, &op));
 }
