@@ -310,21 +310,20 @@ __device__ __forceinline__ uint32_t *cta_merges()
     return &merges;
 }
 
-/* A tile with merges. A lane arrives at a merge, so that a tile of a shared prefix, whose rows each
- * have a merge of their own, waits for one arrival and not for one after the other. A call, too. */
+/* A tile with several merges. A lane arrives at a merge, so that a tile of a shared prefix, whose
+ * rows each have a merge of their own, waits for one arrival and not for one after the other. */
 template <typename T, int D, typename Policy>
 __device__ __noinline__ void merges_arrive(const Item &item)
 {
     const ActiveRun *const run = item.run;
     __builtin_assume(__isShared(&item) && __isShared(run));
     const uint32_t merges = uniform(item.tile.merge_count), heads_kv = run->plan.heads_kv;
+    const attnd_merge *const list = run->merges + item.tile.merge_begin;
 #pragma unroll 1
     for (uint32_t first = 0; first < merges; first += 32) {
         const uint32_t mine = first + consumer_thread();
         const bool arrives = consumer_thread() < 32 && mine < merges;
-        uint32_t parts_here = item.tile.first_merge.part_count;
-        if (arrives && mine)
-            parts_here = run->merges[item.tile.merge_begin + mine].part_count;
+        const uint32_t parts_here = arrives ? list[mine].part_count : 0;
         bool last = false;
         consumers_sync(); /* partials of all threads before the arrivals */
         if (arrives) {
@@ -333,31 +332,47 @@ __device__ __noinline__ void merges_arrive(const Item &item)
             if (last) /* a prepared run finds it as it was */
                 *arrivals = 0;
         }
-        if (merges > 1 && consumer_thread() < 32) {
+        if (consumer_thread() < 32) {
             const uint32_t mask = __ballot_sync(0xffffffffu, last);
             if (consumer_thread() == 0)
                 *cta_merges() = mask;
         }
-        if (!uniform(consumers_any(last)))
-            continue;
-        if (merges > 1) {
-            merge_many<T, D, Policy>(run, run->merges + item.tile.merge_begin + first,
-                                     uniform(*cta_merges()), item.kv_head);
-            continue;
-        }
-        const attnd_merge merge = item.tile.first_merge;
-        const uint32_t *parts = run->merge_parts + merge.part_begin;
-        if (merge.part_count <= 32)
-            parts = item.parts;
-        merge_rows<T, D, Policy>(run, merge, parts, item.kv_head);
+        if (uniform(consumers_any(last)))
+            merge_many<T, D, Policy>(run, list + first, uniform(*cta_merges()), item.kv_head);
     }
+}
+
+/* A tile with one merge, as a split has it. No call: what that would keep is in local memory, a
+ * trip to the L2 away behind the arrival, and somebody waits for the merge. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void merge_arrive_one(const Item &item)
+{
+    const ActiveRun *const run = item.run;
+    __builtin_assume(__isShared(&item) && __isShared(run));
+    const attnd_merge merge = item.tile.first_merge;
+    bool last = false;
+    consumers_sync(); /* partials of all threads before the arrival of one */
+    if (consumer_thread() == 0) {
+        last = arrive_gpu(item.arrivals) + 1 == merge.part_count;
+        if (last) /* a prepared run finds it as it was */
+            *item.arrivals = 0;
+    }
+    if (!uniform(consumers_any(last)))
+        return;
+    const uint32_t *parts = run->merge_parts + merge.part_begin;
+    if (merge.part_count <= 32)
+        parts = item.parts;
+    merge_rows<T, D, Policy>(run, merge, parts, item.kv_head);
 }
 
 /* All consumers: arrives at the tile's merges and does those it arrives at last. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void merge_arrive(const Item &item)
 {
-    if (uniform(item.tile.merge_count))
+    const uint32_t merges = uniform(item.tile.merge_count);
+    if (merges == 1)
+        merge_arrive_one<T, D, Policy>(item);
+    else if (merges)
         merges_arrive<T, D, Policy>(item);
 }
 
