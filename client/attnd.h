@@ -433,6 +433,9 @@ struct attnd_batch {
      * option, index ATTND_F_BACKEND; one that does not go with another, with that field as index:
      * windows, position encodings and masks go with one level. */
     const struct attnd_variant *variant;
+    /* [requests + 1] of the last level, with a mask: bytes from the mask's beginning to where each
+     * request's bits begin, and end. A masked plan is not advanced: it is set again. */
+    const int32_t *mask_indptr;
 };
 
 /* What every submitted operation carries. Zero-initialise; a call may be given NULL for zeros. */
@@ -460,9 +463,8 @@ int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct at
                    const struct attnd_op *op);
 
 /* New absolute lengths of all entries, level 0's first, and pages appended to their lists. Lengths
- * may shrink too, but not into leading pages that are read once for several requests (attnd_plan_info;
- * attnd --cascade): -ATTND_E_RANGE then, field kv_len, limit the shortest. Query rows stay as they
- * were set. */
+ * may shrink too. Query rows stay as they were set. One that shrinks a request into leading pages
+ * that are read once for several (attnd --cascade) plans again, and waits for runs of the plan. */
 struct attnd_advance {
     uint32_t size;
     uint32_t entries;            /* of the batch, over all levels */

@@ -89,7 +89,7 @@ static cudaError_t create_streams(attnd_backend *backend)
     int least = 0, most = 0;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
     const int before = most < least ? most + 1 : most; /* a smaller number comes first */
-    backend->streams_count = gangs ? 1 : 1 + attnd::variants_count;
+    backend->streams_count = gangs ? 1 : 1 + attnd::variants_plain;
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamCreateWithPriority(&backend->streams[i], cudaStreamNonBlocking,
                                              gangs ? before : least);
@@ -140,7 +140,8 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.mailboxes_offset = queue->mailboxes_offset;
     settings.wake = settings.drain ? backend->own_wake : NULL;
     settings.inject = uint32_t(backend->config.injection);
-    backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
+    backend->variants =
+        1u << attnd::variant_index(128, ATTND_FP16, 0); /* the first run corrects it */
     error = cudaMemset(backend->resident, 0, sizeof(Resident));
     return error ? error : health_init(backend);
 }
@@ -206,8 +207,9 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
     memset(info->head_dims, 0, sizeof(info->head_dims));
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
         for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
-            if (attnd::variant_index(dim, dtype) < attnd::variants_count)
+            if (attnd::variant_index(dim, dtype, 0) < attnd::variants_count)
                 info->head_dims[dtype] |= attnd_head_dim_bit(dim);
+    info->options = attnd::varied_options;
     info->residency = backend->residency;
     info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
