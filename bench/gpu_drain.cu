@@ -21,6 +21,7 @@ extern "C" {
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
 #include "schemas/checksum.h"
+#include "service/args/args.h"
 }
 
 #include <algorithm>
@@ -30,6 +31,7 @@ extern "C" {
 #include <cstring>
 #include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
+#include <map>
 #include <random>
 #include <string>
 #include <time.h>
@@ -57,6 +59,9 @@ constexpr Shape shapes[] = {
     {"prefill_16384_p128", 1, 16384, 16384, 128, 32, 8, 128, ATTND_FP16, true, 2, 12},
     {"prefill_16384_p16", 1, 16384, 16384, 16, 32, 8, 128, ATTND_FP16, true, 2, 12},
     {"chunk_1024_at_16384", 1, 1024, 16384, 16, 32, 8, 128, ATTND_FP16, true, 3, 20},
+    {"rows_64_at_32768", 1, 64, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
+    {"rows_16_at_32768", 1, 16, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
+    {"rows_128_at_32768", 1, 128, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
     {"prefill_4096_hd64_p128", 2, 4096, 4096, 128, 32, 8, 64, ATTND_FP16, true, 4, 10},
     {"prefill_4096_hd64", 2, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 10},
     {"prefill_4096_hd256_p128", 1, 4096, 4096, 128, 16, 8, 256, ATTND_BF16, true, 4, 10},
@@ -67,13 +72,21 @@ constexpr Shape shapes[] = {
     {"prefill_4096_rising_hd64", 1, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 2, 10, 40},
     {"prefill_4096_rising_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 10, 20},
     {"naive_524288", 1, 4096, 524288, 128, 8, 2, 64, ATTND_FP16, true, 1, 1, 0, true},
+    {"decode_64x4096", 64, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
+    {"decode_64x32768_w4096", 64, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false,
+     4096},
+    {"decode_64x8192_cap", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 50},
+    {"prefill_8192_w1024", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 1024},
+    {"prefill_8192_cap", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 50},
+    {"prefill_8192_alibi", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
+     true},
     {"decode_32x4096_hd64", 32, 1, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 20},
     {"decode_32x4096_hd256", 32, 1, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 20},
 };
 
 struct Options {
     const char *only = "";
-    uint32_t paths = 7, plan_workers = 0, drain = 0, runs = 0;
+    uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0;
 };
 
 void must(cudaError_t error, int line)
@@ -161,7 +174,7 @@ struct Bench {
     ClockWatch *watch;
     Resident settings = {};
     Resident *resident;
-    cudaStream_t streams[1 + attnd::variants_count], watch_stream;
+    cudaStream_t streams[1 + attnd::variants_plain], watch_stream;
     uint32_t tail = 0;
     int workers;
 };
@@ -205,6 +218,12 @@ void make_tensors(Bench &b)
     }
 }
 
+uint32_t options_of(const Shape &s)
+{
+    return (s.window ? ATTND_OPTION_WINDOW : 0) | (s.soft_cap > 0 ? ATTND_OPTION_SOFT_CAP : 0) |
+           (s.alibi ? ATTND_OPTION_ALIBI : 0);
+}
+
 void make_plan(Bench &b, uint32_t plan_workers)
 {
     const Shape &s = b.shape;
@@ -215,7 +234,10 @@ void make_plan(Bench &b, uint32_t plan_workers)
     limits.levels = 1;
     limits.heads_q = s.heads_q;
     limits.heads_kv = s.heads_kv;
-    limits.target = {plan_workers ? plan_workers : uint32_t(b.workers), 128, 64};
+    limits.target.tile_workers = plan_workers ? plan_workers : uint32_t(b.workers);
+    limits.target.rows_per_tile = 128;
+    limits.target.kv_granule = 64;
+    limits.target.rates = {5200, 60, 4400, 128}; /* of an H200, as its worker says them */
     uint64_t pool_at = heap_at, plan_at = pool_at + 64 * 1024;
     uint64_t plan_bytes = attnd_plan_heap_bytes(&limits);
     b.queue_bytes = plan_at + plan_bytes;
@@ -248,6 +270,11 @@ void make_plan(Bench &b, uint32_t plan_workers)
     batch.heads_q = s.heads_q;
     batch.dtype = s.dtype;
     batch.flags = ATTND_BATCH_CAUSAL;
+    batch.options = options_of(s);
+    batch.variant.size = ATTND_VARIANT_BYTES;
+    batch.variant.window_left = int32_t(s.window) - 1;
+    batch.variant.logits_soft_cap = s.soft_cap;
+    batch.variant.position_encoding = s.alibi ? ATTND_POSITION_ALIBI : ATTND_POSITION_NONE;
     batch.sm_scale = 1.0f / std::sqrt(float(s.dim));
     batch.q_pitch.row = batch.o_pitch.row = int64_t(s.heads_q) * s.dim;
     batch.q_pitch.head = batch.o_pitch.head = s.dim;
@@ -311,7 +338,7 @@ void make_resident(Bench &b, const Options &options)
 
 void launch(Bench &b)
 {
-    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype);
+    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype, options_of(b.shape));
     MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
     MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
 }
@@ -512,27 +539,33 @@ bool bench(const Shape &shape, const Options &options, int workers)
     return error < 6e-3f;
 }
 
+/* @text: NULL behind the last argument. Ends the program if there is no such option or value. */
+void take_option(Options &options, const std::string &key, const char *text)
+{
+    const std::map<std::string, uint32_t *> numbers = {{"--paths", &options.paths},
+                                                       {"--workers", &options.workers},
+                                                       {"--plan-workers", &options.plan_workers},
+                                                       {"--drain", &options.drain},
+                                                       {"--runs", &options.runs}};
+    uint64_t number;
+    if (text && key == "--only") {
+        options.only = text;
+    } else if (text && numbers.count(key) && !attnd_number_parse(text, 0, UINT32_MAX, &number)) {
+        *numbers.at(key) = uint32_t(number);
+    } else {
+        fprintf(stderr, "%s %s: no such option, or not a number of 32 bits\n", key.c_str(),
+                text ? text : "");
+        exit(2);
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv)
 {
     Options options;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        std::string key = argv[i];
-        uint32_t number = uint32_t(atoi(argv[i + 1]));
-        if (key == "--only")
-            options.only = argv[i + 1];
-        else if (key == "--paths")
-            options.paths = number;
-        else if (key == "--plan-workers")
-            options.plan_workers = number;
-        else if (key == "--drain")
-            options.drain = number;
-        else if (key == "--runs")
-            options.runs = number;
-        else
-            return fprintf(stderr, "unknown option %s\n", argv[i]), 2;
-    }
+    for (int i = 1; i < argc; i += 2)
+        take_option(options, argv[i], argv[i + 1]);
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     cudaDeviceProp properties;
     MUST(cudaGetDeviceProperties(&properties, 0));
@@ -540,8 +573,10 @@ int main(int argc, char **argv)
     if (!options.drain)
         printf("%s: reading 4 GiB runs at %.0f GB/s\n", properties.name, read_gbps());
     bool right = true;
+    const int sms = properties.multiProcessorCount - 1;
+    const int workers = options.workers && int(options.workers) < sms ? int(options.workers) : sms;
     for (const Shape &shape : shapes)
         if (strstr(shape.name, options.only))
-            right &= bench(shape, options, properties.multiProcessorCount - 1);
+            right &= bench(shape, options, workers);
     return right ? 0 : 1;
 }

@@ -269,11 +269,12 @@ struct attnd_pool_desc {
     uint32_t size;
     uint32_t layers, pages, page_size; /* 1..1024; 1..2^24; tokens a page, 1..2^20 */
     uint32_t heads_kv;                 /* 1..1024 */
-    uint32_t dim_qk, dim_vo;           /* 64, 128, 256; equal */
+    uint32_t dim_qk, dim_vo; /* a multiple of 16 up to 256, equal; 192 and 128; 576 and 512,
+                                where V may be the first 512 of K, in the same planes */
     uint32_t dtype;
     uint32_t page_owner;
     const struct attnd_plane *k, *v; /* [layers] each, or both NULL: the service makes the memory,
-                                        NHD: [layer][K, V][page][token][head][dim] */
+                                        NHD: [layer][K, V][page][token][head][dim_qk] */
     uint32_t memory_kind; /* of memory the service makes: ATTND_MEMORY_*; 0: host. 0 with planes of
                              one's own */
 };
@@ -378,11 +379,12 @@ int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *t
 struct attnd_plan_args {
     uint32_t size;
     uint32_t pool;
-    uint32_t requests; /* entries of all levels together, 1..2^20 */
-    uint32_t rows;     /* query rows (tokens), 1..2^22 */
-    uint32_t pages;    /* of all entries together, reserve_pages included, 1..2^26 */
-    uint32_t levels;   /* 1 without cascade; at most 8 */
-    uint32_t heads_q;  /* multiple of the pool's heads_kv, up to 128 times and 1024 */
+    uint32_t requests;    /* entries of all levels together, 1..2^20 */
+    uint32_t rows;        /* query rows (tokens), 1..2^22 */
+    uint32_t pages;       /* of all entries together, reserve_pages included, 1..2^26 */
+    uint32_t levels;      /* 1 without cascade; at most 8 */
+    uint32_t heads_q;     /* multiple of the pool's heads_kv, up to 128 times and 1024 */
+    uint32_t fixed_split; /* the shortest fixed_split of a variant set on it; 0: none has one */
 };
 
 /**
@@ -458,9 +460,8 @@ int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct at
                    const struct attnd_op *op);
 
 /* New absolute lengths of all entries, level 0's first, and pages appended to their lists. Lengths
- * may shrink too, but not into leading pages that are read once for several requests (attnd_plan_info;
- * attnd --cascade): -ATTND_E_RANGE then, field kv_len, limit the shortest. Query rows stay as they
- * were set. */
+ * may shrink too. Query rows stay as they were set. One that shrinks a request into leading pages
+ * that are read once for several (attnd --cascade) plans again, and waits for runs of the plan. */
 struct attnd_advance {
     uint32_t size;
     uint32_t entries;            /* of the batch, over all levels */
