@@ -52,7 +52,8 @@ fuzz-corpus: fuzz
 	@for target in $(FUZZ); do \
 	  name=$${target##*/}; kept=$(FUZZ_CORPUS)/$$name; found=$(BUILD)/fuzz/corpus/$$name; \
 	  new=$(BUILD)/fuzz/merged/$$name; rm -rf $$new; mkdir -p $$kept $$found $$new; \
-	  $$target -set_cover_merge=1 -max_len=512 $$new $$kept $$found >$(BUILD)/fuzz/$$name.log 2>&1 || exit 1; \
+	  $$target -set_cover_merge=1 -max_len=512 $$new $$kept $$found \
+	    >$(BUILD)/fuzz/$$name.log 2>&1 || exit 1; \
 	  rm -f $$kept/*; cp $$new/* $$kept/; echo "$$name: $$(ls $$kept | wc -l) inputs"; \
 	done
 
