@@ -287,6 +287,8 @@ void *attnd_cpu_worker_main(void *argument)
     struct attnd_backend *backend = worker->backend;
     struct attnd_cpu_share share;
     (void)attnd_timeslice_ask(ATTND_TIMESLICE_BRIEF_NS, ATTND_TIMESLICE_TILES_NICE);
+    worker->awake_ns = 0;
+    worker->yielding = 0;
     while (!attnd_observe32(&backend->stop)) {
         if (attnd_cpu_queue_take(&backend->queue, INFINITY, &share)) {
             pass_on(backend);

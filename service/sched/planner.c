@@ -66,7 +66,9 @@ static void *work(void *context)
         pthread_mutex_lock(&planner->lock);
         *planner->worked_end = job;
         planner->worked_end = &job->next;
-        (void)eventfd_write(planner->fd, 1);
+        pthread_mutex_unlock(&planner->lock);
+        (void)eventfd_write(planner->fd, 1); /* the loop takes the processor, and then the lock */
+        pthread_mutex_lock(&planner->lock);
     }
     pthread_mutex_unlock(&planner->lock);
     return NULL;

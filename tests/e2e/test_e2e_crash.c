@@ -2,17 +2,15 @@
  * test_e2e_crash.c - a process ends or stands still at each step of the protocols; nothing is lost.
  *
  * Each row of the matrix is a point of schemas/crash.h and a signal. A client does what clients do
- * (do_all), and the process of the row is killed or stopped when it comes to the point. Afterwards
+ * (doer.h), and the process of the row is killed or stopped when it comes to the point. Afterwards
  * what is counted balances: quotas, pools, runs, descriptors. Then a client does all of it again.
  *
  *   ATTND_CRASH_COUNTS=N  each row for the first N times that the point is reached (default: 1)
  *
  * Only builds with CRASH_POINTS=1 have the points; elsewhere the program is skipped.
  */
-#include "client/attnd.h"
-#include "client/attnd_launch.h"
-#include "client/attnd_prefix.h"
 #include "schemas/crash.h"
+#include "tests/support/harness/doer.h"
 #include "tests/support/harness/e2e.h"
 
 #include <dirent.h>
@@ -31,16 +29,6 @@
 
 #ifdef ATTND_CRASH_POINTS
 
-#define DIM 64
-#define PAGES 8u
-#define PAGE_TOKENS 16u
-#define Q_OFFSET 0u
-#define K_OFFSET 4096u
-#define V_OFFSET 8192u
-#define O_OFFSET 12288u
-#define MEMORY_BYTES 16384u
-#define TRIES 200
-#define WAIT_NS 20000000000u
 #define END_MS 20000u
 #define AFTERWARDS_MS 200
 
@@ -62,165 +50,11 @@ static enum side side_of(enum attnd_crash_point point)
     return name[0] == 'C' ? CLIENT : name[0] == 'D' ? DAEMON : WORKER;
 }
 
-/* ---- a client that does all there is ---- */
-
-struct doer {
-    struct attnd_session *session;
-    uint32_t memory, pool, plan;
-    uint16_t *bytes;
-    int32_t pages[2];
-};
-
-/* A worker that dies answers what it had with RESTARTED: it is done again. Everything else has to
- * succeed, and a service that is gone ends the client. */
-static int again(int code)
-{
-    if (code == -ATTND_E_DISCONNECTED)
-        _exit(3);
-    if (code != -ATTND_E_WORKER_RESTARTED)
-        return 0;
-    harness_sleep_ms(5);
-    return 1;
-}
-
-static int must(int code)
-{
-    CHECK(again(code) || code >= 0);
-    return code;
-}
-
-static int await(const struct doer *doer)
-{
-    struct attnd_completion done = {0};
-    const int got = attnd_wait(doer->session, &done, 1, WAIT_NS);
-
-    must(got);
-    CHECK_EQUAL(got, 1);
-    return done.fault.code;
-}
-
-static void open_all(struct doer *doer)
-{
-    const struct attnd_open_args args = {.size = sizeof(args), .socket_path = service.socket};
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = PAGES,
-                                         .page_size = PAGE_TOKENS,
-                                         .heads_kv = 1,
-                                         .dim_qk = DIM,
-                                         .dim_vo = DIM,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_SERVICE};
-    struct attnd_plan_args plan = {
-        .size = sizeof(plan), .requests = 1, .rows = 1, .pages = 1, .levels = 1, .heads_q = 1};
-    void *address;
-
-    if (attnd_open(&args, &doer->session) < 0)
-        _exit(3);
-    while (again(must(attnd_memory_create(doer->session, MEMORY_BYTES, &doer->memory, &address))))
-        ;
-    doer->bytes = address;
-    while (again(must(attnd_pool_create(doer->session, &desc, &doer->pool))))
-        ;
-    must(attnd_pages_alloc(doer->session, doer->pool, 2, doer->pages));
-    plan.pool = doer->pool;
-    must(attnd_plan_create(doer->session, &plan, &doer->plan));
-}
-
-/* One row, one key: softmax is 1, and o is v. */
-static void set_batch(const struct doer *doer)
-{
-    static const int32_t qo_indptr[] = {0, 1}, kv_indptr[] = {0, 1}, last = 1;
-    const struct attnd_level level = {1, qo_indptr, kv_indptr, doer->pages, &last};
-    const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
-
-    do
-        must(attnd_plan_set(doer->session, doer->plan, &batch, NULL));
-    while (again(await(doer)));
-}
-
-static void append_and_run(const struct doer *doer)
-{
-    const struct attnd_append_args append = {
-        .size = sizeof(append), .k = {doer->memory, K_OFFSET}, .v = {doer->memory, V_OFFSET}};
-    const struct attnd_run_args run = {
-        .size = sizeof(run), .q = {doer->memory, Q_OFFSET}, .o = {doer->memory, O_OFFSET}};
-    uint16_t *q = doer->bytes + Q_OFFSET / 2, *k = doer->bytes + K_OFFSET / 2,
-             *v = doer->bytes + V_OFFSET / 2, *o = doer->bytes + O_OFFSET / 2;
-
-    for (int i = 0; i < DIM; i++) {
-        q[i] = k[i] = 0x3c00; /* 1 */
-        v[i] = (uint16_t)(0x3c00 + i);
-        o[i] = 0xffff;
-    }
-    do
-        must(attnd_append(doer->session, doer->plan, &append, NULL));
-    while (again(await(doer)));
-    do
-        must(attnd_run(doer->session, doer->plan, &run, NULL));
-    while (again(await(doer)));
-    CHECK(memcmp(o, v, DIM * sizeof(*v)) == 0);
-}
-
-static void launch(const struct doer *doer)
-{
-    const struct attnd_prepare_args args = {
-        .size = sizeof(args), .q = {doer->memory, Q_OFFSET}, .o = {doer->memory, O_OFFSET}};
-    uint32_t prepared;
-    int code;
-
-    while (again(must(attnd_prepare(doer->session, doer->plan, &args, &prepared))))
-        ;
-    memset(doer->bytes + O_OFFSET / 2, 0xff, DIM * sizeof(*doer->bytes));
-    do {
-        must(attnd_launch(doer->session, 0, prepared));
-        code = attnd_launch_wait(doer->session, 0, WAIT_NS);
-        must(code);
-    } while (again(code));
-    CHECK(memcmp(doer->bytes + O_OFFSET / 2, doer->bytes + V_OFFSET / 2,
-                 DIM * sizeof(*doer->bytes)) == 0);
-    must(attnd_unprepare(doer->session, prepared));
-}
-
-/* A ticket to itself, and a block for everybody. */
-static void hand_over(const struct doer *doer)
-{
-    const struct attnd_prefix_desc desc = {.size = sizeof(desc), .block_pages = 1};
-    const struct attnd_prefix_key key = {{1, 2}};
-    struct attnd_prefix_args args = {.size = sizeof(args), .blocks = 1, .keys = &key};
-    struct attnd_token ticket;
-    int32_t page;
-    uint32_t pool;
-
-    must(attnd_pages_offer(doer->session, doer->pool, 1, &doer->pages[1], 60000, &ticket));
-    must(attnd_pages_claim(doer->session, &ticket, &pool, &page, 1));
-    must(attnd_prefix_open(doer->session, doer->pool, &desc, &args.prefix));
-    must(attnd_prefix_claim(doer->session, &args, NULL));
-    CHECK_EQUAL(await(doer), 0);
-    must(attnd_prefix_publish(doer->session, &args, &page, NULL));
-    CHECK_EQUAL(await(doer), 0);
-}
-
-static void release_all(const struct doer *doer)
-{
-    must(attnd_plan_destroy(doer->session, doer->plan));
-    must(attnd_memory_release(doer->session, doer->memory));
-    attnd_close(doer->session);
-}
-
 static int do_all(void *context)
 {
-    struct doer doer = {0};
-
     if (context) /* the crash is this client's */
         setenv("ATTND_CRASH", context, 1);
-    open_all(&doer);
-    set_batch(&doer);
-    append_and_run(&doer);
-    launch(&doer);
-    hand_over(&doer);
-    release_all(&doer);
-    return 0;
+    return doer_do_all(service.socket);
 }
 
 static void do_all_once(void)
@@ -262,17 +96,17 @@ struct held {
     uint32_t descriptors;
 };
 
-static int holds_as_many(void *context)
+static int holds_no_more(void *context)
 {
     const struct held *held = context;
-    return descriptors_of(held->pid) == held->descriptors;
+    return descriptors_of(held->pid) <= held->descriptors;
 }
 
 struct balance {
     struct held daemon, worker;
 };
 
-/* Of a service at rest: two looks in a row agree, and the connection of the last has gone. */
+/* Of a process at rest: all its threads sleep, and two looks in a row agree. */
 static uint32_t settled(pid_t pid)
 {
     uint32_t before, now = descriptors_of(pid);
@@ -281,7 +115,7 @@ static uint32_t settled(pid_t pid)
         before = now;
         harness_sleep_ms(20);
         now = descriptors_of(pid);
-    } while (now != before);
+    } while (now != before || !harness_threads_are(pid, 'S'));
     return now;
 }
 
@@ -297,9 +131,9 @@ static struct balance balance_at_rest(void)
 static void expect_balance(struct balance *before)
 {
     harness_eventually(nothing_is_left, NULL, END_MS, "nothing is left of what was counted");
-    harness_eventually(holds_as_many, &before->daemon, END_MS, "the daemon's descriptors");
+    harness_eventually(holds_no_more, &before->daemon, END_MS, "the daemon's descriptors");
     if (harness_worker(&service) == before->worker.pid)
-        harness_eventually(holds_as_many, &before->worker, END_MS, "the worker's descriptors");
+        harness_eventually(holds_no_more, &before->worker, END_MS, "the worker's descriptors");
 }
 
 /* ---- a row ---- */
@@ -409,7 +243,8 @@ static void crash_daemon(const struct row *row)
     CHECK_EQUAL(harness_reap(pid, END_MS, &status), 1);
     if (!fired)
         return;
-    CHECK(WIFEXITED(status) && (WEXITSTATUS(status) == 3 || WEXITSTATUS(status) == 0));
+    CHECK(WIFEXITED(status) &&
+          (WEXITSTATUS(status) == DOER_DISCONNECTED || WEXITSTATUS(status) == 0));
     harness_kill_daemon(&service); /* it is dead: reaped */
     harness_restart(&service, NULL);
     struct balance after = balance_at_rest();

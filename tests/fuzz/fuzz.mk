@@ -3,8 +3,12 @@
 #   make fuzz-short    5 s each, part of `make check`
 #   make fuzz-long     2 minutes each, part of `make check-long`
 #
-# Inputs found are kept in $(BUILD)/fuzz/corpus and used again; a failing one is left in
-# $(BUILD)/fuzz/found: run the target with its path to repeat it.
+# tests/fuzz/corpus has some inputs for each target, which together reach what some minutes of
+# fuzzing reached. Every run begins with them. Inputs found are kept in $(BUILD)/fuzz/corpus and
+# used again. `make fuzz-corpus` looks for the smallest set of both that reaches as much, and puts
+# it into tests/fuzz/corpus. A failing input is left in $(BUILD)/fuzz/found: run the target with its
+# path to repeat it.
+FUZZ_CORPUS := tests/fuzz/corpus
 FUZZ_CC ?= clang
 FUZZ_CFLAGS := -O1 -g -std=c11 -fno-strict-aliasing -fno-omit-frame-pointer -pthread -MMD -MP \
                -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -36,11 +40,21 @@ fuzz-short fuzz-long: fuzz
 	  name=$${target##*/}; corpus=$(BUILD)/fuzz/corpus/$$name; log=$(BUILD)/fuzz/$$name.log; \
 	  mkdir -p $$corpus; \
 	  if $$target -max_total_time=$(FUZZ_S) -timeout=20 -max_len=8192 -rss_limit_mb=2048 \
-	      -artifact_prefix=$(BUILD)/fuzz/found/ $$corpus >$$log 2>&1; then \
+	      -artifact_prefix=$(BUILD)/fuzz/found/ $$corpus $(FUZZ_CORPUS)/$$name >$$log 2>&1; then \
 	    echo "$$name: $$(tail -n 1 $$log)"; \
 	  else \
 	    tail -n 60 $$log; echo "$$name: FAILED"; exit 1; \
 	  fi; \
+	done
+
+.PHONY: fuzz-corpus
+fuzz-corpus: fuzz
+	@for target in $(FUZZ); do \
+	  name=$${target##*/}; kept=$(FUZZ_CORPUS)/$$name; found=$(BUILD)/fuzz/corpus/$$name; \
+	  new=$(BUILD)/fuzz/merged/$$name; rm -rf $$new; mkdir -p $$kept $$found $$new; \
+	  $$target -set_cover_merge=1 -max_len=512 $$new $$kept $$found \
+	    >$(BUILD)/fuzz/$$name.log 2>&1 || exit 1; \
+	  rm -f $$kept/*; cp $$new/* $$kept/; echo "$$name: $$(ls $$kept | wc -l) inputs"; \
 	done
 
 -include $(shell find $(BUILD)/fuzz/obj -name '*.d' 2>/dev/null)
