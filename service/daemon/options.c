@@ -508,11 +508,13 @@ int attnd_options_take(struct attnd_options *options, const char *name, const ch
 
 int attnd_options_finish(struct attnd_options *options)
 {
+    const char *given = getenv("ATTND_SOCKET");
+
     if (options->allow_uids_count == 0)
         options->allow_uids[options->allow_uids_count++] = getuid();
     if (options->socket_path[0])
         return 0;
-    options->socket_default = 1;
+    options->socket_default = !given || !given[0];
     return attnd_socket_path(ATTND_SOCKET_LISTEN, options->socket_path,
                              sizeof(options->socket_path)) < sizeof(options->socket_path)
                ? 0
