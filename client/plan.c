@@ -38,6 +38,8 @@ int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_arg
     message.pages = own.pages;
     message.levels = own.levels;
     message.heads_q = own.heads_q;
+    message.has_fixed_split = own.fixed_split != 0;
+    message.fixed_split = own.fixed_split;
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PLAN_CREATE;
     call.request.plan_create = &message;

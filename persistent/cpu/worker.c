@@ -26,6 +26,7 @@
 
 #include "persistent/cpu/mailbox.h"
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 #include "schemas/futex.h"
 #include "schemas/timeslice.h"
 
@@ -86,6 +87,7 @@ void attnd_cpu_workers_stop(struct attnd_backend *backend)
 
 static void accept_command(struct attnd_backend *backend, const struct attnd_command *command)
 {
+    attnd_crash(ATTND_CRASH_WORKER_COMMAND_TAKEN);
     if (command->kind != ATTND_COMMAND_RUN) {
         attnd_cpu_mail_command(backend, command);
         return;
@@ -152,7 +154,7 @@ static uint32_t execute(struct attnd_cpu_worker *worker, struct attnd_cpu_run *r
         uint32_t head = item % heads, count = 1;
         int error;
         if (run->kind == ATTND_RUN_APPEND) {
-            error = attnd_cpu_append(run, item);
+            error = attnd_cpu_append(worker, run, item);
         } else {
             count = end - item < heads - head ? end - item : heads - head;
             error = attnd_cpu_tile(worker, run, item / heads, head, head + count);
@@ -212,6 +214,7 @@ static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_sh
         attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
     } else {
         note_begin(run, begin_ns);
+        attnd_crash(ATTND_CRASH_WORKER_ITEM_TAKEN);
         worker->kv_bytes = worker->away_ns = 0;
         worker->begin_ns = begin_ns;
         worker->start = share->start;
@@ -227,6 +230,7 @@ static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_sh
         (void)attnd_take32(&run->executed, executed);
     }
     attnd_cpu_queue_settle(&worker->backend->queue, share, busy_ns);
+    attnd_crash(ATTND_CRASH_WORKER_ITEM_DONE);
     const uint32_t items = run->items; /* after the arrival the slot may be another run's */
     if (attnd_arrive32(&run->done, count) + count == items)
         attnd_cpu_run_close(worker->backend, run);
@@ -309,8 +313,11 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
 {
     const size_t rows = (size_t)ATTND_ROWS_MAX * ATTND_HEAD_DIM_MAX;
     const size_t block = (size_t)ATTND_KEYS_BLOCK * ATTND_HEAD_DIM_MAX;
-    const size_t floats = 2 * rows + 2 * block + 2 * ATTND_ROWS_MAX;
-    const size_t bytes = floats * sizeof(float) + 4 * ATTND_ROWS_MAX * sizeof(uint32_t);
+    const size_t pairs = ATTND_CPU_PAIRS_MAX;
+    const size_t floats =
+        2 * rows + 2 * block + 2 * ATTND_ROWS_MAX + 2 * pairs * ATTND_KEYS_BLOCK + 2 * pairs;
+    const size_t bytes = floats * sizeof(float) + 4 * ATTND_ROWS_MAX * sizeof(uint32_t) +
+                         2 * block * sizeof(uint16_t);
     const size_t pages = bytes / ATTND_PAGE_BYTES + 1;
     void *memory = aligned_alloc(ATTND_PAGE_BYTES, pages * ATTND_PAGE_BYTES);
     if (memory == NULL)
@@ -324,10 +331,15 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     worker->panel.v = worker->panel.k + block;
     worker->m = worker->panel.v + block;
     worker->l = worker->m + ATTND_ROWS_MAX;
-    worker->slope = worker->l + ATTND_ROWS_MAX;
+    worker->frequency = (void *)(worker->l + ATTND_ROWS_MAX);
+    worker->cosine = (void *)(worker->frequency + pairs);
+    worker->sine = worker->cosine + pairs * ATTND_KEYS_BLOCK;
+    worker->slope = worker->sine + pairs * ATTND_KEYS_BLOCK;
     worker->begin = (void *)(worker->slope + ATTND_ROWS_MAX);
     worker->end = worker->begin + ATTND_ROWS_MAX;
     worker->position = (void *)(worker->end + ATTND_ROWS_MAX);
+    worker->staged_k = (void *)(worker->position + ATTND_ROWS_MAX);
+    worker->staged_v = worker->staged_k + block;
     return 0;
 }
 

@@ -178,7 +178,7 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
 
 /* What the planner reckons with: of the tensor cores' and the memory's peak what attention reaches,
  * and what one SM's decode loop reads in a clock while the memory keeps up. */
-constexpr double products_clock = 4096 * 0.65, read_clock = 30, memory_share = 0.91;
+constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 34, memory_share = 0.91;
 
 static void rates(int device, attnd_worker_info *info)
 {
@@ -191,8 +191,8 @@ static void rates(int device, attnd_worker_info *info)
     }
     const double ghz = clock_khz * 1e-6, memory = memory_khz * 1e-6 * 2 * bits / 8;
     const double workers = double(info->tile_workers) / info->sms;
-    info->worker_gflops = uint32_t(ghz * products_clock);
-    info->worker_gbps = uint16_t(ghz * read_clock);
+    info->worker_gflops = uint32_t(ghz * flops_a_clock);
+    info->worker_gbps = uint16_t(ghz * bytes_a_clock);
     info->memory_gbps = uint16_t(memory * memory_share * (workers < 0.5 ? 2 * workers : 1));
 }
 

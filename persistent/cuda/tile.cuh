@@ -309,35 +309,38 @@ struct Merging {
     }
 };
 
-/* Rows of a merge for one KV head, 64 dims of a row a unit: one warp, units @unit, @unit + 8, ...
- * below @units, @at_once of them. @batch: parts of each whose loads are in flight together. What can
- * be found before the parts are asked for is: their loads, 64 bytes a clock, are in the way of all
- * that goes through shared memory behind them. */
+/* What one warp merges at a time: 64 dims of a row of a merge. */
+struct MergeUnit {
+    attnd_merge merge;     /* of no parts: nothing */
+    const uint32_t *parts; /* the merge's */
+    uint32_t unit;         /* which of its rows and dims */
+};
+
+/* @at_once of them for one KV head, by one warp. @batch: parts of each whose loads are in flight
+ * together. What can be found before the parts are asked for is: their loads, 64 bytes a clock, are
+ * in the way of all that goes through shared memory behind them. */
 template <typename T, int D, uint32_t batch, uint32_t at_once>
-__device__ __forceinline__ void merge_units(const ActiveRun *run, const attnd_merge &merge,
-                                            const uint32_t *parts, uint32_t kv_head, uint32_t unit,
-                                            uint32_t units)
+__device__ __forceinline__ void merge_units(const ActiveRun *run,
+                                            const MergeUnit (&units)[at_once], uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
     const attnd_plan_head &plan = run->plan;
-    const uint32_t group = plan.group, count = uniform(merge.part_count), lane = threadIdx.x % 32;
+    const uint32_t group = plan.group, lane = threadIdx.x % 32;
     const uint32_t upper = lane / 16, heads_q = plan.heads_q;
     const float2 *const states = reinterpret_cast<const float2 *>(run->states);
-    RowOut out[at_once];
-    uint32_t d[at_once], row[at_once], head[at_once];
+    uint32_t d[at_once], row[at_once], head[at_once], most = 0;
     bool sees[at_once] = {};
     Merging merging[at_once];
 #pragma unroll
     for (uint32_t u = 0; u < at_once; u++) {
-        const uint32_t here = min(unit + u * (consumer_threads / 32), units - 1);
-        const Divided at = divided(here / (D / 64), group, run->group_reciprocal);
-        d[u] = here % (D / 64) * 64 + lane % 16 * 4;
+        const Divided at = divided(units[u].unit / (D / 64), group, run->group_reciprocal);
+        d[u] = units[u].unit % (D / 64) * 64 + lane % 16 * 4;
         row[u] = at.quotient;
         head[u] = kv_head * group + at.rest;
-        out[u] = row_out(run, merge.row_begin + row[u], head[u], false);
+        most = max(most, units[u].merge.part_count);
     }
 #pragma unroll 1
-    for (uint32_t first = 0; first < count; first += batch) {
+    for (uint32_t first = 0; first < most; first += batch) {
         float2 state[at_once];
         float4 value[at_once][batch / 2] = {};
         uint32_t place[at_once];
@@ -345,8 +348,8 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const attnd_me
         for (uint32_t u = 0; u < at_once; u++) {
             state[u] = make_float2(-INFINITY, 0.0f);
             place[u] = 0;
-            if (lane % 16 < batch && first + lane % 16 < count) {
-                place[u] = (parts[first + lane % 16] + row[u]) * heads_q + head[u];
+            if (lane % 16 < batch && first + lane % 16 < units[u].merge.part_count) {
+                place[u] = (units[u].parts[first + lane % 16] + row[u]) * heads_q + head[u];
                 state[u] = __ldcg(states + place[u]);
             }
         }
@@ -355,7 +358,7 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const attnd_me
 #pragma unroll
             for (uint32_t i = 0; i < batch / 2; i++) {
                 const uint32_t from = __shfl_sync(0xffffffffu, place[u], i * 2 + upper);
-                if (first + i * 2 + upper < count)
+                if (first + i * 2 + upper < units[u].merge.part_count)
                     value[u][i] = __ldcg(reinterpret_cast<const float4 *>(
                         run->outputs + d[u] + uint64_t(from) * D));
             }
@@ -372,8 +375,32 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const attnd_me
     for (uint32_t u = 0; u < at_once; u++) {
         const float2 joined = merging[u].join();
         const float l = sum_stored(merging[u].l, __any_sync(0xffffffffu, sees[u]), false);
-        if (unit + u * (consumer_threads / 32) < units)
-            row_store<T>(plan, out[u], d[u] + upper * 2, joined, merging[u].top, l);
+        if (!units[u].merge.part_count)
+            continue;
+        const RowOut out = row_out(run, units[u].merge.row_begin + row[u], head[u], false);
+        row_store<T>(plan, out, d[u] + upper * 2, joined, merging[u].top, l);
+    }
+}
+
+constexpr uint32_t consumer_warps = consumer_threads / 32;
+
+/* Units of @merge, @at_once in each of its warps' turns. */
+template <typename T, int D, uint32_t batch, uint32_t at_once>
+__device__ __forceinline__ void merge_turns(const ActiveRun *run, const attnd_merge &merge,
+                                            const uint32_t *parts, uint32_t kv_head, uint32_t units)
+{
+#pragma unroll 1
+    for (uint32_t unit = uniform(consumer_thread() / 32); unit < units;
+         unit += at_once * consumer_warps) {
+        MergeUnit turn[at_once];
+#pragma unroll
+        for (uint32_t u = 0; u < at_once; u++) {
+            const uint32_t here = unit + u * consumer_warps;
+            turn[u] = {merge, parts, here < units ? here : 0};
+            if (here >= units)
+                turn[u].merge.part_count = 0;
+        }
+        merge_units<T, D, batch, at_once>(run, turn, kv_head);
     }
 }
 
@@ -385,24 +412,50 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
                                         const uint32_t *parts, uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
-    constexpr uint32_t warps = consumer_threads / 32, few_parts = 4, few_at_once = 6;
     const uint32_t units = uniform(merge.row_count * run->plan.group * (D / 64));
-    const bool few = uniform(merge.part_count) <= few_parts && units > 2 * warps;
-    uint32_t unit = uniform(consumer_thread() / 32);
-    if (few) {
+    if (units > 2 * consumer_warps && uniform(merge.part_count) <= 4)
+        merge_turns<T, D, 4, 4>(run, merge, parts, kv_head, units);
+    else if (units > consumer_warps)
+        merge_turns<T, D, merge_batch, 2>(run, merge, parts, kv_head, units);
+    else
+        merge_turns<T, D, merge_batch, 1>(run, merge, parts, kv_head, units);
+}
+
+/* All consumers: merges number @first + i for each bit i of @todo, of a few rows each: rows of a
+ * shared prefix, of which each has keys of its own. Each warp has a unit of several at a time,
+ * because what is waited for is the way to memory and back. */
+template <typename T, int D>
+__device__ __noinline__ void merge_many(const ActiveRun *run, const attnd_merge *first,
+                                        uint32_t todo, uint32_t kv_head)
+{
+    __builtin_assume(__isShared(run));
+    constexpr uint32_t at_once = 3;
+    const uint32_t per_row = run->plan.group * (D / 64);
 #pragma unroll 1
-        for (; unit < units; unit += few_at_once * warps)
-            merge_units<T, D, few_parts, few_at_once>(run, merge, parts, kv_head, unit, units);
-        return;
-    }
-    if (units > warps) {
+    while (todo) {
+        attnd_merge merge[at_once];
+        uint32_t most = 0;
+#pragma unroll
+        for (uint32_t u = 0; u < at_once; u++) {
+            merge[u] = {};
+            if (todo)
+                merge[u] = first[__ffs(int32_t(todo)) - 1];
+            todo &= todo - 1;
+            most = max(most, merge[u].row_count);
+        }
 #pragma unroll 1
-        for (; unit < units; unit += 2 * warps)
-            merge_units<T, D, merge_batch, 2>(run, merge, parts, kv_head, unit, units);
-        return;
+        for (uint32_t unit = uniform(consumer_thread() / 32); unit < most * per_row;
+             unit += consumer_warps) {
+            MergeUnit turn[at_once];
+#pragma unroll
+            for (uint32_t u = 0; u < at_once; u++) {
+                turn[u] = {merge[u], run->merge_parts + merge[u].part_begin, unit};
+                if (unit >= merge[u].row_count * per_row)
+                    turn[u].merge.part_count = turn[u].unit = 0;
+            }
+            merge_units<T, D, merge_batch / 2, at_once>(run, turn, kv_head);
+        }
     }
-    if (unit < units)
-        merge_units<T, D, merge_batch, 1>(run, merge, parts, kv_head, unit, units);
 }
 
 /* True in all consumers if @flag is in any. */
@@ -453,15 +506,16 @@ template <typename T, int D> __device__ __noinline__ void merges_arrive(const It
         }
         if (!uniform(consumers_any(last)))
             continue;
-        for (uint32_t todo = merges > 1 ? uniform(*cta_merges()) : 1; todo; todo &= todo - 1) {
-            const uint32_t m = first + uint32_t(__ffs(int32_t(todo))) - 1;
-            const attnd_merge merge =
-                m ? run->merges[item.tile.merge_begin + m] : item.tile.first_merge;
-            const uint32_t *parts = run->merge_parts + merge.part_begin;
-            if (m == 0 && merge.part_count <= 32)
-                parts = item.parts;
-            merge_rows<T, D>(run, merge, parts, item.kv_head);
+        if (merges > 1) {
+            merge_many<T, D>(run, run->merges + item.tile.merge_begin + first,
+                             uniform(*cta_merges()), item.kv_head);
+            continue;
         }
+        const attnd_merge merge = item.tile.first_merge;
+        const uint32_t *parts = run->merge_parts + merge.part_begin;
+        if (merge.part_count <= 32)
+            parts = item.parts;
+        merge_rows<T, D>(run, merge, parts, item.kv_head);
     }
 }
 

@@ -27,8 +27,8 @@
 #define READERS_SPARE 1.15
 /* Blocks of a class whose times differ by less end in waves. */
 #define WAVES_ALIKE 0.75
-/* A memory-bound item of a fused batch is at most this part of it. */
-#define FUSED_ITEMS 3.0
+/* A memory-bound item of a fused batch is at most this part of it: readers do not end together. */
+#define FUSED_ITEMS 10.0
 
 #define COST_CLASSES 32u
 
@@ -69,9 +69,8 @@ static struct blocks_seen look(const struct attnd_plan *plan)
     seen.load.compute_ns = seen.total_ns[ATTND_TILE_COMPUTE] * heads / workers;
     seen.load.memory_ns = seen.total_ns[ATTND_TILE_MEMORY] * heads / workers;
     seen.load.bytes_ns = keys_read * heads * attnd_plan_bytes_ns(plan);
-    seen.stretch = seen.load.memory_ns > 0
-                       ? larger(1, seen.load.bytes_ns / seen.load.memory_ns)
-                       : 1;
+    seen.stretch =
+        seen.load.memory_ns > 0 ? larger(1, seen.load.bytes_ns / seen.load.memory_ns) : 1;
     return seen;
 }
 
@@ -213,17 +212,16 @@ static struct attnd_splits split_evenly(struct attnd_plan *plan, struct blocks_s
     return chosen;
 }
 
-/* Blocks at the end that are halved although nothing else is split, and the second half of them
- * once more: those of the last wave, if all are alike and bound by memory. Workers do not get the
- * same share of the bandwidth, so such items end far apart, and the few that are left at the end do
- * not fill the memory. Parts come last, the smallest at the very end. */
+/* Memory-bound blocks at the end that are halved although the others are not split, and the second
+ * half of them once more: those of the last wave, if all are alike. Workers do not get the same
+ * share of the bandwidth, so such items end far apart, and the few that are left at the end do not
+ * fill the memory. Parts come last, the smallest at the very end. */
 static uint32_t halved_blocks(const struct attnd_plan *plan, const struct blocks_seen *seen)
 {
     const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
-    const uint64_t items = (uint64_t)seen->blocks * heads;
+    const uint64_t items = (uint64_t)seen->count[ATTND_TILE_MEMORY] * heads;
 
     if (workers < ATTND_HALVES_WORKERS_MIN || items <= workers ||
-        seen->rows_max > ATTND_TILE_MEMORY_ROWS ||
         seen->longest_ns[ATTND_TILE_MEMORY] / 2 > seen->shortest_ns[ATTND_TILE_MEMORY])
         return 0;
     const uint64_t last = (items - 1) % workers + 1;
@@ -285,9 +283,8 @@ static double best_mix(struct attnd_plan *plan, const struct blocks_seen *seen, 
             const uint64_t waves = (uint64_t)(fit < 1 ? 1 : fit) + more;
             double computing = ceil(items / (double)waves);
             computing = computing > workers - 1 ? workers - 1 : computing;
-            const double end =
-                fused_end(plan, seen, computing,
-                          compute_end(plan, seen, p, waves, computing), readers);
+            const double end = fused_end(plan, seen, computing,
+                                         compute_end(plan, seen, p, waves, computing), readers);
             if (end < best * SPLIT_GAIN || (p == 1 && end < best)) {
                 best = end;
                 *parts = p;
@@ -321,8 +318,26 @@ static int fuse(struct attnd_plan *plan, const struct blocks_seen *seen,
     if (parts > 1)
         splits->of[ATTND_TILE_COMPUTE] = (struct attnd_split){
             seen->longest_ns[ATTND_TILE_COMPUTE] / parts, 0.5, ATTND_SPLIT_KEYS_MIN};
-    splits->of[ATTND_TILE_MEMORY] = (struct attnd_split){
-        end / FUSED_ITEMS / plan->mix.stretch, 0.5, ATTND_SPLIT_KEYS_MIN};
+    splits->of[ATTND_TILE_MEMORY] =
+        (struct attnd_split){end / FUSED_ITEMS / plan->mix.stretch, 0.5, ATTND_SPLIT_KEYS_MIN};
+    return 1;
+}
+
+/* A shared level's tiles are waited for by all that merge with them, and a worker that ends one
+ * late has all its rows to merge. So its blocks are cut for all workers to have one part at once,
+ * and what the rows have of their own comes behind. Return: 0 if there are more blocks than
+ * workers. */
+static int spread_shared(const struct attnd_plan *plan, const struct blocks_seen *seen,
+                         struct attnd_splits *splits)
+{
+    const uint64_t items = (uint64_t)seen->count[ATTND_TILE_COMPUTE] * plan->shape.heads_kv;
+    const uint64_t parts = items ? plan->limits.target.tile_workers / items : 0;
+
+    if (plan->shape.levels < 2 || !seen->count[ATTND_TILE_MEMORY] || !parts)
+        return 0;
+    *splits = (struct attnd_splits){0};
+    splits->of[ATTND_TILE_COMPUTE] = (struct attnd_split){
+        seen->longest_ns[ATTND_TILE_COMPUTE] / (double)parts, 0.5, ATTND_SPLIT_KEYS_MIN};
     return 1;
 }
 
@@ -332,13 +347,17 @@ struct attnd_splits attnd_plan_choose_splits(struct attnd_plan *plan)
     struct attnd_splits splits = {0};
 
     plan->mix = (struct attnd_plan_mix){.stretch = 1};
-    plan->mix.fused = (uint32_t)fuse(plan, &seen, &splits);
-    if (plan->mix.fused)
+    if (spread_shared(plan, &seen, &splits))
         return splits;
-    splits = split_evenly(plan, &seen);
-    if (splits.of[0].target_ns <= 0)
+    plan->mix.fused = (uint32_t)fuse(plan, &seen, &splits);
+    if (!plan->mix.fused)
+        splits = split_evenly(plan, &seen);
+    const double target_ns = splits.of[ATTND_TILE_MEMORY].target_ns;
+    if (plan->mix.fused ? seen.longest_ns[ATTND_TILE_MEMORY] < 1.5 * target_ns
+                        : target_ns <= 0 && !seen.count[ATTND_TILE_COMPUTE])
         splits.halved = halved_blocks(plan, &seen);
-    splits.halves = (struct attnd_split){seen.longest_ns[ATTND_TILE_MEMORY] / 2, 0.5,
-                                         ATTND_HALVES_KEYS_MIN};
+    splits.halves =
+        (struct attnd_split){seen.longest_ns[ATTND_TILE_MEMORY] / 2, 0.5, ATTND_HALVES_KEYS_MIN};
+    splits.unhalved = seen.count[ATTND_TILE_MEMORY] - splits.halved;
     return splits;
 }

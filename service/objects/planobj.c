@@ -7,6 +7,7 @@
  */
 #include "service/objects/planobj.h"
 
+#include "schemas/crash.h"
 #include "service/objects/lease.h"
 #include "service/supervise/queue.h"
 
@@ -88,6 +89,7 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
                                       .page_size = limits->page_size,
                                       .heads_q = heads_q,
                                       .heads_kv = limits->heads_kv,
+                                      .fixed_split = limits->fixed_split,
                                       .target = {.tile_workers = info->tile_workers,
                                                  .rows_per_tile = info->rows_per_tile,
                                                  .kv_granule = info->kv_granule,
@@ -209,6 +211,7 @@ int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batc
                        struct attnd_fault *fault)
 {
     int rc = attnd_planner_set(object->plan, batch, fault);
+    attnd_crash(ATTND_CRASH_DAEMON_PLAN_FILLED);
     if (rc < 0)
         return rc;
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);

@@ -10,6 +10,7 @@
 #include "service/sched/lanes.h"
 
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 
 #include <assert.h>
 
@@ -41,6 +42,8 @@ static int mapped(const struct attnd_scheduler *scheduler, struct attnd_sched_op
         return 1;
     const struct attnd_pool *pool = op->plan->attachment->pool;
     int rc = all_mapped(scheduler->maps, op->memories, ATTND_RUN_PLACES, &op->fault);
+    if (rc > 0)
+        rc = all_mapped(scheduler->maps, op->plan->tables, ATTND_VARIANT_TABLES, &op->fault);
     return rc <= 0 ? rc
                    : all_mapped(scheduler->maps, pool->memories, pool->memories_count, &op->fault);
 }
@@ -83,7 +86,9 @@ static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
     op->run = index;
     attnd_share_count(op->lane->session, 1);
     scheduler->queue->runs[index] = *run;
+    attnd_crash(ATTND_CRASH_DAEMON_RUN_FILLED);
     push_command(scheduler, op->plan, index);
+    attnd_crash(ATTND_CRASH_DAEMON_COMMAND_PUSHED);
 }
 
 enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
