@@ -143,6 +143,8 @@ static void take_over(struct attnd_options *options, const struct attnd_options 
         struct attnd_setting *before = &options->settings[i];
         const struct attnd_setting *now = &fresh->settings[i];
         int can_change = 0;
+        if (before->origin == attnd_origin_manager) /* whatever file and command line say */
+            continue;
         for (uint32_t j = 0; changeable[j]; j++)
             can_change |= strcmp(changeable[j], now->name) == 0;
         const int changed = strcmp(before->value, now->value) != 0;

@@ -84,7 +84,8 @@ static const struct argp_option option_list[] = {
      2},
     {"fusion", KEY_FUSION, "MODE", 0,
      "Compute-bound and memory-bound work of one batch: off (one after the other), sm-split (at "
-     "once, on different workers), or auto: at once where that is expected to end earlier (default: "
+     "once, on different workers), or auto: at once where that is expected to end earlier "
+     "(default: "
      "auto)",
      2},
     {"watchdog", KEY_WATCHDOG, "SECONDS", 0,
@@ -411,6 +412,8 @@ static void take_origin(struct attnd_options *options, int key, const char *orig
 
 static const char origin_default[] = "default", origin_file[] = "file",
                   origin_command[] = "command line";
+
+const char attnd_origin_manager[] = "service manager";
 
 static int take(struct argp_state *state, int key, char *text, const char *origin)
 {
