@@ -96,7 +96,7 @@ static cudaError_t create_streams(attnd_backend *backend)
 {
     cudaError_t error = cudaSuccess;
     backend->streams_count =
-        backend->residency == ATTND_RESIDENCY_ELASTIC ? 1 : 1 + attnd::variants_count;
+        backend->residency == ATTND_RESIDENCY_ELASTIC ? 1 : 1 + attnd::variants_plain;
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = stream_create(backend, &backend->streams[i]);
     if (error || (error = stream_create(backend, &backend->wake_stream)))
@@ -146,7 +146,8 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.mailboxes_offset = queue->mailboxes_offset;
     settings.wake = settings.drain ? backend->own_wake : NULL;
     settings.inject = uint32_t(backend->config.injection);
-    backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
+    backend->variants =
+        1u << attnd::variant_index(128, ATTND_FP16, 0); /* the first run corrects it */
     error = cudaMemset(backend->resident, 0, sizeof(Resident));
     return error ? error : health_init(backend);
 }
@@ -212,8 +213,9 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
     memset(info->head_dims, 0, sizeof(info->head_dims));
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
         for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
-            if (attnd::variant_index(dim, dtype) < attnd::variants_count)
+            if (attnd::variant_index(dim, dtype, 0) < attnd::variants_count)
                 info->head_dims[dtype] |= attnd_head_dim_bit(dim);
+    info->options = attnd::varied_options;
     info->residency = backend->residency;
     info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);

@@ -75,7 +75,7 @@ struct attnd_backend {
     Mapping mappings[ATTND_MEMORIES_MAX];
     attnd::HostWords *words; /* pinned */
     /* The dispatcher's, and one a variant; elastic: gangs are all in the first. */
-    cudaStream_t streams[1 + attnd::variants_count];
+    cudaStream_t streams[1 + attnd::variants_plain];
     uint32_t streams_count;
     cudaStream_t copy_stream;
     cudaStream_t wake_stream; /* elastic: where the host sets the wake word */

@@ -203,7 +203,7 @@ static uint64_t progress(const Snapshot *from)
     uint64_t sum = uint64_t(resident->published) << 32 ^ uint64_t(resident->retired) << 16 ^
                    resident->commands_head;
     for (const attnd::Live &live : resident->live)
-        sum = sum * 31 + live.next_item + live.done + live.rows_naive;
+        sum = sum * 31 + live.next_item + live.done + live.portions;
     return sum;
 }
 

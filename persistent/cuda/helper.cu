@@ -123,7 +123,7 @@ static cudaError_t upload(attnd_backend *backend)
         uint32_t used;
         if ((error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
             return error;
-        backend->variants = used | 1u << (wanted - 1);
+        backend->variants = attnd::variants_needed(used | 1u << (wanted - 1));
         if (uint32_t(__builtin_popcount(backend->variants)) > backend->settings.workers)
             backend->variants = 1u << (wanted - 1); /* a worker each is the least */
         attnd_poke32(&backend->words->wanted, 0);
