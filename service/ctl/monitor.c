@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <time.h>
+#include <unistd.h>
 
 #define FULL 512u /* events of one answer at most: there are more */
 
@@ -209,6 +210,8 @@ static enum attnctl_exit follow(const struct monitor_options *options)
         enum attnctl_exit code = ask(options, &query, &reply);
         if (code != ATTNCTL_EXIT_OK)
             return code;
+        if (!query.has_next && isatty(STDOUT_FILENO)) /* nothing may happen for long */
+            fprintf(stderr, "attnctl: watching until Ctrl-C\n");
         const int more = reply->monitor->n_events == FULL;
         int rc = print_answer(options, reply->monitor, &printed);
         query.next = reply->monitor->next;
