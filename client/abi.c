@@ -115,6 +115,7 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_batch, k),
     F(attnd_batch, v),
     F(attnd_batch, variant), /* NOLINT(bugprone-sizeof-expression) */
+    F(attnd_batch, mask_indptr),
     S(attnd_variant_table),
     F(attnd_variant_table, memory),
     F(attnd_variant_table, layer_stride),

@@ -433,6 +433,9 @@ struct attnd_batch {
      * option, index ATTND_F_BACKEND; one that does not go with another, with that field as index:
      * windows, position encodings and masks go with one level. */
     const struct attnd_variant *variant;
+    /* [requests + 1] of the last level, with a mask: bytes from the mask's beginning to where each
+     * request's bits begin, and end. A masked plan is not advanced: it is set again. */
+    const int32_t *mask_indptr;
 };
 
 /* What every submitted operation carries. Zero-initialise; a call may be given NULL for zeros. */

@@ -587,7 +587,9 @@ struct attnd_plan_head {
     uint32_t generation;      /* of the last set or advance, written last */
     uint32_t options;         /* ATTND_OPTION_*; 0: the variant says nothing */
     float logits_soft_cap;    /* of the variant, for those who look only here; 0: none */
-    uint64_t zero[4];
+    uint64_t mask_begin_offset_bytes; /* uint32 [entries]: where in the mask an entry's bits begin,
+                                         bytes; with ATTND_OPTION_MASK only */
+    uint64_t zero[3];
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);

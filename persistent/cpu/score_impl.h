@@ -5,6 +5,7 @@
 #ifndef ATTND_PERSISTENT_CPU_SCORE_IMPL_H
 #define ATTND_PERSISTENT_CPU_SCORE_IMPL_H
 
+#define RUNS_MAX (KEYS / 2 + 1) /* of keys that a mask lets a row see, in a block */
 #define TWO_LOG2E 0x1.715476p+1f
 /* Below this tanh is its series: (1 - t) / (1 + t) loses digits there. */
 #define TANH_SERIES 0.15f
@@ -39,6 +40,32 @@ INLINE void score_policy(const struct attnd_cpu_policy *policy, size_t i, float 
         for (size_t t = from; t < to; t++)
             s[t] += slope * (float)(distance + (int32_t)t);
     }
+}
+
+/* Runs of keys in @seen that the mask lets row @i see. Return: how many. */
+INLINE size_t mask_runs(const struct attnd_cpu_policy *policy, size_t i, uint32_t begin,
+                        struct span seen, struct span runs[RUNS_MAX])
+{
+    size_t count = 0;
+    int inside = 0;
+    for (uint32_t t = seen.first; t < seen.limit; t++) {
+        const uint64_t bit = policy->mask_bit[i] + begin + t;
+        const int sees = policy->mask[bit / 8] >> (bit % 8) & 1;
+        if (sees && !inside)
+            runs[count++].first = t;
+        if (sees)
+            runs[count - 1].limit = t + 1;
+        inside = sees;
+    }
+    return count;
+}
+
+/* What lies between runs becomes nothing. */
+INLINE void mask_scores(float s[KEYS], const struct span *runs, size_t count)
+{
+    for (size_t r = 1; r < count; r++)
+        for (uint32_t t = runs[r - 1].limit; t < runs[r].first; t++)
+            s[t] = -__builtin_inff();
 }
 
 /* K of an unpacked block, [dim][KEYS], each key where it stands. */

@@ -97,6 +97,7 @@ static void point_into_heap(struct attnd_plan *plan, void *heap)
     plan->merge_parts = (void *)(bytes + capacity->merge_parts_offset_bytes);
     plan->kv_pages = (void *)(bytes + capacity->kv_pages_offset_bytes);
     plan->kv_len = (void *)(bytes + capacity->kv_len_offset_bytes);
+    plan->mask_begin = (void *)(bytes + capacity->mask_begin_offset_bytes);
 }
 
 /* What is true of the plan whatever the batch; a plan of this shape is empty. */
@@ -119,6 +120,7 @@ static struct attnd_plan_head empty_shape(const struct attnd_plan *plan, uint64_
         .merge_parts_offset_bytes = capacity->merge_parts_offset_bytes,
         .kv_pages_offset_bytes = capacity->kv_pages_offset_bytes,
         .kv_len_offset_bytes = capacity->kv_len_offset_bytes,
+        .mask_begin_offset_bytes = capacity->mask_begin_offset_bytes,
     };
 }
 

@@ -49,6 +49,7 @@ struct attnd_plan_capacity {
 
     uint64_t entries_offset_bytes, tiles_offset_bytes, merges_offset_bytes;
     uint64_t merge_parts_offset_bytes, kv_pages_offset_bytes, kv_len_offset_bytes;
+    uint64_t mask_begin_offset_bytes;
     uint64_t heap_bytes;
 };
 
@@ -112,6 +113,7 @@ struct attnd_plan {
     uint32_t *merge_parts;
     int32_t *kv_pages;
     int32_t *kv_len; /* [ATTND_GENERATIONS][capacity.entries] */
+    uint32_t *mask_begin;
 
     /* private, one allocation */
     void *memory;
