@@ -130,6 +130,8 @@ void attnd_config_print(FILE *out, const struct attnd_options *options)
 static const char *const changeable[] = {"memory-max", "host-memory-max", "device-memory-max",
                                          "allow-uid",  "log-level",       NULL};
 
+const char attnd_origin_manager[] = "service manager";
+
 static void take_over(struct attnd_options *options, const struct attnd_options *fresh)
 {
     options->memory_max_bytes = fresh->memory_max_bytes;

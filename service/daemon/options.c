@@ -60,8 +60,8 @@ static const struct argp_option option_list[] = {
      "Listen here (default: " ATTND_SOCKET_RULE ", whose directory is made if it is missing)", 1},
     {"allow-uid", KEY_ALLOW_UID, "USER", 0,
      "Serve this user, a number or a name; repeat for more (default: the daemon's own). The "
-     "socket's mode is 0600, and "
-     "0666 when another user is named: the peer's credentials decide",
+     "socket's "
+     "mode is 0600, and 0666 when another user is named: the peer's credentials decide",
      1},
     {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda (default: auto)", 2},
     {"worker", KEY_WORKER, "PATH", 0,
@@ -73,8 +73,7 @@ static const struct argp_option option_list[] = {
      2},
     {"residency", KEY_RESIDENCY, "MODE", 0,
      "How the CUDA worker lives beside other kernels of its GPU: elastic (on all SMs, but only "
-     "while "
-     "something is queued), shared (resident on --sms of them), exclusive (on all), or auto: "
+     "while something is queued), shared (resident on --sms of them), exclusive (on all), or auto: "
      "elastic (default: auto)",
      2},
     {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
@@ -412,8 +411,6 @@ static void take_origin(struct attnd_options *options, int key, const char *orig
 
 static const char origin_default[] = "default", origin_file[] = "file",
                   origin_command[] = "command line";
-
-const char attnd_origin_manager[] = "service manager";
 
 static int take(struct argp_state *state, int key, char *text, const char *origin)
 {

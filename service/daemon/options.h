@@ -6,9 +6,6 @@
 
 #include "service/service.h"
 
-/* The origin of the socket that a service manager has handed over. */
-extern const char attnd_origin_manager[];
-
 /* Exit codes of attnd, printed by --help. */
 enum attnd_exit {
     ATTND_EXIT_OK = 0,
