@@ -5,6 +5,7 @@
 #include "service/ctl/attnctl.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -101,7 +102,8 @@ int attnctl_ask(const char *socket_path, Attnd__Request *request, Attnd__Reply *
 
 enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code)
 {
-    const char *why = strerror(errno); /* before anything else is called */
+    const int error = errno; /* before anything else is called */
+    const char *why = strerror(error);
     char standard[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 
     if (!socket_path) {
@@ -117,7 +119,12 @@ enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code)
         fprintf(out, "attnctl: the answer of the service at %s makes no sense\n", socket_path);
         return ATTNCTL_EXIT_ANSWER;
     default:
-        fprintf(out, "attnctl: no service at %s: %s\n", socket_path, why);
+        if (error == EACCES || error == EPERM)
+            fprintf(out,
+                    "attnctl: the service at %s does not admit this user: %s (attnd --allow-uid)\n",
+                    socket_path, why);
+        else
+            fprintf(out, "attnctl: no service at %s: %s\n", socket_path, why);
         return ATTNCTL_EXIT_UNREACHABLE;
     }
 }
@@ -131,8 +138,19 @@ enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply)
                                       .limit = reply->limit};
     char text[256];
 
-    fprintf(out, "attnctl: the service answers %s\n",
-            attnd_fault_string(&fault, text, sizeof(text)));
+    if (fault.code == -ATTND_E_UNKNOWN && fault.field == ATTND_F_SESSION)
+        fprintf(out, "attnctl: there is no session %" PRId64 " (attnctl status lists them)\n",
+                fault.value);
+    else if (fault.code == -ATTND_E_PERMISSION && fault.field == ATTND_F_SESSION)
+        fprintf(out,
+                "attnctl: session %" PRId64 " is another user's: root and the service's user may\n",
+                fault.value);
+    else if (fault.code == -ATTND_E_PERMISSION && fault.field == ATTND_F_WEIGHT)
+        fprintf(out, "attnctl: only root and the service's user, %" PRId64 ", may do this\n",
+                fault.limit);
+    else
+        fprintf(out, "attnctl: the service answers %s\n",
+                attnd_fault_string(&fault, text, sizeof(text)));
     return ATTNCTL_EXIT_ANSWER;
 }
 

@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <time.h>
+#include <unistd.h>
 
 #define FULL 512u /* events of one answer at most: there are more */
 
@@ -122,9 +123,21 @@ void attnctl_print_event(FILE *out, const Attnd__MonitorEvent *event, int64_t of
 
 static int print_event_json(const Attnd__MonitorEvent *event, int64_t offset_ns)
 {
+    static const char *const names[] = {
+        [ATTND__MONITOR_KIND__MONITOR_OPENED] = "opened",
+        [ATTND__MONITOR_KIND__MONITOR_ENDED] = "ended",
+        [ATTND__MONITOR_KIND__MONITOR_OPERATION] = "operation",
+        [ATTND__MONITOR_KIND__MONITOR_REFUSED] = "refused",
+        [ATTND__MONITOR_KIND__MONITOR_WORKER] = "worker",
+    };
+    const unsigned kind = (unsigned)event->kind;
     json_t *object = attnd_json_message(&event->base);
     char fault[256];
 
+    json_object_del(object, "kind");
+    json_object_set_new(
+        object, "event",
+        json_string(kind < sizeof(names) / sizeof(names[0]) && names[kind] ? names[kind] : ""));
     json_object_set_new(object, "unix_ns",
                         json_integer((json_int_t)event->time_ns + (json_int_t)offset_ns));
     if (event->kind == ATTND__MONITOR_KIND__MONITOR_OPERATION)
@@ -197,6 +210,8 @@ static enum attnctl_exit follow(const struct monitor_options *options)
         enum attnctl_exit code = ask(options, &query, &reply);
         if (code != ATTNCTL_EXIT_OK)
             return code;
+        if (!query.has_next && isatty(STDOUT_FILENO)) /* nothing may happen for long */
+            fprintf(stderr, "attnctl: watching until Ctrl-C\n");
         const int more = reply->monitor->n_events == FULL;
         int rc = print_answer(options, reply->monitor, &printed);
         query.next = reply->monitor->next;

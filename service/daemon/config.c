@@ -130,6 +130,8 @@ void attnd_config_print(FILE *out, const struct attnd_options *options)
 static const char *const changeable[] = {"memory-max", "host-memory-max", "device-memory-max",
                                          "allow-uid",  "log-level",       NULL};
 
+const char attnd_origin_manager[] = "service manager";
+
 static void take_over(struct attnd_options *options, const struct attnd_options *fresh)
 {
     options->memory_max_bytes = fresh->memory_max_bytes;
@@ -143,6 +145,8 @@ static void take_over(struct attnd_options *options, const struct attnd_options 
         struct attnd_setting *before = &options->settings[i];
         const struct attnd_setting *now = &fresh->settings[i];
         int can_change = 0;
+        if (before->origin == attnd_origin_manager) /* whatever file and command line say */
+            continue;
         for (uint32_t j = 0; changeable[j]; j++)
             can_change |= strcmp(changeable[j], now->name) == 0;
         const int changed = strcmp(before->value, now->value) != 0;

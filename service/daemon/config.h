@@ -14,6 +14,9 @@
  */
 void attnd_options_parse(int argc, char **argv, struct attnd_options *options);
 
+/* The origin of the socket that a service manager has handed over. */
+extern const char attnd_origin_manager[];
+
 /** attnd_config_print() - every value in force, in the form of the file, with its origin. */
 void attnd_config_print(FILE *out, const struct attnd_options *options);
 

@@ -60,8 +60,8 @@ static const struct argp_option option_list[] = {
      "Listen here (default: " ATTND_SOCKET_RULE ", whose directory is made if it is missing)", 1},
     {"allow-uid", KEY_ALLOW_UID, "USER", 0,
      "Serve this user, a number or a name; repeat for more (default: the daemon's own). The "
-     "socket's mode is 0600, and "
-     "0666 when another user is named: the peer's credentials decide",
+     "socket's "
+     "mode is 0600, and 0666 when another user is named: the peer's credentials decide",
      1},
     {"backend", KEY_BACKEND, "NAME", 0, "auto, cpu or cuda (default: auto)", 2},
     {"worker", KEY_WORKER, "PATH", 0,
@@ -73,8 +73,7 @@ static const struct argp_option option_list[] = {
      2},
     {"residency", KEY_RESIDENCY, "MODE", 0,
      "How the CUDA worker lives beside other kernels of its GPU: elastic (on all SMs, but only "
-     "while "
-     "something is queued), shared (resident on --sms of them), exclusive (on all), or auto: "
+     "while something is queued), shared (resident on --sms of them), exclusive (on all), or auto: "
      "elastic (default: auto)",
      2},
     {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
@@ -509,11 +508,13 @@ int attnd_options_take(struct attnd_options *options, const char *name, const ch
 
 int attnd_options_finish(struct attnd_options *options)
 {
+    const char *given = getenv("ATTND_SOCKET");
+
     if (options->allow_uids_count == 0)
         options->allow_uids[options->allow_uids_count++] = getuid();
     if (options->socket_path[0])
         return 0;
-    options->socket_default = 1;
+    options->socket_default = !given || !given[0];
     return attnd_socket_path(ATTND_SOCKET_LISTEN, options->socket_path,
                              sizeof(options->socket_path)) < sizeof(options->socket_path)
                ? 0

@@ -172,7 +172,7 @@ static void note_handed_over(struct attnd_options *options, const char *path)
         if (strcmp(setting->origin, "default") != 0 && strcmp(options->socket_path, path) != 0)
             attnd_log(ATTND_LOG_WARNING, "the service manager hands over %s: %s is not used", path,
                       options->socket_path);
-        setting->origin = "service manager";
+        setting->origin = attnd_origin_manager;
         snprintf(setting->value, sizeof(setting->value), "%s", path);
     }
     snprintf(options->socket_path, sizeof(options->socket_path), "%s", path);

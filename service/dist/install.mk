@@ -1,11 +1,15 @@
 # Installing: what goes where, and how it is taken away again. Man pages are made where scdoc is.
 #
-#   PREFIX=/usr/local         SYSCONFDIR=dir: default /etc for PREFIX=/usr, else PREFIX/etc
-#   DESTDIR=dir               in front of everything, for packagers
+#   PREFIX=/usr/local
+#   SYSCONFDIR=dir      default: /etc for PREFIX=/usr, else PREFIX/etc
+#   LIBDIR=dir          default: PREFIX/lib; /usr/lib/x86_64-linux-gnu in a Debian package
+#   DESTDIR=dir         in front of everything, for packagers
 
 PREFIX ?= /usr/local
 SYSCONFDIR ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
+LIBDIR ?= $(PREFIX)/lib
 DEST = $(DESTDIR)$(PREFIX)
+DESTLIB = $(DESTDIR)$(LIBDIR)
 
 # ---- pkg-config: always made again, because PREFIX may be another than the last time ----
 
@@ -13,7 +17,7 @@ PCS := $(BUILD)/attnd.pc $(if $(LIBATTND_CUDA),$(BUILD)/attnd-cuda.pc)
 .PHONY: $(PCS)
 all: $(PCS)
 
-pc_head = 'prefix=$(PREFIX)' 'includedir=$${prefix}/include/attnd' 'libdir=$${prefix}/lib' '' \
+pc_head = 'prefix=$(PREFIX)' 'includedir=$${prefix}/include/attnd' 'libdir=$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))' '' \
           'Name: $(1)' 'Description: attention service, $(2)' 'Version: $(VERSION)'
 $(BUILD)/attnd.pc:
 	@mkdir -p $(@D)
@@ -59,9 +63,9 @@ unit = sed 's:@PREFIX@:$(PREFIX):; s:@SYSCONFDIR@:$(SYSCONFDIR):' service/dist/$
 .PHONY: install install-man
 install: all install-man
 	install -Dm755 -t $(DEST)/bin $(INSTALLED_PROGRAMS)
-	install -Dm644 -t $(DEST)/lib $(LIBATTND) $(LIBATTND_SO) $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
-	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do ln -sf $$so $(DEST)/lib/$${so%.0}; done
-	install -Dm644 -t $(DEST)/lib/pkgconfig $(PCS)
+	install -Dm644 -t $(DESTLIB) $(LIBATTND) $(LIBATTND_SO) $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
+	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do ln -sf $$so $(DESTLIB)/$${so%.0}; done
+	install -Dm644 -t $(DESTLIB)/pkgconfig $(PCS)
 	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_prefix.h \
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
 	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/variant.h $(VERSION_H)
@@ -80,8 +84,8 @@ install: all install-man
 .PHONY: uninstall
 uninstall:
 	rm -f $(addprefix $(DEST)/bin/,$(notdir $(INSTALLED_PROGRAMS)))
-	rm -f $(DEST)/lib/libattnd.* $(DEST)/lib/libattnd-cuda.*
-	rm -f $(DEST)/lib/pkgconfig/attnd.pc $(DEST)/lib/pkgconfig/attnd-cuda.pc
+	rm -f $(DESTLIB)/libattnd.* $(DESTLIB)/libattnd-cuda.*
+	rm -f $(DESTLIB)/pkgconfig/attnd.pc $(DESTLIB)/pkgconfig/attnd-cuda.pc
 	rm -f $(DEST)/lib/systemd/system/attnd.service $(DEST)/lib/systemd/system/attnd.socket
 	rm -f $(CALLS:%=$(DEST)/share/man/man3/%.3)
 	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))

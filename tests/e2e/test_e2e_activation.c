@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,9 +78,40 @@ static pid_t engine_that_is_early(void)
     return engine;
 }
 
+static char text[65536];
+
+static int log_has(const struct harness *harness, const char *line)
+{
+    FILE *log = fopen(harness->log, "re");
+
+    CHECK(log != NULL);
+    text[fread(text, 1, sizeof(text) - 1, log)] = 0;
+    (void)fclose(log);
+    return strstr(text, line) != NULL;
+}
+
+static int is_read_again(void *context)
+{
+    return log_has(context, "options are read again");
+}
+
+static void reading_options_again_says_nothing_of_the_socket(void **state)
+{
+    struct harness harness;
+
+    (void)state;
+    harness_start_activated(&harness, manager, NULL); /* it is given another --socket, too */
+    CHECK(log_has(&harness, "is not used"));
+    CHECK_EQUAL(kill(harness.daemon, SIGHUP), 0);
+    harness_eventually(is_read_again, &harness, 5000, "options are read again");
+    snprintf(harness.socket, sizeof(harness.socket), "%s", path);
+    attnd__status__free_unpacked(harness_status(&harness), NULL); /* it has done that, then */
+    CHECK(!log_has(&harness, "socket is now"));
+    harness_stop(&harness);
+}
+
 static void an_engine_that_is_there_before_the_service_is_served(void **state)
 {
-    static char text[8192];
     struct harness harness;
     struct stat file;
 
@@ -105,6 +137,8 @@ static void an_engine_that_is_there_before_the_service_is_served(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(reading_options_again_says_nothing_of_the_socket,
+                                  harness_end_all),
         cmocka_unit_test_teardown(an_engine_that_is_there_before_the_service_is_served,
                                   harness_end_all),
     };

@@ -105,6 +105,12 @@ struct rig_work {
     struct reference_batch reference;
 };
 
+/** rig_small_batch() - three requests, bf16, split along KV: many tiles, and little work. */
+struct rig_batch rig_small_batch(uint64_t seed);
+
+/** rig_open_started() - rig_open() for the best instruction set, and the backend runs. */
+void rig_open_started(struct rig *rig, uint32_t threads);
+
 /** rig_make() - pages, random values (NaN wherever nobody looks) and a plan for @batch. */
 void rig_make(struct rig_work *work, struct rig *rig, const struct rig_batch *batch);
 void rig_free(struct rig_work *work);

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "persistent/plan/plan.h"
+#include "schemas/atomics.h"
 #include "tests/support/oracle/bits16.h"
 
 static void *heap_take(struct rig *rig, uint64_t bytes)
@@ -454,4 +455,29 @@ void rig_attend(struct rig *rig, const struct rig_batch *batch, const char *what
     rig_free(&work);
     rig->heap_used_bytes = heap_used_bytes;
     rig->scratch_used_bytes = 0;
+}
+
+struct rig_batch rig_small_batch(uint64_t seed)
+{
+    return (struct rig_batch){
+        .seed = seed,
+        .dtype = ATTND_BF16,
+        .heads_kv = 4,
+        .group = 2,
+        .dim = 64,
+        .page_size = 8,
+        .requests = 3,
+        .qo_len = {1, 1, 5},
+        .kv_len = {100, 30, 9},
+        .causal = 1,
+        .split = 32,
+        .tile_class = ATTND_TILE_MEMORY,
+    };
+}
+
+void rig_open_started(struct rig *rig, uint32_t threads)
+{
+    rig_open(rig, threads, NULL);
+    assert_int_equal(attnd_backend_cpu.start(rig->backend), 0);
+    assert_int_equal(attnd_observe32(&rig->head->state), ATTND_WORKER_RUNNING);
 }

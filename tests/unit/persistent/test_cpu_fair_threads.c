@@ -14,30 +14,6 @@
 
 #define THREADS 2u
 
-static struct rig_batch small(uint64_t seed)
-{
-    return (struct rig_batch){
-        .seed = seed,
-        .dtype = ATTND_BF16,
-        .heads_kv = 4,
-        .group = 2,
-        .dim = 64,
-        .page_size = 8,
-        .requests = 3,
-        .qo_len = {1, 1, 5},
-        .kv_len = {100, 30, 9},
-        .causal = 1,
-        .split = 32,
-        .tile_class = ATTND_TILE_MEMORY,
-    };
-}
-
-static void open_started(struct rig *rig, uint32_t threads)
-{
-    rig_open(rig, threads, NULL);
-    assert_int_equal(attnd_backend_cpu.start(rig->backend), 0);
-}
-
 /* As a run of its own session. */
 static void submit_as(struct rig *rig, struct rig_work *work, uint32_t run, uint32_t session)
 {
@@ -59,9 +35,9 @@ static void a_short_run_does_not_wait_for_endless_items(void **state)
     enum { ENDLESS = 3, ROUNDS = 20 };
     struct rig rig;
     struct rig_work endless, work;
-    const struct rig_batch batch = small(1);
+    const struct rig_batch batch = rig_small_batch(1);
     (void)state;
-    open_started(&rig, THREADS);
+    rig_open_started(&rig, THREADS);
     rig_make_endless(&endless, &rig, THREADS);
     rig_make(&work, &rig, &batch);
     for (uint32_t i = 0; i < ENDLESS; i++) {
@@ -89,9 +65,9 @@ static void a_run_waits_for_those_of_its_own_session(void **state)
     const struct timespec nap = {0, 20000000};
     struct rig rig;
     struct rig_work endless, work;
-    const struct rig_batch batch = small(2);
+    const struct rig_batch batch = rig_small_batch(2);
     (void)state;
-    open_started(&rig, THREADS);
+    rig_open_started(&rig, THREADS);
     rig_make_endless(&endless, &rig, 2 * THREADS); /* some items are left */
     rig_make(&work, &rig, &batch);
     submit_as(&rig, &endless, 0, 7);
@@ -116,9 +92,9 @@ static void sessions_that_make_way_for_each_other_are_all_right(void **state)
     struct rig rig;
     struct rig_work work[SESSIONS];
     (void)state;
-    open_started(&rig, THREADS);
+    rig_open_started(&rig, THREADS);
     for (uint32_t i = 0; i < SESSIONS; i++) {
-        struct rig_batch batch = small(20 + i);
+        struct rig_batch batch = rig_small_batch(20 + i);
         batch.split = i % 2 ? 512 : 0;
         batch.qo_len[2] = 40 + 30 * i;
         batch.kv_len[2] = 2000;
@@ -155,9 +131,9 @@ static void parking_between_sessions_loses_nothing(void **state)
     struct rig rig;
     struct rig_work work[SESSIONS];
     (void)state;
-    open_started(&rig, THREADS);
+    rig_open_started(&rig, THREADS);
     for (uint32_t i = 0; i < SESSIONS; i++) {
-        struct rig_batch batch = small(40 + i);
+        struct rig_batch batch = rig_small_batch(40 + i);
         batch.qo_len[2] = 60;
         batch.kv_len[2] = 3000;
         batch.split = 0;

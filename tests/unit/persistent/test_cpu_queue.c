@@ -17,40 +17,15 @@
 #include "tests/support/oracle/bits16.h"
 #include "tests/support/rigs/cpu_rig.h"
 
-static struct rig_batch small(uint64_t seed)
-{
-    return (struct rig_batch){
-        .seed = seed,
-        .dtype = ATTND_BF16,
-        .heads_kv = 4,
-        .group = 2,
-        .dim = 64,
-        .page_size = 8,
-        .requests = 3,
-        .qo_len = {1, 1, 5},
-        .kv_len = {100, 30, 9},
-        .causal = 1,
-        .split = 32,
-        .tile_class = ATTND_TILE_MEMORY,
-    };
-}
-
 /* Enough work that a thread is still busy with it when the test has done the next thing. */
 static struct rig_batch large(uint64_t seed)
 {
-    struct rig_batch batch = small(seed);
+    struct rig_batch batch = rig_small_batch(seed);
     batch.qo_len[2] = 150;
     batch.kv_len[2] = 150;
     batch.tokens = 8;
     batch.dim = 128;
     return batch;
-}
-
-static void open_started(struct rig *rig, uint32_t threads)
-{
-    rig_open(rig, threads, NULL);
-    assert_int_equal(attnd_backend_cpu.start(rig->backend), 0);
-    assert_int_equal(attnd_observe32(&rig->head->state), ATTND_WORKER_RUNNING);
 }
 
 static void sleep_us(long us)
@@ -92,9 +67,9 @@ static void many_runs_in_flight_are_all_right(void **state)
     enum { WORKS = 16, ROUNDS = 20 };
     struct rig rig;
     struct rig_work work[WORKS];
-    open_started(&rig, 4);
+    rig_open_started(&rig, 4);
     for (uint32_t i = 0; i < WORKS; i++) {
-        struct rig_batch batch = small(i + 1);
+        struct rig_batch batch = rig_small_batch(i + 1);
         batch.prefix_len = i % 3 ? 0 : 40;
         rig_make(&work[i], &rig, &batch);
         rig_run(&work[i], i, ATTND_RUN_ATTEND);
@@ -117,9 +92,9 @@ static void no_wake_up_is_lost(void **state)
     (void)state;
     struct rig rig;
     struct rig_work work[2];
-    open_started(&rig, 4);
+    rig_open_started(&rig, 4);
     for (uint32_t i = 0; i < 2; i++) {
-        struct rig_batch batch = small(i + 1);
+        struct rig_batch batch = rig_small_batch(i + 1);
         batch.requests = 1 + i;
         batch.kv_len[0] = 4;
         rig_make(&work[i], &rig, &batch);
@@ -158,7 +133,7 @@ static void a_new_run_does_not_wait_for_a_tile_of_another(void **state)
     (void)state;
     struct rig rig;
     struct rig_work slow, quick;
-    struct rig_batch one_tile = small(1), tiny = small(2);
+    struct rig_batch one_tile = rig_small_batch(1), tiny = rig_small_batch(2);
     one_tile.heads_kv = 1;
     one_tile.requests = 1;
     one_tile.qo_len[0] = 600;
@@ -183,8 +158,8 @@ static void a_cancelled_run_skips_and_the_next_is_right(void **state)
     (void)state;
     struct rig rig;
     struct rig_work work, other;
-    struct rig_batch batch = large(3), beside = small(4);
-    open_started(&rig, 2);
+    struct rig_batch batch = large(3), beside = rig_small_batch(4);
+    rig_open_started(&rig, 2);
     rig_make(&work, &rig, &batch);
     rig_make(&other, &rig, &beside);
     rig_run(&work, 0, ATTND_RUN_ATTEND);
@@ -221,7 +196,7 @@ static void parking_and_starting_loses_no_run(void **state)
     enum { WORKS = 4, ROUNDS = 15 };
     struct rig rig;
     struct rig_work work[WORKS];
-    open_started(&rig, 3);
+    rig_open_started(&rig, 3);
     for (uint32_t i = 0; i < WORKS; i++) {
         struct rig_batch batch = large(i + 1);
         rig_make(&work[i], &rig, &batch);
@@ -257,8 +232,8 @@ static void unmapped_memory_is_unknown(void **state)
     (void)state;
     struct rig rig;
     struct rig_work work;
-    struct rig_batch batch = small(5);
-    open_started(&rig, 2);
+    struct rig_batch batch = rig_small_batch(5);
+    rig_open_started(&rig, 2);
     rig_make(&work, &rig, &batch);
     for (int i = 0; i < 4; i++) {
         rig_run(&work, 0, ATTND_RUN_ATTEND);
@@ -285,8 +260,8 @@ static void a_plan_outside_the_segment_is_refused(void **state)
     (void)state;
     struct rig rig;
     struct rig_work work;
-    struct rig_batch batch = small(6);
-    open_started(&rig, 1);
+    struct rig_batch batch = rig_small_batch(6);
+    rig_open_started(&rig, 1);
     rig_make(&work, &rig, &batch);
     rig_run(&work, 0, ATTND_RUN_ATTEND);
     struct attnd_run good = rig.runs[0];
@@ -314,8 +289,8 @@ static void a_page_outside_the_pool_ends_the_run_with_range(void **state)
     (void)state;
     struct rig rig;
     struct rig_work work;
-    struct rig_batch batch = small(7);
-    open_started(&rig, 2);
+    struct rig_batch batch = rig_small_batch(7);
+    rig_open_started(&rig, 2);
     rig_make(&work, &rig, &batch);
     int32_t *pages = (int32_t *)((char *)work.plan + work.plan->kv_pages_offset_bytes);
     const int32_t bad[] = {-1, (int32_t)work.pool_pages, INT32_MAX, INT32_MIN};
@@ -340,9 +315,9 @@ static void lengths_are_clamped_to_the_planned_pages(void **state)
     (void)state;
     struct rig rig;
     struct rig_work work;
-    struct rig_batch batch = small(8);
+    struct rig_batch batch = rig_small_batch(8);
     batch.kv_len[0] = 96; /* whole pages: what the clamp makes of it */
-    open_started(&rig, 2);
+    rig_open_started(&rig, 2);
     rig_make(&work, &rig, &batch);
     int32_t *len = (int32_t *)((char *)work.plan + work.plan->kv_len_offset_bytes);
     len[3 * work.plan->entries_max] = INT32_MAX;
@@ -378,13 +353,13 @@ static void append_stores_rows_at_their_positions(void **state)
     (void)state;
     struct rig rig;
     struct rig_work work;
-    struct rig_batch batch = small(9);
+    struct rig_batch batch = rig_small_batch(9);
     batch.requests = 5;
     const uint32_t qo_len[] = {1, 0, 150, 6, 0}, kv_len[] = {33, 8, 170, 4, 0};
     memcpy(batch.qo_len, qo_len, sizeof qo_len);
     memcpy(batch.kv_len, kv_len, sizeof kv_len);
     batch.prefix_len = 20;
-    open_started(&rig, 2);
+    rig_open_started(&rig, 2);
     rig_make(&work, &rig, &batch);
     rig_run(&work, 0, ATTND_RUN_APPEND);
     rig_run(&work, 1, ATTND_RUN_ATTEND);
@@ -408,9 +383,9 @@ static void statistics_say_what_was_read(void **state)
     (void)state;
     struct rig rig;
     struct rig_work work;
-    struct rig_batch batch = small(10);
+    struct rig_batch batch = rig_small_batch(10);
     batch.qo_len[2] = 1;
-    open_started(&rig, 2);
+    rig_open_started(&rig, 2);
     rig_make(&work, &rig, &batch);
     rig_run(&work, 0, ATTND_RUN_ATTEND);
     rig_submit(&rig, 0);

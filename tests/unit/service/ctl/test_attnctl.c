@@ -162,6 +162,34 @@ static void a_failure_names_the_path_that_was_tried(void **state)
     unsetenv("ATTND_SOCKET");
 }
 
+static void expect_refused(int code, uint32_t field, int64_t value, int64_t limit,
+                           const char *wanted)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    Attnd__Reply reply = ATTND__REPLY__INIT;
+    FILE *out = open_memstream(&text, &bytes);
+
+    reply.code = code;
+    reply.field = field;
+    reply.value = value;
+    reply.limit = limit;
+    assert_int_equal(attnctl_refused(out, &reply), ATTNCTL_EXIT_ANSWER);
+    fclose(out);
+    if (!strstr(text, wanted))
+        fail_msg("'%s' is not in: %s", wanted, text);
+    free(text);
+}
+
+static void a_refusal_says_what_an_operator_can_do(void **state)
+{
+    (void)state;
+    expect_refused(-ATTND_E_UNKNOWN, ATTND_F_SESSION, 99, 0, "there is no session 99");
+    expect_refused(-ATTND_E_PERMISSION, ATTND_F_SESSION, 3, 0, "session 3 is another user's");
+    expect_refused(-ATTND_E_PERMISSION, ATTND_F_WEIGHT, 1000, 77, "the service's user, 77, may");
+    expect_refused(-ATTND_E_RANGE, ATTND_F_WEIGHT, 5000, 1000, "is 5000, limit 1000");
+}
+
 static void people_read_a_table(void **state)
 {
     (void)state;
@@ -193,6 +221,7 @@ int main(void)
         cmocka_unit_test(the_other_kinds_of_fields_are_printed_too),
         cmocka_unit_test(no_field_of_the_status_is_left_out),
         cmocka_unit_test(a_failure_names_the_path_that_was_tried),
+        cmocka_unit_test(a_refusal_says_what_an_operator_can_do),
         cmocka_unit_test(people_read_a_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

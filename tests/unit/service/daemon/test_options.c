@@ -58,6 +58,18 @@ static void what_is_not_given_has_a_default(void **state)
     assert_int_equal(options.log_level, ATTND_LOG_INFO);
 }
 
+static void only_a_directory_that_nobody_has_named_is_made(void **state)
+{
+    (void)state;
+    setenv("ATTND_SOCKET", "/somewhere/a.sock", 1);
+    assert_int_equal(parse((const char *const[]){NULL}).socket_default, 0);
+    setenv("ATTND_SOCKET", "", 1);
+    assert_int_equal(parse((const char *const[]){NULL}).socket_default, 1);
+    assert_int_equal(parse((const char *const[]){"--socket", "/x/y", NULL}).socket_default, 0);
+    unsetenv("ATTND_SOCKET");
+    assert_int_equal(parse((const char *const[]){NULL}).socket_default, 1);
+}
+
 static void the_workers_way_of_living_is_an_option(void **state)
 {
     (void)state;
@@ -159,6 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_given_has_a_default),
+        cmocka_unit_test(only_a_directory_that_nobody_has_named_is_made),
         cmocka_unit_test(what_is_given_is_taken),
         cmocka_unit_test(the_workers_way_of_living_is_an_option),
         cmocka_unit_test(bad_usage_exits_with_1_and_questions_with_0),
