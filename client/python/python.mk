@@ -23,7 +23,7 @@ $(PYVENV)/bin/python:
 	$(PYTHON) -m venv $(PYVENV)
 
 # The bound on what comes from PyPI; each step of it is silent until it ends.
-PYPI_S ?= 900
+PYPI_S ?= 1800
 PIP := timeout $(PYPI_S) $(PYVENV)/bin/python -m pip --quiet --disable-pip-version-check
 PYTESTS := client/python/tests
 
