@@ -1,8 +1,8 @@
 # The Python package: a wheel of it, and its tests with the frameworks that it works with.
 #
 # `make check` runs the part of the tests that needs numpy only (tests/python). `make check-python`
-# makes a virtual environment from PyPI, installs the wheel and runs all of them: the models, and the
-# modules of vLLM and SGLang against these packages.
+# makes a virtual environment from PyPI, installs the wheel and runs all of them: the models, and
+# the modules of vLLM and SGLang against these packages.
 
 PYTHON ?= python3
 PYVENV := $(BUILD)/python

@@ -345,7 +345,8 @@ class BatchAttention:
             args.lse.memory = 0
         else:
             self._fill(args.lse, "lse", lse, False, back)
-        if type(q) is type(out) is Tensor and type(lse) in (Tensor, type(None)) and not self._staged:
+        ours = type(q) is type(out) is Tensor and type(lse) in (Tensor, type(None))
+        if ours and not self._staged:
             refs = weakref.ref(q), weakref.ref(out), lse if lse is None else weakref.ref(lse)
             self._filled = self._shapes, *refs
         return out, lse, back
