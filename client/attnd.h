@@ -43,8 +43,8 @@ struct attnd_session;
 #define ATTND_DTYPE_BF16 2u
 
 /* A row that sees no key at all is o = 0, lse = -inf. */
-#define ATTND_CAUSAL 0x1u /* query i of a request sees keys j <= kv_len - qo_len + i */
-#define ATTND_LSE_LN 0x2u /* lse in natural logarithm; base 2 otherwise */
+#define ATTND_CAUSAL 0x1u       /* query i of a request sees keys j <= kv_len - qo_len + i */
+#define ATTND_LSE_LN 0x2u       /* lse in natural logarithm; base 2 otherwise */
 #define ATTND_SHARED_PAGES 0x4u /* requests side by side begin with the same pages: a hint */
 
 #define ATTND_SKIP_SUCCESS 0x1u /* an operation that succeeds posts no completion */

@@ -60,8 +60,8 @@ enum attnd_memory_kind {
 #define ATTND_KIND_TRIED(kind) (0x10000u << (kind))
 
 /* Flags of a batch. Unknown bits are refused. */
-#define ATTND_BATCH_CAUSAL 0x1u /* on the last level; earlier levels are fully visible */
-#define ATTND_BATCH_LSE_LN 0x2u /* natural logarithm; base 2 otherwise */
+#define ATTND_BATCH_CAUSAL 0x1u       /* on the last level; earlier levels are fully visible */
+#define ATTND_BATCH_LSE_LN 0x2u       /* natural logarithm; base 2 otherwise */
 #define ATTND_BATCH_SHARED_PAGES 0x4u /* requests side by side begin with the same pages: look */
 #define ATTND_BATCH_FLAGS 0x7u
 /* Of a plan, beside those: its tiles are to be taken in their order, for all KV heads. */
@@ -543,8 +543,8 @@ struct attnd_tile {
     uint32_t kv_begin, kv_end;         /* tokens; kv_end may be ATTND_KV_OPEN */
     uint32_t partial;                  /* first partial row; ATTND_NONE: write o and lse directly */
     uint32_t merge_begin, merge_count; /* merges that this tile arrives at */
-    uint32_t cost; /* planner's units; tiles of a class are sorted by it, largest first */
-    uint32_t tile_class;               /* enum attnd_tile_class */
+    uint32_t cost;       /* planner's units; tiles of a class are sorted by it, largest first */
+    uint32_t tile_class; /* enum attnd_tile_class */
     uint32_t zero0[2];
     struct attnd_entry of_entry;    /* entries[entry] */
     struct attnd_merge first_merge; /* merges[merge_begin]; zero without merges */

@@ -215,6 +215,7 @@ static void make_empty(struct attnd_plan *plan)
     plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
     plan->shape.set_version = version;
     plan->found = (struct attnd_plan_found){0};
+    plan->mix = (struct attnd_plan_mix){0};
     plan->shared = plan->shared_levels = 0;
 }
 
@@ -228,7 +229,7 @@ int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd
         attnd_plan_build_merges(plan);
         attnd_plan_order_tiles(plan);
         plan->found.fused = plan->mix.fused;
-        if (plan->mix.fused || plan->shape.levels > 1)
+        if (plan->mix.classes > 1 || plan->shape.levels > 1)
             plan->shape.flags |= ATTND_PLAN_ONE_PASS;
     }
     *plan->head = plan->shape;
