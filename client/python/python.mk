@@ -1,8 +1,8 @@
 # The Python package: a wheel of it, and its tests with the frameworks that it works with.
 #
 # `make check` runs the part of the tests that needs numpy only (tests/python). `make check-python`
-# makes a virtual environment from PyPI, installs the wheel and runs all of them: the models, and the
-# modules of vLLM and SGLang against these packages.
+# makes a virtual environment from PyPI, installs the wheel and runs all of them: the models, and
+# the modules of vLLM and SGLang against these packages.
 
 PYTHON ?= python3
 PYVENV := $(BUILD)/python
@@ -23,7 +23,7 @@ $(PYVENV)/bin/python:
 	$(PYTHON) -m venv $(PYVENV)
 
 # The bound on what comes from PyPI; each step of it is silent until it ends.
-PYPI_S ?= 900
+PYPI_S ?= 1800
 PIP := timeout $(PYPI_S) $(PYVENV)/bin/python -m pip --quiet --disable-pip-version-check
 PYTESTS := client/python/tests
 

@@ -22,3 +22,10 @@ from .pool import KVCache, PagePool
 from .session import Operation, Session
 
 __version__ = _lib.attnd_version().decode()
+
+__all__ = [
+    "BatchAttention", "Busy", "Cancelled", "Device", "Disconnected", "Error", "Expired", "Forked",
+    "Full", "Invalid", "KVCache", "LayoutMismatch", "Memory", "NoMemory", "NoSpace", "NotLeased",
+    "Operation", "Overlap", "PagePool", "Permission", "Protocol", "Range", "Session", "SharedPage",
+    "System", "Tensor", "Timeout", "Unknown", "Unsupported", "Version", "WorkerRestarted",
+]  # fmt: skip

@@ -9,9 +9,12 @@ and waits: the call returns at once, a CUDA graph may hold it, and what went wro
 `lane_error()`. A plan is an operation in either case. What it refuses, the next run says.
 """
 
+from __future__ import annotations
+
 import collections
 import ctypes as c
 import math
+import typing
 import weakref
 
 import numpy
@@ -23,6 +26,10 @@ from ._variant import variant_of
 from .errors import checked
 from .memory import BYTES, Tensor, copy, describe, dtype_name
 from .session import Operation, Refusal
+
+if typing.TYPE_CHECKING:
+    from ._types import Array, DType, Ints, Layer, Levels, Strides
+    from .pool import PagePool
 
 _INT32 = numpy.dtype(numpy.int32)
 _STRIDED = "q", "o", "lse", "k", "v"
@@ -55,7 +62,7 @@ def _room(wanted, have):
 class BatchAttention:
     """Attention over batches of requests on one pool. One thread at a time."""
 
-    def __init__(self, pool, lane=0):
+    def __init__(self, pool: PagePool, lane: int = 0) -> None:
         self.pool, self.session, self.lane = pool, pool.session, lane
         self._plan = self._batch = self._levels = self._shaped_for = None
         self._strides = {}
@@ -71,7 +78,7 @@ class BatchAttention:
         self._run_refs = c.byref(self._run_args), c.byref(self._op)
         self._planned = self._filled = None  # what the last plan() and the last run were given
 
-    def close(self):
+    def close(self) -> None:
         """Give the plan back, and what is prepared of it, when nothing of it is in flight."""
         session, self.session = self.session, None
         if session is None or session.closed:
@@ -95,19 +102,37 @@ class BatchAttention:
     # ---- plan ----
 
     def plan(
-        self, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, num_qo_heads, num_kv_heads=None,
-        head_dim_qk=None, page_size=None, head_dim_vo=None, *, causal=False, sm_scale=None,
-        window_left=-1, logits_soft_cap=None, pos_encoding_mode="NONE", rope_scale=None,
-        rope_theta=None, sinks=None, q_scale=None, k_scale=None, v_scale=None,
-        fixed_split_size=None, q_data_type=None, kv_data_type=None, reserve_pages=0, q_strides=None,
-        out_strides=None, lse_strides=None, k_strides=None, v_strides=None, natural_lse=False,
-        wait=False,
-    ):  # fmt: skip
-        """Plan a batch. The first four are int32 CSR arrays: lists, numpy or torch; for a cascade,
-        lists of such arrays, the shared level first. What the pool knows may be left out, and must
-        agree with it. Strides are (row, head) in elements, contiguous if None. @reserve_pages are
-        kept for advance(), of each request of the last level. Returns when the plan is submitted,
-        or with @wait when it is accepted."""
+        self, qo_indptr: Levels, kv_indptr: Levels, kv_indices: Levels, kv_last_page_len: Levels,
+        num_qo_heads: int, num_kv_heads: int | None = None, head_dim_qk: int | None = None,
+        page_size: int | None = None, head_dim_vo: int | None = None, *, causal: bool = False,
+        sm_scale: float | None = None, window_left: int = -1, logits_soft_cap: float | None = None,
+        pos_encoding_mode: str = "NONE", rope_scale: float | None = None,
+        rope_theta: float | None = None, sinks: Array | None = None, q_scale: float | None = None,
+        k_scale: float | None = None, v_scale: float | None = None,
+        fixed_split_size: int | None = None, q_data_type: DType | None = None,
+        kv_data_type: DType | None = None, reserve_pages: int = 0, q_strides: Strides = None,
+        out_strides: Strides = None, lse_strides: Strides = None, k_strides: Strides = None,
+        v_strides: Strides = None, natural_lse: bool = False, wait: bool = False,
+    ) -> None:  # fmt: skip
+        """Plan a batch of requests; runs go on until the next plan.
+
+        qo_indptr, kv_indptr [requests + 1], kv_indices [pages], kv_last_page_len [requests]: int32
+            CSR arrays, lists or of numpy or torch. For a cascade, lists of such arrays, the shared
+            level first. They are copied before plan() returns.
+        num_kv_heads, head_dim_*, page_size, *_data_type: may be left out, and must agree with the
+            pool.
+        sm_scale: of q.k; 1 / sqrt(head_dim) if None.
+        window_left: keys that a row sees before its own position; -1 for all.
+        sinks: float32 [num_qo_heads], or [layers, num_qo_heads]; natural logarithms. They are
+            copied here unless they lie in memory of the session or on the GPU; there they are read
+            by each run.
+        fixed_split_size: keys of a split; a request's result then depends on itself alone.
+        reserve_pages: room for advance(), of each request of the last level.
+        *_strides: (row, head) in elements; contiguous if None.
+        natural_lse: lse in natural logarithms; base 2 if False.
+        wait: return when the plan is accepted, or raise what it is refused for; otherwise plan()
+            returns when it is submitted, and the next run raises that.
+        """
         variant = (
             window_left, logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta, q_scale,
             k_scale, v_scale, fixed_split_size,
@@ -159,18 +184,18 @@ class BatchAttention:
             batch.variant, table = variant_of(
                 self.session, num_qo_heads, self.pool.layers, sinks, variant
             )
-        self._strides = {}
+        if self._strides:
+            self._strides, self._filled = {}, None
         if (q_strides, out_strides, lse_strides, k_strides, v_strides) != _NO_STRIDES:
+            self._filled = None
             for name, pair in zip(
                 _STRIDED, (q_strides, out_strides, lse_strides, k_strides, v_strides)
             ):
                 if pair is not None:
                     self._strides[name] = tuple(pair)
                     setattr(batch, name, _abi.Strides(*pair))
-        self._make_room(
-            num_qo_heads, entries, rows, pages + reserve_pages * requests, len(levels),
-            fixed_split_size or 0,
-        )  # fmt: skip
+        room = entries, rows, pages + reserve_pages * requests, len(levels), fixed_split_size or 0
+        self._make_room(num_qo_heads, *room)
         self._refusal.failure = None
         if (rows, num_qo_heads) != self._shaped_for:
             self.rows, self._shaped_for = rows, (rows, num_qo_heads)
@@ -182,9 +207,13 @@ class BatchAttention:
         if plain and _are_used(csr, kept):
             self._planned = *map(weakref.ref, csr[0]), options
 
-    def advance(self, kv_len, page_indptr=None, page_indices=None, *, wait=False):
-        """New lengths of all entries of the planned batch, level 0's first, and pages appended to
-        their lists (CSR). Runs that were submitted keep theirs."""
+    def advance(
+        self, kv_len: Ints, page_indptr: Ints | None = None, page_indices: Ints | None = None, *,
+        wait: bool = False,
+    ) -> None:  # fmt: skip
+        """New lengths in tokens of all entries of the planned batch, level 0's first [entries], and
+        pages appended to their lists (CSR: [entries + 1] and [pages]). Runs that were submitted
+        keep theirs."""
         lengths = _ints(kv_len)
         args, kept = _abi.Advance(entries=lengths[1], kv_len=lengths[0]), [lengths]
         if page_indptr is not None:
@@ -215,21 +244,21 @@ class BatchAttention:
             if said is not None and dtype_name(said) != pool.dtype:
                 raise ValueError(f"{name} is {said}, and {pool.dtype} in the pool")
 
-    def _make_room(self, num_qo_heads, requests, rows, pages, levels, split):
+    def _make_room(self, num_qo_heads, requests, rows, pages, levels, fixed_split):
         have = self._capacity
-        if not split or split >= have["fixed_split"] > 0:  # the plan has room
-            split = have["fixed_split"]
         if (
             self._plan is not None and num_qo_heads == self.num_qo_heads and levels <=
             have["levels"] and requests <= have["requests"] and rows <= have["rows"] and pages <=
-            have["pages"] and split == have["fixed_split"] ):  # fmt: skip
+            have["pages"] and (not fixed_split or 0 < have["fixed_split"] <= fixed_split)
+        ):  # fmt: skip
             return
+        splits = [n for n in (fixed_split, have["fixed_split"]) if n]
         room = {
             "requests": _room(requests, have["requests"]),
             "rows": _room(rows, have["rows"]),
             "pages": _room(pages, have["pages"]),
             "levels": max(levels, have["levels"]),
-            "fixed_split": split,
+            "fixed_split": min(splits, default=0),
         }
         args = _abi.PlanArgs(pool=self.pool.handle, heads_q=num_qo_heads, **room)
         plan, native = c.c_uint32(), self.session.native()
@@ -241,7 +270,10 @@ class BatchAttention:
 
     # ---- run ----
 
-    def run(self, q, kv_cache, out=None, lse=None, *, stream=None):
+    def run(
+        self, q: Array, kv_cache: Layer, out: Array | None = None, lse: Array | bool | None = None,
+        *, stream: int | None = None,
+    ) -> tuple[Array, Array | None]:  # fmt: skip
         """Attention of the planned batch on one layer. q and out: [rows, num_qo_heads, head_dim].
         kv_cache: a layer's number, PagePool.kv_cache(layer), or tensors at its place. lse: None,
         True, or a float32 tensor [rows, num_qo_heads]; base 2. Return: (out, lse). On a GPU q is
@@ -259,9 +291,13 @@ class BatchAttention:
             self._staged = []
         return out, lse
 
-    def submit(self, q, kv_cache, out, lse=None, *, timeout_us=0):
+    def submit(
+        self, q: Array, kv_cache: Layer, out: Array, lse: Array | None = None, *,
+        timeout_us: int = 0,
+    ) -> Operation:  # fmt: skip
         """The same as an operation, to wait() for or to await. out and lse must lie in memory of
-        the session, or on the GPU, so that nothing is left to copy."""
+        the session, or on the GPU, so that nothing is left to copy. After @timeout_us microseconds
+        it ends with attnd.Timeout; 0: never."""
         for name, x in (("out", out), ("lse", lse)):
             if x is not None:
                 self._place(name if name == "lse" else "o", x, False, None)
@@ -269,7 +305,7 @@ class BatchAttention:
         self._staged = []  # nobody here learns when it has ended: the operation keeps them
         return operation
 
-    def append(self, k, v, kv_cache):
+    def append(self, k: Array, v: Array, kv_cache: Layer) -> None:
         """Store K and V of the batch's new tokens, [rows, num_kv_heads, head_dim] each, at the end
         of their requests. A run that is submitted afterwards sees them."""
         args = _abi.AppendArgs(layer=self.pool.layer_of(kv_cache))
@@ -309,7 +345,8 @@ class BatchAttention:
             args.lse.memory = 0
         else:
             self._fill(args.lse, "lse", lse, False, back)
-        if type(q) is type(out) is Tensor and type(lse) in (Tensor, type(None)) and not self._staged:
+        ours = type(q) is type(out) is Tensor and type(lse) in (Tensor, type(None))
+        if ours and not self._staged:
             refs = weakref.ref(q), weakref.ref(out), lse if lse is None else weakref.ref(lse)
             self._filled = self._shapes, *refs
         return out, lse, back
@@ -382,7 +419,9 @@ class BatchAttention:
 
     # ---- on a stream ----
 
-    def prepare(self, q, kv_cache, out, lse=None):
+    def prepare(
+        self, q: Array, kv_cache: Layer, out: Array, lse: Array | None = None
+    ) -> None:  # fmt: skip
         """What the first run() of these tensors on a GPU does before it launches, and what blocks:
         do it for each layer before a graph is captured. Nothing runs."""
         checked(cuda().attnd_cuda_stream_open(self.session.native()))
@@ -430,7 +469,7 @@ class BatchAttention:
             _, (number, _) = self._prepared.popitem(last=False)
             checked(lib.attnd_unprepare(self.session.native(), number))
 
-    def lane_error(self):
+    def lane_error(self) -> None:
         """Raise what the first run of the lane failed with since this was last asked. Ask when the
         stream is done: outputs of a lane with an error are not to be used."""
         checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))

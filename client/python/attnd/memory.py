@@ -6,16 +6,25 @@ gone, never earlier, and a session that is closed ends only then. A child of for
 mappings: what it reads there is a fault of its own.
 """
 
+from __future__ import annotations
+
 import ctypes as c
 import functools
 import math
 import sys
+import typing
 
 import numpy
 
 from . import _dlpack
 from ._library import cuda, lib
 from .errors import checked
+
+if typing.TYPE_CHECKING:
+    from numpy import ndarray
+    from torch import Tensor as TorchTensor
+
+    from ._types import DType
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "uint8": 1}
 _TYPESTR = {"float16": "<f2", "bfloat16": "<u2", "float32": "<f4", "int32": "<i4", "uint8": "|u1"}
@@ -66,7 +75,10 @@ class Memory:
         if self._native.alive:
             drop[0](self._native, drop[1])
 
-    def tensor(self, shape, dtype="float16", offset=0, strides=None):
+    def tensor(
+        self, shape: tuple[int, ...], dtype: DType = "float16", offset: int = 0,
+        strides: tuple[int, ...] | None = None,
+    ) -> Tensor:  # fmt: skip
         """A tensor at @offset bytes; strides in elements, contiguous if None."""
         return Tensor(self, offset, tuple(shape), strides and tuple(strides), dtype_name(dtype))
 
@@ -95,15 +107,15 @@ class Tensor:
         return f"attnd.Tensor({self.shape}, {self.dtype}, {self.device})"
 
     @property
-    def device(self):
+    def device(self) -> str:
         kind, number = self.memory.device
         return "cpu" if kind == _dlpack.CPU else f"cuda:{number}"
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         return math.prod(self.shape) * BYTES[self.dtype]
 
-    def data_ptr(self):
+    def data_ptr(self) -> int:
         """The address of its first element in this process."""
         return self.memory.address + self.offset
 
@@ -141,10 +153,10 @@ class Tensor:
             self, self.data_ptr(), self.shape, self.strides, self.dtype, self.memory.device
         )
 
-    def numpy(self):
+    def numpy(self) -> ndarray:
         return numpy.asarray(self)
 
-    def torch(self):
+    def torch(self) -> TorchTensor:
         import torch
 
         return torch.from_dlpack(self)

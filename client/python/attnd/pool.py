@@ -8,7 +8,10 @@ claims it. A pool of tensors lies in the engine's own memory, and the engine han
 itself.
 """
 
+from __future__ import annotations
+
 import ctypes as c
+import typing
 
 import numpy
 
@@ -16,6 +19,13 @@ from . import _abi, _dlpack
 from ._library import lib
 from .errors import checked, last_error
 from .memory import Memory, current_cuda_device, describe, dtype_name
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+    from ._types import Array, Device, DType, Ints, Layer
+    from .session import Session
 
 _DTYPE_NAMES = {number: name for name, number in _abi.DTYPES.items()}
 
@@ -44,22 +54,25 @@ class PagePool:
     """A pool made by the service, with pages that are leased (or, leased=False, the engine's)."""
 
     def __init__(
-        self, session, layers, pages, page_size, num_kv_heads, head_dim, dtype="float16",
-        device="cpu", leased=True,
-    ):  # fmt: skip
+        self, session: Session, layers: int, pages: int, page_size: int, num_kv_heads: int,
+        head_dim: int, dtype: DType = "float16", device: Device = "cpu", leased: bool = True,
+    ) -> None:  # fmt: skip
         desc = _desc(layers, pages, page_size, num_kv_heads, head_dim, dtype, leased)
         desc.memory_kind = _abi.HOST if device == "cpu" else _abi.DEVICE
         self._open(session, _create(session, desc))
 
     @classmethod
-    def attach(cls, session, token):
+    def attach(cls, session: Session, token: bytes) -> PagePool:
         """The pool of another session, by the token that it gave."""
         handle = c.c_uint32()
         checked(lib.attnd_pool_attach(session.native(), c.byref(_token(token)), c.byref(handle)))
         return cls._of(session, handle.value)
 
     @classmethod
-    def from_tensors(cls, session, layers, kv_layout="NHD", leased=False):
+    def from_tensors(
+        cls, session: Session, layers: Sequence[Array | tuple[Array, Array]],
+        kv_layout: Literal["NHD", "HND"] = "NHD", leased: bool = False,
+    ) -> PagePool:  # fmt: skip
         """A pool in the engine's own tensors: one (k, v) for each layer, or one 5-D tensor with K
         and V in dimension 1, in FlashInfer's NHD or HND. They must stay alive as long as the pool.
         """
@@ -134,7 +147,7 @@ class PagePool:
         )  # fmt: skip
         return self.session.adopt(memory)
 
-    def release(self):
+    def release(self) -> None:
         """Let the pool go, and its leases, as soon as nobody looks at its memory any more."""
         if self.plans:
             raise ValueError(f"{self.plans} plans of this session use the pool: close them first")
@@ -142,7 +155,7 @@ class PagePool:
 
     # ---- what lies in it ----
 
-    def kv_cache(self, layer):
+    def kv_cache(self, layer: int) -> KVCache:
         """K and V of a layer, each [page, token, head, dim]."""
         if self._given is not None:
             return self._given[layer]
@@ -155,7 +168,7 @@ class PagePool:
         )
         return KVCache(self, layer, k, v)
 
-    def layer_of(self, kv_cache):
+    def layer_of(self, kv_cache: Layer) -> int:
         """Which layer a kv_cache is: a number, what kv_cache() gave, or tensors at its place."""
         if isinstance(kv_cache, int):
             return kv_cache
@@ -171,7 +184,7 @@ class PagePool:
 
     # ---- leases ----
 
-    def alloc_pages(self, count):
+    def alloc_pages(self, count: int) -> numpy.ndarray:
         """Lease free pages; a numpy array of their ids."""
         pages = numpy.empty(count, numpy.int32)
         for at in range(0, count, _abi.LEASE_PAGES_MAX):
@@ -184,11 +197,11 @@ class PagePool:
                 raise failure
         return pages
 
-    def share_pages(self, pages):
+    def share_pages(self, pages: Ints) -> None:
         """One more lease of each page, for this session: for another request with this prefix."""
         self._leases(lib.attnd_pages_share, pages)
 
-    def free_pages(self, pages):
+    def free_pages(self, pages: Ints) -> None:
         """Give one lease of each page back, when nothing in flight reads or writes them."""
         self._leases(lib.attnd_pages_free, pages)
 
@@ -198,7 +211,7 @@ class PagePool:
             part = pages[at : at + _abi.LEASE_PAGES_MAX]
             checked(function(self._native(), self.handle, len(part), part.ctypes.data))
 
-    def offer_pages(self, pages, expire_s=60):
+    def offer_pages(self, pages: Ints, expire_s: float = 60) -> bytes:
         """Move one lease of each page to a ticket of 16 bytes, which another session can claim."""
         pages, ticket = _pages(pages), _abi.Token()
         checked(
@@ -209,7 +222,7 @@ class PagePool:
         )  # fmt: skip
         return bytes(ticket.bytes)
 
-    def claim_pages(self, ticket):
+    def claim_pages(self, ticket: bytes) -> numpy.ndarray:
         """The pages of a ticket of this pool, in the order in which they were offered."""
         pages, pool = numpy.empty(_abi.LEASE_PAGES_MAX, numpy.int32), c.c_uint32()
         count = checked(
@@ -226,7 +239,7 @@ class PagePool:
             raise ValueError("the ticket is of another pool, and its pages were given back")
         return pages[:count].copy()
 
-    def share(self, writable=False):
+    def share(self, writable: bool = False) -> bytes:
         """A token of 16 bytes, with which other sessions attach the pool."""
         token = _abi.Token()
         checked(lib.attnd_pool_share(self._native(), self.handle, int(writable), c.byref(token)))

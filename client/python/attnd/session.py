@@ -7,6 +7,8 @@ signals: Ctrl-C ends a wait, and the operation stays in flight. `await` does the
 session's descriptor in the event loop.
 """
 
+from __future__ import annotations
+
 import ctypes as c
 import bisect
 import math
@@ -14,12 +16,17 @@ import os
 import select
 import threading
 import time
+import typing
 import weakref
 
 from . import _abi, _dlpack
 from ._library import cuda, lib
 from .errors import Disconnected, checked, error, last_error
 from .memory import BYTES, Memory, current_cuda_device, dtype_name
+
+if typing.TYPE_CHECKING:
+    from ._types import Device, DType
+    from .memory import Tensor
 
 _IN_LIBRARY_NS = 5_000_000  # a wait stays in the library this long before it heeds signals
 _FOLLOW_S = 0.05  # who waits behind another thread looks by itself this often
@@ -100,18 +107,18 @@ class Operation:
             except RuntimeError:
                 pass  # another thread opened it at the same moment
 
-    def result(self):
+    def result(self) -> None:
         """None, or the exception that it ended with. Only when it is done."""
         if self.error is not None:
             raise self.error
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> None:
         """Wait for its end, @timeout seconds at most (TimeoutError: it goes on)."""
         if not self.done:
             self.session._wait(self, timeout)
         self.result()
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Stop it if it can be; it then ends with attnd.Cancelled."""
         checked(lib.attnd_cancel(self.session.native(), self.number))
 
@@ -125,7 +132,10 @@ class Session:
     """A connection to the service at @socket ($ATTND_SOCKET if None), which must run as user
     @daemon_uid (this one, or root, if None)."""
 
-    def __init__(self, socket=None, name=None, ring_entries=0, arena_bytes=0, daemon_uid=None):
+    def __init__(
+        self, socket: str | os.PathLike[str] | None = None, name: str | None = None,
+        ring_entries: int = 0, arena_bytes: int = 0, daemon_uid: int | None = None,
+    ) -> None:  # fmt: skip
         args = _abi.OpenArgs(
             socket_path=os.fsencode(socket) if socket is not None else None,
             name=name.encode() if name else None,
@@ -159,7 +169,7 @@ class Session:
             raise ValueError("the session is closed")
         return native
 
-    def close(self):
+    def close(self) -> None:
         """End the session. Memory that somebody still looks at stays until then, and so does the
         connection; operations in flight end as disconnected."""
         native, self._native = self._native, None
@@ -174,21 +184,21 @@ class Session:
         self._fail(error(_abi.Fault(code=-13)))
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         return self._native is None or not self._native.alive
 
-    def __enter__(self):
+    def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def fileno(self):
+    def fileno(self) -> int:
         """Readable when there is something to collect: for select and poll."""
         return checked(lib.attnd_fd(self.native()))
 
     @property
-    def info(self):
+    def info(self) -> dict[str, typing.Any]:
         """What the session is connected to: backend, isa, version and the like."""
         info = _abi.Info()
         checked(lib.attnd_info(self.native(), c.byref(info)))
@@ -201,7 +211,7 @@ class Session:
 
     # ---- memory ----
 
-    def memory(self, nbytes, device="cpu"):
+    def memory(self, nbytes: int, device: Device = "cpu") -> Memory:
         """New memory of the service, mapped here: zeroed on the "cpu", undefined on "cuda"."""
         native, handle, address = self.native(), c.c_uint32(), c.c_void_p()
         if device == "cpu":
@@ -213,7 +223,9 @@ class Session:
         checked(lib.attnd_memory_create_device(native, nbytes, c.byref(handle)))
         return self.adopt(Memory(native, handle.value, None, nbytes, (_dlpack.CUDA, number)))
 
-    def empty(self, shape, dtype="float16", device="cpu"):
+    def empty(
+        self, shape: int | tuple[int, ...], dtype: DType = "float16", device: Device = "cpu"
+    ) -> Tensor:  # fmt: skip
         """A tensor in memory of its own, which runs read and write without a copy."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         nbytes = math.prod(shape) * BYTES[dtype_name(dtype)]

@@ -85,6 +85,8 @@ class AttentionTest(unittest.TestCase):
             ({"sinks": of_layers}, {"sinks": sinks}),
             ({"window_left": 9, "logits_soft_cap": 2.0, "sinks": of_layers.numpy()},
              {"window_left": 9, "logits_soft_cap": 2.0, "sinks": sinks}),
+            ({"fixed_split_size": 64}, {}),
+            ({"fixed_split_size": 32}, {}),
             ({"window_left": -1, "logits_soft_cap": 0.0, "q_scale": 1.0}, {}),
             ({"fixed_split_size": 64}, {}),
         ):  # fmt: skip
@@ -135,6 +137,29 @@ class AttentionTest(unittest.TestCase):
             csr[1][2], csr[0][2] = 3, 4
             self.attention.plan(*csr, HEADS, causal=True)
             self.attention.run(rows[0], 1, rows[1])
+
+    def test_a_run_repeated_minds_strides_that_are_planned_anew(self):
+        batch = Batch(self.draw, PAGES, PAGE)
+        wide = self.session.empty((batch.rows, HEADS + 1, DIM))
+        wide.numpy()[:] = self.normal(*wide.shape)
+        strides = (HEADS + 1) * DIM, DIM
+        apart = wide.memory.tensor((batch.rows, HEADS, DIM), strides=(*strides, 1))
+        dense, o = wide.memory.tensor((batch.rows, HEADS, DIM)), self.session.empty(apart.shape)
+        for q, planned, other in ((dense, None, apart), (apart, strides, dense)) * 2:
+            self.attention.plan(*batch.csr(), HEADS, causal=True, q_strides=planned)
+            for _ in range(2):
+                self.attention.run(q, 1, o)
+                self.check(batch, q.numpy(), o.numpy())
+            if planned:
+                with self.assertRaisesRegex(ValueError, "planned"):
+                    self.attention.run(other, 1, o)
+            else:
+                self.attention.run(other, 1, o)  # by a copy
+                self.check(batch, other.numpy(), o.numpy())
+        self.attention.run(apart, 1, o)  # as planned last, and then without
+        self.attention.plan(*batch.csr(), HEADS, causal=True)
+        self.attention.run(apart, 1, o)
+        self.check(batch, apart.numpy(), o.numpy())
 
     def test_a_plan_repeated_keeps_neither_its_arrays_nor_a_runs_tensors(self):
         csr = [np.array(x, np.int32) for x in ([0, 1], [0, 1], [7], [5])]

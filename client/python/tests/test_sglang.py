@@ -88,7 +88,8 @@ class Sglang(Backend):
                 layer = self.layer(number, **options)
                 out = backend.forward(q, None, None, layer, forward, save_kv_cache=False, **given)
                 planes = [x(number)[:, None] for x in (pool.get_key_buffer, pool.get_value_buffer)]
-                self.check(batch, q.view(-1, HEADS, DIM), *planes, out.view(-1, HEADS, DIM), **meant)
+                q, out = (x.view(-1, HEADS, DIM) for x in (q, out))
+                self.check(batch, q, *planes, out, **meant)
 
     def test_sglangs_registry_and_command_line_know_the_backend(self):
         import argparse
