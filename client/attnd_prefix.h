@@ -14,7 +14,8 @@
  *
  * Published pages outlive the session. They stay until the service needs room: then leaves go
  * before their parents, what was least recently used first, and what costs more to compute again
- * later. A page that a session or a ticket holds never goes. attnd_pages_alloc() does not fail
+ * later. With `attnd --host-cache` they go to host memory, and a match brings them back: it
+ * completes when they are there. A page that a session or a ticket holds never goes. attnd_pages_alloc() does not fail
  * while the tree can give up pages. The tree goes with its pool, and with the service.
  *
  * A namespace is the wall between tenants: a session finds the blocks of its own namespaces only. A
@@ -42,6 +43,9 @@ struct attnd_prefix_desc {
     uint32_t block_pages; /* pages of a block, 1..256; the same in the namespace's whole life */
     uint32_t pages_max;   /* budget: beyond it the namespace evicts its own; 0: the pool's pages */
     uint32_t pages_low;   /* need of others takes it below this only when nothing else is left */
+    uint32_t block_compute_us; /* what the engine needs for the first block of a prompt: blocks of
+                                  the host's cache that are sooner computed than brought back are
+                                  not found; 0: not known */
 };
 
 /**
@@ -126,8 +130,8 @@ struct attnd_prefix_args {
  * Completes with attnd_prefix_result(): how many, their pages, and why no more. Each page has one
  * lease more for this session, which attnd_pages_free() ends. With ATTND_PREFIX_MATCH_WAITS it
  * completes only when the next block is not claimed: published as far as it goes, or given up. That
- * may be a claim of this session too, for another request of the engine. It keeps its leases while
- * it waits, may be cancelled, and @op's timeout_us ends it with -ATTND_E_TIMEOUT; both leave no
+ * may be a claim of this session too, for another request of the engine. Blocks that come back
+ * from host memory are waited for without the flag, too. It keeps its leases while it waits, may be cancelled, and @op's timeout_us ends it with -ATTND_E_TIMEOUT; both leave no
  * lease. A session of which 64 matches or a quarter of its ring wait does not wait: the match
  * completes and says CLAIMED. ATTND_SKIP_SUCCESS is -ATTND_E_INVALID, because the pages would be
  * leased in silence. Return: as attnd_plan_set().

@@ -147,8 +147,10 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.wake = settings.drain ? backend->own_wake : NULL;
     settings.inject = uint32_t(backend->config.injection);
     backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
-    error = cudaMemset(backend->resident, 0, sizeof(Resident));
-    return error ? error : health_init(backend);
+    if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
+        (error = health_init(backend)))
+        return error;
+    return copies_init(backend);
 }
 
 /* Makes the device current and finds out what it is. Kernels are loaded here, before the first one
@@ -303,10 +305,11 @@ static void cuda_destroy(attnd_backend *backend)
         cudaStreamDestroy(backend->streams[i]);
     cudaStreamDestroy(backend->copy_stream);
     cudaStreamDestroy(backend->wake_stream);
+    copies_end(backend);
     free(backend);
 }
 
 extern "C" const attnd_backend_ops attnd_backend_cuda = {
-    "cuda",       cuda_create, backend_start, memory_map, memory_unmap, cuda_park,
-    health_check, 50,          cuda_destroy,
+    "cuda",     cuda_create, backend_start, memory_map, memory_unmap,
+    pages_copy, cuda_park,   health_check,  50,         cuda_destroy,
 };

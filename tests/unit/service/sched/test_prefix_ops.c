@@ -21,7 +21,7 @@ static uint32_t own, others;      /* handles on the one namespace */
 
 static int setup(void **state)
 {
-    const struct attnd_tree_space_args args = {1, STAGE_PAGES, 0};
+    const struct attnd_tree_space_args args = {1, STAGE_PAGES, 0, 0};
     struct attnd_fault fault = {0};
     (void)state;
     (void)sched_rig_begin(RING_ENTRIES);
