@@ -413,6 +413,9 @@ static int take(struct argp_state *state, int key, char *text, const char *origi
         return 0;
     if (key == KEY_SMS && options->sms == 1)
         argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
+    if (key == KEY_HOST_CACHE && options->host_cache_bytes > attnd_machine_memory_bytes())
+        argp_error(state, "--host-cache: %" PRIu64 " bytes are more than the machine's %" PRIu64,
+                   options->host_cache_bytes, attnd_machine_memory_bytes());
     return 1;
 }
 
@@ -499,13 +502,11 @@ int attnd_options_take(struct attnd_options *options, const char *name, const ch
 /* What prefix trees may have is not there for sessions, unless somebody says so. */
 static void leave_host_cache(struct attnd_options *options)
 {
-    const uint64_t machine_bytes = attnd_machine_memory_bytes();
-    const uint64_t cache_bytes = options->host_cache_bytes;
     const struct attnd_setting *setting = setting_of(options, KEY_HOST_MEMORY_MAX);
 
     if (setting->origin == origin_default)
         options->host_memory_max_bytes =
-            (machine_bytes > cache_bytes ? machine_bytes - cache_bytes : 0) / 4 * 3;
+            (attnd_machine_memory_bytes() - options->host_cache_bytes) / 4 * 3;
 }
 
 int attnd_options_finish(struct attnd_options *options)

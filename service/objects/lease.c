@@ -82,7 +82,7 @@ int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32
     }
     attachment->held_count += count;
     if (pool->keeper)
-        pool->keeper->taken(pool);
+        pool->keeper->changed(pool);
     return 0;
 }
 
@@ -179,10 +179,14 @@ void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages
 int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
                      struct attnd_fault *fault)
 {
+    struct attnd_pool *pool = attachment->pool;
     int rc = attnd_lease_give(attachment, pages, count, fault);
-    if (rc == 0)
-        attnd_lease_drop(attachment->pool, pages, count);
-    return rc;
+    if (rc < 0)
+        return rc;
+    attnd_lease_drop(pool, pages, count);
+    if (pool->keeper)
+        pool->keeper->changed(pool);
+    return 0;
 }
 
 void attnd_lease_drop_all(struct attnd_attachment *attachment)
@@ -198,6 +202,8 @@ void attnd_lease_drop_all(struct attnd_attachment *attachment)
         if (held)
             page_left(pool, page, pool->leases[page]);
     }
+    if (pool->keeper)
+        pool->keeper->changed(pool);
 }
 
 uint32_t attnd_lease_count(const struct attnd_pool *pool)

@@ -29,12 +29,16 @@ int attnd_tier_move(struct attnd_tier *tier, enum attnd_tier_way way, uint32_t b
                     const int32_t *pages, uint32_t count)
 {
     struct attnd_tier_queue *queue = &tier->queue[way];
-    struct attnd_tier_move *move = malloc(sizeof(*move) + count * sizeof(*pages));
+    struct attnd_tier_move *move = calloc(1, sizeof(*move) + count * sizeof(*pages));
 
     if (!move)
         return -ATTND_E_NO_MEMORY;
-    *move = (struct attnd_tier_move){.block = block, .way = way, .count = count};
-    memcpy(move->pages, pages, count * sizeof(*pages));
+    move->block = block;
+    move->way = way;
+    move->count = count;
+    move->has_pages = pages != NULL;
+    if (pages)
+        memcpy(move->pages, pages, count * sizeof(*pages));
     attnd_host_at(tier->host, block)->mover = move;
     *(queue->first ? queue->end : &queue->first) = move;
     queue->end = &move->next;
@@ -62,7 +66,8 @@ static void end_move(struct attnd_tier *tier, struct attnd_tier_move *move)
 {
     attnd_host_at(tier->host, move->block)->mover = NULL;
     attnd_host_drop(tier->host, move->block);
-    attnd_lease_drop(tier->pool, move->pages, move->count);
+    if (move->has_pages)
+        attnd_lease_drop(tier->pool, move->pages, move->count);
     tier->dirty = 1;
     free(move);
 }
@@ -112,28 +117,61 @@ static void add_to_batch(struct attnd_tier_batch *batch, struct attnd_tier_move 
     move->batch = batch;
 }
 
-/* What waits longest, of one direction. Return: NULL: nothing does, or there is no memory. */
-static struct attnd_tier_batch *form_batch(struct attnd_tier *tier, enum attnd_tier_way way)
+/* Pages for a block that comes: free ones, else such as others leave for it on their way to the
+ * host. Return: 1; 0 it waits for those; -ATTND_E_NO_SPACE there are none. */
+static int find_pages(struct attnd_tier *tier, struct attnd_tier_move *move)
 {
-    struct attnd_tier_queue *queue = &tier->queue[way];
-    struct attnd_tier_batch *batch = queue->first ? calloc(1, sizeof(*batch)) : NULL;
+    uint32_t there = attnd_lease_free_count(tier->pool);
+
+    if (move->has_pages)
+        return 1;
+    if (there < move->count && !tier->queue[ATTND_TIER_OUT].first)
+        (void)attnd_tree_sink(tier->tree, move->count - there);
+    if (attnd_lease_free_count(tier->pool) < move->count &&
+        tier->queue[ATTND_TIER_OUT].pages + tier->batched_pages[ATTND_TIER_OUT] > 0)
+        return 0;
+    if (attnd_lease_take_free(tier->pool, move->count, move->pages) < 0)
+        return -ATTND_E_NO_SPACE;
+    move->has_pages = 1;
+    return 1;
+}
+
+static struct attnd_tier_batch *add_batch(struct attnd_tier *tier, enum attnd_tier_way way)
+{
+    struct attnd_tier_batch **link = &tier->batches[way];
+    struct attnd_tier_batch *batch = calloc(1, sizeof(*batch));
 
     if (!batch)
         return NULL;
-    struct attnd_tier_batch **link = &tier->batches[way];
-    struct attnd_tier_move **end = &batch->moves;
     while (*link)
         link = &(*link)->next;
     *link = batch;
     batch->tier = tier;
     batch->way = way;
-    while (queue->first && batch->pages + queue->first->count <= ATTND_TIER_BATCH_PAGES) {
+    return batch;
+}
+
+/* What waits longest, of one direction. Return: NULL: nothing can go, or there is no memory. */
+static struct attnd_tier_batch *form_batch(struct attnd_tier *tier, enum attnd_tier_way way)
+{
+    struct attnd_tier_queue *queue = &tier->queue[way];
+    int rc = queue->first ? find_pages(tier, queue->first) : 0;
+    struct attnd_tier_batch *batch = rc ? add_batch(tier, way) : NULL;
+
+    if (!batch)
+        return NULL;
+    struct attnd_tier_move **end = &batch->moves;
+    batch->code = rc < 0 ? rc : 0;
+    do {
         *end = pop(queue);
-        add_to_batch(batch, *end);
+        if (rc > 0)
+            add_to_batch(batch, *end);
         end = &(*end)->next;
-    }
+    } while (queue->first &&
+             (rc < 0 || (batch->pages + queue->first->count <= ATTND_TIER_BATCH_PAGES &&
+                         find_pages(tier, queue->first) > 0)));
     tier->batched_pages[way] += batch->pages;
-    batch->piece_layers = layers_of_piece(tier, batch->pages);
+    batch->piece_layers = rc > 0 ? layers_of_piece(tier, batch->pages) : 1;
     return batch;
 }
 
@@ -249,7 +287,7 @@ static void end_batch(struct attnd_tier *tier, struct attnd_tier_batch *batch)
             left(tier, move, batch->code);
             continue;
         }
-        if (batch->code < 0) {
+        if (batch->code < 0 && batch->code != -ATTND_E_NO_SPACE) {
             attnd_host_forget(tier->host, move->block);
             tier->stats.lost_blocks++;
         }
@@ -306,6 +344,8 @@ static int pump_way(struct attnd_tier *tier, enum attnd_tier_way way)
         batch = batch->next;
     if (!batch)
         batch = form_batch(tier, way);
+    if (batch && batch->code < 0)
+        return 1; /* it has no pages */
     int rc = batch ? send_piece(batch) : 0;
     if (rc < 0)
         fail(batch, rc);
@@ -375,7 +415,7 @@ void attnd_tier_copied(struct attnd_service *service, void *context, int code)
     else
         note_rate(tier, batch);
     end_batches(tier, way);
-    attnd_tier_pump(tier);
+    attnd_tier_refill(tier);
     if (way == ATTND_TIER_OUT)
         service->tier_events->freed(service, pool);
     tier->in_flight--;

@@ -41,7 +41,7 @@ static void evict(struct attnd_pool *pool, uint32_t pages)
         (void)attnd_tree_evict(pool->prefix->tree, pages - freed);
 }
 
-static void taken(struct attnd_pool *pool)
+static void changed(struct attnd_pool *pool)
 {
     if (pool->prefix->tier)
         attnd_tier_refill(pool->prefix->tier);
@@ -63,7 +63,7 @@ static void end(struct attnd_pool *pool)
 }
 
 static const struct attnd_page_keeper keeper = {
-    .evict = evict, .idle = idle, .taken = taken, .end = end};
+    .evict = evict, .idle = idle, .changed = changed, .end = end};
 
 /* Of the daemon's memory, beside the blocks: two words a page. */
 static uint64_t tables_bytes(const struct attnd_pool *pool)

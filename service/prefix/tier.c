@@ -306,34 +306,27 @@ static int is_worth_it(const struct attnd_tier *tier, const struct attnd_tree_ch
     return bytes / tier->in_rate * 1e6 < (double)compute_us;
 }
 
-/* Pages for as many of @count blocks as there is room for. Return: how many. */
-static uint32_t take_pages(struct attnd_tier *tier, uint32_t count, uint32_t block_pages,
-                           int32_t *pages)
+/* How many blocks more may be on their way in; one always. */
+static uint32_t room(const struct attnd_tier *tier, uint32_t block_pages)
 {
     uint32_t most = tier->pool->shape.pages / COMING_PART, under_way = coming(tier);
     uint32_t left = under_way < most ? (most - under_way) / block_pages : 0;
 
     if (left == 0 && under_way == 0)
-        left = 1;
-    count = count < left ? count : left;
-    if (count && attnd_lease_take_free(tier->pool, count * block_pages, pages) == 0)
-        return count;
-    left = attnd_lease_free_count(tier->pool) / block_pages;
-    count = count < left ? count : left;
-    return count && attnd_lease_take_free(tier->pool, count * block_pages, pages) == 0 ? count : 0;
+        return 1;
+    return left < ATTND_TIER_BATCH_PAGES ? left : ATTND_TIER_BATCH_PAGES;
 }
 
-/* Return: 1 the first block of @chain is claimed and on its way, on @pages, which are the tier's.
- */
+/* Return: 1 the first block of @chain is claimed and on its way. */
 static int begin_one(struct attnd_tier *tier, const struct attnd_tree_chain *chain, uint32_t block,
-                     const int32_t *pages, uint32_t block_pages)
+                     uint32_t block_pages)
 {
     const struct attnd_tree_chain one = {
         .space = chain->space, .count = 1, .keys = chain->keys, .parent = chain->parent};
 
     if (attnd_tree_claim(tier->tree, &tier->owner, &one).blocks == 0)
         return 0;
-    if (attnd_tier_move(tier, ATTND_TIER_IN, block, pages, block_pages) == 0)
+    if (attnd_tier_move(tier, ATTND_TIER_IN, block, NULL, block_pages) == 0)
         return 1;
     (void)attnd_tree_abandon(tier->tree, &tier->owner, &one);
     return 0;
@@ -341,12 +334,11 @@ static int begin_one(struct attnd_tier *tier, const struct attnd_tree_chain *cha
 
 /* The leading @count blocks, which lie here. Return: how many are on their way. */
 static uint32_t begin(struct attnd_tier *tier, const struct attnd_tree_chain *chain, uint32_t count,
-                      uint32_t block_pages, int32_t *pages)
+                      uint32_t block_pages)
 {
-    uint32_t blocks[ATTND_TIER_BATCH_PAGES], begun = 0;
+    uint32_t blocks[ATTND_TIER_BATCH_PAGES], begun = 0, most = room(tier, block_pages);
 
-    count = count < ATTND_TIER_BATCH_PAGES ? count : ATTND_TIER_BATCH_PAGES;
-    count = take_pages(tier, count, block_pages, pages);
+    count = count < most ? count : most;
     /* A claim may evict a block to here, and that another one: not of these. */
     for (uint32_t i = 0; i < count; i++) {
         blocks[i] = attnd_host_find(tier->host, chain->space, &chain->keys[i]);
@@ -357,14 +349,11 @@ static uint32_t begin(struct attnd_tier *tier, const struct attnd_tree_chain *ch
                                               .keys = chain->keys + begun,
                                               .parent =
                                                   begun ? chain->keys + begun - 1 : chain->parent};
-        if (!begin_one(tier, &rest, blocks[begun], pages + (size_t)begun * block_pages,
-                       block_pages))
+        if (!begin_one(tier, &rest, blocks[begun], block_pages))
             break;
     }
     for (uint32_t i = begun; i < count; i++)
         attnd_host_drop(tier->host, blocks[i]);
-    attnd_lease_drop(tier->pool, pages + (size_t)begun * block_pages,
-                     (count - begun) * block_pages);
     return begun;
 }
 
@@ -379,12 +368,7 @@ static uint32_t fetch(struct attnd_tier *tier, const struct attnd_tree_chain *ch
         tier->stats.declined_blocks += count;
         return 0;
     }
-    int32_t *pages = malloc((size_t)ATTND_TIER_BATCH_PAGES * block_pages * sizeof(*pages));
-    if (!pages)
-        return 0;
-    count = begin(tier, chain, count, block_pages, pages);
-    free(pages);
-    return count;
+    return begin(tier, chain, count, block_pages);
 }
 
 int attnd_tier_recall(struct attnd_tier *tier, const struct attnd_tree_chain *chain)

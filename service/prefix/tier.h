@@ -42,8 +42,8 @@ void attnd_tier_free(struct attnd_tier *tier);
 int attnd_tier_recall(struct attnd_tier *tier, const struct attnd_tree_chain *chain);
 #define ATTND_TIER_SESSION 0u
 
-/** attnd_tier_refill() - pages of the pool were taken: let as many go to the host as keep a part of
- * the pool free. */
+/** attnd_tier_refill() - pages of the pool were taken, or are idle: let as many go to the host as
+ * keep a part of the pool free. */
 void attnd_tier_refill(struct attnd_tier *tier);
 /** attnd_tier_queued() - pages on their way out of which no byte is being copied yet. */
 uint32_t attnd_tier_queued(const struct attnd_tier *tier);

@@ -12,12 +12,14 @@
 
 enum attnd_tier_way { ATTND_TIER_IN, ATTND_TIER_OUT, ATTND_TIER_WAYS };
 
-/* A block on its way. The tier has a lease of each of its pages, and holds its places. */
+/* A block on its way. The tier holds its places, and has a lease of each of its pages: of a block
+ * that comes, from when its batch is formed. */
 struct attnd_tier_move {
     struct attnd_tier_move *next; /* in its queue or its batch */
     struct attnd_tier_batch *batch; /* NULL: it waits */
     uint32_t block;                 /* of the dictionary */
     enum attnd_tier_way way;
+    int has_pages;
     uint32_t count;
     int32_t pages[]; /* [count] */
 };
@@ -66,7 +68,8 @@ struct attnd_tier {
 
 /* ---- moves.c ---- */
 
-/** attnd_tier_move() - put a block in its queue; its pages are the tier's, and it is held for this.
+/** attnd_tier_move() - put a block in its queue; it is held for this.
+ * @pages: the tier's from now on; NULL: of a block that comes
  * Return: 0; -ATTND_E_NO_MEMORY. */
 int attnd_tier_move(struct attnd_tier *tier, enum attnd_tier_way way, uint32_t block,
                     const int32_t *pages, uint32_t count);
