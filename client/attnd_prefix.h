@@ -143,8 +143,9 @@ int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_
  * attnd_prefix_publish() - blocks that are computed, for everybody
  * @pages: [blocks * block_pages] in the order of their tokens, all full, each leased by this
  *         session and never published before
- * Submit it when the appends to these pages have completed without a fault: from now on their
- * content must not change, in any layer. Appends to them are -ATTND_E_SHARED_PAGE until the tree
+ * Submit it behind the appends to these pages: in their lane, or when they have completed. From then
+ * on the content of the pages must not change, in any layer. If an append of this lane has failed
+ * and its completion is not read yet, the publish fails with the same code. Appends to the pages are -ATTND_E_SHARED_PAGE until the tree
  * has let go of them. The tree takes a lease of its own; the session's stay, and are freed as
  * always. A block that is published already is passed over, and its pages stay the session's alone.
  * Each block is published whole or not at all, also if the session dies. The parent must be

@@ -84,6 +84,8 @@ struct attnd_lane {
     struct attnd_lane *next; /* in session->waiting or scheduler->blocked */
     uint64_t since;          /* waiting: the smaller the number, the longer */
     enum attnd_lane_state state;
+    int append_code;      /* of the last append that failed; 0: none did */
+    uint32_t append_slot; /* of its completion */
 };
 
 struct attnd_lane_list {

@@ -77,19 +77,40 @@ static enum attnd_turn match(struct attnd_sched_op *op, const struct attnd_tree_
     return ATTND_TURN_DONE;
 }
 
+/* An append of the lane has failed, and the client has not read of it yet: it may have submitted
+ * the publish in the belief that the pages would be full. Return: the code of the append; 0. */
+static int failed_append(const struct attnd_sched_op *op)
+{
+    struct attnd_lane *lane = op->lane;
+    struct attnd_client *client = lane->session->client;
+
+    if (!lane->append_code)
+        return 0;
+    if (attnd_producer_space(&client->cq) < 0)
+        attnd_session_break(lane->session);
+    else if (lane->append_slot - client->cq.head_seen >= client->cq.entries)
+        lane->append_code = 0;
+    return lane->append_code;
+}
+
 static void publish(struct attnd_sched_op *op, const struct attnd_tree_chain *chain,
                     const struct attnd_prefix_view *view)
 {
     struct attnd_prefix_handle *handle = op->prefix;
     struct attnd_tree *tree = attnd_prefix_tree(handle);
     struct attnd_tree_result result;
+    int rc = failed_append(op);
 
+    if (rc < 0) {
+        attnd_fault_set(&op->fault, rc, ATTND_F_PAGES, 0, 0, 0);
+        return;
+    }
     if (attnd_lease_check(handle->attachment, view->pages, op->sqe.u.prefix.pages, &op->fault) <
         0) {
         op->fault.field = ATTND_F_PAGES;
         return;
     }
-    int rc = attnd_tree_publish(tree, &handle->owner, chain, view->pages, &result);
+    rc = attnd_tree_publish(tree, &handle->owner, chain, view->pages, &result);
     if (rc < 0)
         attnd_fault_set(&op->fault, rc, rc == -ATTND_E_UNKNOWN ? ATTND_F_PARENT : ATTND_F_KEYS,
                         result.blocks, result.blocks, chain->count);
