@@ -10,13 +10,13 @@ CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 PROTOC_C ?= protoc-c
 SANITIZE ?=
 WERROR ?= -Werror
-PREFIX ?= /usr/local
 VERSION := $(shell cat VERSION)
+VERSION_PARTS := $(subst ., ,$(firstword $(subst -, ,$(VERSION))))
 ARCH := $(shell uname -m)
 
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
         -Wpointer-arith -Wvla $(WERROR)
-CPPFLAGS += -I. -I$(BUILD)/gen -D_GNU_SOURCE -DATTND_VERSION='"$(VERSION)"'
+CPPFLAGS += -I. -I$(BUILD)/gen -D_GNU_SOURCE
 CFLAGS ?= -O2 -g
 # `override`: without it a CFLAGS on the command line, as in test-asan, would drop all that follows,
 # the sanitizer included.
@@ -36,7 +36,8 @@ say = $(if $(PROGRESS),@echo '+ $(1)')
 
 # ---- what is built ----
 
-GEN := $(BUILD)/gen/schemas/attnd.pb-c.c
+VERSION_H := $(BUILD)/gen/schemas/version.h
+GEN := $(BUILD)/gen/schemas/attnd.pb-c.c $(VERSION_H)
 SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
 # libattnd needs no event loop, and of admission only the allocator that ends.
@@ -77,7 +78,7 @@ BENCH := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
 BENCH += $(BUILD)/bench/attnd-replay
 
 .PHONY: all programs tests tested help
-all: $(LIBATTND) $(LIBATTND_SO) $(PROGRAMS) $(EXAMPLES) $(BENCH) $(BUILD)/attnd.pc
+all: $(LIBATTND) $(LIBATTND_SO) $(PROGRAMS) $(EXAMPLES) $(BENCH)
 programs: $(PROGRAMS)
 tests: $(UNIT) $(E2E)
 tested: tests programs $(EXAMPLES) $(BUILD)/bench/attnd-replay
@@ -98,12 +99,19 @@ help:
 # ---- rules ----
 
 .SECONDARY:
+.DELETE_ON_ERROR:
 $(BUILD)/gen/schemas/attnd.pb-c.c $(BUILD)/gen/schemas/attnd.pb-c.h &: schemas/attnd.proto
 	$(call say,$<)
 	@mkdir -p $(BUILD)/gen
 	$(PROTOC_C) --c_out=$(BUILD)/gen schemas/attnd.proto
 
-$(GENOBJ): $(GEN)
+$(VERSION_H): VERSION schemas/version.h.in
+	@mkdir -p $(@D)
+	@sed -e 's/@VERSION@/$(VERSION)/' -e 's/@MAJOR@/$(word 1,$(VERSION_PARTS))/' \
+	  -e 's/@MINOR@/$(word 2,$(VERSION_PARTS))/' -e 's/@PATCH@/$(word 3,$(VERSION_PARTS))/' \
+	  schemas/version.h.in > $@
+
+$(GENOBJ): $(BUILD)/gen/schemas/attnd.pb-c.c
 	$(call say,$<)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -w -c $< -o $@
@@ -244,41 +252,7 @@ check-long: check $(LONG)
 -include tests/fuzz/fuzz.mk
 include client/python/python.mk
 
-# ---- installing ----
-
-# Always: PREFIX may be another than the last time.
-.PHONY: $(BUILD)/attnd.pc
-$(BUILD)/attnd.pc:
-	@mkdir -p $(@D)
-	@printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include/attnd' 'libdir=$${prefix}/lib' '' \
-	  'Name: attnd' 'Description: attention service, client library' 'Version: $(VERSION)' \
-	  'Requires.private: libprotobuf-c' 'Cflags: -I$${includedir}' \
-	  'Libs: -L$${libdir} -lattnd' 'Libs.private: -pthread' > $@
-
-.PHONY: install
-install: all
-	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin $(PROGRAMS) $(BUILD)/bench/attnd-replay
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib $(LIBATTND) $(LIBATTND_SO) $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
-	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do \
-	  ln -sf $$so $(DESTDIR)$(PREFIX)/lib/$${so%.0}; done
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/pkgconfig $(BUILD)/attnd.pc
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's:@PREFIX@:$(PREFIX):' service/dist/attnd.service \
-	  > $(DESTDIR)$(PREFIX)/lib/systemd/system/attnd.service
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/attnd service/dist/attnd.conf
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/attnd.h client/attnd_launch.h \
-	  client/attnd_prefix.h
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd/schemas schemas/errors.h
-	$(if $(LIBATTND_CUDA),install -Dm644 -t $(DESTDIR)$(PREFIX)/include/attnd client/cuda/attnd_cuda.h)
-
-# What install put in place; not /etc, which is the operator's.
-.PHONY: uninstall
-uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(notdir $(PROGRAMS)) attnd-replay)
-	rm -f $(DESTDIR)$(PREFIX)/lib/libattnd.* $(DESTDIR)$(PREFIX)/lib/libattnd-cuda.*
-	rm -f $(DESTDIR)$(PREFIX)/lib/pkgconfig/attnd.pc
-	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/attnd.service
-	rm -rf $(DESTDIR)$(PREFIX)/include/attnd $(DESTDIR)$(PREFIX)/share/doc/attnd
+include service/dist/install.mk
 
 .PHONY: clean
 clean:

@@ -31,7 +31,7 @@ session    base supervise objects prefix sched
 rpc        base supervise objects prefix prepared sched session
 daemon     base args supervise objects prefix prepared sched session rpc
 worker     base args supervise/worker_abi.h
-ctl        base args daemon/listen.h
+ctl        base args
 dist
 '
 

@@ -17,7 +17,7 @@ if [ -z "$cuda" ]; then
     mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v '^client/cuda/\|^tests/gpu/\|^bench/gpu/')
 fi
 mapfile -t units < <(printf '%s\n' "${sources[@]}" | grep '\.c$' | grep -v '^tests/abi/')
-flags=(-std=c11 -D_GNU_SOURCE -DATTND_VERSION='"0"' -I. "-I$build/gen" -Iclient)
+flags=(-std=c11 -D_GNU_SOURCE -I. "-I$build/gen" -Iclient)
 [ -n "$cuda" ] && flags+=(-isystem "$cuda")
 
 step 'clang-format'
@@ -60,7 +60,7 @@ done
 step 'cppcheck'
 cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,portability,performance --inline-suppr \
     --suppress=missingIncludeSystem -j2 -I. "-I$build/gen" -Iclient -D_GNU_SOURCE -D__x86_64__ \
-    -DATTND_VERSION='"0"' --suppressions-list=.ci/cppcheck.suppressions "${units[@]}" || fail 'cppcheck'
+    --suppressions-list=.ci/cppcheck.suppressions "${units[@]}" || fail 'cppcheck'
 
 step 'clang-tidy'
 printf '%s\n' "${units[@]}" | xargs -P2 -n6 sh -c \

@@ -3,7 +3,10 @@
  * safety.honest_p99_ratio: attnd_plan_set() and attnd_run() of a small batch, beside one attacker
  * (bench/support/attack.h) at a time, over alone; the worst of them. safety.flood_p99_over_item:
  * the same beside three floods, over the time of the longest item that the worker has, which is one
- * of theirs. Blocks alone and blocks beside alternate, so that the machine's moods meet both.
+ * of theirs. safety.control_p99_ratio: beside programs that burn all processors and never call the
+ * service. That is what the operating system does to a neighbour: nothing of attnd is in it but
+ * that the small client is one of attnd's. Blocks alone and blocks beside alternate, so that the
+ * machine's moods meet both.
  *
  * safety.cancel_us: from attnd_cancel() to the completion, of runs of 16,384 and of 2^31 keys; the
  * median of each, and the worse of the two. */
@@ -13,6 +16,7 @@
 #include "bench/support/uniform.h"
 #include "ipc/wake.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +24,7 @@
 
 #define BLOCKS 4u
 #define FLOODS 3u
+#define ATTACKERS_MAX 256u
 #define CANCELS 50u
 #define ITEM_RUNS 20u
 #define SETTLE_NS 20000000
@@ -120,7 +125,7 @@ static void measure_beside(struct bench_suite *suite, struct small *small, enum 
                            uint32_t attackers)
 {
     const size_t block = suite->rounds / BLOCKS;
-    pid_t pids[FLOODS] = {0};
+    pid_t pids[ATTACKERS_MAX] = {0};
 
     for (uint32_t b = 0; b < BLOCKS && !suite->failed; b++) {
         measure_block(suite, small, small->alone_ns + b * block, block);
@@ -137,28 +142,50 @@ static void measure_beside(struct bench_suite *suite, struct small *small, enum 
 
 /* ---- figures ---- */
 
+/* Return: the p99 beside, over that alone; a sentence about it is added to @notes. */
+static double ratio_beside(struct bench_suite *suite, struct small *small, enum bench_attack attack,
+                           uint32_t attackers, const char *name, char *notes, size_t notes_bytes)
+{
+    const size_t samples = suite->rounds / BLOCKS * BLOCKS, length = strlen(notes);
+
+    measure_beside(suite, small, attack, attackers);
+    const double alone_us = p99_us(small->alone_ns, samples);
+    const double beside_us = p99_us(small->beside_ns, samples);
+
+    snprintf(notes + length, notes_bytes - length, "%s%s %.0f us (p50 %.0f), alone %.0f",
+             length ? "; " : "p99 beside ", name, beside_us, p50_us(small->beside_ns, samples),
+             alone_us);
+    return beside_us / alone_us;
+}
+
 static void measure_attackers(struct bench_suite *suite, struct small *small)
 {
     static const char *const names[] = {[BENCH_ATTACK_FLOOD] = "a flood",
                                         [BENCH_ATTACK_ENDLESS] = "endless runs",
                                         [BENCH_ATTACK_PLANNER] = "large plans"};
-    const size_t samples = suite->rounds / BLOCKS * BLOCKS;
     double worst = 0;
     char notes[240] = "";
 
     for (int a = 0; a <= BENCH_ATTACK_PLANNER && !suite->failed; a++) {
-        measure_beside(suite, small, (enum bench_attack)a, 1);
-        const double alone_us = p99_us(small->alone_ns, samples);
-        const double beside_us = p99_us(small->beside_ns, samples);
-        const size_t length = strlen(notes);
-
-        snprintf(notes + length, sizeof(notes) - length, "%s%s %.0f us (p50 %.0f), alone %.0f",
-                 length ? "; " : "p99 beside ", names[a], beside_us,
-                 p50_us(small->beside_ns, samples), alone_us);
-        worst = beside_us / alone_us > worst ? beside_us / alone_us : worst;
+        const double ratio =
+            ratio_beside(suite, small, (enum bench_attack)a, 1, names[a], notes, sizeof(notes));
+        worst = ratio > worst ? ratio : worst;
     }
     if (!suite->failed)
         bench_suite_figure(suite, "honest_p99_ratio", worst, "ratio", "lower", 2, notes);
+}
+
+static void measure_control(struct bench_suite *suite, struct small *small)
+{
+    const uint32_t processors = bench_attack_processors();
+    char notes[240] = "";
+
+    if (suite->failed || processors > ATTACKERS_MAX)
+        return;
+    const double ratio = ratio_beside(suite, small, BENCH_ATTACK_OUTSIDE, processors,
+                                      "programs that never call attnd", notes, sizeof(notes));
+    if (!suite->failed)
+        bench_suite_figure(suite, "control_p99_ratio", ratio, "ratio", "lower", NAN, notes);
 }
 
 /* The longest item of a flood: a tile's 192 rows against its keys, for one head. */
@@ -289,6 +316,7 @@ int main(int argc, char **argv)
         open_with(&suite, &small_batch, &small.session, &small.plan, &small.memory)) {
         measure_flood(&suite, &small);
         measure_attackers(&suite, &small);
+        measure_control(&suite, &small);
     }
     attnd_close(small.session);
     free(small.alone_ns);

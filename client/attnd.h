@@ -21,6 +21,8 @@
 #define ATTND_H
 
 #include "schemas/errors.h"
+#include "schemas/variant.h"
+#include "schemas/version.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -52,7 +54,7 @@ struct attnd_open_args {
     uint32_t size;
     uint32_t ring_entries;   /* of submissions, and of completions: power of two, 8..4096; 0: 256 */
     uint64_t arena_bytes;    /* for batches on their way, 64 KiB to 1 GiB; 0: 8 MiB */
-    const char *socket_path; /* NULL: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock */
+    const char *socket_path; /* NULL: as attnd_open() says */
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
     const uint32_t *daemon_uid; /* the user that the daemon must run as; NULL: this one, or root */
 };
@@ -72,10 +74,15 @@ struct attnd_info {
 /**
  * attnd_open() - connect to the service
  * @args: may be NULL for the defaults; borrowed for the call
+ *
+ * The default socket is $ATTND_SOCKET, if that is set and not empty. Else it is
+ * $XDG_RUNTIME_DIR/attnd/attnd.sock of a user other than root, if that variable is set and the file
+ * is there or /run/attnd/attnd.sock is not. Else it is /run/attnd/attnd.sock, of the system's
+ * service.
  * Blocks for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
- * -ATTND_E_INVALID (field socket) no path is given or set; -ATTND_E_DISCONNECTED (field socket,
- * value errno) nobody answers there; -ATTND_E_PERMISSION (field socket) this user is not admitted,
- * or (field daemon_uid) another user (value) listens there than is expected (limit);
+ * -ATTND_E_DISCONNECTED (field socket, value errno) nobody answers there; -ATTND_E_PERMISSION
+ * (field socket) this user is not admitted, or (field daemon_uid) another user (value) listens
+ * there than is expected (limit);
  * -ATTND_E_VERSION; -ATTND_E_RANGE (ring_entries, arena, a socket's path of over 107 bytes, or
  * sessions: as many as it takes, or takes of one process); -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM.
  */
@@ -417,6 +424,12 @@ struct attnd_batch {
     float sm_scale;         /* finite, not negative; 0: 1/sqrt(head_dim) */
     const struct attnd_level *level; /* [levels], outermost (shared prefix) first */
     struct attnd_strides q, o, lse, k, v;
+    /* Window, soft cap, position encoding, sinks, mask, scales: schemas/variant.h. NULL: plain.
+     * Borrowed for the call; the memory of its tables is held until the plan is set again or
+     * destroyed. An option that the worker lacks is refused with -ATTND_E_UNSUPPORTED, field the
+     * option, index ATTND_F_BACKEND; one that does not go with another, with that field as index:
+     * windows, position encodings and masks go with one level. */
+    const struct attnd_variant *variant;
 };
 
 /* What every submitted operation carries. Zero-initialise; a call may be given NULL for zeros. */

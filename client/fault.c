@@ -6,6 +6,7 @@
  * sessions on other threads.
  */
 #include "client/internal.h"
+#include "schemas/version.h"
 
 static _Thread_local struct attnd_fault last;
 

@@ -11,6 +11,7 @@
  * the files it sent: a segment that is too short would be a SIGBUS in the engine, much later.
  */
 #include "client/internal.h"
+#include "ipc/socket_path.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -29,29 +30,18 @@ static int socket_fault(int code, int error)
     return attnd_fault_raise(code, ATTND_F_SOCKET, 0, error, 0);
 }
 
-/* One that is empty is not set: so the daemon reads them too. */
-static const char *variable(const char *name)
-{
-    const char *value = getenv(name);
-    return value && value[0] ? value : NULL;
-}
-
-/* Where the daemon listens, by argument or environment. */
+/* Where the daemon listens, by argument or by the rule. */
 static int find_address(const char *path, struct sockaddr_un *address)
 {
-    const char *directory = "", *name = path ? path : variable("ATTND_SOCKET");
-    if (name == NULL) {
-        directory = variable("XDG_RUNTIME_DIR");
-        name = "/attnd.sock";
-    }
-    if (directory == NULL)
-        return socket_fault(-ATTND_E_INVALID, 0);
-
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int length = snprintf(address->sun_path, sizeof(address->sun_path), "%s%s", directory, name);
-    if (length <= 0 || (size_t)length >= sizeof(address->sun_path))
-        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_SOCKET, 0, length,
+    size_t length = path ? strlen(path)
+                         : attnd_socket_path(ATTND_SOCKET_CONNECT, address->sun_path,
+                                             sizeof(address->sun_path));
+    if (length == 0 || length >= sizeof(address->sun_path))
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_SOCKET, 0, (int64_t)length,
                                  (int64_t)sizeof(address->sun_path) - 1);
+    if (path)
+        memcpy(address->sun_path, path, length);
     return 0;
 }
 

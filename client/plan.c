@@ -85,6 +85,7 @@ int attnd_plan_destroy(struct attnd_session *session, uint32_t plan)
 /* A batch with its defaults filled in, and where its parts go. */
 struct packing {
     struct attnd_batch batch;
+    struct attnd_variant variant; /* of the batch, if it has one */
     uint32_t rows;
     uint32_t pages[ATTND_LEVELS_MAX];
     uint64_t arrays_bytes;
@@ -191,6 +192,14 @@ static Attnd__Strides *put_strides(Attnd__Strides *message, const struct attnd_s
     return strides->row != 0 || strides->head != 0 ? message : NULL;
 }
 
+/* As it is: its fields are the daemon's to check. */
+static void put_variant(Attnd__Batch *message, struct attnd_variant *variant, int given)
+{
+    message->has_variant = given;
+    message->variant.data = (uint8_t *)variant;
+    message->variant.len = given ? sizeof(*variant) : 0;
+}
+
 /* Writes the block that begins at @offset_bytes. Return: its length. */
 static uint64_t put_batch(uint8_t *arena, uint64_t offset_bytes, const struct packing *packing,
                           struct attnd_sqe_set *set)
@@ -220,6 +229,8 @@ static uint64_t put_batch(uint8_t *arena, uint64_t offset_bytes, const struct pa
     message.lse = put_strides(&lse, &batch->lse);
     message.k = put_strides(&k, &batch->k);
     message.v = put_strides(&v, &batch->v);
+    struct attnd_variant variant = packing->variant;
+    put_variant(&message, &variant, batch->variant != NULL);
     assert(attnd__batch__get_packed_size(&message) <= HEADER_BYTES_MAX);
     size_t header_bytes = attnd__batch__pack(&message, arena + at);
     *set =
@@ -236,6 +247,8 @@ int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct at
     int rc = attnd_submit_begin(session, plan, ATTND_OP_PLAN_SET, op, &sqe);
     if (rc == 0)
         rc = attnd_args_take(&packing.batch, sizeof(packing.batch), batch);
+    if (rc == 0 && packing.batch.variant)
+        rc = attnd_args_take(&packing.variant, sizeof(packing.variant), packing.batch.variant);
     if (rc == 0)
         rc = apply_defaults(session, plan, &packing.batch);
     if (rc == 0)

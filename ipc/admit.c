@@ -9,6 +9,7 @@
  *   admit_copy.c     the one reader of the arena, and the memory for copies
  *   admit_alloc.c    bounded memory for protobuf-c, unknown fields
  *   admit_header.c   the scalars       admit_strides.c  the strides
+ *   admit_variant.c  the variant
  *   admit_check.c    the arrays        admit_extent.c   how far a strided block reaches
  */
 #include "ipc/admit_internal.h"

@@ -120,5 +120,7 @@ int attnd_admit_header_check(const Attnd__Batch *message, const struct attnd_bat
     batch->dtype = message->dtype;
     batch->flags = message->flags;
     code = check_levels(message, limits, batch, fault);
+    if (!code)
+        code = attnd_admit_variant(message, limits, batch, fault);
     return code ? code : attnd_admit_strides(message, limits, batch, fault);
 }

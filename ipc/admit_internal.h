@@ -50,6 +50,11 @@ int attnd_admit_header_unpack(const struct attnd_admit_arena *arena, uint64_t of
 int attnd_admit_header_check(const Attnd__Batch *message, const struct attnd_batch_limits *limits,
                              struct attnd_batch_view *batch, struct attnd_fault *fault);
 
+/** attnd_admit_variant() - each field of the variant, and its defaults; @batch has its scalars and
+ * levels. Without one it changes nothing. */
+int attnd_admit_variant(const Attnd__Batch *message, const struct attnd_batch_limits *limits,
+                        struct attnd_batch_view *batch, struct attnd_fault *fault);
+
 /** attnd_admit_strides() - defaults, signs, extents, and outputs that would overlap themselves. */
 int attnd_admit_strides(const Attnd__Batch *message, const struct attnd_batch_limits *limits,
                         struct attnd_batch_view *batch, struct attnd_fault *fault);

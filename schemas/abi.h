@@ -18,6 +18,7 @@
 #define ATTND_SCHEMAS_ABI_H
 
 #include "schemas/abi_slots.h"
+#include "schemas/variant.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -62,6 +63,19 @@ enum attnd_memory_kind {
 #define ATTND_BATCH_CAUSAL 0x1u /* on the last level; earlier levels are fully visible */
 #define ATTND_BATCH_LSE_LN 0x2u /* natural logarithm; base 2 otherwise */
 #define ATTND_BATCH_FLAGS 0x3u
+
+/* What a batch may ask for beside that, as a set of bits: of a batch what it asks for, of a worker
+ * what it executes. Numbers are appended. */
+#define ATTND_OPTION_WINDOW 0x1u
+#define ATTND_OPTION_SOFT_CAP 0x2u
+#define ATTND_OPTION_ALIBI 0x4u
+#define ATTND_OPTION_ROPE 0x8u         /* of q and k when they are used */
+#define ATTND_OPTION_ROPE_APPEND 0x10u /* of k when it is appended, of q when it is used */
+#define ATTND_OPTION_SINKS 0x20u
+#define ATTND_OPTION_MASK 0x40u
+#define ATTND_OPTION_SCALES 0x80u /* q_scale, k_scale or v_scale is not 1 */
+#define ATTND_OPTION_FIXED_SPLIT 0x100u
+#define ATTND_OPTIONS_PLANNER ATTND_OPTION_FIXED_SPLIT /* no worker need know of these */
 
 /* ---- segment "submission" and "completion": client <-> daemon ----------------------------------
  */
@@ -196,12 +210,12 @@ struct attnd_worker_info {
     uint64_t scratch_bytes; /* for partials of all runs in flight */
     uint32_t sms;           /* of the GPU; 0: there is none */
     uint32_t sms_resident;  /* that the kernels take, the dispatcher's included */
-    uint32_t zero0;
-    uint32_t mps;          /* 1: contexts on this GPU are shared through MPS */
-    uint32_t mailbox_kind; /* enum attnd_memory_kind of mailboxes; 0: it watches none */
-    uint32_t memory_kinds; /* bit k: it maps memory of enum attnd_memory_kind k; and
-                              ATTND_KIND_TRIED(k) */
-    uint16_t head_dims[4]; /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
+    uint32_t options;       /* ATTND_OPTION_* that it executes */
+    uint32_t mps;           /* 1: contexts on this GPU are shared through MPS */
+    uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
+    uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k; and
+                               ATTND_KIND_TRIED(k) */
+    uint16_t head_dims[4];  /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
 };
 ATTND_ASSERT_SIZE(attnd_worker_info, 120);
@@ -501,10 +515,12 @@ struct attnd_entry {
     uint32_t row_begin, row_count;   /* query rows (tokens) */
     uint32_t page_begin, page_count; /* in kv_pages; page_count includes the reserve */
     uint32_t level;
-    uint32_t causal;  /* 1: query i sees keys j <= kv_len - row_count + i */
-    uint32_t zero[2]; /* in the heap; in a worker's own copy it may use them */
+    uint32_t causal; /* 1: query i sees keys j <= kv_len - row_count + i */
+    uint32_t zero;   /* in the heap; in a worker's own copy it may use it */
+    uint32_t window; /* w: query i sees keys j > kv_len - row_count + i - w; 0: from the first */
 };
 ATTND_ASSERT_SIZE(attnd_entry, 32);
+ATTND_ASSERT_AT(attnd_entry, window, 28);
 
 enum attnd_tile_class { ATTND_TILE_COMPUTE = 0, ATTND_TILE_MEMORY = 1 };
 
@@ -546,9 +562,10 @@ struct attnd_pitch {
 };
 ATTND_ASSERT_SIZE(attnd_pitch, 16);
 
-/* A plan in the heap. Offsets of its arrays are in bytes from this head. The arrays after kv_len
- * are written by plan_set only, which is refused while a run of the plan is in flight; kv_pages
- * beyond the used part and one generation of kv_len are written by advance. */
+/* A plan in the heap: this head, right behind it its struct attnd_variant, then its arrays, whose
+ * offsets are in bytes from the head. The arrays after kv_len are written by plan_set only, which
+ * is refused while a run of the plan is in flight; kv_pages beyond the used part and one generation
+ * of kv_len are written by advance. */
 struct attnd_plan_head {
     uint64_t pool_offset_bytes; /* heap: struct attnd_heap_pool */
     uint32_t rows, entries, levels;
@@ -569,10 +586,26 @@ struct attnd_plan_head {
     uint64_t set_version;     /* new with each plan_set of any plan: a kept copy is all stale */
     uint32_t advance_version; /* counts advances since: lengths and page ids again */
     uint32_t generation;      /* of the last set or advance, written last */
-    uint64_t zero[5];
+    uint32_t options;         /* ATTND_OPTION_*; 0: the variant says nothing */
+    float logits_soft_cap;    /* of the variant, for those who look only here; 0: none */
+    uint64_t zero[4];
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);
 ATTND_ASSERT_AT(attnd_plan_head, q_pitch, 120);
+ATTND_ASSERT_AT(attnd_plan_head, options, 216);
+
+/* schemas/variant.h, which engines include without this header. */
+ATTND_ASSERT_SIZE(attnd_variant_table, 16);
+ATTND_ASSERT_SIZE(attnd_variant, ATTND_VARIANT_BYTES);
+ATTND_ASSERT_AT(attnd_variant, position_encoding, 8);
+ATTND_ASSERT_AT(attnd_variant, window_left, 12);
+ATTND_ASSERT_AT(attnd_variant, rope_theta, 20);
+ATTND_ASSERT_AT(attnd_variant, rope_old_context, 36);
+ATTND_ASSERT_AT(attnd_variant, q_scale, 44);
+ATTND_ASSERT_AT(attnd_variant, fixed_split, 56);
+ATTND_ASSERT_AT(attnd_variant, sinks, 64);
+ATTND_ASSERT_AT(attnd_variant, mask, 80);
+ATTND_ASSERT_AT(attnd_variant, reserved, 96);
 
 #endif

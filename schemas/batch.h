@@ -35,8 +35,10 @@ struct attnd_batch_view {
     uint32_t reserve_pages; /* extra page slots of each entry of the last level, for advance */
     uint32_t heads_q;       /* multiple of the pool's heads_kv */
     uint32_t dtype;
-    uint32_t flags; /* ATTND_BATCH_* */
-    float sm_scale; /* finite; already defaulted to 1/sqrt(dim_qk) */
+    uint32_t flags;               /* ATTND_BATCH_* */
+    float sm_scale;               /* finite; already defaulted to 1/sqrt(dim_qk) */
+    uint32_t options;             /* ATTND_OPTION_* of the variant; 0: it says nothing */
+    struct attnd_variant variant; /* already defaulted; its tables as the client names them */
     struct attnd_pitch q_pitch, o_pitch, lse_pitch, k_pitch, v_pitch; /* already defaulted */
     struct attnd_extents extents;
     struct attnd_level_view level[ATTND_LEVELS_MAX];

@@ -68,6 +68,18 @@ const char *attnd_field_name(uint32_t field)
     }
 }
 
+static int field_is_float(uint32_t field)
+{
+    return field == ATTND_F_SM_SCALE || field == ATTND_F_LOGITS_SOFT_CAP ||
+           (field >= ATTND_F_ROPE_THETA && field <= ATTND_F_ROPE_HIGH_FREQ_FACTOR) ||
+           (field >= ATTND_F_Q_SCALE && field <= ATTND_F_V_SCALE);
+}
+
+static int field_is_option(uint32_t field)
+{
+    return field >= ATTND_F_VARIANT && field <= ATTND_F_MASK;
+}
+
 static int field_is_array(uint32_t field)
 {
     return field >= ATTND_F_QO_INDPTR && field <= ATTND_F_KV_LEN;
@@ -101,14 +113,8 @@ static int code_has_limit(int code)
  * nothing but what the code says. */
 static const char *socket_text(int code)
 {
-    switch (positive(code)) {
-    case ATTND_E_INVALID:
-        return "no path is given, and neither ATTND_SOCKET nor XDG_RUNTIME_DIR is set";
-    case ATTND_E_PERMISSION:
-        return "this user is not admitted; see attnd --allow-uid";
-    default:
-        return NULL;
-    }
+    return positive(code) == ATTND_E_PERMISSION ? "this user is not admitted; see attnd --allow-uid"
+                                                : NULL;
 }
 
 /* Tokens and tickets are random bytes: there is nothing to show of one that is refused. */
@@ -118,31 +124,40 @@ static int field_has_number(const struct attnd_fault *fault)
            code_has_limit(fault->code);
 }
 
-/* The value as a number; of sm_scale as the float that it was. */
-static void write_value(char *text, size_t text_bytes, const struct attnd_fault *fault)
+/* Value or limit as a number; of a float as the float that it was. */
+static void write_number(char *text, size_t text_bytes, const struct attnd_fault *fault,
+                         int64_t number)
 {
-    uint32_t bits = (uint32_t)fault->value;
+    uint32_t bits = (uint32_t)number;
     float real;
 
     memcpy(&real, &bits, sizeof(real));
-    if (fault->field == ATTND_F_SM_SCALE)
+    if (field_is_float(fault->field))
         snprintf(text, text_bytes, "%g", (double)real);
     else
-        snprintf(text, text_bytes, "%" PRId64, fault->value);
+        snprintf(text, text_bytes, "%" PRId64, number);
 }
 
 /* What would have been taken instead; "" where there is no such number. */
 static void write_limit(char *text, size_t text_bytes, const struct attnd_fault *fault)
 {
     int64_t dim = fault->value;
+    char number[24];
 
     text[0] = '\0';
     if (!code_has_limit(fault->code))
         return;
+    write_number(number, sizeof(number), fault, fault->limit);
+    if (field_is_option(fault->field) && positive(fault->code) == ATTND_E_UNSUPPORTED) {
+        snprintf(text, text_bytes, ", not supported %s %s",
+                 fault->index == ATTND_F_BACKEND ? "by this" : "with",
+                 attnd_field_name((uint32_t)fault->index));
+        return;
+    }
     if (fault->field == ATTND_F_HEAD_DIM && dim != 64 && dim != 128 && dim != 256)
         snprintf(text, text_bytes, ", not 64, 128 or 256");
     else
-        snprintf(text, text_bytes, ", limit %" PRId64 "%s", fault->limit,
+        snprintf(text, text_bytes, ", limit %s%s", number,
                  fault->field == ATTND_F_PARTIALS ? " of attnd --scratch" : "");
 }
 
@@ -158,11 +173,11 @@ char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t tex
     const char *name = attnd_error_name(fault->code);
     const char *why = attnd_error_text(fault->code);
     const char *field = attnd_field_name(fault->field);
-    char index[24] = "", value[24], limit[48];
+    char index[24] = "", value[24], limit[64];
 
-    if (field_is_array(fault->field) || fault->index)
+    if (field_is_array(fault->field) || (fault->index && !field_is_option(fault->field)))
         snprintf(index, sizeof(index), "[%" PRIu64 "]", fault->index);
-    write_value(value, sizeof(value), fault);
+    write_number(value, sizeof(value), fault, fault->value);
     write_limit(limit, sizeof(limit), fault);
 
     if (fault->code == -ATTND_E_SYSTEM)

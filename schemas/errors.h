@@ -109,7 +109,23 @@ extern "C" {
     X(BLOCK_PAGES, 63, "block_pages")                                                              \
     X(PAGES_MAX, 64, "pages_max")                                                                  \
     X(HEAP, 65, "heap")                                                                            \
-    X(DAEMON_MEMORY, 66, "daemon_memory")
+    X(DAEMON_MEMORY, 66, "daemon_memory")                                                          \
+    X(VARIANT, 67, "variant")                                                                      \
+    X(WINDOW_LEFT, 68, "window_left")                                                              \
+    X(LOGITS_SOFT_CAP, 69, "logits_soft_cap")                                                      \
+    X(POSITION_ENCODING, 70, "position_encoding")                                                  \
+    X(ROPE_THETA, 71, "rope_theta")                                                                \
+    X(ROPE_SCALE, 72, "rope_scale")                                                                \
+    X(ROPE_LOW_FREQ_FACTOR, 73, "rope_low_freq_factor")                                            \
+    X(ROPE_HIGH_FREQ_FACTOR, 74, "rope_high_freq_factor")                                          \
+    X(ROPE_OLD_CONTEXT, 75, "rope_old_context")                                                    \
+    X(ROPE_DIM, 76, "rope_dim")                                                                    \
+    X(Q_SCALE, 77, "q_scale")                                                                      \
+    X(K_SCALE, 78, "k_scale")                                                                      \
+    X(V_SCALE, 79, "v_scale")                                                                      \
+    X(FIXED_SPLIT, 80, "fixed_split")                                                              \
+    X(SINKS, 81, "sinks")                                                                          \
+    X(MASK, 82, "mask")
 
 enum attnd_error {
     ATTND_OK = 0,
@@ -126,8 +142,9 @@ enum attnd_field {
 };
 
 /* What went wrong, in numbers. `code` is negative like a return value; index is the element of an
- * array field (0 for scalars). The value of sm_scale is a float: its 32 bits. Zero-initialise
- * before passing it down. */
+ * array field (0 for scalars). Value and limit of sm_scale and of a variant's floats are
+ * their 32 bits. Of an option of a variant that is UNSUPPORTED, index is the field that it does not
+ * go with, or ATTND_F_BACKEND. Zero-initialise before passing it down. */
 struct attnd_fault {
     int32_t code;
     uint32_t field;

@@ -12,6 +12,7 @@
 #include "schemas/errors.h"
 #include "service/base/histogram.h"
 #include "service/base/log.h"
+#include "service/base/monitor.h"
 
 #include <stdio.h>
 #include <sys/types.h>
@@ -42,7 +43,7 @@ enum attnd_quota_kind {
     ATTND_QUOTA_KINDS
 };
 
-/* A value in force, and whether it is "default", "file" or "command line". */
+/* A value in force, and whether it is "default", "file", "command line" or "service manager". */
 struct attnd_setting {
     const char *name, *origin;
     char value[112];
@@ -51,6 +52,7 @@ struct attnd_setting {
 
 struct attnd_options {
     char socket_path[108];   /* sockaddr_un's limit */
+    int socket_default;      /* nobody has named it: its directory is made, too */
     const char *backend;     /* "auto", "cpu", "cuda" */
     const char *worker_path; /* NULL: attnd-worker beside the daemon, else on PATH */
     const char *isa;         /* NULL: best */
@@ -134,6 +136,7 @@ struct attnd_service {
     struct attnd_device *device; /* NULL: the worker's backend has no memory of its own */
     struct attnd_memory *wake;   /* of the wake word; NULL: nobody has asked for it yet */
     struct attnd_session_stats totals;
+    struct attnd_monitor monitor;
     int stopping;
 };
 

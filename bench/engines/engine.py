@@ -112,9 +112,9 @@ class Engine:
         return reference.verify(self.torch, step.batch, step.buffers, seed)
 
     def check_lane(self):
-        error = self.attnd.session.lane_error(0) if self.attnd else 0
+        error = self.attnd.lane_error() if self.attnd else None
         if error:
-            raise RuntimeError(f"lane 0: {self.attnd.session.error_name(error)}")
+            raise RuntimeError(f"lane 0: {error}")
 
     def connect(self, command):
         """@command: role, socket, seed."""
@@ -124,9 +124,9 @@ class Engine:
         step = self.steps["D" if role == IDLE else role]
         self.enter(f"role {role}, attnd: connecting")
         self.attnd = ways.AttndAttention(
-            self.torch, step.batch, step.buffers, command["socket"], f"engine {self.number} {role}"
+            step.batch, step.buffers, command["socket"], f"engine {self.number} {role}"
         )
-        answer = {"residency": self.attnd.session.residency()}
+        answer = {"residency": self.attnd.residency()}
         if role != IDLE:
             self.enter(f"role {role}, attnd: capturing")
             self.graphs[role, "attnd"] = step.capture(self.attnd)
@@ -194,8 +194,7 @@ class Engine:
         if not self.attnd:
             return "no session"
         ctypes.CDLL("libcuda.so.1").cuCtxSetCurrent(self.context)
-        error = self.attnd.session.lane_error(0)
-        return self.attnd.session.error_name(error) if error else "no error yet"
+        return self.attnd.lane_error() or "no error yet"
 
 
 # ---- the protocol ----

@@ -4,19 +4,15 @@ All ways read q from the product's output, where its rows lie among those of k a
 same o. What they need is planned once, before the capture.
 """
 
-import ctypes as c
 import math
 import os
+import pathlib
 import sys
 import tempfile
 
-from attnd_session import (
-    CAUSAL, FP16, PAGES_OF_ENGINE, Batch, Level, Op, Plane, PlanArgs, PoolDesc, PrepareArgs,
-    Session, Strides, ints, u32,
-)  # fmt: skip
 from cases import PAGE_SIZE
 
-LANE = 0
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "client/python"))
 WORKSPACE_BYTES = 256 << 20
 
 
@@ -114,61 +110,38 @@ class FlashInferAttention:
 class AttndAttention:
     """One session, a pool of the engine's own tensors, one plan, a prepared run a layer."""
 
-    def __init__(self, torch, batch, buffers, socket_path, name):
-        self.torch = torch
-        self.session = session = Session(socket_path, name)
-        self.plan = self.make_plan(batch, buffers)
-        self.prepared = []
-        for layer in range(len(buffers.q)):
-            args = PrepareArgs(
-                layer=layer,
-                lane=LANE,
-                q=session.export(buffers.q[layer]),
-                o=session.export(buffers.o[layer]),
-            )
-            self.prepared.append(u32())
-            session.prepare(self.plan, c.byref(args), c.byref(self.prepared[layer]))
-        session.cuda_stream_open()
+    def __init__(self, batch, buffers, socket_path, name):
+        import attnd
 
-    def make_plan(self, batch, buffers):
-        session, layers = self.session, len(buffers.q)
-        pages, page_size, heads_kv, dim = buffers.k[0].shape
-        rows, heads_q = buffers.q[0].shape[:2]
-
-        def planes(tensors):
-            found = [session.export(tensor) for tensor in tensors]
-            strides = tensors[0].stride()[:3]
-            return (Plane * layers)(*[Plane(at.memory, at.offset_bytes, *strides) for at in found])
-
-        pool, plan = u32(), u32()
-        desc = PoolDesc(
-            layers=layers, pages=pages, page_size=page_size, heads_kv=heads_kv, dim_qk=dim,
-            dim_vo=dim, dtype=FP16, page_owner=PAGES_OF_ENGINE, k=planes(buffers.k),
-            v=planes(buffers.v),
+        self.buffers, self.refusals = buffers, attnd.Error
+        self.session = attnd.Session(socket_path, name)
+        layers = list(zip(buffers.k, buffers.v))
+        self.pool = attnd.PagePool.from_tensors(self.session, layers)
+        self.attention = attnd.BatchAttention(self.pool)
+        self.attention.plan(
+            *batch.part(0, len(batch.rows)), buffers.q[0].shape[1], causal=True,
+            q_strides=buffers.q[0].stride()[:2], out_strides=buffers.o[0].stride()[:2],
         )  # fmt: skip
-        session.pool_create(c.byref(desc), c.byref(pool))
-        qo, kv, indices, last = batch.part(0, len(batch.rows))
-        room = PlanArgs(
-            pool=pool.value, requests=len(batch.rows), rows=rows, pages=len(indices), levels=1,
-            heads_q=heads_q,
-        )  # fmt: skip
-        session.plan_create(c.byref(room), c.byref(plan))
-        level = Level(len(batch.rows), ints(qo), ints(kv), ints(indices), ints(last))
-        described = Batch(
-            flags=CAUSAL,
-            level=c.pointer(level),
-            q=Strides(*buffers.q[0].stride()[:2]),
-            o=Strides(*buffers.o[0].stride()[:2]),
-        )
-        session.plan_set(plan, c.byref(described), c.byref(Op()))
-        session.finish()
-        return plan
+        for layer in range(len(layers)):
+            self.attention.prepare(buffers.q[layer], layer, buffers.o[layer])
 
     def attend(self, layer):
-        stream = c.c_void_p(self.torch.cuda.current_stream().cuda_stream)
-        self.session.cuda_run_on_stream(u32(LANE), self.prepared[layer], stream)
+        self.attention.run(self.buffers.q[layer], layer, self.buffers.o[layer])
+
+    def residency(self):
+        return self.session.info["residency"]
+
+    def lane_error(self):
+        """What the first run failed with since this was last asked, in words, or None."""
+        try:
+            self.attention.lane_error()
+        except self.refusals as failure:
+            return str(failure)
+        return None
 
     def close(self):
+        self.attention.close()
+        self.pool.release()
         self.session.close()
 
 

@@ -2,6 +2,7 @@
  * in range, so nothing later has to ask again. */
 #include "bench/replay/options.h"
 
+#include "schemas/version.h"
 #include "service/args/args.h"
 
 #include <argp.h>

@@ -2,8 +2,10 @@
 #include "bench/support/attack.h"
 #include "bench/support/private_service.h"
 #include "bench/support/uniform.h"
+#include "ipc/wake.h"
 #include "schemas/abi.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,12 +196,29 @@ static void planner(struct bench_suite *suite, int fd)
     free(ones);
 }
 
+/* What the scheduler of the machine alone does to a neighbour. */
+static void outside(struct bench_suite *suite, int fd)
+{
+    begun(fd);
+    while (!suite->failed)
+        attnd_clock_ns();
+}
+
+uint32_t bench_attack_processors(void)
+{
+    cpu_set_t set;
+    const int count = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+
+    return (uint32_t)count;
+}
+
 pid_t bench_attack_start(struct bench_suite *suite, enum bench_attack attack)
 {
     static void (*const attacks[])(struct bench_suite *, int) = {
         [BENCH_ATTACK_FLOOD] = flood,
         [BENCH_ATTACK_ENDLESS] = endless,
         [BENCH_ATTACK_PLANNER] = planner,
+        [BENCH_ATTACK_OUTSIDE] = outside,
     };
     int ends[2];
     char byte;

@@ -12,8 +12,12 @@
 enum bench_attack {
     BENCH_ATTACK_FLOOD,   /* 32 lanes of prefills, 512 rows x 2048 keys, 8 heads */
     BENCH_ATTACK_ENDLESS, /* 64 lanes of runs of 2^31 keys */
-    BENCH_ATTACK_PLANNER  /* sets of 2^18 requests, one behind the other */
+    BENCH_ATTACK_PLANNER, /* sets of 2^18 requests, one behind the other */
+    BENCH_ATTACK_OUTSIDE  /* none: one processor's time, burnt without the service */
 };
+
+/** bench_attack_processors() - how many of the last kind leave no processor idle. */
+uint32_t bench_attack_processors(void);
 
 /** bench_attack_start() - in a child, until bench_attack_stop(). Returns when its operations are
  * under way. Return: its pid; 0 after bench_suite_fail(). */

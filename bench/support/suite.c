@@ -7,6 +7,7 @@
 #include "service/ctl/attnctl.h"
 
 #include <argp.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,12 +170,14 @@ void bench_suite_figure(struct bench_suite *suite, const char *figure, double va
                         const char *unit, const char *better, double reach, const char *notes)
 {
     bool lower = !strcmp(better, "lower");
-    bool reached = lower ? value <= reach : value >= reach;
-    char name[64];
+    bool reached = isnan(reach) || (lower ? value <= reach : value >= reach);
+    char name[64], goal[48] = "";
 
     snprintf(name, sizeof(name), "%s.%s", suite->name, figure);
-    printf("%-28s %12.4g %-6s to reach: %s %g%s%s%s\n", name, value, unit,
-           lower ? "<=" : ">=", reach, reached ? "" : "  NOT REACHED", notes ? "  " : "",
+    if (!isnan(reach))
+        snprintf(goal, sizeof(goal), "to reach: %s %g%s", lower ? "<=" : ">=", reach,
+                 reached ? "" : "  NOT REACHED");
+    printf("%-28s %12.4g %-6s %s%s%s\n", name, value, unit, goal, notes ? "  " : "",
            notes ? notes : "");
     suite->missed |= !reached;
     if (suite->records < BENCH_RECORDS_MAX)

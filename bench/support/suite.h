@@ -50,7 +50,7 @@ bool bench_suite_restart(struct bench_suite *suite, const char *const *service);
  * bench_suite_figure() - one result
  * @figure: behind the suite's name and a dot
  * @better: "lower" or "higher"
- * @reach:  the value to reach, shown beside it
+ * @reach:  the value to reach, shown beside it; NAN: there is none
  * @notes:  kept with the record; may be NULL
  */
 void bench_suite_figure(struct bench_suite *suite, const char *figure, double value,

@@ -18,17 +18,19 @@
  * doorbell, the fence and then the swap, hands it to the worker, which is another process. The
  * acquire of the answer hands o back, and kernels behind it start after this one has ended.
  *
- * Scopes. Where the mailbox lies in device memory both sides are threads of one GPU, and device
- * scope orders them, whatever programs they are of: it relates all GPU threads of one device and
- * one memory synchronization domain (CUDA C++ memory model, "Scope relationships"). System scope
- * would cost 0.4 us more on each side. Two things must hold for that: the context is of the GPU
+ * Scopes. The mailbox lies in device memory, both sides are threads of one GPU, and device scope
+ * orders them, whatever programs they are of: it relates all GPU threads of one device and one
+ * memory synchronization domain (CUDA C++ memory model, "Scope relationships"). System scope would
+ * cost 0.4 us more on each side. Two things must hold for that: the context is of the GPU
  * that the mailbox lies in, which open says, and the kernel is in the default domain, as the
  * worker's are, whatever domain the engine gave its stream. What else comes before or behind does
  * not matter: causality has no scope, so what the host, a copy or another GPU stored before the
  * ring, as far as the stream is ordered behind it, is handed on, and so are o and lse in host
- * memory to whoever waits for the stream. A mailbox in host memory is watched and answered like
- * everything else behind the bus, at system scope. (Only fences cost more there: loads and swaps
- * are of system scope always.)
+ * memory to all that waits for the stream.
+ *
+ * Kernels that come only when they are called take some microseconds for that. So they are called
+ * first, while the doorbell is rung, and once more behind it: those that came by the first call may
+ * have looked and left before there was a doorbell.
  *
  * The kernel may be there before the one in front of it has ended (programmatic dependent launch),
  * and waits for that first: otherwise nothing of the stream's order would hold.
@@ -57,7 +59,7 @@ static const char ring_text[] =
     ".version 7.8\n"
     ".target sm_90\n" /* what a worker runs on, and so its engines */
     ".address_size 64\n"
-    ".visible .entry attnd_launch(.param .u64 doorbell, .param .u32 rung, .param .u32 host,\n"
+    ".visible .entry attnd_launch(.param .u64 doorbell, .param .u32 rung,\n"
     "                             .param .u64 timeout_ns, .param .u64 wake)\n"
     "{\n"
     "    .reg .pred %p<2>;\n"
@@ -65,15 +67,14 @@ static const char ring_text[] =
     "    .reg .b64 %rd<6>;\n"
     "    ld.param.u64 %rd0, [doorbell];\n"
     "    ld.param.u32 %r0, [rung];\n"
-    "    ld.param.u32 %r1, [host];\n"
     "    ld.param.u64 %rd1, [timeout_ns];\n"
     "    ld.param.u64 %rd5, [wake];\n"
     "    cvta.to.global.u64 %rd0, %rd0;\n"
-    "    setp.ne.u32 %p0, %r1, 0;\n"
-    "    griddepcontrol.wait;\n"     /* all before it in the stream is over, and seen */
-    "    @%p0 fence.acq_rel.sys;\n"  /* R1 */
-    "    @!%p0 fence.acq_rel.gpu;\n" /* R1 */
-    "    mov.u32 %r1, 1;\n"          /* how a lane rests, mostly */
+    "    setp.eq.u64 %p1, %rd5, 0;\n"
+    "    griddepcontrol.wait;\n" /* all before it in the stream is over, and seen */
+    "    @!%p1 red.relaxed.sys.global.or.b32 [%rd5], 1;\n" /* kernels come while this rings */
+    "    fence.acq_rel.gpu;\n"                             /* R1 */
+    "    mov.u32 %r1, 1;\n"                                /* how a lane rests, mostly */
     "ring:\n"
     "    atom.relaxed.sys.global.cas.b32 %r2, [%rd0], %r1, %r0;\n"
     "    setp.eq.u32 %p0, %r2, %r1;\n"
@@ -96,7 +97,7 @@ static const char ring_text[] =
     "waits:\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n" /* they are there */
     "    @%p1 bra begun;\n"
-    "    red.release.sys.global.or.b32 [%rd5], 1;\n" /* behind the doorbell: they come */
+    "    red.release.sys.global.or.b32 [%rd5], 1;\n" /* and if they have left meanwhile */
     "begun:\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "look:\n"
@@ -118,7 +119,6 @@ struct attnd_stream_launcher {
     CUdeviceptr mailbox; /* struct attnd_mailbox, as the GPU sees it */
     CUdeviceptr wake;    /* struct attnd_wake; 0: the worker's kernels are always there */
     int turns;           /* contexts take turns on the GPU: nothing may spin */
-    void *registered;    /* host memory that was registered for that; NULL: device memory */
     CUstream stream;     /* of our own, for copies */
     CUmodule module;
     CUfunction ring;
@@ -138,9 +138,7 @@ static void end(struct attnd_stream_launcher *rings)
         (void)cuModuleUnload(rings->module);
     if (rings->stream)
         (void)cuStreamDestroy(rings->stream);
-    if (rings->registered)
-        (void)cuMemHostUnregister(rings->registered);
-    else if (rings->mailbox)
+    if (rings->mailbox)
         (void)attnd_cuda_unmap(rings->mailbox);
     if (rings->wake)
         (void)attnd_cuda_unmap(rings->wake);
@@ -186,15 +184,7 @@ static int map_mailbox(struct attnd_session *session, struct attnd_stream_launch
     rc = attnd_mailbox(session, &memory);
     if (rc < 0)
         return rc;
-    if (session->mailbox == NULL)
-        return map_on_device(session, memory, &rings->mailbox);
-    CUresult result = cuMemHostRegister(session->mailbox, sizeof(*session->mailbox),
-                                        CU_MEMHOSTREGISTER_DEVICEMAP);
-    if (result != CUDA_SUCCESS)
-        return driver_fault(result);
-    rings->registered = session->mailbox;
-    result = cuMemHostGetDevicePointer(&rings->mailbox, rings->registered, 0);
-    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
+    return map_on_device(session, memory, &rings->mailbox);
 }
 
 /* Kernels that leave when they have nothing to do are called by a word of their own. */
@@ -351,10 +341,9 @@ static CUresult ring_by_kernel(const struct attnd_stream_launcher *rings, CUdevi
                                uint32_t rung, CUstream stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    uint32_t host = rings->registered != NULL;
     uint64_t timeout_ns = TIMEOUT_NS;
     CUdeviceptr wake = rings->wake;
-    void *arguments[] = {&doorbell, &rung, &host, &timeout_ns, &wake};
+    void *arguments[] = {&doorbell, &rung, &timeout_ns, &wake};
     CUresult result = cuStreamIsCapturing(stream, &capture);
 
     if (result != CUDA_SUCCESS)
@@ -436,8 +425,6 @@ int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
     rc = check_lane(lane);
     if (rc < 0)
         return rc;
-    if (rings->registered)
-        return attnd_lane_error(session, lane);
     CUdeviceptr word =
         rings->mailbox + offsetof(struct attnd_mailbox, error) + lane * sizeof(uint32_t);
     CUresult result = cuMemcpyDtoHAsync(&code, word, sizeof(code), rings->stream);

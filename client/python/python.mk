@@ -1,7 +1,8 @@
 # The Python package: a wheel of it, and its tests with the frameworks that it works with.
 #
 # `make check` runs the part of the tests that needs numpy only (tests/python). `make check-python`
-# makes a virtual environment from PyPI, installs the wheel and runs all of them, the models too.
+# makes a virtual environment from PyPI, installs the wheel and runs all of them: the models, and the
+# modules of vLLM and SGLang against these packages.
 
 PYTHON ?= python3
 PYVENV := $(BUILD)/python
@@ -21,9 +22,20 @@ $(PYVENV)/bin/python:
 	@.ci/deps.sh python
 	$(PYTHON) -m venv $(PYVENV)
 
-check-python: programs wheel
-	$(PYVENV)/bin/python -m pip --quiet --disable-pip-version-check install --force-reinstall --no-deps \
-	  $(BUILD)/wheel/*.whl
-	$(PYVENV)/bin/python -m pip --quiet --disable-pip-version-check install numpy torch transformers
-	@ATTND_TEST_TIMEOUT=900 ATTND_PYTHON=$(abspath $(PYVENV)/bin/python) BUILD=$(BUILD) \
-	  tests/run tests/python tests/python-models
+# The bound on what comes from PyPI; each step of it is silent until it ends.
+PYPI_S ?= 900
+PIP := timeout $(PYPI_S) $(PYVENV)/bin/python -m pip --quiet --disable-pip-version-check
+PYTESTS := client/python/tests
+
+$(PYVENV)/installed: $(PYTESTS)/requirements.txt $(PYTESTS)/engines.txt | $(PYVENV)/bin/python
+	@echo 'check-python: PyTorch, transformers, vLLM, SGLang and what they import, from PyPI into'
+	@echo '  $(PYVENV): 2.5 GB to fetch, 8 GB there; steps end after $(PYPI_S) s if they must'
+	$(PIP) install -r $(PYTESTS)/requirements.txt
+	$(PIP) install --no-deps -r $(PYTESTS)/engines.txt
+	@touch $@
+
+check-python: programs wheel $(PYVENV)/installed
+	$(PIP) install --force-reinstall --no-deps $(BUILD)/wheel/*.whl
+	@ATTND_TEST_TIMEOUT=600 ATTND_PYTHON=$(abspath $(PYVENV)/bin/python) BUILD=$(BUILD) \
+	  ATTND_TEST_NEED='torch transformers sglang vllm' \
+	  tests/run tests/python-install tests/python tests/python-models

@@ -64,5 +64,6 @@ class Wheel(bdist_wheel):
 setup(
     version=version(),
     packages=["attnd"],
+    package_data={"attnd": ["py.typed"]},
     cmdclass={"build_py": BuildPy, "bdist_wheel": Wheel},
 )

@@ -37,6 +37,7 @@ static void describe(struct attnd_backend *backend)
         .kv_granule = ATTND_KEYS_BLOCK,
         .memory_kinds = 1u << ATTND_KIND_HOST,
         .scratch_bytes = backend->scratch_bytes,
+        .options = attnd_cpu_options(),
     };
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
         for (uint32_t dim = 64; dim <= ATTND_HEAD_DIM_MAX; dim *= 2)

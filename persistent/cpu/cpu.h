@@ -6,6 +6,7 @@
  *   run.c      a run in the queue segment -> pointers; the end of a run
  *   memory.c   the memory table
  *   tile.c     one tile: pages to rows, blocks to a kernel, results to their place
+ *   variant.c  windows, caps, slopes, sinks
  *   merge.c    finished rows: normalise, or merge parts first
  *   health.c   an item that does not get on
  *   append.c   new tokens' K and V rows into pages
@@ -59,6 +60,9 @@ struct attnd_cpu_run {
     const int32_t *kv_pages;
     const int32_t *kv_len; /* of the run's generation */
     uint32_t last_level_begin;
+    uint32_t options;             /* of the plan; 0: the variant is not filled in */
+    struct attnd_variant variant; /* a copy */
+    const float *sinks;           /* [heads_q] of the layer, natural; NULL: none */
     struct attnd_cpu_plane k, v;
     const uint16_t *q;
     uint16_t *o;
@@ -99,7 +103,10 @@ struct attnd_cpu_worker {
     pthread_t thread;                               /* of the outermost */
     void *memory;                                   /* one allocation; the rest points into it */
     float *q, *o, *m, *l;
-    uint32_t *end;
+    uint32_t *begin, *end;
+    float *slope;
+    int32_t *position;
+    struct attnd_cpu_policy policy; /* of the rows at hand */
     struct attnd_panel panel;
     struct attnd_keys keys[2]; /* the block at hand and the next */
     uint64_t kv_bytes;         /* read since the worker last reported */
@@ -111,8 +118,11 @@ struct attnd_cpu_worker {
     uint64_t polled_ns;             /* commands were looked for */
     double start;                   /* as of the share */
     uint32_t weight;
-    uint32_t *progress;   /* the outermost's `counted` */
-    uint32_t counted;     /* twice the steps that were made, and 1 in the middle of a share */
+    struct attnd_cpu_worker *outermost;
+    uint64_t awake_ns; /* of the outermost: it has worked since; 0: it rests */
+    int yielding;      /* and so long that it asked for long slices */
+    uint32_t counted;  /* of the outermost: twice the steps that were made, and 1 in the middle of a
+                          share */
     uint32_t seen, still; /* health.c: steps at the last look, and looks without one */
 };
 
@@ -252,6 +262,27 @@ int attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item);
 
 /** attnd_cpu_copy() - as copy() of struct attnd_backend_ops. */
 int attnd_cpu_copy(struct attnd_backend *backend, uint64_t offset_bytes);
+
+/* ---- variant.c ---- */
+
+/** attnd_cpu_options() - ATTND_OPTION_* that this backend executes. */
+uint32_t attnd_cpu_options(void);
+
+/** attnd_cpu_variant_open() - the variant of a run whose plan is open. Return: 0;
+ * -ATTND_E_UNSUPPORTED; -ATTND_E_UNKNOWN a table that is not mapped. */
+int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                           uint32_t layer);
+
+/** attnd_cpu_variant_rows() - what becomes of the scores of @count packed rows of @kv_head, whose
+ * positions the worker has. Return: NULL: nothing; else the worker's, until it is asked again. */
+const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *worker,
+                                                      const struct attnd_cpu_run *run,
+                                                      uint32_t kv_head, uint32_t count);
+
+/** attnd_cpu_row_finish() - the sink of query head @head, at the end of a row. @m and @l move
+ * along; a row that saw nothing stays as it is. Return: what the row's o is to be multiplied with.
+ */
+float attnd_cpu_row_finish(const struct attnd_cpu_run *run, uint32_t head, float *m, float *l);
 
 /* ---- lookup.c ---- */
 

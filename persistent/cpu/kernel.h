@@ -2,7 +2,7 @@
  * kernel.h - the arithmetic of attention, once per instruction set.
  *
  * The tile interpreter (tile.c) decides what meets what: it resolves pages to row pointers, cuts KV
- * into blocks and says which key each row sees last. A kernel only computes. kernel_impl.h is the
+ * into blocks and says which keys each row sees. A kernel only computes. kernel_impl.h is the
  * one source of all of them; kernel_avx512.c, kernel_avx2.c and kernel_portable.c compile it over
  * their vector header.
  */
@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "persistent/cpu/policy.h"
 #include "schemas/abi.h"
 
 #define ATTND_KEYS_BLOCK 64u /* keys a kernel call takes at most; the backend's kv_granule */
@@ -28,10 +29,11 @@
  * there exist, and it does not matter what is in them. */
 struct attnd_rows {
     uint32_t count, dim;
-    float *q;            /* [count][dim] */
-    float *o;            /* [count][dim] */
-    float *m, *l;        /* [count] */
-    const uint32_t *end; /* [count] the first key position that the row does not see */
+    float *q;                              /* [count][dim] */
+    float *o;                              /* [count][dim] */
+    float *m, *l;                          /* [count] */
+    const uint32_t *begin, *end;           /* [count] the row sees key positions [begin, end) */
+    const struct attnd_cpu_policy *policy; /* NULL: scores are what the products are */
 };
 
 /* Consecutive keys of one entry: key t stands at position begin + t. The pointers name KV head 0;

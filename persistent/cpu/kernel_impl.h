@@ -8,9 +8,10 @@
  * (transposed) and V is unpacked to fp32 once and then serves every row through one
  * register-blocked product (multiply), which does both Q K^T and P V.
  *
- * What a row may not see never reaches it, even as 0 x NaN: scores beyond a row's limit are
- * replaced, and P V runs over a row's own keys only. Rows of one query token share a limit, so runs
- * of equal limits go together; an unmasked block is one run.
+ * What a row may not see never reaches it, even as 0 x NaN: scores outside of a row's span are
+ * replaced, and P V runs over a row's own keys only. Rows of one query token share a span, so runs
+ * of equal spans go together; an unmasked block is one run. What a variant does with scores is a
+ * policy (policy.h), asked once a row and block, between the product and the softmax.
  */
 #ifndef ATTND_PERSISTENT_CPU_KERNEL_IMPL_H
 #define ATTND_PERSISTENT_CPU_KERNEL_IMPL_H
@@ -78,33 +79,47 @@ INLINE float exp2_down1(float x)
     return vf_first(exp2_down(vf_set(x)));
 }
 
-/* How many keys of the block row i sees. */
-INLINE uint32_t limit_of(const struct attnd_rows *rows, uint32_t i, const struct attnd_keys *keys)
+/* Keys [first, limit) of the block. */
+struct span {
+    uint32_t first, limit;
+};
+
+INLINE struct span span_of(const struct attnd_rows *rows, uint32_t i, const struct attnd_keys *keys)
 {
-    uint32_t end = rows->end[i];
-    if (end <= keys->begin)
-        return 0;
-    return end - keys->begin < keys->count ? end - keys->begin : keys->count;
+    const uint32_t begin = rows->begin[i], end = rows->end[i],
+                   block_end = keys->begin + keys->count;
+    if (end <= keys->begin || begin >= block_end || end <= begin)
+        return (struct span){0, 0};
+    return (struct span){begin > keys->begin ? begin - keys->begin : 0,
+                         (end < block_end ? end : block_end) - keys->begin};
 }
 
-/* Turns a row's scores of the `limit` keys that it sees into weights, and moves its running maximum
- * and sum along. Return: what the row's o is to be multiplied with. */
-INLINE float soften(float s[KEYS], size_t limit, float *m, float *l)
+INLINE int same(struct span a, struct span b)
+{
+    return a.first == b.first && a.limit == b.limit;
+}
+
+/* Turns a row's scores of the keys that it sees into weights, and moves its running maximum and sum
+ * along. Return: what the row's o is to be multiplied with. */
+INLINE float soften(float s[KEYS], struct span seen, float *m, float *l)
 {
     const float nothing = -__builtin_inff();
-    if (limit == 0)
+    if (seen.limit == 0)
         return 1.0f;
+    size_t from = seen.first / VF_LANES * VF_LANES, limit = seen.limit;
+    for (size_t t = from; t < seen.first; t++)
+        s[t] = nothing;
     for (size_t t = limit; t % VF_LANES != 0; t++)
         s[t] = nothing;
     vf peak = vf_set(nothing);
-    for (size_t t = 0; t < limit; t += VF_LANES)
+    for (size_t t = from; t < limit; t += VF_LANES)
         peak = vf_max(vf_load(s + t), peak);
     const float before = *m, top = vf_peak(peak);
     const float now = top > before ? top : before;
     /* Nothing above -inf yet: any finite base will do, every weight is 0. */
     const float base = now == nothing ? 0.0f : now;
     vf sum = vf_set(0.0f);
-    for (size_t t = 0; t < limit; t += VF_LANES) {
+    for (size_t t = from; t < limit; t += VF_LANES) {
         vf p = exp2_down(vf_sub(vf_load(s + t), vf_set(base)));
         sum = vf_add(sum, p);
         vf_store(s + t, p);
@@ -116,6 +131,16 @@ INLINE float soften(float s[KEYS], size_t limit, float *m, float *l)
     if (now == nothing)
         *l += 1.0f;
     return alpha;
+}
+
+#include "persistent/cpu/score_impl.h"
+
+/* A row's scores as its policy wants them, if it has one. */
+INLINE void judge(const struct attnd_rows *rows, size_t i, float s[KEYS], struct span seen,
+                  const struct attnd_keys *keys)
+{
+    if (rows->policy && seen.limit > 0)
+        score_policy(rows->policy, i, s, keys->begin, seen.first, seen.limit);
 }
 
 /* ---- decode ---------------------------------------------------------------------------------- */
@@ -170,10 +195,10 @@ INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q,
     }
 }
 
-/* o of R rows += their weights times `count` rows of V. @fetch: asks for K of @next. */
+/* o of R rows += their weights times the rows of V that they see. @fetch: asks for K of @next. */
 INLINE void gather_rows(size_t R, float *o, const float (*p)[KEYS],
                         const struct attnd_kv_block *block, const struct attnd_kv_block *next,
-                        size_t count, size_t dim, uint32_t dtype, int fetch)
+                        struct span seen, size_t dim, uint32_t dtype, int fetch)
 {
     const uint16_t *const *v = block->keys->v, *const *k = next->keys->k;
     for (size_t d = 0; d < dim; d += DECODE_COLS * VF_LANES) {
@@ -182,7 +207,7 @@ INLINE void gather_rows(size_t R, float *o, const float (*p)[KEYS],
         UNROLL
         for (size_t i = 0; i < R * DECODE_COLS; i++)
             sum[i] = vf_load(o + i / DECODE_COLS * dim + d + i % DECODE_COLS * VF_LANES);
-        for (size_t t = 0; t < count; t++) {
+        for (size_t t = seen.first; t < seen.limit; t++) {
             const uint16_t *row = v[t] + at, *later = k[t] + next_at;
             vf y[DECODE_COLS];
             UNROLL
@@ -224,19 +249,19 @@ INLINE void score(const struct attnd_rows *rows, const struct attnd_kv_block *bl
         score_rows(1, s + r, rows->q + r * dim, block, dim, dtype, 0);
 }
 
-/* Rows [r, r + n) of one limit; n <= DECODE_ROWS. Return: how many were done. */
+/* Rows [r, r + n) of one span; n <= DECODE_ROWS. Return: how many were done. */
 INLINE size_t gather(const struct attnd_rows *rows, size_t r, size_t n,
                      const struct attnd_kv_block *block, const struct attnd_kv_block *next,
-                     const float (*p)[KEYS], size_t limit, uint32_t dtype)
+                     const float (*p)[KEYS], struct span seen, uint32_t dtype)
 {
     const size_t dim = rows->dim;
     float *o = rows->o + r * dim;
     if (n == 4)
-        gather_rows(4, o, p, block, next, limit, dim, dtype, 1);
+        gather_rows(4, o, p, block, next, seen, dim, dtype, 1);
     else if (n >= 2)
-        gather_rows(2, o, p, block, next, limit, dim, dtype, 1);
+        gather_rows(2, o, p, block, next, seen, dim, dtype, 1);
     else
-        gather_rows(1, o, p, block, next, limit, dim, dtype, 1);
+        gather_rows(1, o, p, block, next, seen, dim, dtype, 1);
     return n == 3 ? 2 : n;
 }
 
@@ -244,21 +269,22 @@ INLINE void decode_typed(const struct attnd_rows *rows, const struct attnd_kv_bl
                          const struct attnd_kv_block *next, uint32_t dtype)
 {
     float s[ATTND_DECODE_ROWS][KEYS] __attribute__((aligned(64)));
-    uint32_t limit[ATTND_DECODE_ROWS];
+    struct span seen[ATTND_DECODE_ROWS];
     const size_t dim = rows->dim, count = rows->count;
     score(rows, block, s, dtype);
     for (uint32_t r = 0; r < count; r++) {
-        limit[r] = limit_of(rows, r, block->keys);
-        float alpha = soften(s[r], limit[r], &rows->m[r], &rows->l[r]);
+        seen[r] = span_of(rows, r, block->keys);
+        judge(rows, r, s[r], seen[r], block->keys);
+        float alpha = soften(s[r], seen[r], &rows->m[r], &rows->l[r]);
         if (alpha != 1.0f)
             for (size_t d = 0; d < dim; d += VF_LANES)
                 vf_store(rows->o + r * dim + d,
                          vf_mul(vf_load(rows->o + r * dim + d), vf_set(alpha)));
     }
     for (size_t r = 0, n; r < count; r += n) {
-        for (n = 1; n < DECODE_ROWS && r + n < count && limit[r + n] == limit[r]; n++)
+        for (n = 1; n < DECODE_ROWS && r + n < count && same(seen[r + n], seen[r]); n++)
             ;
-        n = gather(rows, r, n, block, next, (const float(*)[KEYS])(s + r), limit[r], dtype);
+        n = gather(rows, r, n, block, next, (const float(*)[KEYS])(s + r), seen[r], dtype);
     }
 }
 
@@ -331,20 +357,24 @@ INLINE void multiply_tile(size_t R, float *c, size_t c_stride, const float *a, s
         vf_store(c + r * c_stride + j * VF_LANES, sum[r][j]);
 }
 
-/* o of n rows (n <= MICRO_ROWS) = alpha * o + p v over `count` keys. */
-static void add_values(size_t n, float *o, const float (*p)[KEYS], const float *v, size_t count,
-                       size_t dim, const float *alpha)
+/* o of n rows (n <= MICRO_ROWS) = alpha * o + p v over the keys that they see. */
+static void add_values(size_t n, float *o, const float (*weights)[KEYS], const float *values,
+                       struct span seen, size_t dim, const float *alpha)
 {
+    const size_t count = seen.limit - seen.first;
+    const float *v = values + seen.first * dim, *p = weights[0] + seen.first;
     for (size_t d = 0; d < dim; d += MICRO_COLS * VF_LANES) {
         size_t r = 0;
         if (n == MICRO_ROWS) {
-            multiply_tile(MICRO_ROWS, o + d, dim, p[0], KEYS, v + d, dim, count, alpha);
+            multiply_tile(MICRO_ROWS, o + d, dim, p, KEYS, v + d, dim, count, alpha);
             continue;
         }
         for (; r + 2 <= n; r += 2)
-            multiply_tile(2, o + r * dim + d, dim, p[r], KEYS, v + d, dim, count, alpha + r);
+            multiply_tile(2, o + r * dim + d, dim, p + r * KEYS, KEYS, v + d, dim, count,
+                          alpha + r);
         if (r < n)
-            multiply_tile(1, o + r * dim + d, dim, p[r], KEYS, v + d, dim, count, alpha + r);
+            multiply_tile(1, o + r * dim + d, dim, p + r * KEYS, KEYS, v + d, dim, count,
+                          alpha + r);
     }
 }
 
@@ -354,28 +384,33 @@ static void prefill_rows(const struct attnd_rows *rows, size_t r, const struct a
 {
     const size_t dim = rows->dim;
     const size_t n = rows->count - r < MICRO_ROWS ? rows->count - r : MICRO_ROWS;
-    uint32_t limit[MICRO_ROWS], most = 0;
+    struct span seen[MICRO_ROWS];
+    uint32_t least = KEYS, most = 0;
     for (size_t i = 0; i < n; i++) {
-        limit[i] = limit_of(rows, (uint32_t)(r + i), keys);
-        most = limit[i] > most ? limit[i] : most;
+        seen[i] = span_of(rows, (uint32_t)(r + i), keys);
+        most = seen[i].limit > most ? seen[i].limit : most;
+        least = seen[i].limit && seen[i].first < least ? seen[i].first : least;
     }
     if (most == 0)
         return;
 
     float s[MICRO_ROWS][KEYS] __attribute__((aligned(64)));
-    for (size_t t = 0; t < most; t += MICRO_COLS * VF_LANES)
+    const size_t step = MICRO_COLS * VF_LANES;
+    for (size_t t = least / step * step; t < most; t += step)
         multiply_tile(MICRO_ROWS, &s[0][t], KEYS, rows->q + r * dim, dim, panel->k + t, KEYS, dim,
                       NULL);
     float alpha[MICRO_ROWS];
-    for (size_t i = 0; i < n; i++)
-        alpha[i] = soften(s[i], limit[i], &rows->m[r + i], &rows->l[r + i]);
+    for (size_t i = 0; i < n; i++) {
+        judge(rows, r + i, s[i], seen[i], keys);
+        alpha[i] = soften(s[i], seen[i], &rows->m[r + i], &rows->l[r + i]);
+    }
 
     for (size_t i = 0, run; i < n; i += run) {
-        for (run = 1; i + run < n && limit[i + run] == limit[i]; run++)
+        for (run = 1; i + run < n && same(seen[i + run], seen[i]); run++)
             ;
-        if (limit[i] > 0)
+        if (seen[i].limit > 0)
             add_values(run, rows->o + (r + i) * dim, (const float(*)[KEYS])(s + i), panel->v,
-                       limit[i], dim, alpha + i);
+                       seen[i], dim, alpha + i);
     }
 }
 

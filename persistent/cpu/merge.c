@@ -22,9 +22,10 @@ void attnd_cpu_row_store(const struct attnd_kernel *kernel, const struct attnd_c
     if (l == 0.0f) { /* nothing seen; NaN is not 0 */
         memset(out, 0, plan->dim_vo * sizeof *out);
     } else {
+        const float scale = attnd_cpu_row_finish(run, head, &m, &l);
         /* All weights are 0 where every key seen was at -inf: their sum's 0 / 0. */
         float sum = m == -INFINITY ? NAN : l;
-        kernel->narrow(out, o, plan->dim_vo, plan->dtype, 1.0f / sum);
+        kernel->narrow(out, o, plan->dim_vo, plan->dtype, scale / sum);
         lse = m + log2f(sum);
     }
     if (run->lse != NULL)

@@ -155,6 +155,7 @@ static int open_shape(const struct attnd_backend *backend, struct attnd_cpu_run 
 {
     int error = open_plan(backend, run, shared);
     error = error ? error : open_pool(backend, run, shared);
+    error = error ? error : attnd_cpu_variant_open(backend, run, shared->layer);
     return error ? error : open_buffers(backend, run, shared);
 }
 

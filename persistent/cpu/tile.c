@@ -20,6 +20,7 @@
 
 #include "persistent/cpu/cpu.h"
 #include "persistent/plan/plan.h"
+#include "persistent/visible.h"
 
 /* Query rows [row_begin, row_begin + row_count) of a tile that fit the buffers together. */
 struct chunk {
@@ -33,15 +34,6 @@ struct chunk {
     int memory_bound;
 };
 
-/* The first key that query row @row does not see. */
-static uint32_t visible_end(const struct attnd_entry *entry, uint32_t kv_len, uint32_t row)
-{
-    if (!entry->causal)
-        return kv_len;
-    int64_t end = (int64_t)kv_len - entry->row_count + (row - entry->row_begin) + 1;
-    return end < 0 ? 0 : (uint32_t)end;
-}
-
 static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
 {
     const struct attnd_cpu_run *run = chunk->run;
@@ -53,13 +45,23 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
         chunk->tile->tile_class == ATTND_TILE_MEMORY && chunk->packed <= ATTND_DECODE_ROWS;
     chunk->block =
         chunk->memory_bound ? ATTND_DECODE_ELEMENTS / run->plan->dim_qk : ATTND_KEYS_BLOCK;
-    chunk->kv_begin = chunk->tile->kv_begin;
-    chunk->kv_end = chunk->kv_begin;
+    chunk->kv_begin = kv_end;
+    chunk->kv_end = 0;
     for (uint32_t i = 0; i < chunk->row_count; i++) {
-        uint32_t end = visible_end(chunk->entry, kv_len, chunk->row_begin + i);
+        const uint32_t row = chunk->row_begin + i;
+        const struct attnd_visible keys = attnd_visible_range(chunk->entry, (int32_t)kv_len, row);
+        uint32_t begin = (uint32_t)keys.begin, end = keys.end > 0 ? (uint32_t)keys.end : 0;
+        begin = begin > chunk->tile->kv_begin ? begin : chunk->tile->kv_begin;
         end = end < kv_end ? end : kv_end;
-        for (uint32_t g = 0; g < group; g++)
+        for (uint32_t g = 0; g < group; g++) {
+            worker->begin[i * group + g] = begin;
             worker->end[i * group + g] = end;
+            worker->position[i * group + g] = (int32_t)kv_len - (int32_t)chunk->entry->row_count +
+                                              (int32_t)(row - chunk->entry->row_begin);
+        }
+        if (begin >= end)
+            continue;
+        chunk->kv_begin = begin < chunk->kv_begin ? begin : chunk->kv_begin;
         chunk->kv_end = end > chunk->kv_end ? end : chunk->kv_end;
     }
 }
@@ -76,6 +78,7 @@ static struct attnd_rows rows_of(const struct attnd_cpu_worker *worker, const st
         .o = worker->o + (size_t)first * dim,
         .m = worker->m + first,
         .l = worker->l + first,
+        .begin = worker->begin,
         .end = worker->end,
     };
 }
@@ -156,7 +159,8 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
         for (uint32_t h = 0; h < heads; h++) {
             if (attnd_cpu_run_cancelled(chunk->run))
                 return -ATTND_E_CANCELLED;
-            const struct attnd_rows rows = rows_of(worker, chunk, h);
+            struct attnd_rows rows = rows_of(worker, chunk, h);
+            rows.policy = attnd_cpu_variant_rows(worker, chunk->run, head + h, rows.count);
             const struct attnd_kv_block block = block_of(chunk, keys, head + h);
             struct attnd_kv_block next = block;
             if (h + 1 < heads)

@@ -15,6 +15,8 @@
  * and if another session has become the one that is due, it executes items of that one before it
  * goes on. So a short run waits for some tens of microseconds of a long one, not for its end, and
  * the long one loses nothing but that time. Items that came in between make way likewise.
+ *
+ * It makes way for the daemon and for engines likewise: it asks for long slices (timeslice.h).
  */
 #include <limits.h>
 #include <math.h>
@@ -25,12 +27,14 @@
 #include "persistent/cpu/mailbox.h"
 #include "schemas/atomics.h"
 #include "schemas/futex.h"
+#include "schemas/timeslice.h"
 
 #define WAIT_NS 1000000000u /* the port wakes us; this only bounds a port that does not */
 #define POLL_NS 50000u      /* how often a busy thread looks for commands, about */
 #define PACE_COST 8192      /* work in between: some 40 us */
 #define AHEAD_NS 100000.0   /* an item this far ahead of another session's makes way for it */
 #define DEPTH_MAX 4u        /* how often one within the other */
+#define URGENT_NS 300000u   /* a thread that works for longer makes way for other processes, too */
 
 static uint64_t now_ns(void)
 {
@@ -168,6 +172,25 @@ static void note_begin(struct attnd_cpu_run *run, uint64_t begin_ns)
         seen = attnd_peek64(&run->begin_ns);
 }
 
+/* A thread that has just woken up is as urgent as what it was woken for. One that has worked for a
+ * while makes way for the daemon and for engines, who otherwise wait for it up to a tick. */
+static void yield_from_now_on(struct attnd_cpu_worker *worker, uint64_t now)
+{
+    if (worker->yielding || now - worker->awake_ns < URGENT_NS)
+        return;
+    worker->yielding = 1;
+    (void)attnd_timeslice_ask(ATTND_TIMESLICE_LONG_NS, 0);
+}
+
+static void rest(struct attnd_cpu_worker *worker)
+{
+    worker->awake_ns = 0;
+    if (!worker->yielding)
+        return;
+    worker->yielding = 0;
+    (void)attnd_timeslice_ask(ATTND_TIMESLICE_BRIEF_NS, 0);
+}
+
 /* Tests: as an item that never ends. */
 static void stall(const struct attnd_backend *backend)
 {
@@ -183,6 +206,8 @@ static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_sh
     const uint32_t count = share->item_end - share->item_begin;
     const uint64_t begin_ns = now_ns();
     uint64_t end_ns = begin_ns, busy_ns = 0;
+    if (worker->outermost->awake_ns == 0)
+        worker->outermost->awake_ns = begin_ns;
     if (share->skip) {
         attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
     } else {
@@ -220,7 +245,7 @@ static struct attnd_cpu_worker *inner_of(struct attnd_cpu_worker *worker)
             return NULL;
         }
         inner->depth = worker->depth + 1;
-        inner->progress = worker->progress;
+        inner->outermost = worker->outermost;
         worker->inner = inner;
     }
     return worker->inner;
@@ -234,9 +259,10 @@ static void make_way(struct attnd_cpu_worker *worker)
     struct attnd_cpu_share share;
     uint64_t now = now_ns();
     worker->pace = PACE_COST;
-    (void)attnd_take32(worker->progress, 2);
+    (void)attnd_take32(&worker->outermost->counted, 2);
     if (attnd_observe32(&backend->stop))
         return;
+    yield_from_now_on(worker->outermost, now);
     poll(worker, now);
     const double had_ns = (double)(now - worker->begin_ns - worker->away_ns);
     const double before = worker->start + (had_ns - AHEAD_NS) / worker->weight;
@@ -256,17 +282,21 @@ void *attnd_cpu_worker_main(void *argument)
     struct attnd_cpu_worker *worker = argument;
     struct attnd_backend *backend = worker->backend;
     struct attnd_cpu_share share;
+    (void)attnd_timeslice_ask(ATTND_TIMESLICE_BRIEF_NS, ATTND_TIMESLICE_TILES_NICE);
     while (!attnd_observe32(&backend->stop)) {
         if (attnd_cpu_queue_take(&backend->queue, INFINITY, &share)) {
             pass_on(backend);
             (void)attnd_take32(&worker->counted, 1);
             const uint64_t end_ns = serve(worker, &share);
             (void)attnd_take32(&worker->counted, 1);
+            yield_from_now_on(worker, end_ns);
             poll(worker, end_ns);
         } else if (attnd_claim32(&backend->dispatching, 0, 1)) {
+            rest(worker);
             dispatch(backend);
             attnd_publish32(&backend->dispatching, 0);
         } else {
+            rest(worker);
             sleep_until_woken(backend);
         }
     }
@@ -280,21 +310,24 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     const size_t rows = (size_t)ATTND_ROWS_MAX * ATTND_HEAD_DIM_MAX;
     const size_t block = (size_t)ATTND_KEYS_BLOCK * ATTND_HEAD_DIM_MAX;
     const size_t floats = 2 * rows + 2 * block + 2 * ATTND_ROWS_MAX;
-    const size_t bytes = floats * sizeof(float) + ATTND_ROWS_MAX * sizeof(uint32_t);
+    const size_t bytes = floats * sizeof(float) + 4 * ATTND_ROWS_MAX * sizeof(uint32_t);
     const size_t pages = bytes / ATTND_PAGE_BYTES + 1;
     void *memory = aligned_alloc(ATTND_PAGE_BYTES, pages * ATTND_PAGE_BYTES);
     if (memory == NULL)
         return -ATTND_E_NO_MEMORY;
     memset(memory, 0, bytes);
     *worker = (struct attnd_cpu_worker){
-        .backend = backend, .pause = make_way, .memory = memory, .progress = &worker->counted};
+        .backend = backend, .pause = make_way, .memory = memory, .outermost = worker};
     worker->q = memory;
     worker->o = worker->q + rows;
     worker->panel.k = worker->o + rows;
     worker->panel.v = worker->panel.k + block;
     worker->m = worker->panel.v + block;
     worker->l = worker->m + ATTND_ROWS_MAX;
-    worker->end = (void *)(worker->l + ATTND_ROWS_MAX);
+    worker->slope = worker->l + ATTND_ROWS_MAX;
+    worker->begin = (void *)(worker->slope + ATTND_ROWS_MAX);
+    worker->end = worker->begin + ATTND_ROWS_MAX;
+    worker->position = (void *)(worker->end + ATTND_ROWS_MAX);
     return 0;
 }
 

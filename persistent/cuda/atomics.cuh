@@ -51,12 +51,6 @@ __device__ __forceinline__ void publish_sys(uint32_t *word, uint32_t value)
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
-/* R1 for a word that several add to. */
-__device__ __forceinline__ void add_sys(uint32_t *word, uint32_t value)
-{
-    asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
 /* For a word that nothing hangs on, or behind a fence. */
 __device__ __forceinline__ void store_relaxed_sys(uint32_t *word, uint32_t value)
 {
@@ -314,7 +308,7 @@ __device__ __forceinline__ bool set_if_zero(uint32_t *word, uint32_t value)
 /* ---- fences ---- */
 
 /* Acquires what was loaded before it and releases to what is stored after it; at system scope for
- * the daemon and for doorbells in host memory. */
+ * the daemon. */
 __device__ __forceinline__ void fence_sys()
 {
     asm volatile("fence.acq_rel.sys;" ::: "memory");

@@ -179,7 +179,7 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
 }
 
 /* What the daemon learns of this worker. */
-static void describe(const attnd_backend *backend, int sms, int mps, attnd_worker_info *info)
+static void describe(const attnd_backend *backend, int sms, attnd_worker_info *info)
 {
     strcpy(info->backend, "cuda");
     strcpy(info->isa, "sm_90a");
@@ -200,7 +200,7 @@ static void describe(const attnd_backend *backend, int sms, int mps, attnd_worke
     info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
     info->sms_resident = uint32_t(backend->workers) + 1;
-    info->mps = mps != 0;
+    info->mps = backend->mps != 0;
 }
 
 static int cuda_create(const attnd_backend_config *config, attnd_backend **out, attnd_fault *fault)
@@ -216,8 +216,8 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     backend->config = *config;
     pthread_mutex_init(&backend->rest, NULL);
     const int sms = properties.multiProcessorCount;
-    int mps = 0; /* an older driver does not know the question */
-    (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device);
+    /* An older driver does not know the question. */
+    (void)cudaDeviceGetAttribute(&backend->mps, cudaDevAttrMpsEnabled, device);
     (void)cudaGetLastError();
     backend->workers = residency_choose(backend, sms);
     if (!backend->workers) {
@@ -237,7 +237,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         free(backend); /* the process ends; the driver takes the rest back */
         return code;
     }
-    describe(backend, sms, mps, info);
+    describe(backend, sms, info);
     *out = backend;
     return 0;
 }

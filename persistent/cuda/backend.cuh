@@ -83,6 +83,7 @@ struct attnd_backend {
     cudaEvent_t pages_copied[2];
     attnd_residency residency;
     int workers;
+    int mps;              /* contexts share the GPU */
     pthread_mutex_t rest; /* held by who lets the kernels rest and begin again */
     int running;          /* between start() and quiesce: there is a helper */
     pthread_t helper;
@@ -95,6 +96,7 @@ struct attnd_backend {
     uint32_t woken;     /* helper: the gang that was called last */
     uint32_t *own_wake; /* device memory: a word until there is one that engines see; the gate */
     uint32_t batch;     /* helper: the last that stands behind the gate */
+    int flushing;       /* helper: what is armed comes and goes, before others are */
     uint32_t last_left; /* helper: as it was when called_ns was now */
     uint64_t called_ns;
     Health health;
@@ -129,6 +131,10 @@ cudaError_t stream_create(const attnd_backend *backend, cudaStream_t *stream);
 
 /* helper.cu: elastic: calls a gang. Any thread. */
 cudaError_t gang_wake(attnd_backend *backend);
+
+/* helper.cu: elastic: gangs that come from now on take nothing (@dismiss 1), or what there is (0).
+ * Any thread. */
+cudaError_t gangs_dismiss(attnd_backend *backend, uint32_t dismiss);
 
 /* helper.cu: the thread that start() creates. */
 void *helper_main(void *backend);

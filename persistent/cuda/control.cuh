@@ -133,11 +133,8 @@ __device__ __forceinline__ uint32_t resolve_prepared(Commander *self, uint32_t i
         peek_sys(&mailbox_slot(self->dispatch, body.mailbox % ATTND_MAILBOXES_MAX)->session);
     uint32_t variant = resolve_run(self->dispatch, active, source,
                                    look_up(self->dispatch->settings, source), answer, &code);
-    if (threadIdx.x % 32 == 0) {
+    if (threadIdx.x % 32 == 0)
         active->set_version = source.version.set;
-        active->answer_host =
-            uint8_t(self->resident->mailbox_host[body.mailbox % ATTND_MAILBOXES_MAX]);
-    }
     *resolved = {plan_key(body.plan_offset_bytes),
                  body.items,
                  uint8_t(body.mailbox),
@@ -501,8 +498,12 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
         answer_taken(self, -ATTND_E_UNKNOWN);
         return;
     }
+    if (lies_in.host) { /* items are counted in doorbells at device scope */
+        answer_taken(self, -ATTND_E_UNSUPPORTED);
+        return;
+    }
     const uint64_t lost = adopt_mailbox(mailbox, peek_sys(&slot->fresh) != 0);
-    watch_mailbox(dispatch, resident, command.run, mailbox, lies_in.host, peek_sys(&slot->session));
+    watch_mailbox(dispatch, resident, command.run, mailbox, peek_sys(&slot->session));
     if (threadIdx.x % 32 == 0)
         count_lost(dispatch, command.run, lost);
     answer_taken(self, 0);

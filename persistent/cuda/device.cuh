@@ -76,7 +76,7 @@ struct HostWords {
                               is none to be gone */
     uint32_t wanted;       /* device: 1 + a variant that is not resident and now must be */
     uint32_t left;         /* device: number of the last gang whose dispatcher has left */
-    uint32_t flush;        /* host: gangs are to come and go, and take nothing */
+    uint32_t zero;
 };
 
 /* Of a thread that waited in vain, one a variant. */
@@ -129,9 +129,9 @@ struct alignas(128) ActiveRun {
     uint32_t unit_page, unit_head; /* from page to page, head to head: in units of k_map */
     uint32_t page_reciprocal, group_reciprocal, heads_reciprocal; /* page_size, group, heads_kv */
     uint8_t kind;                                                 /* enum attnd_run_kind */
-    uint8_t aligned;     /* 1: every row of q, K and V keeps 16-byte alignment */
-    uint8_t box_rows;    /* tokens a TMA copy of K moves; 0: by cp.async */
-    uint8_t answer_host; /* 1: the answer lies behind the bus */
+    uint8_t aligned;  /* 1: every row of q, K and V keeps 16-byte alignment */
+    uint8_t box_rows; /* tokens a TMA copy of K moves; 0: by cp.async */
+    uint8_t zero;
 
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
@@ -253,8 +253,12 @@ struct Resident : Settings {
     uint32_t horizon;
     uint32_t dirty;      /* positions from here to `published` have live lines that are not zero */
     uint32_t running;    /* the last gang whose dispatcher has begun */
+    uint32_t dismiss;    /* host: 1: gangs that come take nothing and go */
     uint64_t plan_bytes; /* of plans, copied over the bus by this worker */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
+    uint32_t ringer;       /* as in Dispatch */
+    uint32_t recent;       /* of runs[]: the last that was launched by a doorbell */
+    uint64_t turn_ns;      /* likewise */
     alignas(
         128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
     alignas(128) RunEntry ring[ring_positions];
@@ -265,7 +269,6 @@ struct Resident : Settings {
     uint32_t present[workers_max];                 /* 1: its cursor counts */
     Prepared prepared[prepared_max];               /* the dispatcher's, between launches */
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* likewise; NULL: not watched */
-    uint32_t mailbox_host[ATTND_MAILBOXES_MAX];    /* 1: it lies in host memory */
     MailboxSums sums[ATTND_MAILBOXES_MAX];         /* likewise */
     Pending pending[pending_max];                  /* the dispatcher's, of this launch */
 };

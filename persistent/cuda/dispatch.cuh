@@ -1,10 +1,9 @@
 /*
  * dispatch.cuh - the dispatcher's CTA, four warps, and the one of them that takes commands.
  *
- *   commands  the only one that looks at host memory all the time: command ring, park, heartbeat,
- *             mailboxes that lie there
+ *   commands  the only one that looks at host memory all the time: command ring, park, heartbeat
  *   retires   finished runs to the retire ring, of which it is the only writer (retire.cuh)
- *   doorbells     mailboxes in device memory (doorbells.cuh)
+ *   doorbells mailboxes, which lie in device memory (doorbells.cuh)
  *   chores    what nobody waits for: positions made ready, cancelled runs, sums (retire.cuh)
  *
  * A command is fetched in one trip across the bus and carries all that its run needs; another trip
@@ -19,6 +18,7 @@
 #define ATTND_PERSISTENT_CUDA_DISPATCH_CUH
 
 #include "persistent/cuda/control.cuh"
+#include "persistent/cuda/copy.cuh"
 #include "persistent/cuda/retire.cuh"
 #include "schemas/checksum.h"
 
@@ -30,6 +30,8 @@ constexpr uint32_t heartbeat_stale_ms = 2000;
 constexpr uint64_t stay_ns = 2000000;
 /* How long a gang waits for one more command. */
 constexpr uint64_t linger_ns = 12000;
+/* An engine is alone if nobody else has rung for so long: many layers of many engines. */
+constexpr uint64_t alone_ns = 5000000;
 
 /* RUN: resolved, and published as soon as there is room. */
 __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
@@ -141,20 +143,44 @@ __device__ __forceinline__ Taken take_command(Commander *self, const uint4 &part
     }
 }
 
+/* Has every run in flight given out its last item? The whole warp. */
+__device__ __forceinline__ bool items_gone(const Dispatch *dispatch, const Resident *resident,
+                                           uint32_t retired, uint32_t published)
+{
+    bool left = false;
+    for (uint32_t i = retired + threadIdx.x % 32; int32_t(published - i) > 0; i += 32) {
+        const Position *position = &dispatch->positions[i % ring_positions];
+        left |= observe_cta(&position->active) &&
+                peek_gpu(&resident->live[i % ring_positions].next_item) < position->items;
+    }
+    return !__any_sync(0xffffffffu, left);
+}
+
+/* Does one engine ring, and nobody else? */
+__device__ __forceinline__ bool ringer_alone(const Dispatch *dispatch, uint64_t now)
+{
+    const uint64_t turn_ns = *const_cast<const volatile uint64_t *>(&dispatch->turn_ns);
+    return int64_t(now - turn_ns) > int64_t(alone_ns);
+}
+
 /* With an empty ring: may kernels leave that do not stay? When nothing is in flight. Before that
  * they hold the GPU anyway, and whoever asks for something is not to wait for another gang. But
  * somebody may always ask for more: once they have been there for long, it is enough that what was
  * in flight when there was nothing more to take has ended.
  *
  * Where commands came, the next one comes as soon as their answers are seen: shorter than to leave
- * and come back. Doorbells are of streams, whose next kernels want the SMs now. */
+ * and come back. Doorbells are of streams, whose next kernels want the SMs now. So for an engine
+ * that rings alone it is enough that no item is left to take: each worker leaves behind its last
+ * one, and the engine's next kernel finds SMs that are free. */
 __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
 {
     const Dispatch *dispatch = self->dispatch;
     const uint32_t retired = observe_cta(&dispatch->retired);
     const uint32_t published = observe_cta(&dispatch->published);
-    const bool enough =
-        now - self->begun_ns > stay_ns && self->emptied && int32_t(retired - self->emptied_at) >= 0;
+    const bool enough = (now - self->begun_ns > stay_ns && self->emptied &&
+                         int32_t(retired - self->emptied_at) >= 0) ||
+                        (retired != published && !self->active_ns && ringer_alone(dispatch, now) &&
+                         items_gone(dispatch, self->resident, retired, published));
     if (!enough && retired != published) {
         if (!self->emptied && !doorbells_pending(dispatch)) {
             self->emptied = true;
@@ -198,8 +224,8 @@ __device__ __forceinline__ bool looks_at_heartbeat(uint32_t pass)
     return pass % 16 == 0;
 }
 
-/* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
- * and 3, flush, in the passes that look at them. */
+/* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, and 2, the
+ * heartbeat, in the passes that look at them. */
 __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
 {
     attnd_queue_head *queue = self->dispatch->settings.queue;
@@ -207,18 +233,17 @@ __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_
     const uint32_t lane = threadIdx.x % 32;
     return observe_sys(lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
                        : lane == 1 && looks_at_park(pass)    ? &queue->park
-                       : lane == 3 && looks_at_park(pass)    ? &host->flush
                                                              : &queue->command_tail);
 }
 
-/* One vote: bit 0: there is a command; bits 1 and 3: park or flush is set. A tail out of bounds is
- * no ring of ours. */
+/* One vote: bit 0: there is a command; bit 1: park is set. A tail out of bounds is no ring of ours.
+ */
 __device__ __forceinline__ uint32_t vote_on_words(const Commander *self, uint32_t word,
                                                   uint32_t pass)
 {
     const uint32_t lane = threadIdx.x % 32;
     return __ballot_sync(0xffffffffu, lane == 0 ? word - self->head - 1 < self->entries
-                                                : (lane & 29) == 1 && looks_at_park(pass) && word);
+                                                : lane == 1 && looks_at_park(pass) && word);
 }
 
 /* Takes the command at the head, if it can be taken now. */
@@ -267,19 +292,14 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->submitted_runs,
                       0};
     self.begun_ns = clock_ns();
-    for (uint32_t pass = 0;; pass++) {
+    for (uint32_t pass = 0; !dispatch->quiet; pass++) {
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self);
-        const Doorbells doorbells = look_at_host(dispatch, pass);
         const uint32_t word = look_at_words(&self, pass);
         const uint32_t found = vote_on_words(&self, word, pass);
         Taken result = taken;
         if (found == 1) /* first, because somebody waits for it */
             result = take_next(&self, part);
-        const bool doorbell = rung(doorbells);
-        if (doorbell)
-            take_doorbells(dispatch, resident, doorbell_rules(dispatch),
-                           look_at_mailbox<true>(dispatch, doorbells.index));
         const uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
         const uint64_t now = clock_ns();
         const bool orphan = orphaned(&self, word, pass, now);
@@ -297,7 +317,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
             (self.active_ns &&
              observe_cta(&dispatch->retired) != observe_cta(&dispatch->published)))
             self.active_ns = now;
-        if (tail == self.head && dispatch->settings.drain && !doorbell && drained(&self, now))
+        if (tail == self.head && dispatch->settings.drain && drained(&self, now))
             break;
     }
     close_ring(&self);
@@ -313,8 +333,11 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
     const uint32_t thread = threadIdx.x, published = resident->published, dirty = resident->dirty;
     const uint64_t plan_bytes = resident->plan_bytes;
     const uint32_t prepared_end = resident->prepared_end, head = resident->commands_head;
+    const uint32_t transient = resident->transient, prepared_count = resident->prepared_count;
+    const uint32_t ringer = resident->ringer, recent = resident->recent;
+    const uint32_t dismissed = resident->dismiss;
+    const uint64_t turn_ns = resident->turn_ns;
     attnd_mailbox *mailbox = resident->mailboxes[thread];
-    const uint32_t mailbox_host = resident->mailbox_host[thread];
     const MailboxSums sums = resident->sums[thread];
     const uint4 first = reinterpret_cast<const uint4 *>(resident->prepared)[thread];
     const uint32_t word =
@@ -336,7 +359,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         dispatch->prepared[i] = resident->prepared[i];
     dispatch->sums[thread] = sums;
     if (mailbox)
-        list_mailbox(dispatch, thread, mailbox, mailbox_host);
+        list_mailbox(dispatch, thread, mailbox);
     if (thread == 0) {
         resident->running = gang;
         dispatch->pending = resident->pending;
@@ -345,10 +368,41 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         dispatch->ready = published + ring_positions;
         dispatch->commands_head = head;
         dispatch->plan_bytes = plan_bytes;
-        dispatch->transient = resident->transient;
-        dispatch->prepared_count = resident->prepared_count;
+        dispatch->transient = transient;
+        dispatch->prepared_count = prepared_count;
+        dispatch->quiet = dispatch->closing = dismissed; /* and no warp takes anything */
+        dispatch->ringer = ringer;
+        dispatch->recent = recent;
+        dispatch->turn_ns = turn_ns;
     }
     __syncthreads();
+}
+
+constexpr uint64_t warm_bytes = 1u << 16;
+
+__device__ __forceinline__ void warm(const void *from, uint64_t bytes)
+{
+    const char *at = static_cast<const char *>(from);
+    for (uint64_t i = 128 * (threadIdx.x % 32); i < min(bytes, warm_bytes); i += 128 * 32)
+        prefetch_line(at + i);
+}
+
+/* What workers resolve their first items from, a trip behind the other: the run, its tiles, pages
+ * and lengths. Behind an engine's products that lies in DRAM again. The run that comes is most
+ * often of the plan of the last one, and was prepared behind it. One warp, that has time. */
+__device__ __forceinline__ void warm_plan(const Dispatch *dispatch)
+{
+    const uint32_t recent = dispatch->recent;
+    const ActiveRun *run = &dispatch->settings.runs[recent];
+    if (recent < ring_positions)
+        return;
+    warm(run, (recent + 1 < run_slots ? 2 : 1) * sizeof(ActiveRun));
+    const attnd_plan_head &plan = run->plan;
+    warm(run->tiles, plan.tiles * sizeof(attnd_tile));
+    if (plan.kv_len_offset_bytes > plan.kv_pages_offset_bytes) {
+        warm(run->kv_pages, plan.kv_len_offset_bytes - plan.kv_pages_offset_bytes);
+        warm(run->kv_len, plan.entries_max * sizeof(int32_t));
+    }
 }
 
 /* Variants of runs that are prepared come back after a change of kernels. Not in front of the first
@@ -389,6 +443,8 @@ __device__ __forceinline__ void dispatch_end(Dispatch *dispatch, Resident *resid
         resident->dirty = dispatch->ready - ring_positions;
         resident->horizon = dispatch->published;
         resident->plan_bytes = dispatch->plan_bytes;
+        resident->ringer = dispatch->ringer;
+        resident->turn_ns = dispatch->turn_ns;
         /* Behind the head: close_ring(). Nothing else is looked at because of it. */
         store_relaxed_sys(&dispatch->settings.host->left, dispatch->gang);
     }

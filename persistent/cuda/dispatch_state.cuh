@@ -64,14 +64,17 @@ struct Dispatch {
     uint32_t published, ready, retired; /* positions, free-running */
     uint32_t commands_head;             /* commands taken */
     uint64_t plan_bytes;                /* of plans, copied over the bus */
-    uint32_t doorbell_rounds;           /* of the warp that watches mailboxes in device memory */
+    uint32_t doorbell_rounds;           /* of the warp that watches mailboxes */
+    uint32_t ringer;                    /* mailbox * ATTND_LANES_MAX + lane: who rang last */
+    uint32_t recent;                    /* as in Resident, at the launch */
+    uint64_t turn_ns;                   /* when it was another one's turn, the last time */
     uint32_t direct_head, direct_tail;
     Direct direct[direct_max];
     Pending *pending; /* [pending_max], in device memory: what is rare has no place here */
     uint32_t pending_count;
     uint32_t transient, prepared_count; /* as in Settings */
-    uint32_t device_count, host_count;  /* mailboxes watched, by where they lie */
-    uint8_t device_list[ATTND_MAILBOXES_MAX], host_list[ATTND_MAILBOXES_MAX];
+    uint32_t watched;                   /* mailboxes */
+    uint8_t watched_list[ATTND_MAILBOXES_MAX];
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* NULL: not watched */
     uint32_t busy[ATTND_MAILBOXES_MAX][2];         /* bit l: a run that lane l rang is in flight */
     MailboxSums sums[ATTND_MAILBOXES_MAX];

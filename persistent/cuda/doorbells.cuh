@@ -120,8 +120,7 @@ __device__ __noinline__ uint32_t judge_doorbell(Dispatch *dispatch, uint32_t mai
     return 0;
 }
 
-/* Answers a doorbell that begins nothing. Rare, so nobody asks whether its engine could do with
- * less than system scope. */
+/* Answers a doorbell that begins nothing. */
 __device__ __noinline__ void refuse_doorbell(Dispatch *dispatch, attnd_mailbox *mailbox,
                                              uint32_t index, uint32_t doorbell, uint32_t answer)
 {
@@ -174,6 +173,7 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
         /* Nobody looks at these before the lock is given back, but who finds the position active;
          * it is set last. */
         set_bits(&dispatch->busy[doorbells.index][doorbell / 32], 1u << doorbell % 32);
+        resident->recent = ring_positions + index;
         put_position(dispatch, at,
                      {0, rules.transient + index, 0, run.items,
                       doorbells.index * ATTND_LANES_MAX + doorbell, run.plan, 0});
@@ -195,18 +195,32 @@ __device__ __forceinline__ bool rung(const Doorbells &doorbells)
     return __any_sync(0xffffffffu, doorbells.value[0] | doorbells.value[1]);
 }
 
-/* Begins what can begin of a look. The whole warp. Return: true if a doorbell was rung. */
-__device__ __forceinline__ bool take_doorbells(Dispatch *dispatch, Resident *resident,
+/* Whose lane rang, for kernels that leave sooner where lanes do not take turns. Behind the
+ * publication: somebody waits for that. One warp writes these words. */
+__device__ __forceinline__ void note_ringer(Dispatch *dispatch, const Doorbells &doorbells)
+{
+    const uint32_t rung = __ballot_sync(0xffffffffu, doorbells.value[0] | doorbells.value[1]);
+    const uint32_t ringer =
+        doorbells.index * ATTND_LANES_MAX + 2 * (__ffs(int(rung)) - 1u) + (doorbells.value[0] == 0);
+    if (threadIdx.x % 32 == __ffs(int(rung)) - 1u && dispatch->ringer != ringer) {
+        dispatch->ringer = ringer;
+        *const_cast<volatile uint64_t *>(&dispatch->turn_ns) = clock_ns();
+    }
+    __syncwarp();
+}
+
+/* Begins what can begin of a look. The whole warp. */
+__device__ __forceinline__ void take_doorbells(Dispatch *dispatch, Resident *resident,
                                                const DoorbellRules &rules,
                                                const Doorbells &doorbells)
 {
     if (!rung(doorbells))
-        return false;
+        return;
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++)
         if (__any_sync(0xffffffffu, doorbells.value[half]))
             take_half(dispatch, resident, rules, doorbells, half);
-    return true;
+    note_ringer(dispatch, doorbells);
 }
 
 /* ---- which mailboxes are watched --------------------------------------------------------------
@@ -214,13 +228,10 @@ __device__ __forceinline__ bool take_doorbells(Dispatch *dispatch, Resident *res
 
 /* One thread under the lock; or, before the warps part, one for each mailbox. */
 __device__ __forceinline__ void list_mailbox(Dispatch *dispatch, uint32_t index,
-                                             attnd_mailbox *mailbox, uint32_t host)
+                                             attnd_mailbox *mailbox)
 {
     dispatch->mailboxes[index] = mailbox;
-    if (host)
-        dispatch->host_list[add_relaxed(&dispatch->host_count, 1u)] = uint8_t(index);
-    else
-        dispatch->device_list[add_relaxed(&dispatch->device_count, 1u)] = uint8_t(index);
+    dispatch->watched_list[add_relaxed(&dispatch->watched, 1u)] = uint8_t(index);
 }
 
 /* Sums of a mailbox go on where the last worker left them. One thread. */
@@ -241,7 +252,7 @@ __device__ __forceinline__ void load_sums(Dispatch *dispatch, uint32_t index)
 /* From now on; also for what was prepared before: after a death all of that comes first, so that no
  * doorbell finds less than there is. @session: whose slot it is. */
 __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resident,
-                                              uint32_t index, attnd_mailbox *mailbox, uint32_t host,
+                                              uint32_t index, attnd_mailbox *mailbox,
                                               uint32_t session)
 {
     dispatch_lock(dispatch);
@@ -251,7 +262,6 @@ __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resi
         if (!prepared->state || prepared->mailbox != index || run->source.body.session != session)
             continue;
         run->answer = &mailbox->doorbell[prepared->lane];
-        run->answer_host = uint8_t(host);
         prepared->state |= prepared_owned;
         resident->prepared[i] = *prepared;
     }
@@ -259,18 +269,19 @@ __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resi
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
         load_sums(dispatch, index);
-        list_mailbox(dispatch, index, mailbox, host);
+        list_mailbox(dispatch, index, mailbox);
         resident->mailboxes[index] = mailbox;
-        resident->mailbox_host[index] = host;
     }
     dispatch_unlock(dispatch);
 }
 
-__device__ __forceinline__ void unlist(uint8_t *list, uint32_t *count, uint32_t index)
+/* One thread. */
+__device__ __forceinline__ void unlist_mailbox(Dispatch *dispatch, uint32_t index)
 {
-    for (uint32_t i = 0; i < *count; i++)
+    uint8_t *list = dispatch->watched_list;
+    for (uint32_t i = 0; i < dispatch->watched; i++)
         if (list[i] == index) {
-            list[i] = list[--*count];
+            list[i] = list[--dispatch->watched];
             return;
         }
 }
@@ -280,8 +291,7 @@ __device__ __forceinline__ void unwatch_mailbox(Dispatch *dispatch, Resident *re
 {
     dispatch_lock(dispatch);
     if (threadIdx.x % 32 == 0) {
-        unlist(dispatch->device_list, &dispatch->device_count, index);
-        unlist(dispatch->host_list, &dispatch->host_count, index);
+        unlist_mailbox(dispatch, index);
         dispatch->mailboxes[index] = nullptr;
         resident->mailboxes[index] = nullptr;
     }
@@ -335,34 +345,24 @@ __device__ __forceinline__ void count_lost(Dispatch *dispatch, uint32_t index, u
 /* ---- who looks --------------------------------------------------------------------------------
  */
 
-/* One of the mailboxes in host memory, in turn: in flight when this returns, and only a hint. */
-__device__ __forceinline__ Doorbells look_at_host(const Dispatch *dispatch, uint32_t pass)
-{
-    if (!dispatch->host_count)
-        return {0, nullptr, {0, 0}};
-    return look_at_mailbox<false>(dispatch, dispatch->host_list[pass % dispatch->host_count]);
-}
-
 /* Is any doorbell rung anywhere? For a kernel that leaves when there is nothing to do. */
 __device__ __forceinline__ bool doorbells_pending(const Dispatch *dispatch)
 {
     bool any = false;
-    for (uint32_t i = 0; i < dispatch->device_count; i++)
-        any |= rung(look_at_mailbox<false>(dispatch, dispatch->device_list[i]));
-    for (uint32_t i = 0; i < dispatch->host_count; i++)
-        any |= rung(look_at_mailbox<false>(dispatch, dispatch->host_list[i]));
+    for (uint32_t i = 0; i < dispatch->watched; i++)
+        any |= rung(look_at_mailbox<false>(dispatch, dispatch->watched_list[i]));
     return any;
 }
 
-/* The warp that watches mailboxes in device memory. One or two it looks at ready to take; of more
- * it has several hints in flight, and looks again where there is something. */
+/* The warp that watches mailboxes. One or two it looks at ready to take; of more it has several
+ * hints in flight, and looks again where there is something. */
 __device__ __forceinline__ void dispatch_doorbells(Dispatch *dispatch, Resident *resident)
 {
     constexpr uint32_t few = 2, looks = 4;
-    const uint8_t *list = dispatch->device_list;
+    const uint8_t *list = dispatch->watched_list;
     const DoorbellRules rules = doorbell_rules(dispatch);
     for (uint32_t pass = 0; !observe_cta(&dispatch->closing); pass++) {
-        const uint32_t count = observe_cta(&dispatch->device_count);
+        const uint32_t count = observe_cta(&dispatch->watched);
         for (uint32_t i = 0; i < count && count <= few; i++)
             take_doorbells(dispatch, resident, rules, look_at_mailbox<true>(dispatch, list[i]));
         for (uint32_t base = 0; base < count && count > few; base += looks) {

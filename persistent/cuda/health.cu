@@ -187,6 +187,7 @@ static void end_in_order(attnd_backend *backend)
     const uint64_t until_ns = monotonic_ns() + leave_ns;
     const timespec step = {0, 1000000};
     attnd_publish32(&backend->config.queue->park, 1);
+    (void)gangs_dismiss(backend, 1);
     for (uint32_t i = 0; i < backend->streams_count; i++)
         while (cudaStreamQuery(backend->streams[i]) == cudaErrorNotReady &&
                monotonic_ns() < until_ns) {

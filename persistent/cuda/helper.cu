@@ -22,7 +22,7 @@
  *   0     drained     engine: bell, wake |= 1    the look finds the bell, or wake stays 1: either
  *                                                way the next gang comes
  *   any   drained     helper                     sees `left`, and a command that nobody took: again
- *   any   any         park or flush is set,      each armed gang comes, takes nothing, leaves wake
+ *   any   any         helper: dismiss = 1,       each armed gang comes, takes nothing, leaves wake
  *                     wake = 1                   alone, and goes
  *
  * So no doorbell is lost, and no gang comes for nothing but in one case: a ring's store to wake may
@@ -39,8 +39,9 @@ extern "C" {
 #include <time.h>
 
 /* So many are armed: enough for the time that this thread sleeps. To let them all come and go, as
- * parking does, takes 10 us each. */
-constexpr uint32_t gangs_armed = 96;
+ * parking does, takes 10 us each. To arm one takes 25 us, in which nobody else's answer is seen, so
+ * few are at a time. */
+constexpr uint32_t gangs_armed = 96, gangs_batch = 8;
 /* Sleeping: while nothing happens, and while gangs come and go. Not sleeping: so long after the
  * last command, because to be woken takes longer than a run. */
 constexpr long nap_ns = 100000000, gang_nap_ns = 10000000, busy_nap_ns = 1000000;
@@ -48,6 +49,12 @@ constexpr uint64_t spin_ns = 60000;
 /* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
  * word of others. */
 constexpr uint64_t call_ns = 50000000;
+/* So long a thread listens for the next ring behind a gang. The front end of a stream looks at a
+ * word less and less often, so that a gang comes 8 us after a ring that came 150 us after the last
+ * one. Only under MPS: without, it would keep the GPU from the one that rings. */
+constexpr uint64_t listen_ns = 1000000;
+/* What is to come and go is called so often. */
+constexpr uint64_t flush_call_ns = 200000;
 
 static bool elastic(const attnd_backend *backend)
 {
@@ -76,12 +83,18 @@ cudaError_t gang_wake(attnd_backend *backend)
     return elastic(backend) ? write_word(backend, backend->settings.wake, 1) : cudaSuccess;
 }
 
+cudaError_t gangs_dismiss(attnd_backend *backend, uint32_t dismiss)
+{
+    return elastic(backend) ? write_word(backend, &backend->resident->dismiss, dismiss)
+                            : cudaSuccess;
+}
+
 /* What is armed must be called, and again: a gang that had drained before it was told to leave
  * wipes the word out. */
 cudaError_t kernels_wait(attnd_backend *backend)
 {
-    const timespec step = {0, 200000};
-    cudaError_t error = cudaSuccess;
+    const timespec step = {0, long(flush_call_ns)};
+    cudaError_t error = gangs_dismiss(backend, 1);
     while (elastic(backend) && !error &&
            (error = cudaStreamQuery(backend->streams[0])) == cudaErrorNotReady) {
         attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
@@ -90,7 +103,8 @@ cudaError_t kernels_wait(attnd_backend *backend)
     }
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamSynchronize(backend->streams[i]);
-    return error;
+    backend->flushing = 0;
+    return error ? error : gangs_dismiss(backend, 0);
 }
 
 /* A command that no dispatcher has taken. The ring's head is the device's word, and stands still
@@ -122,12 +136,12 @@ static cudaError_t upload(attnd_backend *backend)
     return attnd::resident_upload(backend->resident, &backend->settings, backend->variants);
 }
 
-/* The dispatcher, and a kernel a variant. */
-static void count_launch(attnd_backend *backend)
+/* The dispatcher, and a kernel a variant; @more: beside them. */
+static void count_launch(attnd_backend *backend, uint32_t more)
 {
     uint32_t *launches = &backend->config.queue->launches;
-    attnd_poke32(launches,
-                 attnd_peek32(launches) + 1 + uint32_t(__builtin_popcount(backend->variants)));
+    attnd_poke32(launches, attnd_peek32(launches) + 1 + more +
+                               uint32_t(__builtin_popcount(backend->variants)));
 }
 
 /* ---- kernels that stay ---- */
@@ -152,7 +166,7 @@ static cudaError_t keep_resident(attnd_backend *backend)
                                    backend->streams);
     if (error)
         return error;
-    count_launch(backend);
+    count_launch(backend, 0);
     attnd_publish32(&backend->launched, 1);
     return cudaSuccess;
 }
@@ -164,31 +178,41 @@ static cudaError_t keep_resident(attnd_backend *backend)
  */
 static cudaError_t arm(attnd_backend *backend)
 {
-    const attnd_queue_head *queue = backend->config.queue;
     uint32_t *gate = &backend->own_wake[1];
     cudaError_t error = wait_for(backend, gate, ++backend->batch);
-    while (!error && backend->gang - attnd_observe32(&backend->words->left) < gangs_armed &&
-           !attnd_peek32(&queue->park)) {
-        if ((error = wait_for(backend, backend->settings.wake, 1)))
+    for (uint32_t i = 0; !error && i < gangs_batch; i++) {
+        if ((backend->mps && (error = attnd::resident_listen(backend->settings.wake, listen_ns,
+                                                             backend->streams[0]))) ||
+            (error = wait_for(backend, backend->settings.wake, 1)))
             break;
         backend->gang++;
         error = attnd::resident_arm(backend->resident, &backend->settings, backend->gang,
                                     backend->streams[0]);
-        count_launch(backend);
+        count_launch(backend, backend->mps != 0);
         attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
     }
     return error ? error : write_word(backend, gate, backend->batch);
 }
 
 /* Armed gangs come and go, because those that are needed are of other variants, or wait for another
- * word. */
+ * word. That may take as long as what is in flight, so this is a step of it. */
 static cudaError_t flush(attnd_backend *backend)
 {
-    attnd_publish32(&backend->words->flush, 1);
-    cudaError_t error = kernels_wait(backend);
-    attnd_publish32(&backend->words->flush, 0);
-    attnd_publish32(&backend->launched, 0);
-    return error;
+    const uint64_t now_ns = monotonic_ns();
+    cudaError_t error = cudaStreamQuery(backend->streams[0]);
+    if (error == cudaSuccess) {
+        backend->flushing = 0;
+        attnd_publish32(&backend->launched, 0);
+        return gangs_dismiss(backend, 0);
+    }
+    if (error != cudaErrorNotReady)
+        return error;
+    if (backend->flushing && now_ns - backend->called_ns < flush_call_ns)
+        return cudaSuccess;
+    backend->called_ns = now_ns;
+    error = backend->flushing ? cudaSuccess : gangs_dismiss(backend, 1);
+    backend->flushing = 1;
+    return error ? error : gang_wake(backend);
 }
 
 /* The word that engines see, once there is one; until then the worker has its own. */
@@ -217,7 +241,8 @@ static cudaError_t keep_armed(attnd_backend *backend)
     if (attnd_observe32(&backend->config.queue->park))
         return cudaSuccess; /* what is armed comes and goes: see backend_quiesce() */
     const bool moved = wake_moved(backend);
-    if (there && (moved || attnd_observe32(&backend->words->wanted)) && (error = flush(backend)))
+    if (there && (moved || backend->flushing || attnd_observe32(&backend->words->wanted)) &&
+        ((error = flush(backend)) || backend->flushing))
         return error;
     if (moved)
         take_word(backend);
@@ -242,7 +267,14 @@ static cudaError_t keep_armed(attnd_backend *backend)
         if ((error = gang_wake(backend)))
             return error;
     }
-    return backend->gang - left < gangs_armed / 2 ? arm(backend) : cudaSuccess;
+    return backend->gang - left < gangs_armed - gangs_batch ? arm(backend) : cudaSuccess;
+}
+
+/* Is there more to do than to look? */
+static bool arming(const attnd_backend *backend)
+{
+    return backend->flushing || !attnd_peek32(&backend->launched) ||
+           backend->gang - attnd_observe32(&backend->words->left) < gangs_armed - gangs_batch;
 }
 
 /* ---- the thread ---- */
@@ -284,7 +316,7 @@ void *helper_main(void *argument)
         if (commands != tail) { /* every command retires in the end */
             active_ns = now_ns;
             attnd_relax();
-        } else if (elastic(backend) && now_ns - active_ns < spin_ns) {
+        } else if (elastic(backend) && (now_ns - active_ns < spin_ns || arming(backend))) {
             attnd_relax();
         } else {
             const uint32_t leaves = attnd_observe32(&backend->words->left);

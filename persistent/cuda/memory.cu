@@ -7,7 +7,7 @@
  *            in                                      out
  *   HOST     mmap, register: by and by               unregister: waits for the kernel to end
  *   DEVICE   import, reserve, map, allow: at once    unmap, unreserve: at once
- *   POOL     import pool and pointer: at once        free the pointer: at once
+ *   POOL     import pool and pointer: at once        free the pointer: waits for what is armed
  *   IPC      open: at once                           close: waits for the kernel to end
  *
  * Pages of host memory are made and pinned one by one, half a second a GiB, and the driver pins
@@ -16,8 +16,8 @@
  * lock; to pin them then takes a millisecond. Large memory is brought in on a thread of its own
  * (service/worker/memory.c), a piece of each in turn; on it HOST and IPC also go.
  *
- * HOST and IPC are let go with the kernels parked, all that are due at once but no more than a few
- * milliseconds of it, and the others without anybody noticing. Giving the pages back takes longer
+ * HOST, POOL and IPC are let go with the kernels parked, all that are due at once but no more than
+ * a few milliseconds of it, and DEVICE without anybody noticing. Giving the pages back takes longer
  * than to unpin them, and comes when the kernels are there again. The daemon has proved that no run
  * in flight names an index before it asks; the table is emptied and the copy waited for before an
  * address is given up, so a later mapping at the same address belongs to a later index and nobody
@@ -282,7 +282,8 @@ static int map_ipc(const Driver *driver, const attnd_memory_source *source, Mapp
 
 static int needs_rest(const Mapping *mapping)
 {
-    return mapping->pinned_bytes || mapping->kind == ATTND_KIND_IPC;
+    return mapping->pinned_bytes || mapping->kind == ATTND_KIND_POOL ||
+           mapping->kind == ATTND_KIND_IPC;
 }
 
 /* From the end. What is left of @left_bytes says how much more may go in this rest. */
@@ -301,35 +302,38 @@ static int unpin(Mapping *mapping, uint64_t *left_bytes)
 /* With the kernels parked. Return: 0, or not a thing more can be done about it. */
 static int let_go(const Driver *driver, Mapping *mapping, uint64_t *left_bytes)
 {
-    if (mapping->kind != ATTND_KIND_IPC)
+    int failed;
+    switch (mapping->kind) {
+    case ATTND_KIND_POOL:
+        failed = driver->free(mapping->device) != CUDA_SUCCESS;
+        driver->pool_destroy(mapping->pool);
+        break;
+    case ATTND_KIND_IPC:
+        failed = driver->ipc_close(mapping->device) != CUDA_SUCCESS;
+        break;
+    default:
         return unpin(mapping, left_bytes);
-    const int failed = driver->ipc_close(mapping->device) != CUDA_SUCCESS;
+    }
     *mapping = Mapping{};
     return failed;
 }
 
-/* Where kernels may be. What of host memory is pinned no more; of other memory, all. */
-static int take_out(const Driver *driver, Mapping *mapping)
+/* Where kernels may be. What of host memory is pinned no more; of the GPU's, all. */
+static void take_out(const Driver *driver, Mapping *mapping)
 {
-    int failed = 0;
     switch (mapping->kind) {
     case ATTND_KIND_HOST:
         munmap(static_cast<char *>(mapping->host) + mapping->pinned_bytes,
                mapping->mapped_bytes - mapping->pinned_bytes);
         mapping->mapped_bytes = mapping->pinned_bytes;
         if (mapping->pinned_bytes)
-            return 0;
+            return;
         break;
     case ATTND_KIND_DEVICE:
         unmap_device(driver, mapping->device, mapping->mapped_bytes);
         break;
-    case ATTND_KIND_POOL:
-        failed = driver->free(mapping->device) != CUDA_SUCCESS;
-        driver->pool_destroy(mapping->pool);
-        break;
     }
     *mapping = Mapping{};
-    return failed;
 }
 
 /* ---- the table ---- */
@@ -460,8 +464,8 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
         if (indices[i] >= ATTND_MEMORIES_MAX)
             continue;
         Mapping *mapping = &backend->mappings[indices[i]];
-        if (mapping->kind && take_out(&backend->driver, mapping))
-            code = -ATTND_E_DEVICE;
+        if (mapping->kind)
+            take_out(&backend->driver, mapping);
         more |= mapping->kind != 0;
     }
     return more && (code == 0 || code == -ATTND_E_UNKNOWN) ? ATTND_BACKEND_MORE : code;

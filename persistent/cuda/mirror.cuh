@@ -106,15 +106,18 @@ struct PlanCopy {
  * that the planner leaves 0 and nobody else reads. */
 __device__ __forceinline__ uint32_t *pages_there(attnd_entry *entry)
 {
-    return &entry->zero[0];
+    return &entry->zero;
 }
+
+/* The head, and the variant behind it. */
+constexpr uint64_t plan_front_bytes = sizeof(attnd_plan_head) + sizeof(attnd_variant);
 
 /* What only a set changes, and all page ids; the head first, for it says where the rest lies.
  * Return: bytes moved. */
 __device__ __forceinline__ uint64_t mirror_set(const PlanCopy &plan, uint32_t lane)
 {
     const attnd_plan_head *head = plan.head;
-    uint64_t moved = copy_in(plan.copy, plan.host, sizeof(attnd_plan_head), lane);
+    uint64_t moved = copy_in(plan.copy, plan.host, plan_front_bytes, lane);
     __syncwarp();
     const struct {
         uint64_t offset_bytes, bytes;

@@ -7,6 +7,7 @@
 #define ATTND_PERSISTENT_CUDA_TILE_CUH
 
 #include "persistent/cuda/barrier.cuh"
+#include "persistent/visible.h"
 
 #include <type_traits>
 
@@ -108,8 +109,7 @@ __device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
 {
     if (!item.tile.of_entry.causal)
         return item.kv_end;
-    int32_t end = item.kv_len - int32_t(item.tile.of_entry.row_count) +
-                  int32_t(row - item.tile.of_entry.row_begin) + 1;
+    const int32_t end = attnd_visible_range(&item.tile.of_entry, item.kv_len, row).end;
     return end < item.kv_end ? end : item.kv_end;
 }
 

@@ -437,7 +437,7 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
         for (int j = 0; j < 2; j++)
             for (int step = 4; step < 32; step *= 2)
                 l[n][j] += __shfl_xor_sync(0xffffffffu, l[n][j], step);
-    if (item.tile.of_entry.causal && item.tile.row_count > 1) {
+    if (attnd_visible_differs(&item.tile.of_entry) && item.tile.row_count > 1) {
         float probe = 0.0f;
 #pragma unroll
         for (int n = 0; n < N; n++) {

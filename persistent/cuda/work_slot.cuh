@@ -126,8 +126,7 @@ constexpr uint64_t outlived_ns = 20000000;
  * - The answer to a doorbell is what all items add to, each with a release: whoever acquires what
  * the last one made of it, an engine's stream in another process, sees all of o and lse, because
  *   those additions are one chain. So nobody has to find out first that it is the last, and no
- *   other warp lies on that way. In device memory that stream is of this GPU, and GPU scope reaches
- *   it; a doorbell in host memory may be waited for by a processor.
+ *   other warp lies on that way. That stream is of this GPU, so GPU scope reaches it.
  * - The arrival comes behind that, a release like every other item's: the dispatcher acquires the
  *   count, and when it is that of all items it writes a retire or only remembers it. Before that
  *   nothing else counts in the lane's doorbell, and its memory is not let go. */
@@ -136,7 +135,6 @@ template <int D> __device__ __forceinline__ void work_complete(const WorkSlot *s
     const Item &item = slot->item;
     Live *live = item.live;
     uint32_t *answer = item.run->answer;
-    const bool answer_host = item.run->answer_host;
     const uint64_t end_ns = clock_ns(), busy = (end_ns - slot->begin_ns) / busy_unit_ns;
     if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
         return;
@@ -145,9 +143,7 @@ template <int D> __device__ __forceinline__ void work_complete(const WorkSlot *s
                       peek_gpu(&live->cancelled) == ATTND_E_WORKER_RESTARTED;
     if (item.failed && !late)
         run_fail(item, item.failed);
-    if (answer && !late && answer_host)
-        add_sys(answer, doorbell_item);
-    else if (answer && !late)
+    if (answer && !late)
         add_gpu(answer, doorbell_item);
     else
         latest_gpu(&live->end_ns, end_ns); /* nobody has to be the last to say when that was */

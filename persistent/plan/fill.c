@@ -18,6 +18,15 @@ static uint32_t planned_length(const struct attnd_level_view *level, uint32_t r,
     return (pages - 1) * page_size + (uint32_t)level->kv_last_page_len[r];
 }
 
+/* As the entry has it: keys from the row's own back, that one included. */
+static uint32_t window_of(const struct attnd_batch_view *batch)
+{
+    if (!(batch->options & ATTND_OPTION_WINDOW))
+        return 0;
+    return batch->variant.window_left < INT32_MAX ? (uint32_t)batch->variant.window_left + 1
+                                                  : INT32_MAX;
+}
+
 static struct attnd_entry_state entry_of(const struct attnd_plan *plan,
                                          const struct attnd_batch_view *batch, uint32_t l,
                                          uint32_t r, uint32_t page_begin)
@@ -32,7 +41,8 @@ static struct attnd_entry_state entry_of(const struct attnd_plan *plan,
                   .page_begin = page_begin,
                   .page_count = used + (last ? batch->reserve_pages : 0),
                   .level = l,
-                  .causal = last && (batch->flags & ATTND_BATCH_CAUSAL)},
+                  .causal = last && (batch->flags & ATTND_BATCH_CAUSAL),
+                  .window = last ? window_of(batch) : 0},
         .pages_used = used,
         .kv_len = planned_length(level, r, used, plan->pool.page_size),
     };

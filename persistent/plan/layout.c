@@ -93,7 +93,7 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
 
     const uint64_t line = ATTND_CACHE_LINE / sizeof(int32_t);
     uint64_t entries = (requests + line - 1) / line * line;
-    uint64_t bytes = sizeof(struct attnd_plan_head);
+    uint64_t bytes = sizeof(struct attnd_plan_head) + sizeof(struct attnd_variant);
     *capacity = (struct attnd_plan_capacity){
         .blocks = (uint32_t)blocks,
         .splits = (uint32_t)splits,

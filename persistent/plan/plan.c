@@ -80,6 +80,7 @@ static void point_into_heap(struct attnd_plan *plan, void *heap)
     uint8_t *bytes = heap;
 
     plan->head = heap;
+    plan->variant = (void *)(bytes + sizeof(*plan->head));
     plan->entries = (void *)(bytes + capacity->entries_offset_bytes);
     plan->tiles = (void *)(bytes + capacity->tiles_offset_bytes);
     plan->merges = (void *)(bytes + capacity->merges_offset_bytes);
@@ -179,6 +180,9 @@ static void take_shape(struct attnd_plan_head *shape, const struct attnd_batch_v
     shape->dtype = batch->dtype;
     shape->flags = batch->flags;
     shape->sm_scale = batch->sm_scale;
+    shape->options = batch->options;
+    if (batch->options & ATTND_OPTION_SOFT_CAP)
+        shape->logits_soft_cap = batch->variant.logits_soft_cap;
     shape->q_pitch = batch->q_pitch;
     shape->o_pitch = batch->o_pitch;
     shape->lse_pitch = batch->lse_pitch;
@@ -208,6 +212,7 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
         plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
         plan->shape.set_version = version;
     }
+    *plan->variant = batch->variant;
     *plan->head = plan->shape;
     return code;
 }

@@ -24,8 +24,9 @@
 #define ATTND_HALVES_WORKERS_MIN 32u
 #define ATTND_HALVES_KEYS_MIN 4096u
 
-/* Splits that only keep items below ATTND_ITEM_COST_MAX: enough for one row and 2^31 keys. */
-#define ATTND_BOUND_SPLITS_MAX 512u
+/* Splits that only keep items below ATTND_ITEM_COST_MAX: enough for one row and 2^31 keys, and for
+ * 32,768 tokens of a group of 8 on a million keys. */
+#define ATTND_BOUND_SPLITS_MAX 4096u
 
 /* What the capacities of a plan come to. Derived in layout.c and nowhere else. */
 struct attnd_plan_capacity {
@@ -46,10 +47,10 @@ struct attnd_plan_capacity {
 struct attnd_row_block {
     uint32_t entry;
     uint32_t row_begin, row_count;
-    uint32_t keys; /* visible to its last row when planned */
+    uint32_t first; /* key that one of its rows sees when planned, rounded down to a granule */
+    uint32_t keys;  /* from there to the last that one of its rows sees then */
     uint32_t tile_begin, tile_count;
     uint32_t partial; /* 1: several tiles cover some of its rows, so all its tiles are partial */
-    uint32_t zero;
     uint64_t cost;
 };
 
@@ -68,6 +69,7 @@ struct attnd_plan {
 
     /* heap: written, never read */
     struct attnd_plan_head *head;
+    struct attnd_variant *variant;
     struct attnd_entry *entries;
     struct attnd_tile *tiles;
     struct attnd_merge *merges;

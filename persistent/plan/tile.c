@@ -8,13 +8,16 @@
  * along KV, because a split is not free: its parts go through memory and somebody merges them.
  *
  * The last part of a block is open-ended and takes what later generations append. Interior
- * boundaries stay; a generation that shrinks below one leaves that part empty, which is legal.
+ * boundaries stay; a generation that shrinks below one leaves that part empty, which is legal. The
+ * first part begins at key 0 even where a window hides it: only keys that a row sees cost anything,
+ * and which these are is found anew with the lengths of each run.
  *
  * A block is also cut where an item of it would cost more than ATTND_ITEM_COST_MAX, now or once
  * its pages are full: then tiles stand ready for keys that are not there yet. Such splits have a
  * number of their own, so that balance cannot use up what the bound needs.
  */
 #include "persistent/plan/private.h"
+#include "persistent/visible.h"
 
 #include <assert.h>
 
@@ -36,13 +39,47 @@ static uint32_t packed_rows(const struct attnd_plan *plan, uint32_t row_count)
     return row_count * plan->shape.group;
 }
 
-/* Keys that the last of the entry's first @rows rows sees. */
-static uint32_t visible_keys(const struct attnd_entry_state *state, uint32_t rows)
+/* Keys that the block's entry may come to have. */
+static uint32_t reach_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
 {
-    if (!state->entry.causal)
-        return state->kv_len;
-    int64_t keys = (int64_t)state->kv_len - state->entry.row_count + rows;
-    return keys > 0 ? (uint32_t)keys : 0;
+    const uint64_t keys =
+        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
+
+    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
+}
+
+/* Keys that rows of the block may come to see at once: all that there may be, or a window. */
+static uint32_t seen_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
+{
+    const struct attnd_entry *entry = &plan->state[block->entry].entry;
+    const uint32_t rows = entry->causal ? block->row_count : entry->row_count;
+    const uint64_t seen = (uint64_t)entry->window + rows - 1;
+    const uint32_t reach = reach_of(plan, block);
+
+    return entry->window && seen < reach ? (uint32_t)seen : reach;
+}
+
+/* What an item of the block may have. */
+static uint32_t most_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
+{
+    return attnd_plan_keys_max(&plan->limits.target, packed_rows(plan, block->row_count));
+}
+
+/* The keys that the block's rows see, from a granule's beginning on. Both ends of what a row sees
+ * grow with the row. A window that may cost more than an item does is cut like all keys there are:
+ * after an advance to shorter lengths the first part may have to hold any of them. */
+static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *block)
+{
+    const struct attnd_entry_state *state = &plan->state[block->entry];
+    const uint32_t granule = plan->limits.target.kv_granule, top = block->row_begin;
+    const int32_t kv_len = (int32_t)state->kv_len;
+    const struct attnd_visible early = attnd_visible_range(&state->entry, kv_len, top);
+    const struct attnd_visible late =
+        attnd_visible_range(&state->entry, kv_len, top + block->row_count - 1);
+
+    if (seen_of(plan, block) <= most_of(plan, block))
+        block->first = (uint32_t)early.begin / granule * granule;
+    block->keys = late.end > early.begin ? (uint32_t)late.end - block->first : 0;
 }
 
 static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_blocks *blocks)
@@ -52,18 +89,14 @@ static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_bloc
     for (uint32_t row = 0; row < state->entry.row_count;) {
         uint32_t left = state->entry.row_count - row;
         uint32_t count = left < blocks->tokens ? left : blocks->tokens;
-        uint32_t keys = visible_keys(state, row + count);
         uint32_t rows = packed_rows(plan, count);
-        uint64_t cost = attnd_item_cost(keys, rows);
+        struct attnd_row_block *block = &plan->blocks[blocks->count++];
 
-        assert(blocks->count < plan->capacity.blocks);
-        plan->blocks[blocks->count++] = (struct attnd_row_block){
-            .entry = index,
-            .row_begin = state->entry.row_begin + row,
-            .row_count = count,
-            .keys = keys,
-            .cost = cost,
-        };
+        assert(blocks->count <= plan->capacity.blocks);
+        *block = (struct attnd_row_block){
+            .entry = index, .row_begin = state->entry.row_begin + row, .row_count = count};
+        visible_keys(plan, block);
+        const uint64_t cost = block->cost = attnd_item_cost(block->keys, rows);
         blocks->cost += (double)cost;
         blocks->cost_max = cost > blocks->cost_max ? cost : blocks->cost_max;
         blocks->cost_min = cost < blocks->cost_min ? cost : blocks->cost_min;
@@ -203,7 +236,7 @@ struct cut {
     uint32_t step;  /* keys of each of these */
 };
 
-/* Where part @part of the keys there are begins. */
+/* Where part @part of the keys there are begins; the first begins at key 0. */
 static uint32_t part_begin(const struct attnd_plan *plan, const struct attnd_row_block *block,
                            uint32_t part, uint32_t parts)
 {
@@ -211,27 +244,18 @@ static uint32_t part_begin(const struct attnd_plan *plan, const struct attnd_row
     const uint64_t granules = block->keys / granule;
 
     assert(parts > 0);
-    return (uint32_t)(granules * part / parts) * granule;
-}
-
-/* Keys that the block's entry may come to have. */
-static uint32_t reach_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
-{
-    const uint64_t keys =
-        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
-
-    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
+    return part ? block->first + (uint32_t)(granules * part / parts) * granule : 0;
 }
 
 /* @parts, and more where one of them would cost more than an item may. */
 static struct cut bound_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
                               uint32_t parts)
 {
-    const uint32_t granule = plan->limits.target.kv_granule;
-    const uint32_t most =
-        attnd_plan_keys_max(&plan->limits.target, packed_rows(plan, block->row_count));
+    const uint32_t granule = plan->limits.target.kv_granule, most = most_of(plan, block);
     struct cut cut = {.parts = parts, .step = most};
 
+    if (seen_of(plan, block) <= most)
+        return cut;
     if (block->keys > most) {
         const uint32_t step = most / granule;
         assert(step > 0);
@@ -250,6 +274,7 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
 {
     const uint32_t rows = packed_rows(plan, block->row_count);
     const uint32_t all = cut->parts + cut->tail;
+    const uint32_t last = block->first + block->keys;
     uint32_t begin = 0;
 
     block->tile_begin = tiles;
@@ -258,8 +283,9 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
     for (uint32_t part = 1; part <= all; part++) {
         const uint32_t end =
             part < cut->parts ? part_begin(plan, block, part, cut->parts) : begin + cut->step;
-        const uint32_t seen = part < all && end < block->keys ? end : block->keys;
-        const uint64_t cost = attnd_item_cost(seen > begin ? seen - begin : 0, rows);
+        const uint32_t from = begin > block->first ? begin : block->first;
+        const uint32_t to = part < all && end < last ? end : last;
+        const uint64_t cost = attnd_item_cost(to > from ? to - from : 0, rows);
         plan->built[tiles++] = (struct attnd_tile){
             .entry = block->entry,
             .row_begin = block->row_begin,
@@ -279,11 +305,9 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
 static int refuse_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
                         uint32_t splits_left, struct attnd_fault *fault)
 {
-    const uint32_t most =
-        attnd_plan_keys_max(&plan->limits.target, packed_rows(plan, block->row_count));
-
     return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, block->entry,
-                           reach_of(plan, block), (int64_t)most * (splits_left + 1));
+                           reach_of(plan, block),
+                           (int64_t)most_of(plan, block) * (splits_left + 1));
 }
 
 int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault)

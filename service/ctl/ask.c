@@ -3,7 +3,6 @@
  */
 #include "ipc/fdpass.h"
 #include "service/ctl/attnctl.h"
-#include "service/daemon/listen.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -18,12 +17,13 @@
 static int find_address(const char *socket_path, struct sockaddr_un *address)
 {
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    if (!socket_path)
-        return attnd_listen_path(address->sun_path, sizeof(address->sun_path));
-    size_t length = strlen(socket_path);
+    size_t length = socket_path ? strlen(socket_path)
+                                : attnd_socket_path(ATTND_SOCKET_CONNECT, address->sun_path,
+                                                    sizeof(address->sun_path));
     if (length == 0 || length >= sizeof(address->sun_path))
         return -ATTND_E_INVALID;
-    memcpy(address->sun_path, socket_path, length);
+    if (socket_path)
+        memcpy(address->sun_path, socket_path, length);
     return 0;
 }
 
@@ -104,16 +104,14 @@ enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code)
     const char *why = strerror(errno); /* before anything else is called */
     char standard[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 
-    if (!socket_path && attnd_listen_path(standard, sizeof(standard)) == 0)
+    if (!socket_path) {
+        (void)attnd_socket_path(ATTND_SOCKET_CONNECT, standard, sizeof(standard));
         socket_path = standard;
+    }
     switch (-code) {
     case ATTND_E_INVALID:
-        if (socket_path)
-            fprintf(out, "attnctl: no socket can be at '%s': a path of 1 to %zu bytes is needed\n",
-                    socket_path, sizeof(standard) - 1);
-        else
-            fprintf(out, "attnctl: no usable socket path: give --socket, or set ATTND_SOCKET or "
-                         "XDG_RUNTIME_DIR\n");
+        fprintf(out, "attnctl: no socket can be at '%s': a path of 1 to %zu bytes is needed\n",
+                socket_path, sizeof(standard) - 1);
         return ATTNCTL_EXIT_USAGE;
     case ATTND_E_PROTOCOL:
         fprintf(out, "attnctl: the answer of the service at %s makes no sense\n", socket_path);

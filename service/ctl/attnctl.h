@@ -5,6 +5,7 @@
 #ifndef ATTND_SERVICE_CTL_ATTNCTL_H
 #define ATTND_SERVICE_CTL_ATTNCTL_H
 
+#include "ipc/socket_path.h"
 #include "schemas/attnd.pb-c.h"
 #include "schemas/errors.h"
 
@@ -30,7 +31,9 @@ struct attnctl_options {
 #define ATTNCTL_SOCKET_OPTION                                                                      \
     {                                                                                              \
         "socket", ATTNCTL_KEY_SOCKET, "PATH", 0,                                                   \
-            "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0   \
+            "The service's socket (default: " ATTND_SOCKET_RULE                                    \
+            "; of two that are there a user's own)",                                               \
+            0                                                                                      \
     }
 
 /** attnctl_parse_option() - argp's parser of them; input: struct attnctl_options. */
@@ -42,6 +45,7 @@ enum attnctl_exit attnctl_top(int argc, char **argv);
 enum attnctl_exit attnctl_ping(int argc, char **argv);
 enum attnctl_exit attnctl_latency(int argc, char **argv);
 enum attnctl_exit attnctl_metrics(int argc, char **argv);
+enum attnctl_exit attnctl_monitor(int argc, char **argv);
 enum attnctl_exit attnctl_kill(int argc, char **argv);
 enum attnctl_exit attnctl_weight(int argc, char **argv);
 enum attnctl_exit attnctl_prefix(int argc, char **argv);
@@ -80,6 +84,10 @@ int attnctl_print_findings(FILE *out, const struct attnd_finding *findings, uint
 
 /** attnctl_bytes() - into a few letters: "1.5 GiB". Return: @text. */
 const char *attnctl_bytes(uint64_t bytes, char *text, size_t text_bytes);
+
+/** attnctl_print_event() - a line for people. @offset_ns: of the daemon's clock to the time of day.
+ */
+void attnctl_print_event(FILE *out, const Attnd__MonitorEvent *event, int64_t offset_ns);
 
 /** attnctl_print_prefix() - for people. */
 void attnctl_print_prefix(FILE *out, const Attnd__PrefixStatus *status);

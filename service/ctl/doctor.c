@@ -48,9 +48,7 @@ enum attnctl_exit attnctl_doctor(int argc, char **argv)
     static const struct argp_option list[] = {
         {"json", ATTNCTL_KEY_JSON, NULL, 0, "One JSON object", 0},
         {"socket", ATTNCTL_KEY_SOCKET, "PATH", 0,
-         "Where the service's socket is, or is to be (default: $ATTND_SOCKET, else "
-         "$XDG_RUNTIME_DIR/attnd.sock)",
-         0},
+         "Where the service's socket is, or is to be (default: " ATTND_SOCKET_RULE ")", 0},
         {0}};
     static const struct argp parser = {
         .options = list,

@@ -43,9 +43,9 @@ void attnd_doctor_say(struct attnd_finding *finding, const char *subject, enum a
 
 /* ---- doctor_host.c ---- */
 
-/** attnd_doctor_socket() - can the daemon have its socket at @path (NULL: no path is known), and
- * does one listen there? */
-void attnd_doctor_socket(const char *path, struct attnd_finding *finding);
+/** attnd_doctor_socket() - can the daemon have its socket at @path, and does one listen there?
+ * @is_default: nobody has named it, so the daemon makes its directory, too. */
+void attnd_doctor_socket(const char *path, int is_default, struct attnd_finding *finding);
 /** attnd_doctor_loop() - @reason: why io_uring is not used, "" if it is. */
 void attnd_doctor_loop(const char *name, const char *reason, struct attnd_finding *finding);
 /** attnd_doctor_memlock() - @limit_bytes: UINT64_MAX for none. */

@@ -8,7 +8,7 @@
 
 #include "ipc/loop.h"
 #include "ipc/shm.h"
-#include "service/daemon/listen.h"
+#include "ipc/socket_path.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -69,14 +69,19 @@ static int dial(const char *path)
     return fd;
 }
 
-static void judge_directory(const char *path, struct attnd_finding *finding)
+static void judge_directory(const char *path, int is_default, struct attnd_finding *finding)
 {
     char copy[256];
     struct stat status;
 
     snprintf(copy, sizeof(copy), "%s", path);
-    const char *directory = dirname(copy);
-    if (stat(directory, &status) < 0)
+    char *directory = dirname(copy);
+    int rc = stat(directory, &status);
+    if (rc < 0 && errno == ENOENT && is_default) { /* the daemon makes it */
+        directory = dirname(directory);
+        rc = stat(directory, &status);
+    }
+    if (rc < 0)
         attnd_doctor_say(finding, "socket", ATTND_HEALTH_FAIL,
                          "make the directory, or name another place with --socket", "%s: %s",
                          directory, strerror(errno));
@@ -92,14 +97,8 @@ static void judge_directory(const char *path, struct attnd_finding *finding)
         attnd_doctor_say(finding, "socket", ATTND_HEALTH_OK, "", "%s is free", path);
 }
 
-void attnd_doctor_socket(const char *path, struct attnd_finding *finding)
+void attnd_doctor_socket(const char *path, int is_default, struct attnd_finding *finding)
 {
-    if (!path) {
-        attnd_doctor_say(finding, "socket", ATTND_HEALTH_FAIL,
-                         "give --socket, or set ATTND_SOCKET or XDG_RUNTIME_DIR",
-                         "no place for the socket is known");
-        return;
-    }
     int fd = dial(path);
     int error = errno;
     if (fd >= 0) {
@@ -113,7 +112,7 @@ void attnd_doctor_socket(const char *path, struct attnd_finding *finding)
         attnd_doctor_say(finding, "socket", ATTND_HEALTH_FAIL, "name another place with --socket",
                          "%s: %s", path, strerror(error));
     } else {
-        judge_directory(path, finding);
+        judge_directory(path, is_default, finding);
     }
 }
 
@@ -221,7 +220,7 @@ static void ask_pidfd(const char *path, struct attnd_finding *finding)
 {
     int own = (int)syscall(SYS_pidfd_open, getpid(), 0);
     int error = own < 0 ? errno : 0;
-    int service = path ? dial(path) : -1;
+    int service = dial(path);
     struct ucred peer = {.pid = -1};
     socklen_t bytes = sizeof(peer);
 
@@ -247,9 +246,12 @@ uint32_t attnd_doctor_host(const char *socket_path, struct attnd_finding *findin
     char standard[108];
     uint32_t count = 0;
 
-    if (!socket_path && attnd_listen_path(standard, sizeof(standard)) == 0)
+    const int is_default = !socket_path;
+    if (is_default) {
+        (void)attnd_socket_path(ATTND_SOCKET_CONNECT, standard, sizeof(standard));
         socket_path = standard;
-    attnd_doctor_socket(socket_path, &findings[count++]);
+    }
+    attnd_doctor_socket(socket_path, is_default, &findings[count++]);
     ask_loop(&findings[count++]);
     attnd_doctor_memfd(try_memfd(), &findings[count++]);
     ask_pidfd(socket_path, &findings[count++]);

@@ -1,6 +1,7 @@
 /*
  * main_attnctl.c - `attnctl COMMAND [OPTION...]`: finds the command, which parses the rest itself.
  */
+#include "schemas/version.h"
 #include "service/ctl/attnctl.h"
 
 #include <string.h>
@@ -16,6 +17,7 @@ static const struct command commands[] = {
     {"top", attnctl_top, "what sessions do now: rates, share, latency (--once, --json)"},
     {"latency", attnctl_latency, "how long runs took: quantiles and a histogram (--json)"},
     {"ping", attnctl_ping, "round trip of a call, and whether the worker moves (--json)"},
+    {"monitor", attnctl_monitor, "operations and faults as they happen (--session, --json)"},
     {"kill", attnctl_kill, "end a session, by its number"},
     {"metrics", attnctl_metrics, "the same numbers as text for Prometheus"},
     {"weight", attnctl_weight, "how much of the worker a session gets beside others"},

@@ -122,8 +122,7 @@ enum attnctl_exit attnctl_prefix(int argc, char **argv)
 {
     static const struct argp_option list[] = {
         {"json", ATTNCTL_KEY_JSON, NULL, 0, "JSON objects, one for each part of the answer", 0},
-        {"socket", ATTNCTL_KEY_SOCKET, "PATH", 0,
-         "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0},
+        ATTNCTL_SOCKET_OPTION,
         {0}};
     static const struct argp parser = {
         .options = list,

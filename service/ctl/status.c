@@ -68,22 +68,73 @@ static void print_settings(FILE *out, const Attnd__Status *status)
         fputc('\n', out);
 }
 
+static const char *amount(const Attnd__QuotaStatus *quota, uint64_t value, char *text, size_t bytes)
+{
+    if (quota->bytes)
+        return attnctl_bytes(value, text, bytes);
+    snprintf(text, bytes, "%" PRIu64, value);
+    return text;
+}
+
+/* What is counted, where there is any of it. */
+static void print_quotas(FILE *out, const Attnd__Status *status)
+{
+    char text[5][24];
+    int printed = 0;
+
+    for (size_t i = 0; i < status->n_quotas; i++) {
+        const Attnd__QuotaStatus *quota = status->quotas[i];
+        if (!quota->used)
+            continue;
+        if (!printed++)
+            fprintf(out, "\n%-14s %10s %12s %12s %12s %12s\n", "counted", "used", "of", "a user",
+                    "a process", "a session");
+        fprintf(out, "%-14s %10s %12s %12s %12s %12s\n", quota->name,
+                amount(quota, quota->used, text[0], sizeof(text[0])),
+                amount(quota, quota->limit, text[1], sizeof(text[1])),
+                amount(quota, quota->user_limit, text[2], sizeof(text[2])),
+                amount(quota, quota->process_limit, text[3], sizeof(text[3])),
+                amount(quota, quota->session_limit, text[4], sizeof(text[4])));
+    }
+}
+
+/* Of all that is counted, what the session has most of, measured by its limit. */
+static const char *most_used(const Attnd__Status *status, const Attnd__SessionStatus *session,
+                             char *text, size_t bytes)
+{
+    double most = 0;
+
+    snprintf(text, bytes, "-");
+    for (size_t i = 0; i < session->n_quota_used && i < status->n_quotas; i++) {
+        const Attnd__QuotaStatus *quota = status->quotas[i];
+        const double part = quota->session_limit
+                                ? (double)session->quota_used[i] / (double)quota->session_limit
+                                : 0;
+        if (part <= most || strcmp(quota->name, "sessions") == 0)
+            continue;
+        most = part;
+        snprintf(text, bytes, "%.0f %% of %s", 100 * part, quota->name);
+    }
+    return text;
+}
+
 static void print_sessions(FILE *out, const Attnd__Status *status)
 {
-    char memory[24];
+    char memory[24], most[48];
 
-    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %6s %10s\n", "session", "pid", "name",
-            "plans", "in flight", "runs", "appends", "busy s", "share", "weight", "memory");
+    fprintf(out, "\n%7s %7s %-16s %5s %9s %9s %9s %6s %6s %6s %10s  %s\n", "session", "pid", "name",
+            "plans", "in flight", "runs", "appends", "busy s", "share", "weight", "memory",
+            "most used");
     for (size_t i = 0; i < status->n_sessions; i++) {
         const Attnd__SessionStatus *session = status->sessions[i];
         fprintf(out,
                 "%7" PRIu32 " %7" PRIu32 " %-16s %5" PRIu32 " %9" PRIu32 " %9" PRIu64 " %9" PRIu64
-                " %6.2f %5.1f%% %6" PRIu32 " %10s%s\n",
+                " %6.2f %5.1f%% %6" PRIu32 " %10s  %s%s\n",
                 session->session, session->pid, or_dash(session->name), session->plans,
                 session->in_flight, session->runs, session->appends, (double)session->busy_ns / 1e9,
                 100.0 * session->share, session->has_weight ? session->weight : 1,
                 attnctl_bytes(session->memory_bytes, memory, sizeof(memory)),
-                session->dying ? " (ending)" : "");
+                most_used(status, session, most, sizeof(most)), session->dying ? " (ending)" : "");
     }
 }
 
@@ -149,6 +200,7 @@ void attnctl_print_status(FILE *out, const Attnd__Status *status)
         print_pools(out, status);
     if (status->host_cache)
         print_host_cache(out, status->host_cache);
+    print_quotas(out, status);
 }
 
 enum attnctl_exit attnctl_status(int argc, char **argv)

@@ -30,10 +30,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 enum attnctl_exit attnctl_weight(int argc, char **argv)
 {
-    static const struct argp_option list[] = {
-        {"socket", ATTNCTL_KEY_SOCKET, "PATH", 0,
-         "The service's socket (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 0},
-        {0}};
+    static const struct argp_option list[] = {ATTNCTL_SOCKET_OPTION, {0}};
     static const struct argp parser = {
         .options = list,
         .parser = parse_option,

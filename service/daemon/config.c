@@ -103,9 +103,8 @@ static int gather(int argc, char **argv, struct attnd_options *options, FILE *er
         return 0;
     }
     snprintf(message, MESSAGE_BYTES,
-             "no --socket, and neither ATTND_SOCKET nor XDG_RUNTIME_DIR names a place for it (of "
-             "less than %zu bytes)",
-             sizeof(options->socket_path));
+             "the socket's default path, %s..., has more than %zu bytes: give --socket",
+             options->socket_path, sizeof(options->socket_path) - 1);
     return -ATTND_E_INVALID;
 }
 

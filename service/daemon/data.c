@@ -28,14 +28,18 @@
 
 static int worker_up(struct attnd_service *service, uint64_t scratch_bytes)
 {
+    attnd_monitor_say(&service->monitor, ATTND_MONITOR_WORKER, 0, 0, 0, "runs");
     int rc = attnd_sched_resume(service->scheduler, scratch_bytes);
-
     attnd_tier_pump_all(service);
     return rc;
 }
 
 static void worker_lost(struct attnd_service *service)
 {
+    const char *how = service->supervisor->last_end;
+
+    attnd_monitor_say(&service->monitor, ATTND_MONITOR_WORKER, 0, 0, 0,
+                      service->stopping || !how[0] ? "stops" : how);
     attnd_retire_lost(service->scheduler);
 }
 

@@ -16,7 +16,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -35,19 +34,16 @@ static int system_fault(struct attnd_fault *fault)
     return attnd_fault_set(fault, -ATTND_E_SYSTEM, ATTND_F_SOCKET, 0, errno, 0);
 }
 
-int attnd_listen_path(char *path, size_t bytes)
+int attnd_listen_directory(const char *path)
 {
-    const char *given = getenv("ATTND_SOCKET");
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
-    int length;
+    char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+    const char *slash = strrchr(path, '/');
 
-    if (given && given[0])
-        length = snprintf(path, bytes, "%s", given);
-    else if (runtime && runtime[0])
-        length = snprintf(path, bytes, "%s/attnd.sock", runtime);
-    else
-        return -ATTND_E_INVALID;
-    return length < 0 || (size_t)length >= bytes ? -ATTND_E_INVALID : 0;
+    if (!slash || slash == path || (size_t)(slash - path) >= sizeof(directory))
+        return 0;
+    memcpy(directory, path, (size_t)(slash - path));
+    directory[slash - path] = '\0';
+    return mkdir(directory, 0755) == 0 || errno == EEXIST ? 0 : -ATTND_E_SYSTEM;
 }
 
 /* ---- the lock: a file beside the socket, which is gone again when this is over ---- */
@@ -160,6 +156,7 @@ static int bind_here(int fd, const struct sockaddr_un *address, mode_t mode,
     /* Peers inherit it when they connect; a session that is open may send some (session.c). */
     out->refuses_descriptors = attnd_fdpass_allow(fd, 0) == 0;
     out->fd = fd;
+    out->inherited = 0;
     out->device = file.st_dev;
     out->inode = file.st_ino;
     return 0;
@@ -209,8 +206,11 @@ int attnd_listen_mode(const struct attnd_listen *listener, const char *path, mod
 {
     struct stat file;
     char self[32];
-    int rc = -1, fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    int rc = -1, fd;
 
+    if (listener->inherited)
+        return 0;
+    fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return -ATTND_E_SYSTEM;
     snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
@@ -227,7 +227,7 @@ void attnd_listen_unlink(const struct attnd_listen *listener, const char *path)
 {
     struct stat file;
 
-    if (lstat(path, &file) == 0 && file.st_dev == listener->device &&
+    if (!listener->inherited && lstat(path, &file) == 0 && file.st_dev == listener->device &&
         file.st_ino == listener->inode)
         unlink(path);
 }

@@ -13,16 +13,17 @@
 struct attnd_listen {
     int fd;
     int refuses_descriptors; /* of peers, unless their own socket says otherwise */
+    int inherited;           /* of the service manager's, whose file is not ours to touch */
     dev_t device;            /* of the file, to unlink ours and nobody else's */
     ino_t inode;
 };
 
 /**
- * attnd_listen_path() - where the socket is by default
- * $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock.
- * Return: 0; -ATTND_E_INVALID if neither is set or the path is too long for a socket.
+ * attnd_listen_directory() - make the directory of @path if it is missing and its parent is there
+ * Its mode is 0755: the socket's own mode says who may connect.
+ * Return: 0; -ATTND_E_SYSTEM (errno says why).
  */
-int attnd_listen_path(char *path, size_t bytes);
+int attnd_listen_directory(const char *path);
 
 /**
  * attnd_listen_open() - bind and listen at @path
@@ -42,7 +43,7 @@ int attnd_listen_open(const char *path, mode_t mode, struct attnd_listen *out,
 int attnd_listen_stream(const char *path, mode_t mode, struct attnd_listen *out,
                         struct attnd_fault *fault);
 
-/** attnd_listen_mode() - give the file another mode, if it is still ours.
+/** attnd_listen_mode() - give the file another mode, if it is still ours; not an inherited one's.
  * Return: 0; -ATTND_E_SYSTEM (errno says why). */
 int attnd_listen_mode(const struct attnd_listen *listener, const char *path, mode_t mode);
 

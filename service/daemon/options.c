@@ -9,8 +9,9 @@
  */
 #include "service/daemon/options.h"
 
+#include "ipc/socket_path.h"
+#include "schemas/version.h"
 #include "service/args/args.h"
-#include "service/daemon/listen.h"
 #include "service/daemon/machine.h"
 #include "service/daemon/scrape.h"
 
@@ -55,7 +56,7 @@ enum option_key {
 
 static const struct argp_option option_list[] = {
     {"socket", KEY_SOCKET, "PATH", 0,
-     "Listen here (default: $ATTND_SOCKET, else $XDG_RUNTIME_DIR/attnd.sock)", 1},
+     "Listen here (default: " ATTND_SOCKET_RULE ", whose directory is made if it is missing)", 1},
     {"allow-uid", KEY_ALLOW_UID, "USER", 0,
      "Serve this user, a number or a name; repeat for more (default: the daemon's own). The "
      "socket's mode is 0600, and "
@@ -514,9 +515,13 @@ int attnd_options_finish(struct attnd_options *options)
     leave_host_cache(options);
     if (options->allow_uids_count == 0)
         options->allow_uids[options->allow_uids_count++] = getuid();
-    return options->socket_path[0]
+    if (options->socket_path[0])
+        return 0;
+    options->socket_default = 1;
+    return attnd_socket_path(ATTND_SOCKET_LISTEN, options->socket_path,
+                             sizeof(options->socket_path)) < sizeof(options->socket_path)
                ? 0
-               : attnd_listen_path(options->socket_path, sizeof(options->socket_path));
+               : -ATTND_E_RANGE;
 }
 
 /* ---- as text ---- */

@@ -12,7 +12,10 @@
  */
 #include "service/daemon/run.h"
 
+#include "schemas/timeslice.h"
+#include "schemas/version.h"
 #include "service/daemon/accept.h"
+#include "service/daemon/activate.h"
 #include "service/daemon/alive.h"
 #include "service/daemon/config.h"
 #include "service/daemon/data.h"
@@ -149,33 +152,97 @@ static void raise_fd_limit(void)
     }
 }
 
+/* All that others wait for passes this thread. */
+static void raise_priority(void)
+{
+    int rc = attnd_timeslice_raise();
+    if (rc < 0)
+        attnd_log(ATTND_LOG_INFO, "the loop runs at the priority of others: %s", strerror(-rc));
+}
+
 /* ---- start ---- */
 
-static enum attnd_exit open_socket(struct runner *runner)
+/* What status shows is the socket that is listened on, and not the one that was asked for. */
+static void note_handed_over(struct attnd_options *options, const char *path)
 {
-    struct attnd_service *service = runner->service;
-    const char *path = service->options.socket_path;
-    struct attnd_fault fault = {0};
-
-    int rc = attnd_listen_open(path, socket_mode(&service->options), &runner->listener, &fault);
-    if (rc == 0) {
-        service->listen_fd = runner->listener.fd;
-        service->refuses_descriptors = runner->listener.refuses_descriptors;
-        return ATTND_EXIT_OK;
+    for (uint32_t i = 0; i < options->settings_count; i++) {
+        struct attnd_setting *setting = &options->settings[i];
+        if (strcmp(setting->name, "socket") != 0)
+            continue;
+        if (strcmp(setting->origin, "default") != 0 && strcmp(options->socket_path, path) != 0)
+            attnd_log(ATTND_LOG_WARNING, "the service manager hands over %s: %s is not used", path,
+                      options->socket_path);
+        setting->origin = "service manager";
+        snprintf(setting->value, sizeof(setting->value), "%s", path);
     }
+    snprintf(options->socket_path, sizeof(options->socket_path), "%s", path);
+}
+
+/* Return: 1 a socket was handed over, and is taken; 0 none was; -1 it is a wrong one (logged). */
+static int take_handed_over(struct runner *runner)
+{
+    struct attnd_options *options = &runner->service->options;
+    char path[sizeof(options->socket_path)];
+    struct attnd_fault fault = {0};
+    const int rc = attnd_activate(&runner->listener, path, sizeof(path), &fault);
+
+    if (rc == 1)
+        note_handed_over(options, path);
+    else if (rc == -ATTND_E_RANGE)
+        attnd_log(ATTND_LOG_ERROR, "the service manager hands over %d sockets: one is wanted",
+                  (int)fault.value);
+    else if (rc == -ATTND_E_INVALID)
+        attnd_log(ATTND_LOG_ERROR, "what the service manager hands over is no listening unix "
+                                   "socket with a path (ListenSequentialPacket=)");
+    else if (rc < 0)
+        attnd_log(ATTND_LOG_ERROR, "the service manager's socket: %s", strerror((int)fault.value));
+    return rc < 0 ? -1 : rc;
+}
+
+static void explain_socket(const struct attnd_options *options, int rc,
+                           const struct attnd_fault *fault)
+{
+    const char *path = options->socket_path;
+
     if (rc == -ATTND_E_BUSY)
         attnd_log(ATTND_LOG_ERROR, "another service listens on %s", path);
     else if (rc == -ATTND_E_INVALID)
         attnd_log(ATTND_LOG_ERROR, "%s is there and is not a socket: give another --socket", path);
     else if (rc == -ATTND_E_TIMEOUT)
         attnd_log(ATTND_LOG_ERROR, "%s.lock was held for %d s: another start hangs", path,
-                  (int)(fault.limit / 1000));
+                  (int)(fault->limit / 1000));
     else if (rc == -ATTND_E_PERMISSION)
         attnd_log(ATTND_LOG_ERROR, "%s.lock belongs to user %d: give another --socket", path,
-                  (int)fault.value);
+                  (int)fault->value);
     else
-        attnd_log(ATTND_LOG_ERROR, "%s: %s", path, strerror((int)fault.value));
-    return ATTND_EXIT_SOCKET;
+        attnd_log(ATTND_LOG_ERROR, "no socket can be made at %s: %s%s", path,
+                  strerror((int)fault->value),
+                  options->socket_default ? " (give --socket, or set XDG_RUNTIME_DIR)" : "");
+}
+
+static enum attnd_exit open_socket(struct runner *runner)
+{
+    struct attnd_service *service = runner->service;
+    struct attnd_options *options = &service->options;
+    struct attnd_fault fault = {0};
+    int rc = take_handed_over(runner);
+
+    if (rc < 0)
+        return ATTND_EXIT_SOCKET;
+    if (rc == 0) {
+        if (options->socket_default && attnd_listen_directory(options->socket_path) < 0)
+            rc = attnd_fault_set(&fault, -ATTND_E_SYSTEM, ATTND_F_SOCKET, 0, errno, 0);
+        else
+            rc = attnd_listen_open(options->socket_path, socket_mode(options), &runner->listener,
+                                   &fault);
+        if (rc < 0) {
+            explain_socket(options, rc, &fault);
+            return ATTND_EXIT_SOCKET;
+        }
+    }
+    service->listen_fd = runner->listener.fd;
+    service->refuses_descriptors = runner->listener.refuses_descriptors;
+    return ATTND_EXIT_OK;
 }
 
 static enum attnd_exit make_loop(struct runner *runner)
@@ -248,6 +315,7 @@ static enum attnd_exit start(struct runner *runner)
     struct attnd_service *service = runner->service;
 
     raise_fd_limit();
+    raise_priority();
     if (block_signals(runner) < 0 || attnd_control_new(service) < 0) {
         attnd_log(ATTND_LOG_ERROR, "out of memory or descriptors");
         return ATTND_EXIT_INTERNAL;
@@ -284,12 +352,13 @@ static void end_clients(struct attnd_service *service)
     attnd_ticket_free_all(service);
 }
 
-/* From now on connecting is refused. Harmless twice. */
+/* From now on connecting is refused; or, where the service manager listens on, it waits for the
+ * next start. Harmless twice. */
 static void close_door(const struct runner *runner)
 {
     const struct attnd_service *service = runner->service;
 
-    if (service->listen_fd < 0)
+    if (service->listen_fd < 0 || runner->listener.inherited)
         return;
     attnd_listen_unlink(&runner->listener, service->options.socket_path);
     shutdown(service->listen_fd, SHUT_RDWR);
@@ -317,6 +386,7 @@ static void stop(struct runner *runner)
     attnd_client_reap(service, 1);
     attnd_data_free(service);
     attnd_control_free(service);
+    attnd_monitor_free(&service->monitor);
     if (service->listen_fd >= 0)
         close(service->listen_fd);
     if (runner->signal_fd >= 0)

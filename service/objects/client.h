@@ -50,7 +50,8 @@ struct attnd_client {
     int doorbell_fd;    /* eventfd the client writes, -1 with futex doorbells */
     uint32_t ring_entries;
     uint64_t arena_offset_bytes, arena_bytes;
-    uint64_t results_offset_bytes; /* ATTND_RESULT_WORDS int32 in the completion segment */
+    uint64_t segments_charged_bytes; /* of host memory; 0: it is not enrolled */
+    uint64_t results_offset_bytes;   /* ATTND_RESULT_WORDS int32 in the completion segment */
     struct attnd_consumer sq;
     struct attnd_producer cq;
 

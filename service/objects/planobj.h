@@ -7,6 +7,8 @@
 #include "persistent/plan/plan.h"
 #include "service/objects/pool.h"
 
+#define ATTND_VARIANT_TABLES 2 /* sinks, mask */
+
 struct attnd_plan_prepared; /* prepared/prepared.h; one block of malloc() */
 
 struct attnd_plan_object {
@@ -28,13 +30,14 @@ struct attnd_plan_object {
     /* of the batch it is filled with */
     uint64_t set_version; /* as the worker finds them in the heap */
     uint32_t advance_version;
-    uint32_t tile_items, append_items;     /* queue items of a run and of an append */
-    struct attnd_extents extents;          /* from a tensor's offset */
-    uint64_t scratch_bytes;                /* of a run */
-    struct attnd_append_entry *append;     /* planobj.c; [append_entries] */
-    uint32_t append_first, append_entries; /* the last level's */
-    uint32_t kv_len_stride;                /* between generations */
-    const int32_t *kv_pages, *kv_len;      /* in the heap */
+    uint32_t tile_items, append_items;                 /* queue items of a run and of an append */
+    struct attnd_extents extents;                      /* from a tensor's offset */
+    uint64_t scratch_bytes;                            /* of a run */
+    struct attnd_memory *tables[ATTND_VARIANT_TABLES]; /* of its variant, referenced; or NULL */
+    struct attnd_append_entry *append;                 /* planobj.c; [append_entries] */
+    uint32_t append_first, append_entries;             /* the last level's */
+    uint32_t kv_len_stride;                            /* between generations */
+    const int32_t *kv_pages, *kv_len;                  /* in the heap */
 };
 
 /** attnd_planobj_create() - heap memory and planner state for capacities, which count against
@@ -52,6 +55,10 @@ void attnd_planobj_destroy(struct attnd_service *service, struct attnd_plan_obje
 /** attnd_planobj_check() - leases; the plan is empty from here on. */
 int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
                         struct attnd_fault *fault);
+/** attnd_planobj_hold() - the plan lets go of its tables and takes over the references of @tables,
+ * which are NULL afterwards. The plan is empty. */
+void attnd_planobj_hold(struct attnd_service *service, struct attnd_plan_object *object,
+                        struct attnd_memory **tables);
 /** attnd_planobj_plan() - tiles, entries and extents of an admitted batch. */
 int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
                        struct attnd_fault *fault);

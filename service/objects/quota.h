@@ -23,12 +23,23 @@ struct attnd_payer attnd_quota_payer(const struct attnd_client *client);
  * attnd_quota_limit() - how much of a kind one session may have
  *
  * All together may have what there is. Where several users are admitted, one may have half of that.
- * A session may have half of what its user may have. Of host memory it may have --memory-max, and
- * sessions are counted by user only.
+ * A session may have half of what its user may have, and all sessions of a process three quarters.
+ * Of host memory a session may have --memory-max. Sessions are counted by process and by user.
  */
-uint64_t attnd_quota_limit(const struct attnd_client *client, enum attnd_quota_kind kind);
-/** attnd_quota_user_limit() - how much of a kind one user may have. */
+uint64_t attnd_quota_limit(const struct attnd_service *service, enum attnd_quota_kind kind);
+/** attnd_quota_process_limit(), _user_limit(), _limit_of_all() - all sessions of one process, of
+ * one user, and of the service. */
+uint64_t attnd_quota_process_limit(const struct attnd_service *service, enum attnd_quota_kind kind);
 uint64_t attnd_quota_user_limit(const struct attnd_service *service, enum attnd_quota_kind kind);
+uint64_t attnd_quota_limit_of_all(const struct attnd_service *service, enum attnd_quota_kind kind);
+/** attnd_quota_user_has_any() - is the place in the table of users that of a user? */
+int attnd_quota_user_has_any(const struct attnd_service *service, uint32_t place);
+/** attnd_quota_name() - of a kind, for people. */
+const char *attnd_quota_name(enum attnd_quota_kind kind);
+static inline int attnd_quota_is_bytes(enum attnd_quota_kind kind)
+{
+    return kind == ATTND_QUOTA_HOST || kind == ATTND_QUOTA_HEAP || kind == ATTND_QUOTA_DAEMON;
+}
 
 /** attnd_quota_left() - how much more of a kind @client may take now. */
 uint64_t attnd_quota_left(const struct attnd_client *client, enum attnd_quota_kind kind);
@@ -36,8 +47,8 @@ uint64_t attnd_quota_left(const struct attnd_client *client, enum attnd_quota_ki
 /**
  * attnd_quota_take() - count @amount of @kind against @client, its user and all
  * Return: 0; -ATTND_E_NO_MEMORY with nothing counted. The fault has the field of the kind, what
- * would be used then as its value, and the limit that this is beyond: of the session, of the user,
- * or of all.
+ * would be used then as its value, and the limit that this is beyond: of the session, of its
+ * process, of its user, or of all.
  */
 int attnd_quota_take(struct attnd_client *client, enum attnd_quota_kind kind, uint64_t amount,
                      struct attnd_fault *fault);
@@ -52,6 +63,9 @@ uint64_t attnd_quota_user_left(const struct attnd_service *service, struct attnd
 /** attnd_quota_count() - count it against @payer; attnd_quota_user_left() has said that it fits. */
 void attnd_quota_count(struct attnd_service *service, struct attnd_payer payer,
                        enum attnd_quota_kind kind, uint64_t amount);
+/** attnd_quota_give_unlisted() - the same for a client that is in no slot of the service. */
+void attnd_quota_give_unlisted(struct attnd_client *client, enum attnd_quota_kind kind,
+                               uint64_t amount);
 
 /** attnd_quota_charge() - memory of the daemon's own process; the same as attnd_quota_take(). */
 static inline int attnd_quota_charge(struct attnd_client *client, uint64_t bytes,

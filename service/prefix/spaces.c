@@ -2,8 +2,9 @@
  * spaces.c - the tree of a pool, its namespaces, and sessions' handles on them.
  *
  * A tree is made with the first namespace of its pool. How many blocks it can have is promised out
- * of what all trees may have, and of that a session and its user get a share at most (quota.h): the
- * memory of a tree is the daemon's, and does not come back before the pool goes.
+ * of what all trees may have, and of that a session and its user get a share at most (quota.h).
+ * Their memory is the daemon's. It is paid for when they are promised, and does not come back
+ * before the pool goes.
  */
 #include "service/prefix/prefix.h"
 
@@ -71,15 +72,19 @@ static uint64_t tables_bytes(const struct attnd_pool *pool)
     return sizeof(struct attnd_pool_prefix) + 2 * sizeof(uint32_t) * (uint64_t)pool->shape.pages;
 }
 
-/* Blocks that a tree of @pool may have, which count against @client from now on. */
-static int promise(struct attnd_client *client, const struct attnd_pool *pool, uint32_t *blocks_max,
-                   struct attnd_fault *fault)
+/* How many blocks a tree of @pool may have. There are fewer where its maker may have no more of
+ * them, or where they would take more than half of the daemon's memory that is left to it. */
+static uint32_t blocks_for(const struct attnd_client *client, const struct attnd_pool *pool)
 {
     uint64_t wanted = pool->shape.pages + (uint64_t)pool->shape.pages / 4 + 64;
     uint64_t left = attnd_quota_left(client, ATTND_QUOTA_BLOCKS);
+    uint64_t left_bytes = attnd_quota_left(client, ATTND_QUOTA_DAEMON);
+    uint64_t tables = tables_bytes(pool);
+    uint64_t paid = left_bytes > tables ? (left_bytes - tables) / 2 / ATTND_TREE_BLOCK_BYTES : 0;
 
-    *blocks_max = (uint32_t)(wanted < left ? wanted : left);
-    return attnd_quota_take(client, ATTND_QUOTA_BLOCKS, *blocks_max ? *blocks_max : 1, fault);
+    wanted = wanted < left ? wanted : left;
+    wanted = wanted < paid ? wanted : paid;
+    return wanted ? (uint32_t)wanted : 1;
 }
 
 static int charge(struct attnd_client *client, struct attnd_pool *pool,
@@ -87,11 +92,13 @@ static int charge(struct attnd_client *client, struct attnd_pool *pool,
 {
     prefix->service = client->service;
     prefix->payer = attnd_quota_payer(client);
-    prefix->charged_bytes = tables_bytes(pool);
+    prefix->blocks_max = blocks_for(client, pool);
+    prefix->charged_bytes =
+        tables_bytes(pool) + (uint64_t)prefix->blocks_max * ATTND_TREE_BLOCK_BYTES;
     int rc = attnd_quota_charge(client, prefix->charged_bytes, fault);
     if (rc < 0)
         return rc;
-    rc = promise(client, pool, &prefix->blocks_max, fault);
+    rc = attnd_quota_take(client, ATTND_QUOTA_BLOCKS, prefix->blocks_max, fault);
     if (rc < 0)
         attnd_quota_refund(client->service, prefix->payer, prefix->charged_bytes);
     return rc;

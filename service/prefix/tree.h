@@ -79,6 +79,10 @@ struct attnd_tree_stats {
     uint64_t waits, abandoned; /* matches that waited; claims that ended without a block */
 };
 
+/* What a block costs of memory at most: its entry, two buckets, and its place in an order that
+ * grows by doubling. */
+#define ATTND_TREE_BLOCK_BYTES (64u + 2u * 4u + 2u * 16u)
+
 struct attnd_tree_space_args {
     uint32_t block_pages; /* 1..ATTND_PREFIX_BLOCK_PAGES_MAX */
     uint32_t pages_max;   /* budget: it evicts its own beyond this */

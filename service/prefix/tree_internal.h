@@ -55,6 +55,10 @@ struct attnd_tree_order_entry {
     uint32_t block;
     uint32_t zero;
 };
+_Static_assert(sizeof(struct attnd_tree_block) + 2 * sizeof(uint32_t) +
+                       2 * sizeof(struct attnd_tree_order_entry) ==
+                   ATTND_TREE_BLOCK_BYTES,
+               "what a block costs");
 struct attnd_tree_order {
     struct attnd_tree_order_entry *entry;
     uint32_t count, max;

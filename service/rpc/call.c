@@ -11,6 +11,7 @@
 #include "service/session/session.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,6 +110,29 @@ static int send_reply(struct attnd_call *call, int code)
                              call->reply_fds_count);
 }
 
+/* A call of a session that is refused; of one that was answered later only that. */
+static void tell_refusal(const struct attnd_call *call)
+{
+    const struct attnd_client *client = call->client;
+    struct attnd_monitor *monitor = &client->service->monitor;
+    const ProtobufCFieldDescriptor *field;
+
+    if (client->id == 0 || !attnd_monitor_wants(monitor))
+        return;
+    struct attnd_monitor_event event = {.time_ns = attnd_clock_ns(),
+                                        .session = client->id,
+                                        .uid = client->uid,
+                                        .kind = ATTND_MONITOR_REFUSED,
+                                        .fault = *call->fault};
+    event.fault.code = call->reply->code;
+    field = call->request ? protobuf_c_message_descriptor_get_field(
+                                &attnd__request__descriptor, (unsigned)call->request->call_case)
+                          : NULL;
+    if (field)
+        snprintf(event.text, sizeof(event.text), "%s", field->name);
+    attnd_monitor_add(monitor, &event);
+}
+
 /* The daemon waits for nobody, not even here. */
 void attnd_call_deliver(struct attnd_call *call, int code)
 {
@@ -116,6 +140,8 @@ void attnd_call_deliver(struct attnd_call *call, int code)
     if (client->state == ATTND_SESSION_DYING)
         return;
     int rc = send_reply(call, code);
+    if (code < 0)
+        tell_refusal(call);
     if (rc == -ATTND_E_DISCONNECTED)
         attnd_client_end(client);
     else if (rc < 0)

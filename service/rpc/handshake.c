@@ -4,6 +4,7 @@
  * Hello makes the segments and answers with their descriptors; Mapped says that the client has
  * mapped them, so they can be sealed. Only then is the session open (segments.c says why).
  */
+#include "schemas/version.h"
 #include "service/rpc/calls.h"
 #include "service/sched/sched.h"
 #include "service/session/segments.h"
@@ -123,5 +124,7 @@ int attnd_call_mapped(struct attnd_call *call)
     attnd_client_opened(client);
     attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) opened, %u ring entries", client->id,
               (int)client->pid, attnd_client_name(client), client->ring_entries);
+    attnd_monitor_say(&client->service->monitor, ATTND_MONITOR_OPENED, client->id, client->uid,
+                      client->pid, attnd_client_name(client));
     return 0;
 }

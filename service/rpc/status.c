@@ -3,7 +3,9 @@
  *
  * Bounded by the limits on sessions and pools, so that it always fits a datagram.
  */
+#include "schemas/version.h"
 #include "service/objects/lease.h"
+#include "service/objects/quota.h"
 #include "service/prefix/prefix.h"
 #include "service/rpc/calls.h"
 #include "service/sched/sched.h"
@@ -108,6 +110,8 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->has_pid = status->has_in_flight = status->has_runs = status->has_appends = 1;
     status->has_busy_ns = status->has_share = status->has_memory_bytes = 1;
     status->has_device_memory_bytes = status->has_plans = status->has_dying = 1;
+    status->quota_used = client->used; /* nothing runs before this is packed */
+    status->n_quota_used = ATTND_QUOTA_KINDS;
     fill_state(status, client);
     fill_prepared(status, client);
 }
@@ -209,6 +213,56 @@ static int add_settings(struct attnd_call *call, Attnd__Status *status)
     return 0;
 }
 
+static int fill_quotas(struct attnd_call *call, Attnd__QuotaStatus **out,
+                       enum attnd_quota_kind kind)
+{
+    const struct attnd_service *service = call->service;
+    Attnd__QuotaStatus *quota = attnd_call_alloc(call, sizeof(*quota));
+
+    if (!quota)
+        return -ATTND_E_NO_MEMORY;
+    attnd__quota_status__init(quota);
+    quota->name = text(attnd_quota_name(kind));
+    quota->bytes = attnd_quota_is_bytes(kind);
+    quota->used = service->used[kind];
+    quota->limit = attnd_quota_limit_of_all(service, kind);
+    quota->user_limit = attnd_quota_user_limit(service, kind);
+    quota->process_limit = attnd_quota_process_limit(service, kind);
+    quota->session_limit = attnd_quota_limit(service, kind);
+    *out = quota;
+    return 0;
+}
+
+static int add_user(struct attnd_call *call, Attnd__Status *status, uint32_t place)
+{
+    Attnd__UserStatus *user = attnd_call_alloc(call, sizeof(*user));
+
+    if (!user)
+        return -ATTND_E_NO_MEMORY;
+    attnd__user_status__init(user);
+    user->uid = call->service->quota_uids[place];
+    user->quota_used = call->service->user_used[place];
+    user->n_quota_used = ATTND_QUOTA_KINDS;
+    status->users[status->n_users++] = user;
+    return 0;
+}
+
+static int add_quotas(struct attnd_call *call, Attnd__Status *status)
+{
+    status->quotas = attnd_call_alloc(call, ATTND_QUOTA_KINDS * sizeof(Attnd__QuotaStatus *));
+    status->users = attnd_call_alloc(call, ATTND_QUOTA_USERS_MAX * sizeof(Attnd__UserStatus *));
+    if (!status->quotas || !status->users)
+        return -ATTND_E_NO_MEMORY;
+    for (; status->n_quotas < ATTND_QUOTA_KINDS; status->n_quotas++)
+        if (fill_quotas(call, &status->quotas[status->n_quotas],
+                        (enum attnd_quota_kind)status->n_quotas) < 0)
+            return -ATTND_E_NO_MEMORY;
+    for (uint32_t place = 0; place < ATTND_QUOTA_USERS_MAX; place++)
+        if (attnd_quota_user_has_any(call->service, place) && add_user(call, status, place) < 0)
+            return -ATTND_E_NO_MEMORY;
+    return 0;
+}
+
 static void fill_service(const struct attnd_service *service, Attnd__Status *status)
 {
     struct attnd_data_status data;
@@ -269,7 +323,8 @@ int attnd_call_status(struct attnd_call *call)
         attnd__status__init(status);
         fill_service(call->service, status);
         if (add_totals(call, status) == 0 && add_settings(call, status) == 0 &&
-            add_sessions(call, status) == 0 && add_pools(call, status) == 0 &&
+            add_quotas(call, status) == 0 && add_sessions(call, status) == 0 &&
+            add_pools(call, status) == 0 &&
             attnd_host_cache_fill(call, &status->host_cache) == 0) {
             call->reply->status = status;
             call->reply->result_case = ATTND__REPLY__RESULT_STATUS;

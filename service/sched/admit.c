@@ -7,6 +7,7 @@
  * when. Memory of copies is kept and used again, so an engine whose sets are done at once costs no
  * allocation.
  */
+#include "service/objects/variant.h"
 #include "service/sched/lanes.h"
 
 #include <assert.h>
@@ -66,6 +67,18 @@ static int admit_prefix(struct attnd_sched_op *op, struct attnd_admitted *to)
                               &to->u.prefix, &op->fault);
 }
 
+_Static_assert(ATTND_VARIANT_TABLES <= ATTND_RUN_PLACES, "an operation holds them like places");
+
+static int admit_batch(struct attnd_sched_op *op, struct attnd_admitted *to)
+{
+    const struct attnd_client *client = op->lane->session->client;
+    int rc = attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
+                               op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
+                               &op->plan->limits, &to->staging, &to->u.batch, &op->fault);
+    return rc < 0 ? rc
+                  : attnd_variant_resolve(client, op->plan, &to->u.batch, op->memories, &op->fault);
+}
+
 static int admit(struct attnd_sched_op *op, struct attnd_admitted *to)
 {
     const struct attnd_client *client = op->lane->session->client;
@@ -73,9 +86,7 @@ static int admit(struct attnd_sched_op *op, struct attnd_admitted *to)
     if (op->prefix)
         return admit_prefix(op, to);
     if (op->sqe.opcode == ATTND_OP_PLAN_SET)
-        return attnd_admit_batch(arena, client->arena_bytes, op->sqe.u.set.header_offset_bytes,
-                                 op->sqe.u.set.header_bytes, &op->plan->limits, &to->staging,
-                                 &to->u.batch, &op->fault);
+        return admit_batch(op, to);
     return attnd_admit_advance(arena, client->arena_bytes, &op->sqe.u.advance, &op->plan->limits,
                                &to->staging, &to->u.advance, &op->fault);
 }

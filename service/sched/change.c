@@ -90,6 +90,7 @@ static int plan_batch(struct attnd_sched_op *op)
     const struct attnd_batch_view *batch = &op->admitted->u.batch;
     if (attnd_planobj_check(op->plan, batch, &op->fault) < 0)
         return 0;
+    attnd_planobj_hold(op->lane->session->client->service, op->plan, op->memories);
     if (work_of(batch) > INLINE_WORK && lend(op))
         return 1;
     (void)attnd_planobj_plan(op->plan, batch, &op->fault);

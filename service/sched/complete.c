@@ -70,6 +70,30 @@ static void note_append(const struct attnd_sched_op *op)
     op->lane->append_slot = op->lane->session->client->cq.index;
 }
 
+static void tell_monitor(const struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_ns)
+{
+    const struct attnd_session_lanes *session = op->lane->session;
+    const struct attnd_client *client = session->client;
+    struct attnd_monitor *monitor = &session->scheduler->service->monitor;
+
+    if (!attnd_monitor_wants(monitor))
+        return;
+    const uint64_t now_ns = attnd_sched_now(session->scheduler);
+    const struct attnd_monitor_event event = {
+        .time_ns = now_ns,
+        .session = client->id,
+        .uid = client->uid,
+        .kind = ATTND_MONITOR_OPERATION,
+        .opcode = op->sqe.opcode,
+        .lane = op->sqe.lane,
+        .plan = op->sqe.plan,
+        .user_data = op->sqe.user_data,
+        .latency_ns = now_ns > op->taken_ns ? now_ns - op->taken_ns : 0,
+        .duration_ns = op->sqe.opcode == ATTND_OP_RUN && end_ns > begin_ns ? end_ns - begin_ns : 0,
+        .fault = op->fault};
+    attnd_monitor_add(monitor, &event);
+}
+
 void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_ns)
 {
     struct attnd_session_lanes *session = op->lane->session;
@@ -86,6 +110,7 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
         count_fault(&session->scheduler->service->totals, fault->code);
     }
     note_append(op);
+    tell_monitor(op, begin_ns, end_ns);
     if (fault->code != 0 || !(op->sqe.flags & ATTND_OP_SKIP_SUCCESS)) {
         const struct attnd_cqe cqe = {.user_data = op->sqe.user_data,
                                       .code = fault->code,

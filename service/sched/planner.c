@@ -8,6 +8,8 @@
  */
 #include "service/sched/planner.h"
 
+#include "schemas/timeslice.h"
+
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -51,6 +53,7 @@ static struct attnd_planner_job *pick(struct attnd_planner *planner)
 static void *work(void *context)
 {
     struct attnd_planner *planner = context;
+    (void)attnd_timeslice_ask(ATTND_TIMESLICE_LONG_NS, ATTND_TIMESLICE_PLANS_NICE);
     pthread_mutex_lock(&planner->lock);
     while (!planner->stop) {
         struct attnd_planner_job *job = pick(planner);

@@ -200,7 +200,7 @@ static void take_slot(struct attnd_session_lanes *session, const struct attnd_sq
  * part of the session's share, so that the next one fits. */
 static uint64_t copies_max_bytes(const struct attnd_client *client)
 {
-    uint64_t part_bytes = attnd_quota_limit(client, ATTND_QUOTA_DAEMON) / COPIES_SESSION_PART;
+    uint64_t part_bytes = attnd_quota_limit(client->service, ATTND_QUOTA_DAEMON) / COPIES_SESSION_PART;
     return part_bytes < client->arena_bytes ? part_bytes : client->arena_bytes;
 }
 

@@ -86,6 +86,12 @@ static uint32_t sessions_of(const struct attnd_service *service, pid_t pid)
     return count;
 }
 
+/* Shared memory that the client fills: it counts like memory that is made for it. */
+static uint64_t segments_bytes(const struct attnd_client *client)
+{
+    return client->submission.size_bytes + client->completion.size_bytes;
+}
+
 int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault)
 {
     const uint32_t has = sessions_of(client->service, client->pid);
@@ -99,6 +105,12 @@ int attnd_client_enroll(struct attnd_client *client, struct attnd_fault *fault)
         fault->code = -ATTND_E_RANGE;
         return fault->code;
     }
+    const uint64_t bytes = segments_bytes(client);
+    if (attnd_quota_take(client, ATTND_QUOTA_HOST, bytes, fault) < 0) {
+        attnd_quota_give_unlisted(client, ATTND_QUOTA_SESSIONS, 1);
+        return fault->code;
+    }
+    client->segments_charged_bytes = bytes;
     struct attnd_client **slot = find_slot(client->service, NULL);
     assert(slot); /* as many as are counted */
     visitors_remove(client);
@@ -207,16 +219,17 @@ static void free_objects(struct attnd_client *client)
             attnd_memory_unbind(client, i + 1);
 }
 
-static void log_end(const struct attnd_client *client)
+static void tell_end(const struct attnd_client *client)
 {
     char text[64];
+    const char *how = client->ending[0] ? client->ending : "the service stops";
 
+    if (!client->ending[0] && !client->service->stopping)
+        how = attnd_ending_text(client->pidfd, client->pid, text, sizeof(text));
     attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) is gone: %s", client->id, (int)client->pid,
-              attnd_client_name(client),
-              client->ending[0] ? client->ending
-              : client->service->stopping
-                  ? "the service stops"
-                  : attnd_ending_text(client->pidfd, client->pid, text, sizeof(text)));
+              attnd_client_name(client), how);
+    attnd_monitor_say(&client->service->monitor, ATTND_MONITOR_ENDED, client->id, client->uid,
+                      client->pid, how);
 }
 
 void attnd_client_drained(struct attnd_client *client)
@@ -227,9 +240,11 @@ void attnd_client_drained(struct attnd_client *client)
     assert(client->state == ATTND_SESSION_DYING && client->in_flight == 0);
     free_objects(client);
     if (slot) {
-        attnd_quota_give(service, attnd_quota_payer(client), ATTND_QUOTA_SESSIONS, 1);
+        const struct attnd_payer payer = attnd_quota_payer(client);
+        attnd_quota_give(service, payer, ATTND_QUOTA_HOST, client->segments_charged_bytes);
+        attnd_quota_give(service, payer, ATTND_QUOTA_SESSIONS, 1);
         *slot = NULL;
-        log_end(client);
+        tell_end(client);
     } else {
         visitors_remove(client);
     }

@@ -10,6 +10,7 @@
 #include "ipc/fdpass.h"
 #include "ipc/shm.h"
 #include "schemas/atomics.h"
+#include "schemas/version.h"
 #include "service/args/args.h"
 #include "service/service.h"
 #include "service/supervise/worker_abi.h"

@@ -2,13 +2,14 @@
  * memory.c - memory comes and goes, and nobody waits for another's.
  *
  * A GPU's worker pins host memory, which takes seconds where it is many GiB, and lets it go, as it
- * does legacy handles, only with its kernels at rest. Such requests stand in line for a thread of
- * their own, in which the kernels rest once for all that are to go; whatever the driver does at
- * once is done at once, past that line. The backend does a piece of what is first in line, and if
- * that was not all of it, it goes to the end: nobody's GiB are brought in before everybody else's.
- * What is let go has every other turn, and more goes in one than comes in one. So of what stands in
- * line there is never more pinned than the daemon counts, which counts what was given up as free
- * for others (memory.c); what is too small for the line may come before that has gone.
+ * does legacy handles and pointers of pools, only with its kernels at rest. Such requests stand in
+ * line for a thread of their own, in which the kernels rest once for all that are to go; whatever
+ * the driver does at once is done at once, past that line. The backend does a piece of what is
+ * first in line, and if that was not all of it, it goes to the end: nobody's GiB are brought in
+ * before everybody else's. What is let go has every other turn, and more goes in one than comes in
+ * one. So of what stands in line there is never more pinned than the daemon counts, which counts
+ * what was given up as free for others (memory.c); what is too small for the line may come before
+ * that has gone.
  *
  * What is about one index is answered in the order in which it was asked, because a map that does
  * not stand in line is done before the next request is looked at, and one that does is given up
@@ -230,7 +231,8 @@ void attnd_worker_memory_serve(struct attnd_worker_memory *self,
     if (request->kind == ATTND_WORKER_MAP) {
         const uint32_t kind = request->memory_kind;
         if (known)
-            self->rests[index] = kind == ATTND_KIND_HOST || kind == ATTND_KIND_IPC;
+            self->rests[index] =
+                kind == ATTND_KIND_HOST || kind == ATTND_KIND_POOL || kind == ATTND_KIND_IPC;
         if (known && kind == ATTND_KIND_HOST && request->size_bytes >= ATTND_WORKER_LARGE_BYTES)
             line_up(self, &job);
         else

@@ -2,6 +2,7 @@
  * test_e2e_programs.c - the programs as somebody at a shell meets them: the engine that the README
  * prints, and what every program says of itself.
  */
+#include "schemas/version.h"
 #include "tests/support/harness/e2e.h"
 
 #include <setjmp.h>

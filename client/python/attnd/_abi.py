@@ -70,10 +70,20 @@ Level = _struct(
     kv_last_page_len=c.c_void_p,
 )  # fmt: skip
 Strides = _struct("attnd_strides", row=i64, head=i64)
+Table = _struct("attnd_variant_table", memory=u32, layer_stride=u32, offset_bytes=u64)
+Variant = _struct(
+    "attnd_variant",
+    size=u32, flags=u32, position_encoding=u32, window_left=i32, logits_soft_cap=c.c_float,
+    rope_theta=c.c_float, rope_scale=c.c_float, rope_low_freq_factor=c.c_float,
+    rope_high_freq_factor=c.c_float, rope_old_context=u32, rope_dim=u32, q_scale=c.c_float,
+    k_scale=c.c_float, v_scale=c.c_float, fixed_split=u32, reserved0=u32, sinks=Table, mask=Table,
+    reserved=u64 * 4,
+)  # fmt: skip
 Batch = _struct(
     "attnd_batch",
     size=u32, levels=u32, heads_q=u32, dtype=u32, flags=u32, reserve_pages=u32, sm_scale=c.c_float,
     level=c.POINTER(Level), q=Strides, o=Strides, lse=Strides, k=Strides, v=Strides,
+    variant=c.POINTER(Variant),
 )  # fmt: skip
 Op = _struct("attnd_op", user_data=u64, lane=u16, flags=u16, timeout_us=u32)
 Advance = _struct(
@@ -93,7 +103,7 @@ PrepareArgs = _struct(
 
 STRUCTS = (
     Fault, OpenArgs, Info, MemoryInfo, Plane, PoolDesc, PoolInfo, Token, PlanArgs, Level, Strides,
-    Batch, Op, Advance, Place, AppendArgs, RunArgs, Completion, PrepareArgs,
+    Table, Variant, Batch, Op, Advance, Place, AppendArgs, RunArgs, Completion, PrepareArgs,
 )  # fmt: skip
 
 

@@ -44,11 +44,12 @@ class _Managed(c.Structure):
     _fields_ = [("tensor", _Tensor), ("context", c.c_void_p), ("deleter", _Deleter)]
 
 
-_new = c.pythonapi.PyCapsule_New
+_api = c.PyDLL(None)  # ctypes.pythonapi is everybody's, and so are the types declared there
+_new = _api.PyCapsule_New
 _new.restype, _new.argtypes = c.py_object, (c.c_void_p, c.c_char_p, c.c_void_p)
-_get = c.pythonapi.PyCapsule_GetPointer
+_get = _api.PyCapsule_GetPointer
 _get.restype, _get.argtypes = c.c_void_p, (c.c_void_p, c.c_char_p)
-_is = c.pythonapi.PyCapsule_IsValid
+_is = _api.PyCapsule_IsValid
 _is.restype, _is.argtypes = c.c_int, (c.c_void_p, c.c_char_p)
 
 _lent = {}
@@ -68,7 +69,7 @@ def _capsule_dies(capsule, lent=_lent, is_valid=_is, get=_get):
 
 # C++ code may hold a tensor longer than this module lives: its deleter must stay callable.
 for _function in (_give_back, _capsule_dies, _lent):
-    c.pythonapi.Py_IncRef(c.py_object(_function))
+    _api.Py_IncRef(c.py_object(_function))
 
 
 def lend(owner, address, shape, strides, dtype, device):

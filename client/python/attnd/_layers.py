@@ -1,5 +1,5 @@
-"""What the backends of vLLM and SGLang share: a pool over an engine's own KV tensors, and page
-tables of those engines as CSR arrays.
+"""What the engines' modules share: a batch that layers attend to in different ways, a pool over an
+engine's own KV tensors, and page tables of those engines as CSR arrays.
 
 An engine hands q and out at another address in every pass. They are copied through two buffers that
 stay where they are: a run is prepared for its addresses, once for each layer.
@@ -29,19 +29,44 @@ def _host(x):
     return x.cpu().numpy() if isinstance(x, torch.Tensor) else numpy.asarray(x)
 
 
+class Ways:
+    """One batch, planned once for each way in which layers attend to it: models mix layers with and
+    without a window. A way is a set of plan()'s options."""
+
+    def __init__(self, pool, num_qo_heads):
+        self.pool, self.num_qo_heads = pool, num_qo_heads
+        self._csr, self._attentions, self._planned = None, {}, set()
+
+    def begin(self, csr):
+        """The batch of the next pass: qo_indptr, kv_indptr, kv_indices, kv_last_page_len. It is
+        planned when a layer asks."""
+        self._csr = csr
+        self._planned.clear()
+
+    def attention(self, **options):
+        """BatchAttention of the batch in this way. Values of @options can be hashed."""
+        way = tuple(options.items())
+        if way not in self._planned:
+            if way not in self._attentions:
+                self._attentions[way] = BatchAttention(self.pool)
+            self._attentions[way].plan(*self._csr, self.num_qo_heads, **options)
+            self._planned.add(way)
+        return self._attentions[way]
+
+
 class Layers:
     """Attention over the layers of one engine: [(k, v), ...], each [page, token, head, dim]."""
 
     def __init__(self, session, planes, num_qo_heads):
         self.pool = PagePool.from_tensors(session, planes)
-        self.attention = BatchAttention(self.pool)
         self.num_qo_heads, self.rows = num_qo_heads, 0
+        self._ways = Ways(self.pool, num_qo_heads)
         self._q = self._o = None
 
-    def plan(self, csr, causal=True, sm_scale=None):
-        """The batch of the next passes."""
+    def begin(self, csr):
+        """The batch of the next passes, as CSR arrays."""
         self.rows = int(csr[0][-1])
-        self.attention.plan(*csr, self.num_qo_heads, causal=causal, sm_scale=sm_scale)
+        self._ways.begin(csr)
         if self._q is None or len(self._q) < self.rows:
             room = max(256, 1 << (self.rows - 1).bit_length())
             shape, pool = (room, self.num_qo_heads, self.pool.head_dim), self.pool
@@ -53,9 +78,11 @@ class Layers:
             else:
                 self._q, self._o = (pool.session.empty(shape, pool.dtype).torch() for _ in "qo")
 
-    def run(self, layer, q, out):
-        """Rows beyond the batch's are left as they are."""
+    def run(self, layer, q, out, **options):
+        """Attention of the batch on one layer, in the way that @options of plan() say. Rows beyond
+        the batch's are left as they are."""
         shape, rows = self._q.shape[1:], self.rows
+        attention = self._ways.attention(**options)
         self._q[:rows].copy_(q.reshape(-1, *shape)[:rows])
-        self.attention.run(self._q[:rows], layer, self._o[:rows])
+        attention.run(self._q[:rows], layer, self._o[:rows])
         out.view(-1, *shape)[:rows].copy_(self._o[:rows])

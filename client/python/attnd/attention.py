@@ -12,12 +12,14 @@ and waits: the call returns at once, a CUDA graph may hold it, and what went wro
 import collections
 import ctypes as c
 import math
+import weakref
 
 import numpy
 
 from . import _abi
 from ._dlpack import CPU, contiguous
 from ._library import cuda, lib
+from ._variant import variant_of
 from .errors import checked
 from .memory import BYTES, Tensor, copy, describe, dtype_name
 from .session import Operation, Refusal
@@ -25,6 +27,8 @@ from .session import Operation, Refusal
 _INT32 = numpy.dtype(numpy.int32)
 _STRIDED = "q", "o", "lse", "k", "v"
 _NOTHING_SAID, _NO_STRIDES = (None,) * 6, (None,) * 5
+_NUMBERS = int, float, type(None)
+_PLAIN = -1, None, "NONE", None, None, None, None, None, None
 _PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared
 
 
@@ -56,12 +60,16 @@ class BatchAttention:
         self._plan = self._batch = self._levels = self._shaped_for = None
         self._strides = {}
         self._capacity = {"requests": 0, "rows": 0, "pages": 0, "levels": 0}
-        self._kept, self._staged, self._spare = [], [], {}
+        self._kept, self._staged, self._spare, self._table = [], [], {}, None
         self._prepared = collections.OrderedDict()
         self._refusal = Refusal()
         self._number = self.session.listen(self._refusal)
-        self._quiet = _abi.Op(user_data=self._number, lane=lane, flags=_abi.SKIP_SUCCESS)
+        self._quiet = c.byref(
+            _abi.Op(user_data=self._number, lane=lane, flags=_abi.SKIP_SUCCESS)
+        )
         self._run_args, self._op = _abi.RunArgs(), _abi.Op(lane=lane)
+        self._run_refs = c.byref(self._run_args), c.byref(self._op)
+        self._planned = self._filled = None  # what the last plan() and the last run were given
 
     def close(self):
         """Give the plan back, and what is prepared of it, when nothing of it is in flight."""
@@ -89,20 +97,40 @@ class BatchAttention:
     def plan(
         self, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, num_qo_heads, num_kv_heads=None,
         head_dim_qk=None, page_size=None, head_dim_vo=None, *, causal=False, sm_scale=None,
-        window_left=-1, logits_soft_cap=None, q_data_type=None, kv_data_type=None, reserve_pages=0,
-        q_strides=None, out_strides=None, lse_strides=None, k_strides=None, v_strides=None,
-        natural_lse=False, wait=False,
+        window_left=-1, logits_soft_cap=None, pos_encoding_mode="NONE", rope_scale=None,
+        rope_theta=None, sinks=None, q_scale=None, k_scale=None, v_scale=None,
+        fixed_split_size=None, q_data_type=None, kv_data_type=None, reserve_pages=0, q_strides=None,
+        out_strides=None, lse_strides=None, k_strides=None, v_strides=None, natural_lse=False,
+        wait=False,
     ):  # fmt: skip
         """Plan a batch. The first four are int32 CSR arrays: lists, numpy or torch; for a cascade,
         lists of such arrays, the shared level first. What the pool knows may be left out, and must
         agree with it. Strides are (row, head) in elements, contiguous if None. @reserve_pages are
         kept for advance(), of each request of the last level. Returns when the plan is submitted,
         or with @wait when it is accepted."""
+        variant = (
+            window_left, logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta, q_scale,
+            k_scale, v_scale, fixed_split_size,
+        )  # fmt: skip
+        options = (
+            num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo, causal, sm_scale,
+            variant, q_data_type, kv_data_type, reserve_pages, q_strides, out_strides, lse_strides,
+            k_strides, v_strides, natural_lse, wait,
+        )  # fmt: skip
+        before = self._planned
+        if (
+            before is not None and before[0]() is qo_indptr and before[1]() is kv_indptr
+            and before[2]() is kv_indices and before[3]() is kv_last_page_len
+            and sinks is None and before[4] == options and qo_indptr.item(-1) == self.rows
+            and kv_indptr.item(-1) <= kv_indices.size
+        ):  # fmt: skip
+            self._refusal.failure = None
+            self.session.submit(lib.attnd_plan_set, self._plan, self._batch_ref, self._quiet)
+            return
+        self._planned = None
         said = num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type
         if said != _NOTHING_SAID:
             self._agree(*said)
-        if window_left >= 0 or logits_soft_cap:
-            raise NotImplementedError("attnd has no sliding window and no soft cap yet")
         arrays = qo_indptr, kv_indptr, kv_indices, kv_last_page_len
         if isinstance(qo_indptr, (list, tuple)) and any(hasattr(x, "__len__") for x in qo_indptr):
             csr = list(zip(*arrays, strict=True))
@@ -122,9 +150,15 @@ class BatchAttention:
         batch = self._batch
         if batch is None or self._strides or batch.levels != len(levels):
             batch = self._batch = _abi.Batch(levels=len(levels), level=levels)
+            self._batch_ref = c.byref(batch)
         batch.reserve_pages = reserve_pages
         batch.flags = (_abi.CAUSAL if causal else 0) | (_abi.LSE_LN if natural_lse else 0)
         batch.sm_scale = sm_scale or 0.0
+        batch.variant, table = None, None
+        if sinks is not None or variant != _PLAIN:
+            batch.variant, table = variant_of(
+                self.session, num_qo_heads, self.pool.layers, sinks, variant
+            )
         self._strides = {}
         if (q_strides, out_strides, lse_strides, k_strides, v_strides) != _NO_STRIDES:
             for name, pair in zip(
@@ -138,7 +172,12 @@ class BatchAttention:
         if (rows, num_qo_heads) != self._shaped_for:
             self.rows, self._shaped_for = rows, (rows, num_qo_heads)
             self._shapes = {name: self._shape(name) for name in _STRIDED}
-        self._set(lib.attnd_plan_set, batch, wait or self.pool.device == "cuda")
+        wait = wait or self.pool.device == "cuda"
+        self._set(lib.attnd_plan_set, self._batch_ref, wait)
+        self._table = table  # until another plan does without it
+        plain = not wait and not self._strides and table is None and type(sm_scale) in _NUMBERS
+        if plain and _are_used(csr, kept):
+            self._planned = *map(weakref.ref, csr[0]), options
 
     def advance(self, kv_len, page_indptr=None, page_indices=None, *, wait=False):
         """New lengths of all entries of the planned batch, level 0's first, and pages appended to
@@ -148,12 +187,13 @@ class BatchAttention:
         if page_indptr is not None:
             kept += [_ints(page_indptr), _ints(page_indices)]
             args.page_indptr, args.page_indices = kept[1][0], kept[2][0]
-        self._set(lib.attnd_plan_advance, args, wait or self.pool.device == "cuda")
+        self._set(lib.attnd_plan_advance, c.byref(args), wait or self.pool.device == "cuda")
 
     def _set(self, function, args, wait):
         if wait:
             operation = Operation(self.session, function.__name__[11:], self)
-            self.session.submit(function, self._plan, args, _abi.Op(lane=self.lane), operation)
+            op = _abi.Op(lane=self.lane)
+            self.session.submit(function, self._plan, args, c.byref(op), operation, op)
             operation.wait()
         else:
             self.session.submit(function, self._plan, args, self._quiet)
@@ -207,9 +247,10 @@ class BatchAttention:
         operation.wait()
         for to, source in back:
             copy(to, source)
-        for name, memory in self._staged:
-            self._spare.setdefault(name, []).append(memory)
-        self._staged = []
+        if self._staged:
+            for name, memory in self._staged:
+                self._spare.setdefault(name, []).append(memory)
+            self._staged = []
         return out, lse
 
     def submit(self, q, kv_cache, out, lse=None, *, timeout_us=0):
@@ -230,28 +271,42 @@ class BatchAttention:
             memory, offset, keep = self._place(name, x, True, None)
             setattr(args, name, _abi.Place(memory, offset))
             self._kept.append(keep)
-        self.session.submit(lib.attnd_append, self._plan, args, self._quiet)
+        self.session.submit(lib.attnd_append, self._plan, c.byref(args), self._quiet)
 
     def _submit(self, layer, q, out, lse, timeout_us):
         if self._plan is None:
             raise RuntimeError("plan() comes before run()")
-        back, args = [], self._run_args
+        before, args, kept, back = self._filled, self._run_args, self._kept, ()
+        if (
+            before is not None and before[0] is self._shapes and before[1]() is q
+            and before[2]() is out and (lse is None if before[3] is None else before[3]() is lse)
+        ):  # fmt: skip
+            kept += (q, out, lse)
+        else:
+            out, lse, back = self._fill_all(q, out, lse)
+        args.layer, self._op.timeout_us = layer, timeout_us
+        operation = Operation(self.session, "run", (self, kept), self._refusal)
+        self.session.submit(lib.attnd_run, self._plan, *self._run_refs, operation, self._op)
+        self._kept = []
+        return operation, out, lse, back
+
+    def _fill_all(self, q, out, lse):
+        """The places of a run's tensors; new ones for those that were not given."""
+        args, back, self._filled = self._run_args, [], None
         if out is None:
             out = _like(q, (self.rows, self.num_qo_heads, self.pool.head_dim), self.pool.dtype)
         if lse is True:
             lse = _like(q, (self.rows, self.num_qo_heads), "float32")
-        args.layer = layer
         self._fill(args.q, "q", q, True, None)
         self._fill(args.o, "o", out, False, back)
         if lse is None:
             args.lse.memory = 0
         else:
             self._fill(args.lse, "lse", lse, False, back)
-        self._op.timeout_us = timeout_us
-        operation = Operation(self.session, "run", (self, self._kept), self._refusal)
-        self.session.submit(lib.attnd_run, self._plan, args, self._op, operation)
-        self._kept = []
-        return operation, out, lse, back
+        if type(q) is type(out) is Tensor and type(lse) in (Tensor, type(None)) and not self._staged:
+            refs = weakref.ref(q), weakref.ref(out), lse if lse is None else weakref.ref(lse)
+            self._filled = self._shapes, *refs
+        return out, lse, back
 
     def _fill(self, place, name, x, read, back):
         place.memory, place.offset_bytes, keep = self._place(name, x, read, back)
@@ -321,6 +376,12 @@ class BatchAttention:
 
     # ---- on a stream ----
 
+    def prepare(self, q, kv_cache, out, lse=None):
+        """What the first run() of these tensors on a GPU does before it launches, and what blocks:
+        do it for each layer before a graph is captured. Nothing runs."""
+        checked(cuda().attnd_cuda_stream_open(self.session.native()))
+        self._prepare(self.pool.layer_of(kv_cache), [q, out] if lse is None else [q, out, lse])
+
     def _run_on_stream(self, layer, q, out, lse, stream):
         import torch
 
@@ -367,6 +428,14 @@ class BatchAttention:
         """Raise what the first run of the lane failed with since this was last asked. Ask when the
         stream is done: outputs of a lane with an error are not to be used."""
         checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))
+
+
+def _are_used(csr, kept):
+    """Whether one level's arrays are of numpy and were named where they are: they cannot be moved
+    while something refers to them, and may be named again."""
+    return len(csr) == 1 and all(
+        type(x) is numpy.ndarray and x is ints[2] for x, ints in zip(csr[0], kept[0])
+    )
 
 
 def _lengths(qo_indptr, kv_indptr, kv_indices, kv_last_page_len):

@@ -25,6 +25,7 @@ _IN_LIBRARY_NS = 5_000_000  # a wait stays in the library this long before it he
 _FOLLOW_S = 0.05  # who waits behind another thread looks by itself this often
 _COLLECTED = 32  # completions a call
 _BUSY, _FULL = -5, -6
+_me = threading.get_ident
 
 
 class _Native:
@@ -73,9 +74,8 @@ class Operation:
 
     def __init__(self, session, what, keep=None, refusal=None):
         self.session, self.what, self.keep, self.refusal = session, what, keep, refusal
-        self.done, self.error, self.callbacks = False, None, []
+        self.done, self.error, self.callbacks, self.gate = False, None, None, None
         self.number = self.begin_ns = self.end_ns = 0
-        self.gate = None
 
     def _end(self, failure):
         """May be interrupted by a signal's exception, and called again."""
@@ -86,7 +86,8 @@ class Operation:
             self.keep, self.done = None, True
             if before is not None:
                 refusal.failure = None
-        self._open()
+        if self.gate is not None:
+            self._open()
         while self.callbacks:
             self.callbacks.pop()()
 
@@ -136,10 +137,11 @@ class Session:
         self._native = _Native(args)
         self._submitting = threading.Lock()
         self._leader = {}  # {0: thread that collects}; of dict.setdefault() only one wins
-        self._completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
-        self._first = 0
+        completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
+        self._completions, self._ended = c.byref(completions), [(x, x.fault) for x in completions]
+        self._first, self._unsettled = 0, False
         self._numbers = 0
-        self._pending = {}
+        self._pending, self._followers = {}, {}
         self._loop = None
         self._places = []  # (address, end, weak reference of Memory), sorted
         self._doomed = []  # (plan, its pool): not destroyed yet, because they were in flight
@@ -265,14 +267,16 @@ class Session:
         self._numbers += 1
         return self._numbers
 
-    def submit(self, function, plan, args, op, operation=None):
-        """Submit @args by @function; waits while the ring is full. An @operation is told its end by
-        its number; without one, failures go to whatever listens at op.user_data."""
+    def submit(self, function, plan, args, op_ref, operation=None, op=None):
+        """Submit by @function, with pointers to its arguments and to @op; waits while the ring is
+        full. An @operation is told its end by its number; without one, failures go to whatever
+        listens at op.user_data."""
         with self._submitting:
             if operation is not None:
-                op.user_data = operation.number = self._number()
+                op.user_data = operation.number = self._numbers = self._numbers + 1
                 self._pending[operation.number] = operation
-            while (code := function(self.native(), plan, c.byref(args), c.byref(op))) == _FULL:
+            native = self.native()
+            while (code := function(native._as_parameter_, plan, args, op_ref)) == _FULL:
                 self._lead(None, 0.001)
             if code < 0:
                 if operation is not None:
@@ -292,26 +296,29 @@ class Session:
     def _settle(self):
         """Hand completions out. A signal's exception may come between any two lines; what it leaves
         in the array the next call finds, and an operation that has ended is not in `_pending`."""
-        completions, pending = self._completions, self._pending
-        while (number := completions[self._first].user_data) != 0:
-            done = completions[self._first]
+        ended, pending = self._ended, self._pending
+        done, fault = ended[self._first]
+        while (number := done.user_data) != 0:
             found = pending.get(number)
-            failed = done.fault.code < 0
-            if isinstance(found, Operation):
-                failure = error(done.fault, found.what) if failed else None
+            failed = fault.code < 0
+            if type(found) is Operation:
+                failure = error(fault, found.what) if failed else None
                 found.begin_ns, found.end_ns = done.begin_ns, done.end_ns
                 found._end(failure)
                 pending.pop(number, None)
             elif found is not None and failed:
-                found(error(done.fault, _WHAT.get(done.operation)))
+                found(error(fault, _WHAT.get(done.operation)))
             self._first += 1
             done.user_data = 0
-        self._first = 0
+            done, fault = ended[self._first]
+        self._first, self._unsettled = 0, False
 
     def _collect(self, native, timeout_ns):
         """Completions of the library, into the operations. Return: whether there were any."""
-        self._settle()
-        code = lib.attnd_wait(native, self._completions, _COLLECTED, timeout_ns)
+        if self._unsettled:
+            self._settle()
+        self._unsettled = True
+        code = lib.attnd_wait(native._as_parameter_, self._completions, _COLLECTED, timeout_ns)
         self._settle()
         if code < 0:
             failure = last_error()
@@ -342,7 +349,7 @@ class Session:
         """Collect for everybody, unless another thread does: then sleep until it has or hands over.
         A signal's exception may leave the lead behind with the thread that has it; its next wait
         finds it again."""
-        native, me = self.native(), threading.get_ident()
+        native, me = self.native(), _me()
         if self._leader.setdefault(0, me) != me:
             self._follow(operation, timeout)
             return
@@ -351,7 +358,8 @@ class Session:
                 self._sleep(native, timeout)
         finally:
             self._leader.pop(0, None)
-            self._hand_over()
+            if self._followers or self._loop is not None:
+                self._hand_over()
 
     def _follow(self, operation, timeout):
         slice_s = _FOLLOW_S if timeout is None else min(timeout, _FOLLOW_S)
@@ -360,14 +368,17 @@ class Session:
             return
         gate = threading.Lock()
         gate.acquire()
-        operation.gate = gate
-        if not operation.done:
-            gate.acquire(timeout=slice_s)
+        operation.gate, self._followers[operation.number] = gate, operation
+        try:
+            if not operation.done:
+                gate.acquire(timeout=slice_s)
+        finally:
+            self._followers.pop(operation.number, None)
 
     def _hand_over(self):
         """Somebody else who waits collects from now on."""
-        for found in list(self._pending.values()):
-            if getattr(found, "gate", None) is not None:
+        for found in list(self._followers.values()):
+            if found.gate is not None:
                 found._open()
                 return
         loop = self._loop
@@ -395,7 +406,7 @@ class Session:
         def ended():
             loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
-        operation.callbacks.append(ended)
+        operation.callbacks = [*(operation.callbacks or ()), ended]
         if operation.done:
             ended()
         if self._loop is not loop:
@@ -409,7 +420,7 @@ class Session:
         loop = self._loop
         if loop is None or self._native is None:
             return
-        native, me = self.native(), threading.get_ident()
+        native, me = self.native(), _me()
         if self._leader.setdefault(0, me) != me:
             return  # it calls again when it hands over
         try:

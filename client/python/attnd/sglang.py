@@ -1,4 +1,6 @@
-"""attnd as an attention backend of SGLang: `register()` and then --attention-backend attnd.
+"""attnd as an attention backend of SGLang: --attention-backend attnd.
+
+The entry point `sglang.srt.plugins` of this package calls register() in every process of SGLang.
 
 SGLang's pools hold [token, head, dim] a layer and its tables name tokens, so a page is one token.
 The service is found by $ATTND_SOCKET and must run with --trust: the pools come from cudaMalloc. It
@@ -8,8 +10,11 @@ which SGLang captures its graphs are not there.
 
 import numpy
 import torch
+from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES, add_attention_backend_choices
 from sglang.srt.layers.attention.attention_registry import register_attention_backend
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
 from ._layers import Layers
 from .session import Session
@@ -38,61 +43,59 @@ class AttndAttnBackend(AttentionBackend):
         self.req_to_token_pool = model_runner.req_to_token_pool
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self.num_layers = model_runner.model_config.num_hidden_layers
-        self._session, self._layers, self._csr, self._scale = session, None, None, None
+        self._session, self._layers, self._csr = session, None, None
 
     def init_forward_metadata(self, forward_batch):
-        """The batch's page table. It is planned with the first layer, which tells heads and
-        scale."""
-        extend = forward_batch.extend_seq_lens
-        queries = (
-            [1] * len(forward_batch.seq_lens) if forward_batch.forward_mode.is_decode() else extend
-        )
+        """The batch's page table. The first layer begins it: it tells the number of heads."""
+        queries = forward_batch.extend_seq_lens
+        if forward_batch.forward_mode.is_decode():
+            queries = [1] * len(forward_batch.seq_lens)
+        elif queries is None:
+            raise NotImplementedError(f"attnd has no {forward_batch.forward_mode.name} batches")
         self._csr = csr_of_tokens(
             self.req_to_token_pool.req_to_token, forward_batch.req_pool_indices,
             forward_batch.seq_lens, queries,
         )  # fmt: skip
 
-    def _planned(self, layer):
-        if (
-            layer.sliding_window_size not in (None, -1)
-            or layer.logit_cap
-            or layer.is_cross_attention
-        ):
-            raise NotImplementedError(
-                "attnd has no sliding window, soft cap or cross attention yet"
-            )
-        if layer.qk_head_dim != layer.v_head_dim:
-            raise NotImplementedError("attnd takes equal head dimensions of K and V")
+    def _begun(self, layer):
         if self._layers is None:
             pool = self.token_to_kv_pool
-            caches = [
-                (pool.get_key_buffer(i), pool.get_value_buffer(i)) for i in range(self.num_layers)
-            ]
+            numbers = getattr(pool, "model_layer_ids", range(self.num_layers))
+            self._number = {number: index for index, number in enumerate(numbers)}
             self._session = self._session or Session(name="sglang")
             self._layers = Layers(
-                self._session, [(k[:, None], v[:, None]) for k, v in caches], layer.tp_q_head_num
-            )
-        if self._csr is not None or layer.scaling != self._scale:
-            self._scale = layer.scaling
-            self._last = self._csr or self._last
+                self._session,
+                [(pool.get_key_buffer(i)[:, None], pool.get_value_buffer(i)[:, None])
+                 for i in numbers],
+                layer.tp_q_head_num,
+            )  # fmt: skip
+        if self._csr is not None:
+            self._layers.begin(self._csr)
             self._csr = None
-            self._layers.plan(self._last, True, layer.scaling)
         return self._layers
 
     def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        for name, value in (
+            ("sliding window", layer.sliding_window_size not in (None, -1)),
+            ("soft cap", layer.logit_cap), ("cross attention", layer.is_cross_attention),
+            ("attention of encoders", layer.attn_type != AttentionType.DECODER),
+            *((name, not (value is None or value is False)) for name, value in kwargs.items()),
+        ):  # fmt: skip
+            if value:
+                raise NotImplementedError(f"attnd has no {name} yet")
+        if layer.qk_head_dim != layer.v_head_dim:
+            raise NotImplementedError("attnd takes equal head dimensions of K and V")
         if save_kv_cache and k is not None:
-            from sglang.srt.mem_cache.memory_pool import KVWriteLoc
-
-            self.token_to_kv_pool.set_kv_buffer(
-                layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v
-            )
-        out = torch.empty_like(q)
-        self._planned(layer).run(layer.layer_id, q, out)
+            self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc.for_batch(forward_batch), k, v)
+        out, layers = torch.empty_like(q), self._begun(layer)
+        layers.run(self._number[layer.layer_id], q, out, causal=True, sm_scale=layer.scaling)
         return out
 
     forward_decode = forward_extend
 
 
 def register():
-    """Make the backend known to SGLang as "attnd"."""
+    """Make the backend known to SGLang as "attnd", and to its command line."""
     register_attention_backend("attnd")(AttndAttnBackend)
+    if "attnd" not in ATTENTION_BACKEND_CHOICES:
+        add_attention_backend_choices(["attnd"])

@@ -4,7 +4,8 @@
 registry. It works with a PagedCache, which is told before each forward pass which sequences take
 part and how many new tokens each has: the tokens of all of them are packed in one row, prompts
 beside single tokens, and each sequence attends to its own pages. K and V are stored in the type of
-the pool, whatever type the model computes in.
+the pool, whatever type the model computes in. Layers say their scale, window, soft cap and sinks:
+a step is planned once for all layers that attend alike.
 
     register()
     model.set_attn_implementation("attnd")
@@ -17,7 +18,7 @@ the pool, whatever type the model computes in.
 import torch
 import transformers
 
-from .attention import BatchAttention
+from ._layers import Ways
 
 
 class Sequence:
@@ -35,8 +36,9 @@ class PagedCache(transformers.Cache):
     def __init__(self, pool, num_qo_heads):
         super().__init__(layers=[])
         self.pool, self.num_qo_heads = pool, num_qo_heads
-        self.attention = BatchAttention(pool)
         self.dtype = getattr(torch, pool.dtype)
+        self._ways, self._way = Ways(pool, num_qo_heads), {"causal": True}
+        self._sinks, self._sinks_of = None, {}
         self._room, self._buffers = 0, {}
         self._planes = [
             tuple(x if isinstance(x, torch.Tensor) else x.torch() for x in pool.kv_cache(layer))
@@ -67,9 +69,9 @@ class PagedCache(transformers.Cache):
             self.pool.free_pages(sequence.pages)
         sequence.pages, sequence.length = [], 0
 
-    def step(self, batch, **plan):
-        """Plan a forward pass of [(sequence, new tokens), ...]. Return: their positions, [1,
-        tokens]."""
+    def step(self, batch):
+        """Begin a forward pass of [(sequence, new tokens), ...]: pages for what is new. Return: the
+        positions of the new tokens, [1, tokens]."""
         size, qo, kv, pages, last, positions = self.pool.page_size, [0], [0], [], [], []
         for sequence, tokens in batch:
             length = sequence.length + tokens
@@ -82,7 +84,7 @@ class PagedCache(transformers.Cache):
             pages += sequence.pages[: -(-length // size)]
             kv.append(len(pages))
             last.append((length - 1) % size + 1)
-        self.attention.plan(qo, kv, pages, last, self.num_qo_heads, causal=True, **plan)
+        self._ways.begin((qo, kv, pages, last))
         self._make_buffers(qo[-1])
         positions = torch.cat(positions)
         if self.pool.device == "cuda":  # the pages that new tokens go to, for the stream
@@ -119,7 +121,7 @@ class PagedCache(transformers.Cache):
             k, v = self.buffer("k"), self.buffer("v")
             k.copy_(new[0])
             v.copy_(new[1])
-            self.attention.append(k, v, layer_idx)
+            self._ways.attention(**self._way).append(k, v, layer_idx)
         key_states.attnd_cache = self
         return key_states, value_states
 
@@ -138,28 +140,46 @@ class PagedCache(transformers.Cache):
     def get_mask_sizes(self, query_length, layer_idx=0):
         return query_length, 0
 
-    def attend(self, query, layer):
-        """Attention of the step's tokens on one layer. Return: [1, tokens, heads, dim]."""
+    def attend(self, query, layer, sinks=None, **way):
+        """Attention of the step's tokens on one layer, in the way of plan()'s options. Return: [1,
+        tokens, heads, dim]."""
+        if sinks is not None:
+            way["sinks"] = self._sinks_with(layer, sinks)
+        self._way = way  # most likely the one of the next layer's append
         q, o = self.buffer("q"), self.buffer("o")
         q.copy_(self._rows(query))
-        self.attention.run(q, layer, o)
+        self._ways.attention(**way).run(q, layer, o)
         return o[None].to(query.dtype, copy=True)
 
+    def _sinks_with(self, layer, values):
+        """The table of all layers' sinks, [layers, heads], with @values in the layer's place."""
+        if self._sinks is None:
+            shape = self.pool.layers, self.num_qo_heads
+            self._sinks = self.pool.session.empty(shape, "float32", self.pool.device)
+        known = values.data_ptr(), values._version
+        if self._sinks_of.get(layer) != known:
+            self._sinks.torch()[layer].copy_(values.detach())
+            self._sinks_of[layer] = known
+        return self._sinks
 
-def attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
+
+def attention(
+    module, query, key, value, attention_mask, scaling=None, sliding_window=None, softcap=None,
+    s_aux=None, is_causal=None, **kwargs,
+):  # fmt: skip
     """The attention function "attnd" of transformers' registry."""
     cache = getattr(key, "attnd_cache", None)
     if cache is None:
         raise ValueError(
             "attention 'attnd' works with past_key_values=attnd.transformers.PagedCache"
         )
-    expected = cache.pool.head_dim**-0.5
-    if scaling is not None and abs(scaling - expected) > 1e-6 * expected:
-        raise NotImplementedError(f"scaling is {scaling}: say sm_scale to PagedCache.step()")
-    for name in ("sliding_window", "softcap", "s_aux"):
-        if kwargs.get(name):
-            raise NotImplementedError(f"attnd has no {name} yet")
-    return cache.attend(query, module.layer_idx), None
+    if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        raise NotImplementedError("attention 'attnd' of transformers is causal")
+    out = cache.attend(
+        query, module.layer_idx, s_aux, causal=True, sm_scale=scaling, logits_soft_cap=softcap,
+        window_left=sliding_window - 1 if sliding_window else -1,
+    )  # fmt: skip
+    return out, None
 
 
 def register():

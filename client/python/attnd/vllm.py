@@ -1,15 +1,14 @@
 """attnd as an attention backend of vLLM's v1 engine: --attention-backend CUSTOM.
 
 The entry point `vllm.general_plugins` of this package calls register(). The service is found by
-$ATTND_SOCKET and must run with --trust: vLLM's KV cache comes from cudaMalloc. Metadata is planned
-once a step for all layers; K and V are stored by vLLM's slots. It takes decoder attention in fp16
+$ATTND_SOCKET and must run with --trust: vLLM's KV cache comes from cudaMalloc. A step is planned
+once for all layers that attend alike; K and V are stored by vLLM's slots. It takes decoder attention in fp16
 and bf16 and refuses the rest by name. CUDA graphs of whole steps are not supported here: vLLM then
 runs attention between pieces of them.
 """
 
 from dataclasses import dataclass
 
-import torch
 from vllm.v1.attention.backend import (
     AttentionBackend, AttentionImpl, AttentionMetadataBuilder, AttentionType,
 )  # fmt: skip
@@ -63,14 +62,18 @@ class AttndBackend(AttentionBackend):
     def supports_attn_type(cls, attn_type):
         return attn_type == AttentionType.DECODER
 
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls):
+        return False  # the plan is made of the host's query lengths
+
 
 @dataclass
 class AttndMetadata:
-    """One step's: the planned layers, and which of them a layer is."""
+    """One step's: its batch over all layers, and which of them a layer is."""
 
     layers: Layers
     number: dict
-    slot_mapping: torch.Tensor
+    causal: bool
 
 
 class AttndMetadataBuilder(AttentionMetadataBuilder[AttndMetadata]):
@@ -98,16 +101,14 @@ class AttndMetadataBuilder(AttentionMetadataBuilder[AttndMetadata]):
         common, layers = common_attn_metadata, self._planned()
         if not isinstance(common.causal, bool):
             raise NotImplementedError("attnd plans one causality for the whole batch")
-        context = self.vllm_config.compilation_config.static_forward_context
-        layers.plan(
+        layers.begin(
             csr_of_blocks(
                 common.query_start_loc_cpu[: common.num_reqs + 1], common.seq_lens[:
                 common.num_reqs], common.block_table_tensor[: common.num_reqs],
                 self.spec.block_size, ),
-            common.causal, context[self.layer_names[0]].impl.scale,
         )  # fmt: skip
         number = {name: i for i, name in enumerate(self.layer_names)}
-        return AttndMetadata(layers, number, common.slot_mapping)
+        return AttndMetadata(layers, number, common.causal)
 
 
 class AttndImpl(AttentionImpl[AttndMetadata]):
@@ -147,5 +148,7 @@ class AttndImpl(AttentionImpl[AttndMetadata]):
             raise NotImplementedError("attnd quantises no output")
         if attn_metadata is not None:  # else it is a warm-up
             number = attn_metadata.number[layer.layer_name]
-            attn_metadata.layers.run(number, query, output)
+            attn_metadata.layers.run(
+                number, query, output, causal=attn_metadata.causal, sm_scale=self.scale
+            )
         return output

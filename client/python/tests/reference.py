@@ -3,21 +3,43 @@
 import numpy as np
 
 
-def attention(q, k, v, causal, scale):
-    """q [rows, heads, dim], k and v [tokens, heads_kv, dim]. Return: o, lse in base 2."""
+def alibi_slope(head, heads):
+    """As the paper has it: a geometric series for powers of two, and what is between them of the
+    next one."""
+    power = 1 << (heads.bit_length() - 1)
+    if head < power:
+        return 2.0 ** (-8.0 * (head + 1) / power)
+    return 2.0 ** (-4.0 * (2 * (head - power) + 1) / power)
+
+
+def attention(
+    q, k, v, causal, scale, window_left=-1, logits_soft_cap=0, sinks=None, alibi=False
+):  # fmt: skip
+    """q [rows, heads, dim], k and v [tokens, heads_kv, dim], sinks [heads]. Return: o, lse in base
+    2."""
     rows, heads, dim = q.shape
     group = heads // k.shape[1]
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     o, lse = np.zeros(q.shape), np.full((rows, heads), -np.inf)
     for row in range(rows):
-        seen = len(k) - rows + row + 1 if causal else len(k)
+        position = len(k) - rows + row
+        keys = [
+            j for j in range(len(k))
+            if (j <= position or not causal) and (window_left < 0 or j >= position - window_left)
+        ]  # fmt: skip
         for head in range(heads):
-            if seen <= 0:
+            if not keys:
                 continue
-            s = k[:seen, head // group] @ q[row, head] * scale
-            weights = np.exp(s - s.max())
-            o[row, head] = weights @ v[:seen, head // group] / weights.sum()
-            lse[row, head] = (np.log(weights.sum()) + s.max()) / np.log(2)
+            s = k[keys, head // group] @ q[row, head] * scale
+            if logits_soft_cap:
+                s = logits_soft_cap * np.tanh(s / logits_soft_cap)
+            if alibi:
+                s += alibi_slope(head, heads) * (np.array(keys) - position)
+            top = s.max() if sinks is None else max(s.max(), sinks[head])
+            weights = np.exp(s - top)
+            total = weights.sum() + (0 if sinks is None else np.exp(sinks[head] - top))
+            o[row, head] = weights @ v[keys, head // group] / total
+            lse[row, head] = (np.log(total) + top) / np.log(2)
     return o, lse
 
 
@@ -46,12 +68,12 @@ class Batch:
             np.array(last, np.int32),
         )
 
-    def expected(self, q, k, v, causal=True, scale=None):
-        """k and v: planes [page, token, head, dim]."""
+    def expected(self, q, k, v, causal=True, scale=None, **variant):
+        """k and v: planes [page, token, head, dim]; @variant as attention()'s."""
         scale = scale or q.shape[2] ** -0.5
         outs, row = [], 0
         for rows, tokens, pages in zip(self.qo_len, self.kv_len, self.pages):
             keys, values = (x[pages].reshape(-1, *x.shape[2:])[:tokens] for x in (k, v))
-            outs.append(attention(q[row : row + rows], keys, values, causal, scale))
+            outs.append(attention(q[row : row + rows], keys, values, causal, scale, **variant))
             row += rows
         return np.concatenate([o for o, _ in outs]), np.concatenate([lse for _, lse in outs])

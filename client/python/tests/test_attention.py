@@ -3,9 +3,11 @@
 ATTND_SEED repeats a run.
 """
 
+import gc
 import os
 import random
 import unittest
+import weakref
 
 import numpy as np
 
@@ -69,6 +71,80 @@ class AttentionTest(unittest.TestCase):
         self.assertIs(o, out)
         self.assertIs(sums, lse)
         self.check(batch, q, out, lse, scale=0.3)
+
+    def test_windows_soft_caps_alibi_and_sinks_are_flashinfers(self):
+        sinks = self.draw.normal(size=HEADS).astype(np.float32)
+        of_layers = self.session.empty((2, HEADS), "float32")
+        of_layers.numpy()[:] = np.stack([sinks + 50, sinks])
+        for said, meant in (
+            ({"window_left": 5}, {"window_left": 5}),
+            ({"window_left": 0}, {"window_left": 0}),
+            ({"logits_soft_cap": 1.5}, {"logits_soft_cap": 1.5}),
+            ({"pos_encoding_mode": "ALIBI"}, {"alibi": True}),
+            ({"sinks": sinks}, {"sinks": sinks}),
+            ({"sinks": of_layers}, {"sinks": sinks}),
+            ({"window_left": 9, "logits_soft_cap": 2.0, "sinks": of_layers.numpy()},
+             {"window_left": 9, "logits_soft_cap": 2.0, "sinks": sinks}),
+            ({"window_left": -1, "logits_soft_cap": 0.0, "q_scale": 1.0}, {}),
+        ):  # fmt: skip
+            with self.subTest(said=said):
+                batch = Batch(self.draw, PAGES, PAGE)
+                q = 3 * self.normal(batch.rows, HEADS, DIM)
+                self.attention.plan(*batch.csr(), HEADS, causal=True, **said)
+                o, lse = self.attention.run(q, self.pool.kv_cache(1), lse=True)
+                self.check(batch, q, o, lse, **meant)
+
+    def test_options_that_do_not_fit_are_refused_by_name(self):
+        batch = Batch(self.draw, PAGES, PAGE)
+        for said, what in (
+            ({"pos_encoding_mode": "SINES"}, "pos_encoding_mode is SINES"),
+            ({"sinks": np.zeros(HEADS + 1, np.float32)}, "sinks is"),
+            ({"logits_soft_cap": -2.0}, "logits_soft_cap"),
+        ):
+            with self.subTest(said=said), self.assertRaisesRegex(ValueError, what):
+                self.attention.plan(*batch.csr(), HEADS, causal=True, wait=True, **said)
+
+    def test_the_same_arrays_are_read_again_whatever_was_written_into_them(self):
+        csr = [np.array(x, np.int32) for x in ([0, 2, 3], [0, 3, 5], [7, 1, 9, 4, 4], [5, 2])]
+        batch = Batch(self.draw, PAGES, PAGE, 2)
+        q, o = (self.session.empty((8, HEADS, DIM)) for _ in range(2))
+        q.numpy()[:] = self.normal(8, HEADS, DIM)
+        for qo, pages, last in (
+            ([2, 1], [[7, 1, 9], [4, 4]], [5, 2]),
+            ([2, 1], [[3, 2, 60], [4, 8]], [8, 1]),  # other pages and lengths
+            ([4, 1], [[3, 2, 60], [4, 8]], [8, 1]),  # other rows
+            ([1, 1], [[3, 2], [60]], [1, 4]),  # fewer pages
+        ):
+            csr[0][1:] = np.cumsum(qo)
+            csr[1][1:] = np.cumsum([len(x) for x in pages])
+            csr[2][: csr[1][2]] = sum(pages, [])
+            csr[3][:] = last
+            batch.qo_len, batch.rows, batch.pages = qo, sum(qo), pages
+            batch.kv_len = [(len(x) - 1) * PAGE + n for x, n in zip(pages, last)]
+            rows = [x.memory.tensor((batch.rows, HEADS, DIM)) for x in (q, o)]
+            for _ in range(3):
+                self.attention.plan(*csr, HEADS, causal=True)
+                self.attention.run(rows[0], 1, rows[1])
+                self.check(batch, rows[0].numpy(), rows[1].numpy())
+                rows[1].numpy()[:] = np.nan
+        csr[1][2] = 6
+        with self.assertRaisesRegex(ValueError, "beyond the 5 entries"):
+            self.attention.plan(*csr, HEADS, causal=True)
+        with self.assertRaisesRegex(ValueError, "the plan wants"):  # the same q, planned otherwise
+            csr[1][2], csr[0][2] = 3, 4
+            self.attention.plan(*csr, HEADS, causal=True)
+            self.attention.run(rows[0], 1, rows[1])
+
+    def test_a_plan_repeated_keeps_neither_its_arrays_nor_a_runs_tensors(self):
+        csr = [np.array(x, np.int32) for x in ([0, 1], [0, 1], [7], [5])]
+        q, o = (self.session.empty((1, HEADS, DIM)) for _ in range(2))
+        for _ in range(2):
+            self.attention.plan(*csr, HEADS)
+            self.attention.run(q, 1, o)
+        watched = [weakref.ref(x) for x in (*csr, q, o)]
+        del csr, q, o
+        gc.collect()
+        self.assertEqual([x() for x in watched], [None] * 6)
 
     def test_tensors_of_the_session_are_used_where_they_are(self):
         batch = Batch(self.draw, PAGES, PAGE)

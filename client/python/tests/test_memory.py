@@ -12,7 +12,7 @@ import numpy as np
 import attnd
 from attnd import _dlpack
 from attnd.memory import describe
-from service import BUILD, service
+from service import service
 
 try:
     import torch
@@ -66,6 +66,14 @@ class MemoryTest(unittest.TestCase):
         capsules = [tensor.__dlpack__() for _ in range(3)]
         self.assertEqual(_dlpack.lent_count(), before + 3)
         del capsules
+        self.assertEqual(_dlpack.lent_count(), before)
+
+    def test_what_others_declare_of_pythons_own_functions_changes_nothing(self):
+        theirs = c.pythonapi.PyCapsule_GetPointer
+        self.addCleanup(setattr, theirs, "argtypes", theirs.argtypes)
+        theirs.argtypes = [c.py_object, c.c_char_p]
+        tensor, before = self.session.empty((8, 64)), _dlpack.lent_count()
+        self.assertEqual(_dlpack.borrow(tensor.__dlpack__())[0], tensor.data_ptr())
         self.assertEqual(_dlpack.lent_count(), before)
 
     def test_a_deleter_on_another_thread_is_as_good(self):

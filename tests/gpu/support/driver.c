@@ -133,6 +133,7 @@ FORWARD(cuGraphInstantiate, (CUgraphExec * executable, CUgraph graph, unsigned l
         (executable, graph, flags))
 FORWARD(cuGraphDestroy, (CUgraph graph), (graph))
 FORWARD(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count), (graph, nodes, count))
+FORWARD(cuGraphNodeGetType, (CUgraphNode node, CUgraphNodeType *type), (node, type))
 FORWARD(cuGraphKernelNodeGetAttribute,
         (CUgraphNode node, CUkernelNodeAttrID name, CUkernelNodeAttrValue *value),
         (node, name, value))

@@ -5,9 +5,9 @@
 
 #define DIM 64u
 #define HEADS_Q 8u
-#define ROWS 32768u
+#define ROWS 65536u
 #define PAGE_SIZE 4096u
-#define PAGES 128u /* of the request, all the same one */
+#define PAGES 64u /* of the request, all the same one */
 
 #define PLANE_BYTES (PAGE_SIZE * DIM * 2u)
 #define ROWS_BYTES (ROWS * HEADS_Q * DIM * 2u)

@@ -117,6 +117,22 @@ static int backend_options(const char **arguments, int count)
     return count;
 }
 
+/* As a service manager does it: descriptor 3, and two variables. */
+static void hand_over(int fd)
+{
+    char pid[16];
+
+    if (fd == 0)
+        return;
+    if (fd == 3)
+        (void)fcntl(fd, F_SETFD, 0);
+    else
+        dup2(fd, 3);
+    snprintf(pid, sizeof(pid), "%d", (int)getpid());
+    setenv("LISTEN_PID", pid, 1);
+    setenv("LISTEN_FDS", "1", 1);
+}
+
 static _Noreturn void exec_daemon(const struct harness *harness, const char *const *options)
 {
     char path[600], notify[96];
@@ -128,6 +144,7 @@ static _Noreturn void exec_daemon(const struct harness *harness, const char *con
     program_path("attnd", path, sizeof(path));
     snprintf(notify, sizeof(notify), "%s/notify", harness->directory);
     setenv("NOTIFY_SOCKET", notify, 1);
+    hand_over(harness->handed);
     int log = open(harness->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (log >= 0) {
         dup2(log, STDOUT_FILENO);
@@ -176,11 +193,17 @@ void harness_restart(struct harness *harness, const char *const *options)
 
 void harness_start(struct harness *harness, const char *const *options)
 {
+    harness_start_activated(harness, 0, options);
+}
+
+void harness_start_activated(struct harness *harness, int fd, const char *const *options)
+{
     int slot = 0;
 
     while (slot < HARNESSES_MAX - 1 && running[slot])
         slot++;
     memset(harness, 0, sizeof(*harness));
+    harness->handed = fd;
     snprintf(harness->directory, sizeof(harness->directory), "/tmp/attnd-test-XXXXXX");
     CHECK(mkdtemp(harness->directory) != NULL);
     snprintf(harness->socket, sizeof(harness->socket), "%s/sock", harness->directory);

@@ -21,6 +21,7 @@ struct harness {
     char socket[96];
     char log[96];
     int notify;   /* where the daemon says that it is ready */
+    int handed;   /* a listening socket that it is given as $LISTEN_FDS; 0: none */
     pid_t daemon; /* 0: not running */
 };
 
@@ -32,6 +33,9 @@ void harness_init(void);
  * @options: more arguments of attnd, NULL-terminated; may be NULL
  */
 void harness_start(struct harness *harness, const char *const *options);
+
+/** harness_start_activated() - the same, with the listening socket @fd of a service manager. */
+void harness_start_activated(struct harness *harness, int fd, const char *const *options);
 
 /** harness_stop() - SIGTERM, a clean exit within 10 s, no process left. Harmless when stopped. */
 void harness_stop(struct harness *harness);

@@ -67,6 +67,9 @@ struct case_bytes case_write(const struct plan_case *c, uint8_t *arena, uint64_t
     set_strides(message.lse = &lse, batch->lse_pitch.row, batch->lse_pitch.head);
     set_strides(message.k = &k, batch->k_pitch.row, batch->k_pitch.head);
     set_strides(message.v = &v, batch->v_pitch.row, batch->v_pitch.head);
+    message.has_variant = batch->variant.size != 0;
+    message.variant.data = (uint8_t *)(uintptr_t)&batch->variant;
+    message.variant.len = sizeof(batch->variant);
     if (end > arena_bytes)
         return at;
     at.header_bytes = (uint32_t)attnd__batch__pack(&message, arena + at.header_offset_bytes);

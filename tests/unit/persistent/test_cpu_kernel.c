@@ -100,11 +100,11 @@ static float weight(const struct attnd_kernel *kernel, float x, int prefill)
     static uint16_t zero[DIM], unit[DIM], ones[DIM];
     static float q[16 * DIM], o[16 * DIM], panel_k[DIM * KEYS], panel_v[DIM * KEYS];
     float m[1] = {-INFINITY}, l[1] = {0};
-    const uint32_t end[1] = {2};
+    const uint32_t begin[1] = {0}, end[1] = {2};
     struct attnd_keys keys = {.count = 2, .dtype = ATTND_BF16};
     const struct attnd_kv_block block = {&keys, 0, 0};
     const struct attnd_panel panel = {panel_k, panel_v};
-    const struct attnd_rows rows = {1, DIM, q, o, m, l, end};
+    const struct attnd_rows rows = {1, DIM, q, o, m, l, begin, end, NULL};
     unit[0] = bits16_round(ATTND_BF16, 1);
     for (uint32_t i = 0; i < DIM; i++)
         ones[i] = bits16_round(ATTND_BF16, 1);

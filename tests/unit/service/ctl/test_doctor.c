@@ -103,37 +103,41 @@ static void the_place_of_the_socket_is_tried(void **state)
     struct attnd_finding finding;
     char path[128], name[160];
     (void)state;
-    attnd_doctor_socket(NULL, &finding);
-    expect(&finding, "socket", ATTND_HEALTH_FAIL, "no place");
     snprintf(path, sizeof(path), "%s/sock", folder);
-    attnd_doctor_socket(path, &finding);
+    attnd_doctor_socket(path, 0, &finding);
     expect(&finding, "socket", ATTND_HEALTH_OK, "is free");
     int fd = listen_at("sock", SOCK_SEQPACKET);
-    attnd_doctor_socket(path, &finding);
+    attnd_doctor_socket(path, 0, &finding);
     expect(&finding, "socket", ATTND_HEALTH_OK, "a service listens");
     close(fd);
-    attnd_doctor_socket(path, &finding); /* a dead one is replaced */
+    attnd_doctor_socket(path, 0, &finding); /* a dead one is replaced */
     expect(&finding, "socket", ATTND_HEALTH_OK, "is free");
     assert_int_equal(unlink(path), 0);
     close(listen_at("sock", SOCK_STREAM));
     assert_int_equal(unlink(path), 0);
     fd = listen_at("sock", SOCK_STREAM);
-    attnd_doctor_socket(path, &finding);
+    attnd_doctor_socket(path, 0, &finding);
     expect(&finding, "socket", ATTND_HEALTH_FAIL, strerror(EPROTOTYPE));
     close(fd);
     assert_int_equal(chmod(folder, 0777), 0);
     assert_int_equal(unlink(path), 0);
-    attnd_doctor_socket(path, &finding);
+    attnd_doctor_socket(path, 0, &finding);
     expect(&finding, "socket", ATTND_HEALTH_WARN, "anybody");
     assert_int_equal(chmod(folder, 01777), 0); /* as /tmp: only its owner takes a name away */
-    attnd_doctor_socket(path, &finding);
+    attnd_doctor_socket(path, 0, &finding);
     expect(&finding, "socket", ATTND_HEALTH_OK, "is free");
     snprintf(name, sizeof(name), "%s/not/there", folder);
-    attnd_doctor_socket(name, &finding);
+    attnd_doctor_socket(name, 0, &finding);
     expect(&finding, "socket", ATTND_HEALTH_FAIL, strerror(ENOENT));
+    snprintf(name, sizeof(name), "%s/not/there/sock", folder);
+    attnd_doctor_socket(name, 1, &finding); /* one directory would be made, but not two */
+    expect(&finding, "socket", ATTND_HEALTH_FAIL, strerror(ENOENT));
+    snprintf(name, sizeof(name), "%s/not-there/sock", folder);
+    attnd_doctor_socket(name, 1, &finding);
+    expect(&finding, "socket", ATTND_HEALTH_OK, "is free");
     memset(name, 'x', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';
-    attnd_doctor_socket(name, &finding);
+    attnd_doctor_socket(name, 0, &finding);
     expect(&finding, "socket", ATTND_HEALTH_FAIL, strerror(ENAMETOOLONG));
 }
 

@@ -1,5 +1,6 @@
 /* test_status.c - the status message: what is told of sessions, pools and memory, and that all of
  * it fits one datagram however many there are. How it is printed is test_attnctl.c's. */
+#include "schemas/version.h"
 #include "tests/support/rigs/pool_rig.h"
 
 #include <setjmp.h>

@@ -1,29 +1,12 @@
-"""The backends of vLLM and SGLang: their page tables, and, where the packages are, their
-interfaces.
+"""The module for vLLM: its page tables, and vLLM's own interface where the package is."""
 
-The engines keep their caches on a GPU; here caches lie in memory of a session, which the CPU worker
-reads in the same way.
-"""
-
-import importlib.util
-import os
 import types
 import unittest
 
 import numpy as np
 
-import attnd
+from backends import Backend, need, torch
 from reference import Batch
-from service import service
-
-try:
-    import torch
-except ImportError:
-    torch = None
-
-
-def there(name):
-    return torch is not None and importlib.util.find_spec(name) is not None
 
 
 def common_of(module, batch, page_size, padding=2):
@@ -45,26 +28,7 @@ def common_of(module, batch, page_size, padding=2):
         slot_mapping=torch.tensor(slots + [-1] * 3), )  # fmt: skip
 
 
-@unittest.skipUnless(torch, "no PyTorch")
-class Backends(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        context = service()
-        cls.path = context.__enter__()
-        cls.addClassCleanup(context.__exit__, None, None, None)
-
-    def setUp(self):
-        self.draw = np.random.default_rng(5)
-        self.session = attnd.Session(self.path)
-        self.addCleanup(self.session.close)
-
-    def normal(self, *shape):
-        return torch.tensor(self.draw.normal(size=shape)).half()
-
-    def check(self, batch, q, k, v, out):
-        wanted, _ = batch.expected(q.numpy(), k.numpy(), v.numpy())
-        np.testing.assert_allclose(out.double().numpy()[: batch.rows], wanted, rtol=1e-3, atol=1e-3)
-
+class Vllm(Backend):
     def test_a_table_of_blocks_becomes_csr_and_padding_gets_no_pages(self):
         from attnd._layers import csr_of_blocks
 
@@ -77,12 +41,8 @@ class Backends(unittest.TestCase):
         self.assertEqual(indices.tolist(), [7, 2, 5])
         self.assertEqual(last.tolist(), [1, 16, 1])
 
-    @unittest.skipUnless(there("vllm"), "no vLLM")
     def test_vllm_steps_of_mixed_batches_are_attention(self):
-        from vllm.v1.attention import backend as module
-
-        import attnd.vllm as ours
-
+        module, ours = need("vllm.v1.attention.backend"), need("attnd.vllm")
         ours._session = self.session
         heads, heads_kv, dim, size = 8, 2, 64, 16
         scale, context = dim**-0.5, {}
@@ -113,56 +73,37 @@ class Backends(unittest.TestCase):
                 self.check(batch, q[: batch.rows], *planes, out)
                 self.assertTrue(out[batch.rows :].isnan().all())
 
-    @unittest.skipUnless(there("vllm"), "no vLLM")
     def test_vllm_finds_the_backend_by_its_registry_and_options_are_refused_by_name(self):
-        from vllm.v1.attention.backends.registry import AttentionBackendEnum
-
-        import attnd.vllm as ours
-
+        ours = need("attnd.vllm")
+        backends = need("vllm.v1.attention.backends.registry").AttentionBackendEnum
         ours.register()
-        self.assertIs(AttentionBackendEnum.CUSTOM.get_class(), ours.AttndBackend)
+        self.assertIs(backends.CUSTOM.get_class(), ours.AttndBackend)
         with self.assertRaisesRegex(NotImplementedError, "sliding_window"):
             ours.AttndImpl(8, 64, 0.125, 2, sliding_window=128)
 
-    @unittest.skipUnless(os.environ.get("ATTND_TEST_SGLANG") or there("sglang"), "no SGLang")
-    def test_sglang_batches_are_attention(self):
-        try:
-            import attnd.sglang as ours
-        except ImportError as missing:
-            self.skipTest(f"SGLang cannot be imported here: {missing}")
-        heads, heads_kv, dim, tokens = 8, 2, 64, 400
-        buffers = [
-            [self.session.empty((tokens, heads_kv, dim)).torch() for _ in "kv"] for _ in range(2)
-        ]
-        for x in sum(buffers, []):
-            x.copy_(self.normal(*x.shape))
-        pool = types.SimpleNamespace(
-            get_key_buffer=lambda i: buffers[i][0], get_value_buffer=lambda i: buffers[i][1]
-        )
-        batch = Batch(self.draw, tokens, 1)
-        table = torch.zeros((len(batch.pages) + 3, 128), dtype=torch.int32)
-        for row, pages in enumerate(batch.pages):
-            table[row + 2, : len(pages)] = torch.tensor(pages)
-        runner = types.SimpleNamespace(
-            req_to_token_pool=types.SimpleNamespace(req_to_token=table), token_to_kv_pool=pool,
-            model_config=types.SimpleNamespace(num_hidden_layers=2),
-        )  # fmt: skip
-        backend = ours.AttndAttnBackend(runner, self.session)
-        forward = types.SimpleNamespace(
-            forward_mode=types.SimpleNamespace(is_decode=lambda: False),
-            extend_seq_lens=torch.tensor(batch.qo_len), seq_lens=torch.tensor(batch.kv_len),
-            req_pool_indices=torch.arange(len(batch.pages)) + 2,
-        )  # fmt: skip
-        backend.init_forward_metadata(forward)
-        for number in range(2):
-            layer = types.SimpleNamespace(
-                layer_id=number, scaling=dim**-0.5, sliding_window_size=-1, logit_cap=0.0,
-                is_cross_attention=False, qk_head_dim=dim, v_head_dim=dim, tp_q_head_num=heads,
-            )  # fmt: skip
-            q = self.normal(batch.rows, heads * dim)
-            out = backend.forward_extend(q, None, None, layer, forward, save_kv_cache=False)
-            k, v = (x[:, None] for x in buffers[number])
-            self.check(batch, q.view(-1, heads, dim), k, v, out.view(-1, heads, dim))
+    def test_the_backend_has_the_interface_that_vllm_published(self):
+        module, ours = need("vllm.v1.attention.backend"), need("attnd.vllm")
+        self.check_interface(ours.AttndBackend, module.AttentionBackend)
+        self.check_interface(ours.AttndMetadataBuilder, module.AttentionMetadataBuilder)
+        self.check_interface(ours.AttndImpl, module.AttentionImpl)
+        for kind in (ours.AttndBackend, ours.AttndMetadataBuilder, ours.AttndImpl):
+            self.assertFalse(getattr(kind, "__abstractmethods__", None), kind)
+
+    def test_vllms_selector_takes_what_the_service_has_and_says_what_it_lacks(self):
+        ours, asked = need("attnd.vllm"), {
+            "head_size": 128, "dtype": torch.float16, "kv_cache_dtype": "auto", "block_size": 16,
+            "use_mla": False, "has_sink": False, "use_sparse": False, "use_mm_prefix": False,
+            "use_per_head_quant_scales": False, "device_capability": None, "attn_type": "decoder",
+        }  # fmt: skip
+        refused = ours.AttndBackend.validate_configuration
+        self.assertEqual(refused(**asked), [])
+        for field, value, word in (
+            ("head_size", 96, "head_size"), ("kv_cache_dtype", "fp8", "kv_cache_dtype"),
+            ("use_mla", True, "MLA"), ("attn_type", "encoder", "attention type"),
+            ("use_adaptive_verification", True, "adaptive verification"),
+        ):  # fmt: skip
+            with self.subTest(field=field):
+                self.assertIn(word, " ".join(refused(**{**asked, field: value})))
 
 
 if __name__ == "__main__":

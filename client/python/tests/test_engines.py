@@ -1,0 +1,65 @@
+"""bench/engines uses the package as it is: the calls that it makes on a GPU fit the signatures, and
+name what the buffers are."""
+
+import sys
+import types
+import unittest
+from unittest import mock
+
+import attnd
+from service import ROOT
+
+sys.path.insert(0, str(ROOT / "bench/engines"))
+import ways
+
+
+class Buffer:
+    def __init__(self, *shape, stride=None):
+        self.shape, self._stride = shape, stride
+
+    def stride(self):
+        return self._stride
+
+
+class EnginesTest(unittest.TestCase):
+    def setUp(self):
+        self.batch = ways.PagedBatch([(2, 20), (1, 16)], [5, 3, 9])
+        self.buffers = types.SimpleNamespace(
+            k=["k0", "k1"], v=["v0", "v1"],
+            q=[Buffer(3, 8, 128, stride=(1536, 128, 1))] * 2,
+            o=[Buffer(3, 8, 128, stride=(1024, 128, 1))] * 2,
+        )  # fmt: skip
+
+    def made(self):
+        made = {
+            name: mock.create_autospec(getattr(attnd, name))
+            for name in ("Session", "PagePool", "BatchAttention")
+        }
+        with mock.patch.multiple(attnd, **made):
+            return made, ways.AttndAttention(self.batch, self.buffers, "/a/socket", "engine 0 D")
+
+    def test_the_plan_is_of_the_rows_among_those_of_k_and_v(self):
+        made, way = self.made()
+        (_, layers), _ = made["PagePool"].from_tensors.call_args
+        self.assertEqual(layers, [("k0", "v0"), ("k1", "v1")])
+        given, named = way.attention.plan.call_args
+        self.assertEqual(given, ([0, 2, 3], [0, 2, 3], [5, 3, 9], [4, 16], 8))
+        self.assertEqual((named["q_strides"], named["out_strides"]), ((1536, 128), (1024, 128)))
+        self.assertTrue(named["causal"])
+        self.assertEqual([call.args[1] for call in way.attention.prepare.mock_calls], [0, 1])
+
+    def test_a_layer_runs_on_its_buffers_and_the_lanes_error_is_told_in_words(self):
+        _, way = self.made()
+        way.attend(1)
+        way.attention.run.assert_called_once_with(self.buffers.q[1], 1, self.buffers.o[1])
+        way.attention.lane_error.return_value = None
+        self.assertIsNone(way.lane_error())
+        fault = attnd._abi.Fault(code=-18)
+        way.attention.lane_error.side_effect = attnd.errors.error(fault)
+        self.assertIn(str(attnd.errors.error(fault)), way.lane_error())
+        way.close()
+        way.session.close.assert_called_once_with()
+
+
+if __name__ == "__main__":
+    unittest.main()

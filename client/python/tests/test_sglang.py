@@ -1,0 +1,112 @@
+"""The module for SGLang, against SGLang's own pools, layers and batches where the package is."""
+
+import types
+import unittest
+
+from backends import Backend, need, torch
+from reference import Batch
+
+HEADS, HEADS_KV, DIM, TOKENS, LAYERS = 8, 2, 64, 400, 2
+
+
+class Sglang(Backend):
+    @classmethod
+    def setUpClass(cls):
+        cls.ours = need("attnd.sglang")
+        cls.memory = need("sglang.srt.mem_cache.memory_pool")
+        cls.batch = need("sglang.srt.model_executor.forward_batch_info")
+        super().setUpClass()
+
+    def runner(self):
+        """What a model runner has of SGLang's pools; K and V lie in memory of the session."""
+        pool = self.memory.MHATokenToKVPool(
+            TOKENS - 1, 1, torch.float16, HEADS_KV, DIM, LAYERS, "cpu", False
+        )
+        for buffers in (pool.k_buffer, pool.v_buffer):
+            for i, x in enumerate(buffers):
+                buffers[i] = self.session.empty(x.shape).torch()
+                buffers[i].copy_(self.normal(*x.shape))
+        return types.SimpleNamespace(
+            req_to_token_pool=self.memory.ReqToTokenPool(16, 128, "cpu", False),
+            token_to_kv_pool=pool, model_config=types.SimpleNamespace(num_hidden_layers=LAYERS),
+        )  # fmt: skip
+
+    def layer(self, number, **options):
+        from sglang.srt.layers.radix_attention import RadixAttention
+
+        return RadixAttention(HEADS, DIM, DIM**-0.5, HEADS_KV, number, **options)
+
+    def forward_batch(self, runner, batch, decode):
+        """SGLang's batch of ours: each request has a row of the table."""
+        modes, places = self.batch.ForwardMode, []
+        rows = torch.arange(len(batch.pages)) + 2
+        for row, pages, new in zip(rows, batch.pages, batch.qo_len):
+            runner.req_to_token_pool.req_to_token[row, : len(pages)] = torch.tensor(pages)
+            places += pages[len(pages) - new :]
+        lengths, new = torch.tensor(batch.kv_len), torch.tensor(batch.qo_len)
+        extend = {} if decode else {"extend_seq_lens": new, "extend_prefix_lens": lengths - new}
+        return self.batch.ForwardBatch(
+            forward_mode=modes.DECODE if decode else modes.EXTEND, batch_size=len(rows),
+            input_ids=torch.zeros(batch.rows, dtype=torch.int64), req_pool_indices=rows,
+            seq_lens=lengths, out_cache_loc=torch.tensor(places), seq_lens_sum=int(lengths.sum()),
+            **extend,
+        )  # fmt: skip
+
+    def test_prompts_and_decodes_over_sglangs_own_pools_are_attention(self):
+        runner = self.runner()
+        backend, pool = self.ours.AttndAttnBackend(runner, self.session), runner.token_to_kv_pool
+        for decode in (False, True, False):
+            batch = Batch(self.draw, TOKENS, 1, decode=decode)
+            forward = self.forward_batch(runner, batch, decode)
+            backend.init_forward_metadata(forward)
+            for number in range(LAYERS):
+                q = self.normal(batch.rows, HEADS * DIM)
+                k, v = (self.normal(batch.rows, HEADS_KV, DIM) for _ in "kv")
+                out = backend.forward(q, k, v, self.layer(number), forward)
+                self.assertEqual(out.shape, q.shape)
+                planes = pool.get_key_buffer(number), pool.get_value_buffer(number)
+                torch.testing.assert_close(planes[0][forward.out_cache_loc], k)
+                torch.testing.assert_close(planes[1][forward.out_cache_loc], v)
+                planes = (x[:, None] for x in planes)
+                self.check(batch, q.view(-1, HEADS, DIM), *planes, out.view(-1, HEADS, DIM))
+
+    def test_sglangs_registry_and_command_line_know_the_backend(self):
+        import argparse
+
+        from sglang.srt import server_args
+        from sglang.srt.layers.attention import attention_registry
+
+        self.ours.register()
+        self.ours.register()
+        made = attention_registry.ATTENTION_BACKENDS["attnd"](self.runner())
+        self.assertIsInstance(made, self.ours.AttndAttnBackend)
+        parser = argparse.ArgumentParser()
+        server_args.ServerArgs.add_cli_args(parser)
+        said = parser.parse_args(["--model-path", "x", "--attention-backend", "attnd"])
+        self.assertEqual(said.attention_backend, "attnd")
+
+    def test_the_backend_has_the_interface_that_sglang_published(self):
+        from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+
+        self.check_interface(self.ours.AttndAttnBackend, AttentionBackend)
+
+    def test_what_the_service_lacks_is_refused_by_name(self):
+        runner, batch = self.runner(), Batch(self.draw, TOKENS, 1)
+        backend = self.ours.AttndAttnBackend(runner, self.session)
+        forward = self.forward_batch(runner, batch, False)
+        backend.init_forward_metadata(forward)
+        q = self.normal(batch.rows, HEADS * DIM)
+        for options, given, word in (
+            ({"sliding_window_size": 16}, {}, "sliding window"),
+            ({"logit_cap": 30.0}, {}, "soft cap"),
+            ({"is_cross_attention": True}, {}, "cross attention"),
+            ({"v_head_dim": 128}, {}, "head dimensions"),
+            ({}, {"k_rope": q}, "k_rope"),
+        ):
+            with self.subTest(word), self.assertRaisesRegex(NotImplementedError, word):
+                layer = self.layer(0, **options)
+                backend.forward(q, None, None, layer, forward, save_kv_cache=False, **given)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,82 @@
+/*
+ * variant.c - the variant of a run: opened once, asked for the rows of a tile, and for their end.
+ */
+#include "persistent/cpu/cpu.h"
+#include "persistent/position.h"
+
+#include <math.h>
+
+#define LOG2E 0x1.715476p+0f
+
+#define OPTIONS                                                                                    \
+    (ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS |       \
+     ATTND_OPTIONS_PLANNER)
+
+uint32_t attnd_cpu_options(void)
+{
+    return OPTIONS;
+}
+
+/* The layer's part of a table. NULL: it is not mapped. */
+static const float *open_table(const struct attnd_backend *backend,
+                               const struct attnd_variant_table *table, uint32_t layer)
+{
+    const uint64_t skip_bytes = (uint64_t)layer * table->layer_stride * sizeof(float);
+
+    return attnd_cpu_memory_at(backend, table->memory, table->offset_bytes + skip_bytes);
+}
+
+int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                           uint32_t layer)
+{
+    const uint32_t options = run->plan->options;
+
+    run->options = options;
+    run->sinks = NULL;
+    if (options == 0)
+        return 0;
+    if (options & ~OPTIONS)
+        return -ATTND_E_UNSUPPORTED;
+    run->variant = *(const struct attnd_variant *)(const void *)(run->plan + 1);
+    if (options & ATTND_OPTION_SINKS) {
+        run->sinks = open_table(backend, &run->variant.sinks, layer);
+        if (run->sinks == NULL)
+            return -ATTND_E_UNKNOWN;
+    }
+    return 0;
+}
+
+const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *worker,
+                                                      const struct attnd_cpu_run *run,
+                                                      uint32_t kv_head, uint32_t count)
+{
+    const uint32_t options = run->options, group = run->plan->group;
+    struct attnd_cpu_policy *policy = &worker->policy;
+
+    if (!(options & (ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI)))
+        return NULL;
+    *policy = (struct attnd_cpu_policy){0};
+    if (options & ATTND_OPTION_SOFT_CAP)
+        policy->soft_cap = run->variant.logits_soft_cap * LOG2E;
+    if (options & ATTND_OPTION_ALIBI) {
+        for (uint32_t i = 0; i < count; i++)
+            worker->slope[i] =
+                attnd_alibi_slope(kv_head * group + i % group, run->plan->heads_q) * LOG2E;
+        policy->slope = worker->slope;
+        policy->position = worker->position;
+    }
+    return policy;
+}
+
+float attnd_cpu_row_finish(const struct attnd_cpu_run *run, uint32_t head, float *m, float *l)
+{
+    const float sink = run->sinks ? run->sinks[head] * LOG2E : -INFINITY;
+
+    if (*l == 0.0f || sink == -INFINITY)
+        return 1.0f;
+    const float top = sink > *m ? sink : *m;
+    const float weight = exp2f(*m - top);
+    *l = *l * weight + exp2f(sink - top);
+    *m = top;
+    return weight;
+}

@@ -1,0 +1,65 @@
+/*
+ * variant.h - the attention variant of a batch: what its softmax does beside scaling and causality.
+ *
+ * One struct goes from the engine to the loops that compute. An engine fills it in and points to it
+ * from struct attnd_batch. The library carries it as it is, the daemon checks each field, and the
+ * worker finds it behind the head of the plan. A variant belongs to a set: an advance keeps it.
+ * Where a query row stands is said in attnd.h: query i of a request at position
+ * kv_len - qo_len + i, and key j at position j.
+ */
+#ifndef ATTND_SCHEMAS_VARIANT_H
+#define ATTND_SCHEMAS_VARIANT_H
+
+#include <stdint.h>
+
+enum attnd_position_encoding {
+    ATTND_POSITION_NONE = 0,
+    ATTND_POSITION_ALIBI = 1, /* s += slope[head] * (key - row); slopes as in the paper */
+    ATTND_POSITION_ROPE = 2   /* q and k are rotated when they are used (Llama: halves) */
+};
+
+/* A table of floats or bits in registered memory. memory 0 (in the heap: ATTND_NONE): absent. */
+struct attnd_variant_table {
+    uint32_t memory;
+    uint32_t layer_stride; /* elements from a layer's to the next layer's; 0: all layers share it */
+    uint64_t offset_bytes; /* multiple of 4 */
+};
+
+/* Version 1. Reserved fields are 0. Of what is absent or off, the other fields are not read. */
+struct attnd_variant {
+    uint32_t size;              /* sizeof: the version */
+    uint32_t flags;             /* ATTND_VARIANT_* */
+    uint32_t position_encoding; /* enum attnd_position_encoding */
+    int32_t window_left;        /* a row sees keys from its own position - this on; < 0: all */
+    float logits_soft_cap;      /* s = cap * tanh(s / cap) of the scaled s; 0: none; finite, >= 0 */
+    float rope_theta;           /* base of the angles; 0: 10000 */
+    float rope_scale;           /* positions are divided by it; 0: 1 */
+    float rope_low_freq_factor; /* Llama 3.1: these three together, or rope_old_context 0 */
+    float rope_high_freq_factor;
+    uint32_t
+        rope_old_context; /* tokens that the model was trained with first; 0: no such scaling */
+    uint32_t rope_dim;    /* the first of head_dim are rotated, even; 0: all */
+    float q_scale, k_scale, v_scale; /* s takes q_scale * k_scale, o takes v_scale; 0: 1 */
+    uint32_t fixed_split;            /* keys of a split, rounded up to the worker's granule; a
+                                        request's tiles then depend on itself alone; 0: free */
+    uint32_t reserved0;
+    struct attnd_variant_table sinks; /* float [heads_q]: the denominator takes exp(sink[head]) */
+    struct attnd_variant_table mask;  /* bits: see attnd.h; layer_stride 0 */
+    uint64_t reserved[4];
+};
+
+#define ATTND_VARIANT_BYTES 128u
+
+/* A variant that changes nothing, to begin with:
+ * struct attnd_variant variant = ATTND_VARIANT_INIT; variant.window_left = 4095; */
+#define ATTND_VARIANT_INIT                                                                         \
+    {                                                                                              \
+        .size = ATTND_VARIANT_BYTES, .window_left = -1                                             \
+    }
+
+/* append stores rotated keys, so that they need no rotation when they are used; q still is rotated
+ * when it is used. With ATTND_POSITION_ROPE only. */
+#define ATTND_VARIANT_ROPE_APPEND 0x1u
+#define ATTND_VARIANT_FLAGS 0x1u
+
+#endif

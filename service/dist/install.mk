@@ -1,0 +1,88 @@
+# Installing: what goes where, and how it is taken away again. Man pages are made where scdoc is.
+#
+#   PREFIX=/usr/local         SYSCONFDIR=dir: default /etc for PREFIX=/usr, else PREFIX/etc
+#   DESTDIR=dir               in front of everything, for packagers
+
+PREFIX ?= /usr/local
+SYSCONFDIR ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
+DEST = $(DESTDIR)$(PREFIX)
+
+# ---- pkg-config: always made again, because PREFIX may be another than the last time ----
+
+PCS := $(BUILD)/attnd.pc $(if $(LIBATTND_CUDA),$(BUILD)/attnd-cuda.pc)
+.PHONY: $(PCS)
+all: $(PCS)
+
+pc_head = 'prefix=$(PREFIX)' 'includedir=$${prefix}/include/attnd' 'libdir=$${prefix}/lib' '' \
+          'Name: $(1)' 'Description: attention service, $(2)' 'Version: $(VERSION)'
+$(BUILD)/attnd.pc:
+	@mkdir -p $(@D)
+	@printf '%s\n' $(call pc_head,attnd,client library) \
+	  'Requires.private: libprotobuf-c' 'Cflags: -I$${includedir}' \
+	  'Libs: -L$${libdir} -lattnd' 'Libs.private: -pthread' > $@
+# Engines call the driver themselves: its library is theirs to link, and cuda.h theirs to find.
+$(BUILD)/attnd-cuda.pc:
+	@mkdir -p $(@D)
+	@printf '%s\n' $(call pc_head,attnd-cuda,memory and streams of a GPU) \
+	  'Requires: attnd' 'Libs: -L$${libdir} -lattnd-cuda' 'Libs.private: -lcuda' > $@
+
+# ---- man pages: dir/name.section.scd beside what it describes ----
+
+MAN_SOURCES := $(wildcard service/*.scd service/*/*.scd bench/*/*.scd client/*.scd)
+MAN := $(addprefix $(BUILD)/man/,$(patsubst %.scd,%,$(notdir $(MAN_SOURCES))))
+.PHONY: man
+man: $(MAN)
+vpath %.scd $(sort $(dir $(MAN_SOURCES)))
+$(BUILD)/man/%: %.scd VERSION
+	@mkdir -p $(@D)
+	sed 's/@VERSION@/$(VERSION)/' $< | SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH-$(MAN_DATE)} scdoc > $@
+# A page is as old as its last change, so that two builds of one commit are the same.
+MAN_DATE = $(or $(shell git log -1 --format=%ct -- $< 2>/dev/null),0)
+HAVE_SCDOC := $(shell command -v scdoc)
+
+install-man: $(if $(HAVE_SCDOC),$(MAN))
+	$(if $(HAVE_SCDOC),for page in $(MAN); do \
+	  install -Dm644 -t $(DEST)/share/man/man$${page##*.} $$page || exit 1; done, \
+	  @echo 'install: no man pages, because scdoc is not there')
+
+# ---- everything ----
+
+COMPLETIONS := $(wildcard service/dist/completion/*)
+INSTALLED_PROGRAMS = $(PROGRAMS) $(BUILD)/bench/attnd-replay
+unit = sed 's:@PREFIX@:$(PREFIX):; s:@SYSCONFDIR@:$(SYSCONFDIR):' service/dist/$(1) \
+         > $(DEST)/lib/systemd/system/$(1)
+
+.PHONY: install install-man
+install: all install-man
+	install -Dm755 -t $(DEST)/bin $(INSTALLED_PROGRAMS)
+	install -Dm644 -t $(DEST)/lib $(LIBATTND) $(LIBATTND_SO) $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
+	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do ln -sf $$so $(DEST)/lib/$${so%.0}; done
+	install -Dm644 -t $(DEST)/lib/pkgconfig $(PCS)
+	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_prefix.h \
+	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
+	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/variant.h $(VERSION_H)
+	install -d $(DEST)/lib/systemd/system
+	$(call unit,attnd.service)
+	$(call unit,attnd.socket)
+	install -Dm644 -t $(DEST)/share/doc/attnd service/dist/attnd.conf service/dist/CONTAINERS.md
+	test -e $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf || \
+	  install -Dm644 -t $(DESTDIR)$(SYSCONFDIR)/attnd service/dist/attnd.conf
+	for program in attnd attnctl attnd-replay; do \
+	  install -Dm644 service/dist/completion/attnd.bash \
+	    $(DEST)/share/bash-completion/completions/$$program || exit 1; done
+	install -Dm644 service/dist/completion/attnd.zsh $(DEST)/share/zsh/site-functions/_attnd
+
+# What install put in place. The configuration file stays if the operator has changed it.
+.PHONY: uninstall
+uninstall:
+	rm -f $(addprefix $(DEST)/bin/,$(notdir $(INSTALLED_PROGRAMS)))
+	rm -f $(DEST)/lib/libattnd.* $(DEST)/lib/libattnd-cuda.*
+	rm -f $(DEST)/lib/pkgconfig/attnd.pc $(DEST)/lib/pkgconfig/attnd-cuda.pc
+	rm -f $(DEST)/lib/systemd/system/attnd.service $(DEST)/lib/systemd/system/attnd.socket
+	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))
+	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,attnd attnctl attnd-replay)
+	rm -f $(DEST)/share/zsh/site-functions/_attnd
+	rm -rf $(DEST)/include/attnd $(DEST)/share/doc/attnd
+	if cmp -s service/dist/attnd.conf $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf; then \
+	  rm -f $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf; \
+	  rmdir --ignore-fail-on-non-empty $(DESTDIR)$(SYSCONFDIR)/attnd; fi

@@ -1,0 +1,94 @@
+/*
+ * variant.c - the variant of a batch against the worker that there is and the memory of its
+ * session.
+ *
+ * A table is looked up when the batch is submitted, as the places of a run are: a handle given out
+ * again meanwhile is another memory. The plan holds the memory until it is set again or destroyed,
+ * because every run of the plan reads it.
+ */
+#include "service/objects/variant.h"
+
+#include "service/objects/client.h"
+#include "service/supervise/queue.h"
+
+#include <string.h>
+
+static int64_t bits_of(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* The first option of @missing, as a fault. */
+static int refuse_option(const struct attnd_variant *variant, uint32_t missing,
+                         struct attnd_fault *fault)
+{
+    const uint32_t encodings = ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND;
+    enum attnd_field field = ATTND_F_V_SCALE;
+    int64_t value = bits_of(variant->v_scale);
+
+    if (missing & ATTND_OPTION_WINDOW) {
+        field = ATTND_F_WINDOW_LEFT;
+        value = variant->window_left;
+    } else if (missing & ATTND_OPTION_SOFT_CAP) {
+        field = ATTND_F_LOGITS_SOFT_CAP;
+        value = bits_of(variant->logits_soft_cap);
+    } else if (missing & encodings) {
+        field = ATTND_F_POSITION_ENCODING;
+        value = variant->position_encoding;
+    } else if (missing & ATTND_OPTION_SINKS) {
+        field = ATTND_F_SINKS;
+        value = variant->sinks.memory;
+    } else if (missing & ATTND_OPTION_MASK) {
+        field = ATTND_F_MASK;
+        value = variant->mask.memory;
+    }
+    return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, field, ATTND_F_BACKEND, value, 0);
+}
+
+/* From the table's first to past its last element. */
+static uint64_t table_bytes(const struct attnd_variant_table *table, uint64_t elements,
+                            uint32_t layers, uint32_t element_bytes)
+{
+    return ((uint64_t)(layers - 1) * table->layer_stride + elements) * element_bytes;
+}
+
+static int resolve_table(const struct attnd_client *client, struct attnd_variant_table *table,
+                         uint64_t bytes, enum attnd_field field, struct attnd_memory **out,
+                         struct attnd_fault *fault)
+{
+    struct attnd_memory *memory = attnd_client_memory(client, table->memory);
+    uint64_t end;
+
+    if (!memory)
+        return attnd_fault_set(fault, -ATTND_E_UNKNOWN, field, 0, table->memory, 0);
+    if (__builtin_add_overflow(table->offset_bytes, bytes, &end) || end > memory->size_bytes)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, field, 0,
+                               end > INT64_MAX || end < bytes ? INT64_MAX : (int64_t)end,
+                               (int64_t)memory->size_bytes);
+    attnd_memory_ref(memory);
+    *out = memory;
+    table->memory = memory->index;
+    return 0;
+}
+
+int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_plan_object *plan,
+                          struct attnd_batch_view *batch,
+                          struct attnd_memory *memories[ATTND_VARIANT_TABLES],
+                          struct attnd_fault *fault)
+{
+    const struct attnd_worker_info *worker = &client->service->queue->info;
+    const uint32_t layers = plan->attachment->pool->shape.layers;
+    const uint32_t missing = batch->options & ~(worker->options | ATTND_OPTIONS_PLANNER);
+    struct attnd_variant *variant = &batch->variant;
+
+    if (missing)
+        return refuse_option(variant, missing, fault);
+    if (batch->options & ATTND_OPTION_SINKS) {
+        uint64_t bytes = table_bytes(&variant->sinks, batch->heads_q, layers, sizeof(float));
+        return resolve_table(client, &variant->sinks, bytes, ATTND_F_SINKS, &memories[0], fault);
+    }
+    return 0;
+}
