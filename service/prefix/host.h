@@ -29,6 +29,9 @@ struct attnd_host_block {
     void *mover;           /* the caller's: what copies it now; NULL: nothing */
 };
 
+/* What a place costs of the daemon's memory at most: a block, the list of places, two buckets. */
+#define ATTND_HOST_PLACE_BYTES (80u + 4u + 2u * 4u)
+
 /** attnd_host_new() - without any place. Return: 0; -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM: no random
  * numbers for the index. */
 int attnd_host_new(struct attnd_host **out);

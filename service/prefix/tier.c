@@ -26,6 +26,8 @@
 /* Host memory is made as it is needed, in parts of this size: to pin one takes a worker a tenth of
  * a second, and nobody waits for it. */
 #define CHUNK_BYTES (256u << 20)
+/* Smaller pages than this cost more to keep account of and to copy than they are worth. */
+#define PAGE_BYTES_MIN 4096u
 /* This part of the pool is kept free, and no more than that part is on its way in. */
 #define FREE_PART 8u
 #define COMING_PART 4u
@@ -57,7 +59,7 @@ int attnd_tier_new(struct attnd_service *service, struct attnd_pool *pool, struc
     uint64_t page_bytes = attnd_copy_page_bytes(&pool->shape);
 
     *out = NULL;
-    if (cache_bytes < page_bytes || !is_dense(pool))
+    if (cache_bytes < page_bytes || page_bytes < PAGE_BYTES_MIN || !is_dense(pool))
         return 0;
     struct attnd_tier *tier = calloc(1, sizeof(*tier));
     if (!tier)
@@ -90,6 +92,8 @@ void attnd_tier_free(struct attnd_tier *tier)
                          tier->chunks[i]->size_bytes);
         attnd_memory_unref(tier->service, tier->chunks[i]);
     }
+    attnd_quota_refund(tier->service, tier->payer,
+                       (uint64_t)attnd_host_info(tier->host).places * ATTND_HOST_PLACE_BYTES);
     free(tier->chunks);
     attnd_host_free(tier->host);
     free(tier);
@@ -111,12 +115,14 @@ void attnd_tier_settle(struct attnd_tier *tier)
 static uint32_t next_places(const struct attnd_tier *tier)
 {
     uint64_t left = attnd_quota_user_left(tier->service, tier->payer, ATTND_QUOTA_HOST_CACHE);
+    uint64_t paid = attnd_quota_user_left(tier->service, tier->payer, ATTND_QUOTA_DAEMON);
     uint64_t places = left / tier->page_bytes;
 
     /* Only the last may have fewer than the others: places are found by dividing. */
     if (tier->chunks_count && tier->chunks[tier->chunks_count - 1]->size_bytes <
                                   tier->chunk_places * tier->page_bytes)
         return 0;
+    places = places < paid / ATTND_HOST_PLACE_BYTES ? places : paid / ATTND_HOST_PLACE_BYTES;
     return places < tier->chunk_places ? (uint32_t)places : tier->chunk_places;
 }
 
@@ -140,6 +146,8 @@ static int grow(struct attnd_tier *tier)
         return 0;
     }
     attnd_quota_count(tier->service, tier->payer, ATTND_QUOTA_HOST_CACHE, memory->size_bytes);
+    attnd_quota_count(tier->service, tier->payer, ATTND_QUOTA_DAEMON,
+                      (uint64_t)places * ATTND_HOST_PLACE_BYTES);
     tier->chunks[tier->chunks_count++] = memory;
     return 1;
 }
