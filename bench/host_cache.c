@@ -34,7 +34,7 @@ struct cached {
     const struct scale *scale;
     struct attnd_session *session;
     uint32_t pool, prefix;
-    uint32_t chain; /* blocks of a prompt: a quarter of the pool */
+    uint32_t chain;                /* blocks of a prompt: a quarter of the pool */
     struct attnd_prefix_key *keys; /* [PROMPTS * chain] */
     int32_t *pages;                /* [chain] */
 };
@@ -107,7 +107,8 @@ static bool copy_once(struct bench_suite *suite, const struct link *link, char *
         memcpy(to, link->from, link->bytes);
         return true;
     }
-    return good(suite, "cuMemcpyHtoDAsync", link->copy(link->to, link->from, link->bytes, link->on)) &&
+    return good(suite, "cuMemcpyHtoDAsync",
+                link->copy(link->to, link->from, link->bytes, link->on)) &&
            good(suite, "cuStreamSynchronize", link->wait(link->on));
 }
 
@@ -193,9 +194,8 @@ static struct attnd_prefix_args args_of(const struct cached *cached, uint32_t pr
 
 static bool free_pages(struct bench_suite *suite, const struct cached *cached, const int32_t *pages)
 {
-    return bench_suite_call(
-        suite, "attnd_pages_free",
-        attnd_pages_free(cached->session, cached->pool, cached->chain, pages));
+    return bench_suite_call(suite, "attnd_pages_free",
+                            attnd_pages_free(cached->session, cached->pool, cached->chain, pages));
 }
 
 /* A match of all of a prompt. Return: how long it took; 0 after a failure, or if not all is there.
@@ -316,8 +316,7 @@ static void measure(struct bench_suite *suite, struct cached *cached, struct lin
         double rate = bytes * 1e9 / (double)bench_p50(took_ns, count);
         double link_bytes = (before + after) / 2;
         if (back < 0.99)
-            bench_suite_fail(suite, "only %.1f%% of what was matched had to come back",
-                             100 * back);
+            bench_suite_fail(suite, "only %.1f%% of what was matched had to come back", 100 * back);
         snprintf(notes, sizeof(notes),
                  "p50 of %" PRIu64 " matches of %.0f MiB, %.2f GB/s from call to completion over "
                  "%.2f and %.2f before and after",

@@ -15,8 +15,9 @@
  * Published pages outlive the session. They stay until the service needs room: then leaves go
  * before their parents, what was least recently used first, and what costs more to compute again
  * later. With `attnd --host-cache` they go to host memory, and a match brings them back: it
- * completes when they are there. A page that a session or a ticket holds never goes. attnd_pages_alloc() does not fail
- * while the tree can give up pages. The tree goes with its pool, and with the service.
+ * completes when they are there. A page that a session or a ticket holds never goes.
+ * attnd_pages_alloc() does not fail while the tree can give up pages. The tree goes with its pool,
+ * and with the service.
  *
  * A namespace is the wall between tenants: a session finds the blocks of its own namespaces only. A
  * token opens one to another session, for reading or for writing too. Who may write can publish
@@ -131,10 +132,11 @@ struct attnd_prefix_args {
  * lease more for this session, which attnd_pages_free() ends. With ATTND_PREFIX_MATCH_WAITS it
  * completes only when the next block is not claimed: published as far as it goes, or given up. That
  * may be a claim of this session too, for another request of the engine. Blocks that come back
- * from host memory are waited for without the flag, too. It keeps its leases while it waits, may be cancelled, and @op's timeout_us ends it with -ATTND_E_TIMEOUT; both leave no
- * lease. A session of which 64 matches or a quarter of its ring wait does not wait: the match
- * completes and says CLAIMED. ATTND_SKIP_SUCCESS is -ATTND_E_INVALID, because the pages would be
- * leased in silence. Return: as attnd_plan_set().
+ * from host memory are waited for without the flag, too. It keeps its leases while it waits, may be
+ * cancelled, and @op's timeout_us ends it with -ATTND_E_TIMEOUT; both leave no lease. A session of
+ * which 64 matches or a quarter of its ring wait does not wait: the match completes and says
+ * CLAIMED. ATTND_SKIP_SUCCESS is -ATTND_E_INVALID, because the pages would be leased in silence.
+ * Return: as attnd_plan_set().
  */
 int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_args *args,
                        const struct attnd_op *op);
@@ -143,13 +145,13 @@ int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_
  * attnd_prefix_publish() - blocks that are computed, for everybody
  * @pages: [blocks * block_pages] in the order of their tokens, all full, each leased by this
  *         session and never published before
- * Submit it behind the appends to these pages: in their lane, or when they have completed. From then
- * on the content of the pages must not change, in any layer. If an append of this lane has failed
- * and its completion is not read yet, the publish fails with the same code. Appends to the pages are -ATTND_E_SHARED_PAGE until the tree
- * has let go of them. The tree takes a lease of its own; the session's stay, and are freed as
- * always. A block that is published already is passed over, and its pages stay the session's alone.
- * Each block is published whole or not at all, also if the session dies. The parent must be
- * published. Whoever waits for one of the blocks is woken.
+ * Submit it behind the appends to these pages: in their lane, or when they have completed. From
+ * then on the content of the pages must not change, in any layer. If an append of this lane has
+ * failed and its completion is not read yet, the publish fails with the same code. Appends to the
+ * pages are -ATTND_E_SHARED_PAGE until the tree has let go of them. The tree takes a lease of its
+ * own; the session's stay, and are freed as always. A block that is published already is passed
+ * over, and its pages stay the session's alone. Each block is published whole or not at all, also
+ * if the session dies. The parent must be published. Whoever waits for one of the blocks is woken.
  * Completes with attnd_prefix_result(), or with -ATTND_E_NOT_LEASED (field pages; nothing is
  * published), -ATTND_E_UNKNOWN (field parent), -ATTND_E_INVALID (field keys: block `index` has
  * another parent, or a page that is published; those before it are published). Return: as

@@ -83,9 +83,8 @@ int attnd_copy_walk(const void *segment, uint64_t segment_bytes, uint64_t offset
         segment_at(segment, segment_bytes, offset_bytes, 1, sizeof(*what));
     if (!what)
         return -ATTND_E_RANGE;
-    const struct attnd_copy_page *pages =
-        segment_at(segment, segment_bytes, offset_bytes + sizeof(*what), what->count,
-                   sizeof(*pages));
+    const struct attnd_copy_page *pages = segment_at(
+        segment, segment_bytes, offset_bytes + sizeof(*what), what->count, sizeof(*pages));
     const struct attnd_heap_pool *pool =
         segment_at(segment, segment_bytes, what->pool_offset_bytes, 1, sizeof(*pool));
     if (!pages || !pool || what->layer_end > pool->layers || what->layer_begin > what->layer_end)
@@ -101,11 +100,11 @@ int attnd_copy_walk(const void *segment, uint64_t segment_bytes, uint64_t offset
     for (uint64_t i = 0; i < 2 * (uint64_t)what->count && rc == 0; i++) {
         const struct attnd_copy_page *page = &pages[i / 2];
         const uint64_t plane = i % 2 * pool->layers;
-        struct attnd_copy_rows rows = {
-            .host_memory = page->memory,
-            .host_offset_bytes = page->offset_bytes + (plane + what->layer_begin) * row_bytes,
-            .row_bytes = row_bytes,
-            .to_host = what->to_host};
+        struct attnd_copy_rows rows = {.host_memory = page->memory,
+                                       .host_offset_bytes = page->offset_bytes +
+                                                            (plane + what->layer_begin) * row_bytes,
+                                       .row_bytes = row_bytes,
+                                       .to_host = what->to_host};
         if (page->page >= pool->pages || rows.host_offset_bytes < page->offset_bytes)
             return -ATTND_E_RANGE;
         rc = copy_planes(planes + plane, what->layer_begin, what->layer_end, page, &rows, copy,

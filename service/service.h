@@ -35,10 +35,10 @@ enum attnd_quota_kind {
     ATTND_QUOTA_MEMORIES, /* entries of the worker's memory table */
     ATTND_QUOTA_POOLS,
     ATTND_QUOTA_TICKETS,
-    ATTND_QUOTA_HOST,   /* bytes of host memory, made and registered */
-    ATTND_QUOTA_HEAP,   /* bytes of the queue segment: plans and pools' planes */
-    ATTND_QUOTA_BLOCKS, /* of prefix trees, promised */
-    ATTND_QUOTA_DAEMON, /* bytes of the daemon's own */
+    ATTND_QUOTA_HOST,       /* bytes of host memory, made and registered */
+    ATTND_QUOTA_HEAP,       /* bytes of the queue segment: plans and pools' planes */
+    ATTND_QUOTA_BLOCKS,     /* of prefix trees, promised */
+    ATTND_QUOTA_DAEMON,     /* bytes of the daemon's own */
     ATTND_QUOTA_HOST_CACHE, /* bytes of host memory that prefix trees have below them */
     ATTND_QUOTA_KINDS
 };

@@ -148,7 +148,9 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.inject = uint32_t(backend->config.injection);
     backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
     if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
-        (error = health_init(backend)))
+        (error = health_init(backend)) ||
+        (error = stream_create(backend, &backend->pages_stream[0])) ||
+        (error = stream_create(backend, &backend->pages_stream[1])))
         return error;
     return copies_init(backend);
 }

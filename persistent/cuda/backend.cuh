@@ -78,7 +78,7 @@ struct attnd_backend {
     cudaStream_t streams[1 + attnd::variants_count];
     uint32_t streams_count;
     cudaStream_t copy_stream;
-    cudaStream_t wake_stream; /* elastic: where the host sets the wake word */
+    cudaStream_t wake_stream;     /* elastic: where the host sets the wake word */
     cudaStream_t pages_stream[2]; /* copies.cu: into pools, and out of them */
     cudaEvent_t pages_copied[2];
     attnd_residency residency;

@@ -105,12 +105,9 @@ static int copy_rows(void *context, const attnd_copy_rows *rows)
 cudaError_t copies_init(attnd_backend *backend)
 {
     cudaError_t error = cudaSuccess;
-    for (int i = 0; i < 2 && !error; i++) {
-        error = stream_create(backend, &backend->pages_stream[i]);
-        if (!error)
-            error = cudaEventCreateWithFlags(&backend->pages_copied[i],
-                                             cudaEventBlockingSync | cudaEventDisableTiming);
-    }
+    for (int i = 0; i < 2 && !error; i++)
+        error = cudaEventCreateWithFlags(&backend->pages_copied[i],
+                                         cudaEventBlockingSync | cudaEventDisableTiming);
     return error;
 }
 
@@ -133,8 +130,8 @@ int pages_copy(attnd_backend *backend, uint64_t offset_bytes)
     const int way = what.to_host ? 1 : 0;
     if (cudaSetDevice(backend->driver.device))
         return -ATTND_E_DEVICE;
-    const int code = attnd_copy_walk(segment, backend->config.queue_bytes, offset_bytes, copy_rows,
-                                     backend);
+    const int code =
+        attnd_copy_walk(segment, backend->config.queue_bytes, offset_bytes, copy_rows, backend);
     /* What was enqueued before a failure must not come later either. */
     if (cudaEventRecord(backend->pages_copied[way], backend->pages_stream[way]) ||
         cudaEventSynchronize(backend->pages_copied[way]))

@@ -196,8 +196,8 @@ static void print_host_cache(FILE *out, const Attnd__HostCache *cache)
         "Blocks that were to be copied and were not.", (double)cache->lost_blocks);
     one(out, "host_cache_declined_blocks_total", "counter",
         "Blocks that are sooner computed than brought back.", (double)cache->declined_blocks);
-    one(out, "host_cache_evicted_blocks_total", "counter",
-        "Blocks that others took the place of.", (double)cache->evicted_blocks);
+    one(out, "host_cache_evicted_blocks_total", "counter", "Blocks that others took the place of.",
+        (double)cache->evicted_blocks);
 }
 
 void attnd_metrics_print(FILE *out, const Attnd__Status *status)

@@ -56,14 +56,16 @@ static void print_host_cache(FILE *out, const Attnd__HostCache *cache)
 {
     char used[24], most[24], rate[24];
 
-    fprintf(out, "host cache: %s of %s; %" PRIu64 " blocks went there, %" PRIu64
-                 " came back (at %s a second), %" PRIu64 " turned back on the way\n",
+    fprintf(out,
+            "host cache: %s of %s; %" PRIu64 " blocks went there, %" PRIu64
+            " came back (at %s a second), %" PRIu64 " turned back on the way\n",
             attnctl_bytes(cache->used_bytes, used, sizeof(used)),
             attnctl_bytes(cache->max_bytes, most, sizeof(most)), cache->out_blocks,
             cache->in_blocks, attnctl_bytes(cache->in_bytes_per_s, rate, sizeof(rate)),
             cache->recalled_blocks);
-    fprintf(out, "            %" PRIu64 " blocks were lost on the way, %" PRIu64
-                 " not worth bringing back, %" PRIu64 " went for others\n",
+    fprintf(out,
+            "            %" PRIu64 " blocks were lost on the way, %" PRIu64
+            " not worth bringing back, %" PRIu64 " went for others\n",
             cache->lost_blocks, cache->declined_blocks, cache->evicted_blocks);
 }
 

@@ -181,8 +181,9 @@ static void print_host_cache(FILE *out, const Attnd__HostCache *cache)
 {
     char used[24], made[24], most[24];
 
-    fprintf(out, "host cache  %s used of %s pinned, at most %s; %" PRIu64
-                 " blocks went there, %" PRIu64 " came back\n",
+    fprintf(out,
+            "host cache  %s used of %s pinned, at most %s; %" PRIu64 " blocks went there, %" PRIu64
+            " came back\n",
             attnctl_bytes(cache->used_bytes, used, sizeof(used)),
             attnctl_bytes(cache->made_bytes, made, sizeof(made)),
             attnctl_bytes(cache->max_bytes, most, sizeof(most)), cache->out_blocks,

@@ -109,7 +109,8 @@ static const struct argp_option option_list[] = {
      3},
     {"host-cache", KEY_HOST_CACHE, "SIZE", 0,
      "Host memory below the prefix trees: what is evicted from a pool goes there, and comes back "
-     "when it is asked for. A CUDA worker pins it as it is needed. Where several users are admitted "
+     "when it is asked for. A CUDA worker pins it as it is needed. Where several users are "
+     "admitted "
      "the pools of one user may have half (default: none)",
      3},
     {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,

@@ -191,7 +191,8 @@ int attnd_quota_take(struct attnd_client *client, enum attnd_quota_kind kind, ui
 uint64_t attnd_quota_user_left(const struct attnd_service *service, struct attnd_payer payer,
                                enum attnd_quota_kind kind)
 {
-    uint64_t user = attnd_quota_user_limit(service, kind), all = attnd_quota_limit_of_all(service, kind);
+    uint64_t user = attnd_quota_user_limit(service, kind),
+             all = attnd_quota_limit_of_all(service, kind);
     uint64_t used = service->user_used[payer.user][kind], all_used = service->used[kind];
     uint64_t left = used < user ? user - used : 0, all_left = all_used < all ? all - all_used : 0;
 

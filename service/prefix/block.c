@@ -149,15 +149,14 @@ uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *
     uint32_t block = space->order.entry[0].block;
     struct attnd_tree_block *at = &tree->block[block];
     const struct attnd_block_key key = at->key;
-    const struct attnd_tree_gone gone = {.space = at->space,
-                                         .key = &key,
-                                         .parent = at->parent == ATTND_NONE
-                                                       ? NULL
-                                                       : &tree->block[at->parent].key,
-                                         .depth = at->depth,
-                                         .publisher = at->publisher,
-                                         .pages = pages,
-                                         .count = count};
+    const struct attnd_tree_gone gone = {
+        .space = at->space,
+        .key = &key,
+        .parent = at->parent == ATTND_NONE ? NULL : &tree->block[at->parent].key,
+        .depth = at->depth,
+        .publisher = at->publisher,
+        .pages = pages,
+        .count = count};
     assert(at->flags & ATTND_TREE_ORDERED && at->children == 0 && at->busy == 0);
     if (at->due >> TICK_BITS > tree->level)
         tree->level = at->due >> TICK_BITS;

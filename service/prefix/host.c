@@ -13,7 +13,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 #define PLACES_MAX (1u << 31)
@@ -107,19 +106,6 @@ static void index_remove(struct attnd_host *host, uint32_t block)
 
 /* ---- growing ---- */
 
-/* Return: 0; -ATTND_E_NO_MEMORY, and the array is as it was. */
-static int resize(void *array, uint64_t count, size_t element_bytes)
-{
-    void *old;
-
-    memcpy(&old, array, sizeof(old));
-    void *grown = realloc(old, count * element_bytes);
-    if (!grown)
-        return -ATTND_E_NO_MEMORY;
-    memcpy(array, &grown, sizeof(grown));
-    return 0;
-}
-
 static int rehash(struct attnd_host *host, uint32_t places)
 {
     uint32_t buckets = 16;
@@ -145,8 +131,15 @@ int attnd_host_grow(struct attnd_host *host, uint32_t places)
     if (places > PLACES_MAX - host->places)
         return -ATTND_E_RANGE;
     uint32_t all = host->places + places;
-    if (resize(&host->block, all, sizeof(*host->block)) < 0 ||
-        resize(&host->place_next, all, sizeof(*host->place_next)) < 0 || rehash(host, all) < 0)
+    struct attnd_host_block *blocks = realloc(host->block, (size_t)all * sizeof(*blocks));
+    if (!blocks)
+        return -ATTND_E_NO_MEMORY;
+    host->block = blocks;
+    uint32_t *place_next = realloc(host->place_next, (size_t)all * sizeof(*place_next));
+    if (!place_next)
+        return -ATTND_E_NO_MEMORY;
+    host->place_next = place_next;
+    if (rehash(host, all) < 0)
         return -ATTND_E_NO_MEMORY;
     for (uint32_t place = all; place > host->places; place--) { /* the lowest is given first */
         host->place_next[place - 1] = host->free_place;

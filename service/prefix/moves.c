@@ -10,6 +10,7 @@
  * places have stayed where they were, and what is copied does not change, so it may be copied
  * twice. While a piece is in flight the pool cannot go.
  */
+#include "persistent/copy.h"
 #include "service/objects/lease.h"
 #include "service/prefix/prefix.h"
 #include "service/prefix/tier_internal.h"
@@ -94,17 +95,17 @@ static struct attnd_copy_page place_of(const struct attnd_tier *tier, int32_t pa
     const struct attnd_memory *memory = tier->chunks[place / tier->chunk_places];
     return (struct attnd_copy_page){.page = (uint32_t)page,
                                     .memory = memory->index,
-                                    .offset_bytes =
-                                        place % tier->chunk_places * tier->page_bytes};
+                                    .offset_bytes = place % tier->chunk_places * tier->page_bytes};
 }
 
 static uint32_t layers_of_piece(const struct attnd_tier *tier, uint32_t pages)
 {
-    uint64_t layer_bytes = tier->page_bytes / tier->pool->shape.layers * pages;
+    assert(pages > 0);
+    uint64_t layer_bytes = 2 * attnd_copy_extent(&tier->pool->shape) * pages;
     uint64_t layers = PIECE_BYTES / layer_bytes;
-    return layers ? (uint32_t)(layers < tier->pool->shape.layers ? layers
-                                                                 : tier->pool->shape.layers)
-                  : 1;
+    return layers
+               ? (uint32_t)(layers < tier->pool->shape.layers ? layers : tier->pool->shape.layers)
+               : 1;
 }
 
 static void add_to_batch(struct attnd_tier_batch *batch, struct attnd_tier_move *move)
@@ -380,15 +381,14 @@ static void note_rate(struct attnd_tier *tier, const struct attnd_tier_batch *ba
 {
     uint64_t now_ns = attnd_clock_ns();
     uint64_t begin_ns = batch->sent_ns > tier->landed_ns ? batch->sent_ns : tier->landed_ns;
-    double bytes = (double)(tier->page_bytes / tier->pool->shape.layers * batch->pages) *
-                   batch->piece_layers;
+    uint64_t bytes = 2 * attnd_copy_extent(&tier->pool->shape) * batch->pages * batch->piece_layers;
 
     if (batch->way != ATTND_TIER_IN)
         return;
     tier->landed_ns = now_ns;
     if (now_ns <= begin_ns)
         return;
-    double rate = bytes * 1e9 / (double)(now_ns - begin_ns);
+    double rate = (double)bytes * 1e9 / (double)(now_ns - begin_ns);
     tier->in_rate = tier->in_rate > 0 ? tier->in_rate * 0.75 + rate * 0.25 : rate;
 }
 

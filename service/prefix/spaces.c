@@ -150,7 +150,8 @@ uint32_t attnd_pool_cached(const struct attnd_pool *pool)
 
     if (!prefix)
         return 0;
-    return attnd_tree_pages(prefix->tree) + (prefix->tier ? attnd_tier_info(prefix->tier).pages : 0);
+    return attnd_tree_pages(prefix->tree) +
+           (prefix->tier ? attnd_tier_info(prefix->tier).pages : 0);
 }
 
 /* ---- handles ---- */

@@ -119,8 +119,8 @@ static uint32_t next_places(const struct attnd_tier *tier)
     uint64_t places = left / tier->page_bytes;
 
     /* Only the last may have fewer than the others: places are found by dividing. */
-    if (tier->chunks_count && tier->chunks[tier->chunks_count - 1]->size_bytes <
-                                  tier->chunk_places * tier->page_bytes)
+    if (tier->chunks_count &&
+        tier->chunks[tier->chunks_count - 1]->size_bytes < tier->chunk_places * tier->page_bytes)
         return 0;
     places = places < paid / ATTND_HOST_PLACE_BYTES ? places : paid / ATTND_HOST_PLACE_BYTES;
     return places < tier->chunk_places ? (uint32_t)places : tier->chunk_places;
@@ -134,8 +134,7 @@ static int grow(struct attnd_tier *tier)
 
     if (!places)
         return 0;
-    void *chunks =
-        realloc(tier->chunks, (tier->chunks_count + 1) * sizeof(struct attnd_memory *));
+    void *chunks = realloc(tier->chunks, (tier->chunks_count + 1) * sizeof(struct attnd_memory *));
     if (!chunks)
         return 0;
     tier->chunks = chunks;
@@ -279,8 +278,7 @@ static uint32_t count_here(const struct attnd_tier *tier, const struct attnd_tre
     uint32_t count = 0;
 
     for (; count < chain->count; count++) {
-        const struct attnd_block_key *parent =
-            count ? &chain->keys[count - 1] : chain->parent;
+        const struct attnd_block_key *parent = count ? &chain->keys[count - 1] : chain->parent;
         uint32_t block = attnd_host_find(tier->host, chain->space, &chain->keys[count]);
         if (block == ATTND_NONE)
             break;
@@ -301,8 +299,7 @@ static int is_worth_it(const struct attnd_tier *tier, const struct attnd_tree_ch
                        uint32_t count, uint32_t block_pages)
 {
     uint64_t compute_us = 0;
-    double bytes =
-        (double)tier->page_bytes * ((double)coming(tier) + (double)count * block_pages);
+    double bytes = (double)tier->page_bytes * ((double)coming(tier) + (double)count * block_pages);
 
     if (tier->in_rate <= 0 || !attnd_tree_space_info(tier->tree, chain->space)->args.compute_us)
         return 1;

@@ -15,7 +15,7 @@ enum attnd_tier_way { ATTND_TIER_IN, ATTND_TIER_OUT, ATTND_TIER_WAYS };
 /* A block on its way. The tier holds its places, and has a lease of each of its pages: of a block
  * that comes, from when its batch is formed. */
 struct attnd_tier_move {
-    struct attnd_tier_move *next; /* in its queue or its batch */
+    struct attnd_tier_move *next;   /* in its queue or its batch */
     struct attnd_tier_batch *batch; /* NULL: it waits */
     uint32_t block;                 /* of the dictionary */
     enum attnd_tier_way way;

@@ -74,7 +74,7 @@ struct attnd_tree_space {
 
 struct attnd_tree {
     struct attnd_tree_args args;
-    struct attnd_tree_below below; /* take NULL: there is none */
+    struct attnd_tree_below below;  /* take NULL: there is none */
     struct attnd_tree_block *block; /* [blocks_max], touched up to fresh */
     uint32_t free_first;            /* 1 + block; 0: none */
     uint32_t fresh;

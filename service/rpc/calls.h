@@ -60,8 +60,8 @@ void attnd_memory_lost(struct attnd_service *service);
 
 /* ---- lease_calls.c ---- */
 
-/** attnd_pages_freed() - the event of a tree's second tier: pages of @pool have become free. Sessions
- * that wait for pages of it are answered. */
+/** attnd_pages_freed() - the event of a tree's second tier: pages of @pool have become free.
+ * Sessions that wait for pages of it are answered. */
 void attnd_pages_freed(struct attnd_service *service, struct attnd_pool *pool);
 
 /* ---- prefix_calls.c ---- */

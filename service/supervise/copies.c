@@ -41,8 +41,7 @@ int attnd_copies_send(struct attnd_supervisor *supervisor, const struct attnd_co
     if (!offset_bytes)
         return -ATTND_E_NO_SPACE;
     memcpy(attnd_heap_at(queue, offset_bytes), what, sizeof(*what));
-    memcpy(attnd_heap_at(queue, offset_bytes + sizeof(*what)), pages,
-           what->count * sizeof(*pages));
+    memcpy(attnd_heap_at(queue, offset_bytes + sizeof(*what)), pages, what->count * sizeof(*pages));
     const struct attnd_worker_message message = {.kind = ATTND_WORKER_COPY,
                                                  .index = index,
                                                  .size_bytes = offset_bytes,

@@ -9,14 +9,14 @@
 
 #include "schemas/abi.h"
 
-#define ATTND_COPIES_WAY 2u                    /* in flight, of one direction */
+#define ATTND_COPIES_WAY 2u                     /* in flight, of one direction */
 #define ATTND_COPIES_MAX (2 * ATTND_COPIES_WAY) /* numbers: those into pools come first */
 
 struct attnd_supervisor;
 
 struct attnd_copies {
     struct {
-        void *context; /* NULL: free */
+        void *context;                /* NULL: free */
         uint64_t offset_bytes, bytes; /* in the queue's heap */
     } flight[ATTND_COPIES_MAX];
 };

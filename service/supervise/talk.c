@@ -2,8 +2,9 @@
  * talk.c - what daemon and worker say to each other beside the rings.
  *
  * The worker says whether it came up; the daemon says which memory comes and goes and which pages
- * are to be copied (copies.c), and the worker answers. Nothing here waits: a message that the socket does not take is due again when an answer
- * has made room. A worker that talks nonsense is killed, and its death handled like any other.
+ * are to be copied (copies.c), and the worker answers. Nothing here waits: a message that the
+ * socket does not take is due again when an answer has made room. A worker that talks nonsense is
+ * killed, and its death handled like any other.
  */
 #include "service/supervise/supervise.h"
 

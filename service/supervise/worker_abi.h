@@ -2,7 +2,8 @@
  * worker_abi.h - messages between daemon and worker on their SEQPACKET socketpair.
  *
  * Only what is not on the way of a run: memory that comes and goes, pages that are copied, and
- * whether the worker came up. The worker answers every MAP and UNMAP in order. End of file means that the other one is gone.
+ * whether the worker came up. The worker answers every MAP and UNMAP in order. End of file means
+ * that the other one is gone.
  */
 #ifndef ATTND_SERVICE_SUPERVISE_WORKER_ABI_H
 #define ATTND_SERVICE_SUPERVISE_WORKER_ABI_H

@@ -24,8 +24,8 @@
 #define PAGES 64u
 #define BLOCK_PAGES 2u
 #define PROMPTS 16u
-#define BLOCKS 8u /* of a prompt */
-#define FREE_PAGES (PAGES / 8) /* that the service keeps free */
+#define BLOCKS 8u                        /* of a prompt */
+#define FREE_PAGES (PAGES / 8)           /* that the service keeps free */
 #define PAGE_BYTES (16u * 2u * 64u * 2u) /* of a plane */
 #define ROUNDS 400u
 
@@ -286,7 +286,8 @@ static void a_match_waits_for_what_comes_back_and_others_wait_with_it(void **sta
     struct attnd_prefix_args args = args_of(&side, 0, 0, BLOCKS);
     struct seen before = look(&own);
     CHECK_OK(attnd_prefix_match(side.session, &args, &(struct attnd_op){.user_data = 1}));
-    CHECK_OK(attnd_prefix_match(side.session, &args, &(struct attnd_op){.user_data = 2, .lane = 1}));
+    CHECK_OK(
+        attnd_prefix_match(side.session, &args, &(struct attnd_op){.user_data = 2, .lane = 1}));
     for (uint32_t i = 0; i < 2; i++) {
         struct attnd_prefix_result result = {.size = sizeof(result)};
         CHECK_EQUAL(attnd_wait(side.session, completion, 1, 20000000000u), 1);

@@ -109,8 +109,7 @@ static void publish(struct side *side, uint32_t prompt, uint32_t begin)
                                            .prefix = side->prefix,
                                            .blocks = PART,
                                            .keys = &side->key[prompt][begin],
-                                           .parent =
-                                               begin ? &side->key[prompt][begin - 1] : NULL};
+                                           .parent = begin ? &side->key[prompt][begin - 1] : NULL};
     int32_t pages[PART];
 
     harness_eventually(has_room, side, 20000, "a part of the pool is free");
@@ -128,10 +127,8 @@ static void publish(struct side *side, uint32_t prompt, uint32_t begin)
 
 static void match(struct side *side, uint32_t prompt)
 {
-    const struct attnd_prefix_args args = {.size = sizeof(args),
-                                           .prefix = side->prefix,
-                                           .blocks = BLOCKS,
-                                           .keys = side->key[prompt]};
+    const struct attnd_prefix_args args = {
+        .size = sizeof(args), .prefix = side->prefix, .blocks = BLOCKS, .keys = side->key[prompt]};
     int32_t pages[BLOCKS];
 
     harness_eventually(has_room, side, 20000, "a part of the pool is free");

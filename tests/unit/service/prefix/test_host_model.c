@@ -49,8 +49,7 @@ static struct attnd_block_key key_of(uint32_t key)
 static struct entry *find(uint32_t space, uint32_t key)
 {
     for (uint32_t i = 0; i < model.count; i++)
-        if (model.entry[i].space == space && model.entry[i].key == key &&
-            !model.entry[i].forgotten)
+        if (model.entry[i].space == space && model.entry[i].key == key && !model.entry[i].forgotten)
             return &model.entry[i];
     return NULL;
 }
