@@ -4,11 +4,13 @@
 #   CC=gcc|clang     compiler
 #   SANITIZE=list    e.g. address,undefined or thread
 #   WERROR=          empty: warnings are not errors
+#   CRASH_POINTS=1   processes can be made to end at steps of the protocols (schemas/crash.h): tests
 
 BUILD ?= build
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 PROTOC_C ?= protoc-c
 SANITIZE ?=
+CRASH_POINTS ?=
 WERROR ?= -Werror
 VERSION := $(shell cat VERSION)
 VERSION_PARTS := $(subst ., ,$(firstword $(subst -, ,$(VERSION))))
@@ -17,6 +19,9 @@ ARCH := $(shell uname -m)
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
         -Wpointer-arith -Wvla $(WERROR)
 CPPFLAGS += -I. -I$(BUILD)/gen -D_GNU_SOURCE
+ifneq ($(CRASH_POINTS),)
+CPPFLAGS += -DATTND_CRASH_POINTS
+endif
 CFLAGS ?= -O2 -g
 # `override`: without it a CFLAGS on the command line, as in test-asan, would drop all that follows,
 # the sanitizer included.
@@ -229,7 +234,7 @@ test-e2e: all $(E2E)
 # runs. gcc's runtime; leaks are errors.
 test-asan:
 	@$(BUILD_SAYING) 'build with ASan and UBSan' -j2 BUILD=build/asan SANITIZE=address,undefined \
-	  CFLAGS='-O1 -g' tested
+	  CRASH_POINTS=1 CFLAGS='-O1 -g' tested
 	@ATTND_TEST_TIMEOUT=240 tests/run $(patsubst $(BUILD)/%,build/asan/%,$(UNIT) $(E2E))
 
 # Programs whose threads share memory: both ring ends in one process and one mapping (TSan sees
@@ -245,9 +250,10 @@ check-long: check $(LONG)
 	@for program in $(filter-out %/long_hostile,$(LONG)); do \
 	   echo "== $$program"; $$program || exit 1; done
 	@$(BUILD_SAYING) 'build the soak with ASan and UBSan' -j2 BUILD=build/asan \
-	  SANITIZE=address,undefined CFLAGS='-O1 -g' build/asan/attnd build/asan/attnd-worker \
-	  build/asan/tests/long/long_hostile
+	  SANITIZE=address,undefined CRASH_POINTS=1 CFLAGS='-O1 -g' build/asan/attnd \
+	  build/asan/attnd-worker build/asan/tests/long/long_hostile build/asan/tests/e2e/test_e2e_crash
 	build/asan/tests/long/long_hostile
+	ATTND_CRASH_COUNTS=8 build/asan/tests/e2e/test_e2e_crash
 
 -include tests/fuzz/fuzz.mk
 include client/python/python.mk

@@ -1,10 +1,12 @@
-/* check.c - the figure of the long check: how many random batches agreed with the reference.
+/* check.c - figures of the long checks: random batches that agreed with the reference, and what was
+ * wrong or left over after a soak.
  *
- *   check --record bench/results -- build/tests/long/PROGRAM...
+ *   check --record bench/results -- build/tests/long/long_random...
+ *   check --record bench/results -- build/asan/tests/long/long_hostile...
  *
- * Runs the program, lets its output through, and takes the number from its last line of the form
- * "verified N batches, M mismatches". A mismatch, a failing program or a missing line records
- * nothing. */
+ * Runs the program, lets its output through, and takes the numbers from its last line of the form
+ * "verified N batches, M mismatches" or "soak: N rows, M wrong, L leaks". A mismatch, a failing
+ * program or a missing line records nothing. */
 #include "bench/support/record.h"
 
 #include <argp.h>
@@ -77,11 +79,27 @@ static FILE *start(char **command, pid_t *pid)
     return fdopen(ends[0], "r");
 }
 
-/* Return: 0 and the last count of batches; -1. */
-static int run(char **command, uint64_t *batches)
+/* What a program says of itself. */
+struct verdict {
+    bool found, soak;
+    uint64_t count, wrong, leaks; /* of batches; of a soak: of rows */
+};
+
+static void read_line(const char *line, struct verdict *verdict)
 {
-    uint64_t mismatches = 0;
-    bool found = false;
+    uint64_t n, m, l = 0;
+    const bool batches =
+        sscanf(line, "verified %" SCNu64 " batches, %" SCNu64 " mismatches", &n, &m) == 2;
+    const bool soak = sscanf(line, "soak: %" SCNu64 " rows, %" SCNu64 " wrong, %" SCNu64 " leaks",
+                             &n, &m, &l) == 3;
+
+    if (batches || soak)
+        *verdict = (struct verdict){true, soak, n, m, l};
+}
+
+/* Return: 0; -1. */
+static int run(char **command, struct verdict *verdict)
+{
     char line[4096];
     int status = 0;
     pid_t pid = 0;
@@ -90,44 +108,61 @@ static int run(char **command, uint64_t *batches)
     if (!output)
         return -1;
     while (fgets(line, sizeof(line), output)) {
-        uint64_t n, m;
-
         fputs(line, stdout);
-        if (sscanf(line, "verified %" SCNu64 " batches, %" SCNu64 " mismatches", &n, &m) == 2) {
-            *batches = n;
-            mismatches = m;
-            found = true;
-        }
+        read_line(line, verdict);
     }
     fclose(output);
     if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status)) {
         fprintf(stderr, "check: %s failed\n", command[0]);
         return -1;
     }
-    if (!found || mismatches) {
+    if (!verdict->found || verdict->wrong || verdict->leaks) {
         fprintf(stderr, "check: %s\n",
-                found ? "there are mismatches"
-                      : "no line of the form 'verified N "
-                        "batches, M mismatches'");
+                verdict->found ? "there are mismatches"
+                               : "no line of the form 'verified N batches, M mismatches' or "
+                                 "'soak: N rows, M wrong, L leaks'");
         return -1;
     }
     return 0;
 }
 
+/* Return: how many records. */
+static size_t make_records(const struct bench_stamp *stamp, const struct verdict *verdict,
+                           struct bench_record *records)
+{
+    char notes[160];
+
+    if (!verdict->soak) {
+        printf("check.random_batches %" PRIu64 ", to reach: >= %u%s\n", verdict->count, REACH,
+               verdict->count < REACH ? "  NOT REACHED" : "");
+        records[0] =
+            bench_record_make(stamp, "check.random_batches", (double)verdict->count, "batches",
+                              "higher", "through libattnd against the fp64 reference, no mismatch");
+        return 1;
+    }
+    snprintf(notes, sizeof(notes), "of %" PRIu64 " rows of honest clients beside seven attackers",
+             verdict->count);
+    records[0] = bench_record_make(stamp, "safety.soak_wrong_rows", (double)verdict->wrong, "rows",
+                                   "lower", notes);
+    records[1] =
+        bench_record_make(stamp, "safety.soak_leaks", (double)verdict->leaks, "objects", "lower",
+                          "sessions, descriptors, and all that is counted, afterwards");
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {
-        option_list,
-        parse_option,
-        "PROGRAM [ARGUMENT...]",
-        "check - run the long check and record how many random batches it judged",
-        NULL,
-        NULL,
-        NULL};
+    static const struct argp argp = {option_list,
+                                     parse_option,
+                                     "PROGRAM [ARGUMENT...]",
+                                     "check - run a long check and record what it found",
+                                     NULL,
+                                     NULL,
+                                     NULL};
     struct options options = {.device = "cpu"};
     struct bench_stamp stamp = {.allow_dirty = false};
-    struct bench_record record;
-    uint64_t batches = 0;
+    struct bench_record records[2];
+    struct verdict verdict = {.found = false};
     char why[512];
 
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &options);
@@ -136,14 +171,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "check: %s\n", why);
         return EXIT_FAILURE;
     }
-    if (run(options.command, &batches))
+    if (run(options.command, &verdict))
         return EXIT_FAILURE;
-    printf("check.random_batches %" PRIu64 ", to reach: >= %u%s\n", batches, REACH,
-           batches < REACH ? "  NOT REACHED" : "");
-    record = bench_record_make(&stamp, "check.random_batches", (double)batches, "batches", "higher",
-                               "through libattnd against the fp64 reference, no mismatch");
+    const size_t count = make_records(&stamp, &verdict, records);
     if (options.directory &&
-        bench_records_write(&stamp, options.directory, "check", &record, 1, why, sizeof(why))) {
+        bench_records_write(&stamp, options.directory, verdict.soak ? "soak" : "check", records,
+                            count, why, sizeof(why))) {
         fprintf(stderr, "check: %s\n", why);
         return EXIT_FAILURE;
     }

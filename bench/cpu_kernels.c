@@ -82,7 +82,9 @@ static struct attnd_plan *make_plan(struct rig *rig, const struct job *job,
         .page_size = PAGE_SIZE,
         .heads_q = HEADS_Q,
         .heads_kv = HEADS_KV,
-        .target = {info->tile_workers, info->rows_per_tile, info->kv_granule},
+        .target = {.tile_workers = info->tile_workers,
+                   .rows_per_tile = info->rows_per_tile,
+                   .kv_granule = info->kv_granule},
     };
     int32_t *qo = calloc(job->requests + 1, sizeof *qo),
             *kv = calloc(job->requests + 1, sizeof *kv);

@@ -57,6 +57,9 @@ constexpr Shape shapes[] = {
     {"prefill_16384_p128", 1, 16384, 16384, 128, 32, 8, 128, ATTND_FP16, true, 2, 12},
     {"prefill_16384_p16", 1, 16384, 16384, 16, 32, 8, 128, ATTND_FP16, true, 2, 12},
     {"chunk_1024_at_16384", 1, 1024, 16384, 16, 32, 8, 128, ATTND_FP16, true, 3, 20},
+    {"rows_64_at_32768", 1, 64, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
+    {"rows_16_at_32768", 1, 16, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
+    {"rows_128_at_32768", 1, 128, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
     {"prefill_4096_hd64_p128", 2, 4096, 4096, 128, 32, 8, 64, ATTND_FP16, true, 4, 10},
     {"prefill_4096_hd64", 2, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 10},
     {"prefill_4096_hd256_p128", 1, 4096, 4096, 128, 16, 8, 256, ATTND_BF16, true, 4, 10},
@@ -73,7 +76,7 @@ constexpr Shape shapes[] = {
 
 struct Options {
     const char *only = "";
-    uint32_t paths = 7, plan_workers = 0, drain = 0, runs = 0;
+    uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0;
 };
 
 void must(cudaError_t error, int line)
@@ -215,7 +218,10 @@ void make_plan(Bench &b, uint32_t plan_workers)
     limits.levels = 1;
     limits.heads_q = s.heads_q;
     limits.heads_kv = s.heads_kv;
-    limits.target = {plan_workers ? plan_workers : uint32_t(b.workers), 128, 64};
+    limits.target.tile_workers = plan_workers ? plan_workers : uint32_t(b.workers);
+    limits.target.rows_per_tile = 128;
+    limits.target.kv_granule = 64;
+    limits.target.rates = {5200, 60, 4400, 128}; /* of an H200, as its worker says them */
     uint64_t pool_at = heap_at, plan_at = pool_at + 64 * 1024;
     uint64_t plan_bytes = attnd_plan_heap_bytes(&limits);
     b.queue_bytes = plan_at + plan_bytes;
@@ -524,6 +530,8 @@ int main(int argc, char **argv)
             options.only = argv[i + 1];
         else if (key == "--paths")
             options.paths = number;
+        else if (key == "--workers")
+            options.workers = number;
         else if (key == "--plan-workers")
             options.plan_workers = number;
         else if (key == "--drain")
@@ -540,8 +548,10 @@ int main(int argc, char **argv)
     if (!options.drain)
         printf("%s: reading 4 GiB runs at %.0f GB/s\n", properties.name, read_gbps());
     bool right = true;
+    const int sms = properties.multiProcessorCount - 1;
+    const int workers = options.workers && int(options.workers) < sms ? int(options.workers) : sms;
     for (const Shape &shape : shapes)
         if (strstr(shape.name, options.only))
-            right &= bench(shape, options, properties.multiProcessorCount - 1);
+            right &= bench(shape, options, workers);
     return right ? 0 : 1;
 }

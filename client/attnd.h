@@ -45,6 +45,7 @@ struct attnd_session;
 /* A row that sees no key at all is o = 0, lse = -inf. */
 #define ATTND_CAUSAL 0x1u /* query i of a request sees keys j <= kv_len - qo_len + i */
 #define ATTND_LSE_LN 0x2u /* lse in natural logarithm; base 2 otherwise */
+#define ATTND_SHARED_PAGES 0x4u /* requests side by side begin with the same pages: a hint */
 
 #define ATTND_SKIP_SUCCESS 0x1u /* an operation that succeeds posts no completion */
 
@@ -419,7 +420,7 @@ struct attnd_batch {
     uint32_t levels;        /* 0: 1 */
     uint32_t heads_q;       /* 0: the plan's */
     uint32_t dtype;         /* of q, o and appended k, v; 0: the pool's; must equal the pool's */
-    uint32_t flags;         /* ATTND_CAUSAL (last level only), ATTND_LSE_LN */
+    uint32_t flags;         /* ATTND_CAUSAL (last level only), ATTND_LSE_LN, ATTND_SHARED_PAGES */
     uint32_t reserve_pages; /* page slots of each request of the last level kept for advance */
     float sm_scale;         /* finite, not negative; 0: 1/sqrt(head_dim) */
     const struct attnd_level *level; /* [levels], outermost (shared prefix) first */
@@ -457,7 +458,9 @@ int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct at
                    const struct attnd_op *op);
 
 /* New absolute lengths of all entries, level 0's first, and pages appended to their lists. Lengths
- * may shrink too; query rows stay as they were set. */
+ * may shrink too, but not into leading pages that are read once for several requests (attnd_plan_info;
+ * attnd --cascade): -ATTND_E_RANGE then, field kv_len, limit the shortest. Query rows stay as they
+ * were set. */
 struct attnd_advance {
     uint32_t size;
     uint32_t entries;            /* of the batch, over all levels */
@@ -559,6 +562,23 @@ struct attnd_completion {
     uint32_t lane;
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC in the service: started, finished */
 };
+
+/* What the service found in a batch; of a plan_set that succeeded. */
+struct attnd_plan_info {
+    uint32_t size;
+    uint32_t shared_groups; /* runs of requests whose equal leading pages are read once */
+    uint32_t fused;         /* 1: compute-bound and memory-bound work is done at once */
+    uint64_t bytes_saved;   /* of K and V, that a run of one layer need not read again */
+};
+
+/**
+ * attnd_plan_info() - what a plan_set found
+ * @completion: of attnd_plan_set(), with fault code 0
+ * @info: receives it; size is set by the caller
+ *
+ * Threads: any. Blocking: never. Return: 0; -ATTND_E_INVALID it is no such completion.
+ */
+int attnd_plan_info(const struct attnd_completion *completion, struct attnd_plan_info *info);
 
 #define ATTND_FOREVER UINT64_MAX
 

@@ -11,6 +11,7 @@
  */
 #include "client/internal.h"
 #include "ipc/admit_alloc.h"
+#include "schemas/crash.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -52,6 +53,7 @@ static int send_request(struct attnd_session *session, struct attnd_rpc *call)
     attnd__request__pack(&call->request, session->datagram);
     int rc = attnd_fdpass_send(session->socket, session->datagram, bytes, &call->fd,
                                call->fd >= 0 ? 1 : 0);
+    attnd_crash(ATTND_CRASH_CLIENT_REQUEST_SENT);
     return rc < 0 ? lost(session, rc == -ATTND_E_FULL ? ETIMEDOUT : EPIPE) : 0;
 }
 
@@ -114,6 +116,7 @@ int attnd_call(struct attnd_session *session, struct attnd_rpc *call,
         rc = send_request(session, call);
     if (rc == 0) {
         long bytes = receive_reply(session, call);
+        attnd_crash(ATTND_CRASH_CLIENT_REPLY_TAKEN);
         rc = bytes < 0 ? (int)bytes : unpack_reply(session, call, bytes, expect);
     }
     if (rc < 0)

@@ -12,6 +12,7 @@
  */
 #include "client/internal.h"
 #include "ipc/socket_path.h"
+#include "schemas/crash.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -226,6 +227,7 @@ static int say_hello(struct attnd_session *session, const struct attnd_open_args
     rc = check_reply(&call);
     if (rc == 0)
         rc = map_segments(session, &call);
+    attnd_crash(ATTND_CRASH_CLIENT_SEGMENTS_MAPPED);
     if (rc == 0) {
         session->notify = attnd_call_take_fd(&call, 2);
         session->doorbell_fd = call.fd_count > 3 ? attnd_call_take_fd(&call, 3) : -1;
@@ -250,6 +252,7 @@ int attnd_session_connect(struct attnd_session *session, const struct attnd_open
     if (args->ring_entries != 0 && !attnd_ring_entries_valid(args->ring_entries))
         return ring_entries_fault(args->ring_entries);
     int rc = dial(session, args);
+    attnd_crash(ATTND_CRASH_CLIENT_CONNECTED);
     if (rc == 0)
         rc = say_hello(session, args);
     if (rc == 0)

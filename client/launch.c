@@ -14,6 +14,7 @@
  */
 #include "client/internal.h"
 
+#include "schemas/crash.h"
 #include "schemas/futex.h"
 
 #include <limits.h>
@@ -186,7 +187,9 @@ int attnd_launch(struct attnd_session *session, uint32_t lane, uint32_t prepared
     if (!attnd_doorbell_rests(attnd_observe32(&mailbox->doorbell[lane])))
         return attnd_fault_raise(-ATTND_E_BUSY, ATTND_F_LANE, 0, lane, 0);
     attnd_publish32(&mailbox->doorbell[lane], ATTND_DOORBELL_RUNG + prepared); /* R1 */
-    (void)attnd_arrive32(&mailbox->rung, 1);                                   /* R1 */
+    attnd_crash(ATTND_CRASH_CLIENT_DOORBELL_WRITTEN);
+    (void)attnd_arrive32(&mailbox->rung, 1); /* R1 */
+    attnd_crash(ATTND_CRASH_CLIENT_DOORBELL_COUNTED);
     (void)attnd_futex_wake(&mailbox->rung, INT_MAX);
     return 0;
 }

@@ -80,6 +80,18 @@ int attnd_plan_destroy(struct attnd_session *session, uint32_t plan)
     return 0;
 }
 
+int attnd_plan_info(const struct attnd_completion *completion, struct attnd_plan_info *info)
+{
+    if (completion == NULL || completion->operation != ATTND_PLAN_SET ||
+        completion->fault.code != 0)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
+    const struct attnd_plan_info own = {.size = sizeof(own),
+                                        .shared_groups = (uint32_t)completion->fault.index,
+                                        .fused = (uint32_t)(completion->fault.index >> 32),
+                                        .bytes_saved = (uint64_t)completion->fault.value};
+    return attnd_args_give(info, &own, sizeof(own));
+}
+
 /* ---- plan_set ---- */
 
 /* A batch with its defaults filled in, and where its parts go. */

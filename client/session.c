@@ -7,6 +7,7 @@
  * closing there lets go of descriptors and private memory and touches neither socket nor segments.
  */
 #include "client/internal.h"
+#include "schemas/crash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,7 @@ void attnd_close(struct attnd_session *session)
         /* Not close() alone: a forked child may hold the socket open. */
         if (session->socket >= 0)
             shutdown(session->socket, SHUT_RDWR);
+        attnd_crash(ATTND_CRASH_CLIENT_SHUT_DOWN);
         if (session->rings)
             session->rings_end(session->rings);
         attnd_shm_unmap(&session->submission);

@@ -7,6 +7,7 @@
  * then the socket is asked, because a dead daemon must not look like a busy one for ever.
  */
 #include "client/submit.h"
+#include "schemas/crash.h"
 
 int attnd_submit_begin(struct attnd_session *session, uint32_t plan, uint8_t opcode,
                        const struct attnd_op *op, struct attnd_sqe *sqe)
@@ -44,6 +45,7 @@ int attnd_submit_push(struct attnd_session *session, const struct attnd_sqe *sqe
         return full(session, ATTND_F_RING_ENTRIES, session->sq.entries);
     if (rc < 0)
         return attnd_fault_raise(rc, ATTND_F_NONE, 0, 0, 0);
+    attnd_crash(ATTND_CRASH_CLIENT_SLOT_PUBLISHED);
     (void)attnd_doorbell_ring(&session->doorbell); /* F2; it says whether it had to wake anybody */
     return 0;
 }

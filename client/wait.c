@@ -12,6 +12,7 @@
  * seen, one more look at the ring is complete, and only then is the session said to be gone.
  */
 #include "client/internal.h"
+#include "schemas/crash.h"
 
 #include <poll.h>
 #include <string.h>
@@ -87,11 +88,13 @@ static int collect(struct attnd_session *session, struct attnd_completion *compl
         int rc = attnd_consumer_peek(&session->cq, &cqe);
         if (rc == 0)
             break;
+        attnd_crash(ATTND_CRASH_CLIENT_COMPLETION_SEEN);
         if (rc > 0 && cqe.words > 0)
             rc = take_results(session, &cqe);
         if (rc < 0)
             return got > 0 ? (int)got : attnd_fault_raise(rc, ATTND_F_NONE, 0, 0, 0);
         attnd_consumer_skip(&session->cq);
+        attnd_crash(ATTND_CRASH_CLIENT_COMPLETION_TAKEN);
         completions[got++] = (struct attnd_completion){.user_data = cqe.user_data,
                                                        .fault = {.code = cqe.code,
                                                                  .field = cqe.field,
@@ -128,6 +131,7 @@ static int sleep_until(struct attnd_session *session, struct attnd_completion *c
                            : deadline_ns > now_ns    ? deadline_ns - now_ns
                                                      : 0;
         attnd_wake_announce(session->cq_need); /* F1 */
+        attnd_crash(ATTND_CRASH_CLIENT_SLEEP_ANNOUNCED);
         if (attnd_consumer_empty(&session->cq) && !attnd_observe32(&session->gone))
             attnd_session_listen(session, left_ns);
         attnd_wake_withdraw(session->cq_need);

@@ -62,7 +62,10 @@ enum attnd_memory_kind {
 /* Flags of a batch. Unknown bits are refused. */
 #define ATTND_BATCH_CAUSAL 0x1u /* on the last level; earlier levels are fully visible */
 #define ATTND_BATCH_LSE_LN 0x2u /* natural logarithm; base 2 otherwise */
-#define ATTND_BATCH_FLAGS 0x3u
+#define ATTND_BATCH_SHARED_PAGES 0x4u /* requests side by side begin with the same pages: look */
+#define ATTND_BATCH_FLAGS 0x7u
+/* Of a plan, beside those: its tiles are to be taken in their order, for all KV heads. */
+#define ATTND_PLAN_ONE_PASS 0x80000000u
 
 /* What a batch may ask for beside that, as a set of bits: of a batch what it asks for, of a worker
  * what it executes. Numbers are appended. */
@@ -217,8 +220,11 @@ struct attnd_worker_info {
                                ATTND_KIND_TRIED(k) */
     uint16_t head_dims[4];  /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
+    /* What the planner reckons with; 0: as for a processor. */
+    uint32_t worker_gflops;            /* 10^9 operations a second that a worker does */
+    uint16_t worker_gbps, memory_gbps; /* 10^9 bytes a second: a worker alone; all together */
 };
-ATTND_ASSERT_SIZE(attnd_worker_info, 120);
+ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
 ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
 
@@ -269,7 +275,6 @@ struct attnd_queue_head {
     uint64_t plan_bytes; /* worker: of plans and their changes, copied to the device */
     uint32_t zero9[6];
     struct attnd_worker_info info; /* worker */
-    uint32_t zero8[2];
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
 ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);
@@ -544,7 +549,7 @@ struct attnd_tile {
     uint32_t kv_begin, kv_end;         /* tokens; kv_end may be ATTND_KV_OPEN */
     uint32_t partial;                  /* first partial row; ATTND_NONE: write o and lse directly */
     uint32_t merge_begin, merge_count; /* merges that this tile arrives at */
-    uint32_t cost;                     /* planner's units; tiles are sorted by it, largest first */
+    uint32_t cost; /* planner's units; tiles of a class are sorted by it, largest first */
     uint32_t tile_class;               /* enum attnd_tile_class */
     uint32_t zero0[2];
     struct attnd_entry of_entry;    /* entries[entry] */

@@ -57,6 +57,8 @@ struct attnd_options {
     const char *worker_path; /* NULL: attnd-worker beside the daemon, else on PATH */
     const char *isa;         /* NULL: best */
     const char *residency;   /* "auto", "shared", "exclusive", "elastic" */
+    const char *cascade;     /* "off", "hint", "auto": equal leading pages that are read once */
+    const char *fusion;      /* "off", "sm-split", "auto": both classes of tiles at once */
     const char *inject;      /* tests: a fault that the first worker makes; NULL: none */
     enum attnd_loop_kind loop;
     uint32_t threads;          /* of the worker; 0: all processors */

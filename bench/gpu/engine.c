@@ -7,9 +7,11 @@
 #include "client/cuda/attnd_cuda.h"
 #include "ipc/wake.h"
 
+#include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -72,6 +74,34 @@ bool gpu_child(struct bench_suite *suite,
     if (status != 0)
         bench_suite_fail(suite, "a process that measures failed");
     return status == 0;
+}
+
+/* ---- the card ---- */
+
+static bool name_of_device(struct bench_suite *suite, void *context, struct gpu_times *times)
+{
+    char *name = (char *)times->value;
+    CUdevice device;
+
+    (void)context;
+    return gpu_cuda(suite, "cuDeviceGet", cuDeviceGet(&device, 0)) &&
+           gpu_cuda(suite, "cuDeviceGetName",
+                    cuDeviceGetName(name, (int)sizeof(times->value), device));
+}
+
+void gpu_stamp_device(struct bench_suite *suite)
+{
+    struct gpu_times times = {0};
+    char name[sizeof(times.value) + 1] = "", word[sizeof(suite->stamp.common.device)] = "cuda";
+
+    if (!gpu_child(suite, name_of_device, NULL, &times))
+        return;
+    memcpy(name, times.value, sizeof(times.value));
+    printf("%s: %s\n", suite->name, name);
+    if (sscanf(name, "NVIDIA %31s", word) == 1)
+        for (char *at = word; *at; at++)
+            *at = (char)tolower((unsigned char)*at);
+    memcpy(suite->stamp.common.device, word, sizeof(word));
 }
 
 /* ---- what the runs work on ---- */

@@ -32,6 +32,10 @@ bool gpu_open(struct bench_suite *suite);
 /** gpu_cuda() - check a call of the driver. */
 bool gpu_cuda(struct bench_suite *suite, const char *call, CUresult result);
 
+/** gpu_stamp_device() - the card's name into what the suite records, and to standard output:
+ * "NVIDIA H100 80GB HBM3" is h100 in records. */
+void gpu_stamp_device(struct bench_suite *suite);
+
 /** gpu_fill() - numbers into @bytes of device memory, by copies: kernels would find no SM. */
 bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes);
 

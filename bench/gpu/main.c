@@ -18,7 +18,6 @@
 #include "bench/gpu/peers.h"
 #include "bench/support/private_service.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -224,33 +223,6 @@ static void measure_shared(struct bench_suite *suite, const struct shape *decode
     attnd__reply__free_unpacked(reply, NULL);
 }
 
-static bool name_of_device(struct bench_suite *suite, void *context, struct gpu_times *times)
-{
-    char *name = (char *)times->value;
-    CUdevice device;
-
-    (void)context;
-    return gpu_cuda(suite, "cuDeviceGet", cuDeviceGet(&device, 0)) &&
-           gpu_cuda(suite, "cuDeviceGetName",
-                    cuDeviceGetName(name, (int)sizeof(times->value), device));
-}
-
-/* "NVIDIA H100 80GB HBM3" is h100 in records. */
-static void stamp_device(struct bench_suite *suite)
-{
-    struct gpu_times times = {0};
-    char name[sizeof(times.value) + 1] = "", word[sizeof(suite->stamp.common.device)] = "cuda";
-
-    if (!gpu_child(suite, name_of_device, NULL, &times))
-        return;
-    memcpy(name, times.value, sizeof(times.value));
-    printf("gpu: %s\n", name);
-    if (sscanf(name, "NVIDIA %31s", word) == 1)
-        for (char *at = word; *at; at++)
-            *at = (char)tolower((unsigned char)*at);
-    memcpy(suite->stamp.common.device, word, sizeof(word));
-}
-
 static void measure_exclusive(struct bench_suite *suite, double *decode_us)
 {
     *decode_us = measure_shape(suite, &decode_large);
@@ -276,7 +248,7 @@ int main(int argc, char **argv)
     double decode_us = 0;
 
     bench_suite_begin(&suite, argc, argv);
-    stamp_device(&suite);
+    gpu_stamp_device(&suite);
     if (suite.failed)
         return bench_suite_end(&suite);
     bench_private_stop(); /* peers are alone */

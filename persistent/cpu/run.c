@@ -11,6 +11,7 @@
 #include "persistent/cpu/mailbox.h"
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 
 static const void *segment_at(const struct attnd_backend *backend, uint64_t offset_bytes,
                               uint64_t count, uint64_t element_bytes)
@@ -214,7 +215,9 @@ void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *ru
     };
     if (retire.begin_ns == 0)
         retire.begin_ns = retire.end_ns;
+    attnd_crash(ATTND_CRASH_WORKER_RUN_DONE);
     (void)pthread_mutex_lock(&backend->retire_lock);
     backend->port->retire(backend->port->context, &retire);
     (void)pthread_mutex_unlock(&backend->retire_lock);
+    attnd_crash(ATTND_CRASH_WORKER_RETIRED);
 }

@@ -17,6 +17,7 @@ CUDA_CPPFLAGS := -isystem $(dir $(CUDA_H))
 $(BUILD)/obj/client/cuda/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 $(BUILD)/obj/tests/gpu/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 $(BUILD)/obj/bench/gpu/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
+$(BUILD)/obj/bench/mixed/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 
 all: $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
 LIBATTND_CUDA_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/cuda/*.c))
@@ -41,6 +42,15 @@ $(BUILD)/bench/gpu: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard bench/gpu/*.c)) \
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -ldl -lm
 all: $(BUILD)/bench/gpu
+
+MIXED := $(BUILD)/bench/pod $(BUILD)/bench/cascade
+$(MIXED): $(BUILD)/bench/%: $(BUILD)/obj/bench/mixed/%.o $(BUILD)/obj/bench/mixed/batch.o \
+          $(BUILD)/obj/bench/gpu/engine.o $(BUILD)/obj/tests/gpu/support/driver.o \
+          $(LIBMEASURE) $(LIBATTND_CUDA) $(LIBCORE)
+	$(call say,$@)
+	@mkdir -p $(@D)
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -ldl -lm
+all: $(MIXED)
 endif
 
 # FLASHINFER=dir: the folder of FlashInfer's headers (flashinfer/data of its Python package), to
@@ -66,11 +76,13 @@ gpu-bundle:
 
 gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
-                  $(BUILD)/bench/host_cache $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
+                  $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
+                  $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
-	  $(BUILD)/bench/plan $(BUILD)/bench/host_cache $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer
+	  $(BUILD)/bench/plan $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
+	  $(BUILD)/bench/peer_flashinfer
 	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)

@@ -49,10 +49,6 @@ constexpr uint64_t spin_ns = 60000;
 /* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
  * word of others. */
 constexpr uint64_t call_ns = 50000000;
-/* So long a thread listens for the next ring behind a gang. The front end of a stream looks at a
- * word less and less often, so that a gang comes 8 us after a ring that came 150 us after the last
- * one. Only under MPS: without, it would keep the GPU from the one that rings. */
-constexpr uint64_t listen_ns = 1000000;
 /* What is to come and go is called so often. */
 constexpr uint64_t flush_call_ns = 200000;
 
@@ -136,12 +132,12 @@ static cudaError_t upload(attnd_backend *backend)
     return attnd::resident_upload(backend->resident, &backend->settings, backend->variants);
 }
 
-/* The dispatcher, and a kernel a variant; @more: beside them. */
-static void count_launch(attnd_backend *backend, uint32_t more)
+/* The dispatcher, and a kernel a variant. */
+static void count_launch(attnd_backend *backend)
 {
     uint32_t *launches = &backend->config.queue->launches;
-    attnd_poke32(launches, attnd_peek32(launches) + 1 + more +
-                               uint32_t(__builtin_popcount(backend->variants)));
+    attnd_poke32(launches,
+                 attnd_peek32(launches) + 1 + uint32_t(__builtin_popcount(backend->variants)));
 }
 
 /* ---- kernels that stay ---- */
@@ -166,7 +162,7 @@ static cudaError_t keep_resident(attnd_backend *backend)
                                    backend->streams);
     if (error)
         return error;
-    count_launch(backend, 0);
+    count_launch(backend);
     attnd_publish32(&backend->launched, 1);
     return cudaSuccess;
 }
@@ -181,14 +177,12 @@ static cudaError_t arm(attnd_backend *backend)
     uint32_t *gate = &backend->own_wake[1];
     cudaError_t error = wait_for(backend, gate, ++backend->batch);
     for (uint32_t i = 0; !error && i < gangs_batch; i++) {
-        if ((backend->mps && (error = attnd::resident_listen(backend->settings.wake, listen_ns,
-                                                             backend->streams[0]))) ||
-            (error = wait_for(backend, backend->settings.wake, 1)))
+        if ((error = wait_for(backend, backend->settings.wake, 1)))
             break;
         backend->gang++;
         error = attnd::resident_arm(backend->resident, &backend->settings, backend->gang,
                                     backend->streams[0]);
-        count_launch(backend, backend->mps != 0);
+        count_launch(backend);
         attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
     }
     return error ? error : write_word(backend, gate, backend->batch);

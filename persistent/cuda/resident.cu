@@ -56,30 +56,10 @@ __global__ void __launch_bounds__(dispatch_threads, 1)
         dispatch_end(dispatch, resident);
 }
 
-/* One thread, no shared memory, and no claim on how an SM's memory is parted: it fits beside
- * kernels that leave a kilobyte and a warp's registers. */
-__global__ void __launch_bounds__(32, 1) listen_kernel(const uint32_t *wake, uint64_t ns)
-{
-    const uint64_t begin_ns = clock_ns();
-    while (!peek_gpu(wake) && clock_ns() - begin_ns < ns)
-        __nanosleep(100);
-}
-
-cudaError_t resident_listen(const uint32_t *wake, uint64_t ns, cudaStream_t stream)
-{
-    listen_kernel<<<1, 1, 0, stream>>>(wake, ns);
-    return cudaGetLastError();
-}
-
 cudaError_t resident_prepare()
 {
     cudaFuncAttributes attributes;
-    cudaError_t error = cudaFuncGetAttributes(&attributes, listen_kernel);
-    if (!error)
-        error = cudaFuncSetAttribute(listen_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                     cudaSharedmemCarveoutMaxShared);
-    if (!error)
-        error = cudaFuncGetAttributes(&attributes, dispatch_kernel);
+    cudaError_t error = cudaFuncGetAttributes(&attributes, dispatch_kernel);
     if (!error)
         error = cudaFuncSetAttribute(dispatch_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      int(sizeof(Dispatch)));

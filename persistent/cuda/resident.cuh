@@ -43,10 +43,7 @@ cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t var
 cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32_t gang,
                             const cudaStream_t *streams);
 
-/* In front of a stream's wait for @wake: a thread that looks at the word, for @ns at most. */
-cudaError_t resident_listen(const uint32_t *wake, uint64_t ns, cudaStream_t stream);
-
-/* resident_launch(), all in one stream, in which it may wait behind others: workers begin beside
+/* The same, all in one stream, in which it may wait behind others: workers begin beside
  * their dispatcher, and what follows in the stream begins when all of them are gone. */
 cudaError_t resident_arm(Resident *resident, const Resident *settings, uint32_t gang,
                          cudaStream_t stream);

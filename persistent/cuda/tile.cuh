@@ -99,6 +99,8 @@ struct Item {
 __device__ __forceinline__ uint32_t heads_at_once(const ActiveRun *run, uint32_t workers)
 {
     uint32_t heads = run->plan.heads_kv;
+    if (run->plan.flags & ATTND_PLAN_ONE_PASS)
+        return heads;
     while (heads % 2 == 0 && run->plan.tiles * (heads / 2) >= 2 * workers)
         heads /= 2;
     return heads;
@@ -307,55 +309,152 @@ struct Merging {
     }
 };
 
-/* All consumers: the rows of a merge for one KV head. @parts: the merge's. What can be found before
- * the parts are asked for is: their loads, 64 bytes a clock, are in the way of all that goes
- * through shared memory behind them. A call: it is kept out of the way of the loops. */
+/* What one warp merges at a time: 64 dims of a row of a merge. */
+struct MergeUnit {
+    attnd_merge merge;     /* of no parts: nothing */
+    const uint32_t *parts; /* the merge's */
+    uint32_t unit;         /* which of its rows and dims */
+};
+
+/* @at_once of them for one KV head, by one warp. @batch: parts of each whose loads are in flight
+ * together. What can be found before the parts are asked for is: their loads, 64 bytes a clock, are
+ * in the way of all that goes through shared memory behind them. */
+template <typename T, int D, uint32_t batch, uint32_t at_once>
+__device__ __forceinline__ void merge_units(const ActiveRun *run,
+                                            const MergeUnit (&units)[at_once], uint32_t kv_head)
+{
+    __builtin_assume(__isShared(run));
+    const attnd_plan_head &plan = run->plan;
+    const uint32_t group = plan.group, lane = threadIdx.x % 32;
+    const uint32_t upper = lane / 16, heads_q = plan.heads_q;
+    const float2 *const states = reinterpret_cast<const float2 *>(run->states);
+    uint32_t d[at_once], row[at_once], head[at_once], most = 0;
+    bool sees[at_once] = {};
+    Merging merging[at_once];
+#pragma unroll
+    for (uint32_t u = 0; u < at_once; u++) {
+        const Divided at = divided(units[u].unit / (D / 64), group, run->group_reciprocal);
+        d[u] = units[u].unit % (D / 64) * 64 + lane % 16 * 4;
+        row[u] = at.quotient;
+        head[u] = kv_head * group + at.rest;
+        most = max(most, units[u].merge.part_count);
+    }
+#pragma unroll 1
+    for (uint32_t first = 0; first < most; first += batch) {
+        float2 state[at_once];
+        float4 value[at_once][batch / 2] = {};
+        uint32_t place[at_once];
+#pragma unroll
+        for (uint32_t u = 0; u < at_once; u++) {
+            state[u] = make_float2(-INFINITY, 0.0f);
+            place[u] = 0;
+            if (lane % 16 < batch && first + lane % 16 < units[u].merge.part_count) {
+                place[u] = (units[u].parts[first + lane % 16] + row[u]) * heads_q + head[u];
+                state[u] = __ldcg(states + place[u]);
+            }
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < at_once; u++)
+#pragma unroll
+            for (uint32_t i = 0; i < batch / 2; i++) {
+                const uint32_t from = __shfl_sync(0xffffffffu, place[u], i * 2 + upper);
+                if (first + i * 2 + upper < units[u].merge.part_count)
+                    value[u][i] = __ldcg(reinterpret_cast<const float4 *>(
+                        run->outputs + d[u] + uint64_t(from) * D));
+            }
+#pragma unroll
+        for (uint32_t u = 0; u < at_once; u++) {
+            const float weight = merging[u].weigh(state[u]);
+            sees[u] |= state[u].y != 0.0f;
+#pragma unroll
+            for (uint32_t i = 0; i < batch / 2; i++)
+                merging[u].add(__shfl_sync(0xffffffffu, weight, i * 2 + upper), value[u][i]);
+        }
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < at_once; u++) {
+        const float2 joined = merging[u].join();
+        const float l = sum_stored(merging[u].l, __any_sync(0xffffffffu, sees[u]), false);
+        if (!units[u].merge.part_count)
+            continue;
+        const RowOut out = row_out(run, units[u].merge.row_begin + row[u], head[u], false);
+        row_store<T>(plan, out, d[u] + upper * 2, joined, merging[u].top, l);
+    }
+}
+
+constexpr uint32_t consumer_warps = consumer_threads / 32;
+
+/* Units of @merge, @at_once in each of its warps' turns. */
+template <typename T, int D, uint32_t batch, uint32_t at_once>
+__device__ __forceinline__ void merge_turns(const ActiveRun *run, const attnd_merge &merge,
+                                            const uint32_t *parts, uint32_t kv_head, uint32_t units)
+{
+#pragma unroll 1
+    for (uint32_t unit = uniform(consumer_thread() / 32); unit < units;
+         unit += at_once * consumer_warps) {
+        MergeUnit turn[at_once];
+#pragma unroll
+        for (uint32_t u = 0; u < at_once; u++) {
+            const uint32_t here = unit + u * consumer_warps;
+            turn[u] = {merge, parts, here < units ? here : 0};
+            if (here >= units)
+                turn[u].merge.part_count = 0;
+        }
+        merge_units<T, D, batch, at_once>(run, turn, kv_head);
+    }
+}
+
+/* All consumers: the rows of a merge for one KV head. @parts: the merge's. A merge of a few rows is
+ * waited for; one of many is bound by how much of it is in flight. A call: it is kept out of the way
+ * of the loops. */
 template <typename T, int D>
 __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
                                         const uint32_t *parts, uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
-    const attnd_plan_head &plan = run->plan;
-    const uint32_t group = plan.group, count = uniform(merge.part_count), lane = threadIdx.x % 32;
-    const uint32_t units = uniform(merge.row_count * group * (D / 64)), upper = lane / 16;
-    const uint32_t heads_q = plan.heads_q;
-    const float2 *const states = reinterpret_cast<const float2 *>(run->states);
+    const uint32_t units = uniform(merge.row_count * run->plan.group * (D / 64));
+    if (units > 2 * consumer_warps && uniform(merge.part_count) <= 4)
+        merge_turns<T, D, 4, 4>(run, merge, parts, kv_head, units);
+    else if (units > consumer_warps)
+        merge_turns<T, D, merge_batch, 2>(run, merge, parts, kv_head, units);
+    else
+        merge_turns<T, D, merge_batch, 1>(run, merge, parts, kv_head, units);
+}
+
+/* All consumers: merges number @first + i for each bit i of @todo, of a few rows each: rows of a
+ * shared prefix, of which each has keys of its own. Each warp has a unit of several at a time,
+ * because what is waited for is the way to memory and back. */
+template <typename T, int D>
+__device__ __noinline__ void merge_many(const ActiveRun *run, const attnd_merge *first,
+                                        uint32_t todo, uint32_t kv_head)
+{
+    __builtin_assume(__isShared(run));
+    constexpr uint32_t at_once = 3;
+    const uint32_t per_row = run->plan.group * (D / 64);
 #pragma unroll 1
-    for (uint32_t unit = uniform(consumer_thread() / 32); unit < units;
-         unit += consumer_threads / 32) {
-        const uint32_t d = unit % (D / 64) * 64 + lane % 16 * 4;
-        const float *const outputs = run->outputs + d;
-        const Divided at = divided(unit / (D / 64), group, run->group_reciprocal);
-        const uint32_t head = kv_head * group + at.rest;
-        const RowOut out = row_out(run, merge.row_begin + at.quotient, head, false);
-        bool sees = false;
-        Merging merging;
-#pragma unroll 1
-        for (uint32_t first = 0; first < count; first += merge_batch) {
-            float2 state = make_float2(-INFINITY, 0.0f);
-            float4 value[merge_batch / 2] = {};
-            uint32_t place = 0;
-            if (first + lane % 16 < count) {
-                place = (parts[first + lane % 16] + at.quotient) * heads_q + head;
-                state = __ldcg(states + place);
-            }
-            uint32_t from[merge_batch / 2];
+    while (todo) {
+        attnd_merge merge[at_once];
+        uint32_t most = 0;
 #pragma unroll
-            for (uint32_t i = 0; i < merge_batch / 2; i++)
-                from[i] = __shfl_sync(0xffffffffu, place, i * 2 + upper);
-#pragma unroll
-            for (uint32_t i = 0; i < merge_batch / 2; i++)
-                if (first + i * 2 + upper < count)
-                    value[i] =
-                        __ldcg(reinterpret_cast<const float4 *>(outputs + uint64_t(from[i]) * D));
-            const float weight = merging.weigh(state);
-            sees |= state.y != 0.0f;
-#pragma unroll
-            for (uint32_t i = 0; i < merge_batch / 2; i++)
-                merging.add(__shfl_sync(0xffffffffu, weight, i * 2 + upper), value[i]);
+        for (uint32_t u = 0; u < at_once; u++) {
+            merge[u] = {};
+            if (todo)
+                merge[u] = first[__ffs(int32_t(todo)) - 1];
+            todo &= todo - 1;
+            most = max(most, merge[u].row_count);
         }
-        row_store<T>(plan, out, d + upper * 2, merging.join(), merging.top,
-                     sum_stored(merging.l, __any_sync(0xffffffffu, sees), false));
+#pragma unroll 1
+        for (uint32_t unit = uniform(consumer_thread() / 32); unit < most * per_row;
+             unit += consumer_warps) {
+            MergeUnit turn[at_once];
+#pragma unroll
+            for (uint32_t u = 0; u < at_once; u++) {
+                turn[u] = {merge[u], run->merge_parts + merge[u].part_begin, unit};
+                if (unit >= merge[u].row_count * per_row)
+                    turn[u].merge.part_count = turn[u].unit = 0;
+            }
+            merge_units<T, D, merge_batch / 2, at_once>(run, turn, kv_head);
+        }
     }
 }
 
@@ -371,32 +470,60 @@ __device__ __forceinline__ bool consumers_any(bool flag)
     return any;
 }
 
-/* All consumers: arrives at the tile's merges and does those it arrives at last. */
-template <typename T, int D> __device__ __forceinline__ void merge_arrive(const Item &item)
+/* The merges of 32 that this CTA is to do: a bit each, from one warp to all. */
+__device__ __forceinline__ uint32_t *cta_merges()
+{
+    __shared__ uint32_t merges;
+    return &merges;
+}
+
+/* A tile with merges. A lane arrives at a merge, so that a tile of a shared prefix, whose rows each
+ * have a merge of their own, waits for one arrival and not for one after the other. A call, too. */
+template <typename T, int D> __device__ __noinline__ void merges_arrive(const Item &item)
 {
     const ActiveRun *const run = item.run;
     __builtin_assume(__isShared(&item) && __isShared(run));
-    uint32_t *arrivals = item.arrivals;
-    const uint32_t merges = uniform(item.tile.merge_count);
+    const uint32_t merges = uniform(item.tile.merge_count), heads_kv = run->plan.heads_kv;
 #pragma unroll 1
-    for (uint32_t m = 0; m < merges; m++, arrivals += run->plan.heads_kv) {
-        attnd_merge merge = item.tile.first_merge;
-        if (m)
-            merge = run->merges[item.tile.merge_begin + m];
+    for (uint32_t first = 0; first < merges; first += 32) {
+        const uint32_t mine = first + consumer_thread();
+        const bool arrives = consumer_thread() < 32 && mine < merges;
+        uint32_t parts_here = item.tile.first_merge.part_count;
+        if (arrives && mine)
+            parts_here = run->merges[item.tile.merge_begin + mine].part_count;
         bool last = false;
-        consumers_sync(); /* partials of all threads before the arrival of one */
-        if (consumer_thread() == 0) {
-            last = arrive_gpu(arrivals) + 1 == merge.part_count;
+        consumers_sync(); /* partials of all threads before the arrivals */
+        if (arrives) {
+            uint32_t *const arrivals = item.arrivals + mine * heads_kv;
+            last = arrive_gpu(arrivals) + 1 == parts_here;
             if (last) /* a prepared run finds it as it was */
                 *arrivals = 0;
         }
+        if (merges > 1 && consumer_thread() < 32) {
+            const uint32_t mask = __ballot_sync(0xffffffffu, last);
+            if (consumer_thread() == 0)
+                *cta_merges() = mask;
+        }
         if (!uniform(consumers_any(last)))
             continue;
+        if (merges > 1) {
+            merge_many<T, D>(run, run->merges + item.tile.merge_begin + first,
+                             uniform(*cta_merges()), item.kv_head);
+            continue;
+        }
+        const attnd_merge merge = item.tile.first_merge;
         const uint32_t *parts = run->merge_parts + merge.part_begin;
-        if (m == 0 && merge.part_count <= 32)
+        if (merge.part_count <= 32)
             parts = item.parts;
         merge_rows<T, D>(run, merge, parts, item.kv_head);
     }
+}
+
+/* All consumers: arrives at the tile's merges and does those it arrives at last. */
+template <typename T, int D> __device__ __forceinline__ void merge_arrive(const Item &item)
+{
+    if (uniform(item.tile.merge_count))
+        merges_arrive<T, D>(item);
 }
 
 /* Stores 64 rows of new K and V in their pages. */

@@ -25,7 +25,7 @@ static int check_entries(const struct attnd_plan *plan, const struct attnd_advan
     const uint64_t page_size = plan->pool.page_size;
 
     for (uint32_t i = 0; i < advance->entries; i++) {
-        const struct attnd_entry_state *state = &plan->state[i];
+        const struct attnd_entry_state *state = &plan->state[plan->shared + i];
         const uint32_t added = pages_added(advance, i);
         const uint32_t spare = state->entry.page_count - state->pages_used;
         const int64_t kv_len = advance->kv_len[i];
@@ -39,6 +39,10 @@ static int check_entries(const struct attnd_plan *plan, const struct attnd_advan
         if (kv_len < 0 || kv_len > kv_len_max)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, i, kv_len,
                                    kv_len < 0 ? 0 : kv_len_max);
+        /* Tiles of another entry read the keys before, for all rows. */
+        const int64_t kv_len_min = (int64_t)state->keys_begin + state->entry.row_count;
+        if (state->keys_begin && kv_len < kv_len_min)
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, i, kv_len, kv_len_min);
     }
     return 0;
 }
@@ -58,7 +62,7 @@ static int check_pages(const struct attnd_advance_view *advance, uint32_t pool_p
 static void append_pages(struct attnd_plan *plan, const struct attnd_advance_view *advance)
 {
     for (uint32_t i = 0; i < advance->entries; i++) {
-        struct attnd_entry_state *state = &plan->state[i];
+        struct attnd_entry_state *state = &plan->state[plan->shared + i];
         const uint32_t added = pages_added(advance, i);
 
         if (!added)
@@ -73,9 +77,9 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
                           uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault)
 {
     assert(generation < ATTND_GENERATIONS);
-    if (advance->entries != plan->shape.entries)
+    if (advance->entries != plan->shape.entries - plan->shared)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_REQUESTS, 0, advance->entries,
-                               plan->shape.entries);
+                               plan->shape.entries - plan->shared);
     int code = check_entries(plan, advance, fault);
     if (!code)
         code = check_pages(advance, pool_pages, fault);
@@ -85,8 +89,8 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
     if (advance->pages)
         append_pages(plan, advance);
     if (advance->entries)
-        memcpy(plan->kv_len + (size_t)generation * plan->capacity.entries, advance->kv_len,
-               advance->entries * sizeof(int32_t));
+        memcpy(plan->kv_len + (size_t)generation * plan->capacity.entries + plan->shared,
+               advance->kv_len, advance->entries * sizeof(int32_t));
     /* R1: a worker that reads the heap in place sees what a version covers. One with a copy takes
      * the version from its command, and copies what it lacks: the lengths of the command's
      * generation, and page ids that they reach. */

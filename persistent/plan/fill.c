@@ -40,7 +40,7 @@ static struct attnd_entry_state entry_of(const struct attnd_plan *plan,
                   .row_count = (uint32_t)(level->qo_indptr[r + 1] - level->qo_indptr[r]),
                   .page_begin = page_begin,
                   .page_count = used + (last ? batch->reserve_pages : 0),
-                  .level = l,
+                  .level = plan->shape.levels - batch->levels + l,
                   .causal = last && (batch->flags & ATTND_BATCH_CAUSAL),
                   .window = last ? window_of(batch) : 0},
         .pages_used = used,
@@ -66,7 +66,7 @@ static void copy_pages(struct attnd_plan *plan, const struct attnd_level_view *l
 
 void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch)
 {
-    uint32_t index = 0, page = 0;
+    uint32_t index = plan->shared, page = 0;
 
     for (uint32_t l = 0; l < batch->levels; l++) {
         const uint32_t reserve = l + 1 == batch->levels ? batch->reserve_pages : 0;

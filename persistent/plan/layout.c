@@ -13,7 +13,8 @@
  * that would need more is refused. Merges: a row segment ends where a block begins or ends; levels
  * are partitions of the same rows, so there are no more segments than blocks, and no more than
  * rows. Partial rows: every level's blocks cover a row at most once, and each added tile repeats at
- * most one block's rows. With one level only split blocks have partials, at least one added tile
+ * most one block's rows. Where equal pages are looked for (share.c), a batch of one level may come
+ * to have ATTND_SHARED_LEVELS more, and half as many entries again. With one level only split blocks have partials, at least one added tile
  * each. Parts: each (merge, part) pair stands for at least one partial row of its own.
  */
 #include "persistent/plan/private.h"
@@ -64,13 +65,13 @@ static uint64_t place(uint64_t *bytes, uint64_t count, uint64_t element_bytes)
     return offset_bytes;
 }
 
-int attnd_plan_capacity(const struct attnd_plan_limits *limits,
-                        struct attnd_plan_capacity *capacity)
+/* @shared: entries that share.c may add, on levels of its own. */
+static int derive(const struct attnd_plan_limits *limits, uint32_t shared,
+                  struct attnd_plan_capacity *capacity)
 {
-    if (!limits_valid(limits))
-        return -ATTND_E_RANGE;
-
-    const uint64_t levels = limits->levels, rows = limits->rows, requests = limits->requests;
+    const uint64_t rows = limits->rows, requests = (uint64_t)limits->requests + shared;
+    const uint64_t levels =
+        shared && limits->levels <= ATTND_SHARED_LEVELS ? ATTND_SHARED_LEVELS + 1 : limits->levels;
     const uint64_t group = limits->heads_q / limits->heads_kv;
     /* A batch may use fewer heads than the plan allows: blocks then hold more tokens. */
     const uint64_t tokens_max = limits->target.rows_per_tile;
@@ -101,6 +102,7 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
         .tiles = (uint32_t)(blocks + splits + bound_splits),
         .merges = (uint32_t)merges,
         .partial_rows = (uint32_t)partial_rows,
+        .shared = shared,
         .entries = (uint32_t)entries,
     };
     capacity->entries_offset_bytes = place(&bytes, requests, sizeof(struct attnd_entry));
@@ -111,6 +113,19 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
     capacity->kv_len_offset_bytes = place(&bytes, ATTND_GENERATIONS * entries, sizeof(int32_t));
     capacity->heap_bytes = bytes;
     return 0;
+}
+
+int attnd_plan_capacity(const struct attnd_plan_limits *limits,
+                        struct attnd_plan_capacity *capacity)
+{
+    if (!limits_valid(limits))
+        return -ATTND_E_RANGE;
+    const uint32_t shared =
+        limits->target.cascade == ATTND_CASCADE_OFF ? 0 : limits->requests / 2;
+    /* Where there is no room for more levels, nothing is shared. */
+    if (shared && !derive(limits, shared, capacity))
+        return 0;
+    return derive(limits, 0, capacity);
 }
 
 uint64_t attnd_plan_heap_bytes(const struct attnd_plan_limits *limits)

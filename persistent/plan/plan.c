@@ -3,14 +3,16 @@
  *
  * A batch says which query rows read which pages. The worker wants the opposite view: pieces of
  * about equal time, each self-contained, in an order that ends well. attnd_planner_set() makes it
- * in five steps, all linear in the size of the batch:
+ * in six steps, all but linear in the size of the batch:
  *
+ *   share.c   leading pages that neighbours have in common: levels in front of the batch's
  *   fill.c    entries, page lists (with room for advance), lengths of generation 0
- *   tile.c    rows of an entry into blocks of one pass over KV, with a cost each; blocks that are
- *             long against a worker's share are split along KV. The result is tiles.
+ *   tile.c    rows of an entry into blocks of one pass over KV, with a time each (times.c); blocks
+ *             that are long against a worker's share are split along KV (split.c). The result is
+ *             tiles.
  *   merge.c   rows that several tiles answer for (splits, cascade levels) get partials and merges
- *   order.c   tiles by cost, largest first: whoever is free takes the next, and the last to finish
- *             is not far behind
+ *   order.c   tiles by cost, largest first: a free worker takes the next, and the last to finish is
+ *             not far behind; or compute-bound and memory-bound tiles side by side
  *   head      last, here
  *
  * What a plan does not hold is as important: no layer, no q or o address, no lengths inside tiles.
@@ -42,7 +44,10 @@ static size_t memory_bytes(const struct attnd_plan_limits *limits,
     const size_t requests = limits->requests;
 
     return blocks * sizeof(*plan->blocks) + tiles * sizeof(*plan->built) +
-           requests * sizeof(*plan->state) + 2 * tiles * sizeof(*plan->order);
+           (requests + capacity->shared) * sizeof(*plan->state) +
+           (capacity->shared ? (requests + 1) * sizeof(*plan->key_ns) : 0) +
+           2 * capacity->shared * sizeof(*plan->nodes) + 2 * tiles * sizeof(*plan->order) +
+           2 * tiles * sizeof(*plan->tile_ns);
 }
 
 uint64_t attnd_plan_private_bytes(const struct attnd_plan_limits *limits)
@@ -68,9 +73,14 @@ static int allocate_private(struct attnd_plan *plan)
     /* Widest alignment first: no padding between them. */
     plan->blocks = plan->memory;
     plan->built = (struct attnd_tile *)(void *)(plan->blocks + blocks);
-    plan->state = (struct attnd_entry_state *)(void *)(plan->built + tiles);
-    plan->order = (uint32_t *)(void *)(plan->state + requests);
+    plan->key_ns = (double *)(void *)(plan->built + tiles);
+    plan->state = (struct attnd_entry_state *)(void *)(plan->key_ns +
+                                                       (capacity->shared ? requests + 1 : 0));
+    plan->nodes = (struct attnd_shared_node *)(void *)(plan->state + requests + capacity->shared);
+    plan->order = (uint32_t *)(void *)(plan->nodes + 2 * capacity->shared);
     plan->order_spare = plan->order + tiles;
+    plan->tile_ns = (float *)(void *)(plan->order_spare + tiles);
+    plan->end_ns = plan->tile_ns + tiles;
     return 0;
 }
 
@@ -123,6 +133,7 @@ int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
         return -ATTND_E_NO_MEMORY;
     plan->limits = *limits;
     plan->pool = *pool;
+    attnd_plan_default_rates(&plan->limits.target);
     code = attnd_plan_capacity(limits, &plan->capacity);
     if (!code && (limits->heads_kv != pool->heads_kv || pool->page_size == 0))
         code = -ATTND_E_RANGE;
@@ -198,16 +209,25 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
 
     plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
     plan->shape.set_version = attnd_take64(&sets, 1) + 1;
+    plan->found = (struct attnd_plan_found){0};
+    plan->shared = 0;
     int code = check_capacities(&plan->limits, batch, fault);
     if (!code) {
         take_shape(&plan->shape, batch);
+        attnd_plan_share(plan, batch);
         attnd_plan_fill_entries(plan, batch);
+        attnd_plan_share_entries(plan);
         code = attnd_plan_build_tiles(plan, fault);
     }
     if (!code) {
         attnd_plan_build_merges(plan);
         attnd_plan_order_tiles(plan);
+        plan->found.fused = plan->mix.fused;
+        if (plan->mix.fused || plan->shape.levels > 1)
+            plan->shape.flags |= ATTND_PLAN_ONE_PASS;
     } else {
+        plan->found = (struct attnd_plan_found){0};
+        plan->shared = 0;
         const uint64_t version = plan->shape.set_version;
         plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
         plan->shape.set_version = version;
@@ -231,4 +251,14 @@ const struct attnd_entry *attnd_plan_entry(const struct attnd_plan *plan, uint32
 {
     assert(index < plan->shape.entries);
     return &plan->state[index].entry;
+}
+
+struct attnd_plan_found attnd_plan_found(const struct attnd_plan *plan)
+{
+    return plan->found;
+}
+
+uint32_t attnd_plan_shared_entries(const struct attnd_plan *plan)
+{
+    return plan->shared;
 }

@@ -20,11 +20,45 @@
 #include "schemas/batch.h"
 #include "schemas/errors.h"
 
+/* What one worker does in a time, and all of them. All 0: a processor's threads, of which each reads
+ * a key in the time in which it computes eight rows, whatever the others do. */
+struct attnd_plan_rates {
+    uint32_t worker_gflops; /* 10^9 operations a second: the products of one worker's tiles */
+    uint32_t worker_gbps;   /* 10^9 bytes a second: what one worker reads if it need not wait */
+    uint32_t memory_gbps;   /* what all workers read together, at most */
+    uint32_t rows_step;     /* a compute-bound tile takes as long as one of its packed rows rounded
+                               up to this; above 1 keys are loaded while others are computed on */
+};
+
+/* Which tiles of a batch are in work at once, if it has compute-bound and memory-bound ones. */
+enum attnd_plan_fusion {
+    ATTND_FUSION_AUTO = 0, /* SM_SPLIT where it is expected to end earlier */
+    ATTND_FUSION_OFF,      /* one after the other: tiles by cost */
+    ATTND_FUSION_SM_SPLIT  /* both from the beginning to the end, on different workers */
+};
+
+/* Whose equal leading pages are looked for, and read once (share.c). */
+enum attnd_plan_cascade {
+    ATTND_CASCADE_OFF = 0,
+    ATTND_CASCADE_HINT, /* of batches that say so: ATTND_BATCH_SHARED_PAGES */
+    ATTND_CASCADE_AUTO  /* of all batches of one level */
+};
+
 /* What the planner plans for: one backend's worker. From struct attnd_worker_info. */
 struct attnd_plan_target {
     uint32_t tile_workers;
     uint32_t rows_per_tile;
     uint32_t kv_granule;
+    struct attnd_plan_rates rates;
+    enum attnd_plan_fusion fusion;
+    enum attnd_plan_cascade cascade;
+};
+
+/* What was found when the plan was set. */
+struct attnd_plan_found {
+    uint32_t shared_groups;  /* runs of requests whose equal leading pages are read once */
+    uint32_t fused;          /* 1: compute-bound and memory-bound tiles are interleaved */
+    uint64_t bytes_saved;    /* of K and V, that a run of one layer need not read again */
 };
 
 /* Capacities of a plan object, fixed when it is created. */
@@ -107,8 +141,9 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
  * Lengths are absolute and may shrink or grow within the pages the entry then has in use; an
  * entry's page list only grows, up to its planned pages (pages of the batch + reserve). Pages
  * beyond the current lists are not visible to older generations, whose lengths do not reach them.
- * Allocates nothing. Return: 0; -ATTND_E_RANGE naming requests, kv_len, kv_indptr or kv_indices
- * with index, value and limit; nothing is changed on failure.
+ * Where requests share leading pages that are read once, none may shrink into those (limit: the
+ * shortest that it may be). Allocates nothing. Return: 0; -ATTND_E_RANGE naming requests, kv_len,
+ * kv_indptr or kv_indices with index, value and limit; nothing is changed on failure.
  */
 int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
                           uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault);
@@ -120,6 +155,12 @@ const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan);
 const struct attnd_plan_head *attnd_plan_shape(const struct attnd_plan *plan);
 /** attnd_plan_entry() - likewise entry @index < shape's entries. */
 const struct attnd_entry *attnd_plan_entry(const struct attnd_plan *plan, uint32_t index);
+
+/** attnd_plan_found() - what the last attnd_planner_set() found; zeros if it failed. */
+struct attnd_plan_found attnd_plan_found(const struct attnd_plan *plan);
+
+/** attnd_plan_shared_entries() - entries in front of the batch's own that the planner added. */
+uint32_t attnd_plan_shared_entries(const struct attnd_plan *plan);
 
 /** attnd_plan_scratch_bytes() - scratch one run of the plan as it is filled needs; 64-aligned. */
 uint64_t attnd_plan_scratch_bytes(const struct attnd_plan_head *head);

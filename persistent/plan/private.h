@@ -28,6 +28,10 @@
  * 32,768 tokens of a group of 8 on a million keys. */
 #define ATTND_BOUND_SPLITS_MAX 4096u
 
+/* Levels that share.c may put in front of a batch's, and intervals it has open at a time. */
+#define ATTND_SHARED_LEVELS 3u
+#define ATTND_SHARED_OPEN_MAX 32u
+
 /* What the capacities of a plan come to. Derived in layout.c and nowhere else. */
 struct attnd_plan_capacity {
     uint32_t blocks;       /* tiles before any split */
@@ -36,7 +40,8 @@ struct attnd_plan_capacity {
     uint32_t tiles;        /* blocks and all splits */
     uint32_t merges;       /* row segments */
     uint32_t partial_rows; /* rows of all partial tiles together; also bounds merge parts */
-    uint32_t entries;      /* requests, rounded up so that generations start on cache lines */
+    uint32_t shared;       /* entries that share.c may add */
+    uint32_t entries;      /* of batch and share.c, rounded up: generations start on cache lines */
 
     uint64_t entries_offset_bytes, tiles_offset_bytes, merges_offset_bytes;
     uint64_t merge_parts_offset_bytes, kv_pages_offset_bytes, kv_len_offset_bytes;
@@ -51,7 +56,8 @@ struct attnd_row_block {
     uint32_t keys;  /* from there to the last that one of its rows sees then */
     uint32_t tile_begin, tile_count;
     uint32_t partial; /* 1: several tiles cover some of its rows, so all its tiles are partial */
-    uint64_t cost;
+    uint32_t tile_class;
+    float time_ns; /* of one KV head */
 };
 
 /* An entry as the heap has it, and what only the planner knows of it. */
@@ -59,6 +65,29 @@ struct attnd_entry_state {
     struct attnd_entry entry;
     uint32_t pages_used; /* of entry.page_count: advance appends behind them */
     uint32_t kv_len;     /* of generation 0 */
+    uint32_t keys_begin; /* keys before it are read by tiles of another entry */
+};
+
+/* What a batch takes of each resource if nobody waits, of all KV heads. Times are of all workers
+ * together, nanoseconds. */
+struct attnd_plan_load {
+    double compute_ns; /* workers on compute-bound tiles */
+    double memory_ns;  /* workers on memory-bound tiles, if the memory keeps up */
+    double bytes_ns;   /* the memory, on what those read */
+};
+
+/* How blocks are cut and ordered: split.c. */
+struct attnd_plan_mix {
+    uint32_t fused;
+    double compute_workers, memory_workers; /* of which each class keeps about as many busy */
+    double stretch; /* of memory-bound items, because the memory does not keep up with those */
+};
+
+/* An interval of requests with equal leading pages; see share.c. */
+struct attnd_shared_node {
+    uint32_t begin, end; /* requests */
+    uint32_t keys_begin, keys; /* what it reads: behind the interval around it, to its own end */
+    uint32_t depth, used;
 };
 
 struct attnd_plan {
@@ -66,6 +95,9 @@ struct attnd_plan {
     struct attnd_plan_capacity capacity;
     struct attnd_heap_pool pool;
     struct attnd_plan_head shape; /* what the heap's head says */
+    struct attnd_plan_found found;
+    struct attnd_plan_mix mix;
+    uint32_t shared; /* entries of share.c, in front of the batch's */
 
     /* heap: written, never read */
     struct attnd_plan_head *head;
@@ -83,12 +115,56 @@ struct attnd_plan {
     struct attnd_tile *built;                    /* [tiles]: by block, then by kv_begin */
     struct attnd_entry_state *state;             /* [requests]: by level */
     uint32_t *order, *order_spare;               /* [tiles] */
+    float *tile_ns, *end_ns;                     /* [tiles] */
+    struct attnd_shared_node *nodes;             /* [2 * shared] */
+    double *key_ns;                              /* [requests + 1]: sums over requests; share.c */
     uint32_t level_blocks[ATTND_LEVELS_MAX + 1]; /* level l owns blocks [l]..[l + 1] */
 };
 
 /** attnd_plan_capacity() - derive capacities and heap layout. Return: 0 or -ATTND_E_RANGE. */
 int attnd_plan_capacity(const struct attnd_plan_limits *limits,
                         struct attnd_plan_capacity *capacity);
+
+/* ---- times, for one KV head, in nanoseconds (times.c) ---- */
+
+/** attnd_plan_default_rates() - those of a processor, where a target has none. */
+void attnd_plan_default_rates(struct attnd_plan_target *target);
+/** attnd_plan_key_ns() - one key against @packed_rows. */
+double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
+/** attnd_plan_start_ns() - a tile that sees nothing. */
+double attnd_plan_start_ns(const struct attnd_plan *plan);
+/** attnd_plan_part_ns() - what it costs that @packed_rows are a partial: written and merged. */
+double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows);
+/** attnd_plan_bytes_ns() - the memory, on one key, if all workers read. */
+double attnd_plan_bytes_ns(const struct attnd_plan *plan);
+
+/** attnd_plan_share() - find equal leading pages of @batch and decide which are read once.
+ * Sets plan->shared; the entries are for attnd_plan_fill_entries() to write. */
+void attnd_plan_share(struct attnd_plan *plan, const struct attnd_batch_view *batch);
+/** attnd_plan_share_entries() - the entries that were found, when the batch's are there. */
+void attnd_plan_share_entries(struct attnd_plan *plan);
+
+/* How blocks are cut along KV: into parts of about @target time, of at least that much or to the
+ * nearest. */
+struct attnd_split {
+    double target_ns;  /* 0: not at all */
+    double round;      /* 0 or 0.5 */
+    uint32_t shortest; /* keys of a part, at least */
+};
+
+/* The splits of a batch, by enum attnd_tile_class; and how many memory-bound blocks are halved, behind
+ * how many that are not. */
+struct attnd_splits {
+    struct attnd_split of[2];
+    uint32_t unhalved, halved;
+    struct attnd_split halves;
+};
+
+/** attnd_plan_choose_splits() - for the blocks that were cut; sets plan->mix. */
+struct attnd_splits attnd_plan_choose_splits(struct attnd_plan *plan);
+/** attnd_plan_split_parts() - into how many parts @split cuts @block. */
+uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                                const struct attnd_split *split);
 
 /** attnd_plan_fill_entries() - entries, page lists and generation 0. */
 void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch);
@@ -104,7 +180,8 @@ int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault);
 /** attnd_plan_build_merges() - give partial rows to tiles whose rows have several parts. */
 void attnd_plan_build_merges(struct attnd_plan *plan);
 
-/** attnd_plan_order_tiles() - plan->built into the heap, largest cost first, equals in order. */
+/** attnd_plan_order_tiles() - plan->built into the heap: largest cost first, equals in order; of a
+ * fused plan each class so, and the two merged by when they are expected to begin. */
 void attnd_plan_order_tiles(struct attnd_plan *plan);
 
 #endif

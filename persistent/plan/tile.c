@@ -2,15 +2,14 @@
  * tile.c - query rows into blocks, blocks into tiles.
  *
  * A block is what one pass over KV can serve: whole tokens of one entry, as many as fill
- * rows_per_tile packed rows. Its cost is known from the lengths. A worker takes queue items
- * (tile x KV head) longest first, so a batch is well spread when no item is large against a
- * worker's share, or when the items happen to come out even. Only if neither holds are blocks split
- * along KV, because a split is not free: its parts go through memory and somebody merges them.
+ * rows_per_tile packed rows. Its time is known from the lengths (times.c), and split.c says into
+ * how many parts of its keys it is cut, so that workers end at about the same time.
  *
  * The last part of a block is open-ended and takes what later generations append. Interior
  * boundaries stay; a generation that shrinks below one leaves that part empty, which is legal. The
  * first part begins at key 0 even where a window hides it: only keys that a row sees cost anything,
- * and which these are is found anew with the lengths of each run.
+ * and which these are is found anew with the lengths of each run. Where leading keys are read for
+ * the entry by another (share.c), it begins behind those.
  *
  * A block is also cut where an item of it would cost more than ATTND_ITEM_COST_MAX, now or once
  * its pages are full: then tiles stand ready for keys that are not there yet. Such splits have a
@@ -20,19 +19,6 @@
 #include "persistent/visible.h"
 
 #include <assert.h>
-
-/* Unsplit is good enough when it is at most 1/8 slower than perfect. */
-#define BALANCE_SLACK 1.125
-/* A finer split must end by this much earlier. */
-#define SPLIT_GAIN 0.95
-
-struct batch_blocks {
-    uint32_t tokens; /* rows of a full one */
-    uint32_t count;
-    double cost; /* of one KV head; double: the sum of many long blocks may exceed 64 bits */
-    uint64_t cost_min, cost_max;
-    uint32_t rows_max; /* packed */
-};
 
 static uint32_t packed_rows(const struct attnd_plan *plan, uint32_t row_count)
 {
@@ -77,156 +63,61 @@ static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *
     const struct attnd_visible late =
         attnd_visible_range(&state->entry, kv_len, top + block->row_count - 1);
 
-    if (seen_of(plan, block) <= most_of(plan, block))
+    block->first = state->keys_begin;
+    if (!block->first && seen_of(plan, block) <= most_of(plan, block))
         block->first = (uint32_t)early.begin / granule * granule;
-    block->keys = late.end > early.begin ? (uint32_t)late.end - block->first : 0;
+    if (late.end > early.begin && late.end > (int32_t)block->first)
+        block->keys = (uint32_t)late.end - block->first;
 }
 
-static void cut_entry(struct attnd_plan *plan, uint32_t index, struct batch_blocks *blocks)
+/* What one worker takes for one KV head. */
+static double time_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t rows)
+{
+    return keys * attnd_plan_key_ns(plan, rows) + attnd_plan_start_ns(plan);
+}
+
+/* Blocks of entry @index, of at most @tokens rows each, from number @blocks on. Return: how many
+ * there are then. */
+static uint32_t cut_entry(struct attnd_plan *plan, uint32_t index, uint32_t tokens, uint32_t blocks)
 {
     const struct attnd_entry_state *state = &plan->state[index];
 
     for (uint32_t row = 0; row < state->entry.row_count;) {
         uint32_t left = state->entry.row_count - row;
-        uint32_t count = left < blocks->tokens ? left : blocks->tokens;
+        uint32_t count = left < tokens ? left : tokens;
         uint32_t rows = packed_rows(plan, count);
-        struct attnd_row_block *block = &plan->blocks[blocks->count++];
+        struct attnd_row_block *block = &plan->blocks[blocks++];
 
-        assert(blocks->count <= plan->capacity.blocks);
+        assert(blocks <= plan->capacity.blocks);
         *block = (struct attnd_row_block){
-            .entry = index, .row_begin = state->entry.row_begin + row, .row_count = count};
+            .entry = index,
+            .row_begin = state->entry.row_begin + row,
+            .row_count = count,
+            .tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE};
         visible_keys(plan, block);
-        const uint64_t cost = block->cost = attnd_item_cost(block->keys, rows);
-        blocks->cost += (double)cost;
-        blocks->cost_max = cost > blocks->cost_max ? cost : blocks->cost_max;
-        blocks->cost_min = cost < blocks->cost_min ? cost : blocks->cost_min;
-        blocks->rows_max = rows > blocks->rows_max ? rows : blocks->rows_max;
+        block->time_ns = (float)time_ns(plan, block->keys, rows);
         row += count;
     }
+    return blocks;
 }
 
 /* The blocks of all levels. The last level's entries always get theirs, so every row has a tile
  * even where it sees nothing (it may, after an advance); an entry of another level that has no
  * pages now will never have any and adds nothing. */
-static struct batch_blocks cut_batch(struct attnd_plan *plan)
+static void cut_batch(struct attnd_plan *plan)
 {
     const uint32_t rows_per_tile = plan->limits.target.rows_per_tile;
     const uint32_t group = plan->shape.group;
-    struct batch_blocks blocks = {.tokens = rows_per_tile > group ? rows_per_tile / group : 1,
-                                  .cost_min = UINT64_MAX};
-    uint32_t index = 0;
+    const uint32_t tokens = rows_per_tile > group ? rows_per_tile / group : 1;
+    uint32_t index = 0, blocks = 0;
 
     for (uint32_t l = 0; l < plan->shape.levels; l++) {
-        plan->level_blocks[l] = blocks.count;
+        plan->level_blocks[l] = blocks;
         for (; index < plan->shape.entries && plan->state[index].entry.level == l; index++)
             if (plan->state[index].pages_used || l + 1 == plan->shape.levels)
-                cut_entry(plan, index, &blocks);
+                blocks = cut_entry(plan, index, tokens, blocks);
     }
-    plan->level_blocks[plan->shape.levels] = blocks.count;
-    return blocks;
-}
-
-/* How blocks are cut along KV: into parts of about @target cost, of at least that much or to the
- * nearest. */
-struct split {
-    double target;     /* 0: not at all */
-    double round;      /* 0 or 0.5 */
-    uint32_t shortest; /* keys of a part, at least */
-};
-
-static uint32_t split_parts(const struct attnd_plan *plan, const struct attnd_row_block *block,
-                            const struct split *split)
-{
-    const uint32_t granule = plan->limits.target.kv_granule;
-    const uint32_t shortest = granule > split->shortest ? granule : split->shortest;
-
-    if (split->target <= 0)
-        return 1;
-    double wanted = (double)block->cost / split->target + split->round;
-    uint32_t parts = block->keys / shortest; /* more are not worth it */
-    if (parts > wanted)
-        parts = (uint32_t)wanted;
-    return parts ? parts : 1;
-}
-
-#define COST_CLASSES 32u
-
-/* When the last item is done, all blocks cut as @split says. Two bounds, whichever is tighter:
- * items of the largest cost end in whole waves; and longest first, an item begins when those before
- * it are shared out at the latest, so it ends one of its own cost later. */
-static double finish_of(const struct attnd_plan *plan, const struct batch_blocks *blocks,
-                        const struct split *split)
-{
-    const uint32_t workers = plan->limits.target.tile_workers;
-    double longest = 0, class_cost[COST_CLASSES] = {0}, list = 0, before = 0;
-    uint64_t tiles = 0;
-
-    for (uint32_t b = 0; b < blocks->count; b++) {
-        const uint32_t parts = split_parts(plan, &plan->blocks[b], split);
-        const double cost = (double)plan->blocks[b].cost / parts;
-
-        tiles += parts;
-        longest = cost > longest ? cost : longest;
-    }
-    for (uint32_t b = 0; b < blocks->count; b++) {
-        const uint32_t parts = split_parts(plan, &plan->blocks[b], split);
-        const double cost = (double)plan->blocks[b].cost / parts;
-
-        class_cost[(uint32_t)(cost / longest * (COST_CLASSES - 1))] += cost * parts;
-    }
-    for (uint32_t c = COST_CLASSES; c-- > 0;) {
-        before += class_cost[c] * plan->shape.heads_kv / workers;
-        const double end = before + longest * (c + 1) / COST_CLASSES;
-        list = class_cost[c] > 0 && end > list ? end : list;
-    }
-    const uint64_t waves = (tiles * plan->shape.heads_kv + workers - 1) / workers;
-    const double even = (double)waves * longest;
-    const double starts = split->target > 0 ? (double)waves * ATTND_COST_TILE : 0;
-    return (even < list ? even : list) + starts;
-}
-
-/* Nothing is split if that comes out even. Else a worker's share is one part, because whatever is
- * split more finely pays more for its starts and merges; or two, three or four, if that much is
- * gained. */
-static struct split choose_split(const struct attnd_plan *plan, const struct batch_blocks *blocks)
-{
-    const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
-    const double share = blocks->cost * heads / workers;
-    const uint64_t waves = ((uint64_t)blocks->count * heads + workers - 1) / workers;
-    struct split chosen = {0, 0, ATTND_SPLIT_KEYS_MIN};
-
-    if ((double)waves * (double)blocks->cost_max <= share * BALANCE_SLACK)
-        return chosen; /* most batches: no second look at the blocks */
-    double best = finish_of(plan, blocks, &chosen);
-    if (best <= share * BALANCE_SLACK)
-        return chosen;
-    for (uint32_t i = 0; i < 2 * ATTND_SPLIT_TILES_PER_WORKER; i++) {
-        const uint32_t parts = i / 2 + 1;
-        const struct split split = {share / parts, i % 2 ? 0.5 : 0, ATTND_SPLIT_KEYS_MIN};
-        const double finish = finish_of(plan, blocks, &split);
-
-        if (finish < best * SPLIT_GAIN) {
-            best = finish;
-            chosen = split;
-        }
-    }
-    return chosen;
-}
-
-/* Blocks at the end that are halved although nothing else is split, and the second half of them
- * once more: those of the last wave, if all are alike and bound by memory. Workers do not get the
- * same share of the bandwidth, so such items end far apart, and the few that are left at the end do
- * not fill the memory. Parts come last, the smallest at the very end. */
-static uint32_t halved_blocks(const struct attnd_plan *plan, const struct batch_blocks *blocks)
-{
-    const uint32_t workers = plan->limits.target.tile_workers, heads = plan->shape.heads_kv;
-    const uint64_t items = (uint64_t)blocks->count * heads;
-
-    if (workers < ATTND_HALVES_WORKERS_MIN || items <= workers ||
-        blocks->rows_max > ATTND_TILE_MEMORY_ROWS || blocks->cost_max / 2 > blocks->cost_min)
-        return 0;
-    const uint64_t last = (items - 1) % workers + 1;
-    return (uint32_t)((last + heads - 1) / heads);
+    plan->level_blocks[plan->shape.levels] = blocks;
 }
 
 /* How one block is cut along KV. */
@@ -236,7 +127,7 @@ struct cut {
     uint32_t step;  /* keys of each of these */
 };
 
-/* Where part @part of the keys there are begins; the first begins at key 0. */
+/* Where part @part of the keys there are begins; the first begins where the entry's own keys do. */
 static uint32_t part_begin(const struct attnd_plan *plan, const struct attnd_row_block *block,
                            uint32_t part, uint32_t parts)
 {
@@ -244,7 +135,8 @@ static uint32_t part_begin(const struct attnd_plan *plan, const struct attnd_row
     const uint64_t granules = block->keys / granule;
 
     assert(parts > 0);
-    return part ? block->first + (uint32_t)(granules * part / parts) * granule : 0;
+    return part ? block->first + (uint32_t)(granules * part / parts) * granule
+                : plan->state[block->entry].keys_begin;
 }
 
 /* @parts, and more where one of them would cost more than an item may. */
@@ -275,7 +167,7 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
     const uint32_t rows = packed_rows(plan, block->row_count);
     const uint32_t all = cut->parts + cut->tail;
     const uint32_t last = block->first + block->keys;
-    uint32_t begin = 0;
+    uint32_t begin = plan->state[block->entry].keys_begin;
 
     block->tile_begin = tiles;
     block->tile_count = all;
@@ -285,7 +177,9 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
             part < cut->parts ? part_begin(plan, block, part, cut->parts) : begin + cut->step;
         const uint32_t from = begin > block->first ? begin : block->first;
         const uint32_t to = part < all && end < last ? end : last;
-        const uint64_t cost = attnd_item_cost(to > from ? to - from : 0, rows);
+        const uint32_t keys = to > from ? to - from : 0;
+        const uint64_t cost = attnd_item_cost(keys, rows);
+        plan->tile_ns[tiles] = (float)time_ns(plan, keys, rows);
         plan->built[tiles++] = (struct attnd_tile){
             .entry = block->entry,
             .row_begin = block->row_begin,
@@ -294,7 +188,7 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
             .kv_end = part < all ? end : ATTND_KV_OPEN,
             .partial = ATTND_NONE,
             .cost = cost > UINT32_MAX ? UINT32_MAX : (uint32_t)cost,
-            .tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE,
+            .tile_class = block->tile_class,
             .of_entry = plan->state[block->entry].entry,
         };
         begin = end;
@@ -305,25 +199,28 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
 static int refuse_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
                         uint32_t splits_left, struct attnd_fault *fault)
 {
-    return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, block->entry,
+    const uint32_t entry = block->entry > plan->shared ? block->entry - plan->shared : 0;
+
+    return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, entry,
                            reach_of(plan, block),
                            (int64_t)most_of(plan, block) * (splits_left + 1));
 }
 
 int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault)
 {
-    const struct batch_blocks blocks = cut_batch(plan);
-    const struct split split = choose_split(plan, &blocks);
-    const uint32_t halved = split.target > 0 ? 0 : halved_blocks(plan, &blocks);
-    const struct split halves = {(double)blocks.cost_max / 2, 0.5, ATTND_HALVES_KEYS_MIN};
+    cut_batch(plan);
+    const uint32_t blocks = plan->level_blocks[plan->shape.levels];
+    const struct attnd_splits splits = attnd_plan_choose_splits(plan);
     uint32_t splits_left = plan->capacity.splits, bound_left = plan->capacity.bound_splits;
-    uint32_t tiles = 0;
+    uint32_t tiles = 0, memories = 0;
 
-    for (uint32_t b = 0; b < blocks.count; b++) {
+    for (uint32_t b = 0; b < blocks; b++) {
         struct attnd_row_block *block = &plan->blocks[b];
-        const struct split *how = b < blocks.count - halved ? &split : &halves;
-        uint32_t parts = split_parts(plan, block, how);
-        if (parts > 1 && b >= blocks.count - halved / 2)
+        const uint32_t nth = block->tile_class == ATTND_TILE_MEMORY ? ++memories : 0;
+        const struct attnd_split *how =
+            nth > splits.unhalved ? &splits.halves : &splits.of[block->tile_class];
+        uint32_t parts = attnd_plan_split_parts(plan, block, how);
+        if (parts > 1 && nth > splits.unhalved + splits.halved - splits.halved / 2)
             parts *= 2;
         parts = parts > splits_left + 1 ? splits_left + 1 : parts;
         splits_left -= parts - 1;

@@ -7,6 +7,7 @@
 #include "service/daemon/accept.h"
 
 #include "ipc/discard.h"
+#include "schemas/crash.h"
 #include "service/rpc/control.h"
 #include "service/session/session.h"
 
@@ -162,6 +163,7 @@ static void welcome(struct attnd_service *service, int fd)
 {
     struct attnd_client *client = attnd_client_new(service, fd);
 
+    attnd_crash(ATTND_CRASH_DAEMON_ACCEPTED);
     if (!client) {
         attnd_log(ATTND_LOG_WARNING, "a connection is refused: %u are waiting already",
                   service->visitors_count);

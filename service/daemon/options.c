@@ -45,6 +45,8 @@ enum option_key {
     KEY_DEVICE,
     KEY_RESIDENCY,
     KEY_SMS,
+    KEY_CASCADE,
+    KEY_FUSION,
     KEY_WATCHDOG,
     KEY_INJECT,
     KEY_TRUST,
@@ -77,6 +79,15 @@ static const struct argp_option option_list[] = {
      "elastic (default: auto)",
      2},
     {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
+    {"cascade", KEY_CASCADE, "MODE", 0,
+     "Leading pages that requests side by side in a batch have in common are read once: off, hint "
+     "(only in batches that say so), or auto: wherever it is expected to save time (default: auto)",
+     2},
+    {"fusion", KEY_FUSION, "MODE", 0,
+     "Compute-bound and memory-bound work of one batch: off (one after the other), sm-split (at "
+     "once, on different workers), or auto: at once where that is expected to end earlier (default: "
+     "auto)",
+     2},
     {"watchdog", KEY_WATCHDOG, "SECONDS", 0,
      "A worker process that does not move for so long is killed and started again; 0: never "
      "(default: 3)",
@@ -205,6 +216,8 @@ static void print_version(struct argp_state *state)
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
 static const char *const isas[] = {"avx512", "avx2", "portable", NULL};
 static const char *const residencies[] = {"auto", "elastic", "shared", "exclusive", NULL};
+static const char *const cascades[] = {"off", "hint", "auto", NULL};
+static const char *const fusions[] = {"off", "sm-split", "auto", NULL};
 static const char *const faults[] = {"stop", "pin", "pins", "stall", "stuck", "fault", NULL};
 
 #define AT(member) offsetof(struct attnd_options, member)
@@ -218,6 +231,8 @@ static const struct {
 } words[] = {{KEY_BACKEND, "backend", backends, AT(backend)},
              {KEY_ISA, "isa", isas, AT(isa)},
              {KEY_RESIDENCY, "residency", residencies, AT(residency)},
+             {KEY_CASCADE, "cascade", cascades, AT(cascade)},
+             {KEY_FUSION, "fusion", fusions, AT(fusion)},
              {KEY_INJECT, "inject", faults, AT(inject)}};
 
 /* 0..@most, into a uint32_t. */
@@ -449,6 +464,8 @@ void attnd_options_default(struct attnd_options *options)
 
     *options = (struct attnd_options){.backend = "auto",
                                       .residency = "auto",
+                                      .cascade = "auto",
+                                      .fusion = "auto",
                                       .watchdog_s = 3,
                                       .prefix_blocks = 4u << 20,
                                       .loop = ATTND_LOOP_AUTO,

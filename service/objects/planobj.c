@@ -7,11 +7,13 @@
  */
 #include "service/objects/planobj.h"
 
+#include "schemas/crash.h"
 #include "service/objects/lease.h"
 #include "service/supervise/queue.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* One request of the last level: where its new tokens go. */
 struct attnd_append_entry {
@@ -61,11 +63,25 @@ static int allocate(struct attnd_queue *queue, const struct attnd_plan_limits *l
     return rc < 0 ? attnd_fault_set(fault, rc, ATTND_F_NONE, 0, 0, 0) : 0;
 }
 
-static struct attnd_plan_limits plan_limits_of(const struct attnd_queue *queue,
+static enum attnd_plan_cascade cascade_of(const struct attnd_options *options)
+{
+    if (!options->cascade || strcmp(options->cascade, "off") == 0)
+        return ATTND_CASCADE_OFF;
+    return strcmp(options->cascade, "hint") == 0 ? ATTND_CASCADE_HINT : ATTND_CASCADE_AUTO;
+}
+
+static enum attnd_plan_fusion fusion_of(const struct attnd_options *options)
+{
+    if (!options->fusion || strcmp(options->fusion, "off") == 0)
+        return ATTND_FUSION_OFF;
+    return strcmp(options->fusion, "sm-split") == 0 ? ATTND_FUSION_SM_SPLIT : ATTND_FUSION_AUTO;
+}
+
+static struct attnd_plan_limits plan_limits_of(const struct attnd_service *service,
                                                const struct attnd_batch_limits *limits,
                                                uint32_t heads_q)
 {
-    const struct attnd_worker_info *info = &queue->info;
+    const struct attnd_worker_info *info = &service->queue->info;
     return (struct attnd_plan_limits){.requests = limits->requests,
                                       .rows = limits->rows,
                                       .pages = limits->pages,
@@ -75,7 +91,14 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_queue *queue,
                                       .heads_kv = limits->heads_kv,
                                       .target = {.tile_workers = info->tile_workers,
                                                  .rows_per_tile = info->rows_per_tile,
-                                                 .kv_granule = info->kv_granule}};
+                                                 .kv_granule = info->kv_granule,
+                                                 .rates = {.worker_gflops = info->worker_gflops,
+                                                           .worker_gbps = info->worker_gbps,
+                                                           .memory_gbps = info->memory_gbps,
+                                                           .rows_step = info->sms ? info->rows_per_tile
+                                                                                  : 1},
+                                                 .fusion = fusion_of(&service->options),
+                                                 .cascade = cascade_of(&service->options)}};
 }
 
 int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
@@ -83,7 +106,7 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
                          struct attnd_plan_object **out, struct attnd_fault *fault)
 {
     struct attnd_queue *queue = client->service->queue;
-    const struct attnd_plan_limits plan_limits = plan_limits_of(queue, limits, heads_q);
+    const struct attnd_plan_limits plan_limits = plan_limits_of(client->service, limits, heads_q);
     uint64_t heap_bytes = attnd_plan_heap_bytes(&plan_limits);
     if (heap_bytes == 0)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PLAN, 0, 0, 0);
@@ -175,6 +198,7 @@ int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batc
                        struct attnd_fault *fault)
 {
     int rc = attnd_planner_set(object->plan, batch, fault);
+    attnd_crash(ATTND_CRASH_DAEMON_PLAN_FILLED);
     if (rc < 0)
         return rc;
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
@@ -263,7 +287,9 @@ int attnd_planobj_check_append(const struct attnd_plan_object *object, struct at
         const struct attnd_append_entry *entry = &object->append[i];
         uint32_t length = kv_len[i] > 0 ? (uint32_t)kv_len[i] : 0;
         if (length < entry->row_count)
-            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, object->append_first + i,
+            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN,
+                                   object->append_first -
+                                       attnd_plan_shared_entries(object->plan) + i,
                                    length, entry->row_count);
         if (!pool->leases || entry->row_count == 0)
             continue;

@@ -7,6 +7,7 @@
  */
 #include "service/rpc/call.h"
 
+#include "schemas/crash.h"
 #include "service/rpc/control_decode.h"
 #include "service/session/session.h"
 
@@ -139,7 +140,9 @@ void attnd_call_deliver(struct attnd_call *call, int code)
     struct attnd_client *client = call->client;
     if (client->state == ATTND_SESSION_DYING)
         return;
+    attnd_crash(ATTND_CRASH_DAEMON_REQUEST_SERVED);
     int rc = send_reply(call, code);
+    attnd_crash(ATTND_CRASH_DAEMON_REPLIED);
     if (code < 0)
         tell_refusal(call);
     if (rc == -ATTND_E_DISCONNECTED)

@@ -4,6 +4,7 @@
  * Hello makes the segments and answers with their descriptors; Mapped says that the client has
  * mapped them, so they can be sealed. Only then is the session open (segments.c says why).
  */
+#include "schemas/crash.h"
 #include "schemas/version.h"
 #include "service/rpc/calls.h"
 #include "service/sched/sched.h"
@@ -96,6 +97,7 @@ int attnd_call_hello(struct attnd_call *call)
         return rc;
     take_name(client, hello->name);
     rc = attnd_segments_new(client, call->fault);
+    attnd_crash(ATTND_CRASH_DAEMON_SEGMENTS_MADE);
     if (rc == 0)
         rc = attnd_client_enroll(client, call->fault);
     if (rc < 0) {
@@ -121,6 +123,7 @@ int attnd_call_mapped(struct attnd_call *call)
         return 0;
     }
     client->state = ATTND_SESSION_OPEN;
+    attnd_crash(ATTND_CRASH_DAEMON_SESSION_OPENED);
     attnd_client_opened(client);
     attnd_log(ATTND_LOG_INFO, "session %u: pid %d (%s) opened, %u ring entries", client->id,
               (int)client->pid, attnd_client_name(client), client->ring_entries);

@@ -13,13 +13,14 @@
 #include <stddef.h>
 
 /* Small batches are planned on the spot: in some 100 us at most. What counts is entries and rows;
- * pages are only copied. */
+ * pages are only copied, and compared. */
 #define ENTRY_WORK 16u
+#define PAGES_WORK 8u /* of them a unit */
 #define INLINE_WORK 65536u
 
 static uint64_t work_of(const struct attnd_batch_view *batch)
 {
-    return (uint64_t)ENTRY_WORK * batch->entries + batch->rows + batch->pages;
+    return (uint64_t)ENTRY_WORK * batch->entries + batch->rows + batch->pages / PAGES_WORK;
 }
 
 static struct attnd_plan_change *change_of(struct attnd_sched_op *op)
@@ -110,6 +111,14 @@ static int must_wait(struct attnd_sched_op *op, enum attnd_turn *turn)
     return !op->change.sent && attnd_prepared_hold(change_of(op));
 }
 
+/* With the completion goes what was found in the batch; attnd_plan_info() reads it. */
+static void tell_found(struct attnd_sched_op *op)
+{
+    const struct attnd_plan_found found = attnd_plan_found(op->plan->plan);
+    op->fault.index = found.shared_groups | (uint64_t)found.fused << 32;
+    op->fault.value = (int64_t)found.bytes_saved;
+}
+
 enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
@@ -128,6 +137,8 @@ enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
     if (op->fault.code == 0)
         (void)attnd_planobj_fill(op->plan, scheduler->scratch.bytes, &op->fault);
     (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    if (op->fault.code == 0)
+        tell_found(op);
     return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
 }
 

@@ -5,6 +5,7 @@
  * every operation in flight and one more. If the push fails all the same, the client moved its own
  * index backwards, and is killed when the sweep is over, not in the middle of it.
  */
+#include "schemas/crash.h"
 #include "service/sched/lanes.h"
 
 #include <assert.h>
@@ -31,6 +32,7 @@ static void post(struct attnd_session_lanes *session, const struct attnd_cqe *cq
         session->broken = 1;
     else
         session->cq_room--;
+    attnd_crash(ATTND_CRASH_DAEMON_COMPLETION_POSTED);
     attnd_session_mark_dirty(session);
 }
 

@@ -10,6 +10,7 @@
 #include "service/sched/lanes.h"
 
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 
 #include <assert.h>
 
@@ -83,7 +84,9 @@ static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
     op->run = index;
     attnd_share_count(op->lane->session, 1);
     scheduler->queue->runs[index] = *run;
+    attnd_crash(ATTND_CRASH_DAEMON_RUN_FILLED);
     push_command(scheduler, op->plan, index);
+    attnd_crash(ATTND_CRASH_DAEMON_COMMAND_PUSHED);
 }
 
 enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)

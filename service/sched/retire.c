@@ -10,6 +10,7 @@
 #include "service/sched/lanes.h"
 
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 
 static void count_work(struct attnd_session_stats *stats, const struct attnd_retire *retire)
 {
@@ -65,6 +66,7 @@ int attnd_retire_sweep(struct attnd_scheduler *scheduler)
     struct attnd_retire retire;
     int rc, moved = 0;
     while ((rc = attnd_consumer_pop(&scheduler->queue->retires, &retire)) > 0) {
+        attnd_crash(ATTND_CRASH_DAEMON_RETIRE_TAKEN);
         retire_one(scheduler, &retire);
         moved++;
     }

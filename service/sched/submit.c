@@ -6,6 +6,7 @@
  * already: that is the backpressure a client sees as -ATTND_E_FULL. A slot that is malformed still
  * becomes an operation and fails at its turn, so that a lane's completions come in its order.
  */
+#include "schemas/crash.h"
 #include "service/sched/lanes.h"
 
 /* What a session may take of a sweep before the next one is looked at: slots, and time, because a
@@ -200,7 +201,8 @@ static void take_slot(struct attnd_session_lanes *session, const struct attnd_sq
  * part of the session's share, so that the next one fits. */
 static uint64_t copies_max_bytes(const struct attnd_client *client)
 {
-    uint64_t part_bytes = attnd_quota_limit(client->service, ATTND_QUOTA_DAEMON) / COPIES_SESSION_PART;
+    uint64_t part_bytes =
+        attnd_quota_limit(client->service, ATTND_QUOTA_DAEMON) / COPIES_SESSION_PART;
     return part_bytes < client->arena_bytes ? part_bytes : client->arena_bytes;
 }
 
@@ -253,6 +255,7 @@ int attnd_submit_sweep(struct attnd_session_lanes *session)
         if (look && begin_ns == 0)
             begin_ns = attnd_clock_ns();
         take_slot(session, &sqe);
+        attnd_crash(ATTND_CRASH_DAEMON_SLOT_ACCEPTED);
         attnd_consumer_skip(sq);
         moved++;
         if (look && attnd_clock_ns() - begin_ns >= SUBMIT_BURST_NS)

@@ -15,6 +15,7 @@
 
 #include "ipc/discard.h"
 #include "ipc/fdpass.h"
+#include "schemas/crash.h"
 #include "service/objects/planobj.h"
 #include "service/objects/quota.h"
 #include "service/prefix/prefix.h"
@@ -175,6 +176,7 @@ void attnd_client_end(struct attnd_client *client)
     if (was == ATTND_SESSION_DYING)
         return;
     client->state = ATTND_SESSION_DYING;
+    attnd_crash(ATTND_CRASH_DAEMON_SESSION_ENDED);
     /* The descriptor must stay until the loop lets go of it; the peer need not wait for that. */
     shutdown(client->socket, SHUT_RDWR);
     attnd_client_unwatch(client, &client->socket_watch);
@@ -239,6 +241,7 @@ void attnd_client_drained(struct attnd_client *client)
 
     assert(client->state == ATTND_SESSION_DYING && client->in_flight == 0);
     free_objects(client);
+    attnd_crash(ATTND_CRASH_DAEMON_SESSION_DRAINED);
     if (slot) {
         const struct attnd_payer payer = attnd_quota_payer(client);
         attnd_quota_give(service, payer, ATTND_QUOTA_HOST, client->segments_charged_bytes);

@@ -12,6 +12,7 @@
 
 #include "ipc/fdpass.h"
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 #include "schemas/futex.h"
 #include "service/supervise/worker_abi.h"
 
@@ -174,6 +175,7 @@ static int start(struct attnd_supervisor *supervisor, struct attnd_fault *fault)
     rc = attnd_spawn_worker(&service->options, service->queue, &supervisor->process, fault);
     if (rc < 0)
         return rc;
+    attnd_crash(ATTND_CRASH_DAEMON_WORKER_SPAWNED);
     if (service->options.inject && strcmp(service->options.inject, "pins") != 0)
         service->options.inject = NULL; /* the next one is to live */
     supervisor->state = ATTND_WORKER_COMING_UP;

@@ -9,6 +9,7 @@
 #include "service/supervise/supervise.h"
 
 #include "ipc/fdpass.h"
+#include "schemas/crash.h"
 #include "service/supervise/worker_abi.h"
 
 #include <string.h>
@@ -41,6 +42,7 @@ void attnd_talk_send_due(struct attnd_supervisor *supervisor)
             return;
         }
         attnd_maps_sent(&supervisor->maps);
+        attnd_crash(ATTND_CRASH_DAEMON_MEMORY_SENT);
     }
 }
 
@@ -105,6 +107,7 @@ static void worker_mapped(struct attnd_supervisor *supervisor,
     char text[160];
     if (!attnd_maps_mapped(&supervisor->maps, message->index, fault.code))
         return;
+    attnd_crash(ATTND_CRASH_DAEMON_MEMORY_MAPPED);
     if (fault.code < 0) {
         fault.field = message->field ? message->field : (uint32_t)ATTND_F_MEMORY;
         fault.value = message->value;

@@ -10,6 +10,7 @@
 #include "ipc/fdpass.h"
 #include "ipc/shm.h"
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 #include "schemas/version.h"
 #include "service/args/args.h"
 #include "service/service.h"
@@ -318,11 +319,13 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
     if (rc < 0)
         attnd_log(ATTND_LOG_ERROR, "--backend %s%s%s does not start here", options->backend,
                   options->isa ? " --isa " : "", options->isa ? options->isa : "");
+    attnd_crash(ATTND_CRASH_WORKER_STARTED);
     say(NULL, &ready);
     if (rc < 0)
         return ATTND_WORKER_EXIT_NO_BACKEND;
 
     serve_until_told(&memory, &copies, signals);
+    attnd_crash(ATTND_CRASH_WORKER_TOLD_TO_LEAVE);
     (void)alarm(PARK_TIMEOUT_S);
     (void)memory.ops->park(memory.backend);
     attnd_worker_copies_stop(&copies);
@@ -349,6 +352,7 @@ int main(int argc, char **argv)
         attnd_log(ATTND_LOG_ERROR, "attnd-worker: no queue segment to work on");
         return ATTND_WORKER_EXIT_NO_QUEUE;
     }
+    attnd_crash(ATTND_CRASH_WORKER_QUEUE_MAPPED);
     int code = work(&options, &queue, signals);
     attnd_shm_unmap(&queue);
     return code;

@@ -20,6 +20,7 @@
 #include "service/worker/memory.h"
 
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -60,6 +61,7 @@ static void answer_map(const struct attnd_worker_memory *self, const struct attn
                                                 .limit = fault->limit};
     if (job->fd >= 0)
         close(job->fd);
+    attnd_crash(ATTND_CRASH_WORKER_MEMORY_MAPPED);
     self->answer(self->context, &answer);
 }
 
@@ -100,6 +102,7 @@ static int unmap(const struct attnd_worker_memory *self, const uint32_t *indices
     answer.code = self->ops->unmap(self->backend, indices, count);
     if (answer.code == ATTND_BACKEND_MORE)
         return 1;
+    attnd_crash(ATTND_CRASH_WORKER_MEMORY_UNMAPPED);
     for (uint32_t i = 0; i < count; i++) {
         answer.index = indices[i];
         self->answer(self->context, &answer);

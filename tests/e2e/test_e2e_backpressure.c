@@ -251,6 +251,8 @@ static void a_batch_whose_partials_exceed_the_scratch_is_refused_by_name(void **
     harness_stop(harness);
     harness_start(harness, options);
     engine_open(&engine, harness->socket, "scratch");
+    batch.shape.heads_kv = 1; /* so that the long request is shared out by splits alone */
+    batch.shape.group = 16;
     batch.level[0].entry[0].kv_len[0] = 6000;
     trial_begin(&trial, &engine, &batch, 0);
     CHECK_OK(trial_submit_set(&trial, 0, 0));

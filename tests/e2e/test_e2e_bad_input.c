@@ -136,7 +136,7 @@ static const struct lie lies[] = {
     {"heads that do not divide", SET, AT(batch.heads_q), 5, WANT(INVALID, HEADS_Q, 0, 5, 4)},
     {"more heads than the plan", SET, AT(batch.heads_q), 8, WANT(NO_SPACE, HEADS_Q, 0, 8, 4)},
     {"another dtype", SET, AT(batch.dtype), 2, WANT(INVALID, DTYPE, 0, 2, 1)},
-    {"unknown flags", SET, AT(batch.flags), 8, WANT(INVALID, FLAGS, 0, 8, 3)},
+    {"unknown flags", SET, AT(batch.flags), 8, WANT(INVALID, FLAGS, 0, 8, 7)},
     {"negative stride", SET, AT(batch.q.row), -1, WANT(RANGE, Q, 0, -1, 0)},
     {"stride that overflows", SET, AT(batch.v.head), INT64_MAX,
      WANT(RANGE, V, 1, INT64_MAX, INT64_MAX / 2)},

@@ -94,6 +94,8 @@ FORWARD(cuPointerGetAttributes,
         (unsigned int count, CUpointer_attribute *names, void **values, CUdeviceptr address),
         (count, names, values, address))
 FORWARD(cuStreamSynchronize, (CUstream stream), (stream))
+FORWARD(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags),
+        (stream, event, flags))
 FORWARD(cuModuleLoadData, (CUmodule * module, const void *image), (module, image))
 FORWARD(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name),
         (function, module, name))

@@ -21,6 +21,8 @@ struct checker {
     const struct attnd_merge *merges;
     const uint32_t *parts;
     struct row_tiles *rows; /* [rows] */
+    uint32_t cost_before[2]; /* by class, of a fused plan */
+    uint32_t shared, shared_levels; /* entries and levels that the planner added */
     char *why;
     size_t why_bytes;
 };
@@ -100,6 +102,7 @@ static int check_entry(struct checker *k, uint32_t index, uint32_t l, uint32_t r
     const struct attnd_level_view *level = &batch->level[l];
     const struct attnd_entry *entry = &k->entries[index];
     const uint32_t last = l + 1 == batch->levels;
+    const uint32_t at_level = k->shared_levels + l;
     const uint32_t pages = (uint32_t)(level->kv_indptr[r + 1] - level->kv_indptr[r]);
     const uint32_t reserve = last ? batch->reserve_pages : 0;
     const int32_t *slots = plan_kv_pages(k->c) + entry->page_begin;
@@ -108,7 +111,7 @@ static int check_entry(struct checker *k, uint32_t index, uint32_t l, uint32_t r
 
     if (entry->row_begin != (uint32_t)level->qo_indptr[r] ||
         entry->row_begin + entry->row_count != (uint32_t)level->qo_indptr[r + 1] ||
-        entry->level != l || entry->causal != (last && (batch->flags & ATTND_BATCH_CAUSAL)))
+        entry->level != at_level || entry->causal != (last && (batch->flags & ATTND_BATCH_CAUSAL)))
         return wrong(k, "entry %u is not request %u of level %u", index, r, l);
     if (entry->page_begin != *page || entry->page_count != pages + reserve)
         return wrong(k, "entry %u has pages %u+%u", index, entry->page_begin, entry->page_count);
@@ -121,11 +124,48 @@ static int check_entry(struct checker *k, uint32_t index, uint32_t l, uint32_t r
     return 1;
 }
 
+/* Keys that are read for the batch's rows in front of their own tiles: whole pages, of every request
+ * over those rows, that each of its rows sees; the same length in all generations. */
+static int check_shared(struct checker *k, uint32_t e)
+{
+    const struct attnd_level_view *level = &k->c->batch.level[0];
+    const struct attnd_entry *entry = &k->entries[e];
+    const uint32_t page_size = k->c->pool.page_size;
+    uint32_t members = 0;
+
+    if (k->c->batch.levels != 1 || entry->level >= k->shared_levels || entry->causal)
+        return wrong(k, "entry %u is shared at level %u", e, entry->level);
+    for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
+        if (plan_kv_len(k->c, g)[e] != (int32_t)(entry->page_count * page_size))
+            return wrong(k, "shared entry %u has %d keys", e, plan_kv_len(k->c, g)[e]);
+    for (uint32_t r = 0; r < level->entries; r++) {
+        const uint32_t begin = (uint32_t)level->qo_indptr[r];
+        const uint32_t end = (uint32_t)level->qo_indptr[r + 1];
+        const uint32_t kv_len = (uint32_t)plan_kv_len(k->c, 0)[k->shared + r];
+        const int32_t *pages = level->kv_indices + level->kv_indptr[r];
+        if (begin == end || end <= entry->row_begin ||
+            begin >= entry->row_begin + entry->row_count)
+            continue;
+        members++;
+        if (begin < entry->row_begin || end > entry->row_begin + entry->row_count)
+            return wrong(k, "shared entry %u has a part of request %u", e, r);
+        if (kv_len < entry->page_count * page_size + (end - begin))
+            return wrong(k, "shared entry %u has keys of request %u's own", e, r);
+        for (uint32_t p = 0; p < entry->page_count; p++)
+            if (plan_kv_pages(k->c)[entry->page_begin + p] != pages[p])
+                return wrong(k, "page %u of shared entry %u is not request %u's", p, e, r);
+    }
+    return members > 1 || wrong(k, "shared entry %u has %u requests", e, members);
+}
+
 static int check_entries(struct checker *k)
 {
     const struct attnd_batch_view *batch = &k->c->batch;
-    uint32_t index = 0, page = 0;
+    uint32_t index = k->shared, page = 0;
 
+    for (uint32_t e = 0; e < k->shared; e++)
+        if (!check_shared(k, e))
+            return 0;
     for (uint32_t l = 0; l < batch->levels; l++)
         for (uint32_t r = 0; r < batch->level[l].entries; r++, index++)
             if (!check_entry(k, index, l, r, &page))
@@ -151,8 +191,10 @@ static int check_tile(struct checker *k, uint32_t t)
     if (tile->tile_class !=
         (uint32_t)(tile->row_count * group <= 16 ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE))
         return wrong(k, "tile %u has class %u", t, tile->tile_class);
-    if (t && tile->cost > k->tiles[t - 1].cost)
+    const uint32_t any = attnd_plan_found(k->c->plan).fused ? tile->tile_class : 0;
+    if (tile->cost > k->cost_before[any])
         return wrong(k, "tile %u costs more than the one before", t);
+    k->cost_before[any] = tile->cost;
     return 1;
 }
 
@@ -185,11 +227,13 @@ static int has_keys(const struct checker *k, uint32_t row, uint32_t level)
     return 0;
 }
 
-/* The tiles of one level over @row, as a chain over the keys. *next: first not of this level. */
-static int check_chain(struct checker *k, uint32_t row, uint32_t level, uint32_t *next)
+/* The tiles of one level over @row, as a chain over the keys. *next: first not of this level. *from:
+ * the key that it begins with; then, of a level that the planner added, the one behind it. */
+static int check_chain(struct checker *k, uint32_t row, uint32_t level, uint32_t *next,
+                       uint32_t *from)
 {
     const struct row_tiles *list = &k->rows[row];
-    uint32_t key = 0, tiles = 0;
+    uint32_t key = *from, tiles = 0, entry = 0;
 
     for (; *next < list->count; (*next)++, tiles++) {
         const struct attnd_tile *tile = &k->tiles[list->tile[*next]];
@@ -201,10 +245,13 @@ static int check_chain(struct checker *k, uint32_t row, uint32_t level, uint32_t
         if (tile->kv_end != ATTND_KV_OPEN && tile->kv_end % k->c->limits.target.kv_granule)
             return wrong(k, "level %u of row %u is cut at %u", level, row, tile->kv_end);
         key = tile->kv_end;
+        entry = tile->entry;
     }
     if (tiles && key != ATTND_KV_OPEN)
         return wrong(k, "level %u of row %u ends at key %u", level, row, key);
-    if (tiles)
+    if (tiles && level < k->shared_levels)
+        *from = (uint32_t)plan_kv_len(k->c, 0)[entry];
+    if (tiles || level < k->shared_levels)
         return 1;
     if (level + 1 == k->head->levels)
         return wrong(k, "the last level has no tile for row %u", row);
@@ -222,9 +269,9 @@ static int check_coverage(struct checker *k)
             insert_tile(k, &k->rows[k->tiles[t].row_begin + i], t);
     }
     for (uint32_t row = 0; row < k->head->rows; row++) {
-        uint32_t next = 0;
+        uint32_t next = 0, from = 0;
         for (uint32_t l = 0; l < k->head->levels; l++)
-            if (!check_chain(k, row, l, &next))
+            if (!check_chain(k, row, l, &next, &from))
                 return 0;
         if (next != k->rows[row].count)
             return wrong(k, "row %u has a tile of no level", row);
@@ -369,7 +416,11 @@ int plan_check(const struct plan_case *c, char *why, size_t why_bytes)
                         .parts = plan_merge_parts(c),
                         .why = why,
                         .why_bytes = why_bytes};
-    int good = k.head->rows == c->batch.rows && k.head->levels == c->batch.levels &&
+    k.shared = attnd_plan_shared_entries(c->plan);
+    k.shared_levels = k.head->levels - c->batch.levels;
+    memset(k.cost_before, 0xff, sizeof(k.cost_before));
+    int good = k.head->rows == c->batch.rows && k.head->levels >= c->batch.levels &&
+               (k.shared ? k.shared_levels > 0 : k.shared_levels == 0) &&
                k.head->heads_q == c->batch.heads_q &&
                k.head->group * c->pool.heads_kv == c->batch.heads_q;
 

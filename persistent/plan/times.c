@@ -1,0 +1,73 @@
+/*
+ * times.c - how long a tile takes one worker, by what its backend says of itself.
+ *
+ * There are two resources. Products go by the packed rows, reading by the keys. A worker that loads
+ * keys while it computes on others takes the longer of the two; one that does not, the sum. What
+ * all workers read together is bounded by the memory. Only ratios matter for balance, but they
+ * decide which of two ways ends earlier, so they are measured, not guessed.
+ */
+#include "persistent/plan/private.h"
+
+#define ELEMENT_BYTES 2u /* of K and V */
+
+/* A processor's thread: reading a key takes as long as eight rows of products. */
+#define CPU_GFLOPS 80u
+#define CPU_GBPS 10u
+
+/* Where keys are loaded ahead: what a tile takes beside them, because its first load and its end are
+ * not hidden behind others; and what a compute-bound one takes more if it is a partial. */
+#define LOADED_AHEAD_START_NS 300.0
+#define LOADED_AHEAD_PART_NS 1500.0
+
+void attnd_plan_default_rates(struct attnd_plan_target *target)
+{
+    struct attnd_plan_rates *rates = &target->rates;
+
+    if (rates->worker_gflops && rates->worker_gbps && rates->memory_gbps && rates->rows_step)
+        return;
+    *rates = (struct attnd_plan_rates){CPU_GFLOPS, CPU_GBPS, CPU_GBPS * target->tile_workers, 1};
+}
+
+static double row_ns(const struct attnd_plan *plan)
+{
+    return 2.0 * (plan->pool.dim_qk + plan->pool.dim_vo) / plan->limits.target.rates.worker_gflops;
+}
+
+static double read_ns(const struct attnd_plan *plan, uint32_t gbps)
+{
+    return (double)ELEMENT_BYTES * (plan->pool.dim_qk + plan->pool.dim_vo) / gbps;
+}
+
+double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows)
+{
+    const struct attnd_plan_rates *rates = &plan->limits.target.rates;
+    const double reading = read_ns(plan, rates->worker_gbps);
+
+    if (rates->rows_step <= 1)
+        return reading + packed_rows * row_ns(plan);
+    if (packed_rows <= ATTND_TILE_MEMORY_ROWS)
+        return reading;
+    const uint32_t steps = (packed_rows + rates->rows_step - 1) / rates->rows_step;
+    const double products = (double)steps * rates->rows_step * row_ns(plan);
+    return products > reading ? products : reading;
+}
+
+double attnd_plan_start_ns(const struct attnd_plan *plan)
+{
+    return plan->limits.target.rates.rows_step > 1 ? LOADED_AHEAD_START_NS
+                                                   : ATTND_COST_TILE * row_ns(plan);
+}
+
+double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows)
+{
+    const double bytes = 2.0 * sizeof(float) * plan->pool.dim_vo * packed_rows;
+
+    const double wait = plan->limits.target.rates.rows_step > 1 ? LOADED_AHEAD_PART_NS : 0;
+
+    return bytes / plan->limits.target.rates.worker_gbps + wait;
+}
+
+double attnd_plan_bytes_ns(const struct attnd_plan *plan)
+{
+    return read_ns(plan, plan->limits.target.rates.memory_gbps);
+}

@@ -1,0 +1,70 @@
+/*
+ * crash.h - points at which tests stop or kill a process: the steps of the protocols.
+ *
+ * A build with CRASH_POINTS=1 has them, and no other. There, ATTND_CRASH="POINT SIGNAL COUNT FILE"
+ * in the environment makes a process send itself SIGNAL when it comes to POINT for the COUNTth time
+ * since FILE is there, and can unlink it. So the test that makes the file decides from when on, it
+ * happens once among all processes, and a file that is gone says that it did.
+ */
+#ifndef ATTND_SCHEMAS_CRASH_H
+#define ATTND_SCHEMAS_CRASH_H
+
+/* X(NAME): the process, and what it has just done. */
+#define ATTND_CRASH_POINT_LIST(X)                                                                  \
+    X(CLIENT_CONNECTED)                                                                            \
+    X(CLIENT_REQUEST_SENT)                                                                         \
+    X(CLIENT_REPLY_TAKEN)                                                                          \
+    X(CLIENT_SEGMENTS_MAPPED)                                                                      \
+    X(CLIENT_SLOT_PUBLISHED)                                                                       \
+    X(CLIENT_SLEEP_ANNOUNCED)                                                                      \
+    X(CLIENT_COMPLETION_SEEN)                                                                      \
+    X(CLIENT_COMPLETION_TAKEN)                                                                     \
+    X(CLIENT_DOORBELL_WRITTEN)                                                                     \
+    X(CLIENT_DOORBELL_COUNTED)                                                                     \
+    X(CLIENT_SHUT_DOWN)                                                                            \
+    X(DAEMON_ACCEPTED)                                                                             \
+    X(DAEMON_SEGMENTS_MADE)                                                                        \
+    X(DAEMON_SESSION_OPENED)                                                                       \
+    X(DAEMON_REQUEST_SERVED)                                                                       \
+    X(DAEMON_REPLIED)                                                                              \
+    X(DAEMON_SLOT_ACCEPTED)                                                                        \
+    X(DAEMON_PLAN_FILLED)                                                                          \
+    X(DAEMON_RUN_FILLED)                                                                           \
+    X(DAEMON_COMMAND_PUSHED)                                                                       \
+    X(DAEMON_RETIRE_TAKEN)                                                                         \
+    X(DAEMON_COMPLETION_POSTED)                                                                    \
+    X(DAEMON_MEMORY_SENT)                                                                          \
+    X(DAEMON_MEMORY_MAPPED)                                                                        \
+    X(DAEMON_SESSION_ENDED)                                                                        \
+    X(DAEMON_SESSION_DRAINED)                                                                      \
+    X(DAEMON_WORKER_SPAWNED)                                                                       \
+    X(WORKER_QUEUE_MAPPED)                                                                         \
+    X(WORKER_STARTED)                                                                              \
+    X(WORKER_MEMORY_MAPPED)                                                                        \
+    X(WORKER_MEMORY_UNMAPPED)                                                                      \
+    X(WORKER_COMMAND_TAKEN)                                                                        \
+    X(WORKER_ITEM_TAKEN)                                                                           \
+    X(WORKER_ITEM_DONE)                                                                            \
+    X(WORKER_RUN_DONE)                                                                             \
+    X(WORKER_RETIRED)                                                                              \
+    X(WORKER_DOORBELL_TAKEN)                                                                       \
+    X(WORKER_DOORBELL_ANSWERED)                                                                    \
+    X(WORKER_TOLD_TO_LEAVE)
+
+#define ATTND_CRASH_NUMBER(name) ATTND_CRASH_##name,
+enum attnd_crash_point { ATTND_CRASH_POINT_LIST(ATTND_CRASH_NUMBER) ATTND_CRASH_POINTS_END };
+#undef ATTND_CRASH_NUMBER
+
+#ifdef ATTND_CRASH_POINTS
+/** attnd_crash() - the process is at @point. Threads: any. */
+void attnd_crash(enum attnd_crash_point point);
+/** attnd_crash_name() - as the environment names it. */
+const char *attnd_crash_name(enum attnd_crash_point point);
+#else
+static inline void attnd_crash(enum attnd_crash_point point)
+{
+    (void)point;
+}
+#endif
+
+#endif

@@ -1,0 +1,612 @@
+/*
+ * test_e2e_crash.c - a process ends or stands still at each step of the protocols; nothing is lost.
+ *
+ * Each row of the matrix is a point of schemas/crash.h and a signal. A client does what clients do
+ * (do_all), and the process of the row is killed or stopped when it comes to the point. Afterwards
+ * what is counted balances: quotas, pools, runs, descriptors. Then a client does all of it again.
+ *
+ *   ATTND_CRASH_COUNTS=N  each row for the first N times that the point is reached (default: 1)
+ *
+ * Only builds with CRASH_POINTS=1 have the points; elsewhere the program is skipped.
+ */
+#include "client/attnd.h"
+#include "client/attnd_launch.h"
+#include "client/attnd_prefix.h"
+#include "schemas/crash.h"
+#include "tests/support/harness/e2e.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#ifdef ATTND_CRASH_POINTS
+
+#define DIM 64
+#define PAGES 8u
+#define PAGE_TOKENS 16u
+#define Q_OFFSET 0u
+#define K_OFFSET 4096u
+#define V_OFFSET 8192u
+#define O_OFFSET 12288u
+#define MEMORY_BYTES 16384u
+#define TRIES 200
+#define WAIT_NS 20000000000u
+#define END_MS 20000u
+#define AFTERWARDS_MS 200
+
+enum side { CLIENT, DAEMON, WORKER };
+
+struct row {
+    enum attnd_crash_point point;
+    int signal;
+    unsigned count;
+};
+
+static struct harness service;
+static char arm_file[128];
+
+static enum side side_of(enum attnd_crash_point point)
+{
+    const char *name = attnd_crash_name(point);
+
+    return name[0] == 'C' ? CLIENT : name[0] == 'D' ? DAEMON : WORKER;
+}
+
+/* ---- a client that does all there is ---- */
+
+struct doer {
+    struct attnd_session *session;
+    uint32_t memory, pool, plan;
+    uint16_t *bytes;
+    int32_t pages[2];
+};
+
+/* A worker that dies answers what it had with RESTARTED: it is done again. Everything else has to
+ * succeed, and a service that is gone ends the client. */
+static int again(int code)
+{
+    if (code == -ATTND_E_DISCONNECTED)
+        _exit(3);
+    if (code != -ATTND_E_WORKER_RESTARTED)
+        return 0;
+    harness_sleep_ms(5);
+    return 1;
+}
+
+static int must(int code)
+{
+    CHECK(again(code) || code >= 0);
+    return code;
+}
+
+static int await(const struct doer *doer)
+{
+    struct attnd_completion done = {0};
+    const int got = attnd_wait(doer->session, &done, 1, WAIT_NS);
+
+    must(got);
+    CHECK_EQUAL(got, 1);
+    return done.fault.code;
+}
+
+static void open_all(struct doer *doer)
+{
+    const struct attnd_open_args args = {.size = sizeof(args), .socket_path = service.socket};
+    const struct attnd_pool_desc desc = {.size = sizeof(desc),
+                                         .layers = 1,
+                                         .pages = PAGES,
+                                         .page_size = PAGE_TOKENS,
+                                         .heads_kv = 1,
+                                         .dim_qk = DIM,
+                                         .dim_vo = DIM,
+                                         .dtype = ATTND_DTYPE_FP16,
+                                         .page_owner = ATTND_PAGES_OF_SERVICE};
+    struct attnd_plan_args plan = {
+        .size = sizeof(plan), .requests = 1, .rows = 1, .pages = 1, .levels = 1, .heads_q = 1};
+    void *address;
+
+    if (attnd_open(&args, &doer->session) < 0)
+        _exit(3);
+    while (again(must(attnd_memory_create(doer->session, MEMORY_BYTES, &doer->memory, &address))))
+        ;
+    doer->bytes = address;
+    while (again(must(attnd_pool_create(doer->session, &desc, &doer->pool))))
+        ;
+    must(attnd_pages_alloc(doer->session, doer->pool, 2, doer->pages));
+    plan.pool = doer->pool;
+    must(attnd_plan_create(doer->session, &plan, &doer->plan));
+}
+
+/* One row, one key: softmax is 1, and o is v. */
+static void set_batch(const struct doer *doer)
+{
+    static const int32_t qo_indptr[] = {0, 1}, kv_indptr[] = {0, 1}, last = 1;
+    const struct attnd_level level = {1, qo_indptr, kv_indptr, doer->pages, &last};
+    const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
+
+    do
+        must(attnd_plan_set(doer->session, doer->plan, &batch, NULL));
+    while (again(await(doer)));
+}
+
+static void append_and_run(const struct doer *doer)
+{
+    const struct attnd_append_args append = {
+        .size = sizeof(append), .k = {doer->memory, K_OFFSET}, .v = {doer->memory, V_OFFSET}};
+    const struct attnd_run_args run = {
+        .size = sizeof(run), .q = {doer->memory, Q_OFFSET}, .o = {doer->memory, O_OFFSET}};
+    uint16_t *q = doer->bytes + Q_OFFSET / 2, *k = doer->bytes + K_OFFSET / 2,
+             *v = doer->bytes + V_OFFSET / 2, *o = doer->bytes + O_OFFSET / 2;
+
+    for (int i = 0; i < DIM; i++) {
+        q[i] = k[i] = 0x3c00; /* 1 */
+        v[i] = (uint16_t)(0x3c00 + i);
+        o[i] = 0xffff;
+    }
+    do
+        must(attnd_append(doer->session, doer->plan, &append, NULL));
+    while (again(await(doer)));
+    do
+        must(attnd_run(doer->session, doer->plan, &run, NULL));
+    while (again(await(doer)));
+    CHECK(memcmp(o, v, DIM * sizeof(*v)) == 0);
+}
+
+static void launch(const struct doer *doer)
+{
+    const struct attnd_prepare_args args = {
+        .size = sizeof(args), .q = {doer->memory, Q_OFFSET}, .o = {doer->memory, O_OFFSET}};
+    uint32_t prepared;
+    int code;
+
+    while (again(must(attnd_prepare(doer->session, doer->plan, &args, &prepared))))
+        ;
+    memset(doer->bytes + O_OFFSET / 2, 0xff, DIM * sizeof(*doer->bytes));
+    do {
+        must(attnd_launch(doer->session, 0, prepared));
+        code = attnd_launch_wait(doer->session, 0, WAIT_NS);
+        must(code);
+    } while (again(code));
+    CHECK(memcmp(doer->bytes + O_OFFSET / 2, doer->bytes + V_OFFSET / 2,
+                 DIM * sizeof(*doer->bytes)) == 0);
+    must(attnd_unprepare(doer->session, prepared));
+}
+
+/* A ticket to itself, and a block for everybody. */
+static void hand_over(const struct doer *doer)
+{
+    const struct attnd_prefix_desc desc = {.size = sizeof(desc), .block_pages = 1};
+    const struct attnd_prefix_key key = {{1, 2}};
+    struct attnd_prefix_args args = {.size = sizeof(args), .blocks = 1, .keys = &key};
+    struct attnd_token ticket;
+    int32_t page;
+    uint32_t pool;
+
+    must(attnd_pages_offer(doer->session, doer->pool, 1, &doer->pages[1], 60000, &ticket));
+    must(attnd_pages_claim(doer->session, &ticket, &pool, &page, 1));
+    must(attnd_prefix_open(doer->session, doer->pool, &desc, &args.prefix));
+    must(attnd_prefix_claim(doer->session, &args, NULL));
+    CHECK_EQUAL(await(doer), 0);
+    must(attnd_prefix_publish(doer->session, &args, &page, NULL));
+    CHECK_EQUAL(await(doer), 0);
+}
+
+static void release_all(const struct doer *doer)
+{
+    must(attnd_plan_destroy(doer->session, doer->plan));
+    must(attnd_memory_release(doer->session, doer->memory));
+    attnd_close(doer->session);
+}
+
+static int do_all(void *context)
+{
+    struct doer doer = {0};
+
+    if (context) /* the crash is this client's */
+        setenv("ATTND_CRASH", context, 1);
+    open_all(&doer);
+    set_batch(&doer);
+    append_and_run(&doer);
+    launch(&doer);
+    hand_over(&doer);
+    release_all(&doer);
+    return 0;
+}
+
+static void do_all_once(void)
+{
+    CHECK_EQUAL(harness_join(harness_fork(do_all, NULL), END_MS), 0);
+}
+
+/* ---- what must balance ---- */
+
+static int nothing_is_left(void *context)
+{
+    Attnd__Status *status = harness_status(&service);
+    uint64_t left = status->n_sessions + status->n_pools + status->n_users + status->queue_runs +
+                    status->queue_waiting;
+
+    (void)context;
+    for (size_t i = 0; i < status->n_quotas; i++)
+        left += status->quotas[i]->used;
+    attnd__status__free_unpacked(status, NULL);
+    return left == 0;
+}
+
+static uint32_t descriptors_of(pid_t pid)
+{
+    char path[64];
+    uint32_t count = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+    DIR *descriptors = opendir(path);
+    CHECK(descriptors != NULL);
+    for (const struct dirent *entry; (entry = readdir(descriptors));)
+        count += entry->d_name[0] != '.';
+    closedir(descriptors);
+    return count;
+}
+
+struct held {
+    pid_t pid;
+    uint32_t descriptors;
+};
+
+static int holds_as_many(void *context)
+{
+    const struct held *held = context;
+    return descriptors_of(held->pid) == held->descriptors;
+}
+
+struct balance {
+    struct held daemon, worker;
+};
+
+/* Of a service at rest: two looks in a row agree, and the connection of the last has gone. */
+static uint32_t settled(pid_t pid)
+{
+    uint32_t before, now = descriptors_of(pid);
+
+    do {
+        before = now;
+        harness_sleep_ms(20);
+        now = descriptors_of(pid);
+    } while (now != before);
+    return now;
+}
+
+/* Everything has been made once that is made once. */
+static struct balance balance_at_rest(void)
+{
+    do_all_once();
+    harness_eventually(nothing_is_left, NULL, END_MS, "a client that closed leaves nothing");
+    const pid_t worker = harness_worker(&service);
+    return (struct balance){{service.daemon, settled(service.daemon)}, {worker, settled(worker)}};
+}
+
+static void expect_balance(struct balance *before)
+{
+    harness_eventually(nothing_is_left, NULL, END_MS, "nothing is left of what was counted");
+    harness_eventually(holds_as_many, &before->daemon, END_MS, "the daemon's descriptors");
+    if (harness_worker(&service) == before->worker.pid)
+        harness_eventually(holds_as_many, &before->worker, END_MS, "the worker's descriptors");
+}
+
+/* ---- a row ---- */
+
+static void arm(void)
+{
+    int fd = open(arm_file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+
+    CHECK(fd >= 0);
+    close(fd);
+}
+
+static int has_fired(void *context)
+{
+    (void)context;
+    return access(arm_file, F_OK) < 0;
+}
+
+/* A count of 1 must be reached, a larger one need not: then the client ends before. The daemon
+ * reaches some points after that. Return: 1 it fired; 0 it did not, and will not. */
+static int fires(const struct row *row, pid_t client)
+{
+    siginfo_t ended = {0};
+
+    if (row->count == 1) {
+        harness_eventually(has_fired, NULL, END_MS, attnd_crash_name(row->point));
+        return 1;
+    }
+    while (!has_fired(NULL) && ended.si_pid == 0) {
+        CHECK_EQUAL(waitid(P_PID, (id_t)client, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+        harness_sleep_ms(1);
+    }
+    for (int ms = 0; ms < AFTERWARDS_MS && !has_fired(NULL); ms++)
+        harness_sleep_ms(1);
+    return unlink(arm_file) < 0;
+}
+
+static void describe(const struct row *row, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%s %d %u %s", attnd_crash_name(row->point), row->signal, row->count,
+             arm_file);
+}
+
+static int stands_still(void *context)
+{
+    return harness_threads_are(*(const pid_t *)context, 'T');
+}
+
+static void go_on(pid_t pid)
+{
+    harness_eventually(stands_still, &pid, END_MS, "it stands still");
+    CHECK_EQUAL(kill(pid, SIGCONT), 0);
+}
+
+static int ended_by(pid_t pid, int signal)
+{
+    int status = 0;
+
+    CHECK_EQUAL(harness_reap(pid, END_MS, &status), 1);
+    return WIFSIGNALED(status) && WTERMSIG(status) == signal;
+}
+
+/* While a client stands still, another does all there is. */
+static void crash_client(const struct row *row)
+{
+    static char text[256];
+    struct balance before = balance_at_rest();
+
+    describe(row, text, sizeof(text));
+    arm();
+    pid_t pid = harness_fork(do_all, text);
+    if (!fires(row, pid)) {
+        CHECK_EQUAL(harness_join(pid, END_MS), 0);
+    } else if (row->signal == SIGKILL) {
+        CHECK(ended_by(pid, SIGKILL));
+    } else {
+        harness_eventually(stands_still, &pid, END_MS, "it stands still");
+        do_all_once();
+        go_on(pid);
+        CHECK_EQUAL(harness_join(pid, END_MS), 0);
+    }
+    expect_balance(&before);
+}
+
+/* Clients learn of a daemon's end, its worker leaves, and another daemon takes its place. */
+static void crash_daemon(const struct row *row)
+{
+    if (row->signal == SIGSTOP) {
+        struct balance before = balance_at_rest();
+        arm();
+        pid_t pid = harness_fork(do_all, NULL);
+        if (row->point == ATTND_CRASH_DAEMON_WORKER_SPAWNED)
+            CHECK_EQUAL(kill(before.worker.pid, SIGKILL), 0);
+        if (fires(row, pid))
+            go_on(service.daemon);
+        CHECK_EQUAL(harness_join(pid, END_MS), 0);
+        expect_balance(&before);
+        return;
+    }
+    const pid_t worker = harness_worker(&service);
+    int status;
+    arm();
+    if (row->point == ATTND_CRASH_DAEMON_WORKER_SPAWNED)
+        CHECK_EQUAL(kill(worker, SIGKILL), 0);
+    pid_t pid = harness_fork(do_all, NULL);
+    const int fired = fires(row, pid);
+    CHECK_EQUAL(harness_reap(pid, END_MS, &status), 1);
+    if (!fired)
+        return;
+    CHECK(WIFEXITED(status) && (WEXITSTATUS(status) == 3 || WEXITSTATUS(status) == 0));
+    harness_kill_daemon(&service); /* it is dead: reaped */
+    harness_restart(&service, NULL);
+    struct balance after = balance_at_rest();
+    expect_balance(&after);
+}
+
+struct replaced {
+    pid_t worker;
+};
+
+static int is_replaced(void *context)
+{
+    const struct replaced *own = context;
+    Attnd__Status *status = harness_status(&service);
+    const int is = status->worker_pid && (pid_t)status->worker_pid != own->worker &&
+                   strcmp(status->worker_state, "running") == 0;
+
+    attnd__status__free_unpacked(status, NULL);
+    return is;
+}
+
+static int child_of(pid_t parent, pid_t but)
+{
+    char path[300], line[64];
+    pid_t found = 0;
+    DIR *processes = opendir("/proc");
+
+    CHECK(processes != NULL);
+    for (const struct dirent *entry; !found && (entry = readdir(processes));) {
+        const pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+        FILE *status = pid > 0 && pid != but ? fopen(path, "re") : NULL;
+        while (status && fgets(line, sizeof(line), status))
+            if (strncmp(line, "PPid:", 5) == 0 && strtol(line + 5, NULL, 10) == parent)
+                found = pid;
+        if (status)
+            fclose(status);
+    }
+    closedir(processes);
+    return found;
+}
+
+/* The client sees at most that what was in flight has to be done again. */
+static void crash_worker(const struct row *row)
+{
+    const int begins =
+        row->point == ATTND_CRASH_WORKER_QUEUE_MAPPED || row->point == ATTND_CRASH_WORKER_STARTED;
+    struct balance before = balance_at_rest();
+
+    arm();
+    pid_t pid = harness_fork(do_all, NULL);
+    if (begins)
+        CHECK_EQUAL(kill(before.worker.pid, SIGKILL), 0);
+    const int fired = fires(row, pid);
+    if (fired && row->signal == SIGSTOP)
+        go_on(begins ? child_of(service.daemon, before.worker.pid) : before.worker.pid);
+    CHECK_EQUAL(harness_join(pid, END_MS), 0);
+    if ((fired && row->signal == SIGKILL) || begins) {
+        struct replaced own = {before.worker.pid};
+        harness_eventually(is_replaced, &own, END_MS, "there is another worker");
+    } else {
+        CHECK_EQUAL(harness_worker(&service), before.worker.pid);
+    }
+    expect_balance(&before);
+}
+
+/* A thread, because the test waits for the daemon meanwhile. */
+static void *let_go_on(void *context)
+{
+    const pid_t worker = *(const pid_t *)context;
+
+    while (!has_fired(NULL) || (kill(worker, 0) == 0 && !harness_threads_are(worker, 'T')))
+        harness_sleep_ms(1);
+    (void)kill(worker, SIGCONT);
+    return NULL;
+}
+
+/* The daemon ends in order, whatever its worker does. */
+static void crash_worker_at_the_end(const struct row *row)
+{
+    pid_t worker = harness_worker(&service);
+    pthread_t thread;
+
+    if (row->count > 1)
+        return; /* it leaves once */
+    do_all_once();
+    arm();
+    if (row->signal == SIGSTOP)
+        CHECK_EQUAL(pthread_create(&thread, NULL, let_go_on, &worker), 0);
+    harness_stop(&service);
+    CHECK(has_fired(NULL));
+    if (row->signal == SIGSTOP)
+        CHECK_EQUAL(pthread_join(thread, NULL), 0);
+}
+
+static void run_row(const struct row *row)
+{
+    char text[256];
+    const enum side side = side_of(row->point);
+
+    printf("%s, signal %d, time %u\n", attnd_crash_name(row->point), row->signal, row->count);
+    describe(row, text, sizeof(text));
+    (void)unlink(arm_file);
+    if (side != CLIENT)
+        setenv("ATTND_CRASH", text, 1); /* of the daemon, and of its workers */
+    harness_start(&service, NULL);
+    unsetenv("ATTND_CRASH");
+    if (side == CLIENT)
+        crash_client(row);
+    else if (side == DAEMON)
+        crash_daemon(row);
+    else if (row->point == ATTND_CRASH_WORKER_TOLD_TO_LEAVE)
+        crash_worker_at_the_end(row);
+    else
+        crash_worker(row);
+    harness_stop(&service);
+}
+
+static void run_rows(enum side side, int signal)
+{
+    const char *text = getenv("ATTND_CRASH_COUNTS");
+    const unsigned counts = text ? (unsigned)strtoul(text, NULL, 10) : 1;
+
+    for (int point = 0; point < ATTND_CRASH_POINTS_END; point++) {
+        struct row row = {.point = (enum attnd_crash_point)point, .signal = signal};
+        if (side_of(row.point) != side)
+            continue;
+        for (row.count = 1; row.count <= counts; row.count++)
+            run_row(&row);
+    }
+}
+
+static void a_client_that_is_killed_leaves_nothing(void **state)
+{
+    (void)state;
+    run_rows(CLIENT, SIGKILL);
+}
+
+static void a_client_that_stands_still_holds_nobody_up(void **state)
+{
+    (void)state;
+    run_rows(CLIENT, SIGSTOP);
+}
+
+static void a_daemon_that_is_killed_leaves_nothing(void **state)
+{
+    (void)state;
+    run_rows(DAEMON, SIGKILL);
+}
+
+static void a_daemon_that_stood_still_goes_on(void **state)
+{
+    (void)state;
+    run_rows(DAEMON, SIGSTOP);
+}
+
+static void a_worker_that_is_killed_is_replaced_and_nothing_is_lost(void **state)
+{
+    (void)state;
+    run_rows(WORKER, SIGKILL);
+}
+
+static void a_worker_that_stood_still_goes_on(void **state)
+{
+    (void)state;
+    run_rows(WORKER, SIGSTOP);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        E2E_OWN_TEST(a_client_that_is_killed_leaves_nothing),
+        E2E_OWN_TEST(a_client_that_stands_still_holds_nobody_up),
+        E2E_OWN_TEST(a_daemon_that_is_killed_leaves_nothing),
+        E2E_OWN_TEST(a_daemon_that_stood_still_goes_on),
+        E2E_OWN_TEST(a_worker_that_is_killed_is_replaced_and_nothing_is_lost),
+        E2E_OWN_TEST(a_worker_that_stood_still_goes_on),
+    };
+
+    if (e2e_on_gpu()) {
+        fprintf(stderr, "the worker of a GPU has no such points\n");
+        return 77;
+    }
+    harness_init();
+    snprintf(arm_file, sizeof(arm_file), "/tmp/attnd-crash-%d", (int)getpid());
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    (void)unlink(arm_file);
+    return failed;
+}
+
+#else
+
+int main(void)
+{
+    fprintf(stderr,
+            "built without CRASH_POINTS=1: no process can be made to end where it should\n");
+    return 77;
+}
+
+#endif
