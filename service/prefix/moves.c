@@ -303,9 +303,11 @@ static int is_over(const struct attnd_tier_batch *batch)
            (batch->code < 0 || batch->layer == batch->tier->pool->shape.layers);
 }
 
-static void end_batches(struct attnd_tier *tier, enum attnd_tier_way way)
+/* Return: 1 some have. */
+static int end_batches(struct attnd_tier *tier, enum attnd_tier_way way)
 {
     struct attnd_tier_batch **link = &tier->batches[way];
+    int ended = 0;
 
     while (*link) {
         struct attnd_tier_batch *batch = *link;
@@ -315,8 +317,10 @@ static void end_batches(struct attnd_tier *tier, enum attnd_tier_way way)
         }
         *link = batch->next;
         end_batch(tier, batch);
+        ended = 1;
         link = &tier->batches[way]; /* others may have come */
     }
+    return ended;
 }
 
 /* ---- sending ---- */
@@ -357,10 +361,15 @@ static int pump_way(struct attnd_tier *tier, enum attnd_tier_way way)
 
 void attnd_tier_pump(struct attnd_tier *tier)
 {
-    for (int way = ATTND_TIER_IN; way < ATTND_TIER_WAYS; way++) {
-        while (pump_way(tier, (enum attnd_tier_way)way))
-            ;
-        end_batches(tier, (enum attnd_tier_way)way);
+    int ended = 1;
+
+    while (ended) { /* what has failed leaves pages to others */
+        ended = 0;
+        for (int way = ATTND_TIER_IN; way < ATTND_TIER_WAYS; way++) {
+            while (pump_way(tier, (enum attnd_tier_way)way))
+                ;
+            ended |= end_batches(tier, (enum attnd_tier_way)way);
+        }
     }
     attnd_tier_settle(tier);
 }
@@ -414,7 +423,7 @@ void attnd_tier_copied(struct attnd_service *service, void *context, int code)
         fail(batch, code);
     else
         note_rate(tier, batch);
-    end_batches(tier, way);
+    (void)end_batches(tier, way);
     attnd_tier_refill(tier);
     if (way == ATTND_TIER_OUT)
         service->tier_events->freed(service, pool);

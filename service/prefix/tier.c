@@ -77,7 +77,7 @@ int attnd_tier_new(struct attnd_service *service, struct attnd_pool *pool, struc
     tier->chunk_places = CHUNK_BYTES > page_bytes ? (uint32_t)(CHUNK_BYTES / page_bytes) : 1;
     tier->owner.session = ATTND_TIER_SESSION;
     const struct attnd_tree_below below = {.take = take, .clear = clear, .context = tier};
-    attnd_tree_put_above(tree, &below);
+    attnd_tree_set_below(tree, &below);
     *out = tier;
     return 0;
 }

@@ -52,7 +52,7 @@ void attnd_tree_free(struct attnd_tree *tree)
     free(tree);
 }
 
-void attnd_tree_put_above(struct attnd_tree *tree, const struct attnd_tree_below *below)
+void attnd_tree_set_below(struct attnd_tree *tree, const struct attnd_tree_below *below)
 {
     tree->below = *below;
 }

@@ -66,8 +66,8 @@ struct attnd_tree_args {
 int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out);
 /** attnd_tree_free() - with the pool: its leases are not given back. NULL is fine. */
 void attnd_tree_free(struct attnd_tree *tree);
-/** attnd_tree_put_above() - evicted blocks may go to @below, which is copied. */
-void attnd_tree_put_above(struct attnd_tree *tree, const struct attnd_tree_below *below);
+/** attnd_tree_set_below() - evicted blocks may go to @below, which is copied. */
+void attnd_tree_set_below(struct attnd_tree *tree, const struct attnd_tree_below *below);
 
 /* ---- namespaces ---- */
 
