@@ -96,7 +96,7 @@ static cudaError_t create_streams(attnd_backend *backend)
 {
     cudaError_t error = cudaSuccess;
     backend->streams_count =
-        backend->residency == ATTND_RESIDENCY_ELASTIC ? 1 : 1 + attnd::variants_plain;
+        backend->residency == ATTND_RESIDENCY_ELASTIC ? 1 : 1 + attnd::variants_count;
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = stream_create(backend, &backend->streams[i]);
     if (error || (error = stream_create(backend, &backend->wake_stream)))
@@ -146,8 +146,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.mailboxes_offset = queue->mailboxes_offset;
     settings.wake = settings.drain ? backend->own_wake : NULL;
     settings.inject = uint32_t(backend->config.injection);
-    backend->variants =
-        1u << attnd::variant_index(128, ATTND_FP16, 0); /* the first run corrects it */
+    backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
     if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
         (error = health_init(backend)) ||
         (error = stream_create(backend, &backend->pages_stream[0])) ||
@@ -183,7 +182,7 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
 
 /* What the planner reckons with: of the tensor cores' and the memory's peak what attention reaches,
  * and what one SM's decode loop reads in a clock while the memory keeps up. */
-constexpr double products_a_clock = 4096 * 0.65, bytes_a_clock = 30, memory_share = 0.91;
+constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 34, memory_share = 0.91;
 
 static void rates(int device, attnd_worker_info *info)
 {
@@ -196,7 +195,7 @@ static void rates(int device, attnd_worker_info *info)
     }
     const double ghz = clock_khz * 1e-6, memory = memory_khz * 1e-6 * 2 * bits / 8;
     const double workers = double(info->tile_workers) / info->sms;
-    info->worker_gflops = uint32_t(ghz * products_a_clock);
+    info->worker_gflops = uint32_t(ghz * flops_a_clock);
     info->worker_gbps = uint16_t(ghz * bytes_a_clock);
     info->memory_gbps = uint16_t(memory * memory_share * (workers < 0.5 ? 2 * workers : 1));
 }
@@ -217,9 +216,8 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
     memset(info->head_dims, 0, sizeof(info->head_dims));
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
         for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
-            if (attnd::variant_index(dim, dtype, 0) < attnd::variants_count)
+            if (attnd::variant_index(dim, dtype) < attnd::variants_count)
                 info->head_dims[dtype] |= attnd_head_dim_bit(dim);
-    info->options = attnd::varied_options;
     info->residency = backend->residency;
     info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
