@@ -92,7 +92,7 @@ help:
 	@echo 'make demo         build, start a private service, replay a trace, verify, summarise'
 	@echo 'make check        build, lint, run all tests (no GPU needed; under 15 minutes)'
 	@echo 'make check-long   random batches, client deaths, long fuzzing, ten minutes of attackers'
-	@echo 'make all          build only; make install PREFIX=/usr/local'
+	@echo 'make all          build only; make install PREFIX=/usr/local; make man (wants scdoc)'
 	@echo 'make wheel        the Python package; make check-python tests it with models from PyPI'
 	@echo 'make lint         formatting, include direction, clang-tidy, cppcheck'
 	@echo 'make gpu-bundle   what a machine with a GPU needs to run the tests, in one folder'
@@ -220,11 +220,17 @@ check-all:
 lint: $(GEN)
 	@BUILD=$(BUILD) .ci/lint.sh
 
+# After a change of the public headers that is meant: the new reference of tests/abi/check.
+.PHONY: abi-update
+abi-update:
+	@BUILD=$(BUILD) tests/abi/check --update
+
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 test: all tests
-	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/bench_engines tests/python
+	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/operators tests/abi/check \
+	  tests/bench_engines tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)
 test-e2e: all $(E2E)

@@ -6,7 +6,7 @@ set -euo pipefail
 build=(gcc make protobuf-c-compiler libprotobuf-c-dev liburing-dev libjansson-dev
        libncurses-dev libinih-dev)
 check=("${build[@]}" clang clang-format clang-tidy cppcheck libcmocka-dev git g++
-       libclang-rt-14-dev pkg-config python3 python3-numpy spin)
+       libclang-rt-14-dev pkg-config python3 python3-numpy spin scdoc abigail-tools zsh)
 python=(python3 python3-venv python3-pip)
 
 case "${1:-check}" in
@@ -25,9 +25,10 @@ command -v dpkg-query >/dev/null || {
 has() {
     case "$1" in
     gcc | make | git | g++ | pkg-config | python3 | clang | clang-format | clang-tidy | cppcheck | \
-        spin)
+        spin | scdoc | zsh)
         command -v "$1" >/dev/null && return 0 ;;
     protobuf-c-compiler) command -v protoc-c >/dev/null && return 0 ;;
+    abigail-tools) command -v abidiff >/dev/null && return 0 ;;
     esac
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }

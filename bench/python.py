@@ -2,11 +2,11 @@
 """What Python costs: plan and run of a decode batch through the package, and through C.
 
 Both do the same calls on the same service in turns, and the figure is the difference of the
-medians. With --tokens N the record also says how many tokens of client/python/examples/generate.py
-were checked against eager attention, which `make check-python` runs. On a GPU where FlashInfer can
-be imported, --flashinfer measures its plan() of 64 decodes beside ours.
+medians. With --generate, client/python/examples/generate.py is run too, and the record says how
+many of its tokens equal those of eager attention. --gpu DEVICE does both on a GPU of that name:
+tokens by the CUDA worker, and in place of C FlashInfer's plan() of 64 decodes beside ours.
 
-    ATTND_LIBRARY_PATH=build PYTHONPATH=client/python bench/python.py [--record bench/results]
+    ATTND_LIBRARY_PATH=build build/python/bin/python bench/python.py --generate
 
 Exit status: 0 measured; 1 something failed.
 """
@@ -25,11 +25,12 @@ import time
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "client/python/tests"))
+sys.path[:0] = [str(ROOT / part) for part in ("client/python/tests", "client/python")]
 import attnd  # noqa: E402
 from service import BUILD, service  # noqa: E402
 
 REQUESTS, HEADS, DIM, ROUNDS, TURNS = 64, 8, 64, 3000, 7
+GENERATE_S = 600
 
 
 def python_us(path):
@@ -55,10 +56,25 @@ def c_us(path):
     return float(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
 
 
-def flashinfer_plan_us(path):
+def tokens_checked(device):
+    """The tokens of generate.py that equal eager's; it fails if one differs."""
+    command = [sys.executable, ROOT / "client/python/examples/generate.py", "--device", device]
+    options = ("--trust",) if device == "cuda" else ()
+    with service(*options, backend=device) as path:
+        done = subprocess.run(
+            command, env=dict(os.environ, ATTND_SOCKET=path, PYTHONPATH=str(ROOT / "client/python")),
+            stdout=subprocess.PIPE, text=True, timeout=GENERATE_S,
+        )  # fmt: skip
+    print(done.stdout, end="")
+    said = re.search(r"^(\d+) tokens checked, 0 differ$", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or said is None:
+        sys.exit("bench/python.py: generate.py failed")
+    return int(said[1])
+
+
+def flashinfer_plan_us(path, flashinfer):
     """Plan of 64 decodes at 4096 tokens: ours, waited for, and FlashInfer's, as its users call
     it."""
-    import flashinfer
     import torch
 
     def median(plan):
@@ -75,7 +91,9 @@ def flashinfer_plan_us(path):
     kv_starts, indices = starts * pages, torch.arange(REQUESTS * pages, dtype=torch.int32)
     last = torch.full((REQUESTS,), 16, dtype=torch.int32)
     workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    peer = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
+    peer = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+        workspace, "NHD", use_tensor_cores=True, backend="fa2"
+    )
     theirs = median(lambda: peer.plan(
         kv_starts.cuda(), indices.cuda(), last.cuda(), 32, 8, dim, 16,
         q_data_type=torch.float16, kv_data_type=torch.float16,
@@ -127,20 +145,29 @@ def main():
         "--record", metavar="DIR", help="write python-cpu.json or python-DEVICE.json there"
     )
     options.add_argument(
-        "--tokens", type=int, help="tokens that generate.py checked, none of them different"
+        "--generate", action="store_true", help="generate tokens and compare them with eager's"
     )
     options.add_argument(
-        "--flashinfer", metavar="DEVICE", help="on a GPU of this name: plan beside FlashInfer's"
+        "--gpu", metavar="DEVICE", help="on a GPU of this name: plan beside FlashInfer's"
     )
+    options.add_argument("--peers", metavar="DIR", help="a folder to import flashinfer from")
     options = options.parse_args()
-    records, device = [], options.flashinfer or "cpu"
-    if options.flashinfer:
-        with service("--trust", backend="cuda") as path:
-            ours, theirs = flashinfer_plan_us(path)
-        records.append(record(
-            "python.plan_us_over_flashinfer", round(ours / theirs, 3), "ratio", "lower", device,
-            f"64 decodes at 4096, waited for: {ours:.1f} us over FlashInfer's {theirs:.1f} us",
-        ))  # fmt: skip
+    records, device = [], options.gpu or "cpu"
+    if options.gpu:
+        sys.path.insert(0, str(ROOT / "bench/engines"))
+        import ways
+
+        try:
+            flashinfer = ways.import_flashinfer(options.peers)
+        except ImportError as missing:
+            print(f"bench/python.py: FlashInfer is left out: {missing}", file=sys.stderr)
+        else:
+            with service("--trust", backend="cuda") as path:
+                ours, theirs = flashinfer_plan_us(path, flashinfer)
+            records.append(record(
+                "python.plan_us_over_flashinfer", round(ours / theirs, 3), "ratio", "lower", device,
+                f"64 decodes at 4096, waited for: {ours:.1f} us over FlashInfer's {theirs:.1f} us",
+            ))  # fmt: skip
     else:
         with service() as path:
             turns = [(python_us(path), c_us(path)) for _ in range(TURNS)]
@@ -150,10 +177,11 @@ def main():
             "python.run_us_over_c", round(over, 1), "us", "lower", device,
             f"64 decodes: {ours:.1f} us from Python, {theirs:.1f} from C, median of {TURNS} turns",
         ))  # fmt: skip
-    if options.tokens:
+    if options.generate:
         records.append(record(
-            "python.generate_tokens_checked", options.tokens, "tokens", "higher", device,
-            "Llama and Qwen2, continuous batching and a shared prefix, none differs from eager's",
+            "python.generate_tokens_checked", tokens_checked("cuda" if options.gpu else "cpu"),
+            "tokens", "higher", device,
+            "architectures of generate.py, continuous batching, a shared prefix; 0 differ from eager",
         ))  # fmt: skip
     for one in records:
         print(f"{one['name']} {one['value']} {one['unit']} ({one['notes']})")

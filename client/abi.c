@@ -90,6 +90,7 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_plan_args, pages),
     F(attnd_plan_args, levels),
     F(attnd_plan_args, heads_q),
+    F(attnd_plan_args, fixed_split),
     S(attnd_level),
     F(attnd_level, requests),
     F(attnd_level, qo_indptr),

@@ -269,11 +269,12 @@ struct attnd_pool_desc {
     uint32_t size;
     uint32_t layers, pages, page_size; /* 1..1024; 1..2^24; tokens a page, 1..2^20 */
     uint32_t heads_kv;                 /* 1..1024 */
-    uint32_t dim_qk, dim_vo;           /* 64, 128, 256; equal */
+    uint32_t dim_qk, dim_vo; /* a multiple of 16 up to 256, equal; 192 and 128; 576 and 512,
+                                where V may be the first 512 of K, in the same planes */
     uint32_t dtype;
     uint32_t page_owner;
     const struct attnd_plane *k, *v; /* [layers] each, or both NULL: the service makes the memory,
-                                        NHD: [layer][K, V][page][token][head][dim] */
+                                        NHD: [layer][K, V][page][token][head][dim_qk] */
     uint32_t memory_kind; /* of memory the service makes: ATTND_MEMORY_*; 0: host. 0 with planes of
                              one's own */
 };
@@ -378,11 +379,12 @@ int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *t
 struct attnd_plan_args {
     uint32_t size;
     uint32_t pool;
-    uint32_t requests; /* entries of all levels together, 1..2^20 */
-    uint32_t rows;     /* query rows (tokens), 1..2^22 */
-    uint32_t pages;    /* of all entries together, reserve_pages included, 1..2^26 */
-    uint32_t levels;   /* 1 without cascade; at most 8 */
-    uint32_t heads_q;  /* multiple of the pool's heads_kv, up to 128 times and 1024 */
+    uint32_t requests;    /* entries of all levels together, 1..2^20 */
+    uint32_t rows;        /* query rows (tokens), 1..2^22 */
+    uint32_t pages;       /* of all entries together, reserve_pages included, 1..2^26 */
+    uint32_t levels;      /* 1 without cascade; at most 8 */
+    uint32_t heads_q;     /* multiple of the pool's heads_kv, up to 128 times and 1024 */
+    uint32_t fixed_split; /* the shortest fixed_split of a variant set on it; 0: none has one */
 };
 
 /**

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/socket.h>
 
 /* The largest reply describes a pool of 1,024 layers: 2,048 planes and protobuf-c's scratch. */
@@ -137,6 +138,22 @@ int attnd_call_broken(struct attnd_session *session, struct attnd_rpc *call)
     int rc = broken(session);
     attnd_call_end(session, call);
     return rc;
+}
+
+int attnd_call_secret(struct attnd_session *session, struct attnd_rpc *call,
+                      Attnd__Reply__ResultCase expect, struct attnd_token *secret)
+{
+    int rc = attnd_call(session, call, expect);
+    if (rc < 0)
+        return rc;
+    const ProtobufCBinaryData *bytes = expect == ATTND__REPLY__RESULT_TICKET
+                                           ? &call->reply->ticket->ticket
+                                           : &call->reply->token->token;
+    if (bytes->len != ATTND_TOKEN_BYTES)
+        return attnd_call_broken(session, call);
+    memcpy(secret->bytes, bytes->data, ATTND_TOKEN_BYTES);
+    attnd_call_end(session, call);
+    return 0;
 }
 
 int attnd_call_take_fd(struct attnd_rpc *call, int index)

@@ -142,8 +142,8 @@ struct attnd_session {
     struct attnd_object *objects;
 
     /* libattnd-cuda's, under objects_lock; it goes before the mailbox does. */
-    struct attnd_stream_launcher *rings;
-    void (*rings_end)(struct attnd_stream_launcher *rings);
+    struct attnd_stream_launcher *launcher;
+    void (*launcher_end)(struct attnd_stream_launcher *launcher);
 };
 
 /* Forks this process has been born through; a session of another number is the parent's. */
@@ -236,6 +236,11 @@ int attnd_call(struct attnd_session *session, struct attnd_rpc *call,
                Attnd__Reply__ResultCase expect);
 void attnd_call_end(struct attnd_session *session, struct attnd_rpc *call);
 
+/** attnd_call_secret() - a call that is answered with a token or a ticket; ended in any case.
+ * Return: 0 and *@secret; as attnd_call(). */
+int attnd_call_secret(struct attnd_session *session, struct attnd_rpc *call,
+                      Attnd__Reply__ResultCase expect, struct attnd_token *secret);
+
 /** attnd_call_take_fd() - the received descriptor is the caller's from here. */
 int attnd_call_take_fd(struct attnd_rpc *call, int index);
 
@@ -262,6 +267,10 @@ struct attnd_object *attnd_object_find(const struct attnd_session *session,
 void attnd_object_add(struct attnd_session *session, struct attnd_object *object);
 /** attnd_object_drop() - forget a handle, free what was kept for it; unknown handles are fine. */
 void attnd_object_drop(struct attnd_session *session, enum attnd_object_kind kind, uint32_t handle);
+/** attnd_object_release() - a call that gives @handle back and is answered with nothing; ended in
+ * any case. Return: 0, and the handle is forgotten; as attnd_call(). */
+int attnd_object_release(struct attnd_session *session, struct attnd_rpc *call,
+                         enum attnd_object_kind kind, uint32_t handle);
 /** attnd_object_drop_all() - @unmap 0: in a forked child, where nothing is mapped any more. */
 void attnd_object_drop_all(struct attnd_session *session, int unmap);
 

@@ -108,14 +108,7 @@ int attnd_pages_offer(struct attnd_session *session, uint32_t pool, uint32_t cou
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PAGES_OFFER;
     call.request.pages_offer = &message;
-    rc = attnd_call(session, &call, ATTND__REPLY__RESULT_TICKET);
-    if (rc < 0)
-        return rc;
-    if (call.reply->ticket->ticket.len != ATTND_TOKEN_BYTES)
-        return attnd_call_broken(session, &call);
-    memcpy(ticket->bytes, call.reply->ticket->ticket.data, ATTND_TOKEN_BYTES);
-    attnd_call_end(session, &call);
-    return 0;
+    return attnd_call_secret(session, &call, ATTND__REPLY__RESULT_TICKET, ticket);
 }
 
 int attnd_pages_claim(struct attnd_session *session, const struct attnd_token *ticket,

@@ -193,10 +193,5 @@ int attnd_memory_release(struct attnd_session *session, uint32_t memory)
     call.request.call_case = ATTND__REQUEST__CALL_MEMORY_RELEASE;
     call.request.memory_release = &message;
     call.timeout_ns = ATTND_CALL_LONG_TIMEOUT_NS;
-    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
-    if (rc < 0)
-        return rc;
-    attnd_object_drop(session, ATTND_OBJECT_MEMORY, memory);
-    attnd_call_end(session, &call);
-    return 0;
+    return attnd_object_release(session, &call, ATTND_OBJECT_MEMORY, memory);
 }

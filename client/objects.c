@@ -67,6 +67,17 @@ void attnd_object_drop(struct attnd_session *session, enum attnd_object_kind kin
         object_free(memory, 1);
 }
 
+int attnd_object_release(struct attnd_session *session, struct attnd_rpc *call,
+                         enum attnd_object_kind kind, uint32_t handle)
+{
+    int rc = attnd_call(session, call, ATTND__REPLY__RESULT__NOT_SET);
+    if (rc < 0)
+        return rc;
+    attnd_object_drop(session, kind, handle);
+    attnd_call_end(session, call);
+    return 0;
+}
+
 void attnd_object_drop_all(struct attnd_session *session, int unmap)
 {
     struct attnd_object *object = session->objects;

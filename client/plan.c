@@ -20,11 +20,6 @@
 /* A Batch of ATTND_LEVELS_MAX levels with every varint at its longest takes less. */
 #define HEADER_BYTES_MAX 1024u
 
-static int call_empty(struct attnd_session *session, struct attnd_rpc *call)
-{
-    return attnd_call(session, call, ATTND__REPLY__RESULT__NOT_SET);
-}
-
 int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_args *args,
                       uint32_t *plan)
 {
@@ -43,6 +38,8 @@ int attnd_plan_create(struct attnd_session *session, const struct attnd_plan_arg
     message.pages = own.pages;
     message.levels = own.levels;
     message.heads_q = own.heads_q;
+    message.has_fixed_split = own.fixed_split != 0;
+    message.fixed_split = own.fixed_split;
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PLAN_CREATE;
     call.request.plan_create = &message;
@@ -72,12 +69,7 @@ int attnd_plan_destroy(struct attnd_session *session, uint32_t plan)
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PLAN_DESTROY;
     call.request.plan_destroy = &message;
-    int rc = call_empty(session, &call);
-    if (rc < 0)
-        return rc;
-    attnd_object_drop(session, ATTND_OBJECT_PLAN, plan);
-    attnd_call_end(session, &call);
-    return 0;
+    return attnd_object_release(session, &call, ATTND_OBJECT_PLAN, plan);
 }
 
 int attnd_plan_info(const struct attnd_completion *completion, struct attnd_plan_info *info)

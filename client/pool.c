@@ -10,7 +10,6 @@
 #include "client/internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static void read_planes(struct attnd_plane *planes, Attnd__Plane *const *wire, size_t count)
 {
@@ -281,14 +280,7 @@ int attnd_pool_share(struct attnd_session *session, uint32_t pool, int writable,
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_POOL_SHARE;
     call.request.pool_share = &message;
-    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_TOKEN);
-    if (rc < 0)
-        return rc;
-    if (call.reply->token->token.len != ATTND_TOKEN_BYTES)
-        return attnd_call_broken(session, &call);
-    memcpy(token->bytes, call.reply->token->token.data, ATTND_TOKEN_BYTES);
-    attnd_call_end(session, &call);
-    return 0;
+    return attnd_call_secret(session, &call, ATTND__REPLY__RESULT_TOKEN, token);
 }
 
 int attnd_pool_release(struct attnd_session *session, uint32_t pool)
@@ -298,10 +290,5 @@ int attnd_pool_release(struct attnd_session *session, uint32_t pool)
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_POOL_RELEASE;
     call.request.pool_release = &message;
-    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
-    if (rc < 0)
-        return rc;
-    attnd_object_drop(session, ATTND_OBJECT_POOL, pool);
-    attnd_call_end(session, &call);
-    return 0;
+    return attnd_object_release(session, &call, ATTND_OBJECT_POOL, pool);
 }

@@ -105,14 +105,7 @@ int attnd_prefix_share(struct attnd_session *session, uint32_t prefix, int writa
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PREFIX_SHARE;
     call.request.prefix_share = &message;
-    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_TOKEN);
-    if (rc < 0)
-        return rc;
-    if (call.reply->token->token.len != ATTND_TOKEN_BYTES)
-        return attnd_call_broken(session, &call);
-    memcpy(token->bytes, call.reply->token->token.data, ATTND_TOKEN_BYTES);
-    attnd_call_end(session, &call);
-    return 0;
+    return attnd_call_secret(session, &call, ATTND__REPLY__RESULT_TOKEN, token);
 }
 
 int attnd_prefix_release(struct attnd_session *session, uint32_t prefix)
@@ -122,12 +115,7 @@ int attnd_prefix_release(struct attnd_session *session, uint32_t prefix)
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PREFIX_RELEASE;
     call.request.prefix_release = &message;
-    int rc = attnd_call(session, &call, ATTND__REPLY__RESULT__NOT_SET);
-    if (rc < 0)
-        return rc;
-    attnd_object_drop(session, ATTND_OBJECT_PREFIX, prefix);
-    attnd_call_end(session, &call);
-    return 0;
+    return attnd_object_release(session, &call, ATTND_OBJECT_PREFIX, prefix);
 }
 
 int attnd_prefix_info(struct attnd_session *session, uint32_t prefix,

@@ -86,8 +86,8 @@ void attnd_close(struct attnd_session *session)
         if (session->socket >= 0)
             shutdown(session->socket, SHUT_RDWR);
         attnd_crash(ATTND_CRASH_CLIENT_SHUT_DOWN);
-        if (session->rings)
-            session->rings_end(session->rings);
+        if (session->launcher)
+            session->launcher_end(session->launcher);
         attnd_shm_unmap(&session->submission);
         attnd_shm_unmap(&session->completion);
         pthread_mutex_destroy(&session->call_lock);

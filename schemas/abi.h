@@ -38,7 +38,7 @@
     8u /* lengths kept by a plan: one being written, the rest by runs in flight */
 #define ATTND_HEADS_MAX 1024u
 #define ATTND_GROUP_MAX 128u
-#define ATTND_HEAD_DIM_MAX 256u
+#define ATTND_HEAD_DIM_MAX 576u
 #define ATTND_MEMORIES_MAX 4096u /* worker-side memory table */
 #define ATTND_MAILBOXES_MAX 128u
 #define ATTND_NONE 0xffffffffu
@@ -78,6 +78,8 @@ enum attnd_memory_kind {
 #define ATTND_OPTION_MASK 0x40u
 #define ATTND_OPTION_SCALES 0x80u /* q_scale, k_scale or v_scale is not 1 */
 #define ATTND_OPTION_FIXED_SPLIT 0x100u
+#define ATTND_OPTION_DIMS_192_128 0x200u /* a pool's: dim_qk 192, dim_vo 128 */
+#define ATTND_OPTION_DIMS_576_512 0x400u
 #define ATTND_OPTIONS_PLANNER ATTND_OPTION_FIXED_SPLIT /* no worker need know of these */
 
 /* ---- segment "submission" and "completion": client <-> daemon ----------------------------------
@@ -228,12 +230,22 @@ ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
 ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
 
-/* Multiples of 16 up to ATTND_HEAD_DIM_MAX. Return: a bit of head_dims; 0 for what has none. */
+#define ATTND_HEAD_DIM_EQUAL_MAX 256u /* where dim_vo is dim_qk */
+
+/* Multiples of 16 up to that. Return: a bit of head_dims; 0 for what has none. */
 static inline uint16_t attnd_head_dim_bit(uint32_t dim)
 {
-    if (dim == 0 || dim % 16 || dim > ATTND_HEAD_DIM_MAX)
+    if (dim == 0 || dim % 16 || dim > ATTND_HEAD_DIM_EQUAL_MAX)
         return 0;
     return (uint16_t)(1u << (dim / 16 - 1));
+}
+
+/* Dimensions of K and V that differ. Return: ATTND_OPTION_DIMS_*; 0: no worker has them so. */
+static inline uint32_t attnd_dims_option(uint32_t dim_qk, uint32_t dim_vo)
+{
+    if (dim_qk == 192 && dim_vo == 128)
+        return ATTND_OPTION_DIMS_192_128;
+    return dim_qk == 576 && dim_vo == 512 ? ATTND_OPTION_DIMS_576_512 : 0;
 }
 
 #define ATTND_PINNING 2u /* memories at a time that a worker brings in */

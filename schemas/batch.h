@@ -67,6 +67,7 @@ struct attnd_batch_limits {
     uint32_t pool_dtype;
     uint32_t requests; /* capacity: entries over all levels */
     uint32_t rows, pages, levels;
+    uint32_t fixed_split; /* of the plan; admission does not look at it */
 };
 
 #endif

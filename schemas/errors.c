@@ -154,8 +154,8 @@ static void write_limit(char *text, size_t text_bytes, const struct attnd_fault 
                  attnd_field_name((uint32_t)fault->index));
         return;
     }
-    if (fault->field == ATTND_F_HEAD_DIM && dim != 64 && dim != 128 && dim != 256)
-        snprintf(text, text_bytes, ", not 64, 128 or 256");
+    if (fault->field == ATTND_F_HEAD_DIM && (dim < 16 || dim > 256 || dim % 16))
+        snprintf(text, text_bytes, ", not a multiple of 16 up to 256");
     else
         snprintf(text, text_bytes, ", limit %s%s", number,
                  fault->field == ATTND_F_PARTIALS ? " of attnd --scratch" : "");

@@ -89,6 +89,8 @@ struct attnd_options {
 /* What was done: for one session, or for all that there were. */
 struct attnd_session_stats {
     uint64_t runs, appends, busy_ns, kv_bytes, tiles;
+    uint64_t shared_bytes; /* of K and V that runs did not read, because requests share them */
+    uint64_t fused_runs;   /* of runs: both classes of tiles were done at once */
     uint64_t faults[ATTND_ERRORS_END]; /* operations that ended with this code; [0] is not used */
     struct attnd_histogram latency;    /* of runs: from taken out of the ring to done */
     struct attnd_histogram duration;   /* of runs: from begun by the worker to done */

@@ -72,7 +72,7 @@ static const char ring_text[] =
     "    cvta.to.global.u64 %rd0, %rd0;\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n"
     "    griddepcontrol.wait;\n" /* all before it in the stream is over, and seen */
-    "    @!%p1 red.relaxed.sys.global.or.b32 [%rd5], 1;\n" /* kernels come while this rings */
+    "    @!%p1 red.relaxed.sys.global.or.b32 [%rd5], 1;\n" /* kernels come while this launcher */
     "    fence.acq_rel.gpu;\n"                             /* R1 */
     "    mov.u32 %r1, 1;\n"                                /* how a lane rests, mostly */
     "ring:\n"
@@ -132,29 +132,29 @@ static int driver_fault(CUresult result)
 /* ---- once a session ---- */
 
 /* The context may be gone, and with it all there is to undo: results do not matter. */
-static void end(struct attnd_stream_launcher *rings)
+static void end(struct attnd_stream_launcher *launcher)
 {
-    if (rings->module)
-        (void)cuModuleUnload(rings->module);
-    if (rings->stream)
-        (void)cuStreamDestroy(rings->stream);
-    if (rings->mailbox)
-        (void)attnd_cuda_unmap(rings->mailbox);
-    if (rings->wake)
-        (void)attnd_cuda_unmap(rings->wake);
-    free(rings);
+    if (launcher->module)
+        (void)cuModuleUnload(launcher->module);
+    if (launcher->stream)
+        (void)cuStreamDestroy(launcher->stream);
+    if (launcher->mailbox)
+        (void)attnd_cuda_unmap(launcher->mailbox);
+    if (launcher->wake)
+        (void)attnd_cuda_unmap(launcher->wake);
+    free(launcher);
 }
 
 /* At the end of the session, whatever context is current then. */
-static void end_in_context(struct attnd_stream_launcher *rings)
+static void end_in_context(struct attnd_stream_launcher *launcher)
 {
     CUcontext context = NULL;
 
-    if (cuCtxPushCurrent(rings->context) != CUDA_SUCCESS) {
-        free(rings);
+    if (cuCtxPushCurrent(launcher->context) != CUDA_SUCCESS) {
+        free(launcher);
         return;
     }
-    end(rings);
+    end(launcher);
     (void)cuCtxPopCurrent(&context);
 }
 
@@ -170,7 +170,7 @@ static int map_on_device(struct attnd_session *session, uint32_t memory, CUdevic
     return rc < 0 ? rc : attnd_cuda_map(session, memory, address);
 }
 
-static int map_mailbox(struct attnd_session *session, struct attnd_stream_launcher *rings)
+static int map_mailbox(struct attnd_session *session, struct attnd_stream_launcher *launcher)
 {
     struct attnd_info info = {.size = sizeof(info)};
     uint32_t memory;
@@ -184,11 +184,11 @@ static int map_mailbox(struct attnd_session *session, struct attnd_stream_launch
     rc = attnd_mailbox(session, &memory);
     if (rc < 0)
         return rc;
-    return map_on_device(session, memory, &rings->mailbox);
+    return map_on_device(session, memory, &launcher->mailbox);
 }
 
 /* Kernels that leave when they have nothing to do are called by a word of their own. */
-static int map_wake(struct attnd_session *session, struct attnd_stream_launcher *rings)
+static int map_wake(struct attnd_session *session, struct attnd_stream_launcher *launcher)
 {
     struct attnd_info info = {.size = sizeof(info)};
     uint32_t memory;
@@ -197,11 +197,11 @@ static int map_wake(struct attnd_session *session, struct attnd_stream_launcher 
     if (rc < 0 || strcmp(info.residency, "elastic") != 0)
         return rc;
     rc = attnd_wake_memory(session, &memory);
-    return rc < 0 ? rc : attnd_cuda_map(session, memory, &rings->wake);
+    return rc < 0 ? rc : attnd_cuda_map(session, memory, &launcher->wake);
 }
 
 /* Under MPS contexts share the GPU. An older driver does not know the question, nor such an MPS. */
-static int find_turns(struct attnd_stream_launcher *rings)
+static int find_turns(struct attnd_stream_launcher *launcher)
 {
     CUdevice device = 0;
     int mps = 0;
@@ -210,72 +210,73 @@ static int find_turns(struct attnd_stream_launcher *rings)
     if (result != CUDA_SUCCESS)
         return driver_fault(result);
     (void)cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
-    rings->turns = !mps;
+    launcher->turns = !mps;
     return 0;
 }
 
-static int load_kernel(struct attnd_stream_launcher *rings)
+static int load_kernel(struct attnd_stream_launcher *launcher)
 {
-    CUresult result = cuModuleLoadData(&rings->module, ring_text);
+    CUresult result = cuModuleLoadData(&launcher->module, ring_text);
 
     if (result == CUDA_SUCCESS)
-        result = cuModuleGetFunction(&rings->ring, rings->module, "attnd_launch");
+        result = cuModuleGetFunction(&launcher->ring, launcher->module, "attnd_launch");
     /* An SM's memory is not parted anew while something is there: with the driver's preference for
      * a kernel that has none, nothing that wants much could begin beside it. */
     if (result == CUDA_SUCCESS)
-        result = cuFuncSetAttribute(rings->ring, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                                    CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+        result =
+            cuFuncSetAttribute(launcher->ring, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                               CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     if (result == CUDA_SUCCESS)
-        result = cuStreamCreate(&rings->stream, CU_STREAM_NON_BLOCKING);
+        result = cuStreamCreate(&launcher->stream, CU_STREAM_NON_BLOCKING);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 
 /* Return: NULL with *code. */
-static struct attnd_stream_launcher *make_rings(struct attnd_session *session, CUcontext context,
-                                                int *code)
+static struct attnd_stream_launcher *make_launcher(struct attnd_session *session, CUcontext context,
+                                                   int *code)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    struct attnd_stream_launcher *rings = calloc(1, sizeof(*rings));
+    struct attnd_stream_launcher *launcher = calloc(1, sizeof(*launcher));
 
-    if (rings == NULL) {
+    if (launcher == NULL) {
         *code = attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_MAILBOX, 0, 0, 0);
         return NULL;
     }
-    rings->context = context;
+    launcher->context = context;
     (void)cuThreadExchangeStreamCaptureMode(&mode);
-    *code = map_mailbox(session, rings);
+    *code = map_mailbox(session, launcher);
     if (*code == 0)
-        *code = map_wake(session, rings);
+        *code = map_wake(session, launcher);
     if (*code == 0)
-        *code = find_turns(rings);
+        *code = find_turns(launcher);
     if (*code == 0)
-        *code = load_kernel(rings);
+        *code = load_kernel(launcher);
     if (*code < 0) {
-        end(rings);
-        rings = NULL;
+        end(launcher);
+        launcher = NULL;
     }
     (void)cuThreadExchangeStreamCaptureMode(&mode);
-    return rings;
+    return launcher;
 }
 
 /* Return: what the session already has. */
-static struct attnd_stream_launcher *peek_rings(struct attnd_session *session)
+static struct attnd_stream_launcher *peek_launcher(struct attnd_session *session)
 {
     pthread_mutex_lock(&session->objects_lock);
-    struct attnd_stream_launcher *rings = session->rings;
+    struct attnd_stream_launcher *launcher = session->launcher;
     pthread_mutex_unlock(&session->objects_lock);
-    return rings;
+    return launcher;
 }
 
 /* Keeps @made, unless another thread was faster. Return: what is kept. */
-static struct attnd_stream_launcher *keep_rings(struct attnd_session *session,
-                                                struct attnd_stream_launcher *made)
+static struct attnd_stream_launcher *keep_launcher(struct attnd_session *session,
+                                                   struct attnd_stream_launcher *made)
 {
     pthread_mutex_lock(&session->objects_lock);
-    struct attnd_stream_launcher *kept = session->rings;
+    struct attnd_stream_launcher *kept = session->launcher;
     if (kept == NULL) {
-        kept = session->rings = made;
-        session->rings_end = end_in_context;
+        kept = session->launcher = made;
+        session->launcher_end = end_in_context;
     }
     pthread_mutex_unlock(&session->objects_lock);
     if (kept != made)
@@ -284,7 +285,7 @@ static struct attnd_stream_launcher *keep_rings(struct attnd_session *session,
 }
 
 /* Return: NULL with *code. */
-static struct attnd_stream_launcher *open_rings(struct attnd_session *session, int *code)
+static struct attnd_stream_launcher *open_launcher(struct attnd_session *session, int *code)
 {
     CUcontext context = NULL;
 
@@ -296,15 +297,15 @@ static struct attnd_stream_launcher *open_rings(struct attnd_session *session, i
         *code = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, result, 0);
         return NULL;
     }
-    struct attnd_stream_launcher *rings = peek_rings(session);
-    if (rings == NULL) {
-        rings = make_rings(session, context, code);
-        if (rings == NULL)
+    struct attnd_stream_launcher *launcher = peek_launcher(session);
+    if (launcher == NULL) {
+        launcher = make_launcher(session, context, code);
+        if (launcher == NULL)
             return NULL;
-        rings = keep_rings(session, rings);
+        launcher = keep_launcher(session, launcher);
     }
-    if (rings->context == context)
-        return rings;
+    if (launcher->context == context)
+        return launcher;
     *code = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
     return NULL;
 }
@@ -312,7 +313,7 @@ static struct attnd_stream_launcher *open_rings(struct attnd_session *session, i
 int attnd_cuda_stream_open(struct attnd_session *session)
 {
     int rc;
-    (void)open_rings(session, &rc);
+    (void)open_launcher(session, &rc);
     return rc;
 }
 
@@ -337,12 +338,12 @@ static CUlaunchAttribute launch_attributes[IN_STREAM] = {
 };
 
 /* By a kernel that rings and waits. */
-static CUresult ring_by_kernel(const struct attnd_stream_launcher *rings, CUdeviceptr doorbell,
+static CUresult ring_by_kernel(const struct attnd_stream_launcher *launcher, CUdeviceptr doorbell,
                                uint32_t rung, CUstream stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     uint64_t timeout_ns = TIMEOUT_NS;
-    CUdeviceptr wake = rings->wake;
+    CUdeviceptr wake = launcher->wake;
     void *arguments[] = {&doorbell, &rung, &timeout_ns, &wake};
     CUresult result = cuStreamIsCapturing(stream, &capture);
 
@@ -358,7 +359,7 @@ static CUresult ring_by_kernel(const struct attnd_stream_launcher *rings, CUdevi
         .hStream = stream,
         .attrs = launch_attributes,
         .numAttrs = capture == CU_STREAM_CAPTURE_STATUS_NONE ? IN_STREAM : IN_CAPTURE};
-    return cuLaunchKernelEx(&launch, rings->ring, arguments, NULL);
+    return cuLaunchKernelEx(&launch, launcher->ring, arguments, NULL);
 }
 
 static CUstreamBatchMemOpParams wait_at_rest(CUdeviceptr doorbell)
@@ -382,14 +383,14 @@ static CUstreamBatchMemOpParams write_word(CUdeviceptr address, uint32_t value)
  * would keep it for a whole time slice, 2 ms. Each write comes behind all that was before it in the
  * stream (CU_STREAM_WRITE_VALUE_DEFAULT). There is no time after which it gives up: a ring that
  * nobody answers waits for the next worker. */
-static CUresult ring_by_stream(const struct attnd_stream_launcher *rings, CUdeviceptr doorbell,
+static CUresult ring_by_stream(const struct attnd_stream_launcher *launcher, CUdeviceptr doorbell,
                                uint32_t rung, CUstream stream)
 {
     CUstreamBatchMemOpParams steps[4] = {wait_at_rest(doorbell), write_word(doorbell, rung)};
     unsigned int count = 2;
 
-    if (rings->wake)
-        steps[count++] = write_word(rings->wake, 1);
+    if (launcher->wake)
+        steps[count++] = write_word(launcher->wake, 1);
     steps[count++] = wait_at_rest(doorbell);
     return cuStreamBatchMemOp(stream, count, steps, 0);
 }
@@ -398,19 +399,19 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
                              CUstream stream)
 {
     int rc;
-    const struct attnd_stream_launcher *rings = open_rings(session, &rc);
+    const struct attnd_stream_launcher *launcher = open_launcher(session, &rc);
 
-    if (rings == NULL)
+    if (launcher == NULL)
         return rc;
     rc = check_lane(lane);
     if (rc == 0 && (prepared == 0 || prepared >= ATTND_DOORBELL_RUNS))
         rc = attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PREPARED, 0, prepared, 0);
     if (rc < 0)
         return rc;
-    CUdeviceptr doorbell = rings->mailbox + lane * sizeof(uint32_t);
+    CUdeviceptr doorbell = launcher->mailbox + lane * sizeof(uint32_t);
     uint32_t rung = ATTND_DOORBELL_RUNG + prepared;
-    CUresult result = rings->turns ? ring_by_stream(rings, doorbell, rung, stream)
-                                   : ring_by_kernel(rings, doorbell, rung, stream);
+    CUresult result = launcher->turns ? ring_by_stream(launcher, doorbell, rung, stream)
+                                      : ring_by_kernel(launcher, doorbell, rung, stream);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 
@@ -418,22 +419,22 @@ int attnd_cuda_lane_error(struct attnd_session *session, uint32_t lane)
 {
     uint32_t code = 0;
     int rc;
-    const struct attnd_stream_launcher *rings = open_rings(session, &rc);
+    const struct attnd_stream_launcher *launcher = open_launcher(session, &rc);
 
-    if (rings == NULL)
+    if (launcher == NULL)
         return rc;
     rc = check_lane(lane);
     if (rc < 0)
         return rc;
     CUdeviceptr word =
-        rings->mailbox + offsetof(struct attnd_mailbox, error) + lane * sizeof(uint32_t);
-    CUresult result = cuMemcpyDtoHAsync(&code, word, sizeof(code), rings->stream);
+        launcher->mailbox + offsetof(struct attnd_mailbox, error) + lane * sizeof(uint32_t);
+    CUresult result = cuMemcpyDtoHAsync(&code, word, sizeof(code), launcher->stream);
     if (result == CUDA_SUCCESS)
-        result = cuStreamSynchronize(rings->stream);
+        result = cuStreamSynchronize(launcher->stream);
     if (result == CUDA_SUCCESS && code != 0)
-        result = cuMemsetD32Async(word, 0, 1, rings->stream);
+        result = cuMemsetD32Async(word, 0, 1, launcher->stream);
     if (result == CUDA_SUCCESS && code != 0)
-        result = cuStreamSynchronize(rings->stream);
+        result = cuStreamSynchronize(launcher->stream);
     if (result != CUDA_SUCCESS)
         return driver_fault(result);
     return attnd_lane_failed(lane, code);

@@ -40,7 +40,7 @@ static void describe(struct attnd_backend *backend)
         .options = attnd_cpu_options(),
     };
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
-        for (uint32_t dim = 64; dim <= ATTND_HEAD_DIM_MAX; dim *= 2)
+        for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_EQUAL_MAX; dim += 16)
             info.head_dims[dtype] = (uint16_t)(info.head_dims[dtype] | attnd_head_dim_bit(dim));
     (void)snprintf(info.isa, sizeof info.isa, "%s", backend->kernel->name);
     backend->head->info = info;

@@ -6,6 +6,8 @@
  *   run.c      a run in the queue segment -> pointers; the end of a run
  *   memory.c   the memory table
  *   tile.c     one tile: pages to rows, blocks to a kernel, results to their place
+ *   stage.c    rows of K and V that no kernel takes as they lie
+ *   rope.c     rotary embeddings
  *   variant.c  windows, caps, slopes, sinks
  *   merge.c    finished rows: normalise, or merge parts first
  *   health.c   an item that does not get on
@@ -63,6 +65,8 @@ struct attnd_cpu_run {
     uint32_t options;             /* of the plan; 0: the variant is not filled in */
     struct attnd_variant variant; /* a copy */
     const float *sinks;           /* [heads_q] of the layer, natural; NULL: none */
+    uint32_t dim;                 /* of a row in the buffers: dim_qk, or more, which are zeros */
+    uint32_t staged; /* 1: rows of K and V are not in the pool as a kernel wants them */
     struct attnd_cpu_plane k, v;
     const uint16_t *q;
     uint16_t *o;
@@ -107,9 +111,13 @@ struct attnd_cpu_worker {
     float *slope;
     int32_t *position;
     struct attnd_cpu_policy policy; /* of the rows at hand */
+    double *frequency;              /* [ATTND_CPU_PAIRS_MAX] of the run, if it rotates */
+    float *cosine, *sine;           /* [ATTND_CPU_PAIRS_MAX][ATTND_KEYS_BLOCK] of the block */
     struct attnd_panel panel;
     struct attnd_keys keys[2]; /* the block at hand and the next */
-    uint64_t kv_bytes;         /* read since the worker last reported */
+    struct attnd_keys staged;  /* the block at hand, one head of it, in the worker's own rows */
+    uint16_t *staged_k, *staged_v;
+    uint64_t kv_bytes; /* read since the worker last reported */
 
     struct attnd_cpu_worker *inner; /* NULL: not needed yet */
     uint32_t depth;                 /* 0: the outermost */
@@ -256,7 +264,8 @@ void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_
                             const struct attnd_tile *tile, uint32_t kv_head);
 
 /** attnd_cpu_append() - store the rows of append item @item. Return: as attnd_cpu_tile(). */
-int attnd_cpu_append(struct attnd_cpu_run *run, uint32_t item);
+int attnd_cpu_append(const struct attnd_cpu_worker *worker, struct attnd_cpu_run *run,
+                     uint32_t item);
 
 /* ---- copy.c ---- */
 
@@ -273,16 +282,50 @@ uint32_t attnd_cpu_options(void);
 int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu_run *run,
                            uint32_t layer);
 
+/** attnd_cpu_variant_scale() - what q is multiplied with, so that a product is a score. */
+float attnd_cpu_variant_scale(const struct attnd_cpu_run *run);
+
 /** attnd_cpu_variant_rows() - what becomes of the scores of @count packed rows of @kv_head, whose
  * positions the worker has. Return: NULL: nothing; else the worker's, until it is asked again. */
 const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *worker,
                                                       const struct attnd_cpu_run *run,
                                                       uint32_t kv_head, uint32_t count);
 
-/** attnd_cpu_row_finish() - the sink of query head @head, at the end of a row. @m and @l move
- * along; a row that saw nothing stays as it is. Return: what the row's o is to be multiplied with.
+/** attnd_cpu_row_finish() - the sink of query head @head and v_scale, at the end of a row. @m and
+ * @l move along; a row that saw nothing stays as it is. Return: what the row's o is to be
+ * multiplied with.
  */
 float attnd_cpu_row_finish(const struct attnd_cpu_run *run, uint32_t head, float *m, float *l);
+
+/* ---- stage.c ---- */
+
+/** attnd_cpu_dim() - what a kernel takes for rows of @dim elements: a multiple of 64. */
+static inline uint32_t attnd_cpu_dim(uint32_t dim)
+{
+    return (dim + 63) / 64 * 64;
+}
+
+/** attnd_cpu_stage() - one head of a block in rows of run->dim elements, zeros at their ends.
+ * Return: the block in the worker's own memory, until the next call. */
+struct attnd_kv_block attnd_cpu_stage(struct attnd_cpu_worker *worker,
+                                      const struct attnd_cpu_run *run,
+                                      const struct attnd_kv_block *block);
+
+/* ---- rope.c ---- */
+
+/* Pairs that are rotated, at most. */
+#define ATTND_CPU_PAIRS_MAX (ATTND_HEAD_DIM_MAX / 2)
+
+/** attnd_cpu_rope_begin() - radians a token of each pair. */
+void attnd_cpu_rope_begin(const struct attnd_cpu_run *run, double *frequency);
+
+/** attnd_cpu_rope_row() - rotate one row of q or k where it stands. */
+void attnd_cpu_rope_row(const struct attnd_cpu_run *run, const double *frequency, int64_t position,
+                        float *row);
+
+/** attnd_cpu_rope_block() - the worker's cosines and sines of keys [begin, begin + count). */
+void attnd_cpu_rope_block(struct attnd_cpu_worker *worker, const struct attnd_cpu_run *run,
+                          uint32_t begin, uint32_t count);
 
 /* ---- lookup.c ---- */
 

@@ -435,6 +435,8 @@ static void prefill(const struct attnd_rows *rows, const struct attnd_kv_block *
         unpack_k(panel->k, keys, block->k_head, rows->dim, ATTND_BF16);
         unpack_v(panel->v, keys, block->v_head, rows->dim, ATTND_BF16);
     }
+    if (rows->policy && rows->policy->pairs)
+        rotate_keys(rows->policy, panel->k, keys->count);
     const size_t count = rows->count;
     for (size_t r = 0; r < count; r += MICRO_ROWS) {
         fetch_keys(next, KEYS * r / count, KEYS * (r + MICRO_ROWS) / count, rows->dim);

@@ -11,9 +11,11 @@
 #include <stdint.h>
 
 struct attnd_cpu_policy {
-    float soft_cap;          /* s = soft_cap * tanh(s / soft_cap); 0: none */
-    const float *slope;      /* [rows] s += slope * (key - position); NULL: none */
-    const int32_t *position; /* [rows] where the row stands */
+    float soft_cap;             /* s = soft_cap * tanh(s / soft_cap); 0: none */
+    const float *slope;         /* [rows] s += slope * (key - position); NULL: none */
+    const int32_t *position;    /* [rows] where the row stands */
+    const float *cosine, *sine; /* [pairs][ATTND_KEYS_BLOCK] by which K is rotated; NULL: not */
+    uint32_t pairs;             /* dimension d with d + pairs */
 };
 
 #endif

@@ -88,12 +88,15 @@ static int open_pool(const struct attnd_backend *backend, struct attnd_cpu_run *
                    sizeof *planes);
     if (planes == NULL || shared->layer >= pool->layers)
         return -ATTND_E_RANGE;
-    if (plan->dim_qk != plan->dim_vo || plan->dim_qk % 64 != 0 ||
-        plan->dim_qk > ATTND_HEAD_DIM_MAX || plan->group == 0 || plan->group > ATTND_GROUP_MAX ||
+    if ((!attnd_dims_option(plan->dim_qk, plan->dim_vo) &&
+         (plan->dim_qk != plan->dim_vo || !attnd_head_dim_bit(plan->dim_qk))) ||
+        plan->group == 0 || plan->group > ATTND_GROUP_MAX ||
         plan->heads_kv * plan->group != plan->heads_q || pool->page_size == 0 ||
         pool->dim_qk != plan->dim_qk || pool->dim_vo != plan->dim_vo ||
         pool->heads_kv != plan->heads_kv)
         return -ATTND_E_UNSUPPORTED;
+    run->dim = attnd_cpu_dim(plan->dim_qk);
+    run->staged = run->dim != plan->dim_qk || run->dim != plan->dim_vo;
     int error = open_plane(backend, &planes[shared->layer], &run->k);
     return error ? error : open_plane(backend, &planes[pool->layers + shared->layer], &run->v);
 }

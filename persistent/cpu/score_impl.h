@@ -41,4 +41,18 @@ INLINE void score_policy(const struct attnd_cpu_policy *policy, size_t i, float 
     }
 }
 
+/* K of an unpacked block, [dim][KEYS], each key where it stands. */
+INLINE void rotate_keys(const struct attnd_cpu_policy *policy, float *k, size_t count)
+{
+    for (size_t p = 0; p < policy->pairs; p++) {
+        float *low = k + p * KEYS, *high = k + (p + policy->pairs) * KEYS;
+        const float *cosine = policy->cosine + p * KEYS, *sine = policy->sine + p * KEYS;
+        for (size_t t = 0; t < count; t++) {
+            const float before = low[t];
+            low[t] = before * cosine[t] - high[t] * sine[t];
+            high[t] = high[t] * cosine[t] + before * sine[t];
+        }
+    }
+}
+
 #endif

@@ -41,10 +41,12 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
     const uint32_t kv_end = chunk->tile->kv_end < kv_len ? chunk->tile->kv_end : kv_len;
     const uint32_t group = run->plan->group;
     chunk->packed = chunk->row_count * group;
-    chunk->memory_bound =
-        chunk->tile->tile_class == ATTND_TILE_MEMORY && chunk->packed <= ATTND_DECODE_ROWS;
-    chunk->block =
-        chunk->memory_bound ? ATTND_DECODE_ELEMENTS / run->plan->dim_qk : ATTND_KEYS_BLOCK;
+    /* Only what is unpacked can be rotated. */
+    chunk->memory_bound = chunk->tile->tile_class == ATTND_TILE_MEMORY &&
+                          chunk->packed <= ATTND_DECODE_ROWS && !(run->options & ATTND_OPTION_ROPE);
+    if (run->options & (ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND))
+        attnd_cpu_rope_begin(run, worker->frequency);
+    chunk->block = chunk->memory_bound ? ATTND_DECODE_ELEMENTS / run->dim : ATTND_KEYS_BLOCK;
     chunk->kv_begin = kv_end;
     chunk->kv_end = 0;
     for (uint32_t i = 0; i < chunk->row_count; i++) {
@@ -70,7 +72,7 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
 static struct attnd_rows rows_of(const struct attnd_cpu_worker *worker, const struct chunk *chunk,
                                  uint32_t index)
 {
-    const uint32_t first = index * chunk->packed, dim = chunk->run->plan->dim_qk;
+    const uint32_t first = index * chunk->packed, dim = chunk->run->dim;
     return (struct attnd_rows){
         .count = chunk->packed,
         .dim = dim,
@@ -87,14 +89,17 @@ static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk 
                       uint32_t kv_head, const struct attnd_rows *rows)
 {
     const struct attnd_plan_head *plan = chunk->run->plan;
-    const float scale = plan->sm_scale * 0x1.715476p+0f; /* log2(e) */
+    const float scale = attnd_cpu_variant_scale(chunk->run);
     for (uint32_t i = 0; i < rows->count; i++) {
         ptrdiff_t row = chunk->row_begin + i / plan->group;
         ptrdiff_t head = kv_head * plan->group + i % plan->group;
-        worker->backend->kernel->widen(rows->q + (size_t)i * rows->dim,
-                                       chunk->run->q + row * plan->q_pitch.row +
-                                           head * plan->q_pitch.head,
-                                       rows->dim, plan->dtype, scale);
+        float *q = rows->q + (size_t)i * rows->dim;
+        memset(q + plan->dim_qk, 0, (rows->dim - plan->dim_qk) * sizeof *q);
+        worker->backend->kernel->widen(
+            q, chunk->run->q + row * plan->q_pitch.row + head * plan->q_pitch.head, plan->dim_qk,
+            plan->dtype, scale);
+        if (chunk->run->options & (ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND))
+            attnd_cpu_rope_row(chunk->run, worker->frequency, worker->position[i], q);
         rows->m[i] = -INFINITY;
         rows->l[i] = 0.0f;
     }
@@ -156,24 +161,29 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
     int count = find_block(chunk, chunk->kv_begin, keys);
     while (count > 0) {
         const int more = find_block(chunk, keys->begin + keys->count, later);
+        if (chunk->run->options & ATTND_OPTION_ROPE)
+            attnd_cpu_rope_block(worker, chunk->run, keys->begin, keys->count);
         for (uint32_t h = 0; h < heads; h++) {
             if (attnd_cpu_run_cancelled(chunk->run))
                 return -ATTND_E_CANCELLED;
             struct attnd_rows rows = rows_of(worker, chunk, h);
             rows.policy = attnd_cpu_variant_rows(worker, chunk->run, head + h, rows.count);
-            const struct attnd_kv_block block = block_of(chunk, keys, head + h);
+            struct attnd_kv_block block = block_of(chunk, keys, head + h);
             struct attnd_kv_block next = block;
             if (h + 1 < heads)
                 next = block_of(chunk, keys, head + h + 1);
             else if (more > 0)
                 next = block_of(chunk, later, head);
+            if (chunk->run->staged)
+                next = block = attnd_cpu_stage(worker, chunk->run, &block);
             if (chunk->memory_bound)
                 kernel->decode(&rows, &block, &next);
             else
                 kernel->prefill(&rows, &block, &next, &worker->panel);
             attnd_cpu_worker_worked(worker, attnd_item_cost(keys->count, rows.count));
         }
-        worker->kv_bytes += 2u * sizeof(uint16_t) * keys->count * chunk->run->plan->dim_qk * heads;
+        worker->kv_bytes += (uint64_t)sizeof(uint16_t) * keys->count * heads *
+                            (chunk->run->plan->dim_qk + chunk->run->plan->dim_vo);
         struct attnd_keys *done = keys;
         keys = later;
         later = done;
@@ -199,7 +209,7 @@ static void store_rows(const struct attnd_cpu_worker *worker, const struct chunk
         size_t index = partial * plan->heads_q + head;
         run->states[index * 2] = rows->m[i];
         run->states[index * 2 + 1] = rows->l[i];
-        memcpy(run->outputs + index * rows->dim, o, rows->dim * sizeof *o);
+        memcpy(run->outputs + index * plan->dim_vo, o, plan->dim_vo * sizeof *o);
     }
 }
 

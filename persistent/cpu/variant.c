@@ -10,7 +10,8 @@
 
 #define OPTIONS                                                                                    \
     (ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS |       \
-     ATTND_OPTIONS_PLANNER)
+     ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SCALES |                          \
+     ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 | ATTND_OPTIONS_PLANNER)
 
 uint32_t attnd_cpu_options(void)
 {
@@ -46,6 +47,15 @@ int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu
     return 0;
 }
 
+float attnd_cpu_variant_scale(const struct attnd_cpu_run *run)
+{
+    const float scale = run->plan->sm_scale * LOG2E;
+
+    if (!(run->options & ATTND_OPTION_SCALES))
+        return scale;
+    return scale * run->variant.q_scale * run->variant.k_scale;
+}
+
 const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *worker,
                                                       const struct attnd_cpu_run *run,
                                                       uint32_t kv_head, uint32_t count)
@@ -53,7 +63,7 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
     const uint32_t options = run->options, group = run->plan->group;
     struct attnd_cpu_policy *policy = &worker->policy;
 
-    if (!(options & (ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI)))
+    if (!(options & (ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE)))
         return NULL;
     *policy = (struct attnd_cpu_policy){0};
     if (options & ATTND_OPTION_SOFT_CAP)
@@ -65,18 +75,24 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
         policy->slope = worker->slope;
         policy->position = worker->position;
     }
+    if (options & ATTND_OPTION_ROPE) {
+        policy->cosine = worker->cosine;
+        policy->sine = worker->sine;
+        policy->pairs = run->variant.rope_dim / 2;
+    }
     return policy;
 }
 
 float attnd_cpu_row_finish(const struct attnd_cpu_run *run, uint32_t head, float *m, float *l)
 {
+    const float v_scale = run->options & ATTND_OPTION_SCALES ? run->variant.v_scale : 1.0f;
     const float sink = run->sinks ? run->sinks[head] * LOG2E : -INFINITY;
 
     if (*l == 0.0f || sink == -INFINITY)
-        return 1.0f;
+        return v_scale;
     const float top = sink > *m ? sink : *m;
     const float weight = exp2f(*m - top);
     *l = *l * weight + exp2f(sink - top);
     *m = top;
-    return weight;
+    return weight * v_scale;
 }

@@ -154,7 +154,7 @@ static uint32_t execute(struct attnd_cpu_worker *worker, struct attnd_cpu_run *r
         uint32_t head = item % heads, count = 1;
         int error;
         if (run->kind == ATTND_RUN_APPEND) {
-            error = attnd_cpu_append(run, item);
+            error = attnd_cpu_append(worker, run, item);
         } else {
             count = end - item < heads - head ? end - item : heads - head;
             error = attnd_cpu_tile(worker, run, item / heads, head, head + count);
@@ -313,8 +313,11 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
 {
     const size_t rows = (size_t)ATTND_ROWS_MAX * ATTND_HEAD_DIM_MAX;
     const size_t block = (size_t)ATTND_KEYS_BLOCK * ATTND_HEAD_DIM_MAX;
-    const size_t floats = 2 * rows + 2 * block + 2 * ATTND_ROWS_MAX;
-    const size_t bytes = floats * sizeof(float) + 4 * ATTND_ROWS_MAX * sizeof(uint32_t);
+    const size_t pairs = ATTND_CPU_PAIRS_MAX;
+    const size_t floats =
+        2 * rows + 2 * block + 2 * ATTND_ROWS_MAX + 2 * pairs * ATTND_KEYS_BLOCK + 2 * pairs;
+    const size_t bytes = floats * sizeof(float) + 4 * ATTND_ROWS_MAX * sizeof(uint32_t) +
+                         2 * block * sizeof(uint16_t);
     const size_t pages = bytes / ATTND_PAGE_BYTES + 1;
     void *memory = aligned_alloc(ATTND_PAGE_BYTES, pages * ATTND_PAGE_BYTES);
     if (memory == NULL)
@@ -328,10 +331,15 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     worker->panel.v = worker->panel.k + block;
     worker->m = worker->panel.v + block;
     worker->l = worker->m + ATTND_ROWS_MAX;
-    worker->slope = worker->l + ATTND_ROWS_MAX;
+    worker->frequency = (void *)(worker->l + ATTND_ROWS_MAX);
+    worker->cosine = (void *)(worker->frequency + pairs);
+    worker->sine = worker->cosine + pairs * ATTND_KEYS_BLOCK;
+    worker->slope = worker->sine + pairs * ATTND_KEYS_BLOCK;
     worker->begin = (void *)(worker->slope + ATTND_ROWS_MAX);
     worker->end = worker->begin + ATTND_ROWS_MAX;
     worker->position = (void *)(worker->end + ATTND_ROWS_MAX);
+    worker->staged_k = (void *)(worker->position + ATTND_ROWS_MAX);
+    worker->staged_v = worker->staged_k + block;
     return 0;
 }
 

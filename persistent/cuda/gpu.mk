@@ -93,7 +93,12 @@ gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TE
 	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
 	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py
 	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py
-	@install -D -t $(GPU_BUNDLE) tests/gpu/check tests/gpu/with-mps bench/gpu/measure bench/gpu/profile
+	@install -D -t $(GPU_BUNDLE)/bench bench/python.py
+	@install -D -m644 -t $(GPU_BUNDLE)/client/python/attnd client/python/attnd/*.py
+	@install -D -m644 -t $(GPU_BUNDLE)/client/python/tests client/python/tests/*.py
+	@install -D -m644 -t $(GPU_BUNDLE)/client/python/examples client/python/examples/*.py
+	@install -D -t $(GPU_BUNDLE) tests/gpu/check tests/gpu/with-mps bench/gpu/measure \
+	  bench/gpu/measure-python bench/gpu/profile
 	@echo "$$(git rev-parse HEAD)$$(git status --porcelain -- . ':!bench/results' ':!*.md' | sed -n '1s/.*/+/p')" \
 	  > $(GPU_BUNDLE)/commit
 	@du -sh $(GPU_BUNDLE)

@@ -10,12 +10,14 @@
  * Splits that bound an item: a block needs one for each time that the longest item's keys fit into
  * the keys which its entry may come to have (and one, because the keys there are are cut evenly);
  * all pages of the plan may be one entry's. There are no more than ATTND_BOUND_SPLITS_MAX; a batch
- * that would need more is refused. Merges: a row segment ends where a block begins or ends; levels
- * are partitions of the same rows, so there are no more segments than blocks, and no more than
- * rows. Partial rows: every level's blocks cover a row at most once, and each added tile repeats at
- * most one block's rows. Where equal pages are looked for (share.c), a batch of one level may come
- * to have ATTND_SHARED_LEVELS more, and half as many entries again. With one level only split blocks have partials, at least one added tile
- * each. Parts: each (merge, part) pair stands for at least one partial row of its own.
+ * that would need more is refused. Fixed splits: a block has one for each step of its entry's keys
+ * but the last; they take the place of all others. Merges: a row segment ends where a block begins
+ * or ends; levels are partitions of the same rows, so there are no more segments than blocks, and
+ * no more than rows. Partial rows: every level's blocks cover a row at most once, and each added
+ * tile repeats at most one block's rows. Where equal pages are looked for (share.c), a batch of one
+ * level may come to have ATTND_SHARED_LEVELS more, and half as many entries again. With one level
+ * only split blocks have partials, at least one added tile each. Parts: each (merge, part) pair
+ * stands for at least one partial row of its own.
  */
 #include "persistent/plan/private.h"
 
@@ -65,6 +67,18 @@ static uint64_t place(uint64_t *bytes, uint64_t count, uint64_t element_bytes)
     return offset_bytes;
 }
 
+/* Of @keys that entries have between them, each entry's for at most @entry_blocks. */
+static uint64_t fixed_splits_of(const struct attnd_plan_limits *limits, uint64_t keys,
+                                uint64_t entry_blocks)
+{
+    const uint64_t granule = limits->target.kv_granule;
+
+    if (limits->fixed_split == 0)
+        return 0;
+    const uint64_t step = (limits->fixed_split + granule - 1) / granule * granule;
+    return min64(keys / step * entry_blocks, ATTND_FIXED_SPLITS_MAX);
+}
+
 /* @shared: entries that share.c may add, on levels of its own. */
 static int derive(const struct attnd_plan_limits *limits, uint32_t shared,
                   struct attnd_plan_capacity *capacity)
@@ -84,12 +98,15 @@ static int derive(const struct attnd_plan_limits *limits, uint32_t shared,
     const uint32_t packed_max = (uint32_t)(tokens_max > group ? tokens_max : group);
     const uint64_t longest = keys / attnd_plan_keys_max(&limits->target, packed_max);
     uint64_t bound_splits = min64(longest ? blocks * (longest + 1) : 0, ATTND_BOUND_SPLITS_MAX);
-    uint64_t split_rows = (splits + bound_splits) * min64(tokens_max, rows);
+    uint64_t fixed_splits = fixed_splits_of(limits, keys, (rows + tokens_min - 1) / tokens_min);
+    const uint64_t added =
+        splits + bound_splits > fixed_splits ? splits + bound_splits : fixed_splits;
+    uint64_t split_rows = added * min64(tokens_max, rows);
     uint64_t partial_rows = levels * rows + split_rows;
     if (levels == 1)
         partial_rows = min64(partial_rows, 2 * split_rows);
     uint64_t merges = min64(rows, blocks);
-    if (partial_rows > INT32_MAX || (blocks + splits + bound_splits) * limits->heads_kv > INT32_MAX)
+    if (partial_rows > INT32_MAX || (blocks + added) * limits->heads_kv > INT32_MAX)
         return -ATTND_E_RANGE;
 
     const uint64_t line = ATTND_CACHE_LINE / sizeof(int32_t);
@@ -99,7 +116,8 @@ static int derive(const struct attnd_plan_limits *limits, uint32_t shared,
         .blocks = (uint32_t)blocks,
         .splits = (uint32_t)splits,
         .bound_splits = (uint32_t)bound_splits,
-        .tiles = (uint32_t)(blocks + splits + bound_splits),
+        .fixed_splits = (uint32_t)fixed_splits,
+        .tiles = (uint32_t)(blocks + added),
         .merges = (uint32_t)merges,
         .partial_rows = (uint32_t)partial_rows,
         .shared = shared,
@@ -120,8 +138,7 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
 {
     if (!limits_valid(limits))
         return -ATTND_E_RANGE;
-    const uint32_t shared =
-        limits->target.cascade == ATTND_CASCADE_OFF ? 0 : limits->requests / 2;
+    const uint32_t shared = limits->target.cascade == ATTND_CASCADE_OFF ? 0 : limits->requests / 2;
     /* Where there is no room for more levels, nothing is shared. */
     if (shared && !derive(limits, shared, capacity))
         return 0;

@@ -5,10 +5,11 @@
  * equal cost stay in the order of rows and lengths, which keeps the tiles of one shared prefix
  * together; and a byte that is the same in all costs (the high ones, mostly) costs no pass.
  *
- * Workers take tiles in their order and never wait, so the order decides what is in work at once. Of
- * a fused plan each class is imagined on workers of its own, as many as split.c found, and a tile
- * begins there when the one ends that as many items before it began. The two classes are merged by
- * these beginnings. Where times turn out otherwise, a free worker takes what is next all the same.
+ * Workers take tiles in their order and never wait, so the order decides what is in work at once.
+ * Of a fused plan each class is imagined on workers of its own, as many as split.c found, and a
+ * tile begins there when the one ends that as many items before it began. The two classes are
+ * merged by these beginnings. Where times turn out otherwise, a free worker takes what is next all
+ * the same.
  */
 #include "persistent/plan/private.h"
 
@@ -66,13 +67,12 @@ struct line {
     uint32_t count, next;
     double back; /* tiles that are in work at once */
     double stretch;
-    float *end_ns;  /* [count] */
+    float *end_ns; /* [count] */
 };
 
 static float begin_of(const struct line *line)
 {
-    return line->next < line->back ? 0
-                                   : line->end_ns[(uint32_t)((double)line->next - line->back)];
+    return line->next < line->back ? 0 : line->end_ns[(uint32_t)((double)line->next - line->back)];
 }
 
 static uint32_t take_next(const struct attnd_plan *plan, struct line *line)

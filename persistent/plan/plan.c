@@ -74,8 +74,8 @@ static int allocate_private(struct attnd_plan *plan)
     plan->blocks = plan->memory;
     plan->built = (struct attnd_tile *)(void *)(plan->blocks + blocks);
     plan->key_ns = (double *)(void *)(plan->built + tiles);
-    plan->state = (struct attnd_entry_state *)(void *)(plan->key_ns +
-                                                       (capacity->shared ? requests + 1 : 0));
+    plan->state =
+        (struct attnd_entry_state *)(void *)(plan->key_ns + (capacity->shared ? requests + 1 : 0));
     plan->nodes = (struct attnd_shared_node *)(void *)(plan->state + requests + capacity->shared);
     plan->order = (uint32_t *)(void *)(plan->nodes + 2 * capacity->shared);
     plan->order_spare = plan->order + tiles;
@@ -217,7 +217,9 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
         attnd_plan_share(plan, batch);
         attnd_plan_fill_entries(plan, batch);
         attnd_plan_share_entries(plan);
-        code = attnd_plan_build_tiles(plan, fault);
+        code = attnd_plan_build_tiles(
+            plan, batch->options & ATTND_OPTION_FIXED_SPLIT ? batch->variant.fixed_split : 0,
+            fault);
     }
     if (!code) {
         attnd_plan_build_merges(plan);

@@ -20,8 +20,8 @@
 #include "schemas/batch.h"
 #include "schemas/errors.h"
 
-/* What one worker does in a time, and all of them. All 0: a processor's threads, of which each reads
- * a key in the time in which it computes eight rows, whatever the others do. */
+/* What one worker does in a time, and all of them. All 0: a processor's threads, of which each
+ * reads a key in the time in which it computes eight rows, whatever the others do. */
 struct attnd_plan_rates {
     uint32_t worker_gflops; /* 10^9 operations a second: the products of one worker's tiles */
     uint32_t worker_gbps;   /* 10^9 bytes a second: what one worker reads if it need not wait */
@@ -56,9 +56,9 @@ struct attnd_plan_target {
 
 /* What was found when the plan was set. */
 struct attnd_plan_found {
-    uint32_t shared_groups;  /* runs of requests whose equal leading pages are read once */
-    uint32_t fused;          /* 1: compute-bound and memory-bound tiles are interleaved */
-    uint64_t bytes_saved;    /* of K and V, that a run of one layer need not read again */
+    uint32_t shared_groups; /* runs of requests whose equal leading pages are read once */
+    uint32_t fused;         /* 1: compute-bound and memory-bound tiles are interleaved */
+    uint64_t bytes_saved;   /* of K and V, that a run of one layer need not read again */
 };
 
 /* Capacities of a plan object, fixed when it is created. */
@@ -69,6 +69,7 @@ struct attnd_plan_limits {
     uint32_t levels;
     uint32_t page_size; /* of the pool: with pages, how many keys there may come to be */
     uint32_t heads_q, heads_kv;
+    uint32_t fixed_split; /* the shortest that a batch will ask for; 0: none will */
     struct attnd_plan_target target;
 };
 
@@ -124,7 +125,8 @@ void attnd_plan_free(struct attnd_plan *plan);
  * @batch: admitted (ipc/admit.h): the planner asserts, it does not check again
  *
  * No run of the plan may be in flight. Threads: one. Allocates nothing.
- * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault; -ATTND_E_RANGE for a
+ * Return: 0; -ATTND_E_NO_SPACE with the capacity that is too small in @fault (of fixed_split, limit
+ * is the shortest of which the parts fit; 0: the plan was made without); -ATTND_E_RANGE for a
  * batch whose items cannot be kept below ATTND_ITEM_COST_MAX: field kv_len, index the entry, value
  * the keys it may come to have, limit how many of them fit. The plan is then empty: no rows, no
  * tiles.
@@ -147,6 +149,14 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
  */
 int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
                           uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault);
+
+/**
+ * attnd_plan_shared_keys() - what cascade levels save a run: keys of one KV head that are not read
+ * @block_tokens: rows of a tile
+ * Of a batch as it is set; an advance does not change it. 0 of a batch with a window.
+ */
+uint64_t attnd_plan_shared_keys(const struct attnd_batch_view *batch, uint32_t page_size,
+                                uint32_t block_tokens);
 
 /** attnd_plan_head() - the shared half, for reading. Never NULL. */
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan);

@@ -32,11 +32,15 @@
 #define ATTND_SHARED_LEVELS 3u
 #define ATTND_SHARED_OPEN_MAX 32u
 
+/* Tiles that fixed splits may add to a plan: 64 requests of half a million keys in parts of 512. */
+#define ATTND_FIXED_SPLITS_MAX 65536u
+
 /* What the capacities of a plan come to. Derived in layout.c and nowhere else. */
 struct attnd_plan_capacity {
     uint32_t blocks;       /* tiles before any split */
     uint32_t splits;       /* tiles that splitting may add, for balance */
     uint32_t bound_splits; /* and to keep items below ATTND_ITEM_COST_MAX */
+    uint32_t fixed_splits; /* or at fixed keys, instead of both */
     uint32_t tiles;        /* blocks and all splits */
     uint32_t merges;       /* row segments */
     uint32_t partial_rows; /* rows of all partial tiles together; also bounds merge parts */
@@ -85,7 +89,7 @@ struct attnd_plan_mix {
 
 /* An interval of requests with equal leading pages; see share.c. */
 struct attnd_shared_node {
-    uint32_t begin, end; /* requests */
+    uint32_t begin, end;       /* requests */
     uint32_t keys_begin, keys; /* what it reads: behind the interval around it, to its own end */
     uint32_t depth, used;
 };
@@ -133,6 +137,8 @@ void attnd_plan_default_rates(struct attnd_plan_target *target);
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_start_ns() - a tile that sees nothing. */
 double attnd_plan_start_ns(const struct attnd_plan *plan);
+/** attnd_plan_item_ns() - a tile of @keys and @packed_rows. */
+double attnd_plan_item_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t packed_rows);
 /** attnd_plan_part_ns() - what it costs that @packed_rows are a partial: written and merged. */
 double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_bytes_ns() - the memory, on one key, if all workers read. */
@@ -152,8 +158,8 @@ struct attnd_split {
     uint32_t shortest; /* keys of a part, at least */
 };
 
-/* The splits of a batch, by enum attnd_tile_class; and how many memory-bound blocks are halved, behind
- * how many that are not. */
+/* The splits of a batch, by enum attnd_tile_class; and how many memory-bound blocks are halved,
+ * behind how many that are not. */
 struct attnd_splits {
     struct attnd_split of[2];
     uint32_t unhalved, halved;
@@ -173,9 +179,23 @@ void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_v
  * below ATTND_ITEM_COST_MAX, with a granule more to spare; at least one granule. */
 uint32_t attnd_plan_keys_max(const struct attnd_plan_target *target, uint32_t packed_rows);
 
+/** attnd_plan_cut_blocks() - entries into plan->blocks, by level, and how long they take. */
+void attnd_plan_cut_blocks(struct attnd_plan *plan);
+
+/** attnd_block_packed_rows() - query heads of @row_count tokens. */
+uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count);
+/** attnd_block_reach() - keys that the block's entry may come to have. */
+uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row_block *block);
+/** attnd_block_seen() - keys that its rows may come to see at once: all of these, or a window. */
+uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block);
+/** attnd_block_keys_max() - keys that an item of the block may have. */
+uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_row_block *block);
+
 /** attnd_plan_build_tiles() - blocks, then tiles by splitting them, into plan->built.
- * Return: 0; -ATTND_E_RANGE as attnd_planner_set(). */
-int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault);
+ * @fixed_split: keys of a part; 0: as balance wants
+ * Return: 0; -ATTND_E_RANGE and -ATTND_E_NO_SPACE as attnd_planner_set(). */
+int attnd_plan_build_tiles(struct attnd_plan *plan, uint32_t fixed_split,
+                           struct attnd_fault *fault);
 
 /** attnd_plan_build_merges() - give partial rows to tiles whose rows have several parts. */
 void attnd_plan_build_merges(struct attnd_plan *plan);

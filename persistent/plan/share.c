@@ -13,8 +13,8 @@
  * lengths; their tiles begin behind what is read for them. So an advance changes them as ever, and
  * shared keys stay what they are.
  *
- * Only whole pages are shared that hold no query row's own key, so nothing is shared that a row does
- * not see, or that an append of this batch writes.
+ * Only whole pages are shared that hold no query row's own key, so nothing is shared that a row
+ * does not see, or that an append of this batch writes.
  */
 #include "persistent/plan/private.h"
 
@@ -121,8 +121,7 @@ static uint32_t find_intervals(struct attnd_plan *plan, const struct attnd_level
 
         if (level->kv_indptr[r + 1] > level->kv_indptr[r] &&
             level->kv_indptr[r] > level->kv_indptr[r - 1] && a[0] == b[0]) {
-            const uint32_t most =
-                smaller(sharable(plan, level, r - 1), sharable(plan, level, r));
+            const uint32_t most = smaller(sharable(plan, level, r - 1), sharable(plan, level, r));
             keys = whole_keys(plan, common(a, b, most));
         }
         take_pair(plan, &stack, keys, r);
@@ -167,8 +166,9 @@ static int pays(const struct attnd_plan *plan, const struct attnd_level_view *le
     double parts = workers / (blocks * heads);
     parts = parts > keys / ATTND_SPLIT_KEYS_MIN ? keys / ATTND_SPLIT_KEYS_MIN : parts;
     parts = (parts < 1 ? 1 : parts) + 1;
-    const double cost_ns = (keys * blocks * block_ns +
-                            parts * attnd_plan_part_ns(plan, rows * group)) * heads / workers;
+    const double cost_ns =
+        (keys * blocks * block_ns + parts * attnd_plan_part_ns(plan, rows * group)) * heads /
+        workers;
     return keys * alone * heads / workers > cost_ns + LEVEL_NS;
 }
 

@@ -69,9 +69,8 @@ static struct blocks_seen look(const struct attnd_plan *plan)
     seen.load.compute_ns = seen.total_ns[ATTND_TILE_COMPUTE] * heads / workers;
     seen.load.memory_ns = seen.total_ns[ATTND_TILE_MEMORY] * heads / workers;
     seen.load.bytes_ns = keys_read * heads * attnd_plan_bytes_ns(plan);
-    seen.stretch = seen.load.memory_ns > 0
-                       ? larger(1, seen.load.bytes_ns / seen.load.memory_ns)
-                       : 1;
+    seen.stretch =
+        seen.load.memory_ns > 0 ? larger(1, seen.load.bytes_ns / seen.load.memory_ns) : 1;
     return seen;
 }
 
@@ -284,9 +283,8 @@ static double best_mix(struct attnd_plan *plan, const struct blocks_seen *seen, 
             const uint64_t waves = (uint64_t)(fit < 1 ? 1 : fit) + more;
             double computing = ceil(items / (double)waves);
             computing = computing > workers - 1 ? workers - 1 : computing;
-            const double end =
-                fused_end(plan, seen, computing,
-                          compute_end(plan, seen, p, waves, computing), readers);
+            const double end = fused_end(plan, seen, computing,
+                                         compute_end(plan, seen, p, waves, computing), readers);
             if (end < best * SPLIT_GAIN || (p == 1 && end < best)) {
                 best = end;
                 *parts = p;
@@ -320,14 +318,15 @@ static int fuse(struct attnd_plan *plan, const struct blocks_seen *seen,
     if (parts > 1)
         splits->of[ATTND_TILE_COMPUTE] = (struct attnd_split){
             seen->longest_ns[ATTND_TILE_COMPUTE] / parts, 0.5, ATTND_SPLIT_KEYS_MIN};
-    splits->of[ATTND_TILE_MEMORY] = (struct attnd_split){
-        end / FUSED_ITEMS / plan->mix.stretch, 0.5, ATTND_SPLIT_KEYS_MIN};
+    splits->of[ATTND_TILE_MEMORY] =
+        (struct attnd_split){end / FUSED_ITEMS / plan->mix.stretch, 0.5, ATTND_SPLIT_KEYS_MIN};
     return 1;
 }
 
-/* A shared level's tiles are waited for by all that merge with them, and a worker that ends one late
- * has all its rows to merge. So its blocks are cut for all workers to have one part at once, and what
- * the rows have of their own comes behind. Return: 0 if there are more blocks than workers. */
+/* A shared level's tiles are waited for by all that merge with them, and a worker that ends one
+ * late has all its rows to merge. So its blocks are cut for all workers to have one part at once,
+ * and what the rows have of their own comes behind. Return: 0 if there are more blocks than
+ * workers. */
 static int spread_shared(const struct attnd_plan *plan, const struct blocks_seen *seen,
                          struct attnd_splits *splits)
 {
@@ -357,8 +356,8 @@ struct attnd_splits attnd_plan_choose_splits(struct attnd_plan *plan)
     if (plan->mix.fused ? seen.longest_ns[ATTND_TILE_MEMORY] < 1.5 * target_ns
                         : target_ns <= 0 && !seen.count[ATTND_TILE_COMPUTE])
         splits.halved = halved_blocks(plan, &seen);
-    splits.halves = (struct attnd_split){seen.longest_ns[ATTND_TILE_MEMORY] / 2, 0.5,
-                                         ATTND_HALVES_KEYS_MIN};
+    splits.halves =
+        (struct attnd_split){seen.longest_ns[ATTND_TILE_MEMORY] / 2, 0.5, ATTND_HALVES_KEYS_MIN};
     splits.unhalved = seen.count[ATTND_TILE_MEMORY] - splits.halved;
     return splits;
 }

@@ -1,9 +1,8 @@
 /*
- * tile.c - query rows into blocks, blocks into tiles.
+ * tile.c - blocks into tiles.
  *
- * A block is what one pass over KV can serve: whole tokens of one entry, as many as fill
- * rows_per_tile packed rows. Its time is known from the lengths (times.c), and split.c says into
- * how many parts of its keys it is cut, so that workers end at about the same time.
+ * split.c says into how many parts of its keys a block is cut, so that workers end at about the
+ * same time.
  *
  * The last part of a block is open-ended and takes what later generations append. Interior
  * boundaries stay; a generation that shrinks below one leaves that part empty, which is legal. The
@@ -11,120 +10,23 @@
  * and which these are is found anew with the lengths of each run. Where leading keys are read for
  * the entry by another (share.c), it begins behind those.
  *
+ * With fixed splits the same keys of a request are always one part, whatever else is in the batch:
+ * then results are the same to the bit, and balance is left to chance.
+ *
  * A block is also cut where an item of it would cost more than ATTND_ITEM_COST_MAX, now or once
  * its pages are full: then tiles stand ready for keys that are not there yet. Such splits have a
  * number of their own, so that balance cannot use up what the bound needs.
  */
 #include "persistent/plan/private.h"
-#include "persistent/visible.h"
 
 #include <assert.h>
-
-static uint32_t packed_rows(const struct attnd_plan *plan, uint32_t row_count)
-{
-    return row_count * plan->shape.group;
-}
-
-/* Keys that the block's entry may come to have. */
-static uint32_t reach_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
-{
-    const uint64_t keys =
-        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
-
-    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
-}
-
-/* Keys that rows of the block may come to see at once: all that there may be, or a window. */
-static uint32_t seen_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
-{
-    const struct attnd_entry *entry = &plan->state[block->entry].entry;
-    const uint32_t rows = entry->causal ? block->row_count : entry->row_count;
-    const uint64_t seen = (uint64_t)entry->window + rows - 1;
-    const uint32_t reach = reach_of(plan, block);
-
-    return entry->window && seen < reach ? (uint32_t)seen : reach;
-}
-
-/* What an item of the block may have. */
-static uint32_t most_of(const struct attnd_plan *plan, const struct attnd_row_block *block)
-{
-    return attnd_plan_keys_max(&plan->limits.target, packed_rows(plan, block->row_count));
-}
-
-/* The keys that the block's rows see, from a granule's beginning on. Both ends of what a row sees
- * grow with the row. A window that may cost more than an item does is cut like all keys there are:
- * after an advance to shorter lengths the first part may have to hold any of them. */
-static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *block)
-{
-    const struct attnd_entry_state *state = &plan->state[block->entry];
-    const uint32_t granule = plan->limits.target.kv_granule, top = block->row_begin;
-    const int32_t kv_len = (int32_t)state->kv_len;
-    const struct attnd_visible early = attnd_visible_range(&state->entry, kv_len, top);
-    const struct attnd_visible late =
-        attnd_visible_range(&state->entry, kv_len, top + block->row_count - 1);
-
-    block->first = state->keys_begin;
-    if (!block->first && seen_of(plan, block) <= most_of(plan, block))
-        block->first = (uint32_t)early.begin / granule * granule;
-    if (late.end > early.begin && late.end > (int32_t)block->first)
-        block->keys = (uint32_t)late.end - block->first;
-}
-
-/* What one worker takes for one KV head. */
-static double time_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t rows)
-{
-    return keys * attnd_plan_key_ns(plan, rows) + attnd_plan_start_ns(plan);
-}
-
-/* Blocks of entry @index, of at most @tokens rows each, from number @blocks on. Return: how many
- * there are then. */
-static uint32_t cut_entry(struct attnd_plan *plan, uint32_t index, uint32_t tokens, uint32_t blocks)
-{
-    const struct attnd_entry_state *state = &plan->state[index];
-
-    for (uint32_t row = 0; row < state->entry.row_count;) {
-        uint32_t left = state->entry.row_count - row;
-        uint32_t count = left < tokens ? left : tokens;
-        uint32_t rows = packed_rows(plan, count);
-        struct attnd_row_block *block = &plan->blocks[blocks++];
-
-        assert(blocks <= plan->capacity.blocks);
-        *block = (struct attnd_row_block){
-            .entry = index,
-            .row_begin = state->entry.row_begin + row,
-            .row_count = count,
-            .tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE};
-        visible_keys(plan, block);
-        block->time_ns = (float)time_ns(plan, block->keys, rows);
-        row += count;
-    }
-    return blocks;
-}
-
-/* The blocks of all levels. The last level's entries always get theirs, so every row has a tile
- * even where it sees nothing (it may, after an advance); an entry of another level that has no
- * pages now will never have any and adds nothing. */
-static void cut_batch(struct attnd_plan *plan)
-{
-    const uint32_t rows_per_tile = plan->limits.target.rows_per_tile;
-    const uint32_t group = plan->shape.group;
-    const uint32_t tokens = rows_per_tile > group ? rows_per_tile / group : 1;
-    uint32_t index = 0, blocks = 0;
-
-    for (uint32_t l = 0; l < plan->shape.levels; l++) {
-        plan->level_blocks[l] = blocks;
-        for (; index < plan->shape.entries && plan->state[index].entry.level == l; index++)
-            if (plan->state[index].pages_used || l + 1 == plan->shape.levels)
-                blocks = cut_entry(plan, index, tokens, blocks);
-    }
-    plan->level_blocks[plan->shape.levels] = blocks;
-}
 
 /* How one block is cut along KV. */
 struct cut {
     uint32_t parts; /* of the keys that it has now, about equal */
     uint32_t tail;  /* more behind them, for keys that an advance may bring */
     uint32_t step;  /* keys of each of these */
+    uint32_t from;  /* where the first of these is counted from, if there is no other part */
 };
 
 /* Where part @part of the keys there are begins; the first begins where the entry's own keys do. */
@@ -143,10 +45,11 @@ static uint32_t part_begin(const struct attnd_plan *plan, const struct attnd_row
 static struct cut bound_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
                               uint32_t parts)
 {
-    const uint32_t granule = plan->limits.target.kv_granule, most = most_of(plan, block);
+    const uint32_t granule = plan->limits.target.kv_granule,
+                   most = attnd_block_keys_max(plan, block);
     struct cut cut = {.parts = parts, .step = most};
 
-    if (seen_of(plan, block) <= most)
+    if (attnd_block_seen(plan, block) <= most)
         return cut;
     if (block->keys > most) {
         const uint32_t step = most / granule;
@@ -154,17 +57,44 @@ static struct cut bound_block(const struct attnd_plan *plan, const struct attnd_
         const uint32_t needed = (block->keys / granule + step - 1) / step;
         cut.parts = needed > parts ? needed : parts;
     }
-    const uint32_t open = reach_of(plan, block) - part_begin(plan, block, cut.parts - 1, cut.parts);
+    const uint32_t open =
+        attnd_block_reach(plan, block) - part_begin(plan, block, cut.parts - 1, cut.parts);
     if (open > most + granule)
         cut.tail = (open - 1) / most;
     return cut;
+}
+
+/* Keys of a fixed split, of a block of so many rows. */
+static uint32_t fixed_step(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                           uint32_t fixed_split)
+{
+    const uint64_t granule = plan->limits.target.kv_granule;
+    const uint64_t step = (fixed_split + granule - 1) / granule * granule;
+    const uint32_t most = attnd_block_keys_max(plan, block);
+
+    return step < most ? (uint32_t)step : most;
+}
+
+/* At every multiple of a step, as far as the pages reach: nothing but the block itself decides. The
+ * steps that a window hides are one part with the first that it shows. */
+static struct cut fix_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                            uint32_t fixed_split)
+{
+    const uint32_t step = fixed_step(plan, block, fixed_split);
+    const uint32_t reach = attnd_block_reach(plan, block);
+    const uint32_t from = block->first / step * step;
+
+    return (struct cut){.parts = 1,
+                        .tail = reach > from ? (reach - from - 1) / step : 0,
+                        .step = step,
+                        .from = from};
 }
 
 /* Emits the tiles of one block; returns the new number of tiles. */
 static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *block,
                             const struct cut *cut, uint32_t tiles)
 {
-    const uint32_t rows = packed_rows(plan, block->row_count);
+    const uint32_t rows = attnd_block_packed_rows(plan, block->row_count);
     const uint32_t all = cut->parts + cut->tail;
     const uint32_t last = block->first + block->keys;
     uint32_t begin = plan->state[block->entry].keys_begin;
@@ -173,13 +103,14 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
     block->tile_count = all;
     block->partial = all > 1;
     for (uint32_t part = 1; part <= all; part++) {
-        const uint32_t end =
-            part < cut->parts ? part_begin(plan, block, part, cut->parts) : begin + cut->step;
+        const uint32_t end = part < cut->parts
+                                 ? part_begin(plan, block, part, cut->parts)
+                                 : (begin > cut->from ? begin : cut->from) + cut->step;
         const uint32_t from = begin > block->first ? begin : block->first;
         const uint32_t to = part < all && end < last ? end : last;
         const uint32_t keys = to > from ? to - from : 0;
         const uint64_t cost = attnd_item_cost(keys, rows);
-        plan->tile_ns[tiles] = (float)time_ns(plan, keys, rows);
+        plan->tile_ns[tiles] = (float)attnd_plan_item_ns(plan, keys, rows);
         plan->built[tiles++] = (struct attnd_tile){
             .entry = block->entry,
             .row_begin = block->row_begin,
@@ -202,14 +133,44 @@ static int refuse_block(const struct attnd_plan *plan, const struct attnd_row_bl
     const uint32_t entry = block->entry > plan->shared ? block->entry - plan->shared : 0;
 
     return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, entry,
-                           reach_of(plan, block),
-                           (int64_t)most_of(plan, block) * (splits_left + 1));
+                           attnd_block_reach(plan, block),
+                           (int64_t)attnd_block_keys_max(plan, block) * (splits_left + 1));
 }
 
-int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault)
+/* Tiles that fixed splits add, all blocks. */
+static uint64_t fixed_splits(const struct attnd_plan *plan, uint32_t blocks, uint32_t fixed_split)
 {
-    cut_batch(plan);
-    const uint32_t blocks = plan->level_blocks[plan->shape.levels];
+    uint64_t splits = 0;
+
+    for (uint32_t b = 0; b < blocks; b++)
+        splits += fix_block(plan, &plan->blocks[b], fixed_split).tail;
+    return splits;
+}
+
+/* Every block as its own keys say. */
+static int build_fixed(struct attnd_plan *plan, uint32_t blocks, uint32_t fixed_split,
+                       struct attnd_fault *fault)
+{
+    uint64_t fits = fixed_split;
+    uint32_t tiles = 0;
+
+    while (fits < INT32_MAX &&
+           fixed_splits(plan, blocks, (uint32_t)fits) > plan->capacity.fixed_splits)
+        fits *= 2;
+    if (fits > fixed_split)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_FIXED_SPLIT, 0, fixed_split,
+                               plan->limits.fixed_split ? (int64_t)fits : 0);
+    for (uint32_t b = 0; b < blocks; b++) {
+        const struct cut cut = fix_block(plan, &plan->blocks[b], fixed_split);
+        tiles = split_block(plan, &plan->blocks[b], &cut, tiles);
+    }
+    plan->shape.tiles = tiles;
+    return 0;
+}
+
+/* Blocks in parts, or not, so that all workers end at about the same time. */
+static int build_balanced(struct attnd_plan *plan, uint32_t blocks, struct attnd_fault *fault)
+{
     const struct attnd_splits splits = attnd_plan_choose_splits(plan);
     uint32_t splits_left = plan->capacity.splits, bound_left = plan->capacity.bound_splits;
     uint32_t tiles = 0, memories = 0;
@@ -233,4 +194,13 @@ int attnd_plan_build_tiles(struct attnd_plan *plan, struct attnd_fault *fault)
     }
     plan->shape.tiles = tiles;
     return 0;
+}
+
+int attnd_plan_build_tiles(struct attnd_plan *plan, uint32_t fixed_split, struct attnd_fault *fault)
+{
+    attnd_plan_cut_blocks(plan);
+    const uint32_t blocks = plan->level_blocks[plan->shape.levels];
+
+    return fixed_split ? build_fixed(plan, blocks, fixed_split, fault)
+                       : build_balanced(plan, blocks, fault);
 }

@@ -14,8 +14,8 @@
 #define CPU_GFLOPS 80u
 #define CPU_GBPS 10u
 
-/* Where keys are loaded ahead: what a tile takes beside them, because its first load and its end are
- * not hidden behind others; and what a compute-bound one takes more if it is a partial. */
+/* Where keys are loaded ahead: what a tile takes beside them, because its first load and its end
+ * are not hidden behind others; and what a compute-bound one takes more if it is a partial. */
 #define LOADED_AHEAD_START_NS 300.0
 #define LOADED_AHEAD_PART_NS 1500.0
 
@@ -56,6 +56,11 @@ double attnd_plan_start_ns(const struct attnd_plan *plan)
 {
     return plan->limits.target.rates.rows_step > 1 ? LOADED_AHEAD_START_NS
                                                    : ATTND_COST_TILE * row_ns(plan);
+}
+
+double attnd_plan_item_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t packed_rows)
+{
+    return keys * attnd_plan_key_ns(plan, packed_rows) + attnd_plan_start_ns(plan);
 }
 
 double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows)

@@ -78,6 +78,12 @@ static void print_service(FILE *out, const Attnd__Status *status)
         (double)status->tiles);
     one(out, "kv_read_bytes_total", "counter", "Keys and values that they read.",
         (double)status->kv_bytes);
+    one(out, "kv_shared_bytes_total", "counter",
+        "Keys and values that submitted runs did not read, because their requests share them.",
+        (double)status->shared_bytes);
+    one(out, "fused_runs_total", "counter",
+        "Submitted runs with compute-bound and memory-bound tiles at once.",
+        (double)status->fused_runs);
     one(out, "busy_seconds_total", "counter", "Time of tile workers.",
         (double)status->busy_ns / 1e9);
     one(out, "heap_bytes", "gauge", "Memory for plans.", (double)status->heap_bytes);
@@ -107,17 +113,17 @@ static double runs(const Attnd__SessionStatus *session)
 
 static double launches(const Attnd__SessionStatus *session)
 {
-    return (double)session->rings;
+    return (double)session->launches;
 }
 
 static double busy(const Attnd__SessionStatus *session)
 {
-    return (double)(session->busy_ns + session->ring_busy_ns) / 1e9;
+    return (double)(session->busy_ns + session->launch_busy_ns) / 1e9;
 }
 
 static double faults(const Attnd__SessionStatus *session)
 {
-    return (double)session->faults + (double)session->ring_errors;
+    return (double)session->faults + (double)session->launch_errors;
 }
 
 static double in_flight(const Attnd__SessionStatus *session)
@@ -135,6 +141,11 @@ static double pages(const Attnd__SessionStatus *session)
     return (double)session->pages_leased;
 }
 
+static double shared(const Attnd__SessionStatus *session)
+{
+    return (double)session->shared_bytes;
+}
+
 static double memory(const Attnd__SessionStatus *session)
 {
     return (double)session->memory_bytes;
@@ -149,6 +160,8 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
         {"session_runs_total", "counter", "Submitted runs that ended well.", runs},
         {"session_launches_total", "counter", "Launched runs that were answered.", launches},
         {"session_busy_seconds_total", "counter", "Time of tile workers.", busy},
+        {"session_kv_shared_bytes_total", "counter",
+         "Keys and values not read, because requests share them.", shared},
         {"session_faults_total", "counter", "Operations that ended with an error.", faults},
         {"session_in_flight", "gauge", "Operations accepted and not completed.", in_flight},
         {"session_oldest_seconds", "gauge", "Age of the oldest one.", oldest},

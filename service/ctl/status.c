@@ -47,9 +47,12 @@ static void print_service(FILE *out, const Attnd__Status *status)
                 status->has_device_memory_max_bytes
                     ? attnctl_bytes(status->device_memory_max_bytes, gpu, sizeof(gpu))
                     : "");
-    fprintf(out, "done     %" PRIu64 " runs, %" PRIu64 " tiles, %s of KV read, %.3f s busy\n",
+    fprintf(out,
+            "done     %" PRIu64 " runs, %" PRIu64
+            " tiles, %s of KV read, %s saved by sharing, %.3f s "
+            "busy\n",
             status->runs, status->tiles, attnctl_bytes(status->kv_bytes, read, sizeof(read)),
-            (double)status->busy_ns / 1e9);
+            attnctl_bytes(status->shared_bytes, used, sizeof(used)), (double)status->busy_ns / 1e9);
 }
 
 /* Values that somebody has chosen. */
@@ -138,7 +141,7 @@ static void print_sessions(FILE *out, const Attnd__Status *status)
     }
 }
 
-/* Sessions with a mailbox: what is prepared, and how rings of it went. */
+/* Sessions with a mailbox: what is prepared, and how launches of it went. */
 static void print_streams(FILE *out, const Attnd__Status *status)
 {
     int printed = 0;
@@ -148,14 +151,14 @@ static void print_streams(FILE *out, const Attnd__Status *status)
         if (!session->has_prepared)
             continue;
         if (!printed++)
-            fprintf(out, "\n%7s %8s %10s %9s %9s  %s\n", "session", "prepared", "rings", "busy s",
-                    "errors", "last error");
+            fprintf(out, "\n%7s %8s %10s %9s %9s  %s\n", "session", "prepared", "launched",
+                    "busy s", "errors", "last error");
         fprintf(out, "%7" PRIu32 " %8" PRIu32 " %10" PRIu64 " %9.2f %9" PRIu32, session->session,
-                session->prepared, session->rings, (double)session->ring_busy_ns / 1e9,
-                session->ring_errors);
-        if (session->has_ring_error)
-            fprintf(out, "  %s on lane %" PRIu32, attnd_error_name((int)session->ring_error),
-                    session->ring_error_lane);
+                session->prepared, session->launches, (double)session->launch_busy_ns / 1e9,
+                session->launch_errors);
+        if (session->has_launch_error)
+            fprintf(out, "  %s on lane %" PRIu32, attnd_error_name((int)session->launch_error),
+                    session->launch_error_lane);
         fputc('\n', out);
     }
 }

@@ -29,12 +29,12 @@ static uint64_t since(uint64_t before, uint64_t now)
 
 static uint64_t busy_ns(const Attnd__SessionStatus *session)
 {
-    return session ? session->busy_ns + session->ring_busy_ns : 0;
+    return session ? session->busy_ns + session->launch_busy_ns : 0;
 }
 
 static uint64_t runs(const Attnd__SessionStatus *session)
 {
-    return session ? session->runs + session->rings : 0;
+    return session ? session->runs + session->launches : 0;
 }
 
 static void fill_latency(struct attnctl_row *row, const Attnd__Histogram *before,

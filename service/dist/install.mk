@@ -42,8 +42,12 @@ HAVE_SCDOC := $(shell command -v scdoc)
 
 install-man: $(if $(HAVE_SCDOC),$(MAN))
 	$(if $(HAVE_SCDOC),for page in $(MAN); do \
-	  install -Dm644 -t $(DEST)/share/man/man$${page##*.} $$page || exit 1; done, \
+	  install -Dm644 -t $(DEST)/share/man/man$${page##*.} $$page || exit 1; done; \
+	  for call in $(CALLS); do echo .so man3/attnd.3 > $(DEST)/share/man/man3/$$call.3; done, \
 	  @echo 'install: no man pages, because scdoc is not there')
+# Each call is found under its own name.
+bracket := (
+CALLS = $(sort $(shell sed -nE 's/^[a-z]+ .*(attnd_[a-z_]+)\$(bracket).*/\1/p' client/attnd.3.scd))
 
 # ---- everything ----
 
@@ -79,6 +83,7 @@ uninstall:
 	rm -f $(DEST)/lib/libattnd.* $(DEST)/lib/libattnd-cuda.*
 	rm -f $(DEST)/lib/pkgconfig/attnd.pc $(DEST)/lib/pkgconfig/attnd-cuda.pc
 	rm -f $(DEST)/lib/systemd/system/attnd.service $(DEST)/lib/systemd/system/attnd.socket
+	rm -f $(CALLS:%=$(DEST)/share/man/man3/%.3)
 	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))
 	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,attnd attnctl attnd-replay)
 	rm -f $(DEST)/share/zsh/site-functions/_attnd

@@ -89,6 +89,7 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
                                       .page_size = limits->page_size,
                                       .heads_q = heads_q,
                                       .heads_kv = limits->heads_kv,
+                                      .fixed_split = limits->fixed_split,
                                       .target = {.tile_workers = info->tile_workers,
                                                  .rows_per_tile = info->rows_per_tile,
                                                  .kv_granule = info->kv_granule,
@@ -118,6 +119,7 @@ int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *a
     object->limits = *limits;
     object->heap_bytes = heap_bytes;
     object->charged_bytes = private_bytes(&plan_limits);
+    object->tile_rows = plan_limits.target.rows_per_tile;
     int rc = charge(client, object, fault);
     if (rc < 0) {
         free(object);
@@ -194,6 +196,17 @@ int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_bat
     return 0;
 }
 
+static uint64_t shared_bytes(const struct attnd_plan_object *object,
+                             const struct attnd_batch_view *batch)
+{
+    const struct attnd_batch_limits *limits = &object->limits;
+    const uint32_t group = batch->heads_q / limits->heads_kv;
+    const uint32_t tokens = object->tile_rows > group ? object->tile_rows / group : 1;
+
+    return attnd_plan_shared_keys(batch, limits->page_size, tokens) * limits->heads_kv *
+           (limits->dim_qk + limits->dim_vo) * sizeof(uint16_t);
+}
+
 int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
                        struct attnd_fault *fault)
 {
@@ -206,6 +219,9 @@ int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batc
     object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
     object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
     object->scratch_bytes = attnd_plan_scratch_bytes(head);
+    const struct attnd_plan_found found = attnd_plan_found(object->plan);
+    object->shared_bytes = shared_bytes(object, batch) + found.bytes_saved;
+    object->fused = found.fused;
     keep_append(object, head);
     return 0;
 }

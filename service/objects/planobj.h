@@ -17,6 +17,7 @@ struct attnd_plan_object {
     struct attnd_batch_limits limits;
     uint64_t heap_offset_bytes, heap_bytes;
     uint64_t charged_bytes;                      /* of the daemon's memory */
+    uint32_t tile_rows;                          /* packed, of the worker\'s tiles */
     struct attnd_payer payer;                    /* its session: of those, and of the heap's */
     uint32_t generation;                         /* that a run submitted now would use */
     uint32_t generation_runs[ATTND_GENERATIONS]; /* runs in flight that use each */
@@ -30,9 +31,11 @@ struct attnd_plan_object {
     /* of the batch it is filled with */
     uint64_t set_version; /* as the worker finds them in the heap */
     uint32_t advance_version;
-    uint32_t tile_items, append_items;                 /* queue items of a run and of an append */
-    struct attnd_extents extents;                      /* from a tensor's offset */
-    uint64_t scratch_bytes;                            /* of a run */
+    uint32_t tile_items, append_items; /* queue items of a run and of an append */
+    struct attnd_extents extents;      /* from a tensor's offset */
+    uint64_t scratch_bytes;            /* of a run */
+    uint64_t shared_bytes; /* of K and V that a run does not read: the batch's levels, found ones */
+    uint32_t fused;        /* both classes of tiles are done at once */
     struct attnd_memory *tables[ATTND_VARIANT_TABLES]; /* of its variant, referenced; or NULL */
     struct attnd_append_entry *append;                 /* planobj.c; [append_entries] */
     uint32_t append_first, append_entries;             /* the last level's */

@@ -30,10 +30,10 @@ static int check_dims(const Attnd__PoolCreate *desc, struct attnd_fault *fault)
 {
     uint32_t dim = desc->dim_qk;
 
-    if (dim != 64 && dim != 128 && dim != 256)
+    if (!attnd_dims_option(dim, desc->dim_vo) && !attnd_head_dim_bit(dim))
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, dim,
-                               ATTND_HEAD_DIM_MAX);
-    if (desc->dim_vo != dim)
+                               ATTND_HEAD_DIM_EQUAL_MAX);
+    if (!attnd_dims_option(dim, desc->dim_vo) && desc->dim_vo != dim)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, desc->dim_vo, dim);
     if (desc->dtype != ATTND_FP16 && desc->dtype != ATTND_BF16)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, 0, desc->dtype,
@@ -78,7 +78,7 @@ static uint32_t nearest_dim(uint16_t dims, uint32_t wanted)
 {
     uint32_t found = 0;
 
-    for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
+    for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_EQUAL_MAX; dim += 16)
         if (dims & attnd_head_dim_bit(dim) && (found == 0 || dim <= wanted))
             found = dim;
     return found;
@@ -88,8 +88,9 @@ int attnd_pool_check_variant(const struct attnd_worker_info *worker,
                              const struct attnd_heap_pool *shape, struct attnd_fault *fault)
 {
     uint16_t dims = worker->head_dims[shape->dtype];
+    const uint32_t option = attnd_dims_option(shape->dim_qk, shape->dim_vo);
 
-    if (dims & attnd_head_dim_bit(shape->dim_qk))
+    if (option ? worker->options & option : dims & attnd_head_dim_bit(shape->dim_qk))
         return 0;
     if (dims)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, shape->dim_qk,
@@ -119,14 +120,14 @@ static void sort_axes(struct axis axes[3])
 /* From the page's axis outwards each stride spans what lies inside it: then no two pages meet,
  * wherever in the plane the page's axis is. The extent of the plane is known to fit int64_t. */
 static int check_pages_apart(const struct attnd_heap_pool *shape, const Attnd__Plane *plane,
-                             uint32_t layer, struct attnd_fault *fault)
+                             uint32_t dim, uint32_t layer, struct attnd_fault *fault)
 {
     struct axis axes[] = {{shape->heads_kv, plane->stride_head, 0},
                           {shape->page_size, plane->stride_token, 0},
                           {shape->pages, plane->stride_page, 1}};
-    const int64_t page = shape->dim_qk + (int64_t)(shape->heads_kv - 1) * plane->stride_head +
+    const int64_t page = dim + (int64_t)(shape->heads_kv - 1) * plane->stride_head +
                          (int64_t)(shape->page_size - 1) * plane->stride_token;
-    int64_t inside = shape->dim_qk; /* elements of what lies inside the axis */
+    int64_t inside = dim; /* elements of what lies inside the axis */
     int outside_page = 0;
 
     if (shape->pages == 1)
@@ -148,7 +149,8 @@ int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Pla
                            uint64_t memory_bytes, enum attnd_field field, uint32_t layer,
                            struct attnd_fault *fault)
 {
-    const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, shape->dim_qk};
+    const uint32_t dim = field == ATTND_F_V ? shape->dim_vo : shape->dim_qk;
+    const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, dim};
     const int64_t strides[] = {plane->stride_page, plane->stride_token, plane->stride_head, 1};
     uint64_t extent_bytes, end_bytes;
 
@@ -166,7 +168,7 @@ int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Pla
         return attnd_fault_set(fault, -ATTND_E_RANGE, field, layer,
                                end_bytes > INT64_MAX ? INT64_MAX : (int64_t)end_bytes,
                                (int64_t)memory_bytes);
-    return check_pages_apart(shape, plane, layer, fault);
+    return check_pages_apart(shape, plane, dim, layer, fault);
 }
 
 int attnd_pool_plane_bytes(const struct attnd_heap_pool *shape, uint64_t *bytes,

@@ -29,6 +29,9 @@ static int check(const Attnd__PlanCreate *request, uint32_t heads_kv, struct att
         rc = in_range(request->levels, ATTND_LEVELS_MAX, ATTND_F_LEVELS, fault);
     if (rc == 0)
         rc = in_range(request->heads_q, ATTND_HEADS_MAX, ATTND_F_HEADS_Q, fault);
+    if (rc == 0 && request->fixed_split > INT32_MAX)
+        rc = attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_FIXED_SPLIT, 0, request->fixed_split,
+                             INT32_MAX);
     if (rc < 0)
         return rc;
     if (request->heads_q % heads_kv)
@@ -54,7 +57,8 @@ static struct attnd_batch_limits limits_of(const struct attnd_heap_pool *shape,
                                        .requests = request->requests,
                                        .rows = request->rows,
                                        .pages = request->pages,
-                                       .levels = request->levels};
+                                       .levels = request->levels,
+                                       .fixed_split = request->fixed_split};
 }
 
 int attnd_call_plan_create(struct attnd_call *call)

@@ -34,16 +34,16 @@ static void fill_prepared(Attnd__SessionStatus *status, const struct attnd_clien
     if (!attnd_prepared_status(client, &prepared))
         return;
     status->prepared = prepared.prepared;
-    status->rings = prepared.launches;
-    status->ring_busy_ns = prepared.busy_ns;
-    status->ring_errors = prepared.errors;
-    status->has_prepared = status->has_rings = status->has_ring_busy_ns = 1;
-    status->has_ring_errors = 1;
+    status->launches = prepared.launches;
+    status->launch_busy_ns = prepared.busy_ns;
+    status->launch_errors = prepared.errors;
+    status->has_prepared = status->has_launches = status->has_launch_busy_ns = 1;
+    status->has_launch_errors = 1;
     if (!prepared.errors)
         return;
-    status->ring_error = prepared.error_code;
-    status->ring_error_lane = prepared.error_lane;
-    status->has_ring_error = status->has_ring_error_lane = 1;
+    status->launch_error = prepared.error_code;
+    status->launch_error_lane = prepared.error_lane;
+    status->has_launch_error = status->has_launch_error_lane = 1;
 }
 
 static int fill_histogram(struct attnd_call *call, Attnd__Histogram **out,
@@ -110,6 +110,8 @@ static void fill_session(Attnd__SessionStatus *status, struct attnd_client *clie
     status->has_pid = status->has_in_flight = status->has_runs = status->has_appends = 1;
     status->has_busy_ns = status->has_share = status->has_memory_bytes = 1;
     status->has_device_memory_bytes = status->has_plans = status->has_dying = 1;
+    status->shared_bytes = client->stats.shared_bytes;
+    status->has_shared_bytes = 1;
     status->quota_used = client->used; /* nothing runs before this is packed */
     status->n_quota_used = ATTND_QUOTA_KINDS;
     fill_state(status, client);
@@ -308,6 +310,9 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->runs = service->totals.runs;
     status->tiles = service->totals.tiles;
     status->kv_bytes = service->totals.kv_bytes;
+    status->shared_bytes = service->totals.shared_bytes;
+    status->fused_runs = service->totals.fused_runs;
+    status->has_shared_bytes = status->has_fused_runs = 1;
     status->busy_ns = service->totals.busy_ns;
     status->has_uptime_ms = status->has_worker_pid = status->has_worker_restarts = 1;
     status->has_tile_workers = status->has_queue_runs = status->has_queue_waiting = 1;

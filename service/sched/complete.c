@@ -50,16 +50,14 @@ static void count_fault(struct attnd_session_stats *stats, int code)
         stats->faults[-code]++;
 }
 
-static void count_success(struct attnd_session_lanes *session, uint8_t opcode)
+static void count_success(struct attnd_session_stats *stats, const struct attnd_sched_op *op)
 {
-    struct attnd_session_stats *own = &session->client->stats;
-    struct attnd_session_stats *all = &session->scheduler->service->totals;
-    if (opcode == ATTND_OP_RUN) {
-        own->runs++;
-        all->runs++;
-    } else if (opcode == ATTND_OP_APPEND) {
-        own->appends++;
-        all->appends++;
+    if (op->sqe.opcode == ATTND_OP_RUN) {
+        stats->runs++;
+        stats->shared_bytes += op->plan ? op->plan->shared_bytes : 0;
+        stats->fused_runs += op->plan && op->plan->fused;
+    } else if (op->sqe.opcode == ATTND_OP_APPEND) {
+        stats->appends++;
     }
 }
 
@@ -102,7 +100,8 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
     const struct attnd_fault *fault = &op->fault;
 
     if (fault->code == 0) {
-        count_success(session, op->sqe.opcode);
+        count_success(&session->client->stats, op);
+        count_success(&session->scheduler->service->totals, op);
         if (op->sqe.opcode == ATTND_OP_RUN) {
             count_latency(&session->client->stats, op, begin_ns, end_ns);
             count_latency(&session->scheduler->service->totals, op, begin_ns, end_ns);

@@ -405,8 +405,8 @@ static void pools_that_cannot_be_are_refused(void **state)
     desc.page_size = 0;
     EXPECT_CALL(attnd_pool_create(session, &desc, &pool), RANGE, PAGE_SIZE, 0, 0, 1);
     desc = good;
-    desc.dim_qk = desc.dim_vo = 96;
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), UNSUPPORTED, HEAD_DIM, 0, 96, 256);
+    desc.dim_qk = desc.dim_vo = 100;
+    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), UNSUPPORTED, HEAD_DIM, 0, 100, 256);
     desc = good;
     desc.dtype = 7;
     EXPECT_CALL(attnd_pool_create(session, &desc, &pool), UNSUPPORTED, DTYPE, 0, 7, 2);

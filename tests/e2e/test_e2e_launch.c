@@ -464,11 +464,11 @@ static void status_shows_what_is_prepared_and_how_rings_went(void **state)
     Attnd__Status *status = harness_status(harness);
     const Attnd__SessionStatus *session = status->sessions[0];
     CHECK_EQUAL(session->prepared, LAUNCHED_LAYERS);
-    CHECK_EQUAL(session->rings, LAUNCHED_LAYERS + 1);
-    CHECK(session->ring_busy_ns > 0);
-    CHECK_EQUAL(session->ring_errors, 1);
-    CHECK_EQUAL(session->ring_error, ATTND_E_UNKNOWN);
-    CHECK_EQUAL(session->ring_error_lane, LANE);
+    CHECK_EQUAL(session->launches, LAUNCHED_LAYERS + 1);
+    CHECK(session->launch_busy_ns > 0);
+    CHECK_EQUAL(session->launch_errors, 1);
+    CHECK_EQUAL(session->launch_error, ATTND_E_UNKNOWN);
+    CHECK_EQUAL(session->launch_error_lane, LANE);
     attnd__status__free_unpacked(status, NULL);
     CHECK_EQUAL(harness_attnctl(harness, arguments, output, sizeof(output)), 0);
     CHECK(strstr(output, "ATTND_E_UNKNOWN on lane 5") != NULL);

@@ -198,7 +198,7 @@ static void a_killed_worker_releases_the_wait_and_the_next_ring_is_right(void **
     CHECK(released > 0 || e2e_on_gpu()); /* which is done sooner than a signal arrives */
     Attnd__Status *status = harness_status(harness);
     if (!e2e_on_gpu()) /* whose dead kernels may have answered, where nobody counts any more */
-        CHECK_EQUAL(status->sessions[0]->ring_errors, released);
+        CHECK_EQUAL(status->sessions[0]->launch_errors, released);
     attnd__status__free_unpacked(status, NULL);
     launched_verify(&trial, 0);
     CHECK_OK(attnd_unprepare(engine.session, prepared));

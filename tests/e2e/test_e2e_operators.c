@@ -121,6 +121,31 @@ static void metrics_are_text_that_counts_runs_and_faults_by_code(void **state)
     engine_close(&engine);
 }
 
+/* Four requests of one row each share a prefix of 64 keys, of 2 heads of K and V of 64 elements. */
+static void what_a_cascade_saves_is_counted(void **state)
+{
+    static const char *const arguments[] = {"metrics", NULL};
+    const struct harness *harness = *state;
+    struct random_batch batch = e2e_batch();
+    struct engine engine;
+
+    batch.levels = 2;
+    batch.level[0] = (struct random_level){.requests = 1, .entry = {{4, {64}}}};
+    batch.level[1] =
+        (struct random_level){.requests = 4, .entry = {{1, {1}}, {1, {20}}, {1, {33}}, {1, {16}}}};
+    engine_open(&engine, harness->socket, "cascade");
+    trial_expect(&engine, &batch); /* two layers: two runs */
+    CHECK_EQUAL(harness_attnctl(harness, arguments, text, sizeof(text)), 0);
+    const int saved_bytes = 2 * (4 - 1) * 64 * 2 * (64 + 64) * 2;
+    char line[96];
+    snprintf(line, sizeof(line), "attnd_kv_shared_bytes_total %d", saved_bytes);
+    CHECK(line_is(line));
+    snprintf(line, sizeof(line),
+             "attnd_session_kv_shared_bytes_total{session=\"1\",name=\"cascade\"} %d", saved_bytes);
+    CHECK(line_is(line));
+    engine_close(&engine);
+}
+
 /* ---- kill ---- */
 
 static int session_is_gone(void *context)
@@ -218,6 +243,7 @@ int main(void)
         E2E_TEST(top_tells_what_happened_between_two_looks_and_not_since_birth),
         E2E_TEST(ping_says_that_the_worker_moves),
         E2E_TEST(metrics_are_text_that_counts_runs_and_faults_by_code),
+        E2E_TEST(what_a_cascade_saves_is_counted),
         E2E_TEST(a_killed_session_is_gone_and_its_engine_learns_of_it),
         E2E_OWN_TEST(a_user_ends_own_sessions_only),
     };

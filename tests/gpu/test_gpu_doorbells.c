@@ -395,8 +395,8 @@ static int is_counted(void *context)
 {
     Attnd__Status *status = harness_status(context);
     const Attnd__SessionStatus *session = status->sessions[0];
-    int is = session->ring_errors == 1 && session->ring_error == ATTND_E_WORKER_RESTARTED &&
-             session->ring_error_lane == LANE;
+    int is = session->launch_errors == 1 && session->launch_error == ATTND_E_WORKER_RESTARTED &&
+             session->launch_error_lane == LANE;
 
     attnd__status__free_unpacked(status, NULL);
     return is;

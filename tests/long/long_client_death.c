@@ -11,11 +11,9 @@
  */
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/harness.h"
+#include "tests/support/harness/long_options.h"
 #include "tests/support/trial/trial.h"
 
-#include "service/args/args.h"
-
-#include <argp.h>
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -169,46 +167,15 @@ static void check_growth(const char *what, const struct footprint *before,
     CHECK(after->resident_kb - before->resident_kb <= GROWTH_MAX_KB);
 }
 
-struct settings {
-    uint64_t rounds, seed;
-    const char *loop;
-};
-
-static const struct argp_option option_list[] = {
-    {"rounds", 'n', "N", 0, "Clients that are killed (default: 1000)", 0},
-    {"seed", 's', "S", 0, "What they do and when they die (default: the clock)", 0},
-    {"loop", 'l', "KIND", 0, "Of the daemon (default: auto)", 0},
-    {0}};
-
-static error_t parse_option(int key, char *text, struct argp_state *state)
-{
-    struct settings *settings = state->input;
-
-    switch (key) {
-    case 'n':
-        settings->rounds = attnd_args_number(state, "rounds", text, 1, UINT32_MAX);
-        return 0;
-    case 's':
-        settings->seed = attnd_args_number(state, "seed", text, 0, UINT64_MAX);
-        return 0;
-    case 'l':
-        settings->loop = text;
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
 int main(int argc, char **argv)
 {
-    static const struct argp parser = {.options = option_list, .parser = parse_option};
-    struct settings settings = {.rounds = 1000, .seed = (uint64_t)time(NULL), .loop = "auto"};
+    struct long_options settings = long_options_default(1000);
     struct random_batch batch = e2e_batch();
     struct harness harness;
     struct engine neighbour;
     struct pair before = {0}, now;
 
-    argp_parse(&parser, argc, argv, 0, NULL, &settings);
+    argp_parse(&long_options_argp, argc, argv, 0, NULL, &settings);
     const uint64_t rounds = settings.rounds;
     const char *const daemon_options[] = {"--loop", settings.loop, "--quiet", NULL};
     printf("seed %" PRIu64 ", %" PRIu64 " rounds\n", settings.seed, rounds);

@@ -12,6 +12,7 @@
  * A mismatch is printed with the smallest batch that shows it, and the exit status is 1.
  */
 #include "tests/support/harness/harness.h"
+#include "tests/support/harness/long_options.h"
 #include "tests/support/random/soak.h"
 
 #include "schemas/atomics.h"
@@ -23,7 +24,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SESSIONS_MAX 16
@@ -31,9 +31,9 @@
 #define MISMATCHES_MAX 5u /* of one session; then it stops */
 
 struct settings {
-    uint64_t rounds, seed, first;
+    struct long_options common;
+    uint64_t first;
     uint32_t seconds, sessions;
-    const char *loop;
 };
 
 /* What the sessions tell the parent. */
@@ -66,8 +66,8 @@ static void publish(struct tally *tally, const struct soak *soak, uint64_t misma
 static int verify(void *context)
 {
     const struct session *self = context;
-    const uint64_t rounds = self->settings->rounds;
-    struct soak soak = {.seed = self->settings->seed, .stride = 1};
+    const uint64_t rounds = self->settings->common.rounds;
+    struct soak soak = {.seed = self->settings->common.seed, .stride = 1};
     struct engine engine;
     uint64_t mismatches = 0, begin;
 
@@ -101,14 +101,14 @@ static void show_progress(const struct settings *settings, const struct tally *a
                           int last)
 {
     double rate = seconds > 0 ? (double)all->verified / seconds : 0;
-    double left_s = rate > 0 ? (double)(settings->rounds - all->verified) / rate : 0;
+    double left_s = rate > 0 ? (double)(settings->common.rounds - all->verified) / rate : 0;
 
     if (settings->seconds && left_s > settings->seconds - seconds)
         left_s = settings->seconds - seconds;
     fprintf(stderr,
             "%s%" PRIu64 " of %" PRIu64 " batches, %.0f a second, %.1f %% with kv > %d, %" PRIu64
             " mismatches, %.0f s left   %s",
-            isatty(STDERR_FILENO) ? "\r" : "", all->verified, settings->rounds, rate,
+            isatty(STDERR_FILENO) ? "\r" : "", all->verified, settings->common.rounds, rate,
             all->verified ? 100.0 * (double)all->with_long_kv / (double)all->verified : 0.0,
             RANDOM_KV_LONG, all->mismatches, left_s > 0 ? left_s : 0.0,
             isatty(STDERR_FILENO) && !last ? "" : "\n");
@@ -152,12 +152,9 @@ static uint32_t supervise(const struct settings *settings, struct shared *shared
 }
 
 static const struct argp_option option_list[] = {
-    {"rounds", 'n', "N", 0, "Batches (default: a million)", 0},
-    {"seed", 's', "S", 0, "What they are drawn from (default: the clock)", 0},
     {"first", 'f', "K", 0, "Number of the first batch", 0},
     {"seconds", 't', "T", 0, "Stop after so long (0: never)", 0},
     {"sessions", 'p', "P", 0, "Processes that verify (default: 3)", 0},
-    {"loop", 'l', "KIND", 0, "Of the daemon (default: auto)", 0},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
@@ -165,11 +162,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     struct settings *settings = state->input;
 
     switch (key) {
-    case 'n':
-        settings->rounds = attnd_args_number(state, "rounds", text, 1, UINT32_MAX);
-        return 0;
-    case 's':
-        settings->seed = attnd_args_number(state, "seed", text, 0, UINT64_MAX);
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &settings->common;
         return 0;
     case 'f': /* whole shapes, so that the same batches share one */
         settings->first =
@@ -181,9 +175,6 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case 'p':
         settings->sessions = attnd_args_number32(state, "sessions", text, 1, SESSIONS_MAX);
         return 0;
-    case 'l':
-        settings->loop = text;
-        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -191,18 +182,19 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 int main(int argc, char **argv)
 {
-    static const struct argp parser = {.options = option_list, .parser = parse_option};
-    struct settings settings = {
-        .rounds = 1000000, .seed = (uint64_t)time(NULL), .sessions = 3, .loop = "auto"};
+    static const struct argp_child common[] = {{&long_options_argp, 0, NULL, 0}, {0}};
+    static const struct argp parser = {
+        .options = option_list, .parser = parse_option, .children = common};
+    struct settings settings = {.common = long_options_default(1000000), .sessions = 3};
     struct session sessions[SESSIONS_MAX];
     pid_t pids[SESSIONS_MAX];
     struct harness harness;
 
     argp_parse(&parser, argc, argv, 0, NULL, &settings);
-    const char *const options[] = {"--loop", settings.loop, "--quiet", NULL};
+    const char *const options[] = {"--loop", settings.common.loop, "--quiet", NULL};
     struct shared *shared = harness_shared(sizeof(*shared));
-    printf("seed %" PRIu64 ", batches %" PRIu64 " to %" PRIu64 "\n", settings.seed, settings.first,
-           settings.first + settings.rounds);
+    printf("seed %" PRIu64 ", batches %" PRIu64 " to %" PRIu64 "\n", settings.common.seed,
+           settings.first, settings.first + settings.common.rounds);
     signal(SIGINT, interrupt);
     signal(SIGTERM, interrupt);
     harness_start(&harness, options);
@@ -216,7 +208,7 @@ int main(int argc, char **argv)
     struct tally all = sum(shared);
     printf("seed %" PRIu64 ": %" PRIu64 " runs, %" PRIu64 " batches with kv > %d; continue with "
            "--first %" PRIu64 "\n",
-           settings.seed, all.runs, all.with_long_kv, RANDOM_KV_LONG,
+           settings.common.seed, all.runs, all.with_long_kv, RANDOM_KV_LONG,
            settings.first + SHAPE_BATCHES * attnd_peek64(&shared->next_shape));
     printf("verified %" PRIu64 " batches, %" PRIu64 " mismatches\n", all.verified, all.mismatches);
     return failed || all.mismatches ? 1 : 0;

@@ -63,6 +63,7 @@ Token = _struct("attnd_token", bytes=u8 * 16)
 PlanArgs = _struct(
     "attnd_plan_args",
     size=u32, pool=u32, requests=u32, rows=u32, pages=u32, levels=u32, heads_q=u32,
+    fixed_split=u32,
 )  # fmt: skip
 Level = _struct(
     "attnd_level",

@@ -36,6 +36,7 @@ class Ways:
     def __init__(self, pool, num_qo_heads):
         self.pool, self.num_qo_heads = pool, num_qo_heads
         self._csr, self._attentions, self._planned = None, {}, set()
+        self._sinks, self._sinks_of = None, {}
 
     def begin(self, csr):
         """The batch of the next pass: qo_indptr, kv_indptr, kv_indices, kv_last_page_len. It is
@@ -44,7 +45,8 @@ class Ways:
         self._planned.clear()
 
     def attention(self, **options):
-        """BatchAttention of the batch in this way. Values of @options can be hashed."""
+        """BatchAttention of the batch in this way. Values of @options can be hashed: sinks are the
+        table of sinks()."""
         way = tuple(options.items())
         if way not in self._planned:
             if way not in self._attentions:
@@ -52,6 +54,18 @@ class Ways:
             self._attentions[way].plan(*self._csr, self.num_qo_heads, **options)
             self._planned.add(way)
         return self._attentions[way]
+
+    def sinks(self, layer, values):
+        """The table of all layers' sinks, [layers, heads], with @values in the layer's place: one
+        for all passes, so that layers with sinks are planned once."""
+        if self._sinks is None:
+            shape = self.pool.layers, self.num_qo_heads
+            self._sinks = self.pool.session.empty(shape, "float32", self.pool.device)
+        known = values.data_ptr(), values._version
+        if self._sinks_of.get(layer) != known:
+            self._sinks.torch()[layer].copy_(values.detach())
+            self._sinks_of[layer] = known
+        return self._sinks
 
 
 class Layers:
@@ -78,9 +92,11 @@ class Layers:
             else:
                 self._q, self._o = (pool.session.empty(shape, pool.dtype).torch() for _ in "qo")
 
-    def run(self, layer, q, out, **options):
+    def run(self, layer, q, out, sinks=None, **options):
         """Attention of the batch on one layer, in the way that @options of plan() say. Rows beyond
         the batch's are left as they are."""
+        if sinks is not None:
+            options["sinks"] = self._ways.sinks(layer, sinks)
         shape, rows = self._q.shape[1:], self.rows
         attention = self._ways.attention(**options)
         self._q[:rows].copy_(q.reshape(-1, *shape)[:rows])

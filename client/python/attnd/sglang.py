@@ -4,8 +4,9 @@ The entry point `sglang.srt.plugins` of this package calls register() in every p
 
 SGLang's pools hold [token, head, dim] a layer and its tables name tokens, so a page is one token.
 The service is found by $ATTND_SOCKET and must run with --trust: the pools come from cudaMalloc. It
-takes decoder attention in fp16 and bf16; --disable-cuda-graph is needed, because the hooks with
-which SGLang captures its graphs are not there.
+takes decoder attention in fp16 and bf16, with windows, soft caps and sinks where the worker has
+them; --disable-cuda-graph is needed, because the hooks with which SGLang captures its graphs are
+not there, and --disable-hybrid-swa-memory, because all layers share one page table.
 """
 
 import numpy
@@ -60,6 +61,8 @@ class AttndAttnBackend(AttentionBackend):
     def _begun(self, layer):
         if self._layers is None:
             pool = self.token_to_kv_pool
+            if hasattr(pool, "translate_loc_from_full_to_swa"):
+                raise NotImplementedError("attnd needs --disable-hybrid-swa-memory")
             numbers = getattr(pool, "model_layer_ids", range(self.num_layers))
             self._number = {number: index for index, number in enumerate(numbers)}
             self._session = self._session or Session(name="sglang")
@@ -74,10 +77,12 @@ class AttndAttnBackend(AttentionBackend):
             self._csr = None
         return self._layers
 
-    def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+    def forward_extend(
+        self, q, k, v, layer, forward_batch, save_kv_cache=True, sinks=None, **kwargs
+    ):  # fmt: skip
         for name, value in (
-            ("sliding window", layer.sliding_window_size not in (None, -1)),
-            ("soft cap", layer.logit_cap), ("cross attention", layer.is_cross_attention),
+            ("cross attention", layer.is_cross_attention),
+            ("soft cap but tanh's", layer.logit_cap and layer.logit_capping_method != "tanh"),
             ("attention of encoders", layer.attn_type != AttentionType.DECODER),
             *((name, not (value is None or value is False)) for name, value in kwargs.items()),
         ):  # fmt: skip
@@ -88,7 +93,11 @@ class AttndAttnBackend(AttentionBackend):
         if save_kv_cache and k is not None:
             self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc.for_batch(forward_batch), k, v)
         out, layers = torch.empty_like(q), self._begun(layer)
-        layers.run(self._number[layer.layer_id], q, out, causal=True, sm_scale=layer.scaling)
+        window = layer.sliding_window_size  # keys before the row's own, as FlashInfer counts
+        layers.run(
+            self._number[layer.layer_id], q, out, sinks, causal=True, sm_scale=layer.scaling,
+            logits_soft_cap=layer.logit_cap, window_left=-1 if window is None else window,
+        )  # fmt: skip
         return out
 
     forward_decode = forward_extend

@@ -38,7 +38,6 @@ class PagedCache(transformers.Cache):
         self.pool, self.num_qo_heads = pool, num_qo_heads
         self.dtype = getattr(torch, pool.dtype)
         self._ways, self._way = Ways(pool, num_qo_heads), {"causal": True}
-        self._sinks, self._sinks_of = None, {}
         self._room, self._buffers = 0, {}
         self._planes = [
             tuple(x if isinstance(x, torch.Tensor) else x.torch() for x in pool.kv_cache(layer))
@@ -144,23 +143,12 @@ class PagedCache(transformers.Cache):
         """Attention of the step's tokens on one layer, in the way of plan()'s options. Return: [1,
         tokens, heads, dim]."""
         if sinks is not None:
-            way["sinks"] = self._sinks_with(layer, sinks)
+            way["sinks"] = self._ways.sinks(layer, sinks)
         self._way = way  # most likely the one of the next layer's append
         q, o = self.buffer("q"), self.buffer("o")
         q.copy_(self._rows(query))
         self._ways.attention(**way).run(q, layer, o)
         return o[None].to(query.dtype, copy=True)
-
-    def _sinks_with(self, layer, values):
-        """The table of all layers' sinks, [layers, heads], with @values in the layer's place."""
-        if self._sinks is None:
-            shape = self.pool.layers, self.num_qo_heads
-            self._sinks = self.pool.session.empty(shape, "float32", self.pool.device)
-        known = values.data_ptr(), values._version
-        if self._sinks_of.get(layer) != known:
-            self._sinks.torch()[layer].copy_(values.detach())
-            self._sinks_of[layer] = known
-        return self._sinks
 
 
 def attention(

@@ -2,9 +2,10 @@
 
 The entry point `vllm.general_plugins` of this package calls register(). The service is found by
 $ATTND_SOCKET and must run with --trust: vLLM's KV cache comes from cudaMalloc. A step is planned
-once for all layers that attend alike; K and V are stored by vLLM's slots. It takes decoder attention in fp16
-and bf16 and refuses the rest by name. CUDA graphs of whole steps are not supported here: vLLM then
-runs attention between pieces of them.
+once for all layers that attend alike; K and V are stored by vLLM's slots. It takes decoder
+attention in fp16 and bf16, with windows, soft caps and sinks where the worker has them, and refuses
+the rest by name. CUDA graphs of whole steps are not supported here: vLLM then runs attention
+between pieces of them.
 """
 
 from dataclasses import dataclass
@@ -63,6 +64,14 @@ class AttndBackend(AttentionBackend):
         return attn_type == AttentionType.DECODER
 
     @classmethod
+    def supports_sink(cls):
+        return True
+
+    @classmethod
+    def supports_sliding_window(cls):
+        return True
+
+    @classmethod
     def supports_device_cpu_query_lens_mismatch(cls):
         return False  # the plan is made of the host's query lengths
 
@@ -118,8 +127,7 @@ class AttndImpl(AttentionImpl[AttndMetadata]):
         attn_type=AttentionType.DECODER, kv_sharing_target_layer_name=None, sinks=None,
     ):  # fmt: skip
         for name, value in (
-            ("alibi_slopes", alibi_slopes), ("sliding_window", sliding_window),
-            ("logits_soft_cap", logits_soft_cap), ("sinks", sinks),
+            ("alibi_slopes", alibi_slopes),
             ("kv_sharing_target_layer_name", kv_sharing_target_layer_name),
         ):  # fmt: skip
             if value:
@@ -132,6 +140,10 @@ class AttndImpl(AttentionImpl[AttndMetadata]):
             raise NotImplementedError(f"attnd takes no {attn_type} attention over {kv_cache_dtype}")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads, self.kv_cache_dtype = num_kv_heads or num_heads, kv_cache_dtype
+        self.sinks, self._way = sinks, {
+            "sm_scale": self.scale, "logits_soft_cap": logits_soft_cap,
+            "window_left": sliding_window - 1 if sliding_window else -1,
+        }  # fmt: skip
 
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
         """Padding has slot -1. It goes to block 0, which vLLM keeps as its null block."""
@@ -149,6 +161,6 @@ class AttndImpl(AttentionImpl[AttndMetadata]):
         if attn_metadata is not None:  # else it is a warm-up
             number = attn_metadata.number[layer.layer_name]
             attn_metadata.layers.run(
-                number, query, output, causal=attn_metadata.causal, sm_scale=self.scale
+                number, query, output, self.sinks, causal=attn_metadata.causal, **self._way
             )
         return output

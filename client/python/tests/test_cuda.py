@@ -37,10 +37,10 @@ class CudaTest(unittest.TestCase):
     def normal(self, *shape):
         return torch.randn(*shape, device="cuda").half()
 
-    def check(self, batch, planes, q, o, lse=None):
+    def check(self, batch, planes, q, o, lse=None, **variant):
         torch.cuda.synchronize()
         k, v = (x.cpu().numpy() for x in planes)
-        wanted, sums = batch.expected(q.cpu().numpy(), k, v)
+        wanted, sums = batch.expected(q.cpu().numpy(), k, v, **variant)
         np.testing.assert_allclose(o.double().cpu().numpy(), wanted, rtol=1e-3, atol=1e-3)
         if lse is not None:
             np.testing.assert_allclose(lse.cpu().numpy(), sums, rtol=1e-3, atol=1e-3)
@@ -64,6 +64,23 @@ class CudaTest(unittest.TestCase):
             for layer in range(2):
                 o, lse = attention.run(q, pool.kv_cache(layer), lse=True)
                 self.check(batch, planes[layer], q, o, lse)
+                attention.lane_error()
+
+    def test_windows_soft_caps_and_sinks_of_two_layers(self):
+        pool, planes = self.device_pool()
+        attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+        q, sinks = self.normal(batch.rows, HEADS, DIM), torch.randn(2, HEADS, device="cuda")
+        for said, meant in (
+            ({"window_left": 5}, {"window_left": 5}),
+            ({"logits_soft_cap": 1.5}, {"logits_soft_cap": 1.5}),
+            ({"sinks": sinks}, {}),
+        ):
+            attention.plan(*batch.csr(), HEADS, causal=True, **said)
+            for layer in range(2):
+                if "sinks" in said:
+                    meant["sinks"] = sinks[layer].double().cpu().numpy()
+                o, lse = attention.run(q, pool.kv_cache(layer), lse=True)
+                self.check(batch, planes[layer], q, o, lse, **meant)
                 attention.lane_error()
 
     def test_a_pool_of_ones_own_tensors_in_both_layouts(self):
@@ -93,8 +110,7 @@ class CudaTest(unittest.TestCase):
         )
         lse = torch.empty(batch.rows, HEADS, device="cuda")
         fed, twice = torch.zeros_like(q), []
-        attention.run(q, 0, o, lse)
-        torch.cuda.synchronize()
+        attention.prepare(q, 0, o, lse)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             q.copy_(fed)

@@ -70,6 +70,26 @@ class Sglang(Backend):
                 planes = (x[:, None] for x in planes)
                 self.check(batch, q.view(-1, HEADS, DIM), *planes, out.view(-1, HEADS, DIM))
 
+    def test_layers_with_windows_soft_caps_and_sinks_are_attention(self):
+        runner, batch = self.runner(), Batch(self.draw, TOKENS, 1)
+        backend, pool = self.ours.AttndAttnBackend(runner, self.session), runner.token_to_kv_pool
+        forward = self.forward_batch(runner, batch, False)
+        backend.init_forward_metadata(forward)
+        sinks = torch.tensor(self.draw.normal(size=HEADS)).bfloat16()
+        for number, options, given, meant in (
+            (0, {"sliding_window_size": 6}, {}, {"window_left": 6}),
+            (1, {"logit_cap": 2.0}, {}, {"logits_soft_cap": 2.0}),
+            (1, {}, {"sinks": sinks}, {"sinks": sinks.double().numpy()}),
+            (0, {"sliding_window_size": 6}, {"sinks": -sinks},
+             {"window_left": 6, "sinks": -sinks.double().numpy()}),
+        ):  # fmt: skip
+            with self.subTest(**meant):
+                q = self.normal(batch.rows, HEADS * DIM)
+                layer = self.layer(number, **options)
+                out = backend.forward(q, None, None, layer, forward, save_kv_cache=False, **given)
+                planes = [x(number)[:, None] for x in (pool.get_key_buffer, pool.get_value_buffer)]
+                self.check(batch, q.view(-1, HEADS, DIM), *planes, out.view(-1, HEADS, DIM), **meant)
+
     def test_sglangs_registry_and_command_line_know_the_backend(self):
         import argparse
 
@@ -97,8 +117,7 @@ class Sglang(Backend):
         backend.init_forward_metadata(forward)
         q = self.normal(batch.rows, HEADS * DIM)
         for options, given, word in (
-            ({"sliding_window_size": 16}, {}, "sliding window"),
-            ({"logit_cap": 30.0}, {}, "soft cap"),
+            ({"logit_cap": 30.0, "logit_capping_method": "sigmoid"}, {}, "soft cap"),
             ({"is_cross_attention": True}, {}, "cross attention"),
             ({"v_head_dim": 128}, {}, "head dimensions"),
             ({}, {"k_rope": q}, "k_rope"),

@@ -46,9 +46,19 @@ class Vllm(Backend):
         ours._session = self.session
         heads, heads_kv, dim, size = 8, 2, 64, 16
         scale, context = dim**-0.5, {}
-        for name in ("layers.0", "layers.1"):
+        sinks = torch.tensor(self.draw.normal(size=heads)).bfloat16()
+        says = {
+            "layers.0": {},
+            "layers.1": {"sliding_window": 6, "logits_soft_cap": 2.0, "sinks": sinks},
+        }
+        means = {
+            "layers.0": {},
+            "layers.1": {"window_left": 5, "logits_soft_cap": 2.0,
+                         "sinks": sinks.double().numpy()},
+        }  # fmt: skip
+        for name, said in says.items():
             cache = self.session.empty((40, heads_kv, size, 2 * dim)).torch()
-            impl = ours.AttndBackend.get_impl_cls()(heads, dim, scale, heads_kv)
+            impl = ours.AttndBackend.get_impl_cls()(heads, dim, scale, heads_kv, **said)
             context[name] = types.SimpleNamespace(kv_cache=cache, impl=impl, layer_name=name)
         config = types.SimpleNamespace(
             compilation_config=types.SimpleNamespace(static_forward_context=context)
@@ -70,7 +80,7 @@ class Vllm(Backend):
                 layer.impl.do_kv_cache_update(layer, k, v, layer.kv_cache, common.slot_mapping)
                 layer.impl.forward(layer, q, k, v, layer.kv_cache, metadata, out)
                 planes = ours.planes(layer.kv_cache, dim)
-                self.check(batch, q[: batch.rows], *planes, out)
+                self.check(batch, q[: batch.rows], *planes, out, **means[layer.layer_name])
                 self.assertTrue(out[batch.rows :].isnan().all())
 
     def test_vllm_finds_the_backend_by_its_registry_and_options_are_refused_by_name(self):
@@ -78,8 +88,8 @@ class Vllm(Backend):
         backends = need("vllm.v1.attention.backends.registry").AttentionBackendEnum
         ours.register()
         self.assertIs(backends.CUSTOM.get_class(), ours.AttndBackend)
-        with self.assertRaisesRegex(NotImplementedError, "sliding_window"):
-            ours.AttndImpl(8, 64, 0.125, 2, sliding_window=128)
+        with self.assertRaisesRegex(NotImplementedError, "alibi_slopes"):
+            ours.AttndImpl(8, 64, 0.125, 2, alibi_slopes=[0.5] * 8)
 
     def test_the_backend_has_the_interface_that_vllm_published(self):
         module, ours = need("vllm.v1.attention.backend"), need("attnd.vllm")
@@ -96,11 +106,13 @@ class Vllm(Backend):
             "use_per_head_quant_scales": False, "device_capability": None, "attn_type": "decoder",
         }  # fmt: skip
         refused = ours.AttndBackend.validate_configuration
-        self.assertEqual(refused(**asked), [])
+        self.assertEqual(refused(**asked, has_sliding_window=True), [])
+        self.assertEqual(refused(**{**asked, "has_sink": True}), [])
         for field, value, word in (
             ("head_size", 96, "head_size"), ("kv_cache_dtype", "fp8", "kv_cache_dtype"),
             ("use_mla", True, "MLA"), ("attn_type", "encoder", "attention type"),
             ("use_adaptive_verification", True, "adaptive verification"),
+            ("use_non_causal", True, "non-causal"),
         ):  # fmt: skip
             with self.subTest(field=field):
                 self.assertIn(word, " ".join(refused(**{**asked, field: value})))

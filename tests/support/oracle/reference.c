@@ -3,8 +3,8 @@
  *
  * For every KV head the keys and values of every request are gathered from their pages as doubles,
  * and all arithmetic is in double. A query row then looks up, at each level, the one request that
- * owns it and how many of that request's keys it sees. Those keys, in level order, are one list
- * with one softmax over it: cascade levels need no merge here.
+ * owns it and asks of each of that request's keys whether it sees it. Those keys, in level order,
+ * are one list with one softmax over it: cascade levels need no merge here.
  */
 #include "tests/support/oracle/reference.h"
 
@@ -17,7 +17,7 @@
 
 /* Keys and values of one request for one KV head. */
 struct span {
-    double *keys, *values; /* [count][dim] */
+    double *keys, *values; /* [count][dim], [count][dim_vo] */
     int32_t count;
 };
 
@@ -42,12 +42,17 @@ int32_t reference_kv_len(int32_t pages, int32_t page_size, int32_t last_page_len
     return pages > 0 ? page_size * (pages - 1) + last_page_len : 0;
 }
 
+static uint32_t dim_vo_of(const struct reference_batch *batch)
+{
+    return batch->dim_vo ? batch->dim_vo : batch->dim;
+}
+
 /* ---- gather ---- */
 
-/* @out: [kv_len][dim] of request @request, KV head @head. */
+/* @out: [kv_len][@dim] of request @request, KV head @head. */
 static void gather(const struct reference_batch *batch, const struct reference_plane *plane,
                    const struct reference_level *level, uint32_t request, uint32_t head,
-                   double *out)
+                   uint32_t dim, double *out)
 {
     const float *value_of = bits16_table(batch->dtype);
     const int32_t *pages = level->kv_indices + level->kv_indptr[request];
@@ -58,7 +63,7 @@ static void gather(const struct reference_batch *batch, const struct reference_p
     for (int32_t j = 0; j < level->kv_len[request]; j++) {
         const uint16_t *token = plane->bits + pages[j / page_size] * plane->stride_page +
                                 j % page_size * plane->stride_token + head * plane->stride_head;
-        for (uint32_t d = 0; d < batch->dim; d++)
+        for (uint32_t d = 0; d < dim; d++)
             *out++ = (double)value_of[token[d]];
     }
 }
@@ -74,14 +79,23 @@ static void gather_head(const struct reference_batch *batch, uint32_t head,
             span->count = level->kv_len[r];
             span->keys = words;
             span->values = words + (size_t)span->count * batch->dim;
-            words = span->values + (size_t)span->count * batch->dim;
-            gather(batch, &batch->k, level, r, head, span->keys);
-            gather(batch, &batch->v, level, r, head, span->values);
+            words = span->values + (size_t)span->count * dim_vo_of(batch);
+            gather(batch, &batch->k, level, r, head, batch->dim, span->keys);
+            for (int32_t j = 0; !batch->variant.rope_keys_stored && j < span->count; j++)
+                reference_rotate(&batch->variant, span->keys + (size_t)j * batch->dim, j);
+            gather(batch, &batch->v, level, r, head, dim_vo_of(batch), span->values);
         }
     }
 }
 
 /* ---- what a query sees ---- */
+
+/* One query head of one row, and the request of each level that it belongs to. */
+struct query {
+    uint32_t row, head;
+    struct span request[REFERENCE_LEVELS_MAX]; /* all keys there are */
+    int32_t place;                             /* among the keys of its last level's request */
+};
 
 static uint32_t request_of(const struct reference_level *level, uint32_t row)
 {
@@ -91,19 +105,23 @@ static uint32_t request_of(const struct reference_level *level, uint32_t row)
     return request;
 }
 
-/* Keys 0..visible of the request are seen by @row. Right-aligned: the last query stands at the last
- * key. Only the last level can be causal: what comes before it is all past. */
-static int32_t visible_keys(const struct reference_batch *batch, uint32_t l, uint32_t request,
-                            uint32_t row)
+/* Right-aligned: the last query stands at the last key. Negative before the first. */
+static int32_t place_of(const struct reference_level *level, uint32_t request, uint32_t row)
 {
-    const struct reference_level *level = &batch->level[l];
-    int32_t kv_len = level->kv_len[request];
-
-    if (!batch->causal || l + 1 < batch->levels)
-        return kv_len;
     int32_t qo_len = level->qo_indptr[request + 1] - level->qo_indptr[request];
-    int32_t position = kv_len - qo_len + ((int32_t)row - level->qo_indptr[request]);
-    return position < 0 ? 0 : position + 1;
+
+    return level->kv_len[request] - qo_len + ((int32_t)row - level->qo_indptr[request]);
+}
+
+/* Only the last level asks where a query stands: what comes before it is all past. */
+static int sees(const struct reference_batch *batch, const struct query *query, uint32_t l,
+                int32_t j)
+{
+    if (l + 1 < batch->levels)
+        return 1;
+    if (batch->causal && j > query->place)
+        return 0;
+    return reference_sees(&batch->variant, query->place, j);
 }
 
 /* ---- the sum ---- */
@@ -128,20 +146,30 @@ static void accumulate(double weight, const double *restrict value, double *rest
             o[d + i] += weight * value[d + i];
 }
 
-/* One query against the keys it sees, listed as @spans. @scores has room for all of them. */
+/* One query against the keys that it sees. @scores and @values have room for all of them. */
 static void attend_query(const struct reference_batch *batch, const double *q,
-                         const struct span *spans, double *scores, double *o, double *lse)
+                         const struct query *query, double *scores, const double **values,
+                         double *o, double *lse)
 {
-    const double scale = batch->sm_scale != 0 ? batch->sm_scale : 1 / sqrt(batch->dim);
-    const uint32_t dim = batch->dim;
+    const struct reference_variant *variant = &batch->variant;
+    const double scale = (batch->sm_scale != 0 ? batch->sm_scale : 1 / sqrt(batch->dim)) *
+                         (variant->qk_scale != 0 ? variant->qk_scale : 1);
+    const uint32_t dim = batch->dim, dim_vo = dim_vo_of(batch);
     double max = -INFINITY, sum = 0;
     size_t count = 0, n = 0;
 
     for (uint32_t l = 0; l < batch->levels; l++)
-        for (int32_t j = 0; j < spans[l].count; j++)
-            scores[count++] = scale * dot(q, spans[l].keys + (size_t)j * dim, dim);
+        for (int32_t j = 0; j < query->request[l].count; j++) {
+            const struct span *span = &query->request[l];
+            if (!sees(batch, query, l, j))
+                continue;
+            const double score = scale * dot(q, span->keys + (size_t)j * dim, dim);
+            values[count] = span->values + (size_t)j * dim_vo;
+            scores[count++] =
+                reference_score(variant, score, query->head, batch->heads_q, query->place, j);
+        }
 
-    for (uint32_t d = 0; d < dim; d++)
+    for (uint32_t d = 0; d < dim_vo; d++)
         o[d] = 0;
     *lse = -INFINITY;
     if (count == 0)
@@ -150,41 +178,47 @@ static void attend_query(const struct reference_batch *batch, const double *q,
     for (n = 0; n < count; n++)
         if (scores[n] > max)
             max = scores[n];
+    if (variant->sinks && (double)variant->sinks[query->head] > max)
+        max = (double)variant->sinks[query->head];
     for (n = 0; n < count; n++) {
         scores[n] = exp(scores[n] - max);
         sum += scores[n];
     }
-    n = 0;
-    for (uint32_t l = 0; l < batch->levels; l++)
-        for (int32_t j = 0; j < spans[l].count; j++)
-            accumulate(scores[n++], spans[l].values + (size_t)j * dim, o, dim);
-    for (uint32_t d = 0; d < dim; d++)
-        o[d] /= sum;
+    if (variant->sinks)
+        sum += exp((double)variant->sinks[query->head] - max);
+    for (n = 0; n < count; n++)
+        accumulate(scores[n], values[n], o, dim_vo);
+    for (uint32_t d = 0; d < dim_vo; d++)
+        o[d] *= (variant->v_scale != 0 ? variant->v_scale : 1) / sum;
     *lse = (max + log(sum)) / (batch->lse_ln ? 1 : log(2));
 }
 
 static void attend_head(const struct reference_batch *batch, uint32_t head,
-                        struct span gathered[][REFERENCE_REQUESTS_MAX], double *scores, double *o,
-                        double *lse)
+                        struct span gathered[][REFERENCE_REQUESTS_MAX], double *scores,
+                        const double **values, double *o, double *lse)
 {
     const float *value_of = bits16_table(batch->dtype);
     const uint32_t group = batch->heads_q / batch->heads_kv;
-    struct span seen[REFERENCE_LEVELS_MAX];
+    struct query query = {.place = 0};
     double q[ATTND_HEAD_DIM_MAX];
 
     for (uint32_t row = 0; row < batch->rows; row++) {
         for (uint32_t l = 0; l < batch->levels; l++) {
             uint32_t request = request_of(&batch->level[l], row);
-            seen[l] = gathered[l][request];
-            seen[l].count = visible_keys(batch, l, request, row);
+            query.request[l] = gathered[l][request];
+            query.place = place_of(&batch->level[l], request, row);
         }
+        query.row = row;
         for (uint32_t h = head * group; h < (head + 1) * group; h++) {
             const uint16_t *bits =
                 batch->q.bits + row * batch->q.stride_row + h * batch->q.stride_head;
             for (uint32_t d = 0; d < batch->dim; d++)
                 q[d] = (double)value_of[bits[d]];
+            reference_rotate(&batch->variant, q, query.place);
             size_t index = (size_t)row * batch->heads_q + h;
-            attend_query(batch, q, seen, scores, o + index * batch->dim, lse + index);
+            query.head = h;
+            attend_query(batch, q, &query, scores, values, o + index * dim_vo_of(batch),
+                         lse + index);
         }
     }
 }
@@ -201,11 +235,13 @@ void reference_attend(const struct reference_batch *batch, double *o, double *ls
         for (uint32_t r = 0; r < batch->level[l].requests; r++)
             keys += (size_t)batch->level[l].kv_len[r];
     }
-    double *scores = workspace(keys * (2 * (size_t)batch->dim + 1) + 1);
+    double *scores = workspace(keys * ((size_t)batch->dim + dim_vo_of(batch) + 2) + 1);
+    const double **values = (const double **)(void *)(scores + keys);
+    _Static_assert(sizeof(*values) <= sizeof(*scores), "a word each");
 
     for (uint32_t head = 0; head < batch->heads_kv; head++) {
-        gather_head(batch, head, gathered, scores + keys);
-        attend_head(batch, head, gathered, scores, o, lse);
+        gather_head(batch, head, gathered, scores + 2 * keys);
+        attend_head(batch, head, gathered, scores, values, o, lse);
     }
 }
 
@@ -253,7 +289,7 @@ static void compare_o(const struct reference_batch *batch, const double *want,
     for (uint32_t row = 0; row < batch->rows; row++)
         for (uint32_t head = 0; head < batch->heads_q; head++) {
             const uint16_t *got = o->bits + row * o->stride_row + head * o->stride_head;
-            for (uint32_t d = 0; d < batch->dim; d++, want++)
+            for (uint32_t d = 0; d < dim_vo_of(batch); d++, want++)
                 if (!agrees((double)value_of[got[d]], *want, tolerance))
                     note(mismatch, "o", row, head, d, (double)value_of[got[d]], *want);
         }

@@ -7,6 +7,8 @@
 #ifndef ATTND_TESTS_SUPPORT_ORACLE_REFERENCE_H
 #define ATTND_TESTS_SUPPORT_ORACLE_REFERENCE_H
 
+#include "tests/support/oracle/reference_variant.h"
+
 #include <stdint.h>
 
 #define REFERENCE_LEVELS_MAX 8
@@ -36,11 +38,13 @@ struct reference_level {
 struct reference_batch {
     uint32_t dtype; /* enum attnd_dtype */
     uint32_t rows, heads_q, heads_kv;
-    uint32_t dim;       /* a multiple of 4 */
+    uint32_t dim;       /* of q and k; a multiple of 4 */
+    uint32_t dim_vo;    /* of v and o; 0: dim */
     uint32_t page_size; /* tokens */
     uint32_t causal;    /* 1: on the last level, query i sees keys j <= kv_len - qo_len + i */
     uint32_t lse_ln;    /* 1: lse in natural logarithm; 0: base 2 */
     double sm_scale;    /* 0: 1/sqrt(dim) */
+    struct reference_variant variant;
     uint32_t levels;
     struct reference_level level[REFERENCE_LEVELS_MAX];
     struct reference_rows q;
@@ -49,12 +53,12 @@ struct reference_batch {
 
 /**
  * reference_attend() - one softmax over all keys a query sees, whatever level they are in
- * @o:   receives [rows][heads_q][dim]
+ * @o:   receives [rows][heads_q][dim_vo]
  * @lse: receives [rows][heads_q]
  *
  * Threads: one.
- * A row that sees nothing: o = 0, lse = -inf. NaN and infinity among visible keys act as fp64
- * arithmetic has it; what a query does not see is not read.
+ * A row that sees nothing: o = 0, lse = -inf, whatever its sink. NaN and infinity among visible
+ * keys act as fp64 arithmetic has it; what a query does not see is not read.
  */
 void reference_attend(const struct reference_batch *batch, double *o, double *lse);
 

@@ -68,9 +68,13 @@ double random_batch_work(const struct random_batch *batch)
 
 static int shape_valid(const struct random_shape *shape)
 {
-    return (shape->dim == 64 || shape->dim == 128 || shape->dim == 256) && shape->heads_kv >= 1 &&
-           shape->group >= 1 && shape->page_size >= 1 && shape->layers >= 1 &&
-           (shape->dtype == ATTND_FP16 || shape->dtype == ATTND_BF16) &&
+    const uint32_t odd = shape->dim_vo != 0 && shape->dim_vo != shape->dim;
+    const uint32_t dims = odd ? (shape->dim == 192 && shape->dim_vo == 128) ||
+                                    (shape->dim == 576 && shape->dim_vo == 512)
+                              : shape->dim >= 16 && shape->dim <= 256 && shape->dim % 16 == 0;
+
+    return dims && shape->heads_kv >= 1 && shape->group >= 1 && shape->page_size >= 1 &&
+           shape->layers >= 1 && (shape->dtype == ATTND_FP16 || shape->dtype == ATTND_BF16) &&
            !(shape->service_pool && (shape->hnd || shape->interleaved || shape->pad));
 }
 
@@ -99,13 +103,24 @@ double random_batch_rows_bytes(const struct random_batch *batch)
     return (random_batch_rows(batch) + 2) * row * batch->steps * shape->layers;
 }
 
+/* What asks for a row's place goes with one level. */
+static int variant_valid(const struct random_batch *batch)
+{
+    const struct random_variant *variant = &batch->variant;
+
+    if (variant->rope_dim % 2 || variant->rope_dim > batch->shape.dim ||
+        (variant->rope_append && variant->position_encoding != ATTND_POSITION_ROPE))
+        return 0;
+    return batch->levels == 1 || (variant->window == 0 && variant->position_encoding == 0);
+}
+
 int random_batch_valid(const struct random_batch *batch)
 {
     const uint32_t rows = random_batch_rows(batch);
     uint64_t pages = 0;
 
-    if (!shape_valid(&batch->shape) || batch->levels < 1 || batch->levels > RANDOM_LEVELS_MAX ||
-        batch->steps < 1 || batch->steps > RANDOM_STEPS_MAX ||
+    if (!variant_valid(batch) || !shape_valid(&batch->shape) || batch->levels < 1 ||
+        batch->levels > RANDOM_LEVELS_MAX || batch->steps < 1 || batch->steps > RANDOM_STEPS_MAX ||
         (batch->append && batch->sharing == SHARE_ANY) ||
         random_batch_rows_bytes(batch) > RANDOM_ROWS_BYTES)
         return 0;
@@ -129,10 +144,11 @@ int random_batch_valid(const struct random_batch *batch)
 
 static void print_shape(FILE *file, const struct random_shape *shape)
 {
-    fprintf(file, "  pool: %s, head_dim %u, %u KV heads x group %u, page_size %u, %u layers, %s%s",
-            shape->dtype == ATTND_BF16 ? "bf16" : "fp16", shape->dim, shape->heads_kv, shape->group,
-            shape->page_size, shape->layers, shape->hnd ? "HND" : "NHD",
-            shape->interleaved ? ", K and V interleaved" : "");
+    fprintf(file,
+            "  pool: %s, head_dim %u/%u, %u KV heads x group %u, page_size %u, %u layers, %s%s",
+            shape->dtype == ATTND_BF16 ? "bf16" : "fp16", shape->dim, random_shape_vo(shape),
+            shape->heads_kv, shape->group, shape->page_size, shape->layers,
+            shape->hnd ? "HND" : "NHD", shape->interleaved ? ", K and V interleaved" : "");
     if (shape->pad)
         fprintf(file, ", pad %u", shape->pad);
     fprintf(file, "%s\n", shape->service_pool ? ", of the service" : "");
@@ -143,6 +159,25 @@ static void print_rows(FILE *file, const char *name, const struct random_rows *r
     if (rows->heads_first || rows->pad)
         fprintf(file, "  %s: %s, pad %u\n", name,
                 rows->heads_first ? "[heads, rows, dim]" : "[rows, heads, dim]", rows->pad);
+}
+
+static void print_variant(FILE *file, const struct random_variant *variant)
+{
+    if (variant->window)
+        fprintf(file, "  window_left %u\n", variant->window - 1);
+    if (variant->soft_cap != 0)
+        fprintf(file, "  logits_soft_cap %g\n", (double)variant->soft_cap);
+    if (variant->position_encoding)
+        fprintf(file, "  position_encoding %u\n", variant->position_encoding);
+    if (variant->position_encoding == ATTND_POSITION_ROPE)
+        fprintf(file, "  rope theta %g, scale %g, old_context %u, dim %u%s\n",
+                (double)variant->rope_theta, (double)variant->rope_scale, variant->rope_old_context,
+                variant->rope_dim, variant->rope_append ? ", at append" : "");
+    if (variant->q_scale != 0 || variant->k_scale != 0 || variant->v_scale != 0)
+        fprintf(file, "  scales q %g, k %g, v %g\n", (double)variant->q_scale,
+                (double)variant->k_scale, (double)variant->v_scale);
+    if (variant->sinks)
+        fprintf(file, "  sinks, %s\n", variant->sinks == 1 ? "one for all layers" : "one a layer");
 }
 
 static void print_levels(FILE *file, const struct random_batch *batch)
@@ -178,6 +213,7 @@ void random_batch_print(FILE *file, const struct random_batch *batch)
             : batch->lse_ln  ? "ln"
                              : "log2",
             (double)batch->sm_scale, (double)batch->q_scale, batch->reserve_pages);
+    print_variant(file, &batch->variant);
     print_rows(file, "q", &batch->q);
     print_rows(file, "o", &batch->o);
     print_rows(file, "lse", &batch->lse);

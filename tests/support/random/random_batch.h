@@ -19,11 +19,13 @@
 #define RANDOM_REQUESTS_MAX 8
 #define RANDOM_LEVELS_MAX 3
 #define RANDOM_STEPS_MAX 4
-#define RANDOM_KV_LONG 2048 /* tokens: "long" is more */
+#define RANDOM_SHAPE_BATCHES 8 /* in a row that share a pool */
+#define RANDOM_KV_LONG 2048    /* tokens: "long" is more */
 
 /* What a pool is made for. Consecutive batches of a seed share one. */
 struct random_shape {
     uint32_t dtype, dim, heads_kv, group;
+    uint32_t dim_vo; /* 0: dim */
     uint32_t page_size;
     uint32_t layers;
     uint32_t
@@ -58,6 +60,17 @@ enum random_sharing {
     SHARE_ANY      /* any page may be anywhere, and in one list twice; not with append */
 };
 
+/* What struct attnd_variant is made of; all zero: none. */
+struct random_variant {
+    uint32_t window; /* 1 + window_left; 0: none */
+    float soft_cap;
+    uint32_t position_encoding; /* enum attnd_position_encoding */
+    uint32_t sinks;             /* 1: one for all layers; 2: one a layer */
+    float rope_theta, rope_scale;
+    uint32_t rope_old_context, rope_dim, rope_append;
+    float q_scale, k_scale, v_scale; /* 0: 1 */
+};
+
 struct random_batch {
     uint64_t seed; /* of page ids and values */
     struct random_shape shape;
@@ -72,6 +85,7 @@ struct random_batch {
     uint32_t seen_nan; /* 1: one NaN among the keys or values in use */
     float sm_scale;    /* 0: default */
     float q_scale;     /* values of q are in +-q_scale: how peaked the softmax is; 0 means 1 */
+    struct random_variant variant;
     struct random_rows q, o, lse, kv_rows;
     uint32_t tight; /* 1: a plan of exactly these capacities */
     uint32_t lane;
@@ -86,9 +100,23 @@ struct random_batch {
  */
 void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
 
+/**
+ * random_contract_draw() - the same with a variant: the product of its options, biased to edges
+ * (windows of one key, of a page, of a block and one beside them; slopes of odd head counts)
+ */
+void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
+
+typedef void random_draw_fn(uint64_t seed, uint64_t index, struct random_batch *batch);
+
 /** random_batch_valid() - 1 if the service must accept it: what draw makes, what shrink may make.
  */
 int random_batch_valid(const struct random_batch *batch);
+
+/** random_shape_vo() - elements of a row of V and of o. */
+static inline uint32_t random_shape_vo(const struct random_shape *shape)
+{
+    return shape->dim_vo ? shape->dim_vo : shape->dim;
+}
 
 /* Bytes all planes of a pool may take, and pages of a pool of this shape under that limit. */
 #define RANDOM_POOL_BYTES (24u << 20)

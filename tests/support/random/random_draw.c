@@ -13,8 +13,6 @@
 #include <math.h>
 #include <string.h>
 
-#define BATCHES_OF_ONE_SHAPE 8
-
 static uint32_t pick(struct prng *prng, const uint32_t *values, uint32_t count)
 {
     return values[prng_below(prng, count)];
@@ -296,7 +294,7 @@ static void draw_options(struct prng *prng, struct random_batch *batch)
 
 void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch)
 {
-    struct prng shape_prng = prng_fork(seed, index / BATCHES_OF_ONE_SHAPE);
+    struct prng shape_prng = prng_fork(seed, index / RANDOM_SHAPE_BATCHES);
     struct prng prng = prng_fork(seed + 1, index);
 
     do {

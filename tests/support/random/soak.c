@@ -48,7 +48,7 @@ int soak_step(struct soak *soak, struct engine *engine)
     char why[256] = "";
 
     soak->next += soak->stride;
-    random_batch_draw(soak->seed, number, &batch);
+    (soak->draw ? soak->draw : random_batch_draw)(soak->seed, number, &batch);
     if (trial_run(engine, &batch, why, sizeof(why))) {
         fprintf(stderr, "ATTND_SEED=%" PRIu64 ", batch number %" PRIu64 ": %s\n", soak->seed,
                 number, why);

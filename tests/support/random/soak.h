@@ -8,6 +8,7 @@
 #include "tests/support/harness/harness.h"
 
 struct soak {
+    random_draw_fn *draw; /* NULL: random_batch_draw() */
     uint64_t seed;
     uint64_t next;     /* number of the next batch */
     uint64_t stride;   /* between batches of this engine */

@@ -84,6 +84,15 @@ void plan_case_draw(struct plan_case *c, struct case_source *source)
             repeat_level(c, source);
 
     plan_case_fit(c);
+    if (c->batch.levels == 1 && case_below(source, 3) == 0) {
+        c->batch.options |= ATTND_OPTION_WINDOW;
+        c->batch.variant.window_left = (int32_t)ONE_OF(source, 0, 1, 15, 63, 64, 200, 5000);
+    }
+    if (case_below(source, 4) == 0) {
+        c->batch.options |= ATTND_OPTION_FIXED_SPLIT;
+        c->batch.variant.fixed_split = ONE_OF(source, 64, 100, 500, 1000);
+        c->limits.fixed_split = c->batch.variant.fixed_split;
+    }
     if (case_below(source, 2)) { /* otherwise exactly full */
         c->limits.rows += case_below(source, 50);
         c->limits.requests += case_below(source, 50);

@@ -40,6 +40,7 @@ struct trial {
     uint32_t pages_used_count;
     struct trial_place place[RANDOM_STEPS_MAX][ENGINE_LAYERS_MAX];
     struct attnd_strides q, o, lse, kv; /* real ones */
+    uint64_t sinks;                     /* bytes from engine->rows, if the variant has them */
     uint64_t rows_end;            /* bytes of engine->rows in use: where a next trial may begin */
     uint32_t expected, completed; /* completions */
     int quiet;                    /* what succeeds and is no run posts nothing */

@@ -70,7 +70,8 @@ static void place_run(struct trial *trial, struct prng *prng, struct trial_place
     const struct random_batch *batch = &trial->batch;
     const uint32_t dim = batch->shape.dim, heads_kv = batch->shape.heads_kv;
     const uint32_t heads_q = heads_kv * batch->shape.group;
-    const uint64_t o_bytes = extent_bytes(&trial->o, trial->rows, heads_q, dim, 2);
+    const uint32_t dim_vo = random_shape_vo(&batch->shape);
+    const uint64_t o_bytes = extent_bytes(&trial->o, trial->rows, heads_q, dim_vo, 2);
     const uint64_t lse_bytes = extent_bytes(&trial->lse, trial->rows, heads_q, 1, 4);
     uint8_t *rows = trial->engine->rows;
 
@@ -95,6 +96,23 @@ static void place_run(struct trial *trial, struct prng *prng, struct trial_place
                  sizeof(trial_poison_lse));
 }
 
+/* One in five is small enough that it does not matter, and one is what decides. */
+static void place_sinks(struct trial *trial, struct prng *prng)
+{
+    const struct random_shape *shape = &trial->batch.shape;
+    const uint32_t heads_q = shape->heads_kv * shape->group;
+    const uint32_t count = heads_q * (trial->batch.variant.sinks == 2 ? shape->layers : 1);
+
+    if (!trial->batch.variant.sinks)
+        return;
+    trial->sinks = take(trial, prng, count * sizeof(float), 4);
+    float *sinks = (float *)(void *)(trial->engine->rows + trial->sinks);
+    for (uint32_t i = 0; i < count; i++)
+        sinks[i] = (float)(prng_percent(prng, 20)   ? -40.0
+                           : prng_percent(prng, 20) ? 12.0
+                                                    : 6.0 * prng_unit(prng) - 3.0);
+}
+
 void trial_begin_rows(struct trial *trial, struct prng *prng)
 {
     const struct random_batch *batch = &trial->batch;
@@ -102,10 +120,11 @@ void trial_begin_rows(struct trial *trial, struct prng *prng)
     const uint32_t heads_q = shape->heads_kv * shape->group;
 
     trial->q = strides_of(&batch->q, trial->rows, heads_q, shape->dim);
-    trial->o = strides_of(&batch->o, trial->rows, heads_q, shape->dim);
+    trial->o = strides_of(&batch->o, trial->rows, heads_q, random_shape_vo(shape));
     trial->lse = strides_of(&batch->lse, trial->rows, heads_q, 1);
     trial->kv = strides_of(&batch->kv_rows, trial->rows, shape->heads_kv, shape->dim);
     for (uint32_t step = 0; step < batch->steps; step++)
         for (uint32_t layer = 0; layer < shape->layers; layer++)
             place_run(trial, prng, &trial->place[step][layer]);
+    place_sinks(trial, prng);
 }

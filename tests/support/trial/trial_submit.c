@@ -41,12 +41,42 @@ static struct attnd_tensor at(const struct trial *trial, uint64_t offset_bytes)
                                  .offset_bytes = trial->engine->rows_offset_bytes + offset_bytes};
 }
 
+/* Return: NULL: the batch has none. */
+static const struct attnd_variant *variant_of(const struct trial *trial, struct attnd_variant *to)
+{
+    const struct random_variant *from = &trial->batch.variant;
+    const struct random_shape *shape = &trial->batch.shape;
+    const struct random_variant none = {0};
+
+    if (memcmp(from, &none, sizeof(none)) == 0)
+        return NULL;
+    *to = (struct attnd_variant)ATTND_VARIANT_INIT;
+    to->window_left = (int32_t)from->window - 1;
+    to->logits_soft_cap = from->soft_cap;
+    to->position_encoding = from->position_encoding;
+    to->flags = from->rope_append ? ATTND_VARIANT_ROPE_APPEND : 0;
+    to->rope_theta = from->rope_theta;
+    to->rope_scale = from->rope_scale;
+    to->rope_old_context = from->rope_old_context;
+    to->rope_dim = from->rope_dim;
+    to->q_scale = from->q_scale;
+    to->k_scale = from->k_scale;
+    to->v_scale = from->v_scale;
+    if (from->sinks) {
+        to->sinks.memory = trial->engine->memory;
+        to->sinks.offset_bytes = trial->engine->rows_offset_bytes + trial->sinks;
+        to->sinks.layer_stride = from->sinks == 2 ? shape->heads_kv * shape->group : 0;
+    }
+    return to;
+}
+
 int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
 {
     const struct random_batch *batch = &trial->batch;
     const struct attnd_op op = op_of(trial, lane, flags);
     struct attnd_level level[RANDOM_LEVELS_MAX];
     struct attnd_batch api = {.size = sizeof(api), .level = level};
+    struct attnd_variant variant;
 
     for (uint32_t l = 0; l < batch->levels; l++)
         level[l] = (struct attnd_level){.requests = batch->level[l].requests,
@@ -61,7 +91,9 @@ int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
     api.q = asked(&batch->q, &trial->q);
     api.o = asked(&batch->o, &trial->o);
     api.lse = asked(&batch->lse, &trial->lse);
-    api.k = api.v = asked(&batch->kv_rows, &trial->kv);
+    api.k = asked(&batch->kv_rows, &trial->kv);
+    api.v = batch->shape.dim_vo ? trial->kv : api.k; /* as far apart as those of k */
+    api.variant = variant_of(trial, &variant);
     return submitted(trial, flags, attnd_plan_set(trial->engine->session, trial->plan, &api, &op));
 }
 

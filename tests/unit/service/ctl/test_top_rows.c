@@ -46,7 +46,7 @@ static void rates_are_of_the_time_between_the_looks(void **state)
     (void)state;
     rig.old[0].runs = 1000;
     rig.new[0].runs = 1100;
-    rig.new[0].rings = 20;
+    rig.new[0].launches = 20;
     rig.old[0].faults = 4;
     rig.new[0].faults = 10;
     attnctl_top_compare(&rig.before, &rig.now, &rig.top);
@@ -61,7 +61,7 @@ static void shares_are_of_what_was_done_between_the_looks_largest_first(void **s
     rig.old[0].busy_ns = 1000000; /* much, but before */
     rig.new[0].busy_ns = 1000100;
     rig.new[1].busy_ns = 200;
-    rig.new[1].ring_busy_ns = 100;
+    rig.new[1].launch_busy_ns = 100;
     rig.new[2].busy_ns = 600; /* a session that is new */
     attnctl_top_compare(&rig.before, &rig.now, &rig.top);
     assert_int_equal(rig.top.rows[0].session, 12);

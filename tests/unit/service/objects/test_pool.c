@@ -66,7 +66,7 @@ static void each_bad_scalar_is_named(void **state)
         {FIELD(page_size), UINT32_MAX, -ATTND_E_RANGE, ATTND_F_PAGE_SIZE, 1 << 20},
         {FIELD(heads_kv), 0, -ATTND_E_RANGE, ATTND_F_HEADS_KV, 1},
         {FIELD(heads_kv), 1025, -ATTND_E_RANGE, ATTND_F_HEADS_KV, 1024},
-        {FIELD(dim_qk), 96, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 256},
+        {FIELD(dim_qk), 100, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 256},
         {FIELD(dim_vo), 128, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 64},
         {FIELD(dtype), 3, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, ATTND_BF16},
         {FIELD(page_owner), 0, -ATTND_E_INVALID, ATTND_F_PAGE_OWNER, 2},

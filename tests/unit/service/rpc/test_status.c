@@ -62,7 +62,7 @@ static void what_there_is_not_is_left_out(void **state)
     assert_null(it->worker_last_end); /* no worker before this one */
     assert_int_equal(it->n_pools, 0);
     assert_int_equal(it->n_sessions, 2);
-    assert_false(it->sessions[0]->has_prepared || it->sessions[0]->has_rings); /* no mailbox */
+    assert_false(it->sessions[0]->has_prepared || it->sessions[0]->has_launches); /* no mailbox */
 }
 
 static void a_session_is_told_by_its_own_numbers(void **state)

@@ -163,6 +163,20 @@ static void memory_that_the_worker_has_not_mapped_is_waited_for_apart(void **sta
     comes_back();
 }
 
+static void a_table_of_the_variant_that_is_not_mapped_is_waited_for_too(void **state)
+{
+    struct attnd_maps *maps = &stage.service.supervisor->maps;
+    struct attnd_memory table = {.index = ATTND_MEMORIES_MAX - 1};
+    (void)state;
+    attnd_maps_add(maps, table.index);
+    plan->tables[0] = &table;
+    waits(ATTND_TURN_BLOCKED);
+    stage_memory_mapped(&stage);
+    goes();
+    comes_back();
+    plan->tables[0] = NULL;
+}
+
 static void memory_that_cannot_be_mapped_fails_what_names_it_with_the_workers_words(void **state)
 {
     struct attnd_maps *maps = &stage.service.supervisor->maps;
@@ -315,6 +329,7 @@ int main(void)
         TEST(without_a_worker_or_a_slot_it_stands_in_line),
         TEST(nobody_overtakes_those_in_line_but_the_first_of_them_goes),
         TEST(memory_that_the_worker_has_not_mapped_is_waited_for_apart),
+        TEST(a_table_of_the_variant_that_is_not_mapped_is_waited_for_too),
         TEST(memory_that_cannot_be_mapped_fails_what_names_it_with_the_workers_words),
         TEST(the_command_says_all_that_the_worker_needs),
         TEST(a_generation_is_in_use_until_its_run_is_back),

@@ -1,0 +1,103 @@
+/*
+ * block.c - query rows into blocks, and which keys each block may cost.
+ *
+ * A block is what one pass over KV can serve: whole tokens of one entry, as many as fill
+ * rows_per_tile packed rows. Its time is known from the lengths and from what its rows see of them
+ * (times.c).
+ */
+#include "persistent/plan/private.h"
+#include "persistent/visible.h"
+
+#include <assert.h>
+
+uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count)
+{
+    return row_count * plan->shape.group;
+}
+
+uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row_block *block)
+{
+    const uint64_t keys =
+        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
+
+    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
+}
+
+uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block)
+{
+    const struct attnd_entry *entry = &plan->state[block->entry].entry;
+    const uint32_t rows = entry->causal ? block->row_count : entry->row_count;
+    const uint64_t seen = (uint64_t)entry->window + rows - 1;
+    const uint32_t reach = attnd_block_reach(plan, block);
+
+    return entry->window && seen < reach ? (uint32_t)seen : reach;
+}
+
+uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_row_block *block)
+{
+    return attnd_plan_keys_max(&plan->limits.target,
+                               attnd_block_packed_rows(plan, block->row_count));
+}
+
+/* The keys that the block's rows see, from a granule's beginning on. Both ends of what a row sees
+ * grow with the row. A window that may cost more than an item does is cut like all keys there are:
+ * after an advance to shorter lengths the first part may have to hold any of them. */
+static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *block)
+{
+    const struct attnd_entry_state *state = &plan->state[block->entry];
+    const uint32_t granule = plan->limits.target.kv_granule, top = block->row_begin;
+    const int32_t kv_len = (int32_t)state->kv_len;
+    const struct attnd_visible early = attnd_visible_range(&state->entry, kv_len, top);
+    const struct attnd_visible late =
+        attnd_visible_range(&state->entry, kv_len, top + block->row_count - 1);
+
+    block->first = state->keys_begin;
+    if (!block->first && attnd_block_seen(plan, block) <= attnd_block_keys_max(plan, block))
+        block->first = (uint32_t)early.begin / granule * granule;
+    if (late.end > early.begin && late.end > (int32_t)block->first)
+        block->keys = (uint32_t)late.end - block->first;
+}
+
+/* Blocks of entry @index, of at most @tokens rows each, from number @blocks on. Return: how many
+ * there are then. */
+static uint32_t cut_entry(struct attnd_plan *plan, uint32_t index, uint32_t tokens, uint32_t blocks)
+{
+    const struct attnd_entry_state *state = &plan->state[index];
+
+    for (uint32_t row = 0; row < state->entry.row_count;) {
+        uint32_t left = state->entry.row_count - row;
+        uint32_t count = left < tokens ? left : tokens;
+        uint32_t rows = attnd_block_packed_rows(plan, count);
+        struct attnd_row_block *block = &plan->blocks[blocks++];
+
+        assert(blocks <= plan->capacity.blocks);
+        *block = (struct attnd_row_block){
+            .entry = index,
+            .row_begin = state->entry.row_begin + row,
+            .row_count = count,
+            .tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE};
+        visible_keys(plan, block);
+        block->time_ns = (float)attnd_plan_item_ns(plan, block->keys, rows);
+        row += count;
+    }
+    return blocks;
+}
+
+/* The last level's entries always get blocks, so every row has a tile even where it sees nothing
+ * (it may, after an advance); an entry of another level that has no pages now will never have any
+ * and adds nothing. */
+void attnd_plan_cut_blocks(struct attnd_plan *plan)
+{
+    const uint32_t rows_per_tile = plan->limits.target.rows_per_tile;
+    const uint32_t group = plan->shape.group;
+    const uint32_t tokens = rows_per_tile > group ? rows_per_tile / group : 1;
+    uint32_t index = 0, blocks = 0;
+
+    for (uint32_t l = 0; l < plan->shape.levels; l++) {
+        plan->level_blocks[l] = blocks;
+        for (; index < plan->shape.entries && plan->state[index].entry.level == l; index++)
+            if (plan->state[index].pages_used || l + 1 == plan->shape.levels)
+                blocks = cut_entry(plan, index, tokens, blocks);
+    }
+    plan->level_blocks[plan->shape.levels] = blocks;
+}

@@ -1,0 +1,280 @@
+/* test_plan_variant.c - what a window spares, and that fixed splits ask nothing of other requests.
+ */
+#include "tests/support/rigs/plan_check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ENTRIES 100
+
+static struct plan_case c;
+
+static int begin(void **state)
+{
+    (void)state;
+    plan_case_begin(&c);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    plan_case_free(&c);
+    return 0;
+}
+
+static void level(uint32_t entries, int32_t qo, int32_t kv)
+{
+    int32_t qo_len[ENTRIES], kv_len[ENTRIES];
+
+    for (uint32_t r = 0; r < entries; r++) {
+        qo_len[r] = qo;
+        kv_len[r] = kv;
+    }
+    plan_case_level(&c, entries, qo_len, kv_len);
+}
+
+static void window(int32_t window_left)
+{
+    c.batch.options |= ATTND_OPTION_WINDOW;
+    c.batch.variant.window_left = window_left;
+    c.batch.flags = ATTND_BATCH_CAUSAL;
+}
+
+static const struct attnd_plan_head *plan(void)
+{
+    char why[200];
+
+    assert_int_equal(plan_case_plan(&c), 0);
+    if (!plan_check(&c, why, sizeof(why)))
+        fail_msg("%s", why);
+    return attnd_plan_head(c.plan);
+}
+
+static uint64_t cost(void)
+{
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    uint64_t sum = 0;
+
+    for (uint32_t t = 0; t < head->tiles; t++)
+        sum += plan_tiles(&c)[t].cost;
+    return sum;
+}
+
+static void a_decode_costs_its_window_and_not_its_length(void **state)
+{
+    (void)state;
+    level(1, 1, 32768);
+    window(4095);
+    assert_int_equal(plan()->tiles, 1);
+    assert_int_equal(cost(), attnd_item_cost(4096, 4));
+    assert_int_equal(plan_entries(&c)[0].window, 4096);
+}
+
+static void a_window_that_begins_inside_a_granule_costs_all_of_it(void **state)
+{
+    (void)state;
+    level(1, 1, 1000); /* keys 900..999; granules of 64 */
+    window(99);
+    plan();
+    assert_int_equal(cost(), attnd_item_cost(1000 - 896, 4));
+}
+
+static void a_prompt_costs_its_band(void **state)
+{
+    (void)state;
+    level(1, 16384, 16384);
+    window(1023);
+    plan();
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    for (uint32_t t = 0; t < head->tiles; t++) { /* 32 tokens a tile */
+        assert_in_range(plan_tiles(&c)[t].cost, 0, attnd_item_cost(1024 + 32 + 64, 128));
+        assert_int_equal(plan_tiles(&c)[t].kv_begin, 0);
+    }
+}
+
+static void parts_of_a_split_share_the_window(void **state)
+{
+    uint32_t seen = 0;
+
+    (void)state;
+    c.limits.target.tile_workers = 64;
+    level(1, 1, 32768);
+    window(8191);
+    const struct attnd_plan_head *head = plan();
+    assert_true(head->tiles > 4);
+    for (uint32_t t = 0; t < head->tiles; t++) {
+        const struct attnd_tile *tile = &plan_tiles(&c)[t];
+        const uint32_t from = tile->kv_begin > 24576 ? tile->kv_begin : 24576;
+        const uint32_t to = tile->kv_end < 32768 ? tile->kv_end : 32768;
+        assert_true(to > from); /* none stands where the window hides everything */
+        assert_in_range(to - from, 64, 2 * 8192 / head->tiles);
+        seen += to - from;
+    }
+    assert_int_equal(seen, 8192);
+}
+
+static void a_window_is_of_the_last_level(void **state)
+{
+    (void)state;
+    level(1, 2, 64);
+    window(1 << 30); /* more than there will ever be: as if there were none */
+    plan();
+    assert_int_equal(plan_entries(&c)[0].window, (1 << 30) + 1);
+    c.batch.variant.window_left = INT32_MAX;
+    struct attnd_fault fault;
+    assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), 0);
+    assert_int_equal(plan_entries(&c)[0].window, INT32_MAX);
+}
+
+static void without_rows_that_see_anything_there_is_a_tile_of_no_keys(void **state)
+{
+    (void)state;
+    level(3, 5, 0);
+    window(2);
+    plan();
+    for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++)
+        assert_int_equal(plan_tiles(&c)[t].cost, ATTND_COST_TILE);
+}
+
+/* ---- fixed splits ---- */
+
+static void fix(uint32_t keys)
+{
+    c.limits.fixed_split = keys;
+    c.batch.options |= ATTND_OPTION_FIXED_SPLIT;
+    c.batch.variant.fixed_split = keys;
+}
+
+/* The tiles of entry @index, in the order of their keys. */
+static uint32_t tiles_of(uint32_t index, struct attnd_tile *out)
+{
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    uint32_t count = 0;
+
+    for (uint32_t t = 0; t < head->tiles; t++) {
+        const struct attnd_tile *tile = &plan_tiles(&c)[t];
+        uint32_t at = count;
+        if (tile->entry != index)
+            continue;
+        for (; at > 0 && out[at - 1].kv_begin > tile->kv_begin; at--)
+            out[at] = out[at - 1];
+        out[at] = *tile;
+        count++;
+    }
+    return count;
+}
+
+static void a_request_is_cut_alike_alone_and_among_others(void **state)
+{
+    struct attnd_tile alone[64], among[64];
+
+    (void)state;
+    c.limits.target.tile_workers = 16;
+    fix(1000); /* 1024: granules of 64 */
+    level(1, 1, 9000);
+    plan();
+    const uint32_t count = tiles_of(0, alone);
+    assert_int_equal(count, 9);
+    plan_case_free(&c);
+    begin(NULL);
+    c.limits.target.tile_workers = 16;
+    fix(1000);
+    const int32_t qo_len[] = {7, 1, 1, 300}, kv_len[] = {7, 9000, 20000, 400};
+    plan_case_level(&c, 4, qo_len, kv_len);
+    plan();
+    assert_int_equal(tiles_of(1, among), count);
+    for (uint32_t t = 0; t < count; t++) {
+        assert_int_equal(alone[t].kv_begin, 1024 * t);
+        assert_int_equal(alone[t].kv_begin, among[t].kv_begin);
+        assert_int_equal(alone[t].kv_end, among[t].kv_end);
+        assert_int_equal(alone[t].row_count, among[t].row_count);
+    }
+}
+
+static void tiles_stand_ready_for_keys_that_an_advance_brings(void **state)
+{
+    struct attnd_tile tiles[64];
+
+    (void)state;
+    c.batch.reserve_pages = 128; /* 2048 tokens */
+    fix(512);
+    level(1, 1, 512);
+    plan();
+    assert_int_equal(tiles_of(0, tiles), 5);
+    assert_int_equal(tiles[4].kv_begin, 2048);
+}
+
+static void parts_that_a_window_hides_are_one(void **state)
+{
+    struct attnd_tile tiles[64];
+
+    (void)state;
+    fix(512);
+    level(1, 1, 8192);
+    window(1099); /* keys 7092 on */
+    plan();
+    assert_int_equal(tiles_of(0, tiles), 3);
+    assert_int_equal(tiles[0].kv_begin, 0);
+    assert_int_equal(tiles[0].kv_end, 7168);
+    assert_int_equal(tiles[1].kv_end, 7680);
+}
+
+static void a_plan_made_for_longer_parts_names_them(void **state)
+{
+    struct attnd_fault fault = {0};
+
+    (void)state;
+    level(4, 1, 8192);
+    fix(64);
+    plan_case_fit(&c);
+    c.limits.fixed_split = 4096;
+    assert_int_equal(plan_case_new(&c), 0);
+    assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), -ATTND_E_NO_SPACE);
+    assert_int_equal(fault.field, ATTND_F_FIXED_SPLIT);
+    assert_int_equal(fault.value, 64);
+    assert_int_equal(fault.limit, 4096);
+    assert_int_equal(attnd_plan_head(c.plan)->tiles, 0);
+    c.batch.variant.fixed_split = (uint32_t)fault.limit;
+    assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), 0);
+}
+
+static void a_plan_made_without_says_so(void **state)
+{
+    struct attnd_fault fault = {0};
+
+    (void)state;
+    level(1, 1, 8192);
+    fix(512);
+    plan_case_fit(&c);
+    c.limits.fixed_split = 0;
+    assert_int_equal(plan_case_new(&c), 0);
+    assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), -ATTND_E_NO_SPACE);
+    assert_int_equal(fault.field, ATTND_F_FIXED_SPLIT);
+    assert_int_equal(fault.limit, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_decode_costs_its_window_and_not_its_length),
+        TEST(a_window_that_begins_inside_a_granule_costs_all_of_it),
+        TEST(a_prompt_costs_its_band),
+        TEST(parts_of_a_split_share_the_window),
+        TEST(a_window_is_of_the_last_level),
+        TEST(without_rows_that_see_anything_there_is_a_tile_of_no_keys),
+        TEST(a_request_is_cut_alike_alone_and_among_others),
+        TEST(tiles_stand_ready_for_keys_that_an_advance_brings),
+        TEST(parts_that_a_window_hides_are_one),
+        TEST(a_plan_made_for_longer_parts_names_them),
+        TEST(a_plan_made_without_says_so),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
