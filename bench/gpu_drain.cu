@@ -21,6 +21,7 @@ extern "C" {
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
 #include "schemas/checksum.h"
+#include "service/args/args.h"
 }
 
 #include <algorithm>
@@ -30,6 +31,7 @@ extern "C" {
 #include <cstring>
 #include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
+#include <map>
 #include <random>
 #include <string>
 #include <time.h>
@@ -70,6 +72,14 @@ constexpr Shape shapes[] = {
     {"prefill_4096_rising_hd64", 1, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 2, 10, 40},
     {"prefill_4096_rising_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 10, 20},
     {"naive_524288", 1, 4096, 524288, 128, 8, 2, 64, ATTND_FP16, true, 1, 1, 0, true},
+    {"decode_64x4096", 64, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
+    {"decode_64x32768_w4096", 64, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false,
+     4096},
+    {"decode_64x8192_cap", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 50},
+    {"prefill_8192_w1024", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 1024},
+    {"prefill_8192_cap", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 50},
+    {"prefill_8192_alibi", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
+     true},
     {"decode_32x4096_hd64", 32, 1, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 20},
     {"decode_32x4096_hd256", 32, 1, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 20},
 };
@@ -164,7 +174,7 @@ struct Bench {
     ClockWatch *watch;
     Resident settings = {};
     Resident *resident;
-    cudaStream_t streams[1 + attnd::variants_count], watch_stream;
+    cudaStream_t streams[1 + attnd::variants_plain], watch_stream;
     uint32_t tail = 0;
     int workers;
 };
@@ -206,6 +216,12 @@ void make_tensors(Bench &b)
         MUST(cudaDeviceSynchronize());
         MUST(cudaFree(list));
     }
+}
+
+uint32_t options_of(const Shape &s)
+{
+    return (s.window ? ATTND_OPTION_WINDOW : 0) | (s.soft_cap > 0 ? ATTND_OPTION_SOFT_CAP : 0) |
+           (s.alibi ? ATTND_OPTION_ALIBI : 0);
 }
 
 void make_plan(Bench &b, uint32_t plan_workers)
@@ -254,6 +270,11 @@ void make_plan(Bench &b, uint32_t plan_workers)
     batch.heads_q = s.heads_q;
     batch.dtype = s.dtype;
     batch.flags = ATTND_BATCH_CAUSAL;
+    batch.options = options_of(s);
+    batch.variant.size = ATTND_VARIANT_BYTES;
+    batch.variant.window_left = int32_t(s.window) - 1;
+    batch.variant.logits_soft_cap = s.soft_cap;
+    batch.variant.position_encoding = s.alibi ? ATTND_POSITION_ALIBI : ATTND_POSITION_NONE;
     batch.sm_scale = 1.0f / std::sqrt(float(s.dim));
     batch.q_pitch.row = batch.o_pitch.row = int64_t(s.heads_q) * s.dim;
     batch.q_pitch.head = batch.o_pitch.head = s.dim;
@@ -317,7 +338,7 @@ void make_resident(Bench &b, const Options &options)
 
 void launch(Bench &b)
 {
-    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype);
+    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype, options_of(b.shape));
     MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
     MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
 }
@@ -518,29 +539,33 @@ bool bench(const Shape &shape, const Options &options, int workers)
     return error < 6e-3f;
 }
 
+/* @text: NULL behind the last argument. Ends the program if there is no such option or value. */
+void take_option(Options &options, const std::string &key, const char *text)
+{
+    const std::map<std::string, uint32_t *> numbers = {{"--paths", &options.paths},
+                                                       {"--workers", &options.workers},
+                                                       {"--plan-workers", &options.plan_workers},
+                                                       {"--drain", &options.drain},
+                                                       {"--runs", &options.runs}};
+    uint64_t number;
+    if (text && key == "--only") {
+        options.only = text;
+    } else if (text && numbers.count(key) && !attnd_number_parse(text, 0, UINT32_MAX, &number)) {
+        *numbers.at(key) = uint32_t(number);
+    } else {
+        fprintf(stderr, "%s %s: no such option, or not a number of 32 bits\n", key.c_str(),
+                text ? text : "");
+        exit(2);
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv)
 {
     Options options;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        std::string key = argv[i];
-        uint32_t number = uint32_t(atoi(argv[i + 1]));
-        if (key == "--only")
-            options.only = argv[i + 1];
-        else if (key == "--paths")
-            options.paths = number;
-        else if (key == "--workers")
-            options.workers = number;
-        else if (key == "--plan-workers")
-            options.plan_workers = number;
-        else if (key == "--drain")
-            options.drain = number;
-        else if (key == "--runs")
-            options.runs = number;
-        else
-            return fprintf(stderr, "unknown option %s\n", argv[i]), 2;
-    }
+    for (int i = 1; i < argc; i += 2)
+        take_option(options, argv[i], argv[i + 1]);
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     cudaDeviceProp properties;
     MUST(cudaGetDeviceProperties(&properties, 0));

@@ -23,6 +23,10 @@ struct Shape {
     uint32_t runs;    /* timed */
     float rise = 0;   /* keys grow towards the first, to 1 + rise times: maxima move all the way */
     bool nan = false; /* in V of the last key, which one row sees: its tile goes the naive way */
+    /* The variant: what keys a row sees, its own included, 0: all; what its scores become. */
+    uint32_t window = 0;
+    float soft_cap = 0;
+    bool alibi = false; /* heads_q: a power of two */
 };
 
 __device__ uint32_t mix(uint64_t x)
@@ -90,6 +94,18 @@ struct ReferenceArgs {
     Shape shape;
 };
 
+/* A scaled score of the row that sees keys up to @visible, as the variant has it. */
+__device__ float score_of(const Shape &s, float score, uint32_t head, uint32_t key,
+                          uint32_t visible)
+{
+    if (s.soft_cap > 0)
+        score = s.soft_cap * tanhf(score / s.soft_cap);
+    if (s.alibi)
+        score +=
+            exp2f(-8.0f * float(head + 1) / float(s.heads_q)) * (float(key) - float(visible - 1));
+    return score;
+}
+
 /* One block a sample: o of one row and head, the plain way. */
 __global__ void reference(ReferenceArgs a)
 {
@@ -99,17 +115,18 @@ __global__ void reference(ReferenceArgs a)
     uint32_t row = a.samples[blockIdx.x].x, head = a.samples[blockIdx.x].y, t = threadIdx.x;
     uint32_t request = row / s.rows, kv_head = head / (s.heads_q / s.heads_kv);
     uint32_t visible = s.kv - s.rows + row % s.rows + 1;
+    uint32_t first = s.window && visible > s.window ? visible - s.window : 0;
     uint32_t pages = (s.kv + s.page_size - 1) / s.page_size;
     const uint16_t *q = a.q + (uint64_t(row) * s.heads_q + head) * s.dim;
     const int32_t *list = a.pages + uint64_t(request) * pages;
     float top = -INFINITY;
-    for (uint32_t key = t; key < visible; key += 128) {
+    for (uint32_t key = first + t; key < visible; key += 128) {
         uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
         const uint16_t *k = a.k + (token * s.heads_kv + kv_head) * s.dim;
         float sum = 0;
         for (uint32_t d = 0; d < s.dim; d++)
             sum += element(q + d, s.dtype) * element(k + d, s.dtype);
-        scores[key] = sum * rsqrtf(float(s.dim));
+        scores[key] = score_of(s, sum * rsqrtf(float(s.dim)), head, key, visible);
         top = fmaxf(top, scores[key]);
     }
     part[t] = top;
@@ -117,12 +134,12 @@ __global__ void reference(ReferenceArgs a)
     for (uint32_t i = 0; i < 128; i++)
         top = fmaxf(top, float(part[i]));
     double total = 0;
-    for (uint32_t key = 0; key < visible; key++)
+    for (uint32_t key = first; key < visible; key++)
         total += exp(double(scores[key]) - top);
     double error = 0, norm = 0;
     for (uint32_t d = t; d < s.dim; d += 128) {
         double sum = 0;
-        for (uint32_t key = 0; key < visible; key++) {
+        for (uint32_t key = first; key < visible; key++) {
             uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
             sum += double(__expf(scores[key] - top)) *
                    element(a.v + (token * s.heads_kv + kv_head) * s.dim + d, s.dtype);

@@ -149,7 +149,7 @@ __device__ __forceinline__ void add_gpu(uint32_t *word, uint32_t value)
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
-/* R1 for a counter and what goes with it, for those who only look at it. */
+/* R1 for a counter and what goes with it, for warps that only look at it. */
 __device__ __forceinline__ void add_gpu(unsigned long long *word, unsigned long long more)
 {
     asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(more) : "memory");
@@ -211,6 +211,11 @@ __device__ __forceinline__ void tally_gpu(unsigned long long *word, unsigned lon
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
+__device__ __forceinline__ void tally_gpu(uint32_t *word, uint32_t value)
+{
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
 /* Tickets: no data hangs on them. */
 __device__ __forceinline__ uint32_t take_gpu(uint32_t *word)
 {
@@ -239,6 +244,29 @@ __device__ __forceinline__ uint32_t observe_cta(const uint32_t *word)
                  : "r"(shared_address(word))
                  : "memory");
     return value;
+}
+
+/* A look that no data hangs on, or that something else orders. */
+__device__ __forceinline__ uint32_t peek_cta(const uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.cta.shared::cta.u32 %0, [%1];"
+                 : "=r"(value)
+                 : "r"(shared_address(word))
+                 : "memory");
+    return value;
+}
+
+__device__ __forceinline__ int32_t peek_cta(const int32_t *word)
+{
+    return int32_t(peek_cta(reinterpret_cast<const uint32_t *>(word)));
+}
+
+/* For a look by others, or behind which something releases it. */
+__device__ __forceinline__ void store_relaxed_cta(int32_t *word, int32_t value)
+{
+    asm volatile("st.relaxed.cta.shared::cta.u32 [%0], %1;" ::"r"(shared_address(word)), "r"(value)
+                 : "memory");
 }
 
 /* R1 */
@@ -336,8 +364,9 @@ __device__ __forceinline__ void fence_barrier_init()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* A tensor map that was written: its release, and the acquire of whoever copies by it. That one
- * acquires for TMA also what the map describes, device memory that was stored by generic stores. */
+/* A tensor map that was written: its release, and the acquire of a thread that copies by it. That
+ * thread acquires for TMA also what the map describes, device memory that was stored by generic
+ * stores. */
 __device__ __forceinline__ void fence_map_release()
 {
     asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");

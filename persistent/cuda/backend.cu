@@ -66,10 +66,10 @@ static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
                          : std::max(gpu_bytes / scratch_part, scratch_least_bytes) / 256 * 256;
     for (;;) {
         void *scratch;
-        cudaError_t error = cudaMallocAsync(&scratch, *bytes, backend->copy_stream);
+        cudaError_t error = cudaMallocAsync(&scratch, *bytes, backend->side_stream);
         if (!error) {
             backend->settings.scratch = static_cast<char *>(scratch);
-            return cudaMemsetAsync(scratch, 0, *bytes, backend->copy_stream);
+            return cudaMemsetAsync(scratch, 0, *bytes, backend->side_stream);
         }
         if (error != cudaErrorMemoryAllocation || asked_bytes || *bytes == scratch_least_bytes)
             return error;
@@ -78,30 +78,29 @@ static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
     }
 }
 
-/* Gangs come before what engines have queued: they do it for one of them, and leave. All streams
- * have one priority: what is asked of those of a lower one waits for the end of a gang. No more
- * streams than are used: the ninth would share a queue of the hardware with the first, and what is
- * copied there would wait behind gangs that nobody calls. */
-cudaError_t stream_create(const attnd_backend *backend, cudaStream_t *stream)
-{
-    int least = 0, most = 0;
-    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
-    return error ? error
-                 : cudaStreamCreateWithPriority(
-                       stream, cudaStreamNonBlocking,
-                       backend->residency == ATTND_RESIDENCY_ELASTIC ? most : least);
-}
-
+/* Gangs come before what engines have queued: they do it for one of them, and leave. What the host
+ * writes and copies comes before gangs, or it would wait for the end of one; and all of it is in
+ * one stream. The driver has few queues to the hardware, fewest under MPS, and gives a stream
+ * whichever it likes: a second stream, while the first was busy, got the one in which gangs wait,
+ * and what was written there waited for gangs that nobody called. */
 static cudaError_t create_streams(attnd_backend *backend)
 {
-    cudaError_t error = cudaSuccess;
-    backend->streams_count =
-        backend->residency == ATTND_RESIDENCY_ELASTIC ? 1 : 1 + attnd::variants_count;
+    const bool gangs = backend->residency == ATTND_RESIDENCY_ELASTIC;
+    int least = 0, most = 0;
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
+    const int before = most < least ? most + 1 : most; /* a smaller number comes first */
+    backend->streams_count = gangs ? 1 : 1 + attnd::variants_plain;
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
-        error = stream_create(backend, &backend->streams[i]);
-    if (error || (error = stream_create(backend, &backend->wake_stream)))
-        return error;
-    return stream_create(backend, &backend->copy_stream);
+        error = cudaStreamCreateWithPriority(&backend->streams[i], cudaStreamNonBlocking,
+                                             gangs ? before : least);
+    if (!error)
+        error = cudaStreamCreateWithPriority(&backend->side_stream, cudaStreamNonBlocking,
+                                             gangs ? most : least);
+    for (int i = 0; i < 2 && !error;
+         i++) /* pages go by copy engines, and wait as side_wait() does */
+        error = cudaStreamCreateWithPriority(&backend->pages_stream[i], cudaStreamNonBlocking,
+                                             gangs ? most : least);
+    return error;
 }
 
 static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
@@ -119,7 +118,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
         (error = cudaHostAlloc((void **)&backend->words, 128, cudaHostAllocMapped)) ||
         (error =
              cudaMalloc(&settings.templates, attnd::map_templates * sizeof(attnd::TensorMap))) ||
-        (error = attnd::resident_templates(settings.templates, backend->copy_stream)) ||
+        (error = attnd::resident_templates(settings.templates, backend->side_stream)) ||
         (error = cudaMalloc(&backend->resident, sizeof(Resident))) ||
         (error = cudaMalloc(&backend->own_wake, 2 * sizeof(uint32_t))) ||
         (error = cudaMemset(backend->own_wake, 0, 2 * sizeof(uint32_t))) ||
@@ -132,7 +131,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
         (error = cudaMemset(settings.runs, 0, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMemset(settings.mirror, 0, backend->config.queue_bytes)) ||
         (error = cudaMemset(settings.mirrored, 0, mirrored_size)) ||
-        (error = cudaStreamSynchronize(backend->copy_stream)))
+        (error = cudaStreamSynchronize(backend->side_stream)))
         return error;
     settings.queue = backend->queue_device;
     settings.memories = backend->memories;
@@ -146,11 +145,10 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.mailboxes_offset = queue->mailboxes_offset;
     settings.wake = settings.drain ? backend->own_wake : NULL;
     settings.inject = uint32_t(backend->config.injection);
-    backend->variants = 1u << attnd::variant_index(128, ATTND_FP16); /* the first run corrects it */
+    backend->variants =
+        1u << attnd::variant_index(128, ATTND_FP16, 0); /* the first run corrects it */
     if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
-        (error = health_init(backend)) ||
-        (error = stream_create(backend, &backend->pages_stream[0])) ||
-        (error = stream_create(backend, &backend->pages_stream[1])))
+        (error = health_init(backend)))
         return error;
     return copies_init(backend);
 }
@@ -216,8 +214,9 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
     memset(info->head_dims, 0, sizeof(info->head_dims));
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
         for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
-            if (attnd::variant_index(dim, dtype) < attnd::variants_count)
+            if (attnd::variant_index(dim, dtype, 0) < attnd::variants_count)
                 info->head_dims[dtype] |= attnd_head_dim_bit(dim);
+    info->options = attnd::varied_options;
     info->residency = backend->residency;
     info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
@@ -268,7 +267,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
 int backend_start(attnd_backend *backend)
 {
     attnd::HostWords *words = backend->words;
-    backend->settings.host_clock_offset_ns = clock_offset(&words->clock_ns, backend->copy_stream);
+    backend->settings.host_clock_offset_ns = clock_offset(&words->clock_ns, backend->side_stream);
     attnd_poke32(&words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
     backend->settings_fresh = 1;
     attnd_poke32(&backend->helper_leave, 0);
@@ -313,8 +312,8 @@ static void cuda_destroy(attnd_backend *backend)
     for (uint32_t i = 0; i < ATTND_MEMORIES_MAX; i++)
         while (backend->mappings[i].kind && memory_unmap(backend, &i, 1) == ATTND_BACKEND_MORE)
             ;
-    cudaFreeAsync(backend->settings.scratch, backend->copy_stream);
-    cudaStreamSynchronize(backend->copy_stream);
+    cudaFreeAsync(backend->settings.scratch, backend->side_stream);
+    cudaStreamSynchronize(backend->side_stream);
     cudaFree(backend->settings.mirrored);
     cudaFree(backend->settings.mirror);
     cudaFree(backend->settings.runs);
@@ -326,8 +325,7 @@ static void cuda_destroy(attnd_backend *backend)
     cudaHostUnregister(backend->config.queue);
     for (uint32_t i = 0; i < backend->streams_count; i++)
         cudaStreamDestroy(backend->streams[i]);
-    cudaStreamDestroy(backend->copy_stream);
-    cudaStreamDestroy(backend->wake_stream);
+    cudaStreamDestroy(backend->side_stream);
     copies_end(backend);
     free(backend);
 }

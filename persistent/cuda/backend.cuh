@@ -54,7 +54,6 @@ struct Driver {
 
 /* What check() looks at (health.cu). */
 struct Health {
-    cudaStream_t stream;
     struct Snapshot *snapshot;                              /* pinned */
     const attnd::StuckRecord *stuck[attnd::variants_count]; /* device memory */
     int asked;                                              /* a snapshot is on its way */
@@ -75,10 +74,10 @@ struct attnd_backend {
     Mapping mappings[ATTND_MEMORIES_MAX];
     attnd::HostWords *words; /* pinned */
     /* The dispatcher's, and one a variant; elastic: gangs are all in the first. */
-    cudaStream_t streams[1 + attnd::variants_count];
+    cudaStream_t streams[1 + attnd::variants_plain];
     uint32_t streams_count;
-    cudaStream_t copy_stream;
-    cudaStream_t wake_stream;     /* elastic: where the host sets the wake word */
+    cudaStream_t side_stream; /* all that the host writes and copies; nothing in it ever waits */
+    uint32_t side_ms;         /* since when it was not seen to be done with all; 0: it was */
     cudaStream_t pages_stream[2]; /* copies.cu: into pools, and out of them */
     cudaEvent_t pages_copied[2];
     attnd_residency residency;
@@ -126,15 +125,15 @@ int backend_quiesce(attnd_backend *backend);
 /* backend.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);
 
-/* backend.cu: not of the legacy stream's. */
-cudaError_t stream_create(const attnd_backend *backend, cudaStream_t *stream);
-
 /* helper.cu: elastic: calls a gang. Any thread. */
 cudaError_t gang_wake(attnd_backend *backend);
 
 /* helper.cu: elastic: gangs that come from now on take nothing (@dismiss 1), or what there is (0).
  * Any thread. */
 cudaError_t gangs_dismiss(attnd_backend *backend, uint32_t dismiss);
+
+/* helper.cu: waits for what was copied in the side stream. Any thread. */
+cudaError_t side_wait(attnd_backend *backend);
 
 /* helper.cu: the thread that start() creates. */
 void *helper_main(void *backend);

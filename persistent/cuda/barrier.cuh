@@ -27,8 +27,8 @@ __device__ __forceinline__ uint32_t *cta_stuck()
     return &word;
 }
 
-/* How many warps of this CTA are on the naive way, where an item may take minutes: those who wait
- * for them are not stuck. That they get on, the host sees by `rows_naive` of the run. */
+/* How many warps of this CTA are on the naive way, where an item may take minutes: a warp that
+ * waits for them is not stuck. The host sees that they get on by `portions` of the run. */
 __device__ __forceinline__ uint32_t *cta_naive()
 {
     __shared__ uint32_t word;
@@ -50,7 +50,7 @@ __device__ __forceinline__ uint32_t consumer_thread()
 
 /* The same in all lanes, and known to be: the result of a reduction lies in a uniform register, and
  * so does what is computed from it. Descriptors are wanted there; and where a branch depends on
- * such a value, the code behind it need not ask at every shuffle who is there. */
+ * such a value, the code behind it need not ask at every shuffle which lanes are there. */
 __device__ __forceinline__ uint32_t uniform(uint32_t value)
 {
     return __reduce_or_sync(0xffffffffu, value);

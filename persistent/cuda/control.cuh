@@ -160,7 +160,7 @@ __device__ __forceinline__ void put_prepared(Commander *self, uint32_t index, co
         if (index >= self->resident->prepared_end)
             self->resident->prepared_end = index + 1;
     }
-    fence_gpu(); /* the resolved run before it: whoever publishes it, releases it */
+    fence_gpu(); /* the resolved run before it: the warp that publishes it releases it */
     dispatch_unlock(self->dispatch);
 }
 

@@ -3,7 +3,8 @@
  *
  * No kernel has part in it: runs keep their SMs, and the two directions of the link are used side
  * by side, a stream and a thread of the worker each. The layers of a page are the rows of one copy
- * where they are equally far apart. To wait is to sleep on an event.
+ * where they are equally far apart. A stream may share a queue of the hardware with the one in
+ * which gangs wait to be called; so copies that take long have gangs called, as in side_wait().
  *
  * Host memory is pinned in pieces (memory.cu), and the driver takes no copy that reaches from one
  * into the next: rows are cut there.
@@ -20,6 +21,8 @@ extern "C" {
 
 /* The largest pitch that the copy engines take. */
 constexpr uint64_t pitch_max_bytes = INT_MAX;
+/* A piece takes a millisecond or two. */
+constexpr uint64_t stuck_ns = 10000000;
 
 static bool lies_in(const Mapping *mapping, uint64_t offset_bytes, uint64_t bytes)
 {
@@ -106,8 +109,7 @@ cudaError_t copies_init(attnd_backend *backend)
 {
     cudaError_t error = cudaSuccess;
     for (int i = 0; i < 2 && !error; i++)
-        error = cudaEventCreateWithFlags(&backend->pages_copied[i],
-                                         cudaEventBlockingSync | cudaEventDisableTiming);
+        error = cudaEventCreateWithFlags(&backend->pages_copied[i], cudaEventDisableTiming);
     return error;
 }
 
@@ -117,6 +119,23 @@ void copies_end(attnd_backend *backend)
         cudaEventDestroy(backend->pages_copied[i]);
         cudaStreamDestroy(backend->pages_stream[i]);
     }
+}
+
+/* Until what was enqueued has been copied. */
+static int await_copies(attnd_backend *backend, int way)
+{
+    const timespec step = {0, 10000};
+    uint64_t called_ns = monotonic_ns();
+    cudaError_t error = cudaEventRecord(backend->pages_copied[way], backend->pages_stream[way]);
+    while (!error && (error = cudaEventQuery(backend->pages_copied[way])) == cudaErrorNotReady) {
+        error = cudaSuccess;
+        if (monotonic_ns() - called_ns > stuck_ns) {
+            called_ns = monotonic_ns();
+            error = gang_wake(backend);
+        }
+        (void)nanosleep(&step, NULL);
+    }
+    return error ? -ATTND_E_DEVICE : 0;
 }
 
 int pages_copy(attnd_backend *backend, uint64_t offset_bytes)
@@ -133,8 +152,6 @@ int pages_copy(attnd_backend *backend, uint64_t offset_bytes)
     const int code =
         attnd_copy_walk(segment, backend->config.queue_bytes, offset_bytes, copy_rows, backend);
     /* What was enqueued before a failure must not come later either. */
-    if (cudaEventRecord(backend->pages_copied[way], backend->pages_stream[way]) ||
-        cudaEventSynchronize(backend->pages_copied[way]))
-        return -ATTND_E_DEVICE;
-    return code;
+    const int awaited = await_copies(backend, way);
+    return code ? code : awaited;
 }

@@ -18,8 +18,8 @@ __device__ __forceinline__ void cp_async16(uint32_t to, const void *from, uint32
 }
 
 /* The same for bytes that nobody reads again soon: they do not push out of the L2 what is. Says
- * nothing of memory, so that what the next addresses are made of stays in registers: whoever reads
- * what it brought waits for it, and that wait does. */
+ * nothing of memory, so that what the next addresses are made of stays in registers: a reader
+ * of what it brought waits for it, and that wait says so. */
 __device__ __forceinline__ void cp_async16_once(uint32_t to, const void *from, uint32_t bytes)
 {
     uint64_t policy;
@@ -28,7 +28,7 @@ __device__ __forceinline__ void cp_async16_once(uint32_t to, const void *from, u
                  "l"(from), "r"(bytes), "l"(policy));
 }
 
-/* The line of 128 bytes that @at lies in, to the L2: for whoever copies it soon. @at must be
+/* The line of 128 bytes that @at lies in, to the L2: for a warp that copies it soon. @at must be
  * mapped. */
 __device__ __forceinline__ void prefetch_line(const char *at)
 {

@@ -6,9 +6,10 @@ NVCC_FOLDER := $(if $(NVCC),$(dir $(shell command -v $(lastword $(NVCC)))))
 CUDA ?= $(if $(NVCC),$(if $(SANITIZE),0,1),0)
 
 ifeq ($(CUDA),1)
-# The variants of the worker kernel, DIM_TYPE: one object each, and a row each of every table that
-# is made by including variants.inc (device.cuh, resident.cu).
-CUDA_VARIANTS := $(foreach dim,64 128 256,$(foreach type,fp16 bf16,$(dim)_$(type)))
+# The variants of the worker kernel, DIM_TYPE_POLICY: one object each, and a row each of every table
+# that is made by including variants.inc (device.cuh, resident.cu).
+CUDA_VARIANTS := $(foreach policy,plain varied,$(foreach dim,64 128 256, \
+                   $(foreach type,fp16 bf16,$(dim)_$(type)_$(policy))))
 comma := ,
 CUDA_VARIANTS_INC := $(BUILD)/gen/persistent/cuda/variants.inc
 
@@ -29,13 +30,14 @@ $(BUILD)/obj/%.o: %.cu | $(CUDA_VARIANTS_INC)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
 
-# Of variant/DIM_TYPE.o: 1, the head dimension; 2, the element type.
+# Of variant/DIM_TYPE_POLICY.o: 1, the head dimension; 2, the element type; 3, the policy.
 variant_part = $(word $(1),$(subst _, ,$(basename $(@F))))
 $(CUDA_VARIANT_OBJ): persistent/cuda/variant.cu | $(CUDA_VARIANTS_INC)
 	$(call say,$< $(basename $(@F)))
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -DATTND_VARIANT_DIM=$(call variant_part,1) \
-	  -DATTND_VARIANT_TYPE=$(call variant_part,2) -MMD -MP -c $< -o $@
+	  -DATTND_VARIANT_TYPE=$(call variant_part,2) \
+	  -DATTND_VARIANT_POLICY=$(call variant_part,3) -MMD -MP -c $< -o $@
 
 # Not in BENCH: it runs where the GPU is.
 $(BUILD)/bench/gpu_%: $(BUILD)/obj/bench/gpu_%.o $(BUILD)/libcore.a

@@ -26,26 +26,49 @@ constexpr uint32_t prepared_max = 4096;
 constexpr uint32_t run_slots = ring_positions + prepared_max;
 constexpr uint32_t workers_max = 512;
 
-/* The compiled variants of the worker kernel, one a head dimension and element type. The list is in
- * cuda.mk, which makes variants.inc of it. */
+/* The compiled variants of the worker kernel, one a head dimension, element type and policy. The
+ * list is in cuda.mk, which makes variants.inc of it. */
 enum VariantDtype : uint32_t { dtype_fp16 = ATTND_FP16, dtype_bf16 = ATTND_BF16 };
-#define ATTND_VARIANT(head_dim, type) +1
+/* What the loops do with scores and rows (policy.cuh). */
+enum VariantPolicy : uint32_t { plain, varied };
+#define ATTND_VARIANT(head_dim, type, policy) +1
 constexpr uint32_t variants_count = 0
 #include "persistent/cuda/variants.inc"
     ;
 #undef ATTND_VARIANT
 
-/* The variant for a head dimension and element type; variants_count: there is none. */
-__host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtype)
+/* What the policies can do together: ATTND_OPTION_*. */
+constexpr uint32_t varied_options =
+    ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS;
+
+/* The variant for a head dimension, element type and options; variants_count: there is none. */
+__host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtype, uint32_t options)
 {
+    options &= ~ATTND_OPTIONS_PLANNER;
+    if (options & ~varied_options)
+        return variants_count;
+    const uint32_t wanted = options ? varied : plain;
     uint32_t index = 0;
-#define ATTND_VARIANT(head_dim, type)                                                              \
-    if (dim == (head_dim) && dtype == dtype_##type)                                                \
+#define ATTND_VARIANT(head_dim, type, policy)                                                      \
+    if (dim == (head_dim) && dtype == dtype_##type && wanted == policy)                            \
         return index;                                                                              \
     index++;
 #include "persistent/cuda/variants.inc"
 #undef ATTND_VARIANT
     return index;
+}
+
+/* The second half of the list is the first one's dimensions and types with the other policy, whose
+ * kernels execute plain runs, too. So a model that mixes both has all SMs for each of them. */
+constexpr uint32_t variants_plain = variants_count / 2;
+static_assert(variant_index(128, ATTND_BF16, ATTND_OPTION_WINDOW) ==
+                  variants_plain + variant_index(128, ATTND_BF16, 0),
+              "the order of CUDA_VARIANTS");
+
+/* Of the variants that runs want, those whose kernels are needed. */
+constexpr uint32_t variants_needed(uint32_t wanted)
+{
+    return wanted & ~(wanted >> variants_plain);
 }
 
 /* Templates of tensor maps, for head dimensions of 1, 2, 4 panels of 64: for V of 16 tokens, then
@@ -132,6 +155,7 @@ struct alignas(128) ActiveRun {
     uint8_t aligned;  /* 1: every row of q, K and V keeps 16-byte alignment */
     uint8_t box_rows; /* tokens a TMA copy of K moves; 0: by cp.async */
     uint8_t zero;
+    const float *sinks; /* [heads_q], of the run's layer; NULL: none */
 
     /* not copied */
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
@@ -179,14 +203,14 @@ constexpr uint64_t mirrored_bytes = sizeof(attnd_plan_head);
 /* What changes while a run is in flight, one a position. All zero when the position is free. */
 struct alignas(128) Live {
     uint32_t next_item;
-    uint32_t cancelled; /* ATTND_E_* that items fail with which were not begun; 0: none */
+    uint32_t cancelled; /* ATTND_E_* that items fail with from now on; 0: none */
     /* Items that are done, and in the upper half the time they took, in units of 32 ns: one arrival
      * brings both. */
     unsigned long long done;
     alignas(16) unsigned long long end_ns; /* of the item that ended last, for retire records */
     unsigned long long kv_bytes;
-    uint32_t code;       /* ATTND_E_* of the first item that failed */
-    uint32_t rows_naive; /* done the naive way: items that take long get on, too */
+    uint32_t code;     /* ATTND_E_* of the first item that failed */
+    uint32_t portions; /* of items in hand, that are done: items that take long get on, too */
 };
 constexpr uint32_t busy_unit_ns = 32;
 
@@ -216,8 +240,8 @@ struct alignas(16) MailboxSums {
     unsigned long long unused;
 };
 
-/* Set before a launch, constant after it. Who needs it often has a copy in shared memory: an
- * acquire empties the L1. */
+/* Set before a launch, constant after it. A CTA has a copy in shared memory: an acquire empties the
+ * L1. */
 struct Settings {
     attnd_queue_head *queue; /* host memory, device pointer */
     char *mirror;            /* device copy of the queue segment's heap, same offsets */
@@ -233,7 +257,8 @@ struct Settings {
     /* inner loops that may be used: bit 0 decode, bit 1 prefill, bit 2 TMA; else naive */
     uint32_t paths;
     uint32_t drain;                     /* 1: leave when nothing is left to take, drained() */
-    uint32_t resident;                  /* bit v: workers of variant v are resident */
+    uint32_t kernels;                   /* bit v: workers of variant v are resident */
+    uint32_t resident;                  /* bit v: some that execute runs of variant v are */
     uint32_t transient, prepared_count; /* of the run table: doorbells name the second part */
     uint32_t mailboxes_offset;          /* of the queue segment, bytes */
     uint32_t *wake;                     /* elastic: the word that calls a gang; else NULL */

@@ -52,8 +52,7 @@ cudaError_t health_init(attnd_backend *backend)
     Health *health = &backend->health;
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, access_illegally); /* loaded now */
-    if (error || (error = stream_create(backend, &health->stream)) ||
-        (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
+    if (error || (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
     health->moved_ns = health->left_ns = monotonic_ns();
     return attnd::resident_stuck_records(health->stuck);
@@ -65,11 +64,11 @@ static cudaError_t ask(attnd_backend *backend)
     Snapshot *to = health->snapshot;
     cudaError_t error;
     if ((error = cudaMemcpyAsync(&to->resident, backend->resident, sizeof(Resident),
-                                 cudaMemcpyDeviceToHost, health->stream)))
+                                 cudaMemcpyDeviceToHost, backend->side_stream)))
         return error;
     for (uint32_t v = 0; v < variants_count; v++)
         if ((error = cudaMemcpyAsync(&to->stuck[v], health->stuck[v], sizeof(StuckRecord),
-                                     cudaMemcpyDeviceToHost, health->stream)))
+                                     cudaMemcpyDeviceToHost, backend->side_stream)))
             return error;
     health->asked = 1;
     return cudaSuccess;
@@ -203,7 +202,7 @@ static uint64_t progress(const Snapshot *from)
     uint64_t sum = uint64_t(resident->published) << 32 ^ uint64_t(resident->retired) << 16 ^
                    resident->commands_head;
     for (const attnd::Live &live : resident->live)
-        sum = sum * 31 + live.next_item + live.done + live.rows_naive;
+        sum = sum * 31 + live.next_item + live.done + live.portions;
     return sum;
 }
 
@@ -276,7 +275,7 @@ static void inject(attnd_backend *backend)
         !attnd_observe32(&backend->config.queue->retire_tail))
         return;
     backend->health.injected = 1;
-    access_illegally<<<1, 1, 0, backend->health.stream>>>(NULL);
+    access_illegally<<<1, 1, 0, backend->side_stream>>>(NULL);
 }
 
 int health_check(attnd_backend *backend, char *text, size_t text_bytes)
@@ -287,7 +286,7 @@ int health_check(attnd_backend *backend, char *text, size_t text_bytes)
     cudaError_t error = device_error(backend);
     int code = 0;
     if (!error && health->asked) {
-        error = cudaStreamQuery(health->stream);
+        error = cudaStreamQuery(backend->side_stream);
         if (error == cudaErrorNotReady)
             return 0; /* the device is busy with others */
         health->asked = 0;

@@ -49,6 +49,8 @@ constexpr uint64_t spin_ns = 60000;
 /* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
  * word of others. */
 constexpr uint64_t call_ns = 50000000;
+/* What the host writes and copies takes some 10 us. */
+constexpr int32_t side_stuck_ms = 2;
 /* What is to come and go is called so often. */
 constexpr uint64_t flush_call_ns = 200000;
 
@@ -68,15 +70,46 @@ static cudaError_t wait_for(attnd_backend *backend, const uint32_t *word, uint32
         backend->streams[0], reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ));
 }
 
+static uint32_t now_ms()
+{
+    return uint32_t(monotonic_ns() / 1000000);
+}
+
+/* Should the driver have put the side stream behind the gangs all the same, the context's own
+ * stream is left: of another priority, and so with another queue. */
+static cudaStream_t word_stream(attnd_backend *backend)
+{
+    const uint32_t ms = now_ms(), since_ms = attnd_peek32(&backend->side_ms);
+    const bool busy = cudaStreamQuery(backend->side_stream) == cudaErrorNotReady;
+    attnd_poke32(&backend->side_ms, !busy ? 0 : since_ms ? since_ms : ms | 1);
+    return busy && since_ms && int32_t(ms - since_ms) > side_stuck_ms ? cudaStreamLegacy
+                                                                      : backend->side_stream;
+}
+
 static cudaError_t write_word(attnd_backend *backend, const uint32_t *word, uint32_t value)
 {
-    return of_driver(backend->driver.write_value(backend->wake_stream,
+    return of_driver(backend->driver.write_value(word_stream(backend),
                                                  reinterpret_cast<CUdeviceptr>(word), value, 0));
 }
 
 cudaError_t gang_wake(attnd_backend *backend)
 {
     return elastic(backend) ? write_word(backend, backend->settings.wake, 1) : cudaSuccess;
+}
+
+cudaError_t side_wait(attnd_backend *backend)
+{
+    const timespec step = {0, 50000};
+    uint32_t called_ms = now_ms();
+    cudaError_t error;
+    while ((error = cudaStreamQuery(backend->side_stream)) == cudaErrorNotReady) {
+        if (int32_t(now_ms() - called_ms) <= side_stuck_ms)
+            continue;
+        if (gang_wake(backend)) /* of those that it might stand behind */
+            return cudaErrorLaunchFailure;
+        (void)nanosleep(&step, NULL);
+    }
+    return error;
 }
 
 cudaError_t gangs_dismiss(attnd_backend *backend, uint32_t dismiss)
@@ -93,7 +126,7 @@ cudaError_t kernels_wait(attnd_backend *backend)
     cudaError_t error = gangs_dismiss(backend, 1);
     while (elastic(backend) && !error &&
            (error = cudaStreamQuery(backend->streams[0])) == cudaErrorNotReady) {
-        attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
+        attnd_poke32(&backend->words->heartbeat_ms, now_ms());
         if ((error = gang_wake(backend)) == cudaSuccess)
             (void)nanosleep(&step, NULL);
     }
@@ -123,7 +156,7 @@ static cudaError_t upload(attnd_backend *backend)
         uint32_t used;
         if ((error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
             return error;
-        backend->variants = used | 1u << (wanted - 1);
+        backend->variants = attnd::variants_needed(used | 1u << (wanted - 1));
         if (uint32_t(__builtin_popcount(backend->variants)) > backend->settings.workers)
             backend->variants = 1u << (wanted - 1); /* a worker each is the least */
         attnd_poke32(&backend->words->wanted, 0);
@@ -154,7 +187,7 @@ static cudaError_t keep_resident(attnd_backend *backend)
     }
     if (attnd_observe32(&backend->config.queue->park))
         return cudaSuccess;
-    attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
+    attnd_poke32(&backend->words->heartbeat_ms, now_ms());
     if ((error = upload(backend)))
         return error;
     backend->gang++;
@@ -183,7 +216,7 @@ static cudaError_t arm(attnd_backend *backend)
         error = attnd::resident_arm(backend->resident, &backend->settings, backend->gang,
                                     backend->streams[0]);
         count_launch(backend);
-        attnd_poke32(&backend->words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
+        attnd_poke32(&backend->words->heartbeat_ms, now_ms());
     }
     return error ? error : write_word(backend, gate, backend->batch);
 }

@@ -80,6 +80,35 @@ template <int D> __device__ __forceinline__ int32_t prefill_blocks(const Item &i
     return end > item.kv_begin ? (end - item.kv_begin + keys - 1) / keys : 0;
 }
 
+/* An item that has failed ends early, and all loaders and consumers at the same block. One loader
+ * warp decides: before it arrives for a block it may say that all ends so many blocks behind that
+ * one (Item.floor). No warp is further on then, and every warp sees it in time: to come that far a
+ * consumer must have that one block, and a loader a stage that consumers left behind it. */
+template <int D> constexpr int32_t floor_distance = PrefillShape<D>::stages + 1;
+/* Every so many blocks that warp says that the item gets on. A power of two. */
+constexpr int32_t portion_blocks = 64;
+
+/* The deciding warp's, in front of @block. */
+template <int D> __device__ __forceinline__ void floor_decide(const Item &item, int32_t block)
+{
+    constexpr int keys = PrefillShape<D>::keys;
+    if (block % portion_blocks == portion_blocks - 1 && threadIdx.x % 32 == 0)
+        tally_gpu(&item.live->portions, 1u);
+    if (!uniform(peek_cta(&item.failed)))
+        return;
+    const int32_t left = block - floor_distance<D>;
+    if (threadIdx.x % 32 == 0 && left > 0 && item.floor == item.kv_begin)
+        store_relaxed_cta(&item.floor, item.kv_begin + left * keys);
+    fence_cta();
+    __syncwarp();
+}
+
+/* How many blocks at the front of the item are not computed. */
+template <int D> __device__ __forceinline__ int32_t floor_blocks(const Item &item)
+{
+    return (peek_cta(&item.floor) - item.kv_begin) / PrefillShape<D>::keys;
+}
+
 /* Q of the tile; rows that are not there become zeros. One of q_warps warps: a lane finds a row,
  * then all copy all rows. */
 template <typename T, int D>
@@ -175,7 +204,14 @@ __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32
     const int32_t blocks = prefill_blocks<D>(item);
     Gather<D> at = {blocks - 1, int32_t(warp)};
     uint32_t page = at.page(item);
-    while (at.block >= 0) {
+    for (int32_t seen = blocks; at.block >= 0;) {
+        if (at.block != seen) {
+            seen = at.block;
+            if (warp == 0)
+                floor_decide<D>(item, seen);
+            if (seen < floor_blocks<D>(item))
+                break;
+        }
         const uint32_t number = *count + uint32_t(blocks - 1 - at.block);
         const uint32_t stage = number % Shape::stages, parity = number / Shape::stages % 2;
         const bool values = at.group >= Gather<D>::groups;
@@ -188,7 +224,7 @@ __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32
         at = next;
         page = page_next;
     }
-    *count += uint32_t(blocks);
+    *count += uint32_t(blocks - floor_blocks<D>(item));
 }
 
 /* The page a box of a block lies in; past the range one that is not there, run->pages: zeros. Pages
@@ -270,6 +306,12 @@ template <typename T, int D> struct Loader {
         int32_t stop = blocks / 2; /* half way, the next item is there */
         for (int32_t block = blocks - 1; block >= 0; stop = 0) {
             for (; block >= stop; block--, count++) {
+                if (!values && part == 0)
+                    floor_decide<D>(item, block);
+                if (block < floor_blocks<D>(item)) {
+                    block = -1;
+                    break;
+                }
                 const uint32_t stage = count % Shape::stages, parity = count / Shape::stages % 2;
                 const int32_t inside = int32_t(uint32_t(token) % page_size);
                 const uint32_t here = page;

@@ -365,8 +365,8 @@ static int check_extent(const Driver *driver, const Mapping *mapping, uint64_t s
 static cudaError_t set_memory(attnd_backend *backend, uint32_t index, const Memory *memory)
 {
     cudaError_t error = cudaMemcpyAsync(&backend->memories[index], memory, sizeof(*memory),
-                                        cudaMemcpyHostToDevice, backend->copy_stream);
-    return error ? error : cudaStreamSynchronize(backend->copy_stream);
+                                        cudaMemcpyHostToDevice, backend->side_stream);
+    return error ? error : side_wait(backend);
 }
 
 static int bring_in(const Driver *driver, const attnd_memory_source *source, Mapping *mapping,

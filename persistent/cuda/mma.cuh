@@ -38,6 +38,22 @@ __device__ __forceinline__ void ldmatrix4(uint32_t (&r)[4], uint32_t address)
                  : "memory");
 }
 
+__device__ __forceinline__ void ldmatrix4_trans(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/* A matrix of 8x8, two elements a lane, transposed. */
+__device__ __forceinline__ uint32_t movmatrix_trans(uint32_t value)
+{
+    uint32_t out;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(value));
+    return out;
+}
+
 __device__ __forceinline__ void store_shared16(uint32_t address, uint4 value)
 {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),

@@ -10,13 +10,13 @@
 namespace attnd
 {
 
-#define ATTND_VARIANT(head_dim, type) Variant variant_##head_dim##_##type();
+#define ATTND_VARIANT(head_dim, type, policy) Variant variant_##head_dim##_##type##_##policy();
 #include "persistent/cuda/variants.inc"
 #undef ATTND_VARIANT
 
 /* In the order of variant_index(). */
 static Variant (*const variants_list[variants_count])() = {
-#define ATTND_VARIANT(head_dim, type) variant_##head_dim##_##type,
+#define ATTND_VARIANT(head_dim, type, policy) variant_##head_dim##_##type##_##policy,
 #include "persistent/cuda/variants.inc"
 #undef ATTND_VARIANT
 };
@@ -117,7 +117,8 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
 
 cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t variants)
 {
-    settings->resident = variants;
+    settings->kernels = variants;
+    settings->resident = variants | variants >> variants_plain;
     cudaError_t error = cudaMemcpy(resident, settings, sizeof(Settings), cudaMemcpyHostToDevice);
     if (error || (error = cudaMemset(&resident->used, 0, 4)))
         return error;
@@ -147,7 +148,7 @@ static cudaError_t launch_workers(Resident *resident, uint32_t v, uint32_t first
 static cudaError_t launch_all(Resident *resident, const Resident *settings, uint32_t gang,
                               const cudaStream_t *streams, bool one)
 {
-    const uint32_t variants = settings->resident;
+    const uint32_t variants = settings->kernels;
     dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident, gang);
     cudaError_t error = cudaGetLastError();
     uint32_t left = uint32_t(__builtin_popcount(variants)), first = 0;
@@ -155,7 +156,8 @@ static cudaError_t launch_all(Resident *resident, const Resident *settings, uint
         if (!(variants >> v & 1))
             continue;
         const uint32_t count = (settings->workers - first) / left--;
-        error = launch_workers(resident, v, first, count, gang, streams[one ? 0 : 1 + v], one);
+        error = launch_workers(resident, v, first, count, gang,
+                               streams[one ? 0 : 1 + v % variants_plain], one);
         first += count;
     }
     return error;

@@ -34,16 +34,17 @@ template <int D> struct Consumer {
 /* Prefill items from @number on, one after the other; the scores of an item's first keys are
  * computed with the last products of the one before, if the item is there in time. Return: the last
  * one's number. All consumers. */
-template <typename T, int D>
+template <typename T, int D, typename Policy>
 __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, WorkSlot *slot,
                                                    uint32_t number)
 {
     WorkSlots *work = cta_work();
-    Prefill<T, D> prefill(self->bars, shared_address(cta_buffer()), self->blocks, self->q_tiles);
+    Prefill<T, D, Policy> prefill(self->bars, shared_address(cta_buffer()), self->blocks,
+                                  self->q_tiles);
     for (;; number++) {
         const Item &item = slot->item;
         WorkSlot *next = prefill.compute(item, work, number);
-        merge_arrive<T, D>(item);
+        merge_arrive<T, D, Policy>(item);
         work_leave(work, number);
         if (!next)
             break;
@@ -57,13 +58,16 @@ __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, WorkSlot *
 }
 
 /* What no inner loop may take. */
-template <typename T, int D> __device__ __forceinline__ void attend_naively(const Item &item)
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void attend_naively(const Item &item)
 {
-    attend_naive<T, D>(item, consumer_thread() / 32, item.packed_rows, consumer_threads / 32);
-    merge_arrive<T, D>(item);
+    attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows,
+                               consumer_threads / 32);
+    merge_arrive<T, D, Policy>(item);
 }
 
-template <typename T, int D> __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     WorkSlots *work = cta_work();
@@ -82,15 +86,15 @@ template <typename T, int D> __device__ __forceinline__ void consume(PrefillBarr
                 consumers_sync(); /* the other warpgroup may still read Q, K and V */
             constexpr int groups = decode_rows<D> / 8;
             if (groups > 1 && slot->item.packed_rows > 8)
-                decode_work<T, D, groups>(number); /* has left it */
+                decode_work<T, D, Policy, groups>(number); /* has left it */
             else
-                decode_work<T, D, 1>(number);
+                decode_work<T, D, Policy, 1>(number);
             continue;
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
         if (path == path_prefill) {
-            number = attend_prefill<T, D>(&self, slot, number); /* has left its slots */
+            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
             continue;
         }
         if (consumer_thread() % 32 == 0)
@@ -98,7 +102,7 @@ template <typename T, int D> __device__ __forceinline__ void consume(PrefillBarr
         if (path == path_append)
             append_item<T>(slot->item, slot->index);
         else if (path == path_naive)
-            attend_naively<T, D>(slot->item);
+            attend_naively<T, D, Policy>(slot->item);
         work_leave(work, number);
     }
     if (consumer_thread() < 128)
@@ -128,7 +132,7 @@ template <typename T, int D> __device__ __forceinline__ void load(PrefillBarrier
     }
 }
 
-template <typename T, int D>
+template <typename T, int D, typename Policy>
 __global__ void __launch_bounds__(resident_threads, 1)
     resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang)
 {
@@ -149,7 +153,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
     }
     __syncthreads();
     if (threadIdx.x >= producer_threads) {
-        consume<T, D>(&bars);
+        consume<T, D, Policy>(&bars);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x >= 32) {
@@ -160,7 +164,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
                 barrier_wait(&work->empty[0], 0); /* no warp has been given work */
             FetchWarp fetch = {resident, work, worker,
                                variant,  gang, worker_enter(resident, worker)};
-            fetch_work<D>(&fetch);
+            fetch_work<D, Policy>(&fetch);
             worker_leave(resident, worker);
             /* A gang is over when all its kernels are, and the next one waits for the last. */
             if (blockIdx.x == 0)
@@ -169,9 +173,9 @@ __global__ void __launch_bounds__(resident_threads, 1)
     }
 }
 
-template <typename T, int D> Variant variant_of()
+template <typename T, int D, typename Policy> Variant variant_of()
 {
-    return {reinterpret_cast<const void *>(&resident_kernel<T, D>), &stuck, tile_bytes<D>};
+    return {reinterpret_cast<const void *>(&resident_kernel<T, D, Policy>), &stuck, tile_bytes<D>};
 }
 
 } // namespace attnd

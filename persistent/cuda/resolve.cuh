@@ -179,7 +179,7 @@ __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset
         const uint64_t rows = uint64_t(plan.partial_rows) * plan.heads_q;
         built->version = version;
         built->page_size = page_size;
-        built->variant = variant_index(plan.dim_qk, plan.dtype);
+        built->variant = variant_index(plan.dim_qk, plan.dtype, plan.options);
         built->counters = plan.merges * plan.heads_kv;
         built->states = (uint64_t(built->counters) * 4 + 63) / 64 * 64;
         built->outputs = built->states + (rows * 8 + 63) / 64 * 64;
@@ -210,15 +210,32 @@ __device__ __forceinline__ bool fill_places(ActiveRun *build, const RunSource &s
     return odd;
 }
 
+/* Where the sinks of the run's layer are: the variant stands behind the plan's head. NULL: it has
+ * none. */
+__device__ __forceinline__ const float *
+find_sinks(const Settings &settings, const attnd_plan_head &plan, const attnd_run &body, bool *bad)
+{
+    if (!(plan.options & ATTND_OPTION_SINKS))
+        return nullptr;
+    const attnd_variant *variant = reinterpret_cast<const attnd_variant *>(
+        settings.mirror + body.plan_offset_bytes + sizeof(attnd_plan_head));
+    const attnd_variant_table table = variant->sinks;
+    const uint64_t begin = table.offset_bytes + uint64_t(table.layer_stride) * body.layer * 4;
+    const Memory &memory = memory_at(settings, table.memory);
+    *bad |= table.memory == ATTND_NONE || begin + plan.heads_q * 4 > memory.size_bytes;
+    return reinterpret_cast<const float *>(resolve(memory, table.memory, begin, bad));
+}
+
 /* What one lane fills: scratch as the plan divides it, and what the run says itself. */
 __device__ __forceinline__ void fill_rest(ActiveRun *build, const BuiltPlan &built,
                                           const RunSource &source, char *scratch, uint32_t *answer,
-                                          bool aligned)
+                                          const float *sinks, bool aligned)
 {
     build->arrivals = reinterpret_cast<uint32_t *>(scratch);
     build->states = reinterpret_cast<float *>(scratch + built.states);
     build->outputs = reinterpret_cast<float *>(scratch + built.outputs);
     build->answer = answer;
+    build->sinks = sinks;
     build->kind = uint8_t(source.body->kind);
     build->page_size = source.page_size;
     build->pages = source.pages;
@@ -255,6 +272,7 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
                    source.page_size, look.mirrored, look.plan);
     /* What does not keep 16-byte alignment takes the naive way. */
     const bool odd = built.odd | fill_places(build, source, address);
+    const float *sinks = find_sinks(settings, build->plan, body, &bad);
     bad |= body.scratch_offset_bytes + built.end > settings.scratch_bytes;
     const uint32_t variant = built.variant;
     const bool many = built.many;
@@ -269,7 +287,7 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
         for (uint32_t i = lane; i < built.counters; i += 32)
             reinterpret_cast<uint32_t *>(scratch)[i] = 0;
     if (lane == 0)
-        fill_rest(build, built, source, scratch, answer, aligned);
+        fill_rest(build, built, source, scratch, answer, sinks, aligned);
     if (many) {
         __syncwarp(); /* the planes and places that other lanes stored */
         if (lane == 0)

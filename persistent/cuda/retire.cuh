@@ -47,8 +47,8 @@ __device__ __forceinline__ void publish_retires(Retirer *self, uint32_t count)
 }
 
 /* Has the run at position @at ended? Its line is what all of its items arrive at, each with a
- * release, and their additions are one chain: who sees the last (A1) sees what every item stored.
- * Return: Live.done; 0: no. */
+ * release, and their additions are one chain: an observer of the last (A1) sees what every item
+ * stored. Return: Live.done; 0: no. */
 __device__ __forceinline__ uint64_t run_ended(const Dispatch *dispatch, const Resident *resident,
                                               uint32_t at)
 {
@@ -210,7 +210,8 @@ __device__ __forceinline__ uint32_t least_cursor(const Resident *resident, uint3
  *
  * A worker that has no SM yet holds nothing back. It enters at the horizon, which is moved first:
  *
- *   dispatcher   horizon = h; fence; are all who are there at h or beyond? zero the lines below
+ *   dispatcher   horizon = h; fence; is every worker that is there at h or beyond? zero the lines
+ *                below
  *   worker       cursor = c (a horizon it has seen), present = 1; fence; is the horizon still c?
  *                if not, again
  *
@@ -284,7 +285,7 @@ __device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *residen
     __syncwarp();
 }
 
-/* For whoever looks from outside (health.cu): now and then, and at the end. */
+/* For a look from outside (health.cu): now and then, and at the end. */
 __device__ __forceinline__ void show_state(Dispatch *dispatch, Resident *resident)
 {
     const uint32_t lane = threadIdx.x % 32;

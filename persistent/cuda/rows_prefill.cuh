@@ -243,7 +243,7 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
 
 /* Writes o and lse, or the partial. @q: shared memory of the item's Q, which nobody reads any more;
  * @first_row: this thread's. */
-template <typename T, int D>
+template <typename T, int D, typename Policy>
 __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
                                            uint32_t first_row, float scale)
 {
@@ -254,12 +254,16 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const uint32_t r = first_row + half * 8;
-        const bool sees = state.end[half] > item.kv_begin;
-        const float l = sum_stored(state.l[half], sees, partial), m = state.m[half];
-        inverse[half] = partial ? 1.0f : l == 0.0f ? 0.0f : __fdividef(1.0f, l);
+        const bool sees =
+            state.end[half] > Policy::row_begin(item, threadIdx.x % 32 / 4 + half * 8);
+        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        float l = state.l[half], m = state.m[half], fade = 1.0f;
+        if (!partial && r < item.packed_rows)
+            fade = Policy::finish(run, head, sees, &m, &l);
+        l = sum_stored(l, sees, partial);
+        inverse[half] = partial ? 1.0f : l == 0.0f ? 0.0f : __fdividef(fade, l);
         if (threadIdx.x % 4 || r >= item.packed_rows)
             continue;
-        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
         if (partial)
             *reinterpret_cast<float2 *>(run->states + at * 2) =

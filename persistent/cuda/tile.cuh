@@ -1,13 +1,11 @@
 /*
- * tile.cuh - what every inner loop shares: which keys a row sees, where a row's result goes, the
- * merge, append. One CTA executes one item; its consumer threads
- * call these functions.
+ * tile.cuh - what every inner loop shares: how a row's result is stored, the merge, append. One CTA
+ * executes one item; its consumer threads call these functions.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TILE_CUH
 #define ATTND_PERSISTENT_CUDA_TILE_CUH
 
-#include "persistent/cuda/barrier.cuh"
-#include "persistent/visible.h"
+#include "persistent/cuda/policy.cuh"
 
 #include <type_traits>
 
@@ -33,14 +31,6 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_float(float x)
     return __float2bfloat16_rn(x);
 }
 
-/* 2^x in one instruction: relative error 2^-22, subnormals are zero. */
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* Two floats as one register of two elements, the first in the low half. */
 template <typename T> struct Pack;
 template <> struct Pack<__half> {
@@ -57,169 +47,6 @@ template <> struct Pack<__nv_bfloat16> {
         return *reinterpret_cast<uint32_t *>(&both);
     }
 };
-
-/* 16 rows of 256 dims do not fit in the decode loop's registers. */
-template <int D> constexpr uint32_t decode_rows = D == 256 ? 8 : 16;
-constexpr uint32_t decode_rows_max = 16;
-
-/* Where a packed row of a decode item goes to. */
-struct RowOut {
-    char *values; /* of o, or of the partial outputs */
-    float *sum;   /* its lse, NULL if not wanted; or its partial state */
-    bool sees;    /* any key */
-};
-
-/* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %
- * group. */
-struct Item {
-    const ActiveRun *run;  /* a copy beside the consumers */
-    const ActiveRun *maps; /* the run itself: its tensor maps */
-    Live *live;            /* what is counted */
-    const char *k, *v;     /* planes, at the head */
-    uint32_t generation;   /* of lengths and pages */
-    attnd_tile tile;
-    uint32_t kv_head;
-    uint32_t packed_rows;
-    int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
-    int32_t kv_begin, kv_end;
-    uint32_t page_first; /* of the entry's list: where the range begins */
-    uint32_t *arrivals;  /* of its first merge */
-    /* Found by the fetch warp with the rest, so that nobody waits to find what to load. */
-    int32_t pages[32];              /* from page_first on */
-    uint32_t parts[32];             /* of the tile's first merge */
-    const char *q[decode_rows_max]; /* packed rows of a decode item; NULL: there is none */
-    RowOut out[decode_rows_max]; /* found by the consumers while its first keys are on their way */
-    /* By whoever works on it: 0, or ATTND_E_* of what was wrong in it. */
-    mutable uint32_t failed;
-};
-
-/* Of long runs not all KV heads are in work at once, so that their keys find room in the L2: how
- * many are, if that leaves enough items to balance; the last ones are the short ones. Less from
- * DRAM is less power, and the clock of a large prefill is bound by that. */
-__device__ __forceinline__ uint32_t heads_at_once(const ActiveRun *run, uint32_t workers)
-{
-    uint32_t heads = run->plan.heads_kv;
-    if (run->plan.flags & ATTND_PLAN_ONE_PASS)
-        return heads;
-    while (heads % 2 == 0 && run->plan.tiles * (heads / 2) >= 2 * workers)
-        heads /= 2;
-    return heads;
-}
-
-/* Keys below this are visible to query row @row (of the entry, from its first). */
-__device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
-{
-    if (!item.tile.of_entry.causal)
-        return item.kv_end;
-    const int32_t end = attnd_visible_range(&item.tile.of_entry, item.kv_len, row).end;
-    return end < item.kv_end ? end : item.kv_end;
-}
-
-/* Which tile an item is, and for which KV head. */
-struct ItemPlace {
-    uint32_t tile, head;
-};
-
-/* The tiles in their order for the KV heads that are in work at once, then for the next. */
-__device__ __forceinline__ ItemPlace item_place(const ActiveRun *run, uint32_t index,
-                                                uint32_t workers)
-{
-    __builtin_assume(__isShared(run));
-    const uint32_t heads_kv = run->plan.heads_kv;
-    const uint32_t heads = run->box_rows ? heads_at_once(run, workers) : heads_kv;
-    if (heads == heads_kv) {
-        const Divided at = divided(index, heads_kv, run->heads_reciprocal);
-        return {at.quotient, at.rest};
-    }
-    const uint32_t pass_items = run->plan.tiles * heads, pass = index / pass_items;
-    const uint32_t inside = index - pass * pass_items, tile = inside / heads;
-    return {tile, pass * heads + inside - tile * heads};
-}
-
-/* Resolving an item takes two trips to memory: the tile, then what it names. This is the first: a
- * word a lane. */
-__device__ __forceinline__ uint32_t tile_word(const ActiveRun *run, uint32_t tile, uint32_t lane)
-{
-    constexpr uint32_t tile_words = sizeof(attnd_tile) / 4;
-    static_assert(tile_words <= 32, "a word a lane");
-    __builtin_assume(__isShared(run));
-    if (lane >= tile_words)
-        return 0;
-    return __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
-}
-
-/* And this the second, of the whole warp, with the tile in @word. What of @item does not come from
- * there is set. Nobody can begin before it is over: all that is done meanwhile is done before its
- * loads are waited for. Return: the item's packed rows. */
-template <int D>
-__device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, uint32_t word,
-                                              uint32_t lane)
-{
-    __builtin_assume(__isShared(item) && __isShared(run));
-    if (lane < sizeof(attnd_tile) / 4)
-        reinterpret_cast<uint32_t *>(&item->tile)[lane] = word;
-    __syncwarp();
-    const attnd_tile &t = item->tile;
-    const uint32_t page_begin = t.of_entry.page_begin, page_count = t.of_entry.page_count;
-    const uint32_t kv_begin = t.kv_begin, kv_end = t.kv_end;
-    const uint32_t page_first = divided(kv_begin, run->page_size, run->page_reciprocal).quotient;
-    int32_t page = 0;
-    uint32_t part = 0;
-    const int32_t len =
-        __ldcg(run->kv_len + uint64_t(item->generation) * run->plan.entries_max + t.entry);
-    if (page_first + lane < page_count)
-        page = __ldcg(run->kv_pages + page_begin + page_first + lane);
-    if (lane < t.first_merge.part_count)
-        part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
-
-    const uint32_t group = run->plan.group, packed_rows = t.row_count * group;
-    const int32_t planned =
-        int32_t(min(uint64_t(page_count) * run->page_size, uint64_t(0x7fffffff)));
-    if (packed_rows <= decode_rows<D> && lane < decode_rows<D>) {
-        const Divided at = divided(lane, group, run->group_reciprocal);
-        const uint32_t row = t.row_begin + at.quotient, head = item->kv_head * group + at.rest;
-        const int64_t from = row * run->plan.q_pitch.row + head * run->plan.q_pitch.head;
-        item->q[lane] = lane < packed_rows ? run->q + from * 2 : nullptr;
-    }
-    if (lane == 0) {
-        item->packed_rows = packed_rows;
-        item->kv_begin = int32_t(kv_begin);
-        item->page_first = page_first;
-        item->arrivals = run->arrivals + t.merge_begin * run->plan.heads_kv + item->kv_head;
-    }
-    item->pages[lane] = page;
-    item->parts[lane] = part;
-    const int32_t kv_len = min(len, planned);
-    if (lane == 0) {
-        item->kv_len = kv_len;
-        item->kv_end = kv_end < uint32_t(kv_len) ? int32_t(kv_end) : kv_len;
-    }
-    __syncwarp();
-    return packed_rows;
-}
-
-/* Page id @page, bounded: for one outside the pool page 0 is read and the item fails. */
-__device__ __forceinline__ uint32_t page_checked(const Item &item, uint32_t page)
-{
-    if (page < item.run->pages)
-        return page;
-    item.failed = ATTND_E_RANGE;
-    return 0;
-}
-
-/* Address of a token's row in a plane. */
-template <typename T>
-__device__ __forceinline__ const T *kv_row(const Item &item, const attnd_entry &entry,
-                                           const char *base, const attnd_heap_plane &plane,
-                                           uint32_t head, int32_t token)
-{
-    const ActiveRun *run = item.run;
-    uint32_t page_index = uint32_t(token) / run->page_size;
-    uint32_t page = page_checked(item, uint32_t(run->kv_pages[entry.page_begin + page_index]));
-    return reinterpret_cast<const T *>(base) + int64_t(page) * plane.stride_page +
-           int64_t(uint32_t(token) % run->page_size) * plane.stride_token +
-           int64_t(head) * plane.stride_head;
-}
 
 /* The sum of a row's weights, as it is stored: 0 only where the row sees no key. If all keys it
  * sees are at -inf the weights are 0 / 0; a part of such a row says so by a sum without a maximum,
@@ -319,9 +146,9 @@ struct MergeUnit {
 /* @at_once of them for one KV head, by one warp. @batch: parts of each whose loads are in flight
  * together. What can be found before the parts are asked for is: their loads, 64 bytes a clock, are
  * in the way of all that goes through shared memory behind them. */
-template <typename T, int D, uint32_t batch, uint32_t at_once>
-__device__ __forceinline__ void merge_units(const ActiveRun *run,
-                                            const MergeUnit (&units)[at_once], uint32_t kv_head)
+template <typename T, int D, typename Policy, uint32_t batch, uint32_t at_once>
+__device__ __forceinline__ void merge_units(const ActiveRun *run, const MergeUnit (&units)[at_once],
+                                            uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
     const attnd_plan_head &plan = run->plan;
@@ -359,8 +186,8 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run,
             for (uint32_t i = 0; i < batch / 2; i++) {
                 const uint32_t from = __shfl_sync(0xffffffffu, place[u], i * 2 + upper);
                 if (first + i * 2 + upper < units[u].merge.part_count)
-                    value[u][i] = __ldcg(reinterpret_cast<const float4 *>(
-                        run->outputs + d[u] + uint64_t(from) * D));
+                    value[u][i] = __ldcg(
+                        reinterpret_cast<const float4 *>(run->outputs + d[u] + uint64_t(from) * D));
             }
 #pragma unroll
         for (uint32_t u = 0; u < at_once; u++) {
@@ -373,19 +200,22 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run,
     }
 #pragma unroll
     for (uint32_t u = 0; u < at_once; u++) {
-        const float2 joined = merging[u].join();
-        const float l = sum_stored(merging[u].l, __any_sync(0xffffffffu, sees[u]), false);
+        float2 joined = merging[u].join();
+        const bool any = __any_sync(0xffffffffu, sees[u]);
         if (!units[u].merge.part_count)
             continue;
+        float m = merging[u].top, l = merging[u].l;
+        const float fade = Policy::finish(run, head[u], any, &m, &l);
         const RowOut out = row_out(run, units[u].merge.row_begin + row[u], head[u], false);
-        row_store<T>(plan, out, d[u] + upper * 2, joined, merging[u].top, l);
+        joined = make_float2(joined.x * fade, joined.y * fade);
+        row_store<T>(plan, out, d[u] + upper * 2, joined, m, sum_stored(l, any, false));
     }
 }
 
 constexpr uint32_t consumer_warps = consumer_threads / 32;
 
 /* Units of @merge, @at_once in each of its warps' turns. */
-template <typename T, int D, uint32_t batch, uint32_t at_once>
+template <typename T, int D, typename Policy, uint32_t batch, uint32_t at_once>
 __device__ __forceinline__ void merge_turns(const ActiveRun *run, const attnd_merge &merge,
                                             const uint32_t *parts, uint32_t kv_head, uint32_t units)
 {
@@ -400,31 +230,31 @@ __device__ __forceinline__ void merge_turns(const ActiveRun *run, const attnd_me
             if (here >= units)
                 turn[u].merge.part_count = 0;
         }
-        merge_units<T, D, batch, at_once>(run, turn, kv_head);
+        merge_units<T, D, Policy, batch, at_once>(run, turn, kv_head);
     }
 }
 
 /* All consumers: the rows of a merge for one KV head. @parts: the merge's. A merge of a few rows is
- * waited for; one of many is bound by how much of it is in flight. A call: it is kept out of the way
- * of the loops. */
-template <typename T, int D>
+ * waited for; one of many is bound by how much of it is in flight. A call: it is kept out of the
+ * way of the loops. */
+template <typename T, int D, typename Policy>
 __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
                                         const uint32_t *parts, uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
     const uint32_t units = uniform(merge.row_count * run->plan.group * (D / 64));
     if (units > 2 * consumer_warps && uniform(merge.part_count) <= 4)
-        merge_turns<T, D, 4, 4>(run, merge, parts, kv_head, units);
+        merge_turns<T, D, Policy, 4, 4>(run, merge, parts, kv_head, units);
     else if (units > consumer_warps)
-        merge_turns<T, D, merge_batch, 2>(run, merge, parts, kv_head, units);
+        merge_turns<T, D, Policy, merge_batch, 2>(run, merge, parts, kv_head, units);
     else
-        merge_turns<T, D, merge_batch, 1>(run, merge, parts, kv_head, units);
+        merge_turns<T, D, Policy, merge_batch, 1>(run, merge, parts, kv_head, units);
 }
 
 /* All consumers: merges number @first + i for each bit i of @todo, of a few rows each: rows of a
  * shared prefix, of which each has keys of its own. Each warp has a unit of several at a time,
  * because what is waited for is the way to memory and back. */
-template <typename T, int D>
+template <typename T, int D, typename Policy>
 __device__ __noinline__ void merge_many(const ActiveRun *run, const attnd_merge *first,
                                         uint32_t todo, uint32_t kv_head)
 {
@@ -453,7 +283,7 @@ __device__ __noinline__ void merge_many(const ActiveRun *run, const attnd_merge 
                 if (unit >= merge[u].row_count * per_row)
                     turn[u].merge.part_count = turn[u].unit = 0;
             }
-            merge_units<T, D, merge_batch / 2, at_once>(run, turn, kv_head);
+            merge_units<T, D, Policy, merge_batch / 2, at_once>(run, turn, kv_head);
         }
     }
 }
@@ -479,7 +309,8 @@ __device__ __forceinline__ uint32_t *cta_merges()
 
 /* A tile with merges. A lane arrives at a merge, so that a tile of a shared prefix, whose rows each
  * have a merge of their own, waits for one arrival and not for one after the other. A call, too. */
-template <typename T, int D> __device__ __noinline__ void merges_arrive(const Item &item)
+template <typename T, int D, typename Policy>
+__device__ __noinline__ void merges_arrive(const Item &item)
 {
     const ActiveRun *const run = item.run;
     __builtin_assume(__isShared(&item) && __isShared(run));
@@ -507,23 +338,24 @@ template <typename T, int D> __device__ __noinline__ void merges_arrive(const It
         if (!uniform(consumers_any(last)))
             continue;
         if (merges > 1) {
-            merge_many<T, D>(run, run->merges + item.tile.merge_begin + first,
-                             uniform(*cta_merges()), item.kv_head);
+            merge_many<T, D, Policy>(run, run->merges + item.tile.merge_begin + first,
+                                     uniform(*cta_merges()), item.kv_head);
             continue;
         }
         const attnd_merge merge = item.tile.first_merge;
         const uint32_t *parts = run->merge_parts + merge.part_begin;
         if (merge.part_count <= 32)
             parts = item.parts;
-        merge_rows<T, D>(run, merge, parts, item.kv_head);
+        merge_rows<T, D, Policy>(run, merge, parts, item.kv_head);
     }
 }
 
 /* All consumers: arrives at the tile's merges and does those it arrives at last. */
-template <typename T, int D> __device__ __forceinline__ void merge_arrive(const Item &item)
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void merge_arrive(const Item &item)
 {
     if (uniform(item.tile.merge_count))
-        merges_arrive<T, D>(item);
+        merges_arrive<T, D, Policy>(item);
 }
 
 /* Stores 64 rows of new K and V in their pages. */

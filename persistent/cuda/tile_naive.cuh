@@ -12,21 +12,24 @@ namespace attnd
 {
 
 constexpr int naive_batch = 4;
+/* Keys after which a row says that it gets on: milliseconds. */
+constexpr int naive_portion = 1024;
 
 /* A row's result, or its partial. @sees: it sees a key. */
-template <typename T, int D>
+template <typename T, int D, typename Policy>
 __device__ __forceinline__ void naive_store(const Item &item, uint32_t row, uint32_t head,
                                             uint32_t token, float m, float l,
                                             const float (&o)[D / 32], bool sees, uint32_t lane)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
-    l = sum_stored(l, sees, item.tile.partial != ATTND_NONE);
     if (item.tile.partial == ATTND_NONE) {
+        const float fade = Policy::finish(run, head, sees, &m, &l);
+        l = sum_stored(l, sees, false);
         T *out = reinterpret_cast<T *>(run->o) + int64_t(row) * plan.o_pitch.row +
                  int64_t(head) * plan.o_pitch.head;
         for (int i = 0; i < D / 32; i++)
-            out[i * 32 + lane] = from_float<T>(l == 0.0f ? 0.0f : o[i] / l);
+            out[i * 32 + lane] = from_float<T>(l == 0.0f ? 0.0f : o[i] * fade / l);
         if (run->lse && lane == 0)
             run->lse[int64_t(row) * plan.lse_pitch.row + int64_t(head) * plan.lse_pitch.head] =
                 lse_of(plan, m, l);
@@ -37,12 +40,12 @@ __device__ __forceinline__ void naive_store(const Item &item, uint32_t row, uint
         run->outputs[at * D + i * 32 + lane] = o[i];
     if (lane == 0) {
         run->states[at * 2] = m;
-        run->states[at * 2 + 1] = l;
+        run->states[at * 2 + 1] = sum_stored(l, sees, true);
     }
 }
 
 /* Packed rows first, first + step, ... below end, by the calling warp. */
-template <typename T, int D>
+template <typename T, int D, typename Policy>
 __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint32_t end_row,
                                           uint32_t step_rows)
 {
@@ -50,7 +53,6 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
     const attnd_plan_head &plan = run->plan;
     uint32_t lane = threadIdx.x % 32;
     constexpr int dims = D / 32;
-    float scale = plan.sm_scale * 1.44269504088896f; /* exponents base 2 from here on */
 
     if (lane == 0)
         add_relaxed(cta_naive(), 1u);
@@ -66,9 +68,12 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
             o[i] = 0.0f;
         }
         float m = -INFINITY, l = 0.0f;
-        int32_t end = visible_end(item, row);
+        const int32_t begin = Policy::first_key(item, row), end = visible_end(item, row);
+        const typename Policy::Row scored = Policy::row(item, row, head);
 #pragma unroll 1
-        for (int32_t key = item.kv_begin; key < end; key += naive_batch) {
+        for (int32_t key = begin; key < end && !peek_cta(&item.failed); key += naive_batch) {
+            if (lane == 0 && (key - begin) % naive_portion == 0)
+                tally_gpu(&item.live->portions, 1u);
             const T *k_row[naive_batch], *v_row[naive_batch];
             T k[naive_batch][dims], v[naive_batch][dims];
             float s[naive_batch] = {};
@@ -99,7 +104,7 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
             for (int b = 0; b < naive_batch; b++) {
                 if (key + b >= end)
                     break;
-                s[b] *= scale;
+                s[b] = Policy::score(scored, s[b], key + b);
                 float top = fmaxf(m, s[b]);
                 float fade = m == -INFINITY ? 0.0f : exp2f(m - top);
                 float p = s[b] == -INFINITY ? 0.0f : exp2f(s[b] - top);
@@ -109,9 +114,7 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
                 m = top;
             }
         }
-        naive_store<T, D>(item, row, head, token, m, l, o, end > item.kv_begin, lane);
-        if (lane == 0)
-            add_relaxed(&item.live->rows_naive, 1u);
+        naive_store<T, D, Policy>(item, row, head, token, m, l, o, end > begin, lane);
     }
     if (lane == 0)
         add_relaxed(cta_naive(), 0u - 1);

@@ -97,7 +97,7 @@ template <int D> __device__ __forceinline__ void zero_tail(uint32_t v, int32_t r
 }
 
 /* A warpgroup's way through prefill items. */
-template <typename T, int D> struct Prefill {
+template <typename T, int D, typename Policy> struct Prefill {
     using Shape = PrefillShape<D>;
     static constexpr bool overlaps = Shape::q_stages > 1; /* from item to item */
     PrefillBarriers<D> *bars;
@@ -108,6 +108,7 @@ template <typename T, int D> struct Prefill {
     bool gathered; /* K and V of this item come by cp.async: a fence before wgmma reads them */
     bool k_ready, v_ready; /* K of the next block, V of this one need no wait and no fence */
     bool ahead;            /* s holds the scores of the item's first block */
+    int32_t floor;         /* of the item, as of the last block */
     RowState<D> state;
     float s[Shape::keys / 2];
     uint32_t p[Shape::keys / 4];
@@ -190,7 +191,8 @@ template <typename T, int D> struct Prefill {
     }
 
     /* QK of the next block, PV of this one, softmax of the next, which begins with key @first. */
-    template <bool exact> __device__ __forceinline__ void step(float scale, int32_t first)
+    template <bool exact>
+    __device__ __forceinline__ void step(const Item &item, float scale, int32_t first)
     {
         const uint32_t now = count++;
         const QDescriptor q = q_at();
@@ -209,15 +211,23 @@ template <typename T, int D> struct Prefill {
         products_end(group);
         wgmma_wait<1>();
         look_ahead();
-        /* ptxas moves the wait for PV in front of what does not feed it, but not across the branch
-         * behind the exponentials. */
-        const bool quick = !exact && softmax_quick<D>(state, s, scale);
-        wgmma_wait<0>();
-        leave_v(now);
-        if (!quick) {
+        floor = peek_cta(&item.floor);
+        Policy::prefill(item, s, first);
+        /* ptxas moves the wait for PV in front of what does not feed it, but not across a branch:
+         * it stands in both arms of the one behind the exponentials. */
+        if (!exact && softmax_quick<D>(state, s, scale)) {
+            wgmma_wait<0>();
+            leave_v(now);
+        } else {
+            wgmma_wait<0>();
+            leave_v(now);
             float fade[2];
-            if (!exact)
+            if (!exact) {
                 scores_again<T, D>(s, warp_q(), k_block(count));
+                Policy::prefill(item, s, first);
+            } else {
+                Policy::mask(item, s, first);
+            }
             softmax_exact<D>(state, s, scale, first, fade);
             scale_o<D>(state, fade);
         }
@@ -304,6 +314,7 @@ template <typename T, int D> struct Prefill {
     /* The rows of @item this thread owns, from @first_row on. */
     __device__ __forceinline__ void begin_rows(const Item &item, uint32_t first_row)
     {
+        Policy::rows(item, first_row - threadIdx.x % 32 / 4);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const uint32_t r = first_row + half * 8;
@@ -330,19 +341,29 @@ template <typename T, int D> struct Prefill {
                                      : visible_end(item, item.tile.row_begin);
         int32_t first = item.kv_begin + (blocks - 1) * Shape::keys; /* of the block in hand */
         float fade[2];
+        Policy::prefill(item, s, first);
+        Policy::mask(item, s, first);
         softmax_exact<D>(state, s, scale, first, fade);
         look_ahead();
         wait_kv(bars->v_full, count);
         zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::kv_bytes,
                      item.kv_end - first);
         /* Also the first one without a mask, where a row may see no key before it. */
-        for (; first > item.kv_begin && first >= free_end;) {
+        floor = peek_cta(&item.floor);
+        while (first > floor && first >= free_end) {
             first -= Shape::keys;
-            step<true>(scale, first);
+            step<true>(item, scale, first);
         }
-        while (first > item.kv_begin) {
+        /* Nor does one that begins here or above. */
+        const int32_t free_begin =
+            Policy::first_key(item, item.tile.row_begin + item.tile.row_count - 1);
+        while (first > floor && (!Policy::windows || first - Shape::keys >= free_begin)) {
             first -= Shape::keys;
-            step<false>(scale, first);
+            step<false>(item, scale, first);
+        }
+        while (Policy::windows && first > floor) {
+            first -= Shape::keys;
+            step<true>(item, scale, first);
         }
     }
 
@@ -351,7 +372,7 @@ template <typename T, int D> struct Prefill {
     {
         const uint32_t warp = consumer_thread() / 32 % 4;
         const uint32_t first_row = group * 64 + warp * 16 + threadIdx.x % 32 / 4;
-        const float scale = item.run->plan.sm_scale * 1.44269504088896f;
+        const float scale = Policy::unit(item.run->plan);
         const int32_t blocks = prefill_blocks<D>(item);
         WorkSlot *next = nullptr;
 
@@ -375,10 +396,11 @@ template <typename T, int D> struct Prefill {
             state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
         }
         if (finite()) {
-            store_rows<T, D>(item, state, shared + q_here * Shape::q_bytes, first_row, scale);
+            store_rows<T, D, Policy>(item, state, shared + q_here * Shape::q_bytes, first_row,
+                                     scale);
         } else {
             const uint32_t rows = group * 64;
-            attend_naive<T, D>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
+            attend_naive<T, D, Policy>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
             if (overlaps && next) { /* a call keeps no accumulators: once more, out of turn */
                 wgmma_fence();
                 issue_k(q_at(), k_at(count));

@@ -1,6 +1,6 @@
 /*
  * variant.cu - the worker kernel of one variant. The build compiles this file once for each entry
- * of CUDA_VARIANTS (cuda.mk), with its head dimension and element type.
+ * of CUDA_VARIANTS (cuda.mk), with its head dimension, element type and policy.
  */
 #include "persistent/cuda/resident_kernel.cuh"
 
@@ -9,15 +9,19 @@ namespace attnd
 
 using element_fp16 = __half;
 using element_bf16 = __nv_bfloat16;
+using policy_plain = Plain;
+using policy_varied = Varied;
 
-#define PASTE(prefix, first, second) prefix##first##second
-#define VARIANT(dim, type) PASTE(variant_##dim, _, type)
-#define ELEMENT(type) PASTE(element_, type, )
-#define EXPAND(macro, ...) macro(__VA_ARGS__)
+#define PASTE2(prefix, name) prefix##name
+#define PASTE4(prefix, dim, type, policy) prefix##dim##_##type##_##policy
+#define VARIANT(dim, type, policy) PASTE4(variant_, dim, type, policy)
+#define ELEMENT(type) PASTE2(element_, type)
+#define POLICY(policy) PASTE2(policy_, policy)
 
-Variant EXPAND(VARIANT, ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE)()
+Variant VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND_VARIANT_POLICY)()
 {
-    return variant_of<EXPAND(ELEMENT, ATTND_VARIANT_TYPE), ATTND_VARIANT_DIM>();
+    return variant_of<ELEMENT(ATTND_VARIANT_TYPE), ATTND_VARIANT_DIM,
+                      POLICY(ATTND_VARIANT_POLICY)>();
 }
 
 } // namespace attnd

@@ -94,6 +94,20 @@ __device__ __forceinline__ void work_wait_empty(WorkSlots *work, uint32_t number
         ;
 }
 
+/* What work @number is to fail with, because its run was cancelled since it was taken; 0: it was
+ * not. */
+__device__ __forceinline__ uint32_t work_cancelled(const WorkSlots *work, uint32_t number)
+{
+    return peek_gpu(&work->slot[number % work_slots].item.live->cancelled);
+}
+
+/* Its loops see this and end. */
+__device__ __forceinline__ void work_fail(WorkSlots *work, uint32_t number, uint32_t code)
+{
+    if (code && threadIdx.x % 32 == 0)
+        work->slot[number % work_slots].item.failed = code;
+}
+
 /* The fetch warp's place in the stream of runs. The same in all lanes. */
 struct FetchWarp {
     Resident *resident;
@@ -123,8 +137,8 @@ constexpr uint64_t outlived_ns = 20000000;
 /* Every warp is done with the slot: counts its item, and the last item of a run ends it. One
  * lane. What the consumers stored is covered: they said that they are done by an arrival that
  * releases to the CTA, this lane saw it, and releases too.
- * - The answer to a doorbell is what all items add to, each with a release: whoever acquires what
- * the last one made of it, an engine's stream in another process, sees all of o and lse, because
+ * - The answer to a doorbell is what all items add to, each with a release: an engine's stream in
+ *   another process, which acquires what the last one made of it, sees all of o and lse, because
  *   those additions are one chain. So nobody has to find out first that it is the last, and no
  *   other warp lies on that way. That stream is of this GPU, so GPU scope reaches it.
  * - The arrival comes behind that, a release like every other item's: the dispatcher acquires the
@@ -165,6 +179,10 @@ template <int D> __device__ __forceinline__ void work_end(WorkSlots *work, uint3
     __syncwarp();
 }
 
+/* How long the warp is suspended between two looks: whether the item in hand was cancelled, where
+ * its end is all that is waited for; and at the ring of runs. */
+constexpr uint32_t cancelled_wait_ns = 20000, entry_wait_ns = 1000;
+
 /* Completes work before @end, in order: all of it if @wait, else only what is over. Return: true if
  * none is left. */
 template <int D>
@@ -174,10 +192,11 @@ __device__ __forceinline__ bool fetch_complete(FetchWarp *fetch, uint32_t end, b
     for (; fetch->completed != end; fetch->completed++) {
         const uint32_t at = fetch->completed % work_slots;
         const uint32_t parity = fetch->completed / work_slots % 2;
-        if (wait)
-            work_wait_empty(work, fetch->completed);
-        else if (!__all_sync(0xffffffffu, barrier_peek(&work->empty[at], parity)))
+        if (!wait && !__all_sync(0xffffffffu, barrier_peek(&work->empty[at], parity)))
             return false;
+        while (wait &&
+               !__all_sync(0xffffffffu, barrier_try(&work->empty[at], parity, cancelled_wait_ns)))
+            work_fail(work, fetch->completed, work_cancelled(work, fetch->completed));
         const WorkSlot *slot = &work->slot[at];
         if (threadIdx.x % 32 == 0 && slot->path != path_decode)
             work_complete<D>(slot);
@@ -185,8 +204,6 @@ __device__ __forceinline__ bool fetch_complete(FetchWarp *fetch, uint32_t end, b
     }
     return true;
 }
-
-constexpr uint32_t complete_wait_ns = 1000;
 
 /* The entry the cursor is at, as soon as it is there; what is not there, by its sequence, when the
  * kernel is to leave. While an item is in hand, its end is what somebody waits for: the warp is
@@ -198,9 +215,11 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
     RunEntry entry = {fetch->cursor, 0, 0, 0, 0};
     for (;;) {
         const bool idle = fetch->completed == number;
-        uint32_t leave;
+        uint32_t leave, cancelled = 0;
         do { /* while there is nothing to do, nothing but this: few instructions in one place */
             /* in flight together with the entry */
+            if (!idle)
+                cancelled = work_cancelled(fetch->work, fetch->completed);
             leave = int32_t(peek_gpu(&resident->leave) - fetch->gang) >= 0;
             entry = observe_entry(at); /* A1 */
             if (entry.sequence == fetch->cursor + 1)
@@ -208,11 +227,13 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             if (idle)
                 __nanosleep(32);
         } while (idle && !leave);
+        if (!idle)
+            work_fail(fetch->work, fetch->completed, cancelled);
         bool completed = fetch_complete<D>(fetch, number, false);
         if (!completed) {
             const uint32_t at = fetch->completed % work_slots;
             (void)barrier_try(&fetch->work->empty[at], fetch->completed / work_slots % 2,
-                              complete_wait_ns);
+                              entry_wait_ns);
             __syncwarp();
             completed = fetch_complete<D>(fetch, number, false);
         }
@@ -243,7 +264,8 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
         *entry = fetch_entry<D>(fetch, number);
         if (entry->sequence != fetch->cursor + 1)
             return nothing;
-        if (entry->variant != fetch->variant)
+        const uint32_t other = fetch->variant - entry->variant;
+        if (other != 0 && other != variants_plain)
             continue;
         Live *live = &fetch->resident->live[fetch->cursor % ring_positions];
         if (!fetch_complete<D>(fetch, number, false)) {
@@ -304,7 +326,7 @@ __device__ __forceinline__ void worker_leave(Resident *resident, uint32_t worker
 
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
  * code that the item fails with, 0: none. The whole warp. Return: the path that executes it. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot,
                                           const RunEntry &entry, uint32_t index, uint32_t cancelled)
 {
@@ -334,6 +356,8 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     if (!attends)
         return path_append;
     const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
+    if (Policy::windows)
+        item_skip<D>(&slot->item, run, lane);
     return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
 }
 
@@ -342,8 +366,8 @@ constexpr int32_t first_keys = 128;
 
 /* Asks the L2 for the first keys and values of a decode item, of four tokens a lane. The consumers
  * do so 800 to 2,500 clocks later, once they are awake and have asked for Q; a memory that has had
- * nothing to do would have nothing to do until then. Whoever asks for more keys than these before
- * they are wanted only disturbs those that are. One warp. */
+ * nothing to do would have nothing to do until then. To ask for more keys than these before they
+ * are wanted only disturbs those that are. One warp. */
 template <int D>
 __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t lane)
 {
@@ -357,7 +381,7 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
     const uint32_t ahead = at.quotient - item.page_first;
     const uint32_t page = ahead < 32 ? uint32_t(item.pages[ahead]) : run->pages;
     if (page >= run->pages)
-        return; /* who loads it says so */
+        return; /* the warp that loads it says so */
     const int64_t k_stride = run->k_plane.stride_token * 2,
                   v_stride = run->v_plane.stride_token * 2;
     const char *k = item.k + page * (run->k_plane.stride_page * 2) + at.rest * k_stride;
@@ -375,7 +399,7 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
 }
 
 /* The fetch warp: every item until the kernel leaves. */
-template <int D> __device__ __forceinline__ void fetch_work(FetchWarp *fetch)
+template <int D, typename Policy> __device__ __forceinline__ void fetch_work(FetchWarp *fetch)
 {
     Resident *resident = fetch->resident;
     const uint32_t lane = threadIdx.x % 32;
@@ -390,7 +414,7 @@ template <int D> __device__ __forceinline__ void fetch_work(FetchWarp *fetch)
         const uint32_t index = take_item<D>(fetch, number, &entry, &cancelled);
         Path path = path_leave;
         if (index != nothing)
-            path = work_fill<D>(fetch, slot, entry, index, cancelled);
+            path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled);
         if (lane == 0) {
             slot->path = path;
             resident->doing[fetch->worker] = index == nothing ? state_left : state_item;

@@ -39,10 +39,6 @@ static int check_entries(const struct attnd_plan *plan, const struct attnd_advan
         if (kv_len < 0 || kv_len > kv_len_max)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, i, kv_len,
                                    kv_len < 0 ? 0 : kv_len_max);
-        /* Tiles of another entry read the keys before, for all rows. */
-        const int64_t kv_len_min = (int64_t)state->keys_begin + state->entry.row_count;
-        if (state->keys_begin && kv_len < kv_len_min)
-            return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN, i, kv_len, kv_len_min);
     }
     return 0;
 }
@@ -73,18 +69,24 @@ static void append_pages(struct attnd_plan *plan, const struct attnd_advance_vie
     }
 }
 
-int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
-                          uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault)
+static int check(const struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                 uint32_t pool_pages, struct attnd_fault *fault)
 {
-    assert(generation < ATTND_GENERATIONS);
     if (advance->entries != plan->shape.entries - plan->shared)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_REQUESTS, 0, advance->entries,
                                plan->shape.entries - plan->shared);
     int code = check_entries(plan, advance, fault);
-    if (!code)
-        code = check_pages(advance, pool_pages, fault);
+    return code ? code : check_pages(advance, pool_pages, fault);
+}
+
+int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                          uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault)
+{
+    assert(generation < ATTND_GENERATIONS);
+    int code = check(plan, advance, pool_pages, fault);
     if (code)
         return code;
+    assert(!attnd_planner_unshares(plan, advance));
 
     if (advance->pages)
         append_pages(plan, advance);
@@ -98,4 +100,52 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
     plan->shape.generation = generation;
     attnd_publish32(&plan->head->generation, generation); /* R1: its lengths are there */
     return 0;
+}
+
+int attnd_planner_unshares(const struct attnd_plan *plan, const struct attnd_advance_view *advance)
+{
+    if (advance->entries != plan->shape.entries - plan->shared)
+        return 0;
+    for (uint32_t i = 0; plan->shared && i < advance->entries; i++) {
+        const struct attnd_entry_state *state = &plan->state[plan->shared + i];
+        const int64_t shortest = (int64_t)state->keys_begin + state->entry.row_count;
+        if (state->keys_begin && advance->kv_len[i] < shortest)
+            return 1;
+    }
+    return 0;
+}
+
+/* The entries of the batch alone, each with all of its keys; page lists stay where they are. */
+static void unshare(struct attnd_plan *plan, const struct attnd_advance_view *advance)
+{
+    const uint32_t entries = advance->entries;
+
+    memmove(plan->state, plan->state + plan->shared, entries * sizeof(*plan->state));
+    plan->shape.entries = entries;
+    plan->shape.levels -= plan->shared_levels;
+    plan->shape.flags &= ~ATTND_PLAN_ONE_PASS;
+    plan->shape.advance_version = plan->shape.generation = 0;
+    for (uint32_t i = 0; i < entries; i++) {
+        struct attnd_entry_state *state = &plan->state[i];
+        state->keys_begin = 0;
+        state->kv_len = (uint32_t)advance->kv_len[i];
+        state->entry.level -= plan->shared_levels;
+        plan->entries[i] = state->entry;
+        plan->kv_len[i] = advance->kv_len[i];
+    }
+    plan->shared = plan->shared_levels = 0;
+    plan->found = (struct attnd_plan_found){0};
+}
+
+int attnd_planner_unshare(struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                          uint32_t pool_pages, struct attnd_fault *fault)
+{
+    int code = check(plan, advance, pool_pages, fault);
+    if (code)
+        return code;
+    attnd_plan_new_version(plan);
+    unshare(plan, advance);
+    if (advance->pages)
+        append_pages(plan, advance);
+    return attnd_plan_build(plan, 0, fault); /* equal pages are not looked for with fixed splits */
 }

@@ -201,42 +201,58 @@ static void take_shape(struct attnd_plan_head *shape, const struct attnd_batch_v
     shape->v_pitch = batch->v_pitch;
 }
 
+void attnd_plan_new_version(struct attnd_plan *plan)
+{
+    plan->shape.set_version = attnd_take64(&sets, 1) + 1;
+}
+
+static void make_empty(struct attnd_plan *plan)
+{
+    const uint64_t version = plan->shape.set_version;
+
+    plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
+    plan->shape.set_version = version;
+    plan->found = (struct attnd_plan_found){0};
+    plan->shared = plan->shared_levels = 0;
+}
+
+int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd_fault *fault)
+{
+    int code = attnd_plan_build_tiles(plan, fixed_split, fault);
+
+    if (code) {
+        make_empty(plan);
+    } else {
+        attnd_plan_build_merges(plan);
+        attnd_plan_order_tiles(plan);
+        plan->found.fused = plan->mix.fused;
+        if (plan->mix.fused || plan->shape.levels > 1)
+            plan->shape.flags |= ATTND_PLAN_ONE_PASS;
+    }
+    *plan->head = plan->shape;
+    return code;
+}
+
 int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *batch,
                       struct attnd_fault *fault)
 {
     assert(batch->levels >= 1 && batch->levels <= ATTND_LEVELS_MAX);
     assert(batch->heads_q >= plan->pool.heads_kv && batch->heads_q % plan->pool.heads_kv == 0);
 
-    plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
-    plan->shape.set_version = attnd_take64(&sets, 1) + 1;
-    plan->found = (struct attnd_plan_found){0};
-    plan->shared = 0;
-    int code = check_capacities(&plan->limits, batch, fault);
-    if (!code) {
-        take_shape(&plan->shape, batch);
-        attnd_plan_share(plan, batch);
-        attnd_plan_fill_entries(plan, batch);
-        attnd_plan_share_entries(plan);
-        code = attnd_plan_build_tiles(
-            plan, batch->options & ATTND_OPTION_FIXED_SPLIT ? batch->variant.fixed_split : 0,
-            fault);
-    }
-    if (!code) {
-        attnd_plan_build_merges(plan);
-        attnd_plan_order_tiles(plan);
-        plan->found.fused = plan->mix.fused;
-        if (plan->mix.fused || plan->shape.levels > 1)
-            plan->shape.flags |= ATTND_PLAN_ONE_PASS;
-    } else {
-        plan->found = (struct attnd_plan_found){0};
-        plan->shared = 0;
-        const uint64_t version = plan->shape.set_version;
-        plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
-        plan->shape.set_version = version;
-    }
+    attnd_plan_new_version(plan);
+    make_empty(plan);
     *plan->variant = batch->variant;
-    *plan->head = plan->shape;
-    return code;
+    int code = check_capacities(&plan->limits, batch, fault);
+    if (code) {
+        *plan->head = plan->shape;
+        return code;
+    }
+    take_shape(&plan->shape, batch);
+    attnd_plan_share(plan, batch);
+    attnd_plan_fill_entries(plan, batch);
+    attnd_plan_share_entries(plan);
+    return attnd_plan_build(
+        plan, batch->options & ATTND_OPTION_FIXED_SPLIT ? batch->variant.fixed_split : 0, fault);
 }
 
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan)

@@ -143,8 +143,8 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
  * Lengths are absolute and may shrink or grow within the pages the entry then has in use; an
  * entry's page list only grows, up to its planned pages (pages of the batch + reserve). Pages
  * beyond the current lists are not visible to older generations, whose lengths do not reach them.
- * Where requests share leading pages that are read once, none may shrink into those (limit: the
- * shortest that it may be). Allocates nothing. Return: 0; -ATTND_E_RANGE naming requests, kv_len,
+ * None may shrink into leading pages that are read once for several requests: then
+ * attnd_planner_unshares(). Allocates nothing. Return: 0; -ATTND_E_RANGE naming requests, kv_len,
  * kv_indptr or kv_indices with index, value and limit; nothing is changed on failure.
  */
 int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
@@ -157,6 +157,19 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
  */
 uint64_t attnd_plan_shared_keys(const struct attnd_batch_view *batch, uint32_t page_size,
                                 uint32_t block_tokens);
+
+/** attnd_planner_unshares() - 1 if @advance shrinks a request into keys that tiles of other entries
+ * read for it, and so needs attnd_planner_unshare(). */
+int attnd_planner_unshares(const struct attnd_plan *plan, const struct attnd_advance_view *advance);
+
+/**
+ * attnd_planner_unshare() - an advance, with tiles that read nothing for several requests
+ * Lengths go into generation 0 of a new version. No run of the plan may be in flight. Allocates
+ * nothing. Return: 0; as attnd_planner_advance(), with nothing changed; as attnd_planner_set(), and
+ * the plan is empty then.
+ */
+int attnd_planner_unshare(struct attnd_plan *plan, const struct attnd_advance_view *advance,
+                          uint32_t pool_pages, struct attnd_fault *fault);
 
 /** attnd_plan_head() - the shared half, for reading. Never NULL. */
 const struct attnd_plan_head *attnd_plan_head(const struct attnd_plan *plan);

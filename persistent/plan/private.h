@@ -101,7 +101,7 @@ struct attnd_plan {
     struct attnd_plan_head shape; /* what the heap's head says */
     struct attnd_plan_found found;
     struct attnd_plan_mix mix;
-    uint32_t shared; /* entries of share.c, in front of the batch's */
+    uint32_t shared, shared_levels; /* entries and levels of share.c, in front of the batch's */
 
     /* heap: written, never read */
     struct attnd_plan_head *head;
@@ -196,6 +196,13 @@ uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_
  * Return: 0; -ATTND_E_RANGE and -ATTND_E_NO_SPACE as attnd_planner_set(). */
 int attnd_plan_build_tiles(struct attnd_plan *plan, uint32_t fixed_split,
                            struct attnd_fault *fault);
+
+/** attnd_plan_build() - tiles, merges, order and the head, of entries that are there; an empty plan
+ * if that fails. Return: as attnd_planner_set(). */
+int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd_fault *fault);
+
+/** attnd_plan_new_version() - what a worker has of the plan is stale. */
+void attnd_plan_new_version(struct attnd_plan *plan);
 
 /** attnd_plan_build_merges() - give partial rows to tiles whose rows have several parts. */
 void attnd_plan_build_merges(struct attnd_plan *plan);

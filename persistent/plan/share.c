@@ -254,7 +254,7 @@ void attnd_plan_share(struct attnd_plan *plan, const struct attnd_batch_view *ba
 {
     const struct attnd_level_view *level = &batch->level[0];
 
-    plan->shared = 0;
+    plan->shared = plan->shared_levels = 0;
     if (!looked_for(plan, batch))
         return;
     const uint32_t count = find_intervals(plan, level);
@@ -264,6 +264,7 @@ void attnd_plan_share(struct attnd_plan *plan, const struct attnd_batch_view *ba
     sort_nodes(plan->nodes, count);
     const uint32_t levels = choose(plan, level, count);
     plan->shared = keep_used(plan, count, levels);
+    plan->shared_levels = levels;
     plan->shape.levels += levels;
     plan->shape.entries += plan->shared;
 }

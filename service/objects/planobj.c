@@ -82,24 +82,24 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
                                                uint32_t heads_q)
 {
     const struct attnd_worker_info *info = &service->queue->info;
-    return (struct attnd_plan_limits){.requests = limits->requests,
-                                      .rows = limits->rows,
-                                      .pages = limits->pages,
-                                      .levels = limits->levels,
-                                      .page_size = limits->page_size,
-                                      .heads_q = heads_q,
-                                      .heads_kv = limits->heads_kv,
-                                      .fixed_split = limits->fixed_split,
-                                      .target = {.tile_workers = info->tile_workers,
-                                                 .rows_per_tile = info->rows_per_tile,
-                                                 .kv_granule = info->kv_granule,
-                                                 .rates = {.worker_gflops = info->worker_gflops,
-                                                           .worker_gbps = info->worker_gbps,
-                                                           .memory_gbps = info->memory_gbps,
-                                                           .rows_step = info->sms ? info->rows_per_tile
-                                                                                  : 1},
-                                                 .fusion = fusion_of(&service->options),
-                                                 .cascade = cascade_of(&service->options)}};
+    return (struct attnd_plan_limits){
+        .requests = limits->requests,
+        .rows = limits->rows,
+        .pages = limits->pages,
+        .levels = limits->levels,
+        .page_size = limits->page_size,
+        .heads_q = heads_q,
+        .heads_kv = limits->heads_kv,
+        .fixed_split = limits->fixed_split,
+        .target = {.tile_workers = info->tile_workers,
+                   .rows_per_tile = info->rows_per_tile,
+                   .kv_granule = info->kv_granule,
+                   .rates = {.worker_gflops = info->worker_gflops,
+                             .worker_gbps = info->worker_gbps,
+                             .memory_gbps = info->memory_gbps,
+                             .rows_step = info->sms ? info->rows_per_tile : 1},
+                   .fusion = fusion_of(&service->options),
+                   .cascade = cascade_of(&service->options)}};
 }
 
 int attnd_planobj_create(struct attnd_client *client, struct attnd_attachment *attachment,
@@ -207,6 +207,19 @@ static uint64_t shared_bytes(const struct attnd_plan_object *object,
            (limits->dim_qk + limits->dim_vo) * sizeof(uint16_t);
 }
 
+/* What follows from the tiles that there are now. */
+static void derive(struct attnd_plan_object *object)
+{
+    const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
+    object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
+    object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
+    object->scratch_bytes = attnd_plan_scratch_bytes(head);
+    const struct attnd_plan_found found = attnd_plan_found(object->plan);
+    object->shared_bytes = object->level_bytes + found.bytes_saved;
+    object->fused = found.fused;
+    keep_append(object, head);
+}
+
 int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batch_view *batch,
                        struct attnd_fault *fault)
 {
@@ -214,15 +227,9 @@ int attnd_planobj_plan(struct attnd_plan_object *object, const struct attnd_batc
     attnd_crash(ATTND_CRASH_DAEMON_PLAN_FILLED);
     if (rc < 0)
         return rc;
-    const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
     object->extents = batch->extents;
-    object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
-    object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
-    object->scratch_bytes = attnd_plan_scratch_bytes(head);
-    const struct attnd_plan_found found = attnd_plan_found(object->plan);
-    object->shared_bytes = shared_bytes(object, batch) + found.bytes_saved;
-    object->fused = found.fused;
-    keep_append(object, head);
+    object->level_bytes = shared_bytes(object, batch);
+    derive(object);
     return 0;
 }
 
@@ -249,21 +256,51 @@ int attnd_planobj_free_generation(const struct attnd_plan_object *object)
     return -1;
 }
 
-int attnd_planobj_advance(struct attnd_plan_object *object,
+/* The pages that an advance appends: in the pool, and the session's. */
+static int check_appended(const struct attnd_plan_object *object,
                           const struct attnd_advance_view *advance, struct attnd_fault *fault)
 {
     uint32_t pool_pages = object->limits.pool_pages;
-    int generation = attnd_planobj_free_generation(object);
-    assert(object->filled && generation >= 0);
 
     for (uint32_t i = 0; i < advance->pages; i++) /* leases are looked up by page */
         if (advance->page_indices[i] < 0 || (uint32_t)advance->page_indices[i] >= pool_pages)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_INDICES, i,
                                    advance->page_indices[i],
                                    advance->page_indices[i] < 0 ? 0 : (int64_t)pool_pages - 1);
-    int rc = attnd_lease_check(object->attachment, advance->page_indices, advance->pages, fault);
+    return attnd_lease_check(object->attachment, advance->page_indices, advance->pages, fault);
+}
+
+int attnd_planobj_unshares(const struct attnd_plan_object *object,
+                           const struct attnd_advance_view *advance)
+{
+    return object->filled && attnd_planner_unshares(object->plan, advance);
+}
+
+int attnd_planobj_unshare(struct attnd_plan_object *object,
+                          const struct attnd_advance_view *advance, uint64_t scratch_limit_bytes,
+                          struct attnd_fault *fault)
+{
+    int rc = check_appended(object, advance, fault);
     if (rc == 0)
-        rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation, pool_pages, fault);
+        rc = attnd_planner_unshare(object->plan, advance, object->limits.pool_pages, fault);
+    if (rc == 0) {
+        derive(object);
+        rc = attnd_planobj_fill(object, scratch_limit_bytes, fault);
+    }
+    object->filled = attnd_plan_shape(object->plan)->set_version == object->set_version;
+    return rc;
+}
+
+int attnd_planobj_advance(struct attnd_plan_object *object,
+                          const struct attnd_advance_view *advance, struct attnd_fault *fault)
+{
+    int generation = attnd_planobj_free_generation(object);
+    assert(object->filled && generation >= 0);
+
+    int rc = check_appended(object, advance, fault);
+    if (rc == 0)
+        rc = attnd_planner_advance(object->plan, advance, (uint32_t)generation,
+                                   object->limits.pool_pages, fault);
     if (rc == 0) {
         object->generation = (uint32_t)generation;
         object->advance_version = attnd_plan_shape(object->plan)->advance_version;
@@ -304,8 +341,8 @@ int attnd_planobj_check_append(const struct attnd_plan_object *object, struct at
         uint32_t length = kv_len[i] > 0 ? (uint32_t)kv_len[i] : 0;
         if (length < entry->row_count)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_KV_LEN,
-                                   object->append_first -
-                                       attnd_plan_shared_entries(object->plan) + i,
+                                   object->append_first - attnd_plan_shared_entries(object->plan) +
+                                       i,
                                    length, entry->row_count);
         if (!pool->leases || entry->row_count == 0)
             continue;

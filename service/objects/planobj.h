@@ -34,6 +34,7 @@ struct attnd_plan_object {
     uint32_t tile_items, append_items; /* queue items of a run and of an append */
     struct attnd_extents extents;      /* from a tensor's offset */
     uint64_t scratch_bytes;            /* of a run */
+    uint64_t level_bytes;              /* of these, what the batch's own levels save */
     uint64_t shared_bytes; /* of K and V that a run does not read: the batch's levels, found ones */
     uint32_t fused;        /* both classes of tiles are done at once */
     struct attnd_memory *tables[ATTND_VARIANT_TABLES]; /* of its variant, referenced; or NULL */
@@ -72,6 +73,14 @@ int attnd_planobj_fill(struct attnd_plan_object *object, uint64_t scratch_limit_
 /** attnd_planobj_advance() - new lengths into a free generation (there must be one). */
 int attnd_planobj_advance(struct attnd_plan_object *object,
                           const struct attnd_advance_view *advance, struct attnd_fault *fault);
+/** attnd_planobj_unshares() - 1: @advance needs attnd_planobj_unshare() instead. */
+int attnd_planobj_unshares(const struct attnd_plan_object *object,
+                           const struct attnd_advance_view *advance);
+/** attnd_planobj_unshare() - an advance that plans again (attnd_planner_unshare()); no run may be
+ * in flight. The plan is empty after a failure that came with new tiles. */
+int attnd_planobj_unshare(struct attnd_plan_object *object,
+                          const struct attnd_advance_view *advance, uint64_t scratch_limit_bytes,
+                          struct attnd_fault *fault);
 /** attnd_planobj_free_generation() - one that no run uses, or -1. */
 int attnd_planobj_free_generation(const struct attnd_plan_object *object);
 /** attnd_planobj_check_append() - may the rows be stored where the current lengths put them? */

@@ -142,6 +142,23 @@ enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
     return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
 }
 
+/* An advance into keys that are read once for several requests: as a set, of what is there. Runs of
+ * other lanes read its tiles until they are over. */
+static enum attnd_turn unshare(struct attnd_sched_op *op)
+{
+    struct attnd_scheduler *scheduler = op->lane->session->scheduler;
+
+    if (!op->change.sent && elsewhere(op))
+        return ATTND_TURN_BLOCKED;
+    if (!op->change.sent && attnd_prepared_hold(change_of(op)))
+        return ATTND_TURN_SENT;
+    (void)attnd_sched_now(scheduler);
+    (void)attnd_planobj_unshare(op->plan, &op->admitted->u.advance, scheduler->scratch.bytes,
+                                &op->fault);
+    (void)attnd_prepared_was_set(change_of(op), &op->fault);
+    return attnd_prepared_publish(change_of(op)) ? ATTND_TURN_SENT : ATTND_TURN_DONE;
+}
+
 enum attnd_turn attnd_change_advance(struct attnd_sched_op *op)
 {
     if (op->change.sent == ATTND_COMMAND_PUBLISH)
@@ -153,6 +170,8 @@ enum attnd_turn attnd_change_advance(struct attnd_sched_op *op)
         attnd_fault_set(&op->fault, -ATTND_E_INVALID, ATTND_F_PLAN, 0, op->sqe.plan, 0);
     if (op->fault.code != 0)
         return ATTND_TURN_DONE;
+    if (attnd_planobj_unshares(op->plan, &op->admitted->u.advance))
+        return unshare(op);
     if (attnd_planobj_free_generation(op->plan) < 0)
         return attnd_prepared_stale(op->plan) && attnd_prepared_hold(change_of(op))
                    ? ATTND_TURN_SENT

@@ -1,5 +1,6 @@
 /*
- * test_gpu_random.c - random batches in device memory, from two engine processes at once.
+ * test_gpu_random.c - random batches in device memory, from two engine processes at once: plain
+ * ones, then any attention variant.
  *
  *   ATTND_SEED     repeats a run         ATTND_FIRST    number of the first batch (0)
  *   ATTND_ROUNDS   batches in all (160)
@@ -18,10 +19,9 @@
 
 static uint64_t seed, first, rounds;
 
-static int client(void *context)
+static int draw_in_engine(const struct soak_engine *self, random_draw_fn *draw)
 {
-    const struct soak_engine *self = context;
-    struct soak soak = {.seed = seed, .stride = 1};
+    struct soak soak = {.draw = draw, .seed = seed, .stride = 1};
     struct engine engine;
 
     gpu_open();
@@ -33,15 +33,31 @@ static int client(void *context)
     return wrong;
 }
 
+static int plain_client(void *context)
+{
+    return draw_in_engine(context, NULL);
+}
+
 static void random_batches_of_two_engines_are_right(void **state)
 {
-    CHECK_EQUAL(soak_in_engines(*state, client), 0);
+    CHECK_EQUAL(soak_in_engines(*state, plain_client), 0);
+}
+
+static int variant_client(void *context)
+{
+    return draw_in_engine(context, random_contract_draw);
+}
+
+static void random_variants_of_two_engines_are_right(void **state)
+{
+    CHECK_EQUAL(soak_in_engines(*state, variant_client), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(random_batches_of_two_engines_are_right),
+        E2E_TEST(random_variants_of_two_engines_are_right),
     };
 
     harness_init();

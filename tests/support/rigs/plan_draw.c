@@ -60,6 +60,24 @@ static void repeat_level(struct plan_case *c, struct case_source *source)
     plan_case_level(c, above->entries, qo_len, kv_len);
 }
 
+/* Requests that begin like the one before, for as long as both lists go on. */
+static void draw_shared(struct plan_case *c, struct case_source *source)
+{
+    struct attnd_level_view *level = &c->batch.level[0];
+    int32_t *indices = (int32_t *)(uintptr_t)level->kv_indices;
+
+    for (uint32_t r = 1; r < level->entries; r++) {
+        const uint32_t before = (uint32_t)(level->kv_indptr[r] - level->kv_indptr[r - 1]);
+        const uint32_t pages = (uint32_t)(level->kv_indptr[r + 1] - level->kv_indptr[r]);
+        uint32_t alike = pages < before ? pages : before;
+
+        if (case_below(source, 3) == 0)
+            alike = case_below(source, alike + 1);
+        memcpy(indices + level->kv_indptr[r], indices + level->kv_indptr[r - 1],
+               (case_below(source, 5) ? alike : 0) * sizeof(*indices));
+    }
+}
+
 void plan_case_draw(struct plan_case *c, struct case_source *source)
 {
     plan_case_begin(c);
@@ -82,6 +100,15 @@ void plan_case_draw(struct plan_case *c, struct case_source *source)
             draw_level(c, source, rows);
         else
             repeat_level(c, source);
+
+    c->limits.target.fusion = (enum attnd_plan_fusion)case_below(source, 3);
+    c->limits.target.cascade = (enum attnd_plan_cascade)case_below(source, 3);
+    if (case_below(source, 2))
+        c->limits.target.rates = (struct attnd_plan_rates){5000, 60, 4400, 128};
+    if (c->batch.levels == 1 && case_below(source, 4))
+        draw_shared(c, source);
+    if (case_below(source, 2))
+        c->batch.flags |= ATTND_BATCH_SHARED_PAGES;
 
     plan_case_fit(c);
     if (c->batch.levels == 1 && case_below(source, 3) == 0) {

@@ -35,14 +35,16 @@ static void every_plan_covers_its_batch_exactly(void **state)
     for (uint32_t i = 0; i < cases(); i++) {
         struct plan_case c;
         struct attnd_fault fault = {0};
-        char why[200];
+        char why[300];
 
         draw(&c, i);
         assert_int_equal(plan_case_new(&c), 0);
         /* What an earlier batch may have left in the arrays. */
         memset((uint8_t *)c.heap + sizeof(struct attnd_plan_head), 0xa5,
                attnd_plan_heap_bytes(&c.limits) - sizeof(struct attnd_plan_head));
-        assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), 0);
+        if (attnd_planner_set(c.plan, &c.batch, &fault) != 0)
+            fail_msg("ATTND_SEED=%llu case %u: %s", (unsigned long long)seed, i,
+                     attnd_fault_string(&fault, why, sizeof(why)));
         if (!plan_check(&c, why, sizeof(why)))
             fail_msg("ATTND_SEED=%llu case %u: %s", (unsigned long long)seed, i, why);
         plan_case_free(&c);

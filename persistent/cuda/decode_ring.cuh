@@ -1,0 +1,201 @@
+/*
+ * decode_ring.cuh - the blocks of keys that a warp of the decode loop computes on next, brought to
+ * shared memory by cp.async.
+ *
+ * Every warp has a ring of blocks of its own. A ring does not stop at the end of an item: if the
+ * next item is there and is decode too, its blocks follow, so that memory stays busy while an item
+ * is finished and the next one begins.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_DECODE_RING_CUH
+#define ATTND_PERSISTENT_CUDA_DECODE_RING_CUH
+
+#include "persistent/cuda/copy.cuh"
+#include "persistent/cuda/work_slot.cuh"
+
+namespace attnd
+{
+
+constexpr int decode_block = 16; /* tokens */
+
+constexpr int decode_warps = consumer_threads / 32;
+static_assert(first_keys == decode_warps * decode_block, "a block for every warp");
+
+/* Ring depth: 16 KB a warp. */
+template <int D> constexpr int decode_stages = D == 64 ? 4 : D == 128 ? 2 : 1;
+template <int D> constexpr int decode_block_bytes = decode_block *D * 2 * 2; /* K, then V */
+constexpr uint32_t decode_ring_bytes = decode_warps * 16384;
+
+/* One warp's walk over the blocks of an item: what is to be loaded next. Where that lies is found
+ * from what the fetch warp left in the item. */
+struct BlockWalk {
+    const Item *item;
+    int32_t next;     /* block */
+    uint32_t page[2]; /* of block `next` and the one after: fetched ahead */
+};
+
+/* A block of such an item lies in one page, and its rows one stride after the other. */
+__device__ __forceinline__ bool blocks_whole(const Item &item)
+{
+    const ActiveRun *run = item.run;
+    __builtin_assume(__isShared(run));
+    return (run->page_size | uint32_t(item.kv_begin)) % decode_block == 0;
+}
+
+/* The page of @block, or of this lane's token in it; any where there is none. */
+__device__ __forceinline__ uint32_t walk_page(const Item &item, int32_t block, uint32_t lane)
+{
+    const ActiveRun *run = item.run;
+    __builtin_assume(__isShared(run));
+    int32_t token = item.kv_begin + block * decode_block;
+    if (!blocks_whole(item))
+        token += int32_t(lane % decode_block);
+    if (token >= item.kv_end)
+        return 0;
+    const uint32_t index = divided(uint32_t(token), run->page_size, run->page_reciprocal).quotient;
+    const uint32_t ahead = index - item.page_first;
+    return uint32_t(ahead < 32 ? item.pages[ahead]
+                               : run->kv_pages[item.tile.of_entry.page_begin + index]);
+}
+
+__device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, int32_t next,
+                                           uint32_t lane)
+{
+    walk->item = &item;
+    walk->next = next;
+    walk->page[0] = walk_page(item, next, lane);
+    walk->page[1] = walk_page(item, next + decode_warps, lane);
+}
+
+__device__ __forceinline__ bool walk_ended(const BlockWalk &walk)
+{
+    return walk.item->kv_begin + walk.next * decode_block >= walk.item->kv_end;
+}
+
+/* A block as 16-byte chunks, a row of them swizzled by its number: a lane's place is in every
+ * round of copies @decode_step rows further on. */
+template <int D> constexpr int decode_step = 256 / D;
+
+/* Starts the copies of one plane of a block. @from: this lane's chunk in its first row; @stride:
+ * bytes, of a token; @left: rows that are there, from this lane's first. */
+template <int D>
+__device__ __forceinline__ void plane_load(uint32_t to, const char *from, int64_t stride,
+                                           int32_t left)
+{
+    constexpr int step = decode_step<D>;
+#pragma unroll
+    for (int r = 0; r < decode_block; r += step) {
+        cp_async16_once((to ^ (r % 8 << 4)) + r * (D * 2), from, r < left ? 16 : 0);
+        from += step * stride;
+    }
+}
+
+/* The same where every row has to be looked for: by lane % 16 which row it is, at @row. */
+template <int D>
+__device__ __forceinline__ void plane_gather(uint32_t to, const char *row, uint32_t lane,
+                                             int32_t left)
+{
+    constexpr int step = decode_step<D>, chunks = 32 / step;
+#pragma unroll 4
+    for (int r = 0; r < decode_block; r += step) {
+        const uint64_t from = __shfl_sync(0xffffffffu, uint64_t(row), r + lane / chunks);
+        cp_async16_once((to ^ (r % 8 << 4)) + r * (D * 2),
+                        reinterpret_cast<const char *>(from) + lane % chunks * 16,
+                        r < left ? 16 : 0);
+    }
+}
+
+/* Starts the copies of one block: K rows, then V rows. */
+template <int D>
+__device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint32_t lane)
+{
+    constexpr uint32_t chunks = D / 8;
+    const Item &item = *walk->item;
+    __builtin_assume(__isShared(&item) && __isShared(item.run));
+    const ActiveRun *run = item.run;
+    const uint32_t row = lane / chunks, chunk = lane % chunks;
+    const uint32_t to = shared + row * (D * 2) + ((chunk ^ row) << 4);
+    const bool whole = blocks_whole(item);
+    int32_t token = item.kv_begin + walk->next * decode_block;
+    const int32_t there = item.kv_end - token, left = there - int32_t(row);
+    if (!whole) /* of a row that is not there, the last one's address will do */
+        token += min(int32_t(lane % decode_block), there - 1);
+    const uint32_t page = page_checked(item, walk->page[0]);
+    const uint32_t inside = divided(uint32_t(token), run->page_size, run->page_reciprocal).rest;
+    const int64_t k_stride = run->k_plane.stride_token * 2,
+                  v_stride = run->v_plane.stride_token * 2;
+    const char *k = item.k + page * (run->k_plane.stride_page * 2) + inside * k_stride;
+    const char *v = item.v + page * (run->v_plane.stride_page * 2) + inside * v_stride;
+    walk->next += decode_warps;
+    walk->page[0] = walk->page[1];
+    walk->page[1] = walk_page(item, walk->next + decode_warps, lane);
+    if (whole) {
+        plane_load<D>(to, k + row * k_stride + chunk * 16, k_stride, left);
+        plane_load<D>(to + decode_block * D * 2, v + row * v_stride + chunk * 16, v_stride, left);
+    } else {
+        plane_gather<D>(to, k, lane, left);
+        plane_gather<D>(to + decode_block * D * 2, v, lane, left);
+    }
+}
+
+/* A warp's ring, kept from item to item: between items in shared memory, in registers meanwhile. */
+struct DecodeRing {
+    BlockWalk walk;  /* of the item whose blocks are being loaded; kept: its next block */
+    uint32_t ahead;  /* 1: that is the item after the one being computed */
+    int ahead_slots; /* slots filled (or left empty) since it is */
+    int slot;        /* the next to be computed, and so the next to be filled */
+    uint32_t wide; /* 1: the last item's O^T took all there is, not every second time half of it */
+};
+
+/* This warp's. */
+__device__ __forceinline__ DecodeRing *decode_ring()
+{
+    __shared__ DecodeRing rings[decode_warps];
+    return &rings[consumer_thread() / 32];
+}
+
+/* Refills the slot just freed: a block of this item, or of the next one if that is known. */
+template <int D>
+__device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, uint32_t number,
+                                            uint32_t shared, uint32_t warp, uint32_t lane)
+{
+    if (!ring->ahead && walk_ended(ring->walk)) {
+        const WorkSlot *next = work_peek(work, number + 1);
+        if (next && next->path == path_decode) {
+            walk_begin(&ring->walk, next->item, int32_t(warp), lane);
+            ring->ahead = 1;
+            ring->ahead_slots = 0;
+        }
+    }
+    if (!walk_ended(ring->walk))
+        walk_load<D>(&ring->walk, shared + ring->slot * decode_block_bytes<D>, lane);
+    cp_async_commit();
+    ring->ahead_slots += ring->ahead;
+    ring->slot = ring->slot + 1 == decode_stages<D> ? 0 : ring->slot + 1;
+}
+
+/* The ring begins work @number: slots in front of its first block are passed over. */
+template <int D>
+__device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, uint32_t number,
+                                           const Item &item, uint32_t shared, uint32_t warp,
+                                           uint32_t lane)
+{
+    int gap = decode_stages<D> - (ring->ahead ? ring->ahead_slots : 0);
+    walk_begin(&ring->walk, item, ring->ahead ? ring->walk.next : int32_t(warp), lane);
+    ring->ahead = 0;
+#pragma unroll 1
+    for (int i = 0; i < gap; i++)
+        ring_refill<D>(ring, work, number, shared, warp, lane);
+}
+
+/* No more blocks of the item in hand are loaded. Return: where it ends now, behind those that were.
+ */
+__device__ __forceinline__ int32_t ring_cut(DecodeRing *ring, int32_t blocks)
+{
+    const int32_t end = min(ring->walk.next, blocks);
+    ring->walk.next = blocks;
+    return end;
+}
+
+} // namespace attnd
+
+#endif
