@@ -152,6 +152,14 @@ static struct attnd_tier_batch *add_batch(struct attnd_tier *tier, enum attnd_ti
     return batch;
 }
 
+/* Whole pages go in one piece where they can: the layers of a page are one copy then, and small
+ * copies do not fill a link. */
+static uint32_t batch_pages(const struct attnd_tier *tier)
+{
+    uint64_t pages = PIECE_BYTES / tier->page_bytes;
+    return pages < ATTND_TIER_BATCH_PAGES ? (uint32_t)pages : ATTND_TIER_BATCH_PAGES;
+}
+
 /* What waits longest, of one direction. Return: NULL: nothing can go, or there is no memory. */
 static struct attnd_tier_batch *form_batch(struct attnd_tier *tier, enum attnd_tier_way way)
 {
@@ -169,7 +177,7 @@ static struct attnd_tier_batch *form_batch(struct attnd_tier *tier, enum attnd_t
             add_to_batch(batch, *end);
         end = &(*end)->next;
     } while (queue->first &&
-             (rc < 0 || (batch->pages + queue->first->count <= ATTND_TIER_BATCH_PAGES &&
+             (rc < 0 || (batch->pages + queue->first->count <= batch_pages(tier) &&
                          find_pages(tier, queue->first) > 0)));
     tier->batched_pages[way] += batch->pages;
     batch->piece_layers = rc > 0 ? layers_of_piece(tier, batch->pages) : 1;
