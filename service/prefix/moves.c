@@ -176,9 +176,8 @@ static struct attnd_tier_batch *form_batch(struct attnd_tier *tier, enum attnd_t
         if (rc > 0)
             add_to_batch(batch, *end);
         end = &(*end)->next;
-    } while (queue->first &&
-             (rc < 0 || (batch->pages + queue->first->count <= batch_pages(tier) &&
-                         find_pages(tier, queue->first) > 0)));
+    } while (queue->first && (rc < 0 || (batch->pages + queue->first->count <= batch_pages(tier) &&
+                                         find_pages(tier, queue->first) > 0)));
     tier->batched_pages[way] += batch->pages;
     batch->piece_layers = rc > 0 ? layers_of_piece(tier, batch->pages) : 1;
     return batch;
