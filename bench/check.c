@@ -2,6 +2,7 @@
  * wrong or left over after a soak.
  *
  *   check --record bench/results -- build/tests/long/long_random...
+ *   check --record bench/results --contract -- build/tests/long/long_random --contract
  *   check --record bench/results -- build/asan/tests/long/long_hostile...
  *
  * Runs the program, lets its output through, and takes the numbers from its last line of the form
@@ -20,16 +21,20 @@
 #include <unistd.h>
 
 #define REACH 1000000u
+#define REACH_CONTRACT 100000u
+#define REACH_CONTRACT_GPU 20000u
 
 struct options {
     const char *directory, *device;
     bool allow_dirty;
+    bool contract;  /* the batches have variants */
     char **command; /* NULL-terminated */
 };
 
 static const struct argp_option option_list[] = {
     {"record", 'r', "DIR", 0, "Write the figure to DIR/check-<device>.json", 1},
     {"device", 'd', "NAME", 0, "What the batches ran on (default: cpu)", 1},
+    {"contract", 'c', NULL, 0, "The batches have variants: contract-<device>.json instead", 1},
     {"allow-dirty", 'a', NULL, 0, "Record uncommitted changes too, marked so", 1},
     {0}};
 
@@ -46,6 +51,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 'a':
         options->allow_dirty = true;
+        return 0;
+    case 'c':
+        options->contract = true;
         return 0;
     case ARGP_KEY_ARGS:
         options->command = &state->argv[state->next];
@@ -127,17 +135,23 @@ static int run(char **command, struct verdict *verdict)
 }
 
 /* Return: how many records. */
-static size_t make_records(const struct bench_stamp *stamp, const struct verdict *verdict,
-                           struct bench_record *records)
+static size_t make_records(const struct bench_stamp *stamp, const struct options *options,
+                           const struct verdict *verdict, struct bench_record *records)
 {
+    const bool on_cpu = strcmp(options->device, "cpu") == 0;
+    const char *name = !options->contract ? "check.random_batches"
+                       : on_cpu           ? "check.contract_cases_cpu"
+                                          : "check.contract_cases_gpu";
+    const unsigned reach = !options->contract ? REACH
+                           : on_cpu           ? REACH_CONTRACT
+                                              : REACH_CONTRACT_GPU;
     char notes[160];
 
     if (!verdict->soak) {
-        printf("check.random_batches %" PRIu64 ", to reach: >= %u%s\n", verdict->count, REACH,
-               verdict->count < REACH ? "  NOT REACHED" : "");
-        records[0] =
-            bench_record_make(stamp, "check.random_batches", (double)verdict->count, "batches",
-                              "higher", "through libattnd against the fp64 reference, no mismatch");
+        printf("%s %" PRIu64 ", to reach: >= %u%s\n", name, verdict->count, reach,
+               verdict->count < reach ? "  NOT REACHED" : "");
+        records[0] = bench_record_make(stamp, name, (double)verdict->count, "batches", "higher",
+                                       "through libattnd against the fp64 reference, no mismatch");
         return 1;
     }
     snprintf(notes, sizeof(notes), "of %" PRIu64 " rows of honest clients beside seven attackers",
@@ -173,10 +187,12 @@ int main(int argc, char **argv)
     }
     if (run(options.command, &verdict))
         return EXIT_FAILURE;
-    const size_t count = make_records(&stamp, &verdict, records);
-    if (options.directory &&
-        bench_records_write(&stamp, options.directory, verdict.soak ? "soak" : "check", records,
-                            count, why, sizeof(why))) {
+    const size_t count = make_records(&stamp, &options, &verdict, records);
+    if (options.directory && bench_records_write(&stamp, options.directory,
+                                                 verdict.soak       ? "soak"
+                                                 : options.contract ? "contract"
+                                                                    : "check",
+                                                 records, count, why, sizeof(why))) {
         fprintf(stderr, "check: %s\n", why);
         return EXIT_FAILURE;
     }

@@ -195,6 +195,86 @@ static void measure_copies(struct bench_suite *suite, struct attnd_session *sess
                        "us", "lower", 30, "p50, hot; until the GPU's copy has the new lengths");
 }
 
+/* ---- a chunk beside decodes ---- */
+
+#define MIXED_DECODES 255
+#define MIXED_CHUNK 1024
+#define MIXED_REQUESTS (MIXED_DECODES + 1)
+#define MIXED_PAGES (MIXED_CHUNK / PAGE_SIZE + MIXED_DECODES * PAGES_EACH)
+
+struct mixed {
+    int32_t qo_indptr[MIXED_REQUESTS + 1], kv_indptr[MIXED_REQUESTS + 1];
+    int32_t last_page_len[MIXED_REQUESTS], pages[MIXED_PAGES];
+};
+
+static bool open_mixed(struct bench_suite *suite, struct attnd_session *session,
+                       struct mixed *mixed, uint32_t *plan)
+{
+    struct attnd_pool_desc desc = {.size = sizeof(desc),
+                                   .layers = 1,
+                                   .pages = MIXED_PAGES,
+                                   .page_size = PAGE_SIZE,
+                                   .heads_kv = 8,
+                                   .dim_qk = DIM,
+                                   .dim_vo = DIM,
+                                   .dtype = ATTND_DTYPE_BF16,
+                                   .page_owner = ATTND_PAGES_OF_SERVICE};
+    struct attnd_plan_args args = {.size = sizeof(args),
+                                   .requests = MIXED_REQUESTS,
+                                   .rows = MIXED_CHUNK + MIXED_DECODES,
+                                   .pages = MIXED_PAGES + MIXED_REQUESTS,
+                                   .levels = 1,
+                                   .heads_q = HEADS_Q};
+
+    for (int i = 0; i < MIXED_REQUESTS; i++) {
+        mixed->qo_indptr[i + 1] = mixed->qo_indptr[i] + (i ? 1 : MIXED_CHUNK);
+        mixed->kv_indptr[i + 1] = mixed->kv_indptr[i] + (i ? PAGES_EACH : MIXED_CHUNK / PAGE_SIZE);
+        mixed->last_page_len[i] = PAGE_SIZE;
+    }
+    bool good =
+        bench_suite_call(suite, "attnd_pool_create", attnd_pool_create(session, &desc, &args.pool));
+    for (uint32_t done = 0; good && done < MIXED_PAGES; done += PAGES) { /* a call takes no more */
+        const uint32_t count = MIXED_PAGES - done < PAGES ? MIXED_PAGES - done : PAGES;
+        good = bench_suite_call(suite, "attnd_pages_alloc",
+                                attnd_pages_alloc(session, args.pool, count, mixed->pages + done));
+    }
+    return good &&
+           bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(session, &args, plan));
+}
+
+static void measure_mixed(struct bench_suite *suite, struct attnd_session *session)
+{
+    static struct mixed mixed;
+    const uint64_t rounds = suite->rounds < COPIES ? suite->rounds : COPIES;
+    struct attnd_level level = {MIXED_REQUESTS, mixed.qo_indptr, mixed.kv_indptr, mixed.pages,
+                                mixed.last_page_len};
+    const struct attnd_batch args = {.size = sizeof(args),
+                                     .levels = 1,
+                                     .flags = ATTND_CAUSAL,
+                                     .reserve_pages = 1,
+                                     .level = &level};
+    uint64_t took_ns[COPIES];
+    uint32_t plan;
+    char notes[96];
+
+    if (!open_mixed(suite, session, &mixed, &plan))
+        return;
+    for (uint64_t i = 0; i < rounds; i++) {
+        const struct attnd_op op = {0};
+        struct attnd_completion completion;
+        const uint64_t begin_ns = attnd_clock_ns();
+
+        if (!bench_suite_call(suite, "attnd_plan_set", attnd_plan_set(session, plan, &args, &op)) ||
+            !bench_wait_hot(suite, session, &completion))
+            return;
+        took_ns[i] = completion.end_ns - begin_ns;
+    }
+    snprintf(notes, sizeof(notes), "p50 of %llu, hot; 1 x 1024 and 255 decodes of 4096, 32/8 heads",
+             (unsigned long long)rounds);
+    bench_suite_figure(suite, "mixed256_us", (double)bench_p50(took_ns, rounds) * 1e-3, "us",
+                       "lower", 40, notes);
+}
+
 int main(int argc, char **argv)
 {
     static struct bench_suite suite = {
@@ -209,6 +289,8 @@ int main(int argc, char **argv)
     fill(&batch);
     if (open_plan(&suite, &session, &batch, &plan)) {
         measure(&suite, session, plan, &batch);
+        if (!suite.failed)
+            measure_mixed(&suite, session);
         if (!suite.failed)
             measure_copies(&suite, session, plan, &batch);
     }

@@ -43,8 +43,8 @@ struct attnd_session;
 #define ATTND_DTYPE_BF16 2u
 
 /* A row that sees no key at all is o = 0, lse = -inf. */
-#define ATTND_CAUSAL 0x1u /* query i of a request sees keys j <= kv_len - qo_len + i */
-#define ATTND_LSE_LN 0x2u /* lse in natural logarithm; base 2 otherwise */
+#define ATTND_CAUSAL 0x1u       /* query i of a request sees keys j <= kv_len - qo_len + i */
+#define ATTND_LSE_LN 0x2u       /* lse in natural logarithm; base 2 otherwise */
 #define ATTND_SHARED_PAGES 0x4u /* requests side by side begin with the same pages: a hint */
 
 #define ATTND_SKIP_SUCCESS 0x1u /* an operation that succeeds posts no completion */
@@ -433,6 +433,9 @@ struct attnd_batch {
      * option, index ATTND_F_BACKEND; one that does not go with another, with that field as index:
      * windows, position encodings and masks go with one level. */
     const struct attnd_variant *variant;
+    /* [requests + 1] of the last level, with a mask: bytes from the mask's beginning to where each
+     * request's bits begin, and end. A masked plan is not advanced: it is set again. */
+    const int32_t *mask_indptr;
 };
 
 /* What every submitted operation carries. Zero-initialise; a call may be given NULL for zeros. */

@@ -6,6 +6,7 @@
  * them would cost a thousand times more. All of it is one block of the arena, in this order:
  *
  *   for each level: qo_indptr, kv_indptr, kv_indices, kv_last_page_len    (each 64-byte aligned)
+ *   mask_indptr, if there is a mask
  *   the packed Attnd.Batch, which names the arrays by arena offset
  *
  * What the arrays contain is the daemon's to check. Only the two ends that say how long they are
@@ -156,6 +157,9 @@ static int measure(struct packing *packing)
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_QO_INDPTR, batch->level[0].requests, rows,
                                  0);
     packing->rows = (uint32_t)rows;
+    if (batch->mask_indptr)
+        packing->arrays_bytes +=
+            array_bytes(batch->level[batch->levels - 1].requests + UINT64_C(1));
     return 0;
 }
 
@@ -218,6 +222,11 @@ static uint64_t put_batch(uint8_t *arena, uint64_t offset_bytes, const struct pa
     }
 
     Attnd__Batch message = ATTND__BATCH__INIT;
+    if (batch->mask_indptr) {
+        message.has_mask_indptr = 1;
+        message.mask_indptr = put_array(arena, &at, batch->mask_indptr,
+                                        batch->level[batch->levels - 1].requests + UINT64_C(1));
+    }
     message.rows = packing->rows;
     message.heads_q = batch->heads_q;
     message.dtype = batch->dtype;

@@ -75,6 +75,8 @@ int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_o
 
     for (uint32_t l = 0; l < batch->levels; l++)
         words_needed += level_words(&batch->level[l]);
+    if (batch->options & ATTND_OPTION_MASK)
+        words_needed += padded((uint64_t)batch->level[batch->levels - 1].entries + 1);
     code = attnd_staging_reserve(staging, words_needed, fault);
     if (code)
         return code;
@@ -84,7 +86,12 @@ int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_o
         code = copy_level(&source, header.message->level[l], l, &words, &batch->level[l], fault);
     for (uint32_t l = 0; l < batch->levels && !code; l++)
         code = attnd_admit_level(&batch->level[l], batch->rows, limits, fault);
-    return code;
+    if (code || !(batch->options & ATTND_OPTION_MASK))
+        return code;
+    const struct attnd_level_view *last = &batch->level[batch->levels - 1];
+    code = copy_array(&source, header.message->mask_indptr, (uint64_t)last->entries + 1,
+                      batch->levels - 1, &words, &batch->mask_indptr, fault);
+    return code ? code : attnd_admit_mask(batch->mask_indptr, last, limits->page_size, fault);
 }
 
 int attnd_admit_advance(const void *arena, uint64_t arena_bytes,

@@ -90,6 +90,25 @@ static int check_lengths(const struct attnd_level_view *level, uint32_t page_siz
     return 0;
 }
 
+int attnd_admit_mask(const int32_t *mask_indptr, const struct attnd_level_view *level,
+                     uint32_t page_size, struct attnd_fault *fault)
+{
+    int code =
+        attnd_admit_indptr(mask_indptr, level->entries, (uint32_t)mask_indptr[level->entries],
+                           ATTND_F_MASK_INDPTR, fault);
+
+    for (uint32_t r = 0; !code && r < level->entries; r++) {
+        const int64_t pages = (int64_t)level->kv_indptr[r + 1] - level->kv_indptr[r];
+        const int64_t keys = pages ? (pages - 1) * page_size + level->kv_last_page_len[r] : 0;
+        const int64_t queries = (int64_t)level->qo_indptr[r + 1] - level->qo_indptr[r];
+        const int64_t end = mask_indptr[r] + (queries * keys + 7) / 8; /* both are below 2^31 */
+        if (mask_indptr[r + 1] < end)
+            code = attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_MASK_INDPTR, r + 1,
+                                   mask_indptr[r + 1], end);
+    }
+    return code;
+}
+
 int attnd_admit_level(const struct attnd_level_view *level, uint32_t rows,
                       const struct attnd_batch_limits *limits, struct attnd_fault *fault)
 {

@@ -63,6 +63,11 @@ int attnd_admit_strides(const Attnd__Batch *message, const struct attnd_batch_li
 int attnd_admit_level(const struct attnd_level_view *level, uint32_t rows,
                       const struct attnd_batch_limits *limits, struct attnd_fault *fault);
 
+/** attnd_admit_mask() - are there as many bits as each request of @level, which was checked, has
+ * queries times keys? */
+int attnd_admit_mask(const int32_t *mask_indptr, const struct attnd_level_view *level,
+                     uint32_t page_size, struct attnd_fault *fault);
+
 /** attnd_admit_indptr() - from 0, monotonic, last equals @total. */
 int attnd_admit_indptr(const int32_t *indptr, uint32_t entries, uint32_t total,
                        enum attnd_field field, struct attnd_fault *fault);

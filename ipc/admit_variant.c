@@ -205,5 +205,9 @@ int attnd_admit_variant(const Attnd__Batch *message, const struct attnd_batch_li
             return code;
     }
     int code = check_fields(&batch->variant, limits->dim_qk, &batch->options, fault);
-    return code ? code : check_levels(batch, fault);
+    if (!code)
+        code = check_levels(batch, fault);
+    if (!code && batch->options & ATTND_OPTION_MASK && !message->has_mask_indptr)
+        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MASK_INDPTR, 0, 0, 0);
+    return code;
 }

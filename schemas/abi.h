@@ -60,8 +60,8 @@ enum attnd_memory_kind {
 #define ATTND_KIND_TRIED(kind) (0x10000u << (kind))
 
 /* Flags of a batch. Unknown bits are refused. */
-#define ATTND_BATCH_CAUSAL 0x1u /* on the last level; earlier levels are fully visible */
-#define ATTND_BATCH_LSE_LN 0x2u /* natural logarithm; base 2 otherwise */
+#define ATTND_BATCH_CAUSAL 0x1u       /* on the last level; earlier levels are fully visible */
+#define ATTND_BATCH_LSE_LN 0x2u       /* natural logarithm; base 2 otherwise */
 #define ATTND_BATCH_SHARED_PAGES 0x4u /* requests side by side begin with the same pages: look */
 #define ATTND_BATCH_FLAGS 0x7u
 /* Of a plan, beside those: its tiles are to be taken in their order, for all KV heads. */
@@ -561,8 +561,8 @@ struct attnd_tile {
     uint32_t kv_begin, kv_end;         /* tokens; kv_end may be ATTND_KV_OPEN */
     uint32_t partial;                  /* first partial row; ATTND_NONE: write o and lse directly */
     uint32_t merge_begin, merge_count; /* merges that this tile arrives at */
-    uint32_t cost; /* planner's units; tiles of a class are sorted by it, largest first */
-    uint32_t tile_class;               /* enum attnd_tile_class */
+    uint32_t cost;       /* planner's units; tiles of a class are sorted by it, largest first */
+    uint32_t tile_class; /* enum attnd_tile_class */
     uint32_t zero0[2];
     struct attnd_entry of_entry;    /* entries[entry] */
     struct attnd_merge first_merge; /* merges[merge_begin]; zero without merges */
@@ -605,7 +605,9 @@ struct attnd_plan_head {
     uint32_t generation;      /* of the last set or advance, written last */
     uint32_t options;         /* ATTND_OPTION_*; 0: the variant says nothing */
     float logits_soft_cap;    /* of the variant, for those who look only here; 0: none */
-    uint64_t zero[4];
+    uint64_t mask_begin_offset_bytes; /* uint32 [entries]: where in the mask an entry's bits begin,
+                                         bytes; with ATTND_OPTION_MASK only */
+    uint64_t zero[3];
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);

@@ -38,6 +38,7 @@ struct attnd_batch_view {
     uint32_t flags;               /* ATTND_BATCH_* */
     float sm_scale;               /* finite; already defaulted to 1/sqrt(dim_qk) */
     uint32_t options;             /* ATTND_OPTION_* of the variant; 0: it says nothing */
+    const int32_t *mask_indptr;   /* [entries + 1] of the last level: bytes in the mask; or NULL */
     struct attnd_variant variant; /* already defaulted; its tables as the client names them */
     struct attnd_pitch q_pitch, o_pitch, lse_pitch, k_pitch, v_pitch; /* already defaulted */
     struct attnd_extents extents;

@@ -82,7 +82,7 @@ static int field_is_option(uint32_t field)
 
 static int field_is_array(uint32_t field)
 {
-    return field >= ATTND_F_QO_INDPTR && field <= ATTND_F_KV_LEN;
+    return (field >= ATTND_F_QO_INDPTR && field <= ATTND_F_KV_LEN) || field == ATTND_F_MASK_INDPTR;
 }
 
 /* These say that a state forbids the operation, not that a number is too large or too small: there

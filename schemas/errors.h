@@ -125,7 +125,8 @@ extern "C" {
     X(V_SCALE, 79, "v_scale")                                                                      \
     X(FIXED_SPLIT, 80, "fixed_split")                                                              \
     X(SINKS, 81, "sinks")                                                                          \
-    X(MASK, 82, "mask")
+    X(MASK, 82, "mask")                                                                            \
+    X(MASK_INDPTR, 83, "mask_indptr")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -44,7 +44,10 @@ struct attnd_variant {
                                         request's tiles then depend on itself alone; 0: free */
     uint32_t reserved0;
     struct attnd_variant_table sinks; /* float [heads_q]: the denominator takes exp(sink[head]) */
-    struct attnd_variant_table mask;  /* bits: see attnd.h; layer_stride 0 */
+    struct attnd_variant_table mask;  /* bits: bit i * kv_len + j of a request, least significant
+                                         first, is 1 where its query i may see key j;
+                                         attnd_batch.mask_indptr says where a request's begin;
+                                         layer_stride 0. Causality and window hold beside it. */
     uint64_t reserved[4];
 };
 

@@ -191,25 +191,27 @@ static bool time_all(struct bench_suite *suite, void *context, struct gpu_times 
     return good;
 }
 
-static void report(struct bench_suite *suite, const char *figure, const double us[3],
-                   double tile_us)
+static void report(struct bench_suite *suite, const char *name, const char *suffix, double reach,
+                   const double us[3], double tile_us)
 {
-    char notes[200];
+    char figure[64], notes[200];
+
+    snprintf(figure, sizeof(figure), "%s%s_us", name, suffix);
 
     snprintf(notes, sizeof(notes),
              "two small kernels %.2f us, with a third %.2f, with attention %.2f; of that %.2f from "
              "published to the last item",
              us[NOTHING], us[SMALL_KERNEL], us[ATTENTION], tile_us);
-    bench_suite_figure(suite, figure, us[ATTENTION] - us[NOTHING] - tile_us, "us", "lower", 4,
+    bench_suite_figure(suite, figure, us[ATTENTION] - us[NOTHING] - tile_us, "us", "lower", reach,
                        notes);
 }
 
-void gpu_measure_layers(struct bench_suite *suite)
+void gpu_measure_layers(struct bench_suite *suite, const char *suffix, double reach)
 {
     struct gpu_times times, rings;
 
     if (!gpu_measure(suite, &uniform, 2000, &rings) || !gpu_child(suite, time_all, NULL, &times))
         return;
-    report(suite, "layer_in_stream_us", &times.value[0], rings.tile_us);
-    report(suite, "layer_in_graph_us", &times.value[3], rings.tile_us);
+    report(suite, "layer_in_stream", suffix, reach, &times.value[0], rings.tile_us);
+    report(suite, "layer_in_graph", suffix, reach, &times.value[3], rings.tile_us);
 }

@@ -6,8 +6,10 @@
 
 #include "bench/gpu/engine.h"
 
-/** gpu_measure_layers() - layer_in_stream_us and layer_in_graph_us: one layer of a decode of 128
- * tokens between two small kernels of this process, minus the tile's own time. */
-void gpu_measure_layers(struct bench_suite *suite);
+/** gpu_measure_layers() - layer_in_stream_us and layer_in_graph_us, with @suffix in front of the
+ * unit: one layer of a decode of 128 tokens between two small kernels of this process, minus the
+ * tile's own time.
+ * @reach: microseconds that count as reached */
+void gpu_measure_layers(struct bench_suite *suite, const char *suffix, double reach);
 
 #endif

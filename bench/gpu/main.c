@@ -6,7 +6,7 @@
  * fp16, head_dim 128, 32 and 8 heads, shuffled pages of 16 unless a name says otherwise. Everything
  * is of one run, because only ratios within a run count: a card's clock follows its power. First
  * the peers (peers.py, peer_flashinfer), alone; then the shapes with the service in `exclusive`;
- * then `shared`, with a neighbour; last what kills the worker. Run it under MPS:
+ * then `elastic`; then `shared`, with a neighbour; last what kills the worker. Run it under MPS:
  *
  *   bench/gpu --spawn --record DIR
  *
@@ -181,27 +181,39 @@ static uint32_t launches(struct bench_suite *suite)
     return count;
 }
 
-static void measure_submit(struct bench_suite *suite)
+static const struct shape submit = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 10, ""};
+
+/* Return: whether there is a figure. */
+static bool measure_submit(struct bench_suite *suite, const char *figure, double reach)
 {
-    const struct shape shape = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 10, ""};
     struct gpu_times times;
     char notes[200];
-    uint32_t before = launches(suite);
 
-    if (!(time_shape(suite, &shape, &times) > 0))
-        return;
+    if (!(time_shape(suite, &submit, &times) > 0))
+        return false;
     snprintf(notes, sizeof(notes),
              "p50; %.2f us between first and last item; in a stream %.1f us by event pairs; launch "
              "and sync of an empty kernel %.1f us",
              times.tile_us, times.stream_us, gpu_peer("launch_sync_us"));
-    bench_suite_figure(suite, "submit_rtt_us", times.ring_us, "us", "lower", shape.reach, notes);
+    bench_suite_figure(suite, figure, times.ring_us, "us", "lower", reach, notes);
+    return true;
+}
+
+/* Where kernels stay, a run launches none. */
+static void measure_submits_and_launches(struct bench_suite *suite)
+{
+    char notes[200];
+    uint32_t before = launches(suite);
+
+    if (!measure_submit(suite, "submit_rtt_us", submit.reach))
+        return;
     snprintf(
         notes, sizeof(notes),
         "%u kernels for %llu runs; a run in a stream is one kernel of one thread, the engine's",
-        launches(suite) - before, 2ull * shape.rounds * suite->rounds / 100);
+        launches(suite) - before, 2ull * submit.rounds * suite->rounds / 100);
     bench_suite_figure(suite, "launches_per_run",
                        (double)(launches(suite) - before) * 50 /
-                           ((double)shape.rounds * (double)suite->rounds),
+                           ((double)submit.rounds * (double)suite->rounds),
                        "kernels", "lower", 0, notes);
 }
 
@@ -230,9 +242,19 @@ static void measure_exclusive(struct bench_suite *suite, double *decode_us)
     measure_small_pages(suite, &prefill_8192);
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         measure_shape(suite, &others[i]);
-    measure_submit(suite);
+    measure_submits_and_launches(suite);
     bench_suite_go_on(suite);
-    gpu_measure_layers(suite);
+    gpu_measure_layers(suite, "", 4);
+}
+
+/* What engines have by default: kernels that come for a run and leave. */
+static void measure_elastic(struct bench_suite *suite)
+{
+    (void)measure_submit(suite, "submit_rtt_elastic_us", 14);
+    bench_suite_go_on(suite);
+    gpu_measure_layers(suite, "_elastic", 6);
+    bench_suite_go_on(suite);
+    gpu_measure_idle_tax(suite);
 }
 
 int main(int argc, char **argv)
@@ -241,6 +263,8 @@ int main(int argc, char **argv)
                                             "--residency", "exclusive", NULL};
     static const char *const shared[] = {"--quiet",     "--backend", "cuda",
                                          "--residency", "shared",    NULL};
+    static const char *const elastic[] = {"--quiet",     "--backend", "cuda",
+                                          "--residency", "elastic",   NULL};
     static struct bench_suite suite = {.name = "gpu",
                                        .doc = "gpu - the CUDA worker through the service, beside "
                                               "its peers; --rounds is a percentage",
@@ -257,6 +281,9 @@ int main(int argc, char **argv)
     gpu_peers_ask("peers.py gemm");
     if (bench_suite_restart(&suite, exclusive))
         measure_exclusive(&suite, &decode_us);
+    bench_suite_go_on(&suite);
+    if (bench_suite_restart(&suite, elastic))
+        measure_elastic(&suite);
     bench_suite_go_on(&suite);
     if (bench_suite_restart(&suite, shared)) {
         measure_shared(&suite, &decode_large, decode_us);

@@ -53,8 +53,8 @@ static bool open_pool(struct mixed_engine *engine)
 static bool open_streams(struct mixed_engine *engine)
 {
     struct bench_suite *suite = engine->suite;
-    bool good = bench_suite_call(suite, "attnd_cuda_stream_open",
-                                 attnd_cuda_stream_open(engine->session));
+    bool good =
+        bench_suite_call(suite, "attnd_cuda_stream_open", attnd_cuda_stream_open(engine->session));
 
     for (int i = 0; i < 2; i++)
         good = good && gpu_cuda(suite, "cuStreamCreate",
@@ -77,9 +77,9 @@ bool mixed_open(struct mixed_engine *engine, struct bench_suite *suite, uint32_t
                                     .pages = (uint32_t)(tokens / MIXED_PAGE)};
     engine->q_bytes = (uint64_t)rows * heads_q * MIXED_DIM * ELEMENT_BYTES;
     return bench_suite_call(suite, "attnd_open", attnd_open(&args, &engine->session)) &&
-           bench_suite_call(suite, "attnd_memory_create_device",
-                            attnd_memory_create_device(engine->session, 2 * engine->q_bytes,
-                                                       &engine->memory)) &&
+           bench_suite_call(
+               suite, "attnd_memory_create_device",
+               attnd_memory_create_device(engine->session, 2 * engine->q_bytes, &engine->memory)) &&
            fill_memory(engine, engine->memory) && open_pool(engine) && open_streams(engine);
 }
 
@@ -118,8 +118,8 @@ struct arrays {
 static bool make_arrays(const struct mixed_batch *batch, struct arrays *arrays)
 {
     const uint32_t requests = batch->decodes + 1;
-    const size_t lists = (size_t)pages_of(batch->chunk_kv) +
-                         (size_t)batch->decodes * pages_of(batch->kv_len) + 1;
+    const size_t lists =
+        (size_t)pages_of(batch->chunk_kv) + (size_t)batch->decodes * pages_of(batch->kv_len) + 1;
     int32_t *next = calloc(2 * (3 * (size_t)requests + 2 + lists), sizeof(*next));
 
     arrays->words = next;
@@ -155,9 +155,8 @@ static void add_request(const struct mixed_engine *engine, const struct mixed_ba
     int32_t *list = arrays->pages[l] + arrays->kv[l][at];
 
     for (uint32_t p = 0; p < pages; p++) {
-        const uint32_t index = p < request->shared_pages
-                                   ? request->shared + p
-                                   : request->own + p - request->shared_pages;
+        const uint32_t index = p < request->shared_pages ? request->shared + p
+                                                         : request->own + p - request->shared_pages;
         list[p] = page_at(engine, batch, copy, index);
     }
     arrays->qo[l][at + 1] = arrays->qo[l][at] + (int32_t)request->rows;
@@ -175,7 +174,8 @@ static uint32_t deal(const struct mixed_engine *engine, const struct mixed_batch
 
     if (batch->levels)
         add_request(engine, batch, copy, arrays, 0, 0,
-                    &(struct request){.rows = batch->decodes, .tokens = batch->prefix,
+                    &(struct request){.rows = batch->decodes,
+                                      .tokens = batch->prefix,
                                       .shared = pages_of(batch->chunk_kv),
                                       .shared_pages = prefix});
     if (batch->chunk_rows)
@@ -211,8 +211,8 @@ static bool set_copy(struct mixed_engine *engine, const struct mixed_batch *batc
     struct attnd_completion done;
 
     for (uint32_t l = 0; l < levels; l++) {
-        level[l] = (struct attnd_level){entries[l], arrays->qo[l], arrays->kv[l],
-                                        arrays->pages[l], arrays->last[l]};
+        level[l] = (struct attnd_level){entries[l], arrays->qo[l], arrays->kv[l], arrays->pages[l],
+                                        arrays->last[l]};
         args.requests += entries[l];
         args.pages += (uint32_t)arrays->kv[l][entries[l]];
     }
@@ -298,10 +298,10 @@ static bool time_once(struct mixed_engine *engine, const struct mixed_plan *firs
         good = good && (lanes ? gpu_cuda(suite, "cuStreamWaitEvent",
                                          cuStreamWaitEvent(stream, engine->joined, 0))
                               : ring(engine, second, copy, 0));
-    good = good && gpu_cuda(suite, "cuEventRecord", cuEventRecord(engine->end, stream)) &&
-           gpu_cuda(suite, "cuStreamSynchronize", cuStreamSynchronize(stream)) &&
-           gpu_cuda(suite, "cuEventElapsedTime",
-                    cuEventElapsedTime(&ms, engine->begin, engine->end));
+    good =
+        good && gpu_cuda(suite, "cuEventRecord", cuEventRecord(engine->end, stream)) &&
+        gpu_cuda(suite, "cuStreamSynchronize", cuStreamSynchronize(stream)) &&
+        gpu_cuda(suite, "cuEventElapsedTime", cuEventElapsedTime(&ms, engine->begin, engine->end));
     *us = (double)ms * 1e3;
     return good;
 }

@@ -1,5 +1,5 @@
-/* cascade - decodes that begin with the same pages: as two levels that the engine names, found by the
- * service (--cascade auto), and not at all (off).
+/* cascade - decodes that begin with the same pages: as two levels that the engine names, found by
+ * the service (--cascade auto), and not at all (off).
  *
  *   bench/cascade --spawn [--sample N] [--heads 32/8] [--peers FILE] [--cases FILE] [--record DIR]
  *
@@ -80,8 +80,8 @@ static bool measure(struct bench_suite *suite, void *context, struct gpu_times *
 {
     struct work *work = context;
     struct mixed_engine engine;
-    bool good = mixed_open(&engine, suite, work->options->heads_q, work->options->heads_kv,
-                           600000, 512);
+    bool good =
+        mixed_open(&engine, suite, work->options->heads_q, work->options->heads_kv, 600000, 512);
 
     (void)times;
     for (uint32_t i = 0; good && i < work->grid->count; i++) {
@@ -160,8 +160,8 @@ int main(int argc, char **argv)
     static const char *const services[][7] = {
         {"--quiet", "--backend", "cuda", "--residency", "exclusive", "--cascade=off", NULL},
         {"--quiet", "--backend", "cuda", "--residency", "exclusive", "--cascade=auto", NULL}};
-    static struct bench_suite suite = {
-        .name = "cascade", .doc = "cascade - decodes that begin with the same pages"};
+    static struct bench_suite suite = {.name = "cascade",
+                                       .doc = "cascade - decodes that begin with the same pages"};
     struct mixed_options options;
     struct gpu_times times;
 

@@ -1,12 +1,13 @@
-/* pod - a chunk of a prompt beside decodes, in one plan, with --fusion off, sm-split and auto, and one
- * after the other; 135 cases: chunks of 512, 1024 and 2048 tokens at 4k, 12k and 16k, 16 to 220
+/* pod - a chunk of a prompt beside decodes, in one plan, with --fusion off, sm-split and auto, and
+ * one after the other; 135 cases: chunks of 512, 1024 and 2048 tokens at 4k, 12k and 16k, 16 to 220
  * decodes at 4k, 12k and 16k.
  *
  *   bench/pod --spawn [--sample N] [--heads 32/8] [--peers FILE] [--cases FILE] [--record DIR]
  *
- * The floor of a case is the longer of its halves, each alone and of whichever side is faster. It is
- * balanced if its halves are within a factor of 1.6. FILE of --peers has what peers.py wrote on the
- * same card in the same minutes; without it no ratio over a peer is recorded, and that is said. */
+ * The floor of a case is the longer of its halves, each alone and of whichever side is faster. It
+ * is balanced if its halves are within a factor of 1.6. FILE of --peers has what peers.py wrote on
+ * the same card in the same minutes; without it no ratio over a peer is recorded, and that is said.
+ */
 #include "bench/mixed/batch.h"
 
 #include <stdio.h>
@@ -19,7 +20,7 @@
 
 enum way { PREFILL, DECODE, THEN, LANES, OFF, SM_SPLIT, AUTO, WAYS };
 
-static const char *const way_names[WAYS] = {"prefill", "decode", "then",    "lanes",
+static const char *const way_names[WAYS] = {"prefill", "decode",   "then", "lanes",
                                             "off",     "sm-split", "auto"};
 static const uint32_t chunks[] = {512, 1024, 2048}, contexts[] = {4096, 12288, 16384};
 static const uint32_t decodes[] = {16, 32, 64, 128, 220}, lengths[] = {4096, 12288, 16384};

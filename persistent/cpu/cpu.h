@@ -65,6 +65,8 @@ struct attnd_cpu_run {
     uint32_t options;             /* of the plan; 0: the variant is not filled in */
     struct attnd_variant variant; /* a copy */
     const float *sinks;           /* [heads_q] of the layer, natural; NULL: none */
+    const uint8_t *mask;          /* NULL: none */
+    const uint32_t *mask_begin;   /* [entries] bytes from there */
     uint32_t dim;                 /* of a row in the buffers: dim_qk, or more, which are zeros */
     uint32_t staged; /* 1: rows of K and V are not in the pool as a kernel wants them */
     struct attnd_cpu_plane k, v;
@@ -112,6 +114,8 @@ struct attnd_cpu_worker {
     int32_t *position;
     struct attnd_cpu_policy policy; /* of the rows at hand */
     double *frequency;              /* [ATTND_CPU_PAIRS_MAX] of the run, if it rotates */
+    const uint8_t *mask;            /* of the entry at hand */
+    uint64_t *mask_bit;             /* [ATTND_ROWS_MAX] */
     float *cosine, *sine;           /* [ATTND_CPU_PAIRS_MAX][ATTND_KEYS_BLOCK] of the block */
     struct attnd_panel panel;
     struct attnd_keys keys[2]; /* the block at hand and the next */

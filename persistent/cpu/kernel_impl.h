@@ -135,12 +135,27 @@ INLINE float soften(float s[KEYS], struct span seen, float *m, float *l)
 
 #include "persistent/cpu/score_impl.h"
 
-/* A row's scores as its policy wants them, if it has one. */
-INLINE void judge(const struct attnd_rows *rows, size_t i, float s[KEYS], struct span seen,
-                  const struct attnd_keys *keys)
+/* A row's scores as its policy wants them. Return: from the first key to the last that it sees. */
+INLINE struct span judge(const struct attnd_rows *rows, size_t i, float s[KEYS], struct span seen,
+                         const struct attnd_keys *keys)
 {
-    if (rows->policy && seen.limit > 0)
-        score_policy(rows->policy, i, s, keys->begin, seen.first, seen.limit);
+    const struct attnd_cpu_policy *policy = rows->policy;
+    struct span runs[RUNS_MAX];
+    if (!policy || seen.limit == 0)
+        return seen;
+    score_policy(policy, i, s, keys->begin, seen.first, seen.limit);
+    if (!policy->mask)
+        return seen;
+    const size_t count = mask_runs(policy, i, keys->begin, seen, runs);
+    if (count == 0)
+        return (struct span){0, 0};
+    mask_scores(s, runs, count);
+    return (struct span){runs[0].first, runs[count - 1].limit};
+}
+
+INLINE int is_masked(const struct attnd_rows *rows)
+{
+    return rows->policy && rows->policy->mask;
 }
 
 /* ---- decode ---------------------------------------------------------------------------------- */
@@ -273,15 +288,20 @@ INLINE void decode_typed(const struct attnd_rows *rows, const struct attnd_kv_bl
     const size_t dim = rows->dim, count = rows->count;
     score(rows, block, s, dtype);
     for (uint32_t r = 0; r < count; r++) {
-        seen[r] = span_of(rows, r, block->keys);
-        judge(rows, r, s[r], seen[r], block->keys);
+        seen[r] = judge(rows, r, s[r], span_of(rows, r, block->keys), block->keys);
         float alpha = soften(s[r], seen[r], &rows->m[r], &rows->l[r]);
         if (alpha != 1.0f)
             for (size_t d = 0; d < dim; d += VF_LANES)
                 vf_store(rows->o + r * dim + d,
                          vf_mul(vf_load(rows->o + r * dim + d), vf_set(alpha)));
     }
-    for (size_t r = 0, n; r < count; r += n) {
+    for (size_t r = 0; is_masked(rows) && r < count; r++) {
+        struct span runs[RUNS_MAX];
+        const size_t last = mask_runs(rows->policy, r, block->keys->begin, seen[r], runs);
+        for (size_t i = 0; i < last; i++)
+            (void)gather(rows, r, 1, block, next, (const float(*)[KEYS])(s + r), runs[i], dtype);
+    }
+    for (size_t r = 0, n; !is_masked(rows) && r < count; r += n) {
         for (n = 1; n < DECODE_ROWS && r + n < count && same(seen[r + n], seen[r]); n++)
             ;
         n = gather(rows, r, n, block, next, (const float(*)[KEYS])(s + r), seen[r], dtype);
@@ -401,11 +421,18 @@ static void prefill_rows(const struct attnd_rows *rows, size_t r, const struct a
                       NULL);
     float alpha[MICRO_ROWS];
     for (size_t i = 0; i < n; i++) {
-        judge(rows, r + i, s[i], seen[i], keys);
+        seen[i] = judge(rows, r + i, s[i], seen[i], keys);
         alpha[i] = soften(s[i], seen[i], &rows->m[r + i], &rows->l[r + i]);
     }
 
-    for (size_t i = 0, run; i < n; i += run) {
+    for (size_t i = 0; is_masked(rows) && i < n; i++) {
+        struct span runs[RUNS_MAX];
+        const size_t last = mask_runs(rows->policy, r + i, keys->begin, seen[i], runs);
+        for (size_t j = 0; j < last; j++, alpha[i] = 1.0f)
+            add_values(1, rows->o + (r + i) * dim, (const float(*)[KEYS])(s + i), panel->v, runs[j],
+                       dim, alpha + i);
+    }
+    for (size_t i = 0, run; !is_masked(rows) && i < n; i += run) {
         for (run = 1; i + run < n && same(seen[i + run], seen[i]); run++)
             ;
         if (seen[i].limit > 0)

@@ -14,6 +14,8 @@ struct attnd_cpu_policy {
     float soft_cap;             /* s = soft_cap * tanh(s / soft_cap); 0: none */
     const float *slope;         /* [rows] s += slope * (key - position); NULL: none */
     const int32_t *position;    /* [rows] where the row stands */
+    const uint8_t *mask;        /* bits, least significant first; NULL: none */
+    const uint64_t *mask_bit;   /* [rows] the bit of key 0; 1: the row sees the key */
     const float *cosine, *sine; /* [pairs][ATTND_KEYS_BLOCK] by which K is rotated; NULL: not */
     uint32_t pairs;             /* dimension d with d + pairs */
 };

@@ -5,6 +5,7 @@
 #ifndef ATTND_PERSISTENT_CPU_SCORE_IMPL_H
 #define ATTND_PERSISTENT_CPU_SCORE_IMPL_H
 
+#define RUNS_MAX (KEYS / 2 + 1) /* of keys that a mask lets a row see, in a block */
 #define TWO_LOG2E 0x1.715476p+1f
 /* Below this tanh is its series: (1 - t) / (1 + t) loses digits there. */
 #define TANH_SERIES 0.15f
@@ -12,16 +13,19 @@
 /* cap * tanh(s / cap) of scores [from, to), whole vectors. */
 INLINE void cap_scores(float *s, size_t from, size_t to, float cap)
 {
-    float x[KEYS] __attribute__((aligned(64))), t[KEYS] __attribute__((aligned(64)));
-    for (size_t i = from; i < to; i++)
-        x[i] = __builtin_fabsf(s[i]) / cap;
-    for (size_t i = from; i < to; i += VF_LANES) /* e^-2x */
-        vf_store(t + i, exp2_down(vf_mul(vf_load(x + i), vf_set(-TWO_LOG2E))));
-    for (size_t i = from; i < to; i++) {
-        const float y = x[i] * x[i];
-        const float series = x[i] * (1.0f + y * (-1.0f / 3 + y * (2.0f / 15 + y * (-17.0f / 315))));
-        const float ratio = (1.0f - t[i]) / (1.0f + t[i]);
-        s[i] = __builtin_copysignf(cap * (x[i] < TANH_SERIES ? series : ratio), s[i]);
+    for (size_t i = from; i < to; i += VF_LANES) {
+        float x[VF_LANES], t[VF_LANES];
+        for (size_t j = 0; j < VF_LANES; j++)
+            x[j] = __builtin_fabsf(s[i + j]) / cap;
+        vf_store(t, exp2_down(vf_mul(vf_load(x), vf_set(-TWO_LOG2E)))); /* e^-2x */
+        for (size_t j = 0; j < VF_LANES; j++) {
+            const float y = x[j] * x[j];
+            const float series =
+                x[j] * (1.0f + y * (-1.0f / 3 + y * (2.0f / 15 + y * (-17.0f / 315))));
+            const float ratio = (1.0f - t[j]) / (1.0f + t[j]);
+            const float bent = x[j] < TANH_SERIES ? series : ratio;
+            s[i + j] = __builtin_copysignf(cap * bent, s[i + j]);
+        }
     }
 }
 
@@ -39,6 +43,32 @@ INLINE void score_policy(const struct attnd_cpu_policy *policy, size_t i, float 
         for (size_t t = from; t < to; t++)
             s[t] += slope * (float)(distance + (int32_t)t);
     }
+}
+
+/* Runs of keys in @seen that the mask lets row @i see. Return: how many. */
+INLINE size_t mask_runs(const struct attnd_cpu_policy *policy, size_t i, uint32_t begin,
+                        struct span seen, struct span runs[RUNS_MAX])
+{
+    size_t count = 0;
+    int inside = 0;
+    for (uint32_t t = seen.first; t < seen.limit; t++) {
+        const uint64_t bit = policy->mask_bit[i] + begin + t;
+        const int sees = policy->mask[bit / 8] >> (bit % 8) & 1;
+        if (sees && !inside)
+            runs[count++].first = t;
+        if (sees)
+            runs[count - 1].limit = t + 1;
+        inside = sees;
+    }
+    return count;
+}
+
+/* What lies between runs becomes nothing. */
+INLINE void mask_scores(float s[KEYS], const struct span *runs, size_t count)
+{
+    for (size_t r = 1; r < count; r++)
+        for (uint32_t t = runs[r - 1].limit; t < runs[r].first; t++)
+            s[t] = -__builtin_inff();
 }
 
 /* K of an unpacked block, [dim][KEYS], each key where it stands. */

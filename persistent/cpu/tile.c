@@ -47,6 +47,8 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
     if (run->options & (ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND))
         attnd_cpu_rope_begin(run, worker->frequency);
     chunk->block = chunk->memory_bound ? ATTND_DECODE_ELEMENTS / run->dim : ATTND_KEYS_BLOCK;
+    if (run->options & ATTND_OPTION_MASK)
+        worker->mask = run->mask + run->mask_begin[chunk->tile->entry];
     chunk->kv_begin = kv_end;
     chunk->kv_end = 0;
     for (uint32_t i = 0; i < chunk->row_count; i++) {
@@ -57,6 +59,7 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
         end = end < kv_end ? end : kv_end;
         for (uint32_t g = 0; g < group; g++) {
             worker->begin[i * group + g] = begin;
+            worker->mask_bit[i * group + g] = (uint64_t)(row - chunk->entry->row_begin) * kv_len;
             worker->end[i * group + g] = end;
             worker->position[i * group + g] = (int32_t)kv_len - (int32_t)chunk->entry->row_count +
                                               (int32_t)(row - chunk->entry->row_begin);

@@ -10,7 +10,7 @@
 
 #define OPTIONS                                                                                    \
     (ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS |       \
-     ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SCALES |                          \
+     ATTND_OPTION_MASK | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SCALES |      \
      ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 | ATTND_OPTIONS_PLANNER)
 
 uint32_t attnd_cpu_options(void)
@@ -25,6 +25,15 @@ static const float *open_table(const struct attnd_backend *backend,
     const uint64_t skip_bytes = (uint64_t)layer * table->layer_stride * sizeof(float);
 
     return attnd_cpu_memory_at(backend, table->memory, table->offset_bytes + skip_bytes);
+}
+
+static int open_mask(const struct attnd_backend *backend, struct attnd_cpu_run *run)
+{
+    const struct attnd_variant_table *table = &run->variant.mask;
+
+    run->mask = attnd_cpu_memory_at(backend, table->memory, table->offset_bytes);
+    run->mask_begin = (const void *)((const char *)run->plan + run->plan->mask_begin_offset_bytes);
+    return run->mask == NULL ? -ATTND_E_UNKNOWN : 0;
 }
 
 int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu_run *run,
@@ -44,7 +53,7 @@ int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu
         if (run->sinks == NULL)
             return -ATTND_E_UNKNOWN;
     }
-    return 0;
+    return options & ATTND_OPTION_MASK ? open_mask(backend, run) : 0;
 }
 
 float attnd_cpu_variant_scale(const struct attnd_cpu_run *run)
@@ -63,7 +72,8 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
     const uint32_t options = run->options, group = run->plan->group;
     struct attnd_cpu_policy *policy = &worker->policy;
 
-    if (!(options & (ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE)))
+    if (!(options &
+          (ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE | ATTND_OPTION_MASK)))
         return NULL;
     *policy = (struct attnd_cpu_policy){0};
     if (options & ATTND_OPTION_SOFT_CAP)
@@ -79,6 +89,10 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
         policy->cosine = worker->cosine;
         policy->sine = worker->sine;
         policy->pairs = run->variant.rope_dim / 2;
+    }
+    if (options & ATTND_OPTION_MASK) {
+        policy->mask = worker->mask;
+        policy->mask_bit = worker->mask_bit;
     }
     return policy;
 }

@@ -316,7 +316,7 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     const size_t pairs = ATTND_CPU_PAIRS_MAX;
     const size_t floats =
         2 * rows + 2 * block + 2 * ATTND_ROWS_MAX + 2 * pairs * ATTND_KEYS_BLOCK + 2 * pairs;
-    const size_t bytes = floats * sizeof(float) + 4 * ATTND_ROWS_MAX * sizeof(uint32_t) +
+    const size_t bytes = floats * sizeof(float) + 6 * ATTND_ROWS_MAX * sizeof(uint32_t) +
                          2 * block * sizeof(uint16_t);
     const size_t pages = bytes / ATTND_PAGE_BYTES + 1;
     void *memory = aligned_alloc(ATTND_PAGE_BYTES, pages * ATTND_PAGE_BYTES);
@@ -332,7 +332,8 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     worker->m = worker->panel.v + block;
     worker->l = worker->m + ATTND_ROWS_MAX;
     worker->frequency = (void *)(worker->l + ATTND_ROWS_MAX);
-    worker->cosine = (void *)(worker->frequency + pairs);
+    worker->mask_bit = (void *)(worker->frequency + pairs);
+    worker->cosine = (void *)(worker->mask_bit + ATTND_ROWS_MAX);
     worker->sine = worker->cosine + pairs * ATTND_KEYS_BLOCK;
     worker->slope = worker->sine + pairs * ATTND_KEYS_BLOCK;
     worker->begin = (void *)(worker->slope + ATTND_ROWS_MAX);

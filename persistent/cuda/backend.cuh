@@ -95,6 +95,7 @@ struct attnd_backend {
     uint32_t woken;     /* helper: the gang that was called last */
     uint32_t *own_wake; /* device memory: a word until there is one that engines see; the gate */
     uint32_t batch;     /* helper: the last that stands behind the gate */
+    uint32_t opened;    /* helper: the last whose gate was opened */
     int flushing;       /* helper: what is armed comes and goes, before others are */
     uint32_t last_left; /* helper: as it was when called_ns was now */
     uint64_t called_ns;

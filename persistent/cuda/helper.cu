@@ -86,15 +86,27 @@ static cudaStream_t word_stream(attnd_backend *backend)
                                                                       : backend->side_stream;
 }
 
+static cudaError_t write_in(const attnd_backend *backend, cudaStream_t stream, const uint32_t *word,
+                            uint32_t value)
+{
+    return of_driver(
+        backend->driver.write_value(stream, reinterpret_cast<CUdeviceptr>(word), value, 0));
+}
+
 static cudaError_t write_word(attnd_backend *backend, const uint32_t *word, uint32_t value)
 {
-    return of_driver(backend->driver.write_value(word_stream(backend),
-                                                 reinterpret_cast<CUdeviceptr>(word), value, 0));
+    return write_in(backend, word_stream(backend), word, value);
 }
 
 cudaError_t gang_wake(attnd_backend *backend)
 {
-    return elastic(backend) ? write_word(backend, backend->settings.wake, 1) : cudaSuccess;
+    cudaError_t error = cudaSuccess;
+    if (!elastic(backend))
+        return error;
+    const cudaStream_t stream = word_stream(backend);
+    if (stream != backend->side_stream) /* then the last gate's word stands still there, too */
+        error = write_in(backend, stream, &backend->own_wake[1], attnd_peek32(&backend->opened));
+    return error ? error : write_in(backend, stream, backend->settings.wake, 1);
 }
 
 cudaError_t side_wait(attnd_backend *backend)
@@ -218,7 +230,10 @@ static cudaError_t arm(attnd_backend *backend)
         count_launch(backend);
         attnd_poke32(&backend->words->heartbeat_ms, now_ms());
     }
-    return error ? error : write_word(backend, gate, backend->batch);
+    if (error || (error = write_word(backend, gate, backend->batch)))
+        return error;
+    attnd_poke32(&backend->opened, backend->batch);
+    return error;
 }
 
 /* Armed gangs come and go, because those that are needed are of other variants, or wait for another

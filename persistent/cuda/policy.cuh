@@ -12,6 +12,7 @@
 
 #include "persistent/cuda/barrier.cuh"
 #include "persistent/cuda/item.cuh"
+#include "persistent/cuda/wgmma.cuh"
 #include "persistent/position.h"
 
 namespace attnd
@@ -74,6 +75,13 @@ struct Plain {
     /* Likewise: keys in front of a row's first have no score. */
     template <int count> __device__ static void mask(const Item &, float (&)[count], int32_t)
     {
+    }
+
+    /* Prefill: waits for the products with values that its exponentials ran beside. @quick: of
+     * those, in all lanes. */
+    __device__ static void wait_values(bool)
+    {
+        wgmma_wait<0>();
     }
 
     /* A row of head @head ends, with m and l of all its keys; @sees: any. Return: what o is
@@ -287,6 +295,16 @@ struct Varied {
                     if (column + j * 8 + e < begin)
                         s[j * 4 + half * 2 + e] = -INFINITY;
         }
+    }
+
+    /* Behind the branches of prefill() ptxas would move the wait in front of the exponentials: it
+     * is in both arms of one that depends on them. */
+    __device__ static void wait_values(bool quick)
+    {
+        if (quick)
+            wgmma_wait<0>();
+        else
+            wgmma_wait<0>();
     }
 
     /* A sink is a key without a value that every row sees which sees any. */

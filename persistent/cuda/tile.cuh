@@ -214,41 +214,59 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const MergeUni
 
 constexpr uint32_t consumer_warps = consumer_threads / 32;
 
-/* Units of @merge, @at_once in each of its warps' turns. */
-template <typename T, int D, typename Policy, uint32_t batch, uint32_t at_once>
-__device__ __forceinline__ void merge_turns(const ActiveRun *run, const attnd_merge &merge,
-                                            const uint32_t *parts, uint32_t kv_head, uint32_t units)
-{
-#pragma unroll 1
-    for (uint32_t unit = uniform(consumer_thread() / 32); unit < units;
-         unit += at_once * consumer_warps) {
-        MergeUnit turn[at_once];
-#pragma unroll
-        for (uint32_t u = 0; u < at_once; u++) {
-            const uint32_t here = unit + u * consumer_warps;
-            turn[u] = {merge, parts, here < units ? here : 0};
-            if (here >= units)
-                turn[u].merge.part_count = 0;
-        }
-        merge_units<T, D, Policy, batch, at_once>(run, turn, kv_head);
-    }
-}
-
-/* All consumers: the rows of a merge for one KV head. @parts: the merge's. A merge of a few rows is
- * waited for; one of many is bound by how much of it is in flight. A call: it is kept out of the
- * way of the loops. */
+/* All consumers: the rows of a merge for one KV head. @parts: the merge's. What can be found before
+ * the parts are asked for is: their loads, 64 bytes a clock, are in the way of all that goes
+ * through shared memory behind them. A call: it is kept out of the way of the loops. */
 template <typename T, int D, typename Policy>
 __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
                                         const uint32_t *parts, uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
-    const uint32_t units = uniform(merge.row_count * run->plan.group * (D / 64));
-    if (units > 2 * consumer_warps && uniform(merge.part_count) <= 4)
-        merge_turns<T, D, Policy, 4, 4>(run, merge, parts, kv_head, units);
-    else if (units > consumer_warps)
-        merge_turns<T, D, Policy, merge_batch, 2>(run, merge, parts, kv_head, units);
-    else
-        merge_turns<T, D, Policy, merge_batch, 1>(run, merge, parts, kv_head, units);
+    const attnd_plan_head &plan = run->plan;
+    const uint32_t group = plan.group, count = uniform(merge.part_count), lane = threadIdx.x % 32;
+    const uint32_t units = uniform(merge.row_count * group * (D / 64)), upper = lane / 16;
+    const uint32_t heads_q = plan.heads_q;
+    const float2 *const states = reinterpret_cast<const float2 *>(run->states);
+#pragma unroll 1
+    for (uint32_t unit = uniform(consumer_thread() / 32); unit < units; unit += consumer_warps) {
+        const uint32_t d = unit % (D / 64) * 64 + lane % 16 * 4;
+        const float *const outputs = run->outputs + d;
+        const Divided at = divided(unit / (D / 64), group, run->group_reciprocal);
+        const uint32_t head = kv_head * group + at.rest;
+        const RowOut out = row_out(run, merge.row_begin + at.quotient, head, false);
+        bool sees = false;
+        Merging merging;
+#pragma unroll 1
+        for (uint32_t first = 0; first < count; first += merge_batch) {
+            float2 state = make_float2(-INFINITY, 0.0f);
+            float4 value[merge_batch / 2] = {};
+            uint32_t place = 0;
+            if (first + lane % 16 < count) {
+                place = (parts[first + lane % 16] + at.quotient) * heads_q + head;
+                state = __ldcg(states + place);
+            }
+            uint32_t from[merge_batch / 2];
+#pragma unroll
+            for (uint32_t i = 0; i < merge_batch / 2; i++)
+                from[i] = __shfl_sync(0xffffffffu, place, i * 2 + upper);
+#pragma unroll
+            for (uint32_t i = 0; i < merge_batch / 2; i++)
+                if (first + i * 2 + upper < count)
+                    value[i] =
+                        __ldcg(reinterpret_cast<const float4 *>(outputs + uint64_t(from[i]) * D));
+            const float weight = merging.weigh(state);
+            sees |= state.y != 0.0f;
+#pragma unroll
+            for (uint32_t i = 0; i < merge_batch / 2; i++)
+                merging.add(__shfl_sync(0xffffffffu, weight, i * 2 + upper), value[i]);
+        }
+        const bool any = __any_sync(0xffffffffu, sees);
+        const float2 joined = merging.join();
+        float m = merging.top, l = merging.l;
+        const float fade = Policy::finish(run, head, any, &m, &l);
+        row_store<T>(plan, out, d + upper * 2, make_float2(joined.x * fade, joined.y * fade), m,
+                     sum_stored(l, any, false));
+    }
 }
 
 /* All consumers: merges number @first + i for each bit i of @todo, of a few rows each: rows of a
@@ -259,7 +277,7 @@ __device__ __noinline__ void merge_many(const ActiveRun *run, const attnd_merge 
                                         uint32_t todo, uint32_t kv_head)
 {
     __builtin_assume(__isShared(run));
-    constexpr uint32_t at_once = 3;
+    constexpr uint32_t at_once = 2;
     const uint32_t per_row = run->plan.group * (D / 64);
 #pragma unroll 1
     while (todo) {
@@ -271,6 +289,8 @@ __device__ __noinline__ void merge_many(const ActiveRun *run, const attnd_merge 
             if (todo)
                 merge[u] = first[__ffs(int32_t(todo)) - 1];
             todo &= todo - 1;
+            merge[u].part_count = uniform(merge[u].part_count);
+            merge[u].row_count = uniform(merge[u].row_count);
             most = max(most, merge[u].row_count);
         }
 #pragma unroll 1
@@ -307,46 +327,34 @@ __device__ __forceinline__ uint32_t *cta_merges()
     return &merges;
 }
 
-/* A tile with merges. A lane arrives at a merge, so that a tile of a shared prefix, whose rows each
- * have a merge of their own, waits for one arrival and not for one after the other. A call, too. */
+/* A tile with several merges. A lane arrives at a merge, so that a tile of a shared prefix, whose
+ * rows each have a merge of their own, waits for one arrival and not for one after the other. */
 template <typename T, int D, typename Policy>
-__device__ __noinline__ void merges_arrive(const Item &item)
+__device__ __noinline__ void arrive_many(const Item &item, uint32_t merges)
 {
     const ActiveRun *const run = item.run;
     __builtin_assume(__isShared(&item) && __isShared(run));
-    const uint32_t merges = uniform(item.tile.merge_count), heads_kv = run->plan.heads_kv;
+    const attnd_merge *const all = run->merges + item.tile.merge_begin;
 #pragma unroll 1
     for (uint32_t first = 0; first < merges; first += 32) {
         const uint32_t mine = first + consumer_thread();
         const bool arrives = consumer_thread() < 32 && mine < merges;
-        uint32_t parts_here = item.tile.first_merge.part_count;
-        if (arrives && mine)
-            parts_here = run->merges[item.tile.merge_begin + mine].part_count;
+        const uint32_t parts = arrives ? all[mine].part_count : 0;
         bool last = false;
         consumers_sync(); /* partials of all threads before the arrivals */
         if (arrives) {
-            uint32_t *const arrivals = item.arrivals + mine * heads_kv;
-            last = arrive_gpu(arrivals) + 1 == parts_here;
+            uint32_t *const arrivals = item.arrivals + mine * run->plan.heads_kv;
+            last = arrive_gpu(arrivals) + 1 == parts;
             if (last) /* a prepared run finds it as it was */
                 *arrivals = 0;
         }
-        if (merges > 1 && consumer_thread() < 32) {
+        if (consumer_thread() < 32) {
             const uint32_t mask = __ballot_sync(0xffffffffu, last);
             if (consumer_thread() == 0)
                 *cta_merges() = mask;
         }
-        if (!uniform(consumers_any(last)))
-            continue;
-        if (merges > 1) {
-            merge_many<T, D, Policy>(run, run->merges + item.tile.merge_begin + first,
-                                     uniform(*cta_merges()), item.kv_head);
-            continue;
-        }
-        const attnd_merge merge = item.tile.first_merge;
-        const uint32_t *parts = run->merge_parts + merge.part_begin;
-        if (merge.part_count <= 32)
-            parts = item.parts;
-        merge_rows<T, D, Policy>(run, merge, parts, item.kv_head);
+        if (uniform(consumers_any(last)))
+            merge_many<T, D, Policy>(run, all + first, uniform(*cta_merges()), item.kv_head);
     }
 }
 
@@ -354,8 +362,27 @@ __device__ __noinline__ void merges_arrive(const Item &item)
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void merge_arrive(const Item &item)
 {
-    if (uniform(item.tile.merge_count))
-        merges_arrive<T, D, Policy>(item);
+    const ActiveRun *const run = item.run;
+    __builtin_assume(__isShared(&item) && __isShared(run));
+    const uint32_t merges = uniform(item.tile.merge_count);
+    if (merges > 1)
+        arrive_many<T, D, Policy>(item, merges);
+    if (merges != 1)
+        return;
+    const attnd_merge merge = item.tile.first_merge;
+    bool last = false;
+    consumers_sync(); /* partials of all threads before the arrival of one */
+    if (consumer_thread() == 0) {
+        last = arrive_gpu(item.arrivals) + 1 == merge.part_count;
+        if (last) /* a prepared run finds it as it was */
+            *item.arrivals = 0;
+    }
+    if (!uniform(consumers_any(last)))
+        return;
+    const uint32_t *parts = run->merge_parts + merge.part_begin;
+    if (merge.part_count <= 32)
+        parts = item.parts;
+    merge_rows<T, D, Policy>(run, merge, parts, item.kv_head);
 }
 
 /* Stores 64 rows of new K and V in their pages. */

@@ -108,7 +108,6 @@ template <typename T, int D, typename Policy> struct Prefill {
     bool gathered; /* K and V of this item come by cp.async: a fence before wgmma reads them */
     bool k_ready, v_ready; /* K of the next block, V of this one need no wait and no fence */
     bool ahead;            /* s holds the scores of the item's first block */
-    int32_t floor;         /* of the item, as of the last block */
     RowState<D> state;
     float s[Shape::keys / 2];
     uint32_t p[Shape::keys / 4];
@@ -211,16 +210,13 @@ template <typename T, int D, typename Policy> struct Prefill {
         products_end(group);
         wgmma_wait<1>();
         look_ahead();
-        floor = peek_cta(&item.floor);
         Policy::prefill(item, s, first);
-        /* ptxas moves the wait for PV in front of what does not feed it, but not across a branch:
-         * it stands in both arms of the one behind the exponentials. */
-        if (!exact && softmax_quick<D>(state, s, scale)) {
-            wgmma_wait<0>();
-            leave_v(now);
-        } else {
-            wgmma_wait<0>();
-            leave_v(now);
+        /* ptxas moves the wait for PV in front of what does not feed it, but not across the branch
+         * behind the exponentials. */
+        const bool quick = !exact && softmax_quick<D>(state, s, scale);
+        Policy::wait_values(quick);
+        leave_v(now);
+        if (!quick) {
             float fade[2];
             if (!exact) {
                 scores_again<T, D>(s, warp_q(), k_block(count));
@@ -349,19 +345,19 @@ template <typename T, int D, typename Policy> struct Prefill {
         zero_tail<D>(shared + Shape::v_offset + count % Shape::stages * Shape::kv_bytes,
                      item.kv_end - first);
         /* Also the first one without a mask, where a row may see no key before it. */
-        floor = peek_cta(&item.floor);
-        while (first > floor && first >= free_end) {
+        while (first > peek_cta(&item.floor) && first >= free_end) {
             first -= Shape::keys;
             step<true>(item, scale, first);
         }
         /* Nor does one that begins here or above. */
         const int32_t free_begin =
             Policy::first_key(item, item.tile.row_begin + item.tile.row_count - 1);
-        while (first > floor && (!Policy::windows || first - Shape::keys >= free_begin)) {
+        while (first > peek_cta(&item.floor) &&
+               (!Policy::windows || first - Shape::keys >= free_begin)) {
             first -= Shape::keys;
             step<false>(item, scale, first);
         }
-        while (Policy::windows && first > floor) {
+        while (Policy::windows && first > peek_cta(&item.floor)) {
             first -= Shape::keys;
             step<true>(item, scale, first);
         }

@@ -75,6 +75,9 @@ static int check(const struct attnd_plan *plan, const struct attnd_advance_view 
     if (advance->entries != plan->shape.entries - plan->shared)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_REQUESTS, 0, advance->entries,
                                plan->shape.entries - plan->shared);
+    /* A mask has a bit for each key of the lengths that were set. */
+    if (plan->shape.options & ATTND_OPTION_MASK)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MASK, ATTND_F_KV_LEN, 0, 0);
     int code = check_entries(plan, advance, fault);
     return code ? code : check_pages(advance, pool_pages, fault);
 }

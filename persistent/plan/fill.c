@@ -76,6 +76,8 @@ void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_v
             plan->state[index] = entry_of(plan, batch, l, r, page);
             plan->entries[index] = plan->state[index].entry;
             plan->kv_len[index] = (int32_t)plan->state[index].kv_len;
+            if (batch->options & ATTND_OPTION_MASK && l + 1 == batch->levels)
+                plan->mask_begin[index] = (uint32_t)batch->mask_indptr[r];
             page += plan->state[index].entry.page_count;
         }
         copy_pages(plan, &batch->level[l], plan->state + first, page_begin, reserve);

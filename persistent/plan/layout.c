@@ -129,6 +129,7 @@ static int derive(const struct attnd_plan_limits *limits, uint32_t shared,
     capacity->merge_parts_offset_bytes = place(&bytes, partial_rows, sizeof(uint32_t));
     capacity->kv_pages_offset_bytes = place(&bytes, limits->pages, sizeof(int32_t));
     capacity->kv_len_offset_bytes = place(&bytes, ATTND_GENERATIONS * entries, sizeof(int32_t));
+    capacity->mask_begin_offset_bytes = place(&bytes, requests, sizeof(uint32_t));
     capacity->heap_bytes = bytes;
     return 0;
 }

@@ -97,6 +97,7 @@ static void point_into_heap(struct attnd_plan *plan, void *heap)
     plan->merge_parts = (void *)(bytes + capacity->merge_parts_offset_bytes);
     plan->kv_pages = (void *)(bytes + capacity->kv_pages_offset_bytes);
     plan->kv_len = (void *)(bytes + capacity->kv_len_offset_bytes);
+    plan->mask_begin = (void *)(bytes + capacity->mask_begin_offset_bytes);
 }
 
 /* What is true of the plan whatever the batch; a plan of this shape is empty. */
@@ -119,6 +120,7 @@ static struct attnd_plan_head empty_shape(const struct attnd_plan *plan, uint64_
         .merge_parts_offset_bytes = capacity->merge_parts_offset_bytes,
         .kv_pages_offset_bytes = capacity->kv_pages_offset_bytes,
         .kv_len_offset_bytes = capacity->kv_len_offset_bytes,
+        .mask_begin_offset_bytes = capacity->mask_begin_offset_bytes,
     };
 }
 
@@ -213,6 +215,7 @@ static void make_empty(struct attnd_plan *plan)
     plan->shape = empty_shape(plan, plan->shape.pool_offset_bytes);
     plan->shape.set_version = version;
     plan->found = (struct attnd_plan_found){0};
+    plan->mix = (struct attnd_plan_mix){0};
     plan->shared = plan->shared_levels = 0;
 }
 
@@ -226,7 +229,7 @@ int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd
         attnd_plan_build_merges(plan);
         attnd_plan_order_tiles(plan);
         plan->found.fused = plan->mix.fused;
-        if (plan->mix.fused || plan->shape.levels > 1)
+        if (plan->mix.classes > 1 || plan->shape.levels > 1)
             plan->shape.flags |= ATTND_PLAN_ONE_PASS;
     }
     *plan->head = plan->shape;

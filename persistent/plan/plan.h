@@ -144,8 +144,9 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
  * entry's page list only grows, up to its planned pages (pages of the batch + reserve). Pages
  * beyond the current lists are not visible to older generations, whose lengths do not reach them.
  * None may shrink into leading pages that are read once for several requests: then
- * attnd_planner_unshares(). Allocates nothing. Return: 0; -ATTND_E_RANGE naming requests, kv_len,
- * kv_indptr or kv_indices with index, value and limit; nothing is changed on failure.
+ * attnd_planner_unshares(). Allocates nothing. Return: 0; -ATTND_E_UNSUPPORTED (field mask) the
+ * plan has one, whose bits are for the lengths that were set; -ATTND_E_RANGE naming requests,
+ * kv_len, kv_indptr or kv_indices with index, value and limit; nothing is changed on failure.
  */
 int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_view *advance,
                           uint32_t generation, uint32_t pool_pages, struct attnd_fault *fault);

@@ -49,6 +49,7 @@ struct attnd_plan_capacity {
 
     uint64_t entries_offset_bytes, tiles_offset_bytes, merges_offset_bytes;
     uint64_t merge_parts_offset_bytes, kv_pages_offset_bytes, kv_len_offset_bytes;
+    uint64_t mask_begin_offset_bytes;
     uint64_t heap_bytes;
 };
 
@@ -82,6 +83,7 @@ struct attnd_plan_load {
 
 /* How blocks are cut and ordered: split.c. */
 struct attnd_plan_mix {
+    uint32_t classes; /* of tiles that there are: 0 to 2 */
     uint32_t fused;
     double compute_workers, memory_workers; /* of which each class keeps about as many busy */
     double stretch; /* of memory-bound items, because the memory does not keep up with those */
@@ -112,6 +114,7 @@ struct attnd_plan {
     uint32_t *merge_parts;
     int32_t *kv_pages;
     int32_t *kv_len; /* [ATTND_GENERATIONS][capacity.entries] */
+    uint32_t *mask_begin;
 
     /* private, one allocation */
     void *memory;
@@ -139,8 +142,9 @@ double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 double attnd_plan_start_ns(const struct attnd_plan *plan);
 /** attnd_plan_item_ns() - a tile of @keys and @packed_rows. */
 double attnd_plan_item_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t packed_rows);
-/** attnd_plan_part_ns() - what it costs that @packed_rows are a partial: written and merged. */
-double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows);
+/** attnd_plan_part_ns() - what it costs that @packed_rows are a partial: written and merged.
+ * @shared: of a level whose rows have keys of their own as well, with which they are merged. */
+double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows, int shared);
 /** attnd_plan_bytes_ns() - the memory, on one key, if all workers read. */
 double attnd_plan_bytes_ns(const struct attnd_plan *plan);
 

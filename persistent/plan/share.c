@@ -21,7 +21,7 @@
 #include <string.h>
 
 /* What a level costs beside its partials: its tiles are waited for by those that merge. */
-#define LEVEL_NS 12000.0
+#define LEVEL_NS 24000.0
 /* Pages compared at once. */
 #define STEP 64u
 
@@ -141,7 +141,8 @@ static void sum_key_ns(struct attnd_plan *plan, const struct attnd_level_view *l
     plan->key_ns[0] = 0;
     for (uint32_t r = 0; r < level->entries; r++) {
         const uint32_t rows = rows_of(level, r);
-        double ns = rows / tokens * attnd_plan_key_ns(plan, tokens * group);
+        const uint32_t full = rows / tokens;
+        double ns = full * attnd_plan_key_ns(plan, tokens * group);
         if (rows % tokens)
             ns += attnd_plan_key_ns(plan, rows % tokens * group);
         plan->key_ns[r + 1] = plan->key_ns[r] + ns;
@@ -167,7 +168,7 @@ static int pays(const struct attnd_plan *plan, const struct attnd_level_view *le
     parts = parts > keys / ATTND_SPLIT_KEYS_MIN ? keys / ATTND_SPLIT_KEYS_MIN : parts;
     parts = (parts < 1 ? 1 : parts) + 1;
     const double cost_ns =
-        (keys * blocks * block_ns + parts * attnd_plan_part_ns(plan, rows * group)) * heads /
+        (keys * blocks * block_ns + parts * attnd_plan_part_ns(plan, rows * group, 1)) * heads /
         workers;
     return keys * alone * heads / workers > cost_ns + LEVEL_NS;
 }

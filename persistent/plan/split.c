@@ -30,6 +30,9 @@
 /* A memory-bound item of a fused batch is at most this part of it: readers do not end together. */
 #define FUSED_ITEMS 10.0
 
+/* A shared level is spread over all workers if each of its blocks can have so many parts. */
+#define SPREAD_PARTS_MIN 4u
+
 #define COST_CLASSES 32u
 
 struct blocks_seen {
@@ -88,7 +91,7 @@ uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attn
     if (split->target_ns <= 0)
         return 1;
     double wanted = (double)block->time_ns / split->target_ns + split->round;
-    uint32_t parts = block->keys / shortest; /* more are not worth it */
+    uint32_t parts = shortest ? block->keys / shortest : 1; /* more are not worth it */
     if (parts > wanted)
         parts = (uint32_t)wanted;
     return parts ? parts : 1;
@@ -112,7 +115,8 @@ static double part_of(const struct attnd_plan *plan, const struct blocks_seen *s
 
     *parts = attnd_plan_split_parts(plan, block, &splits->of[block->tile_class]);
     if (*parts > 1 && block->tile_class == ATTND_TILE_COMPUTE)
-        ns += *parts * attnd_plan_part_ns(plan, block->row_count * plan->shape.group);
+        ns += *parts * attnd_plan_part_ns(plan, block->row_count * plan->shape.group,
+                                          plan->shape.levels > 1);
     return ns / *parts;
 }
 
@@ -230,19 +234,15 @@ static uint32_t halved_blocks(const struct attnd_plan *plan, const struct blocks
 
 /* ---- both at once ---- */
 
-/* Compute-bound blocks in @parts each on @workers of them: when they are done. */
+/* When compute-bound blocks are done on @workers of them, in @waves if they are alike. */
 static double compute_end(const struct attnd_plan *plan, const struct blocks_seen *seen,
-                          uint32_t parts, uint64_t waves, double workers)
+                          uint64_t waves, double workers)
 {
-    const uint32_t class = ATTND_TILE_COMPUTE;
-    const double merging =
-        parts > 1 ? attnd_plan_part_ns(plan, plan->limits.target.rows_per_tile) : 0;
-    const double item = seen->longest_ns[class] / parts + merging;
+    const double longest = seen->longest_ns[ATTND_TILE_COMPUTE];
 
-    if (seen->shortest_ns[class] >= seen->longest_ns[class] * WAVES_ALIKE)
-        return (double)waves * item;
-    const double total = seen->total_ns[class] + seen->count[class] * (double)parts * merging;
-    return total * plan->shape.heads_kv / workers + item / 2;
+    if (seen->shortest_ns[ATTND_TILE_COMPUTE] >= longest * WAVES_ALIKE)
+        return (double)waves * longest;
+    return seen->total_ns[ATTND_TILE_COMPUTE] * plan->shape.heads_kv / workers + longest / 2;
 }
 
 /* When all is done if compute-bound items keep @workers busy until @compute_ns, and the others
@@ -260,13 +260,13 @@ static double fused_end(const struct attnd_plan *plan, const struct blocks_seen 
     return compute_ns + (1 - done) * alone;
 }
 
-/* The best shares of workers, and parts of a compute-bound block for that. Return: the end; the
- * parts in *parts. */
-static double best_mix(struct attnd_plan *plan, const struct blocks_seen *seen, uint32_t *parts)
+/* The best shares of workers. Compute-bound blocks stay whole: their parts cost more than a better
+ * fit brings. Return: the end. */
+static double best_mix(struct attnd_plan *plan, const struct blocks_seen *seen)
 {
     const struct attnd_plan_load *load = &seen->load;
     const double workers = plan->limits.target.tile_workers;
-    const double items_each = (double)seen->count[ATTND_TILE_COMPUTE] * plan->shape.heads_kv;
+    const double items = (double)seen->count[ATTND_TILE_COMPUTE] * plan->shape.heads_kv;
     /* That read as fast as all of them. */
     const double readers =
         load->bytes_ns > load->memory_ns ? workers * load->memory_ns / load->bytes_ns : workers;
@@ -275,22 +275,17 @@ static double best_mix(struct attnd_plan *plan, const struct blocks_seen *seen, 
 
     if (reading > readers * READERS_SPARE)
         reading = readers * READERS_SPARE;
-    for (uint32_t p = 1; p <= ATTND_SPLIT_TILES_PER_WORKER; p++) {
-        if ((p - 1) * seen->count[ATTND_TILE_COMPUTE] > plan->capacity.splits)
-            break;
-        const double items = items_each * p, fit = items / (workers - reading);
-        for (uint32_t more = 0; more < 2; more++) {
-            const uint64_t waves = (uint64_t)(fit < 1 ? 1 : fit) + more;
-            double computing = ceil(items / (double)waves);
-            computing = computing > workers - 1 ? workers - 1 : computing;
-            const double end = fused_end(plan, seen, computing,
-                                         compute_end(plan, seen, p, waves, computing), readers);
-            if (end < best * SPLIT_GAIN || (p == 1 && end < best)) {
-                best = end;
-                *parts = p;
-                plan->mix.compute_workers = computing;
-                plan->mix.memory_workers = workers - computing;
-            }
+    const double fit = items / (workers - reading);
+    for (uint32_t more = 0; more < 2; more++) {
+        const uint64_t waves = (uint64_t)(fit < 1 ? 1 : fit) + more;
+        double computing = ceil(items / (double)waves);
+        computing = computing > workers - 1 ? workers - 1 : computing;
+        const double end =
+            fused_end(plan, seen, computing, compute_end(plan, seen, waves, computing), readers);
+        if (end < best) {
+            best = end;
+            plan->mix.compute_workers = computing;
+            plan->mix.memory_workers = workers - computing;
         }
     }
     plan->mix.stretch = larger(1, plan->mix.memory_workers / readers);
@@ -305,35 +300,31 @@ static int fuse(struct attnd_plan *plan, const struct blocks_seen *seen,
     const struct attnd_plan_load *load = &seen->load;
     const double serial = load->compute_ns + larger(load->memory_ns, load->bytes_ns);
     const double floor = larger(load->compute_ns + load->memory_ns, load->bytes_ns);
-    uint32_t parts = 1;
 
     if (fusion == ATTND_FUSION_OFF || !seen->count[0] || !seen->count[1] ||
         plan->limits.target.tile_workers < 2 ||
         (fusion == ATTND_FUSION_AUTO && floor > serial * FUSION_GAIN))
         return 0;
-    const double end = best_mix(plan, seen, &parts);
+    const double end = best_mix(plan, seen);
     if (fusion == ATTND_FUSION_AUTO && end > serial * FUSION_GAIN)
         return 0;
     *splits = (struct attnd_splits){0};
-    if (parts > 1)
-        splits->of[ATTND_TILE_COMPUTE] = (struct attnd_split){
-            seen->longest_ns[ATTND_TILE_COMPUTE] / parts, 0.5, ATTND_SPLIT_KEYS_MIN};
     splits->of[ATTND_TILE_MEMORY] =
         (struct attnd_split){end / FUSED_ITEMS / plan->mix.stretch, 0.5, ATTND_SPLIT_KEYS_MIN};
     return 1;
 }
 
 /* A shared level's tiles are waited for by all that merge with them, and a worker that ends one
- * late has all its rows to merge. So its blocks are cut for all workers to have one part at once,
- * and what the rows have of their own comes behind. Return: 0 if there are more blocks than
- * workers. */
+ * late has all its rows to merge. So a few blocks are cut for all workers to have one part at once,
+ * and what the rows have of their own comes behind. Return: 0 if there are too many blocks for
+ * that. */
 static int spread_shared(const struct attnd_plan *plan, const struct blocks_seen *seen,
                          struct attnd_splits *splits)
 {
     const uint64_t items = (uint64_t)seen->count[ATTND_TILE_COMPUTE] * plan->shape.heads_kv;
     const uint64_t parts = items ? plan->limits.target.tile_workers / items : 0;
 
-    if (plan->shape.levels < 2 || !seen->count[ATTND_TILE_MEMORY] || !parts)
+    if (plan->shape.levels < 2 || !seen->count[ATTND_TILE_MEMORY] || parts < SPREAD_PARTS_MIN)
         return 0;
     *splits = (struct attnd_splits){0};
     splits->of[ATTND_TILE_COMPUTE] = (struct attnd_split){
@@ -346,7 +337,9 @@ struct attnd_splits attnd_plan_choose_splits(struct attnd_plan *plan)
     struct blocks_seen seen = look(plan);
     struct attnd_splits splits = {0};
 
-    plan->mix = (struct attnd_plan_mix){.stretch = 1};
+    plan->mix = (struct attnd_plan_mix){.classes = (seen.count[ATTND_TILE_COMPUTE] ? 1u : 0) +
+                                                   (seen.count[ATTND_TILE_MEMORY] ? 1u : 0),
+                                        .stretch = 1};
     if (spread_shared(plan, &seen, &splits))
         return splits;
     plan->mix.fused = (uint32_t)fuse(plan, &seen, &splits);

@@ -15,9 +15,11 @@
 #define CPU_GBPS 10u
 
 /* Where keys are loaded ahead: what a tile takes beside them, because its first load and its end
- * are not hidden behind others; and what a compute-bound one takes more if it is a partial. */
+ * are not hidden behind others; and what a part of a compute-bound block takes more, because the
+ * last one to arrive merges all rows alone, but for rows of a shared level, which others merge. */
 #define LOADED_AHEAD_START_NS 300.0
-#define LOADED_AHEAD_PART_NS 1500.0
+#define LOADED_AHEAD_PART_NS 12000.0
+#define LOADED_AHEAD_SHARED_NS 1500.0
 
 void attnd_plan_default_rates(struct attnd_plan_target *target)
 {
@@ -63,11 +65,12 @@ double attnd_plan_item_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t
     return keys * attnd_plan_key_ns(plan, packed_rows) + attnd_plan_start_ns(plan);
 }
 
-double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows)
+double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows, int shared)
 {
     const double bytes = 2.0 * sizeof(float) * plan->pool.dim_vo * packed_rows;
 
-    const double wait = plan->limits.target.rates.rows_step > 1 ? LOADED_AHEAD_PART_NS : 0;
+    const double merging = shared ? LOADED_AHEAD_SHARED_NS : LOADED_AHEAD_PART_NS;
+    const double wait = plan->limits.target.rates.rows_step > 1 ? merging : 0;
 
     return bytes / plan->limits.target.rates.worker_gbps + wait;
 }

@@ -85,7 +85,8 @@ static const struct argp_option option_list[] = {
      2},
     {"fusion", KEY_FUSION, "MODE", 0,
      "Compute-bound and memory-bound work of one batch: off (one after the other), sm-split (at "
-     "once, on different workers), or auto: at once where that is expected to end earlier (default: "
+     "once, on different workers), or auto: at once where that is expected to end earlier "
+     "(default: "
      "auto)",
      2},
     {"watchdog", KEY_WATCHDOG, "SECONDS", 0,

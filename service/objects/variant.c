@@ -88,7 +88,13 @@ int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_
         return refuse_option(variant, missing, fault);
     if (batch->options & ATTND_OPTION_SINKS) {
         uint64_t bytes = table_bytes(&variant->sinks, batch->heads_q, layers, sizeof(float));
-        return resolve_table(client, &variant->sinks, bytes, ATTND_F_SINKS, &memories[0], fault);
+        int rc = resolve_table(client, &variant->sinks, bytes, ATTND_F_SINKS, &memories[0], fault);
+        if (rc < 0)
+            return rc;
+    }
+    if (batch->options & ATTND_OPTION_MASK) {
+        uint64_t bytes = (uint64_t)batch->mask_indptr[batch->level[batch->levels - 1].entries];
+        return resolve_table(client, &variant->mask, bytes, ATTND_F_MASK, &memories[1], fault);
     }
     return 0;
 }

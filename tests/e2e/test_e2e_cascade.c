@@ -3,8 +3,8 @@
  * the service finds, and that every result is what it would be without.
  *
  * The pool's contents never change. Runs are in flight on several lanes while lengths advance. Now
- * and then a request shrinks into pages that are read once for several, and the plan must do without
- * from then on. Each run is held against the reference with the lengths that it began with.
+ * and then a request shrinks into pages that are read once for several, and the plan must do
+ * without from then on. Each run is held against the reference with the lengths that it began with.
  */
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/launched.h"
@@ -147,8 +147,7 @@ static void set(struct scene *scene, uint32_t groups, uint32_t flags, struct prn
 static void advance(struct scene *scene, int shrink, struct prng *prng)
 {
     int32_t kv_len[REQUESTS];
-    const struct attnd_advance args = {
-        .size = sizeof(args), .entries = REQUESTS, .kv_len = kv_len};
+    const struct attnd_advance args = {.size = sizeof(args), .entries = REQUESTS, .kv_len = kv_len};
     const struct attnd_op op = {0};
     const int32_t room = (int32_t)(PAGES_BEGIN * PAGE_SIZE);
 

@@ -29,6 +29,7 @@
 #define ALL_BYTES (ONE_KEY_AT + (1u << 20))
 #define CANCELS 5u
 #define CANCEL_US_MAX 1000.0
+#define TURN_MS 3
 
 /* Requests that are all alike. */
 struct shape {
@@ -137,7 +138,8 @@ static void submit(const struct victim *victim, uint64_t user_data, uint32_t tim
     CHECK_OK(attnd_run(victim->session, victim->plan, &run, &op));
 }
 
-/* Until its first item is over. */
+/* Until its first item is over. Each look is a turn of this process on the GPU; without MPS the
+ * worker's kernels stand still meanwhile, and the last turn is to be over when this returns. */
 static void await_first_row(const struct victim *victim)
 {
     const uint64_t end_ns = harness_now_ns() + WAIT_NS;
@@ -147,6 +149,7 @@ static void await_first_row(const struct victim *victim)
         CHECK_CUDA(cuMemcpyDtoH(&word, victim->address + O_AT, sizeof(word)));
         CHECK(harness_now_ns() < end_ns);
     } while (word == 0xffffffffu);
+    harness_sleep_ms(TURN_MS);
 }
 
 /* Return: microseconds since @begin_ns. */

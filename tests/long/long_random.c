@@ -2,6 +2,7 @@
  * long_random.c - a million random batches through libattnd, each element against fp64.
  *
  *   long_random [--rounds N] [--seed S] [--first K] [--seconds T] [--sessions P] [--loop KIND]
+ *               [--contract]
  *
  * Processes, each with a session, take shapes of eight batches by turns, so a run is the batches
  * K..K+N of seed S whatever P is, and a run that was interrupted is continued with --first.
@@ -34,6 +35,7 @@ struct settings {
     struct long_options common;
     uint64_t first;
     uint32_t seconds, sessions;
+    uint32_t contract; /* batches have variants */
 };
 
 /* What the sessions tell the parent. */
@@ -67,7 +69,9 @@ static int verify(void *context)
 {
     const struct session *self = context;
     const uint64_t rounds = self->settings->common.rounds;
-    struct soak soak = {.seed = self->settings->common.seed, .stride = 1};
+    struct soak soak = {.draw = self->settings->contract ? random_contract_draw_all : NULL,
+                        .seed = self->settings->common.seed,
+                        .stride = 1};
     struct engine engine;
     uint64_t mismatches = 0, begin;
 
@@ -155,6 +159,7 @@ static const struct argp_option option_list[] = {
     {"first", 'f', "K", 0, "Number of the first batch", 0},
     {"seconds", 't', "T", 0, "Stop after so long (0: never)", 0},
     {"sessions", 'p', "P", 0, "Processes that verify (default: 3)", 0},
+    {"contract", 'c', NULL, 0, "Variants of attention: windows, caps, encodings, masks, ...", 0},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
@@ -171,6 +176,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 't':
         settings->seconds = attnd_args_number32(state, "seconds", text, 0, UINT32_MAX);
+        return 0;
+    case 'c':
+        settings->contract = 1;
         return 0;
     case 'p':
         settings->sessions = attnd_args_number32(state, "sessions", text, 1, SESSIONS_MAX);

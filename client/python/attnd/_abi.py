@@ -84,7 +84,7 @@ Batch = _struct(
     "attnd_batch",
     size=u32, levels=u32, heads_q=u32, dtype=u32, flags=u32, reserve_pages=u32, sm_scale=c.c_float,
     level=c.POINTER(Level), q=Strides, o=Strides, lse=Strides, k=Strides, v=Strides,
-    variant=c.POINTER(Variant),
+    variant=c.POINTER(Variant), mask_indptr=c.c_void_p,
 )  # fmt: skip
 Op = _struct("attnd_op", user_data=u64, lane=u16, flags=u16, timeout_us=u32)
 Advance = _struct(

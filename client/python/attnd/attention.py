@@ -59,7 +59,7 @@ class BatchAttention:
         self.pool, self.session, self.lane = pool, pool.session, lane
         self._plan = self._batch = self._levels = self._shaped_for = None
         self._strides = {}
-        self._capacity = {"requests": 0, "rows": 0, "pages": 0, "levels": 0}
+        self._capacity = {"requests": 0, "rows": 0, "pages": 0, "levels": 0, "fixed_split": 0}
         self._kept, self._staged, self._spare, self._table = [], [], {}, None
         self._prepared = collections.OrderedDict()
         self._refusal = Refusal()
@@ -167,7 +167,10 @@ class BatchAttention:
                 if pair is not None:
                     self._strides[name] = tuple(pair)
                     setattr(batch, name, _abi.Strides(*pair))
-        self._make_room(num_qo_heads, entries, rows, pages + reserve_pages * requests, len(levels))
+        self._make_room(
+            num_qo_heads, entries, rows, pages + reserve_pages * requests, len(levels),
+            fixed_split_size or 0,
+        )  # fmt: skip
         self._refusal.failure = None
         if (rows, num_qo_heads) != self._shaped_for:
             self.rows, self._shaped_for = rows, (rows, num_qo_heads)
@@ -212,18 +215,21 @@ class BatchAttention:
             if said is not None and dtype_name(said) != pool.dtype:
                 raise ValueError(f"{name} is {said}, and {pool.dtype} in the pool")
 
-    def _make_room(self, num_qo_heads, requests, rows, pages, levels):
+    def _make_room(self, num_qo_heads, requests, rows, pages, levels, split):
         have = self._capacity
+        if not split or split >= have["fixed_split"] > 0:  # the plan has room
+            split = have["fixed_split"]
         if (
             self._plan is not None and num_qo_heads == self.num_qo_heads and levels <=
             have["levels"] and requests <= have["requests"] and rows <= have["rows"] and pages <=
-            have["pages"] ):  # fmt: skip
+            have["pages"] and split == have["fixed_split"] ):  # fmt: skip
             return
         room = {
             "requests": _room(requests, have["requests"]),
             "rows": _room(rows, have["rows"]),
             "pages": _room(pages, have["pages"]),
             "levels": max(levels, have["levels"]),
+            "fixed_split": split,
         }
         args = _abi.PlanArgs(pool=self.pool.handle, heads_q=num_qo_heads, **room)
         plan, native = c.c_uint32(), self.session.native()

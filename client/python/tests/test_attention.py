@@ -86,6 +86,7 @@ class AttentionTest(unittest.TestCase):
             ({"window_left": 9, "logits_soft_cap": 2.0, "sinks": of_layers.numpy()},
              {"window_left": 9, "logits_soft_cap": 2.0, "sinks": sinks}),
             ({"window_left": -1, "logits_soft_cap": 0.0, "q_scale": 1.0}, {}),
+            ({"fixed_split_size": 64}, {}),
         ):  # fmt: skip
             with self.subTest(said=said):
                 batch = Batch(self.draw, PAGES, PAGE)

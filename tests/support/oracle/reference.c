@@ -95,6 +95,8 @@ struct query {
     uint32_t row, head;
     struct span request[REFERENCE_LEVELS_MAX]; /* all keys there are */
     int32_t place;                             /* among the keys of its last level's request */
+    uint32_t last;                             /* that request's number */
+    int32_t index;                             /* the row's, among the request's */
 };
 
 static uint32_t request_of(const struct reference_level *level, uint32_t row)
@@ -121,7 +123,9 @@ static int sees(const struct reference_batch *batch, const struct query *query, 
         return 1;
     if (batch->causal && j > query->place)
         return 0;
-    return reference_sees(&batch->variant, query->place, j);
+    return reference_sees(&batch->variant, query->place, j) &&
+           reference_unmasked(&batch->variant, query->last, query->index, query->request[l].count,
+                              j);
 }
 
 /* ---- the sum ---- */
@@ -207,6 +211,8 @@ static void attend_head(const struct reference_batch *batch, uint32_t head,
             uint32_t request = request_of(&batch->level[l], row);
             query.request[l] = gathered[l][request];
             query.place = place_of(&batch->level[l], request, row);
+            query.last = request;
+            query.index = (int32_t)row - batch->level[l].qo_indptr[request];
         }
         query.row = row;
         for (uint32_t h = head * group; h < (head + 1) * group; h++) {

@@ -8,6 +8,16 @@ int reference_sees(const struct reference_variant *variant, int32_t p, int32_t j
     return !variant->windowed || j >= (int64_t)p - variant->window_left;
 }
 
+int reference_unmasked(const struct reference_variant *variant, uint32_t request, int32_t i,
+                       int32_t kv_len, int32_t j)
+{
+    if (!variant->mask)
+        return 1;
+    const uint8_t *bits = variant->mask + variant->mask_indptr[request];
+    const int64_t bit = (int64_t)i * kv_len + j;
+    return (bits[bit >> 3] & (1 << (bit & 7))) != 0;
+}
+
 /* The authors' list: a geometric sequence for a power of two; for any other number that of the
  * power below it, and then every other element of the sequence for twice as many. */
 double reference_slope(uint32_t head, uint32_t heads)

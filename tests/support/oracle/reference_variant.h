@@ -18,10 +18,17 @@ struct reference_variant {
     double rope_theta, rope_scale, rope_low, rope_high;
     uint32_t rope_old_context, rope_dim, rope_keys_stored;
     double qk_scale, v_scale; /* 0: 1 */
+    const uint8_t *mask;      /* NULL: none */
+    const int32_t *mask_indptr;
 };
 
 /** reference_sees() - may a query at position @p (which may be negative) see key @j? */
 int reference_sees(const struct reference_variant *variant, int32_t p, int32_t j);
+
+/** reference_unmasked() - the mask's bit of query @i of request @request, which has @kv_len keys,
+ * for key @j. */
+int reference_unmasked(const struct reference_variant *variant, uint32_t request, int32_t i,
+                       int32_t kv_len, int32_t j);
 
 /** reference_score() - the score of head @head among @heads, scaled already, for key @j at @p. */
 double reference_score(const struct reference_variant *variant, double score, uint32_t head,

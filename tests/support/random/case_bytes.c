@@ -52,6 +52,11 @@ struct case_bytes case_write(const struct plan_case *c, uint8_t *arena, uint64_t
         level[l].kv_last_page_len = at.kv_last_page_len[l];
         levels[l] = &level[l];
     }
+    if (batch->mask_indptr) {
+        message.has_mask_indptr = 1;
+        message.mask_indptr = put_array(arena, arena_bytes, &end, batch->mask_indptr,
+                                        (uint64_t)batch->level[batch->levels - 1].entries + 1);
+    }
     message.rows = batch->rows;
     message.heads_q = batch->heads_q;
     message.dtype = batch->dtype;

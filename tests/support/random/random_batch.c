@@ -111,7 +111,10 @@ static int variant_valid(const struct random_batch *batch)
     if (variant->rope_dim % 2 || variant->rope_dim > batch->shape.dim ||
         (variant->rope_append && variant->position_encoding != ATTND_POSITION_ROPE))
         return 0;
-    return batch->levels == 1 || (variant->window == 0 && variant->position_encoding == 0);
+    if (variant->mask && batch->steps > 1)
+        return 0;
+    return batch->levels == 1 ||
+           (variant->mask == 0 && variant->window == 0 && variant->position_encoding == 0);
 }
 
 int random_batch_valid(const struct random_batch *batch)
@@ -176,6 +179,8 @@ static void print_variant(FILE *file, const struct random_variant *variant)
     if (variant->q_scale != 0 || variant->k_scale != 0 || variant->v_scale != 0)
         fprintf(file, "  scales q %g, k %g, v %g\n", (double)variant->q_scale,
                 (double)variant->k_scale, (double)variant->v_scale);
+    if (variant->mask)
+        fprintf(file, "  mask of kind %u\n", variant->mask);
     if (variant->sinks)
         fprintf(file, "  sinks, %s\n", variant->sinks == 1 ? "one for all layers" : "one a layer");
 }

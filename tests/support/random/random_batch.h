@@ -69,6 +69,14 @@ struct random_variant {
     float rope_theta, rope_scale;
     uint32_t rope_old_context, rope_dim, rope_append;
     float q_scale, k_scale, v_scale; /* 0: 1 */
+    uint32_t mask;                   /* enum random_mask; of one step */
+};
+
+enum random_mask {
+    MASK_NONE,
+    MASK_ANY,   /* any bits */
+    MASK_TREE,  /* all keys that were there before, and of the new ones a path to a root */
+    MASK_SPARSE /* hardly a bit: rows that see nothing */
 };
 
 struct random_batch {
@@ -105,6 +113,10 @@ void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch
  * (windows of one key, of a page, of a block and one beside them; slopes of odd head counts)
  */
 void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
+
+/** random_contract_draw_all() - the same, and some pools of head dimensions that not every worker
+ * has. */
+void random_contract_draw_all(uint64_t seed, uint64_t index, struct random_batch *batch);
 
 typedef void random_draw_fn(uint64_t seed, uint64_t index, struct random_batch *batch);
 

@@ -141,6 +141,7 @@ static const struct {
     OPTION(variant.soft_cap, 0),
     OPTION(variant.position_encoding, 0),
     OPTION(variant.sinks, 0),
+    OPTION(variant.mask, 0),
     OPTION(variant.rope_append, 0),
     OPTION(variant.rope_old_context, 0),
     OPTION(variant.rope_dim, 0),

@@ -59,8 +59,10 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
         variant->k_scale = prng_percent(prng, 50) ? 1.75f : 0;
         variant->v_scale = prng_percent(prng, 50) ? 0.3f : 0;
     }
+    if (batch->steps == 1 && prng_percent(prng, 25))
+        variant->mask = 1 + prng_below(prng, MASK_SPARSE);
     if (batch->levels > 1)
-        variant->window = variant->position_encoding = variant->rope_append = 0;
+        variant->mask = variant->window = variant->position_encoding = variant->rope_append = 0;
 }
 
 /* For all batches of a shape: dimensions that not every kernel takes as they are. */
@@ -76,15 +78,26 @@ static void draw_dims(struct prng *prng, struct random_shape *shape)
     shape->dim_vo = chosen[1];
 }
 
-void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch)
+static void draw_contract(uint64_t seed, uint64_t index, int all_dims, struct random_batch *batch)
 {
     struct prng prng = prng_fork(seed + 2, index);
     struct prng shape_prng = prng_fork(seed + 3, index / RANDOM_SHAPE_BATCHES);
 
     random_batch_draw(seed, index, batch);
     const struct random_shape shape = batch->shape;
-    draw_dims(&shape_prng, &batch->shape);
+    if (all_dims)
+        draw_dims(&shape_prng, &batch->shape);
     if (!random_batch_valid(batch)) /* longer rows: too much memory */
         batch->shape = shape;
     draw_variant(&prng, batch);
+}
+
+void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch)
+{
+    draw_contract(seed, index, 0, batch);
+}
+
+void random_contract_draw_all(uint64_t seed, uint64_t index, struct random_batch *batch)
+{
+    draw_contract(seed, index, 1, batch);
 }

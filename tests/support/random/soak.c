@@ -23,7 +23,7 @@ struct replay {
 static int fails(void *context, const struct random_batch *batch)
 {
     struct replay *replay = context;
-    return trial_run(replay->engine, batch, replay->why, sizeof(replay->why));
+    return trial_run(replay->engine, batch, replay->why, sizeof(replay->why)) == 1;
 }
 
 static void explain(struct engine *engine, struct random_batch *batch)
@@ -49,7 +49,12 @@ int soak_step(struct soak *soak, struct engine *engine)
 
     soak->next += soak->stride;
     (soak->draw ? soak->draw : random_batch_draw)(soak->seed, number, &batch);
-    if (trial_run(engine, &batch, why, sizeof(why))) {
+    const int wrong = trial_run(engine, &batch, why, sizeof(why));
+    if (wrong == TRIAL_REFUSED) {
+        soak->refused++;
+        return 0;
+    }
+    if (wrong) {
         fprintf(stderr, "ATTND_SEED=%" PRIu64 ", batch number %" PRIu64 ": %s\n", soak->seed,
                 number, why);
         explain(engine, &batch);

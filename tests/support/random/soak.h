@@ -13,6 +13,7 @@ struct soak {
     uint64_t next;     /* number of the next batch */
     uint64_t stride;   /* between batches of this engine */
     uint64_t verified; /* batches that were right */
+    uint64_t refused;  /* batches with an option that the worker lacks, and names */
     uint64_t with_long_kv;
     uint64_t runs; /* each batch has steps x layers of them */
 };

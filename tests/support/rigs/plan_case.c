@@ -31,8 +31,8 @@ void plan_case_begin(struct plan_case *c)
                                        .dim_qk = 128,
                                        .dim_vo = 128,
                                        .dtype = ATTND_FP16};
-    c->limits.target = (struct attnd_plan_target){
-        .tile_workers = 2, .rows_per_tile = 128, .kv_granule = 64};
+    c->limits.target =
+        (struct attnd_plan_target){.tile_workers = 2, .rows_per_tile = 128, .kv_granule = 64};
     c->batch.heads_q = 32;
     c->batch.dtype = ATTND_FP16;
     c->batch.sm_scale = 0.1f;

@@ -20,8 +20,8 @@ struct checker {
     const struct attnd_tile *tiles;
     const struct attnd_merge *merges;
     const uint32_t *parts;
-    struct row_tiles *rows; /* [rows] */
-    uint32_t cost_before[2]; /* by class, of a fused plan */
+    struct row_tiles *rows;         /* [rows] */
+    uint32_t cost_before[2];        /* by class, of a fused plan */
     uint32_t shared, shared_levels; /* entries and levels that the planner added */
     char *why;
     size_t why_bytes;
@@ -124,8 +124,8 @@ static int check_entry(struct checker *k, uint32_t index, uint32_t l, uint32_t r
     return 1;
 }
 
-/* Keys that are read for the batch's rows in front of their own tiles: whole pages, of every request
- * over those rows, that each of its rows sees; the same length in all generations. */
+/* Keys that are read for the batch's rows in front of their own tiles: whole pages, of every
+ * request over those rows, that each of its rows sees; the same length in all generations. */
 static int check_shared(struct checker *k, uint32_t e)
 {
     const struct attnd_level_view *level = &k->c->batch.level[0];
@@ -143,8 +143,7 @@ static int check_shared(struct checker *k, uint32_t e)
         const uint32_t end = (uint32_t)level->qo_indptr[r + 1];
         const uint32_t kv_len = (uint32_t)plan_kv_len(k->c, 0)[k->shared + r];
         const int32_t *pages = level->kv_indices + level->kv_indptr[r];
-        if (begin == end || end <= entry->row_begin ||
-            begin >= entry->row_begin + entry->row_count)
+        if (begin == end || end <= entry->row_begin || begin >= entry->row_begin + entry->row_count)
             continue;
         members++;
         if (begin < entry->row_begin || end > entry->row_begin + entry->row_count)
@@ -227,8 +226,9 @@ static int has_keys(const struct checker *k, uint32_t row, uint32_t level)
     return 0;
 }
 
-/* The tiles of one level over @row, as a chain over the keys. *next: first not of this level. *from:
- * the key that it begins with; then, of a level that the planner added, the one behind it. */
+/* The tiles of one level over @row, as a chain over the keys. *next: first not of this level.
+ * *from: the key that it begins with; then, of a level that the planner added, the one behind it.
+ */
 static int check_chain(struct checker *k, uint32_t row, uint32_t level, uint32_t *next,
                        uint32_t *from)
 {

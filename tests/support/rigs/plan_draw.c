@@ -117,7 +117,7 @@ void plan_case_draw(struct plan_case *c, struct case_source *source)
     }
     if (case_below(source, 4) == 0) {
         c->batch.options |= ATTND_OPTION_FIXED_SPLIT;
-        c->batch.variant.fixed_split = ONE_OF(source, 64, 100, 500, 1000);
+        c->batch.variant.fixed_split = ONE_OF(source, 1000, 2000, 4999);
         c->limits.fixed_split = c->batch.variant.fixed_split;
     }
     if (case_below(source, 2)) { /* otherwise exactly full */

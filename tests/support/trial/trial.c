@@ -73,6 +73,14 @@ int trial_judge(struct trial *trial)
     return trial->batch.append || trial->batch.seed % 8 == 0 ? trial_verify_pages(trial) : 0;
 }
 
+static int was_refused(const struct trial *trial)
+{
+    const struct attnd_completion *failure = &trial->failure;
+
+    return failure->operation == ATTND_PLAN_SET && failure->fault.code == -ATTND_E_UNSUPPORTED &&
+           failure->fault.index == ATTND_F_BACKEND;
+}
+
 int trial_run(struct engine *engine, const struct random_batch *batch, char *why, size_t why_bytes)
 {
     struct trial trial;
@@ -86,7 +94,7 @@ int trial_run(struct engine *engine, const struct random_batch *batch, char *why
             trial_must(&trial, 1);
     }
     trial_end(&trial);
-    return wrong;
+    return wrong && was_refused(&trial) ? TRIAL_REFUSED : wrong;
 }
 
 void trial_must(const struct trial *trial, int wrong)

@@ -40,7 +40,8 @@ struct trial {
     uint32_t pages_used_count;
     struct trial_place place[RANDOM_STEPS_MAX][ENGINE_LAYERS_MAX];
     struct attnd_strides q, o, lse, kv; /* real ones */
-    uint64_t sinks;                     /* bytes from engine->rows, if the variant has them */
+    uint64_t sinks, mask;               /* bytes from engine->rows, if the variant has them */
+    int32_t mask_indptr[RANDOM_REQUESTS_MAX + 1];
     uint64_t rows_end;            /* bytes of engine->rows in use: where a next trial may begin */
     uint32_t expected, completed; /* completions */
     int quiet;                    /* what succeeds and is no run posts nothing */
@@ -97,7 +98,10 @@ int trial_judge(struct trial *trial);
 /** trial_must() - nothing was wrong: fails the test otherwise, saying which batch and why. */
 void trial_must(const struct trial *trial, int wrong);
 
-/** trial_run() - begin, submit, judge, end. Return: 0; 1 with @why filled. A completion that does
+#define TRIAL_REFUSED 2
+
+/** trial_run() - begin, submit, judge, end. Return: 0; 1 with @why filled; TRIAL_REFUSED the worker
+ * lacks an option of the batch's variant, and plan_set said so. A completion that does
  * not come fails the test: nothing can be done with the session any more. */
 int trial_run(struct engine *engine, const struct random_batch *batch, char *why, size_t why_bytes);
 

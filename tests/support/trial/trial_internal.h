@@ -15,6 +15,14 @@ void trial_begin_tables(struct trial *trial, struct prng *prng);
 void trial_begin_pages(struct trial *trial, struct prng *prng);
 void trial_begin_rows(struct trial *trial, struct prng *prng);
 
+/* Takes @bytes of engine->rows, at an address that is a multiple of @align and often of nothing
+ * more, with room for poison on both sides. Return: bytes from engine->rows. */
+uint64_t trial_take(struct trial *trial, struct prng *prng, uint64_t bytes, uint32_t align);
+
+/* trial_variant.c: the tables of the batch's variant, if it has them. */
+void trial_place_sinks(struct trial *trial, struct prng *prng);
+void trial_place_mask(struct trial *trial, struct prng *prng);
+
 /* Values in +-scale of dtype; a row of a head may begin anywhere in the first TRIAL_VALUES. */
 #define TRIAL_VALUES 16384u
 const uint16_t *trial_values(uint32_t dtype, float scale);

@@ -36,7 +36,7 @@ static uint64_t extent_bytes(const struct attnd_strides *strides, uint32_t rows,
 
 /* Takes @bytes at an address that is a multiple of @align and often of nothing more, with room for
  * poison on both sides. */
-static uint64_t take(struct trial *trial, struct prng *prng, uint64_t bytes, uint32_t align)
+uint64_t trial_take(struct trial *trial, struct prng *prng, uint64_t bytes, uint32_t align)
 {
     uint64_t begin = (trial->rows_end + POISON_AROUND_BYTES + 63) & ~63ull;
 
@@ -75,42 +75,25 @@ static void place_run(struct trial *trial, struct prng *prng, struct trial_place
     const uint64_t lse_bytes = extent_bytes(&trial->lse, trial->rows, heads_q, 1, 4);
     uint8_t *rows = trial->engine->rows;
 
-    place->q = take(trial, prng, extent_bytes(&trial->q, trial->rows, heads_q, dim, 2), 16);
+    place->q = trial_take(trial, prng, extent_bytes(&trial->q, trial->rows, heads_q, dim, 2), 16);
     fill_rows(trial, prng, place->q, &trial->q, heads_q, batch->q_scale != 0 ? batch->q_scale : 1);
     if (batch->append) {
         const uint64_t bytes = extent_bytes(&trial->kv, trial->rows, heads_kv, dim, 2);
-        place->k = take(trial, prng, bytes, 16);
-        place->v = take(trial, prng, bytes, 16);
+        place->k = trial_take(trial, prng, bytes, 16);
+        place->v = trial_take(trial, prng, bytes, 16);
         fill_rows(trial, prng, place->k, &trial->kv, heads_kv, 1);
         fill_rows(trial, prng, place->v, &trial->kv, heads_kv, 1);
     }
-    place->o = take(trial, prng, o_bytes, 16);
+    place->o = trial_take(trial, prng, o_bytes, 16);
     place->o_begin = place->o - POISON_AROUND_BYTES;
     place->o_end = place->o + o_bytes + POISON_AROUND_BYTES;
     trial_poison(rows + place->o_begin, rows + place->o_end, &trial_poison_o,
                  sizeof(trial_poison_o));
-    place->lse = take(trial, prng, lse_bytes, 4);
+    place->lse = trial_take(trial, prng, lse_bytes, 4);
     place->lse_begin = place->lse - POISON_AROUND_BYTES;
     place->lse_end = place->lse + lse_bytes + POISON_AROUND_BYTES;
     trial_poison(rows + place->lse_begin, rows + place->lse_end, &trial_poison_lse,
                  sizeof(trial_poison_lse));
-}
-
-/* One in five is small enough that it does not matter, and one is what decides. */
-static void place_sinks(struct trial *trial, struct prng *prng)
-{
-    const struct random_shape *shape = &trial->batch.shape;
-    const uint32_t heads_q = shape->heads_kv * shape->group;
-    const uint32_t count = heads_q * (trial->batch.variant.sinks == 2 ? shape->layers : 1);
-
-    if (!trial->batch.variant.sinks)
-        return;
-    trial->sinks = take(trial, prng, count * sizeof(float), 4);
-    float *sinks = (float *)(void *)(trial->engine->rows + trial->sinks);
-    for (uint32_t i = 0; i < count; i++)
-        sinks[i] = (float)(prng_percent(prng, 20)   ? -40.0
-                           : prng_percent(prng, 20) ? 12.0
-                                                    : 6.0 * prng_unit(prng) - 3.0);
 }
 
 void trial_begin_rows(struct trial *trial, struct prng *prng)
@@ -126,5 +109,6 @@ void trial_begin_rows(struct trial *trial, struct prng *prng)
     for (uint32_t step = 0; step < batch->steps; step++)
         for (uint32_t layer = 0; layer < shape->layers; layer++)
             place_run(trial, prng, &trial->place[step][layer]);
-    place_sinks(trial, prng);
+    trial_place_sinks(trial, prng);
+    trial_place_mask(trial, prng);
 }

@@ -46,9 +46,10 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
 {
     const struct random_variant *from = &trial->batch.variant;
     const struct random_shape *shape = &trial->batch.shape;
-    const struct random_variant none = {0};
+    const int scaled = from->q_scale != 0 || from->k_scale != 0 || from->v_scale != 0;
 
-    if (memcmp(from, &none, sizeof(none)) == 0)
+    if (!from->window && from->soft_cap == 0 && !from->position_encoding && !from->sinks &&
+        !from->mask && !scaled)
         return NULL;
     *to = (struct attnd_variant)ATTND_VARIANT_INIT;
     to->window_left = (int32_t)from->window - 1;
@@ -66,6 +67,10 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
         to->sinks.memory = trial->engine->memory;
         to->sinks.offset_bytes = trial->engine->rows_offset_bytes + trial->sinks;
         to->sinks.layer_stride = from->sinks == 2 ? shape->heads_kv * shape->group : 0;
+    }
+    if (from->mask) {
+        to->mask.memory = trial->engine->memory;
+        to->mask.offset_bytes = trial->engine->rows_offset_bytes + trial->mask;
     }
     return to;
 }
@@ -94,6 +99,7 @@ int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
     api.k = asked(&batch->kv_rows, &trial->kv);
     api.v = batch->shape.dim_vo ? trial->kv : api.k; /* as far apart as those of k */
     api.variant = variant_of(trial, &variant);
+    api.mask_indptr = batch->variant.mask ? trial->mask_indptr : NULL;
     return submitted(trial, flags, attnd_plan_set(trial->engine->session, trial->plan, &api, &op));
 }
 

@@ -43,6 +43,10 @@ static void describe_variant(const struct trial *trial, uint32_t layer,
         to->rope_dim = from->rope_dim ? from->rope_dim : trial->batch.shape.dim;
         to->rope_keys_stored = from->rope_append;
     }
+    if (from->mask) {
+        to->mask = trial->engine->rows + trial->mask;
+        to->mask_indptr = trial->mask_indptr;
+    }
     if (from->sinks)
         to->sinks = (const float *)(const void *)(trial->engine->rows + trial->sinks) +
                     (from->sinks == 2 ? layer * heads_q : 0);

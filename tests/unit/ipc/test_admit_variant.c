@@ -67,7 +67,9 @@ static void each_option_is_seen(void **state)
     v->fixed_split = 1000;
     v->sinks = (struct attnd_variant_table){3, 8, 64};
     v->mask = (struct attnd_variant_table){4, 0, 4};
+    admit_rig.c.batch.mask_indptr = (const int32_t[]){0, 5}; /* 1 row, 33 keys */
     admit();
+    assert_int_equal(admit_rig.batch.mask_indptr[1], 5);
     assert_int_equal(admit_rig.batch.options, ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP |
                                                   ATTND_OPTION_ALIBI | ATTND_OPTION_SCALES |
                                                   ATTND_OPTION_FIXED_SPLIT | ATTND_OPTION_SINKS |
@@ -196,6 +198,25 @@ static void what_asks_for_a_rows_place_goes_with_one_level(void **state)
     refuse(ATTND_E_UNSUPPORTED, ATTND_F_MASK, ATTND_F_LEVELS, 9, 1);
 }
 
+static void a_mask_is_as_long_as_queries_times_keys(void **state)
+{
+    struct attnd_variant *v = variant;
+
+    (void)state;
+    begin();
+    v->mask.memory = 9;
+    refuse(ATTND_E_INVALID, ATTND_F_MASK_INDPTR, 0, 0, 0);
+    v->mask.memory = 9;
+    admit_rig.c.batch.mask_indptr = (const int32_t[]){0, 4};
+    refuse(ATTND_E_RANGE, ATTND_F_MASK_INDPTR, 1, 4, 5);
+    v->mask.memory = 9;
+    admit_rig.c.batch.mask_indptr = (const int32_t[]){1, 9};
+    refuse(ATTND_E_INVALID, ATTND_F_MASK_INDPTR, 0, 1, 0);
+    v->mask.memory = 9;
+    admit_rig.c.batch.mask_indptr = (const int32_t[]){0, -1};
+    refuse(ATTND_E_INVALID, ATTND_F_MASK_INDPTR, 1, -1, 0);
+}
+
 static void a_refused_option_is_told_with_the_other(void **state)
 {
     const struct attnd_fault levels = {-ATTND_E_UNSUPPORTED, ATTND_F_WINDOW_LEFT, ATTND_F_LEVELS, 7,
@@ -225,6 +246,7 @@ int main(void)
         TEST(a_float_is_finite_and_not_negative),
         TEST(what_no_range_has_is_refused_with_its_limit),
         TEST(what_asks_for_a_rows_place_goes_with_one_level),
+        TEST(a_mask_is_as_long_as_queries_times_keys),
         TEST(a_refused_option_is_told_with_the_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,7 +180,7 @@ static void what_goes_together_is_let_go_in_one_rest(void **state)
     (void)state;
     begin_slow();
     for (uint32_t i = 10; i < 20; i++)
-        ask(ATTND_WORKER_MAP, i, ATTND_KIND_IPC, -1);
+        ask(ATTND_WORKER_MAP, i, i % 2 ? ATTND_KIND_IPC : ATTND_KIND_POOL, -1);
     for (uint32_t i = 10; i < 20; i++)
         ask(ATTND_WORKER_UNMAP, i, 0, -1);
     attnd_publish32(&seen.slow_may_end, 1);
