@@ -14,8 +14,10 @@
  *
  * Published pages outlive the session. They stay until the service needs room: then leaves go
  * before their parents, what was least recently used first, and what costs more to compute again
- * later. A page that a session or a ticket holds never goes. attnd_pages_alloc() does not fail
- * while the tree can give up pages. The tree goes with its pool, and with the service.
+ * later. With `attnd --host-cache` they go to host memory, and a match brings them back: it
+ * completes when they are there. A page that a session or a ticket holds never goes.
+ * attnd_pages_alloc() does not fail while the tree can give up pages. The tree goes with its pool,
+ * and with the service.
  *
  * A namespace is the wall between tenants: a session finds the blocks of its own namespaces only. A
  * token opens one to another session, for reading or for writing too. Who may write can publish
@@ -42,6 +44,9 @@ struct attnd_prefix_desc {
     uint32_t block_pages; /* pages of a block, 1..256; the same in the namespace's whole life */
     uint32_t pages_max;   /* budget: beyond it the namespace evicts its own; 0: the pool's pages */
     uint32_t pages_low;   /* need of others takes it below this only when nothing else is left */
+    uint32_t block_compute_us; /* what the engine needs for the first block of a prompt: blocks of
+                                  the host's cache that are sooner computed than brought back are
+                                  not found; 0: not known */
 };
 
 /**
@@ -126,11 +131,12 @@ struct attnd_prefix_args {
  * Completes with attnd_prefix_result(): how many, their pages, and why no more. Each page has one
  * lease more for this session, which attnd_pages_free() ends. With ATTND_PREFIX_MATCH_WAITS it
  * completes only when the next block is not claimed: published as far as it goes, or given up. That
- * may be a claim of this session too, for another request of the engine. It keeps its leases while
- * it waits, may be cancelled, and @op's timeout_us ends it with -ATTND_E_TIMEOUT; both leave no
- * lease. A session of which 64 matches or a quarter of its ring wait does not wait: the match
- * completes and says CLAIMED. ATTND_SKIP_SUCCESS is -ATTND_E_INVALID, because the pages would be
- * leased in silence. Return: as attnd_plan_set().
+ * may be a claim of this session too, for another request of the engine. Blocks that come back
+ * from host memory are waited for without the flag, too. It keeps its leases while it waits, may be
+ * cancelled, and @op's timeout_us ends it with -ATTND_E_TIMEOUT; both leave no lease. A session of
+ * which 64 matches or a quarter of its ring wait does not wait: the match completes and says
+ * CLAIMED. ATTND_SKIP_SUCCESS is -ATTND_E_INVALID, because the pages would be leased in silence.
+ * Return: as attnd_plan_set().
  */
 int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_args *args,
                        const struct attnd_op *op);
@@ -139,12 +145,13 @@ int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_
  * attnd_prefix_publish() - blocks that are computed, for everybody
  * @pages: [blocks * block_pages] in the order of their tokens, all full, each leased by this
  *         session and never published before
- * Submit it when the appends to these pages have completed without a fault: from now on their
- * content must not change, in any layer. Appends to them are -ATTND_E_SHARED_PAGE until the tree
- * has let go of them. The tree takes a lease of its own; the session's stay, and are freed as
- * always. A block that is published already is passed over, and its pages stay the session's alone.
- * Each block is published whole or not at all, also if the session dies. The parent must be
- * published. Whoever waits for one of the blocks is woken.
+ * Submit it behind the appends to these pages: in their lane, or when they have completed. From
+ * then on the content of the pages must not change, in any layer. If an append of this lane has
+ * failed and its completion is not read yet, the publish fails with the same code. Appends to the
+ * pages are -ATTND_E_SHARED_PAGE until the tree has let go of them. The tree takes a lease of its
+ * own; the session's stay, and are freed as always. A block that is published already is passed
+ * over, and its pages stay the session's alone. Each block is published whole or not at all, also
+ * if the session dies. The parent must be published. Whoever waits for one of the blocks is woken.
  * Completes with attnd_prefix_result(), or with -ATTND_E_NOT_LEASED (field pages; nothing is
  * published), -ATTND_E_UNKNOWN (field parent), -ATTND_E_INVALID (field keys: block `index` has
  * another parent, or a page that is published; those before it are published). Return: as

@@ -72,6 +72,8 @@ int attnd_prefix_open(struct attnd_session *session, uint32_t pool,
     message.pages_max = own.pages_max;
     message.has_pages_low = own.pages_low != 0;
     message.pages_low = own.pages_low;
+    message.has_compute_us = own.block_compute_us != 0;
+    message.compute_us = own.block_compute_us;
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_PREFIX_OPEN;
     call.request.prefix_open = &message;

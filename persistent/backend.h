@@ -92,6 +92,14 @@ struct attnd_backend_ops {
      * if one could not be given back; the others are taken out. */
     int (*unmap)(struct attnd_backend *backend, const uint32_t *indices, uint32_t count);
 
+    /* Copies whole pages, of which @offset_bytes in the queue segment says which (struct
+     * attnd_copy). Runs go on; that none writes what is read, or reads what is written, is the
+     * daemon's to prove. Blocks until the bytes are there for every run that begins afterwards.
+     * Threads: one for each direction, beside any of the others but destroy(). Return: 0;
+     * -ATTND_E_UNKNOWN memory that is not mapped; -ATTND_E_RANGE outside the segment or a memory;
+     * -ATTND_E_DEVICE. */
+    int (*copy)(struct attnd_backend *backend, uint64_t offset_bytes);
+
     /* Finishes what was begun, takes nothing more, sets state PARKED; start() resumes. Runs not
      * begun stay queued. Return: 0. Blocks for at most the longest tile. */
     int (*park)(struct attnd_backend *backend);

@@ -509,6 +509,24 @@ struct attnd_heap_pool {
 };
 ATTND_ASSERT_SIZE(attnd_heap_pool, 32);
 
+/* Whole pages between a pool and host memory. The worker is told where this lies in the heap by a
+ * message on its socket, because a GPU's copy engines are the host's to command. Followed by struct
+ * attnd_copy_page[count]. In host memory a page is its bytes of k[layers], v[layers], one behind
+ * the other, so the pool's pages must be dense: strides of token and head that leave no gap. */
+struct attnd_copy {
+    uint64_t pool_offset_bytes; /* heap: struct attnd_heap_pool */
+    uint32_t to_host;           /* 1: out of the pool; 0: into it */
+    uint32_t layer_begin, layer_end;
+    uint32_t count; /* pages */
+};
+ATTND_ASSERT_SIZE(attnd_copy, 24);
+struct attnd_copy_page {
+    uint32_t page;         /* of the pool */
+    uint32_t memory;       /* of the host, in the worker's table */
+    uint64_t offset_bytes; /* there */
+};
+ATTND_ASSERT_SIZE(attnd_copy_page, 16);
+
 /* One request of one level: query rows that share one list of pages. */
 struct attnd_entry {
     uint32_t row_begin, row_count;   /* query rows (tokens) */

@@ -35,10 +35,11 @@ enum attnd_quota_kind {
     ATTND_QUOTA_MEMORIES, /* entries of the worker's memory table */
     ATTND_QUOTA_POOLS,
     ATTND_QUOTA_TICKETS,
-    ATTND_QUOTA_HOST,   /* bytes of host memory, made and registered */
-    ATTND_QUOTA_HEAP,   /* bytes of the queue segment: plans and pools' planes */
-    ATTND_QUOTA_BLOCKS, /* of prefix trees, promised */
-    ATTND_QUOTA_DAEMON, /* bytes of the daemon's own */
+    ATTND_QUOTA_HOST,       /* bytes of host memory, made and registered */
+    ATTND_QUOTA_HEAP,       /* bytes of the queue segment: plans and pools' planes */
+    ATTND_QUOTA_BLOCKS,     /* of prefix trees, promised */
+    ATTND_QUOTA_DAEMON,     /* bytes of the daemon's own */
+    ATTND_QUOTA_HOST_CACHE, /* bytes of host memory that prefix trees have below them */
     ATTND_QUOTA_KINDS
 };
 
@@ -71,6 +72,7 @@ struct attnd_options {
     uint64_t daemon_memory_max_bytes; /* of the daemon's own, for all sessions */
     uint64_t device_memory_max_bytes; /* of the GPU, made for one session; 0: all there is */
     uint32_t prefix_blocks;           /* of all prefix trees */
+    uint64_t host_cache_bytes;        /* of the host, below all prefix trees; 0: none */
     uid_t allow_uids[ATTND_ALLOW_UIDS_MAX];
     uint32_t allow_uids_count;
     char metrics[108]; /* path or 127.0.0.1:PORT; "": not served */
@@ -97,6 +99,7 @@ struct attnd_session_stats {
 struct attnd_client;        /* objects/client.h */
 struct attnd_memory;        /* objects/memory.h */
 struct attnd_memory_events; /* objects/memory.h */
+struct attnd_tier_events;   /* prefix/tier.h */
 struct attnd_pool;          /* objects/pool.h */
 struct attnd_tickets;       /* objects/ticket.c */
 struct attnd_control;       /* rpc/call.c: message buffers */
@@ -120,6 +123,7 @@ struct attnd_service {
     uint32_t next_session_id;
     struct attnd_memory *memories[ATTND_MEMORIES_MAX];
     const struct attnd_memory_events *memory_events;
+    const struct attnd_tier_events *tier_events;
     uint64_t used[ATTND_QUOTA_KINDS]; /* by all; and by each user that has something */
     uint64_t user_used[ATTND_QUOTA_USERS_MAX][ATTND_QUOTA_KINDS];
     uid_t quota_uids[ATTND_QUOTA_USERS_MAX];

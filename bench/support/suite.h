@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define BENCH_REPLAYS_MAX 2u
+#define BENCH_REPLAYS_MAX 8u
 
 struct bench_suite {
     const char *name; /* of the suite: its file and the first part of its figures' names */

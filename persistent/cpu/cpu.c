@@ -169,6 +169,7 @@ const struct attnd_backend_ops attnd_backend_cpu = {
     .start = start,
     .map = attnd_cpu_memory_map,
     .unmap = attnd_cpu_memory_unmap,
+    .copy = attnd_cpu_copy,
     .park = park,
     .check = attnd_cpu_check,
     .check_period_ms = ATTND_CPU_LOOK_MS,

@@ -12,6 +12,7 @@
  *   merge.c    finished rows: normalise, or merge parts first
  *   health.c   an item that does not get on
  *   append.c   new tokens' K and V rows into pages
+ *   copy.c     whole pages to host memory and back
  *   kernel*.c  the arithmetic
  *   mailbox.c, note.c, doorbell.c  prepared runs (mailbox.h)
  */
@@ -269,6 +270,11 @@ void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_
 /** attnd_cpu_append() - store the rows of append item @item. Return: as attnd_cpu_tile(). */
 int attnd_cpu_append(const struct attnd_cpu_worker *worker, struct attnd_cpu_run *run,
                      uint32_t item);
+
+/* ---- copy.c ---- */
+
+/** attnd_cpu_copy() - as copy() of struct attnd_backend_ops. */
+int attnd_cpu_copy(struct attnd_backend *backend, uint64_t offset_bytes);
 
 /* ---- variant.c ---- */
 

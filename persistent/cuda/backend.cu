@@ -93,9 +93,14 @@ static cudaError_t create_streams(attnd_backend *backend)
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamCreateWithPriority(&backend->streams[i], cudaStreamNonBlocking,
                                              gangs ? before : least);
-    return error ? error
-                 : cudaStreamCreateWithPriority(&backend->side_stream, cudaStreamNonBlocking,
-                                                gangs ? most : least);
+    if (!error)
+        error = cudaStreamCreateWithPriority(&backend->side_stream, cudaStreamNonBlocking,
+                                             gangs ? most : least);
+    for (int i = 0; i < 2 && !error;
+         i++) /* pages go by copy engines, and wait as side_wait() does */
+        error = cudaStreamCreateWithPriority(&backend->pages_stream[i], cudaStreamNonBlocking,
+                                             gangs ? most : least);
+    return error;
 }
 
 static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
@@ -142,8 +147,10 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.inject = uint32_t(backend->config.injection);
     backend->variants =
         1u << attnd::variant_index(128, ATTND_FP16, 0); /* the first run corrects it */
-    error = cudaMemset(backend->resident, 0, sizeof(Resident));
-    return error ? error : health_init(backend);
+    if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
+        (error = health_init(backend)))
+        return error;
+    return copies_init(backend);
 }
 
 /* Makes the device current and finds out what it is. Kernels are loaded here, before the first one
@@ -319,10 +326,11 @@ static void cuda_destroy(attnd_backend *backend)
     for (uint32_t i = 0; i < backend->streams_count; i++)
         cudaStreamDestroy(backend->streams[i]);
     cudaStreamDestroy(backend->side_stream);
+    copies_end(backend);
     free(backend);
 }
 
 extern "C" const attnd_backend_ops attnd_backend_cuda = {
-    "cuda",       cuda_create, backend_start, memory_map, memory_unmap, cuda_park,
-    health_check, 50,          cuda_destroy,
+    "cuda",     cuda_create, backend_start, memory_map, memory_unmap,
+    pages_copy, cuda_park,   health_check,  50,         cuda_destroy,
 };

@@ -78,6 +78,8 @@ struct attnd_backend {
     uint32_t streams_count;
     cudaStream_t side_stream; /* all that the host writes and copies; nothing in it ever waits */
     uint32_t side_ms;         /* since when it was not seen to be done with all; 0: it was */
+    cudaStream_t pages_stream[2]; /* copies.cu: into pools, and out of them */
+    cudaEvent_t pages_copied[2];
     attnd_residency residency;
     int workers;
     int mps;              /* contexts share the GPU */
@@ -109,6 +111,14 @@ int memory_unmap(attnd_backend *backend, const uint32_t *indices, uint32_t count
 cudaError_t driver_load(Driver *driver, int device);
 /* @uuid: [ATTND_GPU_UUID_BYTES]. */
 cudaError_t driver_uuid(int device, uint8_t *uuid);
+
+/* What is pinned at a time, and so by itself: 1 ms under the driver's lock. */
+constexpr uint64_t pin_bytes = 32ull << 20;
+
+/* copies.cu: copy() of the vtable, and what it needs. */
+cudaError_t copies_init(attnd_backend *backend);
+void copies_end(attnd_backend *backend);
+int pages_copy(attnd_backend *backend, uint64_t offset_bytes);
 
 /* backend.cu: the kernels finish what they published and leave; nothing to do if there are none. */
 int backend_quiesce(attnd_backend *backend);

@@ -34,6 +34,13 @@ static int refuse_unmap(struct attnd_backend *backend, const uint32_t *indices, 
     return -ATTND_E_UNSUPPORTED;
 }
 
+static int refuse_copy(struct attnd_backend *backend, uint64_t offset_bytes)
+{
+    (void)backend;
+    (void)offset_bytes;
+    return -ATTND_E_UNSUPPORTED;
+}
+
 static void destroy(struct attnd_backend *backend)
 {
     (void)backend;
@@ -45,6 +52,7 @@ const struct attnd_backend_ops attnd_backend_cuda = {
     .start = refuse,
     .map = refuse_map,
     .unmap = refuse_unmap,
+    .copy = refuse_copy,
     .park = refuse,
     .destroy = destroy,
 };

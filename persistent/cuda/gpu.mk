@@ -76,11 +76,13 @@ gpu-bundle:
 
 gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
-                  $(MIXED) $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
+                  $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
+                  $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
-	  $(BUILD)/bench/plan $(MIXED) $(BUILD)/bench/gpu_drain $(BUILD)/bench/peer_flashinfer
+	  $(BUILD)/bench/plan $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
+	  $(BUILD)/bench/peer_flashinfer
 	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)

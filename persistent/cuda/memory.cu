@@ -37,8 +37,8 @@
 
 using attnd::Memory;
 
-/* What is pinned under one lock, and what is unpinned in one rest: 1 ms, 10 ms. */
-constexpr uint64_t pin_bytes = 32ull << 20, rest_bytes = 512ull << 20;
+/* What is unpinned in one rest: 10 ms. */
+constexpr uint64_t rest_bytes = 512ull << 20;
 
 static_assert(sizeof(CUipcMemHandle) == ATTND_IPC_HANDLE_BYTES, "a handle is a handle");
 static_assert(sizeof(CUmemPoolPtrExportData) == ATTND_IPC_HANDLE_BYTES, "a handle is a handle");

@@ -193,9 +193,31 @@ static void print_pools(FILE *out, const Attnd__Status *status)
                 status->pools[i]->pool, status->pools[i]->pages_leased);
 }
 
+static void print_host_cache(FILE *out, const Attnd__HostCache *cache)
+{
+    one(out, "host_cache_bytes", "gauge", "Host memory made below prefix trees.",
+        (double)cache->made_bytes);
+    one(out, "host_cache_used_bytes", "gauge", "Of it, with pages in it.",
+        (double)cache->used_bytes);
+    one(out, "host_cache_out_blocks_total", "counter", "Evicted blocks that were copied there.",
+        (double)cache->out_blocks);
+    one(out, "host_cache_in_blocks_total", "counter", "Blocks that were brought back.",
+        (double)cache->in_blocks);
+    one(out, "host_cache_recalled_blocks_total", "counter",
+        "Blocks that were found before they had left.", (double)cache->recalled_blocks);
+    one(out, "host_cache_lost_blocks_total", "counter",
+        "Blocks that were to be copied and were not.", (double)cache->lost_blocks);
+    one(out, "host_cache_declined_blocks_total", "counter",
+        "Blocks that are sooner computed than brought back.", (double)cache->declined_blocks);
+    one(out, "host_cache_evicted_blocks_total", "counter", "Blocks that others took the place of.",
+        (double)cache->evicted_blocks);
+}
+
 void attnd_metrics_print(FILE *out, const Attnd__Status *status)
 {
     print_service(out, status);
     print_sessions(out, status);
     print_pools(out, status);
+    if (status->host_cache)
+        print_host_cache(out, status->host_cache);
 }

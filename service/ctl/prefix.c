@@ -25,10 +25,11 @@ static void print_space(FILE *out, const Attnd__PrefixSpace *space)
             space->pool, space->space, space->handles, space->block_pages);
     fprintf(out,
             "  holds     %" PRIu32 " blocks, %" PRIu64 " of %" PRIu32
-            " pages (%s), low mark %" PRIu32 ", %" PRIu32 " blocks pinned, %" PRIu32 " claimed\n",
+            " pages (%s), low mark %" PRIu32 ", %" PRIu32 " blocks pinned, %" PRIu32
+            " claimed, %" PRIu32 " on the host\n",
             space->blocks, pages, space->pages_max,
             attnctl_bytes(pages * space->page_bytes, held, sizeof(held)), space->pages_low,
-            space->pinned, space->claims);
+            space->pinned, space->claims, space->hosted);
     fprintf(
         out,
         "  found     %" PRIu64 " of %" PRIu64 " blocks (%.1f%%), %" PRIu64
@@ -51,12 +52,31 @@ void attnctl_print_prefix(FILE *out, const Attnd__PrefixStatus *status)
         print_space(out, status->space[i]);
 }
 
+static void print_host_cache(FILE *out, const Attnd__HostCache *cache)
+{
+    char used[24], most[24], rate[24];
+
+    fprintf(out,
+            "host cache: %s of %s; %" PRIu64 " blocks went there, %" PRIu64
+            " came back (at %s a second), %" PRIu64 " turned back on the way\n",
+            attnctl_bytes(cache->used_bytes, used, sizeof(used)),
+            attnctl_bytes(cache->max_bytes, most, sizeof(most)), cache->out_blocks,
+            cache->in_blocks, attnctl_bytes(cache->in_bytes_per_s, rate, sizeof(rate)),
+            cache->recalled_blocks);
+    fprintf(out,
+            "            %" PRIu64 " blocks were lost on the way, %" PRIu64
+            " not worth bringing back, %" PRIu64 " went for others\n",
+            cache->lost_blocks, cache->declined_blocks, cache->evicted_blocks);
+}
+
 static void print_head(FILE *out, const Attnd__PrefixStatus *status)
 {
     char memory[24];
     fprintf(out, "prefix trees: %" PRIu32 " of %" PRIu32 " blocks touched, %s of the service\n",
             status->blocks_used, status->blocks_max,
             attnctl_bytes(status->memory_bytes, memory, sizeof(memory)));
+    if (status->host_cache)
+        print_host_cache(out, status->host_cache);
     if (status->n_space == 0)
         fprintf(out, "no namespace is open\n");
 }

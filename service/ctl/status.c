@@ -180,6 +180,19 @@ static void print_pools(FILE *out, const Attnd__Status *status)
     }
 }
 
+static void print_host_cache(FILE *out, const Attnd__HostCache *cache)
+{
+    char used[24], made[24], most[24];
+
+    fprintf(out,
+            "host cache  %s used of %s pinned, at most %s; %" PRIu64 " blocks went there, %" PRIu64
+            " came back\n",
+            attnctl_bytes(cache->used_bytes, used, sizeof(used)),
+            attnctl_bytes(cache->made_bytes, made, sizeof(made)),
+            attnctl_bytes(cache->max_bytes, most, sizeof(most)), cache->out_blocks,
+            cache->in_blocks);
+}
+
 void attnctl_print_status(FILE *out, const Attnd__Status *status)
 {
     print_service(out, status);
@@ -189,6 +202,8 @@ void attnctl_print_status(FILE *out, const Attnd__Status *status)
     print_streams(out, status);
     if (status->n_pools)
         print_pools(out, status);
+    if (status->host_cache)
+        print_host_cache(out, status->host_cache);
     print_quotas(out, status);
 }
 

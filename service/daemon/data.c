@@ -9,6 +9,7 @@
 #include "service/daemon/data.h"
 
 #include "service/objects/memory.h"
+#include "service/prefix/tier.h"
 #include "service/prepared/prepared.h"
 #include "service/rpc/calls.h"
 #include "service/sched/sched.h"
@@ -28,7 +29,9 @@
 static int worker_up(struct attnd_service *service, uint64_t scratch_bytes)
 {
     attnd_monitor_say(&service->monitor, ATTND_MONITOR_WORKER, 0, 0, 0, "runs");
-    return attnd_sched_resume(service->scheduler, scratch_bytes);
+    int rc = attnd_sched_resume(service->scheduler, scratch_bytes);
+    attnd_tier_pump_all(service);
+    return rc;
 }
 
 static void worker_lost(struct attnd_service *service)
@@ -42,6 +45,7 @@ static void worker_lost(struct attnd_service *service)
 
 static void worker_heard(struct attnd_service *service)
 {
+    attnd_tier_pump_all(service);
     attnd_sched_retry(service->scheduler);
 }
 
@@ -50,9 +54,13 @@ static const struct attnd_supervisor_events supervisor_events = {.up = worker_up
                                                                  .imports_lost = attnd_memory_lost,
                                                                  .mapped = attnd_memory_mapped,
                                                                  .unmapped = attnd_memory_unmapped,
+                                                                 .copied = attnd_tier_copied,
                                                                  .heard = worker_heard};
 
 static const struct attnd_memory_events memory_events = {.released = attnd_memory_released};
+
+static const struct attnd_tier_events tier_events = {.arrived = attnd_sched_wake,
+                                                     .freed = attnd_pages_freed};
 
 static const struct attnd_prepared_events prepared_events = {.answered = attnd_prepared_answered,
                                                              .unwatched = attnd_client_kill};
@@ -79,6 +87,7 @@ static void open_device(struct attnd_service *service)
 int attnd_data_new(struct attnd_service *service, struct attnd_fault *fault)
 {
     service->memory_events = &memory_events;
+    service->tier_events = &tier_events;
     int rc = attnd_queue_new(service->options.heap_bytes, !attnd_loop_has_futex(service->loop),
                              &service->queue, fault);
     if (rc < 0) {

@@ -40,6 +40,7 @@ enum option_key {
     KEY_DAEMON_MEMORY_MAX,
     KEY_DEVICE_MEMORY_MAX,
     KEY_PREFIX_BLOCKS,
+    KEY_HOST_CACHE,
     KEY_ALLOW_UID,
     KEY_DEVICE,
     KEY_RESIDENCY,
@@ -104,7 +105,8 @@ static const struct argp_option option_list[] = {
      3},
     {"host-memory-max", KEY_HOST_MEMORY_MAX, "SIZE", 0,
      "Host memory of all sessions together, made and registered: a CUDA worker pins all of it "
-     "(default: three quarters of the machine's memory, or of the control group's)",
+     "(default: three quarters of the machine's memory, or of the control group's, less what "
+     "--host-cache may have)",
      3},
     {"daemon-memory-max", KEY_DAEMON_MEMORY_MAX, "SIZE", 0,
      "The daemon's own memory for all sessions together: leases, plans, batches that wait, tickets "
@@ -115,6 +117,12 @@ static const struct argp_option option_list[] = {
     {"prefix-blocks", KEY_PREFIX_BLOCKS, "N", 0,
      "Blocks of all prefix trees together, at up to 128 bytes of the daemon's memory each; the "
      "pools of one process may have half (default: 4194304)",
+     3},
+    {"host-cache", KEY_HOST_CACHE, "SIZE", 0,
+     "Host memory below the prefix trees: what is evicted from a pool goes there, and comes back "
+     "when it is asked for. A CUDA worker pins it as it is needed. Where several users are "
+     "admitted "
+     "the pools of one user may have half (default: none)",
      3},
     {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,
      "Memory of the GPU that the service makes for one session at most (default: what the GPU has)",
@@ -248,6 +256,7 @@ static const struct {
              {KEY_SCRATCH, "scratch", AT(scratch_bytes)},
              {KEY_MEMORY_MAX, "memory-max", AT(memory_max_bytes)},
              {KEY_HOST_MEMORY_MAX, "host-memory-max", AT(host_memory_max_bytes)},
+             {KEY_HOST_CACHE, "host-cache", AT(host_cache_bytes)},
              {KEY_DAEMON_MEMORY_MAX, "daemon-memory-max", AT(daemon_memory_max_bytes)},
              {KEY_DEVICE_MEMORY_MAX, "device-memory-max", AT(device_memory_max_bytes)}};
 
@@ -421,6 +430,9 @@ static int take(struct argp_state *state, int key, char *text, const char *origi
         return 0;
     if (key == KEY_SMS && options->sms == 1)
         argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
+    if (key == KEY_HOST_CACHE && options->host_cache_bytes > attnd_machine_memory_bytes())
+        argp_error(state, "--host-cache: %" PRIu64 " bytes are more than the machine's %" PRIu64,
+                   options->host_cache_bytes, attnd_machine_memory_bytes());
     return 1;
 }
 
@@ -506,10 +518,21 @@ int attnd_options_take(struct attnd_options *options, const char *name, const ch
     return take(&state, option->key, (char *)(uintptr_t)value, origin_file) ? 0 : -ATTND_E_UNKNOWN;
 }
 
+/* What prefix trees may have is not there for sessions, unless somebody says so. */
+static void leave_host_cache(struct attnd_options *options)
+{
+    const struct attnd_setting *setting = setting_of(options, KEY_HOST_MEMORY_MAX);
+
+    if (setting->origin == origin_default)
+        options->host_memory_max_bytes =
+            (attnd_machine_memory_bytes() - options->host_cache_bytes) / 4 * 3;
+}
+
 int attnd_options_finish(struct attnd_options *options)
 {
     const char *given = getenv("ATTND_SOCKET");
 
+    leave_host_cache(options);
     if (options->allow_uids_count == 0)
         options->allow_uids[options->allow_uids_count++] = getuid();
     if (options->socket_path[0])

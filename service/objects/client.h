@@ -58,6 +58,9 @@ struct attnd_client {
     uint32_t import;      /* handle of memory that the worker tries out; 0: none */
     uint32_t import_pool; /* handle of the pool that it was made for, not answered yet; 0: none */
     uint64_t import_id;   /* the request that waits for it */
+    uint32_t alloc_pool;  /* handle of the pool of which it waits for pages; 0: none */
+    uint32_t alloc_count; /* how many */
+    uint64_t alloc_id;    /* the request */
 
     struct attnd_memory *memories[ATTND_HANDLES_MAX];
     struct attnd_attachment *attachments[ATTND_HANDLES_MAX];

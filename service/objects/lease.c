@@ -40,7 +40,7 @@ static int check_page(const struct attnd_attachment *attachment, const int32_t *
     return 0;
 }
 
-static uint32_t free_total(const struct attnd_pool *pool)
+uint32_t attnd_lease_free_count(const struct attnd_pool *pool)
 {
     return pool->free_count + pool->shape.pages - pool->fresh;
 }
@@ -48,6 +48,21 @@ static uint32_t free_total(const struct attnd_pool *pool)
 static int32_t take_free(struct attnd_pool *pool)
 {
     return pool->free_count ? pool->free_pages[--pool->free_count] : (int32_t)pool->fresh++;
+}
+
+int attnd_lease_take_free(struct attnd_pool *pool, uint32_t count, int32_t *pages)
+{
+    /* Pages that only the keeper holds are as good as free. */
+    if (count > attnd_lease_free_count(pool) && pool->keeper)
+        pool->keeper->evict(pool, count - attnd_lease_free_count(pool));
+    if (count > attnd_lease_free_count(pool))
+        return -ATTND_E_NO_SPACE;
+    for (uint32_t i = 0; i < count; i++) {
+        pages[i] = take_free(pool);
+        assert(pool->leases[pages[i]] == 0);
+        pool->leases[pages[i]] = 1;
+    }
+    return 0;
 }
 
 int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32_t *pages,
@@ -58,18 +73,16 @@ int attnd_lease_alloc(struct attnd_attachment *attachment, uint32_t count, int32
 
     if (rc < 0)
         return rc;
-    /* Pages that only the keeper holds are as good as free. */
-    if (count > free_total(pool) && pool->keeper)
-        pool->keeper->evict(pool, count - free_total(pool));
-    if (count > free_total(pool))
-        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, count, free_total(pool));
+    if (attnd_lease_take_free(pool, count, pages) < 0)
+        return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_PAGES, 0, count,
+                               attnd_lease_free_count(pool));
     for (uint32_t i = 0; i < count; i++) {
-        pages[i] = take_free(pool);
-        assert(pool->leases[pages[i]] == 0 && attachment->held[pages[i]] == 0);
-        pool->leases[pages[i]] = 1;
+        assert(attachment->held[pages[i]] == 0);
         attachment->held[pages[i]] = -1;
     }
     attachment->held_count += count;
+    if (pool->keeper)
+        pool->keeper->changed(pool);
     return 0;
 }
 
@@ -166,10 +179,14 @@ void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages
 int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count,
                      struct attnd_fault *fault)
 {
+    struct attnd_pool *pool = attachment->pool;
     int rc = attnd_lease_give(attachment, pages, count, fault);
-    if (rc == 0)
-        attnd_lease_drop(attachment->pool, pages, count);
-    return rc;
+    if (rc < 0)
+        return rc;
+    attnd_lease_drop(pool, pages, count);
+    if (pool->keeper)
+        pool->keeper->changed(pool);
+    return 0;
 }
 
 void attnd_lease_drop_all(struct attnd_attachment *attachment)
@@ -185,11 +202,13 @@ void attnd_lease_drop_all(struct attnd_attachment *attachment)
         if (held)
             page_left(pool, page, pool->leases[page]);
     }
+    if (pool->keeper)
+        pool->keeper->changed(pool);
 }
 
 uint32_t attnd_lease_count(const struct attnd_pool *pool)
 {
-    return pool->leases ? pool->shape.pages - free_total(pool) : 0;
+    return pool->leases ? pool->shape.pages - attnd_lease_free_count(pool) : 0;
 }
 
 /* Both of two? Negative if so. Two ids come by one load, because loads are what this waits for. */

@@ -20,10 +20,15 @@ int attnd_lease_give(struct attnd_attachment *attachment, const int32_t *pages, 
 void attnd_lease_take(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count);
 /** attnd_lease_grant() - one more lease of each page, which others have leased: its keeper. */
 void attnd_lease_grant(struct attnd_attachment *attachment, const int32_t *pages, uint32_t count);
+/** attnd_lease_take_free() - a lease of each of @count free pages, for their keeper; it gives up
+ * others for them, as for attnd_lease_alloc(). Return: 0; -ATTND_E_NO_SPACE: there are fewer. */
+int attnd_lease_take_free(struct attnd_pool *pool, uint32_t count, int32_t *pages);
 /** attnd_lease_drop() - leases that are nobody's are given up. */
 void attnd_lease_drop(struct attnd_pool *pool, const int32_t *pages, uint32_t count);
 /** attnd_lease_drop_all() - every lease of an attachment. */
 void attnd_lease_drop_all(struct attnd_attachment *attachment);
+/** attnd_lease_free_count() - pages without a lease. */
+uint32_t attnd_lease_free_count(const struct attnd_pool *pool);
 /** attnd_lease_count() - pages with at least one lease. */
 uint32_t attnd_lease_count(const struct attnd_pool *pool);
 

@@ -229,6 +229,24 @@ int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_b
     return 0;
 }
 
+int attnd_memory_make_own(struct attnd_service *service, uint64_t size_bytes,
+                          struct attnd_memory **out, struct attnd_fault *fault)
+{
+    int fd, rc = make_host(size_bytes, &fd, fault);
+
+    if (rc < 0)
+        return rc;
+    const struct attnd_memory_source source = {
+        .kind = ATTND_KIND_HOST, .fd = fd, .size_bytes = size_bytes};
+    rc = attnd_memory_new(service, &source, NULL, 0, out, fault);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    (*out)->made = 1;
+    return 0;
+}
+
 int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
                       struct attnd_fault *fault)
 {

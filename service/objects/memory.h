@@ -65,6 +65,11 @@ int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
 int attnd_memory_make(struct attnd_client *payer, uint32_t kind, uint64_t size_bytes,
                       struct attnd_memory **out, struct attnd_fault *fault);
 
+/** attnd_memory_make_own() - host memory for the service itself, which counts it. Return: as
+ * attnd_memory_make(). */
+int attnd_memory_make_own(struct attnd_service *service, uint64_t size_bytes,
+                          struct attnd_memory **out, struct attnd_fault *fault);
+
 /** attnd_memory_ref()/unref() - count a use; the last unref unmaps it in the worker and closes it.
  */
 void attnd_memory_ref(struct attnd_memory *memory);

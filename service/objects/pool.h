@@ -15,6 +15,8 @@ struct attnd_page_keeper {
     void (*evict)(struct attnd_pool *pool, uint32_t pages);
     /* One lease of @page is left, which may be the keeper's. */
     void (*idle)(struct attnd_pool *pool, int32_t page);
+    /* A session took pages, or gave some back. */
+    void (*changed)(struct attnd_pool *pool);
     void (*end)(struct attnd_pool *pool); /* the pool goes */
 };
 

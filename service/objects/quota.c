@@ -18,13 +18,15 @@ static const enum attnd_field fields[ATTND_QUOTA_KINDS] = {
     [ATTND_QUOTA_SESSIONS] = ATTND_F_SESSIONS, [ATTND_QUOTA_MEMORIES] = ATTND_F_MEMORY,
     [ATTND_QUOTA_POOLS] = ATTND_F_POOL,        [ATTND_QUOTA_TICKETS] = ATTND_F_TICKET,
     [ATTND_QUOTA_HOST] = ATTND_F_SIZE,         [ATTND_QUOTA_HEAP] = ATTND_F_HEAP,
-    [ATTND_QUOTA_BLOCKS] = ATTND_F_PREFIX,     [ATTND_QUOTA_DAEMON] = ATTND_F_DAEMON_MEMORY};
+    [ATTND_QUOTA_BLOCKS] = ATTND_F_PREFIX,     [ATTND_QUOTA_DAEMON] = ATTND_F_DAEMON_MEMORY,
+    [ATTND_QUOTA_HOST_CACHE] = ATTND_F_SIZE};
 
 static const char *const names[ATTND_QUOTA_KINDS] = {
     [ATTND_QUOTA_SESSIONS] = "sessions",    [ATTND_QUOTA_MEMORIES] = "memories",
     [ATTND_QUOTA_POOLS] = "pools",          [ATTND_QUOTA_TICKETS] = "tickets",
     [ATTND_QUOTA_HOST] = "host memory",     [ATTND_QUOTA_HEAP] = "heap",
-    [ATTND_QUOTA_BLOCKS] = "prefix blocks", [ATTND_QUOTA_DAEMON] = "daemon memory"};
+    [ATTND_QUOTA_BLOCKS] = "prefix blocks", [ATTND_QUOTA_DAEMON] = "daemon memory",
+    [ATTND_QUOTA_HOST_CACHE] = "host cache"};
 
 const char *attnd_quota_name(enum attnd_quota_kind kind)
 {
@@ -76,6 +78,8 @@ uint64_t attnd_quota_limit_of_all(const struct attnd_service *service, enum attn
         return service->queue->heap.bytes;
     case ATTND_QUOTA_BLOCKS:
         return service->options.prefix_blocks;
+    case ATTND_QUOTA_HOST_CACHE:
+        return service->options.host_cache_bytes;
     default:
         return service->options.daemon_memory_max_bytes;
     }
@@ -182,6 +186,29 @@ int attnd_quota_take(struct attnd_client *client, enum attnd_quota_kind kind, ui
     service->user_used[user][kind] += amount;
     service->used[kind] += amount;
     return 0;
+}
+
+uint64_t attnd_quota_user_left(const struct attnd_service *service, struct attnd_payer payer,
+                               enum attnd_quota_kind kind)
+{
+    uint64_t user = attnd_quota_user_limit(service, kind),
+             all = attnd_quota_limit_of_all(service, kind);
+    uint64_t used = service->user_used[payer.user][kind], all_used = service->used[kind];
+    uint64_t left = used < user ? user - used : 0, all_left = all_used < all ? all - all_used : 0;
+
+    return left < all_left ? left : all_left;
+}
+
+void attnd_quota_count(struct attnd_service *service, struct attnd_payer payer,
+                       enum attnd_quota_kind kind, uint64_t amount)
+{
+    service->used[kind] += amount;
+    service->user_used[payer.user][kind] += amount;
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++)
+        if (service->clients[i] && service->clients[i]->id == payer.session) {
+            service->clients[i]->used[kind] += amount;
+            return;
+        }
 }
 
 void attnd_quota_give_unlisted(struct attnd_client *client, enum attnd_quota_kind kind,

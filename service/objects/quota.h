@@ -56,6 +56,13 @@ int attnd_quota_take(struct attnd_client *client, enum attnd_quota_kind kind, ui
 void attnd_quota_give(struct attnd_service *service, struct attnd_payer payer,
                       enum attnd_quota_kind kind, uint64_t amount);
 
+/** attnd_quota_user_left() - how much more of a kind the user of @payer may have; its session may
+ * be gone. */
+uint64_t attnd_quota_user_left(const struct attnd_service *service, struct attnd_payer payer,
+                               enum attnd_quota_kind kind);
+/** attnd_quota_count() - count it against @payer; attnd_quota_user_left() has said that it fits. */
+void attnd_quota_count(struct attnd_service *service, struct attnd_payer payer,
+                       enum attnd_quota_kind kind, uint64_t amount);
 /** attnd_quota_give_unlisted() - the same for a client that is in no slot of the service. */
 void attnd_quota_give_unlisted(struct attnd_client *client, enum attnd_quota_kind kind,
                                uint64_t amount);

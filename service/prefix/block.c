@@ -24,12 +24,17 @@
 #define COST_MAX (8u * COST_BASE)
 #define TICK_BITS 24u
 
-static uint64_t cost(const struct attnd_tree *tree, const struct attnd_tree_block *at)
+static uint64_t cost(const struct attnd_tree *tree, uint32_t space, uint32_t depth)
 {
     uint64_t tokens =
-        (uint64_t)at->depth * tree->space[at->space].info.args.block_pages * tree->args.page_size;
+        (uint64_t)depth * tree->space[space].info.args.block_pages * tree->args.page_size;
     uint64_t units = COST_BASE + tokens / (COST_TOKENS / COST_BASE);
     return units < COST_MAX ? units : COST_MAX;
+}
+
+uint64_t attnd_tree_compute_us(const struct attnd_tree *tree, uint32_t space, uint32_t depth)
+{
+    return tree->space[space].info.args.compute_us * cost(tree, space, depth) / COST_BASE;
 }
 
 static void set_idle(struct attnd_tree *tree, struct attnd_tree_block *at, int idle)
@@ -44,7 +49,7 @@ static void set_idle(struct attnd_tree *tree, struct attnd_tree_block *at, int i
         return;
     }
     tree->idle_pages += block_pages;
-    at->due = (tree->level + cost(tree, at)) << TICK_BITS;
+    at->due = (tree->level + cost(tree, at->space, at->depth)) << TICK_BITS;
     at->due |= tree->tick++ & ((1u << TICK_BITS) - 1);
 }
 
@@ -87,7 +92,7 @@ uint32_t attnd_tree_block_new(struct attnd_tree *tree, uint32_t space,
 {
     uint32_t block = take_entry(tree);
 
-    if (block == ATTND_NONE && attnd_tree_evict_one(tree, &tree->space[space]))
+    if (block == ATTND_NONE && attnd_tree_evict_one(tree, &tree->space[space], 1))
         block = take_entry(tree);
     if (block == ATTND_NONE)
         return ATTND_NONE;
@@ -125,7 +130,16 @@ void attnd_tree_pages_of(const struct attnd_tree *tree, const struct attnd_tree_
         pages[i] = page = tree->page_next[page];
 }
 
-uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *space)
+/* The tree's leases of its pages go to the second tier, or are given up. */
+static void let_go(struct attnd_tree *tree, const struct attnd_tree_gone *gone, int sink)
+{
+    if (sink && tree->below.take && tree->below.take(tree->below.context, gone))
+        tree->space[gone->space].info.hosted++;
+    else
+        tree->args.leases.drop(tree->args.leases.context, gone->pages, gone->count);
+}
+
+uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *space, int sink)
 {
     int32_t pages[ATTND_PREFIX_BLOCK_PAGES_MAX];
     uint32_t count = space->info.args.block_pages;
@@ -134,6 +148,15 @@ uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *
         return 0;
     uint32_t block = space->order.entry[0].block;
     struct attnd_tree_block *at = &tree->block[block];
+    const struct attnd_block_key key = at->key;
+    const struct attnd_tree_gone gone = {
+        .space = at->space,
+        .key = &key,
+        .parent = at->parent == ATTND_NONE ? NULL : &tree->block[at->parent].key,
+        .depth = at->depth,
+        .publisher = at->publisher,
+        .pages = pages,
+        .count = count};
     assert(at->flags & ATTND_TREE_ORDERED && at->children == 0 && at->busy == 0);
     if (at->due >> TICK_BITS > tree->level)
         tree->level = at->due >> TICK_BITS;
@@ -152,15 +175,17 @@ uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *
     space->info.blocks--;
     space->info.stats.evicted++;
     tree->pages -= count;
-    tree->args.leases.drop(tree->args.leases.context, pages, count);
+    let_go(tree, &gone, sink);
     return count;
 }
 
 void attnd_tree_space_settle(struct attnd_tree_space *space)
 {
-    if (!space->used || space->info.handles || space->info.blocks)
+    /* Without a handle a claim is the second tier's, which brings the block back. */
+    if (!space->used || space->info.handles || space->info.blocks || space->info.hosted ||
+        space->info.claims)
         return;
-    assert(space->info.claims == 0 && space->info.pinned == 0);
+    assert(space->info.pinned == 0);
     free(space->order.entry);
     *space = (struct attnd_tree_space){0};
 }
@@ -184,19 +209,29 @@ static struct attnd_tree_space *first_due(struct attnd_tree *tree, int above_low
     return first;
 }
 
+static uint32_t evict(struct attnd_tree *tree, uint32_t pages, int above_low, int sink)
+{
+    uint32_t gone = 0;
+
+    while (gone < pages) {
+        struct attnd_tree_space *space = first_due(tree, above_low);
+        if (!space)
+            break;
+        gone += attnd_tree_evict_one(tree, space, sink);
+        attnd_tree_space_settle(space);
+    }
+    return gone;
+}
+
 uint32_t attnd_tree_evict(struct attnd_tree *tree, uint32_t pages)
 {
-    uint32_t freed = 0;
+    uint32_t gone = evict(tree, pages, 1, 0);
+    return gone < pages ? gone + evict(tree, pages - gone, 0, 0) : gone;
+}
 
-    for (int above_low = 1; above_low >= 0; above_low--)
-        while (freed < pages) {
-            struct attnd_tree_space *space = first_due(tree, above_low);
-            if (!space)
-                break;
-            freed += attnd_tree_evict_one(tree, space);
-            attnd_tree_space_settle(space);
-        }
-    return freed;
+uint32_t attnd_tree_sink(struct attnd_tree *tree, uint32_t pages)
+{
+    return evict(tree, pages, 1, 1);
 }
 
 uint32_t attnd_tree_evictable(const struct attnd_tree *tree)

@@ -69,11 +69,14 @@ static int use(struct attnd_tree *tree, uint32_t block, uint32_t block_pages, in
 }
 
 /* Why a match went no further than before @block. */
-static enum attnd_prefix_stop why(const struct attnd_tree *tree, uint32_t block)
+static void stop_before(const struct attnd_tree *tree, uint32_t block,
+                        struct attnd_tree_result *result)
 {
-    return block != ATTND_NONE && tree->block[block].flags & ATTND_TREE_CLAIMED
-               ? ATTND_PREFIX_STOP_CLAIMED
-               : ATTND_PREFIX_STOP_MISSING;
+    result->stop = ATTND_PREFIX_STOP_MISSING;
+    if (block == ATTND_NONE || !(tree->block[block].flags & ATTND_TREE_CLAIMED))
+        return;
+    result->stop = ATTND_PREFIX_STOP_CLAIMED;
+    result->claimant = tree->block[block].owner->session;
 }
 
 struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
@@ -96,7 +99,7 @@ struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
         attnd_tree_index_find_all(tree, chain->space, chain->keys + result.blocks, group, found);
         for (uint32_t i = 0; i < group; i++) {
             if (!published(tree, found[i]) || tree->block[found[i]].parent != parent) {
-                result.stop = why(tree, found[i]);
+                stop_before(tree, found[i], &result);
                 break;
             }
             if (!use(tree, found[i], block_pages, pages + (size_t)result.blocks * block_pages)) {

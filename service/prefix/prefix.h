@@ -2,6 +2,7 @@
  * prefix.h - the prefix tree as sessions have it: namespaces by token, handles, operations.
  *
  *   tree.h     the tree itself, which knows neither sessions nor rings
+ *   tier.h     the second tier, in host memory
  *   spaces.c   a pool's tree and its namespaces; handles of sessions; what leases need of it
  *
  * Operations have their turns in sched/ (prefix_turn.c, parked.c).
@@ -13,6 +14,7 @@
 #define ATTND_SERVICE_PREFIX_PREFIX_H
 
 #include "service/objects/pool.h"
+#include "service/prefix/tier.h"
 #include "service/prefix/tree.h"
 
 struct attnd_prefix_space {
@@ -23,6 +25,7 @@ struct attnd_prefix_space {
 
 struct attnd_pool_prefix {
     struct attnd_tree *tree;
+    struct attnd_tier *tier; /* NULL: there is none */
     struct attnd_service *service;
     struct attnd_payer payer; /* that made it: its blocks, and its tables' bytes */
     uint32_t blocks_max;
@@ -69,7 +72,9 @@ void attnd_prefix_space_release(struct attnd_client *client, uint32_t handle);
 /** attnd_client_prefix() - the handle's object, or NULL. Borrowed. */
 struct attnd_prefix_handle *attnd_client_prefix(const struct attnd_client *client, uint32_t handle);
 
-/** attnd_pool_cached() - pages that the pool's tree holds. */
+/** attnd_pool_leaving() - pages that are being copied to the host and will be free. */
+uint32_t attnd_pool_leaving(const struct attnd_pool *pool);
+/** attnd_pool_cached() - pages that the pool's tree holds, or what is below it. */
 uint32_t attnd_pool_cached(const struct attnd_pool *pool);
 
 #endif

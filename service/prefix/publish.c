@@ -207,7 +207,7 @@ static int make_room(struct attnd_tree *tree, struct attnd_tree_space *space)
     uint64_t block_pages = space->info.args.block_pages;
 
     while ((space->info.blocks + UINT64_C(1)) * block_pages > space->info.args.pages_max)
-        if (!attnd_tree_evict_one(tree, space))
+        if (!attnd_tree_evict_one(tree, space, 1))
             return 0;
     return attnd_tree_order_reserve(&space->order, space->info.blocks + 1) == 0;
 }

@@ -29,11 +29,23 @@ static void drop_leases(void *context, const int32_t *pages, uint32_t count)
 
 /* ---- the pool's keeper ---- */
 
-/* Where all that could go would not do, nothing goes. */
+/* Where all that could go would not do, nothing goes. What was to go to the host goes first. */
 static void evict(struct attnd_pool *pool, uint32_t pages)
 {
-    if (pages <= attnd_tree_evictable(pool->prefix->tree))
-        (void)attnd_tree_evict(pool->prefix->tree, pages);
+    struct attnd_tier *tier = pool->prefix->tier;
+    uint64_t leaving = tier ? (uint64_t)attnd_tier_queued(tier) + attnd_tier_leaving(tier) : 0;
+
+    if (pages > attnd_tree_evictable(pool->prefix->tree) + leaving)
+        return;
+    uint32_t freed = tier ? attnd_tier_cancel(tier, pages) : 0;
+    if (freed < pages)
+        (void)attnd_tree_evict(pool->prefix->tree, pages - freed);
+}
+
+static void changed(struct attnd_pool *pool)
+{
+    if (pool->prefix->tier)
+        attnd_tier_refill(pool->prefix->tier);
 }
 
 static void idle(struct attnd_pool *pool, int32_t page)
@@ -44,13 +56,15 @@ static void idle(struct attnd_pool *pool, int32_t page)
 static void end(struct attnd_pool *pool)
 {
     struct attnd_pool_prefix *prefix = pool->prefix;
+    attnd_tier_free(prefix->tier);
     attnd_tree_free(prefix->tree);
     attnd_quota_give(prefix->service, prefix->payer, ATTND_QUOTA_BLOCKS, prefix->blocks_max);
     attnd_quota_refund(prefix->service, prefix->payer, prefix->charged_bytes);
     free(prefix);
 }
 
-static const struct attnd_page_keeper keeper = {.evict = evict, .idle = idle, .end = end};
+static const struct attnd_page_keeper keeper = {
+    .evict = evict, .idle = idle, .changed = changed, .end = end};
 
 /* Of the daemon's memory, beside the blocks: two words a page. */
 static uint64_t tables_bytes(const struct attnd_pool *pool)
@@ -111,7 +125,10 @@ static int make_tree(struct attnd_client *client, struct attnd_pool *pool,
         .used = &service->prefix_blocks_used,
         .used_max = service->options.prefix_blocks};
     rc = attnd_tree_new(&args, &prefix->tree);
+    if (rc == 0)
+        rc = attnd_tier_new(service, pool, prefix->tree, prefix->payer, &prefix->tier);
     if (rc < 0) {
+        attnd_tree_free(prefix->tree);
         attnd_quota_give(service, prefix->payer, ATTND_QUOTA_BLOCKS, prefix->blocks_max);
         attnd_quota_refund(service, prefix->payer, prefix->charged_bytes);
         free(prefix);
@@ -122,9 +139,19 @@ static int make_tree(struct attnd_client *client, struct attnd_pool *pool,
     return 0;
 }
 
+uint32_t attnd_pool_leaving(const struct attnd_pool *pool)
+{
+    return pool->prefix && pool->prefix->tier ? attnd_tier_leaving(pool->prefix->tier) : 0;
+}
+
 uint32_t attnd_pool_cached(const struct attnd_pool *pool)
 {
-    return pool->prefix ? attnd_tree_pages(pool->prefix->tree) : 0;
+    const struct attnd_pool_prefix *prefix = pool->prefix;
+
+    if (!prefix)
+        return 0;
+    return attnd_tree_pages(prefix->tree) +
+           (prefix->tier ? attnd_tier_info(prefix->tier).pages : 0);
 }
 
 /* ---- handles ---- */

@@ -52,6 +52,11 @@ void attnd_tree_free(struct attnd_tree *tree)
     free(tree);
 }
 
+void attnd_tree_set_below(struct attnd_tree *tree, const struct attnd_tree_below *below)
+{
+    tree->below = *below;
+}
+
 /* ---- namespaces ---- */
 
 /* The place of a namespace that nobody has a handle on any more, if all its blocks can go. */
@@ -61,8 +66,12 @@ static struct attnd_tree_space *clear_orphan(struct attnd_tree *tree)
         struct attnd_tree_space *space = &tree->space[i];
         if (space->info.handles)
             continue;
-        while (attnd_tree_evict_one(tree, space) > 0)
+        while (attnd_tree_evict_one(tree, space, 0) > 0)
             ;
+        if (space->info.hosted && space->info.blocks == 0) {
+            tree->below.clear(tree->below.context, i);
+            space->info.hosted = 0;
+        }
         attnd_tree_space_settle(space);
         if (!space->used)
             return space;
@@ -114,6 +123,12 @@ void attnd_tree_space_release(struct attnd_tree *tree, uint32_t space)
     while (place->info.pinned)
         attnd_tree_pinned_remove(tree, place->pinned_first);
     attnd_tree_space_settle(place);
+}
+
+void attnd_tree_space_hosted(struct attnd_tree *tree, uint32_t space, uint32_t blocks)
+{
+    tree->space[space].info.hosted = blocks;
+    attnd_tree_space_settle(&tree->space[space]);
 }
 
 const struct attnd_tree_space_info *attnd_tree_space_info(const struct attnd_tree *tree,

@@ -28,6 +28,25 @@ struct attnd_tree_leases {
     void *context;
 };
 
+/* What a block was that is evicted. */
+struct attnd_tree_gone {
+    uint32_t space;
+    const struct attnd_block_key *key, *parent; /* parent: NULL: it begins a prompt */
+    uint32_t depth, publisher;
+    const int32_t *pages;
+    uint32_t count;
+};
+
+/* A second tier, where evicted blocks can go. Neither function may call the tree. */
+struct attnd_tree_below {
+    /* Return: 1 it keeps the block, and has the tree's leases of its pages; 0 it has no use for
+     * them. */
+    int (*take)(void *context, const struct attnd_tree_gone *gone);
+    /* Nobody will ask for a block of the namespace again. */
+    void (*clear)(void *context, uint32_t space);
+    void *context;
+};
+
 struct attnd_tree_args {
     uint32_t pages;      /* of the pool */
     uint32_t page_size;  /* tokens */
@@ -47,6 +66,8 @@ struct attnd_tree_args {
 int attnd_tree_new(const struct attnd_tree_args *args, struct attnd_tree **out);
 /** attnd_tree_free() - with the pool: its leases are not given back. NULL is fine. */
 void attnd_tree_free(struct attnd_tree *tree);
+/** attnd_tree_set_below() - evicted blocks may go to @below, which is copied. */
+void attnd_tree_set_below(struct attnd_tree *tree, const struct attnd_tree_below *below);
 
 /* ---- namespaces ---- */
 
@@ -66,6 +87,7 @@ struct attnd_tree_space_args {
     uint32_t block_pages; /* 1..ATTND_PREFIX_BLOCK_PAGES_MAX */
     uint32_t pages_max;   /* budget: it evicts its own beyond this */
     uint32_t pages_low;   /* others' pressure takes it below this only when nothing else is left */
+    uint32_t compute_us;  /* of a block at the beginning of a prompt; 0: nobody knows */
 };
 
 /* What can be read of a namespace; the tree writes it. */
@@ -73,6 +95,7 @@ struct attnd_tree_space_info {
     struct attnd_tree_space_args args;
     uint32_t handles;
     uint32_t blocks, claims, pinned; /* pinned: blocks, of `blocks` */
+    uint32_t hosted;                 /* blocks in the second tier */
     struct attnd_tree_stats stats;
 };
 
@@ -92,6 +115,10 @@ void attnd_tree_space_release(struct attnd_tree *tree, uint32_t space);
 /** attnd_tree_space_info() - borrowed; NULL: there is no such namespace. */
 const struct attnd_tree_space_info *attnd_tree_space_info(const struct attnd_tree *tree,
                                                           uint32_t space);
+
+/** attnd_tree_space_hosted() - so many blocks of it are in the second tier; without any, and
+ * without anything else, it goes. */
+void attnd_tree_space_hosted(struct attnd_tree *tree, uint32_t space, uint32_t blocks);
 
 struct attnd_tree_top {
     struct attnd_block_key key; /* of the last block */
@@ -124,6 +151,7 @@ struct attnd_tree_result {
     uint32_t foreign; /* match: of them, published by another session */
     uint32_t taken;   /* publish: of them, whose pages the tree took; the others were there */
     enum attnd_prefix_stop stop;
+    uint32_t claimant; /* match that stopped at a claim: the session that has it */
 };
 
 /**
@@ -188,12 +216,18 @@ struct attnd_tree_waiter *attnd_tree_woken(struct attnd_tree *tree);
 /** attnd_tree_evictable() - pages that could be evicted, or would follow when others were: an
  * upper bound of what attnd_tree_evict() finds. */
 uint32_t attnd_tree_evictable(const struct attnd_tree *tree);
-/** attnd_tree_evict() - drop leases until @pages pages came back. Return: how many did; more than
- * asked where a block has more, fewer where nothing is left. */
+/** attnd_tree_evict() - evict blocks of @pages pages, which are free then. Return: how many there
+ * were; more than asked where a block has more, fewer where nothing is left. */
 uint32_t attnd_tree_evict(struct attnd_tree *tree, uint32_t pages);
+/** attnd_tree_sink() - the same to the second tier, where it takes them: then they are free when it
+ * says so. No namespace falls below its low mark for it. */
+uint32_t attnd_tree_sink(struct attnd_tree *tree, uint32_t pages);
 /** attnd_tree_page_idle() - the tree's lease became the only one of @page, or the page is not the
  * tree's, which does not matter. */
 void attnd_tree_page_idle(struct attnd_tree *tree, int32_t page);
+/** attnd_tree_compute_us() - to compute block number @depth of a prompt, by what its namespace
+ * says. */
+uint64_t attnd_tree_compute_us(const struct attnd_tree *tree, uint32_t space, uint32_t depth);
 /** attnd_tree_pages() - that the tree holds. */
 uint32_t attnd_tree_pages(const struct attnd_tree *tree);
 /** attnd_tree_bytes() - that the tree has touched. */

@@ -74,6 +74,7 @@ struct attnd_tree_space {
 
 struct attnd_tree {
     struct attnd_tree_args args;
+    struct attnd_tree_below below;  /* take NULL: there is none */
     struct attnd_tree_block *block; /* [blocks_max], touched up to fresh */
     uint32_t free_first;            /* 1 + block; 0: none */
     uint32_t fresh;
@@ -131,8 +132,9 @@ uint32_t attnd_tree_block_new(struct attnd_tree *tree, uint32_t space,
                               const struct attnd_block_key *key);
 /** attnd_tree_block_free() - out of the index; nothing else names it. */
 void attnd_tree_block_free(struct attnd_tree *tree, uint32_t block);
-/** attnd_tree_evict_one() - the block of @space that is due first. Return: its pages; 0: none. */
-uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *space);
+/** attnd_tree_evict_one() - the block of @space that is due first. @sink: to the second tier, if it
+ * takes it. Return: its pages; 0: none. */
+uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *space, int sink);
 /** attnd_tree_space_settle() - the namespace goes if nobody can find anything in it. */
 void attnd_tree_space_settle(struct attnd_tree_space *space);
 /** attnd_tree_pinned_remove() - no longer pinned. */

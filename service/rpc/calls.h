@@ -58,6 +58,18 @@ void attnd_memory_mapped(struct attnd_service *service, uint32_t index,
  * memory is kept. */
 void attnd_memory_lost(struct attnd_service *service);
 
+/* ---- lease_calls.c ---- */
+
+/** attnd_pages_freed() - the event of a tree's second tier: pages of @pool have become free.
+ * Sessions that wait for pages of it are answered. */
+void attnd_pages_freed(struct attnd_service *service, struct attnd_pool *pool);
+
+/* ---- prefix_calls.c ---- */
+
+/** attnd_host_cache_fill() - how the host memory below prefix trees is, in the call's memory; NULL
+ * where there is none. Return: 0; -ATTND_E_NO_MEMORY. */
+int attnd_host_cache_fill(struct attnd_call *call, Attnd__HostCache **out);
+
 /* ---- pool_reply.c ---- */
 
 /** attnd_pool_describe() - the reply to a session that has just attached a pool as @handle.

@@ -1,7 +1,11 @@
 /*
  * lease_calls.c - PagesAlloc, PagesShare, PagesFree, PagesOffer, PagesClaim.
+ *
+ * An alloc that finds too few free pages while some are being copied to the host is answered when
+ * they have been: what can be evicted is as good as free.
  */
 #include "service/objects/ticket.h"
+#include "service/prefix/prefix.h"
 #include "service/rpc/calls.h"
 
 #include <string.h>
@@ -54,6 +58,25 @@ static Attnd__PagesReply *reply_pages(struct attnd_call *call, uint32_t handle, 
     return reply;
 }
 
+/* Return: 0; ATTND_CALL_LATER: pages will be free without anybody's doing; < 0. */
+static int alloc(struct attnd_call *call, struct attnd_attachment *attachment, uint32_t handle,
+                 uint32_t count, uint64_t id)
+{
+    struct attnd_client *client = call->client;
+    const Attnd__PagesReply *reply = reply_pages(call, handle, count);
+
+    if (!reply)
+        return -ATTND_E_NO_MEMORY;
+    int rc = attnd_lease_alloc(attachment, count, reply->page, call->fault);
+    if (rc != -ATTND_E_NO_SPACE || client->alloc_pool || /* libattnd makes one call at a time */
+        attnd_lease_free_count(attachment->pool) + attnd_pool_leaving(attachment->pool) < count)
+        return rc;
+    client->alloc_pool = handle;
+    client->alloc_count = count;
+    client->alloc_id = id;
+    return ATTND_CALL_LATER;
+}
+
 int attnd_call_pages_alloc(struct attnd_call *call)
 {
     const Attnd__PagesAlloc *request = call->request->pages_alloc;
@@ -66,10 +89,31 @@ int attnd_call_pages_alloc(struct attnd_call *call)
         rc = check_count(call, request->count);
     if (rc < 0)
         return rc;
-    const Attnd__PagesReply *reply = reply_pages(call, request->pool, request->count);
-    if (!reply)
-        return -ATTND_E_NO_MEMORY;
-    return attnd_lease_alloc(attachment, request->count, reply->page, call->fault);
+    return alloc(call, attachment, request->pool, request->count, call->request->id);
+}
+
+void attnd_pages_freed(struct attnd_service *service, struct attnd_pool *pool)
+{
+    for (uint32_t i = 0; i < ATTND_SESSIONS_MAX; i++) {
+        struct attnd_client *client = service->clients[i];
+        struct attnd_fault fault = {0};
+        Attnd__Reply reply = ATTND__REPLY__INIT;
+        struct attnd_call call = {
+            .service = service, .client = client, .reply = &reply, .fault = &fault};
+        if (!client || !client->alloc_pool || client->state != ATTND_SESSION_OPEN)
+            continue;
+        uint32_t handle = client->alloc_pool;
+        struct attnd_attachment *attachment = attnd_client_attachment(client, handle);
+        if (attachment && attachment->pool != pool)
+            continue;
+        client->alloc_pool = 0;
+        reply.id = client->alloc_id;
+        attnd_control_reset(service);
+        int rc = attachment ? alloc(&call, attachment, handle, client->alloc_count, reply.id)
+                            : attnd_fault_set(&fault, -ATTND_E_UNKNOWN, ATTND_F_POOL, 0, handle, 0);
+        if (rc != ATTND_CALL_LATER)
+            attnd_control_answer(client, &reply, -1, &fault);
+    }
 }
 
 int attnd_call_pages_share(struct attnd_call *call)

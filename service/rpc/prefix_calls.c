@@ -62,7 +62,8 @@ int attnd_call_prefix_open(struct attnd_call *call)
                                                    request->has_pages_max ? request->pages_max
                                                    : attachment ? attachment->pool->shape.pages
                                                                 : 0,
-                                               .pages_low = request->pages_low};
+                                               .pages_low = request->pages_low,
+                                               .compute_us = request->compute_us};
     int rc = attnd_prefix_space_open(call->client, request->pool, &args, &handle, call->fault);
     return rc < 0 ? rc : reply_handle(call, reply, handle);
 }
@@ -168,6 +169,8 @@ static void fill_space(Attnd__PrefixSpace *to, const struct attnd_pool *pool, ui
     to->waits = info->stats.waits;
     to->abandoned = info->stats.abandoned;
     to->page_bytes = page_bytes(&pool->shape);
+    to->hosted = info->hosted;
+    to->has_hosted = 1;
     to->has_handles = to->has_block_pages = to->has_blocks = to->has_pages_max = 1;
     to->has_pages_low = to->has_pinned = to->has_claims = to->has_asked = to->has_found = 1;
     to->has_found_foreign = to->has_published = to->has_duplicate = to->has_evicted = 1;
@@ -200,6 +203,40 @@ static int add_spaces(struct attnd_call *call, Attnd__PrefixStatus *status, uint
     return 0;
 }
 
+int attnd_host_cache_fill(struct attnd_call *call, Attnd__HostCache **out)
+{
+    const struct attnd_service *service = call->service;
+
+    *out = NULL;
+    if (!service->options.host_cache_bytes)
+        return 0;
+    Attnd__HostCache *all = attnd_call_alloc(call, sizeof(*all));
+    if (!all)
+        return -ATTND_E_NO_MEMORY;
+    attnd__host_cache__init(all);
+    for (const struct attnd_pool *pool = service->pools; pool; pool = pool->next) {
+        if (!pool->prefix || !pool->prefix->tier)
+            continue;
+        const struct attnd_tier_info info = attnd_tier_info(pool->prefix->tier);
+        all->made_bytes += info.made_bytes;
+        all->used_bytes += info.used_bytes;
+        all->out_blocks += info.out_blocks;
+        all->in_blocks += info.in_blocks;
+        all->recalled_blocks += info.recalled_blocks;
+        all->lost_blocks += info.lost_blocks;
+        all->declined_blocks += info.declined_blocks;
+        all->evicted_blocks += info.evicted_blocks;
+        if (info.in_bytes_per_s > all->in_bytes_per_s)
+            all->in_bytes_per_s = info.in_bytes_per_s;
+    }
+    all->max_bytes = service->options.host_cache_bytes;
+    all->has_max_bytes = all->has_made_bytes = all->has_used_bytes = all->has_out_blocks = 1;
+    all->has_in_blocks = all->has_recalled_blocks = all->has_lost_blocks = 1;
+    all->has_declined_blocks = all->has_evicted_blocks = all->has_in_bytes_per_s = 1;
+    *out = all;
+    return 0;
+}
+
 int attnd_call_prefix_query(struct attnd_call *call)
 {
     const struct attnd_service *service = call->service;
@@ -209,10 +246,16 @@ int attnd_call_prefix_query(struct attnd_call *call)
         return no_memory(call);
     attnd__prefix_status__init(status);
     status->space = attnd_call_alloc(call, QUERY_SPACES_MAX * sizeof(Attnd__PrefixSpace *));
-    if (!status->space || add_spaces(call, status, call->request->prefix_query->first) < 0)
+    if (!status->space || add_spaces(call, status, call->request->prefix_query->first) < 0 ||
+        attnd_host_cache_fill(call, &status->host_cache) < 0)
         return no_memory(call);
-    for (const struct attnd_pool *pool = service->pools; pool; pool = pool->next)
-        status->memory_bytes += pool->prefix ? attnd_tree_bytes(pool->prefix->tree) : 0;
+    for (const struct attnd_pool *pool = service->pools; pool; pool = pool->next) {
+        if (!pool->prefix)
+            continue;
+        status->memory_bytes += attnd_tree_bytes(pool->prefix->tree);
+        if (pool->prefix->tier)
+            status->memory_bytes += attnd_tier_info(pool->prefix->tier).table_bytes;
+    }
     status->blocks_used = service->prefix_blocks_used;
     status->blocks_max = service->options.prefix_blocks;
     status->has_memory_bytes = status->has_blocks_used = status->has_blocks_max = 1;

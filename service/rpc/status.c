@@ -329,7 +329,7 @@ int attnd_call_status(struct attnd_call *call)
         fill_service(call->service, status);
         if (add_totals(call, status) == 0 && add_settings(call, status) == 0 &&
             add_quotas(call, status) == 0 && add_sessions(call, status) == 0 &&
-            add_pools(call, status) == 0) {
+            add_pools(call, status) == 0 && attnd_host_cache_fill(call, &status->host_cache) == 0) {
             call->reply->status = status;
             call->reply->result_case = ATTND__REPLY__RESULT_STATUS;
             return 0;

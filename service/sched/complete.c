@@ -61,6 +61,15 @@ static void count_success(struct attnd_session_stats *stats, const struct attnd_
     }
 }
 
+/* For what is published behind it. */
+static void note_append(const struct attnd_sched_op *op)
+{
+    if (op->sqe.opcode != ATTND_OP_APPEND || op->fault.code == 0)
+        return;
+    op->lane->append_code = op->fault.code;
+    op->lane->append_slot = op->lane->session->client->cq.index;
+}
+
 static void tell_monitor(const struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_ns)
 {
     const struct attnd_session_lanes *session = op->lane->session;
@@ -101,6 +110,7 @@ void attnd_complete(struct attnd_sched_op *op, uint64_t begin_ns, uint64_t end_n
         count_fault(&session->client->stats, fault->code);
         count_fault(&session->scheduler->service->totals, fault->code);
     }
+    note_append(op);
     tell_monitor(op, begin_ns, end_ns);
     if (fault->code != 0 || !(op->sqe.flags & ATTND_OP_SKIP_SUCCESS)) {
         const struct attnd_cqe cqe = {.user_data = op->sqe.user_data,

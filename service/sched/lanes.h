@@ -84,6 +84,8 @@ struct attnd_lane {
     struct attnd_lane *next; /* in session->waiting or scheduler->blocked */
     uint64_t since;          /* waiting: the smaller the number, the longer */
     enum attnd_lane_state state;
+    int append_code;      /* of the last append that failed; 0: none did */
+    uint32_t append_slot; /* of its completion */
 };
 
 struct attnd_lane_list {
@@ -221,6 +223,13 @@ enum attnd_turn attnd_change_advance(struct attnd_sched_op *op);
 
 /** attnd_prefix_turn() - of an operation on the prefix tree. DONE or PARKED. */
 enum attnd_turn attnd_prefix_turn(struct attnd_sched_op *op);
+/** attnd_prefix_find() - a match, whose pages are leased, also of what comes back from the host.
+ * @recalls: 0: blocks are brought back only behind one that is found. */
+struct attnd_tree_result attnd_prefix_find(const struct attnd_prefix_handle *handle,
+                                           const struct attnd_tree_chain *chain, int recalls,
+                                           int32_t *pages);
+/** attnd_prefix_waits() - 1: a match that ended like that is to wait for the claim. */
+int attnd_prefix_waits(const struct attnd_sched_op *op, const struct attnd_tree_result *result);
 /** attnd_prefix_matched() - lease what a match found. */
 void attnd_prefix_matched(const struct attnd_prefix_handle *handle, const int32_t *pages,
                           uint32_t blocks);

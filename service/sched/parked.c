@@ -1,5 +1,5 @@
 /*
- * parked.c - matches that wait for what somebody computes.
+ * parked.c - matches that wait for what somebody computes, or what comes back from host memory.
  *
  * A parked match has left its lane: what is submitted behind it goes on, also the publish that
  * somebody else waits for. It keeps the leases of what it has found, a copy of its keys, and no
@@ -155,13 +155,12 @@ static void resume(struct attnd_prefix_parked *parked)
                                      .again = 1};
     int32_t *pages = parked->pages + (size_t)parked->found * parked->block_pages;
     uint32_t abandoned = parked->waiter.abandoned;
-    struct attnd_tree_result result =
-        attnd_tree_match(attnd_prefix_tree(handle), &handle->owner, &chain, pages);
+    /* What did not come back although it was waited for is not asked for again. */
+    struct attnd_tree_result result = attnd_prefix_find(handle, &chain, 0, pages);
 
-    attnd_prefix_matched(handle, pages, result.blocks);
     parked->found += result.blocks;
     parked->foreign += result.foreign;
-    if (result.stop == ATTND_PREFIX_STOP_CLAIMED && wait_for_next(parked))
+    if (attnd_prefix_waits(parked->op, &result) && wait_for_next(parked))
         return;
     complete(parked, abandoned && result.stop == ATTND_PREFIX_STOP_MISSING
                          ? ATTND_PREFIX_STOP_ABANDONED

@@ -57,6 +57,7 @@ void attnd_supervisor_inherit(struct attnd_supervisor *supervisor)
     uint32_t suspected = find_suspects(supervisor, suspects); /* before its queue is given up */
     const struct attnd_supervisor_events *events = supervisor->events;
     events->lost(supervisor->service);
+    attnd_copies_lost(supervisor);
     uint32_t count = attnd_maps_lost(&supervisor->maps, freed);
     for (uint32_t i = 0; i < suspected; i++)
         judge(supervisor, suspects[i]);

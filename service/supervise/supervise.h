@@ -6,6 +6,7 @@
 
 #include "persistent/backend.h"
 #include "service/service.h"
+#include "service/supervise/copies.h"
 #include "service/supervise/maps.h"
 #include "service/supervise/queue.h"
 #include "service/supervise/spawn.h"
@@ -33,6 +34,8 @@ struct attnd_supervisor_events {
     void (*mapped)(struct attnd_service *service, uint32_t index, const struct attnd_fault *fault);
     /* It let go of memory @index, which may be used again. */
     void (*unmapped)(struct attnd_service *service, uint32_t index);
+    /* A copy of attnd_copies_send() has ended; -ATTND_E_WORKER_RESTARTED: its worker is gone. */
+    void (*copied)(struct attnd_service *service, void *context, int code);
     /* All that it had said so far has been heard: runs may have waited for a mapping. */
     void (*heard)(struct attnd_service *service);
 };
@@ -41,6 +44,7 @@ struct attnd_supervisor {
     struct attnd_service *service;
     const struct attnd_supervisor_events *events;
     struct attnd_maps maps;
+    struct attnd_copies copies;
     struct attnd_memory_source sources[ATTND_MEMORIES_MAX]; /* of indices that are not NONE */
     struct attnd_watch *retire_watch;
     struct attnd_process process;

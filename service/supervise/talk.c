@@ -1,9 +1,10 @@
 /*
  * talk.c - what daemon and worker say to each other beside the rings.
  *
- * The worker says whether it came up; the daemon says which memory comes and goes, and the worker
- * answers. Nothing here waits: a message that the socket does not take is due again when an answer
- * has made room. A worker that talks nonsense is killed, and its death handled like any other.
+ * The worker says whether it came up; the daemon says which memory comes and goes and which pages
+ * are to be copied (copies.c), and the worker answers. Nothing here waits: a message that the
+ * socket does not take is due again when an answer has made room. A worker that talks nonsense is
+ * killed, and its death handled like any other.
  */
 #include "service/supervise/supervise.h"
 
@@ -131,6 +132,10 @@ static void worker_says(struct attnd_supervisor *supervisor,
         return;
     case ATTND_WORKER_FAILED:
         worker_failed(supervisor, message);
+        return;
+    case ATTND_WORKER_COPY:
+        if (attnd_copies_answered(supervisor, index, message->code) < 0)
+            attnd_supervisor_kill(supervisor, "it sent an unknown message");
         return;
     case ATTND_WORKER_MAP:
     case ATTND_WORKER_UNMAP:

@@ -1,8 +1,9 @@
 /*
  * worker_abi.h - messages between daemon and worker on their SEQPACKET socketpair.
  *
- * Only what is not on the way of a run: memory that comes and goes, and whether the worker came up.
- * The worker answers every MAP and UNMAP in order. End of file means that the other one is gone.
+ * Only what is not on the way of a run: memory that comes and goes, pages that are copied, and
+ * whether the worker came up. The worker answers every MAP and UNMAP in order. End of file means
+ * that the other one is gone.
  */
 #ifndef ATTND_SERVICE_SUPERVISE_WORKER_ABI_H
 #define ATTND_SERVICE_SUPERVISE_WORKER_ABI_H
@@ -26,7 +27,10 @@ enum attnd_worker_message_kind {
     ATTND_WORKER_MAP = 3,    /* daemon: index, size, kind, handle, a descriptor where the kind has
                                 one; answered with code, field, value, limit */
     ATTND_WORKER_UNMAP = 4,  /* daemon: index; answered */
-    ATTND_WORKER_PARK = 5    /* daemon: park; the answer is the state in the queue segment */
+    ATTND_WORKER_PARK = 5,   /* daemon: park; the answer is the state in the queue segment */
+    ATTND_WORKER_COPY = 6    /* daemon: index, its own; size_bytes: where in the queue segment the
+                                struct attnd_copy lies; value: its to_host. Answered with index and
+                                code, those of one direction in order */
 };
 
 struct attnd_worker_message {

@@ -15,6 +15,7 @@
 #include "service/args/args.h"
 #include "service/service.h"
 #include "service/supervise/worker_abi.h"
+#include "service/worker/copies.h"
 #include "service/worker/memory.h"
 #include "service/worker/port.h"
 #include "service/worker/watch.h"
@@ -193,7 +194,8 @@ static int wait_for_request(int signals)
 }
 
 /* Returns when it is time to leave. */
-static void serve_until_told(struct attnd_worker_memory *memory, int signals)
+static void serve_until_told(struct attnd_worker_memory *memory, struct attnd_worker_copies *copies,
+                             int signals)
 {
     while (wait_for_request(signals)) {
         struct attnd_worker_message request;
@@ -206,6 +208,8 @@ static void serve_until_told(struct attnd_worker_memory *memory, int signals)
         if (whole && (request.kind == ATTND_WORKER_MAP || request.kind == ATTND_WORKER_UNMAP)) {
             attnd_worker_memory_serve(memory, &request, fd_count == 1 ? fds[0] : -1);
             fd_count = fd_count == 1 ? 0 : fd_count; /* taken over */
+        } else if (whole && request.kind == ATTND_WORKER_COPY) {
+            attnd_worker_copies_serve(copies, &request);
         } else if (whole && request.kind == ATTND_WORKER_PARK) {
             (void)memory->ops->park(memory->backend);
         }
@@ -249,16 +253,21 @@ static int map_queue(struct attnd_shm *queue)
     return rc < 0 ? rc : attnd_worker_port_check(queue->address, queue->size_bytes);
 }
 
-static int start(struct attnd_worker_memory *memory, struct attnd_worker_watch *watch)
+static int start(struct attnd_worker_memory *memory, struct attnd_worker_copies *copies,
+                 struct attnd_worker_watch *watch)
 {
     int rc = memory->ops->start(memory->backend);
     if (rc == 0)
         rc = attnd_worker_memory_start(memory);
     if (rc < 0)
         return rc;
-    rc = attnd_worker_watch_start(watch);
-    if (rc < 0)
+    rc = attnd_worker_copies_start(copies);
+    if (rc == 0)
+        rc = attnd_worker_watch_start(watch);
+    if (rc < 0) {
+        attnd_worker_copies_stop(copies);
         (void)attnd_worker_memory_stop(memory);
+    }
     return rc;
 }
 
@@ -266,6 +275,7 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
 {
     static struct attnd_worker_memory memory; /* large; and its thread may be there to the end */
     static struct attnd_worker_port port;
+    static struct attnd_worker_copies copies;
     struct attnd_worker_watch watch = {.queue = queue->address};
     struct attnd_fault fault = {0};
 
@@ -289,7 +299,10 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
         watch.ops = memory.ops;
         watch.backend = memory.backend;
         watch.stop_once = options->inject && strcmp(options->inject, "stop") == 0;
-        rc = start(&memory, &watch);
+        copies.ops = memory.ops;
+        copies.backend = memory.backend;
+        copies.answer = say;
+        rc = start(&memory, &copies, &watch);
         if (rc < 0) {
             /* What the system refuses here is a thread. */
             attnd_fault_set(&fault, rc, ATTND_F_NONE, 0, rc == -ATTND_E_SYSTEM ? EAGAIN : 0, 0);
@@ -311,10 +324,11 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
     if (rc < 0)
         return ATTND_WORKER_EXIT_NO_BACKEND;
 
-    serve_until_told(&memory, signals);
+    serve_until_told(&memory, &copies, signals);
     attnd_crash(ATTND_CRASH_WORKER_TOLD_TO_LEAVE);
     (void)alarm(PARK_TIMEOUT_S);
     (void)memory.ops->park(memory.backend);
+    attnd_worker_copies_stop(&copies);
     if (!attnd_worker_memory_stop(&memory)) /* first: the watch may wait for the same driver */
         _exit(ATTND_WORKER_EXIT_PARKED);    /* what it waits for goes with the process */
     attnd_worker_watch_stop(&watch);

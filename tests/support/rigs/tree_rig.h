@@ -67,7 +67,7 @@ static inline void rig_end(void)
 
 static inline uint32_t rig_space(uint32_t block_pages, uint32_t pages_max, uint32_t pages_low)
 {
-    struct attnd_tree_space_args args = {block_pages, pages_max, pages_low};
+    struct attnd_tree_space_args args = {block_pages, pages_max, pages_low, 0};
     uint32_t space = ATTND_NONE;
     CHECK_EQUAL(attnd_tree_space_open(rig.tree, &args, &space), 0);
     return space;

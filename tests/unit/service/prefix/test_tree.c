@@ -369,7 +369,7 @@ static void namespaces_end_and_a_new_one_finds_room(void **state)
 {
     (void)state;
     uint32_t space[ATTND_PREFIX_SPACES_MAX], extra;
-    struct attnd_tree_space_args args = {1, 64, 0};
+    struct attnd_tree_space_args args = {1, 64, 0, 0};
     for (uint32_t i = 0; i < ATTND_PREFIX_SPACES_MAX; i++)
         space[i] = rig_space(1, 64, 0);
     assert_int_equal(attnd_tree_space_open(rig.tree, &args, &extra), -ATTND_E_NO_SPACE);

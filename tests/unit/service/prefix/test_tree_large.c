@@ -49,7 +49,7 @@ static int setup(void **state)
                                    .leases = {leases, 1000, take, drop, NULL},
                                    .used = &used,
                                    .used_max = BLOCKS};
-    struct attnd_tree_space_args space_args = {1, BLOCKS, 0};
+    struct attnd_tree_space_args space_args = {1, BLOCKS, 0, 0};
     return attnd_tree_new(&args, &tree) || attnd_tree_space_open(tree, &space_args, &space);
 }
 

@@ -21,7 +21,7 @@ static uint32_t own, others;      /* handles on the one namespace */
 
 static int setup(void **state)
 {
-    const struct attnd_tree_space_args args = {1, STAGE_PAGES, 0};
+    const struct attnd_tree_space_args args = {1, STAGE_PAGES, 0, 0};
     struct attnd_fault fault = {0};
     (void)state;
     (void)sched_rig_begin(RING_ENTRIES);
@@ -221,6 +221,31 @@ static void a_publish_behind_an_append_takes_effect_after_it(void **state)
     stage_expect(&client, 6, -ATTND_E_SHARED_PAGE);
 }
 
+static void a_publish_fails_with_an_append_that_its_client_has_not_read_of(void **state)
+{
+    (void)state;
+    uint32_t plan = sched_rig_filled_plan();
+    sched_rig_submit(stage_append(plan, 0, 5));
+    struct attnd_sqe publish = prefix_op(&client, ATTND_OP_PREFIX_PUBLISH, 1);
+    CHECK_EQUAL(stage_submit(&client, &publish), 0);
+    (void)stage_sweep(&stage);
+    stage_retire(&stage, sched_rig_must_command(), -ATTND_E_RANGE);
+    (void)stage_sweep(&stage);
+    /* One that was submitted meanwhile is no better, another lane's is none of its business. */
+    CHECK_EQUAL(stage_submit(&client, &publish), 0);
+    publish.lane = 1;
+    publish.user_data = 8;
+    CHECK_EQUAL(stage_submit(&client, &publish), 0);
+    (void)stage_sweep(&stage);
+    stage_expect(&client, 5, -ATTND_E_RANGE);
+    CHECK_EQUAL(stage_expect(&client, ATTND_OP_PREFIX_PUBLISH, -ATTND_E_RANGE).field,
+                ATTND_F_PAGES);
+    (void)stage_expect(&client, ATTND_OP_PREFIX_PUBLISH, -ATTND_E_RANGE);
+    CHECK_EQUAL(stage_expect(&client, 8, 0).value, 1);
+    /* It knows now, and says so all the same. */
+    CHECK_EQUAL(ask(&client, prefix_op(&client, ATTND_OP_PREFIX_PUBLISH, 2), 0).value, 1);
+}
+
 /* ---- the ring of results ---- */
 
 #define HALF (ATTND_RESULT_WORDS / 2)
@@ -274,6 +299,7 @@ int main(void)
         CASE(waiting_leaves_room_in_the_ring),
         CASE(a_session_that_ends_wakes_others_and_waits_for_nothing),
         CASE(a_publish_behind_an_append_takes_effect_after_it),
+        CASE(a_publish_fails_with_an_append_that_its_client_has_not_read_of),
         CASE(results_stay_until_the_client_has_read_their_completion),
     };
     check_failed = _fail;

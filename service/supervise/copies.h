@@ -1,0 +1,46 @@
+/*
+ * copies.h - pages that the worker copies between pools and host memory, as the daemon sees it.
+ *
+ * A few at a time in each direction: enough that the link has the next one when one ends, and that
+ * a copy which somebody waits for does not stand behind many.
+ */
+#ifndef ATTND_SERVICE_SUPERVISE_COPIES_H
+#define ATTND_SERVICE_SUPERVISE_COPIES_H
+
+#include "schemas/abi.h"
+
+#define ATTND_COPIES_WAY 2u                     /* in flight, of one direction */
+#define ATTND_COPIES_MAX (2 * ATTND_COPIES_WAY) /* numbers: those into pools come first */
+
+struct attnd_supervisor;
+
+struct attnd_copies {
+    struct {
+        void *context;                /* NULL: free */
+        uint64_t offset_bytes, bytes; /* in the queue's heap */
+    } flight[ATTND_COPIES_MAX];
+};
+
+/**
+ * attnd_copies_send() - have the worker copy pages
+ * @what:    copied
+ * @pages:   [what->count], copied
+ * @context: comes with the event `copied`, which always follows; not NULL
+ * The pool, its pages and the host memory must not go before that event.
+ * Return: 0; -ATTND_E_FULL: later, when one of the direction has ended, the worker has said
+ * something, or one is up; -ATTND_E_NO_SPACE: the queue's heap is full.
+ */
+int attnd_copies_send(struct attnd_supervisor *supervisor, const struct attnd_copy *what,
+                      const struct attnd_copy_page *pages, void *context);
+
+/** attnd_copies_fit() - 1: one more of a direction can be sent now. */
+int attnd_copies_fit(const struct attnd_supervisor *supervisor, int to_host);
+
+/** attnd_copies_answered() - the worker's word for number @index. Return: 0; -ATTND_E_PROTOCOL it
+ * has none such. */
+int attnd_copies_answered(struct attnd_supervisor *supervisor, uint32_t index, int code);
+
+/** attnd_copies_lost() - the worker is gone: those in flight end with -ATTND_E_WORKER_RESTARTED. */
+void attnd_copies_lost(struct attnd_supervisor *supervisor);
+
+#endif
