@@ -269,8 +269,7 @@ struct attnd_pool_desc {
     uint32_t size;
     uint32_t layers, pages, page_size; /* 1..1024; 1..2^24; tokens a page, 1..2^20 */
     uint32_t heads_kv;                 /* 1..1024 */
-    uint32_t dim_qk, dim_vo; /* a multiple of 16 up to 256, equal; 192 and 128; 576 and 512,
-                                where V may be the first 512 of K, in the same planes */
+    uint32_t dim_qk, dim_vo; /* 16, 32, .. 256, equal; 192, 128; 576, 512: V may lie in K's rows */
     uint32_t dtype;
     uint32_t page_owner;
     const struct attnd_plane *k, *v; /* [layers] each, or both NULL: the service makes the memory,
@@ -427,15 +426,8 @@ struct attnd_batch {
     float sm_scale;         /* finite, not negative; 0: 1/sqrt(head_dim) */
     const struct attnd_level *level; /* [levels], outermost (shared prefix) first */
     struct attnd_strides q, o, lse, k, v;
-    /* Window, soft cap, position encoding, sinks, mask, scales: schemas/variant.h. NULL: plain.
-     * Borrowed for the call; the memory of its tables is held until the plan is set again or
-     * destroyed. An option that the worker lacks is refused with -ATTND_E_UNSUPPORTED, field the
-     * option, index ATTND_F_BACKEND; one that does not go with another, with that field as index:
-     * windows, position encodings and masks go with one level. */
-    const struct attnd_variant *variant;
-    /* [requests + 1] of the last level, with a mask: bytes from the mask's beginning to where each
-     * request's bits begin, and end. A masked plan is not advanced: it is set again. */
-    const int32_t *mask_indptr;
+    const struct attnd_variant *variant; /* schemas/variant.h; borrowed for the call; NULL: plain */
+    const int32_t *mask_indptr; /* [requests + 1] of the last level, bytes: with a mask only */
 };
 
 /* What every submitted operation carries. Zero-initialise; a call may be given NULL for zeros. */

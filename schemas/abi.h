@@ -17,8 +17,8 @@
 #ifndef ATTND_SCHEMAS_ABI_H
 #define ATTND_SCHEMAS_ABI_H
 
+#include "schemas/abi_options.h"
 #include "schemas/abi_slots.h"
-#include "schemas/variant.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -66,21 +66,6 @@ enum attnd_memory_kind {
 #define ATTND_BATCH_FLAGS 0x7u
 /* Of a plan, beside those: its tiles are to be taken in their order, for all KV heads. */
 #define ATTND_PLAN_ONE_PASS 0x80000000u
-
-/* What a batch may ask for beside that, as a set of bits: of a batch what it asks for, of a worker
- * what it executes. Numbers are appended. */
-#define ATTND_OPTION_WINDOW 0x1u
-#define ATTND_OPTION_SOFT_CAP 0x2u
-#define ATTND_OPTION_ALIBI 0x4u
-#define ATTND_OPTION_ROPE 0x8u         /* of q and k when they are used */
-#define ATTND_OPTION_ROPE_APPEND 0x10u /* of k when it is appended, of q when it is used */
-#define ATTND_OPTION_SINKS 0x20u
-#define ATTND_OPTION_MASK 0x40u
-#define ATTND_OPTION_SCALES 0x80u /* q_scale, k_scale or v_scale is not 1 */
-#define ATTND_OPTION_FIXED_SPLIT 0x100u
-#define ATTND_OPTION_DIMS_192_128 0x200u /* a pool's: dim_qk 192, dim_vo 128 */
-#define ATTND_OPTION_DIMS_576_512 0x400u
-#define ATTND_OPTIONS_PLANNER ATTND_OPTION_FIXED_SPLIT /* no worker need know of these */
 
 /* ---- segment "submission" and "completion": client <-> daemon ----------------------------------
  */
@@ -238,14 +223,6 @@ static inline uint16_t attnd_head_dim_bit(uint32_t dim)
     if (dim == 0 || dim % 16 || dim > ATTND_HEAD_DIM_EQUAL_MAX)
         return 0;
     return (uint16_t)(1u << (dim / 16 - 1));
-}
-
-/* Dimensions of K and V that differ. Return: ATTND_OPTION_DIMS_*; 0: no worker has them so. */
-static inline uint32_t attnd_dims_option(uint32_t dim_qk, uint32_t dim_vo)
-{
-    if (dim_qk == 192 && dim_vo == 128)
-        return ATTND_OPTION_DIMS_192_128;
-    return dim_qk == 576 && dim_vo == 512 ? ATTND_OPTION_DIMS_576_512 : 0;
 }
 
 #define ATTND_PINNING 2u /* memories at a time that a worker brings in */
@@ -613,18 +590,5 @@ ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);
 ATTND_ASSERT_AT(attnd_plan_head, q_pitch, 120);
 ATTND_ASSERT_AT(attnd_plan_head, options, 216);
-
-/* schemas/variant.h, which engines include without this header. */
-ATTND_ASSERT_SIZE(attnd_variant_table, 16);
-ATTND_ASSERT_SIZE(attnd_variant, ATTND_VARIANT_BYTES);
-ATTND_ASSERT_AT(attnd_variant, position_encoding, 8);
-ATTND_ASSERT_AT(attnd_variant, window_left, 12);
-ATTND_ASSERT_AT(attnd_variant, rope_theta, 20);
-ATTND_ASSERT_AT(attnd_variant, rope_old_context, 36);
-ATTND_ASSERT_AT(attnd_variant, q_scale, 44);
-ATTND_ASSERT_AT(attnd_variant, fixed_split, 56);
-ATTND_ASSERT_AT(attnd_variant, sinks, 64);
-ATTND_ASSERT_AT(attnd_variant, mask, 80);
-ATTND_ASSERT_AT(attnd_variant, reserved, 96);
 
 #endif

@@ -25,7 +25,12 @@ struct attnd_variant_table {
     uint64_t offset_bytes; /* multiple of 4 */
 };
 
-/* Version 1. Reserved fields are 0. Of what is absent or off, the other fields are not read. */
+/* Version 1. Reserved fields are 0. Of what is absent or off, the other fields are not read.
+ *
+ * The memory of tables is held until the plan is set again or destroyed. An option that the worker
+ * lacks is refused with -ATTND_E_UNSUPPORTED: field the option, index ATTND_F_BACKEND. So is one
+ * that does not go with another, whose field is then the index: a window, a position encoding or a
+ * mask goes with one level, and a plan with a mask is not advanced but set again. */
 struct attnd_variant {
     uint32_t size;              /* sizeof: the version */
     uint32_t flags;             /* ATTND_VARIANT_* */
