@@ -3,7 +3,8 @@
  *
  *   queued    the block waits; one that leaves can still be cancelled, and its pages are free
  *   batched   with others, up to ATTND_TIER_BATCH_PAGES pages; its pages and places stay
- *   pieces    the batch is copied some layers at a time, at most two pieces in each direction
+ *   pieces    the batch is copied in one, or some layers at a time if it is large; at most two
+ *             pieces are in flight in each direction
  *   ended     out: the bytes are there, the pages free. In: published, and who waits is woken
  *
  * When a worker dies its pieces are sent again to the next one, from the first layer on. Pages and
