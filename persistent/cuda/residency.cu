@@ -24,7 +24,9 @@ int residency_choose(attnd_backend *backend, int sms)
     const char *mode = config->residency ? config->residency : "auto";
     int taken = sms;
 
-    if (strcmp(mode, "auto") == 0 || strcmp(mode, "elastic") == 0) {
+    if (strcmp(mode, "auto") == 0)
+        mode = backend->mps ? "shared" : "elastic"; /* RESIDENCY.md: what is open under MPS */
+    if (strcmp(mode, "elastic") == 0) {
         backend->residency = ATTND_RESIDENCY_ELASTIC;
     } else if (strcmp(mode, "shared") == 0) {
         backend->residency = ATTND_RESIDENCY_SHARED;

@@ -183,8 +183,8 @@ static void an_end_of_small_items_is_not_halved(void **state)
 static void every_block_split_fits_the_capacities(void **state)
 {
     (void)state;
-    c.limits.target = (struct attnd_plan_target){
-        .tile_workers = 100, .rows_per_tile = 64, .kv_granule = 64};
+    c.limits.target =
+        (struct attnd_plan_target){.tile_workers = 100, .rows_per_tile = 64, .kv_granule = 64};
     c.pool.heads_kv = 1;
     c.batch.heads_q = 1;
     level(130, 64, 4096); /* two waves, the second nearly empty */
