@@ -71,7 +71,7 @@ int attnd_call_monitor(struct attnd_call *call)
     const uint64_t now_ns = attnd_clock_ns();
     Attnd__MonitorReply *reply = attnd_call_alloc(call, sizeof(*reply));
     Attnd__MonitorEvent *events = attnd_call_alloc(call, EVENTS_MAX * sizeof(*events));
-    Attnd__MonitorEvent **list = attnd_call_alloc(call, EVENTS_MAX * sizeof(*list));
+    Attnd__MonitorEvent **list = attnd_call_alloc(call, EVENTS_MAX * sizeof(Attnd__MonitorEvent *));
 
     if (!reply || !events || !list || attnd_monitor_watch(monitor, now_ns) < 0)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);

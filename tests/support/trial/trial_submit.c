@@ -52,7 +52,7 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
         !from->mask && !scaled)
         return NULL;
     *to = (struct attnd_variant)ATTND_VARIANT_INIT;
-    to->window_left = (int32_t)from->window - 1;
+    to->window_left = from->window ? (int32_t)(from->window - 1) : -1;
     to->logits_soft_cap = from->soft_cap;
     to->position_encoding = from->position_encoding;
     to->flags = from->rope_append ? ATTND_VARIANT_ROPE_APPEND : 0;
