@@ -28,7 +28,7 @@ static void describe_variant(const struct trial *trial, uint32_t layer,
     const uint32_t heads_q = trial->batch.shape.heads_kv * trial->batch.shape.group;
 
     *to = (struct reference_variant){.windowed = from->window > 0,
-                                     .window_left = (int32_t)from->window - 1,
+                                     .window_left = from->window ? (int32_t)(from->window - 1) : -1,
                                      .soft_cap = (double)from->soft_cap,
                                      .alibi = from->position_encoding == ATTND_POSITION_ALIBI};
     to->qk_scale = (double)(from->q_scale != 0 ? from->q_scale : 1) *
