@@ -68,8 +68,7 @@ const struct argp_option attnd_option_list[] = {
     {"host-cache", KEY_HOST_CACHE, "SIZE", 0,
      "Host memory below the prefix trees: what is evicted from a pool goes there, and comes back "
      "when it is asked for. A CUDA worker pins it as it is needed. Where several users are "
-     "admitted "
-     "the pools of one user may have half (default: none)",
+     "admitted the pools of one user may have half (default: none)",
      3},
     {"device-memory-max", KEY_DEVICE_MEMORY_MAX, "SIZE", 0,
      "Memory of the GPU that the service makes for one session at most (default: what the GPU has)",

@@ -6,7 +6,8 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
     case $1 in
     attnd)
         echo "--allow-uid= --backend= --cascade= --check-config --config= --daemon-memory-max= --device=" \
-            "--device-memory-max= --fusion= --heap= --host-memory-max= --isa= --log-level= --loop=" \
+            "--device-memory-max= --fusion= --heap= --host-cache= --host-memory-max= --isa=" \
+            "--log-level= --loop=" \
             "--memory-max= --metrics= --prefix-blocks= --quiet --residency= --scratch= --sms=" \
             "--socket= --threads= --trust --verbose --version --watchdog= --worker= $help"
         ;;

@@ -28,6 +28,7 @@ _attnd_daemon() {
         '--device-memory-max=[memory of the GPU for one session]:size' \
         '--fusion=[both classes of work at once]:mode:(off sm-split auto)' \
         '--heap=[memory for plans]:size' \
+        '--host-cache=[host memory below the prefix trees]:size' \
         '--host-memory-max=[host memory of all sessions]:size' \
         '--isa=[instruction set of the CPU worker]:name:(avx512 avx2 portable)' \
         '--log-level=[what is logged]:level:(error warning info debug)' \
