@@ -3,7 +3,7 @@
  *
  * elastic    On all SMs, but only while something is queued. Gangs, a dispatcher and its workers,
  *            are enqueued ahead of time behind a wait for a word of device memory (helper.cu); a
- *            doorbell sets it, and 4 to 5 us later they are there. Between gangs nothing of ours is
+ *            doorbell sets it, and they come (RESIDENCY.md has the times). Between gangs nothing of ours is
  *            on any SM, so kernels of engines lose nothing.
  * shared     Resident on some of the SMs, for whoever wants answers while others keep the GPU full,
  *            and pays for it: a kernel of engines that needs all SMs at once takes twice the time.
