@@ -3,12 +3,12 @@
  *
  * elastic    On all SMs, but only while something is queued. Gangs, a dispatcher and its workers,
  *            are enqueued ahead of time behind a wait for a word of device memory (helper.cu); a
- *            doorbell sets it, and they come (RESIDENCY.md has the times). Between gangs nothing of ours is
- *            on any SM, so kernels of engines lose nothing.
- * shared     Resident on some of the SMs, for whoever wants answers while others keep the GPU full,
- *            and pays for it: a kernel of engines that needs all SMs at once takes twice the time.
- *            That needs MPS. Without it contexts take turns on the whole GPU, and a kernel that
- *            never ends makes everybody wait for the end of its time slice, over and over.
+ *            doorbell sets it (RESIDENCY.md has the times). Between gangs nothing of ours is on any
+ *            SM, so kernels of engines lose nothing. What auto chooses without MPS.
+ * shared     Resident on some of the SMs: answers come while others keep the GPU full, and a kernel
+ *            of engines that needs all SMs at once takes twice the time. What auto chooses under
+ *            MPS. Without MPS contexts take turns on the whole GPU, and a kernel that never ends
+ *            makes everybody wait for the end of its time slice, over and over.
  * exclusive  Resident on all SMs: for a GPU that does nothing else, and for measuring.
  *
  * MPS is the device's own answer (cudaDevAttrMpsEnabled): contexts created on it will be shared.
