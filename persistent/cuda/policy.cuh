@@ -221,10 +221,10 @@ struct Varied {
         return d < plan.dim_vo;
     }
 
-    /* Rows that no loop is compiled for, and rotations, are the plain loop's. */
+    /* Rotations are the plain loop's. */
     __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
     {
-        return run->plan.dim_qk > loop_dim_max || run->plan.options & rotations ? 0 : settings;
+        return run->plan.options & rotations ? 0 : settings;
     }
 
     __device__ static void start()

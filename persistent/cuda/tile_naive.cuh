@@ -50,8 +50,8 @@ __device__ __forceinline__ void naive_store(const Item &item, uint32_t row, uint
 
 /* Packed rows first, first + step, ... below end, by the calling warp. */
 template <typename T, int D, typename Policy>
-__device__ __noinline__ void attend_rows(const Item &item, uint32_t first, uint32_t end_row,
-                                         uint32_t step_rows)
+__device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint32_t end_row,
+                                          uint32_t step_rows)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
@@ -134,17 +134,6 @@ __device__ __noinline__ void attend_rows(const Item &item, uint32_t first, uint3
     }
     if (lane == 0)
         add_relaxed(cta_naive(), 0u - 1);
-}
-
-/* The same for rows of any length that kernels of this D execute. */
-template <typename T, int D, typename Policy>
-__device__ __forceinline__ void attend_naive(const Item &item, uint32_t first, uint32_t end_row,
-                                             uint32_t step_rows)
-{
-    if (D == loop_dim_max && Policy::template dim_qk<D>(item.run->plan) > loop_dim_max)
-        attend_rows<T, ATTND_HEAD_DIM_MAX, Policy>(item, first, end_row, step_rows);
-    else
-        attend_rows<T, D, Policy>(item, first, end_row, step_rows);
 }
 
 } // namespace attnd
