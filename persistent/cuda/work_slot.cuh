@@ -371,6 +371,14 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
 }
 
+/* What an item reads of a key and its value. */
+template <int D, typename Policy>
+__device__ __forceinline__ uint32_t key_elements(const ActiveRun *run, Path path)
+{
+    const uint32_t k = Policy::template dim_qk<D>(run->plan);
+    return D == latent_dim && path == path_prefill ? k : k + Policy::template dim_vo<D>(run->plan);
+}
+
 /* The keys that a decode item's warps ask for first, a block each (tile_decode.cuh). */
 constexpr int32_t first_keys = 128;
 
@@ -443,9 +451,7 @@ template <int D, typename Policy> __device__ __forceinline__ void fetch_work(Fet
         /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
          * all that is on its way; or, of a decode item, another's, microseconds later. */
         if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
-            tally_gpu(&item.live->kv_bytes, 2ull *
-                                                (Policy::template dim_qk<D>(item.run->plan) +
-                                                 Policy::template dim_vo<D>(item.run->plan)) *
+            tally_gpu(&item.live->kv_bytes, 2ull * key_elements<D, Policy>(item.run, path) *
                                                 uint64_t(item.kv_end - item.kv_begin));
         __syncwarp();
     }
