@@ -22,6 +22,9 @@ namespace attnd
 
 /* The identity. What follows is what every policy has. */
 struct Plain {
+    /* What no fast loop takes, another takes than the plain one (tile_staged.cuh). */
+    static constexpr bool staged = false;
+
     /* Rows have a first key of their own, and blocks below that of all rows are skipped. */
     static constexpr bool windows = false;
 
@@ -202,7 +205,7 @@ __device__ __forceinline__ VariedRow *varied_row()
 }
 
 struct Varied {
-    static constexpr bool windows = true;
+    static constexpr bool staged = true, windows = true;
 
     template <int D> __device__ static uint32_t dim_qk(const attnd_plan_head &plan)
     {
@@ -221,7 +224,7 @@ struct Varied {
         return d < plan.dim_vo;
     }
 
-    /* Rotations are the plain loop's. */
+    /* Rotations are exact in the staged loop alone. */
     __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
     {
         return run->plan.options & rotations ? 0 : settings;
@@ -364,6 +367,29 @@ struct Varied {
     __device__ static float score(const Row &row, float s, int32_t key)
     {
         return fmaf(row.slope, float(key - row.position), row.cap.one(s));
+    }
+
+    /* What the @index-th of rows() makes of its product with key @key, which lies below its end. */
+    __device__ static float row_score(const Item &item, uint32_t index, float s, int32_t key)
+    {
+        const VariedRow row = varied_row()[index];
+        if (key < row.begin || (masked(item) && !row.mask.sees(key)))
+            return -INFINITY;
+        return fmaf(row.slope, float(key - row.position), Cap(item.run->plan).one(s));
+    }
+
+    /* A row of q, the @index-th of rows(), and that of key @key, as floats in shared memory. A
+     * warp.
+     */
+    __device__ static void turn_query(const Item &item, float *row, uint32_t index, uint32_t lane)
+    {
+        if (has(item, rotations))
+            rope_turn_row(row, varied_row()[index].position, lane);
+    }
+    __device__ static void turn_key(const Item &item, float *row, int32_t key, uint32_t lane)
+    {
+        if (has(item, ATTND_OPTION_ROPE))
+            rope_turn_row(row, key, lane);
     }
 
     template <typename T>
