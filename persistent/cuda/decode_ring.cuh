@@ -89,23 +89,23 @@ __device__ __forceinline__ void plane_load(uint32_t to, const char *from, int64_
     }
 }
 
-/* The same where every row has to be looked for: by lane % 16 which row it is, at @row. */
+/* The same where every row has to be looked for: by lane % 16 which row it is, at @row; @chunk:
+ * where this lane's chunk is in a row, bytes. */
 template <int D>
 __device__ __forceinline__ void plane_gather(uint32_t to, const char *row, uint32_t lane,
-                                             int32_t left)
+                                             uint32_t chunk, int32_t left)
 {
     constexpr int step = decode_step<D>, chunks = 32 / step;
 #pragma unroll 4
     for (int r = 0; r < decode_block; r += step) {
         const uint64_t from = __shfl_sync(0xffffffffu, uint64_t(row), r + lane / chunks);
         cp_async16_once((to ^ (r % 8 << 4)) + r * (D * 2),
-                        reinterpret_cast<const char *>(from) + lane % chunks * 16,
-                        r < left ? 16 : 0);
+                        reinterpret_cast<const char *>(from) + chunk, r < left ? 16 : 0);
     }
 }
 
-/* Starts the copies of one block: K rows, then V rows. */
-template <int D>
+/* Starts the copies of one block: K rows, then V rows. Behind a row's end come zeros. */
+template <int D, typename Policy>
 __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint32_t lane)
 {
     constexpr uint32_t chunks = D / 8;
@@ -128,12 +128,17 @@ __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint
     walk->next += decode_warps;
     walk->page[0] = walk->page[1];
     walk->page[1] = walk_page(item, walk->next + decode_warps, lane);
+    /* What is not there comes from the row's beginning: an address must be mapped. */
+    const bool in_k = Policy::in_qk(run->plan, chunk * 8),
+               in_v = Policy::in_vo(run->plan, chunk * 8);
+    const uint32_t at_k = in_k ? chunk * 16 : 0, at_v = in_v ? chunk * 16 : 0;
+    const int32_t left_k = in_k ? left : 0, left_v = in_v ? left : 0;
     if (whole) {
-        plane_load<D>(to, k + row * k_stride + chunk * 16, k_stride, left);
-        plane_load<D>(to + decode_block * D * 2, v + row * v_stride + chunk * 16, v_stride, left);
+        plane_load<D>(to, k + row * k_stride + at_k, k_stride, left_k);
+        plane_load<D>(to + decode_block * D * 2, v + row * v_stride + at_v, v_stride, left_v);
     } else {
-        plane_gather<D>(to, k, lane, left);
-        plane_gather<D>(to + decode_block * D * 2, v, lane, left);
+        plane_gather<D>(to, k, lane, at_k, left_k);
+        plane_gather<D>(to + decode_block * D * 2, v, lane, at_v, left_v);
     }
 }
 
@@ -154,7 +159,7 @@ __device__ __forceinline__ DecodeRing *decode_ring()
 }
 
 /* Refills the slot just freed: a block of this item, or of the next one if that is known. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, uint32_t number,
                                             uint32_t shared, uint32_t warp, uint32_t lane)
 {
@@ -167,14 +172,14 @@ __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, u
         }
     }
     if (!walk_ended(ring->walk))
-        walk_load<D>(&ring->walk, shared + ring->slot * decode_block_bytes<D>, lane);
+        walk_load<D, Policy>(&ring->walk, shared + ring->slot * decode_block_bytes<D>, lane);
     cp_async_commit();
     ring->ahead_slots += ring->ahead;
     ring->slot = ring->slot + 1 == decode_stages<D> ? 0 : ring->slot + 1;
 }
 
 /* The ring begins work @number: slots in front of its first block are passed over. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, uint32_t number,
                                            const Item &item, uint32_t shared, uint32_t warp,
                                            uint32_t lane)
@@ -184,7 +189,7 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, ui
     ring->ahead = 0;
 #pragma unroll 1
     for (int i = 0; i < gap; i++)
-        ring_refill<D>(ring, work, number, shared, warp, lane);
+        ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
 }
 
 /* No more blocks of the item in hand are loaded. Return: where it ends now, behind those that were.

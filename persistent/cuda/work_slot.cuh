@@ -324,6 +324,14 @@ __device__ __forceinline__ void worker_leave(Resident *resident, uint32_t worker
         publish_gpu(&resident->present[worker], 0);
 }
 
+/* Each row of V is the front of the row of K. */
+__device__ __forceinline__ bool one_plane(const ActiveRun *run)
+{
+    const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
+    return run->k_base == run->v_base && k.stride_page == v.stride_page &&
+           k.stride_token == v.stride_token && k.stride_head == v.stride_head;
+}
+
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
  * code that the item fails with, 0: none. The whole warp. Return: the path that executes it. */
 template <int D, typename Policy>
@@ -337,7 +345,7 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     const bool attends = run->kind == ATTND_RUN_ATTEND;
     const ItemPlace place = item_place(run, index, settings.workers);
     const uint32_t word = attends ? tile_word(run, place.tile, lane) : 0;
-    const uint32_t paths = run->aligned ? settings.paths : 0;
+    const uint32_t paths = run->aligned ? Policy::paths(run, settings.paths) : 0;
     if (lane == 0) {
         Item *item = &slot->item;
         slot->index = index;
@@ -358,7 +366,17 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
     if (Policy::windows)
         item_skip<D>(&slot->item, run, lane);
+    if (D == latent_dim)
+        return paths >> 1 & 1 && one_plane(run) ? path_prefill : path_naive;
     return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
+}
+
+/* What an item reads of a key and its value. */
+template <int D, typename Policy>
+__device__ __forceinline__ uint32_t key_elements(const ActiveRun *run, Path path)
+{
+    const uint32_t k = Policy::template dim_qk<D>(run->plan);
+    return D == latent_dim && path == path_prefill ? k : k + Policy::template dim_vo<D>(run->plan);
 }
 
 /* The keys that a decode item's warps ask for first, a block each (tile_decode.cuh). */
@@ -368,7 +386,7 @@ constexpr int32_t first_keys = 128;
  * do so 800 to 2,500 clocks later, once they are awake and have asked for Q; a memory that has had
  * nothing to do would have nothing to do until then. To ask for more keys than these before they
  * are wanted only disturbs those that are. One warp. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t lane)
 {
     constexpr int rows = first_keys / 32;
@@ -390,12 +408,14 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
     for (int r = 0; r < rows; r++, k += k_stride)
 #pragma unroll
         for (int line = 0; line < D * 2; line += 128)
-            prefetch_line(k + line);
+            if (Policy::in_qk(run->plan, line / 2))
+                prefetch_line(k + line);
 #pragma unroll
     for (int r = 0; r < rows; r++, v += v_stride)
 #pragma unroll
         for (int line = 0; line < D * 2; line += 128)
-            prefetch_line(v + line);
+            if (Policy::in_vo(run->plan, line / 2))
+                prefetch_line(v + line);
 }
 
 /* The fetch warp: every item until the kernel leaves. */
@@ -426,12 +446,13 @@ template <int D, typename Policy> __device__ __forceinline__ void fetch_work(Fet
         const Item &item = slot->item;
         if (path == path_decode && fetch->completed == number &&
             item.kv_end - item.kv_begin > first_keys)
-            first_keys_prefetch<D>(item, lane);
+            first_keys_prefetch<D, Policy>(item, lane);
         __syncwarp();
         /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
          * all that is on its way; or, of a decode item, another's, microseconds later. */
         if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
-            tally_gpu(&item.live->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
+            tally_gpu(&item.live->kv_bytes, 2ull * key_elements<D, Policy>(item.run, path) *
+                                                uint64_t(item.kv_end - item.kv_begin));
         __syncwarp();
     }
 }
