@@ -144,6 +144,7 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_variant, reserved0),
     F(attnd_variant, sinks),
     F(attnd_variant, mask),
+    F(attnd_variant, kv_scales),
     F(attnd_variant, reserved),
     S(attnd_op),
     F(attnd_op, user_data),

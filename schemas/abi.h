@@ -44,8 +44,6 @@
 #define ATTND_NONE 0xffffffffu
 #define ATTND_KV_OPEN 0xffffffffu /* kv_end of a last split: up to the generation's length */
 
-enum attnd_dtype { ATTND_FP16 = 1, ATTND_BF16 = 2 };
-
 /* Where a memory object lies, and so what stands for it. The last two are made by engines only and
  * taken only where they are trusted: the driver parses what they sent. */
 enum attnd_memory_kind {
@@ -205,7 +203,7 @@ struct attnd_worker_info {
     uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
     uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k; and
                                ATTND_KIND_TRIED(k) */
-    uint16_t head_dims[4];  /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
+    uint16_t head_dims[4];  /* [attnd_dtype_dims()] of pools: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
     /* What the planner reckons with; 0: as for a processor. */
     uint32_t worker_gflops;            /* 10^9 operations a second that a worker does */
@@ -343,8 +341,8 @@ ATTND_ASSERT_AT(attnd_run, v, 104);
 ATTND_ASSERT_AT(attnd_run, mailbox, 120);
 
 /* One K or V plane of one layer. Element [page, token, head, d] lies at
- * offset_bytes + 2 * (page * stride_page + token * stride_token + head * stride_head + d).
- * Strides are in elements. */
+ * offset_bytes + attnd_dtype_bytes() of the pool's dtype *
+ * (page * stride_page + token * stride_token + head * stride_head + d). Strides are in elements. */
 struct attnd_heap_plane {
     uint32_t memory; /* worker memory table index */
     uint32_t zero;
@@ -481,7 +479,7 @@ ATTND_ASSERT_AT(attnd_mailbox_slot, runs, 64);
 struct attnd_heap_pool {
     uint32_t layers, pages, page_size, heads_kv;
     uint32_t dim_qk, dim_vo;
-    uint32_t dtype; /* enum attnd_dtype */
+    uint32_t dtype; /* of K and V: enum attnd_dtype */
     uint32_t zero;
 };
 ATTND_ASSERT_SIZE(attnd_heap_pool, 32);
@@ -565,7 +563,7 @@ struct attnd_plan_head {
     uint32_t rows, entries, levels;
     uint32_t heads_q, heads_kv, group;
     uint32_t dim_qk, dim_vo;
-    uint32_t dtype; /* of q and o */
+    uint32_t dtype; /* of q, o and rows to append */
     uint32_t flags; /* ATTND_BATCH_* */
     float sm_scale;
     uint32_t tiles, merges, parts;

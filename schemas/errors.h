@@ -126,7 +126,8 @@ extern "C" {
     X(FIXED_SPLIT, 80, "fixed_split")                                                              \
     X(SINKS, 81, "sinks")                                                                          \
     X(MASK, 82, "mask")                                                                            \
-    X(MASK_INDPTR, 83, "mask_indptr")
+    X(MASK_INDPTR, 83, "mask_indptr")                                                              \
+    X(KV_SCALES, 84, "kv_scales")
 
 enum attnd_error {
     ATTND_OK = 0,

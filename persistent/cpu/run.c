@@ -69,12 +69,14 @@ static int open_plan(const struct attnd_backend *backend, struct attnd_cpu_run *
 }
 
 static int open_plane(const struct attnd_backend *backend, const struct attnd_heap_plane *plane,
-                      struct attnd_cpu_plane *out)
+                      uint32_t dtype, struct attnd_cpu_plane *out)
 {
+    const ptrdiff_t element_bytes = attnd_dtype_bytes(dtype);
+
     out->base = attnd_cpu_memory_at(backend, plane->memory, plane->offset_bytes);
-    out->stride_page = plane->stride_page;
-    out->stride_token = plane->stride_token;
-    out->stride_head = plane->stride_head;
+    out->stride_page = plane->stride_page * element_bytes;
+    out->stride_token = plane->stride_token * element_bytes;
+    out->stride_head = plane->stride_head * element_bytes;
     return out->base == NULL ? -ATTND_E_UNKNOWN : 0;
 }
 
@@ -92,13 +94,14 @@ static int open_pool(const struct attnd_backend *backend, struct attnd_cpu_run *
          (plan->dim_qk != plan->dim_vo || !attnd_head_dim_bit(plan->dim_qk))) ||
         plan->group == 0 || plan->group > ATTND_GROUP_MAX ||
         plan->heads_kv * plan->group != plan->heads_q || pool->page_size == 0 ||
-        pool->dim_qk != plan->dim_qk || pool->dim_vo != plan->dim_vo ||
-        pool->heads_kv != plan->heads_kv)
+        pool->dim_qk != plan->dim_qk || pool->dim_vo != plan->dim_vo || pool->dtype == 0 ||
+        pool->dtype >= ATTND_DTYPES_END || pool->heads_kv != plan->heads_kv)
         return -ATTND_E_UNSUPPORTED;
     run->dim = attnd_cpu_dim(plan->dim_qk);
     run->staged = run->dim != plan->dim_qk || run->dim != plan->dim_vo;
-    int error = open_plane(backend, &planes[shared->layer], &run->k);
-    return error ? error : open_plane(backend, &planes[pool->layers + shared->layer], &run->v);
+    int error = open_plane(backend, &planes[shared->layer], pool->dtype, &run->k);
+    return error ? error
+                 : open_plane(backend, &planes[pool->layers + shared->layer], pool->dtype, &run->v);
 }
 
 /* @needed: an absent place is an error too. */

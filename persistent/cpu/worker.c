@@ -342,7 +342,7 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     worker->end = worker->begin + ATTND_ROWS_MAX;
     worker->position = (void *)(worker->end + ATTND_ROWS_MAX);
     worker->staged_k = (void *)(worker->position + ATTND_ROWS_MAX);
-    worker->staged_v = worker->staged_k + block;
+    worker->staged_v = worker->staged_k + block * sizeof(uint16_t);
     return 0;
 }
 

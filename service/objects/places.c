@@ -104,7 +104,7 @@ static struct span plane_span(const struct attnd_pool *pool, const struct attnd_
     const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, dim};
     const int64_t strides[] = {plane->stride_page, plane->stride_token, plane->stride_head, 1};
     uint64_t bytes = 0;
-    (void)attnd_extent_bytes(counts, strides, 4, 2, &bytes);
+    (void)attnd_extent_bytes(counts, strides, 4, attnd_dtype_bytes(shape->dtype), &bytes);
     return (struct span){memory, plane->offset_bytes, plane->offset_bytes + bytes};
 }
 

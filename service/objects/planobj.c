@@ -204,7 +204,7 @@ static uint64_t shared_bytes(const struct attnd_plan_object *object,
     const uint32_t tokens = object->tile_rows > group ? object->tile_rows / group : 1;
 
     return attnd_plan_shared_keys(batch, limits->page_size, tokens) * limits->heads_kv *
-           (limits->dim_qk + limits->dim_vo) * sizeof(uint16_t);
+           (limits->dim_qk + limits->dim_vo) * attnd_dtype_bytes(limits->pool_dtype);
 }
 
 /* What follows from the tiles that there are now. */

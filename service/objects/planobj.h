@@ -7,7 +7,7 @@
 #include "persistent/plan/plan.h"
 #include "service/objects/pool.h"
 
-#define ATTND_VARIANT_TABLES 2 /* sinks, mask */
+#define ATTND_VARIANT_TABLES 3 /* sinks, mask, scales */
 
 struct attnd_plan_prepared; /* prepared/prepared.h; one block of malloc() */
 
