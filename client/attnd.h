@@ -6,13 +6,13 @@
  * complete asynchronously; everything else is a call that returns when it is done.
  *
  * Threads: in one session, one thread may submit (attnd_plan_set, attnd_plan_advance, attnd_append,
- * attnd_run, attnd_cancel) while one other waits (attnd_wait). All other calls take a lock and may
- * be made from any thread. Sessions are independent of each other. Fork: a session belongs to the
- * process that opened it. In a child every call returns -ATTND_E_FORKED, attnd_close() only frees
- * the child's copy, and the shared mappings are not there. Errors: 0 (or a count) on success,
- * -ATTND_E_* otherwise; attnd_last_fault() tells field, index, value and limit of the calling
- * thread's last failure, attnd_fault_string() makes it a sentence. Structs that begin with `size`:
- * set it to sizeof; fields beyond an older size read as zero.
+ * attnd_run, attnd_merge_state, attnd_cancel) while one other waits (attnd_wait). All other calls
+ * take a lock and may be made from any thread. Sessions are independent of each other. Fork: a
+ * session belongs to the process that opened it. In a child every call returns -ATTND_E_FORKED,
+ * attnd_close() only frees the child's copy, and the shared mappings are not there. Errors: 0 (or a
+ * count) on success, -ATTND_E_* otherwise; attnd_last_fault() tells field, index, value and limit
+ * of the calling thread's last failure, attnd_fault_string() makes it a sentence. Structs that
+ * begin with `size`: set it to sizeof; fields beyond an older size read as zero.
  *
  * Shapes follow FlashInfer's names: q and o are [rows, heads_q, head_dim], page tables are CSR,
  * kv_len = page_size * (pages - 1) + last_page_len.
@@ -547,7 +547,8 @@ enum attnd_operation {
     ATTND_CLAIM = 8,
     ATTND_ABANDON = 9,
     ATTND_PIN = 10,
-    ATTND_UNPIN = 11
+    ATTND_UNPIN = 11,
+    ATTND_MERGE = 12 /* attnd_merge.h */
 };
 
 struct attnd_completion {
@@ -583,8 +584,7 @@ int attnd_plan_info(const struct attnd_completion *completion, struct attnd_plan
  * @timeout_ns:  0: do not block; ATTND_FOREVER
  * Spins for up to 100 us (20 with two processors), then sleeps in ppoll. A signal's handler runs
  * and the wait goes on: an engine that must leave then polls attnd_fd() instead. Return: 1..count
- * completions; 0 timed out; -ATTND_E_DISCONNECTED when the service died and every completion it
- * posted has been returned.
+ * completions; 0 timed out; -ATTND_E_DISCONNECTED the service died and all it posted was taken.
  */
 int attnd_wait(struct attnd_session *session, struct attnd_completion *completions, uint32_t count,
                uint64_t timeout_ns);
@@ -594,6 +594,7 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
 #endif
 
 #include "attnd_launch.h" /* launched runs: for CUDA streams and graphs */
+#include "attnd_merge.h"  /* two results that become one */
 #include "attnd_prefix.h" /* one prefix cache for all engines of a pool */
 
 #endif

@@ -79,8 +79,10 @@ enum attnd_opcode {
     ATTND_OP_PREFIX_CLAIM = 8,
     ATTND_OP_PREFIX_ABANDON = 9,
     ATTND_OP_PREFIX_PIN = 10,
-    ATTND_OP_PREFIX_UNPIN = 11
+    ATTND_OP_PREFIX_UNPIN = 11,
+    ATTND_OP_MERGE = 12
 };
+#define ATTND_OP_LAST ATTND_OP_MERGE
 
 #define ATTND_OP_SKIP_SUCCESS 0x1u /* no completion unless it fails */
 #define ATTND_OP_FLAGS 0x1u
@@ -99,6 +101,7 @@ struct attnd_sqe {
         struct attnd_sqe_advance advance;
         struct attnd_sqe_cancel cancel;
         struct attnd_sqe_prefix prefix;
+        struct attnd_sqe_merge merge;
     } u;
 };
 ATTND_ASSERT_SIZE(attnd_sqe, ATTND_SLOT_BYTES);
@@ -310,7 +313,7 @@ struct attnd_place {
 };
 ATTND_ASSERT_SIZE(attnd_place, 16);
 
-enum attnd_run_kind { ATTND_RUN_ATTEND = 1, ATTND_RUN_APPEND = 2 };
+enum attnd_run_kind { ATTND_RUN_ATTEND = 1, ATTND_RUN_APPEND = 2, ATTND_RUN_MERGE = 3 };
 
 /* One execution of a plan on one layer: what a planned tile leaves open. A prepared run is executed
  * whenever the doorbell `lane` of mailbox `mailbox` names it, and only if that mailbox slot is of
@@ -320,25 +323,26 @@ struct attnd_run {
     uint32_t generation;        /* 0..ATTND_GENERATIONS-1: which lengths */
     uint64_t plan_offset_bytes; /* heap: struct attnd_plan_head */
     uint32_t layer;
-    uint32_t items;  /* queue items: tiles x heads_kv, or row blocks of an append */
+    uint32_t items;  /* queue items: attnd_plan_items() */
     uint32_t cancel; /* daemon sets 1: items are skipped, or end in the middle */
     uint32_t session;
     uint64_t scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes
                                       counters */
     struct attnd_place q, o, lse;  /* ATTEND */
     struct attnd_place k, v;       /* APPEND: rows to store */
-    uint32_t mailbox;              /* prepared: whose doorbell may name it; else ATTND_NONE */
-    uint32_t lane;                 /* prepared: which of its doorbells */
-    uint32_t code;   /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
-    uint32_t weight; /* of the session, against others'; 0: 1 */
-    uint64_t zero[7];
+    struct attnd_place w; /* MERGE: q and k are the two o, v and w the lse of each; o, lse */
+    uint32_t mailbox;     /* prepared: whose doorbell may name it; else ATTND_NONE */
+    uint32_t lane;        /* prepared: which of its doorbells */
+    uint32_t code;        /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
+    uint32_t weight;      /* of the session, against others'; 0: 1 */
+    uint64_t zero[5];
 };
 ATTND_ASSERT_SIZE(attnd_run, 192);
 ATTND_ASSERT_AT(attnd_run, plan_offset_bytes, 8);
 ATTND_ASSERT_AT(attnd_run, scratch_offset_bytes, 32);
 ATTND_ASSERT_AT(attnd_run, q, 40);
 ATTND_ASSERT_AT(attnd_run, v, 104);
-ATTND_ASSERT_AT(attnd_run, mailbox, 120);
+ATTND_ASSERT_AT(attnd_run, mailbox, 136);
 
 /* One K or V plane of one layer. Element [page, token, head, d] lies at
  * offset_bytes + attnd_dtype_bytes() of the pool's dtype *

@@ -127,7 +127,11 @@ extern "C" {
     X(SINKS, 81, "sinks")                                                                          \
     X(MASK, 82, "mask")                                                                            \
     X(MASK_INDPTR, 83, "mask_indptr")                                                              \
-    X(KV_SCALES, 84, "kv_scales")
+    X(KV_SCALES, 84, "kv_scales")                                                                  \
+    X(O_A, 85, "o_a")                                                                              \
+    X(LSE_A, 86, "lse_a")                                                                          \
+    X(O_B, 87, "o_b")                                                                              \
+    X(LSE_B, 88, "lse_b")
 
 enum attnd_error {
     ATTND_OK = 0,

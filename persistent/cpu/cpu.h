@@ -11,6 +11,7 @@
  *   variant.c  windows, caps, slopes, sinks
  *   merge.c    finished rows: normalise, or merge parts first
  *   health.c   an item that does not get on
+ *   merge_state.c  two results that meet
  *   append.c   new tokens' K and V rows into pages
  *   copy.c     whole pages to host memory and back
  *   kernel*.c  the arithmetic
@@ -75,6 +76,8 @@ struct attnd_cpu_run {
     uint16_t *o;
     float *lse; /* NULL: not wanted */
     const uint16_t *append_k, *append_v;
+    const uint16_t *merge_o[2]; /* MERGE: what meets, each with its lse */
+    const float *merge_lse[2];
     uint32_t *counters; /* scratch: [merges][heads_kv] */
     float *states;      /* scratch: [partial_rows][heads_q][2] */
     float *outputs;     /* scratch: [partial_rows][heads_q][dim] */
@@ -271,6 +274,10 @@ void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_
 /** attnd_cpu_append() - store the rows of append item @item. Return: as attnd_cpu_tile(). */
 int attnd_cpu_append(const struct attnd_cpu_worker *worker, struct attnd_cpu_run *run,
                      uint32_t item);
+
+/** attnd_cpu_merge_state() - the rows of merge item @item. */
+void attnd_cpu_merge_state(const struct attnd_cpu_worker *worker, const struct attnd_cpu_run *run,
+                           uint32_t item);
 
 /* ---- copy.c ---- */
 

@@ -115,28 +115,64 @@ static int open_place(const struct attnd_backend *backend, const struct attnd_pl
     return *out == NULL ? -ATTND_E_UNKNOWN : 0;
 }
 
-static int open_buffers(const struct attnd_backend *backend, struct attnd_cpu_run *run,
-                        const struct attnd_run *shared)
+static int open_attend(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                       const struct attnd_run *shared)
 {
-    int attend = shared->kind == ATTND_RUN_ATTEND, append = shared->kind == ATTND_RUN_APPEND;
-    void *q = NULL, *o = NULL, *lse = NULL, *k = NULL, *v = NULL;
-    int error = 0;
-    if (attend) {
-        error = open_place(backend, &shared->q, 1, &q);
-        error = error ? error : open_place(backend, &shared->o, 1, &o);
-        error = error ? error : open_place(backend, &shared->lse, 0, &lse);
-    } else if (append) {
-        error = open_place(backend, &shared->k, 1, &k);
-        error = error ? error : open_place(backend, &shared->v, 1, &v);
-    } else {
-        error = -ATTND_E_UNSUPPORTED;
-    }
+    void *q, *o, *lse;
+    int error = open_place(backend, &shared->q, 1, &q);
+    error = error ? error : open_place(backend, &shared->o, 1, &o);
+    error = error ? error : open_place(backend, &shared->lse, 0, &lse);
+    if (error)
+        return error;
     run->q = q;
     run->o = o;
     run->lse = lse;
+    return 0;
+}
+
+static int open_append(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                       const struct attnd_run *shared)
+{
+    void *k, *v;
+    int error = open_place(backend, &shared->k, 1, &k);
+    error = error ? error : open_place(backend, &shared->v, 1, &v);
+    if (error)
+        return error;
     run->append_k = k;
     run->append_v = v;
-    return error;
+    return 0;
+}
+
+static int open_merge(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                      const struct attnd_run *shared)
+{
+    void *other, *lse[2];
+    int error = open_attend(backend, run, shared); /* q is the first of the two */
+    error = error ? error : open_place(backend, &shared->k, 1, &other);
+    error = error ? error : open_place(backend, &shared->v, 1, &lse[0]);
+    error = error ? error : open_place(backend, &shared->w, 1, &lse[1]);
+    if (error)
+        return error;
+    run->merge_o[0] = run->q;
+    run->merge_o[1] = other;
+    run->merge_lse[0] = lse[0];
+    run->merge_lse[1] = lse[1];
+    return 0;
+}
+
+static int open_buffers(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                        const struct attnd_run *shared)
+{
+    switch (shared->kind) {
+    case ATTND_RUN_ATTEND:
+        return open_attend(backend, run, shared);
+    case ATTND_RUN_APPEND:
+        return open_append(backend, run, shared);
+    case ATTND_RUN_MERGE:
+        return open_merge(backend, run, shared);
+    default:
+        return -ATTND_E_UNSUPPORTED;
+    }
 }
 
 static int open_scratch(const struct attnd_backend *backend, struct attnd_cpu_run *run,

@@ -155,6 +155,9 @@ static uint32_t execute(struct attnd_cpu_worker *worker, struct attnd_cpu_run *r
         int error;
         if (run->kind == ATTND_RUN_APPEND) {
             error = attnd_cpu_append(worker, run, item);
+        } else if (run->kind == ATTND_RUN_MERGE) {
+            error = 0;
+            attnd_cpu_merge_state(worker, run, item);
         } else {
             count = end - item < heads - head ? end - item : heads - head;
             error = attnd_cpu_tile(worker, run, item / heads, head, head + count);

@@ -213,6 +213,7 @@ static void derive(struct attnd_plan_object *object)
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
     object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
     object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
+    object->merge_items = attnd_plan_items(head, ATTND_RUN_MERGE);
     object->scratch_bytes = attnd_plan_scratch_bytes(head);
     const struct attnd_plan_found found = attnd_plan_found(object->plan);
     object->shared_bytes = object->level_bytes + found.bytes_saved;
