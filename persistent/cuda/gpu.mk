@@ -98,7 +98,7 @@ gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TE
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/attnd client/python/attnd/*.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/tests client/python/tests/*.py
 	@install -D -m644 -t $(GPU_BUNDLE)/client/python/examples client/python/examples/*.py
-	@install -D -t $(GPU_BUNDLE) tests/gpu/check tests/gpu/with-mps bench/gpu/measure \
+	@install -D -t $(GPU_BUNDLE) tests/gpu/check tests/gpu/gpu-idle tests/gpu/with-mps bench/gpu/measure \
 	  bench/gpu/measure-python bench/gpu/profile
 	@echo "$$(git rev-parse HEAD)$$(git status --porcelain -- . ':!bench/results' ':!*.md' | sed -n '1s/.*/+/p')" \
 	  > $(GPU_BUNDLE)/commit

@@ -4,11 +4,11 @@
  * elastic    On all SMs, but only while something is queued. Gangs, a dispatcher and its workers,
  *            are enqueued ahead of time behind a wait for a word of device memory (helper.cu); a
  *            doorbell sets it (RESIDENCY.md has the times). Between gangs nothing of ours is on any
- *            SM, so kernels of engines lose nothing. What auto chooses without MPS.
+ *            SM, so kernels of engines lose nothing. What auto chooses.
  * shared     Resident on some of the SMs: answers come while others keep the GPU full, and a kernel
- *            of engines that needs all SMs at once takes twice the time. What auto chooses under
- *            MPS. Without MPS contexts take turns on the whole GPU, and a kernel that never ends
- *            makes everybody wait for the end of its time slice, over and over.
+ *            of engines that needs all SMs at once takes twice the time. Without MPS contexts take
+ *            turns on the whole GPU, and a kernel that never ends makes everybody wait for the end
+ *            of its time slice, over and over.
  * exclusive  Resident on all SMs: for a GPU that does nothing else, and for measuring.
  *
  * MPS is the device's own answer (cudaDevAttrMpsEnabled): contexts created on it will be shared.
@@ -24,9 +24,7 @@ int residency_choose(attnd_backend *backend, int sms)
     const char *mode = config->residency ? config->residency : "auto";
     int taken = sms;
 
-    if (strcmp(mode, "auto") == 0)
-        mode = backend->mps ? "shared" : "elastic"; /* RESIDENCY.md: what is open under MPS */
-    if (strcmp(mode, "elastic") == 0) {
+    if (strcmp(mode, "auto") == 0 || strcmp(mode, "elastic") == 0) {
         backend->residency = ATTND_RESIDENCY_ELASTIC;
     } else if (strcmp(mode, "shared") == 0) {
         backend->residency = ATTND_RESIDENCY_SHARED;

@@ -267,7 +267,7 @@ static void judge_running(const struct attnd_doctor_mps *mps, uid_t uid,
                          (int)mps->owner);
     else
         attnd_doctor_say(finding, "mps", ATTND_HEALTH_OK, "",
-                         "runs (%s%s): residency is shared; a fault of one client ends all",
+                         "runs (%s%s): residency is elastic; a fault of one client ends all",
                          mps->directory, clients);
 }
 

@@ -22,7 +22,7 @@ const struct argp_option attnd_option_list[] = {
     {"residency", KEY_RESIDENCY, "MODE", 0,
      "How the CUDA worker lives beside other kernels of its GPU: elastic (on all SMs, but only "
      "while something is queued), shared (resident on --sms of them), exclusive (on all), or auto: "
-     "shared under MPS, elastic without (default: auto)",
+     "elastic (default: auto)",
      2},
     {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
     {"cascade", KEY_CASCADE, "MODE", 0,

@@ -124,8 +124,6 @@ static int long_engine(void *context)
     return ring_all(context, 1);
 }
 
-static const char *const elastic[] = {"--residency", "elastic", NULL};
-
 static void four_engines(const char *const *options, int full)
 {
     struct scene *scene = harness_shared(sizeof(*scene));
@@ -149,7 +147,7 @@ static void four_engines(const char *const *options, int full)
 static void four_engines_that_fill_the_gpu_are_all_answered(void **state)
 {
     (void)state;
-    four_engines(elastic, 1);
+    four_engines(NULL, 1);
 }
 
 static void so_they_are_beside_kernels_that_stay(void **state)
@@ -233,7 +231,7 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
         puts("under MPS others die with who is killed in a kernel");
         return;
     }
-    harness_start(&harness, elastic);
+    harness_start(&harness, NULL);
     graveyard->load.harness = &harness;
     pid_t busy = harness_fork(load_keep_up, &graveyard->load);
     harness_await(&graveyard->load.began, 1);
