@@ -338,7 +338,7 @@ void make_resident(Bench &b, const Options &options)
 
 void launch(Bench &b)
 {
-    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype, options_of(b.shape));
+    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dim, b.shape.dtype, options_of(b.shape));
     MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
     MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
 }

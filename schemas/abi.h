@@ -586,7 +586,9 @@ struct attnd_plan_head {
     float logits_soft_cap;    /* of the variant, for those who look only here; 0: none */
     uint64_t mask_begin_offset_bytes; /* uint32 [entries]: where in the mask an entry's bits begin,
                                          bytes; with ATTND_OPTION_MASK only */
-    uint64_t zero[3];
+    float v_scale; /* 0 in the heap; in a worker's own copy it may be the variant's */
+    uint32_t zero0;
+    uint64_t zero[2];
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);

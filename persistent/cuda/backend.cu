@@ -146,7 +146,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.wake = settings.drain ? backend->own_wake : NULL;
     settings.inject = uint32_t(backend->config.injection);
     backend->variants =
-        1u << attnd::variant_index(128, ATTND_FP16, 0); /* the first run corrects it */
+        1u << attnd::variant_index(128, 128, ATTND_FP16, 0); /* the first run corrects it */
     if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
         (error = health_init(backend)))
         return error;
@@ -214,9 +214,9 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
     memset(info->head_dims, 0, sizeof(info->head_dims));
     for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
         for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
-            if (attnd::variant_index(dim, dtype, 0) < attnd::variants_count)
+            if (attnd::variant_index(dim, dim, dtype, 0) < attnd::variants_count)
                 info->head_dims[dtype] |= attnd_head_dim_bit(dim);
-    info->options = attnd::varied_options;
+    info->options = attnd::varied_options | attnd::varied_dims;
     info->residency = backend->residency;
     info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);

@@ -104,8 +104,8 @@ __device__ __forceinline__ void plane_gather(uint32_t to, const char *row, uint3
     }
 }
 
-/* Starts the copies of one block: K rows, then V rows. */
-template <int D>
+/* Starts the copies of one block: K rows, then V rows. Behind a row's end come zeros. */
+template <int D, typename Policy>
 __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint32_t lane)
 {
     constexpr uint32_t chunks = D / 8;
@@ -128,12 +128,14 @@ __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint
     walk->next += decode_warps;
     walk->page[0] = walk->page[1];
     walk->page[1] = walk_page(item, walk->next + decode_warps, lane);
+    const int32_t left_k = Policy::in_qk(run->plan, chunk * 8) ? left : 0;
+    const int32_t left_v = Policy::in_vo(run->plan, chunk * 8) ? left : 0;
     if (whole) {
-        plane_load<D>(to, k + row * k_stride + chunk * 16, k_stride, left);
-        plane_load<D>(to + decode_block * D * 2, v + row * v_stride + chunk * 16, v_stride, left);
+        plane_load<D>(to, k + row * k_stride + chunk * 16, k_stride, left_k);
+        plane_load<D>(to + decode_block * D * 2, v + row * v_stride + chunk * 16, v_stride, left_v);
     } else {
-        plane_gather<D>(to, k, lane, left);
-        plane_gather<D>(to + decode_block * D * 2, v, lane, left);
+        plane_gather<D>(to, k, lane, left_k);
+        plane_gather<D>(to + decode_block * D * 2, v, lane, left_v);
     }
 }
 
@@ -154,7 +156,7 @@ __device__ __forceinline__ DecodeRing *decode_ring()
 }
 
 /* Refills the slot just freed: a block of this item, or of the next one if that is known. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, uint32_t number,
                                             uint32_t shared, uint32_t warp, uint32_t lane)
 {
@@ -167,14 +169,14 @@ __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, u
         }
     }
     if (!walk_ended(ring->walk))
-        walk_load<D>(&ring->walk, shared + ring->slot * decode_block_bytes<D>, lane);
+        walk_load<D, Policy>(&ring->walk, shared + ring->slot * decode_block_bytes<D>, lane);
     cp_async_commit();
     ring->ahead_slots += ring->ahead;
     ring->slot = ring->slot + 1 == decode_stages<D> ? 0 : ring->slot + 1;
 }
 
 /* The ring begins work @number: slots in front of its first block are passed over. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, uint32_t number,
                                            const Item &item, uint32_t shared, uint32_t warp,
                                            uint32_t lane)
@@ -184,7 +186,7 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, ui
     ring->ahead = 0;
 #pragma unroll 1
     for (int i = 0; i < gap; i++)
-        ring_refill<D>(ring, work, number, shared, warp, lane);
+        ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
 }
 
 /* No more blocks of the item in hand are loaded. Return: where it ends now, behind those that were.

@@ -39,15 +39,35 @@ constexpr uint32_t variants_count = 0
 
 /* What the policies can do together: ATTND_OPTION_*. */
 constexpr uint32_t varied_options =
-    ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS;
+    ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE |
+    ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_SCALES;
+/* Longer rows are the plain loop's alone. */
+constexpr uint32_t loop_dim_max = 256;
+/* And which dimensions beside those that are equal: a pool's, not a batch's. */
+constexpr uint32_t varied_dims = ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512;
 
-/* The variant for a head dimension, element type and options; variants_count: there is none. */
-__host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtype, uint32_t options)
+/* The head dimension that loops are compiled for which execute these; 0: there are none. Rows
+ * shorter than that are filled up with zeros, by the varied ones. The plain loop alone takes longer
+ * rows (tile_naive.cuh). */
+__host__ __device__ constexpr uint32_t built_dim(uint32_t dim_qk, uint32_t dim_vo)
+{
+    if (dim_qk == 576 && dim_vo == 512)
+        return loop_dim_max;
+    if (dim_qk == 0 || dim_qk % 16 || dim_qk > loop_dim_max ||
+        (dim_qk != dim_vo && !(dim_qk == 192 && dim_vo == 128)))
+        return 0;
+    return dim_qk <= 64 ? 64 : dim_qk <= 128 ? 128 : 256;
+}
+
+/* The variant for dimensions, element type and options; variants_count: there is none. */
+__host__ __device__ constexpr uint32_t variant_index(uint32_t dim_qk, uint32_t dim_vo,
+                                                     uint32_t dtype, uint32_t options)
 {
     options &= ~ATTND_OPTIONS_PLANNER;
     if (options & ~varied_options)
         return variants_count;
-    const uint32_t wanted = options ? varied : plain;
+    const uint32_t dim = built_dim(dim_qk, dim_vo);
+    const uint32_t wanted = options || dim_qk != dim || dim_vo != dim ? varied : plain;
     uint32_t index = 0;
 #define ATTND_VARIANT(head_dim, type, policy)                                                      \
     if (dim == (head_dim) && dtype == dtype_##type && wanted == policy)                            \
@@ -61,8 +81,8 @@ __host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtyp
 /* The second half of the list is the first one's dimensions and types with the other policy, whose
  * kernels execute plain runs, too. So a model that mixes both has all SMs for each of them. */
 constexpr uint32_t variants_plain = variants_count / 2;
-static_assert(variant_index(128, ATTND_BF16, ATTND_OPTION_WINDOW) ==
-                  variants_plain + variant_index(128, ATTND_BF16, 0),
+static_assert(variant_index(128, 128, ATTND_BF16, ATTND_OPTION_WINDOW) ==
+                  variants_plain + variant_index(128, 128, ATTND_BF16, 0),
               "the order of CUDA_VARIANTS");
 
 /* Of the variants that runs want, those whose kernels are needed. */
@@ -128,6 +148,14 @@ struct PreparedSource {
     uint32_t zero;
 };
 
+/* What of a run's variant is looked up where it lies. */
+struct RunTables {
+    const attnd_variant *variant; /* in the mirror */
+    const uint8_t *mask;          /* with ATTND_OPTION_MASK */
+    const uint32_t *mask_begin;   /* [entries] where an entry's bits begin, bytes */
+    uint64_t zero;
+};
+
 /* A run as the workers see it: everything resolved to pointers once, by the dispatcher. It does not
  * change while the run is in flight. */
 struct alignas(128) ActiveRun {
@@ -161,6 +189,7 @@ struct alignas(128) ActiveRun {
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
     PreparedSource source;               /* prepared runs: resolved again when the plan is set */
     uint64_t set_version;                /* of the plan, when that was done last */
+    RunTables tables;                    /* of runs whose options have any */
 };
 
 /* A run published, as an entry of the ring of runs: what a worker learns with one load. */

@@ -61,6 +61,7 @@ __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, WorkSlot *
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void attend_naively(const Item &item)
 {
+    Policy::prepare(item);
     attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows,
                                consumer_threads / 32);
     merge_arrive<T, D, Policy>(item);
@@ -100,7 +101,7 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         if (consumer_thread() % 32 == 0)
             decode_ring()->ahead = 0;
         if (path == path_append)
-            append_item<T>(slot->item, slot->index);
+            append_item<T, Policy>(slot->item, slot->index);
         else if (path == path_naive)
             attend_naively<T, D, Policy>(slot->item);
         work_leave(work, number);
@@ -109,10 +110,11 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         products_begin(0); /* nobody is left waiting or arrived */
 }
 
-template <typename T, int D> __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void load(PrefillBarriers<D> *bars)
 {
     WorkSlots *work = cta_work();
-    Loader<T, D> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
+    Loader<T, D, Policy> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
         const WorkSlot *slot = work_wait(work, number);
@@ -149,6 +151,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         prefill_barriers_init(&bars);
         *cta_stuck() = resident->inject == 1;
         *cta_naive() = 0;
+        Policy::start();
         fence_barrier_init();
     }
     __syncthreads();
@@ -157,7 +160,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x >= 32) {
-            load<T, D>(&bars);
+            load<T, D, Policy>(&bars);
         } else {
             uint32_t worker = first_worker + blockIdx.x;
             if (resident->inject == 2 && worker == 0)

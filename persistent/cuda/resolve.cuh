@@ -62,7 +62,10 @@ __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, A
     const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
     int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
                         min(min(v.stride_token, v.stride_head), v.stride_page));
+    const uint32_t dim = built_dim(plan.dim_qk, plan.dim_vo);
     if (!run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
+        return;
+    if (plan.dim_qk != dim || plan.dim_vo != dim) /* a box would bring what is beside a row */
         return;
     const uint64_t unit = unit_of(k.stride_page, k.stride_head);
     const uint64_t per_page = k.stride_page / unit, per_head = k.stride_head / unit;
@@ -149,6 +152,19 @@ __device__ __forceinline__ LookUp look_up(const Settings &settings, const RunSou
     return look;
 }
 
+/* Into the dispatcher's own copy of a plan's head, whose variant lies in the mirror: scales of q
+ * and K are one with that of scores. */
+__device__ __forceinline__ void fill_scales(attnd_plan_head *plan, const char *copy)
+{
+    const attnd_variant *variant =
+        reinterpret_cast<const attnd_variant *>(copy + sizeof(attnd_plan_head));
+    plan->v_scale = 1.0f;
+    if (!(plan->options & ATTND_OPTION_SCALES))
+        return;
+    plan->sm_scale *= variant->q_scale * variant->k_scale;
+    plan->v_scale = variant->v_scale;
+}
+
 /* Another plan than the last run's, or another version of it: brings its copy up to date, and fills
  * in what follows from it and from the pool's page size. @mirrored, @part: of look_up(). The whole
  * warp. */
@@ -177,9 +193,10 @@ __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset
                                                                     : plan.heads_kv);
     if (lane == 0) {
         const uint64_t rows = uint64_t(plan.partial_rows) * plan.heads_q;
+        fill_scales(&build->plan, copy);
         built->version = version;
         built->page_size = page_size;
-        built->variant = variant_index(plan.dim_qk, plan.dtype, plan.options);
+        built->variant = variant_index(plan.dim_qk, plan.dim_vo, plan.dtype, plan.options);
         built->counters = plan.merges * plan.heads_kv;
         built->states = (uint64_t(built->counters) * 4 + 63) / 64 * 64;
         built->outputs = built->states + (rows * 8 + 63) / 64 * 64;
@@ -210,6 +227,10 @@ __device__ __forceinline__ bool fill_places(ActiveRun *build, const RunSource &s
     return odd;
 }
 
+/* Options that need ActiveRun.tables. */
+constexpr uint32_t looked_up_options =
+    ATTND_OPTION_MASK | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND;
+
 /* Where the sinks of the run's layer are: the variant stands behind the plan's head. NULL: it has
  * none. */
 __device__ __forceinline__ const float *
@@ -224,6 +245,25 @@ find_sinks(const Settings &settings, const attnd_plan_head &plan, const attnd_ru
     const Memory &memory = memory_at(settings, table.memory);
     *bad |= table.memory == ATTND_NONE || begin + plan.heads_q * 4 > memory.size_bytes;
     return reinterpret_cast<const float *>(resolve(memory, table.memory, begin, bad));
+}
+
+/* What workers look up where the run itself lies. The whole warp. */
+__device__ __forceinline__ void fill_tables(const Settings &settings, const attnd_plan_head &plan,
+                                            const attnd_run &body, ActiveRun *active, bool *bad)
+{
+    const char *copy = settings.mirror + body.plan_offset_bytes;
+    const attnd_variant *variant =
+        reinterpret_cast<const attnd_variant *>(copy + sizeof(attnd_plan_head));
+    RunTables tables = {variant, nullptr, nullptr, 0};
+    if (plan.options & ATTND_OPTION_MASK) {
+        const attnd_variant_table table = variant->mask;
+        *bad |= table.memory == ATTND_NONE;
+        tables.mask = reinterpret_cast<const uint8_t *>(
+            resolve(memory_at(settings, table.memory), table.memory, table.offset_bytes, bad));
+        tables.mask_begin = reinterpret_cast<const uint32_t *>(copy + plan.mask_begin_offset_bytes);
+    }
+    if (threadIdx.x % 32 == 0)
+        active->tables = tables;
 }
 
 /* What one lane fills: scratch as the plan divides it, and what the run says itself. */
@@ -273,6 +313,8 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     /* What does not keep 16-byte alignment takes the naive way. */
     const bool odd = built.odd | fill_places(build, source, address);
     const float *sinks = find_sinks(settings, build->plan, body, &bad);
+    if (build->plan.options & looked_up_options)
+        fill_tables(settings, build->plan, body, active, &bad);
     bad |= body.scratch_offset_bytes + built.end > settings.scratch_bytes;
     const uint32_t variant = built.variant;
     const bool many = built.many;

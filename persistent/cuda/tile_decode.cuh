@@ -37,11 +37,13 @@ template <int D, typename Policy> __device__ __forceinline__ void rows_find(Item
     const Divided at = divided(r, run->plan.group, run->group_reciprocal);
     const uint32_t row = item->tile.row_begin + at.quotient;
     const uint32_t head = item->kv_head * run->plan.group + at.rest, partial = item->tile.partial;
-    const bool sees = visible_end(*item, row) > Policy::first_key(*item, row);
+    const bool sees =
+        visible_end(*item, row) > Policy::first_key(*item, row) && Policy::shows_any(*item, row);
     if (partial != ATTND_NONE) {
         const uint64_t place = uint64_t(partial + at.quotient) * run->plan.heads_q + head;
-        item->out[r] = {reinterpret_cast<char *>(run->outputs + place * D), run->states + place * 2,
-                        sees};
+        const uint32_t dim = Policy::template dim_vo<D>(run->plan);
+        item->out[r] = {reinterpret_cast<char *>(run->outputs + place * dim),
+                        run->states + place * 2, sees};
     } else {
         item->out[r] = row_out(run, row, head, sees);
     }
@@ -68,10 +70,11 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
     __builtin_assume(__isShared(outs) && __isShared(states));
     const uint32_t lane = threadIdx.x % 32;
     const bool partial = uniform(item.tile.partial != ATTND_NONE);
-    const uint32_t units = uniform(item.packed_rows * (D / 64));
+    const uint32_t per_row = out_units<D, Policy>(item.run->plan);
+    const uint32_t units = uniform(item.packed_rows * per_row);
 #pragma unroll 1
     for (uint32_t unit = uniform(consumer_thread() / 32); unit < units; unit += decode_warps) {
-        const uint32_t column = unit / (D / 64), d = unit % (D / 64) * 64 + lane * 2;
+        const uint32_t column = unit / per_row, d = unit % per_row * 64 + lane * 2;
         float2 state[decode_warps], value[decode_warps], sum = {};
 #pragma unroll
         for (uint32_t w = 0; w < decode_warps; w++) {
@@ -92,6 +95,8 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
             sum.x = fmaf(weight, value[w].x, sum.x);
             sum.y = fmaf(weight, value[w].y, sum.y);
         }
+        if (!Policy::in_vo(item.run->plan, d))
+            continue;
         if (!partial) {
             const float fade = decode_finish<Policy>(item, column, out.sees, &top, &l);
             sum = make_float2(sum.x * fade, sum.y * fade);
@@ -134,13 +139,13 @@ template <int D, int N> struct DecodeQuery {
     static constexpr int chunks = D / 8, parts = 8 * N * chunks / 32;
     uint4 part[parts];
 
-    __device__ __forceinline__ void ask(const Item &item, uint32_t lane)
+    template <typename Policy> __device__ __forceinline__ void ask(const Item &item, uint32_t lane)
     {
 #pragma unroll
         for (int i = 0; i < parts; i++) {
             const uint32_t row = (i * 32 + lane) / chunks, chunk = (i * 32 + lane) % chunks;
             part[i] = {};
-            if (row < item.packed_rows)
+            if (row < item.packed_rows && Policy::in_qk(item.run->plan, chunk * 8))
                 part[i] = reinterpret_cast<const uint4 *>(item.q[row])[chunk];
         }
     }
@@ -350,7 +355,7 @@ __device__ __forceinline__ void decode_blocks(DecodeColumns<T, D, Policy, N> &co
         columns.products(p, keys + decode_block * D * 2, lane);
         blocks = decode_end(ring, item, block, blocks);
         __syncwarp(); /* every lane has read the stage */
-        ring_refill<D>(ring, work, number, slots, warp, lane);
+        ring_refill<D, Policy>(ring, work, number, slots, warp, lane);
     }
 }
 
@@ -358,7 +363,8 @@ __device__ __forceinline__ void decode_blocks(DecodeColumns<T, D, Policy, N> &co
 template <typename Policy> __device__ __forceinline__ bool decode_hides(const Item &item)
 {
     const attnd_entry &entry = item.tile.of_entry;
-    return (entry.causal && item.tile.row_count > 1) || (Policy::windows && entry.window);
+    return (entry.causal && item.tile.row_count > 1) || (Policy::windows && entry.window) ||
+           Policy::masked(item);
 }
 
 /* N: groups of 8 query rows. All consumers. Return: false if a result is not finite that may come
@@ -381,8 +387,8 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
     /* Q in front of the keys: it is asked for in less time than they are, and needed first. All
      * that is not in front of them is done while they are on their way. */
     DecodeQuery<D, N> query;
-    query.ask(item, lane);
-    ring_begin<D>(ring, work, number, item, slots, warp, lane);
+    query.template ask<Policy>(item, lane);
+    ring_begin<D, Policy>(ring, work, number, item, slots, warp, lane);
     rows_find<D, Policy>(&slot->item);
     if (consumer_thread() == 0)
         slot->begin_ns = clock_ns();

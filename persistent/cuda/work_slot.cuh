@@ -337,7 +337,7 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     const bool attends = run->kind == ATTND_RUN_ATTEND;
     const ItemPlace place = item_place(run, index, settings.workers);
     const uint32_t word = attends ? tile_word(run, place.tile, lane) : 0;
-    const uint32_t paths = run->aligned ? settings.paths : 0;
+    const uint32_t paths = run->aligned ? Policy::paths(run, settings.paths) : 0;
     if (lane == 0) {
         Item *item = &slot->item;
         slot->index = index;
@@ -368,7 +368,7 @@ constexpr int32_t first_keys = 128;
  * do so 800 to 2,500 clocks later, once they are awake and have asked for Q; a memory that has had
  * nothing to do would have nothing to do until then. To ask for more keys than these before they
  * are wanted only disturbs those that are. One warp. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t lane)
 {
     constexpr int rows = first_keys / 32;
@@ -390,12 +390,14 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
     for (int r = 0; r < rows; r++, k += k_stride)
 #pragma unroll
         for (int line = 0; line < D * 2; line += 128)
-            prefetch_line(k + line);
+            if (Policy::in_qk(run->plan, line / 2))
+                prefetch_line(k + line);
 #pragma unroll
     for (int r = 0; r < rows; r++, v += v_stride)
 #pragma unroll
         for (int line = 0; line < D * 2; line += 128)
-            prefetch_line(v + line);
+            if (Policy::in_vo(run->plan, line / 2))
+                prefetch_line(v + line);
 }
 
 /* The fetch warp: every item until the kernel leaves. */
@@ -426,12 +428,15 @@ template <int D, typename Policy> __device__ __forceinline__ void fetch_work(Fet
         const Item &item = slot->item;
         if (path == path_decode && fetch->completed == number &&
             item.kv_end - item.kv_begin > first_keys)
-            first_keys_prefetch<D>(item, lane);
+            first_keys_prefetch<D, Policy>(item, lane);
         __syncwarp();
         /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
          * all that is on its way; or, of a decode item, another's, microseconds later. */
         if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
-            tally_gpu(&item.live->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
+            tally_gpu(&item.live->kv_bytes, 2ull *
+                                                (Policy::template dim_qk<D>(item.run->plan) +
+                                                 Policy::template dim_vo<D>(item.run->plan)) *
+                                                uint64_t(item.kv_end - item.kv_begin));
         __syncwarp();
     }
 }
