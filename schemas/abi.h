@@ -586,8 +586,8 @@ struct attnd_plan_head {
     float logits_soft_cap;    /* of the variant, for those who look only here; 0: none */
     uint64_t mask_begin_offset_bytes; /* uint32 [entries]: where in the mask an entry's bits begin,
                                          bytes; with ATTND_OPTION_MASK only */
-    float v_scale; /* 0 in the heap; in a worker's own copy it may be the variant's */
-    uint32_t zero0;
+    float v_scale;     /* 0 in the heap; in a worker's own copy it may be the variant's */
+    uint32_t kv_dtype; /* of the pool */
     uint64_t zero[2];
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);

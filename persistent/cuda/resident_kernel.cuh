@@ -94,14 +94,17 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if (path == path_prefill) {
-            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
-            continue;
-        }
+        if constexpr (!Policy::narrow)
+            if (path == path_prefill) {
+                number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+                continue;
+            }
         if (consumer_thread() % 32 == 0)
             decode_ring()->ahead = 0;
         if (path == path_append)
             append_item<T, Policy>(slot->item, slot->index);
+        else if (path == path_merge)
+            merge_state_item<T>(slot->item, slot->index);
         else if (path == path_naive)
             attend_naively<T, D, Policy>(slot->item);
         work_leave(work, number);
@@ -121,8 +124,9 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
         const Path path = slot->path;
         if (path == path_leave)
             return;
-        loader.meet(slot->item.run);
-        if (path == path_prefill) {
+        if (!Policy::narrow)
+            loader.meet(slot->item.run);
+        if (!Policy::narrow && path == path_prefill) {
             if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is decode's until then */
                 fence_proxy_async();               /* TMA may write next what ldmatrix read */

@@ -11,6 +11,7 @@ using element_fp16 = __half;
 using element_bf16 = __nv_bfloat16;
 using policy_plain = Plain;
 using policy_varied = Varied;
+using policy_fp8 = Fp8;
 
 #define PASTE2(prefix, name) prefix##name
 #define PASTE4(prefix, dim, type, policy) prefix##dim##_##type##_##policy
