@@ -26,7 +26,23 @@ struct Shape {
     /* The variant: what keys a row sees, its own included, 0: all; what its scores become. */
     uint32_t window = 0;
     float soft_cap = 0;
-    bool alibi = false; /* heads_q: a power of two */
+    bool alibi = false;  /* heads_q: a power of two */
+    uint32_t dim_vo = 0; /* of V and o; 0: dim */
+
+    __host__ __device__ uint32_t vo() const
+    {
+        return dim_vo ? dim_vo : dim;
+    }
+    /* Latents: V is the front of K, in one plane. */
+    __host__ __device__ bool one_plane() const
+    {
+        return dim == 576;
+    }
+    /* Which of those in memory plane @i is, K of all layers and then V. */
+    uint64_t plane(uint32_t i) const
+    {
+        return one_plane() ? i % layers : i;
+    }
 };
 
 __device__ uint32_t mix(uint64_t x)
@@ -137,15 +153,16 @@ __global__ void reference(ReferenceArgs a)
     for (uint32_t key = first; key < visible; key++)
         total += exp(double(scores[key]) - top);
     double error = 0, norm = 0;
-    for (uint32_t d = t; d < s.dim; d += 128) {
+    const uint32_t v_row = s.one_plane() ? s.dim : s.vo();
+    for (uint32_t d = t; d < s.vo(); d += 128) {
         double sum = 0;
         for (uint32_t key = first; key < visible; key++) {
             uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
             sum += double(__expf(scores[key] - top)) *
-                   element(a.v + (token * s.heads_kv + kv_head) * s.dim + d, s.dtype);
+                   element(a.v + (token * s.heads_kv + kv_head) * v_row + d, s.dtype);
         }
         sum /= total;
-        double got = element(a.o + (uint64_t(row) * s.heads_q + head) * s.dim + d, s.dtype);
+        double got = element(a.o + (uint64_t(row) * s.heads_q + head) * s.vo() + d, s.dtype);
         error += (got - sum) * (got - sum);
         norm += sum * sum;
     }

@@ -100,18 +100,18 @@ __device__ __forceinline__ void plane_load(uint32_t to, const char *from, int64_
     }
 }
 
-/* The same where every row has to be looked for: by lane % 16 which row it is, at @row. */
+/* The same where every row has to be looked for: by lane % 16 which row it is, at @row; @chunk:
+ * where this lane's chunk is in a row, bytes. */
 template <int row_bytes>
 __device__ __forceinline__ void plane_gather(uint32_t to, const char *row, uint32_t lane,
-                                             int32_t left)
+                                             uint32_t chunk, int32_t left)
 {
     constexpr int step = decode_step<row_bytes>, chunks = 32 / step;
 #pragma unroll 4
     for (int r = 0; r < decode_block; r += step) {
         const uint64_t from = __shfl_sync(0xffffffffu, uint64_t(row), r + lane / chunks);
         cp_async16_once((to ^ (swizzled<row_bytes>(r) << 4)) + r * row_bytes,
-                        reinterpret_cast<const char *>(from) + lane % chunks * 16,
-                        r < left ? 16 : 0);
+                        reinterpret_cast<const char *>(from) + chunk, r < left ? 16 : 0);
     }
 }
 
@@ -140,15 +140,18 @@ __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint
     walk->next += decode_warps;
     walk->page[0] = walk->page[1];
     walk->page[1] = walk_page(item, walk->next + decode_warps, lane);
-    const int32_t left_k = Policy::in_qk(run->plan, chunk * chunk_elements) ? left : 0;
-    const int32_t left_v = Policy::in_vo(run->plan, chunk * chunk_elements) ? left : 0;
+    /* What is not there comes from the row's beginning: an address must be mapped. */
+    const bool in_k = Policy::in_qk(run->plan, chunk * chunk_elements),
+               in_v = Policy::in_vo(run->plan, chunk * chunk_elements);
+    const uint32_t at_k = in_k ? chunk * 16 : 0, at_v = in_v ? chunk * 16 : 0;
+    const int32_t left_k = in_k ? left : 0, left_v = in_v ? left : 0;
     if (whole) {
-        plane_load<row_bytes>(to, k + row * k_stride + chunk * 16, k_stride, left_k);
-        plane_load<row_bytes>(to + decode_block * row_bytes, v + row * v_stride + chunk * 16,
-                              v_stride, left_v);
+        plane_load<row_bytes>(to, k + row * k_stride + at_k, k_stride, left_k);
+        plane_load<row_bytes>(to + decode_block * row_bytes, v + row * v_stride + at_v, v_stride,
+                              left_v);
     } else {
-        plane_gather<row_bytes>(to, k, lane, left_k);
-        plane_gather<row_bytes>(to + decode_block * row_bytes, v, lane, left_v);
+        plane_gather<row_bytes>(to, k, lane, at_k, left_k);
+        plane_gather<row_bytes>(to + decode_block * row_bytes, v, lane, at_v, left_v);
     }
 }
 

@@ -42,8 +42,8 @@ constexpr uint32_t varied_options =
     ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE |
     ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_SCALES |
     ATTND_OPTION_HEAD_SCALES;
-/* Longer rows are the plain loop's alone. */
-constexpr uint32_t loop_dim_max = 256;
+/* Longer rows of K are latents: 576, of which V is 512. */
+constexpr uint32_t loop_dim_max = 256, latent_dim = 576, latent_values = 512;
 /* And which dimensions beside those that are equal: a pool's, not a batch's. */
 constexpr uint32_t varied_dims =
     ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 | ATTND_OPTION_DIMS_FP8;
@@ -54,12 +54,11 @@ __host__ __device__ constexpr bool is_fp8(uint32_t dtype)
 }
 
 /* The head dimension that loops are compiled for which execute these; 0: there are none. Rows
- * shorter than that are filled up with zeros, by the varied ones. The plain loop alone takes longer
- * rows (tile_naive.cuh). */
+ * shorter than that are filled up with zeros, by the varied ones. */
 __host__ __device__ constexpr uint32_t built_dim(uint32_t dim_qk, uint32_t dim_vo)
 {
-    if (dim_qk == 576 && dim_vo == 512)
-        return loop_dim_max;
+    if (dim_qk == latent_dim && dim_vo == latent_values)
+        return latent_dim;
     if (dim_qk == 0 || dim_qk % 16 || dim_qk > loop_dim_max ||
         (dim_qk != dim_vo && !(dim_qk == 192 && dim_vo == 128)))
         return 0;

@@ -129,10 +129,11 @@ __device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32
         for (int i = 0; i < chunks; i++) {
             const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
             const uint64_t from = __shfl_sync(0xffffffffu, row, r);
+            const bool in = Policy::in_qk(run->plan, c * 8); /* an address must be mapped */
             cp_async16(shared + c / 8 * (prefill_rows * 128) + (first + r) * 128 +
                            ((c % 8 ^ r % 8) << 4),
-                       reinterpret_cast<const char *>(from) + c * 16,
-                       int32_t(r) < left && Policy::in_qk(run->plan, c * 8) ? 16 : 0);
+                       reinterpret_cast<const char *>(from) + (in ? c * 16 : 0),
+                       int32_t(r) < left && in ? 16 : 0);
         }
     }
 }
@@ -187,14 +188,13 @@ template <int D, typename Policy> struct Gather {
         for (int i = 0; i < chunks; i++) {
             const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
             const uint64_t from = __shfl_sync(0xffffffffu, row, r);
-            const uint32_t in = group % groups * 32 + r;
-            cp_async16(
-                to + (values ? place_in_block<D, true>(in, c) : place_in_block<D, false>(in, c)),
-                reinterpret_cast<const char *>(from) + c * 16,
-                int32_t(r) < left &&
-                        (values ? Policy::in_vo(run->plan, c * 8) : Policy::in_qk(run->plan, c * 8))
-                    ? 16
-                    : 0);
+            const uint32_t place = group % groups * 32 + r;
+            const bool in =
+                values ? Policy::in_vo(run->plan, c * 8) : Policy::in_qk(run->plan, c * 8);
+            cp_async16(to + (values ? place_in_block<D, true>(place, c)
+                                    : place_in_block<D, false>(place, c)),
+                       reinterpret_cast<const char *>(from) + (in ? c * 16 : 0),
+                       int32_t(r) < left && in ? 16 : 0);
         }
     }
 };

@@ -236,12 +236,14 @@ struct Varied {
         return d < plan.dim_vo;
     }
 
-    /* Rows that no loop is compiled for, and rotations, are the plain loop's. */
+    /* Rotations are the plain loop's. */
     __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
     {
-        if (run->plan.dim_qk > loop_dim_max || run->plan.options & rotations)
+        if (run->plan.options & rotations)
             return 0;
-        return run->plan.options & ATTND_OPTION_HEAD_SCALES ? settings & 1 : settings;
+        if (!(run->plan.options & ATTND_OPTION_HEAD_SCALES))
+            return settings;
+        return run->plan.dim_qk > loop_dim_max ? 0 : settings & 1;
     }
 
     __device__ static void scales(Item *item)
@@ -552,7 +554,7 @@ struct Fp8 : Varied {
 
     __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
     {
-        return Varied::paths(run, settings) & 1;
+        return run->plan.dim_qk > loop_dim_max ? 0 : Varied::paths(run, settings) & 1;
     }
 
     /* One over the scale of K or of V of head @head. */

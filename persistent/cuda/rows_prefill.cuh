@@ -206,10 +206,12 @@ __device__ __forceinline__ void store_lines(const Item &item, const RowState<D> 
     __syncwarp();
 }
 
-/* Writes the partial, or o where it is not aligned, from the registers. */
+/* Writes the partial, or o where it is not aligned, from the registers. @column: the first of o
+ * there. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> &state,
-                                            const float (&inverse)[2], uint32_t first_row)
+                                            const float (&inverse)[2], uint32_t first_row,
+                                            uint32_t column)
 {
     using Shape = PrefillShape<D>;
     const ActiveRun *run = item.run;
@@ -217,7 +219,7 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
     const bool partial = item.tile.partial != ATTND_NONE;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const uint32_t r = first_row + half * 8, c = threadIdx.x % 4 * 2;
+        const uint32_t r = first_row + half * 8, c = column + threadIdx.x % 4 * 2;
         if (r >= item.packed_rows)
             continue;
         const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
@@ -233,7 +235,7 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
                 const uint32_t d = part * Shape::out_columns + j * 8;
                 float a = state.o[part][j * 4 + half * 2] * inverse[half];
                 float b = state.o[part][j * 4 + half * 2 + 1] * inverse[half];
-                if (!Policy::in_vo(plan, d))
+                if (!Policy::in_vo(plan, column + d))
                     continue;
                 if (partial) {
                     *reinterpret_cast<float2 *>(wide + d) = make_float2(a, b);
@@ -246,10 +248,10 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
 }
 
 /* Writes o and lse, or the partial. @q: shared memory of the item's Q, which nobody reads any more;
- * @first_row: this thread's. */
+ * @first_row: this thread's; @column: the first of o that @state has, lse goes with 0. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
-                                           uint32_t first_row, float scale)
+                                           uint32_t first_row, uint32_t column = 0)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
@@ -267,7 +269,7 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
             fade = Policy::finish(run, head, sees, &m, &l);
         l = sum_stored(l, sees, partial);
         inverse[half] = partial ? 1.0f : l == 0.0f ? 0.0f : __fdividef(fade, l);
-        if (threadIdx.x % 4 || r >= item.packed_rows)
+        if (threadIdx.x % 4 || r >= item.packed_rows || column)
             continue;
         const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
         if (partial)
@@ -277,11 +279,15 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
             run->lse[(int64_t(item.tile.row_begin) + token) * plan.lse_pitch.row +
                      head * plan.lse_pitch.head] = lse_of(plan, m, l);
     }
-    const uint64_t bits = uint64_t(run->o) | uint64_t(plan.o_pitch.row | plan.o_pitch.head) * 2;
-    if (D < 256 && !partial && bits % 16 == 0) /* 256: Q is wanted back, and registers are short */
-        store_lines<T, D, Policy>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
-    else
-        store_pairs<T, D, Policy>(item, state, inverse, first_row);
+    [[maybe_unused]] const uint64_t bits =
+        uint64_t(run->o) | uint64_t(plan.o_pitch.row | plan.o_pitch.head) * 2;
+    if constexpr (D < 256) { /* 256: Q is wanted back, and registers are short */
+        if (!partial && bits % 16 == 0) {
+            store_lines<T, D, Policy>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
+            return;
+        }
+    }
+    store_pairs<T, D, Policy>(item, state, inverse, first_row, column);
 }
 
 } // namespace attnd

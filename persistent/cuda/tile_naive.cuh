@@ -137,28 +137,17 @@ __device__ __noinline__ void attend_rows(const Item &item, uint32_t first, uint3
         add_relaxed(cta_naive(), 0u - 1);
 }
 
-/* The same for rows of any length that kernels of this D execute. */
-template <typename T, typename KV, int D, typename Policy>
-__device__ __forceinline__ void attend_lengths(const Item &item, uint32_t first, uint32_t end_row,
-                                               uint32_t step_rows)
-{
-    if (D == loop_dim_max && Policy::template dim_qk<D>(item.run->plan) > loop_dim_max)
-        attend_rows<T, KV, ATTND_HEAD_DIM_MAX, Policy>(item, first, end_row, step_rows);
-    else
-        attend_rows<T, KV, D, Policy>(item, first, end_row, step_rows);
-}
-
-/* And for either type of K and V. */
+/* The same for either type of K and V. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void attend_naive(const Item &item, uint32_t first, uint32_t end_row,
                                              uint32_t step_rows)
 {
     if constexpr (!Policy::narrow)
-        attend_lengths<T, T, D, Policy>(item, first, end_row, step_rows);
+        attend_rows<T, T, D, Policy>(item, first, end_row, step_rows);
     else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
-        attend_lengths<T, E4m3, D, Policy>(item, first, end_row, step_rows);
+        attend_rows<T, E4m3, D, Policy>(item, first, end_row, step_rows);
     else
-        attend_lengths<T, E5m2, D, Policy>(item, first, end_row, step_rows);
+        attend_rows<T, E5m2, D, Policy>(item, first, end_row, step_rows);
 }
 
 } // namespace attnd

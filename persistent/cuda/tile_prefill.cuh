@@ -392,8 +392,7 @@ template <typename T, int D, typename Policy> struct Prefill {
             state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
         }
         if (finite()) {
-            store_rows<T, D, Policy>(item, state, shared + q_here * Shape::q_bytes, first_row,
-                                     scale);
+            store_rows<T, D, Policy>(item, state, shared + q_here * Shape::q_bytes, first_row);
         } else {
             const uint32_t rows = group * 64;
             attend_naive<T, D, Policy>(item, rows + warp, min(rows + 64, item.packed_rows), 4);

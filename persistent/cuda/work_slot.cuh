@@ -331,6 +331,14 @@ __device__ __forceinline__ void worker_leave(Resident *resident, uint32_t worker
         publish_gpu(&resident->present[worker], 0);
 }
 
+/* Each row of V is the front of the row of K. */
+__device__ __forceinline__ bool one_plane(const ActiveRun *run)
+{
+    const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
+    return run->k_base == run->v_base && k.stride_page == v.stride_page &&
+           k.stride_token == v.stride_token && k.stride_head == v.stride_head;
+}
+
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
  * code that the item fails with, 0: none. The whole warp. Return: the path that executes it. */
 template <int D, typename Policy>
@@ -367,7 +375,17 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
     if (Policy::windows)
         item_skip<D>(&slot->item, run, lane);
+    if (D == latent_dim)
+        return paths >> 1 & 1 && one_plane(run) ? path_prefill : path_naive;
     return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
+}
+
+/* What an item reads of a key and its value. */
+template <int D, typename Policy>
+__device__ __forceinline__ uint32_t key_elements(const ActiveRun *run, Path path)
+{
+    const uint32_t k = Policy::template dim_qk<D>(run->plan);
+    return D == latent_dim && path == path_prefill ? k : k + Policy::template dim_vo<D>(run->plan);
 }
 
 /* The keys that a decode item's warps ask for first, a block each (tile_decode.cuh). */
@@ -444,8 +462,7 @@ template <int D, typename Policy> __device__ __forceinline__ void fetch_work(Fet
          * all that is on its way; or, of a decode item, another's, microseconds later. */
         if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
             tally_gpu(&item.live->kv_bytes, uint64_t(kv_bytes<Policy>) *
-                                                (Policy::template dim_qk<D>(item.run->plan) +
-                                                 Policy::template dim_vo<D>(item.run->plan)) *
+                                                key_elements<D, Policy>(item.run, path) *
                                                 uint64_t(item.kv_end - item.kv_begin));
         __syncwarp();
     }

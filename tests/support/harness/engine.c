@@ -176,6 +176,8 @@ static void lay_planes(struct engine *engine, const struct random_shape *shape)
         k->stride_head = shape->hnd ? shape->page_size * row : row;
         k->stride_token = shape->hnd ? row : shape->heads_kv * row;
         *v = *k;
+        if (shape->one_plane)
+            continue;
         v->offset_bytes += (shape->interleaved ? 1 : pages) * page_bytes;
     }
 }

@@ -76,7 +76,9 @@ static int shape_valid(const struct random_shape *shape)
     return dims && shape->heads_kv >= 1 && shape->group >= 1 && shape->page_size >= 1 &&
            shape->layers >= 1 && (shape->dtype == ATTND_FP16 || shape->dtype == ATTND_BF16) &&
            (shape->kv_dtype == 0 || attnd_dtype_is_fp8(shape->kv_dtype)) &&
-           !(shape->service_pool && (shape->hnd || shape->interleaved || shape->pad));
+           !(shape->service_pool &&
+             (shape->hnd || shape->interleaved || shape->pad || shape->one_plane)) &&
+           !(shape->one_plane && (!odd || shape->interleaved));
 }
 
 /* Lengths of one entry: not negative, within its pages, and new rows inside the request. */
@@ -159,7 +161,9 @@ static void print_shape(FILE *file, const struct random_shape *shape)
                                                 : ", K and V e5m2",
             shape->dim, random_shape_vo(shape), shape->heads_kv, shape->group, shape->page_size,
             shape->layers, shape->hnd ? "HND" : "NHD",
-            shape->interleaved ? ", K and V interleaved" : "");
+            shape->interleaved ? ", K and V interleaved"
+            : shape->one_plane ? ", V in front of K"
+                               : "");
     if (shape->pad)
         fprintf(file, ", pad %u", shape->pad);
     fprintf(file, "%s\n", shape->service_pool ? ", of the service" : "");

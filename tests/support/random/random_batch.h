@@ -25,8 +25,9 @@
 /* What a pool is made for. Consecutive batches of a seed share one. */
 struct random_shape {
     uint32_t dtype, dim, heads_kv, group;
-    uint32_t dim_vo;   /* 0: dim */
-    uint32_t kv_dtype; /* of K and V in the pool; 0: dtype */
+    uint32_t dim_vo;    /* 0: dim */
+    uint32_t one_plane; /* 1: a row of V is the front of the row of K */
+    uint32_t kv_dtype;  /* of K and V in the pool; 0: dtype */
     uint32_t page_size;
     uint32_t layers;
     uint32_t

@@ -175,6 +175,7 @@ static const struct {
     OPTION(shape.layers, 1),
     OPTION(shape.group, 1),
     OPTION(shape.heads_kv, 1),
+    OPTION(shape.one_plane, 0),
     OPTION(shape.dim_vo, 0),
     OPTION(shape.dim, 64),
     OPTION(shape.page_size, 16),

@@ -63,7 +63,8 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
         variant->kv_scales = 1 + prng_below(prng, 2);
     if (batch->steps == 1 && prng_percent(prng, 25))
         variant->mask = 1 + prng_below(prng, MASK_SPARSE);
-    if (batch->shape.kv_dtype && batch->steps > 1)
+    /* One plane: what is appended to V would lie in what was rotated of K. */
+    if (batch->shape.one_plane || (batch->shape.kv_dtype && batch->steps > 1))
         variant->rope_append = 0;
     if (batch->levels > 1)
         variant->mask = variant->window = variant->position_encoding = variant->rope_append = 0;
@@ -73,13 +74,17 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
 static void draw_dims(struct prng *prng, struct random_shape *shape)
 {
     static const uint32_t dims[][2] = {{80, 0},  {96, 0},    {112, 0},   {16, 0},   {48, 0},
-                                       {192, 0}, {192, 128}, {192, 128}, {576, 512}};
+                                       {192, 0}, {192, 128}, {576, 512}, {576, 512}};
     const uint32_t *chosen = dims[prng_below(prng, sizeof(dims) / sizeof(dims[0]))];
 
     if (prng_percent(prng, 60))
         return;
     shape->dim = chosen[0];
     shape->dim_vo = chosen[1];
+    /* As latents have it, in two of three such pools. */
+    shape->one_plane = chosen[1] == 512 && !shape->service_pool && prng_percent(prng, 67);
+    if (shape->one_plane)
+        shape->interleaved = 0;
 }
 
 /* For all batches of a shape. */
