@@ -33,7 +33,7 @@ __device__ __forceinline__ RopeTable *rope_table()
 }
 
 /* All consumers, before an item of a run that turns anything. */
-__device__ __noinline__ void rope_prepare(const Item &item)
+inline __device__ __noinline__ void rope_prepare(const Item &item)
 {
     constexpr double turn = 6.283185307179586, units = 18446744073709551616.0; /* 2^64 */
     RopeTable *const table = rope_table();
