@@ -6,6 +6,7 @@
  * list of fields is written by hand, and the package's test_layout compares it with the header.
  */
 #include "client/attnd.h"
+#include "client/attnd_merge.h"
 
 #include <stddef.h>
 

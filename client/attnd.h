@@ -594,7 +594,6 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
 #endif
 
 #include "attnd_launch.h" /* launched runs: for CUDA streams and graphs */
-#include "attnd_merge.h"  /* two results that become one */
 #include "attnd_prefix.h" /* one prefix cache for all engines of a pool */
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * attnd_merge.h - two results of the same queries over different keys become one. Part of attnd.h.
+ * attnd_merge.h - two results of the same queries over different keys become one.
  *
  * An engine that has attended to its keys in parts, by this service or by anything else, merges the
  * parts' o and lse two at a time. The order is the engine's, so the result is the same each time.

@@ -1,6 +1,7 @@
 /*
  * merge.c - attnd_merge_state(): six places, which a slot has no room for, in the arena.
  */
+#include "client/attnd_merge.h"
 #include "client/submit.h"
 
 static struct attnd_merge_place place_of(const struct attnd_tensor *tensor)
@@ -20,9 +21,11 @@ int attnd_merge_state(struct attnd_session *session, uint32_t plan,
         rc = attnd_args_take(&own, sizeof(own), args);
     if (rc == 0 && own.reserved0)
         rc = attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_RESERVED, 0, own.reserved0, 0);
-    if (rc == 0)
-        rc = attnd_submit_reserve(session, ATTND_MERGE_PLACES * sizeof(struct attnd_merge_place),
-                                  &offset_bytes);
+    if (rc < 0)
+        return rc;
+
+    rc = attnd_submit_reserve(session, ATTND_MERGE_PLACES * sizeof(struct attnd_merge_place),
+                              &offset_bytes);
     if (rc < 0)
         return rc;
     struct attnd_merge_place *at = (void *)(session->arena.base + offset_bytes);

@@ -27,21 +27,21 @@ struct shape {
     const char *name, *suffix; /* together the figure's name */
     uint32_t layers, requests, qo_len, kv_len, page_size, rounds;
     enum unit unit;
+    uint32_t kv_dtype; /* 0: as q */
     double reach;
     const char *peer; /* its time is what ours is put over */
-    uint32_t kv_dtype;
 };
 
 /* Layers: what runs in turn is far more than the 50 MB of L2. */
 static const struct shape decode_large = {
-    "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 3000, "flashinfer", 0};
+    "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 0, 3000, "flashinfer"};
 static const struct shape prefill_8192 = {
-    "prefill_8192", "_tflops", 4, 1, 8192, 8192, 128, 30, TFLOPS, 600, "cudnn", 0};
+    "prefill_8192", "_tflops", 4, 1, 8192, 8192, 128, 30, TFLOPS, 0, 600, "cudnn"};
 static const struct shape others[] = {
-    {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 19, "flashinfer", 0},
-    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 52, "flashinfer", 0},
-    {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 620, "cudnn", 0},
-    {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 440, "fa3", 0},
+    {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 0, 19, "flashinfer"},
+    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 0, 52, "flashinfer"},
+    {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 0, 620, "cudnn"},
+    {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 0, 440, "fa3"},
 };
 
 static struct bench_uniform uniform_of(const struct shape *shape)
@@ -208,7 +208,7 @@ static uint32_t launches(struct bench_suite *suite)
     return count;
 }
 
-static const struct shape submit = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 10, "", 0};
+static const struct shape submit = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 0, 10, ""};
 
 /* Return: whether there is a figure. */
 static bool measure_submit(struct bench_suite *suite, const char *figure, double reach)

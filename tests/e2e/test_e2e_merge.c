@@ -4,6 +4,7 @@
  * The judge is a plain loop of its own. Where a result saw nothing, its o is garbage that must not
  * show. ATTND_SEED repeats a run, ATTND_ROUNDS is the number of random cases (300).
  */
+#include "client/attnd_merge.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/oracle/bits16.h"
