@@ -76,7 +76,7 @@ struct attnd_backend {
     Mapping mappings[ATTND_MEMORIES_MAX];
     attnd::HostWords *words; /* pinned */
     /* The dispatcher's, and one a variant; elastic: gangs are all in the first. */
-    cudaStream_t streams[1 + attnd::variants_plain];
+    cudaStream_t streams[attnd::variant_streams];
     uint32_t streams_count;
     cudaStream_t side_stream;     /* all that the host copies; nothing in it ever waits */
     cudaStream_t pages_stream[2]; /* copies.cu: into pools, and out of them */

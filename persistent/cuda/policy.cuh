@@ -24,6 +24,8 @@ namespace attnd
 struct Plain {
     /* What no fast loop takes, another takes than the plain one (tile_staged.cuh). */
     static constexpr bool staged = false;
+    /* K and V are of fp8. */
+    static constexpr bool narrow = false;
 
     /* Rows have a first key of their own, and blocks below that of all rows are skipped. */
     static constexpr bool windows = false;
@@ -51,6 +53,17 @@ struct Plain {
     __device__ static uint32_t paths(const ActiveRun *, uint32_t settings)
     {
         return settings;
+    }
+
+    /* One lane of the fetch warp: what the item has of the run's tables. */
+    __device__ static void scales(Item *)
+    {
+    }
+
+    /* What the values of the item's head are multiplied with, wherever they go. */
+    __device__ static constexpr float out_scale(const Item &)
+    {
+        return 1.0f;
     }
 
     /* One thread, before anything else. */
@@ -206,6 +219,7 @@ __device__ __forceinline__ VariedRow *varied_row()
 
 struct Varied {
     static constexpr bool staged = true, windows = true;
+    static constexpr bool narrow = false;
 
     template <int D> __device__ static uint32_t dim_qk(const attnd_plan_head &plan)
     {
@@ -227,7 +241,24 @@ struct Varied {
     /* Rotations are exact in the staged loop alone. */
     __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
     {
-        return run->plan.options & rotations ? 0 : settings;
+        if (run->plan.options & rotations)
+            return 0;
+        if (!(run->plan.options & ATTND_OPTION_HEAD_SCALES))
+            return settings;
+        return run->plan.dim_qk > loop_dim_max ? 0 : settings & 1;
+    }
+
+    __device__ static void scales(Item *item)
+    {
+        const bool has = item->run->plan.options & ATTND_OPTION_HEAD_SCALES;
+        const float *table = has ? item->maps->tables.kv_scales + item->kv_head : nullptr;
+        item->k_scale = has ? __ldcg(table) : 1.0f;
+        item->v_scale = has ? __ldcg(table + item->run->plan.heads_kv) : 1.0f;
+    }
+
+    __device__ static float out_scale(const Item &item)
+    {
+        return item.v_scale;
     }
 
     __device__ static void start()
@@ -314,11 +345,13 @@ struct Varied {
     struct Cap {
         float scale, cap;
 
-        __device__ explicit Cap(const attnd_plan_head &plan)
+        __device__ explicit Cap(const Item &item)
         {
+            const attnd_plan_head &plan = item.run->plan;
+            const float sm_scale = plan.sm_scale * item.k_scale;
             const bool has = plan.options & ATTND_OPTION_SOFT_CAP;
             cap = has ? plan.logits_soft_cap * log2_e : 0.0f;
-            scale = has ? __fdividef(plan.sm_scale, plan.logits_soft_cap) : plan.sm_scale * log2_e;
+            scale = has ? __fdividef(sm_scale, plan.logits_soft_cap) : sm_scale * log2_e;
         }
 
         __device__ float one(float s) const
@@ -357,7 +390,7 @@ struct Varied {
     };
     __device__ static Row row(const Item &item, uint32_t row, uint32_t head)
     {
-        return {Cap(item.run->plan), slope(item.run, head), position(item, row),
+        return {Cap(item), slope(item.run, head), position(item, row),
                 masked(item) ? mask_row(item, row) : MaskRow{nullptr, 0}};
     }
     __device__ static bool shows(const Row &row, int32_t key)
@@ -375,7 +408,7 @@ struct Varied {
         const VariedRow row = varied_row()[index];
         if (key < row.begin || (masked(item) && !row.mask.sees(key)))
             return -INFINITY;
-        return fmaf(row.slope, float(key - row.position), Cap(item.run->plan).one(s));
+        return fmaf(row.slope, float(key - row.position), Cap(item).one(s));
     }
 
     /* A row of q, the @index-th of rows(), and that of key @key, as floats in shared memory. A
@@ -413,7 +446,7 @@ struct Varied {
 
     template <int N> __device__ static void decode(const Item &item, float (&s)[N][4], int32_t key)
     {
-        Cap(item.run->plan).all<4 * N>(&s[0][0]);
+        Cap(item).all<4 * N>(&s[0][0]);
         if (masked(item))
             decode_mask(item, s, key);
         const bool slopes = has(item, ATTND_OPTION_ALIBI), window = item.tile.of_entry.window;
@@ -452,7 +485,7 @@ struct Varied {
     template <int count>
     __device__ static void prefill(const Item &item, float (&s)[count], int32_t first)
     {
-        Cap(item.run->plan).all<count>(s);
+        Cap(item).all<count>(s);
         if (!has(item, ATTND_OPTION_ALIBI))
             return;
 #pragma unroll
@@ -536,6 +569,38 @@ struct Varied {
         *l = fmaf(*l, fade, exp2_fast(sink - top));
         *m = top;
         return fade * v_scale;
+    }
+};
+
+/* All that Varied has, over K and V of fp8: decode converts in registers, what has more rows is the
+ * plain loop's, and append rounds. */
+struct Fp8 : Varied {
+    static constexpr bool staged = false;
+    static constexpr bool narrow = true;
+
+    __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
+    {
+        return run->plan.dim_qk > loop_dim_max ? 0 : Varied::paths(run, settings) & 1;
+    }
+
+    /* One over the scale of K or of V of head @head. */
+    __device__ static float reciprocal(const Item &item, uint32_t head, bool of_v)
+    {
+        const RunTables &tables = item.maps->tables;
+        float scale = 1.0f;
+        if (has(item, ATTND_OPTION_SCALES))
+            scale = of_v ? tables.variant->v_scale : tables.variant->k_scale;
+        if (has(item, ATTND_OPTION_HEAD_SCALES))
+            scale *= __ldcg(tables.kv_scales + (of_v ? item.run->plan.heads_kv : 0) + head);
+        return __frcp_rn(scale);
+    }
+
+    /* As stored(), before it is rounded. */
+    template <typename T>
+    __device__ static float rotated(const Item &item, const T *row, uint32_t d, int32_t position)
+    {
+        const float x = to_float<T>(row[d]);
+        return has(item, ATTND_OPTION_ROPE_APPEND) ? rope_turned(x, row, d, position) : x;
     }
 };
 

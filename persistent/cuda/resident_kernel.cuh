@@ -75,6 +75,7 @@ __device__ __forceinline__ void attend_latents(Consumer<latent_dim> *self, const
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void attend_naively(const Item &item)
 {
+    Policy::prepare(item);
     attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows,
                                consumer_threads / 32);
     merge_arrive<T, D, Policy>(item);
@@ -104,6 +105,10 @@ template <typename T, int D, typename Policy>
 __device__ __forceinline__ void consume_other(const WorkSlot *slot)
 {
     const Path path = slot->path;
+    if (path == path_merge) {
+        merge_state_item<T>(slot->item, slot->index);
+        return;
+    }
     if constexpr (Policy::staged) {
         if (path == path_append || path == path_naive)
             consume_staged<T, D, Policy>(slot);
@@ -130,7 +135,9 @@ __device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bar
             break;
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if (path == path_prefill)
+        if constexpr (Policy::narrow)
+            consume_other<T, latent_dim, Policy>(slot);
+        else if (path == path_prefill)
             attend_latents<T, Policy>(&self, slot->item);
         else
             consume_other<T, latent_dim, Policy>(slot);
@@ -167,10 +174,11 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if (path == path_prefill) {
-            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
-            continue;
-        }
+        if constexpr (!Policy::narrow)
+            if (path == path_prefill) {
+                number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+                continue;
+            }
         if (consumer_thread() % 32 == 0)
             decode_ring()->ahead = 0;
         consume_other<T, D, Policy>(slot);
@@ -211,8 +219,9 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
         const Path path = slot->path;
         if (path == path_leave)
             return;
-        loader.meet(slot->item.run);
-        if (path == path_prefill) {
+        if (!Policy::narrow)
+            loader.meet(slot->item.run);
+        if (!Policy::narrow && path == path_prefill) {
             if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is decode's until then */
                 fence_proxy_async();               /* TMA may write next what ldmatrix read */

@@ -11,6 +11,7 @@ using element_fp16 = __half;
 using element_bf16 = __nv_bfloat16;
 using policy_plain = Plain;
 using policy_varied = Varied;
+using policy_fp8 = Fp8;
 
 #define PASTE2(prefix, name) prefix##name
 #define PASTE4(prefix, dim, type, policy) prefix##dim##_##type##_##policy
@@ -22,6 +23,7 @@ using policy_varied = Varied;
  * one are plain, too (device.cuh). */
 #define IS_plain 1
 #define IS_varied 0
+#define IS_fp8 0
 #define PLAIN(policy) PASTE2(IS_, policy)
 #if ATTND_VARIANT_DIM == 576 && PLAIN(ATTND_VARIANT_POLICY)
 Variant VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, varied)();
