@@ -185,7 +185,7 @@ struct Bench {
     ClockWatch *watch;
     Resident settings = {};
     Resident *resident;
-    cudaStream_t streams[1 + attnd::variants_plain], watch_stream;
+    cudaStream_t streams[attnd::variant_streams], watch_stream;
     uint32_t tail = 0;
     int workers;
 };
@@ -352,8 +352,8 @@ void make_resident(Bench &b, const Options &options)
 
 void launch(Bench &b)
 {
-    uint32_t variant =
-        attnd::variant_index(b.shape.dim, b.shape.vo(), b.shape.dtype, options_of(b.shape));
+    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.vo(), b.shape.dtype, b.shape.dtype,
+                                            options_of(b.shape));
     MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
     MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
 }

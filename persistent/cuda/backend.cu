@@ -89,7 +89,7 @@ static cudaError_t create_streams(attnd_backend *backend)
     int least = 0, most = 0;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
     const int before = most < least ? most + 1 : most; /* a smaller number comes first */
-    backend->streams_count = gangs ? 1 : 1 + attnd::variants_plain;
+    backend->streams_count = gangs ? 1 : attnd::variant_streams;
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamCreateWithPriority(&backend->streams[i], cudaStreamNonBlocking,
                                              gangs ? before : least);
@@ -145,8 +145,8 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.mailboxes_offset = queue->mailboxes_offset;
     settings.wake = settings.drain ? backend->own_wake : NULL;
     settings.inject = uint32_t(backend->config.injection);
-    backend->variants =
-        1u << attnd::variant_index(128, 128, ATTND_FP16, 0); /* the first run corrects it */
+    backend->variants = 1u << attnd::variant_index(128, 128, ATTND_FP16, ATTND_FP16,
+                                                   0); /* the first run corrects it */
     if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
         (error = health_init(backend)))
         return error;
@@ -212,10 +212,12 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
                          ATTND_KIND_TRIED(ATTND_KIND_DEVICE) | ATTND_KIND_TRIED(ATTND_KIND_POOL) |
                          ATTND_KIND_TRIED(ATTND_KIND_IPC);
     memset(info->head_dims, 0, sizeof(info->head_dims));
-    for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
-        for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
-            if (attnd::variant_index(dim, dim, dtype, 0) < attnd::variants_count)
-                info->head_dims[dtype] |= attnd_head_dim_bit(dim);
+    for (uint32_t dtype = ATTND_FP16; dtype < ATTND_DTYPES_END; dtype++)
+        for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16) {
+            const uint32_t rows = attnd_dtype_is_fp8(dtype) ? uint32_t(ATTND_FP16) : dtype;
+            if (attnd::variant_index(dim, dim, rows, dtype, 0) < attnd::variants_count)
+                info->head_dims[attnd_dtype_dims(dtype)] |= attnd_head_dim_bit(dim);
+        }
     info->options = attnd::varied_options | attnd::varied_dims;
     info->residency = backend->residency;
     info->mailbox_kind = ATTND_KIND_DEVICE;

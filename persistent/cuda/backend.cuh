@@ -74,7 +74,7 @@ struct attnd_backend {
     Mapping mappings[ATTND_MEMORIES_MAX];
     attnd::HostWords *words; /* pinned */
     /* The dispatcher's, and one a variant; elastic: gangs are all in the first. */
-    cudaStream_t streams[1 + attnd::variants_plain];
+    cudaStream_t streams[attnd::variant_streams];
     uint32_t streams_count;
     cudaStream_t side_stream; /* all that the host writes and copies; nothing in it ever waits */
     uint32_t side_ms;         /* since when it was not seen to be done with all; 0: it was */

@@ -30,7 +30,7 @@ constexpr uint32_t workers_max = 512;
  * list is in cuda.mk, which makes variants.inc of it. */
 enum VariantDtype : uint32_t { dtype_fp16 = ATTND_FP16, dtype_bf16 = ATTND_BF16 };
 /* What the loops do with scores and rows (policy.cuh). */
-enum VariantPolicy : uint32_t { plain, varied };
+enum VariantPolicy : uint32_t { plain, varied, fp8 };
 #define ATTND_VARIANT(head_dim, type, policy) +1
 constexpr uint32_t variants_count = 0
 #include "persistent/cuda/variants.inc"
@@ -40,11 +40,18 @@ constexpr uint32_t variants_count = 0
 /* What the policies can do together: ATTND_OPTION_*. */
 constexpr uint32_t varied_options =
     ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE |
-    ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_SCALES;
+    ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_SCALES |
+    ATTND_OPTION_HEAD_SCALES;
 /* Longer rows of K are latents: 576, of which V is 512. */
 constexpr uint32_t loop_dim_max = 256, latent_dim = 576, latent_values = 512;
 /* And which dimensions beside those that are equal: a pool's, not a batch's. */
-constexpr uint32_t varied_dims = ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512;
+constexpr uint32_t varied_dims =
+    ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 | ATTND_OPTION_DIMS_FP8;
+
+__host__ __device__ constexpr bool is_fp8(uint32_t dtype)
+{
+    return dtype == ATTND_FP8_E4M3 || dtype == ATTND_FP8_E5M2;
+}
 
 /* The head dimension that loops are compiled for which execute these; 0: there are none. Rows
  * shorter than that are filled up with zeros, by the varied ones. */
@@ -58,15 +65,17 @@ __host__ __device__ constexpr uint32_t built_dim(uint32_t dim_qk, uint32_t dim_v
     return dim_qk <= 64 ? 64 : dim_qk <= 128 ? 128 : 256;
 }
 
-/* The variant for dimensions, element type and options; variants_count: there is none. */
-__host__ __device__ constexpr uint32_t variant_index(uint32_t dim_qk, uint32_t dim_vo,
-                                                     uint32_t dtype, uint32_t options)
+/* The variant for dimensions, types of q and of K, and options; variants_count: there is none. */
+__host__ __device__ constexpr uint32_t
+variant_index(uint32_t dim_qk, uint32_t dim_vo, uint32_t dtype, uint32_t kv_dtype, uint32_t options)
 {
     options &= ~ATTND_OPTIONS_PLANNER;
     if (options & ~varied_options)
         return variants_count;
     const uint32_t dim = built_dim(dim_qk, dim_vo);
-    const uint32_t wanted = options || dim_qk != dim || dim_vo != dim ? varied : plain;
+    const uint32_t wanted = is_fp8(kv_dtype)                            ? fp8
+                            : options || dim_qk != dim || dim_vo != dim ? varied
+                                                                        : plain;
     uint32_t index = 0;
 #define ATTND_VARIANT(head_dim, type, policy)                                                      \
     if (dim == (head_dim) && dtype == dtype_##type && wanted == policy)                            \
@@ -77,17 +86,39 @@ __host__ __device__ constexpr uint32_t variant_index(uint32_t dim_qk, uint32_t d
     return index;
 }
 
-/* The second half of the list is the first one's dimensions and types with the other policy, whose
- * kernels execute plain runs, too. So a model that mixes both has all SMs for each of them. */
-constexpr uint32_t variants_plain = variants_count / 2;
-static_assert(variant_index(128, 128, ATTND_BF16, ATTND_OPTION_WINDOW) ==
-                  variants_plain + variant_index(128, 128, ATTND_BF16, 0),
+/* The list is three times the same dimensions and types, a policy each. Kernels of the second third
+ * execute runs of the first, too. So a model that mixes both has all SMs for each of them. */
+constexpr uint32_t variants_plain = variants_count / 3;
+constexpr uint32_t variants_plain_mask = (1u << variants_plain) - 1;
+static_assert(variant_index(128, 128, ATTND_BF16, ATTND_BF16, ATTND_OPTION_WINDOW) ==
+                      variants_plain + variant_index(128, 128, ATTND_BF16, ATTND_BF16, 0) &&
+                  variant_index(128, 128, ATTND_BF16, ATTND_FP8_E4M3, 0) ==
+                      2 * variants_plain + variant_index(128, 128, ATTND_BF16, ATTND_BF16, 0),
               "the order of CUDA_VARIANTS");
+
+/* Does the kernel of a variant execute runs of another? */
+__host__ __device__ constexpr bool variant_executes(uint32_t kernel, uint32_t run)
+{
+    return kernel == run || (run < variants_plain && kernel == run + variants_plain);
+}
 
 /* Of the variants that runs want, those whose kernels are needed. */
 constexpr uint32_t variants_needed(uint32_t wanted)
 {
-    return wanted & ~(wanted >> variants_plain);
+    return wanted & ~(wanted >> variants_plain & variants_plain_mask);
+}
+
+/* Of kernels that are there, those whose runs are executed. */
+constexpr uint32_t variants_executed(uint32_t kernels)
+{
+    return kernels | (kernels >> variants_plain & variants_plain_mask);
+}
+
+/* Kernels that are there at once have a stream each, behind the dispatcher's. */
+constexpr uint32_t variant_streams = 1 + 2 * variants_plain;
+constexpr uint32_t variant_stream(uint32_t variant)
+{
+    return 1 + (variant < variants_plain ? variant : variant - variants_plain);
 }
 
 /* Templates of tensor maps, for head dimensions of 1, 2, 4 panels of 64: for V of 16 tokens, then
@@ -152,7 +183,7 @@ struct RunTables {
     const attnd_variant *variant; /* in the mirror */
     const uint8_t *mask;          /* with ATTND_OPTION_MASK */
     const uint32_t *mask_begin;   /* [entries] where an entry's bits begin, bytes */
-    uint64_t zero;
+    const float *kv_scales;       /* [2][heads_kv] with ATTND_OPTION_HEAD_SCALES */
 };
 
 /* A run as the workers see it: everything resolved to pointers once, by the dispatcher. It does not
@@ -170,9 +201,9 @@ struct alignas(128) ActiveRun {
     const char *q;
     char *o;
     float *lse;                    /* NULL: not wanted */
-    const char *k_rows, *v_rows;   /* APPEND */
+    const char *k_rows, *v_rows;   /* APPEND; MERGE: with q, as struct attnd_run has it */
     uint32_t *arrivals;            /* [merges * heads_kv]; zero between runs */
-    float *states;                 /* [partial_rows * heads_q][2] */
+    float *states;                 /* [partial_rows * heads_q][2]; MERGE: the second lse */
     float *outputs;                /* [partial_rows * heads_q][dim_vo] */
     uint32_t *answer;              /* of the mailbox's lane; NULL: a retire record answers */
     uint32_t page_size, pages;     /* of the pool */

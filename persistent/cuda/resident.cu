@@ -118,7 +118,7 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
 cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t variants)
 {
     settings->kernels = variants;
-    settings->resident = variants | variants >> variants_plain;
+    settings->resident = variants_executed(variants);
     cudaError_t error = cudaMemcpy(resident, settings, sizeof(Settings), cudaMemcpyHostToDevice);
     if (error || (error = cudaMemset(&resident->used, 0, 4)))
         return error;
@@ -157,7 +157,7 @@ static cudaError_t launch_all(Resident *resident, const Resident *settings, uint
             continue;
         const uint32_t count = (settings->workers - first) / left--;
         error = launch_workers(resident, v, first, count, gang,
-                               streams[one ? 0 : 1 + v % variants_plain], one);
+                               streams[one ? 0 : variant_stream(v)], one);
         first += count;
     }
     return error;

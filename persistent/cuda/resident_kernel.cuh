@@ -80,6 +80,16 @@ __device__ __forceinline__ void attend_naively(const Item &item)
     merge_arrive<T, D, Policy>(item);
 }
 
+/* The staged loop for few rows or many. */
+template <typename T, typename KV, int D, typename Policy>
+__device__ __forceinline__ void attend_staged_rows(const Item &item)
+{
+    if (item.packed_rows <= staged_warps)
+        attend_staged<T, KV, D, Policy, 1>(item);
+    else
+        attend_staged<T, KV, D, Policy, StagedShape<D>::warp_rows>(item);
+}
+
 /* The same, and appends, of a policy that has more to do there: in a call, so that the registers of
  * the inner loops are theirs. */
 template <typename T, int D, typename Policy>
@@ -92,10 +102,12 @@ __device__ __noinline__ void consume_staged(const WorkSlot *slot)
         return;
     }
     Policy::prepare(item);
-    if (item.packed_rows <= staged_warps)
-        attend_staged<T, D, Policy, 1>(item);
+    if constexpr (!Policy::narrow)
+        attend_staged_rows<T, T, D, Policy>(item);
+    else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
+        attend_staged_rows<T, E4m3, D, Policy>(item);
     else
-        attend_staged<T, D, Policy, StagedShape<D>::warp_rows>(item);
+        attend_staged_rows<T, E5m2, D, Policy>(item);
     merge_arrive<T, D, Policy>(item);
 }
 
@@ -104,6 +116,8 @@ template <typename T, int D, typename Policy>
 __device__ __forceinline__ void consume_other(const WorkSlot *slot)
 {
     const Path path = slot->path;
+    if (path == path_merge)
+        merge_state_item<T>(slot->item, slot->index);
     if constexpr (Policy::staged) {
         if (path == path_append || path == path_naive)
             consume_staged<T, D, Policy>(slot);
@@ -130,7 +144,9 @@ __device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bar
             break;
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if (path == path_prefill)
+        if constexpr (Policy::narrow)
+            consume_other<T, latent_dim, Policy>(slot);
+        else if (path == path_prefill)
             attend_latents<T, Policy>(&self, slot->item);
         else
             consume_other<T, latent_dim, Policy>(slot);
@@ -167,10 +183,11 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if (path == path_prefill) {
-            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
-            continue;
-        }
+        if constexpr (!Policy::narrow)
+            if (path == path_prefill) {
+                number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+                continue;
+            }
         if (consumer_thread() % 32 == 0)
             decode_ring()->ahead = 0;
         consume_other<T, D, Policy>(slot);
@@ -211,8 +228,9 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
         const Path path = slot->path;
         if (path == path_leave)
             return;
-        loader.meet(slot->item.run);
-        if (path == path_prefill) {
+        if (!Policy::narrow)
+            loader.meet(slot->item.run);
+        if (!Policy::narrow && path == path_prefill) {
             if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is decode's until then */
                 fence_proxy_async();               /* TMA may write next what ldmatrix read */

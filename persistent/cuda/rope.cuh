@@ -92,7 +92,7 @@ __device__ __forceinline__ float rope_turned(float x, const T *row, uint32_t d, 
         return x;
     const bool low = d < pairs;
     const uint32_t pair = low ? d : d - pairs;
-    const float other = to_float<T>(__ldcg(row + (low ? d + pairs : pair)));
+    const float other = to_float<T>(load_element(row + (low ? d + pairs : pair)));
     const RopeAngle angle = rope_angle(table->turns[pair], position);
     return low ? x * angle.cosine - other * angle.sine : x * angle.cosine + other * angle.sine;
 }

@@ -25,8 +25,9 @@ __device__ __forceinline__ void naive_store(const Item &item, uint32_t row, uint
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
     const uint32_t dim = Policy::template dim_vo<D>(plan);
+    const float scale = Policy::out_scale(item);
     if (item.tile.partial == ATTND_NONE) {
-        const float fade = Policy::finish(run, head, sees, &m, &l);
+        const float fade = Policy::finish(run, head, sees, &m, &l) * scale;
         l = sum_stored(l, sees, false);
         T *out = reinterpret_cast<T *>(run->o) + int64_t(row) * plan.o_pitch.row +
                  int64_t(head) * plan.o_pitch.head;
@@ -41,17 +42,17 @@ __device__ __forceinline__ void naive_store(const Item &item, uint32_t row, uint
     uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
     for (int i = 0; i < D / 32; i++)
         if (Policy::in_vo(plan, i * 32 + lane))
-            run->outputs[at * dim + i * 32 + lane] = o[i];
+            run->outputs[at * dim + i * 32 + lane] = o[i] * scale;
     if (lane == 0) {
         run->states[at * 2] = m;
         run->states[at * 2 + 1] = sum_stored(l, sees, true);
     }
 }
 
-/* Packed rows first, first + step, ... below end, by the calling warp. */
-template <typename T, int D, typename Policy>
-__device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint32_t end_row,
-                                          uint32_t step_rows)
+/* Packed rows first, first + step, ... below end, by the calling warp. KV: the type of K and V. */
+template <typename T, typename KV, int D, typename Policy>
+__device__ __noinline__ void attend_rows(const Item &item, uint32_t first, uint32_t end_row,
+                                         uint32_t step_rows)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
@@ -80,32 +81,32 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
         for (int32_t key = begin; key < end && !peek_cta(&item.failed); key += batch) {
             if (lane == 0 && (key - begin) % naive_portion == 0)
                 tally_gpu(&item.live->portions, 1u);
-            const T *k_row[batch], *v_row[batch];
-            T k[batch][dims] = {}, v[batch][dims] = {};
+            const KV *k_row[batch], *v_row[batch];
+            KV k[batch][dims] = {}, v[batch][dims] = {};
             float s[batch] = {};
 #pragma unroll
             for (int b = 0; b < batch; b++) {
                 const int32_t at = min(key + b, end - 1);
-                k_row[b] = kv_row<T>(item, item.tile.of_entry, run->k_base, run->k_plane,
-                                     item.kv_head, at);
-                v_row[b] = kv_row<T>(item, item.tile.of_entry, run->v_base, run->v_plane,
-                                     item.kv_head, at);
+                k_row[b] = kv_row<KV>(item, item.tile.of_entry, run->k_base, run->k_plane,
+                                      item.kv_head, at);
+                v_row[b] = kv_row<KV>(item, item.tile.of_entry, run->v_base, run->v_plane,
+                                      item.kv_head, at);
             }
 #pragma unroll
             for (int b = 0; b < batch; b++)
                 for (int i = 0; i < dims; i++) {
                     const uint32_t d = i * 32 + lane;
                     if (Policy::in_qk(plan, d))
-                        k[b][i] = __ldcg(k_row[b] + d);
+                        k[b][i] = load_element(k_row[b] + d);
                     if (Policy::in_vo(plan, d))
-                        v[b][i] = __ldcg(v_row[b] + d);
+                        v[b][i] = load_element(v_row[b] + d);
                 }
 #pragma unroll
             for (int b = 0; b < batch; b++)
                 for (int i = 0; i < dims; i++) {
                     const uint32_t d = i * 32 + lane;
                     if (Policy::in_qk(plan, d))
-                        s[b] += qs[i] * Policy::key(item, to_float<T>(k[b][i]), k_row[b], d,
+                        s[b] += qs[i] * Policy::key(item, to_float<KV>(k[b][i]), k_row[b], d,
                                                     min(key + b, end - 1));
                 }
 #pragma unroll
@@ -125,7 +126,7 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
                 float p = s[b] == -INFINITY ? 0.0f : exp2f(s[b] - top);
                 l = l * fade + p;
                 for (int i = 0; i < dims; i++)
-                    o[i] = o[i] * fade + p * to_float<T>(v[b][i]);
+                    o[i] = o[i] * fade + p * to_float<KV>(v[b][i]);
                 m = top;
             }
         }
@@ -134,6 +135,19 @@ __device__ __noinline__ void attend_naive(const Item &item, uint32_t first, uint
     }
     if (lane == 0)
         add_relaxed(cta_naive(), 0u - 1);
+}
+
+/* The same for either type of K and V. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void attend_naive(const Item &item, uint32_t first, uint32_t end_row,
+                                             uint32_t step_rows)
+{
+    if constexpr (!Policy::narrow)
+        attend_rows<T, T, D, Policy>(item, first, end_row, step_rows);
+    else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
+        attend_rows<T, E4m3, D, Policy>(item, first, end_row, step_rows);
+    else
+        attend_rows<T, E5m2, D, Policy>(item, first, end_row, step_rows);
 }
 
 } // namespace attnd

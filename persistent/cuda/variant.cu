@@ -3,6 +3,7 @@
  * of CUDA_VARIANTS (cuda.mk), with its head dimension, element type and policy.
  */
 #include "persistent/cuda/resident_kernel.cuh"
+#include "persistent/cuda/varied.cuh"
 
 namespace attnd
 {
@@ -11,6 +12,7 @@ using element_fp16 = __half;
 using element_bf16 = __nv_bfloat16;
 using policy_plain = Plain;
 using policy_varied = Varied;
+using policy_fp8 = Fp8;
 
 #define PASTE2(prefix, name) prefix##name
 #define PASTE4(prefix, dim, type, policy) prefix##dim##_##type##_##policy
@@ -22,6 +24,7 @@ using policy_varied = Varied;
  * one are plain, too (device.cuh). */
 #define IS_plain 1
 #define IS_varied 0
+#define IS_fp8 0
 #define PLAIN(policy) PASTE2(IS_, policy)
 #if ATTND_VARIANT_DIM == 576 && PLAIN(ATTND_VARIANT_POLICY)
 Variant VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, varied)();

@@ -21,7 +21,15 @@
 namespace attnd
 {
 
-enum Path : uint32_t { path_leave, path_skip, path_append, path_naive, path_decode, path_prefill };
+enum Path : uint32_t {
+    path_leave,
+    path_skip,
+    path_append,
+    path_merge,
+    path_naive,
+    path_decode,
+    path_prefill
+};
 
 constexpr int work_slots = 2;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
@@ -264,8 +272,7 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
         *entry = fetch_entry<D>(fetch, number);
         if (entry->sequence != fetch->cursor + 1)
             return nothing;
-        const uint32_t other = fetch->variant - entry->variant;
-        if (other != 0 && other != variants_plain)
+        if (!variant_executes(fetch->variant, entry->variant))
             continue;
         Live *live = &fetch->resident->live[fetch->cursor % ring_positions];
         if (!fetch_complete<D>(fetch, number, false)) {
@@ -356,13 +363,15 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         item->failed = cancelled;
         item->generation = entry.generation;
         item->kv_head = place.head;
-        item->k = run->k_base + 2 * (place.head * run->k_plane.stride_head);
-        item->v = run->v_base + 2 * (place.head * run->v_plane.stride_head);
+        item->k = run->k_base + kv_bytes<Policy> * (place.head * run->k_plane.stride_head);
+        item->v = run->v_base + kv_bytes<Policy> * (place.head * run->v_plane.stride_head);
+        if (attends && !cancelled)
+            Policy::scales(item);
     }
     if (cancelled)
         return path_skip;
     if (!attends)
-        return path_append;
+        return run->kind == ATTND_RUN_MERGE ? path_merge : path_append;
     const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
     if (Policy::windows)
         item_skip<D>(&slot->item, run, lane);
@@ -400,21 +409,22 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
     const uint32_t page = ahead < 32 ? uint32_t(item.pages[ahead]) : run->pages;
     if (page >= run->pages)
         return; /* the warp that loads it says so */
-    const int64_t k_stride = run->k_plane.stride_token * 2,
-                  v_stride = run->v_plane.stride_token * 2;
-    const char *k = item.k + page * (run->k_plane.stride_page * 2) + at.rest * k_stride;
-    const char *v = item.v + page * (run->v_plane.stride_page * 2) + at.rest * v_stride;
+    constexpr int bytes = kv_bytes<Policy>;
+    const int64_t k_stride = run->k_plane.stride_token * bytes,
+                  v_stride = run->v_plane.stride_token * bytes;
+    const char *k = item.k + page * (run->k_plane.stride_page * bytes) + at.rest * k_stride;
+    const char *v = item.v + page * (run->v_plane.stride_page * bytes) + at.rest * v_stride;
 #pragma unroll
     for (int r = 0; r < rows; r++, k += k_stride)
 #pragma unroll
-        for (int line = 0; line < D * 2; line += 128)
-            if (Policy::in_qk(run->plan, line / 2))
+        for (int line = 0; line < D * bytes; line += 128)
+            if (Policy::in_qk(run->plan, line / bytes))
                 prefetch_line(k + line);
 #pragma unroll
     for (int r = 0; r < rows; r++, v += v_stride)
 #pragma unroll
-        for (int line = 0; line < D * 2; line += 128)
-            if (Policy::in_vo(run->plan, line / 2))
+        for (int line = 0; line < D * bytes; line += 128)
+            if (Policy::in_vo(run->plan, line / bytes))
                 prefetch_line(v + line);
 }
 
@@ -451,7 +461,8 @@ template <int D, typename Policy> __device__ __forceinline__ void fetch_work(Fet
         /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
          * all that is on its way; or, of a decode item, another's, microseconds later. */
         if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
-            tally_gpu(&item.live->kv_bytes, 2ull * key_elements<D, Policy>(item.run, path) *
+            tally_gpu(&item.live->kv_bytes, uint64_t(kv_bytes<Policy>) *
+                                                key_elements<D, Policy>(item.run, path) *
                                                 uint64_t(item.kv_end - item.kv_begin));
         __syncwarp();
     }

@@ -8,8 +8,6 @@
  */
 #include "persistent/plan/private.h"
 
-#define ELEMENT_BYTES 2u /* of K and V */
-
 /* A processor's thread: reading a key takes as long as eight rows of products. */
 #define CPU_GFLOPS 80u
 #define CPU_GBPS 10u
@@ -37,7 +35,8 @@ static double row_ns(const struct attnd_plan *plan)
 
 static double read_ns(const struct attnd_plan *plan, uint32_t gbps)
 {
-    return (double)ELEMENT_BYTES * (plan->pool.dim_qk + plan->pool.dim_vo) / gbps;
+    return (double)attnd_dtype_bytes(plan->pool.dtype) * (plan->pool.dim_qk + plan->pool.dim_vo) /
+           gbps;
 }
 
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows)

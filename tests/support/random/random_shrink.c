@@ -150,6 +150,7 @@ static const struct {
     OPTION(variant.q_scale, 0),
     OPTION(variant.k_scale, 0),
     OPTION(variant.v_scale, 0),
+    OPTION(variant.kv_scales, 0),
     OPTION(append, 0),
     OPTION(sharing, SHARE_NONE),
     OPTION(seen_nan, 0),
@@ -184,6 +185,7 @@ static const struct {
     OPTION(shape.interleaved, 0),
     OPTION(shape.pad, 0),
     OPTION(shape.dtype, ATTND_FP16),
+    OPTION(shape.kv_dtype, 0),
 #undef OPTION
 };
 #define OPTIONS (sizeof(options) / sizeof(options[0]))
