@@ -9,7 +9,7 @@
  *   submission   client writes, daemon reads     attnd_submit_head, SQ slots, arena
  *   completion   daemon writes, client reads     attnd_complete_head, CQ slots
  *   queue        daemon and worker               attnd_queue_head, commands, retires, runs,
- *                                                mailbox table, heap
+ *                                                mailbox table, trace, heap
  * and one small memory a session, written by the engine's stream and the worker: attnd_mailbox.
  * The heap of the queue segment holds pools (planes) and plans (tiles): written by the daemon, read
  * by the worker. A heap offset is in bytes from the start of the queue segment.
@@ -19,6 +19,7 @@
 
 #include "schemas/abi_options.h"
 #include "schemas/abi_slots.h"
+#include "schemas/abi_trace.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -262,8 +263,10 @@ struct attnd_queue_head {
     uint32_t pinning[ATTND_PINNING];
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
     uint32_t zero7;
-    uint64_t plan_bytes; /* worker: of plans and their changes, copied to the device */
-    uint32_t zero9[6];
+    uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
+    uint64_t trace_until_ns;     /* daemon: CLOCK_MONOTONIC; until then records are wanted */
+    uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
+    uint32_t zero9[2];
     struct attnd_worker_info info; /* worker */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
@@ -392,14 +395,18 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 /* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
  */
 
-/* One a GPU, of a worker whose kernels come when they are wanted (elastic): every session that
- * rings sets it behind its bell, and the kernels clear it when they leave. It is shared by sessions
- * that do not trust each other, so nothing but time hangs on it: a session that clears it or sets
- * it all the time delays others, as it could by kernels of its own; what is written there beside 0
- * and 1 counts as 1. */
+/* One a GPU, of a worker whose kernels come when they are wanted (elastic), in host memory: the
+ * GPU's front end waits for the word, and the host sets it, too, without a stream that might stand
+ * still. Every session that rings sets it behind its bell, and the kernels clear it when they
+ * leave, both by plain stores with a fence behind or in front, because GPUs have no atomics on host
+ * memory. It is shared by sessions that do not trust each other, so nothing but time hangs on it: a
+ * session that clears it or sets it all the time delays others, as it could by kernels of its own.
+ */
 struct attnd_wake {
-    uint32_t wake;
-    uint32_t zero[31];
+    uint32_t wake;      /* not 0: called */
+    uint32_t announced; /* a doorbell follows: kernels that come wait for it; stored with `wake` */
+    uint32_t contended; /* worker: several sessions ring in turn, and none is to announce */
+    uint32_t zero[29];
 };
 ATTND_ASSERT_SIZE(attnd_wake, 128);
 
