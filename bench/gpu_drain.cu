@@ -14,6 +14,7 @@
  */
 #include "bench/gpu_drain_clock.cuh"
 #include "bench/gpu_drain_reference.cuh"
+#include "bench/gpu_drain_shapes.cuh"
 #include "bench/settle.cuh"
 #include "persistent/cuda/resident.cuh"
 
@@ -43,56 +44,6 @@ using attnd::Resident;
 
 namespace
 {
-
-constexpr Shape shapes[] = {
-    {"decode_64x8192", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
-    {"decode_1x8192", 1, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 10, 200},
-    {"decode_1x128", 1, 1, 128, 16, 32, 8, 128, ATTND_FP16, true, 10, 400},
-    {"decode_8x4096", 8, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 4, 100},
-    {"decode_32x4096", 32, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
-    {"decode_16x4096_4rows", 16, 4, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
-    {"decode_16x32768", 16, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
-    {"prefill_8192_p128", 1, 8192, 8192, 128, 32, 8, 128, ATTND_FP16, true, 4, 20},
-    {"prefill_8192_p16", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20},
-    {"prefill_8192_p8", 1, 8192, 8192, 8, 32, 8, 128, ATTND_FP16, true, 4, 10},
-    {"prefill_8192_p1", 1, 8192, 8192, 1, 32, 8, 128, ATTND_FP16, true, 4, 10},
-    {"prefill_16384_p128", 1, 16384, 16384, 128, 32, 8, 128, ATTND_FP16, true, 2, 12},
-    {"prefill_16384_p16", 1, 16384, 16384, 16, 32, 8, 128, ATTND_FP16, true, 2, 12},
-    {"chunk_1024_at_16384", 1, 1024, 16384, 16, 32, 8, 128, ATTND_FP16, true, 3, 20},
-    {"rows_64_at_32768", 1, 64, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
-    {"rows_16_at_32768", 1, 16, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
-    {"rows_128_at_32768", 1, 128, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
-    {"prefill_4096_hd64_p128", 2, 4096, 4096, 128, 32, 8, 64, ATTND_FP16, true, 4, 10},
-    {"prefill_4096_hd64", 2, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 10},
-    {"prefill_4096_hd256_p128", 1, 4096, 4096, 128, 16, 8, 256, ATTND_BF16, true, 4, 10},
-    {"prefill_4096_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 4, 10},
-    {"prefill_4096_bf16", 2, 4096, 4096, 16, 32, 8, 128, ATTND_BF16, true, 4, 10},
-    {"prefill_4096_rising", 1, 4096, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 10, 40},
-    {"prefill_4096_steep", 1, 4096, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 10, 150},
-    {"prefill_4096_rising_hd64", 1, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 2, 10, 40},
-    {"prefill_4096_rising_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 10, 20},
-    {"naive_524288", 1, 4096, 524288, 128, 8, 2, 64, ATTND_FP16, true, 1, 1, 0, true},
-    {"decode_64x4096", 64, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
-    {"decode_64x32768_w4096", 64, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false,
-     4096},
-    {"decode_64x8192_cap", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 50},
-    {"prefill_8192_w1024", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 1024},
-    {"prefill_8192_cap", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 50},
-    {"prefill_8192_alibi", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
-     true},
-    {"decode_32x4096_hd64", 32, 1, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 20},
-    {"decode_32x4096_hd256", 32, 1, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 20},
-    {"decode_32x4096_hd80", 32, 1, 4096, 16, 32, 8, 80, ATTND_FP16, true, 4, 20},
-    {"prefill_4096_hd96", 1, 4096, 4096, 16, 32, 32, 96, ATTND_FP16, true, 4, 10},
-    {"prefill_4096_192_128", 1, 4096, 4096, 16, 16, 16, 192, ATTND_BF16, true, 4, 10, 0, false, 0,
-     0, false, 128},
-    {"mla_64x8192", 64, 1, 8192, 64, 128, 1, 576, ATTND_BF16, true, 2, 20, 0, false, 0, 0, false,
-     512},
-    {"mla_64x8192_16heads", 64, 1, 8192, 64, 16, 1, 576, ATTND_BF16, true, 2, 20, 0, false, 0, 0,
-     false, 512},
-    {"mla_8x4096_2rows_p1", 8, 2, 4096, 1, 128, 1, 576, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
-     false, 512},
-};
 
 struct Options {
     const char *only = "";
@@ -199,7 +150,8 @@ void make_tensors(Bench &b)
 {
     const Shape &s = b.shape;
     b.pages = (s.kv + s.page_size - 1) / s.page_size;
-    b.plane_bytes = uint64_t(b.pages) * s.batch * s.page_size * s.heads_kv * s.dim * 2;
+    b.plane_bytes = uint64_t(b.pages) * s.batch * s.page_size * s.heads_kv * s.dim *
+                    attnd_dtype_bytes(s.kv_type());
     b.rows_bytes = uint64_t(s.batch) * s.rows * s.heads_q * s.dim * 2;
     b.o_bytes = b.rows_bytes / s.dim * s.vo();
     uint64_t kv_bytes = b.plane_bytes * 2 * s.layers, rows_bytes = b.rows_bytes * s.layers;
@@ -208,7 +160,10 @@ void make_tensors(Bench &b)
     MUST(cudaMalloc(&b.q, rows_bytes));
     MUST(cudaMalloc(&b.o, b.o_bytes * s.layers));
     MUST(cudaMalloc(&b.lse, lse_bytes));
-    fill_random<<<4096, 256>>>(reinterpret_cast<uint16_t *>(b.kv), kv_bytes / 2, 1, s.dtype);
+    if (s.kv_dtype)
+        fill_bytes<<<4096, 256>>>(reinterpret_cast<uint8_t *>(b.kv), kv_bytes, 1);
+    else
+        fill_random<<<4096, 256>>>(reinterpret_cast<uint16_t *>(b.kv), kv_bytes / 2, 1, s.dtype);
     fill_random<<<4096, 256>>>(reinterpret_cast<uint16_t *>(b.q), rows_bytes / 2, 99, s.dtype);
     MUST(cudaMemset(b.o, 0xff, b.o_bytes * s.layers));
     MUST(cudaMemset(b.lse, 0xff, lse_bytes));
@@ -257,8 +212,9 @@ void make_plan(Bench &b, uint32_t plan_workers)
     memset(b.queue, 0, b.queue_bytes);
 
     attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(b.queue + pool_at);
-    *pool = {s.layers, uint32_t(b.page_ids.size()), s.page_size, s.heads_kv, s.dim, s.vo(), s.dtype,
-             0};
+    *pool = {
+        s.layers, uint32_t(b.page_ids.size()), s.page_size, s.heads_kv, s.dim, s.vo(), s.kv_type(),
+        0};
     attnd_heap_plane *planes = reinterpret_cast<attnd_heap_plane *>(pool + 1);
     for (uint32_t i = 0; i < 2 * s.layers; i++) {
         const int64_t dim = i < s.layers || s.one_plane() ? s.dim : s.vo();
@@ -352,8 +308,8 @@ void make_resident(Bench &b, const Options &options)
 
 void launch(Bench &b)
 {
-    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.vo(), b.shape.dtype, b.shape.dtype,
-                                            options_of(b.shape));
+    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.vo(), b.shape.dtype,
+                                            b.shape.kv_type(), options_of(b.shape));
     MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
     MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
 }
@@ -450,16 +406,15 @@ float check(Bench &b)
     if (s.nan) /* of the row that sees it, and of nobody else */
         bad_host -= uint64_t(s.layers) * s.heads_q * s.dim;
     for (uint32_t layer = 0; layer < s.layers && s.kv * 4 <= reference_bytes_max; layer++) {
-        ReferenceArgs args = {
-            reinterpret_cast<uint16_t *>(b.q + layer * b.rows_bytes),
-            reinterpret_cast<uint16_t *>(b.o + layer * b.o_bytes),
-            reinterpret_cast<uint16_t *>(b.kv + layer * b.plane_bytes),
-            reinterpret_cast<uint16_t *>(b.kv + s.plane(s.layers + layer) * b.plane_bytes),
-            b.lse + uint64_t(layer) * s.batch * s.rows * s.heads_q,
-            pages_device,
-            samples_device,
-            error_device,
-            s};
+        ReferenceArgs args = {reinterpret_cast<uint16_t *>(b.q + layer * b.rows_bytes),
+                              reinterpret_cast<uint16_t *>(b.o + layer * b.o_bytes),
+                              b.kv + layer * b.plane_bytes,
+                              b.kv + s.plane(s.layers + layer) * b.plane_bytes,
+                              b.lse + uint64_t(layer) * s.batch * s.rows * s.heads_q,
+                              pages_device,
+                              samples_device,
+                              error_device,
+                              s};
         uint32_t some = layer == 0 ? count : 64;
         reference<<<some, 128, s.kv * 4>>>(args);
         MUST(cudaGetLastError());
