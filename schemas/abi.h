@@ -392,14 +392,18 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 /* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
  */
 
-/* One a GPU, of a worker whose kernels come when they are wanted (elastic): every session that
- * rings sets it behind its bell, and the kernels clear it when they leave. It is shared by sessions
- * that do not trust each other, so nothing but time hangs on it: a session that clears it or sets
- * it all the time delays others, as it could by kernels of its own; what is written there beside 0
- * and 1 counts as 1. */
+/* One a GPU, of a worker whose kernels come when they are wanted (elastic), in host memory: the
+ * GPU's front end waits for the word, and the host sets it, too, without a stream that might stand
+ * still. Every session that rings sets it behind its bell, and the kernels clear it when they
+ * leave, both by plain stores with a fence behind or in front, because GPUs have no atomics on host
+ * memory. It is shared by sessions that do not trust each other, so nothing but time hangs on it: a
+ * session that clears it or sets it all the time delays others, as it could by kernels of its own.
+ */
 struct attnd_wake {
-    uint32_t wake;
-    uint32_t zero[31];
+    uint32_t wake;      /* not 0: called */
+    uint32_t announced; /* a doorbell follows: kernels that come wait for it; stored with `wake` */
+    uint32_t contended; /* worker: several sessions ring in turn, and none is to announce */
+    uint32_t zero[29];
 };
 ATTND_ASSERT_SIZE(attnd_wake, 128);
 

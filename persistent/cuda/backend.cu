@@ -79,10 +79,9 @@ static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
 }
 
 /* Gangs come before what engines have queued: they do it for one of them, and leave. What the host
- * writes and copies comes before gangs, or it would wait for the end of one; and all of it is in
- * one stream. The driver has few queues to the hardware, fewest under MPS, and gives a stream
- * whichever it likes: a second stream, while the first was busy, got the one in which gangs wait,
- * and what was written there waited for gangs that nobody called. */
+ * copies comes before gangs, or it would wait for the end of one. The driver has few queues to the
+ * hardware and gives a stream whichever it likes, also the one in which gangs wait. So what gangs
+ * wait for never stands in a stream, and who waits for a stream calls gangs (side_wait()). */
 static cudaError_t create_streams(attnd_backend *backend)
 {
     const bool gangs = backend->residency == ATTND_RESIDENCY_ELASTIC;
@@ -120,8 +119,8 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
              cudaMalloc(&settings.templates, attnd::map_templates * sizeof(attnd::TensorMap))) ||
         (error = attnd::resident_templates(settings.templates, backend->side_stream)) ||
         (error = cudaMalloc(&backend->resident, sizeof(Resident))) ||
-        (error = cudaMalloc(&backend->own_wake, 2 * sizeof(uint32_t))) ||
-        (error = cudaMemset(backend->own_wake, 0, 2 * sizeof(uint32_t))) ||
+        (error =
+             cudaHostAlloc((void **)&backend->own_wake, sizeof(attnd_wake), cudaHostAllocMapped)) ||
         (error = cudaMalloc(&backend->memories, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
         (error = cudaMalloc(&settings.runs, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMalloc(&settings.mirror, backend->config.queue_bytes)) ||
@@ -136,6 +135,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.queue = backend->queue_device;
     settings.memories = backend->memories;
     memset(backend->words, 0, sizeof(*backend->words));
+    memset(backend->own_wake, 0, sizeof(*backend->own_wake));
     settings.host = backend->words; /* one address on both sides */
     settings.workers = uint32_t(backend->workers);
     settings.paths = 7;
@@ -143,7 +143,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.transient = queue->runs_transient;
     settings.prepared_count = std::min(queue->runs - queue->runs_transient, attnd::prepared_max);
     settings.mailboxes_offset = queue->mailboxes_offset;
-    settings.wake = settings.drain ? backend->own_wake : NULL;
+    settings.wake = settings.drain ? backend->own_wake : NULL; /* one address on both sides */
     settings.inject = uint32_t(backend->config.injection);
     backend->variants = 1u << attnd::variant_index(128, 128, ATTND_FP16, ATTND_FP16,
                                                    0); /* the first run corrects it */
@@ -321,12 +321,13 @@ static void cuda_destroy(attnd_backend *backend)
     cudaFree(backend->settings.runs);
     cudaFree(backend->memories);
     cudaFree(backend->resident);
-    cudaFree(backend->own_wake);
+    cudaFreeHost(backend->own_wake);
     cudaFree(backend->settings.templates);
     cudaFreeHost(backend->words);
     cudaHostUnregister(backend->config.queue);
     for (uint32_t i = 0; i < backend->streams_count; i++)
         cudaStreamDestroy(backend->streams[i]);
+    cudaStreamDestroy(backend->health.stream);
     cudaStreamDestroy(backend->side_stream);
     copies_end(backend);
     free(backend);

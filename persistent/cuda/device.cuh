@@ -149,6 +149,8 @@ struct HostWords {
                               is none to be gone */
     uint32_t wanted;       /* device: 1 + a variant that is not resident and now must be */
     uint32_t left;         /* device: number of the last gang whose dispatcher has left */
+    uint32_t dismiss;      /* host: 1: gangs that come leave at once */
+    uint32_t gate;         /* host: the last batch of gangs that may begin */
     uint32_t zero;
 };
 
@@ -320,7 +322,7 @@ struct Settings {
     uint32_t resident;                  /* bit v: some that execute runs of variant v are */
     uint32_t transient, prepared_count; /* of the run table: doorbells name the second part */
     uint32_t mailboxes_offset;          /* of the queue segment, bytes */
-    uint32_t *wake;                     /* elastic: the word that calls a gang; else NULL */
+    attnd_wake *wake;                   /* elastic: what calls a gang, in host memory; else NULL */
     uint32_t inject; /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
 };
 
@@ -337,7 +339,6 @@ struct Resident : Settings {
     uint32_t horizon;
     uint32_t dirty;      /* positions from here to `published` have live lines that are not zero */
     uint32_t running;    /* the last gang whose dispatcher has begun */
-    uint32_t dismiss;    /* host: 1: gangs that come take nothing and go */
     uint64_t plan_bytes; /* of plans, copied over the bus by this worker */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
     uint32_t ringer;       /* as in Dispatch */

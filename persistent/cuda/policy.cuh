@@ -25,6 +25,9 @@ struct Plain {
     /* K and V are of fp8. */
     static constexpr bool narrow = false;
 
+    /* What no fast loop takes, another takes than the plain one (tile_staged.cuh). */
+    static constexpr bool staged = false;
+
     /* Rows have a first key of their own, and blocks below that of all rows are skipped. */
     static constexpr bool windows = false;
 
@@ -216,8 +219,7 @@ __device__ __forceinline__ VariedRow *varied_row()
 }
 
 struct Varied {
-    static constexpr bool windows = true;
-    static constexpr bool narrow = false;
+    static constexpr bool staged = true, windows = true, narrow = false;
 
     template <int D> __device__ static uint32_t dim_qk(const attnd_plan_head &plan)
     {
@@ -236,14 +238,10 @@ struct Varied {
         return d < plan.dim_vo;
     }
 
-    /* Rotations are the plain loop's. */
+    /* Rotations are exact in the staged loop alone. */
     __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
     {
-        if (run->plan.options & rotations)
-            return 0;
-        if (!(run->plan.options & ATTND_OPTION_HEAD_SCALES))
-            return settings;
-        return run->plan.dim_qk > loop_dim_max ? 0 : settings & 1;
+        return run->plan.options & rotations ? 0 : settings;
     }
 
     __device__ static void scales(Item *item)
@@ -400,6 +398,29 @@ struct Varied {
         return fmaf(row.slope, float(key - row.position), row.cap.one(s));
     }
 
+    /* What the @index-th of rows() makes of its product with key @key, which lies below its end. */
+    __device__ static float row_score(const Item &item, uint32_t index, float s, int32_t key)
+    {
+        const VariedRow row = varied_row()[index];
+        if (key < row.begin || (masked(item) && !row.mask.sees(key)))
+            return -INFINITY;
+        return fmaf(row.slope, float(key - row.position), Cap(item).one(s));
+    }
+
+    /* A row of q, the @index-th of rows(), and that of key @key, as floats in shared memory. A
+     * warp.
+     */
+    __device__ static void turn_query(const Item &item, float *row, uint32_t index, uint32_t lane)
+    {
+        if (has(item, rotations))
+            rope_turn_row(row, varied_row()[index].position, lane);
+    }
+    __device__ static void turn_key(const Item &item, float *row, int32_t key, uint32_t lane)
+    {
+        if (has(item, ATTND_OPTION_ROPE))
+            rope_turn_row(row, key, lane);
+    }
+
     template <typename T>
     __device__ static float query(const Item &item, const Row &row, float x, const T *from,
                                   uint32_t d)
@@ -547,14 +568,14 @@ struct Varied {
     }
 };
 
-/* All that Varied has, over K and V of fp8: decode converts in registers, what has more rows is the
- * plain loop's, and append rounds. */
+/* All that Varied has, over K and V of fp8: decode converts in registers, prefill on the way to
+ * shared memory, and append rounds. No loop for latents does either. */
 struct Fp8 : Varied {
     static constexpr bool narrow = true;
 
     __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
     {
-        return run->plan.dim_qk > loop_dim_max ? 0 : Varied::paths(run, settings) & 1;
+        return run->plan.dim_qk > loop_dim_max ? 0 : Varied::paths(run, settings);
     }
 
     /* One over the scale of K or of V of head @head. */

@@ -16,6 +16,7 @@
 #include "persistent/cuda/tile_latent.cuh"
 #include "persistent/cuda/tile_naive.cuh"
 #include "persistent/cuda/tile_prefill.cuh"
+#include "persistent/cuda/tile_staged.cuh"
 
 namespace attnd
 {
@@ -74,9 +75,39 @@ __device__ __forceinline__ void attend_latents(Consumer<latent_dim> *self, const
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void attend_naively(const Item &item)
 {
-    Policy::prepare(item);
     attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows,
                                consumer_threads / 32);
+    merge_arrive<T, D, Policy>(item);
+}
+
+/* KV: the type of K and V. */
+template <typename T, typename KV, int D, typename Policy>
+__device__ __forceinline__ void attend_few_or_many(const Item &item)
+{
+    if (item.packed_rows <= staged_warps)
+        attend_staged<T, KV, D, Policy, 1>(item);
+    else
+        attend_staged<T, KV, D, Policy, StagedShape<D>::warp_rows>(item);
+}
+
+/* The same, and appends, of a policy that has more to do there: in a call, so that the registers of
+ * the inner loops are theirs. */
+template <typename T, int D, typename Policy>
+__device__ __noinline__ void consume_staged(const WorkSlot *slot)
+{
+    static_assert(StagedShape<D>::bytes <= tile_bytes<D>, "its part of shared memory");
+    const Item &item = slot->item;
+    if (slot->path == path_append) {
+        append_item<T, Policy>(item, slot->index);
+        return;
+    }
+    Policy::prepare(item);
+    if constexpr (!Policy::narrow)
+        attend_few_or_many<T, T, D, Policy>(item);
+    else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
+        attend_few_or_many<T, E4m3, D, Policy>(item);
+    else
+        attend_few_or_many<T, E5m2, D, Policy>(item);
     merge_arrive<T, D, Policy>(item);
 }
 
@@ -84,12 +115,18 @@ __device__ __forceinline__ void attend_naively(const Item &item)
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void consume_other(const WorkSlot *slot)
 {
-    if (slot->path == path_append)
-        append_item<T, Policy>(slot->item, slot->index);
-    else if (slot->path == path_merge)
+    const Path path = slot->path;
+    if (path == path_merge)
         merge_state_item<T>(slot->item, slot->index);
-    else if (slot->path == path_naive)
-        attend_naively<T, D, Policy>(slot->item);
+    if constexpr (Policy::staged) {
+        if (path == path_append || path == path_naive)
+            consume_staged<T, D, Policy>(slot);
+    } else {
+        if (path == path_append)
+            append_item<T, Policy>(slot->item, slot->index);
+        else if (path == path_naive)
+            attend_naively<T, D, Policy>(slot->item);
+    }
 }
 
 template <typename T, typename Policy>
@@ -146,11 +183,10 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if constexpr (!Policy::narrow)
-            if (path == path_prefill) {
-                number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
-                continue;
-            }
+        if (path == path_prefill) {
+            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+            continue;
+        }
         if (consumer_thread() % 32 == 0)
             decode_ring()->ahead = 0;
         consume_other<T, D, Policy>(slot);
@@ -164,12 +200,18 @@ __device__ __forceinline__ void load_latents(LatentBarriers *bars)
 {
     WorkSlots *work = cta_work();
     LatentLoader loader = {shared_address(cta_buffer()), bars, threadIdx.x / 32 - 1, 0, 0};
+    Path before = path_skip;
     for (uint32_t number = 0;; number++) {
         const WorkSlot *slot = work_wait(work, number);
-        if (slot->path == path_leave)
+        const Path path = slot->path;
+        if (path == path_leave)
             return;
-        if (slot->path == path_prefill)
+        if (path == path_prefill) {
+            if (number && before != path_prefill)
+                work_wait_empty(work, number - 1); /* the buffer is the staged loop's until then */
             loader.load(slot->item);
+        }
+        before = path;
         work_leave(work, number);
     }
 }
@@ -185,9 +227,8 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
         const Path path = slot->path;
         if (path == path_leave)
             return;
-        if (!Policy::narrow)
-            loader.meet(slot->item.run);
-        if (!Policy::narrow && path == path_prefill) {
+        loader.meet(slot->item.run);
+        if (path == path_prefill) {
             if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is decode's until then */
                 fence_proxy_async();               /* TMA may write next what ldmatrix read */

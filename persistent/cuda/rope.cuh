@@ -68,6 +68,20 @@ __device__ __forceinline__ RopeAngle rope_angle(uint64_t turns, int32_t position
     return angle;
 }
 
+/* A row of floats in shared memory, in its place. A warp, which agrees on what lies there. */
+__device__ __forceinline__ void rope_turn_row(float *row, int32_t position, uint32_t lane)
+{
+    const RopeTable *const table = rope_table();
+    const uint32_t pairs = table->pairs;
+#pragma unroll 1
+    for (uint32_t p = lane; p < pairs; p += 32) {
+        const RopeAngle angle = rope_angle(table->turns[p], position);
+        const float low = row[p], high = row[p + pairs];
+        row[p] = low * angle.cosine - high * angle.sine;
+        row[p + pairs] = low * angle.sine + high * angle.cosine;
+    }
+}
+
 /* Element @d of a row in memory, @x, turned as it is at @position. */
 template <typename T>
 __device__ __forceinline__ float rope_turned(float x, const T *row, uint32_t d, int32_t position)

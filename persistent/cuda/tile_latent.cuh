@@ -280,7 +280,8 @@ template <typename T, typename Policy> struct Latent {
             Policy::prefill(item, s, first);
             Policy::mask(item, s, first);
             softmax_exact<dim>(state, s, scale, first, fade);
-            scale_o<dim>(state, fade);
+            if (__any_sync(0xffffffffu, fade[0] != 1.0f || fade[1] != 1.0f))
+                scale_o<dim>(state, fade);
             pack_p<T, dim>(p, s);
             values(stage);
             barrier_arrive_warp(&bars->k_empty[at]);
