@@ -220,16 +220,18 @@ check-all:
 lint: $(GEN)
 	@BUILD=$(BUILD) .ci/lint.sh
 
-# After a change of the public headers that is meant: the new reference of tests/abi/check.
+# After a change of the public headers or of abi.h that is meant: the new references of tests/abi.
 .PHONY: abi-update
 abi-update:
 	@BUILD=$(BUILD) tests/abi/check --update
+	@BUILD=$(BUILD) tests/abi/layouts --update
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 test: all tests
 	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/operators tests/abi/check \
+	  tests/abi/layouts \
 	  tests/bench_engines tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)

@@ -11,6 +11,7 @@
  *   admit_header.c   the scalars       admit_strides.c  the strides
  *   admit_variant.c  the variant
  *   admit_check.c    the arrays        admit_extent.c   how far a strided block reaches
+ *   admit_leased.c   pages' leases
  */
 #include "ipc/admit_internal.h"
 
@@ -41,9 +42,10 @@ static int copy_array(const struct attnd_admit_arena *arena, uint64_t offset_byt
                             copy, fault);
 }
 
+/* Its page ids are looked at on the way. */
 static int copy_level(const struct attnd_admit_arena *arena, const Attnd__Level *from,
                       uint32_t index, int32_t **words, struct attnd_level_view *to,
-                      struct attnd_fault *fault)
+                      struct attnd_admit_ids *ids, struct attnd_fault *fault)
 {
     uint64_t indptrs = (uint64_t)to->entries + 1;
     int code;
@@ -53,7 +55,10 @@ static int copy_level(const struct attnd_admit_arena *arena, const Attnd__Level 
         (code = copy_array(arena, from->kv_last_page_len, to->entries, index, words,
                            &to->kv_last_page_len, fault)))
         return code;
-    return copy_array(arena, from->kv_indices, to->pages, index, words, &to->kv_indices, fault);
+    int32_t *pages = *words;
+    *words += padded(to->pages);
+    to->kv_indices = pages;
+    return attnd_arena_copy_ids(arena, from->kv_indices, to->pages, index, pages, ids, fault);
 }
 
 int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_offset_bytes,
@@ -82,10 +87,17 @@ int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_o
         return code;
 
     int32_t *words = staging->words;
+    struct attnd_admit_ids ids[ATTND_LEVELS_MAX];
+    batch->leased = limits->leased != NULL;
+    for (uint32_t l = 0; l < batch->levels && !code; l++) {
+        ids[l] = (struct attnd_admit_ids){.max = attnd_admit_id_max(limits->pool_pages),
+                                          .held = limits->leased};
+        code = copy_level(&source, header.message->level[l], l, &words, &batch->level[l], &ids[l],
+                          fault);
+        batch->leased &= !ids[l].unleased;
+    }
     for (uint32_t l = 0; l < batch->levels && !code; l++)
-        code = copy_level(&source, header.message->level[l], l, &words, &batch->level[l], fault);
-    for (uint32_t l = 0; l < batch->levels && !code; l++)
-        code = attnd_admit_level(&batch->level[l], batch->rows, limits, fault);
+        code = attnd_admit_level(&batch->level[l], batch->rows, limits, ids[l].outside, fault);
     if (code || !(batch->options & ATTND_OPTION_MASK))
         return code;
     const struct attnd_level_view *last = &batch->level[batch->levels - 1];

@@ -42,6 +42,9 @@ int attnd_admit_batch(const void *arena, uint64_t arena_bytes, uint64_t header_o
                       struct attnd_staging *staging, struct attnd_batch_view *batch,
                       struct attnd_fault *fault);
 
+/** attnd_admit_leased() - 1: @held is negative for each of @pages, which are inside it. */
+int attnd_admit_leased(const int16_t *held, const int32_t *pages, uint64_t count);
+
 /**
  * attnd_admit_advance() - copy the arrays of an advance; attnd_planner_advance() checks the values
  * Checks: ranges inside the arena, counts against @limits, page_indptr monotonic from 0 to pages.

@@ -23,8 +23,12 @@ static four_words load_four(const int32_t *values)
     return four;
 }
 
-/* Nonzero: some value is not in 0..max. */
-static uint32_t outside(const int32_t *values, uint64_t count, uint32_t max)
+uint32_t attnd_admit_id_max(uint32_t pool_pages)
+{
+    return pool_pages > INT32_MAX ? INT32_MAX : pool_pages - (pool_pages > 0);
+}
+
+uint32_t attnd_admit_outside(const int32_t *values, uint64_t count, uint32_t max)
 {
     const four_words top = {max, max, max, max};
     four_words even = {0}, odd = {0}; /* two chains, so that loads and not ORs set the pace */
@@ -42,16 +46,17 @@ static uint32_t outside(const int32_t *values, uint64_t count, uint32_t max)
     return found & SIGN;
 }
 
+/* @outside: one is known to be. */
 static int check_indices(const struct attnd_level_view *level, uint32_t pool_pages,
-                         struct attnd_fault *fault)
+                         uint32_t outside, struct attnd_fault *fault)
 {
     if (level->pages == 0)
         return 0;
     if (pool_pages == 0)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_PAGES, 0, level->pages, 0);
-    uint32_t max = pool_pages > INT32_MAX ? INT32_MAX : pool_pages - 1;
-    if (!outside(level->kv_indices, level->pages, max))
+    if (!outside)
         return 0;
+    const uint32_t max = attnd_admit_id_max(pool_pages);
     uint32_t i = 0;
     while ((uint32_t)level->kv_indices[i] <= max)
         i++;
@@ -110,7 +115,8 @@ int attnd_admit_mask(const int32_t *mask_indptr, const struct attnd_level_view *
 }
 
 int attnd_admit_level(const struct attnd_level_view *level, uint32_t rows,
-                      const struct attnd_batch_limits *limits, struct attnd_fault *fault)
+                      const struct attnd_batch_limits *limits, uint32_t outside,
+                      struct attnd_fault *fault)
 {
     int code = attnd_admit_indptr(level->qo_indptr, level->entries, rows, ATTND_F_QO_INDPTR, fault);
     if (!code)
@@ -118,5 +124,5 @@ int attnd_admit_level(const struct attnd_level_view *level, uint32_t rows,
                                   fault);
     if (!code)
         code = check_lengths(level, limits->page_size, fault);
-    return code ? code : check_indices(level, limits->pool_pages, fault);
+    return code ? code : check_indices(level, limits->pool_pages, outside, fault);
 }

@@ -35,6 +35,24 @@ int attnd_arena_copy(const struct attnd_admit_arena *arena, uint64_t offset_byte
                      uint64_t count_bytes, uint32_t align_bytes, uint64_t index, void *copy,
                      struct attnd_fault *fault);
 
+/* What page ids are held against while they are copied, and what was found. */
+struct attnd_admit_ids {
+    uint32_t max;        /* they are 0..max */
+    const int16_t *held; /* as attnd_batch_limits.leased */
+    uint32_t outside;    /* nonzero: some are not */
+    uint32_t unleased;   /* nonzero: some are not held, or were not looked up */
+};
+
+/** attnd_arena_copy_ids() - attnd_arena_copy() of @count page ids, and a look at each. */
+int attnd_arena_copy_ids(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
+                         uint64_t count, uint64_t index, int32_t *copy, struct attnd_admit_ids *ids,
+                         struct attnd_fault *fault);
+
+/** attnd_admit_outside() - nonzero: some of @values are not in 0..@max, which is below 2^31. */
+uint32_t attnd_admit_outside(const int32_t *values, uint64_t count, uint32_t max);
+/** attnd_admit_id_max() - the largest id of a pool of so many pages. */
+uint32_t attnd_admit_id_max(uint32_t pool_pages);
+
 /** attnd_staging_reserve() - room for @words int32; what was there is lost. Return: 0 or
  * -ATTND_E_NO_MEMORY. */
 int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words, struct attnd_fault *fault);
@@ -59,9 +77,11 @@ int attnd_admit_variant(const Attnd__Batch *message, const struct attnd_batch_li
 int attnd_admit_strides(const Attnd__Batch *message, const struct attnd_batch_limits *limits,
                         struct attnd_batch_view *batch, struct attnd_fault *fault);
 
-/** attnd_admit_level() - the contents of one level's arrays, already private. */
+/** attnd_admit_level() - the contents of one level's arrays, already private.
+ * @outside: what attnd_arena_copy_ids() found of its ids */
 int attnd_admit_level(const struct attnd_level_view *level, uint32_t rows,
-                      const struct attnd_batch_limits *limits, struct attnd_fault *fault);
+                      const struct attnd_batch_limits *limits, uint32_t outside,
+                      struct attnd_fault *fault);
 
 /** attnd_admit_mask() - are there as many bits as each request of @level, which was checked, has
  * queries times keys? */

@@ -9,7 +9,7 @@
  *   submission   client writes, daemon reads     attnd_submit_head, SQ slots, arena
  *   completion   daemon writes, client reads     attnd_complete_head, CQ slots
  *   queue        daemon and worker               attnd_queue_head, commands, retires, runs,
- *                                                mailbox table, heap
+ *                                                mailbox table, trace, heap
  * and one small memory a session, written by the engine's stream and the worker: attnd_mailbox.
  * The heap of the queue segment holds pools (planes) and plans (tiles): written by the daemon, read
  * by the worker. A heap offset is in bytes from the start of the queue segment.
@@ -19,6 +19,7 @@
 
 #include "schemas/abi_options.h"
 #include "schemas/abi_slots.h"
+#include "schemas/abi_trace.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -262,8 +263,10 @@ struct attnd_queue_head {
     uint32_t pinning[ATTND_PINNING];
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
     uint32_t zero7;
-    uint64_t plan_bytes; /* worker: of plans and their changes, copied to the device */
-    uint32_t zero9[6];
+    uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
+    uint64_t trace_until_ns;     /* daemon: CLOCK_MONOTONIC; until then records are wanted */
+    uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
+    uint32_t zero9[2];
     struct attnd_worker_info info; /* worker */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);

@@ -42,6 +42,8 @@ struct attnd_batch_view {
     struct attnd_variant variant; /* already defaulted; its tables as the client names them */
     struct attnd_pitch q_pitch, o_pitch, lse_pitch, k_pitch, v_pitch; /* already defaulted */
     struct attnd_extents extents;
+    uint32_t leased;   /* 1: all page ids were held when they were admitted */
+    uint64_t releases; /* of the session's leases until then; admission leaves it to its caller */
     struct attnd_level_view level[ATTND_LEVELS_MAX];
 };
 
@@ -73,7 +75,8 @@ struct attnd_batch_limits {
     uint32_t pool_dtype;
     uint32_t requests; /* capacity: entries over all levels */
     uint32_t rows, pages, levels;
-    uint32_t fixed_split; /* of the plan; admission does not look at it */
+    uint32_t fixed_split;  /* of the plan; admission does not look at it */
+    const int16_t *leased; /* [pool_pages] negative: held by the session; NULL: nobody asks */
 };
 
 #endif

@@ -53,7 +53,7 @@ struct attnd_cpu_run {
     uint32_t tag;           /* of the command */
     const uint32_t *cancel; /* not 0: nothing of the run is worth finishing */
     uint32_t let_go;        /* what cancels a prepared run: its mailbox is watched no more */
-    uint32_t kind;
+    uint32_t kind, layer;
     const struct attnd_plan_head *plan;
     const struct attnd_heap_pool *pool;
     const struct attnd_entry *entries;

@@ -218,6 +218,7 @@ int64_t attnd_cpu_run_open(struct attnd_backend *backend, uint32_t index,
     run->busy_ns = run->kv_bytes = 0;
     run->executed = 0;
     run->kind = shared->kind;
+    run->layer = shared->layer;
     run->let_go = 0;
     run->cancel =
         index < backend->head->runs_transient ? &backend->runs[index].cancel : &run->let_go;

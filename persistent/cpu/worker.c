@@ -25,6 +25,7 @@
 #include <time.h>
 
 #include "persistent/cpu/mailbox.h"
+#include "persistent/trace.h"
 #include "schemas/atomics.h"
 #include "schemas/crash.h"
 #include "schemas/futex.h"
@@ -204,6 +205,28 @@ static void stall(const struct attnd_backend *backend)
         (void)nanosleep(&nap, NULL);
 }
 
+/* For whoever looks at a timeline. The share is not settled: its flow is still its session's. */
+static void note_trace(const struct attnd_cpu_worker *worker, const struct attnd_cpu_share *share,
+                       uint64_t begin_ns, uint64_t end_ns)
+{
+    const struct attnd_backend *backend = worker->backend;
+    const struct attnd_cpu_run *run = share->run;
+    const uint64_t lasted_ns = end_ns - begin_ns;
+    struct attnd_trace_record record = {.begin_ns = begin_ns,
+                                        .lasted_ns = lasted_ns < UINT32_MAX ? (uint32_t)lasted_ns
+                                                                            : UINT32_MAX,
+                                        .session = backend->queue.flow[share->flow].session,
+                                        .item = share->item_begin,
+                                        .count = (uint16_t)(share->item_end - share->item_begin),
+                                        .track = (uint16_t)(worker->outermost - backend->workers),
+                                        .kind = ATTND_TRACE_APPEND,
+                                        .layer = (uint16_t)run->layer};
+
+    if (run->kind == ATTND_RUN_ATTEND)
+        record.kind = (uint8_t)run->tiles[share->item_begin / run->plan->heads_kv].tile_class;
+    attnd_trace_add(backend->head, &record);
+}
+
 /* Return: when it was done. */
 static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_share *share)
 {
@@ -231,6 +254,8 @@ static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_sh
         (void)attnd_take64(&run->busy_ns, busy_ns);
         (void)attnd_take64(&run->kv_bytes, worker->kv_bytes);
         (void)attnd_take32(&run->executed, executed);
+        if (attnd_trace_wanted(worker->backend->head, end_ns))
+            note_trace(worker, share, begin_ns, end_ns);
     }
     attnd_cpu_queue_settle(&worker->backend->queue, share, busy_ns);
     attnd_crash(ATTND_CRASH_WORKER_ITEM_DONE);

@@ -243,33 +243,24 @@ template <typename T, int D, typename Policy> struct Gather {
             kv_bytes<Policy> * (int64_t(page) * plane.stride_page +
                                 int64_t(uint32_t(at) % run->page_size) * plane.stride_token +
                                 int64_t(item.kv_head) * plane.stride_head);
-        if constexpr (!Policy::narrow)
-            copy_lines(item, row, left, to);
-        else if (run->plan.kv_dtype == ATTND_FP8_E4M3)
-            widen<E4m3>(item, row, left, to);
-        else
-            widen<E5m2>(item, row, left, to);
-    }
-
-    /* Rows as they are, by cp.async. */
-    __device__ __forceinline__ void copy_lines(const Item &item, uint64_t row, int32_t left,
-                                               uint32_t to) const
-    {
-        constexpr int chunks = D / 8;
-        const ActiveRun *run = item.run;
-        const bool values = group >= groups;
-        const uint32_t lane = threadIdx.x % 32;
+        if constexpr (!Policy::narrow) {
+            constexpr int chunks = D / 8;
 #pragma unroll 4
-        for (int i = 0; i < chunks; i++) {
-            const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
-            const uint64_t from = __shfl_sync(0xffffffffu, row, r);
-            const uint32_t place = group % groups * 32 + r;
-            const bool in =
-                values ? Policy::in_vo(run->plan, c * 8) : Policy::in_qk(run->plan, c * 8);
-            cp_async16(to + (values ? place_in_block<D, true>(place, c)
-                                    : place_in_block<D, false>(place, c)),
-                       reinterpret_cast<const char *>(from) + (in ? c * 16 : 0),
-                       int32_t(r) < left && in ? 16 : 0);
+            for (int i = 0; i < chunks; i++) {
+                const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
+                const uint64_t from = __shfl_sync(0xffffffffu, row, r);
+                const uint32_t place = group % groups * 32 + r;
+                const bool in =
+                    values ? Policy::in_vo(run->plan, c * 8) : Policy::in_qk(run->plan, c * 8);
+                cp_async16(to + (values ? place_in_block<D, true>(place, c)
+                                        : place_in_block<D, false>(place, c)),
+                           reinterpret_cast<const char *>(from) + (in ? c * 16 : 0),
+                           int32_t(r) < left && in ? 16 : 0);
+            }
+        } else if (run->plan.kv_dtype == ATTND_FP8_E4M3) {
+            widen<E4m3>(item, row, left, to);
+        } else {
+            widen<E5m2>(item, row, left, to);
         }
     }
 };

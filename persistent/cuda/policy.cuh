@@ -22,11 +22,10 @@ namespace attnd
 
 /* The identity. What follows is what every policy has. */
 struct Plain {
-    /* K and V are of fp8. */
-    static constexpr bool narrow = false;
-
     /* What no fast loop takes, another takes than the plain one (tile_staged.cuh). */
     static constexpr bool staged = false;
+    /* K and V are of fp8. */
+    static constexpr bool narrow = false;
 
     /* Rows have a first key of their own, and blocks below that of all rows are skipped. */
     static constexpr bool windows = false;

@@ -75,6 +75,7 @@ __device__ __forceinline__ void attend_latents(Consumer<latent_dim> *self, const
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void attend_naively(const Item &item)
 {
+    Policy::prepare(item);
     attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows,
                                consumer_threads / 32);
     merge_arrive<T, D, Policy>(item);
@@ -116,8 +117,10 @@ template <typename T, int D, typename Policy>
 __device__ __forceinline__ void consume_other(const WorkSlot *slot)
 {
     const Path path = slot->path;
-    if (path == path_merge)
+    if (path == path_merge) {
         merge_state_item<T>(slot->item, slot->index);
+        return;
+    }
     if constexpr (Policy::staged) {
         if (path == path_append || path == path_naive)
             consume_staged<T, D, Policy>(slot);

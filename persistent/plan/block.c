@@ -39,6 +39,14 @@ uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_
                                attnd_block_packed_rows(plan, block->row_count));
 }
 
+/* Most blocks do even if they were the largest there are: no division for them. */
+int attnd_block_fits(const struct attnd_plan *plan, const struct attnd_row_block *block)
+{
+    const uint32_t seen = attnd_block_seen(plan, block);
+
+    return seen <= plan->keys_any || seen <= attnd_block_keys_max(plan, block);
+}
+
 /* The keys that the block's rows see, from a granule's beginning on. Both ends of what a row sees
  * grow with the row. A window that may cost more than an item does is cut like all keys there are:
  * after an advance to shorter lengths the first part may have to hold any of them. */
@@ -52,7 +60,7 @@ static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *
         attnd_visible_range(&state->entry, kv_len, top + block->row_count - 1);
 
     block->first = state->keys_begin;
-    if (!block->first && attnd_block_seen(plan, block) <= attnd_block_keys_max(plan, block))
+    if (early.begin && !block->first && attnd_block_fits(plan, block))
         block->first = (uint32_t)early.begin / granule * granule;
     if (late.end > early.begin && late.end > (int32_t)block->first)
         block->keys = (uint32_t)late.end - block->first;
@@ -92,6 +100,9 @@ void attnd_plan_cut_blocks(struct attnd_plan *plan)
     const uint32_t group = plan->shape.group;
     const uint32_t tokens = rows_per_tile > group ? rows_per_tile / group : 1;
     uint32_t index = 0, blocks = 0;
+
+    plan->keys_any =
+        attnd_plan_keys_max(&plan->limits.target, attnd_block_packed_rows(plan, tokens));
 
     for (uint32_t l = 0; l < plan->shape.levels; l++) {
         plan->level_blocks[l] = blocks;

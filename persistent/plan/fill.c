@@ -27,25 +27,33 @@ static uint32_t window_of(const struct attnd_batch_view *batch)
                                                   : INT32_MAX;
 }
 
-static struct attnd_entry_state entry_of(const struct attnd_plan *plan,
-                                         const struct attnd_batch_view *batch, uint32_t l,
-                                         uint32_t r, uint32_t page_begin)
+/* The entries of level @l, from number @first on, whose pages begin at @page. Return: where the
+ * pages of the next level do. */
+static uint32_t fill_level(struct attnd_plan *plan, const struct attnd_batch_view *batch,
+                           uint32_t l, uint32_t first, uint32_t page)
 {
     const struct attnd_level_view *level = &batch->level[l];
     const int last = l + 1 == batch->levels;
-    const uint32_t used = (uint32_t)(level->kv_indptr[r + 1] - level->kv_indptr[r]);
+    const uint32_t reserve = last ? batch->reserve_pages : 0;
+    const struct attnd_entry alike = {.level = plan->shape.levels - batch->levels + l,
+                                      .causal = last && (batch->flags & ATTND_BATCH_CAUSAL),
+                                      .window = last ? window_of(batch) : 0};
 
-    return (struct attnd_entry_state){
-        .entry = {.row_begin = (uint32_t)level->qo_indptr[r],
-                  .row_count = (uint32_t)(level->qo_indptr[r + 1] - level->qo_indptr[r]),
-                  .page_begin = page_begin,
-                  .page_count = used + (last ? batch->reserve_pages : 0),
-                  .level = plan->shape.levels - batch->levels + l,
-                  .causal = last && (batch->flags & ATTND_BATCH_CAUSAL),
-                  .window = last ? window_of(batch) : 0},
-        .pages_used = used,
-        .kv_len = planned_length(level, r, used, plan->pool.page_size),
-    };
+    for (uint32_t r = 0; r < level->entries; r++) {
+        struct attnd_entry_state *state = &plan->state[first + r];
+        const uint32_t used = (uint32_t)(level->kv_indptr[r + 1] - level->kv_indptr[r]);
+
+        state->entry = alike;
+        state->entry.row_begin = (uint32_t)level->qo_indptr[r];
+        state->entry.row_count = (uint32_t)(level->qo_indptr[r + 1] - level->qo_indptr[r]);
+        state->entry.page_begin = page;
+        state->entry.page_count = used + reserve;
+        state->pages_used = used;
+        state->kv_len = planned_length(level, r, used, plan->pool.page_size);
+        state->keys_begin = 0;
+        page += used + reserve;
+    }
+    return page;
 }
 
 static void copy_pages(struct attnd_plan *plan, const struct attnd_level_view *level,
@@ -60,7 +68,18 @@ static void copy_pages(struct attnd_plan *plan, const struct attnd_level_view *l
         int32_t *slots = plan->kv_pages + state[r].entry.page_begin;
         const uint32_t used = state[r].pages_used;
         memcpy(slots, level->kv_indices + level->kv_indptr[r], used * sizeof(int32_t));
-        memset(slots + used, 0, reserve * sizeof(int32_t));
+        for (uint32_t i = 0; i < reserve; i++)
+            slots[used + i] = 0;
+    }
+}
+
+/* Into the heap. In a pass of its own: an entry that was just written field by field cannot be
+ * loaded as a whole before all of that is through. */
+static void copy_entries(struct attnd_plan *plan, uint32_t begin, uint32_t end)
+{
+    for (uint32_t i = begin; i < end; i++) {
+        plan->entries[i] = plan->state[i].entry;
+        plan->kv_len[i] = (int32_t)plan->state[i].kv_len;
     }
 }
 
@@ -72,14 +91,12 @@ void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_v
         const uint32_t reserve = l + 1 == batch->levels ? batch->reserve_pages : 0;
         const uint32_t first = index, page_begin = page;
 
-        for (uint32_t r = 0; r < batch->level[l].entries; r++, index++) {
-            plan->state[index] = entry_of(plan, batch, l, r, page);
-            plan->entries[index] = plan->state[index].entry;
-            plan->kv_len[index] = (int32_t)plan->state[index].kv_len;
-            if (batch->options & ATTND_OPTION_MASK && l + 1 == batch->levels)
-                plan->mask_begin[index] = (uint32_t)batch->mask_indptr[r];
-            page += plan->state[index].entry.page_count;
-        }
+        page = fill_level(plan, batch, l, first, page);
+        index += batch->level[l].entries;
+        copy_entries(plan, first, index);
+        if (batch->options & ATTND_OPTION_MASK && l + 1 == batch->levels)
+            memcpy(plan->mask_begin + first, batch->mask_indptr,
+                   batch->level[l].entries * sizeof(*plan->mask_begin));
         copy_pages(plan, &batch->level[l], plan->state + first, page_begin, reserve);
     }
 }

@@ -147,6 +147,7 @@ int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
         return code;
     }
     point_into_heap(plan, heap);
+    attnd_plan_take_times(plan);
     plan->shape = empty_shape(plan, pool_offset_bytes);
     *plan->head = plan->shape;
     *out = plan;

@@ -81,6 +81,14 @@ struct attnd_plan_load {
     double bytes_ns;   /* the memory, on what those read */
 };
 
+/* What follows from the rates and the pool: the units of which times are made (times.c). */
+struct attnd_plan_times {
+    double row_ns;   /* a key, computed against a packed row */
+    double read_ns;  /* and read by one worker */
+    double bytes_ns; /* and by the memory, for all workers */
+    double start_ns; /* of a tile */
+};
+
 /* How blocks are cut and ordered: split.c. */
 struct attnd_plan_mix {
     uint32_t classes; /* of tiles that there are: 0 to 2 */
@@ -103,6 +111,8 @@ struct attnd_plan {
     struct attnd_plan_head shape; /* what the heap's head says */
     struct attnd_plan_found found;
     struct attnd_plan_mix mix;
+    struct attnd_plan_times times;
+    uint32_t keys_any; /* that a block of any rows of this batch may have in one item */
     uint32_t shared, shared_levels; /* entries and levels of share.c, in front of the batch's */
 
     /* heap: written, never read */
@@ -136,6 +146,8 @@ int attnd_plan_capacity(const struct attnd_plan_limits *limits,
 
 /** attnd_plan_default_rates() - those of a processor, where a target has none. */
 void attnd_plan_default_rates(struct attnd_plan_target *target);
+/** attnd_plan_take_times() - plan->times, of rates and pool. */
+void attnd_plan_take_times(struct attnd_plan *plan);
 /** attnd_plan_key_ns() - one key against @packed_rows. */
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_start_ns() - a tile that sees nothing. */
@@ -194,6 +206,8 @@ uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row
 uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block);
 /** attnd_block_keys_max() - keys that an item of the block may have. */
 uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_row_block *block);
+/** attnd_block_fits() - 1: an item may have all keys that its rows may come to see. */
+int attnd_block_fits(const struct attnd_plan *plan, const struct attnd_row_block *block);
 
 /** attnd_plan_build_tiles() - blocks, then tiles by splitting them, into plan->built.
  * @fixed_split: keys of a part; 0: as balance wants

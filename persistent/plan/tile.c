@@ -45,12 +45,12 @@ static uint32_t part_begin(const struct attnd_plan *plan, const struct attnd_row
 static struct cut bound_block(const struct attnd_plan *plan, const struct attnd_row_block *block,
                               uint32_t parts)
 {
+    if (attnd_block_fits(plan, block))
+        return (struct cut){.parts = parts};
     const uint32_t granule = plan->limits.target.kv_granule,
                    most = attnd_block_keys_max(plan, block);
     struct cut cut = {.parts = parts, .step = most};
 
-    if (attnd_block_seen(plan, block) <= most)
-        return cut;
     if (block->keys > most) {
         const uint32_t step = most / granule;
         assert(step > 0);
@@ -90,6 +90,9 @@ static struct cut fix_block(const struct attnd_plan *plan, const struct attnd_ro
                         .from = from};
 }
 
+/* Copied, because compilers clear so many bytes by a loop of microcode. */
+static const struct attnd_tile no_tile = {.partial = ATTND_NONE};
+
 /* Emits the tiles of one block; returns the new number of tiles. */
 static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *block,
                             const struct cut *cut, uint32_t tiles)
@@ -111,17 +114,16 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
         const uint32_t keys = to > from ? to - from : 0;
         const uint64_t cost = attnd_item_cost(keys, rows);
         plan->tile_ns[tiles] = (float)attnd_plan_item_ns(plan, keys, rows);
-        plan->built[tiles++] = (struct attnd_tile){
-            .entry = block->entry,
-            .row_begin = block->row_begin,
-            .row_count = block->row_count,
-            .kv_begin = begin,
-            .kv_end = part < all ? end : ATTND_KV_OPEN,
-            .partial = ATTND_NONE,
-            .cost = cost > UINT32_MAX ? UINT32_MAX : (uint32_t)cost,
-            .tile_class = block->tile_class,
-            .of_entry = plan->state[block->entry].entry,
-        };
+        struct attnd_tile *tile = &plan->built[tiles++];
+        *tile = no_tile;
+        tile->entry = block->entry;
+        tile->row_begin = block->row_begin;
+        tile->row_count = block->row_count;
+        tile->kv_begin = begin;
+        tile->kv_end = part < all ? end : ATTND_KV_OPEN;
+        tile->cost = cost > UINT32_MAX ? UINT32_MAX : (uint32_t)cost;
+        tile->tile_class = block->tile_class;
+        tile->of_entry = plan->state[block->entry].entry;
         begin = end;
     }
     return tiles;

@@ -28,35 +28,38 @@ void attnd_plan_default_rates(struct attnd_plan_target *target)
     *rates = (struct attnd_plan_rates){CPU_GFLOPS, CPU_GBPS, CPU_GBPS * target->tile_workers, 1};
 }
 
-static double row_ns(const struct attnd_plan *plan)
+void attnd_plan_take_times(struct attnd_plan *plan)
 {
-    return 2.0 * (plan->pool.dim_qk + plan->pool.dim_vo) / plan->limits.target.rates.worker_gflops;
-}
+    const struct attnd_plan_rates *rates = &plan->limits.target.rates;
+    const double dims = plan->pool.dim_qk + plan->pool.dim_vo;
+    const double row_ns = 2.0 * dims / rates->worker_gflops;
+    const double key_bytes = attnd_dtype_bytes(plan->pool.dtype) * dims;
 
-static double read_ns(const struct attnd_plan *plan, uint32_t gbps)
-{
-    return (double)attnd_dtype_bytes(plan->pool.dtype) * (plan->pool.dim_qk + plan->pool.dim_vo) /
-           gbps;
+    plan->times = (struct attnd_plan_times){
+        .row_ns = row_ns,
+        .read_ns = key_bytes / rates->worker_gbps,
+        .bytes_ns = key_bytes / rates->memory_gbps,
+        .start_ns = rates->rows_step > 1 ? LOADED_AHEAD_START_NS : ATTND_COST_TILE * row_ns,
+    };
 }
 
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows)
 {
-    const struct attnd_plan_rates *rates = &plan->limits.target.rates;
-    const double reading = read_ns(plan, rates->worker_gbps);
+    const uint32_t step = plan->limits.target.rates.rows_step;
+    const double reading = plan->times.read_ns;
 
-    if (rates->rows_step <= 1)
-        return reading + packed_rows * row_ns(plan);
+    if (step <= 1)
+        return reading + packed_rows * plan->times.row_ns;
     if (packed_rows <= ATTND_TILE_MEMORY_ROWS)
         return reading;
-    const uint32_t steps = (packed_rows + rates->rows_step - 1) / rates->rows_step;
-    const double products = (double)steps * rates->rows_step * row_ns(plan);
+    const uint32_t steps = packed_rows <= step ? 1 : (packed_rows + step - 1) / step;
+    const double products = (double)steps * step * plan->times.row_ns;
     return products > reading ? products : reading;
 }
 
 double attnd_plan_start_ns(const struct attnd_plan *plan)
 {
-    return plan->limits.target.rates.rows_step > 1 ? LOADED_AHEAD_START_NS
-                                                   : ATTND_COST_TILE * row_ns(plan);
+    return plan->times.start_ns;
 }
 
 double attnd_plan_item_ns(const struct attnd_plan *plan, uint32_t keys, uint32_t packed_rows)
@@ -76,5 +79,5 @@ double attnd_plan_part_ns(const struct attnd_plan *plan, uint32_t packed_rows, i
 
 double attnd_plan_bytes_ns(const struct attnd_plan *plan)
 {
-    return read_ns(plan, plan->limits.target.rates.memory_gbps);
+    return plan->times.bytes_ns;
 }

@@ -46,6 +46,7 @@ enum attnctl_exit attnctl_ping(int argc, char **argv);
 enum attnctl_exit attnctl_latency(int argc, char **argv);
 enum attnctl_exit attnctl_metrics(int argc, char **argv);
 enum attnctl_exit attnctl_monitor(int argc, char **argv);
+enum attnctl_exit attnctl_trace(int argc, char **argv);
 enum attnctl_exit attnctl_kill(int argc, char **argv);
 enum attnctl_exit attnctl_weight(int argc, char **argv);
 enum attnctl_exit attnctl_prefix(int argc, char **argv);

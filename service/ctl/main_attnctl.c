@@ -18,6 +18,7 @@ static const struct command commands[] = {
     {"latency", attnctl_latency, "how long runs took: quantiles and a histogram (--json)"},
     {"ping", attnctl_ping, "round trip of a call, and whether the worker moves (--json)"},
     {"monitor", attnctl_monitor, "operations and faults as they happen (--session, --json)"},
+    {"trace", attnctl_trace, "what the worker executes, as a timeline for Perfetto (--output)"},
     {"kill", attnctl_kill, "end a session, by its number"},
     {"metrics", attnctl_metrics, "the same numbers as text for Prometheus"},
     {"weight", attnctl_weight, "how much of the worker a session gets beside others"},

@@ -8,12 +8,14 @@
  * which nobody sees, because one thread does everything.
  *
  * held[] is kept as minus the count: a sign bit says "held", and those of all the pages of a batch
- * are collected by AND. A batch has thousands, in random order, and each set looks them up.
+ * are collected by AND (attnd_admit_leased()). Admission looks them up while it copies the ids;
+ * what it found holds at the set's turn too if the session gave up no lease meanwhile (releases).
  *
  * A page that was never leased is not in any list: `fresh` says where those begin.
  */
 #include "service/objects/lease.h"
 
+#include "ipc/admit.h"
 #include "schemas/attnd.pb-c.h"
 
 #include <assert.h>
@@ -135,6 +137,7 @@ int attnd_lease_give(struct attnd_attachment *attachment, const int32_t *pages, 
     }
     if (rc == 0) {
         attachment->held_count -= count;
+        attachment->releases++;
         return 0;
     }
     while (done-- > 0)
@@ -192,6 +195,7 @@ int attnd_lease_free(struct attnd_attachment *attachment, const int32_t *pages, 
 void attnd_lease_drop_all(struct attnd_attachment *attachment)
 {
     struct attnd_pool *pool = attachment->pool;
+    attachment->releases++;
     /* A page at once: a session may hold billions of leases of a few pages. */
     for (int32_t page = 0; attachment->held_count > 0; page++) {
         uint32_t held = (uint32_t)-attachment->held[page];
@@ -211,31 +215,13 @@ uint32_t attnd_lease_count(const struct attnd_pool *pool)
     return pool->leases ? pool->shape.pages - attnd_lease_free_count(pool) : 0;
 }
 
-/* Both of two? Negative if so. Two ids come by one load, because loads are what this waits for. */
-static int two_held(const int16_t *held, const int32_t *page)
-{
-    uint64_t both;
-    memcpy(&both, page, sizeof(both));
-    return held[(uint32_t)both] & held[both >> 32];
-}
-
-static int eight_held(const int16_t *held, const int32_t *page)
-{
-    return two_held(held, page) & two_held(held, page + 2) & two_held(held, page + 4) &
-           two_held(held, page + 6);
-}
-
 int attnd_lease_check(const struct attnd_attachment *attachment, const int32_t *pages,
                       uint32_t count, struct attnd_fault *fault)
 {
     const int16_t *held = attachment->held;
-    uint32_t i = 0;
-
     if (!held)
         return 0;
-    while (i + 8 <= count && eight_held(held, pages + i) < 0)
-        i += 8;
-    for (; i < count; i++)
+    for (uint32_t i = attnd_admit_leased(held, pages, count) ? count : 0; i < count; i++)
         if (held[pages[i]] == 0)
             return attnd_fault_set(fault, -ATTND_E_NOT_LEASED, ATTND_F_KV_INDICES, i, pages[i], 0);
     return 0;

@@ -187,6 +187,8 @@ int attnd_planobj_check(struct attnd_plan_object *object, const struct attnd_bat
                         struct attnd_fault *fault)
 {
     object->filled = 0;
+    if (batch->leased && batch->releases == object->attachment->releases)
+        return 0;
     for (uint32_t l = 0; l < batch->levels; l++) {
         const struct attnd_level_view *level = &batch->level[l];
         int rc = attnd_lease_check(object->attachment, level->kv_indices, level->pages, fault);

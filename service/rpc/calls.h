@@ -30,6 +30,7 @@ attnd_call_fn attnd_call_prefix_query;                               /* prefix_c
 attnd_call_fn attnd_call_status;                                     /* status.c */
 attnd_call_fn attnd_call_session_kill;                               /* operator_calls.c */
 attnd_call_fn attnd_call_monitor;                                    /* monitor_calls.c */
+attnd_call_fn attnd_call_trace;                                      /* trace_calls.c */
 
 /* ---- what the worker has to try before the reply: imports.c ---- */
 

@@ -46,6 +46,7 @@ static const struct call_entry calls[] = {
     [ATTND__REQUEST__CALL_SESSION_KILL] = {attnd_call_session_kill,
                                            IN(HELLO) | IN(OPEN) | FOR_ROOT},
     [ATTND__REQUEST__CALL_MONITOR] = {attnd_call_monitor, IN(HELLO) | FOR_ROOT},
+    [ATTND__REQUEST__CALL_TRACE] = {attnd_call_trace, IN(HELLO) | FOR_ROOT},
     [ATTND__REQUEST__CALL_SESSION_WEIGHT] = {attnd_call_session_weight, IN(HELLO) | FOR_ROOT},
     [ATTND__REQUEST__CALL_PREFIX_OPEN] = {attnd_call_prefix_open, IN(OPEN)},
     [ATTND__REQUEST__CALL_PREFIX_SHARE] = {attnd_call_prefix_share, IN(OPEN)},

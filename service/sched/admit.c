@@ -72,9 +72,13 @@ _Static_assert(ATTND_VARIANT_TABLES <= ATTND_RUN_PLACES, "an operation holds the
 static int admit_batch(struct attnd_sched_op *op, struct attnd_admitted *to)
 {
     const struct attnd_client *client = op->lane->session->client;
+    const struct attnd_attachment *attachment = op->plan->attachment;
+    struct attnd_batch_limits limits = op->plan->limits;
+    limits.leased = attachment->held;
     int rc = attnd_admit_batch(attnd_client_arena(client), client->arena_bytes,
                                op->sqe.u.set.header_offset_bytes, op->sqe.u.set.header_bytes,
-                               &op->plan->limits, &to->staging, &to->u.batch, &op->fault);
+                               &limits, &to->staging, &to->u.batch, &op->fault);
+    to->u.batch.releases = attachment->releases;
     return rc < 0 ? rc
                   : attnd_variant_resolve(client, op->plan, &to->u.batch, op->memories, &op->fault);
 }

@@ -1,6 +1,6 @@
 /*
  * queue.c - the queue segment, which daemon and worker map: head page, commands, retires, runs,
- * mailboxes, and behind them the heap.
+ * mailboxes, the trace, and behind them the heap.
  *
  * It is two memfds. The heap outlives every worker: plans and pools in it are written by the daemon
  * alone. What workers write is each one's own, because a worker is not over when its process is:
@@ -30,9 +30,14 @@ _Static_assert(ATTND_QUEUE_ENTRIES <= ATTND_RING_ENTRIES_MAX, "rings hold every 
 #define RETIRES_OFFSET (COMMANDS_OFFSET + COMMANDS_BYTES)
 #define RUNS_OFFSET (RETIRES_OFFSET + RETIRES_BYTES)
 #define MAILBOXES_OFFSET (RUNS_OFFSET + RUNS_BYTES)
-#define HEAP_OFFSET                                                                                \
+#define TRACE_OFFSET                                                                               \
     ((MAILBOXES_OFFSET + MAILBOXES_BYTES + ATTND_PAGE_BYTES - 1) &                                 \
      ~(uint64_t)(ATTND_PAGE_BYTES - 1))
+#define TRACE_BYTES                                                                                \
+    (sizeof(struct attnd_trace_head) +                                                             \
+     (uint64_t)ATTND_TRACE_RECORDS * sizeof(struct attnd_trace_record))
+#define HEAP_OFFSET                                                                                \
+    ((TRACE_OFFSET + TRACE_BYTES + ATTND_PAGE_BYTES - 1) & ~(uint64_t)(ATTND_PAGE_BYTES - 1))
 
 static void describe(struct attnd_queue *queue, uint64_t heap_bytes)
 {
@@ -48,6 +53,7 @@ static void describe(struct attnd_queue *queue, uint64_t heap_bytes)
     head->runs = RUNS_ALL;
     head->runs_transient = ATTND_QUEUE_RUNS;
     head->mailboxes_offset = (uint32_t)MAILBOXES_OFFSET;
+    head->trace_offset_bytes = TRACE_OFFSET;
 }
 
 /* Both rings are empty: the file is fresh. */
@@ -139,6 +145,7 @@ int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **o
     char *base = queue->segment.address;
     queue->runs = (struct attnd_run *)(void *)(base + RUNS_OFFSET);
     queue->mailboxes = (struct attnd_mailbox_slot *)(void *)(base + MAILBOXES_OFFSET);
+    queue->trace = (struct attnd_trace_head *)(void *)(base + TRACE_OFFSET);
     for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX; i++)
         queue->mailboxes[i].memory = ATTND_NONE;
     begin(queue);

@@ -1,6 +1,6 @@
 /*
  * queue.h - the segment that daemon and worker share: command ring, retire ring, run and mailbox
- * tables, heap.
+ * tables, trace, heap.
  */
 #ifndef ATTND_SERVICE_SUPERVISE_QUEUE_H
 #define ATTND_SERVICE_SUPERVISE_QUEUE_H
@@ -33,6 +33,7 @@ struct attnd_queue {
     struct attnd_queue_head *head;
     struct attnd_run *runs;               /* [ATTND_QUEUE_RUNS + ATTND_QUEUE_PREPARED] */
     struct attnd_mailbox_slot *mailboxes; /* [ATTND_MAILBOXES_MAX] */
+    struct attnd_trace_head *trace;       /* the worker's, records behind it */
     struct attnd_producer commands;
     struct attnd_consumer retires;
     struct attnd_heap heap;        /* offsets in the segment */

@@ -211,6 +211,59 @@ static void appending_to_a_shared_page_is_refused(void **state)
     engine_close(&engine);
 }
 
+static struct attnd_completion next_completion(const struct engine *engine)
+{
+    struct attnd_completion done = {0};
+    CHECK_EQUAL(attnd_wait(engine->session, &done, 1, TRIAL_WAIT_NS), 1);
+    return done;
+}
+
+/* Ids are looked up when a batch is copied, and the lease goes before the batch has its turn. */
+static void a_lease_must_last_until_the_turn_of_the_set(void **state)
+{
+    const struct harness *harness = *state;
+    struct random_batch batch = e2e_batch();
+    struct engine engine;
+    struct trial trial;
+
+    engine_open(&engine, harness->socket, "early");
+    batch.shape.service_pool = 1;
+    batch.level[0].requests = 1;
+    batch.level[0].entry[0] = (struct random_entry){.qo_len = 1, .kv_len = {400}};
+    trial_begin(&trial, &engine, &batch, 0);
+    CHECK_OK(trial_submit_set(&trial, 0, 0));
+    CHECK_EQUAL(trial_await(&trial), 0);
+    const int32_t page = trial.level[0].list[1];
+
+    const pid_t worker = e2e_hold_worker(harness);
+    const struct attnd_op op = {.user_data = 7};
+    CHECK_OK(trial_submit_as(&trial, 0, &op));
+    CHECK_OK(trial_submit_set(&trial, 0, 0)); /* waits behind the run */
+    CHECK_OK(trial_submit_set(&trial, 2, 0)); /* refused, when the one before it is taken in */
+    struct attnd_completion done = next_completion(&engine);
+    CHECK_EQUAL(done.lane, 2);
+    CHECK_EQUAL(done.fault.code, -ATTND_E_BUSY);
+    CHECK_OK(attnd_pages_free(engine.session, engine.pool, 1, &page));
+    e2e_let_go(worker);
+    done = next_completion(&engine);
+    CHECK_EQUAL(done.user_data, 7);
+    CHECK_EQUAL(done.fault.code, 0);
+    done = next_completion(&engine);
+    CHECK_EQUAL(done.operation, ATTND_PLAN_SET);
+    CHECK_EQUAL(done.fault.code, -ATTND_E_NOT_LEASED);
+    CHECK_EQUAL(done.fault.index, 1);
+    CHECK_EQUAL(done.fault.value, page);
+
+    int32_t again;
+    CHECK_OK(attnd_pages_alloc(engine.session, engine.pool, 1, &again));
+    CHECK_EQUAL(again, page);
+    trial.expected = 0; /* all were collected here */
+    CHECK_OK(trial_submit_set(&trial, 0, 0));
+    CHECK_EQUAL(trial_await(&trial), 0);
+    trial_end(&trial);
+    engine_close(&engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +273,7 @@ int main(void)
         E2E_TEST(an_offer_expires_and_its_pages_are_free),
         E2E_TEST(a_claim_brings_the_pages_in_their_order),
         E2E_TEST(appending_to_a_shared_page_is_refused),
+        E2E_TEST(a_lease_must_last_until_the_turn_of_the_set),
     };
 
     harness_init();

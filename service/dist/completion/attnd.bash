@@ -20,12 +20,13 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
     attnctl) echo "--help --version" ;;
     'attnctl top') echo "--interval= --json --once --socket= $help" ;;
     'attnctl monitor') echo "--count= --faults --json --session= --socket= $help" ;;
+    'attnctl trace') echo "--output= --seconds= --session= --socket= $help" ;;
     'attnctl kill' | 'attnctl metrics' | 'attnctl weight') echo "--socket= $help" ;;
     attnctl\ *) echo "--json --socket= $help" ;;
     esac
 }
 
-_attnd_commands='status top latency ping monitor kill metrics weight prefix doctor'
+_attnd_commands='status top latency ping monitor trace kill metrics weight prefix doctor'
 
 _attnd_sessions() {
     attnctl status --json 2>/dev/null | grep -o '"session":[0-9]*' | grep -o '[0-9]*'
@@ -53,7 +54,7 @@ _attnd_values() { # PROGRAM OPTION
 
 _attnd_takes_file() { # PROGRAM OPTION
     case $2 in
-    --socket | --config | --worker | --metrics | --trace | --attnd) return 0 ;;
+    --socket | --config | --worker | --metrics | --trace | --attnd | --output) return 0 ;;
     --json) [ "$1" = attnd-replay ] ;;
     -s) return 0 ;;
     -t) [ "$1" = attnd-replay ] ;;

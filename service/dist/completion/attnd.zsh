@@ -92,6 +92,12 @@ _attnctl_command() {
             '(-f --faults)'{-f,--faults}'[leave out what went well]' \
             '(-S --session)'{-S,--session=}'[of this session only]:session:_attnd_sessions'
         ;;
+    trace)
+        _arguments -s $help $at \
+            '(-n --seconds)'{-n,--seconds=}'[how long]:seconds' \
+            '(-o --output)'{-o,--output=}'[where to]:file:_files' \
+            '(-S --session)'{-S,--session=}'[of this session only]:session:_attnd_sessions'
+        ;;
     esac
 }
 
@@ -102,6 +108,7 @@ _attnctl() {
         'latency:how long runs took'
         'ping:round trip of a call, and whether the worker moves'
         'monitor:operations and faults as they happen'
+        'trace:what the worker executes, for Perfetto'
         'kill:end a session'
         'metrics:numbers as text for Prometheus'
         'weight:how much of the worker a session gets'
