@@ -75,14 +75,15 @@ __device__ __forceinline__ void attend_latents(Consumer<latent_dim> *self, const
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void attend_naively(const Item &item)
 {
+    Policy::prepare(item);
     attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows,
                                consumer_threads / 32);
     merge_arrive<T, D, Policy>(item);
 }
 
-/* The staged loop for few rows or many. */
+/* KV: the type of K and V. */
 template <typename T, typename KV, int D, typename Policy>
-__device__ __forceinline__ void attend_staged_rows(const Item &item)
+__device__ __forceinline__ void attend_few_or_many(const Item &item)
 {
     if (item.packed_rows <= staged_warps)
         attend_staged<T, KV, D, Policy, 1>(item);
@@ -103,11 +104,11 @@ __device__ __noinline__ void consume_staged(const WorkSlot *slot)
     }
     Policy::prepare(item);
     if constexpr (!Policy::narrow)
-        attend_staged_rows<T, T, D, Policy>(item);
+        attend_few_or_many<T, T, D, Policy>(item);
     else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
-        attend_staged_rows<T, E4m3, D, Policy>(item);
+        attend_few_or_many<T, E4m3, D, Policy>(item);
     else
-        attend_staged_rows<T, E5m2, D, Policy>(item);
+        attend_few_or_many<T, E5m2, D, Policy>(item);
     merge_arrive<T, D, Policy>(item);
 }
 
@@ -116,8 +117,10 @@ template <typename T, int D, typename Policy>
 __device__ __forceinline__ void consume_other(const WorkSlot *slot)
 {
     const Path path = slot->path;
-    if (path == path_merge)
+    if (path == path_merge) {
         merge_state_item<T>(slot->item, slot->index);
+        return;
+    }
     if constexpr (Policy::staged) {
         if (path == path_append || path == path_naive)
             consume_staged<T, D, Policy>(slot);
@@ -183,11 +186,10 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if constexpr (!Policy::narrow)
-            if (path == path_prefill) {
-                number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
-                continue;
-            }
+        if (path == path_prefill) {
+            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+            continue;
+        }
         if (consumer_thread() % 32 == 0)
             decode_ring()->ahead = 0;
         consume_other<T, D, Policy>(slot);
@@ -228,9 +230,8 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
         const Path path = slot->path;
         if (path == path_leave)
             return;
-        if (!Policy::narrow)
-            loader.meet(slot->item.run);
-        if (!Policy::narrow && path == path_prefill) {
+        loader.meet(slot->item.run);
+        if (path == path_prefill) {
             if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is decode's until then */
                 fence_proxy_async();               /* TMA may write next what ldmatrix read */

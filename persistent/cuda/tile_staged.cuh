@@ -1,7 +1,6 @@
 /*
  * tile_staged.cuh - attention of one item without tensor cores, for what the fast loops do not
- * take: rotations, strides that do not keep alignment, latents in two planes, many rows against
- * fp8.
+ * take: rotations, strides that do not keep alignment, latents in two planes.
  *
  * All consumers bring 32 keys and values to shared memory as floats, where keys are rotated in
  * place. So a key is converted and rotated once for all rows of a chunk, and nothing is rounded on
@@ -55,13 +54,13 @@ template <typename KV, int D> struct StagedKeys {
                 kv_row<KV>(item, item.tile.of_entry, run->v_base, run->v_plane, item.kv_head, at);
 #pragma unroll
             for (int i = 0; i < D / 32; i++) {
-                k[b][i] = KV();
+                k[b][i] = KV{};
                 if (there && Policy::in_qk(run->plan, i * 32 + lane))
                     k[b][i] = load_element(k_row + i * 32 + lane);
             }
 #pragma unroll
             for (int i = 0; i < Shape::columns / 32; i++) {
-                v[b][i] = KV();
+                v[b][i] = KV{};
                 if (there && Policy::in_vo(run->plan, i * 32 + lane))
                     v[b][i] = load_element(v_row + i * 32 + lane);
             }
@@ -215,8 +214,7 @@ template <typename T, int D, typename Policy, int count> struct StagedRows {
     }
 };
 
-/* An item, @count rows a warp at a time; K and V are of type @KV. All consumers. A call: see
- * attend_naive(). */
+/* An item, @count rows a warp at a time. All consumers. A call: see attend_naive(). */
 template <typename T, typename KV, int D, typename Policy, int count>
 __device__ __noinline__ void attend_staged(const Item &item)
 {

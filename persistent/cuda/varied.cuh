@@ -72,14 +72,10 @@ struct Varied {
         return d < plan.dim_vo;
     }
 
-    /* Rotations are the staged loop's, and so are scales of heads where there are many rows. */
+    /* Rotations are exact in the staged loop alone. */
     __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
     {
-        if (run->plan.options & rotations)
-            return 0;
-        if (!(run->plan.options & ATTND_OPTION_HEAD_SCALES))
-            return settings;
-        return run->plan.dim_qk > loop_dim_max ? 0 : settings & 1;
+        return run->plan.options & rotations ? 0 : settings;
     }
 
     __device__ static void scales(Item *item)
@@ -406,14 +402,14 @@ struct Varied {
     }
 };
 
-/* All that Varied has, over K and V of fp8: decode converts in registers, what has more rows is the
- * staged loop's, and append rounds. */
+/* All that Varied has, over K and V of fp8: decode converts in registers, prefill on the way to
+ * shared memory, and append rounds. No loop for latents does either. */
 struct Fp8 : Varied {
     static constexpr bool narrow = true;
 
     __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
     {
-        return run->plan.dim_qk > loop_dim_max ? 0 : Varied::paths(run, settings) & 1;
+        return run->plan.dim_qk > loop_dim_max ? 0 : Varied::paths(run, settings);
     }
 
     /* One over the scale of K or of V of head @head. */
