@@ -263,9 +263,9 @@ struct attnd_queue_head {
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
     uint32_t zero7;
     uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
-    uint64_t trace_until_ns;     /* daemon: CLOCK_MONOTONIC; until then records are wanted */
     uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
-    uint32_t zero9[2];
+    uint32_t trace_until_ms;     /* daemon: records are wanted until then; 0: never were */
+    uint32_t zero9[3];
     struct attnd_worker_info info; /* worker */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
@@ -275,7 +275,7 @@ ATTND_ASSERT_AT(attnd_queue_head, retire_tail, 256);
 ATTND_ASSERT_AT(attnd_queue_head, retire_head, 320);
 ATTND_ASSERT_AT(attnd_queue_head, retire_need, 384);
 ATTND_ASSERT_AT(attnd_queue_head, park, 448);
-ATTND_ASSERT_AT(attnd_queue_head, plan_bytes, 480);
+ATTND_ASSERT_AT(attnd_queue_head, trace_until_ms, 496); /* in the line of park */
 ATTND_ASSERT_AT(attnd_queue_head, info, 512);
 ATTND_ASSERT_SIZE(attnd_queue_head, 640);
 

@@ -32,6 +32,7 @@ struct Commander {
     uint64_t active_ns;  /* when there last was a command, or one's run in flight; 0: none came */
     bool emptied;        /* there was nothing more to take, for the first time when: */
     uint32_t emptied_at; /* so many runs were published */
+    uint32_t trace;      /* as the workers were told last */
 };
 
 enum Taken { taken, taken_later, taken_leave };

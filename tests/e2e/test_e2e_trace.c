@@ -27,20 +27,27 @@
 
 struct reader {
     const struct harness *harness;
-    uint64_t next, lost;
-    int begun;
+    uint32_t next[ATTND_TRACE_WORKERS_MAX];
+    size_t next_count;
+    uint32_t worker_pid;
+    uint64_t lost;
     struct attnd_trace_record items[ITEMS_MAX];
     size_t count, wanted;
 };
 
-static Attnd__Reply *ask_once(const struct harness *harness, uint64_t next, int begun)
+/* @from: where to go on; NULL: the first question. */
+static Attnd__Reply *ask_once(const struct harness *harness, struct reader *from)
 {
     Attnd__TraceQuery query = ATTND__TRACE_QUERY__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__Reply *reply;
 
-    query.next = next;
-    query.has_next = begun;
+    if (from) {
+        query.next = from->next;
+        query.n_next = from->next_count;
+        query.worker_pid = from->worker_pid;
+        query.has_worker_pid = from->worker_pid != 0;
+    }
     request.call_case = ATTND__REQUEST__CALL_TRACE;
     request.trace = &query;
     CHECK_EQUAL(attnctl_ask(harness->socket, &request, &reply), 0);
@@ -49,7 +56,7 @@ static Attnd__Reply *ask_once(const struct harness *harness, uint64_t next, int 
 
 static void ask(struct reader *reader)
 {
-    Attnd__Reply *reply = ask_once(reader->harness, reader->next, reader->begun);
+    Attnd__Reply *reply = ask_once(reader->harness, reader);
     CHECK_EQUAL(reply->code, 0);
     const Attnd__TraceReply *trace = reply->trace;
     const size_t count = trace->records.len / sizeof(*reader->items);
@@ -59,9 +66,12 @@ static void ask(struct reader *reader)
     if (count)
         memcpy(reader->items + reader->count, trace->records.data, trace->records.len);
     reader->count += count;
-    reader->next = trace->next;
+    CHECK(trace->n_next >= 1 && trace->n_next <= ATTND_TRACE_WORKERS_MAX);
+    memcpy(reader->next, trace->next, trace->n_next * sizeof(*reader->next));
+    reader->next_count = trace->n_next;
+    reader->worker_pid = trace->worker_pid;
+    CHECK(reader->worker_pid > 0);
     reader->lost += trace->lost;
-    reader->begun = 1;
     attnd__reply__free_unpacked(reply, NULL);
 }
 
@@ -161,8 +171,8 @@ static void each_item_of_a_run_is_told_once_within_the_run_s_time(void **state)
         CHECK(item->layer < 2 && item->kind <= ATTND_TRACE_MEMORY);
         const struct attnd_completion *run = &times.done[item->layer];
         CHECK(item->begin_ns + CLOCK_NS >= run->begin_ns);
-        CHECK(item->begin_ns + item->lasted_ns <= run->end_ns + CLOCK_NS);
-        CHECK(item->lasted_ns > 0);
+        CHECK(item->begin_ns + attnd_trace_lasted_ns(item) <= run->end_ns + CLOCK_NS);
+        CHECK(attnd_trace_lasted_ns(item) > 0);
         for (uint32_t j = 0; j < item->count; j++) {
             CHECK(item->item + j < reader->wanted / 2);
             CHECK_EQUAL(seen[item->layer][item->item + j]++, 0);
@@ -190,9 +200,10 @@ static void nothing_is_recorded_before_somebody_asks(void **state)
     CHECK_OK(trial_submit_set(&trial, 0, 0));
     CHECK_EQUAL(trial_await(&trial), 0);
     run_both(&trial, &times);
-    Attnd__Reply *reply = ask_once(harness, 0, 0);
+    Attnd__Reply *reply = ask_once(harness, NULL);
     CHECK_EQUAL(reply->code, 0);
-    CHECK_EQUAL(reply->trace->next, 0);
+    for (size_t w = 0; w < reply->trace->n_next; w++)
+        CHECK_EQUAL(reply->trace->next[w], 0);
     attnd__reply__free_unpacked(reply, NULL);
     trial_end(&trial);
     engine_close(&engine);
@@ -223,11 +234,12 @@ static void the_records_of_the_next_worker_begin_again(void **state)
     trial_begin(&trial, &engine, &batch, 0);
     CHECK_OK(trial_submit_set(&trial, 0, 0));
     CHECK_EQUAL(trial_await(&trial), 0);
+    ask(reader);
+    const uint32_t first_pid = reader->worker_pid;
     CHECK_EQUAL(kill(harness_worker(harness), SIGKILL), 0);
-    reader->next = 1000000; /* of the one before */
-    reader->begun = 1;
     run_until_it_is_back(&trial);
     ask(reader);
+    CHECK(reader->worker_pid != first_pid);
     reader->count = 0;
     const uint64_t before = items_so_far(harness);
     run_both(&trial, &times);
@@ -244,7 +256,7 @@ static void the_records_of_the_next_worker_begin_again(void **state)
 static int ask_as_stranger(void *context)
 {
     CHECK_EQUAL(setuid(STRANGER), 0);
-    Attnd__Reply *reply = ask_once(context, 0, 0);
+    Attnd__Reply *reply = ask_once(context, NULL);
     CHECK_EQUAL(reply->code, -ATTND_E_PERMISSION);
     attnd__reply__free_unpacked(reply, NULL);
     return 0;
