@@ -14,6 +14,7 @@
  */
 #include "bench/gpu_drain_clock.cuh"
 #include "bench/gpu_drain_reference.cuh"
+#include "bench/gpu_drain_shapes.cuh"
 #include "bench/settle.cuh"
 #include "persistent/cuda/resident.cuh"
 
@@ -43,46 +44,6 @@ using attnd::Resident;
 
 namespace
 {
-
-constexpr Shape shapes[] = {
-    {"decode_64x8192", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
-    {"decode_1x8192", 1, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 10, 200},
-    {"decode_1x128", 1, 1, 128, 16, 32, 8, 128, ATTND_FP16, true, 10, 400},
-    {"decode_8x4096", 8, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 4, 100},
-    {"decode_32x4096", 32, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
-    {"decode_16x4096_4rows", 16, 4, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
-    {"decode_16x32768", 16, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
-    {"prefill_8192_p128", 1, 8192, 8192, 128, 32, 8, 128, ATTND_FP16, true, 4, 20},
-    {"prefill_8192_p16", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20},
-    {"prefill_8192_p8", 1, 8192, 8192, 8, 32, 8, 128, ATTND_FP16, true, 4, 10},
-    {"prefill_8192_p1", 1, 8192, 8192, 1, 32, 8, 128, ATTND_FP16, true, 4, 10},
-    {"prefill_16384_p128", 1, 16384, 16384, 128, 32, 8, 128, ATTND_FP16, true, 2, 12},
-    {"prefill_16384_p16", 1, 16384, 16384, 16, 32, 8, 128, ATTND_FP16, true, 2, 12},
-    {"chunk_1024_at_16384", 1, 1024, 16384, 16, 32, 8, 128, ATTND_FP16, true, 3, 20},
-    {"rows_64_at_32768", 1, 64, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
-    {"rows_16_at_32768", 1, 16, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
-    {"rows_128_at_32768", 1, 128, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
-    {"prefill_4096_hd64_p128", 2, 4096, 4096, 128, 32, 8, 64, ATTND_FP16, true, 4, 10},
-    {"prefill_4096_hd64", 2, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 10},
-    {"prefill_4096_hd256_p128", 1, 4096, 4096, 128, 16, 8, 256, ATTND_BF16, true, 4, 10},
-    {"prefill_4096_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 4, 10},
-    {"prefill_4096_bf16", 2, 4096, 4096, 16, 32, 8, 128, ATTND_BF16, true, 4, 10},
-    {"prefill_4096_rising", 1, 4096, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 10, 40},
-    {"prefill_4096_steep", 1, 4096, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 10, 150},
-    {"prefill_4096_rising_hd64", 1, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 2, 10, 40},
-    {"prefill_4096_rising_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 10, 20},
-    {"naive_524288", 1, 4096, 524288, 128, 8, 2, 64, ATTND_FP16, true, 1, 1, 0, true},
-    {"decode_64x4096", 64, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
-    {"decode_64x32768_w4096", 64, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false,
-     4096},
-    {"decode_64x8192_cap", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 50},
-    {"prefill_8192_w1024", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 1024},
-    {"prefill_8192_cap", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 50},
-    {"prefill_8192_alibi", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
-     true},
-    {"decode_32x4096_hd64", 32, 1, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 20},
-    {"decode_32x4096_hd256", 32, 1, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 20},
-};
 
 struct Options {
     const char *only = "";
@@ -164,7 +125,8 @@ struct Bench {
     Shape shape;
     uint32_t pages;       /* a request */
     uint64_t plane_bytes; /* K or V of one layer */
-    uint64_t rows_bytes;  /* q or o of one layer */
+    uint64_t rows_bytes;  /* q of one layer */
+    uint64_t o_bytes;     /* o of one layer */
     uint64_t queue_bytes;
     char *queue, *kv, *q, *o;
     float *lse;
@@ -174,7 +136,7 @@ struct Bench {
     ClockWatch *watch;
     Resident settings = {};
     Resident *resident;
-    cudaStream_t streams[1 + attnd::variants_plain], watch_stream;
+    cudaStream_t streams[attnd::variant_streams], watch_stream;
     uint32_t tail = 0;
     int workers;
 };
@@ -188,17 +150,22 @@ void make_tensors(Bench &b)
 {
     const Shape &s = b.shape;
     b.pages = (s.kv + s.page_size - 1) / s.page_size;
-    b.plane_bytes = uint64_t(b.pages) * s.batch * s.page_size * s.heads_kv * s.dim * 2;
+    b.plane_bytes = uint64_t(b.pages) * s.batch * s.page_size * s.heads_kv * s.dim *
+                    attnd_dtype_bytes(s.kv_type());
     b.rows_bytes = uint64_t(s.batch) * s.rows * s.heads_q * s.dim * 2;
+    b.o_bytes = b.rows_bytes / s.dim * s.vo();
     uint64_t kv_bytes = b.plane_bytes * 2 * s.layers, rows_bytes = b.rows_bytes * s.layers;
     uint64_t lse_bytes = uint64_t(s.batch) * s.rows * s.heads_q * 4 * s.layers;
     MUST(cudaMalloc(&b.kv, kv_bytes));
     MUST(cudaMalloc(&b.q, rows_bytes));
-    MUST(cudaMalloc(&b.o, rows_bytes));
+    MUST(cudaMalloc(&b.o, b.o_bytes * s.layers));
     MUST(cudaMalloc(&b.lse, lse_bytes));
-    fill_random<<<4096, 256>>>(reinterpret_cast<uint16_t *>(b.kv), kv_bytes / 2, 1, s.dtype);
+    if (s.kv_dtype)
+        fill_bytes<<<4096, 256>>>(reinterpret_cast<uint8_t *>(b.kv), kv_bytes, 1);
+    else
+        fill_random<<<4096, 256>>>(reinterpret_cast<uint16_t *>(b.kv), kv_bytes / 2, 1, s.dtype);
     fill_random<<<4096, 256>>>(reinterpret_cast<uint16_t *>(b.q), rows_bytes / 2, 99, s.dtype);
-    MUST(cudaMemset(b.o, 0xff, rows_bytes));
+    MUST(cudaMemset(b.o, 0xff, b.o_bytes * s.layers));
     MUST(cudaMemset(b.lse, 0xff, lse_bytes));
     b.page_ids.resize(uint64_t(b.pages) * s.batch);
     for (size_t i = 0; i < b.page_ids.size(); i++)
@@ -245,16 +212,19 @@ void make_plan(Bench &b, uint32_t plan_workers)
     memset(b.queue, 0, b.queue_bytes);
 
     attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(b.queue + pool_at);
-    *pool = {s.layers, uint32_t(b.page_ids.size()), s.page_size, s.heads_kv, s.dim, s.dim, s.dtype,
-             0};
+    *pool = {
+        s.layers, uint32_t(b.page_ids.size()), s.page_size, s.heads_kv, s.dim, s.vo(), s.kv_type(),
+        0};
     attnd_heap_plane *planes = reinterpret_cast<attnd_heap_plane *>(pool + 1);
-    for (uint32_t i = 0; i < 2 * s.layers; i++)
+    for (uint32_t i = 0; i < 2 * s.layers; i++) {
+        const int64_t dim = i < s.layers || s.one_plane() ? s.dim : s.vo();
         planes[i] = {0,
                      0,
-                     i * b.plane_bytes,
-                     int64_t(s.page_size) * s.heads_kv * s.dim,
-                     int64_t(s.heads_kv) * s.dim,
-                     int64_t(s.dim)};
+                     b.shape.plane(i) * b.plane_bytes,
+                     s.page_size * s.heads_kv * dim,
+                     s.heads_kv * dim,
+                     dim};
+    }
 
     std::vector<int32_t> qo(s.batch + 1), kv(s.batch + 1), last(s.batch);
     for (uint32_t i = 0; i <= s.batch; i++) {
@@ -276,8 +246,8 @@ void make_plan(Bench &b, uint32_t plan_workers)
     batch.variant.logits_soft_cap = s.soft_cap;
     batch.variant.position_encoding = s.alibi ? ATTND_POSITION_ALIBI : ATTND_POSITION_NONE;
     batch.sm_scale = 1.0f / std::sqrt(float(s.dim));
-    batch.q_pitch.row = batch.o_pitch.row = int64_t(s.heads_q) * s.dim;
-    batch.q_pitch.head = batch.o_pitch.head = s.dim;
+    batch.q_pitch = {int64_t(s.heads_q) * s.dim, int64_t(s.dim)};
+    batch.o_pitch = {int64_t(s.heads_q) * s.vo(), int64_t(s.vo())};
     batch.lse_pitch.row = s.heads_q;
     batch.lse_pitch.head = 1;
     batch.level[0] = {s.batch, batch.pages, qo.data(), kv.data(), b.page_ids.data(), last.data()};
@@ -302,7 +272,7 @@ void make_resident(Bench &b, const Options &options)
     Resident &r = b.settings;
     Memory table[4] = {{b.kv, b.plane_bytes * 2 * b.shape.layers, 0, 0},
                        {b.q, b.rows_bytes * b.shape.layers, 0, 0},
-                       {b.o, b.rows_bytes * b.shape.layers, 0, 0},
+                       {b.o, b.o_bytes * b.shape.layers, 0, 0},
                        {reinterpret_cast<char *>(b.lse), b.rows_bytes * b.shape.layers, 0, 0}};
     MUST(cudaMalloc(&b.resident, sizeof(Resident)));
     MUST(cudaMemset(b.resident, 0, sizeof(Resident)));
@@ -338,7 +308,8 @@ void make_resident(Bench &b, const Options &options)
 
 void launch(Bench &b)
 {
-    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.dtype, options_of(b.shape));
+    uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.vo(), b.shape.dtype,
+                                            b.shape.kv_type(), options_of(b.shape));
     MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
     MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
 }
@@ -363,7 +334,7 @@ void ring(Bench &b, uint32_t layer)
     run->layer = layer;
     run->items = attnd_plan_items(attnd_plan_head(b.plan), ATTND_RUN_ATTEND);
     run->q = {1, 0, layer * b.rows_bytes};
-    run->o = {2, 0, layer * b.rows_bytes};
+    run->o = {2, 0, layer * b.o_bytes};
     run->lse = {3, 0, uint64_t(layer) * s.batch * s.rows * s.heads_q * 4};
     run->k = run->v = {ATTND_NONE, 0, 0};
     run->mailbox = ATTND_NONE;
@@ -428,23 +399,22 @@ float check(Bench &b)
         cudaMemcpy(pages_device, b.page_ids.data(), b.page_ids.size() * 4, cudaMemcpyHostToDevice));
     MUST(cudaFuncSetAttribute(reference, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               reference_bytes_max));
-    count_bad<<<2048, 256>>>(reinterpret_cast<uint16_t *>(b.o), b.rows_bytes / 2 * s.layers,
-                             s.dtype, bad);
+    count_bad<<<2048, 256>>>(reinterpret_cast<uint16_t *>(b.o), b.o_bytes / 2 * s.layers, s.dtype,
+                             bad);
     MUST(cudaMemcpy(&bad_host, bad, 8, cudaMemcpyDeviceToHost));
     float worst = 0;
     if (s.nan) /* of the row that sees it, and of nobody else */
         bad_host -= uint64_t(s.layers) * s.heads_q * s.dim;
     for (uint32_t layer = 0; layer < s.layers && s.kv * 4 <= reference_bytes_max; layer++) {
-        ReferenceArgs args = {
-            reinterpret_cast<uint16_t *>(b.q + layer * b.rows_bytes),
-            reinterpret_cast<uint16_t *>(b.o + layer * b.rows_bytes),
-            reinterpret_cast<uint16_t *>(b.kv + layer * b.plane_bytes),
-            reinterpret_cast<uint16_t *>(b.kv + (s.layers + layer) * b.plane_bytes),
-            b.lse + uint64_t(layer) * s.batch * s.rows * s.heads_q,
-            pages_device,
-            samples_device,
-            error_device,
-            s};
+        ReferenceArgs args = {reinterpret_cast<uint16_t *>(b.q + layer * b.rows_bytes),
+                              reinterpret_cast<uint16_t *>(b.o + layer * b.o_bytes),
+                              b.kv + layer * b.plane_bytes,
+                              b.kv + s.plane(s.layers + layer) * b.plane_bytes,
+                              b.lse + uint64_t(layer) * s.batch * s.rows * s.heads_q,
+                              pages_device,
+                              samples_device,
+                              error_device,
+                              s};
         uint32_t some = layer == 0 ? count : 64;
         reference<<<some, 128, s.kv * 4>>>(args);
         MUST(cudaGetLastError());
@@ -481,12 +451,14 @@ void print(const Bench &b, double device_us, double host_us, double mhz, float e
     double pairs = 0;
     for (uint32_t r = 0; r < s.rows; r++)
         pairs += s.kv - s.rows + r + 1;
-    double tflops = 4.0 * s.batch * s.heads_q * pairs * s.dim / device_us / 1e6;
-    double gbps = 2.0 * b.plane_bytes / device_us / 1e3;
+    double tflops = 2.0 * s.batch * s.heads_q * pairs * (s.dim + s.vo()) / device_us / 1e6;
+    double key = s.one_plane() ? s.dim : s.dim + s.vo();
+    double gbps = key / s.dim * b.plane_bytes / device_us / 1e3;
     printf("%-22s %5u items  device %9.1f us  host %9.1f us  %7.0f GB/s  %6.1f TFLOP/s  %4.0f MHz  "
            "error %.1e%s\n",
            s.name, head->tiles * head->heads_kv, device_us, host_us, s.rows == 1 ? gbps : 0.0,
-           s.rows == 1 ? 0.0 : tflops, mhz, double(error), error < 6e-3f ? "" : "  WRONG");
+           s.rows == 1 && !s.one_plane() ? 0.0 : tflops, mhz, double(error),
+           error < 6e-3f ? "" : "  WRONG");
     fflush(stdout);
 }
 

@@ -26,7 +26,29 @@ struct Shape {
     /* The variant: what keys a row sees, its own included, 0: all; what its scores become. */
     uint32_t window = 0;
     float soft_cap = 0;
-    bool alibi = false; /* heads_q: a power of two */
+    bool alibi = false;    /* heads_q: a power of two */
+    uint32_t dim_vo = 0;   /* of V and o; 0: dim */
+    uint32_t kv_dtype = 0; /* of K and V; 0: dtype */
+
+    __host__ __device__ uint32_t kv_type() const
+    {
+        return kv_dtype ? kv_dtype : dtype;
+    }
+
+    __host__ __device__ uint32_t vo() const
+    {
+        return dim_vo ? dim_vo : dim;
+    }
+    /* Latents: V is the front of K, in one plane. */
+    __host__ __device__ bool one_plane() const
+    {
+        return dim == 576;
+    }
+    /* Which of those in memory plane @i is, K of all layers and then V. */
+    uint64_t plane(uint32_t i) const
+    {
+        return one_plane() ? i % layers : i;
+    }
 };
 
 __device__ uint32_t mix(uint64_t x)
@@ -60,6 +82,30 @@ __device__ float element(const uint16_t *from, uint32_t dtype)
                                : __half2float(__ushort_as_half(*from));
 }
 
+/* fp8 of either type, about as large; none is NaN. */
+__global__ void fill_bytes(uint8_t *out, uint64_t count, uint64_t seed)
+{
+    uint64_t step = uint64_t(gridDim.x) * blockDim.x;
+    for (uint64_t i = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+        const uint32_t bits = mix(i + seed);
+        out[i] = uint8_t((bits & 0x80) | (bits >> 8 & 0x3f)); /* below 2, most far below */
+    }
+}
+
+/* Element @index of K or V, by the definition of its type. */
+__device__ float kv_element(const void *from, uint64_t index, uint32_t dtype)
+{
+    if (dtype != ATTND_FP8_E4M3 && dtype != ATTND_FP8_E5M2)
+        return element(static_cast<const uint16_t *>(from) + index, dtype);
+    const uint32_t fraction_bits = dtype == ATTND_FP8_E4M3 ? 3 : 2;
+    const int bias = dtype == ATTND_FP8_E4M3 ? 7 : 15;
+    const uint8_t bits = static_cast<const uint8_t *>(from)[index];
+    const int field = (bits & 0x7f) >> fraction_bits;
+    const int units = (bits & ((1 << fraction_bits) - 1)) + (field ? 1 << fraction_bits : 0);
+    const float size = ldexpf(float(units), max(field, 1) - bias - int(fraction_bits));
+    return bits & 0x80 ? -size : size;
+}
+
 /* Keys of the request whose pages are @list, in one layer. */
 __global__ void spoil_keys(uint16_t *k, uint16_t *v, const int32_t *list, Shape s)
 {
@@ -86,7 +132,8 @@ __global__ void count_bad(const uint16_t *values, uint64_t count, uint32_t dtype
 }
 
 struct ReferenceArgs {
-    const uint16_t *q, *o, *k, *v;
+    const uint16_t *q, *o;
+    const void *k, *v;
     const float *lse;
     const int32_t *pages; /* [batch][pages a request] */
     const uint2 *samples; /* query row over all requests, head */
@@ -122,10 +169,10 @@ __global__ void reference(ReferenceArgs a)
     float top = -INFINITY;
     for (uint32_t key = first + t; key < visible; key += 128) {
         uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
-        const uint16_t *k = a.k + (token * s.heads_kv + kv_head) * s.dim;
+        const uint64_t k = (token * s.heads_kv + kv_head) * s.dim;
         float sum = 0;
         for (uint32_t d = 0; d < s.dim; d++)
-            sum += element(q + d, s.dtype) * element(k + d, s.dtype);
+            sum += element(q + d, s.dtype) * kv_element(a.k, k + d, s.kv_type());
         scores[key] = score_of(s, sum * rsqrtf(float(s.dim)), head, key, visible);
         top = fmaxf(top, scores[key]);
     }
@@ -137,15 +184,16 @@ __global__ void reference(ReferenceArgs a)
     for (uint32_t key = first; key < visible; key++)
         total += exp(double(scores[key]) - top);
     double error = 0, norm = 0;
-    for (uint32_t d = t; d < s.dim; d += 128) {
+    const uint32_t v_row = s.one_plane() ? s.dim : s.vo();
+    for (uint32_t d = t; d < s.vo(); d += 128) {
         double sum = 0;
         for (uint32_t key = first; key < visible; key++) {
             uint64_t token = uint64_t(list[key / s.page_size]) * s.page_size + key % s.page_size;
             sum += double(__expf(scores[key] - top)) *
-                   element(a.v + (token * s.heads_kv + kv_head) * s.dim + d, s.dtype);
+                   kv_element(a.v, (token * s.heads_kv + kv_head) * v_row + d, s.kv_type());
         }
         sum /= total;
-        double got = element(a.o + (uint64_t(row) * s.heads_q + head) * s.dim + d, s.dtype);
+        double got = element(a.o + (uint64_t(row) * s.heads_q + head) * s.vo() + d, s.dtype);
         error += (got - sum) * (got - sum);
         norm += sum * sum;
     }

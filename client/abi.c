@@ -6,6 +6,7 @@
  * list of fields is written by hand, and the package's test_layout compares it with the header.
  */
 #include "client/attnd.h"
+#include "client/attnd_merge.h"
 
 #include <stddef.h>
 
@@ -144,6 +145,7 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_variant, reserved0),
     F(attnd_variant, sinks),
     F(attnd_variant, mask),
+    F(attnd_variant, kv_scales),
     F(attnd_variant, reserved),
     S(attnd_op),
     F(attnd_op, user_data),
@@ -170,6 +172,15 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_run_args, q),
     F(attnd_run_args, o),
     F(attnd_run_args, lse),
+    S(attnd_merge_args),
+    F(attnd_merge_args, size),
+    F(attnd_merge_args, reserved0),
+    F(attnd_merge_args, o_a),
+    F(attnd_merge_args, lse_a),
+    F(attnd_merge_args, o_b),
+    F(attnd_merge_args, lse_b),
+    F(attnd_merge_args, o),
+    F(attnd_merge_args, lse),
     S(attnd_completion),
     F(attnd_completion, user_data),
     F(attnd_completion, fault),

@@ -6,13 +6,13 @@
  * complete asynchronously; everything else is a call that returns when it is done.
  *
  * Threads: in one session, one thread may submit (attnd_plan_set, attnd_plan_advance, attnd_append,
- * attnd_run, attnd_cancel) while one other waits (attnd_wait). All other calls take a lock and may
- * be made from any thread. Sessions are independent of each other. Fork: a session belongs to the
- * process that opened it. In a child every call returns -ATTND_E_FORKED, attnd_close() only frees
- * the child's copy, and the shared mappings are not there. Errors: 0 (or a count) on success,
- * -ATTND_E_* otherwise; attnd_last_fault() tells field, index, value and limit of the calling
- * thread's last failure, attnd_fault_string() makes it a sentence. Structs that begin with `size`:
- * set it to sizeof; fields beyond an older size read as zero.
+ * attnd_run, attnd_merge_state, attnd_cancel) while one other waits (attnd_wait). All other calls
+ * take a lock and may be made from any thread. Sessions are independent of each other. Fork: a
+ * session belongs to the process that opened it. In a child every call returns -ATTND_E_FORKED,
+ * attnd_close() only frees the child's copy, and the shared mappings are not there. Errors: 0 (or a
+ * count) on success, -ATTND_E_* otherwise; attnd_last_fault() tells field, index, value and limit
+ * of the calling thread's last failure, attnd_fault_string() makes it a sentence. Structs that
+ * begin with `size`: set it to sizeof; fields beyond an older size read as zero.
  *
  * Shapes follow FlashInfer's names: q and o are [rows, heads_q, head_dim], page tables are CSR,
  * kv_len = page_size * (pages - 1) + last_page_len.
@@ -38,9 +38,10 @@ struct attnd_session;
 #define ATTND_ARGS(name, ...)                                                                      \
     ((struct attnd_##name){.size = sizeof(struct attnd_##name), __VA_ARGS__})
 
-/* enum attnd_dtype of the ABI, for engines */
 #define ATTND_DTYPE_FP16 1u
 #define ATTND_DTYPE_BF16 2u
+#define ATTND_DTYPE_FP8_E4M3 3u /* pools only; rows beside them are of 16 bits */
+#define ATTND_DTYPE_FP8_E5M2 4u /* schemas/variant.h tells of scales and rounding */
 
 /* A row that sees no key at all is o = 0, lse = -inf. */
 #define ATTND_CAUSAL 0x1u       /* query i of a request sees keys j <= kv_len - qo_len + i */
@@ -251,9 +252,9 @@ int attnd_memory_release(struct attnd_session *session, uint32_t memory);
 
 /* ---- pools ---- */
 
-/* One K or V plane of one layer: element [page, token, head, d] lies at
- * offset_bytes + 2 * (page * stride_page + token * stride_token + head * stride_head + d). Strides
- * in elements, >= 0: NHD, HND, 5-D, split K and V are all strides. */
+/* One K or V plane of one layer: element [page, token, head, d], of 2 bytes, of fp8 1, lies that
+ * many times page * stride_page + token * stride_token + head * stride_head + d behind
+ * offset_bytes. Strides in elements, >= 0: NHD, HND, 5-D, split K and V are all strides. */
 struct attnd_plane {
     uint32_t memory;
     uint64_t offset_bytes;
@@ -270,7 +271,7 @@ struct attnd_pool_desc {
     uint32_t layers, pages, page_size; /* 1..1024; 1..2^24; tokens a page, 1..2^20 */
     uint32_t heads_kv;                 /* 1..1024 */
     uint32_t dim_qk, dim_vo; /* 16, 32, .. 256, equal; 192, 128; 576, 512: V may lie in K's rows */
-    uint32_t dtype;
+    uint32_t dtype;          /* of K and V: ATTND_DTYPE_* */
     uint32_t page_owner;
     const struct attnd_plane *k, *v; /* [layers] each, or both NULL: the service makes the memory,
                                         NHD: [layer][K, V][page][token][head][dim_qk] */
@@ -292,8 +293,7 @@ int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_des
 
 /**
  * attnd_pool_create_leased() - the usual pool: host memory of the service, pages by leases
- * @layers, @pages, @page_size, @heads_kv, @head_dim, @dtype: as in struct attnd_pool_desc
- * Return: as attnd_pool_create().
+ * The rest as in struct attnd_pool_desc. Return: as attnd_pool_create().
  */
 int attnd_pool_create_leased(struct attnd_session *session, uint32_t layers, uint32_t pages,
                              uint32_t page_size, uint32_t heads_kv, uint32_t head_dim,
@@ -403,12 +403,11 @@ int attnd_plan_destroy(struct attnd_session *session, uint32_t plan);
  * call that submits them. A row's keys are those of its request at every level, all of them but at
  * the last, where ATTND_CAUSAL holds and qo_len and kv_len are that level's. */
 struct attnd_level {
-    uint32_t requests;         /* 0 is a batch without work: its runs complete at once */
-    const int32_t *qo_indptr;  /* [requests + 1] */
-    const int32_t *kv_indptr;  /* [requests + 1] */
-    const int32_t *kv_indices; /* [kv_indptr[requests]] page ids */
-    const int32_t
-        *kv_last_page_len; /* [requests]; 1..page_size; ignored where there are no pages */
+    uint32_t requests;               /* 0 is a batch without work: its runs complete at once */
+    const int32_t *qo_indptr;        /* [requests + 1] */
+    const int32_t *kv_indptr;        /* [requests + 1] */
+    const int32_t *kv_indices;       /* [kv_indptr[requests]] page ids */
+    const int32_t *kv_last_page_len; /* [requests]; 1..page_size; of no pages: ignored */
 };
 
 /* Elements of 2 bytes, of lse 4; not negative; both 0: contiguous. */
@@ -420,7 +419,7 @@ struct attnd_batch {
     uint32_t size;
     uint32_t levels;        /* 0: 1 */
     uint32_t heads_q;       /* 0: the plan's */
-    uint32_t dtype;         /* of q, o and appended k, v; 0: the pool's; must equal the pool's */
+    uint32_t dtype;         /* of q, o, appended k, v: the pool's, or 0; beside fp8 of 16 bits */
     uint32_t flags;         /* ATTND_CAUSAL (last level only), ATTND_LSE_LN, ATTND_SHARED_PAGES */
     uint32_t reserve_pages; /* page slots of each request of the last level kept for advance */
     float sm_scale;         /* finite, not negative; 0: 1/sqrt(head_dim) */
@@ -527,8 +526,8 @@ int attnd_run(struct attnd_session *session, uint32_t plan, const struct attnd_r
  * For an engine that has nothing in flight but what stands in front of this run on lane 0,
  * submitted with ATTND_SKIP_SUCCESS: completions of other operations are taken and dropped, but for
  * the first failure. Threads: the one that submits, which also waits. Blocks until the run has
- * ended. Return: 0; the code of the first operation that failed; as attnd_run() and attnd_wait().
- * In each case attnd_last_fault() has the rest.
+ * ended. Return: 0; the code of the first operation that failed, or as attnd_run() and
+ * attnd_wait(), with the rest in attnd_last_fault().
  */
 int attnd_run_sync(struct attnd_session *session, uint32_t plan, const struct attnd_run_args *args);
 
@@ -548,7 +547,8 @@ enum attnd_operation {
     ATTND_CLAIM = 8,
     ATTND_ABANDON = 9,
     ATTND_PIN = 10,
-    ATTND_UNPIN = 11
+    ATTND_UNPIN = 11,
+    ATTND_MERGE = 12 /* attnd_merge.h */
 };
 
 struct attnd_completion {
@@ -584,8 +584,7 @@ int attnd_plan_info(const struct attnd_completion *completion, struct attnd_plan
  * @timeout_ns:  0: do not block; ATTND_FOREVER
  * Spins for up to 100 us (20 with two processors), then sleeps in ppoll. A signal's handler runs
  * and the wait goes on: an engine that must leave then polls attnd_fd() instead. Return: 1..count
- * completions; 0 timed out; -ATTND_E_DISCONNECTED when the service died and every completion it
- * posted has been returned.
+ * completions; 0 timed out; -ATTND_E_DISCONNECTED the service died and all it posted was taken.
  */
 int attnd_wait(struct attnd_session *session, struct attnd_completion *completions, uint32_t count,
                uint64_t timeout_ns);

@@ -170,8 +170,9 @@ int attnd_fault_raise(int code, enum attnd_field field, uint64_t index, int64_t 
 /** attnd_fault_keep() - the same from a struct. Return: its code. */
 int attnd_fault_keep(const struct attnd_fault *fault);
 /** attnd_wake_memory() - a handle of the memory that holds the worker's wake word, once a session
+ * @wake: where it is mapped, ATTND_PAGE_BYTES, until the handle is released
  * Return: 0; -ATTND_E_UNSUPPORTED the worker's kernels do not leave; as attnd_memory_create(). */
-int attnd_wake_memory(struct attnd_session *session, uint32_t *memory);
+int attnd_wake_memory(struct attnd_session *session, uint32_t *memory, struct attnd_wake **wake);
 
 /** attnd_lane_failed() - a fault made of a word of the mailbox, which the worker wrote or a writer
  * of the engine's. It names the lane; the word does not tell more. Return: as raised. */

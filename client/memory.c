@@ -99,7 +99,7 @@ int attnd_memory_create_device(struct attnd_session *session, uint64_t size_byte
     return 0;
 }
 
-int attnd_wake_memory(struct attnd_session *session, uint32_t *memory)
+int attnd_wake_memory(struct attnd_session *session, uint32_t *memory, struct attnd_wake **wake)
 {
     struct attnd_object *object = calloc(1, sizeof(*object));
     if (object == NULL)
@@ -119,14 +119,21 @@ int attnd_wake_memory(struct attnd_session *session, uint32_t *memory)
         free(object);
         return attnd_call_broken(session, &call);
     }
+    struct attnd_fault fault = {0};
     object->kind = ATTND_OBJECT_MEMORY;
     object->handle = *memory = reply->memory;
     object->u.memory.uses = 1;
-    object->u.memory.kind = ATTND_KIND_DEVICE;
+    object->u.memory.kind = ATTND_KIND_HOST;
     object->u.memory.size_bytes = reply->size_bytes;
-    object->u.memory.shm.fd = attnd_call_take_fd(&call, 0);
+    rc = attnd_shm_map(call.fds[0], reply->size_bytes, 1, &object->u.memory.shm, &fault);
+    object->u.memory.shm.fd = -1; /* the call closes it; the mapping is enough */
+    *wake = object->u.memory.shm.address;
     attnd_object_add(session, object);
     attnd_call_end(session, &call);
+    if (rc < 0) {
+        (void)attnd_memory_release(session, *memory);
+        return attnd_fault_keep(&fault);
+    }
     return 0;
 }
 

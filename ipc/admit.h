@@ -68,6 +68,15 @@ int attnd_admit_prefix(const void *arena, uint64_t arena_bytes, uint8_t opcode,
                        struct attnd_prefix_view *view, struct attnd_fault *fault);
 
 /**
+ * attnd_admit_merge() - copy the places of a merge; whether there is such memory is the daemon's to
+ * know
+ * Return: 0; -ATTND_E_RANGE or -ATTND_E_INVALID with field arena; -ATTND_E_INVALID with field
+ * reserved.
+ */
+int attnd_admit_merge(const void *arena, uint64_t arena_bytes, const struct attnd_sqe_merge *sqe,
+                      struct attnd_merge_view *view, struct attnd_fault *fault);
+
+/**
  * attnd_extent_bytes() - bytes from the first to past the last element of a strided block
  * counts[i] steps of strides[i] elements (>= 0) over @rank dimensions, elements of element_bytes.
  * Return: 0 and *bytes (0 when a count is 0); -ATTND_E_RANGE on overflow or a negative stride.

@@ -31,6 +31,16 @@ int attnd_admit_header_unpack(const struct attnd_admit_arena *arena, uint64_t of
     return 0;
 }
 
+/* q, o and rows to append are of the pool's type; beside a pool of fp8, of either of 16 bits. */
+static int check_dtype(uint32_t dtype, uint32_t pool_dtype, struct attnd_fault *fault)
+{
+    const uint32_t nearest = attnd_dtype_is_fp8(pool_dtype) ? ATTND_BF16 : pool_dtype;
+
+    if (dtype == nearest || (attnd_dtype_is_fp8(pool_dtype) && dtype == ATTND_FP16))
+        return 0;
+    return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_DTYPE, 0, dtype, nearest);
+}
+
 static int check_heads(uint32_t heads_q, uint32_t heads_kv, struct attnd_fault *fault)
 {
     uint32_t group_max = ATTND_HEADS_MAX / heads_kv;
@@ -101,13 +111,12 @@ int attnd_admit_header_check(const Attnd__Batch *message, const struct attnd_bat
     if (message->rows > limits->rows || message->rows > INT32_MAX)
         return attnd_fault_set(fault, -ATTND_E_NO_SPACE, ATTND_F_ROWS, 0, message->rows,
                                limits->rows);
-    if (message->dtype != limits->pool_dtype)
-        return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_DTYPE, 0, message->dtype,
-                               limits->pool_dtype);
     if (message->flags & ~ATTND_BATCH_FLAGS)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, message->flags,
                                ATTND_BATCH_FLAGS);
-    int code = check_heads(message->heads_q, limits->heads_kv, fault);
+    int code = check_dtype(message->dtype, limits->pool_dtype, fault);
+    if (!code)
+        code = check_heads(message->heads_q, limits->heads_kv, fault);
     if (!code)
         code = check_scale(message, limits->dim_qk, &batch->sm_scale, fault);
     if (code)

@@ -182,7 +182,9 @@ static int check_fields(struct attnd_variant *variant, uint32_t dim, uint32_t *o
         (code = check_position(variant, dim, options, fault)) ||
         (code = check_scales(variant, options, fault)) ||
         (code = check_table(&variant->sinks, ATTND_F_SINKS, ATTND_OPTION_SINKS, options, fault)) ||
-        (code = check_table(&variant->mask, ATTND_F_MASK, ATTND_OPTION_MASK, options, fault)))
+        (code = check_table(&variant->mask, ATTND_F_MASK, ATTND_OPTION_MASK, options, fault)) ||
+        (code = check_table(&variant->kv_scales, ATTND_F_KV_SCALES, ATTND_OPTION_HEAD_SCALES,
+                            options, fault)))
         return code;
     if (variant->logits_soft_cap > 0.0f)
         *options |= ATTND_OPTION_SOFT_CAP;

@@ -28,11 +28,12 @@ int attnd_copy_dense(const struct attnd_heap_pool *pool, const struct attnd_heap
 }
 
 /* Where page @page begins in a plane. Return: 0; 1 beyond 64 bits. */
-static int place(const struct attnd_heap_plane *plane, uint32_t page, uint64_t *offset_bytes)
+static int place(const struct attnd_heap_plane *plane, uint32_t element_bytes, uint32_t page,
+                 uint64_t *offset_bytes)
 {
     uint64_t bytes;
     return plane->stride_page < 0 ||
-           __builtin_mul_overflow((uint64_t)plane->stride_page * sizeof(uint16_t), (uint64_t)page,
+           __builtin_mul_overflow((uint64_t)plane->stride_page * element_bytes, (uint64_t)page,
                                   &bytes) ||
            __builtin_add_overflow(plane->offset_bytes, bytes, offset_bytes);
 }
@@ -59,15 +60,15 @@ static uint32_t even_layers(const struct attnd_heap_plane *planes, uint32_t firs
 }
 
 /* One page in layers [begin, end) of K or of V. */
-static int copy_planes(const struct attnd_heap_plane *planes, uint32_t begin, uint32_t end,
-                       const struct attnd_copy_page *page, struct attnd_copy_rows *rows,
-                       attnd_copy_fn *copy, void *context)
+static int copy_planes(const struct attnd_heap_plane *planes, uint32_t element_bytes,
+                       uint32_t begin, uint32_t end, const struct attnd_copy_page *page,
+                       struct attnd_copy_rows *rows, attnd_copy_fn *copy, void *context)
 {
     int rc = 0;
 
     for (uint32_t layer = begin; layer < end && rc == 0; layer += rows->count) {
         rows->pool_memory = planes[layer].memory;
-        if (place(&planes[layer], page->page, &rows->pool_offset_bytes))
+        if (place(&planes[layer], element_bytes, page->page, &rows->pool_offset_bytes))
             return -ATTND_E_RANGE;
         rows->count = even_layers(planes, layer, end, rows->row_bytes, &rows->pitch_bytes);
         rc = copy(context, rows);
@@ -107,8 +108,8 @@ int attnd_copy_walk(const void *segment, uint64_t segment_bytes, uint64_t offset
                                        .to_host = what->to_host};
         if (page->page >= pool->pages || rows.host_offset_bytes < page->offset_bytes)
             return -ATTND_E_RANGE;
-        rc = copy_planes(planes + plane, what->layer_begin, what->layer_end, page, &rows, copy,
-                         context);
+        rc = copy_planes(planes + plane, attnd_dtype_bytes(pool->dtype), what->layer_begin,
+                         what->layer_end, page, &rows, copy, context);
     }
     return rc;
 }

@@ -35,7 +35,8 @@ int attnd_copy_dense(const struct attnd_heap_pool *pool, const struct attnd_heap
 /** attnd_copy_extent() - bytes of a page in one plane of a pool. */
 static inline uint64_t attnd_copy_extent(const struct attnd_heap_pool *pool)
 {
-    return (uint64_t)pool->page_size * pool->heads_kv * pool->dim_qk * sizeof(uint16_t);
+    return (uint64_t)pool->page_size * pool->heads_kv * pool->dim_qk *
+           attnd_dtype_bytes(pool->dtype);
 }
 
 /** attnd_copy_page_bytes() - and in all of them. */

@@ -45,8 +45,6 @@
 #define ATTND_NONE 0xffffffffu
 #define ATTND_KV_OPEN 0xffffffffu /* kv_end of a last split: up to the generation's length */
 
-enum attnd_dtype { ATTND_FP16 = 1, ATTND_BF16 = 2 };
-
 /* Where a memory object lies, and so what stands for it. The last two are made by engines only and
  * taken only where they are trusted: the driver parses what they sent. */
 enum attnd_memory_kind {
@@ -82,8 +80,10 @@ enum attnd_opcode {
     ATTND_OP_PREFIX_CLAIM = 8,
     ATTND_OP_PREFIX_ABANDON = 9,
     ATTND_OP_PREFIX_PIN = 10,
-    ATTND_OP_PREFIX_UNPIN = 11
+    ATTND_OP_PREFIX_UNPIN = 11,
+    ATTND_OP_MERGE = 12
 };
+#define ATTND_OP_LAST ATTND_OP_MERGE
 
 #define ATTND_OP_SKIP_SUCCESS 0x1u /* no completion unless it fails */
 #define ATTND_OP_FLAGS 0x1u
@@ -102,6 +102,7 @@ struct attnd_sqe {
         struct attnd_sqe_advance advance;
         struct attnd_sqe_cancel cancel;
         struct attnd_sqe_prefix prefix;
+        struct attnd_sqe_merge merge;
     } u;
 };
 ATTND_ASSERT_SIZE(attnd_sqe, ATTND_SLOT_BYTES);
@@ -206,7 +207,7 @@ struct attnd_worker_info {
     uint32_t mailbox_kind;  /* enum attnd_memory_kind of mailboxes; 0: it watches none */
     uint32_t memory_kinds;  /* bit k: it maps memory of enum attnd_memory_kind k; and
                                ATTND_KIND_TRIED(k) */
-    uint16_t head_dims[4];  /* [enum attnd_dtype]: bit attnd_head_dim_bit(dim) */
+    uint16_t head_dims[4];  /* [attnd_dtype_dims()] of pools: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
     /* What the planner reckons with; 0: as for a processor. */
     uint32_t worker_gflops;            /* 10^9 operations a second that a worker does */
@@ -215,16 +216,6 @@ struct attnd_worker_info {
 ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
 ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
-
-#define ATTND_HEAD_DIM_EQUAL_MAX 256u /* where dim_vo is dim_qk */
-
-/* Multiples of 16 up to that. Return: a bit of head_dims; 0 for what has none. */
-static inline uint16_t attnd_head_dim_bit(uint32_t dim)
-{
-    if (dim == 0 || dim % 16 || dim > ATTND_HEAD_DIM_EQUAL_MAX)
-        return 0;
-    return (uint16_t)(1u << (dim / 16 - 1));
-}
 
 #define ATTND_PINNING 2u /* memories at a time that a worker brings in */
 
@@ -315,7 +306,7 @@ struct attnd_place {
 };
 ATTND_ASSERT_SIZE(attnd_place, 16);
 
-enum attnd_run_kind { ATTND_RUN_ATTEND = 1, ATTND_RUN_APPEND = 2 };
+enum attnd_run_kind { ATTND_RUN_ATTEND = 1, ATTND_RUN_APPEND = 2, ATTND_RUN_MERGE = 3 };
 
 /* One execution of a plan on one layer: what a planned tile leaves open. A prepared run is executed
  * whenever the doorbell `lane` of mailbox `mailbox` names it, and only if that mailbox slot is of
@@ -325,29 +316,30 @@ struct attnd_run {
     uint32_t generation;        /* 0..ATTND_GENERATIONS-1: which lengths */
     uint64_t plan_offset_bytes; /* heap: struct attnd_plan_head */
     uint32_t layer;
-    uint32_t items;  /* queue items: tiles x heads_kv, or row blocks of an append */
+    uint32_t items;  /* queue items: attnd_plan_items() */
     uint32_t cancel; /* daemon sets 1: items are skipped, or end in the middle */
     uint32_t session;
     uint64_t scratch_offset_bytes; /* in the worker's scratch; holds anything: the worker zeroes
                                       counters */
     struct attnd_place q, o, lse;  /* ATTEND */
     struct attnd_place k, v;       /* APPEND: rows to store */
-    uint32_t mailbox;              /* prepared: whose doorbell may name it; else ATTND_NONE */
-    uint32_t lane;                 /* prepared: which of its doorbells */
-    uint32_t code;   /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
-    uint32_t weight; /* of the session, against others'; 0: 1 */
-    uint64_t zero[7];
+    struct attnd_place w; /* MERGE: q and k are the two o, v and w the lse of each; o, lse */
+    uint32_t mailbox;     /* prepared: whose doorbell may name it; else ATTND_NONE */
+    uint32_t lane;        /* prepared: which of its doorbells */
+    uint32_t code;        /* prepared: ATTND_E_* that a ring is answered with; 0: execute */
+    uint32_t weight;      /* of the session, against others'; 0: 1 */
+    uint64_t zero[5];
 };
 ATTND_ASSERT_SIZE(attnd_run, 192);
 ATTND_ASSERT_AT(attnd_run, plan_offset_bytes, 8);
 ATTND_ASSERT_AT(attnd_run, scratch_offset_bytes, 32);
 ATTND_ASSERT_AT(attnd_run, q, 40);
 ATTND_ASSERT_AT(attnd_run, v, 104);
-ATTND_ASSERT_AT(attnd_run, mailbox, 120);
+ATTND_ASSERT_AT(attnd_run, mailbox, 136);
 
 /* One K or V plane of one layer. Element [page, token, head, d] lies at
- * offset_bytes + 2 * (page * stride_page + token * stride_token + head * stride_head + d).
- * Strides are in elements. */
+ * offset_bytes + attnd_dtype_bytes() of the pool's dtype *
+ * (page * stride_page + token * stride_token + head * stride_head + d). Strides are in elements. */
 struct attnd_heap_plane {
     uint32_t memory; /* worker memory table index */
     uint32_t zero;
@@ -393,14 +385,18 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 /* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
  */
 
-/* One a GPU, of a worker whose kernels come when they are wanted (elastic): every session that
- * rings sets it behind its bell, and the kernels clear it when they leave. It is shared by sessions
- * that do not trust each other, so nothing but time hangs on it: a session that clears it or sets
- * it all the time delays others, as it could by kernels of its own; what is written there beside 0
- * and 1 counts as 1. */
+/* One a GPU, of a worker whose kernels come when they are wanted (elastic), in host memory: the
+ * GPU's front end waits for the word, and the host sets it, too, without a stream that might stand
+ * still. Every session that rings sets it behind its bell, and the kernels clear it when they
+ * leave, both by plain stores with a fence behind or in front, because GPUs have no atomics on host
+ * memory. It is shared by sessions that do not trust each other, so nothing but time hangs on it: a
+ * session that clears it or sets it all the time delays others, as it could by kernels of its own.
+ */
 struct attnd_wake {
-    uint32_t wake;
-    uint32_t zero[31];
+    uint32_t wake;      /* not 0: called */
+    uint32_t announced; /* a doorbell follows: kernels that come wait for it; stored with `wake` */
+    uint32_t contended; /* worker: several sessions ring in turn, and none is to announce */
+    uint32_t zero[29];
 };
 ATTND_ASSERT_SIZE(attnd_wake, 128);
 
@@ -484,7 +480,7 @@ ATTND_ASSERT_AT(attnd_mailbox_slot, runs, 64);
 struct attnd_heap_pool {
     uint32_t layers, pages, page_size, heads_kv;
     uint32_t dim_qk, dim_vo;
-    uint32_t dtype; /* enum attnd_dtype */
+    uint32_t dtype; /* of K and V: enum attnd_dtype */
     uint32_t zero;
 };
 ATTND_ASSERT_SIZE(attnd_heap_pool, 32);
@@ -568,7 +564,7 @@ struct attnd_plan_head {
     uint32_t rows, entries, levels;
     uint32_t heads_q, heads_kv, group;
     uint32_t dim_qk, dim_vo;
-    uint32_t dtype; /* of q and o */
+    uint32_t dtype; /* of q, o and rows to append */
     uint32_t flags; /* ATTND_BATCH_* */
     float sm_scale;
     uint32_t tiles, merges, parts;
@@ -587,7 +583,9 @@ struct attnd_plan_head {
     float logits_soft_cap;    /* of the variant, for those who look only here; 0: none */
     uint64_t mask_begin_offset_bytes; /* uint32 [entries]: where in the mask an entry's bits begin,
                                          bytes; with ATTND_OPTION_MASK only */
-    uint64_t zero[3];
+    float v_scale;     /* 0 in the heap; in a worker's own copy it may be the variant's */
+    uint32_t kv_dtype; /* of the pool */
+    uint64_t zero[2];
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);

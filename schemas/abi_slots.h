@@ -89,6 +89,36 @@ struct attnd_sqe_prefix {
 ATTND_ASSERT_SIZE(attnd_sqe_prefix, 48);
 ATTND_ASSERT_AT(attnd_sqe_prefix, flags, 16);
 
+/* In the arena, 8-byte aligned: struct attnd_merge_place[ATTND_MERGE_PLACES]. */
+struct attnd_sqe_merge {
+    uint64_t places_offset_bytes;
+    uint32_t timeout_us; /* from submission; 0: none */
+    uint32_t zero0;
+    uint64_t zero[4];
+};
+ATTND_ASSERT_SIZE(attnd_sqe_merge, 48);
+ATTND_ASSERT_AT(attnd_sqe_merge, zero, 16);
+
+/* As a client names it: memory by handle. */
+struct attnd_merge_place {
+    uint32_t memory; /* 0: absent */
+    uint32_t zero;
+    uint64_t offset_bytes;
+};
+ATTND_ASSERT_SIZE(attnd_merge_place, 16);
+
+/* Two results, and where the result of both goes; rows and heads as far apart as the plan says of o
+ * and lse. */
+enum attnd_merge_at {
+    ATTND_MERGE_O_A,
+    ATTND_MERGE_LSE_A,
+    ATTND_MERGE_O_B,
+    ATTND_MERGE_LSE_B,
+    ATTND_MERGE_O,
+    ATTND_MERGE_LSE,
+    ATTND_MERGE_PLACES
+};
+
 /* Why a prefix operation went no further. */
 enum attnd_prefix_stop {
     ATTND_PREFIX_STOP_END = 0,       /* it was the end of the keys */

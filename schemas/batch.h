@@ -64,6 +64,11 @@ struct attnd_prefix_view {
     int32_t *pages; /* [blocks * block_pages]: publish, in the pool; match: room for them */
 };
 
+/* A merge's places, as its client named them. */
+struct attnd_merge_view {
+    struct attnd_merge_place at[ATTND_MERGE_PLACES]; /* enum attnd_merge_at */
+};
+
 /* What admission checks page ids, heads and capacities against: one pool and one plan. */
 struct attnd_batch_limits {
     uint32_t pool_pages, page_size, heads_kv, dim_qk, dim_vo;

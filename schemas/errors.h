@@ -126,7 +126,12 @@ extern "C" {
     X(FIXED_SPLIT, 80, "fixed_split")                                                              \
     X(SINKS, 81, "sinks")                                                                          \
     X(MASK, 82, "mask")                                                                            \
-    X(MASK_INDPTR, 83, "mask_indptr")
+    X(MASK_INDPTR, 83, "mask_indptr")                                                              \
+    X(KV_SCALES, 84, "kv_scales")                                                                  \
+    X(O_A, 85, "o_a")                                                                              \
+    X(LSE_A, 86, "lse_a")                                                                          \
+    X(O_B, 87, "o_b")                                                                              \
+    X(LSE_B, 88, "lse_b")
 
 enum attnd_error {
     ATTND_OK = 0,

@@ -25,7 +25,12 @@ struct attnd_variant_table {
     uint64_t offset_bytes; /* multiple of 4 */
 };
 
-/* Version 1. Reserved fields are 0. Of what is absent or off, the other fields are not read.
+/* Scales. What a pool holds, times k_scale or v_scale and its head's, is what K or V is. A pool of
+ * fp8 is quantised by append: x becomes x * (1 / scale), computed in fp32, then the nearest fp8,
+ * ties to even. What is beyond the largest becomes that, infinity too; NaN stays NaN. Rows that are
+ * appended to other pools are stored as they are.
+ *
+ * Version 1. Reserved fields are 0. Of what is absent or off, the other fields are not read.
  *
  * The memory of tables is held until the plan is set again or destroyed. An option that the worker
  * lacks is refused with -ATTND_E_UNSUPPORTED: field the option, index ATTND_F_BACKEND. So is one
@@ -53,7 +58,9 @@ struct attnd_variant {
                                          first, is 1 where its query i may see key j;
                                          attnd_batch.mask_indptr says where a request's begin;
                                          layer_stride 0. Causality and window hold beside it. */
-    uint64_t reserved[4];
+    struct attnd_variant_table kv_scales; /* float [2][heads_kv]: of each head of K, then of V;
+                                             beside k_scale and v_scale, which they multiply */
+    uint64_t reserved[2];
 };
 
 #define ATTND_VARIANT_BYTES 128u

@@ -87,6 +87,7 @@ class Step:
         x.copy_(self.x0)
         for i, layer in enumerate(self.model.layers):
             normed = torch.nn.functional.rms_norm(x, (HIDDEN,), layer["norm"], EPSILON)
+            way.announce()
             torch.mm(normed, layer["qkv"], out=self.qkv[i])
             way.attend(i)
             x.addmm_(self.buffers.o[i].flatten(1), layer["out"])

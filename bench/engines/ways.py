@@ -1,4 +1,5 @@
-"""The ways to compute attention: objects with `attend(layer)`, called while a graph is captured.
+"""The ways to compute attention: objects with `attend(layer)`, called while a graph is captured, and
+`announce()`, called in front of the product before it.
 
 All ways read q from the product's output, where its rows lie among those of k and v, and write the
 same o. What they need is planned once, before the capture.
@@ -14,6 +15,7 @@ from cases import PAGE_SIZE
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "client/python"))
 WORKSPACE_BYTES = 256 << 20
+ONE_WAVE_ROWS = 640  # of the QKV product, 5 x 24 tiles of 128 x 256
 
 
 def starts(counts):
@@ -51,6 +53,9 @@ class PagedBatch:
 
 class NoAttention:
     """The same layers without attention: the ceiling. o is what it was."""
+
+    def announce(self):
+        pass
 
     def attend(self, layer):
         pass
@@ -95,6 +100,9 @@ class FlashInferAttention:
             )
             self.decodes.plan(*tables(cut, count)[1:], heads_q, heads_kv, dim, PAGE_SIZE, **common)
 
+    def announce(self):
+        pass
+
     def attend(self, layer):
         q, o = self.buffers.q[layer], self.buffers.o[layer]
         cache = (self.buffers.k[layer], self.buffers.v[layer])
@@ -113,7 +121,7 @@ class AttndAttention:
     def __init__(self, batch, buffers, socket_path, name):
         import attnd
 
-        self.buffers, self.refusals = buffers, attnd.Error
+        self.buffers, self.refusals, self.rows = buffers, attnd.Error, batch.rows
         self.session = attnd.Session(socket_path, name)
         layers = list(zip(buffers.k, buffers.v))
         self.pool = attnd.PagePool.from_tensors(self.session, layers)
@@ -124,6 +132,12 @@ class AttndAttention:
         )  # fmt: skip
         for layer in range(len(layers)):
             self.attention.prepare(buffers.q[layer], layer, buffers.o[layer])
+
+    def announce(self):
+        """A product of few rows is there at once, and so are workers when it ends; one of many
+        rows has more CTAs than the GPU takes, which would wait for the workers."""
+        if sum(self.rows) <= ONE_WAVE_ROWS:
+            self.attention.announce()
 
     def attend(self, layer):
         self.attention.run(self.buffers.q[layer], layer, self.buffers.o[layer])

@@ -106,13 +106,13 @@ void gpu_stamp_device(struct bench_suite *suite)
 
 /* ---- what the runs work on ---- */
 
-bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes)
+bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes, uint32_t dtype)
 {
     void *chunk = malloc(CHUNK_BYTES);
     bool good = chunk != NULL;
 
     if (chunk)
-        bench_uniform_fill(chunk, CHUNK_BYTES, ATTND_DTYPE_FP16);
+        bench_uniform_fill(chunk, CHUNK_BYTES, dtype);
     for (uint64_t done = 0; good && done < bytes; done += CHUNK_BYTES) {
         uint64_t left = bytes - done;
         good = gpu_cuda(suite, "cuMemcpyHtoD",
@@ -122,7 +122,8 @@ bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes)
     return good && gpu_cuda(suite, "cuCtxSynchronize", cuCtxSynchronize());
 }
 
-static bool fill_memory(struct bench_suite *suite, struct attnd_session *session, uint32_t memory)
+static bool fill_memory(struct bench_suite *suite, struct attnd_session *session, uint32_t memory,
+                        uint32_t dtype)
 {
     struct attnd_memory_info info = {.size = sizeof(info)};
     CUdeviceptr at = 0;
@@ -130,7 +131,7 @@ static bool fill_memory(struct bench_suite *suite, struct attnd_session *session
     return bench_suite_call(suite, "attnd_memory_info",
                             attnd_memory_info(session, memory, &info)) &&
            bench_suite_call(suite, "attnd_cuda_map", attnd_cuda_map(session, memory, &at)) &&
-           gpu_fill(suite, at, info.size_bytes) &&
+           gpu_fill(suite, at, info.size_bytes, dtype) &&
            bench_suite_call(suite, "attnd_cuda_unmap", attnd_cuda_unmap(at));
 }
 
@@ -154,9 +155,10 @@ static bool open_engine(struct bench_suite *suite, const struct bench_uniform *u
                             attnd_memory_create_device(engine->session,
                                                        2 * engine->q_bytes * uniform->layers,
                                                        &engine->memory)) &&
-           fill_memory(suite, engine->session, engine->memory) &&
+           fill_memory(suite, engine->session, engine->memory, uniform->dtype) &&
            bench_uniform_pool(suite, engine->session, uniform, &pool, &info) &&
-           fill_memory(suite, engine->session, info.memory) &&
+           fill_memory(suite, engine->session, info.memory,
+                       uniform->kv_dtype ? uniform->kv_dtype : uniform->dtype) &&
            bench_uniform_plan(suite, engine->session, uniform, pool, &engine->plan);
 }
 

@@ -36,8 +36,10 @@ bool gpu_cuda(struct bench_suite *suite, const char *call, CUresult result);
  * "NVIDIA H100 80GB HBM3" is h100 in records. */
 void gpu_stamp_device(struct bench_suite *suite);
 
-/** gpu_fill() - numbers into @bytes of device memory, by copies: kernels would find no SM. */
-bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes);
+/** gpu_fill() - numbers of @dtype into @bytes of device memory, by copies: kernels would find no
+ * SM.
+ */
+bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes, uint32_t dtype);
 
 /** gpu_measure() - @count runs of one shape, one at a time, layers in turn, after a warm-up. */
 bool gpu_measure(struct bench_suite *suite, const struct bench_uniform *uniform, uint64_t count,

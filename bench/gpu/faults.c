@@ -111,7 +111,7 @@ static bool read_bytes(struct bench_suite *suite, void *context, struct gpu_time
     void *copy = malloc(bytes->size_bytes);
     bool good =
         copy && import(suite, bytes) &&
-        (!bytes->fill || gpu_fill(suite, bytes->address, bytes->size_bytes)) &&
+        (!bytes->fill || gpu_fill(suite, bytes->address, bytes->size_bytes, ATTND_DTYPE_FP16)) &&
         gpu_cuda(suite, "cuMemcpyDtoH", cuMemcpyDtoH(copy, bytes->address, bytes->size_bytes));
 
     if (good)

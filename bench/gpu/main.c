@@ -27,20 +27,21 @@ struct shape {
     const char *name, *suffix; /* together the figure's name */
     uint32_t layers, requests, qo_len, kv_len, page_size, rounds;
     enum unit unit;
+    uint32_t kv_dtype; /* 0: as q */
     double reach;
     const char *peer; /* its time is what ours is put over */
 };
 
 /* Layers: what runs in turn is far more than the 50 MB of L2. */
 static const struct shape decode_large = {
-    "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 3000, "flashinfer"};
-static const struct shape prefill_8192 = {"prefill_8192", "_tflops", 4,      1, 8192, 8192, 128, 30,
-                                          TFLOPS,         600,       "cudnn"};
+    "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 0, 3000, "flashinfer"};
+static const struct shape prefill_8192 = {
+    "prefill_8192", "_tflops", 4, 1, 8192, 8192, 128, 30, TFLOPS, 0, 600, "cudnn"};
 static const struct shape others[] = {
-    {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 19, "flashinfer"},
-    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 52, "flashinfer"},
-    {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 620, "cudnn"},
-    {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 440, "fa3"},
+    {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 0, 19, "flashinfer"},
+    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 0, 52, "flashinfer"},
+    {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 0, 620, "cudnn"},
+    {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 0, 440, "fa3"},
 };
 
 static struct bench_uniform uniform_of(const struct shape *shape)
@@ -54,7 +55,8 @@ static struct bench_uniform uniform_of(const struct shape *shape)
                                   .heads_q = 32,
                                   .heads_kv = 8,
                                   .dim = 128,
-                                  .memory_kind = ATTND_MEMORY_DEVICE};
+                                  .memory_kind = ATTND_MEMORY_DEVICE,
+                                  .kv_dtype = shape->kv_dtype};
 }
 
 /* What a time of this shape is, in its unit. */
@@ -171,6 +173,31 @@ static void measure_small_pages(struct bench_suite *suite, const struct shape *p
     bench_suite_figure(suite, "prefill_page16_over_page128", ratio, "ratio", "higher", 0.95, notes);
 }
 
+/* Half of the bytes: what is left of the time. In turns, as above. */
+static void measure_fp8(struct bench_suite *suite, const struct shape *decode)
+{
+    enum { TURNS = 5 };
+    struct shape narrow = *decode;
+    struct gpu_times times;
+    uint64_t ratios[TURNS]; /* in millionths */
+    double wide_us = 0, narrow_us = 0;
+    char notes[160];
+
+    narrow.kv_dtype = ATTND_DTYPE_FP8_E4M3;
+    for (int turn = 0; turn < TURNS; turn++) {
+        wide_us = time_shape(suite, decode, &times);
+        narrow_us = time_shape(suite, &narrow, &times);
+        if (!(wide_us > 0) || !(narrow_us > 0))
+            return;
+        ratios[turn] = (uint64_t)(narrow_us / wide_us * 1e6);
+    }
+    const double ratio = (double)bench_p50(ratios, TURNS) * 1e-6; /* sorts them */
+    snprintf(notes, sizeof(notes),
+             "64x8192, e4m3: median of %d turns, %.3f to %.3f; the last: %.1f us over %.1f us",
+             TURNS, (double)ratios[0] * 1e-6, (double)ratios[TURNS - 1] * 1e-6, narrow_us, wide_us);
+    bench_suite_figure(suite, "fp8_over_fp16_decode", ratio, "ratio", "lower", 0.56, notes);
+}
+
 /* Kernels that the service has launched so far. */
 static uint32_t launches(struct bench_suite *suite)
 {
@@ -181,7 +208,7 @@ static uint32_t launches(struct bench_suite *suite)
     return count;
 }
 
-static const struct shape submit = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 10, ""};
+static const struct shape submit = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 0, 10, ""};
 
 /* Return: whether there is a figure. */
 static bool measure_submit(struct bench_suite *suite, const char *figure, double reach)
@@ -238,6 +265,7 @@ static void measure_shared(struct bench_suite *suite, const struct shape *decode
 static void measure_exclusive(struct bench_suite *suite, double *decode_us)
 {
     *decode_us = measure_shape(suite, &decode_large);
+    measure_fp8(suite, &decode_large);
     measure_shape(suite, &prefill_8192);
     measure_small_pages(suite, &prefill_8192);
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)

@@ -25,7 +25,7 @@ static bool fill_memory(struct mixed_engine *engine, uint32_t memory)
                             attnd_memory_info(engine->session, memory, &info)) &&
            bench_suite_call(engine->suite, "attnd_cuda_map",
                             attnd_cuda_map(engine->session, memory, &at)) &&
-           gpu_fill(engine->suite, at, info.size_bytes) &&
+           gpu_fill(engine->suite, at, info.size_bytes, ATTND_DTYPE_FP16) &&
            bench_suite_call(engine->suite, "attnd_cuda_unmap", attnd_cuda_unmap(at));
 }
 

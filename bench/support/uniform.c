@@ -2,10 +2,12 @@
  * and layers exist so that a run finds none of its keys in a cache. */
 #include "bench/support/uniform.h"
 
+#include "schemas/abi.h"
+
 #include <stdlib.h>
 
-#define ELEMENT_BYTES 2u
-#define PAGE_STEP 1597u /* prime: with any count of pages that is no multiple, a permutation */
+#define ELEMENT_BYTES 2u /* of q and o */
+#define PAGE_STEP 1597u  /* prime: with any count of pages that is no multiple, a permutation */
 
 uint64_t bench_uniform_q_bytes(const struct bench_uniform *uniform)
 {
@@ -13,10 +15,15 @@ uint64_t bench_uniform_q_bytes(const struct bench_uniform *uniform)
            ELEMENT_BYTES;
 }
 
+static uint32_t kv_dtype_of(const struct bench_uniform *uniform)
+{
+    return uniform->kv_dtype ? uniform->kv_dtype : uniform->dtype;
+}
+
 uint64_t bench_uniform_kv_bytes(const struct bench_uniform *uniform)
 {
     return (uint64_t)uniform->requests * uniform->kv_len * uniform->heads_kv * uniform->dim * 2 *
-           ELEMENT_BYTES;
+           attnd_dtype_bytes(kv_dtype_of(uniform));
 }
 
 double bench_uniform_operations(const struct bench_uniform *uniform)
@@ -29,12 +36,15 @@ double bench_uniform_operations(const struct bench_uniform *uniform)
 
 void bench_uniform_fill(void *memory, uint64_t size_bytes, uint32_t dtype)
 {
-    uint16_t *bits = memory, base = dtype == ATTND_DTYPE_FP16 ? 0x3400 : 0x3e80;
+    const int narrow = attnd_dtype_is_fp8(dtype) != 0;
+    const uint16_t base = narrow ? 0x3030 : dtype == ATTND_DTYPE_FP16 ? 0x3400 : 0x3e80;
+    const uint32_t drawn = narrow ? 0x8787u : 0x807fu;
+    uint16_t *bits = memory;
     uint32_t state = 1;
 
     for (uint64_t i = 0; i < size_bytes / ELEMENT_BYTES; i++) {
         state = state * 1664525u + 1013904223u;
-        bits[i] = (uint16_t)(base + (state >> 16 & 0x807f));
+        bits[i] = (uint16_t)(base + (state >> 16 & drawn));
     }
 }
 
@@ -50,7 +60,7 @@ bool bench_uniform_pool(struct bench_suite *suite, struct attnd_session *session
                                    .heads_kv = uniform->heads_kv,
                                    .dim_qk = uniform->dim,
                                    .dim_vo = uniform->dim,
-                                   .dtype = uniform->dtype,
+                                   .dtype = kv_dtype_of(uniform),
                                    .page_owner = ATTND_PAGES_OF_ENGINE,
                                    .memory_kind = uniform->memory_kind};
 
@@ -94,8 +104,11 @@ bool bench_uniform_plan(struct bench_suite *suite, struct attnd_session *session
 
     if (arrays) {
         const struct attnd_level level = deal(uniform, arrays);
-        const struct attnd_batch batch = {
-            .size = sizeof(batch), .levels = 1, .flags = ATTND_CAUSAL, .level = &level};
+        const struct attnd_batch batch = {.size = sizeof(batch),
+                                          .levels = 1,
+                                          .dtype = uniform->dtype,
+                                          .flags = ATTND_CAUSAL,
+                                          .level = &level};
         good =
             bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(session, &args, plan)) &&
             bench_suite_call(suite, "attnd_plan_set", attnd_plan_set(session, *plan, &batch, &op));

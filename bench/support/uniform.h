@@ -11,6 +11,7 @@ struct bench_uniform {
     uint32_t dtype, layers, requests, qo_len, kv_len;
     uint32_t page_size, heads_q, heads_kv, dim; /* kv_len: whole pages */
     uint32_t memory_kind;                       /* of the pool; 0: host */
+    uint32_t kv_dtype;                          /* of the pool; 0: dtype */
 };
 
 /** bench_uniform_q_bytes() - of q, and of o, of one layer. */

@@ -54,6 +54,8 @@
 _Static_assert(offsetof(struct attnd_mailbox, error) == 256, "in the text below");
 _Static_assert(ATTND_DOORBELL_RUNG == 1u << 31, "in the text below");
 _Static_assert(ATTND_E_TIMEOUT == 16, "in the text below");
+_Static_assert(offsetof(struct attnd_wake, announced) == 4, "in the text below");
+_Static_assert(offsetof(struct attnd_wake, contended) == 8, "in the text below");
 
 static const char ring_text[] =
     ".version 7.8\n"
@@ -72,9 +74,9 @@ static const char ring_text[] =
     "    cvta.to.global.u64 %rd0, %rd0;\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n"
     "    griddepcontrol.wait;\n" /* all before it in the stream is over, and seen */
-    "    @!%p1 red.relaxed.sys.global.or.b32 [%rd5], 1;\n" /* kernels come while this launcher */
-    "    fence.acq_rel.gpu;\n"                             /* R1 */
-    "    mov.u32 %r1, 1;\n"                                /* how a lane rests, mostly */
+    "    @!%p1 st.relaxed.sys.global.u32 [%rd5], 1;\n" /* kernels come while this rings */
+    "    fence.acq_rel.gpu;\n"                         /* R1 */
+    "    mov.u32 %r1, 1;\n"                            /* how a lane rests, mostly */
     "ring:\n"
     "    atom.relaxed.sys.global.cas.b32 %r2, [%rd0], %r1, %r0;\n"
     "    setp.eq.u32 %p0, %r2, %r1;\n"
@@ -84,8 +86,10 @@ static const char ring_text[] =
     "    @%p0 bra ring;\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n"
-    "    @!%p1 red.release.sys.global.or.b32 [%rd5], 1;\n" /* was that one called? */
-    "before:\n" /* the answer to a ring that was given up */
+    "    @%p1 bra before;\n"
+    "    fence.sc.sys;\n"                        /* as below */
+    "    st.relaxed.sys.global.u32 [%rd5], 1;\n" /* was that one called? */
+    "before:\n"                                  /* the answer to a ring that was given up */
     "    mov.u64 %rd3, %globaltimer;\n"
     "    sub.u64 %rd4, %rd3, %rd2;\n"
     "    setp.ge.u64 %p1, %rd4, %rd1;\n"
@@ -97,7 +101,8 @@ static const char ring_text[] =
     "waits:\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n" /* they are there */
     "    @%p1 bra begun;\n"
-    "    red.release.sys.global.or.b32 [%rd5], 1;\n" /* and if they have left meanwhile */
+    "    fence.sc.sys;\n" /* the bell, then the word: leaving kernels clear it, then look */
+    "    st.relaxed.sys.global.u32 [%rd5], 1;\n" /* and if they have left meanwhile */
     "begun:\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "look:\n"
@@ -112,16 +117,29 @@ static const char ring_text[] =
     "    atom.relaxed.sys.global.cas.b32 %r2, [%rd0+256], 0, 16;\n"
     "done:\n"
     "    ret;\n"
+    "}\n"
+    ".visible .entry attnd_announce(.param .u64 wake)\n"
+    "{\n"
+    "    .reg .pred %p<1>;\n"
+    "    .reg .b32 %r<1>;\n"
+    "    .reg .b64 %rd<1>;\n"
+    "    ld.param.u64 %rd0, [wake];\n"
+    "    griddepcontrol.wait;\n"
+    "    ld.relaxed.sys.global.u32 %r0, [%rd0+8];\n"
+    "    setp.eq.u32 %p0, %r0, 0;\n"
+    "    @%p0 st.relaxed.sys.global.u64 [%rd0], 0x100000001;\n"
+    "    ret;\n"
     "}\n";
 
 struct attnd_stream_launcher {
     CUcontext context;
-    CUdeviceptr mailbox; /* struct attnd_mailbox, as the GPU sees it */
-    CUdeviceptr wake;    /* struct attnd_wake; 0: the worker's kernels are always there */
-    int turns;           /* contexts take turns on the GPU: nothing may spin */
-    CUstream stream;     /* of our own, for copies */
+    CUdeviceptr mailbox;          /* struct attnd_mailbox, as the GPU sees it */
+    struct attnd_wake *wake_host; /* the session's mapping, registered */
+    CUdeviceptr wake;             /* as the GPU sees it; 0: the worker's kernels are always there */
+    int turns;                    /* contexts take turns on the GPU: nothing may spin */
+    CUstream stream;              /* of our own, for copies */
     CUmodule module;
-    CUfunction ring;
+    CUfunction ring, announce;
 };
 
 static int driver_fault(CUresult result)
@@ -141,7 +159,7 @@ static void end(struct attnd_stream_launcher *launcher)
     if (launcher->mailbox)
         (void)attnd_cuda_unmap(launcher->mailbox);
     if (launcher->wake)
-        (void)attnd_cuda_unmap(launcher->wake);
+        (void)cuMemHostUnregister(launcher->wake_host);
     free(launcher);
 }
 
@@ -196,8 +214,14 @@ static int map_wake(struct attnd_session *session, struct attnd_stream_launcher 
 
     if (rc < 0 || strcmp(info.residency, "elastic") != 0)
         return rc;
-    rc = attnd_wake_memory(session, &memory);
-    return rc < 0 ? rc : attnd_cuda_map(session, memory, &launcher->wake);
+    rc = attnd_wake_memory(session, &memory, &launcher->wake_host);
+    if (rc < 0)
+        return rc;
+    CUresult result =
+        cuMemHostRegister(launcher->wake_host, ATTND_PAGE_BYTES, CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (result == CUDA_SUCCESS)
+        result = cuMemHostGetDevicePointer(&launcher->wake, launcher->wake_host, 0);
+    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 
 /* Under MPS contexts share the GPU. An older driver does not know the question, nor such an MPS. */
@@ -214,18 +238,26 @@ static int find_turns(struct attnd_stream_launcher *launcher)
     return 0;
 }
 
-static int load_kernel(struct attnd_stream_launcher *launcher)
+/* An SM's memory is not parted anew while something is there: with the driver's preference for a
+ * kernel that has none, nothing that wants much could begin beside it. */
+static CUresult prefer_shared(CUfunction kernel)
+{
+    return cuFuncSetAttribute(kernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                              CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+}
+
+static int load_kernels(struct attnd_stream_launcher *launcher)
 {
     CUresult result = cuModuleLoadData(&launcher->module, ring_text);
 
     if (result == CUDA_SUCCESS)
         result = cuModuleGetFunction(&launcher->ring, launcher->module, "attnd_launch");
-    /* An SM's memory is not parted anew while something is there: with the driver's preference for
-     * a kernel that has none, nothing that wants much could begin beside it. */
     if (result == CUDA_SUCCESS)
-        result =
-            cuFuncSetAttribute(launcher->ring, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                               CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+        result = cuModuleGetFunction(&launcher->announce, launcher->module, "attnd_announce");
+    if (result == CUDA_SUCCESS)
+        result = prefer_shared(launcher->ring);
+    if (result == CUDA_SUCCESS)
+        result = prefer_shared(launcher->announce);
     if (result == CUDA_SUCCESS)
         result = cuStreamCreate(&launcher->stream, CU_STREAM_NON_BLOCKING);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
@@ -250,7 +282,7 @@ static struct attnd_stream_launcher *make_launcher(struct attnd_session *session
     if (*code == 0)
         *code = find_turns(launcher);
     if (*code == 0)
-        *code = load_kernel(launcher);
+        *code = load_kernels(launcher);
     if (*code < 0) {
         end(launcher);
         launcher = NULL;
@@ -337,14 +369,10 @@ static CUlaunchAttribute launch_attributes[IN_STREAM] = {
      .value.programmaticStreamSerializationAllowed = 1},
 };
 
-/* By a kernel that rings and waits. */
-static CUresult ring_by_kernel(const struct attnd_stream_launcher *launcher, CUdeviceptr doorbell,
-                               uint32_t rung, CUstream stream)
+/* A kernel of one thread. */
+static CUresult launch_one(CUfunction kernel, void **arguments, CUstream stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    uint64_t timeout_ns = TIMEOUT_NS;
-    CUdeviceptr wake = launcher->wake;
-    void *arguments[] = {&doorbell, &rung, &timeout_ns, &wake};
     CUresult result = cuStreamIsCapturing(stream, &capture);
 
     if (result != CUDA_SUCCESS)
@@ -359,7 +387,18 @@ static CUresult ring_by_kernel(const struct attnd_stream_launcher *launcher, CUd
         .hStream = stream,
         .attrs = launch_attributes,
         .numAttrs = capture == CU_STREAM_CAPTURE_STATUS_NONE ? IN_STREAM : IN_CAPTURE};
-    return cuLaunchKernelEx(&launch, launcher->ring, arguments, NULL);
+    return cuLaunchKernelEx(&launch, kernel, arguments, NULL);
+}
+
+/* By a kernel that rings and waits. */
+static CUresult ring_by_kernel(const struct attnd_stream_launcher *launcher, CUdeviceptr doorbell,
+                               uint32_t rung, CUstream stream)
+{
+    uint64_t timeout_ns = TIMEOUT_NS;
+    CUdeviceptr wake = launcher->wake;
+    void *arguments[] = {&doorbell, &rung, &timeout_ns, &wake};
+
+    return launch_one(launcher->ring, arguments, stream);
 }
 
 static CUstreamBatchMemOpParams wait_at_rest(CUdeviceptr doorbell)
@@ -412,6 +451,21 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
     uint32_t rung = ATTND_DOORBELL_RUNG + prepared;
     CUresult result = launcher->turns ? ring_by_stream(launcher, doorbell, rung, stream)
                                       : ring_by_kernel(launcher, doorbell, rung, stream);
+    return result == CUDA_SUCCESS ? 0 : driver_fault(result);
+}
+
+int attnd_cuda_announce(struct attnd_session *session, CUstream stream)
+{
+    int rc;
+    const struct attnd_stream_launcher *launcher = open_launcher(session, &rc);
+
+    if (launcher == NULL)
+        return rc;
+    if (launcher->wake == 0 || launcher->turns) /* they are there, or would keep the engine off */
+        return 0;
+    CUdeviceptr wake = launcher->wake;
+    void *arguments[] = {&wake};
+    CUresult result = launch_one(launcher->announce, arguments, stream);
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 

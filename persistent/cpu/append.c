@@ -1,5 +1,6 @@
 /*
- * append.c - K and V rows of new tokens into their pages, K rotated if the variant says so.
+ * append.c - K and V rows of new tokens into their pages, K rotated if the variant says so, both
+ * quantised if the pool is of another type.
  *
  * Query row i of a request is its token number kv_len - row_count + i: the lengths already count
  * what is being appended. Tokens before 0 and pages outside the pool are left alone.
@@ -24,28 +25,40 @@ static uint32_t entry_of(const struct attnd_cpu_run *run, uint32_t row)
     return begin;
 }
 
-/* Every head of one row into token @token of @page. */
-static void store_row(const struct attnd_cpu_run *run, const struct attnd_cpu_plane *plane,
-                      int64_t page, uint32_t token, const uint16_t *in, int64_t in_stride_head,
-                      uint32_t dim)
-{
-    uint16_t *out = plane->base + page * plane->stride_page + token * plane->stride_token;
-    for (uint32_t head = 0; head < run->plan->heads_kv; head++)
-        memcpy(out + head * plane->stride_head, in + head * in_stride_head, dim * sizeof *out);
-}
+/* Rows of K or of V on their way. */
+struct rows {
+    const struct attnd_cpu_plane *plane;
+    const uint16_t *in;       /* of the run */
+    struct attnd_pitch pitch; /* there */
+    uint32_t dim;
+    float (*scale)(const struct attnd_cpu_run *run, uint32_t kv_head);
+    int rotated;
+};
 
-/* Rows of K that are rotated on their way, one head after the other. */
-static void store_rotated(const struct attnd_cpu_worker *worker, const struct attnd_cpu_run *run,
-                          int64_t page, uint32_t token, int64_t position, const uint16_t *in)
+/* Query row @row, which stands at @position, into token @token of @page. */
+static void store_row(const struct attnd_cpu_worker *worker, const struct attnd_cpu_run *run,
+                      const struct rows *rows, int64_t page, uint32_t token, uint32_t row,
+                      int64_t position)
 {
-    const struct attnd_plan_head *plan = run->plan;
     const struct attnd_kernel *kernel = worker->backend->kernel;
-    uint16_t *out = run->k.base + page * run->k.stride_page + token * run->k.stride_token;
-    float row[ATTND_HEAD_DIM_MAX];
-    for (uint32_t head = 0; head < plan->heads_kv; head++) {
-        kernel->widen(row, in + head * plan->k_pitch.head, plan->dim_qk, plan->dtype, 1.0f);
-        attnd_cpu_rope_row(run, worker->frequency, position, row);
-        kernel->narrow(out + head * run->k.stride_head, row, plan->dim_qk, plan->dtype, 1.0f);
+    const uint32_t from = run->plan->dtype, to = run->pool->dtype;
+    const uint16_t *in = rows->in + row * rows->pitch.row;
+    uint8_t *out =
+        rows->plane->base + page * rows->plane->stride_page + token * rows->plane->stride_token;
+    float wide[ATTND_HEAD_DIM_MAX];
+
+    for (uint32_t head = 0; head < run->plan->heads_kv; head++) {
+        const uint16_t *head_in = in + head * rows->pitch.head;
+        uint8_t *head_out = out + head * rows->plane->stride_head;
+        if (from == to && !rows->rotated) {
+            memcpy(head_out, head_in, rows->dim * sizeof *in);
+            continue;
+        }
+        kernel->widen(wide, head_in, rows->dim, from, 1.0f);
+        if (rows->rotated)
+            attnd_cpu_rope_row(run, worker->frequency, position, wide);
+        kernel->narrow(head_out, wide, rows->dim, to,
+                       from == to ? 1.0f : 1.0f / rows->scale(run, head));
     }
 }
 
@@ -58,8 +71,22 @@ int attnd_cpu_append(const struct attnd_cpu_worker *worker, struct attnd_cpu_run
     uint32_t row_end = row_begin + ATTND_APPEND_ROWS;
     row_end = row_end < plan->rows ? row_end : plan->rows;
     uint32_t e = entry_of(run, row_begin);
-    const int rotated = (run->options & ATTND_OPTION_ROPE_APPEND) != 0;
-    if (rotated)
+    const struct rows k = {
+        .plane = &run->k,
+        .in = run->append_k,
+        .pitch = plan->k_pitch,
+        .dim = plan->dim_qk,
+        .scale = attnd_cpu_k_scale,
+        .rotated = (run->options & ATTND_OPTION_ROPE_APPEND) != 0,
+    };
+    const struct rows v = {
+        .plane = &run->v,
+        .in = run->append_v,
+        .pitch = plan->v_pitch,
+        .dim = plan->dim_vo,
+        .scale = attnd_cpu_v_scale,
+    };
+    if (k.rotated)
         attnd_cpu_rope_begin(run, worker->frequency);
     for (uint32_t row = row_begin; row < row_end; row++) {
         if (attnd_cpu_run_cancelled(run))
@@ -77,14 +104,8 @@ int attnd_cpu_append(const struct attnd_cpu_worker *worker, struct attnd_cpu_run
             continue;
         }
         const uint32_t token = (uint32_t)position % page_size;
-        if (rotated)
-            store_rotated(worker, run, page, token, position,
-                          run->append_k + row * plan->k_pitch.row);
-        else
-            store_row(run, &run->k, page, token, run->append_k + row * plan->k_pitch.row,
-                      plan->k_pitch.head, plan->dim_qk);
-        store_row(run, &run->v, page, token, run->append_v + row * plan->v_pitch.row,
-                  plan->v_pitch.head, plan->dim_vo);
+        store_row(worker, run, &k, page, token, row, position);
+        store_row(worker, run, &v, page, token, row, position);
     }
     return 0;
 }

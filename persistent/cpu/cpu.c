@@ -39,9 +39,9 @@ static void describe(struct attnd_backend *backend)
         .scratch_bytes = backend->scratch_bytes,
         .options = attnd_cpu_options(),
     };
-    for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
+    for (uint32_t dtype = ATTND_FP16; dtype < ATTND_DTYPES_END; dtype++)
         for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_EQUAL_MAX; dim += 16)
-            info.head_dims[dtype] = (uint16_t)(info.head_dims[dtype] | attnd_head_dim_bit(dim));
+            info.head_dims[attnd_dtype_dims(dtype)] |= attnd_head_dim_bit(dim);
     (void)snprintf(info.isa, sizeof info.isa, "%s", backend->kernel->name);
     backend->head->info = info;
 }

@@ -11,6 +11,7 @@
  *   variant.c  windows, caps, slopes, sinks
  *   merge.c    finished rows: normalise, or merge parts first
  *   health.c   an item that does not get on
+ *   merge_state.c  two results that meet
  *   append.c   new tokens' K and V rows into pages
  *   copy.c     whole pages to host memory and back
  *   kernel*.c  the arithmetic
@@ -30,9 +31,9 @@ struct attnd_cpu_memory {
     uint64_t size_bytes;
 };
 
-/* A K or V plane of the run's layer, resolved. Strides in elements. */
+/* A K or V plane of the run's layer, resolved. Strides in bytes. */
 struct attnd_cpu_plane {
-    uint16_t *base;
+    uint8_t *base;
     ptrdiff_t stride_page, stride_token, stride_head;
 };
 
@@ -65,6 +66,7 @@ struct attnd_cpu_run {
     uint32_t options;             /* of the plan; 0: the variant is not filled in */
     struct attnd_variant variant; /* a copy */
     const float *sinks;           /* [heads_q] of the layer, natural; NULL: none */
+    const float *kv_scales;       /* [2][heads_kv] of the layer; NULL: all 1 */
     const uint8_t *mask;          /* NULL: none */
     const uint32_t *mask_begin;   /* [entries] bytes from there */
     uint32_t dim;                 /* of a row in the buffers: dim_qk, or more, which are zeros */
@@ -74,6 +76,8 @@ struct attnd_cpu_run {
     uint16_t *o;
     float *lse; /* NULL: not wanted */
     const uint16_t *append_k, *append_v;
+    const uint16_t *merge_o[2]; /* MERGE: what meets, each with its lse */
+    const float *merge_lse[2];
     uint32_t *counters; /* scratch: [merges][heads_kv] */
     float *states;      /* scratch: [partial_rows][heads_q][2] */
     float *outputs;     /* scratch: [partial_rows][heads_q][dim] */
@@ -120,7 +124,7 @@ struct attnd_cpu_worker {
     struct attnd_panel panel;
     struct attnd_keys keys[2]; /* the block at hand and the next */
     struct attnd_keys staged;  /* the block at hand, one head of it, in the worker's own rows */
-    uint16_t *staged_k, *staged_v;
+    uint8_t *staged_k, *staged_v;
     uint64_t kv_bytes; /* read since the worker last reported */
 
     struct attnd_cpu_worker *inner; /* NULL: not needed yet */
@@ -271,6 +275,10 @@ void attnd_cpu_merge_arrive(struct attnd_cpu_worker *worker, const struct attnd_
 int attnd_cpu_append(const struct attnd_cpu_worker *worker, struct attnd_cpu_run *run,
                      uint32_t item);
 
+/** attnd_cpu_merge_state() - the rows of merge item @item. */
+void attnd_cpu_merge_state(const struct attnd_cpu_worker *worker, const struct attnd_cpu_run *run,
+                           uint32_t item);
+
 /* ---- copy.c ---- */
 
 /** attnd_cpu_copy() - as copy() of struct attnd_backend_ops. */
@@ -286,8 +294,14 @@ uint32_t attnd_cpu_options(void);
 int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu_run *run,
                            uint32_t layer);
 
-/** attnd_cpu_variant_scale() - what q is multiplied with, so that a product is a score. */
-float attnd_cpu_variant_scale(const struct attnd_cpu_run *run);
+/** attnd_cpu_variant_scale() - what q of @kv_head is multiplied with, so that a product is a score.
+ */
+float attnd_cpu_variant_scale(const struct attnd_cpu_run *run, uint32_t kv_head);
+
+/** attnd_cpu_k_scale(), attnd_cpu_v_scale() - what stored elements of @kv_head are multiplied with.
+ */
+float attnd_cpu_k_scale(const struct attnd_cpu_run *run, uint32_t kv_head);
+float attnd_cpu_v_scale(const struct attnd_cpu_run *run, uint32_t kv_head);
 
 /** attnd_cpu_variant_rows() - what becomes of the scores of @count packed rows of @kv_head, whose
  * positions the worker has. Return: NULL: nothing; else the worker's, until it is asked again. */

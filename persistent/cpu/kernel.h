@@ -36,15 +36,15 @@ struct attnd_rows {
     const struct attnd_cpu_policy *policy; /* NULL: scores are what the products are */
 };
 
-/* Consecutive keys of one entry: key t stands at position begin + t. The pointers name KV head 0;
- * those from count on repeat the last key's. */
+/* Consecutive keys of one entry: key t stands at position begin + t. The pointers name KV head 0,
+ * in bytes because elements are of 8 or of 16 bits; those from count on repeat the last key's. */
 struct attnd_keys {
     uint32_t begin, count; /* 1 <= count <= ATTND_KEYS_BLOCK */
     uint32_t dtype;        /* enum attnd_dtype */
-    const uint16_t *k[ATTND_KEYS_BLOCK], *v[ATTND_KEYS_BLOCK];
+    const uint8_t *k[ATTND_KEYS_BLOCK], *v[ATTND_KEYS_BLOCK];
 };
 
-/* What one kernel call reads: keys, and the way (elements) from KV head 0 to the head meant. */
+/* What one kernel call reads: keys, and the way (bytes) from KV head 0 to the head meant. */
 struct attnd_kv_block {
     const struct attnd_keys *keys;
     ptrdiff_t k_head, v_head;
@@ -61,10 +61,10 @@ struct attnd_kernel {
     const char *name;
 
     /* out[i] = scale * in[i] */
-    void (*widen)(float *out, const uint16_t *in, uint32_t count, uint32_t dtype, float scale);
+    void (*widen)(float *out, const void *in, uint32_t count, uint32_t dtype, float scale);
 
-    /* out[i] = scale * in[i], rounded to nearest even */
-    void (*narrow)(uint16_t *out, const float *in, uint32_t count, uint32_t dtype, float scale);
+    /* out[i] = scale * in[i], rounded to nearest even; of fp8: to the largest if it is beyond */
+    void (*narrow)(void *out, const float *in, uint32_t count, uint32_t dtype, float scale);
 
     /* sum[i] += weight * part[i] */
     void (*blend)(float *sum, const float *part, uint32_t count, float weight);

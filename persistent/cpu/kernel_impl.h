@@ -16,6 +16,7 @@
 #ifndef ATTND_PERSISTENT_CPU_KERNEL_IMPL_H
 #define ATTND_PERSISTENT_CPU_KERNEL_IMPL_H
 
+#include "persistent/cpu/fp8.h"
 #include "persistent/cpu/kernel.h"
 #include "persistent/cpu/unroll.h"
 
@@ -29,25 +30,66 @@ _Static_assert(DECODE_ROWS == 4, "decode counts rows in fours, twos and ones");
 
 /* ---- conversion ------------------------------------------------------------------------------ */
 
-INLINE vf load_half(const uint16_t *in, uint32_t dtype)
+/* Where @dtype is a constant, so are these. */
+INLINE size_t bytes_of(uint32_t dtype)
 {
-    return dtype == ATTND_FP16 ? vf_load_fp16(in) : vf_load_bf16(in);
+    return dtype == ATTND_FP8_E4M3 || dtype == ATTND_FP8_E5M2 ? 1 : 2;
 }
 
-static void widen(float *out, const uint16_t *in, uint32_t count, uint32_t dtype, float scale)
+/* VF_LANES elements of a row, from element @at on. */
+INLINE vf load_kv(const uint8_t *row, size_t at, uint32_t dtype)
+{
+    const void *in = row + at * bytes_of(dtype);
+    switch (dtype) {
+    case ATTND_FP16:
+        return vf_load_fp16(in);
+    case ATTND_BF16:
+        return vf_load_bf16(in);
+    case ATTND_FP8_E4M3:
+        return vf_load_e4m3(in);
+    default:
+        return vf_load_e5m2(in);
+    }
+}
+
+INLINE void widen_typed(float *out, const uint8_t *in, size_t count, uint32_t dtype, float scale)
 {
     for (size_t i = 0; i < count; i += VF_LANES)
-        vf_store(out + i, vf_mul(load_half(in + i, dtype), vf_set(scale)));
+        vf_store(out + i, vf_mul(load_kv(in, i, dtype), vf_set(scale)));
 }
 
-static void narrow(uint16_t *out, const float *in, uint32_t count, uint32_t dtype, float scale)
+static void widen(float *out, const void *in, uint32_t count, uint32_t dtype, float scale)
 {
+    if (dtype == ATTND_FP16)
+        widen_typed(out, in, count, ATTND_FP16, scale);
+    else if (dtype == ATTND_BF16)
+        widen_typed(out, in, count, ATTND_BF16, scale);
+    else if (dtype == ATTND_FP8_E4M3)
+        widen_typed(out, in, count, ATTND_FP8_E4M3, scale);
+    else
+        widen_typed(out, in, count, ATTND_FP8_E5M2, scale);
+}
+
+static void narrow_fp8(uint8_t *out, const float *in, size_t count, uint32_t dtype, float scale)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = dtype == ATTND_FP8_E4M3 ? attnd_round_e4m3(in[i] * scale)
+                                         : attnd_round_e5m2(in[i] * scale);
+}
+
+static void narrow(void *out, const float *in, uint32_t count, uint32_t dtype, float scale)
+{
+    uint16_t *to = out;
+    if (bytes_of(dtype) == 1) {
+        narrow_fp8(out, in, count, dtype, scale);
+        return;
+    }
     for (size_t i = 0; i < count; i += VF_LANES) {
         vf x = vf_mul(vf_load(in + i), vf_set(scale));
         if (dtype == ATTND_FP16)
-            vf_store_fp16(out + i, x);
+            vf_store_fp16(to + i, x);
         else
-            vf_store_bf16(out + i, x);
+            vf_store_bf16(to + i, x);
     }
 }
 
@@ -160,7 +202,7 @@ INLINE int is_masked(const struct attnd_rows *rows)
 
 /* ---- decode ---------------------------------------------------------------------------------- */
 
-#define LINE ((size_t)32) /* elements of a cache line */
+#define LINE ((size_t)64) /* bytes of a cache line */
 
 /* Scores of R rows against VF_LANES / R keys at a time: VF_LANES dot products, folded together at
  * the end, where a single one would waste its horizontal sum.
@@ -172,9 +214,9 @@ INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q,
                        const struct attnd_kv_block *block, size_t dim, uint32_t dtype, int fetch)
 {
     const struct attnd_keys *keys = block->keys;
-    const size_t T = VF_LANES / R;
+    const size_t T = VF_LANES / R, line = LINE / bytes_of(dtype);
     for (size_t t = 0; t < keys->count; t += T) {
-        const uint16_t *k[VF_LANES], *v[VF_LANES];
+        const uint8_t *k[VF_LANES], *v[VF_LANES];
         vf sum[VF_LANES];
         UNROLL
         for (size_t j = 0; j < T; j++) {
@@ -184,18 +226,18 @@ INLINE void score_rows(size_t R, float (*s)[KEYS], const float *q,
         UNROLL
         for (size_t i = 0; i < VF_LANES; i++)
             sum[i] = vf_set(0.0f);
-        for (size_t d = 0; d < dim; d += LINE) {
+        for (size_t d = 0; d < dim; d += line) {
             UNROLL
-            for (size_t u = 0; u < LINE; u += VF_LANES) {
+            for (size_t u = 0; u < line; u += VF_LANES) {
                 vf x[VF_LANES];
                 UNROLL
                 for (size_t r = 0; r < R; r++)
                     x[r] = vf_load(q + r * dim + d + u);
                 UNROLL
                 for (size_t j = 0; j < T; j++) {
-                    vf y = load_half(k[j] + d + u, dtype);
-                    if (fetch && j % (LINE / VF_LANES) == u / VF_LANES)
-                        __builtin_prefetch(v[j] + d);
+                    vf y = load_kv(k[j], d + u, dtype);
+                    if (fetch && j % (line / VF_LANES) == u / VF_LANES)
+                        __builtin_prefetch(v[j] + d * bytes_of(dtype));
                     UNROLL
                     for (size_t r = 0; r < R; r++)
                         sum[r * T + j] = vf_fma(x[r], y, sum[r * T + j]);
@@ -215,22 +257,23 @@ INLINE void gather_rows(size_t R, float *o, const float (*p)[KEYS],
                         const struct attnd_kv_block *block, const struct attnd_kv_block *next,
                         struct span seen, size_t dim, uint32_t dtype, int fetch)
 {
-    const uint16_t *const *v = block->keys->v, *const *k = next->keys->k;
+    const uint8_t *const *v = block->keys->v, *const *k = next->keys->k;
     for (size_t d = 0; d < dim; d += DECODE_COLS * VF_LANES) {
-        const ptrdiff_t at = block->v_head + (ptrdiff_t)d, next_at = next->k_head + (ptrdiff_t)d;
+        const ptrdiff_t way = (ptrdiff_t)(d * bytes_of(dtype));
+        const ptrdiff_t at = block->v_head + way, next_at = next->k_head + way;
         vf sum[DECODE_ROWS * DECODE_COLS];
         UNROLL
         for (size_t i = 0; i < R * DECODE_COLS; i++)
             sum[i] = vf_load(o + i / DECODE_COLS * dim + d + i % DECODE_COLS * VF_LANES);
         for (size_t t = seen.first; t < seen.limit; t++) {
-            const uint16_t *row = v[t] + at, *later = k[t] + next_at;
+            const uint8_t *row = v[t] + at, *later = k[t] + next_at;
             vf y[DECODE_COLS];
             UNROLL
             for (size_t c = 0; c < DECODE_COLS; c++)
-                y[c] = load_half(row + c * VF_LANES, dtype);
+                y[c] = load_kv(row, c * VF_LANES, dtype);
             UNROLL
-            for (size_t u = 0; fetch && u < DECODE_COLS * VF_LANES; u += LINE)
-                __builtin_prefetch(later + u);
+            for (size_t u = 0; fetch && u < DECODE_COLS * VF_LANES; u += LINE / 2)
+                __builtin_prefetch(later + u * bytes_of(dtype));
             UNROLL
             for (size_t r = 0; r < R; r++)
                 UNROLL
@@ -311,10 +354,19 @@ INLINE void decode_typed(const struct attnd_rows *rows, const struct attnd_kv_bl
 static void decode(const struct attnd_rows *rows, const struct attnd_kv_block *block,
                    const struct attnd_kv_block *next)
 {
-    if (block->keys->dtype == ATTND_FP16)
+    switch (block->keys->dtype) {
+    case ATTND_FP16:
         decode_typed(rows, block, next, ATTND_FP16);
-    else
+        break;
+    case ATTND_BF16:
         decode_typed(rows, block, next, ATTND_BF16);
+        break;
+    case ATTND_FP8_E4M3:
+        decode_typed(rows, block, next, ATTND_FP8_E4M3);
+        break;
+    default:
+        decode_typed(rows, block, next, ATTND_FP8_E5M2);
+    }
 }
 
 /* ---- prefill --------------------------------------------------------------------------------- */
@@ -328,7 +380,7 @@ INLINE void unpack_k(float *out, const struct attnd_keys *keys, ptrdiff_t k_head
             vf square[VF_LANES];
             UNROLL
             for (size_t j = 0; j < VF_LANES; j++)
-                square[j] = load_half(keys->k[t + j] + k_head + d, dtype);
+                square[j] = load_kv(keys->k[t + j] + k_head, d, dtype);
             vf_transpose(square);
             UNROLL
             for (size_t j = 0; j < VF_LANES; j++)
@@ -341,7 +393,31 @@ INLINE void unpack_v(float *out, const struct attnd_keys *keys, ptrdiff_t v_head
 {
     for (size_t t = 0; t < keys->count; t++)
         for (size_t d = 0; d < dim; d += VF_LANES)
-            vf_store(out + t * dim + d, load_half(keys->v[t] + v_head + d, dtype));
+            vf_store(out + t * dim + d, load_kv(keys->v[t] + v_head, d, dtype));
+}
+
+INLINE void unpack_typed(const struct attnd_panel *panel, const struct attnd_kv_block *block,
+                         size_t dim, uint32_t dtype)
+{
+    unpack_k(panel->k, block->keys, block->k_head, dim, dtype);
+    unpack_v(panel->v, block->keys, block->v_head, dim, dtype);
+}
+
+static void unpack(const struct attnd_panel *panel, const struct attnd_kv_block *block, size_t dim)
+{
+    switch (block->keys->dtype) {
+    case ATTND_FP16:
+        unpack_typed(panel, block, dim, ATTND_FP16);
+        break;
+    case ATTND_BF16:
+        unpack_typed(panel, block, dim, ATTND_BF16);
+        break;
+    case ATTND_FP8_E4M3:
+        unpack_typed(panel, block, dim, ATTND_FP8_E4M3);
+        break;
+    default:
+        unpack_typed(panel, block, dim, ATTND_FP8_E5M2);
+    }
 }
 
 /* One register tile: c[R][MICRO_COLS vectors] = alpha[r] * c + a[R][depth] x b[depth][cols]; with
@@ -444,8 +520,9 @@ static void prefill_rows(const struct attnd_rows *rows, size_t r, const struct a
 /* Asks for keys [begin, end) of a block, into the second-level cache: the first is the panels'. */
 static void fetch_keys(const struct attnd_kv_block *next, size_t begin, size_t end, size_t dim)
 {
+    const size_t bytes = dim * bytes_of(next->keys->dtype);
     for (size_t t = begin; t < end && t < KEYS; t++)
-        for (size_t d = 0; d < dim; d += LINE) {
+        for (size_t d = 0; d < bytes; d += LINE) {
             __builtin_prefetch(next->keys->k[t] + next->k_head + d, 0, 2);
             __builtin_prefetch(next->keys->v[t] + next->v_head + d, 0, 2);
         }
@@ -455,13 +532,7 @@ static void prefill(const struct attnd_rows *rows, const struct attnd_kv_block *
                     const struct attnd_kv_block *next, const struct attnd_panel *panel)
 {
     const struct attnd_keys *keys = block->keys;
-    if (keys->dtype == ATTND_FP16) {
-        unpack_k(panel->k, keys, block->k_head, rows->dim, ATTND_FP16);
-        unpack_v(panel->v, keys, block->v_head, rows->dim, ATTND_FP16);
-    } else {
-        unpack_k(panel->k, keys, block->k_head, rows->dim, ATTND_BF16);
-        unpack_v(panel->v, keys, block->v_head, rows->dim, ATTND_BF16);
-    }
+    unpack(panel, block, rows->dim);
     if (rows->policy && rows->policy->pairs)
         rotate_keys(rows->policy, panel->k, keys->count);
     const size_t count = rows->count;

@@ -145,6 +145,8 @@ static double item_ns(const struct attnd_cpu_run *run, uint32_t item)
 {
     if (run->kind == ATTND_RUN_APPEND)
         return COST_NS * COST_APPEND_HEAD * ATTND_APPEND_ROWS * run->plan->heads_kv;
+    if (run->kind == ATTND_RUN_MERGE)
+        return COST_NS * COST_APPEND_HEAD * ATTND_MERGE_ROWS;
     const struct attnd_tile *tile = &run->tiles[item / run->plan->heads_kv];
     const uint32_t kv_len = attnd_cpu_kv_len(run, tile->entry);
     const uint32_t end = tile->kv_end < kv_len ? tile->kv_end : kv_len;

@@ -69,12 +69,14 @@ static int open_plan(const struct attnd_backend *backend, struct attnd_cpu_run *
 }
 
 static int open_plane(const struct attnd_backend *backend, const struct attnd_heap_plane *plane,
-                      struct attnd_cpu_plane *out)
+                      uint32_t dtype, struct attnd_cpu_plane *out)
 {
+    const ptrdiff_t element_bytes = attnd_dtype_bytes(dtype);
+
     out->base = attnd_cpu_memory_at(backend, plane->memory, plane->offset_bytes);
-    out->stride_page = plane->stride_page;
-    out->stride_token = plane->stride_token;
-    out->stride_head = plane->stride_head;
+    out->stride_page = plane->stride_page * element_bytes;
+    out->stride_token = plane->stride_token * element_bytes;
+    out->stride_head = plane->stride_head * element_bytes;
     return out->base == NULL ? -ATTND_E_UNKNOWN : 0;
 }
 
@@ -92,13 +94,14 @@ static int open_pool(const struct attnd_backend *backend, struct attnd_cpu_run *
          (plan->dim_qk != plan->dim_vo || !attnd_head_dim_bit(plan->dim_qk))) ||
         plan->group == 0 || plan->group > ATTND_GROUP_MAX ||
         plan->heads_kv * plan->group != plan->heads_q || pool->page_size == 0 ||
-        pool->dim_qk != plan->dim_qk || pool->dim_vo != plan->dim_vo ||
-        pool->heads_kv != plan->heads_kv)
+        pool->dim_qk != plan->dim_qk || pool->dim_vo != plan->dim_vo || pool->dtype == 0 ||
+        pool->dtype >= ATTND_DTYPES_END || pool->heads_kv != plan->heads_kv)
         return -ATTND_E_UNSUPPORTED;
     run->dim = attnd_cpu_dim(plan->dim_qk);
     run->staged = run->dim != plan->dim_qk || run->dim != plan->dim_vo;
-    int error = open_plane(backend, &planes[shared->layer], &run->k);
-    return error ? error : open_plane(backend, &planes[pool->layers + shared->layer], &run->v);
+    int error = open_plane(backend, &planes[shared->layer], pool->dtype, &run->k);
+    return error ? error
+                 : open_plane(backend, &planes[pool->layers + shared->layer], pool->dtype, &run->v);
 }
 
 /* @needed: an absent place is an error too. */
@@ -112,28 +115,64 @@ static int open_place(const struct attnd_backend *backend, const struct attnd_pl
     return *out == NULL ? -ATTND_E_UNKNOWN : 0;
 }
 
-static int open_buffers(const struct attnd_backend *backend, struct attnd_cpu_run *run,
-                        const struct attnd_run *shared)
+static int open_attend(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                       const struct attnd_run *shared)
 {
-    int attend = shared->kind == ATTND_RUN_ATTEND, append = shared->kind == ATTND_RUN_APPEND;
-    void *q = NULL, *o = NULL, *lse = NULL, *k = NULL, *v = NULL;
-    int error = 0;
-    if (attend) {
-        error = open_place(backend, &shared->q, 1, &q);
-        error = error ? error : open_place(backend, &shared->o, 1, &o);
-        error = error ? error : open_place(backend, &shared->lse, 0, &lse);
-    } else if (append) {
-        error = open_place(backend, &shared->k, 1, &k);
-        error = error ? error : open_place(backend, &shared->v, 1, &v);
-    } else {
-        error = -ATTND_E_UNSUPPORTED;
-    }
+    void *q, *o, *lse;
+    int error = open_place(backend, &shared->q, 1, &q);
+    error = error ? error : open_place(backend, &shared->o, 1, &o);
+    error = error ? error : open_place(backend, &shared->lse, 0, &lse);
+    if (error)
+        return error;
     run->q = q;
     run->o = o;
     run->lse = lse;
+    return 0;
+}
+
+static int open_append(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                       const struct attnd_run *shared)
+{
+    void *k, *v;
+    int error = open_place(backend, &shared->k, 1, &k);
+    error = error ? error : open_place(backend, &shared->v, 1, &v);
+    if (error)
+        return error;
     run->append_k = k;
     run->append_v = v;
-    return error;
+    return 0;
+}
+
+static int open_merge(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                      const struct attnd_run *shared)
+{
+    void *other, *lse[2];
+    int error = open_attend(backend, run, shared); /* q is the first of the two */
+    error = error ? error : open_place(backend, &shared->k, 1, &other);
+    error = error ? error : open_place(backend, &shared->v, 1, &lse[0]);
+    error = error ? error : open_place(backend, &shared->w, 1, &lse[1]);
+    if (error)
+        return error;
+    run->merge_o[0] = run->q;
+    run->merge_o[1] = other;
+    run->merge_lse[0] = lse[0];
+    run->merge_lse[1] = lse[1];
+    return 0;
+}
+
+static int open_buffers(const struct attnd_backend *backend, struct attnd_cpu_run *run,
+                        const struct attnd_run *shared)
+{
+    switch (shared->kind) {
+    case ATTND_RUN_ATTEND:
+        return open_attend(backend, run, shared);
+    case ATTND_RUN_APPEND:
+        return open_append(backend, run, shared);
+    case ATTND_RUN_MERGE:
+        return open_merge(backend, run, shared);
+    default:
+        return -ATTND_E_UNSUPPORTED;
+    }
 }
 
 static int open_scratch(const struct attnd_backend *backend, struct attnd_cpu_run *run,

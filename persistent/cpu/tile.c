@@ -92,7 +92,7 @@ static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk 
                       uint32_t kv_head, const struct attnd_rows *rows)
 {
     const struct attnd_plan_head *plan = chunk->run->plan;
-    const float scale = attnd_cpu_variant_scale(chunk->run);
+    const float scale = attnd_cpu_variant_scale(chunk->run, kv_head);
     for (uint32_t i = 0; i < rows->count; i++) {
         ptrdiff_t row = chunk->row_begin + i / plan->group;
         ptrdiff_t head = kv_head * plan->group + i % plan->group;
@@ -123,8 +123,8 @@ static int find_keys(const struct chunk *chunk, uint32_t begin, uint32_t count,
         const int64_t page = attnd_cpu_page(run, chunk->entry, (begin + t) / page_size);
         if (page < 0)
             return -1;
-        const uint16_t *k = run->k.base + page * run->k.stride_page;
-        const uint16_t *v = run->v.base + page * run->v.stride_page;
+        const uint8_t *k = run->k.base + page * run->k.stride_page;
+        const uint8_t *v = run->v.base + page * run->v.stride_page;
         for (uint32_t token = in_page; token < page_size && t < count; token++, t++) {
             keys->k[t] = k + token * run->k.stride_token;
             keys->v[t] = v + token * run->v.stride_token;
@@ -185,7 +185,7 @@ static int see_keys(struct attnd_cpu_worker *worker, const struct chunk *chunk, 
                 kernel->prefill(&rows, &block, &next, &worker->panel);
             attnd_cpu_worker_worked(worker, attnd_item_cost(keys->count, rows.count));
         }
-        worker->kv_bytes += (uint64_t)sizeof(uint16_t) * keys->count * heads *
+        worker->kv_bytes += (uint64_t)attnd_dtype_bytes(keys->dtype) * keys->count * heads *
                             (chunk->run->plan->dim_qk + chunk->run->plan->dim_vo);
         struct attnd_keys *done = keys;
         keys = later;

@@ -11,7 +11,8 @@
 #define OPTIONS                                                                                    \
     (ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS |       \
      ATTND_OPTION_MASK | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SCALES |      \
-     ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 | ATTND_OPTIONS_PLANNER)
+     ATTND_OPTION_HEAD_SCALES | ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 |            \
+     ATTND_OPTION_DIMS_FP8 | ATTND_OPTIONS_PLANNER)
 
 uint32_t attnd_cpu_options(void)
 {
@@ -42,7 +43,7 @@ int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu
     const uint32_t options = run->plan->options;
 
     run->options = options;
-    run->sinks = NULL;
+    run->sinks = run->kv_scales = NULL;
     if (options == 0)
         return 0;
     if (options & ~OPTIONS)
@@ -53,16 +54,33 @@ int attnd_cpu_variant_open(const struct attnd_backend *backend, struct attnd_cpu
         if (run->sinks == NULL)
             return -ATTND_E_UNKNOWN;
     }
+    if (options & ATTND_OPTION_HEAD_SCALES) {
+        run->kv_scales = open_table(backend, &run->variant.kv_scales, layer);
+        if (run->kv_scales == NULL)
+            return -ATTND_E_UNKNOWN;
+    }
     return options & ATTND_OPTION_MASK ? open_mask(backend, run) : 0;
 }
 
-float attnd_cpu_variant_scale(const struct attnd_cpu_run *run)
+float attnd_cpu_k_scale(const struct attnd_cpu_run *run, uint32_t kv_head)
 {
-    const float scale = run->plan->sm_scale * LOG2E;
+    const float all = run->options & ATTND_OPTION_SCALES ? run->variant.k_scale : 1.0f;
 
-    if (!(run->options & ATTND_OPTION_SCALES))
-        return scale;
-    return scale * run->variant.q_scale * run->variant.k_scale;
+    return run->kv_scales ? all * run->kv_scales[kv_head] : all;
+}
+
+float attnd_cpu_v_scale(const struct attnd_cpu_run *run, uint32_t kv_head)
+{
+    const float all = run->options & ATTND_OPTION_SCALES ? run->variant.v_scale : 1.0f;
+
+    return run->kv_scales ? all * run->kv_scales[run->plan->heads_kv + kv_head] : all;
+}
+
+float attnd_cpu_variant_scale(const struct attnd_cpu_run *run, uint32_t kv_head)
+{
+    const float q_scale = run->options & ATTND_OPTION_SCALES ? run->variant.q_scale : 1.0f;
+
+    return run->plan->sm_scale * LOG2E * q_scale * attnd_cpu_k_scale(run, kv_head);
 }
 
 const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *worker,
@@ -99,7 +117,7 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
 
 float attnd_cpu_row_finish(const struct attnd_cpu_run *run, uint32_t head, float *m, float *l)
 {
-    const float v_scale = run->options & ATTND_OPTION_SCALES ? run->variant.v_scale : 1.0f;
+    const float v_scale = attnd_cpu_v_scale(run, head / run->plan->group);
     const float sink = run->sinks ? run->sinks[head] * LOG2E : -INFINITY;
 
     if (*l == 0.0f || sink == -INFINITY)

@@ -105,6 +105,25 @@ static inline vf vf_load_fp16(const uint16_t *in)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)in));
 }
 
+/* An fp8 is the upper half of an fp16 (e5m2), or has a shorter exponent too (e4m3): moved to the
+ * place of an fp16's fraction its value is 2^-8 of what it should be, and 480 stands for NaN. */
+static inline vf vf_load_e5m2(const uint8_t *in)
+{
+    __m128i byte = _mm_loadl_epi64((const __m128i *)in);
+    return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), byte));
+}
+
+static inline vf vf_load_e4m3(const uint8_t *in)
+{
+    __m128i high = _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i *)in));
+    __m128i sign = _mm_and_si128(high, _mm_set1_epi16((short)0x8000));
+    __m128i half = _mm_srli_epi16(_mm_slli_epi16(high, 1), 2); /* exponent and fraction */
+    vf x = _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(half, sign)), _mm256_set1_ps(256.0f));
+    vf magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+    vf nan = _mm256_cmp_ps(magnitude, _mm256_set1_ps(480.0f), _CMP_EQ_OQ);
+    return _mm256_or_ps(x, nan); /* all bits: a NaN */
+}
+
 static inline void vf_store_bf16(uint16_t *out, vf x)
 {
     __m256i bits = _mm256_castps_si256(x);

@@ -100,6 +100,24 @@ static inline vf vf_load_fp16(const uint16_t *in)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)in));
 }
 
+/* An fp8 is the upper half of an fp16 (e5m2), or has a shorter exponent too (e4m3): moved to the
+ * place of an fp16's fraction its value is 2^-8 of what it should be, and 480 stands for NaN. */
+static inline vf vf_load_e5m2(const uint8_t *in)
+{
+    __m256i byte = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)in));
+    return _mm512_cvtph_ps(_mm256_slli_epi16(byte, 8));
+}
+
+static inline vf vf_load_e4m3(const uint8_t *in)
+{
+    __m256i high = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)in)), 8);
+    __m256i sign = _mm256_and_si256(high, _mm256_set1_epi16((short)0x8000));
+    __m256i half = _mm256_srli_epi16(_mm256_slli_epi16(high, 1), 2); /* exponent and fraction */
+    vf x = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(half, sign)), _mm512_set1_ps(256.0f));
+    __mmask16 nan = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(480.0f), _CMP_EQ_OQ);
+    return _mm512_mask_blend_ps(nan, x, _mm512_set1_ps(__builtin_nanf("")));
+}
+
 static inline void vf_store_bf16(uint16_t *out, vf x)
 {
     __m512i bits = _mm512_castps_si512(x);

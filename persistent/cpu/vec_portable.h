@@ -126,6 +126,23 @@ static inline vf vf_load_fp16(const uint16_t *in)
     return (vf)((vf_bits)value | special | (x & 0x8000u) << 16);
 }
 
+/* An fp8 is an fp16 with a shorter fraction (e5m2), or also a shorter exponent (e4m3): moved to the
+ * place of that, its value is 2^-8 of what it should be, and 480 stands for NaN. */
+static inline vf vf_load_e5m2(const uint8_t *in)
+{
+    const uint16_t half[] = {(uint16_t)(in[0] << 8), (uint16_t)(in[1] << 8), (uint16_t)(in[2] << 8),
+                             (uint16_t)(in[3] << 8)};
+    return vf_load_fp16(half);
+}
+
+static inline vf vf_load_e4m3(const uint8_t *in)
+{
+    vf_bits x = {in[0], in[1], in[2], in[3]};
+    vf value = (vf)((x & 0x7f) << 20) * vf_set(0x1p120f);
+    vf_bits nan = (vf_bits)((x & 0x7f) == 0x7f) & 0x7fc00000;
+    return (vf)((vf_bits)value | nan | (x & 0x80u) << 24);
+}
+
 static inline uint16_t vf_round_bf16(float value)
 {
     uint32_t bits;

@@ -156,6 +156,9 @@ static uint32_t execute(struct attnd_cpu_worker *worker, struct attnd_cpu_run *r
         int error;
         if (run->kind == ATTND_RUN_APPEND) {
             error = attnd_cpu_append(worker, run, item);
+        } else if (run->kind == ATTND_RUN_MERGE) {
+            error = 0;
+            attnd_cpu_merge_state(worker, run, item);
         } else {
             count = end - item < heads - head ? end - item : heads - head;
             error = attnd_cpu_tile(worker, run, item / heads, head, head + count);
@@ -366,7 +369,7 @@ int attnd_cpu_worker_init(struct attnd_cpu_worker *worker, struct attnd_backend 
     worker->end = worker->begin + ATTND_ROWS_MAX;
     worker->position = (void *)(worker->end + ATTND_ROWS_MAX);
     worker->staged_k = (void *)(worker->position + ATTND_ROWS_MAX);
-    worker->staged_v = worker->staged_k + block;
+    worker->staged_v = worker->staged_k + block * sizeof(uint16_t);
     return 0;
 }
 

@@ -182,18 +182,10 @@ __device__ __forceinline__ void fence_order()
     asm volatile("fence.sc.gpu;" ::: "memory");
 }
 
-/* The wake word, which engines set: see dispatch_end(). In device memory, and so at its scope; the
- * host sets it by the GPU's front end. */
-__device__ __forceinline__ void take_wake(uint32_t *word)
+/* The same, where one of the words lies in host memory. */
+__device__ __forceinline__ void fence_order_sys()
 {
-    asm volatile(
-        "{\n.reg .b32 was;\natom.acq_rel.gpu.global.exch.b32 was, [%0], 0;\n}\n" ::"l"(word)
-        : "memory");
-}
-
-__device__ __forceinline__ void set_wake(uint32_t *word)
-{
-    asm volatile("red.release.gpu.global.or.b32 [%0], 1;" ::"l"(word) : "memory");
+    asm volatile("fence.sc.sys;" ::: "memory");
 }
 
 /* A look that no data hangs on. */

@@ -79,17 +79,16 @@ static cudaError_t allocate_scratch(attnd_backend *backend, uint64_t gpu_bytes)
 }
 
 /* Gangs come before what engines have queued: they do it for one of them, and leave. What the host
- * writes and copies comes before gangs, or it would wait for the end of one; and all of it is in
- * one stream. The driver has few queues to the hardware, fewest under MPS, and gives a stream
- * whichever it likes: a second stream, while the first was busy, got the one in which gangs wait,
- * and what was written there waited for gangs that nobody called. */
+ * copies comes before gangs, or it would wait for the end of one. The driver has few queues to the
+ * hardware and gives a stream whichever it likes, also the one in which gangs wait. So what gangs
+ * wait for never stands in a stream, and who waits for a stream calls gangs (side_wait()). */
 static cudaError_t create_streams(attnd_backend *backend)
 {
     const bool gangs = backend->residency == ATTND_RESIDENCY_ELASTIC;
     int least = 0, most = 0;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
     const int before = most < least ? most + 1 : most; /* a smaller number comes first */
-    backend->streams_count = gangs ? 1 : 1 + attnd::variants_plain;
+    backend->streams_count = gangs ? 1 : attnd::variant_streams;
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamCreateWithPriority(&backend->streams[i], cudaStreamNonBlocking,
                                              gangs ? before : least);
@@ -126,8 +125,8 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
              cudaMalloc(&settings.templates, attnd::map_templates * sizeof(attnd::TensorMap))) ||
         (error = attnd::resident_templates(settings.templates, backend->side_stream)) ||
         (error = cudaMalloc(&backend->resident, sizeof(Resident))) ||
-        (error = cudaMalloc(&backend->own_wake, 2 * sizeof(uint32_t))) ||
-        (error = cudaMemset(backend->own_wake, 0, 2 * sizeof(uint32_t))) ||
+        (error =
+             cudaHostAlloc((void **)&backend->own_wake, sizeof(attnd_wake), cudaHostAllocMapped)) ||
         (error = cudaMalloc(&backend->memories, ATTND_MEMORIES_MAX * sizeof(Memory))) ||
         (error = cudaMalloc(&settings.runs, attnd::run_slots * sizeof(ActiveRun))) ||
         (error = cudaMalloc(&settings.mirror, backend->config.queue_bytes)) ||
@@ -142,6 +141,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.queue = backend->queue_device;
     settings.memories = backend->memories;
     memset(backend->words, 0, sizeof(*backend->words));
+    memset(backend->own_wake, 0, sizeof(*backend->own_wake));
     settings.host = backend->words; /* one address on both sides */
     settings.records = trace_head(backend->queue_device, queue->trace_offset_bytes);
     settings.workers = uint32_t(backend->workers);
@@ -150,10 +150,10 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.transient = queue->runs_transient;
     settings.prepared_count = std::min(queue->runs - queue->runs_transient, attnd::prepared_max);
     settings.mailboxes_offset = queue->mailboxes_offset;
-    settings.wake = settings.drain ? backend->own_wake : NULL;
+    settings.wake = settings.drain ? backend->own_wake : NULL; /* one address on both sides */
     settings.inject = uint32_t(backend->config.injection);
-    backend->variants =
-        1u << attnd::variant_index(128, ATTND_FP16, 0); /* the first run corrects it */
+    backend->variants = 1u << attnd::variant_index(128, 128, ATTND_FP16, ATTND_FP16,
+                                                   0); /* the first run corrects it */
     if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
         (error = health_init(backend)))
         return error;
@@ -219,11 +219,13 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
                          ATTND_KIND_TRIED(ATTND_KIND_DEVICE) | ATTND_KIND_TRIED(ATTND_KIND_POOL) |
                          ATTND_KIND_TRIED(ATTND_KIND_IPC);
     memset(info->head_dims, 0, sizeof(info->head_dims));
-    for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++)
-        for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16)
-            if (attnd::variant_index(dim, dtype, 0) < attnd::variants_count)
-                info->head_dims[dtype] |= attnd_head_dim_bit(dim);
-    info->options = attnd::varied_options;
+    for (uint32_t dtype = ATTND_FP16; dtype < ATTND_DTYPES_END; dtype++)
+        for (uint32_t dim = 16; dim <= ATTND_HEAD_DIM_MAX; dim += 16) {
+            const uint32_t rows = attnd_dtype_is_fp8(dtype) ? uint32_t(ATTND_FP16) : dtype;
+            if (attnd::variant_index(dim, dim, rows, dtype, 0) < attnd::variants_count)
+                info->head_dims[attnd_dtype_dims(dtype)] |= attnd_head_dim_bit(dim);
+        }
+    info->options = attnd::varied_options | attnd::varied_dims;
     info->residency = backend->residency;
     info->mailbox_kind = ATTND_KIND_DEVICE;
     info->sms = uint32_t(sms);
@@ -329,12 +331,13 @@ static void cuda_destroy(attnd_backend *backend)
     cudaFree(backend->settings.runs);
     cudaFree(backend->memories);
     cudaFree(backend->resident);
-    cudaFree(backend->own_wake);
+    cudaFreeHost(backend->own_wake);
     cudaFree(backend->settings.templates);
     cudaFreeHost(backend->words);
     cudaHostUnregister(backend->config.queue);
     for (uint32_t i = 0; i < backend->streams_count; i++)
         cudaStreamDestroy(backend->streams[i]);
+    cudaStreamDestroy(backend->health.stream);
     cudaStreamDestroy(backend->side_stream);
     copies_end(backend);
     free(backend);

@@ -57,6 +57,8 @@ struct Health {
     struct Snapshot *snapshot;                              /* pinned */
     const attnd::StuckRecord *stuck[attnd::variants_count]; /* device memory */
     int asked;                                              /* a snapshot is on its way */
+    uint64_t asked_ns;                                      /* since when */
+    cudaStream_t stream;                                    /* it comes by this one */
     int injected;
     uint32_t looks;
     uint64_t progress, moved_ns; /* what was seen last, and when it was another */
@@ -74,10 +76,9 @@ struct attnd_backend {
     Mapping mappings[ATTND_MEMORIES_MAX];
     attnd::HostWords *words; /* pinned */
     /* The dispatcher's, and one a variant; elastic: gangs are all in the first. */
-    cudaStream_t streams[1 + attnd::variants_plain];
+    cudaStream_t streams[attnd::variant_streams];
     uint32_t streams_count;
-    cudaStream_t side_stream; /* all that the host writes and copies; nothing in it ever waits */
-    uint32_t side_ms;         /* since when it was not seen to be done with all; 0: it was */
+    cudaStream_t side_stream;     /* all that the host copies; nothing in it ever waits */
     cudaStream_t pages_stream[2]; /* copies.cu: into pools, and out of them */
     cudaEvent_t pages_copied[2];
     attnd_residency residency;
@@ -87,17 +88,17 @@ struct attnd_backend {
     int running;          /* between start() and quiesce: there is a helper */
     pthread_t helper;
     uint32_t helper_leave;
-    uint32_t variants;  /* resident, or to be at the next launch */
-    uint32_t launched;  /* helper: kernels are there, or have not been seen to be gone */
-    uint32_t failed;    /* helper: the cudaError_t it gave up with */
-    int settings_fresh; /* helper: not yet on the device */
-    uint32_t gang;      /* helper: number of the last launch, or of the last that is armed */
-    uint32_t woken;     /* helper: the gang that was called last */
-    uint32_t *own_wake; /* device memory: a word until there is one that engines see; the gate */
-    uint32_t batch;     /* helper: the last that stands behind the gate */
-    uint32_t opened;    /* helper: the last whose gate was opened */
-    int flushing;       /* helper: what is armed comes and goes, before others are */
-    uint32_t last_left; /* helper: as it was when called_ns was now */
+    uint32_t variants;    /* resident, or to be at the next launch */
+    uint32_t launched;    /* helper: kernels are there, or have not been seen to be gone */
+    uint32_t failed;      /* helper: the cudaError_t it gave up with */
+    int settings_fresh;   /* helper: not yet on the device */
+    uint32_t gang;        /* helper: number of the last launch, or of the last that is armed */
+    uint32_t woken;       /* helper: the gang that was called last */
+    attnd_wake *own_wake; /* pinned; used until there is one that engines see */
+    uint32_t wake_memory; /* helper: 1 + the memory of that one; 0: own_wake */
+    uint32_t batch;       /* helper: the last that stands behind the gate */
+    int flushing;         /* helper: what is armed comes and goes, before others are */
+    uint32_t last_left;   /* helper: as it was when called_ns was now */
     uint64_t called_ns;
     Health health;
 };
@@ -127,11 +128,11 @@ int backend_quiesce(attnd_backend *backend);
 int backend_start(attnd_backend *backend);
 
 /* helper.cu: elastic: calls a gang. Any thread. */
-cudaError_t gang_wake(attnd_backend *backend);
+void gang_wake(attnd_backend *backend);
 
-/* helper.cu: elastic: gangs that come from now on take nothing (@dismiss 1), or what there is (0).
- * Any thread. */
-cudaError_t gangs_dismiss(attnd_backend *backend, uint32_t dismiss);
+/* helper.cu: elastic: gangs that come from now on leave at once (@dismiss 1), or when they are done
+ * (0). Any thread. */
+void gangs_dismiss(attnd_backend *backend, uint32_t dismiss);
 
 /* helper.cu: waits for what was copied in the side stream. Any thread. */
 cudaError_t side_wait(attnd_backend *backend);

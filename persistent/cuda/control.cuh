@@ -29,10 +29,10 @@ struct Commander {
     uint32_t pending_next;   /* where the list is looked at next */
     uint32_t used;           /* variants, as far as this warp noted them in the global word */
     uint64_t begun_ns;       /* when these kernels began */
-    uint64_t active_ns;  /* when there last was a command, or one's run in flight; 0: none came */
-    bool emptied;        /* there was nothing more to take, for the first time when: */
-    uint32_t emptied_at; /* so many runs were published */
-    uint32_t trace;      /* as the workers were told last */
+    uint64_t active_ns; /* when there last was a command, or one's run in flight; 0: none came */
+    bool announced;     /* a doorbell is on its way, which will be behind this many runs: */
+    uint32_t begun_at;
+    uint32_t trace; /* as the workers were told last */
 };
 
 enum Taken { taken, taken_later, taken_leave };

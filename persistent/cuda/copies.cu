@@ -131,7 +131,7 @@ static int await_copies(attnd_backend *backend, int way)
         error = cudaSuccess;
         if (monotonic_ns() - called_ns > stuck_ns) {
             called_ns = monotonic_ns();
-            error = gang_wake(backend);
+            gang_wake(backend);
         }
         (void)nanosleep(&step, NULL);
     }

@@ -8,7 +8,7 @@ CUDA ?= $(if $(NVCC),$(if $(SANITIZE),0,1),0)
 ifeq ($(CUDA),1)
 # The variants of the worker kernel, DIM_TYPE_POLICY: one object each, and a row each of every table
 # that is made by including variants.inc (device.cuh, resident.cu).
-CUDA_VARIANTS := $(foreach policy,plain varied,$(foreach dim,64 128 256, \
+CUDA_VARIANTS := $(foreach policy,plain varied fp8,$(foreach dim,64 128 256 576, \
                    $(foreach type,fp16 bf16,$(dim)_$(type)_$(policy))))
 comma := ,
 CUDA_VARIANTS_INC := $(BUILD)/gen/persistent/cuda/variants.inc

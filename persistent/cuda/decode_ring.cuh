@@ -20,10 +20,20 @@ constexpr int decode_block = 16; /* tokens */
 constexpr int decode_warps = consumer_threads / 32;
 static_assert(first_keys == decode_warps * decode_block, "a block for every warp");
 
-/* Ring depth: 16 KB a warp. */
-template <int D> constexpr int decode_stages = D == 64 ? 4 : D == 128 ? 2 : 1;
-template <int D> constexpr int decode_block_bytes = decode_block *D * 2 * 2; /* K, then V */
+/* Of a row of a block; of K, then V; and the ring's depth: 16 KB a warp. */
+template <int D, typename Policy> constexpr int decode_row_bytes = D *kv_bytes<Policy>;
+template <int D, typename Policy>
+constexpr int decode_block_bytes = decode_block *decode_row_bytes<D, Policy> * 2;
+template <int D, typename Policy>
+constexpr int decode_stages = 16384 / decode_block_bytes<D, Policy>;
 constexpr uint32_t decode_ring_bytes = decode_warps * 16384;
+
+/* A row's chunks of 16 bytes are swizzled by its number, so that ldmatrix finds those of 8 rows in
+ * different banks. */
+template <int row_bytes> __device__ __forceinline__ constexpr uint32_t swizzled(uint32_t row)
+{
+    return row_bytes >= 128 ? row & 7 : row / 2 & 3;
+}
 
 /* One warp's walk over the blocks of an item: what is to be loaded next. Where that lies is found
  * from what the fetch warp left in the item. */
@@ -71,49 +81,51 @@ __device__ __forceinline__ bool walk_ended(const BlockWalk &walk)
     return walk.item->kv_begin + walk.next * decode_block >= walk.item->kv_end;
 }
 
-/* A block as 16-byte chunks, a row of them swizzled by its number: a lane's place is in every
- * round of copies @decode_step rows further on. */
-template <int D> constexpr int decode_step = 256 / D;
+/* A block as 16-byte chunks: a lane's place is in every round of copies @decode_step rows further
+ * on. */
+template <int row_bytes> constexpr int decode_step = 512 / row_bytes;
 
 /* Starts the copies of one plane of a block. @from: this lane's chunk in its first row; @stride:
  * bytes, of a token; @left: rows that are there, from this lane's first. */
-template <int D>
+template <int row_bytes>
 __device__ __forceinline__ void plane_load(uint32_t to, const char *from, int64_t stride,
                                            int32_t left)
 {
-    constexpr int step = decode_step<D>;
+    constexpr int step = decode_step<row_bytes>;
 #pragma unroll
     for (int r = 0; r < decode_block; r += step) {
-        cp_async16_once((to ^ (r % 8 << 4)) + r * (D * 2), from, r < left ? 16 : 0);
+        cp_async16_once((to ^ (swizzled<row_bytes>(r) << 4)) + r * row_bytes, from,
+                        r < left ? 16 : 0);
         from += step * stride;
     }
 }
 
-/* The same where every row has to be looked for: by lane % 16 which row it is, at @row. */
-template <int D>
+/* The same where every row has to be looked for: by lane % 16 which row it is, at @row; @chunk:
+ * where this lane's chunk is in a row, bytes. */
+template <int row_bytes>
 __device__ __forceinline__ void plane_gather(uint32_t to, const char *row, uint32_t lane,
-                                             int32_t left)
+                                             uint32_t chunk, int32_t left)
 {
-    constexpr int step = decode_step<D>, chunks = 32 / step;
+    constexpr int step = decode_step<row_bytes>, chunks = 32 / step;
 #pragma unroll 4
     for (int r = 0; r < decode_block; r += step) {
         const uint64_t from = __shfl_sync(0xffffffffu, uint64_t(row), r + lane / chunks);
-        cp_async16_once((to ^ (r % 8 << 4)) + r * (D * 2),
-                        reinterpret_cast<const char *>(from) + lane % chunks * 16,
-                        r < left ? 16 : 0);
+        cp_async16_once((to ^ (swizzled<row_bytes>(r) << 4)) + r * row_bytes,
+                        reinterpret_cast<const char *>(from) + chunk, r < left ? 16 : 0);
     }
 }
 
-/* Starts the copies of one block: K rows, then V rows. */
-template <int D>
+/* Starts the copies of one block: K rows, then V rows. Behind a row's end come zeros. */
+template <int D, typename Policy>
 __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint32_t lane)
 {
-    constexpr uint32_t chunks = D / 8;
+    constexpr int bytes = kv_bytes<Policy>, row_bytes = decode_row_bytes<D, Policy>;
+    constexpr uint32_t chunks = row_bytes / 16, chunk_elements = 16 / bytes;
     const Item &item = *walk->item;
     __builtin_assume(__isShared(&item) && __isShared(item.run));
     const ActiveRun *run = item.run;
     const uint32_t row = lane / chunks, chunk = lane % chunks;
-    const uint32_t to = shared + row * (D * 2) + ((chunk ^ row) << 4);
+    const uint32_t to = shared + row * row_bytes + ((chunk ^ swizzled<row_bytes>(row)) << 4);
     const bool whole = blocks_whole(item);
     int32_t token = item.kv_begin + walk->next * decode_block;
     const int32_t there = item.kv_end - token, left = there - int32_t(row);
@@ -121,19 +133,25 @@ __device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint
         token += min(int32_t(lane % decode_block), there - 1);
     const uint32_t page = page_checked(item, walk->page[0]);
     const uint32_t inside = divided(uint32_t(token), run->page_size, run->page_reciprocal).rest;
-    const int64_t k_stride = run->k_plane.stride_token * 2,
-                  v_stride = run->v_plane.stride_token * 2;
-    const char *k = item.k + page * (run->k_plane.stride_page * 2) + inside * k_stride;
-    const char *v = item.v + page * (run->v_plane.stride_page * 2) + inside * v_stride;
+    const int64_t k_stride = run->k_plane.stride_token * bytes,
+                  v_stride = run->v_plane.stride_token * bytes;
+    const char *k = item.k + page * (run->k_plane.stride_page * bytes) + inside * k_stride;
+    const char *v = item.v + page * (run->v_plane.stride_page * bytes) + inside * v_stride;
     walk->next += decode_warps;
     walk->page[0] = walk->page[1];
     walk->page[1] = walk_page(item, walk->next + decode_warps, lane);
+    /* What is not there comes from the row's beginning: an address must be mapped. */
+    const bool in_k = Policy::in_qk(run->plan, chunk * chunk_elements),
+               in_v = Policy::in_vo(run->plan, chunk * chunk_elements);
+    const uint32_t at_k = in_k ? chunk * 16 : 0, at_v = in_v ? chunk * 16 : 0;
+    const int32_t left_k = in_k ? left : 0, left_v = in_v ? left : 0;
     if (whole) {
-        plane_load<D>(to, k + row * k_stride + chunk * 16, k_stride, left);
-        plane_load<D>(to + decode_block * D * 2, v + row * v_stride + chunk * 16, v_stride, left);
+        plane_load<row_bytes>(to, k + row * k_stride + at_k, k_stride, left_k);
+        plane_load<row_bytes>(to + decode_block * row_bytes, v + row * v_stride + at_v, v_stride,
+                              left_v);
     } else {
-        plane_gather<D>(to, k, lane, left);
-        plane_gather<D>(to + decode_block * D * 2, v, lane, left);
+        plane_gather<row_bytes>(to, k, lane, at_k, left_k);
+        plane_gather<row_bytes>(to + decode_block * row_bytes, v, lane, at_v, left_v);
     }
 }
 
@@ -154,7 +172,7 @@ __device__ __forceinline__ DecodeRing *decode_ring()
 }
 
 /* Refills the slot just freed: a block of this item, or of the next one if that is known. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, uint32_t number,
                                             uint32_t shared, uint32_t warp, uint32_t lane)
 {
@@ -167,24 +185,25 @@ __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, u
         }
     }
     if (!walk_ended(ring->walk))
-        walk_load<D>(&ring->walk, shared + ring->slot * decode_block_bytes<D>, lane);
+        walk_load<D, Policy>(&ring->walk, shared + ring->slot * decode_block_bytes<D, Policy>,
+                             lane);
     cp_async_commit();
     ring->ahead_slots += ring->ahead;
-    ring->slot = ring->slot + 1 == decode_stages<D> ? 0 : ring->slot + 1;
+    ring->slot = ring->slot + 1 == decode_stages<D, Policy> ? 0 : ring->slot + 1;
 }
 
 /* The ring begins work @number: slots in front of its first block are passed over. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, uint32_t number,
                                            const Item &item, uint32_t shared, uint32_t warp,
                                            uint32_t lane)
 {
-    int gap = decode_stages<D> - (ring->ahead ? ring->ahead_slots : 0);
+    int gap = decode_stages<D, Policy> - (ring->ahead ? ring->ahead_slots : 0);
     walk_begin(&ring->walk, item, ring->ahead ? ring->walk.next : int32_t(warp), lane);
     ring->ahead = 0;
 #pragma unroll 1
     for (int i = 0; i < gap; i++)
-        ring_refill<D>(ring, work, number, shared, warp, lane);
+        ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
 }
 
 /* No more blocks of the item in hand are loaded. Return: where it ends now, behind those that were.

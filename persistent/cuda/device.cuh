@@ -30,7 +30,7 @@ constexpr uint32_t workers_max = 512;
  * list is in cuda.mk, which makes variants.inc of it. */
 enum VariantDtype : uint32_t { dtype_fp16 = ATTND_FP16, dtype_bf16 = ATTND_BF16 };
 /* What the loops do with scores and rows (policy.cuh). */
-enum VariantPolicy : uint32_t { plain, varied };
+enum VariantPolicy : uint32_t { plain, varied, fp8 };
 #define ATTND_VARIANT(head_dim, type, policy) +1
 constexpr uint32_t variants_count = 0
 #include "persistent/cuda/variants.inc"
@@ -39,15 +39,43 @@ constexpr uint32_t variants_count = 0
 
 /* What the policies can do together: ATTND_OPTION_*. */
 constexpr uint32_t varied_options =
-    ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_SINKS;
+    ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE |
+    ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_SCALES |
+    ATTND_OPTION_HEAD_SCALES;
+/* Longer rows of K are latents: 576, of which V is 512. */
+constexpr uint32_t loop_dim_max = 256, latent_dim = 576, latent_values = 512;
+/* And which dimensions beside those that are equal: a pool's, not a batch's. */
+constexpr uint32_t varied_dims =
+    ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 | ATTND_OPTION_DIMS_FP8;
 
-/* The variant for a head dimension, element type and options; variants_count: there is none. */
-__host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtype, uint32_t options)
+__host__ __device__ constexpr bool is_fp8(uint32_t dtype)
+{
+    return dtype == ATTND_FP8_E4M3 || dtype == ATTND_FP8_E5M2;
+}
+
+/* The head dimension that loops are compiled for which execute these; 0: there are none. Rows
+ * shorter than that are filled up with zeros, by the varied ones. */
+__host__ __device__ constexpr uint32_t built_dim(uint32_t dim_qk, uint32_t dim_vo)
+{
+    if (dim_qk == latent_dim && dim_vo == latent_values)
+        return latent_dim;
+    if (dim_qk == 0 || dim_qk % 16 || dim_qk > loop_dim_max ||
+        (dim_qk != dim_vo && !(dim_qk == 192 && dim_vo == 128)))
+        return 0;
+    return dim_qk <= 64 ? 64 : dim_qk <= 128 ? 128 : 256;
+}
+
+/* The variant for dimensions, types of q and of K, and options; variants_count: there is none. */
+__host__ __device__ constexpr uint32_t
+variant_index(uint32_t dim_qk, uint32_t dim_vo, uint32_t dtype, uint32_t kv_dtype, uint32_t options)
 {
     options &= ~ATTND_OPTIONS_PLANNER;
     if (options & ~varied_options)
         return variants_count;
-    const uint32_t wanted = options ? varied : plain;
+    const uint32_t dim = built_dim(dim_qk, dim_vo);
+    const uint32_t wanted = is_fp8(kv_dtype)                            ? fp8
+                            : options || dim_qk != dim || dim_vo != dim ? varied
+                                                                        : plain;
     uint32_t index = 0;
 #define ATTND_VARIANT(head_dim, type, policy)                                                      \
     if (dim == (head_dim) && dtype == dtype_##type && wanted == policy)                            \
@@ -58,17 +86,39 @@ __host__ __device__ constexpr uint32_t variant_index(uint32_t dim, uint32_t dtyp
     return index;
 }
 
-/* The second half of the list is the first one's dimensions and types with the other policy, whose
- * kernels execute plain runs, too. So a model that mixes both has all SMs for each of them. */
-constexpr uint32_t variants_plain = variants_count / 2;
-static_assert(variant_index(128, ATTND_BF16, ATTND_OPTION_WINDOW) ==
-                  variants_plain + variant_index(128, ATTND_BF16, 0),
+/* The list is three times the same dimensions and types, a policy each. Kernels of the second third
+ * execute runs of the first, too. So a model that mixes both has all SMs for each of them. */
+constexpr uint32_t variants_plain = variants_count / 3;
+constexpr uint32_t variants_plain_mask = (1u << variants_plain) - 1;
+static_assert(variant_index(128, 128, ATTND_BF16, ATTND_BF16, ATTND_OPTION_WINDOW) ==
+                      variants_plain + variant_index(128, 128, ATTND_BF16, ATTND_BF16, 0) &&
+                  variant_index(128, 128, ATTND_BF16, ATTND_FP8_E4M3, 0) ==
+                      2 * variants_plain + variant_index(128, 128, ATTND_BF16, ATTND_BF16, 0),
               "the order of CUDA_VARIANTS");
+
+/* Does the kernel of a variant execute runs of another? */
+__host__ __device__ constexpr bool variant_executes(uint32_t kernel, uint32_t run)
+{
+    return kernel == run || (run < variants_plain && kernel == run + variants_plain);
+}
 
 /* Of the variants that runs want, those whose kernels are needed. */
 constexpr uint32_t variants_needed(uint32_t wanted)
 {
-    return wanted & ~(wanted >> variants_plain);
+    return wanted & ~(wanted >> variants_plain & variants_plain_mask);
+}
+
+/* Of kernels that are there, those whose runs are executed. */
+constexpr uint32_t variants_executed(uint32_t kernels)
+{
+    return kernels | (kernels >> variants_plain & variants_plain_mask);
+}
+
+/* Kernels that are there at once have a stream each, behind the dispatcher's. */
+constexpr uint32_t variant_streams = 1 + 2 * variants_plain;
+constexpr uint32_t variant_stream(uint32_t variant)
+{
+    return 1 + (variant < variants_plain ? variant : variant - variants_plain);
 }
 
 /* Templates of tensor maps, for head dimensions of 1, 2, 4 panels of 64: for V of 16 tokens, then
@@ -99,6 +149,8 @@ struct HostWords {
                               is none to be gone */
     uint32_t wanted;       /* device: 1 + a variant that is not resident and now must be */
     uint32_t left;         /* device: number of the last gang whose dispatcher has left */
+    uint32_t dismiss;      /* host: 1: gangs that come leave at once */
+    uint32_t gate;         /* host: the last batch of gangs that may begin */
     uint32_t zero;
 };
 
@@ -128,6 +180,14 @@ struct PreparedSource {
     uint32_t zero;
 };
 
+/* What of a run's variant is looked up where it lies. */
+struct RunTables {
+    const attnd_variant *variant; /* in the mirror */
+    const uint8_t *mask;          /* with ATTND_OPTION_MASK */
+    const uint32_t *mask_begin;   /* [entries] where an entry's bits begin, bytes */
+    const float *kv_scales;       /* [2][heads_kv] with ATTND_OPTION_HEAD_SCALES */
+};
+
 /* A run as the workers see it: everything resolved to pointers once, by the dispatcher. It does not
  * change while the run is in flight. */
 struct alignas(128) ActiveRun {
@@ -143,9 +203,9 @@ struct alignas(128) ActiveRun {
     const char *q;
     char *o;
     float *lse;                    /* NULL: not wanted */
-    const char *k_rows, *v_rows;   /* APPEND */
+    const char *k_rows, *v_rows;   /* APPEND; MERGE: with q, as struct attnd_run has it */
     uint32_t *arrivals;            /* [merges * heads_kv]; zero between runs */
-    float *states;                 /* [partial_rows * heads_q][2] */
+    float *states;                 /* [partial_rows * heads_q][2]; MERGE: the second lse */
     float *outputs;                /* [partial_rows * heads_q][dim_vo] */
     uint32_t *answer;              /* of the mailbox's lane; NULL: a retire record answers */
     uint32_t page_size, pages;     /* of the pool */
@@ -161,11 +221,12 @@ struct alignas(128) ActiveRun {
     alignas(128) TensorMap k_map, v_map; /* of the run's layer; if box_rows */
     PreparedSource source;               /* prepared runs: resolved again when the plan is set */
     uint64_t set_version;                /* of the plan, when that was done last */
+    RunTables tables;                    /* of runs whose options have any */
 };
 
 /* Whose a run is, for a timeline: session, and from bit 32 on the layer. In a word of its plan's
  * head that means nothing there. */
-constexpr uint32_t origin_word = 2;
+constexpr uint32_t origin_word = 1;
 
 /* A run published, as an entry of the ring of runs: what a worker learns with one load. */
 struct alignas(16) RunEntry {
@@ -265,7 +326,7 @@ struct Settings {
     uint32_t resident;                  /* bit v: some that execute runs of variant v are */
     uint32_t transient, prepared_count; /* of the run table: doorbells name the second part */
     uint32_t mailboxes_offset;          /* of the queue segment, bytes */
-    uint32_t *wake;                     /* elastic: the word that calls a gang; else NULL */
+    attnd_wake *wake;                   /* elastic: what calls a gang, in host memory; else NULL */
     attnd_trace_head *records;          /* host memory, device pointer; records behind it */
     uint32_t inject; /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
 };
@@ -283,7 +344,6 @@ struct Resident : Settings {
     uint32_t horizon;
     uint32_t dirty;      /* positions from here to `published` have live lines that are not zero */
     uint32_t running;    /* the last gang whose dispatcher has begun */
-    uint32_t dismiss;    /* host: 1: gangs that come take nothing and go */
     uint64_t plan_bytes; /* of plans, copied over the bus by this worker */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
     uint32_t ringer;       /* as in Dispatch */

@@ -30,8 +30,21 @@ constexpr uint32_t heartbeat_stale_ms = 2000;
 constexpr uint64_t stay_ns = 2000000;
 /* How long a gang waits for one more command. */
 constexpr uint64_t linger_ns = 12000;
-/* An engine is alone if nobody else has rung for so long: many layers of many engines. */
+/* How long a gang waits for a doorbell that was announced. */
+constexpr uint64_t announced_ns = 100000;
+/* A session is alone if no other has rung for so long: many layers of many engines. */
 constexpr uint64_t alone_ns = 5000000;
+
+/* Kernels that make way finish what was published. So no more than one run is that nobody has
+ * begun: what waits in the ring waits for the next gang. @at: runs published. */
+__device__ __forceinline__ bool one_waits(const Dispatch *dispatch, const Resident *resident,
+                                          uint32_t at)
+{
+    return dispatch->settings.drain &&
+           (observe_cta(&dispatch->makes_way) ||
+            (at != observe_cta(&dispatch->retired) &&
+             !peek_gpu(&resident->live[(at - 1) % ring_positions].next_item)));
+}
 
 /* RUN: resolved, and published as soon as there is room. */
 __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
@@ -42,7 +55,7 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
     const uint32_t at = observe_cta(&dispatch->published);
     /* Room for one more also says that the last run but ring_positions from this ring, whose slot
      * comes next, is behind every cursor. */
-    if (at == observe_cta(&dispatch->ready))
+    if (at == observe_cta(&dispatch->ready) || one_waits(dispatch, resident, at))
         return taken_later;
     const uint32_t slot = self->submitted_runs % ring_positions;
     const RunSource source = run_source(command);
@@ -156,42 +169,42 @@ __device__ __forceinline__ bool items_gone(const Dispatch *dispatch, const Resid
     return !__any_sync(0xffffffffu, left);
 }
 
-/* Does one engine ring, and nobody else? */
-__device__ __forceinline__ bool ringer_alone(const Dispatch *dispatch, uint64_t now)
+/* Somebody may always ask for more, and kernels of engines want SMs, too. So after a while nothing
+ * more is begun, and kernels leave when no item is left to take. Until then what is no run is still
+ * taken. */
+__device__ __forceinline__ bool made_way(const Commander *self, uint64_t now)
 {
-    const uint64_t turn_ns = *const_cast<const volatile uint64_t *>(&dispatch->turn_ns);
-    return int64_t(now - turn_ns) > int64_t(alone_ns);
+    Dispatch *dispatch = self->dispatch;
+    if (now - self->begun_ns < stay_ns)
+        return false;
+    if (threadIdx.x % 32 == 0)
+        publish_cta(&dispatch->makes_way, 1);
+    __syncwarp();
+    const uint32_t retired = observe_cta(&dispatch->retired);
+    const uint32_t published = observe_cta(&dispatch->published);
+    return retired == published || items_gone(dispatch, self->resident, retired, published);
 }
 
 /* With an empty ring: may kernels leave that do not stay? When nothing is in flight. Before that
- * they hold the GPU anyway, and whoever asks for something is not to wait for another gang. But
- * somebody may always ask for more: once they have been there for long, it is enough that what was
- * in flight when there was nothing more to take has ended.
+ * they hold the GPU anyway, and whoever asks for something is not to wait for another gang.
  *
  * Where commands came, the next one comes as soon as their answers are seen: shorter than to leave
- * and come back. Doorbells are of streams, whose next kernels want the SMs now. So for an engine
- * that rings alone it is enough that no item is left to take: each worker leaves behind its last
- * one, and the engine's next kernel finds SMs that are free. */
-__device__ __forceinline__ bool drained(Commander *self, uint64_t now)
+ * and come back. Doorbells are of streams, whose next kernels want the SMs now, and so do kernels
+ * of other engines. So for runs that were rung it is enough that no item is left to take: each
+ * worker leaves behind its last one. */
+__device__ __forceinline__ bool drained(const Commander *self, uint64_t now)
 {
     const Dispatch *dispatch = self->dispatch;
     const uint32_t retired = observe_cta(&dispatch->retired);
     const uint32_t published = observe_cta(&dispatch->published);
-    const bool enough = (now - self->begun_ns > stay_ns && self->emptied &&
-                         int32_t(retired - self->emptied_at) >= 0) ||
-                        (retired != published && !self->active_ns && ringer_alone(dispatch, now) &&
-                         items_gone(dispatch, self->resident, retired, published));
-    if (!enough && retired != published) {
-        if (!self->emptied && !doorbells_pending(dispatch)) {
-            self->emptied = true;
-            self->emptied_at = published;
-        }
+    if (self->announced && published == self->begun_at && now - self->begun_ns < announced_ns)
         return false;
-    }
-    if (!enough && self->active_ns && now - self->active_ns < linger_ns)
+    if (retired != published)
+        return !self->active_ns && items_gone(dispatch, self->resident, retired, published) &&
+               !doorbells_pending(dispatch);
+    if (self->active_ns && now - self->active_ns < linger_ns)
         return false;
-    return !doorbells_pending(dispatch) &&
-           (enough || published == observe_cta(&dispatch->published));
+    return !doorbells_pending(dispatch) && published == observe_cta(&dispatch->published);
 }
 
 /* Nothing is published after this; the workers leave when they have done what was. */
@@ -225,16 +238,18 @@ __device__ __forceinline__ bool looks_at_heartbeat(uint32_t pass)
 }
 
 /* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
- * and 3, until when records are wanted, in the passes that look at them. */
+ * and 4, until when records are wanted, in the passes that look at them, and 3, what was announced,
+ * in the first. */
 __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
 {
     attnd_queue_head *queue = self->dispatch->settings.queue;
     const HostWords *host = self->dispatch->settings.host;
+    const attnd_wake *wake = self->dispatch->settings.wake;
     const uint32_t lane = threadIdx.x % 32;
-    return observe_sys(lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
-                       : lane == 1 && looks_at_park(pass)    ? &queue->park
-                       : lane == 3 && looks_at_park(pass)    ? &queue->trace_until_ms
-                                                             : &queue->command_tail);
+    return observe_sys(lane == 3 && pass == 0 && wake          ? &wake->announced
+                       : lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
+                       : lane == 1 && looks_at_park(pass)      ? &queue->park
+                                                               : &queue->command_tail);
 }
 
 /* One vote: bit 0: there is a command; bit 1: park is set. A tail out of bounds is no ring of ours.
@@ -275,7 +290,7 @@ __device__ __forceinline__ bool orphaned(const Commander *self, uint32_t word, u
 __device__ __forceinline__ void pass_trace(Commander *self, uint32_t word, uint32_t pass,
                                            uint64_t now)
 {
-    const uint32_t until_ms = __shfl_sync(0xffffffffu, word, 3);
+    const uint32_t until_ms = __shfl_sync(0xffffffffu, word, 4);
     const uint64_t host_ns = now + uint64_t(self->dispatch->settings.host_clock_offset_ns);
     const uint32_t wanted = until_ms && int32_t(until_ms - uint32_t(host_ns / 1000000)) > 0;
     if (!looks_at_park(pass) || wanted == self->trace)
@@ -307,12 +322,15 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       resident->submitted_runs,
                       0};
     self.begun_ns = clock_ns();
+    self.begun_at = observe_cta(&dispatch->retired);
     self.trace = 2; /* neither */
     for (uint32_t pass = 0; !dispatch->quiet; pass++) {
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self);
         const uint32_t word = look_at_words(&self, pass);
         const uint32_t found = vote_on_words(&self, word, pass);
+        if (pass == 0)
+            self.announced = dispatch->settings.wake && __shfl_sync(0xffffffffu, word, 3);
         Taken result = taken;
         if (found == 1) /* first, because somebody waits for it */
             result = take_next(&self, part);
@@ -334,25 +352,28 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
             (self.active_ns &&
              observe_cta(&dispatch->retired) != observe_cta(&dispatch->published)))
             self.active_ns = now;
-        if (tail == self.head && dispatch->settings.drain && drained(&self, now))
+        if (dispatch->settings.drain &&
+            (made_way(&self, now) || (tail == self.head && drained(&self, now))))
             break;
     }
     close_ring(&self);
 }
 
 /* Before the warps part: what was kept since the last launch, and an empty ring. Somebody's layer
- * waits for it: everything is asked for at once, and nothing behind the bus. */
+ * waits for it: everything is asked for at once, and behind the bus only whether these kernels were
+ * dismissed. @host: as in Settings, which are not there yet. */
 __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *resident,
-                                               uint32_t gang)
+                                               const HostWords *host, uint32_t gang)
 {
     static_assert(dispatch_threads == ATTND_MAILBOXES_MAX, "a mailbox a thread");
     static_assert(sizeof(Dispatch) % 16 == 0 && sizeof(Settings) / 4 <= dispatch_threads, "");
-    const uint32_t thread = threadIdx.x, published = resident->published, dirty = resident->dirty;
+    const uint32_t thread = threadIdx.x;
+    const uint32_t dismissed = thread == 0 ? observe_sys(&host->dismiss) : 0;
+    const uint32_t published = resident->published, dirty = resident->dirty;
     const uint64_t plan_bytes = resident->plan_bytes;
     const uint32_t prepared_end = resident->prepared_end, head = resident->commands_head;
     const uint32_t transient = resident->transient, prepared_count = resident->prepared_count;
     const uint32_t ringer = resident->ringer, recent = resident->recent;
-    const uint32_t dismissed = resident->dismiss;
     const uint64_t turn_ns = resident->turn_ns;
     attnd_mailbox *mailbox = resident->mailboxes[thread];
     const MailboxSums sums = resident->sums[thread];
@@ -438,20 +459,24 @@ __device__ __forceinline__ void mark_prepared(const Dispatch *dispatch, Resident
 }
 
 /* When all warps are done: what is kept for the next launch; and is there anybody who would wait
- * for it? A ring is the bell and then, by a read-modify-write, `wake`. The exchange is one, too: if
- * it comes behind that of a ring, the look that follows finds the bell; if in front of it, `wake`
- * stays set and calls the next gang. One warp. */
+ * for it? A ring is the bell, a fence, and then `wake`. Here `wake` is cleared, and behind a fence
+ * is the look: if the ring's store came first, its bell is seen; if it comes behind, `wake` stays
+ * set and calls the next gang. One warp. */
 __device__ __forceinline__ void dispatch_end(Dispatch *dispatch, Resident *resident)
 {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t *wake = dispatch->settings.wake;
+    attnd_wake *wake = dispatch->settings.wake;
     if (wake && !dispatch->quiet) {
+        static_assert(offsetof(attnd_wake, announced) == 4, "one store");
         if (lane == 0)
-            take_wake(wake);
+            store_relaxed_sys(reinterpret_cast<uint64_t *>(wake), uint64_t(0));
         __syncwarp();
+        fence_order_sys();
         if (doorbells_pending(dispatch) && lane == 0)
-            set_wake(wake);
+            store_relaxed_sys(&wake->wake, 1);
     }
+    if (wake && lane == 0)
+        store_relaxed_sys(&wake->contended, clock_ns() - dispatch->turn_ns < alone_ns);
     carry_sums(dispatch, resident); /* with what the others added at the end */
     for (uint32_t m = lane; m < ATTND_MAILBOXES_MAX; m += 32)
         if (dispatch->mailboxes[m])

@@ -59,13 +59,14 @@ struct Dispatch {
     uint32_t quiet; /* 1: the gang ends for a reason that more gangs do not cure */
     uint32_t lock;
     uint32_t closing;                   /* nothing is published any more */
-    uint32_t ended;                     /* and every command that was taken is answered */
+    uint32_t makes_way;                 /* no run is begun any more */
+    uint32_t ended;                     /* closing, and every command that was taken is answered */
     uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
     uint32_t published, ready, retired; /* positions, free-running */
     uint32_t commands_head;             /* commands taken */
     uint64_t plan_bytes;                /* of plans, copied over the bus */
     uint32_t doorbell_rounds;           /* of the warp that watches mailboxes */
-    uint32_t ringer;                    /* mailbox * ATTND_LANES_MAX + lane: who rang last */
+    uint32_t ringer;                    /* mailbox: which session rang last */
     uint32_t recent;                    /* as in Resident, at the launch */
     uint64_t turn_ns;                   /* when it was another one's turn, the last time */
     uint32_t direct_head, direct_tail;

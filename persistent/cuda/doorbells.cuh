@@ -195,16 +195,13 @@ __device__ __forceinline__ bool rung(const Doorbells &doorbells)
     return __any_sync(0xffffffffu, doorbells.value[0] | doorbells.value[1]);
 }
 
-/* Whose lane rang, for kernels that leave sooner where lanes do not take turns. Behind the
+/* Which session rang, for what is announced only where sessions do not take turns. Behind the
  * publication: somebody waits for that. One warp writes these words. */
 __device__ __forceinline__ void note_ringer(Dispatch *dispatch, const Doorbells &doorbells)
 {
-    const uint32_t rung = __ballot_sync(0xffffffffu, doorbells.value[0] | doorbells.value[1]);
-    const uint32_t ringer =
-        doorbells.index * ATTND_LANES_MAX + 2 * (__ffs(int(rung)) - 1u) + (doorbells.value[0] == 0);
-    if (threadIdx.x % 32 == __ffs(int(rung)) - 1u && dispatch->ringer != ringer) {
-        dispatch->ringer = ringer;
-        *const_cast<volatile uint64_t *>(&dispatch->turn_ns) = clock_ns();
+    if (threadIdx.x % 32 == 0 && dispatch->ringer != doorbells.index) {
+        dispatch->ringer = doorbells.index;
+        dispatch->turn_ns = clock_ns();
     }
     __syncwarp();
 }
@@ -362,7 +359,8 @@ __device__ __forceinline__ void dispatch_doorbells(Dispatch *dispatch, Resident 
     const uint8_t *list = dispatch->watched_list;
     const DoorbellRules rules = doorbell_rules(dispatch);
     for (uint32_t pass = 0; !observe_cta(&dispatch->closing); pass++) {
-        const uint32_t count = observe_cta(&dispatch->watched);
+        const uint32_t watched = observe_cta(&dispatch->watched);
+        const uint32_t count = observe_cta(&dispatch->makes_way) ? 0 : watched;
         for (uint32_t i = 0; i < count && count <= few; i++)
             take_doorbells(dispatch, resident, rules, look_at_mailbox<true>(dispatch, list[i]));
         for (uint32_t base = 0; base < count && count > few; base += looks) {

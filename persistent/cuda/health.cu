@@ -36,6 +36,8 @@ constexpr uint32_t snapshot_looks = 5;
 constexpr uint64_t follow_deadline_ns = 4000000000ull;
 /* How long kernels may take to leave when the worker is to end. */
 constexpr uint64_t leave_ns = 500000000ull;
+/* A snapshot that does not come: see keep_asking(). */
+constexpr uint64_t call_after_ns = 200000000ull, other_stream_ns = 400000000ull;
 
 struct Snapshot {
     Resident resident;
@@ -47,12 +49,21 @@ __global__ void access_illegally(uint32_t *nowhere)
     *nowhere = 1;
 }
 
+static cudaError_t open_stream(Health *health)
+{
+    int least = 0, most = 0;
+    const cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
+    return error ? error
+                 : cudaStreamCreateWithPriority(&health->stream, cudaStreamNonBlocking, most);
+}
+
 cudaError_t health_init(attnd_backend *backend)
 {
     Health *health = &backend->health;
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, access_illegally); /* loaded now */
-    if (error || (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
+    if (error || (error = open_stream(health)) ||
+        (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
     health->moved_ns = health->left_ns = monotonic_ns();
     return attnd::resident_stuck_records(health->stuck);
@@ -64,13 +75,14 @@ static cudaError_t ask(attnd_backend *backend)
     Snapshot *to = health->snapshot;
     cudaError_t error;
     if ((error = cudaMemcpyAsync(&to->resident, backend->resident, sizeof(Resident),
-                                 cudaMemcpyDeviceToHost, backend->side_stream)))
+                                 cudaMemcpyDeviceToHost, health->stream)))
         return error;
     for (uint32_t v = 0; v < variants_count; v++)
         if ((error = cudaMemcpyAsync(&to->stuck[v], health->stuck[v], sizeof(StuckRecord),
-                                     cudaMemcpyDeviceToHost, backend->side_stream)))
+                                     cudaMemcpyDeviceToHost, health->stream)))
             return error;
     health->asked = 1;
+    health->asked_ns = monotonic_ns();
     return cudaSuccess;
 }
 
@@ -186,11 +198,11 @@ static void end_in_order(attnd_backend *backend)
     const uint64_t until_ns = monotonic_ns() + leave_ns;
     const timespec step = {0, 1000000};
     attnd_publish32(&backend->config.queue->park, 1);
-    (void)gangs_dismiss(backend, 1);
+    gangs_dismiss(backend, 1);
     for (uint32_t i = 0; i < backend->streams_count; i++)
         while (cudaStreamQuery(backend->streams[i]) == cudaErrorNotReady &&
                monotonic_ns() < until_ns) {
-            (void)gang_wake(backend); /* what is armed is not to come later */
+            gang_wake(backend); /* what is armed is not to come later */
             (void)nanosleep(&step, NULL);
         }
 }
@@ -207,11 +219,13 @@ static uint64_t progress(const Snapshot *from)
 }
 
 /* Something was begun that is not done: a worker is in an item, or all have passed a run that is
- * not retired. Kernels that have not got their SMs yet have begun nothing. */
+ * not retired, and perhaps left behind it. Kernels that have not got their SMs yet have begun
+ * nothing; and a dispatcher closes when there is no item left to take. */
 static bool begun(const Snapshot *from)
 {
     const Resident *resident = &from->resident;
-    bool passed = resident->published != resident->retired, any = false;
+    bool passed = resident->published != resident->retired;
+    bool any = resident->leave == resident->running;
     for (uint32_t w = 0; w < resident->workers; w++) {
         if (!resident->present[w])
             continue;
@@ -278,6 +292,24 @@ static void inject(attnd_backend *backend)
     access_illegally<<<1, 1, 0, backend->side_stream>>>(NULL);
 }
 
+/* The snapshot does not come. The device may be busy with others, or the stream got the queue in
+ * which gangs wait. Those are called; and where one is there and does not end, another stream gets
+ * another queue, some time. */
+static cudaError_t keep_asking(attnd_backend *backend)
+{
+    Health *health = &backend->health;
+    const uint64_t waited_ns = monotonic_ns() - health->asked_ns;
+    cudaError_t error;
+    if (waited_ns > call_after_ns)
+        gang_wake(backend);
+    if (waited_ns < other_stream_ns)
+        return cudaSuccess;
+    (void)cudaStreamDestroy(health->stream); /* when what is in it is done */
+    if ((error = open_stream(health)))
+        return error;
+    return ask(backend);
+}
+
 int health_check(attnd_backend *backend, char *text, size_t text_bytes)
 {
     Health *health = &backend->health;
@@ -286,9 +318,9 @@ int health_check(attnd_backend *backend, char *text, size_t text_bytes)
     cudaError_t error = device_error(backend);
     int code = 0;
     if (!error && health->asked) {
-        error = cudaStreamQuery(backend->side_stream);
+        error = cudaStreamQuery(health->stream);
         if (error == cudaErrorNotReady)
-            return 0; /* the device is busy with others */
+            return (error = keep_asking(backend)) ? device_failed(backend, error, &report) : 0;
         health->asked = 0;
         code = error ? 0 : judge(backend, &report);
     }

@@ -12,21 +12,21 @@
  * of time, each behind a stream wait for the wake word. Everybody who has something to do sets it:
  *
  *   wake  gang        who                        what follows
- *   0     none        engine: bell, wake |= 1    the next armed gang comes
+ *   0     none        engine: bell, wake = 1     the next armed gang comes
  *   0     none        helper: a command waits,   the same
  *                     wake = 1
  *   1     coming      engine, helper             nothing: the gang looks at everything
- *   1     there       engine: bell, wake |= 1    the gang takes the bell
- *   1     drained     gang: closes, wake <-> 0,  0 and none; the gang looks at all bells once more,
- *                     leaves                     and sets wake if one is rung
- *   0     drained     engine: bell, wake |= 1    the look finds the bell, or wake stays 1: either
+ *   1     there       engine: bell, wake = 1     the gang takes the bell
+ *   1     drained     gang: closes, wake = 0,    0 and none; behind a fence the gang looks at all
+ *                     leaves                     bells once more, and sets wake if one is rung
+ *   0     drained     engine: bell, wake = 1     the look finds the bell, or wake stays 1: either
  *                                                way the next gang comes
  *   any   drained     helper                     sees `left`, and a command that nobody took: again
- *   any   any         helper: dismiss = 1,       each armed gang comes, takes nothing, leaves wake
- *                     wake = 1                   alone, and goes
+ *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and goes
+ *                     wake = 1
  *
  * So no doorbell is lost, and no gang comes for nothing but in one case: a ring's store to wake may
- * come behind the exchange of the gang that took its bell. The stream does the rest: gang n + 1
+ * come behind that of the gang that took its bell. The stream does the rest: gang n + 1
  * begins when all of gang n is gone.
  */
 #include "persistent/cuda/backend.cuh"
@@ -49,8 +49,8 @@ constexpr uint64_t spin_ns = 60000;
 /* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
  * word of others. */
 constexpr uint64_t call_ns = 50000000;
-/* What the host writes and copies takes some 10 us. */
-constexpr int32_t side_stuck_ms = 2;
+/* What the host copies takes some 10 us. */
+constexpr uint64_t side_stuck_ns = 2000000;
 /* What is to come and go is called so often. */
 constexpr uint64_t flush_call_ns = 200000;
 
@@ -75,59 +75,32 @@ static uint32_t now_ms()
     return uint32_t(monotonic_ns() / 1000000);
 }
 
-/* Should the driver have put the side stream behind the gangs all the same, the context's own
- * stream is left: of another priority, and so with another queue. */
-static cudaStream_t word_stream(attnd_backend *backend)
+void gang_wake(attnd_backend *backend)
 {
-    const uint32_t ms = now_ms(), since_ms = attnd_peek32(&backend->side_ms);
-    const bool busy = cudaStreamQuery(backend->side_stream) == cudaErrorNotReady;
-    attnd_poke32(&backend->side_ms, !busy ? 0 : since_ms ? since_ms : ms | 1);
-    return busy && since_ms && int32_t(ms - since_ms) > side_stuck_ms ? cudaStreamLegacy
-                                                                      : backend->side_stream;
-}
-
-static cudaError_t write_in(const attnd_backend *backend, cudaStream_t stream, const uint32_t *word,
-                            uint32_t value)
-{
-    return of_driver(
-        backend->driver.write_value(stream, reinterpret_cast<CUdeviceptr>(word), value, 0));
-}
-
-static cudaError_t write_word(attnd_backend *backend, const uint32_t *word, uint32_t value)
-{
-    return write_in(backend, word_stream(backend), word, value);
-}
-
-cudaError_t gang_wake(attnd_backend *backend)
-{
-    cudaError_t error = cudaSuccess;
-    if (!elastic(backend))
-        return error;
-    const cudaStream_t stream = word_stream(backend);
-    if (stream != backend->side_stream) /* then the last gate's word stands still there, too */
-        error = write_in(backend, stream, &backend->own_wake[1], attnd_peek32(&backend->opened));
-    return error ? error : write_in(backend, stream, backend->settings.wake, 1);
+    const uint32_t memory = attnd_observe32(&backend->wake_memory); /* A1: it is mapped */
+    attnd_wake *wake =
+        memory ? static_cast<attnd_wake *>(backend->mappings[memory - 1].host) : backend->own_wake;
+    if (elastic(backend))
+        attnd_publish32(&wake->wake, 1);
 }
 
 cudaError_t side_wait(attnd_backend *backend)
 {
     const timespec step = {0, 50000};
-    uint32_t called_ms = now_ms();
+    const uint64_t begun_ns = monotonic_ns();
     cudaError_t error;
     while ((error = cudaStreamQuery(backend->side_stream)) == cudaErrorNotReady) {
-        if (int32_t(now_ms() - called_ms) <= side_stuck_ms)
+        if (monotonic_ns() - begun_ns < side_stuck_ns)
             continue;
-        if (gang_wake(backend)) /* of those that it might stand behind */
-            return cudaErrorLaunchFailure;
+        gang_wake(backend); /* of those that it might stand behind */
         (void)nanosleep(&step, NULL);
     }
     return error;
 }
 
-cudaError_t gangs_dismiss(attnd_backend *backend, uint32_t dismiss)
+void gangs_dismiss(attnd_backend *backend, uint32_t dismiss)
 {
-    return elastic(backend) ? write_word(backend, &backend->resident->dismiss, dismiss)
-                            : cudaSuccess;
+    attnd_publish32(&backend->words->dismiss, dismiss);
 }
 
 /* What is armed must be called, and again: a gang that had drained before it was told to leave
@@ -135,17 +108,19 @@ cudaError_t gangs_dismiss(attnd_backend *backend, uint32_t dismiss)
 cudaError_t kernels_wait(attnd_backend *backend)
 {
     const timespec step = {0, long(flush_call_ns)};
-    cudaError_t error = gangs_dismiss(backend, 1);
-    while (elastic(backend) && !error &&
+    cudaError_t error = cudaSuccess;
+    gangs_dismiss(backend, 1);
+    while (elastic(backend) &&
            (error = cudaStreamQuery(backend->streams[0])) == cudaErrorNotReady) {
         attnd_poke32(&backend->words->heartbeat_ms, now_ms());
-        if ((error = gang_wake(backend)) == cudaSuccess)
-            (void)nanosleep(&step, NULL);
+        gang_wake(backend);
+        (void)nanosleep(&step, NULL);
     }
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamSynchronize(backend->streams[i]);
     backend->flushing = 0;
-    return error ? error : gangs_dismiss(backend, 0);
+    gangs_dismiss(backend, 0);
+    return error;
 }
 
 /* A command that no dispatcher has taken. The ring's head is the device's word, and stands still
@@ -219,10 +194,9 @@ static cudaError_t keep_resident(attnd_backend *backend)
  */
 static cudaError_t arm(attnd_backend *backend)
 {
-    uint32_t *gate = &backend->own_wake[1];
-    cudaError_t error = wait_for(backend, gate, ++backend->batch);
+    cudaError_t error = wait_for(backend, &backend->words->gate, ++backend->batch);
     for (uint32_t i = 0; !error && i < gangs_batch; i++) {
-        if ((error = wait_for(backend, backend->settings.wake, 1)))
+        if ((error = wait_for(backend, &backend->settings.wake->wake, 1)))
             break;
         backend->gang++;
         error = attnd::resident_arm(backend->resident, &backend->settings, backend->gang,
@@ -230,9 +204,8 @@ static cudaError_t arm(attnd_backend *backend)
         count_launch(backend);
         attnd_poke32(&backend->words->heartbeat_ms, now_ms());
     }
-    if (error || (error = write_word(backend, gate, backend->batch)))
-        return error;
-    attnd_poke32(&backend->opened, backend->batch);
+    if (!error)
+        attnd_publish32(&backend->words->gate, backend->batch);
     return error;
 }
 
@@ -245,35 +218,40 @@ static cudaError_t flush(attnd_backend *backend)
     if (error == cudaSuccess) {
         backend->flushing = 0;
         attnd_publish32(&backend->launched, 0);
-        return gangs_dismiss(backend, 0);
+        gangs_dismiss(backend, 0);
+        return error;
     }
     if (error != cudaErrorNotReady)
         return error;
     if (backend->flushing && now_ns - backend->called_ns < flush_call_ns)
         return cudaSuccess;
     backend->called_ns = now_ns;
-    error = backend->flushing ? cudaSuccess : gangs_dismiss(backend, 1);
+    gangs_dismiss(backend, 1);
     backend->flushing = 1;
-    return error ? error : gang_wake(backend);
+    gang_wake(backend);
+    return cudaSuccess;
 }
 
-/* The word that engines see, once there is one; until then the worker has its own. */
-static CUdeviceptr shared_word(const attnd_backend *backend)
+/* Whose word is the one that engines see, once there is one: 1 + memory; until then the worker has
+ * its own, 0. */
+static uint32_t shared_word(const attnd_backend *backend)
 {
     const uint32_t memory = attnd_observe32(&backend->config.queue->wake_memory); /* A1: mapped */
-    return memory - 1 < ATTND_MEMORIES_MAX ? backend->mappings[memory - 1].device : 0;
+    return memory - 1 < ATTND_MEMORIES_MAX && backend->mappings[memory - 1].host ? memory : 0;
 }
 
 static bool wake_moved(const attnd_backend *backend)
 {
-    const CUdeviceptr word = shared_word(backend);
-    return word && word != reinterpret_cast<CUdeviceptr>(backend->settings.wake);
+    const uint32_t memory = shared_word(backend);
+    return memory && memory != attnd_peek32(&backend->wake_memory);
 }
 
 static void take_word(attnd_backend *backend)
 {
-    backend->settings.wake = reinterpret_cast<uint32_t *>(shared_word(backend));
+    const uint32_t memory = shared_word(backend);
+    backend->settings.wake = reinterpret_cast<attnd_wake *>(backend->mappings[memory - 1].device);
     backend->settings_fresh = 1;
+    attnd_publish32(&backend->wake_memory, memory); /* R1 */
 }
 
 static cudaError_t keep_armed(attnd_backend *backend)
@@ -291,8 +269,9 @@ static cudaError_t keep_armed(attnd_backend *backend)
     if (!attnd_peek32(&backend->launched)) {
         /* The first looks at everything that came meanwhile. */
         backend->woken = backend->gang + 1;
-        if ((error = upload(backend)) || (error = arm(backend)) || (error = gang_wake(backend)))
+        if ((error = upload(backend)) || (error = arm(backend)))
             return error;
+        gang_wake(backend);
         attnd_publish32(&backend->launched, 1);
         return cudaSuccess;
     }
@@ -306,8 +285,7 @@ static cudaError_t keep_armed(attnd_backend *backend)
     if (waits || (shared_word(backend) && now_ns - backend->called_ns > call_ns)) {
         backend->called_ns = now_ns;
         backend->woken = left + 1;
-        if ((error = gang_wake(backend)))
-            return error;
+        gang_wake(backend);
     }
     return backend->gang - left < gangs_armed - gangs_batch ? arm(backend) : cudaSuccess;
 }

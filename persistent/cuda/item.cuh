@@ -46,8 +46,9 @@ struct Item {
     uint32_t packed_rows;
     int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
     int32_t kv_begin, kv_end;
-    uint32_t page_first; /* of the entry's list: where the range begins */
-    uint32_t *arrivals;  /* of its first merge */
+    float k_scale, v_scale; /* of the head, beside the plan's; a policy that has any sets them */
+    uint32_t page_first;    /* of the entry's list: where the range begins */
+    uint32_t *arrivals;     /* of its first merge */
     /* Found by the fetch warp with the rest, so that nobody waits to find what to load. */
     int32_t pages[32];              /* from page_first on */
     uint32_t parts[32];             /* of the tile's first merge */

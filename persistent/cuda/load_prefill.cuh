@@ -111,7 +111,7 @@ template <int D> __device__ __forceinline__ int32_t floor_blocks(const Item &ite
 
 /* Q of the tile; rows that are not there become zeros. One of q_warps warps: a lane finds a row,
  * then all copy all rows. */
-template <typename T, int D>
+template <typename T, int D, typename Policy>
 __device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32_t warp)
 {
     constexpr int chunks = D / 8;
@@ -129,9 +129,11 @@ __device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32
         for (int i = 0; i < chunks; i++) {
             const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
             const uint64_t from = __shfl_sync(0xffffffffu, row, r);
+            const bool in = Policy::in_qk(run->plan, c * 8); /* an address must be mapped */
             cp_async16(shared + c / 8 * (prefill_rows * 128) + (first + r) * 128 +
                            ((c % 8 ^ r % 8) << 4),
-                       reinterpret_cast<const char *>(from) + c * 16, int32_t(r) < left ? 16 : 0);
+                       reinterpret_cast<const char *>(from) + (in ? c * 16 : 0),
+                       int32_t(r) < left && in ? 16 : 0);
         }
     }
 }
@@ -139,7 +141,7 @@ __device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32
 /* A loader warp's way through an item that is gathered by cp.async, 32 rows of one plane at a time:
  * those of K, then those of V, block by block from the last to the first; the warps take turns. A
  * lane finds one row, then all copy all rows, two at a time. */
-template <int D> struct Gather {
+template <int D, typename Policy> struct Gather {
     using Shape = PrefillShape<D>;
     static constexpr int groups = Shape::keys / 32; /* a plane of a block */
     int32_t block;
@@ -186,23 +188,26 @@ template <int D> struct Gather {
         for (int i = 0; i < chunks; i++) {
             const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
             const uint64_t from = __shfl_sync(0xffffffffu, row, r);
-            const uint32_t in = group % groups * 32 + r;
-            cp_async16(
-                to + (values ? place_in_block<D, true>(in, c) : place_in_block<D, false>(in, c)),
-                reinterpret_cast<const char *>(from) + c * 16, int32_t(r) < left ? 16 : 0);
+            const uint32_t place = group % groups * 32 + r;
+            const bool in =
+                values ? Policy::in_vo(run->plan, c * 8) : Policy::in_qk(run->plan, c * 8);
+            cp_async16(to + (values ? place_in_block<D, true>(place, c)
+                                    : place_in_block<D, false>(place, c)),
+                       reinterpret_cast<const char *>(from) + (in ? c * 16 : 0),
+                       int32_t(r) < left && in ? 16 : 0);
         }
     }
 };
 
 /* All blocks of an item by cp.async; @count: blocks moved so far, kept across items. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32_t v,
                                             PrefillBarriers<D> *bars, uint32_t *count,
                                             uint32_t warp)
 {
     using Shape = PrefillShape<D>;
     const int32_t blocks = prefill_blocks<D>(item);
-    Gather<D> at = {blocks - 1, int32_t(warp)};
+    Gather<D, Policy> at = {blocks - 1, int32_t(warp)};
     uint32_t page = at.page(item);
     for (int32_t seen = blocks; at.block >= 0;) {
         if (at.block != seen) {
@@ -214,8 +219,8 @@ __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32
         }
         const uint32_t number = *count + uint32_t(blocks - 1 - at.block);
         const uint32_t stage = number % Shape::stages, parity = number / Shape::stages % 2;
-        const bool values = at.group >= Gather<D>::groups;
-        Gather<D> next = at;
+        const bool values = at.group >= Gather<D, Policy>::groups;
+        Gather<D, Policy> next = at;
         next.advance(loader_warps);
         const uint32_t page_next = next.page(item); /* long before it is needed */
         barrier_wait(values ? &bars->v_empty[stage] : &bars->k_empty[stage], parity ^ 1);
@@ -250,7 +255,7 @@ __device__ __forceinline__ int32_t k_unit(const Item &item, uint32_t page)
 }
 
 /* A loader warp's place. */
-template <typename T, int D> struct Loader {
+template <typename T, int D, typename Policy> struct Loader {
     using Shape = PrefillShape<D>;
     uint32_t shared; /* of the tile buffer */
     PrefillBarriers<D> *bars;
@@ -265,7 +270,8 @@ template <typename T, int D> struct Loader {
     {
         const uint32_t stage = q_count % Shape::q_stages;
         barrier_wait(&bars->q_empty[stage], q_count / Shape::q_stages % 2 ^ 1);
-        load_q<T, D>(item, shared + stage * Shape::q_bytes, warp - (loader_warps - q_warps));
+        load_q<T, D, Policy>(item, shared + stage * Shape::q_bytes,
+                             warp - (loader_warps - q_warps));
         barrier_arrive_copies(&bars->q_full[stage]);
         q_count++;
     }
@@ -362,7 +368,7 @@ template <typename T, int D> struct Loader {
             begin_q(item);
         q_ahead = false;
         if (!item.run->box_rows) {
-            gather_item<D>(item, k, v, bars, &count, warp);
+            gather_item<D, Policy>(item, k, v, bars, &count, warp);
             return;
         }
         /* Maps are read where they lie in global memory, not from the copy of the run. */

@@ -126,6 +126,8 @@ __device__ __forceinline__ uint64_t mirror_set(const PlanCopy &plan, uint32_t la
         {head->tiles_offset_bytes, uint64_t(head->tiles) * sizeof(attnd_tile)},
         {head->merges_offset_bytes, uint64_t(head->merges) * sizeof(attnd_merge)},
         {head->merge_parts_offset_bytes, uint64_t(head->parts) * sizeof(uint32_t)},
+        {head->mask_begin_offset_bytes,
+         head->options & ATTND_OPTION_MASK ? uint64_t(head->entries) * sizeof(uint32_t) : 0},
     };
 #pragma unroll
     for (uint32_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)

@@ -61,6 +61,11 @@ __device__ __forceinline__ void store_shared16(uint32_t address, uint4 value)
                  : "memory");
 }
 
+__device__ __forceinline__ void store_shared8(uint32_t address, uint32_t x, uint32_t y)
+{
+    asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(x), "r"(y) : "memory");
+}
+
 } // namespace attnd
 
 #endif

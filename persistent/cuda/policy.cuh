@@ -3,8 +3,9 @@
  * sees beside its end, what becomes of a score, and how a row ends.
  *
  * Every loop is compiled for one policy. Plain is the identity, and leaves nothing in the code.
- * Varied has all that a worker executes: window, soft cap, ALiBi, sinks. Each of them is a branch
- * that all lanes take alike, outside of the products. The order is that of the contract: a score is
+ * Varied has all that a worker executes: window, soft cap, ALiBi, sinks, masks, scales, rotary
+ * embeddings, and rows shorter than what the loops are compiled for. Each of them is a branch that
+ * all lanes take alike, outside of the products. The order is that of the contract: a score is
  * scaled, capped, then sloped, and a key that is not seen has no score at all.
  */
 #ifndef ATTND_PERSISTENT_CUDA_POLICY_CUH
@@ -12,16 +13,80 @@
 
 #include "persistent/cuda/barrier.cuh"
 #include "persistent/cuda/item.cuh"
+#include "persistent/cuda/mask.cuh"
+#include "persistent/cuda/rope.cuh"
 #include "persistent/cuda/wgmma.cuh"
-#include "persistent/position.h"
 
 namespace attnd
 {
 
 /* The identity. What follows is what every policy has. */
 struct Plain {
+    /* What no fast loop takes, another takes than the plain one (tile_staged.cuh). */
+    static constexpr bool staged = false;
+    /* K and V are of fp8. */
+    static constexpr bool narrow = false;
+
     /* Rows have a first key of their own, and blocks below that of all rows are skipped. */
     static constexpr bool windows = false;
+
+    /* Elements of a row of q and K, and of a row of V and o, where loops are compiled for D; and
+     * whether element @d is one of them. */
+    template <int D> __device__ static constexpr uint32_t dim_qk(const attnd_plan_head &)
+    {
+        return D;
+    }
+    template <int D> __device__ static constexpr uint32_t dim_vo(const attnd_plan_head &)
+    {
+        return D;
+    }
+    __device__ static constexpr bool in_qk(const attnd_plan_head &, uint32_t)
+    {
+        return true;
+    }
+    __device__ static constexpr bool in_vo(const attnd_plan_head &, uint32_t)
+    {
+        return true;
+    }
+
+    /* Of the loops that @settings allow, those that may execute a run; as Settings.paths. */
+    __device__ static uint32_t paths(const ActiveRun *, uint32_t settings)
+    {
+        return settings;
+    }
+
+    /* One lane of the fetch warp: what the item has of the run's tables. */
+    __device__ static void scales(Item *)
+    {
+    }
+
+    /* What the values of the item's head are multiplied with, wherever they go. */
+    __device__ static constexpr float out_scale(const Item &)
+    {
+        return 1.0f;
+    }
+
+    /* One thread, before anything else. */
+    __device__ static void start()
+    {
+    }
+
+    /* All consumers, before the plain loop and before an append. */
+    __device__ static void prepare(const Item &)
+    {
+    }
+
+    /* Keys between those that a row sees may be hidden from it. */
+    __device__ static constexpr bool masked(const Item &)
+    {
+        return false;
+    }
+
+    /* Whether query row @row, which has keys between its first and its end, sees any of them. */
+    __device__ static constexpr bool shows_any(const Item &, uint32_t)
+    {
+        return true;
+    }
 
     /* What a score is multiplied with behind scores(), to be an exponent of 2. */
     __device__ static float unit(const attnd_plan_head &plan)
@@ -46,8 +111,8 @@ struct Plain {
         return item.kv_begin;
     }
 
-    /* What the plain loop keeps of a query row and a head, and what becomes of their product with
-     * key @key. */
+    /* What the plain loop keeps of a query row and a head, whether they see key @key of those
+     * between their first and last, and what becomes of their product with it. */
     struct Row {
         float scale;
     };
@@ -55,9 +120,31 @@ struct Plain {
     {
         return {unit(item.run->plan)};
     }
+    __device__ static constexpr bool shows(const Row &, int32_t)
+    {
+        return true;
+    }
     __device__ static float score(const Row &row, float s, int32_t)
     {
         return s * row.scale;
+    }
+
+    /* Element @d of a row of q in memory, @x, as the plain loop uses it; of a row of K, which is
+     * that of key @key; and of a row of K that is stored at @position. */
+    template <typename T>
+    __device__ static float query(const Item &, const Row &, float x, const T *, uint32_t)
+    {
+        return x;
+    }
+    template <typename T>
+    __device__ static float key(const Item &, float x, const T *, uint32_t, int32_t)
+    {
+        return x;
+    }
+    template <typename T>
+    __device__ static T stored(const Item &, const T *row, uint32_t d, int32_t)
+    {
+        return row[d];
     }
 
     /* Scores of a warp in decode: s[n][e] is of its row n * 8 + lane % 4 * 2 + e % 2 and key
@@ -119,6 +206,7 @@ struct VariedRow {
     int32_t begin;    /* the first key of the item that it sees */
     int32_t position; /* of its query */
     float slope;      /* of its head, for exponents of 2 */
+    MaskRow mask;     /* with a mask */
 };
 constexpr uint32_t varied_rows = 16; /* of a warp */
 
@@ -130,7 +218,71 @@ __device__ __forceinline__ VariedRow *varied_row()
 }
 
 struct Varied {
-    static constexpr bool windows = true;
+    static constexpr bool staged = true, windows = true;
+    static constexpr bool narrow = false;
+
+    template <int D> __device__ static uint32_t dim_qk(const attnd_plan_head &plan)
+    {
+        return plan.dim_qk;
+    }
+    template <int D> __device__ static uint32_t dim_vo(const attnd_plan_head &plan)
+    {
+        return plan.dim_vo;
+    }
+    __device__ static bool in_qk(const attnd_plan_head &plan, uint32_t d)
+    {
+        return d < plan.dim_qk;
+    }
+    __device__ static bool in_vo(const attnd_plan_head &plan, uint32_t d)
+    {
+        return d < plan.dim_vo;
+    }
+
+    /* Rotations are exact in the staged loop alone. */
+    __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
+    {
+        if (run->plan.options & rotations)
+            return 0;
+        if (!(run->plan.options & ATTND_OPTION_HEAD_SCALES))
+            return settings;
+        return run->plan.dim_qk > loop_dim_max ? 0 : settings & 1;
+    }
+
+    __device__ static void scales(Item *item)
+    {
+        const bool has = item->run->plan.options & ATTND_OPTION_HEAD_SCALES;
+        const float *table = has ? item->maps->tables.kv_scales + item->kv_head : nullptr;
+        item->k_scale = has ? __ldcg(table) : 1.0f;
+        item->v_scale = has ? __ldcg(table + item->run->plan.heads_kv) : 1.0f;
+    }
+
+    __device__ static float out_scale(const Item &item)
+    {
+        return item.v_scale;
+    }
+
+    __device__ static void start()
+    {
+        rope_table()->version = 0;
+    }
+
+    static constexpr uint32_t rotations = ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND;
+    __device__ static void prepare(const Item &item)
+    {
+        if (has(item, rotations))
+            rope_prepare(item);
+    }
+
+    __device__ static bool masked(const Item &item)
+    {
+        return has(item, ATTND_OPTION_MASK);
+    }
+
+    __device__ static bool shows_any(const Item &item, uint32_t row)
+    {
+        return !masked(item) ||
+               mask_row(item, row).any(first_key(item, row), visible_end(item, row));
+    }
 
     __device__ static float unit(const attnd_plan_head &)
     {
@@ -161,13 +313,17 @@ struct Varied {
         const uint32_t lane = threadIdx.x % 32, r = first + lane;
         __syncwarp(); /* all have read those of the item before */
         if (lane < varied_rows) {
-            VariedRow value = {item.kv_begin, 0, 0.0f};
+            VariedRow value = {item.kv_begin, 0, 0.0f, {nullptr, 0}};
             if (r < item.packed_rows) {
                 const Divided at = divided(r, run->plan.group, run->group_reciprocal);
                 const uint32_t row = item.tile.row_begin + at.quotient;
                 value.begin = first_key(item, row);
                 value.position = position(item, row);
                 value.slope = slope(run, item.kv_head * run->plan.group + at.rest);
+                if (masked(item))
+                    value.mask = mask_row(item, row);
+            } else if (masked(item)) { /* bits that are there: nobody asks what they say */
+                value.mask = mask_row(item, item.tile.row_begin);
             }
             varied_row()[lane] = value;
         }
@@ -189,11 +345,13 @@ struct Varied {
     struct Cap {
         float scale, cap;
 
-        __device__ explicit Cap(const attnd_plan_head &plan)
+        __device__ explicit Cap(const Item &item)
         {
+            const attnd_plan_head &plan = item.run->plan;
+            const float sm_scale = plan.sm_scale * item.k_scale;
             const bool has = plan.options & ATTND_OPTION_SOFT_CAP;
             cap = has ? plan.logits_soft_cap * log2_e : 0.0f;
-            scale = has ? __fdividef(plan.sm_scale, plan.logits_soft_cap) : plan.sm_scale * log2_e;
+            scale = has ? __fdividef(sm_scale, plan.logits_soft_cap) : sm_scale * log2_e;
         }
 
         __device__ float one(float s) const
@@ -228,19 +386,69 @@ struct Varied {
         Cap cap;
         float slope;
         int32_t position;
+        MaskRow mask; /* no bytes: none */
     };
     __device__ static Row row(const Item &item, uint32_t row, uint32_t head)
     {
-        return {Cap(item.run->plan), slope(item.run, head), position(item, row)};
+        return {Cap(item), slope(item.run, head), position(item, row),
+                masked(item) ? mask_row(item, row) : MaskRow{nullptr, 0}};
+    }
+    __device__ static bool shows(const Row &row, int32_t key)
+    {
+        return !row.mask.bytes || row.mask.sees(key);
     }
     __device__ static float score(const Row &row, float s, int32_t key)
     {
         return fmaf(row.slope, float(key - row.position), row.cap.one(s));
     }
 
+    /* What the @index-th of rows() makes of its product with key @key, which lies below its end. */
+    __device__ static float row_score(const Item &item, uint32_t index, float s, int32_t key)
+    {
+        const VariedRow row = varied_row()[index];
+        if (key < row.begin || (masked(item) && !row.mask.sees(key)))
+            return -INFINITY;
+        return fmaf(row.slope, float(key - row.position), Cap(item).one(s));
+    }
+
+    /* A row of q, the @index-th of rows(), and that of key @key, as floats in shared memory. A
+     * warp.
+     */
+    __device__ static void turn_query(const Item &item, float *row, uint32_t index, uint32_t lane)
+    {
+        if (has(item, rotations))
+            rope_turn_row(row, varied_row()[index].position, lane);
+    }
+    __device__ static void turn_key(const Item &item, float *row, int32_t key, uint32_t lane)
+    {
+        if (has(item, ATTND_OPTION_ROPE))
+            rope_turn_row(row, key, lane);
+    }
+
+    template <typename T>
+    __device__ static float query(const Item &item, const Row &row, float x, const T *from,
+                                  uint32_t d)
+    {
+        return has(item, rotations) ? rope_turned(x, from, d, row.position) : x;
+    }
+    template <typename T>
+    __device__ static float key(const Item &item, float x, const T *from, uint32_t d, int32_t key)
+    {
+        return has(item, ATTND_OPTION_ROPE) ? rope_turned(x, from, d, key) : x;
+    }
+    template <typename T>
+    __device__ static T stored(const Item &item, const T *row, uint32_t d, int32_t position)
+    {
+        if (!has(item, ATTND_OPTION_ROPE_APPEND))
+            return row[d];
+        return from_float<T>(rope_turned(to_float<T>(row[d]), row, d, position));
+    }
+
     template <int N> __device__ static void decode(const Item &item, float (&s)[N][4], int32_t key)
     {
-        Cap(item.run->plan).all<4 * N>(&s[0][0]);
+        Cap(item).all<4 * N>(&s[0][0]);
+        if (masked(item))
+            decode_mask(item, s, key);
         const bool slopes = has(item, ATTND_OPTION_ALIBI), window = item.tile.of_entry.window;
         if (!slopes && !window)
             return;
@@ -259,10 +467,25 @@ struct Varied {
             }
     }
 
+    template <int N>
+    __device__ static void decode_mask(const Item &item, float (&s)[N][4], int32_t key)
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const MaskRow mask = varied_row()[n * 8 + threadIdx.x % 4 * 2 + j].mask;
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    if (key + half * 8 < item.kv_end && !mask.sees(key + half * 8))
+                        s[n][half * 2 + j] = -INFINITY;
+            }
+    }
+
     template <int count>
     __device__ static void prefill(const Item &item, float (&s)[count], int32_t first)
     {
-        Cap(item.run->plan).all<count>(s);
+        Cap(item).all<count>(s);
         if (!has(item, ATTND_OPTION_ALIBI))
             return;
 #pragma unroll
@@ -282,6 +505,8 @@ struct Varied {
     template <int count>
     __device__ static void mask(const Item &item, float (&s)[count], int32_t first)
     {
+        if (masked(item))
+            prefill_mask(item, s, first);
         if (!item.tile.of_entry.window)
             return;
         const int32_t column = first + int32_t(threadIdx.x % 4 * 2);
@@ -294,6 +519,29 @@ struct Varied {
                 for (int e = 0; e < 2; e++)
                     if (column + j * 8 + e < begin)
                         s[j * 4 + half * 2 + e] = -INFINITY;
+        }
+    }
+
+    /* A lane of a quad has the bits of 32 keys of a block, and hands them to the other three. */
+    template <int count>
+    __device__ static void prefill_mask(const Item &item, float (&s)[count], int32_t first)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const MaskRow mask = varied_row()[lane / 4 + half * 8].mask;
+            const uint32_t mine = mask.word(first + int32_t(lane % 4 * 32), item.kv_end);
+#pragma unroll
+            for (int word = 0; word < count / 16; word++) {
+                const uint32_t bits =
+                    __shfl_sync(0xffffffffu, mine, lane / 4 * 4 + word) >> lane % 4 * 2;
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        if (!(bits >> (j * 8 + e) & 1))
+                            s[(word * 4 + j) * 4 + half * 2 + e] = -INFINITY;
+            }
         }
     }
 
@@ -311,15 +559,48 @@ struct Varied {
     __device__ static float finish(const ActiveRun *run, uint32_t head, bool sees, float *m,
                                    float *l)
     {
+        const float v_scale = run->plan.v_scale;
         if (!run->sinks || !sees)
-            return 1.0f;
+            return v_scale;
         const float sink = __ldcg(run->sinks + head) * log2_e, top = fmaxf(*m, sink);
         if (sink == -INFINITY)
-            return 1.0f;
+            return v_scale;
         const float fade = exp2_fast(*m - top);
         *l = fmaf(*l, fade, exp2_fast(sink - top));
         *m = top;
-        return fade;
+        return fade * v_scale;
+    }
+};
+
+/* All that Varied has, over K and V of fp8: decode converts in registers, what has more rows is the
+ * plain loop's, and append rounds. */
+struct Fp8 : Varied {
+    static constexpr bool staged = false;
+    static constexpr bool narrow = true;
+
+    __device__ static uint32_t paths(const ActiveRun *run, uint32_t settings)
+    {
+        return run->plan.dim_qk > loop_dim_max ? 0 : Varied::paths(run, settings) & 1;
+    }
+
+    /* One over the scale of K or of V of head @head. */
+    __device__ static float reciprocal(const Item &item, uint32_t head, bool of_v)
+    {
+        const RunTables &tables = item.maps->tables;
+        float scale = 1.0f;
+        if (has(item, ATTND_OPTION_SCALES))
+            scale = of_v ? tables.variant->v_scale : tables.variant->k_scale;
+        if (has(item, ATTND_OPTION_HEAD_SCALES))
+            scale *= __ldcg(tables.kv_scales + (of_v ? item.run->plan.heads_kv : 0) + head);
+        return __frcp_rn(scale);
+    }
+
+    /* As stored(), before it is rounded. */
+    template <typename T>
+    __device__ static float rotated(const Item &item, const T *row, uint32_t d, int32_t position)
+    {
+        const float x = to_float<T>(row[d]);
+        return has(item, ATTND_OPTION_ROPE_APPEND) ? rope_turned(x, row, d, position) : x;
     }
 };
 

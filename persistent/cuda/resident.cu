@@ -27,7 +27,7 @@ Variant variant_get(uint32_t index)
 }
 
 __global__ void __launch_bounds__(dispatch_threads, 1)
-    dispatch_kernel(Resident *resident, uint32_t gang)
+    dispatch_kernel(Resident *resident, const HostWords *host, uint32_t gang)
 {
     extern __shared__ __align__(128) char state[];
     /* Not known to ptxas, which would compute it anew behind every __syncwarp(), 40 clocks each. */
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(dispatch_threads, 1)
     asm volatile("" : "+r"(address));
     Dispatch *dispatch = static_cast<Dispatch *>(__cvta_shared_to_generic(address));
     asm volatile("griddepcontrol.launch_dependents;"); /* workers begin beside this */
-    dispatch_begin(dispatch, resident, gang);
+    dispatch_begin(dispatch, resident, host, gang);
     switch (threadIdx.x / 32) {
     case 0:
         dispatch_commands(dispatch, resident);
@@ -118,7 +118,7 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
 cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t variants)
 {
     settings->kernels = variants;
-    settings->resident = variants | variants >> variants_plain;
+    settings->resident = variants_executed(variants);
     cudaError_t error = cudaMemcpy(resident, settings, sizeof(Settings), cudaMemcpyHostToDevice);
     if (error || (error = cudaMemset(&resident->used, 0, 4)))
         return error;
@@ -149,7 +149,8 @@ static cudaError_t launch_all(Resident *resident, const Resident *settings, uint
                               const cudaStream_t *streams, bool one)
 {
     const uint32_t variants = settings->kernels;
-    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident, gang);
+    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident, settings->host,
+                                                                           gang);
     cudaError_t error = cudaGetLastError();
     uint32_t left = uint32_t(__builtin_popcount(variants)), first = 0;
     for (uint32_t v = 0; v < variants_count && !error; v++) {
@@ -157,7 +158,7 @@ static cudaError_t launch_all(Resident *resident, const Resident *settings, uint
             continue;
         const uint32_t count = (settings->workers - first) / left--;
         error = launch_workers(resident, v, first, count, gang,
-                               streams[one ? 0 : 1 + v % variants_plain], one);
+                               streams[one ? 0 : variant_stream(v)], one);
         first += count;
     }
     return error;

@@ -38,7 +38,7 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);
 cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t variants);
 
 /* Launches the dispatcher and settings.workers workers, shared out evenly among the variants, each
- * on its own stream of @streams [1 + variants_plain]. The launch before must be over. @gang: its
+ * on its own stream of @streams [variant_streams]. The launch before must be over. @gang: its
  * number, one more than the last. */
 cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32_t gang,
                             const cudaStream_t *streams);

@@ -13,8 +13,10 @@
 
 #include "persistent/cuda/resident.cuh"
 #include "persistent/cuda/tile_decode.cuh"
+#include "persistent/cuda/tile_latent.cuh"
 #include "persistent/cuda/tile_naive.cuh"
 #include "persistent/cuda/tile_prefill.cuh"
+#include "persistent/cuda/tile_staged.cuh"
 
 namespace attnd
 {
@@ -24,6 +26,7 @@ template <int D>
 constexpr uint32_t tile_bytes =
     PrefillShape<D>::shared_bytes > decode_shared_bytes<D> ? PrefillShape<D>::shared_bytes
                                                            : decode_shared_bytes<D>;
+template <> constexpr uint32_t tile_bytes<latent_dim> = LatentShape::shared_bytes;
 
 /* What a consumer warp keeps from item to item of prefill. */
 template <int D> struct Consumer {
@@ -57,13 +60,91 @@ __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, WorkSlot *
     return number;
 }
 
+/* An item of latents. All consumers. */
+template <typename T, typename Policy>
+__device__ __forceinline__ void attend_latents(Consumer<latent_dim> *self, const Item &item)
+{
+    Latent<T, Policy> latent(self->bars, shared_address(cta_buffer()), self->blocks, self->q_tiles);
+    latent.compute(item);
+    self->blocks = latent.count;
+    self->q_tiles = latent.q_count;
+    merge_arrive<T, latent_dim, Policy>(item);
+}
+
 /* What no inner loop may take. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void attend_naively(const Item &item)
 {
+    Policy::prepare(item);
     attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows,
                                consumer_threads / 32);
     merge_arrive<T, D, Policy>(item);
+}
+
+/* The same, and appends, of a policy that has more to do there: in a call, so that the registers of
+ * the inner loops are theirs. */
+template <typename T, int D, typename Policy>
+__device__ __noinline__ void consume_staged(const WorkSlot *slot)
+{
+    static_assert(StagedShape<D>::bytes <= tile_bytes<D>, "its part of shared memory");
+    const Item &item = slot->item;
+    if (slot->path == path_append) {
+        append_item<T, Policy>(item, slot->index);
+        return;
+    }
+    Policy::prepare(item);
+    if (item.packed_rows <= staged_warps)
+        attend_staged<T, D, Policy, 1>(item);
+    else
+        attend_staged<T, D, Policy, StagedShape<D>::warp_rows>(item);
+    merge_arrive<T, D, Policy>(item);
+}
+
+/* An item that keeps none of the inner loops' state. All consumers. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void consume_other(const WorkSlot *slot)
+{
+    const Path path = slot->path;
+    if (path == path_merge) {
+        merge_state_item<T>(slot->item, slot->index);
+        return;
+    }
+    if constexpr (Policy::staged) {
+        if (path == path_append || path == path_naive)
+            consume_staged<T, D, Policy>(slot);
+    } else {
+        if (path == path_append)
+            append_item<T, Policy>(slot->item, slot->index);
+        else if (path == path_naive)
+            attend_naively<T, D, Policy>(slot->item);
+    }
+}
+
+template <typename T, typename Policy>
+__device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bars)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    WorkSlots *work = cta_work();
+    Consumer<latent_dim> self = {bars, 0, 0};
+    if (consumer_thread() >= 128)
+        products_end(1);
+    for (uint32_t number = 0;; number++) {
+        WorkSlot *slot = work_wait(work, number);
+        const Path path = slot->path;
+        if (path == path_leave)
+            break;
+        if (consumer_thread() == 0)
+            slot->begin_ns = clock_ns();
+        if constexpr (Policy::narrow)
+            consume_other<T, latent_dim, Policy>(slot);
+        else if (path == path_prefill)
+            attend_latents<T, Policy>(&self, slot->item);
+        else
+            consume_other<T, latent_dim, Policy>(slot);
+        work_leave(work, number);
+    }
+    if (consumer_thread() < 128)
+        products_begin(0); /* nobody is left waiting or arrived */
 }
 
 template <typename T, int D, typename Policy>
@@ -93,34 +174,54 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if (path == path_prefill) {
-            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
-            continue;
-        }
+        if constexpr (!Policy::narrow)
+            if (path == path_prefill) {
+                number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+                continue;
+            }
         if (consumer_thread() % 32 == 0)
             decode_ring()->ahead = 0;
-        if (path == path_append)
-            append_item<T>(slot->item, slot->index);
-        else if (path == path_naive)
-            attend_naively<T, D, Policy>(slot->item);
+        consume_other<T, D, Policy>(slot);
         work_leave(work, number);
     }
     if (consumer_thread() < 128)
         products_begin(0); /* nobody is left waiting or arrived */
 }
 
-template <typename T, int D> __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
+__device__ __forceinline__ void load_latents(LatentBarriers *bars)
 {
     WorkSlots *work = cta_work();
-    Loader<T, D> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
+    LatentLoader loader = {shared_address(cta_buffer()), bars, threadIdx.x / 32 - 1, 0, 0};
     Path before = path_skip;
     for (uint32_t number = 0;; number++) {
         const WorkSlot *slot = work_wait(work, number);
         const Path path = slot->path;
         if (path == path_leave)
             return;
-        loader.meet(slot->item.run);
         if (path == path_prefill) {
+            if (number && before != path_prefill)
+                work_wait_empty(work, number - 1); /* the buffer is the staged loop's until then */
+            loader.load(slot->item);
+        }
+        before = path;
+        work_leave(work, number);
+    }
+}
+
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void load(PrefillBarriers<D> *bars)
+{
+    WorkSlots *work = cta_work();
+    Loader<T, D, Policy> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
+    Path before = path_skip;
+    for (uint32_t number = 0;; number++) {
+        const WorkSlot *slot = work_wait(work, number);
+        const Path path = slot->path;
+        if (path == path_leave)
+            return;
+        if (!Policy::narrow)
+            loader.meet(slot->item.run);
+        if (!Policy::narrow && path == path_prefill) {
             if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is decode's until then */
                 fence_proxy_async();               /* TMA may write next what ldmatrix read */
@@ -149,15 +250,22 @@ __global__ void __launch_bounds__(resident_threads, 1)
         prefill_barriers_init(&bars);
         *cta_stuck() = resident->inject == 1;
         *cta_naive() = 0;
+        Policy::start();
         fence_barrier_init();
     }
     __syncthreads();
     if (threadIdx.x >= producer_threads) {
-        consume<T, D, Policy>(&bars);
+        if constexpr (D == latent_dim)
+            consume_latents<T, Policy>(&bars);
+        else
+            consume<T, D, Policy>(&bars);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x >= 32) {
-            load<T, D>(&bars);
+            if constexpr (D == latent_dim)
+                load_latents(&bars);
+            else
+                load<T, D, Policy>(&bars);
         } else {
             uint32_t worker = first_worker + blockIdx.x;
             if (resident->inject == 2 && worker == 0)

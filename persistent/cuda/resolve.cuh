@@ -62,7 +62,12 @@ __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, A
     const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
     int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
                         min(min(v.stride_token, v.stride_head), v.stride_page));
+    const uint32_t dim = built_dim(plan.dim_qk, plan.dim_vo);
     if (!run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
+        return;
+    if (plan.dim_qk != dim || plan.dim_vo != dim) /* a box would bring what is beside a row */
+        return;
+    if (is_fp8(plan.kv_dtype))
         return;
     const uint64_t unit = unit_of(k.stride_page, k.stride_head);
     const uint64_t per_page = k.stride_page / unit, per_head = k.stride_head / unit;
@@ -114,7 +119,7 @@ static_assert(offsetof(ActiveRun, kv_len) - offsetof(ActiveRun, entries) == 5 * 
               "arrays of a plan");
 static_assert(offsetof(ActiveRun, v_plane) - offsetof(ActiveRun, k_plane) == 5 * 8, "planes");
 static_assert(offsetof(ActiveRun, v_rows) - offsetof(ActiveRun, k_base) == 6 * 8, "places");
-static_assert(offsetof(attnd_run, v) - offsetof(attnd_run, q) == 4 * sizeof(attnd_place) &&
+static_assert(offsetof(attnd_run, w) - offsetof(attnd_run, q) == 5 * sizeof(attnd_place) &&
                   offsetof(attnd_heap_plane, offset_bytes) == offsetof(attnd_place, offset_bytes) &&
                   offsetof(attnd_heap_plane, memory) == offsetof(attnd_place, memory),
               "places");
@@ -129,15 +134,15 @@ struct LookUp {
 };
 constexpr uint32_t plan_vectors = sizeof(attnd_plan_head) / 16;
 
-/* In flight when this returns. Seven places of a run, a lane each, and the last one again for the
- * lanes behind: planes of K and V, then q, o, lse, k, v. Of a run that is not whole yet, too: every
- * vector of a command is what it was or what it will be, so the places that are looked up are
+/* In flight when this returns. Eight places of a run, a lane each, and the last one again for the
+ * lanes behind: planes of K and V, then q, o, lse, k, v, w. Of a run that is not whole yet, too:
+ * every vector of a command is what it was or what it will be, so the places that are looked up are
  * there. */
 __device__ __forceinline__ LookUp look_up(const Settings &settings, const RunSource &source)
 {
     const uint32_t lane = threadIdx.x % 32;
     const uint64_t plan_offset = source.body->plan_offset_bytes;
-    const attnd_place *place = &source.body->q + (lane < 2 ? 0 : min(lane - 2, 4));
+    const attnd_place *place = &source.body->q + (lane < 2 ? 0 : min(lane - 2, 5));
     if (lane < 2)
         place = reinterpret_cast<const attnd_place *>(lane == 0 ? source.k : source.v);
     LookUp look;
@@ -147,6 +152,19 @@ __device__ __forceinline__ LookUp look_up(const Settings &settings, const RunSou
     look.offset_bytes = place->offset_bytes;
     look.memory = memory_at(settings, look.index);
     return look;
+}
+
+/* Into the dispatcher's own copy of a plan's head, whose variant lies in the mirror: scales of q
+ * and K are one with that of scores. */
+__device__ __forceinline__ void fill_scales(attnd_plan_head *plan, const char *copy)
+{
+    const attnd_variant *variant =
+        reinterpret_cast<const attnd_variant *>(copy + sizeof(attnd_plan_head));
+    plan->v_scale = 1.0f;
+    if (!(plan->options & ATTND_OPTION_SCALES))
+        return;
+    plan->sm_scale *= variant->q_scale * variant->k_scale;
+    plan->v_scale = variant->v_scale;
 }
 
 /* Another plan than the last run's, or another version of it: brings its copy up to date, and fills
@@ -177,9 +195,11 @@ __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset
                                                                     : plan.heads_kv);
     if (lane == 0) {
         const uint64_t rows = uint64_t(plan.partial_rows) * plan.heads_q;
+        fill_scales(&build->plan, copy);
         built->version = version;
         built->page_size = page_size;
-        built->variant = variant_index(plan.dim_qk, plan.dtype, plan.options);
+        built->variant =
+            variant_index(plan.dim_qk, plan.dim_vo, plan.dtype, plan.kv_dtype, plan.options);
         built->counters = plan.merges * plan.heads_kv;
         built->states = (uint64_t(built->counters) * 4 + 63) / 64 * 64;
         built->outputs = built->states + (rows * 8 + 63) / 64 * 64;
@@ -197,18 +217,24 @@ __device__ __forceinline__ bool fill_places(ActiveRun *build, const RunSource &s
                                             uint64_t address)
 {
     const uint32_t lane = threadIdx.x % 32;
-    bool odd = (lane < 3) & (address % 16 != 0); /* K, V, q */
+    const uint32_t elements = is_fp8(build->plan.kv_dtype) ? 16 : 8; /* of K and V in 16 bytes */
+    bool odd = (lane < 3) & (address % 16 != 0);                     /* K, V, q */
     if (lane < 7)
         reinterpret_cast<uint64_t *>(&build->k_base)[lane] = address;
     if (lane < 10) {
         const attnd_heap_plane *plane = lane < 5 ? source.k : source.v;
         const uint32_t at = lane < 5 ? lane : lane - 5; /* memory, offset, then three strides */
         const uint64_t word = reinterpret_cast<const uint64_t *>(plane)[at];
-        odd |= (at > 1) & (word % 8 != 0);
+        odd |= (at > 1) & (word % elements != 0);
         reinterpret_cast<uint64_t *>(&build->k_plane)[lane] = word;
     }
     return odd;
 }
+
+/* Options that need ActiveRun.tables. */
+constexpr uint32_t looked_up_options = ATTND_OPTION_MASK | ATTND_OPTION_ROPE |
+                                       ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SCALES |
+                                       ATTND_OPTION_HEAD_SCALES;
 
 /* Where the sinks of the run's layer are: the variant stands behind the plan's head. NULL: it has
  * none. */
@@ -226,13 +252,41 @@ find_sinks(const Settings &settings, const attnd_plan_head &plan, const attnd_ru
     return reinterpret_cast<const float *>(resolve(memory, table.memory, begin, bad));
 }
 
+/* What workers look up where the run itself lies. The whole warp. */
+__device__ __forceinline__ void fill_tables(const Settings &settings, const attnd_plan_head &plan,
+                                            const attnd_run &body, ActiveRun *active, bool *bad)
+{
+    const char *copy = settings.mirror + body.plan_offset_bytes;
+    const attnd_variant *variant =
+        reinterpret_cast<const attnd_variant *>(copy + sizeof(attnd_plan_head));
+    RunTables tables = {variant, nullptr, nullptr, nullptr};
+    if (plan.options & ATTND_OPTION_MASK) {
+        const attnd_variant_table table = variant->mask;
+        *bad |= table.memory == ATTND_NONE;
+        tables.mask = reinterpret_cast<const uint8_t *>(
+            resolve(memory_at(settings, table.memory), table.memory, table.offset_bytes, bad));
+        tables.mask_begin = reinterpret_cast<const uint32_t *>(copy + plan.mask_begin_offset_bytes);
+    }
+    if (plan.options & ATTND_OPTION_HEAD_SCALES) {
+        const attnd_variant_table table = variant->kv_scales;
+        const uint64_t begin = table.offset_bytes + uint64_t(table.layer_stride) * body.layer * 4;
+        const Memory &memory = memory_at(settings, table.memory);
+        *bad |= table.memory == ATTND_NONE || begin + plan.heads_kv * 8 > memory.size_bytes;
+        tables.kv_scales =
+            reinterpret_cast<const float *>(resolve(memory, table.memory, begin, bad));
+    }
+    if (threadIdx.x % 32 == 0)
+        active->tables = tables;
+}
+
 /* What one lane fills: scratch as the plan divides it, and what the run says itself. */
 __device__ __forceinline__ void fill_rest(ActiveRun *build, const BuiltPlan &built,
                                           const RunSource &source, char *scratch, uint32_t *answer,
-                                          const float *sinks, bool aligned)
+                                          const float *sinks, uint64_t w, bool aligned)
 {
+    const uint64_t states = uint64_t(scratch) + built.states;
     build->arrivals = reinterpret_cast<uint32_t *>(scratch);
-    build->states = reinterpret_cast<float *>(scratch + built.states);
+    build->states = reinterpret_cast<float *>(source.body->kind == ATTND_RUN_MERGE ? w : states);
     build->outputs = reinterpret_cast<float *>(scratch + built.outputs);
     build->answer = answer;
     build->sinks = sinks;
@@ -268,12 +322,16 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     const attnd_run &body = *source.body;
     bool bad = false;
     const uint64_t address = uint64_t(resolve(look.memory, look.index, look.offset_bytes, &bad));
+    const uint64_t w = __shfl_sync(0xffffffffu, address, 7);
+    bad &= lane < 7 || body.kind == ATTND_RUN_MERGE; /* nobody else says where w is */
     if (!built_suits(built, source, look.mirrored))
         build_plan(dispatch, body.plan_offset_bytes, source.version, body.generation,
                    source.page_size, look.mirrored, look.plan);
     /* What does not keep 16-byte alignment takes the naive way. */
     const bool odd = built.odd | fill_places(build, source, address);
     const float *sinks = find_sinks(settings, build->plan, body, &bad);
+    if (build->plan.options & looked_up_options)
+        fill_tables(settings, build->plan, body, active, &bad);
     bad |= body.scratch_offset_bytes + built.end > settings.scratch_bytes;
     const uint32_t variant = built.variant;
     const bool many = built.many;
@@ -288,7 +346,7 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
         for (uint32_t i = lane; i < built.counters; i += 32)
             reinterpret_cast<uint32_t *>(scratch)[i] = 0;
     if (lane == 0)
-        fill_rest(build, built, source, scratch, answer, sinks, aligned);
+        fill_rest(build, built, source, scratch, answer, sinks, w, aligned);
     if (many) {
         __syncwarp(); /* the planes and places that other lanes stored */
         if (lane == 0)

@@ -175,7 +175,7 @@ template <typename T> __device__ __forceinline__ T *o_row(const Item &item, uint
 
 /* Writes o through the warp's 16 rows of Q, so that it goes out in lines. @q: the tile's Q; @row:
  * the first of the rows. */
-template <typename T, int D>
+template <typename T, int D, typename Policy>
 __device__ __forceinline__ void store_lines(const Item &item, const RowState<D> &state,
                                             const float (&inverse)[2], uint32_t q, uint32_t row)
 {
@@ -200,16 +200,18 @@ __device__ __forceinline__ void store_lines(const Item &item, const RowState<D> 
         const uint64_t line = __shfl_sync(0xffffffffu, to, r);
         const uint4 value =
             load_shared16(q + c / 8 * panel_bytes + (row + r) * 128 + ((c % 8 ^ r % 8) << 4));
-        if (row + r < item.packed_rows)
+        if (row + r < item.packed_rows && Policy::in_vo(item.run->plan, c * 8))
             reinterpret_cast<uint4 *>(line)[c] = value;
     }
     __syncwarp();
 }
 
-/* Writes the partial, or o where it is not aligned, from the registers. */
-template <typename T, int D>
+/* Writes the partial, or o where it is not aligned, from the registers. @column: the first of o
+ * there. */
+template <typename T, int D, typename Policy>
 __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> &state,
-                                            const float (&inverse)[2], uint32_t first_row)
+                                            const float (&inverse)[2], uint32_t first_row,
+                                            uint32_t column)
 {
     using Shape = PrefillShape<D>;
     const ActiveRun *run = item.run;
@@ -217,13 +219,15 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
     const bool partial = item.tile.partial != ATTND_NONE;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const uint32_t r = first_row + half * 8, c = threadIdx.x % 4 * 2;
+        const uint32_t r = first_row + half * 8, c = column + threadIdx.x % 4 * 2;
         if (r >= item.packed_rows)
             continue;
         const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         T *out = o_row<T>(item, r) + c;
-        float *wide =
-            run->outputs + (uint64_t(item.tile.partial + token) * plan.heads_q + head) * D + c;
+        float *wide = run->outputs +
+                      (uint64_t(item.tile.partial + token) * plan.heads_q + head) *
+                          Policy::template dim_vo<D>(plan) +
+                      c;
 #pragma unroll
         for (int part = 0; part < Shape::out_parts; part++)
 #pragma unroll
@@ -231,6 +235,8 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
                 const uint32_t d = part * Shape::out_columns + j * 8;
                 float a = state.o[part][j * 4 + half * 2] * inverse[half];
                 float b = state.o[part][j * 4 + half * 2 + 1] * inverse[half];
+                if (!Policy::in_vo(plan, column + d))
+                    continue;
                 if (partial) {
                     *reinterpret_cast<float2 *>(wide + d) = make_float2(a, b);
                 } else {
@@ -242,10 +248,10 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
 }
 
 /* Writes o and lse, or the partial. @q: shared memory of the item's Q, which nobody reads any more;
- * @first_row: this thread's. */
+ * @first_row: this thread's; @column: the first of o that @state has, lse goes with 0. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
-                                           uint32_t first_row, float scale)
+                                           uint32_t first_row, uint32_t column = 0)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
@@ -254,15 +260,16 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const uint32_t r = first_row + half * 8;
-        const bool sees =
-            state.end[half] > Policy::row_begin(item, threadIdx.x % 32 / 4 + half * 8);
+        bool sees = state.end[half] > Policy::row_begin(item, threadIdx.x % 32 / 4 + half * 8);
         const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         float l = state.l[half], m = state.m[half], fade = 1.0f;
+        if (sees && l == 0.0f && !Policy::shows_any(item, item.tile.row_begin + token))
+            sees = false;
         if (!partial && r < item.packed_rows)
             fade = Policy::finish(run, head, sees, &m, &l);
         l = sum_stored(l, sees, partial);
         inverse[half] = partial ? 1.0f : l == 0.0f ? 0.0f : __fdividef(fade, l);
-        if (threadIdx.x % 4 || r >= item.packed_rows)
+        if (threadIdx.x % 4 || r >= item.packed_rows || column)
             continue;
         const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
         if (partial)
@@ -272,11 +279,15 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
             run->lse[(int64_t(item.tile.row_begin) + token) * plan.lse_pitch.row +
                      head * plan.lse_pitch.head] = lse_of(plan, m, l);
     }
-    const uint64_t bits = uint64_t(run->o) | uint64_t(plan.o_pitch.row | plan.o_pitch.head) * 2;
-    if (D < 256 && !partial && bits % 16 == 0) /* 256: Q is wanted back, and registers are short */
-        store_lines<T, D>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
-    else
-        store_pairs<T, D>(item, state, inverse, first_row);
+    [[maybe_unused]] const uint64_t bits =
+        uint64_t(run->o) | uint64_t(plan.o_pitch.row | plan.o_pitch.head) * 2;
+    if constexpr (D < 256) { /* 256: Q is wanted back, and registers are short */
+        if (!partial && bits % 16 == 0) {
+            store_lines<T, D, Policy>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
+            return;
+        }
+    }
+    store_pairs<T, D, Policy>(item, state, inverse, first_row, column);
 }
 
 } // namespace attnd

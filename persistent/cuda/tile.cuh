@@ -7,46 +7,8 @@
 
 #include "persistent/cuda/policy.cuh"
 
-#include <type_traits>
-
 namespace attnd
 {
-
-template <typename T> __device__ __forceinline__ float to_float(T x);
-template <> __device__ __forceinline__ float to_float(__half x)
-{
-    return __half2float(x);
-}
-template <> __device__ __forceinline__ float to_float(__nv_bfloat16 x)
-{
-    return __bfloat162float(x);
-}
-template <typename T> __device__ __forceinline__ T from_float(float x);
-template <> __device__ __forceinline__ __half from_float(float x)
-{
-    return __float2half_rn(x);
-}
-template <> __device__ __forceinline__ __nv_bfloat16 from_float(float x)
-{
-    return __float2bfloat16_rn(x);
-}
-
-/* Two floats as one register of two elements, the first in the low half. */
-template <typename T> struct Pack;
-template <> struct Pack<__half> {
-    __device__ static uint32_t pair(float low, float high)
-    {
-        __half2 both = __floats2half2_rn(low, high);
-        return *reinterpret_cast<uint32_t *>(&both);
-    }
-};
-template <> struct Pack<__nv_bfloat16> {
-    __device__ static uint32_t pair(float low, float high)
-    {
-        __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-        return *reinterpret_cast<uint32_t *>(&both);
-    }
-};
 
 /* The sum of a row's weights, as it is stored: 0 only where the row sees no key. If all keys it
  * sees are at -inf the weights are 0 / 0; a part of such a row says so by a sum without a maximum,
@@ -136,6 +98,13 @@ struct Merging {
     }
 };
 
+/* Units of 64 dims that a row of o has. */
+template <int D, typename Policy>
+__device__ __forceinline__ uint32_t out_units(const attnd_plan_head &plan)
+{
+    return (Policy::template dim_vo<D>(plan) + 63) / 64;
+}
+
 /* What one warp merges at a time: 64 dims of a row of a merge. */
 struct MergeUnit {
     attnd_merge merge;     /* of no parts: nothing */
@@ -154,14 +123,15 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const MergeUni
     const attnd_plan_head &plan = run->plan;
     const uint32_t group = plan.group, lane = threadIdx.x % 32;
     const uint32_t upper = lane / 16, heads_q = plan.heads_q;
+    const uint32_t dim = Policy::template dim_vo<D>(plan), per_row = out_units<D, Policy>(plan);
     const float2 *const states = reinterpret_cast<const float2 *>(run->states);
     uint32_t d[at_once], row[at_once], head[at_once], most = 0;
     bool sees[at_once] = {};
     Merging merging[at_once];
 #pragma unroll
     for (uint32_t u = 0; u < at_once; u++) {
-        const Divided at = divided(units[u].unit / (D / 64), group, run->group_reciprocal);
-        d[u] = units[u].unit % (D / 64) * 64 + lane % 16 * 4;
+        const Divided at = divided(units[u].unit / per_row, group, run->group_reciprocal);
+        d[u] = units[u].unit % per_row * 64 + lane % 16 * 4;
         row[u] = at.quotient;
         head[u] = kv_head * group + at.rest;
         most = max(most, units[u].merge.part_count);
@@ -185,9 +155,9 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const MergeUni
 #pragma unroll
             for (uint32_t i = 0; i < batch / 2; i++) {
                 const uint32_t from = __shfl_sync(0xffffffffu, place[u], i * 2 + upper);
-                if (first + i * 2 + upper < units[u].merge.part_count)
-                    value[u][i] = __ldcg(
-                        reinterpret_cast<const float4 *>(run->outputs + d[u] + uint64_t(from) * D));
+                if (first + i * 2 + upper < units[u].merge.part_count && Policy::in_vo(plan, d[u]))
+                    value[u][i] = __ldcg(reinterpret_cast<const float4 *>(run->outputs + d[u] +
+                                                                          uint64_t(from) * dim));
             }
 #pragma unroll
         for (uint32_t u = 0; u < at_once; u++) {
@@ -202,7 +172,7 @@ __device__ __forceinline__ void merge_units(const ActiveRun *run, const MergeUni
     for (uint32_t u = 0; u < at_once; u++) {
         float2 joined = merging[u].join();
         const bool any = __any_sync(0xffffffffu, sees[u]);
-        if (!units[u].merge.part_count)
+        if (!units[u].merge.part_count || !Policy::in_vo(plan, d[u]))
             continue;
         float m = merging[u].top, l = merging[u].l;
         const float fade = Policy::finish(run, head[u], any, &m, &l);
@@ -224,14 +194,15 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
     __builtin_assume(__isShared(run));
     const attnd_plan_head &plan = run->plan;
     const uint32_t group = plan.group, count = uniform(merge.part_count), lane = threadIdx.x % 32;
-    const uint32_t units = uniform(merge.row_count * group * (D / 64)), upper = lane / 16;
+    const uint32_t dim = Policy::template dim_vo<D>(plan), per_row = out_units<D, Policy>(plan);
+    const uint32_t units = uniform(merge.row_count * group * per_row), upper = lane / 16;
     const uint32_t heads_q = plan.heads_q;
     const float2 *const states = reinterpret_cast<const float2 *>(run->states);
 #pragma unroll 1
     for (uint32_t unit = uniform(consumer_thread() / 32); unit < units; unit += consumer_warps) {
-        const uint32_t d = unit % (D / 64) * 64 + lane % 16 * 4;
+        const uint32_t d = unit % per_row * 64 + lane % 16 * 4;
         const float *const outputs = run->outputs + d;
-        const Divided at = divided(unit / (D / 64), group, run->group_reciprocal);
+        const Divided at = divided(unit / per_row, group, run->group_reciprocal);
         const uint32_t head = kv_head * group + at.rest;
         const RowOut out = row_out(run, merge.row_begin + at.quotient, head, false);
         bool sees = false;
@@ -251,9 +222,9 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
                 from[i] = __shfl_sync(0xffffffffu, place, i * 2 + upper);
 #pragma unroll
             for (uint32_t i = 0; i < merge_batch / 2; i++)
-                if (first + i * 2 + upper < count)
+                if (first + i * 2 + upper < count && Policy::in_vo(plan, d))
                     value[i] =
-                        __ldcg(reinterpret_cast<const float4 *>(outputs + uint64_t(from[i]) * D));
+                        __ldcg(reinterpret_cast<const float4 *>(outputs + uint64_t(from[i]) * dim));
             const float weight = merging.weigh(state);
             sees |= state.y != 0.0f;
 #pragma unroll
@@ -262,6 +233,8 @@ __device__ __noinline__ void merge_rows(const ActiveRun *run, attnd_merge merge,
         }
         const bool any = __any_sync(0xffffffffu, sees);
         const float2 joined = merging.join();
+        if (!Policy::in_vo(plan, d))
+            continue;
         float m = merging.top, l = merging.l;
         const float fade = Policy::finish(run, head, any, &m, &l);
         row_store<T>(plan, out, d + upper * 2, make_float2(joined.x * fade, joined.y * fade), m,
@@ -278,7 +251,7 @@ __device__ __noinline__ void merge_many(const ActiveRun *run, const attnd_merge 
 {
     __builtin_assume(__isShared(run));
     constexpr uint32_t at_once = 2;
-    const uint32_t per_row = run->plan.group * (D / 64);
+    const uint32_t per_row = run->plan.group * out_units<D, Policy>(run->plan);
 #pragma unroll 1
     while (todo) {
         attnd_merge merge[at_once];
@@ -385,11 +358,14 @@ __device__ __forceinline__ void merge_arrive(const Item &item)
     merge_rows<T, D, Policy>(run, merge, parts, item.kv_head);
 }
 
-/* Stores 64 rows of new K and V in their pages. */
-template <typename T> __device__ __forceinline__ void append_item(const Item &item, uint32_t index)
+/* Stores 64 rows of new K and V in their pages. Where K and V are one plane, a thread stores both
+ * of a place, V last. All consumers. */
+template <typename T, typename KV, typename Policy>
+__device__ __forceinline__ void append_rows(const Item &item, uint32_t index)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
+    Policy::prepare(item);
     uint32_t row_begin = index * 64, row_end = min(row_begin + 64, plan.rows);
     uint32_t vectors = plan.dim_qk / 8, per_row = plan.heads_kv * vectors;
 #pragma unroll 1
@@ -413,20 +389,97 @@ template <typename T> __device__ __forceinline__ void append_item(const Item &it
             entry.row_count + (row - entry.row_begin);
         if (position < 0 || row < entry.row_begin || row >= entry.row_begin + entry.row_count)
             continue;
-        T *k = const_cast<T *>(
-            kv_row<T>(item, entry, run->k_base, run->k_plane, head, int32_t(position)));
-        T *v = const_cast<T *>(
-            kv_row<T>(item, entry, run->v_base, run->v_plane, head, int32_t(position)));
+        KV *k = const_cast<KV *>(
+            kv_row<KV>(item, entry, run->k_base, run->k_plane, head, int32_t(position)));
+        KV *v = const_cast<KV *>(
+            kv_row<KV>(item, entry, run->v_base, run->v_plane, head, int32_t(position)));
         const T *k_in = reinterpret_cast<const T *>(run->k_rows) + int64_t(row) * plan.k_pitch.row +
-                        int64_t(head) * plan.k_pitch.head + d;
+                        int64_t(head) * plan.k_pitch.head;
         const T *v_in = reinterpret_cast<const T *>(run->v_rows) + int64_t(row) * plan.v_pitch.row +
                         int64_t(head) * plan.v_pitch.head + d;
+        if constexpr (Policy::narrow) {
+            const float k_by = Policy::reciprocal(item, head, false);
+            const float v_by = Policy::reciprocal(item, head, true);
 #pragma unroll
-        for (int i = 0; i < 8; i++) { /* strides need not keep 16-byte alignment */
-            k[d + i] = k_in[i];
-            v[d + i] = v_in[i];
+            for (int i = 0; i < 8; i++) {
+                k[d + i] =
+                    from_float<KV>(Policy::rotated(item, k_in, d + i, int32_t(position)) * k_by);
+                if (Policy::in_vo(plan, d))
+                    v[d + i] = from_float<KV>(to_float<T>(v_in[i]) * v_by);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++) { /* strides need not keep 16-byte alignment */
+                k[d + i] = Policy::stored(item, k_in, d + i, int32_t(position));
+                if (Policy::in_vo(plan, d))
+                    v[d + i] = v_in[i];
+            }
         }
     }
+}
+
+template <typename T, typename Policy>
+__device__ __forceinline__ void append_item(const Item &item, uint32_t index)
+{
+    if constexpr (!Policy::narrow)
+        append_rows<T, T, Policy>(item, index);
+    else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
+        append_rows<T, E4m3, Policy>(item, index);
+    else
+        append_rows<T, E5m2, Policy>(item, index);
+}
+
+/* Rows that an item of a merge of two results does: ATTND_MERGE_ROWS of persistent/plan/plan.h. */
+constexpr uint32_t merge_state_rows = 64;
+
+/* Two results of one row and head become one (client/attnd_merge.h), by one warp. The lanes read
+ * what the first of them then writes over. */
+template <typename T>
+__device__ __forceinline__ void merge_state_row(const ActiveRun *run, uint32_t row, uint32_t head)
+{
+    const attnd_plan_head &plan = run->plan;
+    const uint32_t lane = threadIdx.x % 32;
+    const int64_t at = int64_t(row) * plan.o_pitch.row + int64_t(head) * plan.o_pitch.head;
+    const int64_t lse_at = int64_t(row) * plan.lse_pitch.row + int64_t(head) * plan.lse_pitch.head;
+    const bool natural = plan.flags & ATTND_BATCH_LSE_LN;
+    const float said_a = __ldcg(reinterpret_cast<const float *>(run->v_rows) + lse_at);
+    const float said_b = __ldcg(run->states + lse_at);
+    const float a = natural ? said_a * log2_e : said_a, b = natural ? said_b * log2_e : said_b;
+    const bool no_a = a == -INFINITY, no_b = b == -INFINITY;
+    const float top = fmaxf(a, b);
+    const float weight_a = no_a ? 0.0f : no_b ? 1.0f : exp2f(a - top);
+    const float weight_b = no_b ? 0.0f : no_a ? 1.0f : exp2f(b - top);
+    const float weights = weight_a + weight_b, inverse = 1.0f / weights;
+    const T *const o_a = reinterpret_cast<const T *>(run->q) + at;
+    const T *const o_b = reinterpret_cast<const T *>(run->k_rows) + at;
+    T *const o = reinterpret_cast<T *>(run->o) + at;
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t d = lane; d < plan.dim_vo; d += 32) {
+        const T x = load_element(o_a + d), y = load_element(o_b + d);
+        const float sum = to_float<T>(x) * weight_a + to_float<T>(y) * weight_b;
+        o[d] = no_a && no_b ? from_float<T>(0.0f)
+               : no_a       ? y
+               : no_b       ? x
+                            : from_float<T>(sum * inverse);
+    }
+    if (!run->lse || lane != 0)
+        return;
+    const float both = (top + log2f(weights)) * (natural ? 0.693147180559945f : 1.0f);
+    run->lse[lse_at] = no_a ? said_b : no_b ? said_a : both;
+}
+
+/* The rows of merge item @index. All consumers. */
+template <typename T>
+__device__ __noinline__ void merge_state_item(const Item &item, uint32_t index)
+{
+    const ActiveRun *run = item.run;
+    const uint64_t count = uint64_t(run->plan.rows) * run->plan.heads_q;
+    const uint64_t begin = uint64_t(index) * merge_state_rows;
+    const uint64_t end = min(begin + merge_state_rows, count);
+#pragma unroll 1
+    for (uint64_t i = begin + consumer_thread() / 32; i < end; i += consumer_warps)
+        merge_state_row<T>(run, uint32_t(i / run->plan.heads_q), uint32_t(i % run->plan.heads_q));
 }
 
 } // namespace attnd

@@ -37,11 +37,13 @@ template <int D, typename Policy> __device__ __forceinline__ void rows_find(Item
     const Divided at = divided(r, run->plan.group, run->group_reciprocal);
     const uint32_t row = item->tile.row_begin + at.quotient;
     const uint32_t head = item->kv_head * run->plan.group + at.rest, partial = item->tile.partial;
-    const bool sees = visible_end(*item, row) > Policy::first_key(*item, row);
+    const bool sees =
+        visible_end(*item, row) > Policy::first_key(*item, row) && Policy::shows_any(*item, row);
     if (partial != ATTND_NONE) {
         const uint64_t place = uint64_t(partial + at.quotient) * run->plan.heads_q + head;
-        item->out[r] = {reinterpret_cast<char *>(run->outputs + place * D), run->states + place * 2,
-                        sees};
+        const uint32_t dim = Policy::template dim_vo<D>(run->plan);
+        item->out[r] = {reinterpret_cast<char *>(run->outputs + place * dim),
+                        run->states + place * 2, sees};
     } else {
         item->out[r] = row_out(run, row, head, sees);
     }
@@ -68,10 +70,11 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
     __builtin_assume(__isShared(outs) && __isShared(states));
     const uint32_t lane = threadIdx.x % 32;
     const bool partial = uniform(item.tile.partial != ATTND_NONE);
-    const uint32_t units = uniform(item.packed_rows * (D / 64));
+    const uint32_t per_row = out_units<D, Policy>(item.run->plan);
+    const uint32_t units = uniform(item.packed_rows * per_row);
 #pragma unroll 1
     for (uint32_t unit = uniform(consumer_thread() / 32); unit < units; unit += decode_warps) {
-        const uint32_t column = unit / (D / 64), d = unit % (D / 64) * 64 + lane * 2;
+        const uint32_t column = unit / per_row, d = unit % per_row * 64 + lane * 2;
         float2 state[decode_warps], value[decode_warps], sum = {};
 #pragma unroll
         for (uint32_t w = 0; w < decode_warps; w++) {
@@ -92,6 +95,9 @@ __device__ __noinline__ void decode_store(const Item &item, const float *outs, c
             sum.x = fmaf(weight, value[w].x, sum.x);
             sum.y = fmaf(weight, value[w].y, sum.y);
         }
+        if (!Policy::in_vo(item.run->plan, d))
+            continue;
+        sum = make_float2(sum.x * Policy::out_scale(item), sum.y * Policy::out_scale(item));
         if (!partial) {
             const float fade = decode_finish<Policy>(item, column, out.sees, &top, &l);
             sum = make_float2(sum.x * fade, sum.y * fade);
@@ -134,26 +140,35 @@ template <int D, int N> struct DecodeQuery {
     static constexpr int chunks = D / 8, parts = 8 * N * chunks / 32;
     uint4 part[parts];
 
-    __device__ __forceinline__ void ask(const Item &item, uint32_t lane)
+    template <typename Policy> __device__ __forceinline__ void ask(const Item &item, uint32_t lane)
     {
 #pragma unroll
         for (int i = 0; i < parts; i++) {
             const uint32_t row = (i * 32 + lane) / chunks, chunk = (i * 32 + lane) % chunks;
             part[i] = {};
-            if (row < item.packed_rows)
+            if (row < item.packed_rows && Policy::in_qk(item.run->plan, chunk * 8))
                 part[i] = reinterpret_cast<const uint4 *>(item.q[row])[chunk];
         }
     }
 
     /* Q^T as the B operand: element k = 2c.., n = g of each 16-deep step. @at: shared memory for
      * it, where this warp's O^T will lie; 2 KB of it or more are there for 8 rows. */
+    template <typename Policy>
     __device__ __forceinline__ void take(uint32_t (&q)[N][D / 16][2], uint32_t at,
                                          uint32_t lane) const
     {
 #pragma unroll
         for (int i = 0; i < parts; i++) {
             const uint32_t row = (i * 32 + lane) / chunks, chunk = (i * 32 + lane) % chunks;
-            store_shared16(at + row * (D * 2) + ((chunk ^ (row & 7)) << 4), part[i]);
+            const uint32_t row_at = at + row * (D * 2);
+            if constexpr (!Policy::narrow) {
+                store_shared16(row_at + ((chunk ^ (row & 7)) << 4), part[i]);
+            } else { /* where scores_narrow() has the keys' elements */
+                const uint32_t even = chunk & ~1u, inside = chunk % 2 * 8;
+                store_shared8(row_at + ((even ^ (row & 7)) << 4) + inside, part[i].x, part[i].z);
+                store_shared8(row_at + (((even + 1) ^ (row & 7)) << 4) + inside, part[i].y,
+                              part[i].w);
+            }
         }
         __syncwarp();
 #pragma unroll
@@ -174,13 +189,16 @@ template <int D, int N> struct DecodeQuery {
 /* A warp's part of an item: its query rows are columns of S^T and O^T. Lane 4g + c has tokens g and
  * g + 8 of a block, and of each group of 8 columns 2c and 2c + 1. */
 template <typename T, int D, typename Policy, int N> struct DecodeColumns {
+    using Weights = typename Types<T, Policy>::Products;
     uint32_t q[N][D / 16][2];
     float o[N][D / 16][4] = {}, m[N][2], l[N][2] = {};
     int32_t ends[N][2]; /* keys below are visible to columns 2c, 2c + 1 */
     float scale;
+    bool e4m3; /* of fp8: which */
 
     __device__ __forceinline__ void begin(const Item &item, uint32_t c)
     {
+        e4m3 = Policy::narrow && item.run->plan.kv_dtype == ATTND_FP8_E4M3;
         scale = Policy::unit(item.run->plan);
         Policy::rows(item, 0);
 #pragma unroll
@@ -200,6 +218,17 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
     /* S^T of a block of keys, which lies at @keys. */
     __device__ __forceinline__ void scores(float (&s)[N][4], uint32_t keys, uint32_t lane) const
     {
+        if constexpr (!Policy::narrow)
+            scores_wide(s, keys, lane);
+        else if (e4m3)
+            scores_narrow<E4m3>(s, keys, lane);
+        else
+            scores_narrow<E5m2>(s, keys, lane);
+    }
+
+    __device__ __forceinline__ void scores_wide(float (&s)[N][4], uint32_t keys,
+                                                uint32_t lane) const
+    {
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
             uint32_t a[4], r = lane % 16, chunk = k * 2 + lane / 16;
@@ -207,6 +236,32 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
 #pragma unroll
             for (int n = 0; n < N; n++)
                 Mma<T>::run(s[n], a, q[n][k][0], q[n][k][1]);
+        }
+    }
+
+    /* The same of fp8. A matrix of 8 rows of 16 bytes is 16 elements of 8 keys, of which a lane has
+     * elements 4c to 4c + 3: what an instruction takes as its elements 2c, 2c + 1 and 2c + 8,
+     * 2c + 9. Products do not ask for the order, as long as Q has the same. */
+    template <typename KV>
+    __device__ __forceinline__ void scores_narrow(float (&s)[N][4], uint32_t keys,
+                                                  uint32_t lane) const
+    {
+        const uint32_t r = lane % 16;
+#pragma unroll
+        for (int k = 0; k < D / 32; k++) {
+            uint32_t four[4], a[4];
+            ldmatrix4(four, keys + r * D + (((k * 2 + lane / 16) ^ swizzled<D>(r)) << 4));
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                Narrow<KV>::template widen<false>(a[0], a[2], four[half * 2]);
+                Narrow<KV>::template widen<false>(a[1], a[3], four[half * 2 + 1]);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    a[i] = from_halves<T>(a[i]);
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    Mma<T>::run(s[n], a, q[n][k * 2 + half][0], q[n][k * 2 + half][1]);
+            }
         }
     }
 
@@ -233,8 +288,8 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
                 s[n][j + 2] = exp2_fast(s1 - base);
                 l[n][j] = l[n][j] * fade[j] + s[n][j] + s[n][j + 2]; /* this lane's tokens */
             }
-            p[n][0] = movmatrix_trans(Pack<T>::pair(s[n][0], s[n][1]));
-            p[n][1] = movmatrix_trans(Pack<T>::pair(s[n][2], s[n][3]));
+            p[n][0] = movmatrix_trans(Pack<Weights>::pair(s[n][0], s[n][1]));
+            p[n][1] = movmatrix_trans(Pack<Weights>::pair(s[n][2], s[n][3]));
 #pragma unroll
             for (int d = 0; d < D / 16; d++) {
                 o[n][d][0] *= fade[0];
@@ -249,6 +304,17 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
     __device__ __forceinline__ void products(const uint32_t (&p)[N][2], uint32_t values,
                                              uint32_t lane)
     {
+        if constexpr (!Policy::narrow)
+            products_wide(p, values, lane);
+        else if (e4m3)
+            products_narrow<E4m3>(p, values, lane);
+        else
+            products_narrow<E5m2>(p, values, lane);
+    }
+
+    __device__ __forceinline__ void products_wide(const uint32_t (&p)[N][2], uint32_t values,
+                                                  uint32_t lane)
+    {
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             /* V^T: rows are dims, columns tokens; the four 8x8 are (dims, tokens) halves */
@@ -257,6 +323,28 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
 #pragma unroll
             for (int n = 0; n < N; n++)
                 Mma<T>::run(o[n][d], a, p[n][0], p[n][1]);
+        }
+    }
+
+    /* The same of fp8. Transposed in pairs, a matrix leaves a lane dims 2g and 2g + 1 of tokens 2c
+     * and 2c + 1: rows g and g + 8 of O^T are those two dims. */
+    template <typename KV>
+    __device__ __forceinline__ void products_narrow(const uint32_t (&p)[N][2], uint32_t values,
+                                                    uint32_t lane)
+    {
+        const uint32_t r = lane % 16;
+#pragma unroll
+        for (int d = 0; d < D / 32; d++) {
+            uint32_t four[4], a[4];
+            ldmatrix4_trans(four, values + r * D + (((d * 2 + lane / 16) ^ swizzled<D>(r)) << 4));
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                Narrow<KV>::template widen<true>(a[0], a[1], four[half * 2]);
+                Narrow<KV>::template widen<true>(a[2], a[3], four[half * 2 + 1]);
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    Mma<Weights>::run(o[n][d * 2 + half], a, p[n][0], p[n][1]);
+            }
         }
     }
 
@@ -291,18 +379,19 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
                                           uint32_t lane) const
     {
         constexpr int columns = 8 * N, out_row = decode_out_row<D>;
+        constexpr int row_step = Policy::narrow ? 2 : 1, half_step = Policy::narrow ? 1 : 8;
         const uint32_t g = lane / 4, c = lane % 4;
 #pragma unroll
         for (int n = 0; n < N; n++) {
             const uint32_t first = n * 8 + c * 2; /* this lane's columns: that and the next */
-            float *out = to.outs + (warp * columns + first) * out_row + g;
+            float *out = to.outs + (warp * columns + first) * out_row + g * row_step;
             if (first >= item.packed_rows)
                 continue;
 #pragma unroll
             for (int d = 0; d < D / 16; d++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    out[e % 2 * out_row + d * 16 + e / 2 * 8] = o[n][d][e];
+                    out[e % 2 * out_row + d * 16 + e / 2 * half_step] = o[n][d][e];
             if (g < 2)
                 to.states[warp * columns + first + g] =
                     g ? make_float2(m[n][1], l[n][1]) : make_float2(m[n][0], l[n][0]);
@@ -338,19 +427,19 @@ __device__ __forceinline__ void decode_blocks(DecodeColumns<T, D, Policy, N> &co
                          ? (item.kv_end - item.kv_begin + decode_block - 1) / decode_block
                          : 0;
     for (int32_t block = int32_t(warp); block < blocks; block += decode_warps) {
-        cp_async_wait<decode_stages<D> - 1>();
+        cp_async_wait<decode_stages<D, Policy> - 1>();
         __syncwarp();
-        const uint32_t keys = slots + ring->slot * decode_block_bytes<D>;
+        const uint32_t keys = slots + ring->slot * decode_block_bytes<D, Policy>;
         float s[N][4] = {};
         uint32_t p[N][2];
         const int32_t token = item.kv_begin + block * decode_block + int32_t(lane / 4);
         columns.scores(s, keys, lane);
         Policy::decode(item, s, token);
         columns.softmax(p, s, token);
-        columns.products(p, keys + decode_block * D * 2, lane);
+        columns.products(p, keys + decode_block * decode_row_bytes<D, Policy>, lane);
         blocks = decode_end(ring, item, block, blocks);
         __syncwarp(); /* every lane has read the stage */
-        ring_refill<D>(ring, work, number, slots, warp, lane);
+        ring_refill<D, Policy>(ring, work, number, slots, warp, lane);
     }
 }
 
@@ -358,7 +447,8 @@ __device__ __forceinline__ void decode_blocks(DecodeColumns<T, D, Policy, N> &co
 template <typename Policy> __device__ __forceinline__ bool decode_hides(const Item &item)
 {
     const attnd_entry &entry = item.tile.of_entry;
-    return (entry.causal && item.tile.row_count > 1) || (Policy::windows && entry.window);
+    return (entry.causal && item.tile.row_count > 1) || (Policy::windows && entry.window) ||
+           Policy::masked(item);
 }
 
 /* N: groups of 8 query rows. All consumers. Return: false if a result is not finite that may come
@@ -372,8 +462,8 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
     const Item &item = slot->item;
     __builtin_assume(__isShared(item.run));
     const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
-    const uint32_t slots =
-        shared_address(cta_buffer()) + warp * decode_stages<D> * decode_block_bytes<D>;
+    const uint32_t slots = shared_address(cta_buffer()) +
+                           warp * decode_stages<D, Policy> * decode_block_bytes<D, Policy>;
     DecodeRing *const kept = decode_ring();
     DecodeRing here = *kept, *const ring = &here;
     const DecodeStates to = decode_states<D, count>(ring, number);
@@ -381,14 +471,15 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
     /* Q in front of the keys: it is asked for in less time than they are, and needed first. All
      * that is not in front of them is done while they are on their way. */
     DecodeQuery<D, N> query;
-    query.ask(item, lane);
-    ring_begin<D>(ring, work, number, item, slots, warp, lane);
+    query.template ask<Policy>(item, lane);
+    ring_begin<D, Policy>(ring, work, number, item, slots, warp, lane);
     rows_find<D, Policy>(&slot->item);
     if (consumer_thread() == 0)
         slot->begin_ns = clock_ns();
     DecodeColumns<T, D, Policy, N> columns;
     columns.begin(item, lane % 4);
-    query.take(columns.q, shared_address(to.outs + warp * count * decode_out_row<D>), lane);
+    query.template take<Policy>(columns.q,
+                                shared_address(to.outs + warp * count * decode_out_row<D>), lane);
     decode_blocks(columns, ring, work, number, item, slots);
     if (lane == 0)
         *kept = here;

@@ -332,7 +332,7 @@ template <typename T, int D, typename Policy> struct Prefill {
     __device__ __forceinline__ void blocks_of(const Item &item, int32_t blocks, float scale)
     {
         /* Blocks below this one need no mask in any row of the tile. */
-        const int32_t free_end = item.packed_rows < prefill_rows
+        const int32_t free_end = item.packed_rows < prefill_rows || Policy::masked(item)
                                      ? item.kv_begin
                                      : visible_end(item, item.tile.row_begin);
         int32_t first = item.kv_begin + (blocks - 1) * Shape::keys; /* of the block in hand */
@@ -392,8 +392,7 @@ template <typename T, int D, typename Policy> struct Prefill {
             state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
         }
         if (finite()) {
-            store_rows<T, D, Policy>(item, state, shared + q_here * Shape::q_bytes, first_row,
-                                     scale);
+            store_rows<T, D, Policy>(item, state, shared + q_here * Shape::q_bytes, first_row);
         } else {
             const uint32_t rows = group * 64;
             attend_naive<T, D, Policy>(item, rows + warp, min(rows + 64, item.packed_rows), 4);

@@ -11,6 +11,7 @@ using element_fp16 = __half;
 using element_bf16 = __nv_bfloat16;
 using policy_plain = Plain;
 using policy_varied = Varied;
+using policy_fp8 = Fp8;
 
 #define PASTE2(prefix, name) prefix##name
 #define PASTE4(prefix, dim, type, policy) prefix##dim##_##type##_##policy
@@ -18,10 +19,25 @@ using policy_varied = Varied;
 #define ELEMENT(type) PASTE2(element_, type)
 #define POLICY(policy) PASTE2(policy_, policy)
 
+/* V of latents is shorter than K, and the plain policy has rows of one length: those of the varied
+ * one are plain, too (device.cuh). */
+#define IS_plain 1
+#define IS_varied 0
+#define IS_fp8 0
+#define PLAIN(policy) PASTE2(IS_, policy)
+#if ATTND_VARIANT_DIM == 576 && PLAIN(ATTND_VARIANT_POLICY)
+Variant VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, varied)();
+
+Variant VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND_VARIANT_POLICY)()
+{
+    return VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, varied)();
+}
+#else
 Variant VARIANT(ATTND_VARIANT_DIM, ATTND_VARIANT_TYPE, ATTND_VARIANT_POLICY)()
 {
     return variant_of<ELEMENT(ATTND_VARIANT_TYPE), ATTND_VARIANT_DIM,
                       POLICY(ATTND_VARIANT_POLICY)>();
 }
+#endif
 
 } // namespace attnd

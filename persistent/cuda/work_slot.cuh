@@ -21,7 +21,15 @@
 namespace attnd
 {
 
-enum Path : uint32_t { path_leave, path_skip, path_append, path_naive, path_decode, path_prefill };
+enum Path : uint32_t {
+    path_leave,
+    path_skip,
+    path_append,
+    path_merge,
+    path_naive,
+    path_decode,
+    path_prefill
+};
 
 constexpr int work_slots = 2;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
@@ -334,8 +342,7 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
         *entry = fetch_entry<D>(fetch, number);
         if (entry->sequence != fetch->cursor + 1)
             return nothing;
-        const uint32_t other = fetch->variant - entry->variant;
-        if (other != 0 && other != variants_plain)
+        if (!variant_executes(fetch->variant, entry->variant))
             continue;
         Live *live = &fetch->resident->live[fetch->cursor % ring_positions];
         if (!fetch_complete<D>(fetch, number, false)) {
@@ -394,6 +401,14 @@ __device__ __forceinline__ void worker_leave(Resident *resident, uint32_t worker
         publish_gpu(&resident->present[worker], 0);
 }
 
+/* Each row of V is the front of the row of K. */
+__device__ __forceinline__ bool one_plane(const ActiveRun *run)
+{
+    const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
+    return run->k_base == run->v_base && k.stride_page == v.stride_page &&
+           k.stride_token == v.stride_token && k.stride_head == v.stride_head;
+}
+
 /* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
  * code that the item fails with, 0: none. The whole warp. Return: the path that executes it. */
 template <int D, typename Policy>
@@ -407,7 +422,7 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     const bool attends = run->kind == ATTND_RUN_ATTEND;
     const ItemPlace place = item_place(run, index, settings.workers);
     const uint32_t word = attends ? tile_word(run, place.tile, lane) : 0;
-    const uint32_t paths = run->aligned ? settings.paths : 0;
+    const uint32_t paths = run->aligned ? Policy::paths(run, settings.paths) : 0;
     if (lane == 0) {
         Item *item = &slot->item;
         slot->index = index;
@@ -420,17 +435,29 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         item->failed = cancelled;
         item->generation = entry.generation;
         item->kv_head = place.head;
-        item->k = run->k_base + 2 * (place.head * run->k_plane.stride_head);
-        item->v = run->v_base + 2 * (place.head * run->v_plane.stride_head);
+        item->k = run->k_base + kv_bytes<Policy> * (place.head * run->k_plane.stride_head);
+        item->v = run->v_base + kv_bytes<Policy> * (place.head * run->v_plane.stride_head);
+        if (attends && !cancelled)
+            Policy::scales(item);
     }
     if (cancelled)
         return path_skip;
     if (!attends)
-        return path_append;
+        return run->kind == ATTND_RUN_MERGE ? path_merge : path_append;
     const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
     if (Policy::windows)
         item_skip<D>(&slot->item, run, lane);
+    if (D == latent_dim)
+        return paths >> 1 & 1 && one_plane(run) ? path_prefill : path_naive;
     return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
+}
+
+/* What an item reads of a key and its value. */
+template <int D, typename Policy>
+__device__ __forceinline__ uint32_t key_elements(const ActiveRun *run, Path path)
+{
+    const uint32_t k = Policy::template dim_qk<D>(run->plan);
+    return D == latent_dim && path == path_prefill ? k : k + Policy::template dim_vo<D>(run->plan);
 }
 
 /* The keys that a decode item's warps ask for first, a block each (tile_decode.cuh). */
@@ -440,7 +467,7 @@ constexpr int32_t first_keys = 128;
  * do so 800 to 2,500 clocks later, once they are awake and have asked for Q; a memory that has had
  * nothing to do would have nothing to do until then. To ask for more keys than these before they
  * are wanted only disturbs those that are. One warp. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t lane)
 {
     constexpr int rows = first_keys / 32;
@@ -454,20 +481,23 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
     const uint32_t page = ahead < 32 ? uint32_t(item.pages[ahead]) : run->pages;
     if (page >= run->pages)
         return; /* the warp that loads it says so */
-    const int64_t k_stride = run->k_plane.stride_token * 2,
-                  v_stride = run->v_plane.stride_token * 2;
-    const char *k = item.k + page * (run->k_plane.stride_page * 2) + at.rest * k_stride;
-    const char *v = item.v + page * (run->v_plane.stride_page * 2) + at.rest * v_stride;
+    constexpr int bytes = kv_bytes<Policy>;
+    const int64_t k_stride = run->k_plane.stride_token * bytes,
+                  v_stride = run->v_plane.stride_token * bytes;
+    const char *k = item.k + page * (run->k_plane.stride_page * bytes) + at.rest * k_stride;
+    const char *v = item.v + page * (run->v_plane.stride_page * bytes) + at.rest * v_stride;
 #pragma unroll
     for (int r = 0; r < rows; r++, k += k_stride)
 #pragma unroll
-        for (int line = 0; line < D * 2; line += 128)
-            prefetch_line(k + line);
+        for (int line = 0; line < D * bytes; line += 128)
+            if (Policy::in_qk(run->plan, line / bytes))
+                prefetch_line(k + line);
 #pragma unroll
     for (int r = 0; r < rows; r++, v += v_stride)
 #pragma unroll
-        for (int line = 0; line < D * 2; line += 128)
-            prefetch_line(v + line);
+        for (int line = 0; line < D * bytes; line += 128)
+            if (Policy::in_vo(run->plan, line / bytes))
+                prefetch_line(v + line);
 }
 
 /* The fetch warp: every item until the kernel leaves. */
@@ -498,12 +528,14 @@ template <int D, typename Policy> __device__ __forceinline__ void fetch_work(Fet
         const Item &item = slot->item;
         if (path == path_decode && fetch->completed == number &&
             item.kv_end - item.kv_begin > first_keys)
-            first_keys_prefetch<D>(item, lane);
+            first_keys_prefetch<D, Policy>(item, lane);
         __syncwarp();
         /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
          * all that is on its way; or, of a decode item, another's, microseconds later. */
         if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
-            tally_gpu(&item.live->kv_bytes, 2ull * 2 * D * uint64_t(item.kv_end - item.kv_begin));
+            tally_gpu(&item.live->kv_bytes, uint64_t(kv_bytes<Policy>) *
+                                                key_elements<D, Policy>(item.run, path) *
+                                                uint64_t(item.kv_end - item.kv_begin));
         __syncwarp();
     }
 }

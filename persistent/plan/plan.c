@@ -113,6 +113,7 @@ static struct attnd_plan_head empty_shape(const struct attnd_plan *plan, uint64_
         .dim_qk = plan->pool.dim_qk,
         .dim_vo = plan->pool.dim_vo,
         .dtype = plan->pool.dtype,
+        .kv_dtype = plan->pool.dtype,
         .entries_max = capacity->entries,
         .entries_offset_bytes = capacity->entries_offset_bytes,
         .tiles_offset_bytes = capacity->tiles_offset_bytes,

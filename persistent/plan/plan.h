@@ -202,6 +202,10 @@ uint64_t attnd_scratch_output_offset(const struct attnd_plan_head *head);
 /* Query rows an append item stores; an append run has ceil(rows / this) items. */
 #define ATTND_APPEND_ROWS 64u
 
+/* Rows of one head that an item of a merge does; of [rows * heads_q], a row's heads side by side.
+ */
+#define ATTND_MERGE_ROWS 64u
+
 /** attnd_plan_items() - queue items of a run of @kind (enum attnd_run_kind) of this plan. */
 uint32_t attnd_plan_items(const struct attnd_plan_head *head, uint32_t kind);
 

@@ -34,5 +34,8 @@ uint32_t attnd_plan_items(const struct attnd_plan_head *head, uint32_t kind)
 {
     if (kind == ATTND_RUN_APPEND)
         return head->rows / ATTND_APPEND_ROWS + (head->rows % ATTND_APPEND_ROWS != 0);
+    if (kind == ATTND_RUN_MERGE)
+        return (uint32_t)(((uint64_t)head->rows * head->heads_q + ATTND_MERGE_ROWS - 1) /
+                          ATTND_MERGE_ROWS);
     return head->tiles * head->heads_kv;
 }

@@ -272,7 +272,8 @@ void attnd_plan_share(struct attnd_plan *plan, const struct attnd_batch_view *ba
 
 void attnd_plan_share_entries(struct attnd_plan *plan)
 {
-    const uint64_t head_bytes = 2ull * (plan->pool.dim_qk + plan->pool.dim_vo);
+    const uint64_t head_bytes =
+        (uint64_t)attnd_dtype_bytes(plan->pool.dtype) * (plan->pool.dim_qk + plan->pool.dim_vo);
 
     plan->found.shared_groups = plan->shared;
     for (uint32_t i = 0; i < plan->shared; i++) {

@@ -8,8 +8,6 @@
  */
 #include "persistent/plan/private.h"
 
-#define ELEMENT_BYTES 2u /* of K and V */
-
 /* A processor's thread: reading a key takes as long as eight rows of products. */
 #define CPU_GFLOPS 80u
 #define CPU_GBPS 10u
@@ -35,11 +33,12 @@ void attnd_plan_take_times(struct attnd_plan *plan)
     const struct attnd_plan_rates *rates = &plan->limits.target.rates;
     const double dims = plan->pool.dim_qk + plan->pool.dim_vo;
     const double row_ns = 2.0 * dims / rates->worker_gflops;
+    const double key_bytes = attnd_dtype_bytes(plan->pool.dtype) * dims;
 
     plan->times = (struct attnd_plan_times){
         .row_ns = row_ns,
-        .read_ns = ELEMENT_BYTES * dims / rates->worker_gbps,
-        .bytes_ns = ELEMENT_BYTES * dims / rates->memory_gbps,
+        .read_ns = key_bytes / rates->worker_gbps,
+        .bytes_ns = key_bytes / rates->memory_gbps,
         .start_ns = rates->rows_step > 1 ? LOADED_AHEAD_START_NS : ATTND_COST_TILE * row_ns,
     };
 }

@@ -250,27 +250,15 @@ int attnd_memory_make_own(struct attnd_service *service, uint64_t size_bytes,
 int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
                       struct attnd_fault *fault)
 {
-    struct attnd_memory_source source = {.kind = ATTND_KIND_DEVICE};
-    int fd;
-
     *out = service->wake;
     if (service->wake)
         return 0;
-    if (!service->device || attnd_supervisor_worker(service)->residency != ATTND_RESIDENCY_ELASTIC)
+    if (attnd_supervisor_worker(service)->residency != ATTND_RESIDENCY_ELASTIC)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MEMORY, 0, 0, 0);
-    source.size_bytes = attnd_device_page_bytes(service->device);
-    int rc = attnd_device_make(service->device, source.size_bytes, &fd, fault);
-    if (rc < 0)
-        return rc;
-    source.fd = fd;
-    rc = attnd_memory_new(service, &source, NULL, 0, out, fault);
-    if (rc < 0) {
-        close(fd);
-        return rc;
-    }
-    (*out)->made = 1;
-    service->wake = *out;
-    return 0;
+    int rc = attnd_memory_make_own(service, ATTND_PAGE_BYTES, out, fault);
+    if (rc == 0)
+        service->wake = *out;
+    return rc;
 }
 
 void attnd_memory_ref(struct attnd_memory *memory)

@@ -38,10 +38,21 @@ static void handles_of(const struct attnd_sqe *sqe, uint32_t handles[ATTND_RUN_P
 void attnd_places_take(const struct attnd_client *client, const struct attnd_sqe *sqe,
                        struct attnd_memory *memories[ATTND_RUN_PLACES])
 {
-    uint32_t handles[ATTND_RUN_PLACES];
+    uint32_t handles[ATTND_RUN_PLACES] = {0};
     handles_of(sqe, handles);
     for (uint32_t i = 0; i < ATTND_RUN_PLACES; i++) {
         memories[i] = attnd_client_memory(client, handles[i]);
+        if (memories[i])
+            attnd_memory_ref(memories[i]);
+    }
+}
+
+void attnd_places_take_merge(const struct attnd_client *client,
+                             const struct attnd_merge_view *merge,
+                             struct attnd_memory *memories[ATTND_RUN_PLACES])
+{
+    for (uint32_t i = 0; i < ATTND_MERGE_PLACES; i++) {
+        memories[i] = attnd_client_memory(client, merge->at[i].memory);
         if (memories[i])
             attnd_memory_ref(memories[i]);
     }
@@ -104,7 +115,7 @@ static struct span plane_span(const struct attnd_pool *pool, const struct attnd_
     const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, dim};
     const int64_t strides[] = {plane->stride_page, plane->stride_token, plane->stride_head, 1};
     uint64_t bytes = 0;
-    (void)attnd_extent_bytes(counts, strides, 4, 2, &bytes);
+    (void)attnd_extent_bytes(counts, strides, 4, attnd_dtype_bytes(shape->dtype), &bytes);
     return (struct span){memory, plane->offset_bytes, plane->offset_bytes + bytes};
 }
 
@@ -142,7 +153,7 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
                                 plan->extents.o_bytes};
     struct span q = {0}, o = {0}, lse = {0};
 
-    run->q = run->o = run->lse = run->k = run->v = absent;
+    run->q = run->o = run->lse = run->k = run->v = run->w = absent;
     int rc = resolve(memories[0], &q_want, &run->q, &q, fault);
     if (rc == 0)
         rc = resolve(memories[1], &o_want, &run->o, &o, fault);
@@ -174,11 +185,63 @@ int attnd_places_append(const struct attnd_service *service, const struct attnd_
                                 plan->extents.v_bytes};
     struct span k = {0}, v = {0};
 
-    run->q = run->o = run->lse = run->k = run->v = absent;
+    run->q = run->o = run->lse = run->k = run->v = run->w = absent;
     int rc = resolve(memories[0], &k_want, &run->k, &k, fault);
     if (rc == 0)
         rc = resolve(memories[1], &v_want, &run->v, &v, fault);
     if (rc == 0)
         rc = refuse_planes(service, &k, ATTND_F_K, fault);
     return rc < 0 ? rc : refuse_planes(service, &v, ATTND_F_V, fault);
+}
+
+static int same(const struct span *a, const struct span *b)
+{
+    return a->memory == b->memory && a->begin == b->begin && a->end == b->end;
+}
+
+/* An output may take the place of an input of its own kind: what is at an element is read before it
+ * is written there. */
+static int refuse_merge_overlap(const struct span spans[ATTND_MERGE_PLACES], uint32_t output,
+                                enum attnd_field field, struct attnd_fault *fault)
+{
+    for (uint32_t i = 0; i < ATTND_MERGE_PLACES; i++) {
+        const int alike = i % 2 == output % 2;
+        if (i == output || (alike && i < ATTND_MERGE_O && same(&spans[output], &spans[i])))
+            continue;
+        int rc = refuse_overlap(&spans[output], field, &spans[i], fault);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int attnd_places_merge(const struct attnd_service *service, const struct attnd_plan_object *plan,
+                       const struct attnd_merge_view *merge, struct attnd_memory *const *memories,
+                       struct attnd_run *run, struct attnd_fault *fault)
+{
+    static const enum attnd_field fields[] = {ATTND_F_O_A,   ATTND_F_LSE_A, ATTND_F_O_B,
+                                              ATTND_F_LSE_B, ATTND_F_O,     ATTND_F_LSE};
+    struct attnd_place *const places[] = {&run->q, &run->v, &run->k, &run->w, &run->o, &run->lse};
+    struct span spans[ATTND_MERGE_PLACES] = {{0}};
+
+    run->q = run->o = run->lse = run->k = run->v = run->w = absent;
+    for (uint32_t i = 0; i < ATTND_MERGE_PLACES; i++) {
+        const struct attnd_merge_place *at = &merge->at[i];
+        const int is_lse = i % 2;
+        const struct want want = {fields[i], at->memory, is_lse ? 4 : 16, at->offset_bytes,
+                                  is_lse ? plan->extents.lse_bytes : plan->extents.o_bytes};
+        if (i == ATTND_MERGE_LSE && at->memory == 0)
+            continue;
+        int rc = resolve(memories[i], &want, places[i], &spans[i], fault);
+        if (rc < 0)
+            return rc;
+    }
+    for (uint32_t i = ATTND_MERGE_O; i <= ATTND_MERGE_LSE; i++) {
+        int rc = refuse_merge_overlap(spans, i, fields[i], fault);
+        if (rc == 0)
+            rc = refuse_planes(service, &spans[i], fields[i], fault);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
 }

@@ -6,8 +6,8 @@
 
 #include "service/objects/planobj.h"
 
-/* An operation names at most this many places: q, o, lse or k, v. */
-#define ATTND_RUN_PLACES 3u
+/* An operation names at most this many places: q, o, lse; k, v; or those of a merge. */
+#define ATTND_RUN_PLACES 6u
 
 /** attnd_places_take() - the memory that the handles of @sqe name, referenced from now on; NULL
  * where a handle names none. */
@@ -15,6 +15,19 @@ void attnd_places_take(const struct attnd_client *client, const struct attnd_sqe
                        struct attnd_memory *memories[ATTND_RUN_PLACES]);
 void attnd_places_release(struct attnd_service *service,
                           struct attnd_memory *const memories[ATTND_RUN_PLACES]);
+
+/** attnd_places_take_merge() - the same of a merge, which names them in its arena.
+ * @memories: enum attnd_merge_at */
+void attnd_places_take_merge(const struct attnd_client *client,
+                             const struct attnd_merge_view *merge,
+                             struct attnd_memory *memories[ATTND_RUN_PLACES]);
+
+/** attnd_places_merge() - the places of a merge, as far as o and lse of @plan as it is filled. An
+ * output may lie exactly where an input of its kind lies. @memories: enum attnd_merge_at.
+ * Return: 0, or the fault's code. */
+int attnd_places_merge(const struct attnd_service *service, const struct attnd_plan_object *plan,
+                       const struct attnd_merge_view *merge, struct attnd_memory *const *memories,
+                       struct attnd_run *run, struct attnd_fault *fault);
 
 /** attnd_places_append() - the places of an append to @plan as it is filled, into k and v of @run.
  * @memories: k, v. Return: 0, or the fault's code. */

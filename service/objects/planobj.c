@@ -206,7 +206,7 @@ static uint64_t shared_bytes(const struct attnd_plan_object *object,
     const uint32_t tokens = object->tile_rows > group ? object->tile_rows / group : 1;
 
     return attnd_plan_shared_keys(batch, limits->page_size, tokens) * limits->heads_kv *
-           (limits->dim_qk + limits->dim_vo) * sizeof(uint16_t);
+           (limits->dim_qk + limits->dim_vo) * attnd_dtype_bytes(limits->pool_dtype);
 }
 
 /* What follows from the tiles that there are now. */
@@ -215,6 +215,7 @@ static void derive(struct attnd_plan_object *object)
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);
     object->tile_items = attnd_plan_items(head, ATTND_RUN_ATTEND);
     object->append_items = attnd_plan_items(head, ATTND_RUN_APPEND);
+    object->merge_items = attnd_plan_items(head, ATTND_RUN_MERGE);
     object->scratch_bytes = attnd_plan_scratch_bytes(head);
     const struct attnd_plan_found found = attnd_plan_found(object->plan);
     object->shared_bytes = object->level_bytes + found.bytes_saved;

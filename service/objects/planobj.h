@@ -7,7 +7,7 @@
 #include "persistent/plan/plan.h"
 #include "service/objects/pool.h"
 
-#define ATTND_VARIANT_TABLES 2 /* sinks, mask */
+#define ATTND_VARIANT_TABLES 3 /* sinks, mask, scales */
 
 struct attnd_plan_prepared; /* prepared/prepared.h; one block of malloc() */
 
@@ -31,10 +31,10 @@ struct attnd_plan_object {
     /* of the batch it is filled with */
     uint64_t set_version; /* as the worker finds them in the heap */
     uint32_t advance_version;
-    uint32_t tile_items, append_items; /* queue items of a run and of an append */
-    struct attnd_extents extents;      /* from a tensor's offset */
-    uint64_t scratch_bytes;            /* of a run */
-    uint64_t level_bytes;              /* of these, what the batch's own levels save */
+    uint32_t tile_items, append_items, merge_items; /* queue items of each kind of run */
+    struct attnd_extents extents;                   /* from a tensor's offset */
+    uint64_t scratch_bytes;                         /* of a run */
+    uint64_t level_bytes;                           /* of these, what the batch's own levels save */
     uint64_t shared_bytes; /* of K and V that a run does not read: the batch's levels, found ones */
     uint32_t fused;        /* both classes of tiles are done at once */
     struct attnd_memory *tables[ATTND_VARIANT_TABLES]; /* of its variant, referenced; or NULL */

@@ -35,9 +35,9 @@ static int check_dims(const Attnd__PoolCreate *desc, struct attnd_fault *fault)
                                ATTND_HEAD_DIM_EQUAL_MAX);
     if (!attnd_dims_option(dim, desc->dim_vo) && desc->dim_vo != dim)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, desc->dim_vo, dim);
-    if (desc->dtype != ATTND_FP16 && desc->dtype != ATTND_BF16)
+    if (desc->dtype == 0 || desc->dtype >= ATTND_DTYPES_END)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, 0, desc->dtype,
-                               ATTND_BF16);
+                               desc->dtype ? ATTND_DTYPES_END - 1 : ATTND_FP16);
     return 0;
 }
 
@@ -87,16 +87,18 @@ static uint32_t nearest_dim(uint16_t dims, uint32_t wanted)
 int attnd_pool_check_variant(const struct attnd_worker_info *worker,
                              const struct attnd_heap_pool *shape, struct attnd_fault *fault)
 {
-    uint16_t dims = worker->head_dims[shape->dtype];
+    const uint16_t dims = worker->head_dims[attnd_dtype_dims(shape->dtype)];
     const uint32_t option = attnd_dims_option(shape->dim_qk, shape->dim_vo);
+    const uint32_t needed =
+        option | (option && attnd_dtype_is_fp8(shape->dtype) ? ATTND_OPTION_DIMS_FP8 : 0);
 
-    if (option ? worker->options & option : dims & attnd_head_dim_bit(shape->dim_qk))
+    if (option ? (worker->options & needed) == needed : dims & attnd_head_dim_bit(shape->dim_qk))
         return 0;
     if (dims)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, shape->dim_qk,
                                nearest_dim(dims, shape->dim_qk));
     return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, 0, shape->dtype,
-                           shape->dtype == ATTND_FP16 ? ATTND_BF16 : ATTND_FP16);
+                           shape->dtype == ATTND_BF16 ? ATTND_FP16 : ATTND_BF16);
 }
 
 struct axis {
@@ -150,6 +152,7 @@ int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Pla
                            struct attnd_fault *fault)
 {
     const uint32_t dim = field == ATTND_F_V ? shape->dim_vo : shape->dim_qk;
+    const uint32_t element_bytes = attnd_dtype_bytes(shape->dtype);
     const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, dim};
     const int64_t strides[] = {plane->stride_page, plane->stride_token, plane->stride_head, 1};
     uint64_t extent_bytes, end_bytes;
@@ -158,10 +161,10 @@ int attnd_pool_check_plane(const struct attnd_heap_pool *shape, const Attnd__Pla
         if (strides[i] < 0 || strides[i] > STRIDE_MAX)
             return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_STRIDE, layer, strides[i],
                                    strides[i] < 0 ? 0 : STRIDE_MAX);
-    if (plane->offset_bytes % sizeof(uint16_t))
+    if (plane->offset_bytes % element_bytes)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_OFFSET, layer,
-                               (int64_t)plane->offset_bytes, sizeof(uint16_t));
-    int rc = attnd_extent_bytes(counts, strides, 4, sizeof(uint16_t), &extent_bytes);
+                               (int64_t)plane->offset_bytes, element_bytes);
+    int rc = attnd_extent_bytes(counts, strides, 4, element_bytes, &extent_bytes);
     if (rc < 0 || __builtin_add_overflow(plane->offset_bytes, extent_bytes, &end_bytes))
         end_bytes = UINT64_MAX;
     if (end_bytes > memory_bytes)
@@ -176,7 +179,8 @@ int attnd_pool_plane_bytes(const struct attnd_heap_pool *shape, uint64_t *bytes,
 {
     /* At most 2^24 * 2^20 and 2^10 * 2^8 * 2. */
     uint64_t tokens = (uint64_t)shape->pages * shape->page_size;
-    uint64_t token_bytes = (uint64_t)shape->heads_kv * shape->dim_qk * sizeof(uint16_t);
+    uint64_t token_bytes =
+        (uint64_t)shape->heads_kv * shape->dim_qk * attnd_dtype_bytes(shape->dtype);
     uint64_t all_bytes;
 
     if (__builtin_mul_overflow(tokens, token_bytes, bytes) ||

@@ -44,6 +44,9 @@ static int refuse_option(const struct attnd_variant *variant, uint32_t missing,
     } else if (missing & ATTND_OPTION_MASK) {
         field = ATTND_F_MASK;
         value = variant->mask.memory;
+    } else if (missing & ATTND_OPTION_HEAD_SCALES) {
+        field = ATTND_F_KV_SCALES;
+        value = variant->kv_scales.memory;
     }
     return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, field, ATTND_F_BACKEND, value, 0);
 }
@@ -80,21 +83,27 @@ int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_
                           struct attnd_fault *fault)
 {
     const struct attnd_worker_info *worker = &client->service->queue->info;
-    const uint32_t layers = plan->attachment->pool->shape.layers;
+    const struct attnd_heap_pool *pool = &plan->attachment->pool->shape;
     const uint32_t missing = batch->options & ~(worker->options | ATTND_OPTIONS_PLANNER);
     struct attnd_variant *variant = &batch->variant;
+
+    int rc = 0;
 
     if (missing)
         return refuse_option(variant, missing, fault);
     if (batch->options & ATTND_OPTION_SINKS) {
-        uint64_t bytes = table_bytes(&variant->sinks, batch->heads_q, layers, sizeof(float));
-        int rc = resolve_table(client, &variant->sinks, bytes, ATTND_F_SINKS, &memories[0], fault);
-        if (rc < 0)
-            return rc;
+        uint64_t bytes = table_bytes(&variant->sinks, batch->heads_q, pool->layers, sizeof(float));
+        rc = resolve_table(client, &variant->sinks, bytes, ATTND_F_SINKS, &memories[0], fault);
     }
-    if (batch->options & ATTND_OPTION_MASK) {
+    if (rc == 0 && batch->options & ATTND_OPTION_MASK) {
         uint64_t bytes = (uint64_t)batch->mask_indptr[batch->level[batch->levels - 1].entries];
-        return resolve_table(client, &variant->mask, bytes, ATTND_F_MASK, &memories[1], fault);
+        rc = resolve_table(client, &variant->mask, bytes, ATTND_F_MASK, &memories[1], fault);
     }
-    return 0;
+    if (rc == 0 && batch->options & ATTND_OPTION_HEAD_SCALES) {
+        uint64_t bytes =
+            table_bytes(&variant->kv_scales, 2ull * pool->heads_kv, pool->layers, sizeof(float));
+        rc = resolve_table(client, &variant->kv_scales, bytes, ATTND_F_KV_SCALES, &memories[2],
+                           fault);
+    }
+    return rc;
 }

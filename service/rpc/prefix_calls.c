@@ -123,8 +123,8 @@ int attnd_call_prefix_release(struct attnd_call *call)
 
 static uint64_t page_bytes(const struct attnd_heap_pool *shape)
 {
-    return 2ull * shape->page_size * shape->heads_kv * (shape->dim_qk + (uint64_t)shape->dim_vo) *
-           shape->layers;
+    return (uint64_t)attnd_dtype_bytes(shape->dtype) * shape->page_size * shape->heads_kv *
+           (shape->dim_qk + (uint64_t)shape->dim_vo) * shape->layers;
 }
 
 static int add_top(struct attnd_call *call, Attnd__PrefixSpace *to, const struct attnd_tree *tree,

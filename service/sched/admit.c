@@ -1,6 +1,6 @@
 /*
- * admit.c - what a batch, an advance or a prefix operation says, copied and checked once, on the
- * way in.
+ * admit.c - what a batch, an advance, a merge or a prefix operation says, copied and checked once,
+ * on the way in.
  *
  * A slot is free as soon as it has become an operation, and the client may reuse its arena then. So
  * the copy is made before, whether the operation's turn comes at once or later: nothing here asks
@@ -83,6 +83,16 @@ static int admit_batch(struct attnd_sched_op *op, struct attnd_admitted *to)
                   : attnd_variant_resolve(client, op->plan, &to->u.batch, op->memories, &op->fault);
 }
 
+static int admit_merge(struct attnd_sched_op *op, struct attnd_admitted *to)
+{
+    const struct attnd_client *client = op->lane->session->client;
+    int rc = attnd_admit_merge(attnd_client_arena(client), client->arena_bytes, &op->sqe.u.merge,
+                               &to->u.merge, &op->fault);
+    if (rc == 0)
+        attnd_places_take_merge(client, &to->u.merge, op->memories);
+    return rc;
+}
+
 static int admit(struct attnd_sched_op *op, struct attnd_admitted *to)
 {
     const struct attnd_client *client = op->lane->session->client;
@@ -91,6 +101,8 @@ static int admit(struct attnd_sched_op *op, struct attnd_admitted *to)
         return admit_prefix(op, to);
     if (op->sqe.opcode == ATTND_OP_PLAN_SET)
         return admit_batch(op, to);
+    if (op->sqe.opcode == ATTND_OP_MERGE)
+        return admit_merge(op, to);
     return attnd_admit_advance(arena, client->arena_bytes, &op->sqe.u.advance, &op->plan->limits,
                                &to->staging, &to->u.advance, &op->fault);
 }

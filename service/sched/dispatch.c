@@ -55,6 +55,9 @@ static int resolve(struct attnd_sched_op *op, struct attnd_run *run)
     if (op->sqe.opcode == ATTND_OP_APPEND)
         return attnd_places_append(service, op->plan, &op->sqe.u.append, op->memories, run,
                                    &op->fault);
+    if (op->sqe.opcode == ATTND_OP_MERGE)
+        return attnd_places_merge(service, op->plan, &op->admitted->u.merge, op->memories, run,
+                                  &op->fault);
     return attnd_places_attend(service, op->plan, &op->sqe.u.run, op->memories, run, &op->fault);
 }
 
@@ -91,33 +94,50 @@ static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
     attnd_crash(ATTND_CRASH_DAEMON_COMMAND_PUSHED);
 }
 
+/* What an operation is to the worker. */
+static struct attnd_run describe(const struct attnd_sched_op *op)
+{
+    const struct attnd_plan_object *plan = op->plan;
+    struct attnd_run run = {.kind = ATTND_RUN_ATTEND,
+                            .generation = plan->generation,
+                            .plan_offset_bytes = plan->heap_offset_bytes,
+                            .items = plan->tile_items,
+                            .session = op->lane->session->client->id,
+                            .weight = op->lane->session->client->weight,
+                            .mailbox = ATTND_NONE};
+
+    if (op->sqe.opcode == ATTND_OP_APPEND) {
+        run.kind = ATTND_RUN_APPEND;
+        run.items = plan->append_items;
+        run.layer = op->sqe.u.append.layer;
+    } else if (op->sqe.opcode == ATTND_OP_MERGE) {
+        run.kind = ATTND_RUN_MERGE;
+        run.items = plan->merge_items;
+    } else {
+        run.layer = op->sqe.u.run.layer;
+    }
+    return run;
+}
+
 enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
     const struct attnd_plan_object *plan = op->plan;
-    int appends = op->sqe.opcode == ATTND_OP_APPEND;
 
+    if (op->fault.code) /* refused on the way in */
+        return ATTND_TURN_DONE;
     if (plan->planning || attnd_prepared_taken(plan))
         return ATTND_TURN_BLOCKED;
     if (!plan->filled)
         return refuse(op, -ATTND_E_INVALID, ATTND_F_PLAN, op->sqe.plan, 0);
-    uint32_t items = appends ? plan->append_items : plan->tile_items;
-    if (items == 0)
+    struct attnd_run run = describe(op);
+    if (run.items == 0)
         return ATTND_TURN_DONE;
-
-    struct attnd_run run = {.kind = appends ? ATTND_RUN_APPEND : ATTND_RUN_ATTEND,
-                            .generation = plan->generation,
-                            .plan_offset_bytes = plan->heap_offset_bytes,
-                            .layer = appends ? op->sqe.u.append.layer : op->sqe.u.run.layer,
-                            .items = items,
-                            .session = op->lane->session->client->id,
-                            .weight = op->lane->session->client->weight,
-                            .mailbox = ATTND_NONE};
     if (resolve(op, &run) < 0)
         return ATTND_TURN_DONE;
-    if (appends && check_append(op) < 0)
+    if (run.kind == ATTND_RUN_APPEND && check_append(op) < 0)
         return ATTND_TURN_DONE;
-    uint64_t scratch_bytes = appends ? 0 : plan->scratch_bytes;
+    uint64_t scratch_bytes = run.kind == ATTND_RUN_ATTEND ? plan->scratch_bytes : 0;
 
     if (!scheduler->queue->accepting || !attnd_share_slot(op->lane->session) ||
         (in_line && attnd_share_in_line(op->lane->session)))

@@ -127,7 +127,8 @@ static void finish_head(struct attnd_lane *lane)
     struct attnd_sched_op *op = attnd_lane_pop(lane);
     uint64_t begin_ns = op->begin_ns ? op->begin_ns : attnd_sched_now(scheduler);
     uint64_t end_ns = begin_ns;
-    if (op->sqe.opcode != ATTND_OP_RUN && op->sqe.opcode != ATTND_OP_APPEND) {
+    if (op->sqe.opcode != ATTND_OP_RUN && op->sqe.opcode != ATTND_OP_APPEND &&
+        op->sqe.opcode != ATTND_OP_MERGE) {
         end_ns = attnd_clock_ns();
         scheduler->now_ns = end_ns;
     }

@@ -31,14 +31,15 @@
 #include "service/sched/sched.h"
 #include "service/supervise/queue.h"
 
-/* A batch or an advance as it was admitted: a private copy, because the client may reuse the arena
- * as soon as the slot is free. */
+/* What an operation has in the arena, as it was admitted: a private copy, because the client may
+ * reuse the arena as soon as the slot is free. */
 struct attnd_admitted {
     struct attnd_staging staging;
     union {
         struct attnd_batch_view batch;
         struct attnd_advance_view advance;
         struct attnd_prefix_view prefix;
+        struct attnd_merge_view merge;
     } u;
 };
 
@@ -253,7 +254,7 @@ void attnd_prefix_close(struct attnd_session_lanes *session);
 /* ---- dispatch.c ---- */
 
 /**
- * attnd_dispatch_run() - the turn of an append or a run
+ * attnd_dispatch_run() - the turn of an append, a run or a merge
  * @in_line: 1: lanes that wait go first; 0: this is the first of them
  */
 enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line);
@@ -290,13 +291,15 @@ void attnd_op_free(struct attnd_sched_op *op);
 
 /* ---- deadline.c ---- */
 
-/** attnd_timeout_us() - of an append, a run or a match; 0: none, or another operation. */
+/** attnd_timeout_us() - of an append, a run, a merge or a match; 0: none, or another operation. */
 static inline uint32_t attnd_timeout_us(const struct attnd_sqe *sqe)
 {
     if (sqe->opcode == ATTND_OP_RUN)
         return sqe->u.run.timeout_us;
     if (sqe->opcode == ATTND_OP_PREFIX_MATCH)
         return sqe->u.prefix.timeout_us;
+    if (sqe->opcode == ATTND_OP_MERGE)
+        return sqe->u.merge.timeout_us;
     return sqe->opcode == ATTND_OP_APPEND ? sqe->u.append.timeout_us : 0;
 }
 

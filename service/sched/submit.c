@@ -48,13 +48,15 @@ static int reserved_is_zero(const struct attnd_sqe *sqe, struct attnd_fault *fau
     case ATTND_OP_RUN:
         word = sqe->u.run.zero;
         return is_zero(&word, 1, fault);
+    case ATTND_OP_MERGE:
+        word = sqe->u.merge.zero0;
+        return is_zero(&word, 1, fault) && ZERO_WORDS(sqe->u.merge.zero, fault);
     case ATTND_OP_CANCEL:
         return ZERO_WORDS(sqe->u.cancel.zero, fault);
     default:
         if (is_prefix(sqe->opcode))
             return ZERO_WORDS(sqe->u.prefix.zero, fault);
-        attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, sqe->opcode,
-                        ATTND_OP_PREFIX_UNPIN);
+        attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, sqe->opcode, ATTND_OP_LAST);
         return 0;
     }
 }
@@ -122,7 +124,7 @@ static int carries_batch(const struct attnd_sqe *sqe)
 
 static int carries_data(const struct attnd_sqe *sqe)
 {
-    return carries_batch(sqe) || is_prefix(sqe->opcode);
+    return carries_batch(sqe) || is_prefix(sqe->opcode) || sqe->opcode == ATTND_OP_MERGE;
 }
 
 /* Room for the pages of a match. One that asks for more than it can have is refused. */

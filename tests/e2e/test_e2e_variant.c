@@ -195,8 +195,6 @@ static void a_mask_has_a_bit_for_each_query_and_key_and_is_not_advanced(void **s
     struct attnd_fault fault;
     struct scene scene;
 
-    if (e2e_on_gpu())
-        skip();
     scene_open(&scene, *state, 0);
     scene.variant.mask.memory = scene.memory;
     CHECK_EQUAL(set(&scene, 2, qo, kv, 0, NULL, &fault), -ATTND_E_INVALID);
@@ -225,8 +223,6 @@ static void keys_and_values_may_lie_in_one_plane(void **state)
     uint32_t memory, rows, pool, plan, seed = 11;
     void *address, *row;
 
-    if (e2e_on_gpu())
-        skip();
     CHECK_OK(attnd_memory_create(session, bytes, &memory, &address));
     CHECK_OK(attnd_memory_create(session, 4096, &rows, &row));
     uint16_t *latents = address, *q = row, *o = q + LATENT;

@@ -89,7 +89,8 @@ static int ring_all(struct scene *scene, int long_too)
     gpu_engine_open(&engine, harness.socket, "rings");
     launched_begin(&trial, &engine, &batch);
     open_lanes(&trial, lanes);
-    neighbour_open(&neighbour);
+    if (scene->full) /* a module does not load beside kernels that take all SMs */
+        neighbour_open(&neighbour);
     CHECK_OK(attnd_cuda_stream_open(engine.session));
     if (long_too)
         long_open(&run, engine.session, LONG_LANE);

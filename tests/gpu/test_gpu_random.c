@@ -1,6 +1,6 @@
 /*
  * test_gpu_random.c - random batches in device memory, from two engine processes at once: plain
- * ones, then any attention variant.
+ * ones, then any attention variant and head dimension.
  *
  *   ATTND_SEED     repeats a run         ATTND_FIRST    number of the first batch (0)
  *   ATTND_ROUNDS   batches in all (160)
@@ -30,6 +30,7 @@ static int draw_in_engine(const struct soak_engine *self, random_draw_fn *draw)
     printf("engine %u: %llu batches, %llu runs right\n", self->number,
            (unsigned long long)soak.verified, (unsigned long long)soak.runs);
     engine_close(&engine);
+    CHECK_EQUAL(soak.refused, 0);
     return wrong;
 }
 
@@ -45,7 +46,7 @@ static void random_batches_of_two_engines_are_right(void **state)
 
 static int variant_client(void *context)
 {
-    return draw_in_engine(context, random_contract_draw);
+    return draw_in_engine(context, random_contract_draw_all);
 }
 
 static void random_variants_of_two_engines_are_right(void **state)

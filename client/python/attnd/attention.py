@@ -427,6 +427,16 @@ class BatchAttention:
         checked(cuda().attnd_cuda_stream_open(self.session.native()))
         self._prepare(self.pool.layer_of(kv_cache), [q, out] if lse is None else [q, out, lse])
 
+    def announce(self, stream: int | None = None) -> None:
+        """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the
+        service's kernels are on their way meanwhile. In front of the last kernel before run(), if
+        all its blocks fit on the GPU at once; attnd_cuda_announce() has the rest."""
+        import torch
+
+        if stream is None:
+            stream = torch.cuda.current_stream().cuda_stream
+        checked(cuda().attnd_cuda_announce(self.session.native(), stream))
+
     def _run_on_stream(self, layer, q, out, lse, stream):
         import torch
 

@@ -7,6 +7,7 @@
  */
 #include "tests/support/harness/engine.h"
 
+#include "schemas/abi.h"
 #include "tests/support/harness/check.h"
 
 #include <fcntl.h>
@@ -165,16 +166,19 @@ static void lay_planes(struct engine *engine, const struct random_shape *shape)
     const int64_t page = random_page_elements(shape);
     const int64_t row = shape->dim + shape->pad;
     const uint64_t pages = random_shape_pages(shape);
+    const uint64_t page_bytes = (uint64_t)page * attnd_dtype_bytes(random_shape_kv(shape));
 
     for (uint32_t layer = 0; layer < shape->layers; layer++) {
         struct attnd_plane *k = &engine->k[layer], *v = &engine->v[layer];
         k->memory = engine->memory;
-        k->offset_bytes = layer * pages * 2 * (uint64_t)page * 2;
+        k->offset_bytes = layer * pages * 2 * page_bytes;
         k->stride_page = shape->interleaved ? 2 * page : page;
         k->stride_head = shape->hnd ? shape->page_size * row : row;
         k->stride_token = shape->hnd ? row : shape->heads_kv * row;
         *v = *k;
-        v->offset_bytes += (shape->interleaved ? 1 : pages) * (uint64_t)page * 2;
+        if (shape->one_plane)
+            continue;
+        v->offset_bytes += (shape->interleaved ? 1 : pages) * page_bytes;
     }
 }
 
@@ -189,7 +193,7 @@ static struct attnd_pool_desc describe(const struct engine *engine,
         .heads_kv = shape->heads_kv,
         .dim_qk = shape->dim,
         .dim_vo = random_shape_vo(shape),
-        .dtype = shape->dtype,
+        .dtype = random_shape_kv(shape),
         .page_owner = shape->service_pool ? ATTND_PAGES_OF_SERVICE : ATTND_PAGES_OF_ENGINE,
         .k = shape->service_pool ? NULL : engine->k,
         .v = shape->service_pool ? NULL : engine->v,
@@ -207,7 +211,7 @@ static void adopt(struct engine *engine, const struct random_shape *shape)
     CHECK_EQUAL(info.desc.page_size, shape->page_size);
     CHECK_EQUAL(info.desc.heads_kv, shape->heads_kv);
     CHECK_EQUAL(info.desc.dim_qk, shape->dim);
-    CHECK_EQUAL(info.desc.dtype, shape->dtype);
+    CHECK_EQUAL(info.desc.dtype, random_shape_kv(shape));
     CHECK_EQUAL(info.desc.pages, random_shape_pages(shape));
     memcpy(engine->k, info.desc.k, shape->layers * sizeof(engine->k[0]));
     memcpy(engine->v, info.desc.v, shape->layers * sizeof(engine->v[0]));

@@ -87,8 +87,12 @@ static const char *check_head(const struct attnd_batch_view *batch,
     if (!batch->heads_q || batch->heads_q % limits->heads_kv ||
         batch->heads_q / limits->heads_kv > ATTND_GROUP_MAX || batch->heads_q > ATTND_HEADS_MAX)
         return "heads_q";
-    if (batch->dtype != limits->pool_dtype || batch->flags & ~ATTND_BATCH_FLAGS)
-        return "dtype or flags";
+    const int narrow = limits->pool_dtype == ATTND_FP8_E4M3 || limits->pool_dtype == ATTND_FP8_E5M2;
+    if (narrow ? batch->dtype != ATTND_FP16 && batch->dtype != ATTND_BF16
+               : batch->dtype != limits->pool_dtype)
+        return "dtype";
+    if (batch->flags & ~ATTND_BATCH_FLAGS)
+        return "flags";
     if (!isfinite(batch->sm_scale) || batch->sm_scale <= 0)
         return "sm_scale";
     return NULL;

@@ -10,6 +10,7 @@
 
 #include "schemas/abi.h"
 #include "tests/support/oracle/bits16.h"
+#include "tests/support/oracle/bits8.h"
 
 #include <assert.h>
 #include <math.h>
@@ -54,17 +55,17 @@ static void gather(const struct reference_batch *batch, const struct reference_p
                    const struct reference_level *level, uint32_t request, uint32_t head,
                    uint32_t dim, double *out)
 {
-    const float *value_of = bits16_table(batch->dtype);
+    const uint32_t dtype = batch->kv_dtype ? batch->kv_dtype : batch->dtype;
     const int32_t *pages = level->kv_indices + level->kv_indptr[request];
     const int32_t page_size = (int32_t)batch->page_size;
 
     assert(level->kv_len[request] <=
            (level->kv_indptr[request + 1] - level->kv_indptr[request]) * page_size);
     for (int32_t j = 0; j < level->kv_len[request]; j++) {
-        const uint16_t *token = plane->bits + pages[j / page_size] * plane->stride_page +
-                                j % page_size * plane->stride_token + head * plane->stride_head;
+        const int64_t token = pages[j / page_size] * plane->stride_page +
+                              j % page_size * plane->stride_token + head * plane->stride_head;
         for (uint32_t d = 0; d < dim; d++)
-            *out++ = (double)value_of[token[d]];
+            *out++ = bits_of_kv(dtype, plane->bits, token + d);
     }
 }
 
@@ -156,8 +157,13 @@ static void attend_query(const struct reference_batch *batch, const double *q,
                          double *o, double *lse)
 {
     const struct reference_variant *variant = &batch->variant;
+    const uint32_t kv_head = query->head / (batch->heads_q / batch->heads_kv);
+    const float *kv_scales = variant->kv_scales;
     const double scale = (batch->sm_scale != 0 ? batch->sm_scale : 1 / sqrt(batch->dim)) *
-                         (variant->qk_scale != 0 ? variant->qk_scale : 1);
+                         (variant->qk_scale != 0 ? variant->qk_scale : 1) *
+                         (kv_scales ? (double)kv_scales[kv_head] : 1);
+    const double v_scale = (variant->v_scale != 0 ? variant->v_scale : 1) *
+                           (kv_scales ? (double)kv_scales[batch->heads_kv + kv_head] : 1);
     const uint32_t dim = batch->dim, dim_vo = dim_vo_of(batch);
     double max = -INFINITY, sum = 0;
     size_t count = 0, n = 0;
@@ -193,7 +199,7 @@ static void attend_query(const struct reference_batch *batch, const double *q,
     for (n = 0; n < count; n++)
         accumulate(scores[n], values[n], o, dim_vo);
     for (uint32_t d = 0; d < dim_vo; d++)
-        o[d] *= (variant->v_scale != 0 ? variant->v_scale : 1) / sum;
+        o[d] *= v_scale / sum;
     *lse = (max + log(sum)) / (batch->lse_ln ? 1 : log(2));
 }
 

@@ -20,10 +20,10 @@ struct reference_rows {
     int64_t stride_row, stride_head;
 };
 
-/* Element [page, token, head, d] lies at
- * bits[page * stride_page + token * stride_token + head * stride_head + d]. */
+/* Element [page, token, head, d] is number
+ * page * stride_page + token * stride_token + head * stride_head + d of those at bits. */
 struct reference_plane {
-    const uint16_t *bits;
+    const void *bits;
     int64_t stride_page, stride_token, stride_head;
 };
 
@@ -36,7 +36,8 @@ struct reference_level {
 };
 
 struct reference_batch {
-    uint32_t dtype; /* enum attnd_dtype */
+    uint32_t dtype;    /* enum attnd_dtype */
+    uint32_t kv_dtype; /* of K and V; 0: dtype */
     uint32_t rows, heads_q, heads_kv;
     uint32_t dim;       /* of q and k; a multiple of 4 */
     uint32_t dim_vo;    /* of v and o; 0: dim */

@@ -18,6 +18,7 @@ struct reference_variant {
     double rope_theta, rope_scale, rope_low, rope_high;
     uint32_t rope_old_context, rope_dim, rope_keys_stored;
     double qk_scale, v_scale; /* 0: 1 */
+    const float *kv_scales;   /* [2][heads_kv] of K and of V; NULL: 1 */
     const uint8_t *mask;      /* NULL: none */
     const int32_t *mask_indptr;
 };

@@ -75,7 +75,10 @@ static int shape_valid(const struct random_shape *shape)
 
     return dims && shape->heads_kv >= 1 && shape->group >= 1 && shape->page_size >= 1 &&
            shape->layers >= 1 && (shape->dtype == ATTND_FP16 || shape->dtype == ATTND_BF16) &&
-           !(shape->service_pool && (shape->hnd || shape->interleaved || shape->pad));
+           (shape->kv_dtype == 0 || attnd_dtype_is_fp8(shape->kv_dtype)) &&
+           !(shape->service_pool &&
+             (shape->hnd || shape->interleaved || shape->pad || shape->one_plane)) &&
+           !(shape->one_plane && (!odd || shape->interleaved));
 }
 
 /* Lengths of one entry: not negative, within its pages, and new rows inside the request. */
@@ -110,6 +113,9 @@ static int variant_valid(const struct random_batch *batch)
 
     if (variant->rope_dim % 2 || variant->rope_dim > batch->shape.dim ||
         (variant->rope_append && variant->position_encoding != ATTND_POSITION_ROPE))
+        return 0;
+    /* What is rotated and then rounded to fp8 is judged by the last that was stored. */
+    if (variant->rope_append && batch->shape.kv_dtype && batch->steps > 1)
         return 0;
     if (variant->mask && batch->steps > 1)
         return 0;
@@ -148,10 +154,16 @@ int random_batch_valid(const struct random_batch *batch)
 static void print_shape(FILE *file, const struct random_shape *shape)
 {
     fprintf(file,
-            "  pool: %s, head_dim %u/%u, %u KV heads x group %u, page_size %u, %u layers, %s%s",
-            shape->dtype == ATTND_BF16 ? "bf16" : "fp16", shape->dim, random_shape_vo(shape),
-            shape->heads_kv, shape->group, shape->page_size, shape->layers,
-            shape->hnd ? "HND" : "NHD", shape->interleaved ? ", K and V interleaved" : "");
+            "  pool: %s%s, head_dim %u/%u, %u KV heads x group %u, page_size %u, %u layers, %s%s",
+            shape->dtype == ATTND_BF16 ? "bf16" : "fp16",
+            shape->kv_dtype == 0                ? ""
+            : shape->kv_dtype == ATTND_FP8_E4M3 ? ", K and V e4m3"
+                                                : ", K and V e5m2",
+            shape->dim, random_shape_vo(shape), shape->heads_kv, shape->group, shape->page_size,
+            shape->layers, shape->hnd ? "HND" : "NHD",
+            shape->interleaved ? ", K and V interleaved"
+            : shape->one_plane ? ", V in front of K"
+                               : "");
     if (shape->pad)
         fprintf(file, ", pad %u", shape->pad);
     fprintf(file, "%s\n", shape->service_pool ? ", of the service" : "");
@@ -179,6 +191,9 @@ static void print_variant(FILE *file, const struct random_variant *variant)
     if (variant->q_scale != 0 || variant->k_scale != 0 || variant->v_scale != 0)
         fprintf(file, "  scales q %g, k %g, v %g\n", (double)variant->q_scale,
                 (double)variant->k_scale, (double)variant->v_scale);
+    if (variant->kv_scales)
+        fprintf(file, "  scales of heads, %s\n",
+                variant->kv_scales == 1 ? "one table for all layers" : "one a layer");
     if (variant->mask)
         fprintf(file, "  mask of kind %u\n", variant->mask);
     if (variant->sinks)

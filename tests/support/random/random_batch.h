@@ -25,7 +25,9 @@
 /* What a pool is made for. Consecutive batches of a seed share one. */
 struct random_shape {
     uint32_t dtype, dim, heads_kv, group;
-    uint32_t dim_vo; /* 0: dim */
+    uint32_t dim_vo;    /* 0: dim */
+    uint32_t one_plane; /* 1: a row of V is the front of the row of K */
+    uint32_t kv_dtype;  /* of K and V in the pool; 0: dtype */
     uint32_t page_size;
     uint32_t layers;
     uint32_t
@@ -69,6 +71,7 @@ struct random_variant {
     float rope_theta, rope_scale;
     uint32_t rope_old_context, rope_dim, rope_append;
     float q_scale, k_scale, v_scale; /* 0: 1 */
+    uint32_t kv_scales;              /* 1: one table for all layers; 2: one a layer */
     uint32_t mask;                   /* enum random_mask; of one step */
 };
 
@@ -114,8 +117,8 @@ void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch
  */
 void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
 
-/** random_contract_draw_all() - the same, and some pools of head dimensions that not every worker
- * has. */
+/** random_contract_draw_all() - the same, and some pools of head dimensions and types that not
+ * every worker has. */
 void random_contract_draw_all(uint64_t seed, uint64_t index, struct random_batch *batch);
 
 typedef void random_draw_fn(uint64_t seed, uint64_t index, struct random_batch *batch);
@@ -128,6 +131,12 @@ int random_batch_valid(const struct random_batch *batch);
 static inline uint32_t random_shape_vo(const struct random_shape *shape)
 {
     return shape->dim_vo ? shape->dim_vo : shape->dim;
+}
+
+/** random_shape_kv() - enum attnd_dtype of K and V. */
+static inline uint32_t random_shape_kv(const struct random_shape *shape)
+{
+    return shape->kv_dtype ? shape->kv_dtype : shape->dtype;
 }
 
 /* Bytes all planes of a pool may take, and pages of a pool of this shape under that limit. */

@@ -150,6 +150,7 @@ static const struct {
     OPTION(variant.q_scale, 0),
     OPTION(variant.k_scale, 0),
     OPTION(variant.v_scale, 0),
+    OPTION(variant.kv_scales, 0),
     OPTION(append, 0),
     OPTION(sharing, SHARE_NONE),
     OPTION(seen_nan, 0),
@@ -174,6 +175,7 @@ static const struct {
     OPTION(shape.layers, 1),
     OPTION(shape.group, 1),
     OPTION(shape.heads_kv, 1),
+    OPTION(shape.one_plane, 0),
     OPTION(shape.dim_vo, 0),
     OPTION(shape.dim, 64),
     OPTION(shape.page_size, 16),
@@ -183,6 +185,7 @@ static const struct {
     OPTION(shape.interleaved, 0),
     OPTION(shape.pad, 0),
     OPTION(shape.dtype, ATTND_FP16),
+    OPTION(shape.kv_dtype, 0),
 #undef OPTION
 };
 #define OPTIONS (sizeof(options) / sizeof(options[0]))

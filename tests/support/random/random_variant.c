@@ -59,8 +59,13 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
         variant->k_scale = prng_percent(prng, 50) ? 1.75f : 0;
         variant->v_scale = prng_percent(prng, 50) ? 0.3f : 0;
     }
+    if (prng_percent(prng, batch->shape.kv_dtype ? 40 : 8))
+        variant->kv_scales = 1 + prng_below(prng, 2);
     if (batch->steps == 1 && prng_percent(prng, 25))
         variant->mask = 1 + prng_below(prng, MASK_SPARSE);
+    /* One plane: what is appended to V would lie in what was rotated of K. */
+    if (batch->shape.one_plane || (batch->shape.kv_dtype && batch->steps > 1))
+        variant->rope_append = 0;
     if (batch->levels > 1)
         variant->mask = variant->window = variant->position_encoding = variant->rope_append = 0;
 }
@@ -69,24 +74,37 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
 static void draw_dims(struct prng *prng, struct random_shape *shape)
 {
     static const uint32_t dims[][2] = {{80, 0},  {96, 0},    {112, 0},   {16, 0},   {48, 0},
-                                       {192, 0}, {192, 128}, {192, 128}, {576, 512}};
+                                       {192, 0}, {192, 128}, {576, 512}, {576, 512}};
     const uint32_t *chosen = dims[prng_below(prng, sizeof(dims) / sizeof(dims[0]))];
 
     if (prng_percent(prng, 60))
         return;
     shape->dim = chosen[0];
     shape->dim_vo = chosen[1];
+    /* As latents have it, in two of three such pools. */
+    shape->one_plane = chosen[1] == 512 && !shape->service_pool && prng_percent(prng, 67);
+    if (shape->one_plane)
+        shape->interleaved = 0;
 }
 
-static void draw_contract(uint64_t seed, uint64_t index, int all_dims, struct random_batch *batch)
+/* For all batches of a shape. */
+static void draw_types(struct prng *prng, struct random_shape *shape)
+{
+    if (prng_percent(prng, 40))
+        shape->kv_dtype = prng_percent(prng, 60) ? ATTND_FP8_E4M3 : ATTND_FP8_E5M2;
+}
+
+static void draw_contract(uint64_t seed, uint64_t index, int all, struct random_batch *batch)
 {
     struct prng prng = prng_fork(seed + 2, index);
     struct prng shape_prng = prng_fork(seed + 3, index / RANDOM_SHAPE_BATCHES);
 
     random_batch_draw(seed, index, batch);
     const struct random_shape shape = batch->shape;
-    if (all_dims)
+    if (all)
         draw_dims(&shape_prng, &batch->shape);
+    if (all)
+        draw_types(&shape_prng, &batch->shape);
     if (!random_batch_valid(batch)) /* longer rows: too much memory */
         batch->shape = shape;
     draw_variant(&prng, batch);

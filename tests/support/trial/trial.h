@@ -40,7 +40,7 @@ struct trial {
     uint32_t pages_used_count;
     struct trial_place place[RANDOM_STEPS_MAX][ENGINE_LAYERS_MAX];
     struct attnd_strides q, o, lse, kv; /* real ones */
-    uint64_t sinks, mask;               /* bytes from engine->rows, if the variant has them */
+    uint64_t sinks, mask, kv_scales;    /* bytes from engine->rows, if the variant has them */
     int32_t mask_indptr[RANDOM_REQUESTS_MAX + 1];
     uint64_t rows_end;            /* bytes of engine->rows in use: where a next trial may begin */
     uint32_t expected, completed; /* completions */

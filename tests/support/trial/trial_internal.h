@@ -20,6 +20,7 @@ void trial_begin_rows(struct trial *trial, struct prng *prng);
 uint64_t trial_take(struct trial *trial, struct prng *prng, uint64_t bytes, uint32_t align);
 
 /* trial_variant.c: the tables of the batch's variant, if it has them. */
+void trial_place_scales(struct trial *trial, struct prng *prng);
 void trial_place_sinks(struct trial *trial, struct prng *prng);
 void trial_place_mask(struct trial *trial, struct prng *prng);
 
@@ -28,9 +29,12 @@ void trial_place_mask(struct trial *trial, struct prng *prng);
 const uint16_t *trial_values(uint32_t dtype, float scale);
 void trial_draw_values(struct prng *prng, const uint16_t *values, uint16_t *to, uint32_t count);
 
+/* The same of K and V, of either size. */
+void trial_draw_kv(const struct trial *trial, struct prng *prng, uint8_t *to);
+
 /* Element 0 of one token and head; @base: the pool's mapping or the shadow. */
-uint16_t *trial_token(const struct attnd_plane *plane, uint8_t *base, int32_t page, int32_t token,
-                      uint32_t head);
+uint8_t *trial_token(const struct trial *trial, const struct attnd_plane *plane, uint8_t *base,
+                     int32_t page, int32_t token, uint32_t head);
 
 /* Calls @fn for every page in use, layer, and K (0) and V (1): the same bytes in shadow and pool.
  */

@@ -10,6 +10,7 @@
 
 #include "schemas/abi.h"
 #include "tests/support/oracle/bits16.h"
+#include "tests/support/oracle/bits8.h"
 
 #include <string.h>
 
@@ -40,30 +41,72 @@ void trial_draw_values(struct prng *prng, const uint16_t *values, uint16_t *to, 
     memcpy(to, values + prng_below(prng, TRIAL_VALUES), count * sizeof(*to));
 }
 
-static void fill_garbage(const struct random_batch *batch, struct prng *prng, uint16_t *to)
+static void draw_bytes(struct prng *prng, uint32_t dtype, uint8_t *to, uint32_t count)
 {
-    const int bf16 = batch->shape.dtype == ATTND_BF16;
-    const uint16_t infinity = bf16 ? 0x7f80 : 0x7c00, largest = bf16 ? 0x7f7f : 0x7bff;
+    static uint8_t tables[2][TRIAL_VALUES + ATTND_HEAD_DIM_MAX];
+    static int filled[2];
+    const int which = dtype == ATTND_FP8_E4M3;
+
+    if (!filled[which]) {
+        struct prng own = prng_fork(dtype, 1);
+        for (uint32_t i = 0; i < sizeof(tables[0]); i++)
+            tables[which][i] = bits8_round(dtype, 2 * prng_unit(&own) - 1);
+        filled[which] = 1;
+    }
+    memcpy(to, tables[which] + prng_below(prng, TRIAL_VALUES), count);
+}
+
+void trial_draw_kv(const struct trial *trial, struct prng *prng, uint8_t *to)
+{
+    const struct random_shape *shape = &trial->batch.shape;
+
+    if (shape->kv_dtype)
+        draw_bytes(prng, shape->kv_dtype, to, shape->dim);
+    else
+        trial_draw_values(prng, trial_values(shape->dtype, 1.0f), (uint16_t *)(void *)to,
+                          shape->dim);
+}
+
+/* Without their sign. e4m3 has no infinity: NaN is the nearest to it. */
+static uint32_t infinity_of(uint32_t dtype)
+{
+    return dtype == ATTND_BF16       ? 0x7f80
+           : dtype == ATTND_FP16     ? 0x7c00
+           : dtype == ATTND_FP8_E5M2 ? 0x7c
+                                     : 0x7f;
+}
+
+static void fill_garbage(const struct trial *trial, struct prng *prng, uint8_t *to)
+{
+    const struct random_batch *batch = &trial->batch;
+    const uint32_t dtype = random_shape_kv(&batch->shape), bytes = attnd_dtype_bytes(dtype);
+    const uint32_t infinity = infinity_of(dtype), largest = infinity - 1;
 
     switch (batch->garbage) {
     case GARBAGE_NAN:
-        memset(to, 0xff, batch->shape.dim * sizeof(*to));
+        memset(to, 0xff, batch->shape.dim * bytes);
         return;
     case GARBAGE_FINITE:
-        trial_draw_values(prng, trial_values(batch->shape.dtype, 1.0f), to, batch->shape.dim);
+        trial_draw_kv(trial, prng, to);
         return;
     default:
-        for (uint32_t d = 0; d < batch->shape.dim; d++)
-            to[d] = (uint16_t)((batch->garbage == GARBAGE_INFINITE ? infinity : largest) |
-                               (prng_percent(prng, 50) ? 0x8000 : 0));
+        for (uint32_t d = 0; d < batch->shape.dim; d++) {
+            const uint16_t bits =
+                (uint16_t)((batch->garbage == GARBAGE_INFINITE ? infinity : largest) |
+                           (prng_percent(prng, 50) ? 0x80u << 8 * (bytes - 1) : 0));
+            memcpy(to + d * bytes, &bits, bytes); /* little-endian */
+        }
     }
 }
 
-uint16_t *trial_token(const struct attnd_plane *plane, uint8_t *base, int32_t page, int32_t token,
-                      uint32_t head)
+uint8_t *trial_token(const struct trial *trial, const struct attnd_plane *plane, uint8_t *base,
+                     int32_t page, int32_t token, uint32_t head)
 {
-    return (uint16_t *)(void *)(base + plane->offset_bytes) + page * plane->stride_page +
-           token * plane->stride_token + head * plane->stride_head;
+    const int64_t element =
+        page * plane->stride_page + token * plane->stride_token + head * plane->stride_head;
+
+    return base + plane->offset_bytes +
+           element * attnd_dtype_bytes(random_shape_kv(&trial->batch.shape));
 }
 
 /* Token by token: seen ones hold values, the others garbage. */
@@ -71,16 +114,15 @@ static void fill_page(struct trial *trial, uint32_t used, const struct attnd_pla
                       struct prng *prng)
 {
     const struct random_shape *shape = &trial->batch.shape;
-    const uint16_t *values = trial_values(shape->dtype, 1.0f);
 
     for (uint32_t token = 0; token < shape->page_size; token++)
         for (uint32_t head = 0; head < shape->heads_kv; head++) {
-            uint16_t *to = trial_token(plane, trial->engine->shadow, trial->pages_used[used],
-                                       (int32_t)token, head);
+            uint8_t *to = trial_token(trial, plane, trial->engine->shadow, trial->pages_used[used],
+                                      (int32_t)token, head);
             if ((int32_t)token < trial->filled[used])
-                trial_draw_values(prng, values, to, shape->dim);
+                trial_draw_kv(trial, prng, to);
             else
-                fill_garbage(&trial->batch, prng, to);
+                fill_garbage(trial, prng, to);
         }
 }
 
@@ -100,9 +142,9 @@ static void spoil_appended(struct trial *trial, const struct attnd_plane *plane,
             int32_t begin = end - last->entry[e].qo_len;
             for (int32_t j = begin > seen ? begin : seen; j < end; j++)
                 for (uint32_t head = 0; head < batch->shape.heads_kv; head++)
-                    fill_garbage(batch, prng,
-                                 trial_token(plane, trial->engine->shadow, list[j / page_size],
-                                             j % page_size, head));
+                    fill_garbage(trial, prng,
+                                 trial_token(trial, plane, trial->engine->shadow,
+                                             list[j / page_size], j % page_size, head));
             seen = end > seen ? end : seen;
         }
     }
@@ -124,15 +166,17 @@ static void plant_nan(struct trial *trial, struct prng *prng)
     const int32_t j = prng_between(prng, 0, level->entry[e].kv_len[0] - 1);
     const struct attnd_plane *plane =
         prng_percent(prng, 50) ? &trial->engine->k[0] : &trial->engine->v[0];
-    uint16_t *at = trial_token(plane, trial->engine->shadow,
-                               trial->level[l].list[trial->level[l].list_indptr[e] + j / page_size],
-                               j % page_size, prng_below(prng, batch->shape.heads_kv));
-    at[prng_below(prng, batch->shape.dim)] = 0x7fff;
+    const uint32_t bytes = attnd_dtype_bytes(random_shape_kv(&batch->shape));
+    uint8_t *at = trial_token(trial, plane, trial->engine->shadow,
+                              trial->level[l].list[trial->level[l].list_indptr[e] + j / page_size],
+                              j % page_size, prng_below(prng, batch->shape.heads_kv));
+    memset(at + prng_below(prng, batch->shape.dim) * bytes, 0xff, bytes);
 }
 
 void trial_each_page(struct trial *trial, trial_page_fn *fn)
 {
-    const size_t bytes = random_page_elements(&trial->batch.shape) * sizeof(uint16_t);
+    const uint32_t element_bytes = attnd_dtype_bytes(random_shape_kv(&trial->batch.shape));
+    const size_t bytes = (size_t)random_page_elements(&trial->batch.shape) * element_bytes;
 
     for (uint32_t i = 0; i < trial->pages_used_count; i++)
         for (uint32_t layer = 0; layer < trial->batch.shape.layers; layer++)
@@ -140,7 +184,8 @@ void trial_each_page(struct trial *trial, trial_page_fn *fn)
                 const struct attnd_plane *plane =
                     v ? &trial->engine->v[layer] : &trial->engine->k[layer];
                 uint64_t offset =
-                    plane->offset_bytes + 2 * (uint64_t)(trial->pages_used[i] * plane->stride_page);
+                    plane->offset_bytes +
+                    element_bytes * (uint64_t)(trial->pages_used[i] * plane->stride_page);
                 fn(trial, i, layer, v, trial->engine->shadow + offset,
                    trial->engine->address + offset, bytes);
             }

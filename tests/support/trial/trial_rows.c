@@ -109,6 +109,7 @@ void trial_begin_rows(struct trial *trial, struct prng *prng)
     for (uint32_t step = 0; step < batch->steps; step++)
         for (uint32_t layer = 0; layer < shape->layers; layer++)
             place_run(trial, prng, &trial->place[step][layer]);
+    trial_place_scales(trial, prng);
     trial_place_sinks(trial, prng);
     trial_place_mask(trial, prng);
 }

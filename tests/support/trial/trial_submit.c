@@ -49,7 +49,7 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
     const int scaled = from->q_scale != 0 || from->k_scale != 0 || from->v_scale != 0;
 
     if (!from->window && from->soft_cap == 0 && !from->position_encoding && !from->sinks &&
-        !from->mask && !scaled)
+        !from->mask && !from->kv_scales && !scaled)
         return NULL;
     *to = (struct attnd_variant)ATTND_VARIANT_INIT;
     to->window_left = from->window ? (int32_t)(from->window - 1) : -1;
@@ -67,6 +67,11 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
         to->sinks.memory = trial->engine->memory;
         to->sinks.offset_bytes = trial->engine->rows_offset_bytes + trial->sinks;
         to->sinks.layer_stride = from->sinks == 2 ? shape->heads_kv * shape->group : 0;
+    }
+    if (from->kv_scales) {
+        to->kv_scales.memory = trial->engine->memory;
+        to->kv_scales.offset_bytes = trial->engine->rows_offset_bytes + trial->kv_scales;
+        to->kv_scales.layer_stride = from->kv_scales == 2 ? 2 * shape->heads_kv : 0;
     }
     if (from->mask) {
         to->mask.memory = trial->engine->memory;
@@ -89,6 +94,7 @@ int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
                                         .kv_indptr = trial->level[l].kv_indptr,
                                         .kv_indices = trial->level[l].kv_indices,
                                         .kv_last_page_len = trial->level[l].last_page_len};
+    api.dtype = batch->shape.kv_dtype ? batch->shape.dtype : 0;
     api.levels = batch->levels;
     api.flags = (batch->causal ? ATTND_CAUSAL : 0) | (batch->lse_ln ? ATTND_LSE_LN : 0);
     api.reserve_pages = batch->reserve_pages;

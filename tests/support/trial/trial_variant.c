@@ -1,9 +1,24 @@
-/* trial_variant.c - tables of a variant: sinks and masks. */
+/* trial_variant.c - tables of a variant: scales, sinks and masks. */
 #include "tests/support/trial/trial_internal.h"
 
 #include "tests/support/harness/check.h"
 
 #include <string.h>
+
+/* Around 1; one in ten is so small that what is appended is beyond the largest fp8. */
+void trial_place_scales(struct trial *trial, struct prng *prng)
+{
+    const struct random_shape *shape = &trial->batch.shape;
+    const uint32_t count =
+        2 * shape->heads_kv * (trial->batch.variant.kv_scales == 2 ? shape->layers : 1);
+
+    if (!trial->batch.variant.kv_scales)
+        return;
+    trial->kv_scales = trial_take(trial, prng, count * sizeof(float), 4);
+    float *scales = (float *)(void *)(trial->engine->rows + trial->kv_scales);
+    for (uint32_t i = 0; i < count; i++)
+        scales[i] = prng_percent(prng, 10) ? 0.001f : (float)(0.25 + 1.5 * prng_unit(prng));
+}
 
 /* One in five is small enough that it does not matter, and one is what decides. */
 void trial_place_sinks(struct trial *trial, struct prng *prng)

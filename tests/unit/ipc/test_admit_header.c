@@ -117,6 +117,26 @@ static void scalars_are_checked_against_the_pool(void **state)
     admit_rig_expect_fault(ATTND_E_INVALID, ATTND_F_FLAGS, 0, 8, ATTND_BATCH_FLAGS);
 }
 
+static void beside_a_pool_of_fp8_rows_are_of_either_type_of_16_bits(void **state)
+{
+    (void)state;
+    for (uint32_t pool = ATTND_FP8_E4M3; pool <= ATTND_FP8_E5M2; pool++) {
+        admit_rig.c.pool.dtype = pool;
+        for (uint32_t dtype = ATTND_FP16; dtype <= ATTND_BF16; dtype++) {
+            admit_rig.c.batch.dtype = dtype;
+            admit_case_write(&admit_rig);
+            assert_int_equal(admit_case_admit(&admit_rig), 0);
+            assert_int_equal(admit_rig.batch.dtype, dtype);
+        }
+        const uint32_t bad[] = {0, ATTND_FP8_E4M3, ATTND_FP8_E5M2, ATTND_DTYPES_END};
+        for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+            admit_rig.c.batch.dtype = bad[i];
+            admit_case_write(&admit_rig);
+            admit_rig_expect_fault(ATTND_E_INVALID, ATTND_F_DTYPE, 0, bad[i], ATTND_BF16);
+        }
+    }
+}
+
 static void a_group_has_at_most_its_maximum_of_heads(void **state)
 {
     const int32_t one_row[1] = {1}, kv_len[1] = {1};
@@ -358,6 +378,7 @@ int main(void)
         TEST(an_extent_ends_with_the_last_element_and_not_with_its_padding),
         TEST(what_exceeds_the_plan_is_no_space),
         TEST(scalars_are_checked_against_the_pool),
+        TEST(beside_a_pool_of_fp8_rows_are_of_either_type_of_16_bits),
         TEST(a_group_has_at_most_its_maximum_of_heads),
         TEST(sm_scale_is_finite_and_positive_or_defaulted),
         TEST(strides_that_reach_beyond_64_bits_are_refused),

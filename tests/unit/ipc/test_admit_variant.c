@@ -67,13 +67,15 @@ static void each_option_is_seen(void **state)
     v->fixed_split = 1000;
     v->sinks = (struct attnd_variant_table){3, 8, 64};
     v->mask = (struct attnd_variant_table){4, 0, 4};
+    v->kv_scales = (struct attnd_variant_table){5, 2, 8};
     admit_rig.c.batch.mask_indptr = (const int32_t[]){0, 5}; /* 1 row, 33 keys */
     admit();
     assert_int_equal(admit_rig.batch.mask_indptr[1], 5);
     assert_int_equal(admit_rig.batch.options, ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP |
                                                   ATTND_OPTION_ALIBI | ATTND_OPTION_SCALES |
                                                   ATTND_OPTION_FIXED_SPLIT | ATTND_OPTION_SINKS |
-                                                  ATTND_OPTION_MASK);
+                                                  ATTND_OPTION_MASK | ATTND_OPTION_HEAD_SCALES);
+    assert_int_equal(admit_rig.batch.variant.kv_scales.offset_bytes, 8);
     assert_int_equal(admit_rig.batch.variant.sinks.memory, 3);
     assert_int_equal(admit_rig.batch.variant.sinks.layer_stride, 8);
     assert_true(admit_rig.batch.variant.q_scale == 1.0f);
@@ -175,8 +177,10 @@ static void what_no_range_has_is_refused_with_its_limit(void **state)
     refuse(ATTND_E_INVALID, ATTND_F_MASK, 0, 6, 4);
     v->reserved0 = 5;
     refuse(ATTND_E_INVALID, ATTND_F_RESERVED, 0, 5, 0);
-    v->reserved[3] = 7;
-    refuse(ATTND_E_INVALID, ATTND_F_RESERVED, 3, 7, 0);
+    v->reserved[1] = 7;
+    refuse(ATTND_E_INVALID, ATTND_F_RESERVED, 1, 7, 0);
+    v->kv_scales = (struct attnd_variant_table){1, 0, 3};
+    refuse(ATTND_E_INVALID, ATTND_F_KV_SCALES, 0, 3, 4);
 }
 
 /* The rig's own case has two levels. */

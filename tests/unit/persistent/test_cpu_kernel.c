@@ -10,6 +10,7 @@
 
 #include "persistent/cpu/kernel.h"
 #include "tests/support/oracle/bits16.h"
+#include "tests/support/oracle/bits8.h"
 #include "tests/support/random/prng.h"
 
 #define DIM 64u
@@ -72,6 +73,48 @@ static void narrowing_rounds_to_nearest_even(void **state)
             }
 }
 
+static void widening_of_fp8_is_exact_for_every_value(void **state)
+{
+    (void)state;
+    static uint8_t in[256];
+    static float out[256];
+    for (uint32_t i = 0; i < 256; i++)
+        in[i] = (uint8_t)i;
+    for (int k = 0; k < kernel_count; k++)
+        for (uint32_t dtype = ATTND_FP8_E4M3; dtype <= ATTND_FP8_E5M2; dtype++) {
+            kernels[k]->widen(out, in, 256, dtype, 1.0f);
+            for (uint32_t i = 0; i < 256; i++) {
+                float want = (float)bits8_value(dtype, (uint8_t)i);
+                if (isnan(want) ? !isnan(out[i]) : float_bits(out[i]) != float_bits(want))
+                    fail_msg("%s, dtype %u: 0x%02x is %g, want %g", kernels[k]->name, dtype, i,
+                             (double)out[i], (double)want);
+            }
+        }
+}
+
+/* fp32 of every sign, exponent and upper 9 bits of fraction, and its neighbours on both sides. */
+static void narrowing_to_fp8_rounds_to_nearest_even_and_saturates(void **state)
+{
+    (void)state;
+    static float in[64];
+    static uint8_t out[64];
+    for (uint32_t dtype = ATTND_FP8_E4M3; dtype <= ATTND_FP8_E5M2; dtype++)
+        for (uint32_t high = 0; high < 1u << 18; high += 16)
+            for (int k = 0; k < kernel_count; k++) {
+                for (uint32_t i = 0; i < 64; i++) {
+                    const uint32_t bits = ((high + i / 4) << 14) + (i % 4) - 1;
+                    memcpy(&in[i], &bits, sizeof bits);
+                }
+                kernels[k]->narrow(out, in, 64, dtype, 1.0f);
+                for (uint32_t i = 0; i < 64; i++) {
+                    uint8_t want = bits8_round(dtype, (double)in[i]);
+                    if (out[i] != want)
+                        fail_msg("%s, dtype %u: %a is 0x%02x, want 0x%02x", kernels[k]->name, dtype,
+                                 (double)in[i], out[i], want);
+                }
+            }
+}
+
 static void scales_are_applied(void **state)
 {
     (void)state;
@@ -109,8 +152,8 @@ static float weight(const struct attnd_kernel *kernel, float x, int prefill)
     for (uint32_t i = 0; i < DIM; i++)
         ones[i] = bits16_round(ATTND_BF16, 1);
     for (uint32_t t = 0; t < KEYS; t++) {
-        keys.k[t] = t == 0 ? zero : unit;
-        keys.v[t] = t == 0 ? zero : ones;
+        keys.k[t] = (const uint8_t *)(t == 0 ? zero : unit);
+        keys.v[t] = (const uint8_t *)(t == 0 ? zero : ones);
     }
     q[0] = -x;
     memset(o, 0, sizeof o);
@@ -156,6 +199,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(widening_is_exact_for_every_value),
         cmocka_unit_test(narrowing_rounds_to_nearest_even),
+        cmocka_unit_test(widening_of_fp8_is_exact_for_every_value),
+        cmocka_unit_test(narrowing_to_fp8_rounds_to_nearest_even_and_saturates),
         cmocka_unit_test(scales_are_applied),
         cmocka_unit_test(weights_are_powers_of_two),
         cmocka_unit_test(a_weight_of_a_nan_is_a_nan),

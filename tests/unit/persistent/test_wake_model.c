@@ -4,11 +4,11 @@
  *
  * A ring is two stores, its doorbell and then the word; an engine may also call first, by the same
  * word, so that a gang is on its way before the doorbell is rung. A gang that is called takes
- * doorbells, sees that there is none, closes, exchanges the word for 0, looks once more, sets the
- * word if a doorbell is rung, and is gone. It may close before it has seen what it could. The host
- * may dismiss gangs for a while: those that are called then take nothing and leave the word alone,
- * and when it is over the host calls one. All states are visited. One in which nothing can happen
- * is a lost wake-up, unless every ring was answered. Three mistakes show that the model can tell.
+ * doorbells, sees that there is none, closes, clears the word, looks once more, sets the word if a
+ * doorbell is rung, and is gone. It may close before it has seen what it could. The host may
+ * dismiss gangs for a while: those that are called then take nothing and leave the word alone, and
+ * when it is over the host calls one. All states are visited. One in which nothing can happen is a
+ * lost wake-up, unless every ring was answered. Three mistakes show that the model can tell.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -113,7 +113,7 @@ static int gang_moves(struct model *model, struct state state)
             state.wake = 0;
         state.gang = GONE;
         break;
-    case THERE: /* what is rung between its last look and the exchange, it has not seen */
+    case THERE: /* what is rung between its last look and the word's clearing, it has not seen */
         gang_takes(model, state);
         state.gang = CLOSED;
         break;

@@ -72,8 +72,11 @@ static void the_numbers_on_the_wire_stay(void **state)
     assert_int_equal(ATTND_OP_APPEND, 3);
     assert_int_equal(ATTND_OP_RUN, 4);
     assert_int_equal(ATTND_OP_CANCEL, 5);
+    assert_int_equal(ATTND_OP_MERGE, 12);
     assert_int_equal(ATTND_FP16, 1);
     assert_int_equal(ATTND_BF16, 2);
+    assert_int_equal(ATTND_FP8_E4M3, 3);
+    assert_int_equal(ATTND_FP8_E5M2, 4);
     assert_int_equal(ATTND_NONE, UINT32_MAX);
     assert_int_equal(ATTND_KV_OPEN, UINT32_MAX);
 }
@@ -119,6 +122,7 @@ static void every_operation_fills_its_slot(void **state)
     assert_int_equal(sizeof(sqe.u.set), sizeof(sqe.u));
     assert_int_equal(sizeof(sqe.u.advance), sizeof(sqe.u));
     assert_int_equal(sizeof(sqe.u.cancel), sizeof(sqe.u));
+    assert_int_equal(sizeof(sqe.u.merge), sizeof(sqe.u));
 }
 
 int main(void)

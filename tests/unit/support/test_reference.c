@@ -1,5 +1,6 @@
 /* test_reference.c - the judge is judged: by hand-made cases and by identities of softmax. */
 #include "tests/support/oracle/bits16.h"
+#include "tests/support/oracle/bits8.h"
 #include "tests/support/oracle/reference.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
@@ -68,6 +69,43 @@ static void rounding_takes_the_nearer_neighbour(void **state)
                 assert_true(error <= fabs(neighbour - x));
         }
     }
+}
+
+/* ---- 8 bits ---- */
+
+static void known_fp8_values_have_known_bits(void **state)
+{
+    (void)state;
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, 1.0), 0x38);
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, -448.0), 0xfe);
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, 1e9), 0x7e); /* to the largest */
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, INFINITY), 0x7e);
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, -(double)NAN), 0x7f);
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, 0x1p-9), 0x01);
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, 0x1p-10), 0x00); /* ties to even */
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, 0x3p-10), 0x02);
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, 1.0625), 0x38);
+    assert_int_equal(bits8_round(ATTND_FP8_E4M3, 1.1875), 0x3a);
+    assert_int_equal(bits8_round(ATTND_FP8_E5M2, 1.0), 0x3c);
+    assert_int_equal(bits8_round(ATTND_FP8_E5M2, -57344.0), 0xfb);
+    assert_int_equal(bits8_round(ATTND_FP8_E5M2, -INFINITY), 0xfb);
+    assert_int_equal(bits8_round(ATTND_FP8_E5M2, 0x1p-16), 0x01);
+    assert_int_equal(bits8_round(ATTND_FP8_E5M2, -0.0), 0x80);
+    assert_true(isinf(bits8_value(ATTND_FP8_E5M2, 0xfc)));
+    assert_true(bits8_value(ATTND_FP8_E4M3, 0x7c) == 384);
+    assert_true(bits8_near_tie(ATTND_FP8_E4M3, 1.0626, 1e-3));
+    assert_false(bits8_near_tie(ATTND_FP8_E4M3, 1.0646, 1e-3));
+}
+
+static void every_fp8_value_survives_a_round_trip(void **state)
+{
+    (void)state;
+    for (uint32_t dtype = ATTND_FP8_E4M3; dtype <= ATTND_FP8_E5M2; dtype++)
+        for (uint32_t bits = 0; bits < 256; bits++) {
+            double value = bits8_value(dtype, (uint8_t)bits);
+            if (isfinite(value))
+                assert_int_equal(bits8_round(dtype, value), bits);
+        }
 }
 
 /* ---- attention ---- */
@@ -246,6 +284,8 @@ int main(void)
         cmocka_unit_test(every_16_bit_value_survives_a_round_trip),
         cmocka_unit_test(known_values_have_known_bits),
         cmocka_unit_test(rounding_takes_the_nearer_neighbour),
+        cmocka_unit_test(known_fp8_values_have_known_bits),
+        cmocka_unit_test(every_fp8_value_survives_a_round_trip),
         cmocka_unit_test(one_visible_key_gives_its_value),
         cmocka_unit_test(equal_keys_give_the_mean_of_values),
         cmocka_unit_test(a_row_that_sees_nothing_is_zero_and_minus_infinity),

@@ -68,7 +68,9 @@ static void each_bad_scalar_is_named(void **state)
         {FIELD(heads_kv), 1025, -ATTND_E_RANGE, ATTND_F_HEADS_KV, 1024},
         {FIELD(dim_qk), 100, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 256},
         {FIELD(dim_vo), 128, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 64},
-        {FIELD(dtype), 3, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, ATTND_BF16},
+        {FIELD(dtype), 0, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, ATTND_FP16},
+        {FIELD(dtype), ATTND_FP8_E4M3, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, ATTND_BF16},
+        {FIELD(dtype), ATTND_DTYPES_END, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, ATTND_FP8_E5M2},
         {FIELD(page_owner), 0, -ATTND_E_INVALID, ATTND_F_PAGE_OWNER, 2},
 #undef FIELD
     };
@@ -281,6 +283,48 @@ static void what_the_worker_has_no_variant_for_is_refused_by_name(void **state)
     assert_int_equal(pool_rig.fault.limit, ATTND_FP16);
 }
 
+static void elements_of_fp8_take_a_byte_each(void **state)
+{
+    (void)state;
+    const uint64_t plane_bytes = 4 * 16 * 2 * 64;
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    desc.dtype = ATTND_FP8_E4M3;
+    stub_worker.head_dims[0] = attnd_head_dim_bit(64);
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    assert_int_equal(pool_rig.reply.pool->desc->dtype, ATTND_FP8_E4M3);
+    assert_int_equal(pool_rig.reply.pool->desc->v[0]->offset_bytes, plane_bytes);
+    assert_int_equal(pool_rig.reply.pool->desc->v[0]->stride_page, 16 * 2 * 64);
+
+    const uint32_t memory = pool_rig_make_memory(0, MEMORY_BYTES);
+    Attnd__Plane plane = pool_rig_good_plane(memory), *planes[] = {&plane};
+    plane.offset_bytes = MEMORY_BYTES - plane_bytes; /* odd is as good as even */
+    desc.layers = 1;
+    desc.n_k = desc.n_v = 1;
+    desc.k = desc.v = planes;
+    plane.offset_bytes -= 1;
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+    plane.offset_bytes += 2;
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_RANGE);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_K);
+    assert_int_equal(pool_rig.fault.value, MEMORY_BYTES + 1);
+}
+
+static void dimensions_that_differ_are_asked_for_with_fp8_on_their_own(void **state)
+{
+    (void)state;
+    Attnd__PoolCreate desc = pool_rig_good_desc();
+    desc.dim_qk = 192;
+    desc.dim_vo = 128;
+    desc.dtype = ATTND_FP8_E5M2;
+    stub_worker.head_dims[0] = attnd_head_dim_bit(64);
+    stub_worker.options |= ATTND_OPTION_DIMS_192_128;
+    assert_int_equal(pool_rig_create(0, &desc), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(pool_rig.fault.field, ATTND_F_HEAD_DIM);
+    assert_int_equal(pool_rig.fault.limit, 64);
+    stub_worker.options |= ATTND_OPTION_DIMS_FP8;
+    assert_int_equal(pool_rig_create(0, &desc), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,6 +339,8 @@ int main(void)
         TEST(the_second_list_of_planes_is_checked_too),
         TEST(plans_have_limits),
         TEST(what_the_worker_has_no_variant_for_is_refused_by_name),
+        TEST(elements_of_fp8_take_a_byte_each),
+        TEST(dimensions_that_differ_are_asked_for_with_fp8_on_their_own),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,7 +100,7 @@ static void what_lies_outside_is_refused_and_named(void **state)
     REFUSED(u.prefix.flags = ATTND_PREFIX_WAIT, ATTND_E_INVALID, ATTND_F_FLAGS);
     REFUSED(u.prefix.zero[2] = 1, ATTND_E_INVALID, ATTND_F_RESERVED);
     REFUSED(plan = 9, ATTND_E_UNKNOWN, ATTND_F_PREFIX);
-    REFUSED(opcode = ATTND_OP_PREFIX_UNPIN + 1, ATTND_E_INVALID, ATTND_F_OPCODE);
+    REFUSED(opcode = ATTND_OP_LAST + 1, ATTND_E_INVALID, ATTND_F_OPCODE);
     int32_t outside = (int32_t)STAGE_PAGES;
     memcpy(client.arena + 2 * sizeof(struct attnd_block_key) + 4, &outside, sizeof(outside));
     CHECK_EQUAL(ask(&client, sqe, -ATTND_E_RANGE).index, 1);

@@ -56,14 +56,22 @@ static void a_slot_without_meaning_is_refused(void **state)
     struct attnd_sqe sqe = stage_run(plan, 0, 1);
     (void)state;
     sqe.opcode = 0;
-    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, 0, ATTND_OP_PREFIX_UNPIN);
+    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, 0, ATTND_OP_LAST);
     sqe.opcode = 200;
-    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, 200, ATTND_OP_PREFIX_UNPIN);
+    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_OPCODE, 0, 200, ATTND_OP_LAST);
     sqe = stage_run(plan, 0, 1);
     sqe.flags = 0x81;
     EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_FLAGS, 0, 0x81, ATTND_OP_FLAGS);
     sqe = stage_run(plan, ATTND_LANES_MAX, 1);
     EXPECT(sqe, -ATTND_E_RANGE, ATTND_F_LANE, 0, ATTND_LANES_MAX, ATTND_LANES_MAX - 1);
+}
+
+static struct attnd_sqe merge_at(uint64_t offset_bytes)
+{
+    return (struct attnd_sqe){.opcode = ATTND_OP_MERGE,
+                              .plan = plan,
+                              .user_data = 1,
+                              .u.merge = {.places_offset_bytes = offset_bytes}};
 }
 
 static void reserved_words_are_zero(void **state)
@@ -84,6 +92,31 @@ static void reserved_words_are_zero(void **state)
     sqe = stage_cancel(1);
     sqe.u.cancel.zero[4] = 9;
     EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_RESERVED, 4, 9, 0);
+    sqe = merge_at(0);
+    sqe.u.merge.zero[2] = 10;
+    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_RESERVED, 2, 10, 0);
+    sqe = merge_at(0);
+    sqe.u.merge.zero0 = 11;
+    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_RESERVED, 0, 11, 0);
+}
+
+/* The arena has 64 KiB; what is refused on the way in reaches no turn. */
+static void places_of_a_merge_lie_in_the_arena(void **state)
+{
+    struct attnd_merge_place places[ATTND_MERGE_PLACES] = {{.memory = STAGE_TENSORS}};
+    struct attnd_sqe sqe = merge_at(65536 - sizeof(places) + 8);
+    (void)state;
+    EXPECT(sqe, -ATTND_E_RANGE, ATTND_F_ARENA, 0, 65536 - sizeof(places) + 8,
+           65536 - sizeof(places));
+    sqe = merge_at(4);
+    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_ARENA, 0, 4, 0);
+    places[3].zero = 7;
+    memcpy(client.arena, places, sizeof(places));
+    sqe = merge_at(0);
+    EXPECT(sqe, -ATTND_E_INVALID, ATTND_F_RESERVED, 3, 7, 0);
+    places[3].zero = 0;
+    memcpy(client.arena, places, sizeof(places));
+    EXPECT(sqe, -ATTND_E_UNKNOWN, ATTND_F_LSE_A, 0, 0, 0);
 }
 
 static void plans_and_layers_exist(void **state)
@@ -239,13 +272,10 @@ static void noise_in_slots_and_arena_is_survived(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(a_slot_without_meaning_is_refused),
-        CASE(reserved_words_are_zero),
-        CASE(plans_and_layers_exist),
-        CASE(tensors_lie_in_their_memory_and_are_aligned),
-        CASE(outputs_overlap_nothing),
-        CASE(an_append_needs_room_for_its_rows),
-        CASE(faults_of_a_lane_keep_its_order),
+        CASE(a_slot_without_meaning_is_refused),           CASE(reserved_words_are_zero),
+        CASE(places_of_a_merge_lie_in_the_arena),          CASE(plans_and_layers_exist),
+        CASE(tensors_lie_in_their_memory_and_are_aligned), CASE(outputs_overlap_nothing),
+        CASE(an_append_needs_room_for_its_rows),           CASE(faults_of_a_lane_keep_its_order),
         CASE(noise_in_slots_and_arena_is_survived),
     };
     check_failed = _fail;

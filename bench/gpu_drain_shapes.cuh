@@ -1,0 +1,72 @@
+/*
+ * gpu_drain_shapes.cuh - what gpu_drain.cu executes.
+ */
+#ifndef ATTND_BENCH_GPU_DRAIN_SHAPES_CUH
+#define ATTND_BENCH_GPU_DRAIN_SHAPES_CUH
+
+#include "bench/gpu_drain_reference.cuh"
+
+namespace
+{
+
+constexpr Shape shapes[] = {
+    {"decode_64x8192", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
+    {"decode_1x8192", 1, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 10, 200},
+    {"decode_1x128", 1, 1, 128, 16, 32, 8, 128, ATTND_FP16, true, 10, 400},
+    {"decode_8x4096", 8, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 4, 100},
+    {"decode_32x4096", 32, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
+    {"decode_16x4096_4rows", 16, 4, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 50},
+    {"decode_16x32768", 16, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
+    {"prefill_8192_p128", 1, 8192, 8192, 128, 32, 8, 128, ATTND_FP16, true, 4, 20},
+    {"prefill_8192_p16", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20},
+    {"prefill_8192_p8", 1, 8192, 8192, 8, 32, 8, 128, ATTND_FP16, true, 4, 10},
+    {"prefill_8192_p1", 1, 8192, 8192, 1, 32, 8, 128, ATTND_FP16, true, 4, 10},
+    {"prefill_16384_p128", 1, 16384, 16384, 128, 32, 8, 128, ATTND_FP16, true, 2, 12},
+    {"prefill_16384_p16", 1, 16384, 16384, 16, 32, 8, 128, ATTND_FP16, true, 2, 12},
+    {"chunk_1024_at_16384", 1, 1024, 16384, 16, 32, 8, 128, ATTND_FP16, true, 3, 20},
+    {"rows_64_at_32768", 1, 64, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
+    {"rows_16_at_32768", 1, 16, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
+    {"rows_128_at_32768", 1, 128, 32768, 16, 32, 8, 128, ATTND_FP16, true, 3, 50},
+    {"prefill_4096_hd64_p128", 2, 4096, 4096, 128, 32, 8, 64, ATTND_FP16, true, 4, 10},
+    {"prefill_4096_hd64", 2, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 10},
+    {"prefill_4096_hd256_p128", 1, 4096, 4096, 128, 16, 8, 256, ATTND_BF16, true, 4, 10},
+    {"prefill_4096_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 4, 10},
+    {"prefill_4096_bf16", 2, 4096, 4096, 16, 32, 8, 128, ATTND_BF16, true, 4, 10},
+    {"prefill_4096_rising", 1, 4096, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 10, 40},
+    {"prefill_4096_steep", 1, 4096, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 10, 150},
+    {"prefill_4096_rising_hd64", 1, 4096, 4096, 16, 32, 8, 64, ATTND_FP16, true, 2, 10, 40},
+    {"prefill_4096_rising_hd256", 1, 4096, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 10, 20},
+    {"naive_524288", 1, 4096, 524288, 128, 8, 2, 64, ATTND_FP16, true, 1, 1, 0, true},
+    {"decode_64x4096", 64, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
+    {"decode_64x32768_w4096", 64, 1, 32768, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false,
+     4096},
+    {"decode_64x8192_cap", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 50},
+    {"prefill_8192_w1024", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 1024},
+    {"prefill_8192_cap", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 50},
+    {"prefill_8192_alibi", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
+     true},
+    {"decode_32x4096_hd64", 32, 1, 4096, 16, 32, 8, 64, ATTND_FP16, true, 4, 20},
+    {"decode_32x4096_hd256", 32, 1, 4096, 16, 16, 8, 256, ATTND_BF16, true, 2, 20},
+    {"decode_32x4096_hd80", 32, 1, 4096, 16, 32, 8, 80, ATTND_FP16, true, 4, 20},
+    {"prefill_4096_hd96", 1, 4096, 4096, 16, 32, 32, 96, ATTND_FP16, true, 4, 10},
+    {"prefill_4096_192_128", 1, 4096, 4096, 16, 16, 16, 192, ATTND_BF16, true, 4, 10, 0, false, 0,
+     0, false, 128},
+    {"mla_64x8192", 64, 1, 8192, 64, 128, 1, 576, ATTND_BF16, true, 2, 20, 0, false, 0, 0, false,
+     512},
+    {"mla_64x8192_16heads", 64, 1, 8192, 64, 16, 1, 576, ATTND_BF16, true, 2, 20, 0, false, 0, 0,
+     false, 512},
+    {"decode_64x8192_e4m3", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 0,
+     false, 0, ATTND_FP8_E4M3},
+    {"decode_64x8192_e5m2", 64, 1, 8192, 16, 32, 8, 128, ATTND_BF16, true, 2, 20, 0, false, 0, 0,
+     false, 0, ATTND_FP8_E5M2},
+    {"decode_32x4096_hd64_e4m3", 32, 1, 4096, 16, 32, 8, 64, ATTND_BF16, true, 4, 20, 0, false, 0,
+     0, false, 0, ATTND_FP8_E4M3},
+    {"decode_16x4096_2rows_e4m3", 16, 2, 4096, 1, 16, 8, 256, ATTND_FP16, true, 2, 20, 0, false, 0,
+     0, false, 0, ATTND_FP8_E4M3},
+    {"mla_8x4096_2rows_p1", 8, 2, 4096, 1, 128, 1, 576, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
+     false, 512},
+};
+
+} // namespace
+
+#endif
