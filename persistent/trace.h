@@ -14,9 +14,7 @@
 /** attnd_trace_wanted() - 1: records of what ends @now_ns (CLOCK_MONOTONIC) are wanted. */
 static inline int attnd_trace_wanted(const struct attnd_queue_head *head, uint64_t now_ns)
 {
-    const uint32_t until_ms = attnd_peek32(&head->trace_until_ms);
-
-    return until_ms && (int32_t)(until_ms - (uint32_t)(now_ns / 1000000)) > 0;
+    return attnd_trace_on(attnd_peek32(&head->trace_until_ms), (uint32_t)(now_ns / 1000000)) != 0;
 }
 
 /**

@@ -255,7 +255,7 @@ struct attnd_queue_head {
     uint32_t zero7;
     uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
     uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
-    uint32_t trace_until_ms;     /* daemon: records are wanted until then; 0: never were */
+    uint32_t trace_until_ms;     /* daemon: records are wanted until then: attnd_trace_on() */
     uint32_t zero9[3];
     struct attnd_worker_info info; /* worker */
 };

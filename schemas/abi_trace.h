@@ -16,6 +16,8 @@
 
 #define ATTND_TRACE_RECORDS 131072u /* of all tile workers; the oldest are written over */
 #define ATTND_TRACE_WORKERS_MAX 1024u
+#define ATTND_TRACE_AHEAD_MS 2000u /* trace_until_ms is no more than this ahead, or is long past   \
+                                    */
 
 enum attnd_trace_kind {
     ATTND_TRACE_COMPUTE = 0, /* as enum attnd_tile_class */
@@ -55,6 +57,12 @@ ATTND_ASSERT_AT(attnd_trace_record, seal, 28);
 #else
 #define ATTND_TRACE_FUNCTION static inline
 #endif
+
+/** attnd_trace_on() - 1: records are wanted at @now_ms, of CLOCK_MONOTONIC, free-running. */
+ATTND_TRACE_FUNCTION uint32_t attnd_trace_on(uint32_t until_ms, uint32_t now_ms)
+{
+    return until_ms - now_ms - 1 < ATTND_TRACE_AHEAD_MS;
+}
 
 /* A seal is the sum of what its words add, each at its place, and the record's number: it tells a
  * record from an older one, and from parts of both. */

@@ -292,7 +292,7 @@ __device__ __forceinline__ void pass_trace(Commander *self, uint32_t word, uint3
 {
     const uint32_t until_ms = __shfl_sync(0xffffffffu, word, 4);
     const uint64_t host_ns = now + uint64_t(self->dispatch->settings.host_clock_offset_ns);
-    const uint32_t wanted = until_ms && int32_t(until_ms - uint32_t(host_ns / 1000000)) > 0;
+    const uint32_t wanted = attnd_trace_on(until_ms, uint32_t(host_ns / 1000000));
     if (!looks_at_park(pass) || wanted == self->trace)
         return;
     self->trace = wanted;

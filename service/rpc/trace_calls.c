@@ -20,6 +20,13 @@ static void take_next(const Attnd__TraceQuery *query, uint32_t workers, uint32_t
         next[w] = w < query->n_next ? query->next[w] : 0;
 }
 
+static uint32_t patience_of(const Attnd__TraceQuery *query)
+{
+    return query->has_patience_ms && query->patience_ms < ATTND_TRACE_PATIENCE_MS
+               ? query->patience_ms
+               : ATTND_TRACE_PATIENCE_MS;
+}
+
 int attnd_call_trace(struct attnd_call *call)
 {
     const Attnd__TraceQuery *query = call->request->trace;
@@ -47,9 +54,9 @@ int attnd_call_trace(struct attnd_call *call)
     reply->next = next;
     reply->n_next = workers;
     if (!query->has_worker_pid) {
-        attnd_trace_watch(queue, now_ns, next);
+        attnd_trace_watch(queue, now_ns, patience_of(query), next);
     } else {
-        attnd_trace_watch(queue, now_ns, NULL);
+        attnd_trace_watch(queue, now_ns, patience_of(query), NULL);
         take_next(query, query->worker_pid == reply->worker_pid ? workers : 0, next);
         reply->has_records = 1;
         reply->records.data = (uint8_t *)records;

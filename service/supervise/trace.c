@@ -21,11 +21,15 @@ uint32_t attnd_trace_workers(const struct attnd_queue *queue)
     return workers <= ATTND_TRACE_WORKERS_MAX ? workers : 0;
 }
 
-void attnd_trace_watch(struct attnd_queue *queue, uint64_t now_ns, uint32_t *next)
+void attnd_trace_watch(struct attnd_queue *queue, uint64_t now_ns, uint32_t patience_ms,
+                       uint32_t *next)
 {
-    const uint32_t until_ms = (uint32_t)(now_ns / 1000000) + ATTND_TRACE_PATIENCE_MS;
+    const uint32_t now_ms = (uint32_t)(now_ns / 1000000), until_ms = now_ms + patience_ms;
+    const uint32_t before_ms = queue->trace_until_ms;
 
-    attnd_poke32(&queue->head->trace_until_ms, until_ms ? until_ms : 1);
+    if (!attnd_trace_on(before_ms, now_ms) || before_ms - now_ms < patience_ms)
+        queue->trace_until_ms = until_ms;
+    attnd_poke32(&queue->head->trace_until_ms, queue->trace_until_ms);
     for (uint32_t w = 0; next && w < attnd_trace_workers(queue); w++)
         next[w] = attnd_peek32(&queue->trace->next[w]);
 }

@@ -6,17 +6,19 @@
 
 #include "service/supervise/queue.h"
 
-/* Without a question for so long, nothing is recorded any more. */
-#define ATTND_TRACE_PATIENCE_MS 2000u
+/* Without a question for so long, nothing is recorded any more, if nobody says less. */
+#define ATTND_TRACE_PATIENCE_MS ATTND_TRACE_AHEAD_MS
 
 /** attnd_trace_workers() - rings that there are: tile workers; 0: too many for that. */
 uint32_t attnd_trace_workers(const struct attnd_queue *queue);
 
 /**
- * attnd_trace_watch() - records are wanted from now on, for ATTND_TRACE_PATIENCE_MS
+ * attnd_trace_watch() - records are wanted from now on, for @patience_ms, or longer if somebody
+ * else has asked
  * @next: [attnd_trace_workers()] receives the number of each ring's next record; NULL: not wanted
  */
-void attnd_trace_watch(struct attnd_queue *queue, uint64_t now_ns, uint32_t *next);
+void attnd_trace_watch(struct attnd_queue *queue, uint64_t now_ns, uint32_t patience_ms,
+                       uint32_t *next);
 
 /**
  * attnd_trace_read() - records from these numbers on

@@ -68,16 +68,21 @@ static void records_are_wanted_for_as_long_as_somebody_asks(void **state)
     uint32_t next[WORKERS];
 
     (void)state;
-    assert_false(attnd_trace_wanted(queue->head, 0));
-    attnd_trace_watch(queue, 1000 * ms, next);
+    assert_false(attnd_trace_wanted(queue->head, 1));
+    attnd_trace_watch(queue, 1000 * ms, ATTND_TRACE_PATIENCE_MS, next);
     for (uint32_t w = 0; w < WORKERS; w++)
         assert_int_equal(next[w], 0);
     assert_true(attnd_trace_wanted(queue->head, 1000 * ms));
     assert_true(attnd_trace_wanted(queue->head, 999 * ms + patience_ns));
     assert_false(attnd_trace_wanted(queue->head, 1000 * ms + patience_ns));
+    attnd_trace_watch(queue, 1500 * ms, 100, NULL); /* another reader, who cuts nothing short */
+    assert_true(attnd_trace_wanted(queue->head, 999 * ms + patience_ns));
+    attnd_trace_watch(queue, 5000 * ms, 100, NULL);
+    assert_true(attnd_trace_wanted(queue->head, 5099 * ms));
+    assert_false(attnd_trace_wanted(queue->head, 5100 * ms));
     /* Milliseconds come around after 49 days. */
     const uint64_t around_ns = (UINT64_C(1) << 32) * ms;
-    attnd_trace_watch(queue, around_ns - ms, next);
+    attnd_trace_watch(queue, around_ns - ms, ATTND_TRACE_PATIENCE_MS, next);
     assert_true(attnd_trace_wanted(queue->head, around_ns - ms));
     assert_true(attnd_trace_wanted(queue->head, around_ns + ms));
     assert_false(attnd_trace_wanted(queue->head, around_ns + patience_ns));
