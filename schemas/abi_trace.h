@@ -16,8 +16,7 @@
 
 #define ATTND_TRACE_RECORDS 131072u /* of all tile workers; the oldest are written over */
 #define ATTND_TRACE_WORKERS_MAX 1024u
-#define ATTND_TRACE_AHEAD_MS 2000u /* trace_until_ms is no more than this ahead, or is long past   \
-                                    */
+#define ATTND_TRACE_AHEAD_MS 2000u /* trace_until_ms is no further ahead, or long past */
 
 enum attnd_trace_kind {
     ATTND_TRACE_COMPUTE = 0, /* as enum attnd_tile_class */

@@ -177,9 +177,9 @@ static void print_file(FILE *out, struct recording *recording)
 /* Return: 0; -ATTND_E_NO_MEMORY. */
 static int make_room(struct recording *recording, size_t more)
 {
-    if (recording->count + more <= recording->count_max)
+    if (recording->records && recording->count + more <= recording->count_max)
         return 0;
-    const size_t wanted = 2 * recording->count_max + more;
+    const size_t wanted = 2 * recording->count_max + more + 1;
     void *grown = realloc(recording->records, wanted * sizeof(*recording->records));
     if (!grown)
         return -ATTND_E_NO_MEMORY;

@@ -39,7 +39,7 @@ static int read_one(const struct attnd_trace_record *at, uint32_t number, uint64
                     struct attnd_trace_record *record)
 {
     const uint32_t *from = (const void *)at;
-    uint32_t words[WORDS];
+    uint32_t words[WORDS] = {0};
 
     for (uint32_t i = 0; i < WORDS; i++)
         words[i] = attnd_peek32(&from[i]);
