@@ -81,9 +81,23 @@ static const double *table_of(uint32_t dtype)
     return tables[which];
 }
 
+void bits_of_kv_row(uint32_t dtype, const void *rows, int64_t index, uint32_t count, double *out)
+{
+    if (attnd_dtype_is_fp8(dtype)) {
+        const double *table = table_of(dtype);
+        for (uint32_t i = 0; i < count; i++)
+            out[i] = table[((const uint8_t *)rows)[index + i]];
+    } else {
+        const float *table = bits16_table(dtype);
+        for (uint32_t i = 0; i < count; i++)
+            out[i] = (double)table[((const uint16_t *)rows)[index + i]];
+    }
+}
+
 double bits_of_kv(uint32_t dtype, const void *row, int64_t index)
 {
-    if (attnd_dtype_is_fp8(dtype))
-        return table_of(dtype)[((const uint8_t *)row)[index]];
-    return (double)bits16_table(dtype)[((const uint16_t *)row)[index]];
+    double value;
+
+    bits_of_kv_row(dtype, row, index, 1, &value);
+    return value;
 }

@@ -20,7 +20,10 @@ uint8_t bits8_round(uint32_t dtype, double value);
  * computed it may find either. */
 int bits8_near_tie(uint32_t dtype, double value, double within);
 
-/** bits_of_kv() - element @index of K or V rows of any type, as a number. */
+/** bits_of_kv_row() - elements @index to @index + @count of K or V rows of any type, as numbers. */
+void bits_of_kv_row(uint32_t dtype, const void *rows, int64_t index, uint32_t count, double *out);
+
+/** bits_of_kv() - one of them. */
 double bits_of_kv(uint32_t dtype, const void *row, int64_t index);
 
 #endif

@@ -64,8 +64,8 @@ static void gather(const struct reference_batch *batch, const struct reference_p
     for (int32_t j = 0; j < level->kv_len[request]; j++) {
         const int64_t token = pages[j / page_size] * plane->stride_page +
                               j % page_size * plane->stride_token + head * plane->stride_head;
-        for (uint32_t d = 0; d < dim; d++)
-            *out++ = bits_of_kv(dtype, plane->bits, token + d);
+        bits_of_kv_row(dtype, plane->bits, token, dim, out);
+        out += dim;
     }
 }
 

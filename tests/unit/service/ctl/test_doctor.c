@@ -216,13 +216,13 @@ static void mps_is_judged_by_whom_it_serves_and_what_it_allows(void **state)
     expect(&finding, "mps", ATTND_HEALTH_WARN, "not for this user");
     mps.state = 1;
     attnd_doctor_mps(&mps, 1000, &gpu, &finding);
-    expect(&finding, "mps", ATTND_HEALTH_OK, "residency is shared");
+    expect(&finding, "mps", ATTND_HEALTH_OK, "residency is elastic");
     attnd_doctor_mps(&mps, 1001, &gpu, &finding);
     expect(&finding, "mps", ATTND_HEALTH_WARN, "one user at a time");
     assert_non_null(strstr(finding.mend, "-multiuser-server"));
     mps.owner = 0;
     attnd_doctor_mps(&mps, 1001, &gpu, &finding);
-    expect(&finding, "mps", ATTND_HEALTH_OK, "residency is shared");
+    expect(&finding, "mps", ATTND_HEALTH_OK, "residency is elastic");
     mps.percentage = 50;
     attnd_doctor_mps(&mps, 1001, &gpu, &finding);
     expect(&finding, "mps", ATTND_HEALTH_WARN, "50 %");
