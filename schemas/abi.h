@@ -214,16 +214,6 @@ ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
 ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
 
-#define ATTND_HEAD_DIM_EQUAL_MAX 256u /* where dim_vo is dim_qk */
-
-/* Multiples of 16 up to that. Return: a bit of head_dims; 0 for what has none. */
-static inline uint16_t attnd_head_dim_bit(uint32_t dim)
-{
-    if (dim == 0 || dim % 16 || dim > ATTND_HEAD_DIM_EQUAL_MAX)
-        return 0;
-    return (uint16_t)(1u << (dim / 16 - 1));
-}
-
 #define ATTND_PINNING 2u /* memories at a time that a worker brings in */
 
 /* First page of the queue segment. Ring words as in the session segments, one line each. */
@@ -261,9 +251,9 @@ struct attnd_queue_head {
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
     uint32_t zero7;
     uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
-    uint64_t trace_until_ns;     /* daemon: CLOCK_MONOTONIC; until then records are wanted */
     uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
-    uint32_t zero9[2];
+    uint32_t trace_until_ms;     /* daemon: records are wanted until then: attnd_trace_on() */
+    uint32_t zero9[3];
     struct attnd_worker_info info; /* worker */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
@@ -273,7 +263,7 @@ ATTND_ASSERT_AT(attnd_queue_head, retire_tail, 256);
 ATTND_ASSERT_AT(attnd_queue_head, retire_head, 320);
 ATTND_ASSERT_AT(attnd_queue_head, retire_need, 384);
 ATTND_ASSERT_AT(attnd_queue_head, park, 448);
-ATTND_ASSERT_AT(attnd_queue_head, plan_bytes, 480);
+ATTND_ASSERT_AT(attnd_queue_head, trace_until_ms, 496); /* in the line of park */
 ATTND_ASSERT_AT(attnd_queue_head, info, 512);
 ATTND_ASSERT_SIZE(attnd_queue_head, 640);
 
