@@ -2,8 +2,8 @@
  * trace.h - a worker tells what it executes, while somebody looks at it (attnctl trace).
  *
  * The daemon writes until when records are wanted, and the worker looks at that word once an item.
- * All threads write into one ring, in the worker's half of the queue segment. Nobody waits for the
- * reader: the oldest records are written over.
+ * Each thread writes into a ring of its own, in the worker's half of the queue segment. Nobody
+ * waits for the reader: the oldest records are written over.
  */
 #ifndef ATTND_PERSISTENT_TRACE_H
 #define ATTND_PERSISTENT_TRACE_H
@@ -14,16 +14,17 @@
 /** attnd_trace_wanted() - 1: records of what ends @now_ns (CLOCK_MONOTONIC) are wanted. */
 static inline int attnd_trace_wanted(const struct attnd_queue_head *head, uint64_t now_ns)
 {
-    return attnd_peek64(&head->trace_until_ns) > now_ns;
+    return attnd_trace_on(attnd_peek32(&head->trace_until_ms), (uint32_t)(now_ns / 1000000)) != 0;
 }
 
 /**
- * attnd_trace_add() - one record
- * @record: copied; its number is filled in here
+ * attnd_trace_add() - one record of tile worker @worker
+ * @workers: as info.tile_workers has it, at most ATTND_TRACE_WORKERS_MAX
+ * @record:  copied; its seal is made here
  *
- * Threads: any, also at once. Blocking: never. A record that is written over while a thread is in
- * the middle of it, a whole ring later, may be lost.
+ * Threads: one a worker. Blocking: never.
  */
-void attnd_trace_add(struct attnd_queue_head *head, const struct attnd_trace_record *record);
+void attnd_trace_add(struct attnd_queue_head *head, uint32_t worker, uint32_t workers,
+                     const struct attnd_trace_record *record);
 
 #endif

@@ -35,8 +35,7 @@
 #define ATTND_LANES_MAX 64u
 #define ATTND_LEVELS_MAX 8u
 #define ATTND_LAYERS_MAX 1024u
-#define ATTND_GENERATIONS                                                                          \
-    8u /* lengths kept by a plan: one being written, the rest by runs in flight */
+#define ATTND_GENERATIONS 8u /* lengths that a plan keeps: one is written, runs have the rest */
 #define ATTND_HEADS_MAX 1024u
 #define ATTND_GROUP_MAX 128u
 #define ATTND_HEAD_DIM_MAX 576u
@@ -66,8 +65,7 @@ enum attnd_memory_kind {
 /* Of a plan, beside those: its tiles are to be taken in their order, for all KV heads. */
 #define ATTND_PLAN_ONE_PASS 0x80000000u
 
-/* ---- segment "submission" and "completion": client <-> daemon ----------------------------------
- */
+/* ---- segment "submission" and "completion": client <-> daemon ---- */
 
 enum attnd_opcode {
     ATTND_OP_PLAN_SET = 1,
@@ -164,8 +162,7 @@ ATTND_ASSERT_AT(attnd_complete_head, sq_head, 64);
 ATTND_ASSERT_AT(attnd_complete_head, sq_need, 128);
 ATTND_ASSERT_AT(attnd_complete_head, cq_tail, 192);
 
-/* ---- segment "queue": daemon <-> worker --------------------------------------------------------
- */
+/* ---- segment "queue": daemon <-> worker ---- */
 
 enum attnd_worker_state {
     ATTND_WORKER_STARTING = 0,
@@ -217,16 +214,6 @@ ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
 ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
 
-#define ATTND_HEAD_DIM_EQUAL_MAX 256u /* where dim_vo is dim_qk */
-
-/* Multiples of 16 up to that. Return: a bit of head_dims; 0 for what has none. */
-static inline uint16_t attnd_head_dim_bit(uint32_t dim)
-{
-    if (dim == 0 || dim % 16 || dim > ATTND_HEAD_DIM_EQUAL_MAX)
-        return 0;
-    return (uint16_t)(1u << (dim / 16 - 1));
-}
-
 #define ATTND_PINNING 2u /* memories at a time that a worker brings in */
 
 /* First page of the queue segment. Ring words as in the session segments, one line each. */
@@ -264,9 +251,9 @@ struct attnd_queue_head {
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
     uint32_t zero7;
     uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
-    uint64_t trace_until_ns;     /* daemon: CLOCK_MONOTONIC; until then records are wanted */
     uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
-    uint32_t zero9[2];
+    uint32_t trace_until_ms;     /* daemon: records are wanted until then: attnd_trace_on() */
+    uint32_t zero9[3];
     struct attnd_worker_info info; /* worker */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
@@ -276,7 +263,7 @@ ATTND_ASSERT_AT(attnd_queue_head, retire_tail, 256);
 ATTND_ASSERT_AT(attnd_queue_head, retire_head, 320);
 ATTND_ASSERT_AT(attnd_queue_head, retire_need, 384);
 ATTND_ASSERT_AT(attnd_queue_head, park, 448);
-ATTND_ASSERT_AT(attnd_queue_head, plan_bytes, 480);
+ATTND_ASSERT_AT(attnd_queue_head, trace_until_ms, 496); /* in the line of park */
 ATTND_ASSERT_AT(attnd_queue_head, info, 512);
 ATTND_ASSERT_SIZE(attnd_queue_head, 640);
 
@@ -392,8 +379,7 @@ ATTND_ASSERT_SIZE(attnd_retire, ATTND_SLOT_BYTES);
 ATTND_ASSERT_AT(attnd_retire, begin_ns, 8);
 ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 
-/* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
- */
+/* ---- stream-ordered runs: the engine's stream and the worker ---- */
 
 /* One a GPU, of a worker whose kernels come when they are wanted (elastic), in host memory: the
  * GPU's front end waits for the word, and the host sets it, too, without a stream that might stand
@@ -483,8 +469,7 @@ struct attnd_mailbox_slot {
 ATTND_ASSERT_SIZE(attnd_mailbox_slot, 128);
 ATTND_ASSERT_AT(attnd_mailbox_slot, runs, 64);
 
-/* ---- heap: pools and plans --------------------------------------------------------------------
- */
+/* ---- heap: pools and plans ---- */
 
 /* Followed by attnd_heap_plane k[layers], v[layers]. */
 struct attnd_heap_pool {

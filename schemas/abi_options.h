@@ -63,6 +63,16 @@ static inline uint32_t attnd_dims_option(uint32_t dim_qk, uint32_t dim_vo)
     return dim_qk == 576 && dim_vo == 512 ? ATTND_OPTION_DIMS_576_512 : 0;
 }
 
+#define ATTND_HEAD_DIM_EQUAL_MAX 256u /* where dim_vo is dim_qk */
+
+/* Multiples of 16 up to that. Return: a bit of attnd_worker_info.head_dims; 0 for what has none. */
+static inline uint16_t attnd_head_dim_bit(uint32_t dim)
+{
+    if (dim == 0 || dim % 16 || dim > ATTND_HEAD_DIM_EQUAL_MAX)
+        return 0;
+    return (uint16_t)(1u << (dim / 16 - 1));
+}
+
 /* variant.h, which engines include without this header. */
 ATTND_ASSERT_SIZE(attnd_variant_table, 16);
 ATTND_ASSERT_SIZE(attnd_variant, ATTND_VARIANT_BYTES);

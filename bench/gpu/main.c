@@ -16,6 +16,7 @@
 #include "bench/gpu/faults.h"
 #include "bench/gpu/latency.h"
 #include "bench/gpu/peers.h"
+#include "bench/gpu/trace.h"
 #include "bench/support/private_service.h"
 
 #include <stdio.h>
@@ -262,12 +263,23 @@ static void measure_shared(struct bench_suite *suite, const struct shape *decode
     attnd__reply__free_unpacked(reply, NULL);
 }
 
+/* For gpu_measure_trace(). */
+static double time_drawn(struct bench_suite *suite, int shape)
+{
+    struct gpu_times times;
+
+    return time_shape(suite, shape ? &prefill_8192 : &decode_large, &times);
+}
+
 static void measure_exclusive(struct bench_suite *suite, double *decode_us)
 {
     *decode_us = measure_shape(suite, &decode_large);
     measure_fp8(suite, &decode_large);
     measure_shape(suite, &prefill_8192);
     measure_small_pages(suite, &prefill_8192);
+    bench_suite_go_on(suite);
+    gpu_measure_trace(suite, time_drawn);
+    bench_suite_go_on(suite);
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         measure_shape(suite, &others[i]);
     measure_submits_and_launches(suite);

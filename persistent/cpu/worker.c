@@ -211,20 +211,19 @@ static void note_trace(const struct attnd_cpu_worker *worker, const struct attnd
 {
     const struct attnd_backend *backend = worker->backend;
     const struct attnd_cpu_run *run = share->run;
-    const uint64_t lasted_ns = end_ns - begin_ns;
+    const uint32_t thread = (uint32_t)(worker->outermost - backend->workers);
     struct attnd_trace_record record = {.begin_ns = begin_ns,
-                                        .lasted_ns = lasted_ns < UINT32_MAX ? (uint32_t)lasted_ns
-                                                                            : UINT32_MAX,
+                                        .end_low = (uint32_t)end_ns,
                                         .session = backend->queue.flow[share->flow].session,
                                         .item = share->item_begin,
                                         .count = (uint16_t)(share->item_end - share->item_begin),
-                                        .track = (uint16_t)(worker->outermost - backend->workers),
+                                        .track = (uint16_t)thread,
                                         .kind = ATTND_TRACE_APPEND,
                                         .layer = (uint16_t)run->layer};
 
     if (run->kind == ATTND_RUN_ATTEND)
         record.kind = (uint8_t)run->tiles[share->item_begin / run->plan->heads_kv].tile_class;
-    attnd_trace_add(backend->head, &record);
+    attnd_trace_add(backend->head, thread, backend->threads, &record);
 }
 
 /* Return: when it was done. */

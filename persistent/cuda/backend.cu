@@ -102,6 +102,12 @@ static cudaError_t create_streams(attnd_backend *backend)
     return error;
 }
 
+/* Of the queue segment, as the host or the device has it. */
+static attnd_trace_head *trace_head(attnd_queue_head *queue, uint64_t offset_bytes)
+{
+    return reinterpret_cast<attnd_trace_head *>(reinterpret_cast<char *>(queue) + offset_bytes);
+}
+
 static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
 {
     Resident &settings = backend->settings;
@@ -137,6 +143,7 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     memset(backend->words, 0, sizeof(*backend->words));
     memset(backend->own_wake, 0, sizeof(*backend->own_wake));
     settings.host = backend->words; /* one address on both sides */
+    settings.records = trace_head(backend->queue_device, queue->trace_offset_bytes);
     settings.workers = uint32_t(backend->workers);
     settings.paths = 7;
     settings.drain = backend->residency == ATTND_RESIDENCY_ELASTIC;
@@ -269,14 +276,17 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
 int backend_start(attnd_backend *backend)
 {
     attnd::HostWords *words = backend->words;
+    attnd_queue_head *queue = backend->config.queue;
     backend->settings.host_clock_offset_ns = clock_offset(&words->clock_ns, backend->side_stream);
+    attnd_poke64(&trace_head(queue, queue->trace_offset_bytes)->offset_ns,
+                 uint64_t(backend->settings.host_clock_offset_ns));
     attnd_poke32(&words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
     backend->settings_fresh = 1;
     attnd_poke32(&backend->helper_leave, 0);
     if (pthread_create(&backend->helper, NULL, helper_main, backend) != 0)
         return -ATTND_E_SYSTEM;
     backend->running = 1;
-    attnd_publish32(&backend->config.queue->state, ATTND_WORKER_RUNNING);
+    attnd_publish32(&queue->state, ATTND_WORKER_RUNNING);
     return 0;
 }
 

@@ -191,7 +191,7 @@ struct RunTables {
 /* A run as the workers see it: everything resolved to pointers once, by the dispatcher. It does not
  * change while the run is in flight. */
 struct alignas(128) ActiveRun {
-    attnd_plan_head plan;
+    attnd_plan_head plan; /* zero[origin_word]: see below */
     const attnd_entry *entries;
     const attnd_tile *tiles;
     const attnd_merge *merges;
@@ -223,6 +223,10 @@ struct alignas(128) ActiveRun {
     uint64_t set_version;                /* of the plan, when that was done last */
     RunTables tables;                    /* of runs whose options have any */
 };
+
+/* Whose a run is, for a timeline: session, and from bit 32 on the layer. In a word of its plan's
+ * head that means nothing there. */
+constexpr uint32_t origin_word = 1;
 
 /* A run published, as an entry of the ring of runs: what a worker learns with one load. */
 struct alignas(16) RunEntry {
@@ -323,6 +327,7 @@ struct Settings {
     uint32_t transient, prepared_count; /* of the run table: doorbells name the second part */
     uint32_t mailboxes_offset;          /* of the queue segment, bytes */
     attnd_wake *wake;                   /* elastic: what calls a gang, in host memory; else NULL */
+    attnd_trace_head *records;          /* host memory, device pointer; records behind it */
     uint32_t inject; /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
 };
 
@@ -346,12 +351,14 @@ struct Resident : Settings {
     uint64_t turn_ns;      /* likewise */
     alignas(
         128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
+    uint32_t trace;          /* 1: records of items are wanted; read together with `leave` */
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions];
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
     uint32_t doing[workers_max];                   /* enum WarpState */
     uint32_t present[workers_max];                 /* 1: its cursor counts */
+    uint32_t traced[workers_max];                  /* records that each worker has written */
     Prepared prepared[prepared_max];               /* the dispatcher's, between launches */
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* likewise; NULL: not watched */
     MailboxSums sums[ATTND_MAILBOXES_MAX];         /* likewise */

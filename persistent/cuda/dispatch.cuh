@@ -237,8 +237,9 @@ __device__ __forceinline__ bool looks_at_heartbeat(uint32_t pass)
     return pass % 16 == 0;
 }
 
-/* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, and 2, the
- * heartbeat, in the passes that look at them, and 3, what was announced, in the first. */
+/* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
+ * and 4, until when records are wanted, in the passes that look at them, and 3, what was announced,
+ * in the first. */
 __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
 {
     attnd_queue_head *queue = self->dispatch->settings.queue;
@@ -285,6 +286,20 @@ __device__ __forceinline__ bool orphaned(const Commander *self, uint32_t word, u
     return looks_at_heartbeat(pass) && beat_ms && age_ms > int32_t(heartbeat_stale_ms);
 }
 
+/* Are records of items wanted? Workers see it as soon as they look for work. */
+__device__ __forceinline__ void pass_trace(Commander *self, uint32_t word, uint32_t pass,
+                                           uint64_t now)
+{
+    const uint32_t until_ms = __shfl_sync(0xffffffffu, word, 4);
+    const uint64_t host_ns = now + uint64_t(self->dispatch->settings.host_clock_offset_ns);
+    const uint32_t wanted = attnd_trace_on(until_ms, uint32_t(host_ns / 1000000));
+    if (!looks_at_park(pass) || wanted == self->trace)
+        return;
+    self->trace = wanted;
+    if (threadIdx.x % 32 == 0)
+        publish_gpu(&self->resident->trace, wanted);
+}
+
 /* Does a doorbell name a variant that is not resident? Then the host is to know. */
 __device__ __forceinline__ bool variant_wanted(Dispatch *dispatch)
 {
@@ -308,6 +323,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
                       0};
     self.begun_ns = clock_ns();
     self.begun_at = observe_cta(&dispatch->retired);
+    self.trace = 2; /* neither */
     for (uint32_t pass = 0; !dispatch->quiet; pass++) {
         /* In flight together with the words: */
         const uint4 part = look_at_ring(&self);
@@ -321,6 +337,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         const uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
         const uint64_t now = clock_ns();
         const bool orphan = orphaned(&self, word, pass, now);
+        pass_trace(&self, word, pass, now);
         const bool broken = tail - self.head > self.entries; /* health.cu ends the worker */
         if (broken)
             resident->error = ATTND_E_PROTOCOL;

@@ -36,11 +36,20 @@ constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp t
 
 struct WorkSlot {
     Item item;
+    /* In front of the seal, as in struct attnd_trace_record. */
     uint64_t begin_ns; /* written by a consumer */
-    uint32_t index;    /* in the run */
+    uint32_t end_low;  /* and this by who completes it */
+    uint32_t session;
+    uint32_t index; /* in the run */
+    uint32_t place; /* the SM; from bit 16 on 1: an item */
+    uint32_t layer; /* of the run */
     Path path;
     uint32_t ended; /* decode: consumer warps that have stored what they had to */
 };
+
+static_assert(offsetof(WorkSlot, layer) - offsetof(WorkSlot, begin_ns) ==
+                  offsetof(attnd_trace_record, layer),
+              "a record in front of its seal");
 
 /* A run's constant part, copied once for all its items: what consumers read is next to them. A
  * vector a lane. */
@@ -51,6 +60,8 @@ struct WorkSlots {
     WorkSlot slot[work_slots];
     alignas(16) char run_copy[2][run_copy_bytes]; /* of the item in hand and of the one before */
     uint64_t full[work_slots], empty[work_slots];
+    uint32_t trace;  /* 1: records of items are wanted, at the fetch warp's last look */
+    uint32_t traced; /* work before it has its records, or needs none */
     Settings settings;
 };
 
@@ -65,7 +76,11 @@ __device__ __forceinline__ WorkSlots *cta_work()
 
 __device__ __forceinline__ void work_init(WorkSlots *work)
 {
+    uint32_t sm;
+    asm("mov.u32 %0, %smid;" : "=r"(sm));
+    work->trace = work->traced = 0;
     for (int s = 0; s < work_slots; s++) {
+        work->slot[s].place = 1u << 16 | sm;
         barrier_init(&work->full[s], 1);
         barrier_init(&work->empty[s], consumer_threads / 32 + loader_warps);
     }
@@ -152,12 +167,13 @@ constexpr uint64_t outlived_ns = 20000000;
  * - The arrival comes behind that, a release like every other item's: the dispatcher acquires the
  *   count, and when it is that of all items it writes a retire or only remembers it. Before that
  *   nothing else counts in the lane's doorbell, and its memory is not let go. */
-template <int D> __device__ __forceinline__ void work_complete(const WorkSlot *slot)
+template <int D> __device__ __forceinline__ void work_complete(WorkSlot *slot)
 {
     const Item &item = slot->item;
     Live *live = item.live;
     uint32_t *answer = item.run->answer;
     const uint64_t end_ns = clock_ns(), busy = (end_ns - slot->begin_ns) / busy_unit_ns;
+    slot->end_low = uint32_t(end_ns);
     if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
         return;
     /* Its process is dead, and it took so long that another worker may have answered for it. */
@@ -187,6 +203,51 @@ template <int D> __device__ __forceinline__ void work_end(WorkSlots *work, uint3
     __syncwarp();
 }
 
+/* What an item was, into the host's memory: a word a lane, one store, which nobody waits for. The
+ * whole warp. */
+__device__ __forceinline__ void trace_work(Resident *resident, uint32_t worker,
+                                           const WorkSlot *slot)
+{
+    const Settings &settings = cta_work()->settings;
+    const ActiveRun *run = slot->item.run;
+    const uint32_t lane = threadIdx.x % 32, number = resident->traced[worker];
+    const uint32_t each = ATTND_TRACE_RECORDS / settings.workers;
+    uint32_t word = lane == ATTND_TRACE_WORDS ? attnd_trace_number(number) : 0;
+    if (lane < ATTND_TRACE_WORDS)
+        word = reinterpret_cast<const uint32_t *>(&slot->begin_ns)[lane];
+    if (lane == ATTND_TRACE_WORDS - 1)
+        word |= (run->kind == ATTND_RUN_ATTEND ? slot->item.tile.tile_class : ATTND_TRACE_APPEND)
+                << 16;
+    const uint32_t part = lane < ATTND_TRACE_WORDS ? attnd_trace_word(word, lane) : word;
+    const uint32_t seal = __reduce_add_sync(0xffffffffu, part);
+    uint32_t *to = reinterpret_cast<uint32_t *>(settings.records + 1) +
+                   (worker * each + number % each) * (ATTND_TRACE_WORDS + 1);
+    if (lane <= ATTND_TRACE_WORDS)
+        store_relaxed_sys(to + lane, lane == ATTND_TRACE_WORDS ? seal : word);
+    if (lane == 0) {
+        store_relaxed_sys(&settings.records->next[worker], number + 1);
+        resident->traced[worker] = number + 1;
+    }
+    __syncwarp();
+}
+
+/* Records of all work before @end that is not yet told, while they are wanted: before the slot of
+ * work @number is filled. A call, because the fetch warp has no registers to spare; it must do with
+ * those that this warp has. The whole warp. */
+__device__ __noinline__ void trace_completed(Resident *resident, uint32_t worker, uint32_t number,
+                                             uint32_t end)
+{
+    WorkSlots *work = cta_work();
+    uint32_t at = number - min(number, uint32_t(work_slots));
+    if (int32_t(work->traced - at) > 0)
+        at = work->traced;
+#pragma unroll 1
+    for (; at != end; at++)
+        trace_work(resident, worker, &work->slot[at % work_slots]);
+    work->traced = at;
+    __syncwarp();
+}
+
 /* How long the warp is suspended between two looks: whether the item in hand was cancelled, where
  * its end is all that is waited for; and at the ring of runs. */
 constexpr uint32_t cancelled_wait_ns = 20000, entry_wait_ns = 1000;
@@ -205,7 +266,7 @@ __device__ __forceinline__ bool fetch_complete(FetchWarp *fetch, uint32_t end, b
         while (wait &&
                !__all_sync(0xffffffffu, barrier_try(&work->empty[at], parity, cancelled_wait_ns)))
             work_fail(work, fetch->completed, work_cancelled(work, fetch->completed));
-        const WorkSlot *slot = &work->slot[at];
+        WorkSlot *slot = &work->slot[at];
         if (threadIdx.x % 32 == 0 && slot->path != path_decode)
             work_complete<D>(slot);
         __syncwarp();
@@ -222,13 +283,21 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
     const RunEntry *at = &resident->ring[fetch->cursor % ring_positions];
     RunEntry entry = {fetch->cursor, 0, 0, 0, 0};
     for (;;) {
+        if (fetch->work->traced != fetch->completed) {
+            if (fetch->work->trace)
+                trace_completed(fetch->resident, fetch->worker, number, fetch->completed);
+            else
+                fetch->work->traced = fetch->completed;
+        }
         const bool idle = fetch->completed == number;
         uint32_t leave, cancelled = 0;
         do { /* while there is nothing to do, nothing but this: few instructions in one place */
             /* in flight together with the entry */
             if (!idle)
                 cancelled = work_cancelled(fetch->work, fetch->completed);
-            leave = int32_t(peek_gpu(&resident->leave) - fetch->gang) >= 0;
+            const uint2 words = peek_pair_gpu(&resident->leave);
+            leave = int32_t(words.x - fetch->gang) >= 0;
+            fetch->work->trace = words.y;
             entry = observe_entry(at); /* A1 */
             if (entry.sequence == fetch->cursor + 1)
                 return entry;
@@ -245,7 +314,8 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             __syncwarp();
             completed = fetch_complete<D>(fetch, number, false);
         }
-        if (completed && leave && observe_gpu(&resident->leave) - fetch->gang < 1u << 31)
+        if (completed && leave && (!fetch->work->trace || fetch->work->traced == number) &&
+            observe_gpu(&resident->leave) - fetch->gang < 1u << 31)
             /* All that was ever published was so before `leave`: a look after it is the last. */
             return observe_entry(at);
     }
@@ -356,6 +426,8 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     if (lane == 0) {
         Item *item = &slot->item;
         slot->index = index;
+        slot->session = uint32_t(run->plan.zero[origin_word]);
+        slot->layer = uint32_t(run->plan.zero[origin_word] >> 32);
         slot->ended = 0;
         item->run = run;
         item->maps = &settings.runs[entry.slot];

@@ -21,6 +21,7 @@
 
 #define PAUSE_NS 10000000 /* after an answer with nothing in it */
 #define SECONDS_MAX 3600
+#define DEPTH_MAX 16u /* items within items */
 
 enum { KEY_SECONDS = 'n', KEY_OUTPUT = 'o', KEY_SESSION = 'S' };
 
@@ -31,14 +32,12 @@ struct trace_options {
     uint32_t session; /* 0: all */
 };
 
-/* What is written, and what of it was written before. */
-struct writer {
-    FILE *out;
-    uint32_t session;
-    uint64_t events, items, lost;
-    uint32_t groups;
+/* What was recorded; written when it is over, because that takes longer than to ask. */
+struct recording {
+    struct attnd_trace_record *records;
+    size_t count, count_max;
+    uint64_t lost;
     int gpu;
-    uint8_t named[UINT16_MAX + 1]; /* tracks */
 };
 
 static volatile sig_atomic_t ended;
@@ -51,38 +50,64 @@ static void end(int number)
 
 /* ---- the file ---- */
 
-static void begin_event(struct writer *writer)
+static uint64_t end_of(const struct attnd_trace_record *record)
 {
-    fputs(writer->events++ ? ",\n" : "\n", writer->out);
+    return record->begin_ns + attnd_trace_lasted_ns(record);
 }
 
-/* Perfetto sorts by these numbers; 0 means something else to it. */
-static void print_place(const struct writer *writer, uint32_t track)
+static int by_place_and_time(const void *a, const void *b)
 {
-    fprintf(writer->out, "\"pid\":%" PRIu32 ",\"tid\":%" PRIu32,
-            writer->gpu ? track / writer->groups + 1 : 1,
-            writer->gpu ? track % writer->groups + 1 : track + 1);
+    const struct attnd_trace_record *x = a, *y = b;
+
+    if (x->track != y->track)
+        return x->track < y->track ? -1 : 1;
+    if (x->group != y->group)
+        return x->group < y->group ? -1 : 1;
+    if (x->begin_ns != y->begin_ns)
+        return x->begin_ns < y->begin_ns ? -1 : 1;
+    return end_of(x) > end_of(y) ? -1 : end_of(x) < end_of(y);
 }
 
-/* A tile worker of a GPU is what one SM executes; of a processor, a thread. */
-static void name_track(struct writer *writer, uint32_t track)
+/* Slices of a track are drawn as a stack, so they may only nest. A thread's do, where an item made
+ * way for another. On an SM an item begins while the stores of the one before are on their way: its
+ * slice begins when that is over. @records: of one track, in order. */
+static void make_nest(struct attnd_trace_record *records, size_t count)
 {
-    if (writer->named[track])
-        return;
-    writer->named[track] = 1;
-    begin_event(writer);
-    fputs("{\"ph\":\"M\",\"name\":\"process_name\",", writer->out);
-    print_place(writer, track);
-    if (writer->gpu)
-        fprintf(writer->out, ",\"args\":{\"name\":\"SM %" PRIu32 "\"}}", track / writer->groups);
+    uint64_t open[DEPTH_MAX];
+    size_t depth = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        struct attnd_trace_record *record = &records[i];
+        while (depth && open[depth - 1] <= record->begin_ns)
+            depth--;
+        while (depth && open[depth - 1] < end_of(record))
+            record->begin_ns = open[--depth];
+        if (depth < DEPTH_MAX)
+            open[depth++] = end_of(record);
+    }
+}
+
+static void print_place(FILE *out, const struct recording *recording,
+                        const struct attnd_trace_record *record)
+{
+    /* Numbers from 1: to Perfetto 0 is another thing. */
+    fprintf(out, "\"pid\":%d,\"tid\":%d", recording->gpu ? record->track + 1 : 1,
+            recording->gpu ? record->group + 1 : record->track + 1);
+}
+
+static void print_names(FILE *out, const struct recording *recording,
+                        const struct attnd_trace_record *record)
+{
+    fputs("{\"ph\":\"M\",\"name\":\"process_name\",", out);
+    print_place(out, recording, record);
+    if (recording->gpu)
+        fprintf(out, ",\"args\":{\"name\":\"SM %u\"}},\n", record->track);
     else
-        fputs(",\"args\":{\"name\":\"tile workers\"}}", writer->out);
-    begin_event(writer);
-    fputs("{\"ph\":\"M\",\"name\":\"thread_name\",", writer->out);
-    print_place(writer, track);
-    fprintf(writer->out, ",\"args\":{\"name\":\"%s %" PRIu32 "\"}}",
-            writer->gpu ? "consumer group" : "thread",
-            writer->gpu ? track % writer->groups : track);
+        fputs(",\"args\":{\"name\":\"tile workers\"}},\n", out);
+    fputs("{\"ph\":\"M\",\"name\":\"thread_name\",", out);
+    print_place(out, recording, record);
+    fprintf(out, ",\"args\":{\"name\":\"%s %u\"}},\n", recording->gpu ? "consumer group" : "thread",
+            recording->gpu ? record->group : record->track);
 }
 
 static const char *kind_name(uint8_t kind)
@@ -94,39 +119,89 @@ static const char *kind_name(uint8_t kind)
     return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "item";
 }
 
-static void print_record(struct writer *writer, const struct attnd_trace_record *record)
+static void print_record(FILE *out, const struct recording *recording,
+                         const struct attnd_trace_record *record)
 {
-    if (writer->session && record->session != writer->session)
-        return;
-    name_track(writer, record->track);
-    begin_event(writer);
-    fprintf(writer->out,
+    const char *kind = kind_name(record->kind);
+    const uint32_t lasted_ns = attnd_trace_lasted_ns(record);
+
+    fprintf(out,
             "{\"ph\":\"X\",\"name\":\"%s, session %" PRIu32 "\",\"cat\":\"%s\",\"ts\":%" PRIu64
-            ".%03" PRIu64 ",\"dur\":%" PRIu32 ".%03" PRIu32 ",",
-            kind_name(record->kind), record->session, kind_name(record->kind),
-            record->begin_ns / 1000, record->begin_ns % 1000, record->lasted_ns / 1000,
-            record->lasted_ns % 1000);
-    print_place(writer, record->track);
-    fprintf(writer->out,
+            ".%03u,\"dur\":%" PRIu32 ".%03u,",
+            kind, record->session, kind, record->begin_ns / 1000,
+            (unsigned)(record->begin_ns % 1000), lasted_ns / 1000, lasted_ns % 1000);
+    print_place(out, recording, record);
+    fprintf(out,
             ",\"args\":{\"session\":%" PRIu32 ",\"layer\":%" PRIu16 ",\"item\":%" PRIu32
             ",\"items\":%" PRIu16 "}}",
             record->session, record->layer, record->item, record->count);
-    writer->items++;
 }
 
-/* The records of an answer, which lie at no particular address. */
-static void print_records(struct writer *writer, const Attnd__TraceReply *reply)
+/* The end of the track that begins at record @at. */
+static size_t track_end(const struct recording *recording, size_t at)
+{
+    const struct attnd_trace_record *first = &recording->records[at];
+
+    while (at < recording->count && recording->records[at].track == first->track &&
+           recording->records[at].group == first->group)
+        at++;
+    return at;
+}
+
+static void print_tracks(FILE *out, struct recording *recording)
+{
+    if (recording->count)
+        qsort(recording->records, recording->count, sizeof(*recording->records), by_place_and_time);
+    for (size_t at = 0, end; at < recording->count; at = end) {
+        end = track_end(recording, at);
+        make_nest(recording->records + at, end - at);
+        fputs(at ? ",\n" : "\n", out);
+        print_names(out, recording, &recording->records[at]);
+        for (size_t i = at; i < end; i++) {
+            print_record(out, recording, &recording->records[i]);
+            fputs(i + 1 < end ? ",\n" : "", out);
+        }
+    }
+}
+
+static void print_file(FILE *out, struct recording *recording)
+{
+    fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", out);
+    print_tracks(out, recording);
+    fprintf(out, "\n],\"otherData\":{\"items\":%zu,\"lost\":%" PRIu64 "}}\n", recording->count,
+            recording->lost);
+}
+
+/* ---- answers ---- */
+
+/* Return: 0; -ATTND_E_NO_MEMORY. */
+static int make_room(struct recording *recording, size_t more)
+{
+    if (recording->records && recording->count + more <= recording->count_max)
+        return 0;
+    const size_t wanted = 2 * recording->count_max + more + 1;
+    void *grown = realloc(recording->records, wanted * sizeof(*recording->records));
+    if (!grown)
+        return -ATTND_E_NO_MEMORY;
+    recording->records = grown;
+    recording->count_max = wanted;
+    return 0;
+}
+
+/* The records of an answer, which lie at no particular address. Return: as make_room(). */
+static int keep(struct recording *recording, const Attnd__TraceReply *reply, uint32_t session)
 {
     const size_t bytes = sizeof(struct attnd_trace_record);
 
-    writer->groups = reply->groups ? reply->groups : 1;
-    writer->gpu = reply->backend && strcmp(reply->backend, "cuda") == 0;
-    writer->lost += reply->lost;
-    for (size_t at = 0; at + bytes <= reply->records.len; at += bytes) {
-        struct attnd_trace_record record;
-        memcpy(&record, reply->records.data + at, bytes);
-        print_record(writer, &record);
+    recording->gpu = reply->backend && strcmp(reply->backend, "cuda") == 0;
+    recording->lost += reply->lost;
+    int rc = make_room(recording, reply->records.len / bytes);
+    for (size_t at = 0; rc == 0 && at + bytes <= reply->records.len; at += bytes) {
+        struct attnd_trace_record *record = &recording->records[recording->count];
+        memcpy(record, reply->records.data + at, bytes);
+        recording->count += !session || record->session == session;
     }
+    return rc;
 }
 
 /* ---- questions ---- */
@@ -161,27 +236,45 @@ static enum attnctl_exit ask(const struct trace_options *options, Attnd__TraceQu
     return code;
 }
 
-/* Until the time is up, and then until nothing of it is left. */
-static enum attnctl_exit follow(const struct trace_options *options, struct writer *writer)
+/* Where the next question goes on. Return: 0; -ATTND_E_NO_MEMORY. */
+static int go_on(Attnd__TraceQuery *query, const Attnd__TraceReply *reply)
+{
+    uint32_t *next = realloc(query->next, (reply->n_next + 1) * sizeof(*next));
+
+    if (!next)
+        return -ATTND_E_NO_MEMORY;
+    if (reply->n_next)
+        memcpy(next, reply->next, reply->n_next * sizeof(*next));
+    query->next = next;
+    query->n_next = reply->n_next;
+    query->worker_pid = reply->worker_pid;
+    query->has_worker_pid = 1;
+    return 0;
+}
+
+/* Until the time is up. @query: its numbers are freed by the caller. */
+static enum attnctl_exit follow(const struct trace_options *options, Attnd__TraceQuery *query,
+                                struct recording *recording)
 {
     static const struct timespec pause = {.tv_nsec = PAUSE_NS};
-    Attnd__TraceQuery query = ATTND__TRACE_QUERY__INIT;
     uint64_t end_ns = 0;
 
     for (;;) {
         Attnd__Reply *reply;
-        enum attnctl_exit code = ask(options, &query, &reply);
+        enum attnctl_exit code = ask(options, query, &reply);
         if (code != ATTNCTL_EXIT_OK)
             return code;
         const size_t got = reply->trace->records.len;
-        print_records(writer, reply->trace);
-        if (!query.has_next)
-            end_ns = now_ns() + (uint64_t)(options->seconds * 1e9);
-        query.next = reply->trace->next;
-        query.has_next = 1;
+        int rc = keep(recording, reply->trace, options->session);
+        if (rc == 0)
+            rc = go_on(query, reply->trace);
         attnd__reply__free_unpacked(reply, NULL);
-        if (ferror(writer->out))
+        if (rc < 0) {
+            fprintf(stderr, "attnctl: out of memory after %zu items\n", recording->count);
             return ATTNCTL_EXIT_ANSWER;
+        }
+        if (!end_ns)
+            end_ns = now_ns() + (uint64_t)(options->seconds * 1e9);
         if (now_ns() >= end_ns || ended)
             return ATTNCTL_EXIT_OK;
         if (got == 0)
@@ -189,26 +282,29 @@ static enum attnctl_exit follow(const struct trace_options *options, struct writ
     }
 }
 
-static enum attnctl_exit record(const struct trace_options *options, struct writer *writer)
+static enum attnctl_exit record(const struct trace_options *options, FILE *out)
 {
     const struct sigaction action = {.sa_handler = end};
+    Attnd__TraceQuery query = ATTND__TRACE_QUERY__INIT;
+    struct recording recording = {0};
 
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
-    fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", writer->out);
-    enum attnctl_exit code = follow(options, writer);
-    fprintf(writer->out, "\n],\"otherData\":{\"items\":%" PRIu64 ",\"lost\":%" PRIu64 "}}\n",
-            writer->items, writer->lost);
-    if ((fflush(writer->out) != 0 || ferror(writer->out)) && code == ATTNCTL_EXIT_OK) {
+    enum attnctl_exit code = follow(options, &query, &recording);
+    if (code == ATTNCTL_EXIT_OK)
+        print_file(out, &recording);
+    if (code == ATTNCTL_EXIT_OK && (fflush(out) != 0 || ferror(out))) {
         fprintf(stderr, "attnctl: %s: %s\n", options->path ? options->path : "standard output",
                 strerror(errno));
         code = ATTNCTL_EXIT_ANSWER;
     }
     if (code == ATTNCTL_EXIT_OK)
-        fprintf(stderr, "attnctl: %" PRIu64 " items%s", writer->items, writer->lost ? "" : "\n");
-    if (code == ATTNCTL_EXIT_OK && writer->lost)
+        fprintf(stderr, "attnctl: %zu items%s", recording.count, recording.lost ? "" : "\n");
+    if (code == ATTNCTL_EXIT_OK && recording.lost)
         fprintf(stderr, "; %" PRIu64 " are lost: they came faster than they were read\n",
-                writer->lost);
+                recording.lost);
+    free(recording.records);
+    free(query.next);
     return code;
 }
 
@@ -255,25 +351,19 @@ enum attnctl_exit attnctl_trace(int argc, char **argv)
         .doc = "Record what the worker executes: a timeline for Perfetto.\vEach item is an event: "
                "its consumer group of an SM, or thread; session; compute-bound, memory-bound or "
                "append; begin and end. Open the file at https://ui.perfetto.dev. The worker "
-               "records only while somebody asks, into a ring of 65,536 items: what is lost is "
+               "records only while somebody asks, into rings of 131,072 items: what is lost is "
                "counted. Root and the service's user may ask."};
     struct trace_options options = {.seconds = 1};
-    struct writer *writer = calloc(1, sizeof(*writer));
 
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, &options);
-    if (!writer)
-        return ATTNCTL_EXIT_ANSWER;
-    writer->session = options.session;
-    writer->out = options.path ? fopen(options.path, "we") : stdout;
-    if (!writer->out) {
+    FILE *out = options.path ? fopen(options.path, "we") : stdout;
+    if (!out) {
         fprintf(stderr, "attnctl: %s: %s\n", options.path, strerror(errno));
-        free(writer);
         return ATTNCTL_EXIT_USAGE;
     }
-    enum attnctl_exit code = record(&options, writer);
-    if (options.path)
-        (void)fclose(writer->out);
-    free(writer);
+    enum attnctl_exit code = record(&options, out);
+    if (options.path && fclose(out) != 0 && code == ATTNCTL_EXIT_OK)
+        code = ATTNCTL_EXIT_ANSWER;
     return code;
 }

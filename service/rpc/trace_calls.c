@@ -6,23 +6,25 @@
  * root, and the user whom the service runs as.
  */
 #include "service/rpc/calls.h"
+#include "service/sched/sched.h"
 #include "service/supervise/trace.h"
 
 #include <unistd.h>
 
 #define RECORDS_MAX 3072u /* 96 KiB of a datagram's 128 */
 
-/* Of the worker, which the records are of. */
-static void describe(const struct attnd_queue *queue, Attnd__TraceReply *reply)
+/* Numbers as protobuf-c has them, of which the query may have any count. */
+static void take_next(const Attnd__TraceQuery *query, uint32_t workers, uint32_t *next)
 {
-    const struct attnd_worker_info *info = &queue->info;
+    for (uint32_t w = 0; w < workers; w++)
+        next[w] = w < query->n_next ? query->next[w] : 0;
+}
 
-    /* protobuf-c's strings are not const, and packing does not write them. */
-    reply->backend = (char *)(uintptr_t)info->backend;
-    reply->isa = (char *)(uintptr_t)info->isa;
-    reply->tile_workers = info->tile_workers;
-    reply->groups = attnd_trace_groups(queue);
-    reply->has_tile_workers = reply->has_groups = 1;
+static uint32_t patience_of(const Attnd__TraceQuery *query)
+{
+    return query->has_patience_ms && query->patience_ms < ATTND_TRACE_PATIENCE_MS
+               ? query->patience_ms
+               : ATTND_TRACE_PATIENCE_MS;
 }
 
 int attnd_call_trace(struct attnd_call *call)
@@ -30,27 +32,37 @@ int attnd_call_trace(struct attnd_call *call)
     const Attnd__TraceQuery *query = call->request->trace;
     const uid_t uid = call->client->uid;
     struct attnd_queue *queue = call->service->queue;
+    const uint32_t workers = attnd_trace_workers(queue);
     const uint64_t now_ns = attnd_clock_ns();
+    struct attnd_data_status data;
     Attnd__TraceReply *reply = attnd_call_alloc(call, sizeof(*reply));
     struct attnd_trace_record *records = attnd_call_alloc(call, RECORDS_MAX * sizeof(*records));
+    uint32_t *next = attnd_call_alloc(call, (workers + 1) * sizeof(*next));
 
     if (uid != 0 && uid != geteuid())
         return attnd_fault_set(call->fault, -ATTND_E_PERMISSION, ATTND_F_SESSION, 0, (int64_t)uid,
                                (int64_t)geteuid());
-    if (!reply || !records)
+    if (!reply || !records || !next)
         return attnd_fault_set(call->fault, -ATTND_E_NO_MEMORY, ATTND_F_NONE, 0, 0, 0);
     attnd__trace_reply__init(reply);
+    attnd_data_status(call->service, &data);
     reply->time_ns = now_ns;
-    reply->next = attnd_trace_watch(queue, now_ns);
-    if (query->has_next) {
-        reply->next = query->next;
-        const uint32_t count =
-            attnd_trace_read(queue, &reply->next, records, RECORDS_MAX, &reply->lost);
-        reply->records.data = (uint8_t *)records;
+    reply->worker_pid = (uint32_t)data.worker_pid;
+    reply->has_worker_pid = 1;
+    /* protobuf-c's strings are not const, and packing does not write them. */
+    reply->backend = (char *)(uintptr_t)queue->info.backend;
+    reply->next = next;
+    reply->n_next = workers;
+    if (!query->has_worker_pid) {
+        attnd_trace_watch(queue, now_ns, patience_of(query), next);
+    } else {
+        attnd_trace_watch(queue, now_ns, patience_of(query), NULL);
+        take_next(query, query->worker_pid == reply->worker_pid ? workers : 0, next);
         reply->has_records = 1;
-        reply->records.len = count * sizeof(*records);
+        reply->records.data = (uint8_t *)records;
+        reply->records.len =
+            sizeof(*records) * attnd_trace_read(queue, next, records, RECORDS_MAX, &reply->lost);
     }
-    describe(queue, reply);
     call->reply->result_case = ATTND__REPLY__RESULT_TRACE;
     call->reply->trace = reply;
     return 0;

@@ -34,6 +34,7 @@ struct attnd_queue {
     struct attnd_run *runs;               /* [ATTND_QUEUE_RUNS + ATTND_QUEUE_PREPARED] */
     struct attnd_mailbox_slot *mailboxes; /* [ATTND_MAILBOXES_MAX] */
     struct attnd_trace_head *trace;       /* the worker's, records behind it */
+    uint32_t trace_until_ms;              /* as the head has it */
     struct attnd_producer commands;
     struct attnd_consumer retires;
     struct attnd_heap heap;        /* offsets in the segment */

@@ -6,26 +6,29 @@
 
 #include "service/supervise/queue.h"
 
-/* Without a question for so long, nothing is recorded any more. */
-#define ATTND_TRACE_PATIENCE_NS 2000000000u
+/* Without a question for so long, nothing is recorded any more, if nobody says less. */
+#define ATTND_TRACE_PATIENCE_MS ATTND_TRACE_AHEAD_MS
 
-/** attnd_trace_watch() - records are wanted from now on, for ATTND_TRACE_PATIENCE_NS.
- * Return: the number of the next. */
-uint64_t attnd_trace_watch(struct attnd_queue *queue, uint64_t now_ns);
+/** attnd_trace_workers() - rings that there are: tile workers; 0: too many for that. */
+uint32_t attnd_trace_workers(const struct attnd_queue *queue);
 
 /**
- * attnd_trace_read() - records from a number on
- * @next:    of the one that is wanted; receives where to go on. Beyond all that there are: the
- *           worker is another one since, and its first is meant.
- * @records: [@count]
- * @lost:    receives how many were written over before they were read, or were read in the middle
+ * attnd_trace_watch() - records are wanted from now on, for @patience_ms, or longer if somebody
+ * else has asked
+ * @next: [attnd_trace_workers()] receives the number of each ring's next record; NULL: not wanted
+ */
+void attnd_trace_watch(struct attnd_queue *queue, uint64_t now_ns, uint32_t patience_ms,
+                       uint32_t *next);
+
+/**
+ * attnd_trace_read() - records from these numbers on
+ * @next:    [attnd_trace_workers()] of the ones that are wanted; receives where to go on
+ * @records: [@count]; each ring has its share of them
+ * @lost:    receives how many were written over before they were read
  *
  * What the records say is the worker's word. Return: how many there are.
  */
-uint32_t attnd_trace_read(const struct attnd_queue *queue, uint64_t *next,
+uint32_t attnd_trace_read(const struct attnd_queue *queue, uint32_t *next,
                           struct attnd_trace_record *records, uint32_t count, uint64_t *lost);
-
-/** attnd_trace_groups() - tracks of a tile worker, at least 1. */
-uint32_t attnd_trace_groups(const struct attnd_queue *queue);
 
 #endif

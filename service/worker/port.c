@@ -132,7 +132,9 @@ int attnd_worker_port_check(const struct attnd_queue_head *head, uint64_t bytes)
         !lies_in(head->runs_offset_bytes, head->runs, sizeof(struct attnd_run), bytes) ||
         !lies_in(head->mailboxes_offset, ATTND_MAILBOXES_MAX, sizeof(struct attnd_mailbox_slot),
                  bytes) ||
-        !lies_in(head->trace_offset_bytes, ATTND_TRACE_RECORDS + 2,
+        !lies_in(head->trace_offset_bytes,
+                 ATTND_TRACE_RECORDS +
+                     sizeof(struct attnd_trace_head) / sizeof(struct attnd_trace_record),
                  sizeof(struct attnd_trace_record), bytes) ||
         !lies_in(head->heap_offset_bytes, head->heap_bytes, 1, bytes))
         return -ATTND_E_RANGE;

@@ -27,20 +27,27 @@
 
 struct reader {
     const struct harness *harness;
-    uint64_t next, lost;
-    int begun;
+    uint32_t next[ATTND_TRACE_WORKERS_MAX];
+    size_t next_count;
+    uint32_t worker_pid;
+    uint64_t lost;
     struct attnd_trace_record items[ITEMS_MAX];
     size_t count, wanted;
 };
 
-static Attnd__Reply *ask_once(const struct harness *harness, uint64_t next, int begun)
+/* @from: where to go on; NULL: the first question. */
+static Attnd__Reply *ask_once(const struct harness *harness, struct reader *from)
 {
     Attnd__TraceQuery query = ATTND__TRACE_QUERY__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__Reply *reply;
 
-    query.next = next;
-    query.has_next = begun;
+    if (from) {
+        query.next = from->next;
+        query.n_next = from->next_count;
+        query.worker_pid = from->worker_pid;
+        query.has_worker_pid = from->worker_pid != 0;
+    }
     request.call_case = ATTND__REQUEST__CALL_TRACE;
     request.trace = &query;
     CHECK_EQUAL(attnctl_ask(harness->socket, &request, &reply), 0);
@@ -49,7 +56,7 @@ static Attnd__Reply *ask_once(const struct harness *harness, uint64_t next, int 
 
 static void ask(struct reader *reader)
 {
-    Attnd__Reply *reply = ask_once(reader->harness, reader->next, reader->begun);
+    Attnd__Reply *reply = ask_once(reader->harness, reader);
     CHECK_EQUAL(reply->code, 0);
     const Attnd__TraceReply *trace = reply->trace;
     const size_t count = trace->records.len / sizeof(*reader->items);
@@ -59,9 +66,12 @@ static void ask(struct reader *reader)
     if (count)
         memcpy(reader->items + reader->count, trace->records.data, trace->records.len);
     reader->count += count;
-    reader->next = trace->next;
+    CHECK(trace->n_next >= 1 && trace->n_next <= ATTND_TRACE_WORKERS_MAX);
+    memcpy(reader->next, trace->next, trace->n_next * sizeof(*reader->next));
+    reader->next_count = trace->n_next;
+    reader->worker_pid = trace->worker_pid;
+    CHECK(reader->worker_pid > 0);
     reader->lost += trace->lost;
-    reader->begun = 1;
     attnd__reply__free_unpacked(reply, NULL);
 }
 
@@ -161,8 +171,8 @@ static void each_item_of_a_run_is_told_once_within_the_run_s_time(void **state)
         CHECK(item->layer < 2 && item->kind <= ATTND_TRACE_MEMORY);
         const struct attnd_completion *run = &times.done[item->layer];
         CHECK(item->begin_ns + CLOCK_NS >= run->begin_ns);
-        CHECK(item->begin_ns + item->lasted_ns <= run->end_ns + CLOCK_NS);
-        CHECK(item->lasted_ns > 0);
+        CHECK(item->begin_ns + attnd_trace_lasted_ns(item) <= run->end_ns + CLOCK_NS);
+        CHECK(attnd_trace_lasted_ns(item) > 0);
         for (uint32_t j = 0; j < item->count; j++) {
             CHECK(item->item + j < reader->wanted / 2);
             CHECK_EQUAL(seen[item->layer][item->item + j]++, 0);
@@ -190,9 +200,10 @@ static void nothing_is_recorded_before_somebody_asks(void **state)
     CHECK_OK(trial_submit_set(&trial, 0, 0));
     CHECK_EQUAL(trial_await(&trial), 0);
     run_both(&trial, &times);
-    Attnd__Reply *reply = ask_once(harness, 0, 0);
+    Attnd__Reply *reply = ask_once(harness, NULL);
     CHECK_EQUAL(reply->code, 0);
-    CHECK_EQUAL(reply->trace->next, 0);
+    for (size_t w = 0; w < reply->trace->n_next; w++)
+        CHECK_EQUAL(reply->trace->next[w], 0);
     attnd__reply__free_unpacked(reply, NULL);
     trial_end(&trial);
     engine_close(&engine);
@@ -223,11 +234,12 @@ static void the_records_of_the_next_worker_begin_again(void **state)
     trial_begin(&trial, &engine, &batch, 0);
     CHECK_OK(trial_submit_set(&trial, 0, 0));
     CHECK_EQUAL(trial_await(&trial), 0);
+    ask(reader);
+    const uint32_t first_pid = reader->worker_pid;
     CHECK_EQUAL(kill(harness_worker(harness), SIGKILL), 0);
-    reader->next = 1000000; /* of the one before */
-    reader->begun = 1;
     run_until_it_is_back(&trial);
     ask(reader);
+    CHECK(reader->worker_pid != first_pid);
     reader->count = 0;
     const uint64_t before = items_so_far(harness);
     run_both(&trial, &times);
@@ -239,12 +251,161 @@ static void the_records_of_the_next_worker_begin_again(void **state)
     free(reader);
 }
 
+/* ---- what is in work at once ---- */
+
+struct span {
+    uint64_t begin_ns, end_ns;
+};
+
+static struct span span_of(const struct attnd_trace_record *item)
+{
+    return (struct span){item->begin_ns, item->begin_ns + attnd_trace_lasted_ns(item)};
+}
+
+/* Whose item a thread works on: of those that have begun the last, for which the others made way.
+ * Return: 0: nobody's. */
+static uint32_t at_work(const struct reader *reader, uint16_t track, uint64_t now_ns)
+{
+    uint64_t latest_ns = 0;
+    uint32_t session = 0;
+
+    for (size_t i = 0; i < reader->count; i++) {
+        const struct span span = span_of(&reader->items[i]);
+        if (reader->items[i].track != track || span.begin_ns > now_ns || span.end_ns <= now_ns ||
+            span.begin_ns < latest_ns)
+            continue;
+        latest_ns = span.begin_ns;
+        session = reader->items[i].session;
+    }
+    return session;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The time during which one of two threads works for one session and the other for another. */
+static uint64_t together_ns(const struct reader *reader)
+{
+    uint64_t *edges = calloc(2 * reader->count, sizeof(*edges)), sum_ns = 0;
+
+    CHECK(edges);
+    for (size_t i = 0; i < reader->count; i++) {
+        edges[2 * i] = span_of(&reader->items[i]).begin_ns;
+        edges[2 * i + 1] = span_of(&reader->items[i]).end_ns;
+    }
+    qsort(edges, 2 * reader->count, sizeof(*edges), by_time);
+    for (size_t i = 0; i + 1 < 2 * reader->count; i++) {
+        const uint32_t one = at_work(reader, 0, edges[i]), other = at_work(reader, 1, edges[i]);
+        if (one && other && one != other)
+            sum_ns += edges[i + 1] - edges[i];
+    }
+    free(edges);
+    return sum_ns;
+}
+
+/* From the first item to the last. */
+static uint64_t span_ns(const struct reader *reader, uint32_t session)
+{
+    struct span all = {UINT64_MAX, 0};
+
+    for (size_t i = 0; i < reader->count; i++) {
+        const struct span span = span_of(&reader->items[i]);
+        if (reader->items[i].session != session)
+            continue;
+        all.begin_ns = span.begin_ns < all.begin_ns ? span.begin_ns : all.begin_ns;
+        all.end_ns = span.end_ns > all.end_ns ? span.end_ns : all.end_ns;
+    }
+    return all.end_ns > all.begin_ns ? all.end_ns - all.begin_ns : 0;
+}
+
+struct pair {
+    struct engine engine[2];
+    struct trial trial[2];
+    uint32_t session[2];
+};
+
+static void open_pair(struct pair *pair, const struct harness *harness)
+{
+    struct random_batch batch[2] = {e2e_batch(), e2e_batch()};
+
+    batch[0].level[0].requests = 1;
+    batch[0].level[0].entry[0] = (struct random_entry){.qo_len = 200, .kv_len = {900}};
+    batch[1].level[0].requests = RANDOM_REQUESTS_MAX;
+    for (uint32_t e = 0; e < RANDOM_REQUESTS_MAX; e++)
+        batch[1].level[0].entry[e] = (struct random_entry){.qo_len = 1, .kv_len = {900}};
+    for (int i = 0; i < 2; i++) {
+        engine_open(&pair->engine[i], harness->socket, i ? "decodes" : "prefills");
+        trial_begin(&pair->trial[i], &pair->engine[i], &batch[i], 0);
+        CHECK_OK(trial_submit_set(&pair->trial[i], 0, 0));
+        CHECK_EQUAL(trial_await(&pair->trial[i]), 0);
+        pair->session[i] = session_of(pair->engine[i].session);
+    }
+}
+
+/* Both are queued before either begins. Return: items of both. */
+static size_t run_pair(struct pair *pair, const struct harness *harness)
+{
+    const uint64_t before = items_so_far(harness);
+    const pid_t worker = e2e_hold_worker(harness);
+    struct attnd_completion done;
+
+    for (int i = 0; i < 2; i++) {
+        const struct attnd_op op = {.user_data = 1};
+        CHECK_OK(trial_submit_as(&pair->trial[i], 0, &op));
+    }
+    e2e_let_go(worker);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQUAL(attnd_wait(pair->engine[i].session, &done, 1, TRIAL_WAIT_NS), 1);
+        CHECK_EQUAL(done.fault.code, 0);
+    }
+    return items_so_far(harness) - before;
+}
+
+/* One session's prefill and another's decodes, two plans that know nothing of each other. */
+static void compute_bound_and_memory_bound_items_of_two_sessions_are_in_work_at_once(void **state)
+{
+    static const char *const options[] = {"--threads", "2", NULL};
+    static struct harness harness;
+    static struct pair pair;
+    struct reader *reader;
+    double share = 0;
+
+    (void)state;
+    if (e2e_on_gpu())
+        skip(); /* there workers walk runs in the order in which they were published */
+    harness_start(&harness, options);
+    reader = new_reader(&harness);
+    open_pair(&pair, &harness);
+    for (uint32_t round = 0; round < 50 && share < 0.5; round++) { /* other programs run, too */
+        ask(reader);
+        reader->count = 0;
+        reader->wanted = run_pair(&pair, &harness);
+        harness_eventually(has_wanted, reader, 10000, "the items of both");
+        const uint64_t one_ns = span_ns(reader, pair.session[0]);
+        const uint64_t other_ns = span_ns(reader, pair.session[1]);
+        const uint64_t shorter_ns = one_ns < other_ns ? one_ns : other_ns;
+        CHECK(shorter_ns > 0);
+        share = (double)together_ns(reader) / (double)shorter_ns;
+    }
+    print_message("both are in work for %.2f of the shorter one's time\n", share);
+    CHECK(share >= 0.5);
+    for (int i = 0; i < 2; i++) {
+        trial_end(&pair.trial[i]);
+        engine_close(&pair.engine[i]);
+    }
+    free(reader);
+    harness_stop(&harness);
+}
+
 /* ---- to whom ---- */
 
 static int ask_as_stranger(void *context)
 {
     CHECK_EQUAL(setuid(STRANGER), 0);
-    Attnd__Reply *reply = ask_once(context, 0, 0);
+    Attnd__Reply *reply = ask_once(context, NULL);
     CHECK_EQUAL(reply->code, -ATTND_E_PERMISSION);
     attnd__reply__free_unpacked(reply, NULL);
     return 0;
@@ -413,6 +574,7 @@ int main(void)
         E2E_TEST(each_item_of_a_run_is_told_once_within_the_run_s_time),
         E2E_TEST(nothing_is_recorded_before_somebody_asks),
         E2E_TEST(the_records_of_the_next_worker_begin_again),
+        E2E_OWN_TEST(compute_bound_and_memory_bound_items_of_two_sessions_are_in_work_at_once),
         E2E_OWN_TEST(others_than_operators_are_refused),
         E2E_TEST(the_command_writes_a_timeline_whose_slices_nest),
         E2E_TEST(a_time_or_a_file_that_cannot_be_is_refused),
