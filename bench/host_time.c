@@ -1,8 +1,9 @@
 /*
  * host_time.c - plan and run of a small decode batch in C, as bench/python.py does it from Python.
  *
- * Prints the median of the host's time in us, of one round of many: the figure is the difference of
- * the two, so both must do the same calls. bench/python.py starts this program and feeds it rounds.
+ * For each line that it reads it does ROUNDS rounds, and prints the median of the host's time of
+ * one in us. The figure is the difference of the two languages, so both must do the same calls, and
+ * they take turns of some milliseconds: a machine that slows down slows both.
  *
  *   host_time ROUNDS        with $ATTND_SOCKET
  */
@@ -65,6 +66,19 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Return: the median of @rounds, nanoseconds; 0 if one was refused. */
+static uint64_t time_rounds(const struct engine *engine, uint64_t *took_ns, unsigned long rounds)
+{
+    for (unsigned long i = 0; i < rounds; i++) {
+        uint64_t begin_ns = now_ns();
+        if (plan_and_run(engine) < 0)
+            return 0;
+        took_ns[i] = now_ns() - begin_ns;
+    }
+    qsort(took_ns, rounds, sizeof(*took_ns), compare);
+    return took_ns[rounds / 2];
+}
+
 int main(int argc, char **argv)
 {
     unsigned long rounds = argc == 2 ? strtoul(argv[1], NULL, 10) : 0;
@@ -77,19 +91,18 @@ int main(int argc, char **argv)
         return 2;
     }
     int rc = open_engine(&engine);
-    for (unsigned long i = 0; i < rounds && rc == 0; i++) {
-        uint64_t begin_ns = now_ns();
-        rc = plan_and_run(&engine);
-        took_ns[i] = now_ns() - begin_ns;
+    while (rc == 0 && fgets(text, sizeof(text), stdin)) {
+        uint64_t median_ns = time_rounds(&engine, took_ns, rounds);
+        rc = median_ns ? 0 : -1;
+        if (rc == 0)
+            printf("%.3f\n", (double)median_ns * 1e-3);
+        fflush(stdout);
     }
     if (rc < 0) {
         fprintf(stderr, "%s: %s\n", argv[0], attnd_last_fault_string(text, sizeof(text)));
         free(took_ns);
         return 1;
     }
-    qsort(took_ns, rounds, sizeof(*took_ns), compare);
-    uint64_t median_ns = took_ns[rounds / 2];
-    printf("%.3f\n", (double)median_ns * 1e-3);
     attnd_close(engine.session);
     free(took_ns);
     return 0;
