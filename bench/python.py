@@ -2,9 +2,9 @@
 """What Python costs: plan and run of a decode batch through the package, and through C.
 
 Both do the same calls on the same service in short turns, and the figure is the median difference
-of a turn's medians. With --generate, client/python/examples/generate.py is run too, and the record says how
-many of its tokens equal those of eager attention. --gpu DEVICE does both on a GPU of that name:
-tokens by the CUDA worker, and in place of C FlashInfer's plan() of 64 decodes beside ours.
+of a turn's medians. With --generate, client/python/examples/generate.py is run too, and the record
+says how many of its tokens equal those of eager attention. --gpu DEVICE does both on a GPU of that
+name: tokens by the CUDA worker, and in place of C FlashInfer's plan() of 64 decodes beside ours.
 
     ATTND_LIBRARY_PATH=build build/python/bin/python bench/python.py --generate
 
@@ -38,7 +38,8 @@ def turns_us(path):
     command = [BUILD / "bench/host_time", str(ROUNDS)]
     environment = dict(os.environ, ATTND_SOCKET=path)
     with attnd.Session(path) as session, subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        bufsize=1,
     ) as c:  # fmt: skip
         pool = attnd.PagePool(session, 1, REQUESTS, 16, 1, DIM)
         attention, cache = attnd.BatchAttention(pool), pool.kv_cache(0)
