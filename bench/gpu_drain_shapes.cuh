@@ -63,6 +63,10 @@ constexpr Shape shapes[] = {
      0, false, 0, ATTND_FP8_E4M3},
     {"decode_16x4096_2rows_e4m3", 16, 2, 4096, 1, 16, 8, 256, ATTND_FP16, true, 2, 20, 0, false, 0,
      0, false, 0, ATTND_FP8_E4M3},
+    {"prefill_8192_e4m3", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 10, 0, false, 0, 0,
+     false, 0, ATTND_FP8_E4M3},
+    {"prefill_4096_hd64_e5m2", 2, 4096, 4096, 16, 32, 8, 64, ATTND_BF16, true, 4, 10, 0, false, 0,
+     0, false, 0, ATTND_FP8_E5M2},
     {"mla_8x4096_2rows_p1", 8, 2, 4096, 1, 128, 1, 576, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
      false, 512},
 };

@@ -35,8 +35,7 @@
 #define ATTND_LANES_MAX 64u
 #define ATTND_LEVELS_MAX 8u
 #define ATTND_LAYERS_MAX 1024u
-#define ATTND_GENERATIONS                                                                          \
-    8u /* lengths kept by a plan: one being written, the rest by runs in flight */
+#define ATTND_GENERATIONS 8u /* lengths that a plan keeps: one is written, runs have the rest */
 #define ATTND_HEADS_MAX 1024u
 #define ATTND_GROUP_MAX 128u
 #define ATTND_HEAD_DIM_MAX 576u
@@ -66,8 +65,7 @@ enum attnd_memory_kind {
 /* Of a plan, beside those: its tiles are to be taken in their order, for all KV heads. */
 #define ATTND_PLAN_ONE_PASS 0x80000000u
 
-/* ---- segment "submission" and "completion": client <-> daemon ----------------------------------
- */
+/* ---- segment "submission" and "completion": client <-> daemon ---- */
 
 enum attnd_opcode {
     ATTND_OP_PLAN_SET = 1,
@@ -164,8 +162,7 @@ ATTND_ASSERT_AT(attnd_complete_head, sq_head, 64);
 ATTND_ASSERT_AT(attnd_complete_head, sq_need, 128);
 ATTND_ASSERT_AT(attnd_complete_head, cq_tail, 192);
 
-/* ---- segment "queue": daemon <-> worker --------------------------------------------------------
- */
+/* ---- segment "queue": daemon <-> worker ---- */
 
 enum attnd_worker_state {
     ATTND_WORKER_STARTING = 0,
@@ -382,8 +379,7 @@ ATTND_ASSERT_SIZE(attnd_retire, ATTND_SLOT_BYTES);
 ATTND_ASSERT_AT(attnd_retire, begin_ns, 8);
 ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 
-/* ---- stream-ordered runs: the engine's stream and the worker -----------------------------------
- */
+/* ---- stream-ordered runs: the engine's stream and the worker ---- */
 
 /* One a GPU, of a worker whose kernels come when they are wanted (elastic), in host memory: the
  * GPU's front end waits for the word, and the host sets it, too, without a stream that might stand
@@ -473,8 +469,7 @@ struct attnd_mailbox_slot {
 ATTND_ASSERT_SIZE(attnd_mailbox_slot, 128);
 ATTND_ASSERT_AT(attnd_mailbox_slot, runs, 64);
 
-/* ---- heap: pools and plans --------------------------------------------------------------------
- */
+/* ---- heap: pools and plans ---- */
 
 /* Followed by attnd_heap_plane k[layers], v[layers]. */
 struct attnd_heap_pool {

@@ -11,6 +11,7 @@
 #define ATTND_PERSISTENT_CUDA_LOAD_PREFILL_CUH
 
 #include "persistent/cuda/copy.cuh"
+#include "persistent/cuda/mma.cuh"
 #include "persistent/cuda/work_slot.cuh"
 
 namespace attnd
@@ -141,7 +142,7 @@ __device__ __forceinline__ void load_q(const Item &item, uint32_t shared, uint32
 /* A loader warp's way through an item that is gathered by cp.async, 32 rows of one plane at a time:
  * those of K, then those of V, block by block from the last to the first; the warps take turns. A
  * lane finds one row, then all copy all rows, two at a time. */
-template <int D, typename Policy> struct Gather {
+template <typename T, int D, typename Policy> struct Gather {
     using Shape = PrefillShape<D>;
     static constexpr int groups = Shape::keys / 32; /* a plane of a block */
     int32_t block;
@@ -172,42 +173,107 @@ template <int D, typename Policy> struct Gather {
             uint32_t(run->kv_pages[item.tile.of_entry.page_begin + uint32_t(at) / run->page_size]));
     }
 
+    /* Rows of fp8 through registers: 16 elements a lane, a few lines in flight. @row: this lane's;
+     * @left: rows that are there from the first on. */
+    template <typename KV>
+    __device__ __forceinline__ void widen(const Item &item, uint64_t row, int32_t left,
+                                          uint32_t to) const
+    {
+        constexpr int chunks = D / 16, at_once = 2;
+        const attnd_plan_head &plan = item.run->plan;
+        const bool values = group >= groups;
+        const uint32_t lane = threadIdx.x % 32;
+#pragma unroll 1
+        for (int first = 0; first < chunks; first += at_once) {
+            uint4 in[at_once];
+#pragma unroll
+            for (int i = 0; i < at_once; i++) {
+                const uint32_t r = ((first + i) * 32 + lane) / chunks;
+                const uint32_t c = ((first + i) * 32 + lane) % chunks;
+                const uint64_t from = __shfl_sync(0xffffffffu, row, r);
+                in[i] = {};
+                if (int32_t(r) < left &&
+                    (values ? Policy::in_vo(plan, c * 16) : Policy::in_qk(plan, c * 16)))
+                    in[i] = __ldcg(reinterpret_cast<const uint4 *>(from) + c);
+            }
+#pragma unroll
+            for (int i = 0; i < at_once; i++) {
+                const uint32_t r = ((first + i) * 32 + lane) / chunks;
+                const uint32_t c = ((first + i) * 32 + lane) % chunks * 2;
+                const uint32_t place = group % groups * 32 + r;
+                put<KV>(to + (values ? place_in_block<D, true>(place, c)
+                                     : place_in_block<D, false>(place, c)),
+                        in[i].x, in[i].y);
+                put<KV>(to + (values ? place_in_block<D, true>(place, c + 1)
+                                     : place_in_block<D, false>(place, c + 1)),
+                        in[i].z, in[i].w);
+            }
+        }
+    }
+
+    /* Eight of them to shared memory at @to. */
+    template <typename KV>
+    __device__ static __forceinline__ void put(uint32_t to, uint32_t low, uint32_t high)
+    {
+        uint4 out;
+        Narrow<KV>::template widen<false>(out.x, out.y, low);
+        Narrow<KV>::template widen<false>(out.z, out.w, high);
+        store_shared16(to, make_uint4(from_halves<T>(out.x), from_halves<T>(out.y),
+                                      from_halves<T>(out.z), from_halves<T>(out.w)));
+    }
+
+    /* The loader's arrival for what copy() moves. */
+    __device__ static __forceinline__ void arrive(uint64_t *full)
+    {
+        if constexpr (Policy::narrow)
+            barrier_arrive(full, 1); /* consumers fence, as behind cp.async */
+        else
+            barrier_arrive_copies(full);
+    }
+
     __device__ __forceinline__ void copy(const Item &item, uint32_t page, uint32_t to) const
     {
-        constexpr int chunks = D / 8;
         const ActiveRun *run = item.run;
         const bool values = group >= groups;
         const attnd_heap_plane &plane = values ? run->v_plane : run->k_plane;
         const uint32_t lane = threadIdx.x % 32;
         const int32_t at = token(item), left = item.kv_end - at + int32_t(lane);
-        const uint64_t row = uint64_t(values ? run->v_base : run->k_base) +
-                             2 * (int64_t(page) * plane.stride_page +
-                                  int64_t(uint32_t(at) % run->page_size) * plane.stride_token +
-                                  int64_t(item.kv_head) * plane.stride_head);
+        const uint64_t row =
+            uint64_t(values ? run->v_base : run->k_base) +
+            kv_bytes<Policy> * (int64_t(page) * plane.stride_page +
+                                int64_t(uint32_t(at) % run->page_size) * plane.stride_token +
+                                int64_t(item.kv_head) * plane.stride_head);
+        if constexpr (!Policy::narrow) {
+            constexpr int chunks = D / 8;
 #pragma unroll 4
-        for (int i = 0; i < chunks; i++) {
-            const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
-            const uint64_t from = __shfl_sync(0xffffffffu, row, r);
-            const uint32_t place = group % groups * 32 + r;
-            const bool in =
-                values ? Policy::in_vo(run->plan, c * 8) : Policy::in_qk(run->plan, c * 8);
-            cp_async16(to + (values ? place_in_block<D, true>(place, c)
-                                    : place_in_block<D, false>(place, c)),
-                       reinterpret_cast<const char *>(from) + (in ? c * 16 : 0),
-                       int32_t(r) < left && in ? 16 : 0);
+            for (int i = 0; i < chunks; i++) {
+                const uint32_t r = (i * 32 + lane) / chunks, c = (i * 32 + lane) % chunks;
+                const uint64_t from = __shfl_sync(0xffffffffu, row, r);
+                const uint32_t place = group % groups * 32 + r;
+                const bool in =
+                    values ? Policy::in_vo(run->plan, c * 8) : Policy::in_qk(run->plan, c * 8);
+                cp_async16(to + (values ? place_in_block<D, true>(place, c)
+                                        : place_in_block<D, false>(place, c)),
+                           reinterpret_cast<const char *>(from) + (in ? c * 16 : 0),
+                           int32_t(r) < left && in ? 16 : 0);
+            }
+        } else if (run->plan.kv_dtype == ATTND_FP8_E4M3) {
+            widen<E4m3>(item, row, left, to);
+        } else {
+            widen<E5m2>(item, row, left, to);
         }
     }
 };
 
 /* All blocks of an item by cp.async; @count: blocks moved so far, kept across items. */
-template <int D, typename Policy>
+template <typename T, int D, typename Policy>
 __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32_t v,
                                             PrefillBarriers<D> *bars, uint32_t *count,
                                             uint32_t warp)
 {
     using Shape = PrefillShape<D>;
     const int32_t blocks = prefill_blocks<D>(item);
-    Gather<D, Policy> at = {blocks - 1, int32_t(warp)};
+    Gather<T, D, Policy> at = {blocks - 1, int32_t(warp)};
     uint32_t page = at.page(item);
     for (int32_t seen = blocks; at.block >= 0;) {
         if (at.block != seen) {
@@ -219,13 +285,13 @@ __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32
         }
         const uint32_t number = *count + uint32_t(blocks - 1 - at.block);
         const uint32_t stage = number % Shape::stages, parity = number / Shape::stages % 2;
-        const bool values = at.group >= Gather<D, Policy>::groups;
-        Gather<D, Policy> next = at;
+        const bool values = at.group >= Gather<T, D, Policy>::groups;
+        Gather<T, D, Policy> next = at;
         next.advance(loader_warps);
         const uint32_t page_next = next.page(item); /* long before it is needed */
         barrier_wait(values ? &bars->v_empty[stage] : &bars->k_empty[stage], parity ^ 1);
         at.copy(item, page, (values ? v : k) + stage * Shape::kv_bytes);
-        barrier_arrive_copies(values ? &bars->v_full[stage] : &bars->k_full[stage]);
+        at.arrive(values ? &bars->v_full[stage] : &bars->k_full[stage]);
         at = next;
         page = page_next;
     }
@@ -368,7 +434,7 @@ template <typename T, int D, typename Policy> struct Loader {
             begin_q(item);
         q_ahead = false;
         if (!item.run->box_rows) {
-            gather_item<D, Policy>(item, k, v, bars, &count, warp);
+            gather_item<T, D, Policy>(item, k, v, bars, &count, warp);
             return;
         }
         /* Maps are read where they lie in global memory, not from the copy of the run. */

@@ -81,6 +81,16 @@ __device__ __forceinline__ void attend_naively(const Item &item)
     merge_arrive<T, D, Policy>(item);
 }
 
+/* KV: the type of K and V. */
+template <typename T, typename KV, int D, typename Policy>
+__device__ __forceinline__ void attend_few_or_many(const Item &item)
+{
+    if (item.packed_rows <= staged_warps)
+        attend_staged<T, KV, D, Policy, 1>(item);
+    else
+        attend_staged<T, KV, D, Policy, StagedShape<D>::warp_rows>(item);
+}
+
 /* The same, and appends, of a policy that has more to do there: in a call, so that the registers of
  * the inner loops are theirs. */
 template <typename T, int D, typename Policy>
@@ -93,10 +103,12 @@ __device__ __noinline__ void consume_staged(const WorkSlot *slot)
         return;
     }
     Policy::prepare(item);
-    if (item.packed_rows <= staged_warps)
-        attend_staged<T, D, Policy, 1>(item);
+    if constexpr (!Policy::narrow)
+        attend_few_or_many<T, T, D, Policy>(item);
+    else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
+        attend_few_or_many<T, E4m3, D, Policy>(item);
     else
-        attend_staged<T, D, Policy, StagedShape<D>::warp_rows>(item);
+        attend_few_or_many<T, E5m2, D, Policy>(item);
     merge_arrive<T, D, Policy>(item);
 }
 
@@ -174,11 +186,10 @@ __device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
         }
         if (consumer_thread() == 0)
             slot->begin_ns = clock_ns();
-        if constexpr (!Policy::narrow)
-            if (path == path_prefill) {
-                number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
-                continue;
-            }
+        if (path == path_prefill) {
+            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+            continue;
+        }
         if (consumer_thread() % 32 == 0)
             decode_ring()->ahead = 0;
         consume_other<T, D, Policy>(slot);
@@ -219,9 +230,8 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
         const Path path = slot->path;
         if (path == path_leave)
             return;
-        if (!Policy::narrow)
-            loader.meet(slot->item.run);
-        if (!Policy::narrow && path == path_prefill) {
+        loader.meet(slot->item.run);
+        if (path == path_prefill) {
             if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is decode's until then */
                 fence_proxy_async();               /* TMA may write next what ldmatrix read */

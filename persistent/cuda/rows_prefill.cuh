@@ -268,7 +268,9 @@ __device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &
         if (!partial && r < item.packed_rows)
             fade = Policy::finish(run, head, sees, &m, &l);
         l = sum_stored(l, sees, partial);
-        inverse[half] = partial ? 1.0f : l == 0.0f ? 0.0f : __fdividef(fade, l);
+        inverse[half] = Policy::out_scale(item) * (partial     ? 1.0f
+                                                   : l == 0.0f ? 0.0f
+                                                               : __fdividef(fade, l));
         if (threadIdx.x % 4 || r >= item.packed_rows || column)
             continue;
         const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;

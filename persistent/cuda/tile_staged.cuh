@@ -35,9 +35,9 @@ template <int D> struct StagedShape {
 };
 
 /* Keys and values on their way from memory, elements lane, lane + 32, ... of each. */
-template <typename T, int D> struct StagedKeys {
+template <typename KV, int D> struct StagedKeys {
     using Shape = StagedShape<D>;
-    T k[Shape::at_once][D / 32], v[Shape::at_once][Shape::columns / 32];
+    KV k[Shape::at_once][D / 32], v[Shape::at_once][Shape::columns / 32];
 
     /* From key @first on; zeros where there is none. */
     template <typename Policy>
@@ -48,21 +48,21 @@ template <typename T, int D> struct StagedKeys {
         for (int b = 0; b < Shape::at_once; b++) {
             const bool there = first + b < item.kv_end;
             const int32_t at = there ? first + b : item.kv_end - 1;
-            const T *k_row =
-                kv_row<T>(item, item.tile.of_entry, run->k_base, run->k_plane, item.kv_head, at);
-            const T *v_row =
-                kv_row<T>(item, item.tile.of_entry, run->v_base, run->v_plane, item.kv_head, at);
+            const KV *k_row =
+                kv_row<KV>(item, item.tile.of_entry, run->k_base, run->k_plane, item.kv_head, at);
+            const KV *v_row =
+                kv_row<KV>(item, item.tile.of_entry, run->v_base, run->v_plane, item.kv_head, at);
 #pragma unroll
             for (int i = 0; i < D / 32; i++) {
-                k[b][i] = T(0.0f);
+                k[b][i] = KV{};
                 if (there && Policy::in_qk(run->plan, i * 32 + lane))
-                    k[b][i] = __ldcg(k_row + i * 32 + lane);
+                    k[b][i] = load_element(k_row + i * 32 + lane);
             }
 #pragma unroll
             for (int i = 0; i < Shape::columns / 32; i++) {
-                v[b][i] = T(0.0f);
+                v[b][i] = KV{};
                 if (there && Policy::in_vo(run->plan, i * 32 + lane))
-                    v[b][i] = __ldcg(v_row + i * 32 + lane);
+                    v[b][i] = load_element(v_row + i * 32 + lane);
             }
         }
     }
@@ -78,10 +78,10 @@ template <typename T, int D> struct StagedKeys {
             float *const v_to = shared + Shape::v_offset + (place + b) * Shape::columns;
 #pragma unroll
             for (int i = 0; i < D / 32; i++)
-                k_to[i * 32 + lane] = to_float<T>(k[b][i]);
+                k_to[i * 32 + lane] = to_float<KV>(k[b][i]);
 #pragma unroll
             for (int i = 0; i < Shape::columns / 32; i++)
-                v_to[i * 32 + lane] = to_float<T>(v[b][i]);
+                v_to[i * 32 + lane] = to_float<KV>(v[b][i]);
             __syncwarp();
             Policy::turn_key(item, k_to, first + b, lane);
         }
@@ -215,7 +215,7 @@ template <typename T, int D, typename Policy, int count> struct StagedRows {
 };
 
 /* An item, @count rows a warp at a time. All consumers. A call: see attend_naive(). */
-template <typename T, int D, typename Policy, int count>
+template <typename T, typename KV, int D, typename Policy, int count>
 __device__ __noinline__ void attend_staged(const Item &item)
 {
     using Shape = StagedShape<D>;
@@ -248,7 +248,7 @@ __device__ __noinline__ void attend_staged(const Item &item)
                 tally_gpu(&item.live->portions, 1u);
 #pragma unroll 1
             for (int b = 0; b < Shape::warp_keys; b += Shape::at_once) {
-                StagedKeys<T, D> keys;
+                StagedKeys<KV, D> keys;
                 keys.template ask<Policy>(item, key + mine + b, lane);
                 keys.template put<Policy>(item, shared, mine + b, key + mine + b, lane);
             }

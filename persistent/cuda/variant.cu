@@ -3,6 +3,7 @@
  * of CUDA_VARIANTS (cuda.mk), with its head dimension, element type and policy.
  */
 #include "persistent/cuda/resident_kernel.cuh"
+#include "persistent/cuda/varied.cuh"
 
 namespace attnd
 {

@@ -6,6 +6,7 @@
  */
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/json.h"
+#include "tests/support/harness/one_page.h"
 
 #include "client/attnd.h"
 #include "schemas/abi.h"
@@ -25,7 +26,7 @@
 
 struct tenant {
     struct attnd_session *session;
-    uint32_t memory, pool, plan;
+    struct one_page own;
 };
 
 static void tenant_open(struct tenant *tenant, const struct harness *harness, const char *name,
@@ -35,32 +36,10 @@ static void tenant_open(struct tenant *tenant, const struct harness *harness, co
                                          .socket_path = harness->socket,
                                          .name = name,
                                          .arena_bytes = 32u << 20};
-    /* One token's place for all of a page: 2^20 of them cost 128 bytes. */
-    struct attnd_plane plane = {.offset_bytes = 8192};
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = 1,
-                                         .page_size = page_size,
-                                         .heads_kv = 1,
-                                         .dim_qk = 64,
-                                         .dim_vo = 64,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_ENGINE,
-                                         .k = &plane,
-                                         .v = &plane};
-    struct attnd_plan_args plan = {.size = sizeof(plan),
-                                   .requests = capacity,
-                                   .rows = capacity,
-                                   .pages = capacity > ENDLESS_PAGES ? capacity : ENDLESS_PAGES,
-                                   .levels = 1,
-                                   .heads_q = 1};
+    const uint32_t pages = capacity > ENDLESS_PAGES ? capacity : ENDLESS_PAGES;
 
     CHECK_OK(attnd_open(&args, &tenant->session));
-    CHECK_OK(attnd_memory_create(tenant->session, 16384, &tenant->memory, NULL));
-    plane.memory = tenant->memory;
-    CHECK_OK(attnd_pool_create(tenant->session, &desc, &tenant->pool));
-    plan.pool = tenant->pool;
-    CHECK_OK(attnd_plan_create(tenant->session, &plan, &tenant->plan));
+    CHECK_OK(one_page_make(tenant->session, page_size, capacity, pages, 8192, &tenant->own));
 }
 
 static struct attnd_completion tenant_wait(const struct tenant *tenant)
@@ -77,7 +56,7 @@ static void submit_set(const struct tenant *tenant, int32_t pages, int32_t last_
     const int32_t kv_indptr[] = {0, pages};
     const struct attnd_level level = {1, qo_indptr, kv_indptr, page, &last_page_len};
     const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
-    CHECK_OK(attnd_plan_set(tenant->session, tenant->plan, &batch, NULL));
+    CHECK_OK(attnd_plan_set(tenant->session, tenant->own.plan, &batch, NULL));
 }
 
 static void must_set(const struct tenant *tenant, int32_t pages, int32_t last_page_len)
@@ -89,9 +68,9 @@ static void must_set(const struct tenant *tenant, int32_t pages, int32_t last_pa
 static void submit_run(const struct tenant *tenant, uint16_t lane, uint32_t timeout_us)
 {
     const struct attnd_run_args run = {
-        .size = sizeof(run), .q = {tenant->memory, 0}, .o = {tenant->memory, 4096}};
+        .size = sizeof(run), .q = {tenant->own.memory, 0}, .o = {tenant->own.memory, 4096}};
     const struct attnd_op op = {.lane = lane, .user_data = lane, .timeout_us = timeout_us};
-    CHECK_OK(attnd_run(tenant->session, tenant->plan, &run, &op));
+    CHECK_OK(attnd_run(tenant->session, tenant->own.plan, &run, &op));
 }
 
 /* As many requests of one row and one key. */
@@ -104,7 +83,7 @@ static void submit_large_set(const struct tenant *tenant)
         indptr[i + 1] = i + 1;
         ones[i] = 1;
     }
-    CHECK_OK(attnd_plan_set(tenant->session, tenant->plan, &batch, NULL));
+    CHECK_OK(attnd_plan_set(tenant->session, tenant->own.plan, &batch, NULL));
 }
 
 static int begun(void *context)
@@ -244,7 +223,7 @@ static void runs_of_a_plan_that_is_being_planned_come_after_that(void **state)
     struct tenant tenant;
 
     tenant_open(&tenant, harness, "lanes", 16, LARGE_REQUESTS);
-    CHECK_OK(attnd_memory_release(tenant.session, tenant.memory) == -ATTND_E_BUSY ? 0 : -1);
+    CHECK_OK(attnd_memory_release(tenant.session, tenant.own.memory) == -ATTND_E_BUSY ? 0 : -1);
     for (int i = 0; i < ROUNDS; i++) {
         struct attnd_completion done[3];
         int seen[3] = {0};

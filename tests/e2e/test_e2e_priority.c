@@ -7,6 +7,7 @@
 #include "client/attnd.h"
 #include "schemas/timeslice.h"
 #include "tests/support/harness/e2e.h"
+#include "tests/support/harness/one_page.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -74,34 +75,14 @@ static void await_nice_tiles(pid_t worker)
 }
 
 static void open_plan(const struct harness *harness, struct attnd_session **session,
-                      uint32_t *memory, uint32_t page_size, uint32_t requests, uint32_t *plan)
+                      uint32_t page_size, uint32_t requests, struct one_page *own)
 {
     const struct attnd_open_args open = {
         .size = sizeof(open), .socket_path = harness->socket, .arena_bytes = 32u << 20};
-    struct attnd_plane plane = {.offset_bytes = 8192};
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = 1,
-                                         .page_size = page_size,
-                                         .heads_kv = 1,
-                                         .dim_qk = 64,
-                                         .dim_vo = 64,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_ENGINE,
-                                         .k = &plane,
-                                         .v = &plane};
-    struct attnd_plan_args args = {.size = sizeof(args),
-                                   .requests = requests,
-                                   .rows = requests,
-                                   .pages = requests > ENDLESS_PAGES ? requests : ENDLESS_PAGES,
-                                   .levels = 1,
-                                   .heads_q = 1};
+    const uint32_t pages = requests > ENDLESS_PAGES ? requests : ENDLESS_PAGES;
 
     CHECK_OK(attnd_open(&open, session));
-    CHECK_OK(attnd_memory_create(*session, 16384, memory, NULL));
-    plane.memory = *memory;
-    CHECK_OK(attnd_pool_create(*session, &desc, &args.pool));
-    CHECK_OK(attnd_plan_create(*session, &args, plan));
+    CHECK_OK(one_page_make(*session, page_size, requests, pages, 8192, own));
 }
 
 static void set_and_wait(struct attnd_session *session, uint32_t plan,
@@ -121,14 +102,14 @@ static void plan_much(const struct harness *harness)
     static int32_t indptr[LARGE_REQUESTS + 1], ones[LARGE_REQUESTS], pages[LARGE_REQUESTS];
     const struct attnd_level level = {LARGE_REQUESTS, indptr, indptr, pages, ones};
     struct attnd_session *session;
-    uint32_t memory, plan;
+    struct one_page own;
 
     for (int32_t i = 0; i < LARGE_REQUESTS; i++) {
         indptr[i + 1] = i + 1;
         ones[i] = 1;
     }
-    open_plan(harness, &session, &memory, 16, LARGE_REQUESTS, &plan);
-    set_and_wait(session, plan, &level);
+    open_plan(harness, &session, 16, LARGE_REQUESTS, &own);
+    set_and_wait(session, own.plan, &level);
     attnd_close(session);
 }
 
@@ -173,19 +154,20 @@ static void a_thread_that_computes_for_long_makes_way_until_it_rests(void **stat
     static const struct attnd_level level = {1, qo_indptr, kv_indptr, page, &last};
     const struct harness *harness = *state;
     struct attnd_session *session;
-    uint32_t memory, plan;
+    struct one_page own;
 
     if (e2e_on_gpu() || slice_of(harness->daemon).runtime_ns == 0)
         skip();
     struct look look = {.tiles = thread_called(harness_worker(harness), "tiles"),
                         .runtime_ns = ATTND_TIMESLICE_BRIEF_NS};
     harness_eventually(has_slices, &look, 5000, "a thread that rests is urgent when it wakes up");
-    open_plan(harness, &session, &memory, PAGE_TOKENS, 1, &plan);
-    set_and_wait(session, plan, &level);
-    const struct attnd_run_args run = {.size = sizeof(run), .q = {memory, 0}, .o = {memory, 4096}};
+    open_plan(harness, &session, PAGE_TOKENS, 1, &own);
+    set_and_wait(session, own.plan, &level);
+    const struct attnd_run_args run = {
+        .size = sizeof(run), .q = {own.memory, 0}, .o = {own.memory, 4096}};
     for (uint16_t lane = 0; lane < 8; lane++) {
         const struct attnd_op op = {.lane = lane};
-        CHECK_OK(attnd_run(session, plan, &run, &op));
+        CHECK_OK(attnd_run(session, own.plan, &run, &op));
     }
     look.runtime_ns = ATTND_TIMESLICE_LONG_NS;
     harness_eventually(has_slices, &look, 5000, "one that computes for long asks for long slices");

@@ -4,6 +4,7 @@
  */
 #include "tests/gpu/support/load.h"
 #include "tests/gpu/support/long_run.h"
+#include "tests/gpu/support/neighbour.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/launched.h"
 
@@ -330,9 +331,11 @@ static struct attnd_queue_head *queue_of(pid_t worker)
 static int outlive(void *context)
 {
     const struct harness *harness = context;
+    struct neighbour neighbour;
     struct long_run run;
 
     gpu_open();
+    neighbour_open(&neighbour);
     struct attnd_session *session = e2e_open(harness);
     pid_t worker = harness_worker(harness);
     long_open(&run, session, LANE);
@@ -351,7 +354,7 @@ static int outlive(void *context)
     double ms = (double)(harness_now_ns() - begin_ns) / 1e6;
     printf("its kernels let go after %.1f ms\n", ms);
     CHECK(ms < 100); /* their host's heart stands still for 2 s before they look at it */
-    harness_sleep_ms(20);
+    neighbour_await_alone(&neighbour);
     CHECK_EQUAL(kill(worker, SIGKILL), 0); /* takes nobody along: no kernel of it is left */
     CHECK_CUDA(cuMemsetD8(run.address, 0, 4096));
     CHECK_CUDA(cuCtxSynchronize());
@@ -383,9 +386,11 @@ static void end_worker(const struct harness *harness)
 
     if (load_under_mps()) {
         struct attnd_queue_head *head = queue_of(worker);
+        struct neighbour neighbour;
+        neighbour_open(&neighbour);
         CHECK_EQUAL(harness_stop_worker(harness), worker);
         attnd_publish32(&head->park, ATTND_PARK_OVER);
-        harness_sleep_ms(50);
+        neighbour_await_alone(&neighbour);
         (void)munmap(head, ATTND_PAGE_BYTES);
     }
     CHECK_EQUAL(kill(worker, SIGKILL), 0);

@@ -46,7 +46,7 @@ static void random_batches_of_two_engines_are_right(void **state)
 
 static int variant_client(void *context)
 {
-    return draw_in_engine(context, random_contract_draw_all);
+    return draw_in_engine(context, random_contract_draw);
 }
 
 static void random_variants_of_two_engines_are_right(void **state)

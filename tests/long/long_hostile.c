@@ -16,6 +16,7 @@
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/harness.h"
+#include "tests/support/harness/one_page.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/trial/trial.h"
 
@@ -203,37 +204,11 @@ static void fill_tables(const struct part *part, struct attnd_session *session)
         ;
 }
 
-/* Where the rows of an attacker's runs lie, and a plan over one page of its own memory. */
-struct lair {
-    uint32_t memory, plan;
-};
-
+/* Rows of an attacker's runs, and a plan over one page behind them. */
 static int lair_make(struct attnd_session *session, uint32_t page_size, uint32_t requests,
-                     uint32_t pages, struct lair *lair)
+                     uint32_t pages, struct one_page *lair)
 {
-    struct attnd_plane plane = {.stride_head = 0};
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = 1,
-                                         .page_size = page_size,
-                                         .heads_kv = 1,
-                                         .dim_qk = 64,
-                                         .dim_vo = 64,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_ENGINE,
-                                         .k = &plane,
-                                         .v = &plane};
-    struct attnd_plan_args args = {.size = sizeof(args),
-                                   .requests = requests,
-                                   .rows = requests,
-                                   .pages = pages,
-                                   .levels = 1,
-                                   .heads_q = 1};
-    if (attnd_memory_create(session, 256ull * requests + 8192, &lair->memory, NULL) < 0)
-        return 0;
-    plane.memory = lair->memory;
-    return attnd_pool_create(session, &desc, &args.pool) == 0 &&
-           attnd_plan_create(session, &args, &lair->plan) == 0;
+    return one_page_make(session, page_size, requests, pages, 256ull * requests + 8192, lair) == 0;
 }
 
 /* Takes what answers there are, without waiting long. */
@@ -244,7 +219,8 @@ static void drain(struct attnd_session *session, uint64_t timeout_ns)
         timeout_ns = 0;
 }
 
-static void flood_lanes(struct attnd_session *session, const struct lair *lair, uint64_t o_bytes)
+static void flood_lanes(struct attnd_session *session, const struct one_page *lair,
+                        uint64_t o_bytes)
 {
     const struct attnd_run_args run = {
         .size = sizeof(run), .q = {lair->memory, 0}, .o = {lair->memory, o_bytes}};
@@ -262,7 +238,7 @@ static void run_endlessly(const struct part *part, struct attnd_session *session
     const struct attnd_level level = {1, rows, indptr, pages, &last};
     const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
     const struct attnd_op set = {.user_data = 0};
-    struct lair lair;
+    struct one_page lair;
 
     if (!lair_make(session, ENDLESS_TOKENS, 1, ENDLESS_PAGES, &lair) ||
         attnd_plan_set(session, lair.plan, &batch, &set) < 0)
@@ -284,7 +260,7 @@ static void plan_endlessly(const struct part *part, struct attnd_session *sessio
     const struct attnd_level level = {WIDE_REQUESTS, rows, indptr, pages, last};
     const struct attnd_batch batch = {.size = sizeof(batch), .levels = 1, .level = &level};
     const struct attnd_op op = {.user_data = 1};
-    struct lair lair;
+    struct one_page lair;
 
     for (int32_t i = 0; i < (int32_t)WIDE_REQUESTS; i++) {
         rows[i + 1] = indptr[i + 1] = i + 1;

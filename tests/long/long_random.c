@@ -69,7 +69,7 @@ static int verify(void *context)
 {
     const struct session *self = context;
     const uint64_t rounds = self->settings->common.rounds;
-    struct soak soak = {.draw = self->settings->contract ? random_contract_draw_all : NULL,
+    struct soak soak = {.draw = self->settings->contract ? random_contract_draw : NULL,
                         .seed = self->settings->common.seed,
                         .stride = 1};
     struct engine engine;

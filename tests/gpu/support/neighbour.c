@@ -7,6 +7,7 @@
 #include "tests/gpu/support/neighbour.h"
 
 #include "tests/support/harness/check.h"
+#include "tests/support/harness/harness.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,13 @@ static char *write_ptx(void)
         fprintf(out, "xor.b32 %%v0, %%v0, %%v%d;\n", i);
     fprintf(out, "ld.param.u64 %%a, [words];\ncvta.to.global.u64 %%a, %%a;\n"
                  "mad.wide.u32 %%a, %%t, 4, %%a;\nst.global.u32 [%%a], %%v0;\nret;\n}\n");
+    fputs(".visible .entry crowd(.param .u64 words, .param .u32 ctas)\n{\n"
+          ".reg .u32 %here, %all;\n.reg .u64 %a;\n.reg .pred %p;\n"
+          "ld.param.u64 %a, [words];\ncvta.to.global.u64 %a, %a;\nld.param.u32 %all, [ctas];\n"
+          "atom.global.add.u32 %here, [%a], 1;\n"
+          "again:\nld.volatile.global.u32 %here, [%a];\n"
+          "setp.lt.u32 %p, %here, %all;\n@%p bra again;\nret;\n}\n",
+          out);
     CHECK_EQUAL(fclose(out), 0);
     return text;
 }
@@ -53,9 +61,11 @@ void neighbour_open(struct neighbour *neighbour)
     CHECK_CUDA(cuModuleLoadData(&module, ptx));
     free(ptx);
     CHECK_CUDA(cuModuleGetFunction(&neighbour->function, module, "neighbour"));
-    CHECK_CUDA(cuFuncSetAttribute(neighbour->function,
-                                  CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                  NEIGHBOUR_SHARED_BYTES));
+    CHECK_CUDA(cuModuleGetFunction(&neighbour->crowd, module, "crowd"));
+    const CUfunction functions[] = {neighbour->function, neighbour->crowd};
+    for (int i = 0; i < 2; i++)
+        CHECK_CUDA(cuFuncSetAttribute(functions[i], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                      NEIGHBOUR_SHARED_BYTES));
     CHECK_CUDA(cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, neighbour->function));
     neighbour->registers = registers * THREADS;
     CHECK_CUDA(cuMemAlloc(&neighbour->words, THREADS * sizeof(uint32_t)));
@@ -97,4 +107,28 @@ double neighbour_time_us(const struct neighbour *neighbour, uint32_t ctas, uint3
     }
     qsort(ms, times, sizeof(ms[0]), ascending);
     return 1e3 * (double)ms[times / 2];
+}
+
+static int is_over(void *context)
+{
+    const CUresult result = cuStreamQuery(*(CUstream *)context);
+
+    CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
+    return result == CUDA_SUCCESS;
+}
+
+void neighbour_await_alone(const struct neighbour *neighbour)
+{
+    CUdevice device;
+    int sms;
+
+    CHECK_CUDA(cuCtxGetDevice(&device));
+    CHECK_CUDA(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+    CUdeviceptr words = neighbour->words;
+    CUstream stream = neighbour->stream;
+    void *parameters[] = {&words, &sms};
+    CHECK_CUDA(cuMemsetD32Async(words, 0, 1, stream));
+    CHECK_CUDA(cuLaunchKernel(neighbour->crowd, (unsigned)sms, 1, 1, 1, 1, 1,
+                              NEIGHBOUR_SHARED_BYTES, stream, parameters, NULL));
+    harness_eventually(is_over, &stream, 10000, "no other kernel is left");
 }

@@ -9,7 +9,7 @@
 #define NEIGHBOUR_SHARED_BYTES (227u << 10) /* the most a CTA can have */
 
 struct neighbour {
-    CUfunction function;
+    CUfunction function, crowd;
     CUdeviceptr words;
     CUstream stream;
     CUevent begin, end;
@@ -30,5 +30,9 @@ void neighbour_launch(const struct neighbour *neighbour, uint32_t ctas, uint32_t
 /** neighbour_time_us() - launch, wait, the time between events around it: the median of @times. */
 double neighbour_time_us(const struct neighbour *neighbour, uint32_t ctas, uint32_t shared_bytes,
                          uint32_t loops, uint32_t times);
+
+/** neighbour_await_alone() - until no CTA that has shared memory is left on any SM: a CTA of all of
+ * it waits on each SM for the others to be there. The test fails after 10 s. */
+void neighbour_await_alone(const struct neighbour *neighbour);
 
 #endif

@@ -113,13 +113,10 @@ void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch
 
 /**
  * random_contract_draw() - the same with a variant: the product of its options, biased to edges
- * (windows of one key, of a page, of a block and one beside them; slopes of odd head counts)
+ * (windows of one key, of a page, of a block and one beside them; slopes of odd head counts), and
+ * some pools of other head dimensions and types
  */
 void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
-
-/** random_contract_draw_all() - the same, and some pools of head dimensions and types that not
- * every worker has. */
-void random_contract_draw_all(uint64_t seed, uint64_t index, struct random_batch *batch);
 
 typedef void random_draw_fn(uint64_t seed, uint64_t index, struct random_batch *batch);
 

@@ -70,7 +70,7 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
         variant->mask = variant->window = variant->position_encoding = variant->rope_append = 0;
 }
 
-/* For all batches of a shape: dimensions that not every kernel takes as they are. */
+/* For all batches of a shape: dimensions that no kernel takes as they are. */
 static void draw_dims(struct prng *prng, struct random_shape *shape)
 {
     static const uint32_t dims[][2] = {{80, 0},  {96, 0},    {112, 0},   {16, 0},   {48, 0},
@@ -94,28 +94,16 @@ static void draw_types(struct prng *prng, struct random_shape *shape)
         shape->kv_dtype = prng_percent(prng, 60) ? ATTND_FP8_E4M3 : ATTND_FP8_E5M2;
 }
 
-static void draw_contract(uint64_t seed, uint64_t index, int all, struct random_batch *batch)
+void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch)
 {
     struct prng prng = prng_fork(seed + 2, index);
     struct prng shape_prng = prng_fork(seed + 3, index / RANDOM_SHAPE_BATCHES);
 
     random_batch_draw(seed, index, batch);
     const struct random_shape shape = batch->shape;
-    if (all)
-        draw_dims(&shape_prng, &batch->shape);
-    if (all)
-        draw_types(&shape_prng, &batch->shape);
+    draw_dims(&shape_prng, &batch->shape);
+    draw_types(&shape_prng, &batch->shape);
     if (!random_batch_valid(batch)) /* longer rows: too much memory */
         batch->shape = shape;
     draw_variant(&prng, batch);
-}
-
-void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch)
-{
-    draw_contract(seed, index, 0, batch);
-}
-
-void random_contract_draw_all(uint64_t seed, uint64_t index, struct random_batch *batch)
-{
-    draw_contract(seed, index, 1, batch);
 }
