@@ -233,7 +233,7 @@ format:
 
 test: all tests
 	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/operators tests/abi/check \
-	  tests/abi/layouts \
+	  tests/abi/layouts tests/bench_trace \
 	  tests/bench_engines tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)
