@@ -355,7 +355,7 @@ void ring(Bench &b, uint32_t layer)
     command->body = *run;
     command->k = planes[layer];
     command->v = planes[pool->layers + layer];
-    command->seal = attnd_checksum(command, b.tail);
+    command->checksum = attnd_checksum(command, b.tail);
     attnd_publish32(&head_of(b)->command_tail, ++b.tail);
 }
 

@@ -20,9 +20,9 @@
  * and with the service.
  *
  * A namespace is the wall between tenants: a session finds the blocks of its own namespaces only. A
- * token opens one to another session, for reading or for writing too. Who may write can publish
- * wrong pages under a right key, so a namespace is to be shared among engines that trust each
- * other.
+ * token opens one to another session, for reading or for writing too. A session that may write can
+ * publish wrong pages under a right key, so a namespace is to be shared among engines that trust
+ * each other.
  *
  * Operations are submitted as all others are, many blocks in one, and complete through
  * attnd_wait(). They take effect in the order of their lane, but a match that waits leaves its lane
@@ -151,8 +151,8 @@ int attnd_prefix_match(struct attnd_session *session, const struct attnd_prefix_
  * pages are -ATTND_E_SHARED_PAGE until the tree has let go of them. The tree takes a lease of its
  * own; the session's stay, and are freed as always. A block that is published already is passed
  * over, and its pages stay the session's alone. Each block is published whole or not at all, also
- * if the session dies. The parent must be published. Whoever waits for one of the blocks is woken.
- * Completes with attnd_prefix_result(), or with -ATTND_E_NOT_LEASED (field pages; nothing is
+ * if the session dies. The parent must be published. Sessions that wait for one of the blocks are
+ * woken. Completes with attnd_prefix_result(), or with -ATTND_E_NOT_LEASED (field pages; nothing is
  * published), -ATTND_E_UNKNOWN (field parent), -ATTND_E_INVALID (field keys: block `index` has
  * another parent, or a page that is published; those before it are published). Return: as
  * attnd_plan_set().

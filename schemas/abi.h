@@ -242,10 +242,10 @@ struct attnd_queue_head {
     uint32_t retire_need; /* daemon is about to sleep */
     uint32_t zero6[15];
 
-    uint32_t park;     /* daemon: enum attnd_park */
-    uint32_t state;    /* worker: enum attnd_worker_state */
-    uint32_t heart;    /* worker: counts for as long as its process moves */
-    uint32_t launches; /* worker: kernels that it launched; none of a run's own */
+    uint32_t park;      /* daemon: enum attnd_park */
+    uint32_t state;     /* worker: enum attnd_worker_state */
+    uint32_t heartbeat; /* worker: counts for as long as its process moves */
+    uint32_t launches;  /* worker: kernels that it launched; none of a run's own */
     /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
     uint32_t pinning[ATTND_PINNING];
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
@@ -357,12 +357,12 @@ struct attnd_command {
                                   generation */
     struct attnd_heap_plane k, v; /* RUN, PREPARED: of the run's layer */
     uint64_t zero;
-    uint64_t seal; /* seal.h; wrong: read the slot after the tail */
+    uint64_t checksum; /* checksum.h; wrong: read the slot after the tail */
 };
 ATTND_ASSERT_SIZE(attnd_command, 320);
 ATTND_ASSERT_AT(attnd_command, body, 32);
 ATTND_ASSERT_AT(attnd_command, k, 224);
-ATTND_ASSERT_AT(attnd_command, seal, 312);
+ATTND_ASSERT_AT(attnd_command, checksum, 312);
 
 struct attnd_retire {
     uint32_t run;
@@ -383,7 +383,7 @@ ATTND_ASSERT_AT(attnd_retire, tiles, 40);
 
 /* One a GPU, of a worker whose kernels come when they are wanted (elastic), in host memory: the
  * GPU's front end waits for the word, and the host sets it, too, without a stream that might stand
- * still. Every session that rings sets it behind its bell, and the kernels clear it when they
+ * still. Every session that rings sets it behind its doorbell, and the kernels clear it when they
  * leave, both by plain stores with a fence behind or in front, because GPUs have no atomics on host
  * memory. It is shared by sessions that do not trust each other, so nothing but time hangs on it: a
  * session that clears it or sets it all the time delays others, as it could by kernels of its own.
@@ -419,10 +419,10 @@ struct attnd_mailbox {
 #define ATTND_DOORBELL_TAKEN 0xc0000000u
 
 /* A worker that counts in the word begins at 1 - items * ATTND_DOORBELL_ITEM and adds as much for
- * each item that is done, and less than that once for a failure. Who rings a lane that does not
- * rest has his number counted up like that; it must not come to look like one that is taken, which
- * nobody would ever answer. So rings have half of the numbers there are, and items less than the
- * rest. */
+ * each item that is done, and less than that once for a failure. The number of an engine that rings
+ * a lane that does not rest is counted up like that; it must not come to look like one that is
+ * taken, which nobody would ever answer. So rings have half of the numbers there are, and items
+ * less than the rest. */
 #define ATTND_DOORBELL_ITEM 64u
 #define ATTND_DOORBELL_RUNS (1u << 29)      /* what is rung is below */
 #define ATTND_DOORBELL_ITEMS_MAX (1u << 22) /* of a run that is prepared */

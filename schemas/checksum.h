@@ -1,12 +1,12 @@
 /*
  * checksum.h - a command that says of itself that it is whole.
  *
- * Whoever reads the command ring across a bus would need two trips: the tail, and, once that has
+ * A reader of the command ring across a bus would need two trips: the tail, and, once that has
  * moved, the slot behind it. Both can be read in one trip, but nothing orders two reads that are on
  * their way at the same time: the tail may be new and the slot, or a part of it, still old. So the
  * slot carries a sum over all its words and its number in the ring. A reader that finds the sum
- * right has the slot as it was sealed; one that does not reads it again, after the tail. The sum is
- * 64 bits over words that daemon and worker trust each other with: it guards against reading too
+ * right has the slot as it was written; one that does not reads it again, after the tail. The sum
+ * is 64 bits over words that daemon and worker trust each other with: it guards against reading too
  * early, not against an attacker. Its halves are summed apart, because a warp adds up 32 bits in
  * one instruction.
  */
@@ -23,7 +23,7 @@
 #define ATTND_CHECKSUM_FUNCTION static inline
 #endif
 
-#define ATTND_CHECKSUM_WORDS (sizeof(struct attnd_command) / 8 - 1) /* the last is the seal */
+#define ATTND_CHECKSUM_WORDS (sizeof(struct attnd_command) / 8 - 1) /* the last is the sum */
 
 /** attnd_checksum_seed() - of word number @place of the command that is number @index. */
 ATTND_CHECKSUM_FUNCTION uint64_t attnd_checksum_seed(uint32_t place, uint32_t index)
@@ -40,7 +40,7 @@ ATTND_CHECKSUM_FUNCTION uint64_t attnd_checksum_word(uint64_t word, uint64_t see
     return x ^ x >> 31;
 }
 
-/** attnd_checksum() - the seal of the command that is number @index, free-running, of its ring. */
+/** attnd_checksum() - of the command that is number @index, free-running, of its ring. */
 static inline uint64_t attnd_checksum(const struct attnd_command *command, uint32_t index)
 {
     uint64_t words[sizeof(*command) / 8];

@@ -13,7 +13,7 @@ import tempfile
 
 from cases import PAGE_SIZE
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "client/python"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client/python"))  # behind an installed one
 WORKSPACE_BYTES = 256 << 20
 ONE_WAVE_ROWS = 640  # of the QKV product, 5 x 24 tiles of 128 x 256
 

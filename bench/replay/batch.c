@@ -74,8 +74,8 @@ void replay_batch_free(struct replay_batch *batch)
     *batch = (struct replay_batch){0};
 }
 
-/* Who takes part and with how many rows: every decoding request with one, prefilling ones first
- * come first served with what the chunk budget leaves. */
+/* The requests that take part, and with how many rows: every decoding request with one, prefilling
+ * ones first come first served with what the chunk budget leaves. */
 static void choose_slots(struct replay_batch *batch, const struct replay_engine *engine)
 {
     uint32_t budget = engine->options->chunk;

@@ -101,7 +101,7 @@ static const char ring_text[] =
     "waits:\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n" /* they are there */
     "    @%p1 bra begun;\n"
-    "    fence.sc.sys;\n" /* the bell, then the word: leaving kernels clear it, then look */
+    "    fence.sc.sys;\n" /* the doorbell, then the word: leaving kernels clear it, then look */
     "    st.relaxed.sys.global.u32 [%rd5], 1;\n" /* and if they have left meanwhile */
     "begun:\n"
     "    mov.u64 %rd2, %globaltimer;\n"

@@ -3,9 +3,10 @@
  *
  * Tile workers sleep in the port, on the daemon's word; engines ring elsewhere, one word a mailbox.
  * One thread sleeps on all of those words at once (futex_waitv) and kicks the port when one has
- * moved; whoever has the dispatcher's role then looks at the doorbells. Where the kernel cannot
- * sleep on many words, short naps stand in. A doorbell is written before its mailbox's count, and
- * the count is compared by the kernel after this thread has read it, so no ring is slept through.
+ * moved; the thread that has the dispatcher's role then looks at the doorbells. Where the kernel
+ * cannot sleep on many words, short naps stand in. A doorbell is written before its mailbox's
+ * count, and the count is compared by the kernel after this thread has read it, so no ring is slept
+ * through.
  */
 #include <limits.h>
 #include <time.h>

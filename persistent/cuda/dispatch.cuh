@@ -459,9 +459,9 @@ __device__ __forceinline__ void mark_prepared(const Dispatch *dispatch, Resident
 }
 
 /* When all warps are done: what is kept for the next launch; and is there anybody who would wait
- * for it? A ring is the bell, a fence, and then `wake`. Here `wake` is cleared, and behind a fence
- * is the look: if the ring's store came first, its bell is seen; if it comes behind, `wake` stays
- * set and calls the next gang. One warp. */
+ * for it? A ring is the doorbell, a fence, and then `wake`. Here `wake` is cleared, and behind a
+ * fence is the look: if the ring's store came first, its doorbell is seen; if it comes behind,
+ * `wake` stays set and calls the next gang. One warp. */
 __device__ __forceinline__ void dispatch_end(Dispatch *dispatch, Resident *resident)
 {
     const uint32_t lane = threadIdx.x % 32;

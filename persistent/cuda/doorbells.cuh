@@ -378,13 +378,13 @@ __device__ __forceinline__ void dispatch_doorbells(Dispatch *dispatch, Resident 
                                    look_at_mailbox<true>(dispatch, hints[i].index));
         }
         __syncwarp();
-        if (pass % 8 == 0 && threadIdx.x % 32 == 0) /* who waits for it has time */
+        if (pass % 8 == 0 && threadIdx.x % 32 == 0) /* its waiter has time */
             publish_cta(&dispatch->doorbell_rounds, dispatch->doorbell_rounds + 1);
         if (!count)
             __nanosleep(500);
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) /* whoever waits for two rounds: there are no more looks */
+    if (threadIdx.x % 32 == 0) /* for a waiter of two rounds: there are no more looks */
         publish_cta(&dispatch->doorbell_rounds, dispatch->doorbell_rounds + 2);
 }
 

@@ -12,21 +12,21 @@
  * of time, each behind a stream wait for the wake word. Everybody who has something to do sets it:
  *
  *   wake  gang        who                        what follows
- *   0     none        engine: bell, wake = 1     the next armed gang comes
+ *   0     none        engine: doorbell, wake = 1 the next armed gang comes
  *   0     none        helper: a command waits,   the same
  *                     wake = 1
  *   1     coming      engine, helper             nothing: the gang looks at everything
- *   1     there       engine: bell, wake = 1     the gang takes the bell
+ *   1     there       engine: doorbell, wake = 1 the gang takes the doorbell
  *   1     drained     gang: closes, wake = 0,    0 and none; behind a fence the gang looks at all
- *                     leaves                     bells once more, and sets wake if one is rung
- *   0     drained     engine: bell, wake = 1     the look finds the bell, or wake stays 1: either
- *                                                way the next gang comes
+ *                     leaves                     doorbells again, and sets wake if one is rung
+ *   0     drained     engine: doorbell, wake = 1 the look finds the doorbell, or wake stays 1:
+ *                                                either way the next gang comes
  *   any   drained     helper                     sees `left`, and a command that nobody took: again
  *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and goes
  *                     wake = 1
  *
  * So no doorbell is lost, and no gang comes for nothing but in one case: a ring's store to wake may
- * come behind that of the gang that took its bell. The stream does the rest: gang n + 1
+ * come behind that of the gang that took its doorbell. The stream does the rest: gang n + 1
  * begins when all of gang n is gone.
  */
 #include "persistent/cuda/backend.cuh"

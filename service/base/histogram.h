@@ -3,7 +3,7 @@
  *
  * Bucket 0 to 3 are one unit of 1,024 ns wide. From there on each power of two is cut into four, so
  * that a bucket is at most a quarter of its lower end wide. The last one has no upper end (67 s and
- * more). To count is a shift and two additions; nothing is allocated. Whoever reads gets the counts
+ * more). To count is a shift and two additions; nothing is allocated. A reader gets the counts
  * and does the statistics: daemon and attnctl share this file.
  *
  * Threads: the owner's.

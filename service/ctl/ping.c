@@ -1,7 +1,7 @@
 /*
  * ping.c - `attnctl ping`: does the daemon answer, and does the worker move?
  *
- * The daemon is asked for its status and timed. The worker's heart is a counter in the queue
+ * The daemon is asked for its status and timed. The worker's heartbeat is a counter in the queue
  * segment that only a worker that moves counts up, four times a second; the status shows it. So the
  * status is asked again until the counter has changed.
  */
@@ -11,7 +11,7 @@
 
 #include <time.h>
 
-#define HEART_NS 3000000000u
+#define HEARTBEAT_NS 3000000000u
 static const struct timespec look_again = {.tv_nsec = 5000000};
 
 static uint64_t clock_ns(void)
@@ -21,7 +21,7 @@ static uint64_t clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static enum attnctl_exit ask(const char *socket_path, uint32_t *heart, uint64_t *took_ns)
+static enum attnctl_exit ask(const char *socket_path, uint32_t *heartbeat, uint64_t *took_ns)
 {
     Attnd__Reply *reply;
     const uint64_t begin_ns = clock_ns();
@@ -30,25 +30,25 @@ static enum attnctl_exit ask(const char *socket_path, uint32_t *heart, uint64_t 
     *took_ns = clock_ns() - begin_ns;
     if (code != ATTNCTL_EXIT_OK)
         return code;
-    *heart = reply->status->worker_heart;
+    *heartbeat = reply->status->worker_heartbeat;
     attnd__reply__free_unpacked(reply, NULL);
     return code;
 }
 
-/* *@beat_ns: until the heart was seen to beat; 0: it was not. */
-static enum attnctl_exit await_beat(const char *socket_path, uint32_t heart, uint64_t *beat_ns)
+/* *@beat_ns: until the heartbeat was seen; 0: it was not. */
+static enum attnctl_exit await_beat(const char *socket_path, uint32_t heartbeat, uint64_t *beat_ns)
 {
     const uint64_t begin_ns = clock_ns();
     uint64_t took_ns, waited_ns = 0;
-    uint32_t now = heart;
+    uint32_t now = heartbeat;
     enum attnctl_exit code = ATTNCTL_EXIT_OK;
 
-    while (code == ATTNCTL_EXIT_OK && now == heart && waited_ns < HEART_NS) {
+    while (code == ATTNCTL_EXIT_OK && now == heartbeat && waited_ns < HEARTBEAT_NS) {
         nanosleep(&look_again, NULL);
         code = ask(socket_path, &now, &took_ns);
         waited_ns = clock_ns() - begin_ns;
     }
-    *beat_ns = now != heart ? waited_ns : 0;
+    *beat_ns = now != heartbeat ? waited_ns : 0;
     return code;
 }
 
@@ -64,10 +64,10 @@ static int print(const struct attnctl_options *options, uint64_t took_ns, uint64
                                 JSON_COMPACT);
     printf("status: answered in %s\n", attnctl_time_text(took_ns, took, sizeof(took)));
     if (beat_ns)
-        printf("worker: moves, its heart beat within %s\n",
+        printf("worker: moves, its heartbeat was seen within %s\n",
                attnctl_time_text(beat_ns, beat, sizeof(beat)));
     else
-        printf("worker: did not move for %u s\n", HEART_NS / 1000000000u);
+        printf("worker: did not move for %u s\n", HEARTBEAT_NS / 1000000000u);
     return 0;
 }
 
@@ -83,13 +83,13 @@ enum attnctl_exit attnctl_ping(int argc, char **argv)
                "in a second.\vThe exit code is 5 if the worker does not move for 3 s."};
     struct attnctl_options options = {0};
     uint64_t took_ns, beat_ns = 0;
-    uint32_t heart;
+    uint32_t heartbeat;
 
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, &options);
-    enum attnctl_exit code = ask(options.socket_path, &heart, &took_ns);
+    enum attnctl_exit code = ask(options.socket_path, &heartbeat, &took_ns);
     if (code == ATTNCTL_EXIT_OK)
-        code = await_beat(options.socket_path, heart, &beat_ns);
+        code = await_beat(options.socket_path, heartbeat, &beat_ns);
     if (code != ATTNCTL_EXIT_OK)
         return code;
     if (print(&options, took_ns, beat_ns) < 0 || fflush(stdout) != 0)

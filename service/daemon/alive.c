@@ -29,9 +29,9 @@ static void look(void *context)
     struct attnd_data_status data;
 
     attnd_data_status(alive->service, &data);
-    if (data.worker_heart != alive->heart || data.worker_restarts != alive->restarts)
+    if (data.worker_heartbeat != alive->heartbeat || data.worker_restarts != alive->restarts)
         (void)attnd_notify("WATCHDOG=1");
-    alive->heart = data.worker_heart;
+    alive->heartbeat = data.worker_heartbeat;
     alive->restarts = data.worker_restarts;
     if (look_later(alive) < 0)
         attnd_log(ATTND_LOG_ERROR, "no memory for a timer: the service manager will end this");

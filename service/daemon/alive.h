@@ -10,16 +10,15 @@ struct attnd_alive {
     struct attnd_service *service;
     struct attnd_watch *timer;
     uint64_t period_ns;
-    uint32_t heart, restarts; /* of the worker, when last looked at */
+    uint32_t heartbeat, restarts; /* of the worker, when last looked at */
 };
 
 /**
  * attnd_alive_start() - send WATCHDOG=1 three times in $WATCHDOG_USEC while the worker moves
  *
- * A worker moves if its heart has beaten since the last look, or if it has been started again. The
- * daemon's own loop has to turn for the look. Does nothing where no watchdog is asked for, or for
- * another process ($WATCHDOG_PID).
- * Return: 0; -ATTND_E_NO_MEMORY.
+ * A worker moves if its heartbeat has gone on since the last look, or if it has been started again.
+ * The daemon's own loop has to turn for the look. Does nothing where no watchdog is asked for, or
+ * for another process ($WATCHDOG_PID). Return: 0; -ATTND_E_NO_MEMORY.
  */
 int attnd_alive_start(struct attnd_alive *alive, struct attnd_service *service);
 

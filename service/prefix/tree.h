@@ -167,10 +167,10 @@ struct attnd_tree_result attnd_tree_match(struct attnd_tree *tree,
  * attnd_tree_publish() - blocks that are computed
  * @pages: [count * block_pages], each in the pool and leased by the caller, who stays the one to
  *         free its leases
- * Block by block, each whole. A key that is published already is passed over. Whoever waits for a
- * claim on one of the keys is woken. @result.stop FULL: the rest found no room.
- * Return: 0; -ATTND_E_INVALID: block result->blocks has another parent in the tree, or a page that
- * the tree holds already, or holds it twice; -ATTND_E_UNKNOWN: the parent is not published.
+ * Block by block, each whole. A key that is published already is passed over. A session that waits
+ * for a claim on one of the keys is woken. @result.stop FULL: the rest found no room. Return: 0;
+ * -ATTND_E_INVALID: block result->blocks has another parent in the tree, or a page that the tree
+ * holds already, or holds it twice; -ATTND_E_UNKNOWN: the parent is not published.
  */
 int attnd_tree_publish(struct attnd_tree *tree, struct attnd_tree_owner *owner,
                        const struct attnd_tree_chain *chain, const int32_t *pages,

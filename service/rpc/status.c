@@ -280,9 +280,9 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->worker_state = text(data.worker_state);
     status->worker_restarts = data.worker_restarts;
     status->tile_workers = data.tile_workers;
-    status->worker_heart = data.worker_heart;
+    status->worker_heartbeat = data.worker_heartbeat;
     status->time_ns = attnd_clock_ns();
-    status->has_worker_heart = status->has_time_ns = 1;
+    status->has_worker_heartbeat = status->has_time_ns = 1;
     status->worker_last_end = text(data.worker_last_end);
     if (data.residency) {
         status->residency = text(data.residency);

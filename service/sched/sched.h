@@ -75,7 +75,7 @@ struct attnd_data_status {
     const char *backend, *isa, *worker_state;
     pid_t worker_pid;
     uint32_t worker_restarts, tile_workers, queue_runs, queue_waiting;
-    uint32_t worker_heart;       /* counts while the worker moves */
+    uint32_t worker_heartbeat;   /* counts while the worker moves */
     const char *worker_last_end; /* of the worker before; NULL: this is the first */
     const char *residency;       /* NULL: no GPU */
     uint32_t sms, sms_resident, launches;

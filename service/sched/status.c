@@ -33,7 +33,7 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .worker_restarts = supervisor->restarts,
         .tile_workers = service->queue->info.tile_workers,
         .queue_runs = scheduler->dispatched,
-        .worker_heart = attnd_observe32(&service->queue->head->heart),
+        .worker_heartbeat = attnd_observe32(&service->queue->head->heartbeat),
         .queue_waiting = scheduler->waiting_count + scheduler->blocked.count,
         .worker_last_end = supervisor->last_end[0] ? supervisor->last_end : NULL,
         .residency = residency_name(info->residency),

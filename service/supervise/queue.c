@@ -172,7 +172,7 @@ void attnd_queue_free(struct attnd_queue *queue)
 
 int attnd_queue_push(struct attnd_queue *queue, struct attnd_command *command)
 {
-    command->seal = attnd_checksum(command, queue->commands.index);
+    command->checksum = attnd_checksum(command, queue->commands.index);
     int rc = attnd_producer_push(&queue->commands, command);
     queue->broken |= rc < 0; /* it has room for every run and control command: never full */
     queue->pushed = 1;

@@ -58,7 +58,7 @@ struct attnd_supervisor {
     struct attnd_fault fault; /* why the worker says it cannot start */
     char last_end[96];        /* how the worker before this one ended */
     struct attnd_watch *watchdog;
-    uint32_t heart, heartbeat_missed; /* seen last; looks since that found it unchanged */
+    uint32_t heartbeat, heartbeat_missed; /* seen last; looks since that found it unchanged */
 };
 
 /** attnd_supervisor_new() - @events is borrowed and outlives the supervisor. */
@@ -102,8 +102,8 @@ const struct attnd_worker_info *attnd_supervisor_worker(const struct attnd_servi
 /** attnd_supervisor_running() - 1: it answers; 0: it is gone, or not yet there again. */
 int attnd_supervisor_running(const struct attnd_service *service);
 
-/** attnd_watchdog_start()/stop() - watchdog.c: from now on the worker's heart has to beat. Harmless
- * twice. */
+/** attnd_watchdog_start()/stop() - watchdog.c: from now on the worker's heartbeat has to go on.
+ * Harmless twice. */
 void attnd_watchdog_start(struct attnd_supervisor *supervisor);
 void attnd_watchdog_stop(struct attnd_supervisor *supervisor);
 

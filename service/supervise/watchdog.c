@@ -7,8 +7,8 @@
  * few times a second. What is counted is looks, not time: if both were stopped and go on together,
  * the daemon does not blame the worker for it.
  *
- * By default a CUDA worker's kernels, which watch their host's heart themselves, have left when the
- * process is killed: no other client of MPS is taken along.
+ * By default a CUDA worker's kernels, which watch their host's heartbeat themselves, have left when
+ * the process is killed: no other client of MPS is taken along.
  */
 #include "service/supervise/supervise.h"
 
@@ -30,11 +30,11 @@ static void look_later(struct attnd_supervisor *supervisor)
 static void look(void *context)
 {
     struct attnd_supervisor *supervisor = context;
-    uint32_t heart = attnd_observe32(&supervisor->service->queue->head->heart);
+    uint32_t heartbeat = attnd_observe32(&supervisor->service->queue->head->heartbeat);
 
     supervisor->watchdog = NULL;
-    if (heart != supervisor->heart) {
-        supervisor->heart = heart;
+    if (heartbeat != supervisor->heartbeat) {
+        supervisor->heartbeat = heartbeat;
         supervisor->heartbeat_missed = 0;
     } else if (++supervisor->heartbeat_missed >
                supervisor->service->options.watchdog_s * LOOKS_A_SECOND) {

@@ -55,7 +55,7 @@ static void *beat_main(void *context)
 
     while (!attnd_observe32(&watch->leave)) {
         if (!watch->ops->check || attnd_clock_ns() - attnd_peek64(&watch->looked_ns) < LOOK_NS_MAX)
-            attnd_publish32(&queue->heart, attnd_peek32(&queue->heart) + 1);
+            attnd_publish32(&queue->heartbeat, attnd_peek32(&queue->heartbeat) + 1);
         if (watch->stop_once && attnd_observe32(&queue->retire_tail)) {
             watch->stop_once = 0;
             (void)kill(getpid(), SIGSTOP);

@@ -19,10 +19,10 @@ struct attnd_worker_watch {
 };
 
 /**
- * attnd_worker_watch_start() - beat the heart of @watch->queue and ask the backend, until stopped
- * All other fields are the caller's to set before. If the backend is not well the thread logs why,
- * sends it to the daemon, and ends the process with enum attnd_worker_exit.
- * Return: 0; -ATTND_E_SYSTEM.
+ * attnd_worker_watch_start() - count the heartbeat of @watch->queue and ask the backend, until
+ * stopped All other fields are the caller's to set before. If the backend is not well the thread
+ * logs why, sends it to the daemon, and ends the process with enum attnd_worker_exit. Return: 0;
+ * -ATTND_E_SYSTEM.
  */
 int attnd_worker_watch_start(struct attnd_worker_watch *watch);
 

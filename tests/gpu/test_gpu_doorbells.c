@@ -353,7 +353,7 @@ static int outlive(void *context)
     CHECK_ERROR(long_await(&run), ATTND_E_WORKER_RESTARTED);
     double ms = (double)(harness_now_ns() - begin_ns) / 1e6;
     printf("its kernels let go after %.1f ms\n", ms);
-    CHECK(ms < 100); /* their host's heart stands still for 2 s before they look at it */
+    CHECK(ms < 100); /* their host's heartbeat stands still for 2 s before they look at it */
     neighbour_await_alone(&neighbour);
     CHECK_EQUAL(kill(worker, SIGKILL), 0); /* takes nobody along: no kernel of it is left */
     CHECK_CUDA(cuMemsetD8(run.address, 0, 4096));
@@ -435,8 +435,8 @@ static void rings_that_a_worker_took_with_it_are_counted_as_errors(void **state)
     CHECK_EQUAL(harness_join(harness_fork(count_restarted, *state), CLIENT_MS), 0);
 }
 
-/* Who asks a graph for its edges in the plain way is refused if one of them is more than an edge.
- */
+/* A caller that asks a graph for its edges in the plain way is refused if one of them is more than
+ * an edge. */
 static int capture_two(void *context)
 {
     struct ringer ringer;

@@ -129,7 +129,7 @@ static int restarted(void *context)
     return is;
 }
 
-/* Its kernels miss their host's heart before the watchdog kills it: nobody is taken along. */
+/* Its kernels miss their host's heartbeat before the watchdog kills it: nobody is taken along. */
 static void kernels_leave_a_stopped_process_before_it_is_killed(void **state)
 {
     struct witness *shared = harness_shared(sizeof(*shared));

@@ -177,7 +177,7 @@ static void what_is_not_a_memfd_is_refused(void **state)
     close(pipes[1]);
 }
 
-/* Whoever reads a hole in it needs a page of the pool, which may be empty: SIGBUS. */
+/* A reader of a hole in it needs a page of the pool, which may be empty: SIGBUS. */
 static void huge_pages_are_refused_by_name(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@ enum gang { GONE, THERE, CLOSED, LOOKS, PASSES, GANGS };
 enum engine { READY, CALLED, HALF, RUNG, STEPS }; /* HALF: the doorbell is rung, the word not set */
 
 struct state {
-    uint8_t wake, gang, dismissed, dismissals, step[ENGINES], bell[ENGINES], left[ENGINES];
+    uint8_t wake, gang, dismissed, dismissals, step[ENGINES], doorbell[ENGINES], left[ENGINES];
 };
 
 struct model {
@@ -44,8 +44,8 @@ static uint32_t number_of(const struct state *state)
         state->dismissals;
 
     for (int e = 0; e < ENGINES; e++)
-        number =
-            ((number * STEPS + state->step[e]) * 2 + state->bell[e]) * (RINGS + 1) + state->left[e];
+        number = ((number * STEPS + state->step[e]) * 2 + state->doorbell[e]) * (RINGS + 1) +
+                 state->left[e];
     return number;
 }
 
@@ -68,7 +68,7 @@ static int engine_moves(struct model *model, struct state state, int e)
         /* fall through */
     case CALLED:
         state.left[e]--;
-        state.bell[e] = 1;
+        state.doorbell[e] = 1;
         state.step[e] = model->mistake == CALL_ONLY ? RUNG : HALF;
         break;
     case HALF:
@@ -76,7 +76,7 @@ static int engine_moves(struct model *model, struct state state, int e)
         state.step[e] = RUNG;
         break;
     default:
-        if (state.bell[e])
+        if (state.doorbell[e])
             return 0;
         state.step[e] = READY;
     }
@@ -88,9 +88,9 @@ static int engine_moves(struct model *model, struct state state, int e)
 static void gang_takes(struct model *model, struct state state)
 {
     for (int e = 0; e < ENGINES; e++)
-        if (state.bell[e]) {
+        if (state.doorbell[e]) {
             struct state next = state;
-            next.bell[e] = 0;
+            next.doorbell[e] = 0;
             visit(model, next);
         }
 }
@@ -100,7 +100,7 @@ static int gang_moves(struct model *model, struct state state)
     int rung = 0;
 
     for (int e = 0; e < ENGINES; e++)
-        rung |= state.bell[e];
+        rung |= state.doorbell[e];
     switch (state.gang) {
     case GONE: /* the stream's wait for the word */
         if (!state.wake)

@@ -26,7 +26,7 @@ static uint64_t seed;
 
 static int whole(const struct attnd_command *command, uint32_t index)
 {
-    return command->seal == attnd_checksum(command, index);
+    return command->checksum == attnd_checksum(command, index);
 }
 
 /* A run as the daemon pushes it: most of its words are small, many are zero. */
@@ -77,8 +77,8 @@ static void a_mixture_of_two_laps_is_not_whole(void **state)
     for (uint32_t round = 0; round < ROUNDS; round++) {
         const uint32_t index = (uint32_t)prng_next(&prng);
         struct attnd_command old = random_command(&prng), new = random_command(&prng);
-        old.seal = attnd_checksum(&old, index);
-        new.seal = attnd_checksum(&new, index + 1024);
+        old.checksum = attnd_checksum(&old, index);
+        new.checksum = attnd_checksum(&new, index + 1024);
         struct attnd_command seen = old;
         const uint64_t arrived = prng_next(&prng) % (1u << VECTORS);
         for (uint32_t v = 0; v < VECTORS; v++)
@@ -95,7 +95,7 @@ static void the_same_command_again_is_another(void **state)
 
     for (uint32_t index = 0; index < 4096; index++) {
         struct attnd_command command = random_command(&prng);
-        command.seal = attnd_checksum(&command, index);
+        command.checksum = attnd_checksum(&command, index);
         CHECK(whole(&command, index));
         CHECK(!whole(&command, index + 1024));
     }
@@ -107,7 +107,7 @@ static void no_bit_may_differ(void **state)
     struct attnd_command command = random_command(&prng);
     (void)state;
 
-    command.seal = attnd_checksum(&command, 77);
+    command.checksum = attnd_checksum(&command, 77);
     for (uint32_t bit = 0; bit < 8 * sizeof(command); bit++) {
         struct attnd_command changed = command;
         ((uint8_t *)&changed)[bit / 8] ^= (uint8_t)(1u << bit % 8);
