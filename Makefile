@@ -42,7 +42,8 @@ say = $(if $(PROGRESS),@echo '+ $(1)')
 # ---- what is built ----
 
 VERSION_H := $(BUILD)/gen/schemas/version.h
-GEN := $(BUILD)/gen/schemas/attnd.pb-c.c $(VERSION_H)
+PROTOS := attnd status
+GEN := $(PROTOS:%=$(BUILD)/gen/schemas/%.pb-c.c) $(VERSION_H)
 SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
 # libattnd needs no event loop, and of admission only the allocator that ends.
@@ -67,7 +68,7 @@ DATA_STUBBED := $(DEVICE_STUBBED) \
                 $(addprefix tests/unit/service/objects/,test_lease test_pool test_pool_lives)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-GENOBJ := $(BUILD)/obj/gen/attnd.pb-c.o
+GENOBJ := $(PROTOS:%=$(BUILD)/obj/gen/%.pb-c.o)
 
 LIBATTND := $(BUILD)/libattnd.a
 LIBATTND_SO := $(BUILD)/libattnd.so.0
@@ -105,10 +106,11 @@ help:
 
 .SECONDARY:
 .DELETE_ON_ERROR:
-$(BUILD)/gen/schemas/attnd.pb-c.c $(BUILD)/gen/schemas/attnd.pb-c.h &: schemas/attnd.proto
+$(PROTOS:%=$(BUILD)/gen/schemas/%.pb-c.c) $(PROTOS:%=$(BUILD)/gen/schemas/%.pb-c.h) &: \
+    $(PROTOS:%=schemas/%.proto)
 	$(call say,$<)
 	@mkdir -p $(BUILD)/gen
-	$(PROTOC_C) --c_out=$(BUILD)/gen schemas/attnd.proto
+	$(PROTOC_C) --c_out=$(BUILD)/gen $^
 
 $(VERSION_H): VERSION schemas/version.h.in
 	@mkdir -p $(@D)
@@ -116,7 +118,7 @@ $(VERSION_H): VERSION schemas/version.h.in
 	  -e 's/@MINOR@/$(word 2,$(VERSION_PARTS))/' -e 's/@PATCH@/$(word 3,$(VERSION_PARTS))/' \
 	  schemas/version.h.in > $@
 
-$(GENOBJ): $(BUILD)/gen/schemas/attnd.pb-c.c
+$(GENOBJ): $(BUILD)/obj/gen/%.o: $(BUILD)/gen/schemas/%.c
 	$(call say,$<)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -w -c $< -o $@
@@ -231,7 +233,7 @@ format:
 
 test: all tests
 	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/operators tests/abi/check \
-	  tests/abi/layouts \
+	  tests/abi/layouts tests/bench_trace \
 	  tests/bench_engines tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)

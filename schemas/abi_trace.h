@@ -21,7 +21,8 @@
 enum attnd_trace_kind {
     ATTND_TRACE_COMPUTE = 0, /* as enum attnd_tile_class */
     ATTND_TRACE_MEMORY = 1,
-    ATTND_TRACE_APPEND = 2
+    ATTND_TRACE_APPEND = 2,
+    ATTND_TRACE_MERGE = 3
 };
 
 struct attnd_trace_head {

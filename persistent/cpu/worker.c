@@ -223,6 +223,8 @@ static void note_trace(const struct attnd_cpu_worker *worker, const struct attnd
 
     if (run->kind == ATTND_RUN_ATTEND)
         record.kind = (uint8_t)run->tiles[share->item_begin / run->plan->heads_kv].tile_class;
+    else if (run->kind == ATTND_RUN_MERGE)
+        record.kind = ATTND_TRACE_MERGE;
     attnd_trace_add(backend->head, thread, backend->threads, &record);
 }
 

@@ -114,7 +114,8 @@ static const char *kind_name(uint8_t kind)
 {
     static const char *const names[] = {[ATTND_TRACE_COMPUTE] = "compute-bound",
                                         [ATTND_TRACE_MEMORY] = "memory-bound",
-                                        [ATTND_TRACE_APPEND] = "append"};
+                                        [ATTND_TRACE_APPEND] = "append",
+                                        [ATTND_TRACE_MERGE] = "merge"};
 
     return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "item";
 }

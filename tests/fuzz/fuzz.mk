@@ -16,9 +16,10 @@ FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c
 FUZZ_LIB := $(SCHEMAS) $(wildcard ipc/admit*.c persistent/plan/*.c tests/support/rigs/plan_*.c) \
             service/rpc/control_decode.c tests/support/random/case_bytes.c \
             tests/support/oracle/batch_check.c
-FUZZ_OBJ := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(FUZZ_LIB)) $(BUILD)/fuzz/obj/gen/attnd.pb-c.o
+FUZZ_OBJ := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(FUZZ_LIB)) \
+            $(PROTOS:%=$(BUILD)/fuzz/obj/gen/%.pb-c.o)
 
-$(BUILD)/fuzz/obj/gen/attnd.pb-c.o: $(GEN)
+$(PROTOS:%=$(BUILD)/fuzz/obj/gen/%.pb-c.o): $(BUILD)/fuzz/obj/gen/%.o: $(BUILD)/gen/schemas/%.c
 	$(call say,$<)
 	@mkdir -p $(@D)
 	$(FUZZ_CC) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -w -c $< -o $@

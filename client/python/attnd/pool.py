@@ -119,6 +119,8 @@ class PagePool:
         desc = info.desc
         self.layers, self.pages, self.page_size = desc.layers, desc.pages, desc.page_size
         self.num_kv_heads, self.head_dim = desc.heads_kv, desc.dim_qk
+        if desc.dtype not in _DTYPE_NAMES:
+            raise TypeError("pools of fp8 are for engines in C")
         self.dtype = _DTYPE_NAMES[desc.dtype]
         self.leased = desc.page_owner == _abi.PAGES_OF_SERVICE
         self.writable = bool(info.writable)

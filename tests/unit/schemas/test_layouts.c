@@ -8,6 +8,7 @@
  */
 #include "client/attnd.h"
 #include "client/attnd_launch.h"
+#include "client/attnd_merge.h"
 #include "client/attnd_prefix.h"
 #include "schemas/abi.h"
 
