@@ -234,8 +234,8 @@ __device__ __forceinline__ void trace_work(Resident *resident, uint32_t worker,
 /* Records of all work before @end that is not yet told, while they are wanted: before the slot of
  * work @number is filled. A call, because the fetch warp has no registers to spare; it must do with
  * those that this warp has. The whole warp. */
-__device__ __noinline__ void trace_completed(Resident *resident, uint32_t worker, uint32_t number,
-                                             uint32_t end)
+inline __device__ __noinline__ void trace_completed(Resident *resident, uint32_t worker,
+                                                    uint32_t number, uint32_t end)
 {
     WorkSlots *work = cta_work();
     uint32_t at = number - min(number, uint32_t(work_slots));
