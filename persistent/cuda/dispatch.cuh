@@ -249,6 +249,7 @@ __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_
     return observe_sys(lane == 3 && pass == 0 && wake          ? &wake->announced
                        : lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
                        : lane == 1 && looks_at_park(pass)      ? &queue->park
+                       : lane == 4 && looks_at_park(pass)      ? &queue->trace_until_ms
                                                                : &queue->command_tail);
 }
 

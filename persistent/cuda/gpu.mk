@@ -69,7 +69,7 @@ GPU_BUNDLE := $(BUILD)/gpu-bundle
 # Nothing but glibc and the driver has to be there: all other libraries are linked in, and cmocka,
 # which has no static one, comes along. `commit` says of what the figures will be.
 gpu-bundle:
-	@$(BUILD_SAYING) 'build of the bundle for a GPU' BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
+	@$(BUILD_SAYING) 'build of the bundle for a GPU' -j$(shell nproc) BUILD=$(GPU_BUILD) CUDA=1 GPU_BUNDLE=$(GPU_BUNDLE) \
 	  LDLIBS_PB=-l:libprotobuf-c.a LDLIBS_DAEMON='-l:liburing.a -l:libinih.a' \
 	  LDLIBS_JSON=-l:libjansson.a LDLIBS_SCREEN='-l:libncursesw.a -l:libtinfo.a' \
 	  gpu-bundle-files

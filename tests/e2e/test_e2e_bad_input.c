@@ -409,7 +409,8 @@ static void pools_that_cannot_be_are_refused(void **state)
     EXPECT_CALL(attnd_pool_create(session, &desc, &pool), UNSUPPORTED, HEAD_DIM, 0, 100, 256);
     desc = good;
     desc.dtype = 7;
-    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), UNSUPPORTED, DTYPE, 0, 7, ATTND_DTYPE_FP8_E5M2);
+    EXPECT_CALL(attnd_pool_create(session, &desc, &pool), UNSUPPORTED, DTYPE, 0, 7,
+                ATTND_DTYPE_FP8_E5M2);
     desc = good; /* 2^24 pages x 2^20 tokens x 2^10 heads x 2^8 x 2 bytes, twice: 2^64 */
     desc.dim_qk = desc.dim_vo = 256;
     desc.pages = 1u << 24;
