@@ -47,7 +47,6 @@ struct Driver {
     decltype(&cuMemGetAllocationPropertiesFromHandle) properties;
     decltype(&cuPointerGetAttribute) attribute;
     decltype(&cuStreamWaitValue32) wait_value;
-    decltype(&cuStreamWriteValue32) write_value;
     int device;        /* ours */
     size_t page_bytes; /* what device memory is mapped in multiples of */
 };

@@ -96,7 +96,6 @@ cudaError_t driver_load(Driver *driver, int device)
         (error = driver_call("cuMemGetAllocationPropertiesFromHandle", &driver->properties)) ||
         (error = driver_call("cuPointerGetAttribute", &driver->attribute)) ||
         (error = driver_call("cuStreamWaitValue32", &driver->wait_value)) ||
-        (error = driver_call("cuStreamWriteValue32", &driver->write_value)) ||
         (error = find_page_bytes(driver)))
         return error;
     return cudaSuccess;
