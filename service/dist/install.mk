@@ -66,7 +66,8 @@ install: all install-man
 	install -Dm644 -t $(DESTLIB) $(LIBATTND) $(LIBATTND_SO) $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
 	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do ln -sf $$so $(DESTLIB)/$${so%.0}; done
 	install -Dm644 -t $(DESTLIB)/pkgconfig $(PCS)
-	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_prefix.h \
+	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_merge.h \
+	  client/attnd_prefix.h \
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
 	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/variant.h $(VERSION_H)
 	install -d $(DEST)/lib/systemd/system
