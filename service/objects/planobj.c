@@ -2,8 +2,8 @@
  * planobj.c - plan objects: the planner's plan, and what the scheduler asks of it for every run.
  *
  * Everything a run needs to know of the batch (how far its tensors reach, items, scratch) is
- * derived once, when the batch is set. Lengths have generations: an advance writes into one that no
- * run uses, so runs in flight keep the lengths they started with.
+ * derived once, when the batch is set. Lengths have generations: an advance writes into one that
+ * nobody has pinned, so operations keep the lengths that they were submitted with.
  */
 #include "service/objects/planobj.h"
 
@@ -254,9 +254,26 @@ int attnd_planobj_free_generation(const struct attnd_plan_object *object)
 {
     uint32_t read = object->prepared ? object->published : 0;
     for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
-        if (g != object->generation && object->generation_runs[g] == 0 && !(read >> g & 1))
+        if (g != object->generation && object->generation_pins[g] == 0 && !(read >> g & 1))
             return (int)g;
     return -1;
+}
+
+void attnd_planobj_pin(struct attnd_plan_object *object, struct attnd_lengths *lengths)
+{
+    assert(object->filled);
+    if (lengths->generation != ATTND_NONE)
+        return;
+    *lengths = (struct attnd_lengths){object->generation, object->advance_version};
+    object->generation_pins[lengths->generation]++;
+}
+
+void attnd_planobj_unpin(struct attnd_plan_object *object, struct attnd_lengths *lengths)
+{
+    if (lengths->generation == ATTND_NONE)
+        return;
+    object->generation_pins[lengths->generation]--;
+    lengths->generation = ATTND_NONE;
 }
 
 /* The pages that an advance appends: in the pool, and the session's. */
@@ -332,12 +349,13 @@ static int check_pages(const struct attnd_plan_object *object, const struct attn
     return 0;
 }
 
-int attnd_planobj_check_append(const struct attnd_plan_object *object, struct attnd_fault *fault)
+int attnd_planobj_check_append(const struct attnd_plan_object *object, uint32_t generation,
+                               struct attnd_fault *fault)
 {
     const struct attnd_pool *pool = object->attachment->pool;
     uint32_t page_size = pool->shape.page_size;
-    const int32_t *kv_len = object->kv_len + (uint64_t)object->generation * object->kv_len_stride +
-                            object->append_first;
+    const int32_t *kv_len =
+        object->kv_len + (uint64_t)generation * object->kv_len_stride + object->append_first;
 
     for (uint32_t i = 0; i < object->append_entries; i++) {
         const struct attnd_append_entry *entry = &object->append[i];
@@ -358,12 +376,12 @@ int attnd_planobj_check_append(const struct attnd_plan_object *object, struct at
 }
 
 void attnd_planobj_command(const struct attnd_plan_object *object, const struct attnd_run *run,
-                           struct attnd_command *command)
+                           uint32_t advance_version, struct attnd_command *command)
 {
     const struct attnd_pool *pool = object->attachment->pool;
     const struct attnd_heap_plane *planes = (const void *)(pool->heap + 1);
     command->set_version = object->set_version;
-    command->advance_version = object->advance_version;
+    command->advance_version = advance_version;
     command->page_size = pool->shape.page_size;
     command->pages = pool->shape.pages;
     command->body = *run;

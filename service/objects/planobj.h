@@ -11,6 +11,12 @@
 
 struct attnd_plan_prepared; /* prepared/prepared.h; one block of malloc() */
 
+/* The lengths that one operation reads. */
+struct attnd_lengths {
+    uint32_t generation;      /* ATTND_NONE: not pinned */
+    uint32_t advance_version; /* of the advance or set that wrote them */
+};
+
 struct attnd_plan_object {
     struct attnd_plan *plan;
     struct attnd_attachment *attachment;
@@ -20,7 +26,7 @@ struct attnd_plan_object {
     uint32_t tile_rows;                          /* packed, of the worker\'s tiles */
     struct attnd_payer payer;                    /* its session: of those, and of the heap's */
     uint32_t generation;                         /* that a run submitted now would use */
-    uint32_t generation_runs[ATTND_GENERATIONS]; /* runs in flight that use each */
+    uint32_t generation_pins[ATTND_GENERATIONS]; /* operations that hold each */
     uint32_t in_flight;                          /* operations queued or dispatched */
     uint32_t filled;                             /* a plan_set succeeded */
     uint32_t planning;                           /* the planner's thread has it */
@@ -81,13 +87,21 @@ int attnd_planobj_unshares(const struct attnd_plan_object *object,
 int attnd_planobj_unshare(struct attnd_plan_object *object,
                           const struct attnd_advance_view *advance, uint64_t scratch_limit_bytes,
                           struct attnd_fault *fault);
-/** attnd_planobj_free_generation() - one that no run uses, or -1. */
+/** attnd_planobj_free_generation() - one that nobody holds or may read, or -1. */
 int attnd_planobj_free_generation(const struct attnd_plan_object *object);
-/** attnd_planobj_check_append() - may the rows be stored where the current lengths put them? */
-int attnd_planobj_check_append(const struct attnd_plan_object *object, struct attnd_fault *fault);
+/** attnd_planobj_pin() - the lengths of now stay until they are unpinned. @lengths that are pinned
+ * stay as they are. The plan is filled. */
+void attnd_planobj_pin(struct attnd_plan_object *object, struct attnd_lengths *lengths);
+/** attnd_planobj_unpin() - harmless where nothing is pinned. */
+void attnd_planobj_unpin(struct attnd_plan_object *object, struct attnd_lengths *lengths);
+/** attnd_planobj_check_append() - may the rows be stored where the lengths of @generation put
+ * them? */
+int attnd_planobj_check_append(const struct attnd_plan_object *object, uint32_t generation,
+                               struct attnd_fault *fault);
 
-/** attnd_planobj_command() - what a command says of @run beside its kind and number. */
+/** attnd_planobj_command() - what a command says of @run, which reads the lengths of the advance
+ * @advance_version, beside its kind and number. */
 void attnd_planobj_command(const struct attnd_plan_object *object, const struct attnd_run *run,
-                           struct attnd_command *command);
+                           uint32_t advance_version, struct attnd_command *command);
 
 #endif

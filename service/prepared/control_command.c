@@ -175,7 +175,7 @@ static void fill(struct attnd_prepared_runs *prepared_runs, struct attnd_control
         }
         command->body = *run;
         if (!prepared->ending)
-            attnd_planobj_command(prepared->plan, run, command);
+            attnd_planobj_command(prepared->plan, run, prepared->plan->advance_version, command);
         control->ending = prepared->ending;
         prepared->unacked++;
         prepared->mail->unacked++;

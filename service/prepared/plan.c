@@ -253,7 +253,7 @@ int attnd_prepared_changing(const struct attnd_plan_object *plan)
 int attnd_prepared_stale(const struct attnd_plan_object *plan)
 {
     for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)
-        if (g != plan->generation && plan->generation_runs[g] == 0)
+        if (g != plan->generation && plan->generation_pins[g] == 0)
             return has_runs(plan);
     return 0;
 }

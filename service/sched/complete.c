@@ -135,8 +135,10 @@ struct attnd_sched_op *attnd_op_new(struct attnd_session_lanes *session,
     struct attnd_sched_op *op = session->free_ops;
     assert(op); /* as many as completion slots */
     session->free_ops = op->next;
-    *op = (struct attnd_sched_op){
-        .sqe = *sqe, .lane = &session->lane[0], .taken_ns = attnd_sched_now(session->scheduler)};
+    *op = (struct attnd_sched_op){.sqe = *sqe,
+                                  .lane = &session->lane[0],
+                                  .lengths = {.generation = ATTND_NONE},
+                                  .taken_ns = attnd_sched_now(session->scheduler)};
     session->client->in_flight++;
     return op;
 }
@@ -149,8 +151,10 @@ void attnd_op_free(struct attnd_sched_op *op)
     if (op->prefix)
         op->prefix->in_flight--;
     attnd_places_release(session->scheduler->service, op->memories);
-    if (op->plan)
+    if (op->plan) {
+        attnd_planobj_unpin(op->plan, &op->lengths);
         op->plan->in_flight--;
+    }
     session->client->in_flight--;
     op->next = session->free_ops;
     session->free_ops = op;

@@ -1,11 +1,10 @@
 /*
  * dispatch.c - from an operation whose turn has come to a command in the worker's ring.
  *
- * A run holds what it uses until it is retired: a slot of the run table, a range of the worker's
- * scratch, and its generation of lengths; the memory it names it has held since it was submitted.
- * Everything that can
- * be wrong with it is found before any of that is taken. A run without work never gets so far: it
- * is done on the spot.
+ * A run holds what it uses until it is retired: a slot of the run table and a range of the worker's
+ * scratch. The memory that it names it has held since it was submitted, and so it has its lengths
+ * (lane.c), unless the plan was being changed then. Everything that can be wrong with it is found
+ * before any of that is taken. A run without work never gets so far: it is done on the spot.
  */
 #include "service/sched/lanes.h"
 
@@ -65,14 +64,14 @@ static int check_append(struct attnd_sched_op *op)
 {
     if (!op->plan->attachment->writable)
         return attnd_fault_set(&op->fault, -ATTND_E_PERMISSION, ATTND_F_POOL, 0, 0, 0);
-    return attnd_planobj_check_append(op->plan, &op->fault);
+    return attnd_planobj_check_append(op->plan, op->lengths.generation, &op->fault);
 }
 
-static void push_command(struct attnd_scheduler *scheduler, const struct attnd_plan_object *plan,
-                         uint32_t run)
+static void push_command(struct attnd_scheduler *scheduler, const struct attnd_sched_op *op)
 {
-    struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = run};
-    attnd_planobj_command(plan, &scheduler->queue->runs[run], &command);
+    struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = op->run};
+    attnd_planobj_command(op->plan, &scheduler->queue->runs[op->run], op->lengths.advance_version,
+                          &command);
     (void)attnd_queue_push(scheduler->queue, &command);
 }
 
@@ -84,13 +83,11 @@ static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
     scheduler->free_slot = slot->next_free;
 
     slot->op = op;
-    slot->generation = run->generation;
-    op->plan->generation_runs[run->generation]++;
     op->run = index;
     attnd_share_count(op->lane->session, 1);
     scheduler->queue->runs[index] = *run;
     attnd_crash(ATTND_CRASH_DAEMON_RUN_FILLED);
-    push_command(scheduler, op->plan, index);
+    push_command(scheduler, op);
     attnd_crash(ATTND_CRASH_DAEMON_COMMAND_PUSHED);
 }
 
@@ -99,7 +96,7 @@ static struct attnd_run describe(const struct attnd_sched_op *op)
 {
     const struct attnd_plan_object *plan = op->plan;
     struct attnd_run run = {.kind = ATTND_RUN_ATTEND,
-                            .generation = plan->generation,
+                            .generation = op->lengths.generation,
                             .plan_offset_bytes = plan->heap_offset_bytes,
                             .items = plan->tile_items,
                             .session = op->lane->session->client->id,
@@ -130,6 +127,7 @@ enum attnd_turn attnd_dispatch_run(struct attnd_sched_op *op, int in_line)
         return ATTND_TURN_BLOCKED;
     if (!plan->filled)
         return refuse(op, -ATTND_E_INVALID, ATTND_F_PLAN, op->sqe.plan, 0);
+    attnd_planobj_pin(op->plan, &op->lengths);
     struct attnd_run run = describe(op);
     if (run.items == 0)
         return ATTND_TURN_DONE;
@@ -169,7 +167,6 @@ void attnd_dispatch_release(struct attnd_scheduler *scheduler, uint32_t run)
 
     if (slot->scratch_bytes)
         attnd_heap_give(&scheduler->scratch, slot->scratch_offset_bytes, slot->scratch_bytes);
-    op->plan->generation_runs[slot->generation]--;
     attnd_share_count(op->lane->session, -1);
     slot->op = NULL;
     slot->next_free = scheduler->free_slot;

@@ -10,6 +10,11 @@
  * operation that misses something of its own stands apart: an advance without a free generation
  * must not hold up the runs that will free one, and a run whose memory the worker has not mapped
  * yet must not hold up the others.
+ *
+ * An operation reads the lengths of its plan as they are when it is submitted, however long it
+ * waits: they are pinned on its way in. Behind a set or an advance in its lane it reads what that
+ * leaves, and pins when that is over. So whoever holds lengths waits for runs only, never for a
+ * change, and changes that wait for a generation always get one.
  */
 #include "service/sched/lanes.h"
 
@@ -68,9 +73,35 @@ void attnd_lane_unlist(struct attnd_lane *lane)
     lane->state = ATTND_LANE_IDLE;
 }
 
+static int is_change(const struct attnd_sched_op *op)
+{
+    return op->plan &&
+           (op->sqe.opcode == ATTND_OP_PLAN_SET || op->sqe.opcode == ATTND_OP_PLAN_ADVANCE);
+}
+
+/* Where the plan is being changed by another lane, the turn of the operation pins. */
+static void pin(struct attnd_sched_op *op)
+{
+    struct attnd_plan_object *plan = op->plan;
+    if (plan && plan->filled && !plan->planning && !attnd_prepared_taken(plan))
+        attnd_planobj_pin(plan, &op->lengths);
+}
+
+static void leaves(struct attnd_lane *lane, const struct attnd_sched_op *op)
+{
+    if (!is_change(op))
+        return;
+    lane->changes--;
+    for (struct attnd_sched_op *at = lane->head; at && !is_change(at); at = at->next)
+        pin(at);
+}
+
 void attnd_lane_push(struct attnd_lane *lane, struct attnd_sched_op *op)
 {
     op->lane = lane;
+    lane->changes += (uint32_t)is_change(op);
+    if (lane->changes == 0)
+        pin(op);
     op->next = NULL;
     if (lane->tail)
         lane->tail->next = op;
@@ -85,6 +116,7 @@ struct attnd_sched_op *attnd_lane_pop(struct attnd_lane *lane)
     lane->head = op->next;
     if (!lane->head)
         lane->tail = NULL;
+    leaves(lane, op);
     return op;
 }
 
@@ -102,6 +134,7 @@ void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op)
     before->next = op->next;
     if (lane->tail == op)
         lane->tail = before;
+    leaves(lane, op);
 }
 
 static enum attnd_turn take_turn(struct attnd_sched_op *op, int in_line)

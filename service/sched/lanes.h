@@ -59,6 +59,7 @@ struct attnd_sched_op {
     uint32_t result_words;              /* reserved for its completion */
     uint32_t answer_words;              /* put there */
     struct attnd_plan_change change;    /* of a set or an advance: what was sent */
+    struct attnd_lengths lengths;       /* of an append, a run or a merge */
     struct attnd_memory *memories[ATTND_RUN_PLACES]; /* that it names; referenced */
     struct attnd_admitted *admitted;
     struct attnd_planner_job job; /* while it is planned by the thread */
@@ -85,6 +86,7 @@ struct attnd_lane {
     struct attnd_lane *next; /* in session->waiting or scheduler->blocked */
     uint64_t since;          /* waiting: the smaller the number, the longer */
     enum attnd_lane_state state;
+    uint32_t changes;     /* sets and advances in it */
     int append_code;      /* of the last append that failed; 0: none did */
     uint32_t append_slot; /* of its completion */
 };
@@ -126,7 +128,6 @@ struct attnd_session_lanes {
 struct attnd_run_slot {
     struct attnd_sched_op *op; /* NULL: free */
     uint64_t scratch_offset_bytes, scratch_bytes;
-    uint32_t generation;
     uint32_t next_free;
 };
 
@@ -186,8 +187,10 @@ int attnd_submit_sweep(struct attnd_session_lanes *session);
 
 /* ---- lane.c ---- */
 
+/** attnd_lane_push() - at the tail. Its lengths are pinned if no set or advance is before it. */
 void attnd_lane_push(struct attnd_lane *lane, struct attnd_sched_op *op);
-/** attnd_lane_pop() - take the head off; nothing of it is under way. */
+/** attnd_lane_pop() - take the head off; nothing of it is under way. Behind a set or an advance,
+ * lengths of what follows are pinned up to the next. */
 struct attnd_sched_op *attnd_lane_pop(struct attnd_lane *lane);
 /** attnd_lane_unlist() - out of the line it stands in, if it does; IDLE then. */
 void attnd_lane_unlist(struct attnd_lane *lane);

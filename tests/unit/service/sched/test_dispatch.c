@@ -229,11 +229,13 @@ static void a_generation_is_in_use_until_its_run_is_back(void **state)
     (void)state;
     plan->generation = 3;
     goes();
-    CHECK_EQUAL(plan->generation_runs[3], 1);
+    CHECK_EQUAL(plan->generation_pins[3], 1);
     plan->generation = 4; /* advanced meanwhile */
     comes_back();
-    CHECK_EQUAL(plan->generation_runs[3], 0);
-    CHECK_EQUAL(plan->generation_runs[4], 0);
+    attnd_op_free(op);
+    op = NULL;
+    CHECK_EQUAL(plan->generation_pins[3], 0);
+    CHECK_EQUAL(plan->generation_pins[4], 0);
 }
 
 static void scratch_is_the_runs_own_until_it_is_back(void **state)

@@ -208,57 +208,6 @@ static void a_plan_that_failed_to_set_is_not_run(void **state)
     CHECK_EQUAL(cqe.field, ATTND_F_PLAN);
 }
 
-static void runs_keep_the_generation_they_started_with(void **state)
-{
-    uint32_t plan = sched_rig_filled_plan();
-    (void)state;
-    sched_rig_submit(stage_run(plan, 1, 1));
-    sched_rig_submit(stage_advance(&client, plan, 0, 7));
-    sched_rig_submit(stage_run(plan, 2, 2));
-    stage_sweep(&stage);
-    stage_expect(&client, 0, 0);
-    const struct attnd_run *before = sched_rig_must_command(), *after = sched_rig_must_command();
-    CHECK_EQUAL(before->generation, 0);
-    CHECK(after->generation != before->generation);
-    stage_retire(&stage, before, 0);
-    stage_retire(&stage, after, 0);
-    stage_sweep(&stage);
-    stage_expect(&client, 1, 0);
-    stage_expect(&client, 2, 0);
-}
-
-static void an_advance_waits_for_a_generation_and_holds_nobody_up(void **state)
-{
-    uint32_t plan = sched_rig_filled_plan(), other = sched_rig_filled_plan();
-    const struct attnd_run *runs[ATTND_GENERATIONS];
-    struct attnd_sqe advance;
-    (void)state;
-    for (uint16_t g = 0; g < ATTND_GENERATIONS; g++) {
-        sched_rig_submit(stage_run(plan, g, g));
-        stage_sweep(&stage);
-        runs[g] = sched_rig_must_command();
-        advance = stage_advance(&client, plan, 0, 4 + g % 4);
-        advance.lane = 60;
-        advance.user_data = 99;
-        sched_rig_submit(advance);
-        stage_sweep(&stage);
-        if (g + 1 < (int)ATTND_GENERATIONS)
-            stage_expect(&client, 99, 0);
-    }
-    sched_rig_submit(stage_run(other, 61, 100));
-    stage_sweep(&stage);
-    memset(client.arena, 0xff, 64); /* its data were copied */
-    stage_expect_none(&client);
-    stage_retire(&stage, sched_rig_must_command(), 0);
-    stage_sweep(&stage);
-    stage_expect(&client, 100, 0);
-    stage_retire(&stage, runs[5], 0);
-    stage_sweep(&stage);
-    stage_expect(&client, 5, 0);
-    stage_expect(&client, 99, 0);
-    CHECK_EQUAL(client.daemon->plans[0]->generation, runs[5]->generation);
-}
-
 static void shared_pages_are_not_appended_to(void **state)
 {
     uint32_t plan = sched_rig_filled_plan();
@@ -569,8 +518,6 @@ int main(void)
         CASE(plan_set_is_busy_while_another_lane_uses_the_plan),
         CASE(plan_set_in_the_lane_of_its_runs_waits_for_them),
         CASE(a_plan_that_failed_to_set_is_not_run),
-        CASE(runs_keep_the_generation_they_started_with),
-        CASE(an_advance_waits_for_a_generation_and_holds_nobody_up),
         CASE(shared_pages_are_not_appended_to),
         CASE(pages_given_away_since_are_not_appended_to),
         CASE(pages_without_a_lease_are_refused),
