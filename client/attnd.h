@@ -465,11 +465,9 @@ struct attnd_advance {
 };
 
 /**
- * attnd_plan_advance() - a new generation of lengths
- * @advance: copied before the call returns
- * Operations of other lanes that were submitted before keep their lengths, however long they wait.
- * So do those before it in its own lane; those behind it read the new ones. A run that is submitted
- * to another lane while an advance is under way may read either: wait for the advance first.
+ * attnd_plan_advance() - a new generation of lengths. @advance: copied before the call returns
+ * What was submitted before keeps its lengths, however long it waits; what comes behind it in its
+ * lane reads the new ones; another lane's, before it has completed, either.
  * Completes with the faults of attnd_plan_set(), by whose names it calls what it refuses: requests
  * (entries), kv_indptr (page_indptr: more pages than are reserved), kv_indices (page_indices); the
  * plan then is what it was. Return: as attnd_plan_set().
