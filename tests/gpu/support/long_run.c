@@ -1,7 +1,9 @@
 /* long_run.c - see long_run.h. */
 #include "tests/gpu/support/long_run.h"
 
+#include "schemas/abi.h"
 #include "tests/support/harness/check.h"
+#include "tests/support/harness/harness.h"
 #include "tests/support/harness/one_page.h"
 
 #define DIM 64u
@@ -28,6 +30,8 @@ int long_prepare(const struct long_run *run, uint32_t lane, uint32_t *prepared)
 
 void long_open(struct long_run *run, struct attnd_session *session, uint32_t lane)
 {
+    uint32_t mailbox;
+
     *run = (struct long_run){.session = session, .lane = lane};
     CHECK_OK(attnd_memory_create_device(session, ALL_BYTES, &run->memory));
     CHECK_OK(attnd_cuda_map(session, run->memory, &run->address));
@@ -38,6 +42,8 @@ void long_open(struct long_run *run, struct attnd_session *session, uint32_t lan
     CHECK_OK(long_prepare(run, lane, &run->prepared));
     CHECK_CUDA(cuStreamCreate(&run->stream, CU_STREAM_NON_BLOCKING));
     CHECK_OK(attnd_cuda_stream_open(session));
+    CHECK_OK(attnd_mailbox(session, &mailbox));
+    CHECK_OK(attnd_cuda_map(session, mailbox, &run->mailbox));
 }
 
 void long_close(struct long_run *run)
@@ -45,13 +51,29 @@ void long_close(struct long_run *run)
     CHECK_OK(attnd_unprepare(run->session, run->prepared));
     CHECK_OK(attnd_plan_destroy(run->session, run->plan));
     CHECK_OK(attnd_pool_release(run->session, run->pool));
+    CHECK_OK(attnd_cuda_unmap(run->mailbox));
     CHECK_OK(attnd_cuda_unmap(run->address));
     CHECK_OK(attnd_memory_release(run->session, run->memory));
+}
+
+/* By a worker, or answered already. */
+static int is_taken(void *context)
+{
+    const struct long_run *run = context;
+    uint32_t word;
+
+    CHECK_CUDA(cuMemcpyDtoH(&word, run->mailbox + run->lane * sizeof(word), sizeof(word)));
+    return word == 0 || word >= ATTND_DOORBELL_TAKEN || !long_runs(run);
 }
 
 void long_ring(const struct long_run *run)
 {
     CHECK_OK(attnd_cuda_run_on_stream(run->session, run->lane, run->prepared, run->stream));
+}
+
+void long_await_taken(struct long_run *run)
+{
+    harness_eventually(is_taken, run, 20000, "a worker takes the long run");
 }
 
 int long_runs(const struct long_run *run)
