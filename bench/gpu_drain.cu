@@ -12,10 +12,10 @@
  * --drain N: instead, N runs are queued first and the kernels leave when they are done; what a
  * profiler needs.
  */
+#include "bench/free_device.cuh"
 #include "bench/gpu_drain_clock.cuh"
 #include "bench/gpu_drain_reference.cuh"
 #include "bench/gpu_drain_shapes.cuh"
-#include "bench/settle.cuh"
 #include "persistent/cuda/resident.cuh"
 
 extern "C" {
@@ -108,7 +108,7 @@ double read_gbps()
         MUST(cudaEventElapsedTime(&ms, begin, end));
         times.push_back(ms);
     }
-    free_and_settle({memory});
+    free_and_wait({memory});
     return double(bytes) / median(times) / 1e6;
 }
 
@@ -433,9 +433,8 @@ float check(Bench &b)
 void release(Bench &b)
 {
     attnd_plan_free(b.plan);
-    free_and_settle({b.kv, b.q, b.o, b.lse, b.resident, b.settings.mirror, b.settings.mirrored,
-                     b.settings.memories, b.settings.scratch, b.settings.runs,
-                     b.settings.templates});
+    free_and_wait({b.kv, b.q, b.o, b.lse, b.resident, b.settings.mirror, b.settings.mirrored,
+                   b.settings.memories, b.settings.scratch, b.settings.runs, b.settings.templates});
     cudaFreeHost(b.queue);
     cudaFreeHost(b.words);
     cudaFreeHost(b.watch);

@@ -27,7 +27,7 @@
 #define ATTACKERS_MAX 256u
 #define CANCELS 50u
 #define ITEM_RUNS 20u
-#define SETTLE_NS 20000000
+#define REST_NS 20000000
 
 static void nap(long ns)
 {
@@ -131,12 +131,12 @@ static void measure_beside(struct bench_suite *suite, struct small *small, enum 
         measure_block(suite, small, small->alone_ns + b * block, block);
         for (uint32_t i = 0; i < attackers && !suite->failed; i++)
             pids[i] = bench_attack_start(suite, attack);
-        nap(SETTLE_NS);
+        nap(REST_NS);
         measure_block(suite, small, small->beside_ns + b * block, block);
         for (uint32_t i = 0; i < attackers; i++)
             bench_attack_stop(pids[i]);
         memset(pids, 0, sizeof(pids));
-        nap(SETTLE_NS);
+        nap(REST_NS);
     }
 }
 
@@ -249,7 +249,7 @@ static double cancel_us(struct bench_suite *suite, struct attnd_session *session
 
         if (!bench_suite_call(suite, "attnd_run", attnd_run(session, plan, run, &op)))
             break;
-        nap(SETTLE_NS / 10);
+        nap(REST_NS / 10);
         const uint64_t begin_ns = attnd_clock_ns();
         if (!bench_suite_call(suite, "attnd_cancel", attnd_cancel(session, i + 1)) ||
             attnd_wait(session, &done, 1, ATTND_FOREVER) != 1)

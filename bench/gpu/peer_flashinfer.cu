@@ -11,7 +11,7 @@
  * Prints lines of "<name> <value>" for bench/gpu --peers. Built where FLASHINFER names the folder
  * with FlashInfer's headers; without it, only the ceilings.
  */
-#include "bench/settle.cuh"
+#include "bench/free_device.cuh"
 
 #include <algorithm>
 #include <chrono>
@@ -132,7 +132,7 @@ void ceilings()
     }
     std::sort(walls.begin(), walls.end());
     printf("launch_sync_us %.2f\n", walls[walls.size() / 2]);
-    free_and_settle({memory, sink});
+    free_and_wait({memory, sink});
 }
 
 #ifdef ATTND_FLASHINFER
@@ -153,7 +153,7 @@ struct Workspace {
     }
     ~Workspace()
     {
-        free_and_settle({floats, integers});
+        free_and_wait({floats, integers});
         cudaFreeHost(pinned);
     }
     template <typename T> T *integer(int64_t offset) const
@@ -198,7 +198,7 @@ struct Batch {
     }
     ~Batch()
     {
-        free_and_settle({kv, q, o, indptr_device, indices, last, qo_indptr_device});
+        free_and_wait({kv, q, o, indptr_device, indices, last, qo_indptr_device});
     }
     paged_kv_t<half, int32_t> cache(uint32_t copy) const
     {

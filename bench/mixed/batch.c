@@ -3,10 +3,12 @@
 #include "bench/mixed/batch.h"
 
 #include "client/cuda/attnd_cuda.h"
+#include "service/args/args.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define ELEMENT_BYTES 2u
 #define PAGE_STEP 1597u
@@ -341,19 +343,35 @@ static const char *value_of(int *argc, char **argv, const char *name)
     return NULL;
 }
 
-void mixed_options(int *argc, char **argv, struct mixed_options *options)
+static void parse(int *argc, char **argv, struct mixed_options *options)
 {
     const char *sample = value_of(argc, argv, "--sample"), *heads = value_of(argc, argv, "--heads");
+    uint64_t number = 1;
 
-    *options = (struct mixed_options){.sample = 1, .heads_q = 32, .heads_kv = 8};
+    *options = (struct mixed_options){.heads_q = 32, .heads_kv = 8};
     options->peers = value_of(argc, argv, "--peers");
     options->cases = value_of(argc, argv, "--cases");
-    if ((sample && (sscanf(sample, "%u", &options->sample) != 1 || !options->sample)) ||
+    if ((sample && attnd_number_parse(sample, 1, UINT32_MAX, &number) < 0) ||
         (heads && (sscanf(heads, "%u/%u", &options->heads_q, &options->heads_kv) != 2 ||
                    !options->heads_kv || options->heads_q % options->heads_kv))) {
         fprintf(stderr, "--sample takes a number above 0, --heads two numbers as in 32/8\n");
         exit(1);
     }
+    options->sample = (uint32_t)number;
+}
+
+void *mixed_begin(struct bench_suite *suite, int argc, char **argv, struct mixed_options *options,
+                  size_t bytes)
+{
+    parse(&argc, argv, options);
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bench_suite_begin(suite, argc, argv);
+    if (shared == MAP_FAILED) {
+        bench_suite_fail(suite, "out of memory");
+        return NULL;
+    }
+    gpu_stamp_device(suite);
+    return shared;
 }
 
 double mixed_peer_us(const char *path, const char *name, const char *way)

@@ -68,8 +68,13 @@ struct mixed_options {
     const char *peers, *cases; /* lines of a peers' program to read; where to write every case */
 };
 
-/** mixed_options() - takes them out of @argv; ends the program if one is wrong. */
-void mixed_options(int *argc, char **argv, struct mixed_options *options);
+/**
+ * mixed_begin() - the program's beginning: @options, which it takes out of @argv, the suite, the
+ * device Ends the program if an option is wrong. Return: @bytes of zeros, shared with engine
+ * processes; NULL after bench_suite_fail().
+ */
+void *mixed_begin(struct bench_suite *suite, int argc, char **argv, struct mixed_options *options,
+                  size_t bytes);
 
 /** mixed_peer_us() - of the lines "<case> <way> <us>" in @path, the best way's time whose name
  * begins with @way. Return: 0: none is there. */

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define BALANCED 1.6
 #define ROUNDS 9u
@@ -224,16 +223,10 @@ int main(int argc, char **argv)
     struct mixed_options options;
     struct gpu_times times;
 
-    mixed_options(&argc, argv, &options);
-    struct grid *grid =
-        mmap(NULL, sizeof(*grid), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    bench_suite_begin(&suite, argc, argv);
-    if (grid == MAP_FAILED) {
-        bench_suite_fail(&suite, "out of memory");
+    struct grid *grid = mixed_begin(&suite, argc, argv, &options, sizeof(*grid));
+    if (!grid)
         return bench_suite_end(&suite);
-    }
     fill_grid(grid, options.sample);
-    gpu_stamp_device(&suite);
     for (int mode = 0; mode < 3 && !suite.failed; mode++) {
         struct work work = {grid, &options, (enum way)(OFF + mode)};
         if (bench_suite_restart(&suite, services[mode]))

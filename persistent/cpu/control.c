@@ -42,7 +42,7 @@ static int must_wait(const struct attnd_cpu_mail *mail, const struct attnd_cpu_w
     }
 }
 
-void attnd_cpu_mail_settle(struct attnd_backend *backend)
+void attnd_cpu_mail_answer_due(struct attnd_backend *backend)
 {
     struct attnd_cpu_mail *mail = backend->mail;
     uint32_t kept = 0, count = mail->waits_count;

@@ -90,7 +90,7 @@ struct attnd_cpu_flow {
     uint32_t session, weight;
     uint32_t known;      /* 0: nobody's yet */
     uint32_t head, tail; /* its runs that have items left, oldest first; head ATTND_NONE: idle */
-    uint32_t taken;      /* portions that are not settled */
+    uint32_t taken;      /* portions whose time is not charged */
     double clock;        /* ns of tile workers that it has had, over its weight */
 };
 
@@ -198,14 +198,14 @@ void attnd_cpu_queue_publish(struct attnd_cpu_queue *queue, struct attnd_cpu_run
  * @before: only if its clock is less; INFINITY: whatever it is
  *
  * Threads: any. Blocking: for others' calls of this and the two beside it. Every share that was
- * taken is settled.
+ * taken is charged for in the end.
  * Return: 1 and *share; 0 if there is none.
  */
 int attnd_cpu_queue_take(struct attnd_cpu_queue *queue, double before,
                          struct attnd_cpu_share *share);
 
-/** attnd_cpu_queue_settle() - what a share took in the end; before its items count as done. */
-void attnd_cpu_queue_settle(struct attnd_cpu_queue *queue, const struct attnd_cpu_share *share,
+/** attnd_cpu_queue_charge() - what a share took in the end; before its items count as done. */
+void attnd_cpu_queue_charge(struct attnd_cpu_queue *queue, const struct attnd_cpu_share *share,
                             uint64_t ns);
 
 /** attnd_cpu_queue_empty() - 1 if no item is waiting; a hint. */

@@ -98,7 +98,7 @@ void attnd_cpu_mail_done(struct attnd_backend *backend, struct attnd_cpu_run *ru
     count(&slot->kv_bytes, attnd_peek64(&run->kv_bytes));
     finish(mail, prepared, attnd_peek32(&run->error));
     if (mail->waits_count)
-        attnd_cpu_mail_settle(backend);
+        attnd_cpu_mail_answer_due(backend);
     (void)pthread_mutex_unlock(&mail->lock);
 }
 

@@ -80,8 +80,8 @@ void attnd_cpu_mail_command(struct attnd_backend *backend, const struct attnd_co
 /** attnd_cpu_mail_held() - lock held. 1: no run of the plan may begin. */
 int attnd_cpu_mail_held(const struct attnd_cpu_mail *mail, uint64_t plan_offset_bytes);
 
-/** attnd_cpu_mail_settle() - answer the commands that wait for nothing any more; lock held. */
-void attnd_cpu_mail_settle(struct attnd_backend *backend);
+/** attnd_cpu_mail_answer_due() - answer the commands that wait for nothing any more; lock held. */
+void attnd_cpu_mail_answer_due(struct attnd_backend *backend);
 
 /* ---- doorbell.c ---- */
 

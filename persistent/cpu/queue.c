@@ -215,7 +215,7 @@ int attnd_cpu_queue_take(struct attnd_cpu_queue *queue, double before,
     return taken;
 }
 
-void attnd_cpu_queue_settle(struct attnd_cpu_queue *queue, const struct attnd_cpu_share *share,
+void attnd_cpu_queue_charge(struct attnd_cpu_queue *queue, const struct attnd_cpu_share *share,
                             uint64_t ns)
 {
     (void)pthread_mutex_lock(&queue->lock);

@@ -205,7 +205,7 @@ static void stall(const struct attnd_backend *backend)
         (void)nanosleep(&nap, NULL);
 }
 
-/* For whoever looks at a timeline. The share is not settled: its flow is still its session's. */
+/* For a timeline. The share is not charged yet: its flow is still its session's. */
 static void note_trace(const struct attnd_cpu_worker *worker, const struct attnd_cpu_share *share,
                        uint64_t begin_ns, uint64_t end_ns)
 {
@@ -258,7 +258,7 @@ static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_sh
         if (attnd_trace_wanted(worker->backend->head, end_ns))
             note_trace(worker, share, begin_ns, end_ns);
     }
-    attnd_cpu_queue_settle(&worker->backend->queue, share, busy_ns);
+    attnd_cpu_queue_charge(&worker->backend->queue, share, busy_ns);
     attnd_crash(ATTND_CRASH_WORKER_ITEM_DONE);
     const uint32_t items = run->items; /* after the arrival the slot may be another run's */
     if (attnd_arrive32(&run->done, count) + count == items)

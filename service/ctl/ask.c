@@ -154,24 +154,29 @@ enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply)
     return ATTNCTL_EXIT_ANSWER;
 }
 
+enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request *request,
+                                  Attnd__Reply__ResultCase wanted, Attnd__Reply **reply)
+{
+    enum attnctl_exit code = ATTNCTL_EXIT_OK;
+    int rc = attnctl_ask(socket_path, request, reply);
+
+    if (rc < 0)
+        return attnctl_explain(stderr, socket_path, rc);
+    if ((*reply)->code < 0)
+        code = attnctl_refused(stderr, *reply);
+    else if (wanted != ATTND__REPLY__RESULT__NOT_SET && (*reply)->result_case != wanted)
+        code = attnctl_explain(stderr, socket_path, -ATTND_E_PROTOCOL);
+    if (code != ATTNCTL_EXIT_OK)
+        attnd__reply__free_unpacked(*reply, NULL);
+    return code;
+}
+
 enum attnctl_exit attnctl_ask_status(const char *socket_path, Attnd__Reply **reply)
 {
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
-    enum attnctl_exit code = ATTNCTL_EXIT_OK;
 
     request.call_case = ATTND__REQUEST__CALL_STATUS;
     request.status = &query;
-    int rc = attnctl_ask(socket_path, &request, reply);
-    if (rc < 0)
-        return attnctl_explain(stderr, socket_path, rc);
-    if ((*reply)->code < 0) {
-        code = attnctl_refused(stderr, *reply);
-    } else if ((*reply)->result_case != ATTND__REPLY__RESULT_STATUS) {
-        fprintf(stderr, "attnctl: the service's answer is no status\n");
-        code = ATTNCTL_EXIT_ANSWER;
-    }
-    if (code != ATTNCTL_EXIT_OK)
-        attnd__reply__free_unpacked(*reply, NULL);
-    return code;
+    return attnctl_ask_for(socket_path, &request, ATTND__REPLY__RESULT_STATUS, reply);
 }

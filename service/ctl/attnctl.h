@@ -39,6 +39,17 @@ struct attnctl_options {
 /** attnctl_parse_option() - argp's parser of them; input: struct attnctl_options. */
 error_t attnctl_parse_option(int key, char *text, struct argp_state *state);
 
+/** attnctl_parse_common() - the same from within a command's own parser. */
+error_t attnctl_parse_common(int key, char *text, struct argp_state *state,
+                             struct attnctl_options *options);
+
+/**
+ * attnctl_parse() - the command line of a command that has no option of its own
+ * @json: the help of --json; NULL: it has none
+ * @doc:  what it does
+ */
+struct attnctl_options attnctl_parse(int argc, char **argv, const char *json, const char *doc);
+
 /** attnctl_status()/...() - the commands: argv[0] is the name. Return: the exit code. */
 enum attnctl_exit attnctl_status(int argc, char **argv);
 enum attnctl_exit attnctl_top(int argc, char **argv);
@@ -72,9 +83,16 @@ enum attnctl_exit attnctl_explain(FILE *out, const char *socket_path, int code);
 /** attnctl_refused() - the service's own reason, of a reply whose code is negative.
  * Return: the exit code for that. */
 enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply);
-/** attnctl_ask_status() - ask for the status, and explain on standard error what went wrong.
- * @reply: on success has a status, and is freed by attnd__reply__free_unpacked()
- * Return: the exit code. */
+
+/**
+ * attnctl_ask_for() - ask, and explain on standard error what went wrong
+ * @wanted: the result that the reply must have; ATTND__REPLY__RESULT__NOT_SET: any, or none
+ * @reply:  of ATTNCTL_EXIT_OK; freed by attnd__reply__free_unpacked()
+ * Return: the exit code.
+ */
+enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request *request,
+                                  Attnd__Reply__ResultCase wanted, Attnd__Reply **reply);
+/** attnctl_ask_status() - the same for the status. */
 enum attnctl_exit attnctl_ask_status(const char *socket_path, Attnd__Reply **reply);
 
 /** attnctl_print_findings() - of the doctor, for people or as one JSON object.

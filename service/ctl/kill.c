@@ -24,10 +24,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         argp_error(state, "which SESSION? attnctl status lists their numbers");
         return 0;
     default:
-        state->input = &options->common;
-        error_t rc = attnctl_parse_option(key, text, state);
-        state->input = options;
-        return rc;
+        return attnctl_parse_common(key, text, state, &options->common);
     }
 }
 
@@ -53,10 +50,9 @@ enum attnctl_exit attnctl_kill(int argc, char **argv)
     kill.session = options.session;
     request.call_case = ATTND__REQUEST__CALL_SESSION_KILL;
     request.session_kill = &kill;
-    int rc = attnctl_ask(options.common.socket_path, &request, &reply);
-    if (rc < 0)
-        return attnctl_explain(stderr, options.common.socket_path, rc);
-    enum attnctl_exit code = reply->code < 0 ? attnctl_refused(stderr, reply) : ATTNCTL_EXIT_OK;
-    attnd__reply__free_unpacked(reply, NULL);
+    enum attnctl_exit code = attnctl_ask_for(options.common.socket_path, &request,
+                                             ATTND__REPLY__RESULT__NOT_SET, &reply);
+    if (code == ATTNCTL_EXIT_OK)
+        attnd__reply__free_unpacked(reply, NULL);
     return code;
 }

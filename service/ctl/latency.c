@@ -4,7 +4,6 @@
  * Two times are told of all runs: the latency, which an engine waits for, and the duration, which
  * the worker needs. Between the two lies the queue. Of each session it is the latency.
  */
-#include "service/args/args.h"
 #include "service/base/histogram.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
@@ -125,24 +124,16 @@ static json_t *status_json(const Attnd__Status *status)
 
 enum attnctl_exit attnctl_latency(int argc, char **argv)
 {
-    static const struct argp_option list[] = {
-        {"json", ATTNCTL_KEY_JSON, NULL, 0, "One JSON object, with the histograms", 0},
-        ATTNCTL_SOCKET_OPTION,
-        {0}};
-    static const struct argp parser = {
-        .options = list,
-        .parser = attnctl_parse_option,
-        .children = attnd_args_help,
-        .doc = "Show how long submitted runs took since the service began.\vLatency is from taken "
-               "out of a session's ring to done, duration from begun by the worker to done. A "
-               "quantile is the end of its bucket, which is at most a quarter too long. Launched "
-               "runs do not pass the daemon and are not in it."};
-    struct attnctl_options options = {0};
+    static const char doc[] =
+        "Show how long submitted runs took since the service began.\vLatency is from taken "
+        "out of a session's ring to done, duration from begun by the worker to done. A "
+        "quantile is the end of its bucket, which is at most a quarter too long. Launched "
+        "runs do not pass the daemon and are not in it.";
+    const struct attnctl_options options =
+        attnctl_parse(argc, argv, "One JSON object, with the histograms", doc);
     Attnd__Reply *reply;
     int rc = 0;
 
-    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &options);
     enum attnctl_exit code = attnctl_ask_status(options.socket_path, &reply);
     if (code != ATTNCTL_EXIT_OK)
         return code;

@@ -5,7 +5,6 @@
  * segment that only a worker that moves counts up, four times a second; the status shows it. So the
  * status is asked again until the counter has changed.
  */
-#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
@@ -73,20 +72,13 @@ static int print(const struct attnctl_options *options, uint64_t took_ns, uint64
 
 enum attnctl_exit attnctl_ping(int argc, char **argv)
 {
-    static const struct argp_option list[] = {
-        {"json", ATTNCTL_KEY_JSON, NULL, 0, "One JSON object", 0}, ATTNCTL_SOCKET_OPTION, {0}};
-    static const struct argp parser = {
-        .options = list,
-        .parser = attnctl_parse_option,
-        .children = attnd_args_help,
-        .doc = "Time one status call, and wait for the worker's next heartbeat, four of which come "
-               "in a second.\vThe exit code is 5 if the worker does not move for 3 s."};
-    struct attnctl_options options = {0};
+    static const char doc[] =
+        "Time one status call, and wait for the worker's next heartbeat, four of which come "
+        "in a second.\vThe exit code is 5 if the worker does not move for 3 s.";
+    const struct attnctl_options options = attnctl_parse(argc, argv, "One JSON object", doc);
     uint64_t took_ns, beat_ns = 0;
     uint32_t heartbeat;
 
-    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &options);
     enum attnctl_exit code = ask(options.socket_path, &heartbeat, &took_ns);
     if (code == ATTNCTL_EXIT_OK)
         code = await_beat(options.socket_path, heartbeat, &beat_ns);

@@ -3,11 +3,11 @@
  *
  * A reply holds some tens of namespaces; the rest is asked for until there is no more.
  */
-#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 
 static double percent(uint64_t part, uint64_t whole)
 {
@@ -81,68 +81,48 @@ static void print_head(FILE *out, const Attnd__PrefixStatus *status)
         fprintf(out, "no namespace is open\n");
 }
 
-/* One reply. Return: 1 there is more, from *@first on; 0; -1 with *@code. */
-static int print_part(const struct attnctl_options *options, uint32_t *first,
-                      enum attnctl_exit *code)
+/* One reply. Return: there is more, from *@first on. */
+static bool print_part(const struct attnctl_options *options, uint32_t *first,
+                       enum attnctl_exit *code)
 {
     Attnd__PrefixQuery query = ATTND__PREFIX_QUERY__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__Reply *reply;
-    int more = -1;
 
     query.has_first = 1;
     query.first = *first;
     request.call_case = ATTND__REQUEST__CALL_PREFIX_QUERY;
     request.prefix_query = &query;
-    int rc = attnctl_ask(options->socket_path, &request, &reply);
-    if (rc < 0) {
-        *code = attnctl_explain(stderr, options->socket_path, rc);
-        return -1;
-    }
+    *code =
+        attnctl_ask_for(options->socket_path, &request, ATTND__REPLY__RESULT_PREFIX_STATUS, &reply);
+    if (*code != ATTNCTL_EXIT_OK)
+        return 0;
     const Attnd__PrefixStatus *status = reply->prefix_status;
-    if (reply->code < 0) {
-        *code = attnctl_refused(stderr, reply);
-    } else if (reply->result_case != ATTND__REPLY__RESULT_PREFIX_STATUS) {
-        *code = attnctl_explain(stderr, options->socket_path, -ATTND_E_PROTOCOL);
-    } else {
-        if (options->json) {
-            if (attnd_json_print(stdout, attnd_json_message(&status->base), JSON_COMPACT) < 0)
-                *code = ATTNCTL_EXIT_ANSWER;
-        } else {
-            if (*first == 0)
-                print_head(stdout, status);
-            attnctl_print_prefix(stdout, status);
-        }
-        more = status->has_next && status->next > *first;
-        *first = status->next;
-    }
+    if (!options->json && *first == 0)
+        print_head(stdout, status);
+    if (!options->json)
+        attnctl_print_prefix(stdout, status);
+    else if (attnd_json_print(stdout, attnd_json_message(&status->base), JSON_COMPACT) < 0)
+        *code = ATTNCTL_EXIT_ANSWER;
+    const bool more = status->has_next && status->next > *first;
+    *first = status->next;
     attnd__reply__free_unpacked(reply, NULL);
-    return more;
+    return more && *code == ATTNCTL_EXIT_OK;
 }
 
 enum attnctl_exit attnctl_prefix(int argc, char **argv)
 {
-    static const struct argp_option list[] = {
-        {"json", ATTNCTL_KEY_JSON, NULL, 0, "JSON objects, one for each part of the answer", 0},
-        ATTNCTL_SOCKET_OPTION,
-        {0}};
-    static const struct argp parser = {
-        .options = list,
-        .parser = attnctl_parse_option,
-        .children = attnd_args_help,
-        .doc = "Show the prefix trees: what each namespace holds, how often its blocks were found, "
-               "and at which blocks most matches ended, by the first half of a key's first word."};
-    struct attnctl_options options = {0};
+    static const char doc[] =
+        "Show the prefix trees: what each namespace holds, how often its blocks were found, "
+        "and at which blocks most matches ended, by the first half of a key's first word.";
+    const struct attnctl_options options =
+        attnctl_parse(argc, argv, "JSON objects, one for each part of the answer", doc);
     enum attnctl_exit code = ATTNCTL_EXIT_OK;
     uint32_t first = 0;
-    int more;
 
-    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &options);
-    do
-        more = print_part(&options, &first, &code);
-    while (more > 0);
-    if (more == 0 && fflush(stdout) != 0)
+    while (print_part(&options, &first, &code))
+        ;
+    if (code == ATTNCTL_EXIT_OK && fflush(stdout) != 0)
         code = ATTNCTL_EXIT_ANSWER;
     return code;
 }

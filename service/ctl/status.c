@@ -1,7 +1,6 @@
 /*
  * status.c - `attnctl status`.
  */
-#include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
@@ -209,20 +208,11 @@ void attnctl_print_status(FILE *out, const Attnd__Status *status)
 
 enum attnctl_exit attnctl_status(int argc, char **argv)
 {
-    static const struct argp_option list[] = {
-        {"json", ATTNCTL_KEY_JSON, NULL, 0, "One JSON object with every field", 0},
-        ATTNCTL_SOCKET_OPTION,
-        {0}};
-    static const struct argp parser = {
-        .options = list,
-        .parser = attnctl_parse_option,
-        .children = attnd_args_help,
-        .doc = "Show what the service is, and what its sessions and pools do."};
-    struct attnctl_options options = {0};
+    static const char doc[] = "Show what the service is, and what its sessions and pools do.";
+    const struct attnctl_options options =
+        attnctl_parse(argc, argv, "One JSON object with every field", doc);
     Attnd__Reply *reply;
 
-    argp_err_exit_status = ATTNCTL_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &options);
     enum attnctl_exit code = attnctl_ask_status(options.socket_path, &reply);
     if (code != ATTNCTL_EXIT_OK)
         return code;

@@ -37,10 +37,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     } else if (key == KEY_INTERVAL) {
         options->interval_s = attnd_args_decimal(state, "interval", text, 0.01, 3600);
     } else {
-        state->input = &options->common;
-        error_t rc = attnctl_parse_option(key, text, state);
-        state->input = options;
-        return rc;
+        return attnctl_parse_common(key, text, state, &options->common);
     }
     return 0;
 }

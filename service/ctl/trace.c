@@ -220,21 +220,11 @@ static enum attnctl_exit ask(const struct trace_options *options, Attnd__TraceQu
                              Attnd__Reply **reply)
 {
     Attnd__Request request = ATTND__REQUEST__INIT;
-    const char *path = options->common.socket_path;
-    enum attnctl_exit code = ATTNCTL_EXIT_OK;
 
     request.call_case = ATTND__REQUEST__CALL_TRACE;
     request.trace = query;
-    int rc = attnctl_ask(path, &request, reply);
-    if (rc < 0)
-        return attnctl_explain(stderr, path, rc);
-    if ((*reply)->code < 0)
-        code = attnctl_refused(stderr, *reply);
-    else if ((*reply)->result_case != ATTND__REPLY__RESULT_TRACE)
-        code = attnctl_explain(stderr, path, -ATTND_E_PROTOCOL);
-    if (code != ATTNCTL_EXIT_OK)
-        attnd__reply__free_unpacked(*reply, NULL);
-    return code;
+    return attnctl_ask_for(options->common.socket_path, &request, ATTND__REPLY__RESULT_TRACE,
+                           reply);
 }
 
 /* Where the next question goes on. Return: 0; -ATTND_E_NO_MEMORY. */
@@ -330,10 +320,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         options->session = attnd_args_number32(state, "session", text, 1, UINT32_MAX);
         return 0;
     default:
-        state->input = &options->common;
-        error_t rc = attnctl_parse_option(key, text, state);
-        state->input = options;
-        return rc;
+        return attnctl_parse_common(key, text, state, &options->common);
     }
 }
 

@@ -23,9 +23,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
     if (key == ARGP_KEY_END && options->count < 2)
         argp_error(state, "a session and its weight are needed");
-    struct argp_state common = *state;
-    common.input = &options->common;
-    return attnctl_parse_option(key, text, &common);
+    return attnctl_parse_common(key, text, state, &options->common);
 }
 
 enum attnctl_exit attnctl_weight(int argc, char **argv)
@@ -50,10 +48,9 @@ enum attnctl_exit attnctl_weight(int argc, char **argv)
     weight.weight = options.number[1];
     request.call_case = ATTND__REQUEST__CALL_SESSION_WEIGHT;
     request.session_weight = &weight;
-    int rc = attnctl_ask(options.common.socket_path, &request, &reply);
-    if (rc < 0)
-        return attnctl_explain(stderr, options.common.socket_path, rc);
-    enum attnctl_exit code = reply->code < 0 ? attnctl_refused(stderr, reply) : ATTNCTL_EXIT_OK;
-    attnd__reply__free_unpacked(reply, NULL);
+    enum attnctl_exit code = attnctl_ask_for(options.common.socket_path, &request,
+                                             ATTND__REPLY__RESULT__NOT_SET, &reply);
+    if (code == ATTNCTL_EXIT_OK)
+        attnd__reply__free_unpacked(reply, NULL);
     return code;
 }

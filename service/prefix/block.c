@@ -53,7 +53,7 @@ static void set_idle(struct attnd_tree *tree, struct attnd_tree_block *at, int i
     at->due |= tree->tick++ & ((1u << TICK_BITS) - 1);
 }
 
-void attnd_tree_settle(struct attnd_tree *tree, uint32_t block)
+void attnd_tree_reorder(struct attnd_tree *tree, uint32_t block)
 {
     struct attnd_tree_block *at = &tree->block[block];
     struct attnd_tree_order *order = &attnd_tree_space_of(tree, at)->order;
@@ -166,7 +166,7 @@ uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *
         top_remove(space, block);
     if (at->parent != ATTND_NONE) {
         tree->block[at->parent].children--;
-        attnd_tree_settle(tree, at->parent);
+        attnd_tree_reorder(tree, at->parent);
     }
     attnd_tree_pages_of(tree, at, count, pages);
     for (uint32_t i = 0; i < count; i++)
@@ -179,7 +179,7 @@ uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *
     return count;
 }
 
-void attnd_tree_space_settle(struct attnd_tree_space *space)
+void attnd_tree_space_collect(struct attnd_tree_space *space)
 {
     /* Without a handle a claim is the second tier's, which brings the block back. */
     if (!space->used || space->info.handles || space->info.blocks || space->info.hosted ||
@@ -218,7 +218,7 @@ static uint32_t evict(struct attnd_tree *tree, uint32_t pages, int above_low, in
         if (!space)
             break;
         gone += attnd_tree_evict_one(tree, space, sink);
-        attnd_tree_space_settle(space);
+        attnd_tree_space_collect(space);
     }
     return gone;
 }
@@ -246,5 +246,5 @@ void attnd_tree_page_idle(struct attnd_tree *tree, int32_t page)
         return;
     assert(tree->block[block - 1].busy > 0);
     tree->block[block - 1].busy--;
-    attnd_tree_settle(tree, block - 1);
+    attnd_tree_reorder(tree, block - 1);
 }

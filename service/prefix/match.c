@@ -63,7 +63,7 @@ static int use(struct attnd_tree *tree, uint32_t block, uint32_t block_pages, in
     }
     if (idle) {
         at->busy = (uint16_t)(at->busy + idle);
-        attnd_tree_settle(tree, block);
+        attnd_tree_reorder(tree, block);
     }
     return 1;
 }
@@ -133,7 +133,7 @@ static void pinned_add(struct attnd_tree *tree, uint32_t block)
     struct attnd_tree_space *space = attnd_tree_space_of(tree, at);
 
     at->flags |= ATTND_TREE_PINNED;
-    attnd_tree_settle(tree, block); /* out of the order, which uses `before` too */
+    attnd_tree_reorder(tree, block); /* out of the order, which uses `before` too */
     at->before = ATTND_NONE;
     at->after = ATTND_NONE;
     if (space->info.pinned++) {
@@ -158,7 +158,7 @@ void attnd_tree_pinned_remove(struct attnd_tree *tree, uint32_t block)
     space->info.pinned--;
     tree->pinned_pages -= space->info.args.block_pages;
     at->flags &= (uint8_t)~ATTND_TREE_PINNED;
-    attnd_tree_settle(tree, block);
+    attnd_tree_reorder(tree, block);
 }
 
 /* The leading blocks that are published, each given to @pin or unpin. */

@@ -214,7 +214,7 @@ static int is_ready(const struct attnd_tier_batch *batch)
     const struct attnd_maps *maps = &tier->service->supervisor->maps;
     int ready = 1;
 
-    if (maps->unsettled == 0)
+    if (maps->not_mapped == 0)
         return 1;
     for (uint32_t i = 0; i < tier->pool->memories_count && ready == 1; i++)
         ready = attnd_maps_ready(maps, tier->pool->memories[i]->index);
@@ -379,7 +379,7 @@ void attnd_tier_pump(struct attnd_tier *tier)
             ended |= end_batches(tier, (enum attnd_tier_way)way);
         }
     }
-    attnd_tier_settle(tier);
+    attnd_tier_report(tier);
 }
 
 void attnd_tier_pump_all(struct attnd_service *service)

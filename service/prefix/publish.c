@@ -193,12 +193,12 @@ static void enter(struct attnd_tree *tree, uint32_t block, uint32_t parent, uint
     if (parent != ATTND_NONE) {
         at->depth = tree->block[parent].depth + 1;
         tree->block[parent].children++;
-        attnd_tree_settle(tree, parent);
+        attnd_tree_reorder(tree, parent);
     }
     space->info.blocks++;
     space->info.stats.published++;
     tree->pages += count;
-    attnd_tree_settle(tree, block);
+    attnd_tree_reorder(tree, block);
 }
 
 /* Within the namespace's budget, for which its own blocks go, and with a place in its order. */
@@ -277,13 +277,13 @@ int attnd_tree_publish(struct attnd_tree *tree, struct attnd_tree_owner *owner,
         /* A child that is coming keeps the parent from being evicted for it. */
         if (parent != ATTND_NONE) {
             tree->block[parent].children++;
-            attnd_tree_settle(tree, parent);
+            attnd_tree_reorder(tree, parent);
         }
         int rc = publish_one(tree, owner, &chain->keys[result->blocks], chain->space, parent,
                              pages + (size_t)result->blocks * block_pages, &block, &result->taken);
         if (parent != ATTND_NONE) {
             tree->block[parent].children--;
-            attnd_tree_settle(tree, parent);
+            attnd_tree_reorder(tree, parent);
         }
         if (rc < 0)
             return rc;

@@ -99,7 +99,7 @@ void attnd_tier_free(struct attnd_tier *tier)
     free(tier);
 }
 
-void attnd_tier_settle(struct attnd_tier *tier)
+void attnd_tier_report(struct attnd_tier *tier)
 {
     if (!tier->dirty)
         return;

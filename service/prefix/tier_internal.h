@@ -84,7 +84,7 @@ void attnd_tier_moves_free(struct attnd_tier *tier);
 
 /* ---- tier.c ---- */
 
-/** attnd_tier_settle() - tell the tree how many blocks lie here, if that has changed. */
-void attnd_tier_settle(struct attnd_tier *tier);
+/** attnd_tier_report() - tell the tree how many blocks lie here, if that has changed. */
+void attnd_tier_report(struct attnd_tier *tier);
 
 #endif

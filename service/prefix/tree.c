@@ -72,7 +72,7 @@ static struct attnd_tree_space *clear_orphan(struct attnd_tree *tree)
             tree->below.clear(tree->below.context, i);
             space->info.hosted = 0;
         }
-        attnd_tree_space_settle(space);
+        attnd_tree_space_collect(space);
         if (!space->used)
             return space;
     }
@@ -122,13 +122,13 @@ void attnd_tree_space_release(struct attnd_tree *tree, uint32_t space)
         return;
     while (place->info.pinned)
         attnd_tree_pinned_remove(tree, place->pinned_first);
-    attnd_tree_space_settle(place);
+    attnd_tree_space_collect(place);
 }
 
 void attnd_tree_space_hosted(struct attnd_tree *tree, uint32_t space, uint32_t blocks)
 {
     tree->space[space].info.hosted = blocks;
-    attnd_tree_space_settle(&tree->space[space]);
+    attnd_tree_space_collect(&tree->space[space]);
 }
 
 const struct attnd_tree_space_info *attnd_tree_space_info(const struct attnd_tree *tree,

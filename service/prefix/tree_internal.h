@@ -124,8 +124,8 @@ static inline struct attnd_tree_space *attnd_tree_space_of(struct attnd_tree *tr
     return &tree->space[at->space];
 }
 
-/** attnd_tree_settle() - idle, in the order, or neither: after anything that decides it. */
-void attnd_tree_settle(struct attnd_tree *tree, uint32_t block);
+/** attnd_tree_reorder() - idle, in the order, or neither: after anything that decides it. */
+void attnd_tree_reorder(struct attnd_tree *tree, uint32_t block);
 /** attnd_tree_block_new() - an entry in the index, of no state yet; evicts of the same namespace
  * if there is no other. Return: ATTND_NONE without room. */
 uint32_t attnd_tree_block_new(struct attnd_tree *tree, uint32_t space,
@@ -135,8 +135,8 @@ void attnd_tree_block_free(struct attnd_tree *tree, uint32_t block);
 /** attnd_tree_evict_one() - the block of @space that is due first. @sink: to the second tier, if it
  * takes it. Return: its pages; 0: none. */
 uint32_t attnd_tree_evict_one(struct attnd_tree *tree, struct attnd_tree_space *space, int sink);
-/** attnd_tree_space_settle() - the namespace goes if nobody can find anything in it. */
-void attnd_tree_space_settle(struct attnd_tree_space *space);
+/** attnd_tree_space_collect() - the namespace goes if nobody can find anything in it. */
+void attnd_tree_space_collect(struct attnd_tree_space *space);
 /** attnd_tree_pinned_remove() - no longer pinned. */
 void attnd_tree_pinned_remove(struct attnd_tree *tree, uint32_t block);
 /** attnd_tree_pages_of() - the pages of a block, in order. */

@@ -37,7 +37,7 @@ static int all_mapped(const struct attnd_maps *maps, struct attnd_memory *const 
 
 static int mapped(const struct attnd_scheduler *scheduler, struct attnd_sched_op *op)
 {
-    if (scheduler->maps->unsettled == 0)
+    if (scheduler->maps->not_mapped == 0)
         return 1;
     const struct attnd_pool *pool = op->plan->attachment->pool;
     int rc = all_mapped(scheduler->maps, op->memories, ATTND_RUN_PLACES, &op->fault);

@@ -10,7 +10,7 @@
 
 #include <assert.h>
 
-static int unsettled(const struct attnd_maps *maps, uint32_t index)
+static int is_not_mapped(const struct attnd_maps *maps, uint32_t index)
 {
     uint8_t state = maps->state[index];
     return state == ATTND_MAP_TO_MAP || state == ATTND_MAP_MAPPING || state == ATTND_MAP_FAILED ||
@@ -19,9 +19,9 @@ static int unsettled(const struct attnd_maps *maps, uint32_t index)
 
 static void enter(struct attnd_maps *maps, uint32_t index, enum attnd_map_state state)
 {
-    maps->unsettled -= (uint32_t)unsettled(maps, index);
+    maps->not_mapped -= (uint32_t)is_not_mapped(maps, index);
     maps->state[index] = (uint8_t)state;
-    maps->unsettled += (uint32_t)unsettled(maps, index);
+    maps->not_mapped += (uint32_t)is_not_mapped(maps, index);
 }
 
 static void enqueue(struct attnd_maps *maps, uint32_t index)

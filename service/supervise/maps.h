@@ -27,7 +27,7 @@ enum attnd_map_state {
 };
 
 struct attnd_maps {
-    uint32_t unsettled; /* indices in TO_MAP, MAPPING, FAILED or BARRED: 0 in the common case */
+    uint32_t not_mapped; /* indices in TO_MAP, MAPPING, FAILED or BARRED: 0 in the common case */
     uint8_t state[ATTND_MEMORIES_MAX];
     int32_t code[ATTND_MEMORIES_MAX];
     uint8_t deaths[ATTND_MEMORIES_MAX];     /* in a row: of workers that were bringing it in */

@@ -98,7 +98,7 @@ static void give_up(const struct attnd_worker_memory *self, const struct attnd_w
 static int unmap(const struct attnd_worker_memory *self, const uint32_t *indices, uint32_t count)
 {
     struct attnd_worker_message answer = {.kind = ATTND_WORKER_UNMAP};
-    attnd_worker_port_settle(self->port);
+    attnd_worker_port_acquire(self->port);
     answer.code = self->ops->unmap(self->backend, indices, count);
     if (answer.code == ATTND_BACKEND_MORE)
         return 1;

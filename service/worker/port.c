@@ -19,7 +19,7 @@
 
 #include <sched.h>
 
-void attnd_worker_port_settle(const struct attnd_worker_port *self)
+void attnd_worker_port_acquire(const struct attnd_worker_port *self)
 {
     (void)attnd_observe32(&self->retired); /* A1 */
 }
@@ -29,7 +29,7 @@ static int next(void *context, struct attnd_command *command)
     struct attnd_worker_port *self = context;
     if (attnd_consumer_pop(&self->commands, command) <= 0)
         return 0;
-    attnd_worker_port_settle(self);
+    attnd_worker_port_acquire(self);
     return 1;
 }
 

@@ -33,8 +33,8 @@ void attnd_worker_port_init(struct attnd_worker_port *port, struct attnd_queue_h
  * Return: 0; -ATTND_E_VERSION; -ATTND_E_RANGE. */
 int attnd_worker_port_check(const struct attnd_queue_head *head, uint64_t bytes);
 
-/** attnd_worker_port_settle() - what the backend did for retired runs comes before what the calling
- * thread does next. For memory that is unmapped: the daemon has seen those retires. */
-void attnd_worker_port_settle(const struct attnd_worker_port *port);
+/** attnd_worker_port_acquire() - what the backend did for retired runs comes before what the
+ * calling thread does next. For memory that is unmapped: the daemon has seen those retires. */
+void attnd_worker_port_acquire(const struct attnd_worker_port *port);
 
 #endif

@@ -165,7 +165,6 @@ static void a_child_that_keeps_the_socket_does_not_hide_the_death(void **state)
     self->forks = 1;
     pid = harness_fork(victim, self);
     harness_await(&self->busy, 1);
-    harness_sleep_ms(20);
     harness_kill(pid);
     harness_eventually(holds_nothing, harness, 5000, "the session ended with its process");
     harness_say(&self->done, 1);
@@ -190,7 +189,6 @@ static void closing_in_the_middle_of_a_batch_frees_everything_too(void **state)
 }
 
 #define LARGE_BYTES (UINT64_C(512) << 20) /* a GPU's worker pins it for a quarter of a second */
-#define MIDDLE_MS 60
 
 static int giant(void *context)
 {
@@ -214,6 +212,15 @@ static int holds_no_memory(void *context)
     return holds_none;
 }
 
+static int holds_memory(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    int holds = status->host_memory_bytes != 0;
+
+    attnd__status__free_unpacked(status, NULL);
+    return holds;
+}
+
 /* What has come of it goes, no more comes, and its place is another's. */
 static void a_death_while_memory_is_brought_in_leaves_nothing_of_it(void **state)
 {
@@ -227,7 +234,7 @@ static void a_death_while_memory_is_brought_in_leaves_nothing_of_it(void **state
         self->busy = 0;
         pid_t pid = harness_fork(giant, self);
         harness_await(&self->busy, 1);
-        harness_sleep_ms(MIDDLE_MS);
+        harness_eventually(holds_memory, harness, 5000, "its memory is being brought in");
         harness_kill(pid);
         harness_eventually(holds_no_memory, harness, 5000, "nothing is left of its memory");
         engine_open(&engine, harness->socket, "heir");

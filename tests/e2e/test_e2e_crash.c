@@ -107,7 +107,7 @@ struct balance {
 };
 
 /* Of a process at rest: all its threads sleep, and two looks in a row agree. */
-static uint32_t settled(pid_t pid)
+static uint32_t fds_at_rest(pid_t pid)
 {
     uint32_t before, now = descriptors_of(pid);
 
@@ -125,7 +125,8 @@ static struct balance balance_at_rest(void)
     do_all_once();
     harness_eventually(nothing_is_left, NULL, END_MS, "a client that closed leaves nothing");
     const pid_t worker = harness_worker(&service);
-    return (struct balance){{service.daemon, settled(service.daemon)}, {worker, settled(worker)}};
+    return (struct balance){{service.daemon, fds_at_rest(service.daemon)},
+                            {worker, fds_at_rest(worker)}};
 }
 
 static void expect_balance(struct balance *before)

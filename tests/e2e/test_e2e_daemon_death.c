@@ -140,7 +140,7 @@ static double kill_under(struct harness *harness, struct client *clients)
     }
     for (uint32_t i = 0; i < OCCUPATIONS; i++)
         harness_await(&clients[i].busy, 1);
-    harness_sleep_ms(30);
+    harness_await_asleep(pids[WAITING]);
     uint64_t killed_ns = harness_now_ns();
     harness_kill_daemon(harness);
     for (uint32_t i = 0; i < OCCUPATIONS; i++)

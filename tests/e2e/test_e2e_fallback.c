@@ -66,7 +66,7 @@ static void sleepers_are_woken(void **state)
     engine_open(&engine, harness->socket, "fallback");
     for (int round = 0; round < 40; round++) {
         trial_expect(&engine, &batch);
-        harness_sleep_ms((uint32_t)round % 8);
+        harness_sleep_ms((uint32_t)round % 8); /* awake, falling asleep, asleep */
     }
     engine_close(&engine);
 }
@@ -102,6 +102,15 @@ static int is_alone(void *context)
     return alone;
 }
 
+static int is_busy(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    int busy = status->queue_runs > 0;
+
+    attnd__status__free_unpacked(status, NULL);
+    return busy;
+}
+
 static int endless(void *context)
 {
     const struct harness *harness = context;
@@ -125,7 +134,7 @@ static void deaths_of_client_and_worker_are_survived(void **state)
     struct engine engine;
     pid_t pid = harness_fork(endless, harness);
 
-    harness_sleep_ms(100);
+    harness_eventually(is_busy, harness, 5000, "runs of the client are under way");
     harness_kill(pid);
     harness_eventually(is_alone, harness, 5000, "nothing is left of the client");
     kill(harness_worker(harness), SIGKILL);

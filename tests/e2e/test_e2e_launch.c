@@ -416,7 +416,7 @@ static void memory_of_another_session_is_no_place_for_a_prepared_output(void **s
 {
     const struct harness *harness = *state;
     const struct random_batch batch = launched_batch();
-    struct engine owner, guest;
+    struct engine owner, reader;
     struct trial trial;
     struct attnd_token token;
     struct attnd_pool_info info = {.size = sizeof(info)};
@@ -425,24 +425,24 @@ static void memory_of_another_session_is_no_place_for_a_prepared_output(void **s
     engine_open(&owner, harness->socket, "owner");
     engine_pool(&owner, &batch.shape);
     CHECK_OK(attnd_pool_share(owner.session, owner.pool, 0, &token));
-    engine_open(&guest, harness->socket, "guest");
-    engine_attach(&guest, &batch.shape, &token);
-    launched_begin(&trial, &guest, &batch);
-    CHECK_OK(attnd_pool_info(guest.session, guest.pool, &info));
+    engine_open(&reader, harness->socket, "reader");
+    engine_attach(&reader, &batch.shape, &token);
+    launched_begin(&trial, &reader, &batch);
+    CHECK_OK(attnd_pool_info(reader.session, reader.pool, &info));
     CHECK(info.memory != 0);
     struct attnd_prepare_args args = {
         .size = sizeof(args),
-        .q = {guest.memory, guest.rows_offset_bytes + trial.place[0][0].q},
+        .q = {reader.memory, reader.rows_offset_bytes + trial.place[0][0].q},
         .o = {info.memory, owner.rows_offset_bytes}};
-    CHECK_EQUAL(attnd_prepare(guest.session, trial.plan, &args, &prepared), -ATTND_E_PERMISSION);
-    args.o = (struct attnd_tensor){guest.memory, guest.rows_offset_bytes + trial.place[0][0].o};
+    CHECK_EQUAL(attnd_prepare(reader.session, trial.plan, &args, &prepared), -ATTND_E_PERMISSION);
+    args.o = (struct attnd_tensor){reader.memory, reader.rows_offset_bytes + trial.place[0][0].o};
     args.lse = (struct attnd_tensor){info.memory, owner.rows_offset_bytes};
-    CHECK_EQUAL(attnd_prepare(guest.session, trial.plan, &args, &prepared), -ATTND_E_PERMISSION);
+    CHECK_EQUAL(attnd_prepare(reader.session, trial.plan, &args, &prepared), -ATTND_E_PERMISSION);
     args.lse.memory = 0;
-    CHECK_OK(attnd_prepare(guest.session, trial.plan, &args, &prepared));
+    CHECK_OK(attnd_prepare(reader.session, trial.plan, &args, &prepared));
     CHECK_EQUAL(launched_ring(&trial, 0, prepared), 0);
-    CHECK_OK(attnd_unprepare(guest.session, prepared));
-    launched_close(&guest, &trial);
+    CHECK_OK(attnd_unprepare(reader.session, prepared));
+    launched_close(&reader, &trial);
     engine_close(&owner);
 }
 

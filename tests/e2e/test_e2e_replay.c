@@ -276,6 +276,25 @@ static int is_complete(void *context)
     return family->engine && family->worker;
 }
 
+static int has_run(void *context)
+{
+    const struct family *family = context;
+    struct harness harness = {.daemon = family->daemon};
+    char path[64], line[4096] = "";
+    uint64_t runs = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/cmdline", family->daemon);
+    read_whole(path, line, sizeof(line)); /* attnd --socket PATH ... */
+    const char *option = line + strlen(line) + 1;
+    assert_string_equal(option, "--socket");
+    snprintf(harness.socket, sizeof(harness.socket), "%s", option + strlen(option) + 1);
+    Attnd__Status *status = harness_status(&harness);
+    for (size_t i = 0; i < status->n_sessions; i++)
+        runs += status->sessions[i]->runs;
+    attnd__status__free_unpacked(status, NULL);
+    return runs > 0;
+}
+
 /* A replay that has begun to compute. */
 static struct family start_endless(void)
 {
@@ -283,7 +302,7 @@ static struct family start_endless(void)
     struct family family = {.replay = start(arguments)};
 
     harness_eventually(is_complete, &family, 10000, "engines and worker run");
-    harness_sleep_ms(300);
+    harness_eventually(has_run, &family, 10000, "a run is over");
     return family;
 }
 
@@ -345,7 +364,7 @@ static void a_worker_killed_in_the_middle_changes_no_answer(void **state)
 
     (void)state;
     harness_eventually(is_complete, &family, 10000, "engines and worker run");
-    harness_sleep_ms(50);
+    harness_eventually(has_run, &family, 10000, "a run is over");
     assert_int_equal(kill(family.worker, SIGKILL), 0);
     assert_int_equal(finish(family.replay), 0);
     assert_true(verified_rows() > 100);

@@ -9,6 +9,7 @@
 #include "tests/gpu/support/gpu.h"
 #include "tests/gpu/support/one_key.h"
 #include "tests/support/harness/e2e.h"
+#include "tests/support/harness/one_page.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,84 +33,29 @@
 #define CANCEL_US_MAX 1000.0
 #define TURN_MS 3
 
-/* Requests that are all alike. */
 struct shape {
     const char *name; /* of the loop that computes it */
-    uint32_t requests, rows, pages, heads_q;
-    int64_t q_pitch; /* elements, of a row; 0: contiguous */
+    struct one_page_batch batch;
 };
 
-static const struct shape decode = {"decode", 300, 1, 256, 1, 0};
-static const struct shape prefill = {"prefill", 1, 32768, 29, 8, 0};
+static const struct shape decode = {
+    "decode", {.requests = 300, .rows = 1, .pages = 256, .page_size = PAGE_SIZE, .heads_q = 1}};
+static const struct shape prefill = {
+    "prefill", {.requests = 1, .rows = 32768, .pages = 29, .page_size = PAGE_SIZE, .heads_q = 8}};
 /* Rows of q that are not aligned to 16 bytes are for no other loop. */
-static const struct shape naive = {"naive", 300, 1, 20, 1, DIM + 4};
+static const struct shape naive = {"naive",
+                                   {.requests = 300,
+                                    .rows = 1,
+                                    .pages = 20,
+                                    .page_size = PAGE_SIZE,
+                                    .heads_q = 1,
+                                    .q = {DIM + 4, DIM}}};
 
 struct victim {
     struct attnd_session *session;
     CUdeviceptr address;
     uint32_t memory, pool, plan;
 };
-
-static uint32_t make_pool(struct attnd_session *session, uint32_t memory)
-{
-    const struct attnd_plane k = {
-        .memory = memory, .stride_page = PAGE_SIZE * DIM, .stride_token = DIM, .stride_head = DIM};
-    struct attnd_plane v = k;
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = 1,
-                                         .page_size = PAGE_SIZE,
-                                         .heads_kv = 1,
-                                         .dim_qk = DIM,
-                                         .dim_vo = DIM,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_ENGINE,
-                                         .k = &k,
-                                         .v = &v};
-    uint32_t pool;
-
-    v.offset_bytes = PLANE_BYTES;
-    CHECK_OK(attnd_pool_create(session, &desc, &pool));
-    return pool;
-}
-
-static uint32_t make_plan(struct attnd_session *session, uint32_t pool, const struct shape *shape)
-{
-    const uint32_t rows = shape->requests * shape->rows, pages = shape->requests * shape->pages;
-    int32_t *qo = calloc(shape->requests + 1, sizeof(*qo));
-    int32_t *kv = calloc(shape->requests + 1, sizeof(*kv));
-    int32_t *last = calloc(shape->requests, sizeof(*last));
-    int32_t *page = calloc(pages, sizeof(*page)); /* 0 */
-    const struct attnd_level level = {shape->requests, qo, kv, page, last};
-    const struct attnd_batch batch = {
-        .size = sizeof(batch), .level = &level, .q = {shape->q_pitch, shape->q_pitch ? DIM : 0}};
-    const struct attnd_plan_args args = {.size = sizeof(args),
-                                         .pool = pool,
-                                         .requests = shape->requests,
-                                         .rows = rows,
-                                         .pages = pages,
-                                         .levels = 1,
-                                         .heads_q = shape->heads_q};
-    const struct attnd_op op = {.user_data = 1};
-    struct attnd_completion done;
-    uint32_t plan;
-
-    CHECK(qo && kv && last && page);
-    for (uint32_t r = 0; r < shape->requests; r++) {
-        qo[r + 1] = (int32_t)((r + 1) * shape->rows);
-        kv[r + 1] = (int32_t)((r + 1) * shape->pages);
-        last[r] = PAGE_SIZE;
-    }
-    CHECK_OK(attnd_plan_create(session, &args, &plan));
-    CHECK_OK(attnd_plan_set(session, plan, &batch, &op));
-    CHECK_EQUAL(attnd_wait(session, &done, 1, WAIT_NS), 1);
-    CHECK_EQUAL(done.fault.code, 0);
-    free(qo);
-    free(kv);
-    free(last);
-    free(page);
-    return plan;
-}
 
 static void victim_open(struct victim *victim, const struct harness *harness,
                         const struct shape *shape)
@@ -123,8 +69,8 @@ static void victim_open(struct victim *victim, const struct harness *harness,
     CHECK_OK(attnd_cuda_map(victim->session, victim->memory, &victim->address));
     CHECK_CUDA(cuMemsetD8(victim->address, 0, ALL_BYTES));
     CHECK_CUDA(cuCtxSynchronize());
-    victim->pool = make_pool(victim->session, victim->memory);
-    victim->plan = make_plan(victim->session, victim->pool, shape);
+    victim->pool = plain_planes_pool(victim->session, victim->memory, 0, PAGE_SIZE, DIM);
+    victim->plan = one_page_plan(victim->session, victim->pool, &shape->batch);
 }
 
 static void submit(const struct victim *victim, uint64_t user_data, uint32_t timeout_us)
@@ -210,8 +156,8 @@ static int cancelling(void *context)
     still_right(&victim, 7);
     qsort(us, CANCELS, sizeof(us[0]), by_value);
     printf("safety.cancel_us, %s, items of %u keys: p50 %.0f, worst %.0f of %u\n",
-           scene->shape->name, scene->shape->pages * PAGE_SIZE, us[CANCELS / 2], us[CANCELS - 1],
-           CANCELS);
+           scene->shape->name, scene->shape->batch.pages * PAGE_SIZE, us[CANCELS / 2],
+           us[CANCELS - 1], CANCELS);
     CHECK(us[CANCELS / 2] <= CANCEL_US_MAX);
     attnd_close(victim.session);
     return 0;
@@ -287,7 +233,8 @@ static int dying(void *context)
 
 static int surviving(void *context)
 {
-    const struct shape one = {"decode", 1, 1, 1, 1, 0};
+    const struct shape one = {
+        "decode", {.requests = 1, .rows = 1, .pages = 1, .page_size = PAGE_SIZE, .heads_q = 1}};
     struct death death = {.scene = *(const struct scene *)context};
     struct victim bystander;
 

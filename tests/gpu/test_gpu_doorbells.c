@@ -254,6 +254,33 @@ static void a_bad_run_stays_bad_while_its_plan_advances_and_a_set_mends_it(void 
 
 /* ---- beside a run that takes long ---- */
 
+/* What the daemon writes for the worker to read. */
+static struct attnd_queue_head *queue_of(pid_t worker)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)worker, ATTND_WORKER_FD_QUEUE);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0);
+    struct attnd_queue_head *head =
+        mmap(NULL, ATTND_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(head != MAP_FAILED);
+    close(fd);
+    return head;
+}
+
+struct sent {
+    struct attnd_queue_head *queue;
+    uint32_t before;
+};
+
+static int has_sent(void *context)
+{
+    const struct sent *sent = context;
+
+    return attnd_observe32(&sent->queue->command_tail) != sent->before;
+}
+
 struct preparer {
     const struct long_run *run;
     uint32_t prepared, done;
@@ -283,10 +310,12 @@ static int prepare_beside(void *context)
     session = e2e_open(harness);
     other = e2e_open(harness);
     long_open(&run, session, LANE);
+    struct sent sent = {queue_of(harness_worker(harness)), 0};
     long_ring(&run);
-    harness_sleep_ms(5);
+    long_await_taken(&run);
+    sent.before = attnd_peek32(&sent.queue->command_tail);
     CHECK_EQUAL(pthread_create(&thread, NULL, prepare_another, &preparer), 0);
-    harness_sleep_ms(10);
+    harness_eventually(has_sent, &sent, 5000, "the daemon has sent the worker the other run");
     uint64_t begin_ns = harness_now_ns();
     CHECK_OK(attnd_mailbox(other, &mailbox));
     printf("another session's call beside it: %.1f ms\n",
@@ -299,6 +328,7 @@ static int prepare_beside(void *context)
     CHECK_EQUAL(pthread_join(thread, NULL), 0);
     CHECK_OK(attnd_unprepare(session, preparer.prepared));
     long_close(&run);
+    (void)munmap(sent.queue, ATTND_PAGE_BYTES);
     attnd_close(other);
     attnd_close(session);
     return 0;
@@ -310,21 +340,6 @@ static void a_run_prepared_beside_another_of_its_plan_delays_nobody(void **state
 }
 
 /* ---- workers that end ---- */
-
-/* What the daemon writes for the worker to read. */
-static struct attnd_queue_head *queue_of(pid_t worker)
-{
-    char path[64];
-
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)worker, ATTND_WORKER_FD_QUEUE);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    CHECK(fd >= 0);
-    struct attnd_queue_head *head =
-        mmap(NULL, ATTND_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(head != MAP_FAILED);
-    close(fd);
-    return head;
-}
 
 /* Kernels whose process is dead may be there for a while yet. Here it is only stopped, and the
  * daemon's word for it is said in its place. */
@@ -344,7 +359,7 @@ static int outlive(void *context)
     long_ring(&run);
     CHECK_EQUAL(long_await(&run), 0); /* its kernels are there */
     long_ring(&run);
-    harness_sleep_ms(10);
+    long_await_taken(&run);
     CHECK(long_runs(&run));
     CHECK_EQUAL(harness_stop_worker(harness), worker); /* else it might read the word itself */
     CHECK(long_runs(&run));

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -190,10 +191,12 @@ static int victim(void *context)
 
     gpu_open();
     neighbour_open(&neighbour);
-    neighbour_launch(&neighbour, 32, 0, 40000000); /* some 20 s */
-    harness_sleep_ms(50);
+    CHECK_CUDA(cuEventRecord(neighbour.begin, neighbour.stream));
+    neighbour_launch(&neighbour, 32, 0, 40000000);   /* some 20 s */
+    CHECK_CUDA(cuEventSynchronize(neighbour.begin)); /* nothing stands before it any more */
     harness_say(&legacy->launched, 1);
-    harness_sleep_ms(60000);
+    for (;;)
+        (void)pause();
     return 0;
 }
 

@@ -37,6 +37,25 @@ struct others {
     double alone_us, beside_us;
 };
 
+struct answers {
+    const struct load *load;
+    uint32_t before;
+};
+
+static int are_more(void *context)
+{
+    const struct answers *answers = context;
+
+    return attnd_peek32(&answers->load->answered) > answers->before;
+}
+
+static void await_more_answers(const struct load *load)
+{
+    struct answers answers = {load, attnd_peek32(&load->answered)};
+
+    harness_eventually(are_more, &answers, 1000, "runs go on being answered");
+}
+
 /* As large as a CTA can be, more of them than the GPU has SMs, again and again. */
 static int full_size(void *context)
 {
@@ -66,10 +85,8 @@ static void kernels_of_full_size_finish_beside_a_saturated_service(void **state)
     harness_await(&others->load.began, 1);
     pid_t other = harness_fork(full_size, others);
     CHECK_EQUAL(harness_join(other, 20000), 0);
-    uint32_t answered = attnd_peek32(&others->load.answered);
-    harness_sleep_ms(200);
-    CHECK(attnd_peek32(&others->load.answered) > answered); /* nor is the service kept off */
-    printf("%u runs meanwhile\n", answered);
+    printf("%u runs meanwhile\n", attnd_peek32(&others->load.answered));
+    await_more_answers(&others->load); /* nor is the service kept off */
     harness_say(&others->load.stop, 1);
     CHECK_EQUAL(harness_join(busy, CLIENT_MS), 0);
     CHECK_EQUAL(others->load.restarted, 0);
@@ -210,9 +227,7 @@ static void parking_loses_no_run(void **state)
     }
     printf("200 times host memory came and went: %.2f ms each\n",
            (double)(harness_now_ns() - begin_ns) / 2e8);
-    uint32_t answered = attnd_peek32(&others->load.answered);
-    harness_sleep_ms(300);
-    CHECK(attnd_peek32(&others->load.answered) > answered);
+    await_more_answers(&others->load);
     harness_say(&others->load.stop, 1);
     CHECK_EQUAL(harness_join(busy, CLIENT_MS), 0); /* every run was answered */
     CHECK_EQUAL(others->load.restarted, 0);

@@ -119,21 +119,21 @@ struct pair {
 };
 
 /* Waits until the daemon has closed what it had of the last connection, the test's own included. */
-struct settling {
+struct resting {
     pid_t pid;
     uint32_t descriptors;
 };
 
-static int has_settled(void *context)
+static int is_at_rest(void *context)
 {
-    const struct settling *settling = context;
-    return footprint_of(settling->pid).descriptors == settling->descriptors;
+    const struct resting *resting = context;
+    return footprint_of(resting->pid).descriptors == resting->descriptors;
 }
 
 static void expect_descriptors(pid_t pid, uint32_t descriptors, const char *what)
 {
-    struct settling settling = {pid, descriptors};
-    harness_eventually(has_settled, &settling, 5000, what);
+    struct resting resting = {pid, descriptors};
+    harness_eventually(is_at_rest, &resting, 5000, what);
 }
 
 /* Only the neighbour is left: its session, its pool, its plan; no offer, nothing in flight. */

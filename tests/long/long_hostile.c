@@ -39,7 +39,7 @@
 #define WIDE_REQUESTS (1u << 18)
 #define HEAP_PAGES (1u << 16)
 #define WARM_UP_S 5 /* after that everything is there that is made once */
-#define SETTLE_MS 20000
+#define REST_MS 20000
 
 static struct harness harness;
 
@@ -384,12 +384,12 @@ struct footprint {
 };
 
 /* Tickets of those that died expire after 2 s, and what is closed is closed by a thread. */
-static struct footprint settled(void)
+static struct footprint footprint_at_rest(void)
 {
     const struct footprint none = {0};
     struct footprint before, now = none;
 
-    for (int ms = 0; left_over() && ms < SETTLE_MS; ms += 50)
+    for (int ms = 0; left_over() && ms < REST_MS; ms += 50)
         harness_sleep_ms(50);
     do {
         before = now;
@@ -403,7 +403,7 @@ static struct footprint settled(void)
 
 static uint64_t leaks_since(const struct footprint *before)
 {
-    const struct footprint now = settled();
+    const struct footprint now = footprint_at_rest();
     uint64_t leaks = left_over();
 
     leaks += now.daemon_fds > before->daemon_fds ? now.daemon_fds - before->daemon_fds : 0;
@@ -449,7 +449,7 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < ATTACKS; i++)
         hostiles[i] = (struct part){.soak = soak, .number = i};
     rage(soak, hostiles, WARM_UP_S);
-    const struct footprint before = settled();
+    const struct footprint before = footprint_at_rest();
     for (uint32_t i = 0; i < HONEST; i++) {
         honests[i] = (struct part){.soak = soak, .number = i};
         pids[i] = harness_fork(honest, &honests[i]);

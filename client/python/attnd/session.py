@@ -149,7 +149,7 @@ class Session:
         self._leader = {}  # {0: thread that collects}; of dict.setdefault() only one wins
         completions = (_abi.Completion * (_COLLECTED + 1))()  # the last one stays empty
         self._completions, self._ended = c.byref(completions), [(x, x.fault) for x in completions]
-        self._first, self._unsettled = 0, False
+        self._first, self._left = 0, False
         self._numbers = 0
         self._pending, self._followers = {}, {}
         self._loop = None
@@ -305,7 +305,7 @@ class Session:
     def forget(self, number):
         self._pending.pop(number, None)
 
-    def _settle(self):
+    def _complete(self):
         """Hand completions out. A signal's exception may come between any two lines; what it leaves
         in the array the next call finds, and an operation that has ended is not in `_pending`."""
         ended, pending = self._ended, self._pending
@@ -323,15 +323,15 @@ class Session:
             self._first += 1
             done.user_data = 0
             done, fault = ended[self._first]
-        self._first, self._unsettled = 0, False
+        self._first, self._left = 0, False
 
     def _collect(self, native, timeout_ns):
         """Completions of the library, into the operations. Return: whether there were any."""
-        if self._unsettled:
-            self._settle()
-        self._unsettled = True
+        if self._left:
+            self._complete()
+        self._left = True
         code = lib.attnd_wait(native._as_parameter_, self._completions, _COLLECTED, timeout_ns)
-        self._settle()
+        self._complete()
         if code < 0:
             failure = last_error()
             if isinstance(failure, Disconnected):

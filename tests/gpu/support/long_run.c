@@ -1,7 +1,10 @@
 /* long_run.c - see long_run.h. */
 #include "tests/gpu/support/long_run.h"
 
+#include "schemas/abi.h"
 #include "tests/support/harness/check.h"
+#include "tests/support/harness/harness.h"
+#include "tests/support/harness/one_page.h"
 
 #define DIM 64u
 #define HEADS_Q 8u
@@ -13,52 +16,8 @@
 #define ROWS_BYTES (ROWS * HEADS_Q * DIM * 2u)
 #define ALL_BYTES (2u * PLANE_BYTES + 2u * ROWS_BYTES)
 
-static uint32_t make_pool(struct attnd_session *session, uint32_t memory)
-{
-    const struct attnd_plane k = {
-        .memory = memory, .stride_page = PAGE_SIZE * DIM, .stride_token = DIM, .stride_head = DIM};
-    struct attnd_plane v = k;
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = 1,
-                                         .page_size = PAGE_SIZE,
-                                         .heads_kv = 1,
-                                         .dim_qk = DIM,
-                                         .dim_vo = DIM,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_ENGINE,
-                                         .k = &k,
-                                         .v = &v};
-    uint32_t pool;
-
-    v.offset_bytes = PLANE_BYTES;
-    CHECK_OK(attnd_pool_create(session, &desc, &pool));
-    return pool;
-}
-
-static uint32_t make_plan(struct attnd_session *session, uint32_t pool)
-{
-    static const int32_t rows[] = {0, ROWS}, pages[] = {0, PAGES}, last[] = {PAGE_SIZE};
-    static const int32_t page[PAGES]; /* 0 */
-    const struct attnd_level level = {1, rows, pages, page, last};
-    const struct attnd_batch batch = {.size = sizeof(batch), .level = &level};
-    const struct attnd_plan_args args = {.size = sizeof(args),
-                                         .pool = pool,
-                                         .requests = 1,
-                                         .rows = ROWS,
-                                         .pages = PAGES,
-                                         .levels = 1,
-                                         .heads_q = HEADS_Q};
-    const struct attnd_op op = {.user_data = 1};
-    struct attnd_completion done;
-    uint32_t plan;
-
-    CHECK_OK(attnd_plan_create(session, &args, &plan));
-    CHECK_OK(attnd_plan_set(session, plan, &batch, &op));
-    CHECK_EQUAL(attnd_wait(session, &done, 1, 20000000000u), 1);
-    CHECK_EQUAL(done.fault.code, 0);
-    return plan;
-}
+static const struct one_page_batch all = {
+    .requests = 1, .rows = ROWS, .pages = PAGES, .page_size = PAGE_SIZE, .heads_q = HEADS_Q};
 
 int long_prepare(const struct long_run *run, uint32_t lane, uint32_t *prepared)
 {
@@ -71,16 +30,20 @@ int long_prepare(const struct long_run *run, uint32_t lane, uint32_t *prepared)
 
 void long_open(struct long_run *run, struct attnd_session *session, uint32_t lane)
 {
+    uint32_t mailbox;
+
     *run = (struct long_run){.session = session, .lane = lane};
     CHECK_OK(attnd_memory_create_device(session, ALL_BYTES, &run->memory));
     CHECK_OK(attnd_cuda_map(session, run->memory, &run->address));
     CHECK_CUDA(cuMemsetD8(run->address, 0, ALL_BYTES));
     CHECK_CUDA(cuCtxSynchronize());
-    run->pool = make_pool(session, run->memory);
-    run->plan = make_plan(session, run->pool);
+    run->pool = plain_planes_pool(session, run->memory, 0, PAGE_SIZE, DIM);
+    run->plan = one_page_plan(session, run->pool, &all);
     CHECK_OK(long_prepare(run, lane, &run->prepared));
     CHECK_CUDA(cuStreamCreate(&run->stream, CU_STREAM_NON_BLOCKING));
     CHECK_OK(attnd_cuda_stream_open(session));
+    CHECK_OK(attnd_mailbox(session, &mailbox));
+    CHECK_OK(attnd_cuda_map(session, mailbox, &run->mailbox));
 }
 
 void long_close(struct long_run *run)
@@ -88,13 +51,29 @@ void long_close(struct long_run *run)
     CHECK_OK(attnd_unprepare(run->session, run->prepared));
     CHECK_OK(attnd_plan_destroy(run->session, run->plan));
     CHECK_OK(attnd_pool_release(run->session, run->pool));
+    CHECK_OK(attnd_cuda_unmap(run->mailbox));
     CHECK_OK(attnd_cuda_unmap(run->address));
     CHECK_OK(attnd_memory_release(run->session, run->memory));
+}
+
+/* By a worker, or answered already. */
+static int is_taken(void *context)
+{
+    const struct long_run *run = context;
+    uint32_t word;
+
+    CHECK_CUDA(cuMemcpyDtoH(&word, run->mailbox + run->lane * sizeof(word), sizeof(word)));
+    return word == 0 || word >= ATTND_DOORBELL_TAKEN || !long_runs(run);
 }
 
 void long_ring(const struct long_run *run)
 {
     CHECK_OK(attnd_cuda_run_on_stream(run->session, run->lane, run->prepared, run->stream));
+}
+
+void long_await_taken(struct long_run *run)
+{
+    harness_eventually(is_taken, run, 20000, "a worker takes the long run");
 }
 
 int long_runs(const struct long_run *run)

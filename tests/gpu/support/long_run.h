@@ -10,7 +10,7 @@
 struct long_run {
     struct attnd_session *session; /* the caller's */
     uint32_t memory, pool, plan;
-    CUdeviceptr address;
+    CUdeviceptr address, mailbox;
     CUstream stream;
     uint32_t lane, prepared;
 };
@@ -22,9 +22,10 @@ void long_close(struct long_run *run);
 /** long_prepare() - one more of the same plan. Return: as attnd_prepare(). */
 int long_prepare(const struct long_run *run, uint32_t lane, uint32_t *prepared);
 
-/** long_ring() - in its stream. long_runs() - it is not over. long_await() - Return: what became of
- * it, as attnd_cuda_lane_error(). */
+/** long_ring() - in its stream. long_await_taken() - until a worker has begun it. long_runs() - it
+ * is not over. long_await() - Return: what became of it, as attnd_cuda_lane_error(). */
 void long_ring(const struct long_run *run);
+void long_await_taken(struct long_run *run);
 int long_runs(const struct long_run *run);
 int long_await(const struct long_run *run);
 

@@ -3,6 +3,7 @@
 
 #include "tests/gpu/support/gpu.h"
 #include "tests/support/harness/check.h"
+#include "tests/support/harness/one_page.h"
 
 #include <string.h>
 
@@ -41,20 +42,9 @@ static int make_pool(struct attnd_session *session, const struct attnd_tensor *p
                                   .stride_token = DIM,
                                   .stride_head = DIM};
     struct attnd_plane v = k;
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = pages,
-                                         .page_size = PAGE_SIZE,
-                                         .heads_kv = 1,
-                                         .dim_qk = DIM,
-                                         .dim_vo = DIM,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_ENGINE,
-                                         .k = &k,
-                                         .v = &v};
 
     v.offset_bytes += V_AT;
-    return attnd_pool_create(session, &desc, pool);
+    return planes_pool(session, &k, &v, pages, PAGE_SIZE, DIM, pool);
 }
 
 uint32_t one_key_pool(struct attnd_session *session, const struct attnd_tensor *planes)

@@ -362,10 +362,23 @@ pid_t harness_worker(const struct harness *harness)
     return pid;
 }
 
-int harness_threads_are(pid_t pid, char state)
+/* @path: of a thread's stat. Return: 1, also if there is no such thread. */
+static int is_in(const char *path, char state)
 {
     const char mark[] = {')', ' ', state, ' ', 0}; /* the name stands in brackets before it */
-    char path[300], text[256];
+    char text[256];
+    FILE *file = fopen(path, "re");
+
+    if (!file)
+        return 1;
+    text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+    (void)fclose(file);
+    return strstr(text, mark) != NULL;
+}
+
+int harness_threads_are(pid_t pid, char state)
+{
+    char path[300];
     int all = 1;
 
     snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
@@ -373,15 +386,23 @@ int harness_threads_are(pid_t pid, char state)
     CHECK(tasks != NULL);
     for (struct dirent *task; (task = readdir(tasks));) {
         snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)pid, task->d_name);
-        FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "re");
-        if (!file)
-            continue;
-        text[fread(text, 1, sizeof(text) - 1, file)] = 0;
-        (void)fclose(file);
-        all &= strstr(text, mark) != NULL;
+        all &= task->d_name[0] == '.' || is_in(path, state);
     }
     (void)closedir(tasks);
     return all;
+}
+
+static int sleeps(void *context)
+{
+    return is_in(context, 'S');
+}
+
+void harness_await_asleep(pid_t thread)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)thread);
+    harness_eventually(sleeps, path, STOP_MS, "the thread sleeps");
 }
 
 static int stands_still(void *context)

@@ -272,9 +272,9 @@ size_t service_rig_count_fds(pid_t pid)
     return count;
 }
 
-size_t service_rig_settled_fds(void)
+size_t service_rig_fds_at_rest(void)
 {
-    for (int tries = 0; tries < SETTLE_TRIES; tries++) {
+    for (int tries = 0; tries < REST_TRIES; tries++) {
         size_t count = service_rig_count_fds(service_rig.daemon);
         int looks = 0;
         while (looks < 2 && harness_threads_are(service_rig.daemon, 'S'))
@@ -289,10 +289,10 @@ size_t service_rig_settled_fds(void)
 
 void service_rig_expect_fds(size_t count)
 {
-    size_t now = service_rig_settled_fds();
-    for (int tries = 0; tries < SETTLE_TRIES && now != count; tries++) {
+    size_t now = service_rig_fds_at_rest();
+    for (int tries = 0; tries < REST_TRIES && now != count; tries++) {
         usleep(1000);
-        now = service_rig_settled_fds();
+        now = service_rig_fds_at_rest();
     }
     assert_int_equal(now, count);
 }

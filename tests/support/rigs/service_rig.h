@@ -9,7 +9,7 @@
 #include "schemas/attnd.pb-c.h"
 #include "service/daemon/run.h"
 
-#define SETTLE_TRIES 10000 /* of a millisecond each */
+#define REST_TRIES 10000 /* of a millisecond each */
 
 struct session {
     int socket;
@@ -54,7 +54,7 @@ size_t service_rig_count_fds(pid_t pid);
  * will: what it has when all its threads sleep. Two looks, because the first may miss a thread that
  * was just made; a thread that came and went between them has changed the count.
  */
-size_t service_rig_settled_fds(void);
+size_t service_rig_fds_at_rest(void);
 /* However long it takes to come back to @count; what is leaked stays. */
 void service_rig_expect_fds(size_t count);
 

@@ -14,15 +14,15 @@
 static int32_t leading_pages(const struct random_batch *batch)
 {
     const struct random_level *last = &batch->level[batch->levels - 1];
-    int32_t settled = INT32_MAX;
+    int32_t whole = INT32_MAX;
 
     for (uint32_t e = 0; e < last->requests; e++)
         for (uint32_t s = 0; s < batch->steps; s++) {
             const struct random_entry *entry = &last->entry[e];
             int32_t tokens = entry->kv_len[s] - (batch->append ? entry->qo_len : 0);
-            settled = tokens < settled ? tokens : settled;
+            whole = tokens < whole ? tokens : whole;
         }
-    return last->requests ? settled / (int32_t)batch->shape.page_size : 0;
+    return last->requests ? whole / (int32_t)batch->shape.page_size : 0;
 }
 
 /* Fills list with numbers of used pages, 0..pages_used_count-1. */

@@ -4,6 +4,7 @@
 #include "schemas/atomics.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/fake_daemon.h"
+#include "tests/support/harness/harness.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -399,7 +400,7 @@ static enum fake_verdict die_later(struct fake_daemon *fake, const Attnd__Reques
     (void)reply;
     if (is_handshake(request))
         return FAKE_REPLY;
-    usleep(20000); /* the client is in its poll */
+    harness_await_asleep(getpid()); /* the client is in its poll */
     attnd_publish64(fake->context, attnd_clock_ns());
     return FAKE_DIE;
 }

@@ -3,6 +3,7 @@
 #include "client/internal.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/fake_daemon.h"
+#include "tests/support/harness/harness.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -229,7 +230,7 @@ static void a_mailbox_that_makes_no_sense_ends_the_session(void **state)
 static void *die_later(void *context)
 {
     (void)context;
-    usleep(30000);
+    harness_await_asleep(getpid()); /* the test waits in its first thread */
     fake_die(&fake);
     return NULL;
 }

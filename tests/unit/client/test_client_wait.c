@@ -3,6 +3,7 @@
 #include "schemas/atomics.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/fake_daemon.h"
+#include "tests/support/harness/harness.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +39,7 @@ static void *act_later(void *context)
     struct later *later = context;
     while (!attnd_peek32(&later->fake->submit->cq_need))
         usleep(100);
-    usleep(2000); /* into ppoll */
+    harness_await_asleep(getpid()); /* in ppoll: the test waits in its first thread */
     later->acted_ns = attnd_clock_ns();
     later->act(later->fake);
     return NULL;

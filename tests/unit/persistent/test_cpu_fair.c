@@ -51,7 +51,7 @@ static uint32_t serve(const uint64_t *ns)
     struct attnd_cpu_share share;
     assert_true(attnd_cpu_queue_take(&queue, INFINITY, &share));
     assert_int_equal(share.item_end - share.item_begin, 1);
-    attnd_cpu_queue_settle(&queue, &share, ns[share.run->index]);
+    attnd_cpu_queue_charge(&queue, &share, ns[share.run->index]);
     return share.run->index;
 }
 
@@ -167,7 +167,7 @@ static void a_cancelled_run_is_taken_whole(void **state)
     assert_true(attnd_cpu_queue_take(&queue, INFINITY, &share));
     assert_true(share.skip);
     assert_int_equal(share.item_end - share.item_begin, 1000);
-    attnd_cpu_queue_settle(&queue, &share, 0);
+    attnd_cpu_queue_charge(&queue, &share, 0);
     assert_true(attnd_cpu_queue_empty(&queue));
 }
 
@@ -182,11 +182,11 @@ static void only_a_session_that_is_behind_is_taken_from(void **state)
     assert_false(attnd_cpu_queue_take(&queue, mine.start, &other));
     assert_true(attnd_cpu_queue_take(&queue, mine.start + MS, &other));
     assert_int_equal(other.run->index, 1);
-    attnd_cpu_queue_settle(&queue, &other, 2 * MS);
-    attnd_cpu_queue_settle(&queue, &mine, 3 * MS);
+    attnd_cpu_queue_charge(&queue, &other, 2 * MS);
+    attnd_cpu_queue_charge(&queue, &mine, 3 * MS);
     assert_true(attnd_cpu_queue_take(&queue, 2.5 * MS, &other));
     assert_int_equal(other.run->index, 1); /* and run 0, of 3 ms, is not */
-    attnd_cpu_queue_settle(&queue, &other, 2 * MS);
+    attnd_cpu_queue_charge(&queue, &other, 2 * MS);
     assert_false(attnd_cpu_queue_take(&queue, 2.5 * MS, &other));
 }
 
@@ -204,7 +204,7 @@ static void items_that_are_not_done_count(void **state)
     }
     assert_int_equal(first, 10);
     for (uint32_t i = 0; i < 20; i++)
-        attnd_cpu_queue_settle(&queue, &shares[i], MS);
+        attnd_cpu_queue_charge(&queue, &shares[i], MS);
 }
 
 static void clocks_start_again_when_nothing_is_left(void **state)

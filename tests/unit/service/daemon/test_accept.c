@@ -165,7 +165,7 @@ static void a_session_waits_while_descriptors_run_low(void **state)
     struct session session = service_rig_open_session();
     assert_int_equal(prlimit(service_rig.daemon, RLIMIT_NOFILE, NULL, &limit), 0);
     low = limit;
-    low.rlim_cur = service_rig_settled_fds() + 4; /* less than a datagram may carry */
+    low.rlim_cur = service_rig_fds_at_rest() + 4; /* less than a datagram may carry */
     assert_int_equal(prlimit(service_rig.daemon, RLIMIT_NOFILE, &low, NULL), 0);
     struct pollfd answer = {.fd = session.socket, .events = POLLIN};
     ask_later(session.socket);

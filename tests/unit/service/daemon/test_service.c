@@ -143,7 +143,7 @@ static void a_dead_clients_session_ends_though_its_child_holds_the_socket(void *
     (void)state;
     pid_t child;
     service_rig_start();
-    size_t fds = service_rig_settled_fds();
+    size_t fds = service_rig_fds_at_rest();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = fork_client(&child);
     service_rig_expect_sessions(1);
@@ -164,7 +164,7 @@ static void many_deaths_leave_nothing_behind(void **state)
     assert_int_equal(service_rig_create_pool(warm.socket), 0);
     service_rig_close_session(&warm);
     service_rig_expect_sessions(0);
-    size_t fds = service_rig_settled_fds();
+    size_t fds = service_rig_fds_at_rest();
     for (int round = 0; round < 100; round++) {
         struct session session = {.socket = service_rig_dial()};
         /* At every stage of its life. */

@@ -84,7 +84,7 @@ static void a_segment_resized_before_it_is_sealed_ends_the_session(void **state)
 {
     (void)state;
     service_rig_start();
-    size_t fds = service_rig_settled_fds();
+    size_t fds = service_rig_fds_at_rest();
     const off_t sizes[] = {4096, 1 << 20};
     for (int i = 0; i < 2; i++) {
         struct session session = {.socket = service_rig_dial()};
@@ -143,7 +143,7 @@ static void descriptors_nobody_asked_for_are_closed(void **state)
     int fds[ATTND_FDS_MAX], fd_count = 0;
     service_rig_start();
     struct session session = service_rig_open_session();
-    size_t before = service_rig_settled_fds(), size_bytes = pack_status(bytes);
+    size_t before = service_rig_fds_at_rest(), size_bytes = pack_status(bytes);
     for (int i = 0; i < ATTND_FDS_MAX; i++)
         fds[i] = service_rig.notify;
     assert_int_equal(attnd_fdpass_send(session.socket, bytes, size_bytes, fds, ATTND_FDS_MAX), 0);
@@ -266,7 +266,7 @@ static void a_full_house_refuses_sessions_and_still_answers(void **state)
         sessions[i] = service_rig_open_session();
     struct session late = {.socket = service_rig_dial()};
     assert_int_equal(service_rig_count_sessions(), ATTND_SESSIONS_MAX); /* and late is accepted */
-    size_t fds = service_rig_settled_fds();
+    size_t fds = service_rig_fds_at_rest();
     for (int i = 0; i < 3; i++)
         expect_refused(&late, ATTND_SESSIONS_MAX + 1, ATTND_SESSIONS_MAX);
     service_rig_expect_fds(fds); /* nothing was kept for it */

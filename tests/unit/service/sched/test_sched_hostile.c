@@ -231,7 +231,7 @@ static void a_worker_that_is_ready_twice_is_killed(void **state)
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-        sleep(10);
+        (void)pause();
         _exit(0);
     }
     supervisor->process.control = pair[0];

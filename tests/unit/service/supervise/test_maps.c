@@ -37,10 +37,10 @@ static void memory_is_ready_once_the_worker_says_so(void **state)
     assert_int_equal(attnd_maps_ready(&maps, 7), 0);
     assert_int_equal(send_next(), 7);
     assert_int_equal(attnd_maps_ready(&maps, 7), 0);
-    assert_int_equal(maps.unsettled, 1);
+    assert_int_equal(maps.not_mapped, 1);
     attnd_maps_mapped(&maps, 7, 0);
     assert_int_equal(attnd_maps_ready(&maps, 7), 1);
-    assert_int_equal(maps.unsettled, 0);
+    assert_int_equal(maps.not_mapped, 0);
 }
 
 static void memory_that_cannot_be_mapped_says_why(void **state)
@@ -51,7 +51,7 @@ static void memory_that_cannot_be_mapped_says_why(void **state)
     attnd_maps_mapped(&maps, 7, -ATTND_E_NO_MEMORY);
     assert_int_equal(attnd_maps_ready(&maps, 7), -ATTND_E_NO_MEMORY);
     assert_int_equal(attnd_maps_remove(&maps, 7), 1);
-    assert_int_equal(maps.unsettled, 0);
+    assert_int_equal(maps.not_mapped, 0);
 }
 
 static void memory_nobody_heard_of_goes_at_once(void **state)
@@ -135,7 +135,7 @@ static void after_a_death_the_living_are_mapped_again_and_the_leaving_are_gone(v
     assert_int_equal(attnd_maps_remove(&maps, 1), 0);
     assert_int_equal(attnd_maps_lost(&maps, freed), 1);
     assert_int_equal(freed[0], 1);
-    assert_int_equal(maps.unsettled, 3);
+    assert_int_equal(maps.not_mapped, 3);
     uint32_t seen = 0;
     for (int i = 0; i < 3; i++)
         seen |= 1u << send_next();
@@ -157,9 +157,9 @@ static void what_is_barred_is_given_to_no_worker_and_goes_at_once(void **state)
         assert_int_equal(attnd_maps_ready(&maps, 7), -ATTND_E_NO_MEMORY);
         assert_int_equal(attnd_maps_lost(&maps, freed), 0);
     }
-    assert_int_equal(maps.unsettled, 2);
+    assert_int_equal(maps.not_mapped, 2);
     assert_int_equal(attnd_maps_remove(&maps, 7), 1);
-    assert_int_equal(maps.unsettled, 1);
+    assert_int_equal(maps.not_mapped, 1);
     attnd_maps_add(&maps, 7); /* another memory */
     assert_int_equal(attnd_maps_ready(&maps, 7), 0);
 }
