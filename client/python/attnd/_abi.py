@@ -12,9 +12,11 @@ u8, u16, u32, u64, i32, i64 = c.c_uint8, c.c_uint16, c.c_uint32, c.c_uint64, c.c
 
 FOREVER = (1 << 64) - 1
 LEASE_PAGES_MAX = 16384
-DTYPES = {"float16": 1, "bfloat16": 2}
-CAUSAL, LSE_LN = 1, 2
+ROWS = {"float16": 1, "bfloat16": 2}  # types of q, out and appended k and v, and of pools
+DTYPES = {**ROWS, "float8_e4m3fn": 3, "float8_e5m2": 4}
+CAUSAL, LSE_LN, SHARED_PAGES = 1, 2, 4
 SKIP_SUCCESS = 1
+ROPE_APPEND = 1
 HOST, DEVICE, POOL, IPC = 1, 2, 3, 4
 PAGES_OF_SERVICE, PAGES_OF_ENGINE = 1, 2
 
@@ -94,6 +96,10 @@ Advance = _struct(
 Place = _struct("attnd_tensor", memory=u32, offset_bytes=u64)
 AppendArgs = _struct("attnd_append_args", size=u32, layer=u32, k=Place, v=Place)
 RunArgs = _struct("attnd_run_args", size=u32, layer=u32, q=Place, o=Place, lse=Place)
+MergeArgs = _struct(
+    "attnd_merge_args",
+    size=u32, reserved0=u32, o_a=Place, lse_a=Place, o_b=Place, lse_b=Place, o=Place, lse=Place,
+)  # fmt: skip
 Completion = _struct(
     "attnd_completion",
     user_data=u64, fault=Fault, operation=u32, lane=u32, begin_ns=u64, end_ns=u64,
@@ -104,7 +110,8 @@ PrepareArgs = _struct(
 
 STRUCTS = (
     Fault, OpenArgs, Info, MemoryInfo, Plane, PoolDesc, PoolInfo, Token, PlanArgs, Level, Strides,
-    Table, Variant, Batch, Op, Advance, Place, AppendArgs, RunArgs, Completion, PrepareArgs,
+    Table, Variant, Batch, Op, Advance, Place, AppendArgs, RunArgs, MergeArgs, Completion,
+    PrepareArgs,
 )  # fmt: skip
 
 

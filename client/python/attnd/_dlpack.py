@@ -15,6 +15,8 @@ _CODES = {
     "float32": (2, 32),
     "int32": (0, 32),
     "uint8": (1, 8),
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 

@@ -78,6 +78,7 @@ _PROTOTYPES = {
     "attnd_plan_advance": (c.c_int, _H, _U32, _P, _P),
     "attnd_append": (c.c_int, _H, _U32, _P, _P),
     "attnd_run": (c.c_int, _H, _U32, _P, _P),
+    "attnd_merge_state": (c.c_int, _H, _U32, _P, _P),
     "attnd_cancel": (c.c_int, _H, _U64),
     "attnd_wait": (c.c_int, _H, _P, _U32, _U64),
     "attnd_prepare": (c.c_int, _H, _U32, _P, _P),

@@ -22,9 +22,9 @@ import numpy
 from . import _abi
 from ._dlpack import CPU, contiguous
 from ._library import cuda, lib
-from ._variant import variant_of
+from ._variant import PLAIN, mask_of, variant_of
 from .errors import checked
-from .memory import BYTES, Tensor, copy, describe, dtype_name
+from .memory import BYTES, FP8, Tensor, copy, describe, dtype_name
 from .session import Operation, Refusal
 
 if typing.TYPE_CHECKING:
@@ -35,7 +35,6 @@ _INT32 = numpy.dtype(numpy.int32)
 _STRIDED = "q", "o", "lse", "k", "v"
 _NOTHING_SAID, _NO_STRIDES = (None,) * 6, (None,) * 5
 _NUMBERS = int, float, type(None)
-_PLAIN = -1, None, "NONE", None, None, None, None, None, None
 _PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared
 
 
@@ -67,7 +66,7 @@ class BatchAttention:
         self._plan = self._batch = self._levels = self._shaped_for = None
         self._strides = {}
         self._capacity = {"requests": 0, "rows": 0, "pages": 0, "levels": 0, "fixed_split": 0}
-        self._kept, self._staged, self._spare, self._table = [], [], {}, None
+        self._kept, self._staged, self._spare, self._tables = [], [], {}, None
         self._prepared = collections.OrderedDict()
         self._refusal = Refusal()
         self._number = self.session.listen(self._refusal)
@@ -107,12 +106,16 @@ class BatchAttention:
         page_size: int | None = None, head_dim_vo: int | None = None, *, causal: bool = False,
         sm_scale: float | None = None, window_left: int = -1, logits_soft_cap: float | None = None,
         pos_encoding_mode: str = "NONE", rope_scale: float | None = None,
-        rope_theta: float | None = None, sinks: Array | None = None, q_scale: float | None = None,
-        k_scale: float | None = None, v_scale: float | None = None,
-        fixed_split_size: int | None = None, q_data_type: DType | None = None,
-        kv_data_type: DType | None = None, reserve_pages: int = 0, q_strides: Strides = None,
-        out_strides: Strides = None, lse_strides: Strides = None, k_strides: Strides = None,
-        v_strides: Strides = None, natural_lse: bool = False, wait: bool = False,
+        rope_theta: float | None = None, rope_low_freq_factor: float | None = None,
+        rope_high_freq_factor: float | None = None, rope_old_context: int | None = None,
+        rope_dim: int | None = None, rope_append: bool = False, sinks: Array | None = None,
+        custom_mask: Array | None = None, packed_custom_mask: Array | None = None,
+        q_scale: float | None = None, k_scale: float | None = None, v_scale: float | None = None,
+        kv_scales: Array | None = None, fixed_split_size: int | None = None,
+        q_data_type: DType | None = None, kv_data_type: DType | None = None,
+        reserve_pages: int = 0, q_strides: Strides = None, out_strides: Strides = None,
+        lse_strides: Strides = None, k_strides: Strides = None, v_strides: Strides = None,
+        natural_lse: bool = False, shared_pages: bool = False, wait: bool = False,
     ) -> None:  # fmt: skip
         """Plan a batch of requests; runs go on until the next plan.
 
@@ -120,33 +123,46 @@ class BatchAttention:
             CSR arrays, lists or of numpy or torch. For a cascade, lists of such arrays, the shared
             level first. They are copied before plan() returns.
         num_kv_heads, head_dim_*, page_size, *_data_type: may be left out, and must agree with the
-            pool.
+            pool. Beside a pool of fp8 q_data_type is of 16 bits; float16 if None.
         sm_scale: of q.k; 1 / sqrt(head_dim) if None.
         window_left: keys that a row sees before its own position; -1 for all.
+        rope_*: of pos_encoding_mode ROPE_LLAMA. The two factors and rope_old_context are
+            Llama 3.1's, rope_dim says how many dimensions turn, and with rope_append append()
+            stores K turned.
         sinks: float32 [num_qo_heads], or [layers, num_qo_heads]; natural logarithms. They are
             copied here unless they lie in memory of the session or on the GPU; there they are read
-            by each run.
+            by each run. So are the next three.
+        custom_mask: bool, [qo_len * kv_len] of each request, one after the other; causal is then
+            ignored. packed_custom_mask: the same as bits, least significant first, each request
+            from a byte of its own.
+        k_scale, v_scale, kv_scales: what the pool holds times these is K and V; kv_scales is
+            float32 [2, num_kv_heads], or of each layer, of K and then of V. append() to a pool of
+            fp8 divides by them.
         fixed_split_size: keys of a split; a request's result then depends on itself alone.
         reserve_pages: room for advance(), of each request of the last level.
         *_strides: (row, head) in elements; contiguous if None.
         natural_lse: lse in natural logarithms; base 2 if False.
+        shared_pages: a hint that requests side by side begin with the same pages.
         wait: return when the plan is accepted, or raise what it is refused for; otherwise plan()
             returns when it is submitted, and the next run raises that.
         """
         variant = (
-            window_left, logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta, q_scale,
-            k_scale, v_scale, fixed_split_size,
+            window_left, logits_soft_cap, pos_encoding_mode, rope_scale, rope_theta,
+            rope_low_freq_factor, rope_high_freq_factor, rope_old_context, rope_dim, rope_append,
+            q_scale, k_scale, v_scale, fixed_split_size,
         )  # fmt: skip
+        masked = custom_mask is not None or packed_custom_mask is not None
+        tables = masked or sinks is not None or kv_scales is not None
         options = (
             num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo, causal, sm_scale,
             variant, q_data_type, kv_data_type, reserve_pages, q_strides, out_strides, lse_strides,
-            k_strides, v_strides, natural_lse, wait,
+            k_strides, v_strides, natural_lse, shared_pages, wait,
         )  # fmt: skip
         before = self._planned
         if (
             before is not None and before[0]() is qo_indptr and before[1]() is kv_indptr
             and before[2]() is kv_indices and before[3]() is kv_last_page_len
-            and sinks is None and before[4] == options and qo_indptr.item(-1) == self.rows
+            and not tables and before[4] == options and qo_indptr.item(-1) == self.rows
             and kv_indptr.item(-1) <= kv_indices.size
         ):  # fmt: skip
             self._refusal.failure = None
@@ -154,8 +170,7 @@ class BatchAttention:
             return
         self._planned = None
         said = num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type
-        if said != _NOTHING_SAID:
-            self._agree(*said)
+        dtype = self.pool.rows_dtype if said == _NOTHING_SAID else self._agree(*said)
         arrays = qo_indptr, kv_indptr, kv_indices, kv_last_page_len
         if isinstance(qo_indptr, (list, tuple)) and any(hasattr(x, "__len__") for x in qo_indptr):
             csr = list(zip(*arrays, strict=True))
@@ -177,12 +192,20 @@ class BatchAttention:
             batch = self._batch = _abi.Batch(levels=len(levels), level=levels)
             self._batch_ref = c.byref(batch)
         batch.reserve_pages = reserve_pages
-        batch.flags = (_abi.CAUSAL if causal else 0) | (_abi.LSE_LN if natural_lse else 0)
-        batch.sm_scale = sm_scale or 0.0
-        batch.variant, table = None, None
-        if sinks is not None or variant != _PLAIN:
-            batch.variant, table = variant_of(
-                self.session, num_qo_heads, self.pool.layers, sinks, variant
+        batch.flags = (
+            (_abi.CAUSAL if causal and not masked else 0) | (_abi.LSE_LN if natural_lse else 0)
+            | (_abi.SHARED_PAGES if shared_pages else 0)
+        )  # fmt: skip
+        batch.dtype, batch.sm_scale = _abi.ROWS[dtype], sm_scale or 0.0
+        batch.variant, batch.mask_indptr, kept_tables = None, None, None
+        if tables or variant != PLAIN:
+            mask = None
+            if masked:
+                csr_here = (_array(ints[i]) for i in (0, 1, 3))
+                mask, starts = mask_of(self.pool, csr_here, custom_mask, packed_custom_mask)
+                batch.mask_indptr = starts.ctypes.data
+            batch.variant, kept_tables = variant_of(
+                self.pool, num_qo_heads, variant, sinks, kv_scales, mask
             )
         if self._strides:
             self._strides, self._filled = {}, None
@@ -197,13 +220,13 @@ class BatchAttention:
         room = entries, rows, pages + reserve_pages * requests, len(levels), fixed_split_size or 0
         self._make_room(num_qo_heads, *room)
         self._refusal.failure = None
-        if (rows, num_qo_heads) != self._shaped_for:
-            self.rows, self._shaped_for = rows, (rows, num_qo_heads)
+        if (rows, num_qo_heads, dtype) != self._shaped_for:
+            self.rows, self.dtype, self._shaped_for = rows, dtype, (rows, num_qo_heads, dtype)
             self._shapes = {name: self._shape(name) for name in _STRIDED}
         wait = wait or self.pool.device == "cuda"
         self._set(lib.attnd_plan_set, self._batch_ref, wait)
-        self._table = table  # until another plan does without it
-        plain = not wait and not self._strides and table is None and type(sm_scale) in _NUMBERS
+        self._tables = kept_tables  # until another plan does without them
+        plain = not (wait or self._strides or tables) and type(sm_scale) in _NUMBERS
         if plain and _are_used(csr, kept):
             self._planned = *map(weakref.ref, csr[0]), options
 
@@ -231,18 +254,22 @@ class BatchAttention:
             self.session.submit(function, self._plan, args, self._quiet)
 
     def _agree(self, num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type):
+        """Refuse what the pool contradicts. Return: the type of q, out and what is appended."""
         pool = self.pool
         for name, said, has in (
             ("num_kv_heads", num_kv_heads, pool.num_kv_heads),
             ("head_dim_qk", head_dim_qk, pool.head_dim),
-            ("head_dim_vo", head_dim_vo, pool.head_dim),
+            ("head_dim_vo", head_dim_vo, pool.head_dim_vo),
             ("page_size", page_size, pool.page_size),
         ):
             if said is not None and said != has:
                 raise ValueError(f"{name} is {said}, and {has} in the pool")
-        for name, said in (("q_data_type", q_data_type), ("kv_data_type", kv_data_type)):
-            if said is not None and dtype_name(said) != pool.dtype:
-                raise ValueError(f"{name} is {said}, and {pool.dtype} in the pool")
+        if kv_data_type is not None and dtype_name(kv_data_type) != pool.dtype:
+            raise ValueError(f"kv_data_type is {kv_data_type}, and {pool.dtype} in the pool")
+        rows = pool.rows_dtype if q_data_type is None else dtype_name(q_data_type)
+        if rows not in _abi.ROWS or pool.dtype not in (rows, *FP8):
+            raise ValueError(f"q_data_type is {q_data_type}, and {pool.dtype} in the pool")
+        return rows
 
     def _make_room(self, num_qo_heads, requests, rows, pages, levels, fixed_split):
         have = self._capacity
@@ -283,13 +310,17 @@ class BatchAttention:
             return self._run_on_stream(layer, q, out, lse, stream)
         operation, out, lse, back = self._submit(layer, q, out, lse, 0)
         operation.wait()
+        self._bring_back(back)
+        return out, lse
+
+    def _bring_back(self, back):
+        """What ended wrote into copies, and the memory of these for the next."""
         for to, source in back:
             copy(to, source)
         if self._staged:
             for name, memory in self._staged:
                 self._spare.setdefault(name, []).append(memory)
             self._staged = []
-        return out, lse
 
     def submit(
         self, q: Array, kv_cache: Layer, out: Array, lse: Array | None = None, *,
@@ -315,6 +346,40 @@ class BatchAttention:
             self._kept.append(keep)
         self.session.submit(lib.attnd_append, self._plan, c.byref(args), self._quiet)
 
+    def merge_state(
+        self, v_a: Array, s_a: Array, v_b: Array, s_b: Array, out: Array | None = None,
+        lse: Array | None = None,
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """Two results of the planned batch's queries over different keys as one: outs and lses as
+        run() gives them, of this service or of anything else. Return: (out, lse). out may be v_a or
+        v_b, and lse the s of the same. On a GPU it waits for what the current stream holds, and
+        returns when the result is there."""
+        if self._plan is None:
+            raise RuntimeError("plan() comes before merge_state()")
+        if self.pool.device == "cuda":
+            import torch
+
+            torch.cuda.current_stream().synchronize()
+        args, back = _abi.MergeArgs(), []
+        out = _like(v_a, self._shapes["o"], self.dtype) if out is None else out
+        lse = _like(s_a, self._shapes["lse"], "float32") if lse is None else lse
+        for place, name, x in (
+            (args.o_a, "o", v_a), (args.lse_a, "lse", s_a), (args.o_b, "o", v_b),
+            (args.lse_b, "lse", s_b),
+        ):  # fmt: skip
+            self._fill(place, name, x, True, None)
+        self._fill(args.o, "o", out, False, back)
+        self._fill(args.lse, "lse", lse, False, back)
+        op = _abi.Op(lane=self.lane)
+        operation = Operation(self.session, "merge", (self, self._kept), self._refusal)
+        self.session.submit(
+            lib.attnd_merge_state, self._plan, c.byref(args), c.byref(op), operation, op
+        )
+        self._kept = []
+        operation.wait()
+        self._bring_back(back)
+        return out, lse
+
     def _submit(self, layer, q, out, lse, timeout_us):
         if self._plan is None:
             raise RuntimeError("plan() comes before run()")
@@ -336,9 +401,9 @@ class BatchAttention:
         """The places of a run's tensors; new ones for those that were not given."""
         args, back, self._filled = self._run_args, [], None
         if out is None:
-            out = _like(q, (self.rows, self.num_qo_heads, self.pool.head_dim), self.pool.dtype)
+            out = _like(q, self._shapes["o"], self.dtype)
         if lse is True:
-            lse = _like(q, (self.rows, self.num_qo_heads), "float32")
+            lse = _like(q, self._shapes["lse"], "float32")
         self._fill(args.q, "q", q, True, None)
         self._fill(args.o, "o", out, False, back)
         if lse is None:
@@ -357,12 +422,13 @@ class BatchAttention:
 
     def _shape(self, name):
         heads = self.pool.num_kv_heads if name in "kv" else self.num_qo_heads
-        return (self.rows, heads) if name == "lse" else (self.rows, heads, self.pool.head_dim)
+        dim = self.pool.head_dim if name in "qk" else self.pool.head_dim_vo
+        return (self.rows, heads) if name == "lse" else (self.rows, heads, dim)
 
     def _check(self, name, shape, strides, dtype):
         """Refuse a tensor that is not what the plan wants. Return: whether its strides are
         right."""
-        wanted, of = self._shapes[name], "float32" if name == "lse" else self.pool.dtype
+        wanted, of = self._shapes[name], "float32" if name == "lse" else self.dtype
         if tuple(shape) != wanted or dtype != of:
             raise ValueError(
                 f"{name} is {tuple(shape)} of {dtype}; the plan wants {wanted} of {of}"
@@ -379,7 +445,7 @@ class BatchAttention:
         Copies that are written go to @back; without it they are refused."""
         if (
             type(x) is Tensor and x.contiguous and x.shape == self._shapes[name] and not
-            self._strides and x.dtype == ("float32" if name == "lse" else self.pool.dtype)
+            self._strides and x.dtype == ("float32" if name == "lse" else self.dtype)
             and x.memory._native is self.session._native
         ):  # fmt: skip
             return x.memory.handle, x.offset, x
@@ -440,11 +506,10 @@ class BatchAttention:
     def _run_on_stream(self, layer, q, out, lse, stream):
         import torch
 
-        shape = self._shape("q")
         if out is None:
-            out = torch.empty(shape, dtype=getattr(torch, self.pool.dtype), device="cuda")
+            out = torch.empty(self._shapes["o"], dtype=getattr(torch, self.dtype), device="cuda")
         if lse is True:
-            lse = torch.empty(shape[:2], dtype=torch.float32, device="cuda")
+            lse = torch.empty(self._shapes["lse"], dtype=torch.float32, device="cuda")
         number = self._prepare(layer, [q, out] if lse is None else [q, out, lse])
         if stream is None:
             stream = torch.cuda.current_stream().cuda_stream
@@ -485,6 +550,11 @@ class BatchAttention:
         checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))
 
 
+def _array(ints):
+    """What _ints() gave, as an array of numpy: not longer than that is kept."""
+    return numpy.ctypeslib.as_array((c.c_int32 * ints[1]).from_address(ints[0]))
+
+
 def _are_used(csr, kept):
     """Whether one level's arrays are of numpy and were named where they are: they cannot be moved
     while something refers to them, and may be named again."""
@@ -514,5 +584,5 @@ def _like(q, shape, dtype):
     if type(q).__module__.partition(".")[0] == "torch":
         import torch
 
-        return torch.empty(shape, dtype=getattr(torch, dtype))
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=q.device)
     return numpy.empty(shape, {"bfloat16": "uint16"}.get(dtype, dtype))

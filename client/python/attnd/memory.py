@@ -26,8 +26,12 @@ if typing.TYPE_CHECKING:
 
     from ._types import DType
 
-BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "uint8": 1}
-_TYPESTR = {"float16": "<f2", "bfloat16": "<u2", "float32": "<f4", "int32": "<i4", "uint8": "|u1"}
+FP8 = "float8_e4m3fn", "float8_e5m2"
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "uint8": 1, **dict.fromkeys(FP8, 1)}
+_TYPESTR = {
+    "float16": "<f2", "bfloat16": "<u2", "float32": "<f4", "int32": "<i4", "uint8": "|u1",
+    **dict.fromkeys(FP8, "|u1"),
+}  # fmt: skip
 
 
 @functools.lru_cache(64)
@@ -85,7 +89,7 @@ class Memory:
 
 class Tensor:
     """A strided tensor in memory of a session. `numpy()` and `torch()` show the same bytes;
-    numpy has no bfloat16 and gets uint16."""
+    numpy has no bfloat16 and gets uint16, and no fp8 and gets uint8."""
 
     __slots__ = ("memory", "offset", "shape", "strides", "dtype", "contiguous", "__weakref__")
 
@@ -159,6 +163,9 @@ class Tensor:
     def torch(self) -> TorchTensor:
         import torch
 
+        if self.dtype in FP8:  # DLPack names them only since 1.1
+            same = Tensor(self.memory, self.offset, self.shape, self.strides, "uint8")
+            return torch.from_dlpack(same).view(getattr(torch, self.dtype))
         return torch.from_dlpack(self)
 
 

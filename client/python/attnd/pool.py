@@ -51,13 +51,19 @@ class _Lease:
 
 
 class PagePool:
-    """A pool made by the service, with pages that are leased (or, leased=False, the engine's)."""
+    """A pool made by the service, with pages that are leased (or, leased=False, the engine's).
+
+    @head_dim is that of K, and of V too unless @head_dim_vo says another (192 and 128, or 576 and
+    512 for MLA). @dtype may be fp8, "float8_e4m3fn" or "float8_e5m2": append() quantises then, and
+    plan() says the scales and the type of the rows beside it."""
 
     def __init__(
         self, session: Session, layers: int, pages: int, page_size: int, num_kv_heads: int,
         head_dim: int, dtype: DType = "float16", device: Device = "cpu", leased: bool = True,
+        head_dim_vo: int | None = None,
     ) -> None:  # fmt: skip
-        desc = _desc(layers, pages, page_size, num_kv_heads, head_dim, dtype, leased)
+        dims = head_dim, head_dim if head_dim_vo is None else head_dim_vo
+        desc = _desc(layers, pages, page_size, num_kv_heads, dims, dtype, leased)
         desc.memory_kind = _abi.HOST if device == "cpu" else _abi.DEVICE
         self._open(session, _create(session, desc))
 
@@ -71,27 +77,33 @@ class PagePool:
     @classmethod
     def from_tensors(
         cls, session: Session, layers: Sequence[Array | tuple[Array, Array]],
-        kv_layout: Literal["NHD", "HND"] = "NHD", leased: bool = False,
+        kv_layout: Literal["NHD", "HND"] = "NHD", leased: bool = False, dtype: DType | None = None,
     ) -> PagePool:  # fmt: skip
         """A pool in the engine's own tensors: one (k, v) for each layer, or one 5-D tensor with K
         and V in dimension 1, in FlashInfer's NHD or HND. They must stay alive as long as the pool.
-        """
-        planes, kept, places = ([], []), [], {}
+        V may be a part of K's rows, as in MLA: (k, k[..., :512]). @dtype: the type of fp8 that
+        tensors of uint8 hold."""
+        planes, kept, places, shapes = ([], []), [], {}, ({}, {})
         for number, layer in enumerate(layers):
             for which, x in enumerate(_split(layer)):
                 described = describe(x)
-                address, shape, strides, dtype, kind, _ = described
+                address, shape, strides, held, kind, _ = described
                 memory, offset, keep = session.place(described)
                 order = (0, 1, 2) if kv_layout == "NHD" else (0, 2, 1)
                 if strides[3] != 1:
                     raise ValueError("head_dim must be the innermost dimension, without gaps")
-                shape = tuple(shape[i] for i in order) + (shape[3],)
+                shapes[which][(*(shape[i] for i in order), shape[3], held)] = number
                 planes[which].append(_abi.Plane(memory, offset, *(strides[i] for i in order)))
                 kept.append(keep)
                 if which == 0:
                     places[address] = number
-        pages, page_size, heads, dim = shape
-        desc = _desc(len(planes[0]), pages, page_size, heads, dim, dtype, leased)
+        (*of_k, dim_qk, held), (*of_v, dim_vo, _) = map(_the_only, shapes)
+        if of_k != of_v:
+            raise ValueError(f"K has {of_k} pages, tokens and heads, and V has {of_v}")
+        pages, page_size, heads = of_k
+        if dtype is not None and held == "uint8":
+            held = dtype_name(dtype)
+        desc = _desc(len(planes[0]), pages, page_size, heads, (dim_qk, dim_vo), held, leased)
         desc.k, desc.v = ((_abi.Plane * len(of))(*of) for of in planes)
         self = cls._of(session, _create(session, desc))
         self._tensors, self._layer_at = kept, places
@@ -118,10 +130,11 @@ class PagePool:
         checked(lib.attnd_pool_info(native, handle, c.byref(info)))
         desc = info.desc
         self.layers, self.pages, self.page_size = desc.layers, desc.pages, desc.page_size
-        self.num_kv_heads, self.head_dim = desc.heads_kv, desc.dim_qk
-        if desc.dtype not in _DTYPE_NAMES:
-            raise TypeError("pools of fp8 are for engines in C")
+        self.num_kv_heads, self.head_dim, self.head_dim_vo = (
+            desc.heads_kv, desc.dim_qk, desc.dim_vo
+        )  # fmt: skip
         self.dtype = _DTYPE_NAMES[desc.dtype]
+        self.rows_dtype = self.dtype if self.dtype in _abi.ROWS else "float16"
         self.leased = desc.page_owner == _abi.PAGES_OF_SERVICE
         self.writable = bool(info.writable)
         self.memory, self.device = None, "cpu"
@@ -158,15 +171,16 @@ class PagePool:
     # ---- what lies in it ----
 
     def kv_cache(self, layer: int) -> KVCache:
-        """K and V of a layer, each [page, token, head, dim]."""
+        """K and V of a layer, [page, token, head, head_dim] and [.., head_dim_vo]."""
         if self._given is not None:
             return self._given[layer]
         if self.memory is None:
             raise ValueError("the pool's memory is not mapped here: it is another engine's")
-        shape = self.pages, self.page_size, self.num_kv_heads, self.head_dim
+        shape = self.pages, self.page_size, self.num_kv_heads
+        dims = self.head_dim, self.head_dim_vo
         k, v = (
-            self.memory.tensor(shape, self.dtype, offset, (*strides, 1))
-            for offset, *strides in self._planes[layer]
+            self.memory.tensor((*shape, dim), self.dtype, offset, (*strides, 1))
+            for dim, (offset, *strides) in zip(dims, self._planes[layer])
         )
         return KVCache(self, layer, k, v)
 
@@ -253,13 +267,21 @@ class PagePool:
         return self.session.native()
 
 
-def _desc(layers, pages, page_size, num_kv_heads, head_dim, dtype, leased):
+def _the_only(shapes):
+    """The shape of all layers, of {shape: a layer that has it}."""
+    if len(shapes) != 1:
+        said = " and ".join(f"{shape} in layer {layer}" for shape, layer in shapes.items())
+        raise ValueError(f"layers of a pool are of one shape and type, not {said or 'none'}")
+    return next(iter(shapes))
+
+
+def _desc(layers, pages, page_size, num_kv_heads, head_dims, dtype, leased):
     dtype = dtype_name(dtype)
     if dtype not in _abi.DTYPES:
         raise TypeError(f"pools hold {' or '.join(_abi.DTYPES)}, not {dtype}")
     return _abi.PoolDesc(
-        layers=layers, pages=pages, page_size=page_size, heads_kv=num_kv_heads, dim_qk=head_dim,
-        dim_vo=head_dim, dtype=_abi.DTYPES[dtype],
+        layers=layers, pages=pages, page_size=page_size, heads_kv=num_kv_heads,
+        dim_qk=head_dims[0], dim_vo=head_dims[1], dtype=_abi.DTYPES[dtype],
         page_owner=_abi.PAGES_OF_SERVICE if leased else _abi.PAGES_OF_ENGINE,
     )  # fmt: skip
 

@@ -449,4 +449,4 @@ class Session:
             self._leader.pop(0, None)
 
 
-_WHAT = {1: "plan", 2: "advance", 3: "append", 4: "run"}
+_WHAT = {1: "plan", 2: "advance", 3: "append", 4: "run", 12: "merge"}

@@ -34,6 +34,8 @@ class PagedCache(transformers.Cache):
     is_compileable = False
 
     def __init__(self, pool, num_qo_heads):
+        if pool.dtype != pool.rows_dtype:
+            raise TypeError("a PagedCache keeps K and V as the model has them, and not in fp8")
         super().__init__(layers=[])
         self.pool, self.num_qo_heads = pool, num_qo_heads
         self.dtype = getattr(torch, pool.dtype)

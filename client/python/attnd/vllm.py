@@ -57,7 +57,7 @@ class AttndBackend(AttentionBackend):
 
     @classmethod
     def get_supported_head_sizes(cls):
-        return [64, 128, 256]
+        return list(range(16, 257, 16))
 
     @classmethod
     def supports_attn_type(cls, attn_type):

@@ -109,7 +109,7 @@ class Vllm(Backend):
         self.assertEqual(refused(**asked, has_sliding_window=True), [])
         self.assertEqual(refused(**{**asked, "has_sink": True}), [])
         for field, value, word in (
-            ("head_size", 96, "head_size"), ("kv_cache_dtype", "fp8", "kv_cache_dtype"),
+            ("head_size", 100, "head_size"), ("kv_cache_dtype", "fp8", "kv_cache_dtype"),
             ("use_mla", True, "MLA"), ("attn_type", "encoder", "attention type"),
             ("use_adaptive_verification", True, "adaptive verification"),
             ("use_non_causal", True, "non-causal"),
