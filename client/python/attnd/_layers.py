@@ -83,22 +83,23 @@ class Layers:
         self._ways.begin(csr)
         if self._q is None or len(self._q) < self.rows:
             room = max(256, 1 << (self.rows - 1).bit_length())
-            shape, pool = (room, self.num_qo_heads, self.pool.head_dim), self.pool
+            pool = self.pool
+            shapes = [(room, self.num_qo_heads, d) for d in (pool.head_dim, pool.head_dim_vo)]
             if pool.device == "cuda":
                 self._q, self._o = (
                     torch.empty(shape, dtype=getattr(torch, pool.dtype), device="cuda")
-                    for _ in "qo"
+                    for shape in shapes
                 )
             else:
-                self._q, self._o = (pool.session.empty(shape, pool.dtype).torch() for _ in "qo")
+                self._q, self._o = (pool.session.empty(x, pool.dtype).torch() for x in shapes)
 
     def run(self, layer, q, out, sinks=None, **options):
         """Attention of the batch on one layer, in the way that @options of plan() say. Rows beyond
         the batch's are left as they are."""
         if sinks is not None:
             options["sinks"] = self._ways.sinks(layer, sinks)
-        shape, rows = self._q.shape[1:], self.rows
+        of_q, of_o, rows = self._q.shape[1:], self._o.shape[1:], self.rows
         attention = self._ways.attention(**options)
-        self._q[:rows].copy_(q.reshape(-1, *shape)[:rows])
+        self._q[:rows].copy_(q.reshape(-1, *of_q)[:rows])
         attention.run(self._q[:rows], layer, self._o[:rows])
-        out.view(-1, *shape)[:rows].copy_(self._o[:rows])
+        out.view(-1, *of_o)[:rows].copy_(self._o[:rows])

@@ -88,11 +88,10 @@ class AttndAttnBackend(AttentionBackend):
         ):  # fmt: skip
             if value:
                 raise NotImplementedError(f"attnd has no {name} yet")
-        if layer.qk_head_dim != layer.v_head_dim:
-            raise NotImplementedError("attnd takes equal head dimensions of K and V")
         if save_kv_cache and k is not None:
             self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc.for_batch(forward_batch), k, v)
-        out, layers = torch.empty_like(q), self._begun(layer)
+        out = q.new_empty(len(q), layer.tp_q_head_num * layer.v_head_dim)
+        layers = self._begun(layer)
         window = layer.sliding_window_size  # keys before the row's own, as FlashInfer counts
         layers.run(
             self._number[layer.layer_id], q, out, sinks, causal=True, sm_scale=layer.scaling,
