@@ -73,6 +73,8 @@ class Layers:
 
     def __init__(self, session, planes, num_qo_heads):
         self.pool = PagePool.from_tensors(session, planes)
+        if self.pool.dtype != self.pool.rows_dtype:
+            raise NotImplementedError(f"attnd's module takes no {self.pool.dtype} caches yet")
         self.num_qo_heads, self.rows = num_qo_heads, 0
         self._ways = Ways(self.pool, num_qo_heads)
         self._q = self._o = None

@@ -84,10 +84,14 @@ class AttndAttnBackend(AttentionBackend):
             ("cross attention", layer.is_cross_attention),
             ("soft cap but tanh's", layer.logit_cap and layer.logit_capping_method != "tanh"),
             ("attention of encoders", layer.attn_type != AttentionType.DECODER),
+            (f"position encoding {layer.pos_encoding_mode}", layer.pos_encoding_mode != "NONE"),
+            ("attention in chunks", layer.use_irope),
+            ("temperature by length", layer.xai_temperature_len > 0),
             *((name, not (value is None or value is False)) for name, value in kwargs.items()),
         ):  # fmt: skip
             if value:
                 raise NotImplementedError(f"attnd has no {name} yet")
+        self.token_to_kv_pool.get_key_buffer(layer.layer_id)  # waits for pages from host memory
         if save_kv_cache and k is not None:
             self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc.for_batch(forward_batch), k, v)
         out = q.new_empty(len(q), layer.tp_q_head_num * layer.v_head_dim)

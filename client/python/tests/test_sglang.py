@@ -17,10 +17,10 @@ class Sglang(Backend):
         cls.batch = need("sglang.srt.model_executor.forward_batch_info")
         super().setUpClass()
 
-    def runner(self):
+    def runner(self, dim=DIM, dim_vo=DIM):
         """What a model runner has of SGLang's pools; K and V lie in memory of the session."""
         pool = self.memory.MHATokenToKVPool(
-            TOKENS - 1, 1, torch.float16, HEADS_KV, DIM, LAYERS, "cpu", False
+            TOKENS - 1, 1, torch.float16, HEADS_KV, dim, LAYERS, "cpu", False, v_head_dim=dim_vo
         )
         for buffers in (pool.k_buffer, pool.v_buffer):
             for i, x in enumerate(buffers):
@@ -34,7 +34,8 @@ class Sglang(Backend):
     def layer(self, number, **options):
         from sglang.srt.layers.radix_attention import RadixAttention
 
-        return RadixAttention(HEADS, DIM, DIM**-0.5, HEADS_KV, number, **options)
+        dim = options.pop("head_dim", DIM)
+        return RadixAttention(HEADS, dim, dim**-0.5, HEADS_KV, number, **options)
 
     def forward_batch(self, runner, batch, decode):
         """SGLang's batch of ours: each request has a row of the table."""
@@ -91,6 +92,44 @@ class Sglang(Backend):
                 q, out = (x.view(-1, HEADS, DIM) for x in (q, out))
                 self.check(batch, q, *planes, out, **meant)
 
+    def test_v_may_be_narrower_than_k(self):
+        runner, batch = self.runner(192, 128), Batch(self.draw, TOKENS, 1, 3, 20)
+        backend, pool = self.ours.AttndAttnBackend(runner, self.session), runner.token_to_kv_pool
+        forward = self.forward_batch(runner, batch, False)
+        backend.init_forward_metadata(forward)
+        q = self.normal(batch.rows, HEADS * 192)
+        k, v = self.normal(batch.rows, HEADS_KV, 192), self.normal(batch.rows, HEADS_KV, 128)
+        layer = self.layer(1, head_dim=192, v_head_dim=128)
+        out = backend.forward(q, k, v, layer, forward)
+        self.assertEqual(out.shape, (batch.rows, HEADS * 128))
+        planes = [x(1)[:, None] for x in (pool.get_key_buffer, pool.get_value_buffer)]
+        self.check(batch, q.view(-1, HEADS, 192), *planes, out.view(-1, HEADS, 128))
+
+    def test_a_layer_waits_for_pages_that_come_from_host_memory(self):
+        runner, batch, waited = self.runner(), Batch(self.draw, TOKENS, 1), []
+        backend = self.ours.AttndAttnBackend(runner, self.session)
+        counter = types.SimpleNamespace(wait_until=waited.append)
+        runner.token_to_kv_pool.layer_transfer_counter = counter
+        forward = self.forward_batch(runner, batch, False)
+        for _ in range(2):
+            backend.init_forward_metadata(forward)
+            waited.clear()
+            q = self.normal(batch.rows, HEADS * DIM)
+            backend.forward(q, None, None, self.layer(1), forward, save_kv_cache=False)
+            self.assertIn(1, waited)
+
+    def test_pools_of_fp8_are_refused_by_name(self):
+        runner, batch = self.runner(), Batch(self.draw, TOKENS, 1)
+        pool = runner.token_to_kv_pool
+        for buffers in (pool.k_buffer, pool.v_buffer):
+            for i, x in enumerate(buffers):
+                buffers[i] = self.session.empty(x.shape, "float8_e4m3fn").torch()
+        backend = self.ours.AttndAttnBackend(runner, self.session)
+        backend.init_forward_metadata(self.forward_batch(runner, batch, False))
+        with self.assertRaisesRegex(NotImplementedError, "float8_e4m3fn"):
+            q = self.normal(batch.rows, HEADS * DIM)
+            backend.forward_extend(q, None, None, self.layer(0), None, save_kv_cache=False)
+
     def test_sglangs_registry_and_command_line_know_the_backend(self):
         import argparse
 
@@ -120,7 +159,8 @@ class Sglang(Backend):
         for options, given, word in (
             ({"logit_cap": 30.0, "logit_capping_method": "sigmoid"}, {}, "soft cap"),
             ({"is_cross_attention": True}, {}, "cross attention"),
-            ({"v_head_dim": 128}, {}, "head dimensions"),
+            ({"use_irope": True}, {}, "in chunks"),
+            ({"pos_encoding_mode": "ALIBI"}, {}, "encoding ALIBI"),
             ({}, {"k_rope": q}, "k_rope"),
         ):
             with self.subTest(word), self.assertRaisesRegex(NotImplementedError, word):
