@@ -76,7 +76,9 @@ LIBCORE := $(BUILD)/libcore.a
 LIBMEASURE := $(BUILD)/libmeasure.a
 LIBSUPPORT := $(BUILD)/libsupport.a
 PROGRAMS := $(addprefix $(BUILD)/,attnd attnd-worker attnctl)
-EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%,$(wildcard client/examples/*.c))
+# Without the one of a GPU, which persistent/cuda/gpu.mk builds where cuda.h is.
+EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%, \
+              $(filter-out %/graph.c,$(wildcard client/examples/*.c)))
 UNIT := $(patsubst %.c,$(BUILD)/%,$(sort $(shell find tests/unit -name 'test_*.c')))
 E2E := $(patsubst tests/e2e/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/*.c))
 LONG := $(patsubst tests/long/%.c,$(BUILD)/tests/long/%,$(wildcard tests/long/*.c))

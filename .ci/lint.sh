@@ -14,11 +14,11 @@ mapfile -t sources < <(git ls-files '*.c' '*.h' | while read -r f; do [ -e "$f" 
 cuda=
 for folder in /usr/local/cuda/include /usr/include; do [ -e "$folder/cuda.h" ] && cuda=$folder && break; done
 if [ -z "$cuda" ]; then
-    mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v '^client/cuda/\|^tests/gpu/\|^bench/gpu/\|^bench/mixed/')
+    mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v '^client/cuda/\|^client/examples/graph.c\|^tests/gpu/\|^bench/gpu/\|^bench/mixed/')
 fi
 mapfile -t units < <(printf '%s\n' "${sources[@]}" | grep '\.c$' | grep -v '^tests/abi/')
 flags=(-std=c11 -D_GNU_SOURCE -I. "-I$build/gen" -Iclient)
-[ -n "$cuda" ] && flags+=(-isystem "$cuda")
+[ -n "$cuda" ] && flags+=(-Iclient/cuda -isystem "$cuda")
 
 step 'clang-format'
 mapfile -t device < <(git ls-files '*.cu' '*.cuh')

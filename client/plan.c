@@ -145,7 +145,7 @@ static int measure(struct packing *packing)
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LEVELS, 0, batch->levels,
                                  ATTND_LEVELS_MAX);
     if (batch->level == NULL)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_LEVELS, 0, 0, batch->levels);
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_LEVELS, 0, 0, 0);
     packing->arrays_bytes = 0;
     for (uint32_t i = 0; i < batch->levels; i++) {
         int rc = measure_level(&batch->level[i], &packing->pages[i], &packing->arrays_bytes);

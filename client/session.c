@@ -50,7 +50,7 @@ static struct attnd_session *session_new(void)
 int attnd_open(const struct attnd_open_args *args, struct attnd_session **session)
 {
     if (session == NULL)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_NONE, 0, 0, 0);
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_SESSION, 0, 0, 0);
     *session = NULL;
     struct attnd_open_args own = {0};
     int rc = args ? attnd_args_take(&own, sizeof(own), args) : 0;

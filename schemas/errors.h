@@ -30,7 +30,7 @@ extern "C" {
     X(UNSUPPORTED, 10, "the backend or this build does not have this")                             \
     X(VERSION, 11, "the two sides speak different protocol versions")                              \
     X(PROTOCOL, 12, "the peer broke the protocol")                                                 \
-    X(DISCONNECTED, 13, "the service is gone")                                                     \
+    X(DISCONNECTED, 13, "the service is gone, or has ended the session")                           \
     X(WORKER_RESTARTED, 14, "the worker was restarted; run the operation again")                   \
     X(CANCELLED, 15, "the operation was cancelled")                                                \
     X(TIMEOUT, 16, "the deadline passed")                                                          \

@@ -10,22 +10,30 @@ LIBCUDA := $(firstword $(wildcard $(dir $(CUDA_H))../lib64/stubs/libcuda.so \
              $(dir $(CUDA_H))../targets/x86_64-linux/lib/stubs/libcuda.so \
              /usr/lib/x86_64-linux-gnu/stubs/libcuda.so))
 LIBATTND_CUDA_SO := $(if $(LIBCUDA),$(BUILD)/libattnd-cuda.so.0)
+GPU_EXAMPLES := $(if $(LIBCUDA),$(BUILD)/examples/graph)
 GPU_TESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(wildcard tests/gpu/*.c))
 GPU_SUPPORT := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/gpu/support/*.c))
 CUDA_CPPFLAGS := -isystem $(dir $(CUDA_H))
 
 $(BUILD)/obj/client/cuda/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
+$(BUILD)/obj/client/examples/graph.o: CPPFLAGS += -Iclient/cuda $(CUDA_CPPFLAGS)
 $(BUILD)/obj/tests/gpu/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 $(BUILD)/obj/bench/gpu/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 $(BUILD)/obj/bench/mixed/%.o: CPPFLAGS += $(CUDA_CPPFLAGS)
 
-all: $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO)
+all: $(LIBATTND_CUDA) $(LIBATTND_CUDA_SO) $(GPU_EXAMPLES)
 LIBATTND_CUDA_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/cuda/*.c))
 $(LIBATTND_CUDA): $(LIBATTND_CUDA_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
 $(BUILD)/libattnd-cuda.so.0: $(LIBATTND_CUDA_OBJ) $(LIBATTND_SO) client/libattnd.map
 	$(LINK_SO) $(LIBCUDA)
+
+# It calls the driver itself, as an engine does: it starts where the driver's library is.
+$(BUILD)/examples/graph: $(BUILD)/obj/client/examples/graph.o $(LIBATTND_CUDA) $(LIBATTND)
+	$(call say,$@)
+	@mkdir -p $(@D)
+	$(LINK) $(LDLIBS_PB) $(LIBCUDA) -lm
 
 # The driver's calls come from tests/gpu/support/driver.c, so that they start where there is none.
 # (Static: a pattern rule would be passed over while an object of the support is not there yet.)
@@ -77,13 +85,13 @@ gpu-bundle:
 gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
                   $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
-                  $(BUILD)/bench/peer_flashinfer $(EXAMPLES)
+                  $(BUILD)/bench/peer_flashinfer $(EXAMPLES) $(GPU_EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
 	  $(BUILD)/bench/plan $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
 	  $(BUILD)/bench/peer_flashinfer
-	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES)
+	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES) $(GPU_EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)
 	@install -D -t $(GPU_BUNDLE)/lib $$($(CC) -print-file-name=libcmocka.so.0) \

@@ -47,11 +47,15 @@ HAVE_SCDOC := $(shell command -v scdoc)
 install-man: $(if $(HAVE_SCDOC),$(MAN))
 	$(if $(HAVE_SCDOC),for page in $(MAN); do \
 	  install -Dm644 -t $(DEST)/share/man/man$${page##*.} $$page || exit 1; done; \
-	  for call in $(CALLS); do echo .so man3/attnd.3 > $(DEST)/share/man/man3/$$call.3; done, \
+	  $(foreach page,$(CALL_PAGES),for call in $(call calls_of,$(page)); do \
+	  echo .so man3/$(page) > $(DEST)/share/man/man3/$$call.3; done;), \
 	  @echo 'install: no man pages, because scdoc is not there')
 # Each call is found under its own name.
 bracket := (
-CALLS = $(sort $(shell sed -nE 's/^[a-z]+ .*(attnd_[a-z_]+)\$(bracket).*/\1/p' client/attnd.3.scd))
+CALL_PAGES := $(notdir $(patsubst %.scd,%,$(wildcard client/*.3.scd)))
+calls_of = $(filter-out $(basename $(1)),$(sort \
+  $(shell sed -nE 's/^[a-z]+ .*(attnd_[a-z_]+)\$(bracket).*/\1/p' client/$(1).scd)))
+CALLS = $(foreach page,$(CALL_PAGES),$(call calls_of,$(page)))
 
 # ---- everything ----
 

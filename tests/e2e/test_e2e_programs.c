@@ -40,6 +40,19 @@ static void every_example_says_what_its_comment_promises(void **state)
     }
 }
 
+/* The same in a stream, where there is one. */
+static void the_example_of_a_graph_sees_every_token(void **state)
+{
+    static const char *const graph[] = {"examples/graph", NULL};
+    char output[256];
+
+    if (!e2e_on_gpu())
+        skip();
+    CHECK_EQUAL(harness_program(*state, graph, output, sizeof(output)), 0);
+    check_true(!strcmp(output, "the last of 50 replays sees 50 tokens\n"), output, __FILE__,
+               __LINE__);
+}
+
 static void without_a_service_it_fails(void **state)
 {
     char output[256];
@@ -99,6 +112,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         E2E_TEST(the_engine_of_the_readme_prints_what_it_says),
         E2E_TEST(every_example_says_what_its_comment_promises),
+        E2E_TEST(the_example_of_a_graph_sees_every_token),
         E2E_TEST(without_a_service_it_fails),
         E2E_TEST(every_program_says_what_it_is_and_refuses_what_it_does_not_know),
         E2E_TEST(the_worker_refuses_numbers_that_are_none),

@@ -83,7 +83,7 @@ class Protocol(Error):
 
 
 class Disconnected(Error, ConnectionError):
-    """The service is gone."""
+    """The service is gone, or has ended the session."""
 
 
 class WorkerRestarted(Error):
