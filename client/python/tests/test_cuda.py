@@ -83,6 +83,39 @@ class CudaTest(unittest.TestCase):
                 self.check(batch, planes[layer], q, o, lse, **meant)
                 attention.lane_error()
 
+    def test_a_pool_of_fp8_is_read_with_its_scales(self):
+        for dtype in ("float8_e4m3fn", "float8_e5m2"):
+            pool = attnd.PagePool(
+                self.session, 1, PAGES, PAGE, HEADS_KV, DIM, dtype, device="cuda", leased=False
+            )
+            planes = [x.torch() for x in pool.kv_cache(0)]
+            for x in planes:
+                x.copy_(self.normal(*x.shape).to(x.dtype))
+            attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+            scales = torch.tensor([[0.5, 2.0], [4.0, 0.25]], device="cuda")
+            attention.plan(*batch.csr(), HEADS, causal=True, k_scale=0.5, kv_scales=scales)
+            q = self.normal(batch.rows, HEADS, DIM)
+            o, lse = attention.run(q, pool.kv_cache(0), lse=True)
+            k, v = (x.double() * of[:, None] for x, of in zip(planes, scales))
+            self.check(batch, (k * 0.5, v), q, o, lse)
+            attention.lane_error()
+
+    def test_results_of_a_mask_and_its_reverse_become_the_whole(self):
+        pool, planes = self.device_pool()
+        attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+        sizes = list(zip(batch.qo_len, batch.kv_len))
+        masks = [self.draw.random(size) < 0.5 for size in sizes]
+        mask = torch.cat([torch.tensor(x).reshape(-1) for x in masks]).cuda()
+        q, parts = self.normal(batch.rows, HEADS, DIM), []
+        for given, meant in ((mask, masks), (~mask, [~x for x in masks])):
+            attention.plan(*batch.csr(), HEADS, custom_mask=given)
+            o, lse = attention.run(q, 0, lse=True)
+            self.check(batch, planes[0], q, o, lse, causal=False, masks=meant)
+            attention.lane_error()
+            parts += o, lse
+        o, lse = attention.merge_state(*parts)
+        self.check(batch, planes[0], q, o, lse, causal=False)
+
     def test_a_pool_of_ones_own_tensors_in_both_layouts(self):
         for layout, shape in (("NHD", (PAGE, HEADS_KV)), ("HND", (HEADS_KV, PAGE))):
             layers = [self.normal(PAGES, 2, *shape, DIM) for _ in range(2)]
