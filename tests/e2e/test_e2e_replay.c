@@ -96,7 +96,7 @@ static void read_whole(const char *path, char *text, size_t text_bytes)
     fclose(file);
 }
 
-/* Waits for the program and for whoever it left to us. Return: its wait status. */
+/* Waits for the program and for processes that it left to us. Return: its wait status. */
 static int finish(pid_t pid)
 {
     int status = 0;
