@@ -265,8 +265,8 @@ void replay_report_conclusion(FILE *out, const struct replay_result *result,
     format_cell(BYTES, saved_storage(result), stored);
     format_cell(BYTES, read_bytes, read);
     format_cell(BYTES, flat_bytes, flat);
-    fprintf(out, "\nSharing found %s of %s prompt tokens computed, %s of KV.\n", found, all,
-            stored);
+    fprintf(out, "\nSharing saved computing %s of %s prompt tokens, and %s of KV memory.\n", found,
+            all, stored);
     fprintf(out, "Cascade read %s of KV instead of %s (%+.0f %%).\n", read, flat,
             change(read_bytes, flat_bytes));
     fprintf(out, "Attention took the engines %.2f s, and %.2f s with %s (%+.0f %%).\n", spent_s,
