@@ -196,6 +196,7 @@ static void a_comparison_says_what_sharing_saves(void **state)
                      0);
     assert_true(shared > 0 && shared < apart);
     json_decref(report);
+    assert_non_null(strstr(errors, "hit rate"));
     assert_non_null(strstr(errors, "prefix bytes saved, reading"));
     assert_non_null(strstr(errors, "\nCascade read "));
     assert_true(verified_rows_of(errors) > 200);
