@@ -191,7 +191,7 @@ uint32_t options_of(const Shape &s)
            (s.alibi ? ATTND_OPTION_ALIBI : 0);
 }
 
-void make_plan(Bench &b, uint32_t plan_workers)
+attnd_plan_limits limits_of(const Bench &b, uint32_t plan_workers)
 {
     const Shape &s = b.shape;
     attnd_plan_limits limits = {};
@@ -205,13 +205,14 @@ void make_plan(Bench &b, uint32_t plan_workers)
     limits.target.rows_per_tile = 128;
     limits.target.kv_granule = 64;
     limits.target.rates = {5200, 60, 4400, 128}; /* of an H200, as its worker says them */
-    uint64_t pool_at = heap_at, plan_at = pool_at + 64 * 1024;
-    uint64_t plan_bytes = attnd_plan_heap_bytes(&limits);
-    b.queue_bytes = plan_at + plan_bytes;
-    MUST(cudaHostAlloc(&b.queue, b.queue_bytes, cudaHostAllocMapped));
-    memset(b.queue, 0, b.queue_bytes);
+    return limits;
+}
 
-    attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(b.queue + pool_at);
+/* Return: the pool's description, with its planes behind it. */
+attnd_heap_pool *describe_pool(const Bench &b, char *at)
+{
+    const Shape &s = b.shape;
+    attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(at);
     *pool = {
         s.layers, uint32_t(b.page_ids.size()), s.page_size, s.heads_kv, s.dim, s.vo(), s.kv_type(),
         0};
@@ -225,13 +226,13 @@ void make_plan(Bench &b, uint32_t plan_workers)
                      s.heads_kv * dim,
                      dim};
     }
+    return pool;
+}
 
-    std::vector<int32_t> qo(s.batch + 1), kv(s.batch + 1), last(s.batch);
-    for (uint32_t i = 0; i <= s.batch; i++) {
-        qo[i] = int32_t(i * s.rows);
-        kv[i] = int32_t(i * b.pages);
-    }
-    std::fill(last.begin(), last.end(), int32_t((s.kv - 1) % s.page_size + 1));
+/* All of the batch but its one level. */
+attnd_batch_view batch_of(const Bench &b)
+{
+    const Shape &s = b.shape;
     attnd_batch_view batch = {};
     batch.rows = s.batch * s.rows;
     batch.levels = 1;
@@ -250,6 +251,20 @@ void make_plan(Bench &b, uint32_t plan_workers)
     batch.o_pitch = {int64_t(s.heads_q) * s.vo(), int64_t(s.vo())};
     batch.lse_pitch.row = s.heads_q;
     batch.lse_pitch.head = 1;
+    return batch;
+}
+
+void set_plan(Bench &b, const attnd_plan_limits &limits, attnd_heap_pool *pool, uint64_t pool_at,
+              uint64_t plan_at)
+{
+    const Shape &s = b.shape;
+    std::vector<int32_t> qo(s.batch + 1), kv(s.batch + 1), last(s.batch);
+    for (uint32_t i = 0; i <= s.batch; i++) {
+        qo[i] = int32_t(i * s.rows);
+        kv[i] = int32_t(i * b.pages);
+    }
+    std::fill(last.begin(), last.end(), int32_t((s.kv - 1) % s.page_size + 1));
+    attnd_batch_view batch = batch_of(b);
     batch.level[0] = {s.batch, batch.pages, qo.data(), kv.data(), b.page_ids.data(), last.data()};
     attnd_fault fault = {};
     if (attnd_plan_new(&limits, b.queue + plan_at, pool, pool_at, &b.plan) ||
@@ -257,6 +272,16 @@ void make_plan(Bench &b, uint32_t plan_workers)
         fprintf(stderr, "planner: %d\n", fault.code);
         exit(1);
     }
+}
+
+void make_plan(Bench &b, uint32_t plan_workers)
+{
+    const attnd_plan_limits limits = limits_of(b, plan_workers);
+    const uint64_t pool_at = heap_at, plan_at = pool_at + 64 * 1024;
+    b.queue_bytes = plan_at + attnd_plan_heap_bytes(&limits);
+    MUST(cudaHostAlloc(&b.queue, b.queue_bytes, cudaHostAllocMapped));
+    memset(b.queue, 0, b.queue_bytes);
+    set_plan(b, limits, describe_pool(b, b.queue + pool_at), pool_at, plan_at);
     attnd_queue_head *head = head_of(b);
     head->commands_offset_bytes = commands_at;
     head->retires_offset_bytes = retires_at;

@@ -157,7 +157,7 @@ int attnd_memory_create(struct attnd_session *session, uint64_t size_bytes, uint
  * attnd_memory_create_device() - memory made by the service on the worker's GPU
  * @size_bytes: rounded up to pages of the GPU, 2 MiB
  * It outlives the worker, not the service. Nothing maps it here: libattnd-cuda does
- * (attnd_cuda_map()), or the engine with what attnd_memory_fd() gives. What is in it at first is
+ * (attnd_cuda_map()), or the engine with what attnd_memory_fd() gives. Its contents at first are
  * undefined: write before you let anybody read. Return: 0 and *memory; -ATTND_E_UNSUPPORTED (field
  * memory_kind) where the backend is not cuda; -ATTND_E_NO_MEMORY (field size: the GPU has no more,
  * or limit is what is left of --device-memory-max; the host's budgets do not count).
@@ -299,7 +299,7 @@ int attnd_pool_create_leased(struct attnd_session *session, uint32_t layers, uin
                              uint32_t page_size, uint32_t heads_kv, uint32_t head_dim,
                              uint32_t dtype, uint32_t *pool);
 
-/* What a session sees of a pool. The arrays belong to the session; desc.k and desc.v are there for
+/* A pool, as a session sees it. The arrays belong to the session; desc.k and desc.v are there for
  * memory of the service too. */
 struct attnd_pool_info {
     uint32_t size;
@@ -429,7 +429,7 @@ struct attnd_batch {
     const int32_t *mask_indptr; /* [requests + 1] of the last level, bytes: with a mask only */
 };
 
-/* What every submitted operation carries. Zero-initialise; a call may be given NULL for zeros. */
+/* Fields of every submitted operation. Zero-initialise; a call may be given NULL for zeros. */
 struct attnd_op {
     uint64_t user_data;  /* comes back in the completion */
     uint16_t lane;       /* 0..63: operations of a lane take effect in order; lanes are unordered */
@@ -444,7 +444,7 @@ struct attnd_op {
  * at once behind it. Completes with -ATTND_E_BUSY if another lane's operation of this plan is in
  * flight, and with -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_NOT_LEASED naming
  * field, index, value and limit if the batch is malformed; the plan then is empty.
- * What the split results of the batch need is part of the plan: more than the service has for it
+ * The memory for split results of the batch is part of the plan: more than the service has for it
  * (--scratch; half of that where streams are served too) completes with -ATTND_E_NO_SPACE, field
  * partials. Runs that do not fit beside others wait. Return: 0 submitted; -ATTND_E_FULL ring or
  * arena have no room: wait for completions and repeat; -ATTND_E_NO_SPACE the batch can never fit in
@@ -560,7 +560,7 @@ struct attnd_completion {
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC in the service: started, finished */
 };
 
-/* What the service found in a batch; of a plan_set that succeeded. */
+/* The findings of the service in a batch; of a plan_set that succeeded. */
 struct attnd_plan_info {
     uint32_t size;
     uint32_t shared_groups; /* runs of requests whose equal leading pages are read once */

@@ -3,9 +3,9 @@
  *
  * A run is prepared once and launched any number of times, without a submission and without a
  * completion. A launch writes one word of the session's mailbox, a constant, so a CUDA graph can
- * hold it and replay it. What a launch executes follows its plan: attnd_plan_set() and
- * attnd_plan_advance() change what launches after their completion see, and wait for the launches
- * before. A session has six of them under way at a time; the rest wait in line.
+ * hold it and replay it. A launch follows its plan: attnd_plan_set() and attnd_plan_advance()
+ * change what launches after their completion see, and wait for the launches before. A session has
+ * six of them under way at a time; the rest wait in line.
  *
  * A lane has one launched run at a time. These lanes are not those of submitted operations. Nothing
  * but the engine orders a launch with operations on the lane of the same number: it waits for a

@@ -5,8 +5,8 @@
  * take that away once and for all, so nothing here installs a signal handler. They do not stop a
  * peer that holds a writable mapping from punching holes, unless F_SEAL_FUTURE_WRITE is set: on
  * tmpfs a hole reads as zeros, which every reader of shared memory must survive anyway. On hugetlb
- * whoever touches a hole needs a page of the pool, and gets SIGBUS when it is empty; its seals have
- * nothing against that, so imports from there are refused.
+ * a process that touches a hole needs a page of the pool, and gets SIGBUS when it is empty; its
+ * seals have nothing against that, so imports from there are refused.
  */
 #include "ipc/shm.h"
 

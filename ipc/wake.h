@@ -8,7 +8,7 @@
 
 /* Where to knock: a futex word, or when fd >= 0 a non-blocking eventfd or write end of a pipe. The
  * flags of an eventfd belong to everybody who holds it: a hostile sleeper could clear O_NONBLOCK,
- * fill the counter, and block whoever rings. The ends of a pipe have flags of their own. */
+ * fill the counter, and block the side that rings. The ends of a pipe have flags of their own. */
 struct attnd_doorbell {
     uint32_t *word; /* the ring's tail */
     const uint32_t *need;

@@ -1,5 +1,5 @@
 /*
- * backend.h - what the worker process asks of whoever executes tiles: threads or a megakernel.
+ * backend.h - what the worker process asks of its executor of tiles: threads or a megakernel.
  *
  * The backend reads the queue segment (commands name runs, runs name plans, plans name tiles) and
  * maps memory by table index. It does not know the daemon: the worker lends it a port to fetch

@@ -513,9 +513,9 @@ ATTND_ASSERT_AT(attnd_entry, window, 28);
 enum attnd_tile_class { ATTND_TILE_COMPUTE = 0, ATTND_TILE_MEMORY = 1 };
 
 /* Query rows whose result has several parts (or one, where a tile shares only others of its rows).
- * Each (merge, KV head) has an arrival counter; whoever arrives as number part_count merges: row
- * row_begin + i of part p is partial row merge_parts[part_begin + p] + i. Parts are listed by
- * level, then by kv_begin. */
+ * Each (merge, KV head) has an arrival counter; the worker that arrives as number part_count
+ * merges: row row_begin + i of part p is partial row merge_parts[part_begin + p] + i. Parts are
+ * listed by level, then by kv_begin. */
 struct attnd_merge {
     uint32_t row_begin, row_count;
     uint32_t part_begin, part_count;

@@ -25,7 +25,7 @@
 #endif
 #endif
 
-/* R1: everything written before it is visible to whoever observes the value with A1. */
+/* R1: everything written before it is visible to a thread that observes the value with A1. */
 static inline void attnd_publish32(uint32_t *word, uint32_t value)
 {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);

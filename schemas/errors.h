@@ -147,10 +147,10 @@ enum attnd_field {
 #undef X
 };
 
-/* What went wrong, in numbers. `code` is negative like a return value; index is the element of an
- * array field (0 for scalars). Value and limit of sm_scale and of a variant's floats are
- * their 32 bits. Of an option of a variant that is UNSUPPORTED, index is the field that it does not
- * go with, or ATTND_F_BACKEND. Zero-initialise before passing it down. */
+/* A failure in numbers. `code` is negative like a return value; index is the element of an array
+ * field (0 for scalars). Value and limit of sm_scale and of a variant's floats are their 32 bits.
+ * Of an option of a variant that is UNSUPPORTED, index is the field that it does not go with, or
+ * ATTND_F_BACKEND. Zero-initialise before passing it down. */
 struct attnd_fault {
     int32_t code;
     uint32_t field;

@@ -25,9 +25,9 @@ struct attnd_variant_table {
     uint64_t offset_bytes; /* multiple of 4 */
 };
 
-/* Scales. What a pool holds, times k_scale or v_scale and its head's, is what K or V is. A pool of
- * fp8 is quantised by append: x becomes x * (1 / scale), computed in fp32, then the nearest fp8,
- * ties to even. What is beyond the largest becomes that, infinity too; NaN stays NaN. Rows that are
+/* Scales. K or V is the pool's element times k_scale or v_scale and its head's. A pool of fp8 is
+ * quantised by append: x becomes x * (1 / scale), computed in fp32, then the nearest fp8, ties to
+ * even. A value beyond the largest becomes the largest, infinity too; NaN stays NaN. Rows that are
  * appended to other pools are stored as they are.
  *
  * Version 1. Reserved fields are 0. Of what is absent or off, the other fields are not read.

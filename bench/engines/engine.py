@@ -217,7 +217,7 @@ def serve(engine, commands, answers):
                 say({"lane": engine.ask_lane()})
             else:
                 waiting.put(command)
-        os._exit(0)  # whoever commands is gone
+        os._exit(0)  # the commanding process is gone
 
     threading.Thread(target=listen, daemon=True).start()
     while True:

@@ -205,7 +205,8 @@ static enum verdict admit_from_tree(struct replay_engine *engine, struct replay_
     request->answer = REPLAY_UNASKED;
     if (rc < 0)
         return FAILED;
-    /* Somebody was faster: it may be found now. What cannot be used anyway is left to whoever. */
+    /* Somebody was faster: it may be found now. Blocks that this request cannot use are left to
+     * others. */
     if (rc == 0 && hit < usable)
         return release(engine, request->pages, request->pages_count) ? FAILED : PREFIX_FILLING;
     engine->stats->pages_foreign += foreign;

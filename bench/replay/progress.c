@@ -40,7 +40,8 @@ void replay_progress_line(const struct replay_progress *progress, uint64_t token
 
     if (elapsed_s < 1e-3)
         elapsed_s = 1e-3;
-    snprintf(words, sizeof(words), "%3.0f %%, %.0f tokens/s, %.0f s so far", 100 * part,
+    /* Rounded down: 100 % is the end. */
+    snprintf(words, sizeof(words), "%3u %%, %.0f tokens/s, %.0f s so far", (unsigned)(100 * part),
              (double)tokens_done / elapsed_s, elapsed_s);
     used = strlen(progress->label) + strlen(words) + strlen(" [] ");
     draw_bar(bar, used < LINE_COLUMNS ? LINE_COLUMNS - used : 0, part);

@@ -45,8 +45,11 @@ static double engines_ns(const struct replay_result *r)
 
 FIELD(requests, r->total.requests)
 FIELD(prompt_tokens, r->total.prompt_tokens)
+FIELD(prompt_computed, r->total.prompt_computed)
 FIELD(prompt_found, r->total.prompt_tokens - r->total.prompt_computed)
 FIELD(prompt_foreign, r->total.pages_foreign * r->page_tokens)
+FIELD(hit_rate, 100 * prompt_found(r) / (prompt_tokens(r) + !r->total.prompt_tokens))
+FIELD(hit_rate_foreign, 100 * prompt_foreign(r) / (prompt_tokens(r) + !r->total.prompt_tokens))
 FIELD(output_tokens, r->total.output_tokens)
 FIELD(tokens_per_s, (double)(r->total.prompt_tokens + r->total.output_tokens) / wall_s(r))
 FIELD(output_per_s, (double)r->total.output_tokens / wall_s(r))
@@ -79,8 +82,11 @@ FIELD(repeated, r->total.repeated)
 static const struct row rows[] = {
     {"requests", requests, COUNT, false},
     {"prompt tokens", prompt_tokens, COUNT, false},
+    {"  computed", prompt_computed, COUNT, false},
     {"  found computed (shared prefixes)", prompt_found, COUNT, false},
     {"    of them by another engine", prompt_foreign, COUNT, true},
+    {"  hit rate", hit_rate, PERCENT, false},
+    {"    across engines", hit_rate_foreign, PERCENT, true},
     {"output tokens", output_tokens, COUNT, false},
     {"seconds", seconds, RATE, false},
     {"tokens/s, prompt and output", tokens_per_s, COUNT, false},
@@ -265,8 +271,8 @@ void replay_report_conclusion(FILE *out, const struct replay_result *result,
     format_cell(BYTES, saved_storage(result), stored);
     format_cell(BYTES, read_bytes, read);
     format_cell(BYTES, flat_bytes, flat);
-    fprintf(out, "\nSharing found %s of %s prompt tokens computed, %s of KV.\n", found, all,
-            stored);
+    fprintf(out, "\nSharing saved computing %s of %s prompt tokens, and %s of KV memory.\n", found,
+            all, stored);
     fprintf(out, "Cascade read %s of KV instead of %s (%+.0f %%).\n", read, flat,
             change(read_bytes, flat_bytes));
     fprintf(out, "Attention took the engines %.2f s, and %.2f s with %s (%+.0f %%).\n", spent_s,

@@ -1,9 +1,9 @@
 /* tree.c - prefixes from the service's tree: what admit.c asks of it, and what it answers.
  *
- * A request asks for its beginning by a match that waits for whoever computes the next block. It is
- * submitted once and answered between the completions of a step or before one. Then the rest is
- * claimed, computed, and published as its pages fill. What other engines computed comes back in the
- * same way as what this one did. */
+ * A request asks for its beginning by a match that waits for the engine that computes the next
+ * block. It is submitted once and answered between the completions of a step or before one. Then
+ * the rest is claimed, computed, and published as its pages fill. What other engines computed comes
+ * back in the same way as what this one did. */
 #include "bench/replay/engine.h"
 
 #include <string.h>

@@ -82,8 +82,8 @@ int bench_suite_end(struct bench_suite *suite);
 bool bench_wait_all(struct bench_suite *suite, struct attnd_session *session, uint32_t count,
                     struct attnd_completion *last);
 
-/** bench_wait_hot() - the next completion, successful, polled for: whoever sleeps is not hot any
- * more, and one wake-up is longer than what is measured. */
+/** bench_wait_hot() - the next completion, successful, polled for: a thread that sleeps is not hot
+ * any more, and one wake-up is longer than the measured time. */
 bool bench_wait_hot(struct bench_suite *suite, struct attnd_session *session,
                     struct attnd_completion *completion);
 

@@ -47,7 +47,7 @@ int attnd_cuda_unmap(CUdeviceptr address);
  * @size_bytes: that must lie in the allocation from there
  * @tensor:     receives the allocation as memory of the session, and the offset of @address in it
  * The whole allocation is imported, once a session: of other tensors in it only the offset is found
- * out. What it was made by decides what the service must allow and how long it lives
+ * out. The call that made it decides what the service must allow and how long it lives
  * (attnd_memory_import()):
  *   cuMemCreate() with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR   ATTND_MEMORY_DEVICE
  *   a CUmemoryPool made with that handle type                     ATTND_MEMORY_POOL, --trust
@@ -91,13 +91,13 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * its lengths. An advance during a graph's launch takes effect at an unknown layer: wait for the
  * graph, or for the completion of the advance, before the other begins.
  *
- * A lane has one doorbell: its launches must be in one stream, or ordered by events.
- * Runs on different lanes overlap. What became of a run is in the lane's error word; the stream
- * goes on in any case, also when the worker dies, which is answered for it by the next one, and
- * when there is none for 30 s: the launch is given up then (under MPS; without MPS the stream waits
- * by memory operations, for as long as it takes), and the next one of the lane waits for
- * the answer that it may still get, again for 30 s at most. Under MPS the death of a worker ends
- * this context (see above).
+ * A lane has one doorbell: its launches must be in one stream, or ordered by events. Runs on
+ * different lanes overlap. The lane's error word has the result of a run; the stream goes on in any
+ * case, also when the worker dies, which is answered for it by the next one, and when there is none
+ * for 30 s: the launch is given up then (under MPS; without MPS the stream waits by memory
+ * operations, for as long as it takes), and the next one of the lane waits for the answer that it
+ * may still get, again for 30 s at most. Under MPS the death of a worker ends this context (see
+ * above).
  */
 
 /**

@@ -1,9 +1,12 @@
 /*
- * prefix.c - a prefix that two sessions read, and each goes on with a page of its own.
+ * prefix.c - a prefix that one engine computes and another finds, and each goes on with a page of
+ * its own.
  *
- * The first session fills the prefix's page once. It leases the page once more and offers that
- * lease to the second session, which attached the pool. A page with two leases is read by both and
- * written by none: each appends to its own page behind it. Both lists begin with the same page id.
+ * The first session opens a namespace in the pool's prefix tree. It computes the prefix's page and
+ * publishes it under a key, which stands for the prefix's tokens. The second session has a token of
+ * the pool and one of the namespace. It matches the same key and has the page leased: nothing is
+ * computed again, and no byte is copied. A published page is read by all and written by none, so
+ * each appends to its own page behind it. Both lists begin with the same page id.
  */
 #include "attnd.h"
 
@@ -15,7 +18,7 @@ enum { Q = 0, O = 16384, K = 32768, V = 36864, LSE = 40960, BYTES = 41472 };
 
 struct engine {
     struct attnd_session *session;
-    uint32_t pool, plan, memory;
+    uint32_t pool, prefix, plan, memory;
     int32_t page[2]; /* the prefix's, and its own */
     float *lse;
 };
@@ -54,18 +57,64 @@ static int compute(struct engine *e, int32_t tokens, int32_t rows)
     return attnd_run_sync(e->session, e->plan, &run);
 }
 
-/* One more lease of the prefix's page, from the first session to the second. */
-static int give_prefix(struct engine *first, struct engine *second)
+/* Operations on the tree are submitted, as runs are. Return: blocks for which it was done. */
+static int32_t await(struct engine *e, struct attnd_prefix_result *result)
 {
-    struct attnd_token pool, ticket;
-    uint32_t claimed;
+    struct attnd_completion done;
 
-    if (attnd_pool_share(first->session, first->pool, 1, &pool) < 0 ||
-        attnd_pool_attach(second->session, &pool, &second->pool) < 0 ||
-        attnd_pages_share(first->session, first->pool, 1, first->page) < 0 ||
-        attnd_pages_offer(first->session, first->pool, 1, first->page, 10000, &ticket) < 0)
+    if (attnd_wait(e->session, &done, 1, ATTND_FOREVER) != 1 || done.fault.code < 0 ||
+        attnd_prefix_result(e->session, &done, result) < 0)
         return -1;
-    return attnd_pages_claim(second->session, &ticket, &claimed, second->page, 1);
+    return (int32_t)result->blocks;
+}
+
+static struct attnd_prefix_key key_of(struct engine *e)
+{
+    static const int32_t tokens[PAGE_SIZE] = {7, 11, 13}; /* the prompt's */
+    struct attnd_prefix_info info = ATTND_ARGS(prefix_info, 0);
+    struct attnd_prefix_key key = {{0}};
+
+    if (attnd_prefix_info(e->session, e->prefix, &info) == 0)
+        attnd_prefix_key(info.salt, NULL, tokens, sizeof(tokens), &key);
+    return key;
+}
+
+static int publish(struct engine *e)
+{
+    struct attnd_prefix_key key = key_of(e);
+    struct attnd_prefix_args args = ATTND_ARGS(prefix_args, e->prefix, 1, .keys = &key);
+    struct attnd_prefix_result result = ATTND_ARGS(prefix_result, 0);
+
+    if (attnd_prefix_publish(e->session, &args, e->page, NULL) < 0)
+        return -1;
+    return await(e, &result) == 1 ? 0 : -1;
+}
+
+static int match(struct engine *e)
+{
+    struct attnd_prefix_key key = key_of(e);
+    struct attnd_prefix_args args = ATTND_ARGS(prefix_args, e->prefix, 1, .keys = &key);
+    struct attnd_prefix_result result = ATTND_ARGS(prefix_result, 0);
+
+    if (attnd_prefix_match(e->session, &args, NULL) < 0 || await(e, &result) != 1)
+        return -1;
+    e->page[0] = result.pages[0];
+    return 0;
+}
+
+/* Two tokens of 16 bytes are all that a second process would need to be sent. */
+static int join(struct engine *first, struct engine *second)
+{
+    struct attnd_prefix_desc desc = ATTND_ARGS(prefix_desc, .block_pages = 1);
+    struct attnd_token pool, prefix;
+
+    return attnd_prefix_open(first->session, first->pool, &desc, &first->prefix) < 0 ||
+                   attnd_pool_share(first->session, first->pool, 1, &pool) < 0 ||
+                   attnd_prefix_share(first->session, first->prefix, 1, &prefix) < 0 ||
+                   attnd_pool_attach(second->session, &pool, &second->pool) < 0 ||
+                   attnd_prefix_attach(second->session, &prefix, &second->prefix) < 0
+               ? -1
+               : 0;
 }
 
 static int share_and_continue(struct engine *first, struct engine *second)
@@ -74,7 +123,8 @@ static int share_and_continue(struct engine *first, struct engine *second)
         attnd_pool_create_leased(first->session, 1, 64, PAGE_SIZE, HEADS_KV, DIM, ATTND_DTYPE_FP16,
                                  &first->pool) < 0 ||
         attnd_pages_alloc(first->session, first->pool, 1, first->page) < 0 ||
-        compute(first, PAGE_SIZE, PAGE_SIZE) < 0 || give_prefix(first, second) < 0 ||
+        join(first, second) < 0 || compute(first, PAGE_SIZE, PAGE_SIZE) < 0 || publish(first) < 0 ||
+        match(second) < 0 ||
         attnd_pages_alloc(first->session, first->pool, 1, &first->page[1]) < 0 ||
         attnd_pages_alloc(second->session, second->pool, 1, &second->page[1]) < 0)
         return -1;

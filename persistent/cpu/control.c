@@ -2,7 +2,8 @@
  * note.c - commands about mailboxes, prepared runs and plans.
  *
  * Most are a word to write and are answered on the spot. Three may find a run in flight (a mailbox
- * that is let go, a run that is replaced, a plan that is held) and are answered by whoever ends it.
+ * that is let go, a run that is replaced, a plan that is held) and are answered by the thread that
+ * ends it.
  */
 #include <string.h>
 

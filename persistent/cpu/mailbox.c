@@ -3,8 +3,9 @@
  *
  * A doorbell is a word that an engine wrote: it is read once, and what it names must have been
  * prepared for this session, this mailbox and this lane. A doorbell that cannot be taken yet (its
- * plan is held) is left where it is, and whoever removes the obstacle has it looked at again. Who
- * rings a lane whose run is not over finds its ring gone with that run's answer.
+ * plan is held) is left where it is, and the thread that removes the obstacle has it looked at
+ * again. An engine that rings a lane whose run is not over finds its ring gone with that run's
+ * answer.
  *
  * The order of a run's end: o and lse are stored; the lane is free; R1 answer. An engine that sees
  * the answer may ring again at once.

@@ -2,8 +2,8 @@
  * merge.c - where partial results meet.
  *
  * Every tile that holds a part of a row arrives at the row's merge when its part is in scratch; the
- * last to arrive merges. Nobody waits. Parts are added in the order the plan lists them, whoever
- * comes last, so a result does not depend on timing.
+ * last to arrive merges. Nobody waits. Parts are added in the order the plan lists them, so a
+ * result does not depend on timing.
  */
 #include <math.h>
 #include <string.h>

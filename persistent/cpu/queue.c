@@ -2,11 +2,11 @@
  * queue.c - runs in flight, and who is next: start-time fair queueing over sessions.
  *
  * Each session that has sent a run is a flow with a clock: the time of tile workers that it has
- * had, over its weight. Whoever looks for work gets items of the flow whose clock is behind all
- * others', from its oldest run. A flow whose runs have no items left is idle; when it comes back
- * its clock is set forward to where the others are, so nobody saves up time, and one that has just
- * had much does not lose the memory of it by being idle for a moment. With a single session this is
- * first come, first served.
+ * had, over its weight. A thread that looks for work gets items of the flow whose clock is behind
+ * all others', from its oldest run. A flow whose runs have no items left is idle; when it comes
+ * back its clock is set forward to where the others are, so nobody saves up time, and one that has
+ * just had much does not lose the memory of it by being idle for a moment. With a single session
+ * this is first come, first served.
  *
  * A clock moves when items are taken, by what they are thought to cost, so that two threads do not
  * take for the same flow at once only because neither is done. It is corrected by what they took

@@ -3,7 +3,7 @@
  *
  * Every thread does the same: take items while there are any; else take the dispatcher's role if
  * nobody holds it, and wait for commands and rings in the port; else sleep. The role is given up as
- * soon as a command was published, so whoever is idle next holds it, and while all are busy nobody
+ * soon as a command was published, so the next idle thread holds it, and while all are busy nobody
  * polls: a new command could not be served anyway.
  *
  * Waking is a chain. A thread that goes from looking to working wakes one sleeper if it leaves

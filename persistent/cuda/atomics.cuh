@@ -355,7 +355,7 @@ __device__ __forceinline__ void fence_cta()
     __threadfence_block();
 }
 
-/* What generic loads and copies wrote to shared memory becomes visible to wgmma and TMA. */
+/* Bytes that generic loads and copies wrote to shared memory become visible to wgmma and TMA. */
 __device__ __forceinline__ void fence_proxy_async()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

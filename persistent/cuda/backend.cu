@@ -185,8 +185,8 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
     return 0;
 }
 
-/* What the planner reckons with: of the tensor cores' and the memory's peak what attention reaches,
- * and what one SM's decode loop reads in a clock while the memory keeps up. */
+/* Rates that the planner reckons with: of the tensor cores' and the memory's peak what attention
+ * reaches, and what one SM's decode loop reads in a clock while the memory keeps up. */
 constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 34, memory_share = 0.91;
 
 static void rates(int device, attnd_worker_info *info)
@@ -205,7 +205,7 @@ static void rates(int device, attnd_worker_info *info)
     info->memory_gbps = uint16_t(memory * memory_share * (workers < 0.5 ? 2 * workers : 1));
 }
 
-/* What the daemon learns of this worker. */
+/* The daemon learns this of the worker. */
 static void describe(const attnd_backend *backend, int sms, attnd_worker_info *info)
 {
     strcpy(info->backend, "cuda");
@@ -304,7 +304,7 @@ int backend_quiesce(attnd_backend *backend)
     attnd_publish32(&queue->park, asked);
     attnd_poke32(&backend->words->wanted, 0); /* the command is still there and will ask again */
     backend->running = 0;
-    /* What was begun has been finished, with no helper there to say so. */
+    /* Runs that were begun have been finished, with no helper there to say so. */
     backend->config.port->knock(backend->config.port->context);
     return error == cudaSuccess && !backend->failed ? 0 : -ATTND_E_SYSTEM;
 }

@@ -112,7 +112,7 @@ cudaError_t driver_load(Driver *driver, int device);
 /* @uuid: [ATTND_GPU_UUID_BYTES]. */
 cudaError_t driver_uuid(int device, uint8_t *uuid);
 
-/* What is pinned at a time, and so by itself: 1 ms under the driver's lock. */
+/* Bytes that are pinned at a time, and so by themselves: 1 ms under the driver's lock. */
 constexpr uint64_t pin_bytes = 32ull << 20;
 
 /* copies.cu: copy() of the vtable, and what it needs. */

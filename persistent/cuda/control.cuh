@@ -19,7 +19,7 @@
 namespace attnd
 {
 
-/* What the warp that takes commands knows. The same in all lanes. */
+/* The state of the warp that takes commands. The same in all lanes. */
 struct Commander {
     Dispatch *dispatch;
     Resident *resident;
@@ -198,9 +198,9 @@ __device__ __forceinline__ bool prepared_waits(const Dispatch *dispatch, uint32_
     return __any_sync(0xffffffffu, found);
 }
 
-/* What waits of slot @run of the run table, or for mailbox @mailbox, is not to be resolved any
- * more; it is answered all the same. ATTND_NONE: not asked. The whole warp. Return: the plan of
- * such a run, of which a slot has at most one; ATTND_NONE: nothing waited. */
+/* Everything that waits of slot @run of the run table, or for mailbox @mailbox, is not to be
+ * resolved any more; it is answered all the same. ATTND_NONE: not asked. The whole warp. Return:
+ * the plan of such a run, of which a slot has at most one; ATTND_NONE: nothing waited. */
 __device__ __forceinline__ uint32_t forget_prepared(Dispatch *dispatch, uint32_t run,
                                                     uint32_t mailbox)
 {

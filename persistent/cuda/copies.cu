@@ -151,7 +151,7 @@ int pages_copy(attnd_backend *backend, uint64_t offset_bytes)
         return -ATTND_E_DEVICE;
     const int code =
         attnd_copy_walk(segment, backend->config.queue_bytes, offset_bytes, copy_rows, backend);
-    /* What was enqueued before a failure must not come later either. */
+    /* Copies that were enqueued before a failure must not come later either. */
     const int awaited = await_copies(backend, way);
     return code ? code : awaited;
 }

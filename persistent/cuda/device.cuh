@@ -29,7 +29,7 @@ constexpr uint32_t workers_max = 512;
 /* The compiled variants of the worker kernel, one a head dimension, element type and policy. The
  * list is in cuda.mk, which makes variants.inc of it. */
 enum VariantDtype : uint32_t { dtype_fp16 = ATTND_FP16, dtype_bf16 = ATTND_BF16 };
-/* What the loops do with scores and rows (policy.cuh). */
+/* The ways in which loops treat scores and rows (policy.cuh). */
 enum VariantPolicy : uint32_t { plain, varied, fp8 };
 #define ATTND_VARIANT(head_dim, type, policy) +1
 constexpr uint32_t variants_count = 0
@@ -37,7 +37,7 @@ constexpr uint32_t variants_count = 0
     ;
 #undef ATTND_VARIANT
 
-/* What the policies can do together: ATTND_OPTION_*. */
+/* The options that the policies have together: ATTND_OPTION_*. */
 constexpr uint32_t varied_options =
     ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE |
     ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_SCALES |
@@ -169,7 +169,7 @@ struct Memory {
     uint32_t zero;
 };
 
-/* What the daemon sent of a prepared run. Workers do not read it, so it may change while the run
+/* A prepared run, as the daemon sent it. Workers do not read it, so it may change while the run
  * that was made of it is in flight. */
 struct PreparedSource {
     attnd_run body;
@@ -180,7 +180,7 @@ struct PreparedSource {
     uint32_t zero;
 };
 
-/* What of a run's variant is looked up where it lies. */
+/* Parts of a run's variant that are looked up where they lie. */
 struct RunTables {
     const attnd_variant *variant; /* in the mirror */
     const uint8_t *mask;          /* with ATTND_OPTION_MASK */
@@ -236,7 +236,7 @@ struct alignas(16) RunEntry {
     uint16_t variant, generation;
 };
 
-/* What decides about a doorbell, one a prepared run. */
+/* The facts that decide about a doorbell, one struct a prepared run. */
 struct alignas(16) Prepared {
     uint32_t plan; /* its place in the heap, in units of 64 bytes */
     uint32_t items;
@@ -265,7 +265,7 @@ struct alignas(16) Mirrored {
 /* No plan is shorter, so no two that are there at once share a row of the table. */
 constexpr uint64_t mirrored_bytes = sizeof(attnd_plan_head);
 
-/* What changes while a run is in flight, one a position. All zero when the position is free. */
+/* State that changes while a run is in flight, one a position. All zero in a free position. */
 struct alignas(128) Live {
     uint32_t next_item;
     uint32_t cancelled; /* ATTND_E_* that items fail with from now on; 0: none */
@@ -368,8 +368,8 @@ struct Resident : Settings {
 /* For the debug dump: what a CTA is doing. */
 enum WarpState { state_idle = 1, state_item = 2, state_left = 3 };
 
-/* What many divide by is inverted once a run: the compiler's division takes fifteen instructions,
- * one after the other, and two of them are slow. */
+/* A divisor that many use is inverted once a run: the compiler's division takes fifteen
+ * instructions, one after the other, and two of them are slow. */
 __device__ __forceinline__ uint32_t reciprocal_of(uint32_t divisor)
 {
     return 0xffffffffu / divisor;

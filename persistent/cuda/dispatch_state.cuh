@@ -41,8 +41,8 @@ struct PlanVersion {
     uint32_t advance;
 };
 
-/* What of a resolved run follows from its plan and pool alone, beside what lies in Dispatch.build:
- * it stays from run to run, because engines run one plan layer after layer. */
+/* The parts of a resolved run that follow from its plan and pool alone, beside Dispatch.build: it
+ * stays from run to run, because engines run one plan layer after layer. */
 struct BuiltPlan {
     PlanVersion version;
     uint32_t page_size;

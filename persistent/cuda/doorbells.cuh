@@ -66,7 +66,7 @@ __device__ __forceinline__ Doorbells look_at_mailbox(const Dispatch *dispatch, u
     return doorbells;
 }
 
-/* What a doorbell is judged by and does not change while these kernels are there. */
+/* Facts by which a doorbell is judged, and which do not change while these kernels are there. */
 struct DoorbellRules {
     uint32_t transient, prepared_count, resident; /* as in Dispatch and Settings */
 };
@@ -96,7 +96,7 @@ __device__ __forceinline__ bool doorbell_begins(const DoorbellRules &rules, cons
            (run.items - 1 < ATTND_DOORBELL_ITEMS_MAX) & (rules.resident >> run.variant & 1);
 }
 
-/* What becomes of a doorbell that is rung and does not begin. Under the lock. Return: what it is
+/* The fate of a doorbell that is rung and does not begin. Under the lock. Return: what it is
  * answered with, 1 + code; 0: it waits. */
 __device__ __noinline__ uint32_t judge_doorbell(Dispatch *dispatch, uint32_t mailbox,
                                                 uint32_t doorbell, uint32_t value)
@@ -292,8 +292,8 @@ __device__ __forceinline__ void unwatch_mailbox(Dispatch *dispatch, Resident *re
         dispatch->mailboxes[index] = nullptr;
         resident->mailboxes[index] = nullptr;
     }
-    /* What was prepared for this session is not found by whoever gets the slot next, nor by a
-     * PUBLISH of the plan that gets its place in the heap. */
+    /* Runs that were prepared for this session are not found by the session that gets the slot
+     * next, nor by a PUBLISH of the plan that gets its place in the heap. */
     for (uint32_t i = threadIdx.x % 32; i < dispatch->prepared_count; i += 32)
         if (dispatch->prepared[i].state && dispatch->prepared[i].mailbox == index) {
             dispatch->prepared[i] = Prepared{};

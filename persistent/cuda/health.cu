@@ -169,7 +169,7 @@ static void say_all(Report *report, const attnd_backend *backend)
 
 /* ---- judging ---- */
 
-/* What the last copy that came says is good enough where none comes any more. */
+/* The last copy that came is good enough where none comes any more. */
 static int device_failed(attnd_backend *backend, cudaError_t error, Report *report)
 {
     say(report, "the device failed: CUDA error %d, %s: %s\n", error, cudaGetErrorName(error),

@@ -49,9 +49,9 @@ constexpr uint64_t spin_ns = 60000;
 /* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
  * word of others. */
 constexpr uint64_t call_ns = 50000000;
-/* What the host copies takes some 10 us. */
+/* A copy that the host asks for takes some 10 us. */
 constexpr uint64_t side_stuck_ns = 2000000;
-/* What is to come and go is called so often. */
+/* Gangs that are to come and go are called so often. */
 constexpr uint64_t flush_call_ns = 200000;
 
 static bool elastic(const attnd_backend *backend)
@@ -103,8 +103,8 @@ void gangs_dismiss(attnd_backend *backend, uint32_t dismiss)
     attnd_publish32(&backend->words->dismiss, dismiss);
 }
 
-/* What is armed must be called, and again: a gang that had drained before it was told to leave
- * wipes the word out. */
+/* Armed gangs must be called, and again: a gang that had drained before it was told to leave wipes
+ * the word out. */
 cudaError_t kernels_wait(attnd_backend *backend)
 {
     const timespec step = {0, long(flush_call_ns)};

@@ -117,9 +117,9 @@ __device__ __forceinline__ uint32_t tile_word(const ActiveRun *run, uint32_t til
     return __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
 }
 
-/* And this the second, of the whole warp, with the tile in @word. What of @item does not come from
- * there is set. Nobody can begin before it is over: all that is done meanwhile is done before its
- * loads are waited for. Return: the item's packed rows. */
+/* And this the second, of the whole warp, with the tile in @word. The parts of @item that do not
+ * come from there are set. Nobody can begin before it is over: all that is done meanwhile is done
+ * before its loads are waited for. Return: the item's packed rows. */
 template <int D>
 __device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, uint32_t word,
                                               uint32_t lane)

@@ -23,7 +23,7 @@
  * address is given up, so a later mapping at the same address belongs to a later index and nobody
  * still means the old one.
  *
- * What an engine sent may be anything. Every call here either fails with a code of its own or has
+ * An engine may have sent anything. Every call here either fails with a code of its own or has
  * given a mapping whose real extent the driver knows; what the engine claims is held against that,
  * never trusted.
  */
@@ -37,7 +37,7 @@
 
 using attnd::Memory;
 
-/* What is unpinned in one rest: 10 ms. */
+/* Bytes that are unpinned in one rest: 10 ms. */
 constexpr uint64_t rest_bytes = 512ull << 20;
 
 static_assert(sizeof(CUipcMemHandle) == ATTND_IPC_HANDLE_BYTES, "a handle is a handle");
@@ -285,7 +285,7 @@ static int needs_rest(const Mapping *mapping)
            mapping->kind == ATTND_KIND_IPC;
 }
 
-/* From the end. What is left of @left_bytes says how much more may go in this rest. */
+/* From the end. The rest of @left_bytes says how much more may go in this rest. */
 static int unpin(Mapping *mapping, uint64_t *left_bytes)
 {
     int failed = 0;
@@ -317,7 +317,7 @@ static int let_go(const Driver *driver, Mapping *mapping, uint64_t *left_bytes)
     return failed;
 }
 
-/* Where kernels may be. What of host memory is pinned no more; of the GPU's, all. */
+/* Where kernels may be. Host memory that is pinned no more; of the GPU's, all. */
 static void take_out(const Driver *driver, Mapping *mapping)
 {
     switch (mapping->kind) {

@@ -2,7 +2,7 @@
  * mirror.cuh - plans copied from the queue segment's heap, behind the bus, to device memory.
  *
  * The mirror has the heap's offsets. A command names a version of its plan: which set, and which
- * advance since. What the mirror lacks of that version is copied before anything of it is
+ * advance since. Bytes that the mirror lacks of that version are copied before anything of it is
  * published:
  *
  *   another set       the head, its arrays and all page ids, as they are now
@@ -112,8 +112,8 @@ __device__ __forceinline__ uint32_t *pages_there(attnd_entry *entry)
 /* The head, and the variant behind it. */
 constexpr uint64_t plan_front_bytes = sizeof(attnd_plan_head) + sizeof(attnd_variant);
 
-/* What only a set changes, and all page ids; the head first, for it says where the rest lies.
- * Return: bytes moved. */
+/* Arrays that only a set changes, and all page ids; the head first, for it says where the rest
+ * lies. Return: bytes moved. */
 __device__ __forceinline__ uint64_t mirror_set(const PlanCopy &plan, uint32_t lane)
 {
     const attnd_plan_head *head = plan.head;

@@ -17,9 +17,9 @@
 namespace attnd
 {
 
-/* The identity. What follows is what every policy has. */
+/* The identity. Every policy has the members that follow. */
 struct Plain {
-    /* What no fast loop takes, another takes than the plain one (tile_staged.cuh). */
+    /* Items that no fast loop takes go to another loop than the plain one (tile_staged.cuh). */
     static constexpr bool staged = false;
     /* K and V are of fp8. */
     static constexpr bool narrow = false;
@@ -57,7 +57,7 @@ struct Plain {
     {
     }
 
-    /* What the values of the item's head are multiplied with, wherever they go. */
+    /* The factor of the values of the item's head, wherever they go. */
     __device__ static constexpr float out_scale(const Item &)
     {
         return 1.0f;
@@ -85,7 +85,7 @@ struct Plain {
         return true;
     }
 
-    /* What a score is multiplied with behind scores(), to be an exponent of 2. */
+    /* The factor of a score behind scores(), which makes it an exponent of 2. */
     __device__ static float unit(const attnd_plan_head &plan)
     {
         return plan.sm_scale * log2_e;
@@ -108,8 +108,8 @@ struct Plain {
         return item.kv_begin;
     }
 
-    /* What the plain loop keeps of a query row and a head, whether they see key @key of those
-     * between their first and last, and what becomes of their product with it. */
+    /* The state that the plain loop keeps of a query row and a head, whether they see key @key of
+     * those between their first and last, and what becomes of their product with it. */
     struct Row {
         float scale;
     };

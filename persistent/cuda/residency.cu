@@ -4,7 +4,7 @@
  * elastic    On all SMs, but only while something is queued. Gangs, a dispatcher and its workers,
  *            are enqueued ahead of time behind a wait for a word of device memory (helper.cu); a
  *            doorbell sets it (RESIDENCY.md has the times). Between gangs nothing of ours is on any
- *            SM, so kernels of engines lose nothing. What auto chooses.
+ *            SM, so kernels of engines lose nothing. `auto` chooses it.
  * shared     Resident on some of the SMs: answers come while others keep the GPU full, and a kernel
  *            of engines that needs all SMs at once takes twice the time. Without MPS contexts take
  *            turns on the whole GPU, and a kernel that never ends makes everybody wait for the end

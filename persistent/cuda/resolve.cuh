@@ -103,7 +103,7 @@ __device__ __forceinline__ const Memory &memory_at(const Settings &settings, uin
     return settings.memories[index < ATTND_MEMORIES_MAX ? index : 0];
 }
 
-/* What of a run descriptor goes beyond the plan. */
+/* The parts of a run descriptor that go beyond the plan. */
 struct RunSource {
     const attnd_run *body;
     const attnd_heap_plane *k, *v;
@@ -111,7 +111,7 @@ struct RunSource {
     PlanVersion version; /* as the command has it */
 };
 
-/* What lanes fill one each lies in a row. */
+/* Members that lanes fill one each lie in a row. */
 static_assert(offsetof(ActiveRun, kv_len) - offsetof(ActiveRun, entries) == 5 * 8 &&
                   offsetof(attnd_plan_head, kv_len_offset_bytes) -
                           offsetof(attnd_plan_head, entries_offset_bytes) ==
@@ -124,7 +124,7 @@ static_assert(offsetof(attnd_run, w) - offsetof(attnd_run, q) == 5 * sizeof(attn
                   offsetof(attnd_heap_plane, memory) == offsetof(attnd_place, memory),
               "places");
 
-/* What resolving a run asks device memory for, one trip of all lanes. */
+/* All that resolving a run reads of device memory, one trip of all lanes. */
 struct LookUp {
     uint4 plan;        /* a vector of its head */
     Mirrored mirrored; /* of which version that is */
@@ -252,7 +252,7 @@ find_sinks(const Settings &settings, const attnd_plan_head &plan, const attnd_ru
     return reinterpret_cast<const float *>(resolve(memory, table.memory, begin, bad));
 }
 
-/* What workers look up where the run itself lies. The whole warp. */
+/* Tables that workers look up where the run itself lies. The whole warp. */
 __device__ __forceinline__ void fill_tables(const Settings &settings, const attnd_plan_head &plan,
                                             const attnd_run &body, ActiveRun *active, bool *bad)
 {
@@ -279,7 +279,7 @@ __device__ __forceinline__ void fill_tables(const Settings &settings, const attn
         active->tables = tables;
 }
 
-/* What one lane fills: scratch as the plan divides it, and what the run says itself. */
+/* The part of one lane: scratch as the plan divides it, and the fields of the run itself. */
 __device__ __forceinline__ void fill_rest(ActiveRun *build, const BuiltPlan &built,
                                           const RunSource &source, char *scratch, uint32_t *answer,
                                           const float *sinks, uint64_t w, bool aligned)
@@ -327,7 +327,7 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     if (!built_suits(built, source, look.mirrored))
         build_plan(dispatch, body.plan_offset_bytes, source.version, body.generation,
                    source.page_size, look.mirrored, look.plan);
-    /* What does not keep 16-byte alignment takes the naive way. */
+    /* Tensors that do not keep 16-byte alignment take the naive way. */
     const bool odd = built.odd | fill_places(build, source, address);
     const float *sinks = find_sinks(settings, build->plan, body, &bad);
     if (build->plan.options & looked_up_options)

@@ -5,8 +5,8 @@
  * segment: a maximal run of rows that the same blocks cover. A first walk marks the blocks that
  * share a row with another level's; the tiles of these and of split blocks are partial, all others
  * write o and lse directly. A second walk makes a merge of each segment that partial tiles cover
- * and lists its parts, by level and then by kv_begin, so results add up in one order whoever
- * arrives last.
+ * and lists its parts, by level and then by kv_begin, so results add up in one order, in any order
+ * of arrival.
  *
  * Levels may partition the rows differently. A block can then share some rows and be alone on
  * others; it is partial as a whole, and where it is alone the merge has a single part.

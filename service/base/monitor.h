@@ -3,8 +3,8 @@
  * over.
  *
  * The daemon writes each event once, and readers ask for what came since. A reader that is slow
- * finds the oldest written over, and is told how many. Nobody who reads is waited for, and no
- * reader is known here: there is one ring, whoever and however many ask.
+ * finds the oldest written over, and learns how many. The daemon waits for no reader and knows
+ * none: there is one ring for all of them.
  */
 #ifndef ATTND_SERVICE_BASE_MONITOR_H
 #define ATTND_SERVICE_BASE_MONITOR_H

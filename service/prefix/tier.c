@@ -8,9 +8,9 @@
  * tree as without a second tier: what was on them is gone.
  *
  * In. A match that finds the next block here has its pages taken and its key claimed, as an engine
- * would that computes it. Whoever matches it waits for that claim, and when the copy has ended the
- * block is published. The copy here stays for as long as there is room: the block is not copied
- * again when it is evicted again. A block whose pages are still there is published at once.
+ * would that computes it. A session that matches it waits for that claim, and when the copy has
+ * ended the block is published. The copy here stays for as long as there is room: the block is not
+ * copied again when it is evicted again. A block whose pages are still there is published at once.
  *
  * Bringing back takes the time that the link has needed lately, for what is under way too. Where
  * the namespace says what computing takes, and that is less, the match finds nothing.

@@ -13,8 +13,8 @@
  *
  * An operation reads the lengths of its plan as they are when it is submitted, however long it
  * waits: they are pinned on its way in. Behind a set or an advance in its lane it reads what that
- * leaves, and pins when that is over. So whoever holds lengths waits for runs only, never for a
- * change, and changes that wait for a generation always get one.
+ * leaves, and pins when that is over. So an operation that holds lengths waits for runs only, never
+ * for a change, and changes that wait for a generation always get one.
  */
 #include "service/sched/lanes.h"
 

@@ -253,37 +253,38 @@ static int map_queue(struct attnd_shm *queue)
     return rc < 0 ? rc : attnd_worker_port_check(queue->address, queue->size_bytes);
 }
 
-static int start(struct attnd_worker_memory *memory, struct attnd_worker_copies *copies,
-                 struct attnd_worker_watch *watch)
+/* What the process consists of. Large; and memory's thread may be there to the end. */
+static struct parts {
+    struct attnd_worker_port port;
+    struct attnd_worker_memory memory;
+    struct attnd_worker_copies copies;
+    struct attnd_worker_watch watch;
+} parts;
+
+static int start(void)
 {
-    int rc = memory->ops->start(memory->backend);
+    int rc = parts.memory.ops->start(parts.memory.backend);
     if (rc == 0)
-        rc = attnd_worker_memory_start(memory);
+        rc = attnd_worker_memory_start(&parts.memory);
     if (rc < 0)
         return rc;
-    rc = attnd_worker_copies_start(copies);
+    rc = attnd_worker_copies_start(&parts.copies);
     if (rc == 0)
-        rc = attnd_worker_watch_start(watch);
+        rc = attnd_worker_watch_start(&parts.watch);
     if (rc < 0) {
-        attnd_worker_copies_stop(copies);
-        (void)attnd_worker_memory_stop(memory);
+        attnd_worker_copies_stop(&parts.copies);
+        (void)attnd_worker_memory_stop(&parts.memory);
     }
     return rc;
 }
 
-static int work(const struct options *options, const struct attnd_shm *queue, int signals)
+/* Return: 0, or -ATTND_E_* with *@fault: there is no backend. */
+static int create_all(const struct options *options, const struct attnd_shm *queue,
+                      struct attnd_fault *fault)
 {
-    static struct attnd_worker_memory memory; /* large; and its thread may be there to the end */
-    static struct attnd_worker_port port;
-    static struct attnd_worker_copies copies;
-    struct attnd_worker_watch watch = {.queue = queue->address};
-    struct attnd_fault fault = {0};
-
-    attnd_worker_port_init(&port, queue->address,
-                           options->retire_eventfd ? ATTND_WORKER_FD_RETIRE : -1);
     const struct attnd_backend_config config = {.queue = queue->address,
                                                 .queue_bytes = queue->size_bytes,
-                                                .port = &port.port,
+                                                .port = &parts.port.port,
                                                 .threads = options->threads,
                                                 .scratch_bytes = options->scratch_bytes,
                                                 .isa = options->isa,
@@ -291,48 +292,64 @@ static int work(const struct options *options, const struct attnd_shm *queue, in
                                                 .residency = options->residency,
                                                 .sms = options->sms,
                                                 .injection = injection(options->inject)};
-    memory.port = &port;
-    memory.answer = say;
-    memory.dies = options->inject && strncmp(options->inject, "pin", 3) == 0;
-    int rc = create(options->backend, &config, &memory.ops, &memory.backend, &fault);
-    if (rc == 0) {
-        watch.ops = memory.ops;
-        watch.backend = memory.backend;
-        watch.stop_once = options->inject && strcmp(options->inject, "stop") == 0;
-        copies.ops = memory.ops;
-        copies.backend = memory.backend;
-        copies.answer = say;
-        rc = start(&memory, &copies, &watch);
-        if (rc < 0) {
-            /* What the system refuses here is a thread. */
-            attnd_fault_set(&fault, rc, ATTND_F_NONE, 0, rc == -ATTND_E_SYSTEM ? EAGAIN : 0, 0);
-            (void)memory.ops->park(memory.backend);
-            memory.ops->destroy(memory.backend);
-        }
-    }
+
+    attnd_worker_port_init(&parts.port, queue->address,
+                           options->retire_eventfd ? ATTND_WORKER_FD_RETIRE : -1);
+    parts.memory.port = &parts.port;
+    parts.memory.answer = say;
+    parts.memory.dies = options->inject && strncmp(options->inject, "pin", 3) == 0;
+    int rc = create(options->backend, &config, &parts.memory.ops, &parts.memory.backend, fault);
+    if (rc < 0)
+        return rc;
+    parts.copies.ops = parts.watch.ops = parts.memory.ops;
+    parts.copies.backend = parts.watch.backend = parts.memory.backend;
+    parts.copies.answer = say;
+    parts.watch.queue = queue->address;
+    parts.watch.stop_once = options->inject && strcmp(options->inject, "stop") == 0;
+    rc = start();
+    if (rc == 0)
+        return 0;
+    /* The system refuses threads, and nothing else, here. */
+    attnd_fault_set(fault, rc, ATTND_F_NONE, 0, rc == -ATTND_E_SYSTEM ? EAGAIN : 0, 0);
+    (void)parts.memory.ops->park(parts.memory.backend);
+    parts.memory.ops->destroy(parts.memory.backend);
+    return rc;
+}
+
+static void say_ready(const struct options *options, int rc, const struct attnd_fault *fault)
+{
     const struct attnd_worker_message ready = {.kind =
                                                    rc ? ATTND_WORKER_FAILED : ATTND_WORKER_READY,
                                                .code = rc,
-                                               .field = fault.field,
-                                               .value = fault.value,
-                                               .limit = fault.limit};
+                                               .field = fault->field,
+                                               .value = fault->value,
+                                               .limit = fault->limit};
     if (rc < 0)
         attnd_log(ATTND_LOG_ERROR, "--backend %s%s%s does not start here", options->backend,
                   options->isa ? " --isa " : "", options->isa ? options->isa : "");
     attnd_crash(ATTND_CRASH_WORKER_STARTED);
     say(NULL, &ready);
+}
+
+static int work(const struct options *options, const struct attnd_shm *queue, int signals)
+{
+    struct attnd_fault fault = {0};
+    int rc = create_all(options, queue, &fault);
+
+    say_ready(options, rc, &fault);
     if (rc < 0)
         return ATTND_WORKER_EXIT_NO_BACKEND;
-
-    serve_until_told(&memory, &copies, signals);
+    serve_until_told(&parts.memory, &parts.copies, signals);
     attnd_crash(ATTND_CRASH_WORKER_TOLD_TO_LEAVE);
     (void)alarm(PARK_TIMEOUT_S);
-    (void)memory.ops->park(memory.backend);
-    attnd_worker_copies_stop(&copies);
-    if (!attnd_worker_memory_stop(&memory)) /* first: the watch may wait for the same driver */
-        _exit(ATTND_WORKER_EXIT_PARKED);    /* what it waits for goes with the process */
-    attnd_worker_watch_stop(&watch);
-    memory.ops->destroy(memory.backend);
+    (void)parts.memory.ops->park(parts.memory.backend);
+    attnd_worker_copies_stop(&parts.copies);
+    /* Before the watch, which may wait for the same driver. What it waits for goes with the
+     * process. */
+    if (!attnd_worker_memory_stop(&parts.memory))
+        _exit(ATTND_WORKER_EXIT_PARKED);
+    attnd_worker_watch_stop(&parts.watch);
+    parts.memory.ops->destroy(parts.memory.backend);
     return ATTND_WORKER_EXIT_PARKED;
 }
 

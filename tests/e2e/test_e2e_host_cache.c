@@ -6,6 +6,7 @@
  * published. The bytes of a page follow from its block, so what a match finds can be checked
  * without anything else. A pool has room for a quarter of the blocks, the host for all or for half.
  */
+#include "schemas/atomics.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
@@ -391,6 +392,66 @@ static void hostile_sizes_leave_the_service_as_it_was(void **state)
     }
 }
 
+/* ---- beside runs ---- */
+
+struct runner {
+    uint32_t right, stop;
+};
+
+/* Batches of another engine, each of which is held against the reference. */
+static int keep_running(void *context)
+{
+    struct runner *self = context;
+    struct random_batch batch = e2e_batch();
+    struct engine engine;
+
+    engine_open(&engine, own.socket, "runs");
+    while (!attnd_observe32(&self->stop)) {
+        batch.seed++;
+        trial_expect(&engine, &batch);
+        (void)attnd_arrive32(&self->right, 1);
+    }
+    engine_close(&engine);
+    return 0;
+}
+
+static int has_run(void *context)
+{
+    return attnd_observe32(&((const struct runner *)context)->right) > 0;
+}
+
+static uint64_t blocks_in(void)
+{
+    Attnd__Status *status = harness_status(&own);
+    const uint64_t blocks = status->host_cache->in_blocks;
+
+    attnd__status__free_unpacked(status, NULL);
+    return blocks;
+}
+
+static void runs_go_on_while_blocks_come_back(void **state)
+{
+    struct runner *runner = harness_shared(sizeof(*runner));
+    struct side side;
+    (void)state;
+
+    start("64M");
+    side_open(&side, &own, 0);
+    publish_all(&side);
+    const pid_t pid = harness_fork(keep_running, runner);
+    harness_eventually(has_run, runner, 20000, "the other engine runs");
+    const uint64_t in_before = blocks_in();
+    const uint32_t right_before = attnd_observe32(&runner->right);
+    while (blocks_in() - in_before < PROMPTS * BLOCKS ||
+           attnd_observe32(&runner->right) - right_before < 10)
+        for (uint32_t prompt = 0; prompt < PROMPTS; prompt++)
+            (void)match(&side, prompt, BLOCKS);
+    harness_say(&runner->stop, 1);
+    CHECK_EQUAL(harness_join(pid, 20000), 0);
+    attnd_close(side.session);
+    harness_stop(&own);
+}
+
 /* ---- at random, against the dictionary ---- */
 
 static void one(struct side *side, struct prng *prng)
@@ -467,6 +528,7 @@ int main(void)
         E2E_OWN_TEST(an_allocation_of_the_whole_pool_finds_every_page),
         E2E_OWN_TEST(a_namespace_lives_on_the_host_without_an_engine),
         E2E_OWN_TEST(hostile_sizes_leave_the_service_as_it_was),
+        E2E_OWN_TEST(runs_go_on_while_blocks_come_back),
         E2E_OWN_TEST(what_is_found_is_what_was_published),
         E2E_OWN_TEST(a_worker_that_dies_in_the_middle_changes_no_byte),
     };

@@ -145,6 +145,39 @@ static void what_one_engine_published_another_reads_after_its_death(void **state
     attnd_close(b.session);
 }
 
+static void a_thousand_blocks_are_one_operation(void **state)
+{
+    enum { MANY = 1000 };
+    static struct attnd_prefix_key keys[MANY];
+    static int32_t pages[MANY];
+    const struct attnd_prefix_desc desc = {.size = sizeof(desc), .block_pages = 1};
+    struct attnd_prefix_info info = {.size = sizeof(info)};
+    struct attnd_pool_desc large = pool_desc;
+    struct engine_side side;
+
+    large.pages = MANY;
+    side.session = e2e_open(*state);
+    CHECK_OK(attnd_pool_create(side.session, &large, &side.pool));
+    CHECK_OK(attnd_prefix_open(side.session, side.pool, &desc, &side.prefix));
+    CHECK_OK(attnd_prefix_info(side.session, side.prefix, &info));
+    for (uint32_t i = 0; i < MANY; i++)
+        attnd_prefix_key(info.salt, i ? &keys[i - 1] : NULL, &i, sizeof(i), &keys[i]);
+    CHECK_OK(attnd_pages_alloc(side.session, side.pool, MANY, pages));
+    struct attnd_prefix_args args = args_of(&side, keys, 0, MANY);
+    CHECK_OK(attnd_prefix_claim(side.session, &args, NULL));
+    CHECK(answer(&side, NULL).blocks > 0); /* as many as one handle may */
+    CHECK_OK(attnd_prefix_publish(side.session, &args, pages, NULL));
+    CHECK_EQUAL(answer(&side, NULL).taken, MANY);
+    struct attnd_completion done;
+    struct attnd_prefix_result found = {.size = sizeof(found)};
+    CHECK_OK(attnd_prefix_match(side.session, &args, NULL));
+    CHECK_EQUAL(attnd_wait(side.session, &done, 1, 20000000000u), 1);
+    CHECK_OK(attnd_prefix_result(side.session, &done, &found));
+    CHECK_EQUAL(found.blocks, MANY);
+    CHECK(memcmp(found.pages, pages, sizeof(pages)) == 0);
+    attnd_close(side.session);
+}
+
 /* A process that claims a prompt, publishes a part of it, and then does nothing more. */
 static int claimant(void *context)
 {
@@ -441,6 +474,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(what_one_engine_published_another_reads_after_its_death),
+        E2E_TEST(a_thousand_blocks_are_one_operation),
         E2E_TEST(who_waits_for_an_engine_that_is_killed_is_told),
         E2E_TEST(two_engines_that_race_compute_a_prefix_once),
         E2E_TEST(a_match_that_waits_ends_in_time_or_when_cancelled_and_leases_nothing),

@@ -96,7 +96,7 @@ static void read_whole(const char *path, char *text, size_t text_bytes)
     fclose(file);
 }
 
-/* Waits for the program and for whoever it left to us. Return: its wait status. */
+/* Waits for the program and for processes that it left to us. Return: its wait status. */
 static int finish(pid_t pid)
 {
     int status = 0;
@@ -196,6 +196,7 @@ static void a_comparison_says_what_sharing_saves(void **state)
                      0);
     assert_true(shared > 0 && shared < apart);
     json_decref(report);
+    assert_non_null(strstr(errors, "hit rate"));
     assert_non_null(strstr(errors, "prefix bytes saved, reading"));
     assert_non_null(strstr(errors, "\nCascade read "));
     assert_true(verified_rows_of(errors) > 200);

@@ -43,7 +43,7 @@ static int log_says(const char *what)
     return strstr(text, what) != NULL;
 }
 
-/* The first worker fails in this way; whoever runs then is answered, and the next one works. */
+/* The first worker fails in this way; runs of that time are answered, and the next one works. */
 static void expect_restart(const char *fault, const char *end, const char *const *says)
 {
     const char *const options[] = {"--inject", fault, NULL};

@@ -1,10 +1,10 @@
 /*
- * test_gpu_other.c - two GPUs: the service has one of them, and says so to whoever comes with the
- * other.
+ * test_gpu_other.c - two GPUs: the service has one of them, and says so to an engine that comes
+ * with the other.
  *
  * Numbers of GPUs are each process's own: CUDA_VISIBLE_DEVICES orders and hides them. So a fault
- * names both in the numbers of whoever found out: the engine's where libattnd-cuda did, the
- * service's where the worker did.
+ * names both in the numbers of the process that found out: the engine's where libattnd-cuda did,
+ * the service's where the worker did.
  */
 #include "tests/gpu/support/gpu.h"
 #include "tests/gpu/support/one_key.h"

@@ -1,5 +1,5 @@
 /*
- * doorbell.pml - each launch of a lane is answered once, for itself, whoever dies
+ * doorbell.pml - each launch of a lane is answered once, for itself, also if a process dies
  * (service/prepared/PROTOCOL.md; persistent/cpu/mailbox.c, persistent/cuda/doorbells.cuh).
  *
  * The engine launches only when the lane rests. A worker may die between any two of its steps; the

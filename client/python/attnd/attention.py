@@ -88,7 +88,7 @@ class BatchAttention:
         self._destroy(session)
 
     def _destroy(self, session):
-        """No wait: this may be called in the middle of anything, by whoever dropped the last
+        """No wait: this may be called in the middle of anything, by the code that dropped the last
         run."""
         if self._plan is not None:
             session.destroy_plan(self._plan, self.pool)

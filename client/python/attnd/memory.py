@@ -1,6 +1,6 @@
 """Memory of a session, and tensors in it.
 
-The service makes the memory and the library maps it. Whoever still looks at it keeps it: an array
+The service makes the memory and the library maps it. An object that looks at it keeps it: an array
 of numpy, a tensor of torch, a consumer of DLPack. So the handle goes back when the last of them is
 gone, never earlier, and a session that is closed ends only then. A child of fork() has no such
 mappings: what it reads there is a fault of its own.

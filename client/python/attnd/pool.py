@@ -3,9 +3,9 @@
 A pool of the service lies in memory that the service made, in the order [layer][K, V][page][token]
 [head][dim], and hands its pages out by leases. A page goes back when no lease of it is left, so a
 prefix that several requests read is leased once for each. `share()` gives a token with which
-another session attaches the pool; `offer_pages()` gives a ticket that moves leases to whoever
-claims it. A pool of tensors lies in the engine's own memory, and the engine hands out its pages
-itself.
+another session attaches the pool; `offer_pages()` gives a ticket that moves leases to the session
+that claims it. A pool of tensors lies in the engine's own memory, and the engine hands out its
+pages itself.
 """
 
 from __future__ import annotations

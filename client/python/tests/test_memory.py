@@ -1,4 +1,4 @@
-"""Tensors in and out: whoever looks at memory keeps it, and nobody else does."""
+"""Tensors in and out: an object that looks at memory keeps it, and no other does."""
 
 import ctypes as c
 import gc

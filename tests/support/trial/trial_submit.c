@@ -1,8 +1,8 @@
 /*
  * trial_submit.c - a batch through the public API, and its completions back.
  *
- * user_data is the trial's address, so several trials of one session can be under way and whoever
- * waits hands each completion to its trial.
+ * user_data is the trial's address, so several trials of one session can be under way, and a wait
+ * hands each completion to its trial.
  */
 #include "tests/support/trial/trial_internal.h"
 

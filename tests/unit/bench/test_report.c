@@ -43,6 +43,18 @@ static void the_bar_grows_with_the_part_that_is_done(void **state)
     assert_null(strchr(line, '.'));
 }
 
+static void it_is_complete_at_the_end_only(void **state)
+{
+    const struct replay_progress progress = {.label = "one tree", .tokens = 1000};
+    char line[REPLAY_PROGRESS_BYTES];
+
+    (void)state;
+    replay_progress_line(&progress, 999, 1, line);
+    assert_non_null(strstr(line, " 99 %"));
+    replay_progress_line(&progress, 1000, 1, line);
+    assert_non_null(strstr(line, "100 %"));
+}
+
 static void the_conclusion_says_what_was_saved(void **state)
 {
     static struct replay_result shared, apart;
@@ -65,7 +77,8 @@ static void the_conclusion_says_what_was_saved(void **state)
     apart.cache = REPLAY_CACHE_ENGINE;
     replay_report_conclusion(out, &shared, &apart);
     assert_int_equal(fclose(out), 0);
-    assert_non_null(strstr(text, "found 3,000 of 4,000 prompt tokens computed, 32.0 MiB of KV."));
+    assert_non_null(strstr(
+        text, "Sharing saved computing 3,000 of 4,000 prompt tokens, and 32.0 MiB of KV memory."));
     assert_non_null(strstr(text, "read 1.00 GiB of KV instead of 4.00 GiB (-75 %)."));
     assert_non_null(strstr(text, "1.50 s, and 2.00 s with caches apart (-25 %)."));
     assert_non_null(strstr(text, "computed 62.5 % of the prompt tokens that caches apart did"));
@@ -78,6 +91,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(progress_fits_60_columns_and_names_its_numbers),
         cmocka_unit_test(the_bar_grows_with_the_part_that_is_done),
+        cmocka_unit_test(it_is_complete_at_the_end_only),
         cmocka_unit_test(the_conclusion_says_what_was_saved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -205,7 +205,7 @@ static void a_mailbox_on_the_gpu_is_not_rung_from_here(void **state)
     CHECK_EQUAL(attnd_launch(session, 2, prepared), -ATTND_E_UNSUPPORTED);
     CHECK_OK(attnd_mailbox(session, &memory));
     CHECK(attnd_memory_address(session, memory) == NULL);
-    int fd = attnd_memory_fd(session, memory); /* for whoever has CUDA */
+    int fd = attnd_memory_fd(session, memory); /* for a process that has CUDA */
     CHECK(fd >= 0);
     close(fd);
 }

@@ -95,7 +95,7 @@ static int wait_for_slot(struct end *end)
                 return 0;
         return 1;
     }
-    /* Whoever slept through his wake-up sees the slot at the deadline, but late. */
+    /* A side that slept through its wake-up sees the slot at the deadline, but late. */
     uint64_t begin_ns = attnd_clock_ns();
     return attnd_wake_wait(&end->in->tail, ring->index, &end->in->need, LOST_NS) &&
            attnd_clock_ns() - begin_ns < LOST_NS;

@@ -99,7 +99,7 @@ static int begin(int use_eventfd)
                                          .scratch_bytes = 4096,
                                          .log_level = ATTND_LOG_WARNING};
     rig.process.control = rig.process.pidfd = -1;
-    for (int fd = 3; fd < FDS_MAX; fd++) /* what whoever runs the tests left open */
+    for (int fd = 3; fd < FDS_MAX; fd++) /* descriptors that the caller of the tests left open */
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     if (attnd_queue_new(1u << 20, use_eventfd, &rig.queue, &rig.fault) < 0)
         return -1;
