@@ -9,6 +9,7 @@
  * A round is a list of operations drawn beforehand. Each makes sense whatever came before, so that
  * a list that fails can be shortened: what is left when no operation can be taken out is printed.
  */
+#include "tests/support/harness/check.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
 #include "tests/support/rigs/tree_rig.h"
@@ -18,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,7 +51,7 @@ static struct {
     uint32_t parent[NODES];
     struct entry entry[SPACES][NODES];
     uint32_t space[SPACES], block_pages[SPACES];
-    struct attnd_tree_owner owner[RIG_SESSIONS][SPACES];
+    struct attnd_tree_owner owner[TREE_RIG_SESSIONS][SPACES];
     struct attnd_tree_waiter waiter;
     int waits; /* 1: `waiter` waits for the claim on this: */
     uint32_t wait_space, wait_node;
@@ -58,7 +60,7 @@ static struct {
 
 static struct attnd_block_key key_of(uint32_t node)
 {
-    return rig_key(1000 + node);
+    return tree_rig_key(1000 + node);
 }
 
 /* ---- the judge of evictions ---- */
@@ -77,7 +79,7 @@ static int can_go(uint32_t space, uint32_t node)
     if (!entry->published || entry->pinned || has_child(space, node))
         return 0;
     for (uint32_t i = 0; i < model.block_pages[space]; i++)
-        if (rig.leases[entry->page[i]] != 1)
+        if (tree_rig.leases[entry->page[i]] != 1)
             return 0;
     return 1;
 }
@@ -144,7 +146,7 @@ static void do_match(const struct operation *op)
 
     count = path(op, nodes, keys, &parent, &chain);
     struct attnd_tree_result got =
-        attnd_tree_match(rig.tree, &model.owner[op->session][op->space], &chain, pages);
+        attnd_tree_match(tree_rig.tree, &model.owner[op->session][op->space], &chain, pages);
     if (!parent_there(op, nodes[0]))
         stop = ATTND_PREFIX_STOP_MISSING;
     while (stop == ATTND_PREFIX_STOP_END && want < count) {
@@ -160,7 +162,7 @@ static void do_match(const struct operation *op)
     CHECK_EQUAL(got.blocks, want);
     CHECK_EQUAL(got.foreign, foreign);
     CHECK_EQUAL(got.stop, stop);
-    rig_lease(op->session, pages, got.blocks * block_pages);
+    tree_rig_lease(op->session, pages, got.blocks * block_pages);
 }
 
 /* What the tree says of a publish, into the dictionary. */
@@ -188,11 +190,11 @@ static void do_publish(const struct operation *op)
     int32_t pages[NODES * BLOCK_PAGES_MAX];
 
     count = path(op, nodes, keys, &parent, &chain);
-    uint32_t got = rig_alloc(op->session, count * block_pages, pages);
+    uint32_t got = tree_rig_alloc(op->session, count * block_pages, pages);
     chain.count = count = got / block_pages;
     int there = parent_there(op, nodes[0]);
-    int rc =
-        attnd_tree_publish(rig.tree, &model.owner[op->session][op->space], &chain, pages, &result);
+    int rc = attnd_tree_publish(tree_rig.tree, &model.owner[op->session][op->space], &chain, pages,
+                                &result);
     CHECK_EQUAL(rc, there ? 0 : -ATTND_E_UNKNOWN);
     note_published(op, nodes, pages, &result);
     CHECK_EQUAL(result.stop,
@@ -201,7 +203,7 @@ static void do_publish(const struct operation *op)
         ATTND_PREFIX_STOP_FULL) /* then its own namespace had nothing that could go */
         CHECK_EQUAL(can_go_count(op->space, model.parent[nodes[result.blocks]]), 0);
     if (op->number & 64) /* others keep what they computed, for a while */
-        rig_free(op->session, pages, got);
+        tree_rig_free(op->session, pages, got);
 }
 
 static void do_claim(const struct operation *op)
@@ -211,7 +213,7 @@ static void do_claim(const struct operation *op)
     struct attnd_tree_chain chain;
     uint32_t count = path(op, nodes, keys, &parent, &chain);
     struct attnd_tree_result got =
-        attnd_tree_claim(rig.tree, &model.owner[op->session][op->space], &chain);
+        attnd_tree_claim(tree_rig.tree, &model.owner[op->session][op->space], &chain);
 
     for (; want < count; want++) {
         struct entry *entry = &model.entry[op->space][nodes[want]];
@@ -241,7 +243,8 @@ static void do_abandon(const struct operation *op)
         entry->claimer = -1;
         want++;
     }
-    CHECK_EQUAL(attnd_tree_abandon(rig.tree, &model.owner[op->session][op->space], &chain), want);
+    CHECK_EQUAL(attnd_tree_abandon(tree_rig.tree, &model.owner[op->session][op->space], &chain),
+                want);
 }
 
 static void do_free(const struct operation *op)
@@ -249,8 +252,8 @@ static void do_free(const struct operation *op)
     uint32_t left = op->number % 16 + 1;
     for (uint32_t i = 0; i < PAGES && left; i++) {
         int32_t page = (int32_t)((i + op->node) % PAGES);
-        if (rig.held[op->session][page]) {
-            rig_free(op->session, &page, 1);
+        if (tree_rig.held[op->session][page]) {
+            tree_rig_free(op->session, &page, 1);
             left--;
         }
     }
@@ -259,12 +262,12 @@ static void do_free(const struct operation *op)
 static void do_die(const struct operation *op)
 {
     for (uint32_t space = 0; space < SPACES; space++) {
-        attnd_tree_owner_end(rig.tree, &model.owner[op->session][space]);
+        attnd_tree_owner_end(tree_rig.tree, &model.owner[op->session][space]);
         for (uint32_t node = 0; node < NODES; node++)
             if (model.entry[space][node].claimer == (int)op->session)
                 model.entry[space][node].claimer = -1;
     }
-    rig_free_all(op->session);
+    tree_rig_free_all(op->session);
 }
 
 static void do_evict(const struct operation *op)
@@ -272,8 +275,8 @@ static void do_evict(const struct operation *op)
     uint32_t want = op->number % 8 + 1, could = 0, freed;
     for (uint32_t space = 0; space < SPACES; space++)
         could += can_go_count(space, ROOT);
-    uint32_t bound = attnd_tree_evictable(rig.tree);
-    freed = attnd_tree_evict(rig.tree, want);
+    uint32_t bound = attnd_tree_evictable(tree_rig.tree);
+    freed = attnd_tree_evict(tree_rig.tree, want);
     CHECK(freed <= bound);
     CHECK(freed <= want + BLOCK_PAGES_MAX - 1);
     CHECK(freed > 0 || could == 0);
@@ -287,8 +290,8 @@ static void do_pin(const struct operation *op)
     struct attnd_block_key keys[NODES], parent;
     struct attnd_tree_chain chain;
     uint32_t count = path(op, nodes, keys, &parent, &chain);
-    struct attnd_tree_result got =
-        op->kind == PIN ? attnd_tree_pin(rig.tree, &chain) : attnd_tree_unpin(rig.tree, &chain);
+    struct attnd_tree_result got = op->kind == PIN ? attnd_tree_pin(tree_rig.tree, &chain)
+                                                   : attnd_tree_unpin(tree_rig.tree, &chain);
     if (parent_there(op, nodes[0]))
         while (want < count && model.entry[op->space][nodes[want]].published)
             want++;
@@ -307,7 +310,7 @@ static void do_wait(const struct operation *op)
         attnd_tree_unwait(&model.waiter);
         model.waits = 0;
     }
-    int waits = attnd_tree_wait(rig.tree, model.space[op->space], &key, &model.waiter);
+    int waits = attnd_tree_wait(tree_rig.tree, model.space[op->space], &key, &model.waiter);
     CHECK_EQUAL(waits, claimer >= 0);
     model.waits = waits;
     model.wait_space = op->space;
@@ -326,14 +329,16 @@ static void do_wrong(const struct operation *op)
     if (model.parent[op->node] == op->number % NODES)
         return;
     CHECK_EQUAL(
-        attnd_tree_match(rig.tree, &model.owner[op->session][op->space], &chain, pages).blocks, 0);
+        attnd_tree_match(tree_rig.tree, &model.owner[op->session][op->space], &chain, pages).blocks,
+        0);
     if (!entry->published || !model.entry[op->space][op->number % NODES].published)
         return;
-    if (rig_alloc(op->session, model.block_pages[op->space], pages) < model.block_pages[op->space])
+    if (tree_rig_alloc(op->session, model.block_pages[op->space], pages) <
+        model.block_pages[op->space])
         return;
-    CHECK_EQUAL(
-        attnd_tree_publish(rig.tree, &model.owner[op->session][op->space], &chain, pages, &result),
-        -ATTND_E_INVALID);
+    CHECK_EQUAL(attnd_tree_publish(tree_rig.tree, &model.owner[op->session][op->space], &chain,
+                                   pages, &result),
+                -ATTND_E_INVALID);
     CHECK_EQUAL(result.blocks, 0);
 }
 
@@ -353,26 +358,26 @@ static void check_all(void)
                 in_tree[entry->page[i]]++;
         }
         const struct attnd_tree_space_info *info =
-            attnd_tree_space_info(rig.tree, model.space[space]);
+            attnd_tree_space_info(tree_rig.tree, model.space[space]);
         CHECK_EQUAL(info->blocks, blocks);
         CHECK_EQUAL(info->claims, claims);
         CHECK_EQUAL(info->pinned, pinned);
         CHECK(blocks * model.block_pages[space] <= info->args.pages_max);
         pages += blocks * model.block_pages[space];
     }
-    CHECK_EQUAL(attnd_tree_pages(rig.tree), pages);
+    CHECK_EQUAL(attnd_tree_pages(tree_rig.tree), pages);
     for (int32_t page = 0; page < (int32_t)PAGES; page++) {
         uint32_t leases = in_tree[page];
-        for (uint32_t session = 0; session < RIG_SESSIONS; session++)
-            leases += rig.held[session][page];
-        CHECK_EQUAL(rig.leases[page], leases);
-        CHECK_EQUAL(attnd_tree_node(rig.tree, page, &depth) != ATTND_NONE, in_tree[page]);
+        for (uint32_t session = 0; session < TREE_RIG_SESSIONS; session++)
+            leases += tree_rig.held[session][page];
+        CHECK_EQUAL(tree_rig.leases[page], leases);
+        CHECK_EQUAL(attnd_tree_node(tree_rig.tree, page, &depth) != ATTND_NONE, in_tree[page]);
     }
 }
 
 static void check_woken(void)
 {
-    struct attnd_tree_waiter *woken = attnd_tree_woken(rig.tree);
+    struct attnd_tree_waiter *woken = attnd_tree_woken(tree_rig.tree);
     if (!model.waits) {
         CHECK(woken == NULL);
         return;
@@ -383,23 +388,23 @@ static void check_woken(void)
         return;
     CHECK(woken == &model.waiter);
     model.waits = 0;
-    CHECK(attnd_tree_woken(rig.tree) == NULL);
+    CHECK(attnd_tree_woken(tree_rig.tree) == NULL);
 }
 
 static void round_begin(uint64_t seed, int forgetful)
 {
     struct prng prng = prng_fork(seed, 1);
-    rig_begin(PAGES, 3 * NODES, prng_percent(&prng, 30) ? 30 : 1000);
-    rig.dropped = judge_drop;
+    tree_rig_begin(PAGES, 3 * NODES, prng_percent(&prng, 30) ? 30 : 1000);
+    tree_rig.dropped = judge_drop;
     memset(&model, 0, sizeof(model));
     model.forgetful = forgetful;
     for (uint32_t space = 0; space < SPACES; space++) {
         model.block_pages[space] = space == 1 ? 2 : 1;
-        model.space[space] = rig_space(model.block_pages[space],
-                                       prng_percent(&prng, 50) ? PAGES : 8, space == 2 ? 6 : 0);
+        model.space[space] = tree_rig_space(
+            model.block_pages[space], prng_percent(&prng, 50) ? PAGES : 8, space == 2 ? 6 : 0);
         for (uint32_t node = 0; node < NODES; node++)
             model.entry[space][node].claimer = -1;
-        for (uint32_t session = 0; session < RIG_SESSIONS; session++)
+        for (uint32_t session = 0; session < TREE_RIG_SESSIONS; session++)
             model.owner[session][space].session = session;
     }
     for (uint32_t node = 0; node < NODES; node++)
@@ -420,7 +425,7 @@ static void run(uint64_t seed, const struct operation *ops, uint32_t count, int 
         check_woken();
         check_all();
     }
-    rig_end();
+    tree_rig_end();
 }
 
 static void draw(uint64_t seed, struct operation *ops, uint32_t count)
@@ -430,9 +435,9 @@ static void draw(uint64_t seed, struct operation *ops, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         uint32_t kind =
             prng_percent(&prng, 70) ? often[prng_below(&prng, 8)] : prng_below(&prng, KINDS);
-        ops[i] =
-            (struct operation){kind, prng_below(&prng, RIG_SESSIONS), prng_below(&prng, SPACES),
-                               prng_below(&prng, NODES), (uint32_t)prng_next(&prng)};
+        ops[i] = (struct operation){kind, prng_below(&prng, TREE_RIG_SESSIONS),
+                                    prng_below(&prng, SPACES), prng_below(&prng, NODES),
+                                    (uint32_t)prng_next(&prng)};
     }
 }
 

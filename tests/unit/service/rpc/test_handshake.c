@@ -8,7 +8,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,28 +15,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static void a_session_has_a_private_name_and_sealed_segments(void **state)
-{
-    (void)state;
-    service_rig_start();
-    struct session session = service_rig_open_session();
-    assert_true(session.fd_count == 3 || session.fd_count == 4);
-    int fixed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    assert_int_equal(fcntl(session.fds[0], F_GET_SEALS) & fixed, fixed);
-    assert_int_equal(fcntl(session.fds[1], F_GET_SEALS) & fixed, fixed);
-    assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, session.fds[1], 0) ==
-                MAP_FAILED);
-
-    Attnd__Reply *reply = service_rig_ask_status();
-    assert_int_equal(reply->status->n_sessions, 1);
-    assert_string_equal(reply->status->sessions[0]->name, "by?hand");
-    assert_int_equal(reply->status->sessions[0]->pid, getpid());
-    assert_string_equal(reply->status->backend, "stub");
-    attnd__reply__free_unpacked(reply, NULL);
-    service_rig_close_session(&session);
-    service_rig_expect_sessions(0);
-}
 
 static void calls_out_of_turn_are_refused_and_change_nothing(void **state)
 {
@@ -78,36 +55,6 @@ static void a_wish_that_cannot_be_granted_is_named(void **state)
                      0);
     assert_int_equal(service_rig_say_mapped(session.socket), 0);
     service_rig_close_session(&session);
-}
-
-static void a_segment_resized_before_it_is_sealed_ends_the_session(void **state)
-{
-    (void)state;
-    service_rig_start();
-    size_t fds = service_rig_fds_at_rest();
-    const off_t sizes[] = {4096, 1 << 20};
-    for (int i = 0; i < 2; i++) {
-        struct session session = {.socket = service_rig_dial()};
-        assert_int_equal(service_rig_say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL),
-                         0);
-        assert_int_equal(ftruncate(session.fds[0], sizes[i]), 0);
-        assert_int_equal(service_rig_say_mapped(session.socket), -ATTND_E_DISCONNECTED);
-        service_rig_close_session(&session);
-    }
-    service_rig_expect_sessions(0);
-    service_rig_expect_fds(fds);
-}
-
-static void a_segment_sealed_by_the_client_ends_the_session(void **state)
-{
-    (void)state;
-    service_rig_start();
-    struct session session = {.socket = service_rig_dial()};
-    assert_int_equal(service_rig_say_hello(&session, ATTND_PROTOCOL_VERSION, 8, 64 << 10, NULL), 0);
-    assert_int_equal(fcntl(session.fds[0], F_ADD_SEALS, F_SEAL_SEAL), 0);
-    assert_int_equal(service_rig_say_mapped(session.socket), -ATTND_E_DISCONNECTED);
-    service_rig_close_session(&session);
-    service_rig_expect_sessions(0);
 }
 
 static void what_is_no_request_ends_the_connection(void **state)
@@ -304,17 +251,12 @@ static void who_does_not_finish_the_handshake_is_dropped(void **state)
 
 int main(void)
 {
-    static const enum attnd_loop_kind automatic = ATTND_LOOP_AUTO, epoll = ATTND_LOOP_EPOLL;
+    static const enum attnd_loop_kind automatic = ATTND_LOOP_AUTO;
     const struct CMUnitTest tests[] = {
 #define TEST(name, loop)                                                                           \
     {#name, name, service_rig_setup, service_rig_teardown, (void *)(uintptr_t) & (loop)}
-        TEST(a_session_has_a_private_name_and_sealed_segments, automatic),
-        TEST(a_session_has_a_private_name_and_sealed_segments, epoll),
         TEST(calls_out_of_turn_are_refused_and_change_nothing, automatic),
         TEST(a_wish_that_cannot_be_granted_is_named, automatic),
-        TEST(a_segment_resized_before_it_is_sealed_ends_the_session, automatic),
-        TEST(a_segment_resized_before_it_is_sealed_ends_the_session, epoll),
-        TEST(a_segment_sealed_by_the_client_ends_the_session, automatic),
         TEST(what_is_no_request_ends_the_connection, automatic),
         TEST(descriptors_nobody_asked_for_are_closed, automatic),
         TEST(a_visitor_brings_no_descriptors, automatic),
