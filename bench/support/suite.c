@@ -1,5 +1,6 @@
-/* suite.c - the frame around a suite of figures. The stamp is taken before anything is measured, so
- * that a dirty checkout is refused in the first second and not after the last. */
+/* suite.c - the frame around a suite of figures. The stamp is taken, and the records' directory
+ * made, before anything is measured: what is wrong with them shows in the first second and not
+ * after the last. */
 #include "bench/support/suite.h"
 #include "bench/support/private_service.h"
 #include "schemas/atomics.h"
@@ -7,11 +8,13 @@
 #include "service/ctl/attnctl.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { EXIT_FAILED = 2 };
 enum {
@@ -127,6 +130,21 @@ static bool find_device(struct bench_suite *suite, char *device, size_t device_b
     return !suite->failed;
 }
 
+/* Return: 0, or -1 with @why. */
+static int begin_records(struct bench_suite *suite, const char *device, int argc, char **argv,
+                         char *why, size_t why_bytes)
+{
+    const char *directory = suite->record_directory;
+
+    if (!directory)
+        return 0;
+    if (mkdir(directory, 0777) < 0 && errno != EEXIST) {
+        snprintf(why, why_bytes, "--record %s: %s", directory, strerror(errno));
+        return -1;
+    }
+    return bench_stamp_take(&suite->stamp, device, suite->allow_dirty, argc, argv, why, why_bytes);
+}
+
 void bench_suite_begin(struct bench_suite *suite, int argc, char **argv)
 {
     static const char *const quiet[] = {"--quiet", NULL};
@@ -135,8 +153,7 @@ void bench_suite_begin(struct bench_suite *suite, int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, suite);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (suite->record_directory &&
-        bench_stamp_take(&suite->stamp, device, suite->allow_dirty, argc, argv, why, sizeof(why)))
+    if (begin_records(suite, device, argc, argv, why, sizeof(why)) < 0)
         bench_suite_fail(suite, "%s", why);
     if (!suite->failed && suite->spawn) {
         suite->socket_path = bench_private_start(suite->attnd_path, quiet, why, sizeof(why));
