@@ -6,6 +6,7 @@ of a turn's medians. With --generate, client/python/examples/generate.py is run 
 says how many of its tokens equal those of eager attention. --gpu DEVICE does both on a GPU of that
 name: tokens by the CUDA worker, and in place of C FlashInfer's plan() of 64 decodes beside ours.
 
+    make && make check-python      # the program in C, and an interpreter with what models need
     ATTND_LIBRARY_PATH=build build/python/bin/python bench/python.py --generate
 
 Exit status: 0 measured; 1 something failed.
@@ -36,6 +37,8 @@ GENERATE_S = 600
 def turns_us(path):
     """[(Python's, C's)]: median host times of plan + run, in turns."""
     command = [BUILD / "bench/host_time", str(ROUNDS)]
+    if not command[0].exists():
+        sys.exit(f"bench/python.py: {command[0]} is not there: `make` builds it")
     environment = dict(os.environ, ATTND_SOCKET=path)
     with attnd.Session(path) as session, subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
