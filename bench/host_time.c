@@ -8,6 +8,7 @@
  *   host_time ROUNDS        with $ATTND_SOCKET
  */
 #include "client/attnd.h"
+#include "service/args/args.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,9 +68,9 @@ static int compare(const void *a, const void *b)
 }
 
 /* Return: the median of @rounds, nanoseconds; 0 if one was refused. */
-static uint64_t time_rounds(const struct engine *engine, uint64_t *took_ns, unsigned long rounds)
+static uint64_t time_rounds(const struct engine *engine, uint64_t *took_ns, uint64_t rounds)
 {
-    for (unsigned long i = 0; i < rounds; i++) {
+    for (uint64_t i = 0; i < rounds; i++) {
         uint64_t begin_ns = now_ns();
         if (plan_and_run(engine) < 0)
             return 0;
@@ -81,8 +82,9 @@ static uint64_t time_rounds(const struct engine *engine, uint64_t *took_ns, unsi
 
 int main(int argc, char **argv)
 {
-    unsigned long rounds = argc == 2 ? strtoul(argv[1], NULL, 10) : 0;
-    uint64_t *took_ns = rounds ? calloc(rounds, sizeof(*took_ns)) : NULL;
+    uint64_t rounds = 0;
+    const int rounds_there = argc == 2 && attnd_number_parse(argv[1], 1, UINT32_MAX, &rounds) == 0;
+    uint64_t *took_ns = rounds_there ? calloc(rounds, sizeof(*took_ns)) : NULL;
     struct engine engine;
     char text[160];
 

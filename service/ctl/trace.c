@@ -304,14 +304,10 @@ static enum attnctl_exit record(const struct trace_options *options, FILE *out)
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct trace_options *options = state->input;
-    char *rest;
 
     switch (key) {
     case KEY_SECONDS:
-        options->seconds = strtod(text, &rest);
-        if (rest == text || *rest || !(options->seconds > 0 && options->seconds <= SECONDS_MAX))
-            argp_error(state, "--seconds wants a number above 0 and at most %d, not '%s'",
-                       SECONDS_MAX, text);
+        options->seconds = attnd_args_decimal(state, "seconds", text, 0.01, SECONDS_MAX);
         return 0;
     case KEY_OUTPUT:
         options->path = text;

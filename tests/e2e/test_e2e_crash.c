@@ -77,20 +77,6 @@ static int nothing_is_left(void *context)
     return left == 0;
 }
 
-static uint32_t descriptors_of(pid_t pid)
-{
-    char path[64];
-    uint32_t count = 0;
-
-    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-    DIR *descriptors = opendir(path);
-    CHECK(descriptors != NULL);
-    for (const struct dirent *entry; (entry = readdir(descriptors));)
-        count += entry->d_name[0] != '.';
-    closedir(descriptors);
-    return count;
-}
-
 struct held {
     pid_t pid;
     uint32_t descriptors;
@@ -99,7 +85,7 @@ struct held {
 static int holds_no_more(void *context)
 {
     const struct held *held = context;
-    return descriptors_of(held->pid) <= held->descriptors;
+    return harness_descriptors(held->pid) <= held->descriptors;
 }
 
 struct balance {
@@ -109,12 +95,12 @@ struct balance {
 /* Of a process at rest: all its threads sleep, and two looks in a row agree. */
 static uint32_t fds_at_rest(pid_t pid)
 {
-    uint32_t before, now = descriptors_of(pid);
+    uint32_t before, now = harness_descriptors(pid);
 
     do {
         before = now;
         harness_sleep_ms(20);
-        now = descriptors_of(pid);
+        now = harness_descriptors(pid);
     } while (now != before || !harness_threads_are(pid, 'S'));
     return now;
 }

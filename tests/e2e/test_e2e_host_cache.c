@@ -10,6 +10,7 @@
 #include "tests/support/harness/e2e.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
+#include "tests/support/trial/prefixes.h"
 #include "tests/support/trial/trial.h"
 
 #include <setjmp.h>
@@ -111,26 +112,10 @@ static void check_block(const struct side *side, const struct attnd_prefix_key *
 
 /* ---- operations ---- */
 
-static struct attnd_prefix_result answer(const struct side *side, int32_t *pages)
-{
-    struct attnd_prefix_result result = {.size = sizeof(result)};
-    struct attnd_completion completion;
-    CHECK_EQUAL(attnd_wait(side->session, &completion, 1, 20000000000u), 1);
-    CHECK_EQUAL(completion.fault.code, 0);
-    CHECK_OK(attnd_prefix_result(side->session, &completion, &result));
-    if (pages && result.pages_count)
-        memcpy(pages, result.pages, result.pages_count * sizeof(*pages));
-    return result;
-}
-
 static struct attnd_prefix_args args_of(const struct side *side, uint32_t prompt, uint32_t begin,
                                         uint32_t end)
 {
-    return (struct attnd_prefix_args){.size = sizeof(struct attnd_prefix_args),
-                                      .prefix = side->prefix,
-                                      .blocks = end - begin,
-                                      .keys = &side->key[prompt][begin],
-                                      .parent = begin ? &side->key[prompt][begin - 1] : NULL};
+    return prefix_args(side->prefix, side->key[prompt], begin, end);
 }
 
 /* What is found is what was published, to the byte. Its leases end. Return: how many blocks. */
@@ -140,7 +125,7 @@ static uint32_t match(const struct side *side, uint32_t prompt, uint32_t count)
     int32_t pages[BLOCKS * BLOCK_PAGES];
 
     CHECK_OK(attnd_prefix_match(side->session, &args, NULL));
-    struct attnd_prefix_result found = answer(side, pages);
+    struct attnd_prefix_result found = prefix_answer(side->session, pages);
     for (uint32_t i = 0; i < found.blocks; i++) {
         CHECK(side->published[prompt][i]);
         check_block(side, &side->key[prompt][i], pages + (size_t)i * BLOCK_PAGES);
@@ -161,7 +146,7 @@ static uint32_t publish(struct side *side, uint32_t prompt, uint32_t begin, uint
     for (uint32_t i = begin; i < end; i++)
         write_block(side, &side->key[prompt][i], pages + (size_t)(i - begin) * BLOCK_PAGES);
     CHECK_OK(attnd_prefix_publish(side->session, &args, pages, NULL));
-    struct attnd_prefix_result result = answer(side, NULL);
+    struct attnd_prefix_result result = prefix_answer(side->session, NULL);
     for (uint32_t i = 0; i < result.blocks; i++)
         side->published[prompt][begin + i] = 1;
     CHECK_OK(attnd_pages_free(side->session, side->pool, count, pages));
@@ -466,7 +451,7 @@ static void one(struct side *side, struct prng *prng)
     /* As an engine does: what is there is leased, the rest is computed. */
     struct attnd_prefix_args args = args_of(side, prompt, 0, count);
     CHECK_OK(attnd_prefix_match(side->session, &args, NULL));
-    struct attnd_prefix_result found = answer(side, held);
+    struct attnd_prefix_result found = prefix_answer(side->session, held);
     for (uint32_t i = 0; i < found.blocks; i++) {
         CHECK(side->published[prompt][i]);
         check_block(side, &side->key[prompt][i], held + (size_t)i * BLOCK_PAGES);

@@ -2,6 +2,7 @@
  * test_e2e_prefix.c - one prefix tree between engines that are processes of their own, and die.
  */
 #include "tests/support/harness/e2e.h"
+#include "tests/support/trial/prefixes.h"
 #include "tests/support/trial/trial.h"
 
 #include <setjmp.h>
@@ -68,30 +69,6 @@ static void make_keys(const struct engine_side *side, struct attnd_prefix_key *k
         attnd_prefix_key(info.salt, i ? &keys[i - 1] : NULL, &i, sizeof(i), &keys[i]);
 }
 
-static struct attnd_prefix_args args_of(const struct engine_side *side,
-                                        const struct attnd_prefix_key *keys, uint32_t begin,
-                                        uint32_t end)
-{
-    return (struct attnd_prefix_args){.size = sizeof(struct attnd_prefix_args),
-                                      .prefix = side->prefix,
-                                      .blocks = end - begin,
-                                      .keys = keys + begin,
-                                      .parent = begin ? &keys[begin - 1] : NULL};
-}
-
-/* Waits for the one operation under way. Its pages are copied to @pages, if there are any. */
-static struct attnd_prefix_result answer(const struct engine_side *side, int32_t *pages)
-{
-    struct attnd_prefix_result result = {.size = sizeof(result)};
-    struct attnd_completion completion;
-    CHECK_EQUAL(attnd_wait(side->session, &completion, 1, 20000000000u), 1);
-    CHECK_EQUAL(completion.fault.code, 0);
-    CHECK_OK(attnd_prefix_result(side->session, &completion, &result));
-    if (pages && result.pages_count)
-        memcpy(pages, result.pages, result.pages_count * sizeof(*pages));
-    return result;
-}
-
 static int failure(const struct engine_side *side, struct attnd_fault *fault)
 {
     struct attnd_completion completion;
@@ -104,20 +81,20 @@ static struct attnd_prefix_result match(const struct engine_side *side,
                                         const struct attnd_prefix_key *keys, uint32_t flags,
                                         int32_t *pages)
 {
-    struct attnd_prefix_args args = args_of(side, keys, 0, BLOCKS);
+    struct attnd_prefix_args args = prefix_args(side->prefix, keys, 0, BLOCKS);
     args.flags = flags;
     CHECK_OK(attnd_prefix_match(side->session, &args, NULL));
-    return answer(side, pages);
+    return prefix_answer(side->session, pages);
 }
 
 static struct attnd_prefix_result publish(const struct engine_side *side,
                                           const struct attnd_prefix_key *keys, uint32_t begin,
                                           uint32_t end, int32_t *pages)
 {
-    struct attnd_prefix_args args = args_of(side, keys, begin, end);
+    struct attnd_prefix_args args = prefix_args(side->prefix, keys, begin, end);
     CHECK_OK(attnd_pages_alloc(side->session, side->pool, end - begin, pages));
     CHECK_OK(attnd_prefix_publish(side->session, &args, pages, NULL));
-    return answer(side, NULL);
+    return prefix_answer(side->session, NULL);
 }
 
 static void what_one_engine_published_another_reads_after_its_death(void **state)
@@ -163,11 +140,11 @@ static void a_thousand_blocks_are_one_operation(void **state)
     for (uint32_t i = 0; i < MANY; i++)
         attnd_prefix_key(info.salt, i ? &keys[i - 1] : NULL, &i, sizeof(i), &keys[i]);
     CHECK_OK(attnd_pages_alloc(side.session, side.pool, MANY, pages));
-    struct attnd_prefix_args args = args_of(&side, keys, 0, MANY);
+    struct attnd_prefix_args args = prefix_args(side.prefix, keys, 0, MANY);
     CHECK_OK(attnd_prefix_claim(side.session, &args, NULL));
-    CHECK(answer(&side, NULL).blocks > 0); /* as many as one handle may */
+    CHECK(prefix_answer(side.session, NULL).blocks > 0); /* as many as one handle may */
     CHECK_OK(attnd_prefix_publish(side.session, &args, pages, NULL));
-    CHECK_EQUAL(answer(&side, NULL).taken, MANY);
+    CHECK_EQUAL(prefix_answer(side.session, NULL).taken, MANY);
     struct attnd_completion done;
     struct attnd_prefix_result found = {.size = sizeof(found)};
     CHECK_OK(attnd_prefix_match(side.session, &args, NULL));
@@ -188,9 +165,9 @@ static int claimant(void *context)
 
     side_attach(&side, shared->harness, shared);
     make_keys(&side, keys);
-    struct attnd_prefix_args args = args_of(&side, keys, 0, BLOCKS);
+    struct attnd_prefix_args args = prefix_args(side.prefix, keys, 0, BLOCKS);
     CHECK_OK(attnd_prefix_claim(side.session, &args, NULL));
-    CHECK_EQUAL(answer(&side, NULL).blocks, BLOCKS);
+    CHECK_EQUAL(prefix_answer(side.session, NULL).blocks, BLOCKS);
     if (shared->publishes)
         publish(&side, keys, 0, (uint32_t)shared->publishes, pages);
     harness_say(&shared->ready, 1);
@@ -244,19 +221,19 @@ static void who_waits_for_an_engine_that_is_killed_is_told(void **state)
     struct attnd_prefix_result result = match(&side, keys, 0, found);
     CHECK_EQUAL(result.blocks, 3);
     CHECK_EQUAL(result.end, ATTND_PREFIX_CLAIMED);
-    struct attnd_prefix_args args = args_of(&side, keys, 0, BLOCKS);
+    struct attnd_prefix_args args = prefix_args(side.prefix, keys, 0, BLOCKS);
     args.flags = ATTND_PREFIX_MATCH_WAITS;
     CHECK_OK(attnd_prefix_match(side.session, &args, NULL));
     harness_eventually(has_waited, harness, 5000, "the match waits");
     harness_kill(pid);
-    result = answer(&side, found);
+    result = prefix_answer(side.session, found);
     CHECK_EQUAL(result.blocks, 3);
     CHECK_EQUAL(result.end, ATTND_PREFIX_ABANDONED);
     CHECK_EQUAL(result.foreign, 3);
     /* What it had not published is anybody's to compute now. */
-    args = args_of(&side, keys, 3, BLOCKS);
+    args = prefix_args(side.prefix, keys, 3, BLOCKS);
     CHECK_OK(attnd_prefix_claim(side.session, &args, NULL));
-    CHECK_EQUAL(answer(&side, NULL).blocks, BLOCKS - 3);
+    CHECK_EQUAL(prefix_answer(side.session, NULL).blocks, BLOCKS - 3);
     attnd_close(side.session);
 }
 
@@ -272,21 +249,22 @@ static void two_engines_that_race_compute_a_prefix_once(void **state)
     side_share(&a, 1, &shared);
     side_attach(&b, harness, &shared);
     make_keys(&a, keys);
-    struct attnd_prefix_args mine = args_of(&a, keys, 0, BLOCKS);
-    struct attnd_prefix_args theirs = args_of(&b, keys, 0, BLOCKS);
+    struct attnd_prefix_args mine = prefix_args(a.prefix, keys, 0, BLOCKS);
+    struct attnd_prefix_args theirs = prefix_args(b.prefix, keys, 0, BLOCKS);
     CHECK_OK(attnd_prefix_claim(a.session, &mine, NULL));
     CHECK_OK(attnd_prefix_claim(b.session, &theirs, NULL));
-    uint32_t first = answer(&a, NULL).blocks, second = answer(&b, NULL).blocks;
+    uint32_t first = prefix_answer(a.session, NULL).blocks,
+             second = prefix_answer(b.session, NULL).blocks;
     CHECK_EQUAL(first + second, BLOCKS);
     CHECK(first == 0 || second == 0);
     const struct engine_side *computes = first ? &a : &b, *waits = first ? &b : &a;
 
-    theirs = args_of(waits, keys, 0, BLOCKS);
+    theirs = prefix_args(waits->prefix, keys, 0, BLOCKS);
     theirs.flags = ATTND_PREFIX_MATCH_WAITS;
     CHECK_OK(attnd_prefix_match(waits->session, &theirs, NULL));
     CHECK_EQUAL(publish(computes, keys, 0, 4, pages).taken, 4); /* in two chunks */
     CHECK_EQUAL(publish(computes, keys, 4, BLOCKS, pages + 4).taken, BLOCKS - 4);
-    struct attnd_prefix_result result = answer(waits, found);
+    struct attnd_prefix_result result = prefix_answer(waits->session, found);
     CHECK_EQUAL(result.blocks, BLOCKS);
     CHECK_EQUAL(result.end, ATTND_PREFIX_END);
     CHECK(memcmp(found, pages, sizeof(pages)) == 0);
@@ -306,7 +284,7 @@ static void a_match_that_waits_ends_in_time_or_when_cancelled_and_leases_nothing
     side_open(&side, harness);
     make_keys(&side, keys);
     pid_t pid = start_claimant(&side, harness, 2, &shared);
-    struct attnd_prefix_args args = args_of(&side, keys, 0, BLOCKS);
+    struct attnd_prefix_args args = prefix_args(side.prefix, keys, 0, BLOCKS);
     args.flags = ATTND_PREFIX_MATCH_WAITS;
     const struct attnd_op late = {.timeout_us = 1000}, named = {.user_data = 7};
     CHECK_OK(attnd_prefix_match(side.session, &args, &late));
@@ -339,13 +317,13 @@ static void allocation_takes_what_only_the_tree_holds(void **state)
     CHECK_ERROR(attnd_pages_alloc(side.session, side.pool, 1, all), ATTND_E_NO_SPACE);
     CHECK_OK(attnd_pages_free(side.session, side.pool, 5, found));
 
-    struct attnd_prefix_args args = args_of(&side, keys, 0, 2);
+    struct attnd_prefix_args args = prefix_args(side.prefix, keys, 0, 2);
     CHECK_OK(attnd_prefix_pin(side.session, &args, NULL));
-    CHECK_EQUAL(answer(&side, NULL).blocks, 2);
+    CHECK_EQUAL(prefix_answer(side.session, NULL).blocks, 2);
     CHECK_ERROR(attnd_pages_alloc(side.session, side.pool, 4, all), ATTND_E_NO_SPACE);
     CHECK_OK(attnd_pages_alloc(side.session, side.pool, 3, all));
     CHECK_OK(attnd_prefix_unpin(side.session, &args, NULL));
-    CHECK_EQUAL(answer(&side, NULL).blocks, 2);
+    CHECK_EQUAL(prefix_answer(side.session, NULL).blocks, 2);
     CHECK_OK(attnd_pages_alloc(side.session, side.pool, 2, all));
     attnd_close(side.session);
 }
@@ -367,7 +345,7 @@ static void a_namespace_is_a_wall_and_its_rights_bind(void **state)
     publish(&a, keys, 0, BLOCKS, pages);
     /* For reading: matches, and nothing else. */
     CHECK_EQUAL(match(&b, keys, 0, NULL).blocks, BLOCKS);
-    struct attnd_prefix_args args = args_of(&b, keys, 0, 1);
+    struct attnd_prefix_args args = prefix_args(b.prefix, keys, 0, 1);
     CHECK_OK(attnd_prefix_claim(b.session, &args, NULL));
     CHECK_EQUAL(failure(&b, &fault), -ATTND_E_PERMISSION);
     CHECK_ERROR(attnd_prefix_share(b.session, b.prefix, 1, &token), ATTND_E_PERMISSION);
@@ -380,7 +358,7 @@ static void a_namespace_is_a_wall_and_its_rights_bind(void **state)
     CHECK_EQUAL(match(&other, keys, 0, NULL).blocks, 0);
     /* A page of one cannot be published in the other. */
     CHECK_EQUAL(match(&b, keys, 0, pages).blocks, BLOCKS);
-    args = args_of(&other, other_keys, 0, 1);
+    args = prefix_args(other.prefix, other_keys, 0, 1);
     CHECK_OK(attnd_prefix_publish(other.session, &args, pages, NULL));
     CHECK_EQUAL(failure(&other, &fault), -ATTND_E_INVALID);
     /* Without the pool a token opens nothing. */
@@ -404,18 +382,18 @@ static void what_is_wrong_is_refused_and_named(void **state)
     side_open(&side, harness);
     make_keys(&side, keys);
     CHECK_OK(attnd_pages_alloc(side.session, side.pool, 2, pages));
-    struct attnd_prefix_args args = args_of(&side, keys, 0, 2);
+    struct attnd_prefix_args args = prefix_args(side.prefix, keys, 0, 2);
     const int32_t foreign[] = {pages[0], (int32_t)PAGES - 1}, outside[] = {pages[0], PAGES};
     CHECK_OK(attnd_prefix_publish(side.session, &args, foreign, NULL));
     CHECK_EQUAL(failure(&side, &fault), -ATTND_E_NOT_LEASED);
     CHECK_EQUAL(fault.index, 1);
     CHECK_OK(attnd_prefix_publish(side.session, &args, outside, NULL));
     CHECK_EQUAL(failure(&side, &fault), -ATTND_E_RANGE);
-    args = args_of(&side, keys, 1, 2); /* its parent is not there */
+    args = prefix_args(side.prefix, keys, 1, 2); /* its parent is not there */
     CHECK_OK(attnd_prefix_publish(side.session, &args, pages, NULL));
     CHECK_EQUAL(failure(&side, &fault), -ATTND_E_UNKNOWN);
     CHECK_EQUAL(fault.field, ATTND_F_PARENT);
-    args = args_of(&side, keys, 0, 2);
+    args = prefix_args(side.prefix, keys, 0, 2);
     const struct attnd_op silent = {.flags = ATTND_SKIP_SUCCESS};
     CHECK_OK(attnd_prefix_match(side.session, &args, &silent));
     CHECK_EQUAL(failure(&side, &fault), -ATTND_E_INVALID);

@@ -4,6 +4,7 @@
  */
 #include "tests/support/harness/e2e.h"
 #include "tests/support/random/seed.h"
+#include "tests/support/trial/prefixes.h"
 
 #include "client/attnd_prefix.h"
 
@@ -52,19 +53,11 @@ static void find_pool(struct side *side)
 
 static void side_open(struct side *side, const struct harness *harness)
 {
-    const struct attnd_pool_desc pool = {.size = sizeof(pool),
-                                         .layers = 1,
-                                         .pages = PAGES,
-                                         .page_size = PAGE_TOKENS,
-                                         .heads_kv = 1,
-                                         .dim_qk = DIM,
-                                         .dim_vo = DIM,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_SERVICE};
     const struct attnd_prefix_desc desc = {.size = sizeof(desc), .block_pages = BLOCK_PAGES};
 
     side->session = e2e_open(harness);
-    CHECK_OK(attnd_pool_create(side->session, &pool, &side->pool));
+    CHECK_OK(attnd_pool_create_leased(side->session, 1, PAGES, PAGE_TOKENS, 1, DIM,
+                                      ATTND_DTYPE_FP16, &side->pool));
     CHECK_OK(attnd_prefix_open(side->session, side->pool, &desc, &side->prefix));
     find_pool(side);
 }
@@ -79,27 +72,6 @@ static void make_keys(const struct side *side, uint32_t round, struct attnd_pref
         const uint32_t content[] = {round, i};
         attnd_prefix_key(info.salt, i ? &keys[i - 1] : NULL, content, sizeof(content), &keys[i]);
     }
-}
-
-static struct attnd_prefix_args
-args_of(const struct side *side, const struct attnd_prefix_key *keys, uint32_t begin, uint32_t end)
-{
-    return (struct attnd_prefix_args){.size = sizeof(struct attnd_prefix_args),
-                                      .prefix = side->prefix,
-                                      .blocks = end - begin,
-                                      .keys = keys + begin,
-                                      .parent = begin ? &keys[begin - 1] : NULL};
-}
-
-static struct attnd_prefix_result answer(const struct side *side)
-{
-    struct attnd_prefix_result result = {.size = sizeof(result)};
-    struct attnd_completion done;
-
-    CHECK_EQUAL(attnd_wait(side->session, &done, 1, WAIT_NS), 1);
-    CHECK_EQUAL(done.fault.code, 0);
-    CHECK_OK(attnd_prefix_result(side->session, &done, &result));
-    return result;
 }
 
 /* Page @index of the prompt of @round is full of one word. */
@@ -134,10 +106,10 @@ static int mortal(void *context)
         for (uint32_t w = 0; w < PAGE_WORDS; w++)
             words_of(&side, pages[p])[w] = word_of(shared->round, p);
     harness_say(&shared->ready, 1);
-    struct attnd_prefix_args args = args_of(&side, keys, 0, BLOCKS);
+    struct attnd_prefix_args args = prefix_args(side.prefix, keys, 0, BLOCKS);
     CHECK_OK(attnd_prefix_claim(side.session, &args, NULL));
     for (uint32_t b = 0; b < BLOCKS; b++) {
-        args = args_of(&side, keys, b, b + 1);
+        args = prefix_args(side.prefix, keys, b, b + 1);
         CHECK_OK(attnd_prefix_publish(side.session, &args, pages + (size_t)b * BLOCK_PAGES, NULL));
     }
     harness_await(&shared->never, 1);
@@ -171,9 +143,9 @@ static uint32_t look(const struct side *side, const struct harness *harness, uin
     struct attnd_prefix_key keys[BLOCKS];
 
     make_keys(side, round, keys);
-    struct attnd_prefix_args args = args_of(side, keys, 0, BLOCKS);
+    struct attnd_prefix_args args = prefix_args(side->prefix, keys, 0, BLOCKS);
     CHECK_OK(attnd_prefix_match(side->session, &args, NULL));
-    const struct attnd_prefix_result found = answer(side);
+    const struct attnd_prefix_result found = prefix_answer(side->session, NULL);
     CHECK_EQUAL(found.end, found.blocks == BLOCKS ? ATTND_PREFIX_END : ATTND_PREFIX_MISSING);
     CHECK_EQUAL(found.pages_count, found.blocks * BLOCK_PAGES);
     for (uint32_t p = 0; p < found.pages_count; p++)
@@ -247,9 +219,9 @@ static uint32_t found_of(const struct side *side)
     struct attnd_prefix_key keys[BLOCKS];
 
     make_keys(side, 0, keys);
-    struct attnd_prefix_args args = args_of(side, keys, 0, BLOCKS);
+    struct attnd_prefix_args args = prefix_args(side->prefix, keys, 0, BLOCKS);
     CHECK_OK(attnd_prefix_match(side->session, &args, NULL));
-    return answer(side).blocks;
+    return prefix_answer(side->session, NULL).blocks;
 }
 
 static void publish_all(const struct side *side, int32_t *pages)
@@ -257,10 +229,10 @@ static void publish_all(const struct side *side, int32_t *pages)
     struct attnd_prefix_key keys[BLOCKS];
 
     make_keys(side, 0, keys);
-    struct attnd_prefix_args args = args_of(side, keys, 0, BLOCKS);
+    struct attnd_prefix_args args = prefix_args(side->prefix, keys, 0, BLOCKS);
     CHECK_OK(attnd_pages_alloc(side->session, side->pool, BLOCKS_PAGES, pages));
     CHECK_OK(attnd_prefix_publish(side->session, &args, pages, NULL));
-    CHECK_EQUAL(answer(side).taken, BLOCKS);
+    CHECK_EQUAL(prefix_answer(side->session, NULL).taken, BLOCKS);
 }
 
 static void a_service_that_begins_again_is_empty_and_says_so(void **state)

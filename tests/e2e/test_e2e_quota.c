@@ -30,16 +30,7 @@ static const char *const options[] = {"--daemon-memory-max", "16M", "--heap", "1
 
 static int make_pool(struct attnd_session *session, uint32_t pages, uint32_t *pool)
 {
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = pages,
-                                         .page_size = 1,
-                                         .heads_kv = 1,
-                                         .dim_qk = 64,
-                                         .dim_vo = 64,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_SERVICE};
-    return attnd_pool_create(session, &desc, pool);
+    return attnd_pool_create_leased(session, 1, pages, 1, 1, 64, ATTND_DTYPE_FP16, pool);
 }
 
 /* Memory of the host: the limit that is told is what is left. */

@@ -63,18 +63,9 @@ static int try_open(struct tenant *tenant, struct attnd_session **session)
 
 static uint32_t make_pool(struct attnd_session *session)
 {
-    const struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                         .layers = 1,
-                                         .pages = PAGES,
-                                         .page_size = 1,
-                                         .heads_kv = 1,
-                                         .dim_qk = 64,
-                                         .dim_vo = 64,
-                                         .dtype = ATTND_DTYPE_FP16,
-                                         .page_owner = ATTND_PAGES_OF_SERVICE};
     uint32_t pool;
 
-    CHECK_OK(attnd_pool_create(session, &desc, &pool));
+    CHECK_OK(attnd_pool_create_leased(session, 1, PAGES, 1, 1, 64, ATTND_DTYPE_FP16, &pool));
     return pool;
 }
 

@@ -21,7 +21,6 @@
 #include "tests/support/trial/trial.h"
 
 #include <argp.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -155,15 +154,6 @@ static void flood_descriptors(const struct part *part, struct attnd_session *ses
 /* Pools without end, of as many pages as may be, and plans until the heap says no. */
 static void hoard(const struct part *part, struct attnd_session *session)
 {
-    struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                   .layers = 1,
-                                   .pages = HEAP_PAGES,
-                                   .page_size = 1,
-                                   .heads_kv = 1,
-                                   .dim_qk = 64,
-                                   .dim_vo = 64,
-                                   .dtype = ATTND_DTYPE_FP16,
-                                   .page_owner = ATTND_PAGES_OF_SERVICE};
     struct attnd_plan_args args = {.size = sizeof(args),
                                    .requests = 64,
                                    .rows = 64,
@@ -172,11 +162,12 @@ static void hoard(const struct part *part, struct attnd_session *session)
                                    .heads_q = 1};
     uint32_t plan, pool;
     (void)part;
-    if (attnd_pool_create(session, &desc, &args.pool) < 0)
+    if (attnd_pool_create_leased(session, 1, HEAP_PAGES, 1, 1, 64, ATTND_DTYPE_FP16, &args.pool) <
+        0)
         return;
     while (attnd_plan_create(session, &args, &plan) == 0)
         ;
-    while (attnd_pool_create(session, &desc, &pool) == 0)
+    while (attnd_pool_create_leased(session, 1, HEAP_PAGES, 1, 1, 64, ATTND_DTYPE_FP16, &pool) == 0)
         ;
 }
 
@@ -364,20 +355,6 @@ static uint64_t left_over(void)
     return left;
 }
 
-static uint32_t descriptors_of(pid_t pid)
-{
-    char path[64];
-    uint32_t count = 0;
-
-    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-    DIR *descriptors = opendir(path);
-    CHECK(descriptors != NULL);
-    for (const struct dirent *entry; (entry = readdir(descriptors));)
-        count += entry->d_name[0] != '.';
-    closedir(descriptors);
-    return count;
-}
-
 struct footprint {
     pid_t worker;
     uint32_t daemon_fds, worker_fds;
@@ -395,8 +372,8 @@ static struct footprint footprint_at_rest(void)
         before = now;
         harness_sleep_ms(200);
         now.worker = harness_worker(&harness);
-        now.daemon_fds = descriptors_of(harness.daemon);
-        now.worker_fds = descriptors_of(now.worker);
+        now.daemon_fds = harness_descriptors(harness.daemon);
+        now.worker_fds = harness_descriptors(now.worker);
     } while (memcmp(&before, &now, sizeof(now)) != 0);
     return now;
 }

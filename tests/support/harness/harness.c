@@ -392,6 +392,20 @@ int harness_threads_are(pid_t pid, char state)
     return all;
 }
 
+uint32_t harness_descriptors(pid_t pid)
+{
+    char path[64];
+    uint32_t count = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+    DIR *descriptors = opendir(path);
+    CHECK(descriptors != NULL);
+    for (const struct dirent *entry; (entry = readdir(descriptors));)
+        count += entry->d_name[0] != '.';
+    (void)closedir(descriptors);
+    return count;
+}
+
 static int sleeps(void *context)
 {
     return is_in(context, 'S');

@@ -105,6 +105,9 @@ int harness_reap(pid_t pid, uint32_t timeout_ms, int *status);
 /** harness_threads_are() - Return: 1 if every thread of the process is in @state, a letter of
  * /proc/PID/stat ('S' asleep, 'T' stopped). One that is made during the look may be missed. */
 int harness_threads_are(pid_t pid, char state);
+/** harness_descriptors() - how many the process has open. */
+uint32_t harness_descriptors(pid_t pid);
+
 /** harness_await_asleep() - until the thread, or process of one thread, sleeps in the kernel. */
 void harness_await_asleep(pid_t thread);
 

@@ -78,6 +78,19 @@ void plan_case_level(struct plan_case *c, uint32_t entries, const int32_t *qo_le
     level->kv_last_page_len = last;
 }
 
+void plan_case_level_alike(struct plan_case *c, uint32_t entries, int32_t qo_len, int32_t kv_len)
+{
+    int32_t *qo = new_words(entries), *kv = new_words(entries);
+
+    for (uint32_t r = 0; r < entries; r++) {
+        qo[r] = qo_len;
+        kv[r] = kv_len;
+    }
+    plan_case_level(c, entries, qo, kv);
+    free(qo);
+    free(kv);
+}
+
 void plan_case_fit(struct plan_case *c)
 {
     const struct attnd_batch_view *batch = &c->batch;

@@ -41,6 +41,9 @@ void plan_case_begin(struct plan_case *c);
 void plan_case_level(struct plan_case *c, uint32_t entries, const int32_t *qo_len,
                      const int32_t *kv_len);
 
+/** plan_case_level_alike() - the same for @entries that are all alike. */
+void plan_case_level_alike(struct plan_case *c, uint32_t entries, int32_t qo_len, int32_t kv_len);
+
 /** plan_case_fit() - limits that the batch fills exactly. */
 void plan_case_fit(struct plan_case *c);
 

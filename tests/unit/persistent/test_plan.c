@@ -36,11 +36,7 @@ static int end(void **state)
 
 static void level(uint32_t entries, int32_t qo, int32_t kv)
 {
-    for (uint32_t r = 0; r < entries; r++) {
-        qo_len[r] = qo;
-        kv_len[r] = kv;
-    }
-    plan_case_level(&c, entries, qo_len, kv_len);
+    plan_case_level_alike(&c, entries, qo, kv);
 }
 
 static const struct attnd_plan_head *plan(void)

@@ -19,7 +19,6 @@
 #define PAGE 16
 
 static struct plan_case c;
-static int32_t qo_len[ENTRIES], kv_len[ENTRIES];
 
 static int begin(void **state)
 {
@@ -41,11 +40,7 @@ static int end(void **state)
 
 static void level(uint32_t entries, int32_t qo, int32_t kv)
 {
-    for (uint32_t r = 0; r < entries; r++) {
-        qo_len[r] = qo;
-        kv_len[r] = kv;
-    }
-    plan_case_level(&c, entries, qo_len, kv_len);
+    plan_case_level_alike(&c, entries, qo, kv);
 }
 
 /* Requests @first..@last begin with the pages of @first. */
@@ -209,6 +204,7 @@ static int advance(const int32_t *lengths, uint32_t generation, struct attnd_fau
 static void an_advance_moves_own_lengths_and_no_shared_one(void **state)
 {
     struct attnd_fault fault = {0};
+    int32_t kv_len[ENTRIES];
 
     (void)state;
     level(64, 1, 8192 + 100);
@@ -224,10 +220,13 @@ static void an_advance_moves_own_lengths_and_no_shared_one(void **state)
 
 static void an_advance_into_shared_keys_is_planned_again_without_them(void **state)
 {
+    int32_t kv_len[ENTRIES];
     const struct attnd_advance_view view = {.entries = 64, .kv_len = kv_len};
     struct attnd_fault fault = {0};
 
     (void)state;
+    for (uint32_t r = 0; r < 64; r++)
+        kv_len[r] = 8192 + 100;
     level(64, 1, 8192 + 100);
     alike(0, 63, 8192 / PAGE);
     plan();
