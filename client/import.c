@@ -1,10 +1,10 @@
 /*
  * import.c - memory of the engine's own making becomes memory of the session.
  *
- * What is sent is a descriptor, a handle of the driver's, or both; the reply says whether the
- * worker could map it. Many tensors lie in one allocation, which the service should map
- * once: so an import can be found again by where the allocation lies in this process, and by the
- * number that the driver gave it, because addresses come back and numbers do not.
+ * The message has a descriptor, a handle of the driver's, or both; the reply says whether the
+ * worker could map it. Many tensors lie in one allocation, which the service should map once: so an
+ * import can be found again by where the allocation lies in this process, and by the number that
+ * the driver gave it, because addresses come back and numbers do not.
  */
 #include "client/internal.h"
 

@@ -28,7 +28,7 @@ static int ask(struct attnd_session *session, struct attnd_rpc *call, uint64_t s
     return rc;
 }
 
-/* What the session keeps of memory that the service made. Return: an object, with call_lock held
+/* The session's record of memory that the service made. Return: an object, with call_lock held
  * until attnd_call_end(); NULL with *rc. */
 static struct attnd_object *make(struct attnd_session *session, struct attnd_rpc *call,
                                  uint64_t size_bytes, uint32_t kind, int *rc)

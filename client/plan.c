@@ -9,8 +9,8 @@
  *   mask_indptr, if there is a mask
  *   the packed Attnd.Batch, which names the arrays by arena offset
  *
- * What the arrays contain is the daemon's to check. Only the two ends that say how long they are
- * must be believed here.
+ * The daemon checks the contents of the arrays. Only the two ends that say how long they are must
+ * be believed here.
  */
 #include "client/submit.h"
 

@@ -145,7 +145,7 @@ static int call_and_adopt(struct attnd_session *session, struct attnd_rpc *call,
     return rc;
 }
 
-/* Sends a request that a PoolReply answers, and keeps what it says. What it is kept in is allocated
+/* Sends a request that a PoolReply answers, and keeps what it says. The room for it is allocated
  * first: a pool that exists at the daemon and nowhere here could not be released. */
 static int pool_call(struct attnd_session *session, struct attnd_rpc *call, uint32_t *handle)
 {

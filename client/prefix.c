@@ -2,7 +2,7 @@
  * prefix.c - namespaces by call, operations on them by submission.
  *
  * An operation is one block of the arena: the parent's key if there is one, the keys, and the pages
- * of a publish. What a match finds comes back beside its completion (wait.c). The completion's
+ * of a publish. The pages of a match come back beside its completion (wait.c). The completion's
  * numbers say how far an operation went, and attnd_prefix_result() takes them apart.
  */
 #include "client/siphash.h"

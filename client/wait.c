@@ -8,8 +8,9 @@
  * socket for a while. The socket is polled for its end alone; replies on it belong to the thread
  * that is in a control call.
  *
- * What a daemon posted before it died is in memory before either closes. So after the end was
- * seen, one more look at the ring is complete, and only then is the session said to be gone.
+ * Completions that a daemon posted before it died are in memory before either closes. So after the
+ * end was seen, one more look at the ring is complete, and only then is the session said to be
+ * gone.
  */
 #include "client/internal.h"
 #include "schemas/crash.h"

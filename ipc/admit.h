@@ -3,7 +3,7 @@
  *
  * A client may change any byte of its arena at any time and lie in every field. So: copy the packed
  * header to private memory, unpack it there with a bounded allocator, copy every array it names,
- * and check only the copies, with arithmetic that cannot overflow. What comes out is safe to use.
+ * and check only the copies, with arithmetic that cannot overflow. The result is safe to use.
  */
 #ifndef ATTND_IPC_ADMIT_H
 #define ATTND_IPC_ADMIT_H

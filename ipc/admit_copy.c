@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define STAGING_WORDS_MIN 4096u
-/* What is checked behind its copy: it is in the first cache still. */
+/* Words that are checked behind their copy: they are in the first cache still. */
 #define CHUNK_WORDS 2048u
 #define LINE_WORDS (ATTND_CACHE_LINE / sizeof(int32_t))
 

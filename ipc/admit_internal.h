@@ -35,7 +35,7 @@ int attnd_arena_copy(const struct attnd_admit_arena *arena, uint64_t offset_byte
                      uint64_t count_bytes, uint32_t align_bytes, uint64_t index, void *copy,
                      struct attnd_fault *fault);
 
-/* What page ids are held against while they are copied, and what was found. */
+/* The bounds of page ids while they are copied, and the finding. */
 struct attnd_admit_ids {
     uint32_t max;        /* they are 0..max */
     const int16_t *held; /* as attnd_batch_limits.leased */

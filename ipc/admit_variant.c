@@ -1,9 +1,10 @@
 /*
  * admit_variant.c - the variant of a batch: each field against its range, and what it comes to.
  *
- * A variant arrives as the bytes of struct attnd_variant. What is off is not looked at, and the
- * view has it as if it had never been filled in. What is on has its defaults. The tables name
- * memory of the session; whether there is such memory is the daemon's to know.
+ * A variant arrives as the bytes of struct attnd_variant. Options that are off are not looked at,
+ * and the view has them as if they had never been filled in. Options that are on have their
+ * defaults. The tables name memory of the session; whether there is such memory is the daemon's to
+ * know.
  *
  * Options that ask where a row stands go with one level only: in a cascade, an entry of an earlier
  * level is shared by rows that stand at different places.
@@ -150,7 +151,7 @@ static int check_table(struct attnd_variant_table *table, enum attnd_field field
     return 0;
 }
 
-/* What asks for a row's place, beside the levels of a cascade. */
+/* Options that ask for a row's place, beside the levels of a cascade. */
 static int check_levels(const struct attnd_batch_view *batch, struct attnd_fault *fault)
 {
     const struct {

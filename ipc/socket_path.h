@@ -19,7 +19,7 @@
 
 enum attnd_socket_side { ATTND_SOCKET_LISTEN, ATTND_SOCKET_CONNECT };
 
-/* What the rule looks at. */
+/* Facts that the rule looks at. */
 struct attnd_socket_world {
     uid_t uid;
     const char *given;   /* $ATTND_SOCKET; NULL or "": not set */

@@ -50,7 +50,7 @@ struct attnd_backend_config {
     enum attnd_injection injection;
 };
 
-/* What stands for a memory object. The descriptor and the handle stay the caller's. */
+/* A memory object, as the backend gets it. The descriptor and the handle stay the caller's. */
 struct attnd_memory_source {
     uint32_t kind; /* enum attnd_memory_kind */
     int fd;        /* -1 where the kind has none */

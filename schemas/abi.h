@@ -170,7 +170,7 @@ enum attnd_worker_state {
     ATTND_WORKER_PARKED = 2 /* no tile is held and none will be taken until it is to start again */
 };
 
-/* What the daemon asks of the worker whose segment this is. */
+/* The daemon's request to the worker whose segment this is. */
 enum attnd_park {
     ATTND_PARK_NO = 0,
     ATTND_PARK_ASKED = 1, /* finish what was begun, begin nothing more */
@@ -188,7 +188,7 @@ enum attnd_residency {
 
 #define ATTND_GPU_UUID_BYTES 16u
 
-/* What the worker says of itself before it reports RUNNING. */
+/* The worker's description of itself, written before it reports RUNNING. */
 struct attnd_worker_info {
     char backend[16];       /* "cpu", "cuda" */
     char isa[32];           /* "avx512", "sm_90a", ... */

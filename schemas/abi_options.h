@@ -38,8 +38,8 @@ static inline uint32_t attnd_dtype_dims(uint32_t dtype)
     return attnd_dtype_is_fp8(dtype) ? 0 : dtype;
 }
 
-/* What a batch may ask for, as a set of bits: of a batch what it asks for, of a worker
- * what it executes. Numbers are appended. */
+/* Options that a batch may ask for, as a set of bits: of a batch what it asks for, of a worker what
+ * it executes. Numbers are appended. */
 #define ATTND_OPTION_WINDOW 0x1u
 #define ATTND_OPTION_SOFT_CAP 0x2u
 #define ATTND_OPTION_ALIBI 0x4u

@@ -69,7 +69,7 @@ struct attnd_merge_view {
     struct attnd_merge_place at[ATTND_MERGE_PLACES]; /* enum attnd_merge_at */
 };
 
-/* What admission checks page ids, heads and capacities against: one pool and one plan. */
+/* The limits of page ids, heads and capacities for admission: one pool and one plan. */
 struct attnd_batch_limits {
     uint32_t pool_pages, page_size, heads_kv, dim_qk, dim_vo;
     uint32_t pool_dtype;

@@ -138,7 +138,7 @@ static void write_number(char *text, size_t text_bytes, const struct attnd_fault
         snprintf(text, text_bytes, "%" PRId64, number);
 }
 
-/* What would have been taken instead; "" where there is no such number. */
+/* The value that would have been taken instead; "" where there is no such number. */
 static void write_limit(char *text, size_t text_bytes, const struct attnd_fault *fault)
 {
     int64_t dim = fault->value;

@@ -65,9 +65,9 @@ static inline int attnd_timeslice_ask(uint64_t slice_ns, int nicer)
 /**
  * attnd_timeslice_raise() - brief slices and a larger share for the calling thread
  *
- * A niceness that somebody chose stays. What the thread forks and the threads that it makes begin
- * with neither. Return: 0; -EPERM or -EACCES: slices are brief, and the share is as it was; other
- * values of -errno: it runs on as it did.
+ * A niceness that somebody chose stays. Processes that the thread forks and threads that it makes
+ * begin with neither. Return: 0; -EPERM or -EACCES: slices are brief, and the share is as it was;
+ * other values of -errno: it runs on as it did.
  */
 static inline int attnd_timeslice_raise(void)
 {

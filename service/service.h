@@ -29,7 +29,7 @@
 #define ATTND_TICKETS_MAX 4096u
 #define ATTND_SESSIONS_PROCESS_MAX (ATTND_SESSIONS_MAX / 2) /* of one process */
 
-/* What is counted by session, by user, and for all (objects/quota.h). */
+/* Things that are counted by session, by user, and for all (objects/quota.h). */
 enum attnd_quota_kind {
     ATTND_QUOTA_SESSIONS,
     ATTND_QUOTA_MEMORIES, /* entries of the worker's memory table */
@@ -86,7 +86,7 @@ struct attnd_options {
     char worker_text[256]; /* where worker_path points if the file names it */
 };
 
-/* What was done: for one session, or for all that there were. */
+/* Counts of work: of one session, or of all that there were. */
 struct attnd_session_stats {
     uint64_t runs, appends, busy_ns, kv_bytes, tiles;
     uint64_t shared_bytes; /* of K and V that runs did not read, because requests share them */

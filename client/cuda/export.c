@@ -2,7 +2,7 @@
  * export.c - any pointer of the engine's becomes memory of the session and an offset.
  *
  * The driver is asked what allocation the pointer lies in, and whether that came from a pool, from
- * cuMemAlloc() or from cuMemCreate(): each is exported by a call of its own. What is sent is always
+ * cuMemAlloc() or from cuMemCreate(): each is exported by a call of its own. The message has always
  * the whole allocation, so that a framework which cuts thousands of tensors out of one costs one
  * import.
  */
@@ -23,7 +23,8 @@ struct allocation {
     int device;        /* that it lies on */
 };
 
-/* What the driver does not know of a pointer it leaves zero, and fails only if it knows nothing. */
+/* Attributes of a pointer that the driver does not know it leaves zero, and fails only if it knows
+ * nothing. */
 static int look_up(CUdeviceptr address, struct allocation *found)
 {
     CUmemorytype type = 0;

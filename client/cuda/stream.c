@@ -358,7 +358,7 @@ static int check_lane(uint32_t lane)
     return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_LANE, 0, lane, ATTND_LANES_MAX - 1);
 }
 
-/* What a ring is launched with, in a stream and in a capture. In a graph an early launch brings
+/* The arguments of a ring's launch, in a stream and in a capture. In a graph an early launch brings
  * nothing, and its edge would be in the way of who asks for the engine's edges in the plain way. */
 enum { IN_CAPTURE = 2, IN_STREAM = 3 };
 static CUlaunchAttribute launch_attributes[IN_STREAM] = {

@@ -85,7 +85,7 @@ struct attnd_cpu_run {
 
 #define ATTND_CPU_FLOWS 128u /* more than there are sessions */
 
-/* What the queue knows of a session. */
+/* A session, as the queue knows it. */
 struct attnd_cpu_flow {
     uint32_t session, weight;
     uint32_t known;      /* 0: nobody's yet */

@@ -44,7 +44,7 @@ struct attnd_keys {
     const uint8_t *k[ATTND_KEYS_BLOCK], *v[ATTND_KEYS_BLOCK];
 };
 
-/* What one kernel call reads: keys, and the way (bytes) from KV head 0 to the head meant. */
+/* The input of one kernel call: keys, and the way (bytes) from KV head 0 to the head meant. */
 struct attnd_kv_block {
     const struct attnd_keys *keys;
     ptrdiff_t k_head, v_head;

@@ -8,7 +8,7 @@
  * (transposed) and V is unpacked to fp32 once and then serves every row through one
  * register-blocked product (multiply), which does both Q K^T and P V.
  *
- * What a row may not see never reaches it, even as 0 x NaN: scores outside of a row's span are
+ * Keys that a row may not see never reach it, even as 0 x NaN: scores outside of a row's span are
  * replaced, and P V runs over a row's own keys only. Rows of one query token share a span, so runs
  * of equal spans go together; an unmasked block is one run. What a variant does with scores is a
  * policy (policy.h), asked once a row and block, between the product and the softmax.

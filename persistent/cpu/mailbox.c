@@ -105,7 +105,7 @@ void attnd_cpu_mail_done(struct attnd_backend *backend, struct attnd_cpu_run *ru
 
 /* ---- doorbells ---- */
 
-/* What the doorbell names, if this mailbox may ring it on this lane; else NULL. */
+/* The run that the doorbell names, if this mailbox may ring it on this lane; else NULL. */
 static struct attnd_cpu_prepared *find(const struct attnd_cpu_mail *mail, uint32_t index,
                                        uint32_t lane, uint32_t value)
 {

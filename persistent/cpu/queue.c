@@ -25,7 +25,8 @@
 #include "persistent/plan/plan.h"
 #include "schemas/atomics.h"
 
-/* What a unit of the planner's cost is thought to take. Too high or too low is corrected soon. */
+/* The time that a unit of the planner's cost is thought to take. Too high or too low is corrected
+ * soon. */
 #define COST_NS 5.0
 /* Items of a portion are no more than this together: others may come meanwhile. */
 #define PORTION_NS 2e6

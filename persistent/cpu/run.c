@@ -2,8 +2,8 @@
  * run.c - the two ends of a run: offsets of the queue segment become pointers once, before anybody
  * takes an item; the last item's thread reports it.
  *
- * The daemon wrote plan and run and checked what came from clients. What is checked here is what a
- * daemon's bug would turn into a crash of every session's worker.
+ * The daemon wrote plan and run and checked what came from clients. The checks here are those of
+ * values that a daemon's bug would turn into a crash of every session's worker.
  */
 #include <string.h>
 #include <time.h>

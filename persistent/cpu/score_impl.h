@@ -63,7 +63,7 @@ INLINE size_t mask_runs(const struct attnd_cpu_policy *policy, size_t i, uint32_
     return count;
 }
 
-/* What lies between runs becomes nothing. */
+/* Keys between runs become nothing. */
 INLINE void mask_scores(float s[KEYS], const struct span *runs, size_t count)
 {
     for (size_t r = 1; r < count; r++)

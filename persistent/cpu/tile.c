@@ -11,7 +11,7 @@
  * one head.
  *
  * A run can be cancelled in the middle of a tile. Its word is read before every kernel call, which
- * takes microseconds, so a tile ends soon however many keys it still has. What it leaves is no
+ * takes microseconds, so a tile ends soon however many keys it still has. Such a tile leaves no
  * result: nothing of it is stored, and it does not arrive at its merges, which nobody does then.
  */
 #include <assert.h>

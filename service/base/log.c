@@ -19,8 +19,8 @@
 
 #define LINE_BYTES 1024
 
-/* What a peer can cause is not written faster than this: a burst, and so many a second. Errors are
- * always written. With debug lines on there is no limit. */
+/* Lines that a peer can cause are not written faster than this: a burst, and so many a second.
+ * Errors are always written. With debug lines on there is no limit. */
 #define BURST_LINES 200u
 #define LINE_NS 50000000u /* one more every 50 ms */
 

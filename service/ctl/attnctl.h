@@ -21,7 +21,7 @@ enum attnctl_exit {
     ATTNCTL_EXIT_UNWELL = 5 /* doctor: something FAILs */
 };
 
-/* What every command takes. */
+/* Options of every command. */
 struct attnctl_options {
     const char *socket_path;
     int json;

@@ -1,5 +1,5 @@
 /*
- * kill.c - `attnctl kill SESSION`. Who may is the daemon's decision.
+ * kill.c - `attnctl kill SESSION`. The daemon decides about rights.
  */
 #include "service/args/args.h"
 #include "service/ctl/attnctl.h"

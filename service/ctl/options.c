@@ -1,5 +1,5 @@
 /*
- * options.c - what every command of attnctl takes.
+ * options.c - options that every command of attnctl takes.
  */
 #include "service/args/args.h"
 #include "service/ctl/attnctl.h"

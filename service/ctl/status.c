@@ -78,7 +78,7 @@ static const char *amount(const Attnd__QuotaStatus *quota, uint64_t value, char 
     return text;
 }
 
-/* What is counted, where there is any of it. */
+/* Things that are counted, where there is any of them. */
 static void print_quotas(FILE *out, const Attnd__Status *status)
 {
     char text[5][24];

@@ -32,7 +32,7 @@ struct trace_options {
     uint32_t session; /* 0: all */
 };
 
-/* What was recorded; written when it is over, because that takes longer than to ask. */
+/* The records; written when all of them are there, because that takes longer than to ask. */
 struct recording {
     struct attnd_trace_record *records;
     size_t count, count_max;

@@ -2,8 +2,8 @@
  * alive.c - a watchdog for what the daemon cannot mend itself.
  *
  * A worker that hangs is killed and started again by the daemon (supervise/watchdog.c), and a
- * restart is progress. What is left for the service manager is a daemon whose loop stands still,
- * and a worker that neither moves nor comes back.
+ * restart is progress. The service manager has to see a daemon whose loop stands still, and a
+ * worker that neither moves nor comes back.
  */
 #include "service/daemon/alive.h"
 

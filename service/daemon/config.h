@@ -25,9 +25,9 @@ void attnd_config_print(FILE *out, const struct attnd_options *options);
  * @options: receives budgets, users and the log level, or nothing if anything is wrong
  * @argc, @argv: as they were given to attnd_options_parse()
  *
- * What changed is logged, and what takes effect only at a restart.
- * Blocks for the file and, for users by name, for the machine's directory of users.
- * Return: 0; -ATTND_E_INVALID the file or the command line is wrong now (logged).
+ * Changes are logged, and so are those that take effect only at a restart. Blocks for the file and,
+ * for users by name, for the machine's directory of users. Return: 0; -ATTND_E_INVALID the file or
+ * the command line is wrong now (logged).
  */
 int attnd_config_reload(int argc, char **argv, struct attnd_options *options);
 

@@ -382,7 +382,7 @@ int attnd_options_take(struct attnd_options *options, const char *name, const ch
     return take(&state, option->key, (char *)(uintptr_t)value, origin_file) ? 0 : -ATTND_E_UNKNOWN;
 }
 
-/* What prefix trees may have is not there for sessions, unless somebody says so. */
+/* The share of prefix trees is not there for sessions, unless somebody says so. */
 static void leave_host_cache(struct attnd_options *options)
 {
     const struct attnd_setting *setting = setting_of(options, KEY_HOST_MEMORY_MAX);

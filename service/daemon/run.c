@@ -1,10 +1,10 @@
 /*
  * run.c - start, serve, stop.
  *
- * What fails early is tried early: the socket first, because a second daemon on it is the commonest
- * mistake, and the worker last. Stopping is the reverse, with one rule: a client that still waits
- * for something learns of the end by its connection closing. That happens only after what ran has
- * been drained and its completions posted.
+ * Steps that often fail come early: the socket first, because a second daemon on it is the
+ * commonest mistake, and the worker last. Stopping is the reverse, with one rule: a client that
+ * still waits for something learns of the end by its connection closing. That happens only after
+ * what ran has been drained and its completions posted.
  *
  * Signals are read by the loop while it runs. Once it does not, they have their default effect
  * again: that is what makes a second one end the daemon at once, and the worker leaves when its
@@ -162,7 +162,7 @@ static void raise_priority(void)
 
 /* ---- start ---- */
 
-/* What status shows is the socket that is listened on, and not the one that was asked for. */
+/* Status shows the socket that is listened on, and not the one that was asked for. */
 static void note_handed_over(struct attnd_options *options, const char *path)
 {
     for (uint32_t i = 0; i < options->settings_count; i++) {

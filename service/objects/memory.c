@@ -87,7 +87,8 @@ static void refund(struct attnd_service *service, const struct attnd_memory *mem
 
 /* ---- descriptors ---- */
 
-/* What all connections there can be hold at most, and the daemon itself, to start a worker too. */
+/* Descriptors that as many connections as there can be hold at most, and the daemon itself, to
+ * start a worker too. */
 #define FDS_KEPT (4 * (ATTND_SESSIONS_MAX + ATTND_VISITORS_MAX) + 64)
 
 /* The kernel gives out the lowest that is free: so many are in use, or nearly. */

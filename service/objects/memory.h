@@ -25,7 +25,7 @@ struct attnd_memory {
     uint64_t release_id;                    /* its request */
 };
 
-/* What others have asked to hear of memory objects. */
+/* Events of memory objects that others have asked to hear. */
 struct attnd_memory_events {
     /* The worker has let go of what request @id of a session released. */
     void (*released)(struct attnd_service *service, uint32_t session, uint64_t id);

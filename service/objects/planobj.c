@@ -209,7 +209,7 @@ static uint64_t shared_bytes(const struct attnd_plan_object *object,
            (limits->dim_qk + limits->dim_vo) * attnd_dtype_bytes(limits->pool_dtype);
 }
 
-/* What follows from the tiles that there are now. */
+/* Numbers that follow from the tiles that there are now. */
 static void derive(struct attnd_plan_object *object)
 {
     const struct attnd_plan_head *head = attnd_plan_shape(object->plan);

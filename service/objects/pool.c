@@ -2,8 +2,8 @@
  * pool.c - pools, and the sessions' holds on them.
  *
  * A pool outlives its creator: it is freed when the last attachment and the last ticket of its
- * pages are gone. What the worker needs of it lies in the queue heap and is written once, before
- * any plan can name it. Plans hold attachments, and runs in flight hold plans, so when the last
+ * pages are gone. The worker's part of it lies in the queue heap and is written once, before any
+ * plan can name it. Plans hold attachments, and runs in flight hold plans, so when the last
  * reference goes nothing reads the pool any more.
  */
 #include "service/objects/pool.h"

@@ -8,7 +8,8 @@
 
 struct attnd_pool_prefix; /* prefix/prefix.h */
 
-/* Who keeps pages of a pool beside sessions and tickets: its prefix tree, by one lease of each. */
+/* Another keeper of pages of a pool beside sessions and tickets: its prefix tree, by one lease of
+ * each. */
 struct attnd_page_keeper {
     /* Give up leases until @pages pages are free, if that can be; they come by attnd_lease_drop().
      */

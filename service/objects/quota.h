@@ -10,7 +10,7 @@
 
 #include "service/objects/client.h"
 
-/* Who an object counts against. */
+/* Those against whom an object counts. */
 struct attnd_payer {
     uint32_t session; /* its id; the session may be gone */
     uint32_t user;    /* its place in the service's table of users */

@@ -107,7 +107,7 @@ static struct attnd_ticket *ticket_new(struct attnd_client *giver, struct attnd_
     return ticket;
 }
 
-/* What can fail, of which the leases are the last. */
+/* The steps that can fail, of which the leases are the last. */
 static int ticket_arm(struct attnd_ticket *ticket, struct attnd_attachment *attachment,
                       uint32_t expire_ms, struct attnd_fault *fault)
 {

@@ -151,7 +151,7 @@ int attnd_host_grow(struct attnd_host *host, uint32_t places)
 
 /* ---- use ---- */
 
-/* What can go: neither held nor forgotten. */
+/* Blocks that can go: neither held nor forgotten. */
 static void list_add(struct attnd_host *host, uint32_t block)
 {
     struct attnd_host_block *at = &host->block[block];

@@ -29,7 +29,7 @@ struct attnd_host_block {
     void *mover;           /* the caller's: what copies it now; NULL: nothing */
 };
 
-/* What a place costs of the daemon's memory at most: a block, the list of places, two buckets. */
+/* The cost of a place in the daemon's memory at most: a block, the list of places, two buckets. */
 #define ATTND_HOST_PLACE_BYTES (80u + 4u + 2u * 4u)
 
 /** attnd_host_new() - without any place. Return: 0; -ATTND_E_NO_MEMORY; -ATTND_E_SYSTEM: no random
@@ -70,7 +70,7 @@ void attnd_host_forget_space(struct attnd_host *host, uint32_t space);
 /** attnd_host_places() - of a block, in the order of its pages. @places: [pages] */
 void attnd_host_places(const struct attnd_host *host, uint32_t block, uint32_t *places);
 
-/* What can be read of it. */
+/* Numbers that can be read of it. */
 struct attnd_host_info {
     uint32_t places, places_used;
     uint32_t blocks; /* that can be found */

@@ -80,7 +80,7 @@ uint32_t attnd_tree_index_find(const struct attnd_tree *tree, uint32_t space,
     return look(tree, bucket_of(tree, hash(tree, space, key)), space, key);
 }
 
-/* What a lookup waits for is memory: the misses of all keys are under way at once. */
+/* A lookup waits for memory: the misses of all keys are under way at once. */
 void attnd_tree_index_find_all(const struct attnd_tree *tree, uint32_t space,
                                const struct attnd_block_key *keys, uint32_t count, uint32_t *blocks)
 {

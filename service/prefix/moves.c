@@ -161,7 +161,8 @@ static uint32_t batch_pages(const struct attnd_tier *tier)
     return pages < ATTND_TIER_BATCH_PAGES ? (uint32_t)pages : ATTND_TIER_BATCH_PAGES;
 }
 
-/* What waits longest, of one direction. Return: NULL: nothing can go, or there is no memory. */
+/* The block that waits longest, of one direction. Return: NULL: nothing can go, or there is no
+ * memory. */
 static struct attnd_tier_batch *form_batch(struct attnd_tier *tier, enum attnd_tier_way way)
 {
     struct attnd_tier_queue *queue = &tier->queue[way];

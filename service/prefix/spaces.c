@@ -29,7 +29,8 @@ static void drop_leases(void *context, const int32_t *pages, uint32_t count)
 
 /* ---- the pool's keeper ---- */
 
-/* Where all that could go would not do, nothing goes. What was to go to the host goes first. */
+/* Where all that could go would not do, nothing goes. Blocks that were to go to the host go first.
+ */
 static void evict(struct attnd_pool *pool, uint32_t pages)
 {
     struct attnd_tier *tier = pool->prefix->tier;

@@ -14,7 +14,7 @@
 
 struct attnd_tier;
 
-/* What the rooms above have asked to hear. */
+/* Events that the rooms above have asked to hear. */
 struct attnd_tier_events {
     /* Claims of the tree have ended: blocks are there again, or will not come. */
     void (*arrived)(struct attnd_tree *tree);
@@ -59,7 +59,7 @@ void attnd_tier_pump_all(struct attnd_service *service);
 /** attnd_tier_copied() - the supervisor's event of a copy. The pool may be gone afterwards. */
 void attnd_tier_copied(struct attnd_service *service, void *context, int code);
 
-/* What can be read of it. */
+/* Numbers that can be read of it. */
 struct attnd_tier_info {
     uint64_t made_bytes, used_bytes;
     uint64_t out_blocks, in_blocks; /* copied, and brought back */

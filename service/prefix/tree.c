@@ -2,8 +2,8 @@
  * tree.c - trees made and freed, and their namespaces.
  *
  * Arrays are as long as they can ever be and touched as they are needed, so nothing moves and
- * nothing is copied while the daemon runs. What was touched is counted against a budget of all
- * trees, because it is not given back before the tree goes.
+ * nothing is copied while the daemon runs. Touched blocks are counted against a budget of all
+ * trees, because they are not given back before the tree goes.
  */
 #include "service/prefix/tree_internal.h"
 

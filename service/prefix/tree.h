@@ -28,7 +28,7 @@ struct attnd_tree_leases {
     void *context;
 };
 
-/* What a block was that is evicted. */
+/* A block that is evicted. */
 struct attnd_tree_gone {
     uint32_t space;
     const struct attnd_block_key *key, *parent; /* parent: NULL: it begins a prompt */
@@ -79,7 +79,7 @@ struct attnd_tree_stats {
     uint64_t waits, abandoned; /* matches that waited; claims that ended without a block */
 };
 
-/* What a block costs of memory at most: its entry, two buckets, and its place in an order that
+/* The memory that a block costs at most: its entry, two buckets, and its place in an order that
  * grows by doubling. */
 #define ATTND_TREE_BLOCK_BYTES (64u + 2u * 4u + 2u * 16u)
 
@@ -90,7 +90,7 @@ struct attnd_tree_space_args {
     uint32_t compute_us;  /* of a block at the beginning of a prompt; 0: nobody knows */
 };
 
-/* What can be read of a namespace; the tree writes it. */
+/* Numbers that can be read of a namespace; the tree writes it. */
 struct attnd_tree_space_info {
     struct attnd_tree_space_args args;
     uint32_t handles;

@@ -95,7 +95,7 @@ int attnd_prepared_open(struct attnd_client *client, uint64_t id, struct attnd_f
     return 1;
 }
 
-/* What holds for both calls about runs. */
+/* Checks of both calls about runs. */
 static int check_mail(const struct attnd_client *client, struct attnd_fault *fault)
 {
     if (!client->mail || client->mail->state != ATTND_MAIL_OPEN)

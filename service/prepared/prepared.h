@@ -105,7 +105,7 @@ struct attnd_prepared_answer {
     struct attnd_fault fault; /* code 0, or why not */
 };
 
-/* What the rooms above have asked to hear. */
+/* Events that the rooms above have asked to hear. */
 struct attnd_prepared_events {
     /* The call that waits has its answer. The session may be ended by it, and its mailbox gone. */
     void (*answered)(struct attnd_mail *mail, const struct attnd_prepared_answer *answer);

@@ -8,7 +8,7 @@
 #include "schemas/attnd.pb-c.h"
 #include "service/objects/client.h"
 
-/* A call while its handler runs. Whatever the reply points to comes from attnd_call_alloc(). */
+/* A call while its handler runs. All that the reply points to comes from attnd_call_alloc(). */
 struct attnd_call {
     struct attnd_service *service;
     struct attnd_client *client;

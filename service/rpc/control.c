@@ -13,7 +13,7 @@
 
 #include <assert.h>
 
-/* What may be called when: before the handshake, between its two halves, after it. */
+/* Calls that are allowed at a time: before the handshake, between its two halves, after it. */
 struct call_entry {
     attnd_call_fn *serve;
     uint32_t states; /* bit s: allowed in enum attnd_session_state s; and FOR_ROOT */

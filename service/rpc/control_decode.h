@@ -9,8 +9,8 @@
 #include "schemas/attnd.pb-c.h"
 #include "schemas/errors.h"
 
-/* What the largest honest request unpacks to fits: a pool of ATTND_LAYERS_MAX layers, 16384 pages
- * to free. */
+/* The largest honest request fits when it is unpacked: a pool of ATTND_LAYERS_MAX layers, 16384
+ * pages to free. */
 #define ATTND_CONTROL_DECODE_BYTES (1024u * 1024u)
 
 /**

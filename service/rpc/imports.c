@@ -36,7 +36,7 @@ int attnd_memory_check_now(const struct attnd_call *call, uint32_t kind)
     return 0;
 }
 
-/* What the daemon makes on the GPU is there; on the host it only says how much may be. */
+/* Memory that the daemon makes on the GPU is there; on the host it only says how much may be. */
 int attnd_memory_waits(const struct attnd_service *service, const struct attnd_memory *memory)
 {
     return is_tried(service, memory->kind) && attnd_supervisor_running(service) &&

@@ -1,7 +1,7 @@
 /*
  * prepared_calls.c - MailboxOpen, Prepare and Unprepare.
  *
- * None is answered at once. What an engine's stream does next passes no daemon that could make it
+ * None is answered at once. The next step of an engine's stream passes no daemon that could make it
  * wait, so the reply itself must mean that the worker is ready for it, or done with it.
  */
 #include "service/rpc/calls.h"

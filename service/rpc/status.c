@@ -74,7 +74,7 @@ static uint64_t count_leases(const struct attnd_client *client)
     return count;
 }
 
-/* What an operator looks for: waits, errors, pages. */
+/* Numbers that an operator looks for: waits, errors, pages. */
 static void fill_state(Attnd__SessionStatus *status, const struct attnd_client *client)
 {
     const uint64_t oldest_ns = attnd_sched_oldest_ns(client), now_ns = attnd_clock_ns();

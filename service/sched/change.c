@@ -12,8 +12,8 @@
 
 #include <stddef.h>
 
-/* Small batches are planned on the spot: in some 100 us at most. What counts is entries and rows;
- * pages are only copied, and compared. */
+/* Small batches are planned on the spot: in some 100 us at most. Entries and rows count; pages are
+ * only copied, and compared. */
 #define ENTRY_WORK 16u
 #define PAGES_WORK 8u /* of them a unit */
 #define INLINE_WORK 65536u

@@ -91,7 +91,7 @@ static void launch(struct attnd_scheduler *scheduler, struct attnd_sched_op *op,
     attnd_crash(ATTND_CRASH_DAEMON_COMMAND_PUSHED);
 }
 
-/* What an operation is to the worker. */
+/* An operation, as the worker sees it. */
 static struct attnd_run describe(const struct attnd_sched_op *op)
 {
     const struct attnd_plan_object *plan = op->plan;

@@ -235,7 +235,7 @@ void attnd_lane_planned(struct attnd_sched_op *op)
         attnd_lane_go(lane);
         return;
     }
-    /* What was held must be let go, or a plan that comes to lie there will never run. */
+    /* A plan that was held must be let go, or a plan that comes to lie there will never run. */
     if (op->change.sent && attnd_prepared_publish(&op->change)) {
         lane->state = ATTND_LANE_SENT;
         session->sent++;

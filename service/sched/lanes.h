@@ -31,7 +31,7 @@
 #include "service/sched/sched.h"
 #include "service/supervise/queue.h"
 
-/* What an operation has in the arena, as it was admitted: a private copy, because the client may
+/* The data of an operation in the arena, as it was admitted: a private copy, because the client may
  * reuse the arena as soon as the slot is free. */
 struct attnd_admitted {
     struct attnd_staging staging;
@@ -155,7 +155,7 @@ struct attnd_scheduler {
     struct attnd_run_slot slots[ATTND_QUEUE_RUNS];
 };
 
-/* What came of an operation's turn. */
+/* The outcome of an operation's turn. */
 enum attnd_turn {
     ATTND_TURN_DONE,    /* complete it, with op->fault */
     ATTND_TURN_WAIT,    /* in line, for what all runs share */

@@ -155,7 +155,7 @@ static void resume(struct attnd_prefix_parked *parked)
                                      .again = 1};
     int32_t *pages = parked->pages + (size_t)parked->found * parked->block_pages;
     uint32_t abandoned = parked->waiter.abandoned;
-    /* What did not come back although it was waited for is not asked for again. */
+    /* A block that did not come back although it was waited for is not asked for again. */
     struct attnd_tree_result result = attnd_prefix_find(handle, &chain, 0, pages);
 
     parked->found += result.blocks;

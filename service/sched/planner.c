@@ -1,7 +1,7 @@
 /*
  * planner.c - a thread that fills large plans.
  *
- * What it works on is lent: nobody else looks at an operation, its copy of the batch and its plan
+ * Its work is lent to it: nobody else looks at an operation, its copy of the batch and its plan
  * until the job is done (lane.c, ATTND_LANE_PLANNING). So the lock guards two lists and the
  * sessions' turns, nothing more. Jobs are worked one at a time. The next is of the session whose
  * last one was the longest ago: one that plans without end costs another the job that is under way.

@@ -10,7 +10,7 @@
 #include "service/objects/client.h"
 #include "service/supervise/maps.h"
 
-/* What the rooms above have asked to hear. */
+/* Events that the rooms above have asked to hear. */
 struct attnd_sched_events {
     /* Nothing of a dying session is in flight any more. */
     void (*drained)(struct attnd_client *client);

@@ -9,8 +9,8 @@
 #include "schemas/crash.h"
 #include "service/sched/lanes.h"
 
-/* What a session may take of a sweep before the next one is looked at: slots, and time, because a
- * batch can be large. The clock is read after each batch and every few slots. */
+/* The part of a sweep that a session may take before the next one is looked at: slots, and time,
+ * because a batch can be large. The clock is read after each batch and every few slots. */
 #define SUBMIT_BURST 64
 #define SUBMIT_BURST_NS 200000u
 #define SUBMIT_SLOTS_PER_CLOCK 8
@@ -61,7 +61,7 @@ static int reserved_is_zero(const struct attnd_sqe *sqe, struct attnd_fault *fau
     }
 }
 
-/* What holds for every opcode. Return: 0 or the fault's code. */
+/* Checks of every opcode. Return: 0 or the fault's code. */
 static int check_common(const struct attnd_sqe *sqe, struct attnd_fault *fault)
 {
     if (!reserved_is_zero(sqe, fault))
@@ -95,8 +95,8 @@ static struct attnd_plan_object *check_plan(const struct attnd_client *client,
     return plan;
 }
 
-/* The namespace, if the session may do this there. What a match finds is leased: it is not to be
- * found in silence. */
+/* The namespace, if the session may do this there. The pages that a match finds are leased: they
+ * are not to be found in silence. */
 static struct attnd_prefix_handle *check_prefix(const struct attnd_client *client,
                                                 const struct attnd_sqe *sqe,
                                                 struct attnd_fault *fault)
@@ -199,8 +199,8 @@ static void take_slot(struct attnd_session_lanes *session, const struct attnd_sq
         accept_op(session, sqe);
 }
 
-/* What waits may hold of copies before the next is taken: what the arena holds, and no more than a
- * part of the session's share, so that the next one fits. */
+/* The bytes of copies that waits may hold before the next is taken: as many as the arena holds, and
+ * no more than a part of the session's share, so that the next one fits. */
 static uint64_t copies_max_bytes(const struct attnd_client *client)
 {
     uint64_t part_bytes =

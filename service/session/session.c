@@ -267,7 +267,8 @@ void attnd_client_reap(struct attnd_service *service, int all)
         }
         *link = client->next;
         attnd_segments_free(client);
-        /* What was sent and not received is in it, and may be a file that closes slowly. */
+        /* A descriptor that was sent and not received is in it, and may be a file that closes
+         * slowly. */
         if (client->may_send || !service->refuses_descriptors)
             attnd_discard(attnd_client_discards(client), &client->socket, 1);
         else

@@ -30,8 +30,8 @@ uint64_t attnd_device_page_bytes(const struct attnd_device *device);
  * attnd_device_make() - memory that lives as long as its descriptor, a duplicate or a mapping
  * @size_bytes: a multiple of attnd_device_page_bytes()
  * @fd:         the caller's, close-on-exec; for cuMemImportFromShareableHandle
- * What is in it is whatever the driver leaves there. Return: 0; -ATTND_E_NO_MEMORY the GPU is full;
- * -ATTND_E_DEVICE.
+ * Its bytes are those that the driver leaves there. Return: 0; -ATTND_E_NO_MEMORY the GPU is
+ * full; -ATTND_E_DEVICE.
  */
 int attnd_device_make(const struct attnd_device *device, uint64_t size_bytes, int *fd,
                       struct attnd_fault *fault);

@@ -13,7 +13,8 @@
 
 #define DEATHS_BARRED 2u
 
-/* What a signal ended it over; counts the death of each such memory. Return: how many. */
+/* Finds memories that it was bringing in when a signal ended it; counts a death for each. Return:
+ * how many. */
 static uint32_t find_suspects(struct attnd_supervisor *supervisor, uint32_t *suspects)
 {
     uint32_t *words = supervisor->service->queue->head->pinning, count = 0;
@@ -37,7 +38,7 @@ static void bar(struct attnd_supervisor *supervisor, uint32_t index)
     supervisor->events->mapped(supervisor->service, index, &fault);
 }
 
-/* What is due again. */
+/* Messages that are due again. */
 static void judge(struct attnd_supervisor *supervisor, uint32_t index)
 {
     if (supervisor->maps.state[index] != ATTND_MAP_TO_MAP)

@@ -3,7 +3,7 @@
  * mailboxes, the trace, and behind them the heap.
  *
  * It is two memfds. The heap outlives every worker: plans and pools in it are written by the daemon
- * alone. What workers write is each one's own, because a worker is not over when its process is:
+ * alone. Each worker writes words of its own, because a worker is not over when its process is:
  * kernels of it may still run on the GPU, take commands, write retires. They do so where nobody
  * looks any more, and find there that they are to end. The next worker's half takes the place of
  * the old one in the daemon's address space, so that pointers into it stay good.
@@ -74,7 +74,7 @@ void attnd_queue_abandon(struct attnd_queue *queue)
 {
     char *base = queue->segment.address;
     attnd_publish32(&queue->head->park, ATTND_PARK_OVER);
-    /* Whatever comes into the ring from here on is of nobody that is known. */
+    /* Retires that come into the ring from here on are of nobody that is known. */
     queue->nothing[0] = queue->nothing[1] = 0;
     attnd_consumer_init(&queue->retires, base + RETIRES_OFFSET, &queue->nothing[0],
                         &queue->nothing[1], ATTND_QUEUE_ENTRIES);

@@ -53,8 +53,8 @@ int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **o
 /** attnd_queue_free() - unmaps the segment: pools and plans in it are gone. NULL is fine. */
 void attnd_queue_free(struct attnd_queue *queue);
 
-/** attnd_queue_abandon() - the worker's process is gone. What is left of it, kernels perhaps, is
- * told to end, and nothing that it still writes is looked at. No command may be pushed before
+/** attnd_queue_abandon() - the worker's process is gone. The rest of it, kernels perhaps, is told
+ * to end, and nothing that it still writes is looked at. No command may be pushed before
  * attnd_queue_renew(). */
 void attnd_queue_abandon(struct attnd_queue *queue);
 

@@ -20,7 +20,8 @@ enum attnd_supervision {
     ATTND_WORKER_STOPPED /* for good */
 };
 
-/* What the rooms above have asked to hear of the worker. Each may call back into the supervisor. */
+/* Events of the worker that the rooms above have asked to hear. Each may call back into the
+ * supervisor. */
 struct attnd_supervisor_events {
     /* It is RUNNING with @scratch_bytes of scratch. Return: 0; < 0: it cannot be used and is
      * killed.

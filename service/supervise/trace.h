@@ -26,7 +26,7 @@ void attnd_trace_watch(struct attnd_queue *queue, uint64_t now_ns, uint32_t pati
  * @records: [@count]; each ring has its share of them
  * @lost:    receives how many were written over before they were read
  *
- * What the records say is the worker's word. Return: how many there are.
+ * The records are the worker's word. Return: how many there are.
  */
 uint32_t attnd_trace_read(const struct attnd_queue *queue, uint32_t *next,
                           struct attnd_trace_record *records, uint32_t count, uint64_t *lost);

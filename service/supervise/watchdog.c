@@ -4,8 +4,8 @@
  * A process that was stopped, or that hangs in a call that never returns, does not die, and nobody
  * would start another. So the worker counts in the queue segment for as long as it moves, by a
  * thread that does nothing else but look whether all is well, and the daemon looks at the count a
- * few times a second. What is counted is looks, not time: if both were stopped and go on together,
- * the daemon does not blame the worker for it.
+ * few times a second. It counts looks, not time: if both were stopped and go on together, the
+ * daemon does not blame the worker for it.
  *
  * By default a CUDA worker's kernels, which watch their host's heartbeat themselves, have left when
  * the process is killed: no other client of MPS is taken along.

@@ -6,12 +6,12 @@
  * line for a thread of their own, in which the kernels rest once for all that are to go; whatever
  * the driver does at once is done at once, past that line. The backend does a piece of what is
  * first in line, and if that was not all of it, it goes to the end: nobody's GiB are brought in
- * before everybody else's. What is let go has every other turn, and more goes in one than comes in
- * one. So of what stands in line there is never more pinned than the daemon counts, which counts
- * what was given up as free for others (memory.c); what is too small for the line may come before
- * that has gone.
+ * before everybody else's. Memory that is let go has every other turn, and more goes in one than
+ * comes in one. So of what stands in line there is never more pinned than the daemon counts, which
+ * counts what was given up as free for others (memory.c); what is too small for the line may come
+ * before that has gone.
  *
- * What is about one index is answered in the order in which it was asked, because a map that does
+ * Messages about one index are answered in the order in which it was asked, because a map that does
  * not stand in line is done before the next request is looked at, and one that does is given up
  * when its index is to go; more the daemon does not count on (maps.c). In the queue segment stands
  * which memory is being brought in, by either thread: too much of it gets a process killed, and
