@@ -37,15 +37,6 @@ static bool open_plan(struct bench_suite *suite, struct attnd_session **session,
 {
     struct attnd_open_args args = {
         .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-plan"};
-    struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                   .layers = 1,
-                                   .pages = PAGES,
-                                   .page_size = PAGE_SIZE,
-                                   .heads_kv = 8,
-                                   .dim_qk = DIM,
-                                   .dim_vo = DIM,
-                                   .dtype = ATTND_DTYPE_BF16,
-                                   .page_owner = ATTND_PAGES_OF_SERVICE};
     struct attnd_plan_args plan_args = {.size = sizeof(plan_args),
                                         .requests = REQUESTS,
                                         .rows = REQUESTS,
@@ -54,8 +45,9 @@ static bool open_plan(struct bench_suite *suite, struct attnd_session **session,
                                         .heads_q = HEADS_Q};
 
     return bench_suite_call(suite, "attnd_open", attnd_open(&args, session)) &&
-           bench_suite_call(suite, "attnd_pool_create",
-                            attnd_pool_create(*session, &desc, &plan_args.pool)) &&
+           bench_suite_call(suite, "attnd_pool_create_leased",
+                            attnd_pool_create_leased(*session, 1, PAGES, PAGE_SIZE, 8, DIM,
+                                                     ATTND_DTYPE_BF16, &plan_args.pool)) &&
            bench_suite_call(suite, "attnd_pages_alloc",
                             attnd_pages_alloc(*session, plan_args.pool, PAGES, batch->pages)) &&
            bench_suite_call(suite, "attnd_plan_create",
@@ -210,15 +202,6 @@ struct mixed {
 static bool open_mixed(struct bench_suite *suite, struct attnd_session *session,
                        struct mixed *mixed, uint32_t *plan)
 {
-    struct attnd_pool_desc desc = {.size = sizeof(desc),
-                                   .layers = 1,
-                                   .pages = MIXED_PAGES,
-                                   .page_size = PAGE_SIZE,
-                                   .heads_kv = 8,
-                                   .dim_qk = DIM,
-                                   .dim_vo = DIM,
-                                   .dtype = ATTND_DTYPE_BF16,
-                                   .page_owner = ATTND_PAGES_OF_SERVICE};
     struct attnd_plan_args args = {.size = sizeof(args),
                                    .requests = MIXED_REQUESTS,
                                    .rows = MIXED_CHUNK + MIXED_DECODES,
@@ -231,8 +214,9 @@ static bool open_mixed(struct bench_suite *suite, struct attnd_session *session,
         mixed->kv_indptr[i + 1] = mixed->kv_indptr[i] + (i ? PAGES_EACH : MIXED_CHUNK / PAGE_SIZE);
         mixed->last_page_len[i] = PAGE_SIZE;
     }
-    bool good =
-        bench_suite_call(suite, "attnd_pool_create", attnd_pool_create(session, &desc, &args.pool));
+    bool good = bench_suite_call(suite, "attnd_pool_create_leased",
+                                 attnd_pool_create_leased(session, 1, MIXED_PAGES, PAGE_SIZE, 8,
+                                                          DIM, ATTND_DTYPE_BF16, &args.pool));
     for (uint32_t done = 0; good && done < MIXED_PAGES; done += PAGES) { /* a call takes no more */
         const uint32_t count = MIXED_PAGES - done < PAGES ? MIXED_PAGES - done : PAGES;
         good = bench_suite_call(suite, "attnd_pages_alloc",
