@@ -141,12 +141,29 @@ struct engine {
     uint64_t q_bytes;
 };
 
+/* The service's own pool; or planes of this engine's, where V lies in the rows of K. */
+static bool open_pool(struct bench_suite *suite, struct attnd_session *session,
+                      const struct bench_uniform *uniform, uint32_t *pool)
+{
+    struct bench_uniform made = *uniform;
+    struct attnd_pool_info info;
+
+    if (uniform->dim_vo &&
+        !bench_suite_call(
+            suite, "attnd_memory_create_device",
+            attnd_memory_create_device(session, bench_uniform_kv_bytes(uniform) * uniform->layers,
+                                       &made.planes)))
+        return false;
+    return bench_uniform_pool(suite, session, &made, pool, &info) &&
+           fill_memory(suite, session, uniform->dim_vo ? made.planes : info.memory,
+                       uniform->kv_dtype ? uniform->kv_dtype : uniform->dtype);
+}
+
 static bool open_engine(struct bench_suite *suite, const struct bench_uniform *uniform,
                         struct engine *engine)
 {
     const struct attnd_open_args args = {
         .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-gpu"};
-    struct attnd_pool_info info;
     uint32_t pool;
 
     engine->q_bytes = bench_uniform_q_bytes(uniform);
@@ -156,9 +173,7 @@ static bool open_engine(struct bench_suite *suite, const struct bench_uniform *u
                                                        2 * engine->q_bytes * uniform->layers,
                                                        &engine->memory)) &&
            fill_memory(suite, engine->session, engine->memory, uniform->dtype) &&
-           bench_uniform_pool(suite, engine->session, uniform, &pool, &info) &&
-           fill_memory(suite, engine->session, info.memory,
-                       uniform->kv_dtype ? uniform->kv_dtype : uniform->dtype) &&
+           open_pool(suite, engine->session, uniform, &pool) &&
            bench_uniform_plan(suite, engine->session, uniform, pool, &engine->plan);
 }
 

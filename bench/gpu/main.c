@@ -6,13 +6,14 @@
  * fp16, head_dim 128, 32 and 8 heads, shuffled pages of 16 unless a name says otherwise. Everything
  * is of one run, because only ratios within a run count: a card's clock follows its power. First
  * the peers (peers.py, peer_flashinfer), alone; then the shapes with the service in `exclusive`,
- * and fp8 in another; then `elastic`; then `shared`, with a neighbour; last what kills the worker.
- * Run it under MPS:
+ * and variants in others; then `elastic`; then `shared`, with a neighbour; last what kills the
+ * worker. Run it under MPS:
  *
  *   bench/gpu --spawn --record DIR
  *
  * Rates count what is needed: K and V of a decode once, 4 x dim x heads x visible pairs of a
  * prefill. */
+#include "bench/gpu/contract.h"
 #include "bench/gpu/engine.h"
 #include "bench/gpu/faults.h"
 #include "bench/gpu/latency.h"
@@ -29,21 +30,20 @@ struct shape {
     const char *name, *suffix; /* together the figure's name */
     uint32_t layers, requests, qo_len, kv_len, page_size, rounds;
     enum unit unit;
-    uint32_t kv_dtype; /* 0: as q */
     double reach;
     const char *peer; /* its time is what ours is put over */
 };
 
 /* Layers: what runs in turn is far more than the 50 MB of L2. */
 static const struct shape decode_large = {
-    "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 0, 3000, "flashinfer"};
-static const struct shape prefill_8192 = {
-    "prefill_8192", "_tflops", 4, 1, 8192, 8192, 128, 30, TFLOPS, 0, 600, "cudnn"};
+    "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 3000, "flashinfer"};
+static const struct shape prefill_8192 = {"prefill_8192", "_tflops", 4,      1, 8192, 8192, 128, 30,
+                                          TFLOPS,         600,       "cudnn"};
 static const struct shape others[] = {
-    {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 0, 19, "flashinfer"},
-    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 0, 52, "flashinfer"},
-    {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 0, 620, "cudnn"},
-    {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 0, 440, "fa3"},
+    {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 19, "flashinfer"},
+    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 52, "flashinfer"},
+    {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 620, "cudnn"},
+    {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 440, "fa3"},
 };
 
 static struct bench_uniform uniform_of(const struct shape *shape)
@@ -57,8 +57,7 @@ static struct bench_uniform uniform_of(const struct shape *shape)
                                   .heads_q = 32,
                                   .heads_kv = 8,
                                   .dim = 128,
-                                  .memory_kind = ATTND_MEMORY_DEVICE,
-                                  .kv_dtype = shape->kv_dtype};
+                                  .memory_kind = ATTND_MEMORY_DEVICE};
 }
 
 /* What a time of this shape is, in its unit. */
@@ -175,23 +174,6 @@ static void measure_small_pages(struct bench_suite *suite, const struct shape *p
     bench_suite_figure(suite, "prefill_page16_over_page128", ratio, "ratio", "higher", 0.95, notes);
 }
 
-/* Half of the bytes: what is left of the time. A service of its own: kernels that stay share the
- * SMs with those of every type that ran there before. */
-static void measure_fp8(struct bench_suite *suite, const struct shape *decode, double wide_us)
-{
-    struct shape narrow = *decode;
-    struct gpu_times times;
-    char notes[96];
-
-    narrow.kv_dtype = ATTND_DTYPE_FP8_E4M3;
-    const double narrow_us = time_shape(suite, &narrow, &times);
-    if (!(wide_us > 0) || !(narrow_us > 0))
-        return;
-    snprintf(notes, sizeof(notes), "64x8192, e4m3: %.1f us over %.1f us", narrow_us, wide_us);
-    bench_suite_figure(suite, "fp8_over_fp16_decode", narrow_us / wide_us, "ratio", "lower", 0.56,
-                       notes);
-}
-
 /* Kernels that the service has launched so far. */
 static uint32_t launches(struct bench_suite *suite)
 {
@@ -202,7 +184,7 @@ static uint32_t launches(struct bench_suite *suite)
     return count;
 }
 
-static const struct shape submit = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 0, 10, ""};
+static const struct shape submit = {"submit_rtt", "_us", 4, 1, 1, 128, 16, 10000, US, 10, ""};
 
 /* Return: whether there is a figure. */
 static bool measure_submit(struct bench_suite *suite, const char *figure, double reach)
@@ -314,8 +296,7 @@ int main(int argc, char **argv)
     if (bench_suite_restart(&suite, exclusive))
         measure_exclusive(&suite, &decode_us);
     bench_suite_go_on(&suite);
-    if (bench_suite_restart(&suite, exclusive))
-        measure_fp8(&suite, &decode_large, decode_us);
+    gpu_measure_contract(&suite, exclusive, decode_us);
     bench_suite_go_on(&suite);
     if (bench_suite_restart(&suite, elastic))
         measure_elastic(&suite);

@@ -22,8 +22,10 @@ static uint32_t kv_dtype_of(const struct bench_uniform *uniform)
 
 uint64_t bench_uniform_kv_bytes(const struct bench_uniform *uniform)
 {
-    return (uint64_t)uniform->requests * uniform->kv_len * uniform->heads_kv * uniform->dim * 2 *
-           attnd_dtype_bytes(kv_dtype_of(uniform));
+    const uint32_t planes = uniform->dim_vo ? 1 : 2;
+
+    return (uint64_t)uniform->requests * uniform->kv_len * uniform->heads_kv * uniform->dim *
+           planes * attnd_dtype_bytes(kv_dtype_of(uniform));
 }
 
 double bench_uniform_operations(const struct bench_uniform *uniform)
@@ -31,7 +33,9 @@ double bench_uniform_operations(const struct bench_uniform *uniform)
     const double rows = uniform->qo_len, keys = uniform->kv_len;
     const double pairs = rows * (keys - rows) + rows * (rows + 1) / 2;
 
-    return 4.0 * uniform->dim * uniform->heads_q * pairs * uniform->requests;
+    const double dims = uniform->dim + (uniform->dim_vo ? uniform->dim_vo : uniform->dim);
+
+    return 2.0 * dims * uniform->heads_q * pairs * uniform->requests;
 }
 
 void bench_uniform_fill(void *memory, uint64_t size_bytes, uint32_t dtype)
@@ -48,10 +52,27 @@ void bench_uniform_fill(void *memory, uint64_t size_bytes, uint32_t dtype)
     }
 }
 
+/* Of rows whose beginning is V: one plane a layer. */
+static struct attnd_plane *make_planes(const struct bench_uniform *uniform)
+{
+    struct attnd_plane *planes = calloc(uniform->layers, sizeof(*planes));
+    const int64_t token = (int64_t)uniform->heads_kv * uniform->dim;
+
+    for (uint32_t layer = 0; planes && layer < uniform->layers; layer++)
+        planes[layer] =
+            (struct attnd_plane){.memory = uniform->planes,
+                                 .offset_bytes = layer * bench_uniform_kv_bytes(uniform),
+                                 .stride_page = uniform->page_size * token,
+                                 .stride_token = token,
+                                 .stride_head = uniform->dim};
+    return planes;
+}
+
 bool bench_uniform_pool(struct bench_suite *suite, struct attnd_session *session,
                         const struct bench_uniform *uniform, uint32_t *pool,
                         struct attnd_pool_info *info)
 {
+    struct attnd_plane *planes = uniform->dim_vo ? make_planes(uniform) : NULL;
     struct attnd_pool_desc desc = {.size = sizeof(desc),
                                    .layers = uniform->layers,
                                    .pages =
@@ -59,13 +80,18 @@ bool bench_uniform_pool(struct bench_suite *suite, struct attnd_session *session
                                    .page_size = uniform->page_size,
                                    .heads_kv = uniform->heads_kv,
                                    .dim_qk = uniform->dim,
-                                   .dim_vo = uniform->dim,
+                                   .dim_vo = uniform->dim_vo ? uniform->dim_vo : uniform->dim,
                                    .dtype = kv_dtype_of(uniform),
                                    .page_owner = ATTND_PAGES_OF_ENGINE,
-                                   .memory_kind = uniform->memory_kind};
+                                   .k = planes,
+                                   .v = planes,
+                                   .memory_kind = planes ? 0 : uniform->memory_kind};
+    const bool good =
+        bench_suite_call(suite, "attnd_pool_create", attnd_pool_create(session, &desc, pool));
 
+    free(planes);
     *info = (struct attnd_pool_info){.size = sizeof(*info)};
-    return bench_suite_call(suite, "attnd_pool_create", attnd_pool_create(session, &desc, pool)) &&
+    return good &&
            bench_suite_call(suite, "attnd_pool_info", attnd_pool_info(session, *pool, info));
 }
 
@@ -108,7 +134,9 @@ bool bench_uniform_plan(struct bench_suite *suite, struct attnd_session *session
                                           .levels = 1,
                                           .dtype = uniform->dtype,
                                           .flags = ATTND_CAUSAL,
-                                          .level = &level};
+                                          .level = &level,
+                                          .variant =
+                                              uniform->variant.size ? &uniform->variant : NULL};
         good =
             bench_suite_call(suite, "attnd_plan_create", attnd_plan_create(session, &args, plan)) &&
             bench_suite_call(suite, "attnd_plan_set", attnd_plan_set(session, *plan, &batch, &op));

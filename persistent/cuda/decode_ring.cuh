@@ -26,6 +26,10 @@ template <int D, typename Policy>
 constexpr int decode_block_bytes = decode_block *decode_row_bytes<D, Policy> * 2;
 template <int D, typename Policy>
 constexpr int decode_stages = 16384 / decode_block_bytes<D, Policy>;
+/* Blocks that a warp computes at once: where they are short, as long as as many are on their way.
+ */
+template <int D, typename Policy>
+constexpr int decode_together = Policy::narrow &&decode_stages<D, Policy> >= 4 ? 2 : 1;
 constexpr uint32_t decode_ring_bytes = decode_warps * 16384;
 
 /* A row's chunks of 16 bytes are swizzled by its number, so that ldmatrix finds those of 8 rows in
@@ -115,44 +119,75 @@ __device__ __forceinline__ void plane_gather(uint32_t to, const char *row, uint3
     }
 }
 
+/* Where the rows of a block lie: of this lane's chunk. */
+struct BlockPlace {
+    const char *k, *v;
+    int64_t k_stride, v_stride; /* bytes, of a token */
+    int32_t left;               /* rows that are there, from this lane's first */
+    bool whole;
+};
+
+/* Of block @block of the walk's item, whose page is @page. */
+template <int D, typename Policy>
+__device__ __forceinline__ BlockPlace walk_place(const BlockWalk &walk, int32_t block,
+                                                 uint32_t page_id, uint32_t lane)
+{
+    constexpr int bytes = kv_bytes<Policy>;
+    const Item &item = *walk.item;
+    __builtin_assume(__isShared(&item) && __isShared(item.run));
+    const ActiveRun *run = item.run;
+    const uint32_t row = lane / (decode_row_bytes<D, Policy> / 16);
+    BlockPlace place;
+    place.whole = blocks_whole(item);
+    int32_t token = item.kv_begin + block * decode_block;
+    const int32_t there = item.kv_end - token;
+    place.left = there - int32_t(row);
+    if (!place.whole) /* of a row that is not there, the last one's address will do */
+        token += min(int32_t(lane % decode_block), there - 1);
+    const uint32_t page = page_checked(item, page_id);
+    const uint32_t inside = divided(uint32_t(token), run->page_size, run->page_reciprocal).rest;
+    place.k_stride = run->k_plane.stride_token * bytes;
+    place.v_stride = run->v_plane.stride_token * bytes;
+    place.k = item.k + page * (run->k_plane.stride_page * bytes) + inside * place.k_stride;
+    place.v = item.v + page * (run->v_plane.stride_page * bytes) + inside * place.v_stride;
+    return place;
+}
+
 /* Starts the copies of one block: K rows, then V rows. Behind a row's end come zeros. */
 template <int D, typename Policy>
-__device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint32_t lane)
+__device__ __forceinline__ void walk_copy(const BlockWalk &walk, const BlockPlace &place,
+                                          uint32_t shared, uint32_t lane)
 {
     constexpr int bytes = kv_bytes<Policy>, row_bytes = decode_row_bytes<D, Policy>;
     constexpr uint32_t chunks = row_bytes / 16, chunk_elements = 16 / bytes;
-    const Item &item = *walk->item;
-    __builtin_assume(__isShared(&item) && __isShared(item.run));
-    const ActiveRun *run = item.run;
+    const ActiveRun *run = walk.item->run;
+    __builtin_assume(__isShared(walk.item) && __isShared(run));
     const uint32_t row = lane / chunks, chunk = lane % chunks;
     const uint32_t to = shared + row * row_bytes + ((chunk ^ swizzled<row_bytes>(row)) << 4);
-    const bool whole = blocks_whole(item);
-    int32_t token = item.kv_begin + walk->next * decode_block;
-    const int32_t there = item.kv_end - token, left = there - int32_t(row);
-    if (!whole) /* of a row that is not there, the last one's address will do */
-        token += min(int32_t(lane % decode_block), there - 1);
-    const uint32_t page = page_checked(item, walk->page[0]);
-    const uint32_t inside = divided(uint32_t(token), run->page_size, run->page_reciprocal).rest;
-    const int64_t k_stride = run->k_plane.stride_token * bytes,
-                  v_stride = run->v_plane.stride_token * bytes;
-    const char *k = item.k + page * (run->k_plane.stride_page * bytes) + inside * k_stride;
-    const char *v = item.v + page * (run->v_plane.stride_page * bytes) + inside * v_stride;
-    walk->next += decode_warps;
-    walk->page[0] = walk->page[1];
-    walk->page[1] = walk_page(item, walk->next + decode_warps, lane);
     /* What is not there comes from the row's beginning: an address must be mapped. */
     const bool in_k = Policy::in_qk(run->plan, chunk * chunk_elements),
                in_v = Policy::in_vo(run->plan, chunk * chunk_elements);
     const uint32_t at_k = in_k ? chunk * 16 : 0, at_v = in_v ? chunk * 16 : 0;
-    const int32_t left_k = in_k ? left : 0, left_v = in_v ? left : 0;
-    if (whole) {
-        plane_load<row_bytes>(to, k + row * k_stride + at_k, k_stride, left_k);
-        plane_load<row_bytes>(to + decode_block * row_bytes, v + row * v_stride + at_v, v_stride,
-                              left_v);
+    const int32_t left_k = in_k ? place.left : 0, left_v = in_v ? place.left : 0;
+    if (place.whole) {
+        plane_load<row_bytes>(to, place.k + row * place.k_stride + at_k, place.k_stride, left_k);
+        plane_load<row_bytes>(to + decode_block * row_bytes, place.v + row * place.v_stride + at_v,
+                              place.v_stride, left_v);
     } else {
-        plane_gather<row_bytes>(to, k, lane, at_k, left_k);
-        plane_gather<row_bytes>(to + decode_block * row_bytes, v, lane, at_v, left_v);
+        plane_gather<row_bytes>(to, place.k, lane, at_k, left_k);
+        plane_gather<row_bytes>(to + decode_block * row_bytes, place.v, lane, at_v, left_v);
     }
+}
+
+/* The walk's next block, to @shared. */
+template <int D, typename Policy>
+__device__ __forceinline__ void walk_load(BlockWalk *walk, uint32_t shared, uint32_t lane)
+{
+    const BlockPlace place = walk_place<D, Policy>(*walk, walk->next, walk->page[0], lane);
+    walk->next += decode_warps;
+    walk->page[0] = walk->page[1];
+    walk->page[1] = walk_page(*walk->item, walk->next + decode_warps, lane);
+    walk_copy<D, Policy>(*walk, place, shared, lane);
 }
 
 /* A warp's ring, kept from item to item: between items in shared memory, in registers meanwhile. */
@@ -190,6 +225,35 @@ __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, u
     cp_async_commit();
     ring->ahead_slots += ring->ahead;
     ring->slot = ring->slot + 1 == decode_stages<D, Policy> ? 0 : ring->slot + 1;
+}
+
+/* Refills the two slots just freed. Both at once, if the walk has as many blocks: pages of the next
+ * two are asked for together, and nobody waits for them here. */
+template <int D, typename Policy>
+__device__ __forceinline__ void ring_refill_two(DecodeRing *ring, WorkSlots *work, uint32_t number,
+                                                uint32_t shared, uint32_t warp, uint32_t lane)
+{
+    constexpr int stages = decode_stages<D, Policy>, block_bytes = decode_block_bytes<D, Policy>;
+    BlockWalk *walk = &ring->walk;
+    const int32_t second = walk->next + decode_warps;
+    if (walk->item->kv_begin + second * decode_block >= walk->item->kv_end) {
+#pragma unroll 1
+        for (int i = 0; i < 2; i++)
+            ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
+        return;
+    }
+    const BlockPlace first_at = walk_place<D, Policy>(*walk, walk->next, walk->page[0], lane);
+    const BlockPlace second_at = walk_place<D, Policy>(*walk, second, walk->page[1], lane);
+    walk->next += 2 * decode_warps;
+    walk->page[0] = walk_page(*walk->item, walk->next, lane);
+    walk->page[1] = walk_page(*walk->item, walk->next + decode_warps, lane);
+    walk_copy<D, Policy>(*walk, first_at, shared + ring->slot * block_bytes, lane);
+    cp_async_commit();
+    ring->slot = ring->slot + 1 == stages ? 0 : ring->slot + 1;
+    walk_copy<D, Policy>(*walk, second_at, shared + ring->slot * block_bytes, lane);
+    cp_async_commit();
+    ring->slot = ring->slot + 1 == stages ? 0 : ring->slot + 1;
+    ring->ahead_slots += 2 * ring->ahead;
 }
 
 /* The ring begins work @number: slots in front of its first block are passed over. */

@@ -122,8 +122,9 @@ constexpr uint32_t variant_stream(uint32_t variant)
 }
 
 /* Templates of tensor maps, for head dimensions of 1, 2, 4 panels of 64: for V of 16 tokens, then
- * for K of 16, 32, 64. */
-constexpr uint32_t map_dims = 3, map_heights = 3, map_templates = map_dims * (1 + map_heights);
+ * for K of 16, 32, 64. The last: for latents, 9 panels of 16 tokens. */
+constexpr uint32_t map_dims = 3, map_heights = 3, map_latents = map_dims * (1 + map_heights),
+                   map_templates = map_latents + 1, latent_box_rows = 16;
 /* In the last dimension of a map of K, where nothing is. */
 constexpr uint32_t unit_absent = 0x7fffffff;
 

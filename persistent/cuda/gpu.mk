@@ -85,12 +85,14 @@ gpu-bundle:
 gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
                   $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
-                  $(BUILD)/bench/peer_flashinfer $(EXAMPLES) $(GPU_EXAMPLES)
+                  $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check \
+                  $(BUILD)/tests/long/long_random $(EXAMPLES) $(GPU_EXAMPLES)
 	@rm -rf $(GPU_BUNDLE)
 	@install -D -s -t $(GPU_BUNDLE) $(PROGRAMS)
 	@install -D -s -t $(GPU_BUNDLE)/bench $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu \
 	  $(BUILD)/bench/plan $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
-	  $(BUILD)/bench/peer_flashinfer
+	  $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check
+	@install -D -s -t $(GPU_BUNDLE)/tests/long $(BUILD)/tests/long/long_random
 	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES) $(GPU_EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)

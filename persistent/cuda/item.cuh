@@ -33,6 +33,12 @@ struct RowOut {
     bool sees;    /* any key */
 };
 
+/* What becomes of a product of q and a key, where a policy changes that (policy.cuh). */
+struct Scoring {
+    float scale, cap;
+    uint32_t options; /* ATTND_OPTION_* of the run; and the item has a window */
+};
+
 /* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %
  * group. */
 struct Item {
@@ -46,9 +52,10 @@ struct Item {
     uint32_t packed_rows;
     int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
     int32_t kv_begin, kv_end;
-    float k_scale, v_scale; /* of the head, beside the plan's; a policy that has any sets them */
-    uint32_t page_first;    /* of the entry's list: where the range begins */
-    uint32_t *arrivals;     /* of its first merge */
+    Scoring scoring;     /* a policy that has any sets it, and the next */
+    float v_scale;       /* of the head, beside the plan's */
+    uint32_t page_first; /* of the entry's list: where the range begins */
+    uint32_t *arrivals;  /* of its first merge */
     /* Found by the fetch warp with the rest, so that nobody waits to find what to load. */
     int32_t pages[32];              /* from page_first on */
     uint32_t parts[32];             /* of the tile's first merge */

@@ -44,7 +44,7 @@ __device__ __forceinline__ uint32_t place_in_block(uint32_t r, uint32_t c)
 {
     using Shape = PrefillShape<D>;
     uint32_t swizzled = (c % 8 ^ r % 8) << 4;
-    if (values)
+    if constexpr (values)
         return r / 16 * Shape::v_chunk_bytes + c / 8 * 2048 + r % 16 * 128 + swizzled;
     return r / 8 * Shape::k_group_bytes + c / 8 * 1024 + r % 8 * 128 + swizzled;
 }

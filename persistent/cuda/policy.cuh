@@ -52,8 +52,9 @@ struct Plain {
         return settings;
     }
 
-    /* One lane of the fetch warp: what the item has of the run's tables. */
-    __device__ static void scales(Item *)
+    /* One lane of the fetch warp: how products of the item become scores, and what it has of the
+     * run's tables. */
+    __device__ static void score_item(Item *)
     {
     }
 
@@ -144,9 +145,18 @@ struct Plain {
         return row[d];
     }
 
+    /* What decode keeps of Item.scoring in registers. */
+    struct Kept {
+    };
+    __device__ static Kept keep(const Item &)
+    {
+        return {};
+    }
+
     /* Scores of a warp in decode: s[n][e] is of its row n * 8 + lane % 4 * 2 + e % 2 and key
      * @key + e / 2 * 8. */
-    template <int N> __device__ static void decode(const Item &, float (&)[N][4], int32_t)
+    template <int N>
+    __device__ static void decode(const Kept &, const Item &, float (&)[N][4], int32_t)
     {
     }
 
@@ -154,6 +164,24 @@ struct Plain {
      * @first + j * 8 + lane % 4 * 2 + e % 2. */
     template <int count> __device__ static void prefill(const Item &, float (&)[count], int32_t)
     {
+    }
+
+    /* In place of prefill() where weights are made at once. @Ready: what is known of a block before
+     * its products, which begins with key @first; @m is of the rows in hand. */
+    struct Ready {
+    };
+    __device__ static Ready ready(const Item &, int32_t, const float (&)[2])
+    {
+        return {};
+    }
+
+    /* @weights takes what makes an exponent of product s[i], relative to m of its row: (s[i], i,
+     * m). Return: false where some of them are wrong; else in all lanes true. */
+    template <typename Weights>
+    __device__ static bool quick(const Ready &, float scale, Weights weights)
+    {
+        weights([scale](float s, int, float m) { return fmaf(s, scale, -m); });
+        return true;
     }
 
     /* Likewise: keys in front of a row's first have no score. */

@@ -100,8 +100,11 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
         return error ? error : cudaErrorNotSupported;
     auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
     for (uint32_t i = 0; i < map_templates; i++) {
-        const uint32_t panels = 1u << i % map_dims, height = i / map_dims; /* 0: V's */
-        cuuint64_t dims[5] = {64, 64, 4, 8, 1}, strides[4] = {512, 128, 32768, 32768};
+        const bool latents = i == map_latents;
+        const uint32_t panels = latents ? latent_dim / 64 : 1u << i % map_dims;
+        const uint32_t height = latents ? 1 : i / map_dims; /* 0: V's */
+        cuuint64_t dims[5] = {64, 64, latent_dim / 64, 8, 1},
+                   strides[4] = {2048, 128, 131072, 131072};
         cuuint32_t box[5] = {64, height ? 8u : 16u, panels, height ? 1u << height : 1u, 1};
         cuuint32_t steps[5] = {1, 1, 1, 1, 1};
         if (encode(&maps[i], CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5, to, dims, strides, box, steps,

@@ -210,8 +210,10 @@ __device__ __forceinline__ void load_latents(LatentBarriers *bars)
         if (path == path_leave)
             return;
         if (path == path_prefill) {
-            if (number && before != path_prefill)
+            if (number && before != path_prefill) {
                 work_wait_empty(work, number - 1); /* the buffer is the staged loop's until then */
+                fence_proxy_async();
+            }
             loader.load(slot->item);
         }
         before = path;

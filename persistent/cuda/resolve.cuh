@@ -55,7 +55,9 @@ __device__ __forceinline__ uint64_t unit_of(uint64_t page, uint64_t head)
 /* Tensor maps for the run's layer, into @maps, if TMA can move its pages. A box of V is 16 tokens
  * of a head's page, with all panels; the dimensions behind them are heads and pages. A box of K is
  * laid out for products by 8 tokens, so what is two for V, the 8 and their groups, leaves one
- * dimension for head and page: both are counted in units. One thread. */
+ * dimension for head and page: both are counted in units. A row that is shorter than the loops'
+ * ends with a panel, and what is behind it comes as zeros. Latents have no V of their own. One
+ * thread. */
 __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, ActiveRun *maps)
 {
     const attnd_plan_head &plan = run->plan;
@@ -63,9 +65,10 @@ __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, A
     int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
                         min(min(v.stride_token, v.stride_head), v.stride_page));
     const uint32_t dim = built_dim(plan.dim_qk, plan.dim_vo);
+    const bool latents = dim == latent_dim;
     if (!run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
         return;
-    if (plan.dim_qk != dim || plan.dim_vo != dim) /* a box would bring what is beside a row */
+    if (plan.dim_qk % 64 || plan.dim_vo % 64) /* a box would bring what is beside a row */
         return;
     if (is_fp8(plan.kv_dtype))
         return;
@@ -76,14 +79,16 @@ __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, A
         return;
     run->unit_page = uint32_t(per_page);
     run->unit_head = uint32_t(per_head);
-    const uint32_t largest = __ffs(int(box_rows_max(plan.dim_qk)));
+    const uint32_t largest = __ffs(int(latents ? latent_box_rows : box_rows_max(dim)));
     const uint32_t log = min(uint32_t(__ffs(int(run->page_size))), largest) - 1;
-    const TensorMap *for_v = &settings.templates[__ffs(int(plan.dim_vo)) - 7];
-    const TensorMap *for_k = for_v + (log - 3) * map_dims;
+    const TensorMap *for_v = &settings.templates[latents ? 0 : __ffs(int(dim)) - 7];
+    const TensorMap *for_k =
+        latents ? &settings.templates[map_latents] : for_v + (log - 3) * map_dims;
     map_plane(&maps->k_map, for_k, run->k_base, k, plan.dim_qk, 8, run->page_size / 8,
               8 * k.stride_token, uint32_t(units), unit);
-    map_plane(&maps->v_map, for_v, run->v_base, v, plan.dim_vo, run->page_size, plan.heads_kv,
-              v.stride_head, run->pages, v.stride_page);
+    if (!latents)
+        map_plane(&maps->v_map, for_v, run->v_base, v, plan.dim_vo, run->page_size, plan.heads_kv,
+                  v.stride_head, run->pages, v.stride_page);
     run->box_rows = uint8_t(1u << log);
 }
 

@@ -78,19 +78,22 @@ constexpr float quick_max = 16384.0f;
  * every row sees and not the first: what is larger has a weight above 1, and that loses nothing as
  * long as weights are numbers of T. Return: whether they are, in the whole warp; else nothing but s
  * has changed, and the warp does it again, exactly. */
-template <int D>
+template <int D, typename Policy>
 __device__ __forceinline__ bool softmax_quick(RowState<D> &state,
-                                              float (&s)[PrefillShape<D>::keys / 2], float scale)
+                                              float (&s)[PrefillShape<D>::keys / 2], float scale,
+                                              const typename Policy::Ready &ready)
 {
     float sum[4] = {};
+    const bool right = Policy::quick(ready, scale, [&](auto exponent) {
 #pragma unroll
-    for (int i = 0; i < PrefillShape<D>::keys / 2; i++) {
-        s[i] = exp2_fast(fmaf(s[i], scale, -state.m[i % 4 / 2]));
-        sum[i % 4] += s[i];
-    }
+        for (int i = 0; i < PrefillShape<D>::keys / 2; i++) {
+            s[i] = exp2_fast(exponent(s[i], i, state.m[i % 4 / 2]));
+            sum[i % 4] += s[i];
+        }
+    });
     sum[0] += sum[1];
     sum[2] += sum[3];
-    if (__any_sync(0xffffffffu, !(sum[0] <= quick_max) || !(sum[2] <= quick_max)))
+    if (__any_sync(0xffffffffu, !right || !(sum[0] <= quick_max) || !(sum[2] <= quick_max)))
         return false;
     state.l[0] += sum[0];
     state.l[1] += sum[2];

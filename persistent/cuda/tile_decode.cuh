@@ -187,19 +187,19 @@ template <int D, int N> struct DecodeQuery {
 };
 
 /* A warp's part of an item: its query rows are columns of S^T and O^T. Lane 4g + c has tokens g and
- * g + 8 of a block, and of each group of 8 columns 2c and 2c + 1. */
+ * g + 8 of a block, and of each group of 8 columns 2c and 2c + 1. @B: blocks at once. */
 template <typename T, int D, typename Policy, int N> struct DecodeColumns {
     using Weights = typename Types<T, Policy>::Products;
     uint32_t q[N][D / 16][2];
     float o[N][D / 16][4] = {}, m[N][2], l[N][2] = {};
     int32_t ends[N][2]; /* keys below are visible to columns 2c, 2c + 1 */
     float scale;
-    bool e4m3; /* of fp8: which */
+    typename Policy::Kept kept;
 
     __device__ __forceinline__ void begin(const Item &item, uint32_t c)
     {
-        e4m3 = Policy::narrow && item.run->plan.kv_dtype == ATTND_FP8_E4M3;
         scale = Policy::unit(item.run->plan);
+        kept = Policy::keep(item);
         Policy::rows(item, 0);
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -215,20 +215,28 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
             }
     }
 
-    /* S^T of a block of keys, which lies at @keys. */
-    __device__ __forceinline__ void scores(float (&s)[N][4], uint32_t keys, uint32_t lane) const
+    /* S^T of blocks of keys, which lie at @keys. */
+    template <typename KV, int B>
+    __device__ __forceinline__ void scores(float (&s)[B][N][4], const uint32_t (&keys)[B],
+                                           uint32_t lane) const
     {
-        if constexpr (!Policy::narrow)
-            scores_wide(s, keys, lane);
-        else if (e4m3)
-            scores_narrow<E4m3>(s, keys, lane);
-        else
-            scores_narrow<E5m2>(s, keys, lane);
+        if constexpr (Policy::narrow) {
+            scores_narrow<KV>(s, keys, lane);
+        } else {
+#pragma unroll
+            for (int b = 0; b < B; b++)
+                scores_wide(s[b], keys[b], lane);
+        }
     }
 
     __device__ __forceinline__ void scores_wide(float (&s)[N][4], uint32_t keys,
                                                 uint32_t lane) const
     {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[n][e] = 0.0f;
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
             uint32_t a[4], r = lane % 16, chunk = k * 2 + lane / 16;
@@ -241,42 +249,62 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
 
     /* The same of fp8. A matrix of 8 rows of 16 bytes is 16 elements of 8 keys, of which a lane has
      * elements 4c to 4c + 3: what an instruction takes as its elements 2c, 2c + 1 and 2c + 8,
-     * 2c + 9. Products do not ask for the order, as long as Q has the same. */
-    template <typename KV>
-    __device__ __forceinline__ void scores_narrow(float (&s)[N][4], uint32_t keys,
+     * 2c + 9. Products do not ask for the order, as long as Q has the same. A block has two sums,
+     * so that instructions wait less for one another. */
+    template <typename KV, int B>
+    __device__ __forceinline__ void scores_narrow(float (&s)[B][N][4], const uint32_t (&keys)[B],
                                                   uint32_t lane) const
     {
+        constexpr int parts = N == 1 ? 2 : 1; /* registers */
         const uint32_t r = lane % 16;
+        float part[parts][B][N][4] = {};
 #pragma unroll
-        for (int k = 0; k < D / 32; k++) {
-            uint32_t four[4], a[4];
-            ldmatrix4(four, keys + r * D + (((k * 2 + lane / 16) ^ swizzled<D>(r)) << 4));
+        for (int k = 0; k < D / 32; k++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                Narrow<KV>::template widen<false>(a[0], a[2], four[half * 2]);
-                Narrow<KV>::template widen<false>(a[1], a[3], four[half * 2 + 1]);
+            for (int b = 0; b < B; b++) {
+                uint32_t four[4], a[4];
+                ldmatrix4(four, keys[b] + r * D + (((k * 2 + lane / 16) ^ swizzled<D>(r)) << 4));
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    a[i] = from_halves<T>(a[i]);
+                for (int half = 0; half < 2; half++) {
+                    Narrow<KV>::template widen<false>(a[0], a[2], four[half * 2]);
+                    Narrow<KV>::template widen<false>(a[1], a[3], four[half * 2 + 1]);
 #pragma unroll
-                for (int n = 0; n < N; n++)
-                    Mma<T>::run(s[n], a, q[n][k * 2 + half][0], q[n][k * 2 + half][1]);
+                    for (int i = 0; i < 4; i++)
+                        a[i] = from_halves<T>(a[i]);
+#pragma unroll
+                    for (int n = 0; n < N; n++)
+                        Mma<T>::run(part[half % parts][b][n], a, q[n][k * 2 + half][0],
+                                    q[n][k * 2 + half][1]);
+                }
             }
-        }
+#pragma unroll
+        for (int b = 0; b < B; b++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    s[b][n][e] =
+                        parts == 1 ? part[0][b][n][e] : part[0][b][n][e] + part[parts - 1][b][n][e];
     }
 
     /* S^T becomes P^T, the B operand of the values; o and l fade to the maximum so far. @token: the
-     * lane's first. */
-    __device__ __forceinline__ void softmax(uint32_t (&p)[N][2], float (&s)[N][4], int32_t token)
+     * lane's first of each block. */
+    template <int B>
+    __device__ __forceinline__ void softmax(uint32_t (&p)[B][N][2], float (&s)[B][N][4],
+                                            const int32_t (&token)[B])
     {
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float fade[2];
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float s0 = token < ends[n][j] ? s[n][j] * scale : -INFINITY;
-                float s1 = token + 8 < ends[n][j] ? s[n][j + 2] * scale : -INFINITY;
-                float top = fmaxf(s0, s1);
+                float s0[B], s1[B], top = -INFINITY;
+#pragma unroll
+                for (int b = 0; b < B; b++) {
+                    s0[b] = token[b] < ends[n][j] ? s[b][n][j] * scale : -INFINITY;
+                    s1[b] = token[b] + 8 < ends[n][j] ? s[b][n][j + 2] * scale : -INFINITY;
+                    top = b ? fmaxf(top, fmaxf(s0[b], s1[b])) : fmaxf(s0[b], s1[b]);
+                }
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 4));
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 8));
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 16));
@@ -284,12 +312,19 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
                 float base = top == -INFINITY ? 0.0f : top;
                 fade[j] = exp2_fast(m[n][j] - base);
                 m[n][j] = top;
-                s[n][j] = exp2_fast(s0 - base);
-                s[n][j + 2] = exp2_fast(s1 - base);
-                l[n][j] = l[n][j] * fade[j] + s[n][j] + s[n][j + 2]; /* this lane's tokens */
+#pragma unroll
+                for (int b = 0; b < B; b++) {
+                    s[b][n][j] = exp2_fast(s0[b] - base);
+                    s[b][n][j + 2] = exp2_fast(s1[b] - base);
+                    l[n][j] = (b ? l[n][j] : l[n][j] * fade[j]) + s[b][n][j] +
+                              s[b][n][j + 2]; /* this lane's tokens */
+                }
             }
-            p[n][0] = movmatrix_trans(Pack<Weights>::pair(s[n][0], s[n][1]));
-            p[n][1] = movmatrix_trans(Pack<Weights>::pair(s[n][2], s[n][3]));
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                p[b][n][0] = movmatrix_trans(Pack<Weights>::pair(s[b][n][0], s[b][n][1]));
+                p[b][n][1] = movmatrix_trans(Pack<Weights>::pair(s[b][n][2], s[b][n][3]));
+            }
 #pragma unroll
             for (int d = 0; d < D / 16; d++) {
                 o[n][d][0] *= fade[0];
@@ -301,15 +336,14 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
     }
 
     /* O^T += V^T P^T for a block of values, which lies at @values. */
+    template <typename KV>
     __device__ __forceinline__ void products(const uint32_t (&p)[N][2], uint32_t values,
                                              uint32_t lane)
     {
-        if constexpr (!Policy::narrow)
-            products_wide(p, values, lane);
-        else if (e4m3)
-            products_narrow<E4m3>(p, values, lane);
+        if constexpr (Policy::narrow)
+            products_narrow<KV>(p, values, lane);
         else
-            products_narrow<E5m2>(p, values, lane);
+            products_wide(p, values, lane);
     }
 
     __device__ __forceinline__ void products_wide(const uint32_t (&p)[N][2], uint32_t values,
@@ -416,32 +450,76 @@ __device__ __forceinline__ int32_t decode_end(DecodeRing *ring, const Item &item
     return ring_cut(ring, blocks);
 }
 
-/* All blocks of this warp. @slots: shared memory of its ring. */
-template <typename T, int D, typename Policy, int N>
-__device__ __forceinline__ void decode_blocks(DecodeColumns<T, D, Policy, N> &columns,
-                                              DecodeRing *ring, WorkSlots *work, uint32_t number,
-                                              const Item &item, uint32_t slots)
-{
-    const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
-    int32_t blocks = item.kv_end > item.kv_begin
-                         ? (item.kv_end - item.kv_begin + decode_block - 1) / decode_block
-                         : 0;
-    for (int32_t block = int32_t(warp); block < blocks; block += decode_warps) {
-        cp_async_wait<decode_stages<D, Policy> - 1>();
+/* A warp's place in an item, and what its blocks are computed with. */
+template <typename T, typename KV, int D, typename Policy, int N> struct DecodeWalk {
+    DecodeColumns<T, D, Policy, N> &columns;
+    DecodeRing *ring;
+    WorkSlots *work;
+    uint32_t number;
+    const Item &item;
+    uint32_t slots; /* shared memory of the warp's ring */
+
+    /* @B blocks, from @block on. */
+    template <int B> __device__ __forceinline__ void step(int32_t block)
+    {
+        constexpr int stages = decode_stages<D, Policy>;
+        const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+        cp_async_wait<stages - B>();
         __syncwarp();
-        const uint32_t keys = slots + ring->slot * decode_block_bytes<D, Policy>;
-        float s[N][4] = {};
-        uint32_t p[N][2];
-        const int32_t token = item.kv_begin + block * decode_block + int32_t(lane / 4);
-        columns.scores(s, keys, lane);
-        Policy::decode(item, s, token);
+        float s[B][N][4];
+        uint32_t p[B][N][2], keys[B];
+        int32_t token[B];
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            const int slot = ring->slot + b;
+            keys[b] =
+                slots + (slot < stages ? slot : slot - stages) * decode_block_bytes<D, Policy>;
+            token[b] =
+                item.kv_begin + (block + b * decode_warps) * decode_block + int32_t(lane / 4);
+        }
+        columns.template scores<KV>(s, keys, lane);
+#pragma unroll
+        for (int b = 0; b < B; b++)
+            Policy::decode(columns.kept, item, s[b], token[b]);
         columns.softmax(p, s, token);
-        columns.products(p, keys + decode_block * decode_row_bytes<D, Policy>, lane);
-        blocks = decode_end(ring, item, block, blocks);
-        __syncwarp(); /* every lane has read the stage */
-        ring_refill<D, Policy>(ring, work, number, slots, warp, lane);
+#pragma unroll
+        for (int b = 0; b < B; b++)
+            columns.template products<KV>(
+                p[b], keys[b] + decode_block * decode_row_bytes<D, Policy>, lane);
     }
-}
+
+    /* What was computed is read by all lanes, and makes room. */
+    template <int B> __device__ __forceinline__ void refill()
+    {
+        const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+        static_assert(B <= 2, "at once");
+        __syncwarp();
+        if constexpr (B == 1)
+            ring_refill<D, Policy>(ring, work, number, slots, warp, lane);
+        else
+            ring_refill_two<D, Policy>(ring, work, number, slots, warp, lane);
+    }
+
+    /* All blocks of this warp. */
+    __device__ __forceinline__ void blocks()
+    {
+        constexpr int together = N == 1 ? decode_together<D, Policy> : 1; /* registers */
+        int32_t end = item.kv_end > item.kv_begin
+                          ? (item.kv_end - item.kv_begin + decode_block - 1) / decode_block
+                          : 0;
+        int32_t block = int32_t(consumer_thread() / 32);
+        for (constexpr int32_t last = (together - 1) * decode_warps; block + last < end;
+             block += together * decode_warps) {
+            step<together>(block);
+            end = decode_end(ring, item, block + last, end);
+            refill<together>();
+        }
+        if (together > 1 && block < end) {
+            step<1>(block);
+            refill<1>();
+        }
+    }
+};
 
 /* Keys that a row does not see lie among those that are computed. */
 template <typename Policy> __device__ __forceinline__ bool decode_hides(const Item &item)
@@ -480,7 +558,12 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
     columns.begin(item, lane % 4);
     query.template take<Policy>(columns.q,
                                 shared_address(to.outs + warp * count * decode_out_row<D>), lane);
-    decode_blocks(columns, ring, work, number, item, slots);
+    if constexpr (!Policy::narrow)
+        DecodeWalk<T, T, D, Policy, N>{columns, ring, work, number, item, slots}.blocks();
+    else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
+        DecodeWalk<T, E4m3, D, Policy, N>{columns, ring, work, number, item, slots}.blocks();
+    else
+        DecodeWalk<T, E5m2, D, Policy, N>{columns, ring, work, number, item, slots}.blocks();
     if (lane == 0)
         *kept = here;
 

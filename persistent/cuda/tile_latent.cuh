@@ -11,7 +11,9 @@
  *
  * Shared memory: Q [panel][64 rows][64], then two stages of keys [8 groups of 8][panel][8][64], all
  * 128-byte swizzled. As K a stage is K-major, as V it is MN-major, and both find their strides in
- * it. Three loader warps fill it by cp.async, a third of the panels each: pages of any size.
+ * it. Where a page holds a multiple of 16 tokens, one loader warp brings keys by TMA, boxes of 16
+ * tokens, and runs ahead of the other two, which bring Q by cp.async. Else all three bring a third
+ * of the panels each by cp.async: pages of any size.
  */
 #ifndef ATTND_PERSISTENT_CUDA_TILE_LATENT_CUH
 #define ATTND_PERSISTENT_CUDA_TILE_LATENT_CUH
@@ -68,11 +70,12 @@ struct LatentLoader {
     uint32_t warp;           /* 0..loader_warps */
     uint32_t count, q_count; /* blocks and Q tiles so far */
 
-    /* Starts the copies of 32 rows, of which this lane has found one at @row, @left are there, and
-     * this warp brings its panels. @to: of the rows' first panel; from panel to panel, from 8 rows
-     * to the next. */
-    __device__ __forceinline__ void copy_rows(uint64_t row, int32_t left, uint32_t to,
-                                              uint32_t panel_bytes, uint32_t group_bytes) const
+    /* Starts the copies of 32 rows, of which this lane has found one at @row and @left are there:
+     * the @third-th third of the panels. @to: of the rows' first panel; from panel to panel, from 8
+     * rows to the next. */
+    __device__ __forceinline__ void copy_rows(uint32_t third, uint64_t row, int32_t left,
+                                              uint32_t to, uint32_t panel_bytes,
+                                              uint32_t group_bytes) const
     {
         constexpr uint32_t panels = LatentShape::panels / loader_warps;
         const uint32_t lane = threadIdx.x % 32, chunk = lane % 8;
@@ -83,7 +86,7 @@ struct LatentLoader {
             const uint32_t at = to + r / 8 * group_bytes + r % 8 * 128 + ((chunk ^ r % 8) << 4);
 #pragma unroll
             for (uint32_t p = 0; p < panels; p++) {
-                const uint32_t panel = warp * panels + p;
+                const uint32_t panel = third * panels + p;
                 cp_async16(at + panel * panel_bytes,
                            reinterpret_cast<const char *>(from) + panel * 128 + chunk * 16,
                            int32_t(r) < left ? 16 : 0);
@@ -91,12 +94,16 @@ struct LatentLoader {
         }
     }
 
-    /* Q of a pass; rows that are not there become zeros. */
-    __device__ __forceinline__ void load_q(const Item &item, uint32_t first)
+    __device__ __forceinline__ void wait_q_empty() const
+    {
+        barrier_wait(&bars->q_empty, q_count % 2 ^ 1);
+    }
+
+    /* A third of Q of a pass; rows that are not there become zeros. */
+    __device__ __forceinline__ void load_q(const Item &item, uint32_t first, uint32_t third) const
     {
         const ActiveRun *run = item.run;
         const uint32_t lane = threadIdx.x % 32;
-        barrier_wait(&bars->q_empty, q_count % 2 ^ 1);
 #pragma unroll 1
         for (uint32_t half = 0; half < 2; half++) {
             const uint32_t r = first + half * 32 + lane;
@@ -107,11 +114,10 @@ struct LatentLoader {
                        (int64_t(item.tile.row_begin + at.quotient) * run->plan.q_pitch.row +
                         int64_t(item.kv_head * run->plan.group + at.rest) * run->plan.q_pitch.head);
             }
-            copy_rows(row, int32_t(item.packed_rows) - int32_t(first + half * 32),
+            copy_rows(third, row, int32_t(item.packed_rows) - int32_t(first + half * 32),
                       shared + half * (32 * 128), LatentShape::q_panel_bytes, 8 * 128);
         }
         barrier_arrive_copies(&bars->q_full);
-        q_count++;
     }
 
     /* The page of this lane's row in half @half of a block; 0 where there is none. */
@@ -143,21 +149,24 @@ struct LatentLoader {
             const uint64_t row = uint64_t(item.k) + 2 * (int64_t(pages[half]) * plane.stride_page +
                                                          int64_t(uint32_t(token) % run->page_size) *
                                                              plane.stride_token);
-            copy_rows(row, item.kv_end - (token - int32_t(threadIdx.x % 32)),
+            copy_rows(warp, row, item.kv_end - (token - int32_t(threadIdx.x % 32)),
                       to + uint32_t(half) * (4 * LatentShape::k_group_bytes), 1024,
                       LatentShape::k_group_bytes);
         }
     }
 
-    /* An item: Q and all blocks of each pass, from the last to the first. One warp decides whether
-     * it ends early (floor_decide()), but not before all are in the pass in hand. */
-    __device__ __forceinline__ void load(const Item &item)
+    /* An item by cp.async: Q and all blocks of each pass, from the last to the first. One warp
+     * decides whether it ends early (floor_decide()), but not before all are in the pass in hand.
+     */
+    __device__ __forceinline__ void gather(const Item &item)
     {
         const int32_t blocks = prefill_blocks<latent_dim>(item);
 #pragma unroll 1
         for (uint32_t pass = 0; pass < latent_passes(item); pass++) {
             uint32_t pages[2] = {page(item, blocks - 1, 0), page(item, blocks - 1, 1)};
-            load_q(item, pass * latent_rows);
+            wait_q_empty();
+            load_q(item, pass * latent_rows, warp);
+            q_count++;
 #pragma unroll 1
             for (int32_t block = blocks - 1; block >= 0; block--, count++) {
                 if (warp == 0 && block < blocks - LatentShape::stages - 1)
@@ -172,6 +181,79 @@ struct LatentLoader {
                 pages[0] = next[0];
                 pages[1] = next[1];
             }
+        }
+    }
+
+    /* The page of this lane's box of a block; behind the range one that is not there. */
+    __device__ __forceinline__ uint32_t box_page_of(const Item &item, int32_t block) const
+    {
+        const int32_t token =
+            item.kv_begin + block * LatentShape::keys + int32_t(threadIdx.x % 32 * latent_box_rows);
+        const ActiveRun *run = item.run;
+        if (block < 0 || threadIdx.x % 32 >= boxes || token >= item.kv_end)
+            return run->pages;
+        const uint32_t index = uint32_t(token) / run->page_size;
+        return page_checked(item, uint32_t(run->kv_pages[item.tile.of_entry.page_begin + index]));
+    }
+
+    /* The keys of a pass, by one warp, a box a lane. It may be ahead of Q by as many blocks as
+     * there are stages, but for a pass's last one: whose phase of q_empty it waits for must not be
+     * over twice. */
+    __device__ __forceinline__ void load_boxes(const Item &item)
+    {
+        const ActiveRun *run = item.run;
+        const uint32_t lane = threadIdx.x % 32;
+        const int32_t blocks = prefill_blocks<latent_dim>(item);
+        uint32_t page = box_page_of(item, blocks - 1);
+        bool behind = false; /* Q of the pass before is done with */
+#pragma unroll 1
+        for (int32_t block = blocks - 1; block >= 0; block--, count++) {
+            if (block < blocks - LatentShape::stages - 1)
+                floor_decide<latent_dim>(item, block);
+            if (block < floor_blocks<latent_dim>(item))
+                break;
+            if (!behind &&
+                (block < blocks - LatentShape::stages || block <= floor_blocks<latent_dim>(item))) {
+                wait_q_empty();
+                behind = true;
+            }
+            const uint32_t here = page, stage = count % LatentShape::stages;
+            const int32_t token =
+                item.kv_begin + block * LatentShape::keys + int32_t(lane * latent_box_rows);
+            const uint32_t to = shared + LatentShape::k_offset + stage * LatentShape::kv_bytes +
+                                lane * (latent_box_rows * latent_dim * 2);
+            page = box_page_of(item, block - 1); /* long before it is needed */
+            barrier_wait(&bars->k_empty[stage], count / LatentShape::stages % 2 ^ 1);
+            if (lane == 0) {
+                barrier_expect(&bars->k_full[stage], LatentShape::kv_bytes);
+                barrier_arrive(&bars->k_full[stage], loader_warps * 32 - 1);
+            }
+            __syncwarp();
+            if (lane < boxes)
+                tma_box(to, &item.maps->k_map, &bars->k_full[stage], 0, 0,
+                        int32_t(uint32_t(token) % run->page_size / 8), k_unit(item, here));
+        }
+    }
+    static constexpr uint32_t boxes = LatentShape::keys / latent_box_rows;
+
+    __device__ __forceinline__ void load(const Item &item)
+    {
+        if (!item.run->box_rows || !prefill_blocks<latent_dim>(item)) {
+            gather(item);
+            return;
+        }
+        if (warp == 0)
+            fence_map_acquire(&item.maps->k_map);
+#pragma unroll 1
+        for (uint32_t pass = 0; pass < latent_passes(item); pass++, q_count++) {
+            if (warp == 0) {
+                load_boxes(item);
+                continue;
+            }
+            wait_q_empty();
+            load_q(item, pass * latent_rows, warp);
+            if (warp == 1)
+                load_q(item, pass * latent_rows, 0);
         }
     }
 };
@@ -201,11 +283,27 @@ template <typename T, typename Policy> struct Latent {
         group = uniform(consumer_thread() / 128);
     }
 
-    /* Keys came by cp.async, and wgmma is another proxy. */
-    __device__ __forceinline__ void wait(uint64_t *full, uint32_t parity) const
+    /* What came by cp.async came by another proxy than wgmma's. */
+    __device__ __forceinline__ void wait(uint64_t *full, uint32_t parity, bool copied) const
     {
         barrier_wait(full, parity);
+        if (copied)
+            fence_proxy_async();
+    }
+
+    /* A box brings what lies behind the range, which may be anything, and 0 * NaN is NaN: zeros, in
+     * a pass's first block. All consumers. */
+    __device__ __forceinline__ void zero_rows(uint32_t stage, int32_t rows_valid) const
+    {
+        constexpr int chunks = latent_dim / 8;
+        if (rows_valid >= LatentShape::keys)
+            return;
+        for (int at = rows_valid * chunks + int(consumer_thread()); at < LatentShape::keys * chunks;
+             at += consumer_threads)
+            store_shared16(stage + place_in_block<latent_dim, false>(at / chunks, at % chunks),
+                           make_uint4(0, 0, 0, 0));
         fence_proxy_async();
+        consumers_sync();
     }
 
     /* The rows that this thread owns, from packed row @first_row on. */
@@ -269,13 +367,16 @@ template <typename T, typename Policy> struct Latent {
     /* All blocks of a pass. */
     __device__ __forceinline__ void blocks_of(const Item &item, int32_t blocks, float scale)
     {
+        const bool boxed = item.run->box_rows != 0;
         int32_t first = item.kv_begin + (blocks - 1) * LatentShape::keys;
 #pragma unroll 1
         for (; first >= peek_cta(&item.floor); first -= LatentShape::keys, count++) {
             const uint32_t at = count % LatentShape::stages;
             const uint32_t stage = shared + LatentShape::k_offset + at * LatentShape::kv_bytes;
             float fade[2];
-            wait(&bars->k_full[at], count / LatentShape::stages % 2);
+            wait(&bars->k_full[at], count / LatentShape::stages % 2, !boxed);
+            if (boxed && first + LatentShape::keys > item.kv_end)
+                zero_rows(stage, item.kv_end - first);
             scores(stage);
             Policy::prefill(item, s, first);
             Policy::mask(item, s, first);
@@ -311,7 +412,7 @@ template <typename T, typename Policy> struct Latent {
             const uint32_t rows = pass * latent_rows;
             const uint32_t first_row = rows + warp % 4 * 16 + threadIdx.x % 32 / 4;
             begin_rows(item, first_row);
-            wait(&bars->q_full, q_count % 2);
+            wait(&bars->q_full, q_count % 2, true);
             blocks_of(item, blocks, scale);
             barrier_arrive_warp(&bars->q_empty);
             q_count++;

@@ -208,12 +208,16 @@ template <typename T, int D, typename Policy> struct Prefill {
         wgmma_fence();
         issue_v(v);
         products_end(group);
+        typename Policy::Ready ready;
+        if (!exact)
+            ready = Policy::ready(item, first, state.m);
         wgmma_wait<1>();
         look_ahead();
-        Policy::prefill(item, s, first);
+        if (exact)
+            Policy::prefill(item, s, first);
         /* ptxas moves the wait for PV in front of what does not feed it, but not across the branch
          * behind the exponentials. */
-        const bool quick = !exact && softmax_quick<D>(state, s, scale);
+        const bool quick = !exact && softmax_quick<D, Policy>(state, s, scale, ready);
         Policy::wait_values(quick);
         leave_v(now);
         if (!quick) {

@@ -14,26 +14,44 @@
 namespace attnd
 {
 
-/* @factor * tanh(x) for |x| below the limit, to 2^-22 of it: a polynomial through Chebyshev nodes
- * takes no special function, of which softmax wants all there are. */
-constexpr float tanh_small_max = 0.625f;
-__device__ __forceinline__ float tanh_small(float x, float factor)
-{
-    const float y = x * x;
-    float p = factor * 0.0150433566f;
-    p = fmaf(p, y, factor * -0.0518159117f);
-    p = fmaf(p, y, factor * 0.133043797f);
-    p = fmaf(p, y, factor * -0.333319427f);
-    p = fmaf(p, y, factor * 0.999999892f);
-    return x * p;
-}
+/* @cap * tanh(s * @scale) for |s * scale| below a limit: polynomials through Chebyshev nodes take
+ * no special function, of which softmax wants all there are. To 2^-20 of the cap, or, of two terms
+ * and up to tanh_cap_max, to what moves a weight by 2^-13. */
+constexpr float tanh_two_max = 0.15f, tanh_four_max = 0.5f, tanh_cap_max = 100.0f;
+constexpr float tanh_scale_min = 5e-5f; /* its seventh power is a number */
+template <int terms> struct TanhSmall {
+    static_assert(terms == 2 || terms == 4, "the polynomials that there are");
+    float factor[terms];
 
-/* The same for any x. */
-__device__ __forceinline__ float tanh_any(float x, float factor)
+    __device__ __forceinline__ TanhSmall(float scale, float cap)
+    {
+        constexpr float two[4] = {0.999991639f, -0.330357054f};
+        constexpr float four[4] = {0.999999451f, -0.333262842f, 0.131899394f, -0.0443927384f};
+        float by = cap * scale;
+#pragma unroll
+        for (int i = 0; i < terms; i++) {
+            factor[i] = by * (terms == 2 ? two[i] : four[i]);
+            by *= scale * scale;
+        }
+    }
+
+    /* The same over s, of whose square this is. */
+    __device__ __forceinline__ float over(float square) const
+    {
+        float p = factor[terms - 1];
+#pragma unroll
+        for (int i = terms - 2; i >= 0; i--)
+            p = fmaf(p, square, factor[i]);
+        return p;
+    }
+};
+
+/* @cap * tanh(x) for any x. */
+__device__ __forceinline__ float tanh_any(float x, float cap)
 {
-    const float near = tanh_small(x, factor);
-    const float far = factor - __fdividef(2.0f * factor, 1.0f + exp2_fast(x * (2.0f * log2_e)));
-    return fabsf(x) < tanh_small_max ? near : far;
+    const float near = x * TanhSmall<4>(1.0f, cap).over(x * x);
+    const float far = cap - __fdividef(2.0f * cap, 1.0f + exp2_fast(x * (2.0f * log2_e)));
+    return fabsf(x) < tanh_four_max ? near : far;
 }
 
 /* Of a packed row. */
@@ -41,6 +59,7 @@ struct VariedRow {
     int32_t begin;    /* the first key of the item that it sees */
     int32_t position; /* of its query */
     float slope;      /* of its head, for exponents of 2 */
+    uint32_t tanh;    /* of the warp's first alone: varied_tanh() */
     MaskRow mask;     /* with a mask */
 };
 constexpr uint32_t varied_rows = 16; /* of a warp */
@@ -50,6 +69,13 @@ __device__ __forceinline__ VariedRow *varied_row()
 {
     __shared__ VariedRow rows[consumer_threads / 32][varied_rows];
     return rows[consumer_thread() / 32];
+}
+
+/* Which way this warp takes the tanh of products in its item: 0 and 1, polynomials of two terms and
+ * of four; 2, any. It begins with the first, and goes on where a block is beyond it. */
+__device__ __forceinline__ uint32_t *varied_tanh()
+{
+    return &varied_row()->tanh;
 }
 
 struct Varied {
@@ -78,12 +104,18 @@ struct Varied {
         return run->plan.options & rotations ? 0 : settings;
     }
 
-    __device__ static void scales(Item *item)
+    /* A product is multiplied with the scale, and stays below the cap. A cap of 0 is none; else it
+     * is one for exponents of 2, and the scale leads to what tanh is taken of. */
+    __device__ static void score_item(Item *item)
     {
-        const bool has = item->run->plan.options & ATTND_OPTION_HEAD_SCALES;
-        const float *table = has ? item->maps->tables.kv_scales + item->kv_head : nullptr;
-        item->k_scale = has ? __ldcg(table) : 1.0f;
-        item->v_scale = has ? __ldcg(table + item->run->plan.heads_kv) : 1.0f;
+        const attnd_plan_head &plan = item->run->plan;
+        const bool scales = plan.options & ATTND_OPTION_HEAD_SCALES;
+        const float *table = scales ? item->maps->tables.kv_scales + item->kv_head : nullptr;
+        const float scale = plan.sm_scale * (scales ? __ldcg(table) : 1.0f);
+        item->v_scale = scales ? __ldcg(table + plan.heads_kv) : 1.0f;
+        const bool caps = plan.options & ATTND_OPTION_SOFT_CAP;
+        item->scoring = {caps ? __fdividef(scale, plan.logits_soft_cap) : scale * log2_e,
+                         caps ? plan.logits_soft_cap * log2_e : 0.0f, plan.options};
     }
 
     __device__ static float out_scale(const Item &item)
@@ -143,7 +175,7 @@ struct Varied {
         const uint32_t lane = threadIdx.x % 32, r = first + lane;
         __syncwarp(); /* all have read those of the item before */
         if (lane < varied_rows) {
-            VariedRow value = {item.kv_begin, 0, 0.0f, {nullptr, 0}};
+            VariedRow value = {item.kv_begin, 0, 0.0f, 0, {nullptr, 0}};
             if (r < item.packed_rows) {
                 const Divided at = divided(r, run->plan.group, run->group_reciprocal);
                 const uint32_t row = item.tile.row_begin + at.quotient;
@@ -170,57 +202,56 @@ struct Varied {
         return max(attnd_visible_range(&item.tile.of_entry, item.kv_len, row).begin, item.kv_begin);
     }
 
-    /* A product is multiplied with the scale, and stays below the cap. A cap of 0 is none; else it
-     * is one for exponents of 2, and the scale leads to what tanh is taken of. */
-    struct Cap {
-        float scale, cap;
+    __device__ static float scored(const Scoring &scoring, float s)
+    {
+        const float x = s * scoring.scale;
+        return scoring.cap > 0.0f ? tanh_any(x, scoring.cap) : x;
+    }
 
-        __device__ explicit Cap(const Item &item)
-        {
-            const attnd_plan_head &plan = item.run->plan;
-            const float sm_scale = plan.sm_scale * item.k_scale;
-            const bool has = plan.options & ATTND_OPTION_SOFT_CAP;
-            cap = has ? plan.logits_soft_cap * log2_e : 0.0f;
-            scale = has ? __fdividef(sm_scale, plan.logits_soft_cap) : sm_scale * log2_e;
-        }
+    /* Whether tanh of a product of these is of a small number, in all lanes. */
+    template <int count>
+    __device__ static bool all_small(const Scoring &scoring, const float (&s)[count])
+    {
+        constexpr int chains = count < 4 ? count : 4; /* to wait less for one another */
+        float top[chains];
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            top[i % chains] = i < chains ? fabsf(s[i]) : fmaxf(top[i % chains], fabsf(s[i]));
+#pragma unroll
+        for (int i = 1; i < chains; i++)
+            top[0] = fmaxf(top[0], top[i]);
+        return __all_sync(0xffffffffu,
+                          top[0] * scoring.scale < tanh_four_max && scoring.scale > tanh_scale_min);
+    }
 
-        __device__ float one(float s) const
-        {
-            return cap > 0.0f ? tanh_any(s * scale, cap) : s * scale;
+    /* All scores of the warp's lanes; the branches are in front of them. */
+    template <int count> __device__ static void score(const Scoring &scoring, float (&s)[count])
+    {
+        if (scoring.cap == 0.0f) {
+#pragma unroll
+            for (int i = 0; i < count; i++)
+                s[i] *= scoring.scale;
+        } else if (all_small(scoring, s)) {
+            const TanhSmall<4> tanh(scoring.scale, scoring.cap);
+#pragma unroll
+            for (int i = 0; i < count; i++)
+                s[i] *= tanh.over(s[i] * s[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < count; i++)
+                s[i] = tanh_any(s[i] * scoring.scale, scoring.cap);
         }
-
-        /* All scores of the warp's lanes; the branches are in front of them. */
-        template <int count> __device__ void all(float *s) const
-        {
-            float top = 0.0f;
-#pragma unroll
-            for (int i = 0; i < count; i++) {
-                s[i] *= scale;
-                top = fmaxf(top, fabsf(s[i]));
-            }
-            if (cap == 0.0f)
-                return;
-            if (!__any_sync(0xffffffffu, top >= tanh_small_max)) {
-#pragma unroll
-                for (int i = 0; i < count; i++)
-                    s[i] = tanh_small(s[i], cap);
-            } else {
-#pragma unroll
-                for (int i = 0; i < count; i++)
-                    s[i] = tanh_any(s[i], cap);
-            }
-        }
-    };
+    }
 
     struct Row {
-        Cap cap;
+        Scoring scoring;
         float slope;
         int32_t position;
         MaskRow mask; /* no bytes: none */
     };
     __device__ static Row row(const Item &item, uint32_t row, uint32_t head)
     {
-        return {Cap(item), slope(item.run, head), position(item, row),
+        return {item.scoring, slope(item.run, head), position(item, row),
                 masked(item) ? mask_row(item, row) : MaskRow{nullptr, 0}};
     }
     __device__ static bool shows(const Row &row, int32_t key)
@@ -229,7 +260,7 @@ struct Varied {
     }
     __device__ static float score(const Row &row, float s, int32_t key)
     {
-        return fmaf(row.slope, float(key - row.position), row.cap.one(s));
+        return fmaf(row.slope, float(key - row.position), scored(row.scoring, s));
     }
 
     /* What the @index-th of rows() makes of its product with key @key, which lies below its end. */
@@ -238,7 +269,7 @@ struct Varied {
         const VariedRow row = varied_row()[index];
         if (key < row.begin || (masked(item) && !row.mask.sees(key)))
             return -INFINITY;
-        return fmaf(row.slope, float(key - row.position), Cap(item).one(s));
+        return fmaf(row.slope, float(key - row.position), scored(item.scoring, s));
     }
 
     /* A row of q, the @index-th of rows(), and that of key @key, as floats in shared memory. A
@@ -274,13 +305,21 @@ struct Varied {
         return from_float<T>(rope_turned(to_float<T>(row[d]), row, d, position));
     }
 
-    template <int N> __device__ static void decode(const Item &item, float (&s)[N][4], int32_t key)
+    struct Kept : Scoring {
+        bool window;
+    };
+    __device__ static Kept keep(const Item &item)
     {
-        Cap(item).all<4 * N>(&s[0][0]);
-        if (masked(item))
+        return {item.scoring, item.tile.of_entry.window != 0};
+    }
+
+    template <int N>
+    __device__ static void decode(const Kept &kept, const Item &item, float (&s)[N][4], int32_t key)
+    {
+        score(kept, *reinterpret_cast<float(*)[4 * N]>(&s[0][0]));
+        if (kept.options & ATTND_OPTION_MASK)
             decode_mask(item, s, key);
-        const bool slopes = has(item, ATTND_OPTION_ALIBI), window = item.tile.of_entry.window;
-        if (!slopes && !window)
+        if (!(kept.options & ATTND_OPTION_ALIBI) && !kept.window)
             return;
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -315,8 +354,8 @@ struct Varied {
     template <int count>
     __device__ static void prefill(const Item &item, float (&s)[count], int32_t first)
     {
-        Cap(item).all<count>(s);
-        if (!has(item, ATTND_OPTION_ALIBI))
+        score(item.scoring, s);
+        if (!(item.scoring.options & ATTND_OPTION_ALIBI))
             return;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -350,6 +389,77 @@ struct Varied {
                     if (column + j * 8 + e < begin)
                         s[j * 4 + half * 2 + e] = -INFINITY;
         }
+    }
+
+    /* Slopes make of -m what is added to the score of each key. */
+    struct Ready {
+        Scoring scoring;
+        uint32_t tanh;
+        float slope[2], base[2];
+
+        __device__ __forceinline__ float added(int i) const
+        {
+            return fmaf(slope[i % 4 / 2], float(i / 4 * 8 + i % 2), base[i % 4 / 2]);
+        }
+    };
+    __device__ static Ready ready(const Item &item, int32_t first, const float (&m)[2])
+    {
+        Ready ready = {item.scoring, *varied_tanh(), {}, {-m[0], -m[1]}};
+        if (ready.scoring.options & ATTND_OPTION_ALIBI) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const VariedRow row = varied_row()[threadIdx.x % 32 / 4 + half * 8];
+                const int32_t away = first + int32_t(threadIdx.x % 4 * 2) - row.position;
+                ready.slope[half] = row.slope;
+                ready.base[half] = fmaf(row.slope, float(away), -m[half]);
+            }
+        }
+        return ready;
+    }
+
+    template <typename Weights>
+    __device__ static bool quick(const Ready &ready, float, Weights weights)
+    {
+        const Scoring &scoring = ready.scoring;
+        const bool slopes = scoring.options & ATTND_OPTION_ALIBI;
+        if (scoring.cap == 0.0f) {
+            if (slopes)
+                weights(
+                    [&](float s, int i, float) { return fmaf(s, scoring.scale, ready.added(i)); });
+            else
+                weights([&](float s, int, float m) { return fmaf(s, scoring.scale, -m); });
+            return true;
+        }
+        if (slopes || ready.tanh > 1) {
+            weights([&](float s, int i, float) {
+                return tanh_any(s * scoring.scale, scoring.cap) + ready.added(i);
+            });
+            return true;
+        }
+        return ready.tanh ? quick_tanh<4>(scoring, weights) : quick_tanh<2>(scoring, weights);
+    }
+
+    /* With a polynomial, which is good for all of a warp's products or for none. */
+    template <int terms, typename Weights>
+    __device__ __forceinline__ static bool quick_tanh(const Scoring &scoring, Weights weights)
+    {
+        const TanhSmall<terms> tanh(scoring.scale, scoring.cap);
+        uint32_t top = 0; /* of the squares, as bits: none is negative */
+        weights([&](float s, int, float m) {
+            const float square = s * s;
+            top = max(top, __float_as_uint(square));
+            return fmaf(s, tanh.over(square), -m);
+        });
+        const float most = __uint_as_float(__reduce_max_sync(0xffffffffu, top));
+        const float x = most * (scoring.scale * scoring.scale);
+        const bool number = scoring.scale > tanh_scale_min;
+        const bool two = x < tanh_two_max * tanh_two_max && scoring.cap <= tanh_cap_max;
+        const bool four = x < tanh_four_max * tanh_four_max;
+        const uint32_t needed = number && two ? 0 : number && four ? 1 : 2;
+        const uint32_t used = terms == 2 ? 0 : 1;
+        if (needed > used && threadIdx.x % 32 == 0)
+            *varied_tanh() = needed;
+        return needed <= used;
     }
 
     /* A lane of a quad has the bits of 32 keys of a block, and hands them to the other three. */

@@ -438,7 +438,7 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         item->k = run->k_base + kv_bytes<Policy> * (place.head * run->k_plane.stride_head);
         item->v = run->v_base + kv_bytes<Policy> * (place.head * run->v_plane.stride_head);
         if (attends && !cancelled)
-            Policy::scales(item);
+            Policy::score_item(item);
     }
     if (cancelled)
         return path_skip;
