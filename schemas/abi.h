@@ -42,6 +42,7 @@
 #define ATTND_MEMORIES_MAX 4096u /* worker-side memory table */
 #define ATTND_MAILBOXES_MAX 128u
 #define ATTND_NONE 0xffffffffu
+#define ATTND_PARTS_ALONE_MAX 16u /* a tree of so many has a bit of 32 for each node */
 #define ATTND_KV_OPEN 0xffffffffu /* kv_end of a last split: up to the generation's length */
 
 /* Where a memory object lies, and so what stands for it. The last two are made by engines only and
@@ -532,9 +533,10 @@ struct attnd_tile {
     uint32_t kv_begin, kv_end;         /* tokens; kv_end may be ATTND_KV_OPEN */
     uint32_t partial;                  /* first partial row; ATTND_NONE: write o and lse directly */
     uint32_t merge_begin, merge_count; /* merges that this tile arrives at */
-    uint32_t cost;       /* planner's units; tiles of a class are sorted by it, largest first */
-    uint32_t tile_class; /* enum attnd_tile_class */
-    uint32_t zero0[2];
+    uint32_t cost;        /* planner's units; tiles of a class are sorted by it, largest first */
+    uint32_t tile_class;  /* enum attnd_tile_class */
+    uint32_t parts_alone; /* 1: the parts of its one merge are the tiles of its block, all rows */
+    uint32_t zero0;
     struct attnd_entry of_entry;    /* entries[entry] */
     struct attnd_merge first_merge; /* merges[merge_begin]; zero without merges */
 };
@@ -580,7 +582,10 @@ struct attnd_plan_head {
                                          bytes; with ATTND_OPTION_MASK only */
     float v_scale;     /* 0 in the heap; in a worker's own copy it may be the variant's */
     uint32_t kv_dtype; /* of the pool */
-    uint64_t zero[2];
+    /* Of tiles of two classes that are to be in work at once: so many in front are compute-bound,
+     * and so many workers begin with those, the others with the rest; 0: as they come. */
+    uint32_t compute_tiles, compute_workers;
+    uint64_t zero;
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);

@@ -330,41 +330,53 @@ bool mixed_time(struct mixed_engine *engine, const struct mixed_plan *first,
 
 /* ---- options and peers ---- */
 
-static const char *value_of(int *argc, char **argv, const char *name)
-{
-    for (int i = 1; i + 1 < *argc; i++)
-        if (!strcmp(argv[i], name)) {
-            const char *value = argv[i + 1];
-            for (int j = i; j + 2 <= *argc; j++)
-                argv[j] = argv[j + 2];
-            *argc -= 2;
-            return value;
-        }
-    return NULL;
-}
+enum { KEY_SAMPLE = 512, KEY_ONLY, KEY_HEADS, KEY_PEERS, KEY_CASES };
 
-static void parse(int *argc, char **argv, struct mixed_options *options)
-{
-    const char *sample = value_of(argc, argv, "--sample"), *heads = value_of(argc, argv, "--heads");
-    uint64_t number = 1;
+static const struct argp_option option_list[] = {
+    {"sample", KEY_SAMPLE, "N", 0, "Every N-th case of the grid (default: 1)", 1},
+    {"only", KEY_ONLY, "CASE", 0, "This case alone, by its name as the table has it", 1},
+    {"heads", KEY_HEADS, "Q/KV", 0, "Query heads and heads of K and V (default: 32/8)", 1},
+    {"peers", KEY_PEERS, "FILE", 0, "What peers.py wrote on this card: ratios over peers", 1},
+    {"cases", KEY_CASES, "FILE", 0, "Write a line for each time of each case", 1},
+    {0}};
 
-    *options = (struct mixed_options){.heads_q = 32, .heads_kv = 8};
-    options->peers = value_of(argc, argv, "--peers");
-    options->cases = value_of(argc, argv, "--cases");
-    if ((sample && attnd_number_parse(sample, 1, UINT32_MAX, &number) < 0) ||
-        (heads && (sscanf(heads, "%u/%u", &options->heads_q, &options->heads_kv) != 2 ||
-                   !options->heads_kv || options->heads_q % options->heads_kv))) {
-        fprintf(stderr, "--sample takes a number above 0, --heads two numbers as in 32/8\n");
-        exit(1);
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct mixed_options *options = state->input;
+
+    switch (key) {
+    case KEY_SAMPLE:
+        options->sample = attnd_args_number32(state, "sample", text, 1, UINT32_MAX);
+        return 0;
+    case KEY_ONLY:
+        options->only = text;
+        return 0;
+    case KEY_HEADS:
+        if (sscanf(text, "%u/%u", &options->heads_q, &options->heads_kv) != 2 ||
+            !options->heads_kv || !options->heads_q || options->heads_q % options->heads_kv)
+            argp_error(state, "--heads: %s: two numbers as in 32/8, the first a multiple", text);
+        return 0;
+    case KEY_PEERS:
+        options->peers = text;
+        return 0;
+    case KEY_CASES:
+        options->cases = text;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
     }
-    options->sample = (uint32_t)number;
 }
+
+static const struct argp mixed_argp = {option_list, parse_option, NULL, NULL, NULL, NULL, NULL};
 
 void *mixed_begin(struct bench_suite *suite, int argc, char **argv, struct mixed_options *options,
                   size_t bytes)
 {
-    parse(&argc, argv, options);
     void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    *options = (struct mixed_options){.sample = 1, .heads_q = 32, .heads_kv = 8};
+    suite->own_options = &mixed_argp;
+    suite->own_input = options;
     bench_suite_begin(suite, argc, argv);
     if (shared == MAP_FAILED) {
         bench_suite_fail(suite, "out of memory");
@@ -372,6 +384,11 @@ void *mixed_begin(struct bench_suite *suite, int argc, char **argv, struct mixed
     }
     gpu_stamp_device(suite);
     return shared;
+}
+
+bool mixed_chosen(const struct mixed_options *options, uint32_t index, const char *name)
+{
+    return index % options->sample == 0 && (!options->only || !strcmp(name, options->only));
 }
 
 double mixed_peer_us(const char *path, const char *name, const char *way)

@@ -61,20 +61,24 @@ bool mixed_time(struct mixed_engine *engine, const struct mixed_plan *first,
 /** mixed_kv_bytes() - K and V that are read at least, each once. */
 double mixed_kv_bytes(const struct mixed_engine *engine, const struct mixed_batch *batch);
 
-/* Options of these programs, in front of those of every suite. */
+/* Options of these programs, beside those of every suite. */
 struct mixed_options {
-    uint32_t sample; /* every N-th case */
+    uint32_t sample;  /* every N-th case */
+    const char *only; /* NULL: all; else the name of one */
     uint32_t heads_q, heads_kv;
     const char *peers, *cases; /* lines of a peers' program to read; where to write every case */
 };
 
 /**
- * mixed_begin() - the program's beginning: @options, which it takes out of @argv, the suite, the
- * device Ends the program if an option is wrong. Return: @bytes of zeros, shared with engine
- * processes; NULL after bench_suite_fail().
+ * mixed_begin() - the program's beginning: @options, the suite, the device
+ * Ends the program if an option is wrong. Return: @bytes of zeros, shared with engine processes;
+ * NULL after bench_suite_fail().
  */
 void *mixed_begin(struct bench_suite *suite, int argc, char **argv, struct mixed_options *options,
                   size_t bytes);
+
+/** mixed_chosen() - whether case @name, number @index of a grid, is to be measured. */
+bool mixed_chosen(const struct mixed_options *options, uint32_t index, const char *name);
 
 /** mixed_peer_us() - of the lines "<case> <way> <us>" in @path, the best way's time whose name
  * begins with @way. Return: 0: none is there. */

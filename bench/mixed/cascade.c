@@ -1,7 +1,7 @@
 /* cascade - decodes that begin with the same pages: as two levels that the engine names, found by
  * the service (--cascade auto), and not at all (off).
  *
- *   bench/cascade --spawn [--sample N] [--heads 32/8] [--peers FILE] [--cases FILE] [--record DIR]
+ *   bench/cascade --spawn [--sample N | --only CASE] [--peers FILE] [--cases FILE] [--record DIR]
  *
  * A prefix of 1024, 8192 or 32768 tokens, 16, 64 or 256 requests, 128 or 1024 tokens of their own;
  * and batches with nothing to share, which must not become slower. The floor of a case is the time
@@ -45,16 +45,17 @@ struct work {
     bool automatic;
 };
 
-static void fill_grid(struct grid *grid, uint32_t sample)
+static void fill_grid(struct grid *grid, const struct mixed_options *options)
 {
-    for (uint32_t i = 0; i < CELLS; i += sample) {
-        struct cell *cell = &grid->cell[grid->count++];
+    for (uint32_t i = 0; i < CELLS; i++) {
+        struct cell *cell = &grid->cell[grid->count];
 
         *cell = (struct cell){.batch = {.decodes = shapes[i].requests,
                                         .kv_len = shapes[i].prefix + shapes[i].own,
                                         .prefix = shapes[i].prefix}};
         snprintf(cell->name, sizeof(cell->name), "%u_%ux%u", shapes[i].prefix, shapes[i].requests,
                  shapes[i].own);
+        grid->count += mixed_chosen(options, i, cell->name);
     }
 }
 
@@ -166,7 +167,9 @@ int main(int argc, char **argv)
     struct grid *grid = mixed_begin(&suite, argc, argv, &options, sizeof(*grid));
     if (!grid)
         return bench_suite_end(&suite);
-    fill_grid(grid, options.sample);
+    fill_grid(grid, &options);
+    if (!grid->count)
+        bench_suite_fail(&suite, "no such case");
     for (int mode = 0; mode < 2 && !suite.failed; mode++) {
         struct work work = {grid, &options, mode == 1};
         if (bench_suite_restart(&suite, services[mode]))

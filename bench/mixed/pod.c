@@ -2,7 +2,7 @@
  * one after the other; 135 cases: chunks of 512, 1024 and 2048 tokens at 4k, 12k and 16k, 16 to 220
  * decodes at 4k, 12k and 16k.
  *
- *   bench/pod --spawn [--sample N] [--heads 32/8] [--peers FILE] [--cases FILE] [--record DIR]
+ *   bench/pod --spawn [--sample N | --only CASE] [--peers FILE] [--cases FILE] [--record DIR]
  *
  * The floor of a case is the longer of its halves, each alone and of whichever side is faster. It
  * is balanced if its halves are within a factor of 1.6. FILE of --peers has what peers.py wrote on
@@ -43,20 +43,16 @@ struct work {
     enum way way; /* OFF: with the halves and their sums */
 };
 
-static void fill_grid(struct grid *grid, uint32_t sample)
+static void fill_grid(struct grid *grid, const struct mixed_options *options)
 {
-    uint32_t index = 0;
-
     for (uint32_t i = 0; i < CELLS; i++) {
         struct cell *cell = &grid->cell[grid->count];
         const uint32_t chunk = chunks[i % 3], context = contexts[i / 3 % 3];
         const uint32_t count = decodes[i / 9 % 5], length = lengths[i / 45];
 
-        if (index++ % sample)
-            continue;
         *cell = (struct cell){.batch = {chunk, context, count, length, 0, false}};
         snprintf(cell->name, sizeof(cell->name), "%u@%u+%ux%u", chunk, context, count, length);
-        grid->count++;
+        grid->count += mixed_chosen(options, i, cell->name);
     }
 }
 
@@ -226,7 +222,9 @@ int main(int argc, char **argv)
     struct grid *grid = mixed_begin(&suite, argc, argv, &options, sizeof(*grid));
     if (!grid)
         return bench_suite_end(&suite);
-    fill_grid(grid, options.sample);
+    fill_grid(grid, &options);
+    if (!grid->count)
+        bench_suite_fail(&suite, "no such case");
     for (int mode = 0; mode < 3 && !suite.failed; mode++) {
         struct work work = {grid, &options, (enum way)(OFF + mode)};
         if (bench_suite_restart(&suite, services[mode]))

@@ -47,6 +47,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     struct bench_suite *suite = state->input;
 
     switch (key) {
+    case ARGP_KEY_INIT:
+        if (suite->own_options)
+            state->child_inputs[1] = suite->own_input;
+        return 0;
     case KEY_ROUNDS:
         suite->rounds = attnd_args_number(state, "rounds", text, 1, 100000000);
         return 0;
@@ -148,7 +152,9 @@ static int begin_records(struct bench_suite *suite, const char *device, int argc
 void bench_suite_begin(struct bench_suite *suite, int argc, char **argv)
 {
     static const char *const quiet[] = {"--quiet", NULL};
-    struct argp argp = {option_list, parse_option, NULL, suite->doc, attnd_args_help, NULL, NULL};
+    const struct argp_child children[] = {
+        attnd_args_help[0], {suite->own_options, 0, NULL, 0}, {0}};
+    struct argp argp = {option_list, parse_option, NULL, suite->doc, children, NULL, NULL};
     char why[512], device[32] = "cpu";
 
     argp_parse(&argp, argc, argv, 0, NULL, suite);

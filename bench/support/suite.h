@@ -15,11 +15,15 @@
 
 #define BENCH_REPLAYS_MAX 8u
 
+struct argp;
+
 struct bench_suite {
     const char *name; /* of the suite: its file and the first part of its figures' names */
     const char *doc;  /* for --help */
     uint64_t rounds;  /* default, then --rounds */
     double seconds;   /* default, then --seconds; 0: the suite has no such option */
+    const struct argp *own_options; /* of this suite alone; NULL: none */
+    void *own_input;                /* of their parser */
 
     const char *socket_path; /* NULL: as libattnd finds it */
     const char *attnd_path, *record_directory;

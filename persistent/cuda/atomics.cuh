@@ -156,12 +156,12 @@ __device__ __forceinline__ void add_gpu(unsigned long long *word, unsigned long 
 }
 
 /* Arrival counters: the last arriver sees what all others wrote. */
-__device__ __forceinline__ uint32_t arrive_gpu(uint32_t *word)
+__device__ __forceinline__ uint32_t arrive_gpu(uint32_t *word, uint32_t as = 1)
 {
     uint32_t value;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
                  : "=r"(value)
-                 : "l"(word)
+                 : "l"(word), "r"(as)
                  : "memory");
     return value;
 }

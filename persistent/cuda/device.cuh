@@ -192,7 +192,7 @@ struct RunTables {
 /* A run as the workers see it: everything resolved to pointers once, by the dispatcher. It does not
  * change while the run is in flight. */
 struct alignas(128) ActiveRun {
-    attnd_plan_head plan; /* zero[origin_word]: see below */
+    attnd_plan_head plan; /* zero: whose it is, for a timeline: session, from bit 32 on the layer */
     const attnd_entry *entries;
     const attnd_tile *tiles;
     const attnd_merge *merges;
@@ -224,10 +224,6 @@ struct alignas(128) ActiveRun {
     uint64_t set_version;                /* of the plan, when that was done last */
     RunTables tables;                    /* of runs whose options have any */
 };
-
-/* Whose a run is, for a timeline: session, and from bit 32 on the layer. In a word of its plan's
- * head that means nothing there. */
-constexpr uint32_t origin_word = 1;
 
 /* A run published, as an entry of the ring of runs: what a worker learns with one load. */
 struct alignas(16) RunEntry {
@@ -275,8 +271,9 @@ struct alignas(128) Live {
     unsigned long long done;
     alignas(16) unsigned long long end_ns; /* of the item that ended last, for retire records */
     unsigned long long kv_bytes;
-    uint32_t code;     /* ATTND_E_* of the first item that failed */
-    uint32_t portions; /* of items in hand, that are done: items that take long get on, too */
+    uint32_t code;       /* ATTND_E_* of the first item that failed */
+    uint32_t portions;   /* of items in hand, that are done: items that take long get on, too */
+    uint32_t next_of[2]; /* items of a class that are taken, if both are to be in work at once */
 };
 constexpr uint32_t busy_unit_ns = 32;
 

@@ -96,12 +96,16 @@ struct ItemPlace {
     uint32_t tile, head;
 };
 
-/* The tiles in their order for the KV heads that are in work at once, then for the next. */
+/* The tiles in their order for the KV heads that are in work at once, then for the next. Where two
+ * classes are in work at once, compute-bound tiles for one head after the other: fewer of them read
+ * what the others read just now. */
 __device__ __forceinline__ ItemPlace item_place(const ActiveRun *run, uint32_t index,
                                                 uint32_t workers)
 {
     __builtin_assume(__isShared(run));
-    const uint32_t heads_kv = run->plan.heads_kv;
+    const uint32_t heads_kv = run->plan.heads_kv, computes = run->plan.compute_tiles;
+    if (index < computes * heads_kv)
+        return {index % computes, index / computes};
     const uint32_t heads = run->box_rows ? heads_at_once(run, workers) : heads_kv;
     if (heads == heads_kv) {
         const Divided at = divided(index, heads_kv, run->heads_reciprocal);

@@ -47,7 +47,8 @@ __device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, WorkSlot *
     for (;; number++) {
         const Item &item = slot->item;
         WorkSlot *next = prefill.compute(item, work, number);
-        merge_arrive<T, D, Policy>(item);
+        if (!item.tile.parts_alone)
+            merge_arrive<T, D, Policy>(item);
         work_leave(work, number);
         if (!next)
             break;

@@ -295,7 +295,7 @@ __device__ __forceinline__ void fill_rest(ActiveRun *build, const BuiltPlan &bui
     build->outputs = reinterpret_cast<float *>(scratch + built.outputs);
     build->answer = answer;
     build->sinks = sinks;
-    build->plan.zero[origin_word] = uint64_t(source.body->layer) << 32 | source.body->session;
+    build->plan.zero = uint64_t(source.body->layer) << 32 | source.body->session;
     build->kind = uint8_t(source.body->kind);
     build->page_size = source.page_size;
     build->pages = source.pages;

@@ -209,17 +209,16 @@ __device__ __forceinline__ void store_lines(const Item &item, const RowState<D> 
     __syncwarp();
 }
 
-/* Writes the partial, or o where it is not aligned, from the registers. @column: the first of o
- * there. */
+/* Writes the partial, or o where it is not aligned, from the registers. @partial: where it begins,
+ * ATTND_NONE: o; @column: the first of o there. */
 template <typename T, int D, typename Policy>
 __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> &state,
-                                            const float (&inverse)[2], uint32_t first_row,
-                                            uint32_t column)
+                                            const float (&inverse)[2], uint32_t partial,
+                                            uint32_t first_row, uint32_t column)
 {
     using Shape = PrefillShape<D>;
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
-    const bool partial = item.tile.partial != ATTND_NONE;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const uint32_t r = first_row + half * 8, c = column + threadIdx.x % 4 * 2;
@@ -227,10 +226,10 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
             continue;
         const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         T *out = o_row<T>(item, r) + c;
-        float *wide = run->outputs +
-                      (uint64_t(item.tile.partial + token) * plan.heads_q + head) *
-                          Policy::template dim_vo<D>(plan) +
-                      c;
+        float *wide =
+            run->outputs +
+            (uint64_t(partial + token) * plan.heads_q + head) * Policy::template dim_vo<D>(plan) +
+            c;
 #pragma unroll
         for (int part = 0; part < Shape::out_parts; part++)
 #pragma unroll
@@ -240,7 +239,7 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
                 float b = state.o[part][j * 4 + half * 2 + 1] * inverse[half];
                 if (!Policy::in_vo(plan, column + d))
                     continue;
-                if (partial) {
+                if (partial != ATTND_NONE) {
                     *reinterpret_cast<float2 *>(wide + d) = make_float2(a, b);
                 } else {
                     out[d] = from_float<T>(a);
@@ -250,49 +249,91 @@ __device__ __forceinline__ void store_pairs(const Item &item, const RowState<D> 
     }
 }
 
-/* Writes o and lse, or the partial. @q: shared memory of the item's Q, which nobody reads any more;
- * @first_row: this thread's; @column: the first of o that @state has, lse goes with 0. */
+/* Whether the rows of this thread see a key. */
+template <int D, typename Policy>
+__device__ __forceinline__ void rows_see(const Item &item, const RowState<D> &state,
+                                         uint32_t first_row, bool (&sees)[2])
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        sees[half] = state.end[half] > Policy::row_begin(item, threadIdx.x % 32 / 4 + half * 8);
+        const uint32_t token = (first_row + half * 8) / item.run->plan.group;
+        if (sees[half] && state.l[half] == 0.0f &&
+            !Policy::shows_any(item, item.tile.row_begin + token))
+            sees[half] = false;
+    }
+}
+
+/* Writes the partial, times @scale. @partial: its first row; @column: the first of o that @state
+ * has, sums go with 0. */
 template <typename T, int D, typename Policy>
-__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
-                                           uint32_t first_row, uint32_t column = 0)
+__device__ __forceinline__ void store_partial(const Item &item, const RowState<D> &state,
+                                              const bool (&sees)[2], float scale, uint32_t partial,
+                                              uint32_t first_row, uint32_t column = 0)
 {
     const ActiveRun *run = item.run;
     const attnd_plan_head &plan = run->plan;
-    const bool partial = item.tile.partial != ATTND_NONE;
+    const float scales[2] = {scale, scale};
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint32_t r = first_row + half * 8;
+        if (threadIdx.x % 4 || r >= item.packed_rows || column)
+            continue;
+        const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
+        const uint64_t at = uint64_t(partial + token) * plan.heads_q + head;
+        *reinterpret_cast<float2 *>(run->states + at * 2) = make_float2(
+            sees[half] ? state.m[half] : -INFINITY, sum_stored(state.l[half], sees[half], true));
+    }
+    store_pairs<T, D, Policy>(item, state, scales, partial, first_row, column);
+}
+
+/* Writes o, times @scale, and lse. @q: shared memory of the item's Q, which nobody reads any more;
+ * @first_row: this thread's; @column: the first of o that @state has, lse goes with 0. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void store_whole(const Item &item, const RowState<D> &state,
+                                            const bool (&sees)[2], float scale, uint32_t q,
+                                            uint32_t first_row, uint32_t column = 0)
+{
+    const ActiveRun *run = item.run;
+    const attnd_plan_head &plan = run->plan;
     float inverse[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const uint32_t r = first_row + half * 8;
-        bool sees = state.end[half] > Policy::row_begin(item, threadIdx.x % 32 / 4 + half * 8);
         const uint32_t token = r / plan.group, head = item.kv_head * plan.group + r % plan.group;
         float l = state.l[half], m = state.m[half], fade = 1.0f;
-        if (sees && l == 0.0f && !Policy::shows_any(item, item.tile.row_begin + token))
-            sees = false;
-        if (!partial && r < item.packed_rows)
-            fade = Policy::finish(run, head, sees, &m, &l);
-        l = sum_stored(l, sees, partial);
-        inverse[half] = Policy::out_scale(item) * (partial     ? 1.0f
-                                                   : l == 0.0f ? 0.0f
-                                                               : __fdividef(fade, l));
-        if (threadIdx.x % 4 || r >= item.packed_rows || column)
+        if (r < item.packed_rows)
+            fade = Policy::finish(run, head, sees[half], &m, &l);
+        l = sum_stored(l, sees[half], false);
+        inverse[half] = scale * (l == 0.0f ? 0.0f : __fdividef(fade, l));
+        if (threadIdx.x % 4 || r >= item.packed_rows || column || !run->lse)
             continue;
-        const uint64_t at = uint64_t(item.tile.partial + token) * plan.heads_q + head;
-        if (partial)
-            *reinterpret_cast<float2 *>(run->states + at * 2) =
-                make_float2(sees ? m : -INFINITY, l);
-        else if (run->lse)
-            run->lse[(int64_t(item.tile.row_begin) + token) * plan.lse_pitch.row +
-                     head * plan.lse_pitch.head] = lse_of(plan, m, l);
+        run->lse[(int64_t(item.tile.row_begin) + token) * plan.lse_pitch.row +
+                 head * plan.lse_pitch.head] = lse_of(plan, m, l);
     }
     [[maybe_unused]] const uint64_t bits =
         uint64_t(run->o) | uint64_t(plan.o_pitch.row | plan.o_pitch.head) * 2;
     if constexpr (D < 256) { /* 256: Q is wanted back, and registers are short */
-        if (!partial && bits % 16 == 0) {
+        if (bits % 16 == 0) {
             store_lines<T, D, Policy>(item, state, inverse, q, first_row - threadIdx.x % 32 / 4);
             return;
         }
     }
-    store_pairs<T, D, Policy>(item, state, inverse, first_row, column);
+    store_pairs<T, D, Policy>(item, state, inverse, ATTND_NONE, first_row, column);
+}
+
+/* One of the two, of an item that nobody else's rows are added to here. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void store_rows(const Item &item, const RowState<D> &state, uint32_t q,
+                                           uint32_t first_row, uint32_t column = 0)
+{
+    bool sees[2];
+    rows_see<D, Policy>(item, state, first_row, sees);
+    const float scale = Policy::out_scale(item);
+    if (item.tile.partial != ATTND_NONE)
+        store_partial<T, D, Policy>(item, state, sees, scale, item.tile.partial, first_row, column);
+    else
+        store_whole<T, D, Policy>(item, state, sees, scale, q, first_row, column);
 }
 
 } // namespace attnd

@@ -331,9 +331,19 @@ __device__ __noinline__ void arrive_many(const Item &item, uint32_t merges)
     }
 }
 
-/* All consumers: arrives at the tile's merges and does those it arrives at last. */
+/* Whether all other parts of the tile's one merge are there, so that this one is sure to be last: a
+ * shared prefix is, mostly, when what rows have of their own begins. One thread; the others may
+ * read those parts behind a barrier. */
+__device__ __forceinline__ bool others_there(const Item &item)
+{
+    return item.run->plan.levels > 1 && item.tile.merge_count == 1 &&
+           observe_gpu(item.arrivals) + 1 == item.tile.first_merge.part_count;
+}
+
+/* All consumers: arrives at the tile's merges and does those it arrives at last. @last, of the
+ * first consumer: others_there(), so nobody else will ask who has arrived. */
 template <typename T, int D, typename Policy>
-__device__ __forceinline__ void merge_arrive(const Item &item)
+__device__ __forceinline__ void merge_arrive(const Item &item, bool last = false)
 {
     const ActiveRun *const run = item.run;
     __builtin_assume(__isShared(&item) && __isShared(run));
@@ -343,10 +353,9 @@ __device__ __forceinline__ void merge_arrive(const Item &item)
     if (merges != 1)
         return;
     const attnd_merge merge = item.tile.first_merge;
-    bool last = false;
     consumers_sync(); /* partials of all threads before the arrival of one */
     if (consumer_thread() == 0) {
-        last = arrive_gpu(item.arrivals) + 1 == merge.part_count;
+        last = last || arrive_gpu(item.arrivals) + 1 == merge.part_count;
         if (last) /* a prepared run finds it as it was */
             *item.arrivals = 0;
     }

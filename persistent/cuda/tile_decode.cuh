@@ -552,8 +552,10 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
     query.template ask<Policy>(item, lane);
     ring_begin<D, Policy>(ring, work, number, item, slots, warp, lane);
     rows_find<D, Policy>(&slot->item);
-    if (consumer_thread() == 0)
+    if (consumer_thread() == 0) {
         slot->begin_ns = clock_ns();
+        slot->last = others_there(item);
+    }
     DecodeColumns<T, D, Policy, N> columns;
     columns.begin(item, lane % 4);
     query.template take<Policy>(columns.q,
@@ -585,7 +587,7 @@ __device__ __noinline__ void decode_work(uint32_t number)
     const Item &item = work->slot[number % work_slots].item;
     if (!attend_decode<T, D, Policy, N>(work, number))
         attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows, decode_warps);
-    merge_arrive<T, D, Policy>(item);
+    merge_arrive<T, D, Policy>(item, work->slot[number % work_slots].last);
     work_end<D>(work, number);
 }
 

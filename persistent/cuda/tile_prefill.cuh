@@ -15,7 +15,7 @@
 #ifndef ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH
 #define ATTND_PERSISTENT_CUDA_TILE_PREFILL_CUH
 
-#include "persistent/cuda/rows_prefill.cuh"
+#include "persistent/cuda/join_prefill.cuh"
 #include "persistent/cuda/tile_naive.cuh"
 #include "persistent/cuda/wgmma.cuh"
 
@@ -31,18 +31,6 @@ __device__ __forceinline__ void products_begin(uint32_t group)
 __device__ __forceinline__ void products_end(uint32_t group)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(3 - group), "n"(consumer_threads) : "memory");
-}
-
-/* True in all threads of a warpgroup if @flag is in any. */
-__device__ __forceinline__ bool group_any(bool flag, uint32_t group)
-{
-    uint32_t any;
-    asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\n"
-                 "barrier.cta.red.or.pred q, %2, 128, p;\nselp.u32 %0, 1, 0, q;\n}\n"
-                 : "=r"(any)
-                 : "r"(uint32_t(flag)), "r"(4 + group)
-                 : "memory");
-    return any;
 }
 
 using QDescriptor = Descriptor<0, 1024>;
@@ -395,11 +383,17 @@ template <typename T, int D, typename Policy> struct Prefill {
             state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 1);
             state.l[half] += __shfl_xor_sync(0xffffffffu, state.l[half], 2);
         }
+        const uint32_t q = shared + q_here * Shape::q_bytes;
         if (finite()) {
-            store_rows<T, D, Policy>(item, state, shared + q_here * Shape::q_bytes, first_row);
+            if (uniform(item.tile.parts_alone))
+                store_joined<T, D, Policy>(item, state, q, first_row);
+            else
+                store_rows<T, D, Policy>(item, state, q, first_row);
         } else {
             const uint32_t rows = group * 64;
             attend_naive<T, D, Policy>(item, rows + warp, min(rows + 64, item.packed_rows), 4);
+            if (item.tile.parts_alone)
+                join_stored<T, D, Policy>(item, q, first_row, group);
             if (overlaps && next) { /* a call keeps no accumulators: once more, out of turn */
                 wgmma_fence();
                 issue_k(q_at(), k_at(count));

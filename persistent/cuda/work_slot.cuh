@@ -45,6 +45,7 @@ struct WorkSlot {
     uint32_t layer; /* of the run */
     Path path;
     uint32_t ended; /* decode: consumer warps that have stored what they had to */
+    uint32_t last;  /* decode: all other parts of the item's merge were there before */
 };
 
 static_assert(offsetof(WorkSlot, layer) - offsetof(WorkSlot, begin_ns) ==
@@ -329,6 +330,30 @@ __device__ __forceinline__ void fetch_next_run(FetchWarp *fetch)
         publish_gpu(&fetch->resident->cursor[fetch->worker], fetch->cursor);
 }
 
+/* Of a run whose classes are to be in work at once a ticket is good for one item of either. Some
+ * workers begin with compute-bound ones and the others with the rest, as evenly spread over the
+ * SMs as their number allows; where one's class is over, it takes of the other. There is one:
+ * tickets are as many as items. A call, as above. @copy: where the run was copied to. One lane. */
+inline __device__ __noinline__ uint32_t item_of_class(uint32_t worker, uint32_t copy, Live *live)
+{
+    const WorkSlots *work = cta_work();
+    const attnd_plan_head &plan = reinterpret_cast<const ActiveRun *>(work->run_copy[copy])->plan;
+    const uint32_t workers = work->settings.workers;
+    const uint32_t computing = min(plan.compute_workers, workers);
+    const uint32_t computes = plan.compute_tiles * plan.heads_kv;
+    if (worker * computing % workers + computing >= workers) {
+        const uint32_t next = take_gpu(&live->next_of[0]);
+        return next < computes ? next : computes + take_gpu(&live->next_of[1]);
+    }
+    const uint32_t next = computes + take_gpu(&live->next_of[1]);
+    return next < plan.tiles * plan.heads_kv ? next : take_gpu(&live->next_of[0]);
+}
+
+__device__ __forceinline__ const ActiveRun *copied_run(const FetchWarp *fetch)
+{
+    return reinterpret_cast<const ActiveRun *>(fetch->work->run_copy[fetch->copy]);
+}
+
 /* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
  * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
  * has looks first whether it should. @cancelled: if the run is, what its items fail with; else 0.
@@ -371,6 +396,11 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
             reinterpret_cast<uint4 *>(fetch->work->run_copy[fetch->copy])[lane] = part;
             fetch->copied = fetch->cursor + 1;
             __syncwarp();
+        }
+        if (copied_run(fetch)->plan.compute_tiles && copied_run(fetch)->kind == ATTND_RUN_ATTEND) {
+            if (lane == 0)
+                item = item_of_class(fetch->worker, fetch->copy, live);
+            item = __shfl_sync(0xffffffffu, item, 0);
         }
         return item;
     }
@@ -417,7 +447,7 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
 {
     const uint32_t lane = threadIdx.x % 32;
     const Settings &settings = fetch->work->settings;
-    const ActiveRun *run = reinterpret_cast<const ActiveRun *>(fetch->work->run_copy[fetch->copy]);
+    const ActiveRun *run = copied_run(fetch);
     __builtin_assume(__isShared(run) && __isShared(slot));
     const bool attends = run->kind == ATTND_RUN_ATTEND;
     const ItemPlace place = item_place(run, index, settings.workers);
@@ -426,8 +456,8 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     if (lane == 0) {
         Item *item = &slot->item;
         slot->index = index;
-        slot->session = uint32_t(run->plan.zero[origin_word]);
-        slot->layer = uint32_t(run->plan.zero[origin_word] >> 32);
+        slot->session = uint32_t(run->plan.zero);
+        slot->layer = uint32_t(run->plan.zero >> 32);
         slot->ended = 0;
         item->run = run;
         item->maps = &settings.runs[entry.slot];

@@ -120,6 +120,19 @@ static uint32_t list_parts(struct attnd_plan *plan, const struct attnd_row_block
     return parts;
 }
 
+/* Parts of one block and of nothing else: who executes them may add them up in pairs. */
+static void mark_alone(struct attnd_plan *plan, const struct row_walk *walk,
+                       const struct attnd_merge *merge)
+{
+    const struct attnd_row_block *block = &plan->blocks[walk->cover[0]];
+
+    if (walk->covers != 1 || block->row_begin != merge->row_begin ||
+        block->row_count != merge->row_count || merge->part_count > ATTND_PARTS_ALONE_MAX)
+        return;
+    for (uint32_t t = 0; t < block->tile_count; t++)
+        plan->built[block->tile_begin + t].parts_alone = 1;
+}
+
 void attnd_plan_build_merges(struct attnd_plan *plan)
 {
     uint32_t merges = 0, parts = 0;
@@ -137,6 +150,7 @@ void attnd_plan_build_merges(struct attnd_plan *plan)
                    parts + merge.part_count <= plan->capacity.partial_rows);
             for (uint32_t c = 0; c < walk.covers; c++)
                 parts = list_parts(plan, &plan->blocks[walk.cover[c]], &merge, merges, parts);
+            mark_alone(plan, &walk, &merge);
             plan->merges[merges++] = merge;
         }
     }

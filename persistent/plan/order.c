@@ -1,15 +1,13 @@
 /*
- * order.c - tiles by cost, largest first, in linear time; and two classes side by side.
+ * order.c - tiles by cost, largest first, in linear time; of a fused plan each class by itself.
  *
  * A radix sort over the four bytes of the cost, least significant first. It is stable, so tiles of
  * equal cost stay in the order of rows and lengths, which keeps the tiles of one shared prefix
  * together; and a byte that is the same in all costs (the high ones, mostly) costs no pass.
  *
- * Workers take tiles in their order and never wait, so the order decides what is in work at once.
- * Of a fused plan each class is imagined on workers of its own, as many as split.c found, and a
- * tile begins there when the one ends that as many items before it began. The two classes are
- * merged by these beginnings. Where times turn out otherwise, a free worker takes what is next all
- * the same.
+ * Workers never wait. Of a fused plan some of them take compute-bound tiles and the others
+ * memory-bound ones, as many as split.c found, each class in its order; and where a class is over,
+ * all take the other.
  */
 #include "persistent/plan/private.h"
 
@@ -61,67 +59,34 @@ static uint32_t *sort_by_cost(struct attnd_plan *plan)
     return order;
 }
 
-/* The tiles of one class, and as many workers. */
-struct line {
-    const uint32_t *tiles; /* by cost */
-    uint32_t count, next;
-    double back; /* tiles that are in work at once */
-    double stretch;
-    float *end_ns; /* [count] */
-};
-
-static float begin_of(const struct line *line)
+/* Compute-bound tiles of @sorted first, each class in its order. @spare: as long, takes them.
+ * Return: how many compute-bound ones there are. */
+static uint32_t part_classes(const struct attnd_plan *plan, const uint32_t *sorted, uint32_t *spare)
 {
-    return line->next < line->back ? 0 : line->end_ns[(uint32_t)((double)line->next - line->back)];
-}
-
-static uint32_t take_next(const struct attnd_plan *plan, struct line *line)
-{
-    const uint32_t tile = line->tiles[line->next];
-
-    line->end_ns[line->next] = begin_of(line) + plan->tile_ns[tile] * (float)line->stretch;
-    line->next++;
-    return tile;
-}
-
-/* Both classes of @sorted side by side. @spare: as long. Return: the order. */
-static const uint32_t *interleave(struct attnd_plan *plan, uint32_t *sorted, uint32_t *spare)
-{
-    const struct attnd_plan_mix *mix = &plan->mix;
     const uint32_t count = plan->shape.tiles;
-    uint32_t computes = 0, memories = 0;
+    uint32_t computes = 0, next = 0;
 
     for (uint32_t i = 0; i < count; i++)
         if (plan->built[sorted[i]].tile_class == ATTND_TILE_COMPUTE)
             spare[computes++] = sorted[i];
+    next = computes;
     for (uint32_t i = 0; i < count; i++)
-        if (plan->built[sorted[i]].tile_class == ATTND_TILE_MEMORY)
-            spare[computes + memories++] = sorted[i];
-    struct line compute = {.tiles = spare,
-                           .count = computes,
-                           .back = mix->compute_workers / plan->shape.heads_kv,
-                           .stretch = 1,
-                           .end_ns = plan->end_ns};
-    struct line memory = {.tiles = spare + computes,
-                          .count = memories,
-                          .back = mix->memory_workers / plan->shape.heads_kv,
-                          .stretch = mix->stretch,
-                          .end_ns = plan->end_ns + computes};
-    for (uint32_t i = 0; i < count; i++) {
-        const int first = memory.next == memory.count ||
-                          (compute.next < compute.count && begin_of(&compute) <= begin_of(&memory));
-        sorted[i] = take_next(plan, first ? &compute : &memory);
-    }
-    return sorted;
+        if (plan->built[sorted[i]].tile_class != ATTND_TILE_COMPUTE)
+            spare[next++] = sorted[i];
+    return computes;
 }
 
 void attnd_plan_order_tiles(struct attnd_plan *plan)
 {
     uint32_t *sorted = sort_by_cost(plan);
-    const uint32_t *order = sorted;
 
-    if (plan->mix.fused)
-        order = interleave(plan, sorted, sorted == plan->order ? plan->order_spare : plan->order);
+    plan->shape.compute_tiles = plan->shape.compute_workers = 0;
+    if (plan->mix.fused) {
+        uint32_t *parted = sorted == plan->order ? plan->order_spare : plan->order;
+        plan->shape.compute_tiles = part_classes(plan, sorted, parted);
+        plan->shape.compute_workers = (uint32_t)plan->mix.compute_workers;
+        sorted = parted;
+    }
     for (uint32_t i = 0; i < plan->shape.tiles; i++)
-        plan->tiles[i] = plan->built[order[i]];
+        plan->tiles[i] = plan->built[sorted[i]];
 }

@@ -12,7 +12,7 @@
  *             tiles.
  *   merge.c   rows that several tiles answer for (splits, cascade levels) get partials and merges
  *   order.c   tiles by cost, largest first: a free worker takes the next, and the last to finish is
- *             not far behind; or compute-bound and memory-bound tiles side by side
+ *             not far behind; or each class so, for workers of its own
  *   head      last, here
  *
  * What a plan does not hold is as important: no layer, no q or o address, no lengths inside tiles.
@@ -47,7 +47,7 @@ static size_t memory_bytes(const struct attnd_plan_limits *limits,
            (requests + capacity->shared) * sizeof(*plan->state) +
            (capacity->shared ? (requests + 1) * sizeof(*plan->key_ns) : 0) +
            2 * capacity->shared * sizeof(*plan->nodes) + 2 * tiles * sizeof(*plan->order) +
-           2 * tiles * sizeof(*plan->tile_ns);
+           tiles * sizeof(*plan->tile_ns);
 }
 
 uint64_t attnd_plan_private_bytes(const struct attnd_plan_limits *limits)
@@ -80,7 +80,6 @@ static int allocate_private(struct attnd_plan *plan)
     plan->order = (uint32_t *)(void *)(plan->nodes + 2 * capacity->shared);
     plan->order_spare = plan->order + tiles;
     plan->tile_ns = (float *)(void *)(plan->order_spare + tiles);
-    plan->end_ns = plan->tile_ns + tiles;
     return 0;
 }
 

@@ -93,6 +93,7 @@ struct attnd_plan_times {
 struct attnd_plan_mix {
     uint32_t classes; /* of tiles that there are: 0 to 2 */
     uint32_t fused;
+    uint32_t parts;                         /* of a compute-bound block of a fused plan */
     double compute_workers, memory_workers; /* of which each class keeps about as many busy */
     double stretch; /* of memory-bound items, because the memory does not keep up with those */
 };
@@ -132,7 +133,7 @@ struct attnd_plan {
     struct attnd_tile *built;                    /* [tiles]: by block, then by kv_begin */
     struct attnd_entry_state *state;             /* [requests]: by level */
     uint32_t *order, *order_spare;               /* [tiles] */
-    float *tile_ns, *end_ns;                     /* [tiles] */
+    float *tile_ns;                              /* [tiles] */
     struct attnd_shared_node *nodes;             /* [2 * shared] */
     double *key_ns;                              /* [requests + 1]: sums over requests; share.c */
     uint32_t level_blocks[ATTND_LEVELS_MAX + 1]; /* level l owns blocks [l]..[l + 1] */

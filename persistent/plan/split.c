@@ -11,7 +11,7 @@
  * workers can read as fast as all of them. So the batch ends earlier if each class keeps some
  * workers busy from the beginning to the end. The shares follow from two sums: the time that all
  * items take of workers, and the time that all bytes take of the memory; the larger one bounds the
- * batch. order.c makes an order of it, which workers follow one item after the other: none waits.
+ * batch. Workers begin with the items of their class, and go on with the other's: none waits.
  */
 #include "persistent/plan/private.h"
 
@@ -22,13 +22,19 @@
 /* A finer split must end by this much earlier. */
 #define SPLIT_GAIN 0.95
 /* Fused must end by this much earlier than one class after the other. */
-#define FUSION_GAIN 0.95
+#define FUSION_GAIN 0.97
 /* Readers beyond those that keep the memory busy on paper: they do not all read all the time. */
 #define READERS_SPARE 1.15
 /* Blocks of a class whose times differ by less end in waves. */
 #define WAVES_ALIKE 0.75
-/* A memory-bound item of a fused batch is at most this part of it: readers do not end together. */
-#define FUSED_ITEMS 10.0
+/* Compute-bound blocks of a fused batch are halved if it then ends by this much earlier, and if the
+ * halves are at least so long. */
+#define FUSED_HALVES_GAIN 0.94
+#define FUSED_HALF_NS_MIN 40e3
+/* A memory-bound item of a fused batch is at most this part of it, because readers do not end
+ * together; but not shorter than that. */
+#define FUSED_ITEMS 24.0
+#define FUSED_ITEM_NS_MIN 12e3
 
 /* A shared level is spread over all workers if each of its blocks can have so many parts. */
 #define SPREAD_PARTS_MIN 4u
@@ -234,60 +240,95 @@ static uint32_t halved_blocks(const struct attnd_plan *plan, const struct blocks
 
 /* ---- both at once ---- */
 
-/* When compute-bound blocks are done on @workers of them, in @waves if they are alike. */
-static double compute_end(const struct attnd_plan *plan, const struct blocks_seen *seen,
-                          uint64_t waves, double workers)
-{
-    const double longest = seen->longest_ns[ATTND_TILE_COMPUTE];
+/* Compute-bound items, each block in @parts of about the same time. */
+struct compute_items {
+    uint32_t parts;
+    double count, longest_ns, shortest_ns, total_ns; /* of all KV heads */
+};
 
-    if (seen->shortest_ns[ATTND_TILE_COMPUTE] >= longest * WAVES_ALIKE)
-        return (double)waves * longest;
-    return seen->total_ns[ATTND_TILE_COMPUTE] * plan->shape.heads_kv / workers + longest / 2;
+static struct compute_items compute_items(const struct attnd_plan *plan,
+                                          const struct blocks_seen *seen, uint32_t parts)
+{
+    const double heads = plan->shape.heads_kv, blocks = seen->count[ATTND_TILE_COMPUTE];
+    const uint32_t rows_max = plan->limits.target.rows_per_tile;
+    const uint32_t rows = seen->rows_max < rows_max ? seen->rows_max : rows_max;
+    const double more = parts > 1 ? attnd_plan_part_ns(plan, rows, 0) : 0;
+
+    return (struct compute_items){
+        .parts = parts,
+        .count = blocks * heads * parts,
+        .longest_ns = seen->longest_ns[ATTND_TILE_COMPUTE] / parts + more,
+        .shortest_ns = seen->shortest_ns[ATTND_TILE_COMPUTE] / parts + more,
+        .total_ns = (seen->total_ns[ATTND_TILE_COMPUTE] + blocks * parts * more) * heads};
+}
+
+/* When they are done on @workers, in @waves if they are alike. */
+static double compute_end(const struct compute_items *items, double waves, double workers)
+{
+    if (items->shortest_ns >= items->longest_ns * WAVES_ALIKE)
+        return waves * items->longest_ns;
+    return items->total_ns / workers + items->longest_ns / 2;
 }
 
 /* When all is done if compute-bound items keep @workers busy until @compute_ns, and the others
- * read: @readers of them keep the memory busy. */
+ * read: @readers of them keep the memory busy. Who has read all there is helps to compute. */
 static double fused_end(const struct attnd_plan *plan, const struct blocks_seen *seen,
-                        double workers, double compute_ns, double readers)
+                        const struct compute_items *items, double workers, double compute_ns,
+                        double readers)
 {
-    const double reading = plan->limits.target.tile_workers - workers;
+    const double all = plan->limits.target.tile_workers, reading = all - workers;
     const double slower = reading < readers ? readers / larger(reading, 1e-3) : 1;
     const double alone = larger(seen->load.bytes_ns, seen->load.memory_ns);
     const double done = compute_ns / (alone * slower);
 
     if (done >= 1)
-        return larger(compute_ns, seen->load.compute_ns + seen->load.memory_ns);
+        return larger(compute_ns, items->total_ns / all + seen->load.memory_ns);
     return compute_ns + (1 - done) * alone;
 }
 
-/* The best shares of workers. Compute-bound blocks stay whole: their parts cost more than a better
- * fit brings. Return: the end. */
+/* The best share of workers for these compute-bound items, into plan->mix if all ends by a factor
+ * of @gain earlier than at @best. @readers: workers that read as fast as all. Return: the end. */
+static double best_share(struct attnd_plan *plan, const struct blocks_seen *seen,
+                         const struct compute_items *items, double readers, double best,
+                         double gain)
+{
+    const double workers = plan->limits.target.tile_workers, memory_ns = seen->load.memory_ns;
+    double reading = workers * memory_ns / (items->total_ns / workers + memory_ns);
+
+    if (reading > readers * READERS_SPARE)
+        reading = readers * READERS_SPARE;
+    const double fit = items->count / (workers - reading);
+    for (uint32_t more = 0; more < 2; more++) {
+        const double waves = floor(fit < 1 ? 1 : fit) + more;
+        double computing = ceil(items->count / waves);
+        computing = computing > workers - 1 ? workers - 1 : computing;
+        const double compute_ns = compute_end(items, waves, computing);
+        const double end = fused_end(plan, seen, items, computing, compute_ns, readers);
+        if (end >= best * gain)
+            continue;
+        best = end;
+        gain = 1;
+        plan->mix.compute_workers = computing;
+        plan->mix.memory_workers = workers - computing;
+        plan->mix.parts = items->parts;
+    }
+    return best;
+}
+
+/* The best shares of workers. Compute-bound blocks stay whole, or are halved where that fits more
+ * workers; each half costs a start and a sum. Return: the end. */
 static double best_mix(struct attnd_plan *plan, const struct blocks_seen *seen)
 {
     const struct attnd_plan_load *load = &seen->load;
     const double workers = plan->limits.target.tile_workers;
-    const double items = (double)seen->count[ATTND_TILE_COMPUTE] * plan->shape.heads_kv;
-    /* That read as fast as all of them. */
     const double readers =
         load->bytes_ns > load->memory_ns ? workers * load->memory_ns / load->bytes_ns : workers;
-    double reading = workers * load->memory_ns / (load->compute_ns + load->memory_ns);
-    double best = INFINITY;
+    const struct compute_items whole = compute_items(plan, seen, 1),
+                               half = compute_items(plan, seen, 2);
+    double best = best_share(plan, seen, &whole, readers, INFINITY, 1);
 
-    if (reading > readers * READERS_SPARE)
-        reading = readers * READERS_SPARE;
-    const double fit = items / (workers - reading);
-    for (uint32_t more = 0; more < 2; more++) {
-        const uint64_t waves = (uint64_t)(fit < 1 ? 1 : fit) + more;
-        double computing = ceil(items / (double)waves);
-        computing = computing > workers - 1 ? workers - 1 : computing;
-        const double end =
-            fused_end(plan, seen, computing, compute_end(plan, seen, waves, computing), readers);
-        if (end < best) {
-            best = end;
-            plan->mix.compute_workers = computing;
-            plan->mix.memory_workers = workers - computing;
-        }
-    }
+    if (half.longest_ns >= FUSED_HALF_NS_MIN)
+        best = best_share(plan, seen, &half, readers, best, FUSED_HALVES_GAIN);
     plan->mix.stretch = larger(1, plan->mix.memory_workers / readers);
     return best;
 }
@@ -309,8 +350,12 @@ static int fuse(struct attnd_plan *plan, const struct blocks_seen *seen,
     if (fusion == ATTND_FUSION_AUTO && end > serial * FUSION_GAIN)
         return 0;
     *splits = (struct attnd_splits){0};
+    if (plan->mix.parts > 1)
+        splits->of[ATTND_TILE_COMPUTE] = (struct attnd_split){
+            seen->longest_ns[ATTND_TILE_COMPUTE] / plan->mix.parts, 0.5, ATTND_SPLIT_KEYS_MIN};
     splits->of[ATTND_TILE_MEMORY] =
-        (struct attnd_split){end / FUSED_ITEMS / plan->mix.stretch, 0.5, ATTND_SPLIT_KEYS_MIN};
+        (struct attnd_split){larger(end / FUSED_ITEMS, FUSED_ITEM_NS_MIN) / plan->mix.stretch, 0.5,
+                             ATTND_SPLIT_KEYS_MIN};
     return 1;
 }
 
@@ -346,8 +391,7 @@ struct attnd_splits attnd_plan_choose_splits(struct attnd_plan *plan)
     if (!plan->mix.fused)
         splits = split_evenly(plan, &seen);
     const double target_ns = splits.of[ATTND_TILE_MEMORY].target_ns;
-    if (plan->mix.fused ? seen.longest_ns[ATTND_TILE_MEMORY] < 1.5 * target_ns
-                        : target_ns <= 0 && !seen.count[ATTND_TILE_COMPUTE])
+    if (plan->mix.fused ? seen.longest_ns[ATTND_TILE_MEMORY] < 1.5 * target_ns : target_ns <= 0)
         splits.halved = halved_blocks(plan, &seen);
     splits.halves =
         (struct attnd_split){seen.longest_ns[ATTND_TILE_MEMORY] / 2, 0.5, ATTND_HALVES_KEYS_MIN};

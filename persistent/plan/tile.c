@@ -113,7 +113,6 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
         const uint32_t to = part < all && end < last ? end : last;
         const uint32_t keys = to > from ? to - from : 0;
         const uint64_t cost = attnd_item_cost(keys, rows);
-        plan->tile_ns[tiles] = (float)attnd_plan_item_ns(plan, keys, rows);
         struct attnd_tile *tile = &plan->built[tiles++];
         *tile = no_tile;
         tile->entry = block->entry;

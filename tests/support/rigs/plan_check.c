@@ -190,7 +190,10 @@ static int check_tile(struct checker *k, uint32_t t)
     if (tile->tile_class !=
         (uint32_t)(tile->row_count * group <= 16 ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE))
         return wrong(k, "tile %u has class %u", t, tile->tile_class);
-    const uint32_t any = attnd_plan_found(k->c->plan).fused ? tile->tile_class : 0;
+    const uint32_t fused = attnd_plan_found(k->c->plan).fused;
+    const uint32_t any = fused ? tile->tile_class : 0;
+    if ((t < k->head->compute_tiles) != (fused && tile->tile_class == ATTND_TILE_COMPUTE))
+        return wrong(k, "tile %u of class %u is one of %u", t, any, k->head->compute_tiles);
     if (tile->cost > k->cost_before[any])
         return wrong(k, "tile %u costs more than the one before", t);
     k->cost_before[any] = tile->cost;
@@ -366,6 +369,22 @@ static int check_merge_list(struct checker *k)
     return 1;
 }
 
+/* By the rows: whether the parts of all rows of a tile are of the same rows of the same entry. */
+static int parts_alone(const struct checker *k, const struct attnd_tile *tile)
+{
+    int alone = tile->merge_count > 0;
+
+    for (uint32_t i = 0; i < tile->row_count; i++) {
+        const struct row_tiles *list = &k->rows[tile->row_begin + i];
+        for (uint32_t p = 0; p < list->count; p++) {
+            const struct attnd_tile *part = &k->tiles[list->tile[p]];
+            alone &= part->entry == tile->entry && part->row_begin == tile->row_begin &&
+                     part->row_count == tile->row_count && list->count <= ATTND_PARTS_ALONE_MAX;
+        }
+    }
+    return alone;
+}
+
 static int check_first_merges(struct checker *k)
 {
     for (uint32_t t = 0; t < k->head->tiles; t++) {
@@ -376,6 +395,8 @@ static int check_first_merges(struct checker *k)
                                               : &none;
         if (memcmp(&tile->first_merge, first, sizeof(*first)) != 0)
             return wrong(k, "tile %u repeats its first merge wrongly", t);
+        if (parts_alone(k, tile) != (int)tile->parts_alone)
+            return wrong(k, "tile %u: its parts are alone or not: %u", t, tile->parts_alone);
     }
     return 1;
 }

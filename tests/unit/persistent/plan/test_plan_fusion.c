@@ -1,6 +1,6 @@
 /*
  * test_plan_fusion.c - batches with compute-bound and memory-bound tiles: when both are in work at
- * once, and in which order.
+ * once, and how many workers each class has.
  *
  * Every plan made here also passes plan_check().
  */
@@ -66,29 +66,56 @@ static uint32_t count(uint32_t first, uint32_t behind, uint32_t tile_class)
     return tiles;
 }
 
-/* Of each stretch of tiles that all workers have in hand at once, until one class is over. */
-static void both_classes_are_in_work_until_one_is_over(void **state)
+/* Time of the tiles of a class, over the workers that begin with it. */
+static double class_ns(uint32_t tile_class, double workers)
 {
-    const uint32_t at_once = WORKERS / 8;
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    const double bytes = 2.0 * (head->dim_qk + head->dim_vo), dims = head->dim_qk + head->dim_vo;
+    double ns = 0;
 
-    (void)state;
-    assert_int_equal(plan(2048, 12288, 128, 12288).fused, 1);
-    const uint32_t tiles = attnd_plan_head(c.plan)->tiles;
-    const uint32_t computes = count(0, tiles, ATTND_TILE_COMPUTE);
-    for (uint32_t t = 0; count(0, t + at_once, ATTND_TILE_COMPUTE) < computes; t += at_once) {
-        assert_true(count(t, t + at_once, ATTND_TILE_COMPUTE) > 0);
-        assert_true(count(t, t + at_once, ATTND_TILE_MEMORY) > 0);
+    for (uint32_t t = 0; t < head->tiles; t++) {
+        const struct attnd_tile *tile = &plan_tiles(&c)[t];
+        const uint32_t open = (uint32_t)plan_kv_len(&c, 0)[tile->entry];
+        const double keys = (tile->kv_end < open ? tile->kv_end : open) - tile->kv_begin;
+        if (tile->tile_class != tile_class)
+            continue;
+        ns += tile_class == ATTND_TILE_COMPUTE ? keys * 128 * 2 * dims / 5200 : keys * bytes / 67;
     }
-    assert_true(attnd_plan_head(c.plan)->flags & ATTND_PLAN_ONE_PASS);
+    return ns * head->heads_kv / workers;
 }
 
-static void compute_bound_blocks_of_a_fused_batch_stay_whole(void **state)
+static void each_class_has_workers_for_as_long_as_the_other(void **state)
 {
     (void)state;
-    assert_int_equal(plan(1024, 16384, 32, 12288).fused, 1);
-    for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++)
-        if (plan_tiles(&c)[t].tile_class == ATTND_TILE_COMPUTE)
-            assert_int_equal(plan_tiles(&c)[t].merge_count, 0);
+    assert_int_equal(plan(2048, 16384, 64, 12288).fused, 1);
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    const double workers = head->compute_workers;
+    assert_true(workers > 0 && workers < WORKERS);
+    const double compute = class_ns(ATTND_TILE_COMPUTE, workers);
+    const double memory = class_ns(ATTND_TILE_MEMORY, WORKERS - workers);
+    assert_true(compute < memory * 1.25 && memory < compute * 1.25);
+    assert_true(head->flags & ATTND_PLAN_ONE_PASS);
+}
+
+/* Tiles of its first block, which has all rows of a tile. */
+static uint32_t parts_of_a_block(void)
+{
+    uint32_t parts = 0;
+
+    for (uint32_t t = 0; t < attnd_plan_head(c.plan)->compute_tiles; t++)
+        parts += plan_tiles(&c)[t].row_begin == 0;
+    return parts;
+}
+
+static void blocks_are_halved_where_whole_ones_fit_no_number_of_workers(void **state)
+{
+    (void)state;
+    assert_int_equal(plan(512, 16384, 16, 16384).fused, 1);
+    assert_int_equal(parts_of_a_block(), 2);
+    end(NULL);
+    begin(NULL);
+    assert_int_equal(plan(512, 4096, 64, 16384).fused, 1);
+    assert_int_equal(parts_of_a_block(), 1);
 }
 
 /* The longer class is expected to take as long as both together. */
@@ -142,8 +169,8 @@ static void a_processor_is_not_fused_by_itself(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(both_classes_are_in_work_until_one_is_over),
-        TEST(compute_bound_blocks_of_a_fused_batch_stay_whole),
+        TEST(each_class_has_workers_for_as_long_as_the_other),
+        TEST(blocks_are_halved_where_whole_ones_fit_no_number_of_workers),
         TEST(what_gains_nothing_is_not_fused),
         TEST(one_class_alone_is_not_fused),
         TEST(off_takes_one_class_after_the_other),
