@@ -14,7 +14,8 @@
  * of short runs is no more than that ahead of a long one.
  *
  * Of one flow the oldest run is next. Items are charged when they are taken, by what items of the
- * run took so far, and by what they took when they are done.
+ * session took last, and by what they took when they are done. Before one is done they are thought
+ * to take what those of any session took last: so equal runs look equal.
  */
 #ifndef ATTND_PERSISTENT_TURNS_H
 #define ATTND_PERSISTENT_TURNS_H
@@ -36,7 +37,7 @@ struct attnd_turns_flow {
     int64_t clock;
     uint32_t session, weight;
     uint32_t busy;    /* runs with items left */
-    uint32_t item_ns; /* as last seen */
+    uint32_t item_ns; /* as last seen; 0: none was */
     uint32_t look;    /* of attnd_turns_next() */
     uint32_t zero;
 };
@@ -45,16 +46,16 @@ struct attnd_turns_run {
     int64_t charged_ns;
     uint32_t flow, items;
     uint32_t taken, done; /* as last told */
-    uint32_t left_ns;     /* 0: no item is left; no more than ATTND_TURNS_AHEAD_NS */
-    uint32_t zero;
 };
 
 /* All zero is empty. */
 struct attnd_turns {
     struct attnd_turns_flow flow[ATTND_TURNS_FLOWS];
     struct attnd_turns_run run[ATTND_TURNS_RUNS];
-    uint32_t busy; /* flows with items left */
+    uint32_t busy;    /* flows with items left */
+    uint32_t item_ns; /* of any, as last seen; 0: none was */
     uint32_t look;
+    uint32_t zero;
 };
 
 /* The clock that a flow which was idle begins with is no earlier. */
@@ -82,15 +83,16 @@ static ATTND_HOST_DEVICE uint32_t attnd_turns_flow_of(struct attnd_turns *turns,
     if (!flow->busy) {
         flow->session = session;
         flow->clock = 0;
-        flow->item_ns = ATTND_TURNS_ITEM_NS;
+        flow->item_ns = 0;
     }
     return best;
 }
 
-static ATTND_HOST_DEVICE uint32_t attnd_turns_left(uint32_t items, uint32_t item_ns)
+/* What items of a flow are thought to take, each. */
+static ATTND_HOST_DEVICE uint32_t attnd_turns_item_ns(const struct attnd_turns *turns,
+                                                      const struct attnd_turns_flow *flow)
 {
-    const uint64_t ns = (uint64_t)items * item_ns;
-    return ns > ATTND_TURNS_AHEAD_NS ? ATTND_TURNS_AHEAD_NS : (uint32_t)ns;
+    return flow->item_ns ? flow->item_ns : turns->item_ns ? turns->item_ns : ATTND_TURNS_ITEM_NS;
 }
 
 /**
@@ -119,7 +121,6 @@ static ATTND_HOST_DEVICE void attnd_turns_begin(struct attnd_turns *turns, uint3
     run->flow = index;
     run->items = items;
     run->taken = run->done = 0;
-    run->left_ns = attnd_turns_left(items, flow->item_ns);
 }
 
 /**
@@ -137,16 +138,16 @@ static ATTND_HOST_DEVICE void attnd_turns_note(struct attnd_turns *turns, uint32
     if (done) {
         const uint64_t each = busy_ns / done + 1;
         flow->item_ns = each > ATTND_TURNS_AHEAD_NS ? ATTND_TURNS_AHEAD_NS : (uint32_t)each;
+        turns->item_ns = flow->item_ns;
     }
-    const int64_t charge = (int64_t)busy_ns + (int64_t)(taken - done) * flow->item_ns;
+    const int64_t item_ns = attnd_turns_item_ns(turns, flow);
+    const int64_t charge = (int64_t)busy_ns + (int64_t)(taken - done) * item_ns;
+    const int was_busy = run->taken < run->items;
     flow->clock += (charge - run->charged_ns) * ATTND_TURNS_UNIT / (int64_t)flow->weight;
     run->charged_ns = charge;
     run->taken = taken;
     run->done = done;
-    if (run->left_ns == 0)
-        return;
-    run->left_ns = attnd_turns_left(run->items - taken, flow->item_ns);
-    if (run->left_ns == 0 && --flow->busy == 0)
+    if (was_busy && taken == run->items && --flow->busy == 0)
         turns->busy--;
 }
 
@@ -166,11 +167,13 @@ static ATTND_HOST_DEVICE uint32_t attnd_turns_next(struct attnd_turns *turns, ui
     for (uint32_t at = begin; at != end; at++) {
         const struct attnd_turns_run *run = &turns->run[at % ATTND_TURNS_RUNS];
         struct attnd_turns_flow *flow = &turns->flow[run->flow];
-        if (run->left_ns == 0 || flow->look == turns->look)
+        if (run->taken == run->items || flow->look == turns->look)
             continue;
         flow->look = turns->look;
-        const int64_t key =
-            flow->clock + (int64_t)run->left_ns * ATTND_TURNS_UNIT / (int64_t)flow->weight;
+        const int64_t all_ns =
+            (int64_t)(run->items - run->taken) * attnd_turns_item_ns(turns, flow);
+        const int64_t left_ns = all_ns < ATTND_TURNS_AHEAD_NS ? all_ns : ATTND_TURNS_AHEAD_NS;
+        const int64_t key = flow->clock + left_ns * ATTND_TURNS_UNIT / (int64_t)flow->weight;
         if (first == end)
             first = at;
         if (next == end || key < earliest) {
