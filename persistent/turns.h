@@ -39,7 +39,7 @@ struct attnd_turns_flow {
     uint32_t busy;    /* runs with items left */
     uint32_t item_ns; /* as last seen; 0: none was */
     uint32_t look;    /* of attnd_turns_next() */
-    uint32_t zero;
+    uint32_t held;    /* runs that are not over */
 };
 
 struct attnd_turns_run {
@@ -68,7 +68,7 @@ static ATTND_HOST_DEVICE int64_t attnd_turns_now(const struct attnd_turns *turns
     return now;
 }
 
-/* The flow of @session: its own, or that of an idle session that is the furthest behind. */
+/* The flow of @session: its own, or that of a session without runs that is the furthest behind. */
 static ATTND_HOST_DEVICE uint32_t attnd_turns_flow_of(struct attnd_turns *turns, uint32_t session)
 {
     uint32_t best = session % ATTND_TURNS_FLOWS;
@@ -76,11 +76,12 @@ static ATTND_HOST_DEVICE uint32_t attnd_turns_flow_of(struct attnd_turns *turns,
         const struct attnd_turns_flow *flow = &turns->flow[i], *other = &turns->flow[best];
         if (flow->weight && flow->session == session)
             return i;
-        if (!flow->busy && (other->busy || flow->clock < other->clock))
+        if (!flow->held && (other->held || (flow->weight == 0 && other->weight) ||
+                            (!flow->weight == !other->weight && flow->clock < other->clock)))
             best = i;
     }
     struct attnd_turns_flow *flow = &turns->flow[best];
-    if (!flow->busy) {
+    if (!flow->held) {
         flow->session = session;
         flow->clock = 0;
         flow->item_ns = 0;
@@ -117,6 +118,7 @@ static ATTND_HOST_DEVICE void attnd_turns_begin(struct attnd_turns *turns, uint3
         turns->busy++;
     }
     flow->busy++;
+    flow->held++;
     run->charged_ns = 0;
     run->flow = index;
     run->items = items;
@@ -142,11 +144,12 @@ static ATTND_HOST_DEVICE void attnd_turns_note(struct attnd_turns *turns, uint32
     }
     const int64_t item_ns = attnd_turns_item_ns(turns, flow);
     const int64_t charge = (int64_t)busy_ns + (int64_t)(taken - done) * item_ns;
-    const int was_busy = run->taken < run->items;
+    const int was_busy = run->taken < run->items, was_held = run->done < run->items;
     flow->clock += (charge - run->charged_ns) * ATTND_TURNS_UNIT / (int64_t)flow->weight;
     run->charged_ns = charge;
     run->taken = taken;
     run->done = done;
+    flow->held -= was_held && done == run->items;
     if (was_busy && taken == run->items && --flow->busy == 0)
         turns->busy--;
 }
