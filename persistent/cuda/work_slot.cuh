@@ -296,10 +296,11 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             if (!idle)
                 cancelled = work_cancelled(fetch->work, fetch->completed);
             const uint4 words = peek16_gpu(&resident->leave);
+            entry = observe_entry(at); /* A1 */
+            /* Behind it: a store would wait for the words before the entry is asked for. */
             leave = int32_t(words.x - fetch->gang) >= 0;
             fetch->work->trace = words.y;
             fetch->work->turn = words.z;
-            entry = observe_entry(at); /* A1 */
             if (entry.sequence == fetch->cursor + 1)
                 return entry;
             if (idle)
