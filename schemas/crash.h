@@ -9,7 +9,7 @@
 #ifndef ATTND_SCHEMAS_CRASH_H
 #define ATTND_SCHEMAS_CRASH_H
 
-/* X(NAME): the process, and what it has just done. */
+/* X(NAME): the process, and what it has just done. CPU and GPU: the worker, with that backend. */
 #define ATTND_CRASH_POINT_LIST(X)                                                                  \
     X(CLIENT_CONNECTED)                                                                            \
     X(CLIENT_REQUEST_SENT)                                                                         \
@@ -42,14 +42,19 @@
     X(WORKER_STARTED)                                                                              \
     X(WORKER_MEMORY_MAPPED)                                                                        \
     X(WORKER_MEMORY_UNMAPPED)                                                                      \
-    X(WORKER_COMMAND_TAKEN)                                                                        \
-    X(WORKER_ITEM_TAKEN)                                                                           \
-    X(WORKER_ITEM_DONE)                                                                            \
-    X(WORKER_RUN_DONE)                                                                             \
-    X(WORKER_RETIRED)                                                                              \
-    X(WORKER_DOORBELL_TAKEN)                                                                       \
-    X(WORKER_DOORBELL_ANSWERED)                                                                    \
-    X(WORKER_TOLD_TO_LEAVE)
+    X(CPU_COMMAND_TAKEN)                                                                           \
+    X(CPU_ITEM_TAKEN)                                                                              \
+    X(CPU_ITEM_DONE)                                                                               \
+    X(CPU_RUN_DONE)                                                                                \
+    X(CPU_RETIRED)                                                                                 \
+    X(CPU_DOORBELL_TAKEN)                                                                          \
+    X(CPU_DOORBELL_ANSWERED)                                                                       \
+    X(WORKER_TOLD_TO_LEAVE)                                                                        \
+    X(GPU_MEMORY_SET)                                                                              \
+    X(GPU_LAUNCHED)                                                                                \
+    X(GPU_GANG_CALLED)                                                                             \
+    X(GPU_RETIRE_SEEN)                                                                             \
+    X(GPU_QUIESCED)
 
 #define ATTND_CRASH_NUMBER(name) ATTND_CRASH_##name,
 enum attnd_crash_point { ATTND_CRASH_POINT_LIST(ATTND_CRASH_NUMBER) ATTND_CRASH_POINTS_END };

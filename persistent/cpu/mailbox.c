@@ -74,7 +74,7 @@ void attnd_cpu_mail_answer(struct attnd_cpu_mail *mail, uint32_t mailbox, uint32
     if (code)
         (void)attnd_claim32(&box->error[lane], 0, code); /* the first one stays */
     attnd_publish32(&box->doorbell[lane], 1 + code);     /* R1: o, lse and the error */
-    attnd_crash(ATTND_CRASH_WORKER_DOORBELL_ANSWERED);
+    attnd_crash(ATTND_CRASH_CPU_DOORBELL_ANSWERED);
     (void)attnd_futex_wake(&box->doorbell[lane], INT_MAX);
 }
 
@@ -160,7 +160,7 @@ static int look(struct attnd_backend *backend, uint32_t index, uint32_t lane)
         mailbox->rescan = 1;
         return 0;
     }
-    attnd_crash(ATTND_CRASH_WORKER_DOORBELL_TAKEN);
+    attnd_crash(ATTND_CRASH_CPU_DOORBELL_TAKEN);
     if (prepared)
         return begin(backend, prepared);
     count(&mail->slots[index].runs, 1);

@@ -258,9 +258,9 @@ void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *ru
     };
     if (retire.begin_ns == 0)
         retire.begin_ns = retire.end_ns;
-    attnd_crash(ATTND_CRASH_WORKER_RUN_DONE);
+    attnd_crash(ATTND_CRASH_CPU_RUN_DONE);
     (void)pthread_mutex_lock(&backend->retire_lock);
     backend->port->retire(backend->port->context, &retire);
     (void)pthread_mutex_unlock(&backend->retire_lock);
-    attnd_crash(ATTND_CRASH_WORKER_RETIRED);
+    attnd_crash(ATTND_CRASH_CPU_RETIRED);
 }

@@ -88,7 +88,7 @@ void attnd_cpu_workers_stop(struct attnd_backend *backend)
 
 static void accept_command(struct attnd_backend *backend, const struct attnd_command *command)
 {
-    attnd_crash(ATTND_CRASH_WORKER_COMMAND_TAKEN);
+    attnd_crash(ATTND_CRASH_CPU_COMMAND_TAKEN);
     if (command->kind != ATTND_COMMAND_RUN) {
         attnd_cpu_mail_command(backend, command);
         return;
@@ -241,7 +241,7 @@ static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_sh
         attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
     } else {
         note_begin(run, begin_ns);
-        attnd_crash(ATTND_CRASH_WORKER_ITEM_TAKEN);
+        attnd_crash(ATTND_CRASH_CPU_ITEM_TAKEN);
         worker->kv_bytes = worker->away_ns = 0;
         worker->begin_ns = begin_ns;
         worker->start = share->start;
@@ -259,7 +259,7 @@ static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_sh
             note_trace(worker, share, begin_ns, end_ns);
     }
     attnd_cpu_queue_charge(&worker->backend->queue, share, busy_ns);
-    attnd_crash(ATTND_CRASH_WORKER_ITEM_DONE);
+    attnd_crash(ATTND_CRASH_CPU_ITEM_DONE);
     const uint32_t items = run->items; /* after the arrival the slot may be another run's */
     if (attnd_arrive32(&run->done, count) + count == items)
         attnd_cpu_run_close(worker->backend, run);

@@ -207,6 +207,17 @@ __device__ __forceinline__ uint2 peek_pair_gpu(const uint32_t *pair)
     return value;
 }
 
+/* Four words that lie side by side, 16-byte aligned. */
+__device__ __forceinline__ uint4 peek16_gpu(const uint32_t *words)
+{
+    uint4 value;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(words)
+                 : "memory");
+    return value;
+}
+
 /* A count that no data hangs on, and nobody waits for. (atomicAdd() of what may be anywhere waits
  * to learn where it was.) */
 __device__ __forceinline__ void tally_gpu(unsigned long long *word, unsigned long long value)

@@ -11,6 +11,7 @@
 
 extern "C" {
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 #include "schemas/futex.h"
 }
 
@@ -304,6 +305,7 @@ int backend_quiesce(attnd_backend *backend)
     attnd_publish32(&queue->park, asked);
     attnd_poke32(&backend->words->wanted, 0); /* the command is still there and will ask again */
     backend->running = 0;
+    attnd_crash(ATTND_CRASH_GPU_QUIESCED);
     /* Runs that were begun have been finished, with no helper there to say so. */
     backend->config.port->knock(backend->config.port->context);
     return error == cudaSuccess && !backend->failed ? 0 : -ATTND_E_SYSTEM;

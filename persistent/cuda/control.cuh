@@ -33,6 +33,7 @@ struct Commander {
     bool announced;     /* a doorbell is on its way, which will be behind this many runs: */
     uint32_t begun_at;
     uint32_t trace; /* as the workers were told last */
+    bool crowded;   /* half a ring of commands waits */
 };
 
 enum Taken { taken, taken_later, taken_leave };

@@ -28,7 +28,7 @@ $(CUDA_VARIANTS_INC): persistent/cuda/cuda.mk
 $(BUILD)/obj/%.o: %.cu | $(CUDA_VARIANTS_INC)
 	$(call say,$<)
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
+	$(NVCC) $(NVFLAGS) $(if $(CRASH_POINTS),-DATTND_CRASH_POINTS) -MMD -MP -c $< -o $@
 
 # Of variant/DIM_TYPE_POLICY.o: 1, the head dimension; 2, the element type; 3, the policy.
 variant_part = $(word $(1),$(subst _, ,$(basename $(@F))))

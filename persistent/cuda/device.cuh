@@ -350,6 +350,8 @@ struct Resident : Settings {
     alignas(
         128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
     uint32_t trace;          /* 1: records of items are wanted; read together with `leave` */
+    uint32_t turn;           /* likewise: whose items are next, turn_of(); 0: as published */
+    uint32_t zero;
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions];
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
@@ -362,6 +364,12 @@ struct Resident : Settings {
     MailboxSums sums[ATTND_MAILBOXES_MAX];         /* likewise */
     Pending pending[pending_max];                  /* the dispatcher's, of this launch */
 };
+
+/* Items of the run at position @at are to be taken first. */
+__device__ __forceinline__ uint32_t turn_of(uint32_t at)
+{
+    return at << 1 | 1;
+}
 
 /* For the debug dump: what a CTA is doing. */
 enum WarpState { state_idle = 1, state_item = 2, state_left = 3 };

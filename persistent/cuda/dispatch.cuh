@@ -35,19 +35,34 @@ constexpr uint64_t announced_ns = 100000;
 /* A session is alone if no other has rung for so long: many layers of many engines. */
 constexpr uint64_t alone_ns = 5000000;
 
-/* Kernels that make way finish what was published. So no more than one run is that nobody has
- * begun: what waits in the ring waits for the next gang. @at: runs published. */
-__device__ __forceinline__ bool one_waits(const Dispatch *dispatch, const Resident *resident,
-                                          uint32_t at)
+/* May a run of the command ring begin that is @session's? Kernels that make way finish what was
+ * published, so no more than one run is that nobody has begun: what waits in the ring waits for the
+ * next gang. But nobody waits for another's runs: a session of which no command is in flight may
+ * have one at any time; where kernels make way, as long as they must stay for others anyway. @at:
+ * runs published. The whole warp. */
+__device__ __forceinline__ bool may_begin(const Commander *self, uint32_t at, uint32_t session)
 {
-    return dispatch->settings.drain &&
-           (observe_cta(&dispatch->makes_way) ||
-            (at != observe_cta(&dispatch->retired) &&
-             !peek_gpu(&resident->live[(at - 1) % ring_positions].next_item)));
+    const Dispatch *dispatch = self->dispatch;
+    const Resident *resident = self->resident;
+    if (!dispatch->settings.drain)
+        return true;
+    const uint32_t retired = observe_cta(&dispatch->retired);
+    const bool makes_way = observe_cta(&dispatch->makes_way);
+    if (!makes_way && (self->crowded || at == retired ||
+                       peek_gpu(&resident->live[(at - 1) % ring_positions].next_item)))
+        return true;
+    bool has = false;
+    for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
+        const Position &position = dispatch->positions[p];
+        has |= observe_cta(&position.active) && position.doorbell == ATTND_NONE &&
+               position.session == session;
+    }
+    return !__any_sync(0xffffffffu, has) && (!makes_way || stays_for_others(dispatch, resident));
 }
 
-/* RUN: resolved, and published as soon as there is room. */
-__device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
+/* RUN: resolved, and published as soon as there is room. @ahead: the commands in front of it stay,
+ * and so does what cannot be published. */
+__device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look, bool ahead)
 {
     Dispatch *dispatch = self->dispatch;
     Resident *resident = self->resident;
@@ -55,7 +70,7 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
     const uint32_t at = observe_cta(&dispatch->published);
     /* Room for one more also says that the last run but ring_positions from this ring, whose slot
      * comes next, is behind every cursor. */
-    if (at == observe_cta(&dispatch->ready) || one_waits(dispatch, resident, at))
+    if (at == observe_cta(&dispatch->ready) || !may_begin(self, at, command.body.session))
         return taken_later;
     const uint32_t slot = self->submitted_runs % ring_positions;
     const RunSource source = run_source(command);
@@ -63,6 +78,8 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
     uint32_t code;
     const uint32_t variant =
         resolve_run(dispatch, &dispatch->settings.runs[slot], source, look, nullptr, &code);
+    if (ahead && (code || !items || !(dispatch->settings.resident >> variant & 1)))
+        return taken_later;
     if (code || !items) {
         answer_taken(self, -int32_t(code));
         return taken;
@@ -75,38 +92,42 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look)
         return taken_leave;
     }
     const RunEntry entry = {0, slot, items, uint16_t(variant), uint16_t(command.body.generation)};
-    const Position position = {clock_ns(), command.run, command.tag, items, ATTND_NONE, ATTND_NONE,
-                               1};
-    while (!publish_run(dispatch, resident, entry, position, self->head + 1))
+    const Position position = {clock_ns(), command.run,          command.tag,
+                               items,      ATTND_NONE,           ATTND_NONE,
+                               1,          command.body.session, command.body.weight};
+    while (!publish_run(dispatch, resident, entry, position, self->head + !ahead))
         ; /* a doorbell was first: the watching warp makes room as runs end */
     self->submitted_runs++;
     return taken;
 }
 
+/* What a slot is whose run was taken although others are in front of it: its kind then, which these
+ * kernels wrote, and which those that come after them read. */
+constexpr uint32_t command_gone = 0x80000000u;
+
 constexpr uint32_t command_vectors = sizeof(attnd_command) / 16;
 static_assert(sizeof(attnd_command) % 16 == 0 && command_vectors <= 32, "a vector a lane");
 
-/* The slot at the head of the ring, a vector a lane; in flight when this returns. */
-__device__ __forceinline__ uint4 look_at_ring(const Commander *self)
+/* Slot @at of the ring, a vector a lane; in flight when this returns. */
+__device__ __forceinline__ uint4 look_at_ring(const Commander *self, uint32_t at)
 {
     const uint32_t lane = threadIdx.x % 32;
-    const attnd_command *slot = &self->ring[self->head & (self->entries - 1)];
+    const attnd_command *slot = &self->ring[at & (self->entries - 1)];
     uint4 part = {};
     if (lane < command_vectors)
         part = peek16_sys(reinterpret_cast<const uint4 *>(slot) + lane);
     return part;
 }
 
-/* Is what was looked at a whole command, and the one at the head? The whole warp. Without branches:
+/* Is what was looked at a whole command, and the one of slot @at? The whole warp. Without branches:
  * a warp does not wait for one word's sum to begin with the next. */
-__device__ __forceinline__ bool sealed(const Commander *self, const uint4 &part)
+__device__ __forceinline__ bool sealed(uint32_t at, const uint4 &part)
 {
     const uint32_t lane = threadIdx.x % 32, last = command_vectors - 1;
     const uint64_t first = uint64_t(part.y) << 32 | part.x,
                    second = uint64_t(part.w) << 32 | part.z;
-    const uint64_t one = attnd_checksum_word(first, attnd_checksum_seed(2 * lane, self->head));
-    const uint64_t other =
-        attnd_checksum_word(second, attnd_checksum_seed(2 * lane + 1, self->head));
+    const uint64_t one = attnd_checksum_word(first, attnd_checksum_seed(2 * lane, at));
+    const uint64_t other = attnd_checksum_word(second, attnd_checksum_seed(2 * lane + 1, at));
     const uint64_t one_counts = lane <= last ? one : 0, other_counts = lane < last ? other : 0;
     const uint32_t low =
         __reduce_add_sync(0xffffffffu, uint32_t(one_counts) + uint32_t(other_counts));
@@ -131,12 +152,12 @@ __device__ __forceinline__ Taken take_command(Commander *self, const uint4 &part
     keep_command(self, part);
     /* What a run needs next is in flight while it is found out whether it is one. */
     LookUp look = look_up(dispatch->settings, run_source(dispatch->command));
-    if (!sealed(self, part)) {
-        keep_command(self, look_at_ring(self));
+    if (!sealed(self->head, part)) {
+        keep_command(self, look_at_ring(self, self->head));
         look = look_up(dispatch->settings, run_source(dispatch->command));
     }
     if (dispatch->command.kind == ATTND_COMMAND_RUN)
-        return take_run(self, look);
+        return take_run(self, look, false);
     if (dispatch->pending_count == pending_max)
         return taken_later;
     switch (observe_cta(&dispatch->command.kind)) { /* another load: runs pass by no jump table */
@@ -150,23 +171,57 @@ __device__ __forceinline__ Taken take_command(Commander *self, const uint4 &part
     case ATTND_COMMAND_MAILBOX:
         take_mailbox(self);
         return taken;
+    case command_gone:
+        return taken;
     default:
         answer_taken(self, -ATTND_E_UNSUPPORTED);
         return taken;
     }
 }
 
-/* Has every run in flight given out its last item? The whole warp. */
-__device__ __forceinline__ bool items_gone(const Dispatch *dispatch, const Resident *resident,
-                                           uint32_t retired, uint32_t published)
+/* Where the head of the ring is a run that waits for its own session's: the first run behind it
+ * that may begin, of those that have nothing but runs in front of them. Commands of other kinds
+ * keep their order. Half a ring ahead at most, so the daemon, which counts commands out, always has
+ * room. */
+__device__ __forceinline__ void take_ahead(Commander *self, uint32_t tail)
 {
-    bool left = false;
-    for (uint32_t i = retired + threadIdx.x % 32; int32_t(published - i) > 0; i += 32) {
-        const Position *position = &dispatch->positions[i % ring_positions];
-        left |= observe_cta(&position->active) &&
-                peek_gpu(&resident->live[i % ring_positions].next_item) < position->items;
+    Dispatch *dispatch = self->dispatch;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t end = self->head + min(tail - self->head, self->entries / 2);
+    if (dispatch->command.kind != ATTND_COMMAND_RUN || !dispatch->settings.drain)
+        return;
+    uint32_t before = dispatch->command.body.session;
+    for (uint32_t base = self->head + 1; int32_t(end - base) > 0; base += 32) {
+        const bool there = int32_t(end - base) > int32_t(lane);
+        attnd_command *slot =
+            const_cast<attnd_command *>(&self->ring[(base + lane) & (self->entries - 1)]);
+        const uint32_t kind = there ? peek_sys(&slot->kind) : command_gone;
+        const uint32_t session = there ? peek_sys(&slot->body.session) : 0;
+        const uint32_t other =
+            __ballot_sync(0xffffffffu, kind != ATTND_COMMAND_RUN && kind != command_gone);
+        uint32_t runs = __ballot_sync(0xffffffffu, kind == ATTND_COMMAND_RUN);
+        if (other)
+            runs &= (other & -other) - 1;
+        for (; runs; runs &= runs - 1) {
+            const uint32_t from = uint32_t(__ffs(int32_t(runs))) - 1;
+            const uint32_t whose = __shfl_sync(0xffffffffu, session, from);
+            if (whose == before || !may_begin(self, observe_cta(&dispatch->published), whose)) {
+                before = whose;
+                continue;
+            }
+            const uint4 part = look_at_ring(self, base + from);
+            keep_command(self, part);
+            if (sealed(base + from, part) &&
+                take_run(self, look_up(dispatch->settings, run_source(dispatch->command)), true) ==
+                    taken &&
+                lane == from)
+                store_relaxed_sys(&slot->kind, command_gone);
+            __syncwarp();
+            return;
+        }
+        if (other)
+            return;
     }
-    return !__any_sync(0xffffffffu, left);
 }
 
 /* Somebody may always ask for more, and kernels of engines want SMs, too. So after a while nothing
@@ -177,8 +232,10 @@ __device__ __forceinline__ bool made_way(const Commander *self, uint64_t now)
     Dispatch *dispatch = self->dispatch;
     if (now - self->begun_ns < stay_ns)
         return false;
-    if (threadIdx.x % 32 == 0)
+    if (threadIdx.x % 32 == 0 && !dispatch->makes_way) {
+        dispatch->way_end = observe_cta(&dispatch->published);
         publish_cta(&dispatch->makes_way, 1);
+    }
     __syncwarp();
     const uint32_t retired = observe_cta(&dispatch->retired);
     const uint32_t published = observe_cta(&dispatch->published);
@@ -235,6 +292,11 @@ __device__ __forceinline__ bool looks_at_park(uint32_t pass)
 __device__ __forceinline__ bool looks_at_heartbeat(uint32_t pass)
 {
     return pass % 16 == 0;
+}
+
+__device__ __forceinline__ bool looks_ahead(uint32_t pass)
+{
+    return pass % 8 == 7;
 }
 
 /* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
@@ -327,7 +389,7 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
     self.trace = 2; /* neither */
     for (uint32_t pass = 0; !dispatch->quiet; pass++) {
         /* In flight together with the words: */
-        const uint4 part = look_at_ring(&self);
+        const uint4 part = look_at_ring(&self, self.head);
         const uint32_t word = look_at_words(&self, pass);
         const uint32_t found = vote_on_words(&self, word, pass);
         if (pass == 0)
@@ -336,6 +398,9 @@ __device__ __forceinline__ void dispatch_commands(Dispatch *dispatch, Resident *
         if (found == 1) /* first, because somebody waits for it */
             result = take_next(&self, part);
         const uint32_t tail = __shfl_sync(0xffffffffu, word, 0);
+        if (result == taken_later && looks_ahead(pass))
+            take_ahead(&self, tail);
+        self.crowded = tail - self.head >= self.entries / 2;
         const uint64_t now = clock_ns();
         const bool orphan = orphaned(&self, word, pass, now);
         pass_trace(&self, word, pass, now);

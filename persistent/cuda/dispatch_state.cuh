@@ -25,6 +25,8 @@ struct Position {
         doorbell;    /* mailbox * ATTND_LANES_MAX + lane; ATTND_NONE: it came by the command ring */
     uint32_t plan;   /* as in Prepared */
     uint32_t active; /* put_position() */
+    /* Of the command's; of a launched run its PreparedSource has them. */
+    uint32_t session, weight;
 };
 
 /* An answer to a command that is no run in flight: from the warp that takes commands to the one
@@ -59,7 +61,8 @@ struct Dispatch {
     uint32_t quiet; /* 1: the gang ends for a reason that more gangs do not cure */
     uint32_t lock;
     uint32_t closing;                   /* nothing is published any more */
-    uint32_t makes_way;                 /* no run is begun any more */
+    uint32_t makes_way;                 /* no run is begun any more, but: may_begin() */
+    uint32_t way_end;                   /* positions published before that */
     uint32_t ended;                     /* closing, and every command that was taken is answered */
     uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
     uint32_t published, ready, retired; /* positions, free-running */
@@ -109,6 +112,25 @@ __device__ __forceinline__ attnd_mailbox_slot *mailbox_slot(const Dispatch *disp
     char *queue = reinterpret_cast<char *>(dispatch->settings.queue);
     return reinterpret_cast<attnd_mailbox_slot *>(queue + dispatch->settings.mailboxes_offset) +
            index;
+}
+
+/* Has every run in flight before position @end given out its last item? The whole warp. */
+__device__ __forceinline__ bool items_gone(const Dispatch *dispatch, const Resident *resident,
+                                           uint32_t retired, uint32_t end)
+{
+    bool left = false;
+    for (uint32_t i = retired + threadIdx.x % 32; int32_t(end - i) > 0; i += 32) {
+        const Position *position = &dispatch->positions[i % ring_positions];
+        left |= observe_cta(&position->active) &&
+                peek_gpu(&resident->live[i % ring_positions].next_item) < position->items;
+    }
+    return !__any_sync(0xffffffffu, left);
+}
+
+/* Where kernels make way: are items left of what was published before? The whole warp. */
+__device__ __forceinline__ bool stays_for_others(const Dispatch *dispatch, const Resident *resident)
+{
+    return !items_gone(dispatch, resident, observe_cta(&dispatch->retired), dispatch->way_end);
 }
 
 /* Under the lock; for those who look without it: the rest is there before `active` says so. */

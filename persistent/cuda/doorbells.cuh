@@ -153,7 +153,10 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     /* Unwatched since the look: its memory may be about to go. */
     const bool open = (dispatch->mailboxes[doorbells.index] == mailbox) & !dispatch->closing;
     const uint32_t first = dispatch->published, ready = dispatch->ready - first;
-    const uint32_t room = ready > ring_reserve ? ready - ring_reserve : 0;
+    uint32_t room = ready > ring_reserve ? ready - ring_reserve : 0;
+    if (dispatch->makes_way) /* one, where none is in flight: may_begin() */
+        room =
+            min(room, !(dispatch->busy[doorbells.index][0] | dispatch->busy[doorbells.index][1]));
     Prepared run;
     static_assert(sizeof(run) == sizeof(words), "one load");
     memcpy(&run, &words, sizeof(run));
@@ -176,7 +179,7 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
         resident->recent = ring_positions + index;
         put_position(dispatch, at,
                      {0, rules.transient + index, 0, run.items,
-                      doorbells.index * ATTND_LANES_MAX + doorbell, run.plan, 0});
+                      doorbells.index * ATTND_LANES_MAX + doorbell, run.plan, 0, 0, 0});
     }
     uint32_t answer = 0;
     if (value && open && !good)
@@ -360,7 +363,9 @@ __device__ __forceinline__ void dispatch_doorbells(Dispatch *dispatch, Resident 
     const DoorbellRules rules = doorbell_rules(dispatch);
     for (uint32_t pass = 0; !observe_cta(&dispatch->closing); pass++) {
         const uint32_t watched = observe_cta(&dispatch->watched);
-        const uint32_t count = observe_cta(&dispatch->makes_way) ? 0 : watched;
+        const bool looks_at =
+            !observe_cta(&dispatch->makes_way) || stays_for_others(dispatch, resident);
+        const uint32_t count = looks_at ? watched : 0;
         for (uint32_t i = 0; i < count && count <= few; i++)
             take_doorbells(dispatch, resident, rules, look_at_mailbox<true>(dispatch, list[i]));
         for (uint32_t base = 0; base < count && count > few; base += looks) {

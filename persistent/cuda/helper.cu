@@ -33,6 +33,7 @@
 
 extern "C" {
 #include "schemas/atomics.h"
+#include "schemas/crash.h"
 #include "schemas/futex.h"
 }
 
@@ -82,6 +83,7 @@ void gang_wake(attnd_backend *backend)
         memory ? static_cast<attnd_wake *>(backend->mappings[memory - 1].host) : backend->own_wake;
     if (elastic(backend))
         attnd_publish32(&wake->wake, 1);
+    attnd_crash(ATTND_CRASH_GPU_GANG_CALLED);
 }
 
 cudaError_t side_wait(attnd_backend *backend)
@@ -184,6 +186,7 @@ static cudaError_t keep_resident(attnd_backend *backend)
         return error;
     count_launch(backend);
     attnd_publish32(&backend->launched, 1);
+    attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
     return cudaSuccess;
 }
 
@@ -206,6 +209,7 @@ static cudaError_t arm(attnd_backend *backend)
     }
     if (!error)
         attnd_publish32(&backend->words->gate, backend->batch);
+    attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
     return error;
 }
 
@@ -329,6 +333,7 @@ void *helper_main(void *argument)
         if (tail != retired) {
             retired = tail;
             active_ns = now_ns;
+            attnd_crash(ATTND_CRASH_GPU_RETIRE_SEEN);
             backend->config.port->knock(backend->config.port->context);
             continue;
         }

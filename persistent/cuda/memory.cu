@@ -29,6 +29,10 @@
  */
 #include "persistent/cuda/backend.cuh"
 
+extern "C" {
+#include "schemas/crash.h"
+}
+
 #include <algorithm>
 #include <dlfcn.h>
 #include <errno.h>
@@ -365,7 +369,9 @@ static cudaError_t set_memory(attnd_backend *backend, uint32_t index, const Memo
 {
     cudaError_t error = cudaMemcpyAsync(&backend->memories[index], memory, sizeof(*memory),
                                         cudaMemcpyHostToDevice, backend->side_stream);
-    return error ? error : side_wait(backend);
+    error = error ? error : side_wait(backend);
+    attnd_crash(ATTND_CRASH_GPU_MEMORY_SET);
+    return error;
 }
 
 static int bring_in(const Driver *driver, const attnd_memory_source *source, Mapping *mapping,

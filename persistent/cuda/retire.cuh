@@ -9,7 +9,7 @@
 #ifndef ATTND_PERSISTENT_CUDA_RETIRE_CUH
 #define ATTND_PERSISTENT_CUDA_RETIRE_CUH
 
-#include "persistent/cuda/dispatch_state.cuh"
+#include "persistent/cuda/turns.cuh"
 
 namespace attnd
 {
@@ -206,7 +206,8 @@ __device__ __forceinline__ uint32_t least_cursor(const Resident *resident, uint3
 }
 
 /* Positions whose last run is retired and behind every cursor become ready: their live lines are
- * zero. Not before: a worker that is late would take a ticket of a line begun anew.
+ * zero. Not before: a worker that is late would take a ticket of a line begun anew. @settled:
+ * retired, and charged (turns.cuh).
  *
  * A worker that has no SM yet holds nothing back. It enters at the horizon, which is moved first:
  *
@@ -218,14 +219,13 @@ __device__ __forceinline__ uint32_t least_cursor(const Resident *resident, uint3
  * The fences are sequentially consistent, so one of the two sees the other: either the worker finds
  * the new horizon and enters there, or the dispatcher finds the worker and waits until it has
  * walked on. */
-__device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *resident)
+__device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *resident, uint32_t settled)
 {
     const uint32_t lane = threadIdx.x % 32, ready = dispatch->ready;
     if (ready - observe_cta(&dispatch->published) > ring_positions / 2)
         return;
     const uint32_t horizon = ready - ring_positions, workers = dispatch->settings.workers;
-    const uint32_t behind =
-        least_cursor(resident, workers, horizon, observe_cta(&dispatch->retired) - horizon);
+    const uint32_t behind = least_cursor(resident, workers, horizon, settled - horizon);
     if (!behind)
         return;
     if (lane == 0)
@@ -305,13 +305,16 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
     const attnd_run *runs = reinterpret_cast<const attnd_run *>(
         reinterpret_cast<const char *>(dispatch->settings.queue) +
         dispatch->settings.queue->runs_offset_bytes);
+    Turns turns = turns_start(dispatch);
     for (uint32_t pass = 0;; pass++) {
         const bool ended = observe_cta(&dispatch->ended);
         if (ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published)) {
             show_state(dispatch, resident);
+            turns_end(resident, &turns);
             return;
         }
-        make_ready(dispatch, resident);
+        pass_turns(dispatch, resident, &turns);
+        make_ready(dispatch, resident, turns.settled);
         if (pass % 8 == 0)
             pass_cancels(dispatch, resident, runs,
                          pass % 512 == 256 || observe_cta(&dispatch->closing));

@@ -61,8 +61,8 @@ struct WorkSlots {
     WorkSlot slot[work_slots];
     alignas(16) char run_copy[2][run_copy_bytes]; /* of the item in hand and of the one before */
     uint64_t full[work_slots], empty[work_slots];
-    uint32_t trace;  /* 1: records of items are wanted, at the fetch warp's last look */
-    uint32_t traced; /* work before it has its records, or needs none */
+    uint32_t trace, turn; /* as in Resident, at the fetch warp's last look */
+    uint32_t traced;      /* work before it has its records, or needs none */
     Settings settings;
 };
 
@@ -296,10 +296,12 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             /* in flight together with the entry */
             if (!idle)
                 cancelled = work_cancelled(fetch->work, fetch->completed);
-            const uint2 words = peek_pair_gpu(&resident->leave);
+            const uint4 words = peek16_gpu(&resident->leave);
+            entry = observe_entry(at); /* A1 */
+            /* Behind it: a store would wait for the words before the entry is asked for. */
             leave = int32_t(words.x - fetch->gang) >= 0;
             fetch->work->trace = words.y;
-            entry = observe_entry(at); /* A1 */
+            fetch->work->turn = words.z;
             if (entry.sequence == fetch->cursor + 1)
                 return entry;
             if (idle)
@@ -322,9 +324,11 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
     }
 }
 
-/* Nothing is left of the run at the cursor, or nothing for this worker. */
-__device__ __forceinline__ void fetch_next_run(FetchWarp *fetch)
+/* Nothing is left of the run of @entry, or nothing for this worker. */
+__device__ __forceinline__ void fetch_next_run(FetchWarp *fetch, const RunEntry &entry)
 {
+    if (entry.sequence != fetch->cursor + 1)
+        return;
     fetch->cursor++;
     if (threadIdx.x % 32 == 0)
         publish_gpu(&fetch->resident->cursor[fetch->worker], fetch->cursor);
@@ -354,22 +358,43 @@ __device__ __forceinline__ const ActiveRun *copied_run(const FetchWarp *fetch)
     return reinterpret_cast<const ActiveRun *>(fetch->work->run_copy[fetch->copy]);
 }
 
+/* The entry of the run whose turn it is, in place of the one at the cursor, which is at hand. The
+ * cursor stays: no worker's cursor is past the run, so its line is the run's until this worker has
+ * walked past it, too. What is not in front of the cursor, or not there, is a turn that is over.
+ * Return: @entry if there is no other, or nothing is left of it. */
+__device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry entry)
+{
+    const uint32_t turn = fetch->work->turn;
+    const uint32_t ahead = ((turn >> 1) - fetch->cursor) & 0x7fffffffu;
+    const uint32_t at = fetch->cursor + ahead;
+    if (ahead - 1 >= ring_positions - 1)
+        return entry;
+    const RunEntry other = observe_entry(&fetch->resident->ring[at % ring_positions]); /* A1 */
+    if (other.sequence != at + 1 || !variant_executes(fetch->variant, other.variant) ||
+        peek_gpu(&fetch->resident->live[at % ring_positions].next_item) >= other.items)
+        return entry;
+    return other;
+}
+
 /* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
  * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
- * has looks first whether it should. @cancelled: if the run is, what its items fail with; else 0.
+ * has looks first whether it should. @entry: the run's, at the cursor or, where it is another
+ * one's turn, in front of it. @cancelled: if the run is, what its items fail with; else 0.
  */
 template <int D>
 __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number, RunEntry *entry,
                                               uint32_t *cancelled)
 {
     const uint32_t lane = threadIdx.x % 32;
-    for (;; fetch_next_run(fetch)) {
+    for (;; fetch_next_run(fetch, *entry)) {
         *entry = fetch_entry<D>(fetch, number);
         if (entry->sequence != fetch->cursor + 1)
             return nothing;
+        if (fetch->work->turn)
+            *entry = other_turn(fetch, *entry);
         if (!variant_executes(fetch->variant, entry->variant))
             continue;
-        Live *live = &fetch->resident->live[fetch->cursor % ring_positions];
+        Live *live = &fetch->resident->live[(entry->sequence - 1) % ring_positions];
         if (!fetch_complete<D>(fetch, number, false)) {
             const uint32_t next = peek_gpu(&live->next_item);
             if (next >= entry->items)
@@ -377,7 +402,7 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
             if (next + fetch->work->settings.workers > entry->items)
                 fetch_complete<D>(fetch, number, true);
         }
-        const bool fresh = fetch->copied != fetch->cursor + 1;
+        const bool fresh = fetch->copied != entry->sequence;
         uint32_t item = nothing, flag = 0;
         uint4 part = {};
         if (lane == 0) {
@@ -394,7 +419,7 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
         if (fresh) {
             fetch->copy ^= 1;
             reinterpret_cast<uint4 *>(fetch->work->run_copy[fetch->copy])[lane] = part;
-            fetch->copied = fetch->cursor + 1;
+            fetch->copied = entry->sequence;
             __syncwarp();
         }
         if (copied_run(fetch)->plan.compute_tiles && copied_run(fetch)->kind == ATTND_RUN_ATTEND) {
@@ -461,7 +486,7 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         slot->ended = 0;
         item->run = run;
         item->maps = &settings.runs[entry.slot];
-        item->live = &fetch->resident->live[fetch->cursor % ring_positions];
+        item->live = &fetch->resident->live[(entry.sequence - 1) % ring_positions];
         item->failed = cancelled;
         item->generation = entry.generation;
         item->kv_head = place.head;

@@ -16,10 +16,12 @@
  * the run table. */
 #define ATTND_QUEUE_RUNS 512u
 #define ATTND_QUEUE_PREPARED 4096u
-/* Commands in flight that are no runs. With the runs they fill the rings, so neither is ever full.
- */
+/* Commands in flight that are no runs. */
 #define ATTND_QUEUE_CONTROLS 512u
-#define ATTND_QUEUE_ENTRIES (ATTND_QUEUE_RUNS + ATTND_QUEUE_CONTROLS)
+/* Slots whose run a worker took while others were in front of it: half of the rings at most. All
+ * three together fill the rings, so neither is ever full. */
+#define ATTND_QUEUE_AHEAD (ATTND_QUEUE_RUNS + ATTND_QUEUE_CONTROLS)
+#define ATTND_QUEUE_ENTRIES (ATTND_QUEUE_RUNS + ATTND_QUEUE_CONTROLS + ATTND_QUEUE_AHEAD)
 
 struct attnd_queue {
     struct attnd_shm segment; /* both of: */

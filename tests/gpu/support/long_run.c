@@ -56,6 +56,15 @@ void long_close(struct long_run *run)
     CHECK_OK(attnd_memory_release(run->session, run->memory));
 }
 
+void long_submit(const struct long_run *run, uint16_t lane)
+{
+    const struct attnd_run_args args = {.size = sizeof(args),
+                                        .q = {run->memory, 2u * PLANE_BYTES},
+                                        .o = {run->memory, 2u * PLANE_BYTES + ROWS_BYTES}};
+    const struct attnd_op op = {.lane = lane};
+    CHECK_OK(attnd_run(run->session, run->plan, &args, &op));
+}
+
 /* By a worker, or answered already. */
 static int is_taken(void *context)
 {

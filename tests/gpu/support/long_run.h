@@ -22,6 +22,9 @@ void long_close(struct long_run *run);
 /** long_prepare() - one more of the same plan. Return: as attnd_prepare(). */
 int long_prepare(const struct long_run *run, uint32_t lane, uint32_t *prepared);
 
+/** long_submit() - the same batch by the ring; the caller collects its completion. */
+void long_submit(const struct long_run *run, uint16_t lane);
+
 /** long_ring() - in its stream. long_await_taken() - until a worker has begun it. long_runs() - it
  * is not over. long_await() - Return: what became of it, as attnd_cuda_lane_error(). */
 void long_ring(const struct long_run *run);

@@ -128,7 +128,12 @@ static void launch(const struct doer *doer)
         ;
     memset(doer->bytes + O_OFFSET / 2, 0xff, DIM * sizeof(*doer->bytes));
     do {
-        must(attnd_launch(doer->session, 0, prepared));
+        code = attnd_launch(doer->session, 0, prepared);
+        if (code == -ATTND_E_UNSUPPORTED) { /* its mailbox lies on a GPU */
+            must(attnd_unprepare(doer->session, prepared));
+            return;
+        }
+        must(code);
         code = attnd_launch_wait(doer->session, 0, WAIT_NS);
         must(code);
     } while (again(code));

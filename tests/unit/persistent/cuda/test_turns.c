@@ -1,0 +1,244 @@
+/*
+ * test_turns.c - whose items are next on a GPU (persistent/turns.h): workers take them as the
+ * kernels do, one in hand and one claimed ahead, and the choice is made as seldom as there.
+ */
+#include "persistent/turns.h"
+#include "tests/support/harness/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define US 1000u
+#define LOOK_NS (2 * US) /* the dispatcher looks no less often */
+#define WORKERS_MAX 132u
+#define NOBODY UINT32_MAX
+
+struct run {
+    uint32_t session, items, taken, done;
+    uint64_t item_ns, busy_ns, end_ns;
+};
+
+struct worker {
+    uint64_t free_ns[2]; /* when the items in hand and claimed ahead end */
+    uint32_t of[2];
+    uint32_t held; /* of them */
+};
+
+static struct {
+    struct attnd_turns turns;
+    struct run run[4 * ATTND_TURNS_RUNS]; /* by position */
+    struct worker worker[WORKERS_MAX];
+    uint32_t workers, published, retired;
+    uint64_t now_ns;
+    uint32_t next; /* what workers were told last */
+} gpu;
+
+static int start(void **state)
+{
+    (void)state;
+    memset(&gpu, 0, sizeof(gpu));
+    gpu.workers = 8;
+    gpu.next = NOBODY;
+    return 0;
+}
+
+static uint32_t publish(uint32_t session, uint32_t weight, uint32_t items, uint64_t item_ns)
+{
+    const uint32_t at = gpu.published++;
+    gpu.run[at] = (struct run){.session = session, .items = items, .item_ns = item_ns};
+    attnd_turns_begin(&gpu.turns, at, session, weight, items);
+    return at;
+}
+
+static void look(void)
+{
+    for (uint32_t at = gpu.retired; at != gpu.published; at++)
+        attnd_turns_note(&gpu.turns, at, gpu.run[at].taken, gpu.run[at].done, gpu.run[at].busy_ns);
+    while (gpu.retired != gpu.published && gpu.run[gpu.retired].done == gpu.run[gpu.retired].items)
+        gpu.retired++;
+    gpu.next = attnd_turns_next(&gpu.turns, gpu.retired, gpu.published);
+    if (gpu.next == gpu.published)
+        gpu.next = NOBODY;
+}
+
+/* The run of the next item; gpu.published: there is none. */
+static uint32_t choose(void)
+{
+    if (gpu.next != NOBODY && gpu.run[gpu.next].taken < gpu.run[gpu.next].items)
+        return gpu.next;
+    uint32_t at = gpu.retired;
+    while (at != gpu.published && gpu.run[at].taken == gpu.run[at].items)
+        at++;
+    return at;
+}
+
+static void work(struct worker *worker)
+{
+    while (worker->held && worker->free_ns[0] <= gpu.now_ns) {
+        struct run *run = &gpu.run[worker->of[0]];
+        run->done++;
+        run->busy_ns += run->item_ns;
+        run->end_ns = worker->free_ns[0];
+        worker->free_ns[0] = worker->free_ns[1];
+        worker->of[0] = worker->of[1];
+        worker->held--;
+    }
+    while (worker->held < 2) {
+        const uint32_t at = choose();
+        struct run *run = &gpu.run[at];
+        /* None is claimed ahead when fewer are left than workers. */
+        if (at == gpu.published || (worker->held && run->items - run->taken < gpu.workers))
+            return;
+        const uint64_t begin_ns = worker->held ? worker->free_ns[0] : gpu.now_ns;
+        run->taken++;
+        worker->of[worker->held] = at;
+        worker->free_ns[worker->held++] = begin_ns + run->item_ns;
+    }
+}
+
+/* Half a microsecond. Workers begin at different times, as they do. */
+static void step(void)
+{
+    gpu.now_ns += US / 2;
+    for (uint32_t i = 0; i < gpu.workers; i++)
+        if (gpu.now_ns > i * 7 * US)
+            work(&gpu.worker[i]);
+    if (gpu.now_ns % LOOK_NS == 0)
+        look();
+}
+
+static uint64_t run_until_over(uint32_t at)
+{
+    while (gpu.run[at].done < gpu.run[at].items)
+        step();
+    return gpu.run[at].end_ns;
+}
+
+static void run_for(uint64_t ns)
+{
+    for (const uint64_t end_ns = gpu.now_ns + ns; gpu.now_ns < end_ns;)
+        step();
+}
+
+static void one_sessions_runs_are_taken_as_they_came(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 20; i++)
+        publish(7, 1 + i % 3, 3 + i, (1 + i % 5) * 30 * US);
+    while (gpu.retired != gpu.published) {
+        step();
+        assert_true(gpu.next == NOBODY);
+    }
+}
+
+static void a_small_run_beside_a_flood_waits_for_an_item_in_hand_and_one_ahead(void **state)
+{
+    enum { ITEM_US = 100, SMALL_US = 10, LATE_US = 5 };
+    (void)state;
+    for (uint32_t i = 0; i < 64; i++)
+        publish(1, 1, 200, ITEM_US * US);
+    run_for(3 * ITEM_US * US);
+    for (uint32_t i = 0; i < 50; i++) {
+        const uint64_t begin_ns = gpu.now_ns;
+        const uint32_t small = publish(2, 1, 4, SMALL_US * US);
+        assert_true(run_until_over(small) - begin_ns <= (2 * ITEM_US + SMALL_US + LATE_US) * US);
+        run_for(37 * US);
+    }
+}
+
+static void equal_runs_of_several_sessions_end_one_after_the_other(void **state)
+{
+    uint64_t ends_ns[4];
+    (void)state;
+    const uint64_t alone_ns = run_until_over(publish(9, 1, 64, 50 * US));
+    start(NULL);
+    for (uint32_t i = 0; i < 4; i++) {
+        publish(i, 1, 64, 50 * US);
+        run_for(20 * US);
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        ends_ns[i] = run_until_over(i);
+    assert_int_equal(ends_ns[0], alone_ns);
+    for (uint32_t i = 1; i < 4; i++)
+        assert_true(ends_ns[i] > ends_ns[i - 1]);
+}
+
+static void long_runs_share_by_weight_and_short_ones_do_too(void **state)
+{
+    (void)state;
+    const uint32_t one = publish(1, 1, 1000000, 100 * US);
+    const uint32_t three = publish(2, 3, 1000000, 50 * US);
+    run_for(1000000 * US);
+    const double ratio = (double)gpu.run[three].busy_ns / (double)gpu.run[one].busy_ns;
+    assert_true(ratio > 2.7 && ratio < 3.3);
+}
+
+/* Two sessions of short runs, each as soon as its last one ended, beside a run that is never over:
+ * it has a third of the workers. */
+static void short_runs_do_not_starve_a_long_one(void **state)
+{
+    (void)state;
+    const uint32_t whole = publish(1, 1, 1000000, 100 * US);
+    uint32_t small[] = {publish(2, 1, 16, 100 * US), publish(3, 1, 16, 100 * US)};
+    while (gpu.published < 800) {
+        step();
+        for (uint32_t i = 0; i < 2; i++)
+            if (gpu.run[small[i]].done == 16)
+                small[i] = gpu.retired + ATTND_TURNS_RUNS > gpu.published
+                               ? publish(2 + i, 1, 16, 100 * US)
+                               : small[i];
+        if (gpu.published - gpu.retired == ATTND_TURNS_RUNS) /* positions are in order */
+            break;
+    }
+    const double all_ns = (double)gpu.now_ns * gpu.workers;
+    assert_true((double)gpu.run[whole].busy_ns > 0.28 * all_ns);
+    assert_true((double)gpu.run[whole].busy_ns < 0.45 * all_ns);
+}
+
+static void a_session_that_was_idle_has_saved_nothing_up(void **state)
+{
+    (void)state;
+    const uint32_t first = publish(1, 1, 1000000, 100 * US);
+    run_until_over(publish(2, 1, 8, 100 * US));
+    run_for(300000 * US);
+    const uint64_t had_ns = gpu.run[first].busy_ns, begin_ns = gpu.now_ns;
+    (void)publish(2, 1, 1000000, 100 * US);
+    run_for(100000 * US);
+    const double share =
+        (double)(gpu.run[first].busy_ns - had_ns) / ((double)(gpu.now_ns - begin_ns) * gpu.workers);
+    assert_true(share > 0.4);
+}
+
+static void more_sessions_than_are_remembered_lose_nothing(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < ATTND_TURNS_RUNS; i++)
+        publish(1000 + i, i % 4, 1 + i % 9, 20 * US);
+    for (uint32_t i = 0; i < ATTND_TURNS_RUNS; i++)
+        run_until_over(i);
+    look();
+    assert_int_equal(gpu.retired, gpu.published);
+    assert_int_equal(gpu.turns.busy, 0);
+    for (uint32_t i = 0; i < ATTND_TURNS_FLOWS; i++)
+        assert_int_equal(gpu.turns.flow[i].busy + gpu.turns.flow[i].held, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, start)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(one_sessions_runs_are_taken_as_they_came),
+        TEST(a_small_run_beside_a_flood_waits_for_an_item_in_hand_and_one_ahead),
+        TEST(equal_runs_of_several_sessions_end_one_after_the_other),
+        TEST(long_runs_share_by_weight_and_short_ones_do_too),
+        TEST(short_runs_do_not_starve_a_long_one),
+        TEST(a_session_that_was_idle_has_saved_nothing_up),
+        TEST(more_sessions_than_are_remembered_lose_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
