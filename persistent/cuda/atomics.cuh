@@ -196,17 +196,6 @@ __device__ __forceinline__ uint32_t peek_gpu(const uint32_t *word)
     return value;
 }
 
-/* Two words that lie side by side, 8-byte aligned. */
-__device__ __forceinline__ uint2 peek_pair_gpu(const uint32_t *pair)
-{
-    uint2 value;
-    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(value.x), "=r"(value.y)
-                 : "l"(pair)
-                 : "memory");
-    return value;
-}
-
 /* Four words that lie side by side, 16-byte aligned. */
 __device__ __forceinline__ uint4 peek16_gpu(const uint32_t *words)
 {

@@ -38,26 +38,29 @@ constexpr uint64_t alone_ns = 5000000;
 /* May a run of the command ring begin that is @session's? Kernels that make way finish what was
  * published, so no more than one run is that nobody has begun: what waits in the ring waits for the
  * next gang. But nobody waits for another's runs: a session of which no command is in flight may
- * have one at any time; where kernels make way, as long as they must stay for others anyway. @at:
- * runs published. The whole warp. */
-__device__ __forceinline__ bool may_begin(const Commander *self, uint32_t at, uint32_t session)
+ * have one at any time, for which the last positions are kept; where kernels make way, as long as
+ * they must stay for others anyway. The whole warp. */
+__device__ __forceinline__ bool may_begin(const Commander *self, uint32_t session)
 {
     const Dispatch *dispatch = self->dispatch;
-    const Resident *resident = self->resident;
-    if (!dispatch->settings.drain)
+    const uint32_t at = observe_cta(&dispatch->published), ready = observe_cta(&dispatch->ready);
+    const bool scarce = ready - at <= ring_reserve;
+    if (!scarce && !dispatch->settings.drain)
         return true;
     const uint32_t retired = observe_cta(&dispatch->retired);
     const bool makes_way = observe_cta(&dispatch->makes_way);
-    if (!makes_way && (self->crowded || at == retired ||
-                       peek_gpu(&resident->live[(at - 1) % ring_positions].next_item)))
+    if (!scarce && !makes_way &&
+        (self->crowded || at == retired ||
+         peek_gpu(&self->resident->live[(at - 1) % ring_positions].next_item)))
         return true;
-    bool has = false;
+    bool has = at == ready;
     for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
         const Position &position = dispatch->positions[p];
         has |= observe_cta(&position.active) && position.doorbell == ATTND_NONE &&
                position.session == session;
     }
-    return !__any_sync(0xffffffffu, has) && (!makes_way || stays_for_others(dispatch, resident));
+    return !__any_sync(0xffffffffu, has) &&
+           (!makes_way || stays_for_others(dispatch, self->resident));
 }
 
 /* RUN: resolved, and published as soon as there is room. @ahead: the commands in front of it stay,
@@ -67,10 +70,9 @@ __device__ __forceinline__ Taken take_run(Commander *self, const LookUp &look, b
     Dispatch *dispatch = self->dispatch;
     Resident *resident = self->resident;
     const attnd_command &command = dispatch->command;
-    const uint32_t at = observe_cta(&dispatch->published);
     /* Room for one more also says that the last run but ring_positions from this ring, whose slot
      * comes next, is behind every cursor. */
-    if (at == observe_cta(&dispatch->ready) || !may_begin(self, at, command.body.session))
+    if (!may_begin(self, command.body.session))
         return taken_later;
     const uint32_t slot = self->submitted_runs % ring_positions;
     const RunSource source = run_source(command);
@@ -188,7 +190,7 @@ __device__ __forceinline__ void take_ahead(Commander *self, uint32_t tail)
     Dispatch *dispatch = self->dispatch;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t end = self->head + min(tail - self->head, self->entries / 2);
-    if (dispatch->command.kind != ATTND_COMMAND_RUN || !dispatch->settings.drain)
+    if (dispatch->command.kind != ATTND_COMMAND_RUN)
         return;
     uint32_t before = dispatch->command.body.session;
     for (uint32_t base = self->head + 1; int32_t(end - base) > 0; base += 32) {
@@ -205,7 +207,7 @@ __device__ __forceinline__ void take_ahead(Commander *self, uint32_t tail)
         for (; runs; runs &= runs - 1) {
             const uint32_t from = uint32_t(__ffs(int32_t(runs))) - 1;
             const uint32_t whose = __shfl_sync(0xffffffffu, session, from);
-            if (whose == before || !may_begin(self, observe_cta(&dispatch->published), whose)) {
+            if (whose == before || !may_begin(self, whose)) {
                 before = whose;
                 continue;
             }

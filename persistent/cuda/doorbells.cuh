@@ -26,6 +26,8 @@ namespace attnd
 /* Positions that doorbells leave to the command ring: they come back faster than its owner looks.
  */
 constexpr uint32_t ring_reserve = ring_positions / 8;
+/* And those beside them that are kept for sessions of which no run is in flight. */
+constexpr uint32_t ring_scarce = ring_reserve + 24;
 
 constexpr uint32_t doorbell_pairs = ATTND_LANES_MAX / 2;
 static_assert(doorbell_pairs == 32, "two lanes of a mailbox a lane of the warp");
@@ -154,7 +156,8 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     const bool open = (dispatch->mailboxes[doorbells.index] == mailbox) & !dispatch->closing;
     const uint32_t first = dispatch->published, ready = dispatch->ready - first;
     uint32_t room = ready > ring_reserve ? ready - ring_reserve : 0;
-    if (dispatch->makes_way) /* one, where none is in flight: may_begin() */
+    if (dispatch->makes_way |
+        (ready <= ring_scarce)) /* one, where none is in flight: may_begin() */
         room =
             min(room, !(dispatch->busy[doorbells.index][0] | dispatch->busy[doorbells.index][1]));
     Prepared run;
