@@ -33,10 +33,10 @@ struct RowOut {
     bool sees;    /* any key */
 };
 
-/* What becomes of a product of q and a key, where a policy changes that (policy.cuh). */
+/* How a product of q and a key becomes a score, where a policy says so (policy.cuh). */
 struct Scoring {
     float scale, cap;
-    uint32_t options; /* ATTND_OPTION_* of the run; and the item has a window */
+    uint32_t options; /* ATTND_OPTION_* of the run */
 };
 
 /* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %

@@ -145,7 +145,7 @@ struct Plain {
         return row[d];
     }
 
-    /* What decode keeps of Item.scoring in registers. */
+    /* The part of Item.scoring that decode keeps in registers. */
     struct Kept {
     };
     __device__ static Kept keep(const Item &)
@@ -166,8 +166,8 @@ struct Plain {
     {
     }
 
-    /* In place of prefill() where weights are made at once. @Ready: what is known of a block before
-     * its products, which begins with key @first; @m is of the rows in hand. */
+    /* In place of prefill() where weights are made at once. @Ready: all that is known of a
+     * block before its products, which begins with key @first; @m is of the rows in hand. */
     struct Ready {
     };
     __device__ static Ready ready(const Item &, int32_t, const float (&)[2])
@@ -175,8 +175,8 @@ struct Plain {
         return {};
     }
 
-    /* @weights takes what makes an exponent of product s[i], relative to m of its row: (s[i], i,
-     * m). Return: false where some of them are wrong; else in all lanes true. */
+    /* @weights takes a function that makes an exponent of product s[i], relative to m of its row:
+     * (s[i], i, m). Return: false where some of them are wrong; else in all lanes true. */
     template <typename Weights>
     __device__ static bool quick(const Ready &, float scale, Weights weights)
     {

@@ -450,7 +450,7 @@ __device__ __forceinline__ int32_t decode_end(DecodeRing *ring, const Item &item
     return ring_cut(ring, blocks);
 }
 
-/* A warp's place in an item, and what its blocks are computed with. */
+/* A warp's place in an item, and the state with which its blocks are computed. */
 template <typename T, typename KV, int D, typename Policy, int N> struct DecodeWalk {
     DecodeColumns<T, D, Policy, N> &columns;
     DecodeRing *ring;
@@ -488,7 +488,7 @@ template <typename T, typename KV, int D, typename Policy, int N> struct DecodeW
                 p[b], keys[b] + decode_block * decode_row_bytes<D, Policy>, lane);
     }
 
-    /* What was computed is read by all lanes, and makes room. */
+    /* All lanes have read the blocks that were computed: their slots are free. */
     template <int B> __device__ __forceinline__ void refill()
     {
         const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;

@@ -283,7 +283,7 @@ template <typename T, typename Policy> struct Latent {
         group = uniform(consumer_thread() / 128);
     }
 
-    /* What came by cp.async came by another proxy than wgmma's. */
+    /* Bytes that came by cp.async came by another proxy than wgmma's. */
     __device__ __forceinline__ void wait(uint64_t *full, uint32_t parity, bool copied) const
     {
         barrier_wait(full, parity);
@@ -291,8 +291,8 @@ template <typename T, typename Policy> struct Latent {
             fence_proxy_async();
     }
 
-    /* A box brings what lies behind the range, which may be anything, and 0 * NaN is NaN: zeros, in
-     * a pass's first block. All consumers. */
+    /* A box brings rows behind the range, which may be anything, and 0 * NaN is NaN: zeros, in a
+     * pass's first block. All consumers. */
     __device__ __forceinline__ void zero_rows(uint32_t stage, int32_t rows_valid) const
     {
         constexpr int chunks = latent_dim / 8;
