@@ -101,6 +101,42 @@ static void every_type_and_head_dim_is_right(void **state)
     in_a_client(*state, types_and_dims);
 }
 
+/* A chunk beside decodes, each of them a class of tiles with workers of its own; and chunks whose
+ * blocks have several parts, an odd number of rows among them. */
+static void two_classes(struct engine *engine)
+{
+    struct random_batch batch = e2e_batch();
+
+    batch.shape.layers = 1;
+    batch.level[0] = (struct random_level){.requests = 6,
+                                           .entry = {{.qo_len = 1, .kv_len = {1200}},
+                                                     {.qo_len = 70, .kv_len = {1900}},
+                                                     {.qo_len = 1, .kv_len = {900}},
+                                                     {.qo_len = 8, .kv_len = {700}},
+                                                     {.qo_len = 1, .kv_len = {400}},
+                                                     {.qo_len = 1, .kv_len = {40}}}};
+    for (batch.shape.dim = 64; batch.shape.dim <= 256; batch.shape.dim *= 2)
+        trial_expect(engine, &batch);
+    batch.shape.dim = 128;
+    batch.level[0].requests = 1;
+    for (int32_t rows = 9; rows <= 64; rows *= 2) {
+        batch.level[0].entry[0] =
+            (struct random_entry){.qo_len = rows, .kv_len = {3000 + 7 * rows}};
+        trial_expect(engine, &batch);
+    }
+}
+
+static void classes_beside_each_other_and_parts_are_right(void **state)
+{
+    static const char *const options[] = {"--fusion", "sm-split", NULL};
+    static struct harness harness;
+
+    (void)state;
+    harness_start(&harness, options);
+    in_a_client(&harness, two_classes);
+    harness_stop(&harness);
+}
+
 /* ---- two engines, one pool ---- */
 
 static int writer(void *context)
@@ -141,6 +177,7 @@ int main(void)
         E2E_TEST(append_and_run_on_every_layer_is_right),
         E2E_TEST(decoding_goes_on_by_advance),
         E2E_TEST(every_type_and_head_dim_is_right),
+        E2E_OWN_TEST(classes_beside_each_other_and_parts_are_right),
         E2E_TEST(what_one_engine_writes_the_other_attends_to),
     };
 
