@@ -57,10 +57,9 @@ static uint32_t common(const int32_t *a, const int32_t *b, uint32_t most)
 {
     uint32_t pages = 0;
 
-    while (pages + STEP <= most && !memcmp(a + pages, b + pages, STEP * sizeof(*a)))
-        pages += STEP;
-    while (pages < most && a[pages] == b[pages])
-        pages++;
+    for (uint32_t step = STEP; step; step /= 8)
+        while (pages + step <= most && !memcmp(a + pages, b + pages, step * sizeof(*a)))
+            pages += step;
     return pages;
 }
 

@@ -172,12 +172,3 @@ uint64_t attnd_tree_bytes(const struct attnd_tree *tree)
         bytes += (uint64_t)tree->space[i].order.max * sizeof(struct attnd_tree_order_entry);
     return bytes;
 }
-
-uint32_t attnd_tree_node(const struct attnd_tree *tree, int32_t page, uint32_t *depth)
-{
-    uint32_t block = tree->block_of[page];
-    if (!block)
-        return ATTND_NONE;
-    *depth = tree->block[block - 1].depth;
-    return block - 1;
-}

@@ -233,12 +233,4 @@ uint32_t attnd_tree_pages(const struct attnd_tree *tree);
 /** attnd_tree_bytes() - that the tree has touched. */
 uint64_t attnd_tree_bytes(const struct attnd_tree *tree);
 
-/**
- * attnd_tree_node() - the planner's hint: the node of a page
- * @depth: receives the number of blocks before it
- * Equal nodes are equal beginnings, all pages before them included, in all sessions.
- * Return: its number, which is good until the block is evicted; ATTND_NONE: it is not published.
- */
-uint32_t attnd_tree_node(const struct attnd_tree *tree, int32_t page, uint32_t *depth);
-
 #endif

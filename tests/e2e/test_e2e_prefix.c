@@ -38,12 +38,18 @@ static const struct attnd_pool_desc pool_desc = {.size = sizeof(pool_desc),
                                                  .dtype = ATTND_DTYPE_FP16,
                                                  .page_owner = ATTND_PAGES_OF_SERVICE};
 
-static void side_open(struct engine_side *side, const struct harness *harness)
+static void side_open_of(struct engine_side *side, const struct harness *harness,
+                         const struct attnd_pool_desc *pool)
 {
     side->session = e2e_open(harness);
-    CHECK_OK(attnd_pool_create(side->session, &pool_desc, &side->pool));
+    CHECK_OK(attnd_pool_create(side->session, pool, &side->pool));
     const struct attnd_prefix_desc desc = {.size = sizeof(desc), .block_pages = 1};
     CHECK_OK(attnd_prefix_open(side->session, side->pool, &desc, &side->prefix));
+}
+
+static void side_open(struct engine_side *side, const struct harness *harness)
+{
+    side_open_of(side, harness, &pool_desc);
 }
 
 static void side_share(const struct engine_side *side, int writable, struct shared *shared)
@@ -119,6 +125,65 @@ static void what_one_engine_published_another_reads_after_its_death(void **state
     CHECK(memcmp(found, pages, sizeof(pages)) == 0);
     CHECK_OK(attnd_pages_free(b.session, b.pool, BLOCKS, found));
     CHECK_ERROR(attnd_pages_free(b.session, b.pool, 1, found), ATTND_E_NOT_LEASED);
+    attnd_close(b.session);
+}
+
+/* A batch of @side: requests of one row, which begin with the same pages and have one of their own
+ * each. Return: what the planner found. */
+static struct attnd_plan_info plan_behind(const struct engine_side *side, uint32_t requests,
+                                          const int32_t *prefix, int32_t page_size)
+{
+    int32_t rows[PAGES], lists[PAGES], pages[PAGES * (BLOCKS + 1)], last[PAGES], own[PAGES];
+    struct attnd_level level = {requests, rows, lists, pages, last};
+    const struct attnd_batch batch = ATTND_ARGS(batch, .flags = ATTND_CAUSAL, .level = &level);
+    const struct attnd_plan_args args = ATTND_ARGS(plan_args, side->pool, requests, requests,
+                                                   requests * (BLOCKS + 1), 1, .heads_q = 4);
+    struct attnd_plan_info found = {.size = sizeof(found)};
+    struct attnd_completion done;
+    uint32_t plan;
+
+    CHECK(requests < PAGES);
+    CHECK_OK(attnd_pages_alloc(side->session, side->pool, requests, own));
+    for (uint32_t r = 0; r <= requests; r++) {
+        rows[r] = (int32_t)r;
+        lists[r] = (int32_t)(r * (BLOCKS + 1));
+    }
+    for (uint32_t r = 0; r < requests; r++) {
+        memcpy(pages + lists[r], prefix, BLOCKS * sizeof(*prefix));
+        pages[lists[r] + (int32_t)BLOCKS] = own[r];
+        last[r] = page_size;
+    }
+    CHECK_OK(attnd_plan_create(side->session, &args, &plan));
+    CHECK_OK(attnd_plan_set(side->session, plan, &batch, NULL));
+    CHECK_EQUAL(attnd_wait(side->session, &done, 1, 20000000000u), 1);
+    CHECK_OK(done.fault.code);
+    CHECK_OK(attnd_plan_info(&done, &found));
+    return found;
+}
+
+/* A page of the pool has one id for all sessions, so a batch shares what others computed. */
+static void a_batch_shares_what_another_engine_published(void **state)
+{
+    enum { REQUESTS = 24, PAGE_SIZE = 256 };
+    struct attnd_pool_desc large = pool_desc;
+    struct attnd_prefix_key keys[BLOCKS];
+    int32_t pages[BLOCKS], found[BLOCKS];
+    struct engine_side a, b;
+    struct shared shared;
+
+    large.page_size = PAGE_SIZE;
+    side_open_of(&a, *state, &large);
+    side_share(&a, 0, &shared);
+    side_attach(&b, *state, &shared);
+    make_keys(&a, keys);
+    CHECK_EQUAL(publish(&a, keys, 0, BLOCKS, pages).taken, BLOCKS);
+    CHECK_EQUAL(match(&b, keys, 0, found).foreign, BLOCKS);
+    const struct attnd_plan_info info = plan_behind(&b, REQUESTS, found, PAGE_SIZE);
+    if (!e2e_on_gpu()) { /* there so little does not pay */
+        CHECK_EQUAL(info.shared_groups, 1);
+        CHECK_EQUAL(info.bytes_saved, (uint64_t)(REQUESTS - 1) * BLOCKS * PAGE_SIZE * 64 * 2 * 2);
+    }
+    attnd_close(a.session);
     attnd_close(b.session);
 }
 
@@ -452,6 +517,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(what_one_engine_published_another_reads_after_its_death),
+        E2E_TEST(a_batch_shares_what_another_engine_published),
         E2E_TEST(a_thousand_blocks_are_one_operation),
         E2E_TEST(who_waits_for_an_engine_that_is_killed_is_told),
         E2E_TEST(two_engines_that_race_compute_a_prefix_once),

@@ -91,6 +91,15 @@ void tree_rig_free_all(uint32_t session)
             tree_rig_free(session, &page, 1);
 }
 
+int tree_rig_publishes(int32_t page)
+{
+    uint32_t sessions = 0;
+    for (uint32_t session = 0; session < TREE_RIG_SESSIONS; session++)
+        sessions += tree_rig.held[session][page];
+    CHECK(tree_rig.leases[page] == sessions || tree_rig.leases[page] == sessions + 1);
+    return tree_rig.leases[page] > sessions;
+}
+
 struct attnd_block_key tree_rig_key(uint64_t number)
 {
     return (struct attnd_block_key){{number * 0x9e3779b97f4a7c15u, ~number}};

@@ -36,6 +36,9 @@ void tree_rig_lease(uint32_t session, const int32_t *pages, uint32_t count);
 void tree_rig_free(uint32_t session, const int32_t *pages, uint32_t count);
 void tree_rig_free_all(uint32_t session);
 
+/** tree_rig_publishes() - 1: the tree holds a lease of @page, so a block of it has the page. */
+int tree_rig_publishes(int32_t page);
+
 /** tree_rig_key() - a key for each number. */
 struct attnd_block_key tree_rig_key(uint64_t number);
 

@@ -114,8 +114,7 @@ static void a_page_can_be_published_once_and_a_block_is_whole(void **state)
     struct attnd_tree_chain next = {space, 1, &keys[9], NULL, 0};
     assert_int_equal(attnd_tree_publish(tree_rig.tree, &owner[0], &next, others, &result),
                      -ATTND_E_INVALID);
-    uint32_t depth;
-    assert_int_equal(attnd_tree_node(tree_rig.tree, pages[3], &depth), ATTND_NONE);
+    assert_false(tree_rig_publishes(pages[3]));
 }
 
 static void a_namespace_sees_nothing_of_another(void **state)
@@ -131,7 +130,7 @@ static void a_namespace_sees_nothing_of_another(void **state)
 static void leaves_go_before_parents_and_pages_in_use_stay(void **state)
 {
     (void)state;
-    uint32_t space = tree_rig_space(1, 64, 0), depth;
+    uint32_t space = tree_rig_space(1, 64, 0);
     publish(0, space, 0, CHAIN, 1);
     int32_t kept[CHAIN];
     memcpy(kept, pages, sizeof(kept));
@@ -140,10 +139,9 @@ static void leaves_go_before_parents_and_pages_in_use_stay(void **state)
     assert_int_equal(match(1, space, 0, 3).blocks, 3);
     assert_int_equal(attnd_tree_evictable(tree_rig.tree), CHAIN - 3);
     assert_int_equal(attnd_tree_evict(tree_rig.tree, 2), 2);
-    assert_int_equal(attnd_tree_node(tree_rig.tree, kept[CHAIN - 1], &depth), ATTND_NONE);
-    assert_int_equal(attnd_tree_node(tree_rig.tree, kept[CHAIN - 2], &depth), ATTND_NONE);
-    assert_int_not_equal(attnd_tree_node(tree_rig.tree, kept[CHAIN - 3], &depth), ATTND_NONE);
-    assert_int_equal(depth, CHAIN - 3);
+    assert_false(tree_rig_publishes(kept[CHAIN - 1]));
+    assert_false(tree_rig_publishes(kept[CHAIN - 2]));
+    assert_true(tree_rig_publishes(kept[CHAIN - 3]));
     assert_int_equal(attnd_tree_evict(tree_rig.tree, 64), CHAIN - 5);
     for (uint32_t i = 0; i < CHAIN; i++)
         assert_int_equal(tree_rig.leases[kept[i]], i < 3 ? 2 : 0);
@@ -154,7 +152,7 @@ static void leaves_go_before_parents_and_pages_in_use_stay(void **state)
 static void least_recently_used_goes_first(void **state)
 {
     (void)state;
-    uint32_t space = tree_rig_space(1, 64, 0), depth;
+    uint32_t space = tree_rig_space(1, 64, 0);
     int32_t page[4];
     for (uint32_t i = 0; i < 4; i++) { /* four beginnings */
         struct attnd_tree_chain one = {space, 1, &keys[i], NULL, 0};
@@ -170,14 +168,13 @@ static void least_recently_used_goes_first(void **state)
     const uint32_t order[] = {1, 2, 3, 0};
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(attnd_tree_evict(tree_rig.tree, 1), 1);
-        assert_int_equal(attnd_tree_node(tree_rig.tree, page[order[i]], &depth), ATTND_NONE);
+        assert_false(tree_rig_publishes(page[order[i]]));
     }
 }
 
 static void what_costs_more_to_compute_stays_longer(void **state)
 {
     (void)state;
-    uint32_t depth;
     tree_rig_end();
     tree_rig_begin(TREE_RIG_PAGES_MAX, 1000, 1000);
     uint32_t space = tree_rig_space(ATTND_PREFIX_BLOCK_PAGES_MAX, TREE_RIG_PAGES_MAX, 0);
@@ -194,8 +191,8 @@ static void what_costs_more_to_compute_stays_longer(void **state)
     tree_rig_free_all(0);
     tree_rig_free_all(1);
     assert_int_equal(attnd_tree_evict(tree_rig.tree, 1), ATTND_PREFIX_BLOCK_PAGES_MAX);
-    assert_int_equal(attnd_tree_node(tree_rig.tree, flat[0], &depth), ATTND_NONE);
-    assert_int_not_equal(attnd_tree_node(tree_rig.tree, deep[0], &depth), ATTND_NONE);
+    assert_false(tree_rig_publishes(flat[0]));
+    assert_true(tree_rig_publishes(deep[0]));
 }
 
 static void a_namespace_evicts_its_own_beyond_its_budget(void **state)
@@ -326,12 +323,12 @@ static void who_waits_is_woken_by_the_block_or_by_the_end_of_the_claim(void **st
 static void the_second_of_two_that_computed_a_block_keeps_its_page(void **state)
 {
     (void)state;
-    uint32_t space = tree_rig_space(1, 64, 0), depth;
+    uint32_t space = tree_rig_space(1, 64, 0);
     publish(0, space, 0, 3, 1);
     struct attnd_tree_result result = publish(1, space, 0, 4, 1);
     assert_int_equal(result.blocks, 4);
     assert_int_equal(result.taken, 1);
-    assert_int_equal(attnd_tree_node(tree_rig.tree, pages[0], &depth), ATTND_NONE);
+    assert_false(tree_rig_publishes(pages[0]));
     assert_int_equal(tree_rig.leases[pages[0]], 1);
     assert_int_equal(tree_rig.leases[pages[3]], 2);
 }
