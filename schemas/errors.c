@@ -161,7 +161,14 @@ static void write_limit(char *text, size_t text_bytes, const struct attnd_fault 
                  fault->field == ATTND_F_PARTIALS ? " of attnd --scratch" : "");
 }
 
-/* Of a batch or a call: a pointer that is NULL. Of a plan: no batch was set. */
+/* A plan that no batch was set on. */
+static int is_empty_plan(const struct attnd_fault *fault)
+{
+    return fault->code == -ATTND_E_INVALID && fault->field == ATTND_F_PLAN && fault->value != 0 &&
+           fault->limit == 0;
+}
+
+/* Of a batch or a call: a pointer that is NULL. */
 static int is_missing(const struct attnd_fault *fault)
 {
     return fault->code == -ATTND_E_INVALID && fault->field != ATTND_F_NONE && fault->value == 0 &&
@@ -195,9 +202,10 @@ char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t tex
         snprintf(text, text_bytes, "%s: %s: %s", name, field, why);
     else if (fault->field == ATTND_F_NONE || fault->code == -ATTND_E_DISCONNECTED)
         snprintf(text, text_bytes, "%s: %s", name, why);
+    else if (is_empty_plan(fault))
+        snprintf(text, text_bytes, "%s: %s %s is empty: set a batch first", name, field, value);
     else if (is_missing(fault))
-        snprintf(text, text_bytes, "%s: %s is %s", name, field,
-                 fault->field == ATTND_F_PLAN ? "empty: set a batch first" : "missing");
+        snprintf(text, text_bytes, "%s: %s is missing", name, field);
     else
         snprintf(text, text_bytes, "%s: %s%s is %s%s (%s)", name, field, index, value, limit, why);
     return text;

@@ -3,6 +3,8 @@
  *
  * The batch is planned once with room for pages to come. For each token its K and V are appended,
  * attention runs, and the plan advances by one token. A page is leased when the last one is full.
+ *
+ *     cc decode.c $(pkg-config --cflags --libs attnd) -lm
  */
 #include "attnd.h"
 

@@ -6,7 +6,7 @@
  * kernels that write q, K and V of the layer, before those that read o. The host advances the plan
  * between two replays, and the graph sees the new length and page.
  *
- *     cc graph.c $(pkg-config --cflags --libs attnd-cuda) -lcuda
+ *     cc graph.c $(pkg-config --cflags --libs attnd-cuda) -lcuda -lm
  */
 #include "attnd.h"
 #include "attnd_cuda.h"

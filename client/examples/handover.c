@@ -5,6 +5,8 @@
  * be gone by the time the decode engine claims them. The two processes only need to pass 32 bytes:
  * the pool's token and the ticket. fork() comes before attnd_open(): a session belongs to one
  * process.
+ *
+ *     cc handover.c $(pkg-config --cflags --libs attnd) -lm
  */
 #include "attnd.h"
 

@@ -7,6 +7,8 @@
  * the pool and one of the namespace. It matches the same key and has the page leased: nothing is
  * computed again, and no byte is copied. A published page is read by all and written by none, so
  * each appends to its own page behind it. Both lists begin with the same page id.
+ *
+ *     cc prefix.c $(pkg-config --cflags --libs attnd) -lm
  */
 #include "attnd.h"
 

@@ -29,7 +29,7 @@ static void print_line(const char *name, const Attnd__Histogram *histogram)
     const uint64_t count = count_of(histogram);
     char text[24];
 
-    printf("%-24.24s %12" PRIu64 " %10s", name, count,
+    printf("%-34.34s %12" PRIu64 " %10s", name, count,
            attnctl_time_text(count ? histogram->sum_ns / count : 0, text, sizeof(text)));
     for (size_t i = 0; i < PARTS_COUNT; i++)
         printf(" %10s",
@@ -62,7 +62,7 @@ static void print_text(const Attnd__Status *status)
 {
     char name[64];
 
-    printf("%-24s %12s %10s", "", "runs", "mean");
+    printf("%-34s %12s %10s", "", "runs", "mean");
     for (size_t i = 0; i < PARTS_COUNT; i++)
         printf(" %10s", part_names[i]);
     putchar('\n');

@@ -46,8 +46,9 @@ static void a_missing_pointer_and_an_empty_plan_are_told_in_words(void **state)
     assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
                         "ATTND_E_INVALID: kv_indptr is missing");
     fault.field = ATTND_F_PLAN;
+    fault.value = 7; /* its handle */
     assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
-                        "ATTND_E_INVALID: plan is empty: set a batch first");
+                        "ATTND_E_INVALID: plan 7 is empty: set a batch first");
 }
 
 static void a_scale_is_told_as_the_float_that_it_was(void **state)
