@@ -240,7 +240,7 @@ int replay_admit(struct replay_engine *engine)
 
         if (verdict == FAILED)
             return -1;
-        if (verdict == NO_PAGES) /* who came later must not take what it waits for */
+        if (verdict == NO_PAGES) /* a later request must not take what it waits for */
             return 0;
         if (verdict == PREFIX_FILLING) {
             link = &request->next;

@@ -1,5 +1,5 @@
 /*
- * cascade.h - who shares the beginning of whose page list, so that it is read once.
+ * cascade.h - requests whose page lists begin alike, so that the beginning is read once.
  */
 #ifndef ATTND_BENCH_REPLAY_CASCADE_H
 #define ATTND_BENCH_REPLAY_CASCADE_H

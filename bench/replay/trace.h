@@ -1,5 +1,5 @@
 /*
- * trace.h - a request trace: who asked when, how long the prompt and the answer were, and which
+ * trace.h - a request trace: when each request came, how long its prompt and answer were, and which
  * prompts begin alike.
  *
  * Two formats. Mooncake: JSON lines {"timestamp": ms, "input_length", "output_length", "hash_ids"},

@@ -94,7 +94,7 @@ void bench_private_leave(void)
     directory[0] = 0; /* the path of the socket stays good */
     for (size_t i = 0; i < sizeof(fatal_signals) / sizeof(fatal_signals[0]); i++)
         signal(fatal_signals[i], SIG_DFL);
-    /* Ctrl-C reaches the whole group; who ends whom is the parent's business. */
+    /* Ctrl-C reaches the whole group; the parent ends its children. */
     signal(SIGINT, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
 }

@@ -85,7 +85,7 @@ static const char *ask_git(struct bench_stamp *stamp, char *line, size_t line_by
     return NULL;
 }
 
-/* Programs that were carried elsewhere know no checkout; who packed them says what they are of: a
+/* Programs that were carried elsewhere know no checkout; their bundle says what they are of: a
  * commit, "+" behind it if there were changes. */
 static const char *read_packed(struct bench_stamp *stamp, const char *packed, char *line,
                                size_t line_bytes)

@@ -1,5 +1,5 @@
 /*
- * merge.c - who adds up what: partial rows for tiles, and merges for rows.
+ * merge.c - what is added up: partial rows for tiles, and merges for rows.
  *
  * Each level's blocks lie in row order, so one walk over the rows with a cursor a level meets every
  * segment: a maximal run of rows that the same blocks cover. A first walk marks the blocks that
@@ -120,7 +120,7 @@ static uint32_t list_parts(struct attnd_plan *plan, const struct attnd_row_block
     return parts;
 }
 
-/* Parts of one block and of nothing else: who executes them may add them up in pairs. */
+/* Parts of one block and of nothing else: a worker may add them up in pairs. */
 static void mark_alone(struct attnd_plan *plan, const struct row_walk *walk,
                        const struct attnd_merge *merge)
 {

@@ -271,7 +271,8 @@ static double compute_end(const struct compute_items *items, double waves, doubl
 }
 
 /* When all is done if compute-bound items keep @workers busy until @compute_ns, and the others
- * read: @readers of them keep the memory busy. Who has read all there is helps to compute. */
+ * read: @readers of them keep the memory busy. A reader that has nothing left to read helps to
+ * compute. */
 static double fused_end(const struct attnd_plan *plan, const struct blocks_seen *seen,
                         const struct compute_items *items, double workers, double compute_ns,
                         double readers)

@@ -2,7 +2,7 @@
  * prefix_calls.c - PrefixOpen, PrefixShare, PrefixAttach, PrefixRelease, PrefixQuery.
  *
  * A query is for people, and everybody who may connect may ask it. So it counts and tells no key:
- * who has a key and a handle could ask for its pages.
+ * a session with a key and a handle could ask for its pages.
  */
 #include "service/objects/pool.h"
 #include "service/prefix/prefix.h"

@@ -411,7 +411,7 @@ static void prepared_runs_beyond_a_sessions_share_of_scratch_are_refused_by_name
     launched_close(&engine, &trial);
 }
 
-/* Who attaches a pool holds a handle of its memory, the part beside the planes included. */
+/* A session that attaches a pool holds a handle of all of its memory, not of the planes alone. */
 static void memory_of_another_session_is_no_place_for_a_prepared_output(void **state)
 {
     const struct harness *harness = *state;

@@ -431,7 +431,7 @@ static int release_memory(uint32_t released)
     return attnd_call_memory_release(call);
 }
 
-/* Who made it frees it next. */
+/* The session that made it frees it next. */
 static void a_release_waits_for_the_worker_where_nothing_else_holds_the_memory(void **state)
 {
     static const struct attnd_fault none = {0};
