@@ -1,7 +1,7 @@
 /* gpu - the CUDA worker through the service, over pools in device memory, beside its peers.
  *
  * Both sides are timed by event pairs around the call, in a stream where nothing else is; peers are
- * launched, this service is rung. An empty pair costs both the same (empty_event_us).
+ * launched, this service's doorbell is rung. An empty pair costs both the same (empty_event_us).
  *
  * fp16, head_dim 128, 32 and 8 heads, shuffled pages of 16 unless a name says otherwise. Everything
  * is of one run, because only ratios within a run count: a card's clock follows its power. First

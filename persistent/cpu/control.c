@@ -1,5 +1,5 @@
 /*
- * note.c - commands about mailboxes, prepared runs and plans.
+ * control.c - commands about mailboxes, prepared runs and plans.
  *
  * Most are a word to write and are answered on the spot. Three may find a run in flight (a mailbox
  * that is let go, a run that is replaced, a plan that is held) and are answered by the thread that

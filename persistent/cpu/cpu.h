@@ -15,7 +15,7 @@
  *   append.c   new tokens' K and V rows into pages
  *   copy.c     whole pages to host memory and back
  *   kernel*.c  the arithmetic
- *   mailbox.c, note.c, doorbell.c  prepared runs (mailbox.h)
+ *   mailbox.c, control.c, doorbell.c  prepared runs (mailbox.h)
  */
 #ifndef ATTND_PERSISTENT_CPU_CPU_H
 #define ATTND_PERSISTENT_CPU_CPU_H

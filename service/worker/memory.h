@@ -1,5 +1,5 @@
 /*
- * worker_memory.h - the worker's answers to MAP and UNMAP, on two threads.
+ * memory.h - the worker's answers to MAP and UNMAP, on two threads.
  */
 #ifndef ATTND_SERVICE_WORKER_MEMORY_H
 #define ATTND_SERVICE_WORKER_MEMORY_H

@@ -1,5 +1,5 @@
 /*
- * worker_port.h - struct attnd_port over the rings of the queue segment: the worker's end.
+ * port.h - struct attnd_port over the rings of the queue segment: the worker's end.
  */
 #ifndef ATTND_SERVICE_WORKER_PORT_H
 #define ATTND_SERVICE_WORKER_PORT_H

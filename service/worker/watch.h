@@ -1,5 +1,5 @@
 /*
- * worker_watch.h - the worker's threads that look whether all is well.
+ * watch.h - the worker's threads that look whether all is well.
  */
 #ifndef ATTND_SERVICE_WORKER_WATCH_H
 #define ATTND_SERVICE_WORKER_WATCH_H

@@ -1,6 +1,6 @@
 /*
- * test_e2e_launch.c - runs that are prepared once and rung, through real processes. What goes wrong
- * with them is in test_e2e_stream_faults.c.
+ * test_e2e_launch.c - runs that are prepared once and launched, through real processes. What can go
+ * wrong with them is in test_e2e_launch_faults.c.
  */
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/launched.h"

@@ -1,9 +1,9 @@
 /*
- * test_e2e_launch_faults.c - rings that mean harm, and deaths while somebody waits for an answer.
+ * test_e2e_launch_faults.c - launches that mean harm, and deaths while somebody waits for an answer.
  *
- * They are rung from here, so not on a GPU, where mailboxes lie in device
- * memory; tests/gpu/test_gpu_stream.c has deaths while a stream waits. What stops the worker's
- * process to keep it from taking a ring is for the CPU worker alone: kernels do not stop with it.
+ * This process launches, so none of it is for a GPU, where mailboxes lie in device memory;
+ * tests/gpu/test_gpu_stream.c has deaths while a stream waits. Stopping the worker's process keeps
+ * it from taking a launch on the CPU worker alone: kernels do not stop with it.
  */
 #include "tests/support/harness/e2e.h"
 #include "tests/support/harness/launched.h"
@@ -231,7 +231,7 @@ static void a_ring_that_was_pending_is_executed_by_the_next_worker(void **state)
     launched_close_all(&engine, &trial, prepared);
 }
 
-/* As an engine would: what was answered WORKER_RESTARTED is rung again. */
+/* As an engine would: what was answered WORKER_RESTARTED is launched again. */
 static void ring_until_done(const struct trial *trial, uint32_t prepared, uint32_t *repeated)
 {
     int rc;

@@ -1,5 +1,5 @@
 /*
- * launched.h - a trial whose runs are not submitted but prepared and rung.
+ * launched.h - a trial whose runs are not submitted but prepared and launched.
  *
  * Runs lie at step 0's places; lengths may be advanced as often as one likes, because step 0's are
  * moved along for the reference.

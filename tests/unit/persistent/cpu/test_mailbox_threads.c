@@ -69,7 +69,7 @@ static struct attnd_command prepared_of(struct scene *scene, uint32_t i, struct 
         .kind = ATTND_COMMAND_PREPARED, .run = run, .tag = i, .body = *body};
 }
 
-/* Work i, rung on lane i. */
+/* Work i, launched on lane i. */
 static struct attnd_command prepared(struct scene *scene, uint32_t i)
 {
     return prepared_of(scene, i, &scene->work[i], i);

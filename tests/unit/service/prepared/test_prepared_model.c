@@ -355,7 +355,7 @@ static void what_a_launched_run_reads_does_not_change_under_it(void **state)
         close(prepared_rig_peer);
         prepared_rig_peer = prepared_rig_connect(&client);
     }
-    printf("%llu runs rung, %llu sets, %llu deaths\n", (unsigned long long)engine.begun,
+    printf("%llu runs launched, %llu sets, %llu deaths\n", (unsigned long long)engine.begun,
            (unsigned long long)engine.sets, (unsigned long long)engine.deaths);
     CHECK(engine.begun > 100 && engine.sets > 100 && engine.deaths > 10);
 }
