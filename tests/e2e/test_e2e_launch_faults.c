@@ -1,5 +1,6 @@
 /*
- * test_e2e_launch_faults.c - launches that mean harm, and deaths while somebody waits for an answer.
+ * test_e2e_launch_faults.c - launches that mean harm, and deaths while somebody waits for an
+ * answer.
  *
  * This process launches, so none of it is for a GPU, where mailboxes lie in device memory;
  * tests/gpu/test_gpu_stream.c has deaths while a stream waits. Stopping the worker's process keeps
