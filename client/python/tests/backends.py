@@ -11,8 +11,7 @@ import unittest
 
 import numpy as np
 
-import attnd
-from service import service
+from service import ServiceTest
 
 try:
     import torch
@@ -30,18 +29,15 @@ def need(module):
         raise unittest.SkipTest(f"{module} cannot be imported here: {missing}") from missing
 
 
-class Backend(unittest.TestCase):
+class Backend(ServiceTest):
     @classmethod
     def setUpClass(cls):
         need("torch")
-        context = service()
-        cls.path = context.__enter__()
-        cls.addClassCleanup(context.__exit__, None, None, None)
+        super().setUpClass()
 
     def setUp(self):
+        super().setUp()
         self.draw = np.random.default_rng(5)
-        self.session = attnd.Session(self.path)
-        self.addCleanup(self.session.close)
 
     def normal(self, *shape):
         return torch.tensor(self.draw.normal(size=shape)).half()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILD = pathlib.Path(os.environ.get("ATTND_BUILD", ROOT / "build"))
@@ -38,6 +39,24 @@ def service(*options, backend="cpu"):
         finally:
             daemon.terminate()
             daemon.wait(30)
+
+
+class ServiceTest(unittest.TestCase):
+    """Tests of a class share a service at `path`. Each has a session, which it may close itself."""
+
+    options, backend = (), "cpu"
+
+    @classmethod
+    def setUpClass(cls):
+        context = service(*cls.options, backend=cls.backend)
+        cls.path = context.__enter__()
+        cls.addClassCleanup(context.__exit__, None, None, None)
+
+    def setUp(self):
+        import attnd
+
+        self.session = attnd.Session(self.path, "test")
+        self.addCleanup(self.session.close)
 
 
 if __name__ == "__main__":  # service.py COMMAND...: with $ATTND_SOCKET

@@ -13,24 +13,17 @@ import numpy as np
 
 import attnd
 from reference import Batch, attention as exact
-from service import service
+from service import ServiceTest
 
 SEED = int(os.environ.get("ATTND_SEED", random.SystemRandom().randrange(1 << 32)))
 print(f"ATTND_SEED={SEED}", flush=True)
 PAGES, PAGE, HEADS, HEADS_KV, DIM = 64, 8, 8, 2, 64
 
 
-class AttentionTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        context = service()
-        cls.path = context.__enter__()
-        cls.addClassCleanup(context.__exit__, None, None, None)
-
+class AttentionTest(ServiceTest):
     def setUp(self):
+        super().setUp()
         self.draw = np.random.default_rng(SEED)
-        self.session = attnd.Session(self.path)
-        self.addCleanup(self.session.close)
         self.pool = attnd.PagePool(self.session, 2, PAGES, PAGE, HEADS_KV, DIM, leased=False)
         self.attention = attnd.BatchAttention(self.pool)
         self.k, self.v = (x.numpy() for x in self.pool.kv_cache(1))

@@ -8,7 +8,7 @@ import numpy as np
 
 import attnd
 from reference import Batch, attention as exact, fp8_values, rotated
-from service import service
+from service import ServiceTest
 from test_attention import SEED
 
 try:
@@ -33,17 +33,10 @@ def nearest_fp8(x, values):
     return (np.where(tie & (first % 2 == 1), second, first) + 128 * sign).astype(np.uint8)
 
 
-class ContractTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        context = service()
-        cls.path = context.__enter__()
-        cls.addClassCleanup(context.__exit__, None, None, None)
-
+class ContractTest(ServiceTest):
     def setUp(self):
+        super().setUp()
         self.draw = np.random.default_rng(SEED)
-        self.session = attnd.Session(self.path)
-        self.addCleanup(self.session.close)
 
     def normal(self, *shape):
         return self.draw.normal(size=shape).astype(np.float16)

@@ -7,7 +7,7 @@ import numpy as np
 
 import attnd
 from reference import Batch
-from service import service
+from service import ServiceTest
 from test_attention import SEED
 
 try:
@@ -19,20 +19,19 @@ GPU = bool(torch and torch.cuda.is_available() and os.environ.get("ATTND_BACKEND
 
 
 @unittest.skipUnless(GPU, "no GPU, no PyTorch, or ATTND_BACKEND is not cuda")
-class CudaTest(unittest.TestCase):
+class CudaTest(ServiceTest):
+    options, backend = ("--trust",), "cuda"
+
     @classmethod
     def setUpClass(cls):
         torch.cuda.init()
-        context = service("--trust", backend="cuda")
-        cls.path = context.__enter__()
-        cls.addClassCleanup(context.__exit__, None, None, None)
+        super().setUpClass()
 
     def setUp(self):
         torch.zeros(1, device="cuda")  # a context is current
         torch.manual_seed(SEED)
+        super().setUp()
         self.draw = np.random.default_rng(SEED)
-        self.session = attnd.Session(self.path)
-        self.addCleanup(self.session.close)
 
     def normal(self, *shape):
         return torch.randn(*shape, device="cuda").half()

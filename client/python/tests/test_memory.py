@@ -12,7 +12,7 @@ import numpy as np
 import attnd
 from attnd import _dlpack
 from attnd.memory import describe
-from service import service
+from service import ServiceTest
 
 try:
     import torch
@@ -20,17 +20,7 @@ except ImportError:
     torch = None
 
 
-class MemoryTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        context = service()
-        cls.path = context.__enter__()
-        cls.addClassCleanup(context.__exit__, None, None, None)
-
-    def setUp(self):
-        self.session = attnd.Session(self.path)
-        self.addCleanup(self.session.close)
-
+class MemoryTest(ServiceTest):
     def alive(self, handle):
         info = attnd._abi.MemoryInfo()
         return (

@@ -7,7 +7,7 @@ import unittest
 import numpy as np
 
 import attnd
-from service import service
+from service import ServiceTest
 
 
 def claim_and_answer(path, token, ticket, answers):
@@ -18,16 +18,9 @@ def claim_and_answer(path, token, ticket, answers):
         answers.put((pages.tolist(), k.numpy()[pages, 0, 0, 0].tolist()))
 
 
-class PoolTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        context = service()
-        cls.path = context.__enter__()
-        cls.addClassCleanup(context.__exit__, None, None, None)
-
+class PoolTest(ServiceTest):
     def setUp(self):
-        self.session = attnd.Session(self.path)
-        self.addCleanup(self.session.close)
+        super().setUp()
         self.pool = attnd.PagePool(self.session, 2, 32, 16, 2, 64)
 
     def test_a_page_is_free_when_its_last_lease_is_given_back(self):

@@ -13,20 +13,10 @@ import unittest
 import numpy as np
 
 import attnd
-from service import service
+from service import ServiceTest, service
 
 
-class SessionTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        context = service()
-        cls.path = context.__enter__()
-        cls.addClassCleanup(context.__exit__, None, None, None)
-
-    def setUp(self):
-        self.session = attnd.Session(self.path, "test")
-        self.addCleanup(self.session.close)
-
+class SessionTest(ServiceTest):
     def engine(self, requests=1):
         """A batch of `requests` rows that see one page each, and tensors for it."""
         pool = attnd.PagePool(self.session, 1, 16, 16, 1, 64)
