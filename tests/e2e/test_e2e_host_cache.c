@@ -477,12 +477,16 @@ static void at_random(const char *cache, uint32_t deaths, uint64_t seed)
             (void)kill(harness_worker(&own), SIGKILL);
         one(&side, &prng);
     }
+    /* A worker that takes long to come back may have moved nothing yet. */
     struct seen seen = look(&own);
+    for (; seen.out_blocks == 0 || seen.in_blocks == 0; seen = look(&own)) {
+        await_room(&own);
+        one(&side, &prng);
+    }
     printf("%s, %u deaths: %llu out, %llu in, %llu turned back, %llu lost, %llu evicted\n", cache,
            deaths, (unsigned long long)seen.out_blocks, (unsigned long long)seen.in_blocks,
            (unsigned long long)seen.recalled_blocks, (unsigned long long)seen.lost_blocks,
            (unsigned long long)seen.evicted_blocks);
-    CHECK(seen.out_blocks > 0 && seen.in_blocks > 0);
     attnd_close(side.session);
     harness_stop(&own);
 }
