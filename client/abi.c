@@ -7,6 +7,7 @@
  */
 #include "client/attnd.h"
 #include "client/attnd_merge.h"
+#include "client/attnd_prefix.h"
 
 #include <stddef.h>
 
@@ -196,6 +197,36 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_prepare_args, q),
     F(attnd_prepare_args, o),
     F(attnd_prepare_args, lse),
+    S(attnd_prefix_desc),
+    F(attnd_prefix_desc, size),
+    F(attnd_prefix_desc, block_pages),
+    F(attnd_prefix_desc, pages_max),
+    F(attnd_prefix_desc, pages_low),
+    F(attnd_prefix_desc, block_compute_us),
+    S(attnd_prefix_info),
+    F(attnd_prefix_info, size),
+    F(attnd_prefix_info, pool),
+    F(attnd_prefix_info, block_pages),
+    F(attnd_prefix_info, pages_max),
+    F(attnd_prefix_info, writable),
+    F(attnd_prefix_info, salt),
+    S(attnd_prefix_key),
+    F(attnd_prefix_key, word),
+    S(attnd_prefix_args),
+    F(attnd_prefix_args, size),
+    F(attnd_prefix_args, prefix),
+    F(attnd_prefix_args, blocks),
+    F(attnd_prefix_args, flags),
+    F(attnd_prefix_args, keys),
+    F(attnd_prefix_args, parent),
+    S(attnd_prefix_result),
+    F(attnd_prefix_result, size),
+    F(attnd_prefix_result, blocks),
+    F(attnd_prefix_result, end),
+    F(attnd_prefix_result, foreign),
+    F(attnd_prefix_result, taken),
+    F(attnd_prefix_result, pages_count),
+    F(attnd_prefix_result, pages),
     {NULL, 0, 0},
 };
 

@@ -19,6 +19,7 @@ from .errors import (
 )  # fmt: skip
 from .memory import Memory, Tensor
 from .pool import KVCache, PagePool
+from .prefix import PrefixCache, PrefixOperation, PrefixResult
 from .session import Operation, Session
 
 __version__ = _lib.attnd_version().decode()
@@ -26,6 +27,7 @@ __version__ = _lib.attnd_version().decode()
 __all__ = [
     "BatchAttention", "Busy", "Cancelled", "Device", "Disconnected", "Error", "Expired", "Forked",
     "Full", "Invalid", "KVCache", "LayoutMismatch", "Memory", "NoMemory", "NoSpace", "NotLeased",
-    "Operation", "Overlap", "PagePool", "Permission", "Protocol", "Range", "Session", "SharedPage",
-    "System", "Tensor", "Timeout", "Unknown", "Unsupported", "Version", "WorkerRestarted",
+    "Operation", "Overlap", "PagePool", "Permission", "PrefixCache", "PrefixOperation",
+    "PrefixResult", "Protocol", "Range", "Session", "SharedPage", "System", "Tensor", "Timeout",
+    "Unknown", "Unsupported", "Version", "WorkerRestarted",
 ]  # fmt: skip

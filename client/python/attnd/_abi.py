@@ -19,6 +19,7 @@ SKIP_SUCCESS = 1
 ROPE_APPEND = 1
 HOST, DEVICE, POOL, IPC = 1, 2, 3, 4
 PAGES_OF_SERVICE, PAGES_OF_ENGINE = 1, 2
+MATCH_WAITS = 2
 
 
 class LayoutMismatch(ImportError):
@@ -107,11 +108,28 @@ Completion = _struct(
 PrepareArgs = _struct(
     "attnd_prepare_args", size=u32, layer=u32, lane=u32, zero=u32, q=Place, o=Place, lse=Place
 )
+PrefixDesc = _struct(
+    "attnd_prefix_desc",
+    size=u32, block_pages=u32, pages_max=u32, pages_low=u32, block_compute_us=u32,
+)  # fmt: skip
+PrefixInfo = _struct(
+    "attnd_prefix_info",
+    size=u32, pool=u32, block_pages=u32, pages_max=u32, writable=u32, salt=u8 * 16,
+)  # fmt: skip
+PrefixKey = _struct("attnd_prefix_key", word=u64 * 2)
+PrefixArgs = _struct(
+    "attnd_prefix_args",
+    size=u32, prefix=u32, blocks=u32, flags=u32, keys=c.c_void_p, parent=c.c_void_p,
+)  # fmt: skip
+PrefixResult = _struct(
+    "attnd_prefix_result",
+    size=u32, blocks=u32, end=u32, foreign=u32, taken=u32, pages_count=u32, pages=c.c_void_p,
+)  # fmt: skip
 
 STRUCTS = (
     Fault, OpenArgs, Info, MemoryInfo, Plane, PoolDesc, PoolInfo, Token, PlanArgs, Level, Strides,
     Table, Variant, Batch, Op, Advance, Place, AppendArgs, RunArgs, MergeArgs, Completion,
-    PrepareArgs,
+    PrepareArgs, PrefixDesc, PrefixInfo, PrefixKey, PrefixArgs, PrefixResult,
 )  # fmt: skip
 
 

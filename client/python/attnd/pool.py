@@ -39,15 +39,16 @@ class KVCache(tuple):
         return self
 
 
-class _Lease:
-    """The handle of a pool, released when the pool, its plans and its tensors are gone."""
+class Handle:
+    """A handle of the library, given back by @release when nobody has it any more. A pool's is had
+    by the pool, its plans, its tensors and its namespaces (@keep)."""
 
-    def __init__(self, native, handle):
-        self.native, self.handle = native, handle
+    def __init__(self, native, handle, release, keep=None):
+        self.native, self.handle, self.release, self.keep = native, handle, release, keep
 
-    def __del__(self, release=lib.attnd_pool_release):
-        if self.native.alive:
-            release(self.native, self.handle)
+    def __del__(self):
+        if self.native is not None and self.native.alive:
+            self.release(self.native, self.handle)
 
 
 class PagePool:
@@ -71,7 +72,7 @@ class PagePool:
     def attach(cls, session: Session, token: bytes) -> PagePool:
         """The pool of another session, by the token that it gave."""
         handle = c.c_uint32()
-        checked(lib.attnd_pool_attach(session.native(), c.byref(_token(token)), c.byref(handle)))
+        checked(lib.attnd_pool_attach(session.native(), c.byref(token_of(token)), c.byref(handle)))
         return cls._of(session, handle.value)
 
     @classmethod
@@ -120,8 +121,8 @@ class PagePool:
     def _open(self, session, handle):
         native = session.native()
         self.session, self.handle, self.plans = session, handle, 0
-        self._lease, self._layer_at, self._given, self._tensors = (
-            _Lease(native, handle),
+        self.keeper, self._layer_at, self._given, self._tensors = (
+            Handle(native, handle, lib.attnd_pool_release),
             {},
             None,
             None,
@@ -155,10 +156,10 @@ class PagePool:
         checked(lib.attnd_memory_info(native, info.memory, c.byref(about)))
         if about.memory_kind != _abi.HOST:
             where, self.device = (_dlpack.CUDA, current_cuda_device()), "cuda"
-        lease = self._lease
+        keeper = self.keeper
         memory = Memory(
             native, info.memory, info.address or None, info.memory_bytes, where,
-            drop=(lambda *_: lease, None),
+            drop=(lambda *_: keeper, None),
         )  # fmt: skip
         return self.session.adopt(memory)
 
@@ -166,7 +167,7 @@ class PagePool:
         """Let the pool go, and its leases, as soon as nobody looks at its memory any more."""
         if self.plans:
             raise ValueError(f"{self.plans} plans of this session use the pool: close them first")
-        self._lease = self.memory = self._tensors = self._given = self.session = None
+        self.keeper = self.memory = self._tensors = self._given = self.session = None
 
     # ---- what lies in it ----
 
@@ -244,7 +245,7 @@ class PagePool:
         count = checked(
             lib.attnd_pages_claim(
                 self._native(),
-                c.byref(_token(ticket)),
+                c.byref(token_of(ticket)),
                 c.byref(pool),
                 pages.ctypes.data,
                 len(pages),
@@ -292,7 +293,8 @@ def _create(session, desc):
     return handle.value
 
 
-def _token(token):
+def token_of(token):
+    """The struct of a token or a ticket."""
     if len(token) != 16:
         raise ValueError(f"a token has 16 bytes, not {len(token)}")
     return _abi.Token((c.c_uint8 * 16)(*token))

@@ -313,8 +313,10 @@ class Session:
         while (number := done.user_data) != 0:
             found = pending.get(number)
             failed = fault.code < 0
-            if type(found) is Operation:
+            if isinstance(found, Operation):
                 failure = error(fault, found.what) if failed else None
+                if not failed and type(found) is not Operation:
+                    found.take(done)
                 found.begin_ns, found.end_ns = done.begin_ns, done.end_ns
                 found._end(failure)
                 pending.pop(number, None)

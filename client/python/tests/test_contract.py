@@ -1,4 +1,4 @@
-"""What models ask of attention beside a causal mask, against float64: pools of fp8 and their scales,
+"""What models ask of attention beside a causal mask, against float64: pools of fp8, their scales,
 head dimensions, MLA, masks, rotations, and two results that become one. ATTND_SEED repeats a run.
 """
 
