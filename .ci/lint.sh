@@ -71,6 +71,9 @@ if [ -e README.md ]; then
     step "the README's engine is client/examples/engine.c"
     sed -n '/<!-- engine:begin -->/,/<!-- engine:end -->/p' README.md | grep -v '^<!--\|^```' |
         diff - client/examples/engine.c || fail "the README's engine"
+    lines=$(wc -l < client/examples/engine.c)
+    echo "readme.engine_lines $lines"
+    [ "$lines" -le 30 ] || fail "an engine of $lines lines is longer than 30"
     step "the README's table is the table of bench/results"
     make -s BUILD="$build" "$build/bench/figures" && "$build/bench/figures" --check README.md ||
         fail 'figures (make figures-update mends it)'
