@@ -65,6 +65,7 @@ enum attnd_memory_kind {
 #define ATTND_BATCH_FLAGS 0x7u
 /* Of a plan, beside those: its tiles are to be taken in their order, for all KV heads. */
 #define ATTND_PLAN_ONE_PASS 0x80000000u
+#define ATTND_PLAN_PLACED 0x40000000u /* levels, and a variant that asks where rows stand */
 
 /* ---- segment "submission" and "completion": client <-> daemon ---- */
 
@@ -505,8 +506,10 @@ struct attnd_entry {
     uint32_t page_begin, page_count; /* in kv_pages; page_count includes the reserve */
     uint32_t level;
     uint32_t causal; /* 1: query i sees keys j <= kv_len - row_count + i */
-    uint32_t zero;   /* in the heap; in a worker's own copy it may use it */
-    uint32_t window; /* w: query i sees keys j > kv_len - row_count + i - w; 0: from the first */
+    /* Of a tile's entry: where among a generation's lengths stands how many keys its rows have on
+     * later levels; 0: none. In a worker's own copy that number. Of entries 0 in the heap. */
+    uint32_t behind;
+    uint32_t window; /* w: a row sees keys from its own place - w + 1 on; 0: from the first */
 };
 ATTND_ASSERT_SIZE(attnd_entry, 32);
 ATTND_ASSERT_AT(attnd_entry, window, 28);
@@ -536,8 +539,9 @@ struct attnd_tile {
     uint32_t cost;        /* planner's units; tiles of a class are sorted by it, largest first */
     uint32_t tile_class;  /* enum attnd_tile_class */
     uint32_t parts_alone; /* 1: the parts of its one merge are the tiles of its block, all rows */
-    uint32_t zero0;
-    struct attnd_entry of_entry;    /* entries[entry] */
+    uint32_t before;      /* 0 in the heap; in a worker's own copy it may use it */
+    struct attnd_entry of_entry; /* entries[entry], of a placed plan's earlier levels with the rows
+                                    of the last one's, from which places are counted */
     struct attnd_merge first_merge; /* merges[merge_begin]; zero without merges */
 };
 ATTND_ASSERT_SIZE(attnd_tile, 96);
@@ -566,7 +570,8 @@ struct attnd_plan_head {
     float sm_scale;
     uint32_t tiles, merges, parts;
     uint32_t partial_rows;
-    uint32_t entries_max; /* stride of kv_len between generations, elements */
+    uint32_t entries_max; /* stride of kv_len between generations, elements; behind the lengths of
+                             a placed plan keys of earlier levels [entries], then of later ones */
     uint64_t entries_offset_bytes, tiles_offset_bytes;
     uint64_t merges_offset_bytes, merge_parts_offset_bytes;
     uint64_t kv_pages_offset_bytes; /* int32 page ids */

@@ -154,7 +154,7 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
 /**
  * attnd_plan_shared_keys() - what cascade levels save a run: keys of one KV head that are not read
  * @block_tokens: rows of a tile
- * Of a batch as it is set; an advance does not change it. 0 of a batch with a window.
+ * Of a batch as it is set; an advance does not change it. 0 where a variant asks for places.
  */
 uint64_t attnd_plan_shared_keys(const struct attnd_batch_view *batch, uint32_t page_size,
                                 uint32_t block_tokens);

@@ -111,7 +111,7 @@ void plan_case_draw(struct plan_case *c, struct case_source *source)
         c->batch.flags |= ATTND_BATCH_SHARED_PAGES;
 
     plan_case_fit(c);
-    if (c->batch.levels == 1 && case_below(source, 3) == 0) {
+    if (case_below(source, 3) == 0) {
         c->batch.options |= ATTND_OPTION_WINDOW;
         c->batch.variant.window_left = (int32_t)ONE_OF(source, 0, 1, 15, 63, 64, 200, 5000);
     }
