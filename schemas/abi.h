@@ -251,8 +251,8 @@ struct attnd_queue_head {
     /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
     uint32_t pinning[ATTND_PINNING];
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
-    uint32_t zero7;
-    uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
+    uint32_t missing;     /* worker: bit k: nothing of it executes runs of kernel k (kernels.h) */
+    uint64_t plan_bytes;  /* worker: of plans and their changes, copied to the device */
     uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
     uint32_t trace_until_ms;     /* daemon: records are wanted until then: attnd_trace_on() */
     uint32_t zero9[3];

@@ -153,8 +153,11 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.mailboxes_offset = queue->mailboxes_offset;
     settings.wake = settings.drain ? backend->own_wake : NULL; /* one address on both sides */
     settings.inject = uint32_t(backend->config.injection);
-    backend->variants = 1u << attnd::variant_index(128, 128, ATTND_FP16, ATTND_FP16,
-                                                   0); /* the first run corrects it */
+    modules_take(backend);
+    backend->variants = backend->variants_there & (0u - backend->variants_there);
+    if (const uint32_t usual =
+            kernels_for(1u << attnd::variant_index(128, 128, ATTND_FP16, ATTND_FP16, 0)))
+        backend->variants = usual; /* the first run corrects it */
     if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
         (error = health_init(backend)))
         return error;

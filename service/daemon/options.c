@@ -10,6 +10,7 @@
 #include "service/daemon/options.h"
 
 #include "ipc/socket_path.h"
+#include "persistent/modules.h"
 #include "schemas/version.h"
 #include "service/args/args.h"
 #include "service/daemon/machine.h"
@@ -210,6 +211,20 @@ static void take_config(struct argp_state *state, const char *text)
         memcpy(options->config, text, strlen(text) + 1);
 }
 
+/* Said before anything begins: the worker that would find out is begun again and again. */
+static void take_modules(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+    char why[300];
+    int directory = attnd_modules_open(text, why, sizeof(why));
+
+    if (directory < 0)
+        argp_error(state, "--modules: %s", why);
+    else
+        close(directory);
+    options->modules = text;
+}
+
 /* Return: 1 the option is one of these, and has been taken; 0 it is not. */
 static int take_own(struct argp_state *state, int key, char *text)
 {
@@ -227,6 +242,9 @@ static int take_own(struct argp_state *state, int key, char *text)
         return 1;
     case KEY_WORKER:
         options->worker_path = text;
+        return 1;
+    case KEY_MODULES:
+        take_modules(state, text);
         return 1;
     case KEY_LOOP:
         options->loop = parse_loop(state, text);
@@ -434,6 +452,8 @@ static const char *word_text(const struct attnd_options *options, int key)
         return options->config;
     case KEY_WORKER:
         return options->worker_path ? options->worker_path : "";
+    case KEY_MODULES:
+        return options->modules ? options->modules : "";
     case KEY_LOOP:
         return loops[options->loop];
     case KEY_TRUST:

@@ -24,6 +24,10 @@ const struct argp_option attnd_option_list[] = {
      "while something is queued), shared (resident on --sms of them), exclusive (on all), or auto: "
      "elastic (default: auto)",
      2},
+    {"modules", KEY_MODULES, "DIR", 0,
+     "Load kernels that the CUDA worker was built without from this directory, as attnd-variant "
+     "made them. Nobody but root and the daemon's user may write there (default: none are loaded)",
+     2},
     {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
     {"cascade", KEY_CASCADE, "MODE", 0,
      "Leading pages that requests side by side in a batch have in common are read once: off, hint "

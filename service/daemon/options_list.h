@@ -28,6 +28,7 @@ enum attnd_option_key {
     KEY_ALLOW_UID,
     KEY_DEVICE,
     KEY_RESIDENCY,
+    KEY_MODULES,
     KEY_SMS,
     KEY_CASCADE,
     KEY_FUSION,

@@ -305,6 +305,10 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_WARNING,
                   "--device, --residency and --sms are of the cuda backend, not of %s",
                   data.backend);
+    if (service->options.modules)
+        attnd_log(ATTND_LOG_INFO, "--modules: kernels in %s run with the rights of the worker%s",
+                  service->options.modules,
+                  service->options.allow_uids_count > 1 ? ", for all users that are admitted" : "");
     attnd_log(ATTND_LOG_INFO, "prefix trees begin empty: what an earlier service had is gone");
     if (attnd_notify("READY=1") < 0)
         attnd_log(ATTND_LOG_WARNING, "the service manager cannot be notified: %s", strerror(errno));
