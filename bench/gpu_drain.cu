@@ -199,6 +199,7 @@ attnd_plan_limits limits_of(const Bench &b, uint32_t plan_workers)
     limits.rows = s.batch * s.rows;
     limits.pages = uint32_t(b.page_ids.size());
     limits.levels = 1;
+    limits.page_size = s.page_size;
     limits.heads_q = s.heads_q;
     limits.heads_kv = s.heads_kv;
     limits.target.tile_workers = plan_workers ? plan_workers : uint32_t(b.workers);
@@ -267,9 +268,11 @@ void set_plan(Bench &b, const attnd_plan_limits &limits, attnd_heap_pool *pool, 
     attnd_batch_view batch = batch_of(b);
     batch.level[0] = {s.batch, batch.pages, qo.data(), kv.data(), b.page_ids.data(), last.data()};
     attnd_fault fault = {};
-    if (attnd_plan_new(&limits, b.queue + plan_at, pool, pool_at, &b.plan) ||
-        attnd_planner_set(b.plan, &batch, &fault)) {
-        fprintf(stderr, "planner: %d\n", fault.code);
+    int code = attnd_plan_new(&limits, b.queue + plan_at, pool, pool_at, &b.plan);
+    if (!code)
+        code = attnd_planner_set(b.plan, &batch, &fault);
+    if (code) {
+        fprintf(stderr, "%s: planner: %d\n", s.name, code);
         exit(1);
     }
 }

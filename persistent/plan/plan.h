@@ -110,7 +110,8 @@ uint64_t attnd_plan_heap_bytes(const struct attnd_plan_limits *limits);
  * @pool:      the pool it will read, in the same segment; borrowed
  * @pool_offset_bytes: where @pool lies in the segment
  *
- * Return: 0 and *out; -ATTND_E_RANGE, -ATTND_E_NO_MEMORY.
+ * Return: 0 and *out; -ATTND_E_RANGE, also where heads or page size of @limits are not those of
+ * @pool, because capacities follow from them; -ATTND_E_NO_MEMORY.
  */
 int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
                    const struct attnd_heap_pool *pool, uint64_t pool_offset_bytes,
