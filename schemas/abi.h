@@ -208,13 +208,29 @@ struct attnd_worker_info {
                                ATTND_KIND_TRIED(k) */
     uint16_t head_dims[4];  /* [attnd_dtype_dims()] of pools: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
-    /* What the planner reckons with; 0: as for a processor. */
-    uint32_t worker_gflops;            /* 10^9 operations a second that a worker does */
-    uint16_t worker_gbps, memory_gbps; /* 10^9 bytes a second: a worker alone; all together */
+    uint32_t zero[2];
 };
 ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
 ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
+
+/* Where rates are from. */
+enum attnd_rates_source {
+    ATTND_RATES_NONE = 0,     /* nowhere: all 0 */
+    ATTND_RATES_GIVEN = 1,    /* an option of the daemon */
+    ATTND_RATES_MEASURED = 2, /* a worker of this daemon, at its start */
+    ATTND_RATES_DERIVED = 3   /* clocks of the GPU: measuring failed */
+};
+
+/* What the planner reckons with; all 0: as for a processor. 10^9 operations and bytes a second. */
+struct attnd_rates {
+    uint32_t worker_gflops;  /* the products of one worker */
+    uint16_t worker_gbps;    /* what one worker reads of the memory if it need not wait */
+    uint16_t worker_l2_gbps; /* and of the L2, where all read the same keys */
+    uint16_t memory_gbps;    /* what all workers read of the memory together */
+    uint16_t source;         /* enum attnd_rates_source */
+};
+ATTND_ASSERT_SIZE(attnd_rates, 12);
 
 #define ATTND_PINNING 2u /* memories at a time that a worker brings in */
 
@@ -255,7 +271,9 @@ struct attnd_queue_head {
     uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
     uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
     uint32_t trace_until_ms;     /* daemon: records are wanted until then: attnd_trace_on() */
-    uint32_t zero9[3];
+    /* daemon, before the worker starts: those of an option or of an earlier worker; worker, where
+     * there are none: what it has measured, before it reports RUNNING */
+    struct attnd_rates rates;
     struct attnd_worker_info info; /* worker */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);

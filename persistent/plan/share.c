@@ -131,7 +131,8 @@ static uint32_t find_intervals(struct attnd_plan *plan, const struct attnd_level
 
 /* ---- what pays ---- */
 
-/* Time of all workers for a key of each request, summed over requests. */
+/* Time of all workers for a key of each request, summed over requests: all but one of those that
+ * have it in common read it of the L2. */
 static void sum_key_ns(struct attnd_plan *plan, const struct attnd_level_view *level)
 {
     const uint32_t group = plan->shape.group, tile = plan->limits.target.rows_per_tile;
@@ -141,9 +142,9 @@ static void sum_key_ns(struct attnd_plan *plan, const struct attnd_level_view *l
     for (uint32_t r = 0; r < level->entries; r++) {
         const uint32_t rows = rows_of(level, r);
         const uint32_t full = rows / tokens;
-        double ns = full * attnd_plan_key_ns(plan, tokens * group);
+        double ns = full * attnd_plan_again_ns(plan, tokens * group);
         if (rows % tokens)
-            ns += attnd_plan_key_ns(plan, rows % tokens * group);
+            ns += attnd_plan_again_ns(plan, rows % tokens * group);
         plan->key_ns[r + 1] = plan->key_ns[r] + ns;
     }
 }
@@ -226,6 +227,40 @@ static uint32_t choose(struct attnd_plan *plan, const struct attnd_level_view *l
     return levels;
 }
 
+/* Memory-bound requests of an interval but the first: those read of the L2 what it has in common.
+ */
+static double again_in(const struct attnd_plan *plan, const struct attnd_level_view *level,
+                       const struct attnd_shared_node *node)
+{
+    double requests = 0;
+
+    for (uint32_t r = node->begin; r < node->end; r++)
+        requests += rows_of(level, r) * plan->shape.group <= ATTND_TILE_MEMORY_ROWS;
+    return requests > 1 ? requests - 1 : 0;
+}
+
+/* Keys of intervals that are not used: the memory has them once, whoever reads them. Nodes are
+ * sorted; as many are open at a time as find_intervals() had open. */
+static double count_again(const struct attnd_plan *plan, const struct attnd_level_view *level,
+                          uint32_t count)
+{
+    const struct attnd_shared_node *open[ATTND_SHARED_OPEN_MAX];
+    double keys = 0;
+    uint32_t depth = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct attnd_shared_node *node = &plan->nodes[i];
+        while (depth && open[depth - 1]->end <= node->begin)
+            depth--;
+        const uint32_t outside = depth ? open[depth - 1]->keys : 0;
+        if (!node->used && node->keys > outside)
+            keys += again_in(plan, level, node) * (node->keys - outside);
+        if (depth < ATTND_SHARED_OPEN_MAX)
+            open[depth++] = node;
+    }
+    return keys;
+}
+
 /* Those that are used, in front; by level, then by row. */
 static uint32_t keep_used(struct attnd_plan *plan, uint32_t count, uint32_t levels)
 {
@@ -255,6 +290,7 @@ void attnd_plan_share(struct attnd_plan *plan, const struct attnd_batch_view *ba
     const struct attnd_level_view *level = &batch->level[0];
 
     plan->shared = plan->shared_levels = 0;
+    plan->keys_again = 0;
     if (!looked_for(plan, batch))
         return;
     const uint32_t count = find_intervals(plan, level);
@@ -263,6 +299,7 @@ void attnd_plan_share(struct attnd_plan *plan, const struct attnd_batch_view *ba
     sum_key_ns(plan, level);
     sort_nodes(plan->nodes, count);
     const uint32_t levels = choose(plan, level, count);
+    plan->keys_again = count_again(plan, level, count);
     plan->shared = keep_used(plan, count, levels);
     plan->shared_levels = levels;
     plan->shape.levels += levels;

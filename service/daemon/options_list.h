@@ -31,6 +31,7 @@ enum attnd_option_key {
     KEY_SMS,
     KEY_CASCADE,
     KEY_FUSION,
+    KEY_RATES,
     KEY_WATCHDOG,
     KEY_INJECT,
     KEY_TRUST,
