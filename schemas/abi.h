@@ -18,6 +18,7 @@
 #define ATTND_SCHEMAS_ABI_H
 
 #include "schemas/abi_options.h"
+#include "schemas/abi_rates.h"
 #include "schemas/abi_slots.h"
 #include "schemas/abi_trace.h"
 
@@ -213,24 +214,6 @@ struct attnd_worker_info {
 ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
 ATTND_ASSERT_AT(attnd_worker_info, head_dims, 96);
-
-/* Where rates are from. */
-enum attnd_rates_source {
-    ATTND_RATES_NONE = 0,     /* nowhere: all 0 */
-    ATTND_RATES_GIVEN = 1,    /* an option of the daemon */
-    ATTND_RATES_MEASURED = 2, /* a worker of this daemon, at its start */
-    ATTND_RATES_DERIVED = 3   /* clocks of the GPU: measuring failed */
-};
-
-/* What the planner reckons with; all 0: as for a processor. 10^9 operations and bytes a second. */
-struct attnd_rates {
-    uint32_t worker_gflops;  /* the products of one worker */
-    uint16_t worker_gbps;    /* what one worker reads of the memory if it need not wait */
-    uint16_t worker_l2_gbps; /* and of the L2, where all read the same keys */
-    uint16_t memory_gbps;    /* what all workers read of the memory together */
-    uint16_t source;         /* enum attnd_rates_source */
-};
-ATTND_ASSERT_SIZE(attnd_rates, 12);
 
 #define ATTND_PINNING 2u /* memories at a time that a worker brings in */
 

@@ -188,7 +188,7 @@ int make_plans(Calibration *c)
 }
 
 /* Keys, values and rows of zeros: they take as long as others. */
-cudaError_t open(Calibration *c, uint32_t workers)
+cudaError_t calibration_open(Calibration *c, uint32_t workers)
 {
     c->requests = workers / heads_kv;
     c->pool_pages = c->requests * (pages_own + pages_between);
@@ -205,7 +205,7 @@ cudaError_t open(Calibration *c, uint32_t workers)
     return attnd::solo_open(&c->solo, pool_bytes() + plans_bytes(*c), workers, 1u << 20, table, 2);
 }
 
-void close(Calibration *c)
+void calibration_close(Calibration *c)
 {
     attnd::solo_close(&c->solo);
     cudaFree(c->kv);
@@ -320,7 +320,7 @@ cudaError_t rates_measure(uint32_t workers, attnd_rates *rates)
     Calibration c = {};
     double ns[pairs_count] = {};
     cudaError_t error = cudaSuccess;
-    if (!open(&c, workers) && !make_plans(&c)) {
+    if (!calibration_open(&c, workers) && !make_plans(&c)) {
         Solo &solo = c.solo;
         describe_pool(c);
         error =
@@ -336,6 +336,6 @@ cudaError_t rates_measure(uint32_t workers, attnd_rates *rates)
         }
     }
     (void)cudaGetLastError();
-    close(&c);
+    calibration_close(&c);
     return error;
 }
