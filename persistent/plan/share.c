@@ -22,6 +22,8 @@
 
 /* What a level costs beside its partials: its tiles are waited for by those that merge. */
 #define LEVEL_NS 24000.0
+/* What an interval saves at least. */
+#define NODE_NS 1000.0
 /* Pages compared at once. */
 #define STEP 64u
 
@@ -149,8 +151,9 @@ static void sum_key_ns(struct attnd_plan *plan, const struct attnd_level_view *l
     }
 }
 
-static int pays(const struct attnd_plan *plan, const struct attnd_level_view *level,
-                const struct attnd_shared_node *node)
+/* What it saves to read an interval's keys once, of the time that all workers take; 0: nothing. */
+static double saved_ns(const struct attnd_plan *plan, const struct attnd_level_view *level,
+                       const struct attnd_shared_node *node)
 {
     const uint32_t group = plan->shape.group, tile = plan->limits.target.rows_per_tile;
     const uint32_t tokens = tile > group ? tile / group : 1;
@@ -170,7 +173,7 @@ static int pays(const struct attnd_plan *plan, const struct attnd_level_view *le
     const double cost_ns =
         (keys * blocks * block_ns + parts * attnd_plan_part_ns(plan, rows * group, 1)) * heads /
         workers;
-    return keys * alone * heads / workers > cost_ns + LEVEL_NS;
+    return keys * alone * heads / workers - cost_ns;
 }
 
 /* Outer intervals before inner ones: by where they begin, the longer one first. */
@@ -205,26 +208,51 @@ static void sort_nodes(struct attnd_shared_node *nodes, uint32_t count)
     }
 }
 
-/* Return: levels of intervals that are used. */
-static uint32_t choose(struct attnd_plan *plan, const struct attnd_level_view *level,
-                       uint32_t count)
+/* Uses the intervals that save more than their level asks for. Return: how many levels these make;
+ * @saved: what each level saves. */
+static uint32_t use(struct attnd_plan *plan, const struct attnd_level_view *level, uint32_t count,
+                    const double least_ns[ATTND_SHARED_LEVELS], double saved[ATTND_SHARED_LEVELS])
 {
     struct attnd_shared_node *nodes = plan->nodes;
     uint32_t open[ATTND_SHARED_LEVELS], depth = 0, levels = 0;
 
+    memset(saved, 0, ATTND_SHARED_LEVELS * sizeof(*saved));
     for (uint32_t i = 0; i < count; i++) {
         struct attnd_shared_node *node = &nodes[i];
         while (depth && nodes[open[depth - 1]].end <= node->begin)
             depth--;
         node->keys_begin = depth ? nodes[open[depth - 1]].keys : 0;
         node->depth = depth;
-        node->used = depth < ATTND_SHARED_LEVELS && (uint32_t)pays(plan, level, node);
+        const double ns = depth < ATTND_SHARED_LEVELS ? saved_ns(plan, level, node) : 0;
+        node->used = depth < ATTND_SHARED_LEVELS && ns > least_ns[depth];
         if (!node->used)
             continue;
+        saved[depth] += ns;
         open[depth++] = i;
         levels = depth > levels ? depth : levels;
     }
     return levels;
+}
+
+/* A level costs what it costs, however many intervals it has. So each saves a little at least; and
+ * where all of a level do not pay for it together, those that are used do so alone. Return: levels
+ * of intervals that are used. */
+static uint32_t choose(struct attnd_plan *plan, const struct attnd_level_view *level,
+                       uint32_t count)
+{
+    double least_ns[ATTND_SHARED_LEVELS], saved[ATTND_SHARED_LEVELS];
+    uint32_t levels, d;
+
+    for (d = 0; d < ATTND_SHARED_LEVELS; d++)
+        least_ns[d] = NODE_NS;
+    for (;;) {
+        levels = use(plan, level, count, least_ns, saved);
+        for (d = 0; d < levels && saved[d] > LEVEL_NS;)
+            d++;
+        if (d == levels)
+            return levels;
+        least_ns[d] = LEVEL_NS;
+    }
 }
 
 /* Memory-bound requests of an interval but the first: those read of the L2 what it has in common.

@@ -131,6 +131,33 @@ static void nothing_is_shared_that_costs_more_than_it_saves(void **state)
     assert_int_equal(own_begin(1), 0);
 }
 
+/* One of them saves less than a level costs, and all together much more. */
+static void many_small_groups_pay_for_one_level(void **state)
+{
+    (void)state;
+    level(64, 1, 2048 + 128);
+    alike(0, 7, 2048 / PAGE);
+    assert_int_equal(plan().shared_groups, 0);
+    end(NULL);
+    begin(NULL);
+    level(64, 1, 2048 + 128);
+    for (uint32_t group = 0; group < 8; group++)
+        alike(8 * group, 8 * group + 7, 2048 / PAGE);
+    assert_int_equal(plan().shared_groups, 8);
+    assert_int_equal(attnd_plan_head(c.plan)->levels, 2);
+}
+
+/* What two requests have in common beyond the prefix of all does not pay for a third level. */
+static void a_level_pays_for_itself(void **state)
+{
+    (void)state;
+    level(64, 1, 8192 + 2048);
+    alike(0, 63, 8192 / PAGE);
+    alike(0, 7, (8192 + 1024) / PAGE);
+    assert_int_equal(plan().shared_groups, 1);
+    assert_int_equal(attnd_plan_head(c.plan)->levels, 2);
+}
+
 /* What is read again comes out of the L2: the faster that is, the less is saved. */
 static void what_the_l2_gives_at_once_is_not_shared(void **state)
 {
@@ -313,6 +340,8 @@ int main(void)
         TEST(groups_side_by_side_are_found_each),
         TEST(prefixes_within_prefixes_make_a_tree),
         TEST(nothing_is_shared_that_costs_more_than_it_saves),
+        TEST(many_small_groups_pay_for_one_level),
+        TEST(a_level_pays_for_itself),
         TEST(what_the_l2_gives_at_once_is_not_shared),
         TEST(keys_that_pairs_have_in_common_are_bytes_once),
         TEST(a_batch_with_nothing_in_common_is_planned_as_ever),
