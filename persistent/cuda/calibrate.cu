@@ -16,6 +16,7 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <iterator>
 #include <string.h>
 #include <time.h>
 #include <vector>
@@ -58,7 +59,7 @@ struct Calibration {
     uint64_t plane_bytes, rows_bytes;
     char *kv, *rows;
     Solo solo;
-    cudaStream_t stream;
+    cudaStream_t streams[2]; /* the dispatcher's, the workers' */
     Planned many[pairs_count], few[pairs_count], between;
 };
 
@@ -110,6 +111,20 @@ uint64_t pool_bytes()
            ATTND_CACHE_LINE * ATTND_CACHE_LINE;
 }
 
+void describe_pool(const Calibration &c)
+{
+    attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(c.solo.queue + attnd::solo_heap_at);
+    attnd_heap_plane *planes = reinterpret_cast<attnd_heap_plane *>(pool + 1);
+    *pool = {1, c.pool_pages, page_size, heads_kv, dim, dim, ATTND_FP16, 0};
+    for (uint32_t i = 0; i < 2; i++)
+        planes[i] = {0,
+                     0,
+                     i * c.plane_bytes,
+                     int64_t(page_size) * heads_kv * dim,
+                     int64_t(heads_kv) * dim,
+                     int64_t(dim)};
+}
+
 /* @at: where the plan lies in the segment; moved behind it. Return: 0, or the planner's code. */
 int make_plan(const Calibration &c, const Shape &shape, uint64_t *at, Planned *planned)
 {
@@ -149,20 +164,6 @@ int make_plan(const Calibration &c, const Shape &shape, uint64_t *at, Planned *p
     return code;
 }
 
-void describe_pool(const Calibration &c)
-{
-    attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(c.solo.queue + attnd::solo_heap_at);
-    attnd_heap_plane *planes = reinterpret_cast<attnd_heap_plane *>(pool + 1);
-    *pool = {1, c.pool_pages, page_size, heads_kv, dim, dim, ATTND_FP16, 0};
-    for (uint32_t i = 0; i < 2; i++)
-        planes[i] = {0,
-                     0,
-                     i * c.plane_bytes,
-                     int64_t(page_size) * heads_kv * dim,
-                     int64_t(heads_kv) * dim,
-                     int64_t(dim)};
-}
-
 uint64_t plans_bytes(const Calibration &c)
 {
     uint64_t bytes = 0;
@@ -178,6 +179,7 @@ uint64_t plans_bytes(const Calibration &c)
 int make_plans(Calibration *c)
 {
     uint64_t at = attnd::solo_heap_at + pool_bytes();
+    describe_pool(*c);
     int code = make_plan(*c, shape_between(*c), &at, &c->between);
     for (uint32_t pair = 0; pair < pairs_count && !code; pair++) {
         code = make_plan(*c, shape_of(*c, Pair(pair), keys_many), &at, &c->many[pair]);
@@ -195,7 +197,8 @@ cudaError_t calibration_open(Calibration *c, uint32_t workers)
     c->plane_bytes = uint64_t(c->pool_pages) * page_size * heads_kv * dim * 2;
     c->rows_bytes = uint64_t(c->requests) * tile_tokens * heads_q * dim * 2;
     cudaError_t error;
-    if ((error = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) ||
+    if ((error = cudaStreamCreateWithFlags(&c->streams[0], cudaStreamNonBlocking)) ||
+        (error = cudaStreamCreateWithFlags(&c->streams[1], cudaStreamNonBlocking)) ||
         (error = cudaMalloc(&c->kv, 2 * c->plane_bytes)) ||
         (error = cudaMalloc(&c->rows, 2 * c->rows_bytes)) ||
         (error = cudaMemset(c->kv, 0, 2 * c->plane_bytes)) ||
@@ -210,8 +213,9 @@ void calibration_close(Calibration *c)
     attnd::solo_close(&c->solo);
     cudaFree(c->kv);
     cudaFree(c->rows);
-    if (c->stream)
-        cudaStreamDestroy(c->stream);
+    for (cudaStream_t stream : c->streams)
+        if (stream)
+            cudaStreamDestroy(stream);
     (void)cudaGetLastError(); /* of what was never there */
 }
 
@@ -280,15 +284,31 @@ void conclude(const Calibration &c, const double (&ns)[pairs_count], attnd_rates
                   ATTND_RATES_MEASURED};
 }
 
+/* Dispatcher and workers of the one variant, each in a stream. */
+cudaError_t launch(Calibration *c)
+{
+    Solo &solo = c->solo;
+    const uint32_t variant = attnd::variant_index(dim, dim, ATTND_FP16, ATTND_FP16, 0);
+    cudaStream_t streams[attnd::variant_streams];
+    std::fill(std::begin(streams), std::end(streams), c->streams[1]);
+    streams[0] = c->streams[0];
+    const cudaError_t error = attnd::resident_upload(solo.resident, &solo.settings, 1u << variant);
+    return error ? error : attnd::resident_launch(solo.resident, &solo.settings, 1, streams);
+}
+
 /* Return: cudaSuccess when no kernel is left. */
-cudaError_t wait_left(cudaStream_t stream)
+cudaError_t wait_left(const Calibration &c)
 {
     const uint64_t begin_ns = now_ns();
-    cudaError_t error;
-    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady)
-        if (now_ns() - begin_ns > end_timeout_ns)
-            return cudaErrorLaunchTimeout;
-    return error;
+    for (cudaStream_t stream : c.streams) {
+        cudaError_t error;
+        while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady)
+            if (now_ns() - begin_ns > end_timeout_ns)
+                return cudaErrorLaunchTimeout;
+        if (error)
+            return error;
+    }
+    return cudaSuccess;
 }
 
 } // namespace
@@ -318,24 +338,16 @@ cudaError_t rates_measure(uint32_t workers, attnd_rates *rates)
     if (workers < few_requests * heads_kv || rates->source != ATTND_RATES_DERIVED)
         return cudaSuccess;
     Calibration c = {};
-    double ns[pairs_count] = {};
-    cudaError_t error = cudaSuccess;
     if (!calibration_open(&c, workers) && !make_plans(&c)) {
-        Solo &solo = c.solo;
-        describe_pool(c);
-        error =
-            attnd::resident_upload(solo.resident, &solo.settings,
-                                   1u << attnd::variant_index(dim, dim, ATTND_FP16, ATTND_FP16, 0));
-        if (!error && !(error = attnd::resident_arm(solo.resident, &solo.settings, 1, c.stream))) {
-            const int missing = measure_pairs(&c, ns);
-            attnd::solo_park(solo);
-            if ((error = wait_left(c.stream)))
-                return error; /* nothing of it can be given back */
-            if (!missing)
-                conclude(c, ns, rates);
-        }
+        double ns[pairs_count] = {};
+        const bool measured = !launch(&c) && !measure_pairs(&c, ns);
+        attnd::solo_park(c.solo);
+        const cudaError_t error = wait_left(c);
+        if (error)
+            return error; /* nothing of it can be given back */
+        if (measured)
+            conclude(c, ns, rates);
     }
-    (void)cudaGetLastError();
     calibration_close(&c);
-    return error;
+    return cudaSuccess;
 }
