@@ -138,7 +138,8 @@ int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
     plan->pool = *pool;
     attnd_plan_default_rates(&plan->limits.target);
     code = attnd_plan_capacity(limits, &plan->capacity);
-    if (!code && (limits->heads_kv != pool->heads_kv || pool->page_size == 0))
+    if (!code && (limits->heads_kv != pool->heads_kv || pool->page_size == 0 ||
+                  limits->page_size != pool->page_size))
         code = -ATTND_E_RANGE;
     if (!code)
         code = allocate_private(plan);

@@ -200,6 +200,35 @@ static void take_metrics(struct argp_state *state, const char *text)
         memcpy(options->metrics, text, strlen(text) + 1);
 }
 
+/* "auto", or four numbers. */
+static void take_rates(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+    uint64_t rates[4];
+    const char *from = text;
+    char part[16];
+
+    options->rates = (struct attnd_rates){.source = ATTND_RATES_NONE};
+    if (strcmp(text, "auto") == 0)
+        return;
+    for (int i = 0; i < 4; i++) {
+        const size_t length = strcspn(from, ",");
+        snprintf(part, sizeof(part), "%.*s", (int)length, from);
+        if (length >= sizeof(part) || (from[length] == ',') != (i < 3) ||
+            attnd_number_parse(part, 1, i ? UINT16_MAX : UINT32_MAX, &rates[i]) < 0) {
+            argp_error(state, "--rates: '%s' is neither auto nor four numbers like 5200,60,60,4400",
+                       text);
+            return;
+        }
+        from += length + 1;
+    }
+    options->rates = (struct attnd_rates){.worker_gflops = (uint32_t)rates[0],
+                                          .worker_gbps = (uint16_t)rates[1],
+                                          .worker_l2_gbps = (uint16_t)rates[2],
+                                          .memory_gbps = (uint16_t)rates[3],
+                                          .source = ATTND_RATES_GIVEN};
+}
+
 static void take_config(struct argp_state *state, const char *text)
 {
     struct attnd_options *options = state->input;
@@ -239,6 +268,9 @@ static int take_own(struct argp_state *state, int key, char *text)
         return 1;
     case KEY_METRICS:
         take_metrics(state, text);
+        return 1;
+    case KEY_RATES:
+        take_rates(state, text);
         return 1;
     case KEY_WORKER:
         options->worker_path = text;
@@ -468,12 +500,25 @@ static const char *word_text(const struct attnd_options *options, int key)
     }
 }
 
+static void rates_text(const struct attnd_rates *rates, char *text, size_t bytes)
+{
+    if (rates->source == ATTND_RATES_NONE)
+        snprintf(text, bytes, "auto");
+    else
+        snprintf(text, bytes, "%" PRIu32 ",%u,%u,%u", rates->worker_gflops, rates->worker_gbps,
+                 rates->worker_l2_gbps, rates->memory_gbps);
+}
+
 static void setting_text(const struct attnd_options *options, int key, char *text, size_t bytes)
 {
     const char *members = (const char *)options, *word = word_text(options, key);
 
     if (key == KEY_ALLOW_UID) {
         users_text(options, text, bytes);
+        return;
+    }
+    if (key == KEY_RATES) {
+        rates_text(&options->rates, text, bytes);
         return;
     }
     for (size_t i = 0; i < COUNT(words); i++)

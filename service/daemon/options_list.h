@@ -32,6 +32,7 @@ enum attnd_option_key {
     KEY_SMS,
     KEY_CASCADE,
     KEY_FUSION,
+    KEY_RATES,
     KEY_WATCHDOG,
     KEY_INJECT,
     KEY_TRUST,

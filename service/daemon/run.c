@@ -296,6 +296,13 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_INFO, "GPU %u, residency %s on %u of %u SMs, %s",
                   service->options.device, data.residency, data.sms_resident, data.sms,
                   data.mps ? "under MPS" : "without MPS");
+    if (data.rates_source)
+        attnd_log(ATTND_LOG_INFO,
+                  "rates of plans, %s: a tile worker %u"
+                  " GFLOP/s, %u GB/s of the memory, %u "
+                  "of the L2; all %u GB/s of the memory",
+                  data.rates_source, data.rates.worker_gflops, data.rates.worker_gbps,
+                  data.rates.worker_l2_gbps, data.rates.memory_gbps);
     if (data.residency && !data.mps)
         attnd_log(
             ATTND_LOG_WARNING,

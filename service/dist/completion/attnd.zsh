@@ -38,6 +38,7 @@ _attnd_daemon() {
         '--modules=[kernels that the CUDA worker was built without]:directory:_files -/' \
         '--prefix-blocks=[blocks of all prefix trees]:number' \
         '(-q --quiet)'{-q,--quiet}'[log warnings and errors only]' \
+        '--rates=[what plans are made with]:auto or four numbers' \
         '--residency=[how the CUDA worker lives]:mode:(auto elastic shared exclusive)' \
         '--scratch=[memory for partial results]:size' \
         '--sms=[SMs of a shared worker]:number' \
