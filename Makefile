@@ -6,6 +6,7 @@
 #   WERROR=          empty: warnings are not errors
 #   CRASH_POINTS=1   processes can be made to end at steps of the protocols (schemas/crash.h): tests
 
+.DEFAULT_GOAL := all
 BUILD ?= build
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 PROTOC_C ?= protoc-c
@@ -235,7 +236,7 @@ format:
 
 test: all tests
 	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/operators tests/abi/check \
-	  tests/abi/layouts tests/bench_trace \
+	  tests/abi/layouts tests/variant tests/bench_trace \
 	  tests/bench_engines tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)

@@ -5,9 +5,6 @@
  * and the view has them as if they had never been filled in. Options that are on have their
  * defaults. The tables name memory of the session; whether there is such memory is the daemon's to
  * know.
- *
- * Options that ask where a row stands go with one level only: in a cascade, an entry of an earlier
- * level is shared by rows that stand at different places.
  */
 #include "ipc/admit_internal.h"
 
@@ -151,27 +148,6 @@ static int check_table(struct attnd_variant_table *table, enum attnd_field field
     return 0;
 }
 
-/* Options that ask for a row's place, beside the levels of a cascade. */
-static int check_levels(const struct attnd_batch_view *batch, struct attnd_fault *fault)
-{
-    const struct {
-        uint32_t option;
-        enum attnd_field field;
-        int64_t value;
-    } placed[] = {
-        {ATTND_OPTION_WINDOW, ATTND_F_WINDOW_LEFT, batch->variant.window_left},
-        {ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND,
-         ATTND_F_POSITION_ENCODING, batch->variant.position_encoding},
-        {ATTND_OPTION_MASK, ATTND_F_MASK, batch->variant.mask.memory},
-    };
-
-    for (size_t i = 0; batch->levels > 1 && i < sizeof(placed) / sizeof(placed[0]); i++)
-        if (batch->options & placed[i].option)
-            return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, placed[i].field, ATTND_F_LEVELS,
-                                   placed[i].value, 1);
-    return 0;
-}
-
 static int check_fields(struct attnd_variant *variant, uint32_t dim, uint32_t *options,
                         struct attnd_fault *fault)
 {
@@ -208,8 +184,6 @@ int attnd_admit_variant(const Attnd__Batch *message, const struct attnd_batch_li
             return code;
     }
     int code = check_fields(&batch->variant, limits->dim_qk, &batch->options, fault);
-    if (!code)
-        code = check_levels(batch, fault);
     if (!code && batch->options & ATTND_OPTION_MASK && !message->has_mask_indptr)
         return attnd_fault_set(fault, -ATTND_E_INVALID, ATTND_F_MASK_INDPTR, 0, 0, 0);
     return code;

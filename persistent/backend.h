@@ -48,6 +48,8 @@ struct attnd_backend_config {
     const char *residency;         /* "auto", "elastic", "shared", "exclusive": GPU only */
     uint32_t sms;                  /* to be resident on in "shared"; 0: half of them */
     enum attnd_injection injection;
+    const char *modules; /* GPU only: a directory of kernels that were not built in; NULL: none */
+    void (*say)(const char *text); /* to the worker's log; NULL: nowhere. Any thread */
 };
 
 /* A memory object, as the backend gets it. The descriptor and the handle stay the caller's. */

@@ -3,7 +3,9 @@
  *
  * A row's keys are one range. A custom mask takes keys out of it and never adds one, so the range
  * bounds what is read whatever else the variant says. Query i of an entry stands at position
- * kv_len - row_count + i, which is before the first key where there are more rows than keys.
+ * kv_len - row_count + i, which is before the first key where there are more rows than keys. With
+ * levels this is counted from the last one's entry, and what its rows have behind the keys of an
+ * earlier level comes to it.
  */
 #ifndef ATTND_PERSISTENT_VISIBLE_H
 #define ATTND_PERSISTENT_VISIBLE_H
@@ -23,7 +25,7 @@ struct attnd_visible {
 
 /**
  * attnd_visible_range() - the keys that a query row sees
- * @entry:  the row's
+ * @entry:  the row's; behind: keys that the row has on later levels
  * @kv_len: keys of the entry in the run's generation, >= 0
  * @row:    of the batch; of this entry
  *
@@ -40,8 +42,10 @@ static ATTND_HOST_DEVICE struct attnd_visible attnd_visible_range(const struct a
 
     if (entry->causal)
         keys.end = own_end;
-    if (window && own_end > window)
-        keys.begin = own_end - window;
+    /* A row that stands behind the window of an earlier level sees none of its keys. */
+    const int32_t own_place = own_end + (int32_t)entry->behind;
+    if (window && own_place > window)
+        keys.begin = own_place - window < kv_len ? own_place - window : kv_len;
     return keys;
 }
 

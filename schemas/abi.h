@@ -18,6 +18,7 @@
 #define ATTND_SCHEMAS_ABI_H
 
 #include "schemas/abi_options.h"
+#include "schemas/abi_rates.h"
 #include "schemas/abi_slots.h"
 #include "schemas/abi_trace.h"
 
@@ -65,6 +66,7 @@ enum attnd_memory_kind {
 #define ATTND_BATCH_FLAGS 0x7u
 /* Of a plan, beside those: its tiles are to be taken in their order, for all KV heads. */
 #define ATTND_PLAN_ONE_PASS 0x80000000u
+#define ATTND_PLAN_PLACED 0x40000000u /* levels, and a variant that asks where rows stand */
 
 /* ---- segment "submission" and "completion": client <-> daemon ---- */
 
@@ -207,9 +209,7 @@ struct attnd_worker_info {
                                ATTND_KIND_TRIED(k) */
     uint16_t head_dims[4];  /* [attnd_dtype_dims()] of pools: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
-    /* What the planner reckons with; 0: as for a processor. */
-    uint32_t worker_gflops;            /* 10^9 operations a second that a worker does */
-    uint16_t worker_gbps, memory_gbps; /* 10^9 bytes a second: a worker alone; all together */
+    uint32_t zero[2];
 };
 ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
@@ -250,11 +250,13 @@ struct attnd_queue_head {
     /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
     uint32_t pinning[ATTND_PINNING];
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
-    uint32_t zero7;
-    uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
+    uint32_t missing;     /* worker: bit k: nothing of it executes runs of kernel k (kernels.h) */
+    uint64_t plan_bytes;  /* worker: of plans and their changes, copied to the device */
     uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
     uint32_t trace_until_ms;     /* daemon: records are wanted until then: attnd_trace_on() */
-    uint32_t zero9[3];
+    /* daemon, before the worker starts: those of an option or of an earlier worker; worker, where
+     * there are none: what it has measured, before it reports RUNNING */
+    struct attnd_rates rates;
     struct attnd_worker_info info; /* worker */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
@@ -505,8 +507,10 @@ struct attnd_entry {
     uint32_t page_begin, page_count; /* in kv_pages; page_count includes the reserve */
     uint32_t level;
     uint32_t causal; /* 1: query i sees keys j <= kv_len - row_count + i */
-    uint32_t zero;   /* in the heap; in a worker's own copy it may use it */
-    uint32_t window; /* w: query i sees keys j > kv_len - row_count + i - w; 0: from the first */
+    /* Of a tile's entry: where among a generation's lengths stands how many keys its rows have on
+     * later levels; 0: none. In a worker's own copy that number. Of entries 0 in the heap. */
+    uint32_t behind;
+    uint32_t window; /* w: a row sees keys from its own place - w + 1 on; 0: from the first */
 };
 ATTND_ASSERT_SIZE(attnd_entry, 32);
 ATTND_ASSERT_AT(attnd_entry, window, 28);
@@ -536,8 +540,9 @@ struct attnd_tile {
     uint32_t cost;        /* planner's units; tiles of a class are sorted by it, largest first */
     uint32_t tile_class;  /* enum attnd_tile_class */
     uint32_t parts_alone; /* 1: the parts of its one merge are the tiles of its block, all rows */
-    uint32_t zero0;
-    struct attnd_entry of_entry;    /* entries[entry] */
+    uint32_t before;      /* 0 in the heap; in a worker's own copy it may use it */
+    struct attnd_entry of_entry; /* entries[entry], of a placed plan's earlier levels with the rows
+                                    of the last one's, from which places are counted */
     struct attnd_merge first_merge; /* merges[merge_begin]; zero without merges */
 };
 ATTND_ASSERT_SIZE(attnd_tile, 96);
@@ -566,7 +571,8 @@ struct attnd_plan_head {
     float sm_scale;
     uint32_t tiles, merges, parts;
     uint32_t partial_rows;
-    uint32_t entries_max; /* stride of kv_len between generations, elements */
+    uint32_t entries_max; /* stride of kv_len between generations, elements; behind the lengths of
+                             a placed plan keys of earlier levels [entries], then of later ones */
     uint64_t entries_offset_bytes, tiles_offset_bytes;
     uint64_t merges_offset_bytes, merge_parts_offset_bytes;
     uint64_t kv_pages_offset_bytes; /* int32 page ids */

@@ -1,6 +1,8 @@
 /* errors.c - numbers to words. The tables come from the lists in errors.h, so they cannot drift. */
 #include "schemas/errors.h"
 
+#include "schemas/kernels.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -138,6 +140,18 @@ static void write_number(char *text, size_t text_bytes, const struct attnd_fault
         snprintf(text, text_bytes, "%" PRId64, number);
 }
 
+/* A kernel that a worker was built without can be made. */
+static void write_kernel(char *text, size_t text_bytes, const struct attnd_fault *fault)
+{
+    char name[ATTND_KERNEL_NAME_BYTES];
+    const char *kernel = attnd_kernel_name((uint32_t)fault->value, name);
+
+    snprintf(text, text_bytes,
+             "%s: this worker was built without kernel %s; `attnd-variant %s` makes it for attnd "
+             "--modules",
+             attnd_error_name(fault->code), kernel, kernel);
+}
+
 /* The value that would have been taken instead; "" where there is no such number. */
 static void write_limit(char *text, size_t text_bytes, const struct attnd_fault *fault)
 {
@@ -198,6 +212,8 @@ char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t tex
                  strerror((int)fault->value));
     else if (fault->field == ATTND_F_SOCKET && socket_text(fault->code))
         snprintf(text, text_bytes, "%s: socket: %s", name, socket_text(fault->code));
+    else if (fault->field == ATTND_F_KERNEL)
+        write_kernel(text, text_bytes, fault);
     else if (!field_has_number(fault))
         snprintf(text, text_bytes, "%s: %s: %s", name, field, why);
     else if (fault->field == ATTND_F_NONE || fault->code == -ATTND_E_DISCONNECTED)

@@ -4,8 +4,10 @@
  * One struct goes from the engine to the loops that compute. An engine fills it in and points to it
  * from struct attnd_batch. The library carries it as it is, the daemon checks each field, and the
  * worker finds it behind the head of the plan. A variant belongs to a set: an advance keeps it.
- * Where a query row stands is said in attnd.h: query i of a request at position
- * kv_len - qo_len + i, and key j at position j.
+ * Query i of a request stands at position kv_len - qo_len + i, and key j at position j. The keys of
+ * a row with several levels are one list, level after level: its query stands at kv_len of all its
+ * levels - qo_len + i, and key j of a level behind all keys that the row has on earlier levels.
+ * Causality and a mask are of the last level's keys; what comes before is all past.
  */
 #ifndef ATTND_SCHEMAS_VARIANT_H
 #define ATTND_SCHEMAS_VARIANT_H
@@ -34,8 +36,9 @@ struct attnd_variant_table {
  *
  * The memory of tables is held until the plan is set again or destroyed. An option that the worker
  * lacks is refused with -ATTND_E_UNSUPPORTED: field the option, index ATTND_F_BACKEND. So is one
- * that does not go with another, whose field is then the index: a window, a position encoding or a
- * mask goes with one level, and a plan with a mask is not advanced but set again. */
+ * that does not go with another, whose field is then the index. These are two. A plan with a mask
+ * is not advanced but set again. And keys that are stored rotated stand at one position, so with
+ * ATTND_VARIANT_ROPE_APPEND no entry of a level may end inside one of a later level. */
 struct attnd_variant {
     uint32_t size;              /* sizeof: the version */
     uint32_t flags;             /* ATTND_VARIANT_* */

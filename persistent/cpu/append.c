@@ -104,7 +104,7 @@ int attnd_cpu_append(const struct attnd_cpu_worker *worker, struct attnd_cpu_run
             continue;
         }
         const uint32_t token = (uint32_t)position % page_size;
-        store_row(worker, run, &k, page, token, row, position);
+        store_row(worker, run, &k, page, token, row, position + attnd_cpu_keys_before(run, e));
         store_row(worker, run, &v, page, token, row, position);
     }
     return 0;

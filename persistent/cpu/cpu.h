@@ -358,6 +358,10 @@ int64_t attnd_cpu_page(const struct attnd_cpu_run *run, const struct attnd_entry
 /** attnd_cpu_kv_len() - tokens of an entry in the run's generation, clamped to its pages. */
 uint32_t attnd_cpu_kv_len(const struct attnd_cpu_run *run, uint32_t entry);
 
+/** attnd_cpu_keys_before() - keys on earlier levels than the entry's, by which what is stored
+ * rotated is further from the first; 0 where nothing is. */
+int32_t attnd_cpu_keys_before(const struct attnd_cpu_run *run, uint32_t entry);
+
 /* ---- health.c ---- */
 
 #define ATTND_CPU_LOOK_MS 500u

@@ -19,3 +19,13 @@ uint32_t attnd_cpu_kv_len(const struct attnd_cpu_run *run, uint32_t entry)
     int32_t len = run->kv_len[entry];
     return len < 0 ? 0 : (uint64_t)len < planned ? (uint32_t)len : (uint32_t)planned;
 }
+
+int32_t attnd_cpu_keys_before(const struct attnd_cpu_run *run, uint32_t entry)
+{
+    const struct attnd_plan_head *plan = run->plan;
+
+    if (!(plan->flags & ATTND_PLAN_PLACED) || !(plan->options & ATTND_OPTION_ROPE_APPEND) ||
+        (uint64_t)plan->entries + entry >= plan->entries_max)
+        return 0;
+    return run->kv_len[plan->entries + entry];
+}

@@ -26,7 +26,8 @@
 struct chunk {
     const struct attnd_cpu_run *run;
     const struct attnd_tile *tile;
-    const struct attnd_entry *entry;
+    struct attnd_entry entry; /* behind: keys that its rows have on later levels */
+    int32_t before;           /* keys that they have on earlier ones, as what is stored counts */
     uint32_t row_begin, row_count;
     uint32_t packed;           /* row_count * group */
     uint32_t kv_begin, kv_end; /* keys that any row sees */
@@ -48,21 +49,24 @@ static void open_chunk(struct attnd_cpu_worker *worker, struct chunk *chunk)
         attnd_cpu_rope_begin(run, worker->frequency);
     chunk->block = chunk->memory_bound ? ATTND_DECODE_ELEMENTS / run->dim : ATTND_KEYS_BLOCK;
     if (run->options & ATTND_OPTION_MASK)
-        worker->mask = run->mask + run->mask_begin[chunk->tile->entry];
+        worker->mask = chunk->entry.level + 1 == run->plan->levels
+                           ? run->mask + run->mask_begin[chunk->tile->entry]
+                           : NULL;
     chunk->kv_begin = kv_end;
     chunk->kv_end = 0;
     for (uint32_t i = 0; i < chunk->row_count; i++) {
         const uint32_t row = chunk->row_begin + i;
-        const struct attnd_visible keys = attnd_visible_range(chunk->entry, (int32_t)kv_len, row);
+        const struct attnd_visible keys = attnd_visible_range(&chunk->entry, (int32_t)kv_len, row);
         uint32_t begin = (uint32_t)keys.begin, end = keys.end > 0 ? (uint32_t)keys.end : 0;
         begin = begin > chunk->tile->kv_begin ? begin : chunk->tile->kv_begin;
         end = end < kv_end ? end : kv_end;
         for (uint32_t g = 0; g < group; g++) {
             worker->begin[i * group + g] = begin;
-            worker->mask_bit[i * group + g] = (uint64_t)(row - chunk->entry->row_begin) * kv_len;
+            worker->mask_bit[i * group + g] = (uint64_t)(row - chunk->entry.row_begin) * kv_len;
             worker->end[i * group + g] = end;
-            worker->position[i * group + g] = (int32_t)kv_len - (int32_t)chunk->entry->row_count +
-                                              (int32_t)(row - chunk->entry->row_begin);
+            worker->position[i * group + g] =
+                (int32_t)kv_len - (int32_t)chunk->entry.row_count +
+                (int32_t)(row - chunk->entry.row_begin + chunk->entry.behind);
         }
         if (begin >= end)
             continue;
@@ -102,7 +106,8 @@ static void load_rows(const struct attnd_cpu_worker *worker, const struct chunk 
             q, chunk->run->q + row * plan->q_pitch.row + head * plan->q_pitch.head, plan->dim_qk,
             plan->dtype, scale);
         if (chunk->run->options & (ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND))
-            attnd_cpu_rope_row(chunk->run, worker->frequency, worker->position[i], q);
+            attnd_cpu_rope_row(chunk->run, worker->frequency, worker->position[i] + chunk->before,
+                               q);
         rows->m[i] = -INFINITY;
         rows->l[i] = 0.0f;
     }
@@ -120,7 +125,7 @@ static int find_keys(const struct chunk *chunk, uint32_t begin, uint32_t count,
     keys->dtype = run->pool->dtype;
     for (uint32_t t = 0; t < count;) {
         const uint32_t in_page = (begin + t) % page_size;
-        const int64_t page = attnd_cpu_page(run, chunk->entry, (begin + t) / page_size);
+        const int64_t page = attnd_cpu_page(run, &chunk->entry, (begin + t) / page_size);
         if (page < 0)
             return -1;
         const uint8_t *k = run->k.base + page * run->k.stride_page;
@@ -242,6 +247,21 @@ static int attend_chunk(struct attnd_cpu_worker *worker, struct attnd_cpu_run *r
     return 0;
 }
 
+/* The tile's, and what its rows have behind it. */
+static struct attnd_entry placed_entry(const struct attnd_cpu_run *run,
+                                       const struct attnd_tile *tile)
+{
+    struct attnd_entry entry = run->entries[tile->entry];
+
+    if (!(run->plan->flags & ATTND_PLAN_PLACED))
+        return entry;
+    entry.row_begin = tile->of_entry.row_begin;
+    entry.row_count = tile->of_entry.row_count;
+    if (tile->of_entry.behind && tile->of_entry.behind < run->plan->entries_max)
+        entry.behind = (uint32_t)run->kv_len[tile->of_entry.behind];
+    return entry;
+}
+
 int attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, uint32_t tile,
                    uint32_t head_begin, uint32_t head_end)
 {
@@ -251,7 +271,8 @@ int attnd_cpu_tile(struct attnd_cpu_worker *worker, struct attnd_cpu_run *run, u
         struct chunk chunk = {
             .run = run,
             .tile = t,
-            .entry = &run->entries[t->entry],
+            .entry = placed_entry(run, t),
+            .before = attnd_cpu_keys_before(run, t->entry),
             .row_begin = t->row_begin + row,
             .row_count = t->row_count - row < tokens ? t->row_count - row : tokens,
         };

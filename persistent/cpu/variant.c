@@ -108,7 +108,7 @@ const struct attnd_cpu_policy *attnd_cpu_variant_rows(struct attnd_cpu_worker *w
         policy->sine = worker->sine;
         policy->pairs = run->variant.rope_dim / 2;
     }
-    if (options & ATTND_OPTION_MASK) {
+    if (options & ATTND_OPTION_MASK && worker->mask) { /* the last level's */
         policy->mask = worker->mask;
         policy->mask_bit = worker->mask_bit;
     }

@@ -8,6 +8,7 @@
  * resident is on the list of calls that were measured not to wait for it to end.
  */
 #include "persistent/cuda/backend.cuh"
+#include "persistent/cuda/calibrate.cuh"
 
 extern "C" {
 #include "schemas/atomics.h"
@@ -153,8 +154,11 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.mailboxes_offset = queue->mailboxes_offset;
     settings.wake = settings.drain ? backend->own_wake : NULL; /* one address on both sides */
     settings.inject = uint32_t(backend->config.injection);
-    backend->variants = 1u << attnd::variant_index(128, 128, ATTND_FP16, ATTND_FP16,
-                                                   0); /* the first run corrects it */
+    modules_take(backend);
+    backend->variants = backend->variants_there & (0u - backend->variants_there);
+    if (const uint32_t usual =
+            kernels_for(1u << attnd::variant_index(128, 128, ATTND_FP16, ATTND_FP16, 0)))
+        backend->variants = usual; /* the first run corrects it */
     if ((error = cudaMemset(backend->resident, 0, sizeof(Resident))) ||
         (error = health_init(backend)))
         return error;
@@ -186,24 +190,15 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
     return 0;
 }
 
-/* Rates that the planner reckons with: of the tensor cores' and the memory's peak what attention
- * reaches, and what one SM's decode loop reads in a clock while the memory keeps up. */
-constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 34, memory_share = 0.91;
-
-static void rates(int device, attnd_worker_info *info)
+/* What plans are made with, where the daemon has not said so. */
+static cudaError_t find_rates(const attnd_backend *backend, int sms)
 {
-    int clock_khz = 0, memory_khz = 0, bits = 0;
-    if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device) ||
-        cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device) ||
-        cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device)) {
-        (void)cudaGetLastError();
-        return;
-    }
-    const double ghz = clock_khz * 1e-6, memory = memory_khz * 1e-6 * 2 * bits / 8;
-    const double workers = double(info->tile_workers) / info->sms;
-    info->worker_gflops = uint32_t(ghz * flops_a_clock);
-    info->worker_gbps = uint16_t(ghz * bytes_a_clock);
-    info->memory_gbps = uint16_t(memory * memory_share * (workers < 0.5 ? 2 * workers : 1));
+    attnd_rates *rates = &backend->config.queue->rates;
+    const uint32_t workers = uint32_t(backend->workers);
+    if (rates->source != ATTND_RATES_NONE)
+        return cudaSuccess;
+    *rates = rates_derived(int(backend->config.device), workers, uint32_t(sms));
+    return rates_measure(workers, rates);
 }
 
 /* The daemon learns this of the worker. */
@@ -232,7 +227,6 @@ static void describe(const attnd_backend *backend, int sms, attnd_worker_info *i
     info->sms = uint32_t(sms);
     info->sms_resident = uint32_t(backend->workers) + 1;
     info->mps = backend->mps != 0;
-    rates(int(backend->config.device), info);
 }
 
 static int cuda_create(const attnd_backend_config *config, attnd_backend **out, attnd_fault *fault)
@@ -259,7 +253,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     attnd_worker_info *info = &config->queue->info;
     cudaError_t error;
     if ((error = driver_load(&backend->driver, device)) ||
-        (error = driver_uuid(device, info->gpu_uuid)) ||
+        (error = driver_uuid(device, info->gpu_uuid)) || (error = find_rates(backend, sms)) ||
         (error = allocate(backend, properties.totalGlobalMem))) {
         int scratch_is_missing = backend->settings.mirror && !backend->settings.scratch;
         code = cuda_fault(error, fault);

@@ -53,11 +53,10 @@ struct Driver {
 
 /* What check() looks at (health.cu). */
 struct Health {
-    struct Snapshot *snapshot;                              /* pinned */
-    const attnd::StuckRecord *stuck[attnd::variants_count]; /* device memory */
-    int asked;                                              /* a snapshot is on its way */
-    uint64_t asked_ns;                                      /* since when */
-    cudaStream_t stream;                                    /* it comes by this one */
+    struct Snapshot *snapshot; /* pinned */
+    int asked;                 /* a snapshot is on its way */
+    uint64_t asked_ns;         /* since when */
+    cudaStream_t stream;       /* it comes by this one */
     int injected;
     uint32_t looks;
     uint64_t progress, moved_ns; /* what was seen last, and when it was another */
@@ -87,17 +86,20 @@ struct attnd_backend {
     int running;          /* between start() and quiesce: there is a helper */
     pthread_t helper;
     uint32_t helper_leave;
-    uint32_t variants;    /* resident, or to be at the next launch */
-    uint32_t launched;    /* helper: kernels are there, or have not been seen to be gone */
-    uint32_t failed;      /* helper: the cudaError_t it gave up with */
-    int settings_fresh;   /* helper: not yet on the device */
-    uint32_t gang;        /* helper: number of the last launch, or of the last that is armed */
-    uint32_t woken;       /* helper: the gang that was called last */
-    attnd_wake *own_wake; /* pinned; used until there is one that engines see */
-    uint32_t wake_memory; /* helper: 1 + the memory of that one; 0: own_wake */
-    uint32_t batch;       /* helper: the last that stands behind the gate */
-    int flushing;         /* helper: what is armed comes and goes, before others are */
-    uint32_t last_left;   /* helper: as it was when called_ns was now */
+    uint32_t variants;       /* resident, or to be at the next launch */
+    uint32_t launched;       /* helper: kernels are there, or have not been seen to be gone */
+    uint32_t failed;         /* helper: the cudaError_t it gave up with */
+    int settings_fresh;      /* helper: not yet on the device */
+    uint32_t gang;           /* helper: number of the last launch, or of the last that is armed */
+    uint32_t variants_there; /* bit v: its kernel is there; more may come (modules.cu) */
+    uint64_t modules_ns;     /* helper: when it last looked for more */
+    struct timespec modules_changed; /* and how old the directory was that it has read */
+    uint32_t woken;                  /* helper: the gang that was called last */
+    attnd_wake *own_wake;            /* pinned; used until there is one that engines see */
+    uint32_t wake_memory;            /* helper: 1 + the memory of that one; 0: own_wake */
+    uint32_t batch;                  /* helper: the last that stands behind the gate */
+    int flushing;                    /* helper: what is armed comes and goes, before others are */
+    uint32_t last_left;              /* helper: as it was when called_ns was now */
     uint64_t called_ns;
     Health health;
 };
@@ -125,6 +127,14 @@ int backend_quiesce(attnd_backend *backend);
 
 /* backend.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);
+
+/* modules.cu: of kernels that runs want, a bit each, those that are there and execute them. */
+uint32_t kernels_for(uint32_t wanted);
+/* modules.cu: whether kernels may have come that were not there. Looks now and then. */
+bool modules_due(attnd_backend *backend);
+/* modules.cu: takes in those that have come, and tells the daemon what is missing. Nothing may be
+ * resident. */
+void modules_take(attnd_backend *backend);
 
 /* helper.cu: elastic: calls a gang. Any thread. */
 void gang_wake(attnd_backend *backend);

@@ -10,6 +10,7 @@
 #include "persistent/cuda/atomics.cuh"
 #include "schemas/abi.h"
 #include "schemas/errors.h"
+#include "schemas/kernels.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -26,22 +27,10 @@ constexpr uint32_t prepared_max = 4096;
 constexpr uint32_t run_slots = ring_positions + prepared_max;
 constexpr uint32_t workers_max = 512;
 
-/* The compiled variants of the worker kernel, one a head dimension, element type and policy. The
- * list is in cuda.mk, which makes variants.inc of it. */
-enum VariantDtype : uint32_t { dtype_fp16 = ATTND_FP16, dtype_bf16 = ATTND_BF16 };
-/* The ways in which loops treat scores and rows (policy.cuh). */
-enum VariantPolicy : uint32_t { plain, varied, fp8 };
-#define ATTND_VARIANT(head_dim, type, policy) +1
-constexpr uint32_t variants_count = 0
-#include "persistent/cuda/variants.inc"
-    ;
-#undef ATTND_VARIANT
-
-/* The options that the policies have together: ATTND_OPTION_*. */
-constexpr uint32_t varied_options =
-    ATTND_OPTION_WINDOW | ATTND_OPTION_SOFT_CAP | ATTND_OPTION_ALIBI | ATTND_OPTION_ROPE |
-    ATTND_OPTION_ROPE_APPEND | ATTND_OPTION_SINKS | ATTND_OPTION_MASK | ATTND_OPTION_SCALES |
-    ATTND_OPTION_HEAD_SCALES;
+/* The variants of the worker kernel, one a head dimension, element type and policy. Some are built
+ * in (cuda.mk), and the others may come as modules. */
+constexpr uint32_t variants_count = ATTND_KERNELS;
+constexpr uint32_t varied_options = ATTND_KERNEL_OPTIONS;
 /* Longer rows of K are latents: 576, of which V is 512. */
 constexpr uint32_t loop_dim_max = 256, latent_dim = 576, latent_values = 512;
 /* And which dimensions beside those that are equal: a pool's, not a batch's. */
@@ -53,49 +42,17 @@ __host__ __device__ constexpr bool is_fp8(uint32_t dtype)
     return dtype == ATTND_FP8_E4M3 || dtype == ATTND_FP8_E5M2;
 }
 
-/* The head dimension that loops are compiled for which execute these; 0: there are none. Rows
- * shorter than that are filled up with zeros, by the varied ones. */
-__host__ __device__ constexpr uint32_t built_dim(uint32_t dim_qk, uint32_t dim_vo)
-{
-    if (dim_qk == latent_dim && dim_vo == latent_values)
-        return latent_dim;
-    if (dim_qk == 0 || dim_qk % 16 || dim_qk > loop_dim_max ||
-        (dim_qk != dim_vo && !(dim_qk == 192 && dim_vo == 128)))
-        return 0;
-    return dim_qk <= 64 ? 64 : dim_qk <= 128 ? 128 : 256;
-}
-
 /* The variant for dimensions, types of q and of K, and options; variants_count: there is none. */
 __host__ __device__ constexpr uint32_t
 variant_index(uint32_t dim_qk, uint32_t dim_vo, uint32_t dtype, uint32_t kv_dtype, uint32_t options)
 {
-    options &= ~ATTND_OPTIONS_PLANNER;
-    if (options & ~varied_options)
-        return variants_count;
-    const uint32_t dim = built_dim(dim_qk, dim_vo);
-    const uint32_t wanted = is_fp8(kv_dtype)                            ? fp8
-                            : options || dim_qk != dim || dim_vo != dim ? varied
-                                                                        : plain;
-    uint32_t index = 0;
-#define ATTND_VARIANT(head_dim, type, policy)                                                      \
-    if (dim == (head_dim) && dtype == dtype_##type && wanted == policy)                            \
-        return index;                                                                              \
-    index++;
-#include "persistent/cuda/variants.inc"
-#undef ATTND_VARIANT
-    return index;
+    return attnd_kernel_of(dim_qk, dim_vo, dtype, kv_dtype, options);
 }
 
 /* The list is three times the same dimensions and types, a policy each. Kernels of the second third
  * execute runs of the first, too. So a model that mixes both has all SMs for each of them. */
-constexpr uint32_t variants_plain = variants_count / 3;
+constexpr uint32_t variants_plain = ATTND_KERNELS_PLAIN;
 constexpr uint32_t variants_plain_mask = (1u << variants_plain) - 1;
-static_assert(variant_index(128, 128, ATTND_BF16, ATTND_BF16, ATTND_OPTION_WINDOW) ==
-                      variants_plain + variant_index(128, 128, ATTND_BF16, ATTND_BF16, 0) &&
-                  variant_index(128, 128, ATTND_BF16, ATTND_FP8_E4M3, 0) ==
-                      2 * variants_plain + variant_index(128, 128, ATTND_BF16, ATTND_BF16, 0),
-              "the order of CUDA_VARIANTS");
-
 /* Does the kernel of a variant execute runs of another? */
 __host__ __device__ constexpr bool variant_executes(uint32_t kernel, uint32_t run)
 {
@@ -106,12 +63,6 @@ __host__ __device__ constexpr bool variant_executes(uint32_t kernel, uint32_t ru
 constexpr uint32_t variants_needed(uint32_t wanted)
 {
     return wanted & ~(wanted >> variants_plain & variants_plain_mask);
-}
-
-/* Of kernels that are there, those whose runs are executed. */
-constexpr uint32_t variants_executed(uint32_t kernels)
-{
-    return kernels | (kernels >> variants_plain & variants_plain_mask);
 }
 
 /* Kernels that are there at once have a stream each, behind the dispatcher's. */
@@ -326,7 +277,8 @@ struct Settings {
     uint32_t mailboxes_offset;          /* of the queue segment, bytes */
     attnd_wake *wake;                   /* elastic: what calls a gang, in host memory; else NULL */
     attnd_trace_head *records;          /* host memory, device pointer; records behind it */
-    uint32_t inject; /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
+    uint32_t inject;  /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
+    uint32_t missing; /* bit v: no kernel is there that executes runs of variant v */
 };
 
 /* The kernels' own state, in device memory. Lives as long as the backend. */

@@ -66,7 +66,8 @@ cudaError_t health_init(attnd_backend *backend)
         (error = cudaHostAlloc((void **)&health->snapshot, sizeof(Snapshot), 0)))
         return error;
     health->moved_ns = health->left_ns = monotonic_ns();
-    return attnd::resident_stuck_records(health->stuck);
+    memset(health->snapshot, 0, sizeof(Snapshot));
+    return cudaSuccess;
 }
 
 static cudaError_t ask(attnd_backend *backend)
@@ -77,9 +78,11 @@ static cudaError_t ask(attnd_backend *backend)
     if ((error = cudaMemcpyAsync(&to->resident, backend->resident, sizeof(Resident),
                                  cudaMemcpyDeviceToHost, health->stream)))
         return error;
+    const uint32_t there = attnd_observe32(&backend->variants_there); /* A1: they are filled in */
     for (uint32_t v = 0; v < variants_count; v++)
-        if ((error = cudaMemcpyAsync(&to->stuck[v], health->stuck[v], sizeof(StuckRecord),
-                                     cudaMemcpyDeviceToHost, health->stream)))
+        if (there >> v & 1 &&
+            (error = cudaMemcpyAsync(&to->stuck[v], attnd::variant_get(v).stuck,
+                                     sizeof(StuckRecord), cudaMemcpyDeviceToHost, health->stream)))
             return error;
     health->asked = 1;
     health->asked_ns = monotonic_ns();

@@ -139,15 +139,17 @@ static cudaError_t upload(attnd_backend *backend)
 {
     const uint32_t wanted = attnd_observe32(&backend->words->wanted);
     cudaError_t error;
+    if (modules_due(backend))
+        modules_take(backend);
     if (!wanted && !backend->settings_fresh)
         return cudaSuccess;
     if (wanted) {
         uint32_t used;
         if ((error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
             return error;
-        backend->variants = attnd::variants_needed(used | 1u << (wanted - 1));
+        backend->variants = kernels_for(used | 1u << (wanted - 1));
         if (uint32_t(__builtin_popcount(backend->variants)) > backend->settings.workers)
-            backend->variants = 1u << (wanted - 1); /* a worker each is the least */
+            backend->variants = kernels_for(1u << (wanted - 1)); /* a worker each is the least */
         attnd_poke32(&backend->words->wanted, 0);
     }
     backend->settings_fresh = 0;
@@ -265,7 +267,9 @@ static cudaError_t keep_armed(attnd_backend *backend)
     if (attnd_observe32(&backend->config.queue->park))
         return cudaSuccess; /* what is armed comes and goes: see backend_quiesce() */
     const bool moved = wake_moved(backend);
-    if (there && (moved || backend->flushing || attnd_observe32(&backend->words->wanted)) &&
+    if (there &&
+        (moved || backend->flushing || attnd_observe32(&backend->words->wanted) ||
+         modules_due(backend)) &&
         ((error = flush(backend)) || backend->flushing))
         return error;
     if (moved)

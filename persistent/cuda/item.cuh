@@ -178,6 +178,26 @@ __device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, 
     return packed_rows;
 }
 
+/* Where the rows of an item stand, in a plan with several levels. The whole warp. */
+__device__ __forceinline__ void item_placed(Item *item, const ActiveRun *run, uint32_t lane)
+{
+    __builtin_assume(__isShared(item) && __isShared(run));
+    const attnd_plan_head &plan = run->plan;
+    if (!(plan.flags & ATTND_PLAN_PLACED))
+        return;
+    attnd_tile &t = item->tile;
+    const int32_t *lengths = run->kv_len + uint64_t(item->generation) * plan.entries_max;
+    if (lane == 0) {
+        if (t.of_entry.behind)
+            t.of_entry.behind = uint32_t(__ldcg(lengths + t.of_entry.behind));
+        if (plan.options & ATTND_OPTION_ROPE_APPEND)
+            t.before = uint32_t(__ldcg(lengths + plan.entries + t.entry));
+        if (t.of_entry.level + 1 < plan.levels) /* a mask is of the last level's keys */
+            item->scoring.options &= ~ATTND_OPTION_MASK;
+    }
+    __syncwarp();
+}
+
 /* The item of a window begins where its first row does, or a little in front of it: blocks of keys
  * stay within a page. Another trip for the pages. The whole warp. */
 template <int D>
@@ -185,6 +205,7 @@ __device__ __forceinline__ void item_skip(Item *item, const ActiveRun *run, uint
 {
     constexpr int32_t decode_step = 16, prefill_step = 64; /* tokens of a block, of a box */
     __builtin_assume(__isShared(item) && __isShared(run));
+    item_placed(item, run, lane);
     const attnd_tile &t = item->tile;
     if (!t.of_entry.window)
         return;

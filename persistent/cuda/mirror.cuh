@@ -106,7 +106,7 @@ struct PlanCopy {
  * that the planner leaves 0 and nobody else reads. */
 __device__ __forceinline__ uint32_t *pages_there(attnd_entry *entry)
 {
-    return &entry->zero;
+    return &entry->behind;
 }
 
 /* The head, and the variant behind it. */
@@ -154,8 +154,9 @@ __device__ __forceinline__ uint64_t mirror_lengths(const PlanCopy &plan, uint32_
     attnd_entry *entries = reinterpret_cast<attnd_entry *>(plan.copy + head->entries_offset_bytes);
     const uint64_t lengths_at =
         head->kv_len_offset_bytes + uint64_t(generation) * head->entries_max * sizeof(int32_t);
+    const uint32_t numbers = head->flags & ATTND_PLAN_PLACED ? head->entries_max : head->entries;
     uint64_t moved = copy_in(plan.copy + lengths_at, plan.host + lengths_at,
-                             uint64_t(head->entries) * sizeof(int32_t), lane);
+                             uint64_t(numbers) * sizeof(int32_t), lane);
     __syncwarp();
     const int32_t *lengths = reinterpret_cast<const int32_t *>(plan.copy + lengths_at);
     uint4 *out = reinterpret_cast<uint4 *>(plan.copy + head->kv_pages_offset_bytes);

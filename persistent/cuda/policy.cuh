@@ -74,6 +74,12 @@ struct Plain {
     {
     }
 
+    /* Keys of earlier levels that count where a new row of entry @entry is rotated. */
+    __device__ static constexpr int32_t keys_before(const Item &, uint32_t)
+    {
+        return 0;
+    }
+
     /* Keys between those that a row sees may be hidden from it. */
     __device__ static constexpr bool masked(const Item &)
     {

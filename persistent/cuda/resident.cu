@@ -14,16 +14,76 @@ namespace attnd
 #include "persistent/cuda/variants.inc"
 #undef ATTND_VARIANT
 
-/* In the order of variant_index(). */
-static Variant (*const variants_list[variants_count])() = {
-#define ATTND_VARIANT(head_dim, type, policy) variant_##head_dim##_##type##_##policy,
+enum Dtype : uint32_t { dtype_fp16 = ATTND_FP16, dtype_bf16 = ATTND_BF16 };
+enum Policy : uint32_t {
+    policy_plain = ATTND_KERNEL_PLAIN,
+    policy_varied = ATTND_KERNEL_VARIED,
+    policy_fp8 = ATTND_KERNEL_FP8
+};
+
+static const struct {
+    uint32_t index;
+    Variant (*get)();
+} variants_built[] = {
+#define ATTND_VARIANT(head_dim, type, policy)                                                      \
+    {attnd_kernel_number(head_dim, dtype_##type, policy_##policy),                                 \
+     variant_##head_dim##_##type##_##policy},
 #include "persistent/cuda/variants.inc"
 #undef ATTND_VARIANT
 };
 
+/* By variant_index(). The stuck record is an address here, and no symbol. */
+static Variant variants[variants_count];
+
 Variant variant_get(uint32_t index)
 {
-    return variants_list[index]();
+    return variants[index];
+}
+
+uint32_t variants_there()
+{
+    uint32_t there = 0;
+    for (uint32_t v = 0; v < variants_count; v++)
+        there |= variants[v].kernel ? 1u << v : 0;
+    return there;
+}
+
+/* Loads it, and lets it have its shared memory. */
+static cudaError_t variant_prepare(uint32_t index, const Variant &variant)
+{
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, variant.kernel);
+    if (!error)
+        error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     int(variant.shared_bytes));
+    if (!error)
+        variants[index] = variant;
+    return error;
+}
+
+cudaError_t variant_load(uint32_t index, const void *image)
+{
+    cudaLibrary_t library;
+    cudaKernel_t kernel;
+    unsigned int kernels = 0;
+    void *address;
+    size_t bytes = 0;
+    ModuleFacts facts;
+    cudaError_t error = cudaLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0);
+    if (error)
+        return error;
+    if (!(error = cudaLibraryGetGlobal(&address, &bytes, library, "attnd_module_facts")) &&
+        !(error = cudaLibraryGetKernelCount(&kernels, library)))
+        error = bytes != sizeof(facts) || kernels != 1 ? cudaErrorInvalidKernelImage : cudaSuccess;
+    if (!error && !(error = cudaMemcpy(&facts, address, sizeof(facts), cudaMemcpyDeviceToHost)) &&
+        (facts.variant != index || facts.resident_bytes != sizeof(Resident) ||
+         facts.run_bytes != sizeof(ActiveRun)))
+        error = cudaErrorInvalidKernelImage;
+    if (!error && !(error = cudaLibraryEnumerateKernels(&kernel, 1, library)))
+        error = variant_prepare(index, {kernel, facts.stuck, facts.shared_bytes});
+    if (error)
+        (void)cudaLibraryUnload(library);
+    return error;
 }
 
 __global__ void __launch_bounds__(dispatch_threads, 1)
@@ -63,27 +123,16 @@ cudaError_t resident_prepare()
     if (!error)
         error = cudaFuncSetAttribute(dispatch_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      int(sizeof(Dispatch)));
-    for (uint32_t v = 0; v < variants_count && !error; v++) {
-        Variant variant = variant_get(v);
-        if (!(error = cudaFuncGetAttributes(&attributes, variant.kernel)))
-            error =
-                cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     int(variant.shared_bytes));
+    for (const auto &built : variants_built) {
+        Variant variant = built.get();
+        void *address = nullptr;
+        if (error ||
+            (error = cudaGetSymbolAddress(&address, static_cast<const void *>(variant.stuck))))
+            return error;
+        variant.stuck = static_cast<const StuckRecord *>(address);
+        error = variant_prepare(built.index, variant);
     }
     return error;
-}
-
-cudaError_t resident_stuck_records(const StuckRecord **records)
-{
-    for (uint32_t v = 0; v < variants_count; v++) {
-        void *address;
-        cudaError_t error =
-            cudaGetSymbolAddress(&address, static_cast<const void *>(variant_get(v).stuck));
-        if (error)
-            return error;
-        records[v] = static_cast<const StuckRecord *>(address);
-    }
-    return cudaSuccess;
 }
 
 /* Everything but the shape of the boxes is replaced on the device, where planes are known: see
@@ -121,7 +170,7 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
 cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t variants)
 {
     settings->kernels = variants;
-    settings->resident = variants_executed(variants);
+    settings->resident = attnd_kernels_executed(variants);
     cudaError_t error = cudaMemcpy(resident, settings, sizeof(Settings), cudaMemcpyHostToDevice);
     if (error || (error = cudaMemset(&resident->used, 0, 4)))
         return error;

@@ -16,19 +16,30 @@ constexpr int dispatch_threads = 128; /* dispatch.cuh: a warp a duty */
 
 /* A worker kernel: (Resident *, uint32_t variant, uint32_t first_worker). */
 struct Variant {
-    const void *kernel;
-    const StuckRecord *stuck; /* a symbol */
+    const void *kernel;       /* NULL: it is not there */
+    const StuckRecord *stuck; /* where it records that it is stuck; of variant_of() a symbol */
     uint32_t shared_bytes;
+};
+
+/* What a module says of itself: attnd_module_facts. */
+struct ModuleFacts {
+    uint32_t variant, shared_bytes;
+    uint32_t resident_bytes, run_bytes; /* of struct Resident and ActiveRun, as it knows them */
+    const StuckRecord *stuck;
 };
 
 /* @index: of variant_index(). */
 Variant variant_get(uint32_t index);
 
+/* Those whose kernels are there, a bit each. */
+uint32_t variants_there();
+
+/* Takes in a kernel that was not built in. @image: a module's; borrowed for the call. Nothing may
+ * be resident. cudaErrorInvalidKernelImage: it is another variant, or of other sources. */
+cudaError_t variant_load(uint32_t index, const void *image);
+
 /* Loads every kernel; with lazy loading the first launch behind a resident kernel would hang. */
 cudaError_t resident_prepare();
-
-/* Where each variant records that it is stuck, in device memory. @records: [variants_count] */
-cudaError_t resident_stuck_records(const StuckRecord **records);
 
 /* Writes the templates of tensor maps to device memory. */
 cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);

@@ -64,7 +64,7 @@ __device__ __noinline__ void map_run(const Settings &settings, ActiveRun *run, A
     const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
     int64_t least = min(min(min(k.stride_token, k.stride_head), k.stride_page),
                         min(min(v.stride_token, v.stride_head), v.stride_page));
-    const uint32_t dim = built_dim(plan.dim_qk, plan.dim_vo);
+    const uint32_t dim = attnd_kernel_dim(plan.dim_qk, plan.dim_vo);
     const bool latents = dim == latent_dim;
     if (!run->aligned || run->page_size % 16 || least <= 0 || !(settings.paths & 4))
         return;
@@ -342,7 +342,7 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     const bool many = built.many;
     const bool aligned = !__any_sync(0xffffffffu, odd);
     *code = __any_sync(0xffffffffu, bad) ? ATTND_E_UNKNOWN : 0;
-    if (variant == variants_count)
+    if (variant == variants_count || settings.missing >> variant & 1)
         *code = ATTND_E_UNSUPPORTED;
     if (*code)
         return variants_count;

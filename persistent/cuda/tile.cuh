@@ -398,6 +398,7 @@ __device__ __forceinline__ void append_rows(const Item &item, uint32_t index)
             entry.row_count + (row - entry.row_begin);
         if (position < 0 || row < entry.row_begin || row >= entry.row_begin + entry.row_count)
             continue;
+        const int32_t turned = int32_t(position) + Policy::keys_before(item, low);
         KV *k = const_cast<KV *>(
             kv_row<KV>(item, entry, run->k_base, run->k_plane, head, int32_t(position)));
         KV *v = const_cast<KV *>(
@@ -411,15 +412,14 @@ __device__ __forceinline__ void append_rows(const Item &item, uint32_t index)
             const float v_by = Policy::reciprocal(item, head, true);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                k[d + i] =
-                    from_float<KV>(Policy::rotated(item, k_in, d + i, int32_t(position)) * k_by);
+                k[d + i] = from_float<KV>(Policy::rotated(item, k_in, d + i, turned) * k_by);
                 if (Policy::in_vo(plan, d))
                     v[d + i] = from_float<KV>(to_float<T>(v_in[i]) * v_by);
             }
         } else {
 #pragma unroll
             for (int i = 0; i < 8; i++) { /* strides need not keep 16-byte alignment */
-                k[d + i] = Policy::stored(item, k_in, d + i, int32_t(position));
+                k[d + i] = Policy::stored(item, k_in, d + i, turned);
                 if (Policy::in_vo(plan, d))
                     v[d + i] = v_in[i];
             }

@@ -1,6 +1,7 @@
 /*
  * variant.cu - the worker kernel of one variant. The build compiles this file once for each entry
- * of CUDA_VARIANTS (cuda.mk), with its head dimension, element type and policy.
+ * of CUDA_VARIANTS (cuda.mk), with its head dimension, element type and policy; attnd-variant does
+ * so with ATTND_MODULE, for a file that a worker loads (modules.cu).
  */
 #include "persistent/cuda/resident_kernel.cuh"
 #include "persistent/cuda/varied.cuh"
@@ -19,6 +20,25 @@ using policy_fp8 = Fp8;
 #define VARIANT(dim, type, policy) PASTE4(variant_, dim, type, policy)
 #define ELEMENT(type) PASTE2(element_, type)
 #define POLICY(policy) PASTE2(policy_, policy)
+
+#ifdef ATTND_MODULE
+/* Here and not in the host's code, which a module has none of. */
+#define DTYPE_fp16 ATTND_FP16
+#define DTYPE_bf16 ATTND_BF16
+#define KIND_plain ATTND_KERNEL_PLAIN
+#define KIND_varied ATTND_KERNEL_VARIED
+#define KIND_fp8 ATTND_KERNEL_FP8
+#define DTYPE(type) PASTE2(DTYPE_, type)
+#define KIND(policy) PASTE2(KIND_, policy)
+
+extern "C" __device__ ModuleFacts attnd_module_facts = {
+    attnd_kernel_number(ATTND_VARIANT_DIM, DTYPE(ATTND_VARIANT_TYPE), KIND(ATTND_VARIANT_POLICY)),
+    tile_bytes<ATTND_VARIANT_DIM>,
+    sizeof(Resident),
+    sizeof(ActiveRun),
+    &stuck,
+};
+#endif
 
 /* V of latents is shorter than K, and the plain policy has rows of one length: those of the varied
  * one are plain, too (device.cuh). */

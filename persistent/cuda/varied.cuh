@@ -128,6 +128,17 @@ struct Varied {
         rope_table()->version = 0;
     }
 
+    /* Keys on earlier levels than entry @entry's, by which what is stored rotated is further from
+     * the first. */
+    __device__ static int32_t keys_before(const Item &item, uint32_t entry)
+    {
+        const attnd_plan_head &plan = item.run->plan;
+        if (!(plan.flags & ATTND_PLAN_PLACED) || !(plan.options & ATTND_OPTION_ROPE_APPEND))
+            return 0;
+        return __ldcg(item.run->kv_len + uint64_t(item.generation) * plan.entries_max +
+                      plan.entries + entry);
+    }
+
     static constexpr uint32_t rotations = ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND;
     __device__ static void prepare(const Item &item)
     {
@@ -137,7 +148,7 @@ struct Varied {
 
     __device__ static bool masked(const Item &item)
     {
-        return has(item, ATTND_OPTION_MASK);
+        return item.scoring.options & ATTND_OPTION_MASK;
     }
 
     __device__ static bool shows_any(const Item &item, uint32_t row)
@@ -166,7 +177,8 @@ struct Varied {
     __device__ static int32_t position(const Item &item, uint32_t row)
     {
         const attnd_entry &entry = item.tile.of_entry;
-        return item.kv_len - int32_t(entry.row_count) + int32_t(row - entry.row_begin);
+        return item.kv_len - int32_t(entry.row_count) +
+               int32_t(row - entry.row_begin + entry.behind);
     }
 
     __device__ static void rows(const Item &item, uint32_t first)
@@ -278,7 +290,7 @@ struct Varied {
     __device__ static void turn_query(const Item &item, float *row, uint32_t index, uint32_t lane)
     {
         if (has(item, rotations))
-            rope_turn_row(row, varied_row()[index].position, lane);
+            rope_turn_row(row, varied_row()[index].position + int32_t(item.tile.before), lane);
     }
     __device__ static void turn_key(const Item &item, float *row, int32_t key, uint32_t lane)
     {
@@ -290,7 +302,9 @@ struct Varied {
     __device__ static float query(const Item &item, const Row &row, float x, const T *from,
                                   uint32_t d)
     {
-        return has(item, rotations) ? rope_turned(x, from, d, row.position) : x;
+        if (!has(item, rotations))
+            return x;
+        return rope_turned(x, from, d, row.position + int32_t(item.tile.before));
     }
     template <typename T>
     __device__ static float key(const Item &item, float x, const T *from, uint32_t d, int32_t key)

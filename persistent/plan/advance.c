@@ -95,6 +95,8 @@ static int check(const struct attnd_plan *plan, const struct attnd_advance_view 
     if (plan->shape.options & ATTND_OPTION_MASK)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_MASK, ATTND_F_KV_LEN, 0, 0);
     int code = check_entries(plan, advance, fault);
+    if (!code)
+        code = attnd_plan_check_places(plan, advance->kv_len, fault);
     return code ? code : check_pages(advance, pool_pages, fault);
 }
 
@@ -112,6 +114,7 @@ int attnd_planner_advance(struct attnd_plan *plan, const struct attnd_advance_vi
     if (advance->entries)
         memcpy(plan->kv_len + (size_t)generation * plan->capacity.entries + plan->shared,
                advance->kv_len, advance->entries * sizeof(int32_t));
+    attnd_plan_write_places(plan, generation, advance->kv_len);
     /* R1: a worker that reads the heap in place sees what a version covers. One with a copy takes
      * the version from its command, and copies what it lacks: the lengths of the command's
      * generation, and page ids that they reach. */
@@ -153,6 +156,7 @@ static void unshare(struct attnd_plan *plan, const struct attnd_advance_view *ad
         plan->kv_len[i] = advance->kv_len[i];
     }
     plan->shared = plan->shared_levels = 0;
+    plan->keys_again = 0;
     plan->found = (struct attnd_plan_found){0};
 }
 

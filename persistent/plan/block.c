@@ -47,6 +47,18 @@ int attnd_block_fits(const struct attnd_plan *plan, const struct attnd_row_block
     return seen <= plan->keys_any || seen <= attnd_block_keys_max(plan, block);
 }
 
+struct attnd_entry attnd_block_entry(const struct attnd_plan *plan,
+                                     const struct attnd_row_block *block)
+{
+    const struct attnd_entry *placed = &plan->state[block->placed].entry;
+    struct attnd_entry entry = plan->state[block->entry].entry;
+
+    entry.row_begin = placed->row_begin;
+    entry.row_count = placed->row_count;
+    entry.behind = block->behind;
+    return entry;
+}
+
 /* The keys that the block's rows see, from a granule's beginning on. Both ends of what a row sees
  * grow with the row. A window that may cost more than an item does is cut like all keys there are:
  * after an advance to shorter lengths the first part may have to hold any of them. */
@@ -55,9 +67,12 @@ static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *
     const struct attnd_entry_state *state = &plan->state[block->entry];
     const uint32_t granule = plan->limits.target.kv_granule, top = block->row_begin;
     const int32_t kv_len = (int32_t)state->kv_len;
-    const struct attnd_visible early = attnd_visible_range(&state->entry, kv_len, top);
+    struct attnd_entry entry = attnd_block_entry(plan, block);
+
+    entry.behind = (uint32_t)block->keys_behind;
+    const struct attnd_visible early = attnd_visible_range(&entry, kv_len, top);
     const struct attnd_visible late =
-        attnd_visible_range(&state->entry, kv_len, top + block->row_count - 1);
+        attnd_visible_range(&entry, kv_len, top + block->row_count - 1);
 
     block->first = state->keys_begin;
     if (early.begin && !block->first && attnd_block_fits(plan, block))
@@ -66,27 +81,54 @@ static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *
         block->keys = (uint32_t)late.end - block->first;
 }
 
-/* Blocks of entry @index, of at most @tokens rows each, from number @blocks on. Return: how many
- * there are then. */
-static uint32_t cut_entry(struct attnd_plan *plan, uint32_t index, uint32_t tokens, uint32_t blocks)
+/* Rows [row, end) of @like's entry into blocks of at most @tokens rows each, from number @blocks
+ * on. Return: how many there are then. */
+static uint32_t cut_rows(struct attnd_plan *plan, const struct attnd_row_block *like, uint32_t row,
+                         uint32_t end, uint32_t tokens, uint32_t blocks)
 {
-    const struct attnd_entry_state *state = &plan->state[index];
-
-    for (uint32_t row = 0; row < state->entry.row_count;) {
-        uint32_t left = state->entry.row_count - row;
-        uint32_t count = left < tokens ? left : tokens;
+    while (row < end) {
+        uint32_t count = end - row < tokens ? end - row : tokens;
         uint32_t rows = attnd_block_packed_rows(plan, count);
         struct attnd_row_block *block = &plan->blocks[blocks++];
 
         assert(blocks <= plan->capacity.blocks);
-        *block = (struct attnd_row_block){
-            .entry = index,
-            .row_begin = state->entry.row_begin + row,
-            .row_count = count,
-            .tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE};
+        *block = *like;
+        block->row_begin = row;
+        block->row_count = count;
+        block->tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE;
         visible_keys(plan, block);
         block->time_ns = (float)attnd_plan_item_ns(plan, block->keys, rows);
         row += count;
+    }
+    return blocks;
+}
+
+/* Likewise, entry @index. */
+static uint32_t cut_entry(struct attnd_plan *plan, uint32_t index, uint32_t tokens, uint32_t blocks)
+{
+    const struct attnd_entry *entry = &plan->state[index].entry;
+    const struct attnd_row_block like = {.entry = index, .placed = index};
+
+    return cut_rows(plan, &like, entry->row_begin, entry->row_begin + entry->row_count, tokens,
+                    blocks);
+}
+
+/* Likewise, all pieces of an earlier level. */
+static uint32_t cut_pieces(struct attnd_plan *plan, uint32_t level, uint32_t tokens,
+                           uint32_t blocks)
+{
+    struct attnd_piece_walk walk = attnd_plan_walk_pieces(plan, level);
+    uint32_t place = plan->level_places[level];
+
+    for (; attnd_plan_next_piece(plan, &walk); place++) {
+        const struct attnd_row_block like = {
+            .entry = walk.entry,
+            .placed = walk.behind[plan->shape.levels - 1],
+            .behind = place,
+            .keys_behind = attnd_plan_keys_behind(plan, &walk, NULL),
+        };
+        if (plan->state[walk.entry].pages_used)
+            blocks = cut_rows(plan, &like, walk.row, walk.row_end, tokens, blocks);
     }
     return blocks;
 }
@@ -106,6 +148,10 @@ void attnd_plan_cut_blocks(struct attnd_plan *plan)
 
     for (uint32_t l = 0; l < plan->shape.levels; l++) {
         plan->level_blocks[l] = blocks;
+        if (attnd_plan_in_pieces(plan) && l + 1 < plan->shape.levels) {
+            blocks = cut_pieces(plan, l, tokens, blocks);
+            index = plan->level_entries[l + 1];
+        }
         for (; index < plan->shape.entries && plan->state[index].entry.level == l; index++)
             if (plan->state[index].pages_used || l + 1 == plan->shape.levels)
                 blocks = cut_entry(plan, index, tokens, blocks);

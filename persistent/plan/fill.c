@@ -37,7 +37,7 @@ static uint32_t fill_level(struct attnd_plan *plan, const struct attnd_batch_vie
     const uint32_t reserve = last ? batch->reserve_pages : 0;
     const struct attnd_entry alike = {.level = plan->shape.levels - batch->levels + l,
                                       .causal = last && (batch->flags & ATTND_BATCH_CAUSAL),
-                                      .window = last ? window_of(batch) : 0};
+                                      .window = window_of(batch)};
 
     for (uint32_t r = 0; r < level->entries; r++) {
         struct attnd_entry_state *state = &plan->state[first + r];
@@ -91,6 +91,7 @@ void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_v
         const uint32_t reserve = l + 1 == batch->levels ? batch->reserve_pages : 0;
         const uint32_t first = index, page_begin = page;
 
+        plan->level_entries[l] = first;
         page = fill_level(plan, batch, l, first, page);
         index += batch->level[l].entries;
         copy_entries(plan, first, index);
@@ -99,4 +100,5 @@ void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_v
                    batch->level[l].entries * sizeof(*plan->mask_begin));
         copy_pages(plan, &batch->level[l], plan->state + first, page_begin, reserve);
     }
+    plan->level_entries[batch->levels] = index;
 }

@@ -3,21 +3,23 @@
  * batch within the limits can come to, and where the arrays for them lie in the heap.
  *
  * Blocks: an entry of n rows has ceil(n / t) blocks of t tokens, so a level of N rows and E entries
- * has at most N / t + E, and never more than N.
- * Splits: a block of cost c gets round(c / target) parts, that is at most c / target more; over all
- * blocks that is total / target, which the choice of target makes TILES_PER_WORKER * workers queue
- * items, each tile being heads_kv of them. tile.c holds this as a hard budget.
- * Splits that bound an item: a block needs one for each time that the longest item's keys fit into
- * the keys which its entry may come to have (and one, because the keys there are are cut evenly);
- * all pages of the plan may be one entry's. There are no more than ATTND_BOUND_SPLITS_MAX; a batch
- * that would need more is refused. Fixed splits: a block has one for each step of its entry's keys
- * but the last; they take the place of all others. Merges: a row segment ends where a block begins
- * or ends; levels are partitions of the same rows, so there are no more segments than blocks, and
- * no more than rows. Partial rows: every level's blocks cover a row at most once, and each added
- * tile repeats at most one block's rows. Where equal pages are looked for (share.c), a batch of one
- * level may come to have ATTND_SHARED_LEVELS more, and half as many entries again. With one level
- * only split blocks have partials, at least one added tile each. Parts: each (merge, part) pair
- * stands for at least one partial row of its own.
+ * has at most N / t + E, and never more than N. Of several levels each but the last may be cut
+ * where entries of it or of later ones begin (place.c), which are no more than there are requests.
+ * Each piece has a number beside the lengths of a generation, and each entry has one. Splits: a
+ * block of cost c gets round(c / target) parts, that is at most c / target more; over all blocks
+ * that is total / target, which the choice of target makes TILES_PER_WORKER * workers queue items,
+ * each tile being heads_kv of them. tile.c holds this as a hard budget. Splits that bound an item:
+ * a block needs one for each time that the longest item's keys fit into the keys which its entry
+ * may come to have (and one, because the keys there are are cut evenly); all pages of the plan may
+ * be one entry's. There are no more than ATTND_BOUND_SPLITS_MAX; a batch that would need more is
+ * refused. Fixed splits: a block has one for each step of its entry's keys but the last; they take
+ * the place of all others. Merges: a row segment ends where a block begins or ends; levels are
+ * partitions of the same rows, so there are no more segments than blocks, and no more than rows.
+ * Partial rows: every level's blocks cover a row at most once, and each added tile repeats at most
+ * one block's rows. Where equal pages are looked for (share.c), a batch of one level may come to
+ * have ATTND_SHARED_LEVELS more, and half as many entries again. With one level only split blocks
+ * have partials, at least one added tile each. Parts: each (merge, part) pair stands for at least
+ * one partial row of its own.
  */
 #include "persistent/plan/private.h"
 
@@ -92,7 +94,10 @@ static int derive(const struct attnd_plan_limits *limits, uint32_t shared,
     const uint64_t tokens_min = tokens_max > group ? tokens_max / group : 1;
     const uint64_t items = (uint64_t)limits->target.tile_workers * ATTND_SPLIT_TILES_PER_WORKER;
 
-    uint64_t blocks = min64(levels * rows, levels * (rows / tokens_min) + requests);
+    /* Levels of a batch may be cut into pieces: place.c. */
+    const uint64_t pieces = limits->levels > 1 ? (limits->levels - 1) * requests : 0;
+
+    uint64_t blocks = min64(levels * rows, levels * (rows / tokens_min) + requests + pieces);
     uint64_t splits = (items + limits->heads_kv - 1) / limits->heads_kv;
     const uint64_t keys = min64((uint64_t)limits->pages * limits->page_size, INT32_MAX);
     const uint32_t packed_max = (uint32_t)(tokens_max > group ? tokens_max : group);
@@ -110,7 +115,8 @@ static int derive(const struct attnd_plan_limits *limits, uint32_t shared,
         return -ATTND_E_RANGE;
 
     const uint64_t line = ATTND_CACHE_LINE / sizeof(int32_t);
-    uint64_t entries = (requests + line - 1) / line * line;
+    const uint64_t numbers = requests + (pieces ? requests + pieces : 0);
+    uint64_t entries = (numbers + line - 1) / line * line;
     uint64_t bytes = sizeof(struct attnd_plan_head) + sizeof(struct attnd_variant);
     *capacity = (struct attnd_plan_capacity){
         .blocks = (uint32_t)blocks,

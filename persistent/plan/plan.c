@@ -3,10 +3,11 @@
  *
  * A batch says which query rows read which pages. The worker wants the opposite view: pieces of
  * about equal time, each self-contained, in an order that ends well. attnd_planner_set() makes it
- * in six steps, all but linear in the size of the batch:
+ * in seven steps, all but linear in the size of the batch:
  *
  *   share.c   leading pages that neighbours have in common: levels in front of the batch's
  *   fill.c    entries, page lists (with room for advance), lengths of generation 0
+ *   place.c   where rows stand that have keys on several levels
  *   tile.c    rows of an entry into blocks of one pass over KV, with a time each (times.c); blocks
  *             that are long against a worker's share are split along KV (split.c). The result is
  *             tiles.
@@ -137,7 +138,8 @@ int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
     plan->pool = *pool;
     attnd_plan_default_rates(&plan->limits.target);
     code = attnd_plan_capacity(limits, &plan->capacity);
-    if (!code && (limits->heads_kv != pool->heads_kv || pool->page_size == 0))
+    if (!code && (limits->heads_kv != pool->heads_kv || pool->page_size == 0 ||
+                  limits->page_size != pool->page_size))
         code = -ATTND_E_RANGE;
     if (!code)
         code = allocate_private(plan);
@@ -255,6 +257,12 @@ int attnd_planner_set(struct attnd_plan *plan, const struct attnd_batch_view *ba
     attnd_plan_share(plan, batch);
     attnd_plan_fill_entries(plan, batch);
     attnd_plan_share_entries(plan);
+    code = attnd_plan_place(plan, fault);
+    if (code) {
+        make_empty(plan);
+        *plan->head = plan->shape;
+        return code;
+    }
     return attnd_plan_build(
         plan, batch->options & ATTND_OPTION_FIXED_SPLIT ? batch->variant.fixed_split : 0, fault);
 }

@@ -60,7 +60,10 @@ struct attnd_row_block {
     uint32_t first; /* key that one of its rows sees when planned, rounded down to a granule */
     uint32_t keys;  /* from there to the last that one of its rows sees then */
     uint32_t tile_begin, tile_count;
-    uint32_t partial; /* 1: several tiles cover some of its rows, so all its tiles are partial */
+    uint32_t partial;    /* 1: several tiles cover some of its rows, so all its tiles are partial */
+    uint32_t placed;     /* entry from whose rows its rows' places are counted */
+    uint32_t behind;     /* as a tile's of_entry has it */
+    int32_t keys_behind; /* what stands there when planned */
     uint32_t tile_class;
     float time_ns; /* of one KV head */
 };
@@ -85,6 +88,7 @@ struct attnd_plan_load {
 struct attnd_plan_times {
     double row_ns;   /* a key, computed against a packed row */
     double read_ns;  /* and read by one worker */
+    double again_ns; /* the same if others have just read it */
     double bytes_ns; /* and by the memory, for all workers */
     double start_ns; /* of a tile */
 };
@@ -115,6 +119,11 @@ struct attnd_plan {
     struct attnd_plan_times times;
     uint32_t keys_any; /* that a block of any rows of this batch may have in one item */
     uint32_t shared, shared_levels; /* entries and levels of share.c, in front of the batch's */
+    uint32_t level_entries[ATTND_LEVELS_MAX + 1]; /* without shared levels: of level l, [l]..[l+1]
+                                                   */
+    uint32_t
+        level_places[ATTND_LEVELS_MAX]; /* of level l: where its numbers begin, among lengths */
+    double keys_again; /* of one KV head, that memory-bound blocks read of the L2: share.c */
 
     /* heap: written, never read */
     struct attnd_plan_head *head;
@@ -151,6 +160,8 @@ void attnd_plan_default_rates(struct attnd_plan_target *target);
 void attnd_plan_take_times(struct attnd_plan *plan);
 /** attnd_plan_key_ns() - one key against @packed_rows. */
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
+/** attnd_plan_again_ns() - the same if others have just read the key. */
+double attnd_plan_again_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_start_ns() - a tile that sees nothing. */
 double attnd_plan_start_ns(const struct attnd_plan *plan);
 /** attnd_plan_item_ns() - a tile of @keys and @packed_rows. */
@@ -192,6 +203,35 @@ uint32_t attnd_plan_split_parts(const struct attnd_plan *plan, const struct attn
 /** attnd_plan_fill_entries() - entries, page lists and generation 0. */
 void attnd_plan_fill_entries(struct attnd_plan *plan, const struct attnd_batch_view *batch);
 
+/* Rows of an entry that have the same entry on each later level (place.c). */
+struct attnd_piece_walk {
+    uint32_t level, entry;
+    uint32_t row, row_end;
+    uint32_t behind[ATTND_LEVELS_MAX]; /* entries of later levels */
+};
+
+/** attnd_plan_walk_pieces() - those of @level, in the order of rows: for attnd_plan_next_piece().
+ */
+struct attnd_piece_walk attnd_plan_walk_pieces(const struct attnd_plan *plan, uint32_t level);
+/** attnd_plan_next_piece() - Return: 0 if there is none. */
+int attnd_plan_next_piece(const struct attnd_plan *plan, struct attnd_piece_walk *walk);
+/** attnd_plan_place() - of entries and lengths that are there, of generation 0.
+ * Return: 0; -ATTND_E_RANGE more keys than a place can count; -ATTND_E_UNSUPPORTED keys that were
+ * rotated when they were stored, and have no place of their own. */
+int attnd_plan_place(struct attnd_plan *plan, struct attnd_fault *fault);
+/** attnd_plan_check_places() - Return: 0; -ATTND_E_RANGE as attnd_plan_place().
+ * @lengths: of all entries, here and below; NULL: those that were set */
+int attnd_plan_check_places(const struct attnd_plan *plan, const int32_t *lengths,
+                            struct attnd_fault *fault);
+/** attnd_plan_write_places() - into the heap, behind the lengths of @generation. */
+void attnd_plan_write_places(const struct attnd_plan *plan, uint32_t generation,
+                             const int32_t *lengths);
+/** attnd_plan_keys_behind() - keys of the piece's rows behind those of its entry. */
+int32_t attnd_plan_keys_behind(const struct attnd_plan *plan, const struct attnd_piece_walk *walk,
+                               const int32_t *lengths);
+/** attnd_plan_in_pieces() - 1: tiles of earlier levels are those of pieces. */
+int attnd_plan_in_pieces(const struct attnd_plan *plan);
+
 /** attnd_plan_keys_max() - whole granules of keys that an item of @packed_rows may have and stay
  * below ATTND_ITEM_COST_MAX, with a granule more to spare; at least one granule. */
 uint32_t attnd_plan_keys_max(const struct attnd_plan_target *target, uint32_t packed_rows);
@@ -199,6 +239,9 @@ uint32_t attnd_plan_keys_max(const struct attnd_plan_target *target, uint32_t pa
 /** attnd_plan_cut_blocks() - entries into plan->blocks, by level, and how long they take. */
 void attnd_plan_cut_blocks(struct attnd_plan *plan);
 
+/** attnd_block_entry() - the block's, as its tiles have it. */
+struct attnd_entry attnd_block_entry(const struct attnd_plan *plan,
+                                     const struct attnd_row_block *block);
 /** attnd_block_packed_rows() - query heads of @row_count tokens. */
 uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count);
 /** attnd_block_reach() - keys that the block's entry may come to have. */

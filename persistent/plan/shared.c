@@ -4,8 +4,8 @@
  *
  * A tile reads keys for a block of rows. Without the outer level, each request of the last level
  * would read those keys for blocks of its own. With it, the rows of the group fill blocks together.
- * The difference in blocks is what is not read. A window hides part of the outer keys from the
- * rows, by an amount that depends on their positions, so that batches with one are not counted.
+ * The difference in blocks is what is not read. Where a variant asks where rows stand, requests
+ * read outer keys each for themselves (place.c).
  */
 #include "persistent/plan/plan.h"
 
@@ -43,7 +43,7 @@ uint64_t attnd_plan_shared_keys(const struct attnd_batch_view *batch, uint32_t p
 {
     uint64_t keys = 0;
 
-    if (batch->options && batch->variant.window_left >= 0)
+    if (batch->options & ATTND_OPTIONS_PLACE)
         return 0;
     for (uint32_t l = 0; l + 1 < batch->levels; l++)
         keys +=

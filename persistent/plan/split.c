@@ -54,6 +54,14 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
+/* What blocks take less of one KV head because others have just read their keys. */
+static double again_less(const struct attnd_plan *plan)
+{
+    const double less = plan->times.read_ns - plan->times.again_ns;
+
+    return plan->limits.target.rates.rows_step > 1 ? plan->keys_again * less : 0;
+}
+
 static struct blocks_seen look(const struct attnd_plan *plan)
 {
     const double heads = plan->shape.heads_kv, workers = plan->limits.target.tile_workers;
@@ -76,8 +84,9 @@ static struct blocks_seen look(const struct attnd_plan *plan)
     }
     seen.rows_max *= plan->shape.group;
     seen.load.compute_ns = seen.total_ns[ATTND_TILE_COMPUTE] * heads / workers;
-    seen.load.memory_ns = seen.total_ns[ATTND_TILE_MEMORY] * heads / workers;
-    seen.load.bytes_ns = keys_read * heads * attnd_plan_bytes_ns(plan);
+    seen.load.memory_ns = (seen.total_ns[ATTND_TILE_MEMORY] - again_less(plan)) * heads / workers;
+    seen.load.bytes_ns =
+        larger(0, keys_read - plan->keys_again) * heads * attnd_plan_bytes_ns(plan);
     seen.stretch =
         seen.load.memory_ns > 0 ? larger(1, seen.load.bytes_ns / seen.load.memory_ns) : 1;
     return seen;

@@ -100,6 +100,7 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
     const uint32_t rows = attnd_block_packed_rows(plan, block->row_count);
     const uint32_t all = cut->parts + cut->tail;
     const uint32_t last = block->first + block->keys;
+    const struct attnd_entry of_entry = attnd_block_entry(plan, block);
     uint32_t begin = plan->state[block->entry].keys_begin;
 
     block->tile_begin = tiles;
@@ -122,7 +123,7 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
         tile->kv_end = part < all ? end : ATTND_KV_OPEN;
         tile->cost = cost > UINT32_MAX ? UINT32_MAX : (uint32_t)cost;
         tile->tile_class = block->tile_class;
-        tile->of_entry = plan->state[block->entry].entry;
+        tile->of_entry = of_entry;
         begin = end;
     }
     return tiles;

@@ -32,7 +32,7 @@ $(BUILD)/attnd-cuda.pc:
 
 # ---- man pages: dir/name.section.scd beside what it describes ----
 
-MAN_SOURCES := $(wildcard service/*.scd service/*/*.scd bench/*/*.scd client/*.scd)
+MAN_SOURCES := $(wildcard service/*.scd service/*/*.scd bench/*/*.scd client/*.scd persistent/*/*.scd)
 MAN := $(addprefix $(BUILD)/man/,$(patsubst %.scd,%,$(notdir $(MAN_SOURCES))))
 .PHONY: man
 man: $(MAN)
@@ -60,7 +60,7 @@ CALLS = $(foreach page,$(CALL_PAGES),$(call calls_of,$(page)))
 # ---- everything ----
 
 COMPLETIONS := $(wildcard service/dist/completion/*)
-INSTALLED_PROGRAMS = $(PROGRAMS) $(BUILD)/bench/attnd-replay
+INSTALLED_PROGRAMS = $(PROGRAMS) $(BUILD)/bench/attnd-replay $(VARIANT_PROGRAM)
 unit = sed 's:@PREFIX@:$(PREFIX):; s:@SYSCONFDIR@:$(SYSCONFDIR):' service/dist/$(1) \
          > $(DEST)/lib/systemd/system/$(1)
 
@@ -74,6 +74,8 @@ install: all install-man
 	  client/attnd_prefix.h \
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
 	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/variant.h $(VERSION_H)
+	install -d $(DEST)/share/attnd
+	cp -rT $(VARIANT_SOURCES) $(DEST)/share/attnd/kernels
 	install -d $(DEST)/lib/systemd/system
 	$(call unit,attnd.service)
 	$(call unit,attnd.socket)
@@ -96,7 +98,7 @@ uninstall:
 	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))
 	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,attnd attnctl attnd-replay)
 	rm -f $(DEST)/share/zsh/site-functions/_attnd
-	rm -rf $(DEST)/include/attnd $(DEST)/share/doc/attnd
+	rm -rf $(DEST)/include/attnd $(DEST)/share/doc/attnd $(DEST)/share/attnd
 	if cmp -s service/dist/attnd.conf $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf; then \
 	  rm -f $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf; \
 	  rmdir --ignore-fail-on-non-empty $(DESTDIR)$(SYSCONFDIR)/attnd; fi

@@ -297,6 +297,15 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
         status->has_device = 1;
         status->has_sms = status->has_sms_resident = status->has_mps = 1;
     }
+    if (data.rates_source) {
+        status->rates = text(data.rates_source);
+        status->worker_gflops = data.rates.worker_gflops;
+        status->worker_gbps = data.rates.worker_gbps;
+        status->worker_l2_gbps = data.rates.worker_l2_gbps;
+        status->memory_gbps = data.rates.memory_gbps;
+        status->has_worker_gflops = status->has_worker_gbps = 1;
+        status->has_worker_l2_gbps = status->has_memory_gbps = 1;
+    }
     status->queue_runs = data.queue_runs;
     status->queue_waiting = data.queue_waiting;
     attnd_heap_usage(service->queue, &status->heap_bytes, &status->heap_used_bytes);

@@ -35,8 +35,10 @@ _attnd_daemon() {
         '--loop=[kind of event loop]:kind:(auto io_uring epoll)' \
         '--memory-max=[host memory of one session]:size' \
         '--metrics=[serve metrics there]:path or 127.0.0.1\:port:_files' \
+        '--modules=[kernels that the CUDA worker was built without]:directory:_files -/' \
         '--prefix-blocks=[blocks of all prefix trees]:number' \
         '(-q --quiet)'{-q,--quiet}'[log warnings and errors only]' \
+        '--rates=[what plans are made with]:auto or four numbers' \
         '--residency=[how the CUDA worker lives]:mode:(auto elastic shared exclusive)' \
         '--scratch=[memory for partial results]:size' \
         '--sms=[SMs of a shared worker]:number' \

@@ -96,7 +96,9 @@ struct query {
     uint32_t row, head;
     struct span request[REFERENCE_LEVELS_MAX]; /* all keys there are */
     int32_t place;                             /* among the keys of its last level's request */
+    int32_t before[REFERENCE_LEVELS_MAX];      /* keys of its requests on earlier levels */
     uint32_t last;                             /* that request's number */
+    uint32_t of_level[REFERENCE_LEVELS_MAX];   /* the same of all levels */
     int32_t index;                             /* the row's, among the request's */
 };
 
@@ -116,16 +118,23 @@ static int32_t place_of(const struct reference_level *level, uint32_t request, u
     return level->kv_len[request] - qo_len + ((int32_t)row - level->qo_indptr[request]);
 }
 
-/* Only the last level asks where a query stands: what comes before it is all past. */
+/* The keys of a query are one list, in which those of a level follow those of the one before. */
+static int32_t place_in_all(const struct reference_batch *batch, const struct query *query)
+{
+    return query->before[batch->levels - 1] + query->place;
+}
+
+/* Causality and masks are of the last level: what comes before it is all past. */
 static int sees(const struct reference_batch *batch, const struct query *query, uint32_t l,
                 int32_t j)
 {
+    if (!reference_sees(&batch->variant, place_in_all(batch, query), query->before[l] + j))
+        return 0;
     if (l + 1 < batch->levels)
         return 1;
     if (batch->causal && j > query->place)
         return 0;
-    return reference_sees(&batch->variant, query->place, j) &&
-           reference_unmasked(&batch->variant, query->last, query->index, query->request[l].count,
+    return reference_unmasked(&batch->variant, query->last, query->index, query->request[l].count,
                               j);
 }
 
@@ -152,7 +161,8 @@ static void accumulate(double weight, const double *restrict value, double *rest
 }
 
 /* One query against the keys that it sees. @scores and @values have room for all of them. */
-static void attend_query(const struct reference_batch *batch, const double *q,
+static void attend_query(const struct reference_batch *batch,
+                         double q[REFERENCE_LEVELS_MAX][ATTND_HEAD_DIM_MAX],
                          const struct query *query, double *scores, const double **values,
                          double *o, double *lse)
 {
@@ -173,10 +183,10 @@ static void attend_query(const struct reference_batch *batch, const double *q,
             const struct span *span = &query->request[l];
             if (!sees(batch, query, l, j))
                 continue;
-            const double score = scale * dot(q, span->keys + (size_t)j * dim, dim);
+            const double score = scale * dot(q[l], span->keys + (size_t)j * dim, dim);
             values[count] = span->values + (size_t)j * dim_vo;
-            scores[count++] =
-                reference_score(variant, score, query->head, batch->heads_q, query->place, j);
+            scores[count++] = reference_score(variant, score, query->head, batch->heads_q,
+                                              place_in_all(batch, query), query->before[l] + j);
         }
 
     for (uint32_t d = 0; d < dim_vo; d++)
@@ -210,7 +220,7 @@ static void attend_head(const struct reference_batch *batch, uint32_t head,
     const float *value_of = bits16_table(batch->dtype);
     const uint32_t group = batch->heads_q / batch->heads_kv;
     struct query query = {.place = 0};
-    double q[ATTND_HEAD_DIM_MAX];
+    double q[REFERENCE_LEVELS_MAX][ATTND_HEAD_DIM_MAX];
 
     for (uint32_t row = 0; row < batch->rows; row++) {
         for (uint32_t l = 0; l < batch->levels; l++) {
@@ -219,14 +229,21 @@ static void attend_head(const struct reference_batch *batch, uint32_t head,
             query.place = place_of(&batch->level[l], request, row);
             query.last = request;
             query.index = (int32_t)row - batch->level[l].qo_indptr[request];
+            query.before[l] =
+                l ? query.before[l - 1] + batch->level[l - 1].kv_len[query.of_level[l - 1]] : 0;
+            query.of_level[l] = request;
         }
         query.row = row;
         for (uint32_t h = head * group; h < (head + 1) * group; h++) {
             const uint16_t *bits =
                 batch->q.bits + row * batch->q.stride_row + h * batch->q.stride_head;
-            for (uint32_t d = 0; d < batch->dim; d++)
-                q[d] = (double)value_of[bits[d]];
-            reference_rotate(&batch->variant, q, query.place);
+            for (uint32_t l = 0; l < batch->levels; l++) {
+                /* Keys that were stored rotated stand in the whole list, others in their level. */
+                const int32_t from = batch->variant.rope_keys_stored ? 0 : query.before[l];
+                for (uint32_t d = 0; d < batch->dim; d++)
+                    q[l][d] = (double)value_of[bits[d]];
+                reference_rotate(&batch->variant, q[l], place_in_all(batch, &query) - from);
+            }
             size_t index = (size_t)row * batch->heads_q + h;
             query.head = h;
             attend_query(batch, q, &query, scores, values, o + index * dim_vo_of(batch),

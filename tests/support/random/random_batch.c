@@ -106,7 +106,30 @@ double random_batch_rows_bytes(const struct random_batch *batch)
     return (random_batch_rows(batch) + 2) * row * batch->steps * shape->layers;
 }
 
-/* What asks for a row's place goes with one level. */
+/* An entry of the level ends in front of row @row. */
+static int ends_at(const struct random_level *level, int32_t row)
+{
+    int32_t end = 0;
+
+    for (uint32_t e = 0; e < level->requests && end < row; e++)
+        end += level->entry[e].qo_len;
+    return end == row;
+}
+
+int random_batch_nested(const struct random_batch *batch)
+{
+    for (uint32_t l = 0; l + 1 < batch->levels; l++) {
+        int32_t end = 0;
+        for (uint32_t e = 0; e < batch->level[l].requests; e++) {
+            end += batch->level[l].entry[e].qo_len;
+            if (!ends_at(&batch->level[l + 1], end))
+                return 0;
+        }
+    }
+    return 1;
+}
+
+/* Keys that are stored rotated have one place, whichever rows see them. */
 static int variant_valid(const struct random_batch *batch)
 {
     const struct random_variant *variant = &batch->variant;
@@ -119,8 +142,7 @@ static int variant_valid(const struct random_batch *batch)
         return 0;
     if (variant->mask && batch->steps > 1)
         return 0;
-    return batch->levels == 1 ||
-           (variant->mask == 0 && variant->window == 0 && variant->position_encoding == 0);
+    return !variant->rope_append || random_batch_nested(batch);
 }
 
 int random_batch_valid(const struct random_batch *batch)

@@ -124,6 +124,9 @@ typedef void random_draw_fn(uint64_t seed, uint64_t index, struct random_batch *
  */
 int random_batch_valid(const struct random_batch *batch);
 
+/** random_batch_nested() - 1 if no entry of an earlier level ends inside one of a later. */
+int random_batch_nested(const struct random_batch *batch);
+
 /** random_shape_vo() - elements of a row of V and of o. */
 static inline uint32_t random_shape_vo(const struct random_shape *shape)
 {

@@ -16,6 +16,8 @@ static uint32_t draw_window(struct prng *prng, const struct random_batch *batch)
                               64,
                               128,
                               (uint32_t)random_batch_kv_max(batch),
+                              (uint32_t)(batch->level[0].entry[0].kv_len[0] +
+                                         batch->level[batch->levels - 1].entry[0].kv_len[0]),
                               1 + prng_below(prng, 300),
                               (uint32_t)INT32_MAX};
     const uint32_t edge = edges[prng_below(prng, sizeof(edges) / sizeof(edges[0]))];
@@ -66,8 +68,8 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
     /* One plane: what is appended to V would lie in what was rotated of K. */
     if (batch->shape.one_plane || (batch->shape.kv_dtype && batch->steps > 1))
         variant->rope_append = 0;
-    if (batch->levels > 1)
-        variant->mask = variant->window = variant->position_encoding = variant->rope_append = 0;
+    if (batch->levels > 1 && variant->rope_append && !random_batch_nested(batch))
+        variant->rope_append = 0; /* keys would stand at several places */
 }
 
 /* For all batches of a shape: dimensions that no kernel takes as they are. */

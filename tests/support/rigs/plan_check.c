@@ -172,6 +172,48 @@ static int check_entries(struct checker *k)
     return index == k->head->entries || wrong(k, "%u entries", k->head->entries);
 }
 
+/* The entry of @level over @row. */
+static uint32_t entry_over(const struct checker *k, uint32_t level, uint32_t row)
+{
+    uint32_t found = ATTND_NONE;
+
+    for (uint32_t e = 0; e < k->head->entries; e++)
+        if (k->entries[e].level == level && row >= k->entries[e].row_begin &&
+            row < k->entries[e].row_begin + k->entries[e].row_count)
+            found = e;
+    return found;
+}
+
+/* Where a variant asks for the places of rows, a tile of an earlier level has rows of one entry on
+ * each later level; it names the keys of these, and the last one's rows. */
+static int check_placed(struct checker *k, uint32_t t)
+{
+    const struct attnd_tile *tile = &k->tiles[t];
+    struct attnd_entry want = k->entries[tile->entry];
+    const int32_t *kv_len = plan_kv_len(k->c, 0);
+    int32_t behind = 0;
+
+    const int placed = k->head->flags & ATTND_PLAN_PLACED &&
+                       k->head->options & ATTND_OPTIONS_PLACE && want.level + 1 < k->head->levels;
+
+    if (placed)
+        for (uint32_t l = want.level + 1; l < k->head->levels; l++) {
+            const uint32_t e = entry_over(k, l, tile->row_begin);
+            if (e == ATTND_NONE || e != entry_over(k, l, tile->row_begin + tile->row_count - 1))
+                return wrong(k, "tile %u has rows of several entries of level %u", t, l);
+            behind += kv_len[e];
+            want.row_begin = k->entries[e].row_begin;
+            want.row_count = k->entries[e].row_count;
+            want.behind = tile->of_entry.behind;
+        }
+    if (memcmp(&tile->of_entry, &want, sizeof(want)) != 0)
+        return wrong(k, "tile %u repeats its entry wrongly", t);
+    if (placed && (want.behind < k->head->entries || want.behind >= k->head->entries_max ||
+                   kv_len[want.behind] != behind))
+        return wrong(k, "tile %u has other keys behind it than %d", t, behind);
+    return 1;
+}
+
 static int check_tile(struct checker *k, uint32_t t)
 {
     const struct attnd_tile *tile = &k->tiles[t];
@@ -180,8 +222,8 @@ static int check_tile(struct checker *k, uint32_t t)
     if (tile->entry >= k->head->entries)
         return wrong(k, "tile %u has entry %u", t, tile->entry);
     const struct attnd_entry *entry = &k->entries[tile->entry];
-    if (memcmp(&tile->of_entry, entry, sizeof(*entry)) != 0)
-        return wrong(k, "tile %u repeats its entry wrongly", t);
+    if (!check_placed(k, t))
+        return 0;
     if (tile->row_count == 0 || tile->row_begin < entry->row_begin ||
         tile->row_begin + tile->row_count > entry->row_begin + entry->row_count)
         return wrong(k, "tile %u leaves its entry", t);

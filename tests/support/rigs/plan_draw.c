@@ -104,14 +104,14 @@ void plan_case_draw(struct plan_case *c, struct case_source *source)
     c->limits.target.fusion = (enum attnd_plan_fusion)case_below(source, 3);
     c->limits.target.cascade = (enum attnd_plan_cascade)case_below(source, 3);
     if (case_below(source, 2))
-        c->limits.target.rates = (struct attnd_plan_rates){5000, 60, 4400, 128};
+        c->limits.target.rates = (struct attnd_plan_rates){5000, 60, 60, 4400, 128};
     if (c->batch.levels == 1 && case_below(source, 4))
         draw_shared(c, source);
     if (case_below(source, 2))
         c->batch.flags |= ATTND_BATCH_SHARED_PAGES;
 
     plan_case_fit(c);
-    if (c->batch.levels == 1 && case_below(source, 3) == 0) {
+    if (case_below(source, 3) == 0) {
         c->batch.options |= ATTND_OPTION_WINDOW;
         c->batch.variant.window_left = (int32_t)ONE_OF(source, 0, 1, 15, 63, 64, 200, 5000);
     }

@@ -115,6 +115,22 @@ static void store_row(const struct store *store, const uint16_t *from, int32_t p
     }
 }
 
+/* Keys that a request of the last level has on the earlier ones, which do not cut it. */
+static int32_t trial_keys_before(const struct trial *trial, uint32_t step, uint32_t request)
+{
+    const struct random_batch *batch = &trial->batch;
+    const int32_t row = trial->level[batch->levels - 1].qo_indptr[request];
+    int32_t keys = 0;
+
+    for (uint32_t l = 0; l + 1 < batch->levels; l++) {
+        uint32_t outer = 0;
+        while (trial->level[l].qo_indptr[outer + 1] <= row)
+            outer++;
+        keys += batch->level[l].entry[outer].kv_len[step];
+    }
+    return keys;
+}
+
 /* The rows of all requests of a run. */
 static void store_rows(struct store *store, uint32_t step, const float *table)
 {
@@ -133,7 +149,7 @@ static void store_rows(struct store *store, uint32_t step, const float *table)
                 int64_t from = (level->qo_indptr[e] + i) * trial->kv.row + head * trial->kv.head;
                 store->table_scale = table ? table[head] : 1;
                 store_row(store, rows_at(trial, store->rows) + from, list[j / page_size],
-                          j % page_size, head, j);
+                          j % page_size, head, trial_keys_before(trial, step, e) + j);
             }
     }
 }

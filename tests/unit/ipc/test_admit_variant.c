@@ -184,7 +184,7 @@ static void what_no_range_has_is_refused_with_its_limit(void **state)
 }
 
 /* The rig's own case has two levels. */
-static void what_asks_for_a_rows_place_goes_with_one_level(void **state)
+static void every_option_goes_with_levels(void **state)
 {
     struct attnd_variant *v = variant;
 
@@ -192,14 +192,15 @@ static void what_asks_for_a_rows_place_goes_with_one_level(void **state)
     *v = (struct attnd_variant)ATTND_VARIANT_INIT;
     v->logits_soft_cap = 30.0f;
     v->sinks.memory = 1;
-    admit();
-    *v = (struct attnd_variant)ATTND_VARIANT_INIT;
     v->window_left = 7;
-    refuse(ATTND_E_UNSUPPORTED, ATTND_F_WINDOW_LEFT, ATTND_F_LEVELS, 7, 1);
     v->position_encoding = ATTND_POSITION_ALIBI;
-    refuse(ATTND_E_UNSUPPORTED, ATTND_F_POSITION_ENCODING, ATTND_F_LEVELS, ATTND_POSITION_ALIBI, 1);
-    v->mask.memory = 9;
-    refuse(ATTND_E_UNSUPPORTED, ATTND_F_MASK, ATTND_F_LEVELS, 9, 1);
+    admit();
+    assert_int_equal(admit_rig.batch.options, ATTND_OPTION_SOFT_CAP | ATTND_OPTION_SINKS |
+                                                  ATTND_OPTION_WINDOW | ATTND_OPTION_ALIBI);
+    v->position_encoding = ATTND_POSITION_ROPE;
+    admit();
+    v->flags = ATTND_VARIANT_ROPE_APPEND;
+    admit();
 }
 
 static void a_mask_is_as_long_as_queries_times_keys(void **state)
@@ -223,15 +224,15 @@ static void a_mask_is_as_long_as_queries_times_keys(void **state)
 
 static void a_refused_option_is_told_with_the_other(void **state)
 {
-    const struct attnd_fault levels = {-ATTND_E_UNSUPPORTED, ATTND_F_WINDOW_LEFT, ATTND_F_LEVELS, 7,
-                                       1};
+    const struct attnd_fault levels = {-ATTND_E_UNSUPPORTED, ATTND_F_POSITION_ENCODING,
+                                       ATTND_F_LEVELS, ATTND_POSITION_ROPE, 1};
     const struct attnd_fault cap = {-ATTND_E_RANGE, ATTND_F_LOGITS_SOFT_CAP, 0, bits_of(-1.5f),
                                     bits_of(0.0f)};
     char text[160];
 
     (void)state;
     assert_string_equal(attnd_fault_string(&levels, text, sizeof(text)),
-                        "ATTND_E_UNSUPPORTED: window_left is 7, not supported with levels "
+                        "ATTND_E_UNSUPPORTED: position_encoding is 2, not supported with levels "
                         "(the backend or this build does not have this)");
     assert_string_equal(attnd_fault_string(&cap, text, sizeof(text)),
                         "ATTND_E_RANGE: logits_soft_cap is -1.5, limit 0 (a value is outside its "
@@ -249,7 +250,7 @@ int main(void)
         TEST(numbers_of_what_is_off_are_not_looked_at),
         TEST(a_float_is_finite_and_not_negative),
         TEST(what_no_range_has_is_refused_with_its_limit),
-        TEST(what_asks_for_a_rows_place_goes_with_one_level),
+        TEST(every_option_goes_with_levels),
         TEST(a_mask_is_as_long_as_queries_times_keys),
         TEST(a_refused_option_is_told_with_the_other),
     };

@@ -86,15 +86,16 @@ static void each_level_but_the_last_counts(void **state)
                      (3 - 1) * (2 * PAGE + 5) + (4 - 1) * 2 * PAGE);
 }
 
-static void a_window_is_not_counted(void **state)
+static void what_each_request_reads_for_itself_is_not_counted(void **state)
 {
     struct attnd_batch_view batch = cascade();
 
     (void)state;
-    batch.options = 1;
-    batch.variant.window_left = 100;
+    batch.options = ATTND_OPTION_WINDOW;
     assert_int_equal(attnd_plan_shared_keys(&batch, PAGE, 64), 0);
-    batch.variant.window_left = -1;
+    batch.options = ATTND_OPTION_ALIBI;
+    assert_int_equal(attnd_plan_shared_keys(&batch, PAGE, 64), 0);
+    batch.options = ATTND_OPTION_SOFT_CAP | ATTND_OPTION_MASK;
     assert_int_equal(attnd_plan_shared_keys(&batch, PAGE, 64), 2 * (2 * PAGE + 5));
 }
 
@@ -104,7 +105,7 @@ int main(void)
         cmocka_unit_test(a_group_reads_its_prefix_once_for_each_block_of_rows),
         cmocka_unit_test(what_is_not_shared_saves_nothing),
         cmocka_unit_test(each_level_but_the_last_counts),
-        cmocka_unit_test(a_window_is_not_counted),
+        cmocka_unit_test(what_each_request_reads_for_itself_is_not_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

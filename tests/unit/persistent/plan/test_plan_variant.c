@@ -113,7 +113,7 @@ static void parts_of_a_split_share_the_window(void **state)
     assert_int_equal(seen, 8192);
 }
 
-static void a_window_is_of_the_last_level(void **state)
+static void a_window_may_be_longer_than_anything(void **state)
 {
     (void)state;
     level(1, 2, 64);
@@ -134,6 +134,89 @@ static void without_rows_that_see_anything_there_is_a_tile_of_no_keys(void **sta
     plan();
     for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++)
         assert_int_equal(plan_tiles(&c)[t].cost, ATTND_COST_TILE);
+}
+
+/* ---- levels ---- */
+
+/* 64 keys for two requests, then 200 and 10 of their own. */
+static void two_requests_behind_a_prefix(void)
+{
+    const int32_t rows[] = {2}, prefix[] = {64}, own_rows[] = {1, 1}, own[] = {200, 10};
+
+    plan_case_level(&c, 1, rows, prefix);
+    plan_case_level(&c, 2, own_rows, own);
+}
+
+static void a_window_reaches_into_a_prefix_as_far_as_the_row_stands_from_it(void **state)
+{
+    uint64_t seen = 0;
+
+    (void)state;
+    two_requests_behind_a_prefix();
+    window(127); /* of the first request's own keys; of the other's, and of 118 there are */
+    const struct attnd_plan_head *head = plan();
+    assert_int_equal(head->tiles, 4);
+    for (uint32_t t = 0; t < head->tiles; t++)
+        if (plan_tiles(&c)[t].of_entry.level == 0)
+            seen += plan_tiles(&c)[t].cost - ATTND_COST_TILE;
+    assert_int_equal(seen, attnd_item_cost(64, 4) - ATTND_COST_TILE);
+}
+
+static void an_advance_moves_rows_away_from_a_prefix(void **state)
+{
+    const int32_t lengths[] = {60, 150, 3};
+    const struct attnd_advance_view advance = {.entries = 3, .kv_len = lengths};
+    struct attnd_fault fault;
+
+    (void)state;
+    two_requests_behind_a_prefix();
+    window(127);
+    const struct attnd_plan_head *head = plan();
+    assert_int_equal(attnd_planner_advance(c.plan, &advance, 3, 1000, &fault), 0);
+    for (uint32_t t = 0; t < head->tiles; t++) {
+        const struct attnd_tile *tile = &plan_tiles(&c)[t];
+        if (tile->of_entry.level == 0)
+            assert_int_equal(plan_kv_len(&c, 3)[tile->of_entry.behind],
+                             tile->row_begin == 0 ? 150 : 3);
+    }
+}
+
+static void keys_that_are_stored_rotated_have_one_place(void **state)
+{
+    const int32_t rows[] = {1, 2}, prefix[] = {64, 32}, own_rows[] = {2, 1}, own[] = {200, 10};
+    struct attnd_fault fault;
+
+    (void)state;
+    plan_case_level(&c, 2, rows, prefix);
+    plan_case_level(&c, 2, own_rows, own);
+    c.batch.options |= ATTND_OPTION_ROPE;
+    plan();
+    c.batch.options ^= ATTND_OPTION_ROPE | ATTND_OPTION_ROPE_APPEND;
+    assert_int_equal(attnd_planner_set(c.plan, &c.batch, &fault), -ATTND_E_UNSUPPORTED);
+    assert_int_equal(fault.field, ATTND_F_POSITION_ENCODING);
+    assert_int_equal(fault.index, ATTND_F_LEVELS);
+    assert_int_equal(attnd_plan_head(c.plan)->tiles, 0);
+}
+
+static void keys_in_front_of_an_entry_are_told_where_they_are_stored_rotated(void **state)
+{
+    (void)state;
+    two_requests_behind_a_prefix();
+    c.batch.options |= ATTND_OPTION_ROPE_APPEND;
+    const struct attnd_plan_head *head = plan();
+    const int32_t *before = plan_kv_len(&c, 0) + head->entries;
+    assert_int_equal(before[0], 0);
+    assert_int_equal(before[1], 64);
+    assert_int_equal(before[2], 64);
+}
+
+static void rows_without_a_place_share_their_prefix(void **state)
+{
+    (void)state;
+    two_requests_behind_a_prefix();
+    c.batch.options |= ATTND_OPTION_SOFT_CAP | ATTND_OPTION_MASK;
+    c.batch.mask_indptr = (const int32_t[]){0, 25, 27};
+    assert_int_equal(plan()->tiles, 3);
 }
 
 /* ---- fixed splits ---- */
@@ -262,7 +345,12 @@ int main(void)
         TEST(a_window_that_begins_inside_a_granule_costs_all_of_it),
         TEST(a_prompt_costs_its_band),
         TEST(parts_of_a_split_share_the_window),
-        TEST(a_window_is_of_the_last_level),
+        TEST(a_window_may_be_longer_than_anything),
+        TEST(a_window_reaches_into_a_prefix_as_far_as_the_row_stands_from_it),
+        TEST(an_advance_moves_rows_away_from_a_prefix),
+        TEST(keys_that_are_stored_rotated_have_one_place),
+        TEST(keys_in_front_of_an_entry_are_told_where_they_are_stored_rotated),
+        TEST(rows_without_a_place_share_their_prefix),
         TEST(without_rows_that_see_anything_there_is_a_tile_of_no_keys),
         TEST(a_request_is_cut_alike_alone_and_among_others),
         TEST(tiles_stand_ready_for_keys_that_an_advance_brings),
