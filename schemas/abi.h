@@ -588,8 +588,7 @@ struct attnd_plan_head {
                                          bytes; with ATTND_OPTION_MASK only */
     float v_scale;     /* 0 in the heap; in a worker's own copy it may be the variant's */
     uint32_t kv_dtype; /* of the pool */
-    /* Of tiles of two classes that are to be in work at once: so many in front are compute-bound,
-     * and so many workers begin with those, the others with the rest; 0: as they come. */
+    /* Of a fused plan: compute-bound tiles, in front, and workers that begin with those; or 0. */
     uint32_t compute_tiles, compute_workers;
     uint64_t zero;
 };
