@@ -77,6 +77,8 @@ if [ -e README.md ]; then
     step "the README's table is the table of bench/results"
     make -s BUILD="$build" "$build/bench/figures" && "$build/bench/figures" --check README.md ||
         fail 'figures (make figures-update mends it)'
+    step "the README's tables of features and families are what tests say"
+    tests/features --check || fail 'features (tests/features --update mends it)'
 fi
 
 [ $status -eq 0 ] && echo 'lint: ok'
