@@ -93,13 +93,23 @@ static uint32_t earliest(const struct attnd_cpu_queue *queue)
     return first;
 }
 
-/* Nothing that waits for its turn is ahead of a flow that comes. */
+/* What a flow that comes begins with. Nothing that waits for its turn is ahead of it, and nothing
+ * that a thread has in hand: every thread may make way for it, not only the one that took items
+ * last, which may be without a processor. */
+static double clock_now(const struct attnd_cpu_queue *queue)
+{
+    double now = queue->in_hand ? INFINITY : queue->clock;
+    for (const struct attnd_cpu_share *share = queue->in_hand; share; share = share->next)
+        now = fmin(now, attnd_cpu_share_reached(share));
+    if (queue->busy_count > 0)
+        now = fmin(now, queue->flow[earliest(queue)].clock);
+    return now;
+}
+
 static void become_busy(struct attnd_cpu_queue *queue, uint32_t index)
 {
     struct attnd_cpu_flow *flow = &queue->flow[index];
-    double now = queue->clock;
-    if (queue->busy_count > 0 && queue->flow[earliest(queue)].clock < now)
-        now = queue->flow[earliest(queue)].clock;
+    const double now = clock_now(queue);
     flow->clock = flow->clock > now ? flow->clock : now;
     queue->busy[queue->busy_count++] = index;
 }
@@ -189,7 +199,11 @@ static void take_from(struct attnd_cpu_queue *queue, uint32_t index, struct attn
     queue->clock = flow->clock > queue->clock ? flow->clock : queue->clock;
     flow->clock += share->charged_ns / share->weight;
     flow->taken++;
-    queue->taken++;
+    share->next = queue->in_hand;
+    share->link = &queue->in_hand;
+    if (share->next)
+        share->next->link = &share->next;
+    queue->in_hand = share;
     run->left -= count;
     if (run->left > 0)
         return;
@@ -216,15 +230,25 @@ int attnd_cpu_queue_take(struct attnd_cpu_queue *queue, double before,
     return taken;
 }
 
-void attnd_cpu_queue_charge(struct attnd_cpu_queue *queue, const struct attnd_cpu_share *share,
-                            uint64_t ns)
+/* It was without a processor before its begin, too, where it says so for the first time in a while:
+ * no less is paid than what it said. */
+static double paid_ns(const struct attnd_cpu_share *share, uint64_t ns, uint64_t without_ns)
+{
+    const double left_ns = (double)ns - (double)without_ns;
+    return without_ns && left_ns < share->charged_ns ? share->charged_ns : left_ns;
+}
+
+void attnd_cpu_queue_charge(struct attnd_cpu_queue *queue, struct attnd_cpu_share *share,
+                            uint64_t ns, uint64_t without_ns)
 {
     (void)pthread_mutex_lock(&queue->lock);
     struct attnd_cpu_flow *flow = &queue->flow[share->flow];
-    flow->clock += ((double)ns - share->charged_ns) / share->weight;
+    flow->clock += (paid_ns(share, ns, without_ns) - share->charged_ns) / share->weight;
     flow->taken--;
-    queue->taken--;
-    if (queue->busy_count == 0 && queue->taken == 0)
+    *share->link = share->next;
+    if (share->next)
+        share->next->link = share->link;
+    if (queue->busy_count == 0 && !queue->in_hand)
         restart_clocks(queue);
     (void)pthread_mutex_unlock(&queue->lock);
 }
