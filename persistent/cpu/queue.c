@@ -4,14 +4,14 @@
  * Each session that has sent a run is a flow with a clock: the time of tile workers that it has
  * had, over its weight. A thread that looks for work gets items of the flow whose clock is behind
  * all others', from its oldest run. A flow whose runs have no items left is idle; when it comes
- * back its clock is set forward to where the others are, so nobody saves up time, and one that has
- * just had much does not lose the memory of it by being idle for a moment. With a single session
- * this is first come, first served.
+ * back its clock is set forward to where the others are, of items in hand as far as they have come.
+ * So nobody saves up time, and one that has just had much does not lose the memory of it by being
+ * idle for a moment. With a single session this is first come, first served.
  *
  * A clock moves when items are taken, by what they are thought to cost, so that two threads do not
  * take for the same flow at once only because neither is done. It is corrected by what they took
- * when they are done: nobody gains by lengths that the planner did not see. Clocks are doubles, in
- * nanoseconds. They start again from 0 whenever nothing is queued, and one that did not for a year
+ * when they are done: nobody gains by lengths that the planner did not see, and nobody pays for
+ * programs that had the thread's processor meanwhile. Clocks are doubles, in nanoseconds. They start again from 0 whenever nothing is queued, and one that did not for a year
  * of 64 threads would still count microseconds.
  *
  * All of this is under one lock, held for some tens of nanoseconds an item. Where nothing is queued
