@@ -11,8 +11,9 @@
  * A clock moves when items are taken, by what they are thought to cost, so that two threads do not
  * take for the same flow at once only because neither is done. It is corrected by what they took
  * when they are done: nobody gains by lengths that the planner did not see, and nobody pays for
- * programs that had the thread's processor meanwhile. Clocks are doubles, in nanoseconds. They start again from 0 whenever nothing is queued, and one that did not for a year
- * of 64 threads would still count microseconds.
+ * programs that had the thread's processor meanwhile. Clocks are doubles, in nanoseconds. They
+ * start again from 0 whenever nothing is queued, and one that did not for a year of 64 threads
+ * would still count microseconds.
  *
  * All of this is under one lock, held for some tens of nanoseconds an item. Where nothing is queued
  * nobody takes it. A run can be retired, and its slot used again, only when its last item is done,
