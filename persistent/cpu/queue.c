@@ -94,6 +94,13 @@ static uint32_t earliest(const struct attnd_cpu_queue *queue)
     return first;
 }
 
+/* The flow's clock if the share takes as long as it said. One that seems to have had more may have
+ * had no processor. */
+static double said_end(const struct attnd_cpu_share *share)
+{
+    return share->start + share->charged_ns / share->weight;
+}
+
 /* What a flow that comes begins with. Nothing that waits for its turn is ahead of it, and nothing
  * that a thread has in hand: every thread may make way for it, not only the one that took items
  * last, which may be without a processor. */
@@ -101,7 +108,7 @@ static double clock_now(const struct attnd_cpu_queue *queue)
 {
     double now = queue->in_hand ? INFINITY : queue->clock;
     for (const struct attnd_cpu_share *share = queue->in_hand; share; share = share->next)
-        now = fmin(now, attnd_cpu_share_reached(share));
+        now = fmin(now, fmin(attnd_cpu_share_reached(share), said_end(share)));
     if (queue->busy_count > 0)
         now = fmin(now, queue->flow[earliest(queue)].clock);
     return now;

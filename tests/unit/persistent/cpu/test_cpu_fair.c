@@ -243,6 +243,26 @@ static void a_session_that_comes_is_behind_all_that_threads_have_in_hand(void **
     attnd_cpu_queue_charge(&queue, &last, MS, 0);
 }
 
+/* What seems to have had more than it said may have had no processor, and its session is not ahead
+ * by that. */
+static void a_session_that_comes_is_no_further_than_the_others_clock(void **state)
+{
+    struct attnd_cpu_share first, last, small;
+    (void)state;
+    publish(0, 7, 1, 1000);
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &first));
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &last));
+    attnd_poke64(&first.had_ns, 5 * MS);
+    attnd_poke64(&last.had_ns, 5 * MS);
+    publish(1, 8, 1, 10);
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &small));
+    assert_int_equal(small.run->index, 1);
+    assert_true(small.start <= queue.flow[first.flow].clock);
+    attnd_cpu_queue_charge(&queue, &small, MS, 0);
+    attnd_cpu_queue_charge(&queue, &first, MS, 0);
+    attnd_cpu_queue_charge(&queue, &last, MS, 0);
+}
+
 /* Return: what a session is charged for an item that took so long. */
 static double paid_for(uint64_t ns, uint64_t without_ns)
 {
@@ -310,6 +330,7 @@ int main(void)
         TEST(items_that_are_not_done_count),
         TEST(a_weight_counts_before_an_item_is_done),
         TEST(a_session_that_comes_is_behind_all_that_threads_have_in_hand),
+        TEST(a_session_that_comes_is_no_further_than_the_others_clock),
         TEST(time_without_a_processor_is_not_paid_for),
         TEST(clocks_start_again_when_nothing_is_left),
         TEST(sessions_come_and_go),
