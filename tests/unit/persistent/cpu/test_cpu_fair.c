@@ -249,7 +249,7 @@ static void a_session_that_comes_is_no_further_than_the_others_clock(void **stat
 {
     struct attnd_cpu_share first, last, small;
     (void)state;
-    publish(0, 7, 1, 1000);
+    publish(0, 7, 1, 2);
     assert_true(attnd_cpu_queue_take(&queue, INFINITY, &first));
     assert_true(attnd_cpu_queue_take(&queue, INFINITY, &last));
     attnd_poke64(&first.had_ns, 5 * MS);
