@@ -22,10 +22,11 @@ struct attnd_port {
     void (*wait)(void *context, uint64_t timeout_ns);
     /* Wakes a wait() from any thread; with none under way, the next one returns at once. */
     void (*kick)(void *context);
-    /* Wakes the daemon if it sleeps: for backends that write the retire ring themselves. Any
-     * thread. */
+    /* Wakes the daemon if it sleeps. It may have the processor before this returns: not under a
+     * lock that others wait for. Any thread. */
     void (*knock)(void *context);
-    /* Reports a finished run. Blocks only while the daemon's ring is full. */
+    /* Reports a finished run; the daemon hears of it by a knock(). Blocks only while its ring is
+     * full. One thread at a time. */
     void (*retire)(void *context, const struct attnd_retire *retire);
 };
 

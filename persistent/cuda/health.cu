@@ -28,11 +28,13 @@ using attnd::ring_positions;
 using attnd::StuckRecord;
 using attnd::variants_count;
 
-/* Nothing moves for so long although something is begun: the longest tile there is takes less. */
+/* Nothing moves for so long although something is begun. An item may take longer, but loops say how
+ * far they are: no portion of one does. */
 constexpr uint64_t tile_deadline_ns = 5000000000ull;
 /* A snapshot every so many looks. */
 constexpr uint32_t snapshot_looks = 5;
-/* A dispatcher has left and its workers do not follow; later than one that is stuck says so. */
+/* A dispatcher has left, and its workers neither follow nor get on; later than one that is stuck
+ * says so. */
 constexpr uint64_t follow_deadline_ns = 4000000000ull;
 /* How long kernels may take to leave when the worker is to end. */
 constexpr uint64_t leave_ns = 500000000ull;
@@ -255,14 +257,14 @@ static int judge(attnd_backend *backend, Report *report)
     Health *health = &backend->health;
     const Snapshot *from = health->snapshot;
     const uint64_t now_ns = monotonic_ns(), seen = progress(from);
-    if (seen != health->progress || !begun(from)) {
-        health->progress = seen;
+    const bool moves = seen != health->progress;
+    health->progress = seen;
+    if (moves || !begun(from))
         health->moved_ns = now_ns;
-    }
     bool waited = false;
     for (const StuckRecord &record : from->stuck)
         waited |= record.seen != 0;
-    if (!some_stay(from) || from->resident.running != health->running)
+    if (moves || !some_stay(from) || from->resident.running != health->running)
         health->left_ns = now_ns;
     health->running = from->resident.running;
     int code = 0;

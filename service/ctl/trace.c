@@ -13,11 +13,13 @@
 #include "service/ctl/attnctl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PAUSE_NS 10000000 /* after an answer with nothing in it */
 #define SECONDS_MAX 3600
@@ -320,6 +322,18 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
+/* It says what every session did, so it is its owner's alone, and it is not where somebody else's
+ * link leads. */
+static FILE *open_file(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+
+    if (fd >= 0 && !file)
+        close(fd);
+    return file;
+}
+
 enum attnctl_exit attnctl_trace(int argc, char **argv)
 {
     static const struct argp_option list[] = {
@@ -341,7 +355,7 @@ enum attnctl_exit attnctl_trace(int argc, char **argv)
 
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, &options);
-    FILE *out = options.path ? fopen(options.path, "we") : stdout;
+    FILE *out = options.path ? open_file(options.path) : stdout;
     if (!out) {
         fprintf(stderr, "attnctl: %s: %s\n", options.path, strerror(errno));
         return ATTNCTL_EXIT_USAGE;
