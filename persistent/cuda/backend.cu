@@ -8,7 +8,6 @@
  * resident is on the list of calls that were measured not to wait for it to end.
  */
 #include "persistent/cuda/backend.cuh"
-#include "persistent/cuda/calibrate.cuh"
 
 extern "C" {
 #include "schemas/atomics.h"
@@ -190,15 +189,29 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
     return 0;
 }
 
+/* Of the tensor cores' and the memory's peak what attention reaches, and what one SM's decode loop
+ * reads in a clock while the memory keeps up. */
+constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 34, memory_share = 0.91;
+
 /* What plans are made with, where the daemon has not said so. */
-static cudaError_t find_rates(const attnd_backend *backend, int sms)
+static void find_rates(const attnd_backend *backend, int sms)
 {
+    const int device = int(backend->config.device);
     attnd_rates *rates = &backend->config.queue->rates;
-    const uint32_t workers = uint32_t(backend->workers);
+    int clock_khz = 0, memory_khz = 0, bits = 0;
     if (rates->source != ATTND_RATES_NONE)
-        return cudaSuccess;
-    *rates = rates_derived(int(backend->config.device), workers, uint32_t(sms));
-    return rates_measure(workers, rates);
+        return;
+    if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device) ||
+        cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device) ||
+        cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device)) {
+        (void)cudaGetLastError();
+        return;
+    }
+    const double ghz = clock_khz * 1e-6, memory = memory_khz * 1e-6 * 2 * bits / 8;
+    const double share = double(backend->workers) / sms;
+    const uint16_t worker_gbps = uint16_t(ghz * bytes_a_clock);
+    *rates = {uint32_t(ghz * flops_a_clock), worker_gbps, worker_gbps,
+              uint16_t(memory * memory_share * (share < 0.5 ? 2 * share : 1)), ATTND_RATES_DERIVED};
 }
 
 /* The daemon learns this of the worker. */
@@ -253,7 +266,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
     attnd_worker_info *info = &config->queue->info;
     cudaError_t error;
     if ((error = driver_load(&backend->driver, device)) ||
-        (error = driver_uuid(device, info->gpu_uuid)) || (error = find_rates(backend, sms)) ||
+        (error = driver_uuid(device, info->gpu_uuid)) ||
         (error = allocate(backend, properties.totalGlobalMem))) {
         int scratch_is_missing = backend->settings.mirror && !backend->settings.scratch;
         code = cuda_fault(error, fault);
@@ -263,6 +276,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         free(backend); /* the process ends; the driver takes the rest back */
         return code;
     }
+    find_rates(backend, sms);
     describe(backend, sms, info);
     *out = backend;
     return 0;

@@ -50,7 +50,7 @@ static void an_idle_service_says_what_it_is(void **state)
     CHECK(json_number(status, "host_memory_max_bytes") > json_number(status, "memory_max_bytes"));
     CHECK(json_number(status, "memory_max_bytes") > 0);
     CHECK(json_number(status, "tile_workers") >= 1);
-    if (e2e_on_gpu()) /* measured unless another process disturbs that */
+    if (e2e_on_gpu())
         CHECK(json_text(status, "rates") && json_number(status, "worker_gflops") > 0);
     else
         CHECK(!json_object_get(status, "rates"));
