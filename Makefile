@@ -49,7 +49,7 @@ SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
 # libattnd needs no event loop, and of admission only the allocator that ends.
 IPC_CLIENT := $(filter-out ipc/loop%.c ipc/admit%.c,$(IPC)) ipc/admit_alloc.c
-PERSISTENT := $(wildcard persistent/*.c persistent/plan/*.c persistent/cpu/*.c) persistent/cuda/cuda_none.c
+PERSISTENT := $(wildcard persistent/*.c persistent/plan/*.c persistent/cpu/*.c persistent/cuda/*/*.c)
 ifneq ($(ARCH),x86_64)
 PERSISTENT := $(filter-out %_avx2.c %_avx512.c,$(PERSISTENT))
 endif

@@ -36,12 +36,12 @@ if grep -nE '__atomic_|__ATOMIC_|stdatomic|__sync_' $(printf '%s\n' "${sources[@
     fail 'memory order outside schemas/atomics.h'
 fi
 
-step 'device memory orders only in persistent/cuda/atomics.cuh'
+step 'device memory orders only in persistent/cuda/machine/atomics.cuh'
 orders='\b(ld|st|red|atom)\.(async\.)?(acquire|release|relaxed|acq_rel|volatile|mmio)|(?<!wgmma\.)\bfence\.\w|\bmembar\.'
 orders+='|\batomic(Add|Sub|Exch|Min|Max|Inc|Dec|CAS|And|Or|Xor)|__threadfence|cuda::(std::)?atomic'
-if git ls-files 'persistent/cuda/*.cu' 'persistent/cuda/*.cuh' | grep -v '/atomics\.cuh$' |
+if git ls-files 'persistent/cuda/*.cu' 'persistent/cuda/*.cuh' | grep -v '/machine/atomics\.cuh$' |
     xargs grep -nP "$orders"; then
-    fail 'device memory order outside persistent/cuda/atomics.cuh'
+    fail 'device memory order outside persistent/cuda/machine/atomics.cuh'
 fi
 
 step 'abi.h in every dialect, every header alone'

@@ -16,7 +16,7 @@
 #include "bench/gpu_drain_clock.cuh"
 #include "bench/gpu_drain_reference.cuh"
 #include "bench/gpu_drain_shapes.cuh"
-#include "persistent/cuda/solo.cuh"
+#include "persistent/cuda/host/solo.cuh"
 
 extern "C" {
 #include "persistent/plan/plan.h"

@@ -4,7 +4,7 @@
  *
  * A kernel is compiled for a head dimension, an element type and a policy: DIM_TYPE_POLICY, as in
  * 128_fp16_varied. Numbers go by policy, then by dimension, then by type. A worker may be built
- * without some of them; those come as modules (persistent/cuda/MODULES.md).
+ * without some of them; those come as modules (persistent/cuda/host/MODULES.md).
  */
 #ifndef ATTND_SCHEMAS_KERNELS_H
 #define ATTND_SCHEMAS_KERNELS_H

@@ -7,7 +7,7 @@ $(CUDA_SOURCES_H): $(MODULE_SOURCES)
 # Beside the programs, with the sources that it compiles.
 VARIANT_PROGRAM := $(BUILD)/attnd-variant
 VARIANT_SOURCES := $(BUILD)/share/attnd/kernels
-$(VARIANT_PROGRAM): persistent/cuda/attnd-variant.in $(MODULE_SOURCES) VERSION
+$(VARIANT_PROGRAM): persistent/cuda/worker/attnd-variant.in $(MODULE_SOURCES) VERSION
 	@rm -rf $(VARIANT_SOURCES)
 	@mkdir -p $(VARIANT_SOURCES)
 	@cp --parents -t $(VARIANT_SOURCES) $(MODULE_SOURCES)

@@ -32,7 +32,8 @@ $(BUILD)/attnd-cuda.pc:
 
 # ---- man pages: dir/name.section.scd beside what it describes ----
 
-MAN_SOURCES := $(wildcard service/*.scd service/*/*.scd bench/*/*.scd client/*.scd persistent/*/*.scd)
+MAN_SOURCES := $(wildcard service/*.scd service/*/*.scd bench/*/*.scd client/*.scd \
+                 persistent/*/*/*.scd)
 MAN := $(addprefix $(BUILD)/man/,$(patsubst %.scd,%,$(notdir $(MAN_SOURCES))))
 .PHONY: man
 man: $(MAN)
