@@ -122,11 +122,11 @@ cudaError_t copies_init(attnd_backend *backend);
 void copies_end(attnd_backend *backend);
 int pages_copy(attnd_backend *backend, uint64_t offset_bytes);
 
-/* backend.cu: the kernels finish what they published and leave; nothing to do if there are none. */
-int backend_quiesce(attnd_backend *backend);
-
-/* backend.cu: launches them; start() of the vtable. */
+/* kernels.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);
+
+/* kernels.cu: they finish what they published and leave; nothing to do if there are none. */
+int backend_quiesce(attnd_backend *backend);
 
 /* modules.cu: of kernels that runs want, a bit each, those that are there and execute them. */
 uint32_t kernels_for(uint32_t wanted);
@@ -167,7 +167,20 @@ inline uint64_t monotonic_ns()
     return uint64_t(now.tv_sec) * 1000000000ull + uint64_t(now.tv_nsec);
 }
 
+/* Of the queue segment, as the host or the device has it. */
+inline attnd_trace_head *trace_head(attnd_queue_head *queue, uint64_t offset_bytes)
+{
+    return reinterpret_cast<attnd_trace_head *>(reinterpret_cast<char *>(queue) + offset_bytes);
+}
+
 /* A runtime error as a fault. Return: its code. */
-int cuda_fault(cudaError_t error, attnd_fault *fault);
+inline int cuda_fault(cudaError_t error, attnd_fault *fault)
+{
+    int code = error == cudaErrorMemoryAllocation ? -ATTND_E_NO_MEMORY
+               : error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver
+                   ? -ATTND_E_UNSUPPORTED
+                   : -ATTND_E_DEVICE;
+    return attnd_fault_set(fault, code, ATTND_F_NONE, 0, error, 0);
+}
 
 #endif
