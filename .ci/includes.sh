@@ -44,7 +44,7 @@ policy     machine state items
 loops      machine state items
 worker     machine state items policy loops
 dispatch   machine state
-host       machine state dispatch/dispatch.cuh
+host       machine state dispatch/dispatcher.cuh
 journal
 '
 

@@ -3,7 +3,7 @@
  */
 #include "persistent/cuda/host/launch.cuh"
 
-#include "persistent/cuda/dispatch/dispatch.cuh"
+#include "persistent/cuda/dispatch/dispatcher.cuh"
 #include "persistent/cuda/state/roles.cuh"
 
 #include <cuda.h>
@@ -85,36 +85,6 @@ cudaError_t variant_load(uint32_t index, const void *image)
     if (error)
         (void)cudaLibraryUnload(library);
     return error;
-}
-
-__global__ void __launch_bounds__(dispatch_threads, 1)
-    dispatch_kernel(Resident *resident, const HostWords *host, uint32_t gang)
-{
-    extern __shared__ __align__(128) char state[];
-    /* Not known to ptxas, which would compute it anew behind every __syncwarp(), 40 clocks each. */
-    uint32_t address = shared_address(state);
-    asm volatile("" : "+r"(address));
-    Dispatch *dispatch = static_cast<Dispatch *>(__cvta_shared_to_generic(address));
-    asm volatile("griddepcontrol.launch_dependents;"); /* workers begin beside this */
-    dispatch_begin(dispatch, resident, host, gang);
-    switch (threadIdx.x / 32) {
-    case 0:
-        dispatch_commands(dispatch, resident);
-        break;
-    case 1:
-        dispatch_retires(dispatch, resident);
-        break;
-    case 2:
-        dispatch_doorbells(dispatch, resident);
-        break;
-    default:
-        warm_plan(dispatch);
-        mark_prepared(dispatch, resident);
-        dispatch_chores(dispatch, resident);
-    }
-    __syncthreads();
-    if (threadIdx.x / 32 == 0)
-        dispatch_end(dispatch, resident);
 }
 
 cudaError_t resident_prepare()

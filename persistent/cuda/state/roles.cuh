@@ -1,7 +1,7 @@
 /*
- * roles.cuh - the threads of a CTA: of the dispatcher, whose warps have a duty each (dispatch.cuh);
- * and of a worker, with a producer warpgroup and two consumer warpgroups. What the consumers do
- * together.
+ * roles.cuh - the threads of a CTA: of the dispatcher, whose warps have a duty each
+ * (dispatcher.cuh); and of a worker, with a producer warpgroup and two consumer warpgroups. Here is
+ * also what the consumers do together.
  */
 #ifndef ATTND_PERSISTENT_CUDA_STATE_ROLES_CUH
 #define ATTND_PERSISTENT_CUDA_STATE_ROLES_CUH
