@@ -169,7 +169,9 @@ static void write_limit(char *text, size_t text_bytes, const struct attnd_fault 
         return;
     }
     if (fault->field == ATTND_F_HEAD_DIM && (dim < 16 || dim > 256 || dim % 16))
-        snprintf(text, text_bytes, ", not a multiple of 16 up to 256");
+        snprintf(text, text_bytes, ", not a multiple of 16 up to 256, nor 576 with dim_vo 512");
+    else if (fault->field == ATTND_F_DIM_VO)
+        snprintf(text, text_bytes, ", not %s as dim_qk, nor 128 beside 192", number);
     else
         snprintf(text, text_bytes, ", limit %s%s", number,
                  fault->field == ATTND_F_PARTIALS ? " of attnd --scratch" : "");

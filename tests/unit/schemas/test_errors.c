@@ -72,11 +72,15 @@ static void a_head_dim_that_nobody_has_is_told_all_that_there_are(void **state)
     struct attnd_fault fault = {-ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, 100, 256};
     char text[200];
     attnd_fault_string(&fault, text, sizeof(text));
-    assert_non_null(strstr(text, "head_dim is 100, not a multiple of 16 up to 256 ("));
+    assert_non_null(
+        strstr(text, "head_dim is 100, not a multiple of 16 up to 256, nor 576 with dim_vo 512 ("));
     fault.value = 128;
     fault.limit = 64;
     attnd_fault_string(&fault, text, sizeof(text));
     assert_non_null(strstr(text, "head_dim is 128, limit 64 ("));
+    fault.field = ATTND_F_DIM_VO; /* which is no question of more or less */
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_non_null(strstr(text, "dim_vo is 128, not 64 as dim_qk, nor 128 beside 192 ("));
 }
 
 static void a_limit_that_is_an_option_of_the_service_is_named(void **state)
