@@ -119,9 +119,13 @@ static const char *socket_text(int code)
                                                 : NULL;
 }
 
-/* Tokens and tickets are random bytes: there is nothing to show of one that is refused. */
+/* Tokens and tickets are random bytes: there is nothing to show of one that is refused. A pool or a
+ * namespace without a handle is one that this session does not have. */
 static int field_has_number(const struct attnd_fault *fault)
 {
+    if ((fault->field == ATTND_F_POOL || fault->field == ATTND_F_PREFIX) &&
+        fault->code == -ATTND_E_PERMISSION && fault->value == 0)
+        return 0;
     return (fault->field != ATTND_F_TOKEN && fault->field != ATTND_F_TICKET) ||
            code_has_limit(fault->code);
 }
@@ -214,6 +218,9 @@ char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t tex
                  strerror((int)fault->value));
     else if (fault->field == ATTND_F_SOCKET && socket_text(fault->code))
         snprintf(text, text_bytes, "%s: socket: %s", name, socket_text(fault->code));
+    else if (fault->field == ATTND_F_DAEMON_UID)
+        snprintf(text, text_bytes, "%s: %s: the service runs as user %s, and not as %" PRId64, name,
+                 field, value, fault->limit);
     else if (fault->field == ATTND_F_KERNEL)
         write_kernel(text, text_bytes, fault);
     else if (!field_has_number(fault))
