@@ -132,7 +132,10 @@ extern "C" {
     X(LSE_A, 86, "lse_a")                                                                          \
     X(O_B, 87, "o_b")                                                                              \
     X(LSE_B, 88, "lse_b")                                                                          \
-    X(KERNEL, 89, "kernel")
+    X(KERNEL, 89, "kernel")                                                                        \
+    X(ARGS, 90, "args")                                                                            \
+    X(COMPLETIONS, 91, "completions")                                                              \
+    X(DIM_VO, 92, "dim_vo")
 
 enum attnd_error {
     ATTND_OK = 0,

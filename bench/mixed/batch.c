@@ -2,6 +2,7 @@
  * are timed by event pairs in a stream where nothing else is. */
 #include "bench/mixed/batch.h"
 
+#include "bench/support/heads.h"
 #include "client/cuda/attnd_cuda.h"
 #include "service/args/args.h"
 
@@ -359,9 +360,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         options->only = text;
         return 0;
     case KEY_HEADS:
-        if (sscanf(text, "%u/%u", &options->heads_q, &options->heads_kv) != 2 ||
-            !options->heads_kv || !options->heads_q || options->heads_q % options->heads_kv)
-            argp_error(state, "--heads: %s: two numbers as in 32/8, the first a multiple", text);
+        bench_args_heads(state, text, &options->heads_q, &options->heads_kv);
         return 0;
     case KEY_PEERS:
         options->peers = text;

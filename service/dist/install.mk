@@ -60,8 +60,9 @@ CALLS = $(foreach page,$(CALL_PAGES),$(call calls_of,$(page)))
 
 # ---- everything ----
 
-COMPLETIONS := $(wildcard service/dist/completion/*)
 INSTALLED_PROGRAMS = $(PROGRAMS) $(BUILD)/bench/attnd-replay $(VARIANT_PROGRAM)
+# The worker is nobody's to start.
+COMPLETED = $(filter-out %/attnd-worker,$(INSTALLED_PROGRAMS))
 unit = sed 's:@PREFIX@:$(PREFIX):; s:@SYSCONFDIR@:$(SYSCONFDIR):' service/dist/$(1) \
          > $(DEST)/lib/systemd/system/$(1)
 
@@ -83,7 +84,7 @@ install: all install-man
 	install -Dm644 -t $(DEST)/share/doc/attnd service/dist/attnd.conf service/dist/CONTAINERS.md
 	test -e $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf || \
 	  install -Dm644 -t $(DESTDIR)$(SYSCONFDIR)/attnd service/dist/attnd.conf
-	for program in attnd attnctl attnd-replay; do \
+	for program in $(notdir $(COMPLETED)); do \
 	  install -Dm644 service/dist/completion/attnd.bash \
 	    $(DEST)/share/bash-completion/completions/$$program || exit 1; done
 	install -Dm644 service/dist/completion/attnd.zsh $(DEST)/share/zsh/site-functions/_attnd
@@ -97,7 +98,7 @@ uninstall:
 	rm -f $(DEST)/lib/systemd/system/attnd.service $(DEST)/lib/systemd/system/attnd.socket
 	rm -f $(CALLS:%=$(DEST)/share/man/man3/%.3)
 	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))
-	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,attnd attnctl attnd-replay)
+	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,$(notdir $(COMPLETED)))
 	rm -f $(DEST)/share/zsh/site-functions/_attnd
 	rm -rf $(DEST)/include/attnd $(DEST)/share/doc/attnd $(DEST)/share/attnd
 	if cmp -s service/dist/attnd.conf $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf; then \

@@ -229,7 +229,7 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
     (void)state;
 
     if (load_under_mps()) {
-        puts("under MPS others die with who is killed in a kernel");
+        puts("under MPS others die with a process that is killed in a kernel");
         return;
     }
     harness_start(&harness, NULL);

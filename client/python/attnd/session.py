@@ -29,7 +29,7 @@ if typing.TYPE_CHECKING:
     from .memory import Tensor
 
 _IN_LIBRARY_NS = 5_000_000  # a wait stays in the library this long before it heeds signals
-_FOLLOW_S = 0.05  # who waits behind another thread looks by itself this often
+_FOLLOW_S = 0.05  # a thread that waits behind another looks by itself this often
 _COLLECTED = 32  # completions a call
 _BUSY, _FULL = -5, -6
 _me = threading.get_ident

@@ -1,5 +1,5 @@
-#compdef attnd attnctl attnd-replay
-# Completion of attnd, attnctl and attnd-replay for zsh. tests/operators holds the options against
+#compdef attnd attnctl attnd-replay attnd-variant
+# Completion of attnd, attnctl, attnd-replay and attnd-variant for zsh. tests/operators holds the options against
 # what each --help prints.
 
 local -a help=(
@@ -127,7 +127,14 @@ _attnctl() {
     fi
 }
 
+_attnd_variant() {
+    _arguments '(-h --help)'{-h,--help}'[print the options]' '--version[print the version]' \
+        '--list[name all kernels]' '--modules=[where the files go]:directory:_files -/' \
+        '*:kernel:($(attnd-variant --list 2>/dev/null))'
+}
+
 case $service in
+attnd-variant) _attnd_variant ;;
 attnd) _attnd_daemon ;;
 attnd-replay) _attnd_replay ;;
 attnctl) _attnctl ;;
