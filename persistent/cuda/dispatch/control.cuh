@@ -32,7 +32,7 @@ struct Commander {
     uint64_t active_ns; /* when there last was a command, or one's run in flight; 0: none came */
     bool announced;     /* a doorbell is on its way, which will be behind this many runs: */
     uint32_t begun_at;
-    uint32_t trace; /* as the workers were told last */
+    uint32_t trace; /* as it was last sent to the workers */
     bool crowded;   /* half a ring of commands waits */
 };
 

@@ -207,7 +207,7 @@ __device__ __forceinline__ uint32_t least_cursor(const Resident *resident, uint3
 }
 
 /* Positions whose last run is retired and behind every cursor become ready: their live lines are
- * zero. Not before: a worker that is late would take a ticket of a line begun anew. @settled:
+ * zero. Not before: a worker that is late would take a ticket of a line begun anew. @completed:
  * retired, and charged (turns.cuh).
  *
  * A worker that has no SM yet holds nothing back. It enters at the horizon, which is moved first:
@@ -220,13 +220,14 @@ __device__ __forceinline__ uint32_t least_cursor(const Resident *resident, uint3
  * The fences are sequentially consistent, so one of the two sees the other: either the worker finds
  * the new horizon and enters there, or the dispatcher finds the worker and waits until it has
  * walked on. */
-__device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *resident, uint32_t settled)
+__device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *resident,
+                                           uint32_t completed)
 {
     const uint32_t lane = threadIdx.x % 32, ready = dispatch->ready;
     if (ready - observe_cta(&dispatch->published) > ring_positions / 2)
         return;
     const uint32_t horizon = ready - ring_positions, workers = dispatch->settings.workers;
-    const uint32_t behind = least_cursor(resident, workers, horizon, settled - horizon);
+    const uint32_t behind = least_cursor(resident, workers, horizon, completed - horizon);
     if (!behind)
         return;
     if (lane == 0)
@@ -315,7 +316,7 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
             return;
         }
         pass_turns(dispatch, resident, &turns);
-        make_ready(dispatch, resident, turns.settled);
+        make_ready(dispatch, resident, turns.completed);
         if (pass % 8 == 0)
             pass_cancels(dispatch, resident, runs,
                          pass % 512 == 256 || observe_cta(&dispatch->closing));

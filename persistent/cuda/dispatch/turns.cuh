@@ -21,9 +21,9 @@ static_assert(ATTND_TURNS_RUNS == ring_positions, "a run a position");
 /* The warp's own. The same in all lanes. */
 struct Turns {
     attnd_turns *state;
-    uint32_t settled; /* positions before it are over, and charged */
-    uint32_t known;   /* positions before it have begun here */
-    uint32_t told;    /* what workers read */
+    uint32_t completed; /* positions before it are over, and charged */
+    uint32_t known;     /* positions before it have begun here */
+    uint32_t sent;      /* what workers read */
 };
 
 /* Beside Dispatch, which somebody's layer waits for to be cleared. The whole warp. */
@@ -76,7 +76,7 @@ __device__ __forceinline__ void turns_begin(const Dispatch *dispatch, Turns *tur
 __device__ __forceinline__ void turns_note(const Resident *resident, Turns *turns, uint32_t retired)
 {
     const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t base = turns->settled; int32_t(turns->known - base) > 0; base += 32) {
+    for (uint32_t base = turns->completed; int32_t(turns->known - base) > 0; base += 32) {
         const uint32_t mine = base + lane;
         const Live *live = &resident->live[mine % ring_positions];
         const attnd_turns_run *run = &turns->state->run[mine % ring_positions];
@@ -96,29 +96,29 @@ __device__ __forceinline__ void turns_note(const Resident *resident, Turns *turn
             __syncwarp();
         }
     }
-    turns->settled = int32_t(turns->known - retired) < 0 ? turns->known : retired;
+    turns->completed = int32_t(turns->known - retired) < 0 ? turns->known : retired;
 }
 
-/* One pass. Positions are made ready, and their lines zero, when they are settled here. The whole
+/* One pass. Positions are made ready, and their lines zero, when they are completed here. The whole
  * warp. */
 __device__ __forceinline__ void pass_turns(const Dispatch *dispatch, Resident *resident,
                                            Turns *turns)
 {
     const uint32_t retired = observe_cta(&dispatch->retired);
     const uint32_t published = observe_cta(&dispatch->published);
-    if (turns->settled == published)
+    if (turns->completed == published)
         return;
     turns_begin(dispatch, turns, retired, published);
     turns_note(resident, turns, retired);
     uint32_t next = 0;
     if (threadIdx.x % 32 == 0) {
-        next = attnd_turns_next(turns->state, turns->settled, turns->known);
+        next = attnd_turns_next(turns->state, turns->completed, turns->known);
         next = next == turns->known ? 0 : turn_of(next);
     }
     next = __shfl_sync(0xffffffffu, next, 0);
-    if (next == turns->told)
+    if (next == turns->sent)
         return;
-    turns->told = next;
+    turns->sent = next;
     if (threadIdx.x % 32 == 0)
         publish_gpu(&resident->turn, next);
 }
@@ -126,7 +126,7 @@ __device__ __forceinline__ void pass_turns(const Dispatch *dispatch, Resident *r
 /* Nothing is in flight any more. */
 __device__ __forceinline__ void turns_end(Resident *resident, const Turns *turns)
 {
-    if (turns->told && threadIdx.x % 32 == 0)
+    if (turns->sent && threadIdx.x % 32 == 0)
         publish_gpu(&resident->turn, 0);
 }
 
