@@ -67,6 +67,9 @@ printf '%s\n' "${units[@]}" | xargs -P2 -n6 sh -c \
     'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}")"' 2>/dev/null' sh ||
     fail 'clang-tidy'
 
+step 'files and functions that texts name'
+.ci/names.py || fail 'a text names what is not there'
+
 if [ -e README.md ]; then
     step "the README's engine is client/examples/engine.c"
     sed -n '/<!-- engine:begin -->/,/<!-- engine:end -->/p' README.md | grep -v '^<!--\|^```' |

@@ -11,8 +11,9 @@
 #include "schemas/abi.h"
 #include "schemas/errors.h"
 
-/* The way to the daemon, lent by service/worker.c. The calls of one port are not concurrent with
- * themselves: the backend serialises next() and wait() among its threads, and retire() likewise. */
+/* The way to the daemon, lent by service/worker/port.c. The calls of one port are not concurrent
+ * with themselves: the backend serialises next() and wait() among its threads, and retire()
+ * likewise. */
 struct attnd_port {
     void *context;
     /* Takes one command. Return: 1, or 0 if there is none. Never blocks. */
