@@ -1,6 +1,7 @@
 /*
  * admit_check.c - the arrays of a batch, checked in private memory. Page ids were looked at while
- * they were copied (admit_ids.c); what is left of them is to name the first that is not in the pool.
+ * they were copied (admit_ids.c); what is left of them is to name the first that is not in the
+ * pool.
  */
 #include "ipc/admit_internal.h"
 
