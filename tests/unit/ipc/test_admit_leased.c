@@ -89,6 +89,16 @@ static void each_place_of_a_list_counts(void **state)
     free(pages);
 }
 
+/* Pages that follow each other, out of the pool at either end. */
+static void draw_run_outside(struct prng *prng, int32_t *pages, uint32_t count)
+{
+    const uint32_t firsts[] = {POOL - 16, 0u - 16, (uint32_t)INT32_MAX - 16, POOL, 0u - 64};
+    const uint32_t first = firsts[prng_below(prng, 5)], from = prng_below(prng, count);
+
+    for (uint32_t i = from; i < count && i < from + 64; i++)
+        pages[i] = (int32_t)(first + (i - from));
+}
+
 /* Ids of the arena with up to two that are wrong, which may be where a run would be. */
 static void ids_are_copied_and_found_as_by_a_plain_loop(void **state)
 {
@@ -115,6 +125,8 @@ static void ids_are_copied_and_found_as_by_a_plain_loop(void **state)
             const int32_t wrong[] = {-1, POOL, INT32_MIN, INT32_MAX, POOL - 1 + 32};
             pages[before + prng_below(&prng, count)] = wrong[prng_below(&prng, 5)];
         }
+        if (count && prng_below(&prng, 4) == 0)
+            draw_run_outside(&prng, pages + before, count);
         for (uint32_t i = before; i < COUNT_MAX; i++)
             all_inside &= pages[i] >= 0 && pages[i] < (int32_t)POOL;
         const int expected = all_inside && plain(held, pages + before, count);
