@@ -82,9 +82,12 @@ static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *
 }
 
 /* Rows [row, end) of @like's entry into blocks of at most @tokens rows each, from number @blocks
- * on. Return: how many there are then. */
-static uint32_t cut_rows(struct attnd_plan *plan, const struct attnd_row_block *like, uint32_t row,
-                         uint32_t end, uint32_t tokens, uint32_t blocks)
+ * on. Return: how many there are then. In line, so that @like stays in registers: what was just
+ * written field by field cannot be loaded as a whole before all of that is through. */
+static inline __attribute__((always_inline)) uint32_t cut_rows(struct attnd_plan *plan,
+                                                               const struct attnd_row_block *like,
+                                                               uint32_t row, uint32_t end,
+                                                               uint32_t tokens, uint32_t blocks)
 {
     while (row < end) {
         uint32_t count = end - row < tokens ? end - row : tokens;
@@ -92,10 +95,14 @@ static uint32_t cut_rows(struct attnd_plan *plan, const struct attnd_row_block *
         struct attnd_row_block *block = &plan->blocks[blocks++];
 
         assert(blocks <= plan->capacity.blocks);
-        *block = *like;
-        block->row_begin = row;
-        block->row_count = count;
-        block->tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE;
+        *block = (struct attnd_row_block){
+            .entry = like->entry,
+            .row_begin = row,
+            .row_count = count,
+            .placed = like->placed,
+            .behind = like->behind,
+            .keys_behind = like->keys_behind,
+            .tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE};
         visible_keys(plan, block);
         block->time_ns = (float)attnd_plan_item_ns(plan, block->keys, rows);
         row += count;
