@@ -10,19 +10,6 @@
 
 #include <assert.h>
 
-uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count)
-{
-    return row_count * plan->shape.group;
-}
-
-uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row_block *block)
-{
-    const uint64_t keys =
-        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
-
-    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
-}
-
 uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block)
 {
     const struct attnd_entry *entry = &plan->state[block->entry].entry;
@@ -39,12 +26,12 @@ uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_
                                attnd_block_packed_rows(plan, block->row_count));
 }
 
-/* Most blocks do even if they were the largest there are: no division for them. */
+/* Most blocks do even if they were the largest there are, and saw all: no more is asked of those.
+ */
 int attnd_block_fits(const struct attnd_plan *plan, const struct attnd_row_block *block)
 {
-    const uint32_t seen = attnd_block_seen(plan, block);
-
-    return seen <= plan->keys_any || seen <= attnd_block_keys_max(plan, block);
+    return attnd_block_reach(plan, block) <= plan->keys_any ||
+           attnd_block_seen(plan, block) <= attnd_block_keys_max(plan, block);
 }
 
 struct attnd_entry attnd_block_entry(const struct attnd_plan *plan,

@@ -204,7 +204,7 @@ static int build_balanced(struct attnd_plan *plan, uint32_t blocks, struct attnd
         const uint32_t nth = block->tile_class == ATTND_TILE_MEMORY ? ++memories : 0;
         const struct attnd_split *how =
             nth > splits.unhalved ? &splits.halves : &splits.of[block->tile_class];
-        uint32_t parts = attnd_plan_split_parts(plan, block, how);
+        uint32_t parts = how->target_ns > 0 ? attnd_plan_split_parts(plan, block, how) : 1;
         if (parts > 1 && nth > splits.unhalved + splits.halved - splits.halved / 2)
             parts *= 2;
         parts = parts > splits_left + 1 ? splits_left + 1 : parts;
