@@ -243,9 +243,19 @@ void attnd_plan_cut_blocks(struct attnd_plan *plan);
 struct attnd_entry attnd_block_entry(const struct attnd_plan *plan,
                                      const struct attnd_row_block *block);
 /** attnd_block_packed_rows() - query heads of @row_count tokens. */
-uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count);
+static inline uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count)
+{
+    return row_count * plan->shape.group;
+}
 /** attnd_block_reach() - keys that the block's entry may come to have. */
-uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row_block *block);
+static inline uint32_t attnd_block_reach(const struct attnd_plan *plan,
+                                         const struct attnd_row_block *block)
+{
+    const uint64_t keys =
+        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
+
+    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
+}
 /** attnd_block_seen() - keys that its rows may come to see at once: all of these, or a window. */
 uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block);
 /** attnd_block_keys_max() - keys that an item of the block may have. */
