@@ -214,18 +214,21 @@ __device__ __forceinline__ void note_ringer(Dispatch *dispatch, const Doorbells 
     __syncwarp();
 }
 
-/* Begins what can begin of a look. The whole warp. */
+/* Begins what can begin of a look. @rehearses: executes most of that for nothing, where nothing is
+ * rung. The whole warp. */
 __device__ __forceinline__ void take_doorbells(Dispatch *dispatch, Resident *resident,
                                                const DoorbellRules &rules,
-                                               const Doorbells &doorbells)
+                                               const Doorbells &doorbells, bool rehearses)
 {
-    if (!rung(doorbells))
+    const bool any = rung(doorbells);
+    if (!any && !rehearses)
         return;
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++)
-        if (__any_sync(0xffffffffu, doorbells.value[half]))
+        if (__any_sync(0xffffffffu, doorbells.value[half]) || !any)
             take_half(dispatch, resident, rules, doorbells, half);
-    note_ringer(dispatch, doorbells);
+    if (any)
+        note_ringer(dispatch, doorbells);
 }
 
 /* ---- which mailboxes are watched --------------------------------------------------------------
@@ -360,7 +363,8 @@ __device__ __forceinline__ bool doorbells_pending(const Dispatch *dispatch)
 }
 
 /* The warp that watches mailboxes. One or two it looks at ready to take; of more it has several
- * hints in flight, and looks again where there is something. */
+ * hints in flight, and looks again where there is something. Kernels that were called before their
+ * doorbell find none in their first looks, and have the time to fetch what they execute then. */
 __device__ __forceinline__ void dispatch_doorbells(Dispatch *dispatch, Resident *resident)
 {
     constexpr uint32_t few = 2, looks = 4;
@@ -372,7 +376,8 @@ __device__ __forceinline__ void dispatch_doorbells(Dispatch *dispatch, Resident 
             !observe_cta(&dispatch->makes_way) || stays_for_others(dispatch, resident);
         const uint32_t count = looks_at ? watched : 0;
         for (uint32_t i = 0; i < count && count <= few; i++)
-            take_doorbells(dispatch, resident, rules, look_at_mailbox<true>(dispatch, list[i]));
+            take_doorbells(dispatch, resident, rules, look_at_mailbox<true>(dispatch, list[i]),
+                           pass == 1 && i == 0);
         for (uint32_t base = 0; base < count && count > few; base += looks) {
             Doorbells hints[looks];
 #pragma unroll
@@ -382,10 +387,12 @@ __device__ __forceinline__ void dispatch_doorbells(Dispatch *dispatch, Resident 
                     hints[i] = look_at_mailbox<false>(dispatch, list[base + i]);
             }
 #pragma unroll
-            for (uint32_t i = 0; i < looks; i++)
-                if (rung(hints[i]))
+            for (uint32_t i = 0; i < looks; i++) {
+                const bool rehearses = pass == 1 && base + i == 0;
+                if (rung(hints[i]) || rehearses)
                     take_doorbells(dispatch, resident, rules,
-                                   look_at_mailbox<true>(dispatch, hints[i].index));
+                                   look_at_mailbox<true>(dispatch, hints[i].index), rehearses);
+            }
         }
         __syncwarp();
         if (pass % 8 == 0 && threadIdx.x % 32 == 0) /* its waiter has time */

@@ -32,6 +32,12 @@ enum Path : uint32_t {
 };
 
 constexpr int work_slots = 2;
+
+/* The work that a worker begins with is no item (rehearsal_fill()). Consumers have nothing to do for
+ * some microseconds, until the first one is found, and would then wait for their instructions, 70 ns
+ * for each 8 of them. So they execute those that ask for an item's keys before. But of latents. */
+constexpr uint32_t rehearsal = 0;
+template <int D> constexpr uint32_t first_item = D == latent_dim ? 0 : 1;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
 
 struct WorkSlot {
@@ -75,11 +81,13 @@ __device__ __forceinline__ WorkSlots *cta_work()
     return &work;
 }
 
-__device__ __forceinline__ void work_init(WorkSlots *work)
+/* @first: the number of the first item. */
+__device__ __forceinline__ void work_init(WorkSlots *work, uint32_t first)
 {
     uint32_t sm;
     asm("mov.u32 %0, %smid;" : "=r"(sm));
-    work->trace = work->traced = 0;
+    work->trace = 0;
+    work->traced = first;
     for (int s = 0; s < work_slots; s++) {
         work->slot[s].place = 1u << 16 | sm;
         barrier_init(&work->full[s], 1);

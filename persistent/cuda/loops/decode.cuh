@@ -530,11 +530,14 @@ template <typename Policy> __device__ __forceinline__ bool decode_hides(const It
            Policy::masked(item);
 }
 
-/* N: groups of 8 query rows. All consumers. Return: false if a result is not finite that may come
- * from a key its row does not see: a product with a zero probability cannot hide a NaN. Nothing is
- * stored then; the caller takes the naive way. */
+/* What became of an item. A result that is not finite may come from a key its row does not see: a
+ * product with a zero probability cannot hide a NaN. Nothing is stored then; the caller takes the
+ * naive way. */
+enum DecodeEnd { decode_stored, decode_spoilt, decode_rehearsed };
+
+/* N: groups of 8 query rows. All consumers. */
 template <typename T, int D, typename Policy, int N>
-__device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
+__device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t number)
 {
     constexpr uint32_t count = 8 * N;
     WorkSlot *const slot = &work->slot[number % work_slots];
@@ -552,6 +555,10 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
     DecodeQuery<D, N> query;
     query.template ask<Policy>(item, lane);
     ring_begin<D, Policy>(ring, work, number, item, slots, warp, lane);
+    if (number == rehearsal) {
+        cp_async_wait<0>(); /* the ring is as it was */
+        return decode_rehearsed;
+    }
     rows_find<D, Policy>(&slot->item);
     if (consumer_thread() == 0) {
         slot->begin_ns = clock_ns();
@@ -572,11 +579,11 @@ __device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
 
     columns.sum();
     if (decode_hides<Policy>(item) && consumers_any(!columns.finite()))
-        return false;
+        return decode_spoilt;
     columns.leave(to, item, warp, lane);
     consumers_sync();
     decode_store<T, D, Policy, count>(item, to.outs, to.states);
-    return true;
+    return decode_stored;
 }
 
 /* All of a decode item. All consumers. A call, so that neither its loop nor that of prefill is
@@ -586,7 +593,12 @@ __device__ __noinline__ void decode_work(uint32_t number)
 {
     WorkSlots *const work = cta_work();
     const Item &item = work->slot[number % work_slots].item;
-    if (!attend_decode<T, D, Policy, N>(work, number))
+    const DecodeEnd end = attend_decode<T, D, Policy, N>(work, number);
+    if (end == decode_rehearsed) {
+        work_leave(work, number);
+        return;
+    }
+    if (end == decode_spoilt)
         attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows, decode_warps);
     merge_arrive<T, D, Policy>(item, work->slot[number % work_slots].last);
     work_end<D>(work, number);

@@ -271,6 +271,30 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, ui
         ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
 }
 
+/* The rehearsal asks for Q, of which there are no rows, and for keys, which all lie at @bytes, in
+ * memory of the service's own; as many as the rings hold, so that nothing behind them is looked
+ * for. Before barriers are there. One warp. */
+template <int D, typename Policy>
+__device__ __forceinline__ void rehearsal_fill(WorkSlots *work, const void *bytes)
+{
+    WorkSlot *slot = &work->slot[rehearsal % work_slots];
+    Item *item = &slot->item;
+    ActiveRun *run = reinterpret_cast<ActiveRun *>(work->run_copy[0]); /* that of work 2, or later */
+    for (uint32_t i = threadIdx.x % 32; i < sizeof(*item) / 4; i += 32)
+        reinterpret_cast<uint32_t *>(item)[i] = 0;
+    for (uint32_t i = threadIdx.x % 32; i < run_copy_bytes / 4; i += 32)
+        reinterpret_cast<uint32_t *>(run)[i] = 0;
+    __syncwarp();
+    if (threadIdx.x % 32 != 0)
+        return;
+    item->run = run;
+    item->k = item->v = static_cast<const char *>(bytes);
+    item->kv_end = item->kv_len = decode_stages<D, Policy> * first_keys;
+    slot->path = path_decode;
+    run->pages = 1;
+    run->page_size = 1u << 16;
+}
+
 /* No more blocks of the item in hand are loaded. Return: where it ends now, behind those that were.
  */
 __device__ __forceinline__ int32_t ring_cut(DecodeRing *ring, int32_t blocks)

@@ -333,7 +333,9 @@ template <int D, typename Policy> __device__ __forceinline__ void fetch_work(Fet
 {
     Resident *resident = fetch->resident;
     const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t number = 0;; number++) {
+    for (uint32_t number = first_item<D>;; number++) {
+        if (number == rehearsal + work_slots && first_item<D> != 0)
+            work_wait_empty(fetch->work, rehearsal); /* nobody else waits for its end */
         if (number >= work_slots)
             fetch_complete<D>(fetch, number - work_slots + 1, true);
         WorkSlot *slot = &fetch->work->slot[number % work_slots];

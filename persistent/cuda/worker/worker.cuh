@@ -259,8 +259,13 @@ __global__ void __launch_bounds__(resident_threads, 1)
             reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
     if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
         *decode_ring() = {};
+    if constexpr (first_item<D> != 0)
+        if (threadIdx.x / 32 == 1)
+            rehearsal_fill<D, Policy>(work, resident);
     if (threadIdx.x == 0) {
-        work_init(work);
+        work_init(work, first_item<D>);
+        if (first_item<D> != 0)
+            barrier_arrive(&work->full[rehearsal % work_slots], 1);
         prefill_barriers_init(&bars);
         *cta_stuck() = resident->inject == 1;
         *cta_naive() = 0;
@@ -283,9 +288,9 @@ __global__ void __launch_bounds__(resident_threads, 1)
         } else {
             uint32_t worker = first_worker + blockIdx.x;
             if (resident->inject == 2 && worker == 0)
-                barrier_wait(&work->empty[0], 0); /* no warp has been given work */
-            FetchWarp fetch = {resident, work, worker,
-                               variant,  gang, worker_enter(resident, worker)};
+                barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
+            FetchWarp fetch = {resident, work, worker, variant,
+                               gang,     worker_enter(resident, worker), 0, 0, first_item<D>};
             fetch_work<D, Policy>(&fetch);
             worker_leave(resident, worker);
             /* A gang is over when all its kernels are, and the next one waits for the last. */
