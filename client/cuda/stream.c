@@ -61,6 +61,7 @@ static const char ring_text[] =
     ".version 7.8\n"
     ".target sm_90\n" /* what a worker runs on, and so its engines */
     ".address_size 64\n"
+    ".global .align 4 .u32 contended = 0;\n" /* as it was when this session rang last */
     ".visible .entry attnd_launch(.param .u64 doorbell, .param .u32 rung,\n"
     "                             .param .u64 timeout_ns, .param .u64 wake)\n"
     "{\n"
@@ -103,6 +104,8 @@ static const char ring_text[] =
     "    @%p1 bra begun;\n"
     "    fence.sc.sys;\n" /* the doorbell, then the word: leaving kernels clear it, then look */
     "    st.relaxed.sys.global.u32 [%rd5], 1;\n" /* and if they have left meanwhile */
+    "    ld.relaxed.sys.global.u32 %r1, [%rd5+8];\n" /* across the bus: here this waits anyway */
+    "    st.relaxed.gpu.global.u32 [contended], %r1;\n"
     "begun:\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "look:\n"
@@ -125,7 +128,7 @@ static const char ring_text[] =
     "    .reg .b64 %rd<1>;\n"
     "    ld.param.u64 %rd0, [wake];\n"
     "    griddepcontrol.wait;\n"
-    "    ld.relaxed.sys.global.u32 %r0, [%rd0+8];\n"
+    "    ld.relaxed.gpu.global.u32 %r0, [contended];\n"
     "    setp.eq.u32 %p0, %r0, 0;\n"
     "    @%p0 st.relaxed.sys.global.u64 [%rd0], 0x100000001;\n"
     "    ret;\n"
