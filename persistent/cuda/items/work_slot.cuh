@@ -33,9 +33,10 @@ enum Path : uint32_t {
 
 constexpr int work_slots = 2;
 
-/* The work that a worker begins with is no item (rehearsal_fill()). Consumers have nothing to do for
- * some microseconds, until the first one is found, and would then wait for their instructions, 70 ns
- * for each 8 of them. So they execute those that ask for an item's keys before. But of latents. */
+/* The work that a worker begins with is no item, but in kernels for latents. For some microseconds,
+ * until there is a run and its item is found, most warps have nothing to do, and would then wait for
+ * their instructions, 70 ns for each 8 of them. So consumers execute those that ask for an item's
+ * keys before, for an item without rows; and a loader warp those that find an item. */
 constexpr uint32_t rehearsal = 0;
 template <int D> constexpr uint32_t first_item = D == latent_dim ? 0 : 1;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
@@ -79,6 +80,13 @@ __device__ __forceinline__ WorkSlots *cta_work()
 {
     __shared__ WorkSlots work;
     return &work;
+}
+
+/* Where the loader warp of a rehearsal puts what it finds. */
+__device__ __forceinline__ WorkSlot *rehearsal_slot()
+{
+    __shared__ WorkSlot slot;
+    return &slot;
 }
 
 /* @first: the number of the first item. */

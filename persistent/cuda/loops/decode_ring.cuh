@@ -271,11 +271,11 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, ui
         ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
 }
 
-/* The rehearsal asks for Q, of which there are no rows, and for keys, which all lie at @bytes, in
- * memory of the service's own; as many as the rings hold, so that nothing behind them is looked
- * for. Before barriers are there. One warp. */
+/* The rehearsal asks for Q, of which there are no rows, and for keys, which all lie in @zeros, of
+ * the service's own memory; as many as the rings hold, so that nothing behind them is looked for.
+ * The same zeros are the tile that is found. Before barriers are there. One warp. */
 template <int D, typename Policy>
-__device__ __forceinline__ void rehearsal_fill(WorkSlots *work, const void *bytes)
+__device__ __forceinline__ void rehearsal_fill(WorkSlots *work, const uint32_t *zeros)
 {
     WorkSlot *slot = &work->slot[rehearsal % work_slots];
     Item *item = &slot->item;
@@ -288,11 +288,15 @@ __device__ __forceinline__ void rehearsal_fill(WorkSlots *work, const void *byte
     if (threadIdx.x % 32 != 0)
         return;
     item->run = run;
-    item->k = item->v = static_cast<const char *>(bytes);
+    item->k = item->v = reinterpret_cast<const char *>(zeros);
     item->kv_end = item->kv_len = decode_stages<D, Policy> * first_keys;
     slot->path = path_decode;
-    run->pages = 1;
+    run->pages = run->plan.heads_kv = 1;
     run->page_size = 1u << 16;
+    run->tiles = reinterpret_cast<const attnd_tile *>(zeros);
+    run->kv_len = reinterpret_cast<const int32_t *>(zeros);
+    run->kind = ATTND_RUN_ATTEND;
+    run->aligned = 1;
 }
 
 /* No more blocks of the item in hand are loaded. Return: where it ends now, behind those that were.

@@ -156,17 +156,20 @@ __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry 
  * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
  * has looks first whether it should. @entry: the run's, at the cursor or, where it is another
  * one's turn, in front of it. @cancelled: if the run is, what its items fail with; else 0.
+ * @rehearses: of a run of one item, which has been copied and is in nobody's ring.
  */
 template <int D>
 __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number, RunEntry *entry,
-                                              uint32_t *cancelled)
+                                              uint32_t *cancelled, bool rehearses)
 {
     const uint32_t lane = threadIdx.x % 32;
     for (;; fetch_next_run(fetch, *entry)) {
-        *entry = fetch_entry<D>(fetch, number);
+        *entry = {fetch->cursor + 1, 0, 1, uint16_t(fetch->variant), 0};
+        if (!rehearses)
+            *entry = fetch_entry<D>(fetch, number);
         if (entry->sequence != fetch->cursor + 1)
             return nothing;
-        if (fetch->work->turn)
+        if (!rehearses && fetch->work->turn)
             *entry = other_turn(fetch, *entry);
         if (!variant_executes(fetch->variant, entry->variant))
             continue;
@@ -178,10 +181,10 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
             if (next + fetch->work->settings.workers > entry->items)
                 fetch_complete<D>(fetch, number, true);
         }
-        const bool fresh = fetch->copied != entry->sequence;
-        uint32_t item = nothing, flag = 0;
+        const bool fresh = !rehearses && fetch->copied != entry->sequence;
+        uint32_t item = rehearses ? 0 : nothing, flag = 0;
         uint4 part = {};
-        if (lane == 0) {
+        if (lane == 0 && !rehearses) {
             item = take_gpu(&live->next_item);
             flag = peek_gpu(&live->cancelled);
         }
@@ -328,25 +331,29 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
                 prefetch_line(v + line);
 }
 
-/* The fetch warp: every item until the kernel leaves. */
-template <int D, typename Policy> __device__ __forceinline__ void fetch_work(FetchWarp *fetch)
+/* The fetch warp: every item until the kernel leaves. @rehearses: another warp, none but that of the
+ * rehearsal, so that the instructions are there when the fetch warp wants them. */
+template <int D, typename Policy>
+__device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool rehearses)
 {
     Resident *resident = fetch->resident;
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t number = first_item<D>;; number++) {
-        if (number == rehearsal + work_slots && first_item<D> != 0)
+        if (first_item<D> != 0 && number == rehearsal + work_slots)
             work_wait_empty(fetch->work, rehearsal); /* nobody else waits for its end */
         if (number >= work_slots)
             fetch_complete<D>(fetch, number - work_slots + 1, true);
-        WorkSlot *slot = &fetch->work->slot[number % work_slots];
-        if (lane == 0)
+        WorkSlot *slot = rehearses ? rehearsal_slot() : &fetch->work->slot[number % work_slots];
+        if (lane == 0 && !rehearses)
             resident->doing[fetch->worker] = state_idle;
         RunEntry entry;
         uint32_t cancelled = 0;
-        const uint32_t index = take_item<D>(fetch, number, &entry, &cancelled);
+        const uint32_t index = take_item<D>(fetch, number, &entry, &cancelled, rehearses);
         Path path = path_leave;
         if (index != nothing)
             path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled);
+        if (rehearses)
+            return;
         if (lane == 0) {
             slot->path = path;
             resident->doing[fetch->worker] = index == nothing ? state_left : state_item;

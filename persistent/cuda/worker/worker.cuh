@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         *decode_ring() = {};
     if constexpr (first_item<D> != 0)
         if (threadIdx.x / 32 == 1)
-            rehearsal_fill<D, Policy>(work, resident);
+            rehearsal_fill<D, Policy>(work, resident->nothing);
     if (threadIdx.x == 0) {
         work_init(work, first_item<D>);
         if (first_item<D> != 0)
@@ -280,22 +280,25 @@ __global__ void __launch_bounds__(resident_threads, 1)
             consume<T, D, Policy>(&bars);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x >= 32) {
-            if constexpr (D == latent_dim)
-                load_latents(&bars);
-            else
-                load<T, D, Policy>(&bars);
-        } else {
-            uint32_t worker = first_worker + blockIdx.x;
-            if (resident->inject == 2 && worker == 0)
-                barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
-            FetchWarp fetch = {resident, work, worker, variant,
-                               gang,     worker_enter(resident, worker), 0, 0, first_item<D>};
-            fetch_work<D, Policy>(&fetch);
+        const uint32_t warp = threadIdx.x / 32, worker = first_worker + blockIdx.x;
+        const bool rehearses = first_item<D> != 0 && warp == 1;
+        if (warp == 0 && resident->inject == 2 && worker == 0)
+            barrier_wait(&work->empty[1], 0); /* no warp has been given this work */
+        if (warp == 0 || rehearses) {
+            FetchWarp fetch = {resident, work, worker, variant, gang, 0, 0, 0, first_item<D>};
+            if (!rehearses)
+                fetch.cursor = worker_enter(resident, worker);
+            fetch_work<D, Policy>(&fetch, rehearses);
+        }
+        if (warp == 0) {
             worker_leave(resident, worker);
             /* A gang is over when all its kernels are, and the next one waits for the last. */
             if (blockIdx.x == 0)
                 asm volatile("griddepcontrol.wait;" ::: "memory");
+        } else if constexpr (D == latent_dim) {
+            load_latents(&bars);
+        } else {
+            load<T, D, Policy>(&bars);
         }
     }
 }
