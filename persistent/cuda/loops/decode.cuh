@@ -556,7 +556,9 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
     query.template ask<Policy>(item, lane);
     ring_begin<D, Policy>(ring, work, number, item, slots, warp, lane);
     if (number == rehearsal) {
-        cp_async_wait<0>(); /* the ring is as it was */
+        cp_async_wait<0>();
+        if (lane == 0)
+            *kept = {};
         return decode_rehearsed;
     }
     rows_find<D, Policy>(&slot->item);

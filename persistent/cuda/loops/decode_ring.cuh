@@ -271,10 +271,9 @@ __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, ui
         ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
 }
 
-/* The rehearsal asks for Q, of which there are no rows, and for keys, which all lie in @zeros, of
- * the service's own memory; as many as the rings hold, so that nothing behind them is looked for.
- * The same zeros are the tile that is found. Before barriers are there. One warp. */
-template <int D, typename Policy>
+/* The rehearsal asks for Q, of which there are no rows, and each warp for one block, of one key: as
+ * if the ring had room for no more. What is read there are @zeros, of the service's own memory; and
+ * the same are the tile that is found. Before barriers are there. One warp. */
 __device__ __forceinline__ void rehearsal_fill(WorkSlots *work, const uint32_t *zeros)
 {
     WorkSlot *slot = &work->slot[rehearsal % work_slots];
@@ -289,14 +288,25 @@ __device__ __forceinline__ void rehearsal_fill(WorkSlots *work, const uint32_t *
         return;
     item->run = run;
     item->k = item->v = reinterpret_cast<const char *>(zeros);
-    item->kv_end = item->kv_len = decode_stages<D, Policy> * first_keys;
+    item->kv_end = item->kv_len = 1;
     slot->path = path_decode;
     run->pages = run->plan.heads_kv = 1;
-    run->page_size = 1u << 16;
+    run->page_size = decode_block;
     run->tiles = reinterpret_cast<const attnd_tile *>(zeros);
     run->kv_len = reinterpret_cast<const int32_t *>(zeros);
     run->kind = ATTND_RUN_ATTEND;
     run->aligned = 1;
+}
+
+/* A warp's ring in front of a rehearsal. */
+template <int D, typename Policy> __device__ __forceinline__ DecodeRing rehearsal_ring()
+{
+    DecodeRing ring = {};
+    if (first_item<D> != 0) {
+        ring.ahead = 1;
+        ring.ahead_slots = decode_stages<D, Policy> - 1;
+    }
+    return ring;
 }
 
 /* No more blocks of the item in hand are loaded. Return: where it ends now, behind those that were.

@@ -164,7 +164,7 @@ struct Resident : Settings {
     uint32_t trace;          /* 1: records of items are wanted; read together with `leave` */
     uint32_t turn;           /* likewise: whose items are next, turn_of(); 0: as published */
     uint32_t zero;
-    alignas(128) uint32_t nothing[64]; /* zeros, for rehearsals (work_slot.cuh) */
+    alignas(128) uint32_t nothing[workers_max][64]; /* zeros, for rehearsals (work_slot.cuh) */
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions];
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */

@@ -258,10 +258,9 @@ __global__ void __launch_bounds__(resident_threads, 1)
         reinterpret_cast<uint32_t *>(&work->settings)[threadIdx.x] =
             reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
     if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
-        *decode_ring() = {};
-    if constexpr (first_item<D> != 0)
-        if (threadIdx.x / 32 == 1)
-            rehearsal_fill<D, Policy>(work, resident->nothing);
+        *decode_ring() = rehearsal_ring<D, Policy>();
+    if (first_item<D> != 0 && threadIdx.x / 32 == 1)
+        rehearsal_fill(work, resident->nothing[first_worker + blockIdx.x]);
     if (threadIdx.x == 0) {
         work_init(work, first_item<D>);
         if (first_item<D> != 0)
