@@ -59,6 +59,7 @@ struct attnd_open_args {
     const char *socket_path; /* NULL: as attnd_open() says */
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
     const uint32_t *daemon_uid; /* the user that the daemon must run as; NULL: this one, or root */
+    uint64_t tables_bytes; /* of attnd_tables_memory(); with the arena at most 1 GiB; 0: none */
 };
 
 struct attnd_info {
@@ -96,6 +97,16 @@ int attnd_open(const struct attnd_open_args *args, struct attnd_session **sessio
  * attnd_memory_create() and attnd_pool_create() become invalid here.
  */
 void attnd_close(struct attnd_session *session);
+
+/**
+ * attnd_tables_memory() - memory that the service reads page tables from where they lie
+ * @bytes: receives its size, attnd_open_args.tables_bytes rounded up to 64; may be NULL
+ * An array of a batch (struct attnd_level, mask_indptr) that lies in it as a whole is not copied by
+ * attnd_plan_set(), and must then not change until that operation has completed. What is where is
+ * the engine's to say. Zeroed when the session opens; it ends with the session. Return: its
+ * address, a multiple of 64; NULL: none was asked for, or in a forked child.
+ */
+void *attnd_tables_memory(struct attnd_session *session, uint64_t *bytes);
 
 /** attnd_info() - what the session is connected to. Return: 0 or -ATTND_E_FORKED. */
 int attnd_info(struct attnd_session *session, struct attnd_info *info);
@@ -439,7 +450,7 @@ struct attnd_op {
 
 /**
  * attnd_plan_set() - plan a batch
- * @batch: copied before the call returns
+ * @batch: copied before the call returns, but for arrays in attnd_tables_memory()
  * Completes when the tiles are where the worker reads them; a run of the same lane may be submitted
  * at once behind it. Completes with -ATTND_E_BUSY if another lane's operation of this plan is in
  * flight, and with -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_NOT_LEASED naming

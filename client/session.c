@@ -104,6 +104,15 @@ void attnd_close(struct attnd_session *session)
     free(session);
 }
 
+void *attnd_tables_memory(struct attnd_session *session, uint64_t *bytes)
+{
+    if (attnd_session_check_owner(session) < 0)
+        return NULL;
+    if (bytes)
+        *bytes = session->tables_bytes;
+    return session->tables;
+}
+
 int attnd_info(struct attnd_session *session, struct attnd_info *info)
 {
     int rc = attnd_session_check_owner(session);
