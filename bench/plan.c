@@ -13,6 +13,7 @@
  */
 #include "bench/support/suite.h"
 #include "client/attnd_launch.h"
+#include "client/attnd_tables.h"
 #include "ipc/wake.h"
 #include "schemas/abi.h"
 

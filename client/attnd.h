@@ -80,8 +80,7 @@ struct attnd_info {
  *
  * The default socket is $ATTND_SOCKET, if that is set and not empty. Else it is
  * $XDG_RUNTIME_DIR/attnd/attnd.sock of a user other than root, if that variable is set and the file
- * is there or /run/attnd/attnd.sock is not. Else it is /run/attnd/attnd.sock, of the system's
- * service.
+ * is there or /run/attnd/attnd.sock is not. Else it is the system's, /run/attnd/attnd.sock.
  * Blocks for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
  * -ATTND_E_DISCONNECTED (field socket, value errno) nobody answers there; -ATTND_E_PERMISSION
  * (field socket) this user is not admitted, or (field daemon_uid) another user (value) listens
@@ -97,16 +96,6 @@ int attnd_open(const struct attnd_open_args *args, struct attnd_session **sessio
  * attnd_memory_create() and attnd_pool_create() become invalid here.
  */
 void attnd_close(struct attnd_session *session);
-
-/**
- * attnd_tables_memory() - memory that the service reads page tables from where they lie
- * @bytes: receives its size, attnd_open_args.tables_bytes rounded up to 64; may be NULL
- * An array of a batch (struct attnd_level, mask_indptr) that lies in it as a whole is not copied by
- * attnd_plan_set(), and must then not change until that operation has completed. What is where is
- * the engine's to say. Zeroed when the session opens; it ends with the session. Return: its
- * address, a multiple of 64; NULL: none was asked for, or in a forked child.
- */
-void *attnd_tables_memory(struct attnd_session *session, uint64_t *bytes);
 
 /** attnd_info() - what the session is connected to. Return: 0 or -ATTND_E_FORKED. */
 int attnd_info(struct attnd_session *session, struct attnd_info *info);

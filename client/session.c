@@ -6,6 +6,7 @@
  * getpid() would be its only system call. The child has none of the mappings (MADV_DONTFORK), so
  * closing there lets go of descriptors and private memory and touches neither socket nor segments.
  */
+#include "client/attnd_tables.h"
 #include "client/internal.h"
 #include "schemas/crash.h"
 

@@ -6,6 +6,7 @@
  */
 #include "tests/support/trial/trial_internal.h"
 
+#include "client/attnd_tables.h"
 #include "tests/support/harness/check.h"
 
 #include <inttypes.h>

@@ -1,5 +1,6 @@
 /* test_client_submit.c - what a call leaves in the slot and in the arena, and what it refuses. */
 #include "client/attnd.h"
+#include "client/attnd_tables.h"
 #include "schemas/abi.h"
 #include "schemas/atomics.h"
 #include "tests/support/harness/check.h"
