@@ -103,7 +103,7 @@ static const char ring_text[] =
     "    setp.eq.u64 %p1, %rd5, 0;\n" /* they are there */
     "    @%p1 bra begun;\n"
     "    fence.sc.sys;\n" /* the doorbell, then the word: leaving kernels clear it, then look */
-    "    st.relaxed.sys.global.u32 [%rd5], 1;\n" /* and if they have left meanwhile */
+    "    st.relaxed.sys.global.u32 [%rd5], 1;\n"     /* and if they have left meanwhile */
     "    ld.relaxed.sys.global.u32 %r1, [%rd5+8];\n" /* across the bus: here this waits anyway */
     "    st.relaxed.gpu.global.u32 [contended], %r1;\n"
     "begun:\n"

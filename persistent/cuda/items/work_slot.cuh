@@ -34,9 +34,9 @@ enum Path : uint32_t {
 constexpr int work_slots = 2;
 
 /* The work that a worker begins with is no item, but in kernels for latents. For some microseconds,
- * until there is a run and its item is found, most warps have nothing to do, and would then wait for
- * their instructions, 70 ns for each 8 of them. So consumers execute those that ask for an item's
- * keys before, for an item without rows; and a loader warp those that find an item. */
+ * until there is a run and its item is found, most warps have nothing to do, and would then wait
+ * for their instructions, 70 ns for each 8 of them. So consumers execute those that ask for an
+ * item's keys before, for an item without rows; and a loader warp those that find an item. */
 constexpr uint32_t rehearsal = 0;
 template <int D> constexpr uint32_t first_item = D == latent_dim ? 0 : 1;
 constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */

@@ -278,7 +278,8 @@ __device__ __forceinline__ void rehearsal_fill(WorkSlots *work, const uint32_t *
 {
     WorkSlot *slot = &work->slot[rehearsal % work_slots];
     Item *item = &slot->item;
-    ActiveRun *run = reinterpret_cast<ActiveRun *>(work->run_copy[0]); /* that of work 2, or later */
+    ActiveRun *run =
+        reinterpret_cast<ActiveRun *>(work->run_copy[0]); /* that of work 2, or later */
     for (uint32_t i = threadIdx.x % 32; i < sizeof(*item) / 4; i += 32)
         reinterpret_cast<uint32_t *>(item)[i] = 0;
     for (uint32_t i = threadIdx.x % 32; i < run_copy_bytes / 4; i += 32)

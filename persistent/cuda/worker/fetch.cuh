@@ -331,8 +331,8 @@ __device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t l
                 prefetch_line(v + line);
 }
 
-/* The fetch warp: every item until the kernel leaves. @rehearses: another warp, none but that of the
- * rehearsal, so that the instructions are there when the fetch warp wants them. */
+/* The fetch warp: every item until the kernel leaves. @rehearses: another warp, none but that of
+ * the rehearsal, so that the instructions are there when the fetch warp wants them. */
 template <int D, typename Policy>
 __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool rehearses)
 {
