@@ -27,6 +27,10 @@ struct Plain {
     /* Rows have a first key of their own, and blocks below that of all rows are skipped. */
     static constexpr bool windows = false;
 
+    /* Prefill looks for its next blocks behind the exponentials: in front of branches to them ptxas
+     * waits for the answers. */
+    static constexpr bool looks_late = false;
+
     /* Elements of a row of q and K, and of a row of V and o, where loops are compiled for D; and
      * whether element @d is one of them. */
     template <int D> __device__ static constexpr uint32_t dim_qk(const attnd_plan_head &)
@@ -182,7 +186,7 @@ struct Plain {
     }
 
     /* @weights takes a function that makes an exponent of product s[i], relative to m of its row:
-     * (s[i], i, m). Return: false where some of them are wrong; else in all lanes true. */
+     * (s[i], i, m). Return: false where some of this lane's are wrong. */
     template <typename Weights>
     __device__ static bool quick(const Ready &, float scale, Weights weights)
     {

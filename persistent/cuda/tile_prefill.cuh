@@ -200,12 +200,16 @@ template <typename T, int D, typename Policy> struct Prefill {
         if (!exact)
             ready = Policy::ready(item, first, state.m);
         wgmma_wait<1>();
-        look_ahead();
+        constexpr bool late = Policy::looks_late && !exact;
+        if (!late)
+            look_ahead();
         if (exact)
             Policy::prefill(item, s, first);
         /* ptxas moves the wait for PV in front of what does not feed it, but not across the branch
          * behind the exponentials. */
         const bool quick = !exact && softmax_quick<D, Policy>(state, s, scale, ready);
+        if (late)
+            look_ahead();
         Policy::wait_values(quick);
         leave_v(now);
         if (!quick) {

@@ -79,7 +79,7 @@ __device__ __forceinline__ uint32_t *varied_tanh()
 }
 
 struct Varied {
-    static constexpr bool staged = true, windows = true, narrow = false;
+    static constexpr bool staged = true, windows = true, narrow = false, looks_late = true;
 
     template <int D> __device__ static uint32_t dim_qk(const attnd_plan_head &plan)
     {
@@ -453,7 +453,7 @@ struct Varied {
         return ready.tanh ? quick_tanh<4>(scoring, weights) : quick_tanh<2>(scoring, weights);
     }
 
-    /* With a polynomial, which is good for all of a warp's products or for none. */
+    /* With a polynomial. Return: whether it is good for this lane's products. */
     template <int terms, typename Weights>
     __device__ __forceinline__ static bool quick_tanh(const Scoring &scoring, Weights weights)
     {
@@ -464,15 +464,14 @@ struct Varied {
             top = max(top, __float_as_uint(square));
             return fmaf(s, tanh.over(square), -m);
         });
-        const float most = __uint_as_float(__reduce_max_sync(0xffffffffu, top));
-        const float x = most * (scoring.scale * scoring.scale);
+        const float x = __uint_as_float(top) * (scoring.scale * scoring.scale);
         const bool number = scoring.scale > tanh_scale_min;
         const bool two = x < tanh_two_max * tanh_two_max && scoring.cap <= tanh_cap_max;
         const bool four = x < tanh_four_max * tanh_four_max;
         const uint32_t needed = number && two ? 0 : number && four ? 1 : 2;
         const uint32_t used = terms == 2 ? 0 : 1;
-        if (needed > used && threadIdx.x % 32 == 0)
-            *varied_tanh() = needed;
+        if (needed > used)
+            atomicMax(varied_tanh(), needed);
         return needed <= used;
     }
 
