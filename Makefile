@@ -6,6 +6,7 @@
 #   WERROR=          empty: warnings are not errors
 #   CRASH_POINTS=1   processes can be made to end at steps of the protocols (schemas/crash.h): tests
 
+.DEFAULT_GOAL := all
 BUILD ?= build
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 PROTOC_C ?= protoc-c
@@ -48,7 +49,7 @@ SCHEMAS := $(wildcard schemas/*.c)
 IPC := $(wildcard ipc/*.c)
 # libattnd needs no event loop, and of admission only the allocator that ends.
 IPC_CLIENT := $(filter-out ipc/loop%.c ipc/admit%.c,$(IPC)) ipc/admit_alloc.c
-PERSISTENT := $(wildcard persistent/*.c persistent/plan/*.c persistent/cpu/*.c) persistent/cuda/cuda_none.c
+PERSISTENT := $(wildcard persistent/*.c persistent/plan/*.c persistent/cpu/*.c persistent/cuda/*/*.c)
 ifneq ($(ARCH),x86_64)
 PERSISTENT := $(filter-out %_avx2.c %_avx512.c,$(PERSISTENT))
 endif
@@ -235,7 +236,7 @@ format:
 
 test: all tests
 	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/operators tests/abi/check \
-	  tests/abi/layouts tests/bench_trace \
+	  tests/abi/layouts tests/variant tests/bench_trace \
 	  tests/bench_engines tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)

@@ -31,6 +31,7 @@ IDENTIFIER = re.compile(r'(?<![\w.])(?<!->)(?<!struct )(?<!enum )(?<!union )([A-
 DECLARED = re.compile(r'\b(?!(?:return|case|else|goto|struct|enum|union|const)\b)[A-Za-z_]\w*'
                       r'(?:\s+|\s*\*+\s*)([A-Za-z_]\w*)(?!\w|\s*\()')
 BODY = re.compile(r'^\{.*?^\}', re.M | re.S)
+NAMESPACE = re.compile(r'^namespace\b[^\n;{}]*\n\{', re.M)
 ANONYMOUS = re.compile(r'^namespace\s*\{.*?^\}', re.M | re.S)
 NOT_NAMES = {"__attribute__", "__launch_bounds__", "defined", "sizeof", "alignas", "asm"}
 
@@ -77,7 +78,7 @@ def read_files():
         file["public"] |= public
         file["own"] |= own
         if path.endswith((".h", ".cuh")):  # a declaration is no use
-            text = "\n".join(BODY.findall(text))
+            text = "\n".join(BODY.findall(NAMESPACE.sub("", text)))
         declared = set(DECLARED.findall(text))
         file["used"] |= {name for name, call in IDENTIFIER.findall(text)
                          if call or name not in declared}

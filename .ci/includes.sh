@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The include direction: a file may include its own folder and lower floors only.
 #   schemas <- ipc, persistent <- client, service <- tests, bench
-# Within service/ every room says which others it may include; what is not in the table may not be.
+# Within service/ and persistent/cuda/ every room says which others it may include; what is not in
+# the table may not be.
 # Last, .ci/circles.py counts the files that need each other in a loop.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,9 +18,10 @@ allowed() {
     esac
 }
 
-# The rooms of service/, from the ground up: a room, then the rooms or single headers that it may
-# include. service.h, the daemon's state, stands in base. README.md has a line on each.
-rooms='
+# The rooms of service/ and of persistent/cuda/, from the ground up: a room, then the rooms or
+# single headers that it may include. service.h, the daemon's state, stands in base. README.md of
+# the folder has a line on each.
+service_rooms='
 args
 base
 supervise  base
@@ -33,6 +35,17 @@ daemon     base args supervise objects prefix prepared sched session rpc
 worker     base args supervise/worker_abi.h
 ctl        base args
 dist
+'
+cuda_rooms='
+machine
+state      machine
+items      machine state
+policy     machine state items
+loops      machine state items
+worker     machine state items policy loops
+dispatch   machine state
+host       machine state dispatch/dispatcher.cuh
+journal
 '
 
 status=0
@@ -60,25 +73,31 @@ for folder in schemas ipc persistent client service tests bench; do
     done < <(includes_of "$folder")
 done
 
-for folder in service/*/; do
-    room=$(basename "$folder")
-    if ! row=$(grep -E "^$room( |\$)" <<<"$rooms"); then
-        echo "$folder: no such room in the table of .ci/includes.sh"
-        status=1
-        continue
-    fi
-    pattern=" $(tr -s ' ' <<<"$row") "
-    while IFS=: read -r file line path; do
-        [[ "$path" == service/* ]] || continue
-        place=${path#service/}
-        to=${place%%/*}
-        [ "$to" = service.h ] && to=base
-        if [[ "$pattern" != *" $to "* && "$pattern" != *" $place "* ]]; then
-            echo "$file:$line: service/$room/ may not include \"$path\""
+# check_rooms FOLDER TABLE
+check_rooms() {
+    local folder room row pattern file line path place to
+    for folder in "$1"/*/; do
+        room=$(basename "$folder")
+        if ! row=$(grep -E "^$room( |\$)" <<<"$2"); then
+            echo "$folder: no such room in the table of .ci/includes.sh"
             status=1
+            continue
         fi
-    done < <(includes_of "$folder")
-done
+        pattern=" $(tr -s ' ' <<<"$row") "
+        while IFS=: read -r file line path; do
+            [[ "$path" == "$1"/* ]] || continue
+            place=${path#"$1"/}
+            to=${place%%/*}
+            [ "$to" = service.h ] && to=base
+            if [[ "$pattern" != *" $to "* && "$pattern" != *" $place "* ]]; then
+                echo "$file:$line: $1/$room/ may not include \"$path\""
+                status=1
+            fi
+        done < <(includes_of "$folder")
+    done
+}
+check_rooms service "$service_rooms"
+check_rooms persistent/cuda "$cuda_rooms"
 
 # What an engine links must not see the daemon's half of ipc; the allocator for unpacking is both's.
 if grep -nE '#include "ipc/(loop|admit)' client/*.c client/*.h 2>/dev/null | grep -v 'admit_alloc\.h'; then

@@ -36,12 +36,12 @@ if grep -nE '__atomic_|__ATOMIC_|stdatomic|__sync_' $(printf '%s\n' "${sources[@
     fail 'memory order outside schemas/atomics.h'
 fi
 
-step 'device memory orders only in persistent/cuda/atomics.cuh'
+step 'device memory orders only in persistent/cuda/machine/atomics.cuh'
 orders='\b(ld|st|red|atom)\.(async\.)?(acquire|release|relaxed|acq_rel|volatile|mmio)|(?<!wgmma\.)\bfence\.\w|\bmembar\.'
 orders+='|\batomic(Add|Sub|Exch|Min|Max|Inc|Dec|CAS|And|Or|Xor)|__threadfence|cuda::(std::)?atomic'
-if git ls-files 'persistent/cuda/*.cu' 'persistent/cuda/*.cuh' | grep -v '/atomics\.cuh$' |
+if git ls-files 'persistent/cuda/*.cu' 'persistent/cuda/*.cuh' | grep -v '/machine/atomics\.cuh$' |
     xargs grep -nP "$orders"; then
-    fail 'device memory order outside persistent/cuda/atomics.cuh'
+    fail 'device memory order outside persistent/cuda/machine/atomics.cuh'
 fi
 
 step 'abi.h in every dialect, every header alone'
@@ -67,13 +67,21 @@ printf '%s\n' "${units[@]}" | xargs -P2 -n6 sh -c \
     'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$(printf "%q " "${flags[@]}")"' 2>/dev/null' sh ||
     fail 'clang-tidy'
 
+step 'files and functions that texts name'
+.ci/names.py || fail 'a text names what is not there'
+
 if [ -e README.md ]; then
     step "the README's engine is client/examples/engine.c"
     sed -n '/<!-- engine:begin -->/,/<!-- engine:end -->/p' README.md | grep -v '^<!--\|^```' |
         diff - client/examples/engine.c || fail "the README's engine"
+    lines=$(wc -l < client/examples/engine.c)
+    echo "readme.engine_lines $lines"
+    [ "$lines" -le 30 ] || fail "an engine of $lines lines is longer than 30"
     step "the README's table is the table of bench/results"
     make -s BUILD="$build" "$build/bench/figures" && "$build/bench/figures" --check README.md ||
         fail 'figures (make figures-update mends it)'
+    step "the README's tables of features and families are what tests say"
+    tests/features --check || fail 'features (tests/features --update mends it)'
 fi
 
 [ $status -eq 0 ] && echo 'lint: ok'

@@ -154,7 +154,7 @@ static size_t make_records(const struct bench_stamp *stamp, const struct options
                                        "through libattnd against the fp64 reference, no mismatch");
         return 1;
     }
-    snprintf(notes, sizeof(notes), "of %" PRIu64 " rows of honest clients beside seven attackers",
+    snprintf(notes, sizeof(notes), "of %" PRIu64 " rows of honest clients beside eight attackers",
              verdict->count);
     records[0] = bench_record_make(stamp, "safety.soak_wrong_rows", (double)verdict->wrong, "rows",
                                    "lower", notes);

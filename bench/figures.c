@@ -7,6 +7,7 @@
  * A text whose table is not this table is an error under --check: figures in a text are copies, and
  * copies age. */
 #include "bench/support/table.h"
+#include "service/args/args.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -121,8 +122,8 @@ static int apply(const struct options *options, const char *table)
 int main(int argc, char **argv)
 {
     static const struct argp argp = {
-        option_list, parse_option, NULL, "figures - the records of bench/results as a table",
-        NULL,        NULL,         NULL};
+        option_list,     parse_option, NULL, "figures - the records of bench/results as a table",
+        attnd_args_help, NULL,         NULL};
     struct options options = {.results = "bench/results"};
     char *table = NULL;
     size_t table_bytes = 0;

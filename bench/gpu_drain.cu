@@ -16,12 +16,10 @@
 #include "bench/gpu_drain_clock.cuh"
 #include "bench/gpu_drain_reference.cuh"
 #include "bench/gpu_drain_shapes.cuh"
-#include "persistent/cuda/resident.cuh"
+#include "persistent/cuda/host/solo.cuh"
 
 extern "C" {
 #include "persistent/plan/plan.h"
-#include "schemas/atomics.h"
-#include "schemas/checksum.h"
 #include "service/args/args.h"
 }
 
@@ -38,9 +36,8 @@ extern "C" {
 #include <time.h>
 #include <unistd.h>
 #include <vector>
-using attnd::HostWords;
 using attnd::Memory;
-using attnd::Resident;
+using attnd::Solo;
 
 namespace
 {
@@ -115,11 +112,6 @@ double read_gbps()
 /* ---- one shape --------------------------------------------------------------------------------
  */
 
-constexpr uint32_t ring_entries = 256;
-constexpr uint64_t commands_at = 4096,
-                   retires_at = commands_at + ring_entries * sizeof(attnd_command),
-                   runs_at = retires_at + ring_entries * 64, heap_at = runs_at + ring_entries * 256;
-
 /* Everything one shape owns. */
 struct Bench {
     Shape shape;
@@ -127,24 +119,17 @@ struct Bench {
     uint64_t plane_bytes; /* K or V of one layer */
     uint64_t rows_bytes;  /* q of one layer */
     uint64_t o_bytes;     /* o of one layer */
-    uint64_t queue_bytes;
-    char *queue, *kv, *q, *o;
+    char *kv, *q, *o;
     float *lse;
     attnd_plan *plan;
     std::vector<int32_t> page_ids;
-    HostWords *words;
     ClockWatch *watch;
-    Resident settings = {};
-    Resident *resident;
+    Solo solo = {};
     cudaStream_t streams[attnd::variant_streams], watch_stream;
-    uint32_t tail = 0;
     int workers;
 };
 
-attnd_queue_head *head_of(Bench &b)
-{
-    return reinterpret_cast<attnd_queue_head *>(b.queue);
-}
+constexpr uint64_t pool_at = attnd::solo_heap_at, plan_at = pool_at + 64 * 1024;
 
 void make_tensors(Bench &b)
 {
@@ -199,12 +184,13 @@ attnd_plan_limits limits_of(const Bench &b, uint32_t plan_workers)
     limits.rows = s.batch * s.rows;
     limits.pages = uint32_t(b.page_ids.size());
     limits.levels = 1;
+    limits.page_size = s.page_size;
     limits.heads_q = s.heads_q;
     limits.heads_kv = s.heads_kv;
     limits.target.tile_workers = plan_workers ? plan_workers : uint32_t(b.workers);
     limits.target.rows_per_tile = 128;
     limits.target.kv_granule = 64;
-    limits.target.rates = {5200, 60, 4400, 128}; /* of an H200, as its worker says them */
+    limits.target.rates = {5200, 60, 60, 4400, 128}; /* of an H200 */
     return limits;
 }
 
@@ -254,8 +240,7 @@ attnd_batch_view batch_of(const Bench &b)
     return batch;
 }
 
-void set_plan(Bench &b, const attnd_plan_limits &limits, attnd_heap_pool *pool, uint64_t pool_at,
-              uint64_t plan_at)
+void set_plan(Bench &b, const attnd_plan_limits &limits)
 {
     const Shape &s = b.shape;
     std::vector<int32_t> qo(s.batch + 1), kv(s.batch + 1), last(s.batch);
@@ -267,76 +252,42 @@ void set_plan(Bench &b, const attnd_plan_limits &limits, attnd_heap_pool *pool, 
     attnd_batch_view batch = batch_of(b);
     batch.level[0] = {s.batch, batch.pages, qo.data(), kv.data(), b.page_ids.data(), last.data()};
     attnd_fault fault = {};
-    if (attnd_plan_new(&limits, b.queue + plan_at, pool, pool_at, &b.plan) ||
-        attnd_planner_set(b.plan, &batch, &fault)) {
-        fprintf(stderr, "planner: %d\n", fault.code);
+    int code = attnd_plan_new(&limits, b.solo.queue + plan_at,
+                              describe_pool(b, b.solo.queue + pool_at), pool_at, &b.plan);
+    if (!code)
+        code = attnd_planner_set(b.plan, &batch, &fault);
+    if (code) {
+        fprintf(stderr, "%s: planner: %d\n", s.name, code);
         exit(1);
     }
 }
 
-void make_plan(Bench &b, uint32_t plan_workers)
+void make_plan(Bench &b, const Options &options)
 {
-    const attnd_plan_limits limits = limits_of(b, plan_workers);
-    const uint64_t pool_at = heap_at, plan_at = pool_at + 64 * 1024;
-    b.queue_bytes = plan_at + attnd_plan_heap_bytes(&limits);
-    MUST(cudaHostAlloc(&b.queue, b.queue_bytes, cudaHostAllocMapped));
-    memset(b.queue, 0, b.queue_bytes);
-    set_plan(b, limits, describe_pool(b, b.queue + pool_at), pool_at, plan_at);
-    attnd_queue_head *head = head_of(b);
-    head->commands_offset_bytes = commands_at;
-    head->retires_offset_bytes = retires_at;
-    head->runs_offset_bytes = runs_at;
-    head->heap_offset_bytes = heap_at;
-    head->heap_bytes = b.queue_bytes - heap_at;
-    head->ring_entries = ring_entries;
-    head->runs = head->runs_transient = ring_entries;
-}
-
-void make_resident(Bench &b, const Options &options)
-{
-    Resident &r = b.settings;
-    Memory table[4] = {{b.kv, b.plane_bytes * 2 * b.shape.layers, 0, 0},
-                       {b.q, b.rows_bytes * b.shape.layers, 0, 0},
-                       {b.o, b.o_bytes * b.shape.layers, 0, 0},
-                       {reinterpret_cast<char *>(b.lse), b.rows_bytes * b.shape.layers, 0, 0}};
-    MUST(cudaMalloc(&b.resident, sizeof(Resident)));
-    MUST(cudaMemset(b.resident, 0, sizeof(Resident)));
-    MUST(cudaMalloc(&r.mirror, b.queue_bytes));
-    MUST(cudaMemset(r.mirror, 0, b.queue_bytes));
-    const uint64_t mirrored_size =
-        (b.queue_bytes / attnd::mirrored_bytes + 1) * sizeof(attnd::Mirrored);
-    MUST(cudaMalloc(&r.mirrored, mirrored_size));
-    MUST(cudaMemset(r.mirrored, 0, mirrored_size));
-    MUST(cudaMalloc(&r.memories, ATTND_MEMORIES_MAX * sizeof(Memory)));
-    MUST(cudaMemset(r.memories, 0, ATTND_MEMORIES_MAX * sizeof(Memory)));
-    MUST(cudaMemcpy(r.memories, table, sizeof(table), cudaMemcpyHostToDevice));
-    r.scratch_bytes = 512ull << 20;
-    MUST(cudaMalloc(&r.scratch, r.scratch_bytes));
-    MUST(cudaMalloc(&r.runs, attnd::run_slots * sizeof(attnd::ActiveRun)));
-    MUST(cudaMemset(r.runs, 0, attnd::run_slots * sizeof(attnd::ActiveRun)));
-    MUST(cudaMalloc(&r.templates, attnd::map_templates * sizeof(attnd::TensorMap)));
-    MUST(attnd::resident_templates(r.templates, 0));
-    MUST(cudaHostAlloc(&b.words, 128, cudaHostAllocMapped));
-    memset(b.words, 0, 128);
+    const attnd_plan_limits limits = limits_of(b, options.plan_workers);
+    const Memory table[] = {{b.kv, b.plane_bytes * 2 * b.shape.layers, 0, 0},
+                            {b.q, b.rows_bytes * b.shape.layers, 0, 0},
+                            {b.o, b.o_bytes * b.shape.layers, 0, 0},
+                            {reinterpret_cast<char *>(b.lse), b.rows_bytes * b.shape.layers, 0, 0}};
+    const uint64_t heap_bytes = plan_at - pool_at + attnd_plan_heap_bytes(&limits);
+    MUST(attnd::solo_open(&b.solo, heap_bytes, uint32_t(b.workers), 512ull << 20, table, 4));
+    b.solo.settings.paths = options.paths;
+    b.solo.settings.drain = options.drain != 0;
+    set_plan(b, limits);
     MUST(cudaHostAlloc(&b.watch, sizeof(ClockWatch), cudaHostAllocMapped));
     memset(b.watch, 0, sizeof(ClockWatch));
     MUST(cudaStreamCreateWithFlags(&b.watch_stream, cudaStreamNonBlocking));
     for (cudaStream_t &stream : b.streams)
         MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    r.queue = head_of(b);
-    r.host = b.words;
-    r.workers = uint32_t(b.workers);
-    r.paths = options.paths;
-    r.drain = options.drain != 0;
-    r.transient = ring_entries; /* nothing is prepared */
 }
 
 void launch(Bench &b)
 {
     uint32_t variant = attnd::variant_index(b.shape.dim, b.shape.vo(), b.shape.dtype,
                                             b.shape.kv_type(), options_of(b.shape));
-    MUST(attnd::resident_upload(b.resident, &b.settings, 1u << variant));
-    MUST(attnd::resident_launch(b.resident, &b.settings, 1, b.streams));
+    Solo &solo = b.solo;
+    MUST(attnd::resident_upload(solo.resident, &solo.settings, 1u << variant));
+    MUST(attnd::resident_launch(solo.resident, &solo.settings, 1, b.streams));
 }
 
 void wait_left(Bench &b)
@@ -350,50 +301,32 @@ void wait_left(Bench &b)
 void ring(Bench &b, uint32_t layer)
 {
     const Shape &s = b.shape;
-    uint32_t slot = b.tail % ring_entries;
-    attnd_run *run = reinterpret_cast<attnd_run *>(b.queue + runs_at) + slot;
-    attnd_command *command = reinterpret_cast<attnd_command *>(b.queue + commands_at) + slot;
-    *run = {};
-    run->kind = ATTND_RUN_ATTEND;
-    run->plan_offset_bytes = heap_at + 64 * 1024;
-    run->layer = layer;
-    run->items = attnd_plan_items(attnd_plan_head(b.plan), ATTND_RUN_ATTEND);
-    run->q = {1, 0, layer * b.rows_bytes};
-    run->o = {2, 0, layer * b.o_bytes};
-    run->lse = {3, 0, uint64_t(layer) * s.batch * s.rows * s.heads_q * 4};
-    run->k = run->v = {ATTND_NONE, 0, 0};
-    run->mailbox = ATTND_NONE;
+    attnd_run run = {};
+    run.kind = ATTND_RUN_ATTEND;
+    run.plan_offset_bytes = plan_at;
+    run.layer = layer;
+    run.items = attnd_plan_items(attnd_plan_head(b.plan), ATTND_RUN_ATTEND);
+    run.q = {1, 0, layer * b.rows_bytes};
+    run.o = {2, 0, layer * b.o_bytes};
+    run.lse = {3, 0, uint64_t(layer) * s.batch * s.rows * s.heads_q * 4};
+    run.k = run.v = {ATTND_NONE, 0, 0};
+    run.mailbox = ATTND_NONE;
     /* Several are in flight with --drain: partials of their own. */
     const uint64_t scratch_bytes = attnd_plan_scratch_bytes(attnd_plan_head(b.plan));
     if (scratch_bytes)
-        run->scratch_offset_bytes =
-            b.tail % (b.settings.scratch_bytes / scratch_bytes) * scratch_bytes;
-    const attnd_heap_pool *pool = reinterpret_cast<attnd_heap_pool *>(b.queue + heap_at);
-    const attnd_heap_plane *planes = reinterpret_cast<const attnd_heap_plane *>(pool + 1);
-    *command = {};
-    command->kind = ATTND_COMMAND_RUN;
-    command->run = slot;
-    command->set_version = attnd_plan_head(b.plan)->set_version;
-    command->advance_version = attnd_plan_head(b.plan)->advance_version;
-    command->page_size = pool->page_size;
-    command->pages = pool->pages;
-    command->body = *run;
-    command->k = planes[layer];
-    command->v = planes[pool->layers + layer];
-    command->checksum = attnd_checksum(command, b.tail);
-    attnd_publish32(&head_of(b)->command_tail, ++b.tail);
+        run.scratch_offset_bytes =
+            b.solo.tail % (b.solo.settings.scratch_bytes / scratch_bytes) * scratch_bytes;
+    attnd::solo_ring(&b.solo, &run);
 }
 
 attnd_retire wait_retire(Bench &b, uint32_t number)
 {
-    uint64_t begin = now_ns();
-    while (int32_t(attnd_observe32(&head_of(b)->retire_tail) - number) <= 0) {
-        if (now_ns() - begin > 20000000000ull) {
-            fprintf(stderr, "%s: stuck at run %u\n", b.shape.name, number);
-            _exit(1); /* exit() would wait for the kernel */
-        }
+    attnd_retire retire;
+    if (attnd::solo_wait(b.solo, number, 20000000000ull, &retire)) {
+        fprintf(stderr, "%s: stuck at run %u\n", b.shape.name, number);
+        _exit(1); /* exit() would wait for the kernel */
     }
-    return reinterpret_cast<attnd_retire *>(b.queue + retires_at)[number % ring_entries];
+    return retire;
 }
 
 constexpr uint32_t reference_bytes_max = 160 * 1024;
@@ -458,10 +391,8 @@ float check(Bench &b)
 void release(Bench &b)
 {
     attnd_plan_free(b.plan);
-    free_and_wait({b.kv, b.q, b.o, b.lse, b.resident, b.settings.mirror, b.settings.mirrored,
-                   b.settings.memories, b.settings.scratch, b.settings.runs, b.settings.templates});
-    cudaFreeHost(b.queue);
-    cudaFreeHost(b.words);
+    attnd::solo_close(&b.solo);
+    free_and_wait({b.kv, b.q, b.o, b.lse});
     cudaFreeHost(b.watch);
     cudaStreamDestroy(b.watch_stream);
     for (cudaStream_t stream : b.streams)
@@ -492,8 +423,7 @@ bool bench(const Shape &shape, const Options &options, int workers)
     b.shape = shape;
     b.workers = workers;
     make_tensors(b);
-    make_plan(b, options.plan_workers);
-    make_resident(b, options);
+    make_plan(b, options);
     MUST(cudaDeviceSynchronize());
     std::vector<double> device_us, host_us, mhz;
     uint32_t runs = options.drain ? options.drain : options.runs ? options.runs : shape.runs;
@@ -526,7 +456,7 @@ bool bench(const Shape &shape, const Options &options, int workers)
             mhz.push_back(clock_mhz(*b.watch, retire.begin_ns, retire.end_ns));
         }
         b.watch->stop = 1;
-        attnd_publish32(&head_of(b)->park, 1);
+        attnd::solo_park(b.solo);
         wait_left(b);
     }
     float error = check(b);

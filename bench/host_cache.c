@@ -11,7 +11,6 @@
 #include "bench/support/suite.h"
 #include "ipc/wake.h"
 
-#include <ctype.h>
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -327,17 +326,6 @@ static void measure(struct bench_suite *suite, struct cached *cached, struct lin
     free(took_ns);
 }
 
-/* "NVIDIA H100 80GB HBM3" is h100 in records. */
-static void name_device(struct bench_suite *suite, const char *name)
-{
-    char word[sizeof(suite->stamp.common.device)] = "cuda";
-
-    if (sscanf(name, "NVIDIA %31s", word) == 1)
-        for (char *at = word; *at; at++)
-            *at = (char)tolower((unsigned char)*at);
-    memcpy(suite->stamp.common.device, word, sizeof(word));
-}
-
 /* Return: 1 the service's worker is a GPU's; 0 it is not; -1 after bench_suite_fail(). */
 static int has_gpu(struct bench_suite *suite)
 {
@@ -366,7 +354,7 @@ int main(int argc, char **argv)
     if (ready && gpu)
         ready = link_open(&suite, &link, name, sizeof(name));
     if (ready && gpu)
-        name_device(&suite, name);
+        bench_suite_gpu(&suite, name);
     if (ready && open_tree(&suite, &cached))
         measure(&suite, &cached, &link);
     attnd_close(cached.session);

@@ -217,8 +217,8 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_prefix_args, prefix),
     F(attnd_prefix_args, blocks),
     F(attnd_prefix_args, flags),
-    F(attnd_prefix_args, keys),
-    F(attnd_prefix_args, parent),
+    F(attnd_prefix_args, keys),   /* NOLINT(bugprone-sizeof-expression): of a pointer */
+    F(attnd_prefix_args, parent), /* NOLINT(bugprone-sizeof-expression): of a pointer */
     S(attnd_prefix_result),
     F(attnd_prefix_result, size),
     F(attnd_prefix_result, blocks),

@@ -21,7 +21,7 @@ static int size_fault(uint32_t size, uint32_t limit)
 int attnd_args_take(void *to, uint32_t to_bytes, const void *from)
 {
     if (from == NULL)
-        return size_fault(0, to_bytes);
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_ARGS, 0, 0, 0);
     uint32_t size;
     memcpy(&size, from, sizeof(size));
     if (size < sizeof(size) || size > ARGS_BYTES_MAX)
@@ -41,7 +41,7 @@ int attnd_args_take(void *to, uint32_t to_bytes, const void *from)
 int attnd_args_give(void *to, const void *from, uint32_t from_bytes)
 {
     if (to == NULL)
-        return size_fault(0, from_bytes);
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_ARGS, 0, 0, 0);
     uint32_t size;
     memcpy(&size, to, sizeof(size));
     if (size < sizeof(size) || size > ARGS_BYTES_MAX)

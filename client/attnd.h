@@ -285,8 +285,8 @@ struct attnd_pool_desc {
  * New host memory is zeroed and mapped here (attnd_pool_info()), new device memory is neither.
  * Blocking: for new host memory as attnd_memory_create(). Return: 0 and *pool; -ATTND_E_RANGE (a
  * plane that leaves its memory, a size that overflows), -ATTND_E_UNKNOWN, -ATTND_E_UNSUPPORTED (a
- * head_dim or dtype that the worker has no variant for: limit is one that it has),
- * -ATTND_E_NO_MEMORY (as there).
+ * head_dim or dtype that the worker has no variant for: limit is one that it has; a dim_vo that
+ * does not go with dim_qk), -ATTND_E_NO_MEMORY (as there).
  */
 int attnd_pool_create(struct attnd_session *session, const struct attnd_pool_desc *desc,
                       uint32_t *pool);

@@ -187,7 +187,8 @@ static inline int attnd_lane_failed(uint32_t lane, uint32_t code)
 /* ---- args.c: structs that begin with their size ---- */
 
 /** attnd_args_take() - @from of whatever size into @to, zero-extended. Return: 0 or
- * -ATTND_E_INVALID (field size): none, absurd, or longer with something set that we do not know. */
+ * -ATTND_E_INVALID (field args): NULL, or (field size) absurd, or longer with something set that we
+ * do not know. */
 int attnd_args_take(void *to, uint32_t to_bytes, const void *from);
 /** attnd_args_give() - as much of @from into @to as to's size says, which is kept. */
 int attnd_args_give(void *to, const void *from, uint32_t from_bytes);

@@ -169,7 +169,7 @@ static uint64_t put_array(uint8_t *arena, uint64_t *offset_bytes, const int32_t 
 {
     uint64_t at = *offset_bytes;
     if (values)
-        memcpy(arena + at, values, count * sizeof(*values));
+        attnd_copy_out(arena + at, values, count * sizeof(*values));
     else
         memset(arena + at, 0, count * sizeof(*values));
     *offset_bytes = at + array_bytes(count);

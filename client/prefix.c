@@ -173,7 +173,7 @@ static int fill_slot(struct attnd_session *session, const struct attnd_prefix_ar
     if (block_pages == 0)
         return -ATTND_E_UNKNOWN;
     if (args->keys == NULL && args->blocks > 0)
-        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_KEYS, 0, 0, args->blocks);
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_KEYS, 0, 0, 0);
     int pages = brings_pages(sqe->opcode);
     uint32_t blocks_max = ATTND_PREFIX_BLOCKS_MAX;
     if (pages && blocks_max > ATTND_PREFIX_PAGES_MAX / block_pages)

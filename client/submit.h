@@ -21,6 +21,9 @@ int attnd_submit_push(struct attnd_session *session, const struct attnd_sqe *sqe
  * -ATTND_E_NO_SPACE, -ATTND_E_DISCONNECTED, -ATTND_E_PROTOCOL. */
 int attnd_submit_reserve(struct attnd_session *session, uint64_t bytes, uint64_t *offset_bytes);
 
+/** attnd_copy_out() - copy @bytes into the arena, for the daemon to read; complete before R1. */
+void attnd_copy_out(void *to, const void *from, uint64_t bytes);
+
 /** attnd_submit_push_block() - push the slot that uses the first @bytes of the block reserved. */
 int attnd_submit_push_block(struct attnd_session *session, const struct attnd_sqe *sqe,
                             uint64_t bytes);

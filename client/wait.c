@@ -149,7 +149,9 @@ int attnd_wait(struct attnd_session *session, struct attnd_completion *completio
     int got = attnd_session_check_owner(session);
     if (got < 0)
         return got;
-    if (completions == NULL || count == 0)
+    if (completions == NULL)
+        return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_COMPLETIONS, 0, 0, 0);
+    if (count == 0)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_COUNT, 0, count, 1);
     session->results_used = 0;
     if (session->armed) {

@@ -6,12 +6,12 @@
  * then the contents checked, in the copies. The arena is never looked at again, so what the client
  * writes there from now on is the client's affair.
  *
- *   admit_copy.c     the one reader of the arena, and the memory for copies
+ *   admit_copy.c     ranges of the arena, and the memory for copies
  *   admit_alloc.c    bounded memory for protobuf-c, unknown fields
  *   admit_header.c   the scalars       admit_strides.c  the strides
  *   admit_variant.c  the variant
  *   admit_check.c    the arrays        admit_extent.c   how far a strided block reaches
- *   admit_leased.c   pages' leases
+ *   admit_ids.c      page ids, and their leases
  */
 #include "ipc/admit_internal.h"
 

@@ -1,50 +1,9 @@
 /*
- * admit_check.c - the arrays of a batch, checked in private memory.
- *
- * Almost every batch is good, and a good one is checked without a branch an element: a value x is
- * in 0..max exactly when neither x nor max - x, taken as 32-bit words, has its sign bit set, and
- * sign bits of a whole array are collected by OR. Only when a sign bit came up does a second, plain
- * loop look for the element to name.
+ * admit_check.c - the arrays of a batch, checked in private memory. Page ids were looked at while
+ * they were copied (admit_ids.c); what is left of them is to name the first that is not in the
+ * pool.
  */
 #include "ipc/admit_internal.h"
-
-#include <string.h>
-
-#define SIGN 0x80000000u
-
-/* Four words at a time: every 64-bit instruction set has that, and compilers lower the type to
- * plain code where it has not. */
-typedef uint32_t four_words __attribute__((vector_size(16)));
-
-static four_words load_four(const int32_t *values)
-{
-    four_words four;
-    memcpy(&four, values, sizeof(four));
-    return four;
-}
-
-uint32_t attnd_admit_id_max(uint32_t pool_pages)
-{
-    return pool_pages > INT32_MAX ? INT32_MAX : pool_pages - (pool_pages > 0);
-}
-
-uint32_t attnd_admit_outside(const int32_t *values, uint64_t count, uint32_t max)
-{
-    const four_words top = {max, max, max, max};
-    four_words even = {0}, odd = {0}; /* two chains, so that loads and not ORs set the pace */
-    uint64_t i = 0;
-
-    for (; i + 8 <= count; i += 8) {
-        four_words a = load_four(values + i), b = load_four(values + i + 4);
-        even |= a | (top - a);
-        odd |= b | (top - b);
-    }
-    even |= odd;
-    uint32_t found = even[0] | even[1] | even[2] | even[3];
-    for (; i < count; i++)
-        found |= (uint32_t)values[i] | (max - (uint32_t)values[i]);
-    return found & SIGN;
-}
 
 /* @outside: one is known to be. */
 static int check_indices(const struct attnd_level_view *level, uint32_t pool_pages,

@@ -1,10 +1,5 @@
 /*
- * admit_copy.c - the only code that reads a client's arena, and where the copies go.
- *
- * Every range is read once, by one memcpy, into memory nobody else can write. The barrier after it
- * is the point of this file: without it a compiler may load "the copy" from the arena again (it is
- * entitled to: nothing in C says that another process writes there), and the value checked would
- * not be the value used.
+ * admit_copy.c - ranges of a client's arena, and where the copies go.
  */
 #include "ipc/admit_internal.h"
 
@@ -12,13 +7,11 @@
 #include <string.h>
 
 #define STAGING_WORDS_MIN 4096u
-/* Words that are checked behind their copy: they are in the first cache still. */
-#define CHUNK_WORDS 2048u
 #define LINE_WORDS (ATTND_CACHE_LINE / sizeof(int32_t))
 
-static int check_range(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
-                       uint64_t count_bytes, uint32_t align_bytes, uint64_t index,
-                       struct attnd_fault *fault)
+int attnd_arena_range(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
+                      uint64_t count_bytes, uint32_t align_bytes, uint64_t index,
+                      struct attnd_fault *fault)
 {
     if (count_bytes > arena->size_bytes || offset_bytes > arena->size_bytes - count_bytes) {
         int64_t limit =
@@ -32,40 +25,14 @@ static int check_range(const struct attnd_admit_arena *arena, uint64_t offset_by
     return 0;
 }
 
-/* The range was checked. */
-static void copy_range(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
-                       uint64_t count_bytes, void *copy)
-{
-    if (count_bytes)
-        memcpy(copy, arena->bytes + offset_bytes, count_bytes);
-    __asm__ volatile("" : : "r"(copy) : "memory");
-}
-
 int attnd_arena_copy(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
                      uint64_t count_bytes, uint32_t align_bytes, uint64_t index, void *copy,
                      struct attnd_fault *fault)
 {
-    int code = check_range(arena, offset_bytes, count_bytes, align_bytes, index, fault);
+    int code = attnd_arena_range(arena, offset_bytes, count_bytes, align_bytes, index, fault);
     if (!code)
-        copy_range(arena, offset_bytes, count_bytes, copy);
+        attnd_arena_take(arena->bytes + offset_bytes, count_bytes, copy);
     return code;
-}
-
-int attnd_arena_copy_ids(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
-                         uint64_t count, uint64_t index, int32_t *copy, struct attnd_admit_ids *ids,
-                         struct attnd_fault *fault)
-{
-    int code = check_range(arena, offset_bytes, count * sizeof(*copy), sizeof(*copy), index, fault);
-    if (code)
-        return code;
-    for (uint64_t at = 0; at < count; at += CHUNK_WORDS) {
-        const uint64_t words = count - at < CHUNK_WORDS ? count - at : CHUNK_WORDS;
-        copy_range(arena, offset_bytes + at * sizeof(*copy), words * sizeof(*copy), copy + at);
-        ids->outside |= attnd_admit_outside(copy + at, words, ids->max);
-        if (!ids->held || ids->outside || !attnd_admit_leased(ids->held, copy + at, words))
-            ids->unleased = 1;
-    }
-    return 0;
 }
 
 int attnd_staging_reserve(struct attnd_staging *staging, uint64_t words, struct attnd_fault *fault)

@@ -8,6 +8,8 @@
 #include "ipc/admit_alloc.h"
 #include "schemas/attnd.pb-c.h"
 
+#include <string.h>
+
 /* Enough for a header of ATTND_LEVELS_MAX levels and all strides several times over. */
 #define ATTND_ADMIT_UNPACK_BYTES 8192u
 
@@ -19,14 +21,33 @@ struct attnd_admit_header {
     _Alignas(ATTND_ADMIT_ALIGN_BYTES) uint8_t alloc_bytes[ATTND_ADMIT_UNPACK_BYTES];
 };
 
-/* A client's arena as mapped here. Only attnd_arena_copy() reads it. */
+/* A client's arena as mapped here. Only attnd_arena_take() reads it. */
 struct attnd_admit_arena {
     const uint8_t *bytes;
     uint64_t size_bytes;
 };
 
 /**
- * attnd_arena_copy() - the one read of a range of the arena
+ * attnd_arena_take() - the one read of bytes of the arena, which are inside it
+ *
+ * One memcpy into memory nobody else can write. The barrier behind it is the point: without it a
+ * compiler may load "the copy" from the arena again (it is entitled to: nothing in C says that
+ * another process writes there), and the value checked would not be the value used.
+ */
+static inline void attnd_arena_take(const uint8_t *from, uint64_t bytes, void *copy)
+{
+    if (bytes)
+        memcpy(copy, from, bytes);
+    __asm__ volatile("" : : "r"(copy) : "memory");
+}
+
+/** attnd_arena_range() - is it inside the arena, and aligned? Return: as attnd_arena_copy(). */
+int attnd_arena_range(const struct attnd_admit_arena *arena, uint64_t offset_bytes,
+                      uint64_t count_bytes, uint32_t align_bytes, uint64_t index,
+                      struct attnd_fault *fault);
+
+/**
+ * attnd_arena_copy() - take a range of the arena
  * @index: for @fault: the level whose array this is
  * Return: 0; -ATTND_E_RANGE if the range leaves the arena, -ATTND_E_INVALID if @offset_bytes is not
  * a multiple of @align_bytes; both name field ARENA.
@@ -48,8 +69,6 @@ int attnd_arena_copy_ids(const struct attnd_admit_arena *arena, uint64_t offset_
                          uint64_t count, uint64_t index, int32_t *copy, struct attnd_admit_ids *ids,
                          struct attnd_fault *fault);
 
-/** attnd_admit_outside() - nonzero: some of @values are not in 0..@max, which is below 2^31. */
-uint32_t attnd_admit_outside(const int32_t *values, uint64_t count, uint32_t max);
 /** attnd_admit_id_max() - the largest id of a pool of so many pages. */
 uint32_t attnd_admit_id_max(uint32_t pool_pages);
 

@@ -115,19 +115,31 @@ static struct owner *find(uint32_t name, int make)
     return vacant;
 }
 
-void attnd_discard(uint32_t owner_name, const int *fds, int fd_count)
+/* Under the lock. Return: 1; 0 @name has no room. */
+static int put(uint32_t name, int fd)
 {
     pthread_t thread;
+    struct owner *owner = find(name, 1);
 
-    pthread_mutex_lock(&lock);
-    struct owner *owner = find(owner_name, 1);
-    for (int i = 0; owner && i < fd_count && owner->waiting < QUEUE_MAX; i++)
-        owner->fds[(owner->head + owner->waiting++) % QUEUE_MAX] = fds[i];
+    if (!owner || owner->waiting >= QUEUE_MAX)
+        return 0;
+    owner->fds[(owner->head + owner->waiting++) % QUEUE_MAX] = fd;
     /* Without a thread they stay open, until the next time: better than to wait. */
-    if (owner && !owner->thread && pthread_create(&thread, NULL, close_all, owner) == 0) {
+    if (!owner->thread && pthread_create(&thread, NULL, close_all, owner) == 0) {
         owner->thread = 1;
         pthread_detach(thread);
     }
+    return 1;
+}
+
+/* What an owner has no room for is closed with what strangers sent; where theirs is full, too, no
+ * connection is accepted that could bring more. */
+void attnd_discard(uint32_t owner_name, const int *fds, int fd_count)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < fd_count; i++)
+        if (!put(owner_name, fds[i]))
+            (void)put(ATTND_DISCARD_STRANGERS, fds[i]);
     pthread_mutex_unlock(&lock);
 }
 

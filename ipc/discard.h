@@ -19,7 +19,8 @@
  *
  * One owner's descriptors are closed one after the other, so a file whose close() never returns
  * holds up those of its owner and nobody else's. More than the kernel carries in one datagram
- * beyond ATTND_DISCARD_WAITING_MAX stay open: a caller looks at attnd_discard_full() first.
+ * beyond ATTND_DISCARD_WAITING_MAX are closed with those of strangers, and where as many of those
+ * wait, they stay open: a caller looks at attnd_discard_full() first.
  * Threads: any. Never blocks.
  */
 void attnd_discard(uint32_t owner, const int *fds, int fd_count);

@@ -11,8 +11,9 @@
 #include "schemas/abi.h"
 #include "schemas/errors.h"
 
-/* The way to the daemon, lent by service/worker.c. The calls of one port are not concurrent with
- * themselves: the backend serialises next() and wait() among its threads, and retire() likewise. */
+/* The way to the daemon, lent by service/worker/port.c. The calls of one port are not concurrent
+ * with themselves: the backend serialises next() and wait() among its threads, and retire()
+ * likewise. */
 struct attnd_port {
     void *context;
     /* Takes one command. Return: 1, or 0 if there is none. Never blocks. */
@@ -22,10 +23,11 @@ struct attnd_port {
     void (*wait)(void *context, uint64_t timeout_ns);
     /* Wakes a wait() from any thread; with none under way, the next one returns at once. */
     void (*kick)(void *context);
-    /* Wakes the daemon if it sleeps: for backends that write the retire ring themselves. Any
-     * thread. */
+    /* Wakes the daemon if it sleeps. It may have the processor before this returns: not under a
+     * lock that others wait for. Any thread. */
     void (*knock)(void *context);
-    /* Reports a finished run. Blocks only while the daemon's ring is full. */
+    /* Reports a finished run; the daemon hears of it by a knock(). Blocks only while its ring is
+     * full. One thread at a time. */
     void (*retire)(void *context, const struct attnd_retire *retire);
 };
 
@@ -48,6 +50,8 @@ struct attnd_backend_config {
     const char *residency;         /* "auto", "elastic", "shared", "exclusive": GPU only */
     uint32_t sms;                  /* to be resident on in "shared"; 0: half of them */
     enum attnd_injection injection;
+    const char *modules; /* GPU only: a directory of kernels that were not built in; NULL: none */
+    void (*say)(const char *text); /* to the worker's log; NULL: nowhere. Any thread */
 };
 
 /* A memory object, as the backend gets it. The descriptor and the handle stay the caller's. */

@@ -18,6 +18,7 @@
 #define ATTND_SCHEMAS_ABI_H
 
 #include "schemas/abi_options.h"
+#include "schemas/abi_rates.h"
 #include "schemas/abi_slots.h"
 #include "schemas/abi_trace.h"
 
@@ -208,9 +209,7 @@ struct attnd_worker_info {
                                ATTND_KIND_TRIED(k) */
     uint16_t head_dims[4];  /* [attnd_dtype_dims()] of pools: bit attnd_head_dim_bit(dim) */
     uint8_t gpu_uuid[ATTND_GPU_UUID_BYTES]; /* as CUDA tells it, if there is a GPU */
-    /* What the planner reckons with; 0: as for a processor. */
-    uint32_t worker_gflops;            /* 10^9 operations a second that a worker does */
-    uint16_t worker_gbps, memory_gbps; /* 10^9 bytes a second: a worker alone; all together */
+    uint32_t zero[2];
 };
 ATTND_ASSERT_SIZE(attnd_worker_info, 128);
 ATTND_ASSERT_AT(attnd_worker_info, scratch_bytes, 64);
@@ -251,11 +250,13 @@ struct attnd_queue_head {
     /* worker: 1 + memory that it is bringing in, at once and in pieces; 0: none now */
     uint32_t pinning[ATTND_PINNING];
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
-    uint32_t zero7;
-    uint64_t plan_bytes;         /* worker: of plans and their changes, copied to the device */
+    uint32_t missing;     /* worker: bit k: nothing of it executes runs of kernel k (kernels.h) */
+    uint64_t plan_bytes;  /* worker: of plans and their changes, copied to the device */
     uint64_t trace_offset_bytes; /* struct attnd_trace_head, records behind it */
     uint32_t trace_until_ms;     /* daemon: records are wanted until then: attnd_trace_on() */
-    uint32_t zero9[3];
+    /* daemon, before the worker starts: those of an option or of an earlier worker; worker, where
+     * there are none: what it has measured, before it reports RUNNING */
+    struct attnd_rates rates;
     struct attnd_worker_info info; /* worker */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
@@ -587,8 +588,7 @@ struct attnd_plan_head {
                                          bytes; with ATTND_OPTION_MASK only */
     float v_scale;     /* 0 in the heap; in a worker's own copy it may be the variant's */
     uint32_t kv_dtype; /* of the pool */
-    /* Of tiles of two classes that are to be in work at once: so many in front are compute-bound,
-     * and so many workers begin with those, the others with the rest; 0: as they come. */
+    /* Of a fused plan: compute-bound tiles, in front, and workers that begin with those; or 0. */
     uint32_t compute_tiles, compute_workers;
     uint64_t zero;
 };

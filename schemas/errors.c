@@ -1,6 +1,8 @@
 /* errors.c - numbers to words. The tables come from the lists in errors.h, so they cannot drift. */
 #include "schemas/errors.h"
 
+#include "schemas/kernels.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -117,9 +119,13 @@ static const char *socket_text(int code)
                                                 : NULL;
 }
 
-/* Tokens and tickets are random bytes: there is nothing to show of one that is refused. */
+/* Tokens and tickets are random bytes: there is nothing to show of one that is refused. A pool or a
+ * namespace without a handle is one that this session does not have. */
 static int field_has_number(const struct attnd_fault *fault)
 {
+    if ((fault->field == ATTND_F_POOL || fault->field == ATTND_F_PREFIX) &&
+        fault->code == -ATTND_E_PERMISSION && fault->value == 0)
+        return 0;
     return (fault->field != ATTND_F_TOKEN && fault->field != ATTND_F_TICKET) ||
            code_has_limit(fault->code);
 }
@@ -136,6 +142,18 @@ static void write_number(char *text, size_t text_bytes, const struct attnd_fault
         snprintf(text, text_bytes, "%g", (double)real);
     else
         snprintf(text, text_bytes, "%" PRId64, number);
+}
+
+/* A kernel that a worker was built without can be made. */
+static void write_kernel(char *text, size_t text_bytes, const struct attnd_fault *fault)
+{
+    char name[ATTND_KERNEL_NAME_BYTES];
+    const char *kernel = attnd_kernel_name((uint32_t)fault->value, name);
+
+    snprintf(text, text_bytes,
+             "%s: this worker was built without kernel %s; `attnd-variant %s` makes it for attnd "
+             "--modules",
+             attnd_error_name(fault->code), kernel, kernel);
 }
 
 /* The value that would have been taken instead; "" where there is no such number. */
@@ -155,7 +173,9 @@ static void write_limit(char *text, size_t text_bytes, const struct attnd_fault 
         return;
     }
     if (fault->field == ATTND_F_HEAD_DIM && (dim < 16 || dim > 256 || dim % 16))
-        snprintf(text, text_bytes, ", not a multiple of 16 up to 256");
+        snprintf(text, text_bytes, ", not a multiple of 16 up to 256, nor 576 with dim_vo 512");
+    else if (fault->field == ATTND_F_DIM_VO)
+        snprintf(text, text_bytes, ", not %s as dim_qk, nor 128 beside 192", number);
     else
         snprintf(text, text_bytes, ", limit %s%s", number,
                  fault->field == ATTND_F_PARTIALS ? " of attnd --scratch" : "");
@@ -198,6 +218,11 @@ char *attnd_fault_string(const struct attnd_fault *fault, char *text, size_t tex
                  strerror((int)fault->value));
     else if (fault->field == ATTND_F_SOCKET && socket_text(fault->code))
         snprintf(text, text_bytes, "%s: socket: %s", name, socket_text(fault->code));
+    else if (fault->field == ATTND_F_DAEMON_UID)
+        snprintf(text, text_bytes, "%s: %s: the service runs as user %s, and not as %" PRId64, name,
+                 field, value, fault->limit);
+    else if (fault->field == ATTND_F_KERNEL)
+        write_kernel(text, text_bytes, fault);
     else if (!field_has_number(fault))
         snprintf(text, text_bytes, "%s: %s: %s", name, field, why);
     else if (fault->field == ATTND_F_NONE || fault->code == -ATTND_E_DISCONNECTED)

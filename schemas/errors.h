@@ -131,7 +131,11 @@ extern "C" {
     X(O_A, 85, "o_a")                                                                              \
     X(LSE_A, 86, "lse_a")                                                                          \
     X(O_B, 87, "o_b")                                                                              \
-    X(LSE_B, 88, "lse_b")
+    X(LSE_B, 88, "lse_b")                                                                          \
+    X(KERNEL, 89, "kernel")                                                                        \
+    X(ARGS, 90, "args")                                                                            \
+    X(COMPLETIONS, 91, "completions")                                                              \
+    X(DIM_VO, 92, "dim_vo")
 
 enum attnd_error {
     ATTND_OK = 0,
@@ -150,7 +154,8 @@ enum attnd_field {
 /* A failure in numbers. `code` is negative like a return value; index is the element of an array
  * field (0 for scalars). Value and limit of sm_scale and of a variant's floats are their 32 bits.
  * Of an option of a variant that is UNSUPPORTED, index is the field that it does not go with, or
- * ATTND_F_BACKEND. Zero-initialise before passing it down. */
+ * ATTND_F_BACKEND. Of ATTND_F_KERNEL, value is the number of one that the worker was built without
+ * (schemas/kernels.h). Zero-initialise before passing it down. */
 struct attnd_fault {
     int32_t code;
     uint32_t field;

@@ -51,15 +51,17 @@ struct attnd_setting {
 #define ATTND_SETTINGS_MAX 32u
 
 struct attnd_options {
-    char socket_path[108];   /* sockaddr_un's limit */
-    int socket_default;      /* nobody has named it: its directory is made, too */
-    const char *backend;     /* "auto", "cpu", "cuda" */
-    const char *worker_path; /* NULL: attnd-worker beside the daemon, else on PATH */
-    const char *isa;         /* NULL: best */
-    const char *residency;   /* "auto", "shared", "exclusive", "elastic" */
-    const char *cascade;     /* "off", "hint", "auto": equal leading pages that are read once */
-    const char *fusion;      /* "off", "sm-split", "auto": both classes of tiles at once */
-    const char *inject;      /* tests: a fault that the first worker makes; NULL: none */
+    char socket_path[108];    /* sockaddr_un's limit */
+    int socket_default;       /* nobody has named it: its directory is made, too */
+    const char *backend;      /* "auto", "cpu", "cuda" */
+    const char *worker_path;  /* NULL: attnd-worker beside the daemon, else on PATH */
+    const char *isa;          /* NULL: best */
+    const char *residency;    /* "auto", "shared", "exclusive", "elastic" */
+    const char *cascade;      /* "off", "hint", "auto": equal leading pages that are read once */
+    const char *fusion;       /* "off", "sm-split", "auto": both classes of tiles at once */
+    const char *modules;      /* directory of kernels that were not built in; NULL: none */
+    struct attnd_rates rates; /* that plans are made with; zeros: the worker measures them */
+    const char *inject;       /* tests: a fault that the first worker makes; NULL: none */
     enum attnd_loop_kind loop;
     uint32_t threads;          /* of the worker; 0: all processors */
     uint32_t device;           /* GPU of the worker, in the order of CUDA */

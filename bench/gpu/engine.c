@@ -7,7 +7,6 @@
 #include "client/cuda/attnd_cuda.h"
 #include "ipc/wake.h"
 
-#include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,16 +91,13 @@ static bool name_of_device(struct bench_suite *suite, void *context, struct gpu_
 void gpu_stamp_device(struct bench_suite *suite)
 {
     struct gpu_times times = {0};
-    char name[sizeof(times.value) + 1] = "", word[sizeof(suite->stamp.common.device)] = "cuda";
+    char name[sizeof(times.value) + 1] = "";
 
     if (!gpu_child(suite, name_of_device, NULL, &times))
         return;
     memcpy(name, times.value, sizeof(times.value));
     printf("%s: %s\n", suite->name, name);
-    if (sscanf(name, "NVIDIA %31s", word) == 1)
-        for (char *at = word; *at; at++)
-            *at = (char)tolower((unsigned char)*at);
-    memcpy(suite->stamp.common.device, word, sizeof(word));
+    bench_suite_gpu(suite, name);
 }
 
 /* ---- what the runs work on ---- */

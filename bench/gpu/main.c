@@ -21,6 +21,7 @@
 #include "bench/gpu/trace.h"
 #include "bench/support/private_service.h"
 
+#include <argp.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -275,6 +276,53 @@ static void measure_elastic(struct bench_suite *suite)
     gpu_measure_idle_tax(suite);
 }
 
+/* ---- the parts ---- */
+
+enum part { EXCLUSIVE, CONTRACT, ELASTIC, SHARED, PARTS };
+
+struct options {
+    const char *only; /* a part's name; NULL: all of them */
+};
+
+static const char *const part_names[PARTS] = {"exclusive", "contract", "elastic", "shared"};
+
+static const struct argp_option option_list[] = {
+    {"only", 'o', "PART", 0,
+     "exclusive, contract, elastic or shared: this part alone, without peers. The records are "
+     "incomplete",
+     1},
+    {0}};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct options *options = state->input;
+    int part = 0;
+
+    if (key != 'o')
+        return ARGP_ERR_UNKNOWN;
+    while (part < PARTS && strcmp(part_names[part], text) != 0)
+        part++;
+    if (part == PARTS)
+        argp_error(state, "--only: there is no part %s", text);
+    options->only = text;
+    return 0;
+}
+
+static const struct argp own_argp = {option_list, parse_option, NULL, NULL, NULL, NULL, NULL};
+
+static bool chosen(const struct options *options, enum part part)
+{
+    return !options->only || strcmp(options->only, part_names[part]) == 0;
+}
+
+static void ask_peers(void)
+{
+    bench_private_stop(); /* peers are alone */
+    gpu_peers_ask("peer_flashinfer");
+    gpu_peers_ask("peers.py measure");
+    gpu_peers_ask("peers.py gemm");
+}
+
 int main(int argc, char **argv)
 {
     static const char *const exclusive[] = {"--quiet",     "--backend", "cuda",
@@ -283,29 +331,32 @@ int main(int argc, char **argv)
                                          "--residency", "shared",    NULL};
     static const char *const elastic[] = {"--quiet",     "--backend", "cuda",
                                           "--residency", "elastic",   NULL};
+    static struct options options;
     static struct bench_suite suite = {.name = "gpu",
                                        .doc = "gpu - the CUDA worker through the service, beside "
                                               "its peers; --rounds is a percentage",
-                                       .rounds = 100};
+                                       .rounds = 100,
+                                       .own_options = &own_argp,
+                                       .own_input = &options};
     double decode_us = 0;
 
     bench_suite_begin(&suite, argc, argv);
     gpu_stamp_device(&suite);
     if (suite.failed)
         return bench_suite_end(&suite);
-    bench_private_stop(); /* peers are alone */
-    gpu_peers_ask("peer_flashinfer");
-    gpu_peers_ask("peers.py measure");
-    gpu_peers_ask("peers.py gemm");
-    if (bench_suite_restart(&suite, exclusive))
+    suite.incomplete = options.only != NULL;
+    if (!options.only)
+        ask_peers();
+    if (chosen(&options, EXCLUSIVE) && bench_suite_restart(&suite, exclusive))
         measure_exclusive(&suite, &decode_us);
     bench_suite_go_on(&suite);
-    gpu_measure_contract(&suite, exclusive, decode_us);
+    if (chosen(&options, CONTRACT))
+        gpu_measure_contract(&suite, exclusive, decode_us);
     bench_suite_go_on(&suite);
-    if (bench_suite_restart(&suite, elastic))
+    if (chosen(&options, ELASTIC) && bench_suite_restart(&suite, elastic))
         measure_elastic(&suite);
     bench_suite_go_on(&suite);
-    if (bench_suite_restart(&suite, shared)) {
+    if (chosen(&options, SHARED) && bench_suite_restart(&suite, shared)) {
         measure_shared(&suite, &decode_large, decode_us);
         bench_suite_go_on(&suite);
         gpu_measure_neighbour(&suite);

@@ -2,6 +2,7 @@
  * are timed by event pairs in a stream where nothing else is. */
 #include "bench/mixed/batch.h"
 
+#include "bench/support/heads.h"
 #include "client/cuda/attnd_cuda.h"
 #include "service/args/args.h"
 
@@ -97,12 +98,18 @@ static uint32_t pages_of(uint32_t tokens)
     return (tokens + MIXED_PAGE - 1) / MIXED_PAGE;
 }
 
+static uint32_t prefixes_of(const struct mixed_batch *batch)
+{
+    return batch->prefixes ? batch->prefixes : 1;
+}
+
 /* Pages that a batch reads, each once. */
 static uint32_t batch_pages(const struct mixed_batch *batch)
 {
     const uint32_t own = pages_of(batch->kv_len) - batch->prefix / MIXED_PAGE;
 
-    return pages_of(batch->chunk_kv) + batch->prefix / MIXED_PAGE + batch->decodes * own;
+    return pages_of(batch->chunk_kv) + prefixes_of(batch) * (batch->prefix / MIXED_PAGE) +
+           batch->decodes * own;
 }
 
 double mixed_kv_bytes(const struct mixed_engine *engine, const struct mixed_batch *batch)
@@ -171,14 +178,15 @@ static uint32_t deal(const struct mixed_engine *engine, const struct mixed_batch
                      uint32_t copy, struct arrays *arrays, uint32_t entries[2])
 {
     const int last = batch->levels ? 1 : 0;
-    const uint32_t prefix = batch->prefix / MIXED_PAGE;
-    uint32_t at = 0, index = pages_of(batch->chunk_kv) + prefix;
+    const uint32_t prefix = batch->prefix / MIXED_PAGE, prefixes = prefixes_of(batch);
+    const uint32_t chunk = pages_of(batch->chunk_kv), sharers = batch->decodes / prefixes;
+    uint32_t at = 0, index = chunk + prefixes * prefix;
 
-    if (batch->levels)
-        add_request(engine, batch, copy, arrays, 0, 0,
-                    &(struct request){.rows = batch->decodes,
+    for (uint32_t p = 0; batch->levels && p < prefixes; p++)
+        add_request(engine, batch, copy, arrays, 0, p,
+                    &(struct request){.rows = sharers,
                                       .tokens = batch->prefix,
-                                      .shared = pages_of(batch->chunk_kv),
+                                      .shared = chunk + p * prefix,
                                       .shared_pages = prefix});
     if (batch->chunk_rows)
         add_request(engine, batch, copy, arrays, last, at++,
@@ -189,11 +197,11 @@ static uint32_t deal(const struct mixed_engine *engine, const struct mixed_batch
             request.tokens -= batch->prefix;
         else
             request.shared_pages = prefix;
-        request.shared = pages_of(batch->chunk_kv);
+        request.shared = chunk + (sharers ? i / sharers : 0) * prefix;
         add_request(engine, batch, copy, arrays, last, at, &request);
         index += pages_of(request.tokens) - request.shared_pages;
     }
-    entries[0] = batch->levels ? 1 : at;
+    entries[0] = batch->levels ? prefixes : at;
     entries[1] = at;
     return batch->levels ? 2 : 1;
 }
@@ -352,9 +360,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         options->only = text;
         return 0;
     case KEY_HEADS:
-        if (sscanf(text, "%u/%u", &options->heads_q, &options->heads_kv) != 2 ||
-            !options->heads_kv || !options->heads_q || options->heads_q % options->heads_kv)
-            argp_error(state, "--heads: %s: two numbers as in 32/8, the first a multiple", text);
+        bench_args_heads(state, text, &options->heads_q, &options->heads_kv);
         return 0;
     case KEY_PEERS:
         options->peers = text;

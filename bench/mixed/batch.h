@@ -18,6 +18,7 @@ struct mixed_batch {
     uint32_t chunk_rows, chunk_kv; /* the last rows of a prompt of so many tokens; 0: none */
     uint32_t decodes, kv_len;      /* one row each */
     uint32_t prefix;               /* leading tokens of those that lie in the same pages */
+    uint32_t prefixes;             /* of different pages, each of as many of those; 0: one */
     bool levels;                   /* the prefix is a level of its own */
 };
 

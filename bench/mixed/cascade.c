@@ -4,9 +4,10 @@
  *   bench/cascade --spawn [--sample N | --only CASE] [--peers FILE] [--cases FILE] [--record DIR]
  *
  * A prefix of 1024, 8192 or 32768 tokens, 16, 64 or 256 requests, 128 or 1024 tokens of their own;
- * and batches with nothing to share, which must not become slower. The floor of a case is the time
- * of the bytes that it reads, each once, at the rate of FLOOR_GBPS, and of the products with the
- * prefix at FLOOR_TFLOPS. FILE of --peers has what peers.py wrote on the same card. */
+ * sixteen prefixes of 2048 tokens; and batches with nothing to share, which must not become slower.
+ * The floor of a case is the time of the bytes that it reads, each once, at the rate of FLOOR_GBPS,
+ * and of the products with the prefix at FLOOR_TFLOPS. FILE of --peers has what peers.py wrote on
+ * the same card. */
 #include "bench/mixed/batch.h"
 
 #include <stdio.h>
@@ -20,10 +21,11 @@ enum way { OFF, LEVELS, AUTO, WAYS };
 
 static const char *const way_names[WAYS] = {"off", "levels", "auto"};
 static const struct {
-    uint32_t prefix, requests, own;
-} shapes[] = {{8192, 64, 128},  {1024, 16, 128},   {1024, 64, 128},  {1024, 256, 128},
-              {8192, 16, 128},  {8192, 256, 128},  {8192, 64, 1024}, {32768, 16, 128},
-              {32768, 64, 128}, {32768, 256, 128}, {0, 8, 4096},     {0, 64, 2048}};
+    uint32_t prefix, requests, own, prefixes;
+} shapes[] = {{8192, 64, 128, 1},  {1024, 16, 128, 1},   {1024, 64, 128, 1},  {1024, 256, 128, 1},
+              {8192, 16, 128, 1},  {8192, 256, 128, 1},  {8192, 64, 1024, 1}, {32768, 16, 128, 1},
+              {32768, 64, 128, 1}, {32768, 256, 128, 1}, {0, 8, 4096, 1},     {0, 64, 2048, 1},
+              {2048, 128, 128, 16}};
 
 #define CELLS (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -52,9 +54,10 @@ static void fill_grid(struct grid *grid, const struct mixed_options *options)
 
         *cell = (struct cell){.batch = {.decodes = shapes[i].requests,
                                         .kv_len = shapes[i].prefix + shapes[i].own,
-                                        .prefix = shapes[i].prefix}};
-        snprintf(cell->name, sizeof(cell->name), "%u_%ux%u", shapes[i].prefix, shapes[i].requests,
-                 shapes[i].own);
+                                        .prefix = shapes[i].prefix,
+                                        .prefixes = shapes[i].prefixes}};
+        snprintf(cell->name, sizeof(cell->name), "%u%s_%ux%u", shapes[i].prefix,
+                 shapes[i].prefixes > 1 ? "x16" : "", shapes[i].requests, shapes[i].own);
         grid->count += mixed_chosen(options, i, cell->name);
     }
 }

@@ -50,7 +50,9 @@ static void fill_grid(struct grid *grid, const struct mixed_options *options)
         const uint32_t chunk = chunks[i % 3], context = contexts[i / 3 % 3];
         const uint32_t count = decodes[i / 9 % 5], length = lengths[i / 45];
 
-        *cell = (struct cell){.batch = {chunk, context, count, length, 0, false}};
+        *cell = (struct cell){
+            .batch = {
+                .chunk_rows = chunk, .chunk_kv = context, .decodes = count, .kv_len = length}};
         snprintf(cell->name, sizeof(cell->name), "%u@%u+%ux%u", chunk, context, count, length);
         grid->count += mixed_chosen(options, i, cell->name);
     }

@@ -57,23 +57,6 @@ int replay_batch_init(struct replay_batch *batch, const struct replay_options *o
                : 0;
 }
 
-void replay_batch_free(struct replay_batch *batch)
-{
-    for (int i = 0; i < 2; i++) {
-        free(batch->level[i].qo_indptr);
-        free(batch->level[i].kv_indptr);
-        free(batch->level[i].kv_indices);
-        free(batch->level[i].last_page_len);
-    }
-    free(batch->slot);
-    free(batch->list);
-    free(batch->group);
-    free(batch->advance_len);
-    free(batch->advance_indptr);
-    free(batch->advance_pages);
-    *batch = (struct replay_batch){0};
-}
-
 /* The requests that take part, and with how many rows: every decoding request with one, prefilling
  * ones first come first served with what the chunk budget leaves. */
 static void choose_slots(struct replay_batch *batch, const struct replay_engine *engine)

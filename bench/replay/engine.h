@@ -156,9 +156,10 @@ int replay_tree_taken(struct replay_engine *engine, const struct attnd_completio
 
 /* ---- the step ---- */
 
+/** replay_batch_init() - arrays for all that there may be, to the end of the process. Return: 0; -1
+ * without memory. */
 int replay_batch_init(struct replay_batch *batch, const struct replay_options *options,
                       uint32_t pages_per_request);
-void replay_batch_free(struct replay_batch *batch);
 /** replay_batch_compose() - slots and arrays from what runs; no rows if nothing does. */
 void replay_batch_compose(struct replay_batch *batch, const struct replay_engine *engine);
 /** replay_batch_advance() - the same slots one token later. Return: false if a plan must be set. */

@@ -2,6 +2,7 @@
  * in range, so nothing later has to ask again. */
 #include "bench/replay/options.h"
 
+#include "bench/support/heads.h"
 #include "schemas/version.h"
 #include "service/args/args.h"
 
@@ -102,24 +103,6 @@ static const char doc[] =
     "The last line is `verified N rows, M mismatches'.\n\n"
     "Exit status: 0 all verified rows are right; 1 mismatches, or nothing was verified; 2 an "
     "engine, the service or the trace failed; 64 wrong usage.";
-
-static void heads(struct argp_state *state, const char *text, struct replay_options *options)
-{
-    char copy[32], *slash;
-
-    snprintf(copy, sizeof(copy), "%s", text);
-    slash = strchr(copy, '/');
-    if (!slash) {
-        argp_error(state, "--heads: '%s' is not Q/KV, as in 32/8", text);
-        return;
-    }
-    *slash = 0;
-    options->heads_q = attnd_args_number32(state, "heads", copy, 1, 1024);
-    options->heads_kv = attnd_args_number32(state, "heads", slash + 1, 1, 1024);
-    if (!options->heads_kv || options->heads_q % options->heads_kv)
-        argp_error(state, "--heads: %u is not a multiple of %u", options->heads_q,
-                   options->heads_kv);
-}
 
 /* Before the replay, which may take hours, and not behind it. */
 static void find_json_place(struct argp_state *state, const char *path)
@@ -233,7 +216,7 @@ static error_t parse_model(int key, char *text, struct argp_state *state,
         options->layers = attnd_args_number32(state, "layers", text, 1, 1024);
         return 0;
     case KEY_HEADS:
-        heads(state, text, options);
+        bench_args_heads(state, text, &options->heads_q, &options->heads_kv);
         return 0;
     case KEY_HEAD_DIM:
         options->head_dim = attnd_args_number32(state, "head-dim", text, 64, 256);

@@ -8,6 +8,7 @@
 #include "service/ctl/attnctl.h"
 
 #include <argp.h>
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -235,6 +236,20 @@ bool bench_suite_worker(struct bench_suite *suite, pid_t *pid, uint32_t *threads
     *threads = reply->status->tile_workers;
     attnd__reply__free_unpacked(reply, NULL);
     return true;
+}
+
+void bench_suite_gpu(struct bench_suite *suite, const char *name)
+{
+    static const char maker[] = "NVIDIA ";
+    char word[sizeof(suite->stamp.common.device)] = "cuda";
+
+    if (strncmp(name, maker, sizeof(maker) - 1) == 0) {
+        name += sizeof(maker) - 1;
+        snprintf(word, sizeof(word), "%.*s", (int)strcspn(name, " "), name);
+    }
+    for (char *at = word; *at; at++)
+        *at = (char)tolower((unsigned char)*at);
+    memcpy(suite->stamp.common.device, word, sizeof(word));
 }
 
 int bench_suite_end(struct bench_suite *suite)

@@ -77,6 +77,9 @@ Attnd__Reply *bench_suite_status(struct bench_suite *suite);
  * own account. Return: false after bench_suite_fail(). */
 bool bench_suite_worker(struct bench_suite *suite, pid_t *pid, uint32_t *threads);
 
+/** bench_suite_gpu() - records are of this GPU: "NVIDIA H100 80GB HBM3" is h100, others "cuda". */
+void bench_suite_gpu(struct bench_suite *suite, const char *name);
+
 /** bench_suite_end() - stop the service, write the records. Return: the exit status: 0; 2 if
  * something failed. A figure out of reach is said, not punished: machines differ. */
 int bench_suite_end(struct bench_suite *suite);

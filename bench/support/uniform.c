@@ -123,7 +123,8 @@ bool bench_uniform_plan(struct bench_suite *suite, struct attnd_session *session
                                          .rows = uniform->requests * uniform->qo_len,
                                          .pages = pages,
                                          .levels = 1,
-                                         .heads_q = uniform->heads_q};
+                                         .heads_q = uniform->heads_q,
+                                         .fixed_split = uniform->variant.fixed_split};
     int32_t *arrays = calloc(3 * (size_t)uniform->requests + 2 + pages, sizeof(*arrays));
     struct attnd_op op = {0};
     bool good = false;

@@ -359,7 +359,7 @@ static int check_lane(uint32_t lane)
 }
 
 /* The arguments of a ring's launch, in a stream and in a capture. In a graph an early launch brings
- * nothing, and its edge would be in the way of who asks for the engine's edges in the plain way. */
+ * nothing, and its edge would be in the way of an engine that asks for edges in the plain way. */
 enum { IN_CAPTURE = 2, IN_STREAM = 3 };
 static CUlaunchAttribute launch_attributes[IN_STREAM] = {
     {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,

@@ -148,12 +148,15 @@ static int decode(const struct decoder *d)
 int main(void)
 {
     struct decoder d = {0};
+    struct attnd_fault fault;
     float lse;
     char text[160];
 
     if (open_gpu(&d) || open_decoder(&d) < 0 || plan_first(&d) < 0 || capture(&d) < 0 ||
         decode(&d) < 0 || driver(cuMemcpyDtoH(&lse, d.at + LSE, sizeof(lse)))) {
-        fprintf(stderr, "%s\n", attnd_last_fault_string(text, sizeof(text)));
+        attnd_last_fault(&fault);
+        if (fault.code < 0) /* of a call; driver() and completed() print theirs */
+            fprintf(stderr, "%s\n", attnd_fault_string(&fault, text, sizeof(text)));
         return 1;
     }
     /* Zero q and k: the last token sees all tokens, and all of them weigh the same. */

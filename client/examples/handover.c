@@ -59,8 +59,8 @@ static int prefill(int to)
         attnd_pages_offer(s, pool, PAGES, page, 10000, &message.ticket) < 0)
         return -1;
     /* The pool lives while somebody has it attached: wait until the other one has. */
-    int sent = write(to, &message, sizeof(message)) == (ssize_t)sizeof(message);
-    int taken = sent && wait(NULL) > 0;
+    int status, sent = write(to, &message, sizeof(message)) == (ssize_t)sizeof(message);
+    int taken = sent && wait(&status) > 0 && status == 0;
     attnd_close(s);
     return taken ? 0 : -1;
 }
@@ -90,6 +90,7 @@ static int decode(int from)
 
 int main(void)
 {
+    struct attnd_fault fault;
     char text[160];
     int ends[2];
 
@@ -101,6 +102,11 @@ int main(void)
     close(ends[child == 0 ? 1 : 0]); /* so that each learns of the other's end */
     if ((child == 0 ? decode(ends[0]) : prefill(ends[1])) == 0)
         return 0;
-    fprintf(stderr, "%s\n", attnd_last_fault_string(text, sizeof(text)));
+    close(ends[child == 0 ? 0 : 1]); /* so does the one that still waits for a message */
+    if (child > 0)
+        (void)wait(NULL);
+    attnd_last_fault(&fault);
+    if (fault.code < 0) /* else it is the other process that failed, and it says why */
+        fprintf(stderr, "%s\n", attnd_fault_string(&fault, text, sizeof(text)));
     return 1;
 }

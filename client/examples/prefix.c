@@ -64,8 +64,11 @@ static int32_t await(struct engine *e, struct attnd_prefix_result *result)
 {
     struct attnd_completion done;
 
-    if (attnd_wait(e->session, &done, 1, ATTND_FOREVER) != 1 || done.fault.code < 0 ||
-        attnd_prefix_result(e->session, &done, result) < 0)
+    if (attnd_wait(e->session, &done, 1, ATTND_FOREVER) != 1)
+        return -1;
+    if (done.fault.code < 0)
+        fprintf(stderr, "%s\n", attnd_fault_string(&done.fault, (char[160]){0}, 160));
+    if (done.fault.code < 0 || attnd_prefix_result(e->session, &done, result) < 0)
         return -1;
     return (int32_t)result->blocks;
 }
@@ -136,10 +139,13 @@ static int share_and_continue(struct engine *first, struct engine *second)
 int main(void)
 {
     struct engine first = {0}, second = {0};
+    struct attnd_fault fault;
     char text[160];
 
     if (share_and_continue(&first, &second) < 0) {
-        fprintf(stderr, "%s\n", attnd_last_fault_string(text, sizeof(text)));
+        attnd_last_fault(&fault);
+        if (fault.code < 0) /* of a call; await() prints a completion's */
+            fprintf(stderr, "%s\n", attnd_fault_string(&fault, text, sizeof(text)));
         return 1;
     }
     /* Zero q and k: a token sees exp2(lse) tokens. Rows are [token, head]. */

@@ -14,9 +14,7 @@ static void answer(struct attnd_backend *backend, const struct attnd_cpu_wait *w
 {
     const struct attnd_retire retire = {
         .run = wait->run, .code = wait->code, .kind = wait->kind, .tag = wait->tag};
-    (void)pthread_mutex_lock(&backend->retire_lock);
-    backend->port->retire(backend->port->context, &retire);
-    (void)pthread_mutex_unlock(&backend->retire_lock);
+    attnd_cpu_retire(backend, &retire);
 }
 
 /* ---- waiting ---- */

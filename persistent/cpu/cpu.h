@@ -94,11 +94,13 @@ struct attnd_cpu_flow {
     double clock;        /* ns of tile workers that it has had, over its weight */
 };
 
+struct attnd_cpu_share;
+
 struct attnd_cpu_queue {
     uint32_t waiting __attribute__((aligned(ATTND_CACHE_LINE))); /* runs with items left */
     pthread_mutex_t lock __attribute__((aligned(ATTND_CACHE_LINE)));
-    double clock; /* of the flow that was served last, when it was */
-    uint32_t taken;
+    double clock;                               /* of the flow that was served last, when it was */
+    struct attnd_cpu_share *in_hand;            /* portions whose time is not charged */
     uint32_t busy[ATTND_CPU_FLOWS], busy_count; /* flows that have items left */
     struct attnd_cpu_flow flow[ATTND_CPU_FLOWS];
     uint32_t threads;
@@ -132,13 +134,13 @@ struct attnd_cpu_worker {
     int64_t pace;                   /* work until it looks whether to make way */
     uint64_t begin_ns, away_ns;     /* of the share at hand: begun, and spent on others since */
     uint64_t polled_ns;             /* commands were looked for */
-    double start;                   /* as of the share */
-    uint32_t weight;
+    struct attnd_cpu_share *share;
     struct attnd_cpu_worker *outermost;
-    uint64_t awake_ns; /* of the outermost: it has worked since; 0: it rests */
-    int yielding;      /* and so long that it asked for long slices */
-    uint32_t counted;  /* of the outermost: twice the steps that were made, and 1 in the middle of a
-                          share */
+    uint64_t awake_ns;   /* of the outermost: it has worked since; 0: it rests */
+    uint64_t without_ns; /* of the outermost: time without a processor, from any beginning */
+    int yielding;        /* and so long that it asked for long slices */
+    uint32_t counted; /* of the outermost: twice the steps that were made, and 1 in the middle of a
+                         share */
     uint32_t seen, still; /* health.c: steps at the last look, and looks without one */
 };
 
@@ -177,7 +179,15 @@ struct attnd_cpu_share {
     uint32_t flow, weight;
     double start;      /* the flow's clock when they were taken */
     double charged_ns; /* what the flow's clock was moved by */
+    uint64_t had_ns;   /* what they have taken so far; the thread says so now and then */
+    struct attnd_cpu_share *next, **link; /* of the queue's shares in hand */
 };
+
+/** attnd_cpu_share_reached() - the flow's clock by what the share has had. */
+static inline double attnd_cpu_share_reached(const struct attnd_cpu_share *share)
+{
+    return share->start + (double)attnd_peek64(&share->had_ns) / share->weight;
+}
 
 /** attnd_cpu_queue_init() - @runs slots. Return: 0, -ATTND_E_NO_MEMORY. */
 int attnd_cpu_queue_init(struct attnd_cpu_queue *queue, uint32_t runs, uint32_t threads);
@@ -198,15 +208,28 @@ void attnd_cpu_queue_publish(struct attnd_cpu_queue *queue, struct attnd_cpu_run
  * @before: only if its clock is less; INFINITY: whatever it is
  *
  * Threads: any. Blocking: for others' calls of this and the two beside it. Every share that was
- * taken is charged for in the end.
+ * taken is charged for in the end, and stays where it is until then.
  * Return: 1 and *share; 0 if there is none.
  */
 int attnd_cpu_queue_take(struct attnd_cpu_queue *queue, double before,
                          struct attnd_cpu_share *share);
 
-/** attnd_cpu_queue_charge() - what a share took in the end; before its items count as done. */
-void attnd_cpu_queue_charge(struct attnd_cpu_queue *queue, const struct attnd_cpu_share *share,
-                            uint64_t ns);
+/** attnd_cpu_share_is_late() - it took longer than it said: was its thread without a processor? */
+static inline int attnd_cpu_share_is_late(const struct attnd_cpu_share *share, uint64_t ns)
+{
+    return (double)ns > share->charged_ns;
+}
+
+/**
+ * attnd_cpu_queue_charge() - what a share took in the end; before its items count as done
+ * @ns:         from its begin to its end, without what came in between
+ * @without_ns: of a share that is late: how long its thread had no processor; else 0
+ *
+ * Time that others of the machine had is not paid for. It may be many times what a short share
+ * took, and its session would then wait for as long.
+ */
+void attnd_cpu_queue_charge(struct attnd_cpu_queue *queue, struct attnd_cpu_share *share,
+                            uint64_t ns, uint64_t without_ns);
 
 /** attnd_cpu_queue_empty() - 1 if no item is waiting; a hint. */
 int attnd_cpu_queue_empty(const struct attnd_cpu_queue *queue);
@@ -230,6 +253,9 @@ static inline int attnd_cpu_run_cancelled(const struct attnd_cpu_run *run)
 {
     return attnd_peek32(run->cancel) != 0;
 }
+
+/** attnd_cpu_retire() - tell the daemon what became of a run. Threads: any. */
+void attnd_cpu_retire(struct attnd_backend *backend, const struct attnd_retire *retire);
 
 /** attnd_cpu_run_check() - would it open? Return: 0, or as attnd_cpu_run_open(). */
 int attnd_cpu_run_check(const struct attnd_backend *backend, const struct attnd_run *shared);

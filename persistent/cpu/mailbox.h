@@ -2,8 +2,8 @@
  * mailbox.h - prepared runs on the CPU: who rings, what may begin, who is answered.
  *
  *   mailbox.c   doorbells to runs, ends of runs to answers
- *   note.c      commands about mailboxes, prepared runs and plans
- *   doorbell.c      the thread that sleeps until somebody rings
+ *   control.c   commands about mailboxes, prepared runs and plans
+ *   doorbell.c  the thread that sleeps until somebody rings
  *
  * Everything here is under one lock; it is held for a look at some words and never while a tile is
  * executed. The mailbox itself is the engine's to write at any time.
@@ -72,7 +72,7 @@ void attnd_cpu_mail_done(struct attnd_backend *backend, struct attnd_cpu_run *ru
 void attnd_cpu_mail_answer(struct attnd_cpu_mail *mail, uint32_t mailbox, uint32_t lane,
                            uint32_t code);
 
-/* ---- note.c ---- */
+/* ---- control.c ---- */
 
 /** attnd_cpu_mail_command() - any command but a run. Threads: the dispatcher. */
 void attnd_cpu_mail_command(struct attnd_backend *backend, const struct attnd_command *command);

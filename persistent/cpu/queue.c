@@ -4,15 +4,16 @@
  * Each session that has sent a run is a flow with a clock: the time of tile workers that it has
  * had, over its weight. A thread that looks for work gets items of the flow whose clock is behind
  * all others', from its oldest run. A flow whose runs have no items left is idle; when it comes
- * back its clock is set forward to where the others are, so nobody saves up time, and one that has
- * just had much does not lose the memory of it by being idle for a moment. With a single session
- * this is first come, first served.
+ * back its clock is set forward to where the others are, of items in hand as far as they have come.
+ * So nobody saves up time, and one that has just had much does not lose the memory of it by being
+ * idle for a moment. With a single session this is first come, first served.
  *
  * A clock moves when items are taken, by what they are thought to cost, so that two threads do not
  * take for the same flow at once only because neither is done. It is corrected by what they took
- * when they are done: nobody gains by lengths that the planner did not see. Clocks are doubles, in
- * nanoseconds. They start again from 0 whenever nothing is queued, and one that did not for a year
- * of 64 threads would still count microseconds.
+ * when they are done: nobody gains by lengths that the planner did not see, and nobody pays for
+ * programs that had the thread's processor meanwhile. Clocks are doubles, in nanoseconds. They
+ * start again from 0 whenever nothing is queued, and one that did not for a year of 64 threads
+ * would still count microseconds.
  *
  * All of this is under one lock, held for some tens of nanoseconds an item. Where nothing is queued
  * nobody takes it. A run can be retired, and its slot used again, only when its last item is done,
@@ -93,13 +94,30 @@ static uint32_t earliest(const struct attnd_cpu_queue *queue)
     return first;
 }
 
-/* Nothing that waits for its turn is ahead of a flow that comes. */
+/* The flow's clock if the share takes as long as it said. One that seems to have had more may have
+ * had no processor. */
+static double said_end(const struct attnd_cpu_share *share)
+{
+    return share->start + share->charged_ns / share->weight;
+}
+
+/* What a flow that comes begins with. Nothing that waits for its turn is ahead of it, and nothing
+ * that a thread has in hand: every thread may make way for it, not only the one that took items
+ * last, which may be without a processor. */
+static double clock_now(const struct attnd_cpu_queue *queue)
+{
+    double now = queue->in_hand ? INFINITY : queue->clock;
+    for (const struct attnd_cpu_share *share = queue->in_hand; share; share = share->next)
+        now = fmin(now, fmin(attnd_cpu_share_reached(share), said_end(share)));
+    if (queue->busy_count > 0)
+        now = fmin(now, queue->flow[earliest(queue)].clock);
+    return now;
+}
+
 static void become_busy(struct attnd_cpu_queue *queue, uint32_t index)
 {
     struct attnd_cpu_flow *flow = &queue->flow[index];
-    double now = queue->clock;
-    if (queue->busy_count > 0 && queue->flow[earliest(queue)].clock < now)
-        now = queue->flow[earliest(queue)].clock;
+    const double now = clock_now(queue);
     flow->clock = flow->clock > now ? flow->clock : now;
     queue->busy[queue->busy_count++] = index;
 }
@@ -189,7 +207,11 @@ static void take_from(struct attnd_cpu_queue *queue, uint32_t index, struct attn
     queue->clock = flow->clock > queue->clock ? flow->clock : queue->clock;
     flow->clock += share->charged_ns / share->weight;
     flow->taken++;
-    queue->taken++;
+    share->next = queue->in_hand;
+    share->link = &queue->in_hand;
+    if (share->next)
+        share->next->link = &share->next;
+    queue->in_hand = share;
     run->left -= count;
     if (run->left > 0)
         return;
@@ -216,15 +238,25 @@ int attnd_cpu_queue_take(struct attnd_cpu_queue *queue, double before,
     return taken;
 }
 
-void attnd_cpu_queue_charge(struct attnd_cpu_queue *queue, const struct attnd_cpu_share *share,
-                            uint64_t ns)
+/* It was without a processor before its begin, too, where it says so for the first time in a while:
+ * no less is paid than what it said. */
+static double paid_ns(const struct attnd_cpu_share *share, uint64_t ns, uint64_t without_ns)
+{
+    const double left_ns = (double)ns - (double)without_ns;
+    return without_ns && left_ns < share->charged_ns ? share->charged_ns : left_ns;
+}
+
+void attnd_cpu_queue_charge(struct attnd_cpu_queue *queue, struct attnd_cpu_share *share,
+                            uint64_t ns, uint64_t without_ns)
 {
     (void)pthread_mutex_lock(&queue->lock);
     struct attnd_cpu_flow *flow = &queue->flow[share->flow];
-    flow->clock += ((double)ns - share->charged_ns) / share->weight;
+    flow->clock += (paid_ns(share, ns, without_ns) - share->charged_ns) / share->weight;
     flow->taken--;
-    queue->taken--;
-    if (queue->busy_count == 0 && queue->taken == 0)
+    *share->link = share->next;
+    if (share->next)
+        share->next->link = share->link;
+    if (queue->busy_count == 0 && !queue->in_hand)
         restart_clocks(queue);
     (void)pthread_mutex_unlock(&queue->lock);
 }

@@ -237,6 +237,14 @@ void attnd_cpu_run_fail(struct attnd_cpu_run *run, int error)
     (void)attnd_claim32(&run->error, 0, (uint32_t)-error);
 }
 
+void attnd_cpu_retire(struct attnd_backend *backend, const struct attnd_retire *retire)
+{
+    (void)pthread_mutex_lock(&backend->retire_lock);
+    backend->port->retire(backend->port->context, retire);
+    (void)pthread_mutex_unlock(&backend->retire_lock);
+    backend->port->knock(backend->port->context);
+}
+
 void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *run)
 {
     struct timespec now;
@@ -259,8 +267,6 @@ void attnd_cpu_run_close(struct attnd_backend *backend, struct attnd_cpu_run *ru
     if (retire.begin_ns == 0)
         retire.begin_ns = retire.end_ns;
     attnd_crash(ATTND_CRASH_CPU_RUN_DONE);
-    (void)pthread_mutex_lock(&backend->retire_lock);
-    backend->port->retire(backend->port->context, &retire);
-    (void)pthread_mutex_unlock(&backend->retire_lock);
+    attnd_cpu_retire(backend, &retire);
     attnd_crash(ATTND_CRASH_CPU_RETIRED);
 }

@@ -197,6 +197,19 @@ static void rest(struct attnd_cpu_worker *worker)
     (void)attnd_timeslice_ask(ATTND_TIMESLICE_BRIEF_NS, 0);
 }
 
+/* How long the thread has been without a processor since the last call. */
+static uint64_t stolen_ns(struct attnd_cpu_worker *outermost, uint64_t now)
+{
+    struct timespec had;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &had);
+    const uint64_t without = now - ((uint64_t)had.tv_sec * 1000000000u + (uint64_t)had.tv_nsec);
+    if (without <= outermost->without_ns) /* the clocks are not read in one moment */
+        return 0;
+    const uint64_t stolen = without - outermost->without_ns;
+    outermost->without_ns = without;
+    return stolen;
+}
+
 /* Tests: as an item that never ends. */
 static void stall(const struct attnd_backend *backend)
 {
@@ -229,14 +242,16 @@ static void note_trace(const struct attnd_cpu_worker *worker, const struct attnd
 }
 
 /* Return: when it was done. */
-static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_share *share)
+static uint64_t serve(struct attnd_cpu_worker *worker, struct attnd_cpu_share *share)
 {
     struct attnd_cpu_run *run = share->run;
     const uint32_t count = share->item_end - share->item_begin;
     const uint64_t begin_ns = now_ns();
-    uint64_t end_ns = begin_ns, busy_ns = 0;
-    if (worker->outermost->awake_ns == 0)
+    uint64_t end_ns = begin_ns, busy_ns = 0, without_ns = 0;
+    if (worker->outermost->awake_ns == 0) {
         worker->outermost->awake_ns = begin_ns;
+        (void)stolen_ns(worker->outermost, begin_ns);
+    }
     if (share->skip) {
         attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
     } else {
@@ -244,21 +259,22 @@ static uint64_t serve(struct attnd_cpu_worker *worker, const struct attnd_cpu_sh
         attnd_crash(ATTND_CRASH_CPU_ITEM_TAKEN);
         worker->kv_bytes = worker->away_ns = 0;
         worker->begin_ns = begin_ns;
-        worker->start = share->start;
-        worker->weight = share->weight;
+        worker->share = share;
         stall(worker->backend);
         const uint32_t executed = execute(worker, run, share->item_begin, share->item_end);
         if (executed < count)
             attnd_cpu_run_fail(run, -ATTND_E_CANCELLED);
         end_ns = now_ns();
         busy_ns = end_ns - begin_ns - worker->away_ns;
+        if (attnd_cpu_share_is_late(share, busy_ns))
+            without_ns = stolen_ns(worker->outermost, end_ns);
         (void)attnd_take64(&run->busy_ns, busy_ns);
         (void)attnd_take64(&run->kv_bytes, worker->kv_bytes);
         (void)attnd_take32(&run->executed, executed);
         if (attnd_trace_wanted(worker->backend->head, end_ns))
             note_trace(worker, share, begin_ns, end_ns);
     }
-    attnd_cpu_queue_charge(&worker->backend->queue, share, busy_ns);
+    attnd_cpu_queue_charge(&worker->backend->queue, share, busy_ns, without_ns);
     attnd_crash(ATTND_CRASH_CPU_ITEM_DONE);
     const uint32_t items = run->items; /* after the arrival the slot may be another run's */
     if (attnd_arrive32(&run->done, count) + count == items)
@@ -296,10 +312,10 @@ static void make_way(struct attnd_cpu_worker *worker)
     if (attnd_observe32(&backend->stop))
         return;
     yield_from_now_on(worker->outermost, now);
+    attnd_poke64(&worker->share->had_ns, now - worker->begin_ns - worker->away_ns);
     poll(worker, now);
-    const double had_ns = (double)(now - worker->begin_ns - worker->away_ns);
-    const double before = worker->start + (had_ns - AHEAD_NS) / worker->weight;
-    if (before <= worker->start || attnd_cpu_queue_empty(&backend->queue) || !inner_of(worker))
+    const double before = attnd_cpu_share_reached(worker->share) - AHEAD_NS / worker->share->weight;
+    if (attnd_cpu_queue_empty(&backend->queue) || !inner_of(worker))
         return;
     while (!attnd_observe32(&backend->stop) &&
            attnd_cpu_queue_take(&backend->queue, before, &share)) {

@@ -1,29 +1,41 @@
 # The CUDA backend, compiled wherever there is an nvcc (CUDA=0 leaves it out). Sanitizer builds use
-# cuda_none.c: the host compilers' runtimes know nothing of the driver.
+# host/cuda_none.c: the host compilers' runtimes know nothing of the driver.
 NVCC ?= $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 # Where it is; it may stand behind a launcher (NVCC="ccache nvcc").
 NVCC_FOLDER := $(if $(NVCC),$(dir $(shell command -v $(lastword $(NVCC)))))
 CUDA ?= $(if $(NVCC),$(if $(SANITIZE),0,1),0)
 
+NVFLAGS_KERNEL := -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a
+# What a module is made of, and a name for just that: it belongs to workers of these sources.
+MODULE_SOURCES := persistent/cuda/worker/variant.cu $(wildcard persistent/cuda/*/*.cuh) \
+                  persistent/position.h persistent/visible.h $(wildcard schemas/*.h)
+MODULE_NAME = $$(cat $(MODULE_SOURCES) | sha256sum | cut -c1-16)
+CUDA_SOURCES_H := $(BUILD)/gen/persistent/cuda/host/sources.h
+
 ifeq ($(CUDA),1)
-# The variants of the worker kernel, DIM_TYPE_POLICY: one object each, and a row each of every table
-# that is made by including variants.inc (device.cuh, resident.cu).
-CUDA_VARIANTS := $(foreach policy,plain varied fp8,$(foreach dim,64 128 256 576, \
+# The variants of the worker kernel, DIM_TYPE_POLICY: an object each, and a row each of a table that
+# is made by including variants.inc (host/launch.cu). Fewer may be named on the command line, of 576
+# plain and varied ones together; attnd-variant makes the others as modules (host/MODULES.md).
+CUDA_VARIANTS ?= $(foreach policy,plain varied fp8,$(foreach dim,64 128 256 576, \
                    $(foreach type,fp16 bf16,$(dim)_$(type)_$(policy))))
 comma := ,
-CUDA_VARIANTS_INC := $(BUILD)/gen/persistent/cuda/variants.inc
+CUDA_VARIANTS_INC := $(BUILD)/gen/persistent/cuda/host/variants.inc
 
-NVFLAGS := -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a -I. -I$(BUILD)/gen \
-           -Xcompiler -Wall,-Wextra -Xptxas -warn-spills
-CUDA_VARIANT_OBJ := $(CUDA_VARIANTS:%=$(BUILD)/obj/persistent/cuda/variant/%.o)
+NVFLAGS := $(NVFLAGS_KERNEL) -I. -I$(BUILD)/gen -Xcompiler -Wall,-Wextra -Xptxas -warn-spills
+CUDA_VARIANT_OBJ := $(CUDA_VARIANTS:%=$(BUILD)/obj/persistent/cuda/worker/variant/%.o)
 CUDAOBJ := $(patsubst %.cu,$(BUILD)/obj/%.o, \
-             $(filter-out %/variant.cu,$(wildcard persistent/cuda/*.cu))) $(CUDA_VARIANT_OBJ)
+             $(filter-out %/variant.cu,$(wildcard persistent/cuda/*/*.cu))) $(CUDA_VARIANT_OBJ)
 CUDALIBS := -L$(NVCC_FOLDER)../lib64 -lcudart_static -ldl -lrt -lstdc++
-PERSISTENT := $(filter-out persistent/cuda/cuda_none.c,$(PERSISTENT))
+PERSISTENT := $(filter-out %/cuda_none.c,$(PERSISTENT))
 
-$(CUDA_VARIANTS_INC): persistent/cuda/cuda.mk
+# Made again where it would be another.
+.PHONY: FORCE
+$(CUDA_VARIANTS_INC): FORCE
 	@mkdir -p $(@D)
-	@printf 'ATTND_VARIANT(%s)\n' $(subst _,$(comma),$(CUDA_VARIANTS)) >$@
+	@printf 'ATTND_VARIANT(%s)\n' $(subst _,$(comma),$(CUDA_VARIANTS)) >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(BUILD)/obj/persistent/cuda/host/modules.o: $(CUDA_SOURCES_H)
 
 $(BUILD)/obj/%.o: %.cu | $(CUDA_VARIANTS_INC)
 	$(call say,$<)
@@ -32,7 +44,7 @@ $(BUILD)/obj/%.o: %.cu | $(CUDA_VARIANTS_INC)
 
 # Of variant/DIM_TYPE_POLICY.o: 1, the head dimension; 2, the element type; 3, the policy.
 variant_part = $(word $(1),$(subst _, ,$(basename $(@F))))
-$(CUDA_VARIANT_OBJ): persistent/cuda/variant.cu | $(CUDA_VARIANTS_INC)
+$(CUDA_VARIANT_OBJ): persistent/cuda/worker/variant.cu
 	$(call say,$< $(basename $(@F)))
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -DATTND_VARIANT_DIM=$(call variant_part,1) \

@@ -1,5 +1,22 @@
-# What needs cuda.h or a GPU: libattnd-cuda, tests/gpu, and the bundle that is built where nvcc is and
-# run where the GPU is.
+# What needs cuda.h or a GPU: attnd-variant, libattnd-cuda, tests/gpu, and the bundle that is built where
+# nvcc is and run where the GPU is.
+$(CUDA_SOURCES_H): $(MODULE_SOURCES)
+	@mkdir -p $(@D)
+	@printf '#define ATTND_SOURCES "%s"\n' $(MODULE_NAME) >$@
+
+# Beside the programs, with the sources that it compiles.
+VARIANT_PROGRAM := $(BUILD)/attnd-variant
+VARIANT_SOURCES := $(BUILD)/share/attnd/kernels
+$(VARIANT_PROGRAM): persistent/cuda/worker/attnd-variant.in $(MODULE_SOURCES) VERSION
+	@rm -rf $(VARIANT_SOURCES)
+	@mkdir -p $(VARIANT_SOURCES)
+	@cp --parents -t $(VARIANT_SOURCES) $(MODULE_SOURCES)
+	@sed -e 's:@FLAGS@:$(NVFLAGS_KERNEL):' -e "s:@SOURCES@:$(MODULE_NAME):" \
+	  -e 's:@VERSION@:$(VERSION):' $< >$@.new
+	@chmod 755 $@.new
+	@mv $@.new $@
+all: $(VARIANT_PROGRAM)
+
 CUDA_H := $(firstword $(wildcard $(NVCC_FOLDER)../include/cuda.h /usr/local/cuda/include/cuda.h \
             /usr/include/cuda.h))
 

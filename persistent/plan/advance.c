@@ -156,6 +156,7 @@ static void unshare(struct attnd_plan *plan, const struct attnd_advance_view *ad
         plan->kv_len[i] = advance->kv_len[i];
     }
     plan->shared = plan->shared_levels = 0;
+    plan->keys_again = 0;
     plan->found = (struct attnd_plan_found){0};
 }
 

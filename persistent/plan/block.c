@@ -10,19 +10,6 @@
 
 #include <assert.h>
 
-uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count)
-{
-    return row_count * plan->shape.group;
-}
-
-uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row_block *block)
-{
-    const uint64_t keys =
-        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
-
-    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
-}
-
 uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block)
 {
     const struct attnd_entry *entry = &plan->state[block->entry].entry;
@@ -39,12 +26,12 @@ uint32_t attnd_block_keys_max(const struct attnd_plan *plan, const struct attnd_
                                attnd_block_packed_rows(plan, block->row_count));
 }
 
-/* Most blocks do even if they were the largest there are: no division for them. */
+/* Most blocks do even if they were the largest there are, and saw all: no more is asked of those.
+ */
 int attnd_block_fits(const struct attnd_plan *plan, const struct attnd_row_block *block)
 {
-    const uint32_t seen = attnd_block_seen(plan, block);
-
-    return seen <= plan->keys_any || seen <= attnd_block_keys_max(plan, block);
+    return attnd_block_reach(plan, block) <= plan->keys_any ||
+           attnd_block_seen(plan, block) <= attnd_block_keys_max(plan, block);
 }
 
 struct attnd_entry attnd_block_entry(const struct attnd_plan *plan,
@@ -82,9 +69,12 @@ static void visible_keys(const struct attnd_plan *plan, struct attnd_row_block *
 }
 
 /* Rows [row, end) of @like's entry into blocks of at most @tokens rows each, from number @blocks
- * on. Return: how many there are then. */
-static uint32_t cut_rows(struct attnd_plan *plan, const struct attnd_row_block *like, uint32_t row,
-                         uint32_t end, uint32_t tokens, uint32_t blocks)
+ * on. Return: how many there are then. In line, so that @like stays in registers: what was just
+ * written field by field cannot be loaded as a whole before all of that is through. */
+static inline __attribute__((always_inline)) uint32_t cut_rows(struct attnd_plan *plan,
+                                                               const struct attnd_row_block *like,
+                                                               uint32_t row, uint32_t end,
+                                                               uint32_t tokens, uint32_t blocks)
 {
     while (row < end) {
         uint32_t count = end - row < tokens ? end - row : tokens;
@@ -92,10 +82,14 @@ static uint32_t cut_rows(struct attnd_plan *plan, const struct attnd_row_block *
         struct attnd_row_block *block = &plan->blocks[blocks++];
 
         assert(blocks <= plan->capacity.blocks);
-        *block = *like;
-        block->row_begin = row;
-        block->row_count = count;
-        block->tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE;
+        *block = (struct attnd_row_block){
+            .entry = like->entry,
+            .row_begin = row,
+            .row_count = count,
+            .placed = like->placed,
+            .behind = like->behind,
+            .keys_behind = like->keys_behind,
+            .tile_class = rows <= ATTND_TILE_MEMORY_ROWS ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE};
         visible_keys(plan, block);
         block->time_ns = (float)attnd_plan_item_ns(plan, block->keys, rows);
         row += count;

@@ -103,7 +103,10 @@ static int derive(const struct attnd_plan_limits *limits, uint32_t shared,
     const uint32_t packed_max = (uint32_t)(tokens_max > group ? tokens_max : group);
     const uint64_t longest = keys / attnd_plan_keys_max(&limits->target, packed_max);
     uint64_t bound_splits = min64(longest ? blocks * (longest + 1) : 0, ATTND_BOUND_SPLITS_MAX);
-    uint64_t fixed_splits = fixed_splits_of(limits, keys, (rows + tokens_min - 1) / tokens_min);
+    /* An entry's rows are cut where pieces begin, too: in the worst case at every request. */
+    const uint64_t entry_blocks =
+        min64(rows, (rows + tokens_min - 1) / tokens_min + (pieces ? requests : 0));
+    uint64_t fixed_splits = fixed_splits_of(limits, keys, entry_blocks);
     const uint64_t added =
         splits + bound_splits > fixed_splits ? splits + bound_splits : fixed_splits;
     uint64_t split_rows = added * min64(tokens_max, rows);

@@ -37,21 +37,22 @@ static void count_to_position(uint32_t *bucket)
 static uint32_t *sort_by_cost(struct attnd_plan *plan)
 {
     const uint32_t count = plan->shape.tiles;
-    uint32_t bucket[DIGITS][BUCKETS];
+    uint32_t bucket[BUCKETS], differ = 0;
     uint32_t *order = plan->order, *spare = plan->order_spare;
 
-    memset(bucket, 0, sizeof(bucket));
     for (uint32_t i = 0; i < count; i++) {
         order[i] = i;
-        for (uint32_t d = 0; d < DIGITS; d++)
-            bucket[d][bucket_of(plan->built[i].cost, d)]++;
+        differ |= plan->built[i].cost ^ plan->built[0].cost;
     }
     for (uint32_t d = 0; d < DIGITS; d++) {
-        if (!count || bucket[d][bucket_of(plan->built[0].cost, d)] == count)
+        if (!(differ >> (8 * d) & (BUCKETS - 1)))
             continue;
-        count_to_position(bucket[d]);
+        memset(bucket, 0, sizeof(bucket));
         for (uint32_t i = 0; i < count; i++)
-            spare[bucket[d][bucket_of(plan->built[order[i]].cost, d)]++] = order[i];
+            bucket[bucket_of(plan->built[i].cost, d)]++;
+        count_to_position(bucket);
+        for (uint32_t i = 0; i < count; i++)
+            spare[bucket[bucket_of(plan->built[order[i]].cost, d)]++] = order[i];
         uint32_t *sorted = spare;
         spare = order;
         order = sorted;

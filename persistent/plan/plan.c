@@ -44,9 +44,9 @@ static size_t memory_bytes(const struct attnd_plan_limits *limits,
     const size_t blocks = capacity->blocks, tiles = capacity->tiles;
     const size_t requests = limits->requests;
 
-    return blocks * sizeof(*plan->blocks) + tiles * sizeof(*plan->built) +
+    return (capacity->shared ? (requests + 1) * sizeof(*plan->key_ns) : 0) +
+           blocks * sizeof(*plan->blocks) + tiles * sizeof(*plan->built) +
            (requests + capacity->shared) * sizeof(*plan->state) +
-           (capacity->shared ? (requests + 1) * sizeof(*plan->key_ns) : 0) +
            2 * capacity->shared * sizeof(*plan->nodes) + 2 * tiles * sizeof(*plan->order) +
            tiles * sizeof(*plan->tile_ns);
 }
@@ -72,11 +72,11 @@ static int allocate_private(struct attnd_plan *plan)
     if (!plan->memory)
         return -ATTND_E_NO_MEMORY;
     /* Widest alignment first: no padding between them. */
-    plan->blocks = plan->memory;
+    plan->key_ns = plan->memory;
+    plan->blocks =
+        (struct attnd_row_block *)(void *)(plan->key_ns + (capacity->shared ? requests + 1 : 0));
     plan->built = (struct attnd_tile *)(void *)(plan->blocks + blocks);
-    plan->key_ns = (double *)(void *)(plan->built + tiles);
-    plan->state =
-        (struct attnd_entry_state *)(void *)(plan->key_ns + (capacity->shared ? requests + 1 : 0));
+    plan->state = (struct attnd_entry_state *)(void *)(plan->built + tiles);
     plan->nodes = (struct attnd_shared_node *)(void *)(plan->state + requests + capacity->shared);
     plan->order = (uint32_t *)(void *)(plan->nodes + 2 * capacity->shared);
     plan->order_spare = plan->order + tiles;
@@ -138,7 +138,8 @@ int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
     plan->pool = *pool;
     attnd_plan_default_rates(&plan->limits.target);
     code = attnd_plan_capacity(limits, &plan->capacity);
-    if (!code && (limits->heads_kv != pool->heads_kv || pool->page_size == 0))
+    if (!code && (limits->heads_kv != pool->heads_kv || pool->page_size == 0 ||
+                  limits->page_size != pool->page_size))
         code = -ATTND_E_RANGE;
     if (!code)
         code = allocate_private(plan);

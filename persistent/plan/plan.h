@@ -23,11 +23,12 @@
 /* What one worker does in a time, and all of them. All 0: a processor's threads, of which each
  * reads a key in the time in which it computes eight rows, whatever the others do. */
 struct attnd_plan_rates {
-    uint32_t worker_gflops; /* 10^9 operations a second: the products of one worker's tiles */
-    uint32_t worker_gbps;   /* 10^9 bytes a second: what one worker reads if it need not wait */
-    uint32_t memory_gbps;   /* what all workers read together, at most */
-    uint32_t rows_step;     /* a compute-bound tile takes as long as one of its packed rows rounded
-                               up to this; above 1 keys are loaded while others are computed on */
+    uint32_t worker_gflops;  /* 10^9 operations a second: the products of one worker's tiles */
+    uint32_t worker_gbps;    /* 10^9 bytes a second: what one worker reads if it need not wait */
+    uint32_t worker_l2_gbps; /* and what it reads of keys that others have just read */
+    uint32_t memory_gbps;    /* what all workers read together, at most */
+    uint32_t rows_step;      /* a compute-bound tile takes as long as one of its packed rows rounded
+                                up to this; above 1 keys are loaded while others are computed on */
 };
 
 /* Which tiles of a batch are in work at once, if it has compute-bound and memory-bound ones. */
@@ -110,7 +111,8 @@ uint64_t attnd_plan_heap_bytes(const struct attnd_plan_limits *limits);
  * @pool:      the pool it will read, in the same segment; borrowed
  * @pool_offset_bytes: where @pool lies in the segment
  *
- * Return: 0 and *out; -ATTND_E_RANGE, -ATTND_E_NO_MEMORY.
+ * Return: 0 and *out; -ATTND_E_RANGE, also where heads or page size of @limits are not those of
+ * @pool, because capacities follow from them; -ATTND_E_NO_MEMORY.
  */
 int attnd_plan_new(const struct attnd_plan_limits *limits, void *heap,
                    const struct attnd_heap_pool *pool, uint64_t pool_offset_bytes,

@@ -88,6 +88,7 @@ struct attnd_plan_load {
 struct attnd_plan_times {
     double row_ns;   /* a key, computed against a packed row */
     double read_ns;  /* and read by one worker */
+    double again_ns; /* the same if others have just read it */
     double bytes_ns; /* and by the memory, for all workers */
     double start_ns; /* of a tile */
 };
@@ -122,6 +123,7 @@ struct attnd_plan {
                                                    */
     uint32_t
         level_places[ATTND_LEVELS_MAX]; /* of level l: where its numbers begin, among lengths */
+    double keys_again; /* of one KV head, that memory-bound blocks read of the L2: share.c */
 
     /* heap: written, never read */
     struct attnd_plan_head *head;
@@ -158,6 +160,8 @@ void attnd_plan_default_rates(struct attnd_plan_target *target);
 void attnd_plan_take_times(struct attnd_plan *plan);
 /** attnd_plan_key_ns() - one key against @packed_rows. */
 double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows);
+/** attnd_plan_again_ns() - the same if others have just read the key. */
+double attnd_plan_again_ns(const struct attnd_plan *plan, uint32_t packed_rows);
 /** attnd_plan_start_ns() - a tile that sees nothing. */
 double attnd_plan_start_ns(const struct attnd_plan *plan);
 /** attnd_plan_item_ns() - a tile of @keys and @packed_rows. */
@@ -239,9 +243,19 @@ void attnd_plan_cut_blocks(struct attnd_plan *plan);
 struct attnd_entry attnd_block_entry(const struct attnd_plan *plan,
                                      const struct attnd_row_block *block);
 /** attnd_block_packed_rows() - query heads of @row_count tokens. */
-uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count);
+static inline uint32_t attnd_block_packed_rows(const struct attnd_plan *plan, uint32_t row_count)
+{
+    return row_count * plan->shape.group;
+}
 /** attnd_block_reach() - keys that the block's entry may come to have. */
-uint32_t attnd_block_reach(const struct attnd_plan *plan, const struct attnd_row_block *block);
+static inline uint32_t attnd_block_reach(const struct attnd_plan *plan,
+                                         const struct attnd_row_block *block)
+{
+    const uint64_t keys =
+        (uint64_t)plan->state[block->entry].entry.page_count * plan->pool.page_size;
+
+    return keys < INT32_MAX ? (uint32_t)keys : INT32_MAX;
+}
 /** attnd_block_seen() - keys that its rows may come to see at once: all of these, or a window. */
 uint32_t attnd_block_seen(const struct attnd_plan *plan, const struct attnd_row_block *block);
 /** attnd_block_keys_max() - keys that an item of the block may have. */

@@ -22,6 +22,8 @@
 
 /* What a level costs beside its partials: its tiles are waited for by those that merge. */
 #define LEVEL_NS 24000.0
+/* What an interval saves at least. */
+#define NODE_NS 1000.0
 /* Pages compared at once. */
 #define STEP 64u
 
@@ -131,7 +133,8 @@ static uint32_t find_intervals(struct attnd_plan *plan, const struct attnd_level
 
 /* ---- what pays ---- */
 
-/* Time of all workers for a key of each request, summed over requests. */
+/* Time of all workers for a key of each request, summed over requests: all but one of those that
+ * have it in common read it of the L2. */
 static void sum_key_ns(struct attnd_plan *plan, const struct attnd_level_view *level)
 {
     const uint32_t group = plan->shape.group, tile = plan->limits.target.rows_per_tile;
@@ -141,15 +144,16 @@ static void sum_key_ns(struct attnd_plan *plan, const struct attnd_level_view *l
     for (uint32_t r = 0; r < level->entries; r++) {
         const uint32_t rows = rows_of(level, r);
         const uint32_t full = rows / tokens;
-        double ns = full * attnd_plan_key_ns(plan, tokens * group);
+        double ns = full * attnd_plan_again_ns(plan, tokens * group);
         if (rows % tokens)
-            ns += attnd_plan_key_ns(plan, rows % tokens * group);
+            ns += attnd_plan_again_ns(plan, rows % tokens * group);
         plan->key_ns[r + 1] = plan->key_ns[r] + ns;
     }
 }
 
-static int pays(const struct attnd_plan *plan, const struct attnd_level_view *level,
-                const struct attnd_shared_node *node)
+/* What it saves to read an interval's keys once, of the time that all workers take; 0: nothing. */
+static double saved_ns(const struct attnd_plan *plan, const struct attnd_level_view *level,
+                       const struct attnd_shared_node *node)
 {
     const uint32_t group = plan->shape.group, tile = plan->limits.target.rows_per_tile;
     const uint32_t tokens = tile > group ? tile / group : 1;
@@ -169,7 +173,7 @@ static int pays(const struct attnd_plan *plan, const struct attnd_level_view *le
     const double cost_ns =
         (keys * blocks * block_ns + parts * attnd_plan_part_ns(plan, rows * group, 1)) * heads /
         workers;
-    return keys * alone * heads / workers > cost_ns + LEVEL_NS;
+    return keys * alone * heads / workers - cost_ns;
 }
 
 /* Outer intervals before inner ones: by where they begin, the longer one first. */
@@ -204,26 +208,85 @@ static void sort_nodes(struct attnd_shared_node *nodes, uint32_t count)
     }
 }
 
-/* Return: levels of intervals that are used. */
-static uint32_t choose(struct attnd_plan *plan, const struct attnd_level_view *level,
-                       uint32_t count)
+/* Uses the intervals that save more than their level asks for. Return: how many levels these make;
+ * @saved: what each level saves. */
+static uint32_t use(struct attnd_plan *plan, const struct attnd_level_view *level, uint32_t count,
+                    const double least_ns[ATTND_SHARED_LEVELS], double saved[ATTND_SHARED_LEVELS])
 {
     struct attnd_shared_node *nodes = plan->nodes;
     uint32_t open[ATTND_SHARED_LEVELS], depth = 0, levels = 0;
 
+    memset(saved, 0, ATTND_SHARED_LEVELS * sizeof(*saved));
     for (uint32_t i = 0; i < count; i++) {
         struct attnd_shared_node *node = &nodes[i];
         while (depth && nodes[open[depth - 1]].end <= node->begin)
             depth--;
         node->keys_begin = depth ? nodes[open[depth - 1]].keys : 0;
         node->depth = depth;
-        node->used = depth < ATTND_SHARED_LEVELS && (uint32_t)pays(plan, level, node);
+        const double ns = depth < ATTND_SHARED_LEVELS ? saved_ns(plan, level, node) : 0;
+        node->used = depth < ATTND_SHARED_LEVELS && ns > least_ns[depth];
         if (!node->used)
             continue;
+        saved[depth] += ns;
         open[depth++] = i;
         levels = depth > levels ? depth : levels;
     }
     return levels;
+}
+
+/* A level costs what it costs, however many intervals it has. So each saves a little at least; and
+ * where all of a level do not pay for it together, those that are used do so alone. Return: levels
+ * of intervals that are used. */
+static uint32_t choose(struct attnd_plan *plan, const struct attnd_level_view *level,
+                       uint32_t count)
+{
+    double least_ns[ATTND_SHARED_LEVELS], saved[ATTND_SHARED_LEVELS];
+    uint32_t levels, d;
+
+    for (d = 0; d < ATTND_SHARED_LEVELS; d++)
+        least_ns[d] = NODE_NS;
+    for (;;) {
+        levels = use(plan, level, count, least_ns, saved);
+        for (d = 0; d < levels && saved[d] > LEVEL_NS;)
+            d++;
+        if (d == levels)
+            return levels;
+        least_ns[d] = LEVEL_NS;
+    }
+}
+
+/* Memory-bound requests of an interval but the first: those read of the L2 what it has in common.
+ */
+static double again_in(const struct attnd_plan *plan, const struct attnd_level_view *level,
+                       const struct attnd_shared_node *node)
+{
+    double requests = 0;
+
+    for (uint32_t r = node->begin; r < node->end; r++)
+        requests += rows_of(level, r) * plan->shape.group <= ATTND_TILE_MEMORY_ROWS;
+    return requests > 1 ? requests - 1 : 0;
+}
+
+/* Keys of intervals that are not used: the memory has them once, whoever reads them. Nodes are
+ * sorted; as many are open at a time as find_intervals() had open. */
+static double count_again(const struct attnd_plan *plan, const struct attnd_level_view *level,
+                          uint32_t count)
+{
+    const struct attnd_shared_node *open[ATTND_SHARED_OPEN_MAX];
+    double keys = 0;
+    uint32_t depth = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct attnd_shared_node *node = &plan->nodes[i];
+        while (depth && open[depth - 1]->end <= node->begin)
+            depth--;
+        const uint32_t outside = depth ? open[depth - 1]->keys : 0;
+        if (!node->used && node->keys > outside)
+            keys += again_in(plan, level, node) * (node->keys - outside);
+        if (depth < ATTND_SHARED_OPEN_MAX)
+            open[depth++] = node;
+    }
+    return keys;
 }
 
 /* Those that are used, in front; by level, then by row. */
@@ -255,6 +318,7 @@ void attnd_plan_share(struct attnd_plan *plan, const struct attnd_batch_view *ba
     const struct attnd_level_view *level = &batch->level[0];
 
     plan->shared = plan->shared_levels = 0;
+    plan->keys_again = 0;
     if (!looked_for(plan, batch))
         return;
     const uint32_t count = find_intervals(plan, level);
@@ -263,6 +327,7 @@ void attnd_plan_share(struct attnd_plan *plan, const struct attnd_batch_view *ba
     sum_key_ns(plan, level);
     sort_nodes(plan->nodes, count);
     const uint32_t levels = choose(plan, level, count);
+    plan->keys_again = count_again(plan, level, count);
     plan->shared = keep_used(plan, count, levels);
     plan->shared_levels = levels;
     plan->shape.levels += levels;

@@ -54,30 +54,62 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
+/* What blocks take less of one KV head because others have just read their keys. */
+static double again_less(const struct attnd_plan *plan)
+{
+    const double less = plan->times.read_ns - plan->times.again_ns;
+
+    return plan->limits.target.rates.rows_step > 1 ? plan->keys_again * less : 0;
+}
+
+/* What blocks of one class come to. */
+struct class_seen {
+    uint32_t count, rows_max;
+    double total_ns, longest_ns, shortest_ns, keys;
+};
+
+static struct class_seen look_at_class(const struct attnd_plan *plan, uint32_t class)
+{
+    struct class_seen seen = {.shortest_ns = INFINITY};
+
+    for (uint32_t b = 0; b < plan->level_blocks[plan->shape.levels]; b++) {
+        const struct attnd_row_block *block = &plan->blocks[b];
+        const double ns = (double)block->time_ns;
+
+        if (block->tile_class != class)
+            continue;
+        seen.count++;
+        seen.total_ns += ns;
+        seen.longest_ns = larger(ns, seen.longest_ns);
+        seen.shortest_ns = ns < seen.shortest_ns ? ns : seen.shortest_ns;
+        seen.rows_max = block->row_count > seen.rows_max ? block->row_count : seen.rows_max;
+        seen.keys += block->keys;
+    }
+    return seen;
+}
+
 static struct blocks_seen look(const struct attnd_plan *plan)
 {
     const double heads = plan->shape.heads_kv, workers = plan->limits.target.tile_workers;
-    struct blocks_seen seen = {.blocks = plan->level_blocks[plan->shape.levels],
-                               .shortest_ns = {INFINITY, INFINITY}};
+    struct blocks_seen seen = {.blocks = plan->level_blocks[plan->shape.levels]};
     double keys_read = 0;
 
-    for (uint32_t b = 0; b < seen.blocks; b++) {
-        const struct attnd_row_block *block = &plan->blocks[b];
-        const uint32_t class = block->tile_class;
-        const double ns = (double)block->time_ns;
+    for (uint32_t class = 0; class < 2; class ++) {
+        const struct class_seen of = look_at_class(plan, class);
 
-        seen.count[class]++;
-        seen.total_ns[class] += ns;
-        seen.longest_ns[class] = larger(ns, seen.longest_ns[class]);
-        seen.shortest_ns[class] = ns < seen.shortest_ns[class] ? ns : seen.shortest_ns[class];
-        seen.rows_max = block->row_count > seen.rows_max ? block->row_count : seen.rows_max;
+        seen.count[class] = of.count;
+        seen.total_ns[class] = of.total_ns;
+        seen.longest_ns[class] = of.longest_ns;
+        seen.shortest_ns[class] = of.shortest_ns;
+        seen.rows_max = of.rows_max > seen.rows_max ? of.rows_max : seen.rows_max;
         if (class == ATTND_TILE_MEMORY)
-            keys_read += block->keys;
+            keys_read = of.keys;
     }
     seen.rows_max *= plan->shape.group;
     seen.load.compute_ns = seen.total_ns[ATTND_TILE_COMPUTE] * heads / workers;
-    seen.load.memory_ns = seen.total_ns[ATTND_TILE_MEMORY] * heads / workers;
-    seen.load.bytes_ns = keys_read * heads * attnd_plan_bytes_ns(plan);
+    seen.load.memory_ns = (seen.total_ns[ATTND_TILE_MEMORY] - again_less(plan)) * heads / workers;
+    seen.load.bytes_ns =
+        larger(0, keys_read - plan->keys_again) * heads * attnd_plan_bytes_ns(plan);
     seen.stretch =
         seen.load.memory_ns > 0 ? larger(1, seen.load.bytes_ns / seen.load.memory_ns) : 1;
     return seen;

@@ -90,8 +90,31 @@ static struct cut fix_block(const struct attnd_plan *plan, const struct attnd_ro
                         .from = from};
 }
 
-/* Copied, because compilers clear so many bytes by a loop of microcode. */
-static const struct attnd_tile no_tile = {.partial = ATTND_NONE};
+/* Each field that is not written below: a compiler clears so many bytes at once by a loop of
+ * microcode. */
+static void clear_tile(struct attnd_tile *tile)
+{
+    _Static_assert(sizeof(*tile) == 12 * 4 + sizeof(tile->of_entry) + sizeof(tile->first_merge),
+                   "fields that are there");
+    tile->partial = ATTND_NONE;
+    tile->merge_begin = tile->merge_count = 0;
+    tile->parts_alone = tile->before = 0;
+    tile->first_merge = (struct attnd_merge){0};
+}
+
+/* The entry of a tile of @block. In place: one that was just made field by field cannot be loaded
+ * as a whole before all of that is through. */
+static void put_entry(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                      struct attnd_entry *entry)
+{
+    *entry = plan->state[block->entry].entry;
+    if (block->placed == block->entry)
+        return;
+    const struct attnd_entry *placed = &plan->state[block->placed].entry;
+    entry->row_begin = placed->row_begin;
+    entry->row_count = placed->row_count;
+    entry->behind = block->behind;
+}
 
 /* Emits the tiles of one block; returns the new number of tiles. */
 static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *block,
@@ -100,7 +123,6 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
     const uint32_t rows = attnd_block_packed_rows(plan, block->row_count);
     const uint32_t all = cut->parts + cut->tail;
     const uint32_t last = block->first + block->keys;
-    const struct attnd_entry of_entry = attnd_block_entry(plan, block);
     uint32_t begin = plan->state[block->entry].keys_begin;
 
     block->tile_begin = tiles;
@@ -115,7 +137,7 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
         const uint32_t keys = to > from ? to - from : 0;
         const uint64_t cost = attnd_item_cost(keys, rows);
         struct attnd_tile *tile = &plan->built[tiles++];
-        *tile = no_tile;
+        clear_tile(tile);
         tile->entry = block->entry;
         tile->row_begin = block->row_begin;
         tile->row_count = block->row_count;
@@ -123,7 +145,7 @@ static uint32_t split_block(struct attnd_plan *plan, struct attnd_row_block *blo
         tile->kv_end = part < all ? end : ATTND_KV_OPEN;
         tile->cost = cost > UINT32_MAX ? UINT32_MAX : (uint32_t)cost;
         tile->tile_class = block->tile_class;
-        tile->of_entry = of_entry;
+        put_entry(plan, block, &tile->of_entry);
         begin = end;
     }
     return tiles;
@@ -182,7 +204,7 @@ static int build_balanced(struct attnd_plan *plan, uint32_t blocks, struct attnd
         const uint32_t nth = block->tile_class == ATTND_TILE_MEMORY ? ++memories : 0;
         const struct attnd_split *how =
             nth > splits.unhalved ? &splits.halves : &splits.of[block->tile_class];
-        uint32_t parts = attnd_plan_split_parts(plan, block, how);
+        uint32_t parts = how->target_ns > 0 ? attnd_plan_split_parts(plan, block, how) : 1;
         if (parts > 1 && nth > splits.unhalved + splits.halved - splits.halved / 2)
             parts *= 2;
         parts = parts > splits_left + 1 ? splits_left + 1 : parts;

@@ -23,9 +23,14 @@ void attnd_plan_default_rates(struct attnd_plan_target *target)
 {
     struct attnd_plan_rates *rates = &target->rates;
 
-    if (rates->worker_gflops && rates->worker_gbps && rates->memory_gbps && rates->rows_step)
+    if (rates->worker_gflops && rates->worker_gbps && rates->worker_l2_gbps && rates->memory_gbps &&
+        rates->rows_step)
         return;
-    *rates = (struct attnd_plan_rates){CPU_GFLOPS, CPU_GBPS, CPU_GBPS * target->tile_workers, 1};
+    *rates = (struct attnd_plan_rates){.worker_gflops = CPU_GFLOPS,
+                                       .worker_gbps = CPU_GBPS,
+                                       .worker_l2_gbps = CPU_GBPS,
+                                       .memory_gbps = CPU_GBPS * target->tile_workers,
+                                       .rows_step = 1};
 }
 
 void attnd_plan_take_times(struct attnd_plan *plan)
@@ -38,15 +43,16 @@ void attnd_plan_take_times(struct attnd_plan *plan)
     plan->times = (struct attnd_plan_times){
         .row_ns = row_ns,
         .read_ns = key_bytes / rates->worker_gbps,
+        .again_ns = key_bytes / rates->worker_l2_gbps,
         .bytes_ns = key_bytes / rates->memory_gbps,
         .start_ns = rates->rows_step > 1 ? LOADED_AHEAD_START_NS : ATTND_COST_TILE * row_ns,
     };
 }
 
-double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows)
+/* @reading: the key. */
+static double key_ns(const struct attnd_plan *plan, uint32_t packed_rows, double reading)
 {
     const uint32_t step = plan->limits.target.rates.rows_step;
-    const double reading = plan->times.read_ns;
 
     if (step <= 1)
         return reading + packed_rows * plan->times.row_ns;
@@ -55,6 +61,16 @@ double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows)
     const uint32_t steps = packed_rows <= step ? 1 : (packed_rows + step - 1) / step;
     const double products = (double)steps * step * plan->times.row_ns;
     return products > reading ? products : reading;
+}
+
+double attnd_plan_key_ns(const struct attnd_plan *plan, uint32_t packed_rows)
+{
+    return key_ns(plan, packed_rows, plan->times.read_ns);
+}
+
+double attnd_plan_again_ns(const struct attnd_plan *plan, uint32_t packed_rows)
+{
+    return key_ns(plan, packed_rows, plan->times.again_ns);
 }
 
 double attnd_plan_start_ns(const struct attnd_plan *plan)

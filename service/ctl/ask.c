@@ -171,6 +171,17 @@ enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request *reque
     return code;
 }
 
+enum attnctl_exit attnctl_ask_done(const char *socket_path, Attnd__Request *request)
+{
+    Attnd__Reply *reply;
+    enum attnctl_exit code =
+        attnctl_ask_for(socket_path, request, ATTND__REPLY__RESULT__NOT_SET, &reply);
+
+    if (code == ATTNCTL_EXIT_OK)
+        attnd__reply__free_unpacked(reply, NULL);
+    return code;
+}
+
 enum attnctl_exit attnctl_ask_status(const char *socket_path, Attnd__Reply **reply)
 {
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;

@@ -86,12 +86,14 @@ enum attnctl_exit attnctl_refused(FILE *out, const Attnd__Reply *reply);
 
 /**
  * attnctl_ask_for() - ask, and explain on standard error what went wrong
- * @wanted: the result that the reply must have; ATTND__REPLY__RESULT__NOT_SET: any, or none
+ * @wanted: the result that the reply must have; ATTND__REPLY__RESULT__NOT_SET: none
  * @reply:  of ATTNCTL_EXIT_OK; freed by attnd__reply__free_unpacked()
  * Return: the exit code.
  */
 enum attnctl_exit attnctl_ask_for(const char *socket_path, Attnd__Request *request,
                                   Attnd__Reply__ResultCase wanted, Attnd__Reply **reply);
+/** attnctl_ask_done() - the same for a call whose reply has no result. */
+enum attnctl_exit attnctl_ask_done(const char *socket_path, Attnd__Request *request);
 /** attnctl_ask_status() - the same for the status. */
 enum attnctl_exit attnctl_ask_status(const char *socket_path, Attnd__Reply **reply);
 

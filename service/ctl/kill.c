@@ -43,16 +43,11 @@ enum attnctl_exit attnctl_kill(int argc, char **argv)
     struct kill_options options = {0};
     Attnd__SessionKill kill = ATTND__SESSION_KILL__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
-    Attnd__Reply *reply;
 
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, &options);
     kill.session = options.session;
     request.call_case = ATTND__REQUEST__CALL_SESSION_KILL;
     request.session_kill = &kill;
-    enum attnctl_exit code = attnctl_ask_for(options.common.socket_path, &request,
-                                             ATTND__REPLY__RESULT__NOT_SET, &reply);
-    if (code == ATTNCTL_EXIT_OK)
-        attnd__reply__free_unpacked(reply, NULL);
-    return code;
+    return attnctl_ask_done(options.common.socket_path, &request);
 }

@@ -40,7 +40,7 @@ static void print_usage(FILE *out)
                  "  1  bad option or usage\n"
                  "  2  no service can be reached\n"
                  "  4  the service refused, or its answer makes no sense\n"
-                 "  5  the doctor found something that FAILs\n");
+                 "  5  doctor found something that FAILs, or ping a worker that does not move\n");
 }
 
 int main(int argc, char **argv)

@@ -32,6 +32,12 @@ static void print_service(FILE *out, const Attnd__Status *status)
         fprintf(out, "gpu      number %" PRIu32 ", %s: %" PRIu32 " of %" PRIu32 " SMs, %s MPS\n",
                 status->device, status->residency, status->sms_resident, status->sms,
                 status->mps ? "under" : "no");
+    if (status->rates)
+        fprintf(out,
+                "rates    %s: a tile worker %" PRIu32 " GFLOP/s, %" PRIu32 " GB/s of the memory, "
+                "%" PRIu32 " of the L2; all %" PRIu32 " GB/s of the memory\n",
+                status->rates, status->worker_gflops, status->worker_gbps, status->worker_l2_gbps,
+                status->memory_gbps);
     fprintf(out, "queue    %" PRIu32 " runs with the worker, %" PRIu32 " waiting\n",
             status->queue_runs, status->queue_waiting);
     fprintf(out, "heap     %s of %s, %" PRIu32 " plans\n",

@@ -11,17 +11,21 @@
 #include "schemas/abi.h"
 #include "service/args/args.h"
 #include "service/ctl/attnctl.h"
+#include "service/ctl/json.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PAUSE_NS 10000000 /* after an answer with nothing in it */
 #define SECONDS_MAX 3600
-#define DEPTH_MAX 16u /* items within items */
+#define DEPTH_MAX 16u   /* items within items */
+#define TIME_DIGITS 16u /* nanoseconds of a hundred days, which a double holds */
 
 enum { KEY_SECONDS = 'n', KEY_OUTPUT = 'o', KEY_SESSION = 'S' };
 
@@ -38,6 +42,8 @@ struct recording {
     size_t count, count_max;
     uint64_t lost;
     int gpu;
+    size_t printed; /* events */
+    int failed;     /* one of them was not */
 };
 
 static volatile sig_atomic_t ended;
@@ -87,27 +93,46 @@ static void make_nest(struct attnd_trace_record *records, size_t count)
     }
 }
 
-static void print_place(FILE *out, const struct recording *recording,
-                        const struct attnd_trace_record *record)
+/* Numbers from 1: to Perfetto 0 is another thing. */
+static int process_of(const struct recording *recording, const struct attnd_trace_record *record)
 {
-    /* Numbers from 1: to Perfetto 0 is another thing. */
-    fprintf(out, "\"pid\":%d,\"tid\":%d", recording->gpu ? record->track + 1 : 1,
-            recording->gpu ? record->group + 1 : record->track + 1);
+    return recording->gpu ? record->track + 1 : 1;
 }
 
-static void print_names(FILE *out, const struct recording *recording,
+static int thread_of(const struct recording *recording, const struct attnd_trace_record *record)
+{
+    return recording->gpu ? record->group + 1 : record->track + 1;
+}
+
+/* @event: taken; NULL is a failure. A recording can be long, so it is never one value. */
+static void print_event(FILE *out, struct recording *recording, json_t *event)
+{
+    fputs(recording->printed++ ? ",\n" : "\n", out);
+    if (!event || json_dumpf(event, out, JSON_COMPACT | JSON_REAL_PRECISION(TIME_DIGITS)) < 0)
+        recording->failed = 1;
+    json_decref(event);
+}
+
+static void print_name(FILE *out, struct recording *recording,
+                       const struct attnd_trace_record *record, const char *what, const char *name)
+{
+    print_event(out, recording,
+                json_pack("{ss ss si si s{ss}}", "ph", "M", "name", what, "pid",
+                          process_of(recording, record), "tid", thread_of(recording, record),
+                          "args", "name", name));
+}
+
+static void print_names(FILE *out, struct recording *recording,
                         const struct attnd_trace_record *record)
 {
-    fputs("{\"ph\":\"M\",\"name\":\"process_name\",", out);
-    print_place(out, recording, record);
+    char name[32] = "tile workers";
+
     if (recording->gpu)
-        fprintf(out, ",\"args\":{\"name\":\"SM %u\"}},\n", record->track);
-    else
-        fputs(",\"args\":{\"name\":\"tile workers\"}},\n", out);
-    fputs("{\"ph\":\"M\",\"name\":\"thread_name\",", out);
-    print_place(out, recording, record);
-    fprintf(out, ",\"args\":{\"name\":\"%s %u\"}},\n", recording->gpu ? "consumer group" : "thread",
-            recording->gpu ? record->group : record->track);
+        snprintf(name, sizeof(name), "SM %u", record->track);
+    print_name(out, recording, record, "process_name", name);
+    snprintf(name, sizeof(name), "%s %u", recording->gpu ? "consumer group" : "thread",
+             recording->gpu ? record->group : record->track);
+    print_name(out, recording, record, "thread_name", name);
 }
 
 static const char *kind_name(uint8_t kind)
@@ -120,22 +145,20 @@ static const char *kind_name(uint8_t kind)
     return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "item";
 }
 
-static void print_record(FILE *out, const struct recording *recording,
+static void print_record(FILE *out, struct recording *recording,
                          const struct attnd_trace_record *record)
 {
     const char *kind = kind_name(record->kind);
-    const uint32_t lasted_ns = attnd_trace_lasted_ns(record);
+    char name[48];
 
-    fprintf(out,
-            "{\"ph\":\"X\",\"name\":\"%s, session %" PRIu32 "\",\"cat\":\"%s\",\"ts\":%" PRIu64
-            ".%03u,\"dur\":%" PRIu32 ".%03u,",
-            kind, record->session, kind, record->begin_ns / 1000,
-            (unsigned)(record->begin_ns % 1000), lasted_ns / 1000, lasted_ns % 1000);
-    print_place(out, recording, record);
-    fprintf(out,
-            ",\"args\":{\"session\":%" PRIu32 ",\"layer\":%" PRIu16 ",\"item\":%" PRIu32
-            ",\"items\":%" PRIu16 "}}",
-            record->session, record->layer, record->item, record->count);
+    snprintf(name, sizeof(name), "%s, session %" PRIu32, kind, record->session);
+    print_event(out, recording,
+                json_pack("{ss ss ss sf sf si si s{sI si sI si}}", "ph", "X", "name", name, "cat",
+                          kind, "ts", (double)record->begin_ns / 1e3, "dur",
+                          (double)attnd_trace_lasted_ns(record) / 1e3, "pid",
+                          process_of(recording, record), "tid", thread_of(recording, record),
+                          "args", "session", (json_int_t)record->session, "layer", record->layer,
+                          "item", (json_int_t)record->item, "items", record->count));
 }
 
 /* The end of the track that begins at record @at. */
@@ -156,21 +179,24 @@ static void print_tracks(FILE *out, struct recording *recording)
     for (size_t at = 0, end; at < recording->count; at = end) {
         end = track_end(recording, at);
         make_nest(recording->records + at, end - at);
-        fputs(at ? ",\n" : "\n", out);
         print_names(out, recording, &recording->records[at]);
-        for (size_t i = at; i < end; i++) {
+        for (size_t i = at; i < end; i++)
             print_record(out, recording, &recording->records[i]);
-            fputs(i + 1 < end ? ",\n" : "", out);
-        }
     }
 }
 
-static void print_file(FILE *out, struct recording *recording)
+/* Return: 0; -ATTND_E_SYSTEM. */
+static int print_file(FILE *out, struct recording *recording)
 {
     fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", out);
     print_tracks(out, recording);
-    fprintf(out, "\n],\"otherData\":{\"items\":%zu,\"lost\":%" PRIu64 "}}\n", recording->count,
-            recording->lost);
+    fputs("\n],\"otherData\":", out);
+    int rc = attnd_json_print(out,
+                              json_pack("{sI sI}", "items", (json_int_t)recording->count, "lost",
+                                        (json_int_t)recording->lost),
+                              JSON_COMPACT);
+    fputs("}\n", out);
+    return rc < 0 || recording->failed || fflush(out) != 0 || ferror(out) ? -ATTND_E_SYSTEM : 0;
 }
 
 /* ---- answers ---- */
@@ -282,9 +308,7 @@ static enum attnctl_exit record(const struct trace_options *options, FILE *out)
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
     enum attnctl_exit code = follow(options, &query, &recording);
-    if (code == ATTNCTL_EXIT_OK)
-        print_file(out, &recording);
-    if (code == ATTNCTL_EXIT_OK && (fflush(out) != 0 || ferror(out))) {
+    if (code == ATTNCTL_EXIT_OK && print_file(out, &recording) < 0) {
         fprintf(stderr, "attnctl: %s: %s\n", options->path ? options->path : "standard output",
                 strerror(errno));
         code = ATTNCTL_EXIT_ANSWER;
@@ -320,6 +344,18 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
+/* It says what every session did, so it is its owner's alone, and it is not where somebody else's
+ * link leads. */
+static FILE *open_file(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+
+    if (fd >= 0 && !file)
+        close(fd);
+    return file;
+}
+
 enum attnctl_exit attnctl_trace(int argc, char **argv)
 {
     static const struct argp_option list[] = {
@@ -341,7 +377,7 @@ enum attnctl_exit attnctl_trace(int argc, char **argv)
 
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, &options);
-    FILE *out = options.path ? fopen(options.path, "we") : stdout;
+    FILE *out = options.path ? open_file(options.path) : stdout;
     if (!out) {
         fprintf(stderr, "attnctl: %s: %s\n", options.path, strerror(errno));
         return ATTNCTL_EXIT_USAGE;

@@ -40,7 +40,6 @@ enum attnctl_exit attnctl_weight(int argc, char **argv)
     struct weight_options options = {0};
     Attnd__SessionWeight weight = ATTND__SESSION_WEIGHT__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
-    Attnd__Reply *reply;
 
     argp_err_exit_status = ATTNCTL_EXIT_USAGE;
     argp_parse(&parser, argc, argv, 0, NULL, &options);
@@ -48,9 +47,5 @@ enum attnctl_exit attnctl_weight(int argc, char **argv)
     weight.weight = options.number[1];
     request.call_case = ATTND__REQUEST__CALL_SESSION_WEIGHT;
     request.session_weight = &weight;
-    enum attnctl_exit code = attnctl_ask_for(options.common.socket_path, &request,
-                                             ATTND__REPLY__RESULT__NOT_SET, &reply);
-    if (code == ATTNCTL_EXIT_OK)
-        attnd__reply__free_unpacked(reply, NULL);
-    return code;
+    return attnctl_ask_done(options.common.socket_path, &request);
 }

@@ -95,6 +95,7 @@ int attnd_data_new(struct attnd_service *service, struct attnd_fault *fault)
                   service->options.heap_bytes);
         return rc;
     }
+    attnd_queue_rates(service->queue, &service->options.rates);
     rc = attnd_supervisor_new(service, &supervisor_events, &service->supervisor);
     if (rc == 0)
         rc = attnd_prepared_new(service, &service->supervisor->maps, &prepared_events,

@@ -10,6 +10,7 @@
 #include "service/daemon/options.h"
 
 #include "ipc/socket_path.h"
+#include "persistent/modules.h"
 #include "schemas/version.h"
 #include "service/args/args.h"
 #include "service/daemon/machine.h"
@@ -199,6 +200,35 @@ static void take_metrics(struct argp_state *state, const char *text)
         memcpy(options->metrics, text, strlen(text) + 1);
 }
 
+/* "auto", or four numbers. */
+static void take_rates(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+    uint64_t rates[4];
+    const char *from = text;
+    char part[16];
+
+    options->rates = (struct attnd_rates){.source = ATTND_RATES_NONE};
+    if (strcmp(text, "auto") == 0)
+        return;
+    for (int i = 0; i < 4; i++) {
+        const size_t length = strcspn(from, ",");
+        snprintf(part, sizeof(part), "%.*s", (int)length, from);
+        if (length >= sizeof(part) || (from[length] == ',') != (i < 3) ||
+            attnd_number_parse(part, 1, i ? UINT16_MAX : UINT32_MAX, &rates[i]) < 0) {
+            argp_error(state, "--rates: '%s' is neither auto nor four numbers like 5200,60,60,4400",
+                       text);
+            return;
+        }
+        from += length + 1;
+    }
+    options->rates = (struct attnd_rates){.worker_gflops = (uint32_t)rates[0],
+                                          .worker_gbps = (uint16_t)rates[1],
+                                          .worker_l2_gbps = (uint16_t)rates[2],
+                                          .memory_gbps = (uint16_t)rates[3],
+                                          .source = ATTND_RATES_GIVEN};
+}
+
 static void take_config(struct argp_state *state, const char *text)
 {
     struct attnd_options *options = state->input;
@@ -208,6 +238,20 @@ static void take_config(struct argp_state *state, const char *text)
                    sizeof(options->config) - 1);
     else
         memcpy(options->config, text, strlen(text) + 1);
+}
+
+/* Said before anything begins: the worker that would find out is begun again and again. */
+static void take_modules(struct argp_state *state, const char *text)
+{
+    struct attnd_options *options = state->input;
+    char why[300];
+    int directory = attnd_modules_open(text, why, sizeof(why));
+
+    if (directory < 0)
+        argp_error(state, "--modules: %s", why);
+    else
+        close(directory);
+    options->modules = text;
 }
 
 /* Return: 1 the option is one of these, and has been taken; 0 it is not. */
@@ -225,8 +269,14 @@ static int take_own(struct argp_state *state, int key, char *text)
     case KEY_METRICS:
         take_metrics(state, text);
         return 1;
+    case KEY_RATES:
+        take_rates(state, text);
+        return 1;
     case KEY_WORKER:
         options->worker_path = text;
+        return 1;
+    case KEY_MODULES:
+        take_modules(state, text);
         return 1;
     case KEY_LOOP:
         options->loop = parse_loop(state, text);
@@ -434,6 +484,8 @@ static const char *word_text(const struct attnd_options *options, int key)
         return options->config;
     case KEY_WORKER:
         return options->worker_path ? options->worker_path : "";
+    case KEY_MODULES:
+        return options->modules ? options->modules : "";
     case KEY_LOOP:
         return loops[options->loop];
     case KEY_TRUST:
@@ -448,12 +500,25 @@ static const char *word_text(const struct attnd_options *options, int key)
     }
 }
 
+static void rates_text(const struct attnd_rates *rates, char *text, size_t bytes)
+{
+    if (rates->source == ATTND_RATES_NONE)
+        snprintf(text, bytes, "auto");
+    else
+        snprintf(text, bytes, "%" PRIu32 ",%u,%u,%u", rates->worker_gflops, rates->worker_gbps,
+                 rates->worker_l2_gbps, rates->memory_gbps);
+}
+
 static void setting_text(const struct attnd_options *options, int key, char *text, size_t bytes)
 {
     const char *members = (const char *)options, *word = word_text(options, key);
 
     if (key == KEY_ALLOW_UID) {
         users_text(options, text, bytes);
+        return;
+    }
+    if (key == KEY_RATES) {
+        rates_text(&options->rates, text, bytes);
         return;
     }
     for (size_t i = 0; i < COUNT(words); i++)

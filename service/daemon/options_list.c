@@ -24,6 +24,10 @@ const struct argp_option attnd_option_list[] = {
      "while something is queued), shared (resident on --sms of them), exclusive (on all), or auto: "
      "elastic (default: auto)",
      2},
+    {"modules", KEY_MODULES, "DIR", 0,
+     "Load kernels that the CUDA worker was built without from this directory, as attnd-variant "
+     "made them. Nobody but root and the daemon's user may write there (default: none are loaded)",
+     2},
     {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
     {"cascade", KEY_CASCADE, "MODE", 0,
      "Leading pages that requests side by side in a batch have in common are read once: off, hint "
@@ -34,6 +38,11 @@ const struct argp_option attnd_option_list[] = {
      "once, on different workers), or auto: at once where that is expected to end earlier "
      "(default: "
      "auto)",
+     2},
+    {"rates", KEY_RATES, "LIST", 0,
+     "What plans are made with: GFLOP/s of one worker, GB/s that one reads of the memory, GB/s of "
+     "the L2, and GB/s of all together, with commas between them; or auto: what clocks of "
+     "the GPU say (default: auto)",
      2},
     {"watchdog", KEY_WATCHDOG, "SECONDS", 0,
      "A worker process that does not move for so long is killed and started again; 0: never "

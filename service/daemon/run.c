@@ -296,6 +296,13 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_INFO, "GPU %u, residency %s on %u of %u SMs, %s",
                   service->options.device, data.residency, data.sms_resident, data.sms,
                   data.mps ? "under MPS" : "without MPS");
+    if (data.rates_source)
+        attnd_log(ATTND_LOG_INFO,
+                  "rates of plans, %s: a tile worker %u"
+                  " GFLOP/s, %u GB/s of the memory, %u "
+                  "of the L2; all %u GB/s of the memory",
+                  data.rates_source, data.rates.worker_gflops, data.rates.worker_gbps,
+                  data.rates.worker_l2_gbps, data.rates.memory_gbps);
     if (data.residency && !data.mps)
         attnd_log(
             ATTND_LOG_WARNING,
@@ -305,6 +312,10 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_WARNING,
                   "--device, --residency and --sms are of the cuda backend, not of %s",
                   data.backend);
+    if (service->options.modules)
+        attnd_log(ATTND_LOG_INFO, "--modules: kernels in %s run with the rights of the worker%s",
+                  service->options.modules,
+                  service->options.allow_uids_count > 1 ? ", for all users that are admitted" : "");
     attnd_log(ATTND_LOG_INFO, "prefix trees begin empty: what an earlier service had is gone");
     if (attnd_notify("READY=1") < 0)
         attnd_log(ATTND_LOG_WARNING, "the service manager cannot be notified: %s", strerror(errno));

@@ -32,7 +32,8 @@ $(BUILD)/attnd-cuda.pc:
 
 # ---- man pages: dir/name.section.scd beside what it describes ----
 
-MAN_SOURCES := $(wildcard service/*.scd service/*/*.scd bench/*/*.scd client/*.scd)
+MAN_SOURCES := $(wildcard service/*.scd service/*/*.scd bench/*/*.scd client/*.scd \
+                 persistent/*/*/*.scd)
 MAN := $(addprefix $(BUILD)/man/,$(patsubst %.scd,%,$(notdir $(MAN_SOURCES))))
 .PHONY: man
 man: $(MAN)
@@ -59,8 +60,9 @@ CALLS = $(foreach page,$(CALL_PAGES),$(call calls_of,$(page)))
 
 # ---- everything ----
 
-COMPLETIONS := $(wildcard service/dist/completion/*)
-INSTALLED_PROGRAMS = $(PROGRAMS) $(BUILD)/bench/attnd-replay
+INSTALLED_PROGRAMS = $(PROGRAMS) $(BUILD)/bench/attnd-replay $(VARIANT_PROGRAM)
+# The worker is nobody's to start.
+COMPLETED = $(filter-out %/attnd-worker,$(INSTALLED_PROGRAMS))
 unit = sed 's:@PREFIX@:$(PREFIX):; s:@SYSCONFDIR@:$(SYSCONFDIR):' service/dist/$(1) \
          > $(DEST)/lib/systemd/system/$(1)
 
@@ -71,16 +73,18 @@ install: all install-man
 	for so in $(notdir $(LIBATTND_SO) $(LIBATTND_CUDA_SO)); do ln -sf $$so $(DESTLIB)/$${so%.0}; done
 	install -Dm644 -t $(DESTLIB)/pkgconfig $(PCS)
 	install -Dm644 -t $(DEST)/include/attnd client/attnd.h client/attnd_launch.h client/attnd_merge.h \
-	  client/attnd_prefix.h \
+	  client/attnd_prefix.h client/attnd_tables.h \
 	  $(if $(LIBATTND_CUDA),client/cuda/attnd_cuda.h)
 	install -Dm644 -t $(DEST)/include/attnd/schemas schemas/errors.h schemas/variant.h $(VERSION_H)
+	install -d $(DEST)/share/attnd
+	cp -rT $(VARIANT_SOURCES) $(DEST)/share/attnd/kernels
 	install -d $(DEST)/lib/systemd/system
 	$(call unit,attnd.service)
 	$(call unit,attnd.socket)
 	install -Dm644 -t $(DEST)/share/doc/attnd service/dist/attnd.conf service/dist/CONTAINERS.md
 	test -e $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf || \
 	  install -Dm644 -t $(DESTDIR)$(SYSCONFDIR)/attnd service/dist/attnd.conf
-	for program in attnd attnctl attnd-replay; do \
+	for program in $(notdir $(COMPLETED)); do \
 	  install -Dm644 service/dist/completion/attnd.bash \
 	    $(DEST)/share/bash-completion/completions/$$program || exit 1; done
 	install -Dm644 service/dist/completion/attnd.zsh $(DEST)/share/zsh/site-functions/_attnd
@@ -94,9 +98,9 @@ uninstall:
 	rm -f $(DEST)/lib/systemd/system/attnd.service $(DEST)/lib/systemd/system/attnd.socket
 	rm -f $(CALLS:%=$(DEST)/share/man/man3/%.3)
 	rm -f $(foreach page,$(notdir $(MAN)),$(DEST)/share/man/man$(lastword $(subst ., ,$(page)))/$(page))
-	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,attnd attnctl attnd-replay)
+	rm -f $(addprefix $(DEST)/share/bash-completion/completions/,$(notdir $(COMPLETED)))
 	rm -f $(DEST)/share/zsh/site-functions/_attnd
-	rm -rf $(DEST)/include/attnd $(DEST)/share/doc/attnd
+	rm -rf $(DEST)/include/attnd $(DEST)/share/doc/attnd $(DEST)/share/attnd
 	if cmp -s service/dist/attnd.conf $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf; then \
 	  rm -f $(DESTDIR)$(SYSCONFDIR)/attnd/attnd.conf; \
 	  rmdir --ignore-fail-on-non-empty $(DESTDIR)$(SYSCONFDIR)/attnd; fi

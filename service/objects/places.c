@@ -12,7 +12,7 @@
 
 #include "ipc/admit.h"
 
-struct span {
+struct region {
     const struct attnd_memory *memory;
     uint64_t begin, end;
 };
@@ -68,7 +68,7 @@ void attnd_places_release(struct attnd_service *service,
 
 /* Fills @place and @span. Return: 0, or the fault's code. */
 static int resolve(const struct attnd_memory *memory, const struct want *want,
-                   struct attnd_place *place, struct span *span, struct attnd_fault *fault)
+                   struct attnd_place *place, struct region *span, struct attnd_fault *fault)
 {
     if (!memory)
         return attnd_fault_set(fault, -ATTND_E_UNKNOWN, want->field, 0, want->handle, 0);
@@ -81,17 +81,17 @@ static int resolve(const struct attnd_memory *memory, const struct want *want,
         return attnd_fault_set(fault, -ATTND_E_RANGE, want->field, 0, value, (int64_t)size);
     }
     *place = (struct attnd_place){.memory = memory->index, .offset_bytes = want->offset_bytes};
-    *span = (struct span){memory, want->offset_bytes, end};
+    *span = (struct region){memory, want->offset_bytes, end};
     return 0;
 }
 
-static int overlaps(const struct span *a, const struct span *b)
+static int overlaps(const struct region *a, const struct region *b)
 {
     return a->memory == b->memory && a->begin < b->end && b->begin < a->end;
 }
 
-static int refuse_overlap(const struct span *output, enum attnd_field field,
-                          const struct span *other, struct attnd_fault *fault)
+static int refuse_overlap(const struct region *output, enum attnd_field field,
+                          const struct region *other, struct attnd_fault *fault)
 {
     if (!overlaps(output, other))
         return 0;
@@ -108,18 +108,19 @@ static int pool_lies_in(const struct attnd_pool *pool, const struct attnd_memory
 }
 
 /* Where a plane lies. Its extent was checked against its memory when the pool was made. */
-static struct span plane_span(const struct attnd_pool *pool, const struct attnd_heap_plane *plane,
-                              const struct attnd_memory *memory, uint32_t dim)
+static struct region plane_region(const struct attnd_pool *pool,
+                                  const struct attnd_heap_plane *plane,
+                                  const struct attnd_memory *memory, uint32_t dim)
 {
     const struct attnd_heap_pool *shape = &pool->shape;
     const uint64_t counts[] = {shape->pages, shape->page_size, shape->heads_kv, dim};
     const int64_t strides[] = {plane->stride_page, plane->stride_token, plane->stride_head, 1};
     uint64_t bytes = 0;
     (void)attnd_extent_bytes(counts, strides, 4, attnd_dtype_bytes(shape->dtype), &bytes);
-    return (struct span){memory, plane->offset_bytes, plane->offset_bytes + bytes};
+    return (struct region){memory, plane->offset_bytes, plane->offset_bytes + bytes};
 }
 
-static int refuse_planes(const struct attnd_service *service, const struct span *span,
+static int refuse_planes(const struct attnd_service *service, const struct region *span,
                          enum attnd_field field, struct attnd_fault *fault)
 {
     if (!span->memory ||
@@ -134,7 +135,7 @@ static int refuse_planes(const struct attnd_service *service, const struct span 
             if (planes[i].memory != span->memory->index)
                 continue;
             uint32_t dim = i < layers ? pool->shape.dim_qk : pool->shape.dim_vo;
-            struct span plane = plane_span(pool, &planes[i], span->memory, dim);
+            struct region plane = plane_region(pool, &planes[i], span->memory, dim);
             int rc = refuse_overlap(span, field, &plane, fault);
             if (rc < 0)
                 return rc;
@@ -151,7 +152,7 @@ int attnd_places_attend(const struct attnd_service *service, const struct attnd_
                                 plan->extents.q_bytes};
     const struct want o_want = {ATTND_F_O, sqe->o_memory, 16, sqe->o_offset_bytes,
                                 plan->extents.o_bytes};
-    struct span q = {0}, o = {0}, lse = {0};
+    struct region q = {0}, o = {0}, lse = {0};
 
     run->q = run->o = run->lse = run->k = run->v = run->w = absent;
     int rc = resolve(memories[0], &q_want, &run->q, &q, fault);
@@ -183,7 +184,7 @@ int attnd_places_append(const struct attnd_service *service, const struct attnd_
                                 plan->extents.k_bytes};
     const struct want v_want = {ATTND_F_V, sqe->v_memory, 16, sqe->v_offset_bytes,
                                 plan->extents.v_bytes};
-    struct span k = {0}, v = {0};
+    struct region k = {0}, v = {0};
 
     run->q = run->o = run->lse = run->k = run->v = run->w = absent;
     int rc = resolve(memories[0], &k_want, &run->k, &k, fault);
@@ -194,14 +195,14 @@ int attnd_places_append(const struct attnd_service *service, const struct attnd_
     return rc < 0 ? rc : refuse_planes(service, &v, ATTND_F_V, fault);
 }
 
-static int same(const struct span *a, const struct span *b)
+static int same(const struct region *a, const struct region *b)
 {
     return a->memory == b->memory && a->begin == b->begin && a->end == b->end;
 }
 
 /* An output may take the place of an input of its own kind: what is at an element is read before it
  * is written there. */
-static int refuse_merge_overlap(const struct span spans[ATTND_MERGE_PLACES], uint32_t output,
+static int refuse_merge_overlap(const struct region spans[ATTND_MERGE_PLACES], uint32_t output,
                                 enum attnd_field field, struct attnd_fault *fault)
 {
     for (uint32_t i = 0; i < ATTND_MERGE_PLACES; i++) {
@@ -222,7 +223,7 @@ int attnd_places_merge(const struct attnd_service *service, const struct attnd_p
     static const enum attnd_field fields[] = {ATTND_F_O_A,   ATTND_F_LSE_A, ATTND_F_O_B,
                                               ATTND_F_LSE_B, ATTND_F_O,     ATTND_F_LSE};
     struct attnd_place *const places[] = {&run->q, &run->v, &run->k, &run->w, &run->o, &run->lse};
-    struct span spans[ATTND_MERGE_PLACES] = {{0}};
+    struct region spans[ATTND_MERGE_PLACES] = {{0}};
 
     run->q = run->o = run->lse = run->k = run->v = run->w = absent;
     for (uint32_t i = 0; i < ATTND_MERGE_PLACES; i++) {

@@ -82,6 +82,7 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
                                                uint32_t heads_q)
 {
     const struct attnd_worker_info *info = &service->queue->info;
+    const struct attnd_rates *rates = &service->queue->rates;
     return (struct attnd_plan_limits){
         .requests = limits->requests,
         .rows = limits->rows,
@@ -94,9 +95,10 @@ static struct attnd_plan_limits plan_limits_of(const struct attnd_service *servi
         .target = {.tile_workers = info->tile_workers,
                    .rows_per_tile = info->rows_per_tile,
                    .kv_granule = info->kv_granule,
-                   .rates = {.worker_gflops = info->worker_gflops,
-                             .worker_gbps = info->worker_gbps,
-                             .memory_gbps = info->memory_gbps,
+                   .rates = {.worker_gflops = rates->worker_gflops,
+                             .worker_gbps = rates->worker_gbps,
+                             .worker_l2_gbps = rates->worker_l2_gbps,
+                             .memory_gbps = rates->memory_gbps,
                              .rows_step = info->sms ? info->rows_per_tile : 1},
                    .fusion = fusion_of(&service->options),
                    .cascade = cascade_of(&service->options)}};

@@ -34,7 +34,7 @@ static int check_dims(const Attnd__PoolCreate *desc, struct attnd_fault *fault)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, dim,
                                ATTND_HEAD_DIM_EQUAL_MAX);
     if (!attnd_dims_option(dim, desc->dim_vo) && desc->dim_vo != dim)
-        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, desc->dim_vo, dim);
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_DIM_VO, 0, desc->dim_vo, dim);
     if (desc->dtype == 0 || desc->dtype >= ATTND_DTYPES_END)
         return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, 0, desc->dtype,
                                desc->dtype ? ATTND_DTYPES_END - 1 : ATTND_FP16);

@@ -8,6 +8,8 @@
  */
 #include "service/objects/variant.h"
 
+#include "schemas/atomics.h"
+#include "schemas/kernels.h"
 #include "service/objects/client.h"
 #include "service/supervise/queue.h"
 
@@ -91,6 +93,12 @@ int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_
 
     if (missing)
         return refuse_option(variant, missing, fault);
+    /* Its kernel may come while the worker runs: a module. */
+    const uint32_t kernel =
+        attnd_kernel_of(pool->dim_qk, pool->dim_vo, batch->dtype, pool->dtype, batch->options);
+    const uint32_t absent = attnd_observe32(&client->service->queue->head->missing);
+    if (kernel < ATTND_KERNELS && absent >> kernel & 1)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_KERNEL, 0, kernel, 0);
     if (batch->options & ATTND_OPTION_SINKS) {
         uint64_t bytes = table_bytes(&variant->sinks, batch->heads_q, pool->layers, sizeof(float));
         rc = resolve_table(client, &variant->sinks, bytes, ATTND_F_SINKS, &memories[0], fault);

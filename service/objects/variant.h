@@ -14,7 +14,8 @@
  * whatever is returned
  *
  * Return: 0; -ATTND_E_UNSUPPORTED naming the first option that the worker lacks, with index
- * ATTND_F_BACKEND; -ATTND_E_UNKNOWN or -ATTND_E_RANGE naming sinks, mask or kv_scales.
+ * ATTND_F_BACKEND, or the kernel that it was built without (ATTND_F_KERNEL); -ATTND_E_UNKNOWN or
+ * -ATTND_E_RANGE naming sinks, mask or kv_scales.
  */
 int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_plan_object *plan,
                           struct attnd_batch_view *batch,

@@ -5,7 +5,8 @@
  *   batched   with others, up to ATTND_TIER_BATCH_PAGES pages; its pages and places stay
  *   pieces    the batch is copied in one, or some layers at a time if it is large; at most two
  *             pieces are in flight in each direction
- *   ended     out: the bytes are there, the pages free. In: published, and who waits is woken
+ *   ended     out: the bytes are there, the pages free. In: published, and matches that wait
+ *             are woken
  *
  * When a worker dies its pieces are sent again to the next one, from the first layer on. Pages and
  * places have stayed where they were, and what is copied does not change, so it may be copied

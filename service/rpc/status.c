@@ -265,6 +265,34 @@ static int add_quotas(struct attnd_call *call, Attnd__Status *status)
     return 0;
 }
 
+/* What only a worker on a GPU has, and how fast workers are. */
+static void fill_worker(const struct attnd_data_status *data, const struct attnd_service *service,
+                        Attnd__Status *status)
+{
+    if (data->residency) {
+        status->residency = text(data->residency);
+        status->sms = data->sms;
+        status->sms_resident = data->sms_resident;
+        status->launches = data->launches;
+        status->has_launches = 1;
+        status->plan_bytes = data->plan_bytes;
+        status->has_plan_bytes = 1;
+        status->mps = data->mps;
+        status->device = service->options.device;
+        status->has_device = 1;
+        status->has_sms = status->has_sms_resident = status->has_mps = 1;
+    }
+    if (data->rates_source) {
+        status->rates = text(data->rates_source);
+        status->worker_gflops = data->rates.worker_gflops;
+        status->worker_gbps = data->rates.worker_gbps;
+        status->worker_l2_gbps = data->rates.worker_l2_gbps;
+        status->memory_gbps = data->rates.memory_gbps;
+        status->has_worker_gflops = status->has_worker_gbps = 1;
+        status->has_worker_l2_gbps = status->has_memory_gbps = 1;
+    }
+}
+
 static void fill_service(const struct attnd_service *service, Attnd__Status *status)
 {
     struct attnd_data_status data;
@@ -284,19 +312,7 @@ static void fill_service(const struct attnd_service *service, Attnd__Status *sta
     status->time_ns = attnd_clock_ns();
     status->has_worker_heartbeat = status->has_time_ns = 1;
     status->worker_last_end = text(data.worker_last_end);
-    if (data.residency) {
-        status->residency = text(data.residency);
-        status->sms = data.sms;
-        status->sms_resident = data.sms_resident;
-        status->launches = data.launches;
-        status->has_launches = 1;
-        status->plan_bytes = data.plan_bytes;
-        status->has_plan_bytes = 1;
-        status->mps = data.mps;
-        status->device = service->options.device;
-        status->has_device = 1;
-        status->has_sms = status->has_sms_resident = status->has_mps = 1;
-    }
+    fill_worker(&data, service, status);
     status->queue_runs = data.queue_runs;
     status->queue_waiting = data.queue_waiting;
     attnd_heap_usage(service->queue, &status->heap_bytes, &status->heap_used_bytes);

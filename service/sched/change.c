@@ -143,12 +143,13 @@ enum attnd_turn attnd_change_set(struct attnd_sched_op *op)
 }
 
 /* An advance into keys that are read once for several requests: as a set, of what is there. Runs of
- * other lanes read its tiles until they are over. */
+ * other lanes read its tiles until they are over. Another lane's advance that would do the same
+ * waits like this one, and is not waited for. */
 static enum attnd_turn unshare(struct attnd_sched_op *op)
 {
     struct attnd_scheduler *scheduler = op->lane->session->scheduler;
 
-    if (!op->change.sent && elsewhere(op))
+    if (!op->change.sent && attnd_lane_users(op))
         return ATTND_TURN_BLOCKED;
     if (!op->change.sent && attnd_prepared_hold(change_of(op)))
         return ATTND_TURN_SENT;

@@ -96,6 +96,18 @@ static void leaves(struct attnd_lane *lane, const struct attnd_sched_op *op)
         pin(at);
 }
 
+uint32_t attnd_lane_users(const struct attnd_sched_op *op)
+{
+    const struct attnd_session_lanes *session = op->lane->session;
+    uint32_t users = 0;
+    for (const struct attnd_lane *lane = session->lane; lane < session->lane + ATTND_LANES_MAX;
+         lane++)
+        for (const struct attnd_sched_op *at = lane == op->lane ? NULL : lane->head;
+             at && !is_change(at); at = at->next)
+            users += at->plan == op->plan;
+    return users;
+}
+
 void attnd_lane_push(struct attnd_lane *lane, struct attnd_sched_op *op)
 {
     op->lane = lane;

@@ -196,6 +196,9 @@ struct attnd_sched_op *attnd_lane_pop(struct attnd_lane *lane);
 void attnd_lane_unlist(struct attnd_lane *lane);
 /** attnd_lane_remove() - take a queued (not dispatched) operation out, wherever it stands. */
 void attnd_lane_remove(struct attnd_lane *lane, struct attnd_sched_op *op);
+/** attnd_lane_users() - operations of other lanes on the plan of @op that keep the lengths which it
+ * has now: those with no set or advance in front of them. */
+uint32_t attnd_lane_users(const struct attnd_sched_op *op);
 /** attnd_lane_go() - give turns until the lane is empty, waits, or the worker has its head. */
 void attnd_lane_go(struct attnd_lane *lane);
 /** attnd_lane_acked() - the event acked of prepared runs: the lane of the change goes on. */

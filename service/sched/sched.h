@@ -81,6 +81,8 @@ struct attnd_data_status {
     uint32_t sms, sms_resident, launches;
     uint64_t plan_bytes;
     int mps;
+    const char *rates_source; /* "given", "measured", "derived"; NULL: a processor's ratios */
+    struct attnd_rates rates;
 };
 /** attnd_data_status() - how worker and queue are; strings live as long as the service. */
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status);

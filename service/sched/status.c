@@ -20,6 +20,20 @@ static const char *residency_name(uint32_t residency)
     }
 }
 
+static const char *rates_source_name(uint32_t source)
+{
+    switch (source) {
+    case ATTND_RATES_GIVEN:
+        return "given";
+    case ATTND_RATES_MEASURED:
+        return "measured";
+    case ATTND_RATES_DERIVED:
+        return "derived";
+    default:
+        return NULL;
+    }
+}
+
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
 {
     const struct attnd_scheduler *scheduler = service->scheduler;
@@ -41,7 +55,9 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .sms_resident = info->sms_resident,
         .launches = attnd_peek32(&service->queue->head->launches),
         .plan_bytes = attnd_observe64(&service->queue->head->plan_bytes),
-        .mps = info->mps == 1};
+        .mps = info->mps == 1,
+        .rates_source = rates_source_name(service->queue->rates.source),
+        .rates = service->queue->rates};
 }
 
 uint64_t attnd_sched_oldest_ns(const struct attnd_client *client)

@@ -54,6 +54,7 @@ static void describe(struct attnd_queue *queue, uint64_t heap_bytes)
     head->runs_transient = ATTND_QUEUE_RUNS;
     head->mailboxes_offset = (uint32_t)MAILBOXES_OFFSET;
     head->trace_offset_bytes = TRACE_OFFSET;
+    head->rates = queue->rates;
 }
 
 /* Both rings are empty: the file is fresh. */
@@ -68,6 +69,12 @@ static void begin(struct attnd_queue *queue)
     attnd_consumer_init(&queue->retires, base + RETIRES_OFFSET, &head->retire_tail,
                         &head->retire_head, ATTND_QUEUE_ENTRIES);
     queue->abandoned = 0;
+}
+
+void attnd_queue_rates(struct attnd_queue *queue, const struct attnd_rates *rates)
+{
+    queue->rates = *rates;
+    queue->head->rates = *rates;
 }
 
 void attnd_queue_abandon(struct attnd_queue *queue)

@@ -41,6 +41,7 @@ struct attnd_queue {
     struct attnd_consumer retires;
     struct attnd_heap heap;        /* offsets in the segment */
     struct attnd_worker_info info; /* private copy of what the worker said of itself */
+    struct attnd_rates rates;      /* likewise; before the first worker: an option's, or zeros */
     int retire_fd;                 /* eventfd that the worker writes; -1: futex on retire_tail */
 };
 
@@ -54,6 +55,9 @@ int attnd_queue_new(uint64_t heap_bytes, int use_eventfd, struct attnd_queue **o
                     struct attnd_fault *fault);
 /** attnd_queue_free() - unmaps the segment: pools and plans in it are gone. NULL is fine. */
 void attnd_queue_free(struct attnd_queue *queue);
+
+/** attnd_queue_rates() - rates that the next worker, and all after it, need not measure. */
+void attnd_queue_rates(struct attnd_queue *queue, const struct attnd_rates *rates);
 
 /** attnd_queue_abandon() - the worker's process is gone. The rest of it, kernels perhaps, is told
  * to end, and nothing that it still writes is looked at. No command may be pushed before

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -96,7 +97,7 @@ static int run_worker(const struct attnd_options *options, const struct attnd_qu
     char path[4096], backend[ARGUMENT_BYTES], isa[ARGUMENT_BYTES], threads[ARGUMENT_BYTES];
     char scratch[ARGUMENT_BYTES], parent[ARGUMENT_BYTES], level[ARGUMENT_BYTES];
     char residency[ARGUMENT_BYTES], sms[ARGUMENT_BYTES], inject[ARGUMENT_BYTES];
-    char device[ARGUMENT_BYTES];
+    char device[ARGUMENT_BYTES], modules[sizeof("--modules=") + PATH_MAX];
     snprintf(backend, sizeof(backend), "--backend=%s", options->backend);
     snprintf(threads, sizeof(threads), "--threads=%u", options->threads);
     snprintf(scratch, sizeof(scratch), "--scratch=%" PRIu64, options->scratch_bytes);
@@ -108,10 +109,13 @@ static int run_worker(const struct attnd_options *options, const struct attnd_qu
     snprintf(device, sizeof(device), "--device=%u", options->device);
     snprintf(inject, sizeof(inject), "--inject=%s", options->inject ? options->inject : "");
     char name[] = "attnd-worker", eventfd_doorbell[] = "--retire-eventfd";
-    char *arguments[13] = {name, backend, threads, scratch, parent, level, residency, sms, device};
+    snprintf(modules, sizeof(modules), "--modules=%s", options->modules ? options->modules : "");
+    char *arguments[14] = {name, backend, threads, scratch, parent, level, residency, sms, device};
     int count = 9;
     if (options->isa)
         arguments[count++] = isa;
+    if (options->modules)
+        arguments[count++] = modules;
     if (options->inject)
         arguments[count++] = inject;
     if (queue->retire_fd >= 0)

@@ -70,6 +70,9 @@ static void worker_ready(struct attnd_supervisor *supervisor)
     struct attnd_queue *queue = supervisor->service->queue;
     struct attnd_worker_info *info = &queue->info;
     *info = queue->head->info;
+    /* The first worker's stay: plans of one service are made with the same rates. */
+    if (queue->rates.source == ATTND_RATES_NONE)
+        queue->rates = queue->head->rates;
     info->backend[sizeof(info->backend) - 1] = '\0';
     info->isa[sizeof(info->isa) - 1] = '\0';
     if (!info->tile_workers || !info->rows_per_tile || !info->kv_granule) {

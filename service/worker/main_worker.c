@@ -39,7 +39,7 @@
 /* ---- options ---- */
 
 struct options {
-    const char *backend, *isa, *residency, *inject;
+    const char *backend, *isa, *residency, *modules, *inject;
     uint32_t sms, device;
     uint32_t threads;
     uint64_t scratch_bytes;
@@ -60,6 +60,7 @@ enum key {
     KEY_DEVICE,
     KEY_RESIDENCY,
     KEY_SMS,
+    KEY_MODULES,
     KEY_INJECT
 };
 
@@ -73,6 +74,7 @@ static const struct argp_option option_list[] = {
     {"residency", KEY_RESIDENCY, "MODE", 0,
      "cuda: auto, elastic, shared or exclusive (default: auto)", 0},
     {"sms", KEY_SMS, "N", 0, "cuda: SMs of \"shared\" (0: half of them)", 0},
+    {"modules", KEY_MODULES, "DIR", 0, "cuda: load kernels that were not built in from here", 0},
     {"inject", KEY_INJECT, "FAULT", 0,
      "For tests. stop: the process stops after its first run; pin: it is killed by the first "
      "memory of 60 MiB that it would bring in, pins: and so is each worker after it; and of the "
@@ -118,6 +120,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_SMS:
         options->sms = attnd_args_number32(state, "sms", text, 0, UINT32_MAX);
+        return 0;
+    case KEY_MODULES:
+        options->modules = text;
         return 0;
     case KEY_INJECT:
         options->inject = text;
@@ -278,6 +283,11 @@ static int start(void)
     return rc;
 }
 
+static void log_text(const char *text)
+{
+    attnd_log(ATTND_LOG_INFO, "%s", text);
+}
+
 /* Return: 0, or -ATTND_E_* with *@fault: there is no backend. */
 static int create_all(const struct options *options, const struct attnd_shm *queue,
                       struct attnd_fault *fault)
@@ -291,7 +301,9 @@ static int create_all(const struct options *options, const struct attnd_shm *que
                                                 .device = options->device,
                                                 .residency = options->residency,
                                                 .sms = options->sms,
-                                                .injection = injection(options->inject)};
+                                                .injection = injection(options->inject),
+                                                .modules = options->modules,
+                                                .say = log_text};
 
     attnd_worker_port_init(&parts.port, queue->address,
                            options->retire_eventfd ? ATTND_WORKER_FD_RETIRE : -1);

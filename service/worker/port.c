@@ -88,7 +88,6 @@ static void retire(void *context, const struct attnd_retire *slot)
     /* As many slots as commands in flight: full only if the daemon hands out one twice. */
     while (attnd_producer_push(&self->retires, slot) == -ATTND_E_FULL)
         (void)sched_yield();
-    knock(context);
 }
 
 void attnd_worker_port_init(struct attnd_worker_port *self, struct attnd_queue_head *head,

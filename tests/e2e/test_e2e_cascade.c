@@ -132,6 +132,39 @@ static void launched_runs_of_such_a_plan_are_right(void **state)
     decodes_close(&scene.decodes);
 }
 
+/* Behind a run, on two lanes, and each of them would plan again: the second finds it done. */
+static void advances_of_two_lanes_into_shared_pages_do_not_wait_for_each_other(void **state)
+{
+    struct prng prng = prng_fork(seed, 4);
+    struct scene scene;
+
+    decodes_open(&scene.decodes, *state, &shape, &prng);
+    for (uint32_t round = 0; round < 20; round++) {
+        int32_t *kv_len = scene.decodes.kv_len;
+        const struct attnd_advance args = {
+            .size = sizeof(args), .entries = REQUESTS, .kv_len = kv_len};
+        struct attnd_completion done[3];
+        set(&scene, 1, 0, &prng);
+        for (uint32_t slot = 0; slot < 3; slot++)
+            decodes_submit(&scene.decodes, slot);
+        for (uint16_t lane = 10; lane < 12; lane++) {
+            const struct attnd_op op = {.user_data = lane, .lane = lane};
+            kv_len[lane] = prng_between(&prng, 0, SHARED_PAGES * PAGE_SIZE);
+            CHECK_OK(attnd_plan_advance(scene.decodes.session, scene.decodes.plan, &args, &op));
+        }
+        for (uint32_t left = 2; left;) {
+            CHECK_EQUAL(attnd_wait(scene.decodes.session, done, 1, 10000000000), 1);
+            CHECK_EQUAL(done[0].fault.code, 0);
+            scene.decodes.in_flight -= done[0].user_data < 10;
+            left -= done[0].user_data >= 10;
+        }
+        decodes_await_and_verify(&scene.decodes);
+        decodes_submit(&scene.decodes, 0);
+        decodes_await_and_verify(&scene.decodes);
+    }
+    decodes_close(&scene.decodes);
+}
+
 static uint32_t groups_found(const char *mode, uint32_t flags)
 {
     const char *const options[] = {"--cascade", mode, NULL};
@@ -163,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(equal_leading_pages_are_found_and_results_are_the_same),
+        E2E_TEST(advances_of_two_lanes_into_shared_pages_do_not_wait_for_each_other),
         E2E_TEST(launched_runs_of_such_a_plan_are_right),
         E2E_OWN_TEST(the_service_looks_only_where_its_option_says),
     };

@@ -8,6 +8,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -62,6 +64,33 @@ static void without_a_service_it_fails(void **state)
     CHECK_EQUAL(strlen(output), 0);
 }
 
+/* Of two processes the one that was refused says so, and the other one nothing. */
+static void without_a_service_every_example_says_so_in_one_line(void **state)
+{
+    static const char *const examples[] = {"examples/engine", "examples/decode",
+                                           "examples/handover", "examples/prefix"};
+    static const char reason[] = "ATTND_E_DISCONNECTED: ";
+    char output[256], said[256];
+
+    harness_kill_daemon(*state);
+    for (size_t i = 0; i < sizeof(examples) / sizeof(examples[0]); i++) {
+        const char *const arguments[] = {examples[i], NULL};
+        const int file = memfd_create("stderr", MFD_CLOEXEC), before = dup(STDERR_FILENO);
+
+        CHECK(file >= 0 && before >= 0 && dup2(file, STDERR_FILENO) >= 0);
+        const int status = harness_program(*state, arguments, output, sizeof(output));
+        CHECK(dup2(before, STDERR_FILENO) >= 0);
+        const ssize_t length = pread(file, said, sizeof(said) - 1, 0);
+        said[length > 0 ? length : 0] = 0;
+        close(before);
+        close(file);
+        CHECK_EQUAL(status, 1);
+        check_true(!strncmp(said, reason, sizeof(reason) - 1) &&
+                       strchr(said, '\n') == said + strlen(said) - 1,
+                   said, __FILE__, __LINE__);
+    }
+}
+
 static void every_program_says_what_it_is_and_refuses_what_it_does_not_know(void **state)
 {
     static const struct {
@@ -114,6 +143,7 @@ int main(void)
         E2E_TEST(every_example_says_what_its_comment_promises),
         E2E_TEST(the_example_of_a_graph_sees_every_token),
         E2E_TEST(without_a_service_it_fails),
+        E2E_TEST(without_a_service_every_example_says_so_in_one_line),
         E2E_TEST(every_program_says_what_it_is_and_refuses_what_it_does_not_know),
         E2E_TEST(the_worker_refuses_numbers_that_are_none),
     };

@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +50,10 @@ static void an_idle_service_says_what_it_is(void **state)
     CHECK(json_number(status, "host_memory_max_bytes") > json_number(status, "memory_max_bytes"));
     CHECK(json_number(status, "memory_max_bytes") > 0);
     CHECK(json_number(status, "tile_workers") >= 1);
+    if (e2e_on_gpu())
+        CHECK(json_text(status, "rates") && json_number(status, "worker_gflops") > 0);
+    else
+        CHECK(!json_object_get(status, "rates"));
     CHECK(json_array_size(json_object_get(status, "sessions")) == 0);
     CHECK(json_array_size(json_object_get(status, "pools")) == 0);
 
@@ -130,6 +135,41 @@ static void a_hostile_name_does_no_harm(void **state)
     engine_close(&engine);
 }
 
+static int another_worker_runs(void *harness)
+{
+    const json_t *status = status_json(harness);
+
+    return json_number(status, "worker_restarts") == 1 &&
+           json_is(status, "worker_state", "running");
+}
+
+/* Plans of one service are made with the same rates, whoever of its workers executes them. */
+static void rates_that_are_given_are_those_of_every_worker(void **state)
+{
+    static const char *const options[] = {"--rates=5200,60,61,4400", NULL};
+    static const char *const arguments[] = {"status", NULL};
+    struct harness harness;
+
+    (void)state;
+    harness_start(&harness, options);
+    for (uint32_t deaths = 0; deaths < 2; deaths++) {
+        const json_t *status = status_json(&harness);
+        CHECK_EQUAL(json_number(status, "worker_restarts"), deaths);
+        CHECK(json_is(status, "rates", "given"));
+        CHECK_EQUAL(json_number(status, "worker_gflops"), 5200);
+        CHECK_EQUAL(json_number(status, "worker_gbps"), 60);
+        CHECK_EQUAL(json_number(status, "worker_l2_gbps"), 61);
+        CHECK_EQUAL(json_number(status, "memory_gbps"), 4400);
+        CHECK_EQUAL(harness_attnctl(&harness, arguments, text, sizeof(text)), 0);
+        CHECK(strstr(text, "rates    given: "));
+        if (deaths)
+            break;
+        CHECK_EQUAL(kill(harness_worker(&harness), SIGKILL), 0);
+        harness_eventually(another_worker_runs, &harness, 5000, "a new worker runs");
+    }
+    harness_stop(&harness);
+}
+
 static void without_a_service_attnctl_says_so(void **state)
 {
     static const char *const status[] = {"status", NULL}, *const unknown[] = {"dance", NULL};
@@ -146,6 +186,7 @@ int main(void)
         E2E_TEST(an_idle_service_says_what_it_is),
         E2E_TEST(numbers_are_those_of_what_was_done),
         E2E_TEST(a_hostile_name_does_no_harm),
+        cmocka_unit_test(rates_that_are_given_are_those_of_every_worker),
         E2E_TEST(without_a_service_attnctl_says_so),
     };
 

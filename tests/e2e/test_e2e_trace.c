@@ -531,6 +531,19 @@ static void check_file(uint32_t session)
     json_decref(document);
 }
 
+/* In place of the file there is a link then, which leads where nothing is made. */
+static void expect_file_of_its_owner(const struct harness *harness)
+{
+    const char *const arguments[] = {"trace", "--output", path, NULL};
+    struct stat file;
+    char output[64];
+
+    CHECK(stat(path, &file) == 0 && (file.st_mode & 0777) == 0600);
+    CHECK(unlink(path) == 0 && symlink("trace-elsewhere", path) == 0);
+    CHECK_EQUAL(harness_attnctl(harness, arguments, output, sizeof(output)), ATTNCTL_EXIT_USAGE);
+    CHECK(stat(path, &file) < 0 && unlink(path) == 0);
+}
+
 static void the_command_writes_a_timeline_whose_slices_nest(void **state)
 {
     struct harness *harness = *state;
@@ -551,7 +564,7 @@ static void the_command_writes_a_timeline_whose_slices_nest(void **state)
     while (harness_reap(tracing, 0, &status) == 0);
     CHECK_EQUAL(status, 0);
     check_file(session_of(engine.session));
-    CHECK_EQUAL(unlink(path), 0);
+    expect_file_of_its_owner(harness);
     trial_end(&trial);
     engine_close(&engine);
 }

@@ -2,8 +2,9 @@
  * fuzz_admit.c - any bytes as an arena, and good arenas with some bytes changed.
  *
  * From nothing a fuzzer seldom finds its way past a packed header, so half of the inputs describe a
- * good batch (tests/support/plan_draw.c turns bytes into choices) and then say where to spoil it.
- * Whatever is admitted keeps the contract of schemas/batch.h, and the planner must cope with it.
+ * good batch (tests/support/rigs/plan_draw.c turns bytes into choices) and then say where to spoil
+ * it. A batch that is admitted keeps the contract of schemas/batch.h, and the planner must cope
+ * with it.
  */
 #include "ipc/admit.h"
 #include "tests/fuzz/fuzz.h"

@@ -16,6 +16,7 @@
 
 #include "schemas/atomics.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -225,11 +226,12 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
     pid_t killers[KILLERS];
     struct random_batch batch = e2e_batch();
     struct engine engine;
+    const uint64_t begin_ns = harness_now_ns();
     uint32_t workers = 0;
     (void)state;
 
     if (load_under_mps()) {
-        puts("under MPS others die with who is killed in a kernel");
+        puts("under MPS others die with a process that is killed in a kernel");
         return;
     }
     harness_start(&harness, NULL);
@@ -244,6 +246,9 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
         if (attnd_observe32(&graveyard->deaths) / 40 > workers) { /* and a worker */
             CHECK_EQUAL(kill(harness_worker(&harness), SIGKILL), 0);
             workers++;
+            fprintf(stderr, "%u of %u deaths in %" PRIu64 " s\n",
+                    attnd_observe32(&graveyard->deaths), KILLERS * DEATHS,
+                    (harness_now_ns() - begin_ns) / 1000000000u);
         }
         harness_sleep_ms(5);
     }

@@ -2,8 +2,8 @@
  * test_gpu_pin.c - many GiB of host memory come and go while others run.
  *
  * Half a second a GiB, part of it under a lock of the driver's that launches need too, and to let
- * go of it kernels have to rest. Who notices is a neighbour: an engine whose small runs go one
- * after the other, and which notes how long each took and what was going on when it began.
+ * go of it kernels have to rest. A neighbour notices that: an engine whose small runs go one after
+ * the other, and which notes how long each took and what was going on when it began.
  */
 #include "tests/gpu/support/load.h"
 #include "tests/support/harness/e2e.h"

@@ -18,6 +18,7 @@
 #include "tests/support/harness/harness.h"
 #include "tests/support/harness/one_page.h"
 #include "tests/support/random/prng.h"
+#include "tests/support/trial/prefixes.h"
 #include "tests/support/trial/trial.h"
 
 #include <argp.h>
@@ -284,6 +285,40 @@ static void submit_noise(const struct part *part, struct attnd_session *session)
     attnd_poke32((uint32_t *)session->submission.address, 0);
 }
 
+/* Claims without end, waits for its own claims, and pages published under keys of other prompts. */
+static void claim_endlessly(const struct part *part, struct attnd_session *session)
+{
+    enum { BLOCKS = 64, SPACES = 3, PAGES = 256 };
+    const struct attnd_prefix_desc desc = {.size = sizeof(desc), .block_pages = 1};
+    struct prng prng = prng_fork(part->soak->seed + (uint64_t)time(NULL), part->number);
+    struct attnd_prefix_key keys[BLOCKS];
+    static int32_t pages[BLOCKS];
+    uint32_t pool, space[SPACES];
+
+    if (attnd_pool_create_leased(session, 1, PAGES, 16, 1, 64, ATTND_DTYPE_FP16, &pool) < 0)
+        return;
+    for (uint32_t i = 0; i < SPACES; i++)
+        if (attnd_prefix_open(session, pool, &desc, &space[i]) < 0)
+            return;
+    while (!attnd_peek32(&part->soak->stop)) {
+        const uint32_t end = 1 + prng_below(&prng, BLOCKS);
+        const struct attnd_op op = {.user_data = 1,
+                                    .lane = (uint16_t)prng_below(&prng, ATTND_LANES_MAX)};
+        for (uint32_t i = 0; i < end; i++)
+            keys[i] = (struct attnd_prefix_key){{prng_below(&prng, 4), i}};
+        struct attnd_prefix_args args =
+            prefix_args(space[prng_below(&prng, SPACES)], keys, prng_below(&prng, end), end);
+        (void)attnd_prefix_claim(session, &args, &op);
+        if (attnd_pages_alloc(session, pool, 1, &pages[prng_below(&prng, BLOCKS)]) == 0)
+            (void)attnd_prefix_publish(session, &args, pages, &op);
+        args.flags = ATTND_PREFIX_MATCH_WAITS;
+        if (attnd_prefix_match(session, &args, &op) < 0)
+            drain(session, 1000000u);
+        if (prng_percent(&prng, 20))
+            (void)attnd_cancel(session, 1);
+    }
+}
+
 static const struct {
     const char *name;
     void (*attack)(const struct part *part, struct attnd_session *session);
@@ -291,7 +326,7 @@ static const struct {
 } attacks[] = {{"silent", stay_silent, 1},    {"descriptors", flood_descriptors, 1},
                {"hoard", hoard, 0},           {"tables", fill_tables, 0},
                {"endless", run_endlessly, 0}, {"planner", plan_endlessly, 0},
-               {"noise", submit_noise, 0}};
+               {"noise", submit_noise, 0},    {"claims", claim_endlessly, 0}};
 
 #define ATTACKS (sizeof(attacks) / sizeof(attacks[0]))
 

@@ -1,6 +1,6 @@
 /*
  * doorbell.pml - each launch of a lane is answered once, for itself, also if a process dies
- * (service/prepared/PROTOCOL.md; persistent/cpu/mailbox.c, persistent/cuda/doorbells.cuh).
+ * (service/prepared/PROTOCOL.md; persistent/cpu/mailbox.c, persistent/cuda/dispatch/doorbells.cuh).
  *
  * The engine launches only when the lane rests. A worker may die between any two of its steps; the
  * next one begins when it is dead, and answers what it finds taken. Answers are checked: an engine

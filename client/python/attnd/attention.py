@@ -19,7 +19,7 @@ import weakref
 
 import numpy
 
-from . import _abi
+from . import _abi, _csr
 from ._dlpack import CPU, contiguous
 from ._library import cuda, lib
 from ._variant import PLAIN, mask_of, variant_of
@@ -31,26 +31,10 @@ if typing.TYPE_CHECKING:
     from ._types import Array, DType, Ints, Layer, Levels, Strides
     from .pool import PagePool
 
-_INT32 = numpy.dtype(numpy.int32)
 _STRIDED = "q", "o", "lse", "k", "v"
 _NOTHING_SAID, _NO_STRIDES = (None,) * 6, (None,) * 5
 _NUMBERS = int, float, type(None)
 _PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared
-
-
-def _ints(x):
-    """(address, length, what keeps it) of int32 values, wherever they are now."""
-    if type(x) is numpy.ndarray and x.dtype is _INT32 and x.size and x.flags.carray:
-        return c.addressof(c.c_int32.from_buffer(x)), x.size, x
-    if isinstance(x, (list, tuple, range)):
-        array = (c.c_int32 * len(x))(*x)
-        return c.addressof(array), len(x), array
-    if hasattr(x, "data_ptr") and not isinstance(x, Tensor):
-        if x.is_cuda or x.dtype.itemsize != 4 or not x.is_contiguous():
-            x = x.cpu().int().contiguous()
-        return x.data_ptr(), x.numel(), x
-    x = numpy.ascontiguousarray(x, dtype=numpy.int32)
-    return x.__array_interface__["data"][0], x.size, x
 
 
 def _room(wanted, have):
@@ -162,11 +146,16 @@ class BatchAttention:
         if (
             before is not None and before[0]() is qo_indptr and before[1]() is kv_indptr
             and before[2]() is kv_indices and before[3]() is kv_last_page_len
-            and not tables and before[4] == options and qo_indptr.item(-1) == self.rows
-            and kv_indptr.item(-1) <= kv_indices.size
+            and not tables and before[4] == options and (
+                qo_indptr.item(-1) == self.rows and kv_indptr.item(-1) <= kv_indices.size
+                if before[5] is None else _csr.same_tensors(before[:4], before[5], self.rows)
+            )
         ):  # fmt: skip
             self._refusal.failure = None
-            self.session.submit(lib.attnd_plan_set, self._plan, self._batch_ref, self._quiet)
+            if before[6]:
+                self._set(lib.attnd_plan_set, self._batch_ref, True)
+            else:
+                self.session.submit(lib.attnd_plan_set, self._plan, self._batch_ref, self._quiet)
             return
         self._planned = None
         said = num_kv_heads, head_dim_qk, head_dim_vo, page_size, q_data_type, kv_data_type
@@ -181,8 +170,8 @@ class BatchAttention:
         levels, kept = self._levels, []
         requests = entries = pages = rows = 0
         for level, arrays in zip(levels, csr):
-            kept.append(ints := [_ints(x) for x in arrays])
-            level.requests = requests = _lengths(*ints)
+            kept.append(ints := [_csr.ints(x) for x in arrays])
+            level.requests = requests = _csr.lengths(*ints)
             level.qo_indptr, level.kv_indptr = ints[0][0], ints[1][0]
             level.kv_indices, level.kv_last_page_len = ints[2][0], ints[3][0]
             entries, pages = entries + requests, pages + ints[2][1]
@@ -201,7 +190,7 @@ class BatchAttention:
         if tables or variant != PLAIN:
             mask = None
             if masked:
-                csr_here = (_array(ints[i]) for i in (0, 1, 3))
+                csr_here = (_csr.array_of(ints[i]) for i in (0, 1, 3))
                 mask, starts = mask_of(self.pool, csr_here, custom_mask, packed_custom_mask)
                 batch.mask_indptr = starts.ctypes.data
             batch.variant, kept_tables = variant_of(
@@ -226,9 +215,10 @@ class BatchAttention:
         wait = wait or self.pool.device == "cuda"
         self._set(lib.attnd_plan_set, self._batch_ref, wait)
         self._tables = kept_tables  # until another plan does without them
-        plain = not (wait or self._strides or tables) and type(sm_scale) in _NUMBERS
-        if plain and _are_used(csr, kept):
-            self._planned = *map(weakref.ref, csr[0]), options
+        plain = not (self._strides or tables) and type(sm_scale) in _NUMBERS
+        named = _csr.named_again(csr, kept) if plain else None
+        if named is not None:
+            self._planned = *named[0], options, named[1], wait
 
     def advance(
         self, kv_len: Ints, page_indptr: Ints | None = None, page_indices: Ints | None = None, *,
@@ -237,10 +227,10 @@ class BatchAttention:
         """New lengths in tokens of all entries of the planned batch, level 0's first [entries], and
         pages appended to their lists (CSR: [entries + 1] and [pages]). Runs that were submitted
         keep theirs."""
-        lengths = _ints(kv_len)
+        lengths = _csr.ints(kv_len)
         args, kept = _abi.Advance(entries=lengths[1], kv_len=lengths[0]), [lengths]
         if page_indptr is not None:
-            kept += [_ints(page_indptr), _ints(page_indices)]
+            kept += [_csr.ints(page_indptr), _csr.ints(page_indices)]
             args.page_indptr, args.page_indices = kept[1][0], kept[2][0]
         self._set(lib.attnd_plan_advance, c.byref(args), wait or self.pool.device == "cuda")
 
@@ -548,35 +538,6 @@ class BatchAttention:
         """Raise what the first run of the lane failed with since this was last asked. Ask when the
         stream is done: outputs of a lane with an error are not to be used."""
         checked(cuda().attnd_cuda_lane_error(self.session.native(), self.lane))
-
-
-def _array(ints):
-    """What _ints() gave, as an array of numpy: not longer than that is kept."""
-    return numpy.ctypeslib.as_array((c.c_int32 * ints[1]).from_address(ints[0]))
-
-
-def _are_used(csr, kept):
-    """Whether one level's arrays are of numpy and were named where they are: they cannot be moved
-    while something refers to them, and may be named again."""
-    return len(csr) == 1 and all(
-        type(x) is numpy.ndarray and x is ints[2] for x, ints in zip(csr[0], kept[0])
-    )
-
-
-def _lengths(qo_indptr, kv_indptr, kv_indices, kv_last_page_len):
-    """The number of requests of a level; the library reads as many entries as it says."""
-    qo, kv_at, kv, indices, last = (
-        qo_indptr[1], kv_indptr[0], kv_indptr[1], kv_indices[1], kv_last_page_len[1]
-    )  # fmt: skip
-    requests = qo - 1
-    if requests < 0 or kv != qo or last != requests:
-        raise ValueError(
-            f"qo_indptr has {qo} entries, kv_indptr {kv}, kv_last_page_len {last}: "
-            "requests + 1, requests + 1, requests"
-        )
-    if c.c_int32.from_address(kv_at + 4 * requests).value > indices:
-        raise ValueError(f"kv_indptr ends beyond the {indices} entries of kv_indices")
-    return requests
 
 
 def _like(q, shape, dtype):

@@ -43,12 +43,10 @@ class PrefixOperation(Operation):
 
     __slots__ = ("found",)
 
-    def take(self, completion):
+    def take(self, native, completion):
         """The library's answer, which lasts until it is asked for more completions."""
         answer = _abi.PrefixResult()
-        checked(
-            lib.attnd_prefix_result(self.session.native(), c.byref(completion), c.byref(answer))
-        )
+        checked(lib.attnd_prefix_result(native, c.byref(completion), c.byref(answer)))
         pages = numpy.empty(answer.pages_count, numpy.int32)
         if answer.pages_count:
             c.memmove(pages.ctypes.data, answer.pages, pages.nbytes)

@@ -29,7 +29,7 @@ if typing.TYPE_CHECKING:
     from .memory import Tensor
 
 _IN_LIBRARY_NS = 5_000_000  # a wait stays in the library this long before it heeds signals
-_FOLLOW_S = 0.05  # who waits behind another thread looks by itself this often
+_FOLLOW_S = 0.05  # a thread that waits behind another looks by itself this often
 _COLLECTED = 32  # completions a call
 _BUSY, _FULL = -5, -6
 _me = threading.get_ident
@@ -305,7 +305,7 @@ class Session:
     def forget(self, number):
         self._pending.pop(number, None)
 
-    def _complete(self):
+    def _complete(self, native):
         """Hand completions out. A signal's exception may come between any two lines; what it leaves
         in the array the next call finds, and an operation that has ended is not in `_pending`."""
         ended, pending = self._ended, self._pending
@@ -316,7 +316,7 @@ class Session:
             if isinstance(found, Operation):
                 failure = error(fault, found.what) if failed else None
                 if not failed and type(found) is not Operation:
-                    found.take(done)
+                    found.take(native, done)
                 found.begin_ns, found.end_ns = done.begin_ns, done.end_ns
                 found._end(failure)
                 pending.pop(number, None)
@@ -330,10 +330,10 @@ class Session:
     def _collect(self, native, timeout_ns):
         """Completions of the library, into the operations. Return: whether there were any."""
         if self._left:
-            self._complete()
+            self._complete(native)
         self._left = True
         code = lib.attnd_wait(native._as_parameter_, self._completions, _COLLECTED, timeout_ns)
-        self._complete()
+        self._complete(native)
         if code < 0:
             failure = last_error()
             if isinstance(failure, Disconnected):

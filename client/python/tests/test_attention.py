@@ -11,6 +11,11 @@ import weakref
 
 import numpy as np
 
+try:
+    import torch
+except ImportError:
+    torch = None
+
 import attnd
 from reference import Batch, attention as exact
 from service import ServiceTest
@@ -18,6 +23,7 @@ from service import ServiceTest
 SEED = int(os.environ.get("ATTND_SEED", random.SystemRandom().randrange(1 << 32)))
 print(f"ATTND_SEED={SEED}", flush=True)
 PAGES, PAGE, HEADS, HEADS_KV, DIM = 64, 8, 8, 2, 64
+FORMS = (np.asarray, torch.from_numpy) if torch else (np.asarray,)
 
 
 class AttentionTest(ServiceTest):
@@ -101,7 +107,14 @@ class AttentionTest(ServiceTest):
                 self.attention.plan(*batch.csr(), HEADS, causal=True, wait=True, **said)
 
     def test_the_same_arrays_are_read_again_whatever_was_written_into_them(self):
+        for wait in (False, True):
+            for form in FORMS:
+                with self.subTest(form=form.__name__, wait=wait):
+                    self.read_again(form, wait)
+
+    def read_again(self, form, wait):
         csr = [np.array(x, np.int32) for x in ([0, 2, 3], [0, 3, 5], [7, 1, 9, 4, 4], [5, 2])]
+        given = [form(x) for x in csr]  # the same bytes
         batch = Batch(self.draw, PAGES, PAGE, 2)
         q, o = (self.session.empty((8, HEADS, DIM)) for _ in range(2))
         q.numpy()[:] = self.normal(8, HEADS, DIM)
@@ -119,17 +132,47 @@ class AttentionTest(ServiceTest):
             batch.kv_len = [(len(x) - 1) * PAGE + n for x, n in zip(pages, last)]
             rows = [x.memory.tensor((batch.rows, HEADS, DIM)) for x in (q, o)]
             for _ in range(3):
-                self.attention.plan(*csr, HEADS, causal=True)
+                self.attention.plan(*given, HEADS, causal=True, wait=wait)
                 self.attention.run(rows[0], 1, rows[1])
                 self.check(batch, rows[0].numpy(), rows[1].numpy())
                 rows[1].numpy()[:] = np.nan
+        csr[2][0] = PAGES
+        if wait:
+            with self.assertRaises(attnd.Range):
+                self.attention.plan(*given, HEADS, causal=True, wait=True)
         csr[1][2] = 6
         with self.assertRaisesRegex(ValueError, "beyond the 5 entries"):
-            self.attention.plan(*csr, HEADS, causal=True)
+            self.attention.plan(*given, HEADS, causal=True, wait=wait)
         with self.assertRaisesRegex(ValueError, "the plan wants"):  # the same q, planned otherwise
-            csr[1][2], csr[0][2] = 3, 4
-            self.attention.plan(*csr, HEADS, causal=True)
+            csr[1][2], csr[0][2], csr[2][0] = 3, 4, 3
+            self.attention.plan(*given, HEADS, causal=True, wait=wait)
             self.attention.run(rows[0], 1, rows[1])
+
+    @unittest.skipUnless(torch, "no PyTorch")
+    def test_a_tensor_of_pytorch_that_is_given_other_storage_is_read_there(self):
+        batch = Batch(self.draw, PAGES, PAGE, 3)
+        csr = [torch.zeros_like(torch.tensor(x, dtype=torch.int32)) for x in batch.csr()]
+        csr[0][:] = csr[1][:] = torch.arange(4)
+        csr[3][:] = 1
+        q = self.normal(batch.rows, HEADS, DIM)
+        for _ in range(2):
+            self.attention.plan(*csr, HEADS, causal=True)
+        before = [tensor.untyped_storage() for tensor in csr]  # what lay there is there still
+        for tensor, x in zip(csr, batch.csr()):
+            tensor.set_(torch.tensor(x, dtype=torch.int32))
+        self.attention.plan(*csr, HEADS, causal=True)
+        self.check(batch, q, self.attention.run(q, 1)[0])
+        del before
+
+    @unittest.skipUnless(torch, "no PyTorch")
+    def test_tables_of_other_types_are_numbers_all_the_same(self):
+        batch = Batch(self.draw, PAGES, PAGE, 3)
+        q = self.normal(batch.rows, HEADS, DIM)
+        for dtype in (torch.int64, torch.int16, torch.float32, torch.float64):
+            with self.subTest(dtype=dtype):
+                csr = [torch.tensor(x, dtype=dtype) for x in batch.csr()]
+                self.attention.plan(*csr, HEADS, causal=True, wait=True)
+                self.check(batch, q, self.attention.run(q, 1)[0])
 
     def test_a_run_repeated_minds_strides_that_are_planned_anew(self):
         batch = Batch(self.draw, PAGES, PAGE)

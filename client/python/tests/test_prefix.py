@@ -1,6 +1,7 @@
 """The prefix tree of a pool: what one session publishes, another finds."""
 
 import asyncio
+import ctypes as c
 import unittest
 
 import numpy as np
@@ -132,14 +133,17 @@ class PrefixTest(ServiceTest):
         self.assertEqual(asyncio.run(both()).blocks, 5)
 
     def test_a_pool_goes_with_its_last_namespace(self):
-        handle = self.pool.handle
-        pool, self.pool = self.pool, None
-        pool.release()
-        info = attnd._abi.PoolInfo()
-        about = attnd._library.lib.attnd_pool_info, self.session.native(), handle, info
-        self.assertEqual(about[0](*about[1:3], attnd.pool.c.byref(info)), 0)
-        del pool, self.cache
-        self.assertLess(about[0](*about[1:3], attnd.pool.c.byref(info)), 0)
+        handle, info = self.pool.handle, attnd._abi.PoolInfo()
+
+        def there():
+            native = self.session.native()
+            return attnd._library.lib.attnd_pool_info(native, handle, c.byref(info)) == 0
+
+        self.pool.release()
+        self.pool = None
+        self.assertTrue(there())
+        self.cache = None
+        self.assertFalse(there())
 
 
 if __name__ == "__main__":

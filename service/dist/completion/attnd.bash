@@ -1,4 +1,4 @@
-# Completion of attnd, attnctl and attnd-replay for bash. Options that take a value end in "=".
+# Completion of attnd, attnctl, attnd-replay and attnd-variant for bash. Options that take a value end in "=".
 # tests/operators holds the lists against what each --help prints.
 
 _attnd_options() { # PROGRAM, or "attnctl COMMAND"
@@ -8,7 +8,7 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
         echo "--allow-uid= --backend= --cascade= --check-config --config= --daemon-memory-max= --device=" \
             "--device-memory-max= --fusion= --heap= --host-cache= --host-memory-max= --isa=" \
             "--log-level= --loop=" \
-            "--memory-max= --metrics= --prefix-blocks= --quiet --residency= --scratch= --sms=" \
+            "--memory-max= --metrics= --modules= --prefix-blocks= --quiet --rates= --residency= --scratch= --sms=" \
             "--socket= --threads= --trust --verbose --version --watchdog= --worker= $help"
         ;;
     attnd-replay)
@@ -17,6 +17,7 @@ _attnd_options() { # PROGRAM, or "attnctl COMMAND"
             "--prefill-engines= --route= --samples= --seed= --skip-bad --socket= --spawn" \
             "--time-scale= --trace= --version $help"
         ;;
+    attnd-variant) echo "--help --list --modules= --version" ;;
     attnctl) echo "--help --version" ;;
     'attnctl top') echo "--interval= --json --once --socket= $help" ;;
     'attnctl monitor') echo "--count= --faults --json --session= --socket= $help" ;;
@@ -54,7 +55,7 @@ _attnd_values() { # PROGRAM OPTION
 
 _attnd_takes_file() { # PROGRAM OPTION
     case $2 in
-    --socket | --config | --worker | --metrics | --trace | --attnd | --output) return 0 ;;
+    --socket | --config | --worker | --metrics | --trace | --attnd | --output | --modules) return 0 ;;
     --json) [ "$1" = attnd-replay ] ;;
     -s) return 0 ;;
     -t) [ "$1" = attnd-replay ] ;;
@@ -86,8 +87,10 @@ _attnd() {
         [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
     elif [ "$COMP_CWORD" -eq 2 ] && [[ $key == 'attnctl kill' || $key == 'attnctl weight' ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_attnd_sessions)" -- "$word")
+    elif [ "$key" = attnd-variant ]; then
+        mapfile -t COMPREPLY < <(compgen -W "$(attnd-variant --list 2>/dev/null)" -- "$word")
     fi
     return 0
 }
 
-complete -F _attnd attnd attnctl attnd-replay
+complete -F _attnd attnd attnctl attnd-replay attnd-variant

@@ -1,5 +1,5 @@
-#compdef attnd attnctl attnd-replay
-# Completion of attnd, attnctl and attnd-replay for zsh. tests/operators holds the options against
+#compdef attnd attnctl attnd-replay attnd-variant
+# Completion of attnd, attnctl, attnd-replay and attnd-variant for zsh. tests/operators holds the options against
 # what each --help prints.
 
 local -a help=(
@@ -35,8 +35,10 @@ _attnd_daemon() {
         '--loop=[kind of event loop]:kind:(auto io_uring epoll)' \
         '--memory-max=[host memory of one session]:size' \
         '--metrics=[serve metrics there]:path or 127.0.0.1\:port:_files' \
+        '--modules=[kernels that the CUDA worker was built without]:directory:_files -/' \
         '--prefix-blocks=[blocks of all prefix trees]:number' \
         '(-q --quiet)'{-q,--quiet}'[log warnings and errors only]' \
+        '--rates=[what plans are made with]:auto or four numbers' \
         '--residency=[how the CUDA worker lives]:mode:(auto elastic shared exclusive)' \
         '--scratch=[memory for partial results]:size' \
         '--sms=[SMs of a shared worker]:number' \
@@ -125,7 +127,14 @@ _attnctl() {
     fi
 }
 
+_attnd_variant() {
+    _arguments '(-h --help)'{-h,--help}'[print the options]' '--version[print the version]' \
+        '--list[name all kernels]' '--modules=[where the files go]:directory:_files -/' \
+        '*:kernel:($(attnd-variant --list 2>/dev/null))'
+}
+
 case $service in
+attnd-variant) _attnd_variant ;;
 attnd) _attnd_daemon ;;
 attnd-replay) _attnd_replay ;;
 attnctl) _attnctl ;;

@@ -22,8 +22,8 @@ void gpu_open(void);
 /** gpu_open_on() - on the GPU of this number; may be called again for another one. */
 void gpu_open_on(int number);
 
-/** gpu_engine_open() - an engine (tests/support/engine.h) whose planes and rows lie in device
- * memory; in a process that called gpu_open(). */
+/** gpu_engine_open() - an engine (tests/support/harness/engine.h) whose planes and rows lie in
+ * device memory; in a process that called gpu_open(). */
 void gpu_engine_open(struct engine *engine, const char *socket_path, const char *name);
 
 /** gpu_engine_open_own() - the same in memory of its own that @make allocates and registers; trials

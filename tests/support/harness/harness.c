@@ -207,7 +207,12 @@ void harness_start_activated(struct harness *harness, int fd, const char *const 
     snprintf(harness->directory, sizeof(harness->directory), "/tmp/attnd-test-XXXXXX");
     CHECK(mkdtemp(harness->directory) != NULL);
     snprintf(harness->socket, sizeof(harness->socket), "%s/sock", harness->directory);
-    snprintf(harness->log, sizeof(harness->log), "%s/log", harness->directory);
+    const char *logs = getenv("ATTND_TEST_LOGS"), *name = strrchr(harness->directory, '/');
+    if (logs)
+        CHECK(snprintf(harness->log, sizeof(harness->log), "%s%s.log", logs, name) <
+              (int)sizeof(harness->log));
+    else
+        snprintf(harness->log, sizeof(harness->log), "%s/log", harness->directory);
     running[slot] = harness;
     CHECK_EQUAL(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     harness_restart(harness, options);

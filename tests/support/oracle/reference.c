@@ -38,11 +38,6 @@ static double *workspace(size_t count)
     return words;
 }
 
-int32_t reference_kv_len(int32_t pages, int32_t page_size, int32_t last_page_len)
-{
-    return pages > 0 ? page_size * (pages - 1) + last_page_len : 0;
-}
-
 static uint32_t dim_vo_of(const struct reference_batch *batch)
 {
     return batch->dim_vo ? batch->dim_vo : batch->dim;

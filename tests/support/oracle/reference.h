@@ -63,9 +63,6 @@ struct reference_batch {
  */
 void reference_attend(const struct reference_batch *batch, double *o, double *lse);
 
-/** reference_kv_len() - tokens of a page list; 0 for no pages. */
-int32_t reference_kv_len(int32_t pages, int32_t page_size, int32_t last_page_len);
-
 struct reference_mismatch {
     uint64_t count;     /* elements that differ, of o and lse */
     const char *tensor; /* the first of them: "o" or "lse" */

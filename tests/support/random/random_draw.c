@@ -45,6 +45,8 @@ static void draw_heads(struct prng *prng, struct random_shape *shape)
     do {
         shape->layers =
             1 + prng_percent(prng, narrow ? 0 : 40) + prng_percent(prng, narrow ? 0 : 15);
+        /* shows: head dimensions 64, 128, 256 | yes | yes | 1 to 8 heads of K and V, groups of 1 to
+         * 32 | test_e2e_random */
         shape->dim = 64u << (prng_percent(prng, 45) + prng_percent(prng, 33));
         shape->heads_kv = 1 + prng_below(prng, narrow ? 2 : 8);
         shape->group = narrow ? 1 + prng_below(prng, 3) : pick(prng, groups, 20);
@@ -52,6 +54,8 @@ static void draw_heads(struct prng *prng, struct random_shape *shape)
              shape->heads_kv * shape->group * shape->dim > 8192);
 }
 
+/* shows: pages of any size, NHD and HND, joined and split, any strides | yes | yes | pages of 1 to
+ * 128 tokens | test_e2e_random */
 static void draw_shape(struct prng *prng, struct random_shape *shape)
 {
     static const uint32_t page_sizes[] = {1, 2, 3, 5, 8, 16, 16, 32, 64, 128};
@@ -86,6 +90,8 @@ static int32_t draw_kv_len(struct prng *prng, int32_t page_size)
     }
 }
 
+/* shows: decode, several tokens, prefill, chunks, more queries than keys, none of either | yes |
+ * yes | 0 to 5,000 keys | test_e2e_random */
 static int32_t draw_qo_len(struct prng *prng, uint32_t kind, int32_t kv_len)
 {
     switch (kind) {

@@ -46,32 +46,56 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
     static const float caps[] = {0.1f, 5.0f, 30.0f, 50.0f, 1e6f};
     struct random_variant *variant = &batch->variant;
 
+    /* shows: sliding window | yes | yes | windows of 1 key to all, at pages, blocks and requests |
+     * test_e2e_contract_random */
     if (prng_percent(prng, 50))
         variant->window = draw_window(prng, batch);
+    /* shows: logits soft cap | yes | yes | caps of 0.1 to 1e6 | test_e2e_contract_random */
     if (prng_percent(prng, 40))
         variant->soft_cap = caps[prng_below(prng, sizeof(caps) / sizeof(caps[0]))];
+    /* shows: ALiBi | yes | yes | 1 to 128 heads, powers of two and others |
+     * test_e2e_contract_random */
+    /* shows: rotary embeddings in the kernel (Llama, and scaled as in 3.1), of K at use or at
+     * append | yes | yes, without tensor cores | thetas of 100 to 500,000, some or all dimensions |
+     * test_e2e_contract_random */
     if (prng_percent(prng, 30))
         variant->position_encoding = ATTND_POSITION_ALIBI;
     else if (prng_percent(prng, 35))
         draw_rope(prng, batch);
+    /* shows: attention sinks | yes | yes | one table for all layers or one a layer |
+     * test_e2e_contract_random, test_e2e_variant */
     if (prng_percent(prng, 35))
         variant->sinks = 1 + prng_below(prng, 2);
+    /* shows: `q_scale`, `k_scale`, `v_scale` | yes | yes | 0.3 to 1.75 | test_e2e_contract_random
+     */
     if (prng_percent(prng, 15)) {
         variant->q_scale = 0.5f;
         variant->k_scale = prng_percent(prng, 50) ? 1.75f : 0;
         variant->v_scale = prng_percent(prng, 50) ? 0.3f : 0;
     }
+    /* shows: scales of K and V for each head | yes | yes | with pools of fp8 and others |
+     * test_e2e_contract_random, test_e2e_fp8 */
     if (prng_percent(prng, batch->shape.kv_dtype ? 40 : 8))
         variant->kv_scales = 1 + prng_below(prng, 2);
+    /* shows: custom and tree masks, a bit for each query and key | yes | yes | any bits, trees,
+     * rows that see nothing | test_e2e_contract_random, test_e2e_variant */
     if (batch->steps == 1 && prng_percent(prng, 25))
         variant->mask = 1 + prng_below(prng, MASK_SPARSE);
     /* One plane: what is appended to V would lie in what was rotated of K. */
     if (batch->shape.one_plane || (batch->shape.kv_dtype && batch->steps > 1))
         variant->rope_append = 0;
+    /* shows: levels of a cascade with all of these | yes | yes | 1 to 3 levels, nested and not |
+     * test_e2e_contract_random, test_plan_variant */
     if (batch->levels > 1 && variant->rope_append && !random_batch_nested(batch))
         variant->rope_append = 0; /* keys would stand at several places */
 }
 
+/* shows: other multiples of 16 up to 256 | yes | yes, filled up with zeros | 16, 48, 80, 96, 112,
+ * 192 | test_e2e_contract_random */
+/* shows: 192/128 | yes | yes, filled up with zeros | groups of 1 to 32 | test_e2e_contract_random
+ */
+/* shows: 576/512 (MLA) | yes | yes; in two planes without tensor cores | one plane and two, groups
+ * of 1 to 128 | test_e2e_contract_random, test_e2e_variant, test_e2e_families */
 /* For all batches of a shape: dimensions that no kernel takes as they are. */
 static void draw_dims(struct prng *prng, struct random_shape *shape)
 {
@@ -89,6 +113,8 @@ static void draw_dims(struct prng *prng, struct random_shape *shape)
         shape->interleaved = 0;
 }
 
+/* shows: fp8 pools, e4m3 and e5m2, quantised by append | yes | yes; with 576/512 without tensor
+ * cores | beside q of fp16 and bf16 | test_e2e_contract_random, test_e2e_fp8, test_cpu_kernel */
 /* For all batches of a shape. */
 static void draw_types(struct prng *prng, struct random_shape *shape)
 {

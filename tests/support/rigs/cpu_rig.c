@@ -75,9 +75,22 @@ static void port_kick(void *context)
     (void)pthread_mutex_unlock(&rig->lock);
 }
 
+/* Wakes nobody here; but the caller loses the processor for as long as the test says. */
 static void port_knock(void *context)
 {
-    (void)context;
+    struct rig *rig = context;
+    (void)pthread_mutex_lock(&rig->lock);
+    while (rig->hold_knocks)
+        (void)pthread_cond_wait(&rig->changed, &rig->lock);
+    (void)pthread_mutex_unlock(&rig->lock);
+}
+
+void rig_hold_knocks(struct rig *rig, int hold)
+{
+    (void)pthread_mutex_lock(&rig->lock);
+    rig->hold_knocks = hold;
+    (void)pthread_cond_broadcast(&rig->changed);
+    (void)pthread_mutex_unlock(&rig->lock);
 }
 
 static void port_retire(void *context, const struct attnd_retire *retire)

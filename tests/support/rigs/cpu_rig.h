@@ -41,6 +41,7 @@ struct rig {
     struct attnd_command command[RIG_RUNS];
     uint32_t commands_head, commands_tail;
     int kicked, inside; /* inside: a call of the port that may not meet itself is under way */
+    int hold_knocks;
     struct attnd_retire retired[RIG_RUNS];
     uint32_t retires[RIG_RUNS];          /* how often each run was retired */
     struct attnd_retire acked[RIG_RUNS]; /* by tag: answers to what is no run; kind 0: none yet */
@@ -57,6 +58,9 @@ struct rig_memory rig_map(struct rig *rig, uint64_t size_bytes);
 
 /** rig_unmap() - both mappings; no run in flight may name it. */
 void rig_unmap(struct rig *rig, struct rig_memory *memory);
+
+/** rig_hold_knocks() - 1: threads that wake the daemon do not return from that; 0: they do. */
+void rig_hold_knocks(struct rig *rig, int hold);
 
 /** rig_submit() - a command for run @run, which is filled in rig->runs[run]. */
 void rig_submit(struct rig *rig, uint32_t run);

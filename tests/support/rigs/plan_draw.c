@@ -104,7 +104,7 @@ void plan_case_draw(struct plan_case *c, struct case_source *source)
     c->limits.target.fusion = (enum attnd_plan_fusion)case_below(source, 3);
     c->limits.target.cascade = (enum attnd_plan_cascade)case_below(source, 3);
     if (case_below(source, 2))
-        c->limits.target.rates = (struct attnd_plan_rates){5000, 60, 4400, 128};
+        c->limits.target.rates = (struct attnd_plan_rates){5000, 60, 60, 4400, 128};
     if (c->batch.levels == 1 && case_below(source, 4))
         draw_shared(c, source);
     if (case_below(source, 2))

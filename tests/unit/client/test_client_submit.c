@@ -387,6 +387,9 @@ static void what_a_slot_cannot_hold_is_refused_here(void **state)
     CHECK_ERROR(attnd_plan_set(pair.session, 1, &small.batch, &op), ATTND_E_INVALID);
     CHECK_EQUAL(last().field, ATTND_F_LEVELS);
     CHECK_EQUAL(last().limit, 0); /* which reads "is missing" */
+    CHECK_ERROR(attnd_plan_set(pair.session, 1, NULL, &op), ATTND_E_INVALID);
+    CHECK_EQUAL(last().field, ATTND_F_ARGS);
+    CHECK_EQUAL(last().limit, 0);
     small_batch_init(&small, 0);
     small.batch.levels = 9;
     CHECK_ERROR(attnd_plan_set(pair.session, 1, &small.batch, &op), ATTND_E_RANGE);

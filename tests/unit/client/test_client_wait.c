@@ -175,6 +175,10 @@ static void nothing_to_put_completions_in_is_refused(void **state)
     struct attnd_completion done;
     CHECK_ERROR(attnd_wait(session, &done, 0, 0), ATTND_E_INVALID);
     CHECK_ERROR(attnd_wait(session, NULL, 1, 0), ATTND_E_INVALID);
+    struct attnd_fault fault;
+    attnd_last_fault(&fault);
+    CHECK_EQUAL(fault.field, ATTND_F_COMPLETIONS);
+    CHECK_EQUAL(fault.limit, 0); /* which reads "is missing" */
     attnd_close(session);
     fake_stop(&fake);
 }

@@ -1,5 +1,6 @@
-/* test_admit_leased.c - a page that is not leased is found, whatever the ids around it are. */
-#include "ipc/admit.h"
+/* test_admit_leased.c - a page that is not leased is found, and one that is not in the pool,
+ * whatever the ids around it are. */
+#include "ipc/admit_internal.h"
 #include "tests/support/random/prng.h"
 #include "tests/support/random/seed.h"
 
@@ -88,11 +89,68 @@ static void each_place_of_a_list_counts(void **state)
     free(pages);
 }
 
+/* Pages that follow each other, out of the pool at either end. */
+static void draw_run_outside(struct prng *prng, int32_t *pages, uint32_t count)
+{
+    const uint32_t firsts[] = {POOL - 16, 0u - 16, (uint32_t)INT32_MAX - 16, POOL, 0u - 64};
+    const uint32_t first = firsts[prng_below(prng, 5)], from = prng_below(prng, count);
+
+    for (uint32_t i = from; i < count && i < from + 64; i++)
+        pages[i] = (int32_t)(first + (i - from));
+}
+
+/* Ids of the arena with up to two that are wrong, which may be where a run would be. */
+static void ids_are_copied_and_found_as_by_a_plain_loop(void **state)
+{
+    const uint32_t cases = (uint32_t)test_number("ATTND_CASES", 20000);
+    uint32_t good = 0, inside = 0;
+
+    (void)state;
+    int16_t *held = malloc(POOL * sizeof(*held));
+    int32_t *pages = malloc(COUNT_MAX * sizeof(*pages)), *copy = malloc(COUNT_MAX * sizeof(*copy));
+    assert_true(held && pages && copy);
+    for (uint32_t c = 0; c < cases; c++) {
+        struct prng prng = prng_fork(seed + 1, c);
+        const uint32_t count = prng_below(&prng, COUNT_MAX + 1), before = COUNT_MAX - count;
+        const struct attnd_admit_arena arena = {(const uint8_t *)pages, COUNT_MAX * sizeof(*pages)};
+        struct attnd_admit_ids ids = {.max = POOL - 1, .held = held};
+        struct attnd_fault fault;
+        int all_inside = 1;
+
+        memset(held, 0xff, POOL * sizeof(*held));
+        draw_pages(&prng, pages + before, count);
+        for (uint32_t i = prng_below(&prng, 3); i-- > 0;)
+            held[prng_below(&prng, POOL)] = 0;
+        for (uint32_t i = prng_below(&prng, 3); i-- > 0 && count;) {
+            const int32_t wrong[] = {-1, POOL, INT32_MIN, INT32_MAX, POOL - 1 + 32};
+            pages[before + prng_below(&prng, count)] = wrong[prng_below(&prng, 5)];
+        }
+        if (count && prng_below(&prng, 4) == 0)
+            draw_run_outside(&prng, pages + before, count);
+        for (uint32_t i = before; i < COUNT_MAX; i++)
+            all_inside &= pages[i] >= 0 && pages[i] < (int32_t)POOL;
+        const int expected = all_inside && plain(held, pages + before, count);
+        assert_int_equal(attnd_arena_copy_ids(&arena, before * sizeof(*pages), count, 0,
+                                              copy + before, &ids, &fault),
+                         0);
+        assert_memory_equal(copy + before, pages + before, count * sizeof(*pages));
+        if ((ids.outside == 0) != all_inside || (ids.unleased == 0) != expected)
+            fail_msg("ATTND_SEED=%llu case %u", (unsigned long long)seed, c);
+        good += (uint32_t)expected;
+        inside += (uint32_t)all_inside;
+    }
+    assert_true(good > cases / 8 && good < inside && inside < cases);
+    free(held);
+    free(pages);
+    free(copy);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leases_are_found_as_by_a_plain_loop),
         cmocka_unit_test(each_place_of_a_list_counts),
+        cmocka_unit_test(ids_are_copied_and_found_as_by_a_plain_loop),
     };
 
     seed = test_seed();

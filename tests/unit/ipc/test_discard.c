@@ -117,6 +117,29 @@ static void an_owner_is_full_when_too_many_of_its_files_wait(void **state)
     assert_false(attnd_discard_full(1));
 }
 
+/* Connections of one whose queue is full end, too: those sockets do not pile up. */
+static void what_its_owner_has_no_room_for_is_closed_all_the_same(void **state)
+{
+    (void)state;
+    int listener, slow = slow_file(&listener), last = -1;
+    if (slow < 0)
+        skip();
+    attnd_discard(1, &slow, 1);
+    for (int i = 0; i < 10000 && is_open(slow); i++)
+        usleep(1000);
+    for (uint32_t i = 0; i < 2 * ATTND_DISCARD_WAITING_MAX; i++) {
+        last = null_device();
+        attnd_discard(1, &last, 1);
+    }
+    for (int i = 0; i < 10000 && is_open(last); i++)
+        usleep(1000);
+    assert_false(is_open(last));
+    assert_true(attnd_discard_full(1));
+    close(listener);
+    for (int i = 0; i < 10000 && attnd_discard_full(1); i++)
+        usleep(1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,6 +148,7 @@ int main(void)
         cmocka_unit_test(all_of_them_are_closed),
         cmocka_unit_test(a_file_that_never_closes_holds_up_its_owner_and_nobody_else),
         cmocka_unit_test(an_owner_is_full_when_too_many_of_its_files_wait),
+        cmocka_unit_test(what_its_owner_has_no_room_for_is_closed_all_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

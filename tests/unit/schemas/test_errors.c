@@ -72,11 +72,31 @@ static void a_head_dim_that_nobody_has_is_told_all_that_there_are(void **state)
     struct attnd_fault fault = {-ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 0, 100, 256};
     char text[200];
     attnd_fault_string(&fault, text, sizeof(text));
-    assert_non_null(strstr(text, "head_dim is 100, not a multiple of 16 up to 256 ("));
+    assert_non_null(
+        strstr(text, "head_dim is 100, not a multiple of 16 up to 256, nor 576 with dim_vo 512 ("));
     fault.value = 128;
     fault.limit = 64;
     attnd_fault_string(&fault, text, sizeof(text));
     assert_non_null(strstr(text, "head_dim is 128, limit 64 ("));
+    fault.field = ATTND_F_DIM_VO; /* which is no question of more or less */
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_non_null(strstr(text, "dim_vo is 128, not 64 as dim_qk, nor 128 beside 192 ("));
+}
+
+static void a_right_that_is_missing_shows_no_number_that_is_none(void **state)
+{
+    (void)state;
+    struct attnd_fault fault = {-ATTND_E_PERMISSION, ATTND_F_POOL, 0, 0, 0};
+    char text[200];
+    assert_string_equal(attnd_fault_string(&fault, text, sizeof(text)),
+                        "ATTND_E_PERMISSION: pool: the session has no right to do this");
+    fault.value = 3; /* its handle */
+    attnd_fault_string(&fault, text, sizeof(text));
+    assert_non_null(strstr(text, "pool is 3 ("));
+    fault = (struct attnd_fault){-ATTND_E_PERMISSION, ATTND_F_DAEMON_UID, 0, 65534, 1000};
+    assert_string_equal(
+        attnd_fault_string(&fault, text, sizeof(text)),
+        "ATTND_E_PERMISSION: daemon_uid: the service runs as user 65534, and not as 1000");
 }
 
 static void a_limit_that_is_an_option_of_the_service_is_named(void **state)
@@ -245,6 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sentence_names_field_index_value_and_limit),
         cmocka_unit_test(the_first_element_of_an_array_has_an_index_too),
+        cmocka_unit_test(a_right_that_is_missing_shows_no_number_that_is_none),
         cmocka_unit_test(a_limit_that_is_an_option_of_the_service_is_named),
         cmocka_unit_test(a_scalar_has_no_index),
         cmocka_unit_test(a_missing_pointer_and_an_empty_plan_are_told_in_words),

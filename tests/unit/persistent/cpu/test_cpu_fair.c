@@ -51,7 +51,7 @@ static uint32_t serve(const uint64_t *ns)
     struct attnd_cpu_share share;
     assert_true(attnd_cpu_queue_take(&queue, INFINITY, &share));
     assert_int_equal(share.item_end - share.item_begin, 1);
-    attnd_cpu_queue_charge(&queue, &share, ns[share.run->index]);
+    attnd_cpu_queue_charge(&queue, &share, ns[share.run->index], 0);
     return share.run->index;
 }
 
@@ -167,7 +167,7 @@ static void a_cancelled_run_is_taken_whole(void **state)
     assert_true(attnd_cpu_queue_take(&queue, INFINITY, &share));
     assert_true(share.skip);
     assert_int_equal(share.item_end - share.item_begin, 1000);
-    attnd_cpu_queue_charge(&queue, &share, 0);
+    attnd_cpu_queue_charge(&queue, &share, 0, 0);
     assert_true(attnd_cpu_queue_empty(&queue));
 }
 
@@ -182,11 +182,11 @@ static void only_a_session_that_is_behind_is_taken_from(void **state)
     assert_false(attnd_cpu_queue_take(&queue, mine.start, &other));
     assert_true(attnd_cpu_queue_take(&queue, mine.start + MS, &other));
     assert_int_equal(other.run->index, 1);
-    attnd_cpu_queue_charge(&queue, &other, 2 * MS);
-    attnd_cpu_queue_charge(&queue, &mine, 3 * MS);
+    attnd_cpu_queue_charge(&queue, &other, 2 * MS, 0);
+    attnd_cpu_queue_charge(&queue, &mine, 3 * MS, 0);
     assert_true(attnd_cpu_queue_take(&queue, 2.5 * MS, &other));
     assert_int_equal(other.run->index, 1); /* and run 0, of 3 ms, is not */
-    attnd_cpu_queue_charge(&queue, &other, 2 * MS);
+    attnd_cpu_queue_charge(&queue, &other, 2 * MS, 0);
     assert_false(attnd_cpu_queue_take(&queue, 2.5 * MS, &other));
 }
 
@@ -204,7 +204,88 @@ static void items_that_are_not_done_count(void **state)
     }
     assert_int_equal(first, 10);
     for (uint32_t i = 0; i < 20; i++)
-        attnd_cpu_queue_charge(&queue, &shares[i], MS);
+        attnd_cpu_queue_charge(&queue, &shares[i], MS, 0);
+}
+
+static void a_weight_counts_before_an_item_is_done(void **state)
+{
+    struct attnd_cpu_share shares[20];
+    uint32_t first = 0;
+    (void)state;
+    publish(0, 7, 3, 1000);
+    publish(1, 8, 1, 1000);
+    for (uint32_t i = 0; i < 20; i++) {
+        assert_true(attnd_cpu_queue_take(&queue, INFINITY, &shares[i]));
+        first += shares[i].run->index == 0;
+    }
+    assert_int_equal(first, 15);
+    for (uint32_t i = 0; i < 20; i++)
+        attnd_cpu_queue_charge(&queue, &shares[i], MS, 0);
+}
+
+/* The thread that took items last may be without a processor: the other makes way as well. */
+static void a_session_that_comes_is_behind_all_that_threads_have_in_hand(void **state)
+{
+    struct attnd_cpu_share first, last, small;
+    (void)state;
+    publish(0, 7, 1, 1000);
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &first));
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &last));
+    assert_true(last.start > first.start);
+    attnd_poke64(&first.had_ns, 10);
+    publish(1, 8, 1, 10);
+    assert_false(attnd_cpu_queue_take(&queue, attnd_cpu_share_reached(&first), &small));
+    attnd_poke64(&first.had_ns, 11);
+    assert_true(attnd_cpu_queue_take(&queue, attnd_cpu_share_reached(&first), &small));
+    assert_int_equal(small.run->index, 1);
+    attnd_cpu_queue_charge(&queue, &small, MS, 0);
+    attnd_cpu_queue_charge(&queue, &first, MS, 0);
+    attnd_cpu_queue_charge(&queue, &last, MS, 0);
+}
+
+/* What seems to have had more than it said may have had no processor, and its session is not ahead
+ * by that. */
+static void a_session_that_comes_is_no_further_than_the_others_clock(void **state)
+{
+    struct attnd_cpu_share first, last, small;
+    (void)state;
+    publish(0, 7, 1, 2);
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &first));
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &last));
+    attnd_poke64(&first.had_ns, 5 * MS);
+    attnd_poke64(&last.had_ns, 5 * MS);
+    publish(1, 8, 1, 10);
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &small));
+    assert_int_equal(small.run->index, 1);
+    assert_true(small.start <= queue.flow[first.flow].clock);
+    attnd_cpu_queue_charge(&queue, &small, MS, 0);
+    attnd_cpu_queue_charge(&queue, &first, MS, 0);
+    attnd_cpu_queue_charge(&queue, &last, MS, 0);
+}
+
+/* Return: what a session is charged for an item that took so long. */
+static double paid_for(uint64_t ns, uint64_t without_ns)
+{
+    struct attnd_cpu_share share;
+    publish(0, 7, 1, 2); /* one is left: clocks go on */
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &share));
+    assert_int_equal(attnd_cpu_share_is_late(&share, ns), ns > (uint64_t)share.charged_ns);
+    attnd_cpu_queue_charge(&queue, &share, ns, without_ns);
+    const double paid = queue.flow[share.flow].clock - share.start;
+    assert_true(attnd_cpu_queue_take(&queue, INFINITY, &share));
+    attnd_cpu_queue_charge(&queue, &share, 1, 0);
+    return paid;
+}
+
+static void time_without_a_processor_is_not_paid_for(void **state)
+{
+    (void)state;
+    const double said = paid_for(MS, MS);
+    assert_true(said > 0 && said < 0.5 * MS);
+    assert_true(fabs(paid_for(5 * MS, 4 * MS) - MS) < 1);
+    assert_true(fabs(paid_for(MS, 3 * MS) - said) < 1); /* also of what was before */
+    assert_true(fabs(paid_for(5 * MS, 0) - 5 * MS) < 1);
+    assert_true(fabs(paid_for(1, 0) - 1) < 1);
 }
 
 static void clocks_start_again_when_nothing_is_left(void **state)
@@ -247,6 +328,10 @@ int main(void)
         TEST(a_cancelled_run_is_taken_whole),
         TEST(only_a_session_that_is_behind_is_taken_from),
         TEST(items_that_are_not_done_count),
+        TEST(a_weight_counts_before_an_item_is_done),
+        TEST(a_session_that_comes_is_behind_all_that_threads_have_in_hand),
+        TEST(a_session_that_comes_is_no_further_than_the_others_clock),
+        TEST(time_without_a_processor_is_not_paid_for),
         TEST(clocks_start_again_when_nothing_is_left),
         TEST(sessions_come_and_go),
 #undef TEST

@@ -84,6 +84,29 @@ static void a_run_waits_for_those_of_its_own_session(void **state)
     rig_close(&rig);
 }
 
+/* It gets the processor at once, and the thread that woke it gets it back when nobody else wants
+ * it. */
+static void who_wakes_the_daemon_holds_nobody_up(void **state)
+{
+    struct rig rig;
+    struct rig_work work[2];
+    (void)state;
+    rig_open_started(&rig, THREADS);
+    rig_hold_knocks(&rig, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct rig_batch batch = rig_small_batch(60 + i);
+        rig_make(&work[i], &rig, &batch);
+        submit_as(&rig, &work[i], i, 20 + i);
+        assert_int_equal(rig_wait(&rig, i, 1).code, 0);
+    }
+    rig_hold_knocks(&rig, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        rig_judge(&work[i], "beside a wake-up");
+        rig_free(&work[i]);
+    }
+    rig_close(&rig);
+}
+
 /* Items that are longer than the time after which they make way, of several sessions at once: each
  * of them is interrupted, and each result is right. */
 static void sessions_that_make_way_for_each_other_are_all_right(void **state)
@@ -161,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_run_does_not_wait_for_endless_items),
         cmocka_unit_test(a_run_waits_for_those_of_its_own_session),
+        cmocka_unit_test(who_wakes_the_daemon_holds_nobody_up),
         cmocka_unit_test(sessions_that_make_way_for_each_other_are_all_right),
         cmocka_unit_test(parking_between_sessions_loses_nothing),
     };

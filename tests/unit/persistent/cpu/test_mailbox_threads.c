@@ -274,10 +274,10 @@ static void doorbells_that_name_nothing_are_answered_at_once(void **state)
 
 /* Two prepared runs of one lane. The first is one item, so that another thread has nothing to do
  * but to look at doorbells meanwhile; the second is rung in the place of 0, which says that the
- * first is under way, and so before its answer. */
+ * first is under way, and so before its answer. Again until that has come true often enough: on a
+ * busy machine the answer may be there first. */
 static void a_ring_of_a_lane_that_is_not_at_rest_is_gone_with_the_answer(void **state)
 {
-    enum { ROUNDS = 20 };
     static struct scene scene;
     static struct rig_work slow;
     const struct rig_batch batch = {.seed = 99,
@@ -297,7 +297,7 @@ static void a_ring_of_a_lane_that_is_not_at_rest_is_gone_with_the_answer(void **
     struct attnd_command first = prepared_of(&scene, LANES, &slow, 0);
     assert_int_equal(first.body.items, 1);
     assert_int_equal(tell(&scene, &first), 0);
-    for (uint32_t round = 0; round < ROUNDS; round++) {
+    for (uint32_t round = 0; rung < 10; round++) {
         ring(scene.box, 0, RIG_RUNS + LANES);
         while (attnd_doorbell_rung(attnd_observe32(&scene.box->doorbell[0])))
             attnd_relax();
@@ -310,7 +310,6 @@ static void a_ring_of_a_lane_that_is_not_at_rest_is_gone_with_the_answer(void **
         /* Both runs answer with 1; of the second there are more tiles than one. */
         assert_int_equal(attnd_peek64(&scene.rig.mailboxes[MAILBOX].tiles), round + 1);
     }
-    assert_true(rung > 0);
     rig_free(&slow);
     close_scene(&scene);
 }

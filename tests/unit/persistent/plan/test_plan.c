@@ -282,6 +282,21 @@ static void a_long_chunk_on_a_million_keys_is_planned(void **state)
         assert_in_range(plan_tiles(&c)[t].cost, 1, ATTND_ITEM_COST_MAX);
 }
 
+/* How often blocks may be cut follows from the limits, and how long they are from the pool. */
+static void limits_of_another_page_size_than_the_pools_are_refused(void **state)
+{
+    (void)state;
+    c.pool.page_size = 128;
+    level(1, 32, 4096);
+    plan_case_fit(&c);
+    c.limits.page_size = 0;
+    assert_int_equal(plan_case_new(&c), -ATTND_E_RANGE);
+    free(c.heap);
+    c.heap = NULL;
+    c.limits.page_size = 128;
+    assert_int_equal(plan_case_new(&c), 0);
+}
+
 static void causal_blocks_cost_only_what_they_see(void **state)
 {
     (void)state;
@@ -553,6 +568,7 @@ int main(void)
         TEST(what_engines_ask_for_is_below_the_bound),
         TEST(a_batch_that_cannot_be_bounded_is_refused_by_name),
         TEST(a_long_chunk_on_a_million_keys_is_planned),
+        TEST(limits_of_another_page_size_than_the_pools_are_refused),
         TEST(causal_blocks_cost_only_what_they_see),
         TEST(queries_longer_than_their_keys_are_legal),
         TEST(tiles_are_whole_tokens_whatever_the_group),

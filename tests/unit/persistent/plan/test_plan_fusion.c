@@ -23,7 +23,7 @@ static int begin(void **state)
     (void)state;
     plan_case_begin(&c);
     c.limits.target.tile_workers = WORKERS;
-    c.limits.target.rates = (struct attnd_plan_rates){5200, 67, 4400, 128};
+    c.limits.target.rates = (struct attnd_plan_rates){5200, 67, 67, 4400, 128};
     c.batch.flags = ATTND_BATCH_CAUSAL;
     return 0;
 }

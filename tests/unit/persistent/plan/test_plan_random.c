@@ -1,7 +1,7 @@
 /*
  * test_plan_random.c - any batch, any pool, any worker: the plan does what the batch says.
  *
- * Each case is drawn from (seed, number) and judged by tests/support/plan_check.c, which knows
+ * Each case is drawn from (seed, number) and judged by tests/support/rigs/plan_check.c, which knows
  * nothing of the planner. ATTND_SEED repeats a run, ATTND_CASES changes its length.
  */
 #include "tests/support/random/seed.h"

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -25,7 +26,7 @@ static int begin(void **state)
     (void)state;
     plan_case_begin(&c);
     c.limits.target.tile_workers = 131;
-    c.limits.target.rates = (struct attnd_plan_rates){5200, 67, 4400, 128};
+    c.limits.target.rates = (struct attnd_plan_rates){5200, 67, 67, 4400, 128};
     c.limits.target.cascade = ATTND_CASCADE_AUTO;
     c.batch.flags = ATTND_BATCH_CAUSAL;
     return 0;
@@ -128,6 +129,73 @@ static void nothing_is_shared_that_costs_more_than_it_saves(void **state)
     assert_int_equal(plan().shared_groups, 0);
     assert_int_equal(attnd_plan_head(c.plan)->levels, 1);
     assert_int_equal(own_begin(1), 0);
+}
+
+/* One of them saves less than a level costs, and all together much more. */
+static void many_small_groups_pay_for_one_level(void **state)
+{
+    (void)state;
+    level(64, 1, 2048 + 128);
+    alike(0, 7, 2048 / PAGE);
+    assert_int_equal(plan().shared_groups, 0);
+    end(NULL);
+    begin(NULL);
+    level(64, 1, 2048 + 128);
+    for (uint32_t group = 0; group < 8; group++)
+        alike(8 * group, 8 * group + 7, 2048 / PAGE);
+    assert_int_equal(plan().shared_groups, 8);
+    assert_int_equal(attnd_plan_head(c.plan)->levels, 2);
+}
+
+/* What two requests have in common beyond the prefix of all does not pay for a third level. */
+static void a_level_pays_for_itself(void **state)
+{
+    (void)state;
+    level(64, 1, 8192 + 2048);
+    alike(0, 63, 8192 / PAGE);
+    alike(0, 7, (8192 + 1024) / PAGE);
+    assert_int_equal(plan().shared_groups, 1);
+    assert_int_equal(attnd_plan_head(c.plan)->levels, 2);
+}
+
+/* What is read again comes out of the L2: the faster that is, the less is saved. */
+static void what_the_l2_gives_at_once_is_not_shared(void **state)
+{
+    (void)state;
+    for (uint32_t fast = 0; fast < 2; fast++) {
+        end(NULL);
+        begin(NULL);
+        c.limits.target.rates.worker_l2_gbps = fast ? 1340 : 67;
+        level(16, 1, 4096 + 128);
+        alike(0, 15, 4096 / PAGE);
+        assert_int_equal(plan().shared_groups, !fast);
+    }
+}
+
+/* Each pair saves less than a level costs. The memory has their keys once all the same, so fewer
+ * workers read them as fast. */
+static void keys_that_pairs_have_in_common_are_bytes_once(void **state)
+{
+    uint32_t computing[2];
+
+    (void)state;
+    for (uint32_t pairs = 0; pairs < 2; pairs++) {
+        int32_t qo_len[121], kv_len[121];
+        end(NULL);
+        begin(NULL);
+        c.limits.target.fusion = ATTND_FUSION_SM_SPLIT;
+        for (uint32_t r = 0; r < 121; r++) {
+            qo_len[r] = r ? 1 : 1024;
+            kv_len[r] = r ? 2048 + 64 : 2048;
+        }
+        plan_case_level(&c, 121, qo_len, kv_len);
+        for (uint32_t r = 1; pairs && r < 121; r += 2)
+            alike(r, r + 1, 2048 / PAGE);
+        assert_int_equal(plan().shared_groups, 0);
+        computing[pairs] = attnd_plan_head(c.plan)->compute_workers;
+    }
+    printf("%u and %u workers compute\n", computing[0], computing[1]);
+    assert_true(computing[0] > computing[1]);
 }
 
 static void a_batch_with_nothing_in_common_is_planned_as_ever(void **state)
@@ -272,6 +340,10 @@ int main(void)
         TEST(groups_side_by_side_are_found_each),
         TEST(prefixes_within_prefixes_make_a_tree),
         TEST(nothing_is_shared_that_costs_more_than_it_saves),
+        TEST(many_small_groups_pay_for_one_level),
+        TEST(a_level_pays_for_itself),
+        TEST(what_the_l2_gives_at_once_is_not_shared),
+        TEST(keys_that_pairs_have_in_common_are_bytes_once),
         TEST(a_batch_with_nothing_in_common_is_planned_as_ever),
         TEST(equal_lists_keep_their_last_keys),
         TEST(one_key_less_than_a_page_is_not_shared),

@@ -302,6 +302,21 @@ static void parts_that_a_window_hides_are_one(void **state)
     assert_int_equal(tiles[1].kv_end, 7680);
 }
 
+/* A window cuts the prefix's four rows into a block for each request: four splits, not one. */
+static void pieces_of_a_prefix_have_room_in_a_plan_that_just_fits(void **state)
+{
+    const int32_t rows[] = {4}, prefix[] = {1024}, own_rows[] = {1, 1, 1, 1}, own[] = {8, 8, 8, 8};
+    struct attnd_tile tiles[64];
+
+    (void)state;
+    plan_case_level(&c, 1, rows, prefix);
+    plan_case_level(&c, 4, own_rows, own);
+    window(5000);
+    fix(512);
+    plan();
+    assert_int_equal(tiles_of(0, tiles), 8);
+}
+
 static void a_plan_made_for_longer_parts_names_them(void **state)
 {
     struct attnd_fault fault = {0};
@@ -355,6 +370,7 @@ int main(void)
         TEST(a_request_is_cut_alike_alone_and_among_others),
         TEST(tiles_stand_ready_for_keys_that_an_advance_brings),
         TEST(parts_that_a_window_hides_are_one),
+        TEST(pieces_of_a_prefix_have_room_in_a_plan_that_just_fits),
         TEST(a_plan_made_for_longer_parts_names_them),
         TEST(a_plan_made_without_says_so),
     };

@@ -107,6 +107,21 @@ static void what_is_given_is_taken(void **state)
     assert_int_equal(options.log_level, ATTND_LOG_WARNING);
 }
 
+static void rates_are_four_numbers_or_measured(void **state)
+{
+    (void)state;
+    struct attnd_options options =
+        parse((const char *const[]){"-s", "/x", "--rates=5200,60,61,4400", NULL});
+    assert_int_equal(options.rates.source, ATTND_RATES_GIVEN);
+    assert_int_equal(options.rates.worker_gflops, 5200);
+    assert_int_equal(options.rates.worker_gbps, 60);
+    assert_int_equal(options.rates.worker_l2_gbps, 61);
+    assert_int_equal(options.rates.memory_gbps, 4400);
+    options = parse((const char *const[]){"-s", "/x", "--rates=1,1,1,1", "--rates=auto", NULL});
+    assert_int_equal(options.rates.source, ATTND_RATES_NONE);
+    assert_int_equal(options.rates.worker_gflops, 0);
+}
+
 /* In a child, because bad usage exits. */
 static int exit_code(const char *const *arguments)
 {
@@ -133,7 +148,9 @@ static void bad_usage_exits_with_1_and_questions_with_0(void **state)
                                "--allow-uid=a",    "argument",       "--no-such-thing",
                                "--residency=park", "--sms=1",        "--sms=2000",
                                "--watchdog=x",     "--inject=luck",  "--device=64",
-                               "--device=GPU-0"};
+                               "--device=GPU-0",   "--rates=1,2,3",  "--rates=1,2,3,4,5",
+                               "--rates=1,2,3,0",  "--rates=,,,",    "--rates=1,2,3,65536",
+                               "--rates="};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(exit_code((const char *const[]){bad[i], NULL}), ATTND_EXIT_USAGE);
     assert_int_equal(exit_code((const char *const[]){"--help", NULL}), 0);
@@ -173,6 +190,7 @@ int main(void)
         cmocka_unit_test(what_is_not_given_has_a_default),
         cmocka_unit_test(only_a_directory_that_nobody_has_named_is_made),
         cmocka_unit_test(what_is_given_is_taken),
+        cmocka_unit_test(rates_are_four_numbers_or_measured),
         cmocka_unit_test(the_workers_way_of_living_is_an_option),
         cmocka_unit_test(bad_usage_exits_with_1_and_questions_with_0),
         cmocka_unit_test(the_service_manager_is_told_where_it_asks_to_be),

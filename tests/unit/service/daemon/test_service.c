@@ -92,7 +92,7 @@ static pid_t fork_stranger(void)
 static void strangers_leave_room_for_those_who_are_admitted(void **state)
 {
     (void)state;
-    if (getuid() != 0) /* who can be somebody else */
+    if (getuid() != 0) /* root alone can be somebody else */
         skip();
     service_rig.options.allow_uids[service_rig.options.allow_uids_count++] =
         1; /* the socket is for others too */

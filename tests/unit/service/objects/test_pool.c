@@ -67,7 +67,7 @@ static void each_bad_scalar_is_named(void **state)
         {FIELD(heads_kv), 0, -ATTND_E_RANGE, ATTND_F_HEADS_KV, 1},
         {FIELD(heads_kv), 1025, -ATTND_E_RANGE, ATTND_F_HEADS_KV, 1024},
         {FIELD(dim_qk), 100, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 256},
-        {FIELD(dim_vo), 128, -ATTND_E_UNSUPPORTED, ATTND_F_HEAD_DIM, 64},
+        {FIELD(dim_vo), 128, -ATTND_E_UNSUPPORTED, ATTND_F_DIM_VO, 64},
         {FIELD(dtype), 0, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, ATTND_FP16},
         {FIELD(dtype), ATTND_FP8_E4M3, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, ATTND_BF16},
         {FIELD(dtype), ATTND_DTYPES_END, -ATTND_E_UNSUPPORTED, ATTND_F_DTYPE, ATTND_FP8_E5M2},

@@ -202,6 +202,20 @@ static void a_process_may_have_half_of_the_sessions(void **state)
     service_rig_expect_sessions(0);
 }
 
+/* A process can fork, and a user cannot. */
+static void a_user_among_several_may_have_half_of_the_sessions(void **state)
+{
+    (void)state;
+    service_rig.options.allow_uids[service_rig.options.allow_uids_count++] = getuid() + 1;
+    service_rig_start();
+    pid_t one = begin_process(HALF / 2), other = begin_process(HALF - HALF / 2);
+    struct session late = {.socket = service_rig_dial()};
+    expect_refused(&late, HALF + 1, HALF);
+    close(late.socket);
+    end_process(one);
+    end_process(other);
+}
+
 static void a_full_house_refuses_sessions_and_still_answers(void **state)
 {
     (void)state;
@@ -262,6 +276,7 @@ int main(void)
         TEST(a_visitor_brings_no_descriptors, automatic),
         TEST(a_stranger_is_told_so, automatic),
         TEST(a_process_may_have_half_of_the_sessions, automatic),
+        TEST(a_user_among_several_may_have_half_of_the_sessions, automatic),
         TEST(a_full_house_refuses_sessions_and_still_answers, automatic),
         TEST(who_does_not_finish_the_handshake_is_dropped, automatic),
 #undef TEST

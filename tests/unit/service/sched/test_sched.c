@@ -150,6 +150,29 @@ static void batches_that_wait_take_no_more_memory_than_about_an_arena(void **sta
     CHECK_EQUAL(client.daemon->lanes->admitted_bytes, 0);
 }
 
+static void a_batch_is_copied_as_far_as_the_share_of_its_session_goes(void **state)
+{
+    const uint32_t plan = stage_plan(&client);
+    const uint64_t *used = &client.daemon->used[ATTND_QUOTA_DAEMON];
+    uint64_t *all = &stage.service.options.daemon_memory_max_bytes;
+    struct attnd_cqe cqe;
+    int refused = -1;
+    (void)state;
+    *all = 2 * *used; /* half is a session's */
+    do {
+        sched_rig_submit(stage_batch(&client, plan, 0, 4, 6, 0, 0));
+        (void)stage_sweep(&stage);
+        CHECK_EQUAL(stage_completion(&client, &cqe), 1);
+        if (cqe.code)
+            CHECK_EQUAL(cqe.field, ATTND_F_DAEMON_MEMORY);
+        CHECK(*used <= *all / 2);
+        *all += 128;
+        refused++;
+    } while (cqe.code == -ATTND_E_NO_MEMORY);
+    CHECK_EQUAL(cqe.code, 0);
+    CHECK(refused > 0);
+}
+
 static void plan_set_is_busy_while_another_lane_uses_the_plan(void **state)
 {
     uint32_t plan = sched_rig_filled_plan();
@@ -515,6 +538,7 @@ int main(void)
         CASE(success_can_be_silent_and_failure_cannot),
         CASE(a_batch_that_waits_is_not_harmed_by_reuse_of_the_arena),
         CASE(batches_that_wait_take_no_more_memory_than_about_an_arena),
+        CASE(a_batch_is_copied_as_far_as_the_share_of_its_session_goes),
         CASE(plan_set_is_busy_while_another_lane_uses_the_plan),
         CASE(plan_set_in_the_lane_of_its_runs_waits_for_them),
         CASE(a_plan_that_failed_to_set_is_not_run),

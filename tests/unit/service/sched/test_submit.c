@@ -214,6 +214,30 @@ static void faults_of_a_lane_keep_its_order(void **state)
     stage_expect(&client, 2, -ATTND_E_UNKNOWN);
 }
 
+/* The planner's thread has a batch of the session. To copy and check another takes the loop's time,
+ * so it stays in the ring, behind the run that is taken. */
+static void the_next_batch_waits_in_the_ring_while_one_is_planned(void **state)
+{
+    struct attnd_sqe run = stage_run(plan, 0, 1), set = stage_batch(&client, plan, 256, 4, 6, 0, 0);
+    (void)state;
+    set.lane = 1;
+    set.user_data = 2;
+    client.daemon->lanes->planning = 1;
+    CHECK_EQUAL(stage_submit(&client, &run), 0);
+    CHECK_EQUAL(stage_submit(&client, &set), 0);
+    CHECK_EQUAL(stage_sweep(&stage), 1); /* the run */
+    CHECK_EQUAL(client.daemon->in_flight, 1);
+    CHECK_EQUAL(client.daemon->lanes->admitted_bytes, 0);
+    struct attnd_run *begun = stage_command(&stage);
+    CHECK(begun != NULL);
+    stage_retire(&stage, begun, 0);
+    client.daemon->lanes->planning = 0;
+    stage_sweep(&stage);
+    stage_expect(&client, 1, 0);
+    stage_sweep(&stage);
+    stage_expect(&client, 2, 0);
+}
+
 /* Half sense, half noise: whatever comes, it is answered or dispatched, and nothing is left over.
  */
 static void noise_in_slots_and_arena_is_survived(void **state)
@@ -272,10 +296,15 @@ static void noise_in_slots_and_arena_is_survived(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(a_slot_without_meaning_is_refused),           CASE(reserved_words_are_zero),
-        CASE(places_of_a_merge_lie_in_the_arena),          CASE(plans_and_layers_exist),
-        CASE(tensors_lie_in_their_memory_and_are_aligned), CASE(outputs_overlap_nothing),
-        CASE(an_append_needs_room_for_its_rows),           CASE(faults_of_a_lane_keep_its_order),
+        CASE(a_slot_without_meaning_is_refused),
+        CASE(reserved_words_are_zero),
+        CASE(places_of_a_merge_lie_in_the_arena),
+        CASE(plans_and_layers_exist),
+        CASE(tensors_lie_in_their_memory_and_are_aligned),
+        CASE(outputs_overlap_nothing),
+        CASE(an_append_needs_room_for_its_rows),
+        CASE(faults_of_a_lane_keep_its_order),
+        CASE(the_next_batch_waits_in_the_ring_while_one_is_planned),
         CASE(noise_in_slots_and_arena_is_survived),
     };
     check_failed = _fail;

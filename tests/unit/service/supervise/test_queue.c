@@ -75,6 +75,18 @@ static void a_dead_workers_answers_reach_nobody(void **state)
     CHECK_EQUAL(attnd_peek32(&queue->head->retire_tail), 0);
 }
 
+static void rates_outlive_the_worker_that_measured_them(void **state)
+{
+    const struct attnd_rates rates = {5200, 60, 61, 4400, ATTND_RATES_MEASURED};
+    (void)state;
+    CHECK_EQUAL(queue->head->rates.source, ATTND_RATES_NONE);
+    attnd_queue_rates(queue, &rates);
+    CHECK_EQUAL(memcmp(&old_head()->rates, &rates, sizeof(rates)), 0);
+    old_head()->rates.worker_gflops = 7; /* what it writes once it is dead is nobody's */
+    lose();
+    CHECK_EQUAL(memcmp(&queue->head->rates, &rates, sizeof(rates)), 0);
+}
+
 static void a_dead_worker_sees_no_command_of_the_next(void **state)
 {
     struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = 3};
@@ -127,6 +139,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(a_dead_workers_answers_reach_nobody),
         CASE(a_dead_worker_sees_no_command_of_the_next),
+        CASE(rates_outlive_the_worker_that_measured_them),
         CASE(what_is_left_of_a_dead_worker_is_told_to_end),
         CASE(heap_prepared_runs_and_mailboxes_go_on),
     };

@@ -131,6 +131,7 @@ static void commands_and_retires_wake_either_side(void **state)
             wait_long();
         const struct attnd_retire retire = {.run = command.run};
         worker.port.retire(worker.port.context, &retire);
+        worker.port.knock(worker.port.context);
     }
     assert_int_equal(pthread_join(daemon, NULL), 0);
     CHECK(attnd_clock_ns() - begin_ns < LONG_NS);

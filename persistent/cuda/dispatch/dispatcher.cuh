@@ -1,0 +1,188 @@
+/*
+ * dispatcher.cuh - the dispatcher kernel: one CTA of four warps, a duty each.
+ *
+ *   commands  the only one that looks at host memory all the time: command ring, park, heartbeat
+ *             (commands.cuh)
+ *   retires   finished runs to the retire ring, of which it is the only writer (retire.cuh)
+ *   doorbells mailboxes, which lie in device memory (doorbells.cuh)
+ *   chores    what nobody waits for: positions made ready, cancelled runs, sums (retire.cuh)
+ */
+#ifndef ATTND_PERSISTENT_CUDA_DISPATCH_DISPATCHER_CUH
+#define ATTND_PERSISTENT_CUDA_DISPATCH_DISPATCHER_CUH
+
+#include "persistent/cuda/dispatch/commands.cuh"
+#include "persistent/cuda/dispatch/retire.cuh"
+#include "persistent/cuda/machine/copy.cuh"
+#include "persistent/cuda/machine/scalar.cuh"
+#include "persistent/cuda/state/roles.cuh"
+
+namespace attnd
+{
+
+/* Before the warps part: what was kept since the last launch, and an empty ring. Somebody's layer
+ * waits for it: everything is asked for at once, and behind the bus only whether these kernels were
+ * dismissed. @host: as in Settings, which are not there yet. */
+__device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *resident,
+                                               const HostWords *host, uint32_t gang)
+{
+    static_assert(dispatch_threads == ATTND_MAILBOXES_MAX, "a mailbox a thread");
+    static_assert(sizeof(Dispatch) % 16 == 0 && sizeof(Settings) / 4 <= dispatch_threads, "");
+    const uint32_t thread = threadIdx.x;
+    const uint32_t dismissed = thread == 0 ? observe_sys(&host->dismiss) : 0;
+    const uint32_t published = resident->published, dirty = resident->dirty;
+    const uint64_t plan_bytes = resident->plan_bytes;
+    const uint32_t prepared_end = resident->prepared_end, head = resident->commands_head;
+    const uint32_t transient = resident->transient, prepared_count = resident->prepared_count;
+    const uint32_t ringer = resident->ringer, recent = resident->recent;
+    const uint64_t turn_ns = resident->turn_ns;
+    attnd_mailbox *mailbox = resident->mailboxes[thread];
+    const MailboxSums sums = resident->sums[thread];
+    const uint4 first = reinterpret_cast<const uint4 *>(resident->prepared)[thread];
+    const uint32_t word =
+        thread < sizeof(Settings) / 4 ? reinterpret_cast<const uint32_t *>(resident)[thread] : 0;
+
+    for (uint32_t i = thread; i < sizeof(Dispatch) / 16; i += dispatch_threads)
+        reinterpret_cast<uint4 *>(dispatch)[i] = make_uint4(0, 0, 0, 0);
+    constexpr uint32_t vectors = sizeof(Live) / 16;
+    for (uint32_t i = thread; i < (published - dirty) * vectors; i += dispatch_threads)
+        reinterpret_cast<uint4 *>(
+            &resident->live[(dirty + i / vectors) % ring_positions])[i % vectors] =
+            make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    if (thread < sizeof(Settings) / 4)
+        reinterpret_cast<uint32_t *>(&dispatch->settings)[thread] = word;
+    if (thread < prepared_end)
+        reinterpret_cast<uint4 *>(dispatch->prepared)[thread] = first;
+    for (uint32_t i = dispatch_threads + thread; i < prepared_end; i += dispatch_threads)
+        dispatch->prepared[i] = resident->prepared[i];
+    dispatch->sums[thread] = sums;
+    if (mailbox)
+        list_mailbox(dispatch, thread, mailbox);
+    if (thread == 0) {
+        resident->running = gang;
+        dispatch->pending = resident->pending;
+        dispatch->gang = gang;
+        dispatch->published = dispatch->retired = published;
+        dispatch->ready = published + ring_positions;
+        dispatch->commands_head = head;
+        dispatch->plan_bytes = plan_bytes;
+        dispatch->transient = transient;
+        dispatch->prepared_count = prepared_count;
+        dispatch->quiet = dispatch->closing = dismissed; /* and no warp takes anything */
+        dispatch->ringer = ringer;
+        dispatch->recent = recent;
+        dispatch->turn_ns = turn_ns;
+    }
+    __syncthreads();
+}
+
+constexpr uint64_t warm_bytes = 1u << 16;
+
+__device__ __forceinline__ void warm(const void *from, uint64_t bytes)
+{
+    const char *at = static_cast<const char *>(from);
+    for (uint64_t i = 128 * (threadIdx.x % 32); i < min(bytes, warm_bytes); i += 128 * 32)
+        prefetch_line(at + i);
+}
+
+/* What workers resolve their first items from, a trip behind the other: the run, its tiles, pages
+ * and lengths. Behind an engine's products that lies in DRAM again. The run that comes is most
+ * often of the plan of the last one, and was prepared behind it. One warp, that has time. */
+__device__ __forceinline__ void warm_plan(const Dispatch *dispatch)
+{
+    const uint32_t recent = dispatch->recent;
+    const ActiveRun *run = &dispatch->settings.runs[recent];
+    if (recent < ring_positions)
+        return;
+    warm(run, (recent + 1 < run_slots ? 2 : 1) * sizeof(ActiveRun));
+    const attnd_plan_head &plan = run->plan;
+    warm(run->tiles, plan.tiles * sizeof(attnd_tile));
+    if (plan.kv_len_offset_bytes > plan.kv_pages_offset_bytes) {
+        warm(run->kv_pages, plan.kv_len_offset_bytes - plan.kv_pages_offset_bytes);
+        warm(run->kv_len, plan.entries_max * sizeof(int32_t));
+    }
+}
+
+/* Variants of runs that are prepared come back after a change of kernels. Not in front of the first
+ * doorbell. One warp. */
+__device__ __forceinline__ void mark_prepared(const Dispatch *dispatch, Resident *resident)
+{
+    uint32_t used = 0;
+    for (uint32_t i = threadIdx.x % 32; i < resident->prepared_end; i += 32) {
+        const Prepared &prepared = dispatch->prepared[i];
+        if (prepared.state && !(prepared.state & prepared_bad))
+            used |= 1u << prepared.variant;
+    }
+    used = __reduce_or_sync(0xffffffffu, used);
+    if (used && threadIdx.x % 32 == 0)
+        set_bits(&resident->used, used);
+}
+
+/* When all warps are done: what is kept for the next launch; and is there anybody who would wait
+ * for it? A ring is the doorbell, a fence, and then `wake`. Here `wake` is cleared, and behind a
+ * fence is the look: if the ring's store came first, its doorbell is seen; if it comes behind,
+ * `wake` stays set and calls the next gang. One warp. */
+__device__ __forceinline__ void dispatch_end(Dispatch *dispatch, Resident *resident)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    attnd_wake *wake = dispatch->settings.wake;
+    if (wake && !dispatch->quiet) {
+        static_assert(offsetof(attnd_wake, announced) == 4, "one store");
+        if (lane == 0)
+            store_relaxed_sys(reinterpret_cast<uint64_t *>(wake), uint64_t(0));
+        __syncwarp();
+        fence_order_sys();
+        if (doorbells_pending(dispatch) && lane == 0)
+            store_relaxed_sys(&wake->wake, 1);
+    }
+    if (wake && lane == 0)
+        store_relaxed_sys(&wake->contended, clock_ns() - dispatch->turn_ns < alone_ns);
+    carry_sums(dispatch, resident); /* with what the others added at the end */
+    for (uint32_t m = lane; m < ATTND_MAILBOXES_MAX; m += 32)
+        if (dispatch->mailboxes[m])
+            resident->sums[m] = dispatch->sums[m];
+    if (lane == 0) {
+        resident->dirty = dispatch->ready - ring_positions;
+        resident->horizon = dispatch->published;
+        resident->plan_bytes = dispatch->plan_bytes;
+        resident->ringer = dispatch->ringer;
+        resident->turn_ns = dispatch->turn_ns;
+        /* Behind the head: close_ring(). Nothing else is looked at because of it. */
+        store_relaxed_sys(&dispatch->settings.host->left, dispatch->gang);
+    }
+}
+
+/* Included where it is launched (launch.cu). */
+__global__ void __launch_bounds__(dispatch_threads, 1)
+    dispatch_kernel(Resident *resident, const HostWords *host, uint32_t gang)
+{
+    extern __shared__ __align__(128) char state[];
+    /* Not known to ptxas, which would compute it anew behind every __syncwarp(), 40 clocks each. */
+    uint32_t address = shared_address(state);
+    asm volatile("" : "+r"(address));
+    Dispatch *dispatch = static_cast<Dispatch *>(__cvta_shared_to_generic(address));
+    asm volatile("griddepcontrol.launch_dependents;"); /* workers begin beside this */
+    dispatch_begin(dispatch, resident, host, gang);
+    switch (threadIdx.x / 32) {
+    case 0:
+        dispatch_commands(dispatch, resident);
+        break;
+    case 1:
+        dispatch_retires(dispatch, resident);
+        break;
+    case 2:
+        dispatch_doorbells(dispatch, resident);
+        break;
+    default:
+        warm_plan(dispatch);
+        mark_prepared(dispatch, resident);
+        dispatch_chores(dispatch, resident);
+    }
+    __syncthreads();
+    if (threadIdx.x / 32 == 0)
+        dispatch_end(dispatch, resident);
+}
+
+} // namespace attnd
+
+#endif

@@ -1,0 +1,359 @@
+/*
+ * helper.cu - the thread that does for the kernels what a GPU cannot do itself.
+ *
+ * It writes the heartbeat (a kernel whose host is gone leaves by itself), wakes the daemon when a
+ * retire finds it asleep, and launches. A launch is a gang: the dispatcher and its workers. Its
+ * number is one more than the last one's, and the dispatcher writes that to `left` when it leaves.
+ *
+ * In `shared` and `exclusive` a gang stays. It leaves when a run needs a variant that is not there,
+ * when the service parks, or when the heartbeat stood still; then the next one is launched.
+ *
+ * In `elastic` a gang leaves when nothing is left to do, and the next ones have been enqueued ahead
+ * of time, each behind a stream wait for the wake word. Everybody who has something to do sets it:
+ *
+ *   wake  gang        who                        what follows
+ *   0     none        engine: doorbell, wake = 1 the next armed gang comes
+ *   0     none        helper: a command waits,   the same
+ *                     wake = 1
+ *   1     coming      engine, helper             nothing: the gang looks at everything
+ *   1     there       engine: doorbell, wake = 1 the gang takes the doorbell
+ *   1     drained     gang: closes, wake = 0,    0 and none; behind a fence the gang looks at all
+ *                     leaves                     doorbells again, and sets wake if one is rung
+ *   0     drained     engine: doorbell, wake = 1 the look finds the doorbell, or wake stays 1:
+ *                                                either way the next gang comes
+ *   any   drained     helper                     sees `left`, and a command that nobody took: again
+ *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and goes
+ *                     wake = 1
+ *
+ * So no doorbell is lost, and no gang comes for nothing but in one case: a ring's store to wake may
+ * come behind that of the gang that took its doorbell. The stream does the rest: gang n + 1
+ * begins when all of gang n is gone.
+ */
+#include "persistent/cuda/host/backend.cuh"
+
+extern "C" {
+#include "schemas/atomics.h"
+#include "schemas/crash.h"
+#include "schemas/futex.h"
+}
+
+#include <time.h>
+
+/* So many are armed: enough for the time that this thread sleeps. To let them all come and go, as
+ * parking does, takes 10 us each. To arm one takes 25 us, in which nobody else's answer is seen, so
+ * few are at a time. */
+constexpr uint32_t gangs_armed = 96, gangs_batch = 8;
+/* Sleeping: while nothing happens, and while gangs come and go. Not sleeping: so long after the
+ * last command, because to be woken takes longer than a run. */
+constexpr long nap_ns = 100000000, gang_nap_ns = 10000000, busy_nap_ns = 1000000;
+constexpr uint64_t spin_ns = 60000;
+/* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
+ * word of others. */
+constexpr uint64_t call_ns = 50000000;
+/* A copy that the host asks for takes some 10 us. */
+constexpr uint64_t side_stuck_ns = 2000000;
+/* Gangs that are to come and go are called so often. */
+constexpr uint64_t flush_call_ns = 200000;
+
+static bool elastic(const attnd_backend *backend)
+{
+    return backend->residency == ATTND_RESIDENCY_ELASTIC;
+}
+
+static cudaError_t of_driver(CUresult result)
+{
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
+static cudaError_t wait_for(attnd_backend *backend, const uint32_t *word, uint32_t value)
+{
+    return of_driver(backend->driver.wait_value(
+        backend->streams[0], reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+static uint32_t now_ms()
+{
+    return uint32_t(monotonic_ns() / 1000000);
+}
+
+void gang_wake(attnd_backend *backend)
+{
+    const uint32_t memory = attnd_observe32(&backend->wake_memory); /* A1: it is mapped */
+    attnd_wake *wake =
+        memory ? static_cast<attnd_wake *>(backend->mappings[memory - 1].host) : backend->own_wake;
+    if (elastic(backend))
+        attnd_publish32(&wake->wake, 1);
+    attnd_crash(ATTND_CRASH_GPU_GANG_CALLED);
+}
+
+cudaError_t side_wait(attnd_backend *backend)
+{
+    const timespec step = {0, 50000};
+    const uint64_t begun_ns = monotonic_ns();
+    cudaError_t error;
+    while ((error = cudaStreamQuery(backend->side_stream)) == cudaErrorNotReady) {
+        if (monotonic_ns() - begun_ns < side_stuck_ns)
+            continue;
+        gang_wake(backend); /* of those that it might stand behind */
+        (void)nanosleep(&step, NULL);
+    }
+    return error;
+}
+
+void gangs_dismiss(attnd_backend *backend, uint32_t dismiss)
+{
+    attnd_publish32(&backend->words->dismiss, dismiss);
+}
+
+/* Armed gangs must be called, and again: a gang that had drained before it was told to leave wipes
+ * the word out. */
+cudaError_t kernels_wait(attnd_backend *backend)
+{
+    const timespec step = {0, long(flush_call_ns)};
+    cudaError_t error = cudaSuccess;
+    gangs_dismiss(backend, 1);
+    while (elastic(backend) &&
+           (error = cudaStreamQuery(backend->streams[0])) == cudaErrorNotReady) {
+        attnd_poke32(&backend->words->heartbeat_ms, now_ms());
+        gang_wake(backend);
+        (void)nanosleep(&step, NULL);
+    }
+    for (uint32_t i = 0; i < backend->streams_count && !error; i++)
+        error = cudaStreamSynchronize(backend->streams[i]);
+    backend->flushing = 0;
+    gangs_dismiss(backend, 0);
+    return error;
+}
+
+/* A command that no dispatcher has taken. The ring's head is the device's word, and stands still
+ * while no kernel is there. */
+static bool command_waits(const attnd_backend *backend)
+{
+    const attnd_queue_head *queue = backend->config.queue;
+    return attnd_observe32(&queue->command_tail) != attnd_observe32(&queue->command_head);
+}
+
+/* Settings, and which variants come: that which is wanted beside those that were used since the
+ * last change. */
+static cudaError_t upload(attnd_backend *backend)
+{
+    const uint32_t wanted = attnd_observe32(&backend->words->wanted);
+    cudaError_t error;
+    if (modules_due(backend))
+        modules_take(backend);
+    if (!wanted && !backend->settings_fresh)
+        return cudaSuccess;
+    if (wanted) {
+        uint32_t used;
+        if ((error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
+            return error;
+        backend->variants = kernels_for(used | 1u << (wanted - 1));
+        if (uint32_t(__builtin_popcount(backend->variants)) > backend->settings.workers)
+            backend->variants = kernels_for(1u << (wanted - 1)); /* a worker each is the least */
+        attnd_poke32(&backend->words->wanted, 0);
+    }
+    backend->settings_fresh = 0;
+    return attnd::resident_upload(backend->resident, &backend->settings, backend->variants);
+}
+
+/* The dispatcher, and a kernel a variant. */
+static void count_launch(attnd_backend *backend)
+{
+    uint32_t *launches = &backend->config.queue->launches;
+    attnd_poke32(launches,
+                 attnd_peek32(launches) + 1 + uint32_t(__builtin_popcount(backend->variants)));
+}
+
+/* ---- kernels that stay ---- */
+
+static cudaError_t keep_resident(attnd_backend *backend)
+{
+    cudaError_t error;
+    if (attnd_peek32(&backend->launched)) {
+        if (attnd_observe32(&backend->words->left) != backend->gang)
+            return cudaSuccess;
+        if ((error = kernels_wait(backend)))
+            return error;
+        attnd_publish32(&backend->launched, 0);
+    }
+    if (attnd_observe32(&backend->config.queue->park))
+        return cudaSuccess;
+    attnd_poke32(&backend->words->heartbeat_ms, now_ms());
+    if ((error = upload(backend)))
+        return error;
+    backend->gang++;
+    error = attnd::resident_launch(backend->resident, &backend->settings, backend->gang,
+                                   backend->streams);
+    if (error)
+        return error;
+    count_launch(backend);
+    attnd_publish32(&backend->launched, 1);
+    attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
+    return cudaSuccess;
+}
+
+/* ---- gangs that come and go ---- */
+
+/* A batch of gangs stands behind a gate, which is opened when all of them are enqueued: a
+ * dispatcher that began before its workers were enqueued would wait for them, and they for its end.
+ */
+static cudaError_t arm(attnd_backend *backend)
+{
+    cudaError_t error = wait_for(backend, &backend->words->gate, ++backend->batch);
+    for (uint32_t i = 0; !error && i < gangs_batch; i++) {
+        if ((error = wait_for(backend, &backend->settings.wake->wake, 1)))
+            break;
+        backend->gang++;
+        error = attnd::resident_arm(backend->resident, &backend->settings, backend->gang,
+                                    backend->streams[0]);
+        count_launch(backend);
+        attnd_poke32(&backend->words->heartbeat_ms, now_ms());
+    }
+    if (!error)
+        attnd_publish32(&backend->words->gate, backend->batch);
+    attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
+    return error;
+}
+
+/* Armed gangs come and go, because those that are needed are of other variants, or wait for another
+ * word. That may take as long as what is in flight, so this is a step of it. */
+static cudaError_t flush(attnd_backend *backend)
+{
+    const uint64_t now_ns = monotonic_ns();
+    cudaError_t error = cudaStreamQuery(backend->streams[0]);
+    if (error == cudaSuccess) {
+        backend->flushing = 0;
+        attnd_publish32(&backend->launched, 0);
+        gangs_dismiss(backend, 0);
+        return error;
+    }
+    if (error != cudaErrorNotReady)
+        return error;
+    if (backend->flushing && now_ns - backend->called_ns < flush_call_ns)
+        return cudaSuccess;
+    backend->called_ns = now_ns;
+    gangs_dismiss(backend, 1);
+    backend->flushing = 1;
+    gang_wake(backend);
+    return cudaSuccess;
+}
+
+/* Whose word is the one that engines see, once there is one: 1 + memory; until then the worker has
+ * its own, 0. */
+static uint32_t shared_word(const attnd_backend *backend)
+{
+    const uint32_t memory = attnd_observe32(&backend->config.queue->wake_memory); /* A1: mapped */
+    return memory - 1 < ATTND_MEMORIES_MAX && backend->mappings[memory - 1].host ? memory : 0;
+}
+
+static bool wake_moved(const attnd_backend *backend)
+{
+    const uint32_t memory = shared_word(backend);
+    return memory && memory != attnd_peek32(&backend->wake_memory);
+}
+
+static void take_word(attnd_backend *backend)
+{
+    const uint32_t memory = shared_word(backend);
+    backend->settings.wake = reinterpret_cast<attnd_wake *>(backend->mappings[memory - 1].device);
+    backend->settings_fresh = 1;
+    attnd_publish32(&backend->wake_memory, memory); /* R1 */
+}
+
+static cudaError_t keep_armed(attnd_backend *backend)
+{
+    cudaError_t error;
+    const bool there = attnd_peek32(&backend->launched);
+    if (attnd_observe32(&backend->config.queue->park))
+        return cudaSuccess; /* what is armed comes and goes: see backend_quiesce() */
+    const bool moved = wake_moved(backend);
+    if (there &&
+        (moved || backend->flushing || attnd_observe32(&backend->words->wanted) ||
+         modules_due(backend)) &&
+        ((error = flush(backend)) || backend->flushing))
+        return error;
+    if (moved)
+        take_word(backend);
+    if (!attnd_peek32(&backend->launched)) {
+        /* The first looks at everything that came meanwhile. */
+        backend->woken = backend->gang + 1;
+        if ((error = upload(backend)) || (error = arm(backend)))
+            return error;
+        gang_wake(backend);
+        attnd_publish32(&backend->launched, 1);
+        return cudaSuccess;
+    }
+    const uint32_t left = attnd_observe32(&backend->words->left);
+    const uint64_t now_ns = monotonic_ns();
+    const bool waits = int32_t(left - backend->woken) >= 0 && command_waits(backend);
+    if (left != backend->last_left) {
+        backend->last_left = left;
+        backend->called_ns = now_ns;
+    }
+    if (waits || (shared_word(backend) && now_ns - backend->called_ns > call_ns)) {
+        backend->called_ns = now_ns;
+        backend->woken = left + 1;
+        gang_wake(backend);
+    }
+    return backend->gang - left < gangs_armed - gangs_batch ? arm(backend) : cudaSuccess;
+}
+
+/* Is there more to do than to look? */
+static bool arming(const attnd_backend *backend)
+{
+    return backend->flushing || !attnd_peek32(&backend->launched) ||
+           backend->gang - attnd_observe32(&backend->words->left) < gangs_armed - gangs_batch;
+}
+
+/* ---- the thread ---- */
+
+/* Nothing is in flight: until the next command, or for a moment. @busy: gangs have come since the
+ * last nap. */
+static void sleep_on(const attnd_backend *backend, uint32_t commands, bool busy)
+{
+    attnd_queue_head *queue = backend->config.queue;
+    const timespec nap = {0, !elastic(backend) ? nap_ns : busy ? busy_nap_ns : gang_nap_ns};
+    attnd_poke32(&queue->command_need, 1);
+    attnd_fence_full(); /* F1 */
+    if (attnd_observe32(&queue->command_tail) == commands)
+        attnd_futex_wait(&queue->command_tail, commands, &nap);
+    attnd_poke32(&queue->command_need, 0);
+}
+
+void *helper_main(void *argument)
+{
+    attnd_backend *backend = static_cast<attnd_backend *>(argument);
+    attnd_queue_head *queue = backend->config.queue;
+    uint32_t retired = attnd_peek32(&queue->retire_tail), left = 0;
+    uint64_t active_ns = 0;
+    cudaError_t error = cudaSetDevice(backend->driver.device);
+    while (!error && !attnd_peek32(&backend->helper_leave)) {
+        const uint64_t now_ns = monotonic_ns();
+        attnd_poke32(&backend->words->heartbeat_ms, uint32_t(now_ns / 1000000));
+        error = elastic(backend) ? keep_armed(backend) : keep_resident(backend);
+        if (error)
+            break;
+        uint32_t tail = attnd_observe32(&queue->retire_tail);
+        if (tail != retired) {
+            retired = tail;
+            active_ns = now_ns;
+            attnd_crash(ATTND_CRASH_GPU_RETIRE_SEEN);
+            backend->config.port->knock(backend->config.port->context);
+            continue;
+        }
+        uint32_t commands = attnd_observe32(&queue->command_tail);
+        if (commands != tail) { /* every command retires in the end */
+            active_ns = now_ns;
+            attnd_relax();
+        } else if (elastic(backend) && (now_ns - active_ns < spin_ns || arming(backend))) {
+            attnd_relax();
+        } else {
+            const uint32_t leaves = attnd_observe32(&backend->words->left);
+            sleep_on(backend, commands, leaves != left);
+            left = leaves;
+        }
+    }
+    if (error) /* health.cu ends the worker */
+        attnd_publish32(&backend->failed, uint32_t(error));
+    return NULL;
+}

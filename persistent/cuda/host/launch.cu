@@ -1,0 +1,202 @@
+/*
+ * launch.cu - the table of variants, and how they are launched side by side.
+ */
+#include "persistent/cuda/host/launch.cuh"
+
+#include "persistent/cuda/dispatch/dispatcher.cuh"
+#include "persistent/cuda/state/roles.cuh"
+
+#include <cuda.h>
+
+namespace attnd
+{
+
+#define ATTND_VARIANT(head_dim, type, policy) Variant variant_##head_dim##_##type##_##policy();
+#include "persistent/cuda/host/variants.inc"
+#undef ATTND_VARIANT
+
+enum Dtype : uint32_t { dtype_fp16 = ATTND_FP16, dtype_bf16 = ATTND_BF16 };
+enum Policy : uint32_t {
+    policy_plain = ATTND_KERNEL_PLAIN,
+    policy_varied = ATTND_KERNEL_VARIED,
+    policy_fp8 = ATTND_KERNEL_FP8
+};
+
+static const struct {
+    uint32_t index;
+    Variant (*get)();
+} variants_built[] = {
+#define ATTND_VARIANT(head_dim, type, policy)                                                      \
+    {attnd_kernel_number(head_dim, dtype_##type, policy_##policy),                                 \
+     variant_##head_dim##_##type##_##policy},
+#include "persistent/cuda/host/variants.inc"
+#undef ATTND_VARIANT
+};
+
+/* By variant_index(). The stuck record is an address here, and no symbol. */
+static Variant variants[variants_count];
+
+Variant variant_get(uint32_t index)
+{
+    return variants[index];
+}
+
+uint32_t variants_there()
+{
+    uint32_t there = 0;
+    for (uint32_t v = 0; v < variants_count; v++)
+        there |= variants[v].kernel ? 1u << v : 0;
+    return there;
+}
+
+/* Loads it, and lets it have its shared memory. */
+static cudaError_t variant_prepare(uint32_t index, const Variant &variant)
+{
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, variant.kernel);
+    if (!error)
+        error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     int(variant.shared_bytes));
+    if (!error)
+        variants[index] = variant;
+    return error;
+}
+
+cudaError_t variant_load(uint32_t index, const void *image)
+{
+    cudaLibrary_t library;
+    cudaKernel_t kernel;
+    unsigned int kernels = 0;
+    void *address;
+    size_t bytes = 0;
+    ModuleFacts facts;
+    cudaError_t error = cudaLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0);
+    if (error)
+        return error;
+    if (!(error = cudaLibraryGetGlobal(&address, &bytes, library, "attnd_module_facts")) &&
+        !(error = cudaLibraryGetKernelCount(&kernels, library)))
+        error = bytes != sizeof(facts) || kernels != 1 ? cudaErrorInvalidKernelImage : cudaSuccess;
+    if (!error && !(error = cudaMemcpy(&facts, address, sizeof(facts), cudaMemcpyDeviceToHost)) &&
+        (facts.variant != index || facts.resident_bytes != sizeof(Resident) ||
+         facts.run_bytes != sizeof(ActiveRun)))
+        error = cudaErrorInvalidKernelImage;
+    if (!error && !(error = cudaLibraryEnumerateKernels(&kernel, 1, library)))
+        error = variant_prepare(index, {kernel, facts.stuck, facts.shared_bytes});
+    if (error)
+        (void)cudaLibraryUnload(library);
+    return error;
+}
+
+cudaError_t resident_prepare()
+{
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, dispatch_kernel);
+    if (!error)
+        error = cudaFuncSetAttribute(dispatch_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     int(sizeof(Dispatch)));
+    for (const auto &built : variants_built) {
+        Variant variant = built.get();
+        void *address = nullptr;
+        if (error ||
+            (error = cudaGetSymbolAddress(&address, static_cast<const void *>(variant.stuck))))
+            return error;
+        variant.stuck = static_cast<const StuckRecord *>(address);
+        error = variant_prepare(built.index, variant);
+    }
+    return error;
+}
+
+/* Everything but the shape of the boxes is replaced on the device, where planes are known: see
+ * map_run(). */
+cudaError_t resident_templates(TensorMap *to, cudaStream_t stream)
+{
+    static_assert(sizeof(CUtensorMap) == sizeof(TensorMap), "a tensor map");
+    CUtensorMap maps[map_templates];
+    void *entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                                         cudaEnableDefault, &found);
+    if (error || found != cudaDriverEntryPointSuccess)
+        return error ? error : cudaErrorNotSupported;
+    auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
+    for (uint32_t i = 0; i < map_templates; i++) {
+        const bool latents = i == map_latents;
+        const uint32_t panels = latents ? latent_dim / 64 : 1u << i % map_dims;
+        const uint32_t height = latents ? 1 : i / map_dims; /* 0: V's */
+        cuuint64_t dims[5] = {64, 64, latent_dim / 64, 8, 1},
+                   strides[4] = {2048, 128, 131072, 131072};
+        cuuint32_t box[5] = {64, height ? 8u : 16u, panels, height ? 1u << height : 1u, 1};
+        cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+        if (encode(&maps[i], CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5, to, dims, strides, box, steps,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+            return cudaErrorInvalidValue;
+    }
+    if ((error = cudaMemcpyAsync(to, maps, sizeof(maps), cudaMemcpyHostToDevice, stream)))
+        return error;
+    return cudaStreamSynchronize(stream);
+}
+
+cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t variants)
+{
+    settings->kernels = variants;
+    settings->resident = attnd_kernels_executed(variants);
+    cudaError_t error = cudaMemcpy(resident, settings, sizeof(Settings), cudaMemcpyHostToDevice);
+    if (error || (error = cudaMemset(&resident->used, 0, 4)))
+        return error;
+    return cudaStreamSynchronize(0);
+}
+
+/* Workers of one variant. @beside: they begin while the kernel before them in the stream runs. */
+static cudaError_t launch_workers(Resident *resident, uint32_t v, uint32_t first, uint32_t count,
+                                  uint32_t gang, cudaStream_t stream, bool beside)
+{
+    const Variant variant = variant_get(v);
+    void *arguments[] = {&resident, &v, &first, &gang};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(count);
+    config.blockDim = dim3(resident_threads);
+    config.dynamicSmemBytes = variant.shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = beside;
+    return cudaLaunchKernelExC(&config, variant.kernel, arguments);
+}
+
+/* @streams: the dispatcher's, then one a variant; or, with @one, one for all. */
+static cudaError_t launch_all(Resident *resident, const Resident *settings, uint32_t gang,
+                              const cudaStream_t *streams, bool one)
+{
+    const uint32_t variants = settings->kernels;
+    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident, settings->host,
+                                                                           gang);
+    cudaError_t error = cudaGetLastError();
+    uint32_t left = uint32_t(__builtin_popcount(variants)), first = 0;
+    for (uint32_t v = 0; v < variants_count && !error; v++) {
+        if (!(variants >> v & 1))
+            continue;
+        const uint32_t count = (settings->workers - first) / left--;
+        error = launch_workers(resident, v, first, count, gang,
+                               streams[one ? 0 : variant_stream(v)], one);
+        first += count;
+    }
+    return error;
+}
+
+cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32_t gang,
+                            const cudaStream_t *streams)
+{
+    return launch_all(resident, settings, gang, streams, false);
+}
+
+cudaError_t resident_arm(Resident *resident, const Resident *settings, uint32_t gang,
+                         cudaStream_t stream)
+{
+    return launch_all(resident, settings, gang, &stream, true);
+}
+
+} // namespace attnd

@@ -1,0 +1,243 @@
+/*
+ * item.cuh - an item, resolved: which rows and keys it is, where they lie, and which of its keys a
+ * row sees. The fetch warp finds all of it, and every loop reads it.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_ITEMS_ITEM_CUH
+#define ATTND_PERSISTENT_CUDA_ITEMS_ITEM_CUH
+
+#include "persistent/cuda/machine/scalar.cuh"
+#include "persistent/cuda/state/resident.cuh"
+#include "persistent/visible.h"
+
+namespace attnd
+{
+
+/* 16 rows of 256 dims do not fit in the decode loop's registers. */
+template <int D> constexpr uint32_t decode_rows = D == 256 ? 8 : 16;
+constexpr uint32_t decode_rows_max = 16;
+
+/* Where a packed row of a decode item goes to. */
+struct RowOut {
+    char *values; /* of o, or of the partial outputs */
+    float *sum;   /* its lse, NULL if not wanted; or its partial state */
+    bool sees;    /* any key */
+};
+
+/* How a product of q and a key becomes a score, where a policy says so (policy.cuh). */
+struct Scoring {
+    float scale, cap;
+    uint32_t options; /* ATTND_OPTION_* of the run */
+};
+
+/* An item, resolved. Packed row r is query row row_begin + r / group, head kv_head * group + r %
+ * group. */
+struct Item {
+    const ActiveRun *run;  /* a copy beside the consumers */
+    const ActiveRun *maps; /* the run itself: its tensor maps */
+    Live *live;            /* what is counted */
+    const char *k, *v;     /* planes, at the head */
+    uint32_t generation;   /* of lengths and pages */
+    attnd_tile tile;
+    uint32_t kv_head;
+    uint32_t packed_rows;
+    int32_t kv_len; /* of the entry: the generation's, clamped to the planned pages */
+    int32_t kv_begin, kv_end;
+    Scoring scoring;     /* a policy that has any sets it, and the next */
+    float v_scale;       /* of the head, beside the plan's */
+    uint32_t page_first; /* of the entry's list: where the range begins */
+    uint32_t *arrivals;  /* of its first merge */
+    /* Found by the fetch warp with the rest, so that nobody waits to find what to load. */
+    int32_t pages[32];              /* from page_first on */
+    uint32_t parts[32];             /* of the tile's first merge */
+    const char *q[decode_rows_max]; /* packed rows of a decode item; NULL: there is none */
+    RowOut out[decode_rows_max]; /* found by the consumers while its first keys are on their way */
+    /* No block of keys below it is computed by many rows: kv_begin, or more once the item has
+     * failed. */
+    mutable int32_t floor;
+    /* 0, or the ATTND_E_* that it fails with. Its loops look at this now and then. Set by the warp
+     * that finds something wrong, and by the fetch warp when the run is cancelled. */
+    mutable uint32_t failed;
+};
+
+/* Of long runs not all KV heads are in work at once, so that their keys find room in the L2: how
+ * many are, if that leaves enough items to balance; the last ones are the short ones. Less from
+ * DRAM is less power, and the clock of a large prefill is bound by that. */
+__device__ __forceinline__ uint32_t heads_at_once(const ActiveRun *run, uint32_t workers)
+{
+    uint32_t heads = run->plan.heads_kv;
+    if (run->plan.flags & ATTND_PLAN_ONE_PASS)
+        return heads;
+    while (heads % 2 == 0 && run->plan.tiles * (heads / 2) >= 2 * workers)
+        heads /= 2;
+    return heads;
+}
+
+/* Keys below this are visible to query row @row (of the entry, from its first). */
+__device__ __forceinline__ int32_t visible_end(const Item &item, uint32_t row)
+{
+    if (!item.tile.of_entry.causal)
+        return item.kv_end;
+    const int32_t end = attnd_visible_range(&item.tile.of_entry, item.kv_len, row).end;
+    return end < item.kv_end ? end : item.kv_end;
+}
+
+/* Which tile an item is, and for which KV head. */
+struct ItemPlace {
+    uint32_t tile, head;
+};
+
+/* The tiles in their order for the KV heads that are in work at once, then for the next. Where two
+ * classes are in work at once, compute-bound tiles for one head after the other: fewer of them read
+ * what the others read just now. */
+__device__ __forceinline__ ItemPlace item_place(const ActiveRun *run, uint32_t index,
+                                                uint32_t workers)
+{
+    __builtin_assume(__isShared(run));
+    const uint32_t heads_kv = run->plan.heads_kv, computes = run->plan.compute_tiles;
+    if (index < computes * heads_kv)
+        return {index % computes, index / computes};
+    const uint32_t heads = run->box_rows ? heads_at_once(run, workers) : heads_kv;
+    if (heads == heads_kv) {
+        const Divided at = divided(index, heads_kv, run->heads_reciprocal);
+        return {at.quotient, at.rest};
+    }
+    const uint32_t pass_items = run->plan.tiles * heads, pass = index / pass_items;
+    const uint32_t inside = index - pass * pass_items, tile = inside / heads;
+    return {tile, pass * heads + inside - tile * heads};
+}
+
+/* Resolving an item takes two trips to memory: the tile, then what it names. This is the first: a
+ * word a lane. */
+__device__ __forceinline__ uint32_t tile_word(const ActiveRun *run, uint32_t tile, uint32_t lane)
+{
+    constexpr uint32_t tile_words = sizeof(attnd_tile) / 4;
+    static_assert(tile_words <= 32, "a word a lane");
+    __builtin_assume(__isShared(run));
+    if (lane >= tile_words)
+        return 0;
+    return __ldcg(reinterpret_cast<const uint32_t *>(run->tiles + tile) + lane);
+}
+
+/* And this the second, of the whole warp, with the tile in @word. The parts of @item that do not
+ * come from there are set. Nobody can begin before it is over: all that is done meanwhile is done
+ * before its loads are waited for. Return: the item's packed rows. */
+template <int D>
+__device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, uint32_t word,
+                                              uint32_t lane)
+{
+    __builtin_assume(__isShared(item) && __isShared(run));
+    if (lane < sizeof(attnd_tile) / 4)
+        reinterpret_cast<uint32_t *>(&item->tile)[lane] = word;
+    __syncwarp();
+    const attnd_tile &t = item->tile;
+    const uint32_t page_begin = t.of_entry.page_begin, page_count = t.of_entry.page_count;
+    const uint32_t kv_begin = t.kv_begin, kv_end = t.kv_end;
+    const uint32_t page_first = divided(kv_begin, run->page_size, run->page_reciprocal).quotient;
+    int32_t page = 0;
+    uint32_t part = 0;
+    const int32_t len =
+        __ldcg(run->kv_len + uint64_t(item->generation) * run->plan.entries_max + t.entry);
+    if (page_first + lane < page_count)
+        page = __ldcg(run->kv_pages + page_begin + page_first + lane);
+    if (lane < t.first_merge.part_count)
+        part = __ldcg(run->merge_parts + t.first_merge.part_begin + lane);
+
+    const uint32_t group = run->plan.group, packed_rows = t.row_count * group;
+    const int32_t planned =
+        int32_t(min(uint64_t(page_count) * run->page_size, uint64_t(0x7fffffff)));
+    if (packed_rows <= decode_rows<D> && lane < decode_rows<D>) {
+        const Divided at = divided(lane, group, run->group_reciprocal);
+        const uint32_t row = t.row_begin + at.quotient, head = item->kv_head * group + at.rest;
+        const int64_t from = row * run->plan.q_pitch.row + head * run->plan.q_pitch.head;
+        item->q[lane] = lane < packed_rows ? run->q + from * 2 : nullptr;
+    }
+    if (lane == 0) {
+        item->packed_rows = packed_rows;
+        item->kv_begin = item->floor = int32_t(kv_begin);
+        item->page_first = page_first;
+        item->arrivals = run->arrivals + t.merge_begin * run->plan.heads_kv + item->kv_head;
+    }
+    item->pages[lane] = page;
+    item->parts[lane] = part;
+    const int32_t kv_len = min(len, planned);
+    if (lane == 0) {
+        item->kv_len = kv_len;
+        item->kv_end = kv_end < uint32_t(kv_len) ? int32_t(kv_end) : kv_len;
+    }
+    __syncwarp();
+    return packed_rows;
+}
+
+/* Where the rows of an item stand, in a plan with several levels. The whole warp. */
+__device__ __forceinline__ void item_placed(Item *item, const ActiveRun *run, uint32_t lane)
+{
+    __builtin_assume(__isShared(item) && __isShared(run));
+    const attnd_plan_head &plan = run->plan;
+    if (!(plan.flags & ATTND_PLAN_PLACED))
+        return;
+    attnd_tile &t = item->tile;
+    const int32_t *lengths = run->kv_len + uint64_t(item->generation) * plan.entries_max;
+    if (lane == 0) {
+        if (t.of_entry.behind)
+            t.of_entry.behind = uint32_t(__ldcg(lengths + t.of_entry.behind));
+        if (plan.options & ATTND_OPTION_ROPE_APPEND)
+            t.before = uint32_t(__ldcg(lengths + plan.entries + t.entry));
+        if (t.of_entry.level + 1 < plan.levels) /* a mask is of the last level's keys */
+            item->scoring.options &= ~ATTND_OPTION_MASK;
+    }
+    __syncwarp();
+}
+
+/* The item of a window begins where its first row does, or a little in front of it: blocks of keys
+ * stay within a page. Another trip for the pages. The whole warp. */
+template <int D>
+__device__ __forceinline__ void item_skip(Item *item, const ActiveRun *run, uint32_t lane)
+{
+    constexpr int32_t decode_step = 16, prefill_step = 64; /* tokens of a block, of a box */
+    __builtin_assume(__isShared(item) && __isShared(run));
+    item_placed(item, run, lane);
+    const attnd_tile &t = item->tile;
+    if (!t.of_entry.window)
+        return;
+    const int32_t step = item->packed_rows <= decode_rows<D> ? decode_step : prefill_step;
+    const int32_t visible = attnd_visible_range(&t.of_entry, item->kv_len, t.row_begin).begin;
+    const int32_t begin = visible / step * step;
+    if (begin <= item->kv_begin)
+        return;
+    const uint32_t first = divided(uint32_t(begin), run->page_size, run->page_reciprocal).quotient;
+    __syncwarp();
+    if (first + lane < t.of_entry.page_count)
+        item->pages[lane] = __ldcg(run->kv_pages + t.of_entry.page_begin + first + lane);
+    if (lane == 0) {
+        item->kv_begin = item->floor = begin;
+        item->page_first = first;
+    }
+    __syncwarp();
+}
+
+/* Page id @page, bounded: for one outside the pool page 0 is read and the item fails. */
+__device__ __forceinline__ uint32_t page_checked(const Item &item, uint32_t page)
+{
+    if (page < item.run->pages)
+        return page;
+    item.failed = ATTND_E_RANGE;
+    return 0;
+}
+
+/* Address of a token's row in a plane. */
+template <typename T>
+__device__ __forceinline__ const T *kv_row(const Item &item, const attnd_entry &entry,
+                                           const char *base, const attnd_heap_plane &plane,
+                                           uint32_t head, int32_t token)
+{
+    const ActiveRun *run = item.run;
+    uint32_t page_index = uint32_t(token) / run->page_size;
+    uint32_t page = page_checked(item, uint32_t(run->kv_pages[entry.page_begin + page_index]));
+    return reinterpret_cast<const T *>(base) + int64_t(page) * plane.stride_page +
+           int64_t(uint32_t(token) % run->page_size) * plane.stride_token +
+           int64_t(head) * plane.stride_head;
+}
+
+} // namespace attnd
+
+#endif

@@ -1,0 +1,200 @@
+/*
+ * work_slot.cuh - the places through which items reach the warps of a worker.
+ *
+ * A work slot is one of two places in shared memory and holds an item that was resolved once. The
+ * fetch warp fills a slot when all warps have left it. So at most one item is claimed ahead of the
+ * one in hand: this hides its latency and does not hoard the work of idle workers. When fewer items
+ * are left than workers, no item is claimed ahead.
+ *
+ * The fetch warp also completes slots whose item is over. The release of an item's results takes as
+ * long as all its stores, and the consumers go on meanwhile. The last warp of a decode item
+ * completes it instead, because its rings hold enough keys of the next item.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_ITEMS_WORK_SLOT_CUH
+#define ATTND_PERSISTENT_CUDA_ITEMS_WORK_SLOT_CUH
+
+#include "persistent/cuda/items/item.cuh"
+#include "persistent/cuda/machine/barrier.cuh"
+#include "persistent/cuda/state/resident.cuh"
+#include "persistent/cuda/state/roles.cuh"
+
+namespace attnd
+{
+
+enum Path : uint32_t {
+    path_leave,
+    path_skip,
+    path_append,
+    path_merge,
+    path_naive,
+    path_decode,
+    path_prefill
+};
+
+constexpr int work_slots = 2;
+constexpr uint32_t loader_warps = producer_threads / 32 - 1; /* the first warp takes items */
+
+struct WorkSlot {
+    Item item;
+    /* In front of the seal, as in struct attnd_trace_record. */
+    uint64_t begin_ns; /* written by a consumer */
+    uint32_t end_low;  /* and this by who completes it */
+    uint32_t session;
+    uint32_t index; /* in the run */
+    uint32_t place; /* the SM; from bit 16 on 1: an item */
+    uint32_t layer; /* of the run */
+    Path path;
+    uint32_t ended; /* decode: consumer warps that have stored what they had to */
+    uint32_t last;  /* decode: all other parts of the item's merge were there before */
+};
+
+static_assert(offsetof(WorkSlot, layer) - offsetof(WorkSlot, begin_ns) ==
+                  offsetof(attnd_trace_record, layer),
+              "a record in front of its seal");
+
+/* A run's constant part, copied once for all its items: what consumers read is next to them. A
+ * vector a lane. */
+constexpr uint32_t run_copy_bytes = offsetof(ActiveRun, k_map);
+static_assert(run_copy_bytes == 32 * 16, "a vector a lane");
+
+struct WorkSlots {
+    WorkSlot slot[work_slots];
+    alignas(16) char run_copy[2][run_copy_bytes]; /* of the item in hand and of the one before */
+    uint64_t full[work_slots], empty[work_slots];
+    uint32_t trace, turn; /* as in Resident, at the fetch warp's last look */
+    uint32_t traced;      /* work before it has its records, or needs none */
+    Settings settings;
+};
+
+/* This CTA's. What finds them here has no address to keep: the registers of prefill are all in use,
+ * and what a warp puts in local memory instead is fetched from the L2, because the acquires of the
+ * fetch warp empty the L1. */
+__device__ __forceinline__ WorkSlots *cta_work()
+{
+    __shared__ WorkSlots work;
+    return &work;
+}
+
+__device__ __forceinline__ void work_init(WorkSlots *work)
+{
+    uint32_t sm;
+    asm("mov.u32 %0, %smid;" : "=r"(sm));
+    work->trace = work->traced = 0;
+    for (int s = 0; s < work_slots; s++) {
+        work->slot[s].place = 1u << 16 | sm;
+        barrier_init(&work->full[s], 1);
+        barrier_init(&work->empty[s], consumer_threads / 32 + loader_warps);
+    }
+}
+
+/* Work number @number; blocks until it is there, for as long as the service is idle. */
+__device__ __forceinline__ WorkSlot *work_wait(WorkSlots *work, uint32_t number)
+{
+    uint32_t slot = number % work_slots, parity = number / work_slots % 2;
+    while (!barrier_test(&work->full[slot], parity))
+        ;
+    return &work->slot[slot];
+}
+
+/* The whole warp: work number @number if it is there already, else NULL. */
+__device__ __forceinline__ WorkSlot *work_peek(WorkSlots *work, uint32_t number)
+{
+    uint32_t slot = number % work_slots, parity = number / work_slots % 2;
+    return __all_sync(0xffffffffu, barrier_peek(&work->full[slot], parity)) ? &work->slot[slot]
+                                                                            : nullptr;
+}
+
+/* A warp has read work @number for the last time. */
+__device__ __forceinline__ void work_leave(WorkSlots *work, uint32_t number)
+{
+    barrier_arrive_warp(&work->empty[number % work_slots]);
+}
+
+/* Waits until every warp has left work @number. */
+__device__ __forceinline__ void work_wait_empty(WorkSlots *work, uint32_t number)
+{
+    uint32_t slot = number % work_slots, parity = number / work_slots % 2;
+    while (!barrier_test(&work->empty[slot], parity))
+        ;
+}
+
+/* What work @number is to fail with, because its run was cancelled since it was taken; 0: it was
+ * not. */
+__device__ __forceinline__ uint32_t work_cancelled(const WorkSlots *work, uint32_t number)
+{
+    return peek_gpu(&work->slot[number % work_slots].item.live->cancelled);
+}
+
+/* Its loops see this and end. */
+__device__ __forceinline__ void work_fail(WorkSlots *work, uint32_t number, uint32_t code)
+{
+    if (code && threadIdx.x % 32 == 0)
+        work->slot[number % work_slots].item.failed = code;
+}
+
+/* The keys that a decode item's warps ask for first, a block each (decode.cuh). */
+constexpr int32_t first_keys = 128;
+
+/* An item failed. The run goes on, and its first failure counts; all of this before the item is
+ * counted, so that an answer that is there has its code. */
+__device__ __forceinline__ void run_fail(const Item &item, uint32_t code)
+{
+    uint32_t *answer = item.run->answer;
+    if (!set_if_zero(&item.live->code, code) || !answer)
+        return;
+    set_if_zero_sys(answer + ATTND_LANES_MAX, code); /* error of struct attnd_mailbox */
+    add_relaxed_sys(answer, code);
+}
+
+/* An item that took longer may have outlived its worker: none is started in less. */
+constexpr uint64_t outlived_ns = 20000000;
+
+/* Every warp is done with the slot: counts its item, and the last item of a run ends it. One
+ * lane. What the consumers stored is covered: they said that they are done by an arrival that
+ * releases to the CTA, this lane saw it, and releases too.
+ * - The answer to a doorbell is what all items add to, each with a release: an engine's stream in
+ *   another process, which acquires what the last one made of it, sees all of o and lse, because
+ *   those additions are one chain. So nobody has to find out first that it is the last, and no
+ *   other warp lies on that way. That stream is of this GPU, so GPU scope reaches it.
+ * - The arrival comes behind that, a release like every other item's: the dispatcher acquires the
+ *   count, and when it is that of all items it writes a retire or only remembers it. Before that
+ *   nothing else counts in the lane's doorbell, and its memory is not let go. */
+template <int D> __device__ __forceinline__ void work_complete(WorkSlot *slot)
+{
+    const Item &item = slot->item;
+    Live *live = item.live;
+    uint32_t *answer = item.run->answer;
+    const uint64_t end_ns = clock_ns(), busy = (end_ns - slot->begin_ns) / busy_unit_ns;
+    slot->end_low = uint32_t(end_ns);
+    if (*cta_stuck()) /* what it computed may be garbage: nobody is to take it for done */
+        return;
+    /* Its process is dead, and it took so long that another worker may have answered for it. */
+    const bool late = end_ns - slot->begin_ns > outlived_ns &&
+                      peek_gpu(&live->cancelled) == ATTND_E_WORKER_RESTARTED;
+    if (item.failed && !late)
+        run_fail(item, item.failed);
+    if (answer && !late)
+        add_gpu(answer, doorbell_item);
+    else
+        latest_gpu(&live->end_ns, end_ns); /* nobody has to be the last to say when that was */
+    add_gpu(&live->done, busy << 32 | 1);
+}
+
+/* A warp is done with a decode item and leaves it. The last warp completes it first: somebody
+ * waits for that, and the fetch warp would know some 800 clocks later. So a slot that every warp
+ * has left is a slot that has been completed. */
+template <int D> __device__ __forceinline__ void work_end(WorkSlots *work, uint32_t number)
+{
+    WorkSlot *slot = &work->slot[number % work_slots];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        if (arrive_cta(&slot->ended) + 1 == consumer_threads / 32)
+            work_complete<D>(slot);
+        barrier_arrive(&work->empty[number % work_slots], 1);
+    }
+    __syncwarp();
+}
+
+} // namespace attnd
+
+#endif

@@ -1,0 +1,597 @@
+/*
+ * decode.cuh - few query rows against a long KV range: bound by memory.
+ *
+ * Every warp walks 16-token blocks of the range on its own (block w, w + warps, ...), with a ring
+ * of blocks that it fills itself (decode_ring.cuh) and a softmax state of its own: no barrier until
+ * the warps' states are merged at the end. KV is the M operand and the queries are N (m16n8k16), so
+ * four query rows waste half an instruction and not fifteen sixteenths of one:
+ *   S^T[16 tokens][8 rows] = K[16][D] * Q^T[D][8]      K by ldmatrix, Q^T in registers
+ *   O^T[D][8] += V^T[D][16] * P^T[16][8]               V by ldmatrix.trans, P^T by movmatrix
+ * A row's statistics are column statistics of S^T: xor 4, 8, 16.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_LOOPS_DECODE_CUH
+#define ATTND_PERSISTENT_CUDA_LOOPS_DECODE_CUH
+
+#include "persistent/cuda/items/merge.cuh"
+#include "persistent/cuda/loops/decode_ring.cuh"
+#include "persistent/cuda/loops/naive.cuh"
+#include "persistent/cuda/machine/mma.cuh"
+
+namespace attnd
+{
+
+/* Behind the rings: O^T and state of every warp, for the merge. Rows of O^T are padded so that the
+ * columns of a quad fall into different banks. */
+template <int D> constexpr int decode_out_row = D + 4; /* floats */
+template <int D>
+constexpr uint32_t decode_shared_bytes = decode_ring_bytes +
+                                         decode_warps *decode_rows<D> *(decode_out_row<D> + 2) * 4;
+
+/* Thread r of the consumers: where packed row r goes. Read behind their next barrier. */
+template <int D, typename Policy> __device__ __forceinline__ void rows_find(Item *item)
+{
+    const uint32_t r = consumer_thread();
+    if (r >= item->packed_rows)
+        return;
+    const ActiveRun *run = item->run;
+    __builtin_assume(__isShared(item) && __isShared(run));
+    const Divided at = divided(r, run->plan.group, run->group_reciprocal);
+    const uint32_t row = item->tile.row_begin + at.quotient;
+    const uint32_t head = item->kv_head * run->plan.group + at.rest, partial = item->tile.partial;
+    const bool sees =
+        visible_end(*item, row) > Policy::first_key(*item, row) && Policy::shows_any(*item, row);
+    if (partial != ATTND_NONE) {
+        const uint64_t place = uint64_t(partial + at.quotient) * run->plan.heads_q + head;
+        const uint32_t dim = Policy::template dim_vo<D>(run->plan);
+        item->out[r] = {reinterpret_cast<char *>(run->outputs + place * dim),
+                        run->states + place * 2, sees};
+    } else {
+        item->out[r] = row_out(run, row, head, sees);
+    }
+}
+
+/* Policy::finish() of packed row @r. */
+template <typename Policy>
+__device__ __forceinline__ float decode_finish(const Item &item, uint32_t r, bool sees, float *m,
+                                               float *l)
+{
+    const ActiveRun *run = item.run;
+    const Divided at = divided(r, run->plan.group, run->group_reciprocal);
+    return Policy::finish(run, item.kv_head * run->plan.group + at.rest, sees, m, l);
+}
+
+/* The warps' states become one: o and lse, or a partial. A warp for 64 dims of a row, a lane for
+ * two of them; each makes all weights for itself, which takes less than to hand them round. outs:
+ * [warps][columns] rows of O^T, states: [warps][columns] of m and l. All consumers. A call, so that
+ * the loop in front of it keeps its registers. */
+template <typename T, int D, typename Policy, uint32_t columns>
+__device__ __noinline__ void decode_store(const Item &item, const float *outs, const float2 *states)
+{
+    __builtin_assume(__isShared(&item) && __isShared(item.run));
+    __builtin_assume(__isShared(outs) && __isShared(states));
+    const uint32_t lane = threadIdx.x % 32;
+    const bool partial = uniform(item.tile.partial != ATTND_NONE);
+    const uint32_t per_row = out_units<D, Policy>(item.run->plan);
+    const uint32_t units = uniform(item.packed_rows * per_row);
+#pragma unroll 1
+    for (uint32_t unit = uniform(consumer_thread() / 32); unit < units; unit += decode_warps) {
+        const uint32_t column = unit / per_row, d = unit % per_row * 64 + lane * 2;
+        float2 state[decode_warps], value[decode_warps], sum = {};
+#pragma unroll
+        for (uint32_t w = 0; w < decode_warps; w++) {
+            state[w] = states[w * columns + column];
+            value[w] = *reinterpret_cast<const float2 *>(
+                outs + (w * columns + column) * decode_out_row<D> + d);
+        }
+        const RowOut out = item.out[column];
+        float top = state[0].x, l = 0.0f;
+#pragma unroll
+        for (uint32_t w = 1; w < decode_warps; w++)
+            top = fmaxf(top, state[w].x);
+        const float base = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+        for (uint32_t w = 0; w < decode_warps; w++) {
+            const float weight = exp2_fast(state[w].x - base);
+            l = fmaf(weight, state[w].y, l);
+            sum.x = fmaf(weight, value[w].x, sum.x);
+            sum.y = fmaf(weight, value[w].y, sum.y);
+        }
+        if (!Policy::in_vo(item.run->plan, d))
+            continue;
+        sum = make_float2(sum.x * Policy::out_scale(item), sum.y * Policy::out_scale(item));
+        if (!partial) {
+            const float fade = decode_finish<Policy>(item, column, out.sees, &top, &l);
+            sum = make_float2(sum.x * fade, sum.y * fade);
+            row_store<T>(item.run->plan, out, d, sum, top, sum_stored(l, out.sees, false));
+            continue;
+        }
+        reinterpret_cast<float2 *>(out.values)[d / 2] = sum;
+        if (d == 0)
+            *reinterpret_cast<float2 *>(out.sum) = make_float2(top, sum_stored(l, out.sees, true));
+    }
+}
+
+/* Where the warps of an item leave their states: [warps][columns] rows of O^T, then of m and l. */
+struct DecodeStates {
+    float *outs;
+    float2 *states;
+};
+
+/* Items that need half of the room or less take turns in its halves. All consumers. */
+template <int D, uint32_t columns>
+__device__ __forceinline__ DecodeStates decode_states(DecodeRing *ring, uint32_t number)
+{
+    constexpr int out_row = decode_out_row<D>;
+    constexpr bool wide = columns == decode_rows<D>;
+    static_assert(columns <= decode_rows<D>, "registers and shared memory");
+    if (wide || ring->wide)
+        consumers_sync(); /* nobody reads the last item's */
+    ring->wide = wide;
+    float *outs = reinterpret_cast<float *>(cta_buffer() + decode_ring_bytes);
+    float2 *states = reinterpret_cast<float2 *>(outs + decode_warps * decode_rows<D> * out_row);
+    if (!wide) {
+        outs += number % 2 * (decode_warps * columns * out_row);
+        states += number % 2 * (decode_warps * columns);
+    }
+    return {outs, states};
+}
+
+/* Q of an item on its way from global memory, as chunks of 16 bytes. */
+template <int D, int N> struct DecodeQuery {
+    static constexpr int chunks = D / 8, parts = 8 * N * chunks / 32;
+    uint4 part[parts];
+
+    template <typename Policy> __device__ __forceinline__ void ask(const Item &item, uint32_t lane)
+    {
+#pragma unroll
+        for (int i = 0; i < parts; i++) {
+            const uint32_t row = (i * 32 + lane) / chunks, chunk = (i * 32 + lane) % chunks;
+            part[i] = {};
+            if (row < item.packed_rows && Policy::in_qk(item.run->plan, chunk * 8))
+                part[i] = reinterpret_cast<const uint4 *>(item.q[row])[chunk];
+        }
+    }
+
+    /* Q^T as the B operand: element k = 2c.., n = g of each 16-deep step. @at: shared memory for
+     * it, where this warp's O^T will lie; 2 KB of it or more are there for 8 rows. */
+    template <typename Policy>
+    __device__ __forceinline__ void take(uint32_t (&q)[N][D / 16][2], uint32_t at,
+                                         uint32_t lane) const
+    {
+#pragma unroll
+        for (int i = 0; i < parts; i++) {
+            const uint32_t row = (i * 32 + lane) / chunks, chunk = (i * 32 + lane) % chunks;
+            const uint32_t row_at = at + row * (D * 2);
+            if constexpr (!Policy::narrow) {
+                store_shared16(row_at + ((chunk ^ (row & 7)) << 4), part[i]);
+            } else { /* where scores_narrow() has the keys' elements */
+                const uint32_t even = chunk & ~1u, inside = chunk % 2 * 8;
+                store_shared8(row_at + ((even ^ (row & 7)) << 4) + inside, part[i].x, part[i].z);
+                store_shared8(row_at + (((even + 1) ^ (row & 7)) << 4) + inside, part[i].y,
+                              part[i].w);
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int k = 0; k < D / 16; k += 2) {
+                uint32_t b[4], r = lane % 8, chunk = k * 2 + lane / 8;
+                ldmatrix4(b, at + (n * 8 + r) * (D * 2) + ((chunk ^ r) << 4));
+                q[n][k][0] = b[0];
+                q[n][k][1] = b[1];
+                q[n][k + 1][0] = b[2];
+                q[n][k + 1][1] = b[3];
+            }
+        __syncwarp();
+    }
+};
+
+/* A warp's part of an item: its query rows are columns of S^T and O^T. Lane 4g + c has tokens g and
+ * g + 8 of a block, and of each group of 8 columns 2c and 2c + 1. @B: blocks at once. */
+template <typename T, int D, typename Policy, int N> struct DecodeColumns {
+    using Weights = typename Types<T, Policy>::Products;
+    uint32_t q[N][D / 16][2];
+    float o[N][D / 16][4] = {}, m[N][2], l[N][2] = {};
+    int32_t ends[N][2]; /* keys below are visible to columns 2c, 2c + 1 */
+    float scale;
+    typename Policy::Kept kept;
+
+    __device__ __forceinline__ void begin(const Item &item, uint32_t c)
+    {
+        scale = Policy::unit(item.run->plan);
+        kept = Policy::keep(item);
+        Policy::rows(item, 0);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint32_t column = n * 8 + c * 2 + j;
+                const uint32_t token =
+                    divided(column, item.run->plan.group, item.run->group_reciprocal).quotient;
+                ends[n][j] = column < item.packed_rows
+                                 ? visible_end(item, item.tile.row_begin + token)
+                                 : item.kv_begin;
+                m[n][j] = -INFINITY;
+            }
+    }
+
+    /* S^T of blocks of keys, which lie at @keys. */
+    template <typename KV, int B>
+    __device__ __forceinline__ void scores(float (&s)[B][N][4], const uint32_t (&keys)[B],
+                                           uint32_t lane) const
+    {
+        if constexpr (Policy::narrow) {
+            scores_narrow<KV>(s, keys, lane);
+        } else {
+#pragma unroll
+            for (int b = 0; b < B; b++)
+                scores_wide(s[b], keys[b], lane);
+        }
+    }
+
+    __device__ __forceinline__ void scores_wide(float (&s)[N][4], uint32_t keys,
+                                                uint32_t lane) const
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[n][e] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            uint32_t a[4], r = lane % 16, chunk = k * 2 + lane / 16;
+            ldmatrix4(a, keys + r * (D * 2) + ((chunk ^ (r & 7)) << 4));
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                Mma<T>::run(s[n], a, q[n][k][0], q[n][k][1]);
+        }
+    }
+
+    /* The same of fp8. A matrix of 8 rows of 16 bytes is 16 elements of 8 keys, of which a lane has
+     * elements 4c to 4c + 3: what an instruction takes as its elements 2c, 2c + 1 and 2c + 8,
+     * 2c + 9. Products do not ask for the order, as long as Q has the same. A block has two sums,
+     * so that instructions wait less for one another. */
+    template <typename KV, int B>
+    __device__ __forceinline__ void scores_narrow(float (&s)[B][N][4], const uint32_t (&keys)[B],
+                                                  uint32_t lane) const
+    {
+        constexpr int parts = N == 1 ? 2 : 1; /* registers */
+        const uint32_t r = lane % 16;
+        float part[parts][B][N][4] = {};
+#pragma unroll
+        for (int k = 0; k < D / 32; k++)
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                uint32_t four[4], a[4];
+                ldmatrix4(four, keys[b] + r * D + (((k * 2 + lane / 16) ^ swizzled<D>(r)) << 4));
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    Narrow<KV>::template widen<false>(a[0], a[2], four[half * 2]);
+                    Narrow<KV>::template widen<false>(a[1], a[3], four[half * 2 + 1]);
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        a[i] = from_halves<T>(a[i]);
+#pragma unroll
+                    for (int n = 0; n < N; n++)
+                        Mma<T>::run(part[half % parts][b][n], a, q[n][k * 2 + half][0],
+                                    q[n][k * 2 + half][1]);
+                }
+            }
+#pragma unroll
+        for (int b = 0; b < B; b++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    s[b][n][e] =
+                        parts == 1 ? part[0][b][n][e] : part[0][b][n][e] + part[parts - 1][b][n][e];
+    }
+
+    /* S^T becomes P^T, the B operand of the values; o and l fade to the maximum so far. @token: the
+     * lane's first of each block. */
+    template <int B>
+    __device__ __forceinline__ void softmax(uint32_t (&p)[B][N][2], float (&s)[B][N][4],
+                                            const int32_t (&token)[B])
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float fade[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float s0[B], s1[B], top = -INFINITY;
+#pragma unroll
+                for (int b = 0; b < B; b++) {
+                    s0[b] = token[b] < ends[n][j] ? s[b][n][j] * scale : -INFINITY;
+                    s1[b] = token[b] + 8 < ends[n][j] ? s[b][n][j + 2] * scale : -INFINITY;
+                    top = b ? fmaxf(top, fmaxf(s0[b], s1[b])) : fmaxf(s0[b], s1[b]);
+                }
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 4));
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 8));
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 16));
+                top = fmaxf(top, m[n][j]);
+                float base = top == -INFINITY ? 0.0f : top;
+                fade[j] = exp2_fast(m[n][j] - base);
+                m[n][j] = top;
+#pragma unroll
+                for (int b = 0; b < B; b++) {
+                    s[b][n][j] = exp2_fast(s0[b] - base);
+                    s[b][n][j + 2] = exp2_fast(s1[b] - base);
+                    l[n][j] = (b ? l[n][j] : l[n][j] * fade[j]) + s[b][n][j] +
+                              s[b][n][j + 2]; /* this lane's tokens */
+                }
+            }
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                p[b][n][0] = movmatrix_trans(Pack<Weights>::pair(s[b][n][0], s[b][n][1]));
+                p[b][n][1] = movmatrix_trans(Pack<Weights>::pair(s[b][n][2], s[b][n][3]));
+            }
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+                o[n][d][0] *= fade[0];
+                o[n][d][1] *= fade[1];
+                o[n][d][2] *= fade[0];
+                o[n][d][3] *= fade[1];
+            }
+        }
+    }
+
+    /* O^T += V^T P^T for a block of values, which lies at @values. */
+    template <typename KV>
+    __device__ __forceinline__ void products(const uint32_t (&p)[N][2], uint32_t values,
+                                             uint32_t lane)
+    {
+        if constexpr (Policy::narrow)
+            products_narrow<KV>(p, values, lane);
+        else
+            products_wide(p, values, lane);
+    }
+
+    __device__ __forceinline__ void products_wide(const uint32_t (&p)[N][2], uint32_t values,
+                                                  uint32_t lane)
+    {
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) {
+            /* V^T: rows are dims, columns tokens; the four 8x8 are (dims, tokens) halves */
+            uint32_t a[4], r = lane % 8 + lane / 16 * 8, chunk = d * 2 + lane / 8 % 2;
+            ldmatrix4_trans(a, values + r * (D * 2) + ((chunk ^ (r & 7)) << 4));
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                Mma<T>::run(o[n][d], a, p[n][0], p[n][1]);
+        }
+    }
+
+    /* The same of fp8. Transposed in pairs, a matrix leaves a lane dims 2g and 2g + 1 of tokens 2c
+     * and 2c + 1: rows g and g + 8 of O^T are those two dims. */
+    template <typename KV>
+    __device__ __forceinline__ void products_narrow(const uint32_t (&p)[N][2], uint32_t values,
+                                                    uint32_t lane)
+    {
+        const uint32_t r = lane % 16;
+#pragma unroll
+        for (int d = 0; d < D / 32; d++) {
+            uint32_t four[4], a[4];
+            ldmatrix4_trans(four, values + r * D + (((d * 2 + lane / 16) ^ swizzled<D>(r)) << 4));
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                Narrow<KV>::template widen<true>(a[0], a[1], four[half * 2]);
+                Narrow<KV>::template widen<true>(a[2], a[3], four[half * 2 + 1]);
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    Mma<Weights>::run(o[n][d * 2 + half], a, p[n][0], p[n][1]);
+            }
+        }
+    }
+
+    /* l of all tokens of the warp. */
+    __device__ __forceinline__ void sum()
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                for (int step = 4; step < 32; step *= 2)
+                    l[n][j] += __shfl_xor_sync(0xffffffffu, l[n][j], step);
+    }
+
+    __device__ __forceinline__ bool finite() const
+    {
+        float probe = 0.0f;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            probe += l[n][0] + l[n][1];
+#pragma unroll
+            for (int d = 0; d < D / 16; d++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    probe = fmaf(o[n][d][e], 0.0f, probe);
+        }
+        return isfinite(probe);
+    }
+
+    /* To where decode_store() merges the warps. */
+    __device__ __forceinline__ void leave(const DecodeStates &to, const Item &item, uint32_t warp,
+                                          uint32_t lane) const
+    {
+        constexpr int columns = 8 * N, out_row = decode_out_row<D>;
+        constexpr int row_step = Policy::narrow ? 2 : 1, half_step = Policy::narrow ? 1 : 8;
+        const uint32_t g = lane / 4, c = lane % 4;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const uint32_t first = n * 8 + c * 2; /* this lane's columns: that and the next */
+            float *out = to.outs + (warp * columns + first) * out_row + g * row_step;
+            if (first >= item.packed_rows)
+                continue;
+#pragma unroll
+            for (int d = 0; d < D / 16; d++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    out[e % 2 * out_row + d * 16 + e / 2 * half_step] = o[n][d][e];
+            if (g < 2)
+                to.states[warp * columns + first + g] =
+                    g ? make_float2(m[n][1], l[n][1]) : make_float2(m[n][0], l[n][0]);
+        }
+    }
+};
+
+/* Every so many blocks of its own a warp looks whether the item is still wanted. */
+constexpr uint32_t decode_look = 16;
+
+/* Now and then, with @block computed: says that a long item gets on. Return: its end, which comes
+ * at once where the item has failed. */
+__device__ __forceinline__ int32_t decode_end(DecodeRing *ring, const Item &item, int32_t block,
+                                              int32_t blocks)
+{
+    if (uint32_t(block) / decode_warps % decode_look != decode_look - 1)
+        return blocks;
+    if (consumer_thread() == 0)
+        tally_gpu(&item.live->portions, 1u);
+    if (!uniform(peek_cta(&item.failed)) || ring->ahead)
+        return blocks;
+    return ring_cut(ring, blocks);
+}
+
+/* A warp's place in an item, and the state with which its blocks are computed. */
+template <typename T, typename KV, int D, typename Policy, int N> struct DecodeWalk {
+    DecodeColumns<T, D, Policy, N> &columns;
+    DecodeRing *ring;
+    WorkSlots *work;
+    uint32_t number;
+    const Item &item;
+    uint32_t slots; /* shared memory of the warp's ring */
+
+    /* @B blocks, from @block on. */
+    template <int B> __device__ __forceinline__ void step(int32_t block)
+    {
+        constexpr int stages = decode_stages<D, Policy>;
+        const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+        cp_async_wait<stages - B>();
+        __syncwarp();
+        float s[B][N][4];
+        uint32_t p[B][N][2], keys[B];
+        int32_t token[B];
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            const int slot = ring->slot + b;
+            keys[b] =
+                slots + (slot < stages ? slot : slot - stages) * decode_block_bytes<D, Policy>;
+            token[b] =
+                item.kv_begin + (block + b * decode_warps) * decode_block + int32_t(lane / 4);
+        }
+        columns.template scores<KV>(s, keys, lane);
+#pragma unroll
+        for (int b = 0; b < B; b++)
+            Policy::decode(columns.kept, item, s[b], token[b]);
+        columns.softmax(p, s, token);
+#pragma unroll
+        for (int b = 0; b < B; b++)
+            columns.template products<KV>(
+                p[b], keys[b] + decode_block * decode_row_bytes<D, Policy>, lane);
+    }
+
+    /* All lanes have read the blocks that were computed: their slots are free. */
+    template <int B> __device__ __forceinline__ void refill()
+    {
+        const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+        static_assert(B <= 2, "at once");
+        __syncwarp();
+        if constexpr (B == 1)
+            ring_refill<D, Policy>(ring, work, number, slots, warp, lane);
+        else
+            ring_refill_two<D, Policy>(ring, work, number, slots, warp, lane);
+    }
+
+    /* All blocks of this warp. */
+    __device__ __forceinline__ void blocks()
+    {
+        constexpr int together = N == 1 ? decode_together<D, Policy> : 1; /* registers */
+        int32_t end = item.kv_end > item.kv_begin
+                          ? (item.kv_end - item.kv_begin + decode_block - 1) / decode_block
+                          : 0;
+        int32_t block = int32_t(consumer_thread() / 32);
+        for (constexpr int32_t last = (together - 1) * decode_warps; block + last < end;
+             block += together * decode_warps) {
+            step<together>(block);
+            end = decode_end(ring, item, block + last, end);
+            refill<together>();
+        }
+        if (together > 1 && block < end) {
+            step<1>(block);
+            refill<1>();
+        }
+    }
+};
+
+/* Keys that a row does not see lie among those that are computed. */
+template <typename Policy> __device__ __forceinline__ bool decode_hides(const Item &item)
+{
+    const attnd_entry &entry = item.tile.of_entry;
+    return (entry.causal && item.tile.row_count > 1) || (Policy::windows && entry.window) ||
+           Policy::masked(item);
+}
+
+/* N: groups of 8 query rows. All consumers. Return: false if a result is not finite that may come
+ * from a key its row does not see: a product with a zero probability cannot hide a NaN. Nothing is
+ * stored then; the caller takes the naive way. */
+template <typename T, int D, typename Policy, int N>
+__device__ __forceinline__ bool attend_decode(WorkSlots *work, uint32_t number)
+{
+    constexpr uint32_t count = 8 * N;
+    WorkSlot *const slot = &work->slot[number % work_slots];
+    const Item &item = slot->item;
+    __builtin_assume(__isShared(item.run));
+    const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+    const uint32_t slots = shared_address(cta_buffer()) +
+                           warp * decode_stages<D, Policy> * decode_block_bytes<D, Policy>;
+    DecodeRing *const kept = decode_ring();
+    DecodeRing here = *kept, *const ring = &here;
+    const DecodeStates to = decode_states<D, count>(ring, number);
+
+    /* Q in front of the keys: it is asked for in less time than they are, and needed first. All
+     * that is not in front of them is done while they are on their way. */
+    DecodeQuery<D, N> query;
+    query.template ask<Policy>(item, lane);
+    ring_begin<D, Policy>(ring, work, number, item, slots, warp, lane);
+    rows_find<D, Policy>(&slot->item);
+    if (consumer_thread() == 0) {
+        slot->begin_ns = clock_ns();
+        slot->last = others_there(item);
+    }
+    DecodeColumns<T, D, Policy, N> columns;
+    columns.begin(item, lane % 4);
+    query.template take<Policy>(columns.q,
+                                shared_address(to.outs + warp * count * decode_out_row<D>), lane);
+    if constexpr (!Policy::narrow)
+        DecodeWalk<T, T, D, Policy, N>{columns, ring, work, number, item, slots}.blocks();
+    else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
+        DecodeWalk<T, E4m3, D, Policy, N>{columns, ring, work, number, item, slots}.blocks();
+    else
+        DecodeWalk<T, E5m2, D, Policy, N>{columns, ring, work, number, item, slots}.blocks();
+    if (lane == 0)
+        *kept = here;
+
+    columns.sum();
+    if (decode_hides<Policy>(item) && consumers_any(!columns.finite()))
+        return false;
+    columns.leave(to, item, warp, lane);
+    consumers_sync();
+    decode_store<T, D, Policy, count>(item, to.outs, to.states);
+    return true;
+}
+
+/* All of a decode item. All consumers. A call, so that neither its loop nor that of prefill is
+ * given registers with regard to the other: beside this one inlined, prefill is 3 % slower. */
+template <typename T, int D, typename Policy, int N>
+__device__ __noinline__ void decode_work(uint32_t number)
+{
+    WorkSlots *const work = cta_work();
+    const Item &item = work->slot[number % work_slots].item;
+    if (!attend_decode<T, D, Policy, N>(work, number))
+        attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows, decode_warps);
+    merge_arrive<T, D, Policy>(item, work->slot[number % work_slots].last);
+    work_end<D>(work, number);
+}
+
+} // namespace attnd
+
+#endif

@@ -1,0 +1,373 @@
+/*
+ * fetch.cuh - the fetch warp: it claims items, fills work slots with them, and completes what is
+ * over.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_WORKER_FETCH_CUH
+#define ATTND_PERSISTENT_CUDA_WORKER_FETCH_CUH
+
+#include "persistent/cuda/items/work_slot.cuh"
+#include "persistent/cuda/machine/copy.cuh"
+#include "persistent/cuda/machine/element.cuh"
+#include "persistent/cuda/worker/trace.cuh"
+
+namespace attnd
+{
+
+/* The fetch warp's place in the stream of runs. The same in all lanes. */
+struct FetchWarp {
+    Resident *resident;
+    WorkSlots *work;
+    uint32_t worker, variant, gang, cursor;
+    uint32_t copied;    /* 1 + the position whose run is in run_copy[copy] */
+    uint32_t copy;      /* the one the last work slot refers to */
+    uint32_t completed; /* work accounted for */
+};
+
+constexpr uint32_t nothing = 0xffffffffu;
+
+/* How long the warp is suspended between two looks: whether the item in hand was cancelled, where
+ * its end is all that is waited for; and at the ring of runs. */
+constexpr uint32_t cancelled_wait_ns = 20000, entry_wait_ns = 1000;
+
+/* Completes work before @end, in order: all of it if @wait, else only what is over. Return: true if
+ * none is left. */
+template <int D>
+__device__ __forceinline__ bool fetch_complete(FetchWarp *fetch, uint32_t end, bool wait)
+{
+    WorkSlots *work = fetch->work;
+    for (; fetch->completed != end; fetch->completed++) {
+        const uint32_t at = fetch->completed % work_slots;
+        const uint32_t parity = fetch->completed / work_slots % 2;
+        if (!wait && !__all_sync(0xffffffffu, barrier_peek(&work->empty[at], parity)))
+            return false;
+        while (wait &&
+               !__all_sync(0xffffffffu, barrier_try(&work->empty[at], parity, cancelled_wait_ns)))
+            work_fail(work, fetch->completed, work_cancelled(work, fetch->completed));
+        WorkSlot *slot = &work->slot[at];
+        if (threadIdx.x % 32 == 0 && slot->path != path_decode)
+            work_complete<D>(slot);
+        __syncwarp();
+    }
+    return true;
+}
+
+/* The entry the cursor is at, as soon as it is there; what is not there, by its sequence, when the
+ * kernel is to leave. While an item is in hand, its end is what somebody waits for: the warp is
+ * suspended until then, and looks at the ring once in a while. */
+template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetch, uint32_t number)
+{
+    const Resident *resident = fetch->resident;
+    const RunEntry *at = &resident->ring[fetch->cursor % ring_positions];
+    RunEntry entry = {fetch->cursor, 0, 0, 0, 0};
+    for (;;) {
+        if (fetch->work->traced != fetch->completed) {
+            if (fetch->work->trace)
+                trace_completed(fetch->resident, fetch->worker, number, fetch->completed);
+            else
+                fetch->work->traced = fetch->completed;
+        }
+        const bool idle = fetch->completed == number;
+        uint32_t leave, cancelled = 0;
+        do { /* while there is nothing to do, nothing but this: few instructions in one place */
+            /* in flight together with the entry */
+            if (!idle)
+                cancelled = work_cancelled(fetch->work, fetch->completed);
+            const uint4 words = peek16_gpu(&resident->leave);
+            entry = observe_entry(at); /* A1 */
+            /* Behind it: a store would wait for the words before the entry is asked for. */
+            leave = int32_t(words.x - fetch->gang) >= 0;
+            fetch->work->trace = words.y;
+            fetch->work->turn = words.z;
+            if (entry.sequence == fetch->cursor + 1)
+                return entry;
+            if (idle)
+                __nanosleep(32);
+        } while (idle && !leave);
+        if (!idle)
+            work_fail(fetch->work, fetch->completed, cancelled);
+        bool completed = fetch_complete<D>(fetch, number, false);
+        if (!completed) {
+            const uint32_t at = fetch->completed % work_slots;
+            (void)barrier_try(&fetch->work->empty[at], fetch->completed / work_slots % 2,
+                              entry_wait_ns);
+            __syncwarp();
+            completed = fetch_complete<D>(fetch, number, false);
+        }
+        if (completed && leave && (!fetch->work->trace || fetch->work->traced == number) &&
+            observe_gpu(&resident->leave) - fetch->gang < 1u << 31)
+            /* All that was ever published was so before `leave`: a look after it is the last. */
+            return observe_entry(at);
+    }
+}
+
+/* Nothing is left of the run of @entry, or nothing for this worker. */
+__device__ __forceinline__ void fetch_next_run(FetchWarp *fetch, const RunEntry &entry)
+{
+    if (entry.sequence != fetch->cursor + 1)
+        return;
+    fetch->cursor++;
+    if (threadIdx.x % 32 == 0)
+        publish_gpu(&fetch->resident->cursor[fetch->worker], fetch->cursor);
+}
+
+/* Of a run whose classes are to be in work at once a ticket is good for one item of either. Some
+ * workers begin with compute-bound ones and the others with the rest, as evenly spread over the
+ * SMs as their number allows; where one's class is over, it takes of the other. There is one:
+ * tickets are as many as items. A call, as above. @copy: where the run was copied to. One lane. */
+inline __device__ __noinline__ uint32_t item_of_class(uint32_t worker, uint32_t copy, Live *live)
+{
+    const WorkSlots *work = cta_work();
+    const attnd_plan_head &plan = reinterpret_cast<const ActiveRun *>(work->run_copy[copy])->plan;
+    const uint32_t workers = work->settings.workers;
+    const uint32_t computing = min(plan.compute_workers, workers);
+    const uint32_t computes = plan.compute_tiles * plan.heads_kv;
+    if (worker * computing % workers + computing >= workers) {
+        const uint32_t next = take_gpu(&live->next_of[0]);
+        return next < computes ? next : computes + take_gpu(&live->next_of[1]);
+    }
+    const uint32_t next = computes + take_gpu(&live->next_of[1]);
+    return next < plan.tiles * plan.heads_kv ? next : take_gpu(&live->next_of[0]);
+}
+
+__device__ __forceinline__ const ActiveRun *copied_run(const FetchWarp *fetch)
+{
+    return reinterpret_cast<const ActiveRun *>(fetch->work->run_copy[fetch->copy]);
+}
+
+/* The entry of the run whose turn it is, in place of the one at the cursor, which is at hand. The
+ * cursor stays: no worker's cursor is past the run, so its line is the run's until this worker has
+ * walked past it, too. What is not in front of the cursor, or not there, is a turn that is over.
+ * Return: @entry if there is no other, or nothing is left of it. */
+__device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry entry)
+{
+    const uint32_t turn = fetch->work->turn;
+    const uint32_t ahead = ((turn >> 1) - fetch->cursor) & 0x7fffffffu;
+    const uint32_t at = fetch->cursor + ahead;
+    if (ahead - 1 >= ring_positions - 1)
+        return entry;
+    const RunEntry other = observe_entry(&fetch->resident->ring[at % ring_positions]); /* A1 */
+    if (other.sequence != at + 1 || !variant_executes(fetch->variant, other.variant) ||
+        peek_gpu(&fetch->resident->live[at % ring_positions].next_item) >= other.items)
+        return entry;
+    return other;
+}
+
+/* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
+ * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
+ * has looks first whether it should. @entry: the run's, at the cursor or, where it is another
+ * one's turn, in front of it. @cancelled: if the run is, what its items fail with; else 0.
+ */
+template <int D>
+__device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number, RunEntry *entry,
+                                              uint32_t *cancelled)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (;; fetch_next_run(fetch, *entry)) {
+        *entry = fetch_entry<D>(fetch, number);
+        if (entry->sequence != fetch->cursor + 1)
+            return nothing;
+        if (fetch->work->turn)
+            *entry = other_turn(fetch, *entry);
+        if (!variant_executes(fetch->variant, entry->variant))
+            continue;
+        Live *live = &fetch->resident->live[(entry->sequence - 1) % ring_positions];
+        if (!fetch_complete<D>(fetch, number, false)) {
+            const uint32_t next = peek_gpu(&live->next_item);
+            if (next >= entry->items)
+                continue;
+            if (next + fetch->work->settings.workers > entry->items)
+                fetch_complete<D>(fetch, number, true);
+        }
+        const bool fresh = fetch->copied != entry->sequence;
+        uint32_t item = nothing, flag = 0;
+        uint4 part = {};
+        if (lane == 0) {
+            item = take_gpu(&live->next_item);
+            flag = peek_gpu(&live->cancelled);
+        }
+        if (fresh)
+            part = __ldcg(
+                reinterpret_cast<const uint4 *>(&fetch->work->settings.runs[entry->slot]) + lane);
+        item = __shfl_sync(0xffffffffu, item, 0);
+        if (item >= entry->items)
+            continue;
+        *cancelled = __shfl_sync(0xffffffffu, flag, 0);
+        if (fresh) {
+            fetch->copy ^= 1;
+            reinterpret_cast<uint4 *>(fetch->work->run_copy[fetch->copy])[lane] = part;
+            fetch->copied = entry->sequence;
+            __syncwarp();
+        }
+        if (copied_run(fetch)->plan.compute_tiles && copied_run(fetch)->kind == ATTND_RUN_ATTEND) {
+            if (lane == 0)
+                item = item_of_class(fetch->worker, fetch->copy, live);
+            item = __shfl_sync(0xffffffffu, item, 0);
+        }
+        return item;
+    }
+}
+
+/* A worker takes its place in the stream of runs, at the horizon: see make_ready(). One warp.
+ * Return: its cursor. */
+__device__ __forceinline__ uint32_t worker_enter(Resident *resident, uint32_t worker)
+{
+    uint32_t cursor = __shfl_sync(0xffffffffu, observe_gpu(&resident->horizon), 0);
+    for (;;) {
+        if (threadIdx.x % 32 == 0) {
+            resident->cursor[worker] = cursor;
+            publish_gpu(&resident->present[worker], 1);
+        }
+        fence_order();
+        const uint32_t now = __shfl_sync(0xffffffffu, observe_gpu(&resident->horizon), 0);
+        if (now == cursor)
+            return cursor;
+        cursor = now;
+    }
+}
+
+/* Its last touch of what the dispatcher may use anew was before. */
+__device__ __forceinline__ void worker_leave(Resident *resident, uint32_t worker)
+{
+    if (threadIdx.x % 32 == 0)
+        publish_gpu(&resident->present[worker], 0);
+}
+
+/* Each row of V is the front of the row of K. */
+__device__ __forceinline__ bool one_plane(const ActiveRun *run)
+{
+    const attnd_heap_plane &k = run->k_plane, &v = run->v_plane;
+    return run->k_base == run->v_base && k.stride_page == v.stride_page &&
+           k.stride_token == v.stride_token && k.stride_head == v.stride_head;
+}
+
+/* Fills @slot with item @index of the run at the cursor, which has been copied. @cancelled: the
+ * code that the item fails with, 0: none. The whole warp. Return: the path that executes it. */
+template <int D, typename Policy>
+__device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot,
+                                          const RunEntry &entry, uint32_t index, uint32_t cancelled)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const Settings &settings = fetch->work->settings;
+    const ActiveRun *run = copied_run(fetch);
+    __builtin_assume(__isShared(run) && __isShared(slot));
+    const bool attends = run->kind == ATTND_RUN_ATTEND;
+    const ItemPlace place = item_place(run, index, settings.workers);
+    const uint32_t word = attends ? tile_word(run, place.tile, lane) : 0;
+    const uint32_t paths = run->aligned ? Policy::paths(run, settings.paths) : 0;
+    if (lane == 0) {
+        Item *item = &slot->item;
+        slot->index = index;
+        slot->session = uint32_t(run->plan.zero);
+        slot->layer = uint32_t(run->plan.zero >> 32);
+        slot->ended = 0;
+        item->run = run;
+        item->maps = &settings.runs[entry.slot];
+        item->live = &fetch->resident->live[(entry.sequence - 1) % ring_positions];
+        item->failed = cancelled;
+        item->generation = entry.generation;
+        item->kv_head = place.head;
+        item->k = run->k_base + kv_bytes<Policy> * (place.head * run->k_plane.stride_head);
+        item->v = run->v_base + kv_bytes<Policy> * (place.head * run->v_plane.stride_head);
+        if (attends && !cancelled)
+            Policy::score_item(item);
+    }
+    if (cancelled)
+        return path_skip;
+    if (!attends)
+        return run->kind == ATTND_RUN_MERGE ? path_merge : path_append;
+    const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
+    if (Policy::windows)
+        item_skip<D>(&slot->item, run, lane);
+    if (D == latent_dim)
+        return paths >> 1 & 1 && one_plane(run) ? path_prefill : path_naive;
+    return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
+}
+
+/* What an item reads of a key and its value. */
+template <int D, typename Policy>
+__device__ __forceinline__ uint32_t key_elements(const ActiveRun *run, Path path)
+{
+    const uint32_t k = Policy::template dim_qk<D>(run->plan);
+    return D == latent_dim && path == path_prefill ? k : k + Policy::template dim_vo<D>(run->plan);
+}
+
+/* Asks the L2 for the first keys and values of a decode item, of four tokens a lane. The consumers
+ * do so 800 to 2,500 clocks later, once they are awake and have asked for Q; a memory that has had
+ * nothing to do would have nothing to do until then. To ask for more keys than these before they
+ * are wanted only disturbs those that are. One warp. */
+template <int D, typename Policy>
+__device__ __forceinline__ void first_keys_prefetch(const Item &item, uint32_t lane)
+{
+    constexpr int rows = first_keys / 32;
+    const ActiveRun *run = item.run;
+    __builtin_assume(__isShared(&item) && __isShared(run));
+    const int32_t token = item.kv_begin + int32_t(lane) * rows;
+    if (token >= item.kv_end || (run->page_size | uint32_t(item.kv_begin)) % rows)
+        return; /* none, or more than one page */
+    const Divided at = divided(uint32_t(token), run->page_size, run->page_reciprocal);
+    const uint32_t ahead = at.quotient - item.page_first;
+    const uint32_t page = ahead < 32 ? uint32_t(item.pages[ahead]) : run->pages;
+    if (page >= run->pages)
+        return; /* the warp that loads it says so */
+    constexpr int bytes = kv_bytes<Policy>;
+    const int64_t k_stride = run->k_plane.stride_token * bytes,
+                  v_stride = run->v_plane.stride_token * bytes;
+    const char *k = item.k + page * (run->k_plane.stride_page * bytes) + at.rest * k_stride;
+    const char *v = item.v + page * (run->v_plane.stride_page * bytes) + at.rest * v_stride;
+#pragma unroll
+    for (int r = 0; r < rows; r++, k += k_stride)
+#pragma unroll
+        for (int line = 0; line < D * bytes; line += 128)
+            if (Policy::in_qk(run->plan, line / bytes))
+                prefetch_line(k + line);
+#pragma unroll
+    for (int r = 0; r < rows; r++, v += v_stride)
+#pragma unroll
+        for (int line = 0; line < D * bytes; line += 128)
+            if (Policy::in_vo(run->plan, line / bytes))
+                prefetch_line(v + line);
+}
+
+/* The fetch warp: every item until the kernel leaves. */
+template <int D, typename Policy> __device__ __forceinline__ void fetch_work(FetchWarp *fetch)
+{
+    Resident *resident = fetch->resident;
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t number = 0;; number++) {
+        if (number >= work_slots)
+            fetch_complete<D>(fetch, number - work_slots + 1, true);
+        WorkSlot *slot = &fetch->work->slot[number % work_slots];
+        if (lane == 0)
+            resident->doing[fetch->worker] = state_idle;
+        RunEntry entry;
+        uint32_t cancelled = 0;
+        const uint32_t index = take_item<D>(fetch, number, &entry, &cancelled);
+        Path path = path_leave;
+        if (index != nothing)
+            path = work_fill<D, Policy>(fetch, slot, entry, index, cancelled);
+        if (lane == 0) {
+            slot->path = path;
+            resident->doing[fetch->worker] = index == nothing ? state_left : state_item;
+            barrier_arrive(&fetch->work->full[number % work_slots], 1);
+        }
+        if (index == nothing)
+            return;
+        /* With nothing else in hand. The keys of a short item are asked for all at once anyway. */
+        const Item &item = slot->item;
+        if (path == path_decode && fetch->completed == number &&
+            item.kv_end - item.kv_begin > first_keys)
+            first_keys_prefetch<D, Policy>(item, lane);
+        __syncwarp();
+        /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
+         * all that is on its way; or, of a decode item, another's, microseconds later. */
+        if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
+            tally_gpu(&item.live->kv_bytes, uint64_t(kv_bytes<Policy>) *
+                                                key_elements<D, Policy>(item.run, path) *
+                                                uint64_t(item.kv_end - item.kv_begin));
+        __syncwarp();
+    }
+}
+
+} // namespace attnd
+
+#endif

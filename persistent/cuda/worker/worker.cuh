@@ -1,0 +1,305 @@
+/*
+ * worker.cuh - the loop of a tile worker: one CTA, one producer warpgroup and two consumer
+ * warpgroups. Included by variant.cu, which is compiled once for each variant.
+ *
+ * A worker walks the published runs in order: its fetch warp takes item numbers of the run its
+ * cursor is at until there are none left, then moves on (fetch.cuh). It never waits for an
+ * item, only for a run to be published. Loaders bring what prefill computes on; decode loads for
+ * itself. Barriers hand over work slots and stages; there is none that all threads of the CTA meet
+ * at.
+ */
+#ifndef ATTND_PERSISTENT_CUDA_WORKER_WORKER_CUH
+#define ATTND_PERSISTENT_CUDA_WORKER_WORKER_CUH
+
+#include "persistent/cuda/items/append.cuh"
+#include "persistent/cuda/items/merge.cuh"
+#include "persistent/cuda/items/merge_state.cuh"
+#include "persistent/cuda/loops/decode.cuh"
+#include "persistent/cuda/loops/latent.cuh"
+#include "persistent/cuda/loops/staged.cuh"
+#include "persistent/cuda/worker/fetch.cuh"
+
+namespace attnd
+{
+
+/* Shared memory the inner loops take turns in. */
+template <int D>
+constexpr uint32_t tile_bytes =
+    PrefillShape<D>::shared_bytes > decode_shared_bytes<D> ? PrefillShape<D>::shared_bytes
+                                                           : decode_shared_bytes<D>;
+template <> constexpr uint32_t tile_bytes<latent_dim> = LatentShape::shared_bytes;
+
+/* What a consumer warp keeps from item to item of prefill. */
+template <int D> struct Consumer {
+    PrefillBarriers<D> *bars;
+    uint32_t blocks, q_tiles; /* used so far */
+};
+
+/* Prefill items from @number on, one after the other; the scores of an item's first keys are
+ * computed with the last products of the one before, if the item is there in time. Return: the last
+ * one's number. All consumers. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ uint32_t attend_prefill(Consumer<D> *self, WorkSlot *slot,
+                                                   uint32_t number)
+{
+    WorkSlots *work = cta_work();
+    Prefill<T, D, Policy> prefill(self->bars, shared_address(cta_buffer()), self->blocks,
+                                  self->q_tiles);
+    for (;; number++) {
+        const Item &item = slot->item;
+        WorkSlot *next = prefill.compute(item, work, number);
+        if (!item.tile.parts_alone)
+            merge_arrive<T, D, Policy>(item);
+        work_leave(work, number);
+        if (!next)
+            break;
+        slot = next;
+        if (consumer_thread() == 0)
+            slot->begin_ns = clock_ns();
+    }
+    self->blocks = prefill.count;
+    self->q_tiles = prefill.q_count;
+    return number;
+}
+
+/* An item of latents. All consumers. */
+template <typename T, typename Policy>
+__device__ __forceinline__ void attend_latents(Consumer<latent_dim> *self, const Item &item)
+{
+    Latent<T, Policy> latent(self->bars, shared_address(cta_buffer()), self->blocks, self->q_tiles);
+    latent.compute(item);
+    self->blocks = latent.count;
+    self->q_tiles = latent.q_count;
+    merge_arrive<T, latent_dim, Policy>(item);
+}
+
+/* What no inner loop may take. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void attend_naively(const Item &item)
+{
+    Policy::prepare(item);
+    attend_naive<T, D, Policy>(item, consumer_thread() / 32, item.packed_rows,
+                               consumer_threads / 32);
+    merge_arrive<T, D, Policy>(item);
+}
+
+/* KV: the type of K and V. */
+template <typename T, typename KV, int D, typename Policy>
+__device__ __forceinline__ void attend_few_or_many(const Item &item)
+{
+    if (item.packed_rows <= staged_warps)
+        attend_staged<T, KV, D, Policy, 1>(item);
+    else
+        attend_staged<T, KV, D, Policy, StagedShape<D>::warp_rows>(item);
+}
+
+/* The same, and appends, of a policy that has more to do there: in a call, so that the registers of
+ * the inner loops are theirs. */
+template <typename T, int D, typename Policy>
+__device__ __noinline__ void consume_staged(const WorkSlot *slot)
+{
+    static_assert(StagedShape<D>::bytes <= tile_bytes<D>, "its part of shared memory");
+    const Item &item = slot->item;
+    if (slot->path == path_append) {
+        append_item<T, Policy>(item, slot->index);
+        return;
+    }
+    Policy::prepare(item);
+    if constexpr (!Policy::narrow)
+        attend_few_or_many<T, T, D, Policy>(item);
+    else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
+        attend_few_or_many<T, E4m3, D, Policy>(item);
+    else
+        attend_few_or_many<T, E5m2, D, Policy>(item);
+    merge_arrive<T, D, Policy>(item);
+}
+
+/* An item that keeps none of the inner loops' state. All consumers. */
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void consume_other(const WorkSlot *slot)
+{
+    const Path path = slot->path;
+    if (path == path_merge) {
+        merge_state_item<T>(slot->item, slot->index);
+        return;
+    }
+    if constexpr (Policy::staged) {
+        if (path == path_append || path == path_naive)
+            consume_staged<T, D, Policy>(slot);
+    } else {
+        if (path == path_append)
+            append_item<T, Policy>(slot->item, slot->index);
+        else if (path == path_naive)
+            attend_naively<T, D, Policy>(slot->item);
+    }
+}
+
+template <typename T, typename Policy>
+__device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bars)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    WorkSlots *work = cta_work();
+    Consumer<latent_dim> self = {bars, 0, 0};
+    if (consumer_thread() >= 128)
+        products_end(1);
+    for (uint32_t number = 0;; number++) {
+        WorkSlot *slot = work_wait(work, number);
+        const Path path = slot->path;
+        if (path == path_leave)
+            break;
+        if (consumer_thread() == 0)
+            slot->begin_ns = clock_ns();
+        if constexpr (Policy::narrow)
+            consume_other<T, latent_dim, Policy>(slot);
+        else if (path == path_prefill)
+            attend_latents<T, Policy>(&self, slot->item);
+        else
+            consume_other<T, latent_dim, Policy>(slot);
+        work_leave(work, number);
+    }
+    if (consumer_thread() < 128)
+        products_begin(0); /* nobody is left waiting or arrived */
+}
+
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void consume(PrefillBarriers<D> *bars)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    WorkSlots *work = cta_work();
+    Consumer<D> self = {bars, 0, 0};
+    Path before = path_skip;
+    if (consumer_thread() >= 128)
+        products_end(1);
+    for (uint32_t number = 0;; number++) {
+        WorkSlot *slot = work_wait(work, number);
+        const Path path = slot->path, last = before;
+        if (path == path_leave)
+            break;
+        before = path;
+        if (path == path_decode) { /* stamps the slot when its keys are on their way */
+            if (last == path_prefill)
+                consumers_sync(); /* the other warpgroup may still read Q, K and V */
+            constexpr int groups = decode_rows<D> / 8;
+            if (groups > 1 && slot->item.packed_rows > 8)
+                decode_work<T, D, Policy, groups>(number); /* has left it */
+            else
+                decode_work<T, D, Policy, 1>(number);
+            continue;
+        }
+        if (consumer_thread() == 0)
+            slot->begin_ns = clock_ns();
+        if (path == path_prefill) {
+            number = attend_prefill<T, D, Policy>(&self, slot, number); /* has left its slots */
+            continue;
+        }
+        if (consumer_thread() % 32 == 0)
+            decode_ring()->ahead = 0;
+        consume_other<T, D, Policy>(slot);
+        work_leave(work, number);
+    }
+    if (consumer_thread() < 128)
+        products_begin(0); /* nobody is left waiting or arrived */
+}
+
+__device__ __forceinline__ void load_latents(LatentBarriers *bars)
+{
+    WorkSlots *work = cta_work();
+    LatentLoader loader = {shared_address(cta_buffer()), bars, threadIdx.x / 32 - 1, 0, 0};
+    Path before = path_skip;
+    for (uint32_t number = 0;; number++) {
+        const WorkSlot *slot = work_wait(work, number);
+        const Path path = slot->path;
+        if (path == path_leave)
+            return;
+        if (path == path_prefill) {
+            if (number && before != path_prefill) {
+                work_wait_empty(work, number - 1); /* the buffer is the staged loop's until then */
+                fence_proxy_async();
+            }
+            loader.load(slot->item);
+        }
+        before = path;
+        work_leave(work, number);
+    }
+}
+
+template <typename T, int D, typename Policy>
+__device__ __forceinline__ void load(PrefillBarriers<D> *bars)
+{
+    WorkSlots *work = cta_work();
+    Loader<T, D, Policy> loader = {shared_address(cta_buffer()), bars, work, threadIdx.x / 32 - 1};
+    Path before = path_skip;
+    for (uint32_t number = 0;; number++) {
+        const WorkSlot *slot = work_wait(work, number);
+        const Path path = slot->path;
+        if (path == path_leave)
+            return;
+        loader.meet(slot->item.run);
+        if (path == path_prefill) {
+            if (number && before != path_prefill) {
+                work_wait_empty(work, number - 1); /* the buffer is decode's until then */
+                fence_proxy_async();               /* TMA may write next what ldmatrix read */
+            }
+            loader.load(slot->item, number);
+        }
+        before = path;
+        work_leave(work, number);
+    }
+}
+
+template <typename T, int D, typename Policy>
+__global__ void __launch_bounds__(resident_threads, 1)
+    resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang)
+{
+    asm volatile("griddepcontrol.launch_dependents;"); /* those of another variant */
+    __shared__ PrefillBarriers<D> bars;
+    WorkSlots *work = cta_work();
+    if (threadIdx.x < sizeof(Settings) / 4)
+        reinterpret_cast<uint32_t *>(&work->settings)[threadIdx.x] =
+            reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
+    if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
+        *decode_ring() = {};
+    if (threadIdx.x == 0) {
+        work_init(work);
+        prefill_barriers_init(&bars);
+        *cta_stuck() = resident->inject == 1;
+        *cta_naive() = 0;
+        Policy::start();
+        fence_barrier_init();
+    }
+    __syncthreads();
+    if (threadIdx.x >= producer_threads) {
+        if constexpr (D == latent_dim)
+            consume_latents<T, Policy>(&bars);
+        else
+            consume<T, D, Policy>(&bars);
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x >= 32) {
+            if constexpr (D == latent_dim)
+                load_latents(&bars);
+            else
+                load<T, D, Policy>(&bars);
+        } else {
+            uint32_t worker = first_worker + blockIdx.x;
+            if (resident->inject == 2 && worker == 0)
+                barrier_wait(&work->empty[0], 0); /* no warp has been given work */
+            FetchWarp fetch = {resident, work, worker,
+                               variant,  gang, worker_enter(resident, worker)};
+            fetch_work<D, Policy>(&fetch);
+            worker_leave(resident, worker);
+            /* A gang is over when all its kernels are, and the next one waits for the last. */
+            if (blockIdx.x == 0)
+                asm volatile("griddepcontrol.wait;" ::: "memory");
+        }
+    }
+}
+
+template <typename T, int D, typename Policy> Variant variant_of()
+{
+    return {reinterpret_cast<const void *>(&resident_kernel<T, D, Policy>), &stuck, tile_bytes<D>};
+}
+
+} // namespace attnd
+
+#endif
