@@ -162,10 +162,11 @@ struct Plain {
         return {};
     }
 
-    /* Scores of a warp in decode: s[n][e] is of its row n * 8 + lane % 4 * 2 + e % 2 and key
-     * @key + e / 2 * 8. */
-    template <int N>
-    __device__ static void decode(const Kept &, const Item &, float (&)[N][4], int32_t)
+    /* Scores of a warp in decode: s[b][n][e] is of its row n * 8 + lane % 4 * 2 + e % 2 and key
+     * @key[b] + e / 2 * 8. */
+    template <int B, int N>
+    __device__ static void decode(const Kept &, const Item &, float (&)[B][N][4],
+                                  const int32_t (&)[B])
     {
     }
 

@@ -327,10 +327,11 @@ struct Varied {
         return {item.scoring, item.tile.of_entry.window != 0};
     }
 
-    template <int N>
-    __device__ static void decode(const Kept &kept, const Item &item, float (&s)[N][4], int32_t key)
+    template <int B, int N>
+    __device__ static void decode(const Kept &kept, const Item &item, float (&s)[B][N][4],
+                                  const int32_t (&key)[B])
     {
-        score(kept, *reinterpret_cast<float(*)[4 * N]>(&s[0][0]));
+        score(kept, *reinterpret_cast<float(*)[4 * N * B]>(&s[0][0][0]));
         if (kept.options & ATTND_OPTION_MASK)
             decode_mask(item, s, key);
         if (!(kept.options & ATTND_OPTION_ALIBI) && !kept.window)
@@ -341,17 +342,20 @@ struct Varied {
             for (int j = 0; j < 2; j++) {
                 const VariedRow row = varied_row()[n * 8 + threadIdx.x % 4 * 2 + j];
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int32_t at = key + half * 8;
-                    float &value = s[n][half * 2 + j];
-                    value = at < row.begin ? -INFINITY
-                                           : fmaf(row.slope, float(at - row.position), value);
-                }
+                for (int b = 0; b < B; b++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        const int32_t at = key[b] + half * 8;
+                        float &value = s[b][n][half * 2 + j];
+                        value = at < row.begin ? -INFINITY
+                                               : fmaf(row.slope, float(at - row.position), value);
+                    }
             }
     }
 
-    template <int N>
-    __device__ static void decode_mask(const Item &item, float (&s)[N][4], int32_t key)
+    template <int B, int N>
+    __device__ static void decode_mask(const Item &item, float (&s)[B][N][4],
+                                       const int32_t (&key)[B])
     {
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -359,11 +363,31 @@ struct Varied {
             for (int j = 0; j < 2; j++) {
                 const MaskRow mask = varied_row()[n * 8 + threadIdx.x % 4 * 2 + j].mask;
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    if (key + half * 8 < item.kv_end && !mask.sees(key + half * 8))
-                        s[n][half * 2 + j] = -INFINITY;
+                for (int b = 0; b < B; b++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        if (key[b] + half * 8 < item.kv_end && !mask.sees(key[b] + half * 8))
+                            s[b][n][half * 2 + j] = -INFINITY;
             }
     }
+
+    /* decode() of items without any of that. */
+    struct Scaled {
+        __device__ static bool suffices(const Kept &kept)
+        {
+            return kept.cap == 0.0f && !kept.window &&
+                   !(kept.options & (ATTND_OPTION_MASK | ATTND_OPTION_ALIBI));
+        }
+
+        template <int B, int N>
+        __device__ static void decode(const Kept &kept, const Item &, float (&s)[B][N][4],
+                                      const int32_t (&)[B])
+        {
+#pragma unroll
+            for (int i = 0; i < 4 * N * B; i++)
+                (&s[0][0][0])[i] *= kept.scale;
+        }
+    };
 
     template <int count>
     __device__ static void prefill(const Item &item, float (&s)[count], int32_t first)
