@@ -26,9 +26,9 @@ struct Plain {
     /* Rows have a first key of their own, and blocks below that of all rows are skipped. */
     static constexpr bool windows = false;
 
-    /* Prefill looks for its next blocks behind the exponentials: in front of branches to them ptxas
-     * waits for the answers. */
-    static constexpr bool looks_late = false;
+    /* Prefill has a loop for each way in which weights are made at once, so that there is no branch
+     * in front of them. */
+    static constexpr int ways = 1;
 
     /* Elements of a row of q and K, and of a row of V and o, where loops are compiled for D; and
      * whether element @d is one of them. */
@@ -176,34 +176,44 @@ struct Plain {
     {
     }
 
-    /* In place of prefill() where weights are made at once. @Ready: all that is known of a
-     * block before its products, which begins with key @first; @m is of the rows in hand. */
+    /* In place of prefill() where weights are made at once: the item's way for the block that
+     * begins with key @first, the same in all warps of the group; and whether that may become a
+     * later one within an item. */
+    __device__ static constexpr int way(const Item &, int32_t)
+    {
+        return 0;
+    }
+    __device__ static constexpr bool changes(int)
+    {
+        return false;
+    }
+
+    /* All that is known of a block before its products; @m is of the rows in hand. */
     struct Ready {
     };
-    __device__ static Ready ready(const Item &, int32_t, const float (&)[2])
+    template <int way> __device__ static Ready ready(const Item &, int32_t, const float (&)[2])
     {
         return {};
     }
 
     /* @weights takes a function that makes an exponent of product s[i], relative to m of its row:
      * (s[i], i, m). Return: false where some of this lane's are wrong. */
-    template <typename Weights>
-    __device__ static bool quick(const Ready &, float scale, Weights weights)
+    template <int way, typename Weights>
+    __device__ static bool quick(Ready &, float scale, Weights weights)
     {
         weights([scale](float s, int, float m) { return fmaf(s, scale, -m); });
         return true;
     }
 
-    /* Likewise: keys in front of a row's first have no score. */
-    template <int count> __device__ static void mask(const Item &, float (&)[count], int32_t)
+    /* Weights of a block were wrong in this warp, maybe in this lane. @change: the first block, by
+     * its first key, for which the group's warps may yet agree on another way. */
+    template <int way> __device__ static void beyond(const Ready &, int32_t)
     {
     }
 
-    /* Prefill: waits for the products with values that its exponentials ran beside. @quick: of
-     * those, in all lanes. */
-    __device__ static void wait_values(bool)
+    /* Likewise: keys in front of a row's first have no score. */
+    template <int count> __device__ static void mask(const Item &, float (&)[count], int32_t)
     {
-        wgmma_wait<0>();
     }
 
     /* A row of head @head ends, with m and l of all its keys; @sees: any. Return: what o is
