@@ -34,6 +34,7 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_open_args, socket_path),
     F(attnd_open_args, name),
     F(attnd_open_args, daemon_uid),
+    F(attnd_open_args, tables_bytes),
     S(attnd_info),
     F(attnd_info, size),
     F(attnd_info, session),

@@ -59,6 +59,7 @@ struct attnd_open_args {
     const char *socket_path; /* NULL: as attnd_open() says */
     const char *name;        /* shown by attnctl status, 31 bytes of it; may be NULL */
     const uint32_t *daemon_uid; /* the user that the daemon must run as; NULL: this one, or root */
+    uint64_t tables_bytes; /* of attnd_tables_memory(); with the arena at most 1 GiB; 0: none */
 };
 
 struct attnd_info {
@@ -79,8 +80,7 @@ struct attnd_info {
  *
  * The default socket is $ATTND_SOCKET, if that is set and not empty. Else it is
  * $XDG_RUNTIME_DIR/attnd/attnd.sock of a user other than root, if that variable is set and the file
- * is there or /run/attnd/attnd.sock is not. Else it is /run/attnd/attnd.sock, of the system's
- * service.
+ * is there or /run/attnd/attnd.sock is not. Else it is the system's, /run/attnd/attnd.sock.
  * Blocks for the handshake, at most 5 s. Return: 0 and *session, which attnd_close() frees;
  * -ATTND_E_DISCONNECTED (field socket, value errno) nobody answers there; -ATTND_E_PERMISSION
  * (field socket) this user is not admitted, or (field daemon_uid) another user (value) listens
@@ -439,7 +439,7 @@ struct attnd_op {
 
 /**
  * attnd_plan_set() - plan a batch
- * @batch: copied before the call returns
+ * @batch: copied before the call returns, but for arrays in attnd_tables_memory()
  * Completes when the tiles are where the worker reads them; a run of the same lane may be submitted
  * at once behind it. Completes with -ATTND_E_BUSY if another lane's operation of this plan is in
  * flight, and with -ATTND_E_RANGE, -ATTND_E_INVALID, -ATTND_E_NO_SPACE, -ATTND_E_NOT_LEASED naming

@@ -1,8 +1,10 @@
 /*
- * attnd_tables.h - page tables in other forms, as the CSR arrays of struct attnd_level.
+ * attnd_tables.h - page tables: where they may lie, and other forms of them as the CSR arrays of
+ * struct attnd_level.
  *
- * Pure functions of the caller's arrays: no session, any thread, nothing is kept. A block-sparse
- * table needs none of them: a row of blocks is a request, and its blocks are its pages.
+ * The conversions are pure functions of the caller's arrays: no session, any thread, nothing is
+ * kept. A block-sparse table needs none of them: a row of blocks is a request, and its blocks are
+ * its pages.
  */
 #ifndef ATTND_TABLES_H
 #define ATTND_TABLES_H
@@ -12,6 +14,16 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/**
+ * attnd_tables_memory() - memory that the service reads page tables from where they lie
+ * @bytes: receives its size, attnd_open_args.tables_bytes rounded up to 64; may be NULL
+ * An array of a batch (struct attnd_level, mask_indptr) that lies in it as a whole is not copied by
+ * attnd_plan_set(), and must then not change until that operation has completed. What is where is
+ * the engine's to say. Zeroed when the session opens; it ends with the session. Return: its
+ * address, a multiple of 64; NULL: none was asked for, or in a forked child.
+ */
+void *attnd_tables_memory(struct attnd_session *session, uint64_t *bytes);
 
 /**
  * attnd_tables_of_dense() - a table with a row of page ids for each request, as FlashAttention-3

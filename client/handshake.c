@@ -102,7 +102,7 @@ static uint64_t results_bytes(const Attnd__HelloReply *hello)
 }
 
 /* Is what the daemon says consistent with itself? The files are held against it when mapped. */
-static int check_reply(const struct attnd_rpc *call)
+static int check_reply(const struct attnd_rpc *call, uint64_t tables_bytes)
 {
     const Attnd__HelloReply *hello = call->reply->hello;
     if (hello->version != ATTND_PROTOCOL_VERSION)
@@ -111,7 +111,7 @@ static int check_reply(const struct attnd_rpc *call)
     int fds = hello->doorbell == ATTND__DOORBELL__DOORBELL_EVENTFD ? 4 : 3;
     int consistent =
         call->fd_count == fds && attnd_ring_entries_valid(hello->ring_entries) &&
-        hello->arena_bytes >= ATTND_CACHE_LINE && hello->arena_bytes <= INT64_MAX &&
+        hello->arena_bytes >= ATTND_CACHE_LINE + tables_bytes && hello->arena_bytes <= INT64_MAX &&
         hello->arena_offset_bytes % ATTND_CACHE_LINE == 0 &&
         hello->arena_offset_bytes <= INT64_MAX &&
         hello->arena_offset_bytes >= ATTND_PAGE_BYTES + slots_bytes(hello->ring_entries);
@@ -171,9 +171,11 @@ static int init_rings(struct attnd_session *session, const Attnd__HelloReply *he
     session->spin_ns = attnd_spin_flight_ns(); /* a thread that waits has asked */
     session->doorbell = (struct attnd_doorbell){
         .word = &submit->sq_tail, .need = &complete->sq_need, .fd = session->doorbell_fd};
-    if (attnd_arena_init(&session->arena, submission + hello->arena_offset_bytes,
-                         hello->arena_bytes, hello->ring_entries) < 0)
+    uint8_t *arena = submission + hello->arena_offset_bytes;
+    const uint64_t blocks_bytes = hello->arena_bytes - session->tables_bytes;
+    if (attnd_arena_init(&session->arena, arena, blocks_bytes, hello->ring_entries) < 0)
         return attnd_fault_raise(-ATTND_E_NO_MEMORY, ATTND_F_ARENA, 0, 0, 0);
+    session->tables = session->tables_bytes ? arena + session->arena.bytes : NULL;
     return 0;
 }
 
@@ -190,12 +192,13 @@ static int init_event(struct attnd_session *session)
     return 0;
 }
 
-static void fill_info(struct attnd_info *info, const Attnd__HelloReply *hello)
+static void fill_info(struct attnd_info *info, const Attnd__HelloReply *hello,
+                      uint64_t tables_bytes)
 {
     info->size = sizeof(*info);
     info->session = hello->session;
     info->ring_entries = hello->ring_entries;
-    info->arena_bytes = hello->arena_bytes;
+    info->arena_bytes = hello->arena_bytes - tables_bytes;
     snprintf(info->backend, sizeof(info->backend), "%s", hello->backend);
     snprintf(info->isa, sizeof(info->isa), "%s", hello->isa);
     snprintf(info->residency, sizeof(info->residency), "%s",
@@ -203,6 +206,30 @@ static void fill_info(struct attnd_info *info, const Attnd__HelloReply *hello)
     if (hello->has_gpu_uuid && hello->gpu_uuid.len == sizeof(info->gpu_uuid))
         memcpy(info->gpu_uuid, hello->gpu_uuid.data, sizeof(info->gpu_uuid));
     snprintf(info->daemon_version, sizeof(info->daemon_version), "%s", hello->daemon_version);
+}
+
+static uint64_t arena_bytes(const struct attnd_open_args *args)
+{
+    return args->arena_bytes ? args->arena_bytes : ARENA_BYTES_DEFAULT;
+}
+
+/* The daemon knows one arena. What it gives out of it is the client's affair, and so are limits. */
+static int take_tables(struct attnd_session *session, const struct attnd_open_args *args)
+{
+    const uint64_t line = ATTND_CACHE_LINE;
+
+    if (args->tables_bytes == 0)
+        return 0;
+    const uint64_t blocks = arena_bytes(args), least = ATTND_ARENA_BYTES_MIN;
+    const uint64_t most = ATTND_ARENA_BYTES_MAX;
+    if (blocks < least || blocks > most)
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_ARENA, 0, (int64_t)blocks,
+                                 (int64_t)(blocks < least ? least : most));
+    if (args->tables_bytes > most - blocks)
+        return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_ARENA, 0, (int64_t)args->tables_bytes,
+                                 (int64_t)(most - blocks));
+    session->tables_bytes = (args->tables_bytes + line - 1) / line * line;
+    return 0;
 }
 
 static int say_hello(struct attnd_session *session, const struct attnd_open_args *args)
@@ -216,7 +243,7 @@ static int say_hello(struct attnd_session *session, const struct attnd_open_args
     message.has_ring_entries = 1;
     message.ring_entries = args->ring_entries ? args->ring_entries : RING_ENTRIES_DEFAULT;
     message.has_arena_bytes = 1;
-    message.arena_bytes = args->arena_bytes ? args->arena_bytes : ARENA_BYTES_DEFAULT;
+    message.arena_bytes = arena_bytes(args) + session->tables_bytes;
 
     struct attnd_rpc call = ATTND_CALL_INIT;
     call.request.call_case = ATTND__REQUEST__CALL_HELLO;
@@ -224,14 +251,14 @@ static int say_hello(struct attnd_session *session, const struct attnd_open_args
     int rc = attnd_call(session, &call, ATTND__REPLY__RESULT_HELLO);
     if (rc < 0)
         return rc;
-    rc = check_reply(&call);
+    rc = check_reply(&call, session->tables_bytes);
     if (rc == 0)
         rc = map_segments(session, &call);
     attnd_crash(ATTND_CRASH_CLIENT_SEGMENTS_MAPPED);
     if (rc == 0) {
         session->notify = attnd_call_take_fd(&call, 2);
         session->doorbell_fd = call.fd_count > 3 ? attnd_call_take_fd(&call, 3) : -1;
-        fill_info(&session->info, call.reply->hello);
+        fill_info(&session->info, call.reply->hello, session->tables_bytes);
         rc = init_rings(session, call.reply->hello);
     }
     attnd_call_end(session, &call);
@@ -251,7 +278,9 @@ int attnd_session_connect(struct attnd_session *session, const struct attnd_open
 {
     if (args->ring_entries != 0 && !attnd_ring_entries_valid(args->ring_entries))
         return ring_entries_fault(args->ring_entries);
-    int rc = dial(session, args);
+    int rc = take_tables(session, args);
+    if (rc == 0)
+        rc = dial(session, args);
     attnd_crash(ATTND_CRASH_CLIENT_CONNECTED);
     if (rc == 0)
         rc = say_hello(session, args);

@@ -109,6 +109,8 @@ struct attnd_session {
     struct attnd_producer sq;
     struct attnd_doorbell doorbell;
     struct attnd_arena arena;
+    uint8_t *tables; /* attnd_tables_memory(), behind what arena.c gives out; NULL: none */
+    uint64_t tables_bytes;
 
     /* The waiting thread. */
     _Alignas(ATTND_CACHE_LINE) struct attnd_consumer cq;

@@ -9,6 +9,8 @@
  *   mask_indptr, if there is a mask
  *   the packed Attnd.Batch, which names the arrays by arena offset
  *
+ * Arrays in attnd_tables_memory(), which lies in the arena too, stay where they are.
+ *
  * The daemon checks the contents of the arrays. Only the two ends that say how long they are must
  * be believed here.
  */
@@ -96,14 +98,26 @@ struct packing {
     uint64_t arrays_bytes;
 };
 
-static uint64_t array_bytes(uint64_t count)
+/* Are @count of them in attnd_tables_memory()? */
+static int in_place(const struct attnd_session *session, const int32_t *values, uint64_t count)
 {
-    uint64_t bytes = count * sizeof(int32_t);
+    const uint64_t at = (uint64_t)((uintptr_t)values - (uintptr_t)session->tables);
+
+    return values && at < session->tables_bytes &&
+           count * sizeof(*values) <= session->tables_bytes - at;
+}
+
+/* What an array takes in the block. */
+static uint64_t array_bytes(const struct attnd_session *session, const int32_t *values,
+                            uint64_t count)
+{
+    const uint64_t bytes = in_place(session, values, count) ? 0 : count * sizeof(*values);
     return (bytes + ATTND_CACHE_LINE - 1) & ~(uint64_t)(ATTND_CACHE_LINE - 1);
 }
 
 /* The arrays of a level exist and its counts are counts. */
-static int measure_level(const struct attnd_level *level, uint32_t *pages, uint64_t *bytes)
+static int measure_level(const struct attnd_session *session, const struct attnd_level *level,
+                         uint32_t *pages, uint64_t *bytes)
 {
     if (level->qo_indptr == NULL)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_QO_INDPTR, 0, 0, 0);
@@ -117,8 +131,10 @@ static int measure_level(const struct attnd_level *level, uint32_t *pages, uint6
     if (count > 0 && level->kv_last_page_len == NULL)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_KV_LAST_PAGE_LEN, 0, 0, 0);
     *pages = (uint32_t)count;
-    *bytes += 2 * array_bytes(level->requests + UINT64_C(1)) + array_bytes(*pages) +
-              array_bytes(level->requests);
+    *bytes += array_bytes(session, level->qo_indptr, level->requests + UINT64_C(1)) +
+              array_bytes(session, level->kv_indptr, level->requests + UINT64_C(1)) +
+              array_bytes(session, level->kv_indices, *pages) +
+              array_bytes(session, level->kv_last_page_len, level->requests);
     return 0;
 }
 
@@ -138,7 +154,7 @@ static int apply_defaults(struct attnd_session *session, uint32_t plan, struct a
     return object ? 0 : attnd_fault_raise(-ATTND_E_UNKNOWN, ATTND_F_PLAN, 0, plan, 0);
 }
 
-static int measure(struct packing *packing)
+static int measure(const struct attnd_session *session, struct packing *packing)
 {
     const struct attnd_batch *batch = &packing->batch;
     if (batch->levels > ATTND_LEVELS_MAX)
@@ -148,7 +164,8 @@ static int measure(struct packing *packing)
         return attnd_fault_raise(-ATTND_E_INVALID, ATTND_F_LEVELS, 0, 0, 0);
     packing->arrays_bytes = 0;
     for (uint32_t i = 0; i < batch->levels; i++) {
-        int rc = measure_level(&batch->level[i], &packing->pages[i], &packing->arrays_bytes);
+        int rc =
+            measure_level(session, &batch->level[i], &packing->pages[i], &packing->arrays_bytes);
         if (rc < 0)
             return rc;
     }
@@ -158,37 +175,40 @@ static int measure(struct packing *packing)
                                  0);
     packing->rows = (uint32_t)rows;
     if (batch->mask_indptr)
-        packing->arrays_bytes +=
-            array_bytes(batch->level[batch->levels - 1].requests + UINT64_C(1));
+        packing->arrays_bytes += array_bytes(
+            session, batch->mask_indptr, batch->level[batch->levels - 1].requests + UINT64_C(1));
     return 0;
 }
 
 /* Copies one array (zeros where the caller has none) and moves on. Return: its arena offset. */
-static uint64_t put_array(uint8_t *arena, uint64_t *offset_bytes, const int32_t *values,
-                          uint64_t count)
+static uint64_t put_array(const struct attnd_session *session, uint64_t *offset_bytes,
+                          const int32_t *values, uint64_t count)
 {
+    uint8_t *const arena = session->arena.base;
     uint64_t at = *offset_bytes;
+    if (in_place(session, values, count))
+        return (uint64_t)((uintptr_t)values - (uintptr_t)arena);
     if (values)
         attnd_copy_out(arena + at, values, count * sizeof(*values));
     else
         memset(arena + at, 0, count * sizeof(*values));
-    *offset_bytes = at + array_bytes(count);
+    *offset_bytes = at + array_bytes(session, values, count);
     return at;
 }
 
-static void put_level(uint8_t *arena, uint64_t *offset_bytes, const struct attnd_level *level,
-                      uint32_t pages, Attnd__Level *message)
+static void put_level(const struct attnd_session *session, uint64_t *offset_bytes,
+                      const struct attnd_level *level, uint32_t pages, Attnd__Level *message)
 {
     attnd__level__init(message);
     message->entries = level->requests;
     message->pages = pages;
     message->qo_indptr =
-        put_array(arena, offset_bytes, level->qo_indptr, level->requests + UINT64_C(1));
+        put_array(session, offset_bytes, level->qo_indptr, level->requests + UINT64_C(1));
     message->kv_indptr =
-        put_array(arena, offset_bytes, level->kv_indptr, level->requests + UINT64_C(1));
-    message->kv_indices = put_array(arena, offset_bytes, level->kv_indices, pages);
+        put_array(session, offset_bytes, level->kv_indptr, level->requests + UINT64_C(1));
+    message->kv_indices = put_array(session, offset_bytes, level->kv_indices, pages);
     message->kv_last_page_len =
-        put_array(arena, offset_bytes, level->kv_last_page_len, level->requests);
+        put_array(session, offset_bytes, level->kv_last_page_len, level->requests);
 }
 
 /* Absent strides mean contiguous. */
@@ -209,8 +229,8 @@ static void put_variant(Attnd__Batch *message, struct attnd_variant *variant, in
 }
 
 /* Writes the block that begins at @offset_bytes. Return: its length. */
-static uint64_t put_batch(uint8_t *arena, uint64_t offset_bytes, const struct packing *packing,
-                          struct attnd_sqe_set *set)
+static uint64_t put_batch(const struct attnd_session *session, uint64_t offset_bytes,
+                          const struct packing *packing, struct attnd_sqe_set *set)
 {
     const struct attnd_batch *batch = &packing->batch;
     Attnd__Level levels[ATTND_LEVELS_MAX], *level[ATTND_LEVELS_MAX];
@@ -218,13 +238,13 @@ static uint64_t put_batch(uint8_t *arena, uint64_t offset_bytes, const struct pa
     uint64_t at = offset_bytes;
     for (uint32_t i = 0; i < batch->levels; i++) {
         level[i] = &levels[i];
-        put_level(arena, &at, &batch->level[i], packing->pages[i], level[i]);
+        put_level(session, &at, &batch->level[i], packing->pages[i], level[i]);
     }
 
     Attnd__Batch message = ATTND__BATCH__INIT;
     if (batch->mask_indptr) {
         message.has_mask_indptr = 1;
-        message.mask_indptr = put_array(arena, &at, batch->mask_indptr,
+        message.mask_indptr = put_array(session, &at, batch->mask_indptr,
                                         batch->level[batch->levels - 1].requests + UINT64_C(1));
     }
     message.rows = packing->rows;
@@ -245,7 +265,7 @@ static uint64_t put_batch(uint8_t *arena, uint64_t offset_bytes, const struct pa
     struct attnd_variant variant = packing->variant;
     put_variant(&message, &variant, batch->variant != NULL);
     assert(attnd__batch__get_packed_size(&message) <= HEADER_BYTES_MAX);
-    size_t header_bytes = attnd__batch__pack(&message, arena + at);
+    size_t header_bytes = attnd__batch__pack(&message, session->arena.base + at);
     *set =
         (struct attnd_sqe_set){.header_offset_bytes = at, .header_bytes = (uint32_t)header_bytes};
     return at + header_bytes - offset_bytes;
@@ -265,12 +285,12 @@ int attnd_plan_set(struct attnd_session *session, uint32_t plan, const struct at
     if (rc == 0)
         rc = apply_defaults(session, plan, &packing.batch);
     if (rc == 0)
-        rc = measure(&packing);
+        rc = measure(session, &packing);
     if (rc == 0)
         rc = attnd_submit_reserve(session, packing.arrays_bytes + HEADER_BYTES_MAX, &offset_bytes);
     if (rc != 0)
         return rc;
-    uint64_t bytes = put_batch(session->arena.base, offset_bytes, &packing, &sqe.u.set);
+    uint64_t bytes = put_batch(session, offset_bytes, &packing, &sqe.u.set);
     return attnd_submit_push_block(session, &sqe, bytes);
 }
 

@@ -6,6 +6,7 @@
  * getpid() would be its only system call. The child has none of the mappings (MADV_DONTFORK), so
  * closing there lets go of descriptors and private memory and touches neither socket nor segments.
  */
+#include "client/attnd_tables.h"
 #include "client/internal.h"
 #include "schemas/crash.h"
 
@@ -102,6 +103,15 @@ void attnd_close(struct attnd_session *session)
     free(session->results);
     free(session->datagram);
     free(session);
+}
+
+void *attnd_tables_memory(struct attnd_session *session, uint64_t *bytes)
+{
+    if (attnd_session_check_owner(session) < 0)
+        return NULL;
+    if (bytes)
+        *bytes = session->tables_bytes;
+    return session->tables;
 }
 
 int attnd_info(struct attnd_session *session, struct attnd_info *info)

@@ -14,6 +14,10 @@
 
 #include <stdint.h>
 
+/* Of a submission segment. */
+#define ATTND_ARENA_BYTES_MIN (64u << 10)
+#define ATTND_ARENA_BYTES_MAX (1u << 30)
+
 enum attnd_shm_seal {
     ATTND_SEAL_POOL,       /* SHRINK | GROW | SEAL */
     ATTND_SEAL_SUBMISSION, /* SHRINK | GROW | FUTURE_WRITE | SEAL */

@@ -21,20 +21,28 @@
 #define BALANCE_SLACK 1.125
 /* A finer split must end by this much earlier. */
 #define SPLIT_GAIN 0.95
-/* Fused must end by this much earlier than one class after the other. */
-#define FUSION_GAIN 0.97
-/* Readers beyond those that keep the memory busy on paper: they do not all read all the time. */
-#define READERS_SPARE 1.15
+/* What is left of the sum of both classes if nobody ever waited, for fusion to be looked at; and
+ * what it must end before. The sum leaves out that each class ends with some workers idle. */
+#define FUSION_FLOOR 0.97
+#define FUSION_END 1.03
 /* Blocks of a class whose times differ by less end in waves. */
 #define WAVES_ALIKE 0.75
 /* Compute-bound blocks of a fused batch are halved if it then ends by this much earlier, and if the
  * halves are at least so long. */
-#define FUSED_HALVES_GAIN 0.94
+#define FUSED_HALVES_GAIN 0.9
 #define FUSED_HALF_NS_MIN 40e3
 /* A memory-bound item of a fused batch is at most this part of it, because readers do not end
  * together; but not shorter than that. */
-#define FUSED_ITEMS 24.0
+#define FUSED_ITEMS 8.0
 #define FUSED_ITEM_NS_MIN 12e3
+
+/* Items that are more than a plan has tiles for become longer by this factor. */
+#define COARSER 1.125
+
+/* Compute-bound items of a fused batch have at least this part of the workers, and the numbers of
+ * waves that are looked at lie so close. */
+#define COMPUTING_MIN 0.125
+#define WAVES_STEP 1.0625
 
 /* A shared level is spread over all workers if each of its blocks can have so many parts. */
 #define SPREAD_PARTS_MIN 4u
@@ -302,21 +310,36 @@ static double compute_end(const struct compute_items *items, double waves, doubl
     return items->total_ns / workers + items->longest_ns / 2;
 }
 
-/* When all is done if compute-bound items keep @workers busy until @compute_ns, and the others
- * read: @readers of them keep the memory busy. A reader that has nothing left to read helps to
- * compute. */
-static double fused_end(const struct attnd_plan *plan, const struct blocks_seen *seen,
-                        const struct compute_items *items, double workers, double compute_ns,
-                        double readers)
+/* How fast @reading workers read, of how fast the memory is: a few as fast as each of them can,
+ * many as fast as it, and @readers, who could just keep it busy, hinder each other a little. */
+static double reading_speed(double reading, double readers)
 {
-    const double all = plan->limits.target.tile_workers, reading = all - workers;
-    const double slower = reading < readers ? readers / larger(reading, 1e-3) : 1;
-    const double alone = larger(seen->load.bytes_ns, seen->load.memory_ns);
-    const double done = compute_ns / (alone * slower);
+    const double slower = readers / larger(reading, 1e-3), squared = slower * slower;
 
-    if (done >= 1)
-        return larger(compute_ns, items->total_ns / all + seen->load.memory_ns);
-    return compute_ns + (1 - done) * alone;
+    return 1 / sqrt(sqrt(1 + squared * squared));
+}
+
+/* When all is done if compute-bound items keep @workers busy until @compute_ns, in @waves, and the
+ * others read: @readers of them keep the memory busy on paper. Workers that the last wave leaves
+ * over read, too, and readers that have nothing left to read help to compute. */
+static double fused_end(const struct attnd_plan *plan, const struct blocks_seen *seen,
+                        const struct compute_items *items, double workers, double waves,
+                        double compute_ns, double readers)
+{
+    const double all = plan->limits.target.tile_workers;
+    const double alone = larger(seen->load.bytes_ns, seen->load.memory_ns);
+    const double last = items->count - (waves - 1) * workers;
+    const double full_ns = compute_ns * (waves - 1) / waves;
+    const double speed = reading_speed(all - workers, readers);
+    double left_ns = alone - full_ns * speed;
+
+    if (left_ns <= 0) {
+        const double read_ns = alone / speed;
+        const double rest_ns = items->total_ns - workers * read_ns;
+        return read_ns + rest_ns / all + items->longest_ns / 2;
+    }
+    left_ns -= (compute_ns - full_ns) * reading_speed(all - last, readers);
+    return compute_ns + larger(left_ns, 0);
 }
 
 /* The best share of workers for these compute-bound items, into plan->mix if all ends by a factor
@@ -325,18 +348,15 @@ static double best_share(struct attnd_plan *plan, const struct blocks_seen *seen
                          const struct compute_items *items, double readers, double best,
                          double gain)
 {
-    const double workers = plan->limits.target.tile_workers, memory_ns = seen->load.memory_ns;
-    double reading = workers * memory_ns / (items->total_ns / workers + memory_ns);
+    const double workers = plan->limits.target.tile_workers;
 
-    if (reading > readers * READERS_SPARE)
-        reading = readers * READERS_SPARE;
-    const double fit = items->count / (workers - reading);
-    for (uint32_t more = 0; more < 2; more++) {
-        const double waves = floor(fit < 1 ? 1 : fit) + more;
-        double computing = ceil(items->count / waves);
-        computing = computing > workers - 1 ? workers - 1 : computing;
+    double computing = workers;
+
+    for (double waves = ceil(items->count / (workers - 1)); computing > workers * COMPUTING_MIN;
+         waves = ceil(waves * WAVES_STEP)) {
+        computing = ceil(items->count / waves);
         const double compute_ns = compute_end(items, waves, computing);
-        const double end = fused_end(plan, seen, items, computing, compute_ns, readers);
+        const double end = fused_end(plan, seen, items, computing, waves, compute_ns, readers);
         if (end >= best * gain)
             continue;
         best = end;
@@ -366,9 +386,35 @@ static double best_mix(struct attnd_plan *plan, const struct blocks_seen *seen)
     return best;
 }
 
+/* Splits that @split asks for, of memory-bound blocks. */
+static uint64_t memory_splits(const struct attnd_plan *plan, const struct blocks_seen *seen,
+                              const struct attnd_split *split)
+{
+    uint64_t splits = 0;
+
+    for (uint32_t r = 0; r < seen->runs; r++) {
+        const struct attnd_row_block *block = &plan->blocks[plan->order[r]];
+        const uint32_t end = r + 1 < seen->runs ? plan->order[r + 1] : seen->blocks;
+        if (block->tile_class == ATTND_TILE_MEMORY)
+            splits +=
+                (uint64_t)(end - plan->order[r]) * (attnd_plan_split_parts(plan, block, split) - 1);
+    }
+    return splits;
+}
+
+/* As fine as the plan has tiles for, all alike: a few that stay whole would end last. */
+static void coarsen(struct attnd_plan *plan, struct blocks_seen *seen, struct attnd_split *split)
+{
+    const uint64_t more = (uint64_t)seen->count[ATTND_TILE_COMPUTE] * (plan->mix.parts - 1);
+    const uint64_t fits = plan->capacity.splits > more ? plan->capacity.splits - more : 0;
+
+    seen->runs = find_runs(plan, seen->blocks);
+    while (memory_splits(plan, seen, split) > fits)
+        split->target_ns *= COARSER;
+}
+
 /* Return: 1 the batch is to be fused, with plan->mix and *splits for that. */
-static int fuse(struct attnd_plan *plan, const struct blocks_seen *seen,
-                struct attnd_splits *splits)
+static int fuse(struct attnd_plan *plan, struct blocks_seen *seen, struct attnd_splits *splits)
 {
     const enum attnd_plan_fusion fusion = plan->limits.target.fusion;
     const struct attnd_plan_load *load = &seen->load;
@@ -377,10 +423,10 @@ static int fuse(struct attnd_plan *plan, const struct blocks_seen *seen,
 
     if (fusion == ATTND_FUSION_OFF || !seen->count[0] || !seen->count[1] ||
         plan->limits.target.tile_workers < 2 ||
-        (fusion == ATTND_FUSION_AUTO && floor > serial * FUSION_GAIN))
+        (fusion == ATTND_FUSION_AUTO && floor > serial * FUSION_FLOOR))
         return 0;
     const double end = best_mix(plan, seen);
-    if (fusion == ATTND_FUSION_AUTO && end > serial * FUSION_GAIN)
+    if (fusion == ATTND_FUSION_AUTO && end > serial * FUSION_END)
         return 0;
     *splits = (struct attnd_splits){0};
     if (plan->mix.parts > 1)
@@ -389,6 +435,7 @@ static int fuse(struct attnd_plan *plan, const struct blocks_seen *seen,
     splits->of[ATTND_TILE_MEMORY] =
         (struct attnd_split){larger(end / FUSED_ITEMS, FUSED_ITEM_NS_MIN) / plan->mix.stretch, 0.5,
                              ATTND_SPLIT_KEYS_MIN};
+    coarsen(plan, seen, &splits->of[ATTND_TILE_MEMORY]);
     return 1;
 }
 

@@ -16,8 +16,6 @@
 
 #define RING_ENTRIES_DEFAULT 256u
 #define ARENA_BYTES_DEFAULT (8u << 20)
-#define ARENA_BYTES_MIN (64u << 10)
-#define ARENA_BYTES_MAX (1u << 30)
 
 static int check_hello(const Attnd__Hello *hello, struct attnd_client *client,
                        struct attnd_fault *fault)
@@ -31,9 +29,10 @@ static int check_hello(const Attnd__Hello *hello, struct attnd_client *client,
     if (!attnd_ring_entries_valid(entries))
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_RING_ENTRIES, 0, entries,
                                ATTND_RING_ENTRIES_MAX);
-    if (arena_bytes < ARENA_BYTES_MIN || arena_bytes > ARENA_BYTES_MAX)
+    if (arena_bytes < ATTND_ARENA_BYTES_MIN || arena_bytes > ATTND_ARENA_BYTES_MAX)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_ARENA, 0, (int64_t)arena_bytes,
-                               arena_bytes < ARENA_BYTES_MIN ? ARENA_BYTES_MIN : ARENA_BYTES_MAX);
+                               arena_bytes < ATTND_ARENA_BYTES_MIN ? ATTND_ARENA_BYTES_MIN
+                                                                   : ATTND_ARENA_BYTES_MAX);
     client->ring_entries = entries;
     client->arena_bytes = arena_bytes;
     return 0;

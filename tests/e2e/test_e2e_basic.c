@@ -25,6 +25,26 @@ static void set_append_and_run_on_every_layer_is_right(void **state)
     engine_close(&engine);
 }
 
+/* The engine gives arrays in memory that the service reads in place; they may be others as soon as
+ * the plan is set, so each trial overwrites those of the last. */
+static void page_tables_are_read_where_they_lie(void **state)
+{
+    const struct harness *harness = *state;
+    const struct attnd_open_args args = {.size = sizeof(args),
+                                         .tables_bytes = 1 << 20,
+                                         .socket_path = harness->socket,
+                                         .name = "tables"};
+    struct engine engine;
+
+    engine_open_with(&engine, &args, 0);
+    for (uint32_t requests = 1; requests <= 3; requests++) {
+        struct random_batch batch = e2e_batch();
+        batch.level[0].requests = requests;
+        trial_expect(&engine, &batch);
+    }
+    engine_close(&engine);
+}
+
 /* Three tokens for every request, planned once. */
 static void decoding_goes_on_by_advance(void **state)
 {
@@ -211,6 +231,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(set_append_and_run_on_every_layer_is_right),
+        E2E_TEST(page_tables_are_read_where_they_lie),
         E2E_TEST(decoding_goes_on_by_advance),
         E2E_TEST(every_type_and_head_dim_is_right),
         E2E_TEST(every_group_and_page_size_is_right),

@@ -285,6 +285,50 @@ static void parking_loses_no_doorbell(void **state)
     harness_stop(&harness);
 }
 
+/* ---- kernels that nobody needs any more ---- */
+
+struct user {
+    struct engine engine;
+    struct random_batch batch;
+};
+
+static int others_have_its_workers(void *context)
+{
+    struct user *user = context;
+    char line[512];
+    int found = 0;
+
+    user->batch.seed++;
+    trial_expect(&user->engine, &user->batch);
+    FILE *log = fopen(harness.log, "r");
+    while (log && fgets(line, sizeof(line), log))
+        found |= strstr(line, "no run of ") && strstr(line, "_bf16_");
+    if (log)
+        (void)fclose(log);
+    return found;
+}
+
+static void a_kernel_without_runs_gives_its_workers_to_the_others(void **state)
+{
+    static const char *const options[] = {"--residency", "elastic", NULL};
+    struct user user = {.batch = e2e_batch()};
+    (void)state;
+
+    start(options);
+    engine_open(&user.engine, harness.socket, "stays");
+    trial_expect(&user.engine, &user.batch);
+    user.batch.shape.dtype = ATTND_BF16;
+    trial_expect(&user.engine, &user.batch);
+    user.batch.shape.dtype = ATTND_FP16;
+    harness_eventually(others_have_its_workers, &user, 10000, "the log says whose workers went");
+    for (uint32_t i = 0; i < 20; i++) { /* and it comes back, as often as it is asked for */
+        user.batch.shape.dtype = i % 2 ? ATTND_FP16 : ATTND_BF16;
+        trial_expect(&user.engine, &user.batch);
+    }
+    engine_close(&user.engine);
+    harness_stop(&harness);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -294,6 +338,7 @@ int main(void)
         E2E_OWN_TEST(kernels_that_leave_when_idle_lose_no_run),
         E2E_OWN_TEST(parking_loses_no_run),
         E2E_OWN_TEST(parking_loses_no_doorbell),
+        E2E_OWN_TEST(a_kernel_without_runs_gives_its_workers_to_the_others),
     };
 
     harness_init();

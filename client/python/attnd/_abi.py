@@ -40,7 +40,7 @@ Fault = _struct("attnd_fault", code=i32, field=u32, index=u64, value=i64, limit=
 OpenArgs = _struct(
     "attnd_open_args",
     size=u32, ring_entries=u32, arena_bytes=u64, socket_path=c.c_char_p, name=c.c_char_p,
-    daemon_uid=c.POINTER(u32),
+    daemon_uid=c.POINTER(u32), tables_bytes=u64,
 )  # fmt: skip
 Info = _struct(
     "attnd_info",

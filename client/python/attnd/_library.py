@@ -50,6 +50,7 @@ _PROTOTYPES = {
     "attnd_open": (c.c_int, _P, _P),
     "attnd_close": (None, _H),
     "attnd_info": (c.c_int, _H, _P),
+    "attnd_tables_memory": (_P, _H, _P),
     "attnd_fd": (c.c_int, _H),
     "attnd_arm": (c.c_int, _H),
     "attnd_last_fault": (None, _P),

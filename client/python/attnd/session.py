@@ -130,17 +130,19 @@ class Operation:
 
 class Session:
     """A connection to the service at @socket ($ATTND_SOCKET if None), which must run as user
-    @daemon_uid (this one, or root, if None)."""
+    @daemon_uid (this one, or root, if None). @tables_bytes: of `tables`."""
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, name: str | None = None,
         ring_entries: int = 0, arena_bytes: int = 0, daemon_uid: int | None = None,
+        tables_bytes: int = 0,
     ) -> None:  # fmt: skip
         args = _abi.OpenArgs(
             socket_path=os.fsencode(socket) if socket is not None else None,
             name=name.encode() if name else None,
             ring_entries=ring_entries,
             arena_bytes=arena_bytes,
+            tables_bytes=tables_bytes,
         )
         if daemon_uid is not None:
             args.daemon_uid = c.pointer(c.c_uint32(daemon_uid))
@@ -208,6 +210,17 @@ class Session:
             k: v.decode() if isinstance(v, bytes) and k != "gpu_uuid" else v
             for k, v in found.items()
         }
+
+    @property
+    def tables(self) -> memoryview:
+        """Memory of int32 that the service reads page tables from where they lie, of the
+        tables_bytes that the session was opened with. Arrays over it
+        (numpy.frombuffer(session.tables, numpy.int32)) that plan() is given are not copied."""
+        native, size = self.native(), c.c_uint64()
+        address = lib.attnd_tables_memory(native, c.byref(size))
+        words = (c.c_int32 * (size.value // 4 if address else 0)).from_address(address or 0)
+        words.native = native  # which lives as long as somebody looks at it
+        return memoryview(words).cast("B").cast("i")
 
     # ---- memory ----
 

@@ -218,6 +218,28 @@ class AttentionTest(ServiceTest):
         self.assertEqual(self.attention._spare, {})  # nothing was copied
         self.check(batch, q.numpy(), o.numpy(), lse.numpy())
 
+    def test_tables_of_the_session_are_read_where_they_lie(self):
+        with attnd.Session(self.path, tables_bytes=1 << 16) as session:
+            pool = attnd.PagePool(session, 1, PAGES, PAGE, HEADS_KV, DIM, leased=False)
+            attention = attnd.BatchAttention(pool)
+            self.k, self.v = (x.numpy() for x in pool.kv_cache(0))
+            for plane in (self.k, self.v):
+                plane[:] = self.draw.normal(size=plane.shape)
+            tables = np.frombuffer(session.tables, np.int32)
+            self.assertEqual(tables.nbytes, 1 << 16)
+            for _ in range(3):
+                batch, at, arrays = Batch(self.draw, PAGES, PAGE), 0, []
+                for array in batch.csr():
+                    arrays.append(tables[at : at + len(array)])
+                    arrays[-1][:] = array
+                    at += len(array)
+                attention.plan(*arrays, HEADS, causal=True, wait=True)
+                tables[:] = -1
+                q = self.normal(batch.rows, HEADS, DIM)
+                self.check(batch, q, *attention.run(q, 0, lse=True))
+        self.assertEqual(tables[-1], -1)  # as long as somebody looks
+        self.assertEqual(len(self.session.tables), 0)
+
     def test_a_view_that_is_not_contiguous_is_copied_or_planned_as_it_is(self):
         batch = Batch(self.draw, PAGES, PAGE)
         wide = self.session.empty((batch.rows, HEADS + 3, DIM)).numpy()

@@ -65,6 +65,7 @@ struct Dispatch {
     uint32_t way_end;                   /* positions published before that */
     uint32_t ended;                     /* closing, and every command that was taken is answered */
     uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
+    uint32_t ran;                       /* bit v: a run of variant v was published */
     uint32_t published, ready, retired; /* positions, free-running */
     uint32_t commands_head;             /* commands taken */
     uint64_t plan_bytes;                /* of plans, copied over the bus */
@@ -158,6 +159,7 @@ __device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *reside
          * finds the position active first, so the daemon sees the head before the record. */
         store_relaxed_sys(&dispatch->settings.queue->command_head, head);
         put_position(dispatch, at, position);
+        set_bits(&dispatch->ran, 1u << entry.variant);
         dispatch->published = at + 1;
     }
     dispatch_unlock(dispatch);

@@ -141,6 +141,9 @@ __device__ __forceinline__ void dispatch_end(Dispatch *dispatch, Resident *resid
     for (uint32_t m = lane; m < ATTND_MAILBOXES_MAX; m += 32)
         if (dispatch->mailboxes[m])
             resident->sums[m] = dispatch->sums[m];
+    static_assert(variants_count <= 32, "a variant a lane");
+    if (dispatch->ran >> lane & 1)
+        store_relaxed_sys(&dispatch->settings.host->ran[lane], dispatch->gang);
     if (lane == 0) {
         resident->dirty = dispatch->ready - ring_positions;
         resident->horizon = dispatch->published;

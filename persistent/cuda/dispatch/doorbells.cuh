@@ -180,6 +180,7 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
         /* Nobody looks at these before the lock is given back, but who finds the position active;
          * it is set last. */
         set_bits(&dispatch->busy[doorbells.index][doorbell / 32], 1u << doorbell % 32);
+        set_bits(&dispatch->ran, 1u << run.variant);
         resident->recent = ring_positions + index;
         put_position(dispatch, at,
                      {0, rules.transient + index, 0, run.items,

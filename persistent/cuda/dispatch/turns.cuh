@@ -6,6 +6,10 @@
  * names the position whose turn it is in a word that workers read with each item. An item that a
  * worker has in hand, and the one that it claimed ahead, are executed first. A turn that is over is
  * seen by the run's tickets. Where one session has work, or its run is the oldest, the word is 0.
+ *
+ * A run that is alone in flight has no turn to choose, and nobody is charged for it. So a gang that
+ * comes for one run, as most do, executes none of this: cold instructions at its end would keep the
+ * next gang waiting.
  */
 #ifndef ATTND_PERSISTENT_CUDA_DISPATCH_TURNS_CUH
 #define ATTND_PERSISTENT_CUDA_DISPATCH_TURNS_CUH
@@ -24,18 +28,25 @@ struct Turns {
     uint32_t completed; /* positions before it are over, and charged */
     uint32_t known;     /* positions before it have begun here */
     uint32_t sent;      /* what workers read */
+    bool begun;         /* the state is there */
 };
 
-/* Beside Dispatch, which somebody's layer waits for to be cleared. The whole warp. */
+/* Beside Dispatch, which somebody's layer waits for to be cleared. */
 __device__ __forceinline__ Turns turns_start(const Dispatch *dispatch)
 {
     __shared__ attnd_turns state;
-    static_assert(sizeof(state) % 8 == 0, "by words");
-    for (uint32_t i = threadIdx.x % 32; i < sizeof(state) / 8; i += 32)
-        reinterpret_cast<uint64_t *>(&state)[i] = 0;
-    __syncwarp();
     const uint32_t begin = observe_cta(&dispatch->retired);
-    return {&state, begin, begin, 0};
+    return {&state, begin, begin, 0, false};
+}
+
+/* Two runs are in flight. The whole warp. */
+__device__ __forceinline__ void turns_clear(Turns *turns)
+{
+    static_assert(sizeof(attnd_turns) % 8 == 0, "by words");
+    for (uint32_t i = threadIdx.x % 32; i < sizeof(attnd_turns) / 8; i += 32)
+        reinterpret_cast<uint64_t *>(turns->state)[i] = 0;
+    __syncwarp();
+    turns->begun = true;
 }
 
 /* Is what is said of position @at all there, and what became of its run? One before @retired is
@@ -106,8 +117,13 @@ __device__ __forceinline__ void pass_turns(const Dispatch *dispatch, Resident *r
 {
     const uint32_t retired = observe_cta(&dispatch->retired);
     const uint32_t published = observe_cta(&dispatch->published);
-    if (turns->completed == published)
-        return;
+    if (turns->known == turns->completed) { /* none is followed */
+        turns->known = turns->completed = retired;
+        if (published - retired < 2)
+            return;
+        if (!turns->begun)
+            turns_clear(turns);
+    }
     turns_begin(dispatch, turns, retired, published);
     turns_note(resident, turns, retired);
     uint32_t next = 0;

@@ -10,6 +10,8 @@ extern "C" {
 #include "persistent/backend.h"
 }
 
+#include "persistent/recent.h"
+
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <pthread.h>
@@ -92,6 +94,9 @@ struct attnd_backend {
     int settings_fresh;      /* helper: not yet on the device */
     uint32_t gang;           /* helper: number of the last launch, or of the last that is armed */
     uint32_t variants_there; /* bit v: its kernel is there; more may come (modules.cu) */
+    attnd_recent recent;     /* helper: which of them had runs lately */
+    uint64_t recent_ns;      /* helper: when it last looked */
+    uint32_t keep;           /* helper: those whose runs come; the others leave. 0: none need to */
     uint64_t modules_ns;     /* helper: when it last looked for more */
     struct timespec modules_changed; /* and how old the directory was that it has read */
     uint32_t woken;                  /* helper: the gang that was called last */
@@ -127,6 +132,10 @@ int backend_start(attnd_backend *backend);
 
 /* kernels.cu: they finish what they published and leave; nothing to do if there are none. */
 int backend_quiesce(attnd_backend *backend);
+
+/* modules.cu: a line in the log. */
+void backend_say(const attnd_backend *backend, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* modules.cu: of kernels that runs want, a bit each, those that are there and execute them. */
 uint32_t kernels_for(uint32_t wanted);

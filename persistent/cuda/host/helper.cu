@@ -50,6 +50,8 @@ constexpr uint64_t spin_ns = 60000;
 /* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
  * word of others. */
 constexpr uint64_t call_ns = 50000000;
+/* How often it is looked which kernels had runs lately. */
+constexpr uint64_t recent_look_ns = 100000000;
 /* A copy that the host asks for takes some 10 us. */
 constexpr uint64_t side_stuck_ns = 2000000;
 /* Gangs that are to come and go are called so often. */
@@ -133,16 +135,41 @@ static bool command_waits(const attnd_backend *backend)
     return attnd_observe32(&queue->command_tail) != attnd_observe32(&queue->command_head);
 }
 
+/* Kernels whose workers others could have: a model's, say, that was here once. */
+static void look_for_idle(attnd_backend *backend)
+{
+    char name[ATTND_KERNEL_NAME_BYTES];
+    const uint64_t now_ns = monotonic_ns();
+    uint32_t ran[attnd::variants_count];
+    if (backend->keep || now_ns - backend->recent_ns < recent_look_ns)
+        return;
+    backend->recent_ns = now_ns;
+    for (uint32_t v = 0; v < attnd::variants_count; v++)
+        ran[v] = attnd_observe32(&backend->words->ran[v]);
+    const uint32_t recent = attnd_recent_note(&backend->recent, ran, now_ns);
+    const uint32_t needed = kernels_for(recent), idle = backend->variants & ~needed;
+    if (!needed || __builtin_popcount(needed) >= __builtin_popcount(backend->variants))
+        return;
+    backend->keep = recent;
+    for (uint32_t v = 0; v < attnd::variants_count; v++)
+        if (idle >> v & 1)
+            backend_say(backend, "no run of %s came for %u s: its workers are the others'",
+                        attnd_kernel_name(v, name), uint32_t(ATTND_RECENT_NS / 1000000000));
+}
+
 /* Settings, and which variants come: that which is wanted beside those that were used since the
- * last change. */
+ * last change; or those of which runs come. */
 static cudaError_t upload(attnd_backend *backend)
 {
     const uint32_t wanted = attnd_observe32(&backend->words->wanted);
     cudaError_t error;
     if (modules_due(backend))
         modules_take(backend);
-    if (!wanted && !backend->settings_fresh)
+    if (!wanted && !backend->keep && !backend->settings_fresh)
         return cudaSuccess;
+    if (backend->keep)
+        backend->variants = kernels_for(backend->keep);
+    backend->keep = 0;
     if (wanted) {
         uint32_t used;
         if ((error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
@@ -150,6 +177,7 @@ static cudaError_t upload(attnd_backend *backend)
         backend->variants = kernels_for(used | 1u << (wanted - 1));
         if (uint32_t(__builtin_popcount(backend->variants)) > backend->settings.workers)
             backend->variants = kernels_for(1u << (wanted - 1)); /* a worker each is the least */
+        attnd_recent_ask(&backend->recent, wanted - 1, monotonic_ns());
         attnd_poke32(&backend->words->wanted, 0);
     }
     backend->settings_fresh = 0;
@@ -267,8 +295,9 @@ static cudaError_t keep_armed(attnd_backend *backend)
     if (attnd_observe32(&backend->config.queue->park))
         return cudaSuccess; /* what is armed comes and goes: see backend_quiesce() */
     const bool moved = wake_moved(backend);
+    look_for_idle(backend);
     if (there &&
-        (moved || backend->flushing || attnd_observe32(&backend->words->wanted) ||
+        (moved || backend->flushing || attnd_observe32(&backend->words->wanted) || backend->keep ||
          modules_due(backend)) &&
         ((error = flush(backend)) || backend->flushing))
         return error;

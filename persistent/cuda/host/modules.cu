@@ -30,9 +30,7 @@ uint32_t kernels_for(uint32_t wanted)
     return attnd::variants_needed((wanted | absent << attnd::variants_plain) & there);
 }
 
-static void say(const attnd_backend *backend, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void say(const attnd_backend *backend, const char *format, ...)
+void backend_say(const attnd_backend *backend, const char *format, ...)
 {
     char text[512];
     va_list arguments;
@@ -68,16 +66,16 @@ static void take(const attnd_backend *backend, int directory, uint32_t variant)
     snprintf(name, sizeof(name), "%s." ATTND_SOURCES ".cubin", attnd_kernel_name(variant, kernel));
     const int found = attnd_modules_read(directory, name, &image, why, sizeof(why));
     if (found < 0)
-        say(backend, "module %s", why);
+        backend_say(backend, "module %s", why);
     if (found <= 0)
         return;
     const cudaError_t error = attnd::variant_load(variant, image);
     free(image);
     if (error) {
         (void)cudaGetLastError();
-        say(backend, "module %s: %s", name, cudaGetErrorString(error));
+        backend_say(backend, "module %s: %s", name, cudaGetErrorString(error));
     } else {
-        say(backend, "module %s: loaded", name);
+        backend_say(backend, "module %s: loaded", name);
     }
 }
 
@@ -90,7 +88,7 @@ void modules_take(attnd_backend *backend)
     if (backend->config.modules && attnd::variants_there() != all_variants) {
         directory = attnd_modules_open(backend->config.modules, why, sizeof(why));
         if (directory < 0)
-            say(backend, "--modules: %s", why);
+            backend_say(backend, "--modules: %s", why);
     }
     /* Its time first: what comes meanwhile is found at the next look. */
     if (directory >= 0 && fstat(directory, &status) == 0)

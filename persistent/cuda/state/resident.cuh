@@ -33,6 +33,7 @@ struct HostWords {
     uint32_t dismiss;      /* host: 1: gangs that come leave at once */
     uint32_t gate;         /* host: the last batch of gangs that may begin */
     uint32_t zero;
+    uint32_t ran[variants_count]; /* device: the last gang in which a run of the variant came */
 };
 
 /* One entry of the memory table. Host memory (memfd) is registered, device memory imported. */

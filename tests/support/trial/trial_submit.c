@@ -6,6 +6,7 @@
  */
 #include "tests/support/trial/trial_internal.h"
 
+#include "client/attnd_tables.h"
 #include "tests/support/harness/check.h"
 
 #include <inttypes.h>
@@ -80,6 +81,34 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
     return to;
 }
 
+/* An array where the engine's session reads it in place, if it has such memory. */
+static const int32_t *placed(const struct trial *trial, uint64_t *at, const int32_t *array,
+                             uint64_t count)
+{
+    uint64_t bytes;
+    uint8_t *const tables = attnd_tables_memory(trial->engine->session, &bytes);
+    const uint64_t begin = *at;
+
+    if (!tables || !array)
+        return array;
+    *at += count * sizeof(*array);
+    CHECK(*at <= bytes);
+    return memcpy(tables + begin, array, count * sizeof(*array));
+}
+
+static struct attnd_level level_of(const struct trial *trial, uint32_t l, uint64_t *at)
+{
+    const uint32_t requests = trial->batch.level[l].requests;
+    const int32_t *const kv_indptr = trial->level[l].kv_indptr;
+
+    return (struct attnd_level){
+        .requests = requests,
+        .qo_indptr = placed(trial, at, trial->level[l].qo_indptr, requests + UINT64_C(1)),
+        .kv_indptr = placed(trial, at, kv_indptr, requests + UINT64_C(1)),
+        .kv_indices = placed(trial, at, trial->level[l].kv_indices, (uint64_t)kv_indptr[requests]),
+        .kv_last_page_len = placed(trial, at, trial->level[l].last_page_len, requests)};
+}
+
 int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
 {
     const struct random_batch *batch = &trial->batch;
@@ -87,13 +116,10 @@ int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
     struct attnd_level level[RANDOM_LEVELS_MAX];
     struct attnd_batch api = {.size = sizeof(api), .level = level};
     struct attnd_variant variant;
+    uint64_t placed_bytes = 0;
 
     for (uint32_t l = 0; l < batch->levels; l++)
-        level[l] = (struct attnd_level){.requests = batch->level[l].requests,
-                                        .qo_indptr = trial->level[l].qo_indptr,
-                                        .kv_indptr = trial->level[l].kv_indptr,
-                                        .kv_indices = trial->level[l].kv_indices,
-                                        .kv_last_page_len = trial->level[l].last_page_len};
+        level[l] = level_of(trial, l, &placed_bytes);
     api.dtype = batch->shape.kv_dtype ? batch->shape.dtype : 0;
     api.levels = batch->levels;
     api.flags = (batch->causal ? ATTND_CAUSAL : 0) | (batch->lse_ln ? ATTND_LSE_LN : 0);
@@ -105,7 +131,10 @@ int trial_submit_set(struct trial *trial, uint32_t lane, uint32_t flags)
     api.k = asked(&batch->kv_rows, &trial->kv);
     api.v = batch->shape.dim_vo ? trial->kv : api.k; /* as far apart as those of k */
     api.variant = variant_of(trial, &variant);
-    api.mask_indptr = batch->variant.mask ? trial->mask_indptr : NULL;
+    api.mask_indptr = batch->variant.mask
+                          ? placed(trial, &placed_bytes, trial->mask_indptr,
+                                   batch->level[batch->levels - 1].requests + UINT64_C(1))
+                          : NULL;
     return submitted(trial, flags, attnd_plan_set(trial->engine->session, trial->plan, &api, &op));
 }
 

@@ -343,6 +343,31 @@ static void a_ring_that_is_no_power_of_two_is_refused_here(void **state)
     CHECK_EQUAL(fault.limit, 128);
 }
 
+static void tables_beyond_what_an_arena_may_be_are_refused_here(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t arena_bytes, tables_bytes, value, limit;
+    } bad[] = {{64 << 10, (1u << 30) - (64 << 10) + 1, (1u << 30) - (64 << 10) + 1,
+                (1u << 30) - (64 << 10)},
+               {0, UINT64_MAX, UINT64_MAX, (1u << 30) - (8 << 20)},
+               {4096, 64, 4096, 64 << 10},
+               {UINT64_MAX, 64, UINT64_MAX, 1u << 30}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct attnd_open_args args = {.size = sizeof(args),
+                                       .arena_bytes = bad[i].arena_bytes,
+                                       .tables_bytes = bad[i].tables_bytes,
+                                       .socket_path = "x"};
+        struct attnd_session *session;
+        struct attnd_fault fault;
+        CHECK_ERROR(attnd_open(&args, &session), ATTND_E_RANGE);
+        attnd_last_fault(&fault);
+        CHECK_EQUAL(fault.field, ATTND_F_ARENA);
+        CHECK_EQUAL(fault.value, (int64_t)bad[i].value);
+        CHECK_EQUAL(fault.limit, (int64_t)bad[i].limit);
+    }
+}
+
 static void a_daemon_without_futex_doorbells_is_rung_by_eventfd(void **state)
 {
     (void)state;
@@ -376,6 +401,7 @@ int main(void)
         cmocka_unit_test(the_environment_says_where_when_the_caller_does_not),
         cmocka_unit_test(closing_ends_the_session_whatever_children_there_are),
         cmocka_unit_test(a_ring_that_is_no_power_of_two_is_refused_here),
+        cmocka_unit_test(tables_beyond_what_an_arena_may_be_are_refused_here),
         cmocka_unit_test(a_daemon_without_futex_doorbells_is_rung_by_eventfd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,8 @@
 /* test_client_submit.c - what a call leaves in the slot and in the arena, and what it refuses. */
 #include "client/attnd.h"
+#include "client/attnd_tables.h"
 #include "schemas/abi.h"
+#include "schemas/atomics.h"
 #include "tests/support/harness/check.h"
 #include "tests/support/harness/fake_daemon.h"
 
@@ -191,6 +193,60 @@ static void a_batch_lies_in_the_arena_with_its_arrays(void **state)
         CHECK(!memcmp(array_at(&pair, level->kv_last_page_len), levels[i].kv_last_page_len,
                       entries * 4));
     }
+    attnd__batch__free_unpacked(header, NULL);
+    pair_close(&pair);
+}
+
+/* Where all arrays lie in the tables, the block of the arena is the header alone. */
+static void arrays_in_the_tables_are_named_where_they_lie(void **state)
+{
+    (void)state;
+    const uint64_t tables_offset = 64 << 10;
+    struct pair pair = {.fake = {.ring_entries = 8}};
+    const struct attnd_open_args args = {.size = sizeof(args),
+                                         .arena_bytes = tables_offset,
+                                         .tables_bytes = 1000,
+                                         .socket_path = pair.fake.path};
+    struct attnd_info info = {.size = sizeof(info)};
+    struct small_batch small;
+    uint64_t bytes;
+
+    fake_listen(&pair.fake);
+    CHECK_OK(attnd_open(&args, &pair.session));
+    CHECK(attnd_observe32(&pair.fake.mapped)); /* A1 */
+    int32_t *tables = attnd_tables_memory(pair.session, &bytes);
+    CHECK_OK(attnd_info(pair.session, &info));
+    CHECK_EQUAL(info.arena_bytes, tables_offset);
+    CHECK_EQUAL(bytes, 1024);
+    CHECK_EQUAL(pair.fake.arena_bytes, tables_offset + bytes);
+    CHECK_EQUAL((uintptr_t)tables % ATTND_CACHE_LINE, 0);
+    for (uint32_t i = 0; i < 256; i++)
+        CHECK_EQUAL(tables[i], 0);
+
+    small_batch_init(&small, 200);
+    memcpy(tables + 3, small.indices, 200 * sizeof(*tables));
+    memcpy(tables + 203, small.qo_indptr, sizeof(small.qo_indptr));
+    memcpy(tables + 205, small.kv_indptr, sizeof(small.kv_indptr));
+    memcpy(tables + 255, small.last_page_len, sizeof(small.last_page_len));
+    small.level = (struct attnd_level){1, tables + 203, tables + 205, tables + 3, tables + 255};
+    CHECK_OK(attnd_plan_set(pair.session, 1, &small.batch, &(struct attnd_op){0}));
+    struct attnd_sqe sqe = take(&pair);
+    Attnd__Batch *header = header_of(&pair, &sqe);
+    CHECK_EQUAL(sqe.u.set.header_offset_bytes, 0);
+    CHECK_EQUAL(header->level[0]->kv_indices, tables_offset + 3 * sizeof(*tables));
+    CHECK_EQUAL(header->level[0]->qo_indptr, tables_offset + 203 * sizeof(*tables));
+    CHECK_EQUAL(header->level[0]->kv_indptr, tables_offset + 205 * sizeof(*tables));
+    CHECK_EQUAL(header->level[0]->kv_last_page_len, tables_offset + 255 * sizeof(*tables));
+    attnd__batch__free_unpacked(header, NULL);
+
+    small.level.qo_indptr = small.qo_indptr; /* one of them is copied */
+    CHECK_OK(attnd_plan_set(pair.session, 1, &small.batch, &(struct attnd_op){0}));
+    sqe = take(&pair);
+    header = header_of(&pair, &sqe);
+    CHECK_EQUAL(header->level[0]->kv_indices, tables_offset + 3 * sizeof(*tables));
+    CHECK(!memcmp(array_at(&pair, header->level[0]->qo_indptr), small.qo_indptr,
+                  sizeof(small.qo_indptr)));
+    CHECK(header->level[0]->qo_indptr < tables_offset);
     attnd__batch__free_unpacked(header, NULL);
     pair_close(&pair);
 }
@@ -496,6 +552,7 @@ int main(void)
         cmocka_unit_test(a_run_is_written_down_as_it_was_asked_for),
         cmocka_unit_test(an_append_and_a_cancel_are_written_down),
         cmocka_unit_test(a_batch_lies_in_the_arena_with_its_arrays),
+        cmocka_unit_test(arrays_in_the_tables_are_named_where_they_lie),
         cmocka_unit_test(a_batch_without_heads_and_type_gets_those_of_its_plan),
         cmocka_unit_test(an_advance_lies_in_the_arena_as_one_run_of_words),
         cmocka_unit_test(a_full_ring_says_full_and_has_room_after_one_was_taken),

@@ -97,6 +97,37 @@ static void each_class_has_workers_for_as_long_as_the_other(void **state)
     assert_true(head->flags & ATTND_PLAN_ONE_PASS);
 }
 
+/* Each has fewer tiles than its requests could be cut into: 16 of 16,384 keys in parts of a few
+ * microseconds. One that stays whole beside others in many parts is what all wait for. */
+static void requests_that_are_alike_are_cut_alike(void **state)
+{
+    const struct {
+        int32_t rows, context;
+        uint32_t decodes;
+        int32_t length;
+    } of[] = {{512, 4096, 16, 16384},
+              {512, 16384, 16, 12288},
+              {2048, 4096, 16, 12288},
+              {1024, 16384, 32, 12288},
+              {512, 12288, 64, 4096}};
+
+    (void)state;
+    for (uint32_t i = 0; i < sizeof(of) / sizeof(of[0]); i++) {
+        uint32_t parts[ENTRIES] = {0}, most = 0, least = UINT32_MAX;
+        end(NULL);
+        begin(NULL);
+        c.limits.target.fusion = ATTND_FUSION_SM_SPLIT;
+        assert_int_equal(plan(of[i].rows, of[i].context, of[i].decodes, of[i].length).fused, 1);
+        for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++)
+            parts[plan_tiles(&c)[t].entry]++;
+        for (uint32_t r = 1; r <= of[i].decodes; r++) {
+            most = parts[r] > most ? parts[r] : most;
+            least = parts[r] < least ? parts[r] : least;
+        }
+        assert_true(most <= 4 * least); /* the end is halved, and again */
+    }
+}
+
 /* Tiles of its first block, which has all rows of a tile. */
 static uint32_t parts_of_a_block(void)
 {
@@ -170,6 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(each_class_has_workers_for_as_long_as_the_other),
+        TEST(requests_that_are_alike_are_cut_alike),
         TEST(blocks_are_halved_where_whole_ones_fit_no_number_of_workers),
         TEST(what_gains_nothing_is_not_fused),
         TEST(one_class_alone_is_not_fused),
