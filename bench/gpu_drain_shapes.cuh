@@ -42,6 +42,7 @@ constexpr Shape shapes[] = {
      4096},
     {"decode_64x8192_cap", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20, 0, false, 0, 50},
     {"prefill_8192_w1024", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 1024},
+    {"prefill_8192_w16384", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 16384},
     {"prefill_8192_cap", 1, 8192, 8192, 16, 32, 8, 128, ATTND_FP16, true, 4, 20, 0, false, 0, 50},
     {"prefill_4096_cap_rising", 1, 4096, 4096, 16, 32, 8, 128, ATTND_FP16, true, 2, 10, 40, false,
      0, 50},

@@ -99,6 +99,31 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
             }
     }
 
+    /* Blocks of keys or of values of fp8 on their way to registers, four elements in each. All are
+     * asked for before any is wanted. @at: where they lie; @mine: fours_place() of the lane. */
+    template <int B> struct Fours {
+        uint32_t of[B][D / 32][4];
+    };
+    __device__ __forceinline__ static uint32_t fours_place(uint32_t lane)
+    {
+        return lane % 16 * D + ((lane / 16 ^ swizzled<D>(lane % 16)) << 4);
+    }
+    template <bool transposed, int B>
+    __device__ __forceinline__ static void ask(Fours<B> &four, const uint32_t (&at)[B],
+                                               uint32_t mine)
+    {
+#pragma unroll
+        for (int k = 0; k < D / 32; k++)
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                const uint32_t from = (at[b] + mine) ^ (k * 32); /* blocks begin at a row's size */
+                if (transposed)
+                    ldmatrix4_trans(four.of[b][k], from);
+                else
+                    ldmatrix4(four.of[b][k], from);
+            }
+    }
+
     /* S^T of blocks of keys, which lie at @keys. */
     template <typename KV, int B>
     __device__ __forceinline__ void scores(float (&s)[B][N][4], const uint32_t (&keys)[B],
@@ -140,18 +165,18 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
                                                   uint32_t lane) const
     {
         constexpr int parts = N == 1 ? 2 : 1; /* registers */
-        const uint32_t r = lane % 16;
+        Fours<B> four;
         float part[parts][B][N][4] = {};
+        ask<false>(four, keys, fours_place(lane));
 #pragma unroll
         for (int k = 0; k < D / 32; k++)
 #pragma unroll
             for (int b = 0; b < B; b++) {
-                uint32_t four[4], a[4];
-                ldmatrix4(four, keys[b] + r * D + (((k * 2 + lane / 16) ^ swizzled<D>(r)) << 4));
+                uint32_t a[4];
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    Narrow<KV>::template widen<false>(a[0], a[2], four[half * 2]);
-                    Narrow<KV>::template widen<false>(a[1], a[3], four[half * 2 + 1]);
+                    Narrow<KV>::template widen<false>(a[0], a[2], four.of[b][k][half * 2]);
+                    Narrow<KV>::template widen<false>(a[1], a[3], four.of[b][k][half * 2 + 1]);
 #pragma unroll
                     for (int i = 0; i < 4; i++)
                         a[i] = from_halves<T>(a[i]);
@@ -219,15 +244,20 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
         }
     }
 
-    /* O^T += V^T P^T for a block of values, which lies at @values. */
-    template <typename KV>
-    __device__ __forceinline__ void products(const uint32_t (&p)[N][2], uint32_t values,
-                                             uint32_t lane)
+    /* O^T += V^T P^T for blocks of values, which lie at @values. */
+    template <typename KV, int B>
+    __device__ __forceinline__ void products(const uint32_t (&p)[B][N][2],
+                                             const uint32_t (&values)[B], uint32_t lane)
     {
-        if constexpr (Policy::narrow)
-            products_narrow<KV>(p, values, lane);
-        else
-            products_wide(p, values, lane);
+        if constexpr (Policy::narrow) {
+            Fours<B> fours;
+            ask<true>(fours, values, fours_place(lane));
+            products_narrow<KV>(p, fours);
+        } else {
+#pragma unroll
+            for (int b = 0; b < B; b++)
+                products_wide(p[b], values[b], lane);
+        }
     }
 
     __device__ __forceinline__ void products_wide(const uint32_t (&p)[N][2], uint32_t values,
@@ -246,24 +276,24 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
 
     /* The same of fp8. Transposed in pairs, a matrix leaves a lane dims 2g and 2g + 1 of tokens 2c
      * and 2c + 1: rows g and g + 8 of O^T are those two dims. */
-    template <typename KV>
-    __device__ __forceinline__ void products_narrow(const uint32_t (&p)[N][2], uint32_t values,
-                                                    uint32_t lane)
+    template <typename KV, int B>
+    __device__ __forceinline__ void products_narrow(const uint32_t (&p)[B][N][2],
+                                                    const Fours<B> &values)
     {
-        const uint32_t r = lane % 16;
 #pragma unroll
-        for (int d = 0; d < D / 32; d++) {
-            uint32_t four[4], a[4];
-            ldmatrix4_trans(four, values + r * D + (((d * 2 + lane / 16) ^ swizzled<D>(r)) << 4));
+        for (int b = 0; b < B; b++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                Narrow<KV>::template widen<true>(a[0], a[1], four[half * 2]);
-                Narrow<KV>::template widen<true>(a[2], a[3], four[half * 2 + 1]);
+            for (int d = 0; d < D / 32; d++) {
+                uint32_t a[4];
 #pragma unroll
-                for (int n = 0; n < N; n++)
-                    Mma<Weights>::run(o[n][d * 2 + half], a, p[n][0], p[n][1]);
+                for (int half = 0; half < 2; half++) {
+                    Narrow<KV>::template widen<true>(a[0], a[1], values.of[b][d][half * 2]);
+                    Narrow<KV>::template widen<true>(a[2], a[3], values.of[b][d][half * 2 + 1]);
+#pragma unroll
+                    for (int n = 0; n < N; n++)
+                        Mma<Weights>::run(o[n][d * 2 + half], a, p[b][n][0], p[b][n][1]);
+                }
             }
-        }
     }
 
     /* l of all tokens of the warp. */
@@ -334,49 +364,64 @@ __device__ __forceinline__ int32_t decode_end(DecodeRing *ring, const Item &item
     return ring_cut(ring, blocks);
 }
 
-/* A warp's place in an item, and the state with which its blocks are computed. */
-template <typename T, typename KV, int D, typename Policy, int N> struct DecodeWalk {
+/* A warp's place in an item, and the state with which its blocks are computed. Scores: Policy, or
+ * what it has in its place for items that want less. */
+template <typename T, typename KV, int D, typename Policy, int N, typename Scores>
+struct DecodeWalk {
     DecodeColumns<T, D, Policy, N> &columns;
     DecodeRing *ring;
     WorkSlots *work;
     uint32_t number;
     const Item &item;
     uint32_t slots; /* shared memory of the warp's ring */
+    int32_t mine;   /* the lane's first token of block 0: at hand where loads are far away */
 
-    /* @B blocks, from @block on. */
-    template <int B> __device__ __forceinline__ void step(int32_t block)
+    /* Values go to registers in front of softmax, and the next blocks are asked for behind it: that
+     * takes registers that only the simplest loop has. */
+    static constexpr bool early = Policy::narrow && N == 1 && !std::is_same_v<Scores, Policy>;
+
+    /* @B blocks, from @block on. @end: the item's, in blocks. */
+    template <int B> __device__ __forceinline__ void step(int32_t block, int32_t *end)
     {
         constexpr int stages = decode_stages<D, Policy>;
-        const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+        const uint32_t lane = threadIdx.x % 32;
         cp_async_wait<stages - B>();
         __syncwarp();
         float s[B][N][4];
-        uint32_t p[B][N][2], keys[B];
+        uint32_t p[B][N][2], at[B];
         int32_t token[B];
 #pragma unroll
         for (int b = 0; b < B; b++) {
             const int slot = ring->slot + b;
-            keys[b] =
-                slots + (slot < stages ? slot : slot - stages) * decode_block_bytes<D, Policy>;
-            token[b] =
-                item.kv_begin + (block + b * decode_warps) * decode_block + int32_t(lane / 4);
+            at[b] = slots + (slot < stages ? slot : slot - stages) * decode_block_bytes<D, Policy>;
+            token[b] = (early ? mine : item.kv_begin + int32_t(lane / 4)) +
+                       (block + b * decode_warps) * decode_block;
         }
-        columns.template scores<KV>(s, keys, lane);
+        columns.template scores<KV>(s, at, lane);
 #pragma unroll
         for (int b = 0; b < B; b++)
-            Policy::decode(columns.kept, item, s[b], token[b]);
-        columns.softmax(p, s, token);
-#pragma unroll
-        for (int b = 0; b < B; b++)
-            columns.template products<KV>(
-                p[b], keys[b] + decode_block * decode_row_bytes<D, Policy>, lane);
+            at[b] += decode_block * decode_row_bytes<D, Policy>; /* values */
+        if constexpr (early) {
+            typename DecodeColumns<T, D, Policy, N>::template Fours<B> values;
+            columns.template ask<true>(values, at, columns.fours_place(lane));
+            Scores::decode(columns.kept, item, s, token);
+            columns.softmax(p, s, token);
+            leave<B>(block, end);
+            columns.template products_narrow<KV>(p, values);
+        } else {
+            Scores::decode(columns.kept, item, s, token);
+            columns.softmax(p, s, token);
+            columns.template products<KV>(p, at, lane);
+            leave<B>(block, end);
+        }
     }
 
-    /* All lanes have read the blocks that were computed: their slots are free. */
-    template <int B> __device__ __forceinline__ void refill()
+    /* All lanes have read the blocks, which end with the last of step(): their slots are free. */
+    template <int B> __device__ __forceinline__ void leave(int32_t block, int32_t *end)
     {
         const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
         static_assert(B <= 2, "at once");
+        *end = decode_end(ring, item, block + (B - 1) * decode_warps, *end);
         __syncwarp();
         if constexpr (B == 1)
             ring_refill<D, Policy>(ring, work, number, slots, warp, lane);
@@ -393,17 +438,28 @@ template <typename T, typename KV, int D, typename Policy, int N> struct DecodeW
                           : 0;
         int32_t block = int32_t(consumer_thread() / 32);
         for (constexpr int32_t last = (together - 1) * decode_warps; block + last < end;
-             block += together * decode_warps) {
-            step<together>(block);
-            end = decode_end(ring, item, block + last, end);
-            refill<together>();
-        }
-        if (together > 1 && block < end) {
-            step<1>(block);
-            refill<1>();
-        }
+             block += together * decode_warps)
+            step<together>(block, &end);
+        if (together > 1 && block < end)
+            step<1>(block, &end);
     }
 };
+
+/* All blocks of a warp in an item of fp8, whose options choose the loop. */
+template <typename T, typename KV, int D, typename Policy, int N>
+__device__ __forceinline__ void walk_narrow(DecodeColumns<T, D, Policy, N> &columns,
+                                            DecodeRing *ring, WorkSlots *work, uint32_t number,
+                                            const Item &item, uint32_t slots)
+{
+    using Scaled = typename Policy::Scaled;
+    const int32_t mine = item.kv_begin + int32_t(threadIdx.x % 32 / 4);
+    if (N == 1 && Scaled::suffices(columns.kept))
+        DecodeWalk<T, KV, D, Policy, N, Scaled>{columns, ring, work, number, item, slots, mine}
+            .blocks();
+    else
+        DecodeWalk<T, KV, D, Policy, N, Policy>{columns, ring, work, number, item, slots, mine}
+            .blocks();
+}
 
 /* Keys that a row does not see lie among those that are computed. */
 template <typename Policy> __device__ __forceinline__ bool decode_hides(const Item &item)
@@ -454,11 +510,12 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
     query.template take<Policy>(columns.q,
                                 shared_address(to.outs + warp * count * decode_out_row<D>), lane);
     if constexpr (!Policy::narrow)
-        DecodeWalk<T, T, D, Policy, N>{columns, ring, work, number, item, slots}.blocks();
+        DecodeWalk<T, T, D, Policy, N, Policy>{columns, ring, work, number, item, slots, 0}
+            .blocks();
     else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
-        DecodeWalk<T, E4m3, D, Policy, N>{columns, ring, work, number, item, slots}.blocks();
+        walk_narrow<T, E4m3, D, Policy>(columns, ring, work, number, item, slots);
     else
-        DecodeWalk<T, E5m2, D, Policy, N>{columns, ring, work, number, item, slots}.blocks();
+        walk_narrow<T, E5m2, D, Policy>(columns, ring, work, number, item, slots);
     if (lane == 0)
         *kept = here;
 

@@ -175,8 +175,9 @@ __device__ __forceinline__ void walk_copy(const BlockWalk &walk, const BlockPlac
         plane_load<row_bytes>(to + decode_block * row_bytes, place.v + row * place.v_stride + at_v,
                               place.v_stride, left_v);
     } else {
-        plane_gather<row_bytes>(to, place.k, lane, at_k, left_k);
-        plane_gather<row_bytes>(to + decode_block * row_bytes, place.v, lane, at_v, left_v);
+        const uint32_t here = Policy::narrow ? lane_anew() : lane;
+        plane_gather<row_bytes>(to, place.k, here, at_k, left_k);
+        plane_gather<row_bytes>(to + decode_block * row_bytes, place.v, here, at_v, left_v);
     }
 }
 
@@ -213,7 +214,10 @@ __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, u
                                             uint32_t shared, uint32_t warp, uint32_t lane)
 {
     if (!ring->ahead && walk_ended(ring->walk)) {
-        const WorkSlot *next = work_peek(work, number + 1);
+        uint32_t after = number + 1;
+        if constexpr (Policy::narrow) /* as lane_anew(): nothing of this before it is wanted */
+            asm volatile("" : "+r"(after));
+        const WorkSlot *next = work_peek(work, after);
         if (next && next->path == path_decode) {
             walk_begin(&ring->walk, next->item, int32_t(warp), lane);
             ring->ahead = 1;

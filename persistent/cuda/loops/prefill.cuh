@@ -177,10 +177,12 @@ template <typename T, int D, typename Policy> struct Prefill {
         return shared + Shape::k_offset + number % Shape::stages * Shape::kv_bytes;
     }
 
-    /* QK of the next block, PV of this one, softmax of the next, which begins with key @first. */
-    template <bool exact>
+    /* QK of the next block, PV of this one, softmax of the next, which begins with key @first.
+     * @way: how weights are made at once, -1: they are not. */
+    template <int way>
     __device__ __forceinline__ void step(const Item &item, float scale, int32_t first)
     {
+        constexpr bool exact = way < 0;
         const uint32_t now = count++;
         const QDescriptor q = q_at();
         const KDescriptor<D> k = k_at(count);
@@ -198,20 +200,27 @@ template <typename T, int D, typename Policy> struct Prefill {
         products_end(group);
         typename Policy::Ready ready;
         if (!exact)
-            ready = Policy::ready(item, first, state.m);
+            ready = Policy::template ready<way>(item, first, state.m);
         wgmma_wait<1>();
         look_ahead();
         if (exact)
             Policy::prefill(item, s, first);
         /* ptxas moves the wait for PV in front of what does not feed it, but not across the branch
-         * behind the exponentials. */
-        const bool quick = !exact && softmax_quick<D, Policy>(state, s, scale, ready);
-        Policy::wait_values(quick);
+         * behind the exponentials; where this is one of several loops, across that, too, if it is
+         * not in both of its arms. */
+        bool quick = false;
+        if constexpr (!exact)
+            quick = softmax_quick<D, Policy, way>(state, s, scale, ready);
+        if (Policy::ways > 1 && quick)
+            wgmma_wait<0>();
+        else
+            wgmma_wait<0>();
         leave_v(now);
         if (!quick) {
             float fade[2];
-            if (!exact) {
-                scores_again<T, D>(s, warp_q(), k_block(count));
+            if constexpr (!exact) {
+                Policy::template beyond<way>(ready, first - 2 * Shape::keys);
+                scores_again<T, D, Policy>(s, warp_q(), k_block(count));
                 Policy::prefill(item, s, first);
             } else {
                 Policy::mask(item, s, first);
@@ -339,20 +348,34 @@ template <typename T, int D, typename Policy> struct Prefill {
         /* Also the first one without a mask, where a row may see no key before it. */
         while (first > peek_cta(&item.floor) && first >= free_end) {
             first -= Shape::keys;
-            step<true>(item, scale, first);
+            step<-1>(item, scale, first);
         }
         /* Nor does one that begins here or above. */
         const int32_t free_begin =
             Policy::first_key(item, item.tile.row_begin + item.tile.row_count - 1);
-        while (first > peek_cta(&item.floor) &&
-               (!Policy::windows || first - Shape::keys >= free_begin)) {
-            first -= Shape::keys;
-            step<false>(item, scale, first);
-        }
+        quick_blocks<0>(item, scale, first, free_begin);
         while (Policy::windows && first > peek_cta(&item.floor)) {
             first -= Shape::keys;
-            step<true>(item, scale, first);
+            step<-1>(item, scale, first);
         }
+    }
+
+    /* Blocks without a mask, down to that with key @free_begin, in way @way and later ones. @first:
+     * of the block in hand. */
+    template <int way>
+    __device__ __forceinline__ void quick_blocks(const Item &item, float scale, int32_t &first,
+                                                 int32_t free_begin)
+    {
+        if (Policy::way(item, first - Shape::keys) == way) {
+            while (first > peek_cta(&item.floor) &&
+                   (!Policy::windows || first - Shape::keys >= free_begin) &&
+                   (!Policy::changes(way) || Policy::way(item, first - Shape::keys) == way)) {
+                first -= Shape::keys;
+                step<way>(item, scale, first);
+            }
+        }
+        if constexpr (way + 1 < Policy::ways)
+            quick_blocks<way + 1>(item, scale, first, free_begin);
     }
 
     /* One item, by both consumer warpgroups. Return: the next item's slot, if it has been begun. */

@@ -78,13 +78,13 @@ constexpr float quick_max = 16384.0f;
  * every row sees and not the first: what is larger has a weight above 1, and that loses nothing as
  * long as weights are numbers of T. Return: whether they are, in the whole warp; else nothing but s
  * has changed, and the warp does it again, exactly. */
-template <int D, typename Policy>
+template <int D, typename Policy, int way>
 __device__ __forceinline__ bool softmax_quick(RowState<D> &state,
                                               float (&s)[PrefillShape<D>::keys / 2], float scale,
-                                              const typename Policy::Ready &ready)
+                                              typename Policy::Ready &ready)
 {
     float sum[4] = {};
-    const bool right = Policy::quick(ready, scale, [&](auto exponent) {
+    const bool right = Policy::template quick<way>(ready, scale, [&](auto exponent) {
 #pragma unroll
         for (int i = 0; i < PrefillShape<D>::keys / 2; i++) {
             s[i] = exp2_fast(exponent(s[i], i, state.m[i % 4 / 2]));
@@ -102,12 +102,12 @@ __device__ __forceinline__ bool softmax_quick(RowState<D> &state,
 
 /* The scores of a warp's 16 rows once more, without its warpgroup. @q: in shared memory, the first
  * of its rows; @k: the block. */
-template <typename T, int D>
+template <typename T, int D, typename Policy>
 __device__ __forceinline__ void scores_again(float (&s)[PrefillShape<D>::keys / 2], uint32_t q,
                                              uint32_t k)
 {
     constexpr uint32_t keys = PrefillShape<D>::keys;
-    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t lane = Policy::ways > 1 ? lane_anew() : threadIdx.x % 32; /* registers */
 #pragma unroll
     for (uint32_t i = 0; i < keys / 2; i++)
         s[i] = 0.0f;

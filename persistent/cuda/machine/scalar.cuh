@@ -52,6 +52,15 @@ __device__ __forceinline__ uint32_t uniform(uint32_t value)
     return __reduce_or_sync(0xffffffffu, value);
 }
 
+/* This thread's lane, asked for here: what a loop computes from it and seldom wants is then
+ * computed where it is wanted, and takes no register all along. */
+__device__ __forceinline__ uint32_t lane_anew()
+{
+    uint32_t lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
 __device__ __forceinline__ uint64_t clock_ns()
 {
     uint64_t value;

@@ -26,6 +26,10 @@ struct Plain {
     /* Rows have a first key of their own, and blocks below that of all rows are skipped. */
     static constexpr bool windows = false;
 
+    /* Prefill has a loop for each way in which weights are made at once, so that there is no branch
+     * in front of them. */
+    static constexpr int ways = 1;
+
     /* Elements of a row of q and K, and of a row of V and o, where loops are compiled for D; and
      * whether element @d is one of them. */
     template <int D> __device__ static constexpr uint32_t dim_qk(const attnd_plan_head &)
@@ -158,10 +162,11 @@ struct Plain {
         return {};
     }
 
-    /* Scores of a warp in decode: s[n][e] is of its row n * 8 + lane % 4 * 2 + e % 2 and key
-     * @key + e / 2 * 8. */
-    template <int N>
-    __device__ static void decode(const Kept &, const Item &, float (&)[N][4], int32_t)
+    /* Scores of a warp in decode: s[b][n][e] is of its row n * 8 + lane % 4 * 2 + e % 2 and key
+     * @key[b] + e / 2 * 8. */
+    template <int B, int N>
+    __device__ static void decode(const Kept &, const Item &, float (&)[B][N][4],
+                                  const int32_t (&)[B])
     {
     }
 
@@ -171,34 +176,44 @@ struct Plain {
     {
     }
 
-    /* In place of prefill() where weights are made at once. @Ready: all that is known of a
-     * block before its products, which begins with key @first; @m is of the rows in hand. */
+    /* In place of prefill() where weights are made at once: the item's way for the block that
+     * begins with key @first, the same in all warps of the group; and whether that may become a
+     * later one within an item. */
+    __device__ static constexpr int way(const Item &, int32_t)
+    {
+        return 0;
+    }
+    __device__ static constexpr bool changes(int)
+    {
+        return false;
+    }
+
+    /* All that is known of a block before its products; @m is of the rows in hand. */
     struct Ready {
     };
-    __device__ static Ready ready(const Item &, int32_t, const float (&)[2])
+    template <int way> __device__ static Ready ready(const Item &, int32_t, const float (&)[2])
     {
         return {};
     }
 
     /* @weights takes a function that makes an exponent of product s[i], relative to m of its row:
-     * (s[i], i, m). Return: false where some of them are wrong; else in all lanes true. */
-    template <typename Weights>
-    __device__ static bool quick(const Ready &, float scale, Weights weights)
+     * (s[i], i, m). Return: false where some of this lane's are wrong. */
+    template <int way, typename Weights>
+    __device__ static bool quick(Ready &, float scale, Weights weights)
     {
         weights([scale](float s, int, float m) { return fmaf(s, scale, -m); });
         return true;
     }
 
-    /* Likewise: keys in front of a row's first have no score. */
-    template <int count> __device__ static void mask(const Item &, float (&)[count], int32_t)
+    /* Weights of a block were wrong in this warp, maybe in this lane. @change: the first block, by
+     * its first key, for which the group's warps may yet agree on another way. */
+    template <int way> __device__ static void beyond(const Ready &, int32_t)
     {
     }
 
-    /* Prefill: waits for the products with values that its exponentials ran beside. @quick: of
-     * those, in all lanes. */
-    __device__ static void wait_values(bool)
+    /* Likewise: keys in front of a row's first have no score. */
+    template <int count> __device__ static void mask(const Item &, float (&)[count], int32_t)
     {
-        wgmma_wait<0>();
     }
 
     /* A row of head @head ends, with m and l of all its keys; @sees: any. Return: what o is

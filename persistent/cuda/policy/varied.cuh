@@ -59,7 +59,6 @@ struct VariedRow {
     int32_t begin;    /* the first key of the item that it sees */
     int32_t position; /* of its query */
     float slope;      /* of its head, for exponents of 2 */
-    uint32_t tanh;    /* of the warp's first alone: varied_tanh() */
     MaskRow mask;     /* with a mask */
 };
 constexpr uint32_t varied_rows = 16; /* of a warp */
@@ -71,11 +70,19 @@ __device__ __forceinline__ VariedRow *varied_row()
     return rows[consumer_thread() / 32];
 }
 
-/* Which way this warp takes the tanh of products in its item: 0 and 1, polynomials of two terms and
- * of four; 2, any. It begins with the first, and goes on where a block is beyond it. */
-__device__ __forceinline__ uint32_t *varied_tanh()
+/* How a warpgroup takes the tanh of its item's products: polynomials of two terms, then of four
+ * from the block on that begins with key two_end, going down, and none from four_end on. A warp
+ * whose products are beyond a polynomial says so two blocks ahead: its group meets at a barrier in
+ * between, so all four warps leave a loop behind the same block. */
+struct VariedTanh {
+    int32_t two_end, four_end;
+};
+
+/* This warpgroup's. */
+__device__ __forceinline__ VariedTanh *varied_tanh()
 {
-    return &varied_row()->tanh;
+    __shared__ VariedTanh groups[consumer_threads / 128];
+    return &groups[consumer_thread() / 128];
 }
 
 struct Varied {
@@ -187,7 +194,7 @@ struct Varied {
         const uint32_t lane = threadIdx.x % 32, r = first + lane;
         __syncwarp(); /* all have read those of the item before */
         if (lane < varied_rows) {
-            VariedRow value = {item.kv_begin, 0, 0.0f, 0, {nullptr, 0}};
+            VariedRow value = {item.kv_begin, 0, 0.0f, {nullptr, 0}};
             if (r < item.packed_rows) {
                 const Divided at = divided(r, run->plan.group, run->group_reciprocal);
                 const uint32_t row = item.tile.row_begin + at.quotient;
@@ -201,6 +208,8 @@ struct Varied {
             }
             varied_row()[lane] = value;
         }
+        if (lane == 0) /* each warp before it looks; none has found anything in this item yet */
+            *varied_tanh() = {INT32_MIN, INT32_MIN};
         __syncwarp();
     }
 
@@ -327,10 +336,11 @@ struct Varied {
         return {item.scoring, item.tile.of_entry.window != 0};
     }
 
-    template <int N>
-    __device__ static void decode(const Kept &kept, const Item &item, float (&s)[N][4], int32_t key)
+    template <int B, int N>
+    __device__ static void decode(const Kept &kept, const Item &item, float (&s)[B][N][4],
+                                  const int32_t (&key)[B])
     {
-        score(kept, *reinterpret_cast<float(*)[4 * N]>(&s[0][0]));
+        score(kept, *reinterpret_cast<float(*)[4 * N * B]>(&s[0][0][0]));
         if (kept.options & ATTND_OPTION_MASK)
             decode_mask(item, s, key);
         if (!(kept.options & ATTND_OPTION_ALIBI) && !kept.window)
@@ -341,17 +351,20 @@ struct Varied {
             for (int j = 0; j < 2; j++) {
                 const VariedRow row = varied_row()[n * 8 + threadIdx.x % 4 * 2 + j];
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int32_t at = key + half * 8;
-                    float &value = s[n][half * 2 + j];
-                    value = at < row.begin ? -INFINITY
-                                           : fmaf(row.slope, float(at - row.position), value);
-                }
+                for (int b = 0; b < B; b++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        const int32_t at = key[b] + half * 8;
+                        float &value = s[b][n][half * 2 + j];
+                        value = at < row.begin ? -INFINITY
+                                               : fmaf(row.slope, float(at - row.position), value);
+                    }
             }
     }
 
-    template <int N>
-    __device__ static void decode_mask(const Item &item, float (&s)[N][4], int32_t key)
+    template <int B, int N>
+    __device__ static void decode_mask(const Item &item, float (&s)[B][N][4],
+                                       const int32_t (&key)[B])
     {
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -359,11 +372,31 @@ struct Varied {
             for (int j = 0; j < 2; j++) {
                 const MaskRow mask = varied_row()[n * 8 + threadIdx.x % 4 * 2 + j].mask;
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    if (key + half * 8 < item.kv_end && !mask.sees(key + half * 8))
-                        s[n][half * 2 + j] = -INFINITY;
+                for (int b = 0; b < B; b++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        if (key[b] + half * 8 < item.kv_end && !mask.sees(key[b] + half * 8))
+                            s[b][n][half * 2 + j] = -INFINITY;
             }
     }
+
+    /* decode() of items without any of that. */
+    struct Scaled {
+        __device__ static bool suffices(const Kept &kept)
+        {
+            return kept.cap == 0.0f && !kept.window &&
+                   !(kept.options & (ATTND_OPTION_MASK | ATTND_OPTION_ALIBI));
+        }
+
+        template <int B, int N>
+        __device__ static void decode(const Kept &kept, const Item &, float (&s)[B][N][4],
+                                      const int32_t (&)[B])
+        {
+#pragma unroll
+            for (int i = 0; i < 4 * N * B; i++)
+                (&s[0][0][0])[i] *= kept.scale;
+        }
+    };
 
     template <int count>
     __device__ static void prefill(const Item &item, float (&s)[count], int32_t first)
@@ -405,21 +438,42 @@ struct Varied {
         }
     }
 
+    /* The ways of prefill: nothing but a scale; slopes; a cap, by polynomials of two and of four
+     * terms; and all the rest. */
+    static constexpr int ways = 5, way_sloped = 1, way_two = 2, way_four = 3, way_any = 4;
+    __device__ static int way(const Item &item, int32_t first)
+    {
+        const Scoring &scoring = item.scoring;
+        const bool slopes = scoring.options & ATTND_OPTION_ALIBI;
+        if (scoring.cap == 0.0f)
+            return slopes ? way_sloped : 0;
+        if (slopes || !(scoring.scale > tanh_scale_min) ||
+            first <= peek_cta(&varied_tanh()->four_end))
+            return way_any;
+        const bool two = scoring.cap <= tanh_cap_max && first > peek_cta(&varied_tanh()->two_end);
+        return two ? way_two : way_four;
+    }
+    __device__ static constexpr bool changes(int way)
+    {
+        return way == way_two || way == way_four;
+    }
+
     /* Slopes make of -m what is added to the score of each key. */
     struct Ready {
         Scoring scoring;
-        uint32_t tanh;
         float slope[2], base[2];
+        float most; /* of the products' squares, once they are there */
 
         __device__ __forceinline__ float added(int i) const
         {
             return fmaf(slope[i % 4 / 2], float(i / 4 * 8 + i % 2), base[i % 4 / 2]);
         }
     };
+    template <int way>
     __device__ static Ready ready(const Item &item, int32_t first, const float (&m)[2])
     {
-        Ready ready = {item.scoring, *varied_tanh(), {}, {-m[0], -m[1]}};
-        if (ready.scoring.options & ATTND_OPTION_ALIBI) {
+        Ready ready = {item.scoring, {}, {-m[0], -m[1]}, 0.0f};
+        if (way == way_sloped || way == way_any) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const VariedRow row = varied_row()[threadIdx.x % 32 / 4 + half * 8];
@@ -431,49 +485,45 @@ struct Varied {
         return ready;
     }
 
-    template <typename Weights>
-    __device__ static bool quick(const Ready &ready, float, Weights weights)
+    template <int way, typename Weights>
+    __device__ static bool quick(Ready &ready, float, Weights weights)
     {
         const Scoring &scoring = ready.scoring;
-        const bool slopes = scoring.options & ATTND_OPTION_ALIBI;
-        if (scoring.cap == 0.0f) {
-            if (slopes)
-                weights(
-                    [&](float s, int i, float) { return fmaf(s, scoring.scale, ready.added(i)); });
-            else
-                weights([&](float s, int, float m) { return fmaf(s, scoring.scale, -m); });
-            return true;
-        }
-        if (slopes || ready.tanh > 1) {
-            weights([&](float s, int i, float) {
-                return tanh_any(s * scoring.scale, scoring.cap) + ready.added(i);
+        if constexpr (way == way_two || way == way_four) {
+            return quick_tanh < way == way_two ? 2 : 4 > (ready, weights);
+        } else {
+            weights([&](float s, int i, float m) {
+                if (way == way_any)
+                    return tanh_any(s * scoring.scale, scoring.cap) + ready.added(i);
+                return fmaf(s, scoring.scale, way == way_sloped ? ready.added(i) : -m);
             });
             return true;
         }
-        return ready.tanh ? quick_tanh<4>(scoring, weights) : quick_tanh<2>(scoring, weights);
     }
 
-    /* With a polynomial, which is good for all of a warp's products or for none. */
+    /* With a polynomial. Return: whether it is good for this lane's products. */
     template <int terms, typename Weights>
-    __device__ __forceinline__ static bool quick_tanh(const Scoring &scoring, Weights weights)
+    __device__ __forceinline__ static bool quick_tanh(Ready &ready, Weights weights)
     {
+        const Scoring &scoring = ready.scoring;
         const TanhSmall<terms> tanh(scoring.scale, scoring.cap);
+        const float most = terms == 2 ? tanh_two_max : tanh_four_max;
         uint32_t top = 0; /* of the squares, as bits: none is negative */
         weights([&](float s, int, float m) {
             const float square = s * s;
             top = max(top, __float_as_uint(square));
             return fmaf(s, tanh.over(square), -m);
         });
-        const float most = __uint_as_float(__reduce_max_sync(0xffffffffu, top));
-        const float x = most * (scoring.scale * scoring.scale);
-        const bool number = scoring.scale > tanh_scale_min;
-        const bool two = x < tanh_two_max * tanh_two_max && scoring.cap <= tanh_cap_max;
-        const bool four = x < tanh_four_max * tanh_four_max;
-        const uint32_t needed = number && two ? 0 : number && four ? 1 : 2;
-        const uint32_t used = terms == 2 ? 0 : 1;
-        if (needed > used && threadIdx.x % 32 == 0)
-            *varied_tanh() = needed;
-        return needed <= used;
+        ready.most = __uint_as_float(top) * (scoring.scale * scoring.scale);
+        return ready.most < most * most;
+    }
+
+    template <int way> __device__ static void beyond(const Ready &ready, int32_t change)
+    {
+        if (way == way_two && !(ready.most < tanh_two_max * tanh_two_max))
+            atomicMax(&varied_tanh()->two_end, change);
+        if (changes(way) && !(ready.most < tanh_four_max * tanh_four_max))
+            atomicMax(&varied_tanh()->four_end, change);
     }
 
     /* A lane of a quad has the bits of 32 keys of a block, and hands them to the other three. */
@@ -497,16 +547,6 @@ struct Varied {
                             s[(word * 4 + j) * 4 + half * 2 + e] = -INFINITY;
             }
         }
-    }
-
-    /* Behind the branches of prefill() ptxas would move the wait in front of the exponentials: it
-     * is in both arms of one that depends on them. */
-    __device__ static void wait_values(bool quick)
-    {
-        if (quick)
-            wgmma_wait<0>();
-        else
-            wgmma_wait<0>();
     }
 
     /* A sink is a key without a value that every row sees which sees any. */
