@@ -281,7 +281,26 @@ static enum attnd_exit start_data(struct attnd_service *service)
 static int asks_for_gpu(const struct attnd_options *options)
 {
     const char *residency = options->residency;
-    return options->device || options->sms || (residency && strcmp(residency, "auto") != 0);
+    return options->device || options->sms || options->reserve ||
+           (residency && strcmp(residency, "auto") != 0);
+}
+
+static void announce_reserve(const struct attnd_service *service,
+                             const struct attnd_data_status *data)
+{
+    const uint32_t reserve = service->options.reserve;
+
+    if (strcmp(data->residency, "elastic") != 0)
+        attnd_log(ATTND_LOG_WARNING, "--reserve %u is of residency elastic, not of %s", reserve,
+                  data->residency);
+    else if (reserve >= data->sms_resident)
+        attnd_log(ATTND_LOG_WARNING, "--reserve %u: a worker has %u SMs at most; none is reserved",
+                  reserve, data->sms_resident);
+    else
+        attnd_log(ATTND_LOG_INFO,
+                  "%u SMs stay reserved: a kernel of an engine that wants all SMs at once waits "
+                  "for the rest of them twice",
+                  reserve);
 }
 
 static void announce(const struct attnd_service *service)
@@ -296,6 +315,8 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_INFO, "GPU %u, residency %s on %u of %u SMs, %s",
                   service->options.device, data.residency, data.sms_resident, data.sms,
                   data.mps ? "under MPS" : "without MPS");
+    if (data.residency && service->options.reserve)
+        announce_reserve(service, &data);
     if (data.rates_source)
         attnd_log(ATTND_LOG_INFO,
                   "rates of plans, %s: a tile worker %u"
@@ -310,7 +331,7 @@ static void announce(const struct attnd_service *service)
             "two switches, 0.3 ms on an H200 (nvidia-cuda-mps-control -d)");
     else if (!data.residency && asks_for_gpu(&service->options))
         attnd_log(ATTND_LOG_WARNING,
-                  "--device, --residency and --sms are of the cuda backend, not of %s",
+                  "--device, --residency, --reserve and --sms are of the cuda backend, not of %s",
                   data.backend);
     if (service->options.modules)
         attnd_log(ATTND_LOG_INFO, "--modules: kernels in %s run with the rights of the worker%s",
