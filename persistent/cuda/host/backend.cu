@@ -56,7 +56,7 @@ static cudaError_t create_streams(attnd_backend *backend)
     int least = 0, most = 0;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &most);
     const int before = most < least ? most + 1 : most; /* a smaller number comes first */
-    backend->streams_count = gangs && !backend->settings.reserved ? 1 : attnd::variant_streams;
+    backend->streams_count = gangs ? 1 : attnd::variant_streams;
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamCreateWithPriority(&backend->streams[i], cudaStreamNonBlocking,
                                              gangs ? before : least);

@@ -201,9 +201,10 @@ static cudaError_t launch_dispatcher(Resident *resident, const Resident *setting
 cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32_t gang,
                             const cudaStream_t *streams)
 {
-    const uint32_t end = settings->reserved ? settings->reserved : settings->workers;
+    const bool one = settings->reserved;
+    const uint32_t end = one ? settings->reserved : settings->workers;
     cudaError_t error = launch_dispatcher(resident, settings, gang, streams[0]);
-    return error ? error : launch_shares(resident, settings, 0, end, gang, streams, false, false);
+    return error ? error : launch_shares(resident, settings, 0, end, gang, streams, one, one);
 }
 
 cudaError_t resident_arm(Resident *resident, const Resident *settings, uint32_t gang,

@@ -32,9 +32,10 @@ cudaError_t resident_templates(TensorMap *to, cudaStream_t stream);
  * @resident may be running. @settings: the host's copy. */
 cudaError_t resident_upload(Resident *resident, Resident *settings, uint32_t variants);
 
-/* Launches the dispatcher and settings.workers workers, or those that stay, shared out evenly among
- * the variants, each on its own stream of @streams [variant_streams]. The launch before must be
- * over. @gang: its number, one more than the last. */
+/* Launches the dispatcher and settings.workers workers, shared out evenly among the variants, each
+ * on its own stream of @streams [variant_streams]; or, with settings.reserved, those that stay, all
+ * on the first: the more streams there are, the sooner one of them gets the queue in which guests
+ * wait. The launch before must be over. @gang: its number, one more than the last. */
 cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32_t gang,
                             const cudaStream_t *streams);
 
