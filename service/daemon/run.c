@@ -270,11 +270,15 @@ static enum attnd_exit make_loop(struct runner *runner)
 static enum attnd_exit start_data(struct attnd_service *service)
 {
     struct attnd_fault fault = {0};
+    struct attnd_memory *wake;
 
     if (attnd_data_start(service, &fault) < 0) {
         log_fault("the service does not start", &fault);
         return ATTND_EXIT_WORKER;
     }
+    /* Now: while a worker's kernels take it in, nobody's runs begin. */
+    if (attnd_memory_wake(service, &wake, &fault) < 0 && fault.code != -ATTND_E_UNSUPPORTED)
+        log_fault("no wake word until an engine asks for it", &fault);
     return ATTND_EXIT_OK;
 }
 
@@ -293,6 +297,8 @@ static void announce_reserve(const struct attnd_service *service,
     if (strcmp(data->residency, "elastic") != 0)
         attnd_log(ATTND_LOG_WARNING, "--reserve %u is of residency elastic, not of %s", reserve,
                   data->residency);
+    else if (!data->mps)
+        attnd_log(ATTND_LOG_WARNING, "--reserve %u: without MPS no SM can be reserved", reserve);
     else if (reserve >= data->sms_resident)
         attnd_log(ATTND_LOG_WARNING, "--reserve %u: a worker has %u SMs at most; none is reserved",
                   reserve, data->sms_resident);

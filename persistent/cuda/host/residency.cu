@@ -15,7 +15,8 @@
  * The dispatcher's CTA is small but takes an SM, because workers fill theirs.
  *
  * `elastic` with some SMs reserved is both: the dispatcher and as many workers less one stay, and
- * the others come and go beside them (dispatch/guests.cuh).
+ * the others come and go beside them (dispatch/guests.cuh). Under MPS alone: without it SMs are not
+ * shared, and what stays takes time slices.
  */
 #include "persistent/cuda/host/backend.cuh"
 
@@ -44,7 +45,7 @@ int residency_choose(attnd_backend *backend, int sms)
         taken = 2;
     if (config->threads && int(config->threads) < taken - 1)
         taken = int(config->threads) + 1;
-    if (stays > 0 && stays < taken - 1)
+    if (backend->mps && stays > 0 && stays < taken - 1)
         backend->settings.reserved = uint32_t(stays);
     return taken - 1;
 }

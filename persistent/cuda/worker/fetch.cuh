@@ -79,8 +79,8 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             leave = int32_t((guest ? words.w : words.x) - fetch->gang) >= 0;
             fetch->work->trace = words.y;
             fetch->work->turn = words.z;
-            if (entry.sequence == fetch->cursor + 1)
-                return entry;
+            if (entry.sequence == fetch->cursor + 1 && !(guest && leave))
+                return entry; /* a guest leaves what there is to those that stay */
             if (idle)
                 __nanosleep(32);
         } while (idle && !leave);
@@ -98,7 +98,7 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             observe_gpu(guest ? &resident->guests_leave : &resident->leave) - fetch->gang <
                 1u << 31)
             /* All that was ever published was so before `leave`: a look after it is the last. */
-            return observe_entry(at);
+            return guest ? RunEntry{fetch->cursor, 0, 0, 0, 0} : observe_entry(at);
     }
 }
 
