@@ -49,6 +49,7 @@ struct attnd_backend_config {
     uint32_t device;               /* GPU only: its number, as CUDA counts */
     const char *residency;         /* "auto", "elastic", "shared", "exclusive": GPU only */
     uint32_t sms;                  /* to be resident on in "shared"; 0: half of them */
+    uint32_t reserve;              /* SMs to stay on in "elastic"; 0: none */
     enum attnd_injection injection;
     const char *modules; /* GPU only: a directory of kernels that were not built in; NULL: none */
     void (*say)(const char *text); /* to the worker's log; NULL: nowhere. Any thread */

@@ -66,6 +66,7 @@ struct attnd_options {
     uint32_t threads;          /* of the worker; 0: all processors */
     uint32_t device;           /* GPU of the worker, in the order of CUDA */
     uint32_t sms;              /* that "shared" is resident on; 0: half */
+    uint32_t reserve;          /* SMs that "elastic" stays on; 0: none */
     uint32_t watchdog_s;       /* a worker that does not move for so long is killed; 0: never */
     uint64_t heap_bytes;       /* pools' planes and plans */
     uint64_t scratch_bytes;    /* partials; 0: as much as the worker thinks best */

@@ -107,6 +107,7 @@ static const struct {
 } numbers[] = {{KEY_THREADS, 1024, "threads", AT(threads)},
                {KEY_DEVICE, ATTND_DEVICES_MAX - 1, "device", AT(device)},
                {KEY_SMS, 1024, "sms", AT(sms)},
+               {KEY_RESERVE, 1024, "reserve", AT(reserve)},
                {KEY_WATCHDOG, 3600, "watchdog", AT(watchdog_s)},
                {KEY_PREFIX_BLOCKS, 1u << 28, "prefix-blocks", AT(prefix_blocks)}};
 
@@ -342,6 +343,8 @@ static int take(struct argp_state *state, int key, char *text, const char *origi
         return 0;
     if (key == KEY_SMS && options->sms == 1)
         argp_error(state, "--sms: the dispatcher takes one, so 2 is the least");
+    if (key == KEY_RESERVE && options->reserve == 1)
+        argp_error(state, "--reserve: the dispatcher takes one, so 2 is the least");
     if (key == KEY_HOST_CACHE && options->host_cache_bytes > attnd_machine_memory_bytes())
         argp_error(state, "--host-cache: %" PRIu64 " bytes are more than the machine's %" PRIu64,
                    options->host_cache_bytes, attnd_machine_memory_bytes());

@@ -28,6 +28,11 @@ const struct argp_option attnd_option_list[] = {
      "Load kernels that the CUDA worker was built without from this directory, as attnd-variant "
      "made them. Nobody but root and the daemon's user may write there (default: none are loaded)",
      2},
+    {"reserve", KEY_RESERVE, "N", 0,
+     "Of the SMs of an elastic worker so many stay its own: runs are answered while kernels of "
+     "others fill the rest, and such a kernel that wants all SMs at once takes twice the time "
+     "(default: 0)",
+     2},
     {"sms", KEY_SMS, "N", 0, "SMs of a shared worker (default: half of the GPU's)", 2},
     {"cascade", KEY_CASCADE, "MODE", 0,
      "Leading pages that requests side by side in a batch have in common are read once: off, hint "

@@ -30,6 +30,7 @@ enum attnd_option_key {
     KEY_RESIDENCY,
     KEY_MODULES,
     KEY_SMS,
+    KEY_RESERVE,
     KEY_CASCADE,
     KEY_FUSION,
     KEY_RATES,

@@ -270,18 +270,43 @@ static enum attnd_exit make_loop(struct runner *runner)
 static enum attnd_exit start_data(struct attnd_service *service)
 {
     struct attnd_fault fault = {0};
+    struct attnd_memory *wake;
 
     if (attnd_data_start(service, &fault) < 0) {
         log_fault("the service does not start", &fault);
         return ATTND_EXIT_WORKER;
     }
+    /* Now: while a worker's kernels take it in, nobody's runs begin. */
+    if (attnd_memory_wake(service, &wake, &fault) < 0 && fault.code != -ATTND_E_UNSUPPORTED)
+        log_fault("no wake word until an engine asks for it", &fault);
     return ATTND_EXIT_OK;
 }
 
 static int asks_for_gpu(const struct attnd_options *options)
 {
     const char *residency = options->residency;
-    return options->device || options->sms || (residency && strcmp(residency, "auto") != 0);
+    return options->device || options->sms || options->reserve ||
+           (residency && strcmp(residency, "auto") != 0);
+}
+
+static void announce_reserve(const struct attnd_service *service,
+                             const struct attnd_data_status *data)
+{
+    const uint32_t reserve = service->options.reserve;
+
+    if (strcmp(data->residency, "elastic") != 0)
+        attnd_log(ATTND_LOG_WARNING, "--reserve %u is of residency elastic, not of %s", reserve,
+                  data->residency);
+    else if (!data->mps)
+        attnd_log(ATTND_LOG_WARNING, "--reserve %u: without MPS no SM can be reserved", reserve);
+    else if (reserve >= data->sms_resident)
+        attnd_log(ATTND_LOG_WARNING, "--reserve %u: a worker has %u SMs at most; none is reserved",
+                  reserve, data->sms_resident);
+    else
+        attnd_log(ATTND_LOG_INFO,
+                  "%u SMs stay reserved: a kernel of an engine that wants all SMs at once waits "
+                  "for the rest of them twice",
+                  reserve);
 }
 
 static void announce(const struct attnd_service *service)
@@ -296,6 +321,8 @@ static void announce(const struct attnd_service *service)
         attnd_log(ATTND_LOG_INFO, "GPU %u, residency %s on %u of %u SMs, %s",
                   service->options.device, data.residency, data.sms_resident, data.sms,
                   data.mps ? "under MPS" : "without MPS");
+    if (data.residency && service->options.reserve)
+        announce_reserve(service, &data);
     if (data.rates_source)
         attnd_log(ATTND_LOG_INFO,
                   "rates of plans, %s: a tile worker %u"
@@ -310,7 +337,7 @@ static void announce(const struct attnd_service *service)
             "two switches, 0.3 ms on an H200 (nvidia-cuda-mps-control -d)");
     else if (!data.residency && asks_for_gpu(&service->options))
         attnd_log(ATTND_LOG_WARNING,
-                  "--device, --residency and --sms are of the cuda backend, not of %s",
+                  "--device, --residency, --reserve and --sms are of the cuda backend, not of %s",
                   data.backend);
     if (service->options.modules)
         attnd_log(ATTND_LOG_INFO, "--modules: kernels in %s run with the rights of the worker%s",

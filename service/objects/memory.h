@@ -53,8 +53,9 @@ int attnd_memory_afford(const struct attnd_client *payer, uint32_t kind, uint64_
                         struct attnd_fault *fault);
 
 /** attnd_memory_wake() - the memory of the worker's wake word, which is made when it is first asked
- * for and lives as long as the service. The worker is told when it has mapped it. Return: 0 and
- * *out, borrowed; -ATTND_E_UNSUPPORTED the worker's kernels do not leave; as attnd_memory_new(). */
+ * for, by the daemon itself, and lives as long as the service. The worker is told when it has
+ * mapped it. Return: 0 and *out, borrowed; -ATTND_E_UNSUPPORTED the worker's kernels do not leave;
+ * as attnd_memory_new(). */
 int attnd_memory_wake(struct attnd_service *service, struct attnd_memory **out,
                       struct attnd_fault *fault);
 

@@ -97,6 +97,7 @@ static int run_worker(const struct attnd_options *options, const struct attnd_qu
     char path[4096], backend[ARGUMENT_BYTES], isa[ARGUMENT_BYTES], threads[ARGUMENT_BYTES];
     char scratch[ARGUMENT_BYTES], parent[ARGUMENT_BYTES], level[ARGUMENT_BYTES];
     char residency[ARGUMENT_BYTES], sms[ARGUMENT_BYTES], inject[ARGUMENT_BYTES];
+    char reserve[ARGUMENT_BYTES];
     char device[ARGUMENT_BYTES], modules[sizeof("--modules=") + PATH_MAX];
     snprintf(backend, sizeof(backend), "--backend=%s", options->backend);
     snprintf(threads, sizeof(threads), "--threads=%u", options->threads);
@@ -106,12 +107,14 @@ static int run_worker(const struct attnd_options *options, const struct attnd_qu
     snprintf(isa, sizeof(isa), "--isa=%s", options->isa ? options->isa : "");
     snprintf(residency, sizeof(residency), "--residency=%s", options->residency);
     snprintf(sms, sizeof(sms), "--sms=%u", options->sms);
+    snprintf(reserve, sizeof(reserve), "--reserve=%u", options->reserve);
     snprintf(device, sizeof(device), "--device=%u", options->device);
     snprintf(inject, sizeof(inject), "--inject=%s", options->inject ? options->inject : "");
     char name[] = "attnd-worker", eventfd_doorbell[] = "--retire-eventfd";
     snprintf(modules, sizeof(modules), "--modules=%s", options->modules ? options->modules : "");
-    char *arguments[14] = {name, backend, threads, scratch, parent, level, residency, sms, device};
-    int count = 9;
+    char *arguments[15] = {name,  backend,   threads, scratch, parent,
+                           level, residency, sms,     reserve, device};
+    int count = 10;
     if (options->isa)
         arguments[count++] = isa;
     if (options->modules)

@@ -40,7 +40,7 @@
 
 struct options {
     const char *backend, *isa, *residency, *modules, *inject;
-    uint32_t sms, device;
+    uint32_t sms, reserve, device;
     uint32_t threads;
     uint64_t scratch_bytes;
     int parent;
@@ -60,6 +60,7 @@ enum key {
     KEY_DEVICE,
     KEY_RESIDENCY,
     KEY_SMS,
+    KEY_RESERVE,
     KEY_MODULES,
     KEY_INJECT
 };
@@ -74,6 +75,7 @@ static const struct argp_option option_list[] = {
     {"residency", KEY_RESIDENCY, "MODE", 0,
      "cuda: auto, elastic, shared or exclusive (default: auto)", 0},
     {"sms", KEY_SMS, "N", 0, "cuda: SMs of \"shared\" (0: half of them)", 0},
+    {"reserve", KEY_RESERVE, "N", 0, "cuda: SMs that \"elastic\" stays on (0: none)", 0},
     {"modules", KEY_MODULES, "DIR", 0, "cuda: load kernels that were not built in from here", 0},
     {"inject", KEY_INJECT, "FAULT", 0,
      "For tests. stop: the process stops after its first run; pin: it is killed by the first "
@@ -120,6 +122,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_SMS:
         options->sms = attnd_args_number32(state, "sms", text, 0, UINT32_MAX);
+        return 0;
+    case KEY_RESERVE:
+        options->reserve = attnd_args_number32(state, "reserve", text, 0, UINT32_MAX);
         return 0;
     case KEY_MODULES:
         options->modules = text;
@@ -301,6 +306,7 @@ static int create_all(const struct options *options, const struct attnd_shm *que
                                                 .device = options->device,
                                                 .residency = options->residency,
                                                 .sms = options->sms,
+                                                .reserve = options->reserve,
                                                 .injection = injection(options->inject),
                                                 .modules = options->modules,
                                                 .say = log_text};

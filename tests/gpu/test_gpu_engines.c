@@ -156,7 +156,9 @@ static void so_they_are_beside_kernels_that_stay(void **state)
 {
     static const char *const some[] = {"--residency", "shared", NULL};
     static const char *const all[] = {"--residency", "exclusive", NULL};
+    static const char *const reserved[] = {"--reserve", "8", NULL};
     (void)state;
+    four_engines(reserved, 1);
     four_engines(some, 1);
     four_engines(all, 0); /* nothing that fills an SM runs beside that */
 }

@@ -112,19 +112,17 @@ static int before_and_beside(void *context)
     return 0;
 }
 
-/* Not what it costs, but that it costs nothing: a kernel that fits on what is left is as fast
- * beside an idle service as without one, and in `elastic` all of the GPU is left. */
-static void an_idle_service_slows_nobody_down(void **state)
+/* A kernel of @ctas is as fast beside the idle service as without one. */
+static void nobody_is_slowed_down(uint32_t ctas, const char *const *options)
 {
     struct others *others = harness_shared(sizeof(*others));
     struct random_batch batch = e2e_batch();
     struct engine engine;
-    (void)state;
 
-    others->ctas = SMS;
+    others->ctas = ctas;
     pid_t other = harness_fork(before_and_beside, others);
     harness_await(&others->before, 1);
-    start(NULL);
+    start(options);
     engine_open(&engine, harness.socket, "idle");
     trial_expect(&engine, &batch); /* it has been there, and done something */
     harness_sleep_ms(100);
@@ -133,6 +131,61 @@ static void an_idle_service_slows_nobody_down(void **state)
     printf("%u CTAs: %.1f us alone, %.1f us beside the idle service, ratio %.3f\n", others->ctas,
            others->alone_us, others->beside_us, others->beside_us / others->alone_us);
     CHECK(others->beside_us <= 1.02 * others->alone_us);
+    engine_close(&engine);
+    harness_stop(&harness);
+}
+
+/* Not what it costs, but that it costs nothing: a kernel that fits on what is left is as fast
+ * beside an idle service as without one, and in `elastic` all of the GPU is left. */
+static void an_idle_service_slows_nobody_down(void **state)
+{
+    (void)state;
+    nobody_is_slowed_down(SMS, NULL);
+}
+
+/* ---- SMs that stay ---- */
+
+static const char *const reserving[] = {"--residency", "elastic", "--reserve", "8", NULL};
+
+static void what_is_not_reserved_is_left_to_others(void **state)
+{
+    (void)state;
+    nobody_is_slowed_down(SMS - 8, reserving);
+}
+
+/* One kernel on every SM that it gets, for a second, and then on those that it did not get. */
+static int fill(void *context)
+{
+    struct others *others = context;
+    struct neighbour neighbour;
+
+    gpu_open();
+    neighbour_open(&neighbour);
+    neighbour_launch(&neighbour, SMS, NEIGHBOUR_SHARED_BYTES, 2000000);
+    harness_say(&others->started, 1);
+    CHECK_CUDA(cuStreamSynchronize(neighbour.stream));
+    harness_say(&others->done, 1);
+    return 0;
+}
+
+static void reserved_sms_answer_while_a_kernel_has_all_others(void **state)
+{
+    struct others *others = harness_shared(sizeof(*others));
+    struct random_batch batch = e2e_batch();
+    struct engine engine;
+    (void)state;
+
+    start(reserving);
+    engine_open(&engine, harness.socket, "reserved");
+    trial_expect(&engine, &batch);
+    pid_t other = harness_fork(fill, others);
+    harness_await(&others->started, 1);
+    for (uint32_t i = 0; i < 5; i++)
+        trial_expect(&engine, &batch);
+    CHECK_EQUAL(attnd_peek32(&others->done), 0); /* it still has them */
+    CHECK_EQUAL(harness_join(other, CLIENT_MS), 0);
+    for (uint32_t i = 0; i < 5; i++)
+        trial_expect(&engine, &batch);
     engine_close(&engine);
     harness_stop(&harness);
 }
@@ -334,6 +387,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         E2E_OWN_TEST(it_says_how_it_lives),
         E2E_OWN_TEST(an_idle_service_slows_nobody_down),
+        E2E_OWN_TEST(what_is_not_reserved_is_left_to_others),
+        E2E_OWN_TEST(reserved_sms_answer_while_a_kernel_has_all_others),
         E2E_OWN_TEST(kernels_of_full_size_finish_beside_a_saturated_service),
         E2E_OWN_TEST(kernels_that_leave_when_idle_lose_no_run),
         E2E_OWN_TEST(parking_loses_no_run),

@@ -13,6 +13,7 @@
 #define ATTND_PERSISTENT_CUDA_DISPATCH_COMMANDS_CUH
 
 #include "persistent/cuda/dispatch/control.cuh"
+#include "persistent/cuda/dispatch/stay.cuh"
 #include "persistent/cuda/machine/scalar.cuh"
 #include "schemas/checksum.h"
 
@@ -20,14 +21,6 @@ namespace attnd
 {
 
 constexpr uint32_t heartbeat_stale_ms = 2000;
-/* A gang that finds something to do all the time makes way after so long. */
-constexpr uint64_t stay_ns = 2000000;
-/* How long a gang waits for one more command. */
-constexpr uint64_t linger_ns = 12000;
-/* How long a gang waits for a doorbell that was announced. */
-constexpr uint64_t announced_ns = 100000;
-/* A session is alone if no other has rung for so long: many layers of many engines. */
-constexpr uint64_t alone_ns = 5000000;
 
 /* May a run of the command ring begin that is @session's? Kernels that make way finish what was
  * published, so no more than one run is that nobody has begun: what waits in the ring waits for the
@@ -296,8 +289,8 @@ __device__ __forceinline__ bool looks_ahead(uint32_t pass)
 }
 
 /* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
- * and 4, until when records are wanted, in the passes that look at them, and 3, what was announced,
- * in the first. */
+ * 4, until when records are wanted, and 5, whether kernels that stay are dismissed, in the passes
+ * that look at them, and 3, what was announced, in the first. */
 __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
 {
     attnd_queue_head *queue = self->dispatch->settings.queue;
@@ -308,17 +301,20 @@ __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_
                        : lane == 2 && looks_at_heartbeat(pass) ? &host->heartbeat_ms
                        : lane == 1 && looks_at_park(pass)      ? &queue->park
                        : lane == 4 && looks_at_park(pass)      ? &queue->trace_until_ms
+                       : lane == 5 && looks_at_park(pass)      ? &host->dismiss
                                                                : &queue->command_tail);
 }
 
-/* One vote: bit 0: there is a command; bit 1: park is set. A tail out of bounds is no ring of ours.
- */
+/* One vote: bit 0: there is a command; bit 1: park is set; bit 5: kernels that stay beside guests
+ * are dismissed. A tail out of bounds is no ring of ours. */
 __device__ __forceinline__ uint32_t vote_on_words(const Commander *self, uint32_t word,
                                                   uint32_t pass)
 {
     const uint32_t lane = threadIdx.x % 32;
+    const bool stays = self->dispatch->settings.reserved;
     return __ballot_sync(0xffffffffu, lane == 0 ? word - self->head - 1 < self->entries
-                                                : lane == 1 && looks_at_park(pass) && word);
+                                                : (lane == 1 || (lane == 5 && stays)) &&
+                                                      looks_at_park(pass) && word);
 }
 
 /* Takes the command at the head, if it can be taken now. */

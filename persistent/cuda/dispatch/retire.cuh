@@ -9,6 +9,7 @@
 #ifndef ATTND_PERSISTENT_CUDA_DISPATCH_RETIRE_CUH
 #define ATTND_PERSISTENT_CUDA_DISPATCH_RETIRE_CUH
 
+#include "persistent/cuda/dispatch/guests.cuh"
 #include "persistent/cuda/dispatch/turns.cuh"
 #include "persistent/cuda/machine/scalar.cuh"
 
@@ -308,13 +309,16 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
         reinterpret_cast<const char *>(dispatch->settings.queue) +
         dispatch->settings.queue->runs_offset_bytes);
     Turns turns = turns_start(dispatch);
+    Guests guests = guests_start(dispatch, resident);
     for (uint32_t pass = 0;; pass++) {
         const bool ended = observe_cta(&dispatch->ended);
         if (ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published)) {
+            guests_end(dispatch, resident);
             show_state(dispatch, resident);
             turns_end(resident, &turns);
             return;
         }
+        pass_guests(dispatch, resident, &guests);
         pass_turns(dispatch, resident, &turns);
         make_ready(dispatch, resident, turns.completed);
         if (pass % 8 == 0)

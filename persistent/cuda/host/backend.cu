@@ -60,6 +60,9 @@ static cudaError_t create_streams(attnd_backend *backend)
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamCreateWithPriority(&backend->streams[i], cudaStreamNonBlocking,
                                              gangs ? before : least);
+    if (!error && backend->settings.reserved)
+        error =
+            cudaStreamCreateWithPriority(&backend->guests_stream, cudaStreamNonBlocking, before);
     if (!error)
         error = cudaStreamCreateWithPriority(&backend->side_stream, cudaStreamNonBlocking,
                                              gangs ? most : least);
@@ -108,11 +111,12 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
     settings.records = trace_head(backend->queue_device, queue->trace_offset_bytes);
     settings.workers = uint32_t(backend->workers);
     settings.paths = 7;
-    settings.drain = backend->residency == ATTND_RESIDENCY_ELASTIC;
+    const bool elastic = backend->residency == ATTND_RESIDENCY_ELASTIC;
+    settings.drain = elastic && !settings.reserved;
     settings.transient = queue->runs_transient;
     settings.prepared_count = std::min(queue->runs - queue->runs_transient, attnd::prepared_max);
     settings.mailboxes_offset = queue->mailboxes_offset;
-    settings.wake = settings.drain ? backend->own_wake : NULL; /* one address on both sides */
+    settings.wake = elastic ? backend->own_wake : NULL; /* one address on both sides */
     settings.inject = uint32_t(backend->config.injection);
     modules_take(backend);
     backend->variants = backend->variants_there & (0u - backend->variants_there);
@@ -271,6 +275,8 @@ static void cuda_destroy(attnd_backend *backend)
     cudaHostUnregister(backend->config.queue);
     for (uint32_t i = 0; i < backend->streams_count; i++)
         cudaStreamDestroy(backend->streams[i]);
+    if (backend->guests_stream)
+        cudaStreamDestroy(backend->guests_stream);
     cudaStreamDestroy(backend->health.stream);
     cudaStreamDestroy(backend->side_stream);
     copies_end(backend);

@@ -204,12 +204,15 @@ static void end_in_order(attnd_backend *backend)
     const timespec step = {0, 1000000};
     attnd_publish32(&backend->config.queue->park, 1);
     gangs_dismiss(backend, 1);
-    for (uint32_t i = 0; i < backend->streams_count; i++)
-        while (cudaStreamQuery(backend->streams[i]) == cudaErrorNotReady &&
+    for (uint32_t i = 0; i <= backend->streams_count; i++) {
+        cudaStream_t stream =
+            i < backend->streams_count ? backend->streams[i] : backend->guests_stream;
+        while (stream && cudaStreamQuery(stream) == cudaErrorNotReady &&
                monotonic_ns() < until_ns) {
             gang_wake(backend); /* what is armed is not to come later */
             (void)nanosleep(&step, NULL);
         }
+    }
 }
 
 /* Changes when anything gets on. */

@@ -62,6 +62,18 @@ static bool elastic(const attnd_backend *backend)
     return backend->residency == ATTND_RESIDENCY_ELASTIC;
 }
 
+/* Elastic, and some workers stay: the others are guests (dispatch/guests.cuh). */
+static bool reserves(const attnd_backend *backend)
+{
+    return backend->settings.reserved != 0;
+}
+
+/* Where gangs are armed, or guests. */
+static cudaStream_t armed_stream(const attnd_backend *backend)
+{
+    return reserves(backend) ? backend->guests_stream : backend->streams[0];
+}
+
 static cudaError_t of_driver(CUresult result)
 {
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure;
@@ -69,8 +81,9 @@ static cudaError_t of_driver(CUresult result)
 
 static cudaError_t wait_for(attnd_backend *backend, const uint32_t *word, uint32_t value)
 {
-    return of_driver(backend->driver.wait_value(
-        backend->streams[0], reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ));
+    return of_driver(backend->driver.wait_value(armed_stream(backend),
+                                                reinterpret_cast<CUdeviceptr>(word), value,
+                                                CU_STREAM_WAIT_VALUE_GEQ));
 }
 
 static uint32_t now_ms()
@@ -115,7 +128,7 @@ cudaError_t kernels_wait(attnd_backend *backend)
     cudaError_t error = cudaSuccess;
     gangs_dismiss(backend, 1);
     while (elastic(backend) &&
-           (error = cudaStreamQuery(backend->streams[0])) == cudaErrorNotReady) {
+           (error = cudaStreamQuery(armed_stream(backend))) == cudaErrorNotReady) {
         attnd_poke32(&backend->words->heartbeat_ms, now_ms());
         gang_wake(backend);
         (void)nanosleep(&step, NULL);
@@ -123,6 +136,7 @@ cudaError_t kernels_wait(attnd_backend *backend)
     for (uint32_t i = 0; i < backend->streams_count && !error; i++)
         error = cudaStreamSynchronize(backend->streams[i]);
     backend->flushing = 0;
+    attnd_poke32(&backend->words->guests_left, backend->guests);
     gangs_dismiss(backend, 0);
     return error;
 }
@@ -165,7 +179,7 @@ static cudaError_t upload(attnd_backend *backend)
     cudaError_t error;
     if (modules_due(backend))
         modules_take(backend);
-    if (!wanted && !backend->keep && !backend->settings_fresh)
+    if (!wanted && !backend->keep && !backend->settings_fresh && !reserves(backend))
         return cudaSuccess;
     if (backend->keep)
         backend->variants = kernels_for(backend->keep);
@@ -181,6 +195,7 @@ static cudaError_t upload(attnd_backend *backend)
         attnd_poke32(&backend->words->wanted, 0);
     }
     backend->settings_fresh = 0;
+    backend->settings.guests_before = backend->guests;
     return attnd::resident_upload(backend->resident, &backend->settings, backend->variants);
 }
 
@@ -190,6 +205,28 @@ static void count_launch(attnd_backend *backend)
     uint32_t *launches = &backend->config.queue->launches;
     attnd_poke32(launches,
                  attnd_peek32(launches) + 1 + uint32_t(__builtin_popcount(backend->variants)));
+}
+
+/* Whose word is the one that engines see, once there is one: 1 + memory; until then the worker has
+ * its own, 0. */
+static uint32_t shared_word(const attnd_backend *backend)
+{
+    const uint32_t memory = attnd_observe32(&backend->config.queue->wake_memory); /* A1: mapped */
+    return memory - 1 < ATTND_MEMORIES_MAX && backend->mappings[memory - 1].host ? memory : 0;
+}
+
+static bool wake_moved(const attnd_backend *backend)
+{
+    const uint32_t memory = shared_word(backend);
+    return memory && memory != attnd_peek32(&backend->wake_memory);
+}
+
+static void take_word(attnd_backend *backend)
+{
+    const uint32_t memory = shared_word(backend);
+    backend->settings.wake = reinterpret_cast<attnd_wake *>(backend->mappings[memory - 1].device);
+    backend->settings_fresh = 1;
+    attnd_publish32(&backend->wake_memory, memory); /* R1 */
 }
 
 /* ---- kernels that stay ---- */
@@ -207,6 +244,8 @@ static cudaError_t keep_resident(attnd_backend *backend)
     if (attnd_observe32(&backend->config.queue->park))
         return cudaSuccess;
     attnd_poke32(&backend->words->heartbeat_ms, now_ms());
+    if (reserves(backend) && wake_moved(backend))
+        take_word(backend);
     if ((error = upload(backend)))
         return error;
     backend->gang++;
@@ -231,9 +270,9 @@ static cudaError_t arm(attnd_backend *backend)
     for (uint32_t i = 0; !error && i < gangs_batch; i++) {
         if ((error = wait_for(backend, &backend->settings.wake->wake, 1)))
             break;
-        backend->gang++;
-        error = attnd::resident_arm(backend->resident, &backend->settings, backend->gang,
-                                    backend->streams[0]);
+        uint32_t *number = reserves(backend) ? &backend->guests : &backend->gang;
+        error = attnd::resident_arm(backend->resident, &backend->settings, ++*number,
+                                    armed_stream(backend));
         count_launch(backend);
         attnd_poke32(&backend->words->heartbeat_ms, now_ms());
     }
@@ -266,26 +305,12 @@ static cudaError_t flush(attnd_backend *backend)
     return cudaSuccess;
 }
 
-/* Whose word is the one that engines see, once there is one: 1 + memory; until then the worker has
- * its own, 0. */
-static uint32_t shared_word(const attnd_backend *backend)
+static bool few_armed(const attnd_backend *backend)
 {
-    const uint32_t memory = attnd_observe32(&backend->config.queue->wake_memory); /* A1: mapped */
-    return memory - 1 < ATTND_MEMORIES_MAX && backend->mappings[memory - 1].host ? memory : 0;
-}
-
-static bool wake_moved(const attnd_backend *backend)
-{
-    const uint32_t memory = shared_word(backend);
-    return memory && memory != attnd_peek32(&backend->wake_memory);
-}
-
-static void take_word(attnd_backend *backend)
-{
-    const uint32_t memory = shared_word(backend);
-    backend->settings.wake = reinterpret_cast<attnd_wake *>(backend->mappings[memory - 1].device);
-    backend->settings_fresh = 1;
-    attnd_publish32(&backend->wake_memory, memory); /* R1 */
+    const uint32_t come = reserves(backend)
+                              ? backend->guests - attnd_observe32(&backend->words->guests_left)
+                              : backend->gang - attnd_observe32(&backend->words->left);
+    return come < gangs_armed - gangs_batch;
 }
 
 static cudaError_t keep_armed(attnd_backend *backend)
@@ -324,14 +349,28 @@ static cudaError_t keep_armed(attnd_backend *backend)
         backend->woken = left + 1;
         gang_wake(backend);
     }
-    return backend->gang - left < gangs_armed - gangs_batch ? arm(backend) : cudaSuccess;
+    return few_armed(backend) ? arm(backend) : cudaSuccess;
 }
 
 /* Is there more to do than to look? */
 static bool arming(const attnd_backend *backend)
 {
-    return backend->flushing || !attnd_peek32(&backend->launched) ||
-           backend->gang - attnd_observe32(&backend->words->left) < gangs_armed - gangs_batch;
+    return backend->flushing || !attnd_peek32(&backend->launched) || few_armed(backend);
+}
+
+/* ---- some that stay, and guests ---- */
+
+/* Engines have a word now, which the kernels that are there do not know: those leave first. */
+static cudaError_t keep_both(attnd_backend *backend)
+{
+    cudaError_t error;
+    if (attnd_peek32(&backend->launched) && (wake_moved(backend) || modules_due(backend)))
+        gangs_dismiss(backend, 1);
+    if ((error = keep_resident(backend)))
+        return error;
+    if (attnd_observe32(&backend->config.queue->park) || !attnd_peek32(&backend->launched))
+        return cudaSuccess;
+    return few_armed(backend) ? arm(backend) : cudaSuccess;
 }
 
 /* ---- the thread ---- */
@@ -359,7 +398,9 @@ void *helper_main(void *argument)
     while (!error && !attnd_peek32(&backend->helper_leave)) {
         const uint64_t now_ns = monotonic_ns();
         attnd_poke32(&backend->words->heartbeat_ms, uint32_t(now_ns / 1000000));
-        error = elastic(backend) ? keep_armed(backend) : keep_resident(backend);
+        error = reserves(backend)  ? keep_both(backend)
+                : elastic(backend) ? keep_armed(backend)
+                                   : keep_resident(backend);
         if (error)
             break;
         uint32_t tail = attnd_observe32(&queue->retire_tail);

@@ -167,36 +167,54 @@ static cudaError_t launch_workers(Resident *resident, uint32_t v, uint32_t first
     return cudaLaunchKernelExC(&config, variant.kernel, arguments);
 }
 
-/* @streams: the dispatcher's, then one a variant; or, with @one, one for all. */
-static cudaError_t launch_all(Resident *resident, const Resident *settings, uint32_t gang,
-                              const cudaStream_t *streams, bool one)
+/* Workers from @first on, up to @end, shared out among the variants. @streams: one a variant; or,
+ * with @one, one for all, in which @behind says whether a kernel of theirs is in front. */
+static cudaError_t launch_shares(Resident *resident, const Resident *settings, uint32_t first,
+                                 uint32_t end, uint32_t gang, const cudaStream_t *streams, bool one,
+                                 bool behind)
 {
     const uint32_t variants = settings->kernels;
-    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), streams[0]>>>(resident, settings->host,
-                                                                           gang);
-    cudaError_t error = cudaGetLastError();
-    uint32_t left = uint32_t(__builtin_popcount(variants)), first = 0;
+    uint32_t left = uint32_t(__builtin_popcount(variants));
+    cudaError_t error = cudaSuccess;
     for (uint32_t v = 0; v < variants_count && !error; v++) {
         if (!(variants >> v & 1))
             continue;
-        const uint32_t count = (settings->workers - first) / left--;
+        const uint32_t count = (end - first) / left--;
+        if (!count)
+            continue;
         error = launch_workers(resident, v, first, count, gang,
-                               streams[one ? 0 : variant_stream(v)], one);
+                               streams[one ? 0 : variant_stream(v)], one && behind);
+        behind = true;
         first += count;
     }
     return error;
 }
 
+static cudaError_t launch_dispatcher(Resident *resident, const Resident *settings, uint32_t gang,
+                                     cudaStream_t stream)
+{
+    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), stream>>>(resident, settings->host,
+                                                                       gang);
+    return cudaGetLastError();
+}
+
 cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32_t gang,
                             const cudaStream_t *streams)
 {
-    return launch_all(resident, settings, gang, streams, false);
+    const bool one = settings->reserved;
+    const uint32_t end = one ? settings->reserved : settings->workers;
+    cudaError_t error = launch_dispatcher(resident, settings, gang, streams[0]);
+    return error ? error : launch_shares(resident, settings, 0, end, gang, streams, one, one);
 }
 
 cudaError_t resident_arm(Resident *resident, const Resident *settings, uint32_t gang,
                          cudaStream_t stream)
 {
-    return launch_all(resident, settings, gang, &stream, true);
+    const uint32_t first = settings->reserved;
+    cudaError_t error = first ? cudaSuccess : launch_dispatcher(resident, settings, gang, stream);
+    return error ? error
+                 : launch_shares(resident, settings, first, settings->workers, gang, &stream, true,
+                                 !first);
 }
 
 } // namespace attnd

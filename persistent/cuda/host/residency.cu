@@ -13,6 +13,10 @@
  *
  * MPS is the device's own answer (cudaDevAttrMpsEnabled): contexts created on it will be shared.
  * The dispatcher's CTA is small but takes an SM, because workers fill theirs.
+ *
+ * `elastic` with some SMs reserved is both: the dispatcher and as many workers less one stay, and
+ * the others come and go beside them (dispatch/guests.cuh). Under MPS alone: without it SMs are not
+ * shared, and what stays takes time slices.
  */
 #include "persistent/cuda/host/backend.cuh"
 
@@ -22,10 +26,11 @@ int residency_choose(attnd_backend *backend, int sms)
 {
     const attnd_backend_config *config = &backend->config;
     const char *mode = config->residency ? config->residency : "auto";
-    int taken = sms;
+    int taken = sms, stays = 0;
 
     if (strcmp(mode, "auto") == 0 || strcmp(mode, "elastic") == 0) {
         backend->residency = ATTND_RESIDENCY_ELASTIC;
+        stays = int(config->reserve) - 1; /* the dispatcher's */
     } else if (strcmp(mode, "shared") == 0) {
         backend->residency = ATTND_RESIDENCY_SHARED;
         taken = config->sms ? int(config->sms) : sms / 2;
@@ -40,5 +45,7 @@ int residency_choose(attnd_backend *backend, int sms)
         taken = 2;
     if (config->threads && int(config->threads) < taken - 1)
         taken = int(config->threads) + 1;
+    if (backend->mps && stays > 0 && stays < taken - 1)
+        backend->settings.reserved = uint32_t(stays);
     return taken - 1;
 }

@@ -25,14 +25,14 @@ constexpr uint32_t workers_max = 512;
 
 /* Words the device and the worker's host half share, in pinned host memory. */
 struct HostWords {
-    uint64_t clock_ns;     /* device: answer of read_clock() */
-    uint32_t heartbeat_ms; /* host: a kernel whose host is gone leaves by itself; 0: there
-                              is none to be gone */
-    uint32_t wanted;       /* device: 1 + a variant that is not resident and now must be */
-    uint32_t left;         /* device: number of the last gang whose dispatcher has left */
-    uint32_t dismiss;      /* host: 1: gangs that come leave at once */
-    uint32_t gate;         /* host: the last batch of gangs that may begin */
-    uint32_t zero;
+    uint64_t clock_ns;            /* device: answer of read_clock() */
+    uint32_t heartbeat_ms;        /* host: a kernel whose host is gone leaves by itself; 0: there
+                                     is none to be gone */
+    uint32_t wanted;              /* device: 1 + a variant that is not resident and now must be */
+    uint32_t left;                /* device: number of the last gang whose dispatcher has left */
+    uint32_t dismiss;             /* host: 1: gangs that come leave at once */
+    uint32_t gate;                /* host: the last batch of gangs that may begin */
+    uint32_t guests_left;         /* device: number of the last guests that were told to leave */
     uint32_t ran[variants_count]; /* device: the last gang in which a run of the variant came */
 };
 
@@ -137,8 +137,10 @@ struct Settings {
     uint32_t mailboxes_offset;          /* of the queue segment, bytes */
     attnd_wake *wake;                   /* elastic: what calls a gang, in host memory; else NULL */
     attnd_trace_head *records;          /* host memory, device pointer; records behind it */
-    uint32_t inject;  /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
-    uint32_t missing; /* bit v: no kernel is there that executes runs of variant v */
+    uint32_t inject;   /* tests, enum attnd_injection: 1 no item is counted, 2 a wait in vain */
+    uint32_t missing;  /* bit v: no kernel is there that executes runs of variant v */
+    uint32_t reserved; /* workers before it stay, the others are guests; 0: all are alike */
+    uint32_t guests_before; /* guests up to this number were there before the launch */
 };
 
 /* The kernels' own state, in device memory. Lives as long as the backend. */
@@ -163,10 +165,11 @@ struct Resident : Settings {
         128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
     uint32_t trace;          /* 1: records of items are wanted; read together with `leave` */
     uint32_t turn;           /* likewise: whose items are next, turn_of(); 0: as published */
-    uint32_t zero;
+    uint32_t guests_leave;   /* likewise: the last guests that are to leave */
     alignas(128) uint32_t nothing[workers_max][64]; /* zeros, for rehearsals (work_slot.cuh) */
     alignas(128) RunEntry ring[ring_positions];
     Live live[ring_positions];
+    uint32_t guests_there;                         /* the last guests that have begun */
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
     uint32_t doing[workers_max];                   /* enum WarpState */
@@ -177,6 +180,12 @@ struct Resident : Settings {
     MailboxSums sums[ATTND_MAILBOXES_MAX];         /* likewise */
     Pending pending[pending_max];                  /* the dispatcher's, of this launch */
 };
+
+/* Worker @worker is not of those that stay beside their dispatcher (dispatch/guests.cuh). */
+__device__ __forceinline__ bool is_guest(const Settings &settings, uint32_t worker)
+{
+    return settings.reserved && worker >= settings.reserved;
+}
 
 /* Items of the run at position @at are to be taken first. */
 __device__ __forceinline__ uint32_t turn_of(uint32_t at)

@@ -59,6 +59,7 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
     const Resident *resident = fetch->resident;
     const RunEntry *at = &resident->ring[fetch->cursor % ring_positions];
     RunEntry entry = {fetch->cursor, 0, 0, 0, 0};
+    const bool guest = is_guest(fetch->work->settings, fetch->worker);
     for (;;) {
         if (fetch->work->traced != fetch->completed) {
             if (fetch->work->trace)
@@ -75,11 +76,11 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             const uint4 words = peek16_gpu(&resident->leave);
             entry = observe_entry(at); /* A1 */
             /* Behind it: a store would wait for the words before the entry is asked for. */
-            leave = int32_t(words.x - fetch->gang) >= 0;
+            leave = int32_t((guest ? words.w : words.x) - fetch->gang) >= 0;
             fetch->work->trace = words.y;
             fetch->work->turn = words.z;
-            if (entry.sequence == fetch->cursor + 1)
-                return entry;
+            if (entry.sequence == fetch->cursor + 1 && !(guest && leave))
+                return entry; /* a guest leaves what there is to those that stay */
             if (idle)
                 __nanosleep(32);
         } while (idle && !leave);
@@ -94,9 +95,10 @@ template <int D> __device__ __forceinline__ RunEntry fetch_entry(FetchWarp *fetc
             completed = fetch_complete<D>(fetch, number, false);
         }
         if (completed && leave && (!fetch->work->trace || fetch->work->traced == number) &&
-            observe_gpu(&resident->leave) - fetch->gang < 1u << 31)
+            observe_gpu(guest ? &resident->guests_leave : &resident->leave) - fetch->gang <
+                1u << 31)
             /* All that was ever published was so before `leave`: a look after it is the last. */
-            return observe_entry(at);
+            return guest ? RunEntry{fetch->cursor, 0, 0, 0, 0} : observe_entry(at);
     }
 }
 

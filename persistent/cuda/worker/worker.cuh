@@ -287,6 +287,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
             FetchWarp fetch = {resident, work, worker, variant, gang, 0, 0, 0, first_item<D>};
             if (!rehearses)
                 fetch.cursor = worker_enter(resident, worker);
+            if (warp == 0 && work->settings.reserved == worker && threadIdx.x == 0 && worker)
+                publish_gpu(&resident->guests_there, gang);
             fetch_work<D, Policy>(&fetch, rehearses);
         }
         if (warp == 0) {

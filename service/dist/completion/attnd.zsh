@@ -39,6 +39,7 @@ _attnd_daemon() {
         '--prefix-blocks=[blocks of all prefix trees]:number' \
         '(-q --quiet)'{-q,--quiet}'[log warnings and errors only]' \
         '--rates=[what plans are made with]:auto or four numbers' \
+        '--reserve=[SMs that an elastic worker keeps]:SMs' \
         '--residency=[how the CUDA worker lives]:mode:(auto elastic shared exclusive)' \
         '--scratch=[memory for partial results]:size' \
         '--sms=[SMs of a shared worker]:number' \

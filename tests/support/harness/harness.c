@@ -104,7 +104,7 @@ static void notify_open(struct harness *harness)
  * everywhere. A GPU's worker takes --threads for a limit of its SMs, and is to have them all. */
 static int backend_options(const char **arguments, int count)
 {
-    const char *backend = getenv("ATTND_TEST_BACKEND");
+    const char *backend = getenv("ATTND_TEST_BACKEND"), *reserve = getenv("ATTND_TEST_RESERVE");
 
     if (backend) {
         arguments[count++] = "--backend";
@@ -113,6 +113,9 @@ static int backend_options(const char **arguments, int count)
     if (!backend || strcmp(backend, "cuda") != 0) {
         arguments[count++] = "--threads";
         arguments[count++] = "2";
+    } else if (reserve) {
+        arguments[count++] = "--reserve";
+        arguments[count++] = reserve;
     }
     return count;
 }

@@ -75,10 +75,11 @@ static void the_workers_way_of_living_is_an_option(void **state)
     (void)state;
     struct attnd_options options =
         parse((const char *const[]){"-s", "/x", "--residency=shared", "--sms=40", "--watchdog=0",
-                                    "--inject=stall", "--device=3", NULL});
+                                    "--inject=stall", "--device=3", "--reserve=8", NULL});
     assert_string_equal(options.residency, "shared");
     assert_int_equal(options.device, 3);
     assert_int_equal(options.sms, 40);
+    assert_int_equal(options.reserve, 8);
     assert_int_equal(options.watchdog_s, 0);
     assert_string_equal(options.inject, "stall");
 }
@@ -150,7 +151,7 @@ static void bad_usage_exits_with_1_and_questions_with_0(void **state)
                                "--watchdog=x",     "--inject=luck",  "--device=64",
                                "--device=GPU-0",   "--rates=1,2,3",  "--rates=1,2,3,4,5",
                                "--rates=1,2,3,0",  "--rates=,,,",    "--rates=1,2,3,65536",
-                               "--rates="};
+                               "--rates=",         "--reserve=1",    "--reserve=2000"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(exit_code((const char *const[]){bad[i], NULL}), ATTND_EXIT_USAGE);
     assert_int_equal(exit_code((const char *const[]){"--help", NULL}), 0);

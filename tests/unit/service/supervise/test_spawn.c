@@ -219,11 +219,13 @@ static void options_become_arguments_and_what_is_not_set_is_not_said(void **stat
     rig.options.isa = "avx2";
     rig.options.inject = "stop";
     rig.options.sms = 40;
+    rig.options.reserve = 8;
     rig.options.device = 2;
     struct report all = listen_to_it();
     assert_non_null(strstr(all.arguments, "--isa=avx2 "));
     assert_non_null(strstr(all.arguments, "--inject=stop "));
     assert_non_null(strstr(all.arguments, "--sms=40 "));
+    assert_non_null(strstr(all.arguments, "--reserve=8 "));
     assert_non_null(strstr(all.arguments, "--device=2 "));
 }
 
