@@ -25,6 +25,9 @@ struct FetchWarp {
 
 constexpr uint32_t nothing = 0xffffffffu;
 
+/* An item of so few keys is over before another worker could have begun with the next one. */
+constexpr int32_t short_keys = 512;
+
 /* How long the warp is suspended between two looks: whether the item in hand was cancelled, where
  * its end is all that is waited for; and at the ring of runs. */
 constexpr uint32_t cancelled_wait_ns = 20000, entry_wait_ns = 1000;
@@ -131,6 +134,13 @@ inline __device__ __noinline__ uint32_t item_of_class(uint32_t worker, uint32_t 
     return next < plan.tiles * plan.heads_kv ? next : take_gpu(&live->next_of[0]);
 }
 
+/* The last work that was given out is a decode item of few keys. */
+__device__ __forceinline__ bool short_in_hand(const FetchWarp *fetch, uint32_t number)
+{
+    const WorkSlot &slot = fetch->work->slot[(number - 1) % work_slots];
+    return slot.path == path_decode && slot.item.kv_end - slot.item.kv_begin <= short_keys;
+}
+
 __device__ __forceinline__ const ActiveRun *copied_run(const FetchWarp *fetch)
 {
     return reinterpret_cast<const ActiveRun *>(fetch->work->run_copy[fetch->copy]);
@@ -156,7 +166,8 @@ __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry 
 
 /* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
  * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
- * has looks first whether it should. @entry: the run's, at the cursor or, where it is another
+ * has looks first whether it should: the last items are left to workers that are free, unless its
+ * own is over soon. @entry: the run's, at the cursor or, where it is another
  * one's turn, in front of it. @cancelled: if the run is, what its items fail with; else 0.
  * @rehearses: of a run of one item, which has been copied and is in nobody's ring.
  */
@@ -180,7 +191,8 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
             const uint32_t next = peek_gpu(&live->next_item);
             if (next >= entry->items)
                 continue;
-            if (next + fetch->work->settings.workers > entry->items)
+            if (next + fetch->work->settings.workers > entry->items &&
+                !short_in_hand(fetch, number))
                 fetch_complete<D>(fetch, number, true);
         }
         const bool fresh = !rehearses && fetch->copied != entry->sequence;
