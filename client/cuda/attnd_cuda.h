@@ -126,8 +126,9 @@ int attnd_cuda_run_on_stream(struct attnd_session *session, uint32_t lane, uint3
  * another session launches in turn with this one, nothing is done. Say it in front of the last
  * kernel before the launch, if all CTAs of that kernel fit on the GPU at once: those that are not
  * there yet when the service's kernels come would wait for them. Costs one kernel of one thread on
- * the stream. Nothing depends on it: an announcement that no launch follows keeps free SMs for 100
- * us, and a launch needs none.
+ * the stream; on another one, which forks in front of that last kernel and for which the launch
+ * waits, it costs that kernel nothing. Nothing depends on it: an announcement that no launch
+ * follows keeps free SMs for 100 us, and a launch needs none.
  * @stream: of the current context; may be capturing
  * Threads and return: as attnd_cuda_run_on_stream().
  */

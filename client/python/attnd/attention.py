@@ -37,6 +37,11 @@ _NUMBERS = int, float, type(None)
 _PREPARED_MAX = 512  # runs that one BatchAttention keeps prepared
 
 
+def _stream(torch, stream):
+    """A stream's handle, or None: the current stream."""
+    return torch.cuda.current_stream() if stream is None else torch.cuda.ExternalStream(stream)
+
+
 def _room(wanted, have):
     """The next power of two: a batch that grows token by token does not ask every time."""
     return max(have, 1 << max(wanted - 1, 0).bit_length())
@@ -59,6 +64,7 @@ class BatchAttention:
         )
         self._run_args, self._op = _abi.RunArgs(), _abi.Op(lane=lane)
         self._run_refs = c.byref(self._run_args), c.byref(self._op)
+        self._beside, self._announced = None, False  # a stream, and whether run() is to join it
         self._planned = self._filled = None  # what the last plan() and the last run were given
 
     def close(self) -> None:
@@ -487,12 +493,17 @@ class BatchAttention:
     def announce(self, stream: int | None = None) -> None:
         """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the
         service's kernels are on their way meanwhile. In front of the last kernel before run(), if
-        all its blocks fit on the GPU at once; attnd_cuda_announce() has the rest."""
+        all its blocks fit on the GPU at once; attnd_cuda_announce() has the rest. It is said on a
+        stream beside that one, whose next kernel does not wait for it; run() joins the two, also
+        in a graph that is being captured."""
         import torch
 
-        if stream is None:
-            stream = torch.cuda.current_stream().cuda_stream
-        checked(cuda().attnd_cuda_announce(self.session.native(), stream))
+        here = _stream(torch, stream)
+        if self._beside is None:
+            self._beside = torch.cuda.Stream(device=here.device)
+        self._beside.wait_stream(here)
+        checked(cuda().attnd_cuda_announce(self.session.native(), self._beside.cuda_stream))
+        self._announced = True
 
     def _run_on_stream(self, layer, q, out, lse, stream):
         import torch
@@ -502,9 +513,15 @@ class BatchAttention:
         if lse is True:
             lse = torch.empty(self._shapes["lse"], dtype=torch.float32, device="cuda")
         number = self._prepare(layer, [q, out] if lse is None else [q, out, lse])
-        if stream is None:
-            stream = torch.cuda.current_stream().cuda_stream
-        checked(cuda().attnd_cuda_run_on_stream(self.session.native(), self.lane, number, stream))
+        here = _stream(torch, stream)
+        if self._announced:
+            here.wait_stream(self._beside)
+            self._announced = False
+        checked(
+            cuda().attnd_cuda_run_on_stream(
+                self.session.native(), self.lane, number, here.cuda_stream
+            )
+        )
         return out, lse
 
     def _prepare(self, layer, tensors):
