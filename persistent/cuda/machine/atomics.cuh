@@ -315,6 +315,12 @@ template <typename T> __device__ __forceinline__ T read_sum(T *word)
     return atomicAdd(word, T(0));
 }
 
+/* To @value, if it is less. */
+__device__ __forceinline__ void raise_relaxed(int32_t *word, int32_t value)
+{
+    atomicMax(word, value);
+}
+
 __device__ __forceinline__ void swap_relaxed(uint32_t *word, uint32_t value)
 {
     atomicExch(word, value);

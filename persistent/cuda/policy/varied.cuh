@@ -482,9 +482,9 @@ struct Varied {
     template <int way> __device__ static void beyond(const Ready &ready, int32_t change)
     {
         if (way == way_two && !(ready.most < tanh_two_max * tanh_two_max))
-            atomicMax(&varied_tanh()->two_end, change);
+            raise_relaxed(&varied_tanh()->two_end, change);
         if (changes(way) && !(ready.most < tanh_four_max * tanh_four_max))
-            atomicMax(&varied_tanh()->four_end, change);
+            raise_relaxed(&varied_tanh()->four_end, change);
     }
 
     /* A lane of a quad has the bits of 32 keys of a block, and hands them to the other three. */
