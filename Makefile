@@ -204,6 +204,14 @@ check:
 # Builds, and says how far it is.
 BUILD_SAYING = MAKE='$(MAKE)' .ci/build.sh
 
+# Where there is no GPU nothing executes kernels: each is compiled for one of the types, and for 128
+# dimensions for both. `make check-long` compiles all of them.
+ifeq ($(wildcard /dev/nvidia0),)
+check-all: export CUDA_VARIANTS := \
+  64_fp16_plain 128_fp16_plain 128_bf16_plain 256_bf16_plain 576_bf16_plain \
+  64_bf16_varied 128_fp16_varied 256_fp16_varied 576_bf16_varied \
+  64_fp16_fp8 128_bf16_fp8 256_bf16_fp8 576_bf16_fp8
+endif
 check-all:
 	@$(BUILD_SAYING) 'build with gcc, and nvcc where there is one' -j2 BUILD=build CC=gcc all tests
 	@$(BUILD_SAYING) 'build with clang' -j2 BUILD=build/clang CC=clang CUDA=0 all tests
@@ -259,6 +267,7 @@ test-tsan:
 	@ATTND_TEST_TIMEOUT=240 tests/run $(patsubst $(BUILD)/%,build/tsan/%,$(TSAN_TESTS))
 
 check-long: check $(LONG)
+	@$(BUILD_SAYING) 'build of all kernels' -j2 all
 	@$(MAKE) --no-print-directory fuzz-long
 	@for program in $(filter-out %/long_hostile,$(LONG)); do \
 	   echo "== $$program"; $$program || exit 1; done
