@@ -494,8 +494,8 @@ class BatchAttention:
         """On a GPU: say that run() follows on this stream, some 10 to 50 us later, so that the
         service's kernels are on their way meanwhile. In front of the last kernel before run(), if
         all its blocks fit on the GPU at once; attnd_cuda_announce() has the rest. It is said on a
-        stream beside that one, whose next kernel does not wait for it; run() joins the two, also
-        in a graph that is being captured."""
+        stream beside that one, whose next kernel does not wait for it. The next run() joins the
+        two: in a capture both belong into the same one."""
         import torch
 
         here = _stream(torch, stream)

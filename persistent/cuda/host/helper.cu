@@ -68,6 +68,13 @@ static bool reserves(const attnd_backend *backend)
     return backend->settings.reserved != 0;
 }
 
+/* The last gang that has left; or the last guests that were told to. */
+static uint32_t last_gone(const attnd_backend *backend)
+{
+    return attnd_observe32(reserves(backend) ? &backend->words->guests_left
+                                             : &backend->words->left);
+}
+
 /* Where gangs are armed, or guests. */
 static cudaStream_t armed_stream(const attnd_backend *backend)
 {
@@ -172,7 +179,8 @@ static void look_for_idle(attnd_backend *backend)
 }
 
 /* Settings, and which variants come: that which is wanted beside those that were used since the
- * last change; or those of which runs come. */
+ * last change; or those of which runs come. Where workers stay, each has one of them: no guests
+ * come to kernels that close, and items that nobody else executes would keep those from leaving. */
 static cudaError_t upload(attnd_backend *backend)
 {
     const uint32_t wanted = attnd_observe32(&backend->words->wanted);
@@ -189,7 +197,8 @@ static cudaError_t upload(attnd_backend *backend)
         if ((error = cudaMemcpy(&used, &backend->resident->used, 4, cudaMemcpyDeviceToHost)))
             return error;
         backend->variants = kernels_for(used | 1u << (wanted - 1));
-        if (uint32_t(__builtin_popcount(backend->variants)) > backend->settings.workers)
+        if (uint32_t(__builtin_popcount(backend->variants)) >
+            (reserves(backend) ? backend->settings.reserved : backend->settings.workers))
             backend->variants = kernels_for(1u << (wanted - 1)); /* a worker each is the least */
         attnd_recent_ask(&backend->recent, wanted - 1, monotonic_ns());
         attnd_poke32(&backend->words->wanted, 0);
@@ -199,12 +208,12 @@ static cudaError_t upload(attnd_backend *backend)
     return attnd::resident_upload(backend->resident, &backend->settings, backend->variants);
 }
 
-/* The dispatcher, and a kernel a variant. */
-static void count_launch(attnd_backend *backend)
+/* A kernel a variant, and the dispatcher, but with guests. */
+static void count_launch(attnd_backend *backend, uint32_t dispatchers)
 {
     uint32_t *launches = &backend->config.queue->launches;
-    attnd_poke32(launches,
-                 attnd_peek32(launches) + 1 + uint32_t(__builtin_popcount(backend->variants)));
+    const uint32_t kernels = uint32_t(__builtin_popcount(backend->variants));
+    attnd_poke32(launches, attnd_peek32(launches) + dispatchers + kernels);
 }
 
 /* Whose word is the one that engines see, once there is one: 1 + memory; until then the worker has
@@ -253,7 +262,7 @@ static cudaError_t keep_resident(attnd_backend *backend)
                                    backend->streams);
     if (error)
         return error;
-    count_launch(backend);
+    count_launch(backend, 1);
     attnd_publish32(&backend->launched, 1);
     attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
     return cudaSuccess;
@@ -273,7 +282,7 @@ static cudaError_t arm(attnd_backend *backend)
         uint32_t *number = reserves(backend) ? &backend->guests : &backend->gang;
         error = attnd::resident_arm(backend->resident, &backend->settings, ++*number,
                                     armed_stream(backend));
-        count_launch(backend);
+        count_launch(backend, !reserves(backend));
         attnd_poke32(&backend->words->heartbeat_ms, now_ms());
     }
     if (!error)
@@ -307,10 +316,8 @@ static cudaError_t flush(attnd_backend *backend)
 
 static bool few_armed(const attnd_backend *backend)
 {
-    const uint32_t come = reserves(backend)
-                              ? backend->guests - attnd_observe32(&backend->words->guests_left)
-                              : backend->gang - attnd_observe32(&backend->words->left);
-    return come < gangs_armed - gangs_batch;
+    const uint32_t last = reserves(backend) ? backend->guests : backend->gang;
+    return last - last_gone(backend) < gangs_armed - gangs_batch;
 }
 
 static cudaError_t keep_armed(attnd_backend *backend)
@@ -392,7 +399,7 @@ void *helper_main(void *argument)
 {
     attnd_backend *backend = static_cast<attnd_backend *>(argument);
     attnd_queue_head *queue = backend->config.queue;
-    uint32_t retired = attnd_peek32(&queue->retire_tail), left = 0;
+    uint32_t retired = attnd_peek32(&queue->retire_tail), before = 0;
     uint64_t active_ns = 0;
     cudaError_t error = cudaSetDevice(backend->driver.device);
     while (!error && !attnd_peek32(&backend->helper_leave)) {
@@ -418,9 +425,9 @@ void *helper_main(void *argument)
         } else if (elastic(backend) && (now_ns - active_ns < spin_ns || arming(backend))) {
             attnd_relax();
         } else {
-            const uint32_t leaves = attnd_observe32(&backend->words->left);
-            sleep_on(backend, commands, leaves != left);
-            left = leaves;
+            const uint32_t gone = last_gone(backend);
+            sleep_on(backend, commands, gone != before);
+            before = gone;
         }
     }
     if (error) /* health.cu ends the worker */
