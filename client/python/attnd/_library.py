@@ -106,6 +106,7 @@ _CUDA_PROTOTYPES = {
     "attnd_cuda_run_on_stream": (c.c_int, _H, _U32, _U32, _P),
     "attnd_cuda_stream_open": (c.c_int, _H),
     "attnd_cuda_lane_error": (c.c_int, _H, _U32),
+    "cuStreamGetCaptureInfo_v2": (c.c_int, *(_P,) * 6),  # the driver's, which comes along
 }
 
 
@@ -141,3 +142,14 @@ def cuda():
         return _declare(_load("libattnd-cuda.so.0"), _CUDA_PROTOTYPES)
     except OSError:
         return None
+
+
+def capture_of(stream):
+    """Which capture a stream (its handle) is part of: equal for two streams of one capture, and for
+    two that are in none."""
+    status, number = c.c_int(), c.c_uint64()
+    failed = cuda().cuStreamGetCaptureInfo_v2(
+        stream, c.byref(status), c.byref(number), None, None, None
+    )
+    captures = not failed and status.value == 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
+    return captures, number.value if captures else 0

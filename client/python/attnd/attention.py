@@ -21,7 +21,7 @@ import numpy
 
 from . import _abi, _csr
 from ._dlpack import CPU, contiguous
-from ._library import cuda, lib
+from ._library import capture_of, cuda, lib
 from ._variant import PLAIN, mask_of, variant_of
 from .errors import checked
 from .memory import BYTES, FP8, Tensor, copy, describe, dtype_name
@@ -64,7 +64,7 @@ class BatchAttention:
         )
         self._run_args, self._op = _abi.RunArgs(), _abi.Op(lane=lane)
         self._run_refs = c.byref(self._run_args), c.byref(self._op)
-        self._beside, self._announced = None, False  # a stream, and whether run() is to join it
+        self._beside = self._announced = None  # a stream; the capture in which run() is to join it
         self._planned = self._filled = None  # what the last plan() and the last run were given
 
     def close(self) -> None:
@@ -495,7 +495,8 @@ class BatchAttention:
         service's kernels are on their way meanwhile. In front of the last kernel before run(), if
         all its blocks fit on the GPU at once; attnd_cuda_announce() has the rest. It is said on a
         stream beside that one, whose next kernel does not wait for it. The next run() joins the
-        two: in a capture both belong into the same one."""
+        two, if both are in the same capture, or in none; an announcement that is part of a capture
+        has to be followed by a run() there."""
         import torch
 
         here = _stream(torch, stream)
@@ -503,7 +504,7 @@ class BatchAttention:
             self._beside = torch.cuda.Stream(device=here.device)
         self._beside.wait_stream(here)
         checked(cuda().attnd_cuda_announce(self.session.native(), self._beside.cuda_stream))
-        self._announced = True
+        self._announced = capture_of(here.cuda_stream)
 
     def _run_on_stream(self, layer, q, out, lse, stream):
         import torch
@@ -514,9 +515,9 @@ class BatchAttention:
             lse = torch.empty(self._shapes["lse"], dtype=torch.float32, device="cuda")
         number = self._prepare(layer, [q, out] if lse is None else [q, out, lse])
         here = _stream(torch, stream)
-        if self._announced:
+        if self._announced is not None and self._announced == capture_of(here.cuda_stream):
             here.wait_stream(self._beside)
-            self._announced = False
+            self._announced = None
         checked(
             cuda().attnd_cuda_run_on_stream(
                 self.session.native(), self.lane, number, here.cuda_stream

@@ -163,6 +163,28 @@ class CudaTest(ServiceTest):
             self.assertTrue(torch.equal(twice[0], o * 2))
         attention.lane_error()
 
+    def test_a_capture_takes_no_part_in_what_was_announced_outside_of_it(self):
+        pool, planes = self.device_pool()
+        attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
+        attention.plan(*batch.csr(), HEADS, causal=True)
+        q, fed = (self.normal(batch.rows, HEADS, DIM) for _ in range(2))
+        o, graphs = torch.empty_like(q), [torch.cuda.CUDAGraph() for _ in range(2)]
+        attention.prepare(q, 0, o)
+        for graph in graphs:
+            attention.announce()  # in the current stream, and no run() follows there
+            with torch.cuda.graph(graph):
+                if graph is graphs[1]:
+                    attention.announce()
+                q.copy_(fed)
+                attention.run(q, 0, o)
+        attention.run(q, 0, o)
+        for graph in graphs:
+            fed.normal_()
+            o.fill_(float("nan"))
+            graph.replay()
+            self.check(batch, planes[0], q, o)
+        attention.lane_error()
+
     def test_operations_of_the_ring_read_and_write_gpu_tensors(self):
         pool, planes = self.device_pool()
         attention, batch = attnd.BatchAttention(pool), Batch(self.draw, PAGES, PAGE)
