@@ -9,7 +9,9 @@
 #include "tests/support/harness/e2e.h"
 #include "tests/support/trial/trial.h"
 
+#include "client/cuda/attnd_cuda.h"
 #include "schemas/abi.h"
+#include "schemas/atomics.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -43,16 +45,55 @@ static int log_says(const char *what)
     return strstr(text, what) != NULL;
 }
 
-/* The first worker fails in this way; runs of that time are answered, and the next one works. */
-static void expect_restart(const char *fault, const char *end, const char *const *says)
+struct calls {
+    uint32_t stop, made;
+};
+
+/* An engine that announces, and never rings. Under MPS its context may end with the worker. */
+static int call_guests(void *context)
 {
-    const char *const options[] = {"--inject", fault, NULL};
+    struct calls *calls = context;
+    const struct attnd_open_args args = {.size = sizeof(args), .socket_path = harness.socket};
+    struct attnd_session *session;
+    CUstream stream;
+
+    gpu_open();
+    CHECK_OK(attnd_open(&args, &session));
+    CHECK_OK(attnd_cuda_stream_open(session));
+    CHECK_CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    while (!attnd_peek32(&calls->stop)) {
+        if (attnd_cuda_announce(session, stream) || cuStreamSynchronize(stream))
+            break;
+        harness_say(&calls->made, calls->made + 1);
+        usleep(500);
+    }
+    return 0;
+}
+
+/* Often enough for the kernels to have come back with the word that engines see. */
+static int are_called(void *context)
+{
+    return attnd_peek32(&((struct calls *)context)->made) > 200;
+}
+
+/* The first worker fails in this way; runs of that time are answered, and the next one works.
+ * @reserve: SMs that stay; NULL: as it is. */
+static void expect_restart(const char *fault, const char *reserve, const char *end,
+                           const char *const *says)
+{
+    const char *const options[] = {"--inject", fault, reserve ? "--reserve" : NULL, reserve, NULL};
     struct random_batch batch = e2e_batch();
     struct load load = {0};
     struct engine engine;
     struct trial trial;
+    struct calls *calls = harness_shared(sizeof(*calls));
+    pid_t caller = 0;
 
     start(options);
+    if (reserve) {
+        caller = harness_fork(call_guests, calls);
+        harness_eventually(are_called, calls, CLIENT_MS, "guests are called");
+    }
     engine_open(&engine, harness.socket, "victim");
     trial_begin(&trial, &engine, &batch, 0);
     CHECK_OK(trial_submit_set(&trial, 0, 0));
@@ -68,6 +109,12 @@ static void expect_restart(const char *fault, const char *end, const char *const
         CHECK(harness_now_ns() - begin_ns < 20000000000u);
     }
     printf("%s: noticed after %.0f ms\n", fault, (double)(harness_now_ns() - begin_ns) / 1e6);
+    harness_say(&calls->stop, 1);
+    if (caller) {
+        CHECK_EQUAL(harness_join(caller, CLIENT_MS), 0);
+        printf("%s: guests were called %u times\n", fault, calls->made);
+        CHECK(calls->made > 1000);
+    }
     trial_end(&trial);
     CHECK(log_says(end));
     for (; *says; says++)
@@ -85,21 +132,33 @@ static void a_tile_that_does_not_end_ends_the_worker(void **state)
     static const char *const says[] = {"a tile does not end",
                                        "dispatcher: ", "run 0: ", "workers 0..", NULL};
     (void)state;
-    expect_restart("stall", "exited with 5 (a tile did not end)", says);
+    expect_restart("stall", NULL, "exited with 5 (a tile did not end)", says);
+}
+
+/* They walk past the run that nobody ends, and take tickets of it: that is no progress. */
+static void so_it_does_beside_guests_that_come_and_go(void **state)
+{
+    static const char *const says[] = {"a tile does not end", NULL};
+    (void)state;
+    if (!load_under_mps()) {
+        puts("without MPS no SM is reserved, and nobody is a guest");
+        return;
+    }
+    expect_restart("stall", "8", "exited with 5 (a tile did not end)", says);
 }
 
 static void a_wait_in_vain_ends_the_worker(void **state)
 {
     static const char *const says[] = {"a thread is stuck", "waited in vain: barrier", NULL};
     (void)state;
-    expect_restart("stuck", "exited with 5 (a tile did not end)", says);
+    expect_restart("stuck", NULL, "exited with 5 (a tile did not end)", says);
 }
 
 static void an_error_of_the_device_ends_the_worker(void **state)
 {
     static const char *const says[] = {"cudaErrorIllegalAddress", NULL};
     (void)state;
-    expect_restart("fault", "exited with 4 (its device failed)", says);
+    expect_restart("fault", NULL, "exited with 4 (its device failed)", says);
 }
 
 /* ---- a worker that was stopped ---- */
@@ -297,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_OWN_TEST(a_tile_that_does_not_end_ends_the_worker),
+        E2E_OWN_TEST(so_it_does_beside_guests_that_come_and_go),
         E2E_OWN_TEST(a_wait_in_vain_ends_the_worker),
         E2E_OWN_TEST(an_error_of_the_device_ends_the_worker),
         E2E_OWN_TEST(kernels_leave_a_stopped_process_before_it_is_killed),

@@ -140,6 +140,10 @@ static void nobody_is_slowed_down(uint32_t ctas, const char *const *options)
 static void an_idle_service_slows_nobody_down(void **state)
 {
     (void)state;
+    if (load_reserves()) {
+        puts("SMs are reserved: a kernel that wants all of them takes two waves");
+        return;
+    }
     nobody_is_slowed_down(SMS, NULL);
 }
 
@@ -367,6 +371,10 @@ static void a_kernel_without_runs_gives_its_workers_to_the_others(void **state)
     struct user user = {.batch = e2e_batch()};
     (void)state;
 
+    if (load_reserves()) {
+        puts("SMs are reserved: kernels keep their workers until the next change of variants");
+        return;
+    }
     start(options);
     engine_open(&user.engine, harness.socket, "stays");
     trial_expect(&user.engine, &user.batch);

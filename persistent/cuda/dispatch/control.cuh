@@ -43,7 +43,7 @@ __device__ __forceinline__ void mark_used(Commander *self, uint32_t variant)
 {
     const uint32_t bit = 1u << variant;
     if (!(self->used & bit) && threadIdx.x % 32 == 0)
-        self->resident->used |= bit;
+        set_bits(&self->resident->used, bit); /* so does mark_prepared(), beside this */
     self->used |= bit;
 }
 

@@ -47,7 +47,7 @@ __device__ __forceinline__ void guests_end(const Dispatch *dispatch, Resident *r
 }
 
 /* The word is cleared before they are told, so that one who rings now calls the next. A doorbell
- * that is rung by then does, too. */
+ * that is rung by then does, too, but where it waits for the next kernels. */
 __device__ __forceinline__ void guests_tell(Dispatch *dispatch, Resident *resident, Guests *self)
 {
     attnd_wake *wake = dispatch->settings.wake;
@@ -56,7 +56,9 @@ __device__ __forceinline__ void guests_tell(Dispatch *dispatch, Resident *reside
         store_relaxed_sys(reinterpret_cast<uint64_t *>(wake), uint64_t(0));
     __syncwarp();
     fence_order_sys();
-    const bool pending = doorbells_pending(dispatch);
+    dispatch_lock(dispatch); /* or memory of a mailbox that is let go might go during the look */
+    const bool pending = !dispatch->closing && doorbells_pending(dispatch);
+    dispatch_unlock(dispatch);
     const uint64_t turn_ns = *static_cast<volatile uint64_t *>(&dispatch->turn_ns);
     self->begun_at = observe_cta(&dispatch->published);
     self->told = self->there;
@@ -92,10 +94,10 @@ __device__ __forceinline__ bool guests_stay(const Dispatch *dispatch, Guests *se
            now - self->idle_ns < linger_ns;
 }
 
-/* One pass. The whole warp. */
+/* One pass, also while kernels close: what was published is to be over soon. The whole warp. */
 __device__ __forceinline__ void pass_guests(Dispatch *dispatch, Resident *resident, Guests *self)
 {
-    if (!dispatch->settings.reserved || observe_cta(&dispatch->closing))
+    if (!dispatch->settings.reserved)
         return;
     attnd_wake *wake = dispatch->settings.wake;
     const uint64_t now = clock_ns();

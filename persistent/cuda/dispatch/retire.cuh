@@ -207,6 +207,11 @@ __device__ __forceinline__ uint32_t least_cursor(const Resident *resident, uint3
     return __reduce_min_sync(0xffffffffu, least);
 }
 
+/* How far the horizon may lie behind the newest run. A worker that enters walks from there, in two
+ * trips to the L2 a position. Gangs enter behind all that was published before them; guests come
+ * beside a dispatcher that stays, for a run that is short. */
+constexpr uint32_t horizon_behind = ring_positions / 2, guests_behind = 4;
+
 /* Positions whose last run is retired and behind every cursor become ready: their live lines are
  * zero. Not before: a worker that is late would take a ticket of a line begun anew. @completed:
  * retired, and charged (turns.cuh).
@@ -225,9 +230,10 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
                                            uint32_t completed)
 {
     const uint32_t lane = threadIdx.x % 32, ready = dispatch->ready;
-    if (ready - observe_cta(&dispatch->published) > ring_positions / 2)
-        return;
     const uint32_t horizon = ready - ring_positions, workers = dispatch->settings.workers;
+    const uint32_t lag = dispatch->settings.reserved ? guests_behind : horizon_behind;
+    if (observe_cta(&dispatch->published) - horizon < lag || completed == horizon)
+        return;
     const uint32_t behind = least_cursor(resident, workers, horizon, completed - horizon);
     if (!behind)
         return;

@@ -179,8 +179,8 @@ static void look_for_idle(attnd_backend *backend)
 }
 
 /* Settings, and which variants come: that which is wanted beside those that were used since the
- * last change; or those of which runs come. Where workers stay, each has one of them: no guests
- * come to kernels that close, and items that nobody else executes would keep those from leaving. */
+ * last change; or those of which runs come. Where workers stay, each has one of them: whether
+ * guests come decides nothing but how fast a run is, also to kernels that close. */
 static cudaError_t upload(attnd_backend *backend)
 {
     const uint32_t wanted = attnd_observe32(&backend->words->wanted);

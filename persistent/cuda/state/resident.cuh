@@ -182,7 +182,7 @@ struct Resident : Settings {
 };
 
 /* Worker @worker is not of those that stay beside their dispatcher (dispatch/guests.cuh). */
-__device__ __forceinline__ bool is_guest(const Settings &settings, uint32_t worker)
+__host__ __device__ __forceinline__ bool is_guest(const Settings &settings, uint32_t worker)
 {
     return settings.reserved && worker >= settings.reserved;
 }

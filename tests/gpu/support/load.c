@@ -6,10 +6,16 @@
 #include "tests/support/trial/trial.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 int load_under_mps(void)
 {
     return getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL;
+}
+
+int load_reserves(void)
+{
+    return load_under_mps() && getenv("ATTND_TEST_RESERVE") != NULL;
 }
 
 uint32_t load_collect(struct engine *engine, struct load *load)
@@ -57,6 +63,8 @@ int load_keep_up(void *context)
             CHECK_OK(trial_submit_as(&trial, 0, &op));
         }
         in_flight -= load_collect(&engine, load);
+        if (load->pause_us)
+            usleep(load->pause_us);
         harness_say(&load->began, 1);
     }
     trial_end(&trial);

@@ -11,7 +11,8 @@
 
 struct load {
     const struct harness *harness;
-    int on_device; /* where q, o and the keys are; else in host memory, and no CUDA context */
+    int on_device;     /* where q, o and the keys are; else in host memory, and no CUDA context */
+    uint32_t pause_us; /* between a look for answers and the next runs; 0: the GPU is never idle */
     uint32_t began, stop, answered, restarted;
 };
 
@@ -25,5 +26,8 @@ int load_keep_up(void *context);
 
 /** load_under_mps() - is this run of the tests under MPS? */
 int load_under_mps(void);
+
+/** load_reserves() - do services of this run reserve SMs where a test says nothing about that? */
+int load_reserves(void);
 
 #endif
