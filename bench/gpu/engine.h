@@ -16,9 +16,10 @@
 /* What a child found, in memory it shares with its parent. Medians in microseconds. */
 struct gpu_times {
     double stream_us; /* event pairs around attnd_cuda_run_on_stream() in an empty stream */
-    double ring_us;   /* client's clock, from the call of attnd_run() until it is seen complete */
-    double tile_us;   /* of that between the first item and the last, by the device's clock */
-    double value[8];  /* of a program that measures something else */
+    double stream_p99_us;
+    double ring_us;  /* client's clock, from the call of attnd_run() until it is seen complete */
+    double tile_us;  /* of that between the first item and the last, by the device's clock */
+    double value[8]; /* of a program that measures something else */
 };
 
 /** gpu_child() - run @measure in a process of its own, which may use CUDA.

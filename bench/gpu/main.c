@@ -6,14 +6,15 @@
  * fp16, head_dim 128, 32 and 8 heads, shuffled pages of 16 unless a name says otherwise. Everything
  * is of one run, because only ratios within a run count: a card's clock follows its power. First
  * the peers (peers.py, peer_flashinfer), alone; then the shapes with the service in `exclusive`,
- * and variants in others; then `elastic`; then `shared`, with a neighbour; last what kills the
- * worker. Run it under MPS:
+ * and variants in others; then `elastic`; then with SMs reserved; then `shared`, with a
+ * neighbour; last what kills the worker. Run it under MPS:
  *
  *   bench/gpu --spawn --record DIR
  *
  * Rates count what is needed: K and V of a decode once, 4 x dim x heads x visible pairs of a
  * prefill. */
 #include "bench/gpu/contract.h"
+#include "bench/gpu/crowd.h"
 #include "bench/gpu/engine.h"
 #include "bench/gpu/faults.h"
 #include "bench/gpu/latency.h"
@@ -42,9 +43,10 @@ static const struct shape decode_large = {
     "decode_64x8192", "_gbps", 2, 64, 1, 8192, 16, 50, GBPS, 3000, "flashinfer", 0};
 static const struct shape prefill_8192 = {
     "prefill_8192", "_tflops", 4, 1, 8192, 8192, 128, 30, TFLOPS, 600, "cudnn", 0};
+static const struct shape decode_small = {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 52,
+                                          "flashinfer",    0};
 static const struct shape others[] = {
     {"decode_1x8192", "_us", 10, 1, 1, 8192, 16, 400, US, 19, "flashinfer", 0},
-    {"decode_8x4096", "_us", 4, 8, 1, 4096, 16, 200, US, 52, "flashinfer", 0},
     {"prefill_16384", "_tflops", 2, 1, 16384, 16384, 128, 12, TFLOPS, 620, "cudnn", 0},
     {"chunk_1024_at_16384", "_us", 3, 1, 1024, 16384, 16, 50, US, 440, "fa3", 0},
     {"rows_64_at_32768", "_us", 3, 1, 64, 32768, 16, 100, US, NAN, "flashinfer", 0.9},
@@ -259,6 +261,7 @@ static void measure_exclusive(struct bench_suite *suite, double *decode_us)
     bench_suite_go_on(suite);
     gpu_measure_trace(suite, time_drawn);
     bench_suite_go_on(suite);
+    measure_shape(suite, &decode_small);
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         measure_shape(suite, &others[i]);
     measure_submits_and_launches(suite);
@@ -267,29 +270,51 @@ static void measure_exclusive(struct bench_suite *suite, double *decode_us)
 }
 
 /* What engines have by default: kernels that come for a run and leave. */
-static void measure_elastic(struct bench_suite *suite)
+static void measure_elastic(struct bench_suite *suite, double *elastic_us)
 {
+    struct gpu_times times;
+
     (void)measure_submit(suite, "submit_rtt_elastic_us", 14);
     bench_suite_go_on(suite);
     gpu_measure_layers(suite, "_elastic", 6);
     bench_suite_go_on(suite);
+    *elastic_us = time_shape(suite, &decode_small, &times);
+    gpu_measure_crowd(suite, "_elastic", 45);
+    bench_suite_go_on(suite);
     gpu_measure_idle_tax(suite);
+}
+
+/* A few workers stay, and the others come beside them: for a run of many items both matter. */
+static void measure_reserved(struct bench_suite *suite, double elastic_us)
+{
+    struct gpu_times times;
+    char notes[160];
+
+    gpu_measure_crowd(suite, "_reserve", 12);
+    double us = time_shape(suite, &decode_small, &times);
+    if (us > 0 && elastic_us > 0) {
+        snprintf(notes, sizeof(notes), "8x4096 in a stream: %.1f us, and %.1f where none stays", us,
+                 elastic_us);
+        bench_suite_figure(suite, "decode_reserve_over_elastic", us / elastic_us, "ratio", "lower",
+                           1.05, notes);
+    }
 }
 
 /* ---- the parts ---- */
 
-enum part { EXCLUSIVE, CONTRACT, ELASTIC, SHARED, PARTS };
+enum part { EXCLUSIVE, CONTRACT, ELASTIC, RESERVE, SHARED, PARTS };
 
 struct options {
     const char *only; /* a part's name; NULL: all of them */
 };
 
-static const char *const part_names[PARTS] = {"exclusive", "contract", "elastic", "shared"};
+static const char *const part_names[PARTS] = {"exclusive", "contract", "elastic", "reserve",
+                                              "shared"};
 
 static const struct argp_option option_list[] = {
     {"only", 'o', "PART", 0,
-     "exclusive, contract, elastic or shared: this part alone, without peers. The records are "
-     "incomplete",
+     "exclusive, contract, elastic, reserve or shared: this part alone, without peers. The records "
+     "are incomplete",
      1},
     {0}};
 
@@ -331,6 +356,7 @@ int main(int argc, char **argv)
                                          "--residency", "shared",    NULL};
     static const char *const elastic[] = {"--quiet",     "--backend", "cuda",
                                           "--residency", "elastic",   NULL};
+    static const char *const reserve[] = {"--quiet", "--backend", "cuda", "--reserve", "8", NULL};
     static struct options options;
     static struct bench_suite suite = {.name = "gpu",
                                        .doc = "gpu - the CUDA worker through the service, beside "
@@ -338,7 +364,7 @@ int main(int argc, char **argv)
                                        .rounds = 100,
                                        .own_options = &own_argp,
                                        .own_input = &options};
-    double decode_us = 0;
+    double decode_us = 0, elastic_us = 0;
 
     bench_suite_begin(&suite, argc, argv);
     gpu_stamp_device(&suite);
@@ -354,7 +380,10 @@ int main(int argc, char **argv)
         gpu_measure_contract(&suite, exclusive, decode_us);
     bench_suite_go_on(&suite);
     if (chosen(&options, ELASTIC) && bench_suite_restart(&suite, elastic))
-        measure_elastic(&suite);
+        measure_elastic(&suite, &elastic_us);
+    bench_suite_go_on(&suite);
+    if (chosen(&options, RESERVE) && bench_suite_restart(&suite, reserve))
+        measure_reserved(&suite, elastic_us);
     bench_suite_go_on(&suite);
     if (chosen(&options, SHARED) && bench_suite_restart(&suite, shared)) {
         measure_shared(&suite, &decode_large, decode_us);
