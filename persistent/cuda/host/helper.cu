@@ -86,11 +86,24 @@ static cudaError_t of_driver(CUresult result)
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
-static cudaError_t wait_for(attnd_backend *backend, const uint32_t *word, uint32_t value)
+static cudaError_t wait_for(const attnd_backend *backend, cudaStream_t stream, const uint32_t *word,
+                            uint32_t value)
 {
-    return of_driver(backend->driver.wait_value(armed_stream(backend),
-                                                reinterpret_cast<CUdeviceptr>(word), value,
+    return of_driver(backend->driver.wait_value(stream, reinterpret_cast<CUdeviceptr>(word), value,
                                                 CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+/* What is enqueued in @stream from here on begins when the gate is opened, and not before all of it
+ * is there: workers that are enqueued beside a dispatcher that has begun wait for its end, and it
+ * for them. */
+static cudaError_t gate_close(attnd_backend *backend, cudaStream_t stream)
+{
+    return wait_for(backend, stream, &backend->words->gate, ++backend->batch);
+}
+
+static void gate_open(attnd_backend *backend)
+{
+    attnd_publish32(&backend->words->gate, backend->batch);
 }
 
 static uint32_t now_ms()
@@ -257,11 +270,14 @@ static cudaError_t keep_resident(attnd_backend *backend)
         take_word(backend);
     if ((error = upload(backend)))
         return error;
+    if (reserves(backend) && (error = gate_close(backend, backend->streams[0])))
+        return error;
     backend->gang++;
     error = attnd::resident_launch(backend->resident, &backend->settings, backend->gang,
                                    backend->streams);
     if (error)
         return error;
+    gate_open(backend);
     count_launch(backend, 1);
     attnd_publish32(&backend->launched, 1);
     attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
@@ -270,14 +286,12 @@ static cudaError_t keep_resident(attnd_backend *backend)
 
 /* ---- gangs that come and go ---- */
 
-/* A batch of gangs stands behind a gate, which is opened when all of them are enqueued: a
- * dispatcher that began before its workers were enqueued would wait for them, and they for its end.
- */
+/* A batch of gangs stands behind a gate. */
 static cudaError_t arm(attnd_backend *backend)
 {
-    cudaError_t error = wait_for(backend, &backend->words->gate, ++backend->batch);
+    cudaError_t error = gate_close(backend, armed_stream(backend));
     for (uint32_t i = 0; !error && i < gangs_batch; i++) {
-        if ((error = wait_for(backend, &backend->settings.wake->wake, 1)))
+        if ((error = wait_for(backend, armed_stream(backend), &backend->settings.wake->wake, 1)))
             break;
         uint32_t *number = reserves(backend) ? &backend->guests : &backend->gang;
         error = attnd::resident_arm(backend->resident, &backend->settings, ++*number,
@@ -286,7 +300,7 @@ static cudaError_t arm(attnd_backend *backend)
         attnd_poke32(&backend->words->heartbeat_ms, now_ms());
     }
     if (!error)
-        attnd_publish32(&backend->words->gate, backend->batch);
+        gate_open(backend);
     attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
     return error;
 }
