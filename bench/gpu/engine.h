@@ -16,7 +16,7 @@
 /* What a child found, in memory it shares with its parent. Medians in microseconds. */
 struct gpu_times {
     double stream_us; /* event pairs around attnd_cuda_run_on_stream() in an empty stream */
-    double stream_p99_us;
+    double stream_p99_us, ring_p99_us;
     double ring_us;  /* client's clock, from the call of attnd_run() until it is seen complete */
     double tile_us;  /* of that between the first item and the last, by the device's clock */
     double value[8]; /* of a program that measures something else */
@@ -45,5 +45,11 @@ bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes, uint32_
 /** gpu_measure() - @count runs of one shape, one at a time, layers in turn, after a warm-up. */
 bool gpu_measure(struct bench_suite *suite, const struct bench_uniform *uniform, uint64_t count,
                  struct gpu_times *times);
+
+/** gpu_measure_sparse() - the same with pauses of some 250 us in front of each run, so that kernels
+ * that come and go have gone; and in a stream of high priority, so that its own kernels do not wait
+ * for those of others. */
+bool gpu_measure_sparse(struct bench_suite *suite, const struct bench_uniform *uniform,
+                        uint64_t count, struct gpu_times *times);
 
 #endif

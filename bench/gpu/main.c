@@ -269,35 +269,39 @@ static void measure_exclusive(struct bench_suite *suite, double *decode_us)
     gpu_measure_layers(suite, "", 4);
 }
 
-/* What engines have by default: kernels that come for a run and leave. */
-static void measure_elastic(struct bench_suite *suite, double *elastic_us)
+/* A run that wants more workers than stay, while nobody else is there. */
+static void measure_beside_none(struct bench_suite *suite, const char *suffix)
 {
     struct gpu_times times;
+    double us = time_shape(suite, &decode_small, &times);
+    char figure[64], notes[160];
 
+    if (!(us > 0))
+        return;
+    snprintf(figure, sizeof(figure), "%s%s_us", decode_small.name, suffix);
+    snprintf(notes, sizeof(notes), "in a stream; by rings %.1f us, of which tiles %.1f",
+             times.ring_us, times.tile_us);
+    bench_suite_figure(suite, figure, us, "us", "lower", NAN, notes);
+}
+
+/* What engines have by default: kernels that come for a run and leave. */
+static void measure_elastic(struct bench_suite *suite)
+{
     (void)measure_submit(suite, "submit_rtt_elastic_us", 14);
     bench_suite_go_on(suite);
     gpu_measure_layers(suite, "_elastic", 6);
     bench_suite_go_on(suite);
-    *elastic_us = time_shape(suite, &decode_small, &times);
+    measure_beside_none(suite, "_elastic");
     gpu_measure_crowd(suite, "_elastic", 45);
     bench_suite_go_on(suite);
     gpu_measure_idle_tax(suite);
 }
 
-/* A few workers stay, and the others come beside them: for a run of many items both matter. */
-static void measure_reserved(struct bench_suite *suite, double elastic_us)
+/* A few workers stay, and the others come beside them. */
+static void measure_reserved(struct bench_suite *suite)
 {
-    struct gpu_times times;
-    char notes[160];
-
+    measure_beside_none(suite, "_reserve");
     gpu_measure_crowd(suite, "_reserve", 12);
-    double us = time_shape(suite, &decode_small, &times);
-    if (us > 0 && elastic_us > 0) {
-        snprintf(notes, sizeof(notes), "8x4096 in a stream: %.1f us, and %.1f where none stays", us,
-                 elastic_us);
-        bench_suite_figure(suite, "decode_reserve_over_elastic", us / elastic_us, "ratio", "lower",
-                           1.05, notes);
-    }
 }
 
 /* ---- the parts ---- */
@@ -364,7 +368,7 @@ int main(int argc, char **argv)
                                        .rounds = 100,
                                        .own_options = &own_argp,
                                        .own_input = &options};
-    double decode_us = 0, elastic_us = 0;
+    double decode_us = 0;
 
     bench_suite_begin(&suite, argc, argv);
     gpu_stamp_device(&suite);
@@ -380,10 +384,10 @@ int main(int argc, char **argv)
         gpu_measure_contract(&suite, exclusive, decode_us);
     bench_suite_go_on(&suite);
     if (chosen(&options, ELASTIC) && bench_suite_restart(&suite, elastic))
-        measure_elastic(&suite, &elastic_us);
+        measure_elastic(&suite);
     bench_suite_go_on(&suite);
     if (chosen(&options, RESERVE) && bench_suite_restart(&suite, reserve))
-        measure_reserved(&suite, elastic_us);
+        measure_reserved(&suite);
     bench_suite_go_on(&suite);
     if (chosen(&options, SHARED) && bench_suite_restart(&suite, shared)) {
         measure_shared(&suite, &decode_large, decode_us);

@@ -118,6 +118,9 @@ FORWARD(cuStreamBatchMemOp,
 FORWARD(cuPointerGetAttribute, (void *value, CUpointer_attribute name, CUdeviceptr address),
         (value, name, address))
 FORWARD(cuStreamCreate, (CUstream * stream, unsigned int flags), (stream, flags))
+FORWARD(cuStreamCreateWithPriority, (CUstream * stream, unsigned int flags, int priority),
+        (stream, flags, priority))
+FORWARD(cuCtxGetStreamPriorityRange, (int *least, int *most), (least, most))
 FORWARD(cuStreamQuery, (CUstream stream), (stream))
 FORWARD(cuEventCreate, (CUevent * event, unsigned int flags), (event, flags))
 FORWARD(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
