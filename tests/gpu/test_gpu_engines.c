@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -167,6 +168,14 @@ static void so_they_are_beside_kernels_that_stay(void **state)
 
 #define KILLERS 4u
 #define DEATHS 52u /* each of them causes */
+#define PATIENCE_NS 10000000000u
+
+/* Most of an engine's life here is spent on its context, which takes turns with all others on the
+ * GPU. So the load pauses, and kernels come and go the more often; and an engine has no more queues
+ * to the hardware than lanes, because each is made, and ended, in turn. */
+#define LOAD_PAUSE_US 2000u
+#define QUEUES "4"
+_Static_assert(LANES == 4, "as many");
 
 struct mortal {
     struct graveyard *graveyard;
@@ -176,7 +185,7 @@ struct mortal {
 struct graveyard {
     struct mortal mortals[KILLERS];
     struct load load;
-    uint32_t deaths;
+    uint32_t deaths, rang; /* engines that died, and those of them that had rung */
 };
 
 /* Rings without end. */
@@ -188,6 +197,7 @@ static int ring_until_killed(void *context)
     struct trial trial;
     struct lane lanes[LANES];
 
+    CHECK_EQUAL(setenv("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES, 1), 0);
     gpu_open();
     gpu_engine_open(&engine, harness.socket, "mortal");
     launched_begin(&trial, &engine, &batch);
@@ -201,6 +211,14 @@ static int ring_until_killed(void *context)
     }
 }
 
+/* It stays to be reaped. */
+static int has_ended(pid_t pid)
+{
+    siginfo_t info = {0};
+
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
+}
+
 static int killer(void *context)
 {
     struct mortal *mortal = context;
@@ -212,8 +230,10 @@ static int killer(void *context)
         pid_t engine = harness_fork(ring_until_killed, mortal);
         uint64_t begin_ns = harness_now_ns();
         /* A worker's death at the wrong moment ends its first calls. */
-        while (!attnd_observe32(&mortal->began) && harness_now_ns() - begin_ns < 3000000000u)
+        while (!attnd_observe32(&mortal->began) && !has_ended(engine) &&
+               harness_now_ns() - begin_ns < PATIENCE_NS)
             harness_sleep_ms(1);
+        (void)attnd_arrive32(&graveyard->rang, attnd_observe32(&mortal->began));
         random = random * 1664525u + 1013904223u;
         usleep((random >> 16) % 20000);
         harness_kill(engine);
@@ -238,6 +258,7 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
     }
     harness_start(&harness, NULL);
     graveyard->load.harness = &harness;
+    graveyard->load.pause_us = LOAD_PAUSE_US;
     pid_t busy = harness_fork(load_keep_up, &graveyard->load);
     harness_await(&graveyard->load.began, 1);
     for (uint32_t i = 0; i < KILLERS; i++) {
@@ -262,8 +283,12 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
     engine_close(&engine);
     harness_say(&graveyard->load.stop, 1);
     CHECK_EQUAL(harness_join(busy, CLIENT_MS), 0); /* every run was answered */
-    printf("%u engines and %u workers died; %u runs of another engine, %u of them told of it\n",
-           graveyard->deaths, workers, graveyard->load.answered, graveyard->load.restarted);
+    printf(
+        "%u engines, of which %u had rung, and %u workers died; %u runs of another engine, %u of "
+        "them told of it\n",
+        graveyard->deaths, graveyard->rang, workers, graveyard->load.answered,
+        graveyard->load.restarted);
+    CHECK(graveyard->rang >= KILLERS * DEATHS * 3 / 4);
     harness_stop(&harness);
 }
 
