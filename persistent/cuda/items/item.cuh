@@ -57,6 +57,7 @@ struct Item {
     /* 0, or the ATTND_E_* that it fails with. Its loops look at this now and then. Set by the warp
      * that finds something wrong, and by the fetch warp when the run is cancelled. */
     mutable uint32_t failed;
+    uint32_t rows_begin, rows_end; /* of latents: the packed rows that are computed */
 };
 
 /* Of long runs not all KV heads are in work at once, so that their keys find room in the L2: how
@@ -153,6 +154,10 @@ __device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, 
     }
     if (lane == 0) {
         item->packed_rows = packed_rows;
+        if (D == latent_dim) {
+            item->rows_begin = 0;
+            item->rows_end = packed_rows;
+        }
         item->kv_begin = item->floor = int32_t(kv_begin);
         item->page_first = page_first;
         item->arrivals = run->arrivals + t.merge_begin * run->plan.heads_kv + item->kv_head;
@@ -166,6 +171,33 @@ __device__ __forceinline__ uint32_t item_load(Item *item, const ActiveRun *run, 
     }
     __syncwarp();
     return packed_rows;
+}
+
+/* The loop for latents goes over an item's keys once for every latent_rows packed rows. A block of
+ * as many passes that was cut into as many parts is cut by rows instead: each part computes one
+ * pass, over all keys of the block. That is the same work, nothing has to be merged, and what one
+ * reads the other finds in the L2. With fixed splits parts stay parts: what they are may not depend
+ * on whether a row has others beside them. The whole warp. */
+__device__ __forceinline__ void item_cut_by_rows(Item *item, const ActiveRun *run, uint32_t lane)
+{
+    __builtin_assume(__isShared(item) && __isShared(run));
+    attnd_tile &t = item->tile;
+    const uint32_t parts = t.first_merge.part_count;
+    const bool mine = lane < parts && item->parts[lane] == t.partial;
+    const uint32_t part = __ffs(int(__ballot_sync(0xffffffffu, mine))) - 1;
+    if (!t.parts_alone || run->plan.levels > 1 || run->plan.options & ATTND_OPTION_FIXED_SPLIT ||
+        parts != (item->packed_rows + latent_rows - 1) / latent_rows || part >= parts)
+        return;
+    __syncwarp();
+    if (lane == 0) {
+        t.partial = ATTND_NONE;
+        t.merge_count = 0;
+        item->rows_begin = part * latent_rows;
+        item->rows_end = min(item->rows_begin + latent_rows, item->packed_rows);
+        item->kv_begin = item->floor = 0; /* nobody asks for pages[] of such an item */
+        item->kv_end = item->kv_len;
+    }
+    __syncwarp();
 }
 
 /* Where the rows of an item stand, in a plan with several levels. The whole warp. */

@@ -5,6 +5,7 @@
 #ifndef ATTND_PERSISTENT_CUDA_ITEMS_MERGE_CUH
 #define ATTND_PERSISTENT_CUDA_ITEMS_MERGE_CUH
 
+#include "persistent/cuda/items/merge_wide.cuh"
 #include "persistent/cuda/items/row.cuh"
 #include "persistent/cuda/state/roles.cuh"
 
@@ -312,7 +313,10 @@ __device__ __forceinline__ void merge_arrive(const Item &item, bool last = false
     const uint32_t *parts = run->merge_parts + merge.part_begin;
     if (merge.part_count <= 32)
         parts = item.parts;
-    merge_rows<T, D, Policy>(run, merge, parts, item.kv_head);
+    if constexpr (D == latent_dim)
+        merge_wide<T, D, Policy>(run, merge, parts, item.kv_head);
+    else
+        merge_rows<T, D, Policy>(run, merge, parts, item.kv_head);
 }
 
 } // namespace attnd

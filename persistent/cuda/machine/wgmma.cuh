@@ -53,12 +53,14 @@ template <typename T, int N> struct Wgmma;
 #define TEN(tens)                                                                                  \
     "%" #tens "0, %" #tens "1, %" #tens "2, %" #tens "3, %" #tens "4, "                            \
     "%" #tens "5, %" #tens "6, %" #tens "7, %" #tens "8, %" #tens "9, "
+#define NUMBERS_16 TEN() "%10, %11, %12, %13, %14, %15"
 #define NUMBERS_32 TEN() TEN(1) TEN(2) "%30, %31"
 #define NUMBERS_64 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63"
 #define REGISTERS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define REGISTERS_16(i) REGISTERS_4(i), REGISTERS_4(i + 4), REGISTERS_4(i + 8), REGISTERS_4(i + 12)
-#define REGISTERS_32 REGISTERS_16(0), REGISTERS_16(16)
-#define REGISTERS_64 REGISTERS_32, REGISTERS_16(32), REGISTERS_16(48)
+#define SIXTEEN(i) REGISTERS_4(i), REGISTERS_4(i + 4), REGISTERS_4(i + 8), REGISTERS_4(i + 12)
+#define REGISTERS_16 SIXTEEN(0)
+#define REGISTERS_32 SIXTEEN(0), SIXTEEN(16)
+#define REGISTERS_64 REGISTERS_32, SIXTEEN(32), SIXTEEN(48)
 
 /* One element type and width of D. @count: registers of D a thread; @n0 to @n5: the numbers of the
  * operands behind them. */
@@ -84,17 +86,21 @@ template <typename T, int N> struct Wgmma;
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));         \
         }                                                                                          \
     };
+WGMMA(__half, "f16", 32, 16, 16, 17, 18, 19, 20, 21)
 WGMMA(__half, "f16", 64, 32, 32, 33, 34, 35, 36, 37)
 WGMMA(__half, "f16", 128, 64, 64, 65, 66, 67, 68, 69)
+WGMMA(__nv_bfloat16, "bf16", 32, 16, 16, 17, 18, 19, 20, 21)
 WGMMA(__nv_bfloat16, "bf16", 64, 32, 32, 33, 34, 35, 36, 37)
 WGMMA(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68, 69)
 #undef WGMMA
 #undef REGISTERS_64
 #undef REGISTERS_32
 #undef REGISTERS_16
+#undef SIXTEEN
 #undef REGISTERS_4
 #undef NUMBERS_64
 #undef NUMBERS_32
+#undef NUMBERS_16
 #undef TEN
 
 } // namespace attnd

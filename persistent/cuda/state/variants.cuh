@@ -18,6 +18,8 @@ constexpr uint32_t variants_count = ATTND_KERNELS;
 constexpr uint32_t varied_options = ATTND_KERNEL_OPTIONS;
 /* Longer rows of K are latents: 576, of which V is 512. */
 constexpr uint32_t loop_dim_max = 256, latent_dim = 576, latent_values = 512;
+constexpr uint32_t latent_rows =
+    64; /* packed rows that their loop computes in one pass over keys */
 /* And which dimensions beside those that are equal: a pool's, not a batch's. */
 constexpr uint32_t varied_dims =
     ATTND_OPTION_DIMS_192_128 | ATTND_OPTION_DIMS_576_512 | ATTND_OPTION_DIMS_FP8;

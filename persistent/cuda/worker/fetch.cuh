@@ -293,10 +293,13 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     if (!attends)
         return run->kind == ATTND_RUN_MERGE ? path_merge : path_append;
     const bool few = item_load<D>(&slot->item, run, word, lane) <= decode_rows<D>;
+    const bool latents = D == latent_dim && paths >> 1 & 1 && one_plane(run);
+    if (latents)
+        item_cut_by_rows(&slot->item, run, lane);
     if (Policy::windows)
         item_skip<D>(&slot->item, run, lane);
     if (D == latent_dim)
-        return paths >> 1 & 1 && one_plane(run) ? path_prefill : path_naive;
+        return latents ? path_prefill : path_naive;
     return !(paths >> (few ? 0 : 1) & 1) ? path_naive : few ? path_decode : path_prefill;
 }
 
@@ -383,7 +386,8 @@ __device__ __forceinline__ void fetch_work(FetchWarp *fetch, bool rehearses)
         __syncwarp();
         /* Now that nobody waits for it, but before the item's arrival: that is this warp's, behind
          * all that is on its way; or, of a decode item, another's, microseconds later. */
-        if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin)
+        if (lane == 0 && path >= path_naive && item.kv_end > item.kv_begin &&
+            (D != latent_dim || item.rows_begin == 0))
             tally_gpu(&item.live->kv_bytes, uint64_t(kv_bytes<Policy>) *
                                                 key_elements<D, Policy>(item.run, path) *
                                                 uint64_t(item.kv_end - item.kv_begin));

@@ -140,8 +140,6 @@ __device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bar
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     WorkSlots *work = cta_work();
     Consumer<latent_dim> self = {bars, 0, 0};
-    if (consumer_thread() >= 128)
-        products_end(1);
     for (uint32_t number = 0;; number++) {
         WorkSlot *slot = work_wait(work, number);
         const Path path = slot->path;
@@ -157,8 +155,6 @@ __device__ __forceinline__ void consume_latents(PrefillBarriers<latent_dim> *bar
             consume_other<T, latent_dim, Policy>(slot);
         work_leave(work, number);
     }
-    if (consumer_thread() < 128)
-        products_begin(0); /* nobody is left waiting or arrived */
 }
 
 template <typename T, int D, typename Policy>
