@@ -253,23 +253,66 @@ __device__ __forceinline__ bool drained(const Commander *self, uint64_t now)
     return !doorbells_pending(dispatch) && published == observe_cta(&dispatch->published);
 }
 
+/* The ring is closed: from here on a doorbell calls the next gang, which begins when this one is
+ * gone. A ring is the doorbell, a fence, and then `wake`. Here `wake` is cleared, and behind a
+ * fence is the look: if the ring's store came first, its doorbell is seen; if it comes behind,
+ * `wake` stays set. That holds while runs are in flight, because a doorbell that reads as rung is
+ * none of theirs: the warp that watches mailboxes has marked all that it took before the ring was
+ * closed, and takes nothing after it. Most often the last items are in work now, and what is done
+ * here nobody waits for. The whole warp. */
+__device__ __forceinline__ void call_next(Dispatch *dispatch, Resident *resident)
+{
+    attnd_wake *wake = dispatch->settings.wake;
+    const bool first = threadIdx.x % 32 == 0;
+    static_assert(offsetof(attnd_wake, announced) == 4, "one store");
+    if (first)
+        store_relaxed_sys(reinterpret_cast<uint64_t *>(wake), uint64_t(0));
+    __syncwarp();
+    fence_order_sys();
+    const bool left = doorbells_left(dispatch);
+    const uint64_t turn_ns = *static_cast<const volatile uint64_t *>(&dispatch->turn_ns);
+    if (first) {
+        if (left)
+            store_relaxed_sys(&wake->wake, 1);
+        store_relaxed_sys(&wake->contended, clock_ns() - turn_ns < alone_ns);
+        /* Behind the head and the word: who finds a command that nobody took calls again. */
+        store_relaxed_sys(&dispatch->settings.host->left, dispatch->gang);
+    }
+    __syncwarp();
+    /* Published is nothing any more, so this is for good. A worker that had no SM yet, because the
+     * engine's kernel that waits for this gang was there, is not to begin when that one is over. */
+    const uint32_t retired = observe_cta(&dispatch->retired);
+    if (items_gone(dispatch, resident, retired, dispatch->published) && first) {
+        publish_gpu(&resident->over, dispatch->gang);
+        publish_cta(&dispatch->over, 1);
+    }
+}
+
 /* Nothing is published after this; the workers leave when they have done what was. */
 __device__ __forceinline__ void close_ring(Commander *self)
 {
-    dispatch_lock(self->dispatch);
-    if (threadIdx.x % 32 == 0)
-        publish_cta(&self->dispatch->closing, 1);
-    dispatch_unlock(self->dispatch);
-    while (self->dispatch->pending_count) /* runs end by themselves */
+    Dispatch *dispatch = self->dispatch;
+    const uint32_t lane = threadIdx.x % 32;
+    dispatch_lock(dispatch);
+    if (lane == 0)
+        publish_cta(&dispatch->closing, 1);
+    dispatch_unlock(dispatch);
+    while (dispatch->pending_count) /* runs end by themselves */
         complete_pending(self);
-    if (threadIdx.x % 32 == 0) {
+    if (lane == 0) {
+        publish_gpu(&self->resident->leave, dispatch->gang); /* others wait for the SMs */
         self->resident->submitted_runs = self->submitted_runs;
-        publish_cta(&self->dispatch->commands_head, self->head);
-        publish_gpu(&self->resident->leave, self->dispatch->gang); /* others wait for the SMs */
-        store_relaxed_sys(&self->dispatch->settings.queue->command_head, self->head);
-        publish_cta(&self->dispatch->ended, 1);
+        self->resident->plan_bytes = dispatch->plan_bytes;
+        self->resident->commands_head = self->head;
+        store_relaxed_sys(&dispatch->settings.queue->command_head, self->head);
+        publish_cta(&dispatch->ended, 1);
     }
+    static_assert(variants_count <= 32, "a variant a lane");
+    if (dispatch->ran >> lane & 1)
+        store_relaxed_sys(&dispatch->settings.host->ran[lane], dispatch->gang);
     __syncwarp();
+    if (dispatch->settings.wake && !dispatch->quiet)
+        call_next(dispatch, self->resident);
 }
 
 /* Each line more makes a trip across the bus longer, so what is rare is looked at now and then. */
@@ -289,8 +332,8 @@ __device__ __forceinline__ bool looks_ahead(uint32_t pass)
 }
 
 /* One trip across the bus for all words: A1 on the tail in all lanes but 1, park, 2, the heartbeat,
- * 4, until when records are wanted, and 5, whether kernels that stay are dismissed, in the passes
- * that look at them, and 3, what was announced, in the first. */
+ * 4, until when records are wanted, and 5, whether these kernels are dismissed, in the passes that
+ * look at them, and 3, what was announced, in the first. */
 __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_t pass)
 {
     attnd_queue_head *queue = self->dispatch->settings.queue;
@@ -305,16 +348,15 @@ __device__ __forceinline__ uint32_t look_at_words(const Commander *self, uint32_
                                                                : &queue->command_tail);
 }
 
-/* One vote: bit 0: there is a command; bit 1: park is set; bit 5: kernels that stay beside guests
- * are dismissed. A tail out of bounds is no ring of ours. */
+/* One vote: bit 0: there is a command; bit 1: park is set; bit 5: these kernels are dismissed. A
+ * tail out of bounds is no ring of ours. */
 __device__ __forceinline__ uint32_t vote_on_words(const Commander *self, uint32_t word,
                                                   uint32_t pass)
 {
     const uint32_t lane = threadIdx.x % 32;
-    const bool stays = self->dispatch->settings.reserved;
-    return __ballot_sync(0xffffffffu, lane == 0 ? word - self->head - 1 < self->entries
-                                                : (lane == 1 || (lane == 5 && stays)) &&
-                                                      looks_at_park(pass) && word);
+    return __ballot_sync(0xffffffffu,
+                         lane == 0 ? word - self->head - 1 < self->entries
+                                   : (lane == 1 || lane == 5) && looks_at_park(pass) && word);
 }
 
 /* Takes the command at the head, if it can be taken now. */
@@ -325,7 +367,7 @@ __device__ __forceinline__ Taken take_next(Commander *self, const uint4 &part)
         free_slot(self); /* also of one whose answer comes later */
         self->head++;
         if (threadIdx.x % 32 == 0)
-            publish_cta(&self->dispatch->commands_head, self->head);
+            self->resident->commands_head = self->head;
     }
     return result;
 }

@@ -285,6 +285,8 @@ __device__ __forceinline__ void complete_pending(Commander *self)
         if (threadIdx.x % 32 == 0)
             dispatch->pending[self->pending_next] = dispatch->pending[--dispatch->pending_count];
         __syncwarp();
+        if (pending.kind == ATTND_COMMAND_MAILBOX && threadIdx.x % 32 == 0)
+            carry_sum(dispatch, self->resident, pending.run); /* the slot may be another's next */
         int32_t code = 0;
         uint32_t missing = 0;
         if (pending.kind == ATTND_COMMAND_PREPARED && pending.plan != ATTND_NONE)
@@ -507,7 +509,7 @@ __device__ __forceinline__ void take_mailbox(Commander *self)
     const uint64_t lost = adopt_mailbox(mailbox, peek_sys(&slot->fresh) != 0);
     watch_mailbox(dispatch, resident, command.run, mailbox, peek_sys(&slot->session));
     if (threadIdx.x % 32 == 0)
-        count_lost(dispatch, command.run, lost);
+        count_lost(resident, command.run, lost);
     answer_taken(self, 0);
 }
 

@@ -64,10 +64,10 @@ struct Dispatch {
     uint32_t makes_way;                 /* no run is begun any more, but: may_begin() */
     uint32_t way_end;                   /* positions published before that */
     uint32_t ended;                     /* closing, and every command that was taken is answered */
+    uint32_t over;                      /* closing, and no item is left to take */
     uint32_t wanted;                    /* 1 + a variant that a doorbell asks for */
     uint32_t ran;                       /* bit v: a run of variant v was published */
     uint32_t published, ready, retired; /* positions, free-running */
-    uint32_t commands_head;             /* commands taken */
     uint64_t plan_bytes;                /* of plans, copied over the bus */
     uint32_t doorbell_rounds;           /* of the warp that watches mailboxes */
     uint32_t ringer;                    /* mailbox: which session rang last */
@@ -81,13 +81,13 @@ struct Dispatch {
     uint32_t watched;                   /* mailboxes */
     uint8_t watched_list[ATTND_MAILBOXES_MAX];
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* NULL: not watched */
-    uint32_t busy[ATTND_MAILBOXES_MAX][2];         /* bit l: a run that lane l rang is in flight */
-    MailboxSums sums[ATTND_MAILBOXES_MAX];
-    Position positions[ring_positions];
-    uint32_t finished[ring_positions / 32]; /* retired, but not yet all before it */
-    alignas(16) attnd_command command;      /* the one in hand */
-    ActiveRun build;                        /* the run it becomes */
-    BuiltPlan built;                        /* of whose plan that is */
+    /* Of these, one more than there are: nobody's. */
+    uint32_t busy[ATTND_MAILBOXES_MAX + 1][2]; /* bit l: a run that lane l rang is in flight */
+    Position positions[ring_positions + 1];
+    uint32_t finished[ring_positions / 32 + 1]; /* retired, but not yet all before it */
+    alignas(16) attnd_command command;          /* the one in hand */
+    ActiveRun build;                            /* the run it becomes */
+    BuiltPlan built;                            /* of whose plan that is */
     Prepared prepared[prepared_max];
 };
 
@@ -120,6 +120,7 @@ __device__ __forceinline__ bool items_gone(const Dispatch *dispatch, const Resid
                                            uint32_t retired, uint32_t end)
 {
     bool left = false;
+#pragma unroll 1 /* most often once: fewer instructions to wait for */
     for (uint32_t i = retired + threadIdx.x % 32; int32_t(end - i) > 0; i += 32) {
         const Position *position = &dispatch->positions[i % ring_positions];
         left |= observe_cta(&position->active) &&
@@ -135,12 +136,14 @@ __device__ __forceinline__ bool stays_for_others(const Dispatch *dispatch, const
 }
 
 /* Under the lock; for those who look without it: the rest is there before `active` says so. */
-__device__ __forceinline__ void put_position(Dispatch *dispatch, uint32_t at, Position position)
+__device__ __forceinline__ void put_position(Dispatch *dispatch, Resident *resident, uint32_t at,
+                                             Position position)
 {
     Position *to = &dispatch->positions[at % ring_positions];
     position.active = 0;
     *to = position;
     publish_cta(&to->active, 1);
+    resident->submitted_run[at % ring_positions] = position.run;
 }
 
 /* A run of the command ring becomes visible to the workers; the ring's head is @head then. The
@@ -158,9 +161,9 @@ __device__ __forceinline__ bool publish_run(Dispatch *dispatch, Resident *reside
         /* Behind the entry, for which workers wait, what only its retiring needs: who retires it
          * finds the position active first, so the daemon sees the head before the record. */
         store_relaxed_sys(&dispatch->settings.queue->command_head, head);
-        put_position(dispatch, at, position);
+        put_position(dispatch, resident, at, position);
         set_bits(&dispatch->ran, 1u << entry.variant);
-        dispatch->published = at + 1;
+        dispatch->published = resident->published = at + 1;
     }
     dispatch_unlock(dispatch);
     return room;

@@ -6,6 +6,10 @@
  *   retires   finished runs to the retire ring, of which it is the only writer (retire.cuh)
  *   doorbells mailboxes, which lie in device memory (doorbells.cuh)
  *   chores    what nobody waits for: positions made ready, cancelled runs, sums (retire.cuh)
+ *
+ * Each warp keeps for the next launch what it alone writes, and ends by itself. Of kernels that
+ * come and go, the next ones wait for the last warp. That is the one that retires: the others are
+ * done when no item is left to take.
  */
 #ifndef ATTND_PERSISTENT_CUDA_DISPATCH_DISPATCHER_CUH
 #define ATTND_PERSISTENT_CUDA_DISPATCH_DISPATCHER_CUH
@@ -20,23 +24,22 @@ namespace attnd
 {
 
 /* Before the warps part: what was kept since the last launch, and an empty ring. Somebody's layer
- * waits for it: everything is asked for at once, and behind the bus only whether these kernels were
- * dismissed. @host: as in Settings, which are not there yet. */
+ * waits for it: everything is asked for at once, and nothing behind the bus. Whether these kernels
+ * were dismissed is among the first words that the commands' warp looks at: a doorbell that was
+ * taken by then is executed, as by kernels that were there already. */
 __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *resident,
-                                               const HostWords *host, uint32_t gang)
+                                               uint32_t gang)
 {
     static_assert(dispatch_threads == ATTND_MAILBOXES_MAX, "a mailbox a thread");
     static_assert(sizeof(Dispatch) % 16 == 0 && sizeof(Settings) / 4 <= dispatch_threads, "");
     const uint32_t thread = threadIdx.x;
-    const uint32_t dismissed = thread == 0 ? observe_sys(&host->dismiss) : 0;
     const uint32_t published = resident->published, dirty = resident->dirty;
     const uint64_t plan_bytes = resident->plan_bytes;
-    const uint32_t prepared_end = resident->prepared_end, head = resident->commands_head;
+    const uint32_t prepared_end = resident->prepared_end;
     const uint32_t transient = resident->transient, prepared_count = resident->prepared_count;
     const uint32_t ringer = resident->ringer, recent = resident->recent;
     const uint64_t turn_ns = resident->turn_ns;
     attnd_mailbox *mailbox = resident->mailboxes[thread];
-    const MailboxSums sums = resident->sums[thread];
     const uint4 first = reinterpret_cast<const uint4 *>(resident->prepared)[thread];
     const uint32_t word =
         thread < sizeof(Settings) / 4 ? reinterpret_cast<const uint32_t *>(resident)[thread] : 0;
@@ -44,6 +47,9 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
     for (uint32_t i = thread; i < sizeof(Dispatch) / 16; i += dispatch_threads)
         reinterpret_cast<uint4 *>(dispatch)[i] = make_uint4(0, 0, 0, 0);
     constexpr uint32_t vectors = sizeof(Live) / 16;
+    if (mailbox) /* its doorbells are the next that is asked for: what finds them is at hand then */
+        prefetch_line(reinterpret_cast<const char *>(mailbox));
+#pragma unroll 1 /* most often once, or not at all: fewer instructions to wait for */
     for (uint32_t i = thread; i < (published - dirty) * vectors; i += dispatch_threads)
         reinterpret_cast<uint4 *>(
             &resident->live[(dirty + i / vectors) % ring_positions])[i % vectors] =
@@ -53,9 +59,9 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         reinterpret_cast<uint32_t *>(&dispatch->settings)[thread] = word;
     if (thread < prepared_end)
         reinterpret_cast<uint4 *>(dispatch->prepared)[thread] = first;
+#pragma unroll 1
     for (uint32_t i = dispatch_threads + thread; i < prepared_end; i += dispatch_threads)
         dispatch->prepared[i] = resident->prepared[i];
-    dispatch->sums[thread] = sums;
     if (mailbox)
         list_mailbox(dispatch, thread, mailbox);
     if (thread == 0) {
@@ -64,11 +70,9 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         dispatch->gang = gang;
         dispatch->published = dispatch->retired = published;
         dispatch->ready = published + ring_positions;
-        dispatch->commands_head = head;
         dispatch->plan_bytes = plan_bytes;
         dispatch->transient = transient;
         dispatch->prepared_count = prepared_count;
-        dispatch->quiet = dispatch->closing = dismissed; /* and no warp takes anything */
         dispatch->ringer = ringer;
         dispatch->recent = recent;
         dispatch->turn_ns = turn_ns;
@@ -118,46 +122,9 @@ __device__ __forceinline__ void mark_prepared(const Dispatch *dispatch, Resident
         set_bits(&resident->used, used);
 }
 
-/* When all warps are done: what is kept for the next launch; and is there anybody who would wait
- * for it? A ring is the doorbell, a fence, and then `wake`. Here `wake` is cleared, and behind a
- * fence is the look: if the ring's store came first, its doorbell is seen; if it comes behind,
- * `wake` stays set and calls the next gang. One warp. */
-__device__ __forceinline__ void dispatch_end(Dispatch *dispatch, Resident *resident)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    attnd_wake *wake = dispatch->settings.wake;
-    if (wake && !dispatch->quiet) {
-        static_assert(offsetof(attnd_wake, announced) == 4, "one store");
-        if (lane == 0)
-            store_relaxed_sys(reinterpret_cast<uint64_t *>(wake), uint64_t(0));
-        __syncwarp();
-        fence_order_sys();
-        if (doorbells_pending(dispatch) && lane == 0)
-            store_relaxed_sys(&wake->wake, 1);
-    }
-    if (wake && lane == 0)
-        store_relaxed_sys(&wake->contended, clock_ns() - dispatch->turn_ns < alone_ns);
-    carry_sums(dispatch, resident); /* with what the others added at the end */
-    for (uint32_t m = lane; m < ATTND_MAILBOXES_MAX; m += 32)
-        if (dispatch->mailboxes[m])
-            resident->sums[m] = dispatch->sums[m];
-    static_assert(variants_count <= 32, "a variant a lane");
-    if (dispatch->ran >> lane & 1)
-        store_relaxed_sys(&dispatch->settings.host->ran[lane], dispatch->gang);
-    if (lane == 0) {
-        resident->dirty = dispatch->ready - ring_positions;
-        resident->horizon = dispatch->published;
-        resident->plan_bytes = dispatch->plan_bytes;
-        resident->ringer = dispatch->ringer;
-        resident->turn_ns = dispatch->turn_ns;
-        /* Behind the head: close_ring(). Nothing else is looked at because of it. */
-        store_relaxed_sys(&dispatch->settings.host->left, dispatch->gang);
-    }
-}
-
 /* Included where it is launched (launch.cu). */
 __global__ void __launch_bounds__(dispatch_threads, 1)
-    dispatch_kernel(Resident *resident, const HostWords *host, uint32_t gang)
+    dispatch_kernel(Resident *resident, uint32_t gang)
 {
     extern __shared__ __align__(128) char state[];
     /* Not known to ptxas, which would compute it anew behind every __syncwarp(), 40 clocks each. */
@@ -165,7 +132,7 @@ __global__ void __launch_bounds__(dispatch_threads, 1)
     asm volatile("" : "+r"(address));
     Dispatch *dispatch = static_cast<Dispatch *>(__cvta_shared_to_generic(address));
     asm volatile("griddepcontrol.launch_dependents;"); /* workers begin beside this */
-    dispatch_begin(dispatch, resident, host, gang);
+    dispatch_begin(dispatch, resident, gang);
     switch (threadIdx.x / 32) {
     case 0:
         dispatch_commands(dispatch, resident);
@@ -181,9 +148,6 @@ __global__ void __launch_bounds__(dispatch_threads, 1)
         mark_prepared(dispatch, resident);
         dispatch_chores(dispatch, resident);
     }
-    __syncthreads();
-    if (threadIdx.x / 32 == 0)
-        dispatch_end(dispatch, resident);
 }
 
 } // namespace attnd

@@ -124,10 +124,10 @@ __device__ __noinline__ uint32_t judge_doorbell(Dispatch *dispatch, uint32_t mai
 }
 
 /* Answers a doorbell that begins nothing. */
-__device__ __noinline__ void refuse_doorbell(Dispatch *dispatch, attnd_mailbox *mailbox,
+__device__ __noinline__ void refuse_doorbell(Resident *resident, attnd_mailbox *mailbox,
                                              uint32_t index, uint32_t doorbell, uint32_t answer)
 {
-    MailboxSums *sums = &dispatch->sums[index];
+    MailboxSums *sums = &resident->sums[index];
     const uint32_t code = answer - 1;
     const uint32_t error = peek_sys(&mailbox->error[doorbell]);
     if (code && !error)
@@ -136,9 +136,9 @@ __device__ __noinline__ void refuse_doorbell(Dispatch *dispatch, attnd_mailbox *
     if (code) {
         swap_relaxed(&sums->error, code);
         swap_relaxed(&sums->error_lane, doorbell);
-        add_relaxed(&sums->errors, 1u);
+        tally_gpu(&sums->errors, 1u);
     }
-    add_relaxed(&sums->runs, 1ull);
+    tally_gpu(&sums->runs, 1ull);
 }
 
 /* One doorbell of each lane of the warp. */
@@ -182,7 +182,7 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
         set_bits(&dispatch->busy[doorbells.index][doorbell / 32], 1u << doorbell % 32);
         set_bits(&dispatch->ran, 1u << run.variant);
         resident->recent = ring_positions + index;
-        put_position(dispatch, at,
+        put_position(dispatch, resident, at,
                      {0, rules.transient + index, 0, run.items,
                       doorbells.index * ATTND_LANES_MAX + doorbell, run.plan, 0, 0, 0});
     }
@@ -190,11 +190,11 @@ __device__ __forceinline__ void take_half(Dispatch *dispatch, Resident *resident
     if (value && open && !good)
         answer = judge_doorbell(dispatch, doorbells.index, doorbell, value);
     __syncwarp();
-    if (lane == 0)
-        dispatch->published = first + min(uint32_t(__popc(begins)), room);
+    if (lane == 0 && begins)
+        dispatch->published = resident->published = first + min(uint32_t(__popc(begins)), room);
     dispatch_unlock(dispatch);
     if (answer)
-        refuse_doorbell(dispatch, mailbox, doorbells.index, doorbell, answer);
+        refuse_doorbell(resident, mailbox, doorbells.index, doorbell, answer);
     __syncwarp();
 }
 
@@ -205,11 +205,12 @@ __device__ __forceinline__ bool rung(const Doorbells &doorbells)
 
 /* Which session rang, for what is announced only where sessions do not take turns. Behind the
  * publication: somebody waits for that. One warp writes these words. */
-__device__ __forceinline__ void note_ringer(Dispatch *dispatch, const Doorbells &doorbells)
+__device__ __forceinline__ void note_ringer(Dispatch *dispatch, Resident *resident,
+                                            const Doorbells &doorbells)
 {
     if (threadIdx.x % 32 == 0 && dispatch->ringer != doorbells.index) {
-        dispatch->ringer = doorbells.index;
-        dispatch->turn_ns = clock_ns();
+        dispatch->ringer = resident->ringer = doorbells.index;
+        dispatch->turn_ns = resident->turn_ns = clock_ns();
     }
     __syncwarp();
 }
@@ -228,7 +229,7 @@ __device__ __forceinline__ void take_doorbells(Dispatch *dispatch, Resident *res
         if (__any_sync(0xffffffffu, doorbells.value[half]) || !any)
             take_half(dispatch, resident, rules, doorbells, half);
     if (any)
-        note_ringer(dispatch, doorbells);
+        note_ringer(dispatch, resident, doorbells);
 }
 
 /* ---- which mailboxes are watched --------------------------------------------------------------
@@ -243,10 +244,11 @@ __device__ __forceinline__ void list_mailbox(Dispatch *dispatch, uint32_t index,
 }
 
 /* Sums of a mailbox go on where the last worker left them. One thread. */
-__device__ __forceinline__ void load_sums(Dispatch *dispatch, uint32_t index)
+__device__ __forceinline__ void load_sums(const Dispatch *dispatch, Resident *resident,
+                                          uint32_t index)
 {
     const attnd_mailbox_slot *slot = mailbox_slot(dispatch, index);
-    MailboxSums *sums = &dispatch->sums[index];
+    MailboxSums *sums = &resident->sums[index];
     sums->runs = peek8_sys(&slot->runs);
     sums->tiles = peek8_sys(&slot->tiles);
     sums->busy_ns = peek8_sys(&slot->busy_ns);
@@ -255,6 +257,24 @@ __device__ __forceinline__ void load_sums(Dispatch *dispatch, uint32_t index)
     sums->sent = sums->runs + sums->errors;
     sums->error = peek_sys(&slot->error_code);
     sums->error_lane = peek_sys(&slot->error_lane);
+}
+
+/* And to its slot in host memory, for the daemon's statistics. One thread. */
+__device__ __forceinline__ void carry_sum(const Dispatch *dispatch, Resident *resident,
+                                          uint32_t index)
+{
+    volatile attnd_mailbox_slot *slot = mailbox_slot(dispatch, index);
+    MailboxSums *sums = &resident->sums[index];
+    const unsigned long long runs = peek8_gpu(&sums->runs);
+    const uint32_t errors = peek_gpu(&sums->errors);
+    sums->sent = runs + errors;
+    slot->tiles = peek8_gpu(&sums->tiles);
+    slot->busy_ns = peek8_gpu(&sums->busy_ns);
+    slot->kv_bytes = peek8_gpu(&sums->kv_bytes);
+    slot->errors = errors;
+    slot->error_code = peek_gpu(&sums->error);
+    slot->error_lane = peek_gpu(&sums->error_lane);
+    slot->runs = runs;
 }
 
 /* From now on; also for what was prepared before: after a death all of that comes first, so that no
@@ -276,7 +296,7 @@ __device__ __forceinline__ void watch_mailbox(Dispatch *dispatch, Resident *resi
     fence_gpu();
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-        load_sums(dispatch, index);
+        load_sums(dispatch, resident, index);
         list_mailbox(dispatch, index, mailbox);
         resident->mailboxes[index] = mailbox;
     }
@@ -339,15 +359,15 @@ __device__ __forceinline__ uint64_t adopt_mailbox(attnd_mailbox *mailbox, bool f
 
 /* Rings that were answered without a run: behind list_mailbox(), which reads the sums. One thread.
  */
-__device__ __forceinline__ void count_lost(Dispatch *dispatch, uint32_t index, uint64_t lanes)
+__device__ __forceinline__ void count_lost(Resident *resident, uint32_t index, uint64_t lanes)
 {
-    MailboxSums *sums = &dispatch->sums[index];
+    MailboxSums *sums = &resident->sums[index];
     if (!lanes)
         return;
     swap_relaxed(&sums->error, ATTND_E_WORKER_RESTARTED);
     swap_relaxed(&sums->error_lane, uint32_t(63 - __clzll(int64_t(lanes))));
-    add_relaxed(&sums->errors, uint32_t(__popcll(lanes)));
-    add_relaxed(&sums->runs, static_cast<unsigned long long>(__popcll(lanes)));
+    tally_gpu(&sums->errors, uint32_t(__popcll(lanes)));
+    tally_gpu(&sums->runs, static_cast<unsigned long long>(__popcll(lanes)));
 }
 
 /* ---- who looks --------------------------------------------------------------------------------
@@ -360,6 +380,20 @@ __device__ __forceinline__ bool doorbells_pending(const Dispatch *dispatch)
     for (uint32_t i = 0; i < dispatch->watched; i++)
         any |= rung(look_at_mailbox<false>(dispatch, dispatch->watched_list[i]));
     return any;
+}
+
+/* The same, where the next kernels are to take it: of lanes, too, whose last run is in flight here,
+ * or over and not yet retired. Such a doorbell is a new ring, because the one before it was marked
+ * as taken when its run was published. */
+__device__ __forceinline__ bool doorbells_left(const Dispatch *dispatch)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < dispatch->watched; i++) {
+        const attnd_mailbox *mailbox = dispatch->mailboxes[dispatch->watched_list[i]];
+        const uint2 seen = peek_pair_sys(&mailbox->doorbell[threadIdx.x % 32 * 2]);
+        any |= doorbell_rung(seen.x) || doorbell_rung(seen.y);
+    }
+    return __any_sync(0xffffffffu, any);
 }
 
 /* The warp that watches mailboxes. One or two it looks at ready to take; of more it has several

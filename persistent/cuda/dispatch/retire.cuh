@@ -81,15 +81,15 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
         const uint32_t cancelled = __ldcg(&live->cancelled), code = __ldcg(&live->code);
         const uint64_t busy_ns = (done >> 32) * busy_unit_ns, kv_bytes = sums.y;
         if (launched) {
-            MailboxSums *all = &dispatch->sums[position->doorbell / ATTND_LANES_MAX];
-            add_relaxed(&all->runs, 1ull);
-            add_relaxed(&all->tiles, static_cast<unsigned long long>(position->items));
-            add_relaxed(&all->busy_ns, static_cast<unsigned long long>(busy_ns));
-            add_relaxed(&all->kv_bytes, static_cast<unsigned long long>(kv_bytes));
+            MailboxSums *all = &self->resident->sums[position->doorbell / ATTND_LANES_MAX];
+            tally_gpu(&all->runs, 1ull);
+            tally_gpu(&all->tiles, static_cast<unsigned long long>(position->items));
+            tally_gpu(&all->busy_ns, static_cast<unsigned long long>(busy_ns));
+            tally_gpu(&all->kv_bytes, static_cast<unsigned long long>(kv_bytes));
             if (code) {
                 swap_relaxed(&all->error, code);
                 swap_relaxed(&all->error_lane, position->doorbell % ATTND_LANES_MAX);
-                add_relaxed(&all->errors, 1u);
+                tally_gpu(&all->errors, 1u);
             }
         } else {
             attnd_retire retire = {};
@@ -116,7 +116,7 @@ __device__ __forceinline__ void retire_runs(Retirer *self, uint32_t at, uint64_t
 }
 
 /* Moves past all positions that are done without a gap. */
-__device__ __forceinline__ void advance_retired(Dispatch *dispatch)
+__device__ __forceinline__ void advance_retired(Dispatch *dispatch, Resident *resident)
 {
     if (threadIdx.x % 32 == 0) {
         uint32_t at = dispatch->retired;
@@ -128,6 +128,7 @@ __device__ __forceinline__ void advance_retired(Dispatch *dispatch)
             *word &= ~bit;
         }
         publish_cta(&dispatch->retired, at);
+        resident->retired = at;
     }
     __syncwarp();
 }
@@ -159,7 +160,32 @@ __device__ __forceinline__ void retire_direct(Retirer *self)
     __syncwarp();
 }
 
-/* The warp that retires. */
+/* The daemon's word for a run, behind the bus, to the word its workers see: what items that were
+ * not begun fail with. If the process behind these kernels is dead that is all of them, long before
+ * another worker can be there to look at the same doorbells. @look: for that; seldom while commands
+ * are taken, because kernels of others on this SM feel each look across the bus (a tenth of a small
+ * kernel's time, where every pass had one). */
+__device__ __forceinline__ void pass_cancels(const Dispatch *dispatch, Resident *resident,
+                                             bool look)
+{
+    const attnd_queue_head *queue = dispatch->settings.queue;
+    const attnd_run *runs = reinterpret_cast<const attnd_run *>(
+        reinterpret_cast<const char *>(queue) + queue->runs_offset_bytes);
+    const bool over = look && observe_sys(&queue->park) == ATTND_PARK_OVER;
+#pragma unroll 1
+    for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
+        const Position *position = &dispatch->positions[p];
+        if (observe_cta(&position->active) && (over || observe_sys(&runs[position->run].cancel)))
+            publish_gpu(&resident->live[p].cancelled,
+                        over ? ATTND_E_WORKER_RESTARTED : ATTND_E_CANCELLED);
+    }
+    __syncwarp();
+}
+
+/* The warp that retires, and the last one to end. The next gang waits for that, so in its first
+ * pass it retires a run of nobody's, of no items, as rehearsals do (work_slot.cuh). The chores'
+ * warp may have ended before it, and what that passes on is passed on here then: across the bus, so
+ * only now and then. */
 __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *resident)
 {
     attnd_queue_head *queue = dispatch->settings.queue;
@@ -168,25 +194,33 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
     Retirer self = {dispatch, resident,
                     reinterpret_cast<attnd_retire *>(base + queue->retires_offset_bytes),
                     queue->ring_entries, resident->retires_tail};
-    for (;;) {
-        const bool ended = observe_cta(&dispatch->ended);
-        const uint32_t first = dispatch->retired, end = observe_cta(&dispatch->published);
+    if (lane == 0)
+        dispatch->positions[ring_positions].doorbell = ATTND_MAILBOXES_MAX * ATTND_LANES_MAX;
+    __syncwarp();
+    for (uint32_t pass = 0;; pass++) {
+        const bool rehearses = pass == 0, ended = observe_cta(&dispatch->ended);
+        const uint32_t first = dispatch->retired;
+        const uint32_t count = rehearses ? 1 : observe_cta(&dispatch->published) - first;
         bool any = false;
-        for (uint32_t base = first; int32_t(end - base) > 0; base += 32) {
-            const uint32_t at = (base + lane) % ring_positions;
-            const uint64_t done =
-                base + lane - first < end - first ? run_ended(dispatch, resident, at) : 0;
+#pragma unroll 1
+        for (uint32_t i = lane; i - lane < count; i += 32) {
+            const uint32_t at = rehearses ? ring_positions : (first + i) % ring_positions;
+            uint64_t done = 0;
+            if (i < count)
+                done = rehearses ? 1 : run_ended(dispatch, resident, at);
             if (!__any_sync(0xffffffffu, done != 0))
                 continue;
             retire_runs(&self, at, done);
             any = true;
         }
         if (any)
-            advance_retired(dispatch);
+            advance_retired(dispatch, resident);
         retire_direct(&self);
         if (ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published) &&
             observe_cta(&dispatch->direct_head) == observe_cta(&dispatch->direct_tail))
             break;
+        if (ended && pass % 64 == 63)
+            pass_cancels(dispatch, resident, true);
     }
     if (lane == 0)
         resident->retires_tail = self.tail;
@@ -254,88 +288,66 @@ __device__ __forceinline__ void make_ready(Dispatch *dispatch, Resident *residen
     __syncwarp();
 }
 
-/* The daemon's word for a run, behind the bus, to the word its workers see: what items that were
- * not begun fail with. If the process behind these kernels is dead that is all of them, long before
- * another worker can be there to look at the same doorbells. @look: for that; seldom while commands
- * are taken, because kernels of others on this SM feel each look across the bus (a tenth of a small
- * kernel's time, where every pass had one). */
-__device__ __forceinline__ void pass_cancels(Dispatch *dispatch, Resident *resident,
-                                             const attnd_run *runs, bool look)
-{
-    const bool over = look && observe_sys(&dispatch->settings.queue->park) == ATTND_PARK_OVER;
-    for (uint32_t p = threadIdx.x % 32; p < ring_positions; p += 32) {
-        const Position *position = &dispatch->positions[p];
-        if (observe_cta(&position->active) && (over || observe_sys(&runs[position->run].cancel)))
-            publish_gpu(&resident->live[p].cancelled,
-                        over ? ATTND_E_WORKER_RESTARTED : ATTND_E_CANCELLED);
-    }
-    __syncwarp();
-}
-
-/* Sums of launched runs, for the daemon's statistics, of mailboxes where some ended since. */
-__device__ __forceinline__ void carry_sums(Dispatch *dispatch, Resident *resident)
-{
-    for (uint32_t m = threadIdx.x % 32; m < ATTND_MAILBOXES_MAX; m += 32) {
-        MailboxSums *sums = &dispatch->sums[m];
-        const unsigned long long runs = read_sum(&sums->runs);
-        const uint32_t errors = read_sum(&sums->errors);
-        if (runs + errors == sums->sent)
-            continue;
-        sums->sent = runs + errors;
-        volatile attnd_mailbox_slot *slot = mailbox_slot(dispatch, m);
-        slot->tiles = read_sum(&sums->tiles);
-        slot->busy_ns = read_sum(&sums->busy_ns);
-        slot->kv_bytes = read_sum(&sums->kv_bytes);
-        slot->errors = errors;
-        slot->error_code = read_sum(&sums->error);
-        slot->error_lane = read_sum(&sums->error_lane);
-        slot->runs = runs;
-    }
-    __syncwarp();
-}
-
-/* For a look from outside (health.cu): now and then, and at the end. */
-__device__ __forceinline__ void show_state(Dispatch *dispatch, Resident *resident)
+/* Sums of launched runs, for the daemon's statistics, of mailboxes where some ended since. Kernels
+ * that come and go leave those of their last runs to the next ones: the helper calls some when
+ * nobody else has for a while. */
+__device__ __forceinline__ void carry_sums(const Dispatch *dispatch, Resident *resident)
 {
     const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t p = lane; p < ring_positions; p += 32)
-        resident->submitted_run[p] = dispatch->positions[p].run;
-    if (lane == 0) {
-        resident->commands_head = observe_cta(&dispatch->commands_head);
-        resident->retired = observe_cta(&dispatch->retired);
-        resident->published = observe_cta(&dispatch->published);
+    uint32_t changed = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX / 32; i++) {
+        const MailboxSums *sums = &resident->sums[i * 32 + lane];
+        changed |=
+            uint32_t(peek8_gpu(&sums->runs) + peek_gpu(&sums->errors) != peek8_gpu(&sums->sent))
+            << i;
+    }
+    for (; changed; changed &= changed - 1) {
+        const uint32_t m = (uint32_t(__ffs(int32_t(changed))) - 1) * 32 + lane;
+        carry_sum(dispatch, resident, m);
     }
     __syncwarp();
+}
+
+/* No more is published. What is left for this warp is said as soon as no item is left to take: from
+ * then on no worker of these kernels has anything to find in the ring. Where these kernels leave
+ * for the next ones that is before the end of the last item, for which those wait. */
+__device__ __forceinline__ void end_chores(Dispatch *dispatch, Resident *resident,
+                                           const Turns *turns)
+{
+    while (!observe_cta(&dispatch->over) &&
+           observe_cta(&dispatch->retired) != observe_cta(&dispatch->published))
+        __nanosleep(100);
+    guests_end(dispatch, resident);
+    turns_end(resident, turns);
+    if (threadIdx.x % 32 == 0) {
+        resident->horizon = dispatch->published;
+        resident->dirty = dispatch->ready - ring_positions;
+    }
+    if (!dispatch->quiet) /* call_next() has said that these kernels leave */
+        return;
+    carry_sums(dispatch, resident);
+    if (threadIdx.x % 32 == 0) /* behind the head: close_ring() */
+        publish_sys(&dispatch->settings.host->left, dispatch->gang);
 }
 
 /* The warp that does them. */
 __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *resident)
 {
-    const attnd_run *runs = reinterpret_cast<const attnd_run *>(
-        reinterpret_cast<const char *>(dispatch->settings.queue) +
-        dispatch->settings.queue->runs_offset_bytes);
     Turns turns = turns_start(dispatch);
     Guests guests = guests_start(dispatch, resident);
-    for (uint32_t pass = 0;; pass++) {
-        const bool ended = observe_cta(&dispatch->ended);
-        if (ended && observe_cta(&dispatch->retired) == observe_cta(&dispatch->published)) {
-            guests_end(dispatch, resident);
-            show_state(dispatch, resident);
-            turns_end(resident, &turns);
-            return;
-        }
+    carry_sums(dispatch, resident);
+    for (uint32_t pass = 0; !observe_cta(&dispatch->ended); pass++) {
         pass_guests(dispatch, resident, &guests);
         pass_turns(dispatch, resident, &turns);
         make_ready(dispatch, resident, turns.completed);
-        if (pass % 8 == 0)
-            pass_cancels(dispatch, resident, runs,
-                         pass % 512 == 256 || observe_cta(&dispatch->closing));
-        if (pass % 8 == 4)
-            carry_sums(dispatch, resident);
         if (pass % 64 == 32)
-            show_state(dispatch, resident);
+            carry_sums(dispatch, resident);
+        if (pass % 8 == 7)
+            pass_cancels(dispatch, resident, pass % 512 == 263 || observe_cta(&dispatch->closing));
         __nanosleep(500);
     }
+    end_chores(dispatch, resident, &turns);
 }
 
 } // namespace attnd

@@ -3,7 +3,8 @@
  *
  * It writes the heartbeat (a kernel whose host is gone leaves by itself), wakes the daemon when a
  * retire finds it asleep, and launches. A launch is a gang: the dispatcher and its workers. Its
- * number is one more than the last one's, and the dispatcher writes that to `left` when it leaves.
+ * number is one more than the last one's, and the dispatcher writes that to `left` when it leaves:
+ * when everything is over; in `elastic` as soon as it takes nothing more.
  *
  * In `shared` and `exclusive` a gang stays. It leaves when a run needs a variant that is not there,
  * when the service parks, or when the heartbeat stood still; then the next one is launched.
@@ -17,17 +18,22 @@
  *                     wake = 1
  *   1     coming      engine, helper             nothing: the gang looks at everything
  *   1     there       engine: doorbell, wake = 1 the gang takes the doorbell
- *   1     drained     gang: closes, wake = 0,    0 and none; behind a fence the gang looks at all
- *                     leaves                     doorbells again, and sets wake if one is rung
- *   0     drained     engine: doorbell, wake = 1 the look finds the doorbell, or wake stays 1:
- *                                                either way the next gang comes
- *   any   drained     helper                     sees `left`, and a command that nobody took: again
- *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and goes
- *                     wake = 1
+ *   1     drained     gang: closes, wake = 0     0 and closed; behind a fence the gang looks at all
+ *                                                doorbells again, sets wake if one is rung, and
+ *                                                writes `left`
+ *   0     closed      engine: doorbell, wake = 1 the look finds the doorbell, or wake stays 1:
+ *                                                either way the next gang comes when this is gone
+ *   any   closed      helper                     sees `left`, and a command that nobody took: again
+ *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and
+ * goes; wake = 1                   it executes what it took before it saw that
  *
- * So no doorbell is lost, and no gang comes for nothing but in one case: a ring's store to wake may
- * come behind that of the gang that took its doorbell. The stream does the rest: gang n + 1
- * begins when all of gang n is gone.
+ * A gang is drained when no item is left to take, and closed is not gone: its last items are in
+ * work, and their answers come. So an engine may ring a lane again that is busy here. The last look
+ * sees that ring as any other: what the gang took itself it has marked before it closed.
+ *
+ * So no doorbell is lost, and no gang comes for nothing but in two cases: a ring's store to wake
+ * may come behind that of the gang that took its doorbell, and a doorbell that is refused is rung
+ * until it is answered. The stream does the rest: gang n + 1 begins when all of gang n is gone.
  */
 #include "persistent/cuda/host/backend.cuh"
 
@@ -140,7 +146,7 @@ void gangs_dismiss(attnd_backend *backend, uint32_t dismiss)
     attnd_publish32(&backend->words->dismiss, dismiss);
 }
 
-/* Armed gangs must be called, and again: a gang that had drained before it was told to leave wipes
+/* Armed gangs must be called, and again: a gang that had closed before it was told to leave wipes
  * the word out. */
 cudaError_t kernels_wait(attnd_backend *backend)
 {

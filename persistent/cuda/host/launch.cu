@@ -190,11 +190,9 @@ static cudaError_t launch_shares(Resident *resident, const Resident *settings, u
     return error;
 }
 
-static cudaError_t launch_dispatcher(Resident *resident, const Resident *settings, uint32_t gang,
-                                     cudaStream_t stream)
+static cudaError_t launch_dispatcher(Resident *resident, uint32_t gang, cudaStream_t stream)
 {
-    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), stream>>>(resident, settings->host,
-                                                                       gang);
+    dispatch_kernel<<<1, dispatch_threads, sizeof(Dispatch), stream>>>(resident, gang);
     return cudaGetLastError();
 }
 
@@ -203,7 +201,7 @@ cudaError_t resident_launch(Resident *resident, const Resident *settings, uint32
 {
     const bool one = settings->reserved;
     const uint32_t end = one ? settings->reserved : settings->workers;
-    cudaError_t error = launch_dispatcher(resident, settings, gang, streams[0]);
+    cudaError_t error = launch_dispatcher(resident, gang, streams[0]);
     return error ? error : launch_shares(resident, settings, 0, end, gang, streams, one, one);
 }
 
@@ -211,7 +209,7 @@ cudaError_t resident_arm(Resident *resident, const Resident *settings, uint32_t 
                          cudaStream_t stream)
 {
     const uint32_t first = settings->reserved;
-    cudaError_t error = first ? cudaSuccess : launch_dispatcher(resident, settings, gang, stream);
+    cudaError_t error = first ? cudaSuccess : launch_dispatcher(resident, gang, stream);
     return error ? error
                  : launch_shares(resident, settings, first, settings->workers, gang, &stream, true,
                                  !first);

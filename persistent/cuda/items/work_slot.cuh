@@ -70,6 +70,7 @@ struct WorkSlots {
     uint64_t full[work_slots], empty[work_slots];
     uint32_t trace, turn; /* as in Resident, at the fetch warp's last look */
     uint32_t traced;      /* work before it has its records, or needs none */
+    uint32_t over;        /* 1: the gang needs this worker no more */
     Settings settings;
 };
 

@@ -196,6 +196,13 @@ __device__ __forceinline__ uint32_t peek_gpu(const uint32_t *word)
     return value;
 }
 
+__device__ __forceinline__ uint64_t peek8_gpu(const unsigned long long *word)
+{
+    uint64_t value;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
 /* Four words that lie side by side, 16-byte aligned. */
 __device__ __forceinline__ uint4 peek16_gpu(const uint32_t *words)
 {
@@ -307,12 +314,6 @@ __device__ __forceinline__ uint32_t lock_cta(uint32_t *word)
 template <typename T> __device__ __forceinline__ T add_relaxed(T *word, T value)
 {
     return atomicAdd(word, value);
-}
-
-/* A word that others add to. */
-template <typename T> __device__ __forceinline__ T read_sum(T *word)
-{
-    return atomicAdd(word, T(0));
 }
 
 /* To @value, if it is less. */

@@ -29,8 +29,8 @@ struct HostWords {
     uint32_t heartbeat_ms;        /* host: a kernel whose host is gone leaves by itself; 0: there
                                      is none to be gone */
     uint32_t wanted;              /* device: 1 + a variant that is not resident and now must be */
-    uint32_t left;                /* device: number of the last gang whose dispatcher has left */
-    uint32_t dismiss;             /* host: 1: gangs that come leave at once */
+    uint32_t left;                /* device: number of the last gang that leaves (helper.cu) */
+    uint32_t dismiss;             /* host: 1: gangs leave at once */
     uint32_t gate;                /* host: the last batch of gangs that may begin */
     uint32_t guests_left;         /* device: number of the last guests that were told to leave */
     uint32_t ran[variants_count]; /* device: the last gang in which a run of the variant came */
@@ -166,9 +166,10 @@ struct Resident : Settings {
     uint32_t trace;          /* 1: records of items are wanted; read together with `leave` */
     uint32_t turn;           /* likewise: whose items are next, turn_of(); 0: as published */
     uint32_t guests_leave;   /* likewise: the last guests that are to leave */
+    uint32_t over;           /* the last gang that has no item left to take, and gets none */
     alignas(128) uint32_t nothing[workers_max][64]; /* zeros, for rehearsals (work_slot.cuh) */
     alignas(128) RunEntry ring[ring_positions];
-    Live live[ring_positions];
+    Live live[ring_positions + 1];                 /* one of nobody's (retire.cuh) */
     uint32_t guests_there;                         /* the last guests that have begun */
     uint32_t submitted_run[ring_positions];        /* of the run table; for a look from outside */
     alignas(128) uint32_t cursor[workers_max];     /* the position each worker is at */
@@ -177,7 +178,7 @@ struct Resident : Settings {
     uint32_t traced[workers_max];                  /* records that each worker has written */
     Prepared prepared[prepared_max];               /* the dispatcher's, between launches */
     attnd_mailbox *mailboxes[ATTND_MAILBOXES_MAX]; /* likewise; NULL: not watched */
-    MailboxSums sums[ATTND_MAILBOXES_MAX];         /* likewise */
+    MailboxSums sums[ATTND_MAILBOXES_MAX + 1];     /* likewise; one of nobody's */
     Pending pending[pending_max];                  /* the dispatcher's, of this launch */
 };
 

@@ -243,6 +243,13 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
     }
 }
 
+/* A gang is over when all its kernels are, and the next one waits for the last. */
+__device__ __forceinline__ void gang_ends(uint32_t block)
+{
+    if (block == 0)
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 template <typename T, int D, typename Policy>
 __global__ void __launch_bounds__(resident_threads, 1)
     resident_kernel(Resident *resident, uint32_t variant, uint32_t first_worker, uint32_t gang)
@@ -253,6 +260,8 @@ __global__ void __launch_bounds__(resident_threads, 1)
     if (threadIdx.x < sizeof(Settings) / 4)
         reinterpret_cast<uint32_t *>(&work->settings)[threadIdx.x] =
             reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
+    else if (threadIdx.x == producer_threads - 1)
+        work->over = int32_t(peek_gpu(&resident->over) - gang) >= 0;
     if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
         *decode_ring() = rehearsal_ring<D, Policy>();
     if (first_item<D> != 0 && threadIdx.x / 32 == 1)
@@ -268,6 +277,10 @@ __global__ void __launch_bounds__(resident_threads, 1)
         fence_barrier_init();
     }
     __syncthreads();
+    if (work->over) { /* it comes too late */
+        gang_ends(blockIdx.x);
+        return;
+    }
     if (threadIdx.x >= producer_threads) {
         if constexpr (D == latent_dim)
             consume_latents<T, Policy>(&bars);
@@ -289,9 +302,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         }
         if (warp == 0) {
             worker_leave(resident, worker);
-            /* A gang is over when all its kernels are, and the next one waits for the last. */
-            if (blockIdx.x == 0)
-                asm volatile("griddepcontrol.wait;" ::: "memory");
+            gang_ends(blockIdx.x);
         } else if constexpr (D == latent_dim) {
             load_latents(&bars);
         } else {
