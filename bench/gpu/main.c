@@ -301,7 +301,7 @@ static void measure_elastic(struct bench_suite *suite)
 static void measure_reserved(struct bench_suite *suite)
 {
     measure_beside_none(suite, "_reserve");
-    gpu_measure_crowd(suite, "_reserve", 12);
+    gpu_measure_crowd(suite, "_reserve", 20);
 }
 
 /* ---- the parts ---- */
