@@ -87,6 +87,7 @@ template <int D> __device__ __forceinline__ void zero_tail(uint32_t v, int32_t r
 /* A warpgroup's way through prefill items. */
 template <typename T, int D, typename Policy> struct Prefill {
     using Shape = PrefillShape<D>;
+    template <int way> using LoopOf = typename Policy::template Loop<way>;
     static constexpr bool overlaps = Shape::q_stages > 1; /* from item to item */
     PrefillBarriers<D> *bars;
     uint32_t shared;
@@ -178,11 +179,13 @@ template <typename T, int D, typename Policy> struct Prefill {
     }
 
     /* QK of the next block, PV of this one, softmax of the next, which begins with key @first.
-     * @way: how weights are made at once, -1: they are not. */
+     * @way: how weights are made at once, -1: they are not. @stop: written where a way changes, see
+     * quick_blocks(). */
     template <int way>
-    __device__ __forceinline__ void step(const Item &item, float scale, int32_t first)
+    __device__ __forceinline__ void step(const Item &item, const LoopOf<way> &loop, float scale,
+                                         int32_t first, int32_t &stop)
     {
-        constexpr bool exact = way < 0;
+        constexpr bool exact = way < 0, changes = !exact && Policy::changes(way);
         const uint32_t now = count++;
         const QDescriptor q = q_at();
         const KDescriptor<D> k = k_at(count);
@@ -193,6 +196,8 @@ template <typename T, int D, typename Policy> struct Prefill {
         products_begin(group);
         wgmma_fence();
         issue_k(q, k);
+        if constexpr (changes)
+            stop = max(peek_cta(&item.floor), peek_cta(loop.end) + Shape::keys);
         if (!v_ready)
             wait_kv(bars->v_full, now);
         wgmma_fence();
@@ -202,7 +207,8 @@ template <typename T, int D, typename Policy> struct Prefill {
         if (!exact)
             ready = Policy::template ready<way>(item, first, state.m);
         wgmma_wait<1>();
-        look_ahead();
+        if (!changes)
+            look_ahead();
         if (exact)
             Policy::prefill(item, s, first);
         /* ptxas moves the wait for PV in front of what does not feed it, but not across the branch
@@ -210,17 +216,22 @@ template <typename T, int D, typename Policy> struct Prefill {
          * not in both of its arms. */
         bool quick = false;
         if constexpr (!exact)
-            quick = softmax_quick<D, Policy, way>(state, s, scale, ready);
-        if (Policy::ways > 1 && quick)
+            quick = softmax_quick<D, Policy, way>(state, s, scale, loop, ready);
+        if (Policy::ways > 1 && quick) {
+            if (changes) /* in front of the exponentials their answers would be waited for */
+                look_ahead();
             wgmma_wait<0>();
-        else
+        } else {
+            if (changes)
+                k_ready = v_ready = false;
             wgmma_wait<0>();
+        }
         leave_v(now);
         if (!quick) {
             float fade[2];
             if constexpr (!exact) {
-                Policy::template beyond<way>(ready, first - 2 * Shape::keys);
                 scores_again<T, D, Policy>(s, warp_q(), k_block(count));
+                Policy::template beyond<way>(item, s, first - 2 * Shape::keys);
                 Policy::prefill(item, s, first);
             } else {
                 Policy::mask(item, s, first);
@@ -348,7 +359,7 @@ template <typename T, int D, typename Policy> struct Prefill {
         /* Also the first one without a mask, where a row may see no key before it. */
         while (first > peek_cta(&item.floor) && first >= free_end) {
             first -= Shape::keys;
-            step<-1>(item, scale, first);
+            step<-1>(item, LoopOf<-1>(item), scale, first, first);
         }
         /* Nor does one that begins here or above. */
         const int32_t free_begin =
@@ -356,7 +367,7 @@ template <typename T, int D, typename Policy> struct Prefill {
         quick_blocks<0>(item, scale, first, free_begin);
         while (Policy::windows && first > peek_cta(&item.floor)) {
             first -= Shape::keys;
-            step<-1>(item, scale, first);
+            step<-1>(item, LoopOf<-1>(item), scale, first, first);
         }
     }
 
@@ -367,11 +378,15 @@ template <typename T, int D, typename Policy> struct Prefill {
                                                  int32_t free_begin)
     {
         if (Policy::way(item, first - Shape::keys) == way) {
-            while (first > peek_cta(&item.floor) &&
-                   (!Policy::windows || first - Shape::keys >= free_begin) &&
-                   (!Policy::changes(way) || Policy::way(item, first - Shape::keys) == way)) {
+            const LoopOf<way> loop(item);
+            /* No block from here down in this loop. A way that changes looks while products run, a
+             * block ahead: who raised its end then did it two blocks ahead, before this barrier. */
+            int32_t stop = peek_cta(&item.floor);
+            while (first > stop && (!Policy::windows || first - Shape::keys >= free_begin)) {
                 first -= Shape::keys;
-                step<way>(item, scale, first);
+                step<way>(item, loop, scale, first, stop);
+                if (!Policy::changes(way))
+                    stop = peek_cta(&item.floor);
             }
         }
         if constexpr (way + 1 < Policy::ways)

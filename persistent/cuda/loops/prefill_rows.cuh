@@ -79,12 +79,15 @@ constexpr float quick_max = 16384.0f;
  * long as weights are numbers of T. Return: whether they are, in the whole warp; else nothing but s
  * has changed, and the warp does it again, exactly. */
 template <int D, typename Policy, int way>
-__device__ __forceinline__ bool softmax_quick(RowState<D> &state,
-                                              float (&s)[PrefillShape<D>::keys / 2], float scale,
-                                              typename Policy::Ready &ready)
+__device__ __forceinline__ bool
+softmax_quick(RowState<D> &state, float (&s)[PrefillShape<D>::keys / 2], float scale,
+              const typename Policy::template Loop<way> &loop, const typename Policy::Ready &ready)
 {
     float sum[4] = {};
-    const bool right = Policy::template quick<way>(ready, scale, [&](auto exponent) {
+    bool right = true;
+    if constexpr (Policy::changes(way))
+        right = loop.exponents(s, state.m);
+    Policy::template quick<way>(ready, scale, [&](auto exponent) {
 #pragma unroll
         for (int i = 0; i < PrefillShape<D>::keys / 2; i++) {
             s[i] = exp2_fast(exponent(s[i], i, state.m[i % 4 / 2]));

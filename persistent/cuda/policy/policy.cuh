@@ -178,7 +178,7 @@ struct Plain {
 
     /* In place of prefill() where weights are made at once: the item's way for the block that
      * begins with key @first, the same in all warps of the group; and whether that may become a
-     * later one within an item. */
+     * later one within an item. The Loop of one that may also makes the exponents of a block. */
     __device__ static constexpr int way(const Item &, int32_t)
     {
         return 0;
@@ -187,6 +187,14 @@ struct Plain {
     {
         return false;
     }
+
+    /* What the loop of a way keeps from block to block. */
+    struct Nothing {
+        __device__ explicit Nothing(const Item &)
+        {
+        }
+    };
+    template <int way> using Loop = Nothing;
 
     /* All that is known of a block before its products; @m is of the rows in hand. */
     struct Ready {
@@ -197,17 +205,18 @@ struct Plain {
     }
 
     /* @weights takes a function that makes an exponent of product s[i], relative to m of its row:
-     * (s[i], i, m). Return: false where some of this lane's are wrong. */
+     * (s[i], i, m). */
     template <int way, typename Weights>
-    __device__ static bool quick(Ready &, float scale, Weights weights)
+    __device__ static void quick(const Ready &, float scale, Weights weights)
     {
         weights([scale](float s, int, float m) { return fmaf(s, scale, -m); });
-        return true;
     }
 
-    /* Weights of a block were wrong in this warp, maybe in this lane. @change: the first block, by
-     * its first key, for which the group's warps may yet agree on another way. */
-    template <int way> __device__ static void beyond(const Ready &, int32_t)
+    /* Weights of a block were wrong in this warp, and @s are its products in this lane. @change:
+     * the first block, by its first key, for which the group's warps may yet agree on another way.
+     */
+    template <int way, int count>
+    __device__ static void beyond(const Item &, const float (&)[count], int32_t)
     {
     }
 

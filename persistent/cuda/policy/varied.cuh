@@ -11,6 +11,7 @@
 #include "persistent/cuda/policy/policy.cuh"
 #include "persistent/cuda/policy/rope.cuh"
 #include "persistent/cuda/policy/tanh.cuh"
+#include <type_traits>
 
 namespace attnd
 {
@@ -190,9 +191,8 @@ struct Varied {
         return scoring.cap > 0.0f ? tanh_any(x, scoring.cap) : x;
     }
 
-    /* Whether tanh of a product of these is of a small number, in all lanes. */
-    template <int count>
-    __device__ static bool all_small(const Scoring &scoring, const float (&s)[count])
+    /* The largest of these without their signs. */
+    template <int count> __device__ static float largest(const float (&s)[count])
     {
         constexpr int chains = count < 4 ? count : 4; /* to wait less for one another */
         float top[chains];
@@ -202,8 +202,15 @@ struct Varied {
 #pragma unroll
         for (int i = 1; i < chains; i++)
             top[0] = fmaxf(top[0], top[i]);
-        return __all_sync(0xffffffffu,
-                          top[0] * scoring.scale < tanh_four_max && scoring.scale > tanh_scale_min);
+        return top[0];
+    }
+
+    /* Whether tanh of a product of these is of a small number, in all lanes. */
+    template <int count>
+    __device__ static bool all_small(const Scoring &scoring, const float (&s)[count])
+    {
+        return __all_sync(0xffffffffu, largest(s) * scoring.scale < tanh_four_max &&
+                                           scoring.scale > tanh_scale_min);
     }
 
     /* All scores of the warp's lanes; the branches are in front of them. */
@@ -419,11 +426,50 @@ struct Varied {
         return way == way_two || way == way_four;
     }
 
+    /* What the loop of a way keeps from block to block: factors of the tanh. */
+    struct Uncapped {
+        __device__ explicit Uncapped(const Item &)
+        {
+        }
+    };
+    template <int terms> struct Capped {
+        TanhSmall<terms> tanh;
+        float limit;        /* of a product's square */
+        const int32_t *end; /* the first key of the first block that takes another way */
+
+        __device__ __forceinline__ explicit Capped(const Item &item)
+            : tanh(item.scoring.scale, item.scoring.cap),
+              end(terms == 2 ? &varied_tanh()->two_end : &varied_tanh()->four_end)
+        {
+            constexpr float x = terms == 2 ? tanh_two_max : tanh_four_max;
+            const float most = __fdividef(x, item.scoring.scale);
+            limit = most * most;
+        }
+
+        /* Of the products of a block, relative to @m of their rows. Return: whether the polynomial
+         * is good for all of this lane's. One bit says so: where the largest square is looked for,
+         * ptxas holds special functions back, and they then take their eight clocks each alone. */
+        template <int count>
+        __device__ __forceinline__ bool exponents(float (&s)[count], const float (&m)[2]) const
+        {
+            bool good = true;
+#pragma unroll
+            for (int i = 0; i < count; i++) {
+                const float square = s[i] * s[i];
+                good = good && square < limit;
+                s[i] = fmaf(s[i], tanh.over(square), -m[i % 4 / 2]);
+            }
+            return good;
+        }
+    };
+    template <int way>
+    using Loop = std::conditional_t<way == way_two, Capped<2>,
+                                    std::conditional_t<way == way_four, Capped<4>, Uncapped>>;
+
     /* Slopes make of -m what is added to the score of each key. */
     struct Ready {
         Scoring scoring;
         float slope[2], base[2];
-        float most; /* of the products' squares, once they are there */
 
         __device__ __forceinline__ float added(int i) const
         {
@@ -433,7 +479,7 @@ struct Varied {
     template <int way>
     __device__ static Ready ready(const Item &item, int32_t first, const float (&m)[2])
     {
-        Ready ready = {item.scoring, {}, {-m[0], -m[1]}, 0.0f};
+        Ready ready = {item.scoring, {}, {-m[0], -m[1]}};
         if (way == way_sloped || way == way_any) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -447,43 +493,27 @@ struct Varied {
     }
 
     template <int way, typename Weights>
-    __device__ static bool quick(Ready &ready, float, Weights weights)
+    __device__ static void quick(const Ready &ready, float, Weights weights)
     {
         const Scoring &scoring = ready.scoring;
-        if constexpr (way == way_two || way == way_four) {
-            return quick_tanh < way == way_two ? 2 : 4 > (ready, weights);
-        } else {
-            weights([&](float s, int i, float m) {
-                if (way == way_any)
-                    return tanh_any(s * scoring.scale, scoring.cap) + ready.added(i);
-                return fmaf(s, scoring.scale, way == way_sloped ? ready.added(i) : -m);
-            });
-            return true;
-        }
-    }
-
-    /* With a polynomial. Return: whether it is good for this lane's products. */
-    template <int terms, typename Weights>
-    __device__ __forceinline__ static bool quick_tanh(Ready &ready, Weights weights)
-    {
-        const Scoring &scoring = ready.scoring;
-        const TanhSmall<terms> tanh(scoring.scale, scoring.cap);
-        const float most = terms == 2 ? tanh_two_max : tanh_four_max;
-        uint32_t top = 0; /* of the squares, as bits: none is negative */
-        weights([&](float s, int, float m) {
-            const float square = s * s;
-            top = max(top, __float_as_uint(square));
-            return fmaf(s, tanh.over(square), -m);
+        weights([&](float s, int i, float m) {
+            if (changes(way))
+                return s; /* Capped::exponents() */
+            if (way == way_any)
+                return tanh_any(s * scoring.scale, scoring.cap) + ready.added(i);
+            return fmaf(s, scoring.scale, way == way_sloped ? ready.added(i) : -m);
         });
-        ready.most = __uint_as_float(top) * (scoring.scale * scoring.scale);
-        return ready.most < most * most;
     }
 
-    template <int way> __device__ static void beyond(const Ready &ready, int32_t change)
+    template <int way, int count>
+    __device__ static void beyond(const Item &item, const float (&s)[count], int32_t change)
     {
-        if (way == way_two && !(ready.most < tanh_two_max * tanh_two_max))
+        if (!changes(way))
+            return;
+        const float most = largest(s) * item.scoring.scale;
+        if (way == way_two && !(most < tanh_two_max))
             raise_relaxed(&varied_tanh()->two_end, change);
-        if (changes(way) && !(ready.most < tanh_four_max * tanh_four_max))
+        if (!(most < tanh_four_max))
             raise_relaxed(&varied_tanh()->four_end, change);
     }
 
