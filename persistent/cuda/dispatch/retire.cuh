@@ -313,11 +313,13 @@ __device__ __forceinline__ void carry_sums(const Dispatch *dispatch, Resident *r
  * then on no worker of these kernels has anything to find in the ring. Where these kernels leave
  * for the next ones that is before the end of the last item, for which those wait. */
 __device__ __forceinline__ void end_chores(Dispatch *dispatch, Resident *resident,
-                                           const Turns *turns)
+                                           const Turns *turns, Guests *guests)
 {
     while (!observe_cta(&dispatch->over) &&
-           observe_cta(&dispatch->retired) != observe_cta(&dispatch->published))
+           observe_cta(&dispatch->retired) != observe_cta(&dispatch->published)) {
+        pass_guests(dispatch, resident, guests);
         __nanosleep(100);
+    }
     guests_end(dispatch, resident);
     turns_end(resident, turns);
     if (threadIdx.x % 32 == 0) {
@@ -347,7 +349,7 @@ __device__ __forceinline__ void dispatch_chores(Dispatch *dispatch, Resident *re
             pass_cancels(dispatch, resident, pass % 512 == 263 || observe_cta(&dispatch->closing));
         __nanosleep(500);
     }
-    end_chores(dispatch, resident, &turns);
+    end_chores(dispatch, resident, &turns, &guests);
 }
 
 } // namespace attnd
