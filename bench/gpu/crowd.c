@@ -8,6 +8,7 @@
 #include "bench/support/private_service.h"
 #include "schemas/atomics.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -161,8 +162,8 @@ static void end_crowd(struct bench_suite *suite, struct crowd *crowd, pid_t pid)
 
 /* ---- what is measured ---- */
 
-static void report(struct bench_suite *suite, const char *suffix, double reach,
-                   const struct gpu_times *times, double before_us, double beside_us)
+static void report(struct bench_suite *suite, const char *suffix, const struct gpu_times *times,
+                   double before_us, double beside_us)
 {
     char figure[64], notes[280];
 
@@ -172,10 +173,10 @@ static void report(struct bench_suite *suite, const char *suffix, double reach,
              "of %u us: %.0f us beside the idle service, %.0f beside these runs",
              times->stream_p99_us, times->ring_us, times->ring_p99_us, WAVES, CTA_NS / 1000,
              before_us, beside_us);
-    bench_suite_figure(suite, figure, times->stream_us, "us", "lower", reach, notes);
+    bench_suite_figure(suite, figure, times->stream_us, "us", "lower", NAN, notes);
 }
 
-void gpu_measure_crowd(struct bench_suite *suite, const char *suffix, double reach)
+void gpu_measure_crowd(struct bench_suite *suite, const char *suffix)
 {
     Attnd__Reply *reply = bench_suite_status(suite);
     const bool mps = reply && reply->status->mps;
@@ -199,6 +200,6 @@ void gpu_measure_crowd(struct bench_suite *suite, const char *suffix, double rea
     const double beside_us = attnd_peek32(&crowd->kernel_ns) * 1e-3;
     end_crowd(suite, crowd, pid);
     if (good && !suite->failed)
-        report(suite, suffix, reach, &times, before_us, beside_us);
+        report(suite, suffix, &times, before_us, beside_us);
     munmap(crowd, sizeof(*crowd));
 }

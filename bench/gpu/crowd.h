@@ -8,8 +8,7 @@
 
 /** gpu_measure_crowd() - answer_in_crowd_us, with @suffix in front of the unit: a decode of 128
  * tokens by the service that runs now, in a stream, beside a process whose kernels fill the GPU.
- * Nothing is measured without MPS, where processes take turns.
- * @reach: microseconds that count as reached */
-void gpu_measure_crowd(struct bench_suite *suite, const char *suffix, double reach);
+ * Nothing is measured without MPS, where processes take turns. */
+void gpu_measure_crowd(struct bench_suite *suite, const char *suffix);
 
 #endif

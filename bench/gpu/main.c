@@ -292,7 +292,7 @@ static void measure_elastic(struct bench_suite *suite)
     gpu_measure_layers(suite, "_elastic", 6);
     bench_suite_go_on(suite);
     measure_beside_none(suite, "_elastic");
-    gpu_measure_crowd(suite, "_elastic", 45);
+    gpu_measure_crowd(suite, "_elastic");
     bench_suite_go_on(suite);
     gpu_measure_idle_tax(suite);
 }
@@ -301,7 +301,7 @@ static void measure_elastic(struct bench_suite *suite)
 static void measure_reserved(struct bench_suite *suite)
 {
     measure_beside_none(suite, "_reserve");
-    gpu_measure_crowd(suite, "_reserve", 20);
+    gpu_measure_crowd(suite, "_reserve");
 }
 
 /* ---- the parts ---- */
