@@ -24,8 +24,8 @@
  *   0     closed      engine: doorbell, wake = 1 the look finds the doorbell, or wake stays 1:
  *                                                either way the next gang comes when this is gone
  *   any   closed      helper                     sees `left`, and a command that nobody took: again
- *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and
- * goes; wake = 1                   it executes what it took before it saw that
+ *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and goes
+ *                     wake = 1                   when what it took before it saw that is executed
  *
  * A gang is drained when no item is left to take, and closed is not gone: its last items are in
  * work, and their answers come. So an engine may ring a lane again that is busy here. The last look

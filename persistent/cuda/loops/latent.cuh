@@ -416,9 +416,9 @@ template <typename T, typename Policy> struct Latent {
     __device__ __forceinline__ bool weights_quick(const Item &item, float scale, int32_t first,
                                                   uint32_t stage)
     {
-        typename Policy::Ready ready = Policy::template ready<0>(item, first, state.m);
+        const typename Policy::Ready ready = Policy::template ready<0>(item, first, state.m);
         float sum[4] = {};
-        (void)Policy::template quick<0>(ready, scale, [&](auto exponent) {
+        Policy::template quick<0>(ready, scale, [&](auto exponent) {
 #pragma unroll
             for (int i = 0; i < half / 4; i++) {
                 const float m = state.m[i % 2];
