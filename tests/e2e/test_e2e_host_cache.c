@@ -465,6 +465,16 @@ static void one(struct side *side, struct prng *prng)
         CHECK_OK(attnd_pages_free(side->session, side->pool, found.blocks * BLOCK_PAGES, held));
 }
 
+/* One that dies often is started again a moment later. */
+static int has_worker(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    const int there = status->worker_pid > 1;
+
+    attnd__status__free_unpacked(status, NULL);
+    return there;
+}
+
 static void at_random(const char *cache, uint32_t deaths, uint64_t seed)
 {
     struct prng prng = prng_fork(seed, deaths);
@@ -473,8 +483,10 @@ static void at_random(const char *cache, uint32_t deaths, uint64_t seed)
     start(cache);
     side_open(&side, &own, 0);
     for (uint32_t round = 0; round < ROUNDS; round++) {
-        if (deaths && prng_below(&prng, ROUNDS / deaths) == 0)
+        if (deaths && prng_below(&prng, ROUNDS / deaths) == 0) {
+            harness_eventually(has_worker, &own, 20000, "there is a worker to kill");
             (void)kill(harness_worker(&own), SIGKILL);
+        }
         one(&side, &prng);
     }
     /* A worker that takes long to come back may have moved nothing yet. */
