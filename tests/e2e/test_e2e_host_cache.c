@@ -465,14 +465,14 @@ static void one(struct side *side, struct prng *prng)
         CHECK_OK(attnd_pages_free(side->session, side->pool, found.blocks * BLOCK_PAGES, held));
 }
 
-/* One that dies often is started again a moment later. */
-static int has_worker(void *context)
+/* Whichever worker there is; where none has come since the last death, there is nobody to kill. */
+static void kill_worker(void)
 {
-    Attnd__Status *status = harness_status(context);
-    const int there = status->worker_pid > 1;
+    Attnd__Status *status = harness_status(&own);
 
+    if (status->worker_pid > 1)
+        (void)kill((pid_t)status->worker_pid, SIGKILL);
     attnd__status__free_unpacked(status, NULL);
-    return there;
 }
 
 static void at_random(const char *cache, uint32_t deaths, uint64_t seed)
@@ -483,10 +483,8 @@ static void at_random(const char *cache, uint32_t deaths, uint64_t seed)
     start(cache);
     side_open(&side, &own, 0);
     for (uint32_t round = 0; round < ROUNDS; round++) {
-        if (deaths && prng_below(&prng, ROUNDS / deaths) == 0) {
-            harness_eventually(has_worker, &own, 20000, "there is a worker to kill");
-            (void)kill(harness_worker(&own), SIGKILL);
-        }
+        if (deaths && prng_below(&prng, ROUNDS / deaths) == 0)
+            kill_worker();
         one(&side, &prng);
     }
     /* A worker that takes long to come back may have moved nothing yet. */
