@@ -37,6 +37,7 @@ struct side {
     struct attnd_pool_info info;
     struct attnd_prefix_key key[PROMPTS][BLOCKS];
     int published[PROMPTS][BLOCKS]; /* the dictionary */
+    int worker_dies;
 };
 
 static const struct attnd_pool_desc pool_desc = {.size = sizeof(pool_desc),
@@ -135,6 +136,33 @@ static uint32_t match(const struct side *side, uint32_t prompt, uint32_t count)
     return found.blocks;
 }
 
+struct lease {
+    const struct side *side;
+    uint32_t count;
+    int32_t *pages;
+};
+
+static int is_leased(void *context)
+{
+    const struct lease *lease = context;
+    int rc = attnd_pages_alloc(lease->side->session, lease->side->pool, lease->count, lease->pages);
+
+    CHECK(rc >= 0 || rc == -ATTND_E_NO_SPACE);
+    return rc >= 0;
+}
+
+/* There is always room, but that a worker which has died may have been copying: those pages are
+ * free when the next one is there. */
+static void lease_pages(const struct side *side, uint32_t count, int32_t *pages)
+{
+    struct lease lease = {side, count, pages};
+
+    if (side->worker_dies)
+        harness_eventually(is_leased, &lease, 20000, "what the dead worker copied is free again");
+    else
+        CHECK_OK(attnd_pages_alloc(side->session, side->pool, count, pages));
+}
+
 /* Blocks [@begin, @end), behind a parent that is leased meanwhile. Return: how many were taken. */
 static uint32_t publish(struct side *side, uint32_t prompt, uint32_t begin, uint32_t end)
 {
@@ -142,7 +170,7 @@ static uint32_t publish(struct side *side, uint32_t prompt, uint32_t begin, uint
     uint32_t count = (end - begin) * BLOCK_PAGES;
     int32_t pages[BLOCKS * BLOCK_PAGES];
 
-    CHECK_OK(attnd_pages_alloc(side->session, side->pool, count, pages));
+    lease_pages(side, count, pages);
     for (uint32_t i = begin; i < end; i++)
         write_block(side, &side->key[prompt][i], pages + (size_t)(i - begin) * BLOCK_PAGES);
     CHECK_OK(attnd_prefix_publish(side->session, &args, pages, NULL));
@@ -482,6 +510,7 @@ static void at_random(const char *cache, uint32_t deaths, uint64_t seed)
 
     start(cache);
     side_open(&side, &own, 0);
+    side.worker_dies = deaths > 0;
     for (uint32_t round = 0; round < ROUNDS; round++) {
         if (deaths && prng_below(&prng, ROUNDS / deaths) == 0)
             kill_worker();
