@@ -16,6 +16,7 @@
 
 #include "persistent/cuda/dispatch/commands.cuh"
 #include "persistent/cuda/dispatch/retire.cuh"
+#include "persistent/cuda/dispatch/stay.cuh"
 #include "persistent/cuda/machine/copy.cuh"
 #include "persistent/cuda/machine/scalar.cuh"
 #include "persistent/cuda/state/roles.cuh"
@@ -23,10 +24,17 @@
 namespace attnd
 {
 
+/* Across the bus. One thread. */
+__device__ __noinline__ uint32_t still_dismissed(const Settings &settings)
+{
+    return (observe_sys(&settings.host->dismiss) | observe_sys(&settings.queue->park)) != 0;
+}
+
 /* Before the warps part: what was kept since the last launch, and an empty ring. Somebody's layer
  * waits for it: everything is asked for at once, and nothing behind the bus. Whether these kernels
  * were dismissed is among the first words that the commands' warp looks at: a doorbell that was
- * taken by then is executed, as by kernels that were there already. */
+ * taken by then is executed, as by kernels that were there already. Of many that are dismissed one
+ * behind the other only the first does so: the next ones look before they begin. */
 __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *resident,
                                                uint32_t gang)
 {
@@ -38,7 +46,8 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
     const uint32_t prepared_end = resident->prepared_end;
     const uint32_t transient = resident->transient, prepared_count = resident->prepared_count;
     const uint32_t ringer = resident->ringer, recent = resident->recent;
-    const uint64_t turn_ns = resident->turn_ns;
+    const uint64_t turn_ns = resident->turn_ns, idle_ns = resident->idle_ns;
+    const uint32_t dismissed = resident->dismissed;
     attnd_mailbox *mailbox = resident->mailboxes[thread];
     const uint4 first = reinterpret_cast<const uint4 *>(resident->prepared)[thread];
     const uint32_t word =
@@ -68,7 +77,7 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         resident->running = gang;
         dispatch->pending = resident->pending;
         dispatch->gang = gang;
-        dispatch->published = dispatch->retired = published;
+        dispatch->published = dispatch->retired = dispatch->begun_at = published;
         dispatch->ready = published + ring_positions;
         dispatch->plan_bytes = plan_bytes;
         dispatch->transient = transient;
@@ -76,6 +85,10 @@ __device__ __forceinline__ void dispatch_begin(Dispatch *dispatch, Resident *res
         dispatch->ringer = ringer;
         dispatch->recent = recent;
         dispatch->turn_ns = turn_ns;
+        dispatch->idle_ns = idle_ns;
+        dispatch->contended = clock_ns() - turn_ns < alone_ns;
+        if (dismissed)
+            dispatch->quiet = dispatch->closing = resident->dismissed = still_dismissed(*resident);
     }
     __syncthreads();
 }

@@ -208,9 +208,16 @@ __device__ __forceinline__ bool rung(const Doorbells &doorbells)
 __device__ __forceinline__ void note_ringer(Dispatch *dispatch, Resident *resident,
                                             const Doorbells &doorbells)
 {
-    if (threadIdx.x % 32 == 0 && dispatch->ringer != doorbells.index) {
-        dispatch->ringer = resident->ringer = doorbells.index;
-        dispatch->turn_ns = resident->turn_ns = clock_ns();
+    if (threadIdx.x % 32 == 0) {
+        const uint64_t now = clock_ns();
+        if (dispatch->ringer != doorbells.index) {
+            dispatch->ringer = resident->ringer = doorbells.index;
+            dispatch->turn_ns = resident->turn_ns = now;
+            dispatch->contended = 1;
+        }
+        if (dispatch->idle_ns) /* the first */
+            publish_cta(&dispatch->soon, now - dispatch->idle_ns < ATTND_PAUSE_SOON_NS);
+        dispatch->idle_ns = 0;
     }
     __syncwarp();
 }

@@ -40,10 +40,11 @@ __device__ __forceinline__ Guests guests_start(const Dispatch *dispatch, Residen
 }
 
 /* All that are armed leave as soon as they come. */
-__device__ __forceinline__ void guests_end(const Dispatch *dispatch, Resident *resident)
+__device__ __forceinline__ void guests_end(const Dispatch *dispatch, Resident *resident,
+                                           const Guests *self)
 {
     if (dispatch->settings.reserved && threadIdx.x % 32 == 0)
-        publish_gpu(&resident->guests_leave, dispatch->settings.guests_before + (1u << 30));
+        publish_gpu(&resident->guests_leave, self->there + (1u << 30));
 }
 
 /* The word is cleared before they are told, so that one who rings now calls the next. A doorbell

@@ -222,8 +222,10 @@ __device__ __forceinline__ void dispatch_retires(Dispatch *dispatch, Resident *r
         if (ended && pass % 64 == 63)
             pass_cancels(dispatch, resident, true);
     }
-    if (lane == 0)
+    if (lane == 0) {
         resident->retires_tail = self.tail;
+        resident->idle_ns = clock_ns();
+    }
 }
 
 /* ---- chores -----------------------------------------------------------------------------------
@@ -298,9 +300,11 @@ __device__ __forceinline__ void carry_sums(const Dispatch *dispatch, Resident *r
 #pragma unroll
     for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX / 32; i++) {
         const MailboxSums *sums = &resident->sums[i * 32 + lane];
-        changed |=
-            uint32_t(peek8_gpu(&sums->runs) + peek_gpu(&sums->errors) != peek8_gpu(&sums->sent))
-            << i;
+        if (dispatch
+                ->mailboxes[i * 32 + lane]) /* or it would show what the slot's last session had */
+            changed |=
+                uint32_t(peek8_gpu(&sums->runs) + peek_gpu(&sums->errors) != peek8_gpu(&sums->sent))
+                << i;
     }
     for (; changed; changed &= changed - 1) {
         const uint32_t m = (uint32_t(__ffs(int32_t(changed))) - 1) * 32 + lane;
@@ -312,15 +316,19 @@ __device__ __forceinline__ void carry_sums(const Dispatch *dispatch, Resident *r
 /* No more is published. What is left for this warp is said as soon as no item is left to take: from
  * then on no worker of these kernels has anything to find in the ring. Where these kernels leave
  * for the next ones that is before the end of the last item, for which those wait. */
-__device__ __forceinline__ void end_chores(Dispatch *dispatch, Resident *resident,
-                                           const Turns *turns, Guests *guests)
+__device__ __forceinline__ void end_chores(Dispatch *dispatch, Resident *resident, Turns *turns,
+                                           Guests *guests)
 {
     while (!observe_cta(&dispatch->over) &&
            observe_cta(&dispatch->retired) != observe_cta(&dispatch->published)) {
         pass_guests(dispatch, resident, guests);
+        if (dispatch->settings.reserved) { /* few stay, so what was published takes its time */
+            pass_turns(dispatch, resident, turns);
+            make_ready(dispatch, resident, turns->completed);
+        }
         __nanosleep(100);
     }
-    guests_end(dispatch, resident);
+    guests_end(dispatch, resident, guests);
     turns_end(resident, turns);
     if (threadIdx.x % 32 == 0) {
         resident->horizon = dispatch->published;

@@ -8,6 +8,7 @@
  * resident is on the list of calls that were measured not to wait for it to end.
  */
 #include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/rates.cuh"
 
 extern "C" {
 #include "schemas/atomics.h"
@@ -85,7 +86,8 @@ static cudaError_t allocate(attnd_backend *backend, uint64_t gpu_bytes)
         return error;
     if ((error = cudaHostRegister(queue, backend->config.queue_bytes, cudaHostRegisterMapped)) ||
         (error = cudaHostGetDevicePointer((void **)&backend->queue_device, queue, 0)) ||
-        (error = cudaHostAlloc((void **)&backend->words, 128, cudaHostAllocMapped)) ||
+        (error = cudaHostAlloc((void **)&backend->words, attnd::host_words_bytes,
+                               cudaHostAllocMapped)) ||
         (error =
              cudaMalloc(&settings.templates, attnd::map_templates * sizeof(attnd::TensorMap))) ||
         (error = attnd::resident_templates(settings.templates, backend->side_stream)) ||
@@ -158,25 +160,43 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
  * reads in a clock while the memory keeps up. */
 constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 34, memory_share = 0.91;
 
-/* What plans are made with, where the daemon has not said so. */
-static void find_rates(const attnd_backend *backend, int sms)
+/* Return: all 0 if nothing is known. */
+static attnd_rates derive_rates(const attnd_backend *backend, int sms)
 {
     const int device = int(backend->config.device);
-    attnd_rates *rates = &backend->config.queue->rates;
     int clock_khz = 0, memory_khz = 0, bits = 0;
-    if (rates->source != ATTND_RATES_NONE)
-        return;
     if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device) ||
         cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device) ||
         cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device)) {
         (void)cudaGetLastError();
-        return;
+        return {};
     }
     const double ghz = clock_khz * 1e-6, memory = memory_khz * 1e-6 * 2 * bits / 8;
     const double share = double(backend->workers) / sms;
     const uint16_t worker_gbps = uint16_t(ghz * bytes_a_clock);
-    *rates = {uint32_t(ghz * flops_a_clock), worker_gbps, worker_gbps,
-              uint16_t(memory * memory_share * (share < 0.5 ? 2 * share : 1)), ATTND_RATES_DERIVED};
+    return {uint32_t(ghz * flops_a_clock), worker_gbps, worker_gbps,
+            uint16_t(memory * memory_share * (share < 0.5 ? 2 * share : 1)), ATTND_RATES_DERIVED};
+}
+
+/* What was measured may be another's doing, where the GPU is not ours alone. */
+static bool likely(uint32_t measured, uint32_t derived)
+{
+    return measured >= derived / 2 && measured / 2 <= derived;
+}
+
+/* What plans are made with, where the daemon has not said so, nor a worker before this one. */
+static void find_rates(const attnd_backend *backend, int sms)
+{
+    attnd_rates *rates = &backend->config.queue->rates, measured = {};
+    if (rates->source != ATTND_RATES_NONE)
+        return;
+    const attnd_rates derived = derive_rates(backend, sms);
+    const bool found = !attnd::rates_measure(uint32_t(backend->workers), &measured) &&
+                       likely(measured.worker_gflops, derived.worker_gflops) &&
+                       likely(measured.worker_gbps, derived.worker_gbps) &&
+                       likely(measured.worker_l2_gbps, derived.worker_l2_gbps) &&
+                       likely(measured.memory_gbps, derived.memory_gbps);
+    *rates = found ? measured : derived;
 }
 
 /* The daemon learns this of the worker. */

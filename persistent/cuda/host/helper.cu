@@ -281,9 +281,10 @@ static cudaError_t keep_resident(attnd_backend *backend)
     backend->gang++;
     error = attnd::resident_launch(backend->resident, &backend->settings, backend->gang,
                                    backend->streams);
+    gate_open(
+        backend); /* also where not all could be enqueued: the rest leaves without a heartbeat */
     if (error)
         return error;
-    gate_open(backend);
     count_launch(backend, 1);
     attnd_publish32(&backend->launched, 1);
     attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
@@ -305,8 +306,7 @@ static cudaError_t arm(attnd_backend *backend)
         count_launch(backend, !reserves(backend));
         attnd_poke32(&backend->words->heartbeat_ms, now_ms());
     }
-    if (!error)
-        gate_open(backend);
+    gate_open(backend);
     attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
     return error;
 }

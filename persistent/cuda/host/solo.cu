@@ -48,8 +48,8 @@ static cudaError_t allocate(Solo *solo, const Memory *memories, uint32_t count)
     cudaError_t error;
     if ((error = cudaHostAlloc(reinterpret_cast<void **>(&solo->queue), solo->queue_bytes,
                                cudaHostAllocMapped)) ||
-        (error =
-             cudaHostAlloc(reinterpret_cast<void **>(&solo->words), 128, cudaHostAllocMapped)) ||
+        (error = cudaHostAlloc(reinterpret_cast<void **>(&solo->words), host_words_bytes,
+                               cudaHostAllocMapped)) ||
         (error = zeroed(&solo->resident, sizeof(Resident))) ||
         (error = zeroed(&r.mirror, solo->queue_bytes)) ||
         (error = zeroed(&r.mirrored, mirrored_size)) ||
@@ -73,7 +73,7 @@ cudaError_t solo_open(Solo *solo, uint64_t heap_bytes, uint32_t workers, uint64_
     if (error)
         return error;
     memset(solo->queue, 0, solo->queue_bytes);
-    memset(static_cast<void *>(solo->words), 0, 128);
+    memset(static_cast<void *>(solo->words), 0, host_words_bytes);
     describe_queue(*solo);
     r.queue = solo_head(*solo);
     r.host = solo->words;

@@ -1,7 +1,7 @@
 /*
  * solo.cuh - the resident kernels without a service: a queue segment of their own in pinned memory,
  * into which one thread writes runs and from which it reads that they ended. For what is measured
- * of the kernels alone (bench/gpu_drain.cu).
+ * of the kernels alone (rates.cu, bench/gpu_drain.cu).
  */
 #ifndef ATTND_PERSISTENT_CUDA_HOST_SOLO_CUH
 #define ATTND_PERSISTENT_CUDA_HOST_SOLO_CUH

@@ -9,6 +9,7 @@
 
 #include "persistent/cuda/state/run.cuh"
 #include "persistent/cuda/state/variants.cuh"
+#include "persistent/pauses.h"
 #include "schemas/errors.h"
 
 namespace attnd
@@ -35,6 +36,8 @@ struct HostWords {
     uint32_t guests_left;         /* device: number of the last guests that were told to leave */
     uint32_t ran[variants_count]; /* device: the last gang in which a run of the variant came */
 };
+constexpr uint32_t host_words_bytes = 128;
+static_assert(sizeof(HostWords) <= host_words_bytes, "what is allocated for them");
 
 /* One entry of the memory table. Host memory (memfd) is registered, device memory imported. */
 struct Memory {
@@ -161,6 +164,9 @@ struct Resident : Settings {
     uint32_t ringer;       /* as in Dispatch */
     uint32_t recent;       /* of runs[]: the last that was launched by a doorbell */
     uint64_t turn_ns;      /* likewise */
+    uint64_t idle_ns;      /* when the last gang had retired its last run */
+    attnd_pauses pauses;
+    uint32_t dismissed; /* 1: the last gang was, perhaps: the next one looks before it begins */
     alignas(
         128) uint32_t leave; /* the last gang that is to leave; set after its last publication */
     uint32_t trace;          /* 1: records of items are wanted; read together with `leave` */

@@ -243,6 +243,13 @@ __device__ __forceinline__ void load(PrefillBarriers<D> *bars)
     }
 }
 
+/* Does this worker come too late, because no item is left of what its gang was called for? Guests
+ * have numbers of their own, and are told to leave when they have been seen. */
+__device__ __forceinline__ bool comes_late(const Resident *resident, uint32_t gang)
+{
+    return !resident->reserved && int32_t(peek_gpu(&resident->over) - gang) >= 0;
+}
+
 /* A gang is over when all its kernels are, and the next one waits for the last. */
 __device__ __forceinline__ void gang_ends(uint32_t block)
 {
@@ -261,7 +268,7 @@ __global__ void __launch_bounds__(resident_threads, 1)
         reinterpret_cast<uint32_t *>(&work->settings)[threadIdx.x] =
             reinterpret_cast<const uint32_t *>(resident)[threadIdx.x];
     else if (threadIdx.x == producer_threads - 1)
-        work->over = int32_t(peek_gpu(&resident->over) - gang) >= 0;
+        work->over = comes_late(resident, gang);
     if (threadIdx.x >= producer_threads && threadIdx.x % 32 == 0)
         *decode_ring() = rehearsal_ring<D, Policy>();
     if (first_item<D> != 0 && threadIdx.x / 32 == 1)
