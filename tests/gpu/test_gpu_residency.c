@@ -12,6 +12,7 @@
 #include "schemas/atomics.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -224,6 +225,43 @@ static void it_says_how_it_lives(void **state)
     }
 }
 
+/* What no tile worker of 128 rows exceeds: half as much again as an SM's tensor cores can. */
+#define WORKER_GFLOPS_MAX 12000u
+
+static int worker_runs_again(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    const int runs = status->worker_restarts == 1 && strcmp(status->worker_state, "running") == 0;
+
+    attnd__status__free_unpacked(status, NULL);
+    return runs;
+}
+
+/* By the first worker of a service, and for all that follow. */
+static void rates_of_plans_are_measured_once(void **state)
+{
+    uint32_t gflops = 0;
+    (void)state;
+
+    start(NULL);
+    for (uint32_t deaths = 0; deaths < 2; deaths++) {
+        Attnd__Status *status = harness_status(&harness);
+        CHECK(status->rates && strcmp(status->rates, "measured") == 0);
+        CHECK(status->worker_gflops > 1000 && status->worker_gflops < WORKER_GFLOPS_MAX);
+        CHECK(status->worker_gbps > 10 && status->memory_gbps > status->worker_gbps);
+        CHECK(deaths == 0 || status->worker_gflops == gflops);
+        gflops = status->worker_gflops;
+        printf("a worker %u GFLOP/s, %u GB/s, %u of the L2; all %u GB/s\n", gflops,
+               status->worker_gbps, status->worker_l2_gbps, status->memory_gbps);
+        attnd__status__free_unpacked(status, NULL);
+        if (deaths)
+            break;
+        CHECK_EQUAL(kill(harness_worker(&harness), SIGKILL), 0);
+        harness_eventually(worker_runs_again, &harness, 10000, "another worker runs");
+    }
+    harness_stop(&harness);
+}
+
 /* ---- kernels that leave and come back lose nothing ---- */
 
 /* Kernels have left, are leaving, or are on their way: commands come in every state of that. */
@@ -394,6 +432,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_OWN_TEST(it_says_how_it_lives),
+        E2E_OWN_TEST(rates_of_plans_are_measured_once),
         E2E_OWN_TEST(an_idle_service_slows_nobody_down),
         E2E_OWN_TEST(what_is_not_reserved_is_left_to_others),
         E2E_OWN_TEST(reserved_sms_answer_while_a_kernel_has_all_others),
