@@ -46,8 +46,8 @@ const struct argp_option attnd_option_list[] = {
      2},
     {"rates", KEY_RATES, "LIST", 0,
      "What plans are made with: GFLOP/s of one worker, GB/s that one reads of the memory, GB/s of "
-     "the L2, and GB/s of all together, with commas between them; or auto: what clocks of "
-     "the GPU say (default: auto)",
+     "the L2, and GB/s of all together, with commas between them; or auto: what the first "
+     "worker measures (default: auto)",
      2},
     {"watchdog", KEY_WATCHDOG, "SECONDS", 0,
      "A worker process that does not move for so long is killed and started again; 0: never "
