@@ -16,6 +16,8 @@
 #define ATTND_PAUSE_NS 8000u
 /* So soon its first doorbell must have been taken: a pause, and what a gang takes to come. */
 #define ATTND_PAUSE_SOON_NS 15000u
+/* And no more so long behind its begin: others may want the SMs that it holds. */
+#define ATTND_PAUSES_NS 200000u
 /* One gang of so many waits where all that did waited in vain. */
 #define ATTND_PAUSES_RARE 1024u
 

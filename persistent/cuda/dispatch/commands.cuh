@@ -232,11 +232,13 @@ __device__ __forceinline__ bool made_way(const Commander *self, uint64_t now)
 }
 
 /* May these kernels wait for another doorbell (pauses.h)? Not where sessions take turns: kernels of
- * the others want the SMs. */
-__device__ __forceinline__ bool may_pause(const Commander *self)
+ * the others want the SMs. So may those of processes that are not seen here, and get them in the
+ * end. */
+__device__ __forceinline__ bool may_pause(const Commander *self, uint64_t now)
 {
     const Dispatch *dispatch = self->dispatch;
-    return self->may_pause && observe_cta(&dispatch->soon) && !observe_cta(&dispatch->contended);
+    return self->may_pause && now - self->begun_ns < ATTND_PAUSES_NS &&
+           observe_cta(&dispatch->soon) && !observe_cta(&dispatch->contended);
 }
 
 /* Nothing is in flight, and they may: are they still to wait? */
@@ -265,7 +267,7 @@ __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
     const uint32_t published = observe_cta(&dispatch->published);
     if (self->announced && published == dispatch->begun_at && now - self->begun_ns < announced_ns)
         return false;
-    const bool waits = may_pause(self);
+    const bool waits = may_pause(self, now);
     if (retired != published)
         return !waits && !self->active_ns &&
                items_gone(dispatch, self->resident, retired, published) &&
@@ -330,7 +332,8 @@ __device__ __forceinline__ void close_ring(Commander *self)
         self->resident->commands_head = self->head;
         store_relaxed_sys(&dispatch->settings.queue->command_head, self->head);
         self->resident->dismissed = dispatch->quiet;
-        attnd_pauses_note(&self->resident->pauses, self->may_pause, self->pause);
+        if (dispatch->settings.drain)
+            attnd_pauses_note(&self->resident->pauses, self->may_pause, self->pause);
         publish_cta(&dispatch->ended, 1);
     }
     static_assert(variants_count <= 32, "a variant a lane");
