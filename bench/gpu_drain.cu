@@ -9,6 +9,7 @@
  * Every output that was timed is looked at afterwards: no element may be left poisoned or not
  * finite, and sampled rows are compared with a plain reference in fp32 and fp64 on the device.
  *
+ * --only NAME: shapes whose names have that in them; --only NAME,NAME, those of these names.
  * --drain N: instead, N runs are queued first and the kernels leave when they are done; what a
  * profiler needs.
  */
@@ -43,7 +44,7 @@ namespace
 {
 
 struct Options {
-    const char *only = "";
+    std::string only; /* part of a name; or whole names, with a comma behind each */
     uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0;
 };
 
@@ -173,7 +174,7 @@ void make_tensors(Bench &b)
 uint32_t options_of(const Shape &s)
 {
     return (s.window ? ATTND_OPTION_WINDOW : 0) | (s.soft_cap > 0 ? ATTND_OPTION_SOFT_CAP : 0) |
-           (s.alibi ? ATTND_OPTION_ALIBI : 0);
+           (s.alibi ? ATTND_OPTION_ALIBI : 0) | (s.fixed_split ? ATTND_OPTION_FIXED_SPLIT : 0);
 }
 
 attnd_plan_limits limits_of(const Bench &b, uint32_t plan_workers)
@@ -187,6 +188,7 @@ attnd_plan_limits limits_of(const Bench &b, uint32_t plan_workers)
     limits.page_size = s.page_size;
     limits.heads_q = s.heads_q;
     limits.heads_kv = s.heads_kv;
+    limits.fixed_split = s.fixed_split;
     limits.target.tile_workers = plan_workers ? plan_workers : uint32_t(b.workers);
     limits.target.rows_per_tile = 128;
     limits.target.kv_granule = 64;
@@ -231,6 +233,7 @@ attnd_batch_view batch_of(const Bench &b)
     batch.variant.size = ATTND_VARIANT_BYTES;
     batch.variant.window_left = int32_t(s.window) - 1;
     batch.variant.logits_soft_cap = s.soft_cap;
+    batch.variant.fixed_split = s.fixed_split;
     batch.variant.position_encoding = s.alibi ? ATTND_POSITION_ALIBI : ATTND_POSITION_NONE;
     batch.sm_scale = 1.0f / std::sqrt(float(s.dim));
     batch.q_pitch = {int64_t(s.heads_q) * s.dim, int64_t(s.dim)};
@@ -485,6 +488,13 @@ void take_option(Options &options, const std::string &key, const char *text)
     }
 }
 
+bool wanted(const Shape &shape, const Options &options)
+{
+    if (options.only.find(',') == std::string::npos)
+        return strstr(shape.name, options.only.c_str());
+    return ("," + options.only).find("," + std::string(shape.name) + ",") != std::string::npos;
+}
+
 } // namespace
 
 int main(int argc, char **argv)
@@ -502,7 +512,7 @@ int main(int argc, char **argv)
     const int sms = properties.multiProcessorCount - 1;
     const int workers = options.workers && int(options.workers) < sms ? int(options.workers) : sms;
     for (const Shape &shape : shapes)
-        if (strstr(shape.name, options.only))
+        if (wanted(shape, options))
             right &= bench(shape, options, workers);
     return right ? 0 : 1;
 }

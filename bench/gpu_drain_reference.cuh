@@ -26,9 +26,10 @@ struct Shape {
     /* The variant: what keys a row sees, its own included, 0: all; what its scores become. */
     uint32_t window = 0;
     float soft_cap = 0;
-    bool alibi = false;    /* heads_q: a power of two */
-    uint32_t dim_vo = 0;   /* of V and o; 0: dim */
-    uint32_t kv_dtype = 0; /* of K and V; 0: dtype */
+    bool alibi = false;       /* heads_q: a power of two */
+    uint32_t dim_vo = 0;      /* of V and o; 0: dim */
+    uint32_t kv_dtype = 0;    /* of K and V; 0: dtype */
+    uint32_t fixed_split = 0; /* keys of a part; 0: as balance wants */
 
     __host__ __device__ uint32_t kv_type() const
     {

@@ -9,6 +9,13 @@
 namespace
 {
 
+/* The same in parts of @keys. */
+constexpr Shape in_splits(Shape shape, uint32_t keys)
+{
+    shape.fixed_split = keys;
+    return shape;
+}
+
 constexpr Shape shapes[] = {
     {"decode_64x8192", 64, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 2, 20},
     {"decode_1x8192", 1, 1, 8192, 16, 32, 8, 128, ATTND_FP16, true, 10, 200},
@@ -73,6 +80,7 @@ constexpr Shape shapes[] = {
      0, false, 0, ATTND_FP8_E5M2},
     {"mla_8x4096_2rows_p1", 8, 2, 4096, 1, 128, 1, 576, ATTND_FP16, true, 4, 20, 0, false, 0, 0,
      false, 512},
+    in_splits({"decode_8x4096_s512", 8, 1, 4096, 16, 32, 8, 128, ATTND_FP16, true, 4, 100}, 512),
 };
 
 } // namespace
