@@ -180,9 +180,10 @@ template <typename T, int D, typename Policy> struct Prefill {
 
     /* QK of the next block, PV of this one, softmax of the next, which begins with key @first.
      * @way: how weights are made at once, -1: they are not. @stop: written where a way changes, see
-     * quick_blocks(). */
+     * quick_blocks(). Return: false in a warp whose weights were wrong, where there are several
+     * ways: again() is next. */
     template <int way>
-    __device__ __forceinline__ void step(const Item &item, const LoopOf<way> &loop, float scale,
+    __device__ __forceinline__ bool step(const Item &item, const LoopOf<way> &loop, float scale,
                                          int32_t first, int32_t &stop)
     {
         constexpr bool exact = way < 0, changes = !exact && Policy::changes(way);
@@ -227,19 +228,34 @@ template <typename T, int D, typename Policy> struct Prefill {
             wgmma_wait<0>();
         }
         leave_v(now);
-        if (!quick) {
-            float fade[2];
-            if constexpr (!exact) {
-                scores_again<T, D, Policy>(s, warp_q(), k_block(count));
-                Policy::template beyond<way>(item, s, first - 2 * Shape::keys);
-                Policy::prefill(item, s, first);
-            } else {
-                Policy::mask(item, s, first);
-            }
-            softmax_exact<D>(state, s, scale, first, fade);
-            scale_o<D>(state, fade);
+        if constexpr (exact) {
+            Policy::mask(item, s, first);
+            exactly(scale, first);
+        } else if constexpr (Policy::ways > 1) {
+            if (quick)
+                leave_k(count);
+            return quick;
+        } else if (!quick) {
+            again(item, scale, first);
         }
         leave_k(count); /* until here the scores may be wanted again */
+        return true;
+    }
+
+    __device__ __forceinline__ void exactly(float scale, int32_t first)
+    {
+        float fade[2];
+        softmax_exact<D>(state, s, scale, first, fade);
+        scale_o<D>(state, fade);
+    }
+
+    /* The block in hand, which begins with key @first, once more, by this warp alone. */
+    __device__ __forceinline__ void again(const Item &item, float scale, int32_t first)
+    {
+        scores_again<T, D, Policy>(s, warp_q(), k_block(count));
+        Policy::beyond(item, s, first, first - 2 * Shape::keys);
+        Policy::prefill(item, s, first);
+        exactly(scale, first);
     }
 
     /* Asked early, the answer is there when the next step wants it. */
@@ -364,7 +380,11 @@ template <typename T, int D, typename Policy> struct Prefill {
         /* Nor does one that begins here or above. */
         const int32_t free_begin =
             Policy::first_key(item, item.tile.row_begin + item.tile.row_count - 1);
-        quick_blocks<0>(item, scale, first, free_begin);
+        /* What is done again stands behind the loops of all ways, once: they stay small. */
+        while (!quick_blocks<0>(item, scale, first, free_begin)) {
+            again(item, scale, first);
+            leave_k(count);
+        }
         while (Policy::windows && first > peek_cta(&item.floor)) {
             first -= Shape::keys;
             step<-1>(item, LoopOf<-1>(item), scale, first, first);
@@ -372,9 +392,9 @@ template <typename T, int D, typename Policy> struct Prefill {
     }
 
     /* Blocks without a mask, down to that with key @free_begin, in way @way and later ones. @first:
-     * of the block in hand. */
+     * of the block in hand. Return: false where step() does. */
     template <int way>
-    __device__ __forceinline__ void quick_blocks(const Item &item, float scale, int32_t &first,
+    __device__ __forceinline__ bool quick_blocks(const Item &item, float scale, int32_t &first,
                                                  int32_t free_begin)
     {
         if (Policy::way(item, first - Shape::keys) == way) {
@@ -384,13 +404,15 @@ template <typename T, int D, typename Policy> struct Prefill {
             int32_t stop = peek_cta(&item.floor);
             while (first > stop && (!Policy::windows || first - Shape::keys >= free_begin)) {
                 first -= Shape::keys;
-                step<way>(item, loop, scale, first, stop);
+                if (!step<way>(item, loop, scale, first, stop))
+                    return false;
                 if (!Policy::changes(way))
                     stop = peek_cta(&item.floor);
             }
         }
         if constexpr (way + 1 < Policy::ways)
-            quick_blocks<way + 1>(item, scale, first, free_begin);
+            return quick_blocks<way + 1>(item, scale, first, free_begin);
+        return true;
     }
 
     /* One item, by both consumer warpgroups. Return: the next item's slot, if it has been begun. */

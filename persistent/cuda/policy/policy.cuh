@@ -212,11 +212,11 @@ struct Plain {
         weights([scale](float s, int, float m) { return fmaf(s, scale, -m); });
     }
 
-    /* Weights of a block were wrong in this warp, and @s are its products in this lane. @change:
-     * the first block, by its first key, for which the group's warps may yet agree on another way.
-     */
-    template <int way, int count>
-    __device__ static void beyond(const Item &, const float (&)[count], int32_t)
+    /* Weights of the block that begins with key @first were wrong in this warp, and @s are its
+     * products in this lane. @change: the first block, by its first key, for which the group's
+     * warps may yet agree on another way. */
+    template <int count>
+    __device__ static void beyond(const Item &, const float (&)[count], int32_t, int32_t)
     {
     }
 

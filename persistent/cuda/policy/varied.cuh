@@ -505,13 +505,15 @@ struct Varied {
         });
     }
 
-    template <int way, int count>
-    __device__ static void beyond(const Item &item, const float (&s)[count], int32_t change)
+    template <int count>
+    __device__ static void beyond(const Item &item, const float (&s)[count], int32_t first,
+                                  int32_t change)
     {
-        if (!changes(way))
+        const int now = way(item, first);
+        if (!changes(now))
             return;
         const float most = largest(s) * item.scoring.scale;
-        if (way == way_two && !(most < tanh_two_max))
+        if (now == way_two && !(most < tanh_two_max))
             raise_relaxed(&varied_tanh()->two_end, change);
         if (!(most < tanh_four_max))
             raise_relaxed(&varied_tanh()->four_end, change);
