@@ -82,7 +82,7 @@ static cudaError_t open(Bench *bench)
     bench->limits.page_size = page_tokens;
     bench->limits.heads_q = group;
     bench->limits.heads_kv = 1;
-    bench->limits.target.tile_workers = bench->workers;
+    bench->limits.target.tile_workers = bench->limits.requests; /* the most of any probe */
     bench->limits.target.rows_per_tile = chunk_tokens * group;
     bench->limits.target.kv_granule = page_tokens;
     bench->limits.target.fusion = ATTND_FUSION_OFF;

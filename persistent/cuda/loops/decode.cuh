@@ -350,11 +350,14 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
 /* Every so many blocks of its own a warp looks whether the item is still wanted. */
 constexpr uint32_t decode_look = 16;
 
-/* Now and then, with @block computed: says that a long item gets on. Return: its end, which comes
- * at once where the item has failed. */
+/* With @block computed: says when @few blocks are left, and now and then that a long item gets on.
+ * Return: its end, which comes at once where the item has failed. */
+template <int32_t few>
 __device__ __forceinline__ int32_t decode_end(DecodeRing *ring, const Item &item, int32_t block,
                                               int32_t blocks)
 {
+    if (consumer_thread() == 0 && block + few >= blocks)
+        store_relaxed_cta(&item.ending, 1);
     if (uint32_t(block) / decode_warps % decode_look != decode_look - 1)
         return blocks;
     if (consumer_thread() == 0)
@@ -421,7 +424,8 @@ struct DecodeWalk {
     {
         const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
         static_assert(B <= 2, "at once");
-        *end = decode_end(ring, item, block + (B - 1) * decode_warps, *end);
+        *end = decode_end<2 * decode_stages<D, Policy> * decode_warps>(
+            ring, item, block + (B - 1) * decode_warps, *end);
         __syncwarp();
         if constexpr (B == 1)
             ring_refill<D, Policy>(ring, work, number, slots, warp, lane);

@@ -29,8 +29,8 @@ constexpr uint32_t nothing = 0xffffffffu;
 constexpr int32_t short_keys = 512;
 
 /* How long the warp is suspended between two looks: whether the item in hand was cancelled, where
- * its end is all that is waited for; and at the ring of runs. */
-constexpr uint32_t cancelled_wait_ns = 20000, entry_wait_ns = 1000;
+ * its end is all that is waited for; at the ring of runs; and whether that item is ending. */
+constexpr uint32_t cancelled_wait_ns = 20000, entry_wait_ns = 1000, ending_wait_ns = 200;
 
 /* Completes work before @end, in order: all of it if @wait, else only what is over. Return: true if
  * none is left. */
@@ -52,6 +52,28 @@ __device__ __forceinline__ bool fetch_complete(FetchWarp *fetch, uint32_t end, b
         __syncwarp();
     }
     return true;
+}
+
+/* Waits for the end of all work before @number; or, where the last of it is a decode item, until
+ * few of its keys are left: they are computed while the next item is claimed and resolved. */
+template <int D> __device__ __forceinline__ void fetch_ending(FetchWarp *fetch, uint32_t number)
+{
+    WorkSlots *work = fetch->work;
+    const uint32_t at = (number - 1) % work_slots, parity = (number - 1) / work_slots % 2;
+    const WorkSlot &slot = work->slot[at];
+    if (slot.path != path_decode) {
+        fetch_complete<D>(fetch, number, true);
+        return;
+    }
+    fetch_complete<D>(fetch, number - 1, true);
+    for (uint32_t looks = 1; !fetch_complete<D>(fetch, number, false); looks++) {
+        if (uniform(uint32_t(peek_cta(&slot.item.ending))))
+            return;
+        (void)barrier_try(&work->empty[at], parity, ending_wait_ns);
+        __syncwarp();
+        if (looks % (cancelled_wait_ns / ending_wait_ns) == 0)
+            work_fail(work, number - 1, work_cancelled(work, number - 1));
+    }
 }
 
 /* The entry the cursor is at, as soon as it is there; what is not there, by its sequence, when the
@@ -166,7 +188,7 @@ __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry 
 
 /* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
  * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
- * has looks first whether it should: the last items are left to workers that are free, unless its
+ * has looks first whether it should: the last items are left to workers that are free, until its
  * own is over soon. @entry: the run's, at the cursor or, where it is another
  * one's turn, in front of it. @cancelled: if the run is, what its items fail with; else 0.
  * @rehearses: of a run of one item, which has been copied and is in nobody's ring.
@@ -193,7 +215,7 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
                 continue;
             if (next + fetch->work->settings.workers > entry->items &&
                 !short_in_hand(fetch, number))
-                fetch_complete<D>(fetch, number, true);
+                fetch_ending<D>(fetch, number);
         }
         const bool fresh = !rehearses && fetch->copied != entry->sequence;
         uint32_t item = rehearses ? 0 : nothing, flag = 0;
@@ -281,6 +303,7 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
         item->maps = &settings.runs[entry.slot];
         item->live = &fetch->resident->live[(entry.sequence - 1) % ring_positions];
         item->failed = cancelled;
+        item->ending = 0;
         item->generation = entry.generation;
         item->kv_head = place.head;
         item->k = run->k_base + kv_bytes<Policy> * (place.head * run->k_plane.stride_head);
