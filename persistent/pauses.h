@@ -4,8 +4,8 @@
  *
  * Kernels of engines between two runs of small layers take less time than it takes a gang to leave
  * and the next one to come. A gang waits where that is likely: its own first doorbell came soon
- * behind the last gang's last run. What it waits in vain is time that kernels of engines lose. So
- * gangs that follow one another and wait in vain become rare: none in between, one, three, seven.
+ * behind the last gang's last run. Kernels of engines lose the time that it waits in vain. So gangs
+ * that follow one another and wait in vain become rare: none in between, one, three, seven.
  */
 #ifndef ATTND_PERSISTENT_PAUSES_H
 #define ATTND_PERSISTENT_PAUSES_H

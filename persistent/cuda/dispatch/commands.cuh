@@ -259,7 +259,8 @@ __device__ __forceinline__ bool pauses(Commander *self, uint32_t published, uint
  * Where commands came, the next one comes as soon as their answers are seen: shorter than to leave
  * and come back. Doorbells are of streams, whose next kernels want the SMs now, and so do kernels
  * of other engines. So for runs that were rung it is enough that no item is left to take: each
- * worker leaves behind its last one. */
+ * worker leaves behind its last one. All stay where the next run of
+ * small layers is waited for. */
 __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
 {
     const Dispatch *dispatch = self->dispatch;

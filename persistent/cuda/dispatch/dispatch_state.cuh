@@ -76,7 +76,7 @@ struct Dispatch {
     uint32_t contended;                 /* that was not long ago, when these kernels began */
     uint32_t begun_at;                  /* positions that were published before these kernels */
     uint64_t idle_ns;                   /* as in Resident, at the launch */
-    uint32_t soon;                      /* behind that, the first doorbell came soon: stay.cuh */
+    uint32_t soon;                      /* behind that, the first doorbell came soon: pauses.h */
     uint32_t direct_head, direct_tail;
     Direct direct[direct_max];
     Pending *pending; /* [pending_max], in device memory: what is rare has no place here */

@@ -178,25 +178,30 @@ static attnd_rates derive_rates(const attnd_backend *backend, int sms)
             uint16_t(memory * memory_share * (share < 0.5 ? 2 * share : 1)), ATTND_RATES_DERIVED};
 }
 
-/* What was measured may be another's doing, where the GPU is not ours alone. */
-static bool likely(uint32_t measured, uint32_t derived)
+/* A rate that was measured may be too low where the GPU is not ours alone. @derived: 0: not known.
+ */
+static bool likely(double measured, uint32_t derived, double most)
 {
-    return measured >= derived / 2 && measured / 2 <= derived;
+    return measured >= derived / 2.0 && measured <= (derived ? 2.0 * derived : most);
 }
 
 /* What plans are made with, where the daemon has not said so, nor a worker before this one. */
-static void find_rates(const attnd_backend *backend, int sms)
+static void find_rates(attnd_backend *backend, int sms)
 {
-    attnd_rates *rates = &backend->config.queue->rates, measured = {};
+    attnd_rates *rates = &backend->config.queue->rates;
+    attnd::MeasuredRates measured = {};
     if (rates->source != ATTND_RATES_NONE)
         return;
     const attnd_rates derived = derive_rates(backend, sms);
-    const bool found = !attnd::rates_measure(uint32_t(backend->workers), &measured) &&
-                       likely(measured.worker_gflops, derived.worker_gflops) &&
-                       likely(measured.worker_gbps, derived.worker_gbps) &&
-                       likely(measured.worker_l2_gbps, derived.worker_l2_gbps) &&
-                       likely(measured.memory_gbps, derived.memory_gbps);
-    *rates = found ? measured : derived;
+    *rates = derived;
+    if (!attnd::rates_measure(backend, &measured) &&
+        likely(measured.worker_gflops, derived.worker_gflops, UINT16_MAX) &&
+        likely(measured.worker_gbps, derived.worker_gbps, UINT16_MAX) &&
+        likely(measured.worker_l2_gbps, derived.worker_l2_gbps, UINT16_MAX) &&
+        likely(measured.memory_gbps, derived.memory_gbps, UINT16_MAX))
+        *rates = {uint32_t(measured.worker_gflops), uint16_t(measured.worker_gbps),
+                  uint16_t(measured.worker_l2_gbps), uint16_t(measured.memory_gbps),
+                  ATTND_RATES_MEASURED};
 }
 
 /* The daemon learns this of the worker. */

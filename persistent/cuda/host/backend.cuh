@@ -147,6 +147,11 @@ bool modules_due(attnd_backend *backend);
  * resident. */
 void modules_take(attnd_backend *backend);
 
+/* helper.cu: what is enqueued in @stream from here on begins when the gate is opened. The helper's
+ * thread; before there is one, the caller of create(). */
+cudaError_t gate_close(attnd_backend *backend, cudaStream_t stream);
+void gate_open(attnd_backend *backend);
+
 /* helper.cu: elastic: calls a gang. Any thread. */
 void gang_wake(attnd_backend *backend);
 

@@ -27,9 +27,10 @@
  *   any   any         helper: dismiss = 1,       each armed gang comes, leaves wake alone, and goes
  *                     wake = 1                   when what it took before it saw that is executed
  *
- * A gang is drained when no item is left to take, and closed is not gone: its last items are in
- * work, and their answers come. So an engine may ring a lane again that is busy here. The last look
- * sees that ring as any other: what the gang took itself it has marked before it closed.
+ * A gang is drained when no item is left to take and it waits for none, and closed is not gone: its
+ * last items are in work, and their answers come. So an engine may ring a lane again that is busy
+ * here. The last look sees that ring as any other: what the gang took itself it has marked before
+ * it closed.
  *
  * So no doorbell is lost, and no gang comes for nothing but in two cases: a ring's store to wake
  * may come behind that of the gang that took its doorbell, and a doorbell that is refused is rung
@@ -102,12 +103,12 @@ static cudaError_t wait_for(const attnd_backend *backend, cudaStream_t stream, c
 /* What is enqueued in @stream from here on begins when the gate is opened, and not before all of it
  * is there: workers that are enqueued beside a dispatcher that has begun wait for its end, and it
  * for them. */
-static cudaError_t gate_close(attnd_backend *backend, cudaStream_t stream)
+cudaError_t gate_close(attnd_backend *backend, cudaStream_t stream)
 {
     return wait_for(backend, stream, &backend->words->gate, ++backend->batch);
 }
 
-static void gate_open(attnd_backend *backend)
+void gate_open(attnd_backend *backend)
 {
     attnd_publish32(&backend->words->gate, backend->batch);
 }
@@ -281,10 +282,9 @@ static cudaError_t keep_resident(attnd_backend *backend)
     backend->gang++;
     error = attnd::resident_launch(backend->resident, &backend->settings, backend->gang,
                                    backend->streams);
-    gate_open(
-        backend); /* also where not all could be enqueued: the rest leaves without a heartbeat */
     if (error)
         return error;
+    gate_open(backend);
     count_launch(backend, 1);
     attnd_publish32(&backend->launched, 1);
     attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
@@ -306,7 +306,8 @@ static cudaError_t arm(attnd_backend *backend)
         count_launch(backend, !reserves(backend));
         attnd_poke32(&backend->words->heartbeat_ms, now_ms());
     }
-    gate_open(backend);
+    if (!error)
+        gate_open(backend);
     attnd_crash(ATTND_CRASH_GPU_LAUNCHED);
     return error;
 }

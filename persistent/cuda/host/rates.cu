@@ -27,7 +27,11 @@ constexpr double tile_row_flops = 4.0 * dim;
 /* Each probe is run so often, some milliseconds, in which the clock goes down to what its power
  * allows. */
 constexpr uint32_t times = 32;
-constexpr uint64_t run_timeout_ns = 500000000, table_bytes = 1 << 16;
+/* All of it, and then the end of the kernels: the daemon waits 10 s for its worker. */
+constexpr uint64_t measure_ns = 2000000000, leave_ns = 2000000000;
+/* With fewer workers the keys of a probe would find room in the L2. */
+constexpr uint32_t workers_least = 96;
+constexpr uint64_t table_bytes = 1 << 16;
 constexpr uint64_t page_bytes = page_tokens * dim * 2; /* of a plane */
 
 /* A plan: each request is one tile. */
@@ -43,6 +47,7 @@ struct Bench {
     char *kv, *q, *o;
     Solo solo;
     cudaStream_t stream;
+    uint64_t deadline_ns;
     uint64_t plan_bytes; /* of a plan's place in the heap */
     attnd_plan *plan;
     attnd_plan_limits limits;
@@ -104,17 +109,30 @@ static cudaError_t open(Bench *bench)
     return cudaDeviceSynchronize();
 }
 
-/* The kernels are told to leave, and waited for. */
+/* Are kernels still there? Asked until they are not, or the time is over. */
+static bool busy(const Bench *bench)
+{
+    const uint64_t end_ns = monotonic_ns() + leave_ns;
+    bool any = bench->stream != nullptr;
+    while (any && monotonic_ns() < end_ns)
+        any = cudaStreamQuery(bench->stream) == cudaErrorNotReady;
+    (void)cudaGetLastError();
+    return any;
+}
+
+/* The kernels are told to leave, and waited for. Those that have had no SM until now leave when
+ * they get one: what they use stays. */
 static void close(Bench *bench)
 {
-    if (bench->solo.queue) {
+    attnd_plan_free(bench->plan);
+    if (bench->solo.queue)
         solo_park(bench->solo);
-        (void)cudaStreamSynchronize(bench->stream);
+    if (busy(bench))
+        return;
+    if (bench->solo.queue)
         solo_close(&bench->solo);
-    }
     if (bench->stream)
         (void)cudaStreamDestroy(bench->stream);
-    attnd_plan_free(bench->plan);
     for (char *memory : {bench->kv, bench->q, bench->o})
         (void)cudaFree(memory);
     (void)cudaGetLastError();
@@ -132,10 +150,12 @@ static bool new_plan(Bench *bench, const Probe &probe)
                            solo_heap_at, &bench->plan);
 }
 
-/* Return: false if the plan is not what a probe must be. */
-static bool set_plan(Bench *bench, const Probe &probe)
+/* @turn: plans of different turns read different pages, as far as there are: none is in the L2.
+ * Return: false if the plan is not what a probe must be. */
+static bool set_plan(Bench *bench, const Probe &probe, uint32_t turn)
 {
     const uint32_t pages = probe.keys / page_tokens, all = probe.requests * pages;
+    const uint32_t first = probe.same ? 0 : turn * all % (bench->pages - all + 1);
     std::vector<int32_t> rows(probe.requests + 1), lists(probe.requests + 1), ids(all),
         last(probe.requests, int32_t(page_tokens));
     attnd_batch_view batch = {};
@@ -145,7 +165,7 @@ static bool set_plan(Bench *bench, const Probe &probe)
         lists[i] = int32_t(i * pages);
     }
     for (uint32_t i = 0; i < all; i++)
-        ids[i] = int32_t(probe.same ? i % pages_same : i);
+        ids[i] = int32_t(probe.same ? i % pages_same : first + i);
     batch.rows = probe.requests * probe.tokens;
     batch.levels = 1;
     batch.entries = probe.requests;
@@ -166,8 +186,6 @@ static cudaError_t time_probe(Bench *bench, const Probe &probe, double *ns)
 {
     const uint64_t plan_at = solo_heap_at + table_bytes;
     attnd_run run = {};
-    if (!set_plan(bench, probe))
-        return cudaErrorNotSupported;
     run.kind = ATTND_RUN_ATTEND;
     run.plan_offset_bytes = plan_at;
     run.items = probe.requests;
@@ -176,15 +194,19 @@ static cudaError_t time_probe(Bench *bench, const Probe &probe, double *ns)
     run.lse = run.k = run.v = {ATTND_NONE, 0, 0};
     run.mailbox = ATTND_NONE;
     double seen[times];
-    for (double &one : seen) {
+    for (uint32_t turn = 0; turn < times; turn++) {
         attnd_retire retire;
         const uint32_t number = bench->solo.tail;
+        const uint64_t now_ns = monotonic_ns();
+        if (!set_plan(bench, probe, turn))
+            return cudaErrorNotSupported;
         solo_ring(&bench->solo, &run);
-        if (solo_wait(bench->solo, number, run_timeout_ns, &retire))
+        if (now_ns >= bench->deadline_ns ||
+            solo_wait(bench->solo, number, bench->deadline_ns - now_ns, &retire))
             return cudaErrorNotReady;
         if (retire.code)
             return cudaErrorNotSupported;
-        one = double(retire.end_ns - retire.begin_ns);
+        seen[turn] = double(retire.end_ns - retire.begin_ns);
     }
     std::nth_element(seen, seen + times / 2, seen + times);
     *ns = seen[times / 2];
@@ -207,32 +229,46 @@ static cudaError_t keys_a_ns(Bench *bench, Probe probe, double *rate)
     return error;
 }
 
-static cudaError_t measure(Bench *bench, attnd_rates *rates)
+/* All kernels are enqueued before one begins: workers that come behind a dispatcher that has begun
+ * wait for its end, and it for them. */
+static cudaError_t launch(attnd_backend *backend, Bench *bench)
+{
+    const uint32_t variant = variant_index(dim, dim, ATTND_FP16, ATTND_FP16, 0);
+    cudaError_t error = resident_upload(bench->solo.resident, &bench->solo.settings, 1u << variant);
+    if (error || (error = gate_close(backend, bench->stream)))
+        return error;
+    error = resident_arm(bench->solo.resident, &bench->solo.settings, 1, bench->stream);
+    gate_open(backend);
+    return error;
+}
+
+static cudaError_t measure(Bench *bench, MeasuredRates *rates)
 {
     const uint32_t all = bench->workers, few = std::max(all / 4, 1u);
     double computed = 0, alone = 0, again = 0, read = 0;
     cudaError_t error;
-    if ((error = resident_upload(bench->solo.resident, &bench->solo.settings,
-                                 1u << variant_index(dim, dim, ATTND_FP16, ATTND_FP16, 0))) ||
-        (error = resident_arm(bench->solo.resident, &bench->solo.settings, 1, bench->stream)) ||
-        (error = keys_a_ns(bench, {all, chunk_tokens, keys_same, true}, &computed)) ||
+    if ((error = keys_a_ns(bench, {all, chunk_tokens, keys_same, true}, &computed)) ||
         (error = keys_a_ns(bench, {few, 1, keys_own, false}, &alone)) ||
         (error = keys_a_ns(bench, {all, 1, keys_same, true}, &again)) ||
         (error = keys_a_ns(bench, {all * tiles_each, 1, keys_each, false}, &read)))
         return error;
-    *rates = {uint32_t(computed * chunk_tokens * group * tile_row_flops),
-              uint16_t(alone * key_bytes), uint16_t(again * key_bytes),
-              uint16_t(read * key_bytes * all * tiles_each), ATTND_RATES_MEASURED};
+    *rates = {computed * chunk_tokens * group * tile_row_flops, alone * key_bytes,
+              again * key_bytes, read * key_bytes * all * tiles_each};
     return cudaSuccess;
 }
 
-cudaError_t rates_measure(uint32_t workers, attnd_rates *rates)
+cudaError_t rates_measure(attnd_backend *backend, MeasuredRates *rates)
 {
     Bench bench = {};
-    if (!(variants_there() >> variant_index(dim, dim, ATTND_FP16, ATTND_FP16, 0) & 1))
+    const uint32_t workers = uint32_t(backend->workers);
+    if (workers < workers_least ||
+        !(variants_there() >> variant_index(dim, dim, ATTND_FP16, ATTND_FP16, 0) & 1))
         return cudaErrorNotSupported;
     bench.workers = workers;
+    bench.deadline_ns = monotonic_ns() + measure_ns;
     cudaError_t error = open(&bench);
+    if (!error)
+        error = launch(backend, &bench);
     if (!error)
         error = measure(&bench, rates);
     close(&bench);

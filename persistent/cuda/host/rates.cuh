@@ -9,24 +9,28 @@
 #ifndef ATTND_PERSISTENT_CUDA_HOST_RATES_CUH
 #define ATTND_PERSISTENT_CUDA_HOST_RATES_CUH
 
-#include "schemas/abi.h"
-
-#include <cuda_runtime.h>
+#include "persistent/cuda/host/backend.cuh"
 
 namespace attnd
 {
 
+/* As struct attnd_rates has them: 10^9 operations and bytes a second. */
+struct MeasuredRates {
+    double worker_gflops, worker_gbps, worker_l2_gbps, memory_gbps;
+};
+
 /**
- * rates_measure() - on the current device, on which nothing of ours may be resident
- * @workers: tile workers that the service will have
- * @rates:   written where this succeeds; source ATTND_RATES_MEASURED
+ * rates_measure() - before the first kernel of the service, for as many workers as it will have
+ * @backend: of whose gate it makes use
+ * @rates:   written where this succeeds
  *
- * It takes some tens of milliseconds, and 4 MiB of device memory a worker meanwhile. It wants the
- * kernel of 128 dims, fp16 and no options.
- * Return: cudaSuccess; cudaErrorNotSupported without that kernel; cudaErrorNotReady if the GPU is
- * so busy with others that nothing can be told; other errors as they come.
+ * It wants the kernel of 128 dims, fp16 and no options, and takes all SMs and 4 MiB of device
+ * memory a worker for some tens of milliseconds; 4 s at most, where others keep the GPU busy.
+ * Return: cudaSuccess; cudaErrorNotSupported without that kernel, or with workers so few that their
+ * keys would find room in the L2; cudaErrorNotReady if the GPU is so busy with others that nothing
+ * can be told; other errors as they come.
  */
-cudaError_t rates_measure(uint32_t workers, attnd_rates *rates);
+cudaError_t rates_measure(attnd_backend *backend, MeasuredRates *rates);
 
 } // namespace attnd
 

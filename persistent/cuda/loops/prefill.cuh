@@ -380,7 +380,7 @@ template <typename T, int D, typename Policy> struct Prefill {
         /* Nor does one that begins here or above. */
         const int32_t free_begin =
             Policy::first_key(item, item.tile.row_begin + item.tile.row_count - 1);
-        /* What is done again stands behind the loops of all ways, once: they stay small. */
+        /* Blocks are done again here, once behind the loops of all ways: those stay small. */
         while (!quick_blocks<0>(item, scale, first, free_begin)) {
             again(item, scale, first);
             leave_k(count);

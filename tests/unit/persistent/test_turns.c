@@ -90,7 +90,8 @@ static void work(struct worker *worker)
     while (worker->held < 2) {
         const uint32_t at = choose();
         struct run *run = &gpu.run[at];
-        /* None is claimed ahead when fewer are left than workers. */
+        /* None is claimed ahead when fewer are left than workers; but for one near the end of the
+         * item in hand, which this leaves out. */
         if (at == gpu.published || (worker->held && run->items - run->taken < gpu.workers))
             return;
         const uint64_t begin_ns = worker->held ? worker->free_ns[0] : gpu.now_ns;
