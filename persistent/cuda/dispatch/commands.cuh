@@ -242,7 +242,7 @@ __device__ __forceinline__ bool may_pause(const Commander *self, uint64_t now)
 }
 
 /* Nothing is in flight, and they may: are they still to wait? */
-__device__ __forceinline__ bool pauses(Commander *self, uint32_t published, uint64_t now)
+__device__ __forceinline__ bool pause_goes_on(Commander *self, uint32_t published, uint64_t now)
 {
     if (self->idle_at != published) {
         self->idle_at = published;
@@ -273,7 +273,7 @@ __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
         return !waits && !self->active_ns &&
                items_gone(dispatch, self->resident, retired, published) &&
                !doorbells_pending(dispatch);
-    if (waits && pauses(self, published, now))
+    if (waits && pause_goes_on(self, published, now))
         return false;
     if (self->active_ns && now - self->active_ns < linger_ns)
         return false;

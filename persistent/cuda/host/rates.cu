@@ -4,7 +4,6 @@
 #include "persistent/cuda/host/rates.cuh"
 
 #include "persistent/cuda/host/solo.cuh"
-#include "persistent/cuda/items/item.cuh"
 
 extern "C" {
 #include "persistent/plan/plan.h"
