@@ -8,7 +8,7 @@ CUDA ?= $(if $(NVCC),$(if $(SANITIZE),0,1),0)
 NVFLAGS_KERNEL := -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a
 # What a module is made of, and a name for just that: it belongs to workers of these sources.
 MODULE_SOURCES := persistent/cuda/worker/variant.cu $(wildcard persistent/cuda/*/*.cuh) \
-                  persistent/position.h persistent/visible.h $(wildcard schemas/*.h)
+                  persistent/pauses.h persistent/position.h persistent/visible.h $(wildcard schemas/*.h)
 MODULE_NAME = $$(cat $(MODULE_SOURCES) | sha256sum | cut -c1-16)
 CUDA_SOURCES_H := $(BUILD)/gen/persistent/cuda/host/sources.h
 
