@@ -259,8 +259,7 @@ __device__ __forceinline__ bool pause_goes_on(Commander *self, uint32_t publishe
  * Where commands came, the next one comes as soon as their answers are seen: shorter than to leave
  * and come back. Doorbells are of streams, whose next kernels want the SMs now, and so do kernels
  * of other engines. So for runs that were rung it is enough that no item is left to take: each
- * worker leaves behind its last one. All stay where the next run of
- * small layers is waited for. */
+ * worker leaves behind its last one. All stay where the next run of small layers is waited for. */
 __device__ __forceinline__ bool drained(Commander *self, uint64_t now)
 {
     const Dispatch *dispatch = self->dispatch;

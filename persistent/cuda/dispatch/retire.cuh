@@ -300,8 +300,8 @@ __device__ __forceinline__ void carry_sums(const Dispatch *dispatch, Resident *r
 #pragma unroll
     for (uint32_t i = 0; i < ATTND_MAILBOXES_MAX / 32; i++) {
         const MailboxSums *sums = &resident->sums[i * 32 + lane];
-        if (dispatch
-                ->mailboxes[i * 32 + lane]) /* or it would show what the slot's last session had */
+        /* Not of an unwatched one: that would show what the slot's last session had. */
+        if (dispatch->mailboxes[i * 32 + lane])
             changed |=
                 uint32_t(peek8_gpu(&sums->runs) + peek_gpu(&sums->errors) != peek8_gpu(&sums->sent))
                 << i;
