@@ -137,6 +137,42 @@ static void classes_beside_each_other_and_parts_are_right(void **state)
     harness_stop(&harness);
 }
 
+#define LATENT_WORKERS "18" /* of 16 to 23 each block of these batches has two parts */
+
+/* Latents of 128 heads: a block is two passes of rows. With as many parts it is cut by rows. */
+static void latents(struct engine *engine)
+{
+    struct random_batch batch = e2e_batch();
+
+    batch.shape = (struct random_shape){.dim = 576,
+                                        .dim_vo = 512,
+                                        .one_plane = 1,
+                                        .heads_kv = 1,
+                                        .group = 128,
+                                        .page_size = 16,
+                                        .layers = 1};
+    batch.level[0].requests = RANDOM_REQUESTS_MAX;
+    for (uint32_t e = 0; e < RANDOM_REQUESTS_MAX; e++)
+        batch.level[0].entry[e] =
+            (struct random_entry){.qo_len = 1, .kv_len = {600 + 7 * (int32_t)e}};
+    for (batch.shape.dtype = ATTND_FP16; batch.shape.dtype <= ATTND_BF16; batch.shape.dtype++)
+        trial_expect(engine, &batch);
+}
+
+static void latents_cut_by_rows_are_right(void **state)
+{
+    static const char *const options[] = {"--residency", "shared", "--sms", LATENT_WORKERS, NULL};
+    static struct harness harness;
+
+    (void)state;
+    harness_start(&harness, options);
+    in_a_client(&harness, latents);
+    Attnd__Status *status = harness_status(&harness);
+    CHECK_EQUAL(status->tiles, 2 * 2 * RANDOM_REQUESTS_MAX);
+    attnd__status__free_unpacked(status, NULL);
+    harness_stop(&harness);
+}
+
 /* ---- two engines, one pool ---- */
 
 static int writer(void *context)
@@ -178,6 +214,7 @@ int main(void)
         E2E_TEST(decoding_goes_on_by_advance),
         E2E_TEST(every_type_and_head_dim_is_right),
         E2E_OWN_TEST(classes_beside_each_other_and_parts_are_right),
+        E2E_OWN_TEST(latents_cut_by_rows_are_right),
         E2E_TEST(what_one_engine_writes_the_other_attends_to),
     };
 
