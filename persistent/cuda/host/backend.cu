@@ -180,9 +180,10 @@ static attnd_rates derive_rates(const attnd_backend *backend, int sms)
 
 /* A rate that was measured may be too low where the GPU is not ours alone. @derived: 0: not known.
  */
-static bool likely(double measured, uint32_t derived, double most)
+static bool likely(double measured, uint32_t derived)
 {
-    return measured >= derived / 2.0 && measured <= (derived ? 2.0 * derived : most);
+    return measured >= derived / 2.0 && measured <= UINT16_MAX &&
+           (derived == 0 || measured <= 2.0 * derived);
 }
 
 /* What plans are made with, where the daemon has not said so, nor a worker before this one. */
@@ -195,10 +196,10 @@ static void find_rates(attnd_backend *backend, int sms)
     const attnd_rates derived = derive_rates(backend, sms);
     *rates = derived;
     if (!attnd::rates_measure(backend, &measured) &&
-        likely(measured.worker_gflops, derived.worker_gflops, UINT16_MAX) &&
-        likely(measured.worker_gbps, derived.worker_gbps, UINT16_MAX) &&
-        likely(measured.worker_l2_gbps, derived.worker_l2_gbps, UINT16_MAX) &&
-        likely(measured.memory_gbps, derived.memory_gbps, UINT16_MAX))
+        likely(measured.worker_gflops, derived.worker_gflops) &&
+        likely(measured.worker_gbps, derived.worker_gbps) &&
+        likely(measured.worker_l2_gbps, derived.worker_l2_gbps) &&
+        likely(measured.memory_gbps, derived.memory_gbps))
         *rates = {uint32_t(measured.worker_gflops), uint16_t(measured.worker_gbps),
                   uint16_t(measured.worker_l2_gbps), uint16_t(measured.memory_gbps),
                   ATTND_RATES_MEASURED};
