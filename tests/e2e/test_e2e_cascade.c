@@ -25,8 +25,8 @@
 #define SHARED_PAGES 128u /* 2,048 tokens, of all requests or of each half */
 #define PAGES_BEGIN 130u
 #define PAGES_EACH 136u
-#define STEPS 40u
-#define SHRINK_STEP 25u /* into shared pages */
+#define STEPS 20u
+#define SHRINK_STEP 12u /* into shared pages */
 
 static const struct decodes_shape shape = {REQUESTS, PAGES, PAGE_SIZE, PAGES_BEGIN, PAGES_EACH};
 
@@ -139,7 +139,7 @@ static void advances_of_two_lanes_into_shared_pages_do_not_wait_for_each_other(v
     struct scene scene;
 
     decodes_open(&scene.decodes, *state, &shape, &prng);
-    for (uint32_t round = 0; round < 20; round++) {
+    for (uint32_t round = 0; round < 8; round++) {
         int32_t *kv_len = scene.decodes.kv_len;
         const struct attnd_advance args = {
             .size = sizeof(args), .entries = REQUESTS, .kv_len = kv_len};

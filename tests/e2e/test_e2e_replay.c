@@ -142,7 +142,7 @@ static unsigned long verified_rows(void)
     return verified_rows_of(output);
 }
 
-#define SMALL "--engines", "2", "--layers", "2", "--limit", "6", "--max-context", "2048"
+#define SMALL "--engines", "2", "--layers", "2", "--limit", "6", "--max-context", "1024"
 
 static void both_formats_replay_in_both_modes_without_a_mismatch(void **state)
 {
@@ -355,11 +355,18 @@ static void a_dead_engine_is_an_error(void **state)
 
 static void a_worker_killed_in_the_middle_changes_no_answer(void **state)
 {
-    static const char *const arguments[] = {"--trace",   "bench/traces/sample.jsonl",
-                                            "--engines", "2",
-                                            "--layers",  "4",
-                                            "--limit",   "8",
-                                            "--samples", "8",
+    static const char *const arguments[] = {"--trace",
+                                            "bench/traces/sample.jsonl",
+                                            "--engines",
+                                            "2",
+                                            "--layers",
+                                            "4",
+                                            "--limit",
+                                            "6",
+                                            "--max-context",
+                                            "2048",
+                                            "--samples",
+                                            "8",
                                             NULL};
     struct family family = {.replay = start(arguments)};
 
