@@ -12,6 +12,7 @@
 #include "service/args/args.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
+#include "service/ctl/together.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +42,7 @@ struct recording {
     struct attnd_trace_record *records;
     size_t count, count_max;
     uint64_t lost;
+    struct attnctl_together together;
     int gpu;
     size_t printed; /* events */
     int failed;     /* one of them was not */
@@ -191,10 +193,13 @@ static int print_file(FILE *out, struct recording *recording)
     fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", out);
     print_tracks(out, recording);
     fputs("\n],\"otherData\":", out);
-    int rc = attnd_json_print(out,
-                              json_pack("{sI sI}", "items", (json_int_t)recording->count, "lost",
-                                        (json_int_t)recording->lost),
-                              JSON_COMPACT);
+    int rc =
+        attnd_json_print(out,
+                         json_pack("{sI sI sI sI}", "items", (json_int_t)recording->count, "lost",
+                                   (json_int_t)recording->lost, "layer_busy_ns",
+                                   (json_int_t)recording->together.busy_ns, "layer_together_ns",
+                                   (json_int_t)recording->together.together_ns),
+                         JSON_COMPACT);
     fputs("}\n", out);
     return rc < 0 || recording->failed || fflush(out) != 0 || ferror(out) ? -ATTND_E_SYSTEM : 0;
 }
@@ -299,6 +304,28 @@ static enum attnctl_exit follow(const struct trace_options *options, Attnd__Trac
     }
 }
 
+static void say_what_there_is(const struct recording *recording)
+{
+    const struct attnctl_together *together = &recording->together;
+
+    fprintf(stderr, "attnctl: %zu items", recording->count);
+    if (recording->lost)
+        fprintf(stderr, "; %" PRIu64 " are lost: they came faster than they were read",
+                recording->lost);
+    if (together->busy_ns)
+        fprintf(stderr, "; sessions were in the same layer for %.2f %% of the time",
+                100.0 * (double)together->together_ns / (double)together->busy_ns);
+    fputc('\n', stderr);
+}
+
+/* Return: 0; -ATTND_E_SYSTEM, -ATTND_E_NO_MEMORY with errno. */
+static int finish(struct recording *recording, FILE *out)
+{
+    int rc = attnctl_together(recording->records, recording->count, &recording->together);
+
+    return rc < 0 ? rc : print_file(out, recording);
+}
+
 static enum attnctl_exit record(const struct trace_options *options, FILE *out)
 {
     const struct sigaction action = {.sa_handler = end};
@@ -308,16 +335,13 @@ static enum attnctl_exit record(const struct trace_options *options, FILE *out)
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
     enum attnctl_exit code = follow(options, &query, &recording);
-    if (code == ATTNCTL_EXIT_OK && print_file(out, &recording) < 0) {
+    if (code == ATTNCTL_EXIT_OK && finish(&recording, out) < 0) {
         fprintf(stderr, "attnctl: %s: %s\n", options->path ? options->path : "standard output",
                 strerror(errno));
         code = ATTNCTL_EXIT_ANSWER;
     }
     if (code == ATTNCTL_EXIT_OK)
-        fprintf(stderr, "attnctl: %zu items%s", recording.count, recording.lost ? "" : "\n");
-    if (code == ATTNCTL_EXIT_OK && recording.lost)
-        fprintf(stderr, "; %" PRIu64 " are lost: they came faster than they were read\n",
-                recording.lost);
+        say_what_there_is(&recording);
     free(recording.records);
     free(query.next);
     return code;

@@ -502,6 +502,8 @@ static void check_file(uint32_t session)
     CHECK(tracks > 0 && slices_count > 0);
     CHECK_EQUAL(json_number(other, "items"), slices_count);
     CHECK_EQUAL(json_number(other, "lost"), 0);
+    CHECK(json_number(other, "layer_busy_ns") > 0);
+    CHECK_EQUAL(json_number(other, "layer_together_ns"), 0); /* there is one session */
     free(slices);
     json_decref(document);
 }
