@@ -221,6 +221,12 @@ static void store_token(const struct decoder *decoder, CUdeviceptr table, CUdevi
                (struct moving){.base = table + first, .step_bytes = 2 * ROW}, ROW / 2);
 }
 
+static void queue_run(const struct decoder *decoder, uint32_t layer)
+{
+    CHECK_OK(attnd_cuda_run_on_stream(decoder->session, LANE, decoder->prepared[layer],
+                                      decoder->stream));
+}
+
 static void queue_layer(const struct decoder *decoder, uint32_t layer)
 {
     const uint64_t step_bytes = LAYERS * LAYER_ROWS_BYTES, at = layer * LAYER_ROWS_BYTES;
@@ -234,8 +240,7 @@ static void queue_layer(const struct decoder *decoder, uint32_t layer)
         store_token(decoder, decoder->v_all, plane_at(decoder, decoder->info.desc.v, layer), layer,
                     r);
     }
-    CHECK_OK(attnd_cuda_run_on_stream(decoder->session, LANE, decoder->prepared[layer],
-                                      decoder->stream));
+    queue_run(decoder, layer);
     mover_move(&decoder->mover, decoder->stream,
                (struct moving){.base = decoder->o_all + at, .step_bytes = step_bytes},
                (struct moving){.base = decoder->rows + step_bytes + at}, LAYER_ROWS_BYTES / 4);
@@ -290,20 +295,29 @@ static void close_decoder(struct decoder *decoder)
     attnd_close(decoder->session);
 }
 
+/* All layers, each as @queue has it. */
+static CUgraphExec capture(const struct decoder *decoder,
+                           void (*queue)(const struct decoder *decoder, uint32_t layer))
+{
+    CUgraph graph;
+    CUgraphExec executable;
+
+    CHECK_CUDA(cuStreamBeginCapture(decoder->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        queue(decoder, layer);
+    mover_next(&decoder->mover, decoder->stream);
+    CHECK_CUDA(cuStreamEndCapture(decoder->stream, &graph));
+    CHECK_CUDA(cuGraphInstantiate(&executable, graph, 0));
+    return executable;
+}
+
 static int replay(void *context)
 {
     struct history *history = context;
     struct decoder decoder;
-    CUgraph graph;
-    CUgraphExec executable;
 
     open_decoder(&decoder, history);
-    CHECK_CUDA(cuStreamBeginCapture(decoder.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    for (uint32_t layer = 0; layer < LAYERS; layer++)
-        queue_layer(&decoder, layer);
-    mover_next(&decoder.mover, decoder.stream);
-    CHECK_CUDA(cuStreamEndCapture(decoder.stream, &graph));
-    CHECK_CUDA(cuGraphInstantiate(&executable, graph, 0));
+    const CUgraphExec executable = capture(&decoder, queue_layer);
     uint64_t begin_ns = harness_now_ns();
     for (uint32_t step = 0; step < history->replays; step++) {
         if (step > 0)
@@ -340,16 +354,9 @@ static int replay_runs_alone(void *context)
 {
     struct history *history = context;
     struct decoder decoder;
-    CUgraph graph;
-    CUgraphExec executable;
 
     open_decoder(&decoder, history);
-    CHECK_CUDA(cuStreamBeginCapture(decoder.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    for (uint32_t layer = 0; layer < LAYERS; layer++)
-        CHECK_OK(attnd_cuda_run_on_stream(decoder.session, LANE, decoder.prepared[layer],
-                                          decoder.stream));
-    CHECK_CUDA(cuStreamEndCapture(decoder.stream, &graph));
-    CHECK_CUDA(cuGraphInstantiate(&executable, graph, 0));
+    const CUgraphExec executable = capture(&decoder, queue_run);
     for (uint32_t step = 0; step < history->replays; step++)
         CHECK_CUDA(cuGraphLaunch(executable, decoder.stream));
     CHECK_CUDA(cuStreamSynchronize(decoder.stream));
