@@ -58,10 +58,11 @@ ATTND_ASSERT_AT(attnd_trace_record, seal, 28);
 #define ATTND_TRACE_FUNCTION static inline
 #endif
 
-/** attnd_trace_on() - 1: records are wanted at @now_ms, of CLOCK_MONOTONIC, free-running. */
+/** attnd_trace_on() - 1: records are wanted at @now_ms, of CLOCK_MONOTONIC, free-running.
+ * @until_ms: 0: nobody ever asked. */
 ATTND_TRACE_FUNCTION uint32_t attnd_trace_on(uint32_t until_ms, uint32_t now_ms)
 {
-    return until_ms - now_ms - 1 < ATTND_TRACE_AHEAD_MS;
+    return until_ms != 0 && until_ms - now_ms - 1 < ATTND_TRACE_AHEAD_MS;
 }
 
 /* A seal is the sum of what its words add, each at its place, and the record's number: it tells a

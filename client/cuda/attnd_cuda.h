@@ -94,9 +94,11 @@ int attnd_cuda_export(struct attnd_session *session, CUdeviceptr address, uint64
  * A lane has one doorbell: its launches must be in one stream, or ordered by events. Runs on
  * different lanes overlap. The lane's error word has the result of a run; the stream goes on in any
  * case, also when the worker dies, which is answered for it by the next one, and when there is none
- * for 30 s: the launch is given up then (under MPS; without MPS the stream waits by memory
- * operations, for as long as it takes), and the next one of the lane waits for the answer that it
- * may still get, again for 30 s at most. Under MPS the death of a worker ends this context (see
+ * for 30 s: the launch is given up then, and with it those of the lane behind it, which end at once
+ * until it is answered after all or attnd_cuda_lane_error() is asked. The first one after that
+ * waits for the answer, again for 30 s at most. So it is under MPS. Without MPS the stream waits by
+ * memory operations and gives nothing up: it waits for the next worker, and where the daemon is
+ * gone, too, until this process is ended. Under MPS the death of a worker ends this context (see
  * above).
  */
 

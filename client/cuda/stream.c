@@ -8,8 +8,9 @@
  * handful of registers, so it runs beside anything.
  *
  * A ring that nobody answered within the time is given up, but may be answered later. The next ring
- * of the lane waits for that answer first: it would be released by it otherwise, with o not
- * written.
+ * of the lane would be released by that answer, with o not written. So it rings nothing, and ends
+ * at once, until the answer has come or the engine has asked what was wrong: the layers of a graph
+ * are given up together. Once it has asked, a ring waits for that answer first.
  *
  * It rings by compare-and-swap: a lane that does not rest is not rung, and nobody has to look
  * first.
@@ -85,6 +86,9 @@ static const char ring_text[] =
     "    mov.u32 %r1, %r2;\n"
     "    setp.gt.s32 %p0, %r1, 0;\n" /* after a failure */
     "    @%p0 bra ring;\n"
+    "    ld.relaxed.sys.global.u32 %r2, [%rd0+256];\n" /* was a ring of this lane given up? */
+    "    setp.eq.u32 %p0, %r2, 16;\n"
+    "    @%p0 bra done;\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n"
     "    @%p1 bra before;\n"

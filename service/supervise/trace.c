@@ -28,7 +28,7 @@ void attnd_trace_watch(struct attnd_queue *queue, uint64_t now_ns, uint32_t pati
     const uint32_t before_ms = queue->trace_until_ms;
 
     if (!attnd_trace_on(before_ms, now_ms) || before_ms - now_ms < patience_ms)
-        queue->trace_until_ms = until_ms;
+        queue->trace_until_ms = until_ms ? until_ms : 1;
     attnd_poke32(&queue->head->trace_until_ms, queue->trace_until_ms);
     for (uint32_t w = 0; next && w < attnd_trace_workers(queue); w++)
         next[w] = attnd_peek32(&queue->trace->next[w]);

@@ -182,8 +182,8 @@ static attnd_rates derive_rates(const attnd_backend *backend, int sms)
  */
 static bool likely(double measured, uint32_t derived)
 {
-    return measured >= derived / 2.0 && measured <= UINT16_MAX &&
-           (derived == 0 || measured <= 2.0 * derived);
+    return measured >= derived * 0.75 && measured <= UINT16_MAX &&
+           (derived == 0 || measured <= derived * 1.33);
 }
 
 /* What plans are made with, where the daemon has not said so, nor a worker before this one. */
@@ -195,14 +195,17 @@ static void find_rates(attnd_backend *backend, int sms)
         return;
     const attnd_rates derived = derive_rates(backend, sms);
     *rates = derived;
-    if (!attnd::rates_measure(backend, &measured) &&
-        likely(measured.worker_gflops, derived.worker_gflops) &&
+    const cudaError_t error = attnd::rates_measure(backend, &measured);
+    if (!error && likely(measured.worker_gflops, derived.worker_gflops) &&
         likely(measured.worker_gbps, derived.worker_gbps) &&
         likely(measured.worker_l2_gbps, derived.worker_l2_gbps) &&
         likely(measured.memory_gbps, derived.memory_gbps))
         *rates = {uint32_t(measured.worker_gflops), uint16_t(measured.worker_gbps),
                   uint16_t(measured.worker_l2_gbps), uint16_t(measured.memory_gbps),
                   ATTND_RATES_MEASURED};
+    else if (error != cudaErrorNotSupported)
+        backend_say(backend, "rates of plans are derived from clocks: %s",
+                    error ? cudaGetErrorString(error) : "what was measured is far from those");
 }
 
 /* The daemon learns this of the worker. */

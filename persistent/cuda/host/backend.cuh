@@ -129,6 +129,9 @@ cudaError_t copies_init(attnd_backend *backend);
 void copies_end(attnd_backend *backend);
 int pages_copy(attnd_backend *backend, uint64_t offset_bytes);
 
+/* kernels.cu: CLOCK_MONOTONIC - globaltimer, in nanoseconds. @pinned: for the kernel's answer. */
+int64_t clock_offset(uint64_t *pinned, cudaStream_t stream);
+
 /* kernels.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);
 

@@ -50,9 +50,11 @@ extern "C" {
  * parking does, takes 10 us each. To arm one takes 25 us, in which nobody else's answer is seen, so
  * few are at a time. */
 constexpr uint32_t gangs_armed = 96, gangs_batch = 8;
-/* Sleeping: while nothing happens, and while gangs come and go. Not sleeping: so long after the
- * last command, because to be woken takes longer than a run. */
-constexpr long nap_ns = 100000000, gang_nap_ns = 10000000, busy_nap_ns = 1000000;
+/* Sleeping: while nothing happens; where gangs may come; where engines ring, which wakes nobody
+ * here, and use up what is armed in 2.4 ms at the soonest; and while gangs come and go. Not
+ * sleeping: so long after the last command, because to be woken takes longer than a run. */
+constexpr long nap_ns = 100000000, gang_nap_ns = 10000000, ring_nap_ns = 2000000,
+               busy_nap_ns = 1000000;
 constexpr uint64_t spin_ns = 60000;
 /* A gang is called all the same after so long, where engines ring: a session may wipe out the wake
  * word of others. */
@@ -408,7 +410,10 @@ static cudaError_t keep_both(attnd_backend *backend)
 static void sleep_on(const attnd_backend *backend, uint32_t commands, bool busy)
 {
     attnd_queue_head *queue = backend->config.queue;
-    const timespec nap = {0, !elastic(backend) ? nap_ns : busy ? busy_nap_ns : gang_nap_ns};
+    const timespec nap = {0, !elastic(backend)      ? nap_ns
+                             : busy                 ? busy_nap_ns
+                             : shared_word(backend) ? ring_nap_ns
+                                                    : gang_nap_ns};
     attnd_poke32(&queue->command_need, 1);
     attnd_fence_full(); /* F1 */
     if (attnd_observe32(&queue->command_tail) == commands)

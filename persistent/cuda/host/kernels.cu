@@ -16,7 +16,7 @@ __global__ void read_clock(uint64_t *out)
 }
 
 /* globaltimer and CLOCK_MONOTONIC differ by a constant and little drift: taken at every launch. */
-static int64_t clock_offset(uint64_t *pinned, cudaStream_t stream)
+int64_t clock_offset(uint64_t *pinned, cudaStream_t stream)
 {
     int64_t best_span = INT64_MAX, offset = 0;
     for (int i = 0; i < 8; i++) {

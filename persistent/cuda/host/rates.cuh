@@ -25,7 +25,7 @@ struct MeasuredRates {
  * @rates:   written where this succeeds
  *
  * It wants the kernel of 128 dims, fp16 and no options, and takes all SMs and 4 MiB of device
- * memory a worker for some tens of milliseconds; 4 s at most, where others keep the GPU busy.
+ * memory a worker for some tens of milliseconds; 2 s at most, where others keep the GPU busy.
  * Return: cudaSuccess; cudaErrorNotSupported without that kernel, or with workers so few that their
  * keys would find room in the L2; cudaErrorNotReady if the GPU is so busy with others that nothing
  * can be told; other errors as they come.

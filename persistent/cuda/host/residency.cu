@@ -2,7 +2,7 @@
  * residency.cu - how much of the GPU the kernels take, and for how long.
  *
  * elastic    On all SMs, but only while something is queued. Gangs, a dispatcher and its workers,
- *            are enqueued ahead of time behind a wait for a word of device memory (helper.cu); a
+ *            are enqueued ahead of time behind a wait for a word of host memory (helper.cu); a
  *            doorbell sets it (RESIDENCY.md has the times). Between gangs nothing of ours is on any
  *            SM, so kernels of engines lose nothing. `auto` chooses it.
  * shared     Resident on some of the SMs: answers come while others keep the GPU full, and a kernel

@@ -65,10 +65,12 @@ static void add(uint32_t worker, uint32_t value)
 static void records_are_wanted_for_as_long_as_somebody_asks(void **state)
 {
     const uint64_t ms = 1000000, patience_ns = ATTND_TRACE_PATIENCE_MS * ms;
+    const uint64_t around_ns = (UINT64_C(1) << 32) * ms; /* milliseconds come around, in 49 days */
     uint32_t next[WORKERS];
 
     (void)state;
     assert_false(attnd_trace_wanted(queue->head, 1));
+    assert_false(attnd_trace_wanted(queue->head, around_ns - ms));
     attnd_trace_watch(queue, 1000 * ms, ATTND_TRACE_PATIENCE_MS, next);
     for (uint32_t w = 0; w < WORKERS; w++)
         assert_int_equal(next[w], 0);
@@ -80,8 +82,8 @@ static void records_are_wanted_for_as_long_as_somebody_asks(void **state)
     attnd_trace_watch(queue, 5000 * ms, 100, NULL);
     assert_true(attnd_trace_wanted(queue->head, 5099 * ms));
     assert_false(attnd_trace_wanted(queue->head, 5100 * ms));
-    /* Milliseconds come around after 49 days. */
-    const uint64_t around_ns = (UINT64_C(1) << 32) * ms;
+    attnd_trace_watch(queue, around_ns - patience_ns, ATTND_TRACE_PATIENCE_MS, next);
+    assert_true(attnd_trace_wanted(queue->head, around_ns - ms));
     attnd_trace_watch(queue, around_ns - ms, ATTND_TRACE_PATIENCE_MS, next);
     assert_true(attnd_trace_wanted(queue->head, around_ns - ms));
     assert_true(attnd_trace_wanted(queue->head, around_ns + ms));
