@@ -130,6 +130,7 @@ def windows_beside(case, ways, rounds, stays_resident):
 
 
 def windows_after(case, ways, rounds, stays_resident):
-    """The other half of the peer's rounds, if it had none beside the service."""
-    count = max(1, rounds - 2) if "flashinfer" in ways and stays_resident else 0
+    """The other half of the peer's rounds, if it had none beside the service; else as many windows
+    as before it, to tell what the service does to the peer from what time does."""
+    count = (max(1, rounds - 2) if stays_resident else 2) if "flashinfer" in ways else 0
     return [Window("flashinfer", "after", tuple(case.working))] * count

@@ -134,13 +134,18 @@ class Engine:
         return answer
 
     def disconnect(self, command):
+        """@command: role, seed. Rows are verified once more, behind all windows."""
+        role, answer = command["role"], {}
+        if (role, "attnd") in self.graphs:
+            found = self.verify(role, "attnd", command["seed"])
+            answer["verified"] = {f"{role} attnd, at the end": found}
         self.enter("disconnecting")
         self.graphs = {key: graph for key, graph in self.graphs.items() if key[1] != "attnd"}
         self.torch.cuda.synchronize()
         if self.attnd:
             self.attnd.close()
             self.attnd = None
-        return {}
+        return answer
 
     def window(self, command):
         """@command: role, way, begin_ns, end_ns (what counts), stop_ns (the engine goes on until

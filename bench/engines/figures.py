@@ -169,11 +169,17 @@ def figures(result):
         f"residency {result.actual or result.residency}; {spread(ratios)} in {len(ratios)} rounds; "
     )
     notes += f"steps/s {' '.join(ours)}, FlashInfer {' '.join(peers)}"
-    before, beside = (result.median_score("flashinfer", at) for at in ("before", "beside"))
-    if not math.isnan(before + beside):
-        notes += f"; FlashInfer beside the idle service over without it {beside / before:.3f}"
+    before, beside, after = (
+        result.median_score("flashinfer", at) for at in ("before", "beside", "after")
+    )
+    if not math.isnan(beside):
+        notes += "; FlashInfer beside the idle service over "
+        notes += f"before it {beside / before:.3f}, over after it {beside / after:.3f}"
     if result.of("none"):
         notes += f"; without attention {result.median_score('none'):.2f}"
+    for way, name in ("attnd", "ms a step"), ("flashinfer", "FlashInfer"):
+        notes += f"; {name} p50 {by_role(result, way, 0.5)}, p99 {by_role(result, way, 0.99)}"
+    notes += f"; {result.rows_verified()} rows verified"
     name = f"engines.{case.figure}_over_flashinfer"
     found.append((name, statistics.median(ratios), "ratio", "higher", notes))
     if case.mixed:

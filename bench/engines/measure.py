@@ -13,6 +13,12 @@ STEPS_MIN, WINDOW_MAX_S = 5, 4.0
 PROFILE_S = 2.0
 
 
+def keep_verified(result, answers):
+    for number, answer in answers.items():
+        for what, found in answer.get("verified", {}).items():
+            result.verified[f"engine {number} {what}"] = found
+
+
 class Bench:
     """A set of engine processes, and what all their cases have in common."""
 
@@ -39,7 +45,7 @@ class Bench:
             self.run_windows(result, windows_beside(case, self.ways, options.rounds, apart))
             if options.timeline:
                 self.profile(result, "attnd")
-            self.stop(case)
+            self.stop(result)
             self.run_windows(result, windows_after(case, self.ways, options.rounds, apart))
         if options.timeline:
             for way in self.ways:
@@ -62,25 +68,26 @@ class Bench:
         }
         answers = self.engines.ask(commands, CONNECT_S, "connecting")
         result.actual = answers[0]["residency"]
-        for number, answer in answers.items():
-            for what, found in answer.get("verified", {}).items():
-                result.verified[f"engine {number} {what}"] = found
+        keep_verified(result, answers)
         done = time.monotonic()
         self.say(
             f"{result.case.name}: {result.actual}: daemon ready in {ready - since:.2f} s, engines "
             f"in {done - ready:.2f} s; {result.rows_verified()} rows right"
         )
 
-    def stop(self, case):
+    def stop(self, result):
         since = time.monotonic()
-        self.engines.ask(
-            {number: {"do": "disconnect"} for number in range(len(case.roles))},
-            CONNECT_S,
-            "disconnecting",
-        )
+        commands = {
+            number: {"do": "disconnect", "role": role, "seed": self.options.seed + 1}
+            for number, role in enumerate(result.case.roles)
+        }
+        keep_verified(result, self.engines.ask(commands, CONNECT_S, "disconnecting"))
         self.daemon.stop()
         self.daemon = None
-        self.say(f"{case.name}: service ended in {time.monotonic() - since:.2f} s")
+        self.say(
+            f"{result.case.name}: service ended in {time.monotonic() - since:.2f} s; "
+            f"{result.rows_verified()} rows right in all"
+        )
 
     def run_windows(self, result, windows):
         for window in windows:
