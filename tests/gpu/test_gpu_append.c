@@ -283,7 +283,7 @@ static void open_reader(struct reader *reader)
 {
     gpu_open();
     reader->session = e2e_open(reader->harness);
-    reader->steps = load_under_mps() ? STEPS : STEPS_ALONE;
+    reader->steps = gpu_under_mps() ? STEPS : STEPS_ALONE;
     make_memory(reader);
     fill(reader);
     make_kernel(reader);

@@ -159,7 +159,7 @@ static int ring_from_another_domain(void *context)
     CHECK_EQUAL(nodes, 1);
     CHECK_CUDA(cuGraphNodeGetType(node, &kind));
     CHECK_EQUAL(kind,
-                load_under_mps() ? CU_GRAPH_NODE_TYPE_KERNEL : CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+                gpu_under_mps() ? CU_GRAPH_NODE_TYPE_KERNEL : CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
     if (kind == CU_GRAPH_NODE_TYPE_KERNEL) {
         CHECK_CUDA(
             cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &rings_in));
@@ -387,7 +387,7 @@ static int outlive(void *context)
 
 static void kernels_that_outlive_their_process_end_at_once(void **state)
 {
-    if (!load_under_mps()) {
+    if (!gpu_under_mps()) {
         puts("without MPS a process ends with its kernels");
         return;
     }
@@ -399,7 +399,7 @@ static void end_worker(const struct harness *harness)
 {
     pid_t worker = harness_worker(harness);
 
-    if (load_under_mps()) {
+    if (gpu_under_mps()) {
         struct attnd_queue_head *head = queue_of(worker);
         struct neighbour neighbour;
         neighbour_open(&neighbour);

@@ -133,7 +133,7 @@ static void four_engines(const char *const *options, int full)
     pid_t engines[ENGINES];
 
     scene->full = full;
-    scene->steps = load_under_mps() ? STEPS_MPS : STEPS_ALONE;
+    scene->steps = gpu_under_mps() ? STEPS_MPS : STEPS_ALONE;
     harness_start(&harness, options);
     for (uint32_t i = 0; i < ENGINES; i++)
         engines[i] = harness_fork(i == 0 ? long_engine : plain_engine, scene);
@@ -251,7 +251,7 @@ static void engines_and_workers_may_die_while_kernels_come_and_go(void **state)
     uint32_t workers = 0;
     (void)state;
 
-    if (load_under_mps()) {
+    if (gpu_under_mps()) {
         puts("under MPS others die with a process that is killed in a kernel");
         return;
     }

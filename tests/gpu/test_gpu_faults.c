@@ -140,7 +140,7 @@ static void so_it_does_beside_guests_that_come_and_go(void **state)
 {
     static const char *const says[] = {"a tile does not end", NULL};
     (void)state;
-    if (!load_under_mps()) {
+    if (!gpu_under_mps()) {
         puts("without MPS no SM is reserved, and nobody is a guest");
         return;
     }
@@ -331,7 +331,7 @@ static void a_worker_that_dies_with_an_engine_is_back_within_a_second(void **sta
     struct legacy *legacy = harness_shared(sizeof(*legacy));
     (void)state;
 
-    if (!load_under_mps()) {
+    if (!gpu_under_mps()) {
         puts("without MPS nobody's death is another's");
         return;
     }

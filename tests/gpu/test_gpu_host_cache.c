@@ -211,7 +211,7 @@ static void pages_of_the_gpu_come_back_as_they_were(void **state)
 static void a_worker_that_is_killed_in_the_middle_changes_no_byte(void **state)
 {
     (void)state;
-    if (getenv("CUDA_MPS_PIPE_DIRECTORY"))
+    if (gpu_under_mps())
         skip();
     run(engine_of_workers_that_die);
 }

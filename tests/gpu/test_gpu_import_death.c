@@ -203,7 +203,7 @@ int main(void)
     };
 
     harness_init();
-    if (!gpu_there() || getenv("CUDA_MPS_PIPE_DIRECTORY")) {
+    if (!gpu_there() || gpu_under_mps()) {
         puts("no GPU, or under MPS");
         return GPU_SKIPPED;
     }

@@ -139,7 +139,7 @@ static void pin_beside(struct scene *scene, uint64_t bytes)
 /* $ATTND_PIN_GIB: how many, a digit each. */
 static void runs_of_others_go_on_while_many_gib_are_pinned(void **state)
 {
-    const char *const options[] = {"--residency", load_under_mps() ? "exclusive" : "elastic", NULL};
+    const char *const options[] = {"--residency", gpu_under_mps() ? "exclusive" : "elastic", NULL};
     const char *sizes = getenv("ATTND_PIN_GIB");
     struct scene *scene = harness_shared(sizeof(*scene));
     (void)state;

@@ -214,7 +214,7 @@ static void it_says_how_it_lives(void **state)
         Attnd__Status *status = harness_status(&harness);
         CHECK(status->residency && strcmp(status->residency, ways[i].residency) == 0);
         CHECK_EQUAL(status->sms_resident, ways[i].sms);
-        CHECK_EQUAL(status->mps, load_under_mps());
+        CHECK_EQUAL(status->mps, gpu_under_mps());
         attnd__status__free_unpacked(status, NULL);
         engine_open(&engine, harness.socket, "asks");
         CHECK_OK(attnd_info(engine.session, &info));

@@ -175,7 +175,7 @@ static int survivor(void *context)
 
 static void an_engine_without_mps_goes_on_itself(void **state)
 {
-    if (getenv("CUDA_MPS_PIPE_DIRECTORY")) {
+    if (gpu_under_mps()) {
         puts("under MPS its context dies too");
         return;
     }

@@ -45,6 +45,11 @@ int gpu_there(void)
     return harness_join(harness_fork(probe, NULL), 30000) == 0;
 }
 
+int gpu_under_mps(void)
+{
+    return getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL;
+}
+
 static uint64_t map(struct attnd_session *session, uint32_t memory)
 {
     CUdeviceptr address = 0;

@@ -15,6 +15,9 @@
 /** gpu_there() - is there a GPU that a process can have a context on? Asked in a child. */
 int gpu_there(void);
 
+/** gpu_under_mps() - is this run of the tests under MPS? */
+int gpu_under_mps(void);
+
 /** gpu_try() - a context for this process, current. Return: the driver's result. */
 CUresult gpu_try(void);
 /** gpu_open() - the same or the test fails. */

@@ -8,14 +8,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-int load_under_mps(void)
-{
-    return getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL;
-}
-
 int load_reserves(void)
 {
-    return load_under_mps() && getenv("ATTND_TEST_RESERVE") != NULL;
+    return gpu_under_mps() && getenv("ATTND_TEST_RESERVE") != NULL;
 }
 
 uint32_t load_collect(struct engine *engine, struct load *load)

@@ -24,9 +24,6 @@ uint32_t load_collect(struct engine *engine, struct load *load);
  * `stop`, every one of them collected. */
 int load_keep_up(void *context);
 
-/** load_under_mps() - is this run of the tests under MPS? */
-int load_under_mps(void);
-
 /** load_reserves() - do services of this run reserve SMs where a test says nothing about that? */
 int load_reserves(void);
 
