@@ -54,7 +54,9 @@ ATTND_KERNELS_FN uint32_t attnd_kernel_number(uint32_t dim, uint32_t dtype, uint
     return policy * ATTND_KERNELS_PLAIN + place * 2 + (dtype == ATTND_BF16);
 }
 
-/* The kernel for dimensions, types of q and of K, and options; ATTND_KERNELS: there is none. */
+/* The kernel for dimensions, types of q and of K, and options; ATTND_KERNELS: there is none. With
+ * fixed splits it is never the plain one, which adds up in another way than the varied one that may
+ * be there in its place. */
 ATTND_KERNELS_FN uint32_t attnd_kernel_of(uint32_t dim_qk, uint32_t dim_vo, uint32_t dtype,
                                           uint32_t kv_dtype, uint32_t options)
 {
@@ -65,9 +67,9 @@ ATTND_KERNELS_FN uint32_t attnd_kernel_of(uint32_t dim_qk, uint32_t dim_vo, uint
     if (asked & ~ATTND_KERNEL_OPTIONS)
         return ATTND_KERNELS;
     return attnd_kernel_number(dim, dtype,
-                               narrow                                    ? ATTND_KERNEL_FP8
-                               : asked || dim_qk != dim || dim_vo != dim ? ATTND_KERNEL_VARIED
-                                                                         : ATTND_KERNEL_PLAIN);
+                               narrow                                      ? ATTND_KERNEL_FP8
+                               : options || dim_qk != dim || dim_vo != dim ? ATTND_KERNEL_VARIED
+                                                                           : ATTND_KERNEL_PLAIN);
 }
 
 /* Of kernels that are there, a bit each: those whose runs are executed. The varied ones execute

@@ -107,20 +107,28 @@ static uint32_t cut_entry(struct attnd_plan *plan, uint32_t index, uint32_t toke
                     blocks);
 }
 
+/* Are blocks of earlier levels those of pieces? With fixed splits a request's are its own. */
+static int cuts_pieces(const struct attnd_plan *plan)
+{
+    return attnd_plan_in_pieces(plan) || plan->shape.options & ATTND_OPTION_FIXED_SPLIT;
+}
+
 /* Likewise, all pieces of an earlier level. */
 static uint32_t cut_pieces(struct attnd_plan *plan, uint32_t level, uint32_t tokens,
                            uint32_t blocks)
 {
     struct attnd_piece_walk walk = attnd_plan_walk_pieces(plan, level);
+    const int placed = attnd_plan_in_pieces(plan);
     uint32_t place = plan->level_places[level];
 
     for (; attnd_plan_next_piece(plan, &walk); place++) {
-        const struct attnd_row_block like = {
-            .entry = walk.entry,
-            .placed = walk.behind[plan->shape.levels - 1],
-            .behind = place,
-            .keys_behind = attnd_plan_keys_behind(plan, &walk, NULL),
-        };
+        struct attnd_row_block like = {.entry = walk.entry, .placed = walk.entry};
+
+        if (placed) {
+            like.placed = walk.behind[plan->shape.levels - 1];
+            like.behind = place;
+            like.keys_behind = attnd_plan_keys_behind(plan, &walk, NULL);
+        }
         if (plan->state[walk.entry].pages_used)
             blocks = cut_rows(plan, &like, walk.row, walk.row_end, tokens, blocks);
     }
@@ -142,7 +150,7 @@ void attnd_plan_cut_blocks(struct attnd_plan *plan)
 
     for (uint32_t l = 0; l < plan->shape.levels; l++) {
         plan->level_blocks[l] = blocks;
-        if (attnd_plan_in_pieces(plan) && l + 1 < plan->shape.levels) {
+        if (cuts_pieces(plan) && l + 1 < plan->shape.levels) {
             blocks = cut_pieces(plan, l, tokens, blocks);
             index = plan->level_entries[l + 1];
         }

@@ -120,14 +120,17 @@ static uint32_t list_parts(struct attnd_plan *plan, const struct attnd_row_block
     return parts;
 }
 
-/* Parts of one block and of nothing else: a worker may add them up in pairs. */
+/* Parts of one block and of nothing else: a worker may add them up in pairs. Not those of fixed
+ * splits: how many there are follows from pages that are reserved for all requests, and the order
+ * of a sum must not. */
 static void mark_alone(struct attnd_plan *plan, const struct row_walk *walk,
                        const struct attnd_merge *merge)
 {
     const struct attnd_row_block *block = &plan->blocks[walk->cover[0]];
 
-    if (walk->covers != 1 || block->row_begin != merge->row_begin ||
-        block->row_count != merge->row_count || merge->part_count > ATTND_PARTS_ALONE_MAX)
+    if (plan->shape.options & ATTND_OPTION_FIXED_SPLIT || walk->covers != 1 ||
+        block->row_begin != merge->row_begin || block->row_count != merge->row_count ||
+        merge->part_count > ATTND_PARTS_ALONE_MAX)
         return;
     for (uint32_t t = 0; t < block->tile_count; t++)
         plan->built[block->tile_begin + t].parts_alone = 1;

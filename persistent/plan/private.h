@@ -229,7 +229,8 @@ void attnd_plan_write_places(const struct attnd_plan *plan, uint32_t generation,
 /** attnd_plan_keys_behind() - keys of the piece's rows behind those of its entry. */
 int32_t attnd_plan_keys_behind(const struct attnd_plan *plan, const struct attnd_piece_walk *walk,
                                const int32_t *lengths);
-/** attnd_plan_in_pieces() - 1: tiles of earlier levels are those of pieces. */
+/** attnd_plan_in_pieces() - 1: tiles of earlier levels are those of pieces, and know their place.
+ */
 int attnd_plan_in_pieces(const struct attnd_plan *plan);
 
 /** attnd_plan_keys_max() - whole granules of keys that an item of @packed_rows may have and stay

@@ -63,16 +63,18 @@ static void scene_open(struct scene *scene, const struct harness *harness, uint3
                                          .requests = 16,
                                          .rows = ROWS_MAX,
                                          .pages = PAGES,
-                                         .levels = 1,
+                                         .levels = 2,
                                          .heads_q = HEADS,
                                          .fixed_split = fixed_split};
     CHECK_OK(attnd_plan_create(scene->session, &args, &scene->plan));
 }
 
-/* Requests of @qo and @kv, whose pages lie one behind the other from page @first on. Return: the
- * code that plan_set completes with. */
-static int set(struct scene *scene, uint32_t requests, const int32_t *qo, const int32_t *kv,
-               int32_t first, const int32_t *mask_indptr, struct attnd_fault *fault)
+/* Requests of @qo and @kv, whose pages lie one behind the other from page @first on; behind
+ * @prefix tokens of the pages at the end, if there are any. Return: the code that plan_set
+ * completes with. */
+static int set_behind(struct scene *scene, int32_t prefix, uint32_t requests, const int32_t *qo,
+                      const int32_t *kv, int32_t first, const int32_t *mask_indptr,
+                      struct attnd_fault *fault)
 {
     int32_t qo_indptr[17] = {0}, kv_indptr[17] = {0}, last[16], indices[PAGES];
     struct attnd_completion done;
@@ -85,9 +87,17 @@ static int set(struct scene *scene, uint32_t requests, const int32_t *qo, const 
     }
     for (int32_t p = 0; p < kv_indptr[requests]; p++)
         indices[p] = first + p;
-    const struct attnd_level level = {requests, qo_indptr, kv_indptr, indices, last};
+    const int32_t pages = (prefix + (int32_t)PAGE_SIZE - 1) / (int32_t)PAGE_SIZE;
+    const int32_t rows[] = {0, qo_indptr[requests]}, list[] = {0, pages};
+    const int32_t in_last = prefix - (pages - 1) * (int32_t)PAGE_SIZE;
+    int32_t shared[PAGES];
+    for (int32_t p = 0; p < pages; p++)
+        shared[p] = (int32_t)PAGES - pages + p;
+    const struct attnd_level level[] = {{1, rows, list, shared, &in_last},
+                                        {requests, qo_indptr, kv_indptr, indices, last}};
     const struct attnd_batch batch = {.size = sizeof(batch),
-                                      .level = &level,
+                                      .levels = prefix ? 2 : 1,
+                                      .level = prefix ? level : level + 1,
                                       .flags = ATTND_CAUSAL,
                                       .variant = &scene->variant,
                                       .mask_indptr = mask_indptr};
@@ -96,6 +106,12 @@ static int set(struct scene *scene, uint32_t requests, const int32_t *qo, const 
     if (fault)
         *fault = done.fault;
     return done.fault.code;
+}
+
+static int set(struct scene *scene, uint32_t requests, const int32_t *qo, const int32_t *kv,
+               int32_t first, const int32_t *mask_indptr, struct attnd_fault *fault)
+{
+    return set_behind(scene, 0, requests, qo, kv, first, mask_indptr, fault);
 }
 
 /* What a row came to. */
@@ -141,6 +157,24 @@ static void with_a_fixed_split_a_result_is_the_same_to_the_bit_beside_any_others
     CHECK_OK(set(&scene, 1, qo + 1, kv + 1, 125, NULL, NULL));
     const struct result other = run(&scene, 7, 0);
     CHECK(memcmp(&other, &alone, sizeof(alone)) != 0);
+    attnd_close(scene.session);
+}
+
+/* Alone its row would be in a tile of few rows, of another loop. */
+static void so_it_is_behind_a_prefix_that_others_share(void **state)
+{
+    static const int32_t qo[] = {7, 1, 100}, kv[] = {60, 500, 90};
+    struct scene scene;
+
+    scene_open(&scene, *state, 64);
+    scene.variant.fixed_split = 64;
+    for (int32_t prefix = 100; prefix < 1000; prefix += 50) {
+        CHECK_OK(set_behind(&scene, prefix, 1, qo + 1, kv + 1, 4, NULL, NULL));
+        const struct result alone = run(&scene, 7, 0);
+        CHECK_OK(set_behind(&scene, prefix, 3, qo, kv, 0, NULL, NULL));
+        const struct result among = run(&scene, 0, 7);
+        CHECK(memcmp(&among, &alone, sizeof(alone)) == 0);
+    }
     attnd_close(scene.session);
 }
 
@@ -270,6 +304,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(with_a_fixed_split_a_result_is_the_same_to_the_bit_beside_any_others),
+        E2E_TEST(so_it_is_behind_a_prefix_that_others_share),
         E2E_TEST(a_plan_made_without_fixed_splits_says_so),
         E2E_TEST(a_plan_keeps_the_memory_of_its_tables_until_it_is_set_again),
         E2E_TEST(a_mask_has_a_bit_for_each_query_and_key_and_is_not_advanced),

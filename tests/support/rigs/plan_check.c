@@ -411,10 +411,11 @@ static int check_merge_list(struct checker *k)
     return 1;
 }
 
-/* By the rows: whether the parts of all rows of a tile are of the same rows of the same entry. */
+/* By the rows: whether the parts of all rows of a tile are of the same rows of the same entry.
+ * Those of fixed splits are never said to be. */
 static int parts_alone(const struct checker *k, const struct attnd_tile *tile)
 {
-    int alone = tile->merge_count > 0;
+    int alone = tile->merge_count > 0 && !(k->head->options & ATTND_OPTION_FIXED_SPLIT);
 
     for (uint32_t i = 0; i < tile->row_count; i++) {
         const struct row_tiles *list = &k->rows[tile->row_begin + i];

@@ -164,6 +164,8 @@ static void a_kernel_has_the_name_that_makes_it(void **state)
     assert_int_equal(attnd_kernel_of(128, 128, ATTND_FP16, ATTND_FP16, 0), 2);
     assert_string_equal(attnd_kernel_name(2, name), "128_fp16_plain");
     assert_int_equal(attnd_kernel_of(128, 128, ATTND_FP16, ATTND_FP16, ATTND_OPTION_WINDOW), 10);
+    assert_int_equal(attnd_kernel_of(128, 128, ATTND_FP16, ATTND_FP16, ATTND_OPTION_FIXED_SPLIT),
+                     10);
     assert_string_equal(
         attnd_kernel_name(attnd_kernel_of(80, 80, ATTND_BF16, ATTND_FP8_E4M3, 0), name),
         "128_bf16_fp8");

@@ -274,6 +274,42 @@ static void a_request_is_cut_alike_alone_and_among_others(void **state)
     }
 }
 
+/* Of the prefix, too, whose other requests would make another tile of its rows. */
+static void a_request_behind_a_prefix_is_cut_alike_alone_and_among_others(void **state)
+{
+    const int32_t one[] = {1}, all[] = {8}, prefix[] = {700};
+    const int32_t qo_len[] = {3, 1, 4}, kv_len[] = {40, 90, 2000};
+
+    (void)state;
+    fix(256);
+    plan_case_level(&c, 1, one, prefix);
+    plan_case_level(&c, 1, one, kv_len + 1);
+    const uint32_t tiles = plan()->tiles;
+    assert_int_equal(tiles, 3 + 1);
+    const struct attnd_tile alone = plan_tiles(&c)[0];
+    assert_int_equal(alone.tile_class, ATTND_TILE_MEMORY);
+    plan_case_free(&c);
+    begin(NULL);
+    fix(256);
+    plan_case_level(&c, 1, all, prefix);
+    plan_case_level(&c, 3, qo_len, kv_len);
+    const struct attnd_plan_head *head = plan();
+    uint32_t of_prefix = 0;
+    for (uint32_t t = 0; t < head->tiles; t++) {
+        const struct attnd_tile *tile = &plan_tiles(&c)[t];
+        if (tile->entry != 0)
+            continue;
+        of_prefix++;
+        assert_true(tile->row_begin == 0 || tile->row_begin == 3 || tile->row_begin == 4);
+        if (tile->row_begin != 3)
+            continue;
+        assert_int_equal(tile->row_count, 1);
+        assert_int_equal(tile->tile_class, alone.tile_class);
+        assert_int_equal(tile->kv_begin % 256, 0);
+    }
+    assert_int_equal(of_prefix, 3 * 3);
+}
+
 static void tiles_stand_ready_for_keys_that_an_advance_brings(void **state)
 {
     struct attnd_tile tiles[64];
@@ -368,6 +404,7 @@ int main(void)
         TEST(rows_without_a_place_share_their_prefix),
         TEST(without_rows_that_see_anything_there_is_a_tile_of_no_keys),
         TEST(a_request_is_cut_alike_alone_and_among_others),
+        TEST(a_request_behind_a_prefix_is_cut_alike_alone_and_among_others),
         TEST(tiles_stand_ready_for_keys_that_an_advance_brings),
         TEST(parts_that_a_window_hides_are_one),
         TEST(pieces_of_a_prefix_have_room_in_a_plan_that_just_fits),
