@@ -79,6 +79,36 @@ static int resolve_table(const struct attnd_client *client, struct attnd_variant
     return 0;
 }
 
+/* V in the rows of K, of some layer. */
+static int is_one_plane(const struct attnd_pool *pool)
+{
+    const struct attnd_heap_plane *k = attnd_pool_planes(pool), *v = k + pool->shape.layers;
+    const uint64_t row_bytes = pool->shape.dim_qk * attnd_dtype_bytes(pool->shape.dtype);
+
+    for (uint32_t l = 0; l < pool->shape.layers; l++)
+        if (k[l].memory == v[l].memory && v[l].offset_bytes - k[l].offset_bytes < row_bytes)
+            return 1;
+    return 0;
+}
+
+/* What is appended to V is stored over what is appended to K there, so both must be the same. */
+static int check_one_plane(const struct attnd_pool *pool, const struct attnd_batch_view *batch,
+                           struct attnd_fault *fault)
+{
+    const struct attnd_variant *variant = &batch->variant;
+    const int scaled = attnd_dtype_is_fp8(pool->shape.dtype) &&
+                       bits_of(variant->k_scale) != bits_of(variant->v_scale);
+    const int rotated = (batch->options & ATTND_OPTION_ROPE_APPEND) != 0;
+
+    if ((!scaled && !rotated) || !is_one_plane(pool))
+        return 0;
+    if (rotated)
+        return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_POSITION_ENCODING,
+                               ATTND_F_DIM_VO, variant->position_encoding, 0);
+    return attnd_fault_set(fault, -ATTND_E_UNSUPPORTED, ATTND_F_V_SCALE, ATTND_F_K_SCALE,
+                           bits_of(variant->v_scale), bits_of(variant->k_scale));
+}
+
 int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_plan_object *plan,
                           struct attnd_batch_view *batch,
                           struct attnd_memory *memories[ATTND_VARIANT_TABLES],
@@ -89,10 +119,11 @@ int attnd_variant_resolve(const struct attnd_client *client, const struct attnd_
     const uint32_t missing = batch->options & ~(worker->options | ATTND_OPTIONS_PLANNER);
     struct attnd_variant *variant = &batch->variant;
 
-    int rc = 0;
-
     if (missing)
         return refuse_option(variant, missing, fault);
+    int rc = check_one_plane(plan->attachment->pool, batch, fault);
+    if (rc < 0)
+        return rc;
     /* Its kernel may come while the worker runs: a module. */
     const uint32_t kernel =
         attnd_kernel_of(pool->dim_qk, pool->dim_vo, batch->dtype, pool->dtype, batch->options);

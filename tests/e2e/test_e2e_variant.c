@@ -297,6 +297,18 @@ static void keys_and_values_may_lie_in_one_plane(void **state)
         const double got = (double)bits16_table(ATTND_FP16)[o[d]], want = sum / TOKENS;
         CHECK(got > want - 1e-3 && got < want + 1e-3);
     }
+    /* What append rotates of K lay under what it stores of V. */
+    struct attnd_variant variant = ATTND_VARIANT_INIT;
+    struct attnd_batch rotated = batch;
+    struct attnd_completion done;
+    variant.position_encoding = ATTND_POSITION_ROPE;
+    variant.flags = ATTND_VARIANT_ROPE_APPEND;
+    rotated.variant = &variant;
+    CHECK_OK(attnd_plan_set(session, plan, &rotated, NULL));
+    CHECK_EQUAL(attnd_wait(session, &done, 1, TRIAL_WAIT_NS), 1);
+    CHECK_EQUAL(done.fault.code, -ATTND_E_UNSUPPORTED);
+    CHECK_EQUAL(done.fault.field, ATTND_F_POSITION_ENCODING);
+    CHECK_EQUAL(done.fault.index, ATTND_F_DIM_VO);
     attnd_close(session);
 }
 

@@ -137,6 +137,10 @@ static int variant_valid(const struct random_batch *batch)
     if (variant->rope_dim % 2 || variant->rope_dim > batch->shape.dim ||
         (variant->rope_append && variant->position_encoding != ATTND_POSITION_ROPE))
         return 0;
+    /* What is appended to V lies in what was appended to K. */
+    if (batch->shape.one_plane &&
+        (variant->rope_append || (batch->shape.kv_dtype && variant->k_scale != variant->v_scale)))
+        return 0;
     /* What is rotated and then rounded to fp8 is judged by the last that was stored. */
     if (variant->rope_append && batch->shape.kv_dtype && batch->steps > 1)
         return 0;

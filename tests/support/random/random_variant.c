@@ -84,6 +84,8 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
     /* One plane: what is appended to V would lie in what was rotated of K. */
     if (batch->shape.one_plane || (batch->shape.kv_dtype && batch->steps > 1))
         variant->rope_append = 0;
+    if (batch->shape.one_plane && batch->shape.kv_dtype)
+        variant->v_scale = variant->k_scale;
     /* shows: levels of a cascade with all of these | yes | yes | 1 to 3 levels, nested and not |
      * test_e2e_contract_random, test_plan_variant */
     if (batch->levels > 1 && variant->rope_append && !random_batch_nested(batch))
