@@ -303,12 +303,15 @@ static uint32_t keep_used(struct attnd_plan *plan, uint32_t count, uint32_t leve
     return used;
 }
 
+/* Options that ask neither where a row stands among all its keys, nor how those are split. */
+#define OPTIONS_SHARED                                                                             \
+    (ATTND_OPTION_SOFT_CAP | ATTND_OPTION_SINKS | ATTND_OPTION_SCALES | ATTND_OPTION_HEAD_SCALES)
+
 static int looked_for(const struct attnd_plan *plan, const struct attnd_batch_view *batch)
 {
     const enum attnd_plan_cascade cascade = plan->limits.target.cascade;
 
-    /* What a row sees, or how it is split, may hang on its entry where a variant says something. */
-    return plan->capacity.shared && batch->levels == 1 && !batch->options &&
+    return plan->capacity.shared && batch->levels == 1 && !(batch->options & ~OPTIONS_SHARED) &&
            (cascade == ATTND_CASCADE_AUTO ||
             (cascade == ATTND_CASCADE_HINT && batch->flags & ATTND_BATCH_SHARED_PAGES));
 }

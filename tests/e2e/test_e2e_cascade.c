@@ -110,6 +110,36 @@ static void equal_leading_pages_are_found_and_results_are_the_same(void **state)
     decodes_close(&scene.decodes);
 }
 
+/* A cap is of each score, a sink is counted once a row, and a scale is of what comes out. */
+static void so_they_are_with_a_cap_and_sinks_and_scales(void **state)
+{
+    struct prng prng = prng_fork(seed, 5);
+    struct scene scene;
+    uint32_t memory;
+    void *sinks;
+
+    decodes_open(&scene.decodes, *state, &shape, &prng);
+    CHECK_OK(attnd_memory_create(scene.decodes.session, 4096, &memory, &sinks));
+    for (uint32_t h = 0; h < DECODES_HEADS_Q; h++)
+        ((float *)sinks)[h] = (float)prng_between(&prng, -3, 3);
+    scene.decodes.sinks = sinks;
+    scene.decodes.variant = (struct attnd_variant)ATTND_VARIANT_INIT;
+    scene.decodes.variant.logits_soft_cap = 5.0f;
+    scene.decodes.variant.v_scale = 0.5f;
+    scene.decodes.variant.sinks.memory = memory;
+    for (uint32_t groups = 0; groups <= 2; groups++) {
+        set(&scene, groups, 0, &prng);
+        if (!e2e_on_gpu())
+            assert_int_equal(scene.found.shared_groups, groups);
+        for (uint32_t slot = 0; slot < DECODES_SLOTS; slot++) {
+            advance(&scene, slot == 3, &prng); /* without levels from there on */
+            decodes_submit(&scene.decodes, slot);
+        }
+        decodes_await_and_verify(&scene.decodes);
+    }
+    decodes_close(&scene.decodes);
+}
+
 /* Each set holds the prepared run, each advance is published, and one plans again. */
 static void launched_runs_of_such_a_plan_are_right(void **state)
 {
@@ -196,6 +226,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         E2E_TEST(equal_leading_pages_are_found_and_results_are_the_same),
+        E2E_TEST(so_they_are_with_a_cap_and_sinks_and_scales),
         E2E_TEST(advances_of_two_lanes_into_shared_pages_do_not_wait_for_each_other),
         E2E_TEST(launched_runs_of_such_a_plan_are_right),
         E2E_OWN_TEST(the_service_looks_only_where_its_option_says),

@@ -97,7 +97,8 @@ struct attnd_completion decodes_set(struct decodes *decodes, uint32_t flags, str
                                       .levels = 1,
                                       .flags = ATTND_CAUSAL | flags,
                                       .reserve_pages = shape->pages_each - shape->pages_begin,
-                                      .level = &level};
+                                      .level = &level,
+                                      .variant = decodes->variant.size ? &decodes->variant : NULL};
     const struct attnd_op op = {0};
 
     for (uint32_t r = 0; r <= shape->requests; r++) {
@@ -167,17 +168,21 @@ static void verify(struct decodes *decodes, uint32_t slot)
     const uint32_t requests = decodes->shape.requests;
     int32_t qo_indptr[DECODES_REQUESTS_MAX + 1], kv_indptr[DECODES_REQUESTS_MAX + 1];
     struct reference_mismatch wrong;
-    struct reference_batch batch = {.dtype = ATTND_DTYPE_FP16,
-                                    .rows = requests,
-                                    .heads_q = DECODES_HEADS_Q,
-                                    .heads_kv = DECODES_HEADS_KV,
-                                    .dim = DECODES_DIM,
-                                    .page_size = decodes->shape.page_size,
-                                    .causal = 1,
-                                    .levels = 1,
-                                    .q = {decodes->q, ROW, DECODES_DIM},
-                                    .k = plane_of(decodes, &decodes->info.desc.k[0]),
-                                    .v = plane_of(decodes, &decodes->info.desc.v[0])};
+    struct reference_batch batch = {
+        .dtype = ATTND_DTYPE_FP16,
+        .rows = requests,
+        .heads_q = DECODES_HEADS_Q,
+        .heads_kv = DECODES_HEADS_KV,
+        .dim = DECODES_DIM,
+        .page_size = decodes->shape.page_size,
+        .causal = 1,
+        .levels = 1,
+        .variant = {.soft_cap = (double)decodes->variant.logits_soft_cap,
+                    .v_scale = (double)decodes->variant.v_scale,
+                    .sinks = decodes->sinks},
+        .q = {decodes->q, ROW, DECODES_DIM},
+        .k = plane_of(decodes, &decodes->info.desc.k[0]),
+        .v = plane_of(decodes, &decodes->info.desc.v[0])};
     const struct reference_rows o = {decodes->o[slot], ROW, DECODES_DIM};
 
     for (uint32_t r = 0; r <= requests; r++) {

@@ -39,6 +39,9 @@ struct decodes {
     uint8_t busy[DECODES_SLOTS + 1]; /* begun, and not yet verified */
     uint32_t in_flight, advanced;
     uint64_t verified;
+    struct attnd_variant
+        variant;        /* of the next set; size 0: none. Cap, sinks and v_scale are judged */
+    const float *sinks; /* [DECODES_HEADS_Q] that it has, or NULL */
 };
 
 /** decodes_open() - a session, a pool of random bits, and a plan that is not set.

@@ -250,6 +250,25 @@ static void a_hint_is_asked_for_where_only_hints_count(void **state)
     }
 }
 
+static void options_that_ask_where_a_row_stands_share_nothing(void **state)
+{
+    static const struct {
+        uint32_t options, groups;
+    } of[] = {{ATTND_OPTION_SOFT_CAP, 1}, {ATTND_OPTION_SINKS, 1},       {ATTND_OPTION_SCALES, 1},
+              {ATTND_OPTION_WINDOW, 0},   {ATTND_OPTION_HEAD_SCALES, 1}, {ATTND_OPTION_ALIBI, 0},
+              {ATTND_OPTION_ROPE, 0},     {ATTND_OPTION_ROPE_APPEND, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++) {
+        level(64, 1, 8192 + 128);
+        alike(0, 63, 8192 / PAGE);
+        c.batch.options = of[i].options;
+        assert_int_equal(plan().shared_groups, of[i].groups);
+        plan_case_free(&c);
+        begin(NULL);
+    }
+}
+
 static void levels_of_the_batch_are_left_as_they_are(void **state)
 {
     const int32_t rows = 64, prefix = 4096;
@@ -348,6 +367,7 @@ int main(void)
         TEST(equal_lists_keep_their_last_keys),
         TEST(one_key_less_than_a_page_is_not_shared),
         TEST(a_hint_is_asked_for_where_only_hints_count),
+        TEST(options_that_ask_where_a_row_stands_share_nothing),
         TEST(levels_of_the_batch_are_left_as_they_are),
         TEST(an_advance_moves_own_lengths_and_no_shared_one),
         TEST(an_advance_into_shared_keys_is_planned_again_without_them),
