@@ -482,7 +482,8 @@ struct attnd_tensor {
 };
 
 /* K and V rows of the batch's new tokens, [rows, heads_kv, head_dim] each: row i of request r (last
- * level) is stored at position kv_len - qo_len + i of that request. */
+ * level) is stored at position kv_len - qo_len + i of that request. Where V lies in the rows of K
+ * (dim_vo of the pool), both are stored in one place, and V is what K begins with. */
 struct attnd_append_args {
     uint32_t size;
     uint32_t layer;

@@ -34,7 +34,8 @@ void *attnd_tables_memory(struct attnd_session *session, uint64_t *bytes);
  * @kv_indptr, @kv_indices, @kv_last_page_len: receive [requests + 1], @indices_max at most, and
  * [requests]
  * Return: pages in kv_indices; -ATTND_E_RANGE naming kv_len (negative, or more than a row has pages
- * for) or page_size; -ATTND_E_NO_SPACE naming kv_indices.
+ * for), requests (a negative row; how many rows there are the caller knows) or page_size;
+ * -ATTND_E_NO_SPACE naming kv_indices.
  */
 int attnd_tables_of_dense(const int32_t *page_table, uint32_t stride, const int32_t *rows,
                           const int32_t *cache_seqlens, uint32_t requests, uint32_t page_size,
@@ -45,11 +46,14 @@ int attnd_tables_of_dense(const int32_t *page_table, uint32_t stride, const int3
  * attnd_tables_of_ragged() - K and V without pages: [keys, heads_kv, head_dim], in which keys
  * @kv_indptr[r] to @kv_indptr[r + 1] are those of request r
  * The pool has page_size 1, and its stride_page is a key's. @kv_indptr is that of the level, too.
- * @kv_indices, @kv_last_page_len: receive [kv_indptr[requests]] and [requests]
- * Return: keys; -ATTND_E_RANGE naming kv_indptr, which begins with 0 and does not fall.
+ * @kv_indices, @kv_last_page_len: receive [kv_indptr[requests]], @indices_max at most, and
+ * [requests]
+ * On a GPU pages of one token are slow to prefill: they are not what its copy engine takes.
+ * Return: keys; -ATTND_E_RANGE naming kv_indptr, which begins with 0 and does not fall;
+ * -ATTND_E_NO_SPACE naming kv_indices.
  */
 int attnd_tables_of_ragged(const int32_t *kv_indptr, uint32_t requests, int32_t *kv_indices,
-                           int32_t *kv_last_page_len);
+                           uint32_t indices_max, int32_t *kv_last_page_len);
 
 #ifdef __cplusplus
 }

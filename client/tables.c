@@ -19,6 +19,8 @@ int attnd_tables_of_dense(const int32_t *page_table, uint32_t stride, const int3
         const int64_t keys = cache_seqlens[r], most = (int64_t)stride * page_size;
         if (keys < 0 || keys > most)
             return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_KV_LEN, r, keys, keys < 0 ? 0 : most);
+        if (rows && rows[r] < 0)
+            return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_REQUESTS, r, rows[r], 0);
         const uint32_t pages = (uint32_t)((keys + page_size - 1) / page_size);
         const size_t row = rows ? (size_t)rows[r] : r;
         if (pages > indices_max - used || used + pages > INT32_MAX)
@@ -34,7 +36,7 @@ int attnd_tables_of_dense(const int32_t *page_table, uint32_t stride, const int3
 }
 
 int attnd_tables_of_ragged(const int32_t *kv_indptr, uint32_t requests, int32_t *kv_indices,
-                           int32_t *kv_last_page_len)
+                           uint32_t indices_max, int32_t *kv_last_page_len)
 {
     if (kv_indptr[0] != 0)
         return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_KV_INDPTR, 0, kv_indptr[0], 0);
@@ -42,6 +44,9 @@ int attnd_tables_of_ragged(const int32_t *kv_indptr, uint32_t requests, int32_t 
         if (kv_indptr[r + 1] < kv_indptr[r])
             return attnd_fault_raise(-ATTND_E_RANGE, ATTND_F_KV_INDPTR, r + 1, kv_indptr[r + 1],
                                      kv_indptr[r]);
+        if ((uint32_t)kv_indptr[r + 1] > indices_max)
+            return attnd_fault_raise(-ATTND_E_NO_SPACE, ATTND_F_KV_INDICES, r, kv_indptr[r + 1],
+                                     indices_max);
         kv_last_page_len[r] = 1;
     }
     for (int32_t key = 0; key < kv_indptr[requests]; key++)

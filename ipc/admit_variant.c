@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define ROPE_THETA 10000.0f
+#define SOFT_CAP_MAX 1e30f /* beyond it a cap times log2(e), or a scale over it, is no float */
 #define TABLE_ALIGN_BYTES 4u
 
 /* As errors.h says of these fields. */
@@ -163,6 +164,9 @@ static int check_fields(struct attnd_variant *variant, uint32_t dim, uint32_t *o
         (code = check_table(&variant->kv_scales, ATTND_F_KV_SCALES, ATTND_OPTION_HEAD_SCALES,
                             options, fault)))
         return code;
+    if (variant->logits_soft_cap > SOFT_CAP_MAX)
+        return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_LOGITS_SOFT_CAP, 0,
+                               bits_of(variant->logits_soft_cap), bits_of(SOFT_CAP_MAX));
     if (variant->logits_soft_cap > 0.0f)
         *options |= ATTND_OPTION_SOFT_CAP;
     if (variant->fixed_split > INT32_MAX)

@@ -48,7 +48,7 @@ struct attnd_variant {
     uint32_t flags;             /* ATTND_VARIANT_* */
     uint32_t position_encoding; /* enum attnd_position_encoding */
     int32_t window_left;        /* a row sees keys from its own position - this on; < 0: all */
-    float logits_soft_cap;      /* s = cap * tanh(s / cap) of the scaled s; 0: none; finite, >= 0 */
+    float logits_soft_cap;      /* s = cap * tanh(s / cap) of the scaled s; 0: none; up to 1e30 */
     float rope_theta;           /* base of the angles; 0: 10000 */
     float rope_scale;           /* positions are divided by it; 0: 1 */
     float rope_low_freq_factor; /* Llama 3.1: these three together, or rope_old_context 0 */

@@ -68,6 +68,9 @@ static void what_a_table_cannot_have_is_refused(void **state)
     expect_fault(ATTND_F_KV_LEN, 2, 49, 48);
     assert_int_equal(dense(NULL, negative, 16, INDICES), -ATTND_E_RANGE);
     expect_fault(ATTND_F_KV_LEN, 1, -1, 0);
+    const int32_t before[] = {0, 1, -1, 2}, few[] = {1, 1, 1, 1};
+    assert_int_equal(dense(before, few, 16, INDICES), -ATTND_E_RANGE);
+    expect_fault(ATTND_F_REQUESTS, 2, -1, 0);
     assert_int_equal(dense(NULL, most, 16, INDICES), -ATTND_E_NO_SPACE);
     expect_fault(ATTND_F_KV_INDICES, 2, 9, INDICES);
     assert_int_equal(dense(NULL, most, 0, INDICES), -ATTND_E_RANGE);
@@ -80,13 +83,15 @@ static void ragged_keys_are_pages_of_one(void **state)
     const int32_t want[] = {0, 1, 2, 3, 4}, lengths[] = {1, 1, 1};
 
     (void)state;
-    assert_int_equal(attnd_tables_of_ragged(starts, 3, indices, last), 5);
+    assert_int_equal(attnd_tables_of_ragged(starts, 3, indices, INDICES, last), 5);
     assert_memory_equal(indices, want, sizeof(want));
     assert_memory_equal(last, lengths, sizeof(lengths));
-    assert_int_equal(attnd_tables_of_ragged(falls, 2, indices, last), -ATTND_E_RANGE);
+    assert_int_equal(attnd_tables_of_ragged(falls, 2, indices, INDICES, last), -ATTND_E_RANGE);
     expect_fault(ATTND_F_KV_INDPTR, 2, 2, 3);
-    assert_int_equal(attnd_tables_of_ragged(later, 1, indices, last), -ATTND_E_RANGE);
+    assert_int_equal(attnd_tables_of_ragged(later, 1, indices, INDICES, last), -ATTND_E_RANGE);
     expect_fault(ATTND_F_KV_INDPTR, 0, 1, 0);
+    assert_int_equal(attnd_tables_of_ragged(starts, 3, indices, 4, last), -ATTND_E_NO_SPACE);
+    expect_fault(ATTND_F_KV_INDICES, 2, 5, 4);
 }
 
 int main(void)

@@ -112,6 +112,18 @@ static void numbers_of_what_is_off_are_not_looked_at(void **state)
     assert_int_equal(admit_rig.batch.variant.rope_dim, 0);
 }
 
+static void a_cap_is_one_that_floats_can_be_scaled_by(void **state)
+{
+    (void)state;
+    begin();
+    variant->logits_soft_cap = 1e30f;
+    admit();
+    assert_int_equal(admit_rig.batch.options, ATTND_OPTION_SOFT_CAP);
+    begin();
+    variant->logits_soft_cap = 2e30f;
+    refuse(ATTND_E_RANGE, ATTND_F_LOGITS_SOFT_CAP, 0, bits_of(2e30f), bits_of(1e30f));
+}
+
 static void a_float_is_finite_and_not_negative(void **state)
 {
     const float bad[] = {-1.0f, NAN, INFINITY, -INFINITY};
@@ -249,6 +261,7 @@ int main(void)
         TEST(a_rotation_has_the_numbers_of_its_paper_unless_others_are_given),
         TEST(numbers_of_what_is_off_are_not_looked_at),
         TEST(a_float_is_finite_and_not_negative),
+        TEST(a_cap_is_one_that_floats_can_be_scaled_by),
         TEST(what_no_range_has_is_refused_with_its_limit),
         TEST(every_option_goes_with_levels),
         TEST(a_mask_is_as_long_as_queries_times_keys),
