@@ -87,7 +87,7 @@ static const char ring_text[] =
     "    setp.gt.s32 %p0, %r1, 0;\n" /* after a failure */
     "    @%p0 bra ring;\n"
     "    ld.relaxed.sys.global.u32 %r2, [%rd0+256];\n" /* was a ring of this lane given up? */
-    "    setp.eq.u32 %p0, %r2, 16;\n"
+    "    setp.ne.u32 %p0, %r2, 0;\n"                   /* then something is known that went wrong */
     "    @%p0 bra done;\n"
     "    mov.u64 %rd2, %globaltimer;\n"
     "    setp.eq.u64 %p1, %rd5, 0;\n"

@@ -401,14 +401,13 @@ __device__ __forceinline__ Taken take_next(Commander *self, const uint4 &part)
     return result;
 }
 
-/* Is the host gone? By its own clock, so that the first look of a gang can tell. Judged with a beat
- * at hand: kernels that were kept from running are not orphans. */
+/* Is the host gone? It tells the GPU's own time, so the first look of a gang can tell. Judged with
+ * a beat at hand: kernels that were kept from running are not orphans. */
 __device__ __forceinline__ bool orphaned(const Commander *self, uint32_t word, uint32_t pass,
                                          uint64_t now)
 {
     const uint32_t beat_ms = __shfl_sync(0xffffffffu, word, 2);
-    const uint64_t host_ns = now + uint64_t(self->dispatch->settings.host_clock_offset_ns);
-    const int32_t age_ms = int32_t(uint32_t(host_ns / 1000000) - beat_ms);
+    const int32_t age_ms = int32_t(uint32_t(now / 1000000) - beat_ms);
     return looks_at_heartbeat(pass) && beat_ms && age_ms > int32_t(heartbeat_stale_ms);
 }
 

@@ -105,6 +105,7 @@ struct attnd_backend {
     attnd_wake *own_wake;            /* pinned; used until there is one that engines see */
     uint32_t wake_memory;            /* helper: 1 + the memory of that one; 0: own_wake */
     uint32_t batch;                  /* helper: the last that stands behind the gate */
+    uint64_t compared_ns;            /* helper: when it last compared the clocks */
     int flushing;                    /* helper: what is armed comes and goes, before others are */
     uint32_t last_left;              /* helper: as it was when called_ns was now */
     uint64_t called_ns;
@@ -129,8 +130,16 @@ cudaError_t copies_init(attnd_backend *backend);
 void copies_end(attnd_backend *backend);
 int pages_copy(attnd_backend *backend, uint64_t offset_bytes);
 
-/* kernels.cu: CLOCK_MONOTONIC - globaltimer, in nanoseconds. @pinned: for the kernel's answer. */
-int64_t clock_offset(uint64_t *pinned, cudaStream_t stream);
+/* clock.cu: CLOCK_MONOTONIC - globaltimer, in nanoseconds. @pinned: for a kernel's answer. Return:
+ * cudaErrorNotReady if there was none until @end_ns. */
+cudaError_t clock_offset(uint64_t *pinned, cudaStream_t stream, uint64_t end_ns,
+                         int64_t *offset_ns);
+/* clock.cu: the difference that counts from here on. */
+void clock_take(attnd_backend *backend, int64_t offset_ns);
+/* clock.cu: compares the clocks now and then, for a millisecond at most. The helper's thread. */
+void clock_keep(attnd_backend *backend);
+/* clock.cu: the heartbeat's word: now, in the GPU's time. */
+uint32_t clock_beat_ms(int64_t offset_ns);
 
 /* kernels.cu: launches them; start() of the vtable. */
 int backend_start(attnd_backend *backend);

@@ -115,9 +115,10 @@ void gate_open(attnd_backend *backend)
     attnd_publish32(&backend->words->gate, backend->batch);
 }
 
-static uint32_t now_ms()
+static void beat(attnd_backend *backend)
 {
-    return uint32_t(monotonic_ns() / 1000000);
+    attnd_poke32(&backend->words->heartbeat_ms,
+                 clock_beat_ms(backend->settings.host_clock_offset_ns));
 }
 
 void gang_wake(attnd_backend *backend)
@@ -158,7 +159,7 @@ cudaError_t kernels_wait(attnd_backend *backend)
     gangs_dismiss(backend, 1);
     while (elastic(backend) &&
            (error = cudaStreamQuery(armed_stream(backend))) == cudaErrorNotReady) {
-        attnd_poke32(&backend->words->heartbeat_ms, now_ms());
+        beat(backend);
         gang_wake(backend);
         (void)nanosleep(&step, NULL);
     }
@@ -274,7 +275,7 @@ static cudaError_t keep_resident(attnd_backend *backend)
     }
     if (attnd_observe32(&backend->config.queue->park))
         return cudaSuccess;
-    attnd_poke32(&backend->words->heartbeat_ms, now_ms());
+    beat(backend);
     if (reserves(backend) && wake_moved(backend))
         take_word(backend);
     if ((error = upload(backend)))
@@ -306,7 +307,7 @@ static cudaError_t arm(attnd_backend *backend)
         error = attnd::resident_arm(backend->resident, &backend->settings, ++*number,
                                     armed_stream(backend));
         count_launch(backend, !reserves(backend));
-        attnd_poke32(&backend->words->heartbeat_ms, now_ms());
+        beat(backend);
     }
     if (!error)
         gate_open(backend);
@@ -430,7 +431,8 @@ void *helper_main(void *argument)
     cudaError_t error = cudaSetDevice(backend->driver.device);
     while (!error && !attnd_peek32(&backend->helper_leave)) {
         const uint64_t now_ns = monotonic_ns();
-        attnd_poke32(&backend->words->heartbeat_ms, uint32_t(now_ns / 1000000));
+        beat(backend);
+        clock_keep(backend);
         error = reserves(backend)  ? keep_both(backend)
                 : elastic(backend) ? keep_armed(backend)
                                    : keep_resident(backend);

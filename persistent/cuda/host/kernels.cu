@@ -2,7 +2,6 @@
  * kernels.cu - the kernels begin, and rest: for parking, and while host memory is let go.
  */
 #include "persistent/cuda/host/backend.cuh"
-#include "persistent/cuda/machine/scalar.cuh"
 
 extern "C" {
 #include "schemas/atomics.h"
@@ -10,36 +9,18 @@ extern "C" {
 #include "schemas/futex.h"
 }
 
-__global__ void read_clock(uint64_t *out)
-{
-    *out = attnd::clock_ns();
-}
-
-/* globaltimer and CLOCK_MONOTONIC differ by a constant and little drift: taken at every launch. */
-int64_t clock_offset(uint64_t *pinned, cudaStream_t stream)
-{
-    int64_t best_span = INT64_MAX, offset = 0;
-    for (int i = 0; i < 8; i++) {
-        int64_t before = int64_t(monotonic_ns());
-        read_clock<<<1, 1, 0, stream>>>(pinned);
-        cudaStreamSynchronize(stream);
-        int64_t after = int64_t(monotonic_ns());
-        if (after - before < best_span) {
-            best_span = after - before;
-            offset = before + best_span / 2 - int64_t(*pinned);
-        }
-    }
-    return offset;
-}
+/* Others may keep the GPU busy for so long. */
+constexpr uint64_t start_ns = 5000000000;
 
 int backend_start(attnd_backend *backend)
 {
     attnd::HostWords *words = backend->words;
     attnd_queue_head *queue = backend->config.queue;
-    backend->settings.host_clock_offset_ns = clock_offset(&words->clock_ns, backend->side_stream);
-    attnd_poke64(&trace_head(queue, queue->trace_offset_bytes)->offset_ns,
-                 uint64_t(backend->settings.host_clock_offset_ns));
-    attnd_poke32(&words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
+    int64_t offset_ns = 0;
+    if (clock_offset(&words->clock_ns, backend->side_stream, monotonic_ns() + start_ns, &offset_ns))
+        return -ATTND_E_SYSTEM;
+    clock_take(backend, offset_ns);
+    attnd_poke32(&words->heartbeat_ms, clock_beat_ms(offset_ns));
     backend->settings_fresh = 1;
     attnd_poke32(&backend->helper_leave, 0);
     if (pthread_create(&backend->helper, NULL, helper_main, backend) != 0)

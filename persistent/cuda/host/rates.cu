@@ -85,7 +85,8 @@ static cudaError_t settled(cudaStream_t stream, uint64_t end_ns)
 /* The kernels leave by themselves if this process stands still, and others have the GPU again. */
 static void beat(const Bench &bench)
 {
-    attnd_poke32(&bench.solo.words->heartbeat_ms, uint32_t(monotonic_ns() / 1000000));
+    attnd_poke32(&bench.solo.words->heartbeat_ms,
+                 clock_beat_ms(bench.solo.settings.host_clock_offset_ns));
 }
 
 static cudaError_t open(Bench *bench)
@@ -122,9 +123,8 @@ static cudaError_t open(Bench *bench)
                            table, 3)) ||
         (error = settled(cudaStreamLegacy, bench->deadline_ns)))
         return error;
-    bench->solo.settings.host_clock_offset_ns =
-        clock_offset(&bench->solo.words->clock_ns, bench->stream);
-    return cudaSuccess;
+    return clock_offset(&bench->solo.words->clock_ns, bench->stream, bench->deadline_ns,
+                        &bench->solo.settings.host_clock_offset_ns);
 }
 
 /* The kernels are told to leave, and waited for. Those that have had no SM until now leave when

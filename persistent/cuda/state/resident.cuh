@@ -27,8 +27,8 @@ constexpr uint32_t workers_max = 512;
 /* Words the device and the worker's host half share, in pinned host memory. */
 struct HostWords {
     uint64_t clock_ns;            /* device: answer of read_clock() */
-    uint32_t heartbeat_ms;        /* host: a kernel whose host is gone leaves by itself; 0: there
-                                     is none to be gone */
+    uint32_t heartbeat_ms;        /* host, by the GPU's clock: a kernel whose host is gone leaves by
+                                     itself; 0: there is none to be gone */
     uint32_t wanted;              /* device: 1 + a variant that is not resident and now must be */
     uint32_t left;                /* device: number of the last gang that leaves (helper.cu) */
     uint32_t dismiss;             /* host: 1: gangs leave at once */
