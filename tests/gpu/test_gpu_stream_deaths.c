@@ -55,7 +55,7 @@ static void a_stream_that_waits_is_released_when_the_worker_dies(void **state)
 }
 
 /* The first layer waits for as long as a ring waits; those behind it would, too, each on its own.
- */
+ * That an earlier run has failed, and nobody asked, makes no difference. */
 static int outlive_the_daemon(void *context)
 {
     struct history *history = context;
@@ -63,6 +63,9 @@ static int outlive_the_daemon(void *context)
 
     decoder_open(&decoder, history);
     const CUgraphExec executable = decoder_capture(&decoder, decoder_queue_run);
+    CHECK_OK(attnd_cuda_run_on_stream(decoder.session, DECODER_LANE,
+                                      decoder.prepared[DECODER_LAYERS - 1] + 1000, decoder.stream));
+    CHECK_CUDA(cuStreamSynchronize(decoder.stream));
     harness_say(&history->others, 1);
     harness_await(&history->stop, 1);
     const uint64_t begin_ns = harness_now_ns();
@@ -71,7 +74,8 @@ static int outlive_the_daemon(void *context)
     const double took_s = (double)(harness_now_ns() - begin_ns) / 1e9;
     const int code = attnd_cuda_lane_error(decoder.session, DECODER_LANE);
     printf("%u layers given up after %.1f s, code %d\n", DECODER_LAYERS, took_s, code);
-    CHECK_EQUAL(code, -ATTND_E_TIMEOUT);
+    CHECK_EQUAL(code, -ATTND_E_UNKNOWN);
+    CHECK(took_s > 0.5 * RING_S);
     CHECK(took_s < 1.5 * RING_S);
     attnd_close(decoder.session);
     return 0;

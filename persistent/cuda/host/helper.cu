@@ -374,6 +374,8 @@ static cudaError_t keep_armed(attnd_backend *backend)
     if (left != backend->last_left) {
         backend->last_left = left;
         backend->called_ns = now_ns;
+        if (int32_t(left - backend->woken) > 0)
+            backend->woken = left; /* or gangs that engines call would come around to it */
     }
     if (waits || (shared_word(backend) && now_ns - backend->called_ns > call_ns)) {
         backend->called_ns = now_ns;
