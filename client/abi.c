@@ -45,6 +45,8 @@ static const struct attnd_abi_entry entries[] = {
     F(attnd_info, arena_bytes),
     F(attnd_info, residency),
     F(attnd_info, gpu_uuid),
+    F(attnd_info, mps),
+    F(attnd_info, reserved0),
     S(attnd_memory_desc),
     F(attnd_memory_desc, size),
     F(attnd_memory_desc, memory_kind),

@@ -72,6 +72,8 @@ struct attnd_info {
     uint64_t arena_bytes;
     char residency[16];   /* "shared", "exclusive", "elastic"; "": no GPU */
     uint8_t gpu_uuid[16]; /* of the service's GPU, as CUDA tells it; zeros: none */
+    uint32_t mps;         /* 1: the service shares it by MPS */
+    uint32_t reserved0;
 };
 
 /**

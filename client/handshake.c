@@ -205,6 +205,7 @@ static void fill_info(struct attnd_info *info, const Attnd__HelloReply *hello,
              hello->residency ? hello->residency : "");
     if (hello->has_gpu_uuid && hello->gpu_uuid.len == sizeof(info->gpu_uuid))
         memcpy(info->gpu_uuid, hello->gpu_uuid.data, sizeof(info->gpu_uuid));
+    info->mps = hello->has_mps && hello->mps;
     snprintf(info->daemon_version, sizeof(info->daemon_version), "%s", hello->daemon_version);
 }
 

@@ -231,17 +231,21 @@ static int map_wake(struct attnd_session *session, struct attnd_stream_launcher 
     return result == CUDA_SUCCESS ? 0 : driver_fault(result);
 }
 
-/* Under MPS contexts share the GPU. An older driver does not know the question, nor such an MPS. */
-static int find_turns(struct attnd_stream_launcher *launcher)
+/* Contexts share the GPU if both are of MPS: a service that was started before it is not. An older
+ * driver does not know the question, nor such an MPS. */
+static int find_turns(struct attnd_session *session, struct attnd_stream_launcher *launcher)
 {
+    struct attnd_info info = {.size = sizeof(info)};
     CUdevice device = 0;
-    int mps = 0;
+    int mps = 0, rc = attnd_info(session, &info);
     CUresult result = cuCtxGetDevice(&device);
 
+    if (rc < 0)
+        return rc;
     if (result != CUDA_SUCCESS)
         return driver_fault(result);
     (void)cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
-    launcher->turns = !mps;
+    launcher->turns = !mps || !info.mps;
     return 0;
 }
 
@@ -287,7 +291,7 @@ static struct attnd_stream_launcher *make_launcher(struct attnd_session *session
     if (*code == 0)
         *code = map_wake(session, launcher);
     if (*code == 0)
-        *code = find_turns(launcher);
+        *code = find_turns(session, launcher);
     if (*code == 0)
         *code = load_kernels(launcher);
     if (*code < 0) {

@@ -71,7 +71,8 @@ static int reply_hello(struct attnd_call *call)
     reply->daemon_version = (char *)(uintptr_t)ATTND_VERSION;
     const struct attnd_worker_info *worker = attnd_supervisor_worker(call->service);
     if (worker->sms) {
-        reply->has_gpu_uuid = 1;
+        reply->has_gpu_uuid = reply->has_mps = 1;
+        reply->mps = worker->mps != 0;
         reply->gpu_uuid.len = sizeof(worker->gpu_uuid);
         reply->gpu_uuid.data = (uint8_t *)(uintptr_t)worker->gpu_uuid;
     }

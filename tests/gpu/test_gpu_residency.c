@@ -219,6 +219,7 @@ static void it_says_how_it_lives(void **state)
         engine_open(&engine, harness.socket, "asks");
         CHECK_OK(attnd_info(engine.session, &info));
         CHECK(strcmp(info.residency, ways[i].residency) == 0);
+        CHECK_EQUAL(info.mps, gpu_under_mps());
         trial_expect(&engine, &batch);
         engine_close(&engine);
         harness_stop(&harness);

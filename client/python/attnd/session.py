@@ -204,7 +204,7 @@ class Session:
         """What the session is connected to: backend, isa, version and the like."""
         info = _abi.Info()
         checked(lib.attnd_info(self.native(), c.byref(info)))
-        found = {field[0]: getattr(info, field[0]) for field in info._fields_[1:]}
+        found = {field[0]: getattr(info, field[0]) for field in info._fields_[1:-1]}
         found["gpu_uuid"] = bytes(info.gpu_uuid)
         return {
             k: v.decode() if isinstance(v, bytes) and k != "gpu_uuid" else v
