@@ -73,7 +73,7 @@ static int check_stretch(struct attnd_variant *variant, struct attnd_fault *faul
     if (!code)
         code =
             take_float(&variant->rope_high_freq_factor, 4.0f, ATTND_F_ROPE_HIGH_FREQ_FACTOR, fault);
-    if (!code && variant->rope_high_freq_factor <= variant->rope_low_freq_factor)
+    if (!code && variant->rope_high_freq_factor < variant->rope_low_freq_factor)
         return attnd_fault_set(fault, -ATTND_E_RANGE, ATTND_F_ROPE_HIGH_FREQ_FACTOR, 0,
                                bits_of(variant->rope_high_freq_factor),
                                bits_of(variant->rope_low_freq_factor));

@@ -39,11 +39,13 @@ static ATTND_HOST_DEVICE double attnd_rope_frequency(const struct attnd_variant 
     const double turns = (double)variant->rope_old_context * frequency / 6.283185307179586;
     const double low = (double)variant->rope_low_freq_factor;
     const double high = (double)variant->rope_high_freq_factor;
-    const double blend = (turns - low) / (high - low);
 
-    if (blend <= 0.0)
+    if (turns <= low)
         return scaled;
-    return blend >= 1.0 ? frequency : (1.0 - blend) * scaled + blend * frequency;
+    if (turns >= high)
+        return frequency;
+    const double blend = (turns - low) / (high - low);
+    return (1.0 - blend) * scaled + blend * frequency;
 }
 
 #endif

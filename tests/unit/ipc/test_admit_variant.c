@@ -176,8 +176,9 @@ static void what_no_range_has_is_refused_with_its_limit(void **state)
     refuse(ATTND_E_INVALID, ATTND_F_ROPE_DIM, 0, 33, 32);
     v->position_encoding = ATTND_POSITION_ROPE;
     v->rope_old_context = 8192;
-    v->rope_low_freq_factor = v->rope_high_freq_factor = 2.0f;
-    refuse(ATTND_E_RANGE, ATTND_F_ROPE_HIGH_FREQ_FACTOR, 0, bits_of(2.0f), bits_of(2.0f));
+    v->rope_low_freq_factor = 2.0f; /* the same for both is no blend */
+    v->rope_high_freq_factor = 1.5f;
+    refuse(ATTND_E_RANGE, ATTND_F_ROPE_HIGH_FREQ_FACTOR, 0, bits_of(1.5f), bits_of(2.0f));
     v->position_encoding = ATTND_POSITION_ROPE;
     v->rope_old_context = UINT32_MAX;
     refuse(ATTND_E_RANGE, ATTND_F_ROPE_OLD_CONTEXT, 0, UINT32_MAX, INT32_MAX);
