@@ -134,7 +134,7 @@ static void a_small_run_is_answered_beside_endless_ones(void **state)
 
 static void a_deadline_is_answered_when_it_passes(void **state)
 {
-    enum { ATTEMPTS = 20, TIMEOUT_US = 20000, LATE_US = 10000 };
+    enum { ATTEMPTS = 200, TIMEOUT_US = 20000, LATE_US = 10000 };
     struct harness *harness = *state;
     struct tenant tenant;
     uint64_t best_ns = UINT64_MAX;
@@ -143,7 +143,8 @@ static void a_deadline_is_answered_when_it_passes(void **state)
         skip();
     tenant_open(&tenant, harness, "late", PAGE_TOKENS, 1);
     must_set(&tenant, ENDLESS_PAGES, PAGE_TOKENS - 1);
-    for (int i = 0; i < ATTEMPTS; i++) {
+    /* Other programs run, too. */
+    for (int i = 0; i < ATTEMPTS && best_ns > (TIMEOUT_US + LATE_US) * 1000ull; i++) {
         const uint64_t from_ns = harness_now_ns();
         submit_run(&tenant, 0, TIMEOUT_US);
         CHECK_EQUAL(tenant_wait(&tenant).fault.code, -ATTND_E_TIMEOUT);
@@ -298,6 +299,79 @@ static void attnctl_weighs_sessions(void **state)
     attnd_close(tenant.session);
 }
 
+enum { EQUAL_RUNS = 48, HEAVY = 8 };
+
+static void weigh(const struct harness *harness, const struct tenant *tenant, const char *weight)
+{
+    struct attnd_info info = {.size = sizeof(info)};
+    char number[16], text[1024];
+    const char *const arguments[] = {"weight", number, weight, NULL};
+
+    CHECK_OK(attnd_info(tenant->session, &info));
+    snprintf(number, sizeof(number), "%u", info.session);
+    CHECK_EQUAL(harness_attnctl(harness, arguments, text, sizeof(text)), 0);
+}
+
+static void await_all(const struct tenant *tenant, uint64_t end_ns[EQUAL_RUNS])
+{
+    for (int i = 0; i < EQUAL_RUNS; i++) {
+        const struct attnd_completion done = tenant_wait(tenant);
+        CHECK_EQUAL(done.fault.code, 0);
+        end_ns[i] = done.end_ns;
+    }
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int all_are_queued(void *context)
+{
+    Attnd__Status *status = harness_status(context);
+    const uint32_t runs = status->queue_runs;
+    attnd__status__free_unpacked(status, NULL);
+    return runs == 2 * EQUAL_RUNS;
+}
+
+/* Equal runs of both, all of them with the worker: when half of the heavy one's are over, the other
+ * has had an eighth of as many. Not when all are: the last may be with a thread that has no
+ * processor. Those of the heavy one are there first, because on a GPU a run takes as long as to
+ * submit one. */
+static void a_session_has_time_by_its_weight(void **state)
+{
+    struct harness *harness = *state;
+    struct tenant heavy, light;
+    uint64_t heavy_ns[EQUAL_RUNS], light_ns[EQUAL_RUNS];
+    int before = 0;
+
+    tenant_open(&heavy, harness, "heavy", 16, 1);
+    tenant_open(&light, harness, "light", 16, 1);
+    must_set(&heavy, ENDLESS_PAGES, 16);
+    must_set(&light, ENDLESS_PAGES, 16);
+    weigh(harness, &heavy, "8");
+    const pid_t worker = e2e_on_gpu() ? 0 : e2e_hold_worker(harness);
+    for (uint16_t i = 0; i < EQUAL_RUNS; i++)
+        submit_run(&heavy, i, 0);
+    for (uint16_t i = 0; i < EQUAL_RUNS; i++)
+        submit_run(&light, i, 0);
+    if (worker) {
+        harness_eventually(all_are_queued, harness, 10000, "all runs are with the worker");
+        e2e_let_go(worker);
+    }
+    await_all(&heavy, heavy_ns);
+    await_all(&light, light_ns);
+    qsort(heavy_ns, EQUAL_RUNS, sizeof(heavy_ns[0]), by_time);
+    for (int i = 0; i < EQUAL_RUNS; i++)
+        before += light_ns[i] <= heavy_ns[EQUAL_RUNS / 2 - 1];
+    print_message("%d runs of the light session while the heavy one had %d\n", before,
+                  EQUAL_RUNS / 2);
+    CHECK(before <= 4 * EQUAL_RUNS / 2 / HEAVY);
+    attnd_close(light.session);
+    attnd_close(heavy.session);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +383,7 @@ int main(void)
         E2E_TEST(a_client_that_dies_while_it_is_planned_for_leaves_nothing),
         E2E_TEST(a_service_ends_while_it_plans),
         E2E_TEST(attnctl_weighs_sessions),
+        E2E_TEST(a_session_has_time_by_its_weight),
     };
     harness_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
