@@ -222,7 +222,7 @@ static void adopt(struct engine *engine, const struct random_shape *shape)
                                                   : engine->planes;
     engine->shape = *shape;
     engine->plan = engine_plan(engine, RANDOM_LEVELS_MAX * RANDOM_REQUESTS_MAX, 4096,
-                               random_shape_pages(shape) + 1024, RANDOM_LEVELS_MAX);
+                               random_shape_pages(shape) + 1024, RANDOM_LEVELS_MAX, 0);
 }
 
 static void own_pages(struct engine *engine, uint32_t count)
@@ -267,7 +267,7 @@ void engine_attach(struct engine *engine, const struct random_shape *shape,
 }
 
 uint32_t engine_plan(struct engine *engine, uint32_t requests, uint32_t rows, uint32_t pages,
-                     uint32_t levels)
+                     uint32_t levels, uint32_t fixed_split)
 {
     const struct attnd_plan_args args = {.size = sizeof(args),
                                          .pool = engine->pool,
@@ -275,7 +275,8 @@ uint32_t engine_plan(struct engine *engine, uint32_t requests, uint32_t rows, ui
                                          .rows = rows,
                                          .pages = pages,
                                          .levels = levels,
-                                         .heads_q = engine->shape.heads_kv * engine->shape.group};
+                                         .heads_q = engine->shape.heads_kv * engine->shape.group,
+                                         .fixed_split = fixed_split};
     uint32_t plan = 0;
 
     CHECK_OK(attnd_plan_create(engine->session, &args, &plan));

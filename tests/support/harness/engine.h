@@ -86,8 +86,9 @@ void engine_pool(struct engine *engine, const struct random_shape *shape);
 void engine_attach(struct engine *engine, const struct random_shape *shape,
                    const struct attnd_token *token);
 
-/** engine_plan() - a plan of the pool with these capacities; the caller destroys it. */
+/** engine_plan() - a plan of the pool with these capacities; the caller destroys it.
+ * @fixed_split: the shortest of its batches; 0: none has one */
 uint32_t engine_plan(struct engine *engine, uint32_t requests, uint32_t rows, uint32_t pages,
-                     uint32_t levels);
+                     uint32_t levels, uint32_t fixed_split);
 
 #endif

@@ -129,11 +129,23 @@ int random_batch_nested(const struct random_batch *batch)
     return 1;
 }
 
+static float low_of(const struct random_variant *variant)
+{
+    return variant->rope_low != 0 ? variant->rope_low : 1;
+}
+
+static float high_of(const struct random_variant *variant)
+{
+    return variant->rope_high != 0 ? variant->rope_high : 4;
+}
+
 /* Keys that are stored rotated have one place, whichever rows see them. */
 static int variant_valid(const struct random_batch *batch)
 {
     const struct random_variant *variant = &batch->variant;
 
+    if (low_of(variant) >= high_of(variant))
+        return 0;
     if (variant->rope_dim % 2 || variant->rope_dim > batch->shape.dim ||
         (variant->rope_append && variant->position_encoding != ATTND_POSITION_ROPE))
         return 0;
@@ -211,15 +223,18 @@ static void print_variant(FILE *file, const struct random_variant *variant)
     if (variant->position_encoding)
         fprintf(file, "  position_encoding %u\n", variant->position_encoding);
     if (variant->position_encoding == ATTND_POSITION_ROPE)
-        fprintf(file, "  rope theta %g, scale %g, old_context %u, dim %u%s\n",
+        fprintf(file, "  rope theta %g, scale %g, old_context %u, low %g, high %g, dim %u%s\n",
                 (double)variant->rope_theta, (double)variant->rope_scale, variant->rope_old_context,
-                variant->rope_dim, variant->rope_append ? ", at append" : "");
+                (double)variant->rope_low, (double)variant->rope_high, variant->rope_dim,
+                variant->rope_append ? ", at append" : "");
     if (variant->q_scale != 0 || variant->k_scale != 0 || variant->v_scale != 0)
         fprintf(file, "  scales q %g, k %g, v %g\n", (double)variant->q_scale,
                 (double)variant->k_scale, (double)variant->v_scale);
     if (variant->kv_scales)
         fprintf(file, "  scales of heads, %s\n",
                 variant->kv_scales == 1 ? "one table for all layers" : "one a layer");
+    if (variant->fixed_split)
+        fprintf(file, "  fixed_split %u\n", variant->fixed_split);
     if (variant->mask)
         fprintf(file, "  mask of kind %u\n", variant->mask);
     if (variant->sinks)

@@ -70,9 +70,11 @@ struct random_variant {
     uint32_t sinks;             /* 1: one for all layers; 2: one a layer */
     float rope_theta, rope_scale;
     uint32_t rope_old_context, rope_dim, rope_append;
+    float rope_low, rope_high;       /* factors beside rope_old_context; 0: 1 and 4 */
     float q_scale, k_scale, v_scale; /* 0: 1 */
     uint32_t kv_scales;              /* 1: one table for all layers; 2: one a layer */
     uint32_t mask;                   /* enum random_mask; of one step */
+    uint32_t fixed_split;            /* keys; the plan is then the batch's own. 0: none */
 };
 
 enum random_mask {
@@ -111,10 +113,15 @@ struct random_batch {
  */
 void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
 
+/** random_batch_draw_group() - the same in a shape of @group queries a KV head; 0: of any number.
+ */
+void random_batch_draw_group(uint64_t seed, uint64_t index, uint32_t group,
+                             struct random_batch *batch);
+
 /**
  * random_contract_draw() - the same with a variant: the product of its options, biased to edges
  * (windows of one key, of a page, of a block and one beside them; slopes of odd head counts), and
- * some pools of other head dimensions and types
+ * some pools of other head dimensions, groups and types
  */
 void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *batch);
 

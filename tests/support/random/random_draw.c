@@ -75,16 +75,25 @@ static void draw_shape(struct prng *prng, struct random_shape *shape)
     shape->pad = pick(prng, pads, 8);
 }
 
+/* Groups beyond those above leave room for few heads. */
+static void widen(struct random_shape *shape, uint32_t group)
+{
+    shape->group = group;
+    shape->heads_kv = shape->heads_kv > 1 && group <= 64 ? 2 : 1;
+}
+
 /* ---- lengths ---- */
 
 static int32_t draw_kv_len(struct prng *prng, int32_t page_size)
 {
-    switch (prng_below(prng, 6)) {
+    switch (prng_below(prng, 7)) {
     case 0:
         return prng_between(prng, 0, 20);
     case 1: /* at the edge of a page */
         return larger(0, smaller(300, page_size * prng_between(prng, 0, 300 / page_size + 1) +
                                           prng_between(prng, -1, 1)));
+    case 2: /* at the edge of a block of keys */
+        return 64 * prng_between(prng, 1, 2) + prng_between(prng, -1, 1);
     default:
         return prng_between(prng, 0, 300);
     }
@@ -298,7 +307,8 @@ static void draw_options(struct prng *prng, struct random_batch *batch)
     batch->lane = prng_percent(prng, 50) ? 0 : prng_below(prng, ATTND_LANES_MAX);
 }
 
-void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch)
+void random_batch_draw_group(uint64_t seed, uint64_t index, uint32_t group,
+                             struct random_batch *batch)
 {
     struct prng shape_prng = prng_fork(seed, index / RANDOM_SHAPE_BATCHES);
     struct prng prng = prng_fork(seed + 1, index);
@@ -309,6 +319,8 @@ void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch
         struct prng same_shape = shape_prng;
         draw_shape(&same_shape, &batch->shape);
         const uint32_t is_long = is_narrow(&batch->shape) && prng_percent(&prng, 18);
+        if (group)
+            widen(&batch->shape, group);
 
         batch->levels = 1 + prng_percent(&prng, 35) * (1 + prng_percent(&prng, 30));
         batch->steps = prng_percent(&prng, 70) ? 1 : 2 + prng_below(&prng, RANDOM_STEPS_MAX - 1);
@@ -319,4 +331,9 @@ void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch
         draw_advance(&prng, batch);
         draw_options(&prng, batch);
     } while (!random_batch_valid(batch));
+}
+
+void random_batch_draw(uint64_t seed, uint64_t index, struct random_batch *batch)
+{
+    random_batch_draw_group(seed, index, 0, batch);
 }

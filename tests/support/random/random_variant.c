@@ -28,14 +28,21 @@ static uint32_t draw_window(struct prng *prng, const struct random_batch *batch)
 
 static void draw_rope(struct prng *prng, struct random_batch *batch)
 {
+    enum { FACTORS = 7 };
     static const float thetas[] = {0, 100, 500000}, scales[] = {0, 4, 0.5f};
+    static const float low_high[FACTORS][2] = {{0, 0}, {1, 4},       {0.25f, 0.5f}, {2, 2.5f},
+                                               {0, 8}, {0.0625f, 0}, {1, 32}};
     struct random_variant *variant = &batch->variant;
 
     variant->position_encoding = ATTND_POSITION_ROPE;
     variant->rope_theta = thetas[prng_below(prng, 3)];
     variant->rope_scale = scales[prng_below(prng, 3)];
-    if (prng_percent(prng, 40))
+    if (prng_percent(prng, 40)) {
+        const uint32_t factors = prng_below(prng, FACTORS);
         variant->rope_old_context = 1 + prng_below(prng, 500);
+        variant->rope_low = low_high[factors][0];
+        variant->rope_high = low_high[factors][1];
+    }
     if (prng_percent(prng, 30))
         variant->rope_dim = 2 * (1 + prng_below(prng, batch->shape.dim / 2));
     variant->rope_append = prng_percent(prng, 40);
@@ -44,6 +51,7 @@ static void draw_rope(struct prng *prng, struct random_batch *batch)
 static void draw_variant(struct prng *prng, struct random_batch *batch)
 {
     static const float caps[] = {0.1f, 5.0f, 30.0f, 50.0f, 1e6f};
+    static const uint32_t splits[] = {1, 63, 64, 65, 100, 128, 129, 256, 1000};
     struct random_variant *variant = &batch->variant;
 
     /* shows: sliding window | yes | yes | windows of 1 key to all, at pages, blocks and requests |
@@ -73,6 +81,8 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
         variant->k_scale = prng_percent(prng, 50) ? 1.75f : 0;
         variant->v_scale = prng_percent(prng, 50) ? 0.3f : 0;
     }
+    if (prng_percent(prng, 20))
+        variant->fixed_split = splits[prng_below(prng, sizeof(splits) / sizeof(splits[0]))];
     /* shows: scales of K and V for each head | yes | yes | with pools of fp8 and others |
      * test_e2e_contract_random, test_e2e_fp8 */
     if (prng_percent(prng, batch->shape.kv_dtype ? 40 : 8))
@@ -94,10 +104,19 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
 
 /* shows: other multiples of 16 up to 256 | yes | yes, filled up with zeros | 16, 48, 80, 96, 112,
  * 192 | test_e2e_contract_random */
-/* shows: 192/128 | yes | yes, filled up with zeros | groups of 1 to 32 | test_e2e_contract_random
+/* shows: 192/128 | yes | yes, filled up with zeros | groups of 1 to 128 | test_e2e_contract_random
  */
 /* shows: 576/512 (MLA) | yes | yes; in two planes without tensor cores | one plane and two, groups
  * of 1 to 128 | test_e2e_contract_random, test_e2e_variant, test_e2e_families */
+/* For all batches of a shape: more queries a KV head than most models have; 0: no more. */
+static uint32_t draw_group(struct prng *prng)
+{
+    static const uint32_t groups[] = {33, 48, 64, 65, 71, 100, 127, 128};
+
+    return prng_percent(prng, 15) ? groups[prng_below(prng, sizeof(groups) / sizeof(groups[0]))]
+                                  : 0;
+}
+
 /* For all batches of a shape: dimensions that no kernel takes as they are. */
 static void draw_dims(struct prng *prng, struct random_shape *shape)
 {
@@ -129,7 +148,7 @@ void random_contract_draw(uint64_t seed, uint64_t index, struct random_batch *ba
     struct prng prng = prng_fork(seed + 2, index);
     struct prng shape_prng = prng_fork(seed + 3, index / RANDOM_SHAPE_BATCHES);
 
-    random_batch_draw(seed, index, batch);
+    random_batch_draw_group(seed, index, draw_group(&shape_prng), batch);
     const struct random_shape shape = batch->shape;
     draw_dims(&shape_prng, &batch->shape);
     draw_types(&shape_prng, &batch->shape);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What fixed splits a plan has room for follows from its other capacities. */
 static uint32_t tight_plan(const struct trial *trial)
 {
     const struct random_batch *batch = &trial->batch;
@@ -19,7 +20,7 @@ static uint32_t tight_plan(const struct trial *trial)
     pages += batch->reserve_pages * batch->level[batch->levels - 1].requests;
     /* A plan is for something: its capacities begin at 1. */
     return engine_plan(trial->engine, requests ? requests : 1, trial->rows ? trial->rows : 1,
-                       pages ? pages : 1, batch->levels);
+                       pages ? pages : 1, batch->levels, batch->variant.fixed_split);
 }
 
 void trial_begin(struct trial *trial, struct engine *engine, const struct random_batch *batch,
@@ -39,7 +40,7 @@ void trial_begin(struct trial *trial, struct engine *engine, const struct random
     trial_begin_pages(trial, &prng);
     trial_begin_rows(trial, &prng);
     engine_push(engine);
-    trial->plan = batch->tight ? tight_plan(trial) : engine->plan;
+    trial->plan = batch->tight || batch->variant.fixed_split ? tight_plan(trial) : engine->plan;
 }
 
 void trial_forget(struct trial *trial)

@@ -50,7 +50,7 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
     const int scaled = from->q_scale != 0 || from->k_scale != 0 || from->v_scale != 0;
 
     if (!from->window && from->soft_cap == 0 && !from->position_encoding && !from->sinks &&
-        !from->mask && !from->kv_scales && !scaled)
+        !from->mask && !from->kv_scales && !from->fixed_split && !scaled)
         return NULL;
     *to = (struct attnd_variant)ATTND_VARIANT_INIT;
     to->window_left = from->window ? (int32_t)(from->window - 1) : -1;
@@ -60,7 +60,10 @@ static const struct attnd_variant *variant_of(const struct trial *trial, struct 
     to->rope_theta = from->rope_theta;
     to->rope_scale = from->rope_scale;
     to->rope_old_context = from->rope_old_context;
+    to->rope_low_freq_factor = from->rope_low;
+    to->rope_high_freq_factor = from->rope_high;
     to->rope_dim = from->rope_dim;
+    to->fixed_split = from->fixed_split;
     to->q_scale = from->q_scale;
     to->k_scale = from->k_scale;
     to->v_scale = from->v_scale;

@@ -39,8 +39,8 @@ static void describe_variant(const struct trial *trial, uint32_t layer,
     if (from->position_encoding == ATTND_POSITION_ROPE) {
         to->rope_theta = from->rope_theta != 0 ? (double)from->rope_theta : 10000;
         to->rope_scale = from->rope_scale != 0 ? (double)from->rope_scale : 1;
-        to->rope_low = 1;
-        to->rope_high = 4;
+        to->rope_low = from->rope_low != 0 ? (double)from->rope_low : 1;
+        to->rope_high = from->rope_high != 0 ? (double)from->rope_high : 4;
         to->rope_old_context = from->rope_old_context;
         to->rope_dim = from->rope_dim ? from->rope_dim : trial->batch.shape.dim;
         to->rope_keys_stored = from->rope_append;

@@ -81,6 +81,99 @@ static void every_option_comes_up(void **state)
         assert_in_range(seen[o], BATCHES / 200, BATCHES - BATCHES / 200);
 }
 
+/* Fields of four bytes that random_contract_draw() fills. */
+static const struct {
+    const char *name;
+    size_t offset;
+} contract_fields[] = {
+#define FIELD(field)                                                                               \
+    {                                                                                              \
+#field, offsetof(struct random_batch, field)                                               \
+    }
+    FIELD(variant.window),   FIELD(variant.soft_cap),    FIELD(variant.position_encoding),
+    FIELD(variant.sinks),    FIELD(variant.rope_theta),  FIELD(variant.rope_scale),
+    FIELD(variant.rope_low), FIELD(variant.rope_high),   FIELD(variant.rope_old_context),
+    FIELD(variant.rope_dim), FIELD(variant.rope_append), FIELD(variant.q_scale),
+    FIELD(variant.k_scale),  FIELD(variant.v_scale),     FIELD(variant.kv_scales),
+    FIELD(variant.mask),     FIELD(variant.fixed_split), FIELD(shape.kv_dtype),
+    FIELD(shape.dim_vo),     FIELD(shape.one_plane),
+#undef FIELD
+};
+#define CONTRACT_FIELDS (sizeof(contract_fields) / sizeof(contract_fields[0]))
+
+/* Every field of the variant is above, so a new one that nobody draws fails. */
+static void every_field_of_a_variant_is_drawn(void **state)
+{
+    const uint32_t none = 0;
+    uint32_t seen[CONTRACT_FIELDS] = {0}, of_variant = 0;
+    struct random_batch batch;
+
+    (void)state;
+    for (uint64_t i = 0; i < BATCHES; i++) {
+        random_contract_draw(seed, i, &batch);
+        assert_true(random_batch_valid(&batch));
+        for (uint32_t f = 0; f < CONTRACT_FIELDS; f++)
+            seen[f] += memcmp((const uint8_t *)&batch + contract_fields[f].offset, &none,
+                              sizeof(none)) != 0;
+    }
+    for (uint32_t f = 0; f < CONTRACT_FIELDS; f++) {
+        if (seen[f] < BATCHES / 500 || seen[f] > BATCHES - BATCHES / 200)
+            fail_msg("%s is drawn in %u of %d batches", contract_fields[f].name, seen[f], BATCHES);
+        of_variant += strncmp(contract_fields[f].name, "variant.", 8) == 0;
+    }
+    assert_int_equal(of_variant * sizeof(uint32_t), sizeof(struct random_variant));
+}
+
+static uint32_t kv_len_is_drawn(const struct random_batch *batch, int32_t kv_len)
+{
+    const struct random_level *last = &batch->level[batch->levels - 1];
+
+    for (uint32_t e = 0; e < last->requests; e++)
+        if (last->entry[e].kv_len[0] == kv_len)
+            return 1;
+    return 0;
+}
+
+/* What each of these conditions says comes up, and never always. */
+static void every_kind_of_contract_comes_up(void **state)
+{
+    enum { KINDS = 20 };
+    uint32_t seen[KINDS] = {0};
+    struct random_batch b;
+
+    (void)state;
+    for (uint64_t i = 0; i < BATCHES; i++) {
+        random_contract_draw(seed, i, &b);
+        const struct random_variant *v = &b.variant;
+        const uint32_t wide = b.shape.group > 32;
+        const uint32_t kinds[KINDS] = {v->position_encoding == ATTND_POSITION_ALIBI,
+                                       v->position_encoding == ATTND_POSITION_ROPE,
+                                       v->mask == MASK_ANY,
+                                       v->mask == MASK_TREE,
+                                       v->mask == MASK_SPARSE,
+                                       v->fixed_split && b.levels > 1,
+                                       v->fixed_split && b.steps > 1,
+                                       v->rope_append && b.append,
+                                       v->window == 1,
+                                       wide && b.shape.group != 128,
+                                       b.shape.group == 128,
+                                       wide && b.shape.heads_kv > 1,
+                                       wide && random_batch_kv_max(&b) > 1000,
+                                       b.shape.dim_vo == 128,
+                                       kv_len_is_drawn(&b, 63),
+                                       kv_len_is_drawn(&b, 64),
+                                       kv_len_is_drawn(&b, 65),
+                                       kv_len_is_drawn(&b, 127),
+                                       kv_len_is_drawn(&b, 128),
+                                       kv_len_is_drawn(&b, 129)};
+        for (int k = 0; k < KINDS; k++)
+            seen[k] += kinds[k] != 0;
+    }
+    for (int k = 0; k < KINDS; k++)
+        if (seen[k] < BATCHES / 500 || seen[k] > BATCHES - BATCHES / 200)
+            fail_msg("kind %d comes up in %u of %d batches", k, seen[k], BATCHES);
+}
+
 /* "Fails" when some request has at least 3 queries and 20 keys and the batch is causal. */
 static int fails(void *context, const struct random_batch *batch)
 {
@@ -122,6 +215,8 @@ int main(void)
         cmocka_unit_test(the_same_seed_gives_the_same_batch),
         cmocka_unit_test(every_batch_is_legal_and_a_tenth_is_long),
         cmocka_unit_test(every_option_comes_up),
+        cmocka_unit_test(every_field_of_a_variant_is_drawn),
+        cmocka_unit_test(every_kind_of_contract_comes_up),
         cmocka_unit_test(shrinking_leaves_only_what_fails),
     };
 
