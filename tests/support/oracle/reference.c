@@ -15,6 +15,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Keys and values of one request for one KV head. */
 struct span {
@@ -155,11 +156,105 @@ static void accumulate(double weight, const double *restrict value, double *rest
             o[d + i] += weight * value[d + i];
 }
 
-/* One query against the keys that it sees. @scores and @values have room for all of them. */
+/* The keys that one query sees, with room for all there are. */
+struct seen {
+    double *scores, *errors; /* errors: how far a score may be off, if that is asked for */
+    const double **values;
+    size_t count;
+};
+
+/* @length: of q and of k, multiplied and scaled as @scaled is; @score: what came of that. A cap
+ * makes the error as much smaller as it is flat, at the nearest that the scaled score may be to 0.
+ */
+static double score_error(const struct reference_batch *batch, double length, double scaled,
+                          double score)
+{
+    const double cap = batch->variant.soft_cap;
+    double error = REFERENCE_SCORE_ERROR * length;
+
+    if (cap > 0) {
+        const double flat = tanh(fmax(0, fabs(scaled) - error) / cap);
+        error *= 1 - flat * flat;
+    }
+    return error + REFERENCE_SCORE_ERROR * fabs(score);
+}
+
+/* @scale: of the head. */
+static void score_keys(const struct reference_batch *batch,
+                       double q[REFERENCE_LEVELS_MAX][ATTND_HEAD_DIM_MAX],
+                       const struct query *query, double scale, struct seen *seen)
+{
+    const uint32_t dim = batch->dim;
+
+    seen->count = 0;
+    for (uint32_t l = 0; l < batch->levels; l++) {
+        const struct span *span = &query->request[l];
+        for (int32_t j = 0; j < span->count; j++) {
+            const double *key = span->keys + (size_t)j * dim;
+            if (!sees(batch, query, l, j))
+                continue;
+            const double scaled = scale * dot(q[l], key, dim);
+            const double score =
+                reference_score(&batch->variant, scaled, query->head, batch->heads_q,
+                                place_in_all(batch, query), query->before[l] + j);
+            if (batch->o_error)
+                seen->errors[seen->count] = score_error(
+                    batch, scale * sqrt(dot(q[l], q[l], dim) * dot(key, key, dim)), scaled, score);
+            seen->values[seen->count] = span->values + (size_t)j * dim_vo_of(batch);
+            seen->scores[seen->count++] = score;
+        }
+    }
+}
+
+/* Scores become weights exp(score - largest), the sink's score among them. @sum: receives theirs
+ * and the sink's. Return: the largest. */
+static double weigh_keys(const struct reference_batch *batch, const struct query *query,
+                         struct seen *seen, double *sum)
+{
+    const float *sinks = batch->variant.sinks;
+    double max = -INFINITY;
+
+    for (size_t n = 0; n < seen->count; n++)
+        if (seen->scores[n] > max)
+            max = seen->scores[n];
+    if (sinks && (double)sinks[query->head] > max)
+        max = (double)sinks[query->head];
+    *sum = 0;
+    for (size_t n = 0; n < seen->count; n++) {
+        seen->scores[n] = exp(seen->scores[n] - max);
+        *sum += seen->scores[n];
+    }
+    if (sinks)
+        *sum += exp((double)sinks[query->head] - max);
+    return max;
+}
+
+/* With weights w off by factors exp(e), o is off by the sum of w (exp(e) - 1) (v - o) over the sum
+ * of w exp(e), and lse by the logarithm of what the latter grows. @o is final, @o_error all 0. */
+static void bound_errors(const struct reference_batch *batch, const struct seen *seen, double sum,
+                         double v_scale, const double *o, double *o_error, double *lse_error)
+{
+    double most = 0, least_sum = sum;
+
+    for (size_t n = 0; n < seen->count; n++) {
+        const double grows = seen->scores[n] * expm1(seen->errors[n]);
+        if (seen->scores[n] == 0 || !isfinite(grows))
+            continue;
+        most += grows;
+        least_sum += seen->scores[n] * expm1(-seen->errors[n]);
+        for (uint32_t d = 0; d < dim_vo_of(batch); d++)
+            o_error[d] += grows * fabs(v_scale * seen->values[n][d] - o[d]);
+    }
+    for (uint32_t d = 0; d < dim_vo_of(batch); d++)
+        o_error[d] /= least_sum;
+    *lse_error = most / least_sum / (batch->lse_ln ? 1 : log(2));
+}
+
+/* One query against the keys that it sees; @index: row * heads_q + head. */
 static void attend_query(const struct reference_batch *batch,
                          double q[REFERENCE_LEVELS_MAX][ATTND_HEAD_DIM_MAX],
-                         const struct query *query, double *scores, const double **values,
-                         double *o, double *lse)
+                         const struct query *query, struct seen *seen, size_t index, double *o,
+                         double *lse)
 {
     const struct reference_variant *variant = &batch->variant;
     const uint32_t kv_head = query->head / (batch->heads_q / batch->heads_kv);
@@ -169,48 +264,34 @@ static void attend_query(const struct reference_batch *batch,
                          (kv_scales ? (double)kv_scales[kv_head] : 1);
     const double v_scale = (variant->v_scale != 0 ? variant->v_scale : 1) *
                            (kv_scales ? (double)kv_scales[batch->heads_kv + kv_head] : 1);
-    const uint32_t dim = batch->dim, dim_vo = dim_vo_of(batch);
-    double max = -INFINITY, sum = 0;
-    size_t count = 0, n = 0;
-
-    for (uint32_t l = 0; l < batch->levels; l++)
-        for (int32_t j = 0; j < query->request[l].count; j++) {
-            const struct span *span = &query->request[l];
-            if (!sees(batch, query, l, j))
-                continue;
-            const double score = scale * dot(q[l], span->keys + (size_t)j * dim, dim);
-            values[count] = span->values + (size_t)j * dim_vo;
-            scores[count++] = reference_score(variant, score, query->head, batch->heads_q,
-                                              place_in_all(batch, query), query->before[l] + j);
-        }
+    const uint32_t dim_vo = dim_vo_of(batch);
+    double *o_error = batch->o_error ? batch->o_error + index * dim_vo : NULL;
+    double sum;
 
     for (uint32_t d = 0; d < dim_vo; d++)
         o[d] = 0;
     *lse = -INFINITY;
-    if (count == 0)
+    if (o_error) {
+        memset(o_error, 0, dim_vo * sizeof(*o_error));
+        batch->lse_error[index] = 0;
+    }
+    score_keys(batch, q, query, scale, seen);
+    if (seen->count == 0)
         return;
 
-    for (n = 0; n < count; n++)
-        if (scores[n] > max)
-            max = scores[n];
-    if (variant->sinks && (double)variant->sinks[query->head] > max)
-        max = (double)variant->sinks[query->head];
-    for (n = 0; n < count; n++) {
-        scores[n] = exp(scores[n] - max);
-        sum += scores[n];
-    }
-    if (variant->sinks)
-        sum += exp((double)variant->sinks[query->head] - max);
-    for (n = 0; n < count; n++)
-        accumulate(scores[n], values[n], o, dim_vo);
+    const double max = weigh_keys(batch, query, seen, &sum);
+    for (size_t n = 0; n < seen->count; n++)
+        accumulate(seen->scores[n], seen->values[n], o, dim_vo);
     for (uint32_t d = 0; d < dim_vo; d++)
         o[d] *= v_scale / sum;
     *lse = (max + log(sum)) / (batch->lse_ln ? 1 : log(2));
+    if (o_error)
+        bound_errors(batch, seen, sum, v_scale, o, o_error, &batch->lse_error[index]);
 }
 
 static void attend_head(const struct reference_batch *batch, uint32_t head,
-                        struct span gathered[][REFERENCE_REQUESTS_MAX], double *scores,
-                        const double **values, double *o, double *lse)
+                        struct span gathered[][REFERENCE_REQUESTS_MAX], struct seen *seen,
+                        double *o, double *lse)
 {
     const float *value_of = bits16_table(batch->dtype);
     const uint32_t group = batch->heads_q / batch->heads_kv;
@@ -241,8 +322,7 @@ static void attend_head(const struct reference_batch *batch, uint32_t head,
             }
             size_t index = (size_t)row * batch->heads_q + h;
             query.head = h;
-            attend_query(batch, q, &query, scores, values, o + index * dim_vo_of(batch),
-                         lse + index);
+            attend_query(batch, q, &query, seen, index, o + index * dim_vo_of(batch), lse + index);
         }
     }
 }
@@ -259,13 +339,15 @@ void reference_attend(const struct reference_batch *batch, double *o, double *ls
         for (uint32_t r = 0; r < batch->level[l].requests; r++)
             keys += (size_t)batch->level[l].kv_len[r];
     }
-    double *scores = workspace(keys * ((size_t)batch->dim + dim_vo_of(batch) + 2) + 1);
-    const double **values = (const double **)(void *)(scores + keys);
-    _Static_assert(sizeof(*values) <= sizeof(*scores), "a word each");
+    double *words = workspace(keys * ((size_t)batch->dim + dim_vo_of(batch) + 3) + 1);
+    struct seen seen = {.scores = words,
+                        .errors = words + keys,
+                        .values = (const double **)(void *)(words + 2 * keys)};
+    _Static_assert(sizeof(*seen.values) <= sizeof(*words), "a word each");
 
     for (uint32_t head = 0; head < batch->heads_kv; head++) {
-        gather_head(batch, head, gathered, scores + 2 * keys);
-        attend_head(batch, head, gathered, scores, values, o, lse);
+        gather_head(batch, head, gathered, words + 3 * keys);
+        attend_head(batch, head, gathered, &seen, o, lse);
     }
 }
 
@@ -282,13 +364,14 @@ static enum number_class class_of(double x)
     return FINITE;
 }
 
-/* @tolerance 0: the first pass, classes only. Otherwise the second, numbers only. */
-static int agrees(double got, double want, double tolerance)
+/* @tolerance 0: the first pass, classes only. Otherwise the second, numbers only; @error: what is
+ * allowed beside the tolerance, or NULL. */
+static int agrees(double got, double want, double tolerance, const double *error)
 {
     if (tolerance == 0)
         return class_of(got) == class_of(want);
     return class_of(got) != FINITE || class_of(want) != FINITE ||
-           fabs(got - want) <= tolerance + tolerance * fabs(want);
+           fabs(got - want) <= tolerance + tolerance * fabs(want) + (error ? *error : 0);
 }
 
 static void note(struct reference_mismatch *mismatch, const char *tensor, uint32_t row,
@@ -309,12 +392,13 @@ static void compare_o(const struct reference_batch *batch, const double *want,
                       struct reference_mismatch *mismatch)
 {
     const float *value_of = bits16_table(batch->dtype);
+    const double *error = batch->o_error;
 
     for (uint32_t row = 0; row < batch->rows; row++)
         for (uint32_t head = 0; head < batch->heads_q; head++) {
             const uint16_t *got = o->bits + row * o->stride_row + head * o->stride_head;
-            for (uint32_t d = 0; d < dim_vo_of(batch); d++, want++)
-                if (!agrees((double)value_of[got[d]], *want, tolerance))
+            for (uint32_t d = 0; d < dim_vo_of(batch); d++, want++, error += error != NULL)
+                if (!agrees((double)value_of[got[d]], *want, tolerance, error))
                     note(mismatch, "o", row, head, d, (double)value_of[got[d]], *want);
         }
 }
@@ -323,10 +407,12 @@ static void compare_lse(const struct reference_batch *batch, const double *want,
                         int64_t stride_row, int64_t stride_head, double tolerance,
                         struct reference_mismatch *mismatch)
 {
+    const double *error = batch->lse_error;
+
     for (uint32_t row = 0; row < batch->rows; row++)
-        for (uint32_t head = 0; head < batch->heads_q; head++, want++) {
+        for (uint32_t head = 0; head < batch->heads_q; head++, want++, error += error != NULL) {
             double got = (double)lse[row * stride_row + head * stride_head];
-            if (!agrees(got, *want, tolerance))
+            if (!agrees(got, *want, tolerance, error))
                 note(mismatch, "lse", row, head, 0, got, *want);
         }
 }

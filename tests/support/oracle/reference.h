@@ -50,7 +50,16 @@ struct reference_batch {
     struct reference_level level[REFERENCE_LEVELS_MAX];
     struct reference_rows q;
     struct reference_plane k, v;
+    /* [rows][heads_q][dim_vo] and [rows][heads_q], both or NULL: receive how far o and lse may be
+     * from those of reference_attend() if each score is off by REFERENCE_SCORE_ERROR. */
+    double *o_error, *lse_error;
 };
+
+/* What fp32 may make of a score, as a part of the lengths of its q and k multiplied, and of itself:
+ * products are summed in any order, rotated, capped. It matters for scores in the hundreds, and
+ * there for rows in which keys compete: with one key far ahead o is its value, whatever the rest.
+ */
+#define REFERENCE_SCORE_ERROR 0x1p-20
 
 /**
  * reference_attend() - one softmax over all keys a query sees, whatever level they are in
@@ -77,7 +86,8 @@ struct reference_mismatch {
  * @lse: fp32 [row * stride_row + head * stride_head], or NULL with its strides ignored
  *
  * Where NaN and infinities stand is compared before any tolerance: o and then lse, first by class,
- * then within rtol and atol (fp16 1e-3, bf16 1e-2, lse 1e-3).
+ * then within rtol and atol (fp16 1e-3, bf16 1e-2, lse 1e-3), and what @batch has as o_error and
+ * lse_error beside them.
  * Return: 1 if everything agrees; 0 with @mismatch filled.
  */
 int reference_compare(const struct reference_batch *batch, const double *o_want,

@@ -21,6 +21,7 @@
 #define RANDOM_STEPS_MAX 4
 #define RANDOM_SHAPE_BATCHES 8 /* in a row that share a pool */
 #define RANDOM_KV_LONG 2048    /* tokens: "long" is more */
+#define RANDOM_Q_EXTREME 1000  /* a q_scale whose scores are in the hundreds */
 
 /* What a pool is made for. Consecutive batches of a seed share one. */
 struct random_shape {

@@ -271,6 +271,10 @@ int trial_verify_run(struct trial *trial, uint32_t step, uint32_t layer)
     const size_t states = (size_t)reference.rows * reference.heads_q;
     double *o = trial_allocate(states * reference.dim_vo, sizeof(*o));
     double *lse = trial_allocate(states, sizeof(*lse));
+    if (trial->batch.q_scale >= RANDOM_Q_EXTREME) {
+        reference.o_error = trial_allocate(states * reference.dim_vo, sizeof(*reference.o_error));
+        reference.lse_error = trial_allocate(states, sizeof(*reference.lse_error));
+    }
     reference_attend(&reference, o, lse);
 
     int wrong = trial_await(trial); /* the service had the time of the reference */
@@ -289,6 +293,8 @@ int trial_verify_run(struct trial *trial, uint32_t step, uint32_t layer)
     }
     trial_free(o);
     trial_free(lse);
+    trial_free(reference.o_error);
+    trial_free(reference.lse_error);
     if (!wrong)
         wrong = check_poison(trial, place);
     trial->verified += !wrong;

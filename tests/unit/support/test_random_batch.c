@@ -137,7 +137,7 @@ static uint32_t kv_len_is_drawn(const struct random_batch *batch, int32_t kv_len
 /* What each of these conditions says comes up, and never always. */
 static void every_kind_of_contract_comes_up(void **state)
 {
-    enum { KINDS = 20 };
+    enum { KINDS = 22 };
     uint32_t seen[KINDS] = {0};
     struct random_batch b;
 
@@ -155,6 +155,8 @@ static void every_kind_of_contract_comes_up(void **state)
                                        v->fixed_split && b.steps > 1,
                                        v->rope_append && b.append,
                                        v->window == 1,
+                                       b.q_scale == RANDOM_Q_EXTREME,
+                                       b.q_scale == RANDOM_Q_EXTREME && v->soft_cap != 0,
                                        wide && b.shape.group != 128,
                                        b.shape.group == 128,
                                        wide && b.shape.heads_kv > 1,

@@ -187,6 +187,65 @@ static void equal_keys_give_the_mean_of_values(void **state)
     }
 }
 
+static double furthest(const double *a, const double *b, uint32_t count)
+{
+    double most = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        most = fmax(most, fabs(a[i] - b[i]));
+    return most;
+}
+
+/* Scores in the hundreds, off by half of what they may be: o and lse are off by less than is
+ * allowed, and that is little, except in the rows in which two keys have nearly the same score. */
+static void errors_of_scores_are_allowed_where_keys_compete(void **state)
+{
+    double o_error[8 * 2 * DIM], lse_error[8 * 2], none[DIM] = {0};
+    struct scene scene, off;
+
+    (void)state;
+    scene_init(&scene, 4, 30, 4, 9);
+    for (size_t i = 0; i < sizeof(scene.q) / 2; i++)
+        scene.q[i] = bits16_round(ATTND_FP16, 1000 * fp16(&scene.q[i]));
+    for (int d = 0; d < DIM; d++) /* the second request's keys differ in one element, if at all */
+        for (int j = 1; j < 9; j++)
+            scene.k[(32 + j) * DIM + d] =
+                (uint16_t)(scene.k[32 * DIM + d] + (d == 0 && j % 2 != 0));
+    scene.batch.o_error = o_error;
+    scene.batch.lse_error = lse_error;
+    scene.batch.sm_scale = 0.25;
+    off = scene;
+    off.batch.sm_scale *= 1 + 0x1p-21;
+    off.batch.o_error = off.batch.lse_error = NULL;
+    off.batch.q.bits = off.q;
+    reference_attend(&scene.batch, scene.o, scene.lse);
+    reference_attend(&off.batch, off.o, off.lse);
+    for (int i = 0; i < 8 * 2 * DIM; i++) {
+        assert_true(fabs(scene.o[i] - off.o[i]) <= o_error[i]);
+        assert_true(o_error[i] < 0.01);
+    }
+    for (int i = 0; i < 8 * 2; i++)
+        assert_true(fabs(scene.lse[i] - off.lse[i]) <= lse_error[i] && lse_error[i] < 0.03);
+    for (int i = 8; i < 16; i++)
+        assert_true(furthest(o_error + i * DIM, none, DIM) > 1e-5);
+}
+
+static void with_one_key_far_ahead_no_error_is_allowed(void **state)
+{
+    double o_error[8 * 2 * DIM], lse_error[8 * 2];
+    struct scene scene;
+
+    (void)state;
+    scene_init(&scene, 1, 9, 0, 0);
+    for (int d = 0; d < 2 * DIM; d++)
+        scene.q[d] = bits16_round(ATTND_FP16, fp16(&scene.k[d % DIM]) > 0 ? 1000 : -1000);
+    scene.batch.o_error = o_error;
+    scene.batch.lse_error = lse_error;
+    reference_attend(&scene.batch, scene.o, scene.lse);
+    for (int i = 0; i < 2 * DIM; i++)
+        assert_true(o_error[i] < 1e-30);
+}
+
 static void a_row_that_sees_nothing_is_zero_and_minus_infinity(void **state)
 {
     struct scene scene;
@@ -288,6 +347,8 @@ int main(void)
         cmocka_unit_test(every_fp8_value_survives_a_round_trip),
         cmocka_unit_test(one_visible_key_gives_its_value),
         cmocka_unit_test(equal_keys_give_the_mean_of_values),
+        cmocka_unit_test(errors_of_scores_are_allowed_where_keys_compete),
+        cmocka_unit_test(with_one_key_far_ahead_no_error_is_allowed),
         cmocka_unit_test(a_row_that_sees_nothing_is_zero_and_minus_infinity),
         cmocka_unit_test(what_is_not_seen_is_not_read),
         cmocka_unit_test(cascade_levels_are_one_softmax_over_both_lists),
