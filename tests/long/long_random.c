@@ -20,6 +20,7 @@
 #include "service/args/args.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -64,6 +65,16 @@ static void publish(struct tally *tally, const struct soak *soak, uint64_t misma
     attnd_poke64(&tally->mismatches, mismatches);
 }
 
+/* --first is that of a whole shape. */
+static void print_command(const struct settings *settings, const struct soak *soak)
+{
+    const uint64_t begin = soak->wrong / SHAPE_BATCHES * SHAPE_BATCHES;
+
+    fprintf(stderr, "repeat it: %s%s --seed %" PRIu64 " --first %" PRIu64 " --rounds %" PRIu64 "\n",
+            program_invocation_name, settings->contract ? " --contract" : "", soak->seed, begin,
+            soak->wrong - begin + 1);
+}
+
 /* A client process: shapes until there are none, or until it is told to stop. */
 static int verify(void *context)
 {
@@ -80,7 +91,10 @@ static int verify(void *context)
            (begin = SHAPE_BATCHES * attnd_take64(&self->shared->next_shape, 1)) < rounds) {
         soak.next = self->settings->first + begin;
         for (uint64_t i = begin; i < begin + SHAPE_BATCHES && i < rounds; i++) {
-            mismatches += (uint64_t)soak_step(&soak, &engine);
+            const int wrong = soak_step(&soak, &engine);
+            if (wrong)
+                print_command(self->settings, &soak);
+            mismatches += (uint64_t)wrong;
             publish(&self->shared->tally[self->number], &soak, mismatches);
         }
     }

@@ -1,15 +1,17 @@
 /*
  * soak.c - a batch that fails is repeated alone, made smaller, and printed.
  *
- * If it does not fail when it is repeated, its predecessors matter (pool and plan are kept between
- * batches of one shape), and the line with seed and number is what there is to go on.
+ * If it does not fail when it is repeated, its predecessors matter: pool and plan are kept between
+ * batches of one shape. A second command then begins with the first of the shape.
  */
 #include "tests/support/random/soak.h"
 
 #include "tests/support/random/random_shrink.h"
 #include "tests/support/trial/trial.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 #define SHRINK_TRIES 2000
 #define SHAPE_BATCHES 8u
@@ -26,19 +28,21 @@ static int fails(void *context, const struct random_batch *batch)
     return trial_run(replay->engine, batch, replay->why, sizeof(replay->why)) == 1;
 }
 
-static void explain(struct engine *engine, struct random_batch *batch)
+/* Return: 1: it fails alone. */
+static int explain(struct engine *engine, struct random_batch *batch)
 {
     struct replay replay = {engine, ""};
 
     random_batch_print(stderr, batch);
     if (!fails(&replay, batch)) {
         fprintf(stderr, "repeated alone, it is right\n");
-        return;
+        return 0;
     }
     uint32_t kept = random_shrink(batch, fails, &replay, SHRINK_TRIES);
     (void)fails(&replay, batch);
     fprintf(stderr, "made smaller %u times: %s\n", kept, replay.why);
     random_batch_print(stderr, batch);
+    return 1;
 }
 
 int soak_step(struct soak *soak, struct engine *engine)
@@ -57,13 +61,26 @@ int soak_step(struct soak *soak, struct engine *engine)
     if (wrong) {
         fprintf(stderr, "ATTND_SEED=%" PRIu64 ", batch number %" PRIu64 ": %s\n", soak->seed,
                 number, why);
-        explain(engine, &batch);
+        soak->wrong = number;
+        soak->wrong_alone = explain(engine, &batch);
         return 1;
     }
     soak->verified++;
     soak->runs += (uint64_t)batch.steps * batch.shape.layers;
     soak->with_long_kv += random_batch_kv_max(&batch) > RANDOM_KV_LONG;
     return 0;
+}
+
+/* As a shell takes it, from the folder in which the program was begun. */
+static void print_command(const struct soak *soak, const char *what, uint64_t first)
+{
+    const char *backend = getenv("ATTND_TEST_BACKEND");
+
+    fprintf(stderr, "%s: ", what);
+    if (backend)
+        fprintf(stderr, "ATTND_TEST_BACKEND=%s ", backend);
+    fprintf(stderr, "ATTND_SEED=%" PRIu64 " ATTND_FIRST=%" PRIu64 " ATTND_ROUNDS=%" PRIu64 " %s\n",
+            soak->seed, first, soak->wrong - first + 1, program_invocation_name);
 }
 
 int soak_shapes(struct soak *soak, struct engine *engine, uint32_t number, uint64_t first,
@@ -73,8 +90,13 @@ int soak_shapes(struct soak *soak, struct engine *engine, uint32_t number, uint6
          begin += SOAK_ENGINES * SHAPE_BATCHES) {
         soak->next = first + begin;
         for (uint64_t i = begin; i < begin + SHAPE_BATCHES && i < rounds; i++)
-            if (soak_step(soak, engine))
+            if (soak_step(soak, engine)) {
+                print_command(soak, "repeat it", soak->wrong);
+                if (!soak->wrong_alone)
+                    print_command(soak, "and with those of its shape before it",
+                                  soak->wrong / SHAPE_BATCHES * SHAPE_BATCHES);
                 return 1;
+            }
     }
     return 0;
 }

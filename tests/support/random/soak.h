@@ -15,7 +15,9 @@ struct soak {
     uint64_t verified; /* batches that were right */
     uint64_t refused;  /* batches with an option that the worker lacks, and names */
     uint64_t with_long_kv;
-    uint64_t runs; /* each batch has steps x layers of them */
+    uint64_t runs;   /* each batch has steps x layers of them */
+    uint64_t wrong;  /* number of the last batch that was wrong */
+    int wrong_alone; /* 1: it was again when it was repeated */
 };
 
 /**
@@ -35,8 +37,9 @@ struct soak_engine {
 
 /**
  * soak_shapes() - the batches of engine @number among @first..@first + @rounds: whole shapes of
- * eight by turns, 0..7 for one engine and 8..15 for the other Return: 0; 1 after the first that was
- * wrong.
+ * eight by turns, 0..7 for one engine and 8..15 for the other
+ * The program takes seed, @first and @rounds from ATTND_SEED, ATTND_FIRST and ATTND_ROUNDS.
+ * Return: 0; 1 after the first that was wrong, with the command printed that repeats it.
  */
 int soak_shapes(struct soak *soak, struct engine *engine, uint32_t number, uint64_t first,
                 uint64_t rounds);
