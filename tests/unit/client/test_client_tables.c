@@ -1,7 +1,5 @@
 /* test_client_tables.c - dense tables and ragged keys as CSR arrays, and what of them is refused.
  */
-/* shows: dense page tables, `req_to_token`, ragged keys | yes | yes | made CSR arrays by the caller
- * | test_client_tables */
 #include "client/attnd_tables.h"
 
 #include <setjmp.h>
