@@ -49,7 +49,8 @@ static const struct family {
     {"Gemma 2, 27B", {.dim = 128, .heads_kv = 4, .group = 2}, {.window = 129, .soft_cap = 50}},
     /* family: Gemma 3 | 256 and 128, windows; a mask where images see all of themselves | yes | yes
      */
-    {"Gemma 3", {.dim = 256, .heads_kv = 1, .group = 4}, {.window = 33, .mask = MASK_TREE}},
+    {"Gemma 3, 4B", {.dim = 256, .heads_kv = 2, .group = 2}, {.window = 33, .mask = MASK_IMAGES}},
+    {"Gemma 3, 27B", {.dim = 128, .heads_kv = 4, .group = 2}, {.window = 33, .mask = MASK_IMAGES}},
     /* family: gpt-oss | 64, sinks for each layer, a window in every other layer | yes | yes */
     {"gpt-oss", {.dim = 64, .heads_kv = 2, .group = 8, .layers = 2}, {.window = 128, .sinks = 2}},
     /* family: DeepSeek V3 | 576/512 in one plane to decode, 192/128 to prefill | yes | yes */
@@ -79,7 +80,7 @@ static void take_family(const struct family *family, uint64_t index, struct rand
         batch->variant.window = 0;
     if (batch->steps > 1)
         batch->variant.mask = 0;
-    batch->causal = 1;
+    batch->causal = batch->variant.mask != MASK_IMAGES; /* that mask says all there is to see */
 }
 
 /* Lengths are drawn until they suit the family. */

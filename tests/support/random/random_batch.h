@@ -80,9 +80,10 @@ struct random_variant {
 
 enum random_mask {
     MASK_NONE,
-    MASK_ANY,   /* any bits */
-    MASK_TREE,  /* all keys that were there before, and of the new ones a path to a root */
-    MASK_SPARSE /* hardly a bit: rows that see nothing */
+    MASK_ANY,    /* any bits */
+    MASK_TREE,   /* all keys that were there before, and of the new ones a path to a root */
+    MASK_SPARSE, /* hardly a bit: rows that see nothing */
+    MASK_IMAGES  /* what is past, and of an image all of it, what comes later too */
 };
 
 struct random_batch {

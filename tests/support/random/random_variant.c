@@ -88,9 +88,10 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
     if (prng_percent(prng, batch->shape.kv_dtype ? 40 : 8))
         variant->kv_scales = 1 + prng_below(prng, 2);
     /* shows: custom and tree masks, a bit for each query and key | yes | yes | any bits, trees,
-     * rows that see nothing | test_e2e_contract_random, test_e2e_variant */
+     * images that see all of themselves, rows that see nothing | test_e2e_contract_random,
+     * test_e2e_variant */
     if (batch->steps == 1 && prng_percent(prng, 25))
-        variant->mask = 1 + prng_below(prng, MASK_SPARSE);
+        variant->mask = 1 + prng_below(prng, MASK_IMAGES);
     /* One plane: what is appended to V would lie in what was rotated of K. */
     if (batch->shape.one_plane || (batch->shape.kv_dtype && batch->steps > 1))
         variant->rope_append = 0;

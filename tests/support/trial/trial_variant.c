@@ -45,6 +45,19 @@ static void fill_path(struct prng *prng, int32_t *parent, uint8_t *sees, int32_t
         sees[at] = 1;
 }
 
+/* Stretches of text and of images; last[j]: the last key that a query at j sees. */
+static void draw_images(struct prng *prng, int32_t *last, int32_t keys)
+{
+    int32_t begin = 0;
+
+    while (begin < keys) {
+        const int32_t image = (int32_t)prng_percent(prng, 60);
+        const int32_t end = begin + prng_between(prng, 1, 40);
+        for (; begin < end && begin < keys; begin++)
+            last[begin] = !image ? begin : end < keys ? end - 1 : keys - 1;
+    }
+}
+
 static int draw_bit(struct prng *prng, uint32_t kind)
 {
     return prng_percent(prng, kind == MASK_SPARSE ? 2 : 60) != 0;
@@ -56,19 +69,26 @@ static void fill_mask(struct trial *trial, struct prng *prng, uint8_t *bits, int
 {
     const uint32_t kind = trial->batch.variant.mask;
     int32_t *parent = trial_allocate((size_t)queries, sizeof(*parent));
+    int32_t *last = trial_allocate((size_t)keys, sizeof(*last));
     uint8_t *sees = trial_allocate((size_t)queries, 1);
 
+    if (kind == MASK_IMAGES)
+        draw_images(prng, last, keys);
     for (int32_t i = 0; i < queries; i++) {
         memset(sees, 0, (size_t)queries);
         fill_path(prng, parent, sees, i);
         for (int32_t j = 0; j < keys; j++) {
             const int64_t bit = (int64_t)i * keys + j;
             const int32_t new = j - (keys - queries);
-            const int set = kind == MASK_TREE ? new < 0 || sees[new] : draw_bit(prng, kind);
+            const int32_t place = keys - queries + i; /* before the first key: sees nothing */
+            const int set = kind == MASK_TREE     ? new < 0 || sees[new]
+                            : kind == MASK_IMAGES ? place >= 0 && j <= last[place]
+                                                  : draw_bit(prng, kind);
             bits[bit / 8] = (uint8_t)((bits[bit / 8] & ~(1 << bit % 8)) | set << bit % 8);
         }
     }
     trial_free(parent);
+    trial_free(last);
     trial_free(sees);
 }
 

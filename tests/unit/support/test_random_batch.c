@@ -137,7 +137,7 @@ static uint32_t kv_len_is_drawn(const struct random_batch *batch, int32_t kv_len
 /* What each of these conditions says comes up, and never always. */
 static void every_kind_of_contract_comes_up(void **state)
 {
-    enum { KINDS = 22 };
+    enum { KINDS = 23 };
     uint32_t seen[KINDS] = {0};
     struct random_batch b;
 
@@ -151,6 +151,7 @@ static void every_kind_of_contract_comes_up(void **state)
                                        v->mask == MASK_ANY,
                                        v->mask == MASK_TREE,
                                        v->mask == MASK_SPARSE,
+                                       v->mask == MASK_IMAGES && !b.causal,
                                        v->fixed_split && b.levels > 1,
                                        v->fixed_split && b.steps > 1,
                                        v->rope_append && b.append,
