@@ -24,7 +24,8 @@
 #define ROWS_MAX 40u
 #define HEADS_MAX 12u
 #define PLACES 6u /* o_a, lse_a, o_b, lse_b, o, lse */
-#define PLACE_BYTES (1u << 18)
+#define DIM_MAX 512u
+#define PLACE_BYTES (1u << 19)
 #define POISON 0x7fa5u /* NaN in both types of 16 bits */
 
 static uint64_t seed, rounds;
@@ -32,7 +33,8 @@ static uint64_t seed, rounds;
 /* A plan of one head dimension and type, and memory for all that a merge names. */
 struct scene {
     struct attnd_session *session;
-    uint32_t pool, plan, memory, dtype, dim;
+    uint32_t pool, plan, memory, dtype;
+    uint32_t dim;   /* of o */
     uint8_t *bytes; /* [PLACES][PLACE_BYTES] */
 };
 
@@ -43,13 +45,23 @@ struct merge {
     struct attnd_strides o_strides, lse_strides;
 };
 
+/* @dim_qk: of the pool's keys. */
 static void scene_open(struct scene *scene, const struct harness *harness, uint32_t dtype,
-                       uint32_t dim)
+                       uint32_t dim_qk, uint32_t dim)
 {
+    const struct attnd_pool_desc desc = {.size = sizeof(desc),
+                                         .layers = 1,
+                                         .pages = 1,
+                                         .page_size = 16,
+                                         .heads_kv = 1,
+                                         .dim_qk = dim_qk,
+                                         .dim_vo = dim,
+                                         .dtype = dtype,
+                                         .page_owner = ATTND_PAGES_OF_SERVICE};
     void *address;
 
     *scene = (struct scene){.session = e2e_open(harness), .dtype = dtype, .dim = dim};
-    CHECK_OK(attnd_pool_create_leased(scene->session, 1, 1, 16, 1, dim, dtype, &scene->pool));
+    CHECK_OK(attnd_pool_create(scene->session, &desc, &scene->pool));
     CHECK_OK(attnd_memory_create(scene->session, PLACES * PLACE_BYTES, &scene->memory, &address));
     scene->bytes = address;
     const struct attnd_plan_args args = {.size = sizeof(args),
@@ -222,7 +234,7 @@ static void fill(struct prng *prng, const struct scene *scene, const struct merg
 
 /* What must be there, before a merge in place takes it away. */
 struct wanted {
-    double o[ROWS_MAX][HEADS_MAX][128], lse[ROWS_MAX][HEADS_MAX];
+    double o[ROWS_MAX][HEADS_MAX][DIM_MAX], lse[ROWS_MAX][HEADS_MAX];
 };
 
 static void judge(const struct scene *scene, const struct merge *merge, struct wanted *want)
@@ -276,15 +288,18 @@ static void check_beside(const struct scene *scene, uint32_t at)
 
 static void random_merges_are_right(void **state)
 {
-    static const uint32_t dims[] = {64, 128};
+    enum { DIMS = 5, SCENES = 2 * DIMS };
+    static const uint32_t dims[DIMS][2] = {
+        {64, 64}, {128, 128}, {256, 256}, {192, 128}, {576, 512}};
     static struct wanted want;
-    struct scene scenes[4];
+    struct scene scenes[SCENES];
 
-    for (uint32_t i = 0; i < 4; i++)
-        scene_open(&scenes[i], *state, i < 2 ? ATTND_FP16 : ATTND_BF16, dims[i % 2]);
+    for (uint32_t i = 0; i < SCENES; i++)
+        scene_open(&scenes[i], *state, i < DIMS ? ATTND_FP16 : ATTND_BF16, dims[i % DIMS][0],
+                   dims[i % DIMS][1]);
     for (uint64_t round = 0; round < rounds; round++) {
         struct prng prng = prng_fork(seed, round);
-        const struct scene *scene = &scenes[prng_below(&prng, 4)];
+        const struct scene *scene = &scenes[prng_below(&prng, SCENES)];
         const struct merge merge = draw(&prng, scene);
         fill(&prng, scene, &merge);
         set(scene, &merge);
@@ -297,7 +312,7 @@ static void random_merges_are_right(void **state)
         if (merge.lse == 5)
             check_beside(scene, 5);
     }
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < SCENES; i++)
         attnd_close(scenes[i].session);
 }
 
@@ -325,7 +340,7 @@ static void places_that_do_not_fit_are_refused_by_name(void **state)
     struct attnd_merge_args args;
     struct scene scene;
 
-    scene_open(&scene, *state, ATTND_FP16, 64);
+    scene_open(&scene, *state, ATTND_FP16, 64, 64);
     const struct attnd_merge_args good = args_of(&scene, &usual);
     check_fault(&scene, &good, ATTND_E_INVALID, ATTND_F_PLAN); /* nothing is set on it */
     set(&scene, &usual);
@@ -360,7 +375,7 @@ static void no_output_lies_in_a_pool(void **state)
     struct attnd_pool_info info = {.size = sizeof(info)};
     struct scene scene;
 
-    scene_open(&scene, *state, ATTND_FP16, 64);
+    scene_open(&scene, *state, ATTND_FP16, 64, 64);
     CHECK_OK(attnd_pool_info(scene.session, scene.pool, &info));
     const struct merge one = {
         .rows = 1, .heads = 1, .o_strides = {64, 64}, .lse_strides = {1, 1}, .o = 4, .lse = 5};
