@@ -219,7 +219,8 @@ static void what_a_dead_plan_left_at_its_place_is_no_plan(void **state)
     uint32_t forged = engine_plan(&engine, 1, 1, FORGED_PAGES, 1, 0);
     forge(&engine, forged);
     CHECK_OK(attnd_plan_destroy(engine.session, forged));
-    uint32_t before = engine_plan(&engine, 1, 1, FORGED_PAGES - 4096, 1, 0); /* as far as the pages */
+    uint32_t before =
+        engine_plan(&engine, 1, 1, FORGED_PAGES - 4096, 1, 0); /* as far as the pages */
     batch.tight = 1;
     trial_begin(&trial, &engine, &batch, 0); /* the next plan lies where they were */
     CHECK_EQUAL(trial_submit(&trial), 0);
