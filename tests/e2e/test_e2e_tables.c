@@ -318,6 +318,7 @@ static void draw_ragged(struct prng *prng, struct scene *scene, struct table *ta
             table->slots[r][j] = table->kv_indptr[r] + j;
     }
     CHECK_EQUAL(attnd_tables_of_ragged(table->kv_indptr, table->requests, table->kv_indices,
+                                       sizeof(table->kv_indices) / sizeof(table->kv_indices[0]),
                                        table->kv_last_page_len),
                 table->kv_indptr[table->requests]);
 }
