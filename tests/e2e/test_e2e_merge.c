@@ -286,6 +286,8 @@ static void check_beside(const struct scene *scene, uint32_t at)
         CHECK_EQUAL(words[i], POISON);
 }
 
+/* shows: two results of the same queries become one by their log-sum-exp (`attnd_merge_state()`) |
+ * yes | yes | 64, 128 and 256 dimensions, 192/128, 576/512 | test_e2e_merge */
 static void random_merges_are_right(void **state)
 {
     enum { DIMS = 5, SCENES = 2 * DIMS };

@@ -355,8 +355,9 @@ static void draw_block_sparse(struct prng *prng, struct scene *scene, struct tab
     }
 }
 
-/* shows: dense page tables, `req_to_token`, ragged keys, block-sparse patterns | yes | yes | made
- * CSR arrays by the caller | test_e2e_tables, test_client_tables */
+/* shows: dense page tables, `req_to_token`, ragged keys, block-sparse patterns | yes | yes; slow to
+ * prefill where a page is a token | made CSR arrays by the caller | test_e2e_tables,
+ * test_client_tables */
 static void a_dense_page_table_is_attended_to(void **state)
 {
     check_form(*state, draw_page_table);

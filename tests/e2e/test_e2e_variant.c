@@ -137,8 +137,9 @@ static struct result run(struct scene *scene, uint32_t from, uint32_t row)
     return result;
 }
 
-/* shows: fixed splits: a request's result is the same to the bit beside any others | yes | yes |
- * splits of 1 to 1,024 keys | test_e2e_variant, test_e2e_contract_random, test_plan_variant */
+/* shows: fixed splits: a request's result is the same to the bit beside any others, behind a shared
+ * prefix too | yes | yes | splits of 1 to 1,024 keys | test_e2e_variant, test_e2e_contract_random,
+ * test_plan_variant */
 /* The request in the middle has 1 query, 3,000 keys, and the same pages and query each time. How
  * its parts are summed shows in the last bits of lse. */
 static void with_a_fixed_split_a_result_is_the_same_to_the_bit_beside_any_others(void **state)

@@ -97,8 +97,8 @@ static void draw_variant(struct prng *prng, struct random_batch *batch)
         variant->rope_append = 0;
     if (batch->shape.one_plane && batch->shape.kv_dtype)
         variant->v_scale = variant->k_scale;
-    /* shows: levels of a cascade with all of these | yes | yes | 1 to 3 levels, nested and not |
-     * test_e2e_contract_random, test_plan_variant */
+    /* shows: levels of a cascade with all of these | yes | yes | 1 to 3 levels, nested and, without
+     * keys that are stored rotated, not | test_e2e_contract_random, test_plan_variant */
     if (batch->levels > 1 && variant->rope_append && !random_batch_nested(batch))
         variant->rope_append = 0; /* keys would stand at several places */
 }
