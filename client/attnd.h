@@ -228,8 +228,7 @@ struct attnd_memory_info {
     void *address;        /* its mapping here, or NULL */
 };
 
-/** attnd_memory_info() - of memory made by the service, a pool's included, or imported. Return: 0;
- * -ATTND_E_UNKNOWN. */
+/** attnd_memory_info() - of memory that was made or imported. Return: 0; -ATTND_E_UNKNOWN. */
 int attnd_memory_info(struct attnd_session *session, uint32_t memory,
                       struct attnd_memory_info *info);
 
@@ -242,8 +241,7 @@ int attnd_memory_info(struct attnd_session *session, uint32_t memory,
  */
 int attnd_memory_fd(struct attnd_session *session, uint32_t memory);
 
-/** attnd_memory_address() - where it is mapped in this process, NULL if the library did not map
- * it.*/
+/** attnd_memory_address() - where the library mapped it in this process, NULL if it did not. */
 void *attnd_memory_address(const struct attnd_session *session, uint32_t memory);
 
 /** attnd_memory_release() - -ATTND_E_BUSY while a pool lies in it or operations in flight name it.
@@ -301,8 +299,7 @@ int attnd_pool_create_leased(struct attnd_session *session, uint32_t layers, uin
                              uint32_t page_size, uint32_t heads_kv, uint32_t head_dim,
                              uint32_t dtype, uint32_t *pool);
 
-/* A pool, as a session sees it. The arrays belong to the session; desc.k and desc.v are there for
- * memory of the service too. */
+/* A pool. The arrays are the session's; desc.k and desc.v are there for any memory. */
 struct attnd_pool_info {
     uint32_t size;
     uint32_t memory; /* of a pool made by the service, as this session names it; 0 otherwise */

@@ -352,10 +352,10 @@ static void a_session_has_time_by_its_weight(void **state)
     must_set(&light, ENDLESS_PAGES, 16);
     weigh(harness, &heavy, "8");
     const pid_t worker = e2e_on_gpu() ? 0 : e2e_hold_worker(harness);
-    for (uint16_t i = 0; i < EQUAL_RUNS; i++)
-        submit_run(&heavy, i, 0);
-    for (uint16_t i = 0; i < EQUAL_RUNS; i++)
-        submit_run(&light, i, 0);
+    for (int i = 0; i < EQUAL_RUNS; i++)
+        submit_run(&heavy, (uint16_t)i, 0);
+    for (int i = 0; i < EQUAL_RUNS; i++)
+        submit_run(&light, (uint16_t)i, 0);
     if (worker) {
         harness_eventually(all_are_queued, harness, 10000, "all runs are with the worker");
         e2e_let_go(worker);
