@@ -93,4 +93,9 @@ static inline uint32_t attnd_trace_lasted_ns(const struct attnd_trace_record *re
     return record->end_low - (uint32_t)record->begin_ns;
 }
 
+static inline uint64_t attnd_trace_end_ns(const struct attnd_trace_record *record)
+{
+    return record->begin_ns + attnd_trace_lasted_ns(record);
+}
+
 #endif

@@ -36,13 +36,12 @@ struct attnd_variant_table {
  *
  * The memory of tables is held until the plan is set again or destroyed. An option that the worker
  * lacks is refused with -ATTND_E_UNSUPPORTED: field the option, index ATTND_F_BACKEND. So is one
- * that does not go with another, whose field is then the index. These are few:
- *   - a plan with a mask is not advanced (the advance is refused) but set again;
- *   - keys that are stored rotated stand at one position, so with ATTND_VARIANT_ROPE_APPEND no
- * entry of a level may end inside one of a later level;
- *   - where V lies in the rows of K (dim_vo of the pool), append stores both in one place, so there
- *     is no ATTND_VARIANT_ROPE_APPEND, and in pools of fp8 k_scale is v_scale. In kv_scales, too,
- *     what K has is to be what V has: tables are not looked into. */
+ * that does not go with another, whose field is then the index. These are few. A plan with a mask
+ * is not advanced (the advance is refused) but set again. Keys that are stored rotated stand at one
+ * position, so with ATTND_VARIANT_ROPE_APPEND no entry of a level may end inside one of a later
+ * level. And where V lies in the rows of K (dim_vo of the pool), append stores both in one place:
+ * so there is no ATTND_VARIANT_ROPE_APPEND, and in pools of fp8 k_scale is v_scale. In kv_scales,
+ * too, what K has is to be what V has; tables are not looked into. */
 struct attnd_variant {
     uint32_t size;              /* sizeof: the version */
     uint32_t flags;             /* ATTND_VARIANT_* */

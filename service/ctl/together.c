@@ -12,11 +12,6 @@ struct edge {
     int16_t sessions; /* 1 or -1 */
 };
 
-static uint64_t end_of(const struct attnd_trace_record *record)
-{
-    return record->begin_ns + attnd_trace_lasted_ns(record);
-}
-
 static int by_layer_and_session(const void *a, const void *b)
 {
     const struct attnd_trace_record *x = a, *y = b;
@@ -47,12 +42,14 @@ static size_t find_edges(const struct attnd_trace_record *records, size_t count,
 
     for (size_t i = 0, next; i < count; i = next) {
         const struct attnd_trace_record *first = &records[i];
-        uint64_t end_ns = end_of(first);
+        uint64_t end_ns = attnd_trace_end_ns(first);
         for (next = i + 1;
              next < count && records[next].layer == first->layer &&
              records[next].session == first->session && records[next].begin_ns <= end_ns;
-             next++)
-            end_ns = end_of(&records[next]) > end_ns ? end_of(&records[next]) : end_ns;
+             next++) {
+            const uint64_t next_ns = attnd_trace_end_ns(&records[next]);
+            end_ns = next_ns > end_ns ? next_ns : end_ns;
+        }
         edges[found++] = (struct edge){first->begin_ns, first->layer, 1};
         edges[found++] = (struct edge){end_ns, first->layer, -1};
     }

@@ -58,11 +58,6 @@ static void end(int number)
 
 /* ---- the file ---- */
 
-static uint64_t end_of(const struct attnd_trace_record *record)
-{
-    return record->begin_ns + attnd_trace_lasted_ns(record);
-}
-
 static int by_place_and_time(const void *a, const void *b)
 {
     const struct attnd_trace_record *x = a, *y = b;
@@ -73,7 +68,8 @@ static int by_place_and_time(const void *a, const void *b)
         return x->group < y->group ? -1 : 1;
     if (x->begin_ns != y->begin_ns)
         return x->begin_ns < y->begin_ns ? -1 : 1;
-    return end_of(x) > end_of(y) ? -1 : end_of(x) < end_of(y);
+    const uint64_t x_end_ns = attnd_trace_end_ns(x), y_end_ns = attnd_trace_end_ns(y);
+    return x_end_ns > y_end_ns ? -1 : x_end_ns < y_end_ns;
 }
 
 /* Slices of a track are drawn as a stack, so they may only nest. A thread's do, where an item made
@@ -88,10 +84,10 @@ static void make_nest(struct attnd_trace_record *records, size_t count)
         struct attnd_trace_record *record = &records[i];
         while (depth && open[depth - 1] <= record->begin_ns)
             depth--;
-        while (depth && open[depth - 1] < end_of(record))
+        while (depth && open[depth - 1] < attnd_trace_end_ns(record))
             record->begin_ns = open[--depth];
         if (depth < DEPTH_MAX)
-            open[depth++] = end_of(record);
+            open[depth++] = attnd_trace_end_ns(record);
     }
 }
 

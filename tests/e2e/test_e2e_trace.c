@@ -171,7 +171,7 @@ static void each_item_of_a_run_is_told_once_within_the_run_s_time(void **state)
         CHECK(item->layer < 2 && item->kind <= ATTND_TRACE_MEMORY);
         const struct attnd_completion *run = &times.done[item->layer];
         CHECK(item->begin_ns + CLOCK_NS >= run->begin_ns);
-        CHECK(item->begin_ns + attnd_trace_lasted_ns(item) <= run->end_ns + CLOCK_NS);
+        CHECK(attnd_trace_end_ns(item) <= run->end_ns + CLOCK_NS);
         CHECK(attnd_trace_lasted_ns(item) > 0);
         for (uint32_t j = 0; j < item->count; j++) {
             CHECK(item->item + j < reader->wanted / 2);
@@ -259,7 +259,7 @@ struct span {
 
 static struct span span_of(const struct attnd_trace_record *item)
 {
-    return (struct span){item->begin_ns, item->begin_ns + attnd_trace_lasted_ns(item)};
+    return (struct span){item->begin_ns, attnd_trace_end_ns(item)};
 }
 
 /* Whether an item began while the other thread had one of the other session in hand, and between
