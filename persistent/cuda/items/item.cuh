@@ -57,7 +57,7 @@ struct Item {
     /* 0, or the ATTND_E_* that it fails with. Its loops look at this now and then. Set by the warp
      * that finds something wrong, and by the fetch warp when the run is cancelled. */
     mutable uint32_t failed;
-    mutable int32_t ending;        /* of decode, 1: few of its keys are left */
+    mutable int32_t ending;        /* 1: few of its keys are left */
     uint32_t rows_begin, rows_end; /* of latents: the packed rows that are computed */
 };
 

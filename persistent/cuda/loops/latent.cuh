@@ -164,6 +164,8 @@ struct LatentLoader {
             q_count++;
 #pragma unroll 1
             for (int32_t block = blocks - 1; block >= 0; block--, count++) {
+                if (warp == 0 && rows + latent_rows >= item.rows_end)
+                    prefill_ending(item, block);
                 if (warp == 0 && block < blocks - LatentShape::stages - 1)
                     floor_decide<latent_dim>(item, block);
                 if (block < floor_blocks<latent_dim>(item))
@@ -193,8 +195,8 @@ struct LatentLoader {
 
     /* The keys of a pass, by one warp, a box a lane. It may be ahead of Q by as many blocks as
      * there are stages, but for a pass's last one: whose phase of q_empty it waits for must not be
-     * over twice. */
-    __device__ __forceinline__ void load_boxes(const Item &item)
+     * over twice. @last: the item's last pass. */
+    __device__ __forceinline__ void load_boxes(const Item &item, bool last)
     {
         const ActiveRun *run = item.run;
         const uint32_t lane = threadIdx.x % 32;
@@ -203,6 +205,8 @@ struct LatentLoader {
         bool behind = false; /* Q of the pass before is done with */
 #pragma unroll 1
         for (int32_t block = blocks - 1; block >= 0; block--, count++) {
+            if (last)
+                prefill_ending(item, block);
             if (block < blocks - LatentShape::stages - 1)
                 floor_decide<latent_dim>(item, block);
             if (block < floor_blocks<latent_dim>(item))
@@ -243,7 +247,7 @@ struct LatentLoader {
         for (uint32_t rows = item.rows_begin; rows < item.rows_end;
              rows += latent_rows, q_count++) {
             if (warp == 0) {
-                load_boxes(item);
+                load_boxes(item, rows + latent_rows >= item.rows_end);
                 continue;
             }
             wait_q_empty();

@@ -105,6 +105,17 @@ template <int D> __device__ __forceinline__ void floor_decide(const Item &item, 
     __syncwarp();
 }
 
+/* With so few blocks left to load the next item is claimed (Item.ending). Those and what is in the
+ * stages take longer than to claim and resolve one, some 5 us, and to load its Q. */
+constexpr int32_t claim_blocks = 6;
+
+/* The deciding warp's, in front of @block of an item's last pass. */
+__device__ __forceinline__ void prefill_ending(const Item &item, int32_t block)
+{
+    if (block <= claim_blocks && threadIdx.x % 32 == 0)
+        store_relaxed_cta(&item.ending, 1);
+}
+
 /* How many blocks at the front of the item are not computed. */
 template <int D> __device__ __forceinline__ int32_t floor_blocks(const Item &item)
 {
@@ -279,8 +290,10 @@ __device__ __forceinline__ void gather_item(const Item &item, uint32_t k, uint32
     for (int32_t seen = blocks; at.block >= 0;) {
         if (at.block != seen) {
             seen = at.block;
-            if (warp == 0)
+            if (warp == 0) {
+                prefill_ending(item, seen);
                 floor_decide<D>(item, seen);
+            }
             if (seen < floor_blocks<D>(item))
                 break;
         }
@@ -376,11 +389,13 @@ template <typename T, int D, typename Policy> struct Loader {
         int32_t token = item.kv_begin + (blocks - 1) * Shape::keys + int32_t(box * rows);
         uint32_t page = mine && blocks ? box_page<values>(item, pages, token) : 0;
 
-        int32_t stop = blocks / 2; /* half way, the next item is there */
+        int32_t stop = min(blocks / 2, claim_blocks / 3); /* the next item is there by then */
         for (int32_t block = blocks - 1; block >= 0; stop = 0) {
             for (; block >= stop; block--, count++) {
-                if (!values && part == 0)
+                if (!values && part == 0) {
+                    prefill_ending(item, block);
                     floor_decide<D>(item, block);
+                }
                 if (block < floor_blocks<D>(item)) {
                     block = -1;
                     break;

@@ -54,14 +54,15 @@ __device__ __forceinline__ bool fetch_complete(FetchWarp *fetch, uint32_t end, b
     return true;
 }
 
-/* Waits for the end of all work before @number; or, where the last of it is a decode item, until
- * few of its keys are left: they are computed while the next item is claimed and resolved. */
+/* Waits for the end of all work before @number; or, where the last of it is an item of decode or
+ * prefill, until few of its keys are left: they are computed while the next item is claimed and
+ * resolved. */
 template <int D> __device__ __forceinline__ void fetch_ending(FetchWarp *fetch, uint32_t number)
 {
     WorkSlots *work = fetch->work;
     const uint32_t at = (number - 1) % work_slots, parity = (number - 1) / work_slots % 2;
     const WorkSlot &slot = work->slot[at];
-    if (slot.path != path_decode) {
+    if (slot.path != path_decode && slot.path != path_prefill) {
         fetch_complete<D>(fetch, number, true);
         return;
     }
@@ -186,11 +187,20 @@ __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry 
     return other;
 }
 
+/* The last work that was given out is a prefill item, and not over. */
+__device__ __forceinline__ bool prefill_in_hand(const FetchWarp *fetch, uint32_t number)
+{
+    return fetch->completed != number &&
+           fetch->work->slot[(number - 1) % work_slots].path == path_prefill;
+}
+
 /* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
  * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
  * has looks first whether it should: the last items are left to workers that are free, until its
- * own is over soon. @entry: the run's, at the cursor or, where it is another
- * one's turn, in front of it. @cancelled: if the run is, what its items fail with; else 0.
+ * own is over soon. Prefill items are long: with one in hand a worker claims another when its end
+ * is near, so that whose turn it is then, and which class, are what count. @entry: the run's, at
+ * the cursor or, where it is another one's turn, in front of it. @cancelled: if the run is, what
+ * its items fail with; else 0.
  * @rehearses: of a run of one item, which has been copied and is in nobody's ring.
  */
 template <int D>
@@ -198,6 +208,8 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
                                               uint32_t *cancelled, bool rehearses)
 {
     const uint32_t lane = threadIdx.x % 32;
+    if (prefill_in_hand(fetch, number))
+        fetch_ending<D>(fetch, number);
     for (;; fetch_next_run(fetch, *entry)) {
         *entry = {fetch->cursor + 1, 0, 1, uint16_t(fetch->variant), 0};
         if (!rehearses)
