@@ -292,6 +292,8 @@ static void measure_elastic(struct bench_suite *suite, const char *const *servic
     bench_suite_go_on(suite);
     gpu_measure_layers(suite, "_elastic", 6);
     bench_suite_go_on(suite);
+    gpu_measure_engine_layers(suite, "_elastic");
+    bench_suite_go_on(suite);
     measure_beside_none(suite, "_elastic");
     gpu_measure_crowd(suite, "_elastic");
     bench_suite_go_on(suite);
