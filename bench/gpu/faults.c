@@ -47,28 +47,6 @@ void gpu_measure_neighbour(struct bench_suite *suite)
                        "lower", 1.05, notes);
 }
 
-void gpu_measure_idle_tax(struct bench_suite *suite)
-{
-    const double before_us = gpu_peer("gemm_4096_us");
-    char notes[200];
-
-    if (!(before_us > 0)) {
-        printf("gpu: idle_service_tax: not measured\n");
-        return;
-    }
-    gpu_peers_ask("peers.py gemm");
-    const double beside_us = gpu_peer("gemm_4096_us");
-    bench_private_stop();
-    gpu_peers_ask("peers.py gemm");
-    const double after_us = gpu_peer("gemm_4096_us");
-    snprintf(
-        notes, sizeof(notes),
-        "4096^3 fp16 by cuBLAS: %.1f us beside the idle service, %.1f alone before, %.1f after",
-        beside_us, before_us, after_us);
-    bench_suite_figure(suite, "idle_service_tax", 2 * beside_us / (before_us + after_us), "ratio",
-                       "lower", 1.01, notes);
-}
-
 /* ---- a neighbour's death ---- */
 
 /* Memory of a pool, in a child. */

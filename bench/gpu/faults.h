@@ -10,10 +10,6 @@
  * `shared`. Nothing is measured without a peer that multiplies. */
 void gpu_measure_neighbour(struct bench_suite *suite);
 
-/** gpu_measure_idle_tax() - gpu.idle_service_tax: the same product beside the idle service that
- * runs now over alone, for which the service is stopped. Nothing is measured without that peer. */
-void gpu_measure_idle_tax(struct bench_suite *suite);
-
 /** gpu_measure_restart() - gpu.worker_restart_ms, with the service that runs now; nothing is
  * measured without MPS, where the death of an engine is the engine's own. */
 void gpu_measure_restart(struct bench_suite *suite);

@@ -1,22 +1,36 @@
-/* latency.c - one layer between two small kernels.
+/* latency.c - one layer between two kernels: small ones, or such as an engine has.
  *
  * kernel, kernel is timed, and kernel, attention, kernel: many of them in a row between two events,
  * in a stream and in a graph. The difference is what attention adds. The tile's own time is taken
  * off: from the moment the run is published to the worker's CTAs until its last item is done, by
  * the device's clock, of the same run through a ring. What is left is the way there and back: the
  * kernel that rings and waits, the doorbell, the answer. Beside it the notes have what a plain
- * kernel adds. */
+ * kernel adds.
+ *
+ * A kernel of one thread fits beside workers of the service that wait for a run. A kernel of an
+ * engine, whose CTAs hold 100 KB of shared memory each, may find no room there. */
 #include "bench/gpu/latency.h"
 
+#include "bench/gpu/kernel.h"
 #include "client/cuda/attnd_cuda.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define LAYERS 32u
 #define REPEATS 8u
 #define SAMPLES 21u
 #define LANE 0u
+#define ENGINE_CTA_BYTES (100u << 10)
+#define ENGINE_LOOPS 250u /* some 3 us */
+#define ENGINE_S 60u      /* for all that is timed with kernels of an engine */
+
+/* CTAs of a kernel of an engine, one on an SM: on some, and on all of an H100. */
+static const uint32_t engine_ctas[] = {32, 132};
+#define ENGINES (sizeof(engine_ctas) / sizeof(engine_ctas[0]))
 
 static const char text[] = ".version 6.4\n.target sm_70\n.address_size 64\n"
                            ".visible .entry small(.param .u64 word)\n{\n"
@@ -24,13 +38,15 @@ static const char text[] = ".version 6.4\n.target sm_70\n.address_size 64\n"
                            "ld.param.u64 %a, [word];\nld.global.u32 %n, [%a];\n"
                            "add.u32 %n, %n, 1;\nst.global.u32 [%a], %n;\nret;\n}\n";
 
-enum middle { NOTHING, SMALL_KERNEL, ATTENTION };
+enum middle { NOTHING, KERNEL, ATTENTION, MIDDLES };
 
 struct layers {
     struct attnd_session *session;
     uint32_t prepared[LAYERS];
     CUfunction small;
     CUdeviceptr word;
+    struct gpu_kernel engine;
+    uint32_t ctas; /* of kernels of an engine; 0: kernels are small */
     CUstream stream;
     CUevent events[2];
     uint32_t memory, plan;
@@ -100,11 +116,13 @@ static bool open_kernel(struct bench_suite *suite, struct layers *layers)
 
 /* ---- what is timed ---- */
 
-static bool queue_small(struct bench_suite *suite, const struct layers *layers)
+static bool queue_kernel(struct bench_suite *suite, const struct layers *layers)
 {
     CUdeviceptr word = layers->word;
     void *arguments[] = {&word};
 
+    if (layers->ctas)
+        return gpu_kernel_queue(suite, &layers->engine, layers->ctas, ENGINE_LOOPS, layers->stream);
     return gpu_cuda(
         suite, "cuLaunchKernel",
         cuLaunchKernel(layers->small, 1, 1, 1, 1, 1, 1, 0, layers->stream, arguments, NULL));
@@ -113,16 +131,16 @@ static bool queue_small(struct bench_suite *suite, const struct layers *layers)
 static bool queue_layers(struct bench_suite *suite, const struct layers *layers, enum middle middle)
 {
     for (uint32_t i = 0; i < LAYERS; i++) {
-        if (!queue_small(suite, layers))
+        if (!queue_kernel(suite, layers))
             return false;
-        if (middle == SMALL_KERNEL && !queue_small(suite, layers))
+        if (middle == KERNEL && !queue_kernel(suite, layers))
             return false;
         if (middle == ATTENTION &&
             !bench_suite_call(suite, "attnd_cuda_run_on_stream",
                               attnd_cuda_run_on_stream(layers->session, LANE, layers->prepared[i],
                                                        layers->stream)))
             return false;
-        if (!queue_small(suite, layers))
+        if (!queue_kernel(suite, layers))
             return false;
     }
     return true;
@@ -182,8 +200,8 @@ static bool time_all(struct bench_suite *suite, void *context, struct gpu_times 
         open_service(suite, &layers) && prepare(suite, &layers) && open_kernel(suite, &layers);
 
     (void)context;
-    for (uint32_t i = 0; good && i < 6; i++) {
-        times->value[i] = time_layers(suite, &layers, (enum middle)(i % 3), i >= 3);
+    for (uint32_t i = 0; good && i < 2 * MIDDLES; i++) {
+        times->value[i] = time_layers(suite, &layers, (enum middle)(i % MIDDLES), i >= MIDDLES);
         good = times->value[i] >= 0;
     }
     good = good && bench_suite_call(suite, "a layer", attnd_cuda_lane_error(layers.session, LANE));
@@ -191,17 +209,38 @@ static bool time_all(struct bench_suite *suite, void *context, struct gpu_times 
     return good;
 }
 
-static void report(struct bench_suite *suite, const char *name, const char *suffix, double reach,
-                   const double us[3], double tile_us)
+/* In a child, which ends if a kernel gets no room. */
+static bool time_engines(struct bench_suite *suite, void *context, struct gpu_times *times)
 {
-    char figure[64], notes[200];
+    struct layers layers = {0};
+
+    (void)context;
+    (void)alarm(ENGINE_S);
+    bool good = open_service(suite, &layers) && prepare(suite, &layers) &&
+                open_kernel(suite, &layers) &&
+                gpu_kernel_open(suite, &layers.engine, ENGINE_CTA_BYTES);
+    for (uint32_t i = 0; good && i < ENGINES * MIDDLES; i++) {
+        layers.ctas = engine_ctas[i / MIDDLES];
+        times->value[i] = time_layers(suite, &layers, (enum middle)(i % MIDDLES), true);
+        good = times->value[i] >= 0;
+    }
+    good = good && bench_suite_call(suite, "a layer", attnd_cuda_lane_error(layers.session, LANE));
+    attnd_close(layers.session);
+    return good;
+}
+
+/* @kernels: what there are two of. */
+static void report(struct bench_suite *suite, const char *name, const char *suffix,
+                   const char *kernels, double reach, const double us[MIDDLES], double tile_us)
+{
+    char figure[64], notes[240];
 
     snprintf(figure, sizeof(figure), "%s%s_us", name, suffix);
 
     snprintf(notes, sizeof(notes),
-             "two small kernels %.2f us, with a third %.2f, with attention %.2f; of that %.2f from "
-             "published to the last item",
-             us[NOTHING], us[SMALL_KERNEL], us[ATTENTION], tile_us);
+             "two %s %.2f us, with a third %.2f, with attention %.2f; of that %.2f from published "
+             "to the last item",
+             kernels, us[NOTHING], us[KERNEL], us[ATTENTION], tile_us);
     bench_suite_figure(suite, figure, us[ATTENTION] - us[NOTHING] - tile_us, "us", "lower", reach,
                        notes);
 }
@@ -212,6 +251,31 @@ void gpu_measure_layers(struct bench_suite *suite, const char *suffix, double re
 
     if (!gpu_measure(suite, &uniform, 2000, &rings) || !gpu_child(suite, time_all, NULL, &times))
         return;
-    report(suite, "layer_in_stream", suffix, reach, &times.value[0], rings.tile_us);
-    report(suite, "layer_in_graph", suffix, reach, &times.value[3], rings.tile_us);
+    report(suite, "layer_in_stream", suffix, "small kernels", reach, &times.value[0],
+           rings.tile_us);
+    report(suite, "layer_in_graph", suffix, "small kernels", reach, &times.value[MIDDLES],
+           rings.tile_us);
+}
+
+void gpu_measure_engine_layers(struct bench_suite *suite, const char *suffix)
+{
+    Attnd__Reply *reply = bench_suite_status(suite);
+    const bool mps = reply && reply->status->mps;
+    struct gpu_times times, rings;
+    char name[64], kernels[64];
+
+    attnd__reply__free_unpacked(reply, NULL);
+    if (!mps) {
+        printf("gpu: layers between kernels of an engine: not measured without MPS\n");
+        return;
+    }
+    if (!gpu_measure(suite, &uniform, 2000, &rings) ||
+        !gpu_child(suite, time_engines, NULL, &times))
+        return;
+    for (uint32_t i = 0; i < ENGINES; i++) {
+        snprintf(name, sizeof(name), "layer_in_graph_%" PRIu32, engine_ctas[i]);
+        snprintf(kernels, sizeof(kernels), "kernels of %" PRIu32 " CTAs of %u KB", engine_ctas[i],
+                 ENGINE_CTA_BYTES >> 10);
+        report(suite, name, suffix, kernels, NAN, &times.value[MIDDLES * i], rings.tile_us);
+    }
 }

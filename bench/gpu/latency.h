@@ -12,4 +12,10 @@
  * @reach: microseconds that count as reached */
 void gpu_measure_layers(struct bench_suite *suite, const char *suffix, double reach);
 
+/** gpu_measure_engine_layers() - layer_in_graph_32_us and layer_in_graph_132_us, likewise: the
+ * kernels are of so many CTAs, of 100 KB of shared memory and some microseconds each. Not for
+ * kernels that stay on all SMs, which leave them no room. Nothing is measured without MPS, where
+ * processes take turns. */
+void gpu_measure_engine_layers(struct bench_suite *suite, const char *suffix);
+
 #endif

@@ -17,6 +17,7 @@
 #include "bench/gpu/crowd.h"
 #include "bench/gpu/engine.h"
 #include "bench/gpu/faults.h"
+#include "bench/gpu/idle_tax.h"
 #include "bench/gpu/latency.h"
 #include "bench/gpu/peers.h"
 #include "bench/gpu/trace.h"
@@ -285,16 +286,18 @@ static void measure_beside_none(struct bench_suite *suite, const char *suffix)
 }
 
 /* What engines have by default: kernels that come for a run and leave. */
-static void measure_elastic(struct bench_suite *suite)
+static void measure_elastic(struct bench_suite *suite, const char *const *service)
 {
     (void)measure_submit(suite, "submit_rtt_elastic_us", 14);
     bench_suite_go_on(suite);
     gpu_measure_layers(suite, "_elastic", 6);
     bench_suite_go_on(suite);
+    gpu_measure_engine_layers(suite, "_elastic");
+    bench_suite_go_on(suite);
     measure_beside_none(suite, "_elastic");
     gpu_measure_crowd(suite, "_elastic");
     bench_suite_go_on(suite);
-    gpu_measure_idle_tax(suite);
+    gpu_measure_idle_tax(suite, service);
 }
 
 /* A few workers stay, and the others come beside them. */
@@ -384,7 +387,7 @@ int main(int argc, char **argv)
         gpu_measure_contract(&suite, exclusive, decode_us);
     bench_suite_go_on(&suite);
     if (chosen(&options, ELASTIC) && bench_suite_restart(&suite, elastic))
-        measure_elastic(&suite);
+        measure_elastic(&suite, elastic);
     bench_suite_go_on(&suite);
     if (chosen(&options, RESERVE) && bench_suite_restart(&suite, reserve))
         measure_reserved(&suite);

@@ -60,6 +60,37 @@ $(GPU_TESTS): $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(GPU_SUPPORT) $(
 	@mkdir -p $(@D)
 	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(LDLIBS_JSON) $(CUDALIBS) -lcmocka -ldl -lm
 
+ifeq ($(CUDA),1)
+# For test_gpu_modules, beside it: a worker with one kernel, and the file of another one. The worker
+# is linked of what there is, but for the table of kernels.
+GPU_MODULES := $(BUILD)/tests/gpu/modules
+GPU_MODULES_INC := $(BUILD)/gen/one_kernel/persistent/cuda/host/variants.inc
+GPU_MODULES_LAUNCH := $(BUILD)/obj/tests/gpu/modules/launch.o
+$(GPU_MODULES_INC):
+	@mkdir -p $(@D)
+	@echo 'ATTND_VARIANT(128,fp16,plain)' >$@
+$(GPU_MODULES_LAUNCH): persistent/cuda/host/launch.cu $(GPU_MODULES_INC)
+	$(call say,$@)
+	@mkdir -p $(@D)
+	$(NVCC) -I$(BUILD)/gen/one_kernel $(NVFLAGS) $(if $(CRASH_POINTS),-DATTND_CRASH_POINTS) \
+	  -MMD -MP -c $< -o $@
+# The table first: the archive's is then not asked for, nor are the kernels that it names.
+$(GPU_MODULES)/attnd-worker: $(BUILD)/obj/service/worker/main_worker.o $(GPU_MODULES_LAUNCH) \
+                             $(LIBCORE)
+	$(call say,$@)
+	@mkdir -p $(@D)
+	$(LINK) $(LDLIBS_PB) $(LDLIBS_DAEMON) $(CUDALIBS) -lm
+# In a folder of its own first: attnd-variant wants one that nobody else may write to.
+$(GPU_MODULES)/.made: $(VARIANT_PROGRAM)
+	$(call say,$@)
+	@mkdir -p $(@D)
+	@rm -f $(@D)/*.cubin
+	@made=$$(realpath $$(mktemp -d)); trap "rm -rf $$made" EXIT; \
+	 NVCC='$(NVCC)' $< --modules $$made 64_fp16_plain && mv $$made/*.cubin $(@D)
+	@touch $@
+$(BUILD)/tests/gpu/test_gpu_modules: | $(GPU_MODULES)/attnd-worker $(GPU_MODULES)/.made
+endif
+
 $(BUILD)/bench/gpu: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard bench/gpu/*.c)) \
                     $(BUILD)/obj/tests/gpu/support/driver.o \
                     $(LIBMEASURE) $(LIBATTND_CUDA) $(LIBCORE)
@@ -113,6 +144,8 @@ gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TE
 	@install -D -s -t $(GPU_BUNDLE)/examples $(EXAMPLES) $(GPU_EXAMPLES)
 	@install -D -s -t $(GPU_BUNDLE)/tests/e2e $(E2E)
 	@install -D -s -t $(GPU_BUNDLE)/tests/gpu $(GPU_TESTS)
+	@install -D -s -t $(GPU_BUNDLE)/tests/gpu/modules $(GPU_MODULES)/attnd-worker
+	@install -D -m644 -t $(GPU_BUNDLE)/tests/gpu/modules $(GPU_MODULES)/*.cubin
 	@install -D -t $(GPU_BUNDLE)/lib $$($(CC) -print-file-name=libcmocka.so.0) \
 	  $(LIBATTND_SO) $(LIBATTND_CUDA_SO)
 	@install -D -t $(GPU_BUNDLE)/tests/gpu tests/gpu/test_gpu_torch.py

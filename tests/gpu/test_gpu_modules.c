@@ -2,11 +2,11 @@
  * test_gpu_modules.c - a worker that was built without a kernel refuses plans that need it, and
  * executes them once the kernel's file has come, without a restart.
  *
- * Skipped without $ATTND_TEST_MODULES. A build that lacks kernels, and the file of 64_fp16_plain in
- * the folder $ATTND_TEST_MODULES, are made by make CUDA_VARIANTS=128_fp16_plain ...;
- * build/attnd-variant --modules DIR 64_fp16_plain
+ * The folder `modules` beside this program has such a worker, and the file of 64_fp16_plain, which
+ * it lacks. persistent/cuda/gpu.mk makes both where there is an nvcc.
  */
 #include "client/attnd.h"
+#include "tests/gpu/support/gpu.h"
 #include "tests/support/harness/e2e.h"
 
 #include <setjmp.h>
@@ -25,9 +25,10 @@
 #define ONE 0x3c00u /* 1 in fp16 */
 #define WAIT_NS 10000000000
 #define COMES_S 30
-#define SKIPPED 77
+#define PATH_BYTES 600
 
 static char directory[64];
+static char made[PATH_BYTES]; /* the folder beside this program */
 
 struct scene {
     struct attnd_session *session;
@@ -85,14 +86,14 @@ static void run(struct scene *scene)
 }
 
 /* Whole or not at all. */
-static void bring_module(const char *from)
+static void bring_module(void)
 {
-    char command[512];
+    char command[PATH_BYTES + 200];
 
     snprintf(command, sizeof(command),
-             "cd %s && for f in %s/64_fp16_plain.*.cubin; do cp $f .new && chmod 644 .new && "
-             "mv .new $(basename $f); done",
-             directory, from);
+             "cd %s && for f in '%s'/64_fp16_plain.*.cubin; do cp \"$f\" .new && chmod 644 .new && "
+             "mv .new \"$(basename \"$f\")\"; done",
+             directory, made);
     CHECK_EQUAL(system(command), 0);
 }
 
@@ -109,7 +110,7 @@ static void a_kernel_that_is_missing_is_named_and_comes_without_a_restart(void *
     CHECK_EQUAL(fault.code, -ATTND_E_UNSUPPORTED);
     CHECK_EQUAL(fault.field, ATTND_F_KERNEL);
     CHECK(strstr(attnd_fault_string(&fault, text, sizeof(text)), "attnd-variant 64_fp16_plain"));
-    bring_module(getenv("ATTND_TEST_MODULES"));
+    bring_module();
     while ((fault = set(&scene)).code && time(NULL) < end)
         nanosleep(&step, NULL);
     CHECK_EQUAL(fault.code, 0);
@@ -121,8 +122,10 @@ static void a_kernel_that_is_missing_is_named_and_comes_without_a_restart(void *
 static int setup(void **state)
 {
     static struct harness harness;
-    const char *const options[] = {"--modules", directory, NULL};
+    static char worker[PATH_BYTES + 16];
+    const char *const options[] = {"--worker", worker, "--modules", directory, NULL};
 
+    snprintf(worker, sizeof(worker), "%s/attnd-worker", made);
     snprintf(directory, sizeof(directory), "/tmp/attnd-modules.XXXXXX");
     if (!mkdtemp(directory))
         return -1;
@@ -140,15 +143,32 @@ static int teardown(void **state)
     return system(command);
 }
 
+/* Return: whether the folder is there. */
+static int find_made(void)
+{
+    const ssize_t length = readlink("/proc/self/exe", made, sizeof(made) - 16);
+
+    CHECK(length > 0);
+    made[length] = 0;
+    char *slash = strrchr(made, '/');
+    CHECK(slash != NULL);
+    snprintf(slash, (size_t)(made + sizeof(made) - slash), "/modules");
+    return access(made, F_OK) == 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(
         a_kernel_that_is_missing_is_named_and_comes_without_a_restart, setup, teardown)};
 
     harness_init();
-    if (!getenv("ATTND_TEST_MODULES")) {
-        puts("no $ATTND_TEST_MODULES");
-        return SKIPPED;
+    if (!gpu_there()) {
+        puts("no GPU");
+        return GPU_SKIPPED;
+    }
+    if (!find_made()) {
+        puts("no modules beside this program: it was built without nvcc");
+        return GPU_SKIPPED;
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

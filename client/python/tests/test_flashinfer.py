@@ -1,8 +1,9 @@
 """FlashInfer as a judge: the same tensors through its wrappers and through the CUDA worker.
 
 It runs where a GPU, PyTorch and FlashInfer are; $ATTND_PEERS names the folder that has the package.
-A feature for which FlashInfer lacks a kernel that was built ahead is said to be not judged. A window
-is judged by what is equal to it as well, a mask.
+FlashInfer compiles nothing here. UNBUILT lists features whose kernels need not be built ahead: where
+one is missing, the feature is said to be not judged. Whatever else FlashInfer raises fails the
+test. A window is judged by what is equal to it as well, a mask.
 """
 
 import os
@@ -25,12 +26,29 @@ if os.environ.get("ATTND_BACKEND") == "cuda":
         import torch
 
         import flashinfer
+        from flashinfer.jit import MissingJITCacheError
 
         GPU = torch.cuda.is_available()
-    except Exception as error:  # whatever an import of many parts may raise
+    except ImportError as error:
+        if os.environ.get("ATTND_PEERS"):
+            raise  # a judge was named
         print(f"nobody judges: {error}", file=sys.stderr)
 PAGES, PAGE, HEADS, HEADS_KV, DIM = 256, 16, 8, 2, 128
 WORKSPACE_BYTES = 256 << 20
+# Feature: what the kernels built ahead lack. Those are of fp16, of 128 dimensions, and plain but for
+# masks.
+UNBUILT = {
+    "window 0": "a window",
+    "window 17": "a window",
+    "window 128": "a window",
+    "soft cap": "a soft cap",
+    "ALiBi": "ALiBi",
+    "RoPE": "a rotation of keys",
+    "sinks": "sinks",
+    "float8_e4m3fn, head dimension 128": "keys of this type",
+    "float8_e5m2, head dimension 128": "keys of this type",
+    "float16, head dimension 64": "this head dimension",
+}
 
 
 @unittest.skipUnless(GPU and flashinfer, "no GPU, no FlashInfer, or ATTND_BACKEND is not cuda")
@@ -48,8 +66,10 @@ class FlashInferTest(unittest.TestCase):
     @classmethod
     def tell(cls):
         print(f"FlashInfer {flashinfer.__version__} judged: {', '.join(cls.judged)}")
-        for name, why in cls.unjudged:
-            print(f"not judged: {name}: {why}")
+        for name in cls.unjudged:
+            print(f"not judged: {name}: no kernel for {UNBUILT[name]} was built ahead")
+        for name in filter(UNBUILT.__contains__, cls.judged):
+            print(f"judged after all, though listed as not built ahead: {name}")
 
     def setUp(self):
         torch.zeros(1, device="cuda")  # a context is current
@@ -110,16 +130,15 @@ class FlashInferTest(unittest.TestCase):
         return result
 
     def compare(self, name, ours, theirs, tolerance=2e-3):
-        """@theirs: a function, which may want a kernel that is not there."""
+        """@theirs: a function; it may lack its kernel if UNBUILT has the name."""
         with self.subTest(name):
             try:
                 o, lse = theirs()
                 torch.cuda.synchronize()
-            except Exception as error:  # no two kinds of what is missing raise the same
-                words = str(error).strip().splitlines()[-1]
-                missing = "JIT compilation is disabled" in words
-                why = "no kernel of it was built ahead" if missing else words[:90]
-                self.unjudged.append((name, why))
+            except MissingJITCacheError:
+                if name not in UNBUILT:
+                    raise
+                self.unjudged.append(name)
                 return
             for got, wanted in ((ours[0], o), (ours[1], lse)):
                 got, wanted = got.double().cpu().numpy(), wanted.double().cpu().numpy()
@@ -342,10 +361,12 @@ class FlashInferTest(unittest.TestCase):
         self.attention.lane_error()
 
         def append():
-            qo, kv, indices, last = self.ints(batch.csr())
-            places = flashinfer.get_batch_indices_positions(
-                qo, flashinfer.get_seq_lens(kv, last, PAGE), batch.rows
-            )
+            _, kv, indices, last = self.ints(batch.csr())
+            # Its own function of these two compiles itself, which not every machine can.
+            places = self.ints((
+                np.repeat(np.arange(len(batch.qo_len)), batch.qo_len),
+                np.concatenate([np.arange(n - m, n) for m, n in zip(batch.qo_len, batch.kv_len)]),
+            ))  # fmt: skip
             flashinfer.append_paged_kv_cache(k, v, *places, theirs, indices, kv, last)
             return theirs
 
