@@ -245,7 +245,7 @@ format:
 test: all tests
 	@BUILD=$(BUILD) tests/run $(UNIT) $(E2E) tests/install tests/operators tests/abi/check \
 	  tests/abi/layouts tests/variant tests/bench_trace \
-	  tests/bench_engines tests/python
+	  tests/bench_engines tests/bench_identity tests/python
 test-unit: $(UNIT)
 	@tests/run $(UNIT)
 test-e2e: all $(E2E)

@@ -151,7 +151,7 @@ gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TE
 	@install -D -t $(GPU_BUNDLE)/tests/gpu tests/gpu/test_gpu_torch.py
 	@install -D -t $(GPU_BUNDLE)/tests tests/run
 	@install -D -m644 -t $(GPU_BUNDLE)/bench/traces bench/traces/*
-	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py
+	@install -D -t $(GPU_BUNDLE)/bench bench/gpu/peers.py bench/gpu/identity.py
 	@install -D -t $(GPU_BUNDLE)/bench/mixed bench/mixed/peers.py bench/mixed/chart.py
 	@install -D -t $(GPU_BUNDLE)/bench/engines bench/engines/run bench/engines/*.py
 	@install -D -t $(GPU_BUNDLE)/bench bench/python.py
