@@ -1,5 +1,5 @@
 /*
- * abi_rates.h - the part of abi.h that says how fast a worker is. Included by abi.h.
+ * abi_rates.h - the part of abi.h that says how fast a worker is, and its GPU. Included by abi.h.
  */
 #ifndef ATTND_SCHEMAS_ABI_RATES_H
 #define ATTND_SCHEMAS_ABI_RATES_H
@@ -7,6 +7,10 @@
 #include "schemas/abi_assert.h"
 
 #include <stdint.h>
+
+/* The head of the queue segment has rates and hand_over_us. The daemon writes them before the
+ * worker starts, where it has them of an option or of an earlier worker. Where there are none the
+ * worker measures them, before it reports RUNNING. */
 
 /* Where rates are from. */
 enum attnd_rates_source {
@@ -25,5 +29,10 @@ struct attnd_rates {
     uint16_t source;         /* enum attnd_rates_source */
 };
 ATTND_ASSERT_SIZE(attnd_rates, 12);
+
+/* attnd_queue_head.hand_over_us: what a run in an engine's stream costs because contexts take turns
+ * on the GPU, in microseconds: it goes to the worker and comes back. 0: nobody has measured it.
+ * This: it was tried in vain, and is not tried again. */
+#define ATTND_HAND_OVER_UNKNOWN UINT32_MAX
 
 #endif

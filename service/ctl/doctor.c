@@ -55,7 +55,8 @@ enum attnctl_exit attnctl_doctor(int argc, char **argv)
         .parser = attnctl_parse_option,
         .children = attnd_args_help,
         .doc = "Look at this machine as the service will see it, and say what is missing and how "
-               "to mend it. Needs no service; run it as the service's user, in its container."};
+               "to mend it. Needs no service, and asks one that "
+               "runs; run it as the service's user, in its container."};
     struct attnctl_options options = {0};
     struct attnd_finding findings[ATTND_FINDINGS_MAX];
 

@@ -79,8 +79,9 @@ struct attnd_doctor_mps {
     char directory[128];
     int state; /* 0 none; 1 answers; -1 left over, nobody answers; -2 not for us (permission) */
     uid_t owner;
-    int percentage; /* of SMs a client may use by default; 0: not known */
-    int clients;    /* now; -1: not known */
+    int percentage;       /* of SMs a client may use by default; 0: not known */
+    int clients;          /* now; -1: not known */
+    int64_t hand_over_us; /* without MPS: as attnd_turns_text() takes it */
 };
 
 /** attnd_doctor_mps_look() - what is in @directory. */
@@ -92,7 +93,9 @@ void attnd_doctor_device(const struct attnd_doctor_gpu *gpu, struct attnd_findin
 void attnd_doctor_mps(const struct attnd_doctor_mps *mps, uid_t uid,
                       const struct attnd_doctor_gpu *gpu, struct attnd_finding *finding);
 
-/** attnd_doctor_gpus() - all of them. Return: how many findings. */
-uint32_t attnd_doctor_gpus(struct attnd_finding *findings);
+/** attnd_doctor_gpus() - all of them.
+ * @socket_path: of the service that is asked for what no MPS costs; NULL for the default.
+ * Return: how many findings. */
+uint32_t attnd_doctor_gpus(const char *socket_path, struct attnd_finding *findings);
 
 #endif

@@ -3,9 +3,13 @@
  *
  * The driver is loaded by name and initialised outside MPS, as the daemon does it (device.c): no
  * context is made, and looking disturbs nobody. Whether MPS runs is seen by its control socket;
- * what it allows, it is asked by its own program.
+ * what it allows, it is asked by its own program. What doing without it costs, a running service
+ * tells, which has measured it.
  */
 #include "service/ctl/doctor.h"
+
+#include "service/base/turns.h"
+#include "service/ctl/attnctl.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -230,7 +234,7 @@ void attnd_doctor_mps_look(const char *directory, struct attnd_doctor_mps *mps)
     char path[sizeof(mps->directory) + 16], answer[64];
     struct stat status;
 
-    *mps = (struct attnd_doctor_mps){.clients = -1};
+    *mps = (struct attnd_doctor_mps){.clients = -1, .hand_over_us = ATTND_TURNS_UNTOLD};
     snprintf(mps->directory, sizeof(mps->directory), "%s", directory);
     snprintf(path, sizeof(path), "%s/control", mps->directory);
     mps->state = answers(mps->directory);
@@ -274,6 +278,8 @@ static void judge_running(const struct attnd_doctor_mps *mps, uid_t uid,
 void attnd_doctor_mps(const struct attnd_doctor_mps *mps, uid_t uid,
                       const struct attnd_doctor_gpu *gpu, struct attnd_finding *finding)
 {
+    char turns[ATTND_TURNS_BYTES];
+
     if (mps->state == 1)
         judge_running(mps, uid, finding);
     else if (mps->state == -2)
@@ -286,12 +292,30 @@ void attnd_doctor_mps(const struct attnd_doctor_mps *mps, uid_t uid,
         attnd_doctor_say(finding, "mps", ATTND_HEALTH_WARN,
                          "nvidia-cuda-mps-control -d, with the same CUDA_MPS_PIPE_DIRECTORY for "
                          "service and engines",
-                         "does not run%s: processes take turns on the GPU, and each run in an "
-                         "engine's stream costs two switches (0.3 ms on an H200)",
-                         mps->state == -1 ? " (a dead one left its socket)" : "");
+                         "does not run%s: %s",
+                         mps->state == -1 ? " (a dead one left its socket)" : "",
+                         attnd_turns_text(mps->hand_over_us, turns, sizeof(turns)));
 }
 
-uint32_t attnd_doctor_gpus(struct attnd_finding *findings)
+/* What the service at @socket_path has measured when it started; nothing is measured here. */
+static int64_t ask_hand_over(const char *socket_path)
+{
+    Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
+    Attnd__Request request = ATTND__REQUEST__INIT;
+    Attnd__Reply *reply;
+    int64_t hand_over_us = ATTND_TURNS_UNTOLD;
+
+    request.call_case = ATTND__REQUEST__CALL_STATUS;
+    request.status = &query;
+    if (attnctl_ask(socket_path, &request, &reply) < 0)
+        return hand_over_us;
+    if (reply->code == 0 && reply->result_case == ATTND__REPLY__RESULT_STATUS)
+        hand_over_us = reply->status->hand_over_us; /* 0: absent */
+    attnd__reply__free_unpacked(reply, NULL);
+    return hand_over_us;
+}
+
+uint32_t attnd_doctor_gpus(const char *socket_path, struct attnd_finding *findings)
 {
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
     struct attnd_doctor_gpu gpu;
@@ -300,6 +324,8 @@ uint32_t attnd_doctor_gpus(struct attnd_finding *findings)
     attnd_doctor_mps_look(directory ? directory : MPS_DIRECTORY,
                           &mps); /* before its name is lost */
     look_at_driver(&gpu);
+    if (mps.state != 1 && gpu.count > 0)
+        mps.hand_over_us = ask_hand_over(socket_path);
     attnd_doctor_driver(&gpu, &findings[0]);
     attnd_doctor_device(&gpu, &findings[1]);
     attnd_doctor_mps(&mps, getuid(), &gpu, &findings[2]);

@@ -263,5 +263,5 @@ uint32_t attnd_doctor_host(const char *socket_path, struct attnd_finding *findin
 uint32_t attnd_doctor_all(const char *socket_path, struct attnd_finding *findings)
 {
     uint32_t count = attnd_doctor_host(socket_path, findings);
-    return count + attnd_doctor_gpus(findings + count);
+    return count + attnd_doctor_gpus(socket_path, findings + count);
 }

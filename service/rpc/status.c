@@ -281,6 +281,8 @@ static void fill_worker(const struct attnd_data_status *data, const struct attnd
         status->device = service->options.device;
         status->has_device = 1;
         status->has_sms = status->has_sms_resident = status->has_mps = 1;
+        status->hand_over_us = data->hand_over_us;
+        status->has_hand_over_us = data->hand_over_us != 0;
     }
     if (data->rates_source) {
         status->rates = text(data->rates_source);

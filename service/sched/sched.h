@@ -83,6 +83,7 @@ struct attnd_data_status {
     int mps;
     const char *rates_source; /* "given", "measured", "derived"; NULL: a processor's ratios */
     struct attnd_rates rates;
+    uint32_t hand_over_us; /* as Status has it; 0: absent */
 };
 /** attnd_data_status() - how worker and queue are; strings live as long as the service. */
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status);

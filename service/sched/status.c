@@ -34,6 +34,14 @@ static const char *rates_source_name(uint32_t source)
     }
 }
 
+/* Of a service whose worker is under MPS now it says nothing. */
+static uint32_t hand_over_us(const struct attnd_queue *queue)
+{
+    const int turns = queue->info.residency != 0 && queue->info.mps != 1;
+
+    return turns && queue->hand_over_us != ATTND_HAND_OVER_UNKNOWN ? queue->hand_over_us : 0;
+}
+
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
 {
     const struct attnd_scheduler *scheduler = service->scheduler;
@@ -57,7 +65,8 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .plan_bytes = attnd_observe64(&service->queue->head->plan_bytes),
         .mps = info->mps == 1,
         .rates_source = rates_source_name(service->queue->rates.source),
-        .rates = service->queue->rates};
+        .rates = service->queue->rates,
+        .hand_over_us = hand_over_us(service->queue)};
 }
 
 uint64_t attnd_sched_oldest_ns(const struct attnd_client *client)

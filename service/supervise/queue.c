@@ -55,6 +55,7 @@ static void describe(struct attnd_queue *queue, uint64_t heap_bytes)
     head->mailboxes_offset = (uint32_t)MAILBOXES_OFFSET;
     head->trace_offset_bytes = TRACE_OFFSET;
     head->rates = queue->rates;
+    head->hand_over_us = queue->hand_over_us;
 }
 
 /* Both rings are empty: the file is fresh. */

@@ -70,9 +70,11 @@ static void worker_ready(struct attnd_supervisor *supervisor)
     struct attnd_queue *queue = supervisor->service->queue;
     struct attnd_worker_info *info = &queue->info;
     *info = queue->head->info;
-    /* The first worker's stay: plans of one service are made with the same rates. */
+    /* What was measured stays: plans of one service are made with the same rates. */
     if (queue->rates.source == ATTND_RATES_NONE)
         queue->rates = queue->head->rates;
+    if (queue->hand_over_us == 0)
+        queue->hand_over_us = queue->head->hand_over_us;
     info->backend[sizeof(info->backend) - 1] = '\0';
     info->isa[sizeof(info->isa) - 1] = '\0';
     if (!info->tile_workers || !info->rows_per_tile || !info->kv_granule) {

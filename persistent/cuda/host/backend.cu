@@ -8,6 +8,7 @@
  * resident is on the list of calls that were measured not to wait for it to end.
  */
 #include "persistent/cuda/host/backend.cuh"
+#include "persistent/cuda/host/hand_over.cuh"
 #include "persistent/cuda/host/rates.cuh"
 
 extern "C" {
@@ -208,6 +209,21 @@ static void find_rates(attnd_backend *backend, int sms)
                     error ? cudaGetErrorString(error) : "what was measured is far from those");
 }
 
+/* What a run in an engine's stream costs for want of MPS, where no worker before this one has said
+ * so. A worker that comes later is in a hurry, and does not try again what failed. */
+static void find_hand_over(attnd_backend *backend)
+{
+    uint32_t *us = &backend->config.queue->hand_over_us;
+    if (backend->mps || *us)
+        return;
+    const cudaError_t error = attnd::hand_over_measure(us);
+    if (!error)
+        return;
+    *us = ATTND_HAND_OVER_UNKNOWN;
+    backend_say(backend, "what taking turns on the GPU costs is not measured: %s",
+                cudaGetErrorString(error));
+}
+
 /* The daemon learns this of the worker. */
 static void describe(const attnd_backend *backend, int sms, attnd_worker_info *info)
 {
@@ -270,6 +286,7 @@ static int cuda_create(const attnd_backend_config *config, attnd_backend **out, 
         free(backend); /* the process ends; the driver takes the rest back */
         return code;
     }
+    find_hand_over(backend);
     find_rates(backend, sms);
     describe(backend, sms, info);
     *out = backend;

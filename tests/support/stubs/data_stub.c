@@ -240,6 +240,10 @@ uint64_t attnd_sched_oldest_ns(const struct attnd_client *client)
 void attnd_data_status(const struct attnd_service *service, struct attnd_data_status *status)
 {
     (void)service;
-    *status = (struct attnd_data_status){
-        .backend = "stub", .isa = "none", .worker_state = "running", .tile_workers = 1};
+    *status = (struct attnd_data_status){.backend = "stub",
+                                         .isa = "none",
+                                         .worker_state = "running",
+                                         .tile_workers = 1,
+                                         .residency = data_stub.residency,
+                                         .hand_over_us = data_stub.hand_over_us};
 }

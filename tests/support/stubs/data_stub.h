@@ -12,6 +12,8 @@ struct data_stub {
     int down;            /* 1: no worker runs */
     uint32_t maps, unmaps, plans, sessions, sweeps;
     uint32_t last_unmapped;
+    const char *residency; /* NULL: it is no GPU's */
+    uint32_t hand_over_us;
 };
 extern struct data_stub data_stub;
 

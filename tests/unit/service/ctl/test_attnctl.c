@@ -205,6 +205,7 @@ static void people_read_a_table(void **state)
     size_t bytes = 0;
     set_all(&status.base);
     status.heap_bytes = 3u << 29;
+    status.hand_over_us = 287;
     status.loop_reason = (char *)(uintptr_t) "refused";
     status.n_pools = 1;
     status.pools = pools;
@@ -213,6 +214,7 @@ static void people_read_a_table(void **state)
     fclose(out);
     assert_non_null(strstr(text, "1.5 GiB"));
     assert_non_null(strstr(text, "(refused)"));
+    assert_non_null(strstr(text, "costs two switches, 287 us as measured here\n"));
     assert_non_null(strstr(text, "page size"));
     assert_null(strstr(text, "share")); /* there is no session */
     free(text);

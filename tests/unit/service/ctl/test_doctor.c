@@ -207,7 +207,7 @@ static void mps_is_judged_by_whom_it_serves_and_what_it_allows(void **state)
     gpu.driver = 13000;
     gpu.count = 1;
     attnd_doctor_mps(&mps, 1000, &gpu, &finding);
-    expect(&finding, "mps", ATTND_HEALTH_WARN, "processes take turns on the GPU");
+    expect(&finding, "mps", ATTND_HEALTH_WARN, "does not run: processes take turns on the GPU");
     mps.state = -1;
     attnd_doctor_mps(&mps, 1000, &gpu, &finding);
     expect(&finding, "mps", ATTND_HEALTH_WARN, "a dead one left its socket");
@@ -233,6 +233,25 @@ static void mps_is_judged_by_whom_it_serves_and_what_it_allows(void **state)
     mps.clients = 48;
     attnd_doctor_mps(&mps, 1001, &gpu, &finding);
     expect(&finding, "mps", ATTND_HEALTH_FAIL, "48 clients");
+}
+
+static void what_no_mps_costs_is_a_figure_of_this_machine_or_none(void **state)
+{
+    struct attnd_finding finding;
+    const struct attnd_doctor_gpu gpu = {.driver = 13000, .count = 1};
+    struct attnd_doctor_mps mps = {.directory = "/tmp/pipe", .state = -1, .clients = -1};
+    (void)state;
+    mps.hand_over_us = 287;
+    attnd_doctor_mps(&mps, 1000, &gpu, &finding);
+    expect(&finding, "mps", ATTND_HEALTH_WARN, "costs two switches, 287 us as measured here");
+    mps.hand_over_us = 0; /* the service that answers has no figure */
+    attnd_doctor_mps(&mps, 1000, &gpu, &finding);
+    expect(&finding, "mps", ATTND_HEALTH_WARN, "two switches, which have not been measured here");
+    attnd_doctor_mps_look("/nonexistent", &mps); /* nobody has been asked yet */
+    mps.state = -1;
+    attnd_doctor_mps(&mps, 1000, &gpu, &finding);
+    expect(&finding, "mps", ATTND_HEALTH_WARN,
+           "two switches (measured at the service's start; none runs here)");
 }
 
 static char *print(const struct attnd_finding *findings, uint32_t count, int json)
@@ -282,6 +301,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(mps_is_found_by_its_control_socket, make_folder,
                                         remove_folder),
         cmocka_unit_test(mps_is_judged_by_whom_it_serves_and_what_it_allows),
+        cmocka_unit_test(what_no_mps_costs_is_a_figure_of_this_machine_or_none),
         cmocka_unit_test(the_worst_finding_is_the_verdict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,6 +65,20 @@ static void what_there_is_not_is_left_out(void **state)
     assert_false(it->sessions[0]->has_prepared || it->sessions[0]->has_launches); /* no mailbox */
 }
 
+static void a_hand_over_is_told_where_it_was_measured(void **state)
+{
+    (void)state;
+    data_stub.residency = "elastic";
+    assert_false(status()->has_hand_over_us);
+    data_stub.hand_over_us = 287;
+    const Attnd__Status *it = status();
+    uint8_t bytes[ATTND_DATAGRAM_BYTES_MAX];
+    Attnd__Status *read = attnd__status__unpack(NULL, attnd__status__pack(it, bytes), bytes);
+    assert_true(read && read->has_hand_over_us);
+    assert_int_equal(read->hand_over_us, 287);
+    attnd__status__free_unpacked(read, NULL);
+}
+
 static void a_session_is_told_by_its_own_numbers(void **state)
 {
     struct attnd_client *client = pool_rig.clients[1];
@@ -191,6 +205,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin_rig, pool_rig_teardown_with_loop)
         TEST(the_service_says_what_it_is),
         TEST(what_there_is_not_is_left_out),
+        TEST(a_hand_over_is_told_where_it_was_measured),
         TEST(a_session_is_told_by_its_own_numbers),
         TEST(plans_are_counted_for_each_and_for_all),
         TEST(memory_is_told_for_the_session_that_pays_the_pool_and_the_host),

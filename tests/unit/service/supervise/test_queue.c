@@ -87,6 +87,15 @@ static void rates_outlive_the_worker_that_measured_them(void **state)
     CHECK_EQUAL(memcmp(&queue->head->rates, &rates, sizeof(rates)), 0);
 }
 
+static void a_hand_over_that_was_measured_is_told_to_the_next_worker(void **state)
+{
+    (void)state;
+    CHECK_EQUAL(queue->head->hand_over_us, 0);
+    queue->hand_over_us = 287; /* as it was when the worker was ready */
+    lose();
+    CHECK_EQUAL(queue->head->hand_over_us, 287);
+}
+
 static void a_dead_worker_sees_no_command_of_the_next(void **state)
 {
     struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = 3};
@@ -140,6 +149,7 @@ int main(void)
         CASE(a_dead_workers_answers_reach_nobody),
         CASE(a_dead_worker_sees_no_command_of_the_next),
         CASE(rates_outlive_the_worker_that_measured_them),
+        CASE(a_hand_over_that_was_measured_is_told_to_the_next_worker),
         CASE(what_is_left_of_a_dead_worker_is_told_to_end),
         CASE(heap_prepared_runs_and_mailboxes_go_on),
     };
