@@ -81,7 +81,7 @@ struct attnd_doctor_mps {
     uid_t owner;
     int percentage;       /* of SMs a client may use by default; 0: not known */
     int clients;          /* now; -1: not known */
-    int64_t hand_over_us; /* without MPS: as attnd_turns_text() takes it */
+    int64_t hand_over_us; /* without MPS: as attnd_hand_over_text() takes it */
 };
 
 /** attnd_doctor_mps_look() - what is in @directory. */

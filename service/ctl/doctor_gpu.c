@@ -8,7 +8,7 @@
  */
 #include "service/ctl/doctor.h"
 
-#include "service/base/turns.h"
+#include "service/base/hand_over.h"
 #include "service/ctl/attnctl.h"
 
 #include <dlfcn.h>
@@ -234,7 +234,7 @@ void attnd_doctor_mps_look(const char *directory, struct attnd_doctor_mps *mps)
     char path[sizeof(mps->directory) + 16], answer[64];
     struct stat status;
 
-    *mps = (struct attnd_doctor_mps){.clients = -1, .hand_over_us = ATTND_TURNS_UNTOLD};
+    *mps = (struct attnd_doctor_mps){.clients = -1, .hand_over_us = ATTND_HAND_OVER_UNTOLD};
     snprintf(mps->directory, sizeof(mps->directory), "%s", directory);
     snprintf(path, sizeof(path), "%s/control", mps->directory);
     mps->state = answers(mps->directory);
@@ -278,7 +278,7 @@ static void judge_running(const struct attnd_doctor_mps *mps, uid_t uid,
 void attnd_doctor_mps(const struct attnd_doctor_mps *mps, uid_t uid,
                       const struct attnd_doctor_gpu *gpu, struct attnd_finding *finding)
 {
-    char turns[ATTND_TURNS_BYTES];
+    char turns[ATTND_HAND_OVER_BYTES];
 
     if (mps->state == 1)
         judge_running(mps, uid, finding);
@@ -294,7 +294,7 @@ void attnd_doctor_mps(const struct attnd_doctor_mps *mps, uid_t uid,
                          "service and engines",
                          "does not run%s: %s",
                          mps->state == -1 ? " (a dead one left its socket)" : "",
-                         attnd_turns_text(mps->hand_over_us, turns, sizeof(turns)));
+                         attnd_hand_over_text(mps->hand_over_us, turns, sizeof(turns)));
 }
 
 /* What the service at @socket_path has measured when it started; nothing is measured here. */
@@ -303,7 +303,7 @@ static int64_t ask_hand_over(const char *socket_path)
     Attnd__StatusQuery query = ATTND__STATUS_QUERY__INIT;
     Attnd__Request request = ATTND__REQUEST__INIT;
     Attnd__Reply *reply;
-    int64_t hand_over_us = ATTND_TURNS_UNTOLD;
+    int64_t hand_over_us = ATTND_HAND_OVER_UNTOLD;
 
     request.call_case = ATTND__REQUEST__CALL_STATUS;
     request.status = &query;

@@ -1,7 +1,7 @@
 /*
  * status.c - `attnctl status`.
  */
-#include "service/base/turns.h"
+#include "service/base/hand_over.h"
 #include "service/ctl/attnctl.h"
 #include "service/ctl/json.h"
 
@@ -15,7 +15,7 @@ static const char *or_dash(const char *text)
 
 static void print_service(FILE *out, const Attnd__Status *status)
 {
-    char used[24], all[24], read[24], gpu[24], turns[ATTND_TURNS_BYTES];
+    char used[24], all[24], read[24], gpu[24], turns[ATTND_HAND_OVER_BYTES];
 
     fprintf(out, "attnd %s, up %" PRIu64 ".%03" PRIu64 " s\n", or_dash(status->version),
             status->uptime_ms / 1000, status->uptime_ms % 1000);
@@ -34,7 +34,8 @@ static void print_service(FILE *out, const Attnd__Status *status)
                 status->device, status->residency, status->sms_resident, status->sms,
                 status->mps ? "under" : "no");
     if (status->has_hand_over_us)
-        fprintf(out, "         %s\n", attnd_turns_text(status->hand_over_us, turns, sizeof(turns)));
+        fprintf(out, "         %s\n",
+                attnd_hand_over_text(status->hand_over_us, turns, sizeof(turns)));
     if (status->rates)
         fprintf(out,
                 "rates    %s: a tile worker %" PRIu32 " GFLOP/s, %" PRIu32 " GB/s of the memory, "
