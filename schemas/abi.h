@@ -252,11 +252,13 @@ struct attnd_queue_head {
     uint32_t wake_memory; /* daemon: 1 + memory of the wake word, in the worker's table; 0: none */
     uint32_t missing;     /* worker: bit k: nothing of it executes runs of kernel k (kernels.h) */
     uint64_t plan_bytes;  /* worker: of plans and their changes, copied to the device */
-    uint64_t trace_offset_bytes;      /* struct attnd_trace_head, records behind it */
-    uint32_t trace_until_ms;          /* daemon: records are wanted until then: attnd_trace_on() */
-    struct attnd_rates rates;         /* daemon, worker: abi_rates.h */
-    struct attnd_worker_info info;    /* worker */
-    uint32_t hand_over_us, zero7[15]; /* daemon, worker: abi_rates.h */
+    uint64_t trace_offset_bytes;   /* struct attnd_trace_head, records behind it */
+    uint32_t trace_until_ms;       /* daemon: records are wanted until then: attnd_trace_on() */
+    struct attnd_rates rates;      /* daemon, worker: abi_rates.h */
+    struct attnd_worker_info info; /* worker */
+    uint32_t hand_over_us, zero7;  /* daemon, worker: abi_rates.h */
+    uint64_t twin_runs;            /* worker: of turns.h */
+    uint32_t zero8[12];
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
 ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);
@@ -590,7 +592,9 @@ struct attnd_plan_head {
     uint32_t kv_dtype; /* of the pool */
     /* Of a fused plan: compute-bound tiles, in front, and workers that begin with those; or 0. */
     uint32_t compute_tiles, compute_workers;
-    uint64_t zero;
+    /* 1 + a page with which much begins that is read, if it pays that another run that reads it
+     * is executed at the same time; else 0. In a worker's own copy: whose run it is. */
+    uint64_t reads_first;
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);

@@ -51,6 +51,7 @@ static uint32_t fill_level(struct attnd_plan *plan, const struct attnd_batch_vie
         state->pages_used = used;
         state->kv_len = planned_length(level, r, used, plan->pool.page_size);
         state->keys_begin = 0;
+        state->page = used ? level->kv_indices[level->kv_indptr[r]] : 0;
         page += used + reserve;
     }
     return page;

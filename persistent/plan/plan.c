@@ -231,6 +231,7 @@ int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd
     } else {
         attnd_plan_build_merges(plan);
         attnd_plan_order_tiles(plan);
+        plan->shape.reads_first = attnd_plan_reads_first(plan);
         plan->found.fused = plan->mix.fused;
         if (plan->mix.classes > 1 || plan->shape.levels > 1)
             plan->shape.flags |= ATTND_PLAN_ONE_PASS;

@@ -74,6 +74,7 @@ struct attnd_entry_state {
     uint32_t pages_used; /* of entry.page_count: advance appends behind them */
     uint32_t kv_len;     /* of generation 0 */
     uint32_t keys_begin; /* keys before it are read by tiles of another entry */
+    int32_t page;        /* the first, if there is one */
 };
 
 /* What a batch takes of each resource if nobody waits, of all KV heads. Times are of all workers
@@ -273,6 +274,9 @@ int attnd_plan_build_tiles(struct attnd_plan *plan, uint32_t fixed_split,
 /** attnd_plan_build() - tiles, merges, order and the head, of entries that are there; an empty plan
  * if that fails. Return: as attnd_planner_set(). */
 int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd_fault *fault);
+
+/** attnd_plan_reads_first() - of blocks that are there, what the plan's head has by that name. */
+uint64_t attnd_plan_reads_first(const struct attnd_plan *plan);
 
 /** attnd_plan_new_version() - what a worker has of the plan is stale. */
 void attnd_plan_new_version(struct attnd_plan *plan);

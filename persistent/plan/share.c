@@ -359,6 +359,7 @@ void attnd_plan_share_entries(struct attnd_plan *plan)
             .pages_used = pages,
             .kv_len = node->keys,
             .keys_begin = node->keys_begin,
+            .page = first->page,
         };
         plan->entries[i] = plan->state[i].entry;
         for (uint32_t g = 0; g < ATTND_GENERATIONS; g++)

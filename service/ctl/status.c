@@ -62,6 +62,12 @@ static void print_service(FILE *out, const Attnd__Status *status)
             "busy\n",
             status->runs, status->tiles, attnctl_bytes(status->kv_bytes, read, sizeof(read)),
             attnctl_bytes(status->shared_bytes, used, sizeof(used)), (double)status->busy_ns / 1e9);
+    if (status->twin_runs)
+        fprintf(out,
+                "         %" PRIu64
+                " of this worker's runs shared the L2 with another session's run "
+                "of the same pages\n",
+                status->twin_runs);
 }
 
 /* Values that somebody has chosen. */

@@ -277,6 +277,8 @@ static void fill_worker(const struct attnd_data_status *data, const struct attnd
         status->has_launches = 1;
         status->plan_bytes = data->plan_bytes;
         status->has_plan_bytes = 1;
+        status->twin_runs = data->twin_runs;
+        status->has_twin_runs = 1;
         status->mps = data->mps;
         status->device = service->options.device;
         status->has_device = 1;

@@ -79,7 +79,7 @@ struct attnd_data_status {
     const char *worker_last_end; /* of the worker before; NULL: this is the first */
     const char *residency;       /* NULL: no GPU */
     uint32_t sms, sms_resident, launches;
-    uint64_t plan_bytes;
+    uint64_t plan_bytes, twin_runs;
     int mps;
     const char *rates_source; /* "given", "measured", "derived"; NULL: a processor's ratios */
     struct attnd_rates rates;

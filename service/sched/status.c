@@ -63,6 +63,7 @@ void attnd_data_status(const struct attnd_service *service, struct attnd_data_st
         .sms_resident = info->sms_resident,
         .launches = attnd_peek32(&service->queue->head->launches),
         .plan_bytes = attnd_observe64(&service->queue->head->plan_bytes),
+        .twin_runs = attnd_observe64(&service->queue->head->twin_runs),
         .mps = info->mps == 1,
         .rates_source = rates_source_name(service->queue->rates.source),
         .rates = service->queue->rates,

@@ -52,6 +52,7 @@ struct BuiltPlan {
     uint32_t counters;             /* of merges, 4 bytes each, at the beginning of scratch */
     uint32_t many;                 /* as in Mirrored */
     uint32_t odd;                  /* 1: rows of q do not keep 16-byte alignment */
+    uint64_t reads_first;          /* the plan's */
     uint64_t states, outputs, end; /* places in scratch, bytes */
 };
 

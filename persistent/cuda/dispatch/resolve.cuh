@@ -212,6 +212,7 @@ __device__ __noinline__ void build_plan(Dispatch *dispatch, uint64_t plan_offset
         built->end = built->outputs + rows * plan.dim_vo * 4;
         built->odd = plan.q_pitch.row % 8 || plan.q_pitch.head % 8;
         built->many = mirrored.many;
+        built->reads_first = plan.reads_first;
     }
     __syncwarp();
 }
@@ -296,7 +297,7 @@ __device__ __forceinline__ void fill_rest(ActiveRun *build, const BuiltPlan &bui
     build->outputs = reinterpret_cast<float *>(scratch + built.outputs);
     build->answer = answer;
     build->sinks = sinks;
-    build->plan.zero = uint64_t(source.body->layer) << 32 | source.body->session;
+    build->plan.reads_first = uint64_t(source.body->layer) << 32 | source.body->session;
     build->kind = uint8_t(source.body->kind);
     build->page_size = source.page_size;
     build->pages = source.pages;
@@ -351,8 +352,10 @@ __device__ __forceinline__ uint32_t resolve_run(Dispatch *dispatch, ActiveRun *a
     if (body.kind == ATTND_RUN_ATTEND) /* what another run left there is not a count */
         for (uint32_t i = lane; i < built.counters; i += 32)
             reinterpret_cast<uint32_t *>(scratch)[i] = 0;
-    if (lane == 0)
+    if (lane == 0) {
         fill_rest(build, built, source, scratch, answer, sinks, w, aligned);
+        active->reads_first = body.kind == ATTND_RUN_ATTEND ? built.reads_first : 0;
+    }
     if (many) {
         __syncwarp(); /* the planes and places that other lanes stored */
         if (lane == 0)

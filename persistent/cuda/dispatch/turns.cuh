@@ -7,6 +7,10 @@
  * worker has in hand, and the one that it claimed ahead, are executed first. A turn that is over is
  * seen by the run's tickets. Where one session has work, or its run is the oldest, the word is 0.
  *
+ * Twins, runs of several sessions that read the same keys, are named together: every other worker
+ * takes of the later one, so that both are read while the keys are in the L2. Nobody waits for a
+ * twin: what is published first begins at once, and what comes when too much of it is read is none.
+ *
  * A run that is alone in flight has no turn to choose, and nobody is charged for it. So a gang that
  * comes for one run, as most do, executes none of this: cold instructions at its end would keep the
  * next gang waiting.
@@ -28,6 +32,7 @@ struct Turns {
     uint32_t completed; /* positions before it are over, and charged */
     uint32_t known;     /* positions before it have begun here */
     uint32_t sent;      /* what workers read */
+    uint32_t met;       /* runs that met a twin, as counted */
     bool begun;         /* the state is there */
 };
 
@@ -36,7 +41,7 @@ __device__ __forceinline__ Turns turns_start(const Dispatch *dispatch)
 {
     __shared__ attnd_turns state;
     const uint32_t begin = observe_cta(&dispatch->retired);
-    return {&state, begin, begin, 0, false};
+    return {&state, begin, begin, 0, 0, false};
 }
 
 /* Two runs are in flight. The whole warp. */
@@ -59,6 +64,15 @@ __device__ __forceinline__ bool position_there(const Dispatch *dispatch, uint32_
            observe_cta(&dispatch->finished[at % ring_positions / 32]) >> at % 32 & 1;
 }
 
+/* The same of all runs whose first keys are the same: of one layer's plane, of one page; 0: of
+ * none. If others are the same by accident, they take turns. */
+__device__ __forceinline__ uint64_t run_reads(const ActiveRun &run)
+{
+    const uint64_t page = __ldcg(&run.reads_first);
+    const uint64_t plane = __ldcg(reinterpret_cast<const uint64_t *>(&run.k_base));
+    return page ? plane + page * 0x9e3779b97f4a7c15 : 0;
+}
+
 /* Runs that were published since the last pass. The whole warp. */
 __device__ __forceinline__ void turns_begin(const Dispatch *dispatch, Turns *turns,
                                             uint32_t retired, uint32_t published)
@@ -69,15 +83,17 @@ __device__ __forceinline__ void turns_begin(const Dispatch *dispatch, Turns *tur
             return; /* in the next pass */
         if (threadIdx.x % 32 == 0) {
             const Position &position = dispatch->positions[at % ring_positions];
-            uint32_t session = position.session, weight = position.weight;
+            uint32_t session = position.session, weight = position.weight, slot = at;
             if (position.doorbell != ATTND_NONE) {
-                const attnd_run &body =
-                    dispatch->settings.runs[ring_positions + position.run - dispatch->transient]
-                        .source.body;
+                slot = ring_positions + position.run - dispatch->transient;
+                const attnd_run &body = dispatch->settings.runs[slot].source.body;
                 session = peek_gpu(&body.session);
                 weight = peek_gpu(&body.weight);
+            } else {
+                slot %= ring_positions;
             }
-            attnd_turns_begin(turns->state, at, session, weight, position.items);
+            attnd_turns_begin(turns->state, at, session, weight, position.items,
+                              run_reads(dispatch->settings.runs[slot]));
         }
         __syncwarp();
     }
@@ -128,8 +144,14 @@ __device__ __forceinline__ void pass_turns(const Dispatch *dispatch, Resident *r
     turns_note(resident, turns, retired);
     uint32_t next = 0;
     if (threadIdx.x % 32 == 0) {
-        next = attnd_turns_next(turns->state, turns->completed, turns->known);
-        next = next == turns->known ? 0 : turn_of(next);
+        const attnd_turns_choice choice =
+            attnd_turns_next(turns->state, turns->completed, turns->known);
+        next = choice.at == turns->known ? 0 : turn_of(choice.at, choice.twin);
+        if (turns->met != turns->state->met) {
+            resident->twin_runs += turns->state->met - turns->met;
+            turns->met = turns->state->met;
+            store_relaxed_sys(&resident->queue->twin_runs, resident->twin_runs);
+        }
     }
     next = __shfl_sync(0xffffffffu, next, 0);
     if (next == turns->sent)

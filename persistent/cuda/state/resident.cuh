@@ -160,6 +160,7 @@ struct Resident : Settings {
     uint32_t dirty;      /* positions from here to `published` have live lines that are not zero */
     uint32_t running;    /* the last gang whose dispatcher has begun */
     uint64_t plan_bytes; /* of plans, copied over the bus by this worker */
+    uint64_t twin_runs;  /* that were executed beside a twin, by this worker */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
     uint32_t ringer;       /* as in Dispatch */
     uint32_t recent;       /* of runs[]: the last that was launched by a doorbell */
@@ -194,10 +195,23 @@ __host__ __device__ __forceinline__ bool is_guest(const Settings &settings, uint
     return settings.reserved && worker >= settings.reserved;
 }
 
-/* Items of the run at position @at are to be taken first. */
-__device__ __forceinline__ uint32_t turn_of(uint32_t at)
+/* A word for workers: items of the run at position @at are to be taken first; and by every other
+ * worker those of its twin, if that is not the same, at most a ring later. */
+constexpr uint32_t turn_positions = 0x7fffff;
+__device__ __forceinline__ uint32_t turn_of(uint32_t at, uint32_t twin)
 {
-    return at << 1 | 1;
+    return at << 9 | (twin - at) % ring_positions << 1 | 1;
+}
+
+__device__ __forceinline__ uint32_t turn_at(uint32_t turn)
+{
+    return turn >> 9;
+}
+
+/* How many positions later the twin is. */
+__device__ __forceinline__ uint32_t turn_twin(uint32_t turn)
+{
+    return turn >> 1 & (ring_positions - 1);
 }
 
 /* For the debug dump: what a CTA is doing. */

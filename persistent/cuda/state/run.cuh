@@ -52,7 +52,7 @@ struct RunTables {
 /* A run as the workers see it: everything resolved to pointers once, by the dispatcher. It does not
  * change while the run is in flight. */
 struct alignas(128) ActiveRun {
-    attnd_plan_head plan; /* zero: whose it is, for a timeline: session, from bit 32 on the layer */
+    attnd_plan_head plan; /* reads_first: whose it is, session, from bit 32 on the layer */
     const attnd_entry *entries;
     const attnd_tile *tiles;
     const attnd_merge *merges;
@@ -83,6 +83,7 @@ struct alignas(128) ActiveRun {
     PreparedSource source;               /* prepared runs: resolved again when the plan is set */
     uint64_t set_version;                /* of the plan, when that was done last */
     RunTables tables;                    /* of runs whose options have any */
+    uint64_t reads_first;                /* the plan's */
 };
 
 /* A run published, as an entry of the ring of runs: what a worker learns with one load. */

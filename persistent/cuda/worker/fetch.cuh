@@ -169,14 +169,15 @@ __device__ __forceinline__ const ActiveRun *copied_run(const FetchWarp *fetch)
     return reinterpret_cast<const ActiveRun *>(fetch->work->run_copy[fetch->copy]);
 }
 
-/* The entry of the run whose turn it is, in place of the one at the cursor, which is at hand. The
- * cursor stays: no worker's cursor is past the run, so its line is the run's until this worker has
- * walked past it, too. What is not in front of the cursor, or not there, is a turn that is over.
+/* The entry of the run whose turn it is, in place of the one at the cursor, which is at hand; of
+ * twins every other worker takes the later one. The cursor stays: no worker's cursor is past the
+ * run, so its line is the run's until this worker has walked past it, too. What is not in front of
+ * the cursor, or not there, is a turn that is over.
  * Return: @entry if there is no other, or nothing is left of it. */
 __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry entry)
 {
-    const uint32_t turn = fetch->work->turn;
-    const uint32_t ahead = ((turn >> 1) - fetch->cursor) & 0x7fffffffu;
+    const uint32_t turn = fetch->work->turn, twin = fetch->worker % 2 ? turn_twin(turn) : 0;
+    const uint32_t ahead = (turn_at(turn) + twin - fetch->cursor) & turn_positions;
     const uint32_t at = fetch->cursor + ahead;
     if (ahead - 1 >= ring_positions - 1)
         return entry;
@@ -308,8 +309,8 @@ __device__ __forceinline__ Path work_fill(const FetchWarp *fetch, WorkSlot *slot
     if (lane == 0) {
         Item *item = &slot->item;
         slot->index = index;
-        slot->session = uint32_t(run->plan.zero);
-        slot->layer = uint32_t(run->plan.zero >> 32);
+        slot->session = uint32_t(run->plan.reads_first);
+        slot->layer = uint32_t(run->plan.reads_first >> 32);
         slot->ended = 0;
         item->run = run;
         item->maps = &settings.runs[entry.slot];

@@ -34,7 +34,7 @@ static struct {
     struct worker worker[WORKERS_MAX];
     uint32_t workers, published, retired;
     uint64_t now_ns;
-    uint32_t next; /* what workers were told last */
+    struct attnd_turns_choice next; /* what workers were told last */
 } gpu;
 
 static int start(void **state)
@@ -42,16 +42,22 @@ static int start(void **state)
     (void)state;
     memset(&gpu, 0, sizeof(gpu));
     gpu.workers = 8;
-    gpu.next = NOBODY;
+    gpu.next = (struct attnd_turns_choice){NOBODY, NOBODY};
     return 0;
+}
+
+static uint32_t publish_reading(uint32_t session, uint32_t weight, uint32_t items, uint64_t item_ns,
+                                uint64_t reads)
+{
+    const uint32_t at = gpu.published++;
+    gpu.run[at] = (struct run){.session = session, .items = items, .item_ns = item_ns};
+    attnd_turns_begin(&gpu.turns, at, session, weight, items, reads);
+    return at;
 }
 
 static uint32_t publish(uint32_t session, uint32_t weight, uint32_t items, uint64_t item_ns)
 {
-    const uint32_t at = gpu.published++;
-    gpu.run[at] = (struct run){.session = session, .items = items, .item_ns = item_ns};
-    attnd_turns_begin(&gpu.turns, at, session, weight, items);
-    return at;
+    return publish_reading(session, weight, items, item_ns, 0);
 }
 
 static void look(void)
@@ -61,15 +67,16 @@ static void look(void)
     while (gpu.retired != gpu.published && gpu.run[gpu.retired].done == gpu.run[gpu.retired].items)
         gpu.retired++;
     gpu.next = attnd_turns_next(&gpu.turns, gpu.retired, gpu.published);
-    if (gpu.next == gpu.published)
-        gpu.next = NOBODY;
+    if (gpu.next.at == gpu.published)
+        gpu.next.at = gpu.next.twin = NOBODY;
 }
 
-/* The run of the next item; gpu.published: there is none. */
-static uint32_t choose(void)
+/* The run of the next item of worker @index; gpu.published: there is none. */
+static uint32_t choose(uint32_t index)
 {
-    if (gpu.next != NOBODY && gpu.run[gpu.next].taken < gpu.run[gpu.next].items)
-        return gpu.next;
+    const uint32_t next = index % 2 ? gpu.next.twin : gpu.next.at;
+    if (next != NOBODY && gpu.run[next].taken < gpu.run[next].items)
+        return next;
     uint32_t at = gpu.retired;
     while (at != gpu.published && gpu.run[at].taken == gpu.run[at].items)
         at++;
@@ -88,7 +95,7 @@ static void work(struct worker *worker)
         worker->held--;
     }
     while (worker->held < 2) {
-        const uint32_t at = choose();
+        const uint32_t at = choose((uint32_t)(worker - gpu.worker));
         struct run *run = &gpu.run[at];
         /* None is claimed ahead when fewer are left than workers; but for one near the end of the
          * item in hand, which this leaves out. */
@@ -132,7 +139,7 @@ static void one_sessions_runs_are_taken_as_they_came(void **state)
         publish(7, 1 + i % 3, 3 + i, (1 + i % 5) * 30 * US);
     while (gpu.retired != gpu.published) {
         step();
-        assert_true(gpu.next == NOBODY);
+        assert_true(gpu.next.at == NOBODY);
     }
 }
 
@@ -214,6 +221,80 @@ static void a_session_that_was_idle_has_saved_nothing_up(void **state)
     assert_true(share > 0.4);
 }
 
+/* The furthest that two runs came apart while both had items left, and the end of the later one. */
+static uint32_t run_both(uint32_t one, uint32_t other, uint64_t *end_ns)
+{
+    uint32_t most = 0;
+    while (gpu.run[one].done < gpu.run[one].items || gpu.run[other].done < gpu.run[other].items) {
+        const uint32_t a = gpu.run[one].taken, b = gpu.run[other].taken;
+        if (a < gpu.run[one].items && b < gpu.run[other].items && (a > b ? a - b : b - a) > most)
+            most = a > b ? a - b : b - a;
+        step();
+    }
+    *end_ns =
+        gpu.run[one].end_ns > gpu.run[other].end_ns ? gpu.run[one].end_ns : gpu.run[other].end_ns;
+    return most;
+}
+
+static void runs_of_two_sessions_that_read_the_same_advance_together(void **state)
+{
+    uint64_t end_ns, apart_ns;
+    (void)state;
+    publish(1, 1, 100, 50 * US); /* both are queued behind it */
+    run_for(100 * US);
+    uint32_t one = publish_reading(2, 1, 200, 50 * US, 77);
+    uint32_t other = publish_reading(3, 1, 200, 50 * US, 77);
+    assert_true(run_both(one, other, &end_ns) <= 2 * gpu.workers);
+    assert_int_equal(gpu.turns.met, 2);
+
+    start(NULL);
+    publish(1, 1, 100, 50 * US);
+    run_for(100 * US);
+    one = publish_reading(2, 1, 200, 50 * US, 77);
+    other = publish_reading(3, 1, 200, 50 * US, 78);
+    assert_true(run_both(one, other, &apart_ns) > 100);
+    assert_int_equal(gpu.turns.met, 0);
+    /* Here nobody reads any faster. */
+    assert_true(end_ns <= apart_ns + 50 * US && apart_ns <= end_ns + 50 * US);
+}
+
+static void a_run_that_comes_when_its_like_is_far_ahead_has_no_twin(void **state)
+{
+    uint64_t end_ns;
+    (void)state;
+    const uint32_t one = publish_reading(1, 1, 400, 50 * US, 77);
+    while (gpu.run[one].taken < 100)
+        step();
+    run_both(one, publish_reading(2, 1, 400, 50 * US, 77), &end_ns);
+    assert_int_equal(gpu.turns.met, 0);
+    assert_true(gpu.run[one].end_ns < end_ns);
+}
+
+static void one_sessions_runs_are_no_twins(void **state)
+{
+    (void)state;
+    publish_reading(1, 1, 40, 50 * US, 77);
+    const uint32_t second = publish_reading(1, 1, 40, 50 * US, 77);
+    publish(2, 1, 40, 50 * US);
+    run_until_over(second);
+    assert_int_equal(gpu.turns.met, 0);
+}
+
+static void twins_wait_for_nobody_of_another_session_longer(void **state)
+{
+    (void)state;
+    publish_reading(1, 1, 4000, 50 * US, 77);
+    publish_reading(2, 1, 4000, 50 * US, 77);
+    run_for(500 * US);
+    for (uint32_t i = 0; i < 50; i++) {
+        const uint64_t begin_ns = gpu.now_ns;
+        const uint32_t small = publish(3, 1, 4, 10 * US);
+        assert_true(run_until_over(small) - begin_ns <= (2 * 50 + 10 + 5) * US);
+        run_for(37 * US);
+    }
+    assert_int_equal(gpu.turns.met, 2);
+}
+
 static void more_sessions_than_are_remembered_lose_nothing(void **state)
 {
     (void)state;
@@ -239,6 +320,10 @@ int main(void)
         TEST(long_runs_share_by_weight_and_short_ones_do_too),
         TEST(short_runs_do_not_starve_a_long_one),
         TEST(a_session_that_was_idle_has_saved_nothing_up),
+        TEST(runs_of_two_sessions_that_read_the_same_advance_together),
+        TEST(a_run_that_comes_when_its_like_is_far_ahead_has_no_twin),
+        TEST(one_sessions_runs_are_no_twins),
+        TEST(twins_wait_for_nobody_of_another_session_longer),
         TEST(more_sessions_than_are_remembered_lose_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,7 +58,7 @@ static void what_there_is_not_is_left_out(void **state)
     const Attnd__Status *it = status();
     assert_null(it->residency); /* no GPU */
     assert_false(it->has_sms || it->has_sms_resident || it->has_mps || it->has_launches ||
-                 it->has_plan_bytes);
+                 it->has_plan_bytes || it->has_twin_runs);
     assert_null(it->worker_last_end); /* no worker before this one */
     assert_int_equal(it->n_pools, 0);
     assert_int_equal(it->n_sessions, 2);
