@@ -4,7 +4,8 @@
  * Workers take items in the order in which runs were published, as long as nobody says otherwise.
  * The warp looks at the counters of runs in flight, and where several sessions have items left it
  * names the position whose turn it is in a word that workers read with each item. An item that a
- * worker has in hand, and the one that it claimed ahead, are executed first. A turn that is over is
+ * worker has in hand is executed first; and one of decode that it claimed ahead before there were
+ * turns. A turn that is over is
  * seen by the run's tickets. Where one session has work, or its run is the oldest, the word is 0.
  *
  * Twins, runs of several sessions that read the same keys, are named together: every other worker

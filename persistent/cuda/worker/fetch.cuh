@@ -188,20 +188,24 @@ __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry 
     return other;
 }
 
-/* The last work that was given out is a prefill item, and not over. */
-__device__ __forceinline__ bool prefill_in_hand(const FetchWarp *fetch, uint32_t number)
+/* The last work that was given out is not over, and no other is to be claimed before its end is
+ * near: of prefill, whose items are long; or of decode, while sessions take turns. Who comes then
+ * waits for the item in hand alone. */
+__device__ __forceinline__ bool claims_late(const FetchWarp *fetch, uint32_t number)
 {
-    return fetch->completed != number &&
-           fetch->work->slot[(number - 1) % work_slots].path == path_prefill;
+    if (fetch->completed == number)
+        return false;
+    const Path path = fetch->work->slot[(number - 1) % work_slots].path;
+    return path == path_prefill ||
+           (path == path_decode && fetch->work->turn && !short_in_hand(fetch, number));
 }
 
 /* The next item, or `nothing` when the kernel is to leave; its run is in run_copy[copy] then.
  * A worker that has nothing in hand takes a ticket at once, while the copy is on its way; one that
  * has looks first whether it should: the last items are left to workers that are free, until its
- * own is over soon. Prefill items are long: with one in hand a worker claims another when its end
- * is near, so that whose turn it is then, and which class, are what count. @entry: the run's, at
- * the cursor or, where it is another one's turn, in front of it. @cancelled: if the run is, what
- * its items fail with; else 0.
+ * own is over soon; or always, by claims_late(), so that what counts is whose turn it is then, and
+ * which class. @entry: the run's, at the cursor or, where it is another one's turn, in front of it.
+ * @cancelled: if the run is, what its items fail with; else 0.
  * @rehearses: of a run of one item, which has been copied and is in nobody's ring.
  */
 template <int D>
@@ -209,7 +213,7 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
                                               uint32_t *cancelled, bool rehearses)
 {
     const uint32_t lane = threadIdx.x % 32;
-    if (prefill_in_hand(fetch, number))
+    if (claims_late(fetch, number))
         fetch_ending<D>(fetch, number);
     for (;; fetch_next_run(fetch, *entry)) {
         *entry = {fetch->cursor + 1, 0, 1, uint16_t(fetch->variant), 0};

@@ -1,0 +1,293 @@
+/*
+ * test_gpu_twins.c - two sessions decode behind one prefix of a pool that both have, each with a
+ * plan of its own. Where both runs wait behind a third session's, their items are taken in turn, so
+ * the second reads out of the L2; with a pool each they are not. Each run's result is that of the
+ * run alone. How long both take is printed and not judged.
+ */
+#include "schemas/abi.h"
+#include "tests/gpu/support/gpu.h"
+#include "tests/support/harness/e2e.h"
+#include "tests/support/oracle/bits16.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define CLIENT_MS 60000
+#define WAIT_NS 20000000000u
+#define ROUNDS 41u
+#define REQUESTS 4u
+#define HEADS_Q 32u
+#define HEADS_KV 8u
+#define DIM 128u
+#define PAGE_SIZE 64u
+#define PAGES 512u /* of the prefix: 32,768 tokens */
+#define ROW_BYTES (HEADS_Q * DIM * 2u)
+#define TOKEN (HEADS_KV * DIM) /* elements */
+#define PLANE_BYTES ((uint64_t)PAGES * PAGE_SIZE * TOKEN * 2u)
+#define O_BYTES (REQUESTS * ROW_BYTES)
+#define BLOCKER_ROWS 1024u
+
+struct side {
+    struct attnd_session *session;
+    uint32_t memory, pool, plan, rows; /* rows: memory of q, then o */
+    CUdeviceptr address, rows_address;
+    uint32_t requests, rows_each;
+};
+
+static void side_open(struct side *side, const struct harness *harness, const char *name)
+{
+    const struct attnd_open_args args = {
+        .size = sizeof(args), .socket_path = harness->socket, .name = name};
+
+    *side = (struct side){.requests = REQUESTS, .rows_each = 1};
+    CHECK_OK(attnd_open(&args, &side->session));
+}
+
+/* Some bits of an fp16 below 2, of either sign. */
+static void fill(CUdeviceptr address, uint64_t bytes, uint32_t salt)
+{
+    uint16_t *values = malloc(bytes);
+    uint64_t state = 0x9e3779b97f4a7c15u * (salt + 1);
+
+    CHECK(values);
+    for (uint64_t i = 0; i < bytes / 2; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        values[i] = (uint16_t)((state >> 33 & 0x8fff) | 0x3000);
+    }
+    CHECK_CUDA(cuMemcpyHtoD(address, values, bytes));
+    free(values);
+}
+
+static void make_pool(struct side *side, uint32_t salt)
+{
+    const struct attnd_plane base = {
+        .stride_page = (int64_t)PAGE_SIZE * TOKEN, .stride_token = TOKEN, .stride_head = DIM};
+    struct attnd_plane k = base, v = base;
+
+    CHECK_OK(attnd_memory_create_device(side->session, 2 * PLANE_BYTES, &side->memory));
+    CHECK_OK(attnd_cuda_map(side->session, side->memory, &side->address));
+    fill(side->address, 2 * PLANE_BYTES, salt);
+    k.memory = v.memory = side->memory;
+    v.offset_bytes = PLANE_BYTES;
+    const struct attnd_pool_desc desc = {.size = sizeof(desc),
+                                         .layers = 1,
+                                         .pages = PAGES,
+                                         .page_size = PAGE_SIZE,
+                                         .heads_kv = HEADS_KV,
+                                         .dim_qk = DIM,
+                                         .dim_vo = DIM,
+                                         .dtype = ATTND_DTYPE_FP16,
+                                         .page_owner = ATTND_PAGES_OF_ENGINE,
+                                         .k = &k,
+                                         .v = &v};
+    CHECK_OK(attnd_pool_create(side->session, &desc, &side->pool));
+}
+
+static void await(struct side *side, struct attnd_completion *done)
+{
+    CHECK_EQUAL(attnd_wait(side->session, done, 1, WAIT_NS), 1);
+    CHECK_EQUAL(done->fault.code, 0);
+}
+
+/* All requests have the pages of the prefix; rows of q are made of @salt. */
+static void make_plan(struct side *side, uint32_t salt)
+{
+    const uint32_t rows = side->requests * side->rows_each, pages = side->requests * PAGES;
+    int32_t *page = malloc(pages * sizeof(*page));
+    int32_t qo[REQUESTS + 1] = {0}, kv[REQUESTS + 1] = {0}, last[REQUESTS];
+    const struct attnd_level level = {side->requests, qo, kv, page, last};
+    const struct attnd_batch batch = {.size = sizeof(batch), .level = &level};
+    const struct attnd_plan_args args = {.size = sizeof(args),
+                                         .pool = side->pool,
+                                         .requests = side->requests,
+                                         .rows = rows,
+                                         .pages = pages,
+                                         .levels = 1,
+                                         .heads_q = HEADS_Q};
+    const struct attnd_op op = {.user_data = 1};
+    struct attnd_completion done;
+
+    CHECK(page);
+    for (uint32_t r = 0; r < side->requests; r++) {
+        qo[r + 1] = (int32_t)((r + 1) * side->rows_each);
+        kv[r + 1] = (int32_t)((r + 1) * PAGES);
+        last[r] = PAGE_SIZE;
+        for (uint32_t i = 0; i < PAGES; i++)
+            page[r * PAGES + i] = (int32_t)((i * 37 + 11) % PAGES); /* each once */
+    }
+    CHECK_OK(attnd_plan_create(side->session, &args, &side->plan));
+    CHECK_OK(attnd_plan_set(side->session, side->plan, &batch, &op));
+    await(side, &done);
+    free(page);
+    CHECK_OK(attnd_memory_create_device(side->session, 2ull * rows * ROW_BYTES, &side->rows));
+    CHECK_OK(attnd_cuda_map(side->session, side->rows, &side->rows_address));
+    fill(side->rows_address, (uint64_t)rows * ROW_BYTES, salt);
+}
+
+static void submit(struct side *side)
+{
+    const uint64_t bytes = (uint64_t)side->requests * side->rows_each * ROW_BYTES;
+    const struct attnd_run_args args = {
+        .size = sizeof(args), .q = {side->rows, 0}, .o = {side->rows, bytes}};
+    const struct attnd_op op = {.user_data = 2};
+
+    CHECK_OK(attnd_run(side->session, side->plan, &args, &op));
+}
+
+static void poison(const struct side *side)
+{
+    CHECK_CUDA(cuMemsetD8(side->rows_address + O_BYTES, 0xff, O_BYTES));
+    CHECK_CUDA(cuCtxSynchronize());
+}
+
+static void read_o(const struct side *side, uint16_t o[O_BYTES / 2])
+{
+    CHECK_CUDA(cuMemcpyDtoH(o, side->rows_address + O_BYTES, O_BYTES));
+}
+
+static uint64_t twin_runs(const struct harness *harness)
+{
+    Attnd__Status *status = harness_status(harness);
+    const uint64_t runs = status->twin_runs;
+
+    attnd__status__free_unpacked(status, NULL);
+    return runs;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Elements are some 0.01, of either sign; parts of a row may be added up in another order. */
+static void check_same(const uint16_t o[O_BYTES / 2], const uint16_t expected[O_BYTES / 2])
+{
+    for (uint32_t i = 0; i < O_BYTES / 2; i++)
+        CHECK(fabs(bits16_value(ATTND_DTYPE_FP16, o[i]) -
+                   bits16_value(ATTND_DTYPE_FP16, expected[i])) < 1e-4);
+}
+
+/* What @side has after a run alone. */
+static void expect_alone(struct side *side, uint16_t o[O_BYTES / 2])
+{
+    struct attnd_completion done;
+
+    poison(side);
+    submit(side);
+    await(side, &done);
+    read_o(side, o);
+    check_same(o, o); /* no NaN */
+}
+
+/* Both sides behind the blocker. Return: from its end until both are over, the median, us. */
+static double run_rounds(struct side *blocker, struct side sides[2])
+{
+    static uint16_t expected[2][O_BYTES / 2], o[O_BYTES / 2];
+    struct attnd_completion done[3];
+    uint64_t took_ns[ROUNDS];
+
+    for (uint32_t s = 0; s < 2; s++)
+        expect_alone(&sides[s], expected[s]);
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        poison(&sides[0]);
+        poison(&sides[1]);
+        submit(blocker);
+        submit(&sides[0]);
+        submit(&sides[1]);
+        await(blocker, &done[2]);
+        await(&sides[0], &done[0]);
+        await(&sides[1], &done[1]);
+        const uint64_t end_ns = done[0].end_ns > done[1].end_ns ? done[0].end_ns : done[1].end_ns;
+        took_ns[i] = end_ns > done[2].end_ns ? end_ns - done[2].end_ns : 0;
+        for (uint32_t s = 0; s < 2; s++) {
+            read_o(&sides[s], o);
+            check_same(o, expected[s]);
+        }
+    }
+    qsort(took_ns, ROUNDS, sizeof(*took_ns), by_value);
+    return (double)took_ns[ROUNDS / 2] * 1e-3;
+}
+
+static int two_sessions(const struct harness *harness, int one_pool)
+{
+    struct side blocker, sides[2];
+    struct attnd_token token;
+
+    gpu_open();
+    side_open(&blocker, harness, "blocker");
+    blocker.requests = 1;
+    blocker.rows_each = BLOCKER_ROWS;
+    side_open(&sides[0], harness, "one");
+    side_open(&sides[1], harness, "other");
+    make_pool(&blocker, 1);
+    make_pool(&sides[0], 2);
+    if (one_pool) {
+        CHECK_OK(attnd_pool_share(sides[0].session, sides[0].pool, 0, &token));
+        CHECK_OK(attnd_pool_attach(sides[1].session, &token, &sides[1].pool));
+    } else {
+        make_pool(&sides[1], 2);
+    }
+    make_plan(&blocker, 3);
+    make_plan(&sides[0], 4);
+    make_plan(&sides[1], 5);
+    const uint64_t before = twin_runs(harness);
+    const double us = run_rounds(&blocker, sides);
+    const uint64_t met = twin_runs(harness) - before;
+    printf("behind a run of others, two runs of %s: %.1f us, %" PRIu64 " of %u met\n",
+           one_pool ? "one pool" : "a pool each", us, met, 2 * ROUNDS);
+    if (one_pool)
+        CHECK(met >= 2 && met <= 2 * ROUNDS);
+    else
+        CHECK_EQUAL(met, 0);
+    attnd_close(sides[1].session);
+    attnd_close(sides[0].session);
+    attnd_close(blocker.session);
+    return 0;
+}
+
+static int with_one_pool(void *context)
+{
+    return two_sessions(context, 1);
+}
+
+static int with_a_pool_each(void *context)
+{
+    return two_sessions(context, 0);
+}
+
+static void runs_of_two_sessions_that_read_the_same_pages_meet(void **state)
+{
+    struct harness *harness = *state;
+
+    CHECK_EQUAL(harness_join(harness_fork(with_one_pool, harness), CLIENT_MS), 0);
+}
+
+static void runs_of_two_pools_do_not_meet(void **state)
+{
+    struct harness *harness = *state;
+
+    CHECK_EQUAL(harness_join(harness_fork(with_a_pool_each, harness), CLIENT_MS), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        E2E_TEST(runs_of_two_sessions_that_read_the_same_pages_meet),
+        E2E_TEST(runs_of_two_pools_do_not_meet),
+    };
+
+    harness_init();
+    if (!gpu_there()) {
+        puts("no GPU");
+        return GPU_SKIPPED;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
