@@ -129,10 +129,8 @@ $(GENOBJ): $(BUILD)/obj/gen/%.o: $(BUILD)/gen/schemas/%.c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 FLAGS_avx2 := -mavx2 -mfma -mf16c
 isa_flags = $(if $(filter %_avx512.c,$<),$(FLAGS_avx512))$(if $(filter %_avx2.c,$<),$(FLAGS_avx2))
-# Inner loops are worth what the compiler can do. With sanitizers gcc works on each of them for
-# 40 s, and half as long if they are compiled as the rest is; tests take the same time.
-HOT_FLAGS := $(if $(SANITIZE),,-O3) -ffp-contract=fast
-hot_flags = $(if $(filter persistent/cpu/kernel%,$<),$(HOT_FLAGS))
+# Inner loops are worth what the compiler can do.
+hot_flags = $(if $(filter persistent/cpu/kernel%,$<),-O3 -ffp-contract=fast)
 # What libattnd.so and libattnd-cuda.so are made of.
 pic_flags = $(if $(filter client/% ipc/% schemas/%,$<),-fPIC)
 
