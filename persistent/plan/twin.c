@@ -4,8 +4,8 @@
  * Sessions that attach one pool may decode behind one prefix, each with a plan of its own. No plan
  * can read it for both, because neither may wait for the other. But if both are queued at the same
  * layer, and take items alternately, the second reads what the first has just brought into a cache.
- * A plan is known by the page with which the block begins that gains most. One whose products take
- * longer than the memory gains nothing.
+ * A plan is known by the page with which the block begins that gains most. Full tiles of rows gain
+ * nothing: their products take as long, and the next tile's rows read the same keys anyway.
  */
 #include "persistent/plan/private.h"
 
@@ -16,6 +16,8 @@
 static double saved_ns(const struct attnd_plan *plan, const struct attnd_row_block *block)
 {
     const uint32_t packed_rows = attnd_block_packed_rows(plan, block->row_count);
+    if (packed_rows >= plan->limits.target.rates.rows_step)
+        return 0;
     const double again_ns =
         attnd_plan_again_ns(plan, packed_rows) / plan->limits.target.tile_workers;
 
