@@ -13,9 +13,10 @@
  *   - what is left counts up to ATTND_TURNS_AHEAD_NS. Longer runs take turns by items, and a flow
  * of short runs is no more than that ahead of a long one.
  *
- * Runs of two flows that read the same keys first, and have come equally far, are twins: where it
- * is the turn of one, items of both are taken alternately, so that what one has brought from the
- * memory the other reads out of a cache. They end together, earlier than the second one would.
+ * Runs of two flows of equal weight that read the same keys first, and have come equally far, are
+ * twins: where it is the turn of one, items of both are taken alternately, so that what one has
+ * brought from the memory the other reads out of a cache. They end together, earlier than the
+ * second one would.
  *
  * Of one flow the oldest run is next. Items are charged when they are taken, by what items of the
  * session took last, and by what they took when they are done. Before one is done they are thought
@@ -63,7 +64,7 @@ struct attnd_turns {
     uint32_t busy;    /* flows with items left */
     uint32_t item_ns; /* of any, as last seen; 0: none was */
     uint32_t look;
-    uint32_t met; /* runs that had a twin, ever */
+    uint32_t met; /* runs that were named with a twin, ever */
 };
 
 /* Whose items are next. */
@@ -182,10 +183,13 @@ static ATTND_HOST_DEVICE uint32_t attnd_turns_twin(struct attnd_turns *turns, ui
         struct attnd_turns_run *other = &turns->run[i % ATTND_TURNS_RUNS];
         if (other->reads != run->reads || other->flow == run->flow || other->taken == other->items)
             continue;
+        const struct attnd_turns_flow *one = &turns->flow[run->flow],
+                                      *two = &turns->flow[other->flow];
         const int64_t apart = (int64_t)other->taken - (int64_t)run->taken;
-        const int64_t ns = (apart < 0 ? -apart : apart) *
-                           (int64_t)attnd_turns_item_ns(turns, &turns->flow[run->flow]);
-        if (ns > ATTND_TURNS_TWIN_NS)
+        const uint32_t a_ns = attnd_turns_item_ns(turns, one);
+        const uint32_t b_ns = attnd_turns_item_ns(turns, two);
+        const int64_t ns = (apart < 0 ? -apart : apart) * (int64_t)(a_ns > b_ns ? a_ns : b_ns);
+        if (one->weight != two->weight || ns > ATTND_TURNS_TWIN_NS)
             continue;
         turns->met += 2 - run->met - other->met;
         run->met = other->met = 1;

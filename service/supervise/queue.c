@@ -88,6 +88,8 @@ void attnd_queue_abandon(struct attnd_queue *queue)
                         &queue->nothing[1], ATTND_QUEUE_ENTRIES);
     queue->broken = queue->pushed = 0;
     queue->abandoned = 1;
+    if (queue->hand_over_us == 0) /* it ended before it was ready, perhaps in that */
+        queue->hand_over_us = queue->head->hand_over_us;
 }
 
 int attnd_queue_renew(struct attnd_queue *queue, struct attnd_fault *fault)

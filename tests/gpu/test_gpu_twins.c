@@ -38,6 +38,8 @@ struct side {
     uint32_t memory, pool, plan, rows; /* rows: memory of q, then o */
     CUdeviceptr address, rows_address;
     uint32_t requests, rows_each;
+    uint32_t prepared; /* for lane 0 */
+    CUstream stream;
 };
 
 static void side_open(struct side *side, const struct harness *harness, const char *name)
@@ -140,6 +142,28 @@ static void submit(struct side *side)
     CHECK_OK(attnd_run(side->session, side->plan, &args, &op));
 }
 
+/* The same run for the side's stream. */
+static void prepare(struct side *side)
+{
+    const struct attnd_prepare_args args = {
+        .size = sizeof(args), .q = {side->rows, 0}, .o = {side->rows, O_BYTES}};
+
+    CHECK_OK(attnd_prepare(side->session, side->plan, &args, &side->prepared));
+    CHECK_CUDA(cuStreamCreate(&side->stream, CU_STREAM_NON_BLOCKING));
+    CHECK_OK(attnd_cuda_stream_open(side->session));
+}
+
+static void ring(const struct side *side)
+{
+    CHECK_OK(attnd_cuda_run_on_stream(side->session, 0, side->prepared, side->stream));
+}
+
+static void await_stream(const struct side *side)
+{
+    CHECK_CUDA(cuStreamSynchronize(side->stream));
+    CHECK_EQUAL(attnd_cuda_lane_error(side->session, 0), 0);
+}
+
 static void poison(const struct side *side)
 {
     CHECK_CUDA(cuMemsetD8(side->rows_address + O_BYTES, 0xff, O_BYTES));
@@ -162,7 +186,7 @@ static uint64_t twin_runs(const struct harness *harness)
 
 static int by_value(const void *a, const void *b)
 {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    const double x = *(const double *)a, y = *(const double *)b;
 
     return x < y ? -1 : x > y;
 }
@@ -187,47 +211,66 @@ static void expect_alone(struct side *side, uint16_t o[O_BYTES / 2])
     check_same(o, o); /* no NaN */
 }
 
-/* Both sides behind the blocker. Return: from its end until both are over, the median, us. */
-static double run_rounds(struct side *blocker, struct side sides[2])
-{
-    static uint16_t expected[2][O_BYTES / 2], o[O_BYTES / 2];
-    struct attnd_completion done[3];
-    uint64_t took_ns[ROUNDS];
+struct scene {
+    const struct harness *harness;
+    struct side blocker, sides[2];
+    uint16_t expected[2][O_BYTES / 2];
+};
 
+/* Both sides behind the blocker, submitted or launched. Return: from its end until both are over,
+ * of submitted ones, us. */
+static double run_round(struct scene *scene, int launched)
+{
+    static uint16_t o[O_BYTES / 2];
+    struct side *sides = scene->sides;
+    struct attnd_completion done[3];
+    uint64_t end_ns = 0;
+
+    poison(&sides[0]);
+    poison(&sides[1]);
+    submit(&scene->blocker);
     for (uint32_t s = 0; s < 2; s++)
-        expect_alone(&sides[s], expected[s]);
-    for (uint32_t i = 0; i < ROUNDS; i++) {
-        poison(&sides[0]);
-        poison(&sides[1]);
-        submit(blocker);
-        submit(&sides[0]);
-        submit(&sides[1]);
-        await(blocker, &done[2]);
-        await(&sides[0], &done[0]);
-        await(&sides[1], &done[1]);
-        const uint64_t end_ns = done[0].end_ns > done[1].end_ns ? done[0].end_ns : done[1].end_ns;
-        took_ns[i] = end_ns > done[2].end_ns ? end_ns - done[2].end_ns : 0;
-        for (uint32_t s = 0; s < 2; s++) {
-            read_o(&sides[s], o);
-            check_same(o, expected[s]);
+        launched ? ring(&sides[s]) : submit(&sides[s]);
+    await(&scene->blocker, &done[2]);
+    for (uint32_t s = 0; s < 2; s++) {
+        if (launched) {
+            await_stream(&sides[s]);
+        } else {
+            await(&sides[s], &done[s]);
+            end_ns = done[s].end_ns > end_ns ? done[s].end_ns : end_ns;
         }
+        read_o(&sides[s], o);
+        check_same(o, scene->expected[s]);
     }
-    qsort(took_ns, ROUNDS, sizeof(*took_ns), by_value);
-    return (double)took_ns[ROUNDS / 2] * 1e-3;
+    return end_ns > done[2].end_ns ? (double)(end_ns - done[2].end_ns) * 1e-3 : 0;
 }
 
-static int two_sessions(const struct harness *harness, int one_pool)
+/* Return: how many runs met a twin, of 2 * ROUNDS; *us: the median. */
+static uint64_t run_rounds(struct scene *scene, int launched, double *us)
 {
-    struct side blocker, sides[2];
+    const uint64_t before = twin_runs(scene->harness);
+    double took_us[ROUNDS];
+
+    for (uint32_t i = 0; i < ROUNDS; i++)
+        took_us[i] = run_round(scene, launched);
+    qsort(took_us, ROUNDS, sizeof(*took_us), by_value);
+    *us = took_us[ROUNDS / 2];
+    return twin_runs(scene->harness) - before;
+}
+
+static void scene_open(struct scene *scene, const struct harness *harness, int one_pool)
+{
+    struct side *blocker = &scene->blocker, *sides = scene->sides;
     struct attnd_token token;
 
+    scene->harness = harness;
     gpu_open();
-    side_open(&blocker, harness, "blocker");
-    blocker.requests = 1;
-    blocker.rows_each = BLOCKER_ROWS;
+    side_open(blocker, harness, "blocker");
+    blocker->requests = 1;
+    blocker->rows_each = BLOCKER_ROWS;
     side_open(&sides[0], harness, "one");
     side_open(&sides[1], harness, "other");
-    make_pool(&blocker, 1);
+    make_pool(blocker, 1);
     make_pool(&sides[0], 2);
     if (one_pool) {
         CHECK_OK(attnd_pool_share(sides[0].session, sides[0].pool, 0, &token));
@@ -235,21 +278,36 @@ static int two_sessions(const struct harness *harness, int one_pool)
     } else {
         make_pool(&sides[1], 2);
     }
-    make_plan(&blocker, 3);
-    make_plan(&sides[0], 4);
-    make_plan(&sides[1], 5);
-    const uint64_t before = twin_runs(harness);
-    const double us = run_rounds(&blocker, sides);
-    const uint64_t met = twin_runs(harness) - before;
-    printf("behind a run of others, two runs of %s: %.1f us, %" PRIu64 " of %u met\n",
-           one_pool ? "one pool" : "a pool each", us, met, 2 * ROUNDS);
-    if (one_pool)
-        CHECK(met >= 2 && met <= 2 * ROUNDS);
-    else
-        CHECK_EQUAL(met, 0);
-    attnd_close(sides[1].session);
-    attnd_close(sides[0].session);
-    attnd_close(blocker.session);
+    make_plan(blocker, 3);
+    for (uint32_t s = 0; s < 2; s++) {
+        make_plan(&sides[s], 4 + s);
+        prepare(&sides[s]);
+        expect_alone(&sides[s], scene->expected[s]);
+    }
+}
+
+static int two_sessions(const struct harness *harness, int one_pool)
+{
+    static struct scene scene;
+    double us;
+
+    scene_open(&scene, harness, one_pool);
+    ring(&scene.sides[0]); /* now a run's position is not its place among submitted ones */
+    await_stream(&scene.sides[0]);
+    for (int launched = 0; launched < 2; launched++) {
+        const uint64_t met = run_rounds(&scene, launched, &us);
+        printf("%s behind a run of others, %s: %" PRIu64 " of %u met",
+               launched ? "launched" : "submitted", one_pool ? "one pool" : "a pool each", met,
+               2 * ROUNDS);
+        printf(launched ? "\n" : ", both over %.1f us after it\n", us);
+        if (one_pool)
+            CHECK(met >= 2 && met <= 2 * ROUNDS);
+        else
+            CHECK_EQUAL(met, 0);
+    }
+    for (uint32_t s = 0; s < 2; s++)
+        attnd_close(scene.sides[s].session);
+    attnd_close(scene.blocker.session);
     return 0;
 }
 

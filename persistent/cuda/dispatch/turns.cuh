@@ -4,9 +4,9 @@
  * Workers take items in the order in which runs were published, as long as nobody says otherwise.
  * The warp looks at the counters of runs in flight, and where several sessions have items left it
  * names the position whose turn it is in a word that workers read with each item. An item that a
- * worker has in hand is executed first; and one of decode that it claimed ahead before there were
- * turns. A turn that is over is
- * seen by the run's tickets. Where one session has work, or its run is the oldest, the word is 0.
+ * worker has in hand is executed first; and one of decode that it claimed ahead, if that is short
+ * or there were no turns then. A turn that is over is seen by the run's tickets. Where one session
+ * has work, or its run is the oldest, the word is 0.
  *
  * Twins, runs of several sessions that read the same keys, are named together: every other worker
  * takes of the later one, so that both are read while the keys are in the L2. Nobody waits for a
@@ -27,13 +27,13 @@ namespace attnd
 
 static_assert(ATTND_TURNS_RUNS == ring_positions, "a run a position");
 
-/* The warp's own. The same in all lanes. */
+/* The warp's own. The same in all lanes, but for @met, which is the first one's. */
 struct Turns {
     attnd_turns *state;
     uint32_t completed; /* positions before it are over, and charged */
     uint32_t known;     /* positions before it have begun here */
     uint32_t sent;      /* what workers read */
-    uint32_t met;       /* runs that met a twin, as counted */
+    uint32_t met;       /* runs that were named with a twin, as told the host */
     bool begun;         /* the state is there */
 };
 
@@ -65,18 +65,22 @@ __device__ __forceinline__ bool position_there(const Dispatch *dispatch, uint32_
            observe_cta(&dispatch->finished[at % ring_positions / 32]) >> at % 32 & 1;
 }
 
-/* The same of all runs whose first keys are the same: of one layer's plane, of one page; 0: of
- * none. If others are the same by accident, they take turns. */
-__device__ __forceinline__ uint64_t run_reads(const ActiveRun &run)
+/* Of the run at position @at: the same of all runs whose first keys are the same, of one layer's
+ * plane, of one page; 0: of none. If others are the same by accident, they take turns. */
+__device__ __forceinline__ uint64_t run_reads(const Resident *resident, uint32_t at)
 {
+    const RunEntry entry = observe_entry(&resident->ring[at % ring_positions]); /* A1 */
+    if (entry.sequence != at + 1)
+        return 0; /* it is over, and its line another's */
+    const ActiveRun &run = resident->runs[entry.slot];
     const uint64_t page = __ldcg(&run.reads_first);
     const uint64_t plane = __ldcg(reinterpret_cast<const uint64_t *>(&run.k_base));
     return page ? plane + page * 0x9e3779b97f4a7c15 : 0;
 }
 
 /* Runs that were published since the last pass. The whole warp. */
-__device__ __forceinline__ void turns_begin(const Dispatch *dispatch, Turns *turns,
-                                            uint32_t retired, uint32_t published)
+__device__ __forceinline__ void turns_begin(const Dispatch *dispatch, const Resident *resident,
+                                            Turns *turns, uint32_t retired, uint32_t published)
 {
     for (; turns->known != published; turns->known++) {
         const uint32_t at = turns->known;
@@ -84,17 +88,16 @@ __device__ __forceinline__ void turns_begin(const Dispatch *dispatch, Turns *tur
             return; /* in the next pass */
         if (threadIdx.x % 32 == 0) {
             const Position &position = dispatch->positions[at % ring_positions];
-            uint32_t session = position.session, weight = position.weight, slot = at;
+            uint32_t session = position.session, weight = position.weight;
             if (position.doorbell != ATTND_NONE) {
-                slot = ring_positions + position.run - dispatch->transient;
-                const attnd_run &body = dispatch->settings.runs[slot].source.body;
+                const attnd_run &body =
+                    dispatch->settings.runs[ring_positions + position.run - dispatch->transient]
+                        .source.body;
                 session = peek_gpu(&body.session);
                 weight = peek_gpu(&body.weight);
-            } else {
-                slot %= ring_positions;
             }
             attnd_turns_begin(turns->state, at, session, weight, position.items,
-                              run_reads(dispatch->settings.runs[slot]));
+                              run_reads(resident, at));
         }
         __syncwarp();
     }
@@ -141,7 +144,7 @@ __device__ __forceinline__ void pass_turns(const Dispatch *dispatch, Resident *r
         if (!turns->begun)
             turns_clear(turns);
     }
-    turns_begin(dispatch, turns, retired, published);
+    turns_begin(dispatch, resident, turns, retired, published);
     turns_note(resident, turns, retired);
     uint32_t next = 0;
     if (threadIdx.x % 32 == 0) {

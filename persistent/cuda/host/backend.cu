@@ -216,12 +216,11 @@ static void find_hand_over(attnd_backend *backend)
     uint32_t *us = &backend->config.queue->hand_over_us;
     if (backend->mps || *us)
         return;
+    *us = ATTND_HAND_OVER_UNKNOWN; /* if this process ends in it, too */
     const cudaError_t error = attnd::hand_over_measure(us);
-    if (!error)
-        return;
-    *us = ATTND_HAND_OVER_UNKNOWN;
-    backend_say(backend, "what taking turns on the GPU costs is not measured: %s",
-                cudaGetErrorString(error));
+    if (error)
+        backend_say(backend, "what taking turns on the GPU costs is not measured: %s",
+                    cudaGetErrorString(error));
 }
 
 /* The daemon learns this of the worker. */

@@ -4,8 +4,8 @@
  * A work slot is one of two places in shared memory and holds an item that was resolved once. The
  * fetch warp fills a slot when all warps have left it. So at most one item is claimed ahead of the
  * one in hand: this hides its latency and does not hoard the work of idle workers. None is claimed
- * before the one in hand is nearly over where that is of prefill, where sessions take turns, and
- * where fewer items are left than workers.
+ * before the one in hand is nearly over where that is of prefill; nor beside one of decode that is
+ * not short, where sessions take turns or fewer items are left than workers.
  *
  * The fetch warp also completes slots whose item is over. The release of an item's results takes as
  * long as all its stores, and the consumers go on meanwhile. The last warp of a decode item

@@ -160,7 +160,7 @@ struct Resident : Settings {
     uint32_t dirty;      /* positions from here to `published` have live lines that are not zero */
     uint32_t running;    /* the last gang whose dispatcher has begun */
     uint64_t plan_bytes; /* of plans, copied over the bus by this worker */
-    uint64_t twin_runs;  /* that were executed beside a twin, by this worker */
+    uint64_t twin_runs;  /* that were named with a twin (turns.h), by this worker */
     uint32_t prepared_end; /* entries of prepared[] that were ever used */
     uint32_t ringer;       /* as in Dispatch */
     uint32_t recent;       /* of runs[]: the last that was launched by a doorbell */

@@ -29,7 +29,8 @@ constexpr uint32_t nothing = 0xffffffffu;
 constexpr int32_t short_keys = 512;
 
 /* How long the warp is suspended between two looks: whether the item in hand was cancelled, where
- * its end is all that is waited for; at the ring of runs; and whether that item is ending. */
+ * its end is all that is waited for; at the ring of runs, and whether an item of prefill is ending;
+ * and whether one of decode is. */
 constexpr uint32_t cancelled_wait_ns = 20000, entry_wait_ns = 1000, ending_wait_ns = 200;
 
 /* Completes work before @end, in order: all of it if @wait, else only what is over. Return: true if
@@ -66,13 +67,14 @@ template <int D> __device__ __forceinline__ void fetch_ending(FetchWarp *fetch, 
         fetch_complete<D>(fetch, number, true);
         return;
     }
+    const uint32_t wait_ns = slot.path == path_decode ? ending_wait_ns : entry_wait_ns;
     fetch_complete<D>(fetch, number - 1, true);
     for (uint32_t looks = 1; !fetch_complete<D>(fetch, number, false); looks++) {
         if (uniform(uint32_t(peek_cta(&slot.item.ending))))
             return;
-        (void)barrier_try(&work->empty[at], parity, ending_wait_ns);
+        (void)barrier_try(&work->empty[at], parity, wait_ns);
         __syncwarp();
-        if (looks % (cancelled_wait_ns / ending_wait_ns) == 0)
+        if (looks % (cancelled_wait_ns / wait_ns) == 0)
             work_fail(work, number - 1, work_cancelled(work, number - 1));
     }
 }
@@ -170,22 +172,25 @@ __device__ __forceinline__ const ActiveRun *copied_run(const FetchWarp *fetch)
 }
 
 /* The entry of the run whose turn it is, in place of the one at the cursor, which is at hand; of
- * twins every other worker takes the later one. The cursor stays: no worker's cursor is past the
+ * twins every other worker prefers the later one. The cursor stays: no worker's cursor is past the
  * run, so its line is the run's until this worker has walked past it, too. What is not in front of
  * the cursor, or not there, is a turn that is over.
  * Return: @entry if there is no other, or nothing is left of it. */
 __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry entry)
 {
-    const uint32_t turn = fetch->work->turn, twin = fetch->worker % 2 ? turn_twin(turn) : 0;
-    const uint32_t ahead = (turn_at(turn) + twin - fetch->cursor) & turn_positions;
-    const uint32_t at = fetch->cursor + ahead;
-    if (ahead - 1 >= ring_positions - 1)
-        return entry;
-    const RunEntry other = observe_entry(&fetch->resident->ring[at % ring_positions]); /* A1 */
-    if (other.sequence != at + 1 || !variant_executes(fetch->variant, other.variant) ||
-        peek_gpu(&fetch->resident->live[at % ring_positions].next_item) >= other.items)
-        return entry;
-    return other;
+    const uint32_t turn = fetch->work->turn;
+    for (uint32_t twin = fetch->worker % 2 ? turn_twin(turn) : 0;; twin = 0) {
+        const uint32_t ahead = (turn_at(turn) + twin - fetch->cursor) & turn_positions;
+        const uint32_t at = fetch->cursor + ahead;
+        if (ahead - 1 < ring_positions - 1) {
+            const RunEntry other = observe_entry(&fetch->resident->ring[at % ring_positions]);
+            if (other.sequence == at + 1 && variant_executes(fetch->variant, other.variant) &&
+                peek_gpu(&fetch->resident->live[at % ring_positions].next_item) < other.items)
+                return other; /* A1 */
+        }
+        if (twin == 0)
+            return entry;
+    }
 }
 
 /* The last work that was given out is not over, and no other is to be claimed before its end is
@@ -213,8 +218,13 @@ __device__ __forceinline__ uint32_t take_item(FetchWarp *fetch, uint32_t number,
                                               uint32_t *cancelled, bool rehearses)
 {
     const uint32_t lane = threadIdx.x % 32;
-    if (claims_late(fetch, number))
+    if (claims_late(fetch, number)) { /* meanwhile the worker is not idle, for who looks */
+        if (lane == 0)
+            fetch->resident->doing[fetch->worker] = state_item;
         fetch_ending<D>(fetch, number);
+        if (lane == 0)
+            fetch->resident->doing[fetch->worker] = state_idle;
+    }
     for (;; fetch_next_run(fetch, *entry)) {
         *entry = {fetch->cursor + 1, 0, 1, uint16_t(fetch->variant), 0};
         if (!rehearses)

@@ -1,6 +1,7 @@
 /*
- * test_turns.c - whose items are next on a GPU (persistent/turns.h): workers take them as the
- * kernels do, one in hand and one claimed ahead, and the choice is made as seldom as there.
+ * test_turns.c - whose items are next on a GPU (persistent/turns.h): workers take them as kernels
+ * do that decode, one in hand and one claimed ahead, or, where sessions take turns, near the end of
+ * the one in hand; and the choice is made as seldom as there.
  */
 #include "persistent/turns.h"
 #include "tests/support/harness/check.h"
@@ -97,9 +98,10 @@ static void work(struct worker *worker)
     while (worker->held < 2) {
         const uint32_t at = choose((uint32_t)(worker - gpu.worker));
         struct run *run = &gpu.run[at];
-        /* None is claimed ahead when fewer are left than workers; but for one near the end of the
-         * item in hand, which this leaves out. */
-        if (at == gpu.published || (worker->held && run->items - run->taken < gpu.workers))
+        /* None is claimed ahead when fewer are left than workers, nor while there are turns; but
+         * for one near the end of the item in hand, which this leaves out. */
+        if (at == gpu.published ||
+            (worker->held && (run->items - run->taken < gpu.workers || gpu.next.at != NOBODY)))
             return;
         const uint64_t begin_ns = worker->held ? worker->free_ns[0] : gpu.now_ns;
         run->taken++;
@@ -143,6 +145,7 @@ static void one_sessions_runs_are_taken_as_they_came(void **state)
     }
 }
 
+/* Of the flood, as nobody else takes turns when it comes. */
 static void a_small_run_beside_a_flood_waits_for_an_item_in_hand_and_one_ahead(void **state)
 {
     enum { ITEM_US = 100, SMALL_US = 10, LATE_US = 5 };
@@ -280,6 +283,16 @@ static void one_sessions_runs_are_no_twins(void **state)
     assert_int_equal(gpu.turns.met, 0);
 }
 
+static void sessions_of_other_weights_have_no_twins(void **state)
+{
+    (void)state;
+    publish_reading(1, 100, 400, 50 * US, 77);
+    publish_reading(2, 1, 400, 50 * US, 77);
+    run_for(2000 * US);
+    assert_int_equal(gpu.turns.met, 0);
+    assert_true(gpu.run[0].taken > 10 * gpu.run[1].taken);
+}
+
 static void twins_wait_for_nobody_of_another_session_longer(void **state)
 {
     (void)state;
@@ -323,6 +336,7 @@ int main(void)
         TEST(runs_of_two_sessions_that_read_the_same_advance_together),
         TEST(a_run_that_comes_when_its_like_is_far_ahead_has_no_twin),
         TEST(one_sessions_runs_are_no_twins),
+        TEST(sessions_of_other_weights_have_no_twins),
         TEST(twins_wait_for_nobody_of_another_session_longer),
         TEST(more_sessions_than_are_remembered_lose_nothing),
     };

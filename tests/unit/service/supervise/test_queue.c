@@ -96,6 +96,14 @@ static void a_hand_over_that_was_measured_is_told_to_the_next_worker(void **stat
     CHECK_EQUAL(queue->head->hand_over_us, 287);
 }
 
+static void a_hand_over_in_which_a_worker_died_is_not_measured_again(void **state)
+{
+    (void)state;
+    old_head()->hand_over_us = ATTND_HAND_OVER_UNKNOWN; /* what a worker says when it begins */
+    lose();
+    CHECK_EQUAL(queue->head->hand_over_us, ATTND_HAND_OVER_UNKNOWN);
+}
+
 static void a_dead_worker_sees_no_command_of_the_next(void **state)
 {
     struct attnd_command command = {.kind = ATTND_COMMAND_RUN, .run = 3};
@@ -150,6 +158,7 @@ int main(void)
         CASE(a_dead_worker_sees_no_command_of_the_next),
         CASE(rates_outlive_the_worker_that_measured_them),
         CASE(a_hand_over_that_was_measured_is_told_to_the_next_worker),
+        CASE(a_hand_over_in_which_a_worker_died_is_not_measured_again),
         CASE(what_is_left_of_a_dead_worker_is_told_to_end),
         CASE(heap_prepared_runs_and_mailboxes_go_on),
     };
