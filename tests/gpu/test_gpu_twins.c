@@ -1,11 +1,13 @@
 /*
  * test_gpu_twins.c - two sessions decode behind one prefix of a pool that both have, each with a
- * plan of its own. Where both runs wait behind a third session's, their items are taken in turn, so
- * the second reads out of the L2; with a pool each they are not. Each run's result is that of the
- * run alone. How long both take is printed and not judged.
+ * plan of its own. Where both runs are queued while a third session's has the workers, their items
+ * are taken in turn, so the second reads out of the L2; with a pool each they are not. Each run's
+ * result is that of the run alone. How long both take is printed and not judged.
  */
 #include "schemas/abi.h"
+#include "schemas/atomics.h"
 #include "tests/gpu/support/gpu.h"
+#include "tests/gpu/support/long_run.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/oracle/bits16.h"
 
@@ -20,7 +22,8 @@
 
 #define CLIENT_MS 60000
 #define WAIT_NS 20000000000u
-#define ROUNDS 41u
+#define ROUNDS 41u  /* of submitted runs */
+#define LAUNCHED 8u /* rounds of launched ones */
 #define REQUESTS 4u
 #define HEADS_Q 32u
 #define HEADS_KV 8u
@@ -153,8 +156,11 @@ static void prepare(struct side *side)
     CHECK_OK(attnd_cuda_stream_open(side->session));
 }
 
-static void ring(const struct side *side)
+/* As soon as @gate is at least @number. */
+static void ring(const struct side *side, const uint32_t *gate, uint32_t number)
 {
+    CHECK_CUDA(cuStreamWaitValue32(side->stream, (CUdeviceptr)(uintptr_t)gate, number,
+                                   CU_STREAM_WAIT_VALUE_GEQ));
     CHECK_OK(attnd_cuda_run_on_stream(side->session, 0, side->prepared, side->stream));
 }
 
@@ -215,52 +221,64 @@ struct scene {
     const struct harness *harness;
     struct side blocker, sides[2];
     uint16_t expected[2][O_BYTES / 2];
+    struct long_run running;
+    uint32_t *gate, rounds; /* pinned: how many rounds may ring */
 };
 
-/* Both sides behind the blocker, submitted or launched. Return: from its end until both are over,
- * of submitted ones, us. */
-static double run_round(struct scene *scene, int launched)
+static void begin_round(struct scene *scene)
 {
-    static uint16_t o[O_BYTES / 2];
-    struct side *sides = scene->sides;
-    struct attnd_completion done[3];
-    uint64_t end_ns = 0;
-
-    poison(&sides[0]);
-    poison(&sides[1]);
-    submit(&scene->blocker);
-    for (uint32_t s = 0; s < 2; s++)
-        launched ? ring(&sides[s]) : submit(&sides[s]);
-    await(&scene->blocker, &done[2]);
-    for (uint32_t s = 0; s < 2; s++) {
-        if (launched) {
-            await_stream(&sides[s]);
-        } else {
-            await(&sides[s], &done[s]);
-            end_ns = done[s].end_ns > end_ns ? done[s].end_ns : end_ns;
-        }
-        read_o(&sides[s], o);
-        check_same(o, scene->expected[s]);
-    }
-    return end_ns > done[2].end_ns ? (double)(end_ns - done[2].end_ns) * 1e-3 : 0;
+    poison(&scene->sides[0]);
+    poison(&scene->sides[1]);
 }
 
-/* Return: how many runs met a twin, of 2 * ROUNDS; *us: the median. */
-static uint64_t run_rounds(struct scene *scene, int launched, double *us)
+static void end_round(struct scene *scene)
 {
-    const uint64_t before = twin_runs(scene->harness);
-    double took_us[ROUNDS];
+    static uint16_t o[O_BYTES / 2];
 
-    for (uint32_t i = 0; i < ROUNDS; i++)
-        took_us[i] = run_round(scene, launched);
-    qsort(took_us, ROUNDS, sizeof(*took_us), by_value);
-    *us = took_us[ROUNDS / 2];
-    return twin_runs(scene->harness) - before;
+    for (uint32_t s = 0; s < 2; s++) {
+        read_o(&scene->sides[s], o);
+        check_same(o, scene->expected[s]);
+    }
+}
+
+/* Both sides behind the blocker. Return: from the first begin of the two to the last end, us. */
+static double submitted(struct scene *scene)
+{
+    struct side *sides = scene->sides;
+    struct attnd_completion done[3];
+
+    begin_round(scene);
+    submit(&scene->blocker);
+    submit(&sides[0]);
+    submit(&sides[1]);
+    await(&scene->blocker, &done[2]);
+    await(&sides[0], &done[0]);
+    await(&sides[1], &done[1]);
+    end_round(scene);
+    const uint64_t begin_ns =
+        done[0].begin_ns < done[1].begin_ns ? done[0].begin_ns : done[1].begin_ns;
+    const uint64_t end_ns = done[0].end_ns > done[1].end_ns ? done[0].end_ns : done[1].end_ns;
+    return (double)(end_ns - begin_ns) * 1e-3;
+}
+
+/* Both sides ring at once, while the long run has the workers. */
+static void launched(struct scene *scene)
+{
+    begin_round(scene);
+    long_ring(&scene->running);
+    long_await_taken(&scene->running);
+    ring(&scene->sides[0], scene->gate, scene->rounds + 1);
+    ring(&scene->sides[1], scene->gate, scene->rounds + 1);
+    attnd_publish32(scene->gate, ++scene->rounds); /* R1: to the driver's waits */
+    await_stream(&scene->sides[0]);
+    await_stream(&scene->sides[1]);
+    CHECK_EQUAL(long_await(&scene->running), 0);
+    end_round(scene);
 }
 
 static void scene_open(struct scene *scene, const struct harness *harness, int one_pool)
 {
-    struct side *blocker = &scene->blocker, *sides = scene->sides;
+    struct side *blocker = &scene->blocker, *sides = scene->sides, running;
     struct attnd_token token;
 
     scene->harness = harness;
@@ -279,6 +297,11 @@ static void scene_open(struct scene *scene, const struct harness *harness, int o
         make_pool(&sides[1], 2);
     }
     make_plan(blocker, 3);
+    side_open(&running, harness, "running");
+    long_open(&scene->running, running.session, 0);
+    CHECK_CUDA(
+        cuMemHostAlloc((void **)&scene->gate, sizeof(*scene->gate), CU_MEMHOSTALLOC_PORTABLE));
+    *scene->gate = 0;
     for (uint32_t s = 0; s < 2; s++) {
         make_plan(&sides[s], 4 + s);
         prepare(&sides[s]);
@@ -289,22 +312,30 @@ static void scene_open(struct scene *scene, const struct harness *harness, int o
 static int two_sessions(const struct harness *harness, int one_pool)
 {
     static struct scene scene;
-    double us;
+    double took_us[ROUNDS];
 
     scene_open(&scene, harness, one_pool);
-    ring(&scene.sides[0]); /* now a run's position is not its place among submitted ones */
+    ring(&scene.sides[0], scene.gate, 0); /* a run's position is not its place in a table now */
     await_stream(&scene.sides[0]);
-    for (int launched = 0; launched < 2; launched++) {
-        const uint64_t met = run_rounds(&scene, launched, &us);
-        printf("%s behind a run of others, %s: %" PRIu64 " of %u met",
-               launched ? "launched" : "submitted", one_pool ? "one pool" : "a pool each", met,
-               2 * ROUNDS);
-        printf(launched ? "\n" : ", both over %.1f us after it\n", us);
-        if (one_pool)
-            CHECK(met >= 2 && met <= 2 * ROUNDS);
-        else
-            CHECK_EQUAL(met, 0);
-    }
+    const uint64_t first = twin_runs(harness);
+    for (uint32_t i = 0; i < ROUNDS; i++)
+        took_us[i] = submitted(&scene);
+    const uint64_t second = twin_runs(harness);
+    for (uint32_t i = 0; i < LAUNCHED; i++)
+        launched(&scene);
+    const uint64_t third = twin_runs(harness);
+    qsort(took_us, ROUNDS, sizeof(*took_us), by_value);
+    printf("%s: of %u submitted runs %" PRIu64 " met, two in %.1f us; of %u launched ones %" PRIu64
+           "\n",
+           one_pool ? "one pool" : "a pool each", 2 * ROUNDS, second - first, took_us[ROUNDS / 2],
+           2 * LAUNCHED, third - second);
+    if (one_pool)
+        CHECK(second - first >= 2 && third - second >= 2 &&
+              third - first <= 2 * (ROUNDS + LAUNCHED));
+    else
+        CHECK_EQUAL(third - first, 0);
+    long_close(&scene.running);
+    attnd_close(scene.running.session);
     for (uint32_t s = 0; s < 2; s++)
         attnd_close(scene.sides[s].session);
     attnd_close(scene.blocker.session);
