@@ -74,6 +74,10 @@ FORWARD(cuMemExportToShareableHandle,
         (fd, handle, type, flags))
 FORWARD(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address),
         (handle, address))
+FORWARD(cuMemHostAlloc, (void **address, size_t bytes, unsigned int flags), (address, bytes, flags))
+FORWARD(cuStreamWaitValue32,
+        (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags),
+        (stream, address, value, flags))
 FORWARD(cuMemAlloc, (CUdeviceptr * address, size_t bytes), (address, bytes))
 FORWARD(cuMemFree, (CUdeviceptr address), (address))
 FORWARD(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *props), (pool, props))
