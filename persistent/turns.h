@@ -186,8 +186,8 @@ static ATTND_HOST_DEVICE uint32_t attnd_turns_twin(struct attnd_turns *turns, ui
         const struct attnd_turns_flow *one = &turns->flow[run->flow],
                                       *two = &turns->flow[other->flow];
         const int64_t apart = (int64_t)other->taken - (int64_t)run->taken;
-        const uint32_t a_ns = attnd_turns_item_ns(turns, one);
-        const uint32_t b_ns = attnd_turns_item_ns(turns, two);
+        const uint32_t a_ns = one->item_ns ? one->item_ns : ATTND_TURNS_ITEM_NS;
+        const uint32_t b_ns = two->item_ns ? two->item_ns : ATTND_TURNS_ITEM_NS;
         const int64_t ns = (apart < 0 ? -apart : apart) * (int64_t)(a_ns > b_ns ? a_ns : b_ns);
         if (one->weight != two->weight || ns > ATTND_TURNS_TWIN_NS)
             continue;

@@ -4,8 +4,9 @@
  * Sessions that attach one pool may decode behind one prefix, each with a plan of its own. No plan
  * can read it for both, because neither may wait for the other. But if both are queued at the same
  * layer, and take items alternately, the second reads what the first has just brought into a cache.
- * A plan is known by the page with which the block begins that gains most. Full tiles of rows gain
- * nothing: their products take as long, and the next tile's rows read the same keys anyway.
+ * A plan is known (reads_first, of its head) by 1 + the page with which the block begins that gains
+ * most. Full tiles of rows gain nothing: their products take as long, and the next tile's rows read
+ * the same keys anyway.
  */
 #include "persistent/plan/private.h"
 
