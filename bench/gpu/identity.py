@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What attention without options pays for all options that there are: gpu.identity_over_before.
 
-identity.py --before FILE --commit C [--rounds N] [--record DIR]
+identity.py --before FILE --commit C [--rounds N] [--only SHAPE,SHAPE] [--record DIR]
 
 FILE is the program gpu_drain of commit C, which had no options yet, linked for this machine; beside
 it this build's runs, in turn. The figure is the worst ratio, over the shapes that both know, of the
@@ -35,17 +35,21 @@ ROUND_S = 120
 def drain(program, names):
     """(name of the GPU, shape -> microseconds) of one execution; @names: of these, all if none."""
     only = ["--only", ",".join(names)] if names else []
-    text = subprocess.run(
-        [str(program), *only], check=True, capture_output=True, text=True, timeout=ROUND_S
-    ).stdout
+    done = subprocess.run(
+        [str(program), *only], capture_output=True, text=True, timeout=ROUND_S, check=False
+    )
+    text = done.stdout
+    if done.returncode:
+        last = (text + done.stderr).strip().splitlines()[-3:]
+        raise ValueError(f"{program} ends with {done.returncode}: {' | '.join(last)}")
     times = {found[1]: float(found[2]) for found in map(LINE.match, text.splitlines()) if found}
     device = next((found[1] for found in map(DEVICE.match, text.splitlines()) if found), "")
     return device, times
 
 
-def compare(before, now, rounds):
-    """(name of the GPU, shape -> (microseconds before, now))."""
-    _, known = drain(before, [])
+def compare(before, now, rounds, only=()):
+    """(name of the GPU, shape -> (microseconds before, now)); @only: of these, all if none."""
+    _, known = drain(before, list(only))
     device, both = drain(now, sorted(known))
     names = [name for name in known if name in both and not LEFT_OUT.search(name)]
     if not names:
@@ -70,11 +74,13 @@ def main():
     parser.add_argument("--commit", required=True, help="of FILE")
     parser.add_argument("--now", type=pathlib.Path, metavar="FILE", help="default: this build's")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", metavar="NAMES", help="shapes; default: all")
     parser.add_argument("--record", metavar="DIR", help="write identity-<device>.json there")
     options = parser.parse_args()
     now = options.now or ROOT / "bench/gpu_drain"
     try:
-        name, times = compare(options.before, now, options.rounds)
+        only = [shape for shape in options.only.split(",") if shape]
+        name, times = compare(options.before, now, options.rounds, only)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         print(f"identity: {error}", file=sys.stderr)
         return 1
