@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What attention without options pays for all options that there are: gpu.identity_over_before.
 
-identity.py --before FILE --commit C [--rounds N] [--only SHAPE,SHAPE] [--record DIR]
+identity.py --before FILE --commit C [--rounds N] [--record DIR]
 
 FILE is the program gpu_drain of commit C, which had no options yet, linked for this machine; beside
 it this build's runs, in turn. The figure is the worst ratio, over the shapes that both know, of the
@@ -28,7 +28,7 @@ import figures  # noqa: E402
 
 LINE = re.compile(r"^(\w+) +\d+ items +device +([\d.]+) us")
 DEVICE = re.compile(r"^(.*): reading ")
-LEFT_OUT = re.compile("naive")
+PARTS = ("decode", "prefill", "chunk")  # of shapes' names; the slow way is not asked for
 ROUND_S = 120
 
 
@@ -47,19 +47,27 @@ def drain(program, names):
     return device, times
 
 
-def compare(before, now, rounds, only=()):
-    """(name of the GPU, shape -> (microseconds before, now)); @only: of these, all if none."""
-    _, known = drain(before, list(only))
+def drain_before(program):
+    """Shape -> microseconds, of a program that takes a part of names, and not several names."""
+    times = {}
+    for part in PARTS:
+        times.update(drain(program, [part])[1])
+    return times
+
+
+def compare(before, now, rounds):
+    """(name of the GPU, shape -> (microseconds before, now))."""
+    known = drain_before(before)
     device, both = drain(now, sorted(known))
-    names = [name for name in known if name in both and not LEFT_OUT.search(name)]
+    names = [name for name in known if name in both]
     if not names:
         raise ValueError(f"{before} and {now} have no shape in common")
     times = {name: ([], []) for name in names}
     for number in range(rounds):
-        programs = [before, now] if number % 2 == 0 else [now, before]
-        for program in programs:
-            for name, took in drain(program, names)[1].items():
-                times[name][program == now].append(took)
+        for old in (True, False) if number % 2 == 0 else (False, True):
+            took = drain_before(before) if old else drain(now, names)[1]
+            for name in names:
+                times[name][0 if old else 1].append(took[name])
         print(f"identity: round {number + 1} of {rounds}", file=sys.stderr)
     return device, {
         name: tuple(statistics.median(one) for one in pair) for name, pair in times.items()
@@ -74,13 +82,11 @@ def main():
     parser.add_argument("--commit", required=True, help="of FILE")
     parser.add_argument("--now", type=pathlib.Path, metavar="FILE", help="default: this build's")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", metavar="NAMES", help="shapes; default: all")
     parser.add_argument("--record", metavar="DIR", help="write identity-<device>.json there")
     options = parser.parse_args()
     now = options.now or ROOT / "bench/gpu_drain"
     try:
-        only = [shape for shape in options.only.split(",") if shape]
-        name, times = compare(options.before, now, options.rounds, only)
+        name, times = compare(options.before, now, options.rounds)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         print(f"identity: {error}", file=sys.stderr)
         return 1
