@@ -66,11 +66,13 @@ def compare(before, now, rounds):
     for number in range(rounds):
         for old in (True, False) if number % 2 == 0 else (False, True):
             took = drain_before(before) if old else drain(now, names)[1]
-            for name in names:
+            for name in set(names) & set(took):
                 times[name][0 if old else 1].append(took[name])
         print(f"identity: round {number + 1} of {rounds}", file=sys.stderr)
     return device, {
-        name: tuple(statistics.median(one) for one in pair) for name, pair in times.items()
+        name: tuple(statistics.median(one) for one in pair)
+        for name, pair in times.items()
+        if all(pair)
     }
 
 

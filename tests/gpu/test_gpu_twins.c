@@ -7,7 +7,6 @@
 #include "schemas/abi.h"
 #include "schemas/atomics.h"
 #include "tests/gpu/support/gpu.h"
-#include "tests/gpu/support/long_run.h"
 #include "tests/support/harness/e2e.h"
 #include "tests/support/oracle/bits16.h"
 
@@ -34,7 +33,7 @@
 #define TOKEN (HEADS_KV * DIM) /* elements */
 #define PLANE_BYTES ((uint64_t)PAGES * PAGE_SIZE * TOKEN * 2u)
 #define O_BYTES (REQUESTS * ROW_BYTES)
-#define BLOCKER_ROWS 1024u
+#define BLOCKER_ROWS 4096u
 
 struct side {
     struct attnd_session *session;
@@ -135,11 +134,16 @@ static void make_plan(struct side *side, uint32_t salt)
     fill(side->rows_address, (uint64_t)rows * ROW_BYTES, salt);
 }
 
+/* Of q, and of o behind it. */
+static uint64_t rows_bytes(const struct side *side)
+{
+    return (uint64_t)side->requests * side->rows_each * ROW_BYTES;
+}
+
 static void submit(struct side *side)
 {
-    const uint64_t bytes = (uint64_t)side->requests * side->rows_each * ROW_BYTES;
     const struct attnd_run_args args = {
-        .size = sizeof(args), .q = {side->rows, 0}, .o = {side->rows, bytes}};
+        .size = sizeof(args), .q = {side->rows, 0}, .o = {side->rows, rows_bytes(side)}};
     const struct attnd_op op = {.user_data = 2};
 
     CHECK_OK(attnd_run(side->session, side->plan, &args, &op));
@@ -149,7 +153,7 @@ static void submit(struct side *side)
 static void prepare(struct side *side)
 {
     const struct attnd_prepare_args args = {
-        .size = sizeof(args), .q = {side->rows, 0}, .o = {side->rows, O_BYTES}};
+        .size = sizeof(args), .q = {side->rows, 0}, .o = {side->rows, rows_bytes(side)}};
 
     CHECK_OK(attnd_prepare(side->session, side->plan, &args, &side->prepared));
     CHECK_CUDA(cuStreamCreate(&side->stream, CU_STREAM_NON_BLOCKING));
@@ -221,7 +225,7 @@ struct scene {
     const struct harness *harness;
     struct side blocker, sides[2];
     uint16_t expected[2][O_BYTES / 2];
-    struct long_run running;
+    CUdeviceptr mailbox;    /* the blocker's */
     uint32_t *gate, rounds; /* pinned: how many rounds may ring */
 };
 
@@ -261,24 +265,35 @@ static double submitted(struct scene *scene)
     return (double)(end_ns - begin_ns) * 1e-3;
 }
 
-/* Both sides ring at once, while the long run has the workers. */
+/* By a worker, or answered already. */
+static int blocker_is_taken(void *context)
+{
+    const struct scene *scene = context;
+    uint32_t word; /* of lane 0 */
+
+    CHECK_CUDA(cuMemcpyDtoH(&word, scene->mailbox, sizeof(word)));
+    return word >= ATTND_DOORBELL_TAKEN || cuStreamQuery(scene->blocker.stream) == CUDA_SUCCESS;
+}
+
+/* Both sides ring at once, while the blocker has the workers. */
 static void launched(struct scene *scene)
 {
     begin_round(scene);
-    long_ring(&scene->running);
-    long_await_taken(&scene->running);
+    ring(&scene->blocker, scene->gate, scene->rounds);
+    harness_eventually(blocker_is_taken, scene, 20000, "a worker takes the blocker");
     ring(&scene->sides[0], scene->gate, scene->rounds + 1);
     ring(&scene->sides[1], scene->gate, scene->rounds + 1);
     attnd_publish32(scene->gate, ++scene->rounds); /* R1: to the driver's waits */
     await_stream(&scene->sides[0]);
     await_stream(&scene->sides[1]);
-    CHECK_EQUAL(long_await(&scene->running), 0);
+    await_stream(&scene->blocker);
     end_round(scene);
 }
 
 static void scene_open(struct scene *scene, const struct harness *harness, int one_pool)
 {
-    struct side *blocker = &scene->blocker, *sides = scene->sides, running;
+    struct side *blocker = &scene->blocker, *sides = scene->sides;
+    uint32_t mailbox;
     struct attnd_token token;
 
     scene->harness = harness;
@@ -297,8 +312,9 @@ static void scene_open(struct scene *scene, const struct harness *harness, int o
         make_pool(&sides[1], 2);
     }
     make_plan(blocker, 3);
-    side_open(&running, harness, "running");
-    long_open(&scene->running, running.session, 0);
+    prepare(blocker);
+    CHECK_OK(attnd_mailbox(blocker->session, &mailbox));
+    CHECK_OK(attnd_cuda_map(blocker->session, mailbox, &scene->mailbox));
     CHECK_CUDA(
         cuMemHostAlloc((void **)&scene->gate, sizeof(*scene->gate), CU_MEMHOSTALLOC_PORTABLE));
     *scene->gate = 0;
@@ -334,8 +350,6 @@ static int two_sessions(const struct harness *harness, int one_pool)
               third - first <= 2 * (ROUNDS + LAUNCHED));
     else
         CHECK_EQUAL(third - first, 0);
-    long_close(&scene.running);
-    attnd_close(scene.running.session);
     for (uint32_t s = 0; s < 2; s++)
         attnd_close(scene.sides[s].session);
     attnd_close(scene.blocker.session);
