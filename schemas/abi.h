@@ -257,8 +257,7 @@ struct attnd_queue_head {
     struct attnd_rates rates;      /* daemon, worker: abi_rates.h */
     struct attnd_worker_info info; /* worker */
     uint32_t hand_over_us, zero7;  /* daemon, worker: abi_rates.h */
-    uint64_t twin_runs;            /* worker: of turns.h */
-    uint32_t zero8[12];
+    uint64_t twin_runs, zero8[6];  /* worker: of turns.h */
 };
 ATTND_ASSERT_AT(attnd_queue_head, command_tail, 64);
 ATTND_ASSERT_AT(attnd_queue_head, command_head, 128);
@@ -586,15 +585,12 @@ struct attnd_plan_head {
     uint32_t generation;      /* of the last set or advance, written last */
     uint32_t options;         /* ATTND_OPTION_*; 0: the variant says nothing */
     float logits_soft_cap;    /* of the variant, for those who look only here; 0: none */
-    uint64_t mask_begin_offset_bytes; /* uint32 [entries]: where in the mask an entry's bits begin,
-                                         bytes; with ATTND_OPTION_MASK only */
+    uint64_t mask_begin_offset_bytes; /* uint32 [entries], with ATTND_OPTION_MASK: bytes into it */
     float v_scale;     /* 0 in the heap; in a worker's own copy it may be the variant's */
     uint32_t kv_dtype; /* of the pool */
     /* Of a fused plan: compute-bound tiles, in front, and workers that begin with those; or 0. */
     uint32_t compute_tiles, compute_workers;
-    /* 1 + a page with which much begins that is read, if it pays that another run that reads it
-     * is executed at the same time; else 0. In a worker's own copy: whose run it is. */
-    uint64_t reads_first;
+    uint64_t reads_first; /* plan/twin.c; in a worker's own copy: whose run it is */
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);
 ATTND_ASSERT_AT(attnd_plan_head, entries_offset_bytes, 72);
