@@ -59,6 +59,8 @@ def compare(before, now, rounds):
     """(name of the GPU, shape -> (microseconds before, now))."""
     known = drain_before(before)
     device, both = drain(now, sorted(known))
+    if rounds < 1:
+        raise ValueError(f"--rounds is {rounds}, at least 1")
     names = [name for name in known if name in both]
     if not names:
         raise ValueError(f"{before} and {now} have no shape in common")
@@ -69,11 +71,14 @@ def compare(before, now, rounds):
             for name in set(names) & set(took):
                 times[name][0 if old else 1].append(took[name])
         print(f"identity: round {number + 1} of {rounds}", file=sys.stderr)
-    return device, {
+    medians = {
         name: tuple(statistics.median(one) for one in pair)
         for name, pair in times.items()
         if all(pair)
     }
+    if not medians:
+        raise ValueError(f"{before} and {now} have times of no shape in common")
+    return device, medians
 
 
 def main():

@@ -151,7 +151,7 @@ static void report(struct bench_suite *suite, const struct tax *kernel, double b
              CTA_BYTES >> 10, kernel->sms, kernel->beside_us, kernel->alone_us, WINDOWS,
              WINDOWS + 1);
     bench_suite_figure(suite, "idle_service_tax_kernel", of_kernel, "ratio", "lower", NAN, notes);
-    if (!(before_us > 0)) {
+    if (!(before_us > 0 && beside_us > 0 && after_us > 0)) {
         printf("gpu: idle_service_tax: not measured without a product\n");
         return;
     }
@@ -165,6 +165,14 @@ static void report(struct bench_suite *suite, const struct tax *kernel, double b
                        1.01, notes);
 }
 
+/* Microseconds; 0: it was not measured this time. */
+static double ask_product(void)
+{
+    gpu_peer_forget("gemm_4096_us");
+    gpu_peers_ask("peers.py gemm");
+    return gpu_peer("gemm_4096_us");
+}
+
 void gpu_measure_idle_tax(struct bench_suite *suite, const char *const *service)
 {
     const double before_us = gpu_peer("gemm_4096_us");
@@ -172,11 +180,9 @@ void gpu_measure_idle_tax(struct bench_suite *suite, const char *const *service)
     struct tax kernel = {0};
 
     if (before_us > 0) {
-        gpu_peers_ask("peers.py gemm");
-        beside_us = gpu_peer("gemm_4096_us");
+        beside_us = ask_product();
         bench_private_stop();
-        gpu_peers_ask("peers.py gemm");
-        after_us = gpu_peer("gemm_4096_us");
+        after_us = ask_product();
     }
     if (measure_kernel(suite, service, &kernel))
         report(suite, &kernel, beside_us, before_us, after_us);

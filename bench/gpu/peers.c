@@ -43,6 +43,11 @@ static void keep(const char *name, double value)
     peers[peers_count++].value = value;
 }
 
+void gpu_peer_forget(const char *name)
+{
+    keep(name, 0);
+}
+
 void gpu_peers_ask(const char *arguments)
 {
     char program[64], path[PATH_MAX], command[PATH_MAX + 128], line[256], name[64];

@@ -17,6 +17,9 @@ void gpu_peers_ask(const char *arguments);
 /** gpu_peer() - Return: the last value said under @name, 0 if there is none. */
 double gpu_peer(const char *name);
 
+/** gpu_peer_forget() - nothing was said under @name, so far. */
+void gpu_peer_forget(const char *name);
+
 /** gpu_peer_us() - @peer's best time for @shape: of "<peer>_<shape>_us", its kernels called
  * natively, and "<peer>_python_<shape>_us", what its Python package makes of them. Return: it; 0
  * without one. */

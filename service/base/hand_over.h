@@ -12,7 +12,7 @@
 
 /**
  * attnd_hand_over_text() - that processes take turns on the GPU, and the price
- * @hand_over_us: as attnd_queue_head has it; 0: no worker has measured it; ATTND_HAND_OVER_UNTOLD:
+ * @hand_over_us: as Status has it; 0: it is absent there; ATTND_HAND_OVER_UNTOLD:
  *                there is no service to tell
  * @text: [@bytes]; ATTND_HAND_OVER_BYTES are enough
  * Threads: any. Return: @text.

@@ -309,7 +309,9 @@ static int64_t ask_hand_over(const char *socket_path)
     request.status = &query;
     if (attnctl_ask(socket_path, &request, &reply) < 0)
         return hand_over_us;
-    if (reply->code == 0 && reply->result_case == ATTND__REPLY__RESULT_STATUS)
+    /* One under MPS or without a GPU has nothing to tell. */
+    if (reply->code == 0 && reply->result_case == ATTND__REPLY__RESULT_STATUS &&
+        reply->status->has_mps && !reply->status->mps)
         hand_over_us = reply->status->hand_over_us; /* 0: absent */
     attnd__reply__free_unpacked(reply, NULL);
     return hand_over_us;

@@ -183,10 +183,11 @@ __device__ __forceinline__ RunEntry other_turn(const FetchWarp *fetch, RunEntry 
         const uint32_t ahead = (turn_at(turn) + twin - fetch->cursor) & turn_positions;
         const uint32_t at = fetch->cursor + ahead;
         if (ahead - 1 < ring_positions - 1) {
-            const RunEntry other = observe_entry(&fetch->resident->ring[at % ring_positions]);
+            const RunEntry other =
+                observe_entry(&fetch->resident->ring[at % ring_positions]); /* A1 */
             if (other.sequence == at + 1 && variant_executes(fetch->variant, other.variant) &&
                 peek_gpu(&fetch->resident->live[at % ring_positions].next_item) < other.items)
-                return other; /* A1 */
+                return other;
         }
         if (twin == 0)
             return entry;
