@@ -45,17 +45,6 @@ struct filler {
     uint32_t ctas;
 };
 
-static const struct bench_uniform uniform = {.dtype = ATTND_DTYPE_FP16,
-                                             .layers = 4,
-                                             .requests = 1,
-                                             .qo_len = 1,
-                                             .kv_len = 128,
-                                             .page_size = 16,
-                                             .heads_q = 32,
-                                             .heads_kv = 8,
-                                             .dim = 128,
-                                             .memory_kind = ATTND_MEMORY_DEVICE};
-
 /* ---- the crowd ---- */
 
 static bool open_filler(struct bench_suite *suite, struct filler *filler)
@@ -196,7 +185,7 @@ void gpu_measure_crowd(struct bench_suite *suite, const char *suffix)
     }
     bool good = await_kernels(crowd, BEFORE_ROUNDS);
     const double before_us = attnd_peek32(&crowd->kernel_ns) * 1e-3;
-    good = good && gpu_measure_sparse(suite, &uniform, ROUNDS * suite->rounds / 100 + 1, &times);
+    good = good && gpu_measure_sparse(suite, &gpu_small, ROUNDS * suite->rounds / 100 + 1, &times);
     const double beside_us = attnd_peek32(&crowd->kernel_ns) * 1e-3;
     end_crowd(suite, crowd, pid);
     if (good && !suite->failed)

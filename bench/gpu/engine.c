@@ -19,6 +19,17 @@
 #define CHUNK_BYTES (32u << 20)
 #define LANE 0u
 
+const struct bench_uniform gpu_small = {.dtype = ATTND_DTYPE_FP16,
+                                        .layers = 4,
+                                        .requests = 1,
+                                        .qo_len = 1,
+                                        .kv_len = 128,
+                                        .page_size = 16,
+                                        .heads_q = 32,
+                                        .heads_kv = 8,
+                                        .dim = 128,
+                                        .memory_kind = ATTND_MEMORY_DEVICE};
+
 /* ---- processes ---- */
 
 bool gpu_cuda(struct bench_suite *suite, const char *call, CUresult result)

@@ -42,6 +42,9 @@ void gpu_stamp_device(struct bench_suite *suite);
  */
 bool gpu_fill(struct bench_suite *suite, CUdeviceptr at, uint64_t bytes, uint32_t dtype);
 
+/* A decode of 128 keys, 32/8 heads: less than the way there and back takes. */
+extern const struct bench_uniform gpu_small;
+
 /** gpu_measure() - @count runs of one shape, one at a time, layers in turn, after a warm-up. */
 bool gpu_measure(struct bench_suite *suite, const struct bench_uniform *uniform, uint64_t count,
                  struct gpu_times *times);

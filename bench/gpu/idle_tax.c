@@ -30,17 +30,6 @@ struct tax {
     uint32_t sms;
 };
 
-static const struct bench_uniform uniform = {.dtype = ATTND_DTYPE_FP16,
-                                             .layers = 4,
-                                             .requests = 1,
-                                             .qo_len = 1,
-                                             .kv_len = 128,
-                                             .page_size = 16,
-                                             .heads_q = 32,
-                                             .heads_kv = 8,
-                                             .dim = 128,
-                                             .memory_kind = ATTND_MEMORY_DEVICE};
-
 /* ---- the kernel ---- */
 
 struct window {
@@ -113,7 +102,7 @@ static bool begin_service(struct bench_suite *suite, const char *const *service)
 {
     struct gpu_times times;
 
-    return bench_suite_restart(suite, service) && gpu_measure(suite, &uniform, 20, &times);
+    return bench_suite_restart(suite, service) && gpu_measure(suite, &gpu_small, 20, &times);
 }
 
 /* Return: whether there are both times. The service has ended. */
