@@ -229,25 +229,34 @@ static double weigh_keys(const struct reference_batch *batch, const struct query
     return max;
 }
 
+/* An error of a score from which on any key may have all the weight. */
+#define ERROR_MAX 300.0
+
 /* With weights w off by factors exp(e), o is off by the sum of w (exp(e) - 1) (v - o) over the sum
- * of w exp(e), and lse by the logarithm of what the latter grows. @o is final, @o_error all 0. */
+ * of w exp(-e), and lse by the logarithm of what the latter grows. Both sums are of what is not
+ * negative: a difference may round to 0 or below. @o is final, @o_error all 0. */
 static void bound_errors(const struct reference_batch *batch, const struct seen *seen, double sum,
                          double v_scale, const double *o, double *o_error, double *lse_error)
 {
-    double most = 0, least_sum = sum;
+    double most = 0, least_sum = 0, weights = 0;
+    int unbounded = 0;
 
     for (size_t n = 0; n < seen->count; n++) {
-        const double grows = seen->scores[n] * expm1(seen->errors[n]);
-        if (seen->scores[n] == 0 || !isfinite(grows))
+        const double weight = seen->scores[n], grows = weight * expm1(seen->errors[n]);
+        unbounded |= seen->errors[n] > ERROR_MAX;
+        weights += weight;
+        least_sum += weight * exp(-seen->errors[n]);
+        if (weight == 0 || !isfinite(grows))
             continue;
         most += grows;
-        least_sum += seen->scores[n] * expm1(-seen->errors[n]);
         for (uint32_t d = 0; d < dim_vo_of(batch); d++)
             o_error[d] += grows * fabs(v_scale * seen->values[n][d] - o[d]);
     }
+    least_sum += fmax(0, sum - weights); /* the sink */
+    unbounded |= least_sum == 0;
     for (uint32_t d = 0; d < dim_vo_of(batch); d++)
-        o_error[d] /= least_sum;
-    *lse_error = most / least_sum / (batch->lse_ln ? 1 : log(2));
+        o_error[d] = unbounded ? INFINITY : o_error[d] / least_sum;
+    *lse_error = unbounded ? INFINITY : most / least_sum / (batch->lse_ln ? 1 : log(2));
 }
 
 /* One query against the keys that it sees; @index: row * heads_q + head. */

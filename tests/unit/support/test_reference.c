@@ -246,6 +246,30 @@ static void with_one_key_far_ahead_no_error_is_allowed(void **state)
         assert_true(o_error[i] < 1e-30);
 }
 
+/* Keys that are equal, of scores that are off by 40 and more: any one of them may have all the
+ * weight, and nothing that is allowed is negative or not a number. */
+static void where_scores_may_be_anything_any_value_is_allowed(void **state)
+{
+    double o_error[8 * 2 * DIM], lse_error[8 * 2];
+    struct scene scene;
+
+    (void)state;
+    scene_init(&scene, 1, 9, 0, 0);
+    for (int j = 1; j < 9; j++)
+        memcpy(scene.k + j * DIM, scene.k, DIM * sizeof(*scene.k));
+    scene.batch.o_error = o_error;
+    scene.batch.lse_error = lse_error;
+    for (float scale = 0x1p22f; scale < 0x1p60f; scale *= 4) { /* of lengths of some 20 */
+        scene.batch.sm_scale = scale;
+        reference_attend(&scene.batch, scene.o, scene.lse);
+        for (int i = 0; i < 2 * DIM; i++)
+            for (int j = 0; j < 9; j++)
+                assert_true(o_error[i] >=
+                            fabs(fp16(&scene.v[j * DIM + i % DIM]) - scene.o[i]) - 1e-9);
+        assert_true(lse_error[0] >= 40 && lse_error[1] >= 40);
+    }
+}
+
 static void a_row_that_sees_nothing_is_zero_and_minus_infinity(void **state)
 {
     struct scene scene;
@@ -349,6 +373,7 @@ int main(void)
         cmocka_unit_test(equal_keys_give_the_mean_of_values),
         cmocka_unit_test(errors_of_scores_are_allowed_where_keys_compete),
         cmocka_unit_test(with_one_key_far_ahead_no_error_is_allowed),
+        cmocka_unit_test(where_scores_may_be_anything_any_value_is_allowed),
         cmocka_unit_test(a_row_that_sees_nothing_is_zero_and_minus_infinity),
         cmocka_unit_test(what_is_not_seen_is_not_read),
         cmocka_unit_test(cascade_levels_are_one_softmax_over_both_lists),
