@@ -44,7 +44,7 @@ namespace
 {
 
 struct Options {
-    std::string only; /* part of a name; or whole names, with a comma behind each */
+    std::string only; /* part of a name; or, with a comma, whole names */
     uint32_t paths = 7, workers = 0, plan_workers = 0, drain = 0, runs = 0;
 };
 
@@ -492,7 +492,8 @@ bool wanted(const Shape &shape, const Options &options)
 {
     if (options.only.find(',') == std::string::npos)
         return strstr(shape.name, options.only.c_str());
-    return ("," + options.only).find("," + std::string(shape.name) + ",") != std::string::npos;
+    return ("," + options.only + ",").find("," + std::string(shape.name) + ",") !=
+           std::string::npos;
 }
 
 } // namespace

@@ -32,11 +32,11 @@ PARTS = ("decode", "prefill", "chunk")  # of shapes' names; the slow way is not 
 ROUND_S = 120
 
 
-def drain(program, names):
-    """(name of the GPU, shape -> microseconds) of one execution; @names: of these, all if none."""
-    only = ["--only", ",".join(names)] if names else []
+def drain(program, only):
+    """(name of the GPU, shape -> microseconds) of one execution. @only: a part of names, or whole
+    names with a comma behind each."""
     done = subprocess.run(
-        [str(program), *only], capture_output=True, text=True, timeout=ROUND_S, check=False
+        [str(program), "--only", only], capture_output=True, text=True, timeout=ROUND_S, check=False
     )
     text = done.stdout
     if done.returncode:
@@ -47,38 +47,39 @@ def drain(program, names):
     return device, times
 
 
+def whole(names):
+    return "".join(f"{name}," for name in names)
+
+
 def drain_before(program):
     """Shape -> microseconds, of a program that takes a part of names, and not several names."""
     times = {}
     for part in PARTS:
-        times.update(drain(program, [part])[1])
+        times.update(drain(program, part)[1])
     return times
 
 
 def compare(before, now, rounds):
     """(name of the GPU, shape -> (microseconds before, now))."""
-    known = drain_before(before)
-    device, both = drain(now, sorted(known))
     if rounds < 1:
         raise ValueError(f"--rounds is {rounds}, at least 1")
+    known = drain_before(before)
+    device, both = drain(now, whole(known))
     names = [name for name in known if name in both]
     if not names:
         raise ValueError(f"{before} and {now} have no shape in common")
     times = {name: ([], []) for name in names}
     for number in range(rounds):
         for old in (True, False) if number % 2 == 0 else (False, True):
-            took = drain_before(before) if old else drain(now, names)[1]
-            for name in set(names) & set(took):
+            took = drain_before(before) if old else drain(now, whole(names))[1]
+            if missing := set(names) - set(took):
+                raise ValueError(f"{before if old else now} has no time of {min(missing)} this time")
+            for name in names:
                 times[name][0 if old else 1].append(took[name])
         print(f"identity: round {number + 1} of {rounds}", file=sys.stderr)
-    medians = {
-        name: tuple(statistics.median(one) for one in pair)
-        for name, pair in times.items()
-        if all(pair)
+    return device, {
+        name: tuple(statistics.median(one) for one in pair) for name, pair in times.items()
     }
-    if not medians:
-        raise ValueError(f"{before} and {now} have times of no shape in common")
-    return device, medians
 
 
 def main():
