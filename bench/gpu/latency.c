@@ -53,16 +53,13 @@ struct layers {
     uint64_t q_bytes;
 };
 
-static const struct bench_uniform uniform = {.dtype = ATTND_DTYPE_FP16,
-                                             .layers = LAYERS,
-                                             .requests = 1,
-                                             .qo_len = 1,
-                                             .kv_len = 128,
-                                             .page_size = 16,
-                                             .heads_q = 32,
-                                             .heads_kv = 8,
-                                             .dim = 128,
-                                             .memory_kind = ATTND_MEMORY_DEVICE};
+static struct bench_uniform small_decode(void)
+{
+    struct bench_uniform uniform = gpu_small;
+
+    uniform.layers = LAYERS;
+    return uniform;
+}
 
 /* ---- what is needed ---- */
 
@@ -70,6 +67,7 @@ static bool open_service(struct bench_suite *suite, struct layers *layers)
 {
     const struct attnd_open_args args = {
         .size = sizeof(args), .socket_path = suite->socket_path, .name = "bench-layers"};
+    const struct bench_uniform uniform = small_decode();
     struct attnd_pool_info info;
     uint32_t pool;
 
@@ -247,6 +245,7 @@ static void report(struct bench_suite *suite, const char *name, const char *suff
 
 void gpu_measure_layers(struct bench_suite *suite, const char *suffix, double reach)
 {
+    const struct bench_uniform uniform = small_decode();
     struct gpu_times times, rings;
 
     if (!gpu_measure(suite, &uniform, 2000, &rings) || !gpu_child(suite, time_all, NULL, &times))
@@ -261,6 +260,7 @@ void gpu_measure_engine_layers(struct bench_suite *suite, const char *suffix)
 {
     Attnd__Reply *reply = bench_suite_status(suite);
     const bool mps = reply && reply->status->mps;
+    const struct bench_uniform uniform = small_decode();
     struct gpu_times times, rings;
     char name[64], kernels[64];
 
