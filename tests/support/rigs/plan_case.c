@@ -38,6 +38,13 @@ void plan_case_begin(struct plan_case *c)
     c->batch.sm_scale = 0.1f;
 }
 
+void plan_case_begin_gpu(struct plan_case *c)
+{
+    plan_case_begin(c);
+    c->limits.target.tile_workers = 131;
+    c->limits.target.rates = (struct attnd_plan_rates){5200, 67, 67, 4400, 128};
+}
+
 static int32_t *new_words(uint64_t count)
 {
     int32_t *words = calloc(count ? count : 1, sizeof(int32_t));

@@ -34,6 +34,9 @@ struct plan_case {
  * rows and 64 keys. Change what the test is about before the first level. */
 void plan_case_begin(struct plan_case *c);
 
+/** plan_case_begin_gpu() - the same with the workers and rates of an H200. */
+void plan_case_begin_gpu(struct plan_case *c);
+
 /**
  * plan_case_level() - add a level
  * @qo_len, @kv_len: [entries]; the pages are made up

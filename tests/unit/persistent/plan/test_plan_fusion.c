@@ -21,9 +21,8 @@ static struct plan_case c;
 static int begin(void **state)
 {
     (void)state;
-    plan_case_begin(&c);
+    plan_case_begin_gpu(&c);
     c.limits.target.tile_workers = WORKERS;
-    c.limits.target.rates = (struct attnd_plan_rates){5200, 67, 67, 4400, 128};
     c.batch.flags = ATTND_BATCH_CAUSAL;
     return 0;
 }

@@ -24,9 +24,7 @@ static struct plan_case c;
 static int begin(void **state)
 {
     (void)state;
-    plan_case_begin(&c);
-    c.limits.target.tile_workers = 131;
-    c.limits.target.rates = (struct attnd_plan_rates){5200, 67, 67, 4400, 128};
+    plan_case_begin_gpu(&c);
     c.limits.target.cascade = ATTND_CASCADE_AUTO;
     c.batch.flags = ATTND_BATCH_CAUSAL;
     return 0;
