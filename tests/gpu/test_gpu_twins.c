@@ -223,7 +223,6 @@ static void expect_alone(struct side *side, uint16_t o[O_BYTES / 2])
 }
 
 struct scene {
-    const struct harness *harness;
     struct side blocker, sides[2];
     uint16_t expected[2][O_BYTES / 2];
     CUdeviceptr mailbox;    /* the blocker's */
@@ -299,7 +298,6 @@ static void scene_open(struct scene *scene, const struct harness *harness, int o
     uint32_t mailbox;
     struct attnd_token token;
 
-    scene->harness = harness;
     gpu_open();
     side_open(blocker, harness, "blocker");
     blocker->requests = 1;
