@@ -70,6 +70,10 @@ template <int D, int N> struct DecodeQuery {
     }
 };
 
+/* How far a weight may be above 1, as an exponent of 2: sums of weights and values are of floats,
+ * and fp16 has room up to 2^16. */
+constexpr float decode_lag = 14.0f;
+
 /* A warp's part of an item: its query rows are columns of S^T and O^T. Lane 4g + c has tokens g and
  * g + 8 of a block, and of each group of 8 columns 2c and 2c + 1. @B: blocks at once. */
 template <typename T, int D, typename Policy, int N> struct DecodeColumns {
@@ -138,28 +142,32 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
         }
     }
 
+    /* Two sums a score, so that instructions wait less for one another. */
     __device__ __forceinline__ void scores_wide(float (&s)[N][4], uint32_t keys,
                                                 uint32_t lane) const
     {
+        constexpr int parts = N == 1 ? 2 : 1; /* registers */
+        const uint32_t r = lane % 16;
+        const uint32_t mine = keys + r * (D * 2) + ((lane / 16 ^ (r & 7)) << 4);
+        float part[parts][N][4] = {};
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            uint32_t a[4];
+            ldmatrix4(a, mine ^ (k * 32)); /* blocks begin at a row's size */
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                Mma<T>::run(part[k % parts][n], a, q[n][k][0], q[n][k][1]);
+        }
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                s[n][e] = 0.0f;
-#pragma unroll
-        for (int k = 0; k < D / 16; k++) {
-            uint32_t a[4], r = lane % 16, chunk = k * 2 + lane / 16;
-            ldmatrix4(a, keys + r * (D * 2) + ((chunk ^ (r & 7)) << 4));
-#pragma unroll
-            for (int n = 0; n < N; n++)
-                Mma<T>::run(s[n], a, q[n][k][0], q[n][k][1]);
-        }
+                s[n][e] = parts == 1 ? part[0][n][e] : part[0][n][e] + part[parts - 1][n][e];
     }
 
     /* The same of fp8. A matrix of 8 rows of 16 bytes is 16 elements of 8 keys, of which a lane has
      * elements 4c to 4c + 3: what an instruction takes as its elements 2c, 2c + 1 and 2c + 8,
-     * 2c + 9. Products do not ask for the order, as long as Q has the same. A block has two sums,
-     * so that instructions wait less for one another. */
+     * 2c + 9. Products do not ask for the order, as long as Q has the same. */
     template <typename KV, int B>
     __device__ __forceinline__ void scores_narrow(float (&s)[B][N][4], const uint32_t (&keys)[B],
                                                   uint32_t lane) const
@@ -196,37 +204,40 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
                         parts == 1 ? part[0][b][n][e] : part[0][b][n][e] + part[parts - 1][b][n][e];
     }
 
-    /* S^T becomes P^T, the B operand of the values; o and l fade to the maximum so far. @token: the
-     * lane's first of each block. */
+    /* S^T becomes P^T, the B operand of the values. Weights are relative to a score that the column
+     * has had, and that is the maximum so far or at most 2^decode_lag below: lanes ask each other
+     * for it only where a score is further above. @token: the lane's first of each block. */
     template <int B>
     __device__ __forceinline__ void softmax(uint32_t (&p)[B][N][2], float (&s)[B][N][4],
                                             const int32_t (&token)[B])
     {
+        float top[N][2];
+        bool rises = false;
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            float fade[2];
+        for (int n = 0; n < N; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float s0[B], s1[B], top = -INFINITY;
 #pragma unroll
                 for (int b = 0; b < B; b++) {
-                    s0[b] = token[b] < ends[n][j] ? s[b][n][j] * scale : -INFINITY;
-                    s1[b] = token[b] + 8 < ends[n][j] ? s[b][n][j + 2] * scale : -INFINITY;
-                    top = b ? fmaxf(top, fmaxf(s0[b], s1[b])) : fmaxf(s0[b], s1[b]);
+                    float &s0 = s[b][n][j], &s1 = s[b][n][j + 2];
+                    s0 = token[b] < ends[n][j] ? s0 * scale : -INFINITY;
+                    s1 = token[b] + 8 < ends[n][j] ? s1 * scale : -INFINITY;
+                    top[n][j] = b ? fmaxf(top[n][j], fmaxf(s0, s1)) : fmaxf(s0, s1);
                 }
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 4));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 8));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 16));
-                top = fmaxf(top, m[n][j]);
-                float base = top == -INFINITY ? 0.0f : top;
-                fade[j] = exp2_fast(m[n][j] - base);
-                m[n][j] = top;
+                rises |= top[n][j] > m[n][j] + decode_lag;
+            }
+        if (__any_sync(0xffffffffu, rises))
+            rise(top);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const float base = m[n][j] == -INFINITY ? 0.0f : m[n][j];
 #pragma unroll
                 for (int b = 0; b < B; b++) {
-                    s[b][n][j] = exp2_fast(s0[b] - base);
-                    s[b][n][j + 2] = exp2_fast(s1[b] - base);
-                    l[n][j] = (b ? l[n][j] : l[n][j] * fade[j]) + s[b][n][j] +
-                              s[b][n][j + 2]; /* this lane's tokens */
+                    s[b][n][j] = exp2_fast(s[b][n][j] - base);
+                    s[b][n][j + 2] = exp2_fast(s[b][n][j + 2] - base);
+                    l[n][j] += s[b][n][j] + s[b][n][j + 2]; /* this lane's tokens */
                 }
             }
 #pragma unroll
@@ -234,13 +245,32 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
                 p[b][n][0] = movmatrix_trans(Pack<Weights>::pair(s[b][n][0], s[b][n][1]));
                 p[b][n][1] = movmatrix_trans(Pack<Weights>::pair(s[b][n][2], s[b][n][3]));
             }
+        }
+    }
+
+    /* The columns with such a score, and no other: what becomes of a row does not depend on those
+     * beside it. @top: the largest of this lane's scores. */
+    __device__ __forceinline__ void rise(const float (&top)[N][2])
+    {
 #pragma unroll
-            for (int d = 0; d < D / 16; d++) {
-                o[n][d][0] *= fade[0];
-                o[n][d][1] *= fade[1];
-                o[n][d][2] *= fade[0];
-                o[n][d][3] *= fade[1];
+        for (int n = 0; n < N; n++) {
+            float fade[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float most = top[n][j];
+#pragma unroll
+                for (int step = 4; step < 32; step *= 2)
+                    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+                most = most > m[n][j] + decode_lag ? most : m[n][j];
+                fade[j] = exp2_fast(m[n][j] - (most == -INFINITY ? 0.0f : most));
+                m[n][j] = most;
+                l[n][j] *= fade[j];
             }
+#pragma unroll
+            for (int d = 0; d < D / 16; d++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    o[n][d][e] *= fade[e % 2];
         }
     }
 
@@ -263,11 +293,13 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
     __device__ __forceinline__ void products_wide(const uint32_t (&p)[N][2], uint32_t values,
                                                   uint32_t lane)
     {
+        const uint32_t r = lane % 8 + lane / 16 * 8;
+        const uint32_t mine = values + r * (D * 2) + ((lane / 8 % 2 ^ (r & 7)) << 4);
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             /* V^T: rows are dims, columns tokens; the four 8x8 are (dims, tokens) halves */
-            uint32_t a[4], r = lane % 8 + lane / 16 * 8, chunk = d * 2 + lane / 8 % 2;
-            ldmatrix4_trans(a, values + r * (D * 2) + ((chunk ^ (r & 7)) << 4));
+            uint32_t a[4];
+            ldmatrix4_trans(a, mine ^ (d * 32));
 #pragma unroll
             for (int n = 0; n < N; n++)
                 Mma<T>::run(o[n][d], a, p[n][0], p[n][1]);
@@ -383,12 +415,17 @@ struct DecodeWalk {
      * takes registers that only the simplest loop has. */
     static constexpr bool early = Policy::narrow && N == 1 && !std::is_same_v<Scores, Policy>;
 
+    /* Blocks of an item that are few: twice what its rings have. */
+    static constexpr int32_t near_end = 2 * decode_stages<D, Policy> * decode_warps;
+
     /* @B blocks, from @block on. @end: the item's, in blocks. */
     template <int B> __device__ __forceinline__ void step(int32_t block, int32_t *end)
     {
         constexpr int stages = decode_stages<D, Policy>;
-        const uint32_t lane = threadIdx.x % 32;
-        cp_async_wait<stages - B>();
+        constexpr bool apart = decode_apart<Policy>;
+        const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+        static_assert(B == 1 || !apart, "a block's keys are asked for in front of its softmax");
+        cp_async_wait<apart ? 2 * stages - 1 : stages - B>();
         __syncwarp();
         float s[B][N][4];
         uint32_t p[B][N][2], at[B];
@@ -404,7 +441,19 @@ struct DecodeWalk {
 #pragma unroll
         for (int b = 0; b < B; b++)
             at[b] += decode_block * decode_row_bytes<D, Policy>; /* values */
-        if constexpr (early) {
+        if constexpr (apart) {
+            __syncwarp();
+            const bool there = ring_keys<D, Policy>(ring, work, number, slots, warp, lane);
+            cp_async_commit();
+            Scores::decode(columns.kept, item, s, token);
+            columns.softmax(p, s, token);
+            cp_async_wait<2 * stages - 1>();
+            __syncwarp();
+            columns.template products<KV>(p, at, lane);
+            __syncwarp();
+            ring_values<D, Policy>(ring, there, slots, warp, lane);
+            *end = decode_end<near_end>(ring, item, block, *end);
+        } else if constexpr (early) {
             typename DecodeColumns<T, D, Policy, N>::template Fours<B> values;
             columns.template ask<true>(values, at, columns.fours_place(lane));
             Scores::decode(columns.kept, item, s, token);
@@ -423,14 +472,11 @@ struct DecodeWalk {
     template <int B> __device__ __forceinline__ void leave(int32_t block, int32_t *end)
     {
         const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
-        static_assert(B <= 2, "at once");
-        *end = decode_end<2 * decode_stages<D, Policy> * decode_warps>(
-            ring, item, block + (B - 1) * decode_warps, *end);
+        *end = decode_end<near_end>(ring, item, block + (B - 1) * decode_warps, *end);
         __syncwarp();
-        if constexpr (B == 1)
+#pragma unroll 1
+        for (int b = 0; b < B; b++)
             ring_refill<D, Policy>(ring, work, number, slots, warp, lane);
-        else
-            ring_refill_two<D, Policy>(ring, work, number, slots, warp, lane);
     }
 
     /* All blocks of this warp. */

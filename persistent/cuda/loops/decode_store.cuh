@@ -11,11 +11,12 @@
 namespace attnd
 {
 
-/* Behind the rings: O^T and state of every warp, for the merge. Rows of O^T are padded so that the
- * columns of a quad fall into different banks. */
+/* Behind the rings and tables: O^T and state of every warp, for the merge. Rows of O^T are padded
+ * so that the columns of a quad fall into different banks. */
 template <int D> constexpr int decode_out_row = D + 4; /* floats */
+constexpr uint32_t decode_outs_at = decode_ring_bytes + decode_tables_bytes;
 template <int D>
-constexpr uint32_t decode_shared_bytes = decode_ring_bytes +
+constexpr uint32_t decode_shared_bytes = decode_outs_at +
                                          decode_warps *decode_rows<D> *(decode_out_row<D> + 2) * 4;
 
 /* Thread r of the consumers: where packed row r goes. Read behind their next barrier. */
@@ -118,7 +119,7 @@ __device__ __forceinline__ DecodeStates decode_states(DecodeRing *ring, uint32_t
     if (wide || ring->wide)
         consumers_sync(); /* nobody reads the last item's */
     ring->wide = wide;
-    float *outs = reinterpret_cast<float *>(cta_buffer() + decode_ring_bytes);
+    float *outs = reinterpret_cast<float *>(cta_buffer() + decode_outs_at);
     float2 *states = reinterpret_cast<float2 *>(outs + decode_warps * decode_rows<D> * out_row);
     if (!wide) {
         outs += number % 2 * (decode_warps * columns * out_row);

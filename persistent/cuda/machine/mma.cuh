@@ -68,6 +68,20 @@ __device__ __forceinline__ void store_shared8(uint32_t address, uint32_t x, uint
     asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(x), "r"(y) : "memory");
 }
 
+__device__ __forceinline__ void store_shared16(uint32_t address, uint64_t first, uint64_t second)
+{
+    asm volatile("st.shared.v2.u64 [%0], {%1,%2};" ::"r"(address), "l"(first), "l"(second)
+                 : "memory");
+}
+
+/* Says nothing of memory: of what other lanes stored in front of a __syncwarp(). */
+__device__ __forceinline__ uint64_t load_shared8(uint32_t address)
+{
+    uint64_t value;
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(value) : "r"(address));
+    return value;
+}
+
 } // namespace attnd
 
 #endif
