@@ -137,6 +137,44 @@ static void classes_beside_each_other_and_parts_are_right(void **state)
     harness_stop(&harness);
 }
 
+/* Blocks of keys more than a warp finds places for at once (4,096 keys an item), in items one
+ * behind the other: in pages of whole blocks, of one token, and such that blocks lie in two. */
+static void long_items(struct engine *engine)
+{
+    static const uint32_t page_sizes[] = {16, 64, 20, 1};
+    static const uint32_t types[] = {0, ATTND_FP8_E4M3, ATTND_FP8_E5M2};
+    struct random_batch batch = e2e_batch();
+
+    batch.shape.layers = 1;
+    batch.shape.heads_kv = 1;
+    batch.level[0] = (struct random_level){.requests = 6,
+                                           .entry = {{.qo_len = 1, .kv_len = {9001}},
+                                                     {.qo_len = 1, .kv_len = {4096}},
+                                                     {.qo_len = 4, .kv_len = {4113}},
+                                                     {.qo_len = 8, .kv_len = {700}},
+                                                     {.qo_len = 1, .kv_len = {140}},
+                                                     {.qo_len = 1, .kv_len = {1}}}};
+    for (uint32_t p = 0; p < sizeof(page_sizes) / sizeof(page_sizes[0]); p++)
+        for (uint32_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+            for (uint32_t dim = 64; dim <= 256; dim *= 2) {
+                batch.shape.page_size = page_sizes[p];
+                batch.shape.kv_dtype = types[t];
+                batch.shape.dim = dim;
+                trial_expect(engine, &batch);
+            }
+}
+
+static void items_longer_than_what_a_warp_finds_at_once_are_right(void **state)
+{
+    static const char *const options[] = {"--residency", "shared", "--sms", "3", NULL};
+    static struct harness harness;
+
+    (void)state;
+    harness_start(&harness, options);
+    in_a_client(&harness, long_items);
+    harness_stop(&harness);
+}
+
 #define LATENT_WORKERS "18" /* of 16 to 23 each block of these batches has two parts */
 
 /* Latents of 128 heads: a block is two passes of rows. With as many parts it is cut by rows. */
@@ -214,6 +252,7 @@ int main(void)
         E2E_TEST(decoding_goes_on_by_advance),
         E2E_TEST(every_type_and_head_dim_is_right),
         E2E_OWN_TEST(classes_beside_each_other_and_parts_are_right),
+        E2E_OWN_TEST(items_longer_than_what_a_warp_finds_at_once_are_right),
         E2E_OWN_TEST(latents_cut_by_rows_are_right),
         E2E_TEST(what_one_engine_writes_the_other_attends_to),
     };
