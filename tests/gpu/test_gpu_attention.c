@@ -148,8 +148,8 @@ static void long_items(struct engine *engine)
     batch.shape.layers = 1;
     batch.shape.heads_kv = 1;
     batch.level[0] = (struct random_level){.requests = 6,
-                                           .entry = {{.qo_len = 1, .kv_len = {9001}},
-                                                     {.qo_len = 1, .kv_len = {4096}},
+                                           .entry = {{.qo_len = 1, .kv_len = {8201}},
+                                                     {.qo_len = 1, .kv_len = {600}},
                                                      {.qo_len = 4, .kv_len = {4113}},
                                                      {.qo_len = 8, .kv_len = {700}},
                                                      {.qo_len = 1, .kv_len = {140}},

@@ -410,6 +410,7 @@ struct DecodeWalk {
     const Item &item;
     uint32_t slots; /* shared memory of the warp's ring */
     int32_t mine;   /* the lane's first token of block 0: at hand where loads are far away */
+    uint32_t warp;
 
     /* Values go to registers in front of softmax, and the next blocks are asked for behind it: that
      * takes registers that only the simplest loop has. */
@@ -423,7 +424,7 @@ struct DecodeWalk {
     {
         constexpr int stages = decode_stages<D, Policy>;
         constexpr bool apart = decode_apart<Policy>;
-        const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+        const uint32_t lane = threadIdx.x % 32;
         static_assert(B == 1 || !apart, "a block's keys are asked for in front of its softmax");
         cp_async_wait<apart ? 2 * stages - 1 : stages - B>();
         __syncwarp();
@@ -471,7 +472,7 @@ struct DecodeWalk {
     /* All lanes have read the blocks, which end with the last of step(): their slots are free. */
     template <int B> __device__ __forceinline__ void leave(int32_t block, int32_t *end)
     {
-        const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+        const uint32_t lane = threadIdx.x % 32;
         *end = decode_end<near_end>(ring, item, block + (B - 1) * decode_warps, *end);
         __syncwarp();
 #pragma unroll 1
@@ -483,10 +484,9 @@ struct DecodeWalk {
     __device__ __forceinline__ void blocks()
     {
         constexpr int together = N == 1 ? decode_together<D, Policy> : 1; /* registers */
-        int32_t end = item.kv_end > item.kv_begin
-                          ? (item.kv_end - item.kv_begin + decode_block - 1) / decode_block
-                          : 0;
-        int32_t block = int32_t(consumer_thread() / 32);
+        const int32_t keys = int32_t(uniform(uint32_t(item.kv_end - item.kv_begin)));
+        int32_t end = keys > 0 ? (keys + decode_block - 1) / decode_block : 0;
+        int32_t block = int32_t(warp);
         for (constexpr int32_t last = (together - 1) * decode_warps; block + last < end;
              block += together * decode_warps)
             step<together>(block, &end);
@@ -495,20 +495,24 @@ struct DecodeWalk {
     }
 };
 
-/* All blocks of a warp in an item of fp8, whose options choose the loop. */
+/* All blocks of a warp, by the loop that is enough for the options of the item. */
 template <typename T, typename KV, int D, typename Policy, int N>
-__device__ __forceinline__ void walk_narrow(DecodeColumns<T, D, Policy, N> &columns,
+__device__ __forceinline__ void walk_blocks(DecodeColumns<T, D, Policy, N> &columns,
                                             DecodeRing *ring, WorkSlots *work, uint32_t number,
-                                            const Item &item, uint32_t slots)
+                                            const Item &item, uint32_t slots, uint32_t warp)
 {
-    using Scaled = typename Policy::Scaled;
     const int32_t mine = item.kv_begin + int32_t(threadIdx.x % 32 / 4);
-    if (N == 1 && Scaled::suffices(columns.kept))
-        DecodeWalk<T, KV, D, Policy, N, Scaled>{columns, ring, work, number, item, slots, mine}
-            .blocks();
-    else
-        DecodeWalk<T, KV, D, Policy, N, Policy>{columns, ring, work, number, item, slots, mine}
-            .blocks();
+    if constexpr (Policy::windows && N == 1) {
+        using Scaled = typename Policy::Scaled;
+        if (Scaled::suffices(columns.kept)) {
+            DecodeWalk<T, KV, D, Policy, N, Scaled>{columns, ring,  work, number,
+                                                    item,    slots, mine, warp}
+                .blocks();
+            return;
+        }
+    }
+    DecodeWalk<T, KV, D, Policy, N, Policy>{columns, ring, work, number, item, slots, mine, warp}
+        .blocks();
 }
 
 /* Keys that a row does not see lie among those that are computed. */
@@ -532,18 +536,18 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
     WorkSlot *const slot = &work->slot[number % work_slots];
     const Item &item = slot->item;
     __builtin_assume(__isShared(item.run));
-    const uint32_t lane = threadIdx.x % 32, warp = consumer_thread() / 32;
+    const uint32_t lane = threadIdx.x % 32, warp = uniform(consumer_thread() / 32);
     const uint32_t slots = shared_address(cta_buffer()) +
                            warp * decode_stages<D, Policy> * decode_block_bytes<D, Policy>;
     DecodeRing *const kept = decode_ring();
-    DecodeRing here = *kept, *const ring = &here;
+    DecodeRing here = ring_taken(*kept), *const ring = &here;
     const DecodeStates to = decode_states<D, count>(ring, number);
 
     /* Q in front of the keys: it is asked for in less time than they are, and needed first. All
      * that is not in front of them is done while they are on their way. */
     DecodeQuery<D, N> query;
     query.template ask<Policy>(item, lane);
-    ring_begin<D, Policy>(ring, work, number, item, slots, warp, lane);
+    ring_begin<D, Policy>(ring, work, number, slots, warp, lane);
     if (number == rehearsal) {
         cp_async_wait<0>();
         if (lane == 0)
@@ -560,12 +564,11 @@ __device__ __forceinline__ DecodeEnd attend_decode(WorkSlots *work, uint32_t num
     query.template take<Policy>(columns.q,
                                 shared_address(to.outs + warp * count * decode_out_row<D>), lane);
     if constexpr (!Policy::narrow)
-        DecodeWalk<T, T, D, Policy, N, Policy>{columns, ring, work, number, item, slots, 0}
-            .blocks();
-    else if (item.run->plan.kv_dtype == ATTND_FP8_E4M3)
-        walk_narrow<T, E4m3, D, Policy>(columns, ring, work, number, item, slots);
+        walk_blocks<T, T, D, Policy>(columns, ring, work, number, item, slots, warp);
+    else if (uniform(item.run->plan.kv_dtype) == ATTND_FP8_E4M3)
+        walk_blocks<T, E4m3, D, Policy>(columns, ring, work, number, item, slots, warp);
     else
-        walk_narrow<T, E5m2, D, Policy>(columns, ring, work, number, item, slots);
+        walk_blocks<T, E5m2, D, Policy>(columns, ring, work, number, item, slots, warp);
     if (lane == 0)
         *kept = here;
 
@@ -585,7 +588,8 @@ __device__ __noinline__ void decode_work(uint32_t number)
 {
     WorkSlots *const work = cta_work();
     const Item &item = work->slot[number % work_slots].item;
-    const DecodeEnd end = attend_decode<T, D, Policy, N>(work, number);
+    consumer_warp_sync();
+    const DecodeEnd end = attend_decode<T, D, Policy, N>(work, uniform(number));
     if (end == decode_rehearsed) {
         work_leave(work, number);
         return;

@@ -30,6 +30,14 @@ __device__ __forceinline__ DecodeRing *decode_ring()
     return &rings[consumer_thread() / 32];
 }
 
+__device__ __forceinline__ DecodeRing ring_taken(const DecodeRing &kept)
+{
+    const BlockWalk walk = {uniform(kept.walk.number), int32_t(uniform(uint32_t(kept.walk.left))),
+                            uniform(kept.walk.at), uniform(kept.walk.each)};
+    return {walk, uniform(kept.ahead), int(uniform(uint32_t(kept.ahead_slots))),
+            int(uniform(uint32_t(kept.slot))), uniform(kept.wide)};
+}
+
 /* The walk is where the next block is to be loaded from: of this item, or of the next one if that
  * is known. Return: there is a block, and its place is found. */
 template <int D, typename Policy>
@@ -41,8 +49,8 @@ __device__ __forceinline__ bool ring_ready(DecodeRing *ring, WorkSlots *work, ui
         if constexpr (Policy::narrow) /* as lane_anew(): nothing of this before it is wanted */
             asm volatile("" : "+r"(after));
         const WorkSlot *next = work_peek(work, after);
-        if (next && next->path == path_decode) {
-            walk_begin(&ring->walk, next->item, warp);
+        if (next && uniform(next->path) == path_decode) {
+            walk_begin(&ring->walk, after, warp);
             ring->ahead = 1;
             ring->ahead_slots = 0;
         }
@@ -95,14 +103,11 @@ __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, u
 /* The ring begins work @number: slots in front of its first block are passed over. */
 template <int D, typename Policy>
 __device__ __forceinline__ void ring_begin(DecodeRing *ring, WorkSlots *work, uint32_t number,
-                                           const Item &item, uint32_t shared, uint32_t warp,
-                                           uint32_t lane)
+                                           uint32_t shared, uint32_t warp, uint32_t lane)
 {
     const int gap = decode_stages<D, Policy> - (ring->ahead ? ring->ahead_slots : 0);
-    if (ring->ahead)
-        ring->walk.item = &item; /* as it is but for a rehearsal */
-    else
-        walk_begin(&ring->walk, item, warp);
+    if (!ring->ahead)
+        walk_begin(&ring->walk, number, warp);
     ring->ahead = 0;
 #pragma unroll 1
     for (int i = 0; i < gap; i++)
@@ -142,7 +147,7 @@ template <int D, typename Policy> __device__ __forceinline__ DecodeRing rehearsa
 {
     DecodeRing ring = {};
     if (first_item<D> != 0) {
-        ring.walk = {nullptr, 1, walk_places, 1};
+        ring.walk = {rehearsal, 1, walk_places, 1};
         ring.ahead = 1;
         ring.ahead_slots = decode_stages<D, Policy> - 1;
     }

@@ -47,7 +47,7 @@ template <int row_bytes> __device__ __forceinline__ constexpr uint32_t swizzled(
 }
 
 /* The places that a warp has found, behind all rings: an address of K and one of V each. */
-constexpr int32_t walk_places = 32;
+constexpr uint32_t walk_places = 32;
 constexpr uint32_t walk_place_bytes = 16, walk_table_bytes = walk_places * walk_place_bytes;
 constexpr uint32_t decode_tables_bytes = decode_warps * walk_table_bytes;
 
@@ -56,24 +56,32 @@ __device__ __forceinline__ uint32_t walk_table(uint32_t warp)
     return shared_address(cta_buffer()) + decode_ring_bytes + warp * walk_table_bytes;
 }
 
-/* One warp's walk over the blocks of an item: what is to be loaded next. */
+/* One warp's walk over the blocks of an item: what is to be loaded next. The same in all lanes, and
+ * known to be (uniform()): so are the branches of the loop then. */
 struct BlockWalk {
-    const Item *item;
-    int32_t left; /* keys of the item from the next block on: none, if not above 0 */
-    int32_t at;   /* its place in the table; walk_places: not found yet */
-    int32_t each; /* places of a block: one, or one for each row */
+    uint32_t number; /* of the work that the item is */
+    int32_t left;    /* keys of the item from the next block on: none, if not above 0 */
+    uint32_t at;     /* its place in the table; walk_places: not found yet */
+    uint32_t each;   /* places of a block: one, or one for each row */
 };
 
-__device__ __forceinline__ void walk_begin(BlockWalk *walk, const Item &item, uint32_t warp)
+__device__ __forceinline__ const Item &walk_item(const BlockWalk &walk)
 {
+    return cta_work()->slot[walk.number % work_slots].item;
+}
+
+__device__ __forceinline__ void walk_begin(BlockWalk *walk, uint32_t number, uint32_t warp)
+{
+    walk->number = number;
+    const Item &item = walk_item(*walk);
     const ActiveRun *run = item.run;
     __builtin_assume(__isShared(run));
     /* A block of such an item lies in one page. */
     const bool whole = (run->page_size | uint32_t(item.kv_begin)) % decode_block == 0;
-    walk->item = &item;
-    walk->left = item.kv_end - item.kv_begin - int32_t(warp) * decode_block;
+    walk->left =
+        int32_t(uniform(uint32_t(item.kv_end - item.kv_begin))) - int32_t(warp) * decode_block;
     walk->at = walk_places;
-    walk->each = whole ? 1 : decode_block;
+    walk->each = uniform(whole ? 1 : decode_block);
 }
 
 __device__ __forceinline__ bool walk_ended(const BlockWalk &walk)
@@ -84,7 +92,8 @@ __device__ __forceinline__ bool walk_ended(const BlockWalk &walk)
 /* The number of its next block. */
 __device__ __forceinline__ int32_t walk_block(const BlockWalk &walk)
 {
-    return (walk.item->kv_end - walk.item->kv_begin - walk.left) / decode_block;
+    const Item &item = walk_item(walk);
+    return (item.kv_end - item.kv_begin - walk.left) / decode_block;
 }
 
 __device__ __forceinline__ void walk_next(BlockWalk *walk)
@@ -98,9 +107,9 @@ template <int D, typename Policy>
 __device__ __forceinline__ void walk_find(BlockWalk *walk, uint32_t table, uint32_t lane)
 {
     constexpr int bytes = kv_bytes<Policy>;
-    const Item &item = *walk->item;
-    __builtin_assume(__isShared(&item) && __isShared(item.run));
+    const Item &item = walk_item(*walk);
     const ActiveRun *run = item.run;
+    __builtin_assume(__isShared(run));
     const bool whole = walk->each == 1;
     const int32_t block = int32_t(whole ? lane : lane / decode_block);
     const int32_t row = whole ? 0 : int32_t(lane % decode_block);
@@ -133,8 +142,8 @@ __device__ __forceinline__ void walk_copy(const BlockWalk &walk, uint32_t table,
     /* As 16-byte chunks: a lane's place is in every round of copies @step rows further on. */
     constexpr int row_bytes = decode_row_bytes<D, Policy>, step = 512 / row_bytes;
     constexpr uint32_t chunks = row_bytes / 16, elements = 16 / kv_bytes<Policy>;
-    const ActiveRun *run = walk.item->run;
-    __builtin_assume(__isShared(walk.item) && __isShared(run));
+    const ActiveRun *run = walk_item(walk).run;
+    __builtin_assume(__isShared(run));
     const uint32_t row = lane / chunks, chunk = lane % chunks;
     const uint32_t to = shared + values * decode_block * row_bytes + row * row_bytes +
                         ((chunk ^ swizzled<row_bytes>(row)) << 4);

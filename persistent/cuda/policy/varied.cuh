@@ -301,7 +301,10 @@ struct Varied {
     };
     __device__ static Kept keep(const Item &item)
     {
-        return {item.scoring, item.tile.of_entry.window != 0};
+        const Scoring &scoring = item.scoring;
+        return {{scoring.scale, __uint_as_float(uniform(__float_as_uint(scoring.cap))),
+                 uniform(scoring.options)},
+                uniform(item.tile.of_entry.window) != 0};
     }
 
     template <int B, int N>
