@@ -145,8 +145,10 @@ __device__ __forceinline__ void walk_copy(const BlockWalk &walk, uint32_t table,
     const ActiveRun *run = walk_item(walk).run;
     __builtin_assume(__isShared(run));
     const uint32_t row = lane / chunks, chunk = lane % chunks;
+    /* Each address is one of these with some bit changed, and never a sum: see COMPILER.md. */
+    constexpr uint32_t other = row_bytes >= 256 ? 8 : 1; /* no round's rows are swizzled by it */
     const uint32_t to = shared + values * decode_block * row_bytes + row * row_bytes +
-                        ((chunk ^ swizzled<row_bytes>(row)) << 4);
+                        ((chunk ^ swizzled<row_bytes>(row) ^ other) << 4);
     /* What is not there comes from the row's beginning: an address must be mapped. */
     const bool in = values ? Policy::in_vo(run->plan, chunk * elements)
                            : Policy::in_qk(run->plan, chunk * elements);
@@ -159,7 +161,7 @@ __device__ __forceinline__ void walk_copy(const BlockWalk &walk, uint32_t table,
         uint64_t from = load_shared8(place) + row * stride + inside;
 #pragma unroll
         for (int r = 0; r < decode_block; r += step) {
-            cp_async16_once((to ^ (swizzled<row_bytes>(r) << 4)) + r * row_bytes,
+            cp_async16_once((to ^ ((swizzled<row_bytes>(r) ^ other) << 4)) + r * row_bytes,
                             reinterpret_cast<const char *>(from), r < left ? 16 : 0);
             from += step * stride;
         }
@@ -168,7 +170,7 @@ __device__ __forceinline__ void walk_copy(const BlockWalk &walk, uint32_t table,
 #pragma unroll 4
     for (int r = 0; r < decode_block; r += step) {
         const uint64_t from = load_shared8(place + (r + row) * walk_place_bytes) + inside;
-        cp_async16_once((to ^ (swizzled<row_bytes>(r) << 4)) + r * row_bytes,
+        cp_async16_once((to ^ ((swizzled<row_bytes>(r) ^ other) << 4)) + r * row_bytes,
                         reinterpret_cast<const char *>(from), r < left ? 16 : 0);
     }
 }
