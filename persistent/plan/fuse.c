@@ -15,15 +15,19 @@
  */
 #include "persistent/plan/split.h"
 
+#include <assert.h>
 #include <math.h>
 
 /* What is left of the sum of both classes if nobody ever waited, for fusion to be looked at. */
 #define FUSION_FLOOR 0.98
-/* A fused batch must end before this part of one class after the other. */
+/* Both at once must end before this part of the time in which all workers compute first; and either
+ * of them before this part of that sum, or else blocks are cut as those of one class are: then
+ * there are too few of them, or one is longer than all the others together. */
 #define FUSION_GAIN 0.98
+#define FUSION_END 1.1
 /* Blocks of a class whose times differ by less end in waves. */
 #define WAVES_ALIKE 0.75
-/* How fast those read beside whom others compute, of how fast they would. */
+/* Workers beside which others compute read so much of what they would alone. */
 #define READING_BESIDE 0.9
 /* Parts that a compute-bound block is cut into at most, and the least time of one. Fewer parts are
  * taken if more do not end by this much earlier. */
@@ -41,11 +45,12 @@
 /* Compute-bound items of a fused batch have at least this part of the workers, and the numbers of
  * waves that are looked at lie so close. */
 #define COMPUTING_MIN 0.125
-#define WAVES_STEP 1.0625
+#define WAVES_STEP 1.125
 
-/* Compute-bound blocks, the last of them in parts. */
+/* A way to compute: @whole blocks, and @cut ones in @parts each, by so many workers, in waves of
+ * whole blocks and behind these in waves of parts. */
 struct computing {
-    double whole, cut, parts; /* blocks, blocks, parts of each of these */
+    double whole, cut, parts;
     double workers, waves, part_waves;
 };
 
@@ -76,8 +81,9 @@ static struct batch_seen look(const struct attnd_plan *plan, const struct blocks
         .mean_ns = seen->total_ns[ATTND_TILE_COMPUTE] / blocks,
         .part_ns = attnd_plan_part_ns(plan, rows, 0),
         .reading_ns = attnd_larger(load->bytes_ns, load->memory_ns),
-        .readers =
-            load->bytes_ns > load->memory_ns ? workers * load->memory_ns / load->bytes_ns : workers,
+        .readers = load->bytes_ns > load->memory_ns
+                       ? attnd_larger(1, workers * load->memory_ns / load->bytes_ns)
+                       : workers,
         .cuts_max = plan->capacity.splits,
     };
 }
@@ -125,21 +131,37 @@ static double busy_ns(const struct batch_seen *batch, const struct computing *ho
     return (batch->blocks * batch->mean_ns + how->cut * how->parts * batch->part_ns) * batch->heads;
 }
 
-/* The last item that begins. */
+/* The item that begins last. */
 static double last_ns(const struct batch_seen *batch, const struct computing *how)
 {
     return how->cut > 0 ? part_ns(batch, how) : batch->longest_ns;
 }
 
+static int alike(const struct batch_seen *batch)
+{
+    return batch->shortest_ns >= batch->longest_ns * WAVES_ALIKE;
+}
+
+/* When they are done if @share_ns were each worker's, and none waited. The longest block of the
+ * last head begins when all of the other heads' have begun. */
+static double uneven_end(const struct batch_seen *batch, const struct computing *how,
+                         double share_ns)
+{
+    const double longest = how->whole > 0 ? batch->longest_ns : part_ns(batch, how);
+    const double before = share_ns * (batch->heads - 1) / batch->heads;
+    const double end = share_ns + last_ns(batch, how) / 2;
+
+    return alike(batch) ? end : attnd_larger(end, before + longest);
+}
+
 /* When they are done, in waves if they are alike. */
 static double compute_end(const struct batch_seen *batch, const struct computing *how)
 {
-    if (batch->shortest_ns >= batch->longest_ns * WAVES_ALIKE) {
-        const double whole =
-            how->waves > 0 ? (how->waves - 1) * batch->mean_ns + batch->longest_ns : 0;
-        return whole + (how->cut > 0 ? how->part_waves * part_ns(batch, how) : 0);
-    }
-    return busy_ns(batch, how) / how->workers + last_ns(batch, how) / 2;
+    const double whole = how->waves > 0 ? (how->waves - 1) * batch->mean_ns + batch->longest_ns : 0;
+
+    if (!alike(batch))
+        return uneven_end(batch, how, busy_ns(batch, how) / how->workers);
+    return whole + (how->cut > 0 ? how->part_waves * part_ns(batch, how) : 0);
 }
 
 /* How fast @reading workers read, of how fast the memory is: a few as fast as each of them can,
@@ -163,7 +185,8 @@ static double fused_end(const struct batch_seen *batch, const struct computing *
 
     if (left_ns <= 0) {
         const double read_ns = batch->reading_ns / speed;
-        return read_ns + (busy - how->workers * read_ns) / batch->workers + last / 2;
+        const double rest_ns = busy - how->workers * read_ns;
+        return uneven_end(batch, how, read_ns + rest_ns / batch->workers);
     }
     left_ns -= last * READING_BESIDE *
                reading_speed(batch, batch->workers - attnd_smaller(ending, how->workers));
@@ -257,6 +280,21 @@ static void coarsen(struct attnd_plan *plan, struct blocks_seen *seen, struct at
         splits->of[ATTND_TILE_MEMORY].target_ns *= COARSER;
 }
 
+/* The best of all, if both at once gains enough; else all compute first. Return: its end. */
+static double choose(const struct batch_seen *batch, enum attnd_plan_fusion fusion,
+                     struct computing *chosen)
+{
+    struct computing both;
+    const double serial_ns = all_compute(batch, chosen);
+    const double end = best_of_all(batch, &both);
+    const double before = fusion == ATTND_FUSION_SM_SPLIT ? INFINITY : serial_ns * FUSION_GAIN;
+
+    if (end >= before)
+        return serial_ns;
+    *chosen = both;
+    return end;
+}
+
 int attnd_plan_fuse(struct attnd_plan *plan, struct blocks_seen *seen, struct attnd_splits *splits)
 {
     const enum attnd_plan_fusion fusion = plan->limits.target.fusion;
@@ -264,19 +302,18 @@ int attnd_plan_fuse(struct attnd_plan *plan, struct blocks_seen *seen, struct at
     const double serial = load->compute_ns + attnd_larger(load->memory_ns, load->bytes_ns);
     const double floor = attnd_larger(load->compute_ns + load->memory_ns, load->bytes_ns);
 
-    /* A plan's head counts whole tiles, and workers, in 16 bits. */
+    /* A plan's head counts whole blocks, and workers, in 16 bits. */
     if (fusion == ATTND_FUSION_OFF || !seen->count[0] || !seen->count[1] ||
         seen->count[ATTND_TILE_COMPUTE] > UINT16_MAX || plan->limits.target.tile_workers < 2 ||
+        plan->limits.target.tile_workers > UINT16_MAX ||
         (fusion == ATTND_FUSION_AUTO && floor > serial * FUSION_FLOOR))
         return 0;
     const struct batch_seen batch = look(plan, seen);
-    struct computing how, serial_how;
-    const double serial_ns = all_compute(&batch, &serial_how);
-    double end = best_of_all(&batch, &how);
-    if (end > serial_ns * FUSION_GAIN) {
-        end = serial_ns;
-        how = serial_how;
-    }
+    struct computing how = {0};
+    const double end = choose(&batch, fusion, &how);
+    if (fusion == ATTND_FUSION_AUTO && end > serial * FUSION_END)
+        return 0;
+    assert(how.workers >= 1 && how.workers <= batch.workers && how.parts >= 1);
     const double reading = batch.workers - how.workers;
     plan->mix.compute_workers = (uint32_t)how.workers;
     plan->mix.stretch = attnd_larger(1, reading / batch.readers);

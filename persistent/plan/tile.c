@@ -197,9 +197,11 @@ static uint32_t wanted_parts(const struct attnd_plan *plan, const struct attnd_r
                              uint32_t nth, const struct attnd_splits *splits)
 {
     if (block->tile_class == ATTND_TILE_COMPUTE && plan->mix.fused) {
-        const uint32_t most = block->keys / ATTND_SPLIT_KEYS_MIN;
-        const uint32_t parts = nth > splits->whole ? splits->parts : 1;
-        return most && parts > most ? most : parts;
+        const uint32_t granule = plan->limits.target.kv_granule;
+        const uint32_t shortest = granule > ATTND_SPLIT_KEYS_MIN ? granule : ATTND_SPLIT_KEYS_MIN;
+        const uint32_t most = block->keys / shortest;
+        const uint32_t parts = nth > splits->whole && most > 1 ? splits->parts : 1;
+        return parts < most ? parts : most > 1 ? most : 1;
     }
     const int halved = block->tile_class == ATTND_TILE_MEMORY && nth > splits->unhalved;
     const struct attnd_split *how = halved ? &splits->halves : &splits->of[block->tile_class];
