@@ -50,8 +50,8 @@
 /* A way to compute: @whole blocks, and @cut ones in @parts each, by so many workers, in waves of
  * whole blocks and behind these in waves of parts. */
 struct computing {
-    double whole, cut, parts;
-    double workers, waves, part_waves;
+    double whole, cut, workers, waves;
+    uint32_t parts, part_waves;
 };
 
 /* What all of this needs to know of the batch. */
@@ -101,7 +101,7 @@ static double take_whole(const struct batch_seen *batch, double workers, double 
     const double heads = batch->heads, whole = floor(how->waves * workers / heads) + more;
 
     how->whole = how->waves > 0 ? attnd_smaller(whole, batch->blocks) : 0;
-    if (how->part_waves <= 0)
+    if (!how->part_waves)
         how->whole = batch->blocks;
     how->cut = batch->blocks - how->whole;
     const double begin = how->waves > 0 ? ceil(how->whole * heads / how->waves) : 0;
@@ -111,11 +111,11 @@ static double take_whole(const struct batch_seen *batch, double workers, double 
 
 /* Workers for @waves of whole blocks and @part_waves of parts behind them, as few as will do.
  * Return: 0 if the plan has not so many tiles. */
-static int take_waves(const struct batch_seen *batch, double waves, double part_waves, double parts,
-                      struct computing *how)
+static int take_waves(const struct batch_seen *batch, double waves, uint32_t part_waves,
+                      uint32_t parts, struct computing *how)
 {
     const double items = batch->blocks * batch->heads;
-    const double even = ceil(items / (waves + part_waves / parts));
+    const double even = ceil(items / (waves + (double)part_waves / parts));
     struct computing fewer = {.parts = parts, .waves = waves, .part_waves = part_waves}, more;
 
     more = fewer;
@@ -195,7 +195,7 @@ static double fused_end(const struct batch_seen *batch, const struct computing *
 
 /* The best of all ways to cut blocks in @parts, or none. Return: its end if that is before @before;
  * else @before. */
-static double best_waves(const struct batch_seen *batch, double parts, double before,
+static double best_waves(const struct batch_seen *batch, uint32_t parts, double before,
                          struct computing *chosen)
 {
     const double items = batch->blocks * batch->heads;
@@ -204,7 +204,7 @@ static double best_waves(const struct batch_seen *batch, double parts, double be
     for (double waves = attnd_larger(parts <= 1, ceil(items / batch->workers) - 1);
          waves <= items && how.workers > batch->workers * COMPUTING_MIN;
          waves = ceil(waves * WAVES_STEP + 1e-3)) {
-        for (double part_waves = parts > 1; part_waves < parts; part_waves++) {
+        for (uint32_t part_waves = parts > 1; part_waves < parts; part_waves++) {
             if (!take_waves(batch, waves, part_waves, parts, &how) || how.workers >= batch->workers)
                 continue;
             const double end = fused_end(batch, &how);
@@ -222,7 +222,7 @@ static double best_of_all(const struct batch_seen *batch, struct computing *chos
 {
     double best = best_waves(batch, 1, INFINITY, chosen);
 
-    for (double parts = 2; parts <= FUSED_PARTS_MAX; parts++) {
+    for (uint32_t parts = 2; parts <= FUSED_PARTS_MAX; parts++) {
         if (batch->longest_ns / parts + batch->part_ns < FUSED_PART_NS_MIN)
             break;
         const double before = best * FUSED_PARTS_GAIN;
@@ -237,11 +237,17 @@ static double all_compute(const struct batch_seen *batch, struct computing *chos
 {
     double best = INFINITY;
 
-    for (double parts = 1; parts <= ATTND_SPLIT_TILES_PER_WORKER; parts++) {
+    for (uint32_t parts = 1; parts <= ATTND_SPLIT_TILES_PER_WORKER; parts++) {
         const double waves = ceil(batch->blocks * batch->heads * parts / batch->workers);
-        const struct computing how =
-            parts > 1 ? (struct computing){0, batch->blocks, parts, batch->workers, 0, waves}
-                      : (struct computing){batch->blocks, 0, 1, batch->workers, waves, 0};
+        struct computing how = {.workers = batch->workers, .parts = parts};
+
+        if (parts > 1) {
+            how.cut = batch->blocks;
+            how.part_waves = (uint32_t)attnd_smaller(waves, UINT32_MAX);
+        } else {
+            how.whole = batch->blocks;
+            how.waves = waves;
+        }
         const double end = fused_end(batch, &how);
         if (end >= best * FUSED_PARTS_GAIN || how.cut * (parts - 1) > batch->cuts_max)
             continue;
@@ -317,7 +323,7 @@ int attnd_plan_fuse(struct attnd_plan *plan, struct blocks_seen *seen, struct at
     const double reading = batch.workers - how.workers;
     plan->mix.compute_workers = (uint32_t)how.workers;
     plan->mix.stretch = attnd_larger(1, reading / batch.readers);
-    *splits = (struct attnd_splits){.whole = (uint32_t)how.whole, .parts = (uint32_t)how.parts};
+    *splits = (struct attnd_splits){.whole = (uint32_t)how.whole, .parts = how.parts};
     splits->of[ATTND_TILE_MEMORY] =
         (struct attnd_split){attnd_larger(end / FUSED_ITEMS, FUSED_ITEM_NS_MIN) / plan->mix.stretch,
                              0.5, ATTND_SPLIT_KEYS_MIN};
