@@ -538,8 +538,8 @@ struct attnd_tile {
     uint32_t kv_begin, kv_end;         /* tokens; kv_end may be ATTND_KV_OPEN */
     uint32_t partial;                  /* first partial row; ATTND_NONE: write o and lse directly */
     uint32_t merge_begin, merge_count; /* merges that this tile arrives at */
-    uint32_t cost;        /* planner's units; tiles of a class are sorted by it, largest first */
-    uint32_t tile_class;  /* enum attnd_tile_class */
+    uint32_t cost;       /* planner's units; largest first, of a fused plan among tiles of a kind */
+    uint32_t tile_class; /* enum attnd_tile_class */
     uint32_t parts_alone; /* 1: the parts of its one merge are the tiles of its block, all rows */
     uint32_t before;      /* 0 in the heap; in a worker's own copy it may use it */
     struct attnd_entry of_entry; /* entries[entry], of a placed plan's earlier levels with the rows
@@ -586,10 +586,10 @@ struct attnd_plan_head {
     uint32_t options;         /* ATTND_OPTION_*; 0: the variant says nothing */
     float logits_soft_cap;    /* of the variant, for those who look only here; 0: none */
     uint64_t mask_begin_offset_bytes; /* uint32 [entries], with ATTND_OPTION_MASK: bytes into it */
-    float v_scale;     /* 0 in the heap; in a worker's own copy it may be the variant's */
-    uint32_t kv_dtype; /* of the pool */
-    /* Of a fused plan: compute-bound tiles, in front, and workers that begin with those; or 0. */
-    uint32_t compute_tiles, compute_workers;
+    float v_scale;          /* 0 in the heap; in a worker's own copy it may be the variant's */
+    uint32_t kv_dtype;      /* of the pool */
+    uint32_t compute_tiles; /* of a fused plan, or 0: those in front */
+    uint16_t compute_workers, whole_tiles; /* that begin with those; first of those, whole blocks */
     uint64_t reads_first; /* plan/twin.c; in a worker's own copy: whose run it is */
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);

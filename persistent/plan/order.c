@@ -6,8 +6,9 @@
  * together; and a byte that is the same in all costs (the high ones, mostly) costs no pass.
  *
  * Workers never wait. Of a fused plan some of them take compute-bound tiles and the others
- * memory-bound ones, as many as split.c found, each class in its order; and where a class is over,
- * all take the other.
+ * memory-bound ones, as many as fuse.c found, each class in its order; and where a class is over,
+ * all take the other. Of compute-bound blocks those that are whole come first, whatever they cost:
+ * their parts are shorter, and fill the end.
  */
 #include "persistent/plan/private.h"
 
@@ -60,33 +61,42 @@ static uint32_t *sort_by_cost(struct attnd_plan *plan)
     return order;
 }
 
-/* Compute-bound tiles of @sorted first, each class in its order. @spare: as long, takes them.
- * Return: how many compute-bound ones there are. */
-static uint32_t part_classes(const struct attnd_plan *plan, const uint32_t *sorted, uint32_t *spare)
-{
-    const uint32_t count = plan->shape.tiles;
-    uint32_t computes = 0, next = 0;
+/* Where a tile of a fused plan stands: whole compute-bound blocks, their parts, the rest. */
+enum place { WHOLE, PART, REST };
 
-    for (uint32_t i = 0; i < count; i++)
-        if (plan->built[sorted[i]].tile_class == ATTND_TILE_COMPUTE)
-            spare[computes++] = sorted[i];
-    next = computes;
-    for (uint32_t i = 0; i < count; i++)
-        if (plan->built[sorted[i]].tile_class != ATTND_TILE_COMPUTE)
-            spare[next++] = sorted[i];
-    return computes;
+/* A part of a block has another beside it: it begins later, or ends before what is open. */
+static enum place place_of(const struct attnd_plan *plan, const struct attnd_tile *tile)
+{
+    if (tile->tile_class != ATTND_TILE_COMPUTE)
+        return REST;
+    const int first = tile->kv_begin == plan->state[tile->entry].keys_begin;
+    return first && tile->kv_end == ATTND_KV_OPEN ? WHOLE : PART;
+}
+
+/* The tiles of @place into @to, from number @next on. Return: the number behind them. */
+static uint32_t take_place(const struct attnd_plan *plan, enum place place, const uint32_t *sorted,
+                           uint32_t *to, uint32_t next)
+{
+    for (uint32_t i = 0; i < plan->shape.tiles; i++)
+        if (place_of(plan, &plan->built[sorted[i]]) == place)
+            to[next++] = sorted[i];
+    return next;
 }
 
 void attnd_plan_order_tiles(struct attnd_plan *plan)
 {
     uint32_t *sorted = sort_by_cost(plan);
 
-    plan->shape.compute_tiles = plan->shape.compute_workers = 0;
+    plan->shape.compute_tiles = plan->shape.compute_workers = plan->shape.whole_tiles = 0;
     if (plan->mix.fused) {
-        uint32_t *parted = sorted == plan->order ? plan->order_spare : plan->order;
-        plan->shape.compute_tiles = part_classes(plan, sorted, parted);
-        plan->shape.compute_workers = (uint32_t)plan->mix.compute_workers;
-        sorted = parted;
+        uint32_t *placed = sorted == plan->order ? plan->order_spare : plan->order;
+        const uint32_t whole = take_place(plan, WHOLE, sorted, placed, 0);
+        const uint32_t computes = take_place(plan, PART, sorted, placed, whole);
+        (void)take_place(plan, REST, sorted, placed, computes);
+        plan->shape.whole_tiles = (uint16_t)whole;
+        plan->shape.compute_tiles = computes;
+        plan->shape.compute_workers = (uint16_t)plan->mix.compute_workers;
+        sorted = placed;
     }
     for (uint32_t i = 0; i < plan->shape.tiles; i++)
         plan->tiles[i] = plan->built[sorted[i]];

@@ -9,8 +9,8 @@
  *   fill.c    entries, page lists (with room for advance), lengths of generation 0
  *   place.c   where rows stand that have keys on several levels
  *   tile.c    rows of an entry into blocks of one pass over KV, with a time each (times.c); blocks
- *             that are long against a worker's share are split along KV (split.c). The result is
- *             tiles.
+ *             that are long against a worker's share are split along KV (split.c, fuse.c). The
+ *             result is tiles.
  *   merge.c   rows that several tiles answer for (splits, cascade levels) get partials and merges
  *   order.c   tiles by cost, largest first: a free worker takes the next, and the last to finish is
  *             not far behind; or each class so, for workers of its own
@@ -232,7 +232,8 @@ int attnd_plan_build(struct attnd_plan *plan, uint32_t fixed_split, struct attnd
         attnd_plan_build_merges(plan);
         attnd_plan_order_tiles(plan);
         plan->shape.reads_first = attnd_plan_reads_first(plan);
-        plan->found.fused = plan->mix.fused;
+        plan->found.fused =
+            plan->mix.fused && plan->mix.compute_workers < plan->limits.target.tile_workers;
         if (plan->mix.classes > 1 || plan->shape.levels > 1)
             plan->shape.flags |= ATTND_PLAN_ONE_PASS;
     }

@@ -58,7 +58,7 @@ struct attnd_plan_target {
 /* What was found when the plan was set. */
 struct attnd_plan_found {
     uint32_t shared_groups; /* runs of requests whose equal leading pages are read once */
-    uint32_t fused;         /* 1: compute-bound and memory-bound tiles are interleaved */
+    uint32_t fused;         /* 1: compute-bound and memory-bound tiles are in work at once */
     uint64_t bytes_saved;   /* of K and V, that a run of one layer need not read again */
 };
 

@@ -94,12 +94,11 @@ struct attnd_plan_times {
     double start_ns; /* of a tile */
 };
 
-/* How blocks are cut and ordered: split.c. */
+/* How blocks are cut and ordered: split.c, fuse.c. */
 struct attnd_plan_mix {
     uint32_t classes; /* of tiles that there are: 0 to 2 */
     uint32_t fused;
-    uint32_t parts;                         /* of a compute-bound block of a fused plan */
-    double compute_workers, memory_workers; /* of which each class keeps about as many busy */
+    uint32_t compute_workers; /* of a fused plan: those that begin with compute-bound items */
     double stretch; /* of memory-bound items, because the memory does not keep up with those */
 };
 
@@ -193,6 +192,7 @@ struct attnd_splits {
     struct attnd_split of[2];
     uint32_t unhalved, halved;
     struct attnd_split halves;
+    uint32_t whole, parts; /* of a fused plan: compute-bound blocks in front, and parts of others */
 };
 
 /** attnd_plan_choose_splits() - for the blocks that were cut; sets plan->mix. */

@@ -192,21 +192,35 @@ static int build_fixed(struct attnd_plan *plan, uint32_t blocks, uint32_t fixed_
     return 0;
 }
 
+/* Parts of @block, the @nth of its class. */
+static uint32_t wanted_parts(const struct attnd_plan *plan, const struct attnd_row_block *block,
+                             uint32_t nth, const struct attnd_splits *splits)
+{
+    if (block->tile_class == ATTND_TILE_COMPUTE && plan->mix.fused) {
+        const uint32_t granule = plan->limits.target.kv_granule;
+        const uint32_t shortest = granule > ATTND_SPLIT_KEYS_MIN ? granule : ATTND_SPLIT_KEYS_MIN;
+        const uint32_t most = block->keys / shortest;
+        const uint32_t parts = nth > splits->whole && most > 1 ? splits->parts : 1;
+        return parts < most ? parts : most > 1 ? most : 1;
+    }
+    const int halved = block->tile_class == ATTND_TILE_MEMORY && nth > splits->unhalved;
+    const struct attnd_split *how = halved ? &splits->halves : &splits->of[block->tile_class];
+    const uint32_t parts = attnd_plan_split_parts(plan, block, how);
+    const int again = halved && nth > splits->unhalved + splits->halved - splits->halved / 2;
+
+    return parts > 1 && again ? 2 * parts : parts;
+}
+
 /* Blocks in parts, or not, so that all workers end at about the same time. */
 static int build_balanced(struct attnd_plan *plan, uint32_t blocks, struct attnd_fault *fault)
 {
     const struct attnd_splits splits = attnd_plan_choose_splits(plan);
     uint32_t splits_left = plan->capacity.splits, bound_left = plan->capacity.bound_splits;
-    uint32_t tiles = 0, memories = 0;
+    uint32_t tiles = 0, seen[2] = {0};
 
     for (uint32_t b = 0; b < blocks; b++) {
         struct attnd_row_block *block = &plan->blocks[b];
-        const uint32_t nth = block->tile_class == ATTND_TILE_MEMORY ? ++memories : 0;
-        const struct attnd_split *how =
-            nth > splits.unhalved ? &splits.halves : &splits.of[block->tile_class];
-        uint32_t parts = how->target_ns > 0 ? attnd_plan_split_parts(plan, block, how) : 1;
-        if (parts > 1 && nth > splits.unhalved + splits.halved - splits.halved / 2)
-            parts *= 2;
+        uint32_t parts = wanted_parts(plan, block, ++seen[block->tile_class], &splits);
         parts = parts > splits_left + 1 ? splits_left + 1 : parts;
         splits_left -= parts - 1;
         const struct cut cut = bound_block(plan, block, parts);

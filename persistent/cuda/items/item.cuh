@@ -90,14 +90,19 @@ struct ItemPlace {
 
 /* The tiles in their order for the KV heads that are in work at once, then for the next. Where two
  * classes are in work at once, compute-bound tiles for one head after the other: fewer of them read
- * what the others read just now. */
+ * what the others read just now. Whole blocks come first, for all heads, and then parts. */
 __device__ __forceinline__ ItemPlace item_place(const ActiveRun *run, uint32_t index,
                                                 uint32_t workers)
 {
     __builtin_assume(__isShared(run));
     const uint32_t heads_kv = run->plan.heads_kv, computes = run->plan.compute_tiles;
-    if (index < computes * heads_kv)
-        return {index % computes, index / computes};
+    if (index < computes * heads_kv) {
+        const uint32_t whole = min(uint32_t(run->plan.whole_tiles), computes);
+        const bool parts = index >= whole * heads_kv;
+        const uint32_t first = parts ? whole : 0, tiles = parts ? computes - whole : whole;
+        const uint32_t inside = index - first * heads_kv;
+        return {first + inside % tiles, inside / tiles};
+    }
     const uint32_t heads = run->box_rows ? heads_at_once(run, workers) : heads_kv;
     if (heads == heads_kv) {
         const Divided at = divided(index, heads_kv, run->heads_reciprocal);

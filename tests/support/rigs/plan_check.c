@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of tiles, in their order where each class has workers that begin with it. */
+enum kind { WHOLE_BLOCK, PART_OF_BLOCK, MEMORY_BOUND, KINDS };
+
 /* Tiles over one row, by level, then by kv_begin. */
 struct row_tiles {
     uint32_t count;
@@ -21,7 +24,7 @@ struct checker {
     const struct attnd_merge *merges;
     const uint32_t *parts;
     struct row_tiles *rows;         /* [rows] */
-    uint32_t cost_before[2];        /* by class, of a fused plan */
+    uint32_t cost_before[KINDS];    /* all of one kind where classes have no workers */
     uint32_t shared, shared_levels; /* entries and levels that the planner added */
     char *why;
     size_t why_bytes;
@@ -214,6 +217,50 @@ static int check_placed(struct checker *k, uint32_t t)
     return 1;
 }
 
+/* What a worker is told of both classes. */
+static int check_classes(struct checker *k)
+{
+    const struct attnd_plan_head *head = k->head;
+    const uint32_t workers = k->c->limits.target.tile_workers;
+    const int beside = head->compute_workers > 0 && head->compute_workers < workers;
+
+    if (attnd_plan_found(k->c->plan).fused != (uint32_t)beside)
+        return wrong(k, "%u of %u workers compute first", head->compute_workers, workers);
+    if (head->compute_tiles
+            ? head->compute_tiles >= head->tiles || head->whole_tiles > head->compute_tiles ||
+                  !head->compute_workers || head->compute_workers > workers
+            : head->compute_workers || head->whole_tiles)
+        return wrong(k, "%u whole of %u compute-bound tiles in front, for %u workers",
+                     head->whole_tiles, head->compute_tiles, head->compute_workers);
+    return 1;
+}
+
+/* Are there other tiles of the same rows of its entry? */
+static int has_others(const struct checker *k, const struct attnd_tile *tile)
+{
+    for (uint32_t t = 0; t < k->head->tiles; t++)
+        if (&k->tiles[t] != tile && k->tiles[t].entry == tile->entry &&
+            k->tiles[t].row_begin == tile->row_begin)
+            return 1;
+    return 0;
+}
+
+/* All are of one where no class has workers of its own. */
+static enum kind kind_of(const struct checker *k, const struct attnd_tile *tile)
+{
+    if (!k->head->compute_tiles || tile->tile_class != ATTND_TILE_COMPUTE)
+        return MEMORY_BOUND;
+    return has_others(k, tile) ? PART_OF_BLOCK : WHOLE_BLOCK;
+}
+
+/* As a worker reads the head. */
+static enum kind place_of(const struct checker *k, uint32_t t)
+{
+    if (t >= k->head->compute_tiles)
+        return MEMORY_BOUND;
+    return t < k->head->whole_tiles ? WHOLE_BLOCK : PART_OF_BLOCK;
+}
+
 static int check_tile(struct checker *k, uint32_t t)
 {
     const struct attnd_tile *tile = &k->tiles[t];
@@ -232,13 +279,12 @@ static int check_tile(struct checker *k, uint32_t t)
     if (tile->tile_class !=
         (uint32_t)(tile->row_count * group <= 16 ? ATTND_TILE_MEMORY : ATTND_TILE_COMPUTE))
         return wrong(k, "tile %u has class %u", t, tile->tile_class);
-    const uint32_t fused = attnd_plan_found(k->c->plan).fused;
-    const uint32_t any = fused ? tile->tile_class : 0;
-    if ((t < k->head->compute_tiles) != (fused && tile->tile_class == ATTND_TILE_COMPUTE))
-        return wrong(k, "tile %u of class %u is one of %u", t, any, k->head->compute_tiles);
-    if (tile->cost > k->cost_before[any])
+    const enum kind kind = kind_of(k, tile);
+    if (kind != place_of(k, t))
+        return wrong(k, "tile %u is of kind %d, and at a place for %d", t, kind, place_of(k, t));
+    if (tile->cost > k->cost_before[kind])
         return wrong(k, "tile %u costs more than the one before", t);
-    k->cost_before[any] = tile->cost;
+    k->cost_before[kind] = tile->cost;
     return 1;
 }
 
@@ -490,6 +536,8 @@ int plan_check(const struct plan_case *c, char *why, size_t why_bytes)
 
     if (!good)
         return wrong(&k, "the head is not the batch's");
+    if (!check_classes(&k))
+        return 0;
     k.rows = calloc(k.head->rows + 1u, sizeof(*k.rows));
     good = k.rows && check_places(&k) && check_entries(&k) && check_coverage(&k) &&
            check_partials(&k) && check_merges(&k);

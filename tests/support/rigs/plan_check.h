@@ -21,8 +21,9 @@
  *   partial rows are used once each and without a gap
  *   merges cover exactly the rows of partial tiles, once, are maximal, and list their parts by
  *   level, then by kv_begin; each gets as many arrivals as it has parts
- *   tiles are whole tokens, of the right class, in falling order of cost, and say what their entry
- *   and first merge do
+ *   tiles are whole tokens, of the right class, and say what their entry and first merge do
+ *   they are in falling order of cost; of a fused plan whole compute-bound blocks come first, then
+ *   parts of such blocks, then the rest, each in that order, and the head says how many there are
  */
 int plan_check(const struct plan_case *c, char *why, size_t why_bytes);
 

@@ -6,6 +6,7 @@
  */
 #include "tests/support/rigs/plan_check.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -127,25 +128,124 @@ static void requests_that_are_alike_are_cut_alike(void **state)
     }
 }
 
-/* Tiles of its first block, which has all rows of a tile. */
-static uint32_t parts_of_a_block(void)
+/* Keys that the rows of tile @t see. */
+static double keys_of(uint32_t t)
 {
-    uint32_t parts = 0;
+    const struct attnd_tile *tile = &plan_tiles(&c)[t];
+    const struct attnd_entry *entry = &tile->of_entry;
+    const uint32_t hidden = entry->row_begin + entry->row_count - tile->row_begin - tile->row_count;
+    const uint32_t seen = (uint32_t)plan_kv_len(&c, 0)[tile->entry] - hidden;
 
-    for (uint32_t t = 0; t < attnd_plan_head(c.plan)->compute_tiles; t++)
-        parts += plan_tiles(&c)[t].row_begin == 0;
-    return parts;
+    return (tile->kv_end < seen ? tile->kv_end : seen) - tile->kv_begin;
 }
 
-static void blocks_are_halved_where_whole_ones_fit_no_number_of_workers(void **state)
+/* How much of their time the workers that begin with compute-bound items compute, if each takes the
+ * next when it has none: whole blocks for all heads, then parts. */
+static double busy_part(void)
+{
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    const uint32_t group[] = {0, head->whole_tiles, head->compute_tiles};
+    double at[WORKERS] = {0}, busy = 0, end = 0;
+
+    for (uint32_t g = 0; g < 2; g++)
+        for (uint32_t h = 0; h < head->heads_kv; h++)
+            for (uint32_t t = group[g]; t < group[g + 1]; t++) {
+                uint32_t first = 0;
+                for (uint32_t w = 1; w < head->compute_workers; w++)
+                    first = at[w] < at[first] ? w : first;
+                at[first] += keys_of(t);
+                busy += keys_of(t);
+                end = at[first] > end ? at[first] : end;
+            }
+    return busy / (end * head->compute_workers);
+}
+
+/* Of 128 items whole ones fit 64 workers, or 128. */
+static void some_blocks_are_cut_where_whole_ones_fit_no_number_of_workers(void **state)
 {
     (void)state;
     assert_int_equal(plan(512, 16384, 16, 16384).fused, 1);
-    assert_int_equal(parts_of_a_block(), 2);
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    assert_in_range(head->compute_workers, 65, 127);
+    assert_in_range(head->whole_tiles, 1, 15);
+    assert_true(head->compute_tiles > 16);
+    assert_true(busy_part() > 0.95);
     end(NULL);
     begin(NULL);
     assert_int_equal(plan(512, 4096, 64, 16384).fused, 1);
-    assert_int_equal(parts_of_a_block(), 1);
+    assert_int_equal(attnd_plan_head(c.plan)->whole_tiles, 16);
+    assert_int_equal(attnd_plan_head(c.plan)->compute_tiles, 16);
+}
+
+/* What begins last is short. */
+static void whole_blocks_are_begun_before_parts(void **state)
+{
+    (void)state;
+    assert_int_equal(plan(1024, 16384, 64, 4096).fused, 1);
+    const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+    double least = INFINITY, most = 0;
+    assert_in_range(head->whole_tiles, 1, 31);
+    for (uint32_t t = 0; t < head->whole_tiles; t++)
+        least = keys_of(t) < least ? keys_of(t) : least;
+    for (uint32_t t = head->whole_tiles; t < head->compute_tiles; t++)
+        most = keys_of(t) > most ? keys_of(t) : most;
+    assert_true(most < least * 0.6);
+}
+
+/* Few bytes beside a chunk: workers that the chunk's last wave leaves over read them. */
+static void all_compute_first_where_both_at_once_gains_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(plan(1024, 12288, 16, 4096).fused, 0);
+    assert_int_equal(attnd_plan_head(c.plan)->compute_workers, WORKERS);
+    assert_int_equal(attnd_plan_head(c.plan)->compute_tiles, 32);
+}
+
+/* One block of 32,768 keys is as long as all others together. */
+static void blocks_that_cannot_come_out_even_are_cut_as_those_of_one_class(void **state)
+{
+    int32_t qo_len[10], kv_len[10];
+    char why[200];
+
+    (void)state;
+    for (uint32_t i = 0; i < 10; i++) {
+        qo_len[i] = i ? 1 : 32;
+        kv_len[i] = i ? 2048 : 32768;
+    }
+    plan_case_level(&c, 10, qo_len, kv_len);
+    assert_int_equal(plan_case_plan(&c), 0);
+    assert_true(plan_check(&c, why, sizeof(why)));
+    assert_int_equal(attnd_plan_head(c.plan)->compute_tiles, 0);
+    uint32_t parts = 0;
+    for (uint32_t t = 0; t < attnd_plan_head(c.plan)->tiles; t++)
+        parts += plan_tiles(&c)[t].entry == 0;
+    assert_true(parts > 4);
+}
+
+/* The head has 16 bits for both. */
+static void more_blocks_or_workers_than_the_head_can_count_are_not_fused(void **state)
+{
+    int32_t qo_len[] = {UINT16_MAX * 8 + 8, 1}, kv_len[] = {UINT16_MAX * 8 + 8, 4096};
+
+    (void)state;
+    for (uint32_t more = 0; more < 2; more++) {
+        end(NULL);
+        begin(NULL);
+        c.limits.target.fusion = ATTND_FUSION_SM_SPLIT;
+        c.limits.target.rows_per_tile = 32;
+        qo_len[0] = UINT16_MAX * 8 + 8 * (int32_t)more;
+        plan_case_level(&c, 2, qo_len, kv_len);
+        assert_int_equal(plan_case_plan(&c), 0);
+        assert_int_equal(attnd_plan_head(c.plan)->compute_tiles > 0, !more);
+    }
+    for (uint32_t more = 0; more < 2; more++) {
+        end(NULL);
+        begin(NULL);
+        c.limits.target.fusion = ATTND_FUSION_SM_SPLIT;
+        c.limits.target.tile_workers = UINT16_MAX + more;
+        (void)plan(1024, 1024, 16, 4096);
+        assert_int_equal(attnd_plan_head(c.plan)->compute_tiles > 0, !more);
+    }
 }
 
 /* The longer class is expected to take as long as both together. */
@@ -201,7 +301,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(each_class_has_workers_for_as_long_as_the_other),
         TEST(requests_that_are_alike_are_cut_alike),
-        TEST(blocks_are_halved_where_whole_ones_fit_no_number_of_workers),
+        TEST(some_blocks_are_cut_where_whole_ones_fit_no_number_of_workers),
+        TEST(whole_blocks_are_begun_before_parts),
+        TEST(all_compute_first_where_both_at_once_gains_nothing),
+        TEST(blocks_that_cannot_come_out_even_are_cut_as_those_of_one_class),
+        TEST(more_blocks_or_workers_than_the_head_can_count_are_not_fused),
         TEST(what_gains_nothing_is_not_fused),
         TEST(one_class_alone_is_not_fused),
         TEST(off_takes_one_class_after_the_other),
