@@ -130,7 +130,16 @@ gpu-bundle:
 	  LDLIBS_JSON=-l:libjansson.a LDLIBS_SCREEN='-l:libncursesw.a -l:libtinfo.a' \
 	  gpu-bundle-files
 
-gpu-bundle-files: $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
+# What ptxas encodes wrongly (COMPILER.md) must not be in a kernel. Asked where the toolkit can say.
+CUOBJDUMP := $(firstword $(wildcard $(NVCC_FOLDER)cuobjdump) $(shell command -v cuobjdump))
+.PHONY: kernels-encoded
+kernels-encoded: $(CUDA_VARIANT_OBJ)
+	$(if $(CUOBJDUMP),@for object in $^; do \
+	  if $(CUOBJDUMP) -sass $$object | grep -q 'LDGSTS.*+UR'; then \
+	    echo "$$object: LDGSTS to a sum with a uniform register" >&2; exit 1; fi; done, \
+	  @echo 'no cuobjdump: how kernels are encoded is not looked at')
+
+gpu-bundle-files: kernels-encoded $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \
                   $(BUILD)/bench/host_cache $(MIXED) $(BUILD)/bench/gpu_drain \
                   $(BUILD)/bench/peer_flashinfer $(BUILD)/bench/check \

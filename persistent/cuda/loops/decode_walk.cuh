@@ -145,7 +145,8 @@ __device__ __forceinline__ void walk_copy(const BlockWalk &walk, uint32_t table,
     const ActiveRun *run = walk_item(walk).run;
     __builtin_assume(__isShared(run));
     const uint32_t row = lane / chunks, chunk = lane % chunks;
-    /* Each address is one of these with some bit changed, and never a sum: see COMPILER.md. */
+    /* Each address is this one with some bits changed and a constant behind it, and never another
+     * sum: see COMPILER.md. */
     constexpr uint32_t other = row_bytes >= 256 ? 8 : 1; /* no round's rows are swizzled by it */
     const uint32_t to = shared + values * decode_block * row_bytes + row * row_bytes +
                         ((chunk ^ swizzled<row_bytes>(row) ^ other) << 4);
@@ -167,7 +168,7 @@ __device__ __forceinline__ void walk_copy(const BlockWalk &walk, uint32_t table,
         }
         return;
     }
-#pragma unroll 4
+#pragma unroll
     for (int r = 0; r < decode_block; r += step) {
         const uint64_t from = load_shared8(place + (r + row) * walk_place_bytes) + inside;
         cp_async16_once((to ^ ((swizzled<row_bytes>(r) ^ other) << 4)) + r * row_bytes,
