@@ -588,8 +588,8 @@ struct attnd_plan_head {
     uint64_t mask_begin_offset_bytes; /* uint32 [entries], with ATTND_OPTION_MASK: bytes into it */
     float v_scale;          /* 0 in the heap; in a worker's own copy it may be the variant's */
     uint32_t kv_dtype;      /* of the pool */
-    uint32_t compute_tiles; /* of a fused plan, or 0: those in front */
-    uint16_t compute_workers, whole_tiles; /* that begin with those; first of those, whole blocks */
+    uint32_t compute_tiles; /* of a fused plan: compute-bound ones, in front; else 0 */
+    uint16_t compute_workers, whole_tiles; /* that begin with these; whole blocks, first of these */
     uint64_t reads_first; /* plan/twin.c; in a worker's own copy: whose run it is */
 };
 ATTND_ASSERT_SIZE(attnd_plan_head, 256);

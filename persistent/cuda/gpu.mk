@@ -134,10 +134,19 @@ gpu-bundle:
 CUOBJDUMP := $(firstword $(wildcard $(NVCC_FOLDER)cuobjdump) $(shell command -v cuobjdump))
 .PHONY: kernels-encoded
 kernels-encoded: $(CUDA_VARIANT_OBJ)
-	$(if $(CUOBJDUMP),@for object in $^; do \
-	  if $(CUOBJDUMP) -sass $$object | grep -q 'LDGSTS.*+UR'; then \
-	    echo "$$object: LDGSTS to a sum with a uniform register" >&2; exit 1; fi; done, \
-	  @echo 'no cuobjdump: how kernels are encoded is not looked at')
+ifneq ($(CUOBJDUMP),)
+	@for object in $^; do \
+	  sass=$$($(CUOBJDUMP) -sass "$$object") || exit 1; \
+	  case $$sass in \
+	  *LDGSTS*+UR*) bad=$$(printf '%s\n' "$$sass" | grep -c 'LDGSTS.*+UR') ;; \
+	  *LDGSTS*) bad=0 ;; \
+	  *) echo "$$object: cuobjdump shows no copy to shared memory" >&2; exit 1 ;; \
+	  esac; \
+	  [ "$$bad" = 0 ] || \
+	    { echo "$$object: $$bad LDGSTS to a sum with a uniform register" >&2; exit 1; }; done
+else
+	@echo 'no cuobjdump: how kernels are encoded is not looked at'
+endif
 
 gpu-bundle-files: kernels-encoded $(LIBATTND_SO) $(LIBATTND_CUDA_SO) $(PROGRAMS) $(E2E) $(GPU_TESTS) \
                   $(BUILD)/bench/attnd-replay $(BUILD)/bench/gpu $(BUILD)/bench/plan \

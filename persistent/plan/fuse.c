@@ -20,19 +20,21 @@
 
 /* What is left of the sum of both classes if nobody ever waited, for fusion to be looked at. */
 #define FUSION_FLOOR 0.98
-/* Both at once must end before this part of the time in which all workers compute first; and either
- * of them before this part of that sum, or else blocks are cut as those of one class are: then
- * there are too few of them, or one is longer than all the others together. */
+/* Both at once is chosen if it takes less than this much of the time in which all compute first. */
 #define FUSION_GAIN 0.98
+/* Blocks are cut as those of one class are if all of this takes longer than this much of the sum of
+ * both classes: then there are too few of them, or one is longer than all others together. */
 #define FUSION_END 1.1
 /* Blocks of a class whose times differ by less end in waves. */
 #define WAVES_ALIKE 0.75
 /* Workers beside which others compute read so much of what they would alone. */
 #define READING_BESIDE 0.9
-/* Parts that a compute-bound block is cut into at most, and the least time of one. Fewer parts are
- * taken if more do not end by this much earlier. */
+/* Parts that a compute-bound block is cut into at most where some blocks are, and the least time of
+ * one; and where all are, because all workers compute first. Fewer parts are taken if more do not
+ * end by so much earlier. */
 #define FUSED_PARTS_MAX 3u
 #define FUSED_PART_NS_MIN 15e3
+#define ALL_PARTS_MAX 4u
 #define FUSED_PARTS_GAIN 0.97
 /* A memory-bound item of a fused batch is at most this part of it, because readers do not end
  * together; but not shorter than that. */
@@ -42,8 +44,8 @@
 /* Items that are more than a plan has tiles for become longer by this factor. */
 #define COARSER 1.125
 
-/* Compute-bound items of a fused batch have at least this part of the workers, and the numbers of
- * waves that are looked at lie so close. */
+/* No way with fewer workers is looked for behind one that has less than this part of them compute,
+ * and the numbers of waves that are looked at lie so close. */
 #define COMPUTING_MIN 0.125
 #define WAVES_STEP 1.125
 
@@ -237,7 +239,7 @@ static double all_compute(const struct batch_seen *batch, struct computing *chos
 {
     double best = INFINITY;
 
-    for (uint32_t parts = 1; parts <= ATTND_SPLIT_TILES_PER_WORKER; parts++) {
+    for (uint32_t parts = 1; parts <= ALL_PARTS_MAX; parts++) {
         const double waves = ceil(batch->blocks * batch->heads * parts / batch->workers);
         struct computing how = {.workers = batch->workers, .parts = parts};
 

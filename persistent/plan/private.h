@@ -285,7 +285,7 @@ void attnd_plan_new_version(struct attnd_plan *plan);
 void attnd_plan_build_merges(struct attnd_plan *plan);
 
 /** attnd_plan_order_tiles() - plan->built into the heap: largest cost first, equals in order; of a
- * fused plan each class so, and the two merged by when they are expected to begin. */
+ * fused plan whole compute-bound blocks, then their parts, then the rest, each so. */
 void attnd_plan_order_tiles(struct attnd_plan *plan);
 
 #endif

@@ -101,8 +101,9 @@ static void every_type_and_head_dim_is_right(void **state)
     in_a_client(*state, types_and_dims);
 }
 
-/* A chunk beside decodes, each of them a class of tiles with workers of its own; and chunks whose
- * blocks have several parts, an odd number of rows among them. */
+/* A chunk beside decodes, each of them a class of tiles with workers of its own, the chunk in whole
+ * blocks and in such and parts of others; and chunks whose blocks have several parts, an odd number
+ * of rows among them. */
 static void two_classes(struct engine *engine)
 {
     struct random_batch batch = e2e_batch();
@@ -117,6 +118,9 @@ static void two_classes(struct engine *engine)
                                                      {.qo_len = 1, .kv_len = {40}}}};
     for (batch.shape.dim = 64; batch.shape.dim <= 256; batch.shape.dim *= 2)
         trial_expect(engine, &batch);
+    batch.level[0].entry[1] = (struct random_entry){.qo_len = 448, .kv_len = {6000}};
+    batch.shape.dim = 64;
+    trial_expect(engine, &batch);
     batch.shape.dim = 128;
     batch.level[0].requests = 1;
     for (int32_t rows = 9; rows <= 64; rows *= 2) {

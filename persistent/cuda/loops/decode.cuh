@@ -70,8 +70,8 @@ template <int D, int N> struct DecodeQuery {
     }
 };
 
-/* How far a weight may be above 1, as an exponent of 2: sums of weights and values are of floats,
- * and fp16 has room up to 2^16. */
+/* A weight is 2 to this at most: fp16 has room up to 2^16, and sums of weights and values are
+ * floats. (Of bf16 so much less room is left for values beyond 2^100.) */
 constexpr float decode_lag = 14.0f;
 
 /* A warp's part of an item: its query rows are columns of S^T and O^T. Lane 4g + c has tokens g and
@@ -205,8 +205,9 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
     }
 
     /* S^T becomes P^T, the B operand of the values. Weights are relative to a score that the column
-     * has had, and that is the maximum so far or at most 2^decode_lag below: lanes ask each other
-     * for it only where a score is further above. @token: the lane's first of each block. */
+     * has had, the largest so far or one at most decode_lag below it: lanes ask each other for the
+     * maximum only where a score is further above. It is the difference that is looked at: a sum
+     * with a large score would be rounded. @token: the lane's first of each block. */
     template <int B>
     __device__ __forceinline__ void softmax(uint32_t (&p)[B][N][2], float (&s)[B][N][4],
                                             const int32_t (&token)[B])
@@ -224,7 +225,7 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
                     s1 = token[b] + 8 < ends[n][j] ? s1 * scale : -INFINITY;
                     top[n][j] = b ? fmaxf(top[n][j], fmaxf(s0, s1)) : fmaxf(s0, s1);
                 }
-                rises |= top[n][j] > m[n][j] + decode_lag;
+                rises |= top[n][j] - m[n][j] > decode_lag;
             }
         if (__any_sync(0xffffffffu, rises))
             rise(top);
@@ -248,7 +249,7 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
         }
     }
 
-    /* The columns with such a score, and no other: what becomes of a row does not depend on those
+    /* The columns with such a score, and no other: a row's maximum does not depend on the rows
      * beside it. @top: the largest of this lane's scores. */
     __device__ __forceinline__ void rise(const float (&top)[N][2])
     {
@@ -261,7 +262,7 @@ template <typename T, int D, typename Policy, int N> struct DecodeColumns {
 #pragma unroll
                 for (int step = 4; step < 32; step *= 2)
                     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
-                most = most > m[n][j] + decode_lag ? most : m[n][j];
+                most = most - m[n][j] > decode_lag ? most : m[n][j];
                 fade[j] = exp2_fast(m[n][j] - (most == -INFINITY ? 0.0f : most));
                 m[n][j] = most;
                 l[n][j] *= fade[j];

@@ -34,9 +34,9 @@ __device__ __forceinline__ void consumers_sync()
     asm volatile("bar.sync 1, %0;" ::"n"(consumer_threads) : "memory");
 }
 
-/* The lanes of a consumer warp wait for each other, as by __syncwarp(). But of a barrier ptxas takes it
- * that they go on together: where a function begins with it, branches on what is uniform() need no
- * code for lanes that went another way. (__syncwarp() does not say so.) */
+/* The lanes of a consumer warp wait for each other, as by __syncwarp(). But of a barrier ptxas
+ * takes it that they go on together: where a function begins with it, branches on what is uniform()
+ * need no code for lanes that went another way. (__syncwarp() does not say so.) */
 __device__ __forceinline__ void consumer_warp_sync()
 {
     asm volatile("bar.sync %0, 32;" ::"r"(8 + consumer_thread() / 32) : "memory");

@@ -236,7 +236,10 @@ static void more_blocks_or_workers_than_the_head_can_count_are_not_fused(void **
         qo_len[0] = UINT16_MAX * 8 + 8 * (int32_t)more;
         plan_case_level(&c, 2, qo_len, kv_len);
         assert_int_equal(plan_case_plan(&c), 0);
-        assert_int_equal(attnd_plan_head(c.plan)->compute_tiles > 0, !more);
+        const struct attnd_plan_head *head = attnd_plan_head(c.plan);
+        assert_int_equal(head->compute_tiles > 0, !more);
+        if (!more)
+            assert_int_equal(head->whole_tiles, UINT16_MAX);
     }
     for (uint32_t more = 0; more < 2; more++) {
         end(NULL);
