@@ -413,7 +413,7 @@ struct DecodeWalk {
     int32_t mine;   /* the lane's first token of block 0: at hand where loads are far away */
     uint32_t warp;
 
-    /* Values go to registers in front of softmax, and the next blocks are asked for behind it: that
+    /* Values go to registers in front of softmax, and the next ones are asked for behind it: that
      * takes registers that only the simplest loop has. */
     static constexpr bool early = Policy::narrow && N == 1 && !std::is_same_v<Scores, Policy>;
 
@@ -423,11 +423,9 @@ struct DecodeWalk {
     /* @B blocks, from @block on. @end: the item's, in blocks. */
     template <int B> __device__ __forceinline__ void step(int32_t block, int32_t *end)
     {
-        constexpr int stages = decode_stages<D, Policy>;
-        constexpr bool apart = decode_apart<Policy>;
+        constexpr int stages = decode_stages<D, Policy>, groups = decode_groups<D, Policy>;
         const uint32_t lane = threadIdx.x % 32;
-        static_assert(B == 1 || !apart, "a block's keys are asked for in front of its softmax");
-        cp_async_wait<apart ? 2 * stages - 1 : stages - B>();
+        cp_async_wait<groups>();
         __syncwarp();
         float s[B][N][4];
         uint32_t p[B][N][2], at[B];
@@ -440,45 +438,61 @@ struct DecodeWalk {
                        (block + b * decode_warps) * decode_block;
         }
         columns.template scores<KV>(s, at, lane);
+        __syncwarp();
+        const bool there = keys<B>();
 #pragma unroll
         for (int b = 0; b < B; b++)
             at[b] += decode_block * decode_row_bytes<D, Policy>; /* values */
-        if constexpr (apart) {
-            __syncwarp();
-            const bool there = ring_keys<D, Policy>(ring, work, number, slots, warp, lane);
-            cp_async_commit();
+        if constexpr (early) {
+            typename DecodeColumns<T, D, Policy, N>::template Fours<B> four;
+            wait_values<B>(there);
+            columns.template ask<true>(four, at, columns.fours_place(lane));
             Scores::decode(columns.kept, item, s, token);
             columns.softmax(p, s, token);
-            cp_async_wait<2 * stages - 1>();
             __syncwarp();
-            columns.template products<KV>(p, at, lane);
-            __syncwarp();
-            ring_values<D, Policy>(ring, there, slots, warp, lane);
-            *end = decode_end<near_end>(ring, item, block, *end);
-        } else if constexpr (early) {
-            typename DecodeColumns<T, D, Policy, N>::template Fours<B> values;
-            columns.template ask<true>(values, at, columns.fours_place(lane));
-            Scores::decode(columns.kept, item, s, token);
-            columns.softmax(p, s, token);
-            leave<B>(block, end);
-            columns.template products_narrow<KV>(p, values);
+            values<B>(there);
+            columns.template products_narrow<KV>(p, four);
         } else {
             Scores::decode(columns.kept, item, s, token);
             columns.softmax(p, s, token);
+            wait_values<B>(there);
             columns.template products<KV>(p, at, lane);
-            leave<B>(block, end);
+            __syncwarp();
+            values<B>(there);
         }
+        *end = decode_end<near_end>(ring, item, block + (B - 1) * decode_warps, *end);
     }
 
-    /* All lanes have read the blocks, which end with the last of step(): their slots are free. */
-    template <int B> __device__ __forceinline__ void leave(int32_t block, int32_t *end)
+    /* All lanes have read the keys of the blocks: the next ones are asked for. Return: they are. */
+    template <int B> __device__ __forceinline__ bool keys()
     {
         const uint32_t lane = threadIdx.x % 32;
-        *end = decode_end<near_end>(ring, item, block + (B - 1) * decode_warps, *end);
+        static_assert(B <= 2, "at once");
+        if constexpr (B == 1)
+            return ring_keys<D, Policy>(ring, work, number, slots, warp, lane);
+        else
+            return ring_keys_two<D, Policy>(ring, slots, warp, lane);
+    }
+
+    /* Waits for the values of the blocks, behind keys(). */
+    template <int B> __device__ __forceinline__ void wait_values(bool there)
+    {
+        constexpr int groups = decode_groups<D, Policy>;
+        if (B == 1 || there)
+            cp_async_wait<groups>();
+        else
+            cp_async_wait<groups - 1>();
         __syncwarp();
-#pragma unroll 1
-        for (int b = 0; b < B; b++)
-            ring_refill<D, Policy>(ring, work, number, slots, warp, lane);
+    }
+
+    /* All lanes have read the values, too: the slots are free. */
+    template <int B> __device__ __forceinline__ void values(bool there)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        if constexpr (B == 1)
+            ring_values<D, Policy>(ring, there, slots, warp, lane);
+        else
+            ring_values_two<D, Policy>(ring, there, work, number, slots, warp, lane);
     }
 
     /* All blocks of this warp. */

@@ -71,7 +71,13 @@ __device__ __forceinline__ bool ring_keys(DecodeRing *ring, WorkSlots *work, uin
     if (there)
         walk_copy<D, Policy, false>(ring->walk, walk_table(warp),
                                     shared + ring->slot * decode_block_bytes<D, Policy>, lane);
+    cp_async_commit();
     return there;
+}
+
+template <int D, typename Policy> __device__ __forceinline__ int ring_after(int slot)
+{
+    return slot + 1 == decode_stages<D, Policy> ? 0 : slot + 1;
 }
 
 /* And the slot's values: it is the next block's, if @there is one. */
@@ -86,7 +92,7 @@ __device__ __forceinline__ void ring_values(DecodeRing *ring, bool there, uint32
     }
     cp_async_commit();
     ring->ahead_slots += ring->ahead;
-    ring->slot = ring->slot + 1 == decode_stages<D, Policy> ? 0 : ring->slot + 1;
+    ring->slot = ring_after<D, Policy>(ring->slot);
 }
 
 /* Both, of a slot that was just freed, or of one that is passed over. */
@@ -95,9 +101,48 @@ __device__ __forceinline__ void ring_refill(DecodeRing *ring, WorkSlots *work, u
                                             uint32_t shared, uint32_t warp, uint32_t lane)
 {
     const bool there = ring_keys<D, Policy>(ring, work, number, shared, warp, lane);
-    if constexpr (decode_apart<Policy>)
-        cp_async_commit();
     ring_values<D, Policy>(ring, there, shared, warp, lane);
+}
+
+/* The keys of two slots have been read: those of the next two blocks are asked for, if they are of
+ * one walk, and found. Return: they are. */
+template <int D, typename Policy>
+__device__ __forceinline__ bool ring_keys_two(const DecodeRing *ring, uint32_t shared,
+                                              uint32_t warp, uint32_t lane)
+{
+    constexpr int bytes = decode_block_bytes<D, Policy>;
+    BlockWalk walk = ring->walk;
+    if (walk.left <= decode_stride || walk.at + 2 * walk.each > walk_places)
+        return false;
+    walk_copy<D, Policy, false>(walk, walk_table(warp), shared + ring->slot * bytes, lane);
+    walk_next(&walk);
+    walk_copy<D, Policy, false>(walk, walk_table(warp),
+                                shared + ring_after<D, Policy>(ring->slot) * bytes, lane);
+    cp_async_commit();
+    return true;
+}
+
+/* And their values, if their keys are @there; else all of both slots. */
+template <int D, typename Policy>
+__device__ __forceinline__ void ring_values_two(DecodeRing *ring, bool there, WorkSlots *work,
+                                                uint32_t number, uint32_t shared, uint32_t warp,
+                                                uint32_t lane)
+{
+    constexpr int bytes = decode_block_bytes<D, Policy>;
+    if (!there) {
+#pragma unroll 1
+        for (int b = 0; b < 2; b++)
+            ring_refill<D, Policy>(ring, work, number, shared, warp, lane);
+        return;
+    }
+#pragma unroll
+    for (int b = 0; b < 2; b++) {
+        walk_copy<D, Policy, true>(ring->walk, walk_table(warp), shared + ring->slot * bytes, lane);
+        walk_next(&ring->walk);
+        ring->slot = ring_after<D, Policy>(ring->slot);
+    }
+    cp_async_commit();
+    ring->ahead_slots += 2 * ring->ahead;
 }
 
 /* The ring begins work @number: slots in front of its first block are passed over. */

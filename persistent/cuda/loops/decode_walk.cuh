@@ -34,9 +34,11 @@ constexpr int decode_stages = 16384 / decode_block_bytes<D, Policy>;
  */
 template <int D, typename Policy>
 constexpr int decode_together = Policy::narrow &&decode_stages<D, Policy> >= 4 ? 2 : 1;
-/* Keys and values of a block are waited for, and asked for, apart. Where blocks are short they are
- * in registers before the slot is left, and are asked for together. */
-template <typename Policy> constexpr bool decode_apart = !Policy::narrow;
+/* Keys and values are waited for, and asked for, apart: as two groups of copies for each block, or
+ * for each two. As many groups at least are behind that of the keys that are computed next. */
+template <int D, typename Policy>
+constexpr int decode_groups = decode_together<D, Policy> == 2 ? decode_stages<D, Policy> - 1
+                                                              : 2 * decode_stages<D, Policy> - 1;
 constexpr uint32_t decode_ring_bytes = decode_warps * 16384;
 
 /* A row's chunks of 16 bytes are swizzled by its number, so that ldmatrix finds those of 8 rows in
