@@ -159,7 +159,7 @@ static int open_device(int device, cudaDeviceProp *properties, attnd_fault *faul
 
 /* Of the tensor cores' and the memory's peak what attention reaches, and what one SM's decode loop
  * reads in a clock while the memory keeps up. */
-constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 46, memory_share = 0.91;
+constexpr double flops_a_clock = 4096 * 0.65, bytes_a_clock = 42, memory_share = 0.91;
 
 /* Return: all 0 if nothing is known. */
 static attnd_rates derive_rates(const attnd_backend *backend, int sms)
@@ -183,8 +183,8 @@ static attnd_rates derive_rates(const attnd_backend *backend, int sms)
  */
 static bool likely(double measured, uint32_t derived)
 {
-    return measured >= derived * 0.75 && measured <= UINT16_MAX &&
-           (derived == 0 || measured <= derived * 1.33);
+    return measured >= derived * 0.7 && measured <= UINT16_MAX &&
+           (derived == 0 || measured <= derived * 1.4);
 }
 
 /* What plans are made with, where the daemon has not said so, nor a worker before this one. */
