@@ -20,6 +20,8 @@ ROPE_APPEND = 1
 HOST, DEVICE, POOL, IPC = 1, 2, 3, 4
 PAGES_OF_SERVICE, PAGES_OF_ENGINE = 1, 2
 MATCH_WAITS = 2
+LANES = 64
+PLAN_PAGES_MAX = 1 << 26
 
 
 class LayoutMismatch(ImportError):
