@@ -124,7 +124,9 @@ struct attnd_prepared_runs {
     struct attnd_prepared_events events;
     int lost; /* there is no worker: nothing is in flight, and the next one is sent everything */
     struct attnd_heap scratch; /* of prepared runs */
-    uint32_t free_prepared, prepared_count;
+    /* The one that was given back first is given out first: a graph that replays the number of a
+     * run that is gone is answered so, and does not come upon another's. */
+    uint32_t free_prepared, free_last, prepared_count;
     uint32_t waiting_begin, waiting_count; /* circular */
     uint32_t free_sent, sent_count;
     struct attnd_mail mail[ATTND_MAILBOXES_MAX];
