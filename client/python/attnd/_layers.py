@@ -36,7 +36,7 @@ class Ways:
     def __init__(self, pool, num_qo_heads):
         self.pool, self.num_qo_heads = pool, num_qo_heads
         self._csr, self._attentions, self._planned = None, {}, set()
-        self._sinks, self._sinks_of = None, {}
+        self._sinks = self._sinks_rows = None
 
     def begin(self, csr):
         """The batch of the next pass: qo_indptr, kv_indptr, kv_indices, kv_last_page_len. It is
@@ -46,7 +46,12 @@ class Ways:
 
     def attention(self, **options):
         """BatchAttention of the batch in this way. Values of @options can be hashed: sinks are the
-        table of sinks()."""
+        table of sinks(), and a tensor without dimensions is the number that it is now."""
+        if any(getattr(x, "shape", None) == () for x in options.values()):
+            options = {
+                name: x.item() if getattr(x, "shape", None) == () else x
+                for name, x in options.items()
+            }
         way = tuple(options.items())
         if way not in self._planned:
             if way not in self._attentions:
@@ -57,14 +62,16 @@ class Ways:
 
     def sinks(self, layer, values):
         """The table of all layers' sinks, [layers, heads], with @values in the layer's place: one
-        for all passes, so that layers with sinks are planned once."""
+        for all passes, so that layers with sinks are planned once. They are copied each time:
+        weights may be written in place in ways that PyTorch does not count (through .data, or in
+        inference mode), and others may lie where they lay."""
+        if tuple(values.shape) != (self.num_qo_heads,):
+            raise ValueError(f"sinks are {tuple(values.shape)}; they are ({self.num_qo_heads},)")
         if self._sinks is None:
             shape = self.pool.layers, self.num_qo_heads
             self._sinks = self.pool.session.empty(shape, "float32", self.pool.device)
-        known = values.data_ptr(), values._version
-        if self._sinks_of.get(layer) != known:
-            self._sinks.torch()[layer].copy_(values.detach())
-            self._sinks_of[layer] = known
+            self._sinks_rows = self._sinks.torch()
+        self._sinks_rows[layer].copy_(values.detach())
         return self._sinks
 
 
